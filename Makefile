@@ -1,0 +1,47 @@
+# Make targets set up .venv themselves; they need Python 3.11 or later (PYTHON) and nothing else.
+# test-gpu and bench also run in an environment of your own: make test-gpu PY=python3
+
+PYTHON ?= python3
+PY ?= .venv/bin/python
+INSTALLED := .venv/.installed
+SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
+
+.PHONY: help verify test test-long test-gpu bench notebooks lint clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+verify: $(INSTALLED)  ## compare the NumPy and CUDA forms; ARGS are passed on
+	@.venv/bin/refopt verify $(ARGS)
+
+test: lint  ## lint, then the tests that need no GPU
+	.venv/bin/python -m pytest -n 2 -m "not gpu and not slow"
+
+test-long: $(INSTALLED)  ## the same and the slow ones, under Hypothesis's long profile
+	.venv/bin/python -m pytest -n auto -m "not gpu" --hypothesis-profile=long
+
+test-gpu: $(SETUP)  ## the tests that need a GPU
+	REFOPT_DEVICE=gpu $(PY) -m pytest -m gpu tests
+
+bench: $(SETUP)  ## the benchmarks; ARGS are passed on
+	$(PY) -m benchmarks.run $(ARGS)
+
+notebooks: $(INSTALLED)  ## execute the notebooks again, in place
+	.venv/bin/jupyter nbconvert --execute --inplace --ExecutePreprocessor.record_timing=False notebooks/*.ipynb
+
+lint: $(INSTALLED)  ## ruff and mypy
+	.venv/bin/ruff check
+	.venv/bin/mypy
+
+clean:  ## remove what builds and tests leave behind; .venv stays
+	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -path ./.venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+$(INSTALLED): requirements/dev.txt pyproject.toml
+	@echo "Setting up .venv (once)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "refopt needs Python 3.11 or later: set PYTHON")'
+	@$(PYTHON) -m venv .venv
+	@.venv/bin/python -m pip install -q --disable-pip-version-check -r requirements/dev.txt
+	@.venv/bin/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	@touch $@

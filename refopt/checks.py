@@ -1,0 +1,217 @@
+"""What every routine checks before it touches anything.
+
+An error names the routine, the argument, the index, what was expected and what came.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.catalog import Hyper, Routine, Spec
+from refopt.dtypes import SIZES, arithmetic, name_of, widens
+
+
+class Array(NamedTuple):
+    """What the checks need to know of an array. Strides are in bytes."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...]
+    writable: bool
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def layout(self) -> tuple[int, ...] | None:
+        """Strides in elements, 0 for extents of one; None if the array is not dense in some axis order."""
+        item = SIZES[self.dtype]
+        if self.size == 0:
+            return ()
+        axes = sorted((s, n) for s, n in zip(self.strides, self.shape, strict=True) if n > 1)
+        expected = item
+        for stride, extent in axes:
+            if stride != expected:
+                return None
+            expected *= extent
+        return tuple(s // item if n > 1 else 0 for s, n in zip(self.strides, self.shape, strict=True))
+
+
+class Call(NamedTuple):
+    """A checked call: the arrays by slot, the tensors that have a gradient, the hyperparameters."""
+
+    routine: Routine
+    slots: dict[str, list]
+    arrays: dict[str, list[Array | None]]
+    active: list[int]
+    hypers: dict[str, Any]
+
+    def hyper_of(self, i: int) -> dict[str, Any]:
+        """The hyperparameters of tensor ``i``, each a single value."""
+        return {name: value[i] if isinstance(value, list) else value for name, value in self.hypers.items()}
+
+    def spec(self, i: int) -> Spec:
+        """Size and dtypes of tensor ``i``."""
+        arrays = [self.arrays[slot][i] for slot in self.routine.slot_names]
+        return Spec(arrays[0].size, tuple(a and a.dtype for a in arrays))  # type: ignore[union-attr]
+
+
+def host_array(value: Any, where: str) -> Array:
+    """Describe a NumPy array, or say why it is none."""
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"{where}: expected a NumPy array, got {type(value).__module__}.{type(value).__name__}")
+    if not value.dtype.isnative:
+        raise TypeError(f"{where}: expected native byte order, got {value.dtype.str}")
+    return Array(value.ctypes.data, value.shape, name_of(value.dtype), value.strides, value.flags.writeable)
+
+
+def flat(array: np.ndarray | None) -> np.ndarray | None:
+    """The elements of a dense array in memory order: a view, shape (size,)."""
+    if array is None or array.ndim == 0:
+        return array if array is None else array.reshape(1)
+    return array.transpose(np.argsort([-s for s in array.strides], kind="stable")).reshape(-1)
+
+
+def check(
+    routine: Routine,
+    slots: dict[str, Any],
+    hypers: dict[str, Any],
+    describe: Callable[[Any, str], Array],
+) -> Call:
+    """Check a call of the merged routine as a whole; raises, or returns the call made regular."""
+    name = routine.merged_name
+    lists = _lists(name, routine, slots)
+    arrays = {
+        slot: [None if x is None else describe(x, f"{name}: {slot}[{i}]") for i, x in enumerate(values)]
+        for slot, values in lists.items()
+    }
+    count = len(lists["params"])
+    for i in range(count):
+        _check_tensor(name, routine, arrays, i)
+    _check_overlap(name, routine, arrays)
+    reals = {arithmetic(a.dtype) for a in arrays["params"] if a} or {np.float64}
+    regular = check_hypers(routine, hypers, count, reals)
+    active = [i for i in range(count) if arrays["grads"][i] is not None]
+    return Call(routine, lists, arrays, active, regular)
+
+
+def _lists(name: str, routine: Routine, slots: dict[str, Any]) -> dict[str, list]:
+    lists: dict[str, list] = {}
+    for slot in routine.slots:
+        value = slots[slot.name]
+        if value is None and slot.optional:
+            value = [None] * len(lists["params"])
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise TypeError(f"{name}: {slot.name}: expected a list of arrays, got {type(value).__name__}")
+        lists[slot.name] = list(value)
+        expected, got = len(lists["params"]), len(value)
+        if got != expected:
+            raise ValueError(f"{name}: {slot.name}: expected {expected} entries, as params has, got {got}")
+        for i, entry in enumerate(value):
+            if entry is None and not slot.optional and slot.name != "grads":
+                raise TypeError(f"{name}: {slot.name}[{i}]: expected an array, got None")
+    return lists
+
+
+def _check_tensor(name: str, routine: Routine, arrays: dict[str, list[Array | None]], i: int) -> None:
+    param = arrays["params"][i]
+    assert param is not None
+    if param.dtype not in SIZES:
+        raise TypeError(f"{name}: params[{i}]: expected one of {', '.join(SIZES)}, got {param.dtype}")
+    real = arithmetic(param.dtype)
+    for slot in routine.slots:
+        array = arrays[slot.name][i]
+        if array is None:
+            continue
+        where = f"{name}: {slot.name}[{i}]"
+        if array.shape != param.shape:
+            raise ValueError(f"{where}: expected shape {param.shape}, as params[{i}] has, got {array.shape}")
+        _check_dtype(where, slot.name, array.dtype, param.dtype, real)
+        if array.layout() is None:
+            raise ValueError(f"{where}: expected a dense array, got strides {array.strides} for {array.shape}")
+        if array.layout() != param.layout():
+            raise ValueError(
+                f"{where}: expected the axis order of params[{i}] with strides of {param.layout()} elements, "
+                f"got {array.layout()}"
+            )
+        if slot.written and not array.writable:
+            raise ValueError(f"{where}: expected a writable array, got a read-only one")
+
+
+def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type) -> None:
+    exact = np.dtype(real).name
+    if slot == "grads":
+        if not widens(dtype, real):
+            raise TypeError(f"{where}: expected a dtype that widens to {exact}, got {dtype}")
+    elif slot == "master_params":
+        if dtype != exact or param == exact:
+            expected = f"no master for a {param} parameter" if param == exact else exact
+            raise TypeError(f"{where}: expected {expected}, got {dtype}")
+    elif dtype not in (exact, param):
+        raise TypeError(f"{where}: expected {' or '.join(dict.fromkeys((exact, param)))}, got {dtype}")
+
+
+def _spans(routine: Routine, arrays: dict[str, list[Array | None]]) -> Iterator[tuple[int, int, bool, str]]:
+    for slot in routine.slots:
+        for i, array in enumerate(arrays[slot.name]):
+            if array and array.size:
+                stop = array.address + array.size * SIZES[array.dtype]
+                yield array.address, stop, slot.written, f"{slot.name}[{i}]"
+
+
+def _check_overlap(name: str, routine: Routine, arrays: dict[str, list[Array | None]]) -> None:
+    """No written array shares memory with any other; gradients may share memory with gradients."""
+    reach: dict[bool, tuple[int, str]] = {True: (0, ""), False: (0, "")}
+    for start, stop, written, label in sorted(_spans(routine, arrays)):
+        for other_written, (end, other) in reach.items():
+            if start < end and (written or other_written):
+                raise ValueError(f"{name}: {label}: expected memory of its own, got an overlap with {other}")
+        reach[written] = max(reach[written], (stop, label))
+
+
+def check_hypers(routine: Routine, hypers: dict[str, Any], count: int, reals: set[type]) -> dict[str, Any]:
+    """Numbers as floats or lists of floats, choices as given; every one of the routine's must be there."""
+    name = routine.merged_name
+    regular: dict[str, Any] = {}
+    known = {hyper.name for hyper in routine.hypers} | set(routine.choices)
+    for unknown in set(hypers) - known:
+        raise TypeError(f"{name}: {unknown}: expected one of {', '.join(sorted(known))}")
+    for hyper in routine.hypers:
+        value = hypers.get(hyper.name, hyper.default)
+        if value is None:
+            raise TypeError(f"{name}: {hyper.name}: expected a number, got None")
+        regular[hyper.name] = _numbers(f"{name}: {hyper.name}", hyper, value, count, reals)
+    for choice, values in routine.choices.items():
+        value = hypers.get(choice, values[0])
+        if value not in values:
+            raise ValueError(f"{name}: {choice}: expected one of {', '.join(values)}, got {value!r}")
+        regular[choice] = value
+    return regular
+
+
+def _numbers(where: str, hyper: Hyper, value: Any, count: int, reals: set[type]) -> float | list[float]:
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return _number(where, hyper, value, reals)
+    if not hyper.per_tensor:
+        raise TypeError(f"{where}: expected one number for all tensors, got {len(value)} values")
+    if len(value) != count:
+        raise ValueError(f"{where}: expected one number or one per tensor, {count}, got {len(value)}")
+    return [_number(f"{where}[{i}]", hyper, entry, reals) for i, entry in enumerate(value)]
+
+
+def _number(where: str, hyper: Hyper, value: Any, reals: set[type]) -> float:
+    if not isinstance(value, Real | np.floating | np.integer) or isinstance(value, bool):
+        raise TypeError(f"{where}: expected a number, got {value!r}")
+    bound = "above 0" if hyper.positive else "at least 0"
+    for real in reals:
+        with np.errstate(over="ignore"):
+            rounded = real(value)
+        if not (np.isfinite(rounded) and (rounded > 0 if hyper.positive else rounded >= 0)):
+            raise ValueError(f"{where}: expected a finite {np.dtype(real).name} {bound}, got {value!r}")
+    return float(value)

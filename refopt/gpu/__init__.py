@@ -1,0 +1,40 @@
+"""The kernels: every routine merged over any number of tensors, on a CUDA GPU or on the executor.
+
+    step = gpu.plan("lars_momentum", params, grads, velocities)
+    for batch in data:
+        ...
+        step(lr=0.1, mu=0.9)
+"""
+
+from typing import Any
+
+import numpy as np
+
+from refopt.gpu import lars
+from refopt.gpu.lars import lars_momentum, merged_lars_momentum
+from refopt.gpu.plan import Plan
+from refopt.gpu.runtime import device, use
+
+__all__ = ["Plan", "device", "lars_momentum", "merged_lars_momentum", "plan", "to_device", "use"]
+
+_PLANS = {"lars_momentum": lars.plan}
+
+
+def plan(routine: str, *slots: Any, **options: Any) -> Plan:
+    """Bind a routine to its arrays: check them, build and upload the tables, compile.
+
+    Args:
+        routine: a name of `refopt.catalog.ROUTINES`.
+        slots: the routine's lists of device arrays, in its order.
+        options: the routine's optional slots and hyperparameters by name; ``form``, one of the routine's
+            forms; ``stream``, the stream that steps run on (the legacy default stream if not given).
+    """
+    name = routine.removeprefix("merged_")
+    if name not in _PLANS:
+        raise ValueError(f"plan: routine: expected one of {', '.join(_PLANS)}, got {routine!r}")
+    return _PLANS[name](*slots, **options)
+
+
+def to_device(array: np.ndarray) -> Any:
+    """Copy a NumPy array to the device that `device` answers; ``.copy_to_host()`` brings it back."""
+    return device().to_device(array)

@@ -1,0 +1,62 @@
+"""Device arrays from anywhere, described for the checks, without a copy.
+
+Accepted: arrays of the executor, and anything on the GPU with ``__cuda_array_interface__`` or
+``data_ptr()``: Numba, CuPy and PyTorch.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from refopt import simt
+from refopt.checks import Array
+from refopt.dtypes import SIZES, name_of
+
+
+def device_of(values: Any) -> str:
+    """Which machine holds the first array of some lists: ``"executor"`` or ``"gpu"``, or "" if there is none."""
+    first = next((value for value in values if value is not None), None)
+    if first is None:
+        return ""
+    return "executor" if isinstance(first, simt.DeviceArray) else "gpu"
+
+
+def describer(device: str) -> Any:
+    """The function that describes an array on a machine and refuses any that is elsewhere."""
+
+    def describe(value: Any, where: str) -> Array:
+        if isinstance(value, np.ndarray | np.generic):
+            raise TypeError(f"{where}: expected a device array, got a NumPy array; gpu.to_device makes one")
+        if isinstance(value, simt.DeviceArray):
+            if device != "executor":
+                raise ValueError(f"{where}: expected an array on the {device}, got one on the executor")
+            return Array(value.address, value.shape, name_of(value.dtype), value.strides, True)
+        if device == "executor":
+            raise ValueError(f"{where}: expected an array on the executor, got {type(value).__name__}")
+        if hasattr(value, "data_ptr"):
+            return _torch(value, where)
+        if not hasattr(value, "__cuda_array_interface__"):
+            raise TypeError(f"{where}: expected a device array, got {type(value).__module__}.{type(value).__name__}")
+        return _interface(value)
+
+    return describe
+
+
+def _torch(value: Any, where: str) -> Array:
+    if not value.is_cuda:
+        raise TypeError(f"{where}: expected a device array, got a PyTorch tensor on {value.device}")
+    dtype = name_of(value.dtype)
+    strides = tuple(s * value.element_size() for s in value.stride())
+    return Array(value.data_ptr(), tuple(value.shape), dtype, strides, True)
+
+
+def _interface(value: Any) -> Array:
+    interface = value.__cuda_array_interface__
+    shape = tuple(interface["shape"])
+    address, read_only = interface["data"]
+    dtype = name_of(getattr(value, "dtype", np.dtype(interface["typestr"])))
+    item = SIZES.get(dtype) or np.dtype(interface["typestr"]).itemsize
+    strides = interface.get("strides")
+    if strides is None:
+        strides = tuple(item * int(np.prod(shape[k + 1 :])) for k in range(len(shape)))
+    return Array(int(address or 0), shape, dtype, tuple(strides), not read_only)

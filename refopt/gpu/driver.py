@@ -1,0 +1,145 @@
+"""Launching on a CUDA GPU, by way of the driver's own interface.
+
+Numba's dispatcher takes 10 microseconds and more for a launch, since it looks at every argument. Here the
+arguments are packed once; what a step costs the host is the driver call. The launches of a step are one
+graph, so that they cost one call.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+from numba import cuda
+from numba.core import types as nb
+from numba.np.numpy_support import from_dtype
+
+from refopt.gpu.target import Kernel
+
+
+def handle_of(stream: Any) -> int:
+    """The driver's handle of a stream: an integer, or a stream of Numba, PyTorch, CuPy or cuda.core."""
+    if isinstance(stream, int):
+        return stream
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    for name in ("cuda_stream", "ptr", "handle"):
+        if hasattr(stream, name):
+            handle = getattr(stream, name)
+            return int(getattr(handle, "value", handle) or 0)
+    raise TypeError(f"stream: expected a CUDA stream or its handle, got {type(stream).__name__}")
+
+
+def checked(answer: tuple) -> Any:
+    """What a driver call returned, or its error."""
+    error, *values = answer
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"{error.name}: {driver.cuGetErrorString(error)[1].decode()}")
+    return values[0] if values else None
+
+
+class Gpu:
+    """The current CUDA device."""
+
+    name = "gpu"
+    block = 128
+
+    def to_device(self, array: np.ndarray) -> Any:
+        return cuda.to_device(np.ascontiguousarray(array).reshape(array.shape))
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return cuda.device_array(shape, dtype)
+
+    def write(self, array: Any, offset: int, values: np.ndarray, stream: Any) -> None:
+        """Copy values into a one-dimensional array, in stream order; small ones do not wait for the stream."""
+        target = array.__cuda_array_interface__["data"][0] + offset * values.itemsize
+        checked(driver.cuMemcpyHtoDAsync(target, values.ctypes.data, values.nbytes, handle_of(stream)))
+
+    def grid(self, kernel: Kernel, args: tuple) -> int:
+        """Blocks of a cooperative launch: as many as can be resident at once."""
+        return kernel.compiled(signature_of(args)).max_cooperative_grid_blocks(self.block)
+
+    def prepare(self, kernel: Kernel, grid: int, args: tuple, cooperative: bool = False) -> Callable[[Any], None]:
+        return Launch(kernel, grid, self.block, args, cooperative)
+
+    def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
+        return Sequenced(launches)
+
+    def synchronize(self) -> None:
+        cuda.synchronize()
+
+
+def signature_of(args: tuple) -> tuple:
+    """Numba's types of kernel arguments: C-contiguous device arrays and 64-bit integers."""
+    return tuple(nb.int64 if isinstance(a, int) else nb.Array(from_dtype(a.dtype), a.ndim, "C") for a in args)
+
+
+class Launch:
+    """One kernel with its arguments packed the way Numba's calling convention has them."""
+
+    def __init__(self, kernel: Kernel, grid: int, block: int, args: tuple, cooperative: bool) -> None:
+        compiled = kernel.compiled(signature_of(args))
+        self._keep = args, compiled
+        words: list[int] = []
+        for arg in args:
+            if isinstance(arg, int):
+                words.append(arg)
+            else:
+                address = arg.__cuda_array_interface__["data"][0] or 0
+                words += [0, 0, arg.size, arg.dtype.itemsize, address, *arg.shape, *arg.strides]
+        self._words = (ctypes.c_int64 * len(words))(*words)
+        base = ctypes.addressof(self._words)
+        self._pointers = (ctypes.c_void_p * len(words))(*(base + 8 * i for i in range(len(words))))
+        handle = compiled._codelibrary.get_cufunc().handle
+        self._function = driver.CUfunction(int(getattr(handle, "value", handle)))
+        self._shape = (grid, 1, 1, block, 1, 1, 0)
+        self._params = ctypes.addressof(self._pointers)
+        self._cooperative = cooperative
+
+    def __call__(self, stream: Any) -> None:
+        stream = handle_of(stream)
+        if self._cooperative:
+            answer = driver.cuLaunchCooperativeKernel(self._function, *self._shape, stream, self._params)
+        else:
+            answer = driver.cuLaunchKernel(self._function, *self._shape, stream, self._params, 0)
+        checked(answer)
+
+
+class Sequenced:
+    """Launches in a row as one graph: one call, and less of a gap between them.
+
+    A stream that is itself being captured gets the launches, which become part of its graph.
+    """
+
+    def __init__(self, launches: Sequence[Callable[[Any], None]]) -> None:
+        self._launches = list(launches)
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        stream = checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        try:
+            checked(driver.cuStreamBeginCapture(stream, mode))
+            for launch in self._launches:
+                launch(int(stream))
+            graph = checked(driver.cuStreamEndCapture(stream))
+        finally:
+            checked(driver.cuStreamDestroy(stream))
+        self._graph = checked(driver.cuGraphInstantiate(graph, 0))
+        checked(driver.cuGraphDestroy(graph))
+
+    def __call__(self, stream: Any) -> None:
+        stream = handle_of(stream)
+        if stream > 2 and capturing(stream):
+            for launch in self._launches:
+                launch(stream)
+        elif (error := driver.cuGraphLaunch(self._graph, stream)[0]) != driver.CUresult.CUDA_SUCCESS:
+            checked((error,))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_graph"):
+            driver.cuGraphExecDestroy(self._graph)
+
+
+def capturing(stream: int) -> bool:
+    """Whether a stream is being captured; the legacy and per-thread default streams, 0 to 2, are taken not to be."""
+    status = checked(driver.cuStreamIsCapturing(stream))
+    return status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE

@@ -1,0 +1,92 @@
+"""LARS with momentum on the GPU: a ladder of four ways to run it, all with the same bits.
+
+1. `separate`: one cooperative launch per tensor.
+2. `cooperative`: one launch for all tensors, with a barrier across the grid.
+3. `two_launches`: the barrier is the end of the first launch.
+4. `carried_norm`: two launches, and the norm of p comes from the step before.
+"""
+
+from typing import Any
+
+from refopt import catalog
+from refopt.cpu.reduce import TILE
+from refopt.gpu.lars.carried_norm import lars_grad_norm, lars_update_and_norm
+from refopt.gpu.lars.cooperative import lars_cooperative
+from refopt.gpu.lars.phases import Signature
+from refopt.gpu.lars.separate import lars_separate
+from refopt.gpu.lars.two_launches import lars_norms, lars_update
+from refopt.gpu.plan import Group, Launches, Plan
+
+ADAPT = catalog.LARS_MOMENTUM.choices["adapt"]
+
+
+def launches(group: Group, form: str, *, adapt: str, norm_of: str) -> Launches:
+    """The launches of a group in one of the four forms."""
+    signature = Signature(group.dtypes, norm_of)
+    mode = ADAPT.index(adapt)
+    if form == "separate":
+        return Launches(group.machine, _separate(group, signature, mode))
+    rates = group.zeros(2, len(group.members))
+    hyper, where = group.hypers.values, group.hypers.where
+    tables = group.addresses, group.chunks
+    tree = group.nodes, group.counters
+
+    def prepared(kernel: Any, *args: Any) -> Any:
+        return group.machine.prepare(kernel, group.chunk_count, args)
+
+    sums = group.zeros(2, group.slots)
+    norms_args = *tables, *tree, sums, rates, hyper, where, mode
+    if form == "cooperative":
+        kernel = lars_cooperative(signature)
+        grid = min(group.machine.grid(kernel, norms_args), group.chunk_count)
+        return Launches(group.machine, [group.machine.prepare(kernel, grid, norms_args, cooperative=True)])
+    norms = prepared(lars_norms(signature), *norms_args)
+    if form == "two_launches":
+        return Launches(group.machine, [norms, prepared(lars_update(signature), *tables, hyper, where, rates)])
+    carried = group.zeros(len(group.members))
+    own_sums = group.zeros(1, group.slots)
+    grad_norm = prepared(lars_grad_norm(signature), *tables, *tree, own_sums, carried, rates, hyper, where, mode)
+    update = prepared(lars_update_and_norm(signature), *tables, *tree, own_sums, carried, rates, hyper, where)
+    return Launches(group.machine, [grad_norm, update], first=[norms, update])
+
+
+def _separate(group: Group, signature: Signature, mode: int) -> list:
+    kernel = lars_separate(signature)
+    tiles = [-(-size // TILE) for size in group.sizes]
+    sums = group.zeros(2, 2 * max(tiles) + 8)
+    made = []
+    for tensor, column in enumerate(zip(*group.arrays, strict=True)):
+        addresses = [array.address if array else 0 for array in column]
+        args = (
+            *addresses, group.sizes[tensor], int(group.aligned[tensor]), tensor,
+            sums, group.hypers.values, group.hypers.where, mode,
+        )  # fmt: skip
+        warps = group.machine.block // 32
+        grid = min(group.machine.grid(kernel, args), -(-tiles[tensor] // warps))
+        made.append(group.machine.prepare(kernel, grid, args, cooperative=True))
+    return made
+
+
+def plan(params: Any, grads: Any, velocities: Any, *, master_params: Any = None,
+         form: str = "two_launches", stream: Any = 0, **hyper: Any) -> Plan:  # fmt: skip
+    """`refopt.gpu.plan` for this routine."""
+    slots = {"params": params, "grads": grads, "velocities": velocities, "master_params": master_params}
+    return Plan(catalog.LARS_MOMENTUM, launches, slots, hyper, form, stream)
+
+
+def merged_lars_momentum(params, grads, velocities, *, lr, mu, master_params=None, form="two_launches", **hyper):
+    """Update every tensor of a list by LARS with momentum, in place, on the device the arrays are on.
+
+    Args and errors are those of `refopt.cpu.merged_lars_momentum`, with device arrays; ``form`` chooses one
+    of the four ways to run it. Builds the tables for this one call; a loop wants `refopt.gpu.plan`.
+    """
+    step = plan(params, grads, velocities, master_params=master_params, form=form, lr=lr, mu=mu, **hyper)
+    step()
+    step.device.synchronize()
+
+
+def lars_momentum(param, grad, velocity, *, lr, mu, master_param=None, **hyper):
+    """Update one tensor by LARS with momentum, in place: one cooperative launch."""
+    masters = None if master_param is None else [master_param]
+    hyper = {"form": "separate"} | hyper
+    merged_lars_momentum([param], [grad], [velocity], lr=lr, mu=mu, master_params=masters, **hyper)

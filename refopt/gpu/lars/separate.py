@@ -1,0 +1,58 @@
+"""Rung 1: one cooperative launch per tensor, as upstream did before it merged them.
+
+The whole grid takes the norms of one tensor, waits, joins the tile sums level by level, and updates. For a
+model of many small tensors most of the time goes into launching, and into a GPU that one bias cannot fill.
+"""
+
+from functools import lru_cache
+
+from refopt.cpu.reduce import TILE
+from refopt.gpu.lars.phases import COEFF, DECAY, EPSILON, LR, MU, RESCALE, Signature, hyper_of, local_lr, phases
+from refopt.gpu.target import Kernel, cuda, kernel
+from refopt.gpu.tiles import FANOUT
+
+
+@lru_cache
+def lars_separate(signature: Signature) -> Kernel:
+    """The kernel for a signature; ``sums`` has room for the tile sums of p and g and what they join to."""
+    do = phases(signature)
+    takes_master = signature.normed == 3
+
+    @kernel
+    def lars_momentum(p, g, v, m, size, aligned, tensor, sums, hyper, where, adapt):
+        grid = cuda.cg.this_grid()
+        lane = cuda.threadIdx.x % 32
+        warp = cuda.grid(1) // 32
+        warps = cuda.gridsize(1) // 32
+        tiles = (size + TILE - 1) // TILE
+        rescale = hyper[RESCALE]
+
+        for tile in range(warp, tiles, warps):
+            x, y = do.norms(m if takes_master else p, g, tile * TILE, size, aligned, rescale)
+            if lane == 0:
+                sums[0, tile] = x
+                sums[1, tile] = y
+        grid.sync()
+
+        first, count = 0, tiles
+        while count > 1:
+            parents = (count + FANOUT - 1) // FANOUT
+            for parent in range(cuda.blockIdx.x, parents, cuda.gridDim.x):
+                child = first + parent * FANOUT
+                children = min(count - parent * FANOUT, FANOUT)
+                x = do.join(sums, 0, child, children)
+                y = do.join(sums, 1, child, children)
+                if cuda.threadIdx.x == 0:
+                    sums[0, first + count + parent] = x
+                    sums[1, first + count + parent] = y
+            first, count = first + count, parents
+            grid.sync()
+
+        lr, wd = hyper_of(hyper, where, LR, tensor), hyper_of(hyper, where, DECAY, tensor)
+        coeff, epsilon = hyper[COEFF], hyper[EPSILON]
+        mu = hyper[MU]
+        rate = local_lr(sums[0, first], sums[1, first], lr, coeff, wd, epsilon, adapt)
+        for tile in range(warp, tiles, warps):
+            do.update(p, g, v, m, tile * TILE, size, aligned, rescale, rate, mu, wd)
+
+    return lars_momentum

@@ -1,0 +1,228 @@
+"""A plan: a routine bound to its arrays. Tables are built and uploaded once, a step is a launch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from refopt import checks
+from refopt.catalog import Routine
+from refopt.checks import Array
+from refopt.dtypes import arithmetic
+from refopt.gpu import tables
+from refopt.gpu.arrays import describer, device_of
+from refopt.gpu.runtime import Device, device
+
+
+class Group:
+    """The tensors of one dtype signature, with their tables on the device."""
+
+    def __init__(self, machine: Device, routine: Routine, dtypes: tuple, members: list[int], arrays: dict) -> None:
+        self.machine, self.routine, self.dtypes, self.members = machine, routine, dtypes, members
+        self.arrays: list[list[Array | None]] = [[arrays[name][i] for i in members] for name in routine.slot_names]
+        self.real = arithmetic(dtypes[0])
+        self.sizes = [param.size for param in self.arrays[0] if param]
+        self.aligned = [all(a is None or _aligned(a) for a in column) for column in zip(*self.arrays, strict=True)]
+        host = tables.build(self.sizes, self.aligned)
+        self.slots, self.chunk_count = host.slots, len(host.chunks)
+        self.addresses = machine.to_device(self._addresses())
+        self.chunks = machine.to_device(host.chunks)
+        self.nodes = machine.to_device(host.nodes)
+        self.counters = machine.to_device(np.zeros(len(host.nodes), np.int32))
+        self.hypers = HyperBlock(machine, routine, self.real, len(members))
+
+    def _addresses(self) -> np.ndarray:
+        return np.array([[a.address if a else 0 for a in row] for row in self.arrays], np.int64)
+
+    def rebind(self, arrays: dict, stream: Any) -> bool:
+        """Upload the addresses of other arrays; false if the chunk table holds for them no longer."""
+        rows = [[arrays[name][i] for i in self.members] for name in self.routine.slot_names]
+        if self.aligned != [all(a is None or _aligned(a) for a in column) for column in zip(*rows, strict=True)]:
+            return False
+        self.arrays = rows
+        addresses = self._addresses()
+        self.machine.write(self.addresses.reshape(addresses.size), 0, addresses.reshape(-1), stream)
+        return True
+
+    def zeros(self, *shape: int) -> Any:
+        """Scratch on the device, in the arithmetic type."""
+        return self.machine.to_device(np.zeros(shape, self.real))
+
+
+def _aligned(array: Array) -> bool:
+    """Whether a tensor can be accessed 16 bytes at a time. Rows start at multiples of 256 elements."""
+    return array.address % 16 == 0
+
+
+class HyperBlock:
+    """The hyperparameters of a group, on the device, where a captured graph reads them anew.
+
+    ``values`` holds one number per hyperparameter and, after those, room for one per tensor and
+    hyperparameter; ``where`` (H, 2) says for each where its first value is and how far the next tensor's.
+    """
+
+    def __init__(self, machine: Device, routine: Routine, real: type, tensors: int) -> None:
+        self.machine, self.real, self.tensors = machine, real, tensors
+        self.order = {hyper.name: k for k, hyper in enumerate(routine.hypers)}
+        self.values = machine.to_device(np.zeros(len(self.order) * (1 + tensors), real))
+        self._where = np.array([(k, 0) for k in range(len(self.order))], np.int64)
+        self.where = machine.to_device(self._where)
+        self._flat_where = self.where.reshape(self._where.size)
+
+    def set(self, name: str, value: float | list[float], stream: Any) -> None:
+        """Upload a hyperparameter, in stream order; ``value`` is one number, or a list with one per tensor."""
+        k = self.order[name]
+        many = isinstance(value, list)
+        first = len(self.order) + k * self.tensors if many else k
+        self.machine.write(self.values, first, np.asarray(value, self.real).reshape(-1), stream)
+        if (first, int(many)) != tuple(self._where[k]):
+            self._where[k] = first, int(many)
+            self.machine.write(self._flat_where, 2 * k, self._where[k].copy(), stream)
+
+
+class Plan:
+    """A merged routine bound to its arrays. Made by `refopt.gpu.plan`.
+
+    The arrays are kept alive; their memory must stay where it is, or `rebind` must be told. Steps of one
+    plan follow each other on a stream; two plans on two streams are independent.
+
+    Attributes:
+        launches: kernel launches of one step.
+        bytes: bytes of the arrays that one step reads and writes, by the catalogue's formula.
+    """
+
+    def __init__(
+        self,
+        routine: Routine,
+        launcher: Callable[..., "Launches"],
+        slots: dict[str, Any],
+        hypers: dict[str, Any],
+        form: str,
+        stream: Any = 0,
+    ) -> None:
+        if form not in routine.forms:
+            expected = ", ".join(routine.forms)
+            raise ValueError(f"{routine.merged_name}: form: expected one of {expected}, got {form!r}")
+        self.routine, self.form, self.stream = routine, form, stream
+        self._launcher = launcher
+        self._missing = {h.name for h in routine.hypers if h.default is None} - set(hypers)
+        kind = device_of(x for values in slots.values() for x in (values if isinstance(values, list | tuple) else ()))
+        self.device = device(kind or None)
+        self._describe = describer(self.device.name)
+        stand_in = {name: 0.0 for name in self._missing}
+        self._call = checks.check(routine, slots, hypers | stand_in, self._describe)
+        self._build()
+
+    def _build(self) -> None:
+        call = self._call
+        members: dict[tuple, list[int]] = {}
+        for i in call.active:
+            spec = call.spec(i)
+            if spec.size:
+                members.setdefault(spec.dtypes, []).append(i)
+        choices = {name: call.hypers[name] for name in self.routine.choices}
+        self._groups = [Group(self.device, self.routine, d, m, call.arrays) for d, m in members.items()]
+        self._steps = [self._launcher(group, self.form, **choices) for group in self._groups]
+        self._hypers = {hyper.name: call.hypers[hyper.name] for hyper in self.routine.hypers}
+        self._upload(self._hypers)
+        self.specs = [call.spec(i) for i in call.active]
+        self.launches = sum(step.launches for step in self._steps)
+        self.bytes = self.routine.bytes(self.specs, self.form, **choices)
+
+    def step(self, **hyper: Any) -> None:
+        """One optimizer step, in stream order. Hyperparameters given here are kept for the steps to come."""
+        if hyper:
+            self.set(**hyper)
+        if self._missing:
+            raise TypeError(f"{self.routine.merged_name}: {min(self._missing)}: expected a number, got none")
+        for run in self._steps:
+            run(self.stream)
+
+    __call__ = step
+
+    def set(self, **hyper: Any) -> None:
+        """Change hyperparameters, in stream order: of the next step, or of the next replay of a captured one."""
+        held = self._hypers
+        changed = {name: value for name, value in hyper.items() if name not in held or not held[name] == value}
+        if not changed and not self._missing:
+            return
+        for name in changed:
+            if name not in held:
+                raise TypeError(f"{self.routine.merged_name}: {name}: expected one of {', '.join(held)}")
+        reals = {group.real for group in self._groups} or {np.float64}
+        count = len(self._call.slots["params"])
+        regular = checks.check_hypers(self.routine, held | changed, count, reals)
+        changed = {name: regular[name] for name in changed}
+        self._upload(changed)
+        self._hypers = held | changed
+        self._missing = self._missing - set(hyper)
+
+    def _upload(self, hypers: dict[str, Any]) -> None:
+        for group in self._groups:
+            for name, value in hypers.items():
+                own = [value[i] for i in group.members] if isinstance(value, list) else value
+                group.hypers.set(name, own, self.stream)
+
+    def rebind(self, **slots: Any) -> None:
+        """Put other arrays of the same shapes, dtypes and alignment in the place of a slot's.
+
+        For frameworks that make new gradients every step. Which gradients are ``None`` may change, at the
+        price of building the tables anew.
+        """
+        for name in slots:
+            if name not in self.routine.slot_names:
+                raise TypeError(f"{self.routine.merged_name}: {name}: expected one of {self.routine.slot_names}")
+        hypers = self._hypers | {name: self._call.hypers[name] for name in self.routine.choices}
+        call = checks.check(self.routine, self._call.slots | slots, hypers, self._describe)
+        self._check_same(call)
+        same_tables = call.active == self._call.active and self.routine.forms[self.form].merged
+        self._call = call
+        if same_tables:
+            same_tables = all(group.rebind(call.arrays, self.stream) for group in self._groups)
+        if not same_tables:
+            self._build()
+        for step in self._steps:
+            step.forget()
+
+    def _check_same(self, call: checks.Call) -> None:
+        for name in self.routine.slot_names:
+            for i, (new, old) in enumerate(zip(call.arrays[name], self._call.arrays[name], strict=False)):
+                if new and old and (new.shape, new.dtype) != (old.shape, old.dtype):
+                    raise ValueError(
+                        f"{self.routine.merged_name}: {name}[{i}]: expected {old.dtype} of shape {old.shape}, "
+                        f"as planned, got {new.dtype} of shape {new.shape}"
+                    )
+        if len(call.slots["params"]) != len(self._call.slots["params"]):
+            expected, got = len(self._call.slots["params"]), len(call.slots["params"])
+            raise ValueError(f"{self.routine.merged_name}: params: expected {expected} entries, as planned, got {got}")
+
+    def refresh(self) -> None:
+        """Say that somebody else has written a parameter: what was carried over from the last step is dropped."""
+        for step in self._steps:
+            step.forget()
+
+
+class Launches:
+    """The launches of one step of a group. A routine's own class fills in the two lists.
+
+    ``steady`` is what every step does; ``first``, if it differs, what a step does that has nothing carried
+    over from the one before.
+    """
+
+    def __init__(self, machine: Device, steady: list, first: list | None = None) -> None:
+        self.launches = len(steady)
+        self._steady = machine.sequence(steady)
+        self._first = machine.sequence(first) if first else None
+        self._fresh = first is not None
+
+    def __call__(self, stream: Any) -> None:
+        if self._fresh and self._first:
+            self._first(stream)
+            self._fresh = False
+        else:
+            self._steady(stream)
+
+    def forget(self) -> None:
+        """Take the next step as the first."""
+        self._fresh = self._first is not None
+

@@ -1,0 +1,115 @@
+"""The two machines that run kernels, behind one interface: a CUDA GPU, and the executor of `refopt.simt`.
+
+This is the one place that decides which of them a plain call uses: `device`. A call on arrays uses the
+machine that the arrays are on; `to_device` uses the one that `device` answers, which is the GPU if there is
+one, unless ``REFOPT_DEVICE`` (``gpu`` or ``executor``) or `use` says otherwise.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from refopt import simt
+from refopt.gpu.target import Kernel
+
+
+class Device(Protocol):
+    """A machine: memory, and launches prepared once and made many times."""
+
+    name: str
+    block: int
+
+    def to_device(self, array: np.ndarray) -> Any: ...
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any: ...
+    def write(self, array: Any, offset: int, values: np.ndarray, stream: Any) -> None: ...
+    def grid(self, kernel: Kernel, args: tuple) -> int: ...
+    def prepare(self, kernel: Kernel, grid: int, args: tuple, cooperative: bool = False) -> Callable[[Any], None]: ...
+    def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]: ...
+    def synchronize(self) -> None: ...
+
+
+class Executor:
+    """The CPU, by `refopt.simt`. Blocks are one warp: with logical lanes the block size changes no bit."""
+
+    name = "executor"
+    block = 32
+
+    def to_device(self, array: np.ndarray) -> Any:
+        return simt.cuda.to_device(array)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return simt.cuda.device_array(shape, dtype)
+
+    def write(self, array: Any, offset: int, values: np.ndarray, stream: Any) -> None:
+        array[offset : offset + values.size].copy_to_device(values, stream)
+
+    def grid(self, kernel: Kernel, args: tuple) -> int:
+        """Blocks of a cooperative launch: few, since each of their threads lives through the launch."""
+        return 4
+
+    def prepare(self, kernel: Kernel, grid: int, args: tuple, cooperative: bool = False) -> Callable[[Any], None]:
+        return lambda stream: kernel.executor[grid, self.block, stream](*args)
+
+    def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
+        def run(stream: Any) -> None:
+            for launch in launches:
+                launch(stream)
+
+        return run
+
+    def synchronize(self) -> None:
+        simt.cuda.synchronize()
+
+
+_forced: list[str] = []
+
+
+def device(name: str | None = None) -> Device:
+    """The machine of that name, ``"gpu"`` or ``"executor"``; without a name, the one in force."""
+    name = name or (_forced[-1] if _forced else os.environ.get("REFOPT_DEVICE"))
+    if name not in (None, "gpu", "executor"):
+        raise ValueError(f"device: expected gpu or executor, got {name!r}")
+    missing = "" if name == "executor" else _why_no_gpu()
+    if name == "gpu" and missing:
+        raise RuntimeError(f"device: expected a CUDA GPU, got none: {missing}")
+    return _executor() if name == "executor" or missing else _gpu()
+
+
+@contextlib.contextmanager
+def use(name: str) -> Iterator[Device]:
+    """Force the machine that `to_device` uses within a ``with``."""
+    chosen = device(name)
+    _forced.append(name)
+    try:
+        yield chosen
+    finally:
+        _forced.pop()
+
+
+@lru_cache
+def _executor() -> Device:
+    return Executor()
+
+
+@lru_cache
+def _gpu() -> Device:
+    from refopt.gpu.driver import Gpu
+
+    return Gpu()
+
+
+@lru_cache
+def _why_no_gpu() -> str:
+    """Empty if kernels can be compiled and launched here, else the reason why they cannot."""
+    try:
+        from numba import cuda
+    except ImportError as error:
+        return f"numba-cuda is not installed ({error})"
+    try:
+        return "" if cuda.is_available() else "no CUDA device or driver was found"
+    except Exception as error:  # a broken driver installation fails in its own ways
+        return f"{type(error).__name__}: {error}"

@@ -1,0 +1,70 @@
+"""The tables that merged kernels walk: where each tensor is, how it is cut, how its sums are joined.
+
+All entries are int64: byte addresses, element indices, slots. They live on the device, are built once per
+plan, and hold any number of tensors of any size.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from refopt.cpu.reduce import TILE
+from refopt.gpu.tiles import FANOUT
+
+# Columns of the chunk table: tensor, first and last element + 1, slot of the first tile's sum, the node
+# that the chunk reports to, and whether all slots of the tensor can be accessed 16 bytes at a time.
+TENSOR, START, STOP, SLOT, NODE, ALIGNED = range(6)
+
+CHUNK_TILES = 8
+assert FANOUT % CHUNK_TILES == 0, "a chunk must not straddle two nodes"
+
+
+class Tables(NamedTuple):
+    """Host copies. ``chunks`` (C, 6), ``nodes`` (N, 5) as in gpu/tiles.py; ``slots`` is how many sums a row holds."""
+
+    chunks: np.ndarray
+    nodes: np.ndarray
+    slots: int
+
+
+def build(sizes: list[int], aligned: list[bool]) -> Tables:
+    """Cut tensors into chunks of `CHUNK_TILES` tiles and lay out the tree that joins their sums.
+
+    A node joins up to `FANOUT` sums that lie side by side: the leaves the tile sums of 2**20 elements, the
+    nodes above them 1024 nodes each. A node waits for its chunks, or for its children.
+
+    Large tensors come first: their sums take longest to join, and that should not be left for the end.
+    """
+    chunks: list[np.ndarray] = []
+    nodes: list[tuple[int, int, int, int, int]] = []
+    slots = 0
+    for tensor in sorted(range(len(sizes)), key=lambda tensor: -sizes[tensor]):
+        size = sizes[tensor]
+        if size == 0:
+            continue
+        tiles = -(-size // TILE)
+        leaf = len(nodes)
+        starts = np.arange(0, size, CHUNK_TILES * TILE, dtype=np.int64)
+        chunk = np.empty((starts.size, 6), np.int64)
+        chunk[:, TENSOR] = tensor
+        chunk[:, START] = starts
+        chunk[:, STOP] = np.minimum(starts + CHUNK_TILES * TILE, size)
+        chunk[:, SLOT] = slots + starts // TILE
+        chunk[:, NODE] = leaf + starts // TILE // FANOUT
+        chunk[:, ALIGNED] = aligned[tensor]
+        chunks.append(chunk)
+        first, count, per_arrival = slots, tiles, CHUNK_TILES
+        slots += tiles
+        while True:
+            parents = -(-count // FANOUT)
+            above = len(nodes) + parents
+            for k in range(parents):
+                under = min(count - k * FANOUT, FANOUT)
+                parent = above + k // FANOUT if parents > 1 else -1
+                nodes.append((first + k * FANOUT, under, slots + k, -(-under // per_arrival), parent))
+            first, count, per_arrival = slots, parents, 1
+            slots += parents
+            if parents == 1:
+                break
+    table = np.concatenate(chunks) if chunks else np.empty((0, 6), np.int64)
+    return Tables(table, np.array(nodes, np.int64).reshape(-1, 5), slots)

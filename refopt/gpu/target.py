@@ -1,0 +1,192 @@
+"""The compiler, and what kernels need of it that it does not offer: the one file that knows Numba.
+
+Kernels are written once, in plain Numba spelling, against ``cuda`` of this module, which is the executor's.
+A `Kernel` holds both forms: the function as written, which `refopt.simt` runs, and a copy of it with
+``cuda`` and the device functions replaced by Numba's, which the GPU runs.
+
+Exact arithmetic (numerics, N3) takes two settings. NVVM contracts ``a * b + c`` into one rounding unless it
+is told ``fma=0``, for which ``@cuda.jit`` has no argument. And the linker, given LTO code, would generate
+code anew and contract after all; the decorator form ``@cuda.jit(lto=False)`` drops the argument, the call
+``cuda.jit(function, lto=False)`` keeps it.
+"""
+
+import contextlib
+import functools
+import math
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from refopt import simt
+from refopt.simt import cuda
+
+__all__ = ["Kernel", "cuda", "device_function", "intrinsic", "kernel", "sqrt"]
+
+_compiling = threading.RLock()
+
+
+class Kernel:
+    """A kernel in both forms. ``kernel.executor`` is launched as ``executor[grid, block](*args)``."""
+
+    def __init__(self, function: Callable) -> None:
+        self.function = function
+        self.name = function.__name__
+        self.executor = simt.cuda.jit(function)
+        self._compiled: dict[tuple, Any] = {}
+
+    def compiled(self, signature: tuple) -> Any:
+        """The Numba kernel for a tuple of Numba argument types, compiled for the GPU in hand."""
+        if signature not in self._compiled:
+            with exact_arithmetic():
+                numba_cuda = _numba_cuda()
+                dispatcher = numba_cuda.jit(_numba_form(self.function), lto=False)
+                dispatcher.compile(signature)
+                self._compiled[signature] = dispatcher.overloads[signature]
+        return self._compiled[signature]
+
+    def ptx(self, signature: tuple, capability: tuple[int, int] = (9, 0)) -> str:
+        """The PTX that `compiled` gives for a compute capability; no GPU is needed."""
+        with exact_arithmetic(), _pretend(capability):
+            text, _ = _numba_cuda().compile(
+                _numba_form(self.function), signature, cc=capability, device=False, abi="numba", output="ptx"
+            )
+        return text
+
+
+def kernel(function: Callable) -> Kernel:
+    """Make a kernel of a function written against this module's ``cuda``."""
+    return Kernel(function)
+
+
+def device_function(function: Callable) -> Callable:
+    """Mark a function as one that kernels call. On the executor it is an ordinary Python function."""
+    function.__refopt_numba__ = lambda: _numba_cuda().jit(_numba_form(function), device=True, forceinline=True)  # type: ignore[attr-defined]
+    return function
+
+
+def intrinsic(asm: str, constraints: str, result: str, arguments: str) -> Callable[[Callable], Callable]:
+    """Give a function inline PTX for its compiled form; the function itself is its twin on the executor.
+
+    Args:
+        asm: PTX, with the results as ``$0`` onwards and then the arguments.
+        constraints: LLVM's, one per result and argument: f, d, r, l.
+        result: the dtype letters of the results, f or d each; more than one makes a tuple.
+        arguments: the letters of the arguments, l for a 64-bit address; consecutive f or d are one tuple.
+    """
+
+    def decorate(twin: Callable) -> Callable:
+        twin.__refopt_numba__ = lambda: _inline_asm(asm, constraints, result, arguments)  # type: ignore[attr-defined]
+        return twin
+
+    return decorate
+
+
+def _numba_cuda() -> types.ModuleType:
+    from numba import cuda as numba_cuda
+
+    return numba_cuda
+
+
+_forms: dict[Any, Any] = {}
+
+
+def _numba(value: Any) -> Any:
+    """What stands for a global or closed-over value of a kernel in its compiled form."""
+    if value is cuda:
+        return _numba_cuda()
+    if isinstance(value, types.SimpleNamespace):
+        made = types.ModuleType("namespace")  # Numba resolves the attributes of modules, and of nothing else.
+        made.__dict__.update((k, _numba(v)) for k, v in vars(value).items())
+        return made
+    make = getattr(value, "__refopt_numba__", None)
+    if make is None:
+        return value
+    if value not in _forms:
+        _forms[value] = make()
+    return _forms[value]
+
+
+def _numba_form(function: Callable) -> Callable:
+    """A copy of a function whose globals and closure hold Numba's objects instead of the executor's."""
+    names = function.__code__.co_names
+    scope = {k: _numba(v) if k in names else v for k, v in function.__globals__.items()}
+    cells = tuple(types.CellType(_numba(cell.cell_contents)) for cell in function.__closure__ or ())
+    return types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, cells)
+
+
+@contextlib.contextmanager
+def exact_arithmetic() -> Iterator[None]:
+    """Compile without contraction of ``a * b + c`` while this is entered."""
+    from numba.cuda.cudadrv import nvvm
+
+    with _compiling:
+        compile_ir = nvvm.compile_ir
+        nvvm.compile_ir = functools.partial(compile_ir, fma=0)
+        try:
+            yield
+        finally:
+            nvvm.compile_ir = compile_ir
+
+
+@contextlib.contextmanager
+def _pretend(capability: tuple[int, int]) -> Iterator[None]:
+    """Let device functions compile without a GPU: they ask for the device only to know what it is."""
+    from numba.cuda import dispatcher
+
+    ask = dispatcher.get_current_device
+    dispatcher.get_current_device = lambda: types.SimpleNamespace(compute_capability=capability)
+    try:
+        yield
+    finally:
+        dispatcher.get_current_device = ask
+
+
+def _inline_asm(asm: str, constraints: str, result: str, arguments: str) -> Any:
+    from llvmlite import ir
+    from numba.core import types as nb
+    from numba.cuda.extending import intrinsic as numba_intrinsic
+
+    kinds = {"f": (nb.float32, ir.FloatType()), "d": (nb.float64, ir.DoubleType()), "l": (nb.int64, ir.IntType(64))}
+    outputs = [kinds[c] for c in result]
+    inputs = [kinds[c] for c in arguments]
+    values = arguments.lstrip("l")
+    returns = nb.void if not outputs else outputs[0][0] if len(outputs) == 1 else nb.UniTuple(outputs[0][0], len(outputs))
+    takes = [nb.int64] * (len(arguments) - len(values))
+    if values:
+        takes.append(kinds[values[0]][0] if len(values) == 1 else nb.UniTuple(kinds[values[0]][0], len(values)))
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        flat = []
+        for arg, taken in zip(args, takes, strict=True):
+            count = len(taken) if isinstance(taken, nb.UniTuple) else 0
+            flat += [builder.extract_value(arg, k) for k in range(count)] if count else [arg]
+        if not outputs:
+            made: Any = ir.VoidType()
+        else:
+            made = outputs[0][1] if len(outputs) == 1 else ir.LiteralStructType([t for _, t in outputs])
+        # The side effect keeps loads behind barriers and stores where they are written.
+        code = ir.InlineAsm(ir.FunctionType(made, [t for _, t in inputs]), asm, constraints, side_effect=True)
+        answer = builder.call(code, flat)
+        if len(outputs) < 2:
+            return answer if outputs else context.get_dummy_value()
+        whole = ir.Constant(context.get_value_type(returns), ir.Undefined)
+        for k in range(len(outputs)):
+            whole = builder.insert_value(whole, builder.extract_value(answer, k), k)
+        return whole
+
+    if not takes:
+        return numba_intrinsic(lambda typingctx: (returns(), codegen))
+    if len(takes) == 1:
+        return numba_intrinsic(lambda typingctx, address: (returns(*takes), codegen))
+    return numba_intrinsic(lambda typingctx, address, values: (returns(*takes), codegen))
+
+
+def sqrt(x: np.floating) -> np.floating:
+    """The square root, rounded once: ``sqrt.rn`` in the kernel."""
+    return np.sqrt(x)
+
+
+sqrt.__refopt_numba__ = lambda: math.sqrt  # type: ignore[attr-defined]

@@ -1,0 +1,231 @@
+"""Loads and stores at an address: four elements at a time, or one where that is not possible.
+
+Numba emits no vector access by itself, and scalar loads stop at three quarters of the bandwidth of a GPU.
+Every function here is inline PTX; its body is what the executor runs instead. Values are fp32 or fp64:
+16-bit types widen as they are loaded and are rounded to nearest even as they are stored (numerics, N1).
+
+A warp works on rows of 256 elements. Thread t holds elements 4t..4t+3 and 128+4t..128+4t+3 of a row, so
+each access of the warp is contiguous: 16 bytes a thread for fp32, 8 for fp16 and bf16, twice 16 for fp64.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from refopt.dtypes import SIZES
+from refopt.gpu.target import device_function, intrinsic
+from refopt.simt import memory
+
+ROW = 256
+SECOND = 128  # from a thread's first four elements of a row to its other four
+
+
+@intrinsic("ld.global.v4.f32 {$0, $1, $2, $3}, [$4];", "=f,=f,=f,=f,l", "ffff", "l")
+def load4_float32(address):
+    return memory.load(address, np.float32, 4)
+
+
+@intrinsic("st.global.v4.f32 [$0], {$1, $2, $3, $4};", "l,f,f,f,f", "", "lffff")
+def store4_float32(address, values):
+    memory.store(address, np.float32, values)
+
+
+@intrinsic("ld.global.v2.f64 {$0, $1}, [$2];", "=d,=d,l", "dd", "l")
+def load2_float64(address):
+    return memory.load(address, np.float64, 2)
+
+
+@intrinsic("st.global.v2.f64 [$0], {$1, $2};", "l,d,d", "", "ldd")
+def store2_float64(address, values):
+    memory.store(address, np.float64, values)
+
+
+@device_function
+def load4_float64(address):
+    return load2_float64(address) + load2_float64(address + 16)
+
+
+@device_function
+def store4_float64(address, values):
+    store2_float64(address, values[:2])
+    store2_float64(address + 16, values[2:])
+
+
+# Four 16-bit elements are two 32-bit words, the first element of each in its lower half.
+_WORDS = "{ .reg .b32 w0, w1; .reg .b16 h0, h1, h2, h3; "
+_LOAD = _WORDS + "ld.global.v2.b32 {w0, w1}, [$4]; "
+_HALVES = "mov.b32 {h0, h1}, w0; mov.b32 {h2, h3}, w1; "
+_STORE = "mov.b32 w0, {h0, h1}; mov.b32 w1, {h2, h3}; st.global.v2.b32 [$0], {w0, w1}; }"
+
+
+def _four(instruction: str) -> str:
+    return "".join(instruction.format(k, k + 1) for k in range(4))
+
+
+@intrinsic(_LOAD + _HALVES + _four("cvt.f32.f16 ${0}, h{0}; ") + "}", "=f,=f,=f,=f,l", "ffff", "l")
+def load4_float16(address):
+    return tuple(np.float32(x) for x in memory.load(address, np.float16, 4))
+
+
+@intrinsic(_WORDS + _four("cvt.rn.f16.f32 h{0}, ${1}; ") + _STORE, "l,f,f,f,f", "", "lffff")
+def store4_float16(address, values):
+    memory.store(address, np.float16, tuple(np.float16(x) for x in values))
+
+
+@intrinsic(
+    _LOAD + "shl.b32 $0, w0, 16; and.b32 $1, w0, 0xffff0000; shl.b32 $2, w1, 16; and.b32 $3, w1, 0xffff0000; }",
+    "=f,=f,=f,=f,l", "ffff", "l",
+)  # fmt: skip
+def load4_bfloat16(address):
+    return tuple(_widen_brain(x) for x in memory.load(address, np.uint16, 4))
+
+
+@intrinsic(_WORDS + _four("cvt.rn.bf16.f32 h{0}, ${1}; ") + _STORE, "l,f,f,f,f", "", "lffff")
+def store4_bfloat16(address, values):
+    memory.store(address, np.uint16, tuple(_round_brain(x) for x in values))
+
+
+@intrinsic("ld.global.f32 $0, [$1];", "=f,l", "f", "l")
+def load_float32(address):
+    return memory.load(address, np.float32)[0]
+
+
+@intrinsic("st.global.f32 [$0], $1;", "l,f", "", "lf")
+def store_float32(address, value):
+    memory.store(address, np.float32, (value,))
+
+
+@intrinsic("ld.global.f64 $0, [$1];", "=d,l", "d", "l")
+def load_float64(address):
+    return memory.load(address, np.float64)[0]
+
+
+@intrinsic("st.global.f64 [$0], $1;", "l,d", "", "ld")
+def store_float64(address, value):
+    memory.store(address, np.float64, (value,))
+
+
+@intrinsic("{ .reg .b16 h; ld.global.b16 h, [$1]; cvt.f32.f16 $0, h; }", "=f,l", "f", "l")
+def load_float16(address):
+    return np.float32(memory.load(address, np.float16)[0])
+
+
+@intrinsic("{ .reg .b16 h; cvt.rn.f16.f32 h, $1; st.global.b16 [$0], h; }", "l,f", "", "lf")
+def store_float16(address, value):
+    memory.store(address, np.float16, (np.float16(value),))
+
+
+@intrinsic("{ .reg .b16 h, z; mov.b16 z, 0; ld.global.b16 h, [$1]; mov.b32 $0, {z, h}; }", "=f,l", "f", "l")
+def load_bfloat16(address):
+    return _widen_brain(memory.load(address, np.uint16)[0])
+
+
+@intrinsic("{ .reg .b16 h; cvt.rn.bf16.f32 h, $1; st.global.b16 [$0], h; }", "l,f", "", "lf")
+def store_bfloat16(address, value):
+    memory.store(address, np.uint16, (_round_brain(value),))
+
+
+@intrinsic("{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.f32.f16 $0, h; }", "=f,f", "f", "f")
+def round_float16(value):
+    return np.float32(np.float16(value))
+
+
+@intrinsic("{ .reg .b16 h, z; mov.b16 z, 0; cvt.rn.bf16.f32 h, $1; mov.b32 $0, {z, h}; }", "=f,f", "f", "f")
+def round_bfloat16(value):
+    return _widen_brain(_round_brain(value))
+
+
+def _widen_brain(pattern):
+    return (np.uint32(pattern) << np.uint32(16)).view(np.float32)
+
+
+def _round_brain(value):
+    if value != value:
+        return np.uint16(0x7FFF)
+    pattern = int(np.float32(value).view(np.uint32))
+    return np.uint16((pattern + 0x7FFF + (pattern >> 16 & 1)) >> 16)
+
+
+class Access(NamedTuple):
+    """How a thread loads and stores its eight elements of a row: ``load(address, first, stop)``.
+
+    ``first`` is the index of the thread's first element. The full forms take the whole row to be there and
+    aligned; the partial ones load 0 for elements at or beyond ``stop`` and do not store them.
+    """
+
+    load: Callable
+    store: Callable
+    load_partial: Callable
+    store_partial: Callable
+
+
+@lru_cache
+def access(dtype: str, real: type) -> Access:
+    """The access to the rows of a slot of a dtype, with values of an arithmetic type."""
+    size, apart = SIZES[dtype], SIZES[dtype] * SECOND
+    load1, store1 = globals()[f"load_{dtype}"], globals()[f"store_{dtype}"]
+    load4, store4 = globals()[f"load4_{dtype}"], globals()[f"store4_{dtype}"]
+    zero = real(0)
+
+    @device_function
+    def load(address, first, stop):
+        at = address + size * first
+        return load4(at) + load4(at + apart)
+
+    @device_function
+    def load_widened(address, first, stop):
+        at = address + size * first
+        x, y = load4(at), load4(at + apart)
+        return real(x[0]), real(x[1]), real(x[2]), real(x[3]), real(y[0]), real(y[1]), real(y[2]), real(y[3])
+
+    @device_function
+    def store(address, first, stop, values):
+        at = address + size * first
+        store4(at, values[:4])
+        store4(at + apart, values[4:])
+
+    @device_function
+    def load_or_zero(address, i, stop):
+        if i < stop:
+            return real(load1(address + size * i))
+        return zero
+
+    @device_function
+    def load_partial(address, first, stop):
+        return (
+            load_or_zero(address, first, stop),
+            load_or_zero(address, first + 1, stop),
+            load_or_zero(address, first + 2, stop),
+            load_or_zero(address, first + 3, stop),
+            load_or_zero(address, first + SECOND, stop),
+            load_or_zero(address, first + SECOND + 1, stop),
+            load_or_zero(address, first + SECOND + 2, stop),
+            load_or_zero(address, first + SECOND + 3, stop),
+        )
+
+    @device_function
+    def store_partial(address, first, stop, values):
+        for k in range(4):
+            if first + k < stop:
+                store1(address + size * (first + k), values[k])
+            if first + SECOND + k < stop:
+                store1(address + size * (first + SECOND + k), values[k + 4])
+
+    widens = real is np.float64 and dtype != "float64"
+    return Access(load_widened if widens else load, store, load_partial, store_partial)
+
+
+@lru_cache
+def rounded8(dtype: str) -> Callable:
+    """Eight values as they are after a store in a dtype."""
+    if SIZES[dtype] > 2:
+        return device_function(lambda x: x)
+    once = globals()[f"round_{dtype}"]
+
+    @device_function
+    def rounded(x):
+        return once(x[0]), once(x[1]), once(x[2]), once(x[3]), once(x[4]), once(x[5]), once(x[6]), once(x[7])
+
+    return rounded

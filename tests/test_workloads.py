@@ -1,0 +1,106 @@
+"""Workloads have the published sizes, and scaling keeps what it promises."""
+
+import doctest
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refopt import workloads
+from refopt.workloads import WORKLOADS, Parameter, Workload, load
+
+caps = st.integers(1, 10_000)
+shapes = st.lists(st.integers(1, 5000), max_size=4).map(tuple)
+
+
+@st.composite
+def any_workload(draw):
+    tensors = [Parameter(f"p{i}", shape) for i, shape in enumerate(draw(st.lists(shapes, max_size=8)))]
+    return Workload("drawn", tuple(tensors), source="")
+
+
+any_workload = st.one_of(any_workload(), st.sampled_from(list(WORKLOADS)).map(load))
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors", "elements"),
+    [
+        ("resnet50", 161, 25_557_032),
+        ("bert-large", 389, 334_092_288),
+        ("gpt2-xl", 580, 1_557_611_200),
+        ("llama-3-8b", 291, 8_030_261_248),
+    ],
+)
+def test_published_sizes(name, tensors, elements):
+    workload = load(name)
+    assert (workload.name, len(workload), workload.elements) == (name, tensors, elements)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_names_are_unique_and_the_source_is_told(name):
+    workload = load(name)
+    assert len({tensor.name for tensor in workload.tensors}) == len(workload)
+    assert workload.source
+
+
+def test_every_workload_has_its_published_size():
+    sized = test_published_sizes.pytestmark[0].args[1]
+    assert {row[0] for row in sized} == set(WORKLOADS)
+
+
+def test_unknown_name_lists_the_known_ones():
+    with pytest.raises(ValueError, match="'resnet51'") as error:
+        load("resnet51")
+    assert all(name in str(error.value) for name in WORKLOADS)
+
+
+@given(any_workload, caps)
+def test_scaling_keeps_names_order_and_ranks(workload, cap):
+    def skeleton(w):
+        return [(tensor.name, len(tensor.shape)) for tensor in w.tensors]
+
+    assert skeleton(workload.scaled(cap)) == skeleton(workload)
+
+
+@given(any_workload, caps)
+def test_scaling_meets_the_cap_and_never_grows_or_empties(workload, cap):
+    for tensor, whole in zip(workload.scaled(cap).tensors, workload.tensors, strict=True):
+        assert 1 <= tensor.elements <= cap or (tensor == whole and whole.elements <= cap)
+        assert all(1 <= small <= large for small, large in zip(tensor.shape, whole.shape, strict=True))
+
+
+@given(any_workload, caps)
+def test_scaling_leaves_small_tensors_whole(workload, cap):
+    for tensor, whole in zip(workload.scaled(cap).tensors, workload.tensors, strict=True):
+        assert (tensor == whole) == (whole.elements <= cap)
+
+
+@given(any_workload, caps)
+def test_scaling_is_idempotent(workload, cap):
+    once = workload.scaled(cap)
+    assert once.scaled(cap) == once
+
+
+@given(shapes, caps)
+def test_scaling_shrinks_no_further_than_needed(shape, cap):
+    """One more step of the longest extent, with the others in proportion, would not fit."""
+    (tensor,) = Workload("one", (Parameter("p", shape),), source="").scaled(cap).tensors
+    if tensor.shape != shape:
+        largest, n = max(shape), max(tensor.shape) + 1
+        assert prod(max(1, extent * n // largest) for extent in shape) > cap
+
+
+@pytest.mark.parametrize("cap", [0, -1])
+def test_scaling_refuses_a_cap_below_one(cap):
+    with pytest.raises(ValueError, match="at least 1"):
+        load("resnet50").scaled(cap)
+
+
+def test_zero_element_and_0d_tensors_stay():
+    workload = Workload("odd", (Parameter("empty", (0, 7)), Parameter("scalar", ())), source="")
+    assert workload.scaled(1) == workload
+
+
+def test_docstring_examples():
+    assert doctest.testmod(workloads).failed == 0
