@@ -174,17 +174,15 @@ def _check_overlap(name: str, routine: Routine, arrays: dict[str, list[Array | N
 
 
 def check_hypers(routine: Routine, hypers: dict[str, Any], count: int, reals: set[type]) -> dict[str, Any]:
-    """Numbers as floats or lists of floats, choices as given; every one of the routine's must be there."""
+    """Every number of the routine as a float or a list of floats, every choice as given or by default."""
     name = routine.merged_name
-    regular: dict[str, Any] = {}
-    known = {hyper.name for hyper in routine.hypers} | set(routine.choices)
-    for unknown in set(hypers) - known:
-        raise TypeError(f"{name}: {unknown}: expected one of {', '.join(sorted(known))}")
-    for hyper in routine.hypers:
-        value = hypers.get(hyper.name, hyper.default)
-        if value is None:
-            raise TypeError(f"{name}: {hyper.name}: expected a number, got None")
-        regular[hyper.name] = _numbers(f"{name}: {hyper.name}", hyper, value, count, reals)
+    known = [hyper.name for hyper in routine.hypers] + list(routine.choices)
+    for unknown in set(hypers) - set(known):
+        raise TypeError(f"{name}: {unknown}: expected one of {', '.join(known)}")
+    regular: dict[str, Any] = {
+        hyper.name: check_hyper(routine, hyper, hypers.get(hyper.name, hyper.default), count, reals)
+        for hyper in routine.hypers
+    }
     for choice, values in routine.choices.items():
         value = hypers.get(choice, values[0])
         if value not in values:
@@ -193,7 +191,15 @@ def check_hypers(routine: Routine, hypers: dict[str, Any], count: int, reals: se
     return regular
 
 
-def _numbers(where: str, hyper: Hyper, value: Any, count: int, reals: set[type]) -> float | list[float]:
+def check_hyper(
+    routine: Routine, hyper: Hyper, value: Any, count: int, reals: set[type]
+) -> float | list[float]:
+    """One number as a float, or as a list with one for each of ``count`` tensors."""
+    if type(value) is float and 1e-37 < value < 1e38:
+        return value  # the ordinary case, in the time of a step; it is a normal number in every type
+    where = f"{routine.merged_name}: {hyper.name}"
+    if value is None:
+        raise TypeError(f"{where}: expected a number, got None")
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if not isinstance(value, Sequence) or isinstance(value, str):

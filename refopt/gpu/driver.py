@@ -15,6 +15,7 @@ from numba import cuda
 from numba.core import types as nb
 from numba.np.numpy_support import from_dtype
 
+from refopt.gpu.runtime import NumberWriter, Writer
 from refopt.gpu.target import Kernel
 
 
@@ -43,7 +44,6 @@ class Gpu:
     """The current CUDA device."""
 
     name = "gpu"
-    block = 128
 
     def to_device(self, array: np.ndarray) -> Any:
         return cuda.to_device(np.ascontiguousarray(array).reshape(array.shape))
@@ -51,17 +51,44 @@ class Gpu:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return cuda.device_array(shape, dtype)
 
-    def write(self, array: Any, offset: int, values: np.ndarray, stream: Any) -> None:
-        """Copy values into a one-dimensional array, in stream order; small ones do not wait for the stream."""
-        target = array.__cuda_array_interface__["data"][0] + offset * values.itemsize
-        checked(driver.cuMemcpyHtoDAsync(target, values.ctypes.data, values.nbytes, handle_of(stream)))
+    def stream(self, stream: Any) -> int:
+        """What `Launch` takes: the handle of a stream."""
+        return handle_of(stream)
 
-    def grid(self, kernel: Kernel, args: tuple) -> int:
+    def writer(self, array: Any) -> Writer:
+        """A function that copies values into a C-contiguous array, from an element on, in stream order."""
+        base, item = array.__cuda_array_interface__["data"][0], array.dtype.itemsize
+
+        def write(first: int, values: Any, stream: int) -> None:
+            # From pageable memory: the driver takes its copy of a few bytes before the call returns.
+            values = np.asarray(values, array.dtype)
+            checked(driver.cuMemcpyHtoDAsync(base + item * first, values.ctypes.data, values.nbytes, stream))
+
+        return write
+
+    def number_writer(self, array: Any, index: int) -> NumberWriter:
+        """A function that sets one element, in stream order, in as little time as can be."""
+        if array.dtype != np.float32:
+            write = self.writer(array)
+            return lambda value, stream: write(index, value, stream)
+        address = array.__cuda_array_interface__["data"][0] + 4 * index
+        word = ctypes.c_float()
+        bits = ctypes.c_uint32.from_buffer(word)
+        fill = driver.cuMemsetD32Async  # it carries the value along, so nothing has to be kept for it
+
+        def write_number(value: float, stream: int) -> None:
+            word.value = value
+            if (answer := fill(address, bits.value, 1, stream))[0]:
+                checked(answer)
+
+        return write_number
+
+    def resident(self, kernel: Kernel, block: int, args: tuple) -> int:
         """Blocks of a cooperative launch: as many as can be resident at once."""
-        return kernel.compiled(signature_of(args)).max_cooperative_grid_blocks(self.block)
+        return kernel.compiled(signature_of(args)).max_cooperative_grid_blocks(block)
 
-    def prepare(self, kernel: Kernel, grid: int, args: tuple, cooperative: bool = False) -> Callable[[Any], None]:
-        return Launch(kernel, grid, self.block, args, cooperative)
+    def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]:
+        return Launch(kernel, grid, block, args, mode)
 
     def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
         return Sequenced(launches)
@@ -76,9 +103,13 @@ def signature_of(args: tuple) -> tuple:
 
 
 class Launch:
-    """One kernel with its arguments packed the way Numba's calling convention has them."""
+    """One kernel with its arguments packed the way Numba's calling convention has them.
 
-    def __init__(self, kernel: Kernel, grid: int, block: int, args: tuple, cooperative: bool) -> None:
+    ``mode`` is ``"cooperative"``, for kernels with a grid barrier; ``"overlapping"``, for kernels that may
+    start while the launch before them drains and wait for it themselves; or empty.
+    """
+
+    def __init__(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str) -> None:
         compiled = kernel.compiled(signature_of(args))
         self._keep = args, compiled
         words: list[int] = []
@@ -93,17 +124,23 @@ class Launch:
         self._pointers = (ctypes.c_void_p * len(words))(*(base + 8 * i for i in range(len(words))))
         handle = compiled._codelibrary.get_cufunc().handle
         self._function = driver.CUfunction(int(getattr(handle, "value", handle)))
-        self._shape = (grid, 1, 1, block, 1, 1, 0)
         self._params = ctypes.addressof(self._pointers)
-        self._cooperative = cooperative
+        self._config = config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+        attribute = driver.CUlaunchAttribute()
+        if mode == "cooperative":
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attribute.value.cooperative = 1
+        elif mode == "overlapping" and cuda.get_current_device().compute_capability >= (9, 0):
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+        config.attrs = [attribute] if mode else []
+        config.numAttrs = len(config.attrs)
 
-    def __call__(self, stream: Any) -> None:
-        stream = handle_of(stream)
-        if self._cooperative:
-            answer = driver.cuLaunchCooperativeKernel(self._function, *self._shape, stream, self._params)
-        else:
-            answer = driver.cuLaunchKernel(self._function, *self._shape, stream, self._params, 0)
-        checked(answer)
+    def __call__(self, stream: int) -> None:
+        self._config.hStream = stream
+        checked(driver.cuLaunchKernelEx(self._config, self._function, self._params, 0))
 
 
 class Sequenced:
@@ -126,13 +163,12 @@ class Sequenced:
         self._graph = checked(driver.cuGraphInstantiate(graph, 0))
         checked(driver.cuGraphDestroy(graph))
 
-    def __call__(self, stream: Any) -> None:
-        stream = handle_of(stream)
+    def __call__(self, stream: int) -> None:
         if stream > 2 and capturing(stream):
             for launch in self._launches:
                 launch(stream)
-        elif (error := driver.cuGraphLaunch(self._graph, stream)[0]) != driver.CUresult.CUDA_SUCCESS:
-            checked((error,))
+        elif (answer := driver.cuGraphLaunch(self._graph, stream))[0]:
+            checked(answer)
 
     def __del__(self) -> None:
         if hasattr(self, "_graph"):

@@ -8,7 +8,7 @@ import numpy as np
 from refopt import checks
 from refopt.catalog import Routine
 from refopt.checks import Array
-from refopt.dtypes import arithmetic
+from refopt.dtypes import SIZES, arithmetic
 from refopt.gpu import tables
 from refopt.gpu.arrays import describer, device_of
 from refopt.gpu.runtime import Device, device
@@ -23,7 +23,8 @@ class Group:
         self.real = arithmetic(dtypes[0])
         self.sizes = [param.size for param in self.arrays[0] if param]
         self.aligned = [all(a is None or _aligned(a) for a in column) for column in zip(*self.arrays, strict=True)]
-        host = tables.build(self.sizes, self.aligned)
+        self.chunk_tiles = tables.tiles_per_chunk(SIZES[dtypes[0]] + SIZES[dtypes[1]])
+        host = tables.build(self.sizes, self.aligned, self.chunk_tiles)
         self.slots, self.chunk_count = host.slots, len(host.chunks)
         self.addresses = machine.to_device(self._addresses())
         self.chunks = machine.to_device(host.chunks)
@@ -40,8 +41,7 @@ class Group:
         if self.aligned != [all(a is None or _aligned(a) for a in column) for column in zip(*rows, strict=True)]:
             return False
         self.arrays = rows
-        addresses = self._addresses()
-        self.machine.write(self.addresses.reshape(addresses.size), 0, addresses.reshape(-1), stream)
+        self.machine.writer(self.addresses)(0, self._addresses(), stream)
         return True
 
     def zeros(self, *shape: int) -> Any:
@@ -50,8 +50,8 @@ class Group:
 
 
 def _aligned(array: Array) -> bool:
-    """Whether a tensor can be accessed 16 bytes at a time. Rows start at multiples of 256 elements."""
-    return array.address % 16 == 0
+    """Whether a tensor can be accessed four elements, but at most 16 bytes, at a time."""
+    return array.address % min(16, 4 * SIZES[array.dtype]) == 0
 
 
 class HyperBlock:
@@ -67,17 +67,21 @@ class HyperBlock:
         self.values = machine.to_device(np.zeros(len(self.order) * (1 + tensors), real))
         self._where = np.array([(k, 0) for k in range(len(self.order))], np.int64)
         self.where = machine.to_device(self._where)
-        self._flat_where = self.where.reshape(self._where.size)
+        self._write_values = machine.writer(self.values)
+        self._write_where = machine.writer(self.where)
+        self._write_number = [machine.number_writer(self.values, k) for k in range(len(self.order))]
 
     def set(self, name: str, value: float | list[float], stream: Any) -> None:
         """Upload a hyperparameter, in stream order; ``value`` is one number, or a list with one per tensor."""
         k = self.order[name]
-        many = isinstance(value, list)
-        first = len(self.order) + k * self.tensors if many else k
-        self.machine.write(self.values, first, np.asarray(value, self.real).reshape(-1), stream)
-        if (first, int(many)) != tuple(self._where[k]):
-            self._where[k] = first, int(many)
-            self.machine.write(self._flat_where, 2 * k, self._where[k].copy(), stream)
+        first, stride = (len(self.order) + k * self.tensors, 1) if isinstance(value, list) else (k, 0)
+        if stride:
+            self._write_values(first, value, stream)
+        else:
+            self._write_number[k](value, stream)
+        if self._where[k, 1] != stride:
+            self._where[k] = first, stride
+            self._write_where(2 * k, self._where[k], stream)
 
 
 class Plan:
@@ -103,11 +107,12 @@ class Plan:
         if form not in routine.forms:
             expected = ", ".join(routine.forms)
             raise ValueError(f"{routine.merged_name}: form: expected one of {expected}, got {form!r}")
-        self.routine, self.form, self.stream = routine, form, stream
+        self.routine, self.form = routine, form
         self._launcher = launcher
         self._missing = {h.name for h in routine.hypers if h.default is None} - set(hypers)
         kind = device_of(x for values in slots.values() for x in (values if isinstance(values, list | tuple) else ()))
         self.device = device(kind or None)
+        self.stream = self.device.stream(stream)
         self._describe = describer(self.device.name)
         stand_in = {name: 0.0 for name in self._missing}
         self._call = checks.check(routine, slots, hypers | stand_in, self._describe)
@@ -123,7 +128,10 @@ class Plan:
         choices = {name: call.hypers[name] for name in self.routine.choices}
         self._groups = [Group(self.device, self.routine, d, m, call.arrays) for d, m in members.items()]
         self._steps = [self._launcher(group, self.form, **choices) for group in self._groups]
-        self._hypers = {hyper.name: call.hypers[hyper.name] for hyper in self.routine.hypers}
+        self._rows = {hyper.name: hyper for hyper in self.routine.hypers}
+        self._hypers = {name: call.hypers[name] for name in self._rows}
+        self._reals = {group.real for group in self._groups}
+        self._count = len(call.slots["params"])
         self._upload(self._hypers)
         self.specs = [call.spec(i) for i in call.active]
         self.launches = sum(step.launches for step in self._steps)
@@ -132,7 +140,7 @@ class Plan:
     def step(self, **hyper: Any) -> None:
         """One optimizer step, in stream order. Hyperparameters given here are kept for the steps to come."""
         if hyper:
-            self.set(**hyper)
+            self._set(hyper)
         if self._missing:
             raise TypeError(f"{self.routine.merged_name}: {min(self._missing)}: expected a number, got none")
         for run in self._steps:
@@ -142,20 +150,21 @@ class Plan:
 
     def set(self, **hyper: Any) -> None:
         """Change hyperparameters, in stream order: of the next step, or of the next replay of a captured one."""
-        held = self._hypers
-        changed = {name: value for name, value in hyper.items() if name not in held or not held[name] == value}
-        if not changed and not self._missing:
-            return
-        for name in changed:
-            if name not in held:
-                raise TypeError(f"{self.routine.merged_name}: {name}: expected one of {', '.join(held)}")
-        reals = {group.real for group in self._groups} or {np.float64}
-        count = len(self._call.slots["params"])
-        regular = checks.check_hypers(self.routine, held | changed, count, reals)
-        changed = {name: regular[name] for name in changed}
-        self._upload(changed)
-        self._hypers = held | changed
-        self._missing = self._missing - set(hyper)
+        self._set(hyper)
+
+    def _set(self, hyper: dict[str, Any]) -> None:
+        checked: dict[str, Any] = {}
+        for name, value in hyper.items():
+            if name not in self._hypers:
+                known = ", ".join(self._hypers)
+                raise TypeError(f"{self.routine.merged_name}: {name}: expected one of {known}")
+            held = self._hypers[name]
+            if name in self._missing or type(value) is not type(held) or value != held:
+                checked[name] = checks.check_hyper(self.routine, self._rows[name], value, self._count, self._reals)
+        if checked:
+            self._upload(checked)
+            self._hypers.update(checked)
+            self._missing.difference_update(checked)
 
     def _upload(self, hypers: dict[str, Any]) -> None:
         for group in self._groups:

@@ -16,27 +16,30 @@ import numpy as np
 from refopt import simt
 from refopt.gpu.target import Kernel
 
+Writer = Callable[[int, Any, Any], None]
+NumberWriter = Callable[[float, Any], None]
+
 
 class Device(Protocol):
     """A machine: memory, and launches prepared once and made many times."""
 
     name: str
-    block: int
 
     def to_device(self, array: np.ndarray) -> Any: ...
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any: ...
-    def write(self, array: Any, offset: int, values: np.ndarray, stream: Any) -> None: ...
-    def grid(self, kernel: Kernel, args: tuple) -> int: ...
-    def prepare(self, kernel: Kernel, grid: int, args: tuple, cooperative: bool = False) -> Callable[[Any], None]: ...
+    def stream(self, stream: Any) -> Any: ...
+    def writer(self, array: Any) -> Writer: ...
+    def number_writer(self, array: Any, index: int) -> NumberWriter: ...
+    def resident(self, kernel: Kernel, block: int, args: tuple) -> int: ...
+    def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]: ...
     def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]: ...
     def synchronize(self) -> None: ...
 
 
 class Executor:
-    """The CPU, by `refopt.simt`. Blocks are one warp: with logical lanes the block size changes no bit."""
+    """The CPU, by `refopt.simt`. Blocks are one warp, whatever is asked for: it changes no bit (N6)."""
 
     name = "executor"
-    block = 32
 
     def to_device(self, array: np.ndarray) -> Any:
         return simt.cuda.to_device(array)
@@ -44,15 +47,28 @@ class Executor:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return simt.cuda.device_array(shape, dtype)
 
-    def write(self, array: Any, offset: int, values: np.ndarray, stream: Any) -> None:
-        array[offset : offset + values.size].copy_to_device(values, stream)
+    def stream(self, stream: Any) -> Any:
+        return stream
 
-    def grid(self, kernel: Kernel, args: tuple) -> int:
+    def writer(self, array: Any) -> Writer:
+        flat = array.reshape(array.size)
+
+        def write(first: int, values: Any, stream: Any) -> None:
+            values = np.asarray(values, array.dtype).reshape(-1)
+            flat[first : first + values.size].copy_to_device(values, stream)
+
+        return write
+
+    def number_writer(self, array: Any, index: int) -> NumberWriter:
+        write = self.writer(array)
+        return lambda value, stream: write(index, value, stream)
+
+    def resident(self, kernel: Kernel, block: int, args: tuple) -> int:
         """Blocks of a cooperative launch: few, since each of their threads lives through the launch."""
         return 4
 
-    def prepare(self, kernel: Kernel, grid: int, args: tuple, cooperative: bool = False) -> Callable[[Any], None]:
-        return lambda stream: kernel.executor[grid, self.block, stream](*args)
+    def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]:
+        return lambda stream: kernel.executor[grid, 32, stream](*args)
 
     def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
         def run(stream: Any) -> None:

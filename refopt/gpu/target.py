@@ -31,8 +31,8 @@ _compiling = threading.RLock()
 class Kernel:
     """A kernel in both forms. ``kernel.executor`` is launched as ``executor[grid, block](*args)``."""
 
-    def __init__(self, function: Callable) -> None:
-        self.function = function
+    def __init__(self, function: Callable, max_registers: int | None) -> None:
+        self.function, self.max_registers = function, max_registers
         self.name = function.__name__
         self.executor = simt.cuda.jit(function)
         self._compiled: dict[tuple, Any] = {}
@@ -42,7 +42,9 @@ class Kernel:
         if signature not in self._compiled:
             with exact_arithmetic():
                 numba_cuda = _numba_cuda()
-                dispatcher = numba_cuda.jit(_numba_form(self.function), lto=False)
+                dispatcher = numba_cuda.jit(
+                    _numba_form(self.function), lto=False, max_registers=self.max_registers
+                )
                 dispatcher.compile(signature)
                 self._compiled[signature] = dispatcher.overloads[signature]
         return self._compiled[signature]
@@ -56,9 +58,13 @@ class Kernel:
         return text
 
 
-def kernel(function: Callable) -> Kernel:
-    """Make a kernel of a function written against this module's ``cuda``."""
-    return Kernel(function)
+def kernel(max_registers: int | None = None) -> Callable[[Callable], Kernel]:
+    """Make a kernel of a function written against this module's ``cuda``.
+
+    ``max_registers`` bounds the registers of a thread, where the compiler by itself takes so many that too
+    few blocks fit on a multiprocessor.
+    """
+    return lambda function: Kernel(function, max_registers)
 
 
 def device_function(function: Callable) -> Callable:
@@ -67,7 +73,9 @@ def device_function(function: Callable) -> Callable:
     return function
 
 
-def intrinsic(asm: str, constraints: str, result: str, arguments: str) -> Callable[[Callable], Callable]:
+def intrinsic(
+    asm: str, constraints: str, result: str, arguments: str, since: tuple[int, int] = (8, 0)
+) -> Callable[[Callable], Callable]:
     """Give a function inline PTX for its compiled form; the function itself is its twin on the executor.
 
     Args:
@@ -75,10 +83,13 @@ def intrinsic(asm: str, constraints: str, result: str, arguments: str) -> Callab
         constraints: LLVM's, one per result and argument: f, d, r, l.
         result: the dtype letters of the results, f or d each; more than one makes a tuple.
         arguments: the letters of the arguments, l for a 64-bit address; consecutive f or d are one tuple.
+        since: the compute capability that has the instruction; earlier ones do without it.
     """
 
     def decorate(twin: Callable) -> Callable:
-        twin.__refopt_numba__ = lambda: _inline_asm(asm, constraints, result, arguments)  # type: ignore[attr-defined]
+        twin.__refopt_numba__ = lambda: _inline_asm(  # type: ignore[attr-defined]
+            asm if _capability() >= since else "", constraints, result, arguments
+        )
         return twin
 
     return decorate
@@ -91,6 +102,12 @@ def _numba_cuda() -> types.ModuleType:
 
 
 _forms: dict[Any, Any] = {}
+_pretended: list[tuple[int, int]] = []
+
+
+def _capability() -> tuple[int, int]:
+    """The compute capability that is being compiled for."""
+    return _pretended[-1] if _pretended else tuple(_numba_cuda().get_current_device().compute_capability)
 
 
 def _numba(value: Any) -> Any:
@@ -104,9 +121,10 @@ def _numba(value: Any) -> Any:
     make = getattr(value, "__refopt_numba__", None)
     if make is None:
         return value
-    if value not in _forms:
-        _forms[value] = make()
-    return _forms[value]
+    key = value, _capability()
+    if key not in _forms:
+        _forms[key] = make()
+    return _forms[key]
 
 
 def _numba_form(function: Callable) -> Callable:
@@ -138,9 +156,11 @@ def _pretend(capability: tuple[int, int]) -> Iterator[None]:
 
     ask = dispatcher.get_current_device
     dispatcher.get_current_device = lambda: types.SimpleNamespace(compute_capability=capability)
+    _pretended.append(capability)
     try:
         yield
     finally:
+        _pretended.pop()
         dispatcher.get_current_device = ask
 
 
@@ -182,6 +202,22 @@ def _inline_asm(asm: str, constraints: str, result: str, arguments: str) -> Any:
     if len(takes) == 1:
         return numba_intrinsic(lambda typingctx, address: (returns(*takes), codegen))
     return numba_intrinsic(lambda typingctx, address, values: (returns(*takes), codegen))
+
+
+@intrinsic("fence.acq_rel.gpu;", "", "", "")
+def fence():
+    """Order memory between blocks around an atomic: a lighter ``cuda.threadfence()``."""
+    cuda.threadfence()
+
+
+@intrinsic("griddepcontrol.launch_dependents;", "", "", "", since=(9, 0))
+def let_next_launch_begin():
+    """Let a launch prepared with ``overlaps`` start its blocks; they wait where they need this one's results."""
+
+
+@intrinsic("griddepcontrol.wait;", "", "", "", since=(9, 0))
+def wait_for_previous_launch():
+    """Wait until the launch before this one is complete and its writes can be seen."""
 
 
 def sqrt(x: np.floating) -> np.floating:

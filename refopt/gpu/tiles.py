@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from refopt.cpu.reduce import LANES, TILE
-from refopt.gpu.target import cuda, device_function
+from refopt.gpu.target import cuda, device_function, fence
 from refopt.gpu.vectors import ROW
 
 ROWS = TILE // LANES
@@ -56,19 +56,49 @@ def scale8(factor, x):
 
 
 @device_function
-def warp_tree(x):
-    """The sum over a warp, neighbouring threads first; every thread gets it."""
-    x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 1)
-    x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 2)
-    x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 4)
-    x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 8)
-    return x + cuda.shfl_xor_sync(WHOLE_WARP, x, 16)
+def swap_join(odd, x, y, distance):
+    """One level of two trees for one shuffle: even threads go on with x, odd ones with y."""
+    mine, theirs = (y, x) if odd else (x, y)
+    return mine + cuda.shfl_xor_sync(WHOLE_WARP, theirs, distance)
 
 
 @device_function
 def lane_tree(s):
-    """The sum of 256 lanes where thread t holds lanes 4t.. and 128+4t.., four of each."""
-    return warp_tree((s[0] + s[1]) + (s[2] + s[3])) + warp_tree((s[4] + s[5]) + (s[6] + s[7]))
+    """The sum of 256 lanes where thread t holds lanes 4t.. and 128+4t.., four of each.
+
+    It takes 6 shuffles, not 10: from the first level on, even threads carry the tree of lanes 0 to 127 and
+    odd threads that of the others.
+    """
+    odd = cuda.threadIdx.x & 1
+    x = swap_join(odd, (s[0] + s[1]) + (s[2] + s[3]), (s[4] + s[5]) + (s[6] + s[7]), 1)
+    x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 2)
+    x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 4)
+    x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 8)
+    x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 16)
+    return x + cuda.shfl_xor_sync(WHOLE_WARP, x, 1)
+
+
+@device_function
+def lane_tree_2(s, t):
+    """``lane_tree`` of s in even threads and of t in odd ones, in 7 shuffles for both."""
+    odd, second = cuda.threadIdx.x & 1, cuda.threadIdx.x & 2
+    x = swap_join(odd, (s[0] + s[1]) + (s[2] + s[3]), (t[0] + t[1]) + (t[2] + t[3]), 1)
+    y = swap_join(odd, (s[4] + s[5]) + (s[6] + s[7]), (t[4] + t[5]) + (t[6] + t[7]), 1)
+    x = swap_join(second, x, y, 2)
+    x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 4)
+    x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 8)
+    x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 16)
+    return x + cuda.shfl_xor_sync(WHOLE_WARP, x, 2)
+
+
+@device_function
+def warp_tree_2(x, y):
+    """The sum over a warp, neighbouring threads first: that of x in even threads, of y in odd ones."""
+    x = swap_join(cuda.threadIdx.x & 1, x, y, 1)
+    x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 2)
+    x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 4)
+    x = x + cuda.shfl_xor_sync(WHOLE_WARP, x, 8)
+    return x + cuda.shfl_xor_sync(WHOLE_WARP, x, 16)
 
 
 @device_function
@@ -79,54 +109,61 @@ def rows_of(first, stop):
 
 @lru_cache
 def joiner(real: type) -> SimpleNamespace:
-    """The joining of tile sums in an arithmetic type: ``join`` within a block, ``climb`` across blocks."""
+    """The joining of tile sums, two rows at a time: ``join`` within a block, ``climb`` across blocks.
+
+    Both give the sum of the first row in even threads, of the second in odd ones.
+    """
     zero = real(0)
 
     @device_function
-    def join(sums, row, first, count):
+    def join(sums, first, count):
         """The tree over up to 1024 sums: each warp joins 32 at a time, then every warp what came of it."""
-        joined = cuda.shared.array(32, real)
+        joined = cuda.shared.array((2, 32), real)
         warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
         for group in range(warp, (count + 31) // 32, cuda.blockDim.x // 32):
             i = group * 32 + lane
-            x = warp_tree(sums[row, first + i] if i < count else zero)
-            if lane == 0:
-                joined[group] = x
+            here = i < count
+            x = warp_tree_2(sums[0, first + i] if here else zero, sums[1, first + i] if here else zero)
+            if lane < 2:
+                joined[lane, group] = x
         cuda.syncthreads()
-        x = warp_tree(joined[lane] if lane * 32 < count else zero)
+        here = lane * 32 < count
+        x = warp_tree_2(joined[0, lane] if here else zero, joined[1, lane] if here else zero)
         cuda.syncthreads()
         return x
 
     @device_function
-    def is_last(node, nodes, counters):
+    def is_last(node, arrivals, counters):
         """Whether this block is the last under the node; if so, it sees what the others have written."""
         last = cuda.shared.array(1, np.int32)
         cuda.syncthreads()
+        if arrivals == 1:
+            return True
         if cuda.threadIdx.x == 0:
-            cuda.threadfence()
-            last[0] = cuda.atomic.add(counters, node, 1) == nodes[node, ARRIVALS] - 1
+            fence()
+            last[0] = cuda.atomic.add(counters, node, 1) == arrivals - 1
             if last[0]:
                 counters[node] = 0
-                cuda.threadfence()
+                fence()
         cuda.syncthreads()
         return last[0] != 0
 
     @device_function
-    def climb(node, nodes, counters, sums):
-        """Join every row of sums upwards from a node. The block that forms the tensor's sums gets the slot
-        they are in (only its thread 0 may read them), the others -1."""
-        slot = -1
+    def climb(node, arrivals, nodes, counters, sums):
+        """Join upwards from a node that waits for so many arrivals.
+
+        Returns whether this block has formed the sums of the tensor, and if so the sums.
+        """
+        x = zero
         while node >= 0:
-            if nodes[node, ARRIVALS] == 1:
-                cuda.syncthreads()
-            elif not is_last(node, nodes, counters):
-                return -1
-            slot = nodes[node, OUT]
-            for row in range(sums.shape[0]):
-                x = join(sums, row, nodes[node, FIRST], nodes[node, COUNT])
-                if cuda.threadIdx.x == 0:
-                    sums[row, slot] = x
+            if not is_last(node, arrivals, counters):
+                return False, zero
+            x = join(sums, nodes[node, FIRST], nodes[node, COUNT])
+            if cuda.threadIdx.x < 2:
+                sums[cuda.threadIdx.x, nodes[node, OUT]] = x
             node = nodes[node, PARENT]
-        return slot
+            if node >= 0:
+                arrivals = nodes[node, ARRIVALS]
+        return True, x
 
     return SimpleNamespace(join=join, climb=climb)

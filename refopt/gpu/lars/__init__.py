@@ -17,37 +17,34 @@ from refopt.gpu.lars.separate import lars_separate
 from refopt.gpu.lars.two_launches import lars_norms, lars_update
 from refopt.gpu.plan import Group, Launches, Plan
 
+# Threads of a block, as measured best on an H200.
+NORM_BLOCK, UPDATE_BLOCK, GRID_BLOCK = 128, 64, 128
 ADAPT = catalog.LARS_MOMENTUM.choices["adapt"]
 
 
 def launches(group: Group, form: str, *, adapt: str, norm_of: str) -> Launches:
     """The launches of a group in one of the four forms."""
-    signature = Signature(group.dtypes, norm_of)
+    signature, machine = Signature(group.dtypes, norm_of), group.machine
     mode = ADAPT.index(adapt)
     if form == "separate":
-        return Launches(group.machine, _separate(group, signature, mode))
-    rates = group.zeros(2, len(group.members))
-    hyper, where = group.hypers.values, group.hypers.where
-    tables = group.addresses, group.chunks
-    tree = group.nodes, group.counters
-
-    def prepared(kernel: Any, *args: Any) -> Any:
-        return group.machine.prepare(kernel, group.chunk_count, args)
-
-    sums = group.zeros(2, group.slots)
-    norms_args = *tables, *tree, sums, rates, hyper, where, mode
+        return Launches(machine, _separate(group, signature, mode))
+    sums, rates = group.zeros(2, group.slots), group.zeros(2, len(group.members))
+    tables, hyper = (group.addresses, group.chunks), group.hypers.values
+    norm_args = *tables, group.nodes, group.counters, sums, rates, hyper, group.hypers.where, mode
+    chunks, chunk_tiles = group.chunk_count, group.chunk_tiles
     if form == "cooperative":
-        kernel = lars_cooperative(signature)
-        grid = min(group.machine.grid(kernel, norms_args), group.chunk_count)
-        return Launches(group.machine, [group.machine.prepare(kernel, grid, norms_args, cooperative=True)])
-    norms = prepared(lars_norms(signature), *norms_args)
+        kernel = lars_cooperative(signature, chunk_tiles)
+        grid = min(machine.resident(kernel, GRID_BLOCK, norm_args), chunks)
+        return Launches(machine, [machine.prepare(kernel, grid, GRID_BLOCK, norm_args, "cooperative")])
+    norms = machine.prepare(lars_norms(signature), chunks, NORM_BLOCK, norm_args)
     if form == "two_launches":
-        return Launches(group.machine, [norms, prepared(lars_update(signature), *tables, hyper, where, rates)])
-    carried = group.zeros(len(group.members))
-    own_sums = group.zeros(1, group.slots)
-    grad_norm = prepared(lars_grad_norm(signature), *tables, *tree, own_sums, carried, rates, hyper, where, mode)
-    update = prepared(lars_update_and_norm(signature), *tables, *tree, own_sums, carried, rates, hyper, where)
-    return Launches(group.machine, [grad_norm, update], first=[norms, update])
+        kernel, tiles = lars_update(signature, chunk_tiles), chunks * chunk_tiles
+        update = machine.prepare(kernel, tiles, UPDATE_BLOCK, (*tables, hyper, rates), "overlapping")
+        return Launches(machine, [norms, update])
+    grad_norm = machine.prepare(lars_grad_norm(signature), chunks, NORM_BLOCK, norm_args)
+    kernel, pairs = lars_update_and_norm(signature, chunk_tiles), chunks * chunk_tiles // 2
+    update = machine.prepare(kernel, pairs, UPDATE_BLOCK, (*tables, hyper, rates, sums), "overlapping")
+    return Launches(machine, [grad_norm, update], first=[norms, update])
 
 
 def _separate(group: Group, signature: Signature, mode: int) -> list:
@@ -61,9 +58,8 @@ def _separate(group: Group, signature: Signature, mode: int) -> list:
             *addresses, group.sizes[tensor], int(group.aligned[tensor]), tensor,
             sums, group.hypers.values, group.hypers.where, mode,
         )  # fmt: skip
-        warps = group.machine.block // 32
-        grid = min(group.machine.grid(kernel, args), -(-tiles[tensor] // warps))
-        made.append(group.machine.prepare(kernel, grid, args, cooperative=True))
+        grid = min(group.machine.resident(kernel, NORM_BLOCK, args), -(-tiles[tensor] // (NORM_BLOCK // 32)))
+        made.append(group.machine.prepare(kernel, grid, NORM_BLOCK, args, "cooperative"))
     return made
 
 

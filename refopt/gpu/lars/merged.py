@@ -27,7 +27,8 @@ from refopt.gpu.lars.phases import (
     phases,
 )
 from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
-from refopt.gpu.target import cuda, device_function
+from refopt.gpu.target import cuda, device_function, let_next_launch_begin, wait_for_previous_launch
+from refopt.gpu.tiles import ARRIVALS, ROW, WHOLE_WARP
 
 
 @lru_cache
@@ -37,62 +38,71 @@ def chunks_of(signature: Signature) -> SimpleNamespace:
     normed = signature.normed
 
     @device_function
-    def norms(c, addresses, chunks, hyper, where, sums):
-        """Tile sums of p and g; returns the chunk's node."""
+    def norms(c, addresses, chunks, hyper, sums):
+        """Tile sums of p and g."""
         tensor, start, stop, slot = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP], chunks[c, SLOT]
         p, g = addresses[normed, tensor], addresses[G, tensor]
-        rescale = hyper[RESCALE]
-        for tile in range(cuda.threadIdx.x // 32, (stop - start + TILE - 1) // TILE, cuda.blockDim.x // 32):
-            x, y = do.norms(p, g, start + tile * TILE, stop, chunks[c, ALIGNED], rescale)
-            if cuda.threadIdx.x % 32 == 0:
-                sums[0, slot + tile] = x
-                sums[1, slot + tile] = y
-        return chunks[c, NODE]
+        lane = cuda.threadIdx.x % 32
+        for first in range(start + cuda.threadIdx.x // 32 * TILE, stop, cuda.blockDim.x // 32 * TILE):
+            x = do.norms(p, g, first, stop, chunks[c, ALIGNED], hyper[RESCALE])
+            if lane < 2:
+                sums[lane, slot + (first - start) // TILE] = x
 
     @device_function
-    def norm(c, addresses, chunks, hyper, where, sums):
-        """Tile sums of g alone; returns the chunk's node."""
+    def norm(c, addresses, chunks, hyper, sums):
+        """Tile sums of g alone."""
         tensor, start, stop, slot = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP], chunks[c, SLOT]
         g = addresses[G, tensor]
-        rescale = hyper[RESCALE]
-        for tile in range(cuda.threadIdx.x // 32, (stop - start + TILE - 1) // TILE, cuda.blockDim.x // 32):
-            y = do.norm(g, start + tile * TILE, stop, chunks[c, ALIGNED], rescale)
+        for first in range(start + cuda.threadIdx.x // 32 * TILE, stop, cuda.blockDim.x // 32 * TILE):
+            x = do.norm(g, first, stop, chunks[c, ALIGNED], hyper[RESCALE])
             if cuda.threadIdx.x % 32 == 0:
-                sums[0, slot + tile] = y
-        return chunks[c, NODE]
+                sums[1, slot + (first - start) // TILE] = x
+
+    def closing(tile_sums):
+        @device_function
+        def norms_and_rate(c, addresses, chunks, nodes, counters, sums, rates, hyper, where, adapt):
+            """Tile sums of the chunk; in the block that is the last of its tensor, the tensor's rate."""
+            let_next_launch_begin()
+            node = chunks[c, NODE]
+            arrivals = nodes[node, ARRIVALS]  # asked for early, since it is needed in a hurry
+            tile_sums(c, addresses, chunks, hyper, sums)
+            closes, x = do.climb(node, arrivals, nodes, counters, sums)
+            if closes:
+                y = cuda.shfl_xor_sync(WHOLE_WARP, x, 1)
+                if cuda.threadIdx.x == 0:
+                    tensor = chunks[c, TENSOR]
+                    lr, wd = hyper_of(hyper, where, LR, tensor), hyper_of(hyper, where, DECAY, tensor)
+                    rates[RATE, tensor] = local_lr(x, y, lr, hyper[COEFF], wd, hyper[EPSILON], adapt)
+                    rates[WD, tensor] = wd
+
+        return norms_and_rate
 
     @device_function
-    def set_rate(tensor, p_squares, g_squares, hyper, where, adapt, rates):
-        """Form the tensor's local learning rate; for one thread of one block."""
-        lr, wd = hyper_of(hyper, where, LR, tensor), hyper_of(hyper, where, DECAY, tensor)
-        coeff, epsilon = hyper[COEFF], hyper[EPSILON]
-        rates[RATE, tensor] = local_lr(p_squares, g_squares, lr, coeff, wd, epsilon, adapt)
-        rates[WD, tensor] = wd
-
-    @device_function
-    def update(c, addresses, chunks, hyper, where, rates):
-        """Update the chunk."""
-        tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
+    def update(c, offset, length, addresses, chunks, hyper, rates):
+        """Update a part of a chunk, a row to a warp."""
+        tensor, start = chunks[c, TENSOR], chunks[c, START] + offset
+        stop = min(chunks[c, STOP], start + length)
         p, g, v, m = addresses[P, tensor], addresses[G, tensor], addresses[V, tensor], addresses[M, tensor]
-        rescale, mu = hyper[RESCALE], hyper[MU]
+        wait_for_previous_launch()
         rate, wd = rates[RATE, tensor], rates[WD, tensor]
-        for tile in range(cuda.threadIdx.x // 32, (stop - start + TILE - 1) // TILE, cuda.blockDim.x // 32):
-            do.update(p, g, v, m, start + tile * TILE, stop, chunks[c, ALIGNED], rescale, rate, mu, wd)
+        for first in range(start + cuda.threadIdx.x // 32 * ROW, stop, cuda.blockDim.x // 32 * ROW):
+            do.update_row(p, g, v, m, first, stop, chunks[c, ALIGNED], hyper[RESCALE], rate, hyper[MU], wd)
 
     @device_function
-    def update_and_norm(c, addresses, chunks, hyper, where, rates, sums):
-        """Update the chunk, with the tile sums of the p it stores; returns the chunk's node."""
-        tensor, start, stop, slot = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP], chunks[c, SLOT]
+    def update_and_norm(c, offset, length, addresses, chunks, hyper, rates, sums):
+        """Update a part of a chunk, a tile to a warp, and leave the tile sums of the p that is stored."""
+        tensor, start = chunks[c, TENSOR], chunks[c, START] + offset
+        stop, slot = min(chunks[c, STOP], start + length), chunks[c, SLOT] + offset // TILE
         p, g, v, m = addresses[P, tensor], addresses[G, tensor], addresses[V, tensor], addresses[M, tensor]
-        rescale, mu = hyper[RESCALE], hyper[MU]
+        wait_for_previous_launch()
         rate, wd = rates[RATE, tensor], rates[WD, tensor]
-        for tile in range(cuda.threadIdx.x // 32, (stop - start + TILE - 1) // TILE, cuda.blockDim.x // 32):
-            first = start + tile * TILE
-            x = do.update_and_norm(p, g, v, m, first, stop, chunks[c, ALIGNED], rescale, rate, mu, wd)
+        for first in range(start + cuda.threadIdx.x // 32 * TILE, stop, cuda.blockDim.x // 32 * TILE):
+            x = do.update_and_norm(
+                p, g, v, m, first, stop, chunks[c, ALIGNED], hyper[RESCALE], rate, hyper[MU], wd
+            )  # fmt: skip
             if cuda.threadIdx.x % 32 == 0:
-                sums[0, slot + tile] = x
-        return chunks[c, NODE]
+                sums[0, slot + (first - start) // TILE] = x
 
     return SimpleNamespace(
-        norms=norms, norm=norm, set_rate=set_rate, update=update, update_and_norm=update_and_norm, climb=do.climb
+        norms_and_rate=closing(norms), norm_and_rate=closing(norm), update=update, update_and_norm=update_and_norm
     )

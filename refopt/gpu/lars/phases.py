@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from refopt.cpu.reduce import TILE
 from refopt.dtypes import arithmetic
 from refopt.gpu import vectors
-from refopt.gpu.vectors import SECOND
 from refopt.gpu.target import cuda, device_function, sqrt
 from refopt.gpu.tiles import (
     ROW,
@@ -18,9 +17,14 @@ from refopt.gpu.tiles import (
     add_squares,
     joiner,
     lane_tree,
+    lane_tree_2,
     rows_of,
     scale8,
 )
+from refopt.gpu.vectors import SECOND
+
+# Bound on the registers of the kernels that take norms; without it the compiler takes up to 128.
+NORM_REGISTERS = 96
 
 # Rows of the address table, which are the routine's slots, and of the hyperparameter block.
 P, G, V, M = range(4)
@@ -104,7 +108,7 @@ def phases(signature: Signature) -> SimpleNamespace:
                 i = first + ROW * row
                 p_sums = add_squares(p_sums, load_p(p, i, stop))
                 g_sums = add_squares(g_sums, scale8(rescale, load_g(g, i, stop)))
-            return lane_tree(p_sums), lane_tree(g_sums)
+            return lane_tree_2(p_sums, g_sums)
 
         return tile_norms
 
@@ -168,7 +172,7 @@ def phases(signature: Signature) -> SimpleNamespace:
 
     @device_function
     def norms(p, g, first, stop, aligned, rescale):
-        """The two sums of squares of the tile at ``first``, in every thread of the warp."""
+        """The sums of squares of the tile at ``first``: that of p in even threads of the warp, of g in odd ones."""
         i = first + 4 * (cuda.threadIdx.x % 32)
         if aligned and first + TILE <= stop:
             return full_norms(p, g, i, stop, ROWS, rescale)
@@ -181,6 +185,17 @@ def phases(signature: Signature) -> SimpleNamespace:
         if aligned and first + TILE <= stop:
             return full_norm(g, i, stop, ROWS, rescale)
         return part_norm(g, i, stop, rows_of(first, stop), rescale)
+
+    full_row, part_row = full_update(False), part_update(False)
+
+    @device_function
+    def update_row(p, g, v, m, first, stop, aligned, rescale, rate, mu, wd):
+        """Update the row at ``first``."""
+        i = first + 4 * (cuda.threadIdx.x % 32)
+        if aligned and first + ROW <= stop:
+            full_row(p, g, v, m, i, stop, 1, rescale, rate, mu, wd)
+        else:
+            part_row(p, g, v, m, i, stop, 1, rescale, rate, mu, wd)
 
     def updater(carry):
         full, part = full_update(carry), part_update(carry)
@@ -196,7 +211,7 @@ def phases(signature: Signature) -> SimpleNamespace:
         return update
 
     return SimpleNamespace(
-        real=real, normed=normed, norms=norms, norm=norm, update=updater(False), update_and_norm=updater(True),
+        real=real, normed=normed, norms=norms, norm=norm, update_row=update_row, update=updater(False), update_and_norm=updater(True),
         join=joiner(real).join, climb=joiner(real).climb,
     )  # fmt: skip
 

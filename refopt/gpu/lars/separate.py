@@ -7,7 +7,19 @@ model of many small tensors most of the time goes into launching, and into a GPU
 from functools import lru_cache
 
 from refopt.cpu.reduce import TILE
-from refopt.gpu.lars.phases import COEFF, DECAY, EPSILON, LR, MU, RESCALE, Signature, hyper_of, local_lr, phases
+from refopt.gpu.lars.phases import (
+    COEFF,
+    DECAY,
+    EPSILON,
+    LR,
+    MU,
+    RESCALE,
+    M,
+    Signature,
+    hyper_of,
+    local_lr,
+    phases,
+)
 from refopt.gpu.target import Kernel, cuda, kernel
 from refopt.gpu.tiles import FANOUT
 
@@ -16,9 +28,9 @@ from refopt.gpu.tiles import FANOUT
 def lars_separate(signature: Signature) -> Kernel:
     """The kernel for a signature; ``sums`` has room for the tile sums of p and g and what they join to."""
     do = phases(signature)
-    takes_master = signature.normed == 3
+    takes_master = signature.normed == M
 
-    @kernel
+    @kernel()
     def lars_momentum(p, g, v, m, size, aligned, tensor, sums, hyper, where, adapt):
         grid = cuda.cg.this_grid()
         lane = cuda.threadIdx.x % 32
@@ -28,10 +40,9 @@ def lars_separate(signature: Signature) -> Kernel:
         rescale = hyper[RESCALE]
 
         for tile in range(warp, tiles, warps):
-            x, y = do.norms(m if takes_master else p, g, tile * TILE, size, aligned, rescale)
-            if lane == 0:
-                sums[0, tile] = x
-                sums[1, tile] = y
+            x = do.norms(m if takes_master else p, g, tile * TILE, size, aligned, rescale)
+            if lane < 2:
+                sums[lane, tile] = x
         grid.sync()
 
         first, count = 0, tiles
@@ -40,11 +51,9 @@ def lars_separate(signature: Signature) -> Kernel:
             for parent in range(cuda.blockIdx.x, parents, cuda.gridDim.x):
                 child = first + parent * FANOUT
                 children = min(count - parent * FANOUT, FANOUT)
-                x = do.join(sums, 0, child, children)
-                y = do.join(sums, 1, child, children)
-                if cuda.threadIdx.x == 0:
-                    sums[0, first + count + parent] = x
-                    sums[1, first + count + parent] = y
+                x = do.join(sums, child, children)
+                if cuda.threadIdx.x < 2:
+                    sums[cuda.threadIdx.x, first + count + parent] = x
             first, count = first + count, parents
             grid.sync()
 

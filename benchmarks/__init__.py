@@ -1,0 +1,1 @@
+"""Benchmarks: ``python -m benchmarks.run`` measures on a CUDA GPU, with PyTorch as the peer."""

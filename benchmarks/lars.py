@@ -1,0 +1,313 @@
+"""LARS: what is measured. Every section returns rows for the report; a row that is wrong has ``ok`` False."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.measure import captured, device_ms, free, host_us
+from benchmarks.peers_lars import PEERS, foreach_addcmul
+from benchmarks.state import CONFIGS, State, differing_bytes, largest_differences
+from benchmarks.timeline import record, warm_up
+from refopt import cpu, gpu, workloads
+from refopt.catalog import LARS_MOMENTUM
+from refopt.cpu import lars as reference
+
+FORMS = tuple(LARS_MOMENTUM.forms)
+MERGED = tuple(name for name, form in LARS_MOMENTUM.forms.items() if form.merged)
+HYPER = {"lr": 0.1, "mu": 0.9, "lars_coeff": 0.001, "lars_weight_decay": 0.0005, "epsilon": 1e-9}
+# At this lr the local learning rates matter: a wrong norm shows in a comparison.
+CHECKED = HYPER | {"lr": 10.0}
+# Relative to each tensor's largest value: PyTorch sums in another order, and contracts; fp16 is one unit off.
+PEER_TOLERANCES = {torch.float32: 1e-5, torch.float16: 1e-3}
+TENSORS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+ELEMENTS = (10**5, 10**6, 10**7, 10**8, 10**9, 2**31 + 12345)
+
+
+def plan_of(state: State, form: str, stream: Any = 0, **hyper: float) -> gpu.Plan:
+    """A plan over the tensors of a state."""
+    params, grads, velocities, masters = state
+    hyper = hyper or HYPER
+    return gpu.plan(
+        "lars_momentum", params, grads, velocities, master_params=masters, form=form, stream=stream, **hyper
+    )
+
+
+class OneByOne:
+    """A loop over plans of one tensor each: a launch for every tensor, each enqueued on its own."""
+
+    def __init__(self, plans: list) -> None:
+        self.plans = plans
+
+    @staticmethod
+    def of(state: State) -> "OneByOne":
+        return OneByOne([plan_of(state.only(i, i + 1), "separate") for i in range(len(state.params))])
+
+    def __call__(self) -> None:
+        for plan in self.plans:
+            plan()
+
+
+def variants(state: State) -> Iterator[tuple[str, str, Callable[[], None]]]:
+    """Every way to do a step of a state: its name, how it is enqueued, the call."""
+    for form in FORMS:
+        yield form, "plan", plan_of(state, form)
+    yield "separate", "call a tensor", OneByOne.of(state)
+    for name, peer in PEERS.items():
+        step = peer(state, **HYPER)
+        yield name, "eager", step
+        yield name, "graph", captured(step)
+
+
+def shapes_of(name: str) -> list[tuple[int, ...]]:
+    return [tensor.shape for tensor in workloads.load(name).tensors]
+
+
+def steps(copy_gb_s: float, names: list[str]) -> list[dict]:
+    """Time of one step, against the bytes it has to move at the bandwidth of a copy.
+
+    Peers have their bytes counted as those of the two-launch form: what the formula needs in two passes.
+    """
+    rows = []
+    for name in names:
+        for config in ("fp32", "amp"):
+            state = State.make(shapes_of(name), config)
+            two_passes = plan_of(state, "two_launches").bytes
+            for implementation, how, step in variants(state):
+                moved = getattr(step, "bytes", two_passes)
+                ms = device_ms(step)
+                floor = moved / copy_gb_s / 1e6
+                rows.append({
+                    "workload": name, "config": config, "implementation": implementation, "how": how,
+                    "tensors": len(state.params), "elements": sum(p.numel() for p in state.params),
+                    "ms": ms, "bytes": moved, "floor_ms": floor, "ratio_to_floor": ms / floor,
+                    "gb_s": moved / ms / 1e6, "share_of_copy": floor / ms,
+                })  # fmt: skip
+            del state, step
+            free()
+    return rows
+
+
+def agreement(names: list[str]) -> list[dict]:
+    """Whether the peers compute what refopt does: the largest difference after one step."""
+    rows = []
+    for name in names:
+        for config in ("fp32", "amp"):
+            start = State.make(shapes_of(name), config)
+            ours = start.clone()
+            plan_of(ours, "two_launches", **CHECKED)()
+            for peer, make in PEERS.items():
+                theirs = start.clone()
+                make(theirs, **CHECKED)()
+                worst = largest_differences(theirs, ours)
+                allowed = {slot: PEER_TOLERANCES[x[0].dtype] for slot, x in theirs.written().items()}
+                rows.append({
+                    "workload": name, "config": config, "peer": peer, "largest_differences": worst,
+                    "tolerances": allowed, "ok": all(worst[slot] <= allowed[slot] for slot in worst),
+                })  # fmt: skip
+                del theirs
+            del start, ours
+            free()
+    return rows
+
+
+def host() -> list[dict]:
+    """Host time of enqueueing one step: hyperparameters unchanged, and another lr every step."""
+    rows: list[dict[str, Any]] = []
+    lists: dict[str, list] = {"resnet50": shapes_of("resnet50"), "10,000 tensors of 1,000": [(1000,)] * 10_000}
+    for name, shapes in lists.items():
+        state = State.make(shapes, "fp32")
+        for form in MERGED:
+            plan = plan_of(state, form)
+            count = 0
+
+            def changing(plan: gpu.Plan = plan) -> None:
+                nonlocal count
+                count += 1
+                plan(lr=0.1 + count * 1e-6, mu=0.9)
+
+            rows.append({
+                "list": name, "tensors": len(shapes), "implementation": form,
+                "no_arguments_us": host_us(plan),
+                "unchanged_us": host_us(partial(plan, lr=0.1, mu=0.9)),
+                "lr_changed_us": host_us(changing),
+            })  # fmt: skip
+        if name == "resnet50":
+            others = {  # few calls at a time, so that the launch queue does not fill
+                "separate, call a tensor": host_us(OneByOne.of(state), calls=3),
+                "foreach_addcmul, eager": host_us(foreach_addcmul(state, **HYPER), calls=3),
+                "foreach_addcmul, graph": host_us(captured(foreach_addcmul(state, **HYPER))),
+            }
+            for other, us in others.items():
+                row = {"list": name, "tensors": len(shapes), "implementation": other, "no_arguments_us": us}
+                rows.append(row)
+        del state, plan
+        free()
+    return rows
+
+
+def graph() -> list[dict]:
+    """A step captured in a CUDA graph and replayed with another lr each time, against NumPy bit for bit."""
+    rates = (10.0, 5.0, 2.5, 1.25)
+    shapes = shapes_of("resnet50")
+    start = State.make(shapes, "fp32")
+    expected = start.numpy()
+    for lr in rates:
+        cpu.merged_lars_momentum(expected.params, expected.grads, expected.velocities, **(HYPER | {"lr": lr}))
+    rows = []
+    for form in FORMS:
+        state = start.clone()
+        torch.cuda.synchronize()
+        stream = torch.cuda.Stream()
+        plan = plan_of(state, form, stream=stream)
+        with torch.cuda.stream(stream):
+            plan(lr=rates[0])
+        stream.synchronize()
+        recorded = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(recorded, stream=stream):
+            plan()
+        with torch.cuda.stream(stream):
+            for lr in rates[1:]:
+                plan.set(lr=lr)
+                recorded.replay()
+        stream.synchronize()
+        bad = differing_bytes(state, expected)
+        rows.append({"form": form, "replays": len(rates) - 1, "differing_bytes": bad, "ok": bad == 0})
+        del state, plan, recorded
+        free()
+    return rows
+
+
+def tensors(size: int = 10_000) -> list[dict]:
+    """Merged against separate, by the number of tensors."""
+    rows = []
+    whole = State.make([(size,)] * max(TENSORS), "fp32")
+    each = OneByOne.of(whole).plans
+    for count in TENSORS:
+        state = whole.only(0, count)
+        row: dict[str, Any] = {"tensors": count, "elements_each": size}
+        row |= {f"{form}_ms": device_ms(plan_of(state, form)) for form in FORMS}
+        row["separate_calls_ms"] = device_ms(OneByOne(each[:count]))
+        step = foreach_addcmul(state, **HYPER)
+        row["foreach_ms"] = device_ms(step)
+        row["foreach_graph_ms"] = device_ms(captured(step))
+        row["speed_up"] = row["separate_calls_ms"] / row["two_launches_ms"]
+        row["speed_up_over_graph"] = row["separate_ms"] / row["two_launches_ms"]
+        rows.append(row)
+    return rows
+
+
+def elements(copy_gb_s: float) -> list[dict]:
+    """One tensor, by its size. What fits into the L2 cache is in it, since the same tensor is updated again."""
+    rows = []
+    for size in ELEMENTS:
+        need = 12 * size + (2 << 30)
+        room = torch.cuda.mem_get_info()[0]
+        if need > room:
+            rows.append({"elements": size, "skipped": f"needs {need >> 30} GiB, {room >> 30} GiB are free"})
+            continue
+        state = State.make([(size,)], "fp32")
+        for form in ("two_launches", "carried_norm"):
+            error = sampled_error(state, form)
+            plan = plan_of(state, form)
+            ms = device_ms(plan, repeats=15)
+            rows.append({
+                "elements": size, "form": form, "ms": ms, "ps_per_element": ms / size * 1e9,
+                "bytes": plan.bytes, "share_of_copy": plan.bytes / copy_gb_s / 1e6 / ms,
+                "sampled_error": error, "tolerance": 1e-6, "ok": error <= 1e-6,
+            })  # fmt: skip
+            del plan
+            free()
+        del state
+        free()
+    return rows
+
+
+def sampled_error(state: State, form: str, samples: int = 4096) -> float:
+    """One step against the rule in float64 at some elements: the largest error over |p| + |v| + |g|."""
+    p, g, v = state.params[0], state.grads[0], state.velocities[0]
+    hyper = HYPER | {"lr": 100.0}  # so that the rate is about 0.1, as p and g are of one size here
+    size = p.numel()
+    marks = [0, 1, size - 2, size - 1, size // 2, *(x for x in (2**20, 2**30, 2**31 - 1, 2**31) if x < size)]
+    drawn = np.random.default_rng(0).integers(0, size, samples)
+    at = torch.tensor(np.unique(np.concatenate([marks, drawn])), device="cuda")
+    before = [x[at].cpu().numpy().astype(np.float64) for x in (p, g, v)]
+    norms = [np.float64(norm_in_float64(x)) for x in (p, g)]
+    plan_of(state, form, **hyper)()
+    torch.cuda.synchronize()
+    after = [x[at].cpu().numpy().astype(np.float64) for x in (p, v)]
+    mu = hyper.pop("mu")
+    rate = reference.local_lr(*norms, adapt="norms", **hyper)
+    decay = hyper["lars_weight_decay"]
+    expected = reference.rule(*before, local_lr=rate, mu=mu, lars_weight_decay=decay)
+    scale = sum(np.abs(x) for x in before)
+    return max(float((np.abs(a - e) / scale).max()) for a, e in zip(after, expected, strict=True))
+
+
+def norm_in_float64(x: torch.Tensor) -> float:
+    """The norm, a part at a time: a float64 copy of the whole would be twice its size."""
+    return sum(part.double().square().sum().item() for part in x.split(1 << 26)) ** 0.5
+
+
+def bits(count: int = 2) -> list[dict]:
+    """Differing bytes between device and NumPy on ResNet-50 after some steps, of every form and dtype."""
+    rows: list[dict[str, Any]] = []
+    for config in CONFIGS:
+        if config == "bf16" and not _has_ml_dtypes():
+            rows.append({"config": config, "skipped": "ml_dtypes is not installed"})
+            continue
+        start = State.make(shapes_of("resnet50"), config)
+        expected = start.numpy()
+        for _ in range(count):
+            params, grads, velocities, masters = expected
+            cpu.merged_lars_momentum(params, grads, velocities, master_params=masters, **CHECKED)
+        for form in FORMS:
+            state = start.clone()
+            plan = plan_of(state, form, **CHECKED)
+            for _ in range(count):
+                plan()
+            torch.cuda.synchronize()
+            bad = differing_bytes(state, expected)
+            row = {"config": config, "form": form, "steps": count, "differing_bytes": bad, "ok": bad == 0}
+            rows.append(row)
+            del state, plan
+        del start
+        free()
+    return rows
+
+
+def _has_ml_dtypes() -> bool:
+    try:
+        import ml_dtypes  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def timeline(names: list[str]) -> list[dict]:
+    """When each kernel of a step ran, and when the host asked for it; by the profiler.
+
+    Counts are kept for every workload, the kernels themselves for ResNet-50 in fp32. Last of the sections,
+    because the profiler slows down what is enqueued after it has been used.
+    """
+    warm_up()
+    rows = []
+    for name in names:
+        for config in ("fp32", "amp"):
+            state = State.make(shapes_of(name), config)
+            for implementation, how, step in variants(state):
+                step()
+                kernels, calls = record(step)
+                row = {
+                    "workload": name, "config": config, "implementation": implementation, "how": how,
+                    "launches": len(kernels), "planned": getattr(step, "launches", None),
+                }  # fmt: skip
+                row["ok"] = row["planned"] in (None, row["launches"])
+                if name == "resnet50" and config == "fp32":
+                    row |= {"kernels": kernels, "calls": calls}
+                rows.append(row)
+            del state, step
+            free()
+    return rows

@@ -1,0 +1,76 @@
+"""How things are timed: on the device by events, on the host by the clock, bandwidth by a copy."""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+SLEEP = 300_000  # cycles that the device is kept busy, so that a step is enqueued before it may start
+
+
+def device_ms(function: Callable[[], Any], repeats: int = 30, warmup: int = 5) -> float:
+    """Median time between two events around a call.
+
+    Where enqueueing takes longer than the work itself, as in a loop over tensors, this is the time of the
+    enqueueing, which is what a training step would wait for.
+    """
+    for _ in range(warmup):
+        function()
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(repeats):
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(SLEEP)
+        start.record()
+        function()
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop))
+    return statistics.median(times)
+
+
+def host_us(function: Callable[[], Any], calls: int = 100, rounds: int = 9) -> float:
+    """Median over rounds of the time one call takes on the host; the device is idle when a round begins."""
+    for _ in range(10):
+        function()
+    times = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            function()
+        times.append((time.perf_counter() - start) / calls * 1e6)
+    torch.cuda.synchronize()
+    return statistics.median(times)
+
+
+def copy_gb_s(gib: int = 4) -> float:
+    """Bandwidth of a device-to-device copy, bytes read and bytes written added up, in 1e9 bytes a second."""
+    source = torch.ones(gib << 28, dtype=torch.float32, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * 4 * source.numel() / device_ms(lambda: target.copy_(source)) / 1e6
+
+
+def captured(function: Callable[[], Any]) -> Callable[[], None]:
+    """The call as a CUDA graph: what it returns replays it."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    free()  # nothing may be freed on the device during the capture
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    return graph.replay
+
+
+def free() -> None:
+    """Give the memory of dropped tensors back."""
+    gc.collect()
+    torch.cuda.empty_cache()

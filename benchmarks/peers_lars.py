@@ -1,0 +1,98 @@
+"""LARS as one writes it in PyTorch: the peers that refopt is timed against.
+
+Nothing here waits for the device or computes a tensor's learning rate on the host. PyTorch has no
+multi-tensor kernel that multiplies each tensor by a device scalar of its own, so that one operation costs a
+launch for each tensor in every variant. torch.compile is not among the peers.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from benchmarks.state import State
+
+Step = Callable[[], None]
+
+
+def foreach(state: State, *, lr, mu, lars_coeff, lars_weight_decay, epsilon) -> Step:
+    """Every line of the formula as one multi-tensor operation."""
+    exact, wide, plain = _prepared(state, lr)
+
+    def step() -> None:
+        p, g = _norms(state.params), _norms(state.grads)
+        rates = _rate(p, g, plain, lr * lars_coeff, lars_weight_decay, epsilon).unbind()
+        change = _decayed(state, exact, wide, lars_weight_decay)
+        torch._foreach_mul_(change, rates)
+        torch._foreach_mul_(state.velocities, mu)
+        torch._foreach_add_(state.velocities, change)
+        torch._foreach_sub_(exact, state.velocities)
+        if state.masters:
+            torch._foreach_copy_(state.params, exact)
+
+    return step
+
+
+def foreach_addcmul(state: State, *, lr, mu, lars_coeff, lars_weight_decay, epsilon) -> Step:
+    """The same, with the product by the rate and the sum in one operation: one pass over the data less."""
+    exact, wide, plain = _prepared(state, lr)
+
+    def step() -> None:
+        p, g = _norms(state.params), _norms(state.grads)
+        rates = _rate(p, g, plain, lr * lars_coeff, lars_weight_decay, epsilon).unbind()
+        change = _decayed(state, exact, wide, lars_weight_decay)
+        torch._foreach_mul_(state.velocities, mu)
+        torch._foreach_addcmul_(state.velocities, change, rates)
+        torch._foreach_sub_(exact, state.velocities)
+        if state.masters:
+            torch._foreach_copy_(state.params, exact)
+
+    return step
+
+
+def loop(state: State, *, lr, mu, lars_coeff, lars_weight_decay, epsilon) -> Step:
+    """One tensor after the other."""
+    exact, _, plain = _prepared(state, lr)
+
+    def step() -> None:
+        for p, g, v, x in zip(state.params, state.grads, state.velocities, exact, strict=True):
+            p_norm = torch.linalg.vector_norm(p, dtype=torch.float32)
+            g_norm = torch.linalg.vector_norm(g, dtype=torch.float32)
+            rate = _rate(p_norm, g_norm, plain, lr * lars_coeff, lars_weight_decay, epsilon)
+            v.mul_(mu).addcmul_(torch.add(g, x, alpha=lars_weight_decay), rate)
+            x.sub_(v)
+            if x is not p:
+                p.copy_(x)
+
+    return step
+
+
+PEERS = {"foreach": foreach, "foreach_addcmul": foreach_addcmul, "loop": loop}
+
+
+def _prepared(state: State, lr: float) -> tuple[list, list | None, torch.Tensor]:
+    """The exact parameters, room for 16-bit gradients in fp32, and lr on the device."""
+    exact = state.masters or state.params
+    plain = torch.full((), lr, device=exact[0].device)
+    if state.grads[0].dtype == torch.float32:
+        return exact, None, plain
+    return exact, [torch.empty_like(g, dtype=torch.float32) for g in state.grads], plain
+
+
+def _norms(tensors: list) -> torch.Tensor:
+    """The norm of every tensor, shape (P,)."""
+    return torch.stack(torch._foreach_norm(tensors, 2, torch.float32))
+
+
+def _rate(p_norm, g_norm, plain, scale, lars_weight_decay, epsilon) -> torch.Tensor:
+    """The local learning rate, of one tensor or of all of them at once."""
+    rate = scale * p_norm / (torch.add(g_norm, p_norm, alpha=lars_weight_decay) + epsilon)
+    return torch.where((p_norm > 0) & (g_norm > 0), rate, plain)
+
+
+def _decayed(state: State, exact: list, wide: list | None, lars_weight_decay: float) -> list:
+    """g + wd * p for every tensor, in fp32."""
+    if wide is None:
+        return torch._foreach_add(state.grads, exact, alpha=lars_weight_decay)
+    torch._foreach_copy_(wide, state.grads)
+    torch._foreach_add_(wide, exact, alpha=lars_weight_decay)
+    return wide

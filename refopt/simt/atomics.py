@@ -1,0 +1,93 @@
+"""Atomic operations on device and shared arrays. Each returns the old value and lets other threads run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .observed import ObservedArray
+from .state import current
+
+
+def _update(array: Any, index: Any, value: Any, operation: Callable[[Any, Any], Any]) -> Any:
+    if type(array) is ObservedArray:
+        array = array.atomic(index)
+    old = array[index]
+    new = operation(old, type(old)(value))
+    array[index] = new
+    current.launch.pause(new != old)
+    return old
+
+
+def add(array: Any, index: Any, value: Any) -> Any:
+    """array[index] += value."""
+    return _update(array, index, value, lambda old, value: old + value)
+
+
+def sub(array: Any, index: Any, value: Any) -> Any:
+    """array[index] -= value."""
+    return _update(array, index, value, lambda old, value: old - value)
+
+
+def and_(array: Any, index: Any, value: Any) -> Any:
+    """array[index] &= value."""
+    return _update(array, index, value, lambda old, value: old & value)
+
+
+def or_(array: Any, index: Any, value: Any) -> Any:
+    """array[index] |= value."""
+    return _update(array, index, value, lambda old, value: old | value)
+
+
+def xor(array: Any, index: Any, value: Any) -> Any:
+    """array[index] ^= value."""
+    return _update(array, index, value, lambda old, value: old ^ value)
+
+
+def exch(array: Any, index: Any, value: Any) -> Any:
+    """array[index] = value."""
+    return _update(array, index, value, lambda old, value: value)
+
+
+def max(array: Any, index: Any, value: Any) -> Any:
+    """array[index] = the greater; no change if either is NaN, as in Numba."""
+    return _update(array, index, value, lambda old, value: value if value > old else old)
+
+
+def min(array: Any, index: Any, value: Any) -> Any:
+    """array[index] = the lesser; no change if either is NaN, as in Numba."""
+    return _update(array, index, value, lambda old, value: value if value < old else old)
+
+
+def nanmax(array: Any, index: Any, value: Any) -> Any:
+    """array[index] = the greater; a NaN there is replaced."""
+    return _update(array, index, value, lambda old, value: value if value > old or old != old else old)
+
+
+def nanmin(array: Any, index: Any, value: Any) -> Any:
+    """array[index] = the lesser; a NaN there is replaced."""
+    return _update(array, index, value, lambda old, value: value if value < old or old != old else old)
+
+
+def inc(array: Any, index: Any, value: Any) -> Any:
+    """Count up, from `value` to 0."""
+    return _update(
+        array, index, value, lambda old, value: type(old)(0) if old >= value else old + type(old)(1)
+    )
+
+
+def dec(array: Any, index: Any, value: Any) -> Any:
+    """Count down, from 0 to `value`."""
+    return _update(
+        array, index, value, lambda old, value: value if old == 0 or old > value else old - type(old)(1)
+    )
+
+
+def cas(array: Any, index: Any, old: Any, value: Any) -> Any:
+    """array[index] = value if it equals `old`."""
+    return _update(array, index, value, lambda found, value: value if found == old else found)
+
+
+def compare_and_swap(array: Any, old: Any, val: Any) -> Any:
+    """`cas` on the first element."""
+    return cas(array, (0,) * array.ndim, old, val)

@@ -1,0 +1,35 @@
+"""Which threads wait where, when they wait in vain."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .errors import BarrierDivergence, Place, Site, here
+
+
+def divergence(launch: Any) -> BarrierDivergence:
+    """The error for threads that wait at barriers which others do not reach."""
+    groups: dict[tuple, list[Place]] = {}
+    for thread in (thread for block in launch.resident for thread in block.threads):
+        if thread.greenlet is not None:
+            frame = thread.greenlet.gr_frame or sys._getframe()  # a greenlet that runs has no frame to show
+            place = Site.of(frame).place(launch.name, thread.block.index, thread.index)
+            groups.setdefault(place[1:3], []).append(place)
+    waits = "; ".join(
+        f"{len(places)} at {filename}:{line}, first thread {places[0].thread} of block {places[0].block}"
+        for (filename, line), places in groups.items()
+    )
+    gone = f"{launch.exited} threads have exited"
+    first = min(groups.values(), key=len)[0]  # the fewest are most likely to be the ones that went astray
+    return BarrierDivergence(
+        f"a barrier is not reached by all its threads. Threads wait: {waits}. {gone}", first
+    )
+
+
+def place_of(error: BaseException) -> Place:
+    """Where in the kernel an exception comes from."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    return here(step.tb_frame if step else None)

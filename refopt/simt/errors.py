@@ -1,0 +1,133 @@
+"""What the executor reports, and how a report names the place."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from .state import current
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_internal: dict[str, bool] = {}
+
+
+class Place(NamedTuple):
+    """Where in a kernel something happened; `via` is the kernel's own line when a helper did it."""
+
+    kernel: str | None
+    filename: str | None
+    line: int | None
+    block: tuple[int, int, int] | None
+    thread: tuple[int, int, int] | None
+    via: str | None = None
+
+    def __str__(self) -> str:
+        if self.kernel is None:
+            return f"host code at {self.filename}:{self.line}"
+        via = f" (called from {self.via})" if self.via else ""
+        where = f"{self.filename}:{self.line}{via}"
+        return f"kernel {self.kernel} at {where}, block {self.block}, thread {self.thread}"
+
+
+_NOWHERE = Place(None, None, None, None, None)
+
+
+class SimtError(Exception):
+    """Base of all errors of the executor.
+
+    Attributes: kernel, filename, line, block, thread (of the access at fault), and, as far as they apply,
+    array (its name), index, offset (in bytes), address, and for a race first and second (two `Place`s).
+    """
+
+    def __init__(self, message: str, place: Place | None = None, **details: Any) -> None:
+        super().__init__(f"{message}\n  in {place}" if place else message)
+        self.place = place
+        self.kernel, self.filename, self.line, self.block, self.thread, _ = place or _NOWHERE
+        for name in ("array", "index", "offset", "address", "first", "second"):
+            setattr(self, name, details.get(name))
+
+
+class LaunchError(SimtError, ValueError):
+    """A launch, or a call, that CUDA would refuse."""
+
+
+class OutOfBounds(SimtError, IndexError):
+    """An access outside an array, or at an address that no live allocation contains."""
+
+
+class MisalignedAddress(SimtError):
+    """A scalar or vector access at an address that is no multiple of its size."""
+
+
+class UninitializedRead(SimtError):
+    """A read of shared memory that no thread of the block has written."""
+
+
+class DataRace(SimtError):
+    """Two unordered accesses to one byte, at least one of them a non-atomic write."""
+
+
+class BarrierDivergence(SimtError):
+    """A barrier or warp operation that some of its threads never reach."""
+
+
+class Deadlock(SimtError):
+    """Threads that spin on a value that nobody will change."""
+
+
+def is_internal(filename: str) -> bool:
+    """Whether a source file belongs to the executor itself."""
+    known = _internal.get(filename)
+    if known is None:
+        known = _internal[filename] = os.path.abspath(filename).startswith(_PACKAGE)
+    return known
+
+
+class Site(NamedTuple):
+    """A point in source code, cheap to take: line numbers are worked out only when it is reported."""
+
+    code: CodeType
+    instruction: int
+    kernel_code: CodeType | None
+    kernel_instruction: int
+
+    @staticmethod
+    def of(frame: FrameType | None) -> Site:
+        """The innermost point outside the executor, and the point in the kernel that led to it."""
+        while frame is not None and is_internal(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is None:
+            return Site(Site.of.__code__, 0, None, 0)
+        code, instruction = frame.f_code, frame.f_lasti
+        kernel = current.kernel_code
+        outer: FrameType | None = frame
+        while outer is not None and outer.f_code is not kernel:
+            outer = outer.f_back if kernel is not None else None
+        if outer is None or outer is frame:
+            return Site(code, instruction, None, 0)
+        return Site(code, instruction, kernel, outer.f_lasti)
+
+    def place(self, kernel: str | None, block: Any = None, thread: Any = None) -> Place:
+        """The same point in words, for the given thread."""
+        via = None
+        if self.kernel_code is not None:
+            via = f"{self.kernel_code.co_filename}:{_line(self.kernel_code, self.kernel_instruction)}"
+        return Place(kernel, self.code.co_filename, _line(self.code, self.instruction), block, thread, via)
+
+
+def _line(code: CodeType, instruction: int) -> int:
+    for start, stop, line in code.co_lines():
+        if start <= instruction < stop and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def here(frame: FrameType | None = None) -> Place:
+    """The place of the running thread (or of the host, outside launches)."""
+    site = Site.of(frame or sys._getframe(1))
+    if not current.inside:
+        return site.place(None)
+    thread = current.thread
+    return site.place(current.launch.name, thread.block.index, thread.index)

@@ -1,0 +1,216 @@
+"""One launch: its blocks, warps and threads, and the scheduler that switches between them.
+
+A thread is a greenlet only once it has to wait: a worker greenlet runs threads as plain calls, one after
+another, and a new worker takes over when a thread suspends. So kernels without barriers cost no switches at
+all. The blocks of an ordinary launch run one after another, those of a cooperative launch are all resident.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from greenlet import getcurrent, greenlet
+
+from .diagnosis import divergence, place_of
+from .errors import Deadlock, LaunchError, OutOfBounds, SimtError, here
+from .state import blockDim, blockIdx, current, gridDim, threadIdx
+from .threads import FORWARD, Block, Index, Schedule, Thread
+
+MAX_RESIDENT_THREADS = 65536
+_PATIENCE = 8  # atomics in a row that a thread may do before the others get a turn
+
+# Without a thread finishing, it is a deadlock after so many
+_MAX_UNCHANGED = 1_000_000  # atomics and fences in a row that change nothing,
+_MAX_POLLS = 1_000, 3_000_000  # or fewer of these, but between them barriers let so many threads go,
+_MAX_ATOMICS = 10_000_000  # or atomics of any kind.
+
+
+class Launch:
+    """A kernel launch from start to end."""
+
+    def __init__(self, function: Callable, name: str, grid: Index, block: Index, dynamic_bytes: int) -> None:
+        self.function, self.name = function, name
+        self.grid, self.block, self.dynamic_bytes = grid, block, dynamic_bytes
+        self.schedule: Schedule = current.observer.schedule if current.observer is not None else FORWARD
+        self.patience = 1 if self.schedule.random is not None else _PATIENCE
+        self.cooperative = False
+        self.args: tuple = ()
+        self.ready: list[Thread] = []  # a stack: the next thread is the last
+        self.later: list[Thread] = []  # what has become ready since, in order
+        self.stalled: list[Thread] = []  # what runs only when nothing else can
+        self.resident: list[Block] = []
+        self.waiting_blocks: Iterator[tuple[int, Index]] = iter(())
+        self.thread_indices = [
+            (x, y, z) for z in range(block[2]) for y in range(block[1]) for x in range(block[0])
+        ]
+        self.size = math.prod(grid) * math.prod(block)  # threads in all
+        self.arrived = self.exited = self.unfinished = 0
+        self.unchanged = self.released = self.atomics = 0
+        self.hub: Any = None
+        self.context: Any = None
+
+    def run(self, args: tuple) -> None:
+        """Run all threads of all blocks, or raise the first error."""
+        if current.inside:
+            raise LaunchError("a kernel cannot be launched from a kernel", here())
+        self.args, self.hub = args, getcurrent()
+        gx, gy, gz = self.grid
+        indices = [(x, y, z) for z, y, x in itertools.product(range(gz), range(gy), range(gx))]
+        self.waiting_blocks = iter(self.schedule.order(list(enumerate(indices))))
+        blockDim.set(self.block)
+        gridDim.set(self.grid)
+        threadIdx.set((0, 0, 0))
+        blockIdx.set((0, 0, 0))
+        current.launch, current.kernel_code, current.inside = self, self.function.__code__, True
+        try:
+            # NumPy keeps its error state in a context variable, and a greenlet starts with an empty context.
+            with np.errstate(all="ignore"):
+                self.context = contextvars.copy_context()
+            for number, index in self.waiting_blocks:
+                self.resident.clear()
+                self._admit(number, index)
+                self._drain()
+        except IndexError as error:
+            if isinstance(error, SimtError):
+                raise
+            raise OutOfBounds(str(error), place_of(error)) from error
+        except Exception as error:
+            if not isinstance(error, SimtError):
+                error.add_note(f"in {place_of(error)}")
+            raise
+        finally:
+            self._abandon()
+            current.reset()
+            for dim in (threadIdx, blockIdx, blockDim, gridDim):
+                dim.clear()
+
+    def become_cooperative(self) -> None:
+        """Make all blocks resident."""
+        if not self.cooperative:
+            if self.size > MAX_RESIDENT_THREADS:
+                most = f"more than {MAX_RESIDENT_THREADS} cannot be resident"
+                raise LaunchError(f"cooperative launch of {self.size} threads: {most}", here())
+            self.cooperative = True
+            for number, index in self.waiting_blocks:
+                self._admit(number, index)
+
+    def _admit(self, number: int, index: Index) -> None:
+        block = Block(index, number, self.thread_indices)
+        self.resident.append(block)
+        self.unfinished += len(block.threads)
+        if current.observer is not None:
+            current.observer.start(block.threads)
+        self.release(block.threads)
+
+    def release(self, threads: list[Thread]) -> None:
+        """Make threads runnable."""
+        self.later += self.schedule.order(threads)
+        self.released += len(threads)
+
+    def _next(self) -> Thread | None:
+        """Take the thread whose turn it is, and make it the current one."""
+        ready, random = self.ready, self.schedule.random
+        if not ready or random is not None:
+            if not self.later and not ready:
+                self.later, self.stalled = self.stalled, []
+            ready += self.later[::-1]
+            self.later.clear()
+            if not ready:
+                return None
+            if random is not None:
+                chosen = random.randrange(len(ready))
+                ready[chosen], ready[-1] = ready[-1], ready[chosen]
+        thread = ready.pop()
+        current.thread = thread
+        threadIdx.x, threadIdx.y, threadIdx.z = thread.index
+        if thread.block is not current.block:
+            current.block = thread.block
+            blockIdx.x, blockIdx.y, blockIdx.z = thread.block.index
+        return thread
+
+    def _drain(self) -> None:
+        """Run until all resident threads have finished."""
+        thread = self._next()
+        while thread is not None:
+            thread = self._resume(thread) or self._next()
+        if self.unfinished:
+            raise divergence(self)
+
+    def _resume(self, thread: Thread) -> Thread | None:
+        """Continue a thread, at the hub; returns the thread to continue next if that is known already."""
+        if thread.greenlet is None:
+            thread.greenlet = greenlet(self._work, self.hub)
+            thread.greenlet.gr_context = self.context
+        return thread.greenlet.switch()
+
+    def _work(self) -> Thread | None:
+        """Run threads that have not started, until the next in turn is a suspended one."""
+        worker = getcurrent()
+        while True:
+            self.function(*self.args)
+            self._exit(current.thread)
+            thread = self._next()
+            if thread is None or thread.greenlet is not None:
+                return thread
+            thread.greenlet = worker
+
+    def park(self) -> None:
+        """Suspend the running thread; it continues when the scheduler picks it again."""
+        thread = self._next()
+        if thread is None:
+            self.hub.switch()
+        elif thread.greenlet is None:
+            # The hub starts it: a greenlet inherits the recursion depth of the one that starts it.
+            self.hub.switch(thread)
+        else:
+            thread.greenlet.switch()
+
+    def stall(self) -> None:
+        """Suspend the running thread until no other can run."""
+        self.stalled.append(current.thread)
+        self.park()
+
+    def pause(self, changed: bool) -> None:
+        """An atomic was done: let the others run, since this may be a spin on what they do."""
+        self.atomics += 1
+        if changed:
+            self.unchanged = self.released = 0
+        else:
+            self.unchanged += 1
+        polls, released = _MAX_POLLS
+        if (
+            self.unchanged > _MAX_UNCHANGED
+            or self.atomics > _MAX_ATOMICS
+            or (self.unchanged > polls and self.released > released)
+        ):
+            kind = "cooperative launch" if self.cooperative else "launch whose blocks run one after another"
+            raise Deadlock(f"{self.unfinished} threads spin on atomics in vain, in a {kind}", here())
+        thread = current.thread
+        thread.pauses += 1
+        if thread.pauses >= self.patience:
+            thread.pauses = 0
+            self.later.append(thread)
+            self.park()
+
+    def _exit(self, thread: Thread) -> None:
+        warp = thread.warp
+        thread.greenlet = None
+        self.exited += 1
+        self.unfinished -= 1
+        self.unchanged = self.released = self.atomics = 0
+        warp.alive &= ~(1 << thread.lane)
+        for key in list(warp.pending):
+            warp.complete(key)
+
+    def _abandon(self) -> None:
+        """Unwind the threads that an error left suspended."""
+        for block in self.resident:
+            for thread in block.threads:
+                if thread.greenlet is not None and not thread.greenlet.dead:
+                    thread.greenlet.throw()
+        self.resident.clear()

@@ -1,0 +1,207 @@
+"""The virtual address space of the simulated device.
+
+Every allocation has a 256-byte aligned virtual base that is never reused, with unmapped gaps in between, so
+an address that strays, or outlives its array, is found out. `load`, `store` and `atomic_add` are what the
+Python twin of an inline-assembly intrinsic calls.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import MisalignedAddress, OutOfBounds, here
+from .state import current
+
+POISON = 0xAB
+_ALIGNMENT = 256
+_GAP = 4096
+
+
+class Buffer:
+    """A run of bytes that kernels access: an allocation, or one shared array of one block."""
+
+    __slots__ = (
+        "__weakref__",
+        "base",
+        "data",
+        "dtype",
+        "name",
+        "nbytes",
+        "parameter",
+        "shadow",
+        "shape",
+        "views",
+        "written",
+    )
+
+    def __init__(self, nbytes: int, name: str | None = None) -> None:
+        self.data = np.full(nbytes, POISON, np.uint8)
+        self.nbytes = nbytes
+        self.name = name
+        self.parameter: str | None = None  # the last kernel parameter it was passed as, for want of a name
+        self.base = 0
+        self.views = _Views(self.data)
+        self.shape: tuple[int, ...] = (nbytes,)
+        self.dtype = np.dtype(np.uint8)  # of the array it was made for, for reports
+        # Watched only: which bytes of a shared array have been written, and the race detector's record.
+        self.written: bytearray | None = None
+        self.shadow: Any = None
+
+    @property
+    def label(self) -> str:
+        """What reports call it."""
+        return self.name or self.parameter or "array"
+
+
+class _Views(dict):
+    """The buffer as an array of each type asked for: dtype -> (array, item size)."""
+
+    def __init__(self, data: np.ndarray) -> None:
+        super().__init__()
+        self.data = data
+
+    def __missing__(self, dtype: Any) -> tuple[np.ndarray, int]:
+        kind = np.dtype(dtype)
+        whole = self.data[: len(self.data) // kind.itemsize * kind.itemsize].view(kind)
+        self[dtype] = entry = (whole, kind.itemsize)
+        return entry
+
+
+_bases: list[int] = []
+_allocations: dict[int, weakref.ref[Buffer]] = {}
+_next_base = 0x7000_0000_0000
+_live_bytes = 0
+_NOTHING: tuple[int, int, _Views] = (0, -1, _Views(np.empty(0, np.uint8)))
+_hit = _NOTHING  # base, size and views of the allocation last used; holds its bytes, not the allocation
+
+
+def allocate(nbytes: int, name: str | None = None) -> Buffer:
+    """A new poisoned allocation, freed when the last reference to it goes."""
+    global _next_base, _live_bytes
+    buffer = Buffer(nbytes, name)
+    buffer.base = base = _next_base
+    _next_base = -(-(base + nbytes + _GAP) // _ALIGNMENT) * _ALIGNMENT
+    _live_bytes += nbytes
+    _bases.append(base)  # bases only grow, so the list stays sorted
+    _allocations[base] = weakref.ref(buffer)
+    weakref.finalize(buffer, _free, base, nbytes).atexit = False
+    return buffer
+
+
+def _free(base: int, nbytes: int) -> None:
+    global _live_bytes, _hit
+    _live_bytes -= nbytes
+    del _allocations[base], _bases[bisect_right(_bases, base) - 1]
+    if _hit[0] == base:
+        _hit = _NOTHING
+
+
+def live_bytes() -> int:
+    """Bytes of all live allocations."""
+    return _live_bytes
+
+
+def live_allocations() -> int:
+    """Number of live allocations."""
+    return len(_bases)
+
+
+def find(address: int, nbytes: int) -> tuple[Buffer, int]:
+    """The allocation that contains the range, and the offset in it; OutOfBounds if none does."""
+    position = bisect_right(_bases, address) - 1
+    buffer = _allocations[_bases[position]]() if position >= 0 else None
+    if buffer is not None and address + nbytes <= buffer.base + buffer.nbytes:
+        return buffer, address - buffer.base
+    if buffer is None:
+        near = "no live allocation lies below it"
+    else:
+        past = address + nbytes - buffer.base - buffer.nbytes
+        near = f"the nearest below is {describe(buffer)}, whose end it passes by {past} bytes"
+    raise OutOfBounds(
+        f"access of {nbytes} bytes at address {address:#x}, in no live allocation: {near}",
+        here(),
+        array=buffer.label if buffer else None,
+        address=address,
+        offset=address - buffer.base if buffer else None,
+    )
+
+
+def describe(buffer: Buffer, offset: int | None = None) -> str:
+    """A buffer, or an element of it, in words."""
+    where = ""
+    if offset is not None:
+        element = offset // buffer.dtype.itemsize
+        inside = element < math.prod(buffer.shape)
+        index = f"[{', '.join(map(str, np.unravel_index(element, buffer.shape)))}], " if inside else ""
+        where = f"{index}byte {offset} of "
+    base = f" at {buffer.base:#x}" if buffer.base else ""
+    return f"{where}{buffer.label} (shape {buffer.shape}, {buffer.dtype}{base})"
+
+
+def _locate(address: int, dtype: Any, count: int) -> tuple[np.ndarray, int]:
+    """The typed view of the allocation at an address and the element index in it, after all checks."""
+    global _hit
+    base, nbytes, views = _hit
+    offset = address - base
+    view, size = views[dtype]
+    width = size * count
+    if offset < 0 or offset + width > nbytes:
+        buffer, offset = find(address, width)
+        _hit = buffer.base, buffer.nbytes, buffer.views
+        view, size = buffer.views[dtype]
+    if offset % (width if width <= 16 and count in (2, 4, 8) else size):
+        needed = width if width <= 16 and count in (2, 4, 8) else size
+        buffer, offset = find(address, width)
+        raise MisalignedAddress(
+            f"access of {count} x {np.dtype(dtype)} at address {address:#x} ({describe(buffer, offset)}) "
+            f"is not aligned to {needed} bytes",
+            here(),
+            array=buffer.label,
+            address=address,
+            offset=offset,
+        )
+    return view, offset // size
+
+
+def load(address: int, dtype: Any, count: int = 1) -> tuple:
+    """`count` consecutive elements at an address, as NumPy scalars; 2, 4 or 8 are one vector access."""
+    if type(address) is not int:
+        address = int(address)
+    view, index = _locate(address, dtype, count)
+    if current.inside and current.observer is not None:
+        current.observer.read(*find(address, view.itemsize * count), view.itemsize * count)
+    if count == 1:
+        return (view[index],)
+    if count == 4:
+        return view[index], view[index + 1], view[index + 2], view[index + 3]
+    return tuple(view[index : index + count])
+
+
+def store(address: int, dtype: Any, values: Sequence[Any]) -> None:
+    """Write consecutive elements at an address, with `load`'s checks."""
+    if type(address) is not int:
+        address = int(address)
+    count = len(values)
+    view, index = _locate(address, dtype, count)
+    if current.inside and current.observer is not None:
+        current.observer.write(*find(address, view.itemsize * count), view.itemsize * count)
+    for value in values:
+        view[index] = value
+        index += 1
+
+
+def atomic_add(address: int, dtype: Any, value: Any) -> Any:
+    """Add to the element at an address as one atomic operation; the old value."""
+    view, index = _locate(int(address), dtype, 1)
+    if current.inside and current.observer is not None:
+        current.observer.atomic(*find(int(address), view.itemsize), view.itemsize)
+    old = view[index]
+    new = view[index] = old + type(old)(value)
+    current.launch.pause(new != old)
+    return old

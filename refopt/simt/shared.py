@@ -1,0 +1,84 @@
+"""Shared, local and constant arrays: `cuda.shared`, `cuda.local`, `cuda.const`."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import numpy as np
+
+from .errors import LaunchError, here
+from .memory import POISON, Buffer
+from .state import current
+
+STATIC_SHARED_LIMIT = 48 * 1024  # what a kernel may declare
+SHARED_LIMIT = 227 * 1024  # with dynamic shared memory
+_NAN_BYTES = 0xFF  # a NaN in every floating type
+
+
+def _poison(dtype: np.dtype) -> int:
+    return POISON if dtype.kind in "iub" else _NAN_BYTES
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    return tuple(int(n) for n in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
+
+
+class shared:
+    """Memory shared by the threads of a block."""
+
+    @staticmethod
+    def array(shape: Any, dtype: Any) -> Any:
+        """The block's array of this call site; shape 0 is the dynamic shared memory of the launch."""
+        frame = sys._getframe(1)
+        block = current.block
+        site = id(frame.f_code), frame.f_lasti
+        array = block.shared.get(site)
+        if array is None:
+            array = block.shared[site] = _make(block, _shape(shape), np.dtype(dtype), frame.f_lineno)
+        return array
+
+
+def _make(block: Any, shape: tuple[int, ...], dtype: np.dtype, line: int) -> Any:
+    dynamic_bytes = current.launch.dynamic_bytes
+    if shape == (0,):
+        if block.dynamic is None:
+            block.dynamic = Buffer(dynamic_bytes, "dynamic shared memory")
+            block.dynamic.data.fill(_poison(dtype))
+        buffer, shape = block.dynamic, (dynamic_bytes // dtype.itemsize,)
+    else:
+        buffer = Buffer(math.prod(shape) * dtype.itemsize, f"shared array of line {line}")
+        buffer.data.fill(_poison(dtype))
+        block.static_bytes += buffer.nbytes
+        if block.static_bytes > STATIC_SHARED_LIMIT or block.static_bytes + dynamic_bytes > SHARED_LIMIT:
+            raise LaunchError(
+                f"{block.static_bytes} static and {dynamic_bytes} dynamic bytes of shared memory: the "
+                f"limits are {STATIC_SHARED_LIMIT} static and {SHARED_LIMIT} together",
+                here(),
+            )
+    buffer.shape, buffer.dtype = shape, dtype
+    view = np.ndarray(shape, dtype, buffer.data)
+    return view if current.observer is None else current.observer.shared(buffer, view)
+
+
+class local:
+    """Memory of one thread."""
+
+    @staticmethod
+    def array(shape: Any, dtype: Any) -> np.ndarray:
+        """A new array of the calling thread."""
+        kind = np.dtype(dtype)
+        data = np.full(math.prod(_shape(shape)) * kind.itemsize, _poison(kind), np.uint8)
+        return data.view(kind).reshape(_shape(shape))
+
+
+class const:
+    """Constant memory."""
+
+    @staticmethod
+    def array_like(ary: Any) -> np.ndarray:
+        """A read-only copy of a host array."""
+        copy = np.array(ary)
+        copy.flags.writeable = False
+        return copy

@@ -1,0 +1,72 @@
+"""The thread that runs now. The scheduler writes it at every switch, everything else reads it."""
+
+from __future__ import annotations
+
+from types import CodeType
+from typing import Any
+
+
+def _outside(what: str) -> Any:
+    from .errors import LaunchError
+
+    raise LaunchError(f"{what} is defined inside a kernel only")
+
+
+class Dim3:
+    """Three extents or coordinates; unset outside launches."""
+
+    __slots__ = ("x", "y", "z")
+    x: int
+    y: int
+    z: int
+
+    def __getattr__(self, name: str) -> Any:  # reached only while the slots are unset
+        if name in Dim3.__slots__:
+            _outside("a thread or block index")
+        raise AttributeError(name)
+
+    def set(self, xyz: tuple[int, int, int]) -> None:
+        """Set all three."""
+        self.x, self.y, self.z = xyz
+
+    def clear(self) -> None:
+        """Unset all three."""
+        del self.x, self.y, self.z
+
+    def __iter__(self) -> Any:
+        return iter((self.x, self.y, self.z))
+
+    def __repr__(self) -> str:
+        return f"({self.x}, {self.y}, {self.z})"
+
+
+class NoThread:
+    """Stands in for the running thread outside launches: any use of it is an error."""
+
+    def __getattr__(self, name: str) -> Any:
+        return _outside("this operation")
+
+
+NO_THREAD = NoThread()
+
+
+class Current:
+    """The running thread, block and launch, and the observer if there is one."""
+
+    __slots__ = ("block", "inside", "kernel_code", "launch", "observer", "thread")
+
+    def __init__(self) -> None:
+        self.observer: Any = None
+        self.reset()
+
+    def reset(self) -> None:
+        """No launch is running."""
+        self.thread: Any = NO_THREAD
+        self.block: Any = NO_THREAD
+        self.launch: Any = NO_THREAD
+        self.kernel_code: CodeType | None = None
+        self.inside = False
+
+
+current = Current()
+threadIdx, blockIdx, blockDim, gridDim = Dim3(), Dim3(), Dim3(), Dim3()

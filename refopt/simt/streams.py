@@ -1,0 +1,165 @@
+"""Streams and events.
+
+Everything runs at once, at the call that enqueues it, so these objects carry no work. What they carry is
+order: each operation gets a clock that says which earlier operations it is ordered after, for the race
+detector.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .errors import LaunchError
+
+Clock = dict[int, int]  # stream id -> number of its operations that are known to be complete
+
+
+def _merge(*clocks: Clock) -> Clock:
+    """A new clock that knows what each of these knows."""
+    merged: Clock = {}
+    for clock in clocks:
+        for stream, count in clock.items():
+            if count > merged.get(stream, 0):
+                merged[stream] = count
+    return merged
+
+
+_ids = itertools.count()
+_FIRST_HANDLE = 1 << 32  # so that they look like no handle made elsewhere
+_enqueued: Clock = {}  # all work so far
+_host: Clock = {}  # the work that the host has waited for
+
+
+class Operation:
+    """A launch or a copy, with what it is ordered after."""
+
+    __slots__ = ("clock", "name", "number", "stream")
+
+    def __init__(self, stream: Stream, name: str) -> None:
+        self.stream, self.name, self.clock = stream.id, name, stream.clock
+        self.number = self.clock[stream.id]
+
+    def after(self, other: Operation) -> bool:
+        """Whether `other` is complete before this one starts."""
+        return self.clock.get(other.stream, 0) >= other.number
+
+
+class Stream:
+    """A CUDA stream. Streams run independently, but the default stream waits for all, and all for it."""
+
+    def __init__(self, handle: int | None = None) -> None:
+        self.id = next(_ids)
+        self.handle = _FIRST_HANDLE + self.id if handle is None else handle
+        self.clock: Clock = {}
+        _by_handle[self.handle] = self
+
+    def __int__(self) -> int:
+        return self.handle
+
+    def __repr__(self) -> str:
+        return "default stream" if self is _default else f"stream {self.handle}"
+
+    def reached(self) -> Clock:
+        """What the stream's next operation will be ordered after."""
+        return _merge(self.clock, _host, _enqueued if self is _default else _default.clock)
+
+    def enqueue(self, name: str) -> Operation:
+        """A new operation at the end of the stream."""
+        self.clock = self.reached()
+        _enqueued[self.id] = self.clock[self.id] = self.clock.get(self.id, 0) + 1
+        return Operation(self, name)
+
+    def synchronize(self) -> None:
+        """Make the host wait for the work enqueued so far."""
+        _host.update(_merge(_host, self.reached()))
+
+    @contextmanager
+    def auto_synchronize(self) -> Iterator[Stream]:
+        """Synchronize at the end of a with block."""
+        yield self
+        self.synchronize()
+
+
+_by_handle: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
+_default = Stream(0)
+
+
+class Event:
+    """A CUDA event: a point in a stream's work."""
+
+    def __init__(self, timing: bool = True) -> None:
+        self.timing = timing
+        self.clock: Clock | None = None
+        self.time = 0.0
+
+    def record(self, stream: Any = 0) -> None:
+        """Mark the work enqueued on the stream so far."""
+        self.clock, self.time = as_stream(stream).reached(), time.perf_counter()
+
+    def wait(self, stream: Any = 0) -> None:
+        """Order the stream's later work after the marked work; an event never recorded orders nothing."""
+        stream = as_stream(stream)
+        stream.clock = _merge(stream.clock, self.clock or {})
+
+    def synchronize(self) -> None:
+        """Make the host wait for the marked work."""
+        _host.update(_merge(_host, self.clock or {}))
+
+    def query(self) -> bool:
+        """Whether the marked work is complete; it always is."""
+        self.synchronize()
+        return True
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds from this event to another."""
+        if self.clock is None or end.clock is None or not (self.timing and end.timing):
+            raise LaunchError("event_elapsed_time needs two recorded events with timing")
+        return (end.time - self.time) * 1e3
+
+
+def as_stream(stream: Any) -> Stream:
+    """The Stream for a stream argument: 0 or None, a Stream, or a raw handle."""
+    if isinstance(stream, Stream):
+        return stream
+    if stream is None or stream == 0:
+        return _default
+    handle = int(stream)
+    return _by_handle.get(handle) or _adopted.setdefault(handle, Stream(handle))
+
+
+_adopted: dict[int, Stream] = {}  # streams made elsewhere, known by handle alone
+
+
+def stream() -> Stream:
+    """A new stream."""
+    return Stream()
+
+
+def default_stream() -> Stream:
+    """The legacy default stream."""
+    return _default
+
+
+def external_stream(ptr: int) -> Stream:
+    """The stream with a handle made elsewhere."""
+    return as_stream(int(ptr))
+
+
+def event(timing: bool = True) -> Event:
+    """A new event."""
+    return Event(timing)
+
+
+def event_elapsed_time(start: Event, end: Event) -> float:
+    """Milliseconds between two recorded events."""
+    return start.elapsed_time(end)
+
+
+def synchronize() -> None:
+    """Make the host wait for all work."""
+    _host.update(_enqueued)

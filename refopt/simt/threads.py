@@ -1,0 +1,100 @@
+"""What a launch is made of: threads, warps, blocks, and the order in which they run."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from random import Random
+from typing import Any
+
+from .state import current
+
+WARP_SIZE = 32
+
+Index = tuple[int, int, int]
+
+
+class Schedule:
+    """The order in which blocks start and runnable threads take their turns."""
+
+    def __init__(self, name: str = "forward", seed: int = 0) -> None:
+        if name not in ("forward", "reverse", "random"):
+            raise ValueError(f"schedule must be forward, reverse or random, not {name!r}")
+        self.name = name
+        self.random = Random(seed) if name == "random" else None
+
+    def order(self, items: list) -> list:
+        """The items in the order they should run."""
+        if self.random is not None:
+            return self.random.sample(items, len(items))
+        return items[::-1] if self.name == "reverse" else items
+
+
+FORWARD = Schedule()
+
+
+class Thread:
+    """A CUDA thread."""
+
+    greenlet: Any = None  # only from its start to its end
+    site = 0  # the instruction of the barrier it waits at
+    pauses = 0  # atomics since it last let others run
+    value: Any = None  # what it brings to a barrier or warp operation
+    operand: Any = None
+    result: Any = None  # what a warp operation gives it
+    clock: Any = None  # watched only
+
+    def __init__(self, block: Block, warp: Warp, index: Index, rank: int) -> None:
+        self.block, self.warp, self.index, self.rank = block, warp, index, rank
+        self.lane = rank % WARP_SIZE
+
+
+class Warp:
+    """Up to 32 threads with consecutive ranks."""
+
+    __slots__ = ("alive", "pending")
+
+    def __init__(self) -> None:
+        self.alive = 0  # mask of the lanes that have not exited
+        self.pending: dict[Any, list[Thread]] = {}  # (operation, mask) -> the lanes that wait there
+
+    def complete(self, key: Any) -> None:
+        """Let the lanes go that wait at an operation, if all it needs have arrived."""
+        lanes = self.pending[key]
+        operation, mask = key
+        if len(lanes) == (mask & self.alive).bit_count():
+            del self.pending[key]
+            lanes.sort(key=attrgetter("lane"))
+            operation(lanes)
+            if current.observer is not None:
+                current.observer.join(lanes)
+            current.launch.release(lanes)
+
+
+class Block:
+    """A thread block."""
+
+    __slots__ = (
+        "arrived",
+        "dynamic",
+        "index",
+        "number",
+        "shared",
+        "static_bytes",
+        "tally",
+        "threads",
+        "warps",
+    )
+
+    def __init__(self, index: Index, number: int, thread_indices: list[Index]) -> None:
+        self.index, self.number = index, number
+        warps = self.warps = [Warp() for _ in range(-(-len(thread_indices) // WARP_SIZE))]
+        self.threads = [
+            Thread(self, warps[rank // WARP_SIZE], at, rank) for rank, at in enumerate(thread_indices)
+        ]
+        for rank in range(0, len(thread_indices), WARP_SIZE):
+            warps[rank // WARP_SIZE].alive = (1 << min(WARP_SIZE, len(thread_indices) - rank)) - 1
+        self.arrived = 0  # threads at the block barrier
+        self.tally = 0  # true predicates at the last barrier
+        self.shared: dict[Any, Any] = {}  # call site -> shared array
+        self.dynamic: Any = None
+        self.static_bytes = 0

@@ -1,0 +1,151 @@
+"""Warp operations: shuffles, votes, matches, syncwarp. Each waits for the lanes that its mask names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .errors import LaunchError, here
+from .state import current
+from .threads import WARP_SIZE, Thread
+
+FULL_MASK = 0xFFFFFFFF
+
+
+def _meet(operation: Callable[[list[Thread]], None], mask: int, value: Any, operand: Any = None) -> Any:
+    """Wait for the other lanes, let `operation` set the result of each, and return this lane's."""
+    thread = current.thread
+    warp = thread.warp
+    mask = int(mask) & FULL_MASK
+    if not mask >> thread.lane & 1:
+        raise LaunchError(
+            f"lane {thread.lane} calls a warp operation whose mask {mask:#010x} does not name it", here()
+        )
+    thread.value, thread.operand = value, operand
+    key = operation, mask
+    warp.pending.setdefault(key, []).append(thread)
+    warp.complete(key)
+    current.launch.park()
+    return thread.result
+
+
+def _shuffle(source: Callable[[Thread], int]) -> Callable[[list[Thread]], None]:
+    def operation(lanes: list[Thread]) -> None:
+        values = {thread.lane: thread.value for thread in lanes}
+        for thread in lanes:
+            thread.result = values.get(source(thread), thread.value)
+
+    return operation
+
+
+def _vote(result: Callable[[list[bool]], Any]) -> Callable[[list[Thread]], None]:
+    def operation(lanes: list[Thread]) -> None:
+        answer = result([bool(thread.value) for thread in lanes])
+        for thread in lanes:
+            thread.result = answer
+
+    return operation
+
+
+def _ballot(lanes: list[Thread]) -> None:
+    mask = _lanes(thread for thread in lanes if thread.value)
+    for thread in lanes:
+        thread.result = mask
+
+
+def _match_any(lanes: list[Thread]) -> None:
+    for thread in lanes:
+        thread.result = _lanes(other for other in lanes if other.value == thread.value)
+
+
+def _match_all(lanes: list[Thread]) -> None:
+    same = all(thread.value == lanes[0].value for thread in lanes)
+    for thread in lanes:
+        thread.result = (_lanes(lanes), True) if same else (0, False)
+
+
+def _lanes(threads: Any) -> int:
+    return sum(1 << thread.lane for thread in threads)
+
+
+# A lane that does not exist, or does not take part, gives the caller its own value back.
+_index = _shuffle(lambda thread: thread.operand)
+_up = _shuffle(lambda thread: thread.lane - thread.operand)
+_down = _shuffle(lambda thread: thread.lane + thread.operand)
+_xor = _shuffle(lambda thread: thread.lane ^ thread.operand)
+_all, _any = _vote(all), _vote(any)
+_eq = _vote(lambda values: len(set(values)) == 1)
+_barrier = _vote(lambda values: None)
+
+
+def shfl_sync(mask: int, value: Any, src_lane: int) -> Any:
+    """The value of lane `src_lane`."""
+    return _meet(_index, mask, value, int(src_lane))
+
+
+def shfl_up_sync(mask: int, value: Any, delta: int) -> Any:
+    """The value of the lane `delta` below."""
+    return _meet(_up, mask, value, int(delta))
+
+
+def shfl_down_sync(mask: int, value: Any, delta: int) -> Any:
+    """The value of the lane `delta` above."""
+    return _meet(_down, mask, value, int(delta))
+
+
+def shfl_xor_sync(mask: int, value: Any, lane_mask: int) -> Any:
+    """The value of the lane whose number differs by an exclusive or with `lane_mask`."""
+    return _meet(_xor, mask, value, int(lane_mask))
+
+
+def all_sync(mask: int, predicate: Any) -> bool:
+    """Whether the predicate is true in all lanes."""
+    return _meet(_all, mask, predicate)
+
+
+def any_sync(mask: int, predicate: Any) -> bool:
+    """Whether the predicate is true in any lane."""
+    return _meet(_any, mask, predicate)
+
+
+def eq_sync(mask: int, predicate: Any) -> bool:
+    """Whether the predicate is the same in all lanes."""
+    return _meet(_eq, mask, predicate)
+
+
+def ballot_sync(mask: int, predicate: Any) -> int:
+    """The mask of the lanes whose predicate is true."""
+    return _meet(_ballot, mask, predicate)
+
+
+def match_any_sync(mask: int, value: Any) -> int:
+    """The mask of the lanes that have this lane's value."""
+    return _meet(_match_any, mask, value)
+
+
+def match_all_sync(mask: int, value: Any) -> tuple[int, bool]:
+    """The mask and true if all lanes have the same value, else 0 and false."""
+    return _meet(_match_all, mask, value)
+
+
+def syncwarp(mask: int = FULL_MASK) -> None:
+    """Wait for the lanes of the mask."""
+    _meet(_barrier, mask, None)
+
+
+def activemask() -> int:
+    """A mask of lanes that run together: the caller alone, which hardware may answer too."""
+    return 1 << current.thread.lane
+
+
+def lanemask_lt() -> int:
+    """The mask of the lanes below the caller."""
+    return (1 << current.thread.lane) - 1
+
+
+def laneid() -> int:
+    """The caller's lane."""
+    return current.thread.lane
+
+
+warpsize = WARP_SIZE

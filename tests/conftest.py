@@ -1,0 +1,28 @@
+"""Hypothesis profiles, and the machines that the laws run on."""
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from refopt import gpu
+
+_QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile(
+    "default", deadline=None, max_examples=25, derandomize=True, suppress_health_check=_QUIET
+)
+settings.register_profile("long", deadline=None, max_examples=400, suppress_health_check=_QUIET)
+settings.load_profile("default")
+
+
+@pytest.fixture(scope="session", params=["executor", pytest.param("gpu", marks=pytest.mark.gpu)])
+def machine(request):
+    """The executor, and under ``-m gpu`` the GPU."""
+    try:
+        return gpu.device(request.param)
+    except RuntimeError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def executor():
+    """The executor, for what only it can show: counts, schedules, races."""
+    return gpu.device("executor")

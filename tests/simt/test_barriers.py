@@ -1,0 +1,140 @@
+"""Block and grid barriers, and the threads that do not reach them."""
+
+import numpy as np
+import pytest
+
+from refopt import simt
+from refopt.simt import cuda, launch
+
+
+@cuda.jit
+def rotate(x):
+    """Each element takes its right neighbour's value; wrong without the barrier."""
+    t = cuda.threadIdx.x
+    value = x[(t + 1) % cuda.blockDim.x]
+    cuda.syncthreads()
+    x[t] = value
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
+def test_block_barrier(schedule):
+    x = np.arange(70)
+    with simt.observe(schedule=schedule):
+        rotate[1, 70](x)
+    assert x.tolist() == [*range(1, 70), 0]
+
+
+def test_the_largest_block():
+    x = np.arange(1024)
+    rotate[2, 1024](x)
+    assert sorted(x) == list(range(1024)) and x[0] == 2
+
+
+def test_barriers_with_a_predicate():
+    @cuda.jit
+    def kernel(out):
+        t = cuda.threadIdx.x
+        out[t, 0] = cuda.syncthreads_count(t % 3 == 0)
+        out[t, 1] = cuda.syncthreads_and(t < 10)
+        out[t, 2] = cuda.syncthreads_and(t < 9)
+        out[t, 3] = cuda.syncthreads_or(t == 4)
+        out[t, 4] = cuda.syncthreads_or(False)
+
+    out = np.zeros((10, 5), np.int32)
+    kernel[1, 10](out)
+    assert (out == [4, 1, 0, 1, 0]).all()
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
+def test_grid_barrier_over_many_blocks(schedule):
+    @cuda.jit
+    def kernel(x, rounds):
+        grid = cuda.cg.this_grid()
+        i, n = cuda.grid(1), cuda.gridsize(1)
+        for _ in range(rounds):
+            value = x[(i + 1) % n]
+            grid.sync()
+            x[i] = value
+            grid.sync()
+
+    x = np.arange(24)
+    with simt.observe(schedule=schedule) as log:
+        kernel[6, 4](x, 3)
+    assert x.tolist() == [*range(3, 24), 0, 1, 2]
+    assert log.launches[0].cooperative
+
+
+def test_a_cooperative_launch_is_capped():
+    @cuda.jit
+    def kernel():
+        cuda.cg.this_grid().sync()
+
+    most = kernel.max_cooperative_grid_blocks((16, 16))
+    assert most == launch.MAX_RESIDENT_THREADS // 256
+    with pytest.raises(simt.LaunchError, match="cannot be resident"):
+        kernel[most + 1, 256]()
+
+
+def exit_early():
+    if cuda.threadIdx.x != 1:
+        cuda.syncthreads()
+
+
+def exit_early_then_arrive():
+    if cuda.threadIdx.x != 0:
+        cuda.syncthreads()
+
+
+def other_branch():
+    if cuda.threadIdx.x == 0:
+        cuda.syncthreads()
+    else:
+        cuda.syncthreads()
+
+
+def one_round_less():
+    for _ in range(3 - (cuda.threadIdx.x == 1)):
+        cuda.syncthreads()
+
+
+def grid_without_a_block():
+    if cuda.blockIdx.x:
+        cuda.cg.this_grid().sync()
+
+
+def grid_without_a_thread():
+    grid = cuda.cg.this_grid()
+    if cuda.threadIdx.x == 0:
+        cuda.syncthreads()
+    grid.sync()
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        exit_early,
+        exit_early_then_arrive,
+        other_branch,
+        one_round_less,
+        grid_without_a_block,
+        grid_without_a_thread,
+    ],
+)
+def test_divergent_barriers_are_errors(body, schedule):
+    kernel = cuda.jit(body)
+    with pytest.raises(simt.BarrierDivergence) as caught, simt.observe(schedule=schedule):
+        kernel[2, 4]()
+    assert caught.value.kernel == body.__name__
+    assert caught.value.filename == __file__
+    assert caught.value.line in {line for *_, line in body.__code__.co_lines()}
+
+
+def test_an_exit_without_a_barrier_in_sight_is_fine():
+    @cuda.jit
+    def kernel():
+        cuda.syncthreads()
+        if cuda.threadIdx.x:
+            return
+
+    kernel[2, 4]()

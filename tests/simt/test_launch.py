@@ -1,0 +1,208 @@
+"""Launch configurations, indices, arguments, decorators, and that an error leaves the executor usable."""
+
+import doctest
+import gc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from refopt import simt
+from refopt.simt import cuda, memory
+
+extents = st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple)
+
+
+@cuda.jit
+def nothing():
+    pass
+
+
+@cuda.jit
+def double(x):
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] *= 2
+
+
+@settings(deadline=None)
+@given(extents, extents)
+def test_every_thread_runs_once_with_its_indices(grid, block):
+    seen = []
+
+    @cuda.jit
+    def kernel():
+        assert cuda.gridsize(3) == tuple(g * b for g, b in zip(cuda.gridDim, cuda.blockDim, strict=True))
+        seen.append((tuple(cuda.blockIdx), tuple(cuda.threadIdx), cuda.grid(3)))
+
+    kernel[grid, block]()
+    whole_grid, whole_block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
+    expected = {
+        (b, t, tuple(bi * n + ti for bi, n, ti in zip(b, whole_block, t, strict=True)))
+        for b in np.ndindex(*whole_grid)
+        for t in np.ndindex(*whole_block)
+    }
+    assert len(seen) == len(expected) and set(seen) == expected
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        (1, 1025),
+        (1, (32, 33)),
+        (0, 1),
+        (1, 0),
+        (1, (1, 1, 65)),
+        ((1, 65536), 1),
+        (2**31, 1),
+        (1, 1, 0, 227 * 1024 + 1),
+        (1, 1, 0, -1),
+        (1,),
+        1,
+        (1, 1, 0, 0, 0),
+        (1, 1.5),
+        (1, (1, 1, 1, 1)),
+    ],
+)
+def test_configurations_that_cuda_refuses(configuration):
+    with pytest.raises(simt.LaunchError):
+        nothing[configuration]()
+
+
+def test_a_kernel_needs_a_configuration_and_its_arguments():
+    with pytest.raises(simt.LaunchError, match="launch configuration"):
+        nothing()
+    with pytest.raises(simt.LaunchError, match="takes 0 arguments, not 1"):
+        nothing[1, 1](3)
+
+
+def test_decorator_spellings():
+    @cuda.jit(device=True, inline=True)
+    def plus_one(x):
+        return x + 1
+
+    def body(x):
+        x[0] = plus_one(x[0])
+
+    for kernel in (
+        cuda.jit(body),
+        cuda.jit(fastmath=False)(body),
+        cuda.jit(body, lto=False),
+        cuda.jit("void(float32[:])")(body),
+        cuda.jit()(body),
+    ):
+        x = np.zeros(1, np.float32)
+        kernel[1, 1](x)
+        assert x[0] == 1 and kernel.py_func is body and kernel.__name__ == "body"
+    assert cuda.jit(plus_one, device=True) is plus_one
+
+
+def test_a_host_array_is_copied_there_and_back():
+    x = np.arange(5.0)
+    double[1, 8](x)
+    assert x.tolist() == [0, 2, 4, 6, 8]
+
+
+def test_scalar_arguments():
+    types = []
+
+    @cuda.jit
+    def note(a, b, c, d, pair):
+        types.extend(map(type, (a, b, c, d, *pair)))
+
+    note[1, 1](np.uint64(3), np.float32(1), 2.0, np.bool_(True), (np.int32(1), np.zeros(1)))
+    assert types == [int, np.float32, float, bool, int, np.ndarray]
+
+
+def test_arithmetic_warnings_are_silent_in_kernels(recwarn):
+    @cuda.jit
+    def kernel(x):
+        x[0] = np.float32(3e38) * np.float32(10) / np.float32(0)
+        cuda.syncthreads()
+        x[1] = np.float32(3e38) * np.float32(10)
+
+    x = np.zeros(2, np.float32)
+    kernel[1, 2](x)
+    assert np.isinf(x).all() and not recwarn.list
+
+
+def test_errors_keep_their_type_and_say_where():
+    @cuda.jit
+    def kernel():
+        if cuda.threadIdx.x == 2:
+            raise KeyError("mine")
+        cuda.syncthreads()
+
+    with pytest.raises(KeyError) as caught:
+        kernel[1, 4]()
+    assert "kernel kernel" in caught.value.__notes__[0] and "thread (2, 0, 0)" in caught.value.__notes__[0]
+
+
+def test_after_an_error_threads_are_unwound_and_launches_work():
+    unwound = []
+
+    @cuda.jit
+    def kernel():
+        try:
+            if cuda.threadIdx.x == 5:
+                raise ValueError
+            cuda.syncthreads()
+        finally:
+            unwound.append(cuda.threadIdx)
+
+    with pytest.raises(ValueError):
+        kernel[1, 8]()
+    assert len(unwound) == 6
+    with pytest.raises(simt.LaunchError, match="inside a kernel only"):
+        cuda.syncthreads()
+    with pytest.raises(simt.LaunchError, match="inside a kernel only"):
+        _ = cuda.threadIdx.x
+    x = np.ones(8)
+    double[1, 8](x)
+    assert (x == 2).all()
+
+
+def test_no_launch_from_a_kernel():
+    @cuda.jit
+    def kernel():
+        nothing[1, 1]()
+
+    with pytest.raises(simt.LaunchError, match="from a kernel"):
+        kernel[1, 1]()
+
+
+def test_the_example_in_the_documentation():
+    assert doctest.testmod(simt).failed == 0 and simt.__doc__.count(">>>") > 5
+
+
+def test_arrays_are_freed_without_the_garbage_collector():
+    @cuda.jit
+    def kernel(x):
+        cuda.syncthreads()
+        x[cuda.threadIdx.x] = 0
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = memory.live_bytes()
+        for watch in (False, True):
+            with simt.observe(watch=watch):
+                kernel[1, 4](np.zeros(4))
+            assert memory.live_bytes() == before
+    finally:
+        gc.enable()
+
+
+def test_launches_from_several_os_threads_exclude_each_other():
+    @cuda.jit
+    def kernel(x):
+        for _ in range(20):
+            x[cuda.threadIdx.x] += cuda.threadIdx.x
+            cuda.syncthreads()
+
+    arrays = [cuda.to_device(np.zeros(8)) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(kernel[1, 8], arrays))
+    assert all((x.copy_to_host() == 20 * np.arange(8)).all() for x in arrays)

@@ -1,0 +1,382 @@
+"""Data races: for each ordering rule a kernel that relies on it, and the same kernel without it."""
+
+import numpy as np
+import pytest
+
+from refopt import simt
+from refopt.simt import cuda, memory
+
+SCHEDULES = [("forward", 0), ("reverse", 0), ("random", 1), ("random", 2)]
+
+
+def race(body, *args, grid=1, block=2):
+    """Whether a race is found in a kernel: the answer must not depend on the schedule."""
+    answers = set()
+    for schedule, seed in SCHEDULES:
+        arrays = [cuda.to_device(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
+        try:
+            with simt.observe(watch=True, schedule=schedule, seed=seed):
+                cuda.jit(body)[grid, block](*arrays)
+            answers.add(False)
+        except simt.DataRace:
+            answers.add(True)
+    assert len(answers) == 1
+    return answers.pop()
+
+
+def nothing(*_):
+    pass
+
+
+def zeros(n=8, dtype=np.int32):
+    return np.zeros(n, dtype)
+
+
+@pytest.mark.parametrize(
+    "barrier, found",
+    [
+        (cuda.syncthreads, False),
+        (lambda: cuda.syncthreads_or(1), False),
+        (nothing, True),
+        (cuda.threadfence, True),
+        (cuda.syncwarp, True),
+    ],
+)
+def test_block_barrier_orders_a_block(barrier, found):
+    def body(out):
+        part = cuda.shared.array(64, np.float32)
+        t = cuda.threadIdx.x
+        part[t] = t
+        barrier()
+        out[t] = part[63 - t]
+
+    assert race(body, zeros(64), block=64) is found
+
+
+@pytest.mark.parametrize(
+    "order, found",
+    [
+        (cuda.syncwarp, False),
+        (lambda: cuda.shfl_sync(-1, 0, 0), False),
+        (lambda: cuda.any_sync(-1, 0), False),
+        (nothing, True),
+        (lambda: cuda.syncwarp(0xFFFF if cuda.laneid < 16 else 0xFFFF0000), True),
+    ],
+)
+def test_warp_operations_order_their_lanes(order, found):
+    def body(x):
+        x[cuda.laneid] = 1
+        order()
+        x[31 - cuda.laneid] += 1
+
+    assert race(body, zeros(32), block=32) is found
+
+
+@pytest.mark.parametrize(
+    "before, after, found", [(True, True, False), (False, True, True), (True, False, True)]
+)
+def test_grid_barrier_orders_a_grid(before, after, found):
+    """Read a neighbour's element, then overwrite the own, twice: write after read and read after write."""
+
+    def body(x):
+        grid = cuda.cg.this_grid()
+        i, n = cuda.grid(1), cuda.gridsize(1)
+        for _ in range(2):
+            value = x[(i + 1) % n]
+            if before:
+                grid.sync()
+            x[i] = value
+            if after:
+                grid.sync()
+
+    assert race(body, zeros(), grid=4) is found
+
+
+def test_block_barriers_do_not_order_a_grid():
+    def body(x):
+        x[cuda.blockIdx.x] = 1
+        cuda.syncthreads()
+        x[0] += 1
+
+    assert race(body, zeros(), grid=2, block=1)
+
+
+def write_first_element(x):
+    x[0] = 1
+
+
+def read_first_element(x):
+    x[0]
+
+
+def write_own_byte(x):
+    x[cuda.grid(1)] = 1
+
+
+def write_overlapping_bytes(x):
+    if cuda.threadIdx.x:
+        x.view(np.uint16)[0] = 1
+    else:
+        x[1] = 1
+
+
+def write_disjoint_bytes(x):
+    if cuda.threadIdx.x:
+        x.view(np.uint16)[1] = 1
+    else:
+        x[1] = 1
+
+
+def write_single_bytes_of_an_ordered_word(x):
+    if cuda.threadIdx.x:
+        x.view(np.uint64)[0] = 1
+    cuda.syncthreads()
+    x[cuda.threadIdx.x] = 1
+
+
+def write_the_same_byte_of_an_ordered_word(x):
+    if cuda.threadIdx.x:
+        x.view(np.uint64)[0] = 1
+    cuda.syncthreads()
+    x[0] = 1
+
+
+def read_and_write(x):
+    if cuda.threadIdx.x:
+        x[0]
+    else:
+        x[0] = 1
+
+
+@pytest.mark.parametrize(
+    "body, found",
+    [
+        (write_first_element, True),
+        (read_first_element, False),
+        (write_own_byte, False),
+        (write_overlapping_bytes, True),
+        (write_disjoint_bytes, False),
+        (write_single_bytes_of_an_ordered_word, False),
+        (write_the_same_byte_of_an_ordered_word, True),
+        (read_and_write, True),
+    ],
+)
+def test_conflicts_are_per_byte(body, found):
+    assert race(body, zeros(8, np.uint8)) is found
+
+
+@pytest.mark.parametrize(
+    "mine, other, found",
+    [
+        (lambda x: cuda.atomic.add(x, 0, 1), lambda x: cuda.atomic.max(x, 0, 5), False),
+        (lambda x: cuda.atomic.add(x, 0, 1), lambda x: x[0], True),
+        (lambda x: cuda.atomic.add(x, 0, 1), write_first_element, True),
+        (lambda x: cuda.atomic.add(x, 0, 1), lambda x: x[1], False),
+    ],
+)
+def test_atomics_conflict_with_plain_accesses_only(mine, other, found):
+    def body(x):
+        mine(x) if cuda.threadIdx.x else other(x)
+
+    assert race(body, zeros()) is found
+
+
+@pytest.mark.parametrize("shift, found", [(16, False), (8, True)])
+def test_raw_addresses_are_watched(shift, found):
+    def body(x, address):
+        if cuda.threadIdx.x:
+            memory.store(address, np.float32, memory.load(address + 16, np.float32, 4))
+        else:
+            memory.store(address + 16 + shift, np.float32, (0, 0))
+        x[10 + cuda.threadIdx.x] = 0
+
+    arrays = [cuda.to_device(zeros(12, np.float32)) for _ in SCHEDULES]
+    answers = []
+    for array in arrays:
+        try:
+            with simt.observe(watch=True):
+                cuda.jit(body)[1, 2](array, array.address)
+            answers.append(False)
+        except simt.DataRace:
+            answers.append(True)
+    assert set(answers) == {found}
+
+
+def last_block_done(barrier=cuda.syncthreads, release=cuda.threadfence, acquire=cuda.threadfence):
+    """The last block to finish sums what all blocks wrote."""
+
+    def body(part, count, out):
+        last = cuda.shared.array(1, np.int32)
+        t = cuda.threadIdx.x
+        part[cuda.grid(1)] = t
+        barrier()
+        if t == 0:
+            release()
+            last[0] = cuda.atomic.add(count, 0, 1) == cuda.gridDim.x - 1
+            acquire()
+        cuda.syncthreads()
+        if last[0]:
+            total = 0
+            for i in range(t, part.size, cuda.blockDim.x):
+                total += part[i]
+            cuda.atomic.add(out, 0, total)
+
+    return body
+
+
+@pytest.mark.parametrize(
+    "options, found",
+    [
+        ({}, False),
+        ({"release": nothing}, True),
+        ({"acquire": nothing}, True),
+        ({"barrier": nothing}, True),
+        ({"release": cuda.threadfence_block}, True),
+        ({"acquire": cuda.threadfence_block}, True),
+        ({"release": cuda.threadfence_system}, False),
+    ],
+)
+def test_last_block_done_needs_its_barrier_and_both_fences(options, found):
+    assert race(last_block_done(**options), zeros(12), zeros(1), zeros(1), grid=3, block=4) is found
+
+
+def test_every_thread_may_fence_instead():
+    def body(part, count, out):
+        last = cuda.shared.array(1, np.int32)
+        t = cuda.threadIdx.x
+        part[cuda.grid(1)] = t
+        cuda.threadfence()
+        cuda.syncthreads()
+        if t == 0:
+            cuda.threadfence()
+            last[0] = cuda.atomic.add(count, 0, 1) == cuda.gridDim.x - 1
+            cuda.threadfence()
+        cuda.syncthreads()
+        if last[0]:
+            out[t] = part[t]
+
+    assert not race(body, zeros(12), zeros(1), zeros(4), grid=3, block=4)
+
+
+@pytest.mark.parametrize(
+    "fence, found", [(cuda.threadfence, False), (cuda.threadfence_block, False), (nothing, True)]
+)
+def test_a_flag_in_shared_memory(fence, found):
+    """Thread 0 hands a value to a thread of another warp through an atomic flag."""
+
+    def body(out):
+        value, flag = cuda.shared.array(1, np.int32), cuda.shared.array(1, np.int32)
+        t = cuda.threadIdx.x
+        if t == 0:
+            flag[0] = 0
+        cuda.syncthreads()
+        if t == 0:
+            value[0] = 7
+            fence()
+            cuda.atomic.exch(flag, 0, 1)
+        elif t == 32:
+            while cuda.atomic.add(flag, 0, 0) == 0:
+                pass
+            fence()
+            out[0] = value[0]
+
+    assert race(body, zeros(), block=33) is found
+
+
+def test_a_fence_of_an_earlier_launch_does_not_help():
+    @cuda.jit
+    def pass_on(x, flag, fenced):
+        if cuda.blockIdx.x == 0:
+            x[0] = 1
+            if fenced:
+                cuda.threadfence()
+            cuda.atomic.exch(flag, 0, 1)
+        else:
+            cuda.atomic.add(flag, 0, 0)
+            cuda.threadfence()
+            x[0]
+
+    x, flag = cuda.to_device(zeros()), cuda.to_device(zeros())
+    with simt.observe(watch=True):
+        pass_on[2, 1](x, flag, True)
+        with pytest.raises(simt.DataRace):
+            pass_on[2, 1](x, flag, False)
+
+
+def test_an_atomic_that_observes_nothing_orders_nothing():
+    """The flag is set on another location."""
+
+    def body(x):
+        if cuda.threadIdx.x:
+            cuda.atomic.add(x, 1, 1)
+            cuda.threadfence()
+            x[0]
+        else:
+            x[0] = 1
+            cuda.threadfence()
+            cuda.atomic.add(x, 2, 1)
+
+    assert race(body, zeros())
+
+
+def test_the_report_names_both_accesses():
+    def helper(x):
+        x[1, 2] = cuda.threadIdx.x
+
+    def body(x):
+        if cuda.threadIdx.x == 3:
+            helper(x)
+        if cuda.threadIdx.x == 1:
+            x[1, 2]
+
+    x = cuda.to_device(np.zeros((2, 4), np.float32))
+    x.name = "velocity"
+    with pytest.raises(simt.DataRace) as caught, simt.observe(watch=True):
+        cuda.jit(body)[(1, 2), 4](x)
+    error, first_line = caught.value, body.__code__.co_firstlineno
+    assert (error.array, error.offset, error.kernel, error.line) == (
+        "velocity",
+        24,
+        "body",
+        helper.__code__.co_firstlineno + 1,
+    )
+    assert (error.block, error.thread) == ((0, 0, 0), (3, 0, 0))
+    assert (error.first.line, error.first.thread) == (first_line + 4, (1, 0, 0))
+    assert error.second.via == f"{__file__}:{first_line + 2}"
+    for words in (
+        "[1, 2], byte 24 of velocity (shape (2, 4), float32",
+        "read in kernel body",
+        "write",
+        f"{__file__}:{first_line + 4}",
+        "thread (1, 0, 0)",
+        "thread (3, 0, 0)",
+    ):
+        assert words in str(error)
+
+
+def test_watching_starts_afresh_with_each_block():
+    x = cuda.to_device(zeros())
+    for stream in (cuda.stream(), cuda.stream()):
+        with simt.observe(watch=True):
+            cuda.jit(write_first_element)[1, 1, stream](x)
+
+
+def test_watching_is_fast_enough():
+    import time
+
+    def body(x, out):
+        part = cuda.shared.array(64, np.float32)
+        t = cuda.threadIdx.x
+        part[t] = x[cuda.grid(1)]
+        step = 32
+        while step:
+            cuda.syncthreads()
+            if t < step:
+                part[t] += part[t + step]
+            step //= 2
+        if t == 0:
+            out[cuda.blockIdx.x] = part[0]
+
+    start = time.perf_counter()
+    assert not race(body, np.ones(256, np.float32), zeros(4, np.float32), grid=4, block=64)
+    assert time.perf_counter() - start < 4 * len(SCHEDULES)

@@ -1,0 +1,83 @@
+"""Other orders of blocks and threads: the same bits from a right kernel, other bits from a wrong one."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from refopt import simt
+from refopt.simt import cuda
+
+
+@cuda.jit
+def tree_sum(x, out):
+    part = cuda.shared.array(4, np.float32)
+    t = cuda.threadIdx.x
+    value = x[cuda.grid(1)]
+    for delta in (16, 8, 4, 2, 1):
+        value += cuda.shfl_down_sync(0xFFFFFFFF, value, delta)
+    if cuda.laneid == 0:
+        part[t // 32] = value
+    cuda.syncthreads()
+    if t == 0:
+        out[cuda.blockIdx.x] = (part[0] + part[1]) + (part[2] + part[3])
+
+
+@cuda.jit
+def ordered_by_luck(x, out):
+    cuda.atomic.add(out, 0, x[cuda.grid(1)])
+
+
+@cuda.jit
+def barrier_forgotten(x, out):
+    part = cuda.shared.array(128, np.float32)
+    t = cuda.threadIdx.x
+    part[t] = x[cuda.grid(1)]
+    out[cuda.grid(1) // 128] = part[127 - t]
+
+
+def run(kernel, schedule="forward", seed=0):
+    x = np.random.default_rng(1).standard_normal(256, np.float32)
+    out = np.zeros(2, np.float32)
+    with simt.observe(schedule=schedule, seed=seed):
+        kernel[2, 128](x, out)
+    return out.tobytes()
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32))
+def test_right_kernels_do_not_depend_on_the_schedule(seed):
+    assert run(tree_sum, "random", seed) == run(tree_sum, "reverse") == run(tree_sum)
+
+
+def test_wrong_kernels_do():
+    for kernel in (ordered_by_luck, barrier_forgotten):
+        assert (
+            len({run(kernel, "random", seed) for seed in range(5)} | {run(kernel), run(kernel, "reverse")})
+            > 2
+        )
+
+
+def test_schedules_are_repeatable():
+    for schedule in ("forward", "reverse", "random"):
+        assert run(ordered_by_luck, schedule, 3) == run(ordered_by_luck, schedule, 3)
+
+
+def order(schedule, seed=0):
+    seen = []
+
+    @cuda.jit
+    def kernel():
+        cuda.syncthreads()
+        seen.append((cuda.blockIdx.x, cuda.threadIdx.x))
+
+    with simt.observe(schedule=schedule, seed=seed):
+        kernel[3, 4]()
+    return seen
+
+
+def test_orders():
+    forward = [(block, thread) for block in range(3) for thread in range(4)]
+    assert order("forward") == forward and order("reverse") == forward[::-1]
+    assert sorted(order("random")) == forward and order("random") not in (forward, forward[::-1])
+    assert order("random", 1) != order("random", 2)
+    assert len({tuple(dict(order("random", seed))) for seed in range(20)}) == 6  # all orders of three blocks

@@ -1,0 +1,134 @@
+"""Shared, local and constant arrays."""
+
+import numpy as np
+import pytest
+
+from refopt import simt
+from refopt.simt import cuda
+
+
+def run(body, threads=4, blocks=1, dynamic=0, dtype=np.float32, width=1, observe=None):
+    """What each thread leaves in its row of an output array."""
+    out = np.zeros((blocks * threads, width), dtype)
+    kernel = cuda.jit(body)
+    if observe is None:
+        kernel[blocks, threads, 0, dynamic](out)
+    else:
+        with simt.observe(**observe):
+            kernel[blocks, threads, 0, dynamic](out)
+    return out
+
+
+OBSERVED = pytest.mark.parametrize("observe", [None, {"count": True}, {"watch": True}])
+
+
+@OBSERVED
+def test_one_array_per_call_site_and_block(observe):
+    @cuda.jit(device=True)
+    def scratch():
+        return cuda.shared.array(4, np.int32)
+
+    def body(out):
+        t = cuda.threadIdx.x
+        a, b = cuda.shared.array(4, np.int32), cuda.shared.array(4, np.int32)
+        for _ in range(2):
+            c = cuda.shared.array(shape=(2, 2), dtype="int32")
+            c[t // 2, t % 2] = 100 + t
+        d = scratch()
+        a[t], b[t], d[t] = t, 10 + t, 1000 * cuda.blockIdx.x + t
+        cuda.syncthreads()
+        n = (t + 1) % 4
+        e = scratch()
+        out[cuda.grid(1), 0], out[cuda.grid(1), 1], out[cuda.grid(1), 2] = a[n], b[n], c[n // 2, n % 2]
+        out[cuda.grid(1), 3] = e[n]
+
+    expected = [[n, 10 + n, 100 + n, 1000 * block + n] for block in range(2) for n in (1, 2, 3, 0)]
+    assert run(body, 4, 2, dtype=np.int32, width=4, observe=observe).tolist() == expected
+
+
+@OBSERVED
+def test_dynamic_arrays_alias(observe):
+    def body(out):
+        t = cuda.threadIdx.x
+        floats, ints = cuda.shared.array(0, np.float32), cuda.shared.array(0, np.int32)
+        assert len(floats) == len(ints) == 4
+        floats[t] = t
+        cuda.syncthreads()
+        out[t] = ints[3 - t]
+
+    expected = np.arange(3, -1, -1, dtype=np.float32).view(np.int32)
+    assert run(body, dynamic=16, dtype=np.int32, observe=observe).ravel().tolist() == expected.tolist()
+
+
+def test_fresh_arrays_are_poisoned():
+    def body(out):
+        t = cuda.threadIdx.x
+        out[t, 0] = cuda.shared.array(4, np.float32)[t]
+        out[t, 1] = cuda.shared.array(4, np.uint8)[t]
+        out[t, 2] = cuda.local.array((2, 2), np.float16)[1, 1]
+        out[t, 3] = cuda.local.array(1, np.uint8)[0]
+
+    out = run(body, width=4)
+    assert np.isnan(out[:, 0]).all() and np.isnan(out[:, 2]).all()
+    assert (out[:, 1] == 0xAB).all() and (out[:, 3] == 0xAB).all()
+
+
+def test_uninitialised_reads_are_found():
+    def body(out):
+        part = cuda.shared.array(4, np.float32)
+        if cuda.threadIdx.x != 2:
+            part[cuda.threadIdx.x] = 0
+        cuda.syncthreads()
+        out[cuda.threadIdx.x, 0] = part[3 - cuda.threadIdx.x]
+
+    with pytest.raises(simt.UninitializedRead) as caught:
+        run(body, observe={"watch": True})
+    assert caught.value.thread == (1, 0, 0) and caught.value.kernel == "body"
+    assert caught.value.line == body.__code__.co_firstlineno + 5
+
+
+def test_partly_written_elements_count_as_uninitialised():
+    def body(out):
+        part = cuda.shared.array(4, np.uint8)
+        part[0] = part[1] = part[2] = 0
+        out[0, 0] = part.view(np.uint32)[0]
+
+    with pytest.raises(simt.UninitializedRead):
+        run(body, threads=1, observe={"watch": True})
+
+
+def test_arrays_do_not_survive_the_block():
+    def body(out):
+        part = cuda.shared.array(1, np.float32)
+        out[cuda.grid(1), 0] = part[0]
+        part[0] = 1
+
+    assert np.isnan(run(body, threads=1, blocks=3)).all()
+
+
+@pytest.mark.parametrize("static, dynamic", [(48 * 1024 + 1, 0), (48 * 1024, 180 * 1024)])
+def test_limits(static, dynamic):
+    def body(out):
+        cuda.shared.array(static, np.uint8)
+
+    with pytest.raises(simt.LaunchError, match="shared memory"):
+        run(body, dynamic=dynamic)
+
+
+def test_local_arrays_are_private():
+    def body(out):
+        mine = cuda.local.array(2, np.float32)
+        mine[0] = cuda.threadIdx.x
+        cuda.syncthreads()
+        out[cuda.threadIdx.x, 0] = mine[0]
+
+    assert run(body).ravel().tolist() == [0, 1, 2, 3]
+
+
+def test_constant_arrays():
+    table = np.arange(4)
+
+    def body(out):
+        out[cuda.threadIdx.x, 0] = cuda.const.array_like(table)[cuda.threadIdx.x]
+
+    assert run(body).ravel().tolist() == [0, 1, 2, 3]

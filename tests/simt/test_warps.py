@@ -1,0 +1,127 @@
+"""Shuffles, votes and masks."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from refopt import simt
+from refopt.simt import cuda
+
+FULL = 0xFFFFFFFF
+
+
+def lanes(function, threads=32, dtype=np.int64):
+    """What each of `threads` threads gets from a function of its lane."""
+    out = cuda.device_array(threads, dtype)
+
+    @cuda.jit
+    def kernel(out):
+        out[cuda.threadIdx.x] = function(cuda.laneid)
+
+    kernel[1, threads](out)
+    return out.copy_to_host()
+
+
+SHUFFLES = {
+    "idx": (cuda.shfl_sync, lambda lane, n: n),
+    "up": (cuda.shfl_up_sync, lambda lane, n: lane - n),
+    "down": (cuda.shfl_down_sync, lambda lane, n: lane + n),
+    "xor": (cuda.shfl_xor_sync, lambda lane, n: lane ^ n),
+}
+
+
+@settings(deadline=None)
+@given(st.sampled_from(sorted(SHUFFLES)), st.integers(0, 31))
+def test_shuffle_gives_the_value_of_the_source_lane_or_the_own(name, n):
+    shuffle, source = SHUFFLES[name]
+    expected = [100 + (source(lane, n) if 0 <= source(lane, n) < 32 else lane) for lane in range(32)]
+    assert lanes(lambda lane: shuffle(FULL, 100 + lane, n)).tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32, np.uint64])
+def test_shuffle_keeps_the_type(dtype):
+    types = []
+    lanes(lambda lane: types.append(type(cuda.shfl_xor_sync(FULL, dtype(lane), 1))) or 0)
+    assert set(types) == {dtype}
+
+
+def test_tree_sum_with_shuffles():
+    def total(lane):
+        value = np.float32(lane)
+        for delta in (16, 8, 4, 2, 1):
+            value += cuda.shfl_down_sync(FULL, value, delta)
+        return value
+
+    assert lanes(total)[0] == 496
+
+
+@settings(deadline=None)
+@given(st.integers(1, FULL))
+def test_votes(bits):
+    def votes(lane):
+        mine = bits >> lane & 1
+        return (
+            cuda.ballot_sync(FULL, mine)
+            | cuda.any_sync(FULL, mine) << 32
+            | cuda.all_sync(FULL, mine) << 33
+            | cuda.eq_sync(FULL, mine) << 34
+        )
+
+    every = bits == FULL
+    assert set(lanes(votes).tolist()) == {bits | 1 << 32 | every << 33 | every << 34}
+
+
+def test_match():
+    assert lanes(lambda lane: cuda.match_any_sync(FULL, lane % 2)).tolist() == [0x55555555, 0xAAAAAAAA] * 16
+    assert lanes(lambda lane: cuda.match_all_sync(FULL, 7)[0] + cuda.match_all_sync(FULL, lane)[0])[0] == FULL
+
+
+def test_masks_of_halves_are_independent():
+    def half(lane):
+        mask = 0xFFFF if lane < 16 else 0xFFFF0000
+        return cuda.ballot_sync(mask, True)
+
+    assert lanes(half).tolist() == [0xFFFF] * 16 + [0xFFFF0000] * 16
+
+
+def test_exited_lanes_are_not_waited_for():
+    def early(lane):
+        if lane >= 8:
+            return -1
+        return cuda.ballot_sync(FULL, True)
+
+    assert lanes(early).tolist() == [0xFF] * 8 + [-1] * 24
+
+
+def test_a_short_warp_meets_under_the_full_mask():
+    assert set(lanes(lambda lane: cuda.ballot_sync(FULL, True), threads=40).tolist()) == {FULL, 0xFF}
+
+
+def test_minus_one_is_the_full_mask():
+    assert set(lanes(lambda lane: cuda.ballot_sync(-(lane % 2) or FULL, True)).tolist()) == {FULL}
+
+
+def test_the_mask_must_name_the_caller():
+    with pytest.raises(simt.LaunchError, match="does not name it"):
+        lanes(lambda lane: cuda.ballot_sync(0xFFFF, True))
+
+
+def test_a_warp_operation_that_a_lane_misses():
+    with pytest.raises(simt.BarrierDivergence):
+
+        @cuda.jit
+        def kernel():
+            if cuda.threadIdx.x != 3:
+                cuda.syncwarp()
+            cuda.syncthreads()
+
+        kernel[1, 32]()
+
+
+def test_integer_intrinsics():
+    assert [cuda.popc(255), cuda.clz(1), cuda.ffs(8), cuda.ffs(0), cuda.brev(1)] == [8, 31, 4, 0, 1 << 31]
+    assert [cuda.clz(np.int64(1)), cuda.popc(np.int32(-1)), cuda.brev(np.uint8(1))] == [63, 32, 128]
+    assert cuda.selp(True, 1, 2) == 1 and cuda.warpsize == 32
+    assert lanes(lambda lane: cuda.lanemask_lt())[5] == 31
+    assert lanes(lambda lane: cuda.activemask() >> lane & 1).all()
