@@ -1,11 +1,11 @@
 """LARS as one writes it in PyTorch: the peers that refopt is timed against.
 
-Nothing here waits for the device or computes a tensor's learning rate on the host. PyTorch has no
-multi-tensor kernel that multiplies each tensor by a device scalar of its own, so that one operation costs a
-launch for each tensor in every variant. torch.compile is not among the peers.
+Nothing here waits for the device or computes a tensor's learning rate on the host. How many kernels a peer
+launches is counted with its times. torch.compile is not among the peers.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -14,8 +14,11 @@ from benchmarks.state import State
 Step = Callable[[], None]
 
 
-def foreach(state: State, *, lr, mu, lars_coeff, lars_weight_decay, epsilon) -> Step:
-    """Every line of the formula as one multi-tensor operation."""
+def foreach(state: State, *, lr: float, mu: float, lars_coeff: float, lars_weight_decay: float, epsilon: float) -> Step:
+    """Every line of the formula as one multi-tensor operation.
+
+    ``_foreach_mul_`` by a list of device scalars is a loop over the tensors inside, in PyTorch 2.11.
+    """
     exact, wide, plain = _prepared(state, lr)
 
     def step() -> None:
@@ -32,8 +35,13 @@ def foreach(state: State, *, lr, mu, lars_coeff, lars_weight_decay, epsilon) -> 
     return step
 
 
-def foreach_addcmul(state: State, *, lr, mu, lars_coeff, lars_weight_decay, epsilon) -> Step:
-    """The same, with the product by the rate and the sum in one operation: one pass over the data less."""
+def foreach_addcmul(
+    state: State, *, lr: float, mu: float, lars_coeff: float, lars_weight_decay: float, epsilon: float
+) -> Step:
+    """The same, with the product by the rate and the sum in one operation: one pass over the data less.
+
+    In PyTorch 2.11, ``_foreach_addcmul_`` takes a list of device scalars without such a loop.
+    """
     exact, wide, plain = _prepared(state, lr)
 
     def step() -> None:
@@ -49,7 +57,7 @@ def foreach_addcmul(state: State, *, lr, mu, lars_coeff, lars_weight_decay, epsi
     return step
 
 
-def loop(state: State, *, lr, mu, lars_coeff, lars_weight_decay, epsilon) -> Step:
+def loop(state: State, *, lr: float, mu: float, lars_coeff: float, lars_weight_decay: float, epsilon: float) -> Step:
     """One tensor after the other."""
     exact, _, plain = _prepared(state, lr)
 
@@ -83,9 +91,9 @@ def _norms(tensors: list) -> torch.Tensor:
     return torch.stack(torch._foreach_norm(tensors, 2, torch.float32))
 
 
-def _rate(p_norm, g_norm, plain, scale, lars_weight_decay, epsilon) -> torch.Tensor:
+def _rate(p_norm: Any, g_norm: Any, plain: Any, scale: float, decay: float, epsilon: float) -> torch.Tensor:
     """The local learning rate, of one tensor or of all of them at once."""
-    rate = scale * p_norm / (torch.add(g_norm, p_norm, alpha=lars_weight_decay) + epsilon)
+    rate = scale * p_norm / (torch.add(g_norm, p_norm, alpha=decay) + epsilon)
     return torch.where((p_norm > 0) & (g_norm > 0), rate, plain)
 
 

@@ -103,7 +103,7 @@ def environment() -> dict[str, Any]:
         "versions": {"python": platform.python_version(), "cuda of torch": torch.version.cuda}
         | {name: version_of(name) for name in packages},
         "system": platform.platform(),
-        "timing": "median of 30 after 5 to warm up, by CUDA events; host: median of 9 rounds",
+        "timing": "median of 30 after 5 to warm up, by CUDA events; host: median of 21 rounds",
     }
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from refopt.catalog import LARS_MOMENTUM
+
 
 def show(report: dict[str, Any]) -> None:
     """Print what a report holds; a section that failed is left out, and its error is at the end."""
@@ -19,7 +21,7 @@ def show(report: dict[str, Any]) -> None:
 
 def _steps(report: dict[str, Any]) -> None:
     counted = {_key(row): row["launches"] for row in report.get("timeline") or []}
-    lines = []
+    lines: list[tuple] = []
     for row in report["steps"]:
         lines.append((
             row["workload"], row["config"], row["implementation"], row["how"], counted.get(_key(row), "?"),
@@ -35,14 +37,14 @@ def _key(row: dict[str, Any]) -> tuple:
 
 
 def _bits(report: dict[str, Any]) -> None:
-    lines = []
+    lines: list[tuple] = []
     for row in report["bits"]:
         lines.append((row["config"], row.get("form", ""), row.get("differing_bytes", row.get("skipped"))))
     _table("Differing bytes against NumPy, ResNet-50, 2 steps", ("types", "form", "bytes"), lines)
 
 
 def _agreement(report: dict[str, Any]) -> None:
-    lines = []
+    lines: list[tuple] = []
     for row in report["agreement"]:
         worst = max(row["largest_differences"].items(), key=lambda pair: pair[1] / row["tolerances"][pair[0]])
         lines.append((row["workload"], row["config"], row["peer"], worst[0], f"{worst[1]:.1e}", _ok(row)))
@@ -57,7 +59,7 @@ def _graph(report: dict[str, Any]) -> None:
 
 def _host(report: dict[str, Any]) -> None:
     names = ("no_arguments_us", "unchanged_us", "lr_changed_us")
-    lines = []
+    lines: list[tuple] = []
     for row in report["host"]:
         times = [f"{row[name]:.2f}" if name in row else "" for name in names]
         lines.append((row["list"], row["implementation"], *times))
@@ -66,18 +68,17 @@ def _host(report: dict[str, Any]) -> None:
 
 
 def _tensors(report: dict[str, Any]) -> None:
-    names = ("separate_calls_ms", "separate_ms", "cooperative_ms", "two_launches_ms", "carried_norm_ms")
-    names += ("foreach_ms", "foreach_graph_ms")
-    lines = []
+    implementations = ("separate_loop", *LARS_MOMENTUM.forms, "foreach", "foreach_graph")
+    lines: list[tuple] = []
     for row in report["tensors"]:
-        times = [f"{row[name]:.4f}" for name in names]
+        times = [f"{row[name + '_ms']:.4f}" for name in implementations]
         lines.append((row["tensors"], *times, f"{row['speed_up']:.1f}"))
-    head = ("tensors", "a call each", "in a graph", "coop.", "two", "carried", "foreach", "graph", "speed-up")
+    head = ("tensors", "separate loop", "graph", "coop.", "two", "carried", "foreach", "graph", "speed-up")
     _table("Tensors of 10,000 elements, ms a step", head, lines)
 
 
 def _elements(report: dict[str, Any]) -> None:
-    lines = []
+    lines: list[tuple] = []
     for row in report["elements"]:
         if "skipped" in row:
             lines.append((f"{row['elements']:,}", row["skipped"], "", "", "", ""))

@@ -13,30 +13,25 @@ from torch.profiler import ProfilerActivity, profile
 Event = tuple[str, float, float]  # name, start and duration in microseconds
 
 
-def record(function: Callable[[], Any]) -> tuple[list[Event], list[Event]]:
-    """The kernels of a call, and the launch calls of the host, in order of time; the first begins at 0."""
+def record(step: Callable[[], Any]) -> list[Event]:
+    """The kernels of a step in order of time, the first at 0. Of two steps, the second: the first is slower."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        function()
-        torch.cuda.synchronize()
+        for _ in range(2):
+            step()
+            torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    kernels = [e for e in events if e.get("cat") == "kernel"]
-    calls = [e for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver") and "aunch" in e["name"]]
-    origin = min((e["ts"] for e in kernels + calls), default=0.0)
-    return _events(kernels, origin), _events(calls, origin)
+    kernels = sorted((event for event in events if event.get("cat") == "kernel"), key=lambda event: event["ts"])
+    kernels = kernels[len(kernels) // 2 :]
+    return [(short(e["name"]), round(e["ts"] - kernels[0]["ts"], 3), round(e["dur"], 3)) for e in kernels]
 
 
 def warm_up() -> None:
     """Use the profiler once: its first use takes long."""
     record(lambda: torch.zeros(1, device="cuda"))
-
-
-def _events(events: list[dict], origin: float) -> list[Event]:
-    rows = [(short(e["name"]), round(e["ts"] - origin, 3), round(e.get("dur", 0), 3)) for e in events]
-    return sorted(rows, key=lambda row: row[1])
 
 
 def short(name: str) -> str:

@@ -76,6 +76,15 @@ def flat(array: np.ndarray | None) -> np.ndarray | None:
     return array.transpose(np.argsort([-s for s in array.strides], kind="stable")).reshape(-1)
 
 
+def require_subnormals() -> None:
+    """Refuse to compute where subnormal numbers are flushed to zero (numerics, N14)."""
+    if np.finfo(np.float32).tiny / np.float32(2) == 0:
+        raise RuntimeError(
+            "this thread flushes subnormal numbers to zero, so no result would have the specified bits; a library "
+            "built with -ffast-math that was loaded earlier may have switched that on"
+        )
+
+
 def check(
     routine: Routine,
     slots: dict[str, Any],

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import sys
 import textwrap
 import time
@@ -19,15 +20,14 @@ from refopt.catalog import ROUTINES, Routine
 SCHEMA = "refopt.verify/1"
 SHOWN = 4  # problems shown of a row
 
-# Widths of the columns: with the spaces between them and the verdict, 80.
+# With the spaces between the columns and the verdict, 80 wide.
 _COLUMNS = "{:<8}  {:<12}  {:>6} {:>5}  {:>6} {:>5}  {:>14}  {:>6}  {}"
-_SPEED = "{:<8}  {:<12}  {:>9}  {:>7}  {:>7}  {:>12}"
-HEADER = (
-    _COLUMNS.format("", "", "ops", "", "launch", "es", "", "", "").rstrip()
-    + "\n"
-    + _COLUMNS.format("dtype", "form", "before", "after", "before", "after", "bytes a step", "ULPs", "").rstrip()
-)
-SPEED_HEADER = _SPEED.format("dtype", "form", "ms a step", "GB/s", "of copy", "to unmerged")
+HEADER = """\
+                           ops         launches
+dtype     form          before after  before after    bytes a step    ULPs"""
+
+_SPEED_COLUMNS = "{:<8}  {:<12}  {:>9}  {:>7}  {:>7}  {:>8}"
+SPEED_HEADER = _SPEED_COLUMNS.format("dtype", "form", "ms a step", "GB/s", "of copy", "speed-up")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _verify(parser.parse_args(argv), parser)
     except KeyboardInterrupt:
-        print("\nrefopt: interrupted", file=sys.stderr)
+        print("refopt: interrupted", file=sys.stderr)
         return 130
 
 
@@ -52,18 +52,19 @@ def _parser() -> argparse.ArgumentParser:
         "and launches and bytes with the catalogue. Exit status 1 if anything differs.",
     )
     forms = list(dict.fromkeys(form for routine in ROUTINES.values() for form in routine.forms))
-    for name, choices in (("routine", list(ROUTINES)), ("dtype", list(verify.DTYPES)), ("form", forms)):
-        command.add_argument(
-            f"--{name}", nargs="+", choices=choices, metavar=name[0].upper(), help=f"{', '.join(choices)}; default all"
-        )
+    several = {"routine": list(ROUTINES), "dtype": list(verify.DTYPES), "form": forms}
+    for name, choices in several.items():
+        text = f"{', '.join(choices)}; default all"
+        command.add_argument(f"--{name}", nargs="+", choices=choices, metavar=name[0].upper(), help=text)
     names = list(workloads.WORKLOADS)
-    command.add_argument(
-        "--workload", choices=names, default=names[0], metavar="W", help=f"{', '.join(names)}; default {names[0]}"
-    )
+    text = f"{', '.join(names)}; default {names[0]}"
+    command.add_argument("--workload", choices=names, default=names[0], metavar="W", help=text)
     command.add_argument("--device", choices=("gpu", "executor"), help="default: the GPU if there is one")
     command.add_argument("--steps", type=_at_least(2), default=2, metavar="N", help="at least 2; default 2")
-    command.add_argument("--max-elements", type=_at_least(1), metavar="N", help="cap on the elements of a tensor")
-    command.add_argument("--json", metavar="FILE", help="also write everything as JSON; -: to stdout, and only that")
+    command.add_argument("--max-elements", type=_at_least(1), metavar="N", help="cap the elements of each tensor")
+    command.add_argument(
+        "--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else"
+    )
     return parser
 
 
@@ -79,54 +80,56 @@ def _at_least(least: int) -> Any:
 def _verify(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     start = time.monotonic()
     machine, routines, dtypes = _chosen(args, parser)
+    device = _device(machine, args.device)
     whole = workloads.load(args.workload)
     workload, scaled = verify.extents(whole, machine.name, args.max_elements)
-    forms = {routine.name: _forms(routine, args.form) for routine in routines}
-    missing = {name: verify.unavailable(name) for name in verify.DTYPES if verify.unavailable(name)}
-
-    quiet = args.json == "-"
-    progress = Progress(sys.stderr, len(dtypes) * sum(map(len, forms.values())))
-
-    def say(text: str = "") -> None:
-        progress.clear()
-        if not quiet:
-            print(text, flush=True)
-
-    device = _device(machine, args.device)
-    say(_wrap("device", device["name"] + (f" ({device['reason']})" if device["reason"] else "")))
-    say(_wrap("tensors", f"the {len(whole)} of {workload.name}, {whole.elements:,} elements"))
-    if scaled:
-        say(_wrap("", f"scaled down to {workload.elements:,} elements: {scaled}"))
-    for name, reason in missing.items():
-        if not args.dtype:
-            say(_wrap("skipped", f"{name}: {reason}"))
+    skipped = {} if args.dtype else {name: why for name in verify.DTYPES if (why := verify.unavailable(name))}
     copy = verify.copy_bandwidth() if machine.name == "gpu" else None
     rows: list[verify.Row] = []
-    for routine in routines:
-        say(f"\n{routine.name}, CPU reference against kernels after each of {args.steps} steps\n\n{HEADER}")
-        first = len(rows)
-        for dtype in dtypes:
-            for row in verify.rows(
-                routine, workload, dtype, forms[routine.name], machine, args.steps, progress.show
-            ):
-                rows.append(row)
-                progress.done += 1
-                say(line(row))
-        if copy:
-            say(f"\n{SPEED_HEADER}")
-            for row in rows[first:]:
-                say(speed_line(row, copy))
-            say(f"copy: {copy / 1e9:,.0f} GB/s, 2 GB device to device, bytes read and written")
-    failed = [row for row in rows if not row.ok]
-    say()
-    for row in failed:
-        say(explain(row))
-    seconds = time.monotonic() - start
-    say(_summary(rows, failed, seconds))
+    quiet = args.json == "-"
+
+    with Progress(sys.stderr, len(dtypes) * sum(len(_forms(r, args.form)) for r in routines)) as progress:
+
+        def say(text: str = "") -> None:
+            progress.clear()
+            if not quiet:
+                print(text, flush=True)
+
+        say(_wrap("device", device["name"] + (f" ({device['reason']})" if device["reason"] else "")))
+        say(_wrap("tensors", f"the {len(whole)} of {workload.name}, {whole.elements:,} elements"))
+        if scaled:
+            say(_wrap("", f"scaled to {workload.elements:,}: {scaled}"))
+        for name, why in skipped.items():
+            say(_wrap("skipped", f"{name}: {why}"))
+        for routine in routines:
+            say(f"\n{routine.name}: CPU reference and kernels, compared after each of {args.steps} steps")
+            say(f"\n{HEADER}")
+            first = len(rows)
+            for dtype in dtypes:
+                for row in verify.rows(
+                    routine, workload, dtype, _forms(routine, args.form), machine, args.steps, progress.show
+                ):
+                    rows.append(row)
+                    progress.done += 1
+                    say(line(row))
+            if copy:
+                say(f"\n{SPEED_HEADER}")
+                for row in rows[first:]:
+                    say(speed_line(row, copy))
+                say(_wrap("of copy", f"of 2 GB on the device, read and written at {copy / 1e9:,.0f} GB/s"))
+                if before := verify.unmerged(routine):
+                    say(_wrap("speed-up", f"over {before}, which launches for each tensor"))
+        say()
+        for row in rows:
+            if not row.ok:
+                say(explain(row) + "\n")
+        seconds = time.monotonic() - start
+        say(_summary(rows, seconds))
+
     if args.json:
         report = {
             "schema": SCHEMA,
-            "ok": not failed,
+            "ok": all(row.ok for row in rows),
             "versions": _versions(),
             "device": device,
             "workload": {
@@ -137,7 +140,7 @@ def _verify(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
                 "scaled": scaled,
             },
             "steps": args.steps,
-            "skipped": {} if args.dtype else missing,
+            "skipped": skipped,
             "seconds": round(seconds, 3),
             "copy_bytes_per_second": copy,
             "rows": [_record(row, copy) for row in rows],
@@ -147,21 +150,21 @@ def _verify(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             sys.stdout.write(text)
         else:
             Path(args.json).write_text(text, encoding="utf-8")
-    return 1 if failed else 0
+    return 0 if all(row.ok for row in rows) else 1
 
 
 def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[Any, list[Routine], list[str]]:
-    """The device, routines and dtypes that the arguments ask for; exits with status 2 if they cannot be had."""
+    """The device, routines and dtypes asked for; exits with status 2 if they cannot be had."""
     try:
         machine = gpu.device(args.device)
-        if args.json not in (None, "-"):
-            Path(args.json).open("a").close()
-    except (RuntimeError, ValueError, OSError) as error:
+    except (RuntimeError, ValueError) as error:
         parser.error(str(error))
+    if args.json not in (None, "-") and not os.access(Path(args.json).parent, os.W_OK):
+        parser.error(f"argument --json: cannot write to {args.json}")
     routines = [ROUTINES[name] for name in dict.fromkeys(args.routine or ROUTINES)]
     for routine in routines:
         if not _forms(routine, args.form):
-            parser.error(f"argument --form: expected one of {', '.join(routine.forms)}, which {routine.name} has")
+            parser.error(f"argument --form: {routine.name} has {', '.join(routine.forms)}")
     for name in args.dtype or ():
         if reason := verify.unavailable(name):
             parser.error(f"argument --dtype: {name}: {reason}")
@@ -214,7 +217,7 @@ def speed_line(row: verify.Row, copy: float) -> str:
     """A row of the table of times."""
     assert row.milliseconds
     rate = row.bytes / row.milliseconds * 1000
-    return _SPEED.format(
+    return _SPEED_COLUMNS.format(
         row.dtype,
         row.form,
         f"{row.milliseconds:,.3f}",
@@ -235,24 +238,26 @@ def explain(row: verify.Row) -> str:
     lines = [f"{row.routine} {row.dtype} {row.form}:"]
     lines += [f"  {problem}" for problem in row.problems[:SHOWN]]
     if len(row.problems) > SHOWN:
-        lines.append(f"  and {len(row.problems) - SHOWN} more of the kind")
+        lines.append(f"  and {len(row.problems) - SHOWN} more")
     for m in row.mismatches:
-        lines.append(f"  step {m.step}, {m.slot}[{m.tensor}] {m.name}, element {m.element}: {_ulps(m.ulps)} ULPs")
+        where = f"{m.slot}[{m.tensor}] {m.name}, element {m.element}"
+        lines.append(f"  step {m.step}, {where}: off by {_ulps(m.ulps)} ULP")
         lines.append(f"    expected {m.expected[0]} = {m.expected[1]}")
         lines.append(f"    got      {m.got[0]} = {m.got[1]}")
     if more := row.differing - len(row.mismatches):
-        lines.append(f"  and {more:,} more elements that differ")
-    return "\n".join(lines) + "\n"
+        lines.append(f"  and {more:,} more differences")
+    return "\n".join(lines)
 
 
-def _summary(rows: Sequence[verify.Row], failed: Sequence[verify.Row], seconds: float) -> str:
+def _summary(rows: Sequence[verify.Row], seconds: float) -> str:
+    failed = sum(not row.ok for row in rows)
     took = f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     if failed:
-        return f"{len(failed)} of {len(rows)} FAILED, {took}"
-    counts = "launches and bytes as counted and as in the catalogue"
+        return f"{failed} of {len(rows)} FAILED; {took}"
+    counts = "counted launches and bytes as in the catalogue"
     if not all(row.counted for row in rows):
-        counts = "launches and bytes as in the catalogue"
-    return f"all {len(rows)} equal in every bit, {counts}, {took}"
+        counts = "launches and bytes by the catalogue"
+    return f"{len(rows)} of {len(rows)} equal in every bit; {counts}; {took}"
 
 
 def _record(row: verify.Row, copy: float | None) -> dict[str, Any]:
@@ -273,17 +278,24 @@ def _versions() -> dict[str, str | None]:
 
 
 class Progress:
-    """One line, rewritten; only on a terminal."""
+    """One line, rewritten, and gone in the end; on a terminal only."""
 
     def __init__(self, stream: TextIO, total: int) -> None:
         self.stream, self.total, self.done = stream, total, 0
         self._on = stream.isatty()
 
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
     def show(self, stage: str) -> None:
         """Say what is being done now."""
         if self._on:
             bar = "#" * (30 * self.done // self.total)
-            self.stream.write(f"\r\033[K[{bar:<30}] {self.done}/{self.total}  {stage}"[:80])
+            text = f"[{bar:<30}] {self.done}/{self.total}  {stage}"
+            self.stream.write("\r\033[K" + text[: shutil.get_terminal_size().columns - 1])
             self.stream.flush()
 
     def clear(self) -> None:

@@ -1,11 +1,13 @@
 """The storage types, and the arithmetic type that belongs to each (numerics, N1)."""
 
+from typing import Any
+
 import numpy as np
 
 SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
-def name_of(dtype) -> str:
+def name_of(dtype: Any) -> str:
     """The plain name of a NumPy, ml_dtypes or PyTorch dtype: ``"float32"``, ``"bfloat16"``, ..."""
     if isinstance(dtype, type):
         dtype = np.dtype(dtype)

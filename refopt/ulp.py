@@ -20,7 +20,7 @@ from refopt.dtypes import name_of
 
 MAXIMUM = 2**64 - 1  # from NaN to a number
 
-_INFINITY = {
+_INFINITY: dict[str, Any] = {
     "float16": np.uint16(0x7C00),
     "bfloat16": np.uint16(0x7F80),
     "float32": np.uint32(0x7F800000),

@@ -120,17 +120,17 @@ def extents(workload: Workload, device: str, cap: int | None = None) -> tuple[Wo
     On the executor a few tensors stay larger than a tile (1024) and than a chunk (8192) of the kernels.
     """
     if cap is not None:
-        scaled, how = workload.scaled(cap), f"at most {cap:,} a tensor"
+        scaled, how = workload.scaled(cap), f"tensors of up to {cap:,}"
     elif device == "gpu":
         if workload.elements < 500_000_000:
             return workload, ""
-        scaled, how = workload.scaled(2_000_000), "at most 2,000,000 a tensor"
+        scaled, how = workload.scaled(2_000_000), "tensors of up to 2,000,000"
     else:
         order = sorted(range(len(workload)), key=lambda i: -workload.tensors[i].elements)
         limit = dict.fromkeys(order, 200) | dict.fromkeys(order[:6], 1500) | dict.fromkeys(order[:3], 9000)
         by_limit = {n: workload.scaled(n).tensors for n in set(limit.values())}
         scaled = replace(workload, tensors=tuple(by_limit[limit[i]][i] for i in range(len(workload))))
-        how = "at most 200 a tensor, but 1,500 in three and 9,000 in three"
+        how = "at most 9,000 (3 tensors), 1,500 (3), 200 (others)"
     return scaled, how if scaled.elements < workload.elements else ""
 
 
@@ -221,7 +221,7 @@ def rows(
 
 
 def unmerged(routine: Routine) -> str:
-    """The form that takes launches for each tensor, which the others are measured against, if there is one."""
+    """The form with launches for each tensor, which the others are measured against, if there is one."""
     return next((name for name, form in routine.forms.items() if not form.merged), "")
 
 
@@ -235,7 +235,7 @@ def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row,
     for step, (grads, numbers) in enumerate(zip(case.grads, case.hypers, strict=True)):
         if step:
             for array, grad in zip(arrays["grads"], grads, strict=True):
-                array.copy_to_device(grad)
+                array.copy_to_device(ulp.bits(grad))
         if machine.name == "executor" and step == len(case.grads) - 1:
             with simt.observe(count=True) as log:
                 plan.step(**numbers)
@@ -244,7 +244,7 @@ def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row,
         machine.synchronize()
         for slot, values in expected[step].items():
             for i, want in enumerate(values):
-                got = arrays[slot][i].copy_to_host()
+                got = arrays[slot][i].copy_to_host().view(want.dtype)
                 where, ulps = compare(want, got)
                 differing += len(where)
                 most = max(most, int(ulps.max(initial=0)))
@@ -309,11 +309,15 @@ def _idle(case: Case, expected: States) -> list[str]:
 
 
 def _plan(case: Case, form: str, machine: Any) -> tuple[Any, dict[str, list]]:
-    """The kernel's side: a plan, and its arrays on the device, with the values of the start."""
-    arrays = {name: [machine.to_device(x) for x in values] for name, values in case.slots.items() if values}
-    slots = {name: arrays.get(name) for name in case.slots}
+    """The kernel's side: a plan, and the bit patterns of its arrays on the device.
+
+    Copies are of bit patterns, because Numba copies no bf16.
+    """
+    bits = {n: [machine.to_device(ulp.bits(x)) for x in values] for n, values in case.slots.items() if values}
+    kinds = {name: _numpy_dtype(slot_dtype(name, case.dtype)) for name in bits}
+    slots = {name: [x.view(kinds[name]) for x in bits[name]] if name in bits else None for name in case.slots}
     positional, named = _arguments(case.routine, slots)
-    return gpu.plan(case.routine.name, *positional, **named, form=form, **case.hypers[0]), arrays
+    return gpu.plan(case.routine.name, *positional, **named, form=form, **case.hypers[0]), bits
 
 
 def _arguments(routine: Routine, slots: dict[str, Any]) -> tuple[list, dict[str, Any]]:

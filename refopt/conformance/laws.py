@@ -81,6 +81,8 @@ def examples() -> Iterator[tuple[str, Case]]:
     yield "an empty tensor last", make([1, 0])
     yield "tiles and tails", make([1023, 1024, 1025, 4100])
     yield "two steps, other numbers", make(SMALL, steps=[STEP, STEP | dict(lr=0.2, mu=0.5, rescale_grad=3.0)])
+    yield "one lane each", one_lane_each()
+    yield "a rate that overflows", rate_overflows()
     varied = dict(lr=[0.1, 2.0, 0.3, 0.0, 0.5], lars_weight_decay=[0.0, 0.5, 0.1, 0.2, 0.0])
     for adapt in ("norms", "decay", "decay_and_norms"):
         yield f"numbers per tensor, adapt={adapt}", make(SMALL, steps=[STEP | varied], adapt=adapt)
@@ -107,6 +109,19 @@ def examples() -> Iterator[tuple[str, Case]]:
         if len(dtypes) == 4:
             yield " ".join(dtypes) + ", norm of the master", make(SMALL, dtypes, norm_of="master")
     yield "fp16 without a master, squares overflow fp16", _scaled(make([40], ("float16",) * 3), 400, "params")
+
+
+def one_lane_each() -> Case:
+    """Tensors with non-zero elements in a single lane, whose roundings the rest of the sum cannot hide."""
+    case = make([769] * 12)
+    lane = np.arange(769) % 256 == 0
+    return case._replace(params=[x * lane for x in case.params], grads=[x * lane for x in case.grads])  # type: ignore[operator]
+
+
+def rate_overflows() -> Case:
+    """Gradients so small, and a learning rate so large, that the local one is inf."""
+    step = dict(lr=1e25, mu=0.5, lars_coeff=1.0, lars_weight_decay=0.0)
+    return _scaled(make([5], steps=[step]), 1e-18, "grads")
 
 
 def _storage() -> list[tuple[str, ...]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from refopt.cpu.reduce import TILE, sum_of_squares, tile_sums, tree_sum
+from refopt.cpu.reduce import LANES, TILE, sum_of_squares, tile_sums, tree_sum
 from refopt.dtypes import arithmetic
 
 
@@ -246,6 +246,19 @@ class SumByNumPy(Lars):
 
     def sum_of_squares(self, x):
         return np.sum(x * x)
+
+
+class SquaresContracted(Lars):
+    """Each square added to its lane in one rounding, as a compiler left to itself makes it."""
+
+    def sum_of_squares(self, x):
+        rows = np.zeros((-(-x.size // TILE), TILE // LANES, LANES), x.dtype)
+        rows.reshape(-1)[: x.size] = x.reshape(-1)
+        wide = np.longdouble if x.dtype == np.float64 else np.float64
+        lanes = rows[:, 0] * rows[:, 0]
+        for k in range(1, TILE // LANES):
+            lanes = (lanes + rows[:, k].astype(wide) ** 2).astype(x.dtype)
+        return tree_sum(tree_sum(lanes))
 
 
 class SumInDouble(Lars):

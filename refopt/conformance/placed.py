@@ -96,3 +96,19 @@ def kernels(form: str, machine: Device, shifts: Sequence[int] = (0,)) -> Callabl
         return placed.outcome()
 
     return run
+
+
+def merged_step(form: str, machine: Device) -> Callable[..., None]:
+    """`refopt.gpu.merged_lars_momentum` for NumPy arrays, which it copies to the device and back."""
+
+    def step(params, grads, velocities, *, master_params=None, **hyper):
+        slots = (params, grads, velocities, master_params or [None] * len(params))
+        placed = [[x if x is None else Placed(machine, x) for x in slot] for slot in slots]
+        p, g, v, m = ([x if x is None else x.array for x in slot] for slot in placed)
+        gpu.merged_lars_momentum(p, g, v, master_params=m, form=form, **hyper)
+        for slot, values in zip(slots, placed, strict=True):
+            for host, array in zip(slot, values, strict=True):
+                if host is not None and host.flags.writeable:
+                    host[...] = array.read()
+
+    return step

@@ -11,6 +11,8 @@ Layer-wise adaptive rate scaling (You, Gitman and Ginsburg, arXiv:1708.03888) in
 With a master parameter, p in the last two lines is the master, and the stored parameter is its rounding.
 """
 
+from fnmatch import fnmatchcase
+
 import numpy as np
 
 from refopt import catalog, checks
@@ -99,6 +101,7 @@ def merged_lars_momentum(
     Source: Paddle PR 35476 and its later kernels. All arithmetic is in fp32, or in fp64 for fp64
     parameters; docs/numerics.md fixes each rounding.
     """
+    checks.require_subnormals()
     call = checks.check(
         catalog.LARS_MOMENTUM,
         {"params": params, "grads": grads, "velocities": velocities, "master_params": master_params},
@@ -130,8 +133,6 @@ def weight_decays(names, lars_weight_decay, exclude, *, match="substring"):
             ``"emb_0"``), or ``"glob"``, where the entry is a pattern for the whole name
             (``"*.bias"``, ``"bn?.weight"``, or simply the name itself).
     """
-    from fnmatch import fnmatchcase
-
     matches = {"substring": lambda name, entry: entry in name, "glob": fnmatchcase}
     if match not in matches:
         raise ValueError(f"weight_decays: match: expected one of {sorted(matches)}, got {match!r}")

@@ -13,8 +13,10 @@ import numpy as np
 from cuda.bindings import driver
 from numba import cuda
 from numba.core import types as nb
+from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from numba.np.numpy_support import from_dtype
 
+from refopt.checks import flat, host_array
 from refopt.gpu.runtime import NumberWriter, Writer
 from refopt.gpu.target import Kernel
 
@@ -46,7 +48,11 @@ class Gpu:
     name = "gpu"
 
     def to_device(self, array: np.ndarray) -> Any:
-        return cuda.to_device(np.ascontiguousarray(array).reshape(array.shape))
+        """A copy in the same order of axes if the array is dense, else in C order."""
+        if array.flags.c_contiguous or host_array(array, "to_device").layout() is None:
+            return cuda.to_device(np.ascontiguousarray(array).reshape(array.shape))
+        memory = cuda.to_device(flat(array)).gpu_data
+        return DeviceNDArray(array.shape, array.strides, array.dtype, gpu_data=memory)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return cuda.device_array(shape, dtype)
@@ -54,6 +60,10 @@ class Gpu:
     def stream(self, stream: Any) -> int:
         """What `Launch` takes: the handle of a stream."""
         return handle_of(stream)
+
+    def capturing(self, stream: int) -> bool:
+        """Whether what is enqueued on a stream goes into a graph and does not run."""
+        return capturing(stream)
 
     def writer(self, array: Any) -> Writer:
         """A function that copies values into a C-contiguous array, from an element on, in stream order."""
@@ -90,7 +100,7 @@ class Gpu:
     def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]:
         return Launch(kernel, grid, block, args, mode)
 
-    def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
+    def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], bool]:
         return Sequenced(launches)
 
     def synchronize(self) -> None:
@@ -144,9 +154,9 @@ class Launch:
 
 
 class Sequenced:
-    """Launches in a row as one graph: one call, and less of a gap between them.
+    """Launches in a row as one graph: one call, and less of a gap between them. Says whether they will run.
 
-    A stream that is itself being captured gets the launches, which become part of its graph.
+    A stream that is itself being captured gets the launches, which become part of its graph and do not run.
     """
 
     def __init__(self, launches: Sequence[Callable[[Any], None]]) -> None:
@@ -163,12 +173,14 @@ class Sequenced:
         self._graph = checked(driver.cuGraphInstantiate(graph, 0))
         checked(driver.cuGraphDestroy(graph))
 
-    def __call__(self, stream: int) -> None:
-        if stream > 2 and capturing(stream):
+    def __call__(self, stream: int) -> bool:
+        if capturing(stream):
             for launch in self._launches:
                 launch(stream)
-        elif (answer := driver.cuGraphLaunch(self._graph, stream))[0]:
+            return False
+        if (answer := driver.cuGraphLaunch(self._graph, stream))[0]:
             checked(answer)
+        return True
 
     def __del__(self) -> None:
         if hasattr(self, "_graph"):
@@ -176,6 +188,8 @@ class Sequenced:
 
 
 def capturing(stream: int) -> bool:
-    """Whether a stream is being captured; the legacy and per-thread default streams, 0 to 2, are taken not to be."""
+    """Whether a stream is being captured; a default stream, which 0 to 2 stand for, never is."""
+    if stream <= 2:
+        return False
     status = checked(driver.cuStreamIsCapturing(stream))
     return status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE

@@ -65,8 +65,8 @@ class HyperBlock:
         self.machine, self.real, self.tensors = machine, real, tensors
         self.order = {hyper.name: k for k, hyper in enumerate(routine.hypers)}
         self.values = machine.to_device(np.zeros(len(self.order) * (1 + tensors), real))
-        self._where = np.array([(k, 0) for k in range(len(self.order))], np.int64)
-        self.where = machine.to_device(self._where)
+        self.where = machine.to_device(np.array([(k, 0) for k in range(len(self.order))], np.int64))
+        self._per_tensor = [False] * len(self.order)
         self._write_values = machine.writer(self.values)
         self._write_where = machine.writer(self.where)
         self._write_number = [machine.number_writer(self.values, k) for k in range(len(self.order))]
@@ -74,14 +74,15 @@ class HyperBlock:
     def set(self, name: str, value: float | list[float], stream: Any) -> None:
         """Upload a hyperparameter, in stream order; ``value`` is one number, or a list with one per tensor."""
         k = self.order[name]
-        first, stride = (len(self.order) + k * self.tensors, 1) if isinstance(value, list) else (k, 0)
-        if stride:
+        per_tensor = isinstance(value, list)
+        first = len(self.order) + k * self.tensors if per_tensor else k
+        if isinstance(value, list):
             self._write_values(first, value, stream)
         else:
             self._write_number[k](value, stream)
-        if self._where[k, 1] != stride:
-            self._where[k] = first, stride
-            self._write_where(2 * k, self._where[k], stream)
+        if self._per_tensor[k] != per_tensor:
+            self._per_tensor[k] = per_tensor
+            self._write_where(2 * k, (first, int(per_tensor)), stream)
 
 
 class Plan:
@@ -112,6 +113,7 @@ class Plan:
         self._missing = {h.name for h in routine.hypers if h.default is None} - set(hypers)
         kind = device_of(x for values in slots.values() for x in (values if isinstance(values, list | tuple) else ()))
         self.device = device(kind or None)
+        self._keep = stream
         self.stream = self.device.stream(stream)
         self._describe = describer(self.device.name)
         stand_in = {name: 0.0 for name in self._missing}
@@ -162,9 +164,15 @@ class Plan:
             if name in self._missing or type(value) is not type(held) or value != held:
                 checked[name] = checks.check_hyper(self.routine, self._rows[name], value, self._count, self._reals)
         if checked:
+            if self.device.capturing(self.stream):
+                raise RuntimeError(
+                    f"{self.routine.merged_name}: {next(iter(checked))}: expected no new value during a capture, "
+                    "which would put it into every replay; call set() between replays"
+                )
             self._upload(checked)
             self._hypers.update(checked)
-            self._missing.difference_update(checked)
+            if self._missing:
+                self._missing.difference_update(checked)
 
     def _upload(self, hypers: dict[str, Any]) -> None:
         for group in self._groups:
@@ -190,8 +198,8 @@ class Plan:
             same_tables = all(group.rebind(call.arrays, self.stream) for group in self._groups)
         if not same_tables:
             self._build()
-        for step in self._steps:
-            step.forget()
+        elif not {"params", "master_params"}.isdisjoint(slots):
+            self.refresh()
 
     def _check_same(self, call: checks.Call) -> None:
         for name in self.routine.slot_names:
@@ -212,7 +220,7 @@ class Plan:
 
 
 class Launches:
-    """The launches of one step of a group. A routine's own class fills in the two lists.
+    """The launches of one step of a group.
 
     ``steady`` is what every step does; ``first``, if it differs, what a step does that has nothing carried
     over from the one before.
@@ -226,8 +234,7 @@ class Launches:
 
     def __call__(self, stream: Any) -> None:
         if self._fresh and self._first:
-            self._first(stream)
-            self._fresh = False
+            self._fresh = not self._first(stream)
         else:
             self._steady(stream)
 

@@ -28,11 +28,12 @@ class Device(Protocol):
     def to_device(self, array: np.ndarray) -> Any: ...
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any: ...
     def stream(self, stream: Any) -> Any: ...
+    def capturing(self, stream: Any) -> bool: ...
     def writer(self, array: Any) -> Writer: ...
     def number_writer(self, array: Any, index: int) -> NumberWriter: ...
     def resident(self, kernel: Kernel, block: int, args: tuple) -> int: ...
     def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]: ...
-    def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]: ...
+    def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], bool]: ...
     def synchronize(self) -> None: ...
 
 
@@ -49,6 +50,9 @@ class Executor:
 
     def stream(self, stream: Any) -> Any:
         return stream
+
+    def capturing(self, stream: Any) -> bool:
+        return False
 
     def writer(self, array: Any) -> Writer:
         flat = array.reshape(array.size)
@@ -70,10 +74,11 @@ class Executor:
     def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]:
         return lambda stream: kernel.executor[grid, 32, stream](*args)
 
-    def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
-        def run(stream: Any) -> None:
+    def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], bool]:
+        def run(stream: Any) -> bool:
             for launch in launches:
                 launch(stream)
+            return True
 
         return run
 

@@ -169,12 +169,17 @@ def _inline_asm(asm: str, constraints: str, result: str, arguments: str) -> Any:
     from numba.core import types as nb
     from numba.cuda.extending import intrinsic as numba_intrinsic
 
-    kinds = {"f": (nb.float32, ir.FloatType()), "d": (nb.float64, ir.DoubleType()), "l": (nb.int64, ir.IntType(64))}
+    kinds: dict[str, Any] = {
+        "f": (nb.float32, ir.FloatType()),
+        "d": (nb.float64, ir.DoubleType()),
+        "l": (nb.int64, ir.IntType(64)),
+    }
     outputs = [kinds[c] for c in result]
     inputs = [kinds[c] for c in arguments]
     values = arguments.lstrip("l")
-    returns = nb.void if not outputs else outputs[0][0] if len(outputs) == 1 else nb.UniTuple(outputs[0][0], len(outputs))
-    takes = [nb.int64] * (len(arguments) - len(values))
+    many = len(outputs) > 1
+    returns = nb.UniTuple(outputs[0][0], len(outputs)) if many else outputs[0][0] if outputs else nb.void
+    takes: list[Any] = [nb.int64] * (len(arguments) - len(values))
     if values:
         takes.append(kinds[values[0]][0] if len(values) == 1 else nb.UniTuple(kinds[values[0]][0], len(values)))
 
@@ -186,11 +191,11 @@ def _inline_asm(asm: str, constraints: str, result: str, arguments: str) -> Any:
         if not outputs:
             made: Any = ir.VoidType()
         else:
-            made = outputs[0][1] if len(outputs) == 1 else ir.LiteralStructType([t for _, t in outputs])
+            made = ir.LiteralStructType([t for _, t in outputs]) if many else outputs[0][1]
         # The side effect keeps loads behind barriers and stores where they are written.
         code = ir.InlineAsm(ir.FunctionType(made, [t for _, t in inputs]), asm, constraints, side_effect=True)
         answer = builder.call(code, flat)
-        if len(outputs) < 2:
+        if not many:
             return answer if outputs else context.get_dummy_value()
         whole = ir.Constant(context.get_value_type(returns), ir.Undefined)
         for k in range(len(outputs)):
@@ -198,7 +203,7 @@ def _inline_asm(asm: str, constraints: str, result: str, arguments: str) -> Any:
         return whole
 
     if not takes:
-        return numba_intrinsic(lambda typingctx: (returns(), codegen))
+        return numba_intrinsic(lambda typingctx: (nb.void(), codegen))
     if len(takes) == 1:
         return numba_intrinsic(lambda typingctx, address: (returns(*takes), codegen))
     return numba_intrinsic(lambda typingctx, address, values: (returns(*takes), codegen))

@@ -151,23 +151,26 @@ def _round_brain(value):
 class Access(NamedTuple):
     """How a thread loads and stores its eight elements of a row: ``load(address, first, stop)``.
 
-    ``first`` is the index of the thread's first element. The full forms take the whole row to be there and
-    aligned; the partial ones load 0 for elements at or beyond ``stop`` and do not store them.
+    ``first`` is the index of the thread's first element, ``stop`` where the elements end.
     """
 
     load: Callable
     store: Callable
-    load_partial: Callable
-    store_partial: Callable
 
 
 @lru_cache
-def access(dtype: str, real: type) -> Access:
-    """The access to the rows of a slot of a dtype, with values of an arithmetic type."""
+def access(dtype: str, real: type, partial: bool) -> Access:
+    """The access to rows of a dtype, with values of an arithmetic type.
+
+    Full access takes the row to be all there and aligned. Partial access loads 0 for elements at or beyond
+    ``stop`` and does not store them.
+    """
+    return _partial(dtype, real) if partial else _full(dtype, real)
+
+
+def _full(dtype: str, real: type) -> Access:
     size, apart = SIZES[dtype], SIZES[dtype] * SECOND
-    load1, store1 = globals()[f"load_{dtype}"], globals()[f"store_{dtype}"]
     load4, store4 = globals()[f"load4_{dtype}"], globals()[f"store4_{dtype}"]
-    zero = real(0)
 
     @device_function
     def load(address, first, stop):
@@ -186,6 +189,14 @@ def access(dtype: str, real: type) -> Access:
         store4(at, values[:4])
         store4(at + apart, values[4:])
 
+    widens = real is np.float64 and dtype != "float64"
+    return Access(load_widened if widens else load, store)
+
+
+def _partial(dtype: str, real: type) -> Access:
+    size, zero = SIZES[dtype], real(0)
+    load1, store1 = globals()[f"load_{dtype}"], globals()[f"store_{dtype}"]
+
     @device_function
     def load_or_zero(address, i, stop):
         if i < stop:
@@ -193,7 +204,7 @@ def access(dtype: str, real: type) -> Access:
         return zero
 
     @device_function
-    def load_partial(address, first, stop):
+    def load(address, first, stop):
         return (
             load_or_zero(address, first, stop),
             load_or_zero(address, first + 1, stop),
@@ -206,15 +217,14 @@ def access(dtype: str, real: type) -> Access:
         )
 
     @device_function
-    def store_partial(address, first, stop, values):
+    def store(address, first, stop, values):
         for k in range(4):
             if first + k < stop:
                 store1(address + size * (first + k), values[k])
             if first + SECOND + k < stop:
                 store1(address + size * (first + SECOND + k), values[k + 4])
 
-    widens = real is np.float64 and dtype != "float64"
-    return Access(load_widened if widens else load, store, load_partial, store_partial)
+    return Access(load, store)
 
 
 @lru_cache
@@ -229,3 +239,28 @@ def rounded8(dtype: str) -> Callable:
         return once(x[0]), once(x[1]), once(x[2]), once(x[3]), once(x[4]), once(x[5]), once(x[6]), once(x[7])
 
     return rounded
+
+
+@lru_cache
+def kept8(real: type, partial: bool) -> Callable:
+    """Eight values of a row, with 0 in the place of those at or beyond ``stop`` if access is partial."""
+    zero = real(0)
+
+    @device_function
+    def all_of(x, first, stop):
+        return x
+
+    @device_function
+    def some_of(x, first, stop):
+        return (
+            x[0] if first < stop else zero,
+            x[1] if first + 1 < stop else zero,
+            x[2] if first + 2 < stop else zero,
+            x[3] if first + 3 < stop else zero,
+            x[4] if first + SECOND < stop else zero,
+            x[5] if first + SECOND + 1 < stop else zero,
+            x[6] if first + SECOND + 2 < stop else zero,
+            x[7] if first + SECOND + 3 < stop else zero,
+        )
+
+    return some_of if partial else all_of

@@ -12,7 +12,7 @@ from refopt import catalog
 from refopt.cpu.reduce import TILE
 from refopt.gpu.lars.carried_norm import lars_grad_norm, lars_update_and_norm
 from refopt.gpu.lars.cooperative import lars_cooperative
-from refopt.gpu.lars.phases import Signature
+from refopt.gpu.lars.rule import Signature
 from refopt.gpu.lars.separate import lars_separate
 from refopt.gpu.lars.two_launches import lars_norms, lars_update
 from refopt.gpu.plan import Group, Launches, Plan

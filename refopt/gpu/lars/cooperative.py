@@ -8,7 +8,8 @@ from functools import lru_cache
 
 from refopt.cpu.reduce import TILE
 from refopt.gpu.lars.merged import chunks_of
-from refopt.gpu.lars.phases import NORM_REGISTERS, Signature
+from refopt.gpu.lars.phases import NORM_REGISTERS
+from refopt.gpu.lars.rule import Signature
 from refopt.gpu.target import Kernel, cuda, kernel
 
 

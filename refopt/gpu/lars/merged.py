@@ -8,7 +8,8 @@ from functools import lru_cache
 from types import SimpleNamespace
 
 from refopt.cpu.reduce import TILE
-from refopt.gpu.lars.phases import (
+from refopt.gpu.lars.phases import phases
+from refopt.gpu.lars.rule import (
     COEFF,
     DECAY,
     EPSILON,
@@ -24,18 +25,16 @@ from refopt.gpu.lars.phases import (
     V,
     hyper_of,
     local_lr,
-    phases,
 )
 from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function, let_next_launch_begin, wait_for_previous_launch
-from refopt.gpu.tiles import ARRIVALS, ROW, WHOLE_WARP
+from refopt.gpu.tiles import ARRIVALS, ROW, WHOLE_WARP, joiner
 
 
 @lru_cache
 def chunks_of(signature: Signature) -> SimpleNamespace:
     """The phases of LARS for one chunk, for a signature."""
-    do = phases(signature)
-    normed = signature.normed
+    do, climb, normed = phases(signature), joiner(signature.real).climb, signature.normed
 
     @device_function
     def norms(c, addresses, chunks, hyper, sums):
@@ -66,7 +65,7 @@ def chunks_of(signature: Signature) -> SimpleNamespace:
             node = chunks[c, NODE]
             arrivals = nodes[node, ARRIVALS]  # asked for early, since it is needed in a hurry
             tile_sums(c, addresses, chunks, hyper, sums)
-            closes, x = do.climb(node, arrivals, nodes, counters, sums)
+            closes, x = climb(node, arrivals, nodes, counters, sums)
             if closes:
                 y = cuda.shfl_xor_sync(WHOLE_WARP, x, 1)
                 if cuda.threadIdx.x == 0:
@@ -86,7 +85,7 @@ def chunks_of(signature: Signature) -> SimpleNamespace:
         wait_for_previous_launch()
         rate, wd = rates[RATE, tensor], rates[WD, tensor]
         for first in range(start + cuda.threadIdx.x // 32 * ROW, stop, cuda.blockDim.x // 32 * ROW):
-            do.update_row(p, g, v, m, first, stop, chunks[c, ALIGNED], hyper[RESCALE], rate, hyper[MU], wd)
+            do.update(p, g, v, m, first, stop, chunks[c, ALIGNED], hyper[RESCALE], rate, hyper[MU], wd)
 
     @device_function
     def update_and_norm(c, offset, length, addresses, chunks, hyper, rates, sums):
@@ -104,5 +103,8 @@ def chunks_of(signature: Signature) -> SimpleNamespace:
                 sums[0, slot + (first - start) // TILE] = x
 
     return SimpleNamespace(
-        norms_and_rate=closing(norms), norm_and_rate=closing(norm), update=update, update_and_norm=update_and_norm
+        norms_and_rate=closing(norms),
+        norm_and_rate=closing(norm),
+        update=update,
+        update_and_norm=update_and_norm,
     )

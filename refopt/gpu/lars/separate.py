@@ -7,27 +7,16 @@ model of many small tensors most of the time goes into launching, and into a GPU
 from functools import lru_cache
 
 from refopt.cpu.reduce import TILE
-from refopt.gpu.lars.phases import (
-    COEFF,
-    DECAY,
-    EPSILON,
-    LR,
-    MU,
-    RESCALE,
-    M,
-    Signature,
-    hyper_of,
-    local_lr,
-    phases,
-)
+from refopt.gpu.lars.phases import phases
+from refopt.gpu.lars.rule import COEFF, DECAY, EPSILON, LR, MU, RESCALE, M, Signature, hyper_of, local_lr
 from refopt.gpu.target import Kernel, cuda, kernel
-from refopt.gpu.tiles import FANOUT
+from refopt.gpu.tiles import FANOUT, ROW, joiner
 
 
 @lru_cache
 def lars_separate(signature: Signature) -> Kernel:
     """The kernel for a signature; ``sums`` has room for the tile sums of p and g and what they join to."""
-    do = phases(signature)
+    do, join = phases(signature), joiner(signature.real).join
     takes_master = signature.normed == M
 
     @kernel()
@@ -51,7 +40,7 @@ def lars_separate(signature: Signature) -> Kernel:
             for parent in range(cuda.blockIdx.x, parents, cuda.gridDim.x):
                 child = first + parent * FANOUT
                 children = min(count - parent * FANOUT, FANOUT)
-                x = do.join(sums, child, children)
+                x = join(sums, child, children)
                 if cuda.threadIdx.x < 2:
                     sums[cuda.threadIdx.x, first + count + parent] = x
             first, count = first + count, parents
@@ -61,7 +50,7 @@ def lars_separate(signature: Signature) -> Kernel:
         coeff, epsilon = hyper[COEFF], hyper[EPSILON]
         mu = hyper[MU]
         rate = local_lr(sums[0, first], sums[1, first], lr, coeff, wd, epsilon, adapt)
-        for tile in range(warp, tiles, warps):
-            do.update(p, g, v, m, tile * TILE, size, aligned, rescale, rate, mu, wd)
+        for row in range(warp * ROW, size, warps * ROW):
+            do.update(p, g, v, m, row, size, aligned, rescale, rate, mu, wd)
 
     return lars_momentum

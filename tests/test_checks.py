@@ -1,0 +1,386 @@
+"""A refused call says what was wrong with which argument, and has changed nothing."""
+
+import gc
+
+import numpy as np
+import pytest
+
+from refopt import cpu, gpu, simt
+from refopt.catalog import LARS_MOMENTUM
+from refopt.conformance.cases import dtype_of
+
+HYPER = dict(lr=0.1, mu=0.9)
+
+
+class Call:
+    """The arguments of a call that would be accepted, for the table below to spoil. ``put`` makes device arrays."""
+
+    def __init__(self, put):
+        self.put = put
+        self.params, self.grads, self.velocities = ([self.new(4), self.new(2, 3)] for _ in range(3))
+        self.master_params = None
+        self.hyper = dict(HYPER)
+        self.seen = []
+
+    def new(self, *shape, dtype="float32"):
+        array = self.put(np.arange(1, 1 + np.prod(shape, dtype=int)).reshape(shape).astype(dtype_of(dtype)))
+        return array
+
+    def use(self, dtype, i=1):
+        """Give tensor ``i`` a parameter of a dtype."""
+        self.params[i] = self.new(2, 3, dtype=dtype)
+
+    def set(self, **values):
+        """Replace arguments: ``grads_1=x`` is an entry, ``grads=x`` a list, ``lr=x`` a hyperparameter."""
+        for name, value in values.items():
+            slot, _, index = name.rpartition("_")
+            if index.isdigit():
+                getattr(self, slot)[int(index)] = value
+            elif name in LARS_MOMENTUM.slot_names:
+                setattr(self, name, value)
+            else:
+                self.hyper[name] = value
+
+    def arrays(self):
+        lists = (self.params, self.grads, self.velocities, self.master_params)
+        return [x for values in lists if isinstance(values, list) for x in values if hasattr(x, "strides")]
+
+    def make(self, function):
+        function(self.params, self.grads, self.velocities, master_params=self.master_params, **self.hyper)
+
+
+def overlap(call):
+    whole = call.new(10)
+    call.set(params_0=whole[:4], velocities_0=whole[3:7])
+
+
+def half_without_master_and_fp64_velocity(call):
+    call.use("float16")
+    call.set(velocities_1=call.new(2, 3, dtype="float64"))
+
+
+def two_masters(call):
+    call.use("float16")
+    call.master_params = [None, call.new(2, 3, dtype="float16")]
+
+
+REFUSED = {
+    # Counts and kinds of arguments.
+    "one gradient less": (
+        lambda c: c.grads.pop(),
+        ValueError, "grads: expected 2 entries, as params has, got 1",
+    ),
+    "an array for a list": (
+        lambda c: c.set(params=c.params[0]),
+        TypeError, "params: expected a list of arrays, got {array}",
+    ),
+    "no velocity": (
+        lambda c: c.set(velocities_1=None),
+        TypeError, "velocities[1]: expected an array, got None",
+    ),
+    "a master too many": (
+        lambda c: c.set(master_params=[None] * 3),
+        ValueError, "master_params: expected 2 entries, as params has, got 3",
+    ),
+    # Shapes and memory.
+    "another shape": (
+        lambda c: c.set(grads_1=c.new(3, 2)),
+        ValueError, "grads[1]: expected shape (2, 3), as params[1] has, got (3, 2)",
+    ),
+    "every other element": (
+        lambda c: c.set(velocities_0=c.new(8)[::2]),
+        ValueError, "velocities[0]: expected a dense array, got strides (8,) for (4,)",
+    ),
+    "another axis order": (
+        lambda c: c.set(grads_1=c.new(3, 2).T),
+        ValueError,
+        "grads[1]: expected the axis order of params[1] with strides of (3, 1) elements, got (1, 2)",
+    ),
+    "overlap": (
+        overlap,
+        ValueError, "velocities[0]: expected memory of its own, got an overlap with params[0]",
+    ),
+    "one array twice": (
+        lambda c: c.set(params_1=c.params[0], grads_1=c.new(4), velocities_1=c.new(4)),
+        ValueError, "params[1]: expected memory of its own, got an overlap with params[0]",
+    ),
+    "the gradient is the parameter": (
+        lambda c: c.set(grads_1=c.params[1]),
+        ValueError, "params[1]: expected memory of its own, got an overlap with grads[1]",
+    ),
+    # Dtypes.
+    "integers": (
+        lambda c: c.set(params_0=c.new(4, dtype="int32")),
+        TypeError, "params[0]: expected one of float16, bfloat16, float32, float64, got int32",
+    ),
+    "a gradient that does not widen": (
+        lambda c: c.set(grads_0=c.new(4, dtype="float64")),
+        TypeError, "grads[0]: expected a dtype that widens to float32, got float64",
+    ),
+    "a velocity of fp64": (
+        half_without_master_and_fp64_velocity,
+        TypeError, "velocities[1]: expected float32 or float16, got float64",
+    ),
+    "a velocity of fp16 for fp32": (
+        lambda c: c.set(velocities_0=c.new(4, dtype="float16")),
+        TypeError, "velocities[0]: expected float32, got float16",
+    ),
+    "a master of fp16": (
+        two_masters,
+        TypeError, "master_params[1]: expected float32, got float16",
+    ),
+    "a master for fp32": (
+        lambda c: c.set(master_params=[c.new(4), None]),
+        TypeError, "master_params[0]: expected no master for a float32 parameter, got float32",
+    ),
+    # Numbers.
+    "lr below 0": (
+        lambda c: c.set(lr=-0.5), ValueError, "lr: expected a finite float32 at least 0, got -0.5",
+    ),
+    "lr NaN": (
+        lambda c: c.set(lr=float("nan")), ValueError, "lr: expected a finite float32 at least 0, got nan",
+    ),
+    "mu inf": (
+        lambda c: c.set(mu=float("inf")), ValueError, "mu: expected a finite float32 at least 0, got inf",
+    ),
+    "epsilon beyond fp32": (
+        lambda c: c.set(epsilon=1e39), ValueError, "epsilon: expected a finite float32 at least 0, got 1e+39",
+    ),
+    "rescale_grad 0": (
+        lambda c: c.set(rescale_grad=0), ValueError, "rescale_grad: expected a finite float32 above 0, got 0",
+    ),
+    "rescale_grad below the smallest fp32": (
+        lambda c: c.set(rescale_grad=1e-60),
+        ValueError, "rescale_grad: expected a finite float32 above 0, got 1e-60",
+    ),
+    "one lr of the list": (
+        lambda c: c.set(lr=[0.1, -1.0]), ValueError, "lr[1]: expected a finite float32 at least 0, got -1.0",
+    ),
+    "a list of one weight decay": (
+        lambda c: c.set(lars_weight_decay=[0.1]),
+        ValueError, "lars_weight_decay: expected one number or one per tensor, 2, got 1",
+    ),
+    "a list for mu": (
+        lambda c: c.set(mu=[0.9, 0.9]), TypeError, "mu: expected one number for all tensors, got 2 values",
+    ),
+    "text": (
+        lambda c: c.set(lr="0.1"), TypeError, "lr: expected a number, got '0.1'",
+    ),
+    "a truth value": (
+        lambda c: c.set(mu=True), TypeError, "mu: expected a number, got True",
+    ),
+    # Choices.
+    "adapt": (
+        lambda c: c.set(adapt="norm"),
+        ValueError, "adapt: expected one of norms, decay, decay_and_norms, got 'norm'",
+    ),
+    "norm_of": (
+        lambda c: c.set(norm_of="grad"), ValueError, "norm_of: expected one of param, master, got 'grad'",
+    ),
+}  # fmt: skip
+
+
+def host_only(call):
+    frozen = call.new(4)
+    frozen.flags.writeable = False
+    call.set(velocities_0=frozen)
+
+
+REFUSED_ON_THE_HOST = {
+    "read-only": (host_only, ValueError, "velocities[0]: expected a writable array, got a read-only one"),
+    "foreign byte order": (
+        lambda c: c.set(grads_0=c.grads[0].astype(">f4")),
+        TypeError, "grads[0]: expected native byte order, got >f4",
+    ),
+    "no array": (
+        lambda c: c.set(grads_1=[1.0, 2.0]),
+        TypeError, "grads[1]: expected a NumPy array, got builtins.list",
+    ),
+}  # fmt: skip
+
+REFUSED_ON_THE_DEVICE = {
+    "a host array": (
+        lambda c: c.set(grads_1=np.zeros((2, 3), np.float32)),
+        TypeError, "grads[1]: expected a device array, got a NumPy array; gpu.to_device makes one",
+    ),
+    "an array of another device": (
+        lambda c: c.set(grads_0=Elsewhere()),
+        ValueError, "grads[0]: expected an array on the {device}, got {elsewhere}",
+    ),
+    "form": (
+        lambda c: c.set(form="merged"),
+        ValueError,
+        "form: expected one of separate, cooperative, two_launches, carried_norm, got 'merged'",
+    ),
+    "unknown number": (
+        lambda c: c.set(weight_decay=0.1),
+        TypeError,
+        "weight_decay: expected one of lr, mu, lars_coeff, lars_weight_decay, epsilon, rescale_grad, adapt, norm_of",
+    ),
+}  # fmt: skip
+
+
+class Elsewhere:
+    """Looks like a device array of some library."""
+
+    dtype, shape = np.dtype(np.float32), (4,)
+    __cuda_array_interface__ = {"shape": (4,), "typestr": "<f4", "data": (4096, False), "version": 3}  # noqa: RUF012
+
+
+def assert_refused(call, function, error, message):
+    before = [bytes_of(x) for x in call.arrays()]
+    with pytest.raises(error) as caught:
+        call.make(function)
+    assert type(caught.value) is error
+    assert str(caught.value) == f"merged_lars_momentum: {message}"
+    assert [bytes_of(x) for x in call.arrays()] == before
+
+
+def bytes_of(array):
+    return (array.copy_to_host() if hasattr(array, "copy_to_host") else array).tobytes()
+
+
+def test_what_the_table_spoils_is_accepted():
+    for function, put in ((cpu.merged_lars_momentum, np.array), (gpu.merged_lars_momentum, simt.cuda.to_device)):
+        call = Call(put)
+        before = [bytes_of(x) for x in call.params]
+        call.make(function)
+        assert all(bytes_of(x) != old for x, old in zip(call.params, before, strict=True))
+
+
+@pytest.mark.parametrize("name", REFUSED | REFUSED_ON_THE_HOST)
+def test_reference_refuses(name):
+    spoil, error, message = (REFUSED | REFUSED_ON_THE_HOST)[name]
+    call = Call(np.array)
+    spoil(call)
+    assert_refused(call, cpu.merged_lars_momentum, error, message.format(array="ndarray"))
+
+
+@pytest.mark.parametrize("name", REFUSED | REFUSED_ON_THE_DEVICE)
+def test_kernel_refuses(machine, name):
+    if name == "an array of another device" and machine.name == "gpu":
+        pytest.skip("on a GPU any CUDA array interface is a device array")
+    spoil, error, message = (REFUSED | REFUSED_ON_THE_DEVICE)[name]
+    call = Call(machine.to_device)
+    spoil(call)
+    array = type(call.grads[0]).__name__
+    message = message.format(array=array, device=machine.name, elsewhere="Elsewhere")
+    assert_refused(call, gpu.merged_lars_momentum, error, message)
+
+
+@pytest.mark.parametrize("name", REFUSED | REFUSED_ON_THE_DEVICE)
+def test_refused_call_leaves_no_memory_behind(executor, name):
+    """A plan that was refused has given back all device memory."""
+    call = Call(executor.to_device)
+    (REFUSED | REFUSED_ON_THE_DEVICE)[name][0](call)
+    gc.collect()
+    before = simt.memory.live_bytes()
+    with pytest.raises((TypeError, ValueError)):
+        call.make(gpu.merged_lars_momentum)
+    gc.collect()
+    assert simt.memory.live_bytes() == before
+
+
+def test_gradients_may_share_memory(machine):
+    """Only written arrays need memory of their own."""
+    for function, put in ((cpu.merged_lars_momentum, np.array), (gpu.merged_lars_momentum, machine.to_device)):
+        call = Call(put)
+        call.set(params_1=call.new(4), velocities_1=call.new(4), grads_1=call.grads[0])
+        call.make(function)
+
+
+# A plan.
+
+
+@pytest.fixture
+def plan(machine):
+    call = Call(machine.to_device)
+    return call, gpu.plan("lars_momentum", call.params, call.grads, call.velocities, **HYPER)
+
+
+@pytest.mark.parametrize(
+    ("slots", "error", "message"),
+    [
+        (lambda c: dict(grads=[c.new(4), c.new(6)]), ValueError, "grads[1]: expected shape (2, 3), as params[1] has, got (6,)"),
+        (lambda c: dict(grads=c.grads[:1]), ValueError, "grads: expected 2 entries, as params has, got 1"),
+        (
+            lambda c: dict(params=[c.new(5), c.new(2, 3)], grads=[None, None], velocities=[c.new(5), c.new(2, 3)]),
+            ValueError,
+            "params[0]: expected float32 of shape (4,), as planned, got float32 of shape (5,)",
+        ),
+        (
+            lambda c: dict(grads=[c.new(4, dtype="float16"), c.grads[1]]),
+            ValueError,
+            "grads[0]: expected float32 of shape (4,), as planned, got float16 of shape (4,)",
+        ),
+        (
+            lambda c: dict(params=c.params[:1], grads=c.grads[:1], velocities=c.velocities[:1]),
+            ValueError,
+            "params: expected 2 entries, as planned, got 1",
+        ),
+        (
+            lambda c: dict(gradients=c.grads),
+            TypeError,
+            "gradients: expected one of params, grads, velocities, master_params",
+        ),
+        (lambda c: dict(velocities=c.params), ValueError, "velocities[0]: expected memory of its own, got an overlap with params[0]"),
+    ],
+)  # fmt: skip
+def test_rebind_refuses(plan, slots, error, message):
+    """A refused `rebind` leaves the plan bound to the arrays it had."""
+    call, step = plan
+    with pytest.raises(error) as caught:
+        step.rebind(**slots(call))
+    assert str(caught.value) == f"merged_lars_momentum: {message}"
+    before = bytes_of(call.params[0])
+    step()
+    assert bytes_of(call.params[0]) != before
+
+
+@pytest.mark.parametrize(
+    ("numbers", "error", "message"),
+    [
+        (dict(lr=-1), ValueError, "lr: expected a finite float32 at least 0, got -1"),
+        (dict(lr=[0.1]), ValueError, "lr: expected one number or one per tensor, 2, got 1"),
+        (dict(mu=0.5, lr=float("nan")), ValueError, "lr: expected a finite float32 at least 0, got nan"),
+        (
+            dict(momentum=0.9),
+            TypeError,
+            "momentum: expected one of lr, mu, lars_coeff, lars_weight_decay, epsilon, rescale_grad",
+        ),
+        (
+            dict(adapt="decay"),
+            TypeError,
+            "adapt: expected one of lr, mu, lars_coeff, lars_weight_decay, epsilon, rescale_grad",
+        ),
+    ],
+)
+def test_step_refuses(plan, numbers, error, message):
+    """A refused step does nothing, and keeps the numbers of the step before."""
+    call, step = plan
+    before = [bytes_of(x) for x in call.arrays()]
+    with pytest.raises(error) as caught:
+        step(**numbers)
+    assert str(caught.value) == f"merged_lars_momentum: {message}"
+    assert [bytes_of(x) for x in call.arrays()] == before
+    expected = Call(np.array)
+    expected.make(cpu.merged_lars_momentum)
+    step()
+    assert [bytes_of(x) for x in call.arrays()] == [bytes_of(x) for x in expected.arrays()]
+
+
+def test_step_without_a_learning_rate(machine):
+    call = Call(machine.to_device)
+    step = gpu.plan("lars_momentum", call.params, call.grads, call.velocities, mu=0.9)
+    with pytest.raises(TypeError, match="^merged_lars_momentum: lr: expected a number, got none$"):
+        step()
+
+
+def test_plan_of_an_unknown_routine():
+    with pytest.raises(ValueError, match="^plan: routine: expected one of lars_momentum, got 'lars'$"):
+        gpu.plan("lars", [], [], [])
+
+
+def test_another_device_name():
+    with pytest.raises(ValueError, match="^device: expected gpu or executor, got 'cpu'$"):
+        gpu.device("cpu")

@@ -1,0 +1,258 @@
+"""The command ``refopt``: what it prints, what it exits with, and that it cannot pass on broken kernels."""
+
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+
+from refopt import catalog, cli, cpu, gpu, ulp, verify, workloads
+from refopt.catalog import LARS_MOMENTUM
+from refopt.cpu import lars
+
+HYPERS = [hyper.name for hyper in LARS_MOMENTUM.hypers]
+
+
+def tiny():
+    """A few tensors, one larger than a tile. bn1.bias gets no parameter but zero, bn4.bias no gradient."""
+    yield "conv1.weight", (8, 3, 3, 3)
+    yield "fc.weight", (10, 110)
+    for k in range(6):
+        yield f"bn{k}.weight", (7 + k,)
+        yield f"bn{k}.bias", (7 + k,)
+
+
+@pytest.fixture(autouse=True)
+def tiny_workload(monkeypatch):
+    monkeypatch.setitem(workloads.WORKLOADS, "tiny", tiny)
+
+
+def run(*args, dtype="fp32", form="two_launches"):
+    chosen = [*(["--dtype", dtype] if dtype else []), *(["--form", form] if form else [])]
+    return cli.main(["verify", "--workload", "tiny", "--device", "executor", *chosen, *args])
+
+
+def report(capsys, **choice):
+    status = run("--json", "-", **choice)
+    answer = json.loads(capsys.readouterr().out)
+    assert status == (0 if answer["ok"] else 1)
+    return answer
+
+
+def test_every_row_in_80_columns(capsys):
+    assert run(dtype=None, form=None) == 0
+    out, err = capsys.readouterr()
+    assert not err
+    assert max(map(len, out.splitlines())) <= 80
+    rows = [re.split(" +", text) for text in out.splitlines() if text.endswith(" ok")]
+    assert [row[:2] for row in rows] == [[d, f] for d in verify.DTYPES for f in LARS_MOMENTUM.forms]
+    assert {"fp32", "two_launches", "14", "1", "2", "0"} <= set(rows[2])
+    assert "24 of 24 equal in every bit" in out
+
+
+def test_widest_rows_are_80_columns():
+    row = verify.Row(
+        "lars_momentum", "fp16-amp", "carried_norm", 999_999, 10**12, 999_999, 99_999, 999_999, 99_999,
+        87_226_227_200, True, 10**18, 1, (), ("launches: ...",), 99_999.999, 99_999.99,
+    )  # fmt: skip
+    assert len(cli.line(row)) == 80
+    assert len(cli.speed_line(row, copy=4.3e12)) <= 80
+    assert cli.line(row._replace(max_ulps=ulp.MAXIMUM)).endswith("NaN  FAIL")
+    assert max(map(len, (cli.HEADER + "\n" + cli.SPEED_HEADER).splitlines())) <= 80
+
+
+def test_json(capsys, tmp_path):
+    file = tmp_path / "report.json"
+    assert run("--json", str(file), dtype="fp16-amp", form="cooperative") == 0
+    assert "cooperative" in capsys.readouterr().out
+    answer = json.loads(file.read_text())
+    assert answer["schema"] == "refopt.verify/1"
+    assert set(answer) == {
+        "schema", "ok", "versions", "device", "workload", "steps", "skipped", "seconds",
+        "copy_bytes_per_second", "rows",
+    }  # fmt: skip
+    assert answer["versions"]["numpy"] == np.__version__
+    assert answer["device"]["kind"] == "executor"
+    assert answer["workload"]["tensors"] == 14
+    (row,) = answer["rows"]
+    assert set(row) == {*verify.Row._fields, "ok"}
+    assert row["launches_before"] == 14 and row["launches_after"] == 1
+    assert row["counted"] and row["ok"] and row["mismatches"] == []
+    elements = sum(tensor.elements for tensor in workloads.load("tiny").tensors)
+    assert row["bytes"] == elements * (2 * 2 + 2 * 2 + 4 * 2 + 4 * 2)
+
+
+def test_broken_rule_is_found(capsys, monkeypatch):
+    exact = lars.rule
+
+    def broken(p, g, v, **numbers):
+        p, v = exact(p, g, v, **numbers)
+        if p.size == 1100:
+            v[1030] = np.nextafter(v[1030], p.dtype.type(np.inf))
+        return p, v
+
+    monkeypatch.setattr(lars, "rule", broken)
+    assert run() == 1
+    out = capsys.readouterr().out
+    assert re.search(r"^fp32 +two_launches .* FAIL$", out, re.MULTILINE)
+    assert "step 1, velocities[1] fc.weight, element 1030: off by 1 ULP" in out
+    assert re.search(r"expected 0x[0-9a-f]{8} = -?0\.\d+", out)
+    assert max(map(len, out.splitlines())) <= 80
+    assert "1 of 1 FAILED" in out
+    (row,) = report(capsys)["rows"]
+    assert row["mismatches"][0]["ulps"] == 1 and row["differing"] >= 2
+
+
+@pytest.mark.parametrize("dtype", verify.DTYPES)
+@pytest.mark.parametrize("hyper", HYPERS)
+def test_every_hyperparameter_counts(capsys, monkeypatch, hyper, dtype):
+    exact = cpu.merged_lars_momentum
+
+    def other(*slots, **numbers):
+        numbers[hyper] = (np.array(numbers[hyper]) * 2).tolist()
+        exact(*slots, **numbers)
+
+    monkeypatch.setattr(cpu, "merged_lars_momentum", other)
+    (row,) = report(capsys, dtype=dtype)["rows"]
+    assert row["differing"] and not row["problems"]
+
+
+def test_a_kernel_that_does_nothing_is_found(capsys, monkeypatch):
+    monkeypatch.setattr(gpu.Plan, "step", lambda self, **hyper: None)
+    (row,) = report(capsys)["rows"]
+    assert {m["slot"] for m in row["mismatches"]} == {"params"} and row["differing"] > 1000
+    assert [text.split(":")[0] for text in row["problems"]] == ["launches", "bytes"]
+
+
+def test_a_kernel_that_spoils_the_gradients_is_found(capsys, monkeypatch):
+    step = gpu.Plan.step
+
+    def spoil(self, **hyper):
+        step(self, **hyper)
+        self._call.slots["grads"][0].copy_to_device(np.ones((8, 3, 3, 3), np.float32))
+
+    monkeypatch.setattr(gpu.Plan, "step", spoil)
+    (row,) = report(capsys)["rows"]
+    assert {m["slot"] for m in row["mismatches"]} == {"grads"}
+
+
+def test_a_reference_that_does_nothing_is_found(capsys, monkeypatch):
+    monkeypatch.setattr(cpu, "merged_lars_momentum", lambda *slots, **numbers: None)
+    monkeypatch.setattr(gpu.Plan, "step", lambda self, **hyper: None)
+    assert run() == 1
+    assert "params[0] conv1.weight: the reference changes nothing" in capsys.readouterr().out
+
+
+def test_other_launches_than_in_the_catalogue_are_found(capsys, monkeypatch):
+    forms = {**LARS_MOMENTUM.forms, "two_launches": catalog.Form(launches=3)}
+    monkeypatch.setitem(catalog.ROUTINES, "lars_momentum", LARS_MOMENTUM._replace(forms=forms))
+    assert run() == 1
+    out = capsys.readouterr().out
+    assert "launches: expected 3 by the catalogue, got 2" in out and "bytes:" not in out
+
+
+def test_other_bytes_than_in_the_catalogue_are_found(capsys, monkeypatch):
+    def traffic(form, dtypes, **choices):
+        return LARS_MOMENTUM.traffic(form, dtypes, **choices) | {"grads": 3}
+
+    monkeypatch.setitem(catalog.ROUTINES, "lars_momentum", LARS_MOMENTUM._replace(traffic=traffic))
+    assert run() == 1
+    out = capsys.readouterr().out
+    assert re.search(r"bytes: expected [\d,]+ by the catalogue, got [\d,]+", out) and "launches: expected" not in out
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (["--dtype", "fp8"], list(verify.DTYPES)),
+        (["--form", "fast"], list(LARS_MOMENTUM.forms)),
+        (["--routine", "sgdm"], list(catalog.ROUTINES)),
+        (["--workload", "vgg"], ["resnet50", "bert-large", "gpt2-xl", "llama-3-8b"]),
+        (["--device", "tpu"], ["gpu", "executor"]),
+        (["--steps", "1"], ["at least 2"]),
+        (["--max-elements", "none"], ["at least 1"]),
+        (["--json", "no/such/folder/file"], ["no/such/folder/file"]),
+    ],
+)
+def test_wrong_usage(capsys, args, named):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["verify", *args])
+    assert stop.value.code == 2
+    out, err = capsys.readouterr()
+    assert not out and all(name in err for name in named)
+
+
+def test_version_and_no_command(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert not stop.value.code and capsys.readouterr().out == "refopt 0.1.0\n"
+    with pytest.raises(SystemExit) as stop:
+        cli.main([])
+    assert stop.value.code == 2
+
+
+def test_interrupted(capsys, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verify, "rows", interrupted)
+    assert run() == 130
+    assert capsys.readouterr().err == "refopt: interrupted\n"
+
+
+def test_bf16_is_skipped_without_ml_dtypes(capsys, monkeypatch):
+    monkeypatch.setattr(verify, "unavailable", lambda dtype: "it is missing" if "bf16" in dtype else "")
+    assert {row["dtype"] for row in report(capsys, dtype=None)["rows"]} == {"fp32", "fp64", "fp16", "fp16-amp"}
+    with pytest.raises(SystemExit) as stop:
+        run(dtype="bf16")
+    assert stop.value.code == 2 and "bf16: it is missing" in capsys.readouterr().err
+
+
+def test_progress_is_one_line_and_gone_in_the_end():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal, pipe = Terminal(), io.StringIO()
+    for stream in (terminal, pipe):
+        with cli.Progress(stream, 2) as progress:
+            progress.show("fp32 reference")
+            progress.done += 1
+            progress.show("fp32 cooperative")
+    assert not pipe.getvalue()
+    text = terminal.getvalue()
+    assert "\n" not in text and "1/2  fp32 cooperative" in text and text.endswith("\r\033[K")
+
+
+@pytest.mark.parametrize("name", ["resnet50", "bert-large", "gpt2-xl", "llama-3-8b"])
+def test_scaled_workloads_cross_tiles_and_chunks(name):
+    whole = workloads.load(name)
+    workload, how = verify.extents(whole, "executor")
+    sizes = sorted(tensor.elements for tensor in workload.tensors)
+    assert len(workload) == len(whole) and how
+    assert all(size > 8192 for size in sizes[-3:]) and all(size > 1024 for size in sizes[-6:])
+    assert sizes[-7] <= 200
+    assert verify.extents(whole, "gpu", 50)[0] == whole.scaled(50)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "bert-large", "gpt2-xl", "llama-3-8b"])
+def test_no_weight_decay_for_biases_and_norms(name):
+    workload = workloads.load(name)
+    decays = verify.hypers(LARS_MOMENTUM, workload, 0)["lars_weight_decay"]
+    assert [decay == 0 for decay in decays] == [len(tensor.shape) == 1 for tensor in workload.tensors]
+
+
+def test_data():
+    workload, _ = verify.extents(workloads.load("resnet50"), "executor")
+    case = verify.make_case(LARS_MOMENTUM, workload, "bf16-amp", steps=3)
+    params, masters = case.slots["params"], case.slots["master_params"]
+    assert all((m.astype(p.dtype) == p).all() for m, p in zip(masters, params, strict=True))
+    assert any((m != p.astype(m.dtype)).any() for m, p in zip(masters, params, strict=True))
+    zero = [[not x.any() for x in xs] for xs in (params, case.grads[0], case.slots["velocities"])]
+    assert [sum(z) for z in zero] == [9, 9, 0]
+    assert any(p and not g for p, g, _ in zip(*zero, strict=True))
+    assert any(p and g for p, g, _ in zip(*zero, strict=True))
+    assert not np.array_equal(case.grads[0][0], case.grads[1][0])
+    assert case.hypers[0]["lr"] != case.hypers[1]["lr"] and len(set(case.hypers[0]["lr"])) > 1
+    assert case.hypers[0]["rescale_grad"] != 1 and case.hypers[0]["epsilon"] > 0

@@ -1,0 +1,76 @@
+"""LARS against results recorded from PaddlePaddle: somebody else's formula, not ours."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refopt.catalog import LARS_MOMENTUM
+from refopt.conformance import mutants
+from refopt.conformance.cases import Case, runner
+from refopt.conformance.laws import reference
+from refopt.conformance.placed import kernels
+
+RECORDED = np.load(Path(__file__).parent / "golden" / "lars_momentum.npz")
+CASES = json.loads(str(RECORDED["meta"]))["cases"]
+ULPS = 16
+NUMBERS = ("mu", "lars_coeff", "lars_weight_decay", "epsilon", "rescale_grad")
+
+
+def arrays(case, direction, slot):
+    return [RECORDED[f"{case}/{direction}/{slot}/{i}"].copy() for i in range(CASES[case]["tensors"])]
+
+
+def recorded(case):
+    p, g, v = (arrays(case, "in", slot) for slot in ("param", "grad", "velocity"))
+    step = {name: CASES[case][name] for name in NUMBERS} | {"lr": [float(x[0]) for x in arrays(case, "in", "lr")]}
+    return Case(p, list(g), v, None, [step], {"adapt": "decay_and_norms"})
+
+
+def assert_near(case, got):
+    """Within `ULPS` of the larger of an element's old and new value and a twentieth of its tensor's maximum."""
+    for name, slot in (("param", "params"), ("velocity", "velocities")):
+        columns = zip(arrays(case, "in", name), arrays(case, "out", name), got[slot], strict=True)
+        for i, (old, new, mine) in enumerate(columns):
+            size = np.maximum(np.maximum(abs(old), abs(new)), abs(new).max() / 20)
+            ulps = abs(mine.astype(np.float64) - new) / np.spacing(size)
+            assert ulps.max() <= ULPS, f"{slot}[{i}]: {ulps.max()} ulp"
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_reference(case):
+    """The reference computes what Paddle does."""
+    assert_near(case, reference(recorded(case)))
+
+
+@pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_kernel(machine, form, case):
+    """Every form of the kernels computes what Paddle does."""
+    assert_near(case, kernels(form, machine)(recorded(case)))
+
+
+def test_the_cases_are_many_and_varied():
+    """1 to 205 tensors; with and without weight decay, epsilon and rescaling."""
+    assert len(CASES) == 8 and {1, 205} <= {case["tensors"] for case in CASES}
+
+
+FORMULAE = [
+    mutants.EpsilonInVelocity,
+    mutants.DecayElementwiseInDenominator,
+    mutants.RescaleForgottenInNorm,
+    mutants.RescaleForgottenInUpdate,
+    mutants.FirstLearningRate,
+    mutants.FirstWeightDecay,
+    mutants.MomentumOfEverything,
+    mutants.LearningRateAgain,
+]
+
+
+@pytest.mark.parametrize("mutant", FORMULAE)
+def test_another_formula_is_seen(mutant):
+    """The recorded inputs and the tolerance tell wrong formulae from the right one."""
+    with pytest.raises(AssertionError):
+        for case in range(len(CASES)):
+            assert_near(case, runner(mutant())(recorded(case)))

@@ -1,0 +1,115 @@
+"""The sum that everything else is held to: the tile tree of docs/numerics.md, N6."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from refopt.cpu.reduce import LANES, TILE, sum_of_squares, tile_sums, tree_sum
+
+reals = st.sampled_from([np.float32, np.float64])
+floats32 = st.floats(0, 1e6, width=32)
+
+
+def flat(max_size, elements=floats32):
+    return reals.flatmap(lambda real: hnp.arrays(real, st.integers(0, max_size), elements=elements))
+
+
+def by_recursion(values):
+    """The tree by its definition: the first half is the largest power of two below the size."""
+    if len(values) == 0:
+        return np.float32(0)
+    if len(values) == 1:
+        return values[0]
+    half = 1 << (len(values) - 1).bit_length() - 1
+    return by_recursion(values[:half]) + by_recursion(values[half:])
+
+
+def by_loops(values):
+    """The sum of squares by its definition, an element at a time."""
+    tiles = []
+    for start in range(0, len(values), TILE):
+        lanes = [values.dtype.type(0)] * LANES
+        for i, x in enumerate(values[start : start + TILE]):
+            lanes[i % LANES] = lanes[i % LANES] + x * x
+        tiles.append(by_recursion(lanes))
+    return by_recursion(tiles)
+
+
+def noise(size, real=np.float32):
+    return np.random.default_rng(size).normal(size=size).astype(real)
+
+
+def test_constants():
+    """T and L are constants of the specification."""
+    assert (TILE, LANES) == (1024, 256)
+
+
+@given(flat(70))
+def test_tree_is_the_recursive_definition(values):
+    """Neighbours are joined first; a missing neighbour adds +0."""
+    assert tree_sum(values) == by_recursion(values) and tree_sum(values).dtype == values.dtype
+
+
+def test_tree_by_hand():
+    """(1 + e) + (e + e) in fp32, where 1 + e is 1: the order can be seen."""
+    e = np.float32(2**-24)
+    assert tree_sum(np.array([1, e, e, e], np.float32)) == np.float32(1 + 2**-23)
+    assert ((np.float32(1) + e) + e) + e == 1
+
+
+@given(hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=3, max_side=9), elements=floats32))
+def test_tree_takes_the_last_axis(values):
+    rows = values.reshape(-1, values.shape[-1])
+    expected = np.array([tree_sum(row) for row in rows]).reshape(values.shape[:-1])
+    assert (tree_sum(values) == expected).all()
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 257, 1023, 1024, 1025, 2049, 5000])
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+def test_sum_of_squares_is_its_definition(size, real):
+    """Lanes in index order, then the tree of lanes, then the tree of tiles."""
+    values = noise(size, real)
+    assert sum_of_squares(values) == by_loops(values) and sum_of_squares(values).dtype == real
+
+
+@given(flat(2600), st.integers(0, 5))
+def test_padding_adds_nothing(values, zeros):
+    """Zeros at the end, even whole tiles of them, change no bit of the sum."""
+    padded = np.concatenate([values, np.zeros(zeros * 700, values.dtype)])
+    assert sum_of_squares(padded) == sum_of_squares(values)
+    count = -(-values.size // TILE)
+    assert tile_sums(values).shape == (count,) and (tile_sums(padded)[:count] == tile_sums(values)).all()
+
+
+@given(st.integers(1, 70), st.integers(0, 5))
+def test_aligned_subtrees_may_be_joined_first(tiles, k):
+    """N11: any aligned run of 2**k tiles may be added in advance: the bits stay the same."""
+    values = noise(tiles * TILE - 13)
+    sums = tile_sums(values * values)
+    runs = [tree_sum(sums[start : start + 2**k]) for start in range(0, tiles, 2**k)]
+    assert tree_sum(np.array(runs)) == tree_sum(sums) == sum_of_squares(values)
+
+
+def test_other_partitions_differ():
+    """The law above says something: runs of three tiles do change bits."""
+    sums = tile_sums(noise(96 * TILE) ** 2)
+    assert tree_sum(np.array([tree_sum(sums[k : k + 3]) for k in range(0, 96, 3)])) != tree_sum(sums)
+
+
+@given(flat(300, st.floats(-(2.0**50), 2.0**50, width=32)))
+def test_close_to_the_exact_sum(values):
+    """The tree is a sum: within a few roundings of the one in longer precision."""
+    exact = np.sum(values.astype(np.longdouble) ** 2)
+    info = np.finfo(values.dtype)
+    assert abs(sum_of_squares(values) - exact) <= 16 * info.eps * exact + 300 * info.tiny
+
+
+@pytest.mark.parametrize(("value", "expected"), [(np.inf, np.inf), (-np.inf, np.inf), (np.nan, np.nan), (1e30, np.inf)])
+def test_non_finite(value, expected):
+    """N12: an inf or an overflow makes the sum inf, a NaN makes it NaN."""
+    values = noise(3000)
+    values[1500] = value
+    with np.errstate(over="ignore"):
+        assert np.array_equal(sum_of_squares(values), expected, equal_nan=True)

@@ -1,0 +1,129 @@
+"""The tables that merged kernels walk: every element once, every sum once, one root for each tensor."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refopt.cpu.reduce import TILE
+from refopt.gpu import tables
+from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
+from refopt.gpu.tiles import ARRIVALS, COUNT, FANOUT, FIRST, OUT, PARENT
+
+sizes = st.lists(
+    st.one_of(st.integers(0, 5000), st.sampled_from([0, 1, 8191, 8192, 8193, 2**20, 2**20 + 1, 2**21 + 5, 2**23])),
+    max_size=8,
+)
+widths = st.sampled_from([2, 4, 8, 16])
+
+
+def build(sizes, chunk_tiles=8):
+    return tables.build(sizes, [i % 2 == 0 for i in range(len(sizes))], chunk_tiles)
+
+
+@given(sizes, widths)
+def test_chunks_cover_every_element_once(sizes, chunk_tiles):
+    """Chunks of a tensor follow each other without gap or overlap, begin on tiles, and are at most so long."""
+    chunks, _, _ = build(sizes, chunk_tiles)
+    for tensor, size in enumerate(sizes):
+        mine = chunks[chunks[:, TENSOR] == tensor]
+        mine = mine[np.argsort(mine[:, START])]
+        assert np.array_equal(mine[:, START], np.append(0, mine[:-1, STOP])[: len(mine)])
+        assert (mine[-1, STOP] if len(mine) else 0) == size
+        assert (mine[:, START] < mine[:, STOP]).all() and (mine[:, START] % TILE == 0).all()
+        assert (mine[:, STOP] - mine[:, START] <= chunk_tiles * TILE).all()
+        assert (mine[:, ALIGNED] == (tensor % 2 == 0)).all()
+
+
+@given(sizes, widths)
+def test_every_sum_is_joined_once(sizes, chunk_tiles):
+    """Slots of tiles and nodes are disjoint, and each is under exactly one node, but for the root of a tensor."""
+    chunks, nodes, slots = build(sizes, chunk_tiles)
+    used = [c[SLOT] + k for c in chunks for k in range(-(-(c[STOP] - c[START]) // TILE))]
+    joined = [node[FIRST] + k for node in nodes for k in range(node[COUNT])]
+    roots = [node[OUT] for node in nodes if node[PARENT] == -1]
+    assert sorted([*used, *nodes[:, OUT]]) == list(range(slots))
+    assert sorted([*joined, *roots]) == list(range(slots))
+    assert len(roots) == sum(size > 0 for size in sizes)
+    assert (nodes[:, COUNT] >= 1).all() and (nodes[:, COUNT] <= FANOUT).all()
+
+
+@given(sizes, widths)
+def test_every_node_waits_for_those_who_report(sizes, chunk_tiles):
+    """Arrivals are the chunks, or the children, that report to a node, and what they report is under it."""
+    chunks, nodes, _ = build(sizes, chunk_tiles)
+    reports = np.zeros(len(nodes), int)
+    for chunk in chunks:
+        reports[chunk[NODE]] += 1
+        node, tiles = nodes[chunk[NODE]], -(-(chunk[STOP] - chunk[START]) // TILE)
+        assert node[FIRST] <= chunk[SLOT] and chunk[SLOT] + tiles <= node[FIRST] + node[COUNT]
+    for node in nodes[nodes[:, PARENT] >= 0]:
+        reports[node[PARENT]] += 1
+        parent = nodes[node[PARENT]]
+        assert parent[FIRST] <= node[OUT] < parent[FIRST] + parent[COUNT]
+    assert np.array_equal(reports, nodes[:, ARRIVALS])
+
+
+@given(sizes, widths)
+def test_a_tensor_has_one_root_and_its_chunks_climb_to_it(sizes, chunk_tiles):
+    """Two tensors never share a node."""
+    chunks, nodes, _ = build(sizes, chunk_tiles)
+    roots: dict = {}
+    for chunk in chunks:
+        node = chunk[NODE]
+        while nodes[node, PARENT] >= 0:
+            assert nodes[node, PARENT] > node
+            node = nodes[node, PARENT]
+        roots.setdefault(chunk[TENSOR], set()).add(node)
+    assert all(len(reached) == 1 for reached in roots.values())
+    assert len(set().union(*roots.values())) == len(roots)
+
+
+@given(st.lists(st.integers(0, 3000), max_size=8), widths)
+def test_the_tables_add_up_the_tree(sizes, chunk_tiles):
+    """Walking the nodes in order gives the sums of cpu/reduce.py, bit for bit (N6)."""
+    from refopt.cpu.reduce import tile_sums, tree_sum
+
+    chunks, nodes, slots = build(sizes, chunk_tiles)
+    values = [np.random.default_rng(i).normal(size=n).astype(np.float32) ** 2 for i, n in enumerate(sizes)]
+    sums = np.full(slots, np.nan, np.float32)
+    root = {}
+    for chunk in chunks:
+        part = tile_sums(values[chunk[TENSOR]][chunk[START] : chunk[STOP]])
+        sums[chunk[SLOT] : chunk[SLOT] + part.size] = part
+        node = chunk[NODE]
+        while nodes[node, PARENT] >= 0:
+            node = nodes[node, PARENT]
+        root[chunk[TENSOR]] = nodes[node, OUT]
+    for node in nodes:
+        sums[node[OUT]] = tree_sum(sums[node[FIRST] : node[FIRST] + node[COUNT]])
+    for tensor, slot in root.items():
+        assert sums[slot] == tree_sum(tile_sums(values[tensor]))
+
+
+@pytest.mark.parametrize("size", [2**31 - 1, 2**31, 2**31 + 1, 2**32 + 12345])
+def test_beyond_two_to_the_31(size):
+    """Offsets are 64 bits wide; the tables are linear in the number of elements, with three levels of nodes."""
+    chunks, nodes, slots = build([3, size, 5], 16)
+    assert chunks.dtype == nodes.dtype == np.int64
+    large = chunks[chunks[:, TENSOR] == 1]
+    assert large[:, START].min() == 0 and large[:, STOP].max() == size
+    assert np.array_equal(np.sort(large[:, START]), np.arange(0, size, 16 * TILE))
+    assert int((large[:, STOP] - large[:, START]).sum()) == size
+    assert len(large) == -(-size // (16 * TILE))
+    leaves = -(-size // TILE // FANOUT)
+    assert len(nodes) <= 2 + leaves + -(-leaves // FANOUT) + 1 + 1
+    assert slots <= -(-size // TILE) + len(nodes) + 2
+
+
+@pytest.mark.parametrize("element_bytes", [6, 8, 12, 14, 16, 24])
+def test_chunk_length(element_bytes):
+    """A chunk is a power of two of tiles, at least two, and no chunk straddles two nodes."""
+    tiles = tables.tiles_per_chunk(element_bytes)
+    assert tiles >= 2 and tiles & (tiles - 1) == 0 and FANOUT % tiles == 0
+
+
+def test_no_tensors():
+    chunks, nodes, slots = build([])
+    assert chunks.shape == (0, 6) and nodes.shape == (0, 5) and slots == 0
+    assert [x.size for x in build([0, 0])[:2]] == [0, 0]

@@ -1,0 +1,103 @@
+"""The tile tree as warps and blocks compute it, against cpu/reduce.py, bit for bit (N6)."""
+
+import numpy as np
+import pytest
+
+from refopt.cpu.reduce import LANES, TILE, tree_sum
+from refopt.gpu import tables
+from refopt.gpu.tables import NODE
+from refopt.gpu.target import cuda, kernel
+from refopt.gpu.tiles import ARRIVALS, WHOLE_WARP, joiner, lane_tree, lane_tree_2, warp_tree_2
+
+REALS = [np.float32, np.float64]
+reals = pytest.mark.parametrize("real", REALS)
+
+
+def launch(machine, made, grid, block, *args):
+    """Launch with the very block size that is asked for, on the executor too."""
+    if machine.name == "executor":
+        made.executor[grid, block](*args)
+    else:
+        machine.prepare(made, grid, block, args)(machine.stream(0))
+    machine.synchronize()
+
+
+def noise(*shape, real):
+    return np.random.default_rng(shape).uniform(0, 1, size=shape).astype(real)
+
+
+def test_lane_trees(machine):
+    """256 lanes, four and four to a thread, in 6 shuffles; two sets of lanes in 7."""
+
+    @kernel()
+    def trees(x, y, out):
+        t = cuda.threadIdx.x
+        a, b = 4 * t, 128 + 4 * t
+        s = x[a], x[a + 1], x[a + 2], x[a + 3], x[b], x[b + 1], x[b + 2], x[b + 3]
+        u = y[a], y[a + 1], y[a + 2], y[a + 3], y[b], y[b + 1], y[b + 2], y[b + 3]
+        out[0, t] = lane_tree(s)
+        out[1, t] = lane_tree_2(s, u)
+        out[2, t] = warp_tree_2(x[t], y[t])
+
+    for real in REALS:
+        for seed in range(10):
+            x, y = noise(2, LANES + seed, real=real)[:, :LANES]
+            out = machine.to_device(np.zeros((3, 32), real))
+            launch(machine, trees, 1, 32, machine.to_device(x), machine.to_device(y), out)
+            one, two, warp = out.copy_to_host()
+            assert (one == tree_sum(x)).all()
+            assert (two[0::2] == tree_sum(x)).all() and (two[1::2] == tree_sum(y)).all()
+            assert (warp[0::2] == tree_sum(x[:32])).all() and (warp[1::2] == tree_sum(y[:32])).all()
+
+
+@reals
+@pytest.mark.parametrize("block", [32, 64, 128])
+@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 500, 1023, 1024])
+def test_join(machine, real, block, count):
+    """A block joins up to 1024 sums, whatever its size and wherever they begin."""
+    join = joiner(real).join
+
+    @kernel()
+    def joining(sums, first, count, out):
+        x = join(sums, first, count)
+        out[cuda.threadIdx.x] = x
+
+    sums = noise(2, 5 + count + 3, real=real)
+    out = machine.to_device(np.zeros(block, real))
+    launch(machine, joining, 1, block, machine.to_device(sums), 5, count, out)
+    got, expected = out.copy_to_host(), tree_sum(sums[:, 5 : 5 + count])
+    assert (got[0::2] == expected[0]).all() and (got[1::2] == expected[1]).all()
+
+
+def climber(real):
+    climb = joiner(real).climb
+
+    @kernel()
+    def climbing(chunks, nodes, counters, sums, out, closed):
+        node = chunks[cuda.blockIdx.x, NODE]
+        closes, x = climb(node, nodes[node, ARRIVALS], nodes, counters, sums)
+        if closes:
+            y = cuda.shfl_xor_sync(WHOLE_WARP, x, 1)
+            if cuda.threadIdx.x == 0:
+                out[0], out[1] = x, y
+                cuda.atomic.add(closed, 0, 1)
+
+    return climbing
+
+
+@reals
+@pytest.mark.parametrize("chunk_tiles", [2, 8])
+@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 1023, 1024, 1025, 3000])
+def test_climb(machine, real, chunk_tiles, count):
+    """The last block under each node joins, so that one block of a tensor ends up with its sums, time after time."""
+    host = tables.build([count * TILE - 3], [True], chunk_tiles)
+    chunks, nodes = machine.to_device(host.chunks), machine.to_device(host.nodes)
+    counters = machine.to_device(np.zeros(len(host.nodes), np.int32))
+    for repeat in range(2):
+        sums = np.zeros((2, host.slots), real)
+        sums[:, :count] = noise(2, count + repeat, real=real)[:, :count]
+        out, closed = machine.to_device(np.zeros(2, real)), machine.to_device(np.zeros(1, np.int32))
+        launch(machine, climber(real), len(host.chunks), 32, chunks, nodes, counters, machine.to_device(sums), out, closed)
+        assert closed.copy_to_host().tolist() == [1]
+        assert (out.copy_to_host() == tree_sum(sums[:, :count])).all()
+        assert not counters.copy_to_host().any()

@@ -1,0 +1,149 @@
+"""Loads and stores: widening is exact, rounding is NumPy's, and nothing beyond the end is touched (N1)."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refopt.conformance.cases import dtype_of, same_bits
+from refopt.conformance.placed import Placed
+from refopt.conformance.strategies import nasty_floats
+from refopt.dtypes import SIZES
+from refopt.gpu.target import cuda, kernel
+from refopt.gpu.vectors import ROW, access, rounded8
+
+SMALL = ["float16", "bfloat16"]
+
+
+def copier(source, target, real, partial, change=lambda x: x):
+    """A kernel that loads rows of one dtype and stores them in another, one row to a block."""
+    load, store = access(source, real, partial).load, access(target, real, partial).store
+
+    @kernel()
+    def copy(x, y, stop):
+        first = cuda.blockIdx.x * ROW + 4 * cuda.threadIdx.x
+        store(y, first, stop, load(x, first, stop))
+
+    return copy
+
+
+def address(array):
+    return array.__cuda_array_interface__["data"][0]
+
+
+def copied(machine, values, target, real=np.float32, partial=False, shift=0):
+    """Values as they are after a load and a store by a kernel; whole rows unless partial."""
+    rows = -(-values.size // ROW)
+    size = values.size if partial else rows * ROW
+    host = np.zeros(size, values.dtype)
+    host[: values.size] = values
+    x, y = Placed(machine, host, shift), Placed(machine, np.zeros(size, dtype_of(target)), shift)
+    made = copier(values.dtype.name, target, real, partial)
+    args = address(x.array), address(y.array), size
+    machine.prepare(made, rows, 32, args)(machine.stream(0))
+    machine.synchronize()
+    return y.read()[: values.size]
+
+
+def patterns(dtype):
+    return np.arange(2**16, dtype=np.uint16).view(dtype_of(dtype))
+
+
+def halfway(dtype):
+    """Every fp32 half-way between two neighbours of a 16-bit type, and the fp32 on either side of it."""
+    values = np.sort(patterns(dtype)[np.isfinite(patterns(dtype))].astype(np.float32))
+    between = (values[1:] / 2 + values[:-1] / 2)[::7]
+    most = np.abs(values).max()
+    edges = np.float32([0.0, -0.0, np.inf, -np.inf, np.nan, most, most * np.float32(1.001), np.finfo(np.float32).max])
+    return np.concatenate([between, np.nextafter(between, np.inf), np.nextafter(between, -np.inf), edges, -edges])
+
+
+def assert_equal(got, expected):
+    same = same_bits(got, expected)
+    assert same.all(), (got[~same][:3], expected[~same][:3])
+
+
+def converted(values, dtype):
+    with np.errstate(all="ignore"):
+        return values.astype(dtype_of(dtype))
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("target", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", SMALL)
+def test_widening_every_pattern(machine, dtype, target, partial):
+    """All 65536 patterns of a 16-bit type become the fp32 and fp64 of the same value."""
+    real = np.dtype(target).type
+    assert_equal(copied(machine, patterns(dtype), target, real, partial), converted(patterns(dtype), target))
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("dtype", SMALL)
+def test_rounding_at_half_way(machine, dtype, partial):
+    """Values half-way between two neighbours go to the even one, those beside it to the nearer one."""
+    assert_equal(copied(machine, halfway(dtype), dtype, partial=partial), converted(halfway(dtype), dtype))
+
+
+@pytest.mark.parametrize("dtype", SMALL)
+@given(values=st.lists(st.one_of(st.floats(width=32), nasty_floats("float32")), min_size=1, max_size=40))
+def test_rounding_of_any_value(machine, dtype, values):
+    """Every fp32 value rounds as NumPy and ml_dtypes round it."""
+    values = np.array(values, np.float32)
+    assert_equal(copied(machine, values, dtype, partial=True), converted(values, dtype))
+
+
+@pytest.mark.parametrize("dtype", SMALL)
+def test_rounding_in_registers(machine, dtype):
+    """What is carried on as the stored value is the stored value."""
+    load, store, rounded = *access("float32", np.float32, False), rounded8(dtype)
+
+    @kernel()
+    def roundtrip(x, y, stop):
+        first = cuda.blockIdx.x * ROW + 4 * cuda.threadIdx.x
+        store(y, first, stop, rounded(load(x, first, stop)))
+
+    values = halfway(dtype)
+    values = values[: values.size // ROW * ROW]
+    x, y = Placed(machine, values), Placed(machine, np.zeros_like(values))
+    machine.prepare(roundtrip, values.size // ROW, 32, (address(x.array), address(y.array), values.size))(machine.stream(0))
+    machine.synchronize()
+    assert_equal(y.read(), converted(values, dtype).astype(np.float32))
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("dtype", SIZES)
+def test_copies_keep_every_bit(machine, dtype, partial):
+    """A load and a store of one dtype give the value back: each element in its place."""
+    real = np.float64 if dtype == "float64" else np.float32
+    values = np.random.default_rng(0).normal(size=3 * ROW).astype(dtype_of(dtype))
+    values[:4] = [0.0, -0.0, np.inf, np.finfo(np.float16).smallest_subnormal]
+    assert_equal(copied(machine, values, dtype, real, partial), values)
+
+
+@pytest.mark.parametrize("shift", [0, 1, 3])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 127, 128, 129, 131, 255, 257])
+@pytest.mark.parametrize("dtype", SIZES)
+def test_partial_rows(machine, dtype, size, shift):
+    """A partial row is copied whole, from and to any element, and the bytes after it keep their values."""
+    real = np.float64 if dtype == "float64" else np.float32
+    values = np.arange(1, size + 1).astype(dtype_of(dtype))
+    assert_equal(copied(machine, values, dtype, real, partial=True, shift=shift), values)
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 128, 130, 255])
+@pytest.mark.parametrize("dtype", SIZES)
+def test_partial_loads_are_zero_beyond_the_end(machine, dtype, size):
+    """An element that is not there counts as +0."""
+    real = np.float64 if dtype == "float64" else np.float32
+    load, store = access(dtype, real, True).load, access(np.dtype(real).name, real, False).store
+
+    @kernel()
+    def spread(x, y, stop):
+        store(y, 4 * cuda.threadIdx.x, stop, load(x, 4 * cuda.threadIdx.x, stop))
+
+    x, y = Placed(machine, np.ones(size, dtype_of(dtype))), Placed(machine, np.full(ROW, -7, real))
+    machine.prepare(spread, 1, 32, (address(x._memory), address(y.array), 0))(machine.stream(0))
+    assert_equal(y.read(), np.zeros(ROW, real))
+    machine.prepare(spread, 1, 32, (address(x._memory) + 64, address(y.array), size))(machine.stream(0))
+    machine.synchronize()
+    assert_equal(y.read(), (np.arange(ROW) < size).astype(real))
