@@ -47,7 +47,7 @@ class OneByOne:
 
     def __call__(self) -> None:
         for launch in self._enqueue:
-            launch(0)
+            launch(self.plan.stream)
 
 
 def variants(state: State) -> Iterator[tuple[str, str, Callable[[], None]]]:

@@ -241,7 +241,8 @@ def explain(row: verify.Row) -> str:
         lines.append(f"  and {len(row.problems) - SHOWN} more")
     for m in row.mismatches:
         where = f"{m.slot}[{m.tensor}] {m.name}, element {m.element}"
-        lines.append(f"  step {m.step}, {where}: off by {_ulps(m.ulps)} ULP")
+        text = f"  step {m.step}, {where}: off by {_ulps(m.ulps)} ULP"
+        lines += textwrap.wrap(text, 80, subsequent_indent="    ")
         lines.append(f"    expected {m.expected[0]} = {m.expected[1]}")
         lines.append(f"    got      {m.got[0]} = {m.got[1]}")
     if more := row.differing - len(row.mismatches):
@@ -254,10 +255,8 @@ def _summary(rows: Sequence[verify.Row], seconds: float) -> str:
     took = f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     if failed:
         return f"{failed} of {len(rows)} FAILED; {took}"
-    counts = "counted launches and bytes as in the catalogue"
-    if not all(row.counted for row in rows):
-        counts = "launches and bytes by the catalogue"
-    return f"{len(rows)} of {len(rows)} equal in every bit; {counts}; {took}"
+    counts = "as in the catalogue" if all(row.counted for row in rows) else "computed, not counted"
+    return f"{len(rows)} of {len(rows)} equal in every bit; launches and bytes {counts}; {took}"
 
 
 def _record(row: verify.Row, copy: float | None) -> dict[str, Any]:

@@ -192,6 +192,10 @@ REFUSED_ON_THE_HOST = {
         lambda c: c.set(grads_0=c.grads[0].astype(">f4")),
         TypeError, "grads[0]: expected native byte order, got >f4",
     ),
+    "reversed": (
+        lambda c: c.set(velocities_0=c.new(4)[::-1]),
+        ValueError, "velocities[0]: expected a dense array, got strides (-4,) for (4,)",
+    ),
     "no array": (
         lambda c: c.set(grads_1=[1.0, 2.0]),
         TypeError, "grads[1]: expected a NumPy array, got builtins.list",
@@ -281,6 +285,20 @@ def test_refused_call_leaves_no_memory_behind(executor, name):
     assert simt.memory.live_bytes() == before
 
 
+@pytest.mark.parametrize("lr", [[0.25, 0.5], (0.25, 0.5), np.array([0.25, 0.5]), np.float32([0.25, 0.5])], ids=repr)
+@pytest.mark.parametrize("mu", [1, np.float32(1), np.int64(1), np.array(1.0)], ids=repr)
+def test_numbers_of_any_kind(machine, lr, mu):
+    """Python's numbers and NumPy's, lists, tuples and arrays mean the same."""
+    outcomes = []
+    for numbers in (dict(lr=[0.25, 0.5], mu=1.0), dict(lr=lr, mu=mu)):
+        for function, put in ((cpu.merged_lars_momentum, np.array), (gpu.merged_lars_momentum, machine.to_device)):
+            call = Call(put)
+            call.set(**numbers)
+            call.make(function)
+            outcomes.append([bytes_of(x) for x in call.arrays()])
+    assert all(outcome == outcomes[0] for outcome in outcomes)
+
+
 def test_gradients_may_share_memory(machine):
     """Only written arrays need memory of their own."""
     for function, put in ((cpu.merged_lars_momentum, np.array), (gpu.merged_lars_momentum, machine.to_device)):
@@ -301,7 +319,11 @@ def plan(machine):
 @pytest.mark.parametrize(
     ("slots", "error", "message"),
     [
-        (lambda c: dict(grads=[c.new(4), c.new(6)]), ValueError, "grads[1]: expected shape (2, 3), as params[1] has, got (6,)"),
+        (
+            lambda c: dict(grads=[c.new(4), c.new(6)]),
+            ValueError,
+            "grads[1]: expected shape (2, 3), as params[1] has, got (6,)",
+        ),
         (lambda c: dict(grads=c.grads[:1]), ValueError, "grads: expected 2 entries, as params has, got 1"),
         (
             lambda c: dict(params=[c.new(5), c.new(2, 3)], grads=[None, None], velocities=[c.new(5), c.new(2, 3)]),
@@ -323,9 +345,13 @@ def plan(machine):
             TypeError,
             "gradients: expected one of params, grads, velocities, master_params",
         ),
-        (lambda c: dict(velocities=c.params), ValueError, "velocities[0]: expected memory of its own, got an overlap with params[0]"),
+        (
+            lambda c: dict(velocities=c.params),
+            ValueError,
+            "velocities[0]: expected memory of its own, got an overlap with params[0]",
+        ),
     ],
-)  # fmt: skip
+)
 def test_rebind_refuses(plan, slots, error, message):
     """A refused `rebind` leaves the plan bound to the arrays it had."""
     call, step = plan
@@ -369,18 +395,40 @@ def test_step_refuses(plan, numbers, error, message):
     assert [bytes_of(x) for x in call.arrays()] == [bytes_of(x) for x in expected.arrays()]
 
 
+def test_rebind_refuses_masters_that_come_or_go(machine):
+    """Whether a tensor has a master is part of the plan: its kernels were made for that."""
+    call = Call(machine.to_device)
+    call.use("float16", 0)
+    call.use("float16", 1)
+    masters = [call.new(4), call.new(2, 3)]
+    for planned, other in ((masters, None), (masters, [masters[0], None]), (None, masters)):
+        step = gpu.plan(
+            "lars_momentum", call.params, call.grads, call.velocities, master_params=planned, **HYPER
+        )  # fmt: skip
+        with pytest.raises((TypeError, ValueError), match=r"merged_lars_momentum: master_params\[[01]\]: expected"):
+            step.rebind(master_params=other)
+        step()
+
+
+def test_a_plan_of_nothing_refuses_bad_numbers_too(machine):
+    """What is wrong does not depend on how many tensors there are."""
+    step = gpu.plan("lars_momentum", [], [], [])
+    with pytest.raises(ValueError, match="lr: expected a finite float"):
+        step(lr=float("nan"), mu=0.9)
+
+
 def test_step_without_a_learning_rate(machine):
     call = Call(machine.to_device)
     step = gpu.plan("lars_momentum", call.params, call.grads, call.velocities, mu=0.9)
-    with pytest.raises(TypeError, match="^merged_lars_momentum: lr: expected a number, got none$"):
+    with pytest.raises(TypeError, match=r"^merged_lars_momentum: lr: expected a number, got none$"):
         step()
 
 
 def test_plan_of_an_unknown_routine():
-    with pytest.raises(ValueError, match="^plan: routine: expected one of lars_momentum, got 'lars'$"):
+    with pytest.raises(ValueError, match=r"^plan: routine: expected one of lars_momentum, got 'lars'$"):
         gpu.plan("lars", [], [], [])
 
 
 def test_another_device_name():
-    with pytest.raises(ValueError, match="^device: expected gpu or executor, got 'cpu'$"):
+    with pytest.raises(ValueError, match=r"^device: expected gpu or executor, got 'cpu'$"):
         gpu.device("cpu")

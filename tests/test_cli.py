@@ -59,6 +59,9 @@ def test_widest_rows_are_80_columns():
     assert len(cli.line(row)) == 80
     assert len(cli.speed_line(row, copy=4.3e12)) <= 80
     assert cli.line(row._replace(max_ulps=ulp.MAXIMUM)).endswith("NaN  FAIL")
+    m = verify.Mismatch(2, "master_params", 999, "x." * 25, 10**9, ("0x" + 16 * "f", "nan"), ("0x0", "0"), ulp.MAXIMUM)
+    text = cli.explain(row._replace(mismatches=(m,)))
+    assert max(map(len, text.splitlines())) <= 80 and "off by NaN ULP" in " ".join(text.split())
     assert max(map(len, (cli.HEADER + "\n" + cli.SPEED_HEADER).splitlines())) <= 80
 
 

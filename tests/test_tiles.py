@@ -97,7 +97,8 @@ def test_climb(machine, real, chunk_tiles, count):
         sums = np.zeros((2, host.slots), real)
         sums[:, :count] = noise(2, count + repeat, real=real)[:, :count]
         out, closed = machine.to_device(np.zeros(2, real)), machine.to_device(np.zeros(1, np.int32))
-        launch(machine, climber(real), len(host.chunks), 32, chunks, nodes, counters, machine.to_device(sums), out, closed)
+        args = chunks, nodes, counters, machine.to_device(sums), out, closed
+        launch(machine, climber(real), len(host.chunks), 32, *args)
         assert closed.copy_to_host().tolist() == [1]
         assert (out.copy_to_host() == tree_sum(sums[:, :count])).all()
         assert not counters.copy_to_host().any()

@@ -51,7 +51,8 @@ def patterns(dtype):
 
 def halfway(dtype):
     """Every fp32 half-way between two neighbours of a 16-bit type, and the fp32 on either side of it."""
-    values = np.sort(patterns(dtype)[np.isfinite(patterns(dtype))].astype(np.float32))
+    values = converted(patterns(dtype), "float32")
+    values = np.sort(values[np.isfinite(values)])
     between = (values[1:] / 2 + values[:-1] / 2)[::7]
     most = np.abs(values).max()
     edges = np.float32([0.0, -0.0, np.inf, -np.inf, np.nan, most, most * np.float32(1.001), np.finfo(np.float32).max])
@@ -105,7 +106,8 @@ def test_rounding_in_registers(machine, dtype):
     values = halfway(dtype)
     values = values[: values.size // ROW * ROW]
     x, y = Placed(machine, values), Placed(machine, np.zeros_like(values))
-    machine.prepare(roundtrip, values.size // ROW, 32, (address(x.array), address(y.array), values.size))(machine.stream(0))
+    args = address(x.array), address(y.array), values.size
+    machine.prepare(roundtrip, values.size // ROW, 32, args)(machine.stream(0))
     machine.synchronize()
     assert_equal(y.read(), converted(values, dtype).astype(np.float32))
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Outcome = dict[str, list[np.ndarray]]
+Outcome = dict[str, list[Any]]
 
 
 class Case(NamedTuple):
@@ -24,8 +24,9 @@ class Case(NamedTuple):
     def copy(self) -> "Case":
         """The same case with arrays of its own, of the same memory order."""
         masters = None if self.masters is None else _copies(self.masters)
-        arrays: tuple = _copies(self.params), _copies(self.grads), _copies(self.velocities), masters
-        return Case(*arrays, self.steps, self.choices)
+        return self._replace(
+            params=_copies(self.params), grads=_copies(self.grads), velocities=_copies(self.velocities), masters=masters
+        )
 
     def only(self, indices: Sequence[int]) -> "Case":
         """The case of some of the tensors, in the order given."""
@@ -34,13 +35,12 @@ class Case(NamedTuple):
             return [values[i] for i in indices] if isinstance(values, list) else values
 
         steps = [{name: pick(value) for name, value in step.items()} for step in self.steps]
-        arrays: tuple = pick(self.params), pick(self.grads), pick(self.velocities), pick(self.masters)
-        return Case(*arrays, steps, self.choices)
+        return Case(*(pick(values) for values in self[:4]), steps, self.choices)  # type: ignore[call-arg]
 
     def outcome(self) -> Outcome:
         """The arrays that a step writes, as they are now."""
         masters = self.masters if self.masters is not None else [None] * len(self.params)
-        return {"params": self.params, "velocities": self.velocities, "masters": masters}  # type: ignore[dict-item]
+        return {"params": self.params, "velocities": self.velocities, "masters": masters}
 
     def __repr__(self) -> str:
         columns = zip(self.params, self.grads, self.velocities, self.outcome()["masters"], strict=True)
@@ -89,14 +89,16 @@ def assert_same(expected: Outcome, got: Outcome, clause: str) -> None:
         for i, (x, y) in enumerate(zip(arrays, got[slot], strict=True)):
             if x is None:
                 continue
-            assert (x.shape, x.dtype) == (y.shape, y.dtype), f"{clause}: {slot}[{i}]: {x.shape} {x.dtype} became {y.shape} {y.dtype}"
-            same = same_bits(np.ascontiguousarray(x).reshape(-1), np.ascontiguousarray(y).reshape(-1))
+            where = f"{clause}: {slot}[{i}]"
+            assert x.shape == y.shape, f"{where}: expected shape {x.shape}, got {y.shape}"
+            assert x.dtype == y.dtype, f"{where}: expected {x.dtype}, got {y.dtype}"
+            x, y = np.ascontiguousarray(x).reshape(-1), np.ascontiguousarray(y).reshape(-1)
+            same = same_bits(x, y)
             if not same.all():
                 k = int(np.argmin(same))
-                a, b = np.ascontiguousarray(x).reshape(-1)[k], np.ascontiguousarray(y).reshape(-1)[k]
                 raise AssertionError(
-                    f"{clause}: {slot}[{i}], element {k} of {x.size} {x.dtype} ({(~same).sum()} differ): "
-                    f"expected {_shown(a)}, got {_shown(b)}"
+                    f"{where}, element {k} of {x.size} {x.dtype} ({(~same).sum()} differ): "
+                    f"expected {_shown(x[k])}, got {_shown(y[k])}"
                 )
 
 

@@ -115,7 +115,7 @@ def one_lane_each() -> Case:
     """Tensors with non-zero elements in a single lane, whose roundings the rest of the sum cannot hide."""
     case = make([769] * 12)
     lane = np.arange(769) % 256 == 0
-    return case._replace(params=[x * lane for x in case.params], grads=[x * lane for x in case.grads])  # type: ignore[operator]
+    return case._replace(params=[x * lane for x in case.params], grads=[x * lane for x in case.grads])
 
 
 def rate_overflows() -> Case:

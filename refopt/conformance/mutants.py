@@ -4,8 +4,6 @@
 that lets one of them pass checks nothing there.
 """
 
-from typing import Any
-
 import numpy as np
 
 from refopt.cpu.reduce import LANES, TILE, sum_of_squares, tile_sums, tree_sum
@@ -56,12 +54,12 @@ class Lars:
         norms = p_norm > 0 and g_norm > 0
         return {"norms": norms, "decay": wd > 0, "decay_and_norms": wd > 0 and norms}[adapt]
 
-    def rate(self, p_norm, g_norm, adapt, x, *, lr, coeff, wd, eps, **_: Any):
+    def rate(self, p_norm, g_norm, adapt, x, *, lr, coeff, wd, eps, **_):
         if not self.adapts(p_norm, g_norm, wd, adapt):
             return lr
         return lr * coeff * p_norm / (g_norm + wd * p_norm + eps)
 
-    def rule(self, x, g, v, rate, *, mu, wd, **_: Any):
+    def rule(self, x, g, v, rate, *, lr, mu, coeff, wd, eps, rescale):
         v = mu * v + rate * (g + wd * x)
         return x - v, v
 
@@ -103,7 +101,7 @@ class RescaleForgottenInUpdate(Lars):
     """The norm of the rescaled gradient, the update with the gradient as it came."""
 
     def rule(self, x, g, v, rate, *, rescale, **h):
-        return super().rule(x, g / rescale, v, rate, **h)
+        return super().rule(x, g / rescale, v, rate, rescale=rescale, **h)
 
 
 class ScaleAfterRoot(Lars):
@@ -192,7 +190,7 @@ class LearningRateAgain(Lars):
     """p -= lr * v, as in plain momentum; here lr is in v already."""
 
     def rule(self, x, g, v, rate, *, lr, **h):
-        _, v = super().rule(x, g, v, rate, **h)
+        _, v = super().rule(x, g, v, rate, lr=lr, **h)
         return x - lr * v, v
 
 

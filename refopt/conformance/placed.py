@@ -60,7 +60,7 @@ class PlacedCase:
     def __init__(self, machine: Device, case: Case, shifts: Sequence[int] = (0,)) -> None:
         self._machine = machine
         self.case = case
-        self._slots = [
+        self._slots: list[list[Any]] = [
             [x if x is None else Placed(machine, x, shifts[i % len(shifts)]) for i, x in enumerate(values)]
             for values in (case.params, case.grads, case.velocities, case.outcome()["masters"])
         ]
@@ -79,7 +79,8 @@ class PlacedCase:
     def outcome(self) -> Outcome:
         """What is on the device now; an AssertionError if a gradient or anything between arrays has changed."""
         self._machine.synchronize()
-        p, g, v, m = ([x if x is None else x.read() for x in slot] for slot in self._slots)
+        slots: list[list[Any]] = [[x if x is None else x.read() for x in slot] for slot in self._slots]
+        p, g, v, m = slots
         for i, (got, given) in enumerate(zip(g, self.case.grads, strict=True)):
             assert given is None or got.tobytes() == given.tobytes(), f"grads[{i}] was written"
         return {"params": p, "velocities": v, "masters": m}
@@ -103,7 +104,7 @@ def merged_step(form: str, machine: Device) -> Callable[..., None]:
 
     def step(params, grads, velocities, *, master_params=None, **hyper):
         slots = (params, grads, velocities, master_params or [None] * len(params))
-        placed = [[x if x is None else Placed(machine, x) for x in slot] for slot in slots]
+        placed: list[list[Any]] = [[x if x is None else Placed(machine, x) for x in slot] for slot in slots]
         p, g, v, m = ([x if x is None else x.array for x in slot] for slot in placed)
         gpu.merged_lars_momentum(p, g, v, master_params=m, form=form, **hyper)
         for slot, values in zip(slots, placed, strict=True):

@@ -16,7 +16,7 @@ from numba.core import types as nb
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from numba.np.numpy_support import from_dtype
 
-from refopt.checks import flat, host_array
+from refopt.checks import flat
 from refopt.gpu.runtime import NumberWriter, Writer
 from refopt.gpu.target import Kernel
 
@@ -49,9 +49,10 @@ class Gpu:
 
     def to_device(self, array: np.ndarray) -> Any:
         """A copy in the same order of axes if the array is dense, else in C order."""
-        if array.flags.c_contiguous or host_array(array, "to_device").layout() is None:
-            return cuda.to_device(np.ascontiguousarray(array).reshape(array.shape))
-        memory = cuda.to_device(flat(array)).gpu_data
+        if not np.may_share_memory(flat(array), array):
+            array = np.ascontiguousarray(array)
+        # As bytes: Numba takes neither bfloat16 nor any order of more than two axes but C and Fortran's.
+        memory = cuda.to_device(np.asarray(flat(array)).view(np.uint8)).gpu_data
         return DeviceNDArray(array.shape, array.strides, array.dtype, gpu_data=memory)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:

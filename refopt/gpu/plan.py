@@ -74,15 +74,17 @@ class HyperBlock:
     def set(self, name: str, value: float | list[float], stream: Any) -> None:
         """Upload a hyperparameter, in stream order; ``value`` is one number, or a list with one per tensor."""
         k = self.order[name]
-        per_tensor = isinstance(value, list)
-        first = len(self.order) + k * self.tensors if per_tensor else k
         if isinstance(value, list):
+            first = len(self.order) + k * self.tensors
             self._write_values(first, value, stream)
+            if not self._per_tensor[k]:
+                self._write_where(2 * k, (first, 1), stream)
+                self._per_tensor[k] = True
         else:
             self._write_number[k](value, stream)
-        if self._per_tensor[k] != per_tensor:
-            self._per_tensor[k] = per_tensor
-            self._write_where(2 * k, (first, int(per_tensor)), stream)
+            if self._per_tensor[k]:
+                self._write_where(2 * k, (k, 0), stream)
+                self._per_tensor[k] = False
 
 
 class Plan:
@@ -155,24 +157,24 @@ class Plan:
         self._set(hyper)
 
     def _set(self, hyper: dict[str, Any]) -> None:
-        checked: dict[str, Any] = {}
+        held = self._hypers
+        changed: dict[str, Any] = {}
         for name, value in hyper.items():
-            if name not in self._hypers:
-                known = ", ".join(self._hypers)
-                raise TypeError(f"{self.routine.merged_name}: {name}: expected one of {known}")
-            held = self._hypers[name]
-            if name in self._missing or type(value) is not type(held) or value != held:
-                checked[name] = checks.check_hyper(self.routine, self._rows[name], value, self._count, self._reals)
-        if checked:
-            if self.device.capturing(self.stream):
-                raise RuntimeError(
-                    f"{self.routine.merged_name}: {next(iter(checked))}: expected no new value during a capture, "
-                    "which would put it into every replay; call set() between replays"
-                )
-            self._upload(checked)
-            self._hypers.update(checked)
-            if self._missing:
-                self._missing.difference_update(checked)
+            if name not in held:
+                raise TypeError(f"{self.routine.merged_name}: {name}: expected one of {', '.join(held)}")
+            if type(value) is not type(held[name]) or value != held[name] or name in self._missing:
+                changed[name] = checks.check_hyper(self.routine, self._rows[name], value, self._count, self._reals)
+        if not changed:
+            return
+        if self.device.capturing(self.stream):
+            raise RuntimeError(
+                f"{self.routine.merged_name}: {next(iter(changed))}: expected no new value during a capture, "
+                "which would put it into every replay; call set() between replays"
+            )
+        self._upload(changed)
+        held.update(changed)
+        if self._missing:
+            self._missing.difference_update(changed)
 
     def _upload(self, hypers: dict[str, Any]) -> None:
         for group in self._groups:

@@ -31,8 +31,8 @@ _compiling = threading.RLock()
 class Kernel:
     """A kernel in both forms. ``kernel.executor`` is launched as ``executor[grid, block](*args)``."""
 
-    def __init__(self, function: Callable, max_registers: int | None) -> None:
-        self.function, self.max_registers = function, max_registers
+    def __init__(self, function: Callable, launch_bounds: tuple[int, int] | None = None) -> None:
+        self.function, self.launch_bounds = function, launch_bounds
         self.name = function.__name__
         self.executor = simt.cuda.jit(function)
         self._compiled: dict[tuple, Any] = {}
@@ -42,9 +42,7 @@ class Kernel:
         if signature not in self._compiled:
             with exact_arithmetic():
                 numba_cuda = _numba_cuda()
-                dispatcher = numba_cuda.jit(
-                    _numba_form(self.function), lto=False, max_registers=self.max_registers
-                )
+                dispatcher = numba_cuda.jit(_numba_form(self.function), lto=False, launch_bounds=self.launch_bounds)
                 dispatcher.compile(signature)
                 self._compiled[signature] = dispatcher.overloads[signature]
         return self._compiled[signature]
@@ -53,18 +51,19 @@ class Kernel:
         """The PTX that `compiled` gives for a compute capability; no GPU is needed."""
         with exact_arithmetic(), _pretend(capability):
             text, _ = _numba_cuda().compile(
-                _numba_form(self.function), signature, cc=capability, device=False, abi="numba", output="ptx"
-            )
+                _numba_form(self.function), signature, cc=capability, device=False, abi="numba", output="ptx",
+                launch_bounds=self.launch_bounds,
+            )  # fmt: skip
         return text
 
 
-def kernel(max_registers: int | None = None) -> Callable[[Callable], Kernel]:
+def kernel(launch_bounds: tuple[int, int] | None = None) -> Callable[[Callable], Kernel]:
     """Make a kernel of a function written against this module's ``cuda``.
 
-    ``max_registers`` bounds the registers of a thread, where the compiler by itself takes so many that too
-    few blocks fit on a multiprocessor.
+    ``launch_bounds``: the most threads of a block, and the blocks that should fit on a multiprocessor at a
+    time. From these the compiler knows how many registers it may spend on having many loads under way.
     """
-    return lambda function: Kernel(function, max_registers)
+    return lambda function: Kernel(function, launch_bounds)
 
 
 def device_function(function: Callable) -> Callable:

@@ -198,31 +198,33 @@ def _partial(dtype: str, real: type) -> Access:
     load1, store1 = globals()[f"load_{dtype}"], globals()[f"store_{dtype}"]
 
     @device_function
-    def load_or_zero(address, i, stop):
-        if i < stop:
-            return real(load1(address + size * i))
+    def load_or_zero(address, there):
+        if there:
+            return real(load1(address))
         return zero
 
     @device_function
     def load(address, first, stop):
+        at, left = address + size * first, stop - first
         return (
-            load_or_zero(address, first, stop),
-            load_or_zero(address, first + 1, stop),
-            load_or_zero(address, first + 2, stop),
-            load_or_zero(address, first + 3, stop),
-            load_or_zero(address, first + SECOND, stop),
-            load_or_zero(address, first + SECOND + 1, stop),
-            load_or_zero(address, first + SECOND + 2, stop),
-            load_or_zero(address, first + SECOND + 3, stop),
+            load_or_zero(at, left > 0),
+            load_or_zero(at + size, left > 1),
+            load_or_zero(at + size * 2, left > 2),
+            load_or_zero(at + size * 3, left > 3),
+            load_or_zero(at + size * SECOND, left > SECOND),
+            load_or_zero(at + size * (SECOND + 1), left > SECOND + 1),
+            load_or_zero(at + size * (SECOND + 2), left > SECOND + 2),
+            load_or_zero(at + size * (SECOND + 3), left > SECOND + 3),
         )
 
     @device_function
     def store(address, first, stop, values):
+        at, left = address + size * first, stop - first
         for k in range(4):
-            if first + k < stop:
-                store1(address + size * (first + k), values[k])
-            if first + SECOND + k < stop:
-                store1(address + size * (first + SECOND + k), values[k + 4])
+            if left > k:
+                store1(at + size * k, values[k])
+            if left > SECOND + k:
+                store1(at + size * (SECOND + k), values[k + 4])
 
     return Access(load, store)
 

@@ -12,13 +12,13 @@ from refopt import catalog
 from refopt.cpu.reduce import TILE
 from refopt.gpu.lars.carried_norm import lars_grad_norm, lars_update_and_norm
 from refopt.gpu.lars.cooperative import lars_cooperative
+from refopt.gpu.lars.phases import NORM_BOUNDS, UPDATE_BOUNDS
 from refopt.gpu.lars.rule import Signature
 from refopt.gpu.lars.separate import lars_separate
 from refopt.gpu.lars.two_launches import lars_norms, lars_update
 from refopt.gpu.plan import Group, Launches, Plan
 
-# Threads of a block, as measured best on an H200.
-NORM_BLOCK, UPDATE_BLOCK, GRID_BLOCK = 128, 64, 128
+NORM_BLOCK, UPDATE_BLOCK = NORM_BOUNDS[0], UPDATE_BOUNDS[0]
 ADAPT = catalog.LARS_MOMENTUM.choices["adapt"]
 
 
@@ -34,8 +34,8 @@ def launches(group: Group, form: str, *, adapt: str, norm_of: str) -> Launches:
     chunks, chunk_tiles = group.chunk_count, group.chunk_tiles
     if form == "cooperative":
         kernel = lars_cooperative(signature, chunk_tiles)
-        grid = min(machine.resident(kernel, GRID_BLOCK, norm_args), chunks)
-        return Launches(machine, [machine.prepare(kernel, grid, GRID_BLOCK, norm_args, "cooperative")])
+        grid = min(machine.resident(kernel, NORM_BLOCK, norm_args), chunks)
+        return Launches(machine, [machine.prepare(kernel, grid, NORM_BLOCK, norm_args, "cooperative")])
     norms = machine.prepare(lars_norms(signature), chunks, NORM_BLOCK, norm_args)
     if form == "two_launches":
         kernel, tiles = lars_update(signature, chunk_tiles), chunks * chunk_tiles

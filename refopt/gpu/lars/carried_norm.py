@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from refopt.cpu.reduce import TILE
 from refopt.gpu.lars.merged import chunks_of
-from refopt.gpu.lars.phases import NORM_REGISTERS
+from refopt.gpu.lars.phases import NORM_BOUNDS, UPDATE_AND_NORM_BOUNDS
 from refopt.gpu.lars.rule import Signature
 from refopt.gpu.target import Kernel, cuda, kernel
 
@@ -21,7 +21,7 @@ def lars_grad_norm(signature: Signature) -> Kernel:
     """The first launch: the tile sums of g, which are joined together with those of p that lie there."""
     do = chunks_of(signature)
 
-    @kernel(NORM_REGISTERS)
+    @kernel(NORM_BOUNDS)
     def merged_lars_grad_norm(addresses, chunks, nodes, counters, sums, rates, hyper, where, adapt):
         c = cuda.blockIdx.x
         do.norm_and_rate(c, addresses, chunks, nodes, counters, sums, rates, hyper, where, adapt)
@@ -35,7 +35,7 @@ def lars_update_and_norm(signature: Signature, chunk_tiles: int) -> Kernel:
     do = chunks_of(signature)
     chunk_pairs = chunk_tiles // 2
 
-    @kernel()
+    @kernel(UPDATE_AND_NORM_BOUNDS)
     def merged_lars_update_and_norm(addresses, chunks, hyper, rates, sums):
         pair = cuda.gridDim.x - 1 - cuda.blockIdx.x
         c, offset = pair // chunk_pairs, pair % chunk_pairs * PAIR

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from refopt.cpu.reduce import TILE
 from refopt.gpu.lars.merged import chunks_of
-from refopt.gpu.lars.phases import NORM_REGISTERS
+from refopt.gpu.lars.phases import NORM_BOUNDS
 from refopt.gpu.lars.rule import Signature
 from refopt.gpu.target import Kernel, cuda, kernel
 
@@ -19,7 +19,7 @@ def lars_cooperative(signature: Signature, chunk_tiles: int) -> Kernel:
     do = chunks_of(signature)
     length = chunk_tiles * TILE
 
-    @kernel(NORM_REGISTERS)
+    @kernel(NORM_BOUNDS)
     def merged_lars_cooperative(addresses, chunks, nodes, counters, sums, rates, hyper, where, adapt):
         grid = cuda.cg.this_grid()
         for c in range(cuda.blockIdx.x, chunks.shape[0], cuda.gridDim.x):

@@ -7,7 +7,7 @@ model of many small tensors most of the time goes into launching, and into a GPU
 from functools import lru_cache
 
 from refopt.cpu.reduce import TILE
-from refopt.gpu.lars.phases import phases
+from refopt.gpu.lars.phases import NORM_BOUNDS, phases
 from refopt.gpu.lars.rule import COEFF, DECAY, EPSILON, LR, MU, RESCALE, M, Signature, hyper_of, local_lr
 from refopt.gpu.target import Kernel, cuda, kernel
 from refopt.gpu.tiles import FANOUT, ROW, joiner
@@ -19,7 +19,7 @@ def lars_separate(signature: Signature) -> Kernel:
     do, join = phases(signature), joiner(signature.real).join
     takes_master = signature.normed == M
 
-    @kernel()
+    @kernel(NORM_BOUNDS)
     def lars_momentum(p, g, v, m, size, aligned, tensor, sums, hyper, where, adapt):
         grid = cuda.cg.this_grid()
         lane = cuda.threadIdx.x % 32

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from refopt.cpu.reduce import TILE
 from refopt.gpu.lars.merged import chunks_of
-from refopt.gpu.lars.phases import NORM_REGISTERS
+from refopt.gpu.lars.phases import NORM_BOUNDS, UPDATE_BOUNDS
 from refopt.gpu.lars.rule import Signature
 from refopt.gpu.target import Kernel, cuda, kernel
 
@@ -20,7 +20,7 @@ def lars_norms(signature: Signature) -> Kernel:
     """The first launch, a block to a chunk: the norms of p and g, and from them the rate of every tensor."""
     do = chunks_of(signature)
 
-    @kernel(NORM_REGISTERS)
+    @kernel(NORM_BOUNDS)
     def merged_lars_norms(addresses, chunks, nodes, counters, sums, rates, hyper, where, adapt):
         c = cuda.blockIdx.x
         do.norms_and_rate(c, addresses, chunks, nodes, counters, sums, rates, hyper, where, adapt)
@@ -33,7 +33,7 @@ def lars_update(signature: Signature, chunk_tiles: int) -> Kernel:
     """The second launch, a block to a tile: velocity and parameter."""
     do = chunks_of(signature)
 
-    @kernel()
+    @kernel(UPDATE_BOUNDS)
     def merged_lars_update(addresses, chunks, hyper, rates):
         tile = cuda.gridDim.x - 1 - cuda.blockIdx.x
         do.update(tile // chunk_tiles, tile % chunk_tiles * TILE, TILE, addresses, chunks, hyper, rates)

@@ -1,0 +1,268 @@
+"""A plan over many steps: what it keeps, what it can be told, and that stopping and going on leaves no trace."""
+
+import numpy as np
+import pytest
+
+from refopt import cpu, gpu, simt
+from refopt.catalog import LARS_MOMENTUM
+from refopt.conformance.cases import Case, assert_same
+from refopt.conformance.laws import SMALL, STEP, make, reference
+from refopt.conformance.placed import Placed, PlacedCase
+from refopt.gpu import runtime
+
+forms = pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
+STORAGE = [
+    ("float32", "float32", "float32"),
+    ("float16", "float16", "float32", "float32"),
+    ("bfloat16", "float32", "float32"),
+]
+storage = pytest.mark.parametrize("dtypes", STORAGE, ids="-".join)
+STEPS = [STEP, STEP | dict(lr=0.3), STEP | dict(mu=0.1, lars_weight_decay=0.05), STEP | dict(rescale_grad=2.0)]
+
+
+def after(case, outcome):
+    """The case that begins where another ended."""
+    masters = None if case.masters is None else outcome["masters"]
+    return Case(outcome["params"], case.grads, outcome["velocities"], masters, case.steps, case.choices)
+
+
+def write(machine, placed, slot, values):
+    """Overwrite a slot's arrays on the device, as somebody else would."""
+    for target, value in zip(placed._slots[slot], values, strict=True):
+        fresh = Placed(machine, value)
+        target._memory.copy_to_device(fresh._memory)
+
+
+@forms
+@storage
+def test_save_and_resume(machine, form, dtypes):
+    """A plan that is dropped and built anew midway changes no bit."""
+    case = make([*SMALL, 2100], dtypes, steps=STEPS)
+    placed = PlacedCase(machine, case)
+    step = placed.plan(form)
+    for hyper in STEPS[:2]:
+        step(**hyper)
+    saved = after(case, placed.outcome())
+    resumed = PlacedCase(machine, saved)
+    step = resumed.plan(form)
+    for hyper in STEPS[2:]:
+        step(**hyper)
+    assert_same(reference(case), resumed.outcome(), "save and resume")
+
+
+@storage
+def test_refresh_after_an_outside_write(machine, dtypes):
+    """Once told that p was written, ``carried_norm`` takes the norm of p anew; untold, it goes on with the old one."""
+    case = make([5, 3000], dtypes, steps=[STEP])
+    for told in (True, False):
+        placed = PlacedCase(machine, case)
+        step = placed.plan("carried_norm")
+        step(**STEP)
+        middle = placed.outcome()
+        larger = [(x * x.dtype.type(2)).astype(x.dtype) for x in middle["params"]]
+        write(machine, placed, 0, larger)
+        if told:
+            step.refresh()
+        step(**STEP)
+        expected = reference(after(case, middle | {"params": larger}))
+        if told:
+            assert_same(expected, placed.outcome(), "refresh")
+        else:
+            with pytest.raises(AssertionError, match="velocities"):
+                assert_same({"velocities": expected["velocities"]}, placed.outcome(), "refresh")
+
+
+@forms
+def test_only_carried_norm_needs_to_be_told(machine, form):
+    """Every other form reads p at every step; ``refresh`` does no harm anywhere."""
+    case = make([5, 3000], steps=[STEP])
+    placed = PlacedCase(machine, case)
+    step = placed.plan(form)
+    step(**STEP)
+    middle = placed.outcome()
+    larger = [x * np.float32(2) for x in middle["params"]]
+    write(machine, placed, 0, larger)
+    if form == "carried_norm":
+        step.refresh()
+        step.refresh()
+    step(**STEP)
+    assert_same(reference(after(case, middle | {"params": larger})), placed.outcome(), "outside write")
+
+
+@forms
+@storage
+@pytest.mark.parametrize("shift", [0, 3])
+def test_rebind_gradients(machine, form, dtypes, shift):
+    """New gradients, aligned or not, give the bits that a new plan over them gives."""
+    case = make([*SMALL, 2100], dtypes, steps=[STEP])
+    others = make([*SMALL, 2100], dtypes, seed=1).grads
+    placed = PlacedCase(machine, case)
+    step = placed.plan(form)
+    step(**STEP)
+    middle = placed.outcome()
+    fresh = [Placed(machine, g, shift) for g in others]
+    step.rebind(grads=[g.array for g in fresh])
+    step(**STEP)
+    assert_same(reference(after(case, middle)._replace(grads=others)), placed.outcome(), "rebind")
+
+
+@forms
+def test_rebind_which_gradients_are_none(machine, form):
+    """Gradients may come and go between steps, and per-tensor numbers stay with their tensors."""
+    rates = dict(lr=[0.1, 0.2, 0.3, 0.4], lars_weight_decay=[0.4, 0.3, 0.2, 0.1])
+    case = make([5, 1, 2049, 7], steps=[STEP | rates])
+    placed = PlacedCase(machine, case)
+    step = placed.plan(form)
+    expected = case
+    for absent in ([], [0, 2], [1], [0, 1, 2, 3], [3]):
+        grads = [None if i in absent else g for i, g in enumerate(case.grads)]
+        step.rebind(grads=[None if i in absent else g for i, g in enumerate(placed.grads)])
+        step(**STEP | rates)
+        expected = after(case, reference(expected._replace(grads=grads)))
+        assert_same(expected.outcome(), placed.outcome(), f"without {absent}")
+
+
+@forms
+def test_rebind_parameters(machine, form):
+    """A plan moved to other parameters carries nothing over from the old ones."""
+    case, other = make([5, 3000], steps=[STEP]), make([5, 3000], seed=1, steps=[STEP])
+    placed, moved = PlacedCase(machine, case), PlacedCase(machine, other)
+    step = placed.plan(form)
+    step(**STEP)
+    step.rebind(params=moved.params, grads=moved.grads, velocities=moved.velocities)
+    step(**STEP)
+    assert_same(reference(other), moved.outcome(), "rebind")
+    assert_same(reference(case), placed.outcome(), "rebind")
+
+
+@forms
+def test_numbers_are_kept_for_the_steps_to_come(machine, form):
+    """A number given once holds until another is given; one for all and one per tensor may alternate."""
+    lists = dict(lr=[0.1, 0.2, 0.3], lars_weight_decay=[0.0, 0.5, 0.1])
+    given = [STEP, {}, lists, {}, dict(lr=0.7), lists | dict(mu=0.2), dict(lars_weight_decay=0.2, lr=[0.3, 0.2, 0.1])]
+    meant = [dict()]
+    for numbers in given:
+        meant.append(meant[-1] | numbers)
+    case = make([5, 300, 1], steps=meant[1:])
+    placed = PlacedCase(machine, case)
+    step = placed.plan(form)
+    for numbers in given:
+        step(**numbers)
+    assert_same(reference(case), placed.outcome(), "numbers kept")
+
+
+@forms
+def test_minus_zero_is_another_number(machine, form):
+    """A learning rate of -0 after one of +0 gives the bits that it gives in a plan of its own."""
+    case = make([5], steps=[STEP | dict(lr=0.0), STEP | dict(lr=-0.0)])
+    case.grads[0][...] = -abs(case.grads[0])
+    case.velocities[0][...] = -0.0
+    placed = PlacedCase(machine, case)
+    step = placed.plan(form)
+    for hyper in case.steps:
+        step(**hyper | dict(lars_weight_decay=0.0))
+    alike = case._replace(steps=[hyper | dict(lars_weight_decay=0.0) for hyper in case.steps])
+    assert_same(reference(alike), placed.outcome(), "N4, -0")
+
+
+@forms
+def test_numbers_at_planning_time(machine, form):
+    """Numbers may be given to the plan, and those with defaults may be left out."""
+    case = make([5, 3], steps=[dict(lr=0.1, mu=0.9)])
+    placed = PlacedCase(machine, case)
+    placed.plan(form, lr=0.1, mu=0.9)()
+    assert_same(reference(case), placed.outcome(), "numbers of the plan")
+
+
+def test_numbers_round_once_to_the_type_of_each_tensor(machine):
+    """N2: in a list of fp32 and fp64 tensors, each computes with numbers of its own type."""
+    case = make([5], ("float64",) * 3)
+    single = make([5])
+    slots = [a + b for a, b in zip(case[:3], single[:3], strict=True)]
+    both = case._replace(params=slots[0], grads=slots[1], velocities=slots[2])
+    placed = PlacedCase(machine, both)
+    placed.plan("two_launches")(**STEP)
+    got = placed.outcome()
+    for k, alone in enumerate((case, single)):
+        assert_same(reference(alone), {slot: values[k : k + 1] for slot, values in got.items()}, "N2")
+
+
+def test_two_plans_share_nothing(machine):
+    """Steps of two plans may be interleaved."""
+    cases = [make([5, 2100], seed=k, steps=[STEP, STEP]) for k in range(2)]
+    placed = [PlacedCase(machine, case) for case in cases]
+    steps = [x.plan("carried_norm") for x in placed]
+    for _ in range(2):
+        for step in steps:
+            step(**STEP)
+    for case, x in zip(cases, placed, strict=True):
+        assert_same(reference(case), x.outcome(), "two plans")
+
+
+def test_plan_of_nothing(machine):
+    """No tensors, no elements, no gradients: no launches, no bytes, no error."""
+    empty = machine.to_device(np.zeros(0, np.float32))
+    full = machine.to_device(np.ones(3, np.float32))
+    other = machine.to_device(np.ones(3, np.float32))
+    for slots in (([], [], []), ([empty], [empty], [empty]), ([full], [None], [other])):
+        step = gpu.plan("lars_momentum", *slots)
+        step(lr=0.1, mu=0.9)
+        assert step.launches == step.bytes == 0
+    assert (full.copy_to_host() == 1).all()
+
+
+def test_plan_keeps_its_arrays_alive(executor):
+    """The caller may drop the arrays; a step on freed memory would be an access out of bounds."""
+    case = make([300, 5])
+    placed = PlacedCase(executor, case)
+    step = placed.plan("two_launches")
+    velocities = placed.velocities
+    del placed
+    step(**STEP)
+    expected = reference(case)["velocities"]
+    assert_same({"v": expected}, {"v": [v.copy_to_host() for v in velocities]}, "kept alive")
+
+
+def test_a_step_allocates_nothing(executor):
+    """After the plan is made, steps and new numbers take no device memory."""
+    placed = PlacedCase(executor, make([300, 5]))
+    step = placed.plan("carried_norm", **STEP)
+    before = simt.memory.live_allocations()
+    for lr in (0.1, [0.1, 0.2], 0.3):
+        step(lr=lr)
+    assert simt.memory.live_allocations() == before
+
+
+def test_steps_follow_their_stream(executor):
+    """All launches and uploads of a plan are on its stream."""
+    stream = simt.cuda.stream()
+    placed = PlacedCase(executor, make([300, 5]))
+    step = placed.plan("carried_norm", stream=stream)
+    with simt.observe() as log:
+        step(**STEP)
+        step(**STEP | dict(lr=0.2))
+    assert {launch.stream for launch in log.launches} == {stream}
+    assert {copy.stream for copy in log.copies} == {stream} and log.copies
+
+
+def test_names(machine):
+    """The merged operator's name is a name of the routine too."""
+    call = [[machine.to_device(np.ones(2, np.float32))] for _ in range(3)]
+    assert gpu.plan("merged_lars_momentum", *call).routine is LARS_MOMENTUM
+
+
+def test_use_chooses_where_arrays_go():
+    """``use`` forces the machine of ``to_device``, and gives it back afterwards."""
+    with gpu.use("executor") as machine:
+        assert gpu.device() is machine and machine.name == "executor"
+        assert isinstance(gpu.to_device(np.ones(2)), simt.DeviceArray)
+    assert not runtime._forced
+
+
+def test_the_reference_has_no_state():
+    """Calling the reference step by step is calling it on what it left."""
+    case = make([5, 3], steps=[STEP])
+    twice = reference(case._replace(steps=[STEP, STEP]))
+    first = after(case, reference(case))
+    assert_same(twice, reference(first), "resume")
+    assert cpu.merged_lars_momentum([], [], [], lr=0.1, mu=0.9) is None

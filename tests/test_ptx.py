@@ -1,0 +1,140 @@
+"""What the compiler makes of the kernels, read off their PTX; no GPU is needed (N3)."""
+
+import math
+import re
+
+import pytest
+
+pytest.importorskip("numba.cuda")
+
+from numba.core import types as nb
+
+from refopt.catalog import LARS_MOMENTUM
+from refopt.conformance.laws import make
+from refopt.conformance.placed import PlacedCase
+from refopt.gpu import runtime
+from refopt.gpu.target import kernel
+
+signature_of = pytest.importorskip("refopt.gpu.driver").signature_of
+
+ROUNDED = ("add", "sub", "mul", "div", "sqrt", "rcp")
+STORAGE = {
+    "fp32": ("float32", "float32", "float32"),
+    "fp16 amp": ("float16", "float16", "float32", "float32"),
+    "bf16": ("bfloat16", "bfloat16", "bfloat16"),
+    "fp64": ("float64", "float64", "float64"),
+}
+VECTORS = {"fp32": "global.v4.f32", "fp16 amp": "global.v2.b32", "bf16": "global.v2.b32", "fp64": "global.v2.f64"}
+
+
+class Recorder(runtime.Executor):
+    """Notes the kernels of a plan and what they would be launched with."""
+
+    def __init__(self):
+        self.kernels = {}
+
+    def prepare(self, made, grid, block, args, *how):
+        self.kernels[made.name] = made, signature_of(args)
+        return super().prepare(made, grid, block, args, *how)
+
+
+def kernels_of(form, dtypes, monkeypatch):
+    recorder = Recorder()
+    monkeypatch.setattr(runtime, "_executor", lambda: recorder)
+    PlacedCase(recorder, make([5], dtypes)).plan(form, lr=0.1, mu=0.9)
+    return recorder.kernels
+
+
+def instructions(ptx):
+    """The opcodes of a PTX text, with the predicates taken off."""
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", ptx, flags=re.DOTALL)
+    return re.findall(r"(?:^|[;{}\n:])\s*(?:@!?%?\w+\s+)?([a-z]\w*(?:[.:]+\w+)+)", code)
+
+
+def assert_exact(ptx, double):
+    """Every floating operation is one IEEE operation, rounded to nearest even, in the arithmetic type."""
+    opcodes = instructions(ptx)
+    floating = [op for op in opcodes if re.search(r"\.b?f(16|32|64)", op)]
+    arithmetic = [op for op in floating if op.split(".")[0] in ROUNDED]
+    assert all(".rn" in op for op in arithmetic), [op for op in arithmetic if ".rn" not in op]
+    for banned in (r"^fma\.", r"^mad\..*f(32|64)", r"\.approx", r"\.full", r"\.ftz", r"^(sin|cos|ex2|lg2|rsqrt)\."):
+        found = [op for op in opcodes if re.search(banned, op)]
+        assert not found, found
+    assert arithmetic
+    if not double:
+        assert not [op for op in opcodes if ".f64" in op]
+
+
+@pytest.mark.parametrize("storage", STORAGE)
+@pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
+def test_kernels_are_exact_and_vectorised(form, storage, monkeypatch):
+    """No contraction, no approximation, no flushing, no stray double; 16-byte accesses; no spilled fp32."""
+    kernels = kernels_of(form, STORAGE[storage], monkeypatch)
+    assert kernels
+    texts = {name: made.ptx(signature) for name, (made, signature) in kernels.items()}
+    for name, ptx in texts.items():
+        assert_exact(ptx, double=storage == "fp64")
+        assert f"ld.{VECTORS[storage]}" in ptx, name
+        if storage == "fp32":
+            assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))], name
+    assert any(f"st.{VECTORS[storage]}" in ptx for ptx in texts.values())
+
+
+def test_rounding_stores_are_instructions_of_their_own(monkeypatch):
+    """fp16 and bf16 are rounded to nearest even in hardware."""
+    for storage, instruction in (("fp16 amp", "cvt.rn.f16.f32"), ("bf16", "cvt.rn.bf16.f32")):
+        kernels = kernels_of("separate", STORAGE[storage], monkeypatch)
+        ((made, signature),) = kernels.values()
+        assert instruction in made.ptx(signature)
+
+
+# The checks above can fail.
+
+FLOATS = nb.Array(nb.float32, 1, "C")
+
+
+@kernel()
+def multiply_and_add(x):
+    x[0] = x[0] * x[1] + x[2]
+
+
+@kernel()
+def bare_constant(x):
+    x[0] = x[0] * 0.1
+
+
+@kernel()
+def library_function(x):
+    x[0] = math.exp(x[0]) + x[1]
+
+
+def test_exact_arithmetic_is_what_prevents_contraction():
+    """The same kernel has an fma where Numba compiles it by itself, and none where this package does."""
+    from numba import cuda as numba_cuda
+
+    plain, _ = numba_cuda.compile(
+        multiply_and_add.function, (FLOATS,), cc=(9, 0), device=False, abi="numba", output="ptx"
+    )
+    with pytest.raises(AssertionError, match="fma"):
+        assert_exact(plain, double=False)
+    assert_exact(multiply_and_add.ptx((FLOATS,)), double=False)
+
+
+def test_a_bare_constant_is_a_double():
+    with pytest.raises(AssertionError, match="f64"):
+        assert_exact(bare_constant.ptx((FLOATS,)), double=False)
+
+
+def test_library_functions_are_seen():
+    with pytest.raises(AssertionError, match=r"fma|approx"):
+        assert_exact(library_function.ptx((FLOATS,)), double=False)
+
+
+@pytest.mark.parametrize(
+    "opcode", ["add.f32", "fma.rn.f32", "div.full.f32", "sqrt.approx.f32", "mul.rn.ftz.f32", "add.rn.f64"]
+)
+def test_every_rule_is_looked_at(opcode):
+    line = "\n\tmul.rn.f32 \t%f1, %f2, %f3;\n\t@%p1 {} \t%f4, %f5, %f6; // comment\n"
+    assert_exact(line.format("add.rn.f32"), double=False)
+    with pytest.raises(AssertionError):
+        assert_exact(line.format(opcode), double=False)
