@@ -54,6 +54,10 @@ class Call(NamedTuple):
         """The hyperparameters of tensor ``i``, each a single value."""
         return {name: value[i] if isinstance(value, list) else value for name, value in self.hypers.items()}
 
+    def reals(self) -> set[type]:
+        """The arithmetic types that a hyperparameter must be a number of."""
+        return _reals(self.arrays)
+
     def spec(self, i: int) -> Spec:
         """Size and dtypes of tensor ``i``."""
         arrays = [self.arrays[slot][i] for slot in self.routine.slot_names]
@@ -102,10 +106,13 @@ def check(
     for i in range(count):
         _check_tensor(name, routine, arrays, i)
     _check_overlap(name, routine, arrays)
-    reals = {arithmetic(a.dtype) for a in arrays["params"] if a} or {np.float64}
-    regular = check_hypers(routine, hypers, count, reals)
+    regular = check_hypers(routine, hypers, count, _reals(arrays))
     active = [i for i in range(count) if arrays["grads"][i] is not None]
     return Call(routine, lists, arrays, active, regular)
+
+
+def _reals(arrays: dict[str, list[Array | None]]) -> set[type]:
+    return {arithmetic(a.dtype) for a in arrays["params"] if a} or {np.float64}
 
 
 def _lists(name: str, routine: Routine, slots: dict[str, Any]) -> dict[str, list]:
@@ -229,4 +236,4 @@ def _number(where: str, hyper: Hyper, value: Any, reals: set[type]) -> float:
             rounded = real(value)
         if not (np.isfinite(rounded) and (rounded > 0 if hyper.positive else rounded >= 0)):
             raise ValueError(f"{where}: expected a finite {np.dtype(real).name} {bound}, got {value!r}")
-    return float(value)
+    return float(value) + 0.0  # -0 is taken for 0

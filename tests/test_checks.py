@@ -28,7 +28,7 @@ class Call:
 
     def use(self, dtype, i=1):
         """Give tensor ``i`` a parameter of a dtype."""
-        self.params[i] = self.new(2, 3, dtype=dtype)
+        self.params[i] = self.new(*self.params[i].shape, dtype=dtype)
 
     def set(self, **values):
         """Replace arguments: ``grads_1=x`` is an entry, ``grads=x`` a list, ``lr=x`` a hyperparameter."""
@@ -324,7 +324,7 @@ def plan(machine):
             ValueError,
             "grads[1]: expected shape (2, 3), as params[1] has, got (6,)",
         ),
-        (lambda c: dict(grads=c.grads[:1]), ValueError, "grads: expected 2 entries, as params has, got 1"),
+        (lambda c: dict(grads=c.grads[:1]), ValueError, "grads: expected 2 entries, as planned, got 1"),
         (
             lambda c: dict(params=[c.new(5), c.new(2, 3)], grads=[None, None], velocities=[c.new(5), c.new(2, 3)]),
             ValueError,

@@ -92,7 +92,7 @@ def test_climb(machine, real, chunk_tiles, count):
     """The last block under each node joins, so that one block of a tensor ends up with its sums, time after time."""
     host = tables.build([count * TILE - 3], [True], chunk_tiles)
     chunks, nodes = machine.to_device(host.chunks), machine.to_device(host.nodes)
-    counters = machine.to_device(np.zeros(len(host.nodes), np.int32))
+    counters = machine.to_device(np.zeros(len(host.nodes), np.uint32))
     for repeat in range(2):
         sums = np.zeros((2, host.slots), real)
         sums[:, :count] = noise(2, count + repeat, real=real)[:, :count]

@@ -49,10 +49,12 @@ class Gpu:
 
     def to_device(self, array: np.ndarray) -> Any:
         """A copy in the same order of axes if the array is dense, else in C order."""
-        if not np.may_share_memory(flat(array), array):
+        elements = np.asarray(flat(array))
+        if not (elements.flags.c_contiguous and np.may_share_memory(elements, array)):
             array = np.ascontiguousarray(array)
+            elements = array.reshape(-1)
         # As bytes: Numba takes neither bfloat16 nor any order of more than two axes but C and Fortran's.
-        memory = cuda.to_device(np.asarray(flat(array)).view(np.uint8)).gpu_data
+        memory = cuda.to_device(elements.view(np.uint8)).gpu_data
         return DeviceNDArray(array.shape, array.strides, array.dtype, gpu_data=memory)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:

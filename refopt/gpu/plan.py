@@ -29,7 +29,7 @@ class Group:
         self.addresses = machine.to_device(self._addresses())
         self.chunks = machine.to_device(host.chunks)
         self.nodes = machine.to_device(host.nodes)
-        self.counters = machine.to_device(np.zeros(len(host.nodes), np.int32))
+        self.counters = machine.to_device(np.zeros(len(host.nodes), np.uint32))
         self.hypers = HyperBlock(machine, routine, self.real, len(members))
 
     def _addresses(self) -> np.ndarray:
@@ -134,7 +134,6 @@ class Plan:
         self._steps = [self._launcher(group, self.form, **choices) for group in self._groups]
         self._rows = {hyper.name: hyper for hyper in self.routine.hypers}
         self._hypers = {name: call.hypers[name] for name in self._rows}
-        self._reals = {group.real for group in self._groups}
         self._count = len(call.slots["params"])
         self._upload(self._hypers)
         self.specs = [call.spec(i) for i in call.active]
@@ -163,7 +162,8 @@ class Plan:
             if name not in held:
                 raise TypeError(f"{self.routine.merged_name}: {name}: expected one of {', '.join(held)}")
             if type(value) is not type(held[name]) or value != held[name] or name in self._missing:
-                changed[name] = checks.check_hyper(self.routine, self._rows[name], value, self._count, self._reals)
+                row, reals = self._rows[name], self._call.reals()
+                changed[name] = checks.check_hyper(self.routine, row, value, self._count, reals)
         if not changed:
             return
         if self.device.capturing(self.stream):
@@ -190,7 +190,9 @@ class Plan:
         """
         for name in slots:
             if name not in self.routine.slot_names:
-                raise TypeError(f"{self.routine.merged_name}: {name}: expected one of {self.routine.slot_names}")
+                expected = ", ".join(self.routine.slot_names)
+                raise TypeError(f"{self.routine.merged_name}: {name}: expected one of {expected}")
+        self._check_counts(slots)
         hypers = self._hypers | {name: self._call.hypers[name] for name in self.routine.choices}
         call = checks.check(self.routine, self._call.slots | slots, hypers, self._describe)
         self._check_same(call)
@@ -203,17 +205,23 @@ class Plan:
         elif not {"params", "master_params"}.isdisjoint(slots):
             self.refresh()
 
+    def _check_counts(self, slots: dict[str, Any]) -> None:
+        for name, value in slots.items():
+            if isinstance(value, list | tuple) and len(value) != self._count:
+                raise ValueError(
+                    f"{self.routine.merged_name}: {name}: expected {self._count} entries, as planned, got {len(value)}"
+                )
+
     def _check_same(self, call: checks.Call) -> None:
+        def form(array: Array | None) -> str:
+            return f"{array.dtype} of shape {array.shape}" if array else "None"
+
         for name in self.routine.slot_names:
-            for i, (new, old) in enumerate(zip(call.arrays[name], self._call.arrays[name], strict=False)):
-                if new and old and (new.shape, new.dtype) != (old.shape, old.dtype):
-                    raise ValueError(
-                        f"{self.routine.merged_name}: {name}[{i}]: expected {old.dtype} of shape {old.shape}, "
-                        f"as planned, got {new.dtype} of shape {new.shape}"
-                    )
-        if len(call.slots["params"]) != len(self._call.slots["params"]):
-            expected, got = len(self._call.slots["params"]), len(call.slots["params"])
-            raise ValueError(f"{self.routine.merged_name}: params: expected {expected} entries, as planned, got {got}")
+            for i, (new, old) in enumerate(zip(call.arrays[name], self._call.arrays[name], strict=True)):
+                if form(new) != form(old) and (name != "grads" or (new and old)):
+                    expected, got = form(old), form(new)
+                    where = f"{self.routine.merged_name}: {name}[{i}]"
+                    raise ValueError(f"{where}: expected {expected}, as planned, got {got}")
 
     def refresh(self) -> None:
         """Say that somebody else has written a parameter: what was carried over from the last step is dropped."""

@@ -141,10 +141,9 @@ def joiner(real: type) -> SimpleNamespace:
             return True
         if cuda.threadIdx.x == 0:
             fence()
-            last[0] = cuda.atomic.add(counters, node, 1) == arrivals - 1
-            if last[0]:
-                counters[node] = 0
-                fence()
+            # The last arrival turns the counter back to 0, for the next step.
+            last[0] = cuda.atomic.inc(counters, node, arrivals - 1) == arrivals - 1
+            fence()
         cuda.syncthreads()
         return last[0] != 0
 
