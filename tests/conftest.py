@@ -1,5 +1,7 @@
 """Hypothesis profiles, and the machines that the laws run on."""
 
+from importlib.metadata import version
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -11,6 +13,19 @@ settings.register_profile(
 )
 settings.register_profile("long", deadline=None, max_examples=400, suppress_health_check=_QUIET)
 settings.load_profile("default")
+
+
+def pytest_report_header():
+    """What the kernels run on."""
+    try:
+        gpu.device("gpu")
+    except RuntimeError as error:
+        return f"refopt: the executor; {error}"
+    from numba import cuda
+
+    name = cuda.get_current_device().name
+    versions = ", ".join(f"{package} {version(package)}" for package in ("numpy", "numba", "numba-cuda"))
+    return f"refopt: {name.decode() if isinstance(name, bytes) else name}; {versions}"
 
 
 @pytest.fixture(scope="session", params=["executor", pytest.param("gpu", marks=pytest.mark.gpu)])

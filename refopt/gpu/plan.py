@@ -30,7 +30,7 @@ class Group:
         self.chunks = machine.to_device(host.chunks)
         self.nodes = machine.to_device(host.nodes)
         self.counters = machine.to_device(np.zeros(len(host.nodes), np.uint32))
-        self.hypers = HyperBlock(machine, routine, self.real, len(members))
+        self.hypers = HyperBlock(machine, routine, self.real, members)
 
     def _addresses(self) -> np.ndarray:
         return np.array([[a.address if a else 0 for a in row] for row in self.arrays], np.int64)
@@ -61,30 +61,32 @@ class HyperBlock:
     hyperparameter; ``where`` (H, 2) says for each where its first value is and how far the next tensor's.
     """
 
-    def __init__(self, machine: Device, routine: Routine, real: type, tensors: int) -> None:
-        self.machine, self.real, self.tensors = machine, real, tensors
-        self.order = {hyper.name: k for k, hyper in enumerate(routine.hypers)}
-        self.values = machine.to_device(np.zeros(len(self.order) * (1 + tensors), real))
-        self.where = machine.to_device(np.array([(k, 0) for k in range(len(self.order))], np.int64))
-        self._per_tensor = [False] * len(self.order)
+    def __init__(self, machine: Device, routine: Routine, real: type, members: list[int]) -> None:
+        self.members = members
+        self.names = [hyper.name for hyper in routine.hypers]
+        count = len(self.names)
+        self.values = machine.to_device(np.zeros(count * (1 + len(members)), real))
+        self.where = machine.to_device(np.array([(k, 0) for k in range(count)], np.int64))
         self._write_values = machine.writer(self.values)
         self._write_where = machine.writer(self.where)
-        self._write_number = [machine.number_writer(self.values, k) for k in range(len(self.order))]
+        self._write_number = {name: machine.number_writer(self.values, k) for k, name in enumerate(self.names)}
+        self._per_tensor: set[str] = set()
 
     def set(self, name: str, value: float | list[float], stream: Any) -> None:
-        """Upload a hyperparameter, in stream order; ``value`` is one number, or a list with one per tensor."""
-        k = self.order[name]
+        """Upload a hyperparameter, in stream order: one number, or a list with one per tensor of the model."""
+        if type(value) is float and name not in self._per_tensor:
+            self._write_number[name](value, stream)
+            return
+        k = self.names.index(name)
         if isinstance(value, list):
-            first = len(self.order) + k * self.tensors
-            self._write_values(first, value, stream)
-            if not self._per_tensor[k]:
-                self._write_where(2 * k, (first, 1), stream)
-                self._per_tensor[k] = True
+            first = len(self.names) + k * len(self.members)
+            self._write_values(first, [value[i] for i in self.members], stream)
+            self._write_where(2 * k, (first, 1), stream)
+            self._per_tensor.add(name)
         else:
-            self._write_number[k](value, stream)
-            if self._per_tensor[k]:
-                self._write_where(2 * k, (k, 0), stream)
-                self._per_tensor[k] = False
+            self._write_number[name](value, stream)
+            self._write_where(2 * k, (k, 0), stream)
+            self._per_tensor.discard(name)
 
 
 class Plan:
@@ -134,6 +136,7 @@ class Plan:
         self._steps = [self._launcher(group, self.form, **choices) for group in self._groups]
         self._rows = {hyper.name: hyper for hyper in self.routine.hypers}
         self._hypers = {name: call.hypers[name] for name in self._rows}
+        self._reals = call.reals()
         self._count = len(call.slots["params"])
         self._upload(self._hypers)
         self.specs = [call.spec(i) for i in call.active]
@@ -162,8 +165,7 @@ class Plan:
             if name not in held:
                 raise TypeError(f"{self.routine.merged_name}: {name}: expected one of {', '.join(held)}")
             if type(value) is not type(held[name]) or value != held[name] or name in self._missing:
-                row, reals = self._rows[name], self._call.reals()
-                changed[name] = checks.check_hyper(self.routine, row, value, self._count, reals)
+                changed[name] = checks.check_hyper(self.routine, self._rows[name], value, self._count, self._reals)
         if not changed:
             return
         if self.device.capturing(self.stream):
@@ -173,14 +175,12 @@ class Plan:
             )
         self._upload(changed)
         held.update(changed)
-        if self._missing:
-            self._missing.difference_update(changed)
+        self._missing -= changed.keys()
 
     def _upload(self, hypers: dict[str, Any]) -> None:
         for group in self._groups:
             for name, value in hypers.items():
-                own = [value[i] for i in group.members] if isinstance(value, list) else value
-                group.hypers.set(name, own, self.stream)
+                group.hypers.set(name, value, self.stream)
 
     def rebind(self, **slots: Any) -> None:
         """Put other arrays of the same shapes, dtypes and alignment in the place of a slot's.
