@@ -6,7 +6,7 @@ PY ?= .venv/bin/python
 INSTALLED := .venv/.installed
 SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
 
-.PHONY: help verify test test-long test-gpu bench notebooks lint clean
+.PHONY: help verify test test-long test-gpu bench notebooks docs lint clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -29,6 +29,9 @@ bench: $(SETUP)  ## the benchmarks; ARGS are passed on
 
 notebooks: $(INSTALLED)  ## execute the notebooks again, in place
 	.venv/bin/jupyter nbconvert --execute --inplace --ExecutePreprocessor.record_timing=False notebooks/*.ipynb
+
+docs: $(INSTALLED)  ## the docstrings as web pages, in build/docs
+	.venv/bin/pdoc --docformat google -o build/docs refopt
 
 lint: $(INSTALLED)  ## ruff and mypy
 	.venv/bin/ruff check

@@ -92,7 +92,7 @@ REFUSED = {
         ValueError, "velocities[0]: expected a dense array, got strides (8,) for (4,)",
     ),
     "another axis order": (
-        lambda c: c.set(grads_1=c.new(3, 2).T),
+        lambda c: c.set(grads_1=c.put(np.ones((3, 2), np.float32).T)),
         ValueError,
         "grads[1]: expected the axis order of params[1] with strides of (3, 1) elements, got (1, 2)",
     ),
@@ -346,7 +346,7 @@ def plan(machine):
             "gradients: expected one of params, grads, velocities, master_params",
         ),
         (
-            lambda c: dict(velocities=c.params),
+            lambda c: dict(velocities=[c.params[0], c.velocities[1]]),
             ValueError,
             "velocities[0]: expected memory of its own, got an overlap with params[0]",
         ),

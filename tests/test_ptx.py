@@ -14,6 +14,7 @@ from refopt.conformance.laws import make
 from refopt.conformance.placed import PlacedCase
 from refopt.gpu import runtime
 from refopt.gpu.target import kernel
+from refopt.gpu.vectors import POLICIES
 
 signature_of = pytest.importorskip("refopt.gpu.driver").signature_of
 
@@ -24,7 +25,7 @@ STORAGE = {
     "bf16": ("bfloat16", "bfloat16", "bfloat16"),
     "fp64": ("float64", "float64", "float64"),
 }
-VECTORS = {"fp32": "global.v4.f32", "fp16 amp": "global.v2.b32", "bf16": "global.v2.b32", "fp64": "global.v2.f64"}
+VECTORS = {"fp32": "v4.f32", "fp16 amp": "v2.b32", "bf16": "v2.b32", "fp64": "v2.f64"}
 
 
 class Recorder(runtime.Executor):
@@ -38,10 +39,10 @@ class Recorder(runtime.Executor):
         return super().prepare(made, grid, block, args, *how)
 
 
-def kernels_of(form, dtypes, monkeypatch):
+def kernels_of(form, dtypes, monkeypatch, norm_of="param"):
     recorder = Recorder()
     monkeypatch.setattr(runtime, "_executor", lambda: recorder)
-    PlacedCase(recorder, make([5], dtypes)).plan(form, lr=0.1, mu=0.9)
+    PlacedCase(recorder, make([5], dtypes, norm_of=norm_of)).plan(form, lr=0.1, mu=0.9)
     return recorder.kernels
 
 
@@ -74,10 +75,10 @@ def test_kernels_are_exact_and_vectorised(form, storage, monkeypatch):
     texts = {name: made.ptx(signature) for name, (made, signature) in kernels.items()}
     for name, ptx in texts.items():
         assert_exact(ptx, double=storage == "fp64")
-        assert f"ld.{VECTORS[storage]}" in ptx, name
+        assert re.search(rf"ld\.global\.(L2::cache_hint\.)?{VECTORS[storage]}", ptx), name
         if storage == "fp32":
             assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))], name
-    assert any(f"st.{VECTORS[storage]}" in ptx for ptx in texts.values())
+    assert any(f"st.global.{VECTORS[storage]}" in ptx for ptx in texts.values())
 
 
 def test_rounding_stores_are_instructions_of_their_own(monkeypatch):
@@ -86,6 +87,18 @@ def test_rounding_stores_are_instructions_of_their_own(monkeypatch):
         kernels = kernels_of("separate", STORAGE[storage], monkeypatch)
         ((made, signature),) = kernels.values()
         assert instruction in made.ptx(signature)
+
+
+@pytest.mark.parametrize(
+    ("storage", "norm_of", "kept", "passed"),
+    [("fp32", "param", 16, 0), ("fp16 amp", "param", 8, 8), ("fp16 amp", "master", 16, 0), ("fp64", "param", 0, 0)],
+)
+def test_the_cache_is_asked_to_keep_what_is_read_again(storage, norm_of, kept, passed, monkeypatch):
+    """Eight vector loads of p and of g in a tile; the update does not read a parameter that has a master."""
+    made, signature = kernels_of("two_launches", STORAGE[storage], monkeypatch, norm_of)["merged_lars_norms"]
+    ptx = made.ptx(signature)
+    assert [ptx.count(f"{policy:#x}") for policy in (POLICIES["keep"], POLICIES["pass"])] == [kept, passed]
+    assert ptx.count("ld.global.L2::cache_hint") == kept + passed
 
 
 # The checks above can fail.

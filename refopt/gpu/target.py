@@ -89,6 +89,7 @@ def intrinsic(
         twin.__refopt_numba__ = lambda: _inline_asm(  # type: ignore[attr-defined]
             asm if _capability() >= since else "", constraints, result, arguments
         )
+        twin.asm = asm, constraints, result, arguments  # type: ignore[attr-defined]
         return twin
 
     return decorate

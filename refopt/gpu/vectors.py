@@ -20,6 +20,9 @@ from refopt.simt import memory
 
 ROW = 256
 SECOND = 128  # from a thread's first four elements of a row to its other four
+# What the L2 cache is to do with a line: hold it longest, or give it up first. The numbers are what the PTX
+# instruction createpolicy makes; as constants they take no register.
+POLICIES = {"keep": 0x14F0000000000000, "pass": 0x12F0000000000000}
 
 
 @intrinsic("ld.global.v4.f32 {$0, $1, $2, $3}, [$4];", "=f,=f,=f,=f,l", "ffff", "l")
@@ -159,18 +162,28 @@ class Access(NamedTuple):
 
 
 @lru_cache
-def access(dtype: str, real: type, partial: bool) -> Access:
+def access(dtype: str, real: type, partial: bool, policy: str = "") -> Access:
     """The access to rows of a dtype, with values of an arithmetic type.
 
-    Full access takes the row to be all there and aligned. Partial access loads 0 for elements at or beyond
-    ``stop`` and does not store them.
+    Full access takes the row to be all there and aligned; its loads may have a policy for the L2 cache.
+    Partial access loads 0 for elements at or beyond ``stop`` and does not store them.
     """
-    return _partial(dtype, real) if partial else _full(dtype, real)
+    return _partial(dtype, real) if partial else _full(dtype, real, policy)
 
 
-def _full(dtype: str, real: type) -> Access:
+def _with_policy(load: Callable, policy: str) -> Callable:
+    """A vector load with a cache policy."""
+    asm, *types = load.asm  # type: ignore[attr-defined]
+    asm = asm.replace("ld.global.", "ld.global.L2::cache_hint.").replace("];", "], policy;")
+    asm = f"{{ .reg .b64 policy; mov.b64 policy, {POLICIES[policy]:#x}; {asm} }}"
+    return intrinsic(asm, *types)(lambda address: load(address))
+
+
+def _full(dtype: str, real: type, policy: str) -> Access:
     size, apart = SIZES[dtype], SIZES[dtype] * SECOND
     load4, store4 = globals()[f"load4_{dtype}"], globals()[f"store4_{dtype}"]
+    if policy and dtype != "float64":  # whose four elements are two loads
+        load4 = _with_policy(load4, policy)
 
     @device_function
     def load(address, first, stop):

@@ -37,7 +37,12 @@ class Dim3:
         return iter((self.x, self.y, self.z))
 
     def __repr__(self) -> str:
-        return f"({self.x}, {self.y}, {self.z})"
+        from .errors import LaunchError
+
+        try:
+            return f"({self.x}, {self.y}, {self.z})"
+        except LaunchError:
+            return "(unset outside kernels)"
 
 
 class NoThread:

@@ -65,8 +65,11 @@ def _variant(signature: Signature, partial: bool) -> SimpleNamespace:
     """The work of one thread: ``i`` is its first element of the first row."""
     real, exact, normed = signature.real, signature.exact, signature.normed
     slots = [vectors.access(dtype or signature[P], real, partial) for dtype in signature[:4]]
-    load_g, load_v, load_exact, load_normed = slots[G].load, slots[V].load, slots[exact].load, slots[normed].load
+    load_g, load_v, load_exact = slots[G].load, slots[V].load, slots[exact].load
     store_p, store_v, store_exact = slots[P].store, slots[V].store, slots[exact].store
+    # What the norms read, the update reads again, but for a parameter that has a master.
+    first_g = vectors.access(signature[G], real, partial, "keep").load
+    first_p = vectors.access(signature[normed], real, partial, "keep" if normed == exact else "pass").load
     has_master = exact != P
     stored, kept = vectors.rounded8(signature[normed]), vectors.kept8(real, partial)
     zeros = (real(0),) * 8
@@ -75,15 +78,15 @@ def _variant(signature: Signature, partial: bool) -> SimpleNamespace:
     def norms(p, g, i, stop, rows, rescale):
         p_sums, g_sums = zeros, zeros
         for row in range(rows):
-            p_sums = add_squares(p_sums, load_normed(p, i + ROW * row, stop))
-            g_sums = add_squares(g_sums, scale8(rescale, load_g(g, i + ROW * row, stop)))
+            p_sums = add_squares(p_sums, first_p(p, i + ROW * row, stop))
+            g_sums = add_squares(g_sums, scale8(rescale, first_g(g, i + ROW * row, stop)))
         return lane_tree_2(p_sums, g_sums)
 
     @device_function
     def norm(g, i, stop, rows, rescale):
         sums = zeros
         for row in range(rows):
-            sums = add_squares(sums, scale8(rescale, load_g(g, i + ROW * row, stop)))
+            sums = add_squares(sums, scale8(rescale, first_g(g, i + ROW * row, stop)))
         return lane_tree(sums)
 
     @device_function

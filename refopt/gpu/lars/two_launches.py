@@ -2,8 +2,8 @@
 
 The end of a launch is the barrier, so no block waits for another, the grid may be of any size, and the
 hardware evens out the load. The second launch goes through the tensors backwards: what the first has read
-last is still in the L2 cache. Its blocks may start while the first drains; they find their place in the
-tables meanwhile, and wait where they need the rate.
+last is still in the L2 cache, which was asked to keep it. Its blocks may start while the first drains; they
+find their place in the tables meanwhile, and wait where they need the rate.
 """
 
 from functools import lru_cache
