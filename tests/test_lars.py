@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from refopt import cpu, gpu, simt
 from refopt.catalog import LARS_MOMENTUM, Spec
 from refopt.conformance import laws
-from refopt.conformance.cases import assert_same, same_bits
+from refopt.conformance.cases import assert_same
 from refopt.conformance.laws import SMALL, STEP, make, reference
 from refopt.conformance.placed import PlacedCase, kernels
 from refopt.conformance.strategies import lars_cases, storage
 from refopt.cpu.reduce import TILE
 from refopt.gpu import runtime, tables
+from refopt.ulp import same_bits
 
 FORMS = list(LARS_MOMENTUM.forms)
 forms = pytest.mark.parametrize("form", FORMS)

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refopt.ulp import same_bits
+
 Outcome = dict[str, list[Any]]
 
 
@@ -74,12 +76,6 @@ def dtype_of(name: str) -> np.dtype:
 
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(name)
-
-
-def same_bits(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Where two arrays are equal as numerics N4 has it: in every bit, or both NaN."""
-    bits = f"u{x.dtype.itemsize}"
-    return (x.view(bits) == y.view(bits)) | (np.isnan(x) & np.isnan(y))
 
 
 def assert_same(expected: Outcome, got: Outcome, clause: str) -> None:
