@@ -123,7 +123,7 @@ def without_last_chunk(build):
 
 
 def always_whole(access):
-    return lambda dtype, real, partial: access(dtype, real, False)
+    return lambda dtype, real, partial, *policy: access(dtype, real, False, *policy)
 
 
 KERNEL_MUTANTS = {
