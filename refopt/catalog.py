@@ -3,27 +3,30 @@
 The checks, the plans, the command line, the laws and the tables of the documentation follow these rows.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from refopt.dtypes import SIZES
 
 
 class Slot(NamedTuple):
-    """One list of tensors of a routine."""
+    """One list of arrays of a routine: tensors, or a ``scalar`` per tensor that goes from step to step."""
 
     name: str
     written: bool
     optional: bool = False
+    scalar: bool = False
 
 
 class Hyper(NamedTuple):
-    """One number of a routine. ``default`` None means that the caller must give it."""
+    """One number of a routine, at least 0. ``default`` None means that the caller must give it."""
 
     name: str
     default: float | None
     positive: bool = False
     per_tensor: bool = False
+    below: float = math.inf
 
 
 class Spec(NamedTuple):
@@ -47,32 +50,48 @@ class Routine(NamedTuple):
     name: str
     slots: tuple[Slot, ...]
     hypers: tuple[Hyper, ...]
-    choices: Mapping[str, tuple[str, ...]]
+    choices: Mapping[str, tuple]
     forms: Mapping[str, Form]
     traffic: Callable[..., dict[str, int]]
     source: str
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @property
     def merged_name(self) -> str:
         return "merged_" + self.name
 
     @property
+    def states(self) -> tuple[str, ...]:
+        """The slots of tensors that a step changes beside the parameters."""
+        return tuple(
+            slot.name for slot in self.slots
+            if slot.written and not slot.scalar and slot.name not in ("params", "master_params")
+        )  # fmt: skip
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """The slots of scalars."""
+        return tuple(slot.name for slot in self.slots if slot.scalar)
+
+    @property
     def slot_names(self) -> tuple[str, ...]:
         return tuple(slot.name for slot in self.slots)
 
     def launches(self, specs: Iterable[Spec], form: str) -> int:
-        """Launches of one step: elements there are none of cost none; each dtype signature has its own."""
-        specs = [spec for spec in specs if spec.size]
+        """Launches of one step: each dtype signature has its own; a tensor without elements or scalars has none."""
+        specs = [spec for spec in specs if spec.size or self.scalars]
         units = {spec.dtypes for spec in specs} if self.forms[form].merged else specs
         return len(units) * self.forms[form].launches
 
-    def bytes(self, specs: Iterable[Spec], form: str, **choices: str) -> int:
-        """Bytes of the slots that one step reads and writes; tables and partial sums are not in it."""
+    def bytes(self, specs: Iterable[Spec], form: str, **choices: Any) -> int:
+        """Bytes of the tensors that one step reads and writes; tables, scalars and partial sums are not in it."""
         total = 0
         for spec in specs:
             passes = self.traffic(self.forms[form], spec.dtypes, **choices)
             sizes = {n: SIZES[d] for n, d in zip(self.slot_names, spec.dtypes, strict=True) if d}
-            total += spec.size * sum(passes[name] * size for name, size in sizes.items())
+            total += spec.size * sum(passes.get(name, 0) * size for name, size in sizes.items())
         return total
 
 
@@ -112,4 +131,52 @@ LARS_MOMENTUM = Routine(
     source="arXiv:1708.03888; Paddle PR 35476",
 )
 
-ROUTINES = {routine.name: routine for routine in (LARS_MOMENTUM,)}
+PARAMS, GRADS = Slot("params", written=True), Slot("grads", written=False)
+MASTERS = Slot("master_params", written=True, optional=True)
+LR, RESCALE_GRAD = Hyper("lr", None, per_tensor=True), Hyper("rescale_grad", 1.0, positive=True)
+BETA1, BETA2 = Hyper("beta1", 0.9, below=1.0), Hyper("beta2", 0.999, below=1.0)
+BETA_POWS = (Slot("beta1_pow", written=True, scalar=True), Slot("beta2_pow", written=True, scalar=True))
+
+
+def _elementwise(
+    name: str,
+    states: tuple[Slot, ...],
+    hypers: tuple[Hyper, ...],
+    source: str,
+    choices: Mapping[str, tuple] | None = None,
+) -> Routine:
+    """A routine that makes one pass over its tensors, each element for itself."""
+    slots = (PARAMS, GRADS, *states, MASTERS)
+
+    def traffic(form: Form, dtypes: tuple, **_: str) -> dict[str, int]:
+        """Passes over each slot, reads and writes added up; a parameter that has a master is only written."""
+        passes = {slot.name: 0 if slot.scalar else 2 for slot in slots}
+        return passes | {"params": 1 if dtypes[-1] else 2, "grads": 1}
+
+    forms = {"separate": Form(launches=1, merged=False), "merged": Form(launches=1)}
+    return Routine(name, slots, (*hypers, RESCALE_GRAD), choices or {}, forms, traffic, source)
+
+
+def _state(*names: str) -> tuple[Slot, ...]:
+    return tuple(Slot(name, written=True) for name in names)
+
+
+SGD = _elementwise(
+    "sgd", (), (LR, Hyper("l2_decay", 0.0, per_tensor=True)), "Robbins and Monro 1951; Paddle's sgd operator"
+)
+MOMENTUM = _elementwise(
+    "momentum",
+    _state("velocities"),
+    (LR, Hyper("mu", None), Hyper("l2_decay", 0.0, per_tensor=True)),
+    "Polyak 1964; Sutskever et al. 2013; Paddle PR 36380",
+    {"use_nesterov": (False, True)},
+)
+ADAM = _elementwise(
+    "adam",
+    (*_state("moment1", "moment2"), *BETA_POWS, Slot("moment2_max", written=True, optional=True)),
+    (LR, BETA1, BETA2, Hyper("epsilon", 1e-8)),
+    "arXiv:1412.6980; AMSGrad: Reddi et al. 2018; Paddle PR 15497",
+    {"epsilon_at": ("corrected", "uncorrected")},
+)
+
+ROUTINES = {routine.name: routine for routine in (LARS_MOMENTUM, SGD, MOMENTUM, ADAM)}

@@ -144,6 +144,9 @@ def _check_tensor(name: str, routine: Routine, arrays: dict[str, list[Array | No
         if array is None:
             continue
         where = f"{name}: {slot.name}[{i}]"
+        if slot.scalar:
+            _check_scalar(where, array, real)
+            continue
         if array.shape != param.shape:
             raise ValueError(f"{where}: expected shape {param.shape}, as params[{i}] has, got {array.shape}")
         _check_dtype(where, slot.name, array.dtype, param.dtype, real)
@@ -156,6 +159,15 @@ def _check_tensor(name: str, routine: Routine, arrays: dict[str, list[Array | No
             )
         if slot.written and not array.writable:
             raise ValueError(f"{where}: expected a writable array, got a read-only one")
+
+
+def _check_scalar(where: str, array: Array, real: type) -> None:
+    if array.size != 1:
+        raise ValueError(f"{where}: expected one element, got shape {array.shape}")
+    if array.dtype != np.dtype(real).name:
+        raise TypeError(f"{where}: expected {np.dtype(real).name}, got {array.dtype}")
+    if not array.writable:
+        raise ValueError(f"{where}: expected a writable array, got a read-only one")
 
 
 def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type) -> None:
@@ -202,7 +214,7 @@ def check_hypers(routine: Routine, hypers: dict[str, Any], count: int, reals: se
     for choice, values in routine.choices.items():
         value = hypers.get(choice, values[0])
         if value not in values:
-            raise ValueError(f"{name}: {choice}: expected one of {', '.join(values)}, got {value!r}")
+            raise ValueError(f"{name}: {choice}: expected one of {', '.join(map(str, values))}, got {value!r}")
         regular[choice] = value
     return regular
 
@@ -211,7 +223,7 @@ def check_hyper(
     routine: Routine, hyper: Hyper, value: Any, count: int, reals: set[type]
 ) -> float | list[float]:
     """One number as a float, or as a list with one for each of ``count`` tensors."""
-    if type(value) is float and 1e-37 < value < 1e38:
+    if type(value) is float and 1e-37 < value < 1e38 and value < hyper.below / 2:
         return value  # the ordinary case, in the time of a step; it is a normal number in every type
     where = f"{routine.merged_name}: {hyper.name}"
     if value is None:
@@ -231,9 +243,12 @@ def _number(where: str, hyper: Hyper, value: Any, reals: set[type]) -> float:
     if not isinstance(value, Real | np.floating | np.integer) or isinstance(value, bool):
         raise TypeError(f"{where}: expected a number, got {value!r}")
     bound = "above 0" if hyper.positive else "at least 0"
+    if hyper.below < math.inf:
+        bound += f" and below {hyper.below:g}"
     for real in reals:
         with np.errstate(over="ignore"):
             rounded = real(value)
-        if not (np.isfinite(rounded) and (rounded > 0 if hyper.positive else rounded >= 0)):
+        least = rounded > 0 if hyper.positive else rounded >= 0
+        if not (np.isfinite(rounded) and least and rounded < hyper.below):
             raise ValueError(f"{where}: expected a finite {np.dtype(real).name} {bound}, got {value!r}")
     return float(value) + 0.0  # -0 is taken for 0

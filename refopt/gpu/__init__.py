@@ -10,14 +10,35 @@ from typing import Any
 
 import numpy as np
 
-from refopt.gpu import lars
+from refopt import catalog
+from refopt.gpu import family, lars
 from refopt.gpu.lars import lars_momentum, merged_lars_momentum
 from refopt.gpu.plan import Plan
 from refopt.gpu.runtime import device, use
 
-__all__ = ["Plan", "device", "lars_momentum", "merged_lars_momentum", "plan", "to_device", "use"]
+_PLANS = {"lars_momentum": lars.plan} | {
+    name: family.planner(routine) for name, routine in catalog.ROUTINES.items() if name != "lars_momentum"
+}
 
-_PLANS = {"lars_momentum": lars.plan}
+merged_sgd, sgd = family.functions(catalog.SGD)
+merged_momentum, momentum = family.functions(catalog.MOMENTUM)
+merged_adam, adam = family.functions(catalog.ADAM)
+
+__all__ = [
+    "Plan",
+    "adam",
+    "device",
+    "lars_momentum",
+    "merged_adam",
+    "merged_lars_momentum",
+    "merged_momentum",
+    "merged_sgd",
+    "momentum",
+    "plan",
+    "sgd",
+    "to_device",
+    "use",
+]
 
 
 def plan(routine: str, *slots: Any, **options: Any) -> Plan:

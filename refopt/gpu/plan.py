@@ -22,10 +22,11 @@ class Group:
         self.arrays: list[list[Array | None]] = [[arrays[name][i] for i in members] for name in routine.slot_names]
         self.real = arithmetic(dtypes[0])
         self.sizes = [param.size for param in self.arrays[0] if param]
-        self.aligned = [all(a is None or _aligned(a) for a in column) for column in zip(*self.arrays, strict=True)]
+        self.aligned = self._aligned()
         self.chunk_tiles = tables.tiles_per_chunk(SIZES[dtypes[0]] + SIZES[dtypes[1]])
-        host = tables.build(self.sizes, self.aligned, self.chunk_tiles)
+        host = tables.build(self.sizes, self.aligned, self.chunk_tiles, bool(routine.scalars))
         self.slots, self.chunk_count = host.slots, len(host.chunks)
+        self._tensor_of_chunk = host.chunks[:, tables.TENSOR]
         self.addresses = machine.to_device(self._addresses())
         self.chunks = machine.to_device(host.chunks)
         self.nodes = machine.to_device(host.nodes)
@@ -35,23 +36,32 @@ class Group:
     def _addresses(self) -> np.ndarray:
         return np.array([[a.address if a else 0 for a in row] for row in self.arrays], np.int64)
 
+    def _aligned(self) -> list[bool]:
+        """Whether all arrays of a tensor can be accessed four elements, but at most 16 bytes, at a time."""
+        rows = [row for slot, row in zip(self.routine.slots, self.arrays, strict=True) if not slot.scalar]
+        return [
+            all(a is None or a.address % min(16, 4 * SIZES[a.dtype]) == 0 for a in column)
+            for column in zip(*rows, strict=True)
+        ]
+
+    def chunks_of_tensors(self) -> list[tuple[int, int]]:
+        """First chunk and number of chunks of each tensor; those of one tensor lie side by side."""
+        firsts = np.flatnonzero(np.diff(self._tensor_of_chunk, prepend=-1))
+        return list(zip(firsts.tolist(), np.diff(firsts, append=self.chunk_count).tolist(), strict=True))
+
     def rebind(self, arrays: dict, stream: Any) -> bool:
         """Upload the addresses of other arrays; false if the chunk table holds for them no longer."""
         rows = [[arrays[name][i] for i in self.members] for name in self.routine.slot_names]
-        if self.aligned != [all(a is None or _aligned(a) for a in column) for column in zip(*rows, strict=True)]:
+        before, self.arrays = self.arrays, rows
+        if self._aligned() != self.aligned:
+            self.arrays = before
             return False
-        self.arrays = rows
         self.machine.writer(self.addresses)(0, self._addresses(), stream)
         return True
 
     def zeros(self, *shape: int) -> Any:
         """Scratch on the device, in the arithmetic type."""
         return self.machine.to_device(np.zeros(shape, self.real))
-
-
-def _aligned(array: Array) -> bool:
-    """Whether a tensor can be accessed four elements, but at most 16 bytes, at a time."""
-    return array.address % min(16, 4 * SIZES[array.dtype]) == 0
 
 
 class HyperBlock:
@@ -103,7 +113,7 @@ class Plan:
     def __init__(
         self,
         routine: Routine,
-        launcher: Callable[..., "Launches"],
+        launcher: Callable[..., "Launches | Alternating"],
         slots: dict[str, Any],
         hypers: dict[str, Any],
         form: str,
@@ -129,7 +139,7 @@ class Plan:
         members: dict[tuple, list[int]] = {}
         for i in call.active:
             spec = call.spec(i)
-            if spec.size:
+            if spec.size or self.routine.scalars:
                 members.setdefault(spec.dtypes, []).append(i)
         choices = {name: call.hypers[name] for name in self.routine.choices}
         self._groups = [Group(self.device, self.routine, d, m, call.arrays) for d, m in members.items()]
@@ -139,6 +149,7 @@ class Plan:
         self._reals = call.reals()
         self._count = len(call.slots["params"])
         self._upload(self._hypers)
+        self.refresh()
         self.specs = [call.spec(i) for i in call.active]
         self.launches = sum(step.launches for step in self._steps)
         self.bytes = self.routine.bytes(self.specs, self.form, **choices)
@@ -202,7 +213,7 @@ class Plan:
             same_tables = all(group.rebind(call.arrays, self.stream) for group in self._groups)
         if not same_tables:
             self._build()
-        elif not {"params", "master_params"}.isdisjoint(slots):
+        elif not {"params", "master_params", *self.routine.scalars}.isdisjoint(slots):
             self.refresh()
 
     def _check_counts(self, slots: dict[str, Any]) -> None:
@@ -224,9 +235,9 @@ class Plan:
                     raise ValueError(f"{where}: expected {expected}, as planned, got {got}")
 
     def refresh(self) -> None:
-        """Say that somebody else has written a parameter: what was carried over from the last step is dropped."""
+        """Say that somebody else has written a parameter or a scalar: what the last step carried over is dropped."""
         for step in self._steps:
-            step.forget()
+            step.forget(self.stream)
 
 
 class Launches:
@@ -248,7 +259,36 @@ class Launches:
         else:
             self._steady(stream)
 
-    def forget(self) -> None:
+    def forget(self, stream: Any) -> None:
         """Take the next step as the first."""
         self._fresh = self._first is not None
+
+
+class Alternating:
+    """The launches of one step of a group that carries scalars, which change slots from step to step.
+
+    Each argument has an entry per phase: ``steps`` reads the slot of the phase and writes the other, ``fetch``
+    fills the slot of the phase from the caller's arrays, ``settle`` copies into it what a step has written to
+    the other. A captured step is replayed in the phase it was captured in, so it settles, one small launch
+    more, and so do all steps after it.
+    """
+
+    def __init__(self, machine: Device, steps: list[list], fetch: list, settle: list) -> None:
+        self.launches = len(steps[0])
+        self._machine, self._fetch = machine, fetch
+        self._plain = [machine.sequence(step) for step in steps]
+        self._settled = [machine.sequence([*step, last]) for step, last in zip(steps, settle, strict=True)]
+        self._phase, self._settles = 0, False
+
+    def __call__(self, stream: Any) -> None:
+        self._settles = self._settles or self._machine.capturing(stream)
+        if self._settles:
+            self._settled[self._phase](stream)
+        else:
+            self._plain[self._phase](stream)
+            self._phase = 1 - self._phase
+
+    def forget(self, stream: Any) -> None:
+        """Take the scalars from the caller's arrays."""
+        self._fetch[self._phase](stream)
 

@@ -32,13 +32,14 @@ def tiles_per_chunk(element_bytes: int) -> int:
     return max(2, 1 << (CHUNK_BYTES // (TILE * element_bytes)).bit_length() - 1)
 
 
-def build(sizes: list[int], aligned: list[bool], chunk_tiles: int) -> Tables:
+def build(sizes: list[int], aligned: list[bool], chunk_tiles: int, keep_empty: bool = False) -> Tables:
     """Cut tensors into chunks of so many tiles and lay out the tree that joins their sums.
 
     A node joins up to `FANOUT` sums that lie side by side: the leaves the tile sums of 2**20 elements, the
     nodes above them 1024 nodes each. A node waits for its chunks, or for its children.
 
-    Large tensors come first: their sums take longest to join, and that should not be left for the end.
+    Large tensors come first: their sums take longest to join, and that should not be left for the end. With
+    ``keep_empty`` a tensor of no elements has a chunk too, which belongs to no node.
     """
     chunks: list[np.ndarray] = []
     nodes: list[tuple[int, int, int, int, int]] = []
@@ -46,6 +47,8 @@ def build(sizes: list[int], aligned: list[bool], chunk_tiles: int) -> Tables:
     for tensor in sorted(range(len(sizes)), key=lambda tensor: -sizes[tensor]):
         size = sizes[tensor]
         if size == 0:
+            if keep_empty:
+                chunks.append(np.array([(tensor, 0, 0, 0, -1, False)], np.int64))
             continue
         tiles = -(-size // TILE)
         leaf = len(nodes)

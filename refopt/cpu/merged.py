@@ -1,0 +1,58 @@
+"""What all routines of one rule share: check the call, then apply the rule to each tensor, in place.
+
+A rule is a pure function of one tensor::
+
+    rule(p, g, *states, *scalars, **numbers) -> p, *states, *scalars
+
+p and the states are flat arrays, scalars and numbers are NumPy scalars, all of the arithmetic type; g is the
+rescaled gradient. An optional state that is not given is ``None``. Operators alone fix every rounding.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from refopt import catalog, checks
+from refopt.dtypes import arithmetic
+
+
+def merged(
+    routine: catalog.Routine, rule: Callable[..., tuple], slots: dict[str, Any], numbers: dict[str, Any]
+) -> None:
+    """Apply a rule to every tensor that has a gradient; raises before anything is modified."""
+    checks.require_subnormals()
+    call = checks.check(routine, slots, numbers, checks.host_array)
+    for i in call.active:
+        arrays = {name: checks.flat(call.slots[name][i]) for name in routine.slot_names}
+        with np.errstate(all="ignore"):
+            _one(routine, rule, arrays, call.hyper_of(i))
+
+
+def single(function: Callable[..., None], arrays: list[Any], optional: dict[str, Any], numbers: dict[str, Any]) -> None:
+    """Apply a merged routine to lists of one."""
+    lists = {name: None if array is None else [array] for name, array in optional.items()}
+    function(*([array] for array in arrays), **lists, **numbers)
+
+
+def _one(routine: catalog.Routine, rule: Callable[..., tuple], arrays: dict[str, Any], numbers: dict[str, Any]) -> None:
+    param, master = arrays["params"], arrays["master_params"]
+    real = arithmetic(param.dtype.name)
+    values = {name: real(value) if name not in routine.choices else value for name, value in numbers.items()}
+    carried = [name for name in routine.slot_names if name in routine.states or name in routine.scalars]
+    p = (param if master is None else master).astype(real)
+    g = values.pop("rescale_grad") * arrays["grads"].astype(real)
+    states = [_value(arrays[name], real, name in routine.scalars) for name in carried]
+    p, *states = rule(p, g, *states, **values)
+    for name, state in zip(carried, states, strict=True):
+        if arrays[name] is not None:
+            arrays[name][...] = np.asarray(state).astype(arrays[name].dtype)
+    param[...] = p.astype(param.dtype)
+    if master is not None:
+        master[...] = p
+
+
+def _value(array: np.ndarray | None, real: type, scalar: bool) -> Any:
+    if array is None:
+        return None
+    return array.reshape(-1)[0] if scalar else array.astype(real)

@@ -1,0 +1,164 @@
+"""One kernel for every optimizer that takes each element for itself: all tensors in one launch, in one pass.
+
+A block takes a tile. What belongs to the optimizer is its rule (``refopt.gpu.rules``); everything else is the
+same: find the tile in the tables, load, apply the rule, store.
+
+Scalars that a step carries on, such as the powers of beta, are read by all blocks of a tensor and written by
+its first. So that no block writes what another may still read (numerics, N9), they live in two slots: a step
+reads one and writes the other, and the next step goes the other way. The caller's arrays get a copy.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from refopt.catalog import Routine
+from refopt.cpu.reduce import TILE
+from refopt.dtypes import arithmetic
+from refopt.gpu import unroll, vectors
+from refopt.gpu.plan import Alternating, Group, Launches
+from refopt.gpu.rules import Rule
+from refopt.gpu.rules.adam import adam
+from refopt.gpu.rules.sgd import momentum, sgd
+from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
+from refopt.gpu.target import Kernel, cuda, device_function, kernel
+from refopt.gpu.tiles import ROW
+
+BOUNDS = 64, 14  # threads of a block, and blocks to fit on a multiprocessor
+RULES: dict[str, Callable[..., Rule]] = {"sgd": sgd, "momentum": momentum, "adam": adam}
+
+
+@lru_cache
+def merged_update(routine: Routine, dtypes: tuple, chunk_tiles: int, choices: tuple) -> Kernel:
+    """The kernel of a routine for a dtype signature, chunks of so many tiles, and the routine's choices."""
+    real: Any = arithmetic(dtypes[0])
+    present = frozenset(name for name, dtype in zip(routine.slot_names, dtypes, strict=True) if dtype)
+    made = RULES[routine.name](real, present, **dict(choices))
+    update = _row(routine, dtypes, made.rule)
+    one_number = "hyper[where[{k}, 0] + tensor * where[{k}, 1]]"
+    numbers = unroll.gather(one_number, "hyper, where, tensor", len(routine.hypers))
+    scalars = unroll.gather("carried[phase, {k}, tensor]", "carried, phase, tensor", len(routine.scalars))
+    prepare = made.prepare or device_function(lambda h, s: h)
+    carries, leave = bool(routine.scalars), _leave(routine, made.advance, real)
+
+    @device_function
+    def body(tile, addresses, chunks, hyper, where, carried, phase):
+        c, offset = tile // chunk_tiles, tile % chunk_tiles * TILE
+        tensor, start = chunks[c, TENSOR], chunks[c, START] + offset
+        stop = min(chunks[c, STOP], start + TILE)
+        if start > 0 and start >= stop:
+            return  # behind the last tile of a chunk that is not full
+        h, s = numbers(hyper, where, tensor), scalars(carried, phase, tensor)
+        k = prepare(h, s)
+        for first in range(start + cuda.threadIdx.x // 32 * ROW, stop, cuda.blockDim.x // 32 * ROW):
+            update(addresses, tensor, first, stop, chunks[c, ALIGNED], h[-1], k)
+        if carries and start == 0 and cuda.threadIdx.x == 0:
+            leave(addresses, tensor, h, s, carried, 1 - phase)
+
+    def merged(addresses, chunks, hyper, where, carried, phase, base):
+        body(base + cuda.blockIdx.x, addresses, chunks, hyper, where, carried, phase)
+
+    merged.__name__ = routine.merged_name
+    return kernel(BOUNDS)(merged)
+
+
+def _row(routine: Routine, dtypes: tuple, rule: Callable) -> Callable:
+    """The update of a row by a warp, full or partial."""
+    full, partial = _variant(routine, dtypes, rule, False), _variant(routine, dtypes, rule, True)
+
+    @device_function
+    def update(addresses, tensor, first, stop, aligned, rescale, k):
+        i = first + 4 * (cuda.threadIdx.x % 32)
+        if aligned and first + ROW <= stop:
+            full(addresses, tensor, i, stop, rescale, k)
+        else:
+            partial(addresses, tensor, i, stop, rescale, k)
+
+    return update
+
+
+def _variant(routine: Routine, dtypes: tuple, rule: Callable, partial: bool) -> Callable:
+    real: Any = arithmetic(dtypes[0])
+    rows = {name: row for row, name in enumerate(routine.slot_names) if dtypes[row]}
+    access = {name: vectors.access(dtypes[row], real, partial) for name, row in rows.items()}
+    exact = "master_params" if "master_params" in rows else "params"
+    states = [name for name in routine.states if name in rows]
+    load = unroll.loader([(rows[name], access[name].load) for name in (exact, "grads", *states)])
+    rule8 = unroll.eight(rule, 2 + len(states))
+    stores = [(rows[name], access[name].store, k) for k, name in enumerate(("params", *states))]
+    if exact != "params":
+        stores.append((rows[exact], access[exact].store, 0))
+    store = unroll.storer(stores)
+
+    @device_function
+    def update(addresses, tensor, i, stop, rescale, k):
+        store(addresses, tensor, i, stop, rule8(load(addresses, tensor, i, stop), rescale, k))
+
+    return update
+
+
+def _leave(routine: Routine, advance: Callable | None, real: type) -> Callable:
+    """Write the scalars of the next step: into the other slot, and into the caller's arrays."""
+    store = getattr(vectors, f"store_{np.dtype(real).name}")
+    lines = ["after = advance(h, s)"] if routine.scalars else ["pass"]
+    for k, name in enumerate(routine.scalars):
+        row = routine.slot_names.index(name)
+        lines += [f"carried[slot, {k}, tensor] = after[{k}]", f"store(addresses[{row}, tensor], after[{k}])"]
+    return unroll.function("leave", "addresses, tensor, h, s, carried, slot", lines, advance=advance, store=store)
+
+
+@lru_cache
+def fetch_scalars(routine: Routine, real: Any) -> Kernel:
+    """Take the scalars from the caller's arrays, a thread to a tensor."""
+    load = getattr(vectors, f"load_{np.dtype(real).name}")
+    first, count = routine.slot_names.index(routine.scalars[0]), len(routine.scalars)
+
+    @kernel()
+    def fetch(addresses, carried, phase):
+        tensor = cuda.grid(1)
+        if tensor < carried.shape[2]:
+            for k in range(count):
+                carried[phase, k, tensor] = load(addresses[first + k, tensor])
+
+    return fetch
+
+
+@kernel()
+def settle_scalars(carried, phase):
+    """Bring the scalars of the next step back to the slot that the last one has read."""
+    tensor = cuda.grid(1)
+    if tensor < carried.shape[2]:
+        for k in range(carried.shape[1]):
+            carried[phase, k, tensor] = carried[1 - phase, k, tensor]
+
+
+def launches(group: Group, form: str, **choices: Any) -> Launches | Alternating:
+    """The launches of a group: one, or one for each tensor."""
+    machine, routine = group.machine, group.routine
+    made = merged_update(routine, group.dtypes, group.chunk_tiles, tuple(sorted(choices.items())))
+    tensors = len(group.members)
+    carried = group.zeros(2, max(1, len(routine.scalars)), tensors)
+    pieces = [(0, group.chunk_count)] if routine.forms[form].merged else group.chunks_of_tensors()
+
+    def step(phase: int) -> list:
+        args = group.addresses, group.chunks, group.hypers.values, group.hypers.where, carried, phase
+        return [
+            machine.prepare(made, chunks * group.chunk_tiles, BOUNDS[0], (*args, first * group.chunk_tiles))
+            for first, chunks in pieces
+        ]
+
+    def small(of: Kernel, *args: Any) -> Callable[[Any], None]:
+        return machine.prepare(of, -(-tensors // 128), 128, args)
+
+    if not routine.scalars:
+        return Launches(machine, step(0))
+    real: Any = group.real
+    fetch = fetch_scalars(routine, real)
+    return Alternating(
+        machine,
+        [step(phase) for phase in (0, 1)],
+        [small(fetch, group.addresses, carried, phase) for phase in (0, 1)],
+        [small(settle_scalars, carried, phase) for phase in (0, 1)],
+    )

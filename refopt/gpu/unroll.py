@@ -1,0 +1,58 @@
+"""Device functions written out for a number of arrays, which a kernel cannot loop over.
+
+What is made is plain code: tracebacks and ``inspect.getsource`` show it.
+"""
+
+import linecache
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from refopt.gpu.target import device_function
+
+_files = count()
+
+
+def function(name: str, parameters: str, lines: Sequence[str], **scope: object) -> Callable:
+    """A device function from the lines of its body, which may use the names in ``scope``."""
+    text = f"def {name}({parameters}):\n" + "".join(f"    {line}\n" for line in lines)
+    file = f"<unrolled {next(_files)}: {name}>"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    namespace = dict(scope)
+    exec(compile(text, file, "exec"), namespace)
+    return device_function(namespace[name])  # type: ignore[arg-type]
+
+
+def loader(loads: Sequence[tuple[int, Callable]]) -> Callable:
+    """``load(addresses, tensor, i, stop)``: a thread's eight elements of each array, given row and load of each."""
+    parts = [f"load{row}(addresses[{row}, tensor], i, stop)" for row, _ in loads]
+    scope = {f"load{row}": load for row, load in loads}
+    return function("load", "addresses, tensor, i, stop", [f"return {_tuple(parts)}"], **scope)
+
+
+def storer(stores: Sequence[tuple[int, Callable, int]]) -> Callable:
+    """``store(addresses, tensor, i, stop, values)``, given row, store and index into ``values`` of each array."""
+    lines = [f"store{row}(addresses[{row}, tensor], i, stop, values[{k}])" for row, _, k in stores]
+    scope = {f"store{row}": store for row, store, _ in stores}
+    return function("store", "addresses, tensor, i, stop, values", lines, **scope)
+
+
+def eight(rule: Callable, arrays: int) -> Callable:
+    """``rule8(values, rescale, k)``: a rule of p, g and states applied to eight elements of each.
+
+    The results are a tuple of eight new elements for p and for every state.
+    """
+    lines = [f"p, g{''.join(f', s{n}' for n in range(arrays - 2))} = values"]
+    for e in range(8):
+        states = "".join(f"s{n}[{e}], " for n in range(arrays - 2))
+        lines.append(f"y{e} = rule(p[{e}], rescale * g[{e}], {states}k)")
+    columns = [_tuple([f"y{e}[{n}]" for e in range(8)]) for n in range(arrays - 1)]
+    return function("rule8", "values, rescale, k", [*lines, f"return {_tuple(columns)}"], rule=rule)
+
+
+def gather(item: str, parameters: str, size: int) -> Callable:
+    """A tuple of so many values, each from an expression in its number ``{k}``."""
+    return function("gather", parameters, [f"return {_tuple([item.format(k=k) for k in range(size)])}"])
+
+
+def _tuple(parts: Sequence[str]) -> str:
+    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
