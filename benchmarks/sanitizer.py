@@ -17,7 +17,8 @@ from typing import Any
 from refopt import gpu
 from refopt.catalog import LARS_MOMENTUM
 from refopt.conformance.cases import assert_same
-from refopt.conformance.laws import STEP, make, reference
+from refopt.conformance.lars import STEP, make
+from refopt.conformance.laws import reference
 from refopt.conformance.placed import kernels
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")

@@ -45,7 +45,10 @@ class Form(NamedTuple):
 
 
 class Routine(NamedTuple):
-    """A routine: its slots in order, its numbers, its named choices (the first is the default), its forms."""
+    """A routine: its slots in order, its numbers, its named choices (the first is the default), its forms.
+
+    ``elementwise`` says that each element is for itself: one pass, by the kernel that such routines share.
+    """
 
     name: str
     slots: tuple[Slot, ...]
@@ -54,6 +57,7 @@ class Routine(NamedTuple):
     forms: Mapping[str, Form]
     traffic: Callable[..., dict[str, int]]
     source: str
+    elementwise: bool = False
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -74,6 +78,11 @@ class Routine(NamedTuple):
     def scalars(self) -> tuple[str, ...]:
         """The slots of scalars."""
         return tuple(slot.name for slot in self.slots if slot.scalar)
+
+    @property
+    def merged_form(self) -> str:
+        """The first form that merges."""
+        return next(name for name, form in self.forms.items() if form.merged)
 
     @property
     def slot_names(self) -> tuple[str, ...]:
@@ -135,7 +144,6 @@ PARAMS, GRADS = Slot("params", written=True), Slot("grads", written=False)
 MASTERS = Slot("master_params", written=True, optional=True)
 LR, RESCALE_GRAD = Hyper("lr", None, per_tensor=True), Hyper("rescale_grad", 1.0, positive=True)
 BETA1, BETA2 = Hyper("beta1", 0.9, below=1.0), Hyper("beta2", 0.999, below=1.0)
-BETA_POWS = (Slot("beta1_pow", written=True, scalar=True), Slot("beta2_pow", written=True, scalar=True))
 
 
 def _elementwise(
@@ -154,11 +162,15 @@ def _elementwise(
         return passes | {"params": 1 if dtypes[-1] else 2, "grads": 1}
 
     forms = {"separate": Form(launches=1, merged=False), "merged": Form(launches=1)}
-    return Routine(name, slots, (*hypers, RESCALE_GRAD), choices or {}, forms, traffic, source)
+    return Routine(name, slots, (*hypers, RESCALE_GRAD), choices or {}, forms, traffic, source, elementwise=True)
 
 
 def _state(*names: str) -> tuple[Slot, ...]:
     return tuple(Slot(name, written=True) for name in names)
+
+
+def _carried(*names: str) -> tuple[Slot, ...]:
+    return tuple(Slot(name, written=True, scalar=True) for name in names)
 
 
 SGD = _elementwise(
@@ -173,10 +185,69 @@ MOMENTUM = _elementwise(
 )
 ADAM = _elementwise(
     "adam",
-    (*_state("moment1", "moment2"), *BETA_POWS, Slot("moment2_max", written=True, optional=True)),
+    (
+        *_state("moment1", "moment2"),
+        *_carried("beta1_pow", "beta2_pow"),
+        Slot("moment2_max", written=True, optional=True),
+    ),
     (LR, BETA1, BETA2, Hyper("epsilon", 1e-8)),
     "arXiv:1412.6980; AMSGrad: Reddi et al. 2018; Paddle PR 15497",
     {"epsilon_at": ("corrected", "uncorrected")},
 )
+ADAMW = _elementwise(
+    "adamw",
+    ADAM.slots[2:-1],
+    (*ADAM.hypers[:-1], Hyper("coeff", 0.01, per_tensor=True), Hyper("lr_ratio", 1.0, per_tensor=True)),
+    "arXiv:1711.05101; Paddle's adamw operator",
+    ADAM.choices,
+)
+ADAGRAD = _elementwise(
+    "adagrad",
+    _state("moment"),
+    (LR, Hyper("epsilon", 1e-6)),
+    "Duchi, Hazan and Singer 2011; Paddle's adagrad operator",
+)
+RMSPROP = _elementwise(
+    "rmsprop",
+    (*_state("mean_square", "velocity"), Slot("mean_grad", written=True, optional=True)),
+    (LR, Hyper("rho", 0.95, below=1.0), Hyper("mu", 0.0), Hyper("epsilon", 1e-6)),
+    "Tieleman and Hinton 2012; centered: Graves, arXiv:1308.0850; Paddle's rmsprop operator",
+    {"epsilon_at": ("inside", "outside")},
+)
+LION = _elementwise(
+    "lion",
+    _state("moment"),
+    (LR, BETA1, Hyper("beta2", 0.99, below=1.0), Hyper("coeff", 0.0, per_tensor=True)),
+    "arXiv:2302.06675",
+)
+ADADELTA = _elementwise(
+    "adadelta",
+    _state("avg_squared_grad", "avg_squared_update"),
+    (Hyper("lr", 1.0, per_tensor=True), Hyper("rho", 0.95, below=1.0), Hyper("epsilon", 1e-6)),
+    "arXiv:1212.5701; Paddle's adadelta operator",
+)
+ADAMAX = _elementwise(
+    "adamax",
+    (*_state("moment", "inf_norm"), *_carried("beta1_pow")),
+    (LR, BETA1, BETA2, Hyper("epsilon", 1e-8)),
+    "arXiv:1412.6980, Algorithm 2; Paddle's adamax operator",
+)
+NADAM = _elementwise(
+    "nadam",
+    (*_state("moment1", "moment2"), *_carried("momentum_decay_pow", "beta2_pow", "mu_product")),
+    (LR, BETA1, BETA2, Hyper("epsilon", 1e-8), Hyper("decay_base", 0.96**0.004)),
+    "Dozat 2016; Paddle's nadam operator",
+)
+RADAM = _elementwise(
+    "radam",
+    (*_state("moment1", "moment2"), *_carried("beta1_pow", "beta2_pow", "rho")),
+    (LR, BETA1, BETA2, Hyper("epsilon", 1e-8)),
+    "arXiv:1908.03265; Paddle's radam operator",
+)
 
-ROUTINES = {routine.name: routine for routine in (LARS_MOMENTUM, SGD, MOMENTUM, ADAM)}
+ROUTINES = {
+    routine.name: routine
+    for routine in (
+        LARS_MOMENTUM, SGD, MOMENTUM, ADAM, ADAMW, ADAGRAD, RMSPROP, LION, ADADELTA, ADAMAX, NADAM, RADAM,
+    )
+}  # fmt: skip

@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     forms = list(dict.fromkeys(form for routine in ROUTINES.values() for form in routine.forms))
     several = {"routine": list(ROUTINES), "dtype": list(verify.DTYPES), "form": forms}
     for name, choices in several.items():
-        text = f"{', '.join(choices)}; default all"
+        text = f"{', '.join(choices)}; default all" + (" but separate, where there are two" if name == "form" else "")
         command.add_argument(f"--{name}", nargs="+", choices=choices, metavar=name[0].upper(), help=text)
     names = list(workloads.WORKLOADS)
     text = f"{', '.join(names)}; default {names[0]}"
@@ -105,20 +105,17 @@ def _verify(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             say(f"\n{routine.name}: CPU reference and kernels, compared after each of {args.steps} steps")
             say(f"\n{HEADER}")
             first = len(rows)
-            for dtype in dtypes:
-                for row in verify.rows(
-                    routine, workload, dtype, _forms(routine, args.form), machine, args.steps, progress.show
-                ):
-                    rows.append(row)
-                    progress.done += 1
-                    say(line(row))
+            forms = _forms(routine, args.form)
+            for row in verify.all_rows(routine, workload, dtypes, forms, machine, args.steps, progress.show):
+                rows.append(row)
+                progress.done += 1
+                say(line(row))
             if copy:
                 say(f"\n{SPEED_HEADER}")
                 for row in rows[first:]:
                     say(speed_line(row, copy))
                 say(_wrap("of copy", f"of 2 GB on the device, read and written at {copy / 1e9:,.0f} GB/s"))
-                if before := verify.unmerged(routine):
-                    say(_wrap("speed-up", f"over {before}, which launches for each tensor"))
+                say(_wrap("speed-up", f"over {verify.unmerged(routine)}, which launches for each tensor"))
         say()
         for row in rows:
             if not row.ok:
@@ -162,9 +159,10 @@ def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
     if args.json not in (None, "-") and not os.access(Path(args.json).parent, os.W_OK):
         parser.error(f"argument --json: cannot write to {args.json}")
     routines = [ROUTINES[name] for name in dict.fromkeys(args.routine or ROUTINES)]
-    for routine in routines:
+    for routine in routines if args.routine else ():
         if not _forms(routine, args.form):
             parser.error(f"argument --form: {routine.name} has {', '.join(routine.forms)}")
+    routines = [routine for routine in routines if _forms(routine, args.form)]
     for name in args.dtype or ():
         if reason := verify.unavailable(name):
             parser.error(f"argument --dtype: {name}: {reason}")
@@ -173,7 +171,9 @@ def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
 
 
 def _forms(routine: Routine, asked: list[str] | None) -> list[str]:
-    return [form for form in routine.forms if asked is None or form in asked]
+    """The forms of a routine that were asked for; else all of a ladder, and the merged one of two."""
+    shown = [routine.merged_form] if routine.elementwise else list(routine.forms)
+    return shown if asked is None else [form for form in routine.forms if form in asked]
 
 
 def _device(machine: Any, asked: str | None) -> dict[str, str]:

@@ -4,16 +4,21 @@
 bit agrees after every step, and launches and bytes, counted on the executor, against the catalogue.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
+from multiprocessing import get_context
 from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refopt import cpu, gpu, simt, ulp
-from refopt.catalog import Hyper, Routine, Spec
+from refopt.catalog import ROUTINES, Hyper, Routine, Slot, Spec
+from refopt.conformance.build import SIGNED
+from refopt.conformance.cases import arguments, dtype_of
 from refopt.dtypes import arithmetic
 from refopt.workloads import Workload
 
@@ -35,7 +40,11 @@ DTYPES = {
 }
 
 # Large enough that each changes bits in every dtype; the others have the catalogue's defaults.
-HYPERS = {"lr": 10.0, "mu": 0.9, "epsilon": 1e-4, "rescale_grad": 1 / 192}
+HYPERS = {
+    "lr": 0.05, "mu": 0.9, "beta1": 0.8, "beta2": 0.9, "l2_decay": 0.01, "coeff": 0.1, "lr_ratio": 0.5,
+    "epsilon": 1e-4, "rescale_grad": 1 / 192,
+}  # fmt: skip
+LRS = {"lars_momentum": 10.0, "sgd": 10.0, "adadelta": 10.0}  # where little of it is left
 NO_DECAY = ("*.bias", "*bn?.*", "*downsample.1.*", "*LayerNorm.*", "*.ln_?.*", "*norm.*")  # biases and norms
 SHOWN = 4  # mismatches kept of a row
 
@@ -98,9 +107,8 @@ class Case(NamedTuple):
 
     @property
     def specs(self) -> list[Spec]:
-        lists = [self.slots[name] for name in self.routine.slot_names]
-        dtypes = tuple(None if arrays is None else slot_dtype(name, self.dtype) for name, arrays
-                       in zip(self.routine.slot_names, lists, strict=True))  # fmt: skip
+        present = [(slot, self.slots[slot.name] is not None) for slot in self.routine.slots]
+        dtypes = tuple(slot_dtype(slot, self.dtype) if there else None for slot, there in present)
         return [Spec(tensor.elements, dtypes) for tensor in self.workload.tensors]
 
 
@@ -117,7 +125,7 @@ def unavailable(dtype: str) -> str:
 def extents(workload: Workload, device: str, cap: int | None = None) -> tuple[Workload, str]:
     """The workload at a size for the device, and in words how it was scaled down; empty if it was not.
 
-    On the executor a few tensors stay larger than a tile (1024) and than a chunk (8192) of the kernels.
+    On the executor some tensors stay larger than a tile (1024) and than a chunk (8192) of the kernels.
     """
     if cap is not None:
         scaled, how = workload.scaled(cap), f"tensors of up to {cap:,}"
@@ -127,17 +135,18 @@ def extents(workload: Workload, device: str, cap: int | None = None) -> tuple[Wo
         scaled, how = workload.scaled(2_000_000), "tensors of up to 2,000,000"
     else:
         order = sorted(range(len(workload)), key=lambda i: -workload.tensors[i].elements)
-        limit = dict.fromkeys(order, 200) | dict.fromkeys(order[:6], 1500) | dict.fromkeys(order[:3], 9000)
+        limit = dict.fromkeys(order, 64) | dict.fromkeys(order[:3], 1500) | dict.fromkeys(order[:1], 9000)
         by_limit = {n: workload.scaled(n).tensors for n in set(limit.values())}
         scaled = replace(workload, tensors=tuple(by_limit[limit[i]][i] for i in range(len(workload))))
-        how = "at most 9,000 (3 tensors), 1,500 (3), 200 (others)"
+        how = "at most 9,000 (1 tensor), 1,500 (2), 64 (others)"
     return scaled, how if scaled.elements < workload.elements else ""
 
 
-def slot_dtype(slot: str, dtype: str) -> str:
+def slot_dtype(slot: Slot, dtype: str) -> str:
     """The dtype of a slot: the parameter's, but with masters every state is in the arithmetic type."""
     param, master = DTYPES[dtype]
-    return np.dtype(arithmetic(param)).name if master and slot not in ("params", "grads") else param
+    exact = slot.scalar or (master and slot.name not in ("params", "grads"))
+    return np.dtype(arithmetic(param)).name if exact else param
 
 
 def make_case(routine: Routine, workload: Workload, dtype: str, steps: int, seed: int = 0) -> Case:
@@ -150,13 +159,17 @@ def make_case(routine: Routine, workload: Workload, dtype: str, steps: int, seed
     slots: dict[str, list[np.ndarray] | None] = {}
     exact = [_param(values, real, i, tensor) for i, tensor in enumerate(workload.tensors)]
     for slot in routine.slots:
-        kind = _numpy_dtype(slot_dtype(slot.name, dtype))
+        kind = dtype_of(slot_dtype(slot, dtype))
         if slot.name in ("params", "master_params"):
             present = slot.name == "params" or DTYPES[dtype].master
             slots[slot.name] = [x.astype(kind) for x in exact] if present else None
+        elif slot.optional:
+            slots[slot.name] = None
+        elif slot.scalar:
+            slots[slot.name] = [values.uniform(0.3, 0.95, 1).astype(kind) for _ in workload.tensors]
         elif slot.name != "grads":
             slots[slot.name] = [_state(values, real, slot.name, t).astype(kind) for t in workload.tensors]
-    kind = _numpy_dtype(slot_dtype("grads", dtype))
+    kind = dtype_of(DTYPES[dtype].param)
     tensors = list(enumerate(workload.tensors))
     grads = [[_grad(values, real, i, t).astype(kind) for i, t in tensors] for _ in range(steps)]
     slots["grads"] = grads[0]
@@ -171,10 +184,10 @@ def hypers(routine: Routine, workload: Workload, step: int) -> dict[str, Any]:
         number = HYPERS.get(hyper.name, hyper.default)
         assert number is not None, f"{routine.name}: {hyper.name} has no default and no value in HYPERS"
         if hyper.name == "lr":
-            number *= 0.75**step
+            number = LRS.get(routine.name, number) * 0.75**step
         if not hyper.per_tensor:
             return number
-        if "weight_decay" in hyper.name:
+        if hyper.name in ("lars_weight_decay", "l2_decay", "coeff"):
             return cpu.weight_decays(names, number, NO_DECAY, match="glob")
         return [number * (1 + i % 7 / 8) for i in range(len(names))]
 
@@ -187,7 +200,7 @@ def reference(case: Case) -> States:
     after = []
     for grads, numbers in zip(case.grads, case.hypers, strict=True):
         slots["grads"] = grads
-        positional, named = _arguments(case.routine, slots)
+        positional, named = arguments(case.routine, slots)
         getattr(cpu, case.routine.merged_name)(*positional, **named, **numbers)
         after.append({slot.name: [x.copy() for x in slots[slot.name] or ()] if slot.written else grads
                       for slot in case.routine.slots if slots[slot.name]})  # fmt: skip
@@ -214,15 +227,42 @@ def rows(
         row, plan = _verify(case, expected, form, machine)
         if machine.name == "gpu":
             time = step_time(plan)
-            if alone is None and before:
+            if alone is None:
                 alone = time if form == before else step_time(_plan(case, before, machine)[0])
             row = row._replace(milliseconds=time, speedup=alone / time if alone else None)
         yield row._replace(problems=(*idle, *row.problems))
 
 
+def all_rows(
+    routine: Routine,
+    workload: Workload,
+    dtypes: Sequence[str],
+    forms: Sequence[str],
+    machine: Any,
+    steps: int = 2,
+    report: Callable[[str], None] = lambda stage: None,
+) -> Iterator[Row]:
+    """`rows` of each dtype configuration. The executor takes as many at a time as there are processors."""
+    workers = min(len(os.sched_getaffinity(0)), len(dtypes)) if machine.name == "executor" else 1
+    if workers == 1 or not hasattr(os, "fork"):
+        for dtype in dtypes:
+            yield from rows(routine, workload, dtype, forms, machine, steps, report)
+        return
+    report(f"{', '.join(dtypes)}, {workers} at a time")
+    with ProcessPoolExecutor(workers, get_context("fork")) as pool:
+        tasks = [pool.submit(_rows_here, routine.name, workload, dtype, forms, steps) for dtype in dtypes]
+        for task in tasks:
+            yield from task.result()
+
+
+def _rows_here(routine: str, workload: Workload, dtype: str, forms: Sequence[str], steps: int) -> list[Row]:
+    with gpu.use("executor") as machine:
+        return list(rows(ROUTINES[routine], workload, dtype, forms, machine, steps))
+
+
 def unmerged(routine: Routine) -> str:
-    """The form with launches for each tensor, which the others are measured against, if there is one."""
-    return next((name for name, form in routine.forms.items() if not form.merged), "")
+    """The form with launches for each tensor, which the others are measured against."""
+    return next(name for name, form in routine.forms.items() if not form.merged)
 
 
 def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row, Any]:
@@ -255,8 +295,9 @@ def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row,
     launches, traffic = plan.launches, plan.bytes
     if log is not None:
         launches = len(log.launches)
-        traffic = sum(log.bytes_read(x) + log.bytes_written(x) for values in arrays.values() for x in values)
-    signatures = len({spec.dtypes for spec in specs if spec.size})
+        tensors = [x for name, values in arrays.items() if name not in routine.scalars for x in values]
+        traffic = sum(log.bytes_read(x) + log.bytes_written(x) for x in tensors)
+    signatures = routine.launches(specs, routine.merged_form) // routine.forms[routine.merged_form].launches
     return Row(
         routine=routine.name,
         dtype=case.dtype,
@@ -265,7 +306,7 @@ def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row,
         elements=case.workload.elements,
         ops_before=len(specs),
         ops_after=signatures if routine.forms[form].merged else len(specs),
-        launches_before=routine.launches(specs, before) if before else sum(spec.size > 0 for spec in specs),
+        launches_before=routine.launches(specs, before),
         launches_after=launches,
         bytes=traffic,
         counted=log is not None,
@@ -299,12 +340,13 @@ def _counts(routine: Routine, specs: list[Spec], form: str, launches: int, traff
 
 
 def _idle(case: Case, expected: States) -> list[str]:
-    """Tensors that the reference leaves as they were: there, a kernel that does nothing would pass."""
+    """Tensors with a gradient that the reference leaves alone: there, a kernel that does nothing would pass."""
     return [
         f"{slot.name}[{i}] {case.workload.tensors[i].name}: the reference changes nothing"
         for slot in case.routine.slots
         for i, before in enumerate((slot.written and case.slots[slot.name]) or ())
-        if before.size and np.array_equal(ulp.bits(before), ulp.bits(expected[-1][slot.name][i]))
+        if before.size and case.grads[0][i].any()
+        and np.array_equal(ulp.bits(before), ulp.bits(expected[-1][slot.name][i]))
     ]
 
 
@@ -314,23 +356,10 @@ def _plan(case: Case, form: str, machine: Any) -> tuple[Any, dict[str, list]]:
     Copies are of bit patterns, because Numba copies no bf16.
     """
     bits = {n: [machine.to_device(ulp.bits(x)) for x in values] for n, values in case.slots.items() if values}
-    kinds = {name: _numpy_dtype(slot_dtype(name, case.dtype)) for name in bits}
+    kinds = {s.name: dtype_of(slot_dtype(s, case.dtype)) for s in case.routine.slots}
     slots = {name: [x.view(kinds[name]) for x in bits[name]] if name in bits else None for name in case.slots}
-    positional, named = _arguments(case.routine, slots)
+    positional, named = arguments(case.routine, slots)
     return gpu.plan(case.routine.name, *positional, **named, form=form, **case.hypers[0]), bits
-
-
-def _arguments(routine: Routine, slots: dict[str, Any]) -> tuple[list, dict[str, Any]]:
-    positional = [slots[slot.name] for slot in routine.slots if not slot.optional]
-    return positional, {slot.name: slots[slot.name] for slot in routine.slots if slot.optional}
-
-
-def _numpy_dtype(name: str) -> np.dtype:
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
 
 
 def _scale(tensor: Any) -> float:
@@ -353,10 +382,10 @@ def _grad(values: np.random.Generator, real: type, i: int, tensor: Any) -> np.nd
 
 
 def _state(values: np.random.Generator, real: type, slot: str, tensor: Any) -> np.ndarray:
-    """Away from zero by more than a rounding of the parameter; second moments are positive."""
+    """Away from zero by more than a rounding of the parameter; averages of squares are positive."""
     x = values.standard_normal(tensor.shape, real)
     x = real(_scale(tensor) / 16) * (x + np.copysign(real(1), x))
-    return x * x if "moment2" in slot else x
+    return x if slot in SIGNED else x * x
 
 
 def _text(x: Any) -> tuple[str, str]:

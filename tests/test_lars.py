@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refopt import cpu, gpu, simt
-from refopt.catalog import LARS_MOMENTUM, Spec
+from refopt.catalog import LARS_MOMENTUM
 from refopt.conformance import laws
-from refopt.conformance.cases import assert_same
-from refopt.conformance.laws import SMALL, STEP, make, reference
+from refopt.conformance.build import SMALL
+from refopt.conformance.cases import arguments, assert_same
+from refopt.conformance.lars import STEP, make
+from refopt.conformance.laws import reference
 from refopt.conformance.placed import PlacedCase, kernels
-from refopt.conformance.strategies import lars_cases, storage
+from refopt.conformance.strategies import cases, storage
 from refopt.cpu.reduce import TILE
 from refopt.gpu import runtime, tables
 from refopt.ulp import same_bits
@@ -38,7 +40,7 @@ def implementation(form, machine):
 
 
 @forms
-@given(case=lars_cases())
+@given(case=cases(LARS_MOMENTUM))
 @settings(max_examples=settings().max_examples * 2)
 def test_kernel_is_reference(machine, form, case):
     """N3, N4, N6: the kernels leave the bits that the reference leaves, in every form, for every list of tensors."""
@@ -46,7 +48,7 @@ def test_kernel_is_reference(machine, form, case):
 
 
 @forms
-@given(case=lars_cases(max_tensors=4), shifts=st.lists(st.integers(0, 9), min_size=1, max_size=4))
+@given(case=cases(LARS_MOMENTUM, max_tensors=4), shifts=st.lists(st.integers(0, 9), min_size=1, max_size=4))
 @settings(max_examples=max(settings().max_examples // 2, 10))
 def test_misaligned_tensors(machine, form, case, shifts):
     """N6: where a tensor lies in memory changes no bit, and nothing next to it is written."""
@@ -94,7 +96,7 @@ def test_large_tensors(form, dtypes, sizes):
 
 
 @implementations
-@given(case=lars_cases(max_tensors=4))
+@given(case=cases(LARS_MOMENTUM, max_tensors=4))
 @settings(max_examples=max(settings().max_examples // 2, 10))
 def test_merged_is_one_at_a_time(machine, form, case):
     """N11: merging changes no bit: each tensor comes out as it does alone."""
@@ -102,7 +104,7 @@ def test_merged_is_one_at_a_time(machine, form, case):
 
 
 @implementations
-@given(case=lars_cases(max_tensors=5))
+@given(case=cases(LARS_MOMENTUM, max_tensors=5))
 @settings(max_examples=max(settings().max_examples // 2, 10))
 def test_order_of_tensors(machine, form, case):
     """N11: the order of the tensors changes no bit."""
@@ -116,7 +118,7 @@ def test_single_tensor_calls(machine, dtypes):
     expected = reference(case)
     host, placed = case.copy(), PlacedCase(machine, case)
     for module, on in ((cpu, host), (gpu, placed)):
-        master = None if on.masters is None else on.masters[0]
+        master = None if on.master_params is None else on.master_params[0]
         arrays = on.params[0], on.grads[0], on.velocities[0]
         module.lars_momentum(*arrays, master_param=master, **STEP)
         assert_same(expected, on.outcome(), "one tensor")
@@ -127,9 +129,8 @@ def test_merged_function_is_a_plan_of_one_step(machine, form):
     """``gpu.merged_lars_momentum`` gives the bits of a plan's step."""
     case = make(SMALL, SIGNATURES[2], norm_of="master")
     placed = PlacedCase(machine, case)
-    gpu.merged_lars_momentum(
-        placed.params, placed.grads, placed.velocities, master_params=placed.masters, form=form, **STEP, **case.choices
-    )  # fmt: skip
+    positional, named = arguments(LARS_MOMENTUM, placed.slots)
+    gpu.merged_lars_momentum(*positional, **named, form=form, **STEP, **case.choices)
     assert_same(reference(case), placed.outcome(), "N4")
 
 
@@ -184,7 +185,7 @@ def test_schedule(executor, form, schedule, seed):
 
 
 @forms
-@given(case=lars_cases(large=False))
+@given(case=cases(LARS_MOMENTUM, large=False))
 @settings(max_examples=max(settings().max_examples // 2, 10))
 def test_launches(executor, form, case):
     """The launches of a step are as many as the catalogue says; for a list without elements there are none."""
@@ -193,7 +194,7 @@ def test_launches(executor, form, case):
     for hyper in case.steps:
         with simt.observe() as log:
             step(**hyper)
-        assert len(log.launches) == step.launches == LARS_MOMENTUM.launches(_specs(case), form)
+        assert len(log.launches) == step.launches == LARS_MOMENTUM.launches(case.specs(), form)
 
 
 @pytest.mark.parametrize(
@@ -202,21 +203,11 @@ def test_launches(executor, form, case):
 def test_launches_in_figures(executor, form, expected):
     """Six tensors, one of them empty, of two dtype signatures."""
     one, other = make([5, 0, 7], SIGNATURES[0]), make([3, 1, 1], SIGNATURES[2])
-    slots = [a + b for a, b in zip(one[:3], other[:3], strict=True)]
-    case = one._replace(params=slots[0], grads=slots[1], velocities=slots[2], masters=[None] * 3 + other.masters)
+    case = one.replace(**{name: values + other.slots[name] for name, values in one.lists().items()})
     placed = PlacedCase(executor, case)
     with simt.observe() as log:
         placed.plan(form)(**STEP)
     assert len(log.launches) == expected
-
-
-def _specs(case):
-    names = [
-        (p.size, tuple(x if x is None else x.dtype.name for x in (p, g, v, m)))
-        for p, g, v, m in zip(case.params, case.grads, case.velocities, case.outcome()["masters"], strict=True)
-        if g is not None
-    ]
-    return [Spec(*name) for name in names]
 
 
 @forms
@@ -228,16 +219,14 @@ def test_bytes(executor, form, dtypes, norm_of, shift):
     case = make([1500, 0, 3, 1024], dtypes, steps=[STEP, STEP], norm_of=norm_of)
     placed = PlacedCase(executor, case, [shift])
     step = placed.plan(form)
-    lists = placed.params, placed.grads, placed.velocities, placed.masters
-    slots = dict(zip(LARS_MOMENTUM.slot_names, lists, strict=True))
     for k in range(3):
         with simt.observe() as log:
             step(**STEP)
         # The first step has no norm to carry on, and reads the parameters for it.
         rung = LARS_MOMENTUM.forms["two_launches" if k == 0 else form]
         moved = 0
-        passes = LARS_MOMENTUM.traffic(rung, _specs(case)[0].dtypes, norm_of=norm_of)
-        for slot, arrays in slots.items():
+        passes = LARS_MOMENTUM.traffic(rung, case.specs()[0].dtypes, norm_of=norm_of)
+        for slot, arrays in placed.slots.items():
             for array in arrays or []:
                 read, written = log.bytes_read(array), log.bytes_written(array)
                 assert read + written == passes[slot] * array.nbytes, slot
@@ -245,7 +234,7 @@ def test_bytes(executor, form, dtypes, norm_of, shift):
                 moved += read + written
         if k:
             assert moved == step.bytes
-            assert moved == LARS_MOMENTUM.bytes(_specs(case), form, norm_of=norm_of)
+            assert moved == LARS_MOMENTUM.bytes(case.specs(), form, norm_of=norm_of)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +248,7 @@ def test_bytes(executor, form, dtypes, norm_of, shift):
 )
 def test_bytes_in_figures(form, dtypes, expected):
     """Bytes an element, counted by hand."""
-    assert LARS_MOMENTUM.bytes(_specs(make([10], dtypes)), form) == 10 * expected
+    assert LARS_MOMENTUM.bytes(make([10], dtypes).specs(), form) == 10 * expected
 
 
 @forms
@@ -395,7 +384,7 @@ def test_non_finite_stays_in_its_tensor(machine, form):
     case.params[1][7] = np.inf
     got = implementation(form, machine)(case)
     for slot, arrays in got.items():
-        assert slot == "masters" or np.isnan(arrays[1]).all()
+        assert slot == "master_params" or np.isnan(arrays[1]).all()
         for i in (0, 2):
             assert_same({slot: [clean[slot][i]]}, {slot: [arrays[i]]}, "N12")
 

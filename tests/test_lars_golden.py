@@ -25,7 +25,8 @@ def arrays(case, direction, slot):
 def recorded(case):
     p, g, v = (arrays(case, "in", slot) for slot in ("param", "grad", "velocity"))
     step = {name: CASES[case][name] for name in NUMBERS} | {"lr": [float(x[0]) for x in arrays(case, "in", "lr")]}
-    return Case(p, list(g), v, None, [step], {"adapt": "decay_and_norms"})
+    slots = {"params": p, "grads": g, "velocities": v}
+    return Case(LARS_MOMENTUM, slots, [step], {"adapt": "decay_and_norms"})
 
 
 def assert_near(case, got):

@@ -9,26 +9,26 @@ import pytest
 import refopt.gpu
 from refopt import cpu, simt
 from refopt.catalog import LARS_MOMENTUM
-from refopt.conformance import check_lars, laws, mutants
-from refopt.conformance.laws import STEP, make
+from refopt.conformance import check, lars, laws, mutants
+from refopt.conformance.lars import STEP, make
 from refopt.conformance.placed import PlacedCase, kernels, merged_step
 from refopt.simt import cuda
 
 
 def test_the_right_implementations_pass():
-    check_lars(cpu.merged_lars_momentum)
-    check_lars(mutants.Lars())
+    check("lars_momentum", cpu.merged_lars_momentum)
+    check("lars_momentum", mutants.Lars())
 
 
 @pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
 def test_the_kernels_pass(machine, form):
-    check_lars(merged_step(form, machine))
+    check("lars_momentum", merged_step(LARS_MOMENTUM, form, machine))
 
 
 @pytest.mark.parametrize("mutant", mutants.MUTANTS)
 def test_mutant_is_killed(mutant):
     with pytest.raises(AssertionError, match=r"case .*(N4|N11)"):
-        check_lars(mutant())
+        check("lars_momentum", mutant())
 
 
 def test_there_are_many():
@@ -74,7 +74,7 @@ NOT_KERNELS = {"refopt.gpu.runtime"}  # its caches hold the machines
 def bits(machine):
     """Two steps over tiles, tails and several chunks, in fp32 and with bf16 parameters."""
     numbers = dict(lr=[0.3, 0.5, 0.7, 0.2], lars_weight_decay=[0.1, 0.0, 0.3, 0.2])
-    cases = [laws.one_lane_each()]
+    cases = [lars.one_lane_each()]
     for dtypes in (("float32",) * 3, ("bfloat16", "float16", "float32", "float32")):
         cases.append(make([1025, 9001, 3, 256], dtypes, steps=[STEP | numbers, STEP | numbers]))
     for case in cases:

@@ -5,8 +5,10 @@ import pytest
 
 from refopt import cpu, gpu, simt
 from refopt.catalog import LARS_MOMENTUM
-from refopt.conformance.cases import Case, assert_same
-from refopt.conformance.laws import SMALL, STEP, make, reference
+from refopt.conformance.build import SMALL
+from refopt.conformance.cases import assert_same
+from refopt.conformance.lars import STEP, make
+from refopt.conformance.laws import reference
 from refopt.conformance.placed import Placed, PlacedCase
 from refopt.gpu import runtime
 
@@ -22,13 +24,12 @@ STEPS = [STEP, STEP | dict(lr=0.3), STEP | dict(mu=0.1, lars_weight_decay=0.05),
 
 def after(case, outcome):
     """The case that begins where another ended."""
-    masters = None if case.masters is None else outcome["masters"]
-    return Case(outcome["params"], case.grads, outcome["velocities"], masters, case.steps, case.choices)
+    return case.replace(**{name: case.slots[name] and values for name, values in outcome.items()})
 
 
 def write(machine, placed, slot, values):
     """Overwrite a slot's arrays on the device, as somebody else would."""
-    for target, value in zip(placed._slots[slot], values, strict=True):
+    for target, value in zip(placed.placed[slot], values, strict=True):
         fresh = Placed(machine, value)
         target._memory.copy_to_device(fresh._memory)
 
@@ -60,7 +61,7 @@ def test_refresh_after_an_outside_write(machine, dtypes):
         step(**STEP)
         middle = placed.outcome()
         larger = [(x * x.dtype.type(2)).astype(x.dtype) for x in middle["params"]]
-        write(machine, placed, 0, larger)
+        write(machine, placed, "params", larger)
         if told:
             step.refresh()
         step(**STEP)
@@ -81,7 +82,7 @@ def test_only_carried_norm_needs_to_be_told(machine, form):
     step(**STEP)
     middle = placed.outcome()
     larger = [x * np.float32(2) for x in middle["params"]]
-    write(machine, placed, 0, larger)
+    write(machine, placed, "params", larger)
     if form == "carried_norm":
         step.refresh()
         step.refresh()
@@ -103,7 +104,7 @@ def test_rebind_gradients(machine, form, dtypes, shift):
     fresh = [Placed(machine, g, shift) for g in others]
     step.rebind(grads=[g.array for g in fresh])
     step(**STEP)
-    assert_same(reference(after(case, middle)._replace(grads=others)), placed.outcome(), "rebind")
+    assert_same(reference(after(case, middle).replace(grads=others)), placed.outcome(), "rebind")
 
 
 @forms
@@ -118,7 +119,7 @@ def test_rebind_which_gradients_are_none(machine, form):
         grads = [None if i in absent else g for i, g in enumerate(case.grads)]
         step.rebind(grads=[None if i in absent else g for i, g in enumerate(placed.grads)])
         step(**STEP | rates)
-        expected = after(case, reference(expected._replace(grads=grads)))
+        expected = after(case, reference(expected.replace(grads=grads)))
         assert_same(expected.outcome(), placed.outcome(), f"without {absent}")
 
 
@@ -161,7 +162,7 @@ def test_minus_zero_is_another_number(machine, form):
     step = placed.plan(form)
     for hyper in case.steps:
         step(**hyper | dict(lars_weight_decay=0.0))
-    alike = case._replace(steps=[hyper | dict(lars_weight_decay=0.0) for hyper in case.steps])
+    alike = case.replace(steps=[hyper | dict(lars_weight_decay=0.0) for hyper in case.steps])
     assert_same(reference(alike), placed.outcome(), "N4, -0")
 
 
@@ -178,8 +179,7 @@ def test_numbers_round_once_to_the_type_of_each_tensor(machine):
     """N2: in a list of fp32 and fp64 tensors, each computes with numbers of its own type."""
     case = make([5], ("float64",) * 3)
     single = make([5])
-    slots = [a + b for a, b in zip(case[:3], single[:3], strict=True)]
-    both = case._replace(params=slots[0], grads=slots[1], velocities=slots[2])
+    both = case.replace(**{name: case.slots[name] + single.slots[name] for name in ("params", "grads", "velocities")})
     placed = PlacedCase(machine, both)
     placed.plan("two_launches")(**STEP)
     got = placed.outcome()
@@ -262,7 +262,7 @@ def test_use_chooses_where_arrays_go():
 def test_the_reference_has_no_state():
     """Calling the reference step by step is calling it on what it left."""
     case = make([5, 3], steps=[STEP])
-    twice = reference(case._replace(steps=[STEP, STEP]))
+    twice = reference(case.replace(steps=[STEP, STEP]))
     first = after(case, reference(case))
     assert_same(twice, reference(first), "resume")
     assert cpu.merged_lars_momentum([], [], [], lr=0.1, mu=0.9) is None

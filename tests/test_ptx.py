@@ -10,7 +10,7 @@ pytest.importorskip("numba.cuda")
 from numba.core import types as nb
 
 from refopt.catalog import LARS_MOMENTUM
-from refopt.conformance.laws import make
+from refopt.conformance.lars import make
 from refopt.conformance.placed import PlacedCase
 from refopt.gpu import runtime
 from refopt.gpu.target import kernel

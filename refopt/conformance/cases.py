@@ -1,34 +1,50 @@
-"""A case: what some steps of LARS are given. An outcome: what they leave behind, compared bit for bit."""
+"""A case: what some steps of a routine are given. An outcome: what they leave behind, compared bit for bit."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from refopt.catalog import Routine, Spec
 from refopt.ulp import same_bits
 
 Outcome = dict[str, list[Any]]
 
 
-class Case(NamedTuple):
-    """The arrays of a list of tensors, the named choices, and the hyperparameters of each step.
+class Case:
+    """A routine, its lists of arrays, the hyperparameters of each step, and the named choices.
 
-    ``grads`` and ``masters`` may hold ``None``; ``masters`` may be ``None`` as a whole.
+    ``slots`` has every slot of the routine; gradients and optional entries may be ``None``, and so may an
+    optional slot as a whole. Each slot is an attribute, too: ``case.params``.
     """
 
-    params: list[np.ndarray]
-    grads: list[np.ndarray | None]
-    velocities: list[np.ndarray]
-    masters: list[np.ndarray | None] | None
-    steps: list[dict[str, Any]]
-    choices: dict[str, str]
+    def __init__(
+        self,
+        routine: Routine,
+        slots: dict[str, list[Any] | None],
+        steps: list[dict[str, Any]],
+        choices: dict[str, Any] | None = None,
+    ) -> None:
+        self.routine, self.steps, self.choices = routine, steps, choices or {}
+        self.slots = {name: slots.get(name) for name in routine.slot_names}
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__dict__.get("slots", ()):
+            return self.slots[name]
+        raise AttributeError(name)
+
+    def __len__(self) -> int:
+        """The number of tensors."""
+        return len(self.params)
+
+    def replace(self, **changed: Any) -> "Case":
+        """The case with other slots, ``steps`` or ``choices``; what is not named is shared."""
+        steps, choices = changed.pop("steps", self.steps), changed.pop("choices", self.choices)
+        return Case(self.routine, self.slots | changed, steps, choices)
 
     def copy(self) -> "Case":
         """The same case with arrays of its own, of the same memory order."""
-        masters = None if self.masters is None else _copies(self.masters)
-        return self._replace(
-            params=_copies(self.params), grads=_copies(self.grads), velocities=_copies(self.velocities), masters=masters
-        )
+        return self.replace(**{name: values and _copies(values) for name, values in self.slots.items()})
 
     def only(self, indices: Sequence[int]) -> "Case":
         """The case of some of the tensors, in the order given."""
@@ -37,33 +53,47 @@ class Case(NamedTuple):
             return [values[i] for i in indices] if isinstance(values, list) else values
 
         steps = [{name: pick(value) for name, value in step.items()} for step in self.steps]
-        return Case(*(pick(values) for values in self[:4]), steps, self.choices)  # type: ignore[call-arg]
+        return self.replace(**{name: pick(values) for name, values in self.slots.items()}, steps=steps)
+
+    def lists(self) -> dict[str, list[Any]]:
+        """Every slot with an entry per tensor."""
+        return {name: [None] * len(self) if values is None else values for name, values in self.slots.items()}
 
     def outcome(self) -> Outcome:
         """The arrays that a step writes, as they are now."""
-        masters = self.masters if self.masters is not None else [None] * len(self.params)
-        return {"params": self.params, "velocities": self.velocities, "masters": masters}
+        return {slot.name: self.lists()[slot.name] for slot in self.routine.slots if slot.written}
+
+    def specs(self) -> list[Spec]:
+        """What the tensors with a gradient are to launch and byte counts."""
+        columns = list(zip(*self.lists().values(), strict=True))
+        rows = [tuple(x if x is None else x.dtype.name for x in column) for column in columns]
+        return [Spec(p.size, row) for (p, g, *_), row in zip(columns, rows, strict=True) if g is not None]
 
     def __repr__(self) -> str:
-        columns = zip(self.params, self.grads, self.velocities, self.outcome()["masters"], strict=True)
+        columns = zip(*self.lists().values(), strict=True)
         tensors = "; ".join(
             f"{p.shape} {' '.join('None' if x is None else x.dtype.name for x in (p, *rest))}" for p, *rest in columns
         )
-        return f"Case({tensors}; steps={self.steps}, choices={self.choices})"
+        return f"Case({self.routine.name}: {tensors}; steps={self.steps}, choices={self.choices})"
 
 
 Run = Callable[[Case], Outcome]
 
 
+def arguments(routine: Routine, slots: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """A routine's lists as its functions take them: required ones by position, optional ones by name."""
+    positional = [slots[slot.name] for slot in routine.slots if not slot.optional]
+    return positional, {slot.name: slots[slot.name] for slot in routine.slots if slot.optional}
+
+
 def runner(merged_step: Callable[..., None]) -> Run:
-    """What a merged step in the signature of ``refopt.cpu.merged_lars_momentum`` makes of a case."""
+    """What a merged step in the signature of its namesake in `refopt.cpu` makes of a case."""
 
     def run(case: Case) -> Outcome:
         case = case.copy()
+        positional, named = arguments(case.routine, case.slots)
         for hyper in case.steps:
-            merged_step(
-                case.params, case.grads, case.velocities, master_params=case.masters, **hyper, **case.choices
-            )  # fmt: skip
+            merged_step(*positional, **named, **hyper, **case.choices)
         return case.outcome()
 
     return run

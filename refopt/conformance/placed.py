@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from refopt import gpu, simt
+from refopt.catalog import Routine
 from refopt.checks import flat
-from refopt.conformance.cases import Case, Outcome
+from refopt.conformance.cases import Case, Outcome, arguments
 from refopt.gpu.runtime import Device
 
 GUARD = 64  # bytes on either side, of a pattern that a stray store would spoil
@@ -55,35 +56,39 @@ class _View:
 
 
 class PlacedCase:
-    """The arrays of a case on a device."""
+    """The arrays of a case on a device. Each slot is an attribute, as it is of the case."""
 
     def __init__(self, machine: Device, case: Case, shifts: Sequence[int] = (0,)) -> None:
         self._machine = machine
         self.case = case
-        self._slots: list[list[Any]] = [
-            [x if x is None else Placed(machine, x, shifts[i % len(shifts)]) for i, x in enumerate(values)]
-            for values in (case.params, case.grads, case.velocities, case.outcome()["masters"])
-        ]
-        self.params, self.grads, self.velocities, masters = (
-            [x if x is None else x.array for x in slot] for slot in self._slots
-        )
-        self.masters = masters if case.masters is not None else None
+        self.placed: dict[str, list[Any]] = {
+            name: [x if x is None else Placed(machine, x, shifts[i % len(shifts)]) for i, x in enumerate(values)]
+            for name, values in case.lists().items()
+        }
+        self.slots = {
+            name: None if case.slots[name] is None else [x if x is None else x.array for x in values]
+            for name, values in self.placed.items()
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__dict__.get("slots", ()):
+            return self.slots[name]
+        raise AttributeError(name)
 
     def plan(self, form: str, **hyper: Any) -> gpu.Plan:
         """A plan over the arrays, with the choices of the case."""
-        return gpu.plan(
-            "lars_momentum", self.params, self.grads, self.velocities,
-            master_params=self.masters, form=form, **self.case.choices, **hyper,
-        )  # fmt: skip
+        positional, named = arguments(self.case.routine, self.slots)
+        return gpu.plan(self.case.routine.name, *positional, **named, form=form, **self.case.choices, **hyper)
 
     def outcome(self) -> Outcome:
         """What is on the device now; an AssertionError if a gradient or anything between arrays has changed."""
         self._machine.synchronize()
-        slots: list[list[Any]] = [[x if x is None else x.read() for x in slot] for slot in self._slots]
-        p, g, v, m = slots
-        for i, (got, given) in enumerate(zip(g, self.case.grads, strict=True)):
-            assert given is None or got.tobytes() == given.tobytes(), f"grads[{i}] was written"
-        return {"params": p, "velocities": v, "masters": m}
+        now = {name: [x if x is None else x.read() for x in slot] for name, slot in self.placed.items()}
+        for slot in self.case.routine.slots:
+            for i, given in enumerate(self.case.lists()[slot.name]):
+                if given is not None and not slot.written:
+                    assert now[slot.name][i].tobytes() == given.tobytes(), f"{slot.name}[{i}] was written"  # type: ignore[union-attr]
+        return {slot.name: now[slot.name] for slot in self.case.routine.slots if slot.written}
 
 
 def kernels(form: str, machine: Device, shifts: Sequence[int] = (0,)) -> Callable[[Case], Outcome]:
@@ -99,17 +104,18 @@ def kernels(form: str, machine: Device, shifts: Sequence[int] = (0,)) -> Callabl
     return run
 
 
-def merged_step(form: str, machine: Device) -> Callable[..., None]:
-    """`refopt.gpu.merged_lars_momentum` for NumPy arrays, which it copies to the device and back."""
+def merged_step(routine: Routine, form: str, machine: Device) -> Callable[..., None]:
+    """A merged function of `refopt.gpu` for NumPy arrays, which it copies to the device and back."""
 
-    def step(params, grads, velocities, *, master_params=None, **hyper):
-        slots = (params, grads, velocities, master_params or [None] * len(params))
-        placed: list[list[Any]] = [[x if x is None else Placed(machine, x) for x in slot] for slot in slots]
-        p, g, v, m = ([x if x is None else x.array for x in slot] for slot in placed)
-        gpu.merged_lars_momentum(p, g, v, master_params=m, form=form, **hyper)
-        for slot, values in zip(slots, placed, strict=True):
-            for host, array in zip(slot, values, strict=True):
-                if host is not None and host.flags.writeable:
-                    host[...] = array.read()
+    def step(*lists, **named):
+        slots = dict(zip((slot.name for slot in routine.slots if not slot.optional), lists, strict=True))
+        slots |= {slot.name: named.pop(slot.name, None) for slot in routine.slots if slot.optional}
+        placed = PlacedCase(machine, Case(routine, slots, []))
+        positional, optional = arguments(routine, placed.slots)
+        getattr(gpu, routine.merged_name)(*positional, **optional, form=form, **named)
+        for name, values in placed.outcome().items():
+            for host, array in zip(slots[name] or [], values, strict=False):
+                if host is not None:
+                    host[...] = array
 
     return step

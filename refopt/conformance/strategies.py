@@ -1,4 +1,4 @@
-"""Hypothesis strategies: nasty numbers, lists of tensors, cases of LARS."""
+"""Hypothesis strategies: nasty numbers, lists of tensors, cases of a routine."""
 
 import math
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from refopt.catalog import Hyper, Routine, Slot
 from refopt.conformance.cases import Case, dtype_of
 from refopt.dtypes import SIZES, arithmetic
 
@@ -52,7 +53,7 @@ def dense(values: np.ndarray, shape: tuple[int, ...], order: tuple[int, ...]) ->
 
 @st.composite
 def storage(draw: Any, params: tuple[str, ...] = DTYPES) -> tuple[str, str, str, str | None]:
-    """The dtypes of p, g, v and the master of a tensor: every combination that LARS takes."""
+    """The dtypes of p, g, the states and the master of a tensor: every combination that routines take."""
     p = draw(st.sampled_from(params))
     real = np.dtype(arithmetic(p)).name
     g = draw(st.sampled_from([d for d in DTYPES if SIZES[d] <= SIZES[real]]))
@@ -60,55 +61,82 @@ def storage(draw: Any, params: tuple[str, ...] = DTYPES) -> tuple[str, str, str,
     return p, g, v, draw(st.sampled_from([None, real])) if p != real else None
 
 
+USUAL = {
+    "lr": (0.1, 1.0, 0.0), "mu": (0.9, 0.0, 1.0), "lars_coeff": (0.001, 1.0), "lars_weight_decay": (0.0005, 0.5, 0.0),
+    "l2_decay": (0.0005, 0.5, 0.0), "epsilon": (0.0, 1e-8, 0.5), "beta1": (0.9, 0.0, 0.5), "beta2": (0.999, 0.0, 0.5),
+    "rescale_grad": (1.0, 1 / 128, 0.37, 3.0, 1024.0),
+}  # fmt: skip
+
+
 @st.composite
-def hyperparameters(draw: Any, count: int) -> dict[str, Any]:
+def hyperparameters(draw: Any, routine: Routine, count: int) -> dict[str, Any]:
     """Numbers of one step over so many tensors."""
 
-    def one_or_many(values: st.SearchStrategy[float]) -> Any:
-        return draw(st.one_of(values, st.lists(values, min_size=count, max_size=count)))
+    def values(hyper: Hyper) -> st.SearchStrategy[float]:
+        usual = st.sampled_from(USUAL.get(hyper.name, (0.5 if hyper.default is None else hyper.default, 0.5)))
+        if hyper.positive:
+            return usual
+        return st.one_of(usual, st.floats(0, min(4.0, hyper.below), exclude_max=hyper.below <= 4, width=32))
 
-    def positive(*usual: float) -> st.SearchStrategy[float]:
-        return st.one_of(st.sampled_from(usual), st.floats(0, 4, width=32))
+    def one_or_many(hyper: Hyper) -> Any:
+        one = values(hyper)
+        return draw(st.one_of(one, st.lists(one, min_size=count, max_size=count)) if hyper.per_tensor else one)
 
-    return dict(
-        lr=one_or_many(positive(0.1, 1.0, 0.0)),
-        mu=draw(positive(0.9, 0.0, 1.0)),
-        lars_coeff=draw(positive(0.001, 1.0)),
-        lars_weight_decay=one_or_many(positive(0.0005, 0.5, 0.0)),
-        epsilon=draw(positive(0.0, 1e-8, 0.5)),
-        rescale_grad=draw(st.sampled_from([1.0, 1 / 128, 0.37, 3.0, 1024.0])),
-    )
+    return {hyper.name: one_or_many(hyper) for hyper in routine.hypers}
 
 
 @st.composite
-def lars_cases(
-    draw: Any, max_tensors: int = 6, large: bool = True, params: tuple[str, ...] = DTYPES, max_steps: int = 2
+def cases(
+    draw: Any,
+    routine: Routine,
+    max_tensors: int = 6,
+    large: bool = True,
+    params: tuple[str, ...] = DTYPES,
+    max_steps: int = 2,
 ) -> Case:
     """Lists of tensors of any mixture of dtypes, shapes and values, and a few steps with changing numbers."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     finite = draw(st.integers(0, 3)) > 0
-    p: list = []
-    g: list = []
-    v: list = []
-    m: list = []
+    slots: dict[str, list[Any]] = {name: [] for name in routine.slot_names}
     common = draw(st.one_of(st.none(), storage(params)))
+    optional = [name for name in routine.states if _slot(routine, name).optional]
     for _ in range(draw(st.integers(0, max_tensors))):
         shape, order = draw(layouts(large))
-        dtypes = common or draw(storage(params))
-        for slot, dtype in zip((p, g, v, m), dtypes, strict=True):
-            values = None if dtype is None else draw(_values(math.prod(shape), dtype, finite, rng))
-            slot.append(None if values is None else dense(values, shape, order))
-        if m[-1] is not None and draw(st.booleans()):
+        p, g, state, master = common or draw(storage(params))
+        absent = {name for name in optional if draw(st.booleans())}
+        for name, arrays in slots.items():
+            dtype = {"params": p, "grads": g, "master_params": master}.get(name, state)
+            if _slot(routine, name).scalar:
+                arrays.append(draw(scalars(np.dtype(arithmetic(p)).name)))
+            elif dtype is None or name in absent:
+                arrays.append(None)
+            else:
+                arrays.append(dense(draw(_values(math.prod(shape), dtype, finite, rng)), shape, order))
+        if master and draw(st.booleans()):
             with np.errstate(all="ignore"):
-                p[-1][...] = m[-1].astype(p[-1].dtype)
+                slots["params"][-1][...] = slots["master_params"][-1].astype(dtype_of(p))
         if draw(st.integers(0, 9)) == 9:
-            g[-1] = None
-    steps = draw(st.lists(hyperparameters(len(p)), min_size=1, max_size=max_steps))
-    choices = {
-        "adapt": draw(st.sampled_from(["norms", "decay", "decay_and_norms"])),
-        "norm_of": draw(st.sampled_from(["param", "master"])),
+            slots["grads"][-1] = None
+    given = {
+        name: arrays if any(x is not None for x in arrays) or not _slot(routine, name).optional else None
+        for name, arrays in slots.items()
     }
-    return Case(p, g, v, m if any(x is not None for x in m) else None, steps, choices)
+    count = len(slots["params"])
+    steps = draw(st.lists(hyperparameters(routine, count), min_size=1, max_size=max_steps))
+    choices = {name: draw(st.sampled_from(values)) for name, values in routine.choices.items()}
+    return Case(routine, given, steps, choices)
+
+
+@st.composite
+def scalars(draw: Any, real: str) -> np.ndarray:
+    """One element of the arithmetic type: as a power of beta is, at the edge of what one can be, or as RAdam's rho."""
+    usual = st.sampled_from([0.9, 0.999, 0.5, 0.0, 1.0, 4.0, 5.0, 5.5, 900.0])
+    value = draw(st.one_of(usual, st.floats(0, 1, width=32)))
+    return np.full(draw(st.sampled_from([(), (1,)])), value, real)
+
+
+def _slot(routine: Routine, name: str) -> Slot:
+    return next(slot for slot in routine.slots if slot.name == name)
 
 
 @st.composite

@@ -1,18 +1,42 @@
 """The reference: every routine in plain NumPy, written to be read and believed."""
 
+from refopt.cpu.adadelta import adadelta, merged_adadelta
+from refopt.cpu.adagrad import adagrad, merged_adagrad
 from refopt.cpu.adam import adam, merged_adam
+from refopt.cpu.adamax import adamax, merged_adamax
+from refopt.cpu.adamw import adamw, merged_adamw
 from refopt.cpu.lars import lars_momentum, merged_lars_momentum, weight_decays
+from refopt.cpu.lion import lion, merged_lion
 from refopt.cpu.momentum import merged_momentum, momentum
+from refopt.cpu.nadam import merged_nadam, nadam
+from refopt.cpu.radam import merged_radam, radam
+from refopt.cpu.rmsprop import merged_rmsprop, rmsprop
 from refopt.cpu.sgd import merged_sgd, sgd
 
 __all__ = [
+    "adadelta",
+    "adagrad",
     "adam",
+    "adamax",
+    "adamw",
     "lars_momentum",
+    "lion",
+    "merged_adadelta",
+    "merged_adagrad",
     "merged_adam",
+    "merged_adamax",
+    "merged_adamw",
     "merged_lars_momentum",
+    "merged_lion",
     "merged_momentum",
+    "merged_nadam",
+    "merged_radam",
+    "merged_rmsprop",
     "merged_sgd",
     "momentum",
+    "nadam",
+    "radam",
+    "rmsprop",
     "sgd",
     "weight_decays",
 ]

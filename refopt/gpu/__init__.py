@@ -23,18 +23,42 @@ _PLANS = {"lars_momentum": lars.plan} | {
 merged_sgd, sgd = family.functions(catalog.SGD)
 merged_momentum, momentum = family.functions(catalog.MOMENTUM)
 merged_adam, adam = family.functions(catalog.ADAM)
+merged_adamw, adamw = family.functions(catalog.ADAMW)
+merged_adagrad, adagrad = family.functions(catalog.ADAGRAD)
+merged_rmsprop, rmsprop = family.functions(catalog.RMSPROP)
+merged_lion, lion = family.functions(catalog.LION)
+merged_adadelta, adadelta = family.functions(catalog.ADADELTA)
+merged_adamax, adamax = family.functions(catalog.ADAMAX)
+merged_nadam, nadam = family.functions(catalog.NADAM)
+merged_radam, radam = family.functions(catalog.RADAM)
 
 __all__ = [
     "Plan",
+    "adadelta",
+    "adagrad",
     "adam",
+    "adamax",
+    "adamw",
     "device",
     "lars_momentum",
+    "lion",
+    "merged_adadelta",
+    "merged_adagrad",
     "merged_adam",
+    "merged_adamax",
+    "merged_adamw",
     "merged_lars_momentum",
+    "merged_lion",
     "merged_momentum",
+    "merged_nadam",
+    "merged_radam",
+    "merged_rmsprop",
     "merged_sgd",
     "momentum",
+    "nadam",
     "plan",
+    "radam",
+    "rmsprop",
     "sgd",
     "to_device",
     "use",

@@ -1,7 +1,7 @@
 """One kernel for every optimizer that takes each element for itself: all tensors in one launch, in one pass.
 
-A block takes a tile. What belongs to the optimizer is its rule (``refopt.gpu.rules``); everything else is the
-same: find the tile in the tables, load, apply the rule, store.
+A block takes a chunk, which here is a tile. What belongs to the optimizer is its rule
+(``refopt.gpu.rules``); everything else is the same: find the tile in the table, load, apply the rule, store.
 
 Scalars that a step carries on, such as the powers of beta, are read by all blocks of a tensor and written by
 its first. So that no block writes what another may still read (numerics, N9), they live in two slots: a step
@@ -15,24 +15,31 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.cpu.reduce import TILE
 from refopt.dtypes import arithmetic
 from refopt.gpu import unroll, vectors
 from refopt.gpu.plan import Alternating, Group, Launches
 from refopt.gpu.rules import Rule
-from refopt.gpu.rules.adam import adam
+from refopt.gpu.rules.adagrad import adadelta, adagrad, rmsprop
+from refopt.gpu.rules.adam import adam, adamw
+from refopt.gpu.rules.adamax import adamax
+from refopt.gpu.rules.lion import lion
+from refopt.gpu.rules.nadam import nadam
+from refopt.gpu.rules.radam import radam
 from refopt.gpu.rules.sgd import momentum, sgd
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import Kernel, cuda, device_function, kernel
 from refopt.gpu.tiles import ROW
 
 BOUNDS = 64, 14  # threads of a block, and blocks to fit on a multiprocessor
-RULES: dict[str, Callable[..., Rule]] = {"sgd": sgd, "momentum": momentum, "adam": adam}
+RULES: dict[str, Callable[..., Rule]] = {
+    "sgd": sgd, "momentum": momentum, "adam": adam, "adamw": adamw, "adagrad": adagrad, "rmsprop": rmsprop,
+    "lion": lion, "adadelta": adadelta, "adamax": adamax, "nadam": nadam, "radam": radam,
+}  # fmt: skip
 
 
 @lru_cache
-def merged_update(routine: Routine, dtypes: tuple, chunk_tiles: int, choices: tuple) -> Kernel:
-    """The kernel of a routine for a dtype signature, chunks of so many tiles, and the routine's choices."""
+def merged_update(routine: Routine, dtypes: tuple, choices: tuple) -> Kernel:
+    """The kernel of a routine for a dtype signature and the routine's choices."""
     real: Any = arithmetic(dtypes[0])
     present = frozenset(name for name, dtype in zip(routine.slot_names, dtypes, strict=True) if dtype)
     made = RULES[routine.name](real, present, **dict(choices))
@@ -43,22 +50,15 @@ def merged_update(routine: Routine, dtypes: tuple, chunk_tiles: int, choices: tu
     prepare = made.prepare or device_function(lambda h, s: h)
     carries, leave = bool(routine.scalars), _leave(routine, made.advance, real)
 
-    @device_function
-    def body(tile, addresses, chunks, hyper, where, carried, phase):
-        c, offset = tile // chunk_tiles, tile % chunk_tiles * TILE
-        tensor, start = chunks[c, TENSOR], chunks[c, START] + offset
-        stop = min(chunks[c, STOP], start + TILE)
-        if start > 0 and start >= stop:
-            return  # behind the last tile of a chunk that is not full
+    def merged(addresses, chunks, hyper, where, carried, phase, first_chunk):
+        c = first_chunk + cuda.blockIdx.x
+        tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
         h, s = numbers(hyper, where, tensor), scalars(carried, phase, tensor)
         k = prepare(h, s)
         for first in range(start + cuda.threadIdx.x // 32 * ROW, stop, cuda.blockDim.x // 32 * ROW):
             update(addresses, tensor, first, stop, chunks[c, ALIGNED], h[-1], k)
         if carries and start == 0 and cuda.threadIdx.x == 0:
             leave(addresses, tensor, h, s, carried, 1 - phase)
-
-    def merged(addresses, chunks, hyper, where, carried, phase, base):
-        body(base + cuda.blockIdx.x, addresses, chunks, hyper, where, carried, phase)
 
     merged.__name__ = routine.merged_name
     return kernel(BOUNDS)(merged)
@@ -117,8 +117,7 @@ def fetch_scalars(routine: Routine, real: Any) -> Kernel:
 
     @kernel()
     def fetch(addresses, carried, phase):
-        tensor = cuda.grid(1)
-        if tensor < carried.shape[2]:
+        for tensor in range(cuda.grid(1), carried.shape[2], cuda.gridsize(1)):
             for k in range(count):
                 carried[phase, k, tensor] = load(addresses[first + k, tensor])
 
@@ -128,8 +127,7 @@ def fetch_scalars(routine: Routine, real: Any) -> Kernel:
 @kernel()
 def settle_scalars(carried, phase):
     """Bring the scalars of the next step back to the slot that the last one has read."""
-    tensor = cuda.grid(1)
-    if tensor < carried.shape[2]:
+    for tensor in range(cuda.grid(1), carried.shape[2], cuda.gridsize(1)):
         for k in range(carried.shape[1]):
             carried[phase, k, tensor] = carried[1 - phase, k, tensor]
 
@@ -137,17 +135,14 @@ def settle_scalars(carried, phase):
 def launches(group: Group, form: str, **choices: Any) -> Launches | Alternating:
     """The launches of a group: one, or one for each tensor."""
     machine, routine = group.machine, group.routine
-    made = merged_update(routine, group.dtypes, group.chunk_tiles, tuple(sorted(choices.items())))
+    made = merged_update(routine, group.dtypes, tuple(sorted(choices.items())))
     tensors = len(group.members)
     carried = group.zeros(2, max(1, len(routine.scalars)), tensors)
     pieces = [(0, group.chunk_count)] if routine.forms[form].merged else group.chunks_of_tensors()
 
     def step(phase: int) -> list:
         args = group.addresses, group.chunks, group.hypers.values, group.hypers.where, carried, phase
-        return [
-            machine.prepare(made, chunks * group.chunk_tiles, BOUNDS[0], (*args, first * group.chunk_tiles))
-            for first, chunks in pieces
-        ]
+        return [machine.prepare(made, chunks, BOUNDS[0], (*args, first)) for first, chunks in pieces]
 
     def small(of: Kernel, *args: Any) -> Callable[[Any], None]:
         return machine.prepare(of, -(-tensors // 128), 128, args)

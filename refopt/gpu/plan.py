@@ -23,7 +23,7 @@ class Group:
         self.real = arithmetic(dtypes[0])
         self.sizes = [param.size for param in self.arrays[0] if param]
         self.aligned = self._aligned()
-        self.chunk_tiles = tables.tiles_per_chunk(SIZES[dtypes[0]] + SIZES[dtypes[1]])
+        self.chunk_tiles = 1 if routine.elementwise else tables.tiles_per_chunk(SIZES[dtypes[0]] + SIZES[dtypes[1]])
         host = tables.build(self.sizes, self.aligned, self.chunk_tiles, bool(routine.scalars))
         self.slots, self.chunk_count = host.slots, len(host.chunks)
         self._tensor_of_chunk = host.chunks[:, tables.TENSOR]

@@ -1,0 +1,80 @@
+"""Cases made from sizes and dtypes: seeded, of normal values."""
+
+from typing import Any
+
+import numpy as np
+
+from refopt.catalog import Hyper, Routine
+from refopt.conformance.cases import Case, dtype_of
+
+SMALL = [3, 1, 0, 7, 260]
+SIGNED = ("velocities", "velocity", "moment1", "mean_grad")  # states that may be negative; adagrad's moment may not
+# Numbers large enough for each to change bits; no two alike.
+NUMBERS = {
+    "lr": 0.5, "mu": 0.9, "l2_decay": 0.3, "beta1": 0.7, "beta2": 0.8, "epsilon": 0.11, "rescale_grad": 0.37,
+    "coeff": 0.23, "lr_ratio": 0.6, "rho": 0.85,
+}  # fmt: skip
+
+
+def step_of(routine: Routine, **changed: Any) -> dict[str, Any]:
+    """Hyperparameters of a step, none of them at its default."""
+
+    def number(hyper: Hyper) -> float:
+        return NUMBERS[hyper.name] if hyper.name in NUMBERS else 0.75 * (hyper.default or 1.0)
+
+    return {hyper.name: number(hyper) for hyper in routine.hypers} | changed
+
+
+def make(
+    routine: Routine,
+    sizes: list[int],
+    dtypes: tuple[str, ...] = ("float32",) * 3,
+    seed: int = 0,
+    steps: list[dict[str, Any]] | None = None,
+    optional: tuple[str, ...] = (),
+    **choices: Any,
+) -> Case:
+    """A case of flat tensors. ``dtypes`` are those of p, g, the states and, if there is one, the master.
+
+    ``optional`` names the optional states that are given.
+    """
+    rng = np.random.default_rng([seed, *sizes])
+    real = "float64" if dtypes[0] == "float64" else "float32"
+    slots: dict[str, Any] = {}
+    for slot in routine.slots:
+        if slot.name == "master_params":
+            if dtypes[3:]:
+                slots[slot.name] = [x.astype(real) * dtype_of(real).type(1 + 2**-13) for x in slots["params"]]
+        elif slot.scalar:
+            low, high = (3.0, 12.0) if slot.name == "rho" else (0.2, 0.95)
+            slots[slot.name] = [rng.uniform(low, high, 1).astype(real) for _ in sizes]
+        elif not slot.optional or slot.name in optional:
+            dtype = dtype_of(dtypes[{"params": 0, "grads": 1}.get(slot.name, 2)])
+            size = 0.1 if slot.name == "mean_grad" else 1  # its square is less than the mean of squares
+            values = [size * rng.normal(size=n) for n in sizes]
+            keeps_sign = slot.name in ("params", "grads", *SIGNED)
+            slots[slot.name] = [(x if keeps_sign else abs(x)).astype(dtype) for x in values]
+    chosen = {name: values[0] for name, values in routine.choices.items()} | choices
+    return Case(routine, slots, [step_of(routine)] if steps is None else steps, chosen)
+
+
+def scaled(case: Case, factor: float, *slots: str) -> Case:
+    """The case with every array of some slots multiplied."""
+    return case.replace(**{slot: [x * x.dtype.type(factor) for x in case.slots[slot] or ()] for slot in slots})
+
+
+def storages() -> list[tuple[str, ...]]:
+    """Dtypes of p, g, states and master other than fp32 throughout."""
+    both = [
+        ("float64", "float64", "float64"),
+        ("float64", "float32", "float64"),
+        ("float16", "float16", "float16"),
+        ("float16", "float16", "float32", "float32"),
+        ("float32", "float16", "float32"),
+    ]
+    try:
+        dtype_of("bfloat16")
+    except ImportError:
+        return both
+    brain = ("bfloat16", "bfloat16", "float32")
+    return [*both, brain, (*brain, "float32"), ("float16", "bfloat16", "float32", "float32")]

@@ -1,0 +1,61 @@
+"""Fixed cases of each routine, small, that between them tell apart everything the specification fixes."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from refopt.catalog import Routine
+from refopt.conformance import lars
+from refopt.conformance.build import SMALL, make, scaled, step_of, storages
+from refopt.conformance.cases import Case
+
+
+def examples(routine: Routine) -> Iterator[tuple[str, Case]]:
+    """Named cases."""
+    if routine.name == "lars_momentum":
+        yield from lars.examples()
+        return
+    one, other = step_of(routine), step_of(routine, lr=0.2, rescale_grad=3.0)
+    yield "one tensor", make(routine, [5])
+    yield "no tensor", make(routine, [])
+    yield "an empty tensor last", make(routine, [1, 0])
+    yield "tiles and tails", make(routine, [1023, 1024, 1025, 2100])
+    yield "two steps, other numbers", make(routine, SMALL, steps=[one, other])
+    yield "numbers per tensor", make(routine, SMALL, steps=[one | varied(routine, len(SMALL))] * 2)
+    optional = tuple(slot.name for slot in routine.slots if slot.optional and slot.name != "master_params")
+    for name, values in routine.choices.items():
+        for value in values[1:]:
+            yield f"{name}={value}", make(routine, SMALL, steps=[one, other], **{name: value})
+            if optional:
+                yield f"{name}={value}, all states", make(routine, SMALL, optional=optional, **{name: value})
+    for k in range(len(optional)):
+        case = make(routine, SMALL, steps=[one, other], optional=optional[: k + 1])
+        yield f"with {optional[k]}", case
+        some = [None, *case.lists()[optional[k]][1:]]
+        yield f"with some {optional[k]}", case.replace(**{optional[k]: some})
+    for value in (np.inf, np.nan):
+        for where in ("params", "grads", *routine.states):
+            case = make(routine, [6, 2], optional=optional)
+            case.slots[where][0][2] = value  # type: ignore[index]
+            yield f"{value} in {where}", case
+    case = make(routine, [4, 3], steps=[one, one])
+    yield "a gradient of None", case.replace(grads=[None, case.grads[1]])
+    for where in ("params", "grads", *routine.states):
+        case = make(routine, [6, 2], optional=optional)
+        case.slots[where][0][...] = 0  # type: ignore[index]
+        yield f"{where} zero", case
+    for scale, name in ((1e-20, "squares underflow"), (1e25, "squares overflow")):
+        yield name, scaled(make(routine, SMALL), scale, "grads")
+    required = [name for name in routine.states if name not in optional]
+    yield "everything subnormal", scaled(make(routine, SMALL), 1e-40, "params", "grads", *required)
+    for dtypes in storages():
+        yield " ".join(dtypes), make(routine, SMALL, dtypes, steps=[one, one | dict(lr=0.125)])
+
+
+def varied(routine: Routine, count: int) -> dict[str, list[float]]:
+    """Every number that may differ between tensors, different for each."""
+    return {
+        hyper.name: [step_of(routine)[hyper.name] * (1 + i % 5) / 4 for i in range(count)]
+        for hyper in routine.hypers
+        if hyper.per_tensor
+    }

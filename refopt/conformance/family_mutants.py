@@ -1,0 +1,199 @@
+"""The elementwise routines once more, and the ways in which implementations have been, or easily are, wrong.
+
+`Optimizer` is right, for every routine. Classes derived from it change one thing for all routines; `RULES`
+has wrong rules for each. Both are implementations for the laws: a check that lets one of them pass checks
+nothing there.
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from refopt.catalog import Routine
+from refopt.conformance.cases import Case, Outcome, Run
+from refopt.conformance.wrong_rules import RULES
+from refopt.dtypes import arithmetic
+
+
+def rule_of(routine: Routine) -> Callable[..., tuple]:
+    """The rule in `refopt.cpu`."""
+    return importlib.import_module(f"refopt.cpu.{routine.name}").rule
+
+
+class Optimizer:
+    """Correct. The methods are the places where a mutant differs."""
+
+    def __init__(self, rule: Callable[..., tuple] | None = None) -> None:
+        self.rule = rule
+
+    def __call__(self, case: Case) -> Outcome:
+        case = case.copy()
+        for step in case.steps:
+            numbers = {h.name: h.default for h in case.routine.hypers} | step
+            for i in self.indices(case):
+                arrays = {name: values[i] for name, values in case.lists().items()}
+                if self.skips(arrays):
+                    continue
+                arrays |= self.scalars(case, i)
+                with np.errstate(all="ignore"):
+                    self.tensor(case, arrays, {n: self.of(n, x, i) for n, x in numbers.items()})
+        return case.outcome()
+
+    def choices(self, case: Case) -> dict[str, Any]:
+        return {name: values[0] for name, values in case.routine.choices.items()} | case.choices
+
+    def indices(self, case: Case) -> Any:
+        return range(len(case))
+
+    def skips(self, arrays: dict[str, Any]) -> bool:
+        return arrays["grads"] is None
+
+    def scalars(self, case: Case, i: int) -> dict[str, Any]:
+        return {name: case.slots[name][i] for name in case.routine.scalars}  # type: ignore[index]
+
+    def of(self, name: str, value: Any, i: int) -> float:
+        return value[i] if isinstance(value, list) else value
+
+    def tensor(self, case: Case, arrays: dict[str, Any], numbers: dict[str, Any]) -> None:
+        routine, param, master = case.routine, arrays["params"], arrays["master_params"]
+        real = arithmetic(param.dtype.name)
+        values: dict[str, Any] = {name: real(x) for name, x in numbers.items()}
+        p, g = (param if master is None else master).astype(real), arrays["grads"].astype(real)
+        carried = [name for name in routine.slot_names if name in (*routine.states, *routine.scalars)]
+        states = [self.value(arrays[name], real, name in routine.scalars) for name in carried]
+        g = self.rescaled(g, values.pop("rescale_grad"))
+        p, *states = self.evaluate(self.rule or rule_of(routine), p, g, states, values | self.choices(case))
+        for name, state in zip(carried, states, strict=True):
+            if arrays[name] is not None:
+                self.store(arrays[name], state, "scalar" if name in routine.scalars else "state")
+        self.store(param, p, "param")
+        if master is not None:
+            self.store(master, self.for_master(p, param), "master")
+
+    def value(self, array: Any, real: Any, scalar: bool) -> Any:
+        if array is None:
+            return None
+        return array.reshape(-1)[0] if scalar else array.astype(real)
+
+    def rescaled(self, g: Any, rescale: Any) -> Any:
+        return rescale * g
+
+    def evaluate(self, rule: Callable[..., tuple], p: Any, g: Any, states: list[Any], values: dict[str, Any]) -> tuple:
+        return rule(p, g, *states, **values)
+
+    def for_master(self, p: Any, param: Any) -> Any:
+        return p
+
+    def store(self, array: Any, value: Any, kind: str) -> None:
+        array[...] = np.asarray(value).astype(array.dtype)
+
+
+class FirstLearningRate(Optimizer):
+    """The learning rate of the first tensor for all, as a graph pass of Paddle takes it."""
+
+    def of(self, name, value, i):
+        return super().of(name, value, 0 if name == "lr" else i)
+
+
+class FirstScalars(Optimizer):
+    """The powers of the first tensor for all, each tensor's own advanced from there."""
+
+    def scalars(self, case, i):
+        first = {name: values[0].copy() for name, values in case.slots.items() if name in case.routine.scalars}
+        return super().scalars(case, i) if i == 0 else first
+
+
+class ScalarsNotAdvanced(Optimizer):
+    """The powers stay where they are."""
+
+    def store(self, array, value, kind):
+        if kind != "scalar":
+            super().store(array, value, kind)
+
+
+class RescaleForgotten(Optimizer):
+    """The gradient as it came."""
+
+    def rescaled(self, g, rescale):
+        return g
+
+
+class StopsAtEmptyTensor(Optimizer):
+    """A tensor of no elements ends the list."""
+
+    def indices(self, case):
+        return range(next((i for i, p in enumerate(case.params) if p.size == 0), len(case)))
+
+
+class LastEmptyTensorTakesLastChunk(Optimizer):
+    """When the list ends in an empty tensor, the one before it is never launched (PyTorch's sizes=[1, 0])."""
+
+    def indices(self, case):
+        ends_empty = len(case) > 1 and case.params[-1].size == 0
+        return [i for i in range(len(case)) if not (ends_empty and i == len(case) - 2)]
+
+
+class NoneIsTheLast(Optimizer):
+    """A gradient of None taken for what was there before, as when a buffer is not cleared."""
+
+    def skips(self, arrays):
+        if arrays["grads"] is None:
+            arrays["grads"] = np.full_like(arrays["params"], 0.5)
+        return False
+
+
+class TailDropped(Optimizer):
+    """Vectors of four, and no loop for what is left."""
+
+    def store(self, array, value, kind):
+        if kind == "scalar":
+            super().store(array, value, kind)
+        else:
+            flat, end = array.reshape(-1), array.size // 4 * 4
+            super().store(flat[:end], np.asarray(value).reshape(-1)[:end], kind)
+
+
+class StateThroughHalf(Optimizer):
+    """States rounded to fp16 on their way to memory."""
+
+    def store(self, array, value, kind):
+        super().store(array, np.asarray(value).astype(np.float16) if kind == "state" else value, kind)
+
+
+class MasterFromParam(Optimizer):
+    """The master takes the rounded parameter, and with it loses what it is there for."""
+
+    def for_master(self, p, param):
+        return param.astype(p.dtype)
+
+
+class RuleInDouble(Optimizer):
+    """The rule worked out in twice the precision and rounded at the end."""
+
+    def evaluate(self, rule, p, g, states, values):
+        wide = np.longdouble if p.dtype == np.float64 else np.float64
+        values = {name: wide(x) if isinstance(x, np.floating) else x for name, x in values.items()}
+        states = [x if x is None else x.astype(wide) for x in states]
+        results = rule(p.astype(wide), g.astype(wide), *states, **values)
+        return tuple(x if x is None else np.asarray(x).astype(p.dtype)[()] for x in results)
+
+
+class SubnormalsFlushed(Optimizer):
+    """Results below the smallest normal number become zero."""
+
+    def evaluate(self, rule, p, g, states, values):
+        tiny, zero = np.finfo(p.dtype).tiny, p.dtype.type(0)
+        results = rule(p, g, *states, **values)
+        return tuple(x if x is None else np.where(abs(x) < tiny, zero, x)[()] for x in results)
+
+
+def mutants(routine: Routine) -> dict[str, Run]:
+    """Every mutant of a routine that differs from it, by name."""
+    shared: dict[str, Run] = {cls.__name__: cls() for cls in Optimizer.__subclasses__()}
+    if not routine.scalars:
+        del shared["FirstScalars"], shared["ScalarsNotAdvanced"]
+    if not routine.states:
+        del shared["StateThroughHalf"]
+    return shared | {name: Optimizer(rule) for name, rule in RULES.get(routine.name, {}).items()}

@@ -1,0 +1,75 @@
+"""Fixed cases of LARS that between them cover every branch of it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from refopt.catalog import LARS_MOMENTUM
+from refopt.conformance import build
+from refopt.conformance.build import SMALL, scaled, storages
+from refopt.conformance.cases import Case
+
+STEP = dict(lr=0.5, mu=0.9, lars_coeff=0.7, lars_weight_decay=0.3, epsilon=0.11, rescale_grad=0.37)
+
+
+def make(
+    sizes: list[int],
+    dtypes: tuple[str, ...] = ("float32",) * 3,
+    seed: int = 0,
+    steps: list[dict[str, Any]] | None = None,
+    **choices: Any,
+) -> Case:
+    """A case of LARS of flat tensors. ``dtypes`` are those of p, g, v and, if there is one, the master."""
+    return build.make(LARS_MOMENTUM, sizes, dtypes, seed, [STEP] if steps is None else steps, **choices)
+
+
+
+def examples() -> Iterator[tuple[str, Case]]:
+    """Named cases, small, that between them tell apart everything the specification fixes."""
+    yield "one tensor", make([5])
+    yield "no tensor", make([])
+    yield "an empty tensor last", make([1, 0])
+    yield "tiles and tails", make([1023, 1024, 1025, 4100])
+    yield "two steps, other numbers", make(SMALL, steps=[STEP, STEP | dict(lr=0.2, mu=0.5, rescale_grad=3.0)])
+    yield "one lane each", one_lane_each()
+    yield "a rate that overflows", rate_overflows()
+    varied = dict(lr=[0.1, 2.0, 0.3, 0.0, 0.5], lars_weight_decay=[0.0, 0.5, 0.1, 0.2, 0.0])
+    for adapt in ("norms", "decay", "decay_and_norms"):
+        yield f"numbers per tensor, adapt={adapt}", make(SMALL, steps=[STEP | varied], adapt=adapt)
+        for zeroed in ("p", "g", "p and g"):
+            for wd in (0.0, 0.3):
+                case = make([6], steps=[STEP | dict(lars_weight_decay=wd)], adapt=adapt)
+                for name, array in (("p", case.params[0]), ("g", case.grads[0])):
+                    if name in zeroed:
+                        array[...] = 0
+                yield f"{zeroed} zero, wd={wd}, adapt={adapt}", case
+        for value in (np.inf, np.nan):
+            for where in ("params", "grads"):
+                case = make([6, 2], adapt=adapt)
+                getattr(case, where)[0][2] = value
+                yield f"{value} in {where}, adapt={adapt}", case
+    case = make([4, 3])
+    case.grads[0] = None
+    yield "a gradient of None", case
+    for scale, name in ((1e-20, "squares underflow"), (1e-42, "parameters subnormal"), (1e25, "squares overflow")):
+        yield name, scaled(make(SMALL), scale, "params")
+    yield "everything subnormal", scaled(make(SMALL), 1e-40, "params", "grads", "velocities")
+    for dtypes in storages():
+        yield " ".join(dtypes), make(SMALL, dtypes, steps=[STEP, STEP | dict(lr=0.125)])
+        if len(dtypes) == 4:
+            yield " ".join(dtypes) + ", norm of the master", make(SMALL, dtypes, norm_of="master")
+    yield "fp16 without a master, squares overflow fp16", scaled(make([40], ("float16",) * 3), 400, "params")
+
+
+def one_lane_each() -> Case:
+    """Tensors with non-zero elements in a single lane, whose roundings the rest of the sum cannot hide."""
+    case = make([769] * 12)
+    lane = np.arange(769) % 256 == 0
+    return case.replace(params=[x * lane for x in case.params], grads=[x * lane for x in case.grads])
+
+
+def rate_overflows() -> Case:
+    """Gradients so small, and a learning rate so large, that the local one is inf."""
+    step = dict(lr=1e25, mu=0.5, lars_coeff=1.0, lars_weight_decay=0.0)
+    return scaled(make([5], steps=[step]), 1e-18, "grads")

@@ -1,0 +1,51 @@
+"""Adagrad: one tensor, and any number of them merged.
+
+The adaptive subgradient method (Duchi, Hazan and Singer 2011) in the form of Paddle's ``adagrad`` operator::
+
+    g' = rescale_grad * g
+    s  = s + g' * g'
+    p  = p - lr * g' / (sqrt(s) + epsilon)
+"""
+
+import numpy as np
+
+from refopt import catalog
+from refopt.cpu.merged import merged, single
+
+
+def rule(p, g, s, *, lr, epsilon):
+    """The new parameter and the new sum of squares."""
+    s = s + g * g
+    return p - lr * g / (np.sqrt(s) + epsilon), s
+
+
+def merged_adagrad(params, grads, moment, *, lr, epsilon=1e-6, rescale_grad=1.0, master_params=None):
+    """Update every tensor of a list by Adagrad, in place.
+
+    Args:
+        params: P arrays of fp32, fp64, fp16 or bf16, of any shape, each dense in memory.
+        grads: P arrays of the same shapes, of any dtype that widens to the arithmetic type. A gradient of
+            ``None`` skips its tensor.
+        moment: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the sum of
+            the squares of all gradients, 0 or more at first.
+        lr: learning rate, one number or one per tensor; at least 0.
+        epsilon: added to the root, at least 0.
+        rescale_grad: multiplies every gradient before it is used; above 0.
+        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
+            entries may be ``None``.
+
+    Raises:
+        ValueError, TypeError: naming the argument and the index; nothing has been modified then.
+
+    Source: Paddle's ``adagrad`` operator. docs/numerics.md fixes each rounding.
+    """
+    merged(
+        catalog.ADAGRAD, rule,
+        dict(params=params, grads=grads, moment=moment, master_params=master_params),
+        dict(lr=lr, epsilon=epsilon, rescale_grad=rescale_grad),
+    )  # fmt: skip
+
+
+def adagrad(param, grad, moment, *, lr, master_param=None, **hyper):
+    """Update one tensor by Adagrad, in place: `merged_adagrad` of lists of one."""
+    single(merged_adagrad, [param, grad, moment], {"master_params": master_param}, {"lr": lr} | hyper)

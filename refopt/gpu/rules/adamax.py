@@ -1,0 +1,29 @@
+"""Adamax: ``refopt.cpu.adamax``."""
+
+from refopt.gpu.rules import Rule
+from refopt.gpu.rules.adam import larger
+from refopt.gpu.target import device_function
+
+
+@device_function
+def next_power(h, s):
+    """The power of beta1, one step on."""
+    return (s[0] * h[1],)
+
+
+def adamax(real: type, present: frozenset[str]) -> Rule:
+    one = real(1)
+
+    @device_function
+    def prepare(h, s):
+        lr, beta1, beta2, epsilon, _ = h
+        return beta1, one - beta1, beta2, epsilon, lr / (one - s[0])
+
+    @device_function
+    def rule(p, g, m, n, k):
+        beta1, rest1, beta2, epsilon, rate = k
+        m = beta1 * m + rest1 * g
+        n = larger(abs(g), beta2 * n + epsilon)
+        return p - rate * (m / n), m, n
+
+    return Rule(rule, prepare, next_power)

@@ -1,0 +1,27 @@
+"""Lion: ``refopt.cpu.lion``."""
+
+from refopt.gpu.rules import Rule
+from refopt.gpu.target import device_function
+
+
+def lion(real: type, present: frozenset[str]) -> Rule:
+    zero, one, minus_one = real(0), real(1), real(-1)
+
+    @device_function
+    def sign(x):
+        """1 above zero, -1 below, and x itself elsewhere."""
+        return one if x > zero else (minus_one if x < zero else x)
+
+    @device_function
+    def prepare(h, s):
+        lr, beta1, beta2, coeff, _ = h
+        return lr, beta1, one - beta1, beta2, one - beta2, one - lr * coeff
+
+    @device_function
+    def rule(p, g, m, k):
+        lr, beta1, rest1, beta2, rest2, keep = k
+        c = beta1 * m + rest1 * g
+        p = p * keep
+        return p - lr * sign(c), beta2 * m + rest2 * g
+
+    return Rule(rule, prepare)
