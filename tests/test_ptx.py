@@ -9,7 +9,9 @@ pytest.importorskip("numba.cuda")
 
 from numba.core import types as nb
 
-from refopt.catalog import LARS_MOMENTUM
+from refopt.catalog import LARS_MOMENTUM, ROUTINES
+from refopt.conformance import build
+from refopt.conformance.build import step_of
 from refopt.conformance.lars import make
 from refopt.conformance.placed import PlacedCase
 from refopt.gpu import runtime
@@ -25,6 +27,7 @@ STORAGE = {
     "bf16": ("bfloat16", "bfloat16", "bfloat16"),
     "fp64": ("float64", "float64", "float64"),
 }
+OPTIONAL = ("moment2_max", "mean_grad")
 VECTORS = {"fp32": "v4.f32", "fp16 amp": "v2.b32", "bf16": "v2.b32", "fp64": "v2.f64"}
 
 
@@ -39,10 +42,10 @@ class Recorder(runtime.Executor):
         return super().prepare(made, grid, block, args, *how)
 
 
-def kernels_of(form, dtypes, monkeypatch, norm_of="param"):
+def kernels_of(case, form, monkeypatch):
     recorder = Recorder()
     monkeypatch.setattr(runtime, "_executor", lambda: recorder)
-    PlacedCase(recorder, make([5], dtypes, norm_of=norm_of)).plan(form, lr=0.1, mu=0.9)
+    PlacedCase(recorder, case).plan(form, **step_of(case.routine))
     return recorder.kernels
 
 
@@ -70,7 +73,7 @@ def assert_exact(ptx, double):
 @pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
 def test_kernels_are_exact_and_vectorised(form, storage, monkeypatch):
     """No contraction, no approximation, no flushing, no stray double; 16-byte accesses; no spilled fp32."""
-    kernels = kernels_of(form, STORAGE[storage], monkeypatch)
+    kernels = kernels_of(make([5], STORAGE[storage]), form, monkeypatch)
     assert kernels
     texts = {name: made.ptx(signature) for name, (made, signature) in kernels.items()}
     for name, ptx in texts.items():
@@ -81,10 +84,35 @@ def test_kernels_are_exact_and_vectorised(form, storage, monkeypatch):
     assert any(f"st.global.{VECTORS[storage]}" in ptx for ptx in texts.values())
 
 
+ELEMENTWISE = [
+    (routine, choices, optional)
+    for routine in ROUTINES.values()
+    if routine.elementwise
+    for choices in ({}, *({name: value} for name, values in routine.choices.items() for value in values[1:]))
+    for optional in ((), *([name] for name in routine.states if name in OPTIONAL))
+]
+
+
+@pytest.mark.parametrize("storage", STORAGE)
+@pytest.mark.parametrize(
+    ("routine", "choices", "optional"), ELEMENTWISE, ids=lambda x: getattr(x, "name", None) or str(x or "")
+)
+def test_elementwise_kernels_are_exact_and_vectorised(routine, choices, optional, storage, monkeypatch):
+    """The same for the rule of every routine, with each of its choices and optional states."""
+    case = build.make(routine, [5], STORAGE[storage], optional=tuple(optional), **choices)
+    kernels = kernels_of(case, "merged", monkeypatch)
+    made, signature = kernels[routine.merged_name]
+    ptx = made.ptx(signature)
+    assert_exact(ptx, double=storage == "fp64")
+    assert f"ld.global.{VECTORS[storage]}" in ptx and f"st.global.{VECTORS[storage]}" in ptx
+    if storage == "fp32":
+        assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))]
+
+
 def test_rounding_stores_are_instructions_of_their_own(monkeypatch):
     """fp16 and bf16 are rounded to nearest even in hardware."""
     for storage, instruction in (("fp16 amp", "cvt.rn.f16.f32"), ("bf16", "cvt.rn.bf16.f32")):
-        kernels = kernels_of("separate", STORAGE[storage], monkeypatch)
+        kernels = kernels_of(make([5], STORAGE[storage]), "separate", monkeypatch)
         ((made, signature),) = kernels.values()
         assert instruction in made.ptx(signature)
 
@@ -95,7 +123,8 @@ def test_rounding_stores_are_instructions_of_their_own(monkeypatch):
 )
 def test_the_cache_is_asked_to_keep_what_is_read_again(storage, norm_of, kept, passed, monkeypatch):
     """Eight vector loads of p and of g in a tile; the update does not read a parameter that has a master."""
-    made, signature = kernels_of("two_launches", STORAGE[storage], monkeypatch, norm_of)["merged_lars_norms"]
+    case = make([5], STORAGE[storage], norm_of=norm_of)
+    made, signature = kernels_of(case, "two_launches", monkeypatch)["merged_lars_norms"]
     ptx = made.ptx(signature)
     assert [ptx.count(f"{policy:#x}") for policy in (POLICIES["keep"], POLICIES["pass"])] == [kept, passed]
     assert ptx.count("ld.global.L2::cache_hint") == kept + passed

@@ -11,7 +11,7 @@ SMALL = [3, 1, 0, 7, 260]
 SIGNED = ("velocities", "velocity", "moment1", "mean_grad")  # states that may be negative; adagrad's moment may not
 # Numbers large enough for each to change bits; no two alike.
 NUMBERS = {
-    "lr": 0.5, "mu": 0.9, "l2_decay": 0.3, "beta1": 0.7, "beta2": 0.8, "epsilon": 0.11, "rescale_grad": 0.37,
+    "lr": 0.55, "mu": 0.9, "l2_decay": 0.3, "beta1": 0.7, "beta2": 0.8, "epsilon": 0.11, "rescale_grad": 0.37,
     "coeff": 0.23, "lr_ratio": 0.6, "rho": 0.85,
 }  # fmt: skip
 

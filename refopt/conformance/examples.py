@@ -44,6 +44,14 @@ def examples(routine: Routine) -> Iterator[tuple[str, Case]]:
         case = make(routine, [6, 2], optional=optional)
         case.slots[where][0][...] = 0  # type: ignore[index]
         yield f"{where} zero", case
+    for zero in (0.0, -0.0):
+        still = ("grads", *routine.states)
+        case = make(routine, [6, 2], optional=optional)
+        case.slots["params"][1][...] = zero  # type: ignore[index]
+        yield f"all but parameters {zero}", case.replace(**{s: [np.full_like(x, zero) for x in case.lists()[s]] for s in still})
+    if "rho" in routine.scalars:
+        case = make(routine, [6])
+        yield "at the threshold of rho", case.replace(rho=[np.full(1, 5, np.float32)])
     for scale, name in ((1e-20, "squares underflow"), (1e25, "squares overflow")):
         yield name, scaled(make(routine, SMALL), scale, "grads")
     required = [name for name in routine.states if name not in optional]

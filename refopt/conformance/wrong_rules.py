@@ -257,6 +257,19 @@ def betas_swapped(*arrays, beta1, beta2, **numbers):
     return lion_rule(*arrays, beta1=beta2, beta2=beta1, **numbers)
 
 
+def lion_with(sign_of, p, g, m, *, lr, beta1, beta2, coeff):
+    c = beta1 * m + (1 - beta1) * g
+    return p * (1 - lr * coeff) - lr * sign_of(c), beta2 * m + (1 - beta2) * g
+
+
+def sign_of_zero_is_one(*arrays, **numbers):
+    return lion_with(lambda c: sign(c) + (c == 0), *arrays, **numbers)
+
+
+def sign_of_zero_is_plus_zero(*arrays, **numbers):
+    return lion_with(lambda c: np.where(c == 0, abs(c), sign(c)), *arrays, **numbers)
+
+
 def lion_decay_afterwards(*arrays, lr, coeff, **numbers):
     p, m = lion_rule(*arrays, lr=lr, coeff=0, **numbers)
     return p * (1 - lr * coeff), m
@@ -477,6 +490,7 @@ RULES: dict[str, dict[str, Any]] = {
         "OldMeanGrad": old_mean_grad, "VarianceClamped": variance_clamped, "StepRegrouped": rmsprop_step_regrouped,
     },
     "lion": {
+        "SignOfZeroIsOne": sign_of_zero_is_one, "SignOfZeroIsPlusZero": sign_of_zero_is_plus_zero,
         "SignOfTheNewMomentum": sign_of_the_new_momentum, "DecayInGradient": lion_decay_in_gradient,
         "NanTakenForZero": nan_taken_for_zero, "BetasSwapped": betas_swapped,
         "DecayAfterwards": lion_decay_afterwards, "DecaySubtracted": lion_decay_subtracted,
@@ -502,6 +516,7 @@ RULES: dict[str, dict[str, Any]] = {
     "radam": {
         "AlwaysRectified": partial(radam_with, threshold=-np.inf),
         "NeverRectified": partial(radam_with, threshold=np.inf),
+        "ThresholdReached": partial(radam_with, threshold=np.nextafter(5, 0)),
         "ThresholdOfFour": partial(radam_with, threshold=4), "ThresholdOfSix": partial(radam_with, threshold=6),
         "RhoInfOneMore": partial(radam_with, factor=without_the_one_less),
         "RectificationSquared": partial(radam_with, factor=rectification_squared),
