@@ -1,12 +1,15 @@
-"""Put the figures of the reports into README.md, between its markers.
+"""Put the figures of the reports and the rows of the catalogue into README.md, between its markers.
 
-    python -m benchmarks.readme
+python -m benchmarks.readme
 """
 
+import importlib
 import json
 import re
 from pathlib import Path
 from typing import Any
+
+from refopt.catalog import ROUTINES, Spec
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -27,9 +30,7 @@ LINES = (
 def table(report: dict[str, Any]) -> str:
     """Milliseconds of a step, a column for each workload and precision."""
     cases = [(workload, config) for workload in WORKLOADS for config in ("fp32", "amp")]
-    rows = {
-        (row["workload"], row["config"], row["implementation"], row["how"]): row for row in report["steps"]
-    }
+    rows = {(row["workload"], row["config"], row["implementation"], row["how"]): row for row in report["steps"]}
 
     def cell(case: tuple[str, str], implementation: str, how: str) -> str:
         if how == "floor":
@@ -42,12 +43,37 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] + ["---:"] * len(cases), *lines))
 
 
+def routines() -> str:
+    """A line for each routine of the catalogue."""
+    lines = [
+        ["routine", "what it is", "states", "launches", "fp32", "amp", "source"],
+        ["---"] * 4 + ["---:"] * 2 + ["---"],
+    ]
+    for routine in ROUTINES.values():
+        file = "lars" if routine.name == "lars_momentum" else routine.name
+        title = (importlib.import_module(f"refopt.cpu.{file}").__doc__ or "").partition(":")[0]
+        form = "two_launches" if routine.name == "lars_momentum" else routine.merged_form
+        required = {slot.name: not slot.optional for slot in routine.slots}
+        states = [name for name in (*routine.states, *routine.scalars) if required[name]]
+        moved = []
+        for param, master in (("float32", None), ("float16", "float32")):
+            kinds = {"params": param, "grads": param, "master_params": master}
+            dtypes = (kinds.get(n, "float32") if n in kinds or required[n] else None for n in routine.slot_names)
+            moved.append(str(routine.bytes([Spec(1, tuple(dtypes))], form)))
+        launches = str(routine.forms[form].launches)
+        names = ", ".join(f"`{name}`" for name in states)
+        lines.append([f"`{routine.name}`", title, names, launches, *moved, routine.source])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def with_tables(text: str) -> str:
-    """The README with its table as the report has it."""
-    made = table(json.loads(REPORT.read_text()))
-    return re.sub(
-        r"(?s)(<!-- lars -->\n).*?(\n<!-- end -->)", lambda found: found[1] + made + found[2], text
-    )
+    """The README with its tables as the report and the catalogue have them."""
+    tables = {"lars": table(json.loads(REPORT.read_text())), "routines": routines()}
+    for name, made in tables.items():
+        text = re.sub(
+            rf"(?s)(<!-- {name} -->\n).*?(\n<!-- end -->)", lambda found, made=made: found[1] + made + found[2], text
+        )
+    return text
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ def examples(routine: Routine) -> Iterator[tuple[str, Case]]:
         still = ("grads", *routine.states)
         case = make(routine, [6, 2], optional=optional)
         case.slots["params"][1][...] = zero  # type: ignore[index]
-        yield f"all but parameters {zero}", case.replace(**{s: [np.full_like(x, zero) for x in case.lists()[s]] for s in still})
+        zeros = {slot: [np.full_like(x, zero) for x in case.lists()[slot]] for slot in still}
+        yield f"all but parameters {zero}", case.replace(**zeros)
     if "rho" in routine.scalars:
         case = make(routine, [6])
         yield "at the threshold of rho", case.replace(rho=[np.full(1, 5, np.float32)])
