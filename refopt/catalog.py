@@ -245,9 +245,27 @@ RADAM = _elementwise(
     "arXiv:1908.03265; Paddle's radam operator",
 )
 
+
+
+def _lamb_traffic(form: Form, dtypes: tuple, **_: Any) -> dict[str, int]:
+    """Passes over each slot: the moments are made in the first pass and read again in the second."""
+    exact = "master_params" if dtypes[-1] else "params"
+    return {"params": 1, "grads": 1, "moment1": 3, "moment2": 3} | {exact: 3}
+
+
+LAMB = Routine(
+    name="lamb",
+    slots=(PARAMS, GRADS, *_state("moment1", "moment2"), *_carried("beta1_pow", "beta2_pow"), MASTERS),
+    hypers=(LR, BETA1, BETA2, Hyper("epsilon", 1e-6), Hyper("weight_decay", 0.01, per_tensor=True), RESCALE_GRAD),
+    choices={"always_adapt": (False, True)},
+    forms={"separate": Form(launches=2, merged=False), "merged": Form(launches=2)},
+    traffic=_lamb_traffic,
+    source="arXiv:1904.00962; Paddle's lamb operator",
+)
+
 ROUTINES = {
     routine.name: routine
     for routine in (
-        LARS_MOMENTUM, SGD, MOMENTUM, ADAM, ADAMW, ADAGRAD, RMSPROP, LION, ADADELTA, ADAMAX, NADAM, RADAM,
+        LARS_MOMENTUM, SGD, MOMENTUM, ADAM, ADAMW, ADAGRAD, RMSPROP, LION, ADADELTA, ADAMAX, NADAM, RADAM, LAMB,
     )
 }  # fmt: skip

@@ -172,7 +172,7 @@ def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
 
 def _forms(routine: Routine, asked: list[str] | None) -> list[str]:
     """The forms of a routine that were asked for; else all of a ladder, and the merged one of two."""
-    shown = [routine.merged_form] if routine.elementwise else list(routine.forms)
+    shown = list(routine.forms) if len(routine.forms) > 2 else [routine.merged_form]
     return shown if asked is None else [form for form in routine.forms if form in asked]
 
 

@@ -41,8 +41,8 @@ DTYPES = {
 
 # Large enough that each changes bits in every dtype; the others have the catalogue's defaults.
 HYPERS = {
-    "lr": 0.05, "mu": 0.9, "beta1": 0.8, "beta2": 0.9, "l2_decay": 0.01, "coeff": 0.1, "lr_ratio": 0.5,
-    "epsilon": 1e-4, "rescale_grad": 1 / 192,
+    "lr": 0.05, "mu": 0.9, "beta1": 0.8, "beta2": 0.9, "l2_decay": 0.01, "coeff": 0.1, "weight_decay": 0.1,
+    "lr_ratio": 0.5, "epsilon": 1e-4, "rescale_grad": 1 / 192,
 }  # fmt: skip
 LRS = {"lars_momentum": 10.0, "sgd": 10.0, "adadelta": 10.0}  # where little of it is left
 NO_DECAY = ("*.bias", "*bn?.*", "*downsample.1.*", "*LayerNorm.*", "*.ln_?.*", "*norm.*")  # biases and norms
@@ -187,7 +187,7 @@ def hypers(routine: Routine, workload: Workload, step: int) -> dict[str, Any]:
             number = LRS.get(routine.name, number) * 0.75**step
         if not hyper.per_tensor:
             return number
-        if hyper.name in ("lars_weight_decay", "l2_decay", "coeff"):
+        if hyper.name in ("lars_weight_decay", "l2_decay", "coeff", "weight_decay"):
             return cpu.weight_decays(names, number, NO_DECAY, match="glob")
         return [number * (1 + i % 7 / 8) for i in range(len(names))]
 

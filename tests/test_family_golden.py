@@ -1,4 +1,4 @@
-"""The elementwise routines against results recorded from PaddlePaddle: somebody else's formulae, not ours."""
+"""Routines against results recorded from PaddlePaddle: somebody else's formulae, not ours."""
 
 import importlib
 import json
@@ -22,6 +22,7 @@ OPERATORS = {
     "adam": ("adam", {}),
     "merged_adam": ("adam", {}),
     "adamw": ("adamw", {}),
+    "lamb": ("lamb", {}),
 }
 RECORDS = {name: np.load(FOLDER / f"{name}.npz") for name in OPERATORS}
 CASES = [(name, k) for name, record in RECORDS.items() for k in range(len(json.loads(str(record["meta"]))["cases"]))]
@@ -76,7 +77,7 @@ def test_kernel(machine, operator, k, form):
 
 
 def test_the_cases_are_many_and_varied():
-    assert len(CASES) == 40
+    assert len(CASES) == 48
     assert {1, 205} <= {len(recorded("merged_adam", k)) for k in range(8)}
 
 
@@ -85,6 +86,7 @@ FORMULAE = [
     ("merged_momentum", "DecayDecoupled"), ("merged_adam", "FirstLearningRate"), ("adam", "FirstScalars"),
     ("adam", "NoBiasCorrection"), ("adam", "EpsilonUncorrected"), ("adam", "PowersBeforeUse"),
     ("adamw", "DecayInGradient"), ("adamw", "RatioOnEverything"), ("sgd", "TailDropped"),
+    ("lamb", "RatioByNormsAlone"), ("lamb", "RatioForgotten"), ("lamb", "DecayAfterTheNorm"), ("lamb", "Uncorrected"),
 ]  # fmt: skip
 
 
@@ -106,5 +108,5 @@ def test_the_right_formula_passes():
 
 def test_the_reference_is_the_module_of_its_name():
     for routine in ROUTINES.values():
-        if routine.elementwise:
+        if "merged" in routine.forms:
             assert importlib.import_module(f"refopt.cpu.{routine.name}").rule

@@ -1,4 +1,4 @@
-"""The checks can fail: every mutant of an elementwise routine is found out, and what is right passes."""
+"""The checks can fail: every mutant of a routine is found out, and what is right passes."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from refopt.conformance.family_mutants import Optimizer, mutants
 from refopt.conformance.laws import check_run
 from refopt.conformance.wrong_rules import RULES
 
-FAMILY = [routine for routine in ROUTINES.values() if routine.elementwise]
+FAMILY = [routine for routine in ROUTINES.values() if "merged" in routine.forms]
 MUTANTS = [(routine, name) for routine in FAMILY for name in mutants(routine)]
 
 

@@ -84,10 +84,10 @@ def test_kernels_are_exact_and_vectorised(form, storage, monkeypatch):
     assert any(f"st.global.{VECTORS[storage]}" in ptx for ptx in texts.values())
 
 
-ELEMENTWISE = [
+FAMILY = [
     (routine, choices, optional)
     for routine in ROUTINES.values()
-    if routine.elementwise
+    if "merged" in routine.forms
     for choices in ({}, *({name: value} for name, values in routine.choices.items() for value in values[1:]))
     for optional in ((), *([name] for name in routine.states if name in OPTIONAL))
 ]
@@ -95,18 +95,20 @@ ELEMENTWISE = [
 
 @pytest.mark.parametrize("storage", STORAGE)
 @pytest.mark.parametrize(
-    ("routine", "choices", "optional"), ELEMENTWISE, ids=lambda x: getattr(x, "name", None) or str(x or "")
+    ("routine", "choices", "optional"), FAMILY, ids=lambda x: getattr(x, "name", None) or str(x or "")
 )
-def test_elementwise_kernels_are_exact_and_vectorised(routine, choices, optional, storage, monkeypatch):
+def test_kernels_of_every_routine_are_exact_and_vectorised(routine, choices, optional, storage, monkeypatch):
     """The same for the rule of every routine, with each of its choices and optional states."""
     case = build.make(routine, [5], STORAGE[storage], optional=tuple(optional), **choices)
     kernels = kernels_of(case, "merged", monkeypatch)
-    made, signature = kernels[routine.merged_name]
-    ptx = made.ptx(signature)
-    assert_exact(ptx, double=storage == "fp64")
-    assert f"ld.global.{VECTORS[storage]}" in ptx and f"st.global.{VECTORS[storage]}" in ptx
-    if storage == "fp32":
-        assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))]
+    computing = [kernel for name, kernel in kernels.items() if name not in ("fetch_scalars", "settle_scalars")]
+    assert len(computing) == routine.forms["merged"].launches
+    for made, signature in computing:
+        ptx = made.ptx(signature)
+        assert_exact(ptx, double=storage == "fp64")
+        assert f"ld.global.{VECTORS[storage]}" in ptx and f"st.global.{VECTORS[storage]}" in ptx
+        if storage == "fp32":
+            assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))]
 
 
 def test_rounding_stores_are_instructions_of_their_own(monkeypatch):

@@ -12,7 +12,7 @@ SIGNED = ("velocities", "velocity", "moment1", "mean_grad")  # states that may b
 # Numbers large enough for each to change bits; no two alike.
 NUMBERS = {
     "lr": 0.55, "mu": 0.9, "l2_decay": 0.3, "beta1": 0.7, "beta2": 0.8, "epsilon": 0.11, "rescale_grad": 0.37,
-    "coeff": 0.23, "lr_ratio": 0.6, "rho": 0.85,
+    "coeff": 0.23, "weight_decay": 0.17, "lr_ratio": 0.6, "rho": 0.85,
 }  # fmt: skip
 
 

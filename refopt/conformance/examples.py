@@ -48,8 +48,17 @@ def examples(routine: Routine) -> Iterator[tuple[str, Case]]:
         still = ("grads", *routine.states)
         case = make(routine, [6, 2], optional=optional)
         case.slots["params"][1][...] = zero  # type: ignore[index]
-        zeros = {slot: [np.full_like(x, zero) for x in case.lists()[slot]] for slot in still}
-        yield f"all but parameters {zero}", case.replace(**zeros)
+        nothing = {slot: [np.full_like(x, zero) for x in case.lists()[slot]] for slot in still}
+        yield f"all but parameters {zero}", case.replace(**nothing)
+    if "weight_decay" in step_of(routine):
+        for name, values in routine.choices.items():
+            for value in values:
+                for wd in (0.0, [0.3, 0.0]):
+                    steps = [step_of(routine, weight_decay=wd)]
+                    yield f"{name}={value}, weight decay {wd}", make(routine, [6, 2], steps=steps, **{name: value})
+                zeros = make(routine, [6, 2], steps=[step_of(routine, weight_decay=0.3)], **{name: value})
+                zeros.params[0][...] = 0
+                yield f"{name}={value}, a parameter of zeros", zeros
     if "rho" in routine.scalars:
         case = make(routine, [6])
         yield "at the threshold of rho", case.replace(rho=[np.full(1, 5, np.float32)])

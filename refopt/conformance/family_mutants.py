@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import Routine
+from refopt.checks import flat
 from refopt.conformance.cases import Case, Outcome, Run
 from refopt.conformance.wrong_rules import RULES
 from refopt.dtypes import arithmetic
@@ -33,7 +34,7 @@ class Optimizer:
         for step in case.steps:
             numbers = {h.name: h.default for h in case.routine.hypers} | step
             for i in self.indices(case):
-                arrays = {name: values[i] for name, values in case.lists().items()}
+                arrays = {name: flat(values[i]) for name, values in case.lists().items()}
                 if self.skips(arrays):
                     continue
                 arrays |= self.scalars(case, i)
@@ -64,6 +65,8 @@ class Optimizer:
         carried = [name for name in routine.slot_names if name in (*routine.states, *routine.scalars)]
         states = [self.value(arrays[name], real, name in routine.scalars) for name in carried]
         g = self.rescaled(g, values.pop("rescale_grad"))
+        if not routine.elementwise:
+            values["stored"] = lambda name, x: self.stored(x, arrays[name].dtype)
         p, *states = self.evaluate(self.rule or rule_of(routine), p, g, states, values | self.choices(case))
         for name, state in zip(carried, states, strict=True):
             if arrays[name] is not None:
@@ -82,6 +85,9 @@ class Optimizer:
 
     def evaluate(self, rule: Callable[..., tuple], p: Any, g: Any, states: list[Any], values: dict[str, Any]) -> tuple:
         return rule(p, g, *states, **values)
+
+    def stored(self, x: Any, dtype: Any) -> Any:
+        return x.astype(dtype).astype(x.dtype)
 
     def for_master(self, p: Any, param: Any) -> Any:
         return p
@@ -111,6 +117,13 @@ class ScalarsNotAdvanced(Optimizer):
     def store(self, array, value, kind):
         if kind != "scalar":
             super().store(array, value, kind)
+
+
+class NormOfUnrounded(Optimizer):
+    """What is normed is not what was stored."""
+
+    def stored(self, x, dtype):
+        return x
 
 
 class RescaleForgotten(Optimizer):
@@ -165,6 +178,9 @@ class StateThroughHalf(Optimizer):
 class MasterFromParam(Optimizer):
     """The master takes the rounded parameter, and with it loses what it is there for."""
 
+    def stored(self, x: Any, dtype: Any) -> Any:
+        return x.astype(dtype).astype(x.dtype)
+
     def for_master(self, p, param):
         return param.astype(p.dtype)
 
@@ -194,6 +210,8 @@ def mutants(routine: Routine) -> dict[str, Run]:
     shared: dict[str, Run] = {cls.__name__: cls() for cls in Optimizer.__subclasses__()}
     if not routine.scalars:
         del shared["FirstScalars"], shared["ScalarsNotAdvanced"]
+    if routine.elementwise:
+        del shared["NormOfUnrounded"]
     if not routine.states:
         del shared["StateThroughHalf"]
     return shared | {name: Optimizer(rule) for name, rule in RULES.get(routine.name, {}).items()}

@@ -10,12 +10,14 @@ from refopt.cpu.adagrad import rule as adagrad_rule
 from refopt.cpu.adam import descend, larger, moments
 from refopt.cpu.adam import rule as adam_rule
 from refopt.cpu.adamax import rule as adamax_rule
+from refopt.cpu.lamb import direction, trust_ratio
 from refopt.cpu.lion import rule as lion_rule
 from refopt.cpu.lion import sign
 from refopt.cpu.momentum import rule as momentum_rule
 from refopt.cpu.nadam import rule as nadam_rule
 from refopt.cpu.radam import next_rho, rectification
 from refopt.cpu.radam import rule as radam_rule
+from refopt.cpu.reduce import sum_of_squares
 from refopt.cpu.rmsprop import root
 from refopt.cpu.rmsprop import rule as rmsprop_rule
 
@@ -459,6 +461,54 @@ def radam_epsilon_corrected(p, g, m, u, b1, b2, rho, *, epsilon, **numbers):
     return radam_rule(p, g, m, u, b1, b2, rho, epsilon=epsilon * np.sqrt(1 - b2), **numbers)
 
 
+# LAMB.
+
+
+def lamb_with(
+    p, g, m, u, b1, b2, *, stored, lr, beta1, beta2, epsilon, weight_decay, always_adapt,
+    towards=direction, ratio=trust_ratio, squares=sum_of_squares, step=lambda p, lr, ratio, r: p - lr * ratio * r,
+):  # fmt: skip
+    """The rule, with places to change."""
+    m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
+    of_moments = stored("moment1", m), stored("moment2", u)
+    r = towards(p, *of_moments, b1, b2, epsilon=epsilon, weight_decay=weight_decay)
+    norms = np.sqrt(squares(p)), np.sqrt(squares(r))
+    p = step(p, lr, ratio(*norms, weight_decay=weight_decay, always_adapt=always_adapt), r)
+    return p, m, u, b1 * beta1, b2 * beta2
+
+
+def decay_after_the_norm(p, g, m, u, b1, b2, *, weight_decay, **numbers):
+    def towards(*arrays, epsilon, weight_decay):
+        return direction(*arrays, epsilon=epsilon, weight_decay=0 * weight_decay)
+
+    new, *rest = lamb_with(p, g, m, u, b1, b2, weight_decay=weight_decay, towards=towards, **numbers)
+    return new - numbers["lr"] * weight_decay * p, *rest
+
+
+def lamb_uncorrected(p, m, u, b1, b2, **numbers):
+    return direction(p, m, u, 0 * b1, 0 * b2, **numbers)
+
+
+def lamb_roots_divided(p, m, u, b1, b2, *, epsilon, weight_decay):
+    return m / (1 - b1) / (np.sqrt(u) / np.sqrt(1 - b2) + epsilon) + weight_decay * p
+
+
+def lamb_step_prepared(p, m, u, b1, b2, *, epsilon, weight_decay):
+    return m / ((1 - b1) * (np.sqrt(u / (1 - b2)) + epsilon)) + weight_decay * p
+
+
+def ratio_by_norms_alone(p_norm, r_norm, *, weight_decay, always_adapt):
+    return trust_ratio(p_norm, r_norm, weight_decay=weight_decay, always_adapt=True)
+
+
+def ratio_by_decay_alone(p_norm, r_norm, *, weight_decay, always_adapt):
+    return p_norm / r_norm if weight_decay > 0 or always_adapt else type(p_norm)(1)
+
+
+def ratio_clipped(p_norm, r_norm, **numbers):
+    return min(trust_ratio(p_norm, r_norm, **numbers), type(p_norm)(1))
+
+
 RULES: dict[str, dict[str, Any]] = {
     "sgd": {
         "DecayForgotten": sgd_decay_forgotten, "DecayDecoupled": sgd_decay_decoupled, "Distributed": sgd_distributed,
@@ -523,5 +573,18 @@ RULES: dict[str, dict[str, Any]] = {
         "RhoNotAdvanced": rho_not_advanced, "RhoBeforeUse": rho_before_use,
         "RhoFromTheOldPower": rho_from_the_old_power, "NoBiasCorrection": radam_no_bias_correction,
         "UnrectifiedUncorrected": unrectified_uncorrected, "EpsilonCorrected": radam_epsilon_corrected,
+    },
+    "lamb": {
+        "DecayAfterTheNorm": decay_after_the_norm,
+        "Uncorrected": partial(lamb_with, towards=lamb_uncorrected),
+        "RootsDivided": partial(lamb_with, towards=lamb_roots_divided),
+        "StepPrepared": partial(lamb_with, towards=lamb_step_prepared),
+        "RatioByNormsAlone": partial(lamb_with, ratio=ratio_by_norms_alone),
+        "RatioByDecayAlone": partial(lamb_with, ratio=ratio_by_decay_alone),
+        "RatioForgotten": partial(lamb_with, ratio=lambda p_norm, *_, **__: type(p_norm)(1)),
+        "RatioClipped": partial(lamb_with, ratio=ratio_clipped),
+        "SumByNumPy": partial(lamb_with, squares=lambda x: np.sum(x * x)),
+        "SumInIndexOrder": partial(lamb_with, squares=lambda x: np.add.accumulate(x * x)[-1] if x.size else x.sum()),
+        "StepRegrouped": partial(lamb_with, step=lambda p, lr, ratio, r: p - lr * (ratio * r)),
     },
 }  # fmt: skip

@@ -5,6 +5,7 @@ from refopt.cpu.adagrad import adagrad, merged_adagrad
 from refopt.cpu.adam import adam, merged_adam
 from refopt.cpu.adamax import adamax, merged_adamax
 from refopt.cpu.adamw import adamw, merged_adamw
+from refopt.cpu.lamb import lamb, merged_lamb
 from refopt.cpu.lars import lars_momentum, merged_lars_momentum, weight_decays
 from refopt.cpu.lion import lion, merged_lion
 from refopt.cpu.momentum import merged_momentum, momentum
@@ -19,6 +20,7 @@ __all__ = [
     "adam",
     "adamax",
     "adamw",
+    "lamb",
     "lars_momentum",
     "lion",
     "merged_adadelta",
@@ -26,6 +28,7 @@ __all__ = [
     "merged_adam",
     "merged_adamax",
     "merged_adamw",
+    "merged_lamb",
     "merged_lars_momentum",
     "merged_lion",
     "merged_momentum",

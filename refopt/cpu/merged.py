@@ -5,7 +5,8 @@ A rule is a pure function of one tensor::
     rule(p, g, *states, *scalars, **numbers) -> p, *states, *scalars
 
 p and the states are flat arrays, scalars and numbers are NumPy scalars, all of the arithmetic type; g is the
-rescaled gradient. An optional state that is not given is ``None``. Operators alone fix every rounding.
+rescaled gradient. An optional state that is not given is ``None``. Operators alone fix every rounding. A rule
+that is not elementwise also gets ``stored(name, x)``, which is x as it comes back from a slot.
 """
 
 from collections.abc import Callable
@@ -43,6 +44,8 @@ def _one(routine: catalog.Routine, rule: Callable[..., tuple], arrays: dict[str,
     p = (param if master is None else master).astype(real)
     g = values.pop("rescale_grad") * arrays["grads"].astype(real)
     states = [_value(arrays[name], real, name in routine.scalars) for name in carried]
+    if not routine.elementwise:
+        values["stored"] = lambda name, x: x.astype(arrays[name].dtype).astype(real)
     p, *states = rule(p, g, *states, **values)
     for name, state in zip(carried, states, strict=True):
         if arrays[name] is not None:

@@ -31,6 +31,7 @@ merged_adadelta, adadelta = family.functions(catalog.ADADELTA)
 merged_adamax, adamax = family.functions(catalog.ADAMAX)
 merged_nadam, nadam = family.functions(catalog.NADAM)
 merged_radam, radam = family.functions(catalog.RADAM)
+merged_lamb, lamb = family.functions(catalog.LAMB)
 
 __all__ = [
     "Plan",
@@ -40,6 +41,7 @@ __all__ = [
     "adamax",
     "adamw",
     "device",
+    "lamb",
     "lars_momentum",
     "lion",
     "merged_adadelta",
@@ -47,6 +49,7 @@ __all__ = [
     "merged_adam",
     "merged_adamax",
     "merged_adamw",
+    "merged_lamb",
     "merged_lars_momentum",
     "merged_lion",
     "merged_momentum",

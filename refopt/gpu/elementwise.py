@@ -110,18 +110,18 @@ def _leave(routine: Routine, advance: Callable | None, real: type) -> Callable:
 
 
 @lru_cache
-def fetch_scalars(routine: Routine, real: Any) -> Kernel:
+def fetcher(routine: Routine, real: Any) -> Kernel:
     """Take the scalars from the caller's arrays, a thread to a tensor."""
     load = getattr(vectors, f"load_{np.dtype(real).name}")
     first, count = routine.slot_names.index(routine.scalars[0]), len(routine.scalars)
 
     @kernel()
-    def fetch(addresses, carried, phase):
+    def fetch_scalars(addresses, carried, phase):
         for tensor in range(cuda.grid(1), carried.shape[2], cuda.gridsize(1)):
             for k in range(count):
                 carried[phase, k, tensor] = load(addresses[first + k, tensor])
 
-    return fetch
+    return fetch_scalars
 
 
 @kernel()
@@ -150,7 +150,7 @@ def launches(group: Group, form: str, **choices: Any) -> Launches | Alternating:
     if not routine.scalars:
         return Launches(machine, step(0))
     real: Any = group.real
-    fetch = fetch_scalars(routine, real)
+    fetch = fetcher(routine, real)
     return Alternating(
         machine,
         [step(phase) for phase in (0, 1)],

@@ -1,4 +1,4 @@
-"""What people call: a merged function, a single one and a plan for each elementwise routine of the catalogue."""
+"""What people call: a merged function, a single one and a plan for each routine, made from the catalogue."""
 
 import inspect
 from collections.abc import Callable
@@ -6,8 +6,10 @@ from typing import Any
 
 from refopt import cpu
 from refopt.catalog import Routine
-from refopt.gpu.elementwise import launches
+from refopt.gpu import elementwise, lamb
 from refopt.gpu.plan import Plan
+
+LAUNCHES = {"lamb": lamb.launches}
 
 
 def planner(routine: Routine) -> Callable[..., Plan]:
@@ -20,7 +22,7 @@ def planner(routine: Routine) -> Callable[..., Plan]:
             expected = ", ".join(required)
             raise TypeError(f"{routine.merged_name}: expected {len(required)} lists ({expected}), got {len(lists)}")
         slots = dict(zip(required, lists, strict=True)) | {name: hyper.pop(name, None) for name in optional}
-        return Plan(routine, launches, slots, hyper, form, stream)
+        return Plan(routine, LAUNCHES.get(routine.name, elementwise.launches), slots, hyper, form, stream)
 
     return plan
 

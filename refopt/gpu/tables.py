@@ -75,4 +75,6 @@ def build(sizes: list[int], aligned: list[bool], chunk_tiles: int, keep_empty: b
             if parents == 1:
                 break
     table = np.concatenate(chunks) if chunks else np.empty((0, 6), np.int64)
+    if keep_empty and not nodes:
+        nodes.append((0, 0, 0, 0, -1))  # a table of no rows has no address
     return Tables(table, np.array(nodes, np.int64).reshape(-1, 5), slots)

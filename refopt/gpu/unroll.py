@@ -49,6 +49,13 @@ def eight(rule: Callable, arrays: int) -> Callable:
     return function("rule8", "values, rescale, k", [*lines, f"return {_tuple(columns)}"], rule=rule)
 
 
+def each(rule: Callable, arrays: int) -> Callable:
+    """A function of one element of so many arrays and of something common, for eight elements: ``(x0, ..., k)``."""
+    names = [f"x{n}" for n in range(arrays)]
+    parts = [f"rule({', '.join(f'{name}[{e}]' for name in names)}, k)" for e in range(8)]
+    return function("each", ", ".join([*names, "k"]), [f"return {_tuple(parts)}"], rule=rule)
+
+
 def gather(item: str, parameters: str, size: int) -> Callable:
     """A tuple of so many values, each from an expression in its number ``{k}``."""
     return function("gather", parameters, [f"return {_tuple([item.format(k=k) for k in range(size)])}"])
