@@ -49,6 +49,7 @@ class Call(NamedTuple):
     arrays: dict[str, list[Array | None]]
     active: list[int]
     hypers: dict[str, Any]
+    shared: dict[str, Array]
 
     def hyper_of(self, i: int) -> dict[str, Any]:
         """The hyperparameters of tensor ``i``, each a single value."""
@@ -94,8 +95,12 @@ def check(
     slots: dict[str, Any],
     hypers: dict[str, Any],
     describe: Callable[[Any, str], Array],
+    shared: dict[str, Any] | None = None,
 ) -> Call:
-    """Check a call of the merged routine as a whole; raises, or returns the call made regular."""
+    """Check a call of the merged routine as a whole; raises, or returns the call made regular.
+
+    ``shared`` holds arrays of one element that are for all tensors, or ``None``.
+    """
     name = routine.merged_name
     lists = _lists(name, routine, slots)
     arrays = {
@@ -105,10 +110,13 @@ def check(
     count = len(lists["params"])
     for i in range(count):
         _check_tensor(name, routine, arrays, i)
-    _check_overlap(name, routine, arrays)
+    common = {key: describe(x, f"{name}: {key}") for key, x in (shared or {}).items() if x is not None}
+    for key, one in common.items():
+        _check_shared(f"{name}: {key}", one, _reals(arrays) if key == "grad_factor" else set())
+    _check_overlap(name, routine, arrays, common)
     regular = check_hypers(routine, hypers, count, _reals(arrays))
     active = [i for i in range(count) if arrays["grads"][i] is not None]
-    return Call(routine, lists, arrays, active, regular)
+    return Call(routine, lists, arrays, active, regular, common)
 
 
 def _reals(arrays: dict[str, list[Array | None]]) -> set[type]:
@@ -170,6 +178,15 @@ def _check_scalar(where: str, array: Array, real: type) -> None:
         raise ValueError(f"{where}: expected a writable array, got a read-only one")
 
 
+def _check_shared(where: str, array: Array, reals: set[type]) -> None:
+    if array.size != 1:
+        raise ValueError(f"{where}: expected one element, got shape {array.shape}")
+    exact = "float64" if reals == {np.float64} else "float32"
+    if array.dtype not in ("float32", exact):
+        expected = " or ".join(dict.fromkeys(("float32", exact)))
+        raise TypeError(f"{where}: expected {expected}, got {array.dtype}")
+
+
 def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type) -> None:
     exact = np.dtype(real).name
     if slot == "grads":
@@ -183,7 +200,11 @@ def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type) -> N
         raise TypeError(f"{where}: expected {' or '.join(dict.fromkeys((exact, param)))}, got {dtype}")
 
 
-def _spans(routine: Routine, arrays: dict[str, list[Array | None]]) -> Iterator[tuple[int, int, bool, str]]:
+def _spans(
+    routine: Routine, arrays: dict[str, list[Array | None]], shared: dict[str, Array]
+) -> Iterator[tuple[int, int, bool, str]]:
+    for label, one in shared.items():
+        yield one.address, one.address + SIZES[one.dtype], False, label
     for slot in routine.slots:
         for i, array in enumerate(arrays[slot.name]):
             if array and array.size:
@@ -191,10 +212,12 @@ def _spans(routine: Routine, arrays: dict[str, list[Array | None]]) -> Iterator[
                 yield array.address, stop, slot.written, f"{slot.name}[{i}]"
 
 
-def _check_overlap(name: str, routine: Routine, arrays: dict[str, list[Array | None]]) -> None:
+def _check_overlap(
+    name: str, routine: Routine, arrays: dict[str, list[Array | None]], shared: dict[str, Array]
+) -> None:
     """No written array shares memory with any other; gradients may share memory with gradients."""
     reach: dict[bool, tuple[int, str]] = {True: (0, ""), False: (0, "")}
-    for start, stop, written, label in sorted(_spans(routine, arrays)):
+    for start, stop, written, label in sorted(_spans(routine, arrays, shared)):
         for other_written, (end, other) in reach.items():
             if start < end and (written or other_written):
                 raise ValueError(f"{name}: {label}: expected memory of its own, got an overlap with {other}")
@@ -252,3 +275,33 @@ def _number(where: str, hyper: Hyper, value: Any, reals: set[type]) -> float:
         if not (np.isfinite(rounded) and least and rounded < hyper.below):
             raise ValueError(f"{where}: expected a finite {np.dtype(real).name} {bound}, got {value!r}")
     return float(value) + 0.0  # -0 is taken for 0
+
+
+def check_gradients(
+    grads: Any, loss_scale: Any, max_norm: Any, epsilon: Any, describe: Callable[[Any, str], Array]
+) -> list[Array | None]:
+    """Check the arguments of ``scan_gradients``; raises, or describes the gradients."""
+    name = "scan_gradients"
+    if not isinstance(grads, Sequence) or isinstance(grads, str):
+        raise TypeError(f"{name}: grads: expected a list of arrays, got {type(grads).__name__}")
+    arrays = [None if g is None else describe(g, f"{name}: grads[{i}]") for i, g in enumerate(grads)]
+    for i, array in enumerate(arrays):
+        if array is None:
+            continue
+        if array.dtype not in SIZES:
+            raise TypeError(f"{name}: grads[{i}]: expected one of {', '.join(SIZES)}, got {array.dtype}")
+        if array.layout() is None:
+            raise ValueError(
+                f"{name}: grads[{i}]: expected a dense array, got strides {array.strides} for {array.shape}"
+            )
+    if loss_scale is not None:
+        _check_shared(f"{name}: loss_scale", describe(loss_scale, f"{name}: loss_scale"), set())
+    for key, value in (("max_norm", max_norm), ("epsilon", epsilon)):
+        if not isinstance(value, int | float | np.number) or isinstance(value, bool) or not value >= 0:
+            raise ValueError(f"{name}: {key}: expected a number of at least 0, got {value!r}")
+    return arrays
+
+
+def scan_type(arrays: list[Array | None]) -> type:
+    """The type that gradients are scanned in: fp64 if one of them is fp64."""
+    return np.float64 if any(a and a.dtype == "float64" for a in arrays) else np.float32

@@ -12,6 +12,7 @@ from refopt.cpu.momentum import merged_momentum, momentum
 from refopt.cpu.nadam import merged_nadam, nadam
 from refopt.cpu.radam import merged_radam, radam
 from refopt.cpu.rmsprop import merged_rmsprop, rmsprop
+from refopt.cpu.scan import scan_gradients
 from refopt.cpu.sgd import merged_sgd, sgd
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "nadam",
     "radam",
     "rmsprop",
+    "scan_gradients",
     "sgd",
     "weight_decays",
 ]

@@ -26,7 +26,7 @@ def rule(p, g, s, x, *, lr, rho, epsilon):
 
 def merged_adadelta(
     params, grads, avg_squared_grad, avg_squared_update, *, lr=1.0, rho=0.95, epsilon=1e-6, rescale_grad=1.0,
-    master_params=None,
+    master_params=None, grad_factor=None, found_inf=None,
 ):  # fmt: skip
     """Update every tensor of a list by Adadelta, in place.
 
@@ -41,6 +41,9 @@ def merged_adadelta(
         rho: how slowly the averages move, at least 0 and below 1.
         epsilon: added to both averages in the quotient, at least 0.
         rescale_grad: multiplies every gradient before it is used; above 0.
+        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
+            `scan_gradients`. fp32, or fp64 for fp64 parameters.
+        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
         master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
             entries may be ``None``.
 
@@ -54,6 +57,7 @@ def merged_adadelta(
         dict(params=params, grads=grads, avg_squared_grad=avg_squared_grad, avg_squared_update=avg_squared_update,
              master_params=master_params),
         dict(lr=lr, rho=rho, epsilon=epsilon, rescale_grad=rescale_grad),
+        grad_factor, found_inf,
     )  # fmt: skip
 
 

@@ -19,7 +19,9 @@ def rule(p, g, s, *, lr, epsilon):
     return p - lr * g / (np.sqrt(s) + epsilon), s
 
 
-def merged_adagrad(params, grads, moment, *, lr, epsilon=1e-6, rescale_grad=1.0, master_params=None):
+def merged_adagrad(
+    params, grads, moment, *, lr, epsilon=1e-6, rescale_grad=1.0, master_params=None, grad_factor=None, found_inf=None
+):
     """Update every tensor of a list by Adagrad, in place.
 
     Args:
@@ -31,6 +33,9 @@ def merged_adagrad(params, grads, moment, *, lr, epsilon=1e-6, rescale_grad=1.0,
         lr: learning rate, one number or one per tensor; at least 0.
         epsilon: added to the root, at least 0.
         rescale_grad: multiplies every gradient before it is used; above 0.
+        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
+            `scan_gradients`. fp32, or fp64 for fp64 parameters.
+        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
         master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
             entries may be ``None``.
 
@@ -43,6 +48,7 @@ def merged_adagrad(params, grads, moment, *, lr, epsilon=1e-6, rescale_grad=1.0,
         catalog.ADAGRAD, rule,
         dict(params=params, grads=grads, moment=moment, master_params=master_params),
         dict(lr=lr, epsilon=epsilon, rescale_grad=rescale_grad),
+        grad_factor, found_inf,
     )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def rule(p, g, m, u, beta1_pow, beta2_pow, u_max, *, lr, beta1, beta2, epsilon, 
 
 def merged_adam(
     params, grads, moment1, moment2, beta1_pow, beta2_pow, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-8,
-    rescale_grad=1.0, epsilon_at="corrected", moment2_max=None, master_params=None,
+    rescale_grad=1.0, epsilon_at="corrected", moment2_max=None, master_params=None, grad_factor=None, found_inf=None,
 ):  # fmt: skip
     """Update every tensor of a list by Adam, in place.
 
@@ -72,6 +72,9 @@ def merged_adam(
         beta1, beta2: how slowly the averages move, at least 0 and below 1.
         epsilon: added to the denominator, at least 0.
         rescale_grad: multiplies every gradient before it is used; above 0.
+        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
+            `scan_gradients`. fp32, or fp64 for fp64 parameters.
+        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
         epsilon_at: ``"corrected"`` or ``"uncorrected"``, the root that epsilon is added to.
         moment2_max: ``None``, or for AMSGrad P arrays like moment2: its maximum, 0 at first; single entries
             may be ``None``.
@@ -88,6 +91,7 @@ def merged_adam(
         dict(params=params, grads=grads, moment1=moment1, moment2=moment2, beta1_pow=beta1_pow, beta2_pow=beta2_pow,
              moment2_max=moment2_max, master_params=master_params),
         dict(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, rescale_grad=rescale_grad, epsilon_at=epsilon_at),
+        grad_factor, found_inf,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def rule(p, g, m, n, beta1_pow, *, lr, beta1, beta2, epsilon):
 
 def merged_adamax(
     params, grads, moment, inf_norm, beta1_pow, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-8, rescale_grad=1.0,
-    master_params=None,
+    master_params=None, grad_factor=None, found_inf=None,
 ):  # fmt: skip
     """Update every tensor of a list by Adamax, in place.
 
@@ -46,6 +46,9 @@ def merged_adamax(
         beta1, beta2: how slowly the moment moves and the norm fades, at least 0 and below 1.
         epsilon: added to the norm of the step before, at least 0.
         rescale_grad: multiplies every gradient before it is used; above 0.
+        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
+            `scan_gradients`. fp32, or fp64 for fp64 parameters.
+        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
         master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
             entries may be ``None``.
 
@@ -59,6 +62,7 @@ def merged_adamax(
         dict(params=params, grads=grads, moment=moment, inf_norm=inf_norm, beta1_pow=beta1_pow,
              master_params=master_params),
         dict(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, rescale_grad=rescale_grad),
+        grad_factor, found_inf,
     )  # fmt: skip
 
 

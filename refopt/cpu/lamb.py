@@ -51,7 +51,7 @@ def rule(
 
 def merged_lamb(
     params, grads, moment1, moment2, beta1_pow, beta2_pow, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-6,
-    weight_decay=0.01, rescale_grad=1.0, always_adapt=False, master_params=None,
+    weight_decay=0.01, rescale_grad=1.0, always_adapt=False, master_params=None, grad_factor=None, found_inf=None,
 ):  # fmt: skip
     """Update every tensor of a list by LAMB, in place.
 
@@ -70,6 +70,9 @@ def merged_lamb(
         epsilon: added to the denominator, at least 0.
         weight_decay: one number or one per tensor; at least 0.
         rescale_grad: multiplies every gradient before it is used; above 0.
+        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
+            `scan_gradients`. fp32, or fp64 for fp64 parameters.
+        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
         always_adapt: whether the ratio applies where there is no weight decay, too.
         master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
             entries may be ``None``.
@@ -85,6 +88,7 @@ def merged_lamb(
              master_params=master_params),
         dict(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay, rescale_grad=rescale_grad,
              always_adapt=always_adapt),
+        grad_factor, found_inf,
     )  # fmt: skip
 
 

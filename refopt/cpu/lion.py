@@ -30,7 +30,18 @@ def rule(p, g, m, *, lr, beta1, beta2, coeff):
 
 
 def merged_lion(
-    params, grads, moment, *, lr, beta1=0.9, beta2=0.99, coeff=0.0, rescale_grad=1.0, master_params=None
+    params,
+    grads,
+    moment,
+    *,
+    lr,
+    beta1=0.9,
+    beta2=0.99,
+    coeff=0.0,
+    rescale_grad=1.0,
+    master_params=None,
+    grad_factor=None,
+    found_inf=None,
 ):
     """Update every tensor of a list by Lion, in place.
 
@@ -45,6 +56,9 @@ def merged_lion(
         beta2: how slowly the momentum moves, at least 0 and below 1.
         coeff: weight decay, one number or one per tensor; at least 0.
         rescale_grad: multiplies every gradient before it is used; above 0.
+        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
+            `scan_gradients`. fp32, or fp64 for fp64 parameters.
+        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
         master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
             entries may be ``None``.
 
@@ -57,6 +71,7 @@ def merged_lion(
         catalog.LION, rule,
         dict(params=params, grads=grads, moment=moment, master_params=master_params),
         dict(lr=lr, beta1=beta1, beta2=beta2, coeff=coeff, rescale_grad=rescale_grad),
+        grad_factor, found_inf,
     )  # fmt: skip
 
 

@@ -19,15 +19,24 @@ from refopt.dtypes import arithmetic
 
 
 def merged(
-    routine: catalog.Routine, rule: Callable[..., tuple], slots: dict[str, Any], numbers: dict[str, Any]
+    routine: catalog.Routine,
+    rule: Callable[..., tuple],
+    slots: dict[str, Any],
+    numbers: dict[str, Any],
+    grad_factor: Any = None,
+    found_inf: Any = None,
 ) -> None:
     """Apply a rule to every tensor that has a gradient; raises before anything is modified."""
     checks.require_subnormals()
-    call = checks.check(routine, slots, numbers, checks.host_array)
+    shared = {"grad_factor": grad_factor, "found_inf": found_inf}
+    call = checks.check(routine, slots, numbers, checks.host_array, shared)
+    if found_inf is not None and found_inf.reshape(-1)[0] != 0:
+        return
+    factor = 1 if grad_factor is None else grad_factor.reshape(-1)[0]
     for i in call.active:
         arrays = {name: checks.flat(call.slots[name][i]) for name in routine.slot_names}
         with np.errstate(all="ignore"):
-            _one(routine, rule, arrays, call.hyper_of(i))
+            _one(routine, rule, arrays, call.hyper_of(i), factor)
 
 
 def single(function: Callable[..., None], arrays: list[Any], optional: dict[str, Any], numbers: dict[str, Any]) -> None:
@@ -36,13 +45,15 @@ def single(function: Callable[..., None], arrays: list[Any], optional: dict[str,
     function(*([array] for array in arrays), **lists, **numbers)
 
 
-def _one(routine: catalog.Routine, rule: Callable[..., tuple], arrays: dict[str, Any], numbers: dict[str, Any]) -> None:
+def _one(
+    routine: catalog.Routine, rule: Callable[..., tuple], arrays: dict[str, Any], numbers: dict[str, Any], factor: Any
+) -> None:
     param, master = arrays["params"], arrays["master_params"]
     real = arithmetic(param.dtype.name)
     values = {name: real(value) if name not in routine.choices else value for name, value in numbers.items()}
     carried = [name for name in routine.slot_names if name in routine.states or name in routine.scalars]
     p = (param if master is None else master).astype(real)
-    g = values.pop("rescale_grad") * arrays["grads"].astype(real)
+    g = values.pop("rescale_grad") * real(factor) * arrays["grads"].astype(real)
     states = [_value(arrays[name], real, name in routine.scalars) for name in carried]
     if not routine.elementwise:
         values["stored"] = lambda name, x: x.astype(arrays[name].dtype).astype(real)

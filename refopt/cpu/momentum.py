@@ -19,7 +19,18 @@ def rule(p, g, v, *, lr, mu, l2_decay, use_nesterov):
 
 
 def merged_momentum(
-    params, grads, velocities, *, lr, mu, l2_decay=0.0, rescale_grad=1.0, use_nesterov=False, master_params=None
+    params,
+    grads,
+    velocities,
+    *,
+    lr,
+    mu,
+    l2_decay=0.0,
+    rescale_grad=1.0,
+    use_nesterov=False,
+    master_params=None,
+    grad_factor=None,
+    found_inf=None,
 ):
     """Update every tensor of a list by gradient descent with momentum, in place.
 
@@ -32,6 +43,9 @@ def merged_momentum(
         mu: momentum, at least 0.
         l2_decay: weight decay added to the gradient, one number or one per tensor; at least 0.
         rescale_grad: multiplies every gradient before it is used; above 0.
+        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
+            `scan_gradients`. fp32, or fp64 for fp64 parameters.
+        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
         use_nesterov: whether to look ahead (Nesterov's momentum).
         master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
             entries may be ``None``.
@@ -45,6 +59,7 @@ def merged_momentum(
         catalog.MOMENTUM, rule,
         dict(params=params, grads=grads, velocities=velocities, master_params=master_params),
         dict(lr=lr, mu=mu, l2_decay=l2_decay, rescale_grad=rescale_grad, use_nesterov=use_nesterov),
+        grad_factor, found_inf,
     )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def rule(p, g, m, u, momentum_decay_pow, beta2_pow, mu_product, *, lr, beta1, be
 
 def merged_nadam(
     params, grads, moment1, moment2, momentum_decay_pow, beta2_pow, mu_product, *, lr, beta1=0.9, beta2=0.999,
-    epsilon=1e-8, decay_base=0.96**0.004, rescale_grad=1.0, master_params=None,
+    epsilon=1e-8, decay_base=0.96**0.004, rescale_grad=1.0, master_params=None, grad_factor=None, found_inf=None,
 ):  # fmt: skip
     """Update every tensor of a list by NAdam, in place.
 
@@ -60,6 +60,9 @@ def merged_nadam(
         epsilon: added to the denominator, at least 0.
         decay_base: 0.96**momentum_decay; by default that of a momentum_decay of 0.004. At least 0.
         rescale_grad: multiplies every gradient before it is used; above 0.
+        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
+            `scan_gradients`. fp32, or fp64 for fp64 parameters.
+        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
         master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
             entries may be ``None``.
 
@@ -73,6 +76,7 @@ def merged_nadam(
         dict(params=params, grads=grads, moment1=moment1, moment2=moment2, momentum_decay_pow=momentum_decay_pow,
              beta2_pow=beta2_pow, mu_product=mu_product, master_params=master_params),
         dict(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, decay_base=decay_base, rescale_grad=rescale_grad),
+        grad_factor, found_inf,
     )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def rule(p, g, m, u, beta1_pow, beta2_pow, rho, *, lr, beta1, beta2, epsilon):
 
 def merged_radam(
     params, grads, moment1, moment2, beta1_pow, beta2_pow, rho, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-8,
-    rescale_grad=1.0, master_params=None,
+    rescale_grad=1.0, master_params=None, grad_factor=None, found_inf=None,
 ):  # fmt: skip
     """Update every tensor of a list by RAdam, in place.
 
@@ -71,6 +71,9 @@ def merged_radam(
         beta1, beta2: how slowly the averages move, at least 0 and below 1.
         epsilon: added to the denominator, at least 0.
         rescale_grad: multiplies every gradient before it is used; above 0.
+        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
+            `scan_gradients`. fp32, or fp64 for fp64 parameters.
+        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
         master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
             entries may be ``None``.
 
@@ -84,6 +87,7 @@ def merged_radam(
         dict(params=params, grads=grads, moment1=moment1, moment2=moment2, beta1_pow=beta1_pow, beta2_pow=beta2_pow,
              rho=rho, master_params=master_params),
         dict(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, rescale_grad=rescale_grad),
+        grad_factor, found_inf,
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def rule(p, g, s, v, a, *, lr, rho, mu, epsilon, epsilon_at):
 
 def merged_rmsprop(
     params, grads, mean_square, velocity, *, lr, rho=0.95, mu=0.0, epsilon=1e-6, rescale_grad=1.0, epsilon_at="inside",
-    mean_grad=None, master_params=None,
+    mean_grad=None, master_params=None, grad_factor=None, found_inf=None,
 ):  # fmt: skip
     """Update every tensor of a list by RMSProp, in place.
 
@@ -57,6 +57,9 @@ def merged_rmsprop(
         mu: momentum, at least 0.
         epsilon: added to the denominator, at least 0.
         rescale_grad: multiplies every gradient before it is used; above 0.
+        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
+            `scan_gradients`. fp32, or fp64 for fp64 parameters.
+        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
         epsilon_at: ``"inside"`` or ``"outside"`` of the root.
         mean_grad: ``None``, or for the centered form P arrays like mean_square: the running average of the
             gradient, 0 at first; single entries may be ``None``.
@@ -73,6 +76,7 @@ def merged_rmsprop(
         dict(params=params, grads=grads, mean_square=mean_square, velocity=velocity, mean_grad=mean_grad,
              master_params=master_params),
         dict(lr=lr, rho=rho, mu=mu, epsilon=epsilon, rescale_grad=rescale_grad, epsilon_at=epsilon_at),
+        grad_factor, found_inf,
     )  # fmt: skip
 
 

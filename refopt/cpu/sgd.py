@@ -16,7 +16,9 @@ def rule(p, g, *, lr, l2_decay):
     return (p - lr * g,)
 
 
-def merged_sgd(params, grads, *, lr, l2_decay=0.0, rescale_grad=1.0, master_params=None):
+def merged_sgd(
+    params, grads, *, lr, l2_decay=0.0, rescale_grad=1.0, master_params=None, grad_factor=None, found_inf=None
+):
     """Update every tensor of a list by gradient descent, in place.
 
     Args:
@@ -26,6 +28,9 @@ def merged_sgd(params, grads, *, lr, l2_decay=0.0, rescale_grad=1.0, master_para
         lr: learning rate, one number or one per tensor; at least 0.
         l2_decay: weight decay added to the gradient, one number or one per tensor; at least 0.
         rescale_grad: multiplies every gradient before it is used; above 0.
+        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
+            `scan_gradients`. fp32, or fp64 for fp64 parameters.
+        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
         master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
             entries may be ``None``.
 
@@ -38,6 +43,7 @@ def merged_sgd(params, grads, *, lr, l2_decay=0.0, rescale_grad=1.0, master_para
         catalog.SGD, rule,
         dict(params=params, grads=grads, master_params=master_params),
         dict(lr=lr, l2_decay=l2_decay, rescale_grad=rescale_grad),
+        grad_factor, found_inf,
     )  # fmt: skip
 
 

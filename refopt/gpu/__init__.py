@@ -15,6 +15,7 @@ from refopt.gpu import family, lars
 from refopt.gpu.lars import lars_momentum, merged_lars_momentum
 from refopt.gpu.plan import Plan
 from refopt.gpu.runtime import device, use
+from refopt.gpu.scan import GradientScan, scan
 
 _PLANS = {"lars_momentum": lars.plan} | {
     name: family.planner(routine) for name, routine in catalog.ROUTINES.items() if name != "lars_momentum"
@@ -34,6 +35,7 @@ merged_radam, radam = family.functions(catalog.RADAM)
 merged_lamb, lamb = family.functions(catalog.LAMB)
 
 __all__ = [
+    "GradientScan",
     "Plan",
     "adadelta",
     "adagrad",
@@ -62,6 +64,7 @@ __all__ = [
     "plan",
     "radam",
     "rmsprop",
+    "scan",
     "sgd",
     "to_device",
     "use",

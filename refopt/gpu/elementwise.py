@@ -17,6 +17,7 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.dtypes import arithmetic
 from refopt.gpu import unroll, vectors
+from refopt.gpu.gate import gate
 from refopt.gpu.plan import Alternating, Group, Launches
 from refopt.gpu.rules import Rule
 from refopt.gpu.rules.adagrad import adadelta, adagrad, rmsprop
@@ -38,8 +39,8 @@ RULES: dict[str, Callable[..., Rule]] = {
 
 
 @lru_cache
-def merged_update(routine: Routine, dtypes: tuple, choices: tuple) -> Kernel:
-    """The kernel of a routine for a dtype signature and the routine's choices."""
+def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str = "float32") -> Kernel:
+    """The kernel of a routine for a dtype signature, the routine's choices and the dtype of ``grad_factor``."""
     real: Any = arithmetic(dtypes[0])
     present = frozenset(name for name, dtype in zip(routine.slot_names, dtypes, strict=True) if dtype)
     made = RULES[routine.name](real, present, **dict(choices))
@@ -48,16 +49,23 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple) -> Kernel:
     numbers = unroll.gather(one_number, "hyper, where, tensor", len(routine.hypers))
     scalars = unroll.gather("carried[phase, {k}, tensor]", "carried, phase, tensor", len(routine.scalars))
     prepare = made.prepare or device_function(lambda h, s: h)
-    carries, leave = bool(routine.scalars), _leave(routine, made.advance, real)
+    carries = bool(routine.scalars)
+    leave, stay = _leave(routine, made.advance, real), _stay(routine)
+    found, factor_of = gate(real, factor)
 
-    def merged(addresses, chunks, hyper, where, carried, phase, first_chunk):
+    def merged(addresses, chunks, hyper, where, carried, phase, first_chunk, factor_at, found_at):
         c = first_chunk + cuda.blockIdx.x
         tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
         h, s = numbers(hyper, where, tensor), scalars(carried, phase, tensor)
-        k = prepare(h, s)
+        opens = start == 0 and cuda.threadIdx.x == 0
+        if found(found_at):
+            if carries and opens:
+                stay(tensor, s, carried, 1 - phase)
+            return
+        k, rescale = prepare(h, s), h[-1] * factor_of(factor_at)
         for first in range(start + cuda.threadIdx.x // 32 * ROW, stop, cuda.blockDim.x // 32 * ROW):
-            update(addresses, tensor, first, stop, chunks[c, ALIGNED], h[-1], k)
-        if carries and start == 0 and cuda.threadIdx.x == 0:
+            update(addresses, tensor, first, stop, chunks[c, ALIGNED], rescale, k)
+        if carries and opens:
             leave(addresses, tensor, h, s, carried, 1 - phase)
 
     merged.__name__ = routine.merged_name
@@ -109,6 +117,12 @@ def _leave(routine: Routine, advance: Callable | None, real: type) -> Callable:
     return unroll.function("leave", "addresses, tensor, h, s, carried, slot", lines, advance=advance, store=store)
 
 
+def _stay(routine: Routine) -> Callable:
+    """Leave the scalars as they are to the next step, when this one is skipped."""
+    lines = [f"carried[slot, {k}, tensor] = s[{k}]" for k in range(len(routine.scalars))]
+    return unroll.function("stay", "tensor, s, carried, slot", lines or ["pass"])
+
+
 @lru_cache
 def fetcher(routine: Routine, real: Any) -> Kernel:
     """Take the scalars from the caller's arrays, a thread to a tensor."""
@@ -135,14 +149,14 @@ def settle_scalars(carried, phase):
 def launches(group: Group, form: str, **choices: Any) -> Launches | Alternating:
     """The launches of a group: one, or one for each tensor."""
     machine, routine = group.machine, group.routine
-    made = merged_update(routine, group.dtypes, tuple(sorted(choices.items())))
+    made = merged_update(routine, group.dtypes, tuple(sorted(choices.items())), group.factor_dtype)
     tensors = len(group.members)
     carried = group.zeros(2, max(1, len(routine.scalars)), tensors)
     pieces = [(0, group.chunk_count)] if routine.forms[form].merged else group.chunks_of_tensors()
 
     def step(phase: int) -> list:
         args = group.addresses, group.chunks, group.hypers.values, group.hypers.where, carried, phase
-        return [machine.prepare(made, chunks, BOUNDS[0], (*args, first)) for first, chunks in pieces]
+        return [machine.prepare(made, chunks, BOUNDS[0], (*args, first, *group.gate)) for first, chunks in pieces]
 
     def small(of: Kernel, *args: Any) -> Callable[[Any], None]:
         return machine.prepare(of, -(-tensors // 128), 128, args)

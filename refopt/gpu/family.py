@@ -17,12 +17,15 @@ def planner(routine: Routine) -> Callable[..., Plan]:
     required = [slot.name for slot in routine.slots if not slot.optional]
     optional = [slot.name for slot in routine.slots if slot.optional]
 
-    def plan(*lists: Any, form: str = "merged", stream: Any = 0, **hyper: Any) -> Plan:
+    def plan(
+        *lists: Any, form: str = "merged", stream: Any = 0, grad_factor: Any = None, found_inf: Any = None, **hyper: Any
+    ) -> Plan:
         if len(lists) != len(required):
             expected = ", ".join(required)
             raise TypeError(f"{routine.merged_name}: expected {len(required)} lists ({expected}), got {len(lists)}")
         slots = dict(zip(required, lists, strict=True)) | {name: hyper.pop(name, None) for name in optional}
-        return Plan(routine, LAUNCHES.get(routine.name, elementwise.launches), slots, hyper, form, stream)
+        shared = {"grad_factor": grad_factor, "found_inf": found_inf}
+        return Plan(routine, LAUNCHES.get(routine.name, elementwise.launches), slots, hyper, form, stream, shared)
 
     return plan
 

@@ -18,6 +18,7 @@ from refopt.catalog import LAMB
 from refopt.cpu.reduce import TILE
 from refopt.dtypes import arithmetic
 from refopt.gpu import unroll, vectors
+from refopt.gpu.gate import gate
 from refopt.gpu.lars.rule import hyper_of
 from refopt.gpu.plan import Group, Launches
 from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
@@ -118,12 +119,13 @@ def _variant(dtypes: tuple, partial: bool) -> SimpleNamespace:
 
 
 @lru_cache
-def lamb_norms(dtypes: tuple, always_adapt: bool) -> Kernel:
+def lamb_norms(dtypes: tuple, always_adapt: bool, factor: str) -> Kernel:
     """The first launch, a block to a chunk: moments, norms, and the rate of every tensor."""
     real: Any = arithmetic(dtypes[P])
     do, climb, one, zero = phases(dtypes), joiner(real).climb, real(1), real(0)
     exact = MASTER if dtypes[MASTER] else P
     load_scalar = getattr(vectors, f"load_{np.dtype(real).name}")
+    found, factor_of = gate(real, factor)
 
     @device_function
     def trust_ratio(x_norm, r_norm, decay):
@@ -132,8 +134,13 @@ def lamb_norms(dtypes: tuple, always_adapt: bool) -> Kernel:
         return one
 
     @kernel(NORM_BOUNDS)
-    def merged_lamb_norms(addresses, chunks, nodes, counters, sums, rates, hyper, where, first_chunk):
+    def merged_lamb_norms(
+        addresses, chunks, nodes, counters, sums, rates, hyper, where, first_chunk, factor_at, found_at
+    ):
         let_next_launch_begin()
+        if found(found_at):
+            return
+        rescale = hyper[RESCALE] * factor_of(factor_at)
         c = first_chunk + cuda.blockIdx.x
         tensor, start, stop, slot = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP], chunks[c, SLOT]
         node = chunks[c, NODE]
@@ -145,7 +152,7 @@ def lamb_norms(dtypes: tuple, always_adapt: bool) -> Kernel:
         x, g, m, u = addresses[exact, tensor], addresses[G, tensor], addresses[M, tensor], addresses[U, tensor]
         lane = cuda.threadIdx.x % 32
         for first in range(start + cuda.threadIdx.x // 32 * TILE, stop, cuda.blockDim.x // 32 * TILE):
-            squares = do.norms(x, g, m, u, first, stop, chunks[c, ALIGNED], hyper[RESCALE], k)
+            squares = do.norms(x, g, m, u, first, stop, chunks[c, ALIGNED], rescale, k)
             if lane < 2:
                 sums[lane, slot + (first - start) // TILE] = squares
         closes, squares = climb(node, arrivals, nodes, counters, sums)
@@ -165,11 +172,12 @@ def lamb_update(dtypes: tuple, chunk_tiles: int) -> Kernel:
     """The second launch, a block to a tile, last tiles first: parameters and powers."""
     real: Any = arithmetic(dtypes[P])
     do, exact = phases(dtypes), MASTER if dtypes[MASTER] else P
+    found, _ = gate(real, "float32")
     name = np.dtype(real).name
     load_scalar, store_scalar = getattr(vectors, f"load_{name}"), getattr(vectors, f"store_{name}")
 
     @kernel(UPDATE_BOUNDS)
-    def merged_lamb_update(addresses, chunks, rates, hyper, where, first_chunk):
+    def merged_lamb_update(addresses, chunks, rates, hyper, where, first_chunk, found_at):
         tile = cuda.gridDim.x - 1 - cuda.blockIdx.x
         c, offset = first_chunk + tile // chunk_tiles, tile % chunk_tiles * TILE
         tensor, start = chunks[c, TENSOR], chunks[c, START] + offset
@@ -177,6 +185,8 @@ def lamb_update(dtypes: tuple, chunk_tiles: int) -> Kernel:
         p, x, m, u = addresses[P, tensor], addresses[exact, tensor], addresses[M, tensor], addresses[U, tensor]
         decay = hyper_of(hyper, where, DECAY, tensor)
         wait_for_previous_launch()
+        if found(found_at):
+            return
         k = hyper[BETA1], hyper[BETA2], hyper[EPSILON], decay, rates[REST1, tensor], rates[REST2, tensor]
         for first in range(start + cuda.threadIdx.x // 32 * ROW, stop, cuda.blockDim.x // 32 * ROW):
             do.update(p, x, m, u, first, stop, chunks[c, ALIGNED], rates[RATE, tensor], k)
@@ -197,8 +207,9 @@ def launches(group: Group, form: str, *, always_adapt: bool) -> Launches:
     steps: list[Callable[[Any], None]] = []
     for first, chunks in pieces:
         norm_args = group.addresses, group.chunks, group.nodes, group.counters, sums, rates, *hyper, first
-        steps.append(machine.prepare(lamb_norms(group.dtypes, bool(always_adapt)), chunks, NORM_BOUNDS[0], norm_args))
-        args = group.addresses, group.chunks, rates, *hyper, first
+        norms = lamb_norms(group.dtypes, bool(always_adapt), group.factor_dtype)
+        steps.append(machine.prepare(norms, chunks, NORM_BOUNDS[0], (*norm_args, *group.gate)))
+        args = group.addresses, group.chunks, rates, *hyper, first, group.gate[1]
         update = lamb_update(group.dtypes, tiles)
         steps.append(machine.prepare(update, chunks * tiles, UPDATE_BOUNDS[0], args, "overlapping"))
     return Launches(machine, steps)

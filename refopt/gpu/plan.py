@@ -17,7 +17,15 @@ from refopt.gpu.runtime import Device, device
 class Group:
     """The tensors of one dtype signature, with their tables on the device."""
 
-    def __init__(self, machine: Device, routine: Routine, dtypes: tuple, members: list[int], arrays: dict) -> None:
+    def __init__(
+        self,
+        machine: Device,
+        routine: Routine,
+        dtypes: tuple,
+        members: list[int],
+        arrays: dict,
+        shared: dict[str, Array],
+    ) -> None:
         self.machine, self.routine, self.dtypes, self.members = machine, routine, dtypes, members
         self.arrays: list[list[Array | None]] = [[arrays[name][i] for i in members] for name in routine.slot_names]
         self.real = arithmetic(dtypes[0])
@@ -32,6 +40,8 @@ class Group:
         self.nodes = machine.to_device(host.nodes)
         self.counters = machine.to_device(np.zeros(len(host.nodes), np.uint32))
         self.hypers = HyperBlock(machine, routine, self.real, members)
+        self.gate = tuple(shared[name].address if name in shared else 0 for name in ("grad_factor", "found_inf"))
+        self.factor_dtype = shared["grad_factor"].dtype if "grad_factor" in shared else "float32"
 
     def _addresses(self) -> np.ndarray:
         return np.array([[a.address if a else 0 for a in row] for row in self.arrays], np.int64)
@@ -118,6 +128,7 @@ class Plan:
         hypers: dict[str, Any],
         form: str,
         stream: Any = 0,
+        shared: dict[str, Any] | None = None,
     ) -> None:
         if form not in routine.forms:
             expected = ", ".join(routine.forms)
@@ -127,11 +138,12 @@ class Plan:
         self._missing = {h.name for h in routine.hypers if h.default is None} - set(hypers)
         kind = device_of(x for values in slots.values() for x in (values if isinstance(values, list | tuple) else ()))
         self.device = device(kind or None)
+        self._shared = {name: array for name, array in (shared or {}).items() if array is not None}
         self._keep = stream
         self.stream = self.device.stream(stream)
         self._describe = describer(self.device.name)
         stand_in = {name: 0.0 for name in self._missing}
-        self._call = checks.check(routine, slots, hypers | stand_in, self._describe)
+        self._call = checks.check(routine, slots, hypers | stand_in, self._describe, self._shared)
         self._build()
 
     def _build(self) -> None:
@@ -142,7 +154,7 @@ class Plan:
             if spec.size or self.routine.scalars:
                 members.setdefault(spec.dtypes, []).append(i)
         choices = {name: call.hypers[name] for name in self.routine.choices}
-        self._groups = [Group(self.device, self.routine, d, m, call.arrays) for d, m in members.items()]
+        self._groups = [Group(self.device, self.routine, d, m, call.arrays, call.shared) for d, m in members.items()]
         self._steps = [self._launcher(group, self.form, **choices) for group in self._groups]
         self._rows = {hyper.name: hyper for hyper in self.routine.hypers}
         self._hypers = {name: call.hypers[name] for name in self._rows}
@@ -205,7 +217,7 @@ class Plan:
                 raise TypeError(f"{self.routine.merged_name}: {name}: expected one of {expected}")
         self._check_counts(slots)
         hypers = self._hypers | {name: self._call.hypers[name] for name in self.routine.choices}
-        call = checks.check(self.routine, self._call.slots | slots, hypers, self._describe)
+        call = checks.check(self.routine, self._call.slots | slots, hypers, self._describe, self._shared)
         self._check_same(call)
         same_tables = call.active == self._call.active and self.routine.forms[self.form].merged
         self._call = call

@@ -1,0 +1,64 @@
+"""What mixed precision asks of the gradients before a step: are they finite, and how large are they together?
+
+One pass reads every gradient and writes none. What comes of it goes into the step, which multiplies each
+gradient by a factor when it reads it, or does nothing at all::
+
+    found_inf   = 1 if any element of any gradient is inf or NaN, else 0
+    grad_norm   = sqrt(sum over all gradients of g * g) * (1 / loss_scale)
+    clip        = max_norm / (grad_norm + epsilon)
+    grad_factor = 1 / loss_scale * clip        where clip < 1, else 1 / loss_scale
+
+Each tensor's squares are added by its own tree, the tensors' sums by another, in the order of the list
+(numerics, N6 and N7). A gradient of ``None`` counts as +0 in its place.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt import checks
+from refopt.cpu.reduce import sum_of_squares, tree_sum
+
+
+class Scan(NamedTuple):
+    """Arrays of one element, of the arithmetic type; ``found_inf`` is fp32."""
+
+    grad_factor: np.ndarray
+    found_inf: np.ndarray
+    grad_norm: np.ndarray
+
+
+def factor_of(grad_norm, inverse_scale, *, max_norm, epsilon):
+    """What every gradient is to be multiplied by."""
+    clip = max_norm / (grad_norm + epsilon)
+    return inverse_scale * clip if clip < 1 else inverse_scale
+
+
+def scan_gradients(grads: list, *, loss_scale: Any = None, max_norm: float = np.inf, epsilon: float = 1e-6) -> Scan:
+    """Look for inf and NaN in a list of gradients, and work out the factor that unscales and clips them.
+
+    Args:
+        grads: P arrays of fp32, fp64, fp16 or bf16, of any shape, each dense in memory, or ``None``.
+        loss_scale: ``None`` for 1, or an fp32 array of one element that the loss has been multiplied by.
+        max_norm: the most that the norm of all unscaled gradients together may be; inf for no clipping.
+        epsilon: added to the norm before it divides.
+
+    Returns:
+        Three arrays of one element, to be given to steps as ``grad_factor`` and ``found_inf``. All arithmetic is
+        in fp32, or in fp64 if any gradient is fp64.
+
+    Raises:
+        ValueError, TypeError: naming the argument and the index.
+
+    Source: Paddle's ``check_finite_and_unscale`` operator; the clip is that of PyTorch's ``clip_grad_norm_``.
+    """
+    checks.require_subnormals()
+    real = checks.scan_type(checks.check_gradients(grads, loss_scale, max_norm, epsilon, checks.host_array))
+    with np.errstate(all="ignore"):
+        values: list[Any] = [None if g is None else checks.flat(g).astype(real) for g in grads]  # type: ignore[union-attr]
+        sums = [real(0) if g is None else sum_of_squares(g) for g in values]
+        found = any(not np.isfinite(g).all() for g in values if g is not None)
+        inverse = real(1) / real(1 if loss_scale is None else loss_scale.reshape(-1)[0])
+        norm = np.sqrt(tree_sum(np.array(sums, real))) * inverse
+        factor = factor_of(norm, inverse, max_norm=real(max_norm), epsilon=real(epsilon))
+    return Scan(np.array([factor]), np.array([found], np.float32), np.array([norm]))

@@ -1,0 +1,31 @@
+"""How a step takes what a scan of the gradients has found, without the host having to wait for it."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from refopt.gpu import vectors
+from refopt.gpu.target import device_function
+
+
+@lru_cache
+def gate(real: Any, factor: str) -> tuple[Callable, Callable]:
+    """Two device functions of an address, 0 for an array that is not given.
+
+    ``found(at)`` is whether the step is to change nothing; ``factor_of(at)`` is what every gradient is to be
+    multiplied by, widened from its dtype ``factor``.
+    """
+    zero, one = real(0), real(1)
+    load_found, load_factor = vectors.load_float32, getattr(vectors, f"load_{factor}")
+
+    @device_function
+    def found(at):
+        return at != 0 and load_found(at) != zero
+
+    @device_function
+    def factor_of(at):
+        if at != 0:
+            return real(load_factor(at))
+        return one
+
+    return found, factor_of

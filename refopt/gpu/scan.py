@@ -1,0 +1,180 @@
+"""The pass over the gradients before a step: ``refopt.cpu.scan``, read-only, without the host having to wait.
+
+A block takes a chunk, adds up squares as the norms of LARS do, and remembers whether an element was not finite.
+The sums of the tensors are joined by one block of a last, small launch, which leaves the factor and the flag
+where the steps find them.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from refopt import checks
+from refopt.cpu.reduce import TILE
+from refopt.dtypes import SIZES
+from refopt.gpu import tables, vectors
+from refopt.gpu.arrays import describer, device_of
+from refopt.gpu.runtime import device
+from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
+from refopt.gpu.target import Kernel, cuda, device_function, kernel, sqrt
+from refopt.gpu.tiles import ARRIVALS, FANOUT, ROW, ROWS, WHOLE_WARP, add_squares, joiner, lane_tree, rows_of
+
+BOUNDS = 128, 4
+# Places in the block of numbers: what `factor_of` takes.
+MAX_NORM, EPSILON = range(2)
+
+
+@device_function
+def oddness(x):
+    """0 if all of eight elements are finite, else NaN."""
+    return (
+        ((x[0] - x[0]) + (x[1] - x[1]))
+        + ((x[2] - x[2]) + (x[3] - x[3]))
+        + ((x[4] - x[4]) + (x[5] - x[5]))
+        + ((x[6] - x[6]) + (x[7] - x[7]))
+    )
+
+
+@lru_cache
+def scanner(dtype: str, real: Any) -> Kernel:
+    """The kernel for gradients of a dtype: the sum of squares of each tensor, and whether all is finite."""
+    full, partial = vectors.access(dtype, real, False).load, vectors.access(dtype, real, True).load
+    zero, zeros = real(0), (real(0),) * 8
+    climb = joiner(real).climb
+
+    @device_function
+    def tile(g, first, stop, aligned):
+        i = first + 4 * (cuda.threadIdx.x % 32)
+        sums, odd = zeros, zero
+        if aligned and first + TILE <= stop:
+            for row in range(ROWS):
+                x = full(g, i + ROW * row, stop)
+                sums, odd = add_squares(sums, x), odd + oddness(x)
+        else:
+            for row in range(rows_of(first, stop)):
+                x = partial(g, i + ROW * row, stop)
+                sums, odd = add_squares(sums, x), odd + oddness(x)
+        return sums, odd
+
+    @kernel(BOUNDS)
+    def scan_gradients(addresses, positions, chunks, nodes, counters, sums, roots, odd_ones):
+        c = cuda.blockIdx.x
+        tensor, start, stop, slot = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP], chunks[c, SLOT]
+        node = chunks[c, NODE]
+        arrivals = nodes[node, ARRIVALS]
+        lane = cuda.threadIdx.x % 32
+        for first in range(start + cuda.threadIdx.x // 32 * TILE, stop, cuda.blockDim.x // 32 * TILE):
+            lanes, odd = tile(addresses[tensor], first, stop, chunks[c, ALIGNED])
+            squares = lane_tree(lanes)
+            if cuda.any_sync(WHOLE_WARP, odd != zero) and lane == 0:
+                cuda.atomic.max(odd_ones, 0, 1)
+            if lane < 2:
+                sums[lane, slot + (first - start) // TILE] = squares
+        closes, squares = climb(node, arrivals, nodes, counters, sums)
+        if closes and cuda.threadIdx.x == 0:
+            roots[0, positions[tensor]] = squares
+
+    return scan_gradients
+
+
+@lru_cache
+def finisher(real: Any) -> Kernel:
+    """The kernel that joins the sums of so many tensors and leaves what the steps need. One block."""
+    join, one, load_scale = joiner(real).join, real(1), vectors.load_float32
+
+    @device_function
+    def factor_of(norm, inverse, max_norm, epsilon):
+        clip = max_norm / (norm + epsilon)
+        if clip < one:
+            return inverse * clip
+        return inverse
+
+    @kernel()
+    def finish_scan(roots, count, odd_ones, numbers, scale_at, grad_factor, found_inf, grad_norm):
+        first = 0
+        while count > 1:
+            parents = (count + FANOUT - 1) // FANOUT
+            for parent in range(parents):
+                x = join(roots, first + parent * FANOUT, min(count - parent * FANOUT, FANOUT))
+                if cuda.threadIdx.x == 0:
+                    roots[0, first + count + parent] = x
+                cuda.syncthreads()
+            first, count = first + count, parents
+        if cuda.threadIdx.x == 0:
+            inverse = one / real(load_scale(scale_at))
+            norm = sqrt(roots[0, first]) * inverse
+            grad_norm[0] = norm
+            grad_factor[0] = factor_of(norm, inverse, numbers[MAX_NORM], numbers[EPSILON])
+            found_inf[0] = odd_ones[0]
+            odd_ones[0] = 0
+
+    return finish_scan
+
+
+class GradientScan:
+    """`refopt.cpu.scan_gradients` bound to its arrays. Made by `refopt.gpu.scan`.
+
+    Attributes:
+        grad_factor, found_inf, grad_norm: device arrays of one element, written by every call; give the first
+            two to the plans of the steps.
+        launches: kernel launches of one call: one for each dtype of gradients, and one.
+        bytes: bytes of gradients that one call reads.
+    """
+
+    def __init__(
+        self, grads: Any, loss_scale: Any = None, max_norm: float = np.inf, epsilon: float = 1e-6, stream: Any = 0
+    ) -> None:
+        machine = self.device = device(device_of(grads if isinstance(grads, list | tuple) else ()) or None)
+        describe = describer(machine.name)
+        arrays = checks.check_gradients(grads, loss_scale, max_norm, epsilon, describe)
+        real: Any = checks.scan_type(arrays)
+        self._stream = machine.stream(stream)
+        self.grad_factor, self.grad_norm = (machine.to_device(np.zeros(1, real)) for _ in range(2))
+        self.found_inf = machine.to_device(np.zeros(1, np.float32))
+        odd_ones = machine.to_device(np.zeros(1, np.int32))
+        roots = machine.to_device(np.zeros((2, 2 * len(arrays) + 8), real))
+        numbers = machine.to_device(np.array([max_norm, epsilon], real))
+        members: dict[str, list[int]] = {}
+        for i, array in enumerate(arrays):
+            if array and array.size:
+                members.setdefault(array.dtype, []).append(i)
+        steps: list[Callable[[Any], None]] = []
+        for dtype, own in members.items():
+            found = [arrays[i] for i in own]
+            sizes = [a.size for a in found if a]
+            aligned = [a.address % min(16, 4 * SIZES[dtype]) == 0 for a in found if a]
+            host = tables.build(sizes, aligned, tables.tiles_per_chunk(2 * SIZES[dtype]))
+            args = (
+                machine.to_device(np.array([a.address for a in found if a], np.int64)),
+                machine.to_device(np.array(own, np.int64)),
+                *(machine.to_device(table) for table in (host.chunks, host.nodes)),
+                machine.to_device(np.zeros(len(host.nodes), np.uint32)),
+                machine.to_device(np.zeros((2, host.slots), real)),
+                roots,
+                odd_ones,
+            )
+            steps.append(machine.prepare(scanner(dtype, real), len(host.chunks), BOUNDS[0], args))
+        scale = machine.to_device(np.ones(1, np.float32)) if loss_scale is None else loss_scale
+        scale_at = describe(scale, "scan_gradients: loss_scale").address
+        args = roots, len(arrays), odd_ones, numbers, scale_at, self.grad_factor, self.found_inf, self.grad_norm
+        steps.append(machine.prepare(finisher(real), 1, BOUNDS[0], args))
+        self._keep = list(grads), scale, stream
+        self._run = machine.sequence(steps)
+        self.launches = len(steps)
+        self.bytes = sum(a.size * SIZES[a.dtype] for a in arrays if a)
+
+    def __call__(self) -> None:
+        """Scan, in stream order."""
+        self._run(self._stream)
+
+
+def scan(grads: Any, **options: Any) -> GradientScan:
+    """Bind a scan of gradients to its arrays; see `refopt.cpu.scan_gradients` and `GradientScan`.
+
+    Args:
+        grads: P device arrays, or ``None``.
+        options: ``loss_scale``, ``max_norm``, ``epsilon`` as in `refopt.cpu.scan_gradients`, and ``stream``.
+    """
+    return GradientScan(grads, **options)

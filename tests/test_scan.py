@@ -1,0 +1,248 @@
+"""The scan of the gradients, and steps that take its factor and its flag; clauses are those of docs/numerics.md."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refopt import cpu, gpu, simt
+from refopt.catalog import ROUTINES
+from refopt.conformance.build import SMALL, make, step_of
+from refopt.conformance.cases import arguments, assert_same, dtype_of
+from refopt.conformance.placed import Placed, PlacedCase
+from refopt.conformance.strategies import nasty_floats, sizes
+from refopt.cpu.reduce import sum_of_squares, tree_sum
+from refopt.dtypes import SIZES
+
+GATED = [routine for routine in ROUTINES.values() if "merged" in routine.forms]
+routines = pytest.mark.parametrize("routine", GATED, ids=lambda routine: routine.name)
+forms = pytest.mark.parametrize("form", ["separate", "merged"])
+
+
+@st.composite
+def gradients(draw, dtypes=tuple(SIZES), max_tensors=6):
+    """Lists of gradients of any dtypes, some None, with a nasty value here and there."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    grads = []
+    for _ in range(draw(st.integers(0, max_tensors))):
+        dtype = draw(st.sampled_from(dtypes))
+        values = rng.normal(size=draw(sizes())).astype(dtype_of(dtype))
+        if values.size and draw(st.integers(0, 3)) == 0:
+            values[rng.integers(values.size)] = draw(nasty_floats(dtype))
+        grads.append(None if draw(st.integers(0, 7)) == 0 else values)
+    return grads
+
+
+def scanned(machine, grads, shifts=(0,), **options):
+    """What the kernels leave, and the scan."""
+    placed = [g if g is None else Placed(machine, g, shifts[i % len(shifts)]) for i, g in enumerate(grads)]
+    scale = options.pop("loss_scale", None)
+    scale = scale if scale is None else Placed(machine, scale).array
+    with gpu.use(machine.name):
+        scan = gpu.scan([x if x is None else x.array for x in placed], loss_scale=scale, **options)
+    scan()
+    scan()  # nothing is left over from the first
+    machine.synchronize()
+    for g, x in zip(grads, placed, strict=True):
+        assert g is None or x.read().tobytes() == g.tobytes(), "a gradient was written"
+    return {name: [getattr(scan, name).copy_to_host()] for name in cpu.scan.Scan._fields}, scan
+
+
+def expected(grads, **options):
+    return {name: [x] for name, x in cpu.scan_gradients(grads, **options)._asdict().items()}
+
+
+@given(
+    grads=gradients(),
+    shifts=st.lists(st.integers(0, 9), min_size=1, max_size=3),
+    scale=st.sampled_from([None, 1.0, 3.0, 65536.0]),
+    max_norm=st.sampled_from([np.inf, 1.0, 0.0, 1e-3]),
+    epsilon=st.sampled_from([1e-6, 0.0]),
+)
+def test_kernels_are_reference(machine, grads, shifts, scale, max_norm, epsilon):
+    """N4, N6, N7: factor, flag and norm have the reference's bits, wherever the gradients lie."""
+    options = dict(loss_scale=scale and np.array([scale], np.float32), max_norm=max_norm, epsilon=epsilon)
+    assert_same(expected(grads, **options), scanned(machine, grads, shifts, **options)[0], "N7")
+
+
+@pytest.mark.parametrize("count", [1, 2, 1023, 1024, 1025, 2100])
+def test_any_number_of_gradients(machine, count):
+    """N7: the tree over tensors has as many levels as it takes."""
+    grads = [np.full(1 + i % 3, 1 + i % 7, np.float32) for i in range(count)]
+    assert_same(expected(grads, max_norm=1.0), scanned(machine, grads, max_norm=1.0)[0], "N7")
+
+
+def test_norm_is_a_tree_in_the_order_of_the_list():
+    """N7: neighbours first; None and empty count as +0 where they stand."""
+    grads = [np.full(3, x, np.float32) for x in (1, 2e-4, 3, 5e-4, 7)]
+    grads[3:3] = [None, np.zeros(0, np.float32)]
+    sums = np.array([0 if g is None else sum_of_squares(g) for g in grads], np.float32)
+    assert cpu.scan_gradients(grads).grad_norm[0] == np.sqrt(tree_sum(sums))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", SIZES)
+@pytest.mark.parametrize("where", [0, 4095, 4100])
+def test_every_element_is_looked_at(machine, value, dtype, where):
+    grads = [np.ones(3, np.float32), np.ones(4101, dtype_of(dtype))]
+    assert scanned(machine, grads)[0]["found_inf"] == [0]
+    grads[1][where] = value
+    assert cpu.scan_gradients(grads).found_inf == 1
+    assert scanned(machine, grads)[0]["found_inf"] == [1]
+
+
+def test_overflow_is_not_inf():
+    """Finite gradients whose squares overflow: the flag stays 0, and clipping makes them 0."""
+    scan = cpu.scan_gradients([np.full(3, 1e30, np.float32)], max_norm=1.0)
+    assert (scan.found_inf, scan.grad_norm, scan.grad_factor) == (0, np.inf, 0)
+
+
+def test_factor_in_figures():
+    """A gradient of norm 5 under a loss scale of 2, clipped to 1 and not clipped."""
+    grads, scale = [np.array([3, 4], np.float32)], np.array([2], np.float32)
+    assert cpu.scan_gradients(grads, loss_scale=scale).grad_factor == 0.5
+    assert cpu.scan_gradients(grads, loss_scale=scale, max_norm=2.5, epsilon=0.0).grad_factor == 0.5
+    assert cpu.scan_gradients(grads, loss_scale=scale, max_norm=1.25, epsilon=0.0).grad_factor == 0.25
+
+
+def test_bytes_launches_and_races(executor):
+    """One read of every gradient and no write; a launch for each dtype and one more; no race."""
+    grads = [np.ones(5000, np.float32), np.ones(3, np.float16), None, np.ones(1025, np.float32)]
+    on = [g if g is None else gpu.to_device(g) for g in grads]
+    scan = gpu.scan(on, max_norm=1.0)
+    with simt.observe(watch=True) as log:
+        scan()
+    assert len(log.launches) == scan.launches == 3
+    for x in on:
+        if x is not None:
+            assert (log.bytes_read(x), log.bytes_written(x)) == (x.nbytes, 0)
+    assert scan.bytes == sum(g.nbytes for g in grads if g is not None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (dict(grads=3), TypeError, "grads: expected a list of arrays, got int"),
+        (dict(grads=[np.ones(3, np.int32)]), TypeError, "grads[0]: expected one of .*, got int32"),
+        (dict(grads=[None, np.ones(8, np.float32)[::2]]), ValueError, "grads[1]: expected a dense array"),
+        (dict(max_norm=-1.0), ValueError, "max_norm: expected a number of at least 0, got -1.0"),
+        (dict(epsilon=np.nan), ValueError, "epsilon: expected a number of at least 0, got nan"),
+        (dict(loss_scale=np.ones(2, np.float32)), ValueError, "loss_scale: expected one element, got shape (2,)"),
+        (dict(loss_scale=np.ones(1)), TypeError, "loss_scale: expected float32, got float64"),
+    ],
+)
+def test_refuses(machine, arguments, error, message):
+    def to_device(x):
+        if not isinstance(x, np.ndarray):
+            return x
+        return machine.to_device(x) if x.base is None else machine.to_device(x.base)[::2]
+
+    arguments = dict(grads=[np.ones(3, np.float32)]) | arguments
+    match = "^scan_gradients: " + message.replace("[", r"\[").replace("(", r"\(").replace(")", r"\)")
+    with pytest.raises(error, match=match):
+        cpu.scan_gradients(**arguments)
+    grads = arguments.pop("grads")
+    there = [to_device(g) for g in grads] if isinstance(grads, list) else grads
+    with gpu.use(machine.name), pytest.raises(error, match=match):
+        gpu.scan(there, **{name: to_device(x) for name, x in arguments.items()})
+
+
+# Steps that take what a scan leaves.
+
+
+def gated(machine, case, form, factors, flags):
+    """Steps with a factor and a flag each, on the CPU and by a plan: what both leave."""
+    host, placed = case.copy(), PlacedCase(machine, case)
+    factor, flag = (Placed(machine, np.ones(1, np.float32)) for _ in range(2))
+    positional, named = arguments(case.routine, placed.slots)
+    gate = dict(grad_factor=factor.array, found_inf=flag.array)
+    step = gpu.plan(case.routine.name, *positional, **named, **gate, form=form, **case.choices)
+    for hyper, f, found in zip(case.steps, factors, flags, strict=True):
+        scalars = np.array([f], np.float32), np.array([found], np.float32)
+        positional, named = arguments(case.routine, host.slots)
+        getattr(cpu, case.routine.merged_name)(
+            *positional, **named, **hyper, **case.choices, grad_factor=scalars[0], found_inf=scalars[1]
+        )  # fmt: skip
+        for target, value in zip((factor, flag), scalars, strict=True):
+            target._memory.copy_to_device(Placed(machine, value)._memory)
+        step(**hyper)
+    return host.outcome(), placed.outcome()
+
+
+@routines
+@forms
+@pytest.mark.parametrize("dtypes", [("float32",) * 3, ("float16", "float16", "float32", "float32"), ("float64",) * 3])
+def test_steps_with_factor_and_flag(machine, routine, form, dtypes):
+    """N8, N9: taken and skipped steps in any order leave the reference's bits."""
+    case = make(routine, SMALL, dtypes, steps=[step_of(routine, lr=0.1 * k) for k in range(1, 8)])
+    left, got = gated(machine, case, form, [1, 0.3, 3, 1, 0.7, 0, 2], [0, 1, 0, 1, 1, 0, 0])
+    assert_same(left, got, "N9")
+
+
+@routines
+@forms
+@pytest.mark.parametrize("found", [1.0, np.inf, np.nan])
+def test_a_skipped_step_changes_no_bit(machine, routine, form, found):
+    """N9: neither parameters nor states nor powers, whatever the gradients are."""
+    case = make(routine, SMALL, steps=[step_of(routine)] * 3)
+    case.grads[0][0] = np.nan
+    before = case.copy().outcome()
+    for left in gated(machine, case, form, [np.nan] * 3, [found] * 3):
+        assert_same(before, left, "N9")
+
+
+@routines
+def test_factor_multiplies_like_rescale(routine):
+    """N8: by powers of two, where nothing is rounded, a factor and rescale_grad are the same."""
+    one = make(routine, SMALL, steps=[step_of(routine, rescale_grad=0.25)])
+    other = make(routine, SMALL, steps=[step_of(routine, rescale_grad=1.0)])
+    positional, named = arguments(routine, one.slots)
+    step = getattr(cpu, routine.merged_name)
+    step(*positional, **named, **one.steps[0])
+    positional, named = arguments(routine, other.slots)
+    step(*positional, **named, **other.steps[0], grad_factor=np.array([0.25], np.float32))
+    assert_same(one.outcome(), other.outcome(), "N8")
+
+
+@routines
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("grad_factor", np.ones(2, np.float32), ValueError, "expected one element, got shape"),
+        ("grad_factor", np.ones(1, np.float16), TypeError, "expected float32, got float16"),
+        ("grad_factor", np.ones(1), TypeError, "expected float32, got float64"),
+        ("found_inf", np.ones(1, np.int32), TypeError, "expected float32, got int32"),
+    ],
+)
+def test_steps_refuse(machine, routine, name, value, error, message):
+    case = make(routine, [4])
+    before = case.copy().outcome()
+    placed = PlacedCase(machine, case)
+    for module, on, array in ((cpu, case, value), (gpu, placed, machine.to_device(value))):
+        positional, named = arguments(routine, on.slots)
+        with pytest.raises(error, match=f"^{routine.merged_name}: {name}: {message}"):
+            getattr(module, routine.merged_name)(*positional, **named, **case.steps[0], **{name: array})
+        assert_same(before, on.outcome(), "refused")
+
+
+def test_a_scan_and_a_step_without_the_host(machine):
+    """Scan and step follow each other on the device; the loss scale of the next iteration is data, too."""
+    routine = ROUTINES["adamw"]
+    case = make(routine, SMALL, steps=[step_of(routine)])
+    host, placed = case.copy(), PlacedCase(machine, case)
+    scale = np.array([8], np.float32)
+    with gpu.use(machine.name):
+        scan = gpu.scan(placed.grads, loss_scale=Placed(machine, scale).array, max_norm=0.5)
+    positional, named = arguments(routine, placed.slots)
+    gate = dict(grad_factor=scan.grad_factor, found_inf=scan.found_inf)
+    step = gpu.plan("adamw", *positional, **named, **gate)
+    for _ in range(2):
+        scan()
+        step(**case.steps[0])
+        factor, found, _ = cpu.scan_gradients(host.grads, loss_scale=scale, max_norm=0.5)
+        positional, named = arguments(routine, host.slots)
+        cpu.merged_adamw(*positional, **named, **case.steps[0], grad_factor=factor, found_inf=found)
+    assert_same(host.outcome(), placed.outcome(), "clipped steps")
+    assert 0 < factor < 0.125
+
+
