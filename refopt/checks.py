@@ -305,3 +305,25 @@ def check_gradients(
 def scan_type(arrays: list[Array | None]) -> type:
     """The type that gradients are scanned in: fp64 if one of them is fp64."""
     return np.float64 if any(a and a.dtype == "float64" for a in arrays) else np.float32
+
+
+def check_loss_scaling(arrays: list[Any], describe: Callable[[Any, str], Array], **numbers: Any) -> dict[str, Any]:
+    """Check the arguments of ``update_loss_scaling``; raises, or returns the numbers, ratios in fp32."""
+    name = "update_loss_scaling"
+    kinds = {"found_inf": "float32", "loss_scale": "float32", "good_steps": "int32", "bad_steps": "int32"}
+    for (key, dtype), array in zip(kinds.items(), arrays, strict=True):
+        found = describe(array, f"{name}: {key}")
+        if len(found.shape) > 1 or math.prod(found.shape) != 1:
+            raise ValueError(f"{name}: {key}: expected one element, got shape {found.shape}")
+        if found.dtype != dtype:
+            raise TypeError(f"{name}: {key}: expected {dtype}, got {found.dtype}")
+        if key != "found_inf" and not found.writable:
+            raise ValueError(f"{name}: {key}: expected a writable array, got a read-only one")
+    for key in ("incr_every_n_steps", "decr_every_n_nan_or_inf"):
+        if not isinstance(numbers[key], int | np.integer) or isinstance(numbers[key], bool) or numbers[key] < 1:
+            raise ValueError(f"{name}: {key}: expected an integer of at least 1, got {numbers[key]!r}")
+    for key, low, high in (("incr_ratio", 1, math.inf), ("decr_ratio", 0, 1)):
+        value = numbers[key]
+        if not isinstance(value, int | float | np.number) or not low <= value <= high or value in (0, math.inf):
+            raise ValueError(f"{name}: {key}: expected a number from {low} to {high}, got {value!r}")
+    return {key: int(value) if "every" in key else np.float32(value) for key, value in numbers.items()}

@@ -8,6 +8,7 @@ from refopt.cpu.adamw import adamw, merged_adamw
 from refopt.cpu.lamb import lamb, merged_lamb
 from refopt.cpu.lars import lars_momentum, merged_lars_momentum, weight_decays
 from refopt.cpu.lion import lion, merged_lion
+from refopt.cpu.loss_scale import update_loss_scaling
 from refopt.cpu.momentum import merged_momentum, momentum
 from refopt.cpu.nadam import merged_nadam, nadam
 from refopt.cpu.radam import merged_radam, radam
@@ -43,5 +44,6 @@ __all__ = [
     "rmsprop",
     "scan_gradients",
     "sgd",
+    "update_loss_scaling",
     "weight_decays",
 ]

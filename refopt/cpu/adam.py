@@ -11,8 +11,8 @@ and are those of the step that is being taken: both start at beta::
     beta2_pow = beta2_pow * beta2
 
 This is epsilon where the paper's Algorithm 1 and today's frameworks have it, ``epsilon_at="corrected"``.
-``"uncorrected"`` is the paper's faster form, and was Paddle's in 2019: its epsilon is in effect larger, by
-1/31.6 in the first step with beta2 = 0.999::
+``"uncorrected"`` is the paper's faster form, and was Paddle's in 2019: its epsilon is in effect larger, 31.6
+times in the first step with beta2 = 0.999::
 
     p  = p - lr * sqrt(1 - beta2_pow) / (1 - beta1_pow) * (m / (sqrt(u) + epsilon))
 

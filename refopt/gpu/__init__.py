@@ -13,6 +13,7 @@ import numpy as np
 from refopt import catalog
 from refopt.gpu import family, lars
 from refopt.gpu.lars import lars_momentum, merged_lars_momentum
+from refopt.gpu.loss_scale import loss_scaling, update_loss_scaling
 from refopt.gpu.plan import Plan
 from refopt.gpu.runtime import device, use
 from refopt.gpu.scan import GradientScan, scan
@@ -46,6 +47,7 @@ __all__ = [
     "lamb",
     "lars_momentum",
     "lion",
+    "loss_scaling",
     "merged_adadelta",
     "merged_adagrad",
     "merged_adam",
@@ -67,6 +69,7 @@ __all__ = [
     "scan",
     "sgd",
     "to_device",
+    "update_loss_scaling",
     "use",
 ]
 

@@ -101,7 +101,8 @@ class Gpu:
         return kernel.compiled(signature_of(args)).max_cooperative_grid_blocks(block)
 
     def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]:
-        return Launch(kernel, grid, block, args, mode)
+        own = tuple(a if isinstance(a, int | DeviceNDArray) else cuda.as_cuda_array(a) for a in args)
+        return Launch(kernel, grid, block, own, mode)
 
     def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], bool]:
         return Sequenced(launches)

@@ -1,0 +1,73 @@
+"""The loss scale of the next iteration: ``refopt.cpu.loss_scale`` in one thread, so that the host need not look."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from refopt import checks
+from refopt.gpu.arrays import describer, device_of
+from refopt.gpu.runtime import device
+from refopt.gpu.target import Kernel, cuda, device_function, kernel
+
+GROW, SHRINK = range(2)
+
+
+@lru_cache
+def updater() -> Kernel:
+    """The kernel: one thread, arrays of one element."""
+    zero, one = np.float32(0), np.float32(1)
+
+    @device_function
+    def grown(scale, ratio):
+        larger = scale * ratio
+        return larger if larger - larger == zero else scale
+
+    @device_function
+    def shrunk(scale, ratio):
+        smaller = scale * ratio
+        return smaller if smaller > one else one
+
+    @kernel()
+    def update_loss_scaling(found, scale, good, bad, ratios, grows_after, shrinks_after):
+        if cuda.grid(1) == 0:
+            if found[0] != zero:
+                good[0], bad[0] = 0, bad[0] + 1
+                if bad[0] >= shrinks_after:
+                    scale[0], bad[0] = shrunk(scale[0], ratios[SHRINK]), 0
+            else:
+                bad[0], good[0] = 0, good[0] + 1
+                if good[0] >= grows_after:
+                    scale[0], good[0] = grown(scale[0], ratios[GROW]), 0
+
+    return update_loss_scaling
+
+
+def loss_scaling(
+    found_inf: Any, loss_scale: Any, good_steps: Any, bad_steps: Any, *, incr_every_n_steps: int = 1000,
+    decr_every_n_nan_or_inf: int = 2, incr_ratio: float = 2.0, decr_ratio: float = 0.5, stream: Any = 0,
+) -> Callable[[], None]:  # fmt: skip
+    """Bind `refopt.cpu.update_loss_scaling` to its arrays on the device: a call is one update, in stream order."""
+    arrays = [found_inf, loss_scale, good_steps, bad_steps]
+    machine = device(device_of(arrays) or None)
+    numbers = checks.check_loss_scaling(
+        arrays, describer(machine.name), incr_every_n_steps=incr_every_n_steps,
+        decr_every_n_nan_or_inf=decr_every_n_nan_or_inf, incr_ratio=incr_ratio, decr_ratio=decr_ratio,
+    )  # fmt: skip
+    ratios = machine.to_device(np.array([numbers["incr_ratio"], numbers["decr_ratio"]], np.float32))
+    args = *arrays, ratios, numbers["incr_every_n_steps"], numbers["decr_every_n_nan_or_inf"]
+    run = machine.sequence([machine.prepare(updater(), 1, 32, args)])
+    where = machine.stream(stream)
+
+    def update() -> None:
+        run(where)
+
+    update.keeps = arrays, stream  # type: ignore[attr-defined]
+    return update
+
+
+def update_loss_scaling(found_inf: Any, loss_scale: Any, good_steps: Any, bad_steps: Any, **numbers: Any) -> None:
+    """`refopt.cpu.update_loss_scaling` for device arrays."""
+    loss_scaling(found_inf, loss_scale, good_steps, bad_steps, **numbers)()
+    device(device_of([found_inf])).synchronize()

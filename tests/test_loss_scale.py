@@ -1,0 +1,76 @@
+"""The loss scale over many steps, on the CPU and in the kernel."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refopt import cpu, gpu
+
+
+def start(scale=8.0, good=0, bad=0):
+    one = [np.array([x], np.float32) for x in (0, scale)] + [np.array([x], np.int32) for x in (good, bad)]
+    return one
+
+
+def run(machine, founds, scale=8.0, **numbers):
+    """Scales and counts after each step, by the reference; the kernel must agree."""
+    found, *state = start(scale)
+    on = [machine.to_device(x) for x in (found, *state)]
+    update = gpu.loss_scaling(*on, **numbers)
+    seen = []
+    for value in founds:
+        found[0] = value
+        on[0].copy_to_device(found)
+        cpu.update_loss_scaling(found, *state, **numbers)
+        update()
+        machine.synchronize()
+        assert [x.copy_to_host().tobytes() for x in on[1:]] == [x.tobytes() for x in state]
+        seen.append(tuple(x[0].item() for x in state))
+    return seen
+
+
+def test_grows_and_shrinks_in_figures(machine):
+    """Two good steps double, two bad ones in a row halve, and either count starts anew."""
+    numbers = dict(incr_every_n_steps=2, decr_every_n_nan_or_inf=2)
+    assert run(machine, [0, 0, 0, 1, 0, 1, 1, 0], **numbers) == [
+        (8, 1, 0), (16, 0, 0), (16, 1, 0), (16, 0, 1), (16, 1, 0), (16, 0, 1), (8, 0, 0), (8, 1, 0),
+    ]  # fmt: skip
+
+
+def test_bounds(machine):
+    """Never below 1, never inf; NaN in the flag is a bad step."""
+    assert run(machine, [1, 1, np.nan], 1.5, decr_every_n_nan_or_inf=1)[-1] == (1, 0, 0)
+    assert run(machine, [0, 0], 2.0**127, incr_every_n_steps=1) == [(2.0**127, 0, 0)] * 2
+
+
+@given(
+    founds=st.lists(st.sampled_from([0.0, 1.0]), max_size=12),
+    grows=st.integers(1, 4), shrinks=st.integers(1, 3),
+    up=st.floats(1, 3, width=32), down=st.floats(0.125, 1, width=32),
+    scale=st.floats(1, 2.0**20, width=32),
+)  # fmt: skip
+def test_kernel_is_reference(machine, founds, grows, shrinks, up, down, scale):
+    numbers = dict(incr_every_n_steps=grows, decr_every_n_nan_or_inf=shrinks, incr_ratio=up, decr_ratio=down)
+    run(machine, founds, scale, **numbers)
+
+
+@pytest.mark.parametrize(
+    ("changed", "numbers", "error", "message"),
+    [
+        ({0: np.ones(2, np.float32)}, {}, ValueError, r"found_inf: expected one element, got shape \(2,\)"),
+        ({1: np.ones(1)}, {}, TypeError, "loss_scale: expected float32, got float64"),
+        ({2: np.ones(1, np.int64)}, {}, TypeError, "good_steps: expected int32, got int64"),
+        ({}, dict(incr_every_n_steps=0), ValueError, "incr_every_n_steps: expected an integer of at least 1, got 0"),
+        ({}, dict(incr_ratio=0.5), ValueError, "incr_ratio: expected a number from 1 to inf, got 0.5"),
+        ({}, dict(decr_ratio=2.0), ValueError, "decr_ratio: expected a number from 0 to 1, got 2.0"),
+    ],
+)
+def test_refuses(machine, changed, numbers, error, message):
+    arrays = [changed.get(i, x) for i, x in enumerate(start())]
+    before = [x.copy() for x in arrays]
+    with pytest.raises(error, match=f"^update_loss_scaling: {message}$"):
+        cpu.update_loss_scaling(*arrays, **numbers)
+    assert all((x == y).all() for x, y in zip(arrays, before, strict=True))
+    with pytest.raises(error, match=f"^update_loss_scaling: {message}$"):
+        gpu.update_loss_scaling(*(machine.to_device(x) for x in arrays), **numbers)
