@@ -3,15 +3,18 @@
 import math
 import re
 
+import numpy as np
 import pytest
 
 pytest.importorskip("numba.cuda")
 
 from numba.core import types as nb
 
+from refopt import gpu
 from refopt.catalog import LARS_MOMENTUM, ROUTINES
 from refopt.conformance import build
 from refopt.conformance.build import step_of
+from refopt.conformance.cases import dtype_of
 from refopt.conformance.lars import make
 from refopt.conformance.placed import PlacedCase
 from refopt.gpu import runtime
@@ -111,6 +114,28 @@ def test_kernels_of_every_routine_are_exact_and_vectorised(routine, choices, opt
             assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))]
     for access in ("ld", "st"):
         assert any(f"{access}.global.{VECTORS[storage]}" in ptx for ptx in texts)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_scan_kernels_are_exact_and_vectorised(dtype, monkeypatch):
+    """The scan of the gradients, and the joining of its sums."""
+    recorder = Recorder()
+    monkeypatch.setattr(runtime, "_executor", lambda: recorder)
+    gpu.scan([recorder.to_device(np.ones(5, dtype_of(dtype)))])
+    texts = {name: made.ptx(signature) for name, (made, signature) in recorder.kernels.items()}
+    assert set(texts) == {"scan_gradients", "finish_scan"}
+    for ptx in texts.values():
+        assert_exact(ptx, double=dtype == "float64")
+    assert re.search(r"ld\.global\.v[24]", texts["scan_gradients"])
+
+
+def test_loss_scale_kernel_is_exact(monkeypatch):
+    recorder = Recorder()
+    monkeypatch.setattr(runtime, "_executor", lambda: recorder)
+    arrays = [recorder.to_device(np.ones(1, dtype)) for dtype in (np.float32, np.float32, np.int32, np.int32)]
+    gpu.loss_scaling(*arrays)
+    ((made, signature),) = recorder.kernels.values()
+    assert_exact(made.ptx(signature), double=False)
 
 
 def test_rounding_stores_are_instructions_of_their_own(monkeypatch):
