@@ -246,7 +246,6 @@ RADAM = _elementwise(
 )
 
 
-
 def _lamb_traffic(form: Form, dtypes: tuple, **_: Any) -> dict[str, int]:
     """Passes over each slot: the moments are made in the first pass and read again in the second."""
     exact = "master_params" if dtypes[-1] else "params"
