@@ -111,8 +111,9 @@ def check(
     for i in range(count):
         _check_tensor(name, routine, arrays, i)
     common = {key: describe(x, f"{name}: {key}") for key, x in (shared or {}).items() if x is not None}
+    exact = ["float64"] if _reals(arrays) == {np.float64} else []
     for key, one in common.items():
-        _check_shared(f"{name}: {key}", one, _reals(arrays) if key == "grad_factor" else set())
+        _check_one(f"{name}: {key}", one, ["float32", *(exact if key == "grad_factor" else [])])
     _check_overlap(name, routine, arrays, common)
     regular = check_hypers(routine, hypers, count, _reals(arrays))
     active = [i for i in range(count) if arrays["grads"][i] is not None]
@@ -153,13 +154,12 @@ def _check_tensor(name: str, routine: Routine, arrays: dict[str, list[Array | No
             continue
         where = f"{name}: {slot.name}[{i}]"
         if slot.scalar:
-            _check_scalar(where, array, real)
+            _check_one(where, array, [np.dtype(real).name], written=True)
             continue
         if array.shape != param.shape:
             raise ValueError(f"{where}: expected shape {param.shape}, as params[{i}] has, got {array.shape}")
         _check_dtype(where, slot.name, array.dtype, param.dtype, real)
-        if array.layout() is None:
-            raise ValueError(f"{where}: expected a dense array, got strides {array.strides} for {array.shape}")
+        _check_dense(where, array)
         if array.layout() != param.layout():
             raise ValueError(
                 f"{where}: expected the axis order of params[{i}] with strides of {param.layout()} elements, "
@@ -169,22 +169,18 @@ def _check_tensor(name: str, routine: Routine, arrays: dict[str, list[Array | No
             raise ValueError(f"{where}: expected a writable array, got a read-only one")
 
 
-def _check_scalar(where: str, array: Array, real: type) -> None:
+def _check_dense(where: str, array: Array) -> None:
+    if array.layout() is None:
+        raise ValueError(f"{where}: expected a dense array, got strides {array.strides} for {array.shape}")
+
+
+def _check_one(where: str, array: Array, dtypes: list[str], *, written: bool = False) -> None:
     if array.size != 1:
         raise ValueError(f"{where}: expected one element, got shape {array.shape}")
-    if array.dtype != np.dtype(real).name:
-        raise TypeError(f"{where}: expected {np.dtype(real).name}, got {array.dtype}")
-    if not array.writable:
+    if array.dtype not in dtypes:
+        raise TypeError(f"{where}: expected {' or '.join(dtypes)}, got {array.dtype}")
+    if written and not array.writable:
         raise ValueError(f"{where}: expected a writable array, got a read-only one")
-
-
-def _check_shared(where: str, array: Array, reals: set[type]) -> None:
-    if array.size != 1:
-        raise ValueError(f"{where}: expected one element, got shape {array.shape}")
-    exact = "float64" if reals == {np.float64} else "float32"
-    if array.dtype not in ("float32", exact):
-        expected = " or ".join(dict.fromkeys(("float32", exact)))
-        raise TypeError(f"{where}: expected {expected}, got {array.dtype}")
 
 
 def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type) -> None:
@@ -247,7 +243,7 @@ def check_hyper(
 ) -> float | list[float]:
     """One number as a float, or as a list with one for each of ``count`` tensors."""
     if type(value) is float and 1e-37 < value < 1e38 and value < hyper.below / 2:
-        return value  # the ordinary case, in the time of a step; it is a normal number in every type
+        return value  # the ordinary case, in the time of a step: normal in every type, and not rounded to the bound
     where = f"{routine.merged_name}: {hyper.name}"
     if value is None:
         raise TypeError(f"{where}: expected a number, got None")
@@ -290,12 +286,9 @@ def check_gradients(
             continue
         if array.dtype not in SIZES:
             raise TypeError(f"{name}: grads[{i}]: expected one of {', '.join(SIZES)}, got {array.dtype}")
-        if array.layout() is None:
-            raise ValueError(
-                f"{name}: grads[{i}]: expected a dense array, got strides {array.strides} for {array.shape}"
-            )
+        _check_dense(f"{name}: grads[{i}]", array)
     if loss_scale is not None:
-        _check_shared(f"{name}: loss_scale", describe(loss_scale, f"{name}: loss_scale"), set())
+        _check_one(f"{name}: loss_scale", describe(loss_scale, f"{name}: loss_scale"), ["float32"])
     for key, value in (("max_norm", max_norm), ("epsilon", epsilon)):
         if not isinstance(value, int | float | np.number) or isinstance(value, bool) or not value >= 0:
             raise ValueError(f"{name}: {key}: expected a number of at least 0, got {value!r}")
@@ -312,13 +305,8 @@ def check_loss_scaling(arrays: list[Any], describe: Callable[[Any, str], Array],
     name = "update_loss_scaling"
     kinds = {"found_inf": "float32", "loss_scale": "float32", "good_steps": "int32", "bad_steps": "int32"}
     for (key, dtype), array in zip(kinds.items(), arrays, strict=True):
-        found = describe(array, f"{name}: {key}")
-        if len(found.shape) > 1 or math.prod(found.shape) != 1:
-            raise ValueError(f"{name}: {key}: expected one element, got shape {found.shape}")
-        if found.dtype != dtype:
-            raise TypeError(f"{name}: {key}: expected {dtype}, got {found.dtype}")
-        if key != "found_inf" and not found.writable:
-            raise ValueError(f"{name}: {key}: expected a writable array, got a read-only one")
+        where = f"{name}: {key}"
+        _check_one(where, describe(array, where), [dtype], written=key != "found_inf")
     for key in ("incr_every_n_steps", "decr_every_n_nan_or_inf"):
         if not isinstance(numbers[key], int | np.integer) or isinstance(numbers[key], bool) or numbers[key] < 1:
             raise ValueError(f"{name}: {key}: expected an integer of at least 1, got {numbers[key]!r}")

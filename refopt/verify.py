@@ -243,8 +243,9 @@ def all_rows(
     report: Callable[[str], None] = lambda stage: None,
 ) -> Iterator[Row]:
     """`rows` of each dtype configuration. The executor takes as many at a time as there are processors."""
-    workers = min(len(os.sched_getaffinity(0)), len(dtypes)) if machine.name == "executor" else 1
-    if workers == 1 or not hasattr(os, "fork"):
+    parallel = machine.name == "executor" and hasattr(os, "sched_getaffinity")  # where fork is safe, too
+    workers = min(len(os.sched_getaffinity(0)), len(dtypes)) if parallel else 1
+    if workers == 1:
         for dtype in dtypes:
             yield from rows(routine, workload, dtype, forms, machine, steps, report)
         return

@@ -74,3 +74,13 @@ def test_refuses(machine, changed, numbers, error, message):
     assert all((x == y).all() for x, y in zip(arrays, before, strict=True))
     with pytest.raises(error, match=f"^update_loss_scaling: {message}$"):
         gpu.update_loss_scaling(*(machine.to_device(x) for x in arrays), **numbers)
+
+
+def test_arrays_of_no_dimension(machine):
+    """One element is one element, in whatever shape."""
+    arrays = [x.reshape(()) for x in start()]
+    on = [machine.to_device(x) for x in arrays]
+    cpu.update_loss_scaling(*arrays, incr_every_n_steps=1)
+    gpu.update_loss_scaling(*on, incr_every_n_steps=1)
+    assert [x.copy_to_host().tobytes() for x in on] == [x.tobytes() for x in arrays]
+    assert arrays[1] == 16

@@ -27,7 +27,7 @@ from refopt.gpu.rules.lion import lion
 from refopt.gpu.rules.nadam import nadam
 from refopt.gpu.rules.radam import radam
 from refopt.gpu.rules.sgd import momentum, sgd
-from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
+from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR, hyper_of
 from refopt.gpu.target import Kernel, cuda, device_function, kernel
 from refopt.gpu.tiles import ROW
 
@@ -45,8 +45,8 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
     present = frozenset(name for name, dtype in zip(routine.slot_names, dtypes, strict=True) if dtype)
     made = RULES[routine.name](real, present, **dict(choices))
     update = _row(routine, dtypes, made.rule)
-    one_number = "hyper[where[{k}, 0] + tensor * where[{k}, 1]]"
-    numbers = unroll.gather(one_number, "hyper, where, tensor", len(routine.hypers))
+    each = "hyper_of(hyper, where, {k}, tensor)"
+    numbers = unroll.gather(each, "hyper, where, tensor", len(routine.hypers), hyper_of=hyper_of)
     scalars = unroll.gather("carried[phase, {k}, tensor]", "carried, phase, tensor", len(routine.scalars))
     prepare = made.prepare or device_function(lambda h, s: h)
     carries = bool(routine.scalars)

@@ -19,9 +19,8 @@ from refopt.cpu.reduce import TILE
 from refopt.dtypes import arithmetic
 from refopt.gpu import unroll, vectors
 from refopt.gpu.gate import gate
-from refopt.gpu.lars.rule import hyper_of
 from refopt.gpu.plan import Group, Launches
-from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
+from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR, hyper_of
 from refopt.gpu.target import (
     Kernel,
     cuda,

@@ -56,14 +56,12 @@ def loss_scaling(
         decr_every_n_nan_or_inf=decr_every_n_nan_or_inf, incr_ratio=incr_ratio, decr_ratio=decr_ratio,
     )  # fmt: skip
     ratios = machine.to_device(np.array([numbers["incr_ratio"], numbers["decr_ratio"]], np.float32))
-    args = *arrays, ratios, numbers["incr_every_n_steps"], numbers["decr_every_n_nan_or_inf"]
+    args = *(x.reshape(1) for x in arrays), ratios, numbers["incr_every_n_steps"], numbers["decr_every_n_nan_or_inf"]
     run = machine.sequence([machine.prepare(updater(), 1, 32, args)])
-    where = machine.stream(stream)
 
     def update() -> None:
-        run(where)
+        run(machine.stream(stream))
 
-    update.keeps = arrays, stream  # type: ignore[attr-defined]
     return update
 
 

@@ -287,18 +287,19 @@ class Alternating:
 
     def __init__(self, machine: Device, steps: list[list], fetch: list, settle: list) -> None:
         self.launches = len(steps[0])
-        self._machine, self._fetch = machine, fetch
+        self._fetch, self._settle = fetch, settle
         self._plain = [machine.sequence(step) for step in steps]
         self._settled = [machine.sequence([*step, last]) for step, last in zip(steps, settle, strict=True)]
         self._phase, self._settles = 0, False
 
     def __call__(self, stream: Any) -> None:
-        self._settles = self._settles or self._machine.capturing(stream)
         if self._settles:
             self._settled[self._phase](stream)
-        else:
-            self._plain[self._phase](stream)
+        elif self._plain[self._phase](stream):
             self._phase = 1 - self._phase
+        else:  # captured
+            self._settle[self._phase](stream)
+            self._settles = True
 
     def forget(self, stream: Any) -> None:
         """Take the scalars from the caller's arrays."""

@@ -78,7 +78,7 @@ class Executor:
         def run(stream: Any) -> bool:
             for launch in launches:
                 launch(stream)
-            return True
+            return not self.capturing(stream)
 
         return run
 

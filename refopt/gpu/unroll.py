@@ -56,9 +56,9 @@ def each(rule: Callable, arrays: int) -> Callable:
     return function("each", ", ".join([*names, "k"]), [f"return {_tuple(parts)}"], rule=rule)
 
 
-def gather(item: str, parameters: str, size: int) -> Callable:
+def gather(item: str, parameters: str, size: int, **scope: object) -> Callable:
     """A tuple of so many values, each from an expression in its number ``{k}``."""
-    return function("gather", parameters, [f"return {_tuple([item.format(k=k) for k in range(size)])}"])
+    return function("gather", parameters, [f"return {_tuple([item.format(k=k) for k in range(size)])}"], **scope)
 
 
 def _tuple(parts: Sequence[str]) -> str:

@@ -23,10 +23,9 @@ from refopt.gpu.lars.rule import (
     P,
     Signature,
     V,
-    hyper_of,
     local_lr,
 )
-from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
+from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR, hyper_of
 from refopt.gpu.target import cuda, device_function, let_next_launch_begin, wait_for_previous_launch
 from refopt.gpu.tiles import ARRIVALS, ROW, WHOLE_WARP, joiner
 

@@ -48,12 +48,6 @@ def local_lr(p_squares, g_squares, lr, coeff, wd, epsilon, adapt):
     return lr
 
 
-@device_function
-def hyper_of(hyper, where, name, tensor):
-    """A hyperparameter that may differ between tensors; stride 0 where all share one value."""
-    return hyper[where[name, 0] + tensor * where[name, 1]]
-
-
 class Signature(tuple):
     """The dtypes of p, g, v and the master (None if there is none), and which of p and master is normed."""
 

@@ -8,7 +8,8 @@ from functools import lru_cache
 
 from refopt.cpu.reduce import TILE
 from refopt.gpu.lars.phases import NORM_BOUNDS, phases
-from refopt.gpu.lars.rule import COEFF, DECAY, EPSILON, LR, MU, RESCALE, M, Signature, hyper_of, local_lr
+from refopt.gpu.lars.rule import COEFF, DECAY, EPSILON, LR, MU, RESCALE, M, Signature, local_lr
+from refopt.gpu.tables import hyper_of
 from refopt.gpu.target import Kernel, cuda, kernel
 from refopt.gpu.tiles import FANOUT, ROW, joiner
 
