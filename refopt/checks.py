@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.catalog import Hyper, Routine, Spec
-from refopt.dtypes import SIZES, arithmetic, name_of, widens
+from refopt.dtypes import ITEM_SIZES, SIZES, arithmetic, name_of, widens
 
 
 class Array(NamedTuple):
@@ -29,7 +29,7 @@ class Array(NamedTuple):
 
     def layout(self) -> tuple[int, ...] | None:
         """Strides in elements, 0 for extents of one; None if the array is not dense in some axis order."""
-        item = SIZES[self.dtype]
+        item = ITEM_SIZES[self.dtype]
         if self.size == 0:
             return ()
         axes = sorted((s, n) for s, n in zip(self.strides, self.shape, strict=True) if n > 1)
@@ -158,7 +158,7 @@ def _check_tensor(name: str, routine: Routine, arrays: dict[str, list[Array | No
             continue
         if array.shape != param.shape:
             raise ValueError(f"{where}: expected shape {param.shape}, as params[{i}] has, got {array.shape}")
-        _check_dtype(where, slot.name, array.dtype, param.dtype, real)
+        _check_dtype(where, slot.name, array.dtype, param.dtype, real, routine.remainders)
         _check_dense(where, array)
         if array.layout() != param.layout():
             raise ValueError(
@@ -183,14 +183,15 @@ def _check_one(where: str, array: Array, dtypes: list[str], *, written: bool = F
         raise ValueError(f"{where}: expected a writable array, got a read-only one")
 
 
-def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type) -> None:
+def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type, remainders: bool) -> None:
     exact = np.dtype(real).name
     if slot == "grads":
         if not widens(dtype, real):
             raise TypeError(f"{where}: expected a dtype that widens to {exact}, got {dtype}")
     elif slot == "master_params":
-        if dtype != exact or param == exact:
-            expected = f"no master for a {param} parameter" if param == exact else exact
+        both = [exact, "uint16"] if remainders and param == "bfloat16" else [exact]
+        if dtype not in both or param == exact:
+            expected = f"no master for a {param} parameter" if param == exact else " or ".join(both)
             raise TypeError(f"{where}: expected {expected}, got {dtype}")
     elif dtype not in (exact, param):
         raise TypeError(f"{where}: expected {' or '.join(dict.fromkeys((exact, param)))}, got {dtype}")
@@ -204,7 +205,7 @@ def _spans(
     for slot in routine.slots:
         for i, array in enumerate(arrays[slot.name]):
             if array and array.size:
-                stop = array.address + array.size * SIZES[array.dtype]
+                stop = array.address + array.size * ITEM_SIZES[array.dtype]
                 yield array.address, stop, slot.written, f"{slot.name}[{i}]"
 
 
@@ -212,8 +213,13 @@ def _check_overlap(
     name: str, routine: Routine, arrays: dict[str, list[Array | None]], shared: dict[str, Array]
 ) -> None:
     """No written array shares memory with any other; gradients may share memory with gradients."""
+    _refuse_overlaps(name, _spans(routine, arrays, shared))
+
+
+def _refuse_overlaps(name: str, spans: Iterator[tuple[int, int, bool, str]]) -> None:
+    """Raise if a span of addresses that is written shares memory with any other."""
     reach: dict[bool, tuple[int, str]] = {True: (0, ""), False: (0, "")}
-    for start, stop, written, label in sorted(_spans(routine, arrays, shared)):
+    for start, stop, written, label in sorted(spans):
         for other_written, (end, other) in reach.items():
             if start < end and (written or other_written):
                 raise ValueError(f"{name}: {label}: expected memory of its own, got an overlap with {other}")
@@ -242,8 +248,8 @@ def check_hyper(
     routine: Routine, hyper: Hyper, value: Any, count: int, reals: set[type]
 ) -> float | list[float]:
     """One number as a float, or as a list with one for each of ``count`` tensors."""
-    if type(value) is float and 1e-37 < value < 1e38 and value < hyper.below / 2:
-        return value  # the ordinary case, in the time of a step: normal in every type, and not rounded to the bound
+    if type(value) is (int if hyper.whole else float) and 1e-37 < value < 1e38 and value < hyper.below / 2:
+        return float(value)  # the ordinary case, in the time of a step: normal in every type, not rounded to the bound
     where = f"{routine.merged_name}: {hyper.name}"
     if value is None:
         raise TypeError(f"{where}: expected a number, got None")
@@ -263,13 +269,14 @@ def _number(where: str, hyper: Hyper, value: Any, reals: set[type]) -> float:
         raise TypeError(f"{where}: expected a number, got {value!r}")
     bound = "above 0" if hyper.positive else "at least 0"
     if hyper.below < math.inf:
-        bound += f" and below {hyper.below:g}"
+        bound += f" and below {hyper.below:.10g}"
     for real in reals:
         with np.errstate(over="ignore"):
             rounded = real(value)
         least = rounded > 0 if hyper.positive else rounded >= 0
-        if not (np.isfinite(rounded) and least and rounded < hyper.below):
-            raise ValueError(f"{where}: expected a finite {np.dtype(real).name} {bound}, got {value!r}")
+        if not (np.isfinite(rounded) and least and rounded < hyper.below) or (hyper.whole and value % 1):
+            kind = "whole number" if hyper.whole else f"finite {np.dtype(real).name}"
+            raise ValueError(f"{where}: expected a {kind} {bound}, got {value!r}")
     return float(value) + 0.0  # -0 is taken for 0
 
 
@@ -315,3 +322,108 @@ def check_loss_scaling(arrays: list[Any], describe: Callable[[Any, str], Array],
         if not isinstance(value, int | float | np.number) or not low <= value <= high or value in (0, math.inf):
             raise ValueError(f"{name}: {key}: expected a number from {low} to {high}, got {value!r}")
     return {key: int(value) if "every" in key else np.float32(value) for key, value in numbers.items()}
+
+
+Names = tuple[str, str, str]  # of the function, its sources and its targets, for errors
+
+
+class Cast(NamedTuple):
+    """A checked cast: pairs of source and target, ``None`` for pairs that are not there, and the scale."""
+
+    pairs: list[tuple[Array, Array] | None]
+    scale: float | Array
+
+    def reals(self) -> set[type]:
+        """The types that pairs are scaled in."""
+        return {cast_type(source.dtype, target.dtype) for source, target in filter(None, self.pairs)}
+
+
+def cast_type(source: str, target: str) -> type:
+    """The arithmetic type of a cast: fp64 if either side is."""
+    return np.float64 if "float64" in (source, target) else np.float32
+
+
+def check_cast(
+    sources: Any, targets: Any, scale: Any, describe: Callable[[Any, str], Array],
+    names: Names = ("merged_cast", "sources", "targets"),
+) -> Cast:  # fmt: skip
+    """Check the arguments of ``merged_cast``, under the names that the caller knows; raises, or describes them."""
+    name, first, second = names
+    for key, values in ((first, sources), (second, targets)):
+        if not isinstance(values, Sequence) or isinstance(values, str):
+            raise TypeError(f"{name}: {key}: expected a list of arrays, got {type(values).__name__}")
+    if len(sources) != len(targets):
+        raise ValueError(f"{name}: {second}: expected {len(sources)} entries, as {first} has, got {len(targets)}")
+    pairs: list[tuple[Array, Array] | None] = []
+    for i, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        here, there = f"{first}[{i}]", f"{second}[{i}]"
+        if (source is None) != (target is None):
+            expected, got = ("None", "an array") if source is None else ("an array", "None")
+            raise TypeError(f"{name}: {there}: expected {expected}, as {here} is, got {got}")
+        if source is None:
+            pairs.append(None)
+            continue
+        pairs.append((describe(source, f"{name}: {here}"), describe(target, f"{name}: {there}")))
+        _check_pair(name, here, there, *pairs[-1])  # type: ignore[misc]
+    call = Cast(pairs, check_scale(name, first, pairs, scale, describe))
+    _refuse_overlaps(name, _cast_spans(call, first, second))
+    return call
+
+
+def _check_pair(name: str, first: str, second: str, source: Array, target: Array) -> None:
+    if source.dtype not in ITEM_SIZES:
+        raise TypeError(f"{name}: {first}: expected one of {', '.join(ITEM_SIZES)}, got {source.dtype}")
+    if source.dtype != target.dtype and not (source.dtype in SIZES and target.dtype in SIZES):
+        expected = f"one of {', '.join(SIZES)}" if source.dtype in SIZES else source.dtype
+        raise TypeError(f"{name}: {second}: expected {expected} for {first} of {source.dtype}, got {target.dtype}")
+    if source.shape != target.shape:
+        raise ValueError(f"{name}: {second}: expected shape {source.shape}, as {first} has, got {target.shape}")
+    _check_dense(f"{name}: {first}", source)
+    _check_dense(f"{name}: {second}", target)
+    if source.layout() != target.layout():
+        raise ValueError(
+            f"{name}: {second}: expected the axis order of {first} with strides of {source.layout()} elements, "
+            f"got {target.layout()}"
+        )
+    if not target.writable:
+        raise ValueError(f"{name}: {second}: expected a writable array, got a read-only one")
+
+
+def check_scale(
+    name: str,
+    first: str,
+    pairs: Sequence[tuple[Array, Array] | None],
+    scale: Any,
+    describe: Callable[[Any, str], Array] | None = None,
+) -> float | Array:
+    """The scale of a cast: a float that is finite where it is used, or, given ``describe``, an array of one element."""
+    where = f"{name}: scale"
+    number = isinstance(scale, Real | np.number) and not isinstance(scale, bool)
+    if not number and describe is None:
+        raise TypeError(f"{where}: expected a number, as before, got {type(scale).__name__}")
+    if not number and not hasattr(scale, "shape"):
+        raise TypeError(f"{where}: expected a number or an array of one element, got {scale!r}")
+    found = None if number else describe(scale, where)  # type: ignore[misc]
+    if found:
+        _check_one(where, found, ["float32", "float64"])
+    if number and scale == 1:
+        return 1.0
+    for i, pair in enumerate(pairs):
+        if pair and pair[0].dtype not in SIZES:
+            raise TypeError(f"{name}: {first}[{i}]: expected one of {', '.join(SIZES)} to scale, got {pair[0].dtype}")
+    if found:
+        return found
+    for real in Cast(list(pairs), 1.0).reals() or {np.float64}:
+        with np.errstate(over="ignore"):
+            if not np.isfinite(real(scale)):
+                raise ValueError(f"{where}: expected a finite {np.dtype(real).name}, got {scale!r}")
+    return float(scale) + 0.0  # -0 is taken for 0
+
+
+def _cast_spans(call: Cast, first: str, second: str) -> Iterator[tuple[int, int, bool, str]]:
+    if isinstance(call.scale, Array):
+        yield call.scale.address, call.scale.address + SIZES[call.scale.dtype], False, "scale"
+    for i, (source, target) in ((i, pair) for i, pair in enumerate(call.pairs) if pair and pair[0].size):
+        yield target.address, target.address + target.size * ITEM_SIZES[target.dtype], True, f"{second}[{i}]"
+        if (source.address, source.dtype) != (target.address, target.dtype):
+            yield source.address, source.address + source.size * ITEM_SIZES[source.dtype], False, f"{first}[{i}]"

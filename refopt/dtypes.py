@@ -5,6 +5,10 @@ from typing import Any
 import numpy as np
 
 SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+# With those that are moved, and never computed with.
+ITEM_SIZES = SIZES | {
+    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
+}  # fmt: skip
 
 
 def name_of(dtype: Any) -> str:
@@ -22,3 +26,12 @@ def arithmetic(param: str) -> type[np.float32] | type[np.float64]:
 def widens(source: str, target: type) -> bool:
     """Whether every value of ``source`` is a value of the arithmetic type ``target``."""
     return source in SIZES and SIZES[source] <= np.dtype(target).itemsize
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The NumPy dtype of a plain name; bfloat16 is that of ml_dtypes."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)

@@ -6,6 +6,7 @@ graph, so that they cost one call.
 """
 
 import ctypes
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,6 +60,11 @@ class Gpu:
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return cuda.device_array(shape, dtype)
+
+    def view(self, array: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+        """Elements of a flat array, from one on, under a dense shape with strides in bytes; memory is shared."""
+        memory = array[first : first + math.prod(shape)].gpu_data
+        return DeviceNDArray(shape, strides, array.dtype, gpu_data=memory)
 
     def stream(self, stream: Any) -> int:
         """What `Launch` takes: the handle of a stream."""

@@ -27,6 +27,7 @@ class Device(Protocol):
 
     def to_device(self, array: np.ndarray) -> Any: ...
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any: ...
+    def view(self, array: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any: ...
     def stream(self, stream: Any) -> Any: ...
     def capturing(self, stream: Any) -> bool: ...
     def writer(self, array: Any) -> Writer: ...
@@ -47,6 +48,11 @@ class Executor:
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return simt.cuda.device_array(shape, dtype)
+
+    def view(self, array: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+        """Elements of a flat array, from one on, under a dense shape with strides in bytes; memory is shared."""
+        at = array.offset + first * array.dtype.itemsize
+        return simt.DeviceArray(array.buffer, np.ndarray(shape, array.dtype, array.buffer.data, at, strides))
 
     def stream(self, stream: Any) -> Any:
         return stream

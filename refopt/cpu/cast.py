@@ -1,0 +1,83 @@
+"""Casts and copies of any number of tensors: mixed precision's way between parameters, masters and buffers.
+
+::
+
+    target = scale * source        evaluated in fp64 if either side is fp64, else in fp32
+
+The source widens exactly, the product is rounded once, and so is what is stored. Where ``scale`` is the number
+1 nothing is multiplied; if then both sides have one dtype, the cast moves data and keeps every bit, NaN
+payloads included (numerics, N4).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from refopt import checks
+
+
+def rule(x, scale):
+    """A value, scaled."""
+    return scale * x
+
+
+def to_odd(x: np.ndarray) -> np.ndarray:
+    """fp64 as fp32, rounded to odd: to a neighbour whose last bit is set, unless the value is one of fp32.
+
+    What has been rounded so, and is then rounded to nearest even in a 16-bit type, is rounded as if only once:
+    the last bit says on which side of half-way the value was.
+    """
+    near = x.astype(np.float32)
+    beyond = np.abs(near.astype(np.float64)) > np.abs(x)
+    toward_zero = np.where(beyond, np.nextafter(near, np.float32(0)), near)
+    inexact = near.astype(np.float64) != x
+    return (toward_zero.view(np.uint32) | inexact).view(np.float32)
+
+
+def rounded(x: np.ndarray, dtype: Any) -> np.ndarray:
+    """fp32 or fp64 in a storage dtype, rounded once to nearest even."""
+    if x.dtype == np.float64 and np.dtype(dtype).itemsize == 2:
+        x = to_odd(x)  # NumPy has no other way from fp64 to bfloat16 than by rounding twice
+    return x.astype(dtype)
+
+
+def merged_cast(
+    sources: Sequence[np.ndarray | None], targets: Sequence[np.ndarray | None], *, scale: Any = 1.0
+) -> None:
+    """Copy every tensor of a list to another, in another dtype and multiplied by a number if asked.
+
+    Args:
+        sources: P arrays of any shapes, each dense in memory: fp32, fp64, fp16 or bf16 in any mixture, or bool or
+            integers. ``None`` skips its place.
+        targets: P arrays of the same shapes and axis orders, which are written. A target may be its source, which
+            is then scaled in place; it shares no memory with any other. Integers and bool keep their dtype, floats
+            may become any float. ``None`` where sources has ``None``.
+        scale: a finite number, rounded once to the arithmetic type; or an fp32 or fp64 array of one element with
+            any value, rounded likewise. Integers and bool take the number 1 alone.
+
+    Raises:
+        ValueError, TypeError: naming the argument and the index; nothing has been modified then.
+    """
+    run(checks.check_cast(sources, targets, scale, checks.host_array), sources, targets, scale)
+
+
+def run(call: checks.Cast, sources: Sequence[Any], targets: Sequence[Any], scale: Any) -> None:
+    """A cast that has been checked."""
+    checks.require_subnormals()
+    factor = call.scale if isinstance(call.scale, float) else scale.reshape(-1)[0]
+    plain = isinstance(call.scale, float) and factor == 1
+    for given, source, target in zip(call.pairs, sources, targets, strict=True):
+        if given:
+            with np.errstate(all="ignore"):
+                _one(checks.flat(source), checks.flat(target), factor, plain)
+
+
+def _one(source: Any, target: Any, factor: Any, plain: bool) -> None:
+    if plain and source.dtype == target.dtype:
+        word = f"u{source.itemsize}"
+        target.view(word)[...] = source.view(word)
+        return
+    real = checks.cast_type(source.dtype.name, target.dtype.name)
+    x = source.astype(real)
+    target[...] = rounded(x if plain else rule(x, real(factor)), target.dtype)

@@ -1,0 +1,227 @@
+"""Casts and copies of any number of tensors: ``refopt.cpu.cast``, one launch for each pair of dtypes.
+
+A block takes a chunk, as in the elementwise routines. Where nothing is computed, the kernel is that of
+``refopt.gpu.words``, which knows bytes alone.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from refopt import checks
+from refopt.checks import Array
+from refopt.dtypes import ITEM_SIZES, SIZES
+from refopt.gpu import tables, vectors, words
+from refopt.gpu.arrays import describer, device_of
+from refopt.gpu.runtime import device
+from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
+from refopt.gpu.target import Kernel, cuda, device_function, intrinsic, kernel
+from refopt.gpu.tiles import scale8
+from refopt.gpu.vectors import ROW
+
+BOUNDS = 64, 16  # threads of a block, and blocks to fit on a multiprocessor
+CHUNK_TILES = 4  # of elements, in a cast
+CHUNK_KILOBYTES = 16  # in a copy
+
+Pair = tuple[Array, Array]
+
+
+@intrinsic(
+    "{ .reg .f32 near; .reg .f64 back; .reg .pred p; .reg .b32 w, odd; cvt.rz.f32.f64 near, $1; "
+    "cvt.f64.f32 back, near; setp.neu.f64 p, back, $1; selp.b32 odd, 1, 0, p; mov.b32 w, near; or.b32 w, w, odd; "
+    "mov.b32 $0, w; }",
+    "=f,d", "f", "d",
+)  # fmt: skip
+def to_odd(value):
+    """`refopt.cpu.cast.to_odd`: toward zero, and the last bit set if that was inexact."""
+    near = np.float32(value)
+    back = np.float64(near)
+    if abs(back) > abs(value):
+        near = np.nextafter(near, np.float32(0))
+    return (near.view(np.uint32) | np.uint32(back != value)).view(np.float32)
+
+
+@device_function
+def same8(x):
+    return x
+
+
+def _each8(once: Callable) -> Callable:
+    @device_function
+    def all8(x):
+        return once(x[0]), once(x[1]), once(x[2]), once(x[3]), once(x[4]), once(x[5]), once(x[6]), once(x[7])
+
+    return all8
+
+
+def narrowed8(dtype: str, real: Any) -> Callable:
+    """Eight values of the arithmetic type as the stores of a dtype take them, to be rounded there if at all."""
+    if real is np.float32 or dtype == "float64":
+        return same8
+    return _each8(np.float32 if dtype == "float32" else to_odd)
+
+
+@lru_cache
+def caster(source: str, target: str, scale: str) -> Kernel:
+    """The kernel for a pair of dtypes and the dtype of the scale, empty for none."""
+    real: Any = checks.cast_type(source, target)
+    full, partial = (_variant(source, target, real, scale, some) for some in (False, True))
+    load_scale, one = getattr(vectors, f"load_{scale or 'float32'}"), real(1)
+
+    @device_function
+    def given(at):
+        return real(load_scale(at))
+
+    @device_function
+    def none(at):
+        return one
+
+    scale_of = given if scale else none
+
+    @kernel(BOUNDS)
+    def merged_cast(addresses, chunks, scale_at):
+        c = cuda.blockIdx.x
+        tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
+        x, y, factor = addresses[0, tensor], addresses[1, tensor], scale_of(scale_at)
+        for first in range(start + cuda.threadIdx.x // 32 * ROW, stop, cuda.blockDim.x // 32 * ROW):
+            i = first + 4 * (cuda.threadIdx.x % 32)
+            if chunks[c, ALIGNED] and first + ROW <= stop:
+                full(x, y, i, stop, factor)
+            else:
+                partial(x, y, i, stop, factor)
+
+    return merged_cast
+
+
+def _variant(source: str, target: str, real: Any, scale: str, partial: bool) -> Callable:
+    """The cast of a thread's eight elements of a row."""
+    load = vectors.access(source, real, partial).load
+    store = vectors.access(target, np.float64 if target == "float64" else np.float32, partial).store
+    narrowed = narrowed8(target, real)
+
+    @device_function
+    def scaled(x, y, i, stop, factor):
+        store(y, i, stop, narrowed(scale8(factor, load(x, i, stop))))
+
+    @device_function
+    def plain(x, y, i, stop, factor):
+        store(y, i, stop, narrowed(load(x, i, stop)))
+
+    return scaled if scale else plain
+
+
+class CastPlan:
+    """`refopt.cpu.merged_cast` bound to its arrays. Made by `refopt.gpu.cast_plan`.
+
+    The arrays are kept alive; their memory must stay where it is.
+
+    Attributes:
+        launches: kernel launches of one call: one for each pair of dtypes of which a pair has elements.
+        bytes: bytes that one call reads and writes.
+        scale: the number in force, or the array that is read at every call.
+    """
+
+    def __init__(
+        self,
+        sources: Any,
+        targets: Any,
+        scale: Any = 1.0,
+        stream: Any = 0,
+        names: checks.Names = ("merged_cast", "sources", "targets"),
+    ) -> None:
+        lists = [values for values in (sources, targets) if isinstance(values, list | tuple)]
+        machine = self.device = device(device_of(x for values in lists for x in values) or None)
+        self._describe = describer(machine.name)
+        call = checks.check_cast(sources, targets, scale, self._describe, names)
+        self._keep = list(sources), list(targets), stream
+        self._names, self._pairs = names, call.pairs
+        self.stream = machine.stream(stream)
+        number = call.scale if isinstance(call.scale, float) else None
+        self._array = call.scale if isinstance(call.scale, Array) else None
+        self.scale = scale if number is None else number
+        self._groups: dict[tuple[str, str], list[Pair]] = {}
+        for pair in call.pairs:
+            if pair and pair[0].size:
+                self._groups.setdefault((pair[0].dtype, pair[1].dtype), []).append(pair)
+        reals = set() if number is None else call.reals()
+        self._numbers = {real: machine.to_device(np.array([number], real)) for real in reals}
+        self._write = [machine.number_writer(array, 0) for array in self._numbers.values()]
+        self._prepared: dict[bool, Callable[[Any], bool]] = {}
+        self._run = self._prepare()
+        self.launches = len(self._groups)
+        items = ((pair[0].size, dtypes) for dtypes, group in self._groups.items() for pair in group)
+        self.bytes = sum(size * (ITEM_SIZES[source] + ITEM_SIZES[target]) for size, (source, target) in items)
+
+    def __call__(self, *, scale: Any = None) -> None:
+        """Cast, in stream order. A scale given here is kept for the calls to come."""
+        if scale is not None:
+            self.set(scale=scale)
+        self._run(self.stream)
+
+    def set(self, *, scale: Any) -> None:
+        """Change the scale, a number, in stream order: of the next call, or of the next replay of a captured one.
+
+        A call that was captured with the number 1 does not multiply, whatever is set later.
+        """
+        name, first, _ = self._names
+        if self._array:
+            raise TypeError(f"{name}: scale: expected none, since it is an array, as planned; got {scale!r}")
+        value: Any = checks.check_scale(name, first, self._pairs, scale)
+        if value == self.scale:
+            return
+        if self.device.capturing(self.stream):
+            raise RuntimeError(
+                f"{name}: scale: expected no new value during a capture, which would put it into every replay; "
+                "call set() between replays"
+            )
+        self.scale = value
+        for write in self._write:
+            write(value, self.stream)
+        self._run = self._prepare()
+
+    def _prepare(self) -> Callable[[Any], bool]:
+        scaled = self._array is not None or self.scale != 1
+        if scaled not in self._prepared:
+            launches = [self._launch(dtypes, group, scaled) for dtypes, group in self._groups.items()]
+            self._prepared[scaled] = self.device.sequence(launches) if launches else lambda stream: True
+        return self._prepared[scaled]
+
+    def _launch(self, dtypes: tuple[str, str], group: list[Pair], scaled: bool) -> Callable[[Any], None]:
+        machine, (source, target) = self.device, dtypes
+        addresses = machine.to_device(np.array([[pair[k].address for pair in group] for k in (0, 1)], np.int64))
+        sizes = [pair[0].size for pair in group]
+        if source == target and not scaled:
+            sizes = [size * ITEM_SIZES[source] for size in sizes]
+            chunks = tables.build(sizes, [False] * len(sizes), CHUNK_KILOBYTES).chunks
+            args = addresses, machine.to_device(chunks)
+            return machine.prepare(words.merged_move, len(chunks), words.BOUNDS[0], args)
+        aligned = [all(x.address % min(16, 4 * SIZES[x.dtype]) == 0 for x in pair) for pair in group]
+        chunks = tables.build(sizes, aligned, CHUNK_TILES).chunks
+        at, dtype = self._scale_of(checks.cast_type(source, target)) if scaled else (0, "")
+        made = caster(source, target, dtype)
+        return machine.prepare(made, len(chunks), BOUNDS[0], (addresses, machine.to_device(chunks), at))
+
+    def _scale_of(self, real: type) -> tuple[int, str]:
+        """Where the scale of an arithmetic type is, and its dtype there."""
+        array = self._array or self._describe(self._numbers[real], "scale")
+        return array.address, array.dtype
+
+
+def cast_plan(sources: Any, targets: Any, *, scale: Any = 1.0, stream: Any = 0) -> CastPlan:
+    """Bind a merged cast to its arrays; see `refopt.cpu.merged_cast` and `CastPlan`.
+
+    Args:
+        sources, targets: lists of device arrays, as in `refopt.cpu.merged_cast`.
+        scale: a number, which calls may change; or a device array of one element, which every call reads.
+        stream: the stream that calls run on; the legacy default stream if not given.
+    """
+    return CastPlan(sources, targets, scale, stream)
+
+
+def merged_cast(sources: Sequence[Any], targets: Sequence[Any], *, scale: Any = 1.0, stream: Any = 0) -> None:
+    """`refopt.cpu.merged_cast` for device arrays."""
+    plan = CastPlan(sources, targets, scale, stream)
+    plan()
+    plan.device.synchronize()
