@@ -7,16 +7,20 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from refopt.dtypes import SIZES
+from refopt.dtypes import ITEM_SIZES
 
 
 class Slot(NamedTuple):
-    """One list of arrays of a routine: tensors, or a ``scalar`` per tensor that goes from step to step."""
+    """One list of arrays of a routine: tensors, or a ``scalar`` per tensor that goes from step to step.
+
+    ``signed`` says whether what is in them may be negative.
+    """
 
     name: str
     written: bool
     optional: bool = False
     scalar: bool = False
+    signed: bool = True
 
 
 class Hyper(NamedTuple):
@@ -27,6 +31,7 @@ class Hyper(NamedTuple):
     positive: bool = False
     per_tensor: bool = False
     below: float = math.inf
+    whole: bool = False
 
 
 class Spec(NamedTuple):
@@ -48,6 +53,7 @@ class Routine(NamedTuple):
     """A routine: its slots in order, its numbers, its named choices (the first is the default), its forms.
 
     ``elementwise`` says that each element is for itself: one pass, by the kernel that such routines share.
+    ``remainders`` says that uint16 arrays may stand in the place of masters (numerics, N15).
     """
 
     name: str
@@ -58,6 +64,7 @@ class Routine(NamedTuple):
     traffic: Callable[..., dict[str, int]]
     source: str
     elementwise: bool = False
+    remainders: bool = False
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -99,7 +106,7 @@ class Routine(NamedTuple):
         total = 0
         for spec in specs:
             passes = self.traffic(self.forms[form], spec.dtypes, **choices)
-            sizes = {n: SIZES[d] for n, d in zip(self.slot_names, spec.dtypes, strict=True) if d}
+            sizes = {n: ITEM_SIZES[d] for n, d in zip(self.slot_names, spec.dtypes, strict=True) if d}
             total += spec.size * sum(passes.get(name, 0) * size for name, size in sizes.items())
         return total
 
@@ -143,6 +150,9 @@ LARS_MOMENTUM = Routine(
 PARAMS, GRADS = Slot("params", written=True), Slot("grads", written=False)
 MASTERS = Slot("master_params", written=True, optional=True)
 LR, RESCALE_GRAD = Hyper("lr", None, per_tensor=True), Hyper("rescale_grad", 1.0, positive=True)
+# Below 2**24, so that it is a number of every arithmetic type.
+SEED = Hyper("seed", 0.0, per_tensor=True, below=2.0**24, whole=True)
+ROUNDING = {"rounding": ("nearest", "stochastic")}
 BETA1, BETA2 = Hyper("beta1", 0.9, below=1.0), Hyper("beta2", 0.999, below=1.0)
 
 
@@ -157,39 +167,46 @@ def _elementwise(
     slots = (PARAMS, GRADS, *states, MASTERS)
 
     def traffic(form: Form, dtypes: tuple, **_: str) -> dict[str, int]:
-        """Passes over each slot, reads and writes added up; a parameter that has a master is only written."""
+        """Passes over each slot, reads and writes added up."""
         passes = {slot.name: 0 if slot.scalar else 2 for slot in slots}
-        return passes | {"params": 1 if dtypes[-1] else 2, "grads": 1}
+        return passes | {"params": 1 if _has_master(dtypes) else 2, "grads": 1}
 
     forms = {"separate": Form(launches=1, merged=False), "merged": Form(launches=1)}
-    return Routine(name, slots, (*hypers, RESCALE_GRAD), choices or {}, forms, traffic, source, elementwise=True)
+    return Routine(
+        name, slots, (*hypers, RESCALE_GRAD, SEED), {**(choices or {}), **ROUNDING}, forms, traffic, source,
+        elementwise=True, remainders=True,
+    )  # fmt: skip
 
 
-def _state(*names: str) -> tuple[Slot, ...]:
-    return tuple(Slot(name, written=True) for name in names)
+def _has_master(dtypes: tuple) -> bool:
+    """Whether a parameter is only written, since its master is read; with a remainder, both are."""
+    return dtypes[-1] not in (None, "uint16")
+
+
+def _state(name: str, *, signed: bool = True, optional: bool = False) -> Slot:
+    return Slot(name, written=True, optional=optional, signed=signed)
 
 
 def _carried(*names: str) -> tuple[Slot, ...]:
-    return tuple(Slot(name, written=True, scalar=True) for name in names)
+    """Scalars; all so far are powers, averages of squares or lengths, none below 0."""
+    return tuple(Slot(name, written=True, scalar=True, signed=False) for name in names)
 
+
+MOMENTS = _state("moment1"), _state("moment2", signed=False)
 
 SGD = _elementwise(
     "sgd", (), (LR, Hyper("l2_decay", 0.0, per_tensor=True)), "Robbins and Monro 1951; Paddle's sgd operator"
 )
 MOMENTUM = _elementwise(
     "momentum",
-    _state("velocities"),
+    (_state("velocities"),),
     (LR, Hyper("mu", None), Hyper("l2_decay", 0.0, per_tensor=True)),
     "Polyak 1964; Sutskever et al. 2013; Paddle PR 36380",
     {"use_nesterov": (False, True)},
 )
 ADAM = _elementwise(
     "adam",
-    (
-        *_state("moment1", "moment2"),
-        *_carried("beta1_pow", "beta2_pow"),
-        Slot("moment2_max", written=True, optional=True),
-    ),
+    (*MOMENTS, *_carried("beta1_pow", "beta2_pow"), _state("moment2_max", signed=False, optional=True)),
     (LR, BETA1, BETA2, Hyper("epsilon", 1e-8)),
     "arXiv:1412.6980; AMSGrad: Reddi et al. 2018; Paddle PR 15497",
     {"epsilon_at": ("corrected", "uncorrected")},
@@ -197,50 +214,50 @@ ADAM = _elementwise(
 ADAMW = _elementwise(
     "adamw",
     ADAM.slots[2:-1],
-    (*ADAM.hypers[:-1], Hyper("coeff", 0.01, per_tensor=True), Hyper("lr_ratio", 1.0, per_tensor=True)),
+    (*ADAM.hypers[:4], Hyper("coeff", 0.01, per_tensor=True), Hyper("lr_ratio", 1.0, per_tensor=True)),
     "arXiv:1711.05101; Paddle's adamw operator",
     ADAM.choices,
 )
 ADAGRAD = _elementwise(
     "adagrad",
-    _state("moment"),
+    (_state("moment", signed=False),),
     (LR, Hyper("epsilon", 1e-6)),
     "Duchi, Hazan and Singer 2011; Paddle's adagrad operator",
 )
 RMSPROP = _elementwise(
     "rmsprop",
-    (*_state("mean_square", "velocity"), Slot("mean_grad", written=True, optional=True)),
+    (_state("mean_square", signed=False), _state("velocity"), _state("mean_grad", optional=True)),
     (LR, Hyper("rho", 0.95, below=1.0), Hyper("mu", 0.0), Hyper("epsilon", 1e-6)),
     "Tieleman and Hinton 2012; centered: Graves, arXiv:1308.0850; Paddle's rmsprop operator",
     {"epsilon_at": ("inside", "outside")},
 )
 LION = _elementwise(
     "lion",
-    _state("moment"),
+    (_state("moment"),),
     (LR, BETA1, Hyper("beta2", 0.99, below=1.0), Hyper("coeff", 0.0, per_tensor=True)),
     "arXiv:2302.06675",
 )
 ADADELTA = _elementwise(
     "adadelta",
-    _state("avg_squared_grad", "avg_squared_update"),
+    (_state("avg_squared_grad", signed=False), _state("avg_squared_update", signed=False)),
     (Hyper("lr", 1.0, per_tensor=True), Hyper("rho", 0.95, below=1.0), Hyper("epsilon", 1e-6)),
     "arXiv:1212.5701; Paddle's adadelta operator",
 )
 ADAMAX = _elementwise(
     "adamax",
-    (*_state("moment", "inf_norm"), *_carried("beta1_pow")),
+    (_state("moment"), _state("inf_norm", signed=False), *_carried("beta1_pow")),
     (LR, BETA1, BETA2, Hyper("epsilon", 1e-8)),
     "arXiv:1412.6980, Algorithm 2; Paddle's adamax operator",
 )
 NADAM = _elementwise(
     "nadam",
-    (*_state("moment1", "moment2"), *_carried("momentum_decay_pow", "beta2_pow", "mu_product")),
+    (*MOMENTS, *_carried("momentum_decay_pow", "beta2_pow", "mu_product")),
     (LR, BETA1, BETA2, Hyper("epsilon", 1e-8), Hyper("decay_base", 0.96**0.004)),
     "Dozat 2016; Paddle's nadam operator",
 )
 RADAM = _elementwise(
     "radam",
-    (*_state("moment1", "moment2"), *_carried("beta1_pow", "beta2_pow", "rho")),
+    (*MOMENTS, *_carried("beta1_pow", "beta2_pow", "rho")),
     (LR, BETA1, BETA2, Hyper("epsilon", 1e-8)),
     "arXiv:1908.03265; Paddle's radam operator",
 )
@@ -254,7 +271,7 @@ def _lamb_traffic(form: Form, dtypes: tuple, **_: Any) -> dict[str, int]:
 
 LAMB = Routine(
     name="lamb",
-    slots=(PARAMS, GRADS, *_state("moment1", "moment2"), *_carried("beta1_pow", "beta2_pow"), MASTERS),
+    slots=(PARAMS, GRADS, *MOMENTS, *_carried("beta1_pow", "beta2_pow"), MASTERS),
     hypers=(LR, BETA1, BETA2, Hyper("epsilon", 1e-6), Hyper("weight_decay", 0.01, per_tensor=True), RESCALE_GRAD),
     choices={"always_adapt": (False, True)},
     forms={"separate": Form(launches=2, merged=False), "merged": Form(launches=2)},
@@ -262,9 +279,33 @@ LAMB = Routine(
     source="arXiv:1904.00962; Paddle's lamb operator",
 )
 
+
+def _novograd_traffic(form: Form, dtypes: tuple, **_: Any) -> dict[str, int]:
+    """Passes over each slot: the gradient is read for its norm and again; a parameter with a master is only written."""
+    return {"params": 1 if dtypes[-1] else 2, "grads": 2, "moment": 2, "master_params": 2}
+
+
+NOVOGRAD = Routine(
+    name="novograd",
+    slots=(PARAMS, GRADS, _state("moment"), *_carried("second_moment"), MASTERS),
+    hypers=(
+        LR,
+        Hyper("beta1", 0.95, below=1.0),
+        Hyper("beta2", 0.98, below=1.0),
+        Hyper("epsilon", 1e-8),
+        Hyper("weight_decay", 0.0, per_tensor=True),
+        RESCALE_GRAD,
+    ),
+    choices={"grad_averaging": (False, True)},
+    forms={"separate": Form(launches=2, merged=False), "merged": Form(launches=2)},
+    traffic=_novograd_traffic,
+    source="arXiv:1905.11286; NVIDIA's Jasper",
+)
+
 ROUTINES = {
     routine.name: routine
     for routine in (
         LARS_MOMENTUM, SGD, MOMENTUM, ADAM, ADAMW, ADAGRAD, RMSPROP, LION, ADADELTA, ADAMAX, NADAM, RADAM, LAMB,
+        NOVOGRAD,
     )
 }  # fmt: skip

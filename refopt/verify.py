@@ -17,7 +17,6 @@ import numpy as np
 
 from refopt import cpu, gpu, simt, ulp
 from refopt.catalog import ROUTINES, Hyper, Routine, Slot, Spec
-from refopt.conformance.build import SIGNED
 from refopt.conformance.cases import arguments, dtype_of
 from refopt.dtypes import arithmetic
 from refopt.workloads import Workload
@@ -168,7 +167,7 @@ def make_case(routine: Routine, workload: Workload, dtype: str, steps: int, seed
         elif slot.scalar:
             slots[slot.name] = [values.uniform(0.3, 0.95, 1).astype(kind) for _ in workload.tensors]
         elif slot.name != "grads":
-            slots[slot.name] = [_state(values, real, slot.name, t).astype(kind) for t in workload.tensors]
+            slots[slot.name] = [_state(values, real, slot, t).astype(kind) for t in workload.tensors]
     kind = dtype_of(DTYPES[dtype].param)
     tensors = list(enumerate(workload.tensors))
     grads = [[_grad(values, real, i, t).astype(kind) for i, t in tensors] for _ in range(steps)]
@@ -382,11 +381,11 @@ def _grad(values: np.random.Generator, real: type, i: int, tensor: Any) -> np.nd
     return np.zeros_like(x) if i % 37 in (11, 17) else x
 
 
-def _state(values: np.random.Generator, real: type, slot: str, tensor: Any) -> np.ndarray:
+def _state(values: np.random.Generator, real: type, slot: Slot, tensor: Any) -> np.ndarray:
     """Away from zero by more than a rounding of the parameter; averages of squares are positive."""
     x = values.standard_normal(tensor.shape, real)
     x = real(_scale(tensor) / 16) * (x + np.copysign(real(1), x))
-    return x if slot in SIGNED else x * x
+    return x if slot.signed else x * x
 
 
 def _text(x: Any) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from refopt import cpu, gpu, simt
 from refopt.catalog import ROUTINES
 from refopt.conformance import check, laws
-from refopt.conformance.build import SMALL, make, step_of
+from refopt.conformance.build import SIGNATURES, SMALL, make, step_of
 from refopt.conformance.cases import arguments, assert_same
 from refopt.conformance.examples import varied
 from refopt.conformance.laws import reference
@@ -21,12 +21,6 @@ CARRYING = [routine for routine in FAMILY if routine.elementwise and routine.sca
 routines = pytest.mark.parametrize("routine", FAMILY, ids=lambda routine: routine.name)
 carrying = pytest.mark.parametrize("routine", CARRYING, ids=lambda routine: routine.name)
 forms = pytest.mark.parametrize("form", ["separate", "merged"])
-SIGNATURES = [
-    ("float32", "float32", "float32"),
-    ("float64", "float32", "float64"),
-    ("float16", "float16", "float32", "float32"),
-    ("bfloat16", "bfloat16", "bfloat16"),
-]
 signatures = pytest.mark.parametrize("dtypes", SIGNATURES, ids="-".join)
 
 
@@ -101,6 +95,16 @@ def test_single_tensor_calls(machine, routine, dtypes):
         assert_same(expected, on.outcome(), "one tensor")
 
 
+@routines
+def test_signs(routine):
+    """What the catalogue says may be negative becomes so, and nothing else does."""
+    case = make(routine, [300], steps=[step_of(routine)] * 2, optional=optional_states(routine))
+    left = reference(case)
+    for slot in routine.slots:
+        if slot.written and case.slots[slot.name]:
+            assert bool((left[slot.name][0] < 0).any()) == slot.signed, slot.name
+
+
 # Launches, bytes, races: what the executor sees.
 
 
@@ -121,7 +125,7 @@ def test_launches(executor, routine, form, data):
 
 @routines
 def test_launches_of_a_signature(executor, routine):
-    """Any number of tensors of one signature: one launch for an elementwise routine, two for LAMB."""
+    """Any number of tensors of one signature: one launch for an elementwise routine, two for one with norms."""
     placed = PlacedCase(executor, make(routine, [5, 7, 0, 1] * 40))
     step = placed.plan("merged")
     with simt.observe() as log:
@@ -163,6 +167,8 @@ def test_bytes(executor, routine, form, dtypes, shift, all_states):
         ("adam", SIGNATURES[3], 2 * 7),
         ("lamb", SIGNATURES[0], 40),
         ("lamb", SIGNATURES[2], 2 + 2 + 3 * 12),
+        ("novograd", SIGNATURES[0], 24),
+        ("novograd", SIGNATURES[2], 2 + 2 * 2 + 8 + 8),
     ],
 )
 def test_bytes_in_figures(name, dtypes, expected):

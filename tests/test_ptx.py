@@ -31,6 +31,7 @@ STORAGE = {
     "fp64": ("float64", "float64", "float64"),
 }
 OPTIONAL = ("moment2_max", "mean_grad")
+VECTORED = {"float32": "v4.f32", "float16": "v2.b32", "bfloat16": "v2.b32", "float64": "v2.f64"}
 VECTORS = {"fp32": "v4.f32", "fp16 amp": "v2.b32", "bf16": "v2.b32", "fp64": "v2.f64"}
 
 
@@ -104,16 +105,17 @@ def test_kernels_of_every_routine_are_exact_and_vectorised(routine, choices, opt
     """The same for the rule of every routine, with each of its choices and optional states."""
     case = build.make(routine, [5], STORAGE[storage], optional=tuple(optional), **choices)
     kernels = kernels_of(case, "merged", monkeypatch)
-    computing = [kernel for name, kernel in kernels.items() if name not in ("fetch_scalars", "settle_scalars")]
+    computing = {name: kernel for name, kernel in kernels.items() if name not in ("fetch_scalars", "settle_scalars")}
     assert len(computing) == routine.forms["merged"].launches
-    texts = [made.ptx(signature) for made, signature in computing]
-    for ptx in texts:
+    texts = {name: made.ptx(signature) for name, (made, signature) in computing.items()}
+    for name, ptx in texts.items():
         assert_exact(ptx, double=storage == "fp64")
-        assert "ld.global.v" in ptx and "st.global.v" in ptx
+        assert re.search(r"ld\.global\.(L2::cache_hint\.)?v", ptx), name
+        assert ("st.global.v" in ptx) == (name != "merged_novograd_norms"), name  # which writes scalars
         if storage == "fp32":
             assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))]
     for access in ("ld", "st"):
-        assert any(f"{access}.global.{VECTORS[storage]}" in ptx for ptx in texts)
+        assert any(f"{access}.global.{VECTORS[storage]}" in ptx for ptx in texts.values())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
@@ -127,6 +129,30 @@ def test_scan_kernels_are_exact_and_vectorised(dtype, monkeypatch):
     for ptx in texts.values():
         assert_exact(ptx, double=dtype == "float64")
     assert re.search(r"ld\.global\.v[24]", texts["scan_gradients"])
+
+
+@pytest.mark.parametrize("scale", [1, 0.5])
+@pytest.mark.parametrize("target", VECTORED)
+@pytest.mark.parametrize("source", VECTORED)
+def test_cast_kernels_are_exact_and_vectorised(source, target, scale, monkeypatch):
+    """One rounding of a product at most, none by way of fp32, and wide access; copies know no type."""
+    recorder = Recorder()
+    monkeypatch.setattr(runtime, "_executor", lambda: recorder)
+    arrays = [recorder.to_device(np.ones(5, dtype_of(dtype))) for dtype in (source, target)]
+    gpu.cast_plan(arrays[:1], arrays[1:], scale=scale)
+    (((name, (made, signature))),) = recorder.kernels.items()
+    ptx = made.ptx(signature)
+    if scale == 1:
+        assert not [op for op in instructions(ptx) if re.match(r"(add|sub|mul|div|fma)\..*f(16|32|64)", op)]
+    else:
+        assert_exact(ptx, double="float64" in (source, target))
+    moves = source == target and scale == 1
+    assert name == ("merged_move" if moves else "merged_cast")
+    wide = ["v2.f64"] * 2 if moves else [VECTORED[source], VECTORED[target]]
+    assert f"ld.global.{wide[0]}" in ptx and f"st.global.{wide[1]}" in ptx
+    assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))]
+    twice = source == "float64" and target in ("float16", "bfloat16")
+    assert ("cvt.rz.f32.f64" in ptx, "cvt.rn.f32.f64" in ptx) == (twice, source == "float64" and target == "float32")
 
 
 def test_loss_scale_kernel_is_exact(monkeypatch):

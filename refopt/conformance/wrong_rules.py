@@ -15,6 +15,8 @@ from refopt.cpu.lion import rule as lion_rule
 from refopt.cpu.lion import sign
 from refopt.cpu.momentum import rule as momentum_rule
 from refopt.cpu.nadam import rule as nadam_rule
+from refopt.cpu.novograd import average
+from refopt.cpu.novograd import direction as novograd_direction
 from refopt.cpu.radam import next_rho, rectification
 from refopt.cpu.radam import rule as radam_rule
 from refopt.cpu.reduce import sum_of_squares
@@ -509,6 +511,70 @@ def ratio_clipped(p_norm, r_norm, **numbers):
     return min(trust_ratio(p_norm, r_norm, **numbers), type(p_norm)(1))
 
 
+# NovoGrad.
+
+
+def novograd_with(
+    p, g, m, v, *, stored, lr, beta1, beta2, epsilon, weight_decay, grad_averaging,
+    squares=sum_of_squares, advance=average, towards=novograd_direction, rest=lambda beta1: 1 - beta1,
+):  # fmt: skip
+    """The rule, with places to change."""
+    v = advance(v, squares(g), beta2=beta2)
+    d = towards(p, g, v, epsilon=epsilon, weight_decay=weight_decay)
+    m = beta1 * m + (rest(beta1) * d if grad_averaging else d)
+    return p - lr * m, m, v
+
+
+def first_norm_averaged(v, n, *, beta2):
+    return beta2 * v + (1 - beta2) * n
+
+
+def average_of_norms(v, n, *, beta2):
+    """The square of an average of norms for an average of their squares."""
+    norm = beta2 * np.sqrt(v) + (1 - beta2) * np.sqrt(n)
+    return n if v == 0 else norm * norm
+
+
+def novograd_epsilon_in_the_root(p, g, v, *, epsilon, weight_decay):
+    return g / np.sqrt(v + epsilon) + weight_decay * p
+
+
+def novograd_decay_normalized(p, g, v, *, epsilon, weight_decay):
+    return (g + weight_decay * p) / (np.sqrt(v) + epsilon)
+
+
+def novograd_times_the_reciprocal(p, g, v, *, epsilon, weight_decay):
+    return g * (1 / (np.sqrt(v) + epsilon)) + weight_decay * p
+
+
+def novograd_decay_decoupled(p, g, m, v, *, lr, weight_decay, **numbers):
+    new, m, v = novograd_with(p, g, m, v, lr=lr, weight_decay=0 * weight_decay, **numbers)
+    return new - lr * weight_decay * p, m, v
+
+
+def divided_by_the_old_norm(p, g, m, v, *, beta2, **numbers):
+    _, _, new = novograd_with(p, g, m, v, beta2=beta2, **numbers)
+    return (*novograd_with(p, g, m, v, beta2=beta2, advance=lambda v, n, **_: n if v == 0 else v, **numbers)[:2], new)
+
+
+def averaging_without_decay(p, g, m, v, *, beta1, weight_decay, grad_averaging, **numbers):
+    rest = 1 - beta1 if grad_averaging else 1
+    decay = weight_decay / rest
+    return novograd_with(p, g, m, v, beta1=beta1, weight_decay=decay, grad_averaging=grad_averaging, **numbers)
+
+
+def learning_rate_in_the_moment(p, g, m, v, *, lr, **numbers):
+    _, new, v = novograd_with(p, g, 0 * m, v, lr=lr, **numbers)
+    m = numbers["beta1"] * m + lr * new
+    return p - m, m, v
+
+
+def elementwise_second_moment(p, g, m, v, **numbers):
+    """Each element divided by its own size, and the norm carried."""
+    new = novograd_with(p, g, m, v, **numbers)[2]
+    return (*novograd_with(p, g, m, v, squares=lambda g: g * g, advance=lambda v, n, **_: n, **numbers)[:2], new)
+
+
 RULES: dict[str, dict[str, Any]] = {
     "sgd": {
         "DecayForgotten": sgd_decay_forgotten, "DecayDecoupled": sgd_decay_decoupled, "Distributed": sgd_distributed,
@@ -586,5 +652,22 @@ RULES: dict[str, dict[str, Any]] = {
         "SumByNumPy": partial(lamb_with, squares=lambda x: np.sum(x * x)),
         "SumInIndexOrder": partial(lamb_with, squares=lambda x: np.add.accumulate(x * x)[-1] if x.size else x.sum()),
         "StepRegrouped": partial(lamb_with, step=lambda p, lr, ratio, r: p - lr * (ratio * r)),
+    },
+    "novograd": {
+        "FirstNormAveraged": partial(novograd_with, advance=first_norm_averaged),
+        "AverageOfNorms": partial(novograd_with, advance=average_of_norms),
+        "DividedByTheOldNorm": divided_by_the_old_norm,
+        "DividedElementByElement": elementwise_second_moment,
+        "MeanOfSquares": partial(novograd_with, squares=lambda g: sum_of_squares(g) / g.dtype.type(max(g.size, 1))),
+        "EpsilonInTheRoot": partial(novograd_with, towards=novograd_epsilon_in_the_root),
+        "DecayNormalized": partial(novograd_with, towards=novograd_decay_normalized),
+        "DecayDecoupled": novograd_decay_decoupled, "AveragingWithoutDecay": averaging_without_decay,
+        "AveragingIgnored": partial(novograd_with, rest=lambda beta1: 1),
+        "LearningRateInTheMoment": learning_rate_in_the_moment,
+        "TimesTheReciprocal": partial(novograd_with, towards=novograd_times_the_reciprocal),
+        "SumByNumPy": partial(novograd_with, squares=lambda g: np.sum(g * g)),
+        "SumInIndexOrder": partial(
+            novograd_with, squares=lambda g: np.add.accumulate(g * g)[-1] if g.size else g.sum()
+        ),
     },
 }  # fmt: skip

@@ -12,6 +12,8 @@ import numpy as np
 
 from refopt import catalog
 from refopt.gpu import family, lars
+from refopt.gpu.cast import CastPlan, cast_plan, merged_cast
+from refopt.gpu.coalesce import Coalesced, coalesce_tensor
 from refopt.gpu.lars import lars_momentum, merged_lars_momentum
 from refopt.gpu.loss_scale import loss_scaling, update_loss_scaling
 from refopt.gpu.plan import Plan
@@ -34,8 +36,11 @@ merged_adamax, adamax = family.functions(catalog.ADAMAX)
 merged_nadam, nadam = family.functions(catalog.NADAM)
 merged_radam, radam = family.functions(catalog.RADAM)
 merged_lamb, lamb = family.functions(catalog.LAMB)
+merged_novograd, novograd = family.functions(catalog.NOVOGRAD)
 
 __all__ = [
+    "CastPlan",
+    "Coalesced",
     "GradientScan",
     "Plan",
     "adadelta",
@@ -43,6 +48,8 @@ __all__ = [
     "adam",
     "adamax",
     "adamw",
+    "cast_plan",
+    "coalesce_tensor",
     "device",
     "lamb",
     "lars_momentum",
@@ -53,16 +60,19 @@ __all__ = [
     "merged_adam",
     "merged_adamax",
     "merged_adamw",
+    "merged_cast",
     "merged_lamb",
     "merged_lars_momentum",
     "merged_lion",
     "merged_momentum",
     "merged_nadam",
+    "merged_novograd",
     "merged_radam",
     "merged_rmsprop",
     "merged_sgd",
     "momentum",
     "nadam",
+    "novograd",
     "plan",
     "radam",
     "rmsprop",

@@ -6,10 +6,10 @@ from typing import Any
 
 from refopt import cpu
 from refopt.catalog import Routine
-from refopt.gpu import elementwise, lamb
-from refopt.gpu.plan import Plan
+from refopt.gpu import elementwise, lamb, novograd
+from refopt.gpu.plan import Launches, Plan
 
-LAUNCHES = {"lamb": lamb.launches}
+LAUNCHES: dict[str, Callable[..., Launches]] = {"lamb": lamb.launches, "novograd": novograd.launches}
 
 
 def planner(routine: Routine) -> Callable[..., Plan]:
