@@ -29,19 +29,27 @@ _INFINITY: dict[str, Any] = {
 
 
 def bits(a: Any) -> np.ndarray:
-    """The bit patterns of an array or scalar of fp16, bf16, fp32 or fp64, as unsigned integers."""
+    """The bit patterns of an array or scalar of fp16, bf16, fp32 or fp64, as unsigned integers; those stay."""
     a = np.asarray(a)
+    if a.dtype.kind == "u":
+        return a
     if name_of(a.dtype) not in _INFINITY:
         raise TypeError(f"bits: expected one of {', '.join(_INFINITY)}, got {a.dtype}")
     return a.view(_INFINITY[name_of(a.dtype)].dtype)
 
 
 def distance(a: Any, b: Any) -> np.ndarray:
-    """Elementwise distance in ULPs as uint64: 0 between two NaNs, `MAXIMUM` between NaN and a number."""
+    """Elementwise distance in ULPs as uint64: 0 between two NaNs, `MAXIMUM` between NaN and a number.
+
+    Of unsigned integers it is their difference.
+    """
     x, y = _pair("distance", a, b)
-    infinity = _INFINITY[name_of(np.asarray(a).dtype)]
-    p, q = _number(x).astype(np.uint64), _number(y).astype(np.uint64)
+    infinity = _INFINITY.get(name_of(np.asarray(a).dtype))
+    ranks = (x, y) if infinity is None else (_number(x), _number(y))
+    p, q = (rank.astype(np.uint64) for rank in ranks)
     ulps = np.maximum(p, q) - np.minimum(p, q)
+    if infinity is None:
+        return ulps
     x_nan, y_nan = _is_nan(x, infinity), _is_nan(y, infinity)
     return np.where(x_nan | y_nan, np.where(x_nan & y_nan, np.uint64(0), np.uint64(MAXIMUM)), ulps)
 
@@ -49,7 +57,9 @@ def distance(a: Any, b: Any) -> np.ndarray:
 def same_bits(a: Any, b: Any) -> np.ndarray:
     """Elementwise equality as numerics N4 has it: the same bits, or NaN on both sides."""
     x, y = _pair("same_bits", a, b)
-    infinity = _INFINITY[name_of(np.asarray(a).dtype)]
+    infinity = _INFINITY.get(name_of(np.asarray(a).dtype))
+    if infinity is None:
+        return x == y
     return (x == y) | (_is_nan(x, infinity) & _is_nan(y, infinity))
 
 

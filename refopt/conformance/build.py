@@ -6,13 +6,20 @@ import numpy as np
 
 from refopt.catalog import Hyper, Routine
 from refopt.conformance.cases import Case, dtype_of
+from refopt.cpu.remainder import split
 
 SMALL = [3, 1, 0, 7, 260]
-SIGNED = ("velocities", "velocity", "moment1", "mean_grad")  # states that may be negative; adagrad's moment may not
+# Dtypes of p, g, states and master that between them cover what kernels do differently.
+SIGNATURES = [
+    ("float32", "float32", "float32"),
+    ("float64", "float32", "float64"),
+    ("float16", "float16", "float32", "float32"),
+    ("bfloat16", "bfloat16", "bfloat16"),
+]
 # Numbers large enough for each to change bits; no two alike.
 NUMBERS = {
     "lr": 0.55, "mu": 0.9, "l2_decay": 0.3, "beta1": 0.7, "beta2": 0.8, "epsilon": 0.11, "rescale_grad": 0.37,
-    "coeff": 0.23, "weight_decay": 0.17, "lr_ratio": 0.6, "rho": 0.85,
+    "seed": 5, "coeff": 0.23, "weight_decay": 0.17, "lr_ratio": 0.6, "rho": 0.85,
 }  # fmt: skip
 
 
@@ -43,7 +50,10 @@ def make(
     slots: dict[str, Any] = {}
     for slot in routine.slots:
         if slot.name == "master_params":
-            if dtypes[3:]:
+            if dtypes[3:] == ("uint16",):
+                wide = [x.astype(np.float32) * np.float32(1 + 2**-9) for x in slots["params"]]
+                slots["params"], slots[slot.name] = map(list, zip(*map(split, wide), strict=True)) if wide else ([], [])
+            elif dtypes[3:]:
                 slots[slot.name] = [x.astype(real) * dtype_of(real).type(1 + 2**-13) for x in slots["params"]]
         elif slot.scalar:
             low, high = (3.0, 12.0) if slot.name == "rho" else (0.2, 0.95)
@@ -52,8 +62,7 @@ def make(
             dtype = dtype_of(dtypes[{"params": 0, "grads": 1}.get(slot.name, 2)])
             size = 0.1 if slot.name == "mean_grad" else 1  # its square is less than the mean of squares
             values = [size * rng.normal(size=n) for n in sizes]
-            keeps_sign = slot.name in ("params", "grads", *SIGNED)
-            slots[slot.name] = [(x if keeps_sign else abs(x)).astype(dtype) for x in values]
+            slots[slot.name] = [(x if slot.signed else abs(x)).astype(dtype) for x in values]
     chosen = {name: values[0] for name, values in routine.choices.items()} | choices
     return Case(routine, slots, [step_of(routine)] if steps is None else steps, chosen)
 
@@ -78,3 +87,22 @@ def storages() -> list[tuple[str, ...]]:
         return both
     brain = ("bfloat16", "bfloat16", "float32")
     return [*both, brain, (*brain, "float32"), ("float16", "bfloat16", "float32", "float32")]
+
+
+def stochastic() -> list[tuple[str, ...]]:
+    """Dtypes some of which a step can round to by chance."""
+    try:
+        dtype_of("bfloat16")
+    except ImportError:
+        return []
+    brain = "bfloat16"
+    return [(brain,) * 3, (brain, brain, "float32", "float32"), (brain, "float32", brain, "uint16")]
+
+
+def remainders() -> list[tuple[str, ...]]:
+    """Dtypes with a 16-bit remainder in the place of a master."""
+    try:
+        dtype_of("bfloat16")
+    except ImportError:
+        return []
+    return [("bfloat16", "bfloat16", "float32", "uint16"), ("bfloat16", "float32", "bfloat16", "uint16")]

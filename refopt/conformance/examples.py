@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from refopt.catalog import Routine
+from refopt.catalog import Hyper, Routine
 from refopt.conformance import lars
-from refopt.conformance.build import SMALL, make, scaled, step_of, storages
+from refopt.conformance.build import SMALL, make, remainders, scaled, step_of, stochastic, storages
 from refopt.conformance.cases import Case
 
 
@@ -62,18 +62,32 @@ def examples(routine: Routine) -> Iterator[tuple[str, Case]]:
     if "rho" in routine.scalars:
         case = make(routine, [6])
         yield "at the threshold of rho", case.replace(rho=[np.full(1, 5, np.float32)])
+    if "second_moment" in routine.scalars:
+        for value in (0.0, -0.0, np.inf, np.nan):
+            case = make(routine, [6, 2, 0], steps=[one, other])
+            carried = [np.full(1, x, np.float32) for x in (value, 0.5, value)]
+            yield f"{value} in second_moment", case.replace(second_moment=carried)
+        case = make(routine, [6], steps=[one, other])
+        yield "no gradient yet", case.replace(second_moment=[np.zeros(1, np.float32)], grads=[0 * case.grads[0]])
     for scale, name in ((1e-20, "squares underflow"), (1e25, "squares overflow")):
         yield name, scaled(make(routine, SMALL), scale, "grads")
     required = [name for name in routine.states if name not in optional]
     yield "everything subnormal", scaled(make(routine, SMALL), 1e-40, "params", "grads", *required)
     for dtypes in storages():
         yield " ".join(dtypes), make(routine, SMALL, dtypes, steps=[one, one | dict(lr=0.125)])
+    for dtypes in remainders() if routine.remainders else []:
+        yield " ".join(dtypes), make(routine, SMALL, dtypes, steps=[one, other])
+    for dtypes in stochastic() if "rounding" in routine.choices else []:
+        steps = [one, other | dict(seed=[1, 2, 3, 4, 2**24 - 1])]
+        case = make(routine, SMALL, dtypes, steps=steps, optional=optional, rounding="stochastic")
+        yield " ".join(dtypes) + " by chance", case
 
 
 def varied(routine: Routine, count: int) -> dict[str, list[float]]:
     """Every number that may differ between tensors, different for each."""
-    return {
-        hyper.name: [step_of(routine)[hyper.name] * (1 + i % 5) / 4 for i in range(count)]
-        for hyper in routine.hypers
-        if hyper.per_tensor
-    }
+
+    def values(hyper: Hyper) -> list[float]:
+        number = step_of(routine)[hyper.name]
+        return [number + i if hyper.whole else number * (1 + i % 5) / 4 for i in range(count)]
+
+    return {hyper.name: values(hyper) for hyper in routine.hypers if hyper.per_tensor}

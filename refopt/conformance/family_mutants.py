@@ -15,6 +15,8 @@ from refopt.catalog import Routine
 from refopt.checks import flat
 from refopt.conformance.cases import Case, Outcome, Run
 from refopt.conformance.wrong_rules import RULES
+from refopt.cpu.remainder import join, split_numbers
+from refopt.cpu.stochastic import dither, random16
 from refopt.dtypes import arithmetic
 
 
@@ -61,19 +63,39 @@ class Optimizer:
         routine, param, master = case.routine, arrays["params"], arrays["master_params"]
         real = arithmetic(param.dtype.name)
         values: dict[str, Any] = {name: real(x) for name, x in numbers.items()}
-        p, g = (param if master is None else master).astype(real), arrays["grads"].astype(real)
+        seed, choices = int(values.pop("seed", 0)), self.choices(case)
+        stochastic = choices.pop("rounding", "nearest") == "stochastic"
+        p, g = self.exact(param, master, real), arrays["grads"].astype(real)
         carried = [name for name in routine.slot_names if name in (*routine.states, *routine.scalars)]
         states = [self.value(arrays[name], real, name in routine.scalars) for name in carried]
         g = self.rescaled(g, values.pop("rescale_grad"))
         if not routine.elementwise:
             values["stored"] = lambda name, x: self.stored(x, arrays[name].dtype)
-        p, *states = self.evaluate(self.rule or rule_of(routine), p, g, states, values | self.choices(case))
+        p, *states = self.evaluate(self.rule or rule_of(routine), p, g, states, values | choices)
         for name, state in zip(carried, states, strict=True):
             if arrays[name] is not None:
+                if stochastic and name in routine.states:
+                    state = self.by_chance(state, arrays[name], seed, 1 + routine.states.index(name))
                 self.store(arrays[name], state, "scalar" if name in routine.scalars else "state")
-        self.store(param, p, "param")
+        if master is not None and master.dtype == np.uint16:
+            upper, lower = self.split(p)
+            self.store(param, upper, "param")
+            self.store(master, lower, "master")
+            return
+        self.store(param, self.by_chance(p, param, seed, 0) if stochastic else p, "param")
         if master is not None:
             self.store(master, self.for_master(p, param), "master")
+
+    def exact(self, param: Any, master: Any, real: Any) -> Any:
+        if master is not None and master.dtype == np.uint16:
+            return join(param, master)
+        return (param if master is None else master).astype(real)
+
+    def split(self, p: Any) -> Any:
+        return split_numbers(p)
+
+    def by_chance(self, x: Any, array: Any, seed: int, number: int) -> Any:
+        return dither(x, random16(x.size, seed, number)) if array.dtype.name == "bfloat16" else x
 
     def value(self, array: Any, real: Any, scalar: bool) -> Any:
         if array is None:
@@ -205,13 +227,59 @@ class SubnormalsFlushed(Optimizer):
         return tuple(x if x is None else np.where(abs(x) < tiny, zero, x)[()] for x in results)
 
 
-def mutants(routine: Routine) -> dict[str, Run]:
-    """Every mutant of a routine that differs from it, by name."""
-    shared: dict[str, Run] = {cls.__name__: cls() for cls in Optimizer.__subclasses__()}
+class SeedIgnored(Optimizer):
+    """The random numbers of one seed for all."""
+
+    def by_chance(self, x, array, seed, number):
+        return super().by_chance(x, array, 0, number)
+
+
+class OneChanceForAllArrays(Optimizer):
+    """Parameter and states rounded by the same random numbers."""
+
+    def by_chance(self, x, array, seed, number):
+        return super().by_chance(x, array, seed, 0)
+
+
+class Truncated(Optimizer):
+    """The lower half cut off, where chance should decide."""
+
+    def by_chance(self, x, array, seed, number):
+        return dither(x, np.zeros(x.size, np.uint32)) if array.dtype.name == "bfloat16" else x
+
+
+class HalvesSideBySide(Optimizer):
+    """Parameter and remainder taken for the two halves, rounding forgotten."""
+
+    def exact(self, param, master, real):
+        if master is None or master.dtype != np.uint16:
+            return super().exact(param, master, real)
+        return (param.view(np.uint16).astype(np.uint32) << 16 | master).view(np.float32)
+
+
+class ParameterAloneForExact(Optimizer):
+    """The remainder written, and never read."""
+
+    def exact(self, param, master, real):
+        wanted = master is None or master.dtype != np.uint16
+        return super().exact(param, master if wanted else None, real)
+
+
+SHARED = tuple(Optimizer.__subclasses__())
+
+
+def mutants(routine: Routine, right: type[Optimizer] = Optimizer) -> dict[str, Run]:
+    """Every mutant of a routine that differs from it, by name; ``right`` is what the shared ones are made of."""
+    shared: dict[str, Run] = {cls.__name__: type(cls.__name__, (cls, right), {})() for cls in SHARED}
     if not routine.scalars:
         del shared["FirstScalars"], shared["ScalarsNotAdvanced"]
-    if routine.elementwise:
-        del shared["NormOfUnrounded"]
+    if routine.name != "lamb":
+        del shared["NormOfUnrounded"]  # of what it has stored, LAMB alone takes the norm
+    if "rounding" not in routine.choices:
+        del shared["SeedIgnored"], shared["OneChanceForAllArrays"], shared["Truncated"]
+    if not routine.remainders:
+        del shared["HalvesSideBySide"], shared["ParameterAloneForExact"]
     if not routine.states:
+        shared.pop("OneChanceForAllArrays", None)
         del shared["StateThroughHalf"]
     return shared | {name: Optimizer(rule) for name, rule in RULES.get(routine.name, {}).items()}

@@ -52,13 +52,16 @@ def dense(values: np.ndarray, shape: tuple[int, ...], order: tuple[int, ...]) ->
 
 
 @st.composite
-def storage(draw: Any, params: tuple[str, ...] = DTYPES) -> tuple[str, str, str, str | None]:
+def storage(
+    draw: Any, params: tuple[str, ...] = DTYPES, remainders: bool = False
+) -> tuple[str, str, str, str | None]:
     """The dtypes of p, g, the states and the master of a tensor: every combination that routines take."""
     p = draw(st.sampled_from(params))
     real = np.dtype(arithmetic(p)).name
     g = draw(st.sampled_from([d for d in DTYPES if SIZES[d] <= SIZES[real]]))
     v = draw(st.sampled_from(sorted({real, p})))
-    return p, g, v, draw(st.sampled_from([None, real])) if p != real else None
+    masters = [None, real, "uint16"] if remainders and p == "bfloat16" else [None, real]
+    return p, g, v, draw(st.sampled_from(masters)) if p != real else None
 
 
 USUAL = {
@@ -72,7 +75,9 @@ USUAL = {
 def hyperparameters(draw: Any, routine: Routine, count: int) -> dict[str, Any]:
     """Numbers of one step over so many tensors."""
 
-    def values(hyper: Hyper) -> st.SearchStrategy[float]:
+    def values(hyper: Hyper) -> st.SearchStrategy[float] | st.SearchStrategy[int]:
+        if hyper.whole:
+            return st.integers(0, int(hyper.below) - 1)
         usual = st.sampled_from(USUAL.get(hyper.name, (0.5 if hyper.default is None else hyper.default, 0.5)))
         if hyper.positive:
             return usual
@@ -98,11 +103,11 @@ def cases(
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     finite = draw(st.integers(0, 3)) > 0
     slots: dict[str, list[Any]] = {name: [] for name in routine.slot_names}
-    common = draw(st.one_of(st.none(), storage(params)))
+    common = draw(st.one_of(st.none(), storage(params, routine.remainders)))
     optional = [name for name in routine.states if _slot(routine, name).optional]
     for _ in range(draw(st.integers(0, max_tensors))):
         shape, order = draw(layouts(large))
-        p, g, state, master = common or draw(storage(params))
+        p, g, state, master = common or draw(storage(params, routine.remainders))
         absent = {name for name in optional if draw(st.booleans())}
         for name, arrays in slots.items():
             dtype = {"params": p, "grads": g, "master_params": master}.get(name, state)
@@ -112,7 +117,7 @@ def cases(
                 arrays.append(None)
             else:
                 arrays.append(dense(draw(_values(math.prod(shape), dtype, finite, rng)), shape, order))
-        if master and draw(st.booleans()):
+        if master and master != "uint16" and draw(st.booleans()):
             with np.errstate(all="ignore"):
                 slots["params"][-1][...] = slots["master_params"][-1].astype(dtype_of(p))
         if draw(st.integers(0, 9)) == 9:
@@ -142,6 +147,8 @@ def _slot(routine: Routine, name: str) -> Slot:
 @st.composite
 def _values(draw: Any, size: int, dtype: str, finite: bool, rng: np.random.Generator) -> np.ndarray:
     """Normal values of a drawn magnitude, with a few nasty ones in between."""
+    if dtype == "uint16":  # a remainder
+        return rng.integers(0, 2**16, size, np.uint16)
     info = _info(dtype)
     root = math.sqrt(float(info.max))
     magnitudes = [1.0, 1.0, 1.0, 1e-3, 0.0, 1 / root, root / 100, float(info.tiny)]

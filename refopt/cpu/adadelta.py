@@ -26,7 +26,7 @@ def rule(p, g, s, x, *, lr, rho, epsilon):
 
 def merged_adadelta(
     params, grads, avg_squared_grad, avg_squared_update, *, lr=1.0, rho=0.95, epsilon=1e-6, rescale_grad=1.0,
-    master_params=None, grad_factor=None, found_inf=None,
+    master_params=None, grad_factor=None, found_inf=None, rounding="nearest", seed=0,
 ):  # fmt: skip
     """Update every tensor of a list by Adadelta, in place.
 
@@ -44,8 +44,10 @@ def merged_adadelta(
         grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
             `scan_gradients`. fp32, or fp64 for fp64 parameters.
         found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
-        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
-            entries may be ``None``.
+        rounding: ``"nearest"``, or ``"stochastic"``: bf16 arrays are rounded to by chance (numerics, N16).
+        seed: of the chance, a whole number below 2**24, or one per tensor; take another one every step.
+        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters, or of uint16
+            that hold what bf16 parameters leave out of them (numerics, N15); single entries may be ``None``.
 
     Raises:
         ValueError, TypeError: naming the argument and the index; nothing has been modified then.
@@ -56,7 +58,7 @@ def merged_adadelta(
         catalog.ADADELTA, rule,
         dict(params=params, grads=grads, avg_squared_grad=avg_squared_grad, avg_squared_update=avg_squared_update,
              master_params=master_params),
-        dict(lr=lr, rho=rho, epsilon=epsilon, rescale_grad=rescale_grad),
+        dict(lr=lr, rho=rho, epsilon=epsilon, rescale_grad=rescale_grad, rounding=rounding, seed=seed),
         grad_factor, found_inf,
     )  # fmt: skip
 

@@ -54,7 +54,8 @@ def rule(p, g, m, u, beta1_pow, beta2_pow, u_max, *, lr, beta1, beta2, epsilon, 
 
 def merged_adam(
     params, grads, moment1, moment2, beta1_pow, beta2_pow, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-8,
-    rescale_grad=1.0, epsilon_at="corrected", moment2_max=None, master_params=None, grad_factor=None, found_inf=None,
+    rescale_grad=1.0, epsilon_at="corrected", moment2_max=None, master_params=None, grad_factor=None,
+    found_inf=None, rounding="nearest", seed=0,
 ):  # fmt: skip
     """Update every tensor of a list by Adam, in place.
 
@@ -75,11 +76,13 @@ def merged_adam(
         grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
             `scan_gradients`. fp32, or fp64 for fp64 parameters.
         found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
+        rounding: ``"nearest"``, or ``"stochastic"``: bf16 arrays are rounded to by chance (numerics, N16).
+        seed: of the chance, a whole number below 2**24, or one per tensor; take another one every step.
         epsilon_at: ``"corrected"`` or ``"uncorrected"``, the root that epsilon is added to.
         moment2_max: ``None``, or for AMSGrad P arrays like moment2: its maximum, 0 at first; single entries
             may be ``None``.
-        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
-            entries may be ``None``.
+        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters, or of uint16
+            that hold what bf16 parameters leave out of them (numerics, N15); single entries may be ``None``.
 
     Raises:
         ValueError, TypeError: naming the argument and the index; nothing has been modified then.
@@ -90,7 +93,8 @@ def merged_adam(
         catalog.ADAM, rule,
         dict(params=params, grads=grads, moment1=moment1, moment2=moment2, beta1_pow=beta1_pow, beta2_pow=beta2_pow,
              moment2_max=moment2_max, master_params=master_params),
-        dict(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, rescale_grad=rescale_grad, epsilon_at=epsilon_at),
+        dict(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, rescale_grad=rescale_grad, epsilon_at=epsilon_at,
+             rounding=rounding, seed=seed),
         grad_factor, found_inf,
     )  # fmt: skip
 

@@ -42,6 +42,8 @@ def merged_lion(
     master_params=None,
     grad_factor=None,
     found_inf=None,
+    rounding="nearest",
+    seed=0,
 ):
     """Update every tensor of a list by Lion, in place.
 
@@ -59,8 +61,10 @@ def merged_lion(
         grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
             `scan_gradients`. fp32, or fp64 for fp64 parameters.
         found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
-        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
-            entries may be ``None``.
+        rounding: ``"nearest"``, or ``"stochastic"``: bf16 arrays are rounded to by chance (numerics, N16).
+        seed: of the chance, a whole number below 2**24, or one per tensor; take another one every step.
+        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters, or of uint16
+            that hold what bf16 parameters leave out of them (numerics, N15); single entries may be ``None``.
 
     Raises:
         ValueError, TypeError: naming the argument and the index; nothing has been modified then.
@@ -70,7 +74,7 @@ def merged_lion(
     merged(
         catalog.LION, rule,
         dict(params=params, grads=grads, moment=moment, master_params=master_params),
-        dict(lr=lr, beta1=beta1, beta2=beta2, coeff=coeff, rescale_grad=rescale_grad),
+        dict(lr=lr, beta1=beta1, beta2=beta2, coeff=coeff, rescale_grad=rescale_grad, rounding=rounding, seed=seed),
         grad_factor, found_inf,
     )  # fmt: skip
 

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from refopt import catalog, checks
+from refopt.cpu.remainder import join, split_numbers
+from refopt.cpu.stochastic import dither, random16
 from refopt.dtypes import arithmetic
 
 
@@ -51,19 +53,38 @@ def _one(
     param, master = arrays["params"], arrays["master_params"]
     real = arithmetic(param.dtype.name)
     values = {name: real(value) if name not in routine.choices else value for name, value in numbers.items()}
+    rounding, seed = values.pop("rounding", "nearest"), int(values.pop("seed", 0))
     carried = [name for name in routine.slot_names if name in routine.states or name in routine.scalars]
-    p = (param if master is None else master).astype(real)
+    p = exact(param, master, real)
     g = values.pop("rescale_grad") * real(factor) * arrays["grads"].astype(real)
     states = [_value(arrays[name], real, name in routine.scalars) for name in carried]
     if not routine.elementwise:
         values["stored"] = lambda name, x: x.astype(arrays[name].dtype).astype(real)
     p, *states = rule(p, g, *states, **values)
+    chance = {name: k for k, name in enumerate(("params", *routine.states))} if rounding == "stochastic" else {}
     for name, state in zip(carried, states, strict=True):
         if arrays[name] is not None:
-            arrays[name][...] = np.asarray(state).astype(arrays[name].dtype)
-    param[...] = p.astype(param.dtype)
+            store(arrays[name], np.asarray(state), seed, chance.get(name))
+    if master is not None and master.dtype == np.uint16:
+        param[...], master[...] = split_numbers(p)
+        return
+    store(param, p, seed, chance.get("params"))
     if master is not None:
         master[...] = p
+
+
+def exact(param: np.ndarray, master: np.ndarray | None, real: type) -> np.ndarray:
+    """The parameter to compute with: its master, itself with its remainder, or itself."""
+    if master is None:
+        return param.astype(real)
+    return join(param, master) if master.dtype == np.uint16 else master.astype(real)
+
+
+def store(array: np.ndarray, values: np.ndarray, seed: int, chance: int | None) -> None:
+    """Round values to what an array holds: to nearest, or to bf16 by ``chance``, the number of the array (N16)."""
+    if chance is not None and array.dtype.name == "bfloat16":
+        values = dither(values, random16(values.size, seed, chance))
+    array[...] = values.astype(array.dtype)
 
 
 def _value(array: np.ndarray | None, real: type, scalar: bool) -> Any:

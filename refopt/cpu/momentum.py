@@ -31,6 +31,8 @@ def merged_momentum(
     master_params=None,
     grad_factor=None,
     found_inf=None,
+    rounding="nearest",
+    seed=0,
 ):
     """Update every tensor of a list by gradient descent with momentum, in place.
 
@@ -46,9 +48,11 @@ def merged_momentum(
         grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
             `scan_gradients`. fp32, or fp64 for fp64 parameters.
         found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
+        rounding: ``"nearest"``, or ``"stochastic"``: bf16 arrays are rounded to by chance (numerics, N16).
+        seed: of the chance, a whole number below 2**24, or one per tensor; take another one every step.
         use_nesterov: whether to look ahead (Nesterov's momentum).
-        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
-            entries may be ``None``.
+        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters, or of uint16
+            that hold what bf16 parameters leave out of them (numerics, N15); single entries may be ``None``.
 
     Raises:
         ValueError, TypeError: naming the argument and the index; nothing has been modified then.
@@ -58,7 +62,8 @@ def merged_momentum(
     merged(
         catalog.MOMENTUM, rule,
         dict(params=params, grads=grads, velocities=velocities, master_params=master_params),
-        dict(lr=lr, mu=mu, l2_decay=l2_decay, rescale_grad=rescale_grad, use_nesterov=use_nesterov),
+        dict(lr=lr, mu=mu, l2_decay=l2_decay, rescale_grad=rescale_grad, use_nesterov=use_nesterov,
+             rounding=rounding, seed=seed),
         grad_factor, found_inf,
     )  # fmt: skip
 

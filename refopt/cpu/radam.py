@@ -51,7 +51,7 @@ def rule(p, g, m, u, beta1_pow, beta2_pow, rho, *, lr, beta1, beta2, epsilon):
 
 def merged_radam(
     params, grads, moment1, moment2, beta1_pow, beta2_pow, rho, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-8,
-    rescale_grad=1.0, master_params=None, grad_factor=None, found_inf=None,
+    rescale_grad=1.0, master_params=None, grad_factor=None, found_inf=None, rounding="nearest", seed=0,
 ):  # fmt: skip
     """Update every tensor of a list by RAdam, in place.
 
@@ -74,8 +74,10 @@ def merged_radam(
         grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
             `scan_gradients`. fp32, or fp64 for fp64 parameters.
         found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
-        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
-            entries may be ``None``.
+        rounding: ``"nearest"``, or ``"stochastic"``: bf16 arrays are rounded to by chance (numerics, N16).
+        seed: of the chance, a whole number below 2**24, or one per tensor; take another one every step.
+        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters, or of uint16
+            that hold what bf16 parameters leave out of them (numerics, N15); single entries may be ``None``.
 
     Raises:
         ValueError, TypeError: naming the argument and the index; nothing has been modified then.
@@ -86,7 +88,7 @@ def merged_radam(
         catalog.RADAM, rule,
         dict(params=params, grads=grads, moment1=moment1, moment2=moment2, beta1_pow=beta1_pow, beta2_pow=beta2_pow,
              rho=rho, master_params=master_params),
-        dict(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, rescale_grad=rescale_grad),
+        dict(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, rescale_grad=rescale_grad, rounding=rounding, seed=seed),
         grad_factor, found_inf,
     )  # fmt: skip
 

@@ -41,7 +41,7 @@ def rule(p, g, s, v, a, *, lr, rho, mu, epsilon, epsilon_at):
 
 def merged_rmsprop(
     params, grads, mean_square, velocity, *, lr, rho=0.95, mu=0.0, epsilon=1e-6, rescale_grad=1.0, epsilon_at="inside",
-    mean_grad=None, master_params=None, grad_factor=None, found_inf=None,
+    mean_grad=None, master_params=None, grad_factor=None, found_inf=None, rounding="nearest", seed=0,
 ):  # fmt: skip
     """Update every tensor of a list by RMSProp, in place.
 
@@ -60,11 +60,13 @@ def merged_rmsprop(
         grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
             `scan_gradients`. fp32, or fp64 for fp64 parameters.
         found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
+        rounding: ``"nearest"``, or ``"stochastic"``: bf16 arrays are rounded to by chance (numerics, N16).
+        seed: of the chance, a whole number below 2**24, or one per tensor; take another one every step.
         epsilon_at: ``"inside"`` or ``"outside"`` of the root.
         mean_grad: ``None``, or for the centered form P arrays like mean_square: the running average of the
             gradient, 0 at first; single entries may be ``None``.
-        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
-            entries may be ``None``.
+        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters, or of uint16
+            that hold what bf16 parameters leave out of them (numerics, N15); single entries may be ``None``.
 
     Raises:
         ValueError, TypeError: naming the argument and the index; nothing has been modified then.
@@ -75,7 +77,8 @@ def merged_rmsprop(
         catalog.RMSPROP, rule,
         dict(params=params, grads=grads, mean_square=mean_square, velocity=velocity, mean_grad=mean_grad,
              master_params=master_params),
-        dict(lr=lr, rho=rho, mu=mu, epsilon=epsilon, rescale_grad=rescale_grad, epsilon_at=epsilon_at),
+        dict(lr=lr, rho=rho, mu=mu, epsilon=epsilon, rescale_grad=rescale_grad, epsilon_at=epsilon_at,
+             rounding=rounding, seed=seed),
         grad_factor, found_inf,
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.dtypes import arithmetic
-from refopt.gpu import unroll, vectors
+from refopt.gpu import philox, unroll, vectors
 from refopt.gpu.gate import gate
 from refopt.gpu.plan import Alternating, Group, Launches
 from refopt.gpu.rules import Rule
@@ -31,7 +31,7 @@ from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR, hyper_of
 from refopt.gpu.target import Kernel, cuda, device_function, kernel
 from refopt.gpu.tiles import ROW
 
-BOUNDS = 64, 14  # threads of a block, and blocks to fit on a multiprocessor
+BOUNDS = 64, 12  # threads of a block, and blocks to fit on a multiprocessor
 RULES: dict[str, Callable[..., Rule]] = {
     "sgd": sgd, "momentum": momentum, "adam": adam, "adamw": adamw, "adagrad": adagrad, "rmsprop": rmsprop,
     "lion": lion, "adadelta": adadelta, "adamax": adamax, "nadam": nadam, "radam": radam,
@@ -43,10 +43,13 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
     """The kernel of a routine for a dtype signature, the routine's choices and the dtype of ``grad_factor``."""
     real: Any = arithmetic(dtypes[0])
     present = frozenset(name for name, dtype in zip(routine.slot_names, dtypes, strict=True) if dtype)
-    made = RULES[routine.name](real, present, **dict(choices))
-    update = _row(routine, dtypes, made.rule)
+    named = dict(choices)
+    stochastic = named.pop("rounding") == "stochastic"
+    made = RULES[routine.name](real, present, **named)
+    update = _row(routine, dtypes, made.rule, stochastic)
     each = "hyper_of(hyper, where, {k}, tensor)"
-    numbers = unroll.gather(each, "hyper, where, tensor", len(routine.hypers), hyper_of=hyper_of)
+    numbers = unroll.gather(each, "hyper, where, tensor", len(routine.hypers) - 1, hyper_of=hyper_of)
+    last = len(routine.hypers) - 1
     scalars = unroll.gather("carried[phase, {k}, tensor]", "carried, phase, tensor", len(routine.scalars))
     prepare = made.prepare or device_function(lambda h, s: h)
     carries = bool(routine.scalars)
@@ -63,8 +66,9 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
                 stay(tensor, s, carried, 1 - phase)
             return
         k, rescale = prepare(h, s), h[-1] * factor_of(factor_at)
+        seed = np.int64(hyper_of(hyper, where, last, tensor)) if stochastic else 0
         for first in range(start + cuda.threadIdx.x // 32 * ROW, stop, cuda.blockDim.x // 32 * ROW):
-            update(addresses, tensor, first, stop, chunks[c, ALIGNED], rescale, k)
+            update(addresses, tensor, first, stop, chunks[c, ALIGNED], rescale, k, seed)
         if carries and opens:
             leave(addresses, tensor, h, s, carried, 1 - phase)
 
@@ -72,37 +76,42 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
     return kernel(BOUNDS)(merged)
 
 
-def _row(routine: Routine, dtypes: tuple, rule: Callable) -> Callable:
+def _row(routine: Routine, dtypes: tuple, rule: Callable, stochastic: bool) -> Callable:
     """The update of a row by a warp, full or partial."""
-    full, partial = _variant(routine, dtypes, rule, False), _variant(routine, dtypes, rule, True)
+    full, partial = (_variant(routine, dtypes, rule, stochastic, partial) for partial in (False, True))
 
     @device_function
-    def update(addresses, tensor, first, stop, aligned, rescale, k):
+    def update(addresses, tensor, first, stop, aligned, rescale, k, seed):
         i = first + 4 * (cuda.threadIdx.x % 32)
         if aligned and first + ROW <= stop:
-            full(addresses, tensor, i, stop, rescale, k)
+            full(addresses, tensor, i, stop, rescale, k, seed)
         else:
-            partial(addresses, tensor, i, stop, rescale, k)
+            partial(addresses, tensor, i, stop, rescale, k, seed)
 
     return update
 
 
-def _variant(routine: Routine, dtypes: tuple, rule: Callable, partial: bool) -> Callable:
+def _variant(routine: Routine, dtypes: tuple, rule: Callable, stochastic: bool, partial: bool) -> Callable:
     real: Any = arithmetic(dtypes[0])
     rows = {name: row for row, name in enumerate(routine.slot_names) if dtypes[row]}
-    access = {name: vectors.access(dtypes[row], real, partial) for name, row in rows.items()}
-    exact = "master_params" if "master_params" in rows else "params"
     states = [name for name in routine.states if name in rows]
-    load = unroll.loader([(rows[name], access[name].load) for name in (exact, "grads", *states)])
+    access = {name: vectors.access(dtypes[rows[name]], real, partial) for name in ("grads", *states)}
+    exact = vectors.exact_access(dtypes[0], dtypes[-1], real, partial)
+    where_exact = 0, len(dtypes) - 1
+    load = unroll.loader([(where_exact, exact.load), *(((rows[n],), access[n].load) for n in ("grads", *states))])
     rule8 = unroll.eight(rule, 2 + len(states))
-    stores = [(rows[name], access[name].store, k) for k, name in enumerate(("params", *states))]
-    if exact != "params":
-        stores.append((rows[exact], access[exact].store, 0))
-    store = unroll.storer(stores)
+    store = unroll.storer([
+        (where_exact, exact.store, "exact[0], rounded[0]"),
+        *(((rows[name],), access[name].store, f"rounded[{k}]") for k, name in enumerate(states, 1)),
+    ])  # fmt: skip
+    numbered = {name: k for k, name in enumerate(("params", *routine.states))}
+    arrays = [numbered[name] if dtypes[rows[name]] == "bfloat16" else None for name in ("params", *states)]
+    rounded = philox.dither8(arrays if stochastic else [None] * len(arrays))
 
     @device_function
-    def update(addresses, tensor, i, stop, rescale, k):
-        store(addresses, tensor, i, stop, rule8(load(addresses, tensor, i, stop), rescale, k))
+    def update(addresses, tensor, i, stop, rescale, k, seed):
+        values = rule8(load(addresses, tensor, i, stop), rescale, k)
+        store(addresses, tensor, i, stop, values, rounded(values, i, seed))
 
     return update
 

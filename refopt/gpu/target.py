@@ -12,6 +12,7 @@ code anew and contract after all; the decorator form ``@cuda.jit(lto=False)`` dr
 
 import contextlib
 import functools
+import itertools
 import math
 import threading
 import types
@@ -80,8 +81,8 @@ def intrinsic(
     Args:
         asm: PTX, with the results as ``$0`` onwards and then the arguments.
         constraints: LLVM's, one per result and argument: f, d, r, l.
-        result: the dtype letters of the results, f or d each; more than one makes a tuple.
-        arguments: the letters of the arguments, l for a 64-bit address; consecutive f or d are one tuple.
+        result: the dtype letters of the results, f, d or r (32-bit words); more than one makes a tuple.
+        arguments: the letters of the arguments: l for a 64-bit integer; several f, d or r in a row are one tuple.
         since: the compute capability that has the instruction; earlier ones do without it.
     """
 
@@ -173,15 +174,16 @@ def _inline_asm(asm: str, constraints: str, result: str, arguments: str) -> Any:
         "f": (nb.float32, ir.FloatType()),
         "d": (nb.float64, ir.DoubleType()),
         "l": (nb.int64, ir.IntType(64)),
+        "r": (nb.uint32, ir.IntType(32)),
     }
     outputs = [kinds[c] for c in result]
     inputs = [kinds[c] for c in arguments]
-    values = arguments.lstrip("l")
     many = len(outputs) > 1
     returns = nb.UniTuple(outputs[0][0], len(outputs)) if many else outputs[0][0] if outputs else nb.void
-    takes: list[Any] = [nb.int64] * (len(arguments) - len(values))
-    if values:
-        takes.append(kinds[values[0]][0] if len(values) == 1 else nb.UniTuple(kinds[values[0]][0], len(values)))
+    takes: list[Any] = []
+    for letter, run in itertools.groupby(arguments):
+        kind, count = kinds[letter][0], len(list(run))
+        takes += [kind] * count if letter == "l" else [kind if count == 1 else nb.UniTuple(kind, count)]
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         flat = []
@@ -202,11 +204,9 @@ def _inline_asm(asm: str, constraints: str, result: str, arguments: str) -> Any:
             whole = builder.insert_value(whole, builder.extract_value(answer, k), k)
         return whole
 
-    if not takes:
-        return numba_intrinsic(lambda typingctx: (nb.void(), codegen))
-    if len(takes) == 1:
-        return numba_intrinsic(lambda typingctx, address: (returns(*takes), codegen))
-    return numba_intrinsic(lambda typingctx, address, values: (returns(*takes), codegen))
+    # Numba looks at how many parameters an intrinsic has, and their names.
+    names = ", ".join(["typingctx", *(f"x{k}" for k in range(len(takes)))])
+    return numba_intrinsic(eval(f"lambda {names}: (made, codegen)", {"made": returns(*takes), "codegen": codegen}))
 
 
 @intrinsic("fence.acq_rel.gpu;", "", "", "")

@@ -22,18 +22,22 @@ def function(name: str, parameters: str, lines: Sequence[str], **scope: object) 
     return device_function(namespace[name])  # type: ignore[arg-type]
 
 
-def loader(loads: Sequence[tuple[int, Callable]]) -> Callable:
-    """``load(addresses, tensor, i, stop)``: a thread's eight elements of each array, given row and load of each."""
-    parts = [f"load{row}(addresses[{row}, tensor], i, stop)" for row, _ in loads]
-    scope = {f"load{row}": load for row, load in loads}
+def loader(loads: Sequence[tuple[tuple[int, ...], Callable]]) -> Callable:
+    """``load(addresses, tensor, i, stop)``: eight elements of several arrays, given rows and load of each."""
+    parts = [f"load{n}({_at(rows)}, i, stop)" for n, (rows, _) in enumerate(loads)]
+    scope = {f"load{n}": load for n, (_, load) in enumerate(loads)}
     return function("load", "addresses, tensor, i, stop", [f"return {_tuple(parts)}"], **scope)
 
 
-def storer(stores: Sequence[tuple[int, Callable, int]]) -> Callable:
-    """``store(addresses, tensor, i, stop, values)``, given row, store and index into ``values`` of each array."""
-    lines = [f"store{row}(addresses[{row}, tensor], i, stop, values[{k}])" for row, _, k in stores]
-    scope = {f"store{row}": store for row, store, _ in stores}
-    return function("store", "addresses, tensor, i, stop, values", lines, **scope)
+def storer(stores: Sequence[tuple[tuple[int, ...], Callable, str]]) -> Callable:
+    """``store(addresses, tensor, i, stop, exact, rounded)``, given rows, store and what each stores of the latter."""
+    lines = [f"store{n}({_at(rows)}, i, stop, {what})" for n, (rows, _, what) in enumerate(stores)]
+    scope = {f"store{n}": store for n, (_, store, _) in enumerate(stores)}
+    return function("store", "addresses, tensor, i, stop, exact, rounded", lines, **scope)
+
+
+def _at(rows: Sequence[int]) -> str:
+    return ", ".join(f"addresses[{row}, tensor]" for row in rows)
 
 
 def eight(rule: Callable, arrays: int) -> Callable:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refopt.cpu.remainder import join, split_numbers
 from refopt.dtypes import SIZES
 from refopt.gpu.target import device_function, intrinsic
 from refopt.simt import memory
@@ -151,6 +152,79 @@ def _round_brain(value):
     return np.uint16((pattern + 0x7FFF + (pattern >> 16 & 1)) >> 16)
 
 
+# An element's exact pattern of its parameter's bits and its remainder, and back (numerics, N15).
+_JOIN = (
+    "and.b32 m, p, 0x7fff; sub.u32 d, p, 1; or.b32 e, p, 0x7f80; setp.le.u32 q, m, 0x7f80; selp.b32 d, d, p, q; "
+    "setp.eq.u32 q, m, 0; selp.b32 d, e, d, q; setp.ge.u32 q, r, 0x8000; selp.b32 d, d, p, q; "
+    "shl.b32 d, d, 16; or.b32 d, d, r; "
+)
+_SPLIT = (
+    "shr.u32 p, d, 16; and.b32 r, d, 0xffff; and.b32 m, p, 0x7fff; and.b32 e, p, 0x8000; add.u32 s, p, 1; "
+    "setp.lt.u32 q, m, 0x7f80; selp.b32 s, s, p, q; setp.eq.u32 q, m, 0x7f80; selp.b32 s, e, s, q; "
+    "setp.ge.u32 q, r, 0x8000; selp.b32 p, s, p, q; "
+)
+_NUMBER = "setp.nan.f32 q, {0}, {0}; mov.b32 d, {0}; selp.b32 d, 0x7fc00000, d, q; "
+_HALF_WORDS = "{ .reg .b32 p0, p1, r0, r1, p, r, m, d, e, s; .reg .pred q; "
+_PICK = "{take}.b32 p, p{w}{by}; {take}.b32 r, r{w}{by}; "
+
+
+def _pick(k: int) -> str:
+    """Element k of two words each of parameters and remainders."""
+    return _PICK.format(take="shr" if k % 2 else "and", w=k // 2, by=", 16" if k % 2 else ", 0xffff")
+
+
+def _put(k: int) -> str:
+    joined = "shl.b32 p, p, 16; shl.b32 r, r, 16; or.b32 p{w}, p{w}, p; or.b32 r{w}, r{w}, r; "
+    return (joined if k % 2 else "mov.b32 p{w}, p; mov.b32 r{w}, r; ").format(w=k // 2)
+
+
+@intrinsic(
+    _HALF_WORDS + "ld.global.v2.b32 {p0, p1}, [$4]; ld.global.v2.b32 {r0, r1}, [$5]; "
+    + "".join(f"{_pick(k)}{_JOIN}mov.b32 ${k}, d; " for k in range(4)) + "}",
+    "=f,=f,=f,=f,l,l", "ffff", "ll",
+)  # fmt: skip
+def load4_joined(param, remainder):
+    return _joined(memory.load(param, np.uint16, 4), memory.load(remainder, np.uint16, 4))
+
+
+@intrinsic(
+    _HALF_WORDS + "".join(_NUMBER.format(f"${2 + k}") + _SPLIT + _put(k) for k in range(4))
+    + "st.global.v2.b32 [$0], {p0, p1}; st.global.v2.b32 [$1], {r0, r1}; }",
+    "l,l,f,f,f,f", "", "llffff",
+)  # fmt: skip
+def store4_joined(param, remainder, values):
+    for address, halves in zip((param, remainder), _halves(values), strict=True):
+        memory.store(address, np.uint16, halves)
+
+
+@intrinsic(
+    "{ .reg .b16 x, y; .reg .b32 p, r, m, d, e; .reg .pred q; ld.global.b16 x, [$1]; ld.global.b16 y, [$2]; "
+    + "cvt.u32.u16 p, x; cvt.u32.u16 r, y; " + _JOIN + "mov.b32 $0, d; }",
+    "=f,l,l", "f", "ll",
+)  # fmt: skip
+def load_joined(param, remainder):
+    return _joined(memory.load(param, np.uint16), memory.load(remainder, np.uint16))[0]
+
+
+@intrinsic(
+    "{ .reg .b16 x, y; .reg .b32 p, r, m, d, e, s; .reg .pred q; " + _NUMBER.format("$2") + _SPLIT
+    + "cvt.u16.u32 x, p; cvt.u16.u32 y, r; st.global.b16 [$0], x; st.global.b16 [$1], y; }",
+    "l,l,f", "", "llf",
+)  # fmt: skip
+def store_joined(param, remainder, value):
+    for address, halves in zip((param, remainder), _halves((value,)), strict=True):
+        memory.store(address, np.uint16, halves)
+
+
+def _joined(params, remainders):
+    return tuple(join(np.array(params, np.uint16), np.array(remainders, np.uint16)))
+
+
+def _halves(values):
+    params, remainders = split_numbers(np.array(values, np.float32))
+    return tuple(params.view(np.uint16)), tuple(remainders)
+
+
 class Access(NamedTuple):
     """How a thread loads and stores its eight elements of a row: ``load(address, first, stop)``.
 
@@ -169,6 +243,78 @@ def access(dtype: str, real: type, partial: bool, policy: str = "") -> Access:
     Partial access loads 0 for elements at or beyond ``stop`` and does not store them.
     """
     return _partial(dtype, real) if partial else _full(dtype, real, policy)
+
+
+@lru_cache
+def exact_access(param: str, master: str | None, real: type, partial: bool) -> Access:
+    """The access to the exact parameters, wherever they are: ``load(p, x, first, stop)``.
+
+    ``p`` is the address of the parameter, ``x`` that of its master or remainder, 0 if there is none. ``store``
+    takes the exact values and, besides, those that the parameter is rounded from where there is no remainder.
+    """
+    if master == "uint16":
+        return _joined_access(partial)
+    rounded, own = access(param, real, partial), access(master or param, real, partial)
+    load_exact, store_exact, store_rounded = own.load, own.store, rounded.store
+    has_master = master is not None
+
+    @device_function
+    def load(p, x, first, stop):
+        return load_exact(x if has_master else p, first, stop)
+
+    @device_function
+    def store(p, x, first, stop, exact, rounded):
+        store_rounded(p, first, stop, rounded)
+        if has_master:
+            store_exact(x, first, stop, exact)
+
+    return Access(load, store)
+
+
+def _joined_access(partial: bool) -> Access:
+    zero = np.float32(0)
+
+    @device_function
+    def load(p, r, first, stop):
+        p, r = p + 2 * first, r + 2 * first
+        return load4_joined(p, r) + load4_joined(p + 2 * SECOND, r + 2 * SECOND)
+
+    @device_function
+    def store(p, r, first, stop, exact, rounded):
+        p, r = p + 2 * first, r + 2 * first
+        store4_joined(p, r, exact[:4])
+        store4_joined(p + 2 * SECOND, r + 2 * SECOND, exact[4:])
+
+    @device_function
+    def load_or_zero(p, r, there):
+        if there:
+            return load_joined(p, r)
+        return zero
+
+    @device_function
+    def load_some(p, r, first, stop):
+        p, r, left = p + 2 * first, r + 2 * first, stop - first
+        return (
+            load_or_zero(p, r, left > 0),
+            load_or_zero(p + 2, r + 2, left > 1),
+            load_or_zero(p + 4, r + 4, left > 2),
+            load_or_zero(p + 6, r + 6, left > 3),
+            load_or_zero(p + 2 * SECOND, r + 2 * SECOND, left > SECOND),
+            load_or_zero(p + 2 * SECOND + 2, r + 2 * SECOND + 2, left > SECOND + 1),
+            load_or_zero(p + 2 * SECOND + 4, r + 2 * SECOND + 4, left > SECOND + 2),
+            load_or_zero(p + 2 * SECOND + 6, r + 2 * SECOND + 6, left > SECOND + 3),
+        )
+
+    @device_function
+    def store_some(p, r, first, stop, exact, rounded):
+        p, r, left = p + 2 * first, r + 2 * first, stop - first
+        for k in range(4):
+            if left > k:
+                store_joined(p + 2 * k, r + 2 * k, exact[k])
+            if left > SECOND + k:
+                store_joined(p + 2 * (SECOND + k), r + 2 * (SECOND + k), exact[k + 4])
+
+    return Access(load_some, store_some) if partial else Access(load, store)
 
 
 def _with_policy(load: Callable, policy: str) -> Callable:

@@ -1,0 +1,72 @@
+"""Stochastic rounding to bf16: ``refopt.cpu.stochastic`` for the four neighbours that a thread has (N16)."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from refopt.cpu import stochastic
+from refopt.cpu.stochastic import KEY_STEPS, MULTIPLIERS, ROUNDS
+from refopt.gpu import unroll
+from refopt.gpu.target import intrinsic
+from refopt.gpu.vectors import SECOND
+
+_ROUND = (
+    f"mul.hi.u32 a, c0, {MULTIPLIERS[0]:#x}; mul.lo.u32 b, c0, {MULTIPLIERS[0]:#x}; "
+    f"mul.hi.u32 c, c2, {MULTIPLIERS[1]:#x}; mul.lo.u32 d, c2, {MULTIPLIERS[1]:#x}; "
+    "xor.b32 c0, c, c1; xor.b32 c0, c0, k0; xor.b32 c2, a, c3; xor.b32 c2, c2, k1; mov.b32 c1, d; mov.b32 c3, b; "
+    f"add.u32 k0, k0, {KEY_STEPS[0]:#x}; add.u32 k1, k1, {KEY_STEPS[1]:#x}; "
+)
+
+
+@intrinsic(
+    "{ .reg .b32 a, b, c, d, c0, c1, c2, c3, k0, k1; mov.b64 {c0, c1}, $4; cvt.u32.u64 c2, $5; mov.b32 c3, 0; "
+    "cvt.u32.u64 k0, $6; mov.b32 k1, 0; " + _ROUND * ROUNDS
+    + "mov.b32 $0, c0; mov.b32 $1, c1; mov.b32 $2, c2; mov.b32 $3, c3; }",
+    "=r,=r,=r,=r,l,l,l", "rrrr", "lll",
+)  # fmt: skip
+def random4(quad, pair, seed):
+    """Four random words, from the number of four neighbours, that of two arrays, and the seed."""
+    counter = np.array([[quad & 0xFFFFFFFF], [quad >> 32], [pair], [0]], np.uint32)
+    return tuple(stochastic.philox(counter, (int(seed), 0))[:, 0])
+
+
+def _dither(shift: int) -> str:
+    one = (
+        "mov.b32 x, ${x}; {take}; add.u32 r, x, r; and.b32 r, r, 0xffff0000; and.b32 m, x, 0x7f800000; "
+        "setp.eq.u32 q, m, 0x7f800000; selp.b32 x, x, r, q; mov.b32 ${k}, x; "
+    )
+    take = "shr.u32 r, ${w}, 16" if shift else "and.b32 r, ${w}, 0xffff"
+    parts = [one.format(k=k, x=4 + k, take=take.format(w=8 + k)) for k in range(4)]
+    return "{ .reg .b32 x, r, m; .reg .pred q; " + "".join(parts) + "}"
+
+
+@intrinsic(_dither(0), "=f,=f,=f,=f,f,f,f,f,r,r,r,r", "ffff", "ffffrrrr")
+def dither4_low(x, words):
+    """Four values rounded to bf16 by the lower halves of four words."""
+    return tuple(stochastic.dither(np.array(x, np.float32), np.array(words, np.uint32) & 0xFFFF))
+
+
+@intrinsic(_dither(16), "=f,=f,=f,=f,f,f,f,f,r,r,r,r", "ffff", "ffffrrrr")
+def dither4_high(x, words):
+    """Four values rounded to bf16 by the upper halves of four words."""
+    return tuple(stochastic.dither(np.array(x, np.float32), np.array(words, np.uint32) >> 16))
+
+
+def dither8(arrays: Sequence[int | None]) -> Callable:
+    """``rounded(values, i, seed)``: eight values of each of several arrays, rounded to bf16 by chance.
+
+    ``arrays`` gives the number of each in `refopt.cpu.stochastic.random16`, ``None`` for those left as they are.
+    """
+    lines, parts = [], []
+    for pair in sorted({array // 2 for array in arrays if array is not None}):
+        lines.append(f"x{pair} = random4(i >> 2, {pair}, seed)")
+        lines.append(f"y{pair} = random4((i + {SECOND}) >> 2, {pair}, seed)")
+    for n, array in enumerate(arrays):
+        if array is None:
+            parts.append(f"values[{n}]")
+            continue
+        half, pair = ("low", "high")[array % 2], array // 2
+        parts.append(f"{half}(values[{n}][:4], x{pair}) + {half}(values[{n}][4:], y{pair})")
+    lines.append(f"return ({', '.join(parts)},)")
+    scope = {"random4": random4, "low": dither4_low, "high": dither4_high}
+    return unroll.function("rounded", "values, i, seed", lines, **scope)
