@@ -21,8 +21,8 @@ test: lint  ## lint, then the tests that need no GPU
 test-long: $(INSTALLED)  ## the same and the slow ones, under Hypothesis's long profile
 	.venv/bin/python -m pytest -n auto -m "not gpu" --hypothesis-profile=long
 
-test-gpu: $(SETUP)  ## the tests that need a GPU
-	REFOPT_DEVICE=gpu $(PY) -m pytest -m gpu tests
+test-gpu: $(SETUP)  ## the tests that need a GPU; ARGS are passed on, such as -n 8 --dist loadgroup
+	REFOPT_DEVICE=gpu $(PY) -m pytest -m gpu tests $(ARGS)
 
 bench: $(SETUP)  ## the benchmarks; ARGS are passed on
 	$(PY) -m benchmarks.run $(ARGS)

@@ -27,6 +27,18 @@ DRAWN = (*FORMS, "foreach_addcmul")
 ELEMENTS = (10**5, 10**6, 10**7, 10**8, 10**9, 2**31 + 12345)
 
 
+def sections(copy_gb_s: float, names: list[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The sections of the report, in order."""
+    yield "bits", bits
+    yield "agreement", partial(agreement, names)
+    yield "graph", graph
+    yield "steps", partial(steps, copy_gb_s, names)
+    yield "host", host
+    yield "tensors", tensors
+    yield "elements", partial(elements, copy_gb_s)
+    yield "timeline", partial(timeline, names)
+
+
 def plan_of(state: State, form: str, stream: Any = 0, **hyper: float) -> gpu.Plan:
     """A plan over the tensors of a state."""
     params, grads, velocities, masters = state

@@ -1,6 +1,6 @@
 """Measure, print a table, save the report.
 
-    python -m benchmarks.run [lars] [--workloads resnet50 bert-large] [--out FILE]
+    python -m benchmarks.run [lars | optimizers] [--workloads resnet50 bert-large] [--out FILE]
 
 Needs a CUDA GPU with PyTorch and numba-cuda. The report is JSON: where and with what it was made, and for
 each section its rows. The exit status is 1 if a section failed or a row is wrong; the others are kept.
@@ -25,58 +25,53 @@ from typing import Any
 
 import torch
 
-from benchmarks import lars, table
+from benchmarks import lars, optimizers, table
 from benchmarks.measure import copy_gb_s, free
 
 RESULTS = Path(__file__).parent / "results"
+SECTIONS = {"lars": lars.sections, "optimizers": optimizers.sections}
 
 
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="benchmarks on a CUDA GPU")
-    parser.add_argument("routine", nargs="?", default="lars", choices=["lars"])
+    parser.add_argument("what", nargs="?", default="lars", choices=list(SECTIONS))
     parser.add_argument("--workloads", nargs="+", default=["resnet50", "bert-large"], metavar="NAME")
-    parser.add_argument("--out", type=Path, help="default: benchmarks/results/ROUTINE-DEVICE.json")
+    parser.add_argument("--out", type=Path, help="default: benchmarks/results/WHAT-DEVICE.json")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("PyTorch sees no CUDA device")
-    report = measured(options.workloads)
-    out = options.out or RESULTS / f"{options.routine}-{short_name(report['device'])}.json"
+    report = measured(options.what, options.workloads)
+    out = options.out or RESULTS / f"{options.what}-{short_name(report['device'])}.json"
     save(report, out)
     table.show(report)
     print(f"\nwritten to {out}")
     return 1 if report["failures"] else 0
 
 
-def measured(names: list[str]) -> dict[str, Any]:
+def measured(what: str, names: list[str]) -> dict[str, Any]:
     """The whole report."""
     began = time.perf_counter()
-    report: dict[str, Any] = environment() | {"failures": {}, "seconds": {}}
+    report: dict[str, Any] = environment() | {"what": what, "failures": {}, "seconds": {}}
 
-    def section(name: str, measure: Callable[..., Any], *args: Any) -> None:
+    def section(name: str, measure: Callable[[], Any]) -> None:
         print(f"{time.perf_counter() - began:6.1f} s  {name}", file=sys.stderr, flush=True)
         start = time.perf_counter()
-        report[name] = attempt(name, measure, args, report["failures"])
+        report[name] = attempt(name, measure, report["failures"])
         report["seconds"][name] = round(time.perf_counter() - start, 1)
 
     section("copy_gb_s", copy_gb_s)
-    section("bits", lars.bits)
-    section("agreement", lars.agreement, names)
-    section("graph", lars.graph)
-    section("steps", lars.steps, report["copy_gb_s"], names)
-    section("host", lars.host)
-    section("tensors", lars.tensors)
-    section("elements", lars.elements, report["copy_gb_s"])
-    section("timeline", lars.timeline, names)
+    for name, measure in SECTIONS[what](report["copy_gb_s"], names):
+        section(name, measure)
     report["seconds"]["all"] = round(time.perf_counter() - began, 1)
     return report
 
 
-def attempt(name: str, measure: Callable[..., Any], args: tuple, failures: dict[str, str]) -> Any:
+def attempt(name: str, measure: Callable[[], Any], failures: dict[str, str]) -> Any:
     """What a section returns, None if it raises; an error or a wrong row is noted and ends nothing."""
     answer = None
     try:
-        answer = measure(*args)
+        answer = measure()
         wrong = [row for row in answer if not row.get("ok", True)] if isinstance(answer, list) else []
         if wrong:
             first = {key: value for key, value in wrong[0].items() if not isinstance(value, list)}

@@ -2,8 +2,9 @@
 
     python -m benchmarks.sanitizer [--out benchmarks/results/sanitizer-h200.json]
 
-The work is small lists of tensors with empty, odd, misaligned and many-chunk ones, for each form and each
-combination of dtypes, two steps each, compared with the CPU reference bit for bit.
+The work is small lists of tensors with empty, odd, misaligned and many-chunk ones, for each routine, each of
+its forms and several combinations of dtypes, two steps each, with a scan of the gradients before and an update
+of the loss scale after them, compared with the CPU reference bit for bit.
 """
 
 import argparse
@@ -14,13 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from refopt import gpu
-from refopt.catalog import LARS_MOMENTUM
-from refopt.conformance.cases import assert_same
-from refopt.conformance.lars import STEP, make
-from refopt.conformance.laws import reference
-from refopt.conformance.placed import kernels
+import numpy as np
 
+from refopt import cpu, gpu
+from refopt.catalog import ROUTINES
+from refopt.conformance.build import make, step_of
+from refopt.conformance.cases import arguments, assert_same
+from refopt.conformance.laws import reference
+from refopt.conformance.placed import PlacedCase, kernels
+
+PARTS = 4  # of the routines, each in a process of its own
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 SIZES = [1, 0, 255, 1025, 70_000, 8192, 1_100_000, 3]
 # dtypes of parameter, gradient, velocity and, if there is one, master
@@ -33,45 +37,77 @@ DTYPES = (
 )
 
 
-def work() -> None:
+def work(names: list[str]) -> None:
     """Run everything once; an AssertionError if it is not what the CPU reference gives."""
     machine = gpu.device("gpu")
-    for dtypes in DTYPES:
-        case = make(SIZES, dtypes, steps=[STEP, STEP])
-        expected = reference(case)
-        for form in LARS_MOMENTUM.forms:
-            for shift in (0, 1):
-                assert_same(expected, kernels(form, machine, (shift,))(case), f"{form}, {shift} off")
-                print(*dtypes, form, f"{shift} off: equal", flush=True)
+    for routine in (ROUTINES[name] for name in names):
+        for dtypes in DTYPES if routine.name in ("lars_momentum", "adam", "lamb") else DTYPES[:2]:
+            optional = tuple(slot.name for slot in routine.slots if slot.optional and slot.name != "master_params")
+            step = step_of(routine)
+            case = make(routine, SIZES, dtypes, steps=[step, step], optional=optional)
+            expected = reference(case)
+            for form in routine.forms:
+                for shift in (0, 1):
+                    assert_same(expected, kernels(form, machine, (shift,))(case), f"{form}, {shift} off")
+                    print(routine.name, *dtypes, form, f"{shift} off: equal", flush=True)
+    iteration(machine)
 
 
-def under(tool: str) -> dict[str, Any]:
+def iteration(machine: Any) -> None:
+    """A scan, a step that takes what it found, and the loss scale after it: with finite gradients and with an inf."""
+    for bad in (0.0, np.inf):
+        case = make(ROUTINES["adamw"], SIZES, DTYPES[0], steps=[{}])
+        case.grads[3][7] = bad
+        host = [np.array([8], np.float32), np.array([3], np.int32), np.array([1], np.int32)]
+        placed = PlacedCase(machine, case)
+        device = [machine.to_device(x) for x in host]
+        scan = gpu.scan(placed.grads, loss_scale=device[0], max_norm=1.0)
+        step = placed.plan("merged", lr=0.1, grad_factor=scan.grad_factor, found_inf=scan.found_inf)
+        after = gpu.loss_scaling(scan.found_inf, *device)
+        found = cpu.scan_gradients(case.grads, loss_scale=host[0], max_norm=1.0)
+        positional, named = arguments(case.routine, case.slots)
+        for _ in range(2):
+            for run in (scan, step, after):
+                run()
+            cpu.merged_adamw(*positional, **named, lr=0.1, grad_factor=found.grad_factor, found_inf=found.found_inf)
+            cpu.update_loss_scaling(found.found_inf, *host)
+            found = cpu.scan_gradients(case.grads, loss_scale=host[0], max_norm=1.0)
+        written = {slot.name: case.lists()[slot.name] for slot in case.routine.slots if slot.written}
+        assert_same(written, placed.outcome(), "iteration")
+        assert [x.copy_to_host().tobytes() for x in device] == [x.tobytes() for x in host]
+        print("scan, step, loss scale: equal", flush=True)
+
+
+def under(tool: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """Some routines under a tool."""
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--print-limit", "20"]
-    command += [sys.executable, "-m", "benchmarks.sanitizer", "--work"]
+    command += [sys.executable, "-m", "benchmarks.sanitizer", "--work", *names]
     done = subprocess.run(command, capture_output=True, text=True)
     lines = done.stdout.splitlines()
     summary = next((line for line in reversed(lines) if "SUMMARY" in line), "no summary").strip("= ")
-    print(f"{tool}: exit status {done.returncode}, {summary}", flush=True)
+    equal = sum(line.endswith(": equal") for line in lines)
+    print(f"{tool}, {', '.join(names)}: exit status {done.returncode}, {equal} equal, {summary}", flush=True)
     if done.returncode:
         print("\n".join(lines[-60:]), done.stderr[-3000:], sep="\n")
-    return {"tool": tool, "command": command, "exit_status": done.returncode, "summary": summary}
+    return {"tool": tool, "routines": names, "exit_status": done.returncode, "equal": equal, "summary": summary}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/sanitizer.json"))
-    parser.add_argument("--work", action="store_true", help="the work itself, without a tool")
+    parser.add_argument("--work", nargs="*", metavar="ROUTINE", help="the work itself, without a tool")
     args = parser.parse_args()
-    if args.work:
-        work()
+    if args.work is not None:
+        work(args.work)
         return 0
     from benchmarks.run import environment  # here, so that the work goes without PyTorch
 
-    with ThreadPoolExecutor() as pool:
-        reports = list(pool.map(under, TOOLS))
-    report = environment() | {"command": "python -m benchmarks.sanitizer", "tools": reports}
+    parts = [tuple(ROUTINES)[k::PARTS] for k in range(PARTS)]
+    with ThreadPoolExecutor(len(TOOLS) * PARTS) as pool:
+        reports = list(pool.map(under, TOOLS * PARTS, [part for part in parts for _ in TOOLS]))
+    report = environment() | {"command": "python -m benchmarks.sanitizer", "runs": reports}
     args.out.write_text(json.dumps(report, indent=1) + "\n")
-    return int(any(tool["exit_status"] for tool in report["tools"]))
+    return int(any(run["exit_status"] for run in report["runs"]))
 
 
 if __name__ == "__main__":

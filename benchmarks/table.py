@@ -5,6 +5,17 @@ from typing import Any
 
 from refopt.catalog import LARS_MOMENTUM
 
+# What is shown of the sections of the other routines' report.
+COLUMNS = {
+    "steps": ("workload", "config", "routine", "implementation", "how", "launches", "ms", "ratio_to_floor"),
+    "clipped": ("workload", "config", "implementation", "how", "launches", "ms", "ratio_to_floor"),
+    "agreement": ("routine", "largest_difference", "tolerance", "ok"),
+    "graph": ("routine", "replays", "differing_bytes"),
+    "host": ("list", "implementation", "no_arguments_us", "unchanged_us", "lr_changed_us", "rebind_us"),
+    "tensors": ("tensors", "merged_ms", "separate_ms", "separate_loop_ms", "fused_graph_ms", "fused_ms", "speed_up"),
+    "elements": ("elements", "ms", "ps_per_element", "ratio_to_floor"),
+}
+
 
 def show(report: dict[str, Any]) -> None:
     """Print what a report holds; a section that failed is left out, and its error is at the end."""
@@ -12,9 +23,14 @@ def show(report: dict[str, Any]) -> None:
     print(f"\n{report['device']}, driver {report['driver']}\n{versions}")
     if report["copy_gb_s"]:
         print(f"device-to-device copy: {report['copy_gb_s']:.0f} GB/s")
-    for section in (_steps, _bits, _agreement, _graph, _host, _tensors, _elements):
-        if report.get(section.__name__.strip("_")):
-            section(report)
+    if report["what"] == "lars":
+        for section in (_steps, _bits, _agreement, _graph, _host, _tensors, _elements):
+            if report.get(section.__name__.strip("_")):
+                section(report)
+    else:
+        for name, columns in COLUMNS.items():
+            rows = report.get(name) or []
+            _table(name.capitalize(), columns, [[_entry(row, column) for column in columns] for row in rows])
     for name, error in report["failures"].items():
         print(f"\nFAILED {name}: {error}"[:400])
 
@@ -86,6 +102,11 @@ def _elements(report: dict[str, Any]) -> None:
         share, error = f"{100 * row['share_of_copy']:.0f} %", f"{row['sampled_error']:.1e}"
         lines.append((f"{row['elements']:,}", row["form"], f"{row['ms']:.4f}", share, error, _ok(row)))
     _table("One tensor", ("elements", "form", "ms", "bandwidth", "error", "in tolerance"), lines)
+
+
+def _entry(row: dict[str, Any], column: str) -> str:
+    value = row.get(column, "skipped" if column == "ms" and "skipped" in row else "")
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _ok(row: dict[str, Any]) -> str:

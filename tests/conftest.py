@@ -41,3 +41,12 @@ def machine(request):
 def executor():
     """The executor, for what only it can show: counts, schedules, races."""
     return gpu.device("executor")
+
+
+def pytest_collection_modifyitems(items):
+    """Under ``--dist loadgroup``, tests of the same kernels run in one process, which compiles them once."""
+    for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        routine = params.get("routine") or params.get("form")
+        if routine:
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {getattr(routine, 'name', routine)}"))

@@ -1,0 +1,256 @@
+"""Every routine but LARS: what is measured. Sections return rows; a row that is wrong has ``ok`` False."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.measure import captured, device_ms, free, host_us
+from benchmarks.peers import CLASSES, CUPY, IMPLEMENTATIONS, LR, clipped_torch_step, cupy_step, torch_step
+from benchmarks.tensors import Tensors, shapes_of
+from refopt import gpu
+from refopt.catalog import ADAM, ADAMW, ROUTINES
+
+MEASURED = tuple(routine for name, routine in ROUTINES.items() if name != "lars_momentum")
+LARGE = "gpt2-xl"  # only Adam and AdamW, in fp32, are measured on it
+TENSORS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+ELEMENTS = (*(int(step * 10**exponent) for exponent in range(5, 9) for step in (1, 3.16)), 10**9)
+MAX_NORM = 1.0
+PEER_TOLERANCE = 1e-5  # relative to each tensor's largest value, after one step
+
+
+def sections(copy_gb_s: float, names: list[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The sections of the report, in order."""
+    yield "graph", graph
+    yield "agreement", agreement
+    yield "steps", partial(steps, copy_gb_s, [*names, LARGE])
+    yield "clipped", partial(clipped, copy_gb_s, names)
+    yield "host", host
+    yield "tensors", tensors
+    yield "elements", partial(elements, copy_gb_s)
+
+
+def row_of(step: Callable[[], Any], moved: int, copy_gb_s: float) -> dict[str, Any]:
+    """Time of a step against the bytes that it has to move at the bandwidth of a copy."""
+    ms = device_ms(step)
+    floor = moved / copy_gb_s / 1e6
+    return {"ms": ms, "bytes": moved, "floor_ms": floor, "ratio_to_floor": ms / floor, "share_of_copy": floor / ms}
+
+
+def peers_of(values: Tensors, config: str, everything: bool) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """The peers of a routine over tensors: name, how it is enqueued, and what makes the step."""
+    name = values.routine.name
+    for implementation in IMPLEMENTATIONS if name in CLASSES else ():
+        make = partial(torch_step, values, implementation)
+        if implementation != "loop":
+            yield f"torch {implementation}", "eager", make
+            yield f"torch {implementation}", "graph", lambda make=make: captured(make())
+        elif everything:
+            yield "torch loop", "eager", make
+    if name in CUPY and config == "fp32":
+        yield "cupy", "eager", partial(cupy_step, values)
+
+
+def row_of_peer(make: Callable[[], Any], moved: int, copy_gb_s: float) -> dict[str, Any]:
+    """The same of a peer; a combination that PyTorch does not have says so."""
+    try:
+        return row_of(make(), moved, copy_gb_s)
+    except (RuntimeError, ValueError, TypeError) as error:
+        torch.cuda.synchronize()
+        return {"skipped": f"{type(error).__name__}: {error}".splitlines()[0][:120]}
+
+
+def steps(copy_gb_s: float, names: list[str]) -> list[dict]:
+    """One step of every routine: planned, planned within a CUDA graph of the caller's, and the peers."""
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        for routine in MEASURED if name != LARGE else (ADAM, ADAMW):
+            for config in ("fp32", "amp") if name != LARGE else ("fp32",):
+                values = Tensors.make(routine, shapes_of(name), config)
+                count = sum(param.numel() for param in values.slots["params"])
+                about = {
+                    "workload": name, "config": config, "routine": routine.name,
+                    "tensors": len(values.slots["params"]), "elements": count,
+                }  # fmt: skip
+                plan = values.plan()
+                moved = plan.bytes
+                own = {"launches": plan.launches} | row_of(plan, moved, copy_gb_s)
+                rows.append(about | {"implementation": "refopt", "how": "plan"} | own)
+                for peer, how, make in peers_of(values, config, name == "resnet50"):
+                    measured = row_of_peer(make, moved, copy_gb_s)
+                    rows.append(about | {"implementation": peer, "how": how} | measured)
+                del values, plan
+                free()
+    return rows
+
+
+def clipped(copy_gb_s: float, names: list[str]) -> list[dict]:
+    """A step clipped by the global norm: a read-only pass over the gradients, then the step."""
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        for config in ("fp32", "amp"):
+            values = Tensors.make(ADAMW, shapes_of(name), config)
+            scan = gpu.scan(values.slots["grads"], max_norm=MAX_NORM)
+            plan = values.plan(grad_factor=scan.grad_factor, found_inf=scan.found_inf)
+
+            def both(scan: Any = scan, plan: gpu.Plan = plan) -> None:
+                scan()
+                plan()
+
+            about = {"workload": name, "config": config, "routine": "adamw", "max_norm": MAX_NORM}
+            moved = scan.bytes + plan.bytes
+            own = {"launches": scan.launches + plan.launches} | row_of(both, moved, copy_gb_s)
+            rows.append(about | {"implementation": "refopt", "how": "scan and plan"} | own)
+            rows.append(about | {"implementation": "refopt", "how": "scan"} | row_of(scan, scan.bytes, copy_gb_s))
+            if config == "fp32":
+                step = clipped_torch_step(values, "fused", MAX_NORM)
+                rows.append(about | {"implementation": "torch fused", "how": "eager"} | row_of(step, moved, copy_gb_s))
+                row = row_of(captured(step), moved, copy_gb_s)
+                rows.append(about | {"implementation": "torch fused", "how": "graph"} | row)
+                del step
+            del values, scan, plan, both
+            free()
+    return rows
+
+
+def agreement() -> list[dict]:
+    """Whether PyTorch's fused optimizers compute what refopt does: the largest difference after a first step."""
+    rows = []
+    for routine in (ROUTINES["sgd"], ROUTINES["momentum"], ADAM, ADAMW):
+        ours = Tensors.make(routine, shapes_of("resnet50"), "fp32")
+        for name in routine.states:
+            for state in ours.slots[name]:
+                state.zero_()
+        scalars = [ours.slots[name] for name in routine.scalars]
+        for values, beta in zip(scalars, (0.9, 0.999), strict=False):
+            for value in values:
+                value.fill_(beta)
+        theirs = ours.clone()
+        torch_step(theirs, "fused")()
+        ours.plan()()
+        torch.cuda.synchronize()
+        pairs = zip(ours.slots["params"], theirs.slots["params"], strict=True)
+        worst = max(((x - y).abs().max() / y.abs().max()).item() for x, y in pairs)
+        rows.append({
+            "routine": routine.name, "workload": "resnet50", "largest_difference": worst,
+            "tolerance": PEER_TOLERANCE, "ok": worst <= PEER_TOLERANCE,
+        })  # fmt: skip
+        del ours, theirs
+        free()
+    return rows
+
+
+def host() -> list[dict]:
+    """Host time of enqueueing a step of AdamW, with and without new numbers, and of `rebind`."""
+    rows: list[dict[str, Any]] = []
+    lists: dict[str, list] = {"resnet50": shapes_of("resnet50"), "10,000 tensors of 1,000": [(1000,)] * 10_000}
+    for name, shapes in lists.items():
+        values = Tensors.make(ADAMW, shapes, "fp32")
+        plan = values.plan()
+        count = 0
+
+        def changing(plan: gpu.Plan = plan) -> None:
+            nonlocal count
+            count += 1
+            plan(lr=1e-3 + count * 1e-8)
+
+        others = [torch.clone(grad) for grad in values.slots["grads"]]
+        lists_of_grads = [values.slots["grads"], others]
+
+        def rebinding(plan: gpu.Plan = plan, grads: list = lists_of_grads) -> None:
+            nonlocal count
+            count += 1
+            plan.rebind(grads=grads[count % 2])
+
+        rows.append({
+            "list": name, "tensors": len(shapes), "implementation": "refopt",
+            "no_arguments_us": host_us(plan), "unchanged_us": host_us(partial(plan, lr=LR)),
+            "lr_changed_us": host_us(changing), "rebind_us": host_us(rebinding, calls=3, rounds=7),
+        })  # fmt: skip
+        for implementation in ("fused", "foreach"):
+            step = torch_step(values, implementation)
+            row = {"list": name, "tensors": len(shapes), "implementation": f"torch {implementation}, eager"}
+            rows.append(row | {"no_arguments_us": host_us(step, calls=2, rounds=7)})
+            del step
+        del values, plan, others, lists_of_grads, changing, rebinding
+        free()
+    return rows
+
+
+def graph() -> list[dict]:
+    """A step captured in a CUDA graph and replayed with another lr each time, against NumPy bit for bit."""
+    rates = (1e-3, 2e-3, 5e-4, 1e-4)
+    rows = []
+    for routine in (ADAMW, ROUTINES["lamb"], ROUTINES["momentum"]):
+        values = Tensors.make(routine, shapes_of("resnet50"), "fp32")
+        expected = values.numpy()
+        for lr in rates:
+            expected.step_in_numpy(lr=lr)
+        torch.cuda.synchronize()
+        stream = torch.cuda.Stream()
+        plan = values.plan(stream=stream, lr=rates[0])
+        with torch.cuda.stream(stream):
+            plan()
+        stream.synchronize()
+        free()  # nothing may be freed on the device during the capture
+        recorded = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(recorded, stream=stream):
+            plan()
+        with torch.cuda.stream(stream):
+            for lr in rates[1:]:
+                plan.set(lr=lr)
+                recorded.replay()
+        stream.synchronize()
+        bad = values.differing_bytes(expected)
+        rows.append({"routine": routine.name, "replays": len(rates) - 1, "differing_bytes": bad, "ok": bad == 0})
+        del values, plan, recorded
+        free()
+    return rows
+
+
+def tensors(size: int = 10_000) -> list[dict]:
+    """Merged Adam against separate, by the number of tensors: a loop of launches, and one graph of them."""
+    rows = []
+    whole = Tensors.make(ADAM, [(size,)] * max(TENSORS), "fp32")
+    for count in TENSORS:
+        values = whole.only(count)
+        row: dict[str, Any] = {"tensors": count, "elements_each": size}
+        row["merged_ms"] = device_ms(values.plan("merged"))
+        row["separate_ms"] = device_ms(values.plan("separate"))
+        row["separate_loop_ms"] = device_ms(OneByOne(values.plan("separate")))
+        step = torch_step(values, "fused")
+        row["fused_ms"] = device_ms(step)
+        row["fused_graph_ms"] = device_ms(captured(step))
+        row["torch_loop_ms"] = device_ms(torch_step(values, "loop"), repeats=5)
+        row["speed_up"] = row["separate_loop_ms"] / row["merged_ms"]
+        row["speed_up_over_graph"] = row["separate_ms"] / row["merged_ms"]
+        rows.append(row)
+    return rows
+
+
+class OneByOne:
+    """The launches of a plan, each enqueued on its own: a loop, where a plan makes one graph of them."""
+
+    def __init__(self, plan: gpu.Plan) -> None:
+        self.plan = plan
+        # A plan does not offer this; it is here to show why.
+        self._enqueue = [launch for group in plan._steps for launch in group._plain[0]._launches]  # type: ignore
+
+    def __call__(self) -> None:
+        for launch in self._enqueue:
+            launch(self.plan.stream)
+
+
+def elements(copy_gb_s: float) -> list[dict]:
+    """Adam on one tensor, by its size. Small ones stay in the L2 cache, since the same tensor is updated again."""
+    rows = []
+    for size in ELEMENTS:
+        values = Tensors.make(ADAM, [(size,)], "fp32")
+        plan = values.plan()
+        measured = row_of(plan, plan.bytes, copy_gb_s)
+        rows.append({"elements": size, "routine": "adam", "ps_per_element": measured["ms"] / size * 1e9} | measured)
+        del values, plan
+        free()
+    return rows
+

@@ -1,0 +1,95 @@
+"""The arrays of an optimizer step, for any routine of the catalogue, in PyTorch on the device."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.state import CONFIGS, to_numpy
+from refopt import cpu, gpu, workloads
+from refopt.catalog import Routine
+
+# What the numbers without a default are in all measurements.
+REQUIRED = {"lr": 1e-3, "mu": 0.9}
+
+
+def shapes_of(name: str) -> list[tuple[int, ...]]:
+    """The shapes of a workload's tensors."""
+    return [tensor.shape for tensor in workloads.load(name).tensors]
+
+
+def hypers_of(routine: Routine) -> dict[str, float]:
+    """The numbers that a caller has to give."""
+    return {hyper.name: REQUIRED[hyper.name] for hyper in routine.hypers if hyper.default is None}
+
+
+class Tensors:
+    """The slots of a routine: ``slots[name]`` is a list with an entry for each parameter.
+
+    Parameters and gradients are normally distributed, states a hundredth as large and positive, scalars as
+    they are after the first step; in the configurations of `benchmarks.state.CONFIGS`.
+    """
+
+    def __init__(self, routine: Routine, slots: dict[str, list]) -> None:
+        self.routine, self.slots = routine, slots
+
+    @staticmethod
+    def make(routine: Routine, shapes: Iterable[tuple[int, ...]], config: str) -> "Tensors":
+        """Fill the slots; of the optional ones only the masters, if the configuration has them."""
+        dtype, has_masters = CONFIGS[config]
+        random = torch.Generator("cuda").manual_seed(0)
+        shapes = list(shapes)
+
+        def normal(shape: tuple[int, ...], to: torch.dtype) -> torch.Tensor:
+            return torch.empty(shape, device="cuda").normal_(generator=random).to(to)
+
+        slots: dict[str, list] = {}
+        for slot in routine.slots:
+            if slot.optional and not (slot.name == "master_params" and has_masters):
+                continue
+            if slot.scalar:
+                slots[slot.name] = list(torch.full((len(shapes), 1), 0.9, device="cuda"))
+            elif slot.name in ("params", "grads"):
+                slots[slot.name] = [normal(shape, dtype) for shape in shapes]
+            elif slot.name == "master_params":
+                slots[slot.name] = [param.float() for param in slots["params"]]
+            else:
+                slots[slot.name] = [normal(shape, torch.float32).abs_().mul_(0.01) for shape in shapes]
+        return Tensors(routine, slots)
+
+    def plan(self, form: str = "", **options: Any) -> gpu.Plan:
+        """A plan over the slots."""
+        positional = [self.slots[slot.name] for slot in self.routine.slots if not slot.optional]
+        optional = {s.name: self.slots[s.name] for s in self.routine.slots if s.optional and s.name in self.slots}
+        options = hypers_of(self.routine) | options
+        return gpu.plan(self.routine.name, *positional, **optional, form=form or self.routine.merged_form, **options)
+
+    def clone(self) -> "Tensors":
+        return self._each(torch.clone)
+
+    def numpy(self) -> "Tensors":
+        """A copy on the host."""
+        return self._each(to_numpy)
+
+    def only(self, count: int) -> "Tensors":
+        """The first tensors; the memory is the same."""
+        return Tensors(self.routine, {name: values[:count] for name, values in self.slots.items()})
+
+    def step_in_numpy(self, **hyper: Any) -> None:
+        """One step by `refopt.cpu`, of a copy on the host."""
+        positional = [self.slots[slot.name] for slot in self.routine.slots if not slot.optional]
+        optional = {s.name: self.slots[s.name] for s in self.routine.slots if s.optional and s.name in self.slots}
+        getattr(cpu, self.routine.merged_name)(*positional, **optional, **(hypers_of(self.routine) | hyper))
+
+    def differing_bytes(self, host: "Tensors") -> int:
+        """Bytes in which the slots differ from those of a copy on the host."""
+        count = 0
+        for name, values in self.slots.items():
+            for ours, theirs in zip(values, host.slots[name], strict=True):
+                pair = [x.reshape(-1).view(np.uint8) for x in (to_numpy(ours), theirs)]
+                count += int((pair[0] != pair[1]).sum())
+        return count
+
+    def _each(self, function: Callable[[Any], Any]) -> "Tensors":
+        return Tensors(self.routine, {name: [function(x) for x in values] for name, values in self.slots.items()})
