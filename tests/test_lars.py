@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from refopt import cpu, gpu, simt
 from refopt.catalog import LARS_MOMENTUM
 from refopt.conformance import laws
-from refopt.conformance.build import SMALL
+from refopt.conformance.build import SIGNATURES, SMALL
 from refopt.conformance.cases import arguments, assert_same
 from refopt.conformance.lars import STEP, make
 from refopt.conformance.laws import reference
@@ -23,12 +23,6 @@ from refopt.ulp import same_bits
 FORMS = list(LARS_MOMENTUM.forms)
 forms = pytest.mark.parametrize("form", FORMS)
 implementations = pytest.mark.parametrize("form", ["reference", *FORMS])
-SIGNATURES = [
-    ("float32", "float32", "float32"),
-    ("float64", "float32", "float64"),
-    ("float16", "float16", "float32", "float32"),
-    ("bfloat16", "bfloat16", "bfloat16"),
-]
 signatures = pytest.mark.parametrize("dtypes", SIGNATURES, ids="-".join)
 
 

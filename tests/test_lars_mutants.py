@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,15 +10,28 @@ import pytest
 import refopt.gpu
 from refopt import cpu, simt
 from refopt.catalog import LARS_MOMENTUM
-from refopt.conformance import check, lars, laws, mutants
-from refopt.conformance.lars import STEP, make
+from refopt.conformance import check, lars, laws
+from refopt.conformance.lars import STEP, gate, make
+from refopt.conformance.mutants import MUTANTS, Lars
 from refopt.conformance.placed import PlacedCase, kernels, merged_step
+from refopt.gpu import runtime, vectors
+from refopt.gpu.tables import SLOT
 from refopt.simt import cuda
+
+
+def check_gated(run):
+    """The cases of `check`, and those of steps that are given a factor and a flag."""
+    laws.check_run("lars_momentum", run)
+    for name, case in lars.gated():
+        try:
+            laws.same_bits_as_reference(run, case)
+        except AssertionError as error:
+            raise AssertionError(f"case {name!r}: {error}") from None
 
 
 def test_the_right_implementations_pass():
     check("lars_momentum", cpu.merged_lars_momentum)
-    check("lars_momentum", mutants.Lars())
+    check_gated(Lars())
 
 
 @pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
@@ -25,14 +39,14 @@ def test_the_kernels_pass(machine, form):
     check("lars_momentum", merged_step(LARS_MOMENTUM, form, machine))
 
 
-@pytest.mark.parametrize("mutant", mutants.MUTANTS)
-def test_mutant_is_killed(mutant):
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_is_killed(name):
     with pytest.raises(AssertionError, match=r"case .*(N4|N11)"):
-        check("lars_momentum", mutant())
+        check_gated(MUTANTS[name])
 
 
 def test_there_are_many():
-    assert len(mutants.MUTANTS) >= 30
+    assert len(MUTANTS) >= 40
 
 
 # Mutants of the kernels: a name of refopt.gpu is given another meaning, wherever it is used.
@@ -82,6 +96,15 @@ def bits(machine):
             laws.same_bits_as_reference(kernels(form, machine), case)
 
 
+def gated_bits(machine):
+    """Steps that are taken and steps that are skipped, with a skipped one first and without."""
+    gates = [gate(0.3), gate(7.0, 1), gate(0.7), gate(3.0, np.nan), gate(0.2)]
+    for first in (0, 1):
+        case = make([2050, 3], steps=[STEP | given for given in gates[first:]])
+        for form in LARS_MOMENTUM.forms:
+            laws.same_bits_as_reference(kernels(form, machine), case)
+
+
 def watched(machine):
     """The same on the watching executor."""
     for form in ("cooperative", "two_launches"):
@@ -110,8 +133,12 @@ def truncated(value):
     return np.uint16(int(np.float32(value).view(np.uint32)) >> 16)
 
 
-def shared_number(hyper, where, name, tensor):
-    return hyper[where[name, 0]]
+def first_numbers(block):
+    class First(block):
+        def set(self, name, value, stream):
+            super().set(name, value[0] if isinstance(value, list) else value, stream)
+
+    return First
 
 
 def without_last_chunk(build):
@@ -132,7 +159,7 @@ KERNEL_MUTANTS = {
     "lanes joined far neighbours first": ("lane_tree", lambda _: far_neighbours_first),
     "incomplete rows left out": ("rows_of", lambda _: lambda first, stop: min((stop - first) // 256, 4)),
     "bf16 truncated, not rounded": ("_round_brain", lambda _: truncated),
-    "numbers of the first tensor for all": ("hyper_of", lambda _: shared_number),
+    "numbers of the first tensor for all": ("HyperBlock", first_numbers),
     "norm carried over before it is rounded": ("rounded8", lambda _: lambda dtype: lambda x: x),
     "the last chunk dropped": ("build", without_last_chunk),
     "whole rows at the end of a tensor": ("access", always_whole),
@@ -145,6 +172,75 @@ def test_kernel_mutant_is_killed(executor, mutate, name):
     mutate(*KERNEL_MUTANTS[name])
     with pytest.raises((AssertionError, simt.SimtError)):
         bits(executor)
+
+
+def of_chunks(*names, change):
+    """Device functions of `chunks_of` replaced by what is made of them."""
+
+    def changed(chunks_of):
+        def make(signature):
+            do = chunks_of(signature)
+            return SimpleNamespace(**vars(do) | {name: change(do, getattr(do, name)) for name in names})
+
+        return make
+
+    return "chunks_of", changed
+
+
+def leaves_no_norm(do, update_and_norm):
+    def changed(c, offset, length, addresses, chunks, hyper, rates, sums, factor_at, found_at):
+        update_and_norm(c, offset, length, addresses, chunks, hyper, rates, sums, factor_at, found_at)
+        if do.found(found_at):
+            sums[0, chunks[c, SLOT]] = 0
+
+    return changed
+
+
+def one_alone(make):
+    def changed(real, factor):
+        found, factor_of = make(real, factor)
+        return lambda at: found(at) and vectors.load_float32(at) == 1, factor_of
+
+    return changed
+
+
+NORMS, UPDATES = ("norms_and_rate", "norm_and_rate"), ("update", "update_and_norm")
+GATE_MUTANTS = {
+    "the factor in the norm only": of_chunks(*UPDATES, change=lambda _, f: lambda *a: f(*a[:-2], 0, a[-1])),
+    "the factor in the update only": of_chunks(*NORMS, change=lambda _, f: lambda *a: f(*a[:-1], 0)),
+    "the flag in the first launch only": of_chunks(*UPDATES, change=lambda _, f: lambda *a: f(*a[:-1], 0)),
+    "no norm carried over from a skipped step": of_chunks("update_and_norm", change=leaves_no_norm),
+    "a flag of 1 and no other": ("gate", one_alone),
+}
+
+
+@pytest.mark.parametrize("name", GATE_MUTANTS)
+def test_gate_mutant_is_killed(executor, mutate, name):
+    gated_bits(executor)
+    mutate(*GATE_MUTANTS[name])
+    plain = make([2050, 3], steps=[STEP, STEP])
+    for form in LARS_MOMENTUM.forms:
+        laws.same_bits_as_reference(kernels(form, executor), plain)
+    with pytest.raises(AssertionError):
+        gated_bits(executor)
+
+
+class Flagged(runtime.Executor):
+    """The executor with the flag given to launches that ask for none."""
+
+    flag = 0
+
+    def prepare(self, made, grid, block, args, *how):
+        self.flag = args[-1] or self.flag
+        return lambda stream: made.executor[grid, 32, stream](*args[:-1], self.flag)
+
+
+def test_norm_not_taken_in_a_skipped_first_step_is_seen(monkeypatch):
+    """The launch that takes the norm to be carried over gated like the others."""
+    machine = Flagged()
+    monkeypatch.setattr(runtime, "_executor", lambda: machine)
+    with pytest.raises(AssertionError):
+        gated_bits(machine)
 
 
 def test_missing_fence_is_seen(executor, mutate):

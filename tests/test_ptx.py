@@ -92,7 +92,7 @@ FAMILY = [
     (routine, choices, optional)
     for routine in ROUTINES.values()
     if "merged" in routine.forms
-    for choices in ({}, *({name: value} for name, values in routine.choices.items() for value in values[1:]))
+    for choices in ({}, *({n: x} for n, values in routine.choices.items() if n != "rounding" for x in values[1:]))
     for optional in ((), *([name] for name in routine.states if name in OPTIONAL))
 ]
 
@@ -116,6 +116,20 @@ def test_kernels_of_every_routine_are_exact_and_vectorised(routine, choices, opt
             assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))]
     for access in ("ld", "st"):
         assert any(f"{access}.global.{VECTORS[storage]}" in ptx for ptx in texts.values())
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("dtypes", build.remainders() + build.stochastic()[:1], ids="-".join)
+def test_bf16_kernels_are_exact_and_vectorised(dtypes, rounding, monkeypatch):
+    """The same with remainders and with chance, whose random words are integers throughout."""
+    case = build.make(ROUTINES["adamw"], [5], dtypes, rounding=rounding)
+    kernels = kernels_of(case, "merged", monkeypatch)
+    made, signature = kernels["merged_adamw"]
+    ptx = made.ptx(signature)
+    assert_exact(ptx, double=False)
+    assert "ld.global.v2.b32" in ptx and "st.global.v2.b32" in ptx
+    draws = rounding == "stochastic" and "bfloat16" in (dtypes[2], None if dtypes[3:] else dtypes[0])
+    assert ("mul.hi.u32" in ptx) == draws
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])

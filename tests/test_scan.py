@@ -9,14 +9,15 @@ from refopt import cpu, gpu, simt
 from refopt.catalog import ROUTINES
 from refopt.conformance.build import SMALL, make, step_of
 from refopt.conformance.cases import arguments, assert_same, dtype_of
-from refopt.conformance.placed import Placed, PlacedCase
+from refopt.conformance.laws import reference
+from refopt.conformance.placed import Placed, PlacedCase, kernels
 from refopt.conformance.strategies import nasty_floats, sizes
 from refopt.cpu.reduce import sum_of_squares, tree_sum
 from refopt.dtypes import SIZES
 
-GATED = [routine for routine in ROUTINES.values() if "merged" in routine.forms]
-routines = pytest.mark.parametrize("routine", GATED, ids=lambda routine: routine.name)
-forms = pytest.mark.parametrize("form", ["separate", "merged"])
+routines = pytest.mark.parametrize("routine", ROUTINES.values(), ids=lambda routine: routine.name)
+FORMS = [(routine, form) for routine in ROUTINES.values() for form in routine.forms]
+forms = pytest.mark.parametrize(("routine", "form"), FORMS, ids=lambda x: getattr(x, "name", x))
 
 
 @st.composite
@@ -152,34 +153,25 @@ def test_refuses(machine, arguments, error, message):
 
 def gated(machine, case, form, factors, flags):
     """Steps with a factor and a flag each, on the CPU and by a plan: what both leave."""
-    host, placed = case.copy(), PlacedCase(machine, case)
-    factor, flag = (Placed(machine, np.ones(1, np.float32)) for _ in range(2))
-    positional, named = arguments(case.routine, placed.slots)
-    gate = dict(grad_factor=factor.array, found_inf=flag.array)
-    step = gpu.plan(case.routine.name, *positional, **named, **gate, form=form, **case.choices)
-    for hyper, f, found in zip(case.steps, factors, flags, strict=True):
-        scalars = np.array([f], np.float32), np.array([found], np.float32)
-        positional, named = arguments(case.routine, host.slots)
-        getattr(cpu, case.routine.merged_name)(
-            *positional, **named, **hyper, **case.choices, grad_factor=scalars[0], found_inf=scalars[1]
-        )  # fmt: skip
-        for target, value in zip((factor, flag), scalars, strict=True):
-            target._memory.copy_to_device(Placed(machine, value)._memory)
-        step(**hyper)
-    return host.outcome(), placed.outcome()
+    case = case.replace(
+        steps=[
+            hyper | dict(grad_factor=np.array([factor], np.float32), found_inf=np.array([found], np.float32))
+            for hyper, factor, found in zip(case.steps, factors, flags, strict=True)
+        ]
+    )
+    return reference(case), kernels(form, machine)(case)
 
 
-@routines
 @forms
 @pytest.mark.parametrize("dtypes", [("float32",) * 3, ("float16", "float16", "float32", "float32"), ("float64",) * 3])
-def test_steps_with_factor_and_flag(machine, routine, form, dtypes):
+@pytest.mark.parametrize("flags", [[0, 1, 0, 1, 1, 0, 0], [1, 0, 1, 1, 0, 0, 1]], ids=["taken first", "skipped first"])
+def test_steps_with_factor_and_flag(machine, routine, form, dtypes, flags):
     """N8, N9: taken and skipped steps in any order leave the reference's bits."""
     case = make(routine, SMALL, dtypes, steps=[step_of(routine, lr=0.1 * k) for k in range(1, 8)])
-    left, got = gated(machine, case, form, [1, 0.3, 3, 1, 0.7, 0, 2], [0, 1, 0, 1, 1, 0, 0])
+    left, got = gated(machine, case, form, [1, 0.3, 3, 1, 0.7, 0, 2], flags)
     assert_same(left, got, "N9")
 
 
-@routines
 @forms
 @pytest.mark.parametrize("found", [1.0, np.inf, np.nan])
 def test_a_skipped_step_changes_no_bit(machine, routine, form, found):
@@ -244,5 +236,3 @@ def test_a_scan_and_a_step_without_the_host(machine):
         cpu.merged_adamw(*positional, **named, **case.steps[0], grad_factor=factor, found_inf=found)
     assert_same(host.outcome(), placed.outcome(), "clipped steps")
     assert 0 < factor < 0.125
-
-

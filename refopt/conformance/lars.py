@@ -24,6 +24,25 @@ def make(
     return build.make(LARS_MOMENTUM, sizes, dtypes, seed, [STEP] if steps is None else steps, **choices)
 
 
+def gate(factor: float, found: float = 0.0, real: type = np.float32) -> dict[str, np.ndarray]:
+    """What a scan of the gradients gives to a step."""
+    return {"grad_factor": np.array([factor], real), "found_inf": np.array([found], np.float32)}
+
+
+def gated() -> Iterator[tuple[str, Case]]:
+    """Named cases of steps that are given a factor and a flag."""
+    flags = {"taken first": (0, 1, 0, np.nan, 1, 0, 0), "skipped first": (1, 0, np.inf, 1, 0, 0, 1)}
+    factors = (1, 0.3, 3, np.nan, 0.7, 1 / 65536, 2)
+    for name, found in flags.items():
+        gates = [gate(*pair) for pair in zip(factors, found, strict=True)]
+        steps = [STEP | dict(lr=0.1 * k) | given for k, given in enumerate(gates, 1)]
+        for dtypes in (("float32",) * 3, ("float64",) * 3, ("float16", "float16", "float32", "float32")):
+            yield f"{' '.join(dtypes)}, {name}", make([*SMALL, 2100], dtypes, steps=steps)
+    yield "a factor of fp64", make([5, 1100], ("float64",) * 3, steps=[STEP | gate(0.3, real=np.float64)])
+    case = make([5, 1100], steps=[STEP | gate(0.0), STEP | gate(1.0)])
+    case.grads[0][3] = np.nan
+    yield "a factor of zero", case
+
 
 def examples() -> Iterator[tuple[str, Case]]:
     """Named cases, small, that between them tell apart everything the specification fixes."""

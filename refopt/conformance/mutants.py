@@ -1,53 +1,47 @@
 """LARS once more, and the ways in which implementations have been, or easily are, wrong.
 
-`Lars` is right. Every class derived from it changes one thing, and is a merged step like any other: a check
+`Lars` is right. Every class derived from it changes one thing, and is an implementation like any other: a check
 that lets one of them pass checks nothing there.
 """
 
 import numpy as np
 
+from refopt.catalog import LARS_MOMENTUM
+from refopt.conformance import family_mutants
+from refopt.conformance.cases import Run
 from refopt.cpu.reduce import LANES, TILE, sum_of_squares, tile_sums, tree_sum
-from refopt.dtypes import arithmetic
 
 
-class Lars:
+class Lars(family_mutants.Optimizer):
     """Correct. The methods are the places where a mutant differs."""
 
-    def __call__(
-        self, params, grads, velocities, *, lr, mu, lars_coeff=0.001, lars_weight_decay=0.0005, epsilon=0.0,
-        rescale_grad=1.0, master_params=None, adapt="norms", norm_of="param",
-    ):  # fmt: skip
-        for i, (p, g, v) in enumerate(zip(params, grads, velocities, strict=True)):
-            if self.skips(g):
-                continue
-            master = master_params[i] if master_params is not None else None
-            real = arithmetic(p.dtype.name)
-            with np.errstate(all="ignore"):
-                h = dict(lr=self.of(lr, i), mu=mu, coeff=lars_coeff, wd=self.of(lars_weight_decay, i), eps=epsilon)
-                h = {name: real(value) for name, value in h.items()}
-                self.tensor(p, g, v, master, real, h, real(rescale_grad), adapt, norm_of)
+    def __init__(self):
+        super().__init__(self.whole)
 
-    def skips(self, g):
-        return g is None
+    def tensor(self, case, arrays, numbers):
+        self.param, self.factor = arrays["params"], np.take(numbers.pop("grad_factor", 1), 0)
+        if not self.found(np.take(numbers.pop("found_inf", 0), 0)):
+            super().tensor(case, arrays, numbers)
 
-    def of(self, value, i):
-        return value[i] if isinstance(value, list) else value
+    def found(self, flag):
+        return flag != 0
 
-    def tensor(self, param, grad, velocity, master, real, h, rescale, adapt, norm_of):
-        x = (param if master is None else master).astype(real)
-        g = rescale * grad.astype(real)
-        p_norm = self.param_norm(param.astype(real), x, norm_of)
-        rate = self.rate(p_norm, self.grad_norm(g, rescale), adapt, x, **h)
-        x, v = self.rule(x, g, velocity.astype(real), rate, rescale=rescale, **h)
-        self.store(param, velocity, master, x, v)
+    def rescaled(self, g, rescale):
+        self.rescale = rescale * g.dtype.type(self.factor)
+        return self.rescale * g
+
+    def whole(self, x, g, v, *, lr, mu, lars_coeff, lars_weight_decay, epsilon, adapt, norm_of, stored):
+        h = dict(lr=lr, mu=mu, coeff=lars_coeff, wd=lars_weight_decay, eps=epsilon)
+        p_norm = self.param_norm(self.param.astype(x.dtype), x, norm_of)
+        return self.update(x, g, v, self.rate(p_norm, self.grad_norm(g), adapt, x, **h), **h)
 
     def sum_of_squares(self, x):
-        return sum_of_squares(x.reshape(-1))
+        return sum_of_squares(x)
 
     def param_norm(self, stored, exact, norm_of):
         return np.sqrt(self.sum_of_squares(stored if norm_of == "param" else exact))
 
-    def grad_norm(self, g, rescale):
+    def grad_norm(self, g):
         return np.sqrt(self.sum_of_squares(g))
 
     def adapts(self, p_norm, g_norm, wd, adapt):
@@ -59,15 +53,9 @@ class Lars:
             return lr
         return lr * coeff * p_norm / (g_norm + wd * p_norm + eps)
 
-    def rule(self, x, g, v, rate, *, lr, mu, coeff, wd, eps, rescale):
+    def update(self, x, g, v, rate, *, lr, mu, coeff, wd, eps):
         v = mu * v + rate * (g + wd * x)
         return x - v, v
-
-    def store(self, param, velocity, master, x, v):
-        velocity[...] = v.astype(velocity.dtype)
-        param[...] = x.astype(param.dtype)
-        if master is not None:
-            master[...] = x
 
 
 class EpsilonInVelocity(Lars):
@@ -76,7 +64,7 @@ class EpsilonInVelocity(Lars):
     def rate(self, *args, eps, **h):
         return super().rate(*args, eps=eps * 0, **h)
 
-    def rule(self, x, g, v, rate, *, mu, wd, eps, **_):
+    def update(self, x, g, v, rate, *, mu, wd, eps, **_):
         v = mu * v + rate * (g + wd * x + eps)
         return x - v, v
 
@@ -93,68 +81,29 @@ class DecayElementwiseInDenominator(Lars):
 class RescaleForgottenInNorm(Lars):
     """The norm of the gradient as it came."""
 
-    def grad_norm(self, g, rescale):
-        return super().grad_norm(g / rescale, rescale)
+    def grad_norm(self, g):
+        return super().grad_norm(g / self.rescale)
 
 
 class RescaleForgottenInUpdate(Lars):
     """The norm of the rescaled gradient, the update with the gradient as it came."""
 
-    def rule(self, x, g, v, rate, *, rescale, **h):
-        return super().rule(x, g / rescale, v, rate, rescale=rescale, **h)
+    def update(self, x, g, v, rate, **h):
+        return super().update(x, g / self.rescale, v, rate, **h)
 
 
 class ScaleAfterRoot(Lars):
     """rescale * ||g|| for ||rescale * g||: equal in exact arithmetic alone."""
 
-    def grad_norm(self, g, rescale):
-        return rescale * super().grad_norm(g / rescale, rescale)
-
-
-class FirstLearningRate(Lars):
-    """The learning rate of the first tensor for all."""
-
-    def __call__(self, *args, lr, **rest):
-        super().__call__(*args, lr=lr[0] if isinstance(lr, list) and lr else lr, **rest)
+    def grad_norm(self, g):
+        return self.rescale * super().grad_norm(g / self.rescale)
 
 
 class FirstWeightDecay(Lars):
     """The weight decay of the first tensor for all."""
 
-    def __call__(self, *args, lars_weight_decay=0.0005, **rest):
-        wd = lars_weight_decay
-        super().__call__(*args, lars_weight_decay=wd[0] if isinstance(wd, list) and wd else wd, **rest)
-
-
-class StopsAtEmptyTensor(Lars):
-    """A tensor of no elements ends the list."""
-
-    def __call__(self, params, grads, velocities, *, master_params=None, **rest):
-        end = next((i for i, p in enumerate(params) if p.size == 0), len(params))
-        masters = master_params and master_params[:end]
-        hyper = {name: value[:end] if isinstance(value, list) else value for name, value in rest.items()}
-        super().__call__(params[:end], grads[:end], velocities[:end], master_params=masters, **hyper)
-
-
-class LastEmptyTensorTakesLastChunk(Lars):
-    """When the list ends in an empty tensor, the one before it is never launched (PyTorch's sizes=[1, 0])."""
-
-    def __call__(self, params, grads, velocities, *, master_params=None, **rest):
-        grads = list(grads)
-        if len(params) > 1 and params[-1].size == 0:
-            grads[-2] = None
-        super().__call__(params, grads, velocities, master_params=master_params, **rest)
-
-
-class TailDropped(Lars):
-    """Vectors of four, and no loop for what is left."""
-
-    def store(self, param, velocity, master, x, v):
-        end = param.size // 4 * 4
-        velocity[:end] = v[:end].astype(velocity.dtype)
-        param[:end] = x[:end].astype(param.dtype)
-        if master is not None:
-            master[:end] = x[:end]
+    def of(self, name, value, i):
+        return super().of(name, value, 0 if name == "lars_weight_decay" else i)
 
 
 class TailLeftOutOfNorm(Lars):
@@ -181,7 +130,7 @@ class NormOfParam(Lars):
 class MomentumOfEverything(Lars):
     """v' = mu * (v + rate * ...)."""
 
-    def rule(self, x, g, v, rate, *, mu, wd, **_):
+    def update(self, x, g, v, rate, *, mu, wd, **_):
         v = mu * (v + rate * (g + wd * x))
         return x - v, v
 
@@ -189,15 +138,15 @@ class MomentumOfEverything(Lars):
 class LearningRateAgain(Lars):
     """p -= lr * v, as in plain momentum; here lr is in v already."""
 
-    def rule(self, x, g, v, rate, *, lr, **h):
-        _, v = super().rule(x, g, v, rate, lr=lr, **h)
+    def update(self, x, g, v, rate, *, lr, **h):
+        _, v = super().update(x, g, v, rate, lr=lr, **h)
         return x - lr * v, v
 
 
 class DecayDecoupled(Lars):
     """Weight decay on p directly, not through the velocity."""
 
-    def rule(self, x, g, v, rate, *, mu, wd, **_):
+    def update(self, x, g, v, rate, *, mu, wd, **_):
         v = mu * v + rate * g
         return x - v - rate * wd * x, v
 
@@ -251,7 +200,7 @@ class SquaresContracted(Lars):
 
     def sum_of_squares(self, x):
         rows = np.zeros((-(-x.size // TILE), TILE // LANES, LANES), x.dtype)
-        rows.reshape(-1)[: x.size] = x.reshape(-1)
+        rows.reshape(-1)[: x.size] = x
         wide = np.longdouble if x.dtype == np.float64 else np.float64
         lanes = rows[:, 0] * rows[:, 0]
         for k in range(1, TILE // LANES):
@@ -263,13 +212,13 @@ class SumInDouble(Lars):
     """A better sum, and another one."""
 
     def sum_of_squares(self, x):
-        return x.dtype.type(sum_of_squares(x.reshape(-1).astype(np.float64)))
+        return x.dtype.type(sum_of_squares(x.astype(np.float64)))
 
 
 class Contracted(Lars):
     """g + wd * p in one rounding, as a compiler left to itself makes it."""
 
-    def rule(self, x, g, v, rate, *, mu, wd, **_):
+    def update(self, x, g, v, rate, *, mu, wd, **_):
         wide = np.longdouble if x.dtype == np.float64 else np.float64
         v = mu * v + rate * (wide(wd) * x.astype(wide) + g).astype(x.dtype)
         return x - v, v
@@ -278,7 +227,7 @@ class Contracted(Lars):
 class MomentumContracted(Lars):
     """mu * v + ... in one rounding."""
 
-    def rule(self, x, g, v, rate, *, mu, wd, **_):
+    def update(self, x, g, v, rate, *, mu, wd, **_):
         wide = np.longdouble if x.dtype == np.float64 else np.float64
         v = (wide(mu) * v.astype(wide) + rate * (g + wd * x)).astype(x.dtype)
         return x - v, v
@@ -301,47 +250,21 @@ class HyperparametersInDouble(Lars):
         return x.dtype.type(super().rate(np.float64(p_norm), np.float64(g_norm), adapt, x, **wide))
 
 
-class SubnormalsFlushed(Lars):
-    """Results below the smallest normal number become zero."""
-
-    def rule(self, x, g, v, rate, **h):
-        x, v = super().rule(x, g, v, rate, **h)
-        tiny = np.finfo(x.dtype).tiny
-        return np.where(abs(x) < tiny, x.dtype.type(0), x), np.where(abs(v) < tiny, x.dtype.type(0), v)
-
-
-class VelocityThroughHalf(Lars):
-    """The velocity rounded to fp16 on its way to memory."""
-
-    def store(self, param, velocity, master, x, v):
-        super().store(param, velocity, master, x, v.astype(np.float16))
-
-
-class MasterFromParam(Lars):
-    """The master takes the rounded parameter, and with it loses what it is there for."""
-
-    def store(self, param, velocity, master, x, v):
-        super().store(param, velocity, master, x, v)
-        if master is not None:
-            master[...] = param.astype(master.dtype)
-
-
 class SquaresInStorageType(Lars):
     """Squares taken in fp16, where those of 256 and more are inf."""
 
     def param_norm(self, stored, exact, norm_of):
         x = stored if norm_of == "param" else exact
-        return np.sqrt(tree_sum(tile_sums((x * x).astype(np.float16).astype(x.dtype).reshape(-1))))
+        return np.sqrt(tree_sum(tile_sums((x * x).astype(np.float16).astype(x.dtype))))
 
 
 class NoneIsZero(Lars):
     """A gradient of None taken as zeros: momentum and weight decay go on."""
 
-    def skips(self, g):
+    def skips(self, arrays):
+        if arrays["grads"] is None:
+            arrays["grads"] = np.zeros_like(arrays["params"])
         return False
-
-    def tensor(self, param, grad, *rest):
-        super().tensor(param, np.zeros_like(param) if grad is None else grad, *rest)
 
 
 class OneElementHasNoNorm(Lars):
@@ -351,4 +274,51 @@ class OneElementHasNoNorm(Lars):
         return x.dtype.type(0) if x.size == 1 else super().sum_of_squares(x)
 
 
-MUTANTS: tuple[type[Lars], ...] = tuple(Lars.__subclasses__())
+class FactorForgotten(Lars):
+    """The gradient rescaled, not clipped."""
+
+    def rescaled(self, g, rescale):
+        self.factor = 1
+        return super().rescaled(g, rescale)
+
+
+class FactorForgottenInNorm(Lars):
+    """The norm of the gradient that is not clipped."""
+
+    def grad_norm(self, g):
+        return super().grad_norm(g / g.dtype.type(self.factor))
+
+
+class FactorForgottenInUpdate(Lars):
+    """The norm of the clipped gradient, the update with the one that is not."""
+
+    def update(self, x, g, v, rate, **h):
+        return super().update(x, g / x.dtype.type(self.factor), v, rate, **h)
+
+
+class FactorAppliedFirst(Lars):
+    """rescale * (factor * g): another rounding (N8)."""
+
+    def rescaled(self, g, rescale):
+        super().rescaled(g, rescale)
+        return rescale * (g.dtype.type(self.factor) * g)
+
+
+class FlagIsOne(Lars):
+    """Skips where the flag is 1, and not where it is anything else but 0."""
+
+    def found(self, flag):
+        return flag == 1
+
+
+class SkippedWithoutGradient(Lars):
+    """A step to be skipped taken with gradients of zero: momentum and weight decay go on."""
+
+    def tensor(self, case, arrays, numbers):
+        if np.take(numbers.pop("found_inf", 0), 0) != 0:
+            arrays["grads"] = np.zeros_like(arrays["grads"])
+        super().tensor(case, arrays, numbers)
+
+
+MUTANTS: dict[str, Run] = {cls.__name__: cls() for cls in Lars.__subclasses__()}
+MUTANTS |= family_mutants.mutants(LARS_MOMENTUM, Lars)

@@ -11,6 +11,7 @@ from refopt.checks import flat
 from refopt.conformance.cases import Case, Outcome, arguments
 from refopt.gpu.runtime import Device
 
+GATE = "grad_factor", "found_inf"  # what a step may be given as arrays of one element
 GUARD = 64  # bytes on either side, of a pattern that a stray store would spoil
 PATTERN = 0x5C
 
@@ -92,13 +93,21 @@ class PlacedCase:
 
 
 def kernels(form: str, machine: Device, shifts: Sequence[int] = (0,)) -> Callable[[Case], Outcome]:
-    """The implementation that runs a case with one plan of a form on a device."""
+    """The implementation that runs a case with one plan of a form on a device.
+
+    Steps that are given a factor or a flag are all given it: the plan is bound to the arrays, which are
+    overwritten before each step.
+    """
 
     def run(case: Case) -> Outcome:
         placed = PlacedCase(machine, case, shifts)
-        step = placed.plan(form)
+        given = case.steps[0] if case.steps else {}
+        gate = {name: Placed(machine, given[name]) for name in GATE if name in given}
+        step = placed.plan(form, **{name: target.array for name, target in gate.items()})
         for hyper in case.steps:
-            step(**hyper)
+            for name, target in gate.items():
+                target._memory.copy_to_device(Placed(machine, hyper[name])._memory)
+            step(**{name: value for name, value in hyper.items() if name not in gate})
         return placed.outcome()
 
     return run

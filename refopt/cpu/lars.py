@@ -39,11 +39,11 @@ def rule(p, g, v, *, local_lr, mu, lars_weight_decay):
     return p - v, v
 
 
-def _step(param, grad, velocity, master, *, rescale_grad, norm_of, adapt, mu, lars_weight_decay, **scalars):
+def _step(param, grad, velocity, master, factor, *, rescale_grad, norm_of, adapt, mu, lars_weight_decay, **scalars):
     real = arithmetic(param.dtype.name)
     with np.errstate(all="ignore"):
         p = (param if master is None else master).astype(real)
-        g = real(rescale_grad) * grad.astype(real)
+        g = real(rescale_grad) * real(factor) * grad.astype(real)
         v = velocity.astype(real)
         normed = param.astype(real) if norm_of == "param" else p
         wd = real(lars_weight_decay)
@@ -75,6 +75,8 @@ def merged_lars_momentum(
     master_params=None,
     adapt="norms",
     norm_of="param",
+    grad_factor=None,
+    found_inf=None,
 ):
     """Update every tensor of a list by LARS with momentum, in place.
 
@@ -94,6 +96,9 @@ def merged_lars_momentum(
         adapt: where the LARS ratio applies, and plain lr elsewhere: ``"norms"`` (both norms positive),
             ``"decay"`` (weight decay positive) or ``"decay_and_norms"`` (both).
         norm_of: with masters, whether ||p|| is that of the stored ``"param"`` or of the ``"master"``.
+        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
+            `scan_gradients`. fp32, or fp64 for fp64 parameters.
+        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
 
     Raises:
         ValueError, TypeError: naming the argument and the index; nothing has been modified then.
@@ -108,10 +113,14 @@ def merged_lars_momentum(
         dict(lr=lr, mu=mu, lars_coeff=lars_coeff, lars_weight_decay=lars_weight_decay, epsilon=epsilon,
              rescale_grad=rescale_grad, adapt=adapt, norm_of=norm_of),
         checks.host_array,
+        {"grad_factor": grad_factor, "found_inf": found_inf},
     )  # fmt: skip
+    if found_inf is not None and found_inf.reshape(-1)[0] != 0:
+        return
+    factor = 1 if grad_factor is None else grad_factor.reshape(-1)[0]
     for i in call.active:
         p, g, v, master = (checks.flat(call.slots[slot][i]) for slot in call.routine.slot_names)
-        _step(p, g, v, master, **call.hyper_of(i))
+        _step(p, g, v, master, factor, **call.hyper_of(i))
 
 
 def lars_momentum(param, grad, velocity, *, lr, mu, master_param=None, **hyper):

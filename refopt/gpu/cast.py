@@ -147,7 +147,7 @@ class CastPlan:
                 self._groups.setdefault((pair[0].dtype, pair[1].dtype), []).append(pair)
         reals = set() if number is None else call.reals()
         self._numbers = {real: machine.to_device(np.array([number], real)) for real in reals}
-        self._write = [machine.number_writer(array, 0) for array in self._numbers.values()]
+        self._write = [machine.filler(array, 0, 1) for array in self._numbers.values()]
         self._prepared: dict[bool, Callable[[Any], bool]] = {}
         self._run = self._prepare()
         self.launches = len(self._groups)

@@ -18,7 +18,7 @@ from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from numba.np.numpy_support import from_dtype
 
 from refopt.checks import flat
-from refopt.gpu.runtime import NumberWriter, Writer
+from refopt.gpu.runtime import Filler, Writer
 from refopt.gpu.target import Kernel
 
 
@@ -85,22 +85,22 @@ class Gpu:
 
         return write
 
-    def number_writer(self, array: Any, index: int) -> NumberWriter:
-        """A function that sets one element, in stream order, in as little time as can be."""
+    def filler(self, array: Any, first: int, count: int) -> Filler:
+        """A function that sets some elements in a row to one number, in stream order, in as little time as can be."""
         if array.dtype != np.float32:
             write = self.writer(array)
-            return lambda value, stream: write(index, value, stream)
-        address = array.__cuda_array_interface__["data"][0] + 4 * index
+            return lambda value, stream: write(first, np.full(count, value), stream)
+        address = array.__cuda_array_interface__["data"][0] + 4 * first
         word = ctypes.c_float()
         bits = ctypes.c_uint32.from_buffer(word)
-        fill = driver.cuMemsetD32Async  # it carries the value along, so nothing has to be kept for it
+        memset = driver.cuMemsetD32Async  # it carries the value along, so nothing has to be kept for it
 
-        def write_number(value: float, stream: int) -> None:
+        def fill(value: float, stream: int) -> None:
             word.value = value
-            if (answer := fill(address, bits.value, 1, stream))[0]:
+            if (answer := memset(address, bits.value, count, stream))[0]:
                 checked(answer)
 
-        return write_number
+        return fill
 
     def resident(self, kernel: Kernel, block: int, args: tuple) -> int:
         """Blocks of a cooperative launch: as many as can be resident at once."""

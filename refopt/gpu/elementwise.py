@@ -27,7 +27,7 @@ from refopt.gpu.rules.lion import lion
 from refopt.gpu.rules.nadam import nadam
 from refopt.gpu.rules.radam import radam
 from refopt.gpu.rules.sgd import momentum, sgd
-from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR, hyper_of
+from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import Kernel, cuda, device_function, kernel
 from refopt.gpu.tiles import ROW
 
@@ -47,8 +47,8 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
     stochastic = named.pop("rounding") == "stochastic"
     made = RULES[routine.name](real, present, **named)
     update = _row(routine, dtypes, made.rule, stochastic)
-    each = "hyper_of(hyper, where, {k}, tensor)"
-    numbers = unroll.gather(each, "hyper, where, tensor", len(routine.hypers) - 1, hyper_of=hyper_of)
+    each = "hyper[{k}, tensor]"
+    numbers = unroll.gather(each, "hyper, tensor", len(routine.hypers) - 1)
     last = len(routine.hypers) - 1
     scalars = unroll.gather("carried[phase, {k}, tensor]", "carried, phase, tensor", len(routine.scalars))
     prepare = made.prepare or device_function(lambda h, s: h)
@@ -56,17 +56,17 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
     leave, stay = _leave(routine, made.advance, real), _stay(routine)
     found, factor_of = gate(real, factor)
 
-    def merged(addresses, chunks, hyper, where, carried, phase, first_chunk, factor_at, found_at):
+    def merged(addresses, chunks, hyper, carried, phase, first_chunk, factor_at, found_at):
         c = first_chunk + cuda.blockIdx.x
         tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
-        h, s = numbers(hyper, where, tensor), scalars(carried, phase, tensor)
+        h, s = numbers(hyper, tensor), scalars(carried, phase, tensor)
         opens = start == 0 and cuda.threadIdx.x == 0
         if found(found_at):
             if carries and opens:
                 stay(tensor, s, carried, 1 - phase)
             return
         k, rescale = prepare(h, s), h[-1] * factor_of(factor_at)
-        seed = np.int64(hyper_of(hyper, where, last, tensor)) if stochastic else 0
+        seed = np.int64(hyper[last, tensor]) if stochastic else 0
         for first in range(start + cuda.threadIdx.x // 32 * ROW, stop, cuda.blockDim.x // 32 * ROW):
             update(addresses, tensor, first, stop, chunks[c, ALIGNED], rescale, k, seed)
         if carries and opens:
@@ -105,8 +105,10 @@ def _variant(routine: Routine, dtypes: tuple, rule: Callable, stochastic: bool, 
         *(((rows[name],), access[name].store, f"rounded[{k}]") for k, name in enumerate(states, 1)),
     ])  # fmt: skip
     numbered = {name: k for k, name in enumerate(("params", *routine.states))}
-    arrays = [numbered[name] if dtypes[rows[name]] == "bfloat16" else None for name in ("params", *states)]
-    rounded = philox.dither8(arrays if stochastic else [None] * len(arrays))
+    by_chance = {name for name in numbered if stochastic and name in rows and dtypes[rows[name]] == "bfloat16"}
+    if dtypes[-1] == "uint16":
+        by_chance.discard("params")  # with its remainder, it is exact
+    rounded = philox.dither8([numbered[name] if name in by_chance else None for name in ("params", *states)])
 
     @device_function
     def update(addresses, tensor, i, stop, rescale, k, seed):
@@ -164,7 +166,7 @@ def launches(group: Group, form: str, **choices: Any) -> Launches | Alternating:
     pieces = [(0, group.chunk_count)] if routine.forms[form].merged else group.chunks_of_tensors()
 
     def step(phase: int) -> list:
-        args = group.addresses, group.chunks, group.hypers.values, group.hypers.where, carried, phase
+        args = group.addresses, group.chunks, group.hypers.values, carried, phase
         return [machine.prepare(made, chunks, BOUNDS[0], (*args, first, *group.gate)) for first, chunks in pieces]
 
     def small(of: Kernel, *args: Any) -> Callable[[Any], None]:

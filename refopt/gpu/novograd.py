@@ -19,7 +19,7 @@ from refopt.dtypes import arithmetic
 from refopt.gpu import unroll, vectors
 from refopt.gpu.gate import gate
 from refopt.gpu.plan import Group, Launches
-from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR, hyper_of
+from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
 from refopt.gpu.target import (
     Kernel,
     cuda,
@@ -77,11 +77,10 @@ def row_update(dtypes: tuple, grad_averaging: bool) -> Callable:
 
 def _variant(dtypes: tuple, grad_averaging: bool, partial: bool) -> Callable:
     real: Any = arithmetic(dtypes[P])
-    one, exact = real(1), MASTER if dtypes[MASTER] else P
-    has_master = exact == MASTER
-    access = {row: vectors.access(dtypes[row], real, partial) for row in (P, G, M, exact)}
-    load_x, load_g, load_m = (access[row].load for row in (exact, G, M))
-    store_p, store_x, store_m = (access[row].store for row in (P, exact, M))
+    one, exact = real(1), vectors.exact_access(dtypes[P], dtypes[MASTER], real, partial)
+    access = {row: vectors.access(dtypes[row], real, partial) for row in (G, M)}
+    load_x, load_g, load_m = exact.load, access[G].load, access[M].load
+    store_x, store_m = exact.store, access[M].store
 
     @device_function
     def moment(x, g, m, k):
@@ -98,13 +97,12 @@ def _variant(dtypes: tuple, grad_averaging: bool, partial: bool) -> Callable:
 
     @device_function
     def update(addresses, tensor, i, stop, rescale, k):
-        x, g = load_x(addresses[exact, tensor], i, stop), scale8(rescale, load_g(addresses[G, tensor], i, stop))
-        m = moments(x, g, load_m(addresses[M, tensor], i, stop), k)
-        x = descents(x, m, k)
+        p, x = addresses[P, tensor], addresses[MASTER, tensor]
+        value, g = load_x(p, x, i, stop), scale8(rescale, load_g(addresses[G, tensor], i, stop))
+        m = moments(value, g, load_m(addresses[M, tensor], i, stop), k)
+        value = descents(value, m, k)
         store_m(addresses[M, tensor], i, stop, m)
-        store_p(addresses[P, tensor], i, stop, x)
-        if has_master:
-            store_x(addresses[exact, tensor], i, stop, x)
+        store_x(p, x, i, stop, value, value)
 
     return update
 
@@ -131,9 +129,9 @@ def novograd_norms(dtypes: tuple, factor: str) -> Kernel:
         let_next_launch_begin()
         if found(found_at):
             return
-        rescale = hyper[RESCALE] * factor_of(factor_at)
         c = first_chunk + cuda.blockIdx.x
         tensor, start, stop, slot = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP], chunks[c, SLOT]
+        rescale = hyper[RESCALE, tensor] * factor_of(factor_at)
         node = chunks[c, NODE]
         arrivals = nodes[max(node, 0), ARRIVALS]
         for first in range(start + cuda.threadIdx.x // 32 * TILE, stop, cuda.blockDim.x // 32 * TILE):
@@ -142,9 +140,9 @@ def novograd_norms(dtypes: tuple, factor: str) -> Kernel:
                 sums[0, slot + (first - start) // TILE] = squares
         closes, squares = climb(node, arrivals, nodes, counters, sums)
         if closes and cuda.threadIdx.x == 0:
-            v = average(load_scalar(addresses[V, tensor]), squares, hyper[BETA2])
+            v = average(load_scalar(addresses[V, tensor]), squares, hyper[BETA2, tensor])
             store_scalar(addresses[V, tensor], v)
-            divisors[tensor] = sqrt(v) + hyper[EPSILON]
+            divisors[tensor] = sqrt(v) + hyper[EPSILON, tensor]
 
     return merged_novograd_norms
 
@@ -157,16 +155,16 @@ def novograd_update(dtypes: tuple, chunk_tiles: int, grad_averaging: bool, facto
     found, factor_of = gate(real, factor)
 
     @kernel(UPDATE_BOUNDS)
-    def merged_novograd_update(addresses, chunks, divisors, hyper, where, first_chunk, factor_at, found_at):
+    def merged_novograd_update(addresses, chunks, divisors, hyper, first_chunk, factor_at, found_at):
         tile = cuda.gridDim.x - 1 - cuda.blockIdx.x
         c, offset = first_chunk + tile // chunk_tiles, tile % chunk_tiles * TILE
         tensor, start = chunks[c, TENSOR], chunks[c, START] + offset
         stop = min(chunks[c, STOP], start + TILE)
-        lr, decay = hyper_of(hyper, where, LR, tensor), hyper_of(hyper, where, DECAY, tensor)
+        lr, decay = hyper[LR, tensor], hyper[DECAY, tensor]
         wait_for_previous_launch()
         if found(found_at):
             return
-        k, rescale = (lr, hyper[BETA1], decay, divisors[tensor]), hyper[RESCALE] * factor_of(factor_at)
+        k, rescale = (lr, hyper[BETA1, tensor], decay, divisors[tensor]), hyper[RESCALE, tensor] * factor_of(factor_at)
         for first in range(start + cuda.threadIdx.x // 32 * ROW, stop, cuda.blockDim.x // 32 * ROW):
             update(addresses, tensor, first, stop, chunks[c, ALIGNED], rescale, k)
 
@@ -177,7 +175,7 @@ def launches(group: Group, form: str, *, grad_averaging: bool) -> Launches:
     """The two launches of a group, or two for each tensor."""
     machine, tiles = group.machine, group.chunk_tiles
     sums, divisors = group.zeros(2, max(1, group.slots)), group.zeros(len(group.members))
-    hyper, where = group.hypers.values, group.hypers.where
+    hyper = group.hypers.values
     norms = novograd_norms(group.dtypes, group.factor_dtype)
     update = novograd_update(group.dtypes, tiles, bool(grad_averaging), group.factor_dtype)
     pieces = [(0, group.chunk_count)] if NOVOGRAD.forms[form].merged else group.chunks_of_tensors()
@@ -185,6 +183,6 @@ def launches(group: Group, form: str, *, grad_averaging: bool) -> Launches:
     for first, chunks in pieces:
         norm_args = group.addresses, group.chunks, group.nodes, group.counters, sums, divisors, hyper, first
         steps.append(machine.prepare(norms, chunks, NORM_BOUNDS[0], (*norm_args, *group.gate)))
-        args = group.addresses, group.chunks, divisors, hyper, where, first, *group.gate
+        args = group.addresses, group.chunks, divisors, hyper, first, *group.gate
         steps.append(machine.prepare(update, chunks * tiles, UPDATE_BOUNDS[0], args, "overlapping"))
     return Launches(machine, steps)

@@ -1,14 +1,14 @@
 """A plan: a routine bound to its arrays. Tables are built and uploaded once, a step is a launch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from refopt import checks
+from refopt import checks, state
 from refopt.catalog import Routine
 from refopt.checks import Array
-from refopt.dtypes import SIZES, arithmetic
+from refopt.dtypes import ITEM_SIZES, SIZES, arithmetic
 from refopt.gpu import tables
 from refopt.gpu.arrays import describer, device_of
 from refopt.gpu.runtime import Device, device
@@ -50,7 +50,7 @@ class Group:
         """Whether all arrays of a tensor can be accessed four elements, but at most 16 bytes, at a time."""
         rows = [row for slot, row in zip(self.routine.slots, self.arrays, strict=True) if not slot.scalar]
         return [
-            all(a is None or a.address % min(16, 4 * SIZES[a.dtype]) == 0 for a in column)
+            all(a is None or a.address % min(16, 4 * ITEM_SIZES[a.dtype]) == 0 for a in column)
             for column in zip(*rows, strict=True)
         ]
 
@@ -77,36 +77,23 @@ class Group:
 class HyperBlock:
     """The hyperparameters of a group, on the device, where a captured graph reads them anew.
 
-    ``values`` holds one number per hyperparameter and, after those, room for one per tensor and
-    hyperparameter; ``where`` (H, 2) says for each where its first value is and how far the next tensor's.
+    ``values`` (H, P) holds one number per hyperparameter and tensor.
     """
 
     def __init__(self, machine: Device, routine: Routine, real: type, members: list[int]) -> None:
         self.members = members
-        self.names = [hyper.name for hyper in routine.hypers]
-        count = len(self.names)
-        self.values = machine.to_device(np.zeros(count * (1 + len(members)), real))
-        self.where = machine.to_device(np.array([(k, 0) for k in range(count)], np.int64))
-        self._write_values = machine.writer(self.values)
-        self._write_where = machine.writer(self.where)
-        self._write_number = {name: machine.number_writer(self.values, k) for k, name in enumerate(self.names)}
-        self._per_tensor: set[str] = set()
+        count = len(members)
+        self.values = machine.to_device(np.zeros((len(routine.hypers), count), real))
+        self._write = machine.writer(self.values)
+        self._first = {hyper.name: k * count for k, hyper in enumerate(routine.hypers)}
+        self._fill = {name: machine.filler(self.values, first, count) for name, first in self._first.items()}
 
     def set(self, name: str, value: float | list[float], stream: Any) -> None:
         """Upload a hyperparameter, in stream order: one number, or a list with one per tensor of the model."""
-        if type(value) is float and name not in self._per_tensor:
-            self._write_number[name](value, stream)
-            return
-        k = self.names.index(name)
         if isinstance(value, list):
-            first = len(self.names) + k * len(self.members)
-            self._write_values(first, [value[i] for i in self.members], stream)
-            self._write_where(2 * k, (first, 1), stream)
-            self._per_tensor.add(name)
+            self._write(self._first[name], [value[i] for i in self.members], stream)
         else:
-            self._write_number[name](value, stream)
-            self._write_where(2 * k, (k, 0), stream)
-            self._per_tensor.discard(name)
+            self._fill[name](value, stream)
 
 
 class Plan:
@@ -250,6 +237,30 @@ class Plan:
         """Say that somebody else has written a parameter or a scalar: what the last step carried over is dropped."""
         for step in self._steps:
             step.forget(self.stream)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Host copies of what steps change beside the parameters, and the hyperparameters; see `refopt.state`."""
+        numbers = {name: value for name, value in self._hypers.items() if name not in self._missing}
+        slots, name = self._call.slots, self.routine.name
+        return state.state_dict(name, slots, numbers | self._choices(), stream=self.stream)
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on from a state dictionary: its arrays are copied into the plan's, in place, its numbers are set.
+
+        The parameters have to be those of the step that it was saved after. Hyperparameters that it does not have
+        stay as they are.
+
+        Raises:
+            ValueError, TypeError: naming the slot and the index: it is another routine's, or of other shapes, dtypes
+                or choices than the plan's; nothing has been modified then.
+        """
+        slots, choices = self._call.slots, self._choices()
+        kept = state.load(saved, self.routine.name, slots, choices=choices, stream=self.stream)
+        self._set({name: value for name, value in kept.items() if name not in choices})
+        self.refresh()
+
+    def _choices(self) -> dict[str, Any]:
+        return {name: self._call.hypers[name] for name in self.routine.choices}
 
 
 class Launches:

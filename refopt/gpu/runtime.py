@@ -17,7 +17,7 @@ from refopt import simt
 from refopt.gpu.target import Kernel
 
 Writer = Callable[[int, Any, Any], None]
-NumberWriter = Callable[[float, Any], None]
+Filler = Callable[[float, Any], None]
 
 
 class Device(Protocol):
@@ -31,7 +31,7 @@ class Device(Protocol):
     def stream(self, stream: Any) -> Any: ...
     def capturing(self, stream: Any) -> bool: ...
     def writer(self, array: Any) -> Writer: ...
-    def number_writer(self, array: Any, index: int) -> NumberWriter: ...
+    def filler(self, array: Any, first: int, count: int) -> Filler: ...
     def resident(self, kernel: Kernel, block: int, args: tuple) -> int: ...
     def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]: ...
     def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], bool]: ...
@@ -69,9 +69,9 @@ class Executor:
 
         return write
 
-    def number_writer(self, array: Any, index: int) -> NumberWriter:
+    def filler(self, array: Any, first: int, count: int) -> Filler:
         write = self.writer(array)
-        return lambda value, stream: write(index, value, stream)
+        return lambda value, stream: write(first, np.full(count, value), stream)
 
     def resident(self, kernel: Kernel, block: int, args: tuple) -> int:
         """Blocks of a cooperative launch: few, since each of their threads lives through the launch."""

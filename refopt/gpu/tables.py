@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from refopt.cpu.reduce import TILE
-from refopt.gpu.target import device_function
 from refopt.gpu.tiles import FANOUT
 
 # Columns of the chunk table: tensor, first and last element + 1, slot of the first tile's sum, the node
@@ -18,12 +17,6 @@ TENSOR, START, STOP, SLOT, NODE, ALIGNED = range(6)
 
 # Bytes of parameter and gradient that a block takes the norms of; measured best on an H200.
 CHUNK_BYTES = 65536
-
-
-@device_function
-def hyper_of(hyper, where, name, tensor):
-    """A hyperparameter that may differ between tensors; stride 0 where all share one value."""
-    return hyper[where[name, 0] + tensor * where[name, 1]]
 
 
 class Tables(NamedTuple):

@@ -24,26 +24,29 @@ ADAPT = catalog.LARS_MOMENTUM.choices["adapt"]
 
 def launches(group: Group, form: str, *, adapt: str, norm_of: str) -> Launches:
     """The launches of a group in one of the four forms."""
-    signature, machine = Signature(group.dtypes, norm_of), group.machine
+    signature = Signature(group.dtypes, norm_of, group.factor_dtype if any(group.gate) else None)
+    machine = group.machine
     mode = ADAPT.index(adapt)
     if form == "separate":
         return Launches(machine, _separate(group, signature, mode))
     sums, rates = group.zeros(2, group.slots), group.zeros(2, len(group.members))
     tables, hyper = (group.addresses, group.chunks), group.hypers.values
-    norm_args = *tables, group.nodes, group.counters, sums, rates, hyper, group.hypers.where, mode
+    norm_args = *tables, group.nodes, group.counters, sums, rates, hyper, mode, *group.gate
     chunks, chunk_tiles = group.chunk_count, group.chunk_tiles
     if form == "cooperative":
         kernel = lars_cooperative(signature, chunk_tiles)
         grid = min(machine.resident(kernel, NORM_BLOCK, norm_args), chunks)
         return Launches(machine, [machine.prepare(kernel, grid, NORM_BLOCK, norm_args, "cooperative")])
-    norms = machine.prepare(lars_norms(signature), chunks, NORM_BLOCK, norm_args)
     if form == "two_launches":
+        norms = machine.prepare(lars_norms(signature), chunks, NORM_BLOCK, norm_args)
         kernel, tiles = lars_update(signature, chunk_tiles), chunks * chunk_tiles
-        update = machine.prepare(kernel, tiles, UPDATE_BLOCK, (*tables, hyper, rates), "overlapping")
+        update = machine.prepare(kernel, tiles, UPDATE_BLOCK, (*tables, hyper, rates, *group.gate), "overlapping")
         return Launches(machine, [norms, update])
+    # Even if the first step is skipped, the next one finds the norm of p: no flag for the launch that takes it.
+    norms = machine.prepare(lars_norms(signature), chunks, NORM_BLOCK, (*norm_args[:-1], 0))
     grad_norm = machine.prepare(lars_grad_norm(signature), chunks, NORM_BLOCK, norm_args)
     kernel, pairs = lars_update_and_norm(signature, chunk_tiles), chunks * chunk_tiles // 2
-    update = machine.prepare(kernel, pairs, UPDATE_BLOCK, (*tables, hyper, rates, sums), "overlapping")
+    update = machine.prepare(kernel, pairs, UPDATE_BLOCK, (*tables, hyper, rates, sums, *group.gate), "overlapping")
     return Launches(machine, [grad_norm, update], first=[norms, update])
 
 
@@ -56,7 +59,7 @@ def _separate(group: Group, signature: Signature, mode: int) -> list:
         addresses = [array.address if array else 0 for array in column]
         args = (
             *addresses, group.sizes[tensor], int(group.aligned[tensor]), tensor,
-            sums, group.hypers.values, group.hypers.where, mode,
+            sums, group.hypers.values, mode, *group.gate,
         )  # fmt: skip
         grid = min(group.machine.resident(kernel, NORM_BLOCK, args), -(-tiles[tensor] // (NORM_BLOCK // 32)))
         made.append(group.machine.prepare(kernel, grid, NORM_BLOCK, args, "cooperative"))
@@ -64,10 +67,12 @@ def _separate(group: Group, signature: Signature, mode: int) -> list:
 
 
 def plan(params: Any, grads: Any, velocities: Any, *, master_params: Any = None,
-         form: str = "two_launches", stream: Any = 0, **hyper: Any) -> Plan:  # fmt: skip
+         form: str = "two_launches", stream: Any = 0, grad_factor: Any = None, found_inf: Any = None,
+         **hyper: Any) -> Plan:  # fmt: skip
     """`refopt.gpu.plan` for this routine."""
     slots = {"params": params, "grads": grads, "velocities": velocities, "master_params": master_params}
-    return Plan(catalog.LARS_MOMENTUM, launches, slots, hyper, form, stream)
+    shared = {"grad_factor": grad_factor, "found_inf": found_inf}
+    return Plan(catalog.LARS_MOMENTUM, launches, slots, hyper, form, stream, shared)
 
 
 def merged_lars_momentum(params, grads, velocities, *, lr, mu, master_params=None, form="two_launches", **hyper):

@@ -2,7 +2,8 @@
 
 The update has every new p in a register, so it adds up their squares while it is there and leaves the tile
 sums. The next step then reads g alone for its norms: 24 bytes an element instead of 28 in fp32. This holds
-as long as nobody else writes p; a plan that is told otherwise takes the first launch of rung 3 once.
+as long as nobody else writes p; a plan that is told otherwise takes the first launch of rung 3 once. A step that is
+skipped writes neither p nor its sums.
 """
 
 from functools import lru_cache
@@ -22,9 +23,12 @@ def lars_grad_norm(signature: Signature) -> Kernel:
     do = chunks_of(signature)
 
     @kernel(NORM_BOUNDS)
-    def merged_lars_grad_norm(addresses, chunks, nodes, counters, sums, rates, hyper, where, adapt):
+    def merged_lars_grad_norm(
+        addresses, chunks, nodes, counters, sums, rates, hyper, adapt, factor_at, found_at
+    ):
         c = cuda.blockIdx.x
-        do.norm_and_rate(c, addresses, chunks, nodes, counters, sums, rates, hyper, where, adapt)
+        if not do.found(found_at):
+            do.norm_and_rate(c, addresses, chunks, nodes, counters, sums, rates, hyper, adapt, factor_at)
 
     return merged_lars_grad_norm
 
@@ -36,9 +40,9 @@ def lars_update_and_norm(signature: Signature, chunk_tiles: int) -> Kernel:
     chunk_pairs = chunk_tiles // 2
 
     @kernel(UPDATE_AND_NORM_BOUNDS)
-    def merged_lars_update_and_norm(addresses, chunks, hyper, rates, sums):
+    def merged_lars_update_and_norm(addresses, chunks, hyper, rates, sums, factor_at, found_at):
         pair = cuda.gridDim.x - 1 - cuda.blockIdx.x
         c, offset = pair // chunk_pairs, pair % chunk_pairs * PAIR
-        do.update_and_norm(c, offset, PAIR, addresses, chunks, hyper, rates, sums)
+        do.update_and_norm(c, offset, PAIR, addresses, chunks, hyper, rates, sums, factor_at, found_at)
 
     return merged_lars_update_and_norm

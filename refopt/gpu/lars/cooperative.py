@@ -20,14 +20,18 @@ def lars_cooperative(signature: Signature, chunk_tiles: int) -> Kernel:
     length = chunk_tiles * TILE
 
     @kernel(NORM_BOUNDS)
-    def merged_lars_cooperative(addresses, chunks, nodes, counters, sums, rates, hyper, where, adapt):
+    def merged_lars_cooperative(
+        addresses, chunks, nodes, counters, sums, rates, hyper, adapt, factor_at, found_at
+    ):
+        if do.found(found_at):
+            return
         grid = cuda.cg.this_grid()
         for c in range(cuda.blockIdx.x, chunks.shape[0], cuda.gridDim.x):
-            do.norms_and_rate(c, addresses, chunks, nodes, counters, sums, rates, hyper, where, adapt)
+            do.norms_and_rate(c, addresses, chunks, nodes, counters, sums, rates, hyper, adapt, factor_at)
         grid.sync()
         c = chunks.shape[0] - 1 - cuda.blockIdx.x
         while c >= 0:
-            do.update(c, 0, length, addresses, chunks, hyper, rates)
+            do.update(c, 0, length, addresses, chunks, hyper, rates, factor_at, 0)
             c -= cuda.gridDim.x
 
     return merged_lars_cooperative

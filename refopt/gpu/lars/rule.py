@@ -1,6 +1,11 @@
 """The rule of LARS, as its kernels evaluate it: ``refopt.cpu.lars`` line by line."""
 
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
 from refopt.dtypes import arithmetic
+from refopt.gpu.gate import gate
 from refopt.gpu.target import device_function, sqrt
 
 # Rows of the address table, which are the routine's slots, and of the hyperparameter block.
@@ -48,11 +53,31 @@ def local_lr(p_squares, g_squares, lr, coeff, wd, epsilon, adapt):
     return lr
 
 
-class Signature(tuple):
-    """The dtypes of p, g, v and the master (None if there is none), and which of p and master is normed."""
+@lru_cache
+def _ungated(real: Any) -> tuple[Callable, Callable]:
+    """`gate` for a step that is given neither factor nor flag: the kernel is spared the registers for them."""
+    one = real(1)
 
-    def __new__(cls, dtypes: tuple, norm_of: str) -> "Signature":
-        return super().__new__(cls, (*dtypes, norm_of))
+    @device_function
+    def found(at):
+        return False
+
+    @device_function
+    def factor_of(at):
+        return one
+
+    return found, factor_of
+
+
+class Signature(tuple):
+    """What a kernel is made for.
+
+    The dtypes of p, g, v and the master (None if there is none), which of p and master is normed, and the dtype
+    of the factor (None if the step is given neither factor nor flag).
+    """
+
+    def __new__(cls, dtypes: tuple, norm_of: str, factor: str | None) -> "Signature":
+        return super().__new__(cls, (*dtypes, norm_of, factor))
 
     @property
     def real(self) -> type:
@@ -68,3 +93,8 @@ class Signature(tuple):
     def normed(self) -> int:
         """The slot whose norm is taken."""
         return M if self[M] and self[4] == "master" else P
+
+    @property
+    def gate(self) -> tuple[Callable, Callable]:
+        """The two functions of `refopt.gpu.gate`."""
+        return gate(self.real, self[5]) if self[5] else _ungated(self.real)

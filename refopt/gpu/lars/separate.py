@@ -9,7 +9,6 @@ from functools import lru_cache
 from refopt.cpu.reduce import TILE
 from refopt.gpu.lars.phases import NORM_BOUNDS, phases
 from refopt.gpu.lars.rule import COEFF, DECAY, EPSILON, LR, MU, RESCALE, M, Signature, local_lr
-from refopt.gpu.tables import hyper_of
 from refopt.gpu.target import Kernel, cuda, kernel
 from refopt.gpu.tiles import FANOUT, ROW, joiner
 
@@ -18,16 +17,19 @@ from refopt.gpu.tiles import FANOUT, ROW, joiner
 def lars_separate(signature: Signature) -> Kernel:
     """The kernel for a signature; ``sums`` has room for the tile sums of p and g and what they join to."""
     do, join = phases(signature), joiner(signature.real).join
+    found, factor_of = signature.gate
     takes_master = signature.normed == M
 
     @kernel(NORM_BOUNDS)
-    def lars_momentum(p, g, v, m, size, aligned, tensor, sums, hyper, where, adapt):
+    def lars_momentum(p, g, v, m, size, aligned, tensor, sums, hyper, adapt, factor_at, found_at):
+        if found(found_at):
+            return
         grid = cuda.cg.this_grid()
         lane = cuda.threadIdx.x % 32
         warp = cuda.grid(1) // 32
         warps = cuda.gridsize(1) // 32
         tiles = (size + TILE - 1) // TILE
-        rescale = hyper[RESCALE]
+        rescale = hyper[RESCALE, tensor] * factor_of(factor_at)
 
         for tile in range(warp, tiles, warps):
             x = do.norms(m if takes_master else p, g, tile * TILE, size, aligned, rescale)
@@ -47,9 +49,9 @@ def lars_separate(signature: Signature) -> Kernel:
             first, count = first + count, parents
             grid.sync()
 
-        lr, wd = hyper_of(hyper, where, LR, tensor), hyper_of(hyper, where, DECAY, tensor)
-        coeff, epsilon = hyper[COEFF], hyper[EPSILON]
-        mu = hyper[MU]
+        lr, wd = hyper[LR, tensor], hyper[DECAY, tensor]
+        coeff, epsilon = hyper[COEFF, tensor], hyper[EPSILON, tensor]
+        mu = hyper[MU, tensor]
         rate = local_lr(sums[0, first], sums[1, first], lr, coeff, wd, epsilon, adapt)
         for row in range(warp * ROW, size, warps * ROW):
             do.update(p, g, v, m, row, size, aligned, rescale, rate, mu, wd)

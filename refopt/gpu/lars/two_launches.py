@@ -21,9 +21,10 @@ def lars_norms(signature: Signature) -> Kernel:
     do = chunks_of(signature)
 
     @kernel(NORM_BOUNDS)
-    def merged_lars_norms(addresses, chunks, nodes, counters, sums, rates, hyper, where, adapt):
+    def merged_lars_norms(addresses, chunks, nodes, counters, sums, rates, hyper, adapt, factor_at, found_at):
         c = cuda.blockIdx.x
-        do.norms_and_rate(c, addresses, chunks, nodes, counters, sums, rates, hyper, where, adapt)
+        if not do.found(found_at):
+            do.norms_and_rate(c, addresses, chunks, nodes, counters, sums, rates, hyper, adapt, factor_at)
 
     return merged_lars_norms
 
@@ -34,8 +35,9 @@ def lars_update(signature: Signature, chunk_tiles: int) -> Kernel:
     do = chunks_of(signature)
 
     @kernel(UPDATE_BOUNDS)
-    def merged_lars_update(addresses, chunks, hyper, rates):
+    def merged_lars_update(addresses, chunks, hyper, rates, factor_at, found_at):
         tile = cuda.gridDim.x - 1 - cuda.blockIdx.x
-        do.update(tile // chunk_tiles, tile % chunk_tiles * TILE, TILE, addresses, chunks, hyper, rates)
+        c, offset = tile // chunk_tiles, tile % chunk_tiles * TILE
+        do.update(c, offset, TILE, addresses, chunks, hyper, rates, factor_at, found_at)
 
     return merged_lars_update
