@@ -32,9 +32,9 @@ def device_ms(function: Callable[[], Any], repeats: int = 30, warmup: int = 5) -
     return statistics.median(times)
 
 
-def host_us(function: Callable[[], Any], calls: int = 100, rounds: int = 21) -> float:
+def host_us(function: Callable[[], Any], calls: int = 100, rounds: int = 21, warmup: int = 10) -> float:
     """Median over rounds of the time one call takes on the host; the device is idle when a round begins."""
-    for _ in range(10):
+    for _ in range(warmup):
         function()
     times = []
     for _ in range(rounds):

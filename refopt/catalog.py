@@ -265,8 +265,8 @@ RADAM = _elementwise(
 
 def _lamb_traffic(form: Form, dtypes: tuple, **_: Any) -> dict[str, int]:
     """Passes over each slot: the moments are made in the first pass and read again in the second."""
-    exact = "master_params" if dtypes[-1] else "params"
-    return {"params": 1, "grads": 1, "moment1": 3, "moment2": 3} | {exact: 3}
+    exact = {"params": 1, "master_params": 3} if _has_master(dtypes) else {"params": 3, "master_params": 3}
+    return {"grads": 1, "moment1": 3, "moment2": 3} | exact
 
 
 LAMB = Routine(
@@ -277,12 +277,13 @@ LAMB = Routine(
     forms={"separate": Form(launches=2, merged=False), "merged": Form(launches=2)},
     traffic=_lamb_traffic,
     source="arXiv:1904.00962; Paddle's lamb operator",
+    remainders=True,
 )
 
 
 def _novograd_traffic(form: Form, dtypes: tuple, **_: Any) -> dict[str, int]:
     """Passes over each slot: the gradient is read for its norm and again; a parameter with a master is only written."""
-    return {"params": 1 if dtypes[-1] else 2, "grads": 2, "moment": 2, "master_params": 2}
+    return {"params": 1 if _has_master(dtypes) else 2, "grads": 2, "moment": 2, "master_params": 2}
 
 
 NOVOGRAD = Routine(
@@ -300,6 +301,7 @@ NOVOGRAD = Routine(
     forms={"separate": Form(launches=2, merged=False), "merged": Form(launches=2)},
     traffic=_novograd_traffic,
     source="arXiv:1905.11286; NVIDIA's Jasper",
+    remainders=True,
 )
 
 ROUTINES = {

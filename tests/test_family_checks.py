@@ -83,9 +83,10 @@ def test_numbers(machine, routine):
     rows = {hyper.name: hyper for hyper in routine.hypers}
     for name, hyper in rows.items():
         bound = "above 0" if hyper.positive else "at least 0"
-        bound += " and below 1" if hyper.below == 1 else ""
+        bound += f" and below {hyper.below:.10g}" if hyper.below < np.inf else ""
+        kind = "whole number" if hyper.whole else "finite float32"
         for value in (-1.0, np.nan, np.inf, *([1.0] if hyper.below == 1 else []), *([0.0] if hyper.positive else [])):
-            message = f"{name}: expected a finite float32 {bound}, got {value!r}"
+            message = f"{name}: expected a {kind} {bound}, got {value!r}"
             refused(machine, case, step_of(routine, **{name: value}), ValueError, message)
         if hyper.per_tensor:
             message = f"{name}: expected one number or one per tensor, 2, got 3"

@@ -209,7 +209,7 @@ def truth(name, real, roundings):
     routine, rule = ROUTINES[row.routine], rule_of(ROUTINES[row.routine])
     unit = roundings * float(np.finfo(real).eps) / 2 + float(np.finfo(wide).eps)  # the truth rounds, too
     numbers = {h.name: wide(real(row.numbers.get(h.name, h.default))) for h in routine.hypers}
-    del numbers["rescale_grad"]
+    del numbers["rescale_grad"], numbers["seed"]
     numbers = {n: Bounded(x, unit, unit * x if n == "decay_base" else 0) for n, x in numbers.items()}
     p = Bounded(joined(arrays(0, real)).astype(wide), unit)
     states = first(row, numbers, lambda: Bounded(0 * p.value, unit), p.lift)

@@ -1,7 +1,8 @@
 """Device arrays from anywhere, described for the checks, without a copy.
 
-Accepted: arrays of the executor, and anything on the GPU with ``__cuda_array_interface__`` or
-``data_ptr()``: Numba, CuPy and PyTorch.
+Accepted: arrays of the executor, and anything on the GPU with ``__cuda_array_interface__``, ``data_ptr()`` or
+``__dlpack__``: Numba, CuPy, PyTorch and JAX. A parameter of PyTorch that requires a gradient is taken as its
+``detach()`` would be: a step is no part of autograd's graph.
 """
 
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from refopt import simt
 from refopt.checks import Array
 from refopt.dtypes import SIZES, name_of
+from refopt.gpu import dlpack
 
 
 def device_of(values: Any) -> str:
@@ -35,9 +37,16 @@ def describer(device: str) -> Any:
             raise ValueError(f"{where}: expected an array on the executor, got {type(value).__name__}")
         if hasattr(value, "data_ptr"):
             return _torch(value, where)
-        if not hasattr(value, "__cuda_array_interface__"):
-            raise TypeError(f"{where}: expected a device array, got {type(value).__module__}.{type(value).__name__}")
-        return _interface(value)
+        kind = f"{type(value).__module__}.{type(value).__name__}"
+        interface = getattr(value, "__cuda_array_interface__", None)
+        # Up to version 2, which is JAX's, it does not say when the data are ready; DLPack does.
+        if hasattr(value, "__dlpack__") and (interface is None or interface["version"] < 3):
+            if not dlpack.on_gpu(value):
+                raise TypeError(f"{where}: expected a device array, got {kind} in host memory")
+            return dlpack.describe(value, where)
+        if interface is None:
+            raise TypeError(f"{where}: expected a device array, got {kind}")
+        return _interface(value, interface)
 
     return describe
 
@@ -50,8 +59,7 @@ def _torch(value: Any, where: str) -> Array:
     return Array(value.data_ptr(), tuple(value.shape), dtype, strides, True)
 
 
-def _interface(value: Any) -> Array:
-    interface = value.__cuda_array_interface__
+def _interface(value: Any, interface: dict[str, Any]) -> Array:
     shape = tuple(interface["shape"])
     address, read_only = interface["data"]
     dtype = name_of(getattr(value, "dtype", np.dtype(interface["typestr"])))

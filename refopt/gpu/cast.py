@@ -22,8 +22,8 @@ from refopt.gpu.tiles import scale8
 from refopt.gpu.vectors import ROW
 
 BOUNDS = 64, 16  # threads of a block, and blocks to fit on a multiprocessor
-CHUNK_TILES = 4  # of elements, in a cast
-CHUNK_KILOBYTES = 16  # in a copy
+CHUNK_TILES = 2  # of elements, in a cast
+CHUNK_KILOBYTES = 8  # in a copy
 
 Pair = tuple[Array, Array]
 

@@ -111,7 +111,7 @@ class Gpu:
         return Launch(kernel, grid, block, own, mode)
 
     def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], bool]:
-        return Sequenced(launches)
+        return Sequenced(launches) if len(launches) > 1 else Alone(*launches)
 
     def synchronize(self) -> None:
         cuda.synchronize()
@@ -161,6 +161,18 @@ class Launch:
     def __call__(self, stream: int) -> None:
         self._config.hStream = stream
         checked(driver.cuLaunchKernelEx(self._config, self._function, self._params, 0))
+
+
+class Alone:
+    """One launch, or none; says whether it will run."""
+
+    def __init__(self, *launches: Callable[[Any], None]) -> None:
+        self._launches = launches
+
+    def __call__(self, stream: int) -> bool:
+        for launch in self._launches:
+            launch(stream)
+        return not capturing(stream)
 
 
 class Sequenced:

@@ -1,6 +1,7 @@
 """The pass over the gradients before a step: ``refopt.cpu.scan``, read-only, without the host having to wait.
 
-A block takes a chunk, adds up squares as the norms of LARS do, and remembers whether an element was not finite.
+A block takes a chunk and adds up squares as the norms of LARS do. As long as the sum of a tile is finite, so are its
+elements; where it is not, they are looked at one by one, since squares overflow before their elements do.
 The sums of the tensors are joined by one block of a last, small launch, which leaves the factor and the flag
 where the steps find them.
 """
@@ -21,7 +22,7 @@ from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
 from refopt.gpu.target import Kernel, cuda, device_function, kernel, sqrt
 from refopt.gpu.tiles import ARRIVALS, FANOUT, ROW, ROWS, WHOLE_WARP, add_squares, joiner, lane_tree, rows_of
 
-BOUNDS = 128, 4
+BOUNDS = 128, 6
 # Places in the block of numbers: what `factor_of` takes.
 MAX_NORM, EPSILON = range(2)
 
@@ -44,19 +45,25 @@ def scanner(dtype: str, real: Any) -> Kernel:
     zero, zeros = real(0), (real(0),) * 8
     climb = joiner(real).climb
 
+    assert ROWS == 4, "all rows of a tile are loaded at a time"
+
     @device_function
     def tile(g, first, stop, aligned):
-        i = first + 4 * (cuda.threadIdx.x % 32)
-        sums, odd = zeros, zero
+        i, sums = first + 4 * (cuda.threadIdx.x % 32), zeros
         if aligned and first + TILE <= stop:
-            for row in range(ROWS):
-                x = full(g, i + ROW * row, stop)
-                sums, odd = add_squares(sums, x), odd + oddness(x)
-        else:
-            for row in range(rows_of(first, stop)):
-                x = partial(g, i + ROW * row, stop)
-                sums, odd = add_squares(sums, x), odd + oddness(x)
-        return sums, odd
+            a, b = full(g, i, stop), full(g, i + ROW, stop)
+            c, d = full(g, i + 2 * ROW, stop), full(g, i + 3 * ROW, stop)
+            return add_squares(add_squares(add_squares(add_squares(sums, a), b), c), d)
+        for row in range(rows_of(first, stop)):
+            sums = add_squares(sums, partial(g, i + ROW * row, stop))
+        return sums
+
+    @device_function
+    def oddness_of(g, first, stop):
+        i, odd = first + 4 * (cuda.threadIdx.x % 32), zero
+        for row in range(rows_of(first, stop)):
+            odd += oddness(partial(g, i + ROW * row, stop))
+        return odd
 
     @kernel(BOUNDS)
     def scan_gradients(addresses, positions, chunks, nodes, counters, sums, roots, odd_ones):
@@ -66,10 +73,12 @@ def scanner(dtype: str, real: Any) -> Kernel:
         arrivals = nodes[node, ARRIVALS]
         lane = cuda.threadIdx.x % 32
         for first in range(start + cuda.threadIdx.x // 32 * TILE, stop, cuda.blockDim.x // 32 * TILE):
-            lanes, odd = tile(addresses[tensor], first, stop, chunks[c, ALIGNED])
-            squares = lane_tree(lanes)
-            if cuda.any_sync(WHOLE_WARP, odd != zero) and lane == 0:
-                cuda.atomic.max(odd_ones, 0, 1)
+            g = addresses[tensor]
+            squares = lane_tree(tile(g, first, stop, chunks[c, ALIGNED]))
+            if squares - squares != zero:
+                odd = oddness_of(g, first, stop)
+                if cuda.any_sync(WHOLE_WARP, odd != zero) and lane == 0:
+                    cuda.atomic.max(odd_ones, 0, 1)
             if lane < 2:
                 sums[lane, slot + (first - start) // TILE] = squares
         closes, squares = climb(node, arrivals, nodes, counters, sums)

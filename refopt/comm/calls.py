@@ -1,0 +1,108 @@
+"""One call of a collective: what it moves, and what is checked before anything moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from refopt.checks import Array
+from refopt.dtypes import SIZES
+
+# Those that NCCL has: what one engine takes, all take.
+DTYPES = SIZES | {"int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8}
+SUMS = "all_reduce", "reduce", "reduce_scatter"
+PEER = {"reduce": "root", "broadcast": "root", "send": "to", "recv": "source"}
+_PREPOSITION = {"reduce": "to", "broadcast": "from", "send": "to", "recv": "from"}
+
+
+class Payload(NamedTuple):
+    """A checked array: the elements in the form that the engine works on, in one dimension, and their description."""
+
+    data: Any
+    dtype: str
+    size: int
+    nbytes: int
+    address: int
+    owner: Any  # the array that was handed in
+
+
+class Call(NamedTuple):
+    """A call of one rank. Its `text` is equal on all ranks if and only if their calls belong together."""
+
+    operation: str
+    source: Payload | None = None  # what the rank brings
+    target: Payload | None = None  # what it gets
+    peer: int | None = None  # the root, or the other end
+    dtype: str = ""
+    elements: int = 0
+    nbytes: int = 0
+    detail: str = ""
+    number: int = 0  # of the collectives of a communicator, from 0; send and recv have none
+
+    @property
+    def collective(self) -> bool:
+        """Whether all ranks take part."""
+        return self.operation not in ("send", "recv")
+
+    @property
+    def text(self) -> str:
+        """The call in words: operation, elements, dtype, root or peer."""
+        what = f" of {self.elements} {self.dtype}" if self.dtype else ""
+        where = f" {_PREPOSITION[self.operation]} {self.peer}" if self.peer is not None else ""
+        return f"{self.operation}{what}{where}{self.detail}"
+
+    def __str__(self) -> str:
+        return f"{self.text}, call {self.number}" if self.collective else self.text
+
+
+def payload(where: str, array: Array, data: Any, owner: Any) -> Payload:
+    """Check dtype and contiguity of an array that the engine has described."""
+    if array.dtype not in DTYPES:
+        raise TypeError(f"{where}: expected one of {', '.join(DTYPES)}, got {array.dtype}")
+    item = DTYPES[array.dtype]
+    strides = [item * math.prod(array.shape[axis + 1 :]) for axis in range(len(array.shape))]
+    if array.size and any(n > 1 and s != e for n, s, e in zip(array.shape, array.strides, strides, strict=True)):
+        raise ValueError(f"{where}: expected a C-contiguous array, got strides {array.strides} for {array.shape}")
+    return Payload(data, array.dtype, array.size, item * array.size, array.address, owner)
+
+
+def check_written(where: str, array: Array) -> None:
+    """Refuse a read-only array that a call would write."""
+    if not array.writable:
+        raise ValueError(f"{where}: expected a writable array, got a read-only one")
+
+
+def check_rank(where: str, value: Any, size: int) -> int:
+    """A root or a peer; raises if it is no rank."""
+    if not hasattr(value, "__index__") or isinstance(value, bool):
+        raise TypeError(f"{where}: expected a rank, got {value!r}")
+    rank = value.__index__()
+    if not 0 <= rank < size:
+        raise ValueError(f"{where}: expected a rank from 0 to {size - 1}, got {rank}")
+    return rank
+
+
+def check_ranks(values: Sequence[Any], size: int) -> tuple[int, ...]:
+    """The members of a group; raises if they are no ranks, or not distinct."""
+    if not isinstance(values, Sequence) or isinstance(values, str) or not len(values):
+        raise TypeError(f"group: ranks: expected a list of at least one rank, got {values!r}")
+    ranks = tuple(check_rank(f"group: ranks[{i}]", value, size) for i, value in enumerate(values))
+    for i, rank in enumerate(ranks):
+        if rank in ranks[:i]:
+            raise ValueError(f"group: ranks[{i}]: expected each rank once, got {rank} again")
+    return ranks
+
+
+def check_parts(operation: str, whole: Payload, part: Payload, rank: int, size: int) -> None:
+    """Check that an array is ``size`` equal parts, and that part and whole overlap in place or not at all."""
+    names = ("source", "target") if operation == "reduce_scatter" else ("target", "source")
+    if whole.dtype != part.dtype:
+        raise TypeError(f"{operation}: {names[0]}: expected {part.dtype}, as {names[1]} has, got {whole.dtype}")
+    if whole.size != size * part.size:
+        expected = f"{size * part.size} elements, {size} ranks times the {part.size} of {names[1]}"
+        raise ValueError(f"{operation}: {names[0]}: expected {expected}, got {whole.size}")
+    start = part.address - whole.address
+    if part.nbytes and -part.nbytes < start < whole.nbytes and start != rank * part.nbytes:
+        place = f"in place, at byte {rank * part.nbytes} of {names[0]}"
+        raise ValueError(f"{operation}: {names[1]}: expected no overlap, or {place}, got an overlap from byte {start}")

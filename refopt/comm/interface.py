@@ -1,0 +1,267 @@
+"""The interface that all engines have: checks, counts, batches. What an engine adds is how a call is carried out."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Self
+
+from refopt.checks import Array
+from refopt.comm.calls import PEER, Call, Payload, check_parts, check_rank, check_ranks, check_written, payload
+
+
+class CommError(RuntimeError):
+    """Ranks that do not belong together in what they call, or that are no longer there."""
+
+
+class Counted(NamedTuple):
+    """How often an operation was called, and the bytes of the arrays handed in."""
+
+    calls: int
+    bytes: int
+
+
+class Communicator(ABC):
+    """Some ranks, seen from one of them.
+
+    Arrays are C-contiguous, of float16, bfloat16, float32, float64 or an integer type of 8, 32 or 64 bits. A call is
+    checked before anything moves; after an error of type or value nothing has been modified, and this rank has not
+    taken part. All ranks make the same collective calls in the same order, with the same dtype, count and root.
+    Averaging is one multiplication after the sum (numerics, N10), and is not here.
+
+    Attributes:
+        rank: this rank's number, from 0.
+        size: how many ranks there are.
+        members: the ranks' numbers in the outermost communicator.
+    """
+
+    def __init__(self, rank: int, members: Sequence[int], name: str = "") -> None:
+        self.rank, self.size, self.members, self.name = rank, len(members), tuple(members), name
+        self._counts: dict[str, Counted] = {}
+        self._number = 0
+        self._batch: list[Call] | None = None
+        self._over = ""  # why there can be no more calls
+
+    def all_reduce(self, array: Any) -> None:
+        """Replace the array, on every rank, by the sum over the ranks."""
+        given = self._payload("all_reduce: array", array, written=True)
+        self._submit(self._call("all_reduce", given, source=given, target=given))
+
+    def reduce(self, array: Any, root: int) -> None:
+        """Replace the array, on the root alone, by the sum over the ranks."""
+        root = self._peer("reduce", root)
+        given = self._payload("reduce: array", array, written=self.rank == root)
+        target = given if self.rank == root else None
+        self._submit(self._call("reduce", given, source=given, target=target, peer=root))
+
+    def broadcast(self, array: Any, root: int) -> None:
+        """Replace the array, on every rank, by that of the root."""
+        root = self._peer("broadcast", root)
+        given = self._payload("broadcast: array", array, written=self.rank != root)
+        ends = (given, None) if self.rank == root else (None, given)
+        self._submit(self._call("broadcast", given, source=ends[0], target=ends[1], peer=root))
+
+    def reduce_scatter(self, source: Any, target: Any) -> None:
+        """Put part ``rank`` of the sum over the ranks into the target.
+
+        Args:
+            source: the size of ``size`` targets; it stays as it is.
+            target: may be part ``rank`` of the source.
+        """
+        whole = self._payload("reduce_scatter: source", source)
+        part = self._payload("reduce_scatter: target", target, written=True)
+        check_parts("reduce_scatter", whole, part, self.rank, self.size)
+        self._submit(self._call("reduce_scatter", whole, source=whole, target=part))
+
+    def all_gather(self, source: Any, target: Any) -> None:
+        """Put the sources of all ranks into the target of each, in rank order.
+
+        Args:
+            source: may be part ``rank`` of the target.
+            target: the size of ``size`` sources.
+        """
+        part = self._payload("all_gather: source", source)
+        whole = self._payload("all_gather: target", target, written=True)
+        check_parts("all_gather", whole, part, self.rank, self.size)
+        self._submit(self._call("all_gather", part, source=part, target=whole))
+
+    def send(self, array: Any, to: int) -> None:
+        """Send to one rank, which receives. Two ranks that exchange arrays do so in a `batch`."""
+        to = self._peer("send", to)
+        given = self._payload("send: array", array)
+        self._submit(self._call("send", given, source=given, peer=to))
+
+    def recv(self, array: Any, source: int) -> None:
+        """Overwrite the array by what one rank sends: as many elements, of the same dtype."""
+        source = self._peer("recv", source)
+        given = self._payload("recv: array", array, written=True)
+        self._submit(self._call("recv", given, target=given, peer=source))
+
+    def barrier(self) -> None:
+        """Wait until every rank is here, and what it has called before is done."""
+        self._alone("barrier")
+        self._submit(Call("barrier"))
+
+    def group(self, ranks: Sequence[int]) -> Self | None:
+        """A communicator of some of the ranks, numbered in the given order. All ranks of this one call it alike.
+
+        Returns:
+            The new communicator, or ``None`` on ranks that are not in it.
+        """
+        self._alone("group")
+        chosen = check_ranks(ranks, self.size)
+        call = Call("group", detail=f" {_parenthesis(chosen)}", number=self._next_number())
+        return self._group(call, chosen)
+
+    def agree(self, description: Sequence[str]) -> None:
+        """Make sure that all ranks are about to make the same calls.
+
+        The ranks exchange a SHA-256 of their sequence, and the sequences themselves only if these differ.
+
+        Raises:
+            CommError: on every rank, with the first entry that differs (counted from 0) and who has what.
+        """
+        self._alone("agree")
+        if isinstance(description, str) or not all(isinstance(entry, str) for entry in description):
+            raise TypeError(f"agree: description: expected a sequence of strings, got {description!r}")
+        text = json.dumps(list(description)).encode()
+        digests = self._exchange(Call("agree", number=self._next_number()), hashlib.sha256(text).digest())
+        if len(set(digests)) > 1:
+            texts = self._exchange(Call("agree", number=self._next_number()), text)
+            raise CommError(_difference([json.loads(text) for text in texts]))
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """Hold the calls of a ``with`` back, and make them at its end: collectives in order, send and recv all at once.
+
+        Arrays are read and written at the end, not at the call. After an exception within, none of the calls is made.
+        """
+        self._require_open("batch")
+        if self._batch is not None:
+            yield
+            return
+        self._batch = []
+        try:
+            yield
+            calls, self._batch = self._batch, None
+        finally:
+            self._batch = None
+        self._run(calls)
+
+    @property
+    def counts(self) -> dict[str, Counted]:
+        """Calls so far by operation. ``bytes`` are those of the array handed in: of the source, where there are two."""
+        return dict(self._counts)
+
+    def reset_counts(self) -> None:
+        """Count from 0 again."""
+        self._counts.clear()
+
+    @abstractmethod
+    def abort(self) -> None:
+        """End the communication of all ranks, whatever they are waiting for."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what the communicator holds. All ranks close it, once all calls are done."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None:  # otherwise the others may be anywhere
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} rank {self.rank} of {self.size}{self.name and f', {self.name}'}>"
+
+    @abstractmethod
+    def _describe(self, value: Any, where: str) -> tuple[Array, Any]:
+        """An array that the engine takes, described, and its elements in the form that the engine works on."""
+
+    @abstractmethod
+    def _execute(self, calls: list[Call]) -> None:
+        """Carry out the calls of a batch, or a single one."""
+
+    @abstractmethod
+    def _group(self, call: Call, ranks: tuple[int, ...]) -> Self | None: ...
+
+    @abstractmethod
+    def _exchange(self, call: Call, data: bytes) -> list[bytes]:
+        """The bytes of every rank, in rank order."""
+
+    def _payload(self, where: str, value: Any, written: bool = False) -> Payload:
+        array, data = self._describe(value, where)
+        checked = payload(where, array, data, value)
+        if written:
+            check_written(where, array)
+        return checked
+
+    def _peer(self, operation: str, value: Any) -> int:
+        return check_rank(f"{operation}: {PEER[operation]}", value, self.size)
+
+    def _call(self, operation: str, given: Payload, **ends: Any) -> Call:
+        return Call(operation, dtype=given.dtype, elements=given.size, nbytes=given.nbytes, **ends)
+
+    def _submit(self, call: Call) -> None:
+        self._require_open(call.operation)
+        if self._batch is not None:
+            self._batch.append(call)
+        else:
+            self._run([call])
+
+    def _run(self, calls: list[Call]) -> None:
+        for i, call in enumerate(calls):
+            if call.collective:
+                calls[i] = call._replace(number=self._next_number())
+            before = self._counts.get(call.operation, Counted(0, 0))
+            self._counts[call.operation] = Counted(before.calls + 1, before.bytes + call.nbytes)
+        if calls:
+            self._execute(calls)
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number - 1
+
+    def _alone(self, operation: str) -> None:
+        self._require_open(operation)
+        if self._batch is not None:
+            raise CommError(f"{operation}: expected a call outside of batch(), got one within")
+
+    def _require_open(self, operation: str) -> None:
+        if self._over:
+            raise CommError(f"{operation}: no more calls can be made: {self._over}")
+
+
+def _difference(sequences: list[list[str]]) -> str:
+    """The first entry that differs between the ranks' sequences, and who has what."""
+    first = next(i for i in range(max(map(len, sequences))) if len({entry_at(s, i) for s in sequences}) > 1)
+    holders: dict[str, list[int]] = {}
+    for rank, sequence in enumerate(sequences):
+        holders.setdefault(entry_at(sequence, first), []).append(rank)
+    return f"agree: call {first}: " + ", ".join(
+        f"{listed(ranks)} {'has' if len(ranks) == 1 else 'have'} {entry}" for entry, ranks in holders.items()
+    )
+
+
+def entry_at(sequence: list[str], i: int) -> str:
+    """Entry ``i`` of a sequence of calls, or a word for none."""
+    return sequence[i] if i < len(sequence) else "no call"
+
+
+def group_name(members: Sequence[int]) -> str:
+    """What reports call a group."""
+    return f"group {_parenthesis(members)}"
+
+
+def _parenthesis(ranks: Sequence[int]) -> str:
+    return f"({', '.join(map(str, ranks))})"
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """Ranks in words: ``rank 0``, ``ranks 0, 1 and 3``."""
+    *others, last = map(str, ranks)
+    return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"

@@ -1,0 +1,70 @@
+"""A directory in which processes find each other: small files, each written once as a whole."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from refopt.comm.interface import CommError, listed
+
+VARIABLE = "REFOPT_RENDEZVOUS"
+_NAP = 2e-3
+
+
+class Rendezvous:
+    """A directory that all ranks can reach, fresh for each run: what is there from a run before would be taken for new.
+
+    Args:
+        path: the directory; made if it is not there.
+        rank: this process's number.
+        size: how many there are.
+        timeout: seconds to wait for the others.
+    """
+
+    def __init__(self, path: str | os.PathLike, rank: int, size: int, timeout: float = 60.0) -> None:
+        self.path, self.rank, self.size, self.timeout = Path(path), rank, size, timeout
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            os.close(os.open(self.path / f"here.{rank}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            reason = f"rank {rank} is there already: expected a fresh directory, and each rank once"
+            raise CommError(f"rendezvous {self.path}: {reason}") from None
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write a value; whoever reads it finds all of it or nothing."""
+        unfinished = self.path / f".{key}.{self.rank}"
+        unfinished.write_bytes(data)
+        unfinished.replace(self.path / key)
+
+    def peek(self, key: str) -> bytes | None:
+        """A value, or ``None`` if it has not been written."""
+        try:
+            return (self.path / key).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def get(self, key: str, source: int) -> bytes:
+        """Wait for a value that a rank writes."""
+        return self._gather(key, [source], lambda rank: key)[0]
+
+    def exchange(self, key: str, data: bytes) -> list[bytes]:
+        """Write a value and wait for those that the others write under the same key; all, in rank order."""
+        self.put(f"{key}.{self.rank}", data)
+        return self._gather(key, list(range(self.size)), lambda rank: f"{key}.{rank}")
+
+    def _gather(self, key: str, ranks: list[int], name: Callable[[int], str]) -> list[bytes]:
+        deadline = time.monotonic() + self.timeout
+        found: dict[int, bytes] = {}
+        while True:
+            for rank in ranks:
+                if rank not in found and (data := self.peek(name(rank))) is not None:
+                    found[rank] = data
+            missing = [rank for rank in ranks if rank not in found]
+            if not missing:
+                return [found[rank] for rank in ranks]
+            if time.monotonic() > deadline:
+                reason = f"{key}: not heard from {listed(missing)} in {self.timeout} s"
+                raise CommError(f"rank {self.rank}: rendezvous {self.path}: {reason}")
+            time.sleep(_NAP)

@@ -1,0 +1,73 @@
+"""Whole arrays from the device to the host and back, whoever has made them, in the order of a stream."""
+
+from typing import Any
+
+import numpy as np
+
+from refopt.checks import Array
+from refopt.dtypes import numpy_dtype
+from refopt.gpu.arrays import describer, device_of
+from refopt.gpu.runtime import device
+
+
+class Transfer:
+    """Copies to and from the machine that an array is on. What they read or write is complete after `finish`.
+
+    Arrays are given twice, as they are and as ``describe`` sees them; each must be dense.
+    """
+
+    def __init__(self, first: Any, stream: Any, where: str) -> None:
+        self._machine = device(device_of([first]))
+        self._stream = self._machine.stream(stream)
+        if self._machine.capturing(self._stream):
+            raise RuntimeError(f"{where}: stream: expected no capture while states are read or written")
+        self.describe = describer(self._machine.name)
+        self._images: list[np.ndarray] = []  # the host's end of copies under way
+
+    def read(self, value: Any, array: Array) -> np.ndarray:
+        """A host copy in the same order of axes."""
+        if self._machine.name == "executor":
+            return value.copy_to_host(stream=self._stream)
+        image, host = _image(array)
+        if array.size:
+            driver, checked = _driver()
+            checked(driver.cuMemcpyDtoHAsync(image.ctypes.data, array.address, image.nbytes, self._stream))
+        self._images.append(image)
+        return host
+
+    def write(self, value: Any, array: Array, host: np.ndarray) -> None:
+        """Overwrite the array with one of the same shape and dtype."""
+        if self._machine.name == "executor":
+            value.copy_to_device(host, self._stream)
+            return
+        image, ordered = _image(array)
+        ordered[...] = host
+        if array.size:
+            driver, checked = _driver()
+            checked(driver.cuMemcpyHtoDAsync(array.address, image.ctypes.data, image.nbytes, self._stream))
+        self._images.append(image)
+
+    def finish(self) -> None:
+        """Wait for the stream."""
+        if self._machine.name == "executor":
+            self._machine.synchronize()
+        else:
+            driver, checked = _driver()
+            checked(driver.cuStreamSynchronize(self._stream))
+        self._images.clear()
+
+
+def _image(array: Array) -> tuple[np.ndarray, np.ndarray]:
+    """Fresh host memory for the elements of an array in their order on the device: as bytes, and as an array."""
+    kind = numpy_dtype(array.dtype)
+    image = np.empty(array.size * kind.itemsize, np.uint8)
+    strides = array.strides if array.size else None
+    return image, np.ndarray(array.shape, kind, image, strides=strides)
+
+
+def _driver() -> tuple[Any, Any]:
+    from cuda.bindings import driver
+
+    from refopt.gpu.driver import checked
+
+    return driver, checked

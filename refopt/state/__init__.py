@@ -1,0 +1,24 @@
+"""What a training run has to keep to go on as if it had not stopped, and the same in PyTorch's layout.
+
+    step = gpu.plan("adamw", params, grads, moment1, moment2, beta1_pow, beta2_pow)
+    ...
+    saved = step.state_dict()                                  # host arrays, numbers and text
+    ...
+    step.load_state_dict(saved)                                # in place, checked before anything is written
+
+A state dictionary has what a step changes beside the parameters::
+
+    {"routine": "adamw", "version": 1,
+     "hypers": {"lr": 0.001, "beta1": 0.9, ...},
+     "slots": {"moment1": [array, ...], "beta1_pow": [array, ...], ..., "master_params": [None, ...]}}
+
+Each slot has an entry per tensor: an array of NumPy, or ``None`` where there is none. Parameters are the model's and
+belong to its own checkpoint; master parameters are the optimizer's and are here. `state_dict` and `load` do the same
+without a plan, for arrays of NumPy, too. `to_torch` and `from_torch` convert to and from what ``state_dict()`` of an
+optimizer in ``torch.optim`` returns. All of it needs NumPy alone.
+"""
+
+from refopt.state.plain import load, state_dict
+from refopt.state.pytorch import from_torch, to_torch
+
+__all__ = ["from_torch", "load", "state_dict", "to_torch"]

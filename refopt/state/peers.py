@@ -1,0 +1,126 @@
+"""Which optimizer of ``torch.optim`` a routine is, and what its states and numbers are called there."""
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from refopt.catalog import Routine
+
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Peer(NamedTuple):
+    """The optimizer that a routine is. Mappings are from refopt's names to PyTorch's.
+
+    Attributes:
+        states: the tensors of a parameter's state.
+        numbers: the numbers of a group, and the switches that a choice of the routine stands for.
+        only: what a group has to have, by PyTorch's names, for its rule to be the routine's.
+        switches: the switches of a group that an optional state stands for.
+        choices: the choices of the routine that make its rule PyTorch's.
+        counts: whether a parameter's state has a number of steps.
+    """
+
+    states: Mapping[str, str]
+    numbers: Mapping[str, str]
+    only: Mapping[str, Any]
+    switches: Mapping[str, str] = NONE
+    choices: Mapping[str, Any] = NONE
+    counts: bool = True
+
+
+LR = {"lr": "lr"}
+BETAS = LR | {"beta1": "beta1", "beta2": "beta2", "epsilon": "eps"}
+PLAIN = {"weight_decay": 0, "maximize": False}
+MOMENTS = {"moment1": "exp_avg", "moment2": "exp_avg_sq"}
+ADAM = Peer(
+    MOMENTS | {"moment2_max": "max_exp_avg_sq"}, BETAS, PLAIN, {"moment2_max": "amsgrad"}, {"epsilon_at": "corrected"}
+)
+PEERS = {
+    "sgd": Peer(
+        {}, LR | {"l2_decay": "weight_decay"}, {"momentum": 0, "dampening": 0, "nesterov": False, "maximize": False},
+        counts=False,
+    ),
+    "momentum": Peer(
+        {"velocities": "momentum_buffer"},
+        LR | {"mu": "momentum", "l2_decay": "weight_decay", "use_nesterov": "nesterov"},
+        {"dampening": 0, "maximize": False}, counts=False,
+    ),
+    "adam": ADAM,
+    "adamw": ADAM._replace(
+        numbers=BETAS | {"coeff": "weight_decay"}, only={"maximize": False, "decoupled_weight_decay": True}
+    ),
+    # What the sum started from is in the sum; it is refused so as not to be lost on the way back.
+    "adagrad": Peer(
+        {"moment": "sum"}, LR | {"epsilon": "eps"}, PLAIN | {"lr_decay": 0, "initial_accumulator_value": 0}
+    ),
+    "rmsprop": Peer(
+        {"mean_square": "square_avg", "velocity": "momentum_buffer", "mean_grad": "grad_avg"},
+        LR | {"rho": "alpha", "mu": "momentum", "epsilon": "eps"}, PLAIN, {"mean_grad": "centered"},
+        {"epsilon_at": "outside"},
+    ),
+    "adadelta": Peer(
+        {"avg_squared_grad": "square_avg", "avg_squared_update": "acc_delta"}, LR | {"rho": "rho", "epsilon": "eps"},
+        PLAIN,
+    ),
+    # PyTorch adds epsilon to the gradient, refopt to the norm before it fades: one rule only where it is 0.
+    "adamax": Peer({"moment": "exp_avg", "inf_norm": "exp_inf"}, BETAS, PLAIN | {"eps": 0}),
+    "nadam": Peer(MOMENTS | {"mu_product": "mu_product"}, BETAS | {"decay_base": "momentum_decay"}, PLAIN),
+    "radam": Peer(MOMENTS, BETAS, PLAIN),
+}  # fmt: skip
+
+
+def peer_of(where: str, routine: Routine) -> Peer:
+    """The row of the table."""
+    if routine.name not in PEERS:
+        raise ValueError(f"{where}: routine: expected one of {', '.join(PEERS)}, got {routine.name!r}")
+    return PEERS[routine.name]
+
+
+def to_group(where: str, routine: Routine, numbers: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A group of PyTorch's, but for its parameters, from a tensor's numbers and states; raises where there is none."""
+    peer = PEERS[routine.name]
+    default = {name: values[0] for name, values in routine.choices.items() if name not in peer.numbers}
+    for name, value in {"rescale_grad": 1.0, **default, **peer.choices}.items():
+        if numbers[name] != value:
+            raise ValueError(f"{where}: {name}: expected {value}, which PyTorch has, got {numbers[name]}")
+    group = {theirs: numbers[ours] for ours, theirs in peer.numbers.items()}
+    if "coeff" in peer.numbers:
+        group["weight_decay"] *= numbers["lr_ratio"]
+    if "decay_base" in peer.numbers:
+        group["momentum_decay"] = _momentum_decay(where, numbers["decay_base"])
+    for ours, theirs in peer.numbers.items():
+        if group[theirs] != peer.only.get(theirs, group[theirs]):
+            raise ValueError(f"{where}: {ours}: expected {peer.only[theirs]}, for PyTorch, got {numbers[ours]}")
+    group |= {**peer.only, **{theirs: ours in given for ours, theirs in peer.switches.items()}}
+    if "beta1" in group:
+        group["betas"] = group.pop("beta1"), group.pop("beta2")
+    return group
+
+
+def from_group(where: str, peer: Peer, group: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers and switches by refopt's names of a group of PyTorch's; raises where there are none."""
+    for name, value in peer.only.items():
+        if group.get(name, value) != value:
+            raise ValueError(f"{where}: {name}: expected {value}, which is refopt's rule, got {group[name]}")
+    flat = {"nesterov": False, **group}
+    if "betas" in group:
+        flat["beta1"], flat["beta2"] = group["betas"]
+    numbers = {}
+    for ours, theirs in peer.numbers.items():
+        if theirs not in flat:
+            raise TypeError(f"{where}: {theirs}: expected a number, got none")
+        numbers[ours] = bool(flat[theirs]) if ours == "use_nesterov" else float(flat[theirs])
+    if "decay_base" in numbers:
+        numbers["decay_base"] = 0.96 ** numbers["decay_base"]
+    return numbers
+
+
+def _momentum_decay(where: str, base: float) -> float:
+    """The exponent that makes the base of 0.96, with as few digits as do."""
+    if not 0 < base <= 1:
+        raise ValueError(f"{where}: decay_base: expected a number above 0 and at most 1, for PyTorch, got {base}")
+    exact = math.log(base) / math.log(0.96) + 0.0
+    rounded = (float(f"{exact:.{digits}g}") for digits in range(1, 18))
+    return next((short for short in rounded if 0.96**short == base), exact)

@@ -1,0 +1,141 @@
+"""What every engine has to do, as functions of a communicator on NumPy arrays, and what NumPy says the result is."""
+
+import numpy as np
+
+from refopt.comm import CommError, local
+from refopt.comm.calls import DTYPES
+from refopt.dtypes import SIZES, arithmetic
+
+SIZES_OF_PARTS = [0, 1, 2, 7, 33]
+
+
+def dtype_of(name):
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def values(rank, dtype, count, seed=0):
+    """What a rank brings: values of many magnitudes, so that the order of addition shows."""
+    rng = np.random.default_rng([seed, rank, count])
+    if dtype not in SIZES:
+        return rng.integers(0, 200, count).astype(dtype)
+    return (rng.standard_normal(count) * np.exp2(rng.integers(-6, 7, count))).astype(dtype_of(dtype))
+
+
+def in_rank_order(arrays):
+    """The sum by numerics N10, written out."""
+    dtype = arrays[0].dtype
+    wide = arithmetic(dtype.name) if dtype.name in SIZES else dtype
+    total = arrays[0].astype(wide)
+    for array in arrays[1:]:
+        total = (total + array.astype(wide)).astype(wide)
+    return total.astype(dtype)
+
+
+def everything(comm, dtypes=tuple(DTYPES), seed=0, place=lambda array: array, read=lambda array: array):
+    """Every operation at several sizes: a list of what, what came out, and what should have.
+
+    ``place`` puts a NumPy array where the engine takes it from, ``read`` brings it back.
+    """
+    found = []
+    rank, size = comm.rank, comm.size
+    for dtype in dtypes:
+        for count in SIZES_OF_PARTS:
+            arrays = [values(r, dtype, count, seed) for r in range(size)]
+            wholes = [values(r, dtype, count * size, seed + 1) for r in range(size)]
+            part = slice(rank * count, (rank + 1) * count)
+            total, whole_total = in_rank_order(arrays), in_rank_order(wholes)
+            root = count % size
+
+            def note(operation, array, expected, dtype=dtype, count=count):
+                found.append((f"{operation} of {count} {dtype}", read(array).copy(), expected))
+
+            x = place(arrays[rank].copy())
+            comm.all_reduce(x)
+            note("all_reduce", x, total)
+
+            x = place(arrays[rank].copy())
+            comm.reduce(x, root)
+            note("reduce", x, total if rank == root else arrays[rank])
+
+            x = place(arrays[rank].copy())
+            comm.broadcast(x, root)
+            note("broadcast", x, arrays[root])
+
+            source, target = place(wholes[rank].copy()), place(np.zeros_like(arrays[rank]))
+            comm.reduce_scatter(source, target)
+            note("reduce_scatter", target, whole_total[part])
+            note("reduce_scatter: source", source, wholes[rank])
+
+            source, target = place(arrays[rank].copy()), place(np.zeros_like(wholes[rank]))
+            comm.all_gather(source, target)
+            note("all_gather", target, np.concatenate(arrays))
+            note("all_gather: source", source, arrays[rank])
+
+            source = place(wholes[rank].copy())
+            comm.reduce_scatter(source, source[part])
+            note("reduce_scatter in place", source[part], whole_total[part])
+            comm.all_gather(source[part], source)
+            note("all_gather in place", source, whole_total)
+
+            if size > 1:
+                x, y = place(arrays[rank].copy()), place(np.zeros_like(arrays[rank]))
+                with comm.batch():
+                    comm.send(x, (rank + 1) % size)
+                    comm.recv(y, (rank - 1) % size)
+                note("send and recv", y, arrays[rank - 1])
+                if rank == 0:
+                    comm.send(x, size - 1)
+                elif rank == size - 1:
+                    comm.recv(y, 0)
+                    note("recv", y, arrays[0])
+    comm.barrier()
+    return found
+
+
+def groups(comm, place=lambda array: array, read=lambda array: array):
+    """The sum over every second rank, in reverse, and over all, in turns."""
+    chosen = list(range(comm.size))[::-2]
+    part = comm.group(chosen)
+    arrays = [values(r, "float32", 5) for r in range(comm.size)]
+    found = []
+    if part is not None:
+        assert (part.rank, part.size, part.members) == (chosen.index(comm.rank), len(chosen), tuple(chosen))
+        x = place(arrays[comm.rank].copy())
+        part.all_reduce(x)
+        found.append(("all_reduce of a group", read(x), in_rank_order([arrays[r] for r in chosen])))
+        part.close()
+    x = place(arrays[comm.rank].copy())
+    comm.all_reduce(x)
+    return [*found, ("all_reduce beside a group", read(x), in_rank_order(arrays))]
+
+
+def assert_equal_bits(found):
+    for what, got, expected in found:
+        assert got.dtype == expected.dtype and got.tobytes() == expected.tobytes(), what
+
+
+def refused(rank, size=3, **options):
+    """What `run` raises, having seen that every rank still there got the same."""
+    got = {}
+
+    def watched(world):
+        try:
+            return rank(world)
+        except CommError as error:
+            got[world.rank] = str(error)
+            raise
+
+    try:
+        local.run(watched, size, **options)
+    except CommError as error:
+        assert set(got.values()) == {str(error)}
+        return str(error), set(got)
+    raise AssertionError("run raised nothing")
+
+
+def array(count=12, dtype=np.float32):
+    return np.zeros(count, dtype)

@@ -1,0 +1,124 @@
+"""What tests/test_comm_mpi.py runs under mpiexec: ``python mpi_cases.py CASE``."""
+
+import sys
+import time
+import zlib
+
+import numpy as np
+from comm_cases import assert_equal_bits, everything, groups, values
+
+from refopt import comm
+from refopt.comm import CommError, local
+
+
+def agrees_with_numpy_and_the_local_engine():
+    with comm.mpi.connect() as world:
+        found = everything(world)
+        assert_equal_bits(found)
+        same = local.run(everything, world.size)[world.rank]
+        assert [array.tobytes() for _, array, _ in found] == [array.tobytes() for _, array, _ in same]
+        assert_equal_bits(groups(world))
+        counts = local.run(lambda c: (everything(c), c.counts)[1], world.size)[world.rank]
+        world.reset_counts()
+        everything(world)
+        assert world.counts == counts
+
+
+def unwatched():
+    with comm.mpi.connect(watch=False) as world:
+        assert_equal_bits(everything(world, dtypes=("float32", "bfloat16")))
+        assert_equal_bits(groups(world))
+        world.agree(["all_reduce"])
+
+
+def native():
+    with comm.mpi.connect(algorithm="native") as world:
+        for what, got, expected in everything(world, dtypes=("float32", "float64", "int32", "uint8", "int64")):
+            if got.dtype.kind == "f":
+                np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4, err_msg=what)
+            else:
+                assert got.tobytes() == expected.tobytes(), what
+        x = np.zeros(3, np.float16)
+        try:
+            world.all_reduce(x)
+        except TypeError as error:
+            assert "all_reduce: array: expected no 16-bit float" in str(error)
+        else:
+            raise AssertionError("float16 was taken")
+        world.broadcast(x, 0)
+
+
+def agreement():
+    with comm.mpi.connect() as world:
+        world.agree(["all_reduce of 4 float32"] * 5)
+        mine = ["barrier"] * 7 + ["all_reduce of 1024 float32" if world.rank != world.size - 1 else "broadcast"]
+        try:
+            world.agree(mine)
+        except CommError as error:
+            assert "call 7: " in str(error) and f"rank {world.size - 1} has broadcast" in str(error), error
+        else:
+            raise AssertionError("the ranks agreed")
+        world.barrier()
+
+
+def skipped():
+    """The last rank leaves a call out, and comes to another."""
+    world = comm.mpi.connect(timeout=20)
+    x = np.ones(12, np.float32)
+    world.all_reduce(x)
+    if world.rank != world.size - 1:
+        world.all_reduce(x)
+    world.broadcast(x, 0)
+
+
+def absent():
+    """The last rank never comes."""
+    world = comm.mpi.connect(timeout=0.5)
+    world.barrier()
+    if world.rank == world.size - 1:
+        time.sleep(30)
+    world.all_reduce(np.ones(12, np.float32))
+
+
+def absent_unwatched():
+    world = comm.mpi.connect(timeout=0.5, watch=False)
+    if world.rank == world.size - 1:
+        time.sleep(30)
+    world.all_reduce(np.ones(12, np.float32))
+
+
+def ended():
+    """The last rank is at its end while the others wait."""
+    world = comm.mpi.connect(timeout=20)
+    if world.rank != world.size - 1:
+        world.barrier()
+
+
+def raised():
+    world = comm.mpi.connect(timeout=20)
+    if world.rank == world.size - 1:
+        raise ValueError("no gradient")
+    x = np.zeros(4, np.float32)
+    world.recv(x, world.size - 1)
+
+
+def short():
+    world = comm.mpi.connect(timeout=20)
+    if world.rank == 0:
+        world.send(np.zeros(3, np.float32), 1)
+    elif world.rank == 1:
+        world.recv(np.zeros(4, np.float32), 0)
+    world.barrier()
+
+
+def checksum():
+    """The bits of a sum, to compare between runs and numbers of ranks."""
+    with comm.mpi.connect() as world:
+        x = values(world.rank, "float32", 1000)
+        world.all_reduce(x)
+        if world.rank == 0:
+            print("bits", zlib.crc32(x.tobytes()))
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

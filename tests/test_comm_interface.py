@@ -1,0 +1,231 @@
+"""What all engines share, seen on the local one: batches, counts, agreement, and what is refused."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refopt.comm import CommError, Counted, local
+
+sys.path.insert(0, str(Path(__file__).parent / "comm"))
+from comm_cases import array, refused
+
+
+def test_a_batch_runs_at_its_end_and_its_sends_all_at_once():
+    def rank(world):
+        x, y, z = np.array([world.rank], np.int32), np.zeros(1, np.int32), np.ones(1, np.float32)
+        with world.batch():
+            world.send(x, 1 - world.rank)
+            world.recv(y, 1 - world.rank)
+            with world.batch():
+                world.all_reduce(z)
+            world.broadcast(z, 1)
+            seen = y[0], z[0], world.counts
+            x += 10
+        return seen, y[0], z[0]
+
+    empty = (0, 1, {})
+    assert local.run(rank, 2) == [(empty, 11, 2), (empty, 10, 2)]
+
+
+def test_send_to_itself():
+    def rank(world):
+        x, y = np.ones(2, np.float32), np.zeros(2, np.float32)
+        with world.batch():
+            world.recv(y, world.rank)
+            world.send(x, world.rank)
+        return y.tolist()
+
+    assert local.run(rank, 2) == [[1, 1]] * 2
+
+
+def test_a_batch_that_raises_makes_no_call():
+    def rank(world):
+        x = np.ones(2, np.float32)
+        with pytest.raises(KeyError), world.batch():
+            world.all_reduce(x)
+            raise KeyError
+        world.all_reduce(x)
+        return x.tolist(), world.counts["all_reduce"].calls
+
+    assert local.run(rank, 2) == [([2, 2], 1)] * 2
+
+
+@pytest.mark.parametrize("operation", ["barrier", "group", "agree"])
+def test_what_cannot_be_in_a_batch(operation):
+    def rank(world):
+        arguments = {"barrier": (), "group": ([0],), "agree": ([],)}[operation]
+        with world.batch():
+            getattr(world, operation)(*arguments)
+
+    with pytest.raises(CommError, match=rf"{operation}: expected a call outside of batch\(\), got one within"):
+        local.run(rank, 2)
+
+
+def test_counts():
+    def rank(world):
+        x, part, whole = array(6), array(3, np.float16), array(6, np.float16)
+        assert world.counts == {}
+        world.all_reduce(x)
+        world.all_reduce(x[:0])
+        world.reduce(x, 0)
+        world.broadcast(x[:2], 1)
+        world.reduce_scatter(whole, part)
+        world.all_gather(part, whole)
+        (world.send if world.rank else world.recv)(x, 1 - world.rank)
+        world.barrier()
+        world.group([0]), world.agree([])
+        counts = world.counts
+        world.reset_counts()
+        assert world.counts == {}
+        world.barrier()
+        with pytest.raises(TypeError):
+            world.all_reduce(None)
+        assert world.counts == {"barrier": Counted(1, 0)}
+        return counts
+
+    common = {
+        "all_reduce": Counted(2, 24),
+        "reduce": Counted(1, 24),
+        "broadcast": Counted(1, 8),
+        "reduce_scatter": Counted(1, 12),
+        "all_gather": Counted(1, 6),
+        "barrier": Counted(1, 0),
+    }
+    first, second = local.run(rank, 2)
+    assert first == common | {"recv": Counted(1, 24)} and second == common | {"send": Counted(1, 24)}
+
+
+def test_agreement():
+    local.run(lambda world: world.agree(["all_reduce of 4 float32", "barrier"]), 4)
+
+    def rank(world):
+        same = ["barrier"] * 7
+        world.agree([*same, "broadcast" if world.rank == 2 else "all_reduce of 1024 float32", f"of {world.rank}"])
+
+    message, ranks = refused(rank, 4)
+    assert message == "agree: call 7: ranks 0, 1 and 3 have all_reduce of 1024 float32, rank 2 has broadcast"
+    assert ranks == {0, 1, 2, 3}
+    message, _ = refused(lambda world: world.agree(["barrier"] * world.rank), 2)
+    assert message == "agree: call 0: rank 0 has no call, rank 1 has barrier"
+    with pytest.raises(TypeError, match="agree: description: expected a sequence of strings, got 'barrier'"):
+        local.run(lambda world: world.agree("barrier"), 1)
+
+
+def test_ranks_that_disagree_can_go_on():
+    def rank(world):
+        with pytest.raises(CommError):
+            world.agree([str(world.rank)])
+        world.barrier()
+
+    local.run(rank, 3)
+
+
+def read_only(count):
+    x = array(count)
+    x.flags.writeable = False
+    return x
+
+
+BAD = [
+    (
+        lambda w: w.all_reduce([1.0]),
+        TypeError,
+        "all_reduce: array: expected a NumPy array or an array of the executor, got builtins.list",
+    ),
+    (
+        lambda w: w.all_reduce(array(3, np.int16)),
+        TypeError,
+        "all_reduce: array: expected one of float16, .*, uint64, got int16",
+    ),
+    (lambda w: w.all_reduce(array(3, bool)), TypeError, "all_reduce: array: expected one of float16, .*, got bool"),
+    (lambda w: w.all_reduce(array(3, ">f4")), TypeError, "all_reduce: array: expected native byte order, got >f4"),
+    (
+        lambda w: w.all_reduce(array(6)[::2]),
+        ValueError,
+        r"all_reduce: array: expected a C-contiguous array, got strides \(8,\) for \(3,\)",
+    ),
+    (
+        lambda w: w.reduce(array(6).reshape(2, 3).T, 0),
+        ValueError,
+        r"reduce: array: expected a C-contiguous array, got strides \(4, 12\) for \(3, 2\)",
+    ),
+    (
+        lambda w: w.all_reduce(read_only(3)),
+        ValueError,
+        "all_reduce: array: expected a writable array, got a read-only one",
+    ),
+    (lambda w: w.reduce(read_only(3), 0), ValueError, "reduce: array: expected a writable array"),
+    (lambda w: w.broadcast(read_only(3), 1), ValueError, "broadcast: array: expected a writable array"),
+    (lambda w: w.recv(read_only(3), 1), ValueError, "recv: array: expected a writable array"),
+    (
+        lambda w: w.reduce_scatter(array(4), read_only(2)),
+        ValueError,
+        "reduce_scatter: target: expected a writable array",
+    ),
+    (lambda w: w.reduce(array(), 2), ValueError, "reduce: root: expected a rank from 0 to 1, got 2"),
+    (lambda w: w.broadcast(array(), -1), ValueError, "broadcast: root: expected a rank from 0 to 1, got -1"),
+    (lambda w: w.broadcast(array(), True), TypeError, "broadcast: root: expected a rank, got True"),
+    (lambda w: w.send(array(), "1"), TypeError, "send: to: expected a rank, got '1'"),
+    (lambda w: w.recv(array(), 1.0), TypeError, "recv: source: expected a rank, got 1.0"),
+    (
+        lambda w: w.reduce_scatter(array(5), array(2)),
+        ValueError,
+        "reduce_scatter: source: expected 4 elements, 2 ranks times the 2 of target, got 5",
+    ),
+    (
+        lambda w: w.all_gather(array(2), array(5)),
+        ValueError,
+        "all_gather: target: expected 4 elements, 2 ranks times the 2 of source, got 5",
+    ),
+    (
+        lambda w: w.all_gather(array(2), array(4, np.float16)),
+        TypeError,
+        "all_gather: target: expected float32, as source has, got float16",
+    ),
+    (
+        lambda w: (lambda x: w.all_gather(x[2:4], x))(array(4)),
+        ValueError,
+        "all_gather: source: expected no overlap, or in place, at byte 0 of target, got an overlap from byte 8",
+    ),
+    (
+        lambda w: (lambda x: w.reduce_scatter(x[:4], x[3:5]))(array(5)),
+        ValueError,
+        "reduce_scatter: target: expected no overlap, or in place, at byte 0 of source, got an overlap from byte 12",
+    ),
+    (lambda w: w.group([]), TypeError, r"group: ranks: expected a list of at least one rank, got \[\]"),
+    (lambda w: w.group([0, 2]), ValueError, r"group: ranks\[1\]: expected a rank from 0 to 1, got 2"),
+    (lambda w: w.group([0, 1, 0]), ValueError, r"group: ranks\[2\]: expected each rank once, got 0 again"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), BAD)
+def test_bad_input_is_refused_before_anything_moves(call, kind, message):
+    def rank(world):
+        if world.rank == 0:
+            with pytest.raises(kind, match=f"^{message}"):
+                call(world)
+            assert world.counts == {}
+        world.barrier()  # nobody was left waiting
+
+    local.run(rank, 2)
+
+
+def test_read_only_arrays_may_be_read():
+    def rank(world):
+        world.reduce(read_only(3) if world.rank else array(3), 0)
+        world.broadcast(array(3) if world.rank else read_only(3), 0)
+        world.all_gather(read_only(3), array(6))
+        world.reduce_scatter(read_only(4), array(2))
+        (world.send if world.rank else world.recv)(read_only(3) if world.rank else array(3), 1 - world.rank)
+
+    local.run(rank, 2)
+
+
+@pytest.mark.parametrize(("size", "message"), [(0, "at least 1, got 0"), (True, "got True"), (2.0, "got 2.0")])
+def test_bad_sizes(size, message):
+    with pytest.raises(ValueError, match=rf"local\.run: size: expected an integer of .*{message}"):
+        local.run(print, size)
+    with pytest.raises(ValueError, match=r"local\.run: algorithm: expected one of rank_order, ring, got 'tree'"):
+        local.run(print, 1, algorithm="tree")

@@ -1,0 +1,137 @@
+"""The launcher, and the directory in which its processes meet."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from refopt.comm import CommError, launch
+from refopt.comm.rendezvous import VARIABLE, Rendezvous
+
+SHOW = """
+import os, sys
+names = "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES"
+line = " ".join([*(os.environ[name] for name in names), *sys.argv[1:]])
+os.write(1, f"{line} {os.path.isdir(os.environ['REFOPT_RENDEZVOUS'])}\\n".encode())  # a whole line at once
+"""
+RANK = "import os, sys, time, signal; rank = int(os.environ['RANK'])\n"
+
+
+@pytest.fixture
+def start(tmp_path, capfd, monkeypatch):
+    """Launch a script; its status, what was printed, the seconds it took."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+
+    def start(script, *options):
+        (tmp_path / "script.py").write_text(script)
+        began = time.monotonic()
+        status = launch.main([*options, str(tmp_path / "script.py")])
+        return status, capfd.readouterr().out, time.monotonic() - began
+
+    return start
+
+
+def test_the_environment(start, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    status, out, _ = start(SHOW, "-n", "3")
+    assert status == 0 and sorted(out.splitlines()) == [f"{r} {r} 3 {r} True" for r in range(3)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-6")
+    status, out, _ = start(SHOW, "-n", "2")
+    assert status == 0 and sorted(out.splitlines()) == ["0 0 2 4 True", "1 1 2 GPU-6 True"]
+
+
+def test_arguments_and_modules(tmp_path, capfd, monkeypatch):
+    (tmp_path / "shown.py").write_text(SHOW)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert launch.main(["-n", "1", "-m", "shown", "--lr", "-n"]) == 0
+    assert capfd.readouterr().out == "0 0 1 0 --lr -n True\n"
+
+
+def test_one_that_fails_ends_the_others(start):
+    script = RANK + "time.sleep(0.3) if rank == 1 else time.sleep(60); sys.exit(7)"
+    status, _, seconds = start(script, "-n", "3", "--grace", "0.2")
+    assert status == 7 and seconds < 4
+
+
+def test_the_others_have_a_moment_to_report(start):
+    script = RANK + "sys.exit(3) if rank == 0 else time.sleep(0.7); print('reported', flush=True)"
+    status, out, seconds = start(script, "-n", "2", "--grace", "20")
+    assert (status, out) == (3, "reported\n") and seconds < 10
+
+
+def test_one_that_a_signal_ends(start):
+    script = RANK + "os.kill(os.getpid(), signal.SIGKILL) if rank else time.sleep(60)"
+    status, _, seconds = start(script, "-n", "2", "--grace", "0")
+    assert status == 128 + signal.SIGKILL and seconds < 10
+
+
+def test_one_that_will_not_end_is_killed(start, monkeypatch):
+    end = launch._end
+    monkeypatch.setattr(launch, "_end", lambda processes: end(processes, 0.3))
+    script = (
+        RANK + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(0.5)\nrank or sys.exit(1)\ntime.sleep(60)"
+    )
+    status, _, seconds = start(script, "-n", "2", "--grace", "0.2")
+    assert status == 1 and seconds < 10
+
+
+def test_ending_the_launcher_ends_all(tmp_path):
+    (tmp_path / "script.py").write_text(RANK + "os.write(1, f'{os.getpid()}\\n'.encode()); time.sleep(60)")
+    command = [sys.executable, "-m", "refopt.comm.launch", "-n", "2", str(tmp_path / "script.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+        ids = [int(launcher.stdout.readline()) for _ in range(2)]
+        launcher.terminate()
+        assert launcher.wait(20) == 128 + signal.SIGTERM
+    for each in ids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(each, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-n", "0", "x.py"], "-n: expected at least 1, got 0"),
+        (["-n", "3", "x.py"], "-n: expected at most 2, the GPUs in CUDA_VISIBLE_DEVICES, got 3"),
+        (["x.py"], "-n"),
+    ],
+)
+def test_wrong_usage(capsys, monkeypatch, arguments, message):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with pytest.raises(SystemExit) as stop:
+        launch.main(arguments)
+    assert stop.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_processes_meet(start):
+    script = RANK + (
+        "from refopt.comm.rendezvous import Rendezvous\n"
+        "size = int(os.environ['WORLD_SIZE'])\n"
+        "meeting = Rendezvous(os.environ['REFOPT_RENDEZVOUS'], rank, size)\n"
+        "time.sleep(0.1 * rank)\n"
+        "if rank == 0: meeting.put('id', bytes(range(128)))\n"
+        "assert meeting.get('id', 0) == bytes(range(128))\n"
+        "for turn in range(20):\n"
+        "    everything = meeting.exchange(f'turn-{turn}', bytes([rank]) * turn)\n"
+        "    assert everything == [bytes([r]) * turn for r in range(size)]\n"
+    )
+    assert start(script, "-n", "3")[0] == 0
+
+
+def test_a_meeting(tmp_path):
+    first, second = (Rendezvous(tmp_path / "new", rank, 2, timeout=0.2) for rank in range(2))
+    assert first.peek("key") is None
+    second.put("key", b"one")
+    second.put("key", b"two")
+    assert first.peek("key") == first.get("key", 1) == b"two"
+    threading.Timer(0.05, lambda: second.put("later.1", b"")).start()
+    assert first.exchange("later", b"x") == [b"x", b""]
+    with pytest.raises(CommError, match=r"rank 0: rendezvous .*: never: not heard from rank 1 in 0\.2 s"):
+        first.exchange("never", b"")
+    with pytest.raises(CommError, match="rank 1 is there already: expected a fresh directory, and each rank once"):
+        Rendezvous(tmp_path / "new", 1, 2)
+    assert VARIABLE == "REFOPT_RENDEZVOUS"

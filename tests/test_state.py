@@ -1,0 +1,307 @@
+"""State dictionaries: stopping and going on changes no bit, and what does not fit is refused."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+from refopt import cpu, gpu, simt, state
+from refopt.catalog import ROUTINES
+from refopt.conformance.build import make, step_of
+from refopt.conformance.cases import arguments, assert_same
+from refopt.conformance.examples import varied
+from refopt.conformance.laws import reference
+from refopt.conformance.placed import Placed, PlacedCase
+
+EVERY = list(ROUTINES.values())
+routines = pytest.mark.parametrize("routine", EVERY, ids=lambda routine: routine.name)
+SIGNATURES = [
+    ("float32",) * 3,
+    ("float16", "float16", "float32", "float32"),
+    ("bfloat16", "float32", "bfloat16"),
+    ("float64",) * 3,
+]
+REMAINDER = "bfloat16", "float32", "bfloat16", "uint16"
+PAIRS = [(routine, dtypes) for routine in EVERY for dtypes in SIGNATURES + [REMAINDER] * routine.remainders]
+pairs = pytest.mark.parametrize(("routine", "dtypes"), PAIRS, ids=lambda x: getattr(x, "name", None) or "-".join(x))
+SIZES = [3, 1, 0, 7, 70]
+
+
+def optional_states(routine):
+    return tuple(slot.name for slot in routine.slots if slot.optional and slot.name in routine.states)
+
+
+def run_of(routine, dtypes, seed=0):
+    """Four steps of tensors of which one has no gradient: what a step is given again is what the one before had."""
+    one, other = step_of(routine), step_of(routine, lr=0.125) | varied(routine, len(SIZES))
+    case = make(routine, SIZES, dtypes, seed, [one, other, other, one], optional_states(routine))
+    return case.replace(grads=[*case.grads[:3], None, *case.grads[4:]])
+
+
+def stranger(case, params):
+    """The case over arrays of its own that hold the parameters given, and everywhere else what they like."""
+    slots = case.lists() | {"params": params}
+    spoiled = {
+        slot.name: [None if x is None else np.full_like(x, 0.75) for x in slots[slot.name]]
+        for slot in case.routine.slots
+        if slot.written and slot.name != "params"
+    }
+    return case.replace(**{name: case.slots[name] and x for name, x in (slots | spoiled).items()})
+
+
+# Going on.
+
+
+@pairs
+def test_going_on(machine, routine, dtypes):
+    """Saving, a new plan over other arrays, loading and going on: the bits of not stopping."""
+    case = run_of(routine, dtypes)
+    expected = reference(case)
+    for form in routine.forms:
+        placed = PlacedCase(machine, case)
+        step = placed.plan(form)
+        for numbers in case.steps[:2]:
+            step(**numbers)
+        saved = pickle.loads(pickle.dumps(step.state_dict()))
+        resumed = PlacedCase(machine, stranger(case, placed.outcome()["params"]))
+        for numbers in case.steps[2:]:
+            step(**numbers)
+        assert_same(expected, placed.outcome(), "saving changes nothing")
+        step = resumed.plan(form)
+        step.load_state_dict(saved)
+        step()
+        step(**case.steps[3])
+        assert_same(expected, resumed.outcome(), f"going on, {form}")
+
+
+@routines
+def test_loading_into_a_plan_that_has_stepped(machine, routine):
+    """What the plan has carried over from its own last step is forgotten."""
+    case = run_of(routine, SIGNATURES[1])
+    for form in routine.forms:
+        placed = PlacedCase(machine, case)
+        step = placed.plan(form)
+        step(**case.steps[0])
+        saved, before = step.state_dict(), placed.outcome()["params"]
+        step(**case.steps[1])
+        for target, value in zip(placed.placed["params"], before, strict=True):
+            target._memory.copy_to_device(Placed(machine, value)._memory)
+        step.load_state_dict(saved)
+        for numbers in case.steps[1:]:
+            step(**numbers)
+        assert_same(reference(case), placed.outcome(), f"going back, {form}")
+
+
+@pairs
+def test_going_on_with_numpy(routine, dtypes):
+    """The same without a plan: the numbers that are loaded go into the next call."""
+    case = run_of(routine, dtypes)
+    positional, named = arguments(routine, (ours := case.copy()).slots)
+    merged = getattr(cpu, routine.merged_name)
+    for numbers in case.steps[:2]:
+        merged(*positional, **named, **numbers, **case.choices)
+    saved = state.state_dict(routine.name, ours.slots, numbers | case.choices)
+    other = stranger(case, [x.copy() for x in ours.params]).copy()
+    merged(*positional, **named, **numbers, **case.choices)
+    kept = state.load(saved, routine.merged_name, other.slots)
+    positional, named = arguments(routine, other.slots)
+    merged(*positional, **named, **kept)
+    assert_same(ours.outcome(), other.outcome(), "going on with NumPy")
+
+
+def test_axis_orders(machine):
+    """Arrays of any axis order, and scalars of any shape of one element, are saved and loaded element by element."""
+    x = np.random.default_rng(0).random((2, 3, 4), np.float32)
+    shapes = {"beta1_pow": [(), (1, 1)], "beta2_pow": [(1,), (1,)]}
+    slots = {name: [x.transpose(2, 0, 1), x] for name in ("params", "grads", "moment1", "moment2")}
+    slots |= {name: [np.full(shape, 0.5, "f4") for shape in pair] for name, pair in shapes.items()}
+    on_device = [[Placed(machine, a.copy(order="K")).array for a in values] for values in slots.values()]
+    step = gpu.plan("adam", *on_device, lr=0.1)
+    saved = step.state_dict()
+    for name in ("moment1", "moment2", "beta1_pow"):
+        for a, b in zip(saved["slots"][name], slots[name], strict=True):
+            assert (a == b).all() and a.shape == b.shape
+    turned = copy.deepcopy(saved)
+    turned["slots"]["moment1"] = [np.ascontiguousarray(a + 1) for a in saved["slots"]["moment1"]]
+    turned["slots"]["beta1_pow"] = [np.full(1, 0.125, "f4")] * 2
+    step.load_state_dict(turned)
+    again = step.state_dict()["slots"]
+    assert all((a == b + 1).all() for a, b in zip(again["moment1"], slots["moment1"], strict=True))
+    assert [(a.shape, a.item()) for a in again["beta1_pow"]] == [((), 0.125), ((1, 1), 0.125)]
+
+
+def test_numbers(machine):
+    """Numbers are saved as given, but for those that have not been given; a number that is left out stays."""
+    case = make(ROUTINES["momentum"], [3, 2])
+    step = PlacedCase(machine, case).plan("merged")
+    first = step.state_dict()["hypers"]
+    assert first.items() >= {"l2_decay": 0.0, "rescale_grad": 1.0, "use_nesterov": False}.items()
+    assert not {"lr", "mu"} & first.keys()
+    step.set(lr=[0.1, 0.2], mu=0.9)
+    saved = step.state_dict()
+    assert saved["hypers"]["lr"] == [0.1, 0.2] and saved["hypers"]["mu"] == 0.9
+    step.set(lr=0.3, mu=0.8)
+    assert saved["hypers"]["lr"] == [0.1, 0.2]
+    del saved["hypers"]["mu"]
+    step.load_state_dict(saved)
+    assert step.state_dict()["hypers"] == saved["hypers"] | {"mu": 0.8}
+
+
+def test_copies_follow_the_stream_of_the_plan(executor):
+    """What is read and written is so after the steps before it and before those after it."""
+    stream = simt.cuda.stream()
+    placed = PlacedCase(executor, make(ROUTINES["adam"], [300, 5]))
+    step = gpu.plan("adam", *arguments(ROUTINES["adam"], placed.slots)[0], stream=stream, lr=0.1)
+    with simt.observe(watch=True) as log:
+        step()
+        step.load_state_dict(step.state_dict())
+        step()
+    assert {copy.stream for copy in log.copies} == {stream}
+    assert {copy.kind for copy in log.copies} >= {"DtoH", "HtoD"}
+
+
+# Refused.
+
+
+def entry(slot, i, value):
+    def change(saved):
+        saved["slots"][slot][i] = value if value is None else value(saved["slots"][slot][i])
+
+    return change
+
+
+def number(name, value):
+    return lambda saved: saved["hypers"].update({name: value})
+
+
+ADAM = "moment1, moment2, beta1_pow, beta2_pow, moment2_max, master_params"
+REFUSED = {
+    "no dictionary": (
+        lambda s: s.clear(), TypeError,
+        "state: expected a dictionary with routine, version, hypers, slots, got ",
+    ),
+    "no numbers": (lambda s: s.update(hypers=3), TypeError, "state: hypers: expected a dictionary, got int"),
+    "another version": (lambda s: s.update(version=2), ValueError, "state: version: expected 1, got 2"),
+    "another routine": (
+        lambda s: s.update(routine="adamw"), ValueError, "state: routine: expected adam, got adamw",
+    ),
+    "no routine": (
+        lambda s: s.update(routine="adams"),
+        ValueError, f"state: routine: expected one of {', '.join(ROUTINES)}, got 'adams'",
+    ),
+    "a slot less": (
+        lambda s: s["slots"].pop("moment2_max"), ValueError,
+        f"state: slots: expected {ADAM}, got moment1, moment2, beta1_pow, beta2_pow, master_params",
+    ),
+    "an entry less": (
+        lambda s: s["slots"]["moment2"].pop(), ValueError, "state: moment2: expected 2 entries, as moment1 has, got 1",
+    ),
+    "a tensor less": (
+        lambda s: [values.pop() for values in s["slots"].values()], ValueError,
+        "state: moment1: expected 2 entries, as params has, got 1",
+    ),
+    "no array": (entry("moment2", 1, None), TypeError, "state: moment2[1]: expected an array, got None"),
+    "an array too many": (
+        entry("moment2_max", 1, lambda x: np.zeros(2, "f4")),
+        ValueError, "state: moment2_max[1]: expected None, got float32 of shape (2,)",
+    ),
+    "an array too few": (
+        entry("moment2_max", 0, None), ValueError, "state: moment2_max[0]: expected float32 of shape (3,), got None",
+    ),
+    "another shape": (
+        entry("moment1", 1, lambda x: x[:1]),
+        ValueError, "state: moment1[1]: expected float32 of shape (2,), got float32 of shape (1,)",
+    ),
+    "another dtype": (
+        entry("moment2", 0, lambda x: x.astype("f8")),
+        ValueError, "state: moment2[0]: expected float32 of shape (3,), got float64 of shape (3,)",
+    ),
+    "two scalars": (
+        entry("beta2_pow", 1, lambda x: np.ones(2, "f4")),
+        ValueError, "state: beta2_pow[1]: expected float32 of shape (1,), got float32 of shape (2,)",
+    ),
+    "a scalar of another dtype": (
+        entry("beta2_pow", 1, lambda x: x.astype("f8")),
+        ValueError, "state: beta2_pow[1]: expected float32 of shape (1,), got float64 of shape (1,)",
+    ),
+    "another choice": (
+        number("epsilon_at", "uncorrected"),
+        ValueError, "state: epsilon_at: expected corrected, as planned, got uncorrected",
+    ),
+    "no choice": (
+        number("epsilon_at", "here"), ValueError, "epsilon_at: expected one of corrected, uncorrected, got 'here'",
+    ),
+    "a number that is none": (
+        number("beta1", 1.0), ValueError,
+        "beta1: expected a finite float32 at least 0 and below 1, got 1.0",
+    ),
+    "numbers of more tensors": (
+        number("lr", [0.1] * 3), ValueError, "lr: expected one number or one per tensor, 2, got 3",
+    ),
+    "an unknown number": (
+        number("mu", 0.9), TypeError,
+        f"mu: expected one of {', '.join([*(row.name for row in ROUTINES['adam'].hypers), *ROUTINES['adam'].choices])}",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused(machine, what):
+    """Named, and nothing is modified: no array, no number."""
+    change, error, message = REFUSED[what]
+    case = make(ROUTINES["adam"], [3, 2], optional=("moment2_max",))
+    case = case.replace(moment2_max=[case.moment2_max[0], None])
+    placed = PlacedCase(machine, case)
+    step = placed.plan("merged", lr=0.5)
+    saved = copy.deepcopy(step.state_dict())
+    for values in saved["slots"].values():
+        for x in values:
+            if x is not None:
+                x += 1
+    saved["hypers"]["lr"] = 0.25
+    change(saved)
+    with pytest.raises(error) as caught:
+        step.load_state_dict(saved)
+    assert str(caught.value) == f"merged_adam: {message}"
+    assert_same(case.outcome(), placed.outcome(), what)
+    assert step.state_dict()["hypers"]["lr"] == 0.5
+    ours = case.copy()
+    with pytest.raises(error) as caught:
+        state.load(saved, "adam", ours.slots, choices={"epsilon_at": "corrected"})
+    assert str(caught.value) == f"merged_adam: {message}"
+    assert_same(case.outcome(), ours.outcome(), what)
+
+
+def test_refused_targets(machine):
+    """Arrays that cannot take what is loaded, or cannot be saved, are named."""
+    case = make(ROUTINES["momentum"], [3, 4])
+    saved = state.state_dict("momentum", case.slots)
+    frozen = case.copy()
+    frozen.velocities[1].flags.writeable = False
+    with pytest.raises(ValueError, match=r"velocities\[1\]: expected a writable array to load into, got a read-only"):
+        state.load(saved, "momentum", frozen.slots)
+    assert (frozen.velocities[0] == case.velocities[0]).all()
+    with pytest.raises(ValueError, match=r"velocities\[1\]: expected a dense array, got strides \(8,\) for \(4,\)"):
+        state.state_dict("momentum", case.slots | {"velocities": [case.velocities[0], np.zeros(8, "f4")[::2]]})
+    with pytest.raises(TypeError, match="merged_momentum: params: expected a list of arrays, got NoneType"):
+        state.state_dict("momentum", {"velocities": case.velocities})
+    with pytest.raises(TypeError, match="merged_momentum: velocities: expected a list of arrays, got NoneType"):
+        state.state_dict("momentum", {"params": case.params})
+    with pytest.raises(ValueError, match="velocities: expected 2 entries, as params has, got 1"):
+        state.state_dict("momentum", case.slots | {"velocities": case.velocities[:1]})
+    with pytest.raises(TypeError, match=r"velocities\[0\]: expected a NumPy array, got refopt.simt.arrays.DeviceArray"):
+        on_executor = PlacedCase(gpu.device("executor"), case)
+        state.state_dict("momentum", case.slots | {"velocities": on_executor.velocities})
+    with pytest.raises(TypeError, match=r"velocities\[0\]: expected a device array, got a NumPy array"):
+        state.load(saved, "momentum", PlacedCase(machine, case).slots | {"velocities": case.velocities})
+
+
+def test_no_copies_into_a_capture(executor, monkeypatch):
+    """A host copy has no place in a graph."""
+    step = PlacedCase(executor, make(ROUTINES["momentum"], [3])).plan("merged", lr=0.1, mu=0.9)
+    saved = step.state_dict()
+    monkeypatch.setattr(executor, "capturing", lambda stream: True)
+    for call in (step.state_dict, lambda: step.load_state_dict(saved)):
+        with pytest.raises(RuntimeError, match="merged_momentum: stream: expected no capture while states are read"):
+            call()
