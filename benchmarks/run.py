@@ -41,16 +41,16 @@ def main() -> int:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("PyTorch sees no CUDA device")
-    report = measured(options.what, options.workloads)
-    out = options.out or RESULTS / f"{options.what}-{short_name(report['device'])}.json"
-    save(report, out)
+    device = short_name(torch.cuda.get_device_properties(0).name)
+    out = options.out or RESULTS / f"{options.what}-{device}.json"
+    report = measured(options.what, options.workloads, out)
     table.show(report)
     print(f"\nwritten to {out}")
     return 1 if report["failures"] else 0
 
 
-def measured(what: str, names: list[str]) -> dict[str, Any]:
-    """The whole report."""
+def measured(what: str, names: list[str], out: Path) -> dict[str, Any]:
+    """The whole report, saved after every section."""
     began = time.perf_counter()
     report: dict[str, Any] = environment() | {"what": what, "failures": {}, "seconds": {}}
 
@@ -59,11 +59,12 @@ def measured(what: str, names: list[str]) -> dict[str, Any]:
         start = time.perf_counter()
         report[name] = attempt(name, measure, report["failures"])
         report["seconds"][name] = round(time.perf_counter() - start, 1)
+        report["seconds"]["all"] = round(time.perf_counter() - began, 1)
+        save(report, out)
 
     section("copy_gb_s", copy_gb_s)
     for name, measure in SECTIONS[what](report["copy_gb_s"], names):
         section(name, measure)
-    report["seconds"]["all"] = round(time.perf_counter() - began, 1)
     return report
 
 

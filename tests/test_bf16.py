@@ -13,9 +13,9 @@ from refopt.conformance.laws import reference
 from refopt.conformance.placed import Placed, kernels
 from refopt.cpu.remainder import join, split, split_numbers
 from refopt.cpu.stochastic import dither, philox, random16
-from refopt.gpu import philox as device_philox
 from refopt.gpu import vectors
 from refopt.gpu.arrays import describer
+from refopt.gpu.philox import dither4_high, dither4_low, random4
 from refopt.gpu.target import cuda, kernel
 
 bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
@@ -128,9 +128,9 @@ def test_device_words_are_philox(machine, seed, pair, quad):
 @kernel()
 def DRAW(x, out, quad, pair, seed):
     if cuda.grid(1) == 0:
-        words = device_philox.random4(quad, pair, seed)
+        words = random4(quad, pair, seed)
         values = x[0], x[1], x[2], x[3]
-        low, high = device_philox.dither4_low(values, words), device_philox.dither4_high(values, words)
+        low, high = dither4_low(values, words), dither4_high(values, words)
         for k in range(4):
             out[k], out[4 + k] = low[k], high[k]
 

@@ -111,7 +111,7 @@ class Gpu:
         return Launch(kernel, grid, block, own, mode)
 
     def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], bool]:
-        return Sequenced(launches) if len(launches) > 1 else Alone(*launches)
+        return Sequenced(launches)
 
     def synchronize(self) -> None:
         cuda.synchronize()
@@ -163,20 +163,10 @@ class Launch:
         checked(driver.cuLaunchKernelEx(self._config, self._function, self._params, 0))
 
 
-class Alone:
-    """One launch, or none; says whether it will run."""
-
-    def __init__(self, *launches: Callable[[Any], None]) -> None:
-        self._launches = launches
-
-    def __call__(self, stream: int) -> bool:
-        for launch in self._launches:
-            launch(stream)
-        return not capturing(stream)
-
-
 class Sequenced:
     """Launches in a row as one graph: one call, and less of a gap between them. Says whether they will run.
+
+    A single launch is a graph, too, since that call takes the host less than half the time of a launch.
 
     A stream that is itself being captured gets the launches, which become part of its graph and do not run.
     """
