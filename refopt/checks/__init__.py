@@ -1,0 +1,15 @@
+"""What every routine checks before it touches anything.
+
+An error names the routine, the argument, the index, what was expected and what came.
+"""
+
+from refopt.checks.arrays import Array, flat, host_array, require_subnormals
+from refopt.checks.call import Call, check
+from refopt.checks.cast import Cast, Names, cast_type, check_cast, check_scale
+from refopt.checks.gradients import check_gradients, check_loss_scaling, scan_type
+from refopt.checks.numbers import check_hyper, check_hypers
+
+__all__ = [
+    "Array", "Call", "Cast", "Names", "cast_type", "check", "check_cast", "check_gradients", "check_hyper",
+    "check_hypers", "check_loss_scaling", "check_scale", "flat", "host_array", "require_subnormals", "scan_type",
+]  # fmt: skip

@@ -1,0 +1,87 @@
+"""What the checks need to know of an array, and what any array is checked for."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.dtypes import ITEM_SIZES, name_of
+
+
+class Array(NamedTuple):
+    """What the checks need to know of an array. Strides are in bytes."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...]
+    writable: bool
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def layout(self) -> tuple[int, ...] | None:
+        """Strides in elements, 0 for extents of one; None if the array is not dense in some axis order."""
+        item = ITEM_SIZES[self.dtype]
+        if self.size == 0:
+            return ()
+        axes = sorted((s, n) for s, n in zip(self.strides, self.shape, strict=True) if n > 1)
+        expected = item
+        for stride, extent in axes:
+            if stride != expected:
+                return None
+            expected *= extent
+        return tuple(s // item if n > 1 else 0 for s, n in zip(self.strides, self.shape, strict=True))
+
+
+def host_array(value: Any, where: str) -> Array:
+    """Describe a NumPy array, or say why it is none."""
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"{where}: expected a NumPy array, got {type(value).__module__}.{type(value).__name__}")
+    if not value.dtype.isnative:
+        raise TypeError(f"{where}: expected native byte order, got {value.dtype.str}")
+    return Array(value.ctypes.data, value.shape, name_of(value.dtype), value.strides, value.flags.writeable)
+
+
+def flat(array: np.ndarray | None) -> np.ndarray | None:
+    """The elements of a dense array in memory order: a view, shape (size,)."""
+    if array is None or array.ndim == 0:
+        return array if array is None else array.reshape(1)
+    return array.transpose(np.argsort([-s for s in array.strides], kind="stable")).reshape(-1)
+
+
+def require_subnormals() -> None:
+    """Refuse to compute where subnormal numbers are flushed to zero (numerics, N14)."""
+    if np.finfo(np.float32).tiny / np.float32(2) == 0:
+        raise RuntimeError(
+            "this thread flushes subnormal numbers to zero, so no result would have the specified bits; a library "
+            "built with -ffast-math that was loaded earlier may have switched that on"
+        )
+
+
+def check_dense(where: str, array: Array) -> None:
+    """Refuse an array with gaps."""
+    if array.layout() is None:
+        raise ValueError(f"{where}: expected a dense array, got strides {array.strides} for {array.shape}")
+
+
+def check_one(where: str, array: Array, dtypes: list[str], *, written: bool = False) -> None:
+    """Refuse what is not an array of one element of some dtypes, writable if it is written."""
+    if array.size != 1:
+        raise ValueError(f"{where}: expected one element, got shape {array.shape}")
+    if array.dtype not in dtypes:
+        raise TypeError(f"{where}: expected {' or '.join(dtypes)}, got {array.dtype}")
+    if written and not array.writable:
+        raise ValueError(f"{where}: expected a writable array, got a read-only one")
+
+
+def refuse_overlaps(name: str, spans: Iterator[tuple[int, int, bool, str]]) -> None:
+    """Raise if a span of addresses that is written shares memory with any other."""
+    reach: dict[bool, tuple[int, str]] = {True: (0, ""), False: (0, "")}
+    for start, stop, written, label in sorted(spans):
+        for other_written, (end, other) in reach.items():
+            if start < end and (written or other_written):
+                raise ValueError(f"{name}: {label}: expected memory of its own, got an overlap with {other}")
+        reach[written] = max(reach[written], (stop, label))

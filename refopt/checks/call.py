@@ -1,0 +1,147 @@
+"""A call of a merged routine, as a whole."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.catalog import Routine, Spec
+from refopt.checks.arrays import Array, check_dense, check_one, refuse_overlaps
+from refopt.checks.numbers import check_hypers
+from refopt.dtypes import ITEM_SIZES, SIZES, arithmetic, widens
+
+
+class Call(NamedTuple):
+    """A checked call: the arrays by slot, the tensors that have a gradient, the hyperparameters."""
+
+    routine: Routine
+    slots: dict[str, list]
+    arrays: dict[str, list[Array | None]]
+    active: list[int]
+    hypers: dict[str, Any]
+    shared: dict[str, Array]
+
+    def hyper_of(self, i: int) -> dict[str, Any]:
+        """The hyperparameters of tensor ``i``, each a single value."""
+        return {name: value[i] if isinstance(value, list) else value for name, value in self.hypers.items()}
+
+    def reals(self) -> set[type]:
+        """The arithmetic types that a hyperparameter must be a number of."""
+        return _reals(self.arrays)
+
+    def spec(self, i: int) -> Spec:
+        """Size and dtypes of tensor ``i``."""
+        arrays = [self.arrays[slot][i] for slot in self.routine.slot_names]
+        return Spec(arrays[0].size, tuple(a and a.dtype for a in arrays))  # type: ignore[union-attr]
+
+
+def check(
+    routine: Routine,
+    slots: dict[str, Any],
+    hypers: dict[str, Any],
+    describe: Callable[[Any, str], Array],
+    shared: dict[str, Any] | None = None,
+) -> Call:
+    """Check a call of the merged routine as a whole; raises, or returns the call made regular.
+
+    ``shared`` holds arrays of one element that are for all tensors, or ``None``.
+    """
+    name = routine.merged_name
+    lists = _lists(name, routine, slots)
+    arrays = {
+        slot: [None if x is None else describe(x, f"{name}: {slot}[{i}]") for i, x in enumerate(values)]
+        for slot, values in lists.items()
+    }
+    count = len(lists["params"])
+    for i in range(count):
+        _check_tensor(name, routine, arrays, i)
+    common = {key: describe(x, f"{name}: {key}") for key, x in (shared or {}).items() if x is not None}
+    exact = ["float64"] if _reals(arrays) == {np.float64} else []
+    for key, one in common.items():
+        check_one(f"{name}: {key}", one, ["float32", *(exact if key == "grad_factor" else [])])
+    _check_overlap(name, routine, arrays, common)
+    regular = check_hypers(routine, hypers, count, _reals(arrays))
+    active = [i for i in range(count) if arrays["grads"][i] is not None]
+    return Call(routine, lists, arrays, active, regular, common)
+
+
+def _reals(arrays: dict[str, list[Array | None]]) -> set[type]:
+    return {arithmetic(a.dtype) for a in arrays["params"] if a} or {np.float64}
+
+
+def _lists(name: str, routine: Routine, slots: dict[str, Any]) -> dict[str, list]:
+    lists: dict[str, list] = {}
+    for slot in routine.slots:
+        value = slots[slot.name]
+        if value is None and slot.optional:
+            value = [None] * len(lists["params"])
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise TypeError(f"{name}: {slot.name}: expected a list of arrays, got {type(value).__name__}")
+        lists[slot.name] = list(value)
+        expected, got = len(lists["params"]), len(value)
+        if got != expected:
+            raise ValueError(f"{name}: {slot.name}: expected {expected} entries, as params has, got {got}")
+        for i, entry in enumerate(value):
+            if entry is None and not slot.optional and slot.name != "grads":
+                raise TypeError(f"{name}: {slot.name}[{i}]: expected an array, got None")
+    return lists
+
+
+def _check_tensor(name: str, routine: Routine, arrays: dict[str, list[Array | None]], i: int) -> None:
+    param = arrays["params"][i]
+    assert param is not None
+    if param.dtype not in SIZES:
+        raise TypeError(f"{name}: params[{i}]: expected one of {', '.join(SIZES)}, got {param.dtype}")
+    real = arithmetic(param.dtype)
+    for slot in routine.slots:
+        array = arrays[slot.name][i]
+        if array is None:
+            continue
+        where = f"{name}: {slot.name}[{i}]"
+        if slot.scalar:
+            check_one(where, array, [np.dtype(real).name], written=True)
+            continue
+        if array.shape != param.shape:
+            raise ValueError(f"{where}: expected shape {param.shape}, as params[{i}] has, got {array.shape}")
+        _check_dtype(where, slot.name, array.dtype, param.dtype, real, routine.remainders)
+        check_dense(where, array)
+        if array.layout() != param.layout():
+            raise ValueError(
+                f"{where}: expected the axis order of params[{i}] with strides of {param.layout()} elements, "
+                f"got {array.layout()}"
+            )
+        if slot.written and not array.writable:
+            raise ValueError(f"{where}: expected a writable array, got a read-only one")
+
+
+def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type, remainders: bool) -> None:
+    exact = np.dtype(real).name
+    if slot == "grads":
+        if not widens(dtype, real):
+            raise TypeError(f"{where}: expected a dtype that widens to {exact}, got {dtype}")
+    elif slot == "master_params":
+        both = [exact, "uint16"] if remainders and param == "bfloat16" else [exact]
+        if dtype not in both or param == exact:
+            expected = f"no master for a {param} parameter" if param == exact else " or ".join(both)
+            raise TypeError(f"{where}: expected {expected}, got {dtype}")
+    elif dtype not in (exact, param):
+        raise TypeError(f"{where}: expected {' or '.join(dict.fromkeys((exact, param)))}, got {dtype}")
+
+
+def _spans(
+    routine: Routine, arrays: dict[str, list[Array | None]], shared: dict[str, Array]
+) -> Iterator[tuple[int, int, bool, str]]:
+    for label, one in shared.items():
+        yield one.address, one.address + SIZES[one.dtype], False, label
+    for slot in routine.slots:
+        for i, array in enumerate(arrays[slot.name]):
+            if array and array.size:
+                stop = array.address + array.size * ITEM_SIZES[array.dtype]
+                yield array.address, stop, slot.written, f"{slot.name}[{i}]"
+
+
+def _check_overlap(
+    name: str, routine: Routine, arrays: dict[str, list[Array | None]], shared: dict[str, Array]
+) -> None:
+    """No written array shares memory with any other; gradients may share memory with gradients."""
+    refuse_overlaps(name, _spans(routine, arrays, shared))

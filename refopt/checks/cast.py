@@ -1,0 +1,114 @@
+"""Casts and copies."""
+
+from collections.abc import Callable, Iterator, Sequence
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.checks.arrays import Array, check_dense, check_one, refuse_overlaps
+from refopt.dtypes import ITEM_SIZES, SIZES
+
+Names = tuple[str, str, str]  # of the function, its sources and its targets, for errors
+
+
+class Cast(NamedTuple):
+    """A checked cast: pairs of source and target, ``None`` for pairs that are not there, and the scale."""
+
+    pairs: list[tuple[Array, Array] | None]
+    scale: float | Array
+
+    def reals(self) -> set[type]:
+        """The types that pairs are scaled in."""
+        return {cast_type(source.dtype, target.dtype) for source, target in filter(None, self.pairs)}
+
+
+def cast_type(source: str, target: str) -> type:
+    """The arithmetic type of a cast: fp64 if either side is."""
+    return np.float64 if "float64" in (source, target) else np.float32
+
+
+def check_cast(
+    sources: Any, targets: Any, scale: Any, describe: Callable[[Any, str], Array],
+    names: Names = ("merged_cast", "sources", "targets"),
+) -> Cast:  # fmt: skip
+    """Check the arguments of ``merged_cast``, under the names that the caller knows; raises, or describes them."""
+    name, first, second = names
+    for key, values in ((first, sources), (second, targets)):
+        if not isinstance(values, Sequence) or isinstance(values, str):
+            raise TypeError(f"{name}: {key}: expected a list of arrays, got {type(values).__name__}")
+    if len(sources) != len(targets):
+        raise ValueError(f"{name}: {second}: expected {len(sources)} entries, as {first} has, got {len(targets)}")
+    pairs: list[tuple[Array, Array] | None] = []
+    for i, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        here, there = f"{first}[{i}]", f"{second}[{i}]"
+        if (source is None) != (target is None):
+            expected, got = ("None", "an array") if source is None else ("an array", "None")
+            raise TypeError(f"{name}: {there}: expected {expected}, as {here} is, got {got}")
+        if source is None:
+            pairs.append(None)
+            continue
+        pairs.append((describe(source, f"{name}: {here}"), describe(target, f"{name}: {there}")))
+        _check_pair(name, here, there, *pairs[-1])  # type: ignore[misc]
+    call = Cast(pairs, check_scale(name, first, pairs, scale, describe))
+    refuse_overlaps(name, _cast_spans(call, first, second))
+    return call
+
+
+def _check_pair(name: str, first: str, second: str, source: Array, target: Array) -> None:
+    if source.dtype not in ITEM_SIZES:
+        raise TypeError(f"{name}: {first}: expected one of {', '.join(ITEM_SIZES)}, got {source.dtype}")
+    if source.dtype != target.dtype and not (source.dtype in SIZES and target.dtype in SIZES):
+        expected = f"one of {', '.join(SIZES)}" if source.dtype in SIZES else source.dtype
+        raise TypeError(f"{name}: {second}: expected {expected} for {first} of {source.dtype}, got {target.dtype}")
+    if source.shape != target.shape:
+        raise ValueError(f"{name}: {second}: expected shape {source.shape}, as {first} has, got {target.shape}")
+    check_dense(f"{name}: {first}", source)
+    check_dense(f"{name}: {second}", target)
+    if source.layout() != target.layout():
+        raise ValueError(
+            f"{name}: {second}: expected the axis order of {first} with strides of {source.layout()} elements, "
+            f"got {target.layout()}"
+        )
+    if not target.writable:
+        raise ValueError(f"{name}: {second}: expected a writable array, got a read-only one")
+
+
+def check_scale(
+    name: str,
+    first: str,
+    pairs: Sequence[tuple[Array, Array] | None],
+    scale: Any,
+    describe: Callable[[Any, str], Array] | None = None,
+) -> float | Array:
+    """The scale of a cast: a float that is finite where it is used, or, given ``describe``, an array of one element."""
+    where = f"{name}: scale"
+    number = isinstance(scale, Real | np.number) and not isinstance(scale, bool)
+    if not number and describe is None:
+        raise TypeError(f"{where}: expected a number, as before, got {type(scale).__name__}")
+    if not number and not hasattr(scale, "shape"):
+        raise TypeError(f"{where}: expected a number or an array of one element, got {scale!r}")
+    found = None if number else describe(scale, where)  # type: ignore[misc]
+    if found:
+        check_one(where, found, ["float32", "float64"])
+    if number and scale == 1:
+        return 1.0
+    for i, pair in enumerate(pairs):
+        if pair and pair[0].dtype not in SIZES:
+            raise TypeError(f"{name}: {first}[{i}]: expected one of {', '.join(SIZES)} to scale, got {pair[0].dtype}")
+    if found:
+        return found
+    for real in Cast(list(pairs), 1.0).reals() or {np.float64}:
+        with np.errstate(over="ignore"):
+            if not np.isfinite(real(scale)):
+                raise ValueError(f"{where}: expected a finite {np.dtype(real).name}, got {scale!r}")
+    return float(scale) + 0.0  # -0 is taken for 0
+
+
+def _cast_spans(call: Cast, first: str, second: str) -> Iterator[tuple[int, int, bool, str]]:
+    if isinstance(call.scale, Array):
+        yield call.scale.address, call.scale.address + SIZES[call.scale.dtype], False, "scale"
+    for i, (source, target) in ((i, pair) for i, pair in enumerate(call.pairs) if pair and pair[0].size):
+        yield target.address, target.address + target.size * ITEM_SIZES[target.dtype], True, f"{second}[{i}]"
+        if (source.address, source.dtype) != (target.address, target.dtype):
+            yield source.address, source.address + source.size * ITEM_SIZES[source.dtype], False, f"{first}[{i}]"
