@@ -1,0 +1,90 @@
+"""One all-reduce for a group of gradients that lie side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from refopt.passes import dependencies
+from refopt.passes.attributes import differing
+from refopt.passes.result import Result
+from refopt.program import Op, Program
+from refopt.program.kinds import LAYOUT
+
+
+def fuse_all_reduce(program: Program) -> Result:
+    """Replace the all-reduces of each group of gradients by one, and the multiplications by 1 / W after them by one.
+
+    Groups are those that `coalesce_gradients` has put into buffers. The op that is left reduces the range from the
+    first gradient to the padding of the last, which is zero and is reduced, too; it stands where the last of the group
+    stood. That the gradients lie side by side is made sure at startup, by their addresses.
+
+    Source: Paddle's ``fuse_all_reduce_op_pass`` of PR 15921, first in PR 15497. It never averages: its gradients come
+    from a loss that has been scaled.
+    """
+    moves, reasons = [], []
+    if not program.views:
+        reasons.append("no gradients have been put into buffers; coalesce_gradients does that")
+    reduces = {op.inputs["x"][0]: i for i, op in enumerate(program.main) if _single(op, "all_reduce")}
+    scales: dict[str, list[int]] = {}
+    for i, op in enumerate(program.main):
+        if _single(op, "scale"):
+            scales.setdefault(op.inputs["x"][0], []).append(i)
+    for layout, names in _groups(program):
+        found = [reduces[name] for name in names if name in reduces]
+        if len(names) < 2 or not found:
+            continue
+        group = f"group from {names[0]!r} to {names[-1]!r}"
+        missing = [name for name in names if name not in reduces]
+        if missing:
+            reasons.append(f"{group}: {missing[0]!r} has no all_reduce of its own")
+            continue
+        after = [[i for i in scales.get(name, ()) if i > reduces[name]] for name in names]
+        why = _differ(program, found) or _averages(program, after) or dependencies.among(
+            program, [program.main[i] for i in found]
+        )  # fmt: skip
+        members = [*found, *(places[0] for places in after if places)]
+        why = why or dependencies.between(program, members)
+        if why:
+            reasons.append(f"{group}: {why}")
+            continue
+        first = program.main[found[0]]
+        layer = dependencies.common(program.main[i].layer for i in found)
+        slots = {"inputs": {"x": names}, "outputs": {"out": names}, "layer": layer}
+        made = [first.replace(**slots, attrs={**first.attrs, **layout})]
+        if after[0]:
+            made.append(program.main[after[0][0]].replace(**slots))
+        moves.append((members, made))
+    if not moves:
+        return Result(program, False, (*reasons, "no group of two gradients or more is reduced one by one"))
+    return Result(program.replace(main=dependencies.rewritten(program, moves)), True, tuple(reasons))
+
+
+def _single(op: Op, kind: str) -> bool:
+    return op.type == kind and len(op.inputs["x"]) == 1 and op.role == "communicate"
+
+
+def _groups(program: Program) -> Iterator[tuple[dict, tuple[str, ...]]]:
+    """Layout and gradients of every group, in memory order."""
+    for op in program.startup:
+        if op.type == "coalesce_tensor" and "groups" in op.attrs:
+            layout, names = {name: op.attrs[name] for name in LAYOUT}, op.outputs["output"]
+            first = 0
+            for count in op.attrs["groups"]:
+                yield layout, names[first : first + count]
+                first += count
+
+
+def _differ(program: Program, places: list[int]) -> str:
+    """Why ops cannot be one: an attribute, the role or the device."""
+    first, *others = (program.main[i] for i in places)
+    return next((why for why in (differing(first, op) for op in others) if why), "")
+
+
+def _averages(program: Program, after: list[list[int]]) -> str:
+    """Why the multiplications after the sums cannot be one. There may be none."""
+    if not any(after):
+        return ""
+    for places in after:
+        if len(places) != 1:
+            return f"expected one scale op after each sum, or none, got {len(places)}"
+    return _differ(program, [places[0] for places in after])

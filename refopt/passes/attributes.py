@@ -1,0 +1,28 @@
+"""In what two ops differ beside what they work on."""
+
+from __future__ import annotations
+
+from refopt.passes.dependencies import title
+from refopt.program import Op
+
+FIELDS = "role", "device"
+
+
+def differences(first: Op, second: Op) -> list[str]:
+    """Names of all attributes, and of the fields in `FIELDS`, that are not the same."""
+    keys = [key for key in dict.fromkeys((*first.attrs, *second.attrs)) if _attr(first, key) != _attr(second, key)]
+    return keys + [key for key in FIELDS if getattr(first, key) != getattr(second, key)]
+
+
+def differing(first: Op, second: Op, key: str | None = None) -> str:
+    """In words, in what two ops differ, or the first thing that they differ in; empty if there is none."""
+    if key is None:
+        key = next(iter(differences(first, second)), "")
+    if not key:
+        return ""
+    here, there = (getattr(op, key) if key in FIELDS else _attr(op, key) for op in (first, second))
+    return f"{key} differs: {here!r} for {title(first)}, {there!r} for {title(second)}"
+
+
+def _attr(op: Op, key: str) -> object:
+    return op.attrs.get(key, "nothing")

@@ -1,0 +1,75 @@
+"""Gradients as views of buffers, so that neighbours can be reduced, and updated, as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from refopt.passes.grouping import RULES, Grouping, later
+from refopt.passes.result import Result
+from refopt.program import UNKNOWN, Op, Program, Var
+
+
+def coalesce_gradients(program: Program, grouping: str | Callable[..., Grouping] = later, **flags: Any) -> Result:
+    """Put the gradients that are reduced into buffers, by ``coalesce_tensor`` ops at startup.
+
+    The ops of a step stay as they are: each gradient is then a view, which `fuse_all_reduce` and `fuse_optimizer` make
+    use of. Gradients that are sparse, that have no elements, that are not reduced or that are views already are left
+    out. With one rank nothing is reduced and nothing is done, as in Paddle; `fuse_optimizer` makes its own buffer.
+
+    Args:
+        program: the program; it stays as it is.
+        grouping: a rule of `refopt.passes.grouping`, or its name, or a function like these.
+        flags: of the rule.
+
+    Raises:
+        ValueError, TypeError: from the rule; or if a buffer's name is taken.
+
+    Source: Paddle's ``coalesce_grad_tensor_pass``, first ``alloc_continuous_space_for_grad_pass`` of PR 15497.
+    """
+    if isinstance(grouping, str) and grouping not in RULES:
+        expected = ", ".join(RULES)
+        raise ValueError(f"coalesce_gradients: grouping: expected one of {expected} or a function, got {grouping!r}")
+    rule = RULES[grouping] if isinstance(grouping, str) else grouping
+    if any("groups" in op.attrs for op in program.startup):
+        return Result(program, False, ("gradients have been put into buffers already",))
+    pairs, reasons = _gradients(program)
+    if not pairs:
+        return Result(program, False, (*reasons, "no gradient is reduced that is dense and in no buffer"))
+    params, grads = [param for param, _ in pairs], [program.vars[grad] for _, grad in pairs]
+    made = rule(params, [grad.shape for grad in grads], [grad.dtype for grad in grads], **flags)
+    ops, buffers = [], []
+    for numbers in made.buffers:
+        views = [grads[i] for number in numbers for i in made.groups[number]]
+        name = made.name.format(views[0].name)
+        buffers.append(Var(name, UNKNOWN, views[0].dtype, any(view.persistable for view in views)))
+        sizes = tuple(len(made.groups[number]) for number in numbers)
+        ops.append(coalesce_op([view.name for view in views], name, groups=sizes))
+    if not ops:
+        return Result(program, False, (*reasons, "the rule puts no two gradients together"))
+    changed = program.with_vars(buffers)
+    return Result(changed.replace(startup=(*program.startup, *ops)), True, tuple(reasons))
+
+
+def coalesce_op(names: list[str], buffer: str, **attrs: Any) -> Op:
+    """A ``coalesce_tensor`` op, aligned as the machine is used to."""
+    layout = {"use_align": True, "align_size": -1, "size_of_dtype": -1}
+    slots: Any = {"output": names, "fused_output": [buffer]}
+    return Op("coalesce_tensor", {"input": tuple(names)}, slots, {"copy_data": False} | layout | attrs, "startup")
+
+
+def _gradients(program: Program) -> tuple[list[tuple[str, str]], list[str]]:
+    """Parameters and gradients that can go into buffers, in the order of the backward pass, and why others cannot."""
+    reduced = {op.inputs["x"][0] for op in program.main if op.type == "all_reduce" and len(op.inputs["x"]) == 1}
+    pairs, reasons = [], []
+    for op in program.main:
+        for param, grad in zip(op.inputs["params"], op.outputs["grads"], strict=True) if op.type == "backward" else ():
+            var = program.vars[grad]
+            if var.sparse:
+                reasons.append(f"{grad!r} is sparse and stays out")
+            elif math.prod(var.shape) == 0:
+                reasons.append(f"{grad!r} has no elements and stays out")
+            elif grad in reduced and grad not in program.buffer_of:
+                pairs.append((param, grad))
+    return pairs, reasons

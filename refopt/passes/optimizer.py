@@ -1,0 +1,220 @@
+"""One optimizer op for many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from refopt.catalog import ROUTINES, Routine
+from refopt.passes import dependencies
+from refopt.passes.attributes import differences, differing
+from refopt.passes.flat import flattened, gradient_buffer
+from refopt.passes.result import Result
+from refopt.program import Op, Program
+from refopt.program.kinds import MERGED, SHARED, advances, is_flat
+
+FORMS = "auto", "flat", "merged"
+
+
+class Unit(NamedTuple):
+    """Ops that are to be one.
+
+    Attributes:
+        routine: what they are ops of.
+        places: where they are in ``main``, in the order in which their tensors are to be.
+        powers: by scalar that other ops advance, the places of these, in the same order.
+        uneven: numbers that are not the same for all, by name, and whose they are.
+    """
+
+    routine: Routine
+    places: tuple[int, ...]
+    powers: dict[str, tuple[int, ...]]
+    uneven: dict[str, str]
+
+    def ops(self, program: Program) -> list[Op]:
+        return [program.main[i] for i in self.places]
+
+    def members(self) -> list[int]:
+        """All places that go."""
+        return [*self.places, *(i for places in self.powers.values() for i in places)]
+
+
+def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto") -> Result:
+    """Replace the ops of a routine, one for each tensor, by one for each signature of dtypes.
+
+    Two forms. *Flat*: parameters, states and scalars are coalesced at startup like the gradients, and one op of the
+    same type takes each buffer for one tensor; a scalar of the first tensor is that of all, and all are advanced.
+    *Merged*: one op of type ``merged_`` over the tensors as they lie, which keeps each tensor's numbers, scalars and
+    norms apart. The order of tensors is that of the gradients. Scalars that ``scale`` ops advance, two for each tensor
+    of Adam, are then advanced by one op for each kind.
+
+    Flat is for routines that take each element for itself, with the same numbers for all tensors, rounding to nearest,
+    gradients that are in one buffer by themselves or in none, and scalars that are equal to begin with, which
+    `refopt.program.Bound.startup` makes sure of. Ops whose attributes differ in what a merged op has one of only, that
+    depend on each other, or whose gradients are sparse, are left alone.
+
+    Args:
+        program: the program; it stays as it is.
+        optimizer: a name of `refopt.catalog.ROUTINES`, or ``"all"``.
+        form: ``"flat"``, one op for each buffer of gradients; ``"merged"``; or ``"auto"``: flat where that makes one op
+            of a signature, else merged.
+
+    Raises:
+        ValueError: naming the argument; or if a buffer's name is taken.
+
+    Source: Paddle's ``fuse_optimizer_op_pass`` and those of Adam, SGD and momentum, of PR 15933, first in PR 15497. It
+    takes learning rate, beta powers and whatever it does not compare from the first op, without a word.
+    """
+    if form not in FORMS:
+        raise ValueError(f"fuse_optimizer: form: expected one of {', '.join(FORMS)}, got {form!r}")
+    if optimizer not in ("all", *ROUTINES):
+        raise ValueError(f"fuse_optimizer: optimizer: expected all or one of {', '.join(ROUTINES)}, got {optimizer!r}")
+    reasons: list[str] = []
+    moves, startup, made = [], list(program.startup), []
+    for name in dict.fromkeys(op.type for op in program.main) if optimizer == "all" else [optimizer]:
+        for places in _candidates(program, ROUTINES[name], form, reasons) if name in ROUTINES else ():
+            unit, why = _unit(program, ROUTINES[name], places)
+            not_flat = why or _not_flat(program, unit)
+            if not why and not_flat and form == "flat":
+                why = f"not flat: {not_flat}"
+            if why:
+                reasons.append(f"{name} of {_about(program, places)}: {why}")
+                continue
+            if form == "merged" or not_flat:
+                moves.append((unit.members(), _merged(program, unit)))
+                if form == "auto":
+                    reasons.append(f"{name} of {_about(program, places)}: merged and not flat: {not_flat}")
+                continue
+            flat = flattened(program, unit.routine, unit.ops(program))
+            moves.append((unit.members(), [flat.op, *_advances(program, unit, flat.scalars)]))
+            startup += flat.startup
+            made += flat.buffers
+    if not moves:
+        return Result(program, False, (*reasons, f"no two ops of {optimizer} can be one"))
+    changed = program.with_vars(made).replace(startup=startup, main=dependencies.rewritten(program, moves))
+    return Result(changed, True, tuple(reasons))
+
+
+def _candidates(program: Program, routine: Routine, form: str, reasons: list[str]) -> Iterator[tuple[int, ...]]:
+    """Places of the ops of one signature that may be one, in the order of their gradients; others are reasons."""
+    sums = {name for op in program.main if op.type == "scatter_add" for name in op.writes}
+    rank = _order(program)
+    units: dict[tuple, list[int]] = {}
+    for i, op in enumerate(program.main):
+        if op.type != routine.name or is_flat(program, op):
+            continue
+        grad, param = op.inputs["grads"][0], program.vars[op.inputs["params"][0]]
+        if grad in sums:
+            reasons.append(f"{dependencies.title(op)}: its gradient is sparse")
+            continue
+        slots = [op.inputs.get(slot) for slot in routine.slot_names]
+        key: list[Any] = [program.vars[names[0]].dtype if names else None for names in slots]
+        key += [op.inputs.get(slot) for slot in SHARED] + [advances(op, routine)]
+        if form == "flat":
+            key += [program.buffer_of.get(grad), math.prod(param.shape) > 0]
+        units.setdefault(tuple(key), []).append(i)
+    for places in units.values():
+        if len(places) == 1:
+            reasons.append(f"{dependencies.title(program.main[places[0]])}: the only one of its kind")
+        else:
+            yield tuple(sorted(places, key=lambda i: rank.get(program.main[i].inputs["grads"][0], len(rank))))
+
+
+def _order(program: Program) -> dict[str, int]:
+    """Gradients by when they are made, or, in a buffer, by where they lie."""
+    made = [name for op in program.main if op.type == "backward" for name in op.outputs["grads"]]
+    return {name: k for k, name in enumerate([*made, *(view for views in program.views.values() for view in views)])}
+
+
+def _unit(program: Program, routine: Routine, places: tuple[int, ...]) -> tuple[Unit, str]:
+    """The ops as one, and why they cannot be. Empty if they can."""
+    ops = [program.main[i] for i in places]
+    own = {hyper.name for hyper in routine.hypers if hyper.per_tensor}
+    uneven: dict[str, str] = {}
+    why = ""
+    for op in ops[1:]:
+        for key in differences(ops[0], op):
+            if key in own:
+                uneven.setdefault(key, differing(ops[0], op, key))
+            else:
+                why = why or differing(ops[0], op, key)
+    unit = Unit(routine, places, {}, uneven)
+    if not why and not advances(ops[0], routine):
+        why = _find_powers(program, unit)
+    why = why or dependencies.among(program, ops) or dependencies.between(program, unit.members())
+    return unit, why
+
+
+def _find_powers(program: Program, unit: Unit) -> str:
+    """Find the ops that advance the scalars; or why there are none that could be one."""
+    scales: dict[str, list[int]] = {}
+    for i, op in enumerate(program.main):
+        if op.type == "scale" and len(op.inputs["x"]) == 1:
+            scales.setdefault(op.inputs["x"][0], []).append(i)
+    for slot in unit.routine.scalars:
+        found = [scales.get(op.inputs[slot][0], []) for op in unit.ops(program)]
+        if not any(found):
+            continue
+        for place, op, places in zip(unit.places, unit.ops(program), found, strict=True):
+            if len(places) != 1 or places[0] < place:
+                return f"{slot}: expected one scale op, after {dependencies.title(op)}, got another number or place"
+        unit.powers[slot] = tuple(places[0] for places in found)
+        first, *others = (program.main[places[0]] for places in found)
+        why = next((differing(first, op) for op in others if differing(first, op)), "")
+        if why:
+            return why
+    return ""
+
+
+def _not_flat(program: Program, unit: Unit) -> str:
+    """Why ops cannot be a flat one. Empty if they can."""
+    ops, routine = unit.ops(program), unit.routine
+    if not routine.elementwise:
+        return f"{routine.name} has norms of tensors"
+    if unit.uneven:
+        return next(iter(unit.uneven.values()))
+    if ops[0].attrs.get("rounding") == "stochastic":
+        return "stochastic rounding counts the elements of each tensor"
+    for op in ops:
+        if math.prod(program.vars[op.inputs["params"][0]].shape) == 0:
+            return f"{dependencies.title(op)} has no elements"
+        for slot, (name,) in ((s, n) for s, n in op.inputs.items() if s not in ("grads", *SHARED)):
+            if name in program.buffer_of:
+                return f"{slot}: {name!r} is in a buffer already, {program.buffer_of[name]!r}"
+    return gradient_buffer(program, [op.inputs["grads"][0] for op in ops])[1]
+
+
+def _merged(program: Program, unit: Unit) -> list[Op]:
+    """The merged op over the tensors as they are, and those that advance scalars."""
+    ops = unit.ops(program)
+    attrs = {
+        key: tuple(op.attrs[key] for op in ops) if key in unit.uneven else value for key, value in ops[0].attrs.items()
+    }
+
+    def all_of(side: str) -> dict[str, tuple[str, ...]]:
+        slots = getattr(ops[0], side)
+        return {
+            slot: slots[slot] if slot in SHARED else tuple(getattr(op, side)[slot][0] for op in ops) for slot in slots
+        }
+
+    layer: Any = dependencies.common(op.layer for op in ops)
+    made = ops[0].replace(
+        type=MERGED + unit.routine.name, inputs=all_of("inputs"), outputs=all_of("outputs"), attrs=attrs, layer=layer
+    )
+    return [made, *_advances(program, unit, {slot: made.inputs[slot] for slot in unit.routine.scalars})]
+
+
+def _advances(program: Program, unit: Unit, scalars: dict[str, tuple[str, ...]]) -> list[Op]:
+    """One op for each kind of scalar that ops had to advance."""
+    made = []
+    for slot, places in unit.powers.items():
+        x = {"x": scalars[slot]}, {"out": scalars[slot]}
+        layer: Any = dependencies.common(program.main[i].layer for i in places)
+        made.append(program.main[places[0]].replace(inputs=x[0], outputs=x[1], layer=layer))
+    return made
+
+
+def _about(program: Program, places: tuple[int, ...]) -> str:
+    names = [program.main[i].inputs["params"][0] for i in places]
+    return f"{names[0]!r} to {names[-1]!r}"

@@ -1,0 +1,156 @@
+"""What a bound program needs of a machine: NumPy's arrays and `refopt.cpu`, or device arrays and `refopt.gpu`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from refopt import checks, cpu
+from refopt.catalog import Routine
+from refopt.checks import Array
+from refopt.cpu import coalesce
+from refopt.dtypes import numpy_dtype
+from refopt.program.rows import add_rows
+
+Run = Callable[[], None]
+
+
+class Cpu:
+    """NumPy's arrays. What it runs is done when the call returns."""
+
+    name = "cpu"
+    chunk = coalesce.CHUNK["bytes"]
+
+    def describe(self, value: Any, where: str) -> Array:
+        """An array as the checks see it; raises if it is none of this machine."""
+        return checks.host_array(value, where)
+
+    def full(self, shape: tuple[int, ...], dtype: str, value: float) -> Any:
+        """A new array of one value."""
+        return np.full(shape, value, numpy_dtype(dtype))
+
+    def upload(self, host: np.ndarray) -> Any:
+        """A new array like one of NumPy's."""
+        return host.copy()
+
+    def read(self, value: Any) -> np.ndarray:
+        """A host copy."""
+        return value.copy()
+
+    def part(self, buffer: Any, first: int, count: int) -> Any:
+        """Elements of a buffer in a row; memory is shared."""
+        return buffer[first : first + count]
+
+    def cast(self, sources: Sequence[Any], targets: Sequence[Any], scale: float = 1.0) -> Run:
+        """`merged_cast` bound to its arrays, which are checked now."""
+        checks.check_cast(sources, targets, scale, checks.host_array)
+        return lambda: cpu.merged_cast(sources, targets, scale=scale)
+
+    def coalesce(self, inputs: Sequence[Any], **attributes: Any) -> coalesce.Coalesced:
+        """`coalesce_tensor`."""
+        return cpu.coalesce_tensor(inputs, **attributes)
+
+    def step(self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping) -> CpuStep:
+        """A routine bound to its arrays."""
+        return CpuStep(routine, slots, shared, numbers)
+
+    def add_rows(self, segments: Iterable[tuple[Any, Any]], dense: Any) -> None:
+        """Replace an array by the sum of rows: segment after segment, row after row."""
+        add_rows(segments, dense)
+
+
+class CpuStep:
+    """A routine of `refopt.cpu` and its arrays, which are checked as it is made."""
+
+    def __init__(
+        self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping[str, Any]
+    ) -> None:
+        every = {name: slots.get(name) for name in routine.slot_names}
+        checks.check(routine, every, dict(numbers), checks.host_array, dict(shared))
+        self._function = getattr(cpu, routine.merged_name)
+        self._lists = [slots[slot.name] for slot in routine.slots if not slot.optional]
+        self._named = {slot.name: slots.get(slot.name) for slot in routine.slots if slot.optional} | dict(shared)
+        self._numbers = dict(numbers)
+
+    def __call__(self) -> None:
+        self._function(*self._lists, **self._named, **self._numbers)
+
+    def set(self, **numbers: Any) -> None:
+        """Change numbers of the steps to come."""
+        self._numbers |= numbers
+
+    def refresh(self) -> None:
+        """Nothing is carried over from step to step."""
+
+
+class Gpu:
+    """Device arrays, on a GPU or on the executor. What it runs is done in the order of a stream."""
+
+    name = "gpu"
+
+    def __init__(self, arrays: Iterable[Any], stream: Any) -> None:
+        from refopt import gpu
+        from refopt.gpu.arrays import describer, device_of
+        from refopt.gpu.coalesce import CHUNK
+
+        self._gpu, self._given = gpu, stream
+        self.machine = gpu.device(device_of(arrays) or None)
+        self._stream = self.machine.stream(stream)
+        self.chunk, self.describe = CHUNK["bytes"], describer(self.machine.name)
+
+    def full(self, shape: tuple[int, ...], dtype: str, value: float) -> Any:
+        if not math.prod(shape):
+            return self.machine.empty(shape, numpy_dtype(dtype))
+        with self._gpu.use(self.machine.name):
+            made = self._gpu.coalesce_tensor(
+                [None], shapes=[shape], dtype=dtype, set_constant=True, constant=value, use_align=False,
+                stream=self._given,
+            )  # fmt: skip
+        return made.views[0]
+
+    def upload(self, host: np.ndarray) -> Any:
+        return self.machine.to_device(host)
+
+    def read(self, value: Any) -> np.ndarray:
+        from refopt.gpu.transfer import Transfer
+
+        transfer = Transfer(value, self._given, "program")
+        host = transfer.read(value, self.describe(value, "program"))
+        transfer.finish()
+        return host
+
+    def part(self, buffer: Any, first: int, count: int) -> Any:
+        return self.machine.view(buffer, first, (count,), (buffer.dtype.itemsize,))
+
+    def cast(self, sources: Sequence[Any], targets: Sequence[Any], scale: float = 1.0) -> Run:
+        return self._gpu.cast_plan(sources, targets, scale=scale, stream=self._given)
+
+    def coalesce(self, inputs: Sequence[Any], **attributes: Any) -> coalesce.Coalesced:
+        with self._gpu.use(self.machine.name):
+            return self._gpu.coalesce_tensor(inputs, stream=self._given, **attributes)
+
+    def step(self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping) -> Any:
+        lists = [slots[slot.name] for slot in routine.slots if not slot.optional]
+        named = {slot.name: slots.get(slot.name) for slot in routine.slots if slot.optional}
+        return self._gpu.plan(routine.name, *lists, **named, **shared, **numbers, stream=self._given)
+
+    def add_rows(self, segments: Iterable[tuple[Any, Any]], dense: Any) -> None:
+        from refopt.program.kernels import add_rows
+
+        add_rows(self.machine, self.describe, segments, dense, self._stream)
+
+
+Backend = Cpu | Gpu
+
+
+def backend_of(name: str, arrays: Mapping[str, Any], stream: Any) -> Backend:
+    """The machine that a program runs on, by the argument ``backend`` of `bind`."""
+    if name not in ("cpu", "gpu"):
+        raise ValueError(f"bind: backend: expected cpu or gpu, got {name!r}")
+    for key, array in arrays.items() if name == "gpu" else ():
+        if isinstance(array, np.ndarray):
+            raise TypeError(f"bind: arrays: {key!r}: expected a device array, got a NumPy array")
+    return Cpu() if name == "cpu" else Gpu(arrays.values(), stream)

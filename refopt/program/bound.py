@@ -1,0 +1,221 @@
+"""A program with arrays, and with ranks, behind its names: made once, run in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from refopt.program import kinds, runners
+from refopt.program.backends import backend_of
+from refopt.program.ops import UNKNOWN, Var
+from refopt.program.program import Program
+from refopt.program.update import Runner
+
+Gradients = Mapping[str, Any] | Callable[[str, int], Any] | None
+
+
+class Bound:
+    """A program that can be run. Made by `bind`.
+
+    Attributes:
+        program: the program.
+        arrays: by name of a variable, the array that it is now. Startup ops move tensors into buffers: from then on the
+            array is a view, and the one that the caller has brought is left behind; see `copy_back`.
+        steps: steps taken.
+    """
+
+    def __init__(
+        self, program: Program, arrays: Mapping[str, Any], backend: str, comm: Any, gradients: Gradients, stream: Any
+    ) -> None:
+        program.check()
+        for op in (*program.startup, *program.main):
+            if op.type not in runners.RUNNERS and kinds.routine_of(op) is None:
+                raise ValueError(f"bind: {op.type}: expected a type that can be run, one of refopt.program.kinds")
+        self.program, self.backend, self.comm = program, backend_of(backend, arrays, stream), comm
+        self._check_ranks()
+        self._given = {name: self._checked(name, array) for name, array in arrays.items()}
+        self._arrays: dict[str, Any] = dict(self._given)
+        self.arrays: Mapping[str, Any] = MappingProxyType(self._arrays)
+        self.rows: dict[str, list[tuple[Any, Any]]] = {}  # of sparse variables, by name
+        self.steps = 0
+        self._gradients = gradients
+        self._numbers: dict[str, Any] = {}
+        self._main: list[Runner] | None = None
+        self._allocate()
+        if comm is not None:
+            comm.agree(runners.sequence(program, self.backend.chunk))
+
+    def startup(self) -> None:
+        """Run what is done once, and bind the ops of a step to the arrays as they then are.
+
+        Raises:
+            RuntimeError: the second time.
+            ValueError: from an op that finds its arrays other than it needs them.
+        """
+        if self._main is not None:
+            raise RuntimeError("Bound.startup: expected to be called once, got called again")
+        for op in self.program.startup:
+            runners.bind(self, op).run()
+        self._main = [runners.bind(self, op) for op in self.program.main]
+
+    def step(self, **numbers: Any) -> None:
+        """One step.
+
+        Args:
+            numbers: new hyperparameters, such as ``lr``, for all ops of routines that have them; they are kept for the
+                steps to come.
+
+        Raises:
+            RuntimeError: before `startup`.
+            TypeError, ValueError: naming the number; nothing has been done then.
+        """
+        main = self._ready("step")
+        self._set(numbers, main)
+        for runner in main:
+            runner.run()
+        self.steps += 1
+
+    def rebind(self, arrays: Mapping[str, Any]) -> None:
+        """Put other arrays of the same shapes and dtypes in the place of some, between steps.
+
+        Raises:
+            ValueError, TypeError: naming the variable, or from an op that needs its arrays where they were, such as the
+                reduction of a group; everything is then as before.
+        """
+        self._ready("rebind")
+        new = {name: self._checked(name, array) for name, array in arrays.items()}
+        old = {name: self._arrays[name] for name in new if name in self._arrays}
+        self._arrays.update(new)
+        try:
+            main = [runners.bind(self, op) for op in self.program.main]
+        except (TypeError, ValueError):
+            self._arrays.update(old)
+            raise
+        for runner in main:
+            runner.set({name: x for name, x in self._numbers.items() if name in runner.numbers})
+        self._main = main
+
+    def copy_back(self) -> None:
+        """Copy what startup has moved into buffers to the arrays that the caller has brought."""
+        moved = [name for name, array in self._given.items() if self._arrays[name] is not array]
+        if moved:
+            self.backend.cast([self._arrays[name] for name in moved], [self._given[name] for name in moved])()
+
+    def read(self, name: str) -> Any:
+        """A host copy of a variable's array, a NumPy array."""
+        if name not in self._arrays:
+            raise ValueError(f"Bound.read: expected a dense variable of the program, got {name!r}")
+        return self.backend.read(self._arrays[name])
+
+    def gradient(self, name: str) -> Any:
+        """What the caller provides for a gradient in this step; ``None`` if it is in the gradient's array already."""
+        if self._gradients is None:
+            return None
+        if callable(self._gradients):
+            value = self._gradients(name, self.steps)
+        elif name in self._gradients:
+            value = self._gradients[name]
+        else:
+            raise ValueError(f"backward: gradients: expected an entry for {name!r}, got none")
+        if value is None:
+            raise TypeError(f"backward: gradients: {name!r}: expected an array, got None")
+        return value
+
+    def put(self, name: str, array: Any) -> None:
+        """Let a variable be another array: what a startup op does."""
+        self._arrays[name] = array
+
+    def _ready(self, what: str) -> list[Runner]:
+        if self._main is None:
+            raise RuntimeError(f"Bound.{what}: expected startup() before it, got none")
+        return self._main
+
+    def _set(self, numbers: dict[str, Any], main: list[Runner]) -> None:
+        known = {name for runner in main for name in runner.numbers}
+        for name, value in numbers.items():
+            if name not in known:
+                raise TypeError(f"step: {name}: expected one of {', '.join(sorted(known)) or 'none'}, got a number")
+            for runner in main:
+                if name in runner.numbers:
+                    runner.check(name, value)
+        for runner in main if numbers else ():
+            runner.set({name: value for name, value in numbers.items() if name in runner.numbers})
+        self._numbers |= numbers
+
+    def _check_ranks(self) -> None:
+        size = 1 if self.comm is None else self.comm.size
+        for op in (*self.program.startup, *self.program.main):
+            ranks = op.attrs.get("ranks")
+            if ranks not in (None, size) or (ranks is not None and self.comm is None):
+                got = "None" if self.comm is None else f"one of {size}"
+                raise ValueError(f"bind: comm: expected a communicator of {ranks} ranks, as {op.type} needs, got {got}")
+
+    def _checked(self, name: str, array: Any) -> Any:
+        var = self.program.vars.get(name)
+        if var is None or var.sparse or var.shape == UNKNOWN:
+            raise ValueError(f"bind: arrays: expected names of dense tensors of the program, got {name!r}")
+        found = self.backend.describe(array, f"bind: arrays: {name!r}")
+        if found.shape != var.shape:
+            raise ValueError(f"bind: arrays: {name!r}: expected shape {var.shape}, got {found.shape}")
+        if found.dtype != var.dtype:
+            raise TypeError(f"bind: arrays: {name!r}: expected {var.dtype}, got {found.dtype}")
+        return array
+
+    def _allocate(self) -> None:
+        """Arrays for what the caller has not brought and startup does not make."""
+        made = {name for op in self.program.startup if not op.attrs.get("copy_data") for name in op.writes}
+        wanted = [var for var in self.program.vars.values() if not (var.sparse or var.shape == UNKNOWN)]
+        copies: list[Var] = []
+        for var in wanted:
+            if var.name in self._arrays or var.name in made:
+                continue
+            if var.persistable and var.initial is None:
+                raise ValueError(f"bind: arrays: {var.name!r}: expected an array, since it starts from none, got none")
+            if isinstance(var.initial, str):
+                copies.append(var)
+            value = 0.0 if var.initial is None or isinstance(var.initial, str) else var.initial
+            self._arrays[var.name] = self.backend.full(var.shape, var.dtype, value)
+        for var in copies:
+            self.backend.cast([self._arrays[str(var.initial)]], [self._arrays[var.name]])()
+
+
+def bind(
+    program: Program, arrays: Mapping[str, Any], *, backend: str = "cpu", comm: Any = None,
+    gradients: Gradients = None, stream: Any = 0,
+) -> Bound:  # fmt: skip
+    """Put arrays and ranks behind the names of a program.
+
+    Args:
+        program: the program.
+        arrays: by name of a variable, its array: all that are persistable and have no initial value, and any others.
+            They are changed in place, until startup ops move them into buffers.
+        backend: ``"cpu"`` for NumPy's arrays and `refopt.cpu`, ``"gpu"`` for device arrays and `refopt.gpu`.
+        comm: a communicator of `refopt.comm`, if the program has collectives. All ranks bind at a time: they make sure
+            that they are about to make the same calls. A communicator of GPUs works on the same stream.
+        gradients: what ops of type ``backward`` write into the gradients' arrays: a mapping from the gradient's name to
+            an array (or a pair of row numbers and rows, for a sparse one), or a function of the name and the number of
+            the step, from 0. ``None`` if they are in the arrays already, which the caller then writes before each step.
+        stream: what device arrays are worked on in; the legacy default stream if not given.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+        refopt.comm.CommError: if the ranks' programs have other collectives.
+    """
+    return Bound(program, arrays, backend, comm, gradients, stream)
+
+
+def run(
+    program: Program, arrays: Mapping[str, Any], *, backend: str = "cpu", comm: Any = None,
+    gradients: Gradients = None, stream: Any = 0, steps: int = 1, **numbers: Any,
+) -> Bound:  # fmt: skip
+    """Bind a program, run its startup and some steps, and leave the outcome in the arrays that were given.
+
+    Args are those of `bind`, and of `Bound.step` for the first step.
+    """
+    bound = bind(program, arrays, backend=backend, comm=comm, gradients=gradients, stream=stream)
+    bound.startup()
+    for _ in range(steps):
+        bound.step(**numbers)
+    bound.copy_back()
+    return bound

@@ -1,0 +1,231 @@
+"""The usual training step of a list of parameters, as a program: what passes start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.catalog import ROUTINES, Routine
+from refopt.dtypes import arithmetic, name_of
+from refopt.program.ops import Op, Var
+from refopt.program.program import Program
+
+
+class Config(NamedTuple):
+    """Dtypes of parameters, gradients, states, and of masters if there are any."""
+
+    param: str
+    grad: str
+    state: str
+    master: str | None = None
+
+
+CONFIGS = {
+    "fp32": Config("float32", "float32", "float32"),
+    "fp64": Config("float64", "float64", "float64"),
+    "amp": Config("float16", "float16", "float32", "float32"),
+    "bf16": Config("bfloat16", "bfloat16", "float32", "float32"),
+}
+# Names of variables as Paddle's optimizers make them: PARAM_moment1_0 and so on.
+_NAMES = {"beta1_pow": "beta1_pow_acc", "beta2_pow": "beta2_pow_acc", "velocities": "velocity"}
+_NAMES |= {"master_params": "fp32_master"}
+_POWERS = {"beta1_pow": "beta1", "beta2_pow": "beta2"}  # scalars that a step multiplies by a number
+_FIRST: dict[str, Any] = _POWERS | {"momentum_decay_pow": "decay_base", "mu_product": 1.0, "rho": 1.0}
+
+
+def step_program(
+    params: Iterable[tuple[str, tuple[int, ...]]],
+    optimizer: str | Mapping[str, str],
+    *,
+    config: str | Config | Mapping[str, str | Config] = "fp32",
+    world_size: int = 1,
+    early: bool = False,
+    grad_dtype: str | Mapping[str, str] | None = None,
+    optional: Iterable[str] = (),
+    sparse: Iterable[str] = (),
+    layer: Callable[[str], str] | None = None,
+    **numbers: Any,
+) -> Program:
+    """The program of a step that averages gradients over ranks and updates every parameter by an op of its own.
+
+    Per parameter, from the last to the first, an op of type ``backward`` and, with several ranks, one ``all_reduce``
+    and one ``scale`` by 1 / world_size (numerics, N10); then, from the first to the last, one op of the optimizer.
+
+    Whatever is said here of a parameter may be one thing for all, or a mapping that has it by the parameter's name.
+
+    Args:
+        params: names and shapes, in the order of the model, such as the tensors of a `refopt.workloads.Workload`.
+        optimizer: a name of `refopt.catalog.ROUTINES`.
+        config: dtypes: a name of `CONFIGS`, or a `Config`.
+        world_size: the number of ranks.
+        early: for routines whose scalars are powers of beta: have these advanced by a ``scale`` op each, behind all
+            updates, as Paddle did in 2019; by default the update does it.
+        grad_dtype: another dtype for gradients than that of the config.
+        optional: optional states that are there, such as ``moment2_max``.
+        sparse: names of parameters whose gradients are sparse: with several ranks they are gathered, not reduced, by an
+            ``all_gather`` op, and then added up by a ``scatter_add`` op to a dense gradient of the arithmetic type.
+        layer: the layer that a parameter belongs to; by default its name up to the first dot.
+        numbers: hyperparameters and choices of the optimizer.
+
+    Returns:
+        A program without startup ops. Variables are named as in Paddle, so that ``fc`` has ``fc@GRAD``,
+        ``fc_moment1_0``, ``fc_beta1_pow_acc_0``, ``fc_fp32_master_0``; states start at 0, scalars where the routine
+        says, masters at the parameter.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+    """
+    if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
+        raise ValueError(f"step_program: world_size: expected an integer of at least 1, got {world_size!r}")
+    listed = [(str(name), tuple(int(n) for n in shape)) for name, shape in params]
+    if len({name for name, _ in listed}) != len(listed):
+        raise ValueError("step_program: params: expected each name once, got one again")
+    rows, given = frozenset(sparse), tuple(optional)
+    for unknown in sorted(rows - {name for name, _ in listed}):
+        raise ValueError(f"step_program: sparse: expected names of params, got {unknown!r}")
+    steps = []
+    for name, shape in listed:
+        made = _of(config, name, "config")
+        if not isinstance(made, Config) and made not in CONFIGS:
+            raise ValueError(f"step_program: config: expected one of {', '.join(CONFIGS)} or a Config, got {made!r}")
+        dtypes = made if isinstance(made, Config) else CONFIGS[made]
+        grad = _of(grad_dtype, name, "grad_dtype")
+        own = {key: _of(value, name, key) for key, value in numbers.items()}
+        steps.append(
+            _Step(
+                name, shape, _routine(_of(optimizer, name, "optimizer")), dtypes._replace(grad=grad or dtypes.grad),
+                world_size, early, own, name in rows, given,
+                layer(name) if layer else name.partition(".")[0],
+            )
+        )  # fmt: skip
+    known = {hyper.name for step in steps for hyper in step.routine.hypers}
+    known |= {choice for step in steps for choice in step.routine.choices}
+    for unknown in sorted(set(numbers) - known) if steps else ():
+        raise TypeError(f"step_program: {unknown}: expected one of {', '.join(sorted(known))}")
+    states = {slot.name for step in steps for slot in step.routine.slots if slot.optional} - {"master_params"}
+    for unknown in sorted(set(given) - states) if steps else ():
+        expected = ", ".join(sorted(states)) or "none"
+        raise ValueError(f"step_program: optional: expected some of {expected}, got {unknown!r}")
+    ops = [op for step in reversed(steps) for op in step.gradient()]
+    ops += [step.update() for step in steps]
+    ops += [op for step in steps for op in step.advances()]
+    program = Program({var.name: var for step in steps for var in step.vars()}, (), tuple(ops))
+    program.check()
+    return program
+
+
+def _of(value: Any, name: str, key: str) -> Any:
+    """What holds for a parameter: the value, or its entry."""
+    if not isinstance(value, Mapping):
+        return value
+    if name not in value:
+        raise ValueError(f"step_program: {key}: expected an entry for every parameter, got none for {name!r}")
+    return value[name]
+
+
+def _routine(name: str) -> Routine:
+    if name not in ROUTINES:
+        raise ValueError(f"step_program: optimizer: expected one of {', '.join(ROUTINES)}, got {name!r}")
+    return ROUTINES[name]
+
+
+class _Step(NamedTuple):
+    """What belongs to one parameter."""
+
+    name: str
+    shape: tuple[int, ...]
+    routine: Routine
+    dtypes: Config
+    ranks: int
+    early: bool
+    numbers: Mapping[str, Any]
+    sparse: bool
+    optional: tuple[str, ...]
+    layer: str
+
+    @property
+    def grad(self) -> str:
+        return f"{self.name}@GRAD"
+
+    @property
+    def dense_grad(self) -> str:
+        return f"{self.grad}@DENSE" if self.sparse else self.grad
+
+    @property
+    def real(self) -> str:
+        return name_of(np.dtype(arithmetic(self.dtypes.param)))
+
+    def slots(self) -> dict[str, str]:
+        """The variable in each slot of the update."""
+        names = {"params": self.name, "grads": self.dense_grad}
+        for slot in self.routine.slots:
+            there = self.dtypes.master if slot.name == "master_params" else slot.name in self.optional
+            if slot.name not in names and (there or not slot.optional):
+                names[slot.name] = f"{self.name}_{_NAMES.get(slot.name, slot.name)}_0"
+        return names
+
+    def attrs(self) -> dict[str, Any]:
+        """All numbers and choices of the update, by default what the catalogue says."""
+        routine = self.routine
+        default = {hyper.name: hyper.default for hyper in routine.hypers}
+        default |= {choice: values[0] for choice, values in routine.choices.items()}
+        return {name: self.numbers.get(name, value) for name, value in default.items()}
+
+    def vars(self) -> list[Var]:
+        made = [Var(self.name, self.shape, self.dtypes.param, persistable=True)]
+        made.append(Var(self.grad, self.shape, self.dtypes.grad, sparse=self.sparse))
+        if self.sparse:
+            made.append(Var(self.dense_grad, self.shape, self.real))
+            if self.ranks > 1:
+                made.append(Var(f"{self.grad}@GATHERED", self.shape, self.dtypes.grad, sparse=True))
+        for slot, name in self.slots().items():
+            if slot in self.routine.scalars:
+                first = _FIRST.get(slot, 0.0)
+                number = self.attrs()[first] if isinstance(first, str) else first
+                made.append(Var(name, (1,), self.real, persistable=True, initial=float(number)))
+            elif slot == "master_params":
+                made.append(Var(name, self.shape, self.dtypes.master or "", persistable=True, initial=self.name))
+            elif slot in self.routine.states:
+                made.append(Var(name, self.shape, self.dtypes.state, persistable=True, initial=0.0))
+        return made
+
+    def gradient(self) -> list[Op]:
+        """Backward, and what makes one gradient of those of all ranks."""
+        made = [self._op("backward", "backward", {"params": [self.name]}, {"grads": [self.grad]})]
+        ranks = {"ranks": self.ranks}
+        given = self.grad
+        if self.sparse:
+            if self.ranks > 1:
+                given = f"{self.grad}@GATHERED"
+                made.append(self._op("all_gather", "communicate", {"x": [self.grad]}, {"out": [given]}, ranks))
+            made.append(self._op("scatter_add", "communicate", {"x": [given]}, {"out": [self.dense_grad]}))
+        elif self.ranks > 1:
+            made.append(self._op("all_reduce", "communicate", {"x": [given]}, {"out": [given]}, ranks))
+        if self.ranks > 1:
+            x = [self.dense_grad]
+            made.append(self._op("scale", "communicate", {"x": x}, {"out": x}, {"scale": 1 / self.ranks}))
+        return made
+
+    def update(self) -> Op:
+        """The optimizer's op."""
+        slots = {slot: [name] for slot, name in self.slots().items()}
+        carried = set() if self.early else set(self.routine.scalars)
+        written = {"params", "master_params", *self.routine.states, *carried}
+        outputs = {slot: names for slot, names in slots.items() if slot in written}
+        return self._op(self.routine.name, "optimize", slots, outputs, self.attrs())
+
+    def advances(self) -> list[Op]:
+        """The ops that advance powers in the place of the update."""
+        if not self.early:
+            return []
+        for name in self.routine.scalars:
+            if name not in _POWERS:
+                raise ValueError(f"step_program: early: expected scalars that are powers of beta, got {name}")
+        slots, attrs = self.slots(), self.attrs()
+        both = [([slots[name]], {"scale": attrs[_POWERS[name]]}) for name in self.routine.scalars]
+        return [self._op("scale", "optimize", {"x": x}, {"out": x}, number) for x, number in both]
+
+    def _op(self, kind: str, role: str, inputs: Any, outputs: Any, attrs: Mapping[str, Any] | None = None) -> Op:
+        return Op(kind, inputs, outputs, attrs or {}, role, self.layer)

@@ -1,0 +1,72 @@
+"""Whether a program makes sense: each thing is made before it is used, and fits where it is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from refopt.program import kinds
+from refopt.program.ops import Op
+
+if TYPE_CHECKING:
+    from refopt.program.program import Program
+
+
+def check(program: Program) -> None:
+    """See `refopt.program.Program.check`."""
+    for key, var in program.vars.items():
+        if key != var.name:
+            raise ValueError(f"program: vars: expected {var.name!r} under its name, got it under {key!r}")
+        if isinstance(var.initial, str) and var.initial not in program.vars:
+            raise ValueError(f"program: {key!r}: initial: expected a variable of the program, got {var.initial!r}")
+    made = {name for name, var in program.vars.items() if var.persistable}
+    placed: set[str] = set()
+    for i, op in enumerate(program.startup):
+        where = f"program: startup[{i}] {op.type}"
+        _known(program, where, op)
+        if op.type == "coalesce_tensor":
+            for name in op.outputs.get("output", ()):
+                if name in placed:
+                    raise ValueError(f"{where}: {name!r}: expected each variable in one buffer, got it in two")
+                placed.add(name)
+        if op.type != "coalesce_tensor" or op.attrs.get("copy_data"):  # which otherwise makes room and nothing in it
+            _made(program, where, op.reads, made)
+            made.update(op.writes)
+        _fits(program, where, op)
+    for i, op in enumerate(program.main):
+        where = f"program: main[{i}] {op.type}"
+        _known(program, where, op)
+        if op.type == "coalesce_tensor":
+            raise ValueError(f"{where}: expected it in startup, since arrays that move are bound to ops")
+        _made(program, where, op.reads, made)
+        for name in op.writes:
+            made.add(name)
+            made.update(program.memory(name))
+        _fits(program, where, op)
+
+
+def _known(program: Program, where: str, op: Op) -> None:
+    for side, slots in (("inputs", op.inputs), ("outputs", op.outputs)):
+        for slot, names in slots.items():
+            for k, name in enumerate(names):
+                if name not in program.vars:
+                    raise ValueError(f"{where}: {slot}[{k}]: expected a variable of the program, got {name!r}")
+                if side == "outputs" and name in names[:k]:
+                    raise ValueError(f"{where}: {slot}[{k}]: expected each variable once, got {name!r} again")
+
+
+def _made(program: Program, where: str, names: tuple[str, ...], made: set[str]) -> None:
+    for name in names:
+        for cell in program.memory(name):
+            if cell not in made:
+                part = "" if cell == name else f", of which {cell!r} is part,"
+                raise ValueError(
+                    f"{where}: {name!r}: expected a variable that is persistable or made before{part} got one that "
+                    "nothing has made"
+                )
+
+
+def _fits(program: Program, where: str, op: Op) -> None:
+    try:
+        kinds.check(program, op)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{where}: {error}") from None

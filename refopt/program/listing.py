@@ -1,0 +1,119 @@
+"""Programs as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from refopt.catalog import ROUTINES
+from refopt.program.ops import Op
+
+if TYPE_CHECKING:
+    from refopt.program.program import Program
+
+KEEP = 2  # of the rounds of a run that is folded, shown at its start
+LONG = 6  # ops in a run that is worth folding
+PERIOD = 4  # ops at most in a round
+
+
+def text(program: Program, width: int, fold: bool) -> str:
+    """Both parts, a line for each op."""
+    lines = [line for part in ("startup", "main") for line in _part(program, part, width, fold)]
+    return "\n".join(lines)
+
+
+def side_by_side(before: Program, after: Program, width: int) -> str:
+    """Two programs in two columns, part beside part."""
+    column = (width - 3) // 2
+    lines = []
+    for part in ("startup", "main"):
+        both = (_part(program, part, column, fold=True) for program in (before, after))
+        lines += [f"{left:<{column}} | {right}".rstrip() for left, right in zip_longest(*both, fillvalue="")]
+    return "\n".join(lines)
+
+
+def _part(program: Program, part: str, width: int, fold: bool) -> list[str]:
+    ops = getattr(program, part)
+    counts = ", ".join(f"{count} {kind}" for kind, count in program.counts(part=part).items())
+    lines = [_cut(f"{part}: {counts or 'nothing'}", width)]
+    for item in _folded(ops) if fold else range(len(ops)):
+        lines.append(_cut(item if isinstance(item, str) else _line(item, ops[item]), width))
+    return lines
+
+
+def _folded(ops: Sequence[Op]) -> list[int | str]:
+    """Numbers of the ops to show, and what to say of those in between."""
+    kinds = [(op.type, op.role) for op in ops]
+    items: list[int | str] = []
+    i = 0
+    while i < len(ops):
+        period, rounds = _run(kinds, i)
+        if rounds <= KEEP + 1 or rounds * period < LONG:
+            items.append(i)
+            i += 1
+            continue
+        items += range(i, i + KEEP * period)
+        names = " ".join(kind for kind, _ in kinds[i : i + period])
+        items.append(f"     ... {rounds - KEEP} more {names if period == 1 else f'of {names}'}")
+        i += rounds * period
+    return items
+
+
+def _run(kinds: Sequence[Any], start: int) -> tuple[int, int]:
+    """The length of the shortest round that is repeated from there on, and how often it comes."""
+    best = 1, 1
+    for period in range(1, PERIOD + 1):
+        first = kinds[start : start + period]
+        rounds = 1
+        while kinds[start + rounds * period : start + (rounds + 1) * period] == first:
+            rounds += 1
+        if rounds * period > best[0] * best[1] and rounds > 1:
+            best = period, rounds
+        if best[1] > KEEP + 1:
+            break
+    return best
+
+
+def _line(number: int, op: Op) -> str:
+    made = [name for name in op.writes if name not in op.reads] or list(op.writes[:1] if op.inputs else op.writes)
+    if op.type.removeprefix("merged_") in ROUTINES:
+        made = list(op.outputs["params"])
+        used = list(op.inputs["grads"])
+    elif op.type == "coalesce_tensor":
+        made, used = list(op.outputs["fused_output"]), list(op.inputs["input"])
+    else:
+        used = [name for name in op.reads if name not in op.writes]
+        if not used:
+            made = list(op.writes)
+    attrs = [f"{name}={_value(value)}" for name, value in op.attrs.items() if not _default(op, name, value)]
+    parts = [f"{number:>5}  {op.type:<15}", _some(made), f"<- {_some(used)}" if used else "", " ".join(attrs)]
+    where = f"@{op.device}" if op.device is not None else ""
+    return "  ".join(part for part in (*parts, where) if part)
+
+
+def _default(op: Op, name: str, value: Any) -> bool:
+    """Whether an attribute is what it is anyway, and not worth a place in a line."""
+    routine = ROUTINES.get(op.type.removeprefix("merged_"))
+    if routine is None:
+        return name in ("groups", "dtype") or value in (-1, False) or (name, value) == ("use_align", True)
+    defaults = {hyper.name: hyper.default for hyper in routine.hypers}
+    defaults |= {choice: values[0] for choice, values in routine.choices.items()}
+    return value == defaults.get(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"[{_some([_value(x) for x in value])}]"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _some(names: Sequence[str]) -> str:
+    """Some names: all if there are two at most, else the first, the last and how many."""
+    if len(names) <= 2:
+        return ", ".join(names)
+    return f"{names[0]} ... {names[-1]} ({len(names)})"
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 3] + "..."

@@ -1,0 +1,123 @@
+"""A training step as a list of ops over named arrays, which passes rewrite and `bind` runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from refopt.program import dataflow, listing
+from refopt.program.ops import Op, Var
+
+COUNTED = "type", "role", "layer", "device"
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is done once, and what is done in every step. Nothing in it changes; `replace` makes another one.
+
+    Attributes:
+        vars: by name; in order.
+        startup: ops that run once, before the first step.
+        main: the ops of a step.
+    """
+
+    vars: Mapping[str, Var]
+    startup: tuple[Op, ...] = ()
+    main: tuple[Op, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "vars", MappingProxyType(dict(self.vars)))
+        object.__setattr__(self, "startup", tuple(self.startup))
+        object.__setattr__(self, "main", tuple(self.main))
+
+    def __hash__(self) -> int:
+        return hash((self.startup, self.main))
+
+    def replace(
+        self, *, vars: Mapping[str, Var] | None = None, startup: Iterable[Op] | None = None,
+        main: Iterable[Op] | None = None,
+    ) -> Program:  # fmt: skip
+        """The program with another part."""
+        return Program(
+            self.vars if vars is None else vars,
+            self.startup if startup is None else tuple(startup),
+            self.main if main is None else tuple(main),
+        )
+
+    def with_vars(self, made: Iterable[Var]) -> Program:
+        """The program with more variables.
+
+        Raises:
+            ValueError: if there is one of that name already.
+        """
+        more: dict[str, Var] = {}
+        for var in made:
+            if var.name in self.vars or var.name in more:
+                raise ValueError(f"program: {var.name!r}: expected a new name, got one that the program has already")
+            more[var.name] = var
+        return self.replace(vars={**self.vars, **more})
+
+    def counts(self, by: str = "type", part: str = "main") -> dict[Any, int]:
+        """How many ops there are of each type, role, layer or device, in the order in which they first appear.
+
+        Args:
+            by: one of `COUNTED`.
+            part: ``"main"`` or ``"startup"``.
+        """
+        if by not in COUNTED:
+            raise ValueError(f"counts: by: expected one of {', '.join(COUNTED)}, got {by!r}")
+        if part not in ("main", "startup"):
+            raise ValueError(f"counts: part: expected main or startup, got {part!r}")
+        return dict(Counter(getattr(op, by) for op in getattr(self, part)))
+
+    @cached_property
+    def views(self) -> Mapping[str, tuple[str, ...]]:
+        """By name of a buffer that a startup op makes, the variables that become views into it, in memory order."""
+        made = (op for op in self.startup if op.type == "coalesce_tensor")
+        return MappingProxyType({op.outputs["fused_output"][0]: op.outputs["output"] for op in made})
+
+    @cached_property
+    def buffer_of(self) -> Mapping[str, str]:
+        """By name of a variable that is a view, its buffer."""
+        return MappingProxyType({view: buffer for buffer, views in self.views.items() for view in views})
+
+    def memory(self, name: str) -> tuple[str, ...]:
+        """The variables that a variable is in memory: itself, or, of a buffer, its views, which do not overlap."""
+        return self.views.get(name, (name,))
+
+    def check(self) -> None:
+        """Make sure that the program makes sense.
+
+        Every input is persistable, made at startup, or made by an op before it; ops of known types have the slots,
+        shapes, dtypes and attributes that they need.
+
+        Raises:
+            ValueError, TypeError: naming the op by its place.
+        """
+        dataflow.check(self)
+
+    def listing(self, width: int = 100, fold: bool = False) -> str:
+        """The program as text.
+
+        Args:
+            width: columns at most.
+            fold: whether to leave out most of a long run of like ops.
+        """
+        return listing.text(self, width, fold)
+
+    def __str__(self) -> str:
+        return self.listing()
+
+
+def side_by_side(before: Program, after: Program, width: int = 120) -> str:
+    """Two programs next to each other, long runs of like ops folded.
+
+    Args:
+        before, after: the programs.
+        width: columns at most.
+    """
+    return listing.side_by_side(before, after, width)

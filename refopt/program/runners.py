@@ -1,0 +1,185 @@
+"""How each op is run: bound to its arrays once, then called in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from refopt import cpu
+from refopt.dtypes import ITEM_SIZES
+from refopt.program import kinds, rows
+from refopt.program.ops import Op
+from refopt.program.update import Runner, Update
+
+if TYPE_CHECKING:
+    from refopt.program.bound import Bound
+    from refopt.program.program import Program
+
+
+def bind(bound: Bound, op: Op) -> Runner:
+    """The runner of an op, for the arrays that are there now."""
+    routine = kinds.routine_of(op)
+    return Update(bound, op, routine) if routine is not None else Runner(RUNNERS[op.type](bound, op))
+
+
+def sequence(program: Program, chunk: int) -> list[str]:
+    """The collectives of a program in words, alike on ranks that fit together.
+
+    Args:
+        program: the program.
+        chunk: the alignment of buffers, which decides how much padding goes along.
+    """
+    calls = []
+    for part in ("startup", "main"):
+        for op in getattr(program, part):
+            if op.type in kinds.COLLECTIVES:
+                names = ", ".join(str(program.vars[name]) for name in op.inputs["x"])
+                root = f" root {op.attrs['root']}" if "root" in op.attrs else ""
+                aligned = f" aligned to {chunk}" if len(op.inputs["x"]) > 1 else ""
+                calls.append(f"{part} {op.type}{root} of {names}{aligned}")
+    return calls
+
+
+def _backward(bound: Bound, op: Op) -> Callable[[], Any]:
+    """Write what the caller provides into the gradients, in place, so that views of buffers are written through."""
+    planned: dict[str, tuple[Any, Callable[[], Any]]] = {}
+    backend = bound.backend
+
+    def dense(name: str, value: Any) -> None:
+        target = bound.arrays[name]
+        if value is target:
+            return
+        if name not in planned or planned[name][0] is not value:
+            source = backend.upload(value) if backend.name == "gpu" and isinstance(value, np.ndarray) else value
+            var, found = bound.program.vars[name], backend.describe(source, f"backward: {name!r}")
+            if (found.dtype, found.shape) != (var.dtype, var.shape):
+                expected, got = f"{var.dtype} of shape {var.shape}", f"{found.dtype} of shape {found.shape}"
+                raise ValueError(f"backward: {name!r}: expected {expected}, got {got}")
+            run = backend.cast([source], [target])
+            if source is not value:
+                run()
+                return
+            planned[name] = value, run
+        planned[name][1]()
+
+    def run() -> None:
+        for name in op.outputs["grads"]:
+            value, var = bound.gradient(name), bound.program.vars[name]
+            if var.sparse:
+                bound.rows[name] = [rows.checked(backend, f"backward: {name!r}", var, value)]
+            elif value is not None:
+                dense(name, value)
+
+    return run
+
+
+def _collective(bound: Bound, op: Op) -> Callable[[], Any]:
+    """A call on one array, or on the range of a buffer that several lie in side by side."""
+    names = op.inputs["x"]
+    array = bound.arrays[names[0]] if len(names) == 1 else _range(bound, op, names)
+    call = getattr(bound.comm, op.type)
+    root = (op.attrs["root"],) if "root" in op.attrs else ()
+    return lambda: call(array, *root)
+
+
+def _range(bound: Bound, op: Op, names: tuple[str, ...]) -> Any:
+    """The part of a buffer from the first of some tensors to the padding of the last.
+
+    Raises:
+        ValueError: naming two of them that do not lie next to each other.
+    """
+    backend, vars = bound.backend, bound.program.vars
+    found = {name: backend.describe(bound.arrays[name], f"{op.type}: {name!r}") for name in names}
+    ordered = sorted(names, key=lambda name: found[name].address)
+    dtype = vars[names[0]].dtype
+    item, lengths = ITEM_SIZES[dtype], []
+    for name in ordered:
+        lengths.append(_padded(op.attrs, found[name].size, dtype, backend.chunk))
+    for k in range(1, len(ordered)):
+        expected = found[ordered[k - 1]].address + lengths[k - 1] * item
+        if found[ordered[k]].address != expected:
+            raise ValueError(
+                f"{op.type}: {ordered[k]!r}: expected it at address {expected:#x}, after {ordered[k - 1]!r} with its "
+                f"padding, got {found[ordered[k]].address:#x}"
+            )
+    buffer = bound.arrays.get(bound.program.buffer_of.get(ordered[0], ""))
+    if buffer is None:
+        raise ValueError(f"{op.type}: {ordered[0]!r}: expected a view of a buffer that startup makes, got none")
+    whole = backend.describe(buffer, op.type)
+    first, count = (found[ordered[0]].address - whole.address) // item, sum(lengths)
+    if first < 0 or first + count > whole.size:
+        raise ValueError(f"{op.type}: {ordered[0]!r}: expected a view of the buffer, got an array elsewhere")
+    return backend.part(buffer, first, count)
+
+
+def _padded(attrs: Mapping[str, Any], size: int, dtype: str, chunk: int) -> int:
+    """The length of a tensor in a buffer, with padding, in elements."""
+    override = attrs.get("size_of_dtype", -1)
+    align = attrs.get("align_size", -1)
+    align = (chunk if align == -1 else align) if attrs.get("use_align", True) else None
+    return cpu.layout([size], ITEM_SIZES[dtype] if override == -1 else override, align).total
+
+
+def _all_gather(bound: Bound, op: Op) -> Callable[[], Any]:
+    (given,), (made,) = op.inputs["x"], op.outputs["out"]
+    var = bound.program.vars[given]
+
+    def run() -> None:
+        (segment,) = bound.rows[given]
+        bound.rows[made] = rows.gathered(bound.backend, bound.comm, var, segment)
+
+    return run
+
+
+def _scatter_add(bound: Bound, op: Op) -> Callable[[], Any]:
+    pairs = list(zip(op.inputs["x"], op.outputs["out"], strict=True))
+
+    def run() -> None:
+        for given, made in pairs:
+            bound.backend.add_rows(bound.rows[given], bound.arrays[made])
+
+    return run
+
+
+def _scale(bound: Bound, op: Op) -> Callable[[], Any]:
+    arrays = [bound.arrays[name] for name in op.inputs["x"]]
+    return bound.backend.cast(arrays, arrays, op.attrs["scale"])
+
+
+def _cast(bound: Bound, op: Op) -> Callable[[], Any]:
+    sources, targets = ([bound.arrays[name] for name in names] for names in (op.inputs["x"], op.outputs["out"]))
+    return bound.backend.cast(sources, targets)
+
+
+def _coalesce(bound: Bound, op: Op) -> Callable[[], Any]:
+    """Make the buffer, and let the variables be views of it."""
+    vars, attrs = bound.program.vars, op.attrs
+    copied = bool(attrs.get("copy_data"))
+
+    def run() -> None:
+        inputs = [bound.arrays[name] if copied else None for name in op.inputs["input"]]
+        made = bound.backend.coalesce(
+            inputs, dtype=vars[op.outputs["fused_output"][0]].dtype, copy_data=copied,
+            shapes=[vars[name].shape for name in op.inputs["input"]],
+            **{name: attrs[name] for name in kinds.LAYOUT if name in attrs},
+        )  # fmt: skip
+        bound.put(op.outputs["fused_output"][0], made.buffer)
+        for name, view in zip(op.outputs["output"], made.views, strict=True):
+            bound.put(name, view)
+
+    return run
+
+
+RUNNERS: dict[str, Callable[[Bound, Op], Callable[[], Any]]] = {
+    "backward": _backward,
+    "all_reduce": _collective,
+    "reduce": _collective,
+    "broadcast": _collective,
+    "all_gather": _all_gather,
+    "scatter_add": _scatter_add,
+    "scale": _scale,
+    "cast": _cast,
+    "coalesce_tensor": _coalesce,
+}

@@ -1,0 +1,182 @@
+"""Small programs, what is in their arrays, and the laws of passes."""
+
+from functools import partial
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from refopt import gpu, passes
+from refopt.catalog import ROUTINES
+from refopt.comm import local
+from refopt.conformance.build import step_of
+from refopt.dtypes import numpy_dtype
+from refopt.program import UNKNOWN, bind, step_program
+
+PARAMS = [("a.w", (5, 3)), ("a.b", (7,)), ("b.w", (70,)), ("c", (1,)), ("b.v", (2, 2, 2)), ("d.e.f", (64,))]
+EARLY = "adam", "adamw", "lamb", "adamax"  # whose scalars are powers of beta
+
+
+def numbers_of(optimizer, **changed):
+    """Hyperparameters, none of them at its default."""
+    numbers = step_of(ROUTINES[optimizer], **changed)
+    numbers.pop("seed", None)
+    return numbers
+
+
+def adam(params=PARAMS, **options):
+    """A step of Adam."""
+    return step_program(params, "adam", **{**numbers_of("adam"), **options})
+
+
+def values(dtype, shape, *seed):
+    return np.random.default_rng(list(seed)).normal(size=shape).astype(numpy_dtype(dtype))
+
+
+def arrays_of(program, seed=0):
+    """What the caller has to bring, and the states, none of them at its initial value."""
+    return {
+        name: values(var.dtype, var.shape, seed, *map(ord, name))
+        for name, var in program.vars.items()
+        if var.persistable and var.initial is None and var.shape != UNKNOWN
+    }
+
+
+def gradients_of(program, rank, seed=0):
+    """Gradients of a rank, other ones in each step."""
+
+    def gradient(name, step):
+        var, start = program.vars[name], (seed, step, rank, *map(ord, name))
+        if not var.sparse:
+            return values(var.dtype, var.shape, *start)
+        rows = np.random.default_rng(list(start)).integers(0, var.shape[0], (step + rank + seed) % 4)
+        return rows, values(var.dtype, (len(rows), *var.shape[1:]), *start)
+
+    return gradient
+
+
+def bound_on(program, world=None, backend="cpu", arrays=None, seed=0):
+    """The program bound on a rank, started."""
+    given = arrays_of(program, seed) if arrays is None else arrays
+    if backend == "gpu":
+        given = {name: gpu.to_device(array) for name, array in given.items()}
+    rank = world.rank if world else 0
+    made = bind(program, given, backend=backend, comm=world, gradients=gradients_of(program, rank, seed))
+    made.startup()
+    return made
+
+
+def read(bound):
+    """The bits of everything that lives from step to step."""
+    vars = bound.program.vars.values()
+    return {var.name: bound.read(var.name).tobytes() for var in vars if var.persistable and var.shape != UNKNOWN}
+
+
+def on_ranks(size, function, **options):
+    """What a function of a communicator returns on each rank; of none, if there is one rank."""
+    return [function(None)] if size == 1 else local.run(function, size, **options)
+
+
+def ranks_of(program):
+    return next((op.attrs["ranks"] for op in program.main if "ranks" in op.attrs), 1)
+
+
+def outcome(program, steps=2, backend="cpu", seed=0, change=None, **options):
+    """What is in all arrays after some steps: on every rank the same."""
+
+    def rank(world):
+        bound = bound_on(program, world, backend, seed=seed)
+        if change is not None:
+            change(bound)
+        for k in range(steps):
+            bound.step(**({"lr": 0.25} if k == 2 else {}))
+        return read(bound)
+
+    first, *others = on_ranks(ranks_of(program), rank, **options)
+    assert all(other == first for other in others), "ranks differ"
+    return first
+
+
+# The laws.
+
+
+def same_bits(apply, program, steps=2, backend="cpu", seed=0):
+    """A pass changes no bit of what a step computes (numerics, N11)."""
+    made = apply(program).program
+    made.check()
+    expected, got = outcome(program, steps, seed=seed), outcome(made, steps, backend, seed=seed)
+    assert expected.keys() == got.keys()
+    different = [name for name in expected if expected[name] != got[name]]
+    assert not different, f"N11: {different} differ"
+
+
+def idempotent(apply, program):
+    """The second time, a pass does nothing."""
+    once = apply(program)
+    twice = apply(once.program)
+    assert twice.program == once.program and not twice.applied, "not idempotent"
+
+
+def untouched(apply, program):
+    """The program that a pass is given stays as it is, and comes back if nothing was done."""
+    before = program.replace()
+    result = apply(program)
+    assert program == before, "the input has changed"
+    assert result.applied == (result.program != program)
+    assert result.applied or (result.program is program and result.reasons), "declined without a reason"
+
+
+def everything(form="auto", grouping="later", **flags):
+    """All passes, as one function of a program."""
+    return lambda program: passes.pipeline(
+        program,
+        partial(passes.coalesce_gradients, grouping=grouping, **flags),
+        passes.fuse_all_reduce,
+        partial(passes.fuse_optimizer, form=form),
+    )
+
+
+# Hypothesis.
+
+
+def few(count):
+    """So many examples, and more under a longer profile."""
+    return settings(max_examples=count * settings().max_examples // 25)
+
+
+GROUPINGS = st.one_of(
+    st.builds(
+        lambda m, g: ("early", dict(memory_size=m, groups_size=g)),
+        st.sampled_from([0, 1, 100, 300]), st.sampled_from([-1, 1, 2, 3]),
+    ),
+    st.builds(
+        lambda m, g: ("later", dict(memory_size=m, groups_size=g)),
+        st.sampled_from([-1.0, 0.0, 1e-5, 3e-4]), st.sampled_from([1, 2, 3]),
+    ),
+    st.builds(lambda x: ("fuse_size", dict(limit=x)), st.sampled_from([1e-5, 2e-4, 32.0])),
+    st.builds(lambda n: ("by_count", dict(count=n)), st.integers(1, 6)),
+    st.builds(
+        lambda a, b: ("ddp", dict(bucket_cap_mb=a, first_bucket_mb=b)),
+        st.sampled_from([1e-4, 25.0]), st.sampled_from([1e-5, 1.0]),
+    ),
+)  # fmt: skip
+
+
+@st.composite
+def programs(draw, max_tensors=5, ranks=8, optimizers=tuple(ROUTINES), mixed=True):
+    """Steps of a few tensors: any routine, or two, any dtypes, numbers of some parameters apart."""
+    shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
+    names = draw(st.lists(st.sampled_from(["a.w", "a.b", "b.w", "b.v", "c", "d", "e.f.g"]), min_size=1,
+                          max_size=max_tensors, unique=True))  # fmt: skip
+    params = [(name, draw(shapes)) for name in names]
+    first, second = draw(st.sampled_from(optimizers)), draw(st.sampled_from(optimizers))
+    which = {name: draw(st.sampled_from([first, first, second])) for name in names}
+    numbers = {key: number for one in set(which.values()) for key, number in numbers_of(one).items()}
+    lr = {name: draw(st.sampled_from([0.5, 0.5, 0.125])) for name in names} if draw(st.booleans()) else 0.5
+    dtypes = st.sampled_from(["fp32", "amp", "bf16", "fp64"])
+    config = {name: draw(dtypes) for name in names} if mixed and draw(st.booleans()) else draw(dtypes)
+    sparse = [name for name, shape in params if len(shape) > 1 and shape[0] and draw(st.integers(0, 3)) == 0]
+    return step_program(
+        params, which, config=config, world_size=draw(st.integers(1, ranks)), sparse=sparse,
+        early={*which.values()} <= {*EARLY, "sgd", "momentum"} and draw(st.booleans()), **numbers | {"lr": lr},
+    )  # fmt: skip

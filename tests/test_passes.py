@@ -1,0 +1,212 @@
+"""The laws of passes: no bit changes, nothing happens the second time, no scalar goes stale, padding leaks nowhere."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from program_cases import (
+    GROUPINGS,
+    PARAMS,
+    adam,
+    arrays_of,
+    bound_on,
+    everything,
+    few,
+    gradients_of,
+    idempotent,
+    numbers_of,
+    on_ranks,
+    outcome,
+    programs,
+    read,
+    same_bits,
+    untouched,
+)  # fmt: skip
+
+from refopt import passes, ulp
+from refopt.comm import local
+from refopt.program import bind, step_program
+
+FORMS = st.sampled_from(["auto", "flat", "merged"])
+
+
+# No bit changes.
+
+
+@given(program=programs(), grouping=GROUPINGS, form=FORMS, steps=st.integers(1, 3), seed=st.integers(0, 99))
+@few(50)
+def test_passes_change_no_bit(program, grouping, form, steps, seed):
+    """N11: on 1 to 8 ranks, for any grouping and form; and each pass alone."""
+    name, flags = grouping
+    if name != "early" or one_dtype(program):
+        same_bits(everything(form, name, **flags), program, steps, seed=seed)
+    same_bits(partial(passes.fuse_optimizer, form=form), program, steps, seed=seed)
+
+
+@given(program=programs(max_tensors=3), grouping=GROUPINGS, form=FORMS, steps=st.integers(1, 3))
+@few(12)
+def test_passes_change_no_bit_on_the_executor(program, grouping, form, steps):
+    """The same by the kernels, which align to another size."""
+    name, flags = grouping
+    if name != "early" or one_dtype(program):
+        same_bits(everything(form, name, **flags), program, steps, "gpu")
+
+
+@pytest.mark.parametrize("form", ["flat", "merged"])
+@pytest.mark.parametrize("early", [False, True])
+def test_one_rank(machine, form, early):
+    """The same on a GPU, where there is one."""
+    program = adam(PARAMS[:4], config="amp", early=early, sparse=["a.w"])
+    same_bits(partial(passes.fuse_optimizer, form=form), program, 3, "gpu")
+
+
+def one_dtype(program):
+    return len({program.vars[name].dtype for op in program.main if op.type == "all_reduce" for name in op.reads}) < 2
+
+
+@given(program=programs(), grouping=GROUPINGS, form=FORMS)
+@few(50)
+def test_passes_are_idempotent_and_leave_their_input_alone(program, grouping, form):
+    name, flags = grouping
+    reduced = passes.coalesce_gradients(program).program
+    for apply, to in (
+        (partial(passes.coalesce_gradients, grouping=name if one_dtype(program) else "ddp"), program),
+        (passes.fuse_all_reduce, program),
+        (passes.fuse_all_reduce, reduced),
+        (partial(passes.fuse_optimizer, form=form), program),
+        (partial(passes.fuse_optimizer, form=form), reduced),
+    ):
+        idempotent(apply, to)
+        untouched(apply, to)
+    if one_dtype(program):
+        idempotent(everything(form, name, **flags), program)
+
+
+# Groups.
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_grouping_bucket_size_and_group_order_change_no_bit(backend):
+    """N11 (d), with sums in rank order."""
+    program = adam(PARAMS[:4], world_size=3)
+    expected = outcome(program)
+    for grouping, flags in (
+        ("early", {}), ("early", {"groups_size": 1}), ("early", {"groups_size": -1}), ("later", {"memory_size": 0}),
+        ("fuse_size", {"limit": 1e-4}), ("by_count", {"count": 2}), ("ddp", {}),
+    ):  # fmt: skip
+        assert outcome(everything("auto", grouping, **flags)(program).program, backend=backend) == expected
+
+
+@pytest.mark.parametrize("ranks", [3, 4, 8])
+def test_with_a_ring_groups_show(ranks):
+    """In what order a ring adds depends on where an element lies in its message, so grouping changes bits.
+
+    Two sums of W positive numbers differ by no more than each is off: by W - 1 roundings of half an ulp.
+    """
+    program = step_program(PARAMS, "sgd", lr=0.5, world_size=ranks)
+
+    def sums(program, algorithm):
+        def rank(world):
+            given = gradients_of(program, world.rank)
+            bound = bind(
+                program, arrays_of(program), comm=world, gradients=lambda name, step: np.abs(given(name, step))
+            )
+            bound.startup()
+            bound.step()
+            return np.concatenate([bound.read(f"{name}@GRAD").reshape(-1) for name, _ in PARAMS])
+
+        return local.run(rank, ranks, algorithm=algorithm)[0]
+
+    one_by_one, at_once = (
+        [sums(p, algorithm) for algorithm in ("rank_order", "ring")]
+        for p in (program, everything(memory_size=0)(program).program)
+    )
+    assert one_by_one[0].tobytes() == at_once[0].tobytes()
+    apart = ulp.distance(one_by_one[1], at_once[1])
+    print(f"{ranks} ranks: {np.count_nonzero(apart)} of {apart.size} elements differ, by {apart.max()} ulp at most")
+    assert 0 < apart.max() <= 2 * (ranks - 1)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("form", ["flat", "merged"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_padding_reaches_nothing(backend, form, ranks):
+    """NaN in the padding of every buffer, of gradients, parameters, states and scalars: no tensor sees it."""
+    program = adam(PARAMS[:4], world_size=ranks, early=form == "flat", epsilon=0.0)
+    made = everything(form)(program).program
+    assert made.views or (form, ranks) == ("merged", 1)
+
+    def poison(bound):
+        for buffer, views in made.views.items():
+            before = {name: bound.read(name) for name in views}
+            whole = bound.arrays[buffer]
+            nan = np.full(whole.shape, np.nan, whole.dtype)
+            (whole.copy_to_device if backend == "gpu" else partial(np.copyto, whole))(nan)
+            for name, value in before.items():
+                view = bound.arrays[name]
+                (view.copy_to_device if backend == "gpu" else partial(np.copyto, view))(value)
+            assert np.isnan(bound.read(buffer)).sum() == whole.size - sum(x.size for x in before.values()) > 0
+
+    assert outcome(made, 3, backend, change=poison) == outcome(program, 3)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_moved_arrays_are_noticed(backend):
+    """A reduction of a group needs its gradients side by side; after the error everything is as before."""
+    program = everything("merged")(adam(world_size=2)).program
+
+    def rank(world):
+        bound = bound_on(program, world, backend)
+        bound.step()
+        before = dict(bound.arrays)
+        moved = bound.backend.full((7,), "float32", 0.0)
+        with pytest.raises(ValueError, match=r"all_reduce: '.*': expected it at address 0x\w+, after '.*' with its pa"):
+            bound.rebind({"a.b@GRAD": moved})
+        assert dict(bound.arrays) == before
+        bound.step()
+        return read(bound)
+
+    assert on_ranks(2, rank)[0] == outcome(program, 2)
+
+
+# Powers of beta.
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("form", ["flat", "merged"])
+@pytest.mark.parametrize("optimizer", ["adam", "nadam", "radam"])
+def test_no_scalar_goes_stale(backend, early, form, optimizer):
+    """Every tensor's own scalar is advanced in every step, by one multiplication."""
+    if early and optimizer != "adam":
+        return
+    program = step_program(PARAMS[:3], optimizer, early=early, **numbers_of(optimizer))
+    made = passes.fuse_optimizer(program, form=form).program
+    after, expected = outcome(made, 3, backend), outcome(program, 3)
+    for scalar, first in (("beta1_pow_acc", 0.7), ("beta2_pow_acc", 0.8)):
+        for name, _ in PARAMS[:3]:
+            key = f"{name}_{scalar}_0"
+            if key not in expected:
+                continue
+            power = np.float32(first)
+            for _ in range(3):
+                power *= np.float32(first)
+            assert after[key] == expected[key] == power.tobytes(), key
+
+
+def test_scalars_that_differ_are_no_flat_step():
+    """One of them would be taken for all; the merged form keeps them apart."""
+    program = adam(PARAMS[:3])
+    arrays = arrays_of(program) | {"a.b_beta1_pow_acc_0": np.full(1, 0.25, np.float32)}
+    flat, merged = (passes.fuse_optimizer(program, form=form).program for form in ("flat", "merged"))
+    message = "adam: 'a.b_beta1_pow_acc_0': expected 0.69.*, as 'b.w_beta1_pow_acc_0' has, .*, got 0.25; the merged"
+    with pytest.raises(ValueError, match=message):
+        bound_on(flat, arrays=arrays)
+    left = []
+    for made in (program, merged):
+        bound = bound_on(made, arrays={name: array.copy() for name, array in arrays.items()})
+        bound.step()
+        left.append(read(bound))
+    assert left[0] == left[1]

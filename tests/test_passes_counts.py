@@ -1,0 +1,273 @@
+"""How many ops passes leave, by formula; what they put together, what they do not, and why."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from program_cases import (
+    GROUPINGS,
+    PARAMS,
+    adam,
+    everything,
+    few,
+    numbers_of,
+    programs,
+    ranks_of,
+    same_bits,
+)  # fmt: skip
+
+from refopt import passes, workloads
+from refopt.catalog import ROUTINES
+from refopt.program import Config, Var, step_program
+
+RESNET = workloads.load("resnet50")
+
+# Op counts.
+
+
+@pytest.mark.parametrize("config", ["fp32", "amp"])
+@pytest.mark.parametrize("ranks", [1, 8])
+@pytest.mark.parametrize(("optimizer", "early"), [("adam", True), ("adam", False), ("momentum", False), ("sgd", False)])
+def test_op_counts_of_resnet50(optimizer, early, ranks, config):
+    """The formulae, for 161 tensors."""
+    routine = ROUTINES[optimizer]
+    program = step_program(
+        RESNET.tensors, optimizer, config=config, world_size=ranks, early=early, **numbers_of(optimizer)
+    )
+    assert program.counts() == passes.counts.step(routine, 161, world_size=ranks, early=early)
+    optional = ["master_params"] if config == "amp" else []
+    for form in ("flat", "merged"):
+        made = everything(form)(program).program
+        groups = 7 if ranks > 1 else None  # conv1, bn1, four stages, fc
+        expected = passes.counts.fused_step(routine, 161, world_size=ranks, early=early, groups=groups, form=form)
+        assert made.counts() == expected
+        startup = passes.counts.coalesce_ops(routine, optional=optional, gradients=1) if form == "flat" else ranks > 1
+        assert made.counts(part="startup").get("coalesce_tensor", 0) == startup
+
+
+def test_op_counts_in_figures():
+    """Adam: P and 2P become 1 and 2, or P becomes 1; 161 all-reduces become 7; 5 buffers and one of gradients."""
+    program = step_program(RESNET.tensors, "adam", early=True, world_size=2, lr=0.1)
+    assert program.counts() == {"backward": 161, "all_reduce": 161, "scale": 483, "adam": 161}
+    made = everything()(program).program
+    assert made.counts() == {"backward": 161, "all_reduce": 7, "scale": 9, "adam": 1}
+    assert made.counts("role") == {"backward": 161, "communicate": 14, "optimize": 3}
+    assert made.counts(part="startup") == {"coalesce_tensor": 6}
+    for optimizer, count in (("adam", 5), ("momentum", 2), ("sgd", 1)):
+        alone = passes.fuse_optimizer(step_program(RESNET.tensors, optimizer, **numbers_of(optimizer)))
+        assert alone.program.counts()[optimizer] == 1
+        assert len(alone.program.startup) == count + 1 == passes.counts.coalesce_ops(ROUTINES[optimizer], gradients=1)
+
+
+@given(
+    program=programs(mixed=False, optimizers=("adam",)), grouping=GROUPINGS, form=st.sampled_from(["flat", "merged"])
+)
+@few(25)
+def test_op_counts(program, grouping, form):
+    """The formulae, for any number of tensors, ranks and groups."""
+    name, flags = grouping
+    lr = {op.attrs["lr"] for op in program.main if op.type == "adam"}
+    sizes = [program.vars[op.inputs["params"][0]].shape for op in program.main if op.type == "adam"]
+    sparse = sum(var.sparse for var in program.vars.values() if var.name.endswith("@GRAD"))
+    if len(lr) > 1 or any(0 in shape for shape in sizes) or len(sizes) - sparse < 2:
+        return
+    early = any(op.type == "scale" and op.role == "optimize" for op in program.main)
+    ranks = ranks_of(program)
+    coalesced = passes.coalesce_gradients(program, name, **flags).program
+    made = passes.fuse_optimizer(passes.fuse_all_reduce(coalesced).program, form=form).program
+    buffers = [op.outputs["output"] for op in coalesced.startup]
+    lone = len(sizes) - sparse - sum(map(len, buffers))
+    groups = None if ranks == 1 else lone + sum(len(op.attrs["groups"]) for op in coalesced.startup)
+    units = [len(views) for views in buffers] + [lone] if form == "flat" else [len(sizes) - sparse]
+    fused = sum(unit > 1 for unit in units)
+    single = sum(unit == 1 for unit in units)
+    expected = passes.counts.fused_step(
+        ROUTINES["adam"], len(sizes) - single, sparse=sparse, world_size=ranks, early=early, form=form, units=fused
+    )
+    assert made.counts()["backward"] == len(sizes)
+    assert made.counts().get("adam", 0) == expected.get("adam", 0) + single
+    assert made.counts().get("all_reduce", 0) == (
+        (len(sizes) - sparse if groups is None else groups) if ranks > 1 else 0
+    )
+
+
+# What is put together, and what is not.
+
+
+def test_mixed_dtypes_make_an_op_for_each_signature():
+    config = {name: "amp" if len(shape) > 1 else "fp32" for name, shape in PARAMS}
+    program = adam(config=config, world_size=2)
+    made = everything(memory_size=0)(program).program
+    assert made.counts()["adam"] == 2 and made.counts()["all_reduce"] == 2
+    assert passes.fuse_optimizer(program).program.counts()["adam"] == 2
+    layered = everything()(program)
+    assert layered.program.counts()["merged_adam"] == 2
+    assert any("merged and not flat: the gradients are in" in reason for reason in layered.reasons)
+    same_bits(everything(memory_size=0), program)
+    same_bits(everything(), program)
+
+
+def test_two_optimizers_are_each_one():
+    optimizer = {name: "adam" if len(shape) > 1 else "sgd" for name, shape in PARAMS}
+    program = step_program(PARAMS, optimizer, world_size=2, **numbers_of("adam") | numbers_of("sgd"))
+    alone = passes.fuse_optimizer(program).program
+    assert (alone.counts()["adam"], alone.counts()["sgd"]) == (1, 1)
+    made = everything()(program)
+    assert (made.program.counts()["merged_adam"], made.program.counts()["merged_sgd"]) == (1, 1)
+    only = passes.fuse_optimizer(program, "sgd").program
+    assert (only.counts()["adam"], only.counts()["sgd"]) == (2, 1)
+    for apply in (passes.fuse_optimizer, everything()):
+        same_bits(apply, program)
+
+
+def test_norms_are_merged_and_not_flat():
+    program = step_program(PARAMS, "lars_momentum", **numbers_of("lars_momentum"))
+    made = passes.fuse_optimizer(program)
+    assert made.program.counts()["merged_lars_momentum"] == 1 and not made.program.startup
+    assert "lars_momentum has norms of tensors" in made.reasons[0]
+    declined = passes.fuse_optimizer(program, form="flat")
+    assert not declined.applied and "not flat: lars_momentum has norms of tensors" in declined.reasons[0]
+
+
+def test_sparse_gradients_stay_out():
+    program = adam(sparse=["a.w", "b.v"], world_size=2)
+    made = everything()(program)
+    counts = made.program.counts()
+    assert (counts["all_gather"], counts["scatter_add"], counts["adam"], counts["all_reduce"]) == (2, 2, 3, 4)
+    assert "coalesce_gradients: 'a.w@GRAD' is sparse and stays out" in made.reasons
+    assert "fuse_optimizer: adam of 'a.w': its gradient is sparse" in made.reasons
+
+
+def test_order_is_that_of_the_gradients():
+    """Whatever the order of the optimizer's ops: parameters and states lie as their gradients do."""
+    made = everything(memory_size=0)(adam(world_size=2)).program
+    views = list(made.views.values())
+    assert views[0] == ("a.b@GRAD", "a.w@GRAD", "b.v@GRAD", "b.w@GRAD", "c@GRAD", "d.e.f@GRAD")
+    names = [name.removesuffix("@GRAD") for name in views[0]]
+    assert ["@FUSEDVAR@@GRAD@a.b@GRAD", *(f"@FUSEDVAR@_adam_{role}_{name}" for role, name in (
+        ("Param", "a.b"), ("Moment1", "a.b_moment1_0"), ("Moment2", "a.b_moment2_0"),
+        ("Beta1Pow", "a.b_beta1_pow_acc_0"), ("Beta2Pow", "a.b_beta2_pow_acc_0"),
+    ))] == list(made.views)  # fmt: skip
+    assert [tuple(names), tuple(f"{name}_moment1_0" for name in names)] == views[1:3]
+    alone = passes.fuse_optimizer(adam()).program
+    assert [name.removesuffix("@GRAD") for name in list(alone.views.values())[1]] == [n for n, _ in PARAMS][::-1]
+
+
+UNEVEN = {"a.w": 0.5, "a.b": 0.5, "b.w": 0.25, "c": 0.5, "b.v": 0.5, "d.e.f": 0.5}
+
+
+@pytest.mark.parametrize("name", ["beta1", "beta2", "epsilon", "rescale_grad", "epsilon_at", "rounding"])
+def test_attributes_are_all_compared(name):
+    """What there is one of in a merged op must be the same, or nothing is done; the reason names both ops."""
+    value = {"epsilon_at": "uncorrected", "rounding": "stochastic"}.get(name, 0.37251)
+    program = adam(PARAMS[:3])
+    changed = [op.replace(attrs={**op.attrs, name: value}) if op.type == "adam" and "c" not in op.inputs["params"]
+               and "a.b" in op.inputs["params"] else op for op in program.main]  # fmt: skip
+    program = program.replace(main=changed)
+    for form in ("auto", "flat", "merged"):
+        result = passes.fuse_optimizer(program, form=form)
+        assert not result.applied
+        assert f"{name} differs: " in result.reasons[0] and f"{value!r} for adam of 'a.b'" in result.reasons[0]
+
+
+@pytest.mark.parametrize(("optimizer", "name"), [
+    (routine.name, hyper.name) for routine in ROUTINES.values() for hyper in routine.hypers
+    if hyper.per_tensor and hyper.name != "seed"
+])  # fmt: skip
+def test_numbers_of_their_own_are_kept(optimizer, name):
+    """Of each number that may differ between tensors, every tensor keeps its own; flat, it is refused."""
+    program = step_program(PARAMS, optimizer, **numbers_of(optimizer, **{name: UNEVEN}))
+    made = passes.fuse_optimizer(program)
+    (op,) = (op for op in made.program.main if op.type == f"merged_{optimizer}")
+    assert sorted(op.attrs[name]) == sorted(UNEVEN.values())
+    declined = passes.fuse_optimizer(program, form="flat")
+    assert not declined.applied
+    if ROUTINES[optimizer].elementwise:
+        assert f"not flat: {name} differs: 0.5 for {optimizer} of 'd.e.f', 0.25 for" in declined.reasons[0]
+    same_bits(passes.fuse_optimizer, program)
+
+
+def test_stochastic_rounding_is_not_flat():
+    """Its bits go by the number of an element in its tensor (N16)."""
+    program = adam(PARAMS[:3], config=Config("bfloat16", "bfloat16", "bfloat16"), rounding="stochastic", seed=5)
+    assert "stochastic rounding" in passes.fuse_optimizer(program, form="flat").reasons[0]
+    made = passes.fuse_optimizer(program)
+    assert made.program.counts()["merged_adam"] == 1
+    same_bits(passes.fuse_optimizer, program)
+
+
+def test_ops_that_depend_on_each_other_are_left_alone():
+    """One of them reads what another changes; or what is in between reads it, such as a cast of a new parameter."""
+    program = step_program(PARAMS[:2], "sgd", lr=0.5)
+    *backward, first, second = program.main
+    reads = second.replace(inputs={**second.inputs, "grad_factor": first.inputs["params"]})
+    result = passes.fuse_optimizer(program.replace(main=(*backward, first, reads)))
+    assert not result.applied
+    twice = program.replace(main=(*backward, first, second, first))
+    result = passes.fuse_optimizer(twice, form="merged")
+    assert "sgd of 'a.w' changes 'a.w', which sgd of 'a.w' changes" in result.reasons[0]
+    copy = Var("copy", (5, 3), "float16", persistable=True, initial=0.0)
+    cast = first.replace(type="cast", inputs={"x": ("a.w",)}, outputs={"out": ("copy",)}, attrs={})
+    between = program.with_vars([copy]).replace(main=(*backward, first, cast, second))
+    result = passes.fuse_optimizer(between)
+    assert "cast of 'copy' in between needs 'a.w', which sgd of 'a.w' changes" in result.reasons[0]
+    behind = between.replace(main=(*backward, first, second, cast))
+    assert passes.fuse_optimizer(behind).applied
+    same_bits(passes.fuse_optimizer, behind)
+
+
+def test_reduction_in_use_is_left_alone():
+    """A gradient that is needed before the last of its group is there cannot wait for it."""
+    program = step_program(PARAMS[:2], "sgd", lr=0.5, world_size=2)
+    ops = list(program.main)
+    update = ops.pop()  # of a.b, whose gradient is there first
+    ops.insert(3, update)
+    early = program.replace(main=ops)
+    early.check()
+    made = passes.pipeline(early, passes.coalesce_gradients, passes.fuse_all_reduce)
+    assert "sgd of 'a.b' in between needs 'a.b@GRAD', which" in made.reasons[0]
+    same_bits(lambda p: passes.pipeline(p, passes.coalesce_gradients, passes.fuse_all_reduce), early)
+
+
+def test_reasons_of_nothing_to_do():
+    one = adam(PARAMS[:1], world_size=2)
+    result = passes.fuse_optimizer(one)
+    assert result.reasons == ("adam of 'a.w': the only one of its kind", "no two ops of all can be one")
+    assert passes.fuse_optimizer(one, "sgd").reasons == ("no two ops of sgd can be one",)
+    assert "coalesce_gradients does that" in passes.fuse_all_reduce(one).reasons[0]
+    assert passes.coalesce_gradients(adam()).reasons == ("no gradient is reduced that is dense and in no buffer",)
+    assert passes.coalesce_gradients(one, "fuse_size").reasons == ("the rule puts no two gradients together",)
+
+
+def test_bad_arguments():
+    program = adam()
+    with pytest.raises(ValueError, match=r"fuse_optimizer: form: expected one of auto, flat, merged, got 'big'"):
+        passes.fuse_optimizer(program, form="big")
+    with pytest.raises(ValueError, match=r"fuse_optimizer: optimizer: expected all or one of lars_momentum, .*'x'"):
+        passes.fuse_optimizer(program, "x")
+    with pytest.raises(ValueError, match=r"coalesce_gradients: grouping: expected one of early, later, .*'x'"):
+        passes.coalesce_gradients(program, "x")
+    with pytest.raises(TypeError, match=r"early: 'b.w': expected float16, as 'a.w' has, got float32"):
+        passes.grouping.early(["a.w", "b.w"], [(1,), (1,)], ["float16", "float32"])
+    taken = adam(world_size=2)
+    var = Var("@FUSEDVAR@@GRAD@d.e.f@GRAD", (1,), "float32", True, initial=0.0)
+    with pytest.raises(ValueError, match=r"'@FUSEDVAR@@GRAD@d.e.f@GRAD': expected a new name"):
+        passes.coalesce_gradients(taken.with_vars([var]))
+
+
+def test_a_report_shows_both_programs():
+    report = everything()(step_program(RESNET.tensors, "adam", early=True, world_size=2, lr=0.1))
+    text = str(report)
+    assert max(map(len, text.splitlines())) <= 120
+    assert "... 159 more adam" in text and "... 159 more of backward all_reduce scale" in text
+    assert [name for name, _ in report.steps] == ["coalesce_gradients", "fuse_all_reduce", "fuse_optimizer"]
+    assert report.before.counts()["adam"] == 161 and "fuse_optimizer: applied" in text
+
+
+def test_passes_compose_in_any_order():
+    """The gradients may be coalesced by the optimizer's pass, or by theirs; whatever comes first, others can go on."""
+    program = adam(PARAMS[:4], world_size=2)
+    apply = (passes.coalesce_gradients, passes.fuse_all_reduce, passes.fuse_optimizer)
+    for order in itertools.permutations(apply):
+        same_bits(lambda p, order=order: passes.pipeline(p, *order), program)

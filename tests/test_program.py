@@ -1,0 +1,207 @@
+"""Programs: the usual step, what it looks like in print, and what makes no sense."""
+
+import re
+
+import pytest
+from program_cases import PARAMS, adam, everything, numbers_of
+
+from refopt import passes, workloads
+from refopt.catalog import ROUTINES
+from refopt.program import Op, Program, Var, side_by_side, step_program
+
+RESNET = step_program(workloads.load("resnet50").tensors, "adam", lr=0.1, world_size=8, early=True)
+
+# What a step looks like.
+
+
+def test_a_step_in_order():
+    """Gradients from the last parameter to the first, each averaged; then the updates; then the powers."""
+    program = adam(PARAMS[:2], world_size=4, early=True)
+    assert [(op.type, op.role, op.writes[0]) for op in program.main] == [
+        ("backward", "backward", "a.b@GRAD"), ("all_reduce", "communicate", "a.b@GRAD"),
+        ("scale", "communicate", "a.b@GRAD"),
+        ("backward", "backward", "a.w@GRAD"), ("all_reduce", "communicate", "a.w@GRAD"),
+        ("scale", "communicate", "a.w@GRAD"),
+        ("adam", "optimize", "a.w"), ("adam", "optimize", "a.b"),
+        ("scale", "optimize", "a.w_beta1_pow_acc_0"), ("scale", "optimize", "a.w_beta2_pow_acc_0"),
+        ("scale", "optimize", "a.b_beta1_pow_acc_0"), ("scale", "optimize", "a.b_beta2_pow_acc_0"),
+    ]  # fmt: skip
+    assert [op.attrs["scale"] for op in program.main if op.type == "scale"] == [0.25, 0.25, 0.7, 0.8, 0.7, 0.8]
+    assert program.counts("layer") == {"a": 12} and program.counts("device") == {None: 12}
+    assert program.counts("role") == {"backward": 2, "communicate": 4, "optimize": 6}
+
+
+def test_variables_of_a_step():
+    program = adam(PARAMS[:1], config="amp")
+    assert [(var.name, var.dtype, var.persistable, var.initial) for var in program.vars.values()] == [
+        ("a.w", "float16", True, None), ("a.w@GRAD", "float16", False, None),
+        ("a.w_moment1_0", "float32", True, 0.0), ("a.w_moment2_0", "float32", True, 0.0),
+        ("a.w_beta1_pow_acc_0", "float32", True, 0.7), ("a.w_beta2_pow_acc_0", "float32", True, 0.8),
+        ("a.w_fp32_master_0", "float32", True, "a.w"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("sparse", [(), ("a.w", "b.w")])
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "momentum"])
+def test_op_counts_of_a_step(optimizer, ranks, sparse, early):
+    program = step_program(PARAMS, optimizer, world_size=ranks, sparse=sparse, early=early, **numbers_of(optimizer))
+    expected = passes.counts.step(ROUTINES[optimizer], 6, sparse=len(sparse), world_size=ranks, early=early)
+    assert program.counts() == expected
+
+
+@pytest.mark.parametrize(("options", "error", "message"), [
+    (dict(optimizer="x"), ValueError, "optimizer: expected one of lars_momentum, .*, got 'x'"),
+    (dict(optimizer={"a.w": "sgd"}), ValueError, "optimizer: expected an entry for every parameter, got none for"),
+    (dict(config="fp8"), ValueError, "config: expected one of fp32, fp64, amp, bf16 or a Config, got 'fp8'"),
+    (dict(world_size=0), ValueError, "world_size: expected an integer of at least 1, got 0"),
+    (dict(sparse=["x"]), ValueError, "sparse: expected names of params, got 'x'"),
+    (dict(optional=["x"]), ValueError, "optional: expected some of none, got 'x'"),
+    (dict(params=[("a", (1,)), ("a", (2,))]), ValueError, "params: expected each name once"),
+    (dict(mu=0.5), TypeError, "mu: expected one of l2_decay, lr, rescale_grad, rounding, seed"),
+    (dict(optimizer="nadam", early=True), ValueError, "early: expected scalars that are powers of beta, got mom"),
+    (dict(lr=-1.0), ValueError, r"main\[2\] sgd: merged_sgd: lr: expected a finite float32 at least 0, got -1.0"),
+    (dict(grad_dtype="float64"), TypeError, r"main\[2\] sgd: merged_sgd: grads\[0\]: expected a dtype that widens to"),
+])  # fmt: skip
+def test_bad_arguments_of_a_step(options, error, message):
+    given = dict(params=PARAMS[:2], optimizer="sgd", lr=0.5) | options
+    with pytest.raises(error, match=message):
+        step_program(**given)
+
+
+def test_ops_and_programs_do_not_change():
+    program = adam(PARAMS[:1])
+    for change in (
+        lambda: setattr(program, "main", ()), lambda: program.vars.update({}),
+        lambda: setattr(program.main[0], "role", ""),
+        lambda: program.main[0].attrs.update({}), lambda: program.main[0].inputs.clear(),
+    ):  # fmt: skip
+        with pytest.raises(AttributeError):
+            change()
+    assert program.replace() == program and hash(program.replace()) == hash(program)
+    assert program.main[0].replace(layer="x") != program.main[0]
+
+
+# Listings.
+
+
+def test_listing_is_complete_and_narrow():
+    lines = str(RESNET).splitlines()
+    assert len(lines) == 2 + 161 * 6 and max(map(len, lines)) <= 100
+    assert lines[0] == "startup: nothing"
+    assert lines[1] == "main: 161 backward, 161 all_reduce, 483 scale, 161 adam"
+    assert lines[2] == "    0  backward         fc.bias@GRAD  <- fc.bias"
+    assert lines[3] == "    1  all_reduce       fc.bias@GRAD  ranks=8"
+    assert lines[4] == "    2  scale            fc.bias@GRAD  scale=0.125"
+    assert lines[485] == "  483  adam             conv1.weight  <- conv1.weight@GRAD  lr=0.1"
+    assert max(map(len, RESNET.listing(width=40).splitlines())) <= 40
+
+
+def test_listing_folds_runs():
+    assert RESNET.listing(fold=True).splitlines() == [
+        "startup: nothing",
+        "main: 161 backward, 161 all_reduce, 483 scale, 161 adam",
+        *str(RESNET).splitlines()[2:8],
+        "     ... 159 more of backward all_reduce scale",
+        *str(RESNET).splitlines()[485:487],
+        "     ... 159 more adam",
+        *str(RESNET).splitlines()[646:648],
+        "     ... 320 more scale",
+    ]
+    assert adam(PARAMS[:3]).listing(fold=True) == str(adam(PARAMS[:3]))
+
+
+def test_side_by_side():
+    made = everything(memory_size=0)(RESNET).program
+    lines = side_by_side(RESNET, made).splitlines()
+    assert max(map(len, lines)) <= 120 and all(" | " in line or line.endswith(" |") for line in lines)
+    left, right = ([f"{line} ".split(" | ")[k].strip() for line in lines] for k in (0, 1))
+    assert left[0] == "startup: nothing" and right[0] == "startup: 6 coalesce_tensor"
+    assert right[3] == "... 4 more coalesce_tensor"
+    assert "main: 161 backward, 1 all_reduce, 3 scale, 1 adam" in right
+    assert "... 159 more adam" in left and "... 159 more backward" in right
+    assert max(map(len, side_by_side(RESNET, made, width=80).splitlines())) <= 80
+
+
+# Programs that make no sense.
+
+
+def edited(program, k, **changes):
+    main = list(program.main)
+    main[k] = main[k].replace(**changes)
+    return program.replace(main=main)
+
+
+TWO = adam(PARAMS[:2], world_size=2, early=True)
+ADAM = 6
+
+
+def slots(k, side, **changes):
+    return edited(TWO, k, **{side: {**getattr(TWO.main[k], side), **changes}})
+
+
+@pytest.mark.parametrize(("program", "error", "message"), [
+    (TWO.replace(main=TWO.main[1:]), ValueError,
+     "main[0] all_reduce: 'a.b@GRAD': expected a variable that is persistable or made before"),
+    (slots(1, "inputs", x=["x"]), ValueError, "main[1] all_reduce: x[0]: expected a variable of the program, got 'x'"),
+    (slots(1, "outputs", out=["a.w"]), ValueError, "main[1] all_reduce: out: expected the variables of x, got a.w"),
+    (edited(TWO, 1, attrs={}), ValueError, "main[1] all_reduce: ranks: expected an integer of at least 1, got None"),
+    (edited(TWO, 1, type="broadcast"), ValueError, "main[1] broadcast: root: expected a rank from 0 to 1, got None"),
+    (edited(TWO, 2, attrs={"scale": float("nan")}), ValueError, "scale: scale: expected a finite number, got nan"),
+    (slots(0, "outputs", grads=["a.w@GRAD"]), ValueError,
+     "main[0] backward: grads[0] 'a.w@GRAD': expected shape (7,), as 'a.b' has, got (5, 3)"),
+    (slots(ADAM, "inputs", moment1=["a.b_moment1_0"]), ValueError, "main[6] adam: outputs: expected"),
+    (edited(TWO, ADAM, inputs={**TWO.main[ADAM].inputs, "moment1": ["a.b_moment1_0"]},
+            outputs={**TWO.main[ADAM].outputs, "moment1": ["a.b_moment1_0"]}), ValueError,
+     "main[6] adam: merged_adam: moment1[0]: expected shape (5, 3), as params[0] has, got (7,)"),
+    (slots(ADAM, "inputs", params=["a.w", "a.b"]), ValueError, "params: expected one variable, got 2; merged_adam"),
+    (slots(ADAM, "inputs", velocity=["a.w"]), TypeError, "main[6] adam: velocity: expected one of params, grads, mo"),
+    (edited(TWO, ADAM, attrs={**TWO.main[ADAM].attrs, "mu": 1.0}), TypeError, "merged_adam: mu: expected one of lr"),
+    (edited(TWO, 2, type="coalesce_tensor"), ValueError, "main[2] coalesce_tensor: expected it in startup"),
+    (edited(TWO, 2, type="cast", outputs={"out": ["a.w"]}), ValueError,
+     "main[2] cast: out[0] 'a.w': expected shape (7,), as 'a.b@GRAD' has, got (5, 3)"),
+    (TWO.replace(vars={**TWO.vars, "a.w": TWO.vars["a.b"]}), ValueError, "vars: expected 'a.b' under its name, got it"),
+    (TWO.with_vars([Var("y", (1,), "float32", initial="z")]), ValueError, "'y': initial: expected a variable of the"),
+])  # fmt: skip
+def test_check_says_what_is_wrong(program, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        program.check()
+    TWO.check()
+
+
+def test_what_is_in_memory_is_not_yet_made():
+    """A gradient that lies in a buffer since startup is nothing before the backward pass; nor is the buffer."""
+    made = everything(memory_size=0)(adam(PARAMS[:2], world_size=2)).program
+    with pytest.raises(ValueError, match=r"'a.b@GRAD': expected a variable that is persistable or made before"):
+        made.replace(main=made.main[2:]).check()
+    with pytest.raises(
+        ValueError, match=r"'@FUSEDVAR@@GRAD@a.b@GRAD': expected .* before, of which 'a.w@GRAD' is part,"
+    ):
+        made.replace(main=[op for op in made.main if "a.w@GRAD" not in op.writes]).check()
+
+
+def test_a_variable_lies_in_one_buffer():
+    made = passes.fuse_optimizer(adam(PARAMS[:2])).program
+    first = made.startup[0]
+    again = first.replace(outputs={**first.outputs, "fused_output": ["again"]})
+    both = made.with_vars([Var("again", (-1,), "float32")]).replace(startup=(*made.startup, again))
+    with pytest.raises(
+        ValueError, match=r"startup\[6\] coalesce_tensor: 'a.b': expected each variable in one buffer, got"
+    ):
+        both.check()
+
+
+def test_bad_ops_and_variables():
+    with pytest.raises(TypeError, match=r"Op: sgd: params: expected a sequence of names, got 'a'"):
+        Op("sgd", {"params": "a"})
+    with pytest.raises(ValueError, match=r"Op: sgd: role: expected one of forward, .*, got 'x'"):
+        Op("sgd", role="x")
+    with pytest.raises(TypeError, match=r"Var: 'a': dtype: expected one of float16, .*, got 'fp32'"):
+        Var("a", (1,), "fp32")
+    with pytest.raises(ValueError, match=r"Var: 'a': shape: expected extents of at least 0, got \(-2, 1\)"):
+        Var("a", (-2, 1), "float32")
+    for options, message in ((dict(by="x"), "by: expected one of type, role"), (dict(part="x"), "part: expected main")):
+        with pytest.raises(ValueError, match=rf"counts: {message}"):
+            TWO.counts(**options)
+    Program({}, (), (Op("matmul", role="forward"),)).check()

@@ -1,0 +1,357 @@
+"""Running a program is calling the routines and the collectives; what is wrong with arrays, gradients and ranks."""
+
+import re
+
+import numpy as np
+import pytest
+from program_cases import (
+    PARAMS,
+    adam,
+    arrays_of,
+    bound_on,
+    everything,
+    gradients_of,
+    numbers_of,
+    on_ranks,
+    outcome,
+    values,
+)  # fmt: skip
+
+from refopt import cpu, gpu, passes
+from refopt.comm import CommError, local
+from refopt.program import Op, Program, Var, bind, run, step_program
+
+# Running one.
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("config", ["fp32", "amp"])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_step_is_the_sum_in_rank_order_then_the_mean_then_the_update(ranks, config, backend):
+    """N10, written out: every gradient added from rank to rank, multiplied by 1 / W, and given to the routine."""
+    program = adam(PARAMS[:3], world_size=ranks, config=config)
+    got = outcome(program, 2, backend)
+    arrays = {name: values(program.vars[name].dtype, shape, 0, *map(ord, name)) for name, shape in PARAMS[:3]}
+    for name, p in arrays.items():
+        m, u = (np.zeros(p.shape, np.float32) for _ in range(2))
+        b1, b2 = np.array([0.7], np.float32), np.array([0.8], np.float32)
+        master = p.astype(np.float32) if config == "amp" else None
+        for step in range(2):
+            total = gradients_of(program, 0)(f"{name}@GRAD", step).astype(np.float32)
+            for rank in range(1, ranks):
+                total = total + gradients_of(program, rank)(f"{name}@GRAD", step).astype(np.float32)
+            total = total.astype(p.dtype)
+            if ranks > 1:
+                total = (np.float32(1 / ranks) * total.astype(np.float32)).astype(p.dtype)
+            cpu.adam(p, total, m, u, b1, b2, master_param=master, **numbers_of("adam"))
+        for suffix, x in (("", p), ("_moment1_0", m), ("_moment2_0", u), ("_beta1_pow_acc_0", b1)):
+            assert got[name + suffix] == x.tobytes(), name + suffix
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_sparse_gradients(ranks, dtype, optimizer, backend):
+    """Rows added to a dense gradient of zeros, rank after rank and row after row, then as any gradient."""
+    program = step_program([("e", (2, 3))], optimizer, world_size=ranks, sparse=["e"], grad_dtype=dtype,
+                           **numbers_of(optimizer))  # fmt: skip
+    got = outcome(program, 3, backend, seed=1)
+    dense = step_program([("e", (2, 3))], optimizer, **numbers_of(optimizer))
+    bound = bind(dense, arrays_of(dense, 1), gradients=None)
+    bound.startup()
+    for step in range(3):
+        total = bound.arrays["e@GRAD"]
+        total[...] = 0
+        for rank in range(ranks):
+            rows, added = gradients_of(program, rank, 1)("e@GRAD", step)
+            for row, x in zip(rows, added, strict=True):
+                total[row] = total[row] + x.astype(np.float32)
+        if ranks > 1:
+            total[...] = np.float32(1 / ranks) * total
+        bound.step(**({"lr": 0.25} if step == 2 else {}))
+    assert got == {name: bound.read(name).tobytes() for name in got}
+
+
+def test_rows_are_added_in_order():
+    """In another order the sum has other bits."""
+    rows, x = np.array([1, 1, 1]), np.array([[1e8], [-1e8], [1.0]], np.float32)
+    program = step_program([("e", (2, 1))], "sgd", sparse=["e"], lr=1.0)
+    left = {}
+    for order in ([0, 1, 2], [2, 0, 1]):
+        p = np.zeros((2, 1), np.float32)
+        run(program, {"e": p}, gradients={"e@GRAD": (rows, x[order])})
+        left[tuple(order)] = p[1, 0]
+    assert left == {(0, 1, 2): -1.0, (2, 0, 1): 0.0}
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize(("value", "error", "message"), [
+    (np.zeros(3), TypeError, "expected a pair of row numbers and rows, got ndarray"),
+    ((np.zeros(2, np.int32), np.zeros((2, 3), np.float32)), TypeError, r"\[0\]: expected int64 of one dimension, got"),
+    ((np.zeros(2, np.int64), np.zeros((2, 3), np.float16)), TypeError, r"\[1\]: expected float32, got float16"),
+    ((np.zeros(2, np.int64), np.zeros((1, 3), np.float32)), ValueError, r"\[1\]: expected shape \(2, 3\), a row for"),
+    ((np.array([0, 4]), np.zeros((2, 3), np.float32)), ValueError, r"\[0\]\[1\]: expected a row from 0 to 3, got 4"),
+    ((np.array([0, -1]), np.zeros((2, 3), np.float32)), ValueError, r"\[0\]\[1\]: expected a row from 0 to 3, got -1"),
+    ((np.zeros(2, np.int64), np.zeros((2, 6), np.float32)[:, ::2]), ValueError, r"\[1\]: expected a C-contiguous arr"),
+])  # fmt: skip
+def test_bad_rows(value, error, message, backend):
+    program = step_program([("e", (4, 3))], "sgd", sparse=["e"], lr=1.0)
+    e = np.zeros((4, 3), np.float32)
+    arrays = {"e": gpu.to_device(e) if backend == "gpu" else e}
+    if backend == "gpu" and "contiguous" in message:
+        pytest.skip("a copy to the device is contiguous")
+    with pytest.raises(error, match=rf"backward: 'e@GRAD': {message}"):
+        run(program, arrays, backend=backend, gradients={"e@GRAD": value})
+
+
+def test_scatter_add_is_exact():
+    """One rounded addition for each element, on the GPU too (N3)."""
+    pytest.importorskip("numba.cuda")
+    from numba.core import types as nb
+
+    from refopt.program.kernels import adder
+
+    for source, target in (
+        ("float32", "float32"),
+        ("float16", "float32"),
+        ("bfloat16", "float32"),
+        ("float32", "float64"),
+    ):
+        ptx = adder(source, target).ptx((nb.int64,) * 5)
+        floating = re.findall(r"\b((?:add|sub|mul|div|fma|mad)\.\S*f(?:16|32|64))", ptx)
+        assert set(floating) == {f"add.rn.{target.replace('float', 'f')}"}
+
+
+def test_gradients_are_written_where_they_are():
+    """Into the array, and so through the views of a buffer; from a mapping, a function, or by the caller."""
+    program = passes.fuse_optimizer(step_program(PARAMS[:2], "sgd", lr=0.5)).program
+    given = {name: values("float32", shape, 5) for name, shape in PARAMS[:2]}
+    ends = []
+    for gradients in ({f"{n}@GRAD": g for n, g in given.items()}, lambda n, _: given[n.removesuffix("@GRAD")], None):
+        bound = bind(program, arrays_of(program), gradients=gradients)
+        bound.startup()
+        for name, g in given.items() if gradients is None else ():
+            bound.arrays[f"{name}@GRAD"][...] = g
+        buffer = bound.arrays["@FUSEDVAR@_sgd_Grad_a.b@GRAD"]
+        bound.step()
+        assert all(np.shares_memory(bound.arrays[f"{name}@GRAD"], buffer) for name in given)
+        assert buffer[:7].tobytes() == given["a.b"].tobytes()
+        ends.append(bound.read("a.w").tobytes())
+    assert len(set(ends)) == 1
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_run_leaves_the_outcome_in_the_arrays_that_were_given(backend):
+    """Though it has been computed in buffers."""
+    program = adam(PARAMS[:2])
+    for each in (program, passes.fuse_optimizer(program).program):
+        arrays = arrays_of(program)
+        if backend == "gpu":
+            arrays = {name: gpu.to_device(x) for name, x in arrays.items()}
+        given = gradients_of(program, 0)
+        bound = run(each, arrays, backend=backend, gradients=given, steps=2, lr=0.125)
+        assert bound.steps == 2
+        for name, array in arrays.items():
+            now = array.copy_to_host() if backend == "gpu" else array
+            assert now.tobytes() == bound.read(name).tobytes() != arrays_of(program)[name].tobytes()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("form", ["flat", "merged"])
+@pytest.mark.parametrize("gate", ["found_inf", "grad_factor"])
+def test_gates(gate, form, backend):
+    """A flag and a factor for all: kept through the passes; a step that is skipped leaves scalars as they are."""
+    plain = adam(PARAMS[:2])
+    main = [op.replace(inputs={**op.inputs, gate: [gate]}) if op.type == "adam" else op for op in plain.main]
+    program = plain.with_vars([Var(gate, (1,), "float32", persistable=True)]).replace(main=main)
+    made = passes.fuse_optimizer(program, form=form).program
+    (op,) = (op for op in made.main if op.role == "optimize")
+    assert op.inputs[gate] == (gate,)
+
+    def end(program, number):
+        arrays = arrays_of(plain) | {gate: np.full(1, number, np.float32)}
+        bound = bound_on(program, arrays=arrays, backend=backend)
+        bound.step()
+        return {name: bound.read(name).tobytes() for name in plain.vars if plain.vars[name].persistable}
+
+    other = 0.0 if gate == "found_inf" else 0.5
+    assert end(made, 1.0) == end(program, 1.0)
+    assert end(made, other) == end(program, other) != end(made, 1.0)
+    if gate == "found_inf":
+        before = bound_on(plain)
+        assert end(made, 1.0) == {
+            name: before.read(name).tobytes() for name in plain.vars if plain.vars[name].persistable
+        }
+
+
+def test_numbers_of_a_step():
+    """They hold from then on, for every op that has them; none is changed if one of them is bad."""
+    program = step_program(PARAMS[:2], {"a.w": "sgd", "a.b": "momentum"}, lr=0.5, mu=0.5)
+    bound = bound_on(program)
+    for numbers, error, message in (
+        (dict(beta1=0.1), TypeError, "step: beta1: expected one of l2_decay, lr, mu, rescale_grad, seed, got a number"),
+        (dict(mu=0.25, lr=-1.0), ValueError, "merged_sgd: lr: expected a finite float32 at least 0, got -1.0"),
+    ):
+        with pytest.raises(error, match=message):
+            bound.step(**numbers)
+    assert bound.steps == 0
+    bound.step(lr=0.125)
+    bound.step()
+    other = bound_on(step_program(PARAMS[:2], {"a.w": "sgd", "a.b": "momentum"}, lr=0.125, mu=0.5))
+    other.step()
+    other.step()
+    assert bound.read("a.w").tobytes() == other.read("a.w").tobytes()
+    assert bound.read("a.b").tobytes() == other.read("a.b").tobytes()
+    early = bound_on(adam(PARAMS[:1], early=True))
+    with pytest.raises(TypeError, match=r"step: beta1: expected one of epsilon, lr, rescale_grad, seed"):
+        early.step(beta1=0.5)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_rebind(backend):
+    """Other arrays from the next step on, with the numbers that hold."""
+    program = adam(PARAMS[:1])
+    bound = bound_on(program, backend=backend)
+    bound.step(lr=0.125)
+    new = values("float32", (5, 3), 9)
+    bound.rebind({"a.w": gpu.to_device(new) if backend == "gpu" else new.copy()})
+    bound.step()
+    other = bound_on(program)
+    other.step(lr=0.125)
+    other.arrays["a.w"][...] = new
+    other.step()
+    assert bound.read("a.w").tobytes() == other.read("a.w").tobytes()
+    with pytest.raises(ValueError, match=r"bind: arrays: 'a.w': expected shape \(5, 3\), got \(3, 5\)"):
+        bound.rebind({"a.w": gpu.to_device(new.T.copy()) if backend == "gpu" else new.T.copy()})
+
+
+@pytest.mark.parametrize(("change", "options", "error", "message"), [
+    (lambda a: a.pop("a.w"), {}, ValueError, "arrays: 'a.w': expected an array, since it starts from none, got none"),
+    (lambda a: a.update({"x": a["a.w"]}), {}, ValueError, "arrays: expected names of dense tensors of the program"),
+    (lambda a: a.update({"a.w": a["a.w"].T}), {}, ValueError, r"arrays: 'a.w': expected shape \(5, 3\), got \(3, 5\)"),
+    (lambda a: a.update({"a.w": a["a.w"].astype(np.float64)}), {}, TypeError, "arrays: 'a.w': expected float32, got f"),
+    (lambda a: a.update({"a.w": [1.0]}), {}, TypeError, "arrays: 'a.w': expected a NumPy array, got builtins.list"),
+    (lambda a: None, dict(backend="gpu"), TypeError, "arrays: 'a.w': expected a device array, got a NumPy array"),
+    (lambda a: None, dict(backend="tpu"), ValueError, "backend: expected cpu or gpu, got 'tpu'"),
+])  # fmt: skip
+def test_bad_arguments_of_bind(change, options, error, message):
+    program = adam(PARAMS[:1])
+    arrays = arrays_of(program)
+    change(arrays)
+    with pytest.raises(error, match=rf"^bind: {message}"):
+        bind(program, arrays, **options)
+
+
+def test_order_of_calls_and_bad_gradients():
+    program = adam(PARAMS[:1])
+    bound = bind(program, arrays_of(program), gradients={})
+    with pytest.raises(RuntimeError, match=r"Bound.step: expected startup\(\) before it, got none"):
+        bound.step()
+    bound.startup()
+    with pytest.raises(RuntimeError, match=r"Bound.startup: expected to be called once"):
+        bound.startup()
+    with pytest.raises(ValueError, match=r"backward: gradients: expected an entry for 'a.w@GRAD', got none"):
+        bound.step()
+    for value, error, message in (
+        (None, TypeError, "gradients: 'a.w@GRAD': expected an array, got None"),
+        (np.zeros(3, np.float32), ValueError, r"'a.w@GRAD': expected float32 of shape \(5, 3\), got float32 of shape"),
+        (np.zeros((5, 3)), ValueError, r"'a.w@GRAD': expected float32 of shape \(5, 3\), got float64 of shape"),
+    ):
+        bound = bind(program, arrays_of(program), gradients=lambda name, step, value=value: value)
+        bound.startup()
+        with pytest.raises(error, match=rf"backward: {message}"):
+            bound.step()
+    with pytest.raises(ValueError, match=r"bind: matmul: expected a type that can be run"):
+        bind(Program({}, (), (Op("matmul"),)), {})
+    with pytest.raises(
+        ValueError, match=r"bind: comm: expected a communicator of 2 ranks, as all_reduce needs, got None"
+    ):
+        bind(adam(PARAMS[:1], world_size=2), {})
+
+
+# With other ranks.
+
+
+def test_ranks_agree_on_their_collectives():
+    """Those whose programs do not fit together say so, before anything is done."""
+
+    def rank(world):
+        program = adam(PARAMS[: 2 + (world.rank == 1)], world_size=3)
+        bind(program, arrays_of(program), comm=world)
+
+    message = r"agree: call 0: ranks 0 and 2 have main all_reduce of a.b@GRAD: float32 \(7,\), rank 1 has main all_red"
+    with pytest.raises(CommError, match=message):
+        local.run(rank, 3)
+
+
+def test_collectives_are_as_many_as_ops():
+    """Op counts are calls: P all-reduces, or one for each group."""
+
+    def rank(world):
+        counted = []
+        program = adam(PARAMS, world_size=2)
+        for each in (program, everything(memory_size=0)(program).program):
+            bound = bound_on(each, world)
+            world.reset_counts()
+            bound.step()
+            counted.append(world.counts["all_reduce"].calls)
+        return counted
+
+    assert local.run(rank, 2) == [[6, 1], [6, 1]]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_an_optimizer_in_shards(ranks, backend):
+    """Gradients reduced to their owners, who update, cast and broadcast: the same bits as on every rank alike."""
+    names = [name for name, _ in PARAMS]
+    expected = outcome(adam(config="amp", world_size=ranks), 2)
+
+    def rank(world):
+        full = adam(config="amp", world_size=ranks)
+        me, main = (world.rank if world else 0), []
+        for op in full.main:
+            about = next(n for n in names if any(x == n or x.startswith((f"{n}@", f"{n}_")) for x in (*op.writes,)))
+            owner = names.index(about) % ranks
+            if op.type == "all_reduce":
+                main.append(op.replace(type="reduce", attrs={**op.attrs, "root": owner}))
+            elif op.type == "backward" or owner == me:
+                main.append(op)
+            if op.type == "adam" and ranks > 1:
+                p = {"x": (about,)}, {"out": (about,)}
+                main.append(Op("broadcast", *p, {"ranks": ranks, "root": owner}, "communicate"))
+        bound = bound_on(full.replace(main=main), world, backend)
+        bound.step()
+        bound.step()
+        return {name: bound.read(name).tobytes() for name in names}
+
+    for got in on_ranks(ranks, rank):
+        assert got == {name: expected[name] for name in names}
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_casts_and_groups_of_broadcasts(backend):
+    """A cast rounds once; several variables side by side are broadcast as one."""
+    vars = [Var(n, (3,), "float32", persistable=True) for n in "ab"]
+    vars += [Var(f"{n}.h", (3,), "float16", persistable=True, initial=0.0) for n in "ab"]
+    vars += [Var("buffer", (-1,), "float16", persistable=True)]
+    halves = ["a.h", "b.h"]
+    startup = [Op("coalesce_tensor", {"input": halves}, {"output": halves, "fused_output": ["buffer"]},
+                  {"copy_data": True}, "startup")]  # fmt: skip
+    main = [
+        Op("cast", {"x": ["a", "b"]}, {"out": halves}, {}, "optimize"),
+        Op("broadcast", {"x": halves}, {"out": halves}, {"ranks": 2, "root": 1}, "communicate"),
+    ]
+    program = Program({var.name: var for var in vars}, startup, main)
+    program.check()
+
+    def rank(world):
+        bound = bound_on(program, world, backend, arrays=arrays_of(program, seed=world.rank))
+        world.reset_counts()
+        bound.step()
+        assert world.counts["broadcast"].calls == 1
+        return [bound.read(name).tobytes() for name in halves]
+
+    expected = [arrays_of(program, seed=1)[name].astype(np.float16).tobytes() for name in "ab"]
+    assert local.run(rank, 2) == [expected, expected]
