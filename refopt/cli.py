@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "and launches and bytes with the catalogue. Exit status 1 if anything differs.",
     )
     forms = list(dict.fromkeys(form for routine in ROUTINES.values() for form in routine.forms))
-    several = {"routine": list(ROUTINES), "dtype": list(verify.DTYPES), "form": forms}
+    several = {"routine": [*ROUTINES, *verify.AROUND], "dtype": list(verify.DTYPES), "form": forms}
     for name, choices in several.items():
         text = f"{', '.join(choices)}; default all" + (" but separate, where there are two" if name == "form" else "")
         command.add_argument(f"--{name}", nargs="+", choices=choices, metavar=name[0].upper(), help=text)
@@ -88,7 +88,7 @@ def _verify(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     rows: list[verify.Row] = []
     quiet = args.json == "-"
 
-    with Progress(sys.stderr, len(dtypes) * sum(len(_forms(r, args.form)) for r in routines)) as progress:
+    with Progress(sys.stderr, sum(len(_forms(r, args.form)) for r in routines for d in _dtypes(r, dtypes))) as progress:
 
         def say(text: str = "") -> None:
             progress.clear()
@@ -106,7 +106,8 @@ def _verify(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             say(f"\n{HEADER}")
             first = len(rows)
             forms = _forms(routine, args.form)
-            for row in verify.all_rows(routine, workload, dtypes, forms, machine, args.steps, progress.show):
+            found = _dtypes(routine, dtypes)
+            for row in verify.all_rows(routine, workload, found, forms, machine, args.steps, progress.show):
                 rows.append(row)
                 progress.done += 1
                 say(line(row))
@@ -116,6 +117,17 @@ def _verify(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
                     say(speed_line(row, copy))
                 say(_wrap("of copy", f"of 2 GB on the device, read and written at {copy / 1e9:,.0f} GB/s"))
                 say(_wrap("speed-up", f"over {verify.unmerged(routine)}, which launches for each tensor"))
+        for name in _around(args):
+            say(f"\n{name}: CPU reference and kernels\n\n{HEADER}")
+            first = len(rows)
+            for dtype in dtypes:
+                for row in verify.AROUND[name](workload, dtype, machine) if dtype in verify.PLAIN else ():
+                    rows.append(row)
+                    say(line(row))
+            if copy:
+                say(f"\n{SPEED_HEADER}")
+                for row in rows[first:]:
+                    say(speed_line(row, copy))
         say()
         for row in rows:
             if not row.ok:
@@ -158,7 +170,7 @@ def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
         parser.error(str(error))
     if args.json not in (None, "-") and not os.access(Path(args.json).parent, os.W_OK):
         parser.error(f"argument --json: cannot write to {args.json}")
-    routines = [ROUTINES[name] for name in dict.fromkeys(args.routine or ROUTINES)]
+    routines = [ROUTINES[name] for name in dict.fromkeys(args.routine or ROUTINES) if name in ROUTINES]
     for routine in routines if args.routine else ():
         if not _forms(routine, args.form):
             parser.error(f"argument --form: {routine.name} has {', '.join(routine.forms)}")
@@ -168,6 +180,17 @@ def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
             parser.error(f"argument --dtype: {name}: {reason}")
     dtypes = dict.fromkeys(args.dtype or (name for name in verify.DTYPES if not verify.unavailable(name)))
     return machine, routines, list(dtypes)
+
+
+def _around(args: argparse.Namespace) -> list[str]:
+    """What is asked for of what goes on around a step; its forms are not those of routines."""
+    asked = args.routine or ([] if args.form else verify.AROUND)
+    return [name for name in verify.AROUND if name in asked]
+
+
+def _dtypes(routine: Routine, asked: list[str]) -> list[str]:
+    """The dtype configurations that a routine has."""
+    return [dtype for dtype in asked if verify.offered(routine, dtype)]
 
 
 def _forms(routine: Routine, asked: list[str] | None) -> list[str]:

@@ -10,8 +10,10 @@ import pytest
 from refopt import catalog, cli, cpu, gpu, ulp, verify, workloads
 from refopt.catalog import LARS_MOMENTUM
 from refopt.cpu import lars
+from refopt.gpu import cast
 
 HYPERS = [hyper.name for hyper in LARS_MOMENTUM.hypers]
+FOR_LARS = [dtype for dtype in verify.DTYPES if verify.offered(LARS_MOMENTUM, dtype)]
 
 
 def tiny():
@@ -33,8 +35,8 @@ def run(*args, dtype="fp32", form="two_launches"):
     return cli.main(["verify", "--workload", "tiny", "--device", "executor", *chosen, *args])
 
 
-def report(capsys, **choice):
-    status = run("--json", "-", **choice)
+def report(capsys, name="lars_momentum", **choice):
+    status = run("--routine", name, "--json", "-", **choice)
     answer = json.loads(capsys.readouterr().out)
     assert status == (0 if answer["ok"] else 1)
     return answer
@@ -46,7 +48,7 @@ def test_every_row_in_80_columns(capsys):
     assert not err
     assert max(map(len, out.splitlines())) <= 80
     rows = [re.split(" +", text) for text in out.splitlines() if text.endswith(" ok")]
-    assert [row[:2] for row in rows] == [[d, f] for d in verify.DTYPES for f in LARS_MOMENTUM.forms]
+    assert [row[:2] for row in rows] == [[d, f] for d in FOR_LARS for f in LARS_MOMENTUM.forms]
     assert {"fp32", "two_launches", "14", "1", "2", "0"} <= set(rows[2])
     assert "24 of 24 equal in every bit" in out
 
@@ -107,7 +109,7 @@ def test_broken_rule_is_found(capsys, monkeypatch):
     assert row["mismatches"][0]["ulps"] == 1 and row["differing"] >= 2
 
 
-@pytest.mark.parametrize("dtype", verify.DTYPES)
+@pytest.mark.parametrize("dtype", FOR_LARS)
 @pytest.mark.parametrize("hyper", HYPERS)
 def test_every_hyperparameter_counts(capsys, monkeypatch, hyper, dtype):
     exact = cpu.merged_lars_momentum
@@ -119,6 +121,20 @@ def test_every_hyperparameter_counts(capsys, monkeypatch, hyper, dtype):
     monkeypatch.setattr(cpu, "merged_lars_momentum", other)
     (row,) = report(capsys, dtype=dtype)["rows"]
     assert row["differing"] and not row["problems"]
+
+
+@pytest.mark.parametrize("name", verify.AROUND)
+def test_what_goes_on_around_a_step(capsys, monkeypatch, name):
+    """Every row agrees, in 80 columns; a kernel that does nothing is found."""
+    dtypes = [dtype for dtype in verify.PLAIN if not verify.unavailable(dtype)]
+    assert run("--routine", name, dtype=None, form=None) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert {text.split()[0] for text in out.splitlines() if text.endswith(" ok")} == set(dtypes)
+    for idle in (gpu.GradientScan, cast.CastPlan):
+        monkeypatch.setattr(idle, "__call__", lambda self, **scale: None)
+    (row, *_) = report(capsys, name=name, form=None)["rows"]
+    assert row["differing"] and [text.split(":")[0] for text in row["problems"]] == ["launches", "bytes"]
 
 
 def test_a_kernel_that_does_nothing_is_found(capsys, monkeypatch):
@@ -199,7 +215,7 @@ def test_interrupted(capsys, monkeypatch):
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(verify, "rows", interrupted)
+    monkeypatch.setattr(verify.compare, "rows", interrupted)
     assert run() == 130
     assert capsys.readouterr().err == "refopt: interrupted\n"
 

@@ -27,6 +27,10 @@ class Coalesced(coalesce.Coalesced):
         self._stream = stream
         self._plans: dict[str, tuple[list[Any], CastPlan]] = {}
 
+    def plan(self, way: str) -> CastPlan:
+        """The plan of the last ``"gather"`` or ``"scatter"``, with its launches and bytes."""
+        return self._plans[way][1]
+
     def _cast(self, sources: Sequence[Any], targets: Sequence[Any], scale: Any, names: checks.Names) -> None:
         self._plan(sources, targets, scale, names)()
 

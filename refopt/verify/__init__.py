@@ -1,0 +1,16 @@
+"""The comparison behind ``refopt verify``: CPU reference against kernel, on the tensors of a real model.
+
+`rows` runs one routine in one dtype configuration through its forms and gives a `Row` for each: whether every
+bit agrees after every step, and launches and bytes, counted on the executor, against the catalogue. `AROUND` has the
+same for what goes on around a step.
+"""
+
+from refopt.verify.around import AROUND, PLAIN
+from refopt.verify.compare import Mismatch, Row, all_rows, rows, unmerged
+from refopt.verify.data import DTYPES, extents, hypers, make_case, offered, unavailable
+from refopt.verify.times import copy_bandwidth
+
+__all__ = [
+    "AROUND", "DTYPES", "PLAIN", "Mismatch", "Row", "all_rows", "copy_bandwidth", "extents", "hypers", "make_case",
+    "offered", "rows", "unavailable", "unmerged",
+]  # fmt: skip
