@@ -13,7 +13,10 @@ def test_tables_are_those_of_the_reports():
     assert with_tables(text) == text
 
 
-def test_the_example_runs(machine, monkeypatch):
-    [example] = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+def test_the_examples_run(machine, capsys):
+    examples = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert len(examples) == 2
     with gpu.use(machine.name):
-        exec(example, {})
+        for example in examples:
+            exec(example, {})
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 120
