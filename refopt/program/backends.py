@@ -98,7 +98,7 @@ class Gpu:
 
         self._gpu, self._given = gpu, stream
         self.machine = gpu.device(device_of(arrays) or None)
-        self._stream = self.machine.stream(stream)
+        self.stream = self.machine.stream(stream)
         self.chunk, self.describe = CHUNK["bytes"], describer(self.machine.name)
 
     def full(self, shape: tuple[int, ...], dtype: str, value: float) -> Any:
@@ -140,7 +140,7 @@ class Gpu:
     def add_rows(self, segments: Iterable[tuple[Any, Any]], dense: Any) -> None:
         from refopt.program.kernels import add_rows
 
-        add_rows(self.machine, self.describe, segments, dense, self._stream)
+        add_rows(self.machine, self.describe, segments, dense, self.stream)
 
 
 Backend = Cpu | Gpu

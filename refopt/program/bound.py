@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -126,6 +126,12 @@ class Bound:
         """Let a variable be another array: what a startup op does."""
         self._arrays[name] = array
 
+    def drop(self, names: Iterable[str]) -> None:
+        """Let arrays go that no op uses from here on: what a startup op does."""
+        for name in names:
+            self._arrays.pop(name, None)
+            self._given.pop(name, None)
+
     def _ready(self, what: str) -> list[Runner]:
         if self._main is None:
             raise RuntimeError(f"Bound.{what}: expected startup() before it, got none")
@@ -164,13 +170,16 @@ class Bound:
 
     def _allocate(self) -> None:
         """Arrays for what the caller has not brought and startup does not make."""
-        made = {name for op in self.program.startup if not op.attrs.get("copy_data") for name in op.writes}
+        coalesced = (op for op in self.program.startup if op.type == "coalesce_tensor")
+        made = {name for op in coalesced if not op.attrs.get("copy_data") for name in op.writes}
+        made |= {block for blocks in self.program.parts.values() for block in blocks}
+        brought = {name for op in self.program.startup if op.type == "initialize" for name in op.writes}
         wanted = [var for var in self.program.vars.values() if not (var.sparse or var.shape == UNKNOWN)]
         copies: list[Var] = []
         for var in wanted:
             if var.name in self._arrays or var.name in made:
                 continue
-            if var.persistable and var.initial is None:
+            if (var.persistable or var.name in brought) and var.initial is None:
                 raise ValueError(f"bind: arrays: {var.name!r}: expected an array, since it starts from none, got none")
             if isinstance(var.initial, str):
                 copies.append(var)

@@ -31,6 +31,8 @@ def check(program: Program) -> None:
         if op.type != "coalesce_tensor" or op.attrs.get("copy_data"):  # which otherwise makes room and nothing in it
             _made(program, where, op.reads, made)
             made.update(op.writes)
+        if op.type == "delete":
+            made.difference_update(op.reads)
         _fits(program, where, op)
     for i, op in enumerate(program.main):
         where = f"program: main[{i}] {op.type}"

@@ -85,9 +85,15 @@ class Program:
         """By name of a variable that is a view, its buffer."""
         return MappingProxyType({view: buffer for buffer, views in self.views.items() for view in views})
 
+    @cached_property
+    def parts(self) -> Mapping[str, tuple[str, ...]]:
+        """By name of a variable that a ``split_by_ref`` op cuts, its blocks, which are views of it."""
+        cuts = (op for op in self.main if op.type == "split_by_ref")
+        return MappingProxyType({op.inputs["x"][0]: op.outputs["out"] for op in cuts})
+
     def memory(self, name: str) -> tuple[str, ...]:
-        """The variables that a variable is in memory: itself, or, of a buffer, its views, which do not overlap."""
-        return self.views.get(name, (name,))
+        """The variables that a variable is in memory, which do not overlap: itself, its views, or its blocks."""
+        return tuple(cell for view in self.views.get(name, (name,)) for cell in self.parts.get(view, (view,)))
 
     def check(self) -> None:
         """Make sure that the program makes sense.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from refopt import checks
 from refopt.catalog import Routine
-from refopt.dtypes import arithmetic
+from refopt.dtypes import SIZES, arithmetic
 from refopt.program import kinds
 from refopt.program.ops import Op
 
@@ -40,7 +40,9 @@ class Update(Runner):
 
     def __init__(self, bound: Bound, op: Op, routine: Routine) -> None:
         self._bound, self._op, self._routine = bound, op, routine
-        self._dtypes = {bound.program.vars[name].dtype for name in op.inputs["params"]}
+        dtypes = {bound.program.vars[name].dtype for name in op.inputs["params"]}
+        # An update of no tensors refuses what other ranks refuse, whose tensors are like those that are here.
+        self._dtypes = dtypes or {var.dtype for var in bound.program.vars.values() if var.dtype in SIZES}
         self._count = len(op.inputs["params"])
         own = kinds.advances(op, routine)
         fixed = set() if own else {"beta1", "beta2"}  # what other ops advance the scalars by

@@ -1,0 +1,123 @@
+"""The ops of `refopt.program.amp` on a device: by the kernels of `refopt.gpu.scan`, and one that adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from refopt.dtypes import ITEM_SIZES, SIZES
+from refopt.gpu import tables, vectors, words
+from refopt.gpu.scan import BOUNDS, finisher, scanner
+from refopt.gpu.target import Kernel, cuda, kernel
+
+BLOCK = 128
+REAL = np.float32
+
+
+@lru_cache
+def adder(source: str, target: str) -> Kernel:
+    """The kernel that adds an array to another; a thread takes an element."""
+    load, load_sum = getattr(vectors, f"load_{source}"), getattr(vectors, f"load_{target}")
+    store = getattr(vectors, f"store_{target}")
+    real: Any = np.dtype(target).type
+    item, sum_item = ITEM_SIZES[source], ITEM_SIZES[target]
+
+    @kernel()
+    def accumulate(x, size, sums):
+        for i in range(cuda.grid(1), size, cuda.gridsize(1)):
+            at = sums + sum_item * i
+            store(at, load_sum(at) + real(load(x + item * i)))
+
+    return accumulate
+
+
+def accumulation(backend: Any, pairs: Sequence[tuple[Any, Any]]) -> Callable[[], None]:
+    """Add the first of each pair to the second, in stream order."""
+    machine, launches = backend.machine, []
+    for pair in pairs:
+        x, y = (backend.describe(array, "sum") for array in pair)
+        if x.size:
+            args = x.address, x.size, y.address
+            launches.append(machine.prepare(adder(x.dtype, y.dtype), -(-x.size // BLOCK), BLOCK, args))
+    return _bound(backend, launches)
+
+
+def partial_scan(
+    backend: Any, grads: Sequence[Any], positions: Sequence[int], sums: Any, odd: Any
+) -> Callable[[], None]:
+    """Sums of squares at their places, +0 elsewhere, and whether all is finite: the first pass of a scan."""
+    machine = backend.machine
+    roots, ones = _roots(backend, sums.size), machine.to_device(np.zeros(1, np.int32))
+    launches = [machine.prepare(words.fill, 1, words.BOUNDS[0], (backend.describe(ones, "odd").address, 4, 0))]
+    arrays = [backend.describe(g, f"scan_gradients: grads[{i}]") for i, g in enumerate(grads)]
+    members: dict[str, list[int]] = {}
+    for i, array in enumerate(arrays):
+        if array.size:
+            members.setdefault(array.dtype, []).append(i)
+    for dtype, own in members.items():
+        found = [arrays[i] for i in own]
+        aligned = [a.address % min(16, 4 * SIZES[dtype]) == 0 for a in found]
+        host = tables.build([a.size for a in found], aligned, tables.tiles_per_chunk(2 * SIZES[dtype]))
+        args = (
+            machine.to_device(np.array([a.address for a in found], np.int64)),
+            machine.to_device(np.array([positions[i] for i in own], np.int64)),
+            *(machine.to_device(table) for table in (host.chunks, host.nodes)),
+            machine.to_device(np.zeros(len(host.nodes), np.uint32)),
+            machine.to_device(np.zeros((2, host.slots), REAL)),
+            roots,
+            ones,
+        )
+        launches.append(machine.prepare(scanner(dtype, REAL), len(host.chunks), BOUNDS[0], args))
+    first, copy = _bound(backend, launches), backend.cast([_row(backend, roots, sums.size), ones], [sums, odd])
+
+    def run() -> None:
+        first()
+        copy()
+
+    return run
+
+
+def scan_end(
+    backend: Any, inputs: Mapping[str, Any], made: Mapping[str, Any], max_norm: float, epsilon: float
+) -> Callable[[], None]:
+    """What steps need, from the sums and the flag: the last launch of a scan."""
+    machine = backend.machine
+    count = inputs["sums"].size if "sums" in inputs else 0
+    roots, ones = _roots(backend, count), machine.to_device(np.zeros(1, np.int32))
+    sources, targets = [inputs["odd"]], [ones]
+    if count:
+        sources.append(inputs["sums"])
+        targets.append(_row(backend, roots, count))
+    before = backend.cast(sources, targets)
+    results = {slot: machine.to_device(np.zeros(1, REAL)) for slot in ("grad_factor", "found_inf", "grad_norm")}
+    numbers = machine.to_device(np.array([max_norm, epsilon], REAL))
+    scale_at = backend.describe(inputs["loss_scale"], "finish_scan: loss_scale").address
+    args = roots, count, ones, numbers, scale_at, *results.values()
+    finish = _bound(backend, [machine.prepare(finisher(REAL), 1, BOUNDS[0], args)])
+    after = backend.cast([results[slot] for slot in made], list(made.values()))
+
+    def run() -> None:
+        before()
+        finish()
+        after()
+
+    return run
+
+
+def _roots(backend: Any, count: int) -> Any:
+    """Room for the sums of so many tensors, and for those of their tree, zero."""
+    return backend.machine.to_device(np.zeros((2, 2 * count + 8), REAL))
+
+
+def _row(backend: Any, roots: Any, count: int) -> Any:
+    return backend.machine.view(roots.reshape(roots.size), 0, (count,), (ITEM_SIZES["float32"],))
+
+
+def _bound(backend: Any, launches: list[Any]) -> Callable[[], None]:
+    if not launches:
+        return lambda: None
+    run = backend.machine.sequence(launches)
+    return lambda: run(backend.stream)

@@ -1,0 +1,33 @@
+"""Optimizer sharding, and the cast of parameters in the optimizer's stage (PR 35878).
+
+A step in mixed precision that casts each fp32 parameter to fp16 in every micro-step becomes one that casts it once,
+after its update; and a step that updates every parameter on every rank becomes one where each has an owner, which
+alone has its state, its fp32 values and its cast, and sends the others fp16.
+
+    >>> from refopt import sharding
+    >>> from refopt.passes import pipeline
+    >>> params = [("fc1.w", (64, 32)), ("fc1.b", (64,)), ("fc2.w", (32, 64)), ("fc2.b", (32,))]
+    >>> program = sharding.amp_program(params, "adam", lr=0.1, world_size=4, accumulate=8)
+    >>> sharding.counts.param_casts(program)
+    32
+    >>> sharding.counts.param_casts(sharding.optimize_cast(program).program)
+    4
+    >>> made = sharding.shard(program, 1, 4, rule="greedy").program
+    >>> sharding.counts.param_casts(sharding.optimize_cast(made).program)
+    1
+
+Passes are those of `refopt.passes`: functions from a program to a `refopt.passes.Result`.
+"""
+
+from refopt.sharding import counts
+from refopt.sharding.broadcasts import fuse_broadcasts
+from refopt.sharding.build import amp_program, gradient_of
+from refopt.sharding.cast import optimize_cast
+from refopt.sharding.eligible import Eligible, copy_of, eligible, recomputed_copy_of
+from refopt.sharding.partition import partition
+from refopt.sharding.shard import shard
+
+__all__ = [
+    "Eligible", "amp_program", "copy_of", "counts", "eligible", "fuse_broadcasts", "gradient_of", "optimize_cast",
+    "partition", "recomputed_copy_of", "shard",
+]  # fmt: skip

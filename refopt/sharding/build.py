@@ -1,0 +1,198 @@
+"""The usual step of mixed precision with fp32 parameters, as a program: what the passes start from."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from refopt.cpu import update_loss_scaling
+from refopt.program import Op, Program, Var, step_program
+from refopt.program.amp import SCALING
+from refopt.sharding.eligible import copy_of, recomputed_copy_of
+
+
+def gradient_of(param: str, micro: int = 0, fp32: bool = False) -> str:
+    """The gradient that the backward pass of a micro-step makes: what the caller provides.
+
+    Args:
+        param: the parameter.
+        micro: the number of the micro-step.
+        fp32: whether the parameter stays fp32.
+    """
+    if fp32:
+        return _part(param, micro)
+    return f"{copy_of(param)}@GRAD@MICRO_{micro}"
+
+
+def amp_program(
+    params: Iterable[tuple[str, tuple[int, ...]]],
+    optimizer: str | Mapping[str, str],
+    *,
+    world_size: int = 1,
+    accumulate: int = 1,
+    recompute: bool = False,
+    fp32: Iterable[str] = (),
+    max_norm: float | None = None,
+    clip_epsilon: float = 1e-6,
+    loss_scale: float = 2.0**15,
+    scaling: Mapping[str, Any] | None = None,
+    layer: Callable[[str], str] | None = None,
+    optional: Iterable[str] = (),
+    **numbers: Any,
+) -> Program:
+    """The program of a step that computes in fp16, updates fp32 parameters, and averages gradients over ranks.
+
+    In each micro-step every parameter is cast to fp16 (``w.cast_fp16``) and read by a ``forward`` op; then, from the
+    last to the first, cast again if activations are recomputed (``w.cast_fp16.subprog_0``), read by a ``backward`` op,
+    whose gradient is cast to fp32 and added to that of the micro-steps before. Then an ``all_reduce`` and a ``scale``
+    by 1 / (world_size * accumulate) for each parameter; a scan of all gradients; the loss scale of the next step; and
+    the updates, which unscale and clip as they read, and change nothing if an element of any gradient was inf or NaN.
+    At startup, rank 0 broadcasts its parameters.
+
+    Args:
+        params: names and shapes, in the order of the model.
+        optimizer: a name of `refopt.catalog.ROUTINES`, or one for each parameter by name.
+        world_size: the number of ranks.
+        accumulate: the number of micro-steps.
+        recompute: whether the backward pass makes activations, and so casts, again.
+        fp32: names of parameters that are computed with in fp32, such as those on a list of what fp16 is too narrow
+            for.
+        max_norm: the most that the norm of all gradients together may be; ``None`` for no clipping.
+        clip_epsilon: added to the norm before it divides.
+        loss_scale: the first one, which the caller's gradients have been multiplied by.
+        scaling: numbers of `refopt.cpu.update_loss_scaling`.
+        layer, optional, numbers: as in `refopt.program.step_program`.
+
+    Returns:
+        A program. The caller brings parameters, fp32, and the gradients that `gradient_of` names. Beside the variables
+        of `step_program`, of which ``w@GRAD`` is the fp32 gradient of the whole step, there are ``loss_scaling``,
+        ``good_steps``, ``bad_steps``, ``found_inf``, ``grad_factor``, and with clipping ``grad_norm``.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+
+    Source: Paddle's ``decorate`` of ``fluid.contrib.mixed_precision``, with pure-fp16 casts and gradient merge.
+    """
+    listed = [(str(name), tuple(shape)) for name, shape in params]
+    names, wide = [name for name, _ in listed], frozenset(fp32)
+    _check(names, wide, world_size, accumulate, max_norm)
+    plain = step_program(listed, optimizer, layer=layer, optional=optional, **numbers)
+    updates = [op for op in plain.main if op.role == "optimize"]
+    layers = {name: op.layer for op in updates for name in op.outputs["params"]}
+    made = _Builder(plain, layers, world_size, accumulate, recompute, wide)
+    for micro in range(accumulate):
+        for name in names:
+            made.forward(name)
+        for name in reversed(names):
+            made.backward(name, micro)
+    for name in reversed(names):
+        made.reduce(name)
+    made.scan(names, max_norm, clip_epsilon)
+    made.scaling(loss_scale, scaling or {})
+    gates = {"grad_factor": ("grad_factor",), "found_inf": ("found_inf",)}
+    made.main += [op.replace(inputs={**op.inputs, **gates}) for op in updates]
+    startup = [
+        Op("broadcast", {"x": (name,)}, {"out": (name,)}, {"ranks": world_size, "root": 0}, "startup", layers[name])
+        for name in names if world_size > 1
+    ]  # fmt: skip
+    program = Program(made.vars, tuple(startup), tuple(made.main))
+    program.check()
+    return program
+
+
+def _check(names: list[str], wide: frozenset[str], world_size: int, accumulate: int, max_norm: Any) -> None:
+    for key, count in (("world_size", world_size), ("accumulate", accumulate)):
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ValueError(f"amp_program: {key}: expected an integer of at least 1, got {count!r}")
+    for unknown in sorted(wide - set(names)):
+        raise ValueError(f"amp_program: fp32: expected names of params, got {unknown!r}")
+    if max_norm is not None and (isinstance(max_norm, bool) or not max_norm >= 0):
+        raise ValueError(f"amp_program: max_norm: expected None or a number of at least 0, got {max_norm!r}")
+
+
+def _part(param: str, micro: int) -> str:
+    """The fp32 gradient of a micro-step. The others are added to the first."""
+    return f"{param}@GRAD" if micro == 0 else f"{param}@GRAD@MICRO_{micro}"
+
+
+class _Builder:
+    """A program as it grows."""
+
+    def __init__(
+        self, plain: Program, layers: Mapping[str, str | None], ranks: int, accumulate: int, recompute: bool,
+        wide: frozenset[str],
+    ) -> None:  # fmt: skip
+        self.vars: dict[str, Var] = dict(plain.vars)
+        self.main: list[Op] = []
+        self._layers, self._ranks, self._accumulate = layers, ranks, accumulate
+        self._recompute, self._wide = recompute, wide
+
+    def forward(self, param: str) -> None:
+        read = self._cast(param, copy_of(param), "forward")
+        self._add(param, "forward", "forward", {"params": [read]}, {})
+
+    def backward(self, param: str, micro: int) -> None:
+        read = param if param in self._wide else copy_of(param)
+        if self._recompute:
+            read = self._cast(param, recomputed_copy_of(param), "backward")
+        given, part = gradient_of(param, micro, param in self._wide), _part(param, micro)
+        self._like(param, given, "float32" if param in self._wide else "float16")
+        self._add(param, "backward", "backward", {"params": [read]}, {"grads": [given]})
+        if given != part:
+            self._like(param, part, "float32")
+            self._add(param, "cast", "backward", {"x": [given]}, {"out": [part]})
+        if micro:
+            total = [_part(param, 0)]
+            self._add(param, "sum", "backward", {"x": [part], "out": total}, {"out": total})
+
+    def reduce(self, param: str) -> None:
+        x = {"x": [_part(param, 0)]}, {"out": [_part(param, 0)]}
+        if self._ranks > 1:
+            self._add(param, "all_reduce", "communicate", *x, {"ranks": self._ranks})
+        if self._ranks * self._accumulate > 1:
+            self._add(param, "scale", "communicate", *x, {"scale": 1 / (self._ranks * self._accumulate)})
+
+    def scan(self, params: list[str], max_norm: float | None, epsilon: float) -> None:
+        """What `refopt.cpu.scan_gradients` does, in two ops."""
+        self.vars["loss_scaling"] = Var("loss_scaling", (1,), "float32", persistable=True, initial=1.0)
+        made = {"grad_factor": "grad_factor", "found_inf": "found_inf"}
+        given, attrs = {"odd": ("odd",), "loss_scale": ("loss_scaling",)}, {}
+        if max_norm is not None:
+            given["sums"], made["grad_norm"] = ("sums",), "grad_norm"
+            attrs = {"max_norm": float(max_norm), "epsilon": float(epsilon)}
+        for name in made:
+            self.vars[name] = Var(name, (1,), "float32")
+        self.vars["odd"] = Var("odd", (1,), "int32")
+        self.vars["sums"] = Var("sums", (len(params),), "float32")
+        grads, places = tuple(_part(param, 0) for param in params), tuple(range(len(params)))
+        out = {"sums": ("sums",), "odd": ("odd",)}
+        self.main.append(Op("scan_gradients", {"x": grads}, out, {"positions": places}, "optimize"))
+        self.main.append(Op("finish_scan", given, {slot: (name,) for slot, name in made.items()}, attrs, "optimize"))
+
+    def scaling(self, loss_scale: float, numbers: Mapping[str, Any]) -> None:
+        """The loss scale, and the op that changes it."""
+        if unknown := set(numbers) - set(SCALING):
+            raise TypeError(f"amp_program: scaling: expected some of {', '.join(SCALING)}, got {min(unknown)!r}")
+        default = inspect.signature(update_loss_scaling).parameters
+        self.vars["loss_scaling"] = Var("loss_scaling", (1,), "float32", persistable=True, initial=float(loss_scale))
+        state = {"loss_scale": ("loss_scaling",)}
+        for name in ("good_steps", "bad_steps"):
+            self.vars[name] = Var(name, (1,), "int32", persistable=True, initial=0.0)
+            state[name] = (name,)
+        attrs = {name: numbers.get(name, default[name].default) for name in SCALING}
+        self.main.append(Op("update_loss_scaling", {"found_inf": ("found_inf",), **state}, state, attrs, "optimize"))
+
+    def _cast(self, param: str, copy: str, stage: str) -> str:
+        """What a pass reads in the place of a parameter."""
+        if param in self._wide:
+            return param
+        self._like(param, copy, "float16")
+        self._add(param, "cast", stage, {"x": [param]}, {"out": [copy]})
+        return copy
+
+    def _like(self, param: str, name: str, dtype: str) -> None:
+        self.vars.setdefault(name, Var(name, self.vars[param].shape, dtype))
+
+    def _add(self, param: str, kind: str, role: str, inputs: Any, outputs: Any, attrs: Any = None) -> None:
+        self.main.append(Op(kind, inputs, outputs, attrs or {}, role, self._layers[param]))

@@ -1,0 +1,188 @@
+"""Small steps in mixed precision, run as they are and in shards, and the laws that hold between the two."""
+
+import math
+
+import numpy as np
+from hypothesis import strategies as st
+from program_cases import numbers_of, on_ranks, values
+
+from refopt import gpu, sharding
+from refopt.dtypes import numpy_dtype
+from refopt.program import UNKNOWN, bind
+
+PARAMS = [("a.w", (5, 3)), ("a.b", (7,)), ("b.w", (70,)), ("c", (1,)), ("b.v", (2, 2, 2)), ("d.e.f", (64,))]
+SCALING = {"decr_every_n_nan_or_inf": 1, "incr_every_n_steps": 2}
+
+
+def step(params=PARAMS, optimizer="adam", **options):
+    """A step in mixed precision. The loss scale moves soon, and nothing is at its default."""
+    options = {"loss_scale": 8.0, "scaling": SCALING, **numbers_of(optimizer), **options}
+    return sharding.amp_program(params, optimizer, **options)
+
+
+def ranks_of(program):
+    return next((op.attrs["ranks"] for op in program.main if "ranks" in op.attrs), 1)
+
+
+def updates(program):
+    return [op for op in program.main if op.role == "optimize" and op.outputs.get("params")]
+
+
+def owners_of(program, rule="paddle"):
+    """By parameter, in the order of the updates."""
+    names = [op.outputs["params"][0] for op in updates(program)]
+    sizes = [math.prod(program.vars[name].shape) for name in names]
+    return dict(zip(names, sharding.partition(sizes, ranks_of(program), rule), strict=True))
+
+
+def shards(program, rule="paddle", cast=True, fuse=None):
+    """The program of each rank."""
+    ranks, made = ranks_of(program), []
+    for rank in range(ranks):
+        each = sharding.shard(program, rank, ranks, rule).program
+        each = sharding.optimize_cast(each).program if cast else each
+        made.append(each if fuse is None else sharding.fuse_broadcasts(each, fuse).program)
+    return made
+
+
+def gradients_on(bounds, program, rank, odd=()):
+    """Gradients that depend on what the backward pass reads, times the loss scale.
+
+    Args:
+        bounds: a list to which the bound program is added later.
+        program: whose backward ops say what is read.
+        rank: other gradients on each.
+        odd: pairs of step and rank at which there is an inf, in the last element of the first gradient asked for.
+    """
+    reads = {op.outputs["grads"][0]: op.inputs["params"][0] for op in program.main if op.type == "backward"}
+    first = next(iter(reads), None)
+
+    def gradient(name, step):
+        (bound,) = bounds
+        var, w = program.vars[name], bound.read(reads[name]).astype(np.float32)
+        noise = values("float32", (2, *var.shape), step, rank, *map(ord, name))
+        with np.errstate(all="ignore"):
+            g = np.asarray(bound.read("loss_scaling")[0] * (w * noise[0] + noise[1]), numpy_dtype(var.dtype))
+        if (step, rank) in odd and name == first:  # of no elements, maybe
+            g.reshape(-1)[-1:] = np.inf
+        return g
+
+    return gradient
+
+
+def brought(program, rank):
+    """What a rank brings: other parameters on each, of which those of rank 0 count."""
+    names = {name for op in program.startup if op.type == "initialize" for name in op.writes}
+    names |= {name for name, var in program.vars.items() if var.persistable and var.initial is None}
+    return {
+        name: values("float32", program.vars[name].shape, rank, *map(ord, name))
+        for name in sorted(names) if program.vars[name].shape != UNKNOWN
+    }  # fmt: skip
+
+
+def bound_on(program, world, backend="cpu", odd=()):
+    """The program bound on a rank, started."""
+    rank = world.rank if world else 0
+    arrays, bounds = brought(program, rank), []
+    if backend == "gpu":
+        arrays = {name: gpu.to_device(array) for name, array in arrays.items()}
+    made = bind(program, arrays, backend=backend, comm=world, gradients=gradients_on(bounds, program, rank, odd))
+    bounds.append(made)
+    made.startup()
+    return made
+
+
+def read(bound):
+    """What lives from step to step, and the norm."""
+    vars = bound.program.vars.values()
+    names = [var.name for var in vars if (var.persistable or var.name == "grad_norm") and var.shape != UNKNOWN]
+    return {name: bound.read(name) for name in names}
+
+
+def history(programs, steps=2, backend="cpu", odd=(), **options):
+    """For each rank: what it has after startup, and after each step."""
+
+    def rank(world):
+        bound = bound_on(programs[world.rank if world else 0], world, backend, odd)
+        states = [read(bound)]
+        for _ in range(steps):
+            bound.step()
+            states.append(read(bound))
+        return states
+
+    return on_ranks(len(programs), rank, **options)
+
+
+def bits(state):
+    return {name: x.tobytes() for name, x in state.items()}
+
+
+# The laws.
+
+
+def same_bits(program, programs, rule="paddle", steps=2, backend="cpu", odd=(), base=None):
+    """Every rank has, after startup and each step, what it has without shards, of what it is to have (N11).
+
+    That is: parameters or copies of all, and what only the owner of a parameter has.
+    """
+    for each in programs:
+        each.check()
+    base = base or history([program] * len(programs), steps, odd=odd)
+    assert all(bits(one) == bits(base[0][k]) for other in base[1:] for k, one in enumerate(other)), "ranks differ"
+    got = history(programs, steps, backend, odd)
+    owners = owners_of(program, rule)
+    halves = halves_of(programs[0])
+    for rank, states in enumerate(got):
+        for k, state in enumerate(states):
+            expected = {}
+            for name, x in base[0][k].items():
+                expected |= rank_has(name, x, rank, owners, halves)
+            assert state.keys() == expected.keys(), f"rank {rank} has {sorted(state.keys() ^ expected.keys())}, or not"
+            here, there = bits(state), bits(expected)
+            different = [name for name in there if here[name] != there[name]]
+            assert not different, f"N11: rank {rank}, step {k}: {different} differ"
+
+
+def halves_of(program):
+    """Parameters of which copies are kept."""
+    kept = {name for name, var in program.vars.items() if var.persistable}
+    return {name for name in program.vars if sharding.copy_of(name) in kept}
+
+
+def rank_has(name, x, rank, owners, halves):
+    """What a rank has of a variable: all, a copy, both or nothing."""
+    about = next((p for p in sorted(owners, key=len, reverse=True) if name == p or name.startswith(f"{p}_")), None)
+    if about is None:
+        return {name: x}
+    made = {sharding.copy_of(name): x.astype(np.float16)} if name in halves else {}
+    if owners[about] == rank or (name == about and name not in halves):
+        made[name] = x
+    return made
+
+
+def skipped(programs, step, **options):
+    """A step with an inf on one rank alone changes nothing on any, but the loss scale."""
+    for states in history(programs, step + 1, **options):
+        before, after = (bits(states[k]) for k in (step, step + 1))
+        changed = {name for name in before if before[name] != after[name]} - {"grad_norm"}
+        assert changed <= {"loss_scaling", "good_steps", "bad_steps"}, f"skipped, and yet {sorted(changed)} change"
+        if step:
+            assert bits(states[0]) != before, "nothing changes in the steps before either"
+        assert states[step + 1]["loss_scaling"] == states[step]["loss_scaling"] / 2, "the loss scale stays"
+
+
+# Hypothesis.
+
+
+@st.composite
+def steps(draw, ranks=8, max_tensors=5, optimizers=("adam", "momentum", "sgd", "lamb", "lars_momentum")):
+    """Steps of a few tensors, some of which stay fp32 or have no elements."""
+    shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
+    names = draw(st.lists(st.sampled_from(["a.w", "a.b", "b.w", "c", "d", "e.f"]), min_size=1, max_size=max_tensors,
+                          unique=True))  # fmt: skip
+    return step(
+        [(name, draw(shapes)) for name in names], draw(st.sampled_from(optimizers)),
+        world_size=draw(st.integers(2, ranks)), accumulate=draw(st.integers(1, 3)), recompute=draw(st.booleans()),
+        fp32=[name for name in names if draw(st.integers(0, 3)) == 0],
+        max_norm=draw(st.sampled_from([None, 0.5, 100.0])),
+    )  # fmt: skip

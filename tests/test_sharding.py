@@ -1,0 +1,294 @@
+"""The laws of optimizer sharding and of the cast in the optimizer's stage: no bit changes, on no rank, in no step."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from program_cases import bound_on, few, idempotent, numbers_of, outcome, read, untouched
+from sharding_cases import (
+    PARAMS,
+    SCALING,
+    bits,
+    brought,
+    gradients_on,
+    history,
+    owners_of,
+    ranks_of,
+    same_bits,
+    shards,
+    skipped,
+    step,
+    steps,
+    updates,
+)  # fmt: skip
+
+from refopt import cpu, gpu, sharding
+from refopt.comm import local
+from refopt.program import bind, step_program
+
+RULES = st.sampled_from(["paddle", "greedy"])
+FULL = dict(accumulate=2, recompute=True, fp32=["c"], max_norm=0.5)
+
+
+def unsharded(program):
+    """Every rank has everything, and copies; nobody owns anything alone."""
+    made = sharding.optimize_cast(program).program
+    made.check()
+    return made
+
+
+def copies_match(program, states):
+    """Each copy is the parameter, rounded once."""
+    for state in states:
+        for name, x in state.items():
+            if name.endswith(".cast_fp16"):
+                assert x.tobytes() == state[name.removesuffix(".cast_fp16")].astype(np.float16).tobytes(), name
+
+
+# The step that passes start from.
+
+
+def test_a_step_in_order():
+    """Forward, then backward from the last parameter; sums, scan, loss scale, updates."""
+    program = step(PARAMS[:2], world_size=2, accumulate=2, recompute=True, fp32=["a.b"])
+    micro = [
+        ("cast", "a.w.cast_fp16"), ("forward", "a.w.cast_fp16"), ("forward", "a.b"),
+        ("backward", "a.b@GRAD"), ("cast", "a.w.cast_fp16.subprog_0"), ("backward", "a.w.cast_fp16@GRAD@MICRO_0"),
+        ("cast", "a.w@GRAD"),
+    ]  # fmt: skip
+    again = [
+        *micro[:3], ("backward", "a.b@GRAD@MICRO_1"), ("sum", "a.b@GRAD"), micro[4],
+        ("backward", "a.w.cast_fp16@GRAD@MICRO_1"), ("cast", "a.w@GRAD@MICRO_1"), ("sum", "a.w@GRAD"),
+    ]  # fmt: skip
+    reduced = [(kind, f"{name}@GRAD") for name in ("a.b", "a.w") for kind in ("all_reduce", "scale")]
+    last = [("scan_gradients", "sums"), ("finish_scan", "grad_factor"), ("update_loss_scaling", "loss_scaling"),
+            ("adam", "a.w"), ("adam", "a.b")]  # fmt: skip
+    assert [(op.type, (op.writes or op.reads)[0]) for op in program.main] == [*micro, *again, *reduced, *last]
+    assert sharding.gradient_of("a.w", 1) == "a.w.cast_fp16@GRAD@MICRO_1"
+    assert [sharding.gradient_of("a.b", k, fp32=True) for k in (0, 1)] == ["a.b@GRAD", "a.b@GRAD@MICRO_1"]
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("max_norm", [None, 0.5])
+@pytest.mark.parametrize(("ranks", "accumulate"), [(1, 1), (1, 2), (3, 1), (2, 3)])
+def test_a_step_written_out(ranks, accumulate, max_norm, recompute):
+    """Cast, gradients in fp16, summed in fp32 over micro-steps, then ranks; averaged, scanned, updated."""
+    params = PARAMS[:3]
+    program = step(params, world_size=ranks, accumulate=accumulate, fp32=["a.b"], max_norm=max_norm,
+                   recompute=recompute)  # fmt: skip
+    got = history([program] * ranks, 2)[ranks - 1]
+    p = brought(program, 0)
+    state = {name: [np.zeros(x.shape, np.float32) for _ in range(2)] for name, x in p.items()}
+    powers = {name: [np.array([b], np.float32) for b in (0.7, 0.8)] for name in p}
+    scale, good, bad = np.array([8], np.float32), np.array([0], np.int32), np.array([0], np.int32)
+    reads = {op.outputs["grads"][0]: op.inputs["params"][0] for op in program.main if op.type == "backward"}
+
+    class Reader:
+        def read(self, name):
+            name, cast, _ = name.partition(".cast_fp16")
+            return scale if name == "loss_scaling" else p[name].astype(np.float16) if cast else p[name]
+
+    for k in range(2):
+        total = {}
+        for rank in range(ranks):
+            gradient = gradients_on([Reader()], program, rank)
+            for name in p:
+                parts = [n for n in reads if reads[n] == name or reads[n].startswith(f"{name}.cast")]
+                assert len(parts) == accumulate
+                own = gradient(parts[0], k).astype(np.float32)
+                for part in parts[1:]:
+                    own = own + gradient(part, k).astype(np.float32)
+                total[name] = own if rank == 0 else total[name] + own
+        grads = [np.float32(1 / (ranks * accumulate)) * total[name] for name, _ in params]
+        scan = cpu.scan_gradients(grads, loss_scale=scale, max_norm=max_norm or np.inf)
+        for (name, _), g in zip(params, grads, strict=True):
+            cpu.adam(p[name], g, *state[name], *powers[name], grad_factor=scan.grad_factor, **numbers_of("adam"))
+        cpu.update_loss_scaling(scan.found_inf, scale, good, bad, **SCALING)
+        if max_norm:
+            assert got[k + 1]["grad_norm"].tobytes() == scan.grad_norm.tobytes()
+        assert got[k + 1]["loss_scaling"] == scale
+        for name in p:
+            assert got[k + 1][name].tobytes() == p[name].tobytes(), name
+            assert got[k + 1][f"{name}_moment2_0"].tobytes() == state[name][1].tobytes()
+            assert got[k + 1][f"{name}_beta1_pow_acc_0"].tobytes() == powers[name][0].tobytes()
+
+
+@pytest.mark.parametrize(("options", "error", "message"), [
+    (dict(world_size=0), ValueError, "world_size: expected an integer of at least 1, got 0"),
+    (dict(accumulate=1.5), ValueError, "accumulate: expected an integer of at least 1, got 1.5"),
+    (dict(fp32=["x"]), ValueError, "fp32: expected names of params, got 'x'"),
+    (dict(max_norm=-1.0), ValueError, "max_norm: expected None or a number of at least 0, got -1.0"),
+    (dict(scaling={"x": 1}), TypeError, "scaling: expected some of incr_every_n_steps, .*, got 'x'"),
+])  # fmt: skip
+def test_bad_arguments_of_amp_program(options, error, message):
+    with pytest.raises(error, match=rf"^amp_program: {message}"):
+        step(**options)
+
+
+# No bit changes.
+
+
+@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize("rule", ["paddle", "greedy"])
+def test_shards_have_the_bits_of_the_whole(ranks, rule):
+    """At every world size: with accumulation, recomputation, a clip, fp32 parameters, and a step that is skipped."""
+    program = step(world_size=ranks, **FULL)
+    odd = {(1, ranks - 1)}
+    base = history([program] * ranks, 3, odd=odd)
+    same_bits(program, shards(program, rule), rule, 3, odd=odd, base=base)
+    same_bits(program, shards(program, rule, cast=False), rule, 3, odd=odd, base=base)
+    same_bits(program, shards(program, rule, fuse=32.0), rule, 3, odd=odd, base=base)
+
+
+@given(program=steps(), rule=RULES, cast=st.booleans(), fuse=st.sampled_from([None, 1e-4, 32.0]), odd=st.booleans())
+@few(25)
+def test_shards_of_any_step(program, rule, cast, fuse, odd):
+    """N11 (d), for any tensors, optimizers and ranks, some of which own nothing."""
+    same_bits(program, shards(program, rule, cast, fuse), rule, odd={(0, 1)} if odd else ())
+
+
+@given(program=steps(ranks=3, max_tensors=3), rule=RULES, fuse=st.sampled_from([None, 32.0]), odd=st.booleans())
+@few(3)
+def test_shards_on_the_executor(program, rule, fuse, odd):
+    """The same by the kernels, against NumPy."""
+    same_bits(program, shards(program, rule, fuse=fuse), rule, backend="gpu", odd={(0, 1)} if odd else ())
+
+
+@pytest.mark.parametrize("fuse", [None, 32.0])
+def test_every_kind_of_op_on_the_executor(fuse):
+    program = step(world_size=3, **FULL)
+    same_bits(program, shards(program, fuse=fuse), steps=3, backend="gpu", odd={(1, 2)})
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_cast_in_the_optimizers_stage(ranks, backend):
+    """PR 34965: on every rank all parameters, and copies that are these, rounded, after every step."""
+    program = step(PARAMS[:4], world_size=ranks, **FULL)
+    expected = history([program] * ranks, 2)
+    got = history([unsharded(program)] * ranks, 2, backend)
+    for one, other in zip(expected, got, strict=True):
+        for here, there in zip(one, other, strict=True):
+            assert bits(here).items() <= bits(there).items()
+            assert there.keys() - here.keys() == {f"{name}.cast_fp16" for name in ("a.w", "a.b", "b.w")}
+        copies_match(program, other)
+
+
+def test_one_rank(machine):
+    """The same on a GPU, where there is one."""
+    program = step(accumulate=2, recompute=True, fp32=["c"], max_norm=0.5)
+    expected = history([program], 3, odd={(1, 0)})
+    with gpu.use(machine.name):
+        got = history([unsharded(program)], 3, "gpu", odd={(1, 0)})
+        plain = history([program], 3, "gpu", odd={(1, 0)})
+    for k, state in enumerate(expected[0]):
+        assert bits(plain[0][k]) == bits(state)
+        assert bits(state).items() <= bits(got[0][k]).items()
+    copies_match(program, got[0])
+
+
+def test_order_of_ranks_does_not_show():
+    """Whichever rank goes on first."""
+    program = step(world_size=4, **FULL)
+    expected = [[bits(state) for state in states] for states in history(shards(program))]
+    for schedule in ("reverse", "random"):
+        got = history(shards(program), schedule=schedule, seed=3)
+        assert [[bits(state) for state in states] for states in got] == expected
+
+
+@pytest.mark.parametrize("who", [0, 1, 3])
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_a_skipped_step_is_skipped_by_all(who, backend):
+    """An inf in a gradient of one rank, though one alone owns that gradient, and ranks own nothing."""
+    params = [("a", (4,)), ("b", (1,)), ("c", (2,))]
+    program = step(params, world_size=4, max_norm=0.5)
+    assert set(owners_of(program).values()) < set(range(4)), "all ranks own something"
+    skipped(shards(program), 1, odd={(1, who)}, backend=backend)
+    skipped(shards(program, cast=False), 0, odd={(0, who)}, backend=backend)
+
+
+@pytest.mark.parametrize("config", ["fp32", "amp", "bf16"])
+@pytest.mark.parametrize("options", [dict(), dict(early=True), dict(sparse=["a.w", "d"])], ids=repr)
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_shards_of_plain_steps(config, options, ranks):
+    """Those of `step_program`: masters, powers that other ops advance, sparse gradients; owners alone have state."""
+    params = [("a.w", (5, 3)), ("a.b", (7,)), ("b.w", (30,)), ("d", (4, 2))]
+    program = step_program(params, "adam", config=config, world_size=ranks, **numbers_of("adam"), **options)
+    expected, owners = outcome(program), owners_of(program)
+
+    def rank(world):
+        bound = bound_on(sharding.shard(program, world.rank, ranks).program, world)
+        bound.step()
+        bound.step()
+        return read(bound)
+
+    for number, got in enumerate(local.run(rank, ranks)):
+        assert got.items() <= expected.items()
+        mine = {name for name in expected if any(name.startswith(f"{p}_") for p in owners if owners[p] == number)}
+        assert got.keys() == {*owners, *mine}
+
+
+# Passes.
+
+
+@given(program=steps(), rule=RULES)
+@few(25)
+def test_passes_are_idempotent_and_in_any_order(program, rule):
+    ranks = ranks_of(program)
+    for rank in (0, ranks - 1):
+
+        def apply(program, rank=rank):
+            return sharding.shard(program, rank, ranks, rule)
+
+        for one in (apply, sharding.optimize_cast):
+            idempotent(one, program)
+            untouched(one, program)
+        first = sharding.optimize_cast(apply(program).program).program
+        assert first == apply(sharding.optimize_cast(program).program).program
+        idempotent(sharding.optimize_cast, apply(program).program)
+        idempotent(apply, first)
+        idempotent(sharding.fuse_broadcasts, first)
+        untouched(sharding.fuse_broadcasts, first)
+        untouched(sharding.optimize_cast, first)
+
+
+def test_programs_of_ranks_differ_in_what_is_kept():
+    """The ops of a rank are among those of the others, or about what it owns; collectives are the same."""
+    program = step(world_size=3, **FULL)
+    made = shards(program)
+    for kind in ("reduce", "all_reduce", "broadcast"):
+        assert len({tuple(op for op in each.main if op.type == kind) for each in made}) == 1
+    owners = owners_of(program)
+    for rank, each in enumerate(made):
+        assert {op.outputs["params"][0] for op in updates(each)} == {p for p in owners if owners[p] == rank}
+
+
+def test_what_is_let_go():
+    """fp32 parameters of others are there for the startup, and not after it."""
+    program = step(PARAMS[:3], world_size=3)
+    made, owners = shards(program), owners_of(program)
+
+    def rank(world):
+        each, bounds = made[world.rank], []
+        arrays = brought(each, world.rank)
+        assert set(arrays) == {"a.w", "a.b", "b.w"}
+        bound = bind(each, arrays, comm=world, gradients=gradients_on(bounds, each, world.rank))
+        bounds.append(bound)
+        bound.startup()
+        bound.step()
+        bound.copy_back()
+        for name in owners:
+            if owners[name] != world.rank:
+                with pytest.raises(ValueError, match=rf"Bound.read: expected a dense variable .*, got '{name}'"):
+                    bound.read(name)
+        return {name for name in bound.arrays if name in owners}
+
+    assert local.run(rank, 3) == [{p for p in owners if owners[p] == r} for r in range(3)]
+    given = brought(made[2], 2)
+    given.pop("a.w")
+
+    def lacking(world):
+        bind(made[world.rank], given if world.rank == 2 else brought(made[world.rank], world.rank), comm=world)
+
+    with pytest.raises(ValueError, match=r"bind: arrays: 'a.w': expected an array, since it starts from none"):
+        local.run(lacking, 3)

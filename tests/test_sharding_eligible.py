@@ -1,0 +1,395 @@
+"""Which parameters can live in fp16, what passes decline and why, and what ops of mixed precision must look like."""
+
+import re
+
+import numpy as np
+import pytest
+from program_cases import adam, everything, idempotent, numbers_of, untouched, values
+from sharding_cases import PARAMS, bits, bound_on, history, owners_of, read, same_bits, shards, step, updates
+
+from refopt import gpu, passes, sharding
+from refopt.comm import CommError, local
+from refopt.program import Op, Program, Var, bind, step_program
+
+
+def changed(program, change, **vars):
+    """The program with each op replaced by what ``change`` makes of it, and with more variables."""
+    return program.with_vars(vars.values()).replace(main=[op for old in program.main for op in change(old)])
+
+
+def with_names(program, old, new):
+    """The program with another name of a variable."""
+
+    def of(slots):
+        return {slot: [new if name == old else name for name in names] for slot, names in slots.items()}
+
+    def change(op):
+        return op.replace(inputs=of(op.inputs), outputs=of(op.outputs))
+
+    vars = {new if name == old else name: var for name, var in program.vars.items()}
+    vars[new] = Var(new, vars[new].shape, vars[new].dtype)
+    return program.replace(vars=vars, main=[change(op) for op in program.main])
+
+
+def reader(param, role):
+    return Op("forward", {"params": [param]}, {}, {}, role)
+
+
+# Names, and who is eligible.
+
+
+def test_names():
+    assert sharding.copy_of("fc_0.w_0") == "fc_0.w_0.cast_fp16"
+    assert sharding.recomputed_copy_of("fc_0.w_0", 2) == "fc_0.w_0.cast_fp16.subprog_2"
+
+
+def test_all_that_are_cast_are_eligible():
+    program = step(PARAMS[:3], accumulate=2, recompute=True)
+    found = sharding.eligible(program)
+    assert found.copies == {name: f"{name}.cast_fp16" for name in ("a.w", "a.b", "b.w")} and not found.reasons
+    assert found.recomputed == {f"{copy}.subprog_0": copy for copy in found.copies.values()}
+    assert len(found.casts) == 3 * 2 * 2
+    assert all(program.main[i].type == "cast" for i in found.casts)
+    after = sharding.eligible(sharding.optimize_cast(program).program)
+    assert not after.copies and not after.casts
+    assert after.reasons == tuple(f"{name!r} stays fp32: neither pass casts it" for name in ("a.w", "a.b", "b.w"))
+
+
+def doubled(op):
+    """Casts two at a time."""
+    if op.type == "cast" and op.outputs["out"] == ("a.b.cast_fp16",):
+        return []
+    if op.type == "cast" and op.outputs["out"] == ("a.w.cast_fp16",):
+        return [op.replace(inputs={"x": ["a.w", "a.b"]}, outputs={"out": ["a.w.cast_fp16", "a.b.cast_fp16"]})]
+    return [op]
+
+
+INELIGIBLE = {
+    "kept in fp32": (lambda: step(PARAMS[:2], fp32=["a.w"]), "forward of 'a.w' reads it"),
+    "read in fp32, too": (
+        lambda: changed(step(PARAMS[:2]), lambda op: [op, reader("a.w", "forward")] if op.writes[:1] == (
+            "a.w.cast_fp16",) else [op]), "forward of 'a.w' reads it"),
+    "read by the backward pass": (
+        lambda: changed(step(PARAMS[:2]), lambda op: [reader("a.w", "backward"), op] if op.writes[:1] == (
+            "a.w@GRAD",) else [op]), "forward of 'a.w' reads it"),
+    "another name": (lambda: with_names(step(PARAMS[:2]), "a.w.cast_fp16", "half"), "its cast is named 'half'"),
+    "another ending": (
+        lambda: with_names(step(PARAMS[:2]), "a.w.cast_fp16", "a.w.cast_fp16_1"),
+        "its cast is named 'a.w.cast_fp16_1'"),
+    "recomputed first": (
+        lambda: with_names(step(PARAMS[:2]), "a.w.cast_fp16", "a.w.cast_fp16.subprog_0"),
+        "its cast is named 'a.w.cast_fp16.subprog_0'"),
+    "recomputed under another name": (
+        lambda: with_names(step(PARAMS[:2], recompute=True), "a.w.cast_fp16.subprog_0", "a.w.again"),
+        "its cast is named 'a.w.again'"),
+    "two at a time": (lambda: changed(step(PARAMS[:2]), doubled), "its cast is one with others"),
+    "not used": (
+        lambda: changed(step(PARAMS[:2]), lambda op: [] if op.role in ("forward", "backward") and any(
+            name.startswith("a.w") for name in (*op.reads, *op.writes)) else [op]), "neither pass casts it"),
+    "an older copy is read": (
+        lambda: step(PARAMS[:2]).replace(main=[*step(PARAMS[:2]).main, reader("a.w.cast_fp16", "forward")]),
+        "forward of 'a.w.cast_fp16' reads 'a.w.cast_fp16', which is older than the parameter"),
+    "changed elsewhere": (
+        lambda: changed(step(PARAMS[:2]), lambda op: [op, Op("scale", {"x": ["a.w"]}, {"out": ["a.w"]}, {
+            "scale": 0.5}, "communicate")] if op.type == "finish_scan" else [op]),
+        "scale of 'a.w' changes it outside of the optimizer's stage"),
+    "in a group": (
+        lambda: changed(step(PARAMS[:2], world_size=2), lambda op: [op, Op("broadcast", {"x": ["a.w", "a.b"]}, {
+            "out": ["a.w", "a.b"]}, {"ranks": 2, "root": 0}, "communicate")] if op.type == "adam" else [op]),
+        "broadcast has it in a group; fuse_broadcasts comes after"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", INELIGIBLE)
+def test_who_is_not_eligible(case):
+    """It stays as it was, and the other one is eligible all the same."""
+    make, why = INELIGIBLE[case]
+    program = make()
+    found = sharding.eligible(program)
+    others = () if case in ("two at a time", "in a group") else ("a.b",)
+    assert tuple(found.copies) == others
+    assert f"'a.w' stays fp32: {why}" in found.reasons
+    result = sharding.optimize_cast(program)
+    assert result.applied == bool(others) and result.reasons[: len(found.reasons)] == found.reasons
+    untouched(sharding.optimize_cast, program)
+    idempotent(sharding.optimize_cast, program)
+    for op in program.main:
+        if op.type == "cast" and "a.w" in op.reads:
+            assert op in result.program.main
+
+
+def test_two_updates_in_a_step():
+    """Each is followed by its cast; and what is read in between is new, so that it cannot wait for a broadcast."""
+    program = step(PARAMS[:2], recompute=True)
+    program = program.replace(main=[*program.main, *program.main])
+    made = sharding.optimize_cast(program).program
+    assert sharding.counts.param_casts(made) == 4
+    for one, other in zip(history([program])[0], history([made])[0], strict=True):
+        assert bits(one).items() <= bits(other).items()
+    program = step(PARAMS[:2], world_size=2)
+    again = sharding.shard(program.replace(main=[*program.main, *program.main]), 0, 2)
+    assert again.reasons == ("cast of 'a.w.cast_fp16' needs 'a.w' after its update, before it is broadcast",)
+    twice = sharding.shard(program.replace(main=[*program.main, program.main[-1]]), 0, 2)
+    assert twice.reasons == ("adam of 'a.b' needs 'a.b' after its update, before it is broadcast",)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_parameter_that_nobody_updates(ranks):
+    """It is cast at startup, and stays for who wants it in fp32."""
+    program = step(PARAMS[:2], world_size=ranks)
+    program = program.replace(main=[op for op in program.main if op.outputs.get("params") != ("a.b",)])
+    made = sharding.optimize_cast(program).program
+    assert sharding.counts.param_casts(made) == 1
+    for one, other in zip(history([program] * ranks)[0], history([made] * ranks)[0], strict=True):
+        assert bits(one).items() <= bits(other).items()
+        assert other["a.b.cast_fp16"].tobytes() == one["a.b"].astype(np.float16).tobytes()
+
+
+def test_another_type_is_not_eligible():
+    program = step(PARAMS[:1])
+    vars = {name: Var(name, var.shape, "bfloat16") if name.endswith("fp16") else var
+            for name, var in program.vars.items()}  # fmt: skip
+    assert "its cast 'a.w.cast_fp16' is bfloat16" in sharding.eligible(program.replace(vars=vars)).reasons[0]
+
+
+@pytest.mark.parametrize("case", ["read in fp32, too", "another name", "not used"])
+def test_shards_of_what_is_not_eligible(case):
+    """Broadcast in fp32; what no pass reads fails upstream, and is sent here, too."""
+    make, _ = INELIGIBLE[case]
+
+    def on_two(program):
+        main = []
+        for op in program.main:
+            main.append(op)
+            if op.type == "scale" or (op.type == "cast" and op.outputs["out"][0].endswith("@GRAD")):
+                x = op.outputs["out"][0]
+                main.append(Op("all_reduce", {"x": [x]}, {"out": [x]}, {"ranks": 2}, "communicate"))
+        if case == "not used":
+            made = Op("all_reduce", {"x": ["a.w@GRAD"]}, {"out": ["a.w@GRAD"]}, {"ranks": 2}, "communicate")
+            zero = Op("cast", {"x": ["a.w_moment1_0"]}, {"out": ["a.w@GRAD"]}, {}, "backward")
+            main = [zero, made, *main]
+        startup = [Op("broadcast", {"x": [name]}, {"out": [name]}, {"ranks": 2, "root": 0}, "startup")
+                   for name in ("a.w", "a.b")]  # fmt: skip
+        return program.replace(main=main, startup=startup)
+
+    program = on_two(make())
+    program.check()
+    if case == "not used":  # whose gradient is made of state here, which owners alone have
+        made = sharding.optimize_cast(sharding.shard(program, 0, 2).program).program
+        assert {op.inputs["x"][0] for op in made.main if op.type == "broadcast"} == {"a.w", "a.b.cast_fp16"}
+        return
+    same_bits(program, shards(program))
+    same_bits(program, shards(program, fuse=32.0))
+
+
+# What passes decline.
+
+
+def test_shard_declines():
+    plain, fused = step(world_size=2), everything()(adam(world_size=2)).program
+    for program, degree, why in (
+        (step(), 1, "one rank owns everything"),
+        (step(), 2, "no gradient is reduced over the ranks"),
+        (shards(plain)[0], 2, "gradients are reduced to owners already"),
+        (fused, 2, "adam of '@FUSEDVAR@_adam_Param_d.e.f' is one for several parameters; passes that fuse come after"),
+        (passes.fuse_optimizer(adam(world_size=2), form="merged").program, 2, "is one for several parameters"),
+        (passes.fuse_all_reduce(passes.coalesce_gradients(adam(world_size=2)).program).program, 2,
+         "is not of the gradient of one parameter"),
+        (plain.replace(main=[op for op in plain.main if op.inputs.get("x") != ("c@GRAD",)]), 2,
+         "'c@GRAD' is not reduced over the ranks"),
+    ):  # fmt: skip
+        result = sharding.shard(program, 0, degree)
+        assert not result.applied and result.program is program
+        assert why in result.reasons[0], result.reasons
+
+
+def test_shard_says_who_owns_nothing():
+    program = step([("a", (1,)), ("b", (1,)), ("c", (1,)), ("d", (10,))], world_size=2)
+    assert sharding.shard(program, 0, 2).reasons == ("rank 1 owns nothing: 4 parameters by the rule 'paddle'",)
+    assert sharding.shard(program, 0, 2, "greedy").reasons == ()
+
+
+@pytest.mark.parametrize(("args", "message"), [
+    ((0, 0), "shard: degree: expected an integer of at least 1, got 0"),
+    ((2, 2), "shard: rank: expected a rank from 0 to 1, got 2"),
+    ((-1, 2), "shard: rank: expected a rank from 0 to 1, got -1"),
+    ((0, 4), "shard: degree: expected 2, as all_reduce of 'd.e.f@GRAD' has, got 4"),
+    ((0, 2, "x"), "partition: rule: expected one of paddle, greedy, got 'x'"),
+])  # fmt: skip
+def test_bad_arguments_of_shard(args, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        sharding.shard(step(world_size=2), *args)
+
+
+def test_optimize_cast_declines():
+    result = sharding.optimize_cast(step(fp32=[name for name, _ in PARAMS]))
+    assert not result.applied and len(result.reasons) == len(PARAMS) + 1
+    assert result.reasons[-1] == "neither pass casts a parameter that can live in fp16"
+    plain = sharding.optimize_cast(step_program(PARAMS[:1], "sgd", lr=0.5))
+    assert plain.reasons[0] == "'a.w' stays fp32: backward of 'a.w@GRAD' reads it"
+
+
+def test_other_passes_come_after():
+    """One merged update and cast of what is owned: the same bits."""
+    program = step(world_size=2)
+
+    def fused(made):
+        return passes.fuse_optimizer(made, form="merged").program
+
+    whole = fused(program)
+    assert whole.counts()["merged_adam"] == 1
+    expected = history([program] * 2)
+    got = history([fused(sharding.shard(program, rank, 2).program) for rank in range(2)])
+    for rank, states in enumerate(got):
+        for k, state in enumerate(states):
+            assert bits(state).items() <= bits(expected[rank][k]).items()
+    cast = sharding.optimize_cast(whole)
+    assert cast.applied and sharding.counts.param_casts(cast.program) == len(PARAMS)
+    for one, other in zip(expected[0], history([cast.program] * 2)[0], strict=True):
+        assert bits(one).items() <= bits(other).items()
+
+
+@pytest.mark.parametrize("form", ["flat", "merged", "auto"])
+@pytest.mark.parametrize("rule", ["paddle", "greedy"])
+def test_updates_of_an_owner_can_be_one(form, rule):
+    """All passes, that of the casts after that of the updates: the same bits."""
+    program = step(world_size=3, accumulate=2, max_norm=0.5)
+    made = []
+    for rank in range(3):
+        first = passes.fuse_optimizer(sharding.shard(program, rank, 3, rule).program, form=form)
+        made.append(sharding.fuse_broadcasts(sharding.optimize_cast(first.program).program).program)
+        own = sum(owner == rank for owner in owners_of(program, rule).values())
+        assert first.applied == (own > 1) and len(updates(made[-1])) == min(own, 1)
+    assert len({each.counts()["broadcast"] for each in made}) == 1
+    same_bits(program, made, rule)
+    late = passes.fuse_optimizer(shards(program)[0])
+    assert not late.applied and "cast of 'a.w.cast_fp16' in between needs 'a.w'" in late.reasons[0]
+
+
+def test_ranks_with_other_runs_do_not_meet():
+    """Where buffers of what one rank owns come first, that rank finds other runs than the others."""
+    program = step([("a", (8,)), ("b", (1,)), ("c", (1,)), ("d", (8,))], world_size=2, fp32=["b"])
+    owners = sharding.partition([8, 1, 1, 8], 2)
+    assert owners == [0, 0, 0, 1]
+    made = []
+    for rank in range(2):
+        first = passes.fuse_optimizer(sharding.shard(program, rank, 2).program, form="flat").program
+        made.append(sharding.fuse_broadcasts(sharding.optimize_cast(first).program).program)
+    with pytest.raises(CommError, match=r"agree: call \d+: rank 0 has main broadcast .*, rank 1 has main broadcast"):
+        history(made)
+
+
+def test_ranks_of_other_rules_do_not_meet():
+    """Ranks that share out otherwise say so before anything is done."""
+    program = step([("a", (1,)), ("b", (8,)), ("c", (4,))], world_size=2)
+
+    def rank(world):
+        made = sharding.shard(program, world.rank, 2, ("paddle", "greedy")[world.rank]).program
+        names = {name for op in made.startup if op.type == "initialize" for name in op.writes}
+        names |= {name for name, var in made.vars.items() if var.persistable and var.initial is None}
+        bind(made, {name: np.zeros(made.vars[name].shape, np.float32) for name in names}, comm=world)
+
+    with pytest.raises(CommError, match=r"agree: call \d+: rank 0 has main .* root 0 of .*, rank 1 has main .* root 1"):
+        local.run(rank, 2)
+
+
+# What ops must look like.
+
+
+def test_bad_ops():
+    """The error says which op, which slot and what was expected."""
+    program = step(PARAMS[:2], world_size=2, accumulate=2, max_norm=1.0)
+    made = shards(program)[1]
+
+    def without(part, kind, **fields):
+        ops = [op.replace(**fields) if op.type == kind else op for op in getattr(made, part)]
+        return made.replace(**{part: ops})
+
+    scan = next(op for op in made.main if op.type == "scan_gradients")
+    finish = next(op for op in made.main if op.type == "finish_scan")
+    for bad, error, message in (
+        (without("startup", "initialize", outputs={}), ValueError, r"initialize: out: expected variables, got none"),
+        (without("startup", "delete", inputs={"x": ["a.b"]}), ValueError, r"x\[0\]: expected a variable that is not p"),
+        (without("startup", "delete", role="forward"), ValueError, r"delete: role: expected startup, got forward"),
+        (without("main", "forward", outputs={"out": ["a.b"]}), TypeError, r"forward: outputs: expected none, got out"),
+        (without("main", "sum", inputs={"x": ["a.w@GRAD"], "out": ["a.b@GRAD"]}), ValueError, r"sum: .*out"),
+        (without("main", "scan_gradients", attrs={}), ValueError, r"positions: expected a place for each of 1 grad"),
+        (without("main", "scan_gradients", attrs={"positions": (2,)}), ValueError, r"positions\[0\]: expected a place"),
+        (without("main", "scan_gradients", inputs={"x": ["a.b@GRAD"] * 2}, attrs={"positions": (0, 0)}), ValueError,
+         r"positions\[1\]: expected a place from 0 to 1, each once, got 0"),
+        (without("main", "scan_gradients", outputs={**scan.outputs, "odd": ["found_inf"]}), TypeError,
+         "odd: expected int32, got float32"),
+        (without("main", "finish_scan", attrs={"max_norm": -1.0, "epsilon": 0.0}), ValueError,
+         "max_norm: expected a number of at least 0, got -1.0"),
+        (without("main", "finish_scan", inputs={**finish.inputs, "odd": ["sums"]}), TypeError, "odd: expected int32"),
+        (without("main", "finish_scan", outputs={"found_inf": ["found_inf"]}), TypeError, "grad_factor: expected var"),
+        (without("main", "update_loss_scaling", attrs={}), ValueError, "incr_every_n_steps: expected an integer"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=message):
+            bad.check()
+
+
+def test_what_is_let_go_cannot_be_read():
+    made = shards(step(PARAMS[:2], world_size=2))[1]
+    more = made.replace(main=[*made.main, reader("a.w", "forward")])
+    with pytest.raises(ValueError, match=r"forward: 'a.w': expected a variable that is persistable or made before got"):
+        more.check()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_sum_is_one_addition(dtype, backend):
+    """In the dtype of the sum, -0 kept, whatever the size."""
+    x, y = values(dtype, (300,), 1), values("float32", (300,), 2)
+    x[:2], y[:2] = -0.0, -0.0
+    expected = y + x.astype(np.float32)
+    vars = [Var("x", (300,), dtype, persistable=True), Var("y", (300,), "float32", persistable=True)]
+    vars += [Var("e", (0,), "float32", persistable=True)]
+    ops = [Op("sum", {"x": ["x", "e"], "out": ["y", "f"]}, {"out": ["y", "f"]}, {}, "backward")]
+    vars += [Var("f", (0,), "float32", persistable=True)]
+    arrays = {"x": x, "y": y, "e": np.zeros(0, np.float32), "f": np.zeros(0, np.float32)}
+    if backend == "gpu":
+        arrays = {name: gpu.to_device(array) for name, array in arrays.items()}
+    bound = bind(Program({var.name: var for var in vars}, (), ops), arrays, backend=backend)
+    bound.startup()
+    bound.step()
+    assert bound.read("y").tobytes() == expected.tobytes()
+
+
+def test_sum_is_exact():
+    """One rounded addition for each element, on the GPU too (N3)."""
+    pytest.importorskip("numba.cuda")
+    from numba.core import types as nb
+
+    from refopt.program.amp_kernels import adder
+
+    for source, target in (("float32", "float32"), ("float16", "float32"), ("float32", "float64")):
+        ptx = adder(source, target).ptx((nb.int64,) * 3)
+        floating = re.findall(r"\b((?:add|sub|mul|div|fma|mad)\.\S*f(?:16|32|64))", ptx)
+        assert set(floating) == {f"add.rn.{target.replace('float', 'f')}"}
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_all_ranks_take_the_numbers_of_a_step(backend):
+    """Those that own nothing, too, or nothing of a routine; and all refuse what one would refuse."""
+    params = [("a", (4,)), ("b", (4,)), ("c", (9,))]
+    optimizer = {"a": "sgd", "b": "adam", "c": "adam"}
+    program = sharding.amp_program(params, optimizer, world_size=3, l2_decay=0.25, **numbers_of("adam"))
+    made = [sharding.shard(program, rank, 3).program for rank in range(3)]
+    kinds = [[op.type for op in each.main if "params" in op.outputs] for each in made]
+    assert kinds == [["sgd", "adam"], ["merged_sgd", "adam"], ["merged_sgd", "merged_adam"]]
+
+    def end(programs):
+        def rank(world):
+            bound = bound_on(programs[world.rank], world, backend)
+            with pytest.raises(ValueError, match=r"adam: beta1: expected a finite float32 .*, got -1.0"):
+                bound.step(beta1=-1.0)
+            bound.step(lr=0.125, beta1=0.5)
+            bound.step()
+            return bits(read(bound))
+
+        return local.run(rank, 3)
+
+    whole = end([program] * 3)
+    for state in end(made):
+        assert state.items() <= whole[0].items()
