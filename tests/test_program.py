@@ -205,3 +205,9 @@ def test_bad_ops_and_variables():
         with pytest.raises(ValueError, match=rf"counts: {message}"):
             TWO.counts(**options)
     Program({}, (), (Op("matmul", role="forward"),)).check()
+
+
+def test_a_listing_shows_rank_0():
+    """0 is no default: a broadcast says which rank it is from."""
+    op = Op("broadcast", {"x": ("w",)}, {"out": ("w",)}, {"ranks": 2, "root": 0}, "communicate")
+    assert "root=0" in str(Program({"w": Var("w", (2,), "float32", persistable=True)}, main=[op]))

@@ -96,7 +96,7 @@ def _default(op: Op, name: str, value: Any) -> bool:
     """Whether an attribute is what it is anyway, and not worth a place in a line."""
     routine = ROUTINES.get(op.type.removeprefix("merged_"))
     if routine is None:
-        return name in ("groups", "dtype") or value in (-1, False) or (name, value) == ("use_align", True)
+        return name in ("groups", "dtype") or value is False or value == -1 or (name, value) == ("use_align", True)
     defaults = {hyper.name: hyper.default for hyper in routine.hypers}
     defaults |= {choice: values[0] for choice, values in routine.choices.items()}
     return value == defaults.get(name)

@@ -1,0 +1,35 @@
+"""Where parameters are updated, on which streams of a device, and what that costs.
+
+    >>> from refopt import placement
+    >>> from refopt.program import step_program
+    >>> program = step_program([("fc.weight", (4, 3)), ("fc.bias", (4,))], "adam", lr=0.1)
+    >>> made = placement.reduce(program, 2).program
+    >>> made.counts()
+    {'backward': 2, 'reduce': 2, 'scale': 2, 'adam': 2, 'broadcast': 2}
+    >>> placement.owners(made)
+    {'fc.bias': 0, 'fc.weight': 1}
+
+`reduce`, `all_reduce` and `send_to_owners` are passes from the step of one device to that of several, in one program
+whose ops have devices; `on_device` gives a rank's part, which it binds. `on_streams` puts a rank's step on
+streams, `run_schedule` runs it so; `cost` says how long things take, and `timeline` shows when.
+"""
+
+from refopt.placement import cost, kinds, timeline
+from refopt.placement.balance import Balancer, sizes_of
+from refopt.placement.blocks import Block, concat, slice_variable, split_by_ref
+from refopt.placement.schedule import Schedule, Task, on_streams
+from refopt.placement.send import send_to_owners
+from refopt.placement.strategies import all_reduce, broadcast_params, on_device, owners, reduce
+from refopt.placement.streams import run_schedule
+from refopt.placement.timeline import Overlap, Span, overlap, simulate, task_cost
+from refopt.program import kinds as program_kinds
+from refopt.program import runners
+
+program_kinds.CHECKS.update(kinds.CHECKS)
+runners.RUNNERS.update(kinds.RUNNERS)
+
+__all__ = [
+    "Balancer", "Block", "Overlap", "Schedule", "Span", "Task", "all_reduce", "broadcast_params", "concat", "cost",
+    "on_device", "on_streams", "overlap", "owners", "reduce", "run_schedule", "send_to_owners", "simulate", "sizes_of",
+    "slice_variable", "split_by_ref", "task_cost", "timeline",
+]  # fmt: skip

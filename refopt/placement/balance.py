@@ -1,0 +1,118 @@
+"""Which device takes what: the one with the least load so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from refopt.program import Var
+
+
+class Balancer:
+    """Gives variables to devices, one call after the other, and remembers where they are.
+
+    What it answers depends on all calls before: two that place the same variables in another order may place them
+    elsewhere. So whatever must be on the device of a variable asks `device_of`, and a program is placed by a balancer
+    of its own, which starts from no load.
+
+    Attributes:
+        devices: how many there are.
+        loads: by device, the elements that it has been given.
+        places: by name, the device that it was first recorded on.
+
+    Source: Paddle's ``MultiDevSSAGraphBuilder::GetAppropriateDeviceID`` of PR 11221.
+    """
+
+    def __init__(self, devices: int, sizes: Mapping[str, int], unknown: str = "error") -> None:
+        """No load on any device.
+
+        Args:
+            devices: how many there are, at least 1.
+            sizes: elements, not bytes, by name; see `sizes_of`.
+            unknown: what a name that has no size is: an ``"error"``, as upstream at first, or of no weight and
+                ``"ignore"``d, as later.
+        """
+        if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
+            raise ValueError(f"Balancer: devices: expected an integer of at least 1, got {devices!r}")
+        if unknown not in ("error", "ignore"):
+            raise ValueError(f"Balancer: unknown: expected error or ignore, got {unknown!r}")
+        self.devices = devices
+        self._sizes, self._unknown = dict(sizes), unknown
+        self._loads = [0] * devices
+        self._places: dict[str, int] = {}
+
+    @property
+    def loads(self) -> tuple[int, ...]:
+        return tuple(self._loads)
+
+    @property
+    def places(self) -> Mapping[str, int]:
+        return MappingProxyType(self._places)
+
+    def get_appropriate_dev(self, names: Iterable[str]) -> int:
+        """The device with the least load, the first of several; the elements of all names are then its load, too.
+
+        A name counts as often as it comes, and again in each call. Nothing is recorded; see `record`.
+
+        Args:
+            names: at least one.
+
+        Raises:
+            ValueError: naming the name that has no size, or a size of less than 1; nothing has changed then.
+            TypeError: if the names are a string.
+        """
+        if isinstance(names, str):
+            raise TypeError(f"get_appropriate_dev: names: expected a sequence of names, got {names!r}")
+        weight, given = 0, tuple(names)
+        if not given:
+            raise ValueError("get_appropriate_dev: names: expected at least one name, got none")
+        for k, name in enumerate(given):
+            if name not in self._sizes:
+                if self._unknown == "error":
+                    raise ValueError(f"get_appropriate_dev: names[{k}]: expected a name with a size, got {name!r}")
+                continue
+            if self._sizes[name] < 1:
+                expected = f"expected {name!r} to have at least one element"
+                raise ValueError(f"get_appropriate_dev: names[{k}]: {expected}, got {self._sizes[name]}")
+            weight += self._sizes[name]
+        device = self._loads.index(min(self._loads))
+        self._loads[device] += weight
+        return device
+
+    def record(self, name: str, device: int) -> int:
+        """Remember where a variable is; the first recording holds.
+
+        Returns:
+            The device that holds.
+        """
+        if not 0 <= device < self.devices:
+            raise ValueError(f"record: {name!r}: expected a device from 0 to {self.devices - 1}, got {device}")
+        return self._places.setdefault(name, device)
+
+    def place(self, name: str) -> int:
+        """The device of a variable: where it was recorded, or now by `get_appropriate_dev`, and recorded."""
+        if name not in self._places:
+            self._places[name] = self.get_appropriate_dev([name])
+        return self._places[name]
+
+    def take(self, other: Balancer) -> None:
+        """Go on from the loads and places of another balancer of as many devices."""
+        if other.devices != self.devices:
+            raise ValueError(f"take: expected a balancer of {self.devices} devices, got one of {other.devices}")
+        self._loads, self._places = list(other.loads), dict(other.places)
+
+    def device_of(self, name: str) -> int:
+        """Where a variable was recorded.
+
+        Raises:
+            ValueError: if it never was.
+        """
+        if name not in self._places:
+            raise ValueError(f"device_of: expected a variable that has been placed, got {name!r}")
+        return self._places[name]
+
+
+def sizes_of(vars: Mapping[str, Var]) -> dict[str, int]:
+    """Elements by name of a program's variables; of a sparse one, those of all its rows."""
+    return {name: math.prod(var.shape) for name, var in vars.items() if -1 not in var.shape}

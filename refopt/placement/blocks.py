@@ -1,0 +1,147 @@
+"""Variables cut into blocks of whole rows, and put together again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+Shape = tuple[int, ...]
+
+
+class Block(NamedTuple):
+    """A part of a variable.
+
+    Attributes:
+        number: of the block in its variable, from 0.
+        first: number of its first element. Upstream has the block's number under ``offset``, and multiplies later.
+        size: its elements.
+    """
+
+    number: int
+    first: int
+    size: int
+
+    def text(self, name: str) -> str:
+        """What upstream's transpiler says of a block: ``w:0:2352``."""
+        return f"{name}:{self.number}:{self.size}"
+
+
+def slice_variable(
+    shapes: Iterable[Sequence[int]], slice_count: int, min_block_size: int = 8192
+) -> list[tuple[Block, ...]]:
+    """Cut variables into blocks.
+
+    With n elements and rows of r, ``k = min(slice_count, max(1, floor(n / min_block_size)))`` blocks are aimed at, each
+    of ``ceil(n / k)`` elements, rounded up to a multiple of r where there are two dimensions or more. As many blocks of
+    that size are made as n takes, which may be fewer than k; the last has what is left, down to one row.
+
+    Args:
+        shapes: at least one element each.
+        slice_count: how many blocks of a variable there are at most.
+        min_block_size: elements that a block has at least before it is worth while to make two.
+
+    Returns:
+        For each shape, its blocks, which follow each other without a gap.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+
+    Source: Paddle's ``slice_variable`` in ``distribute_transpiler.py``, as of PR 11221.
+    """
+    for name, value in (("slice_count", slice_count), ("min_block_size", min_block_size)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"slice_variable: {name}: expected an integer of at least 1, got {value!r}")
+    made = []
+    for i, given in enumerate(shapes):
+        shape = tuple(given)
+        count = math.prod(shape)
+        if any(not isinstance(n, int) or n < 1 for n in shape):
+            raise ValueError(f"slice_variable: shapes[{i}]: expected extents of at least 1, got {shape}")
+        blocks = min(slice_count, max(1, count // min_block_size))
+        size = -(-count // blocks)
+        if len(shape) > 1:
+            row = math.prod(shape[1:])
+            size = -(-size // row) * row
+        firsts = range(0, count, size)
+        made.append(tuple(Block(j, first, min(size, count - first)) for j, first in enumerate(firsts)))
+    return made
+
+
+def rows_of(where: str, shape: Shape, block: Block) -> tuple[int, int]:
+    """First row of a block, and the one after its last.
+
+    Raises:
+        ValueError: if the block is not of whole rows of the shape.
+    """
+    width = math.prod(shape[1:])
+    first, stop = block.first, block.first + block.size
+    if not shape or first % width or stop % width or not 0 <= first < stop <= math.prod(shape):
+        got = f"elements {first} to {stop - 1}"
+        raise ValueError(f"{where}: block {block.number}: expected whole rows of shape {shape}, got {got}")
+    return first // width, stop // width
+
+
+def block_shape(shape: Shape, block: Block) -> Shape:
+    """The shape of a block: that of the variable, with fewer rows."""
+    if block.size == math.prod(shape):
+        return tuple(shape)
+    first, stop = rows_of("block_shape", shape, block)
+    return (stop - first, *shape[1:])
+
+
+def split_by_ref(array: Any, blocks: Sequence[Block]) -> list[Any]:
+    """Views of an array, one for each block: memory is shared, nothing is copied.
+
+    Args:
+        array: of NumPy or of a device, of one dimension or more; or of none, and in one block.
+        blocks: all of the array's, in order.
+
+    Raises:
+        ValueError: if the blocks do not make up the array. Upstream's ``split_byref`` does not look.
+    """
+    shape = tuple(array.shape)
+    _check_cover("split_by_ref", shape, blocks)
+    if not shape:
+        return [array]
+    return [array[slice(*rows_of("split_by_ref", shape, block))] for block in blocks]
+
+
+def concat(parts: Sequence[Any], target: Any, stream: Any = 0) -> None:
+    """Put blocks together again, row after row.
+
+    Args:
+        parts: of the target's dtype, all but the first extent being the target's.
+        target: of NumPy or of a device, as the parts are; overwritten. A part may be its own place in the target.
+        stream: what device arrays are copied in.
+
+    Raises:
+        ValueError, TypeError: naming the part; nothing has been modified then.
+    """
+    shape, first, places = tuple(target.shape), 0, []
+    for k, part in enumerate(parts):
+        if part.dtype != target.dtype:
+            raise TypeError(f"concat: parts[{k}]: expected {target.dtype}, as target has, got {part.dtype}")
+        if len(part.shape) != len(shape) or tuple(part.shape[1:]) != shape[1:]:
+            raise ValueError(f"concat: parts[{k}]: expected rows of shape {shape[1:]}, got shape {tuple(part.shape)}")
+        rows = part.shape[0] if shape else 1
+        places.append((first, first + rows))
+        first += rows
+    if first != (shape[0] if shape else 1):
+        raise ValueError(f"concat: parts: expected {shape[0] if shape else 1} rows in all, got {first}")
+    for part, (start, stop) in zip(parts, places, strict=True):
+        place = target[start:stop] if shape else target
+        if hasattr(place, "copy_to_device"):
+            place.copy_to_device(part, stream=stream)
+        else:
+            place[...] = part
+
+
+def _check_cover(where: str, shape: Shape, blocks: Sequence[Block]) -> None:
+    end = 0
+    for k, block in enumerate(blocks):
+        if block.first != end:
+            raise ValueError(f"{where}: blocks[{k}]: expected it to start at element {end}, got {block.first}")
+        end += block.size
+    if end != math.prod(shape):
+        raise ValueError(f"{where}: blocks: expected the {math.prod(shape)} elements of shape {shape}, got {end}")

@@ -1,0 +1,176 @@
+"""How long messages take, by two numbers: ``alpha``, seconds a message, and ``beta``, seconds a byte.
+
+A message of n bytes takes ``alpha + beta * n`` (R. W. Hockney, "The communication challenge for MPP: Intel Paragon and
+Meiko CS-2", Parallel Computing 20, 1994), whatever else is under way; a device sends one and receives one at a time.
+``gamma``, seconds a byte, is what it takes to add what has come to what is there. The formulae of collectives over p
+devices are those of R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in
+MPICH", IJHPCA 19, 2005; they are for n that p divides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from refopt.dtypes import ITEM_SIZES
+from refopt.placement.kinds import BARRIERS, MESSAGES
+from refopt.program import Op, Program
+
+
+class Link(NamedTuple):
+    """A network.
+
+    Attributes:
+        alpha: seconds a message, at least 0.
+        beta: seconds a byte, at least 0: the inverse of the bandwidth.
+        gamma: seconds a byte for the addition of a reduction, at least 0.
+    """
+
+    alpha: float
+    beta: float
+    gamma: float = 0.0
+
+
+def send(link: Link, nbytes: float) -> float:
+    """Seconds for one message: ``alpha + n * beta``."""
+    _check("send", nbytes)
+    return link.alpha + nbytes * link.beta
+
+
+def broadcast(link: Link, nbytes: float, devices: int, algorithm: str = "tree") -> float:
+    """Seconds until all devices have what one has.
+
+    Args:
+        link: the network.
+        nbytes: n, of the array.
+        devices: p.
+        algorithm: ``"tree"``, a binomial tree: ``ceil(log2 p) * (alpha + n * beta)``; or ``"scatter"``, for long
+            messages, a binomial scatter and then a ring that gathers:
+            ``(ceil(log2 p) + p - 1) * alpha + 2 * (p - 1) / p * n * beta``.
+    """
+    _check("broadcast", nbytes, devices)
+    rounds, share = _rounds(devices), (devices - 1) / devices
+    if _known("broadcast", algorithm, "tree", "scatter") == "tree":
+        return rounds * (link.alpha + nbytes * link.beta)
+    return (rounds + devices - 1) * link.alpha + 2 * share * nbytes * link.beta if devices > 1 else 0.0
+
+
+def reduce(link: Link, nbytes: float, devices: int, algorithm: str = "tree") -> float:
+    """Seconds until one device has the sum of what all have.
+
+    Args:
+        link: the network.
+        nbytes: n, of the array.
+        devices: p.
+        algorithm: ``"tree"``, a binomial tree: ``ceil(log2 p) * (alpha + n * beta + n * gamma)``; or ``"scatter"``,
+            Rabenseifner's, for long messages and p a power of two, a reduce-scatter by halves and then a gather:
+            ``2 * log2 p * alpha + 2 * (p - 1) / p * n * beta + (p - 1) / p * n * gamma``.
+    """
+    _check("reduce", nbytes, devices)
+    rounds, share = _rounds(devices), (devices - 1) / devices
+    if _known("reduce", algorithm, "tree", "scatter") == "tree":
+        return rounds * (link.alpha + nbytes * (link.beta + link.gamma))
+    if devices & (devices - 1):
+        raise ValueError(f"reduce: devices: expected a power of two, which scatter is for, got {devices}")
+    return 2 * rounds * link.alpha + 2 * share * nbytes * link.beta + share * nbytes * link.gamma
+
+
+def all_reduce(link: Link, nbytes: float, devices: int) -> float:
+    """Seconds until all devices have the sum of what all have, by a ring.
+
+    A reduce-scatter and an all-gather, each of p - 1 messages of n / p bytes:
+    ``2 * (p - 1) * alpha + 2 * (p - 1) / p * n * beta + (p - 1) / p * n * gamma``.
+    """
+    _check("all_reduce", nbytes, devices)
+    share = (devices - 1) / devices
+    return 2 * (devices - 1) * link.alpha + 2 * share * nbytes * link.beta + share * nbytes * link.gamma
+
+
+def fit(messages: Sequence[float], times: Sequence[float]) -> Link:
+    """Alpha and beta of a link, by least squares over measured messages.
+
+    The sum of the squares of ``alpha + beta * n - t`` is least; nothing is weighed, so long messages have most to say.
+
+    Args:
+        messages: bytes, at least two different numbers.
+        times: seconds, one for each.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    n, t = np.asarray(messages, np.float64), np.asarray(times, np.float64)
+    if n.ndim != 1 or t.shape != n.shape:
+        raise ValueError(f"fit: times: expected one for each of {n.shape} messages, got {t.shape}")
+    for name, values in (("messages", n), ("times", t)):
+        if not np.isfinite(values).all():
+            raise ValueError(f"fit: {name}: expected finite numbers, got {values[~np.isfinite(values)][0]}")
+        if (values < 0).any():
+            raise ValueError(f"fit: {name}: expected numbers of at least 0, got {values.min()}")
+    if np.unique(n).size < 2:
+        raise ValueError(f"fit: messages: expected at least two different sizes, got {np.unique(n).size}")
+    scale = np.abs(n).max()  # columns of like size, since bytes and ones are far apart
+    (alpha, beta), *_ = np.linalg.lstsq(np.stack([np.ones_like(n), n / scale], 1), t, rcond=None)
+    return Link(float(alpha), float(beta / scale))
+
+
+def pipelined(stages: Sequence[float], count: int) -> float:
+    """Seconds for so many items, each of which passes through all stages in order, on a stream for each stage.
+
+    ``sum(stages) + (count - 1) * max(stages)``: the time of one, and then one more for every turn of the longest. With
+    copies and compute as stages this is how long overlapped copies take; without overlap it is
+    ``count * sum(stages)``.
+    """
+    if not stages or any(not s >= 0 for s in stages):
+        raise ValueError(f"pipelined: stages: expected some times of at least 0, got {list(stages)}")
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise ValueError(f"pipelined: count: expected an integer of at least 0, got {count!r}")
+    return sum(stages) + (count - 1) * max(stages) if count else 0.0
+
+
+def of_op(program: Program, op: Op, link: Link, rate: float) -> float:
+    """Seconds for an op of a placed program.
+
+    Collectives take what their formulae say, ``broadcast`` and ``reduce`` by a tree; anything else reads its inputs and
+    writes its outputs at a rate.
+
+    Args:
+        program: whose op it is.
+        op: no message or barrier, since what they take depends on what is under way; and none whose tensors are sparse.
+        link: the network.
+        rate: bytes a second of a device's memory, more than 0.
+    """
+    if not rate > 0:
+        raise ValueError(f"of_op: rate: expected more than 0 bytes a second, got {rate!r}")
+    if op.type in (*MESSAGES, *BARRIERS) or any(program.vars[name].sparse for name in (*op.reads, *op.writes)):
+        raise ValueError(f"of_op: op: expected dense tensors and no message, got {op.type} of {', '.join(op.reads)}")
+    known = {"broadcast": broadcast, "reduce": reduce, "all_reduce": all_reduce}
+    if op.type in known:
+        return known[op.type](link, bytes_of(program, op.reads), op.attrs["ranks"])
+    return (bytes_of(program, op.reads) + bytes_of(program, op.writes)) / rate
+
+
+def bytes_of(program: Program, names: Sequence[str]) -> int:
+    """Bytes of variables; of a buffer, those of its tensors, without padding."""
+    cells = [program.vars[cell] for name in names for cell in program.memory(name)]
+    return sum(math.prod(var.shape) * ITEM_SIZES[var.dtype] for var in cells)
+
+
+def _rounds(devices: int) -> int:
+    """``ceil(log2 devices)``, exactly."""
+    return (devices - 1).bit_length()
+
+
+def _known(where: str, value: str, *known: str) -> str:
+    if value not in known:
+        raise ValueError(f"{where}: algorithm: expected one of {', '.join(known)}, got {value!r}")
+    return value
+
+
+def _check(where: str, nbytes: float, devices: int = 1) -> None:
+    if not nbytes >= 0:
+        raise ValueError(f"{where}: nbytes: expected at least 0, got {nbytes!r}")
+    if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
+        raise ValueError(f"{where}: devices: expected an integer of at least 1, got {devices!r}")

@@ -1,0 +1,142 @@
+"""When the tasks of a schedule start and stop, by given costs, and a picture of it in text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from refopt.placement import cost
+from refopt.placement.schedule import Schedule, Task
+
+Costs = Mapping[int, float] | Callable[[Task], float]
+NAMES = 14  # columns for the name of a stream
+
+
+class Span(NamedTuple):
+    """A task in time."""
+
+    task: Task
+    start: float
+    stop: float
+
+
+class Overlap(NamedTuple):
+    """What streams gain.
+
+    Attributes:
+        total: the sum of all costs, which is the time on one stream.
+        elapsed: the time until the last task stops.
+        hidden: the time for which ``compute`` and any other stream work at once.
+    """
+
+    total: float
+    elapsed: float
+    hidden: float
+
+
+def simulate(plan: Schedule, costs: Costs) -> list[Span]:
+    """Start and stop of each task, from 0: it starts as soon as its stream is free and what it waits for has stopped.
+
+    Args:
+        plan: the schedule.
+        costs: by number of a task, or from a task, how long it takes, at least 0; 0 for numbers that are not there.
+
+    Raises:
+        ValueError: naming the task.
+    """
+    given = (lambda task: costs.get(task.number, 0.0)) if isinstance(costs, Mapping) else costs
+    spans: list[Span] = []
+    free: dict[str, float] = {}
+    for task in plan.tasks:
+        long = given(task)
+        if not 0 <= long < float("inf"):
+            raise ValueError(f"simulate: costs: task {task.number}: expected a time of at least 0, got {long!r}")
+        start = max([free.get(task.stream, 0.0), *(spans[number].stop for number in task.waits)])
+        spans.append(Span(task, start, start + long))
+        free[task.stream] = start + long
+    return spans
+
+
+def task_cost(plan: Schedule, link: cost.Link, bus: cost.Link, rate: float) -> Callable[[Task], float]:
+    """What tasks cost by the model of `refopt.placement.cost`.
+
+    Args:
+        plan: the schedule.
+        link: the network between ranks. An exchange takes as long as all that the rank sends, one message after the
+            other, or as all that it receives, whichever is longer.
+        bus: the way between device and host, one message a copy.
+        rate: bytes a second of a device's memory.
+    """
+    program = plan.program
+
+    def seconds(task: Task) -> float:
+        if task.kind in ("begin", "end"):
+            return 0.0
+        if task.kind in ("copy_out", "copy_in"):
+            return cost.send(bus, cost.bytes_of(program, task.names))
+        op = program.main[task.op]
+        if task.kind == "exchange":
+            ways = op.inputs["x"], op.outputs["out"]
+            return max(sum(cost.send(link, cost.bytes_of(program, [name])) for name in way) for way in ways)
+        return cost.of_op(program, op, link, rate)
+
+    return seconds
+
+
+def overlap(spans: Sequence[Span]) -> Overlap:
+    """How much of the work is done beside other work."""
+    busy = {True: [], False: []}  # type: dict[bool, list[tuple[float, float]]]
+    for task, start, stop in spans:
+        if stop > start:
+            busy[task.stream == "compute"].append((start, stop))
+    others = _united(busy[False])
+    hidden = sum(max(0.0, min(b, d) - max(a, c)) for a, b in busy[True] for c, d in others)
+    return Overlap(sum(s.stop - s.start for s in spans), max((s.stop for s in spans), default=0.0), hidden)
+
+
+def text(plan: Schedule, spans: Sequence[Span], width: int = 100) -> str:
+    """The streams one below the other, with time from left to right.
+
+    A task is a box from its start to its stop, with as much of its name as there is room for; one that takes less than
+    a column is a ``|``, or hidden behind others in its column. Dots are waiting.
+
+    Args:
+        plan: the schedule.
+        spans: what `simulate` gave.
+        width: columns at most, at least 40.
+    """
+    if width < 40:
+        raise ValueError(f"text: width: expected at least 40, got {width}")
+    columns = width - NAMES - 1
+    end = max((span.stop for span in spans), default=0.0) or 1.0
+    lines = []
+    for stream in plan.streams:
+        row = ["."] * columns
+        for task, start, stop in (span for span in spans if span.task.stream == stream and span.stop > span.start):
+            first, last = (min(columns, round(columns * t / end)) for t in (start, stop))
+            if last <= first:
+                first = min(first, columns - 1)
+                row[first] = "|" if row[first] == "." else row[first]
+                continue
+            row[first:last] = _box(plan.label(task), last - first)
+        lines.append(f"{stream:<{NAMES}} {''.join(row)}")
+    right = f"{end:.6g}"
+    lines.append(f"{'':<{NAMES}} 0{right:>{columns - 1}}")
+    return "\n".join(lines)
+
+
+def _box(label: str, room: int) -> str:
+    if room < 3:
+        return "[]"[:room] if room > 1 else "|"
+    return f"[{label[: room - 2]:-<{room - 2}}]"
+
+
+def _united(intervals: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Intervals that do not overlap, and cover what these do."""
+    made: list[tuple[float, float]] = []
+    for start, stop in sorted(intervals):
+        if made and start <= made[-1][1]:
+            made[-1] = made[-1][0], max(made[-1][1], stop)
+        else:
+            made.append((start, stop))
+    return made

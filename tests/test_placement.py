@@ -1,0 +1,453 @@
+"""Steps on several devices: the same bits as on one, each parameter updated in one place, messages in order."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from placement_cases import (
+    ends,
+    everywhere,
+    in_order,
+    messages_fit,
+    on_rank,
+    one_place_each,
+    one_update_each,
+    params_of,
+    same_bits,
+    sent,
+    updates,
+    written,
+)
+from program_cases import PARAMS, adam, arrays_of, few, gradients_of, idempotent, numbers_of, programs, untouched
+
+from refopt import passes, placement
+from refopt.comm import CommError, local, sums
+from refopt.placement import on_device
+from refopt.program import Op, Var, bind, step_program
+
+STRATEGIES = {
+    "reduce": placement.reduce,
+    "send": sent,
+    "send balanced": partial(sent, receiver="balanced"),
+    "send after all_reduce": partial(sent, strategy="all_reduce"),
+}
+MADE = pytest.mark.parametrize("strategy", STRATEGIES)
+
+
+# Against the step that is the same everywhere.
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"config": "amp"}, {"early": True}, {"sparse": ["a.w", "b.v"]}, {"sparse": ["a.w"], "config": "bf16"},
+    {"config": {name: "fp64" if name[0] == "a" else "fp32" for name, _ in PARAMS}},
+])  # fmt: skip
+@pytest.mark.parametrize("devices", [1, 2, 8])
+def test_all_reduce_is_the_usual_step(devices, options):
+    """What `step_program` makes for so many ranks, op for op."""
+    params = [*PARAMS, ("none", (0, 2))]
+    options = {key: {"none": "fp32", **value} if isinstance(value, dict) else value for key, value in options.items()}
+    one, many = (adam(params, world_size=world, **options) for world in (1, devices))
+    made = placement.all_reduce(one, devices)
+    assert made.program == many and made.applied == (devices > 1)
+    made.program.check()
+
+
+@MADE
+@pytest.mark.parametrize("devices", range(1, 9))
+def test_world_sizes(devices, strategy):
+    """The same bits as the step that is done everywhere, on 1 to 8 ranks."""
+    program = adam(PARAMS, config="amp")
+    same_bits(STRATEGIES[strategy](program, devices).program, program, devices)
+
+
+@given(program=programs(max_tensors=4, ranks=1), devices=st.integers(1, 8), strategy=st.sampled_from([*STRATEGIES]),
+       seed=st.integers(0, 99), turns=st.integers(0, 9))  # fmt: skip
+@few(40)
+def test_any_program(program, devices, strategy, seed, turns):
+    """Any routine, dtype and shape; whichever rank gets its turn first."""
+    made = STRATEGIES[strategy](program, devices).program
+    made.check()
+    same_bits(made, program, devices, seed=seed, schedule="random")
+    if devices > 1:
+        one_place_each(made)
+        one_update_each(made, program)
+        if strategy != "reduce":
+            in_order(made)
+            messages_fit(made, devices)
+
+
+@MADE
+def test_on_the_executor(strategy):
+    program = adam(PARAMS[:4], config="amp", early=True, sparse=["a.w"])
+    same_bits(STRATEGIES[strategy](program, 3).program, program, 3, backend="gpu")
+
+
+@MADE
+@pytest.mark.parametrize("devices", range(1, 9))
+def test_one_device_with_the_same_reduced_gradients(devices, strategy):
+    """No rank, no message: gradients added in rank order, averaged once (N10), and the step of one device."""
+    program = step_program(PARAMS, "momentum", **numbers_of("momentum"))
+    (got, *_) = ends(STRATEGIES[strategy](program, devices).program, devices, steps=1)
+
+    def reduced(name, step):
+        total = sums.rank_order([gradients_of(program, rank)(name, step) for rank in range(devices)])
+        return total * np.float32(1 / devices) if devices > 1 else total
+
+    one = bind(program, arrays_of(program), gradients=reduced)
+    one.startup()
+    one.step()
+    assert {n: got[n] for n in params_of(program)} == {n: one.read(n).tobytes() for n in params_of(program)}
+
+
+@MADE
+def test_passes_are_idempotent_and_leave_their_input_alone(strategy):
+    for program in (adam(PARAMS), adam(PARAMS[:1], sparse=["a.w"]), adam(PARAMS, world_size=2)):
+        for devices in (1, 3):
+            idempotent(lambda p, n=devices: STRATEGIES[strategy](p, n), program)
+            untouched(lambda p, n=devices: STRATEGIES[strategy](p, n), program)
+
+
+# Where things are.
+
+
+def test_where_reduce_puts_things():
+    """The balancer's rule by hand: gradients come from the last to the first, of 64, 8, 1, 70, 7, 15 elements."""
+    made = placement.reduce(adam(), 3).program
+    assert placement.owners(made) == {"d.e.f": 0, "a.b": 1, "a.w": 1, "b.v": 1, "b.w": 2, "c": 2}
+    assert list(placement.owners(made)) == ["d.e.f", "a.b", "a.w", "b.v", "b.w", "c"], "device by device, then by name"
+    counts = made.counts()
+    assert counts == {"backward": 6, "reduce": 6, "scale": 6, "adam": 6, "broadcast": 6}
+    own = [on_device(made, rank).counts() for rank in range(3)]
+    assert [c["adam"] for c in own] == [1, 3, 2] and all(c["reduce"] == c["broadcast"] == 6 for c in own)
+
+
+def test_states_are_where_updates_are():
+    """No rank has room for states that it does not update, as in any optimizer that is sharded."""
+    made, whole = placement.reduce(adam(), 3).program, adam()
+    held = [
+        {name for name, var in on_device(made, rank).vars.items() if var.persistable} - {n for n, _ in PARAMS}
+        for rank in range(3)
+    ]
+    every = {name for name, var in whole.vars.items() if var.persistable} - {n for n, _ in PARAMS}
+    assert set.union(*held) == every and sum(map(len, held)) == len(every)
+
+
+def test_blocks_of_states_are_where_updates_are():
+    """The whole of a state is let go once startup has cut it; the parameter stays."""
+    program = adam([("w", (8, 3))])
+    made = sent(program, 2, min_block_size=12).program
+
+    def rank(world):
+        bound = on_rank(made, world)
+        return sorted(set(bound.arrays) - {"w@GRAD"}), bound.arrays[f"w.block{world.rank}_moment1_0"].shape
+
+    for number, (names, shape) in enumerate(local.run(rank, 2)):
+        block = f"w.block{number}"
+        own = [block + suffix for suffix in ("", "_beta1_pow_acc_0", "_beta2_pow_acc_0", "_moment1_0", "_moment2_0")]
+        others = {"w", "w.block0", "w.block1", "w@GRAD.block0", "w@GRAD.block1"}
+        assert set(own) <= set(names) <= {*own, *others} and shape == (4, 3)
+
+
+def test_states_that_the_caller_brings_are_cut():
+    """States as of a step before, whole, make up the blocks' states."""
+    program, start = adam([("w", (8, 3))]), {}
+    one = bind(program, arrays_of(program), gradients=gradients_of(program, 0))
+    one.startup()
+    one.step()
+    start = {name: one.read(name) for name, var in program.vars.items() if var.persistable}
+    made = sent(program, 2, min_block_size=12).program
+    given = gradients_of(program, 0)
+
+    def rank(world):
+        mine = on_device(made, world.rank)
+        arrays = {name: array.copy() for name, array in start.items() if name in mine.vars}
+        bound = bind(mine, arrays, comm=world, gradients=lambda name, step: given(name, 1))
+        bound.startup()
+        bound.step()
+        return bound.read("w").tobytes()
+
+    one.step()
+    assert local.run(rank, 2) == [one.read("w").tobytes()] * 2
+
+
+def test_gradients_are_cut_without_a_copy():
+    """On the device that has reduced the gradient; on others a block has memory of its own."""
+    made = sent(adam([("w", (8, 3))]), 2, min_block_size=12).program
+    (cut,) = (op for op in made.main if op.type == "split_by_ref")
+
+    def rank(world):
+        arrays = on_rank(made, world).arrays
+        return [np.shares_memory(arrays["w@GRAD"], arrays[name]) for name in cut.outputs["out"] if name in arrays]
+
+    found = local.run(rank, 2)
+    assert found[cut.device] == [True, True] and found[1 - cut.device] == [False]
+
+
+def test_what_a_server_has_itself_is_not_sent():
+    made = sent(adam(), 3).program
+    for op in made.main:
+        if op.type in ("send", "recv"):
+            assert op.device != op.attrs.get("to", op.attrs.get("source"))
+    blocks = [(name, op.device) for op in updates(made) for name in op.outputs["params"]]
+    assert [device for _, device in blocks] == [k % 3 for k in range(len(blocks))], "dealt in turn"
+
+
+def test_receivers():
+    """The gradient's device; or drawn again from all pieces, from the loads that there are, which is another one."""
+    program = adam([("a", (6,)), ("b", (6,)), ("c", (3,))])
+    made = {receiver: sent(program, 2, receiver=receiver).program for receiver in ("gradient", "balanced")}
+    assert placement.owners(made["gradient"]) == {"a": 0, "c": 0, "b": 1}
+    assert placement.owners(made["balanced"]) == {"b": 0, "a": 1, "c": 1}
+    balancer = placement.Balancer(2, {"a": 6, "b": 6, "c": 3})
+    drawn = [balancer.get_appropriate_dev([name]) for name in ("c", "b", "a", "a", "b", "c")]
+    assert drawn == [0, 1, 0, 1, 0, 1]
+
+
+def test_nothing_is_kept_between_builds():
+    """One program after the other, or alone: the same."""
+    first, second = adam(), adam(PARAMS[2:])
+    for make in STRATEGIES.values():
+        alone = make(second, 3).program
+        make(first, 3)
+        assert make(second, 3).program == alone == make(second, 3).program
+
+
+def test_updates_can_be_fused_afterwards():
+    """A rank's updates are of one device, so a pass may take them for one."""
+    program = adam(PARAMS)
+    made = placement.reduce(program, 2).program
+
+    def rank(world):
+        mine = passes.fuse_optimizer(on_device(made, world.rank), form="merged")
+        assert mine.program.counts()["merged_adam"] == 1
+        bound = bind(mine.program, arrays_of(mine.program), comm=world, gradients=gradients_of(program, world.rank))
+        bound.startup()
+        bound.step()
+        return {name: bound.read(name).tobytes() for name in written(bound.program)}
+
+    assert local.run(rank, 2) == ends(made, 2, steps=1)
+
+
+# What cannot be placed, or cut.
+
+
+@pytest.mark.parametrize(("program", "why"), [
+    (lambda: adam(PARAMS, world_size=2), "all_reduce has devices or ranks already; expected the step of one device"),
+    (lambda: placement.reduce(adam(), 2).program, "reduce has devices or ranks already"),
+    (lambda: passes.fuse_optimizer(adam()).program, "is a buffer of tensors that may go to several devices; place the"),
+])  # fmt: skip
+@MADE
+def test_declined(program, why, strategy):
+    result = STRATEGIES[strategy](program(), 2)
+    assert not result.applied and why in result.reasons[0]
+
+
+def test_merged_updates_are_declined():
+    merged = passes.fuse_optimizer(adam(), form="merged").program
+    (why,) = placement.reduce(merged, 2).reasons
+    assert why == "merged_adam: 'd.e.f@GRAD' is on device 0, and 'b.v@GRAD' on device 1"
+    (why,) = sent(merged, 2).reasons
+    assert why == "merged_adam shares what it needs with others; expected updates of one tensor each"
+
+
+def test_updates_among_gradients_are_declined():
+    program = step_program(PARAMS[:2], "sgd", lr=0.5)
+    mixed = program.replace(main=[program.main[k] for k in (0, 3, 1, 2)])
+    mixed.check()
+    (why,) = sent(mixed, 2).reasons
+    assert why == "backward comes after sgd; expected all updates behind all gradients"
+    same_bits(placement.reduce(mixed, 2).program, mixed, 2)
+
+
+def test_updates_that_share_are_declined_by_servers():
+    """Or that nobody makes a gradient for, or that advance what is none's."""
+    program = step_program(PARAMS[:2], "momentum", **numbers_of("momentum"))
+    first, second = program.main[2:]
+    both = second.replace(inputs={**second.inputs, "velocities": ["other"]}, outputs={"params": ["a.b"], "velocities":
+                          ["other"]})  # fmt: skip
+    lone = Op("scale", {"x": ["other"]}, {"out": ["other"]}, {"scale": 0.5}, "optimize")
+    more = program.with_vars([Var("other", (7,), "float32", True, initial=0.0)])
+    for main, why in (
+        ((*program.main, first), "momentum of 'a.w': 'a.w' is of the update of 'a.w', too"),
+        ((*program.main, lone), "scale of other: expected updates, and scale ops that advance their scalars"),
+        ((program.main[1], first, both), "momentum of 'a.b': no backward op makes 'a.b@GRAD'"),
+    ):
+        assert sent(more.replace(main=main), 2).reasons == (why,)
+
+
+def test_gates_are_declined_by_servers():
+    program = adam(PARAMS[:2])
+    main = [op.replace(inputs={**op.inputs, "found_inf": ["flag"]}) if op.type == "adam" else op for op in program.main]
+    gated = program.with_vars([Var("flag", (1,), "float32", persistable=True)]).replace(main=main)
+    assert "shares what it needs" in sent(gated, 2).reasons[0]
+    same_bits(placement.reduce(gated, 2).program, gated, 2)
+
+
+@pytest.mark.parametrize(("optimizer", "numbers", "why"), [
+    ("lars_momentum", {}, "'b.w' is not cut: lars_momentum has norms of tensors"),
+    ("lamb", {}, "'b.w' is not cut: lamb has norms of tensors"),
+    ("sgd", {"rounding": "stochastic", "config": "bf16"}, "'b.w' is not cut: stochastic rounding counts the elements"),
+])  # fmt: skip
+def test_what_is_not_cut(optimizer, numbers, why):
+    """A norm of a block is none of the tensor (N11 b)."""
+    if "rounding" in numbers:
+        from refopt.program import Config
+
+        numbers = {"rounding": "stochastic", "config": Config("bfloat16", "bfloat16", "float32")}
+    program = step_program(PARAMS, optimizer, **{**numbers_of(optimizer), **numbers})
+    result = sent(program, 3)
+    assert any(why in reason for reason in result.reasons), result.reasons
+    assert "split_by_ref" not in result.program.counts()
+    same_bits(result.program, program, 3)
+
+
+def test_parameters_without_elements_stay_everywhere():
+    program = adam([("none", (0, 2)), ("w", (3,))])
+    for make in STRATEGIES.values():
+        result = make(program, 2)
+        assert [op.device for op in updates(result.program) if op.inputs["params"] == ("none",)] == [None]
+        same_bits(result.program, program, 2)
+    assert placement.reduce(program, 2).reasons == ("'none@GRAD' has no elements and stays on all devices",)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"strategy": "sum"}, "send_to_owners: strategy: expected reduce or all_reduce, got 'sum'"),
+    ({"receiver": "any"}, "send_to_owners: receiver: expected gradient or balanced, got 'any'"),
+    ({"slice_count": 0}, "slice_variable: slice_count: expected an integer of at least 1, got 0"),
+    ({"min_block_size": 0}, "slice_variable: min_block_size: expected an integer of at least 1, got 0"),
+])  # fmt: skip
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        sent(adam(), 2, **options)
+
+
+@pytest.mark.parametrize("make", [placement.reduce, placement.all_reduce, placement.send_to_owners])
+@pytest.mark.parametrize("devices", [0, -1, True, 1.5])
+def test_bad_devices(make, devices):
+    with pytest.raises(ValueError, match=f"{make.__name__}: devices: expected an integer of at least 1, got {devices}"):
+        make(adam(), devices)
+
+
+X = {"inputs": {"x": ["w"]}, "outputs": {"out": ["a", "b"]}}
+JOIN = {"inputs": {"x": ["a", "b"]}, "outputs": {"out": ["w"]}}
+
+
+@pytest.mark.parametrize(("shapes", "op", "message"), [
+    ({"a": (2, 3), "b": (1, 3)}, Op("split_by_ref", **X), r"out: expected 4 rows in all, as 'w' has, got 3"),
+    ({"a": (2, 3), "b": (2, 2)}, Op("concat", **JOIN), r"x\[1\] 'b': expected rows of 'w', \(4, 3\), got \(2, 2\)"),
+    ({"a": (2, 3), "b": (4,)}, Op("split_by_ref", **X), r"out\[1\] 'b': expected rows of 'w', \(4, 3\), got \(4,\)"),
+    ({"a": (2, 3)}, Op("send", {"x": ["a"]}, {}, {"ranks": 2, "to": 2}), "to: expected another rank, from 0 to 1, got"),
+    ({"a": (2, 3)}, Op("send", {"x": ["a"]}, {}, {"ranks": 2, "to": 1}, device=1), "to: expected another rank, from 0"),
+    ({"a": (2, 3)}, Op("recv", {}, {"out": ["a"]}, {"ranks": 2}), "source: expected another rank, from 0 to 1, got No"),
+    ({"a": (2, 3)}, Op("recv", {}, {"out": ["a"]}, {"source": 1}), "ranks: expected an integer of at least 1, got No"),
+    ({"a": (2, 3)}, Op("send", {"x": ["a", "w"]}, {}, {"ranks": 2, "to": 1}), "x: expected one variable, got 2"),
+    ({"a": (2, 3)}, Op("send_barrier", {"x": ["a"]}), "out: expected variables, got none"),
+    ({"a": (2, 3), "b": (2, 3)}, Op("split", attrs={"blocks": ((0, 0, 6), (1, 6, 6))}, **X), "role: expected startup"),
+])  # fmt: skip
+def test_bad_ops(shapes, op, message):
+    program = step_program([("w", (4, 3))], "sgd", lr=1.0)
+    made = program.with_vars(Var(name, shape, "float32", True) for name, shape in shapes.items())
+    with pytest.raises((ValueError, TypeError), match=message):
+        made.replace(main=[op]).check()
+
+
+# Parameters from their owners.
+
+
+def test_broadcast_params():
+    """Before the first step from rank 0, then each from its own; ranks may have them in any order."""
+
+    def rank(world):
+        names = [f"p{k}" for k in range(6)]
+        arrays = {name: np.full(2, world.rank, np.float32) for name in names}
+        turned = names[world.rank :] + names[: world.rank]
+        placement.broadcast_params(world, arrays, {name: int(name[1]) % 4 for name in turned})
+        first = [int(arrays[name][0]) for name in names]
+        again = {name: np.full(2, 10 * world.rank + int(name[1]), np.float32) for name in names}
+        placement.broadcast_params(world, again)
+        assert [int(again[name][0]) for name in names] == [0, 1, 2, 3, 4, 5]
+        with pytest.raises(ValueError, match="broadcast_params: owners: expected names of arrays, got 'x'"):
+            placement.broadcast_params(world, arrays, {"p0": 1, "x": 0})
+        world.barrier()
+        return first, world.counts["broadcast"].calls
+
+    assert local.run(rank, 4) == [([0, 1, 2, 3, 0, 1], 12)] * 4
+
+
+def test_broadcast_params_waits_for_the_last():
+    """No rank goes on before all have called, whichever comes first."""
+    for turns in range(4):
+        seen = []
+
+        def rank(world, seen=seen):
+            arrays = {"a": np.full(1, world.rank, np.int32), "b": np.full(1, world.rank, np.int32)}
+            seen.append("in")
+            placement.broadcast_params(world, arrays, {"a": 0, "b": 1})
+            seen.append("out")
+            return arrays["a"][0], arrays["b"][0]
+
+        assert local.run(rank, 3, schedule="random", seed=turns) == [(0, 1)] * 3
+        assert seen == ["in"] * 3 + ["out"] * 3
+
+
+# Messages.
+
+
+class Log:
+    """A communicator that keeps a list of what is called."""
+
+    def __init__(self, comm, calls):
+        self._comm, self._calls = comm, calls
+
+    def __getattr__(self, name):
+        value = getattr(self._comm, name)
+        if name in ("send", "recv", "barrier", "batch", "broadcast", "reduce"):
+            return lambda *args: (self._calls.append(name), value(*args))[1]
+        return value
+
+
+def test_messages_move_at_their_barrier():
+    """Until then none has been sent; all go at once, and then all ranks meet."""
+    made = sent(adam([("w", (8, 3))]), 2, min_block_size=12).program
+
+    def rank(world):
+        calls = []
+        bound = on_rank(made, world, wrap=lambda world: Log(world, calls))
+        calls.clear()
+        bound.step()
+        return calls
+
+    found = local.run(rank, 2)
+    assert found[0] == ["reduce", "batch", "send", "barrier", "batch", "recv", "barrier", "broadcast"]
+    assert found[1] == ["reduce", "batch", "recv", "barrier", "batch", "send", "barrier", "broadcast"]
+
+
+def test_nothing_is_allocated_in_a_step():
+    """All arrays are there before the first call (an upstream hang was of memory made between calls)."""
+    made = sent(adam(), 3).program
+
+    def rank(world):
+        bound = on_rank(made, world)
+        before = dict(bound.arrays)
+        bound.step()
+        return all(bound.arrays[name] is array for name, array in before.items()) and len(before) == len(bound.arrays)
+
+    assert local.run(rank, 3) == [True] * 3
+
+
+def test_ranks_with_other_programs_say_so():
+    """Owners that differ are noticed as the program is bound, before anything is sent."""
+    programs = [placement.reduce(adam(PARAMS[:2]), 2).program, placement.reduce(adam(PARAMS[:2][::-1]), 2).program]
+
+    def rank(world):
+        on_rank(programs[world.rank], world)
+
+    with pytest.raises(CommError, match=r"agree: call 0: rank 0 has main reduce root 0 of a.b@GRAD.*, rank 1 has"):
+        local.run(rank, 2)
+
+
+def test_listing_shows_devices():
+    text = everywhere(adam(PARAMS[:2]), 2).listing() + placement.reduce(adam(PARAMS[:2]), 2).program.listing()
+    assert "@0" in text and "@1" in text

@@ -1,0 +1,186 @@
+"""The balancer: every answer by a model in plain Python, for calls in any order."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from program_cases import few
+
+from refopt.placement import Balancer, balance, sizes_of
+from refopt.program import Var
+
+SIZES = {"a": 3, "b": 3, "c": 1, "d": 7, "e": 12, "f": 1, "empty": 0}
+NAMES = [name for name in SIZES if name != "empty"]
+
+
+def model(devices, calls, sizes=SIZES):
+    """The rule, written down once more: all loads from all calls, each time anew."""
+    answers = []
+    for count in range(len(calls)):
+        loads = [0] * devices
+        for earlier, device in zip(calls[:count], answers, strict=True):
+            loads[device] += sum(sizes[name] for name in earlier)
+        answers.append(min(range(devices), key=lambda device: (loads[device], device)))
+    return answers
+
+
+def answers(devices, calls, sizes=SIZES):
+    balancer = Balancer(devices, sizes)
+    return [balancer.get_appropriate_dev(names) for names in calls]
+
+
+CALLS = st.lists(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4), max_size=12)
+
+
+@given(devices=st.integers(1, 5), calls=CALLS)
+def test_any_calls_as_the_model(devices, calls):
+    assert answers(devices, calls) == model(devices, calls)
+
+
+class Calls(RuleBasedStateMachine):
+    """A balancer beside a model that keeps a list of calls."""
+
+    @initialize(devices=st.integers(1, 4))
+    def start(self, devices):
+        self.balancer, self.devices, self.calls, self.places = Balancer(devices, SIZES), devices, [], {}
+
+    @rule(names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=3))
+    def draw(self, names):
+        self.calls.append(names)
+        assert self.balancer.get_appropriate_dev(names) == model(self.devices, self.calls)[-1]
+
+    @rule(name=st.sampled_from(NAMES))
+    def place(self, name):
+        if name not in self.places:
+            self.calls.append([name])
+            self.places[name] = model(self.devices, self.calls)[-1]
+        assert self.balancer.place(name) == self.balancer.device_of(name) == self.places[name]
+
+    @rule(name=st.sampled_from(NAMES), data=st.data())
+    def record(self, name, data):
+        device = data.draw(st.integers(0, self.devices - 1))
+        assert self.balancer.record(name, device) == self.places.setdefault(name, device)
+
+    @rule(names=st.sampled_from([["a", "nobody"], ["empty"], ["a", "empty"], []]))
+    def refuse(self, names):
+        with pytest.raises(ValueError, match="get_appropriate_dev: names"):
+            self.balancer.get_appropriate_dev(names)
+
+    @invariant()
+    def loads_are_of_the_calls(self):
+        if not hasattr(self, "balancer"):
+            return
+        loads = [0] * self.devices
+        for names, device in zip(self.calls, model(self.devices, self.calls), strict=True):
+            loads[device] += sum(SIZES[name] for name in names)
+        assert self.balancer.loads == tuple(loads) and dict(self.balancer.places) == self.places
+
+
+TestCalls = Calls.TestCase
+TestCalls.settings = few(20)
+
+
+@pytest.mark.parametrize(("devices", "calls", "expected"), [
+    (3, [["a"], ["b"], ["c"], ["c"]], [0, 1, 2, 2]),  # ties go to the lowest, and 1 + 1 is less than 3
+    (2, [["a", "b"], ["d"], ["c"]], [0, 1, 0]),  # several names weigh their sum: 6, not 3, so 6 < 7
+    (2, [["c", "c", "c", "c"], ["a"], ["a"]], [0, 1, 1]),  # each time that it comes
+    (2, [["a"], ["a"], ["d"], ["e"], ["c"]], [0, 1, 0, 1, 0]),
+    (1, [["e"], ["a"]], [0, 0]),
+])  # fmt: skip
+def test_answers(devices, calls, expected):
+    assert answers(devices, calls) == expected == model(devices, calls)
+
+
+def test_elements_not_bytes():
+    """Six halves weigh more than four doubles."""
+    vars = {"h": Var("h", (6,), "float16"), "d": Var("d", (2, 2), "float64"), "s": Var("s", (), "float32")}
+    assert sizes_of(vars) == {"h": 6, "d": 4, "s": 1}
+    assert answers(2, [["h"], ["d"], ["s"]], sizes_of(vars)) == [0, 1, 1]
+
+
+def test_order_shows():
+    """The same variables in another order are elsewhere, so whoever draws again draws otherwise."""
+    forward, backward = answers(2, [["d"], ["a"], ["b"]]), answers(2, [["b"], ["a"], ["d"]])[::-1]
+    assert forward == [0, 1, 1] and backward == [0, 1, 0]
+    balancer = Balancer(2, SIZES)
+    first = [balancer.place(name) for name in "dab"]
+    assert [balancer.place(name) for name in "bad"] == first[::-1], "a place is kept, whatever the order"
+    assert balancer.loads == (7, 6)
+    assert [balancer.get_appropriate_dev([name]) for name in "dab"] != first
+
+
+def test_unknown_names():
+    """An error at first; later they count nothing."""
+    with pytest.raises(ValueError, match=r"get_appropriate_dev: names\[1\]: expected a name with a size, got 'x'"):
+        answers(2, [["a", "x"]])
+    balancer = Balancer(2, SIZES, unknown="ignore")
+    assert [balancer.get_appropriate_dev(names) for names in (["x"], ["x", "c"], ["a"], ["x"])] == [0, 0, 1, 0]
+    assert balancer.loads == (1, 3)
+
+
+@pytest.mark.parametrize("names", [["a", "empty"], ["a", "nobody"]])
+def test_nothing_has_changed_after_an_error(names):
+    balancer = Balancer(2, SIZES)
+    with pytest.raises(ValueError):
+        balancer.get_appropriate_dev(names)
+    assert balancer.loads == (0, 0) and not balancer.places
+
+
+@pytest.mark.parametrize(("call", "error", "message"), [
+    (lambda: Balancer(0, {}), ValueError, "Balancer: devices: expected an integer of at least 1, got 0"),
+    (lambda: Balancer(True, {}), ValueError, "Balancer: devices: expected an integer of at least 1, got True"),
+    (lambda: Balancer(1, {}, "warn"), ValueError, "Balancer: unknown: expected error or ignore, got 'warn'"),
+    (lambda: Balancer(1, SIZES).get_appropriate_dev("a"), TypeError, "names: expected a sequence of names, got 'a'"),
+    (lambda: Balancer(1, SIZES).get_appropriate_dev(["empty"]), ValueError,
+     r"names\[0\]: expected 'empty' to have at least one element, got 0"),
+    (lambda: Balancer(2, SIZES).record("a", 2), ValueError, "record: 'a': expected a device from 0 to 1, got 2"),
+    (lambda: Balancer(2, SIZES).device_of("a"), ValueError, "device_of: expected a variable that has been placed, got"),
+    (lambda: Balancer(2, SIZES).take(Balancer(3, SIZES)), ValueError, "take: expected a balancer of 2 devices, got"),
+])  # fmt: skip
+def test_bad_arguments(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def last_of_ties(self, names):
+    """The highest device of several."""
+    device = max(range(self.devices), key=lambda d: (-self._loads[d], d))
+    self._loads[device] += sum(self._sizes[name] for name in names)
+    return device
+
+
+def largest_only(self, names):
+    """The largest of several names counts."""
+    device = self._loads.index(min(self._loads))
+    self._loads[device] += max(self._sizes[name] for name in names)
+    return device
+
+
+def each_name_once(self, names):
+    device = self._loads.index(min(self._loads))
+    self._loads[device] += sum(self._sizes[name] for name in set(names))
+    return device
+
+
+def number_of_names(self, names):
+    device = self._loads.index(min(self._loads))
+    self._loads[device] += len(list(names))
+    return device
+
+
+def in_turn(self, names):
+    self._loads[0] += 1
+    return (self._loads[0] - 1) % self.devices
+
+
+def forgets(self, names):
+    """Weighs before it looks, and so never remembers."""
+    return self._loads.index(min(self._loads))
+
+
+@pytest.mark.parametrize("wrong", [last_of_ties, largest_only, each_name_once, number_of_names, in_turn, forgets],
+                         ids=lambda f: f.__name__)  # fmt: skip
+def test_the_model_kills_mutants(monkeypatch, wrong):
+    monkeypatch.setattr(balance.Balancer, "get_appropriate_dev", wrong)
+    with pytest.raises(AssertionError):
+        test_any_calls_as_the_model()

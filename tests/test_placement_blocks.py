@@ -1,0 +1,232 @@
+"""Variables cut and put together: the recorded cases, what holds for any, and mutants."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from program_cases import few
+
+from refopt import gpu
+from refopt.dtypes import numpy_dtype
+from refopt.placement import Block, concat, slice_variable, split_by_ref
+
+# Paddle's test_slice_var and the older default of 1024, with 10 blocks aimed at: sizes of blocks.
+GOLDEN = [
+    ((3, 5), [15], [15]),
+    ((1024,), [1024], [1024]),
+    ((28, 784), [2352] * 9 + [784], [10976] * 2),
+    ((8, 1020), [2040] * 4, [8160]),
+    ((800, 10), [1150] * 6 + [1100], [8000]),
+    ((6, 33, 33, 33), [35937] * 6, [35937] * 6),
+]
+CASES = [(shape, least, sizes) for shape, *both in GOLDEN for least, sizes in zip((1024, 8192), both, strict=True)]
+
+
+@pytest.mark.parametrize(("shape", "least", "sizes"), CASES)
+def test_recorded_cases(shape, least, sizes):
+    (found,) = slice_variable([shape], 10, least)
+    assert [block.size for block in found] == sizes
+    assert [block.text("w") for block in found] == [f"w:{j}:{size}" for j, size in enumerate(sizes)]
+    if least == 8192:
+        assert slice_variable([shape], 10) == [found], "the default"
+
+
+def test_all_recorded_cases_at_once():
+    """Variables do not touch each other."""
+    shapes = [shape for shape, *_ in GOLDEN]
+    assert slice_variable(shapes, 10, 1024) == [slice_variable([shape], 10, 1024)[0] for shape in shapes]
+    assert slice_variable([], 10) == []
+
+
+def laws(shape, count, least, cut=None):
+    """What holds for the blocks of any variable."""
+    (found,) = (cut or slice_variable)([shape], count, least)
+    n, row = math.prod(shape), math.prod(shape[1:])
+    end = 0
+    for number, block in enumerate(found):
+        assert block.number == number and block.first == end, "in order, without a gap, by elements"
+        assert block.size > 0
+        end += block.size
+    assert end == n, "all of it"
+    size = found[0].size
+    assert all(block.size == size for block in found[:-1]) and found[-1].size <= size, "equal but for the last"
+    assert all(block.first % row == block.size % row == 0 for block in found), "whole rows"
+    assert 1 <= len(found) <= count
+    assert len(found) <= max(1, n // least), "none more than are worth while"
+    # The least multiple of rows of which no more than the aim make it up.
+    aim = min(count, max(1, n // least))
+    step = row if len(shape) > 1 else 1
+    assert size * aim >= n and (size - step) * aim < n, "no larger than it must be"
+
+
+SHAPES = st.lists(st.integers(1, 9), max_size=4).map(tuple)
+
+
+@given(shape=SHAPES, count=st.integers(1, 9), least=st.integers(1, 40))
+@few(100)
+def test_blocks_of_any_variable(shape, count, least):
+    laws(shape, count, least)
+
+
+def test_blocks_may_be_fewer_than_aimed_at_and_the_last_one_row():
+    assert [block.size for block in slice_variable([(7, 3)], 5, 1)[0]] == [6, 6, 6, 3]
+    assert [block.size for block in slice_variable([(9,)], 5, 1)[0]] == [2, 2, 2, 2, 1]
+
+
+@pytest.mark.parametrize(("args", "message"), [
+    (([(3, 0)], 2), r"slice_variable: shapes\[0\]: expected extents of at least 1, got \(3, 0\)"),
+    (([(3,), (-1,)], 2), r"slice_variable: shapes\[1\]: expected extents of at least 1, got \(-1,\)"),
+    (([(3,)], 0), "slice_variable: slice_count: expected an integer of at least 1, got 0"),
+    (([(3,)], 2, 0), "slice_variable: min_block_size: expected an integer of at least 1, got 0"),
+    (([(3,)], 2, 1.5), "slice_variable: min_block_size: expected an integer of at least 1, got 1.5"),
+])  # fmt: skip
+def test_bad_arguments(args, message):
+    with pytest.raises(ValueError, match=message):
+        slice_variable(*args)
+
+
+# Split and put together.
+
+
+def bits(shape, dtype, seed):
+    """Any bits, NaN with payloads among them."""
+    kind = numpy_dtype(dtype)
+    raw = np.random.default_rng(seed).integers(0, 256, math.prod(shape) * kind.itemsize, np.uint8)
+    return raw.view(kind).reshape(shape)
+
+
+def joined(array, host, cut):
+    """A copy of the blocks, put together elsewhere."""
+    parts = split_by_ref(array, cut)
+    target = gpu.to_device(np.zeros_like(host)) if array is not host else np.zeros_like(host)
+    concat(parts, target)
+    return parts, target if array is host else target.copy_to_host()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@given(shape=SHAPES.filter(len), count=st.integers(1, 5), seed=st.integers(0, 99),
+       dtype=st.sampled_from(["float32", "float16", "bfloat16", "float64"]))  # fmt: skip
+@few(25)
+def test_split_and_concat_is_identity(backend, shape, count, seed, dtype):
+    host = bits(shape, dtype, seed)
+    array = gpu.to_device(host) if backend == "gpu" else host
+    (cut,) = slice_variable([shape], count, 1)
+    parts, whole = joined(array, host, cut)
+    assert whole.tobytes() == host.tobytes()
+    for part, block in zip(parts, cut, strict=True):
+        assert tuple(part.shape[1:]) == shape[1:] and part.size == block.size
+        values = part.copy_to_host() if backend == "gpu" else part
+        assert values.tobytes() == host.reshape(-1)[block.first : block.first + block.size].tobytes()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_blocks_are_views(backend):
+    """What is written into a block is in the variable; the memory is the same, so nothing has been copied."""
+    host = np.arange(12, dtype=np.float32).reshape(4, 3)
+    array = gpu.to_device(host) if backend == "gpu" else host.copy()
+    parts = split_by_ref(array, slice_variable([(4, 3)], 2, 1)[0])
+    assert [tuple(part.shape) for part in parts] == [(2, 3), (2, 3)]
+    if backend == "gpu":
+        assert [part.address - array.address for part in parts] == [0, 24]
+        parts[1].copy_to_device(np.full((2, 3), 9, np.float32))
+        after = array.copy_to_host()
+    else:
+        assert all(part.base is array for part in parts)
+        parts[1][...] = 9
+        after = array
+    assert after.tolist() == [[0, 1, 2], [3, 4, 5], [9, 9, 9], [9, 9, 9]]
+    concat(parts, array)  # each part is its own place
+    assert (array.copy_to_host() if backend == "gpu" else array).tolist() == after.tolist()
+
+
+def test_a_scalar_is_one_block():
+    array = np.array(3.0, np.float32)
+    (part,) = split_by_ref(array, slice_variable([()], 4, 1)[0])
+    target = np.zeros((), np.float32)
+    concat([part], target)
+    assert part is array and target == 3
+
+
+@pytest.mark.parametrize(("cut", "message"), [
+    ([Block(0, 0, 6)], r"blocks: expected the 12 elements of shape \(4, 3\), got 6"),
+    ([Block(0, 0, 6), Block(1, 3, 6)], r"blocks\[1\]: expected it to start at element 6, got 3"),
+    ([Block(0, 0, 6), Block(1, 1, 6)], r"blocks\[1\]: expected it to start at element 6, got 1"),  # upstream's offset
+    ([Block(0, 0, 6), Block(1, 6, 9)], r"blocks: expected the 12 elements of shape \(4, 3\), got 15"),
+    ([Block(0, 0, 4), Block(1, 4, 8)], r"block 0: expected whole rows of shape \(4, 3\), got elements 0 to 3"),
+])  # fmt: skip
+def test_blocks_that_do_not_make_up_the_variable(cut, message):
+    """Upstream's split_byref does not add up its rows."""
+    with pytest.raises(ValueError, match=message):
+        split_by_ref(np.zeros((4, 3), np.float32), cut)
+
+
+@pytest.mark.parametrize(("parts", "error", "message"), [
+    ([np.ones((2, 3), "f4"), np.ones((1, 3), "f4")], ValueError, "concat: parts: expected 4 rows in all, got 3"),
+    ([np.ones((2, 3), "f4"), np.ones((2, 2), "f4")], ValueError, r"parts\[1\]: expected rows of shape \(3,\), got sh"),
+    ([np.ones((2, 3), "f4"), np.ones((2, 3), "f8")], TypeError, r"parts\[1\]: expected float32, as target has, got fl"),
+])  # fmt: skip
+def test_parts_that_do_not_fit(parts, error, message):
+    target = np.zeros((4, 3), np.float32)
+    with pytest.raises(error, match=message):
+        concat(parts, target)
+    assert not target.any(), "nothing has been modified"
+
+
+# Mutants.
+
+
+def up(n, k):
+    """n / k, rounded up."""
+    return (n + k - 1) // k
+
+
+def by_formula(count_of=None, size_of=None, again=True):
+    """`slice_variable` with a part of its formula replaced."""
+
+    def cut(shapes, count, least=8192):
+        made = []
+        for shape in shapes:
+            n, row = math.prod(shape), math.prod(shape[1:])
+            k = (count_of or (lambda n, c, m: min(c, max(1, n // m))))(n, count, least)
+            b = (size_of or (lambda n, k, row, dims: up(up(n, k), row) * row if dims > 1 else up(n, k)))(
+                n, k, row, len(shape)
+            )
+            k = up(n, b) if again else k
+            made.append(tuple(Block(j, j * b, min(b, n - j * b)) for j in range(k)))
+        return made
+
+    return cut
+
+
+MUTANTS = {
+    "no rows": by_formula(size_of=lambda n, k, row, dims: up(n, k)),
+    "rows rounded down": by_formula(size_of=lambda n, k, row, dims: max(row, n // k // row * row)),
+    "floor": by_formula(size_of=lambda n, k, row, dims: max(row, up(n // k, row) * row)),
+    "no least size": by_formula(count_of=lambda n, c, m: min(c, n)),
+    "least size rounded up": by_formula(count_of=lambda n, c, m: min(c, up(n, m))),
+    "count not shrunk": by_formula(again=False),
+    "offset by number": lambda *a: [tuple(b._replace(first=b.number) for b in cut) for cut in slice_variable(*a)],
+    "last dropped": lambda *a: [cut[:-1] or cut for cut in slice_variable(*a)],
+}  # fmt: skip
+
+
+def every_law(cut):
+    for shape, least, sizes in CASES:
+        assert [block.size for block in cut([shape], 10, least)[0]] == sizes
+    for shape in [(7, 3), (9,), (5, 2, 2), (1,), (4, 4)]:
+        for count in (1, 2, 3, 5):
+            for least in (1, 4, 9):
+                laws(shape, count, least, cut)
+
+
+def test_the_formula_again():
+    every_law(by_formula())
+    every_law(slice_variable)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_laws_kill_mutants_of_slice_variable(mutant):
+    with pytest.raises(AssertionError):
+        every_law(MUTANTS[mutant])

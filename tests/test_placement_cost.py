@@ -1,0 +1,192 @@
+"""The cost model against messages that are counted one by one, and its fit."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from program_cases import adam, few
+
+from refopt import placement
+from refopt.placement import cost
+from refopt.placement.cost import Link
+
+LINK = Link(7.0, 3.0, 0.5)
+DEVICES = 1, 2, 3, 4, 5, 7, 8
+
+
+def seconds(rounds, link=LINK):
+    """Time of rounds, each of messages at once: lists of (bytes, bytes added)."""
+    return sum(max(link.alpha + n * link.beta + added * link.gamma for n, added in round_) for round_ in rounds)
+
+
+def ring(devices, elements):
+    """A ring all-reduce, played: who has the sum of whom, chunk by chunk; and the rounds that it took."""
+    have = [[{rank} for _ in range(devices)] for rank in range(devices)]
+    chunk, rounds = elements // devices, []
+    for phase in range(2):
+        for turn in range(devices - 1):
+            moved = []
+            for rank in range(devices):
+                place = (rank + phase - turn) % devices
+                moved.append(((rank + 1) % devices, place, set(have[rank][place])))
+            for to, place, value in moved:
+                have[to][place] = have[to][place] | value if phase == 0 else value
+            rounds.append([(chunk, chunk if phase == 0 else 0)] * devices)
+    assert all(part == set(range(devices)) for mine in have for part in mine), "not all have all"
+    return rounds
+
+
+def tree(devices, nbytes, added):
+    """A binomial tree, played from the root: in each round, all who have it send it to one who has not."""
+    have, rounds = {0}, []
+    while len(have) < devices:
+        new = {rank + len(have) for rank in have if rank + len(have) < devices}
+        rounds.append([(nbytes, nbytes if added else 0)] * len(new))
+        have |= new
+    return rounds
+
+
+def halves(devices, nbytes):
+    """A binomial scatter: half of what each has goes on, until each has a share."""
+    rounds, share = [], devices
+    while share > 1:
+        share //= 2
+        rounds.append([(nbytes * share // devices, 0)])
+    return rounds
+
+
+@pytest.mark.parametrize("devices", DEVICES)
+@pytest.mark.parametrize("chunk", [0, 1, 40])
+def test_formulae_count_messages(devices, chunk):
+    n = chunk * devices
+    assert cost.all_reduce(LINK, n, devices) == pytest.approx(seconds(ring(devices, n)), rel=1e-12)
+    assert cost.broadcast(LINK, n, devices) == pytest.approx(seconds(tree(devices, n, False)), rel=1e-12)
+    assert cost.reduce(LINK, n, devices) == pytest.approx(seconds(tree(devices, n, True)), rel=1e-12)
+    if not devices & (devices - 1):
+        gather = [[(chunk, 0)] for _ in range(devices - 1)]
+        assert cost.broadcast(LINK, n, devices, "scatter") == pytest.approx(seconds(halves(devices, n) + gather))
+        down = [[(bytes_, bytes_)] for ((bytes_, _),) in halves(devices, n)]
+        both = seconds(down) + seconds(halves(devices, n))
+        assert cost.reduce(LINK, n, devices, "scatter") == pytest.approx(both)
+
+
+def test_numbers_by_hand():
+    assert cost.send(LINK, 10) == 37
+    assert cost.broadcast(LINK, 10, 5) == 3 * 37
+    assert cost.broadcast(LINK, 10, 5, "scatter") == pytest.approx((3 + 4) * 7 + 2 * 0.8 * 30)
+    assert cost.reduce(LINK, 8, 4) == 2 * (7 + 24 + 4)
+    assert cost.reduce(LINK, 8, 4, "scatter") == 4 * 7 + 2 * 0.75 * 24 + 0.75 * 4
+    assert cost.all_reduce(LINK, 8, 4) == 6 * 7 + 2 * 0.75 * 24 + 0.75 * 4
+    assert [cost.broadcast(Link(1, 0), 0, p) for p in (1, 2, 3, 4, 5, 8, 9)] == [0, 1, 2, 2, 3, 3, 4]
+
+
+@pytest.mark.parametrize("collective", [cost.broadcast, cost.reduce, cost.all_reduce])
+def test_one_device_takes_no_time(collective):
+    assert collective(LINK, 100, 1) == 0
+
+
+def test_long_messages_take_the_scatter():
+    """A tree for short ones, a scatter for long ones, and never less than the ring needs for the bandwidth alone."""
+    short, long_ = 1, 10**6
+    assert cost.broadcast(LINK, short, 8) < cost.broadcast(LINK, short, 8, "scatter")
+    assert cost.broadcast(LINK, long_, 8) > cost.broadcast(LINK, long_, 8, "scatter")
+    assert cost.all_reduce(LINK, long_, 8) < cost.reduce(LINK, long_, 8) + cost.broadcast(LINK, long_, 8)
+
+
+MUTANTS = {
+    "ring of p messages": lambda n, p: 2 * p * LINK.alpha + 2 * (p - 1) / p * n * LINK.beta + (p - 1) / p * n / 2,
+    "one half of the ring": lambda n, p: (p - 1) * LINK.alpha + (p - 1) / p * n * LINK.beta + (p - 1) / p * n / 2,
+    "whole array each time": lambda n, p: 2 * (p - 1) * (LINK.alpha + n * LINK.beta) + (p - 1) / p * n / 2,
+    "addition twice": lambda n, p: 2 * (p - 1) * LINK.alpha + 2 * (p - 1) / p * n * (LINK.beta + LINK.gamma),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_counting_kills_mutants_of_the_ring(monkeypatch, mutant):
+    monkeypatch.setattr(cost, "all_reduce", lambda link, n, p: MUTANTS[mutant](n, p))
+    with pytest.raises(AssertionError):
+        test_formulae_count_messages(4, 40)
+
+
+@pytest.mark.parametrize("rounds", [lambda p: math.floor(math.log2(p)), lambda p: p - 1, lambda p: p.bit_length()])
+def test_counting_kills_mutants_of_trees(monkeypatch, rounds):
+    monkeypatch.setattr(cost, "_rounds", rounds)
+    with pytest.raises(AssertionError):
+        for devices in DEVICES:
+            test_formulae_count_messages(devices, 40)
+
+
+# The fit.
+
+
+@given(alpha=st.floats(1e-7, 1e-2), beta=st.floats(1e-12, 1e-6), seed=st.integers(0, 99))
+@few(50)
+def test_fit_finds_what_times_are_made_of(alpha, beta, seed):
+    sizes = np.random.default_rng(seed).integers(0, 10**7, 20) * 1.0
+    found = cost.fit(sizes, [cost.send(Link(alpha, beta), n) for n in sizes])
+    whole = alpha + beta * sizes.max()
+    assert abs(found.alpha - alpha) <= 1e-9 * whole and abs(found.beta - beta) * sizes.max() <= 1e-9 * whole
+
+
+@given(seed=st.integers(0, 99))
+@few(25)
+def test_fit_is_the_least_sum_of_squares(seed):
+    """With noise: residuals are at right angles to both columns, and the textbook's formula says the same."""
+    random = np.random.default_rng(seed)
+    n, t = random.uniform(1, 1e6, 30), random.uniform(0, 1e-3, 30)
+    alpha, beta, _ = cost.fit(n, t)
+    rest = alpha + beta * n - t
+    assert abs(rest.sum()) < 1e-9 and abs((rest * n).sum()) < 1e-9 * 1e6
+    slope = ((n - n.mean()) * (t - t.mean())).sum() / ((n - n.mean()) ** 2).sum()
+    assert beta == pytest.approx(slope, rel=1e-6) and alpha == pytest.approx(t.mean() - slope * n.mean(), rel=1e-6)
+
+
+def test_fit_of_noisy_messages_is_close():
+    link = Link(5e-6, 1e-10)
+    random = np.random.default_rng(0)
+    sizes = 2.0 ** np.arange(10, 27).repeat(8)
+    times = [cost.send(link, n) * (1 + 0.01 * random.normal()) for n in sizes]
+    assert cost.fit(sizes, times).beta == pytest.approx(1e-10, rel=0.02)
+
+
+def test_fit_through_two_points():
+    assert cost.fit([0, 10], [2.0, 7.0]) == pytest.approx((2.0, 0.5, 0.0))
+
+
+def of(program, op):
+    return cost.of_op(program, op, LINK, 1.0)
+
+
+MADE = placement.send_to_owners(adam([("w", (8, 3))]), 2, min_block_size=12).program
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: cost.fit([1, 1], [1, 2]), "fit: messages: expected at least two different sizes, got 1"),
+    (lambda: cost.fit([1, 2], [1]), r"fit: times: expected one for each of \(2,\) messages, got \(1,\)"),
+    (lambda: cost.fit([1, 2], [1, math.nan]), "fit: times: expected finite numbers, got nan"),
+    (lambda: cost.fit([1, math.inf], [1, 2]), "fit: messages: expected finite numbers, got inf"),
+    (lambda: cost.fit([1, -2], [1, 2]), "fit: messages: expected numbers of at least 0, got -2.0"),
+    (lambda: cost.fit([1, 2], [1, -2]), "fit: times: expected numbers of at least 0, got -2.0"),
+    (lambda: of(sparse := adam([("w", (3, 2))], sparse=["w"]), sparse.main[0]), "of_op: op: expected dense tensors"),
+    (lambda: of(MADE, next(op for op in MADE.main if op.type == "send")), "of_op: op: expected dense tensors"),
+    (lambda: cost.send(LINK, -1), "send: nbytes: expected at least 0, got -1"),
+    (lambda: cost.all_reduce(LINK, 1, 0), "all_reduce: devices: expected an integer of at least 1, got 0"),
+    (lambda: cost.broadcast(LINK, 1, 2, "ring"), "broadcast: algorithm: expected one of tree, scatter, got 'ring'"),
+    (lambda: cost.reduce(LINK, 1, 6, "scatter"), "reduce: devices: expected a power of two, which scatter is for, got"),
+    (lambda: cost.pipelined([], 2), r"pipelined: stages: expected some times of at least 0, got \[\]"),
+    (lambda: cost.pipelined([1, -1], 2), r"pipelined: stages: expected some times of at least 0, got \[1, -1\]"),
+    (lambda: cost.pipelined([1], -1), "pipelined: count: expected an integer of at least 0, got -1"),
+    (lambda: cost.of_op(adam(), adam().main[0], LINK, 0.0), "of_op: rate: expected more than 0 bytes a second"),
+])  # fmt: skip
+def test_bad_arguments(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_bytes():
+    """Of a buffer, those of its tensors; of a variable in blocks, those of its blocks."""
+    made = placement.send_to_owners(adam([("w", (8, 3))], config="amp"), 2, min_block_size=12).program
+    assert cost.bytes_of(made, ["w@GRAD"]) == 48 == cost.bytes_of(made, ["w@GRAD.block0", "w@GRAD.block1"])
+    assert cost.bytes_of(made, ["w_moment1_0"]) == 96

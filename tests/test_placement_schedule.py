@@ -1,0 +1,556 @@
+"""Schedules: nothing races, no wait is for nothing, no order that streams allow shows; and what they gain in time."""
+
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from placement_cases import sent, trained, written
+from program_cases import adam, arrays_of, everything, few, gradients_of, programs
+
+from refopt import gpu, placement
+from refopt.comm import local
+from refopt.placement import Schedule, Span, Task, cost, on_device, overlap, simulate, task_cost, timeline
+from refopt.placement import schedule as schedules
+from refopt.placement.schedule import STREAMS
+from refopt.placement.streams import _Network
+from refopt.program import Op, Program, Var, bind, step_program
+from refopt.simt import DataRace, cuda, observe, streams
+from refopt.simt.state import current
+
+SMALL = [("w", (4, 2)), ("v", (6,)), ("u", (3,))]
+
+
+def at_once(program, devices):
+    """Gradients in a buffer, one sum, updates as one."""
+    return everything(memory_size=0)(placement.all_reduce(program, devices).program)
+
+
+EXAMPLES = {
+    "reduce": lambda: placement.reduce(adam(SMALL), 2).program,
+    "all_reduce": lambda: placement.all_reduce(adam(SMALL, early=True), 2).program,
+    "send": lambda: sent(step_program(SMALL[:2], "momentum", lr=0.5, mu=0.5), 2).program,
+    "buffers": lambda: at_once(step_program(SMALL, "sgd", lr=0.5), 2).program,
+    "overwritten": lambda: overwritten(),
+}
+
+
+def overwritten():
+    """A copy that is sent, or that nobody reads before what is received comes in its place; and then another copy."""
+    vars = [Var(name, (5,), "float32", True) for name in "ab"] + [Var("h", (5,), "float16", True, initial=0.0)]
+    main = [
+        Op("cast", {"x": ["a"]}, {"out": ["h"]}, role="optimize"),
+        Op("send", {"x": ["h"]}, {}, {"ranks": 2, "to": 0}, "communicate", device=1),
+        Op("recv", {}, {"out": ["h"]}, {"ranks": 2, "source": 1}, "communicate", device=0),
+        Op("fetch_barrier", {"x": ["h"]}, {"out": ["h"]}, {"ranks": 2}, "communicate"),
+        Op("cast", {"x": ["b"]}, {"out": ["h"]}, role="optimize"),
+    ]
+    return Program({var.name: var for var in vars}, (), tuple(main))
+
+
+def run(made, devices=2, edit=None, watch=False, steps=2, seen=None, **options):
+    """By rank, what some steps on streams leave behind, of gradients that stay."""
+
+    def rank(world):
+        mine = on_device(made, world.rank)
+        plan = placement.on_streams(mine) if edit is None else edit(placement.on_streams(mine), world.rank)
+        given = gradients_of(mine, world.rank)
+        made_here = [name for op in mine.main if op.type == "backward" for name in op.outputs["grads"]]
+        ready = {name: gpu.to_device(given(name, 0)) for name in made_here}
+
+        def gradients(name, step):
+            if seen is not None:
+                default = streams.default_stream()
+                seen.append((step, default.clock.get(default.id, 0)))
+            return ready[name]
+
+        arrays = {name: gpu.to_device(array) for name, array in arrays_of(mine).items()}
+        bound = placement.run_schedule(plan, arrays, comm=world, gradients=gradients, steps=steps, **options)
+        return left(bound, made)
+
+    if current.observer is not None:
+        return local.run(rank, devices)
+    with observe(watch=watch):
+        return local.run(rank, devices)
+
+
+def left(bound, made):
+    names = {*written(bound.program), *trained(made)}
+    names = {cell for name in names for cell in bound.program.memory(name)}
+    return {name: bound.read(name).tobytes() for name in sorted(names)}
+
+
+def in_sequence(made, devices=2, steps=2, **numbers):
+    """The same, op for op, on NumPy's arrays."""
+
+    def rank(world):
+        mine = on_device(made, world.rank)
+        given = gradients_of(mine, world.rank)
+        bound = bind(mine, arrays_of(mine), comm=world, gradients=lambda name, _: given(name, 0))
+        bound.startup()
+        for k in range(steps):
+            bound.step(**(numbers if k == 0 else {}))
+        return left(bound, made)
+
+    return local.run(rank, devices)
+
+
+# On the executor.
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_scheduled_is_sequential_and_nothing_races(example):
+    """To the bit; the executor's detector watches."""
+    made = EXAMPLES[example]()
+    assert run(made, watch=True) == in_sequence(made)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("seed", range(3))
+def test_no_order_that_streams_allow_shows(example, seed):
+    """Tasks in any order that streams and events leave open, another one in each step."""
+    made = EXAMPLES[example]()
+    assert run(made, watch=seed == 0, steps=3, issue="random", seed=seed) == in_sequence(made, steps=3)
+
+
+@given(program=programs(max_tensors=2, ranks=1, mixed=False, optimizers=("sgd", "adam", "lars_momentum")),
+       make=st.sampled_from([placement.reduce, placement.all_reduce, sent]), seed=st.integers(0, 9))  # fmt: skip
+@few(4)
+def test_any_program(program, make, seed):
+    made = make(program, 2).program
+    if not any(var.sparse for var in made.vars.values()):
+        assert run(made, watch=True, issue="random", seed=seed) == in_sequence(made)
+
+
+def test_numbers():
+    made = EXAMPLES["send"]()
+    assert run(made, lr=0.125) == in_sequence(made, lr=0.125) != in_sequence(made)
+
+
+def test_one_device():
+    """Nothing to communicate: one stream, one after the other."""
+    program = step_program(SMALL, "sgd", lr=0.5)
+    plan = placement.on_streams(program)
+    assert set(plan.streams) == {"compute"} and not plan.events
+    assert run(program, 1, watch=True) == in_sequence(program, 1)
+
+
+def without(task, wait, on=0):
+    """A schedule with one wait taken away, on one rank."""
+
+    def edit(plan, rank):
+        if rank != on:
+            return plan
+        tasks = list(plan.tasks)
+        tasks[task] = replace(tasks[task], waits=tuple(number for number in tasks[task].waits if number != wait))
+        return replace(plan, tasks=tuple(tasks))
+
+    return edit
+
+
+def all_waits(made, rank):
+    return [(task.number, wait) for task in placement.on_streams(on_device(made, rank)).tasks for wait in task.waits]
+
+
+def reported(made, rank):
+    """Waits without which the executor finds a race."""
+    found = []
+    for task, wait in all_waits(made, rank):
+        try:
+            run(made, edit=without(task, wait, rank), watch=True)
+        except DataRace:
+            found.append((task, wait))
+    return found
+
+
+@pytest.mark.parametrize(("example", "count"), [("send", 8), ("reduce", 4), ("buffers", 2), ("overwritten", 4)])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_executor_reports_each_wait_that_is_missing(example, count, rank):
+    """Every one of them: the last broadcast, which upstream did not wait for, as any other."""
+    made = EXAMPLES[example]()
+    waits = all_waits(made, rank)
+    assert len(waits) >= count and reported(made, rank) == waits
+
+
+def test_orders_that_a_missing_wait_allows_show():
+    """Without watching: the bits tell, in some order, for each wait between work of a step."""
+    made = placement.all_reduce(step_program(SMALL[:2], "sgd", lr=0.5), 2).program
+    expected = in_sequence(made)
+    plan = placement.on_streams(on_device(made, 0))
+    waits = [(task, wait) for task, wait in all_waits(made, 0) if plan.tasks[task].kind != "end"]
+    assert waits
+    for task, wait in waits:
+        found = (run(made, edit=without(task, wait), issue="random", seed=seed) for seed in range(20))
+        assert any(ends != expected for ends in found), f"task {task} waits for {wait} to no end"
+
+
+# Wrong schedules, which the executor or the laws below notice.
+
+
+_before = schedules._Builder._before
+
+
+def no_reads(self, kind, reads, writes):
+    """Write after read is forgotten."""
+    if kind == "end":
+        return _before(self, kind, reads, writes)
+    return {self._writer[cell] for cell in reads | writes if cell in self._writer} | ({0} if self.tasks else set())
+
+
+def no_writes(self, kind, reads, writes):
+    """Read after write is forgotten."""
+    if kind == "end":
+        return _before(self, kind, reads, writes)
+    found = {reader for cell in writes for reader in self._readers.get(cell, ())}
+    return found | {self._writer[cell] for cell in writes - reads if cell in self._writer}
+
+
+def no_overwrites(self, kind, reads, writes):
+    """Write after write is forgotten, where nobody has read."""
+    if kind == "end":
+        return _before(self, kind, reads, writes)
+    found = {self._writer[cell] for cell in reads if cell in self._writer} | ({0} if self.tasks else set())
+    return found | {reader for cell in writes for reader in self._readers.get(cell, ())}
+
+
+def no_end(self, kind, reads, writes):
+    """Nobody waits for what a step leaves under way."""
+    return set() if kind == "end" else _before(self, kind, reads, writes)
+
+
+WRONG = {
+    "write after read": ("_before", no_reads),
+    "read after write": ("_before", no_writes),
+    "write after write": ("_before", no_overwrites),
+    "no end": ("_before", no_end),
+    "names for memory": ("_cells", lambda self, names: set(names)),
+}
+
+
+@pytest.mark.parametrize(("mutant", "example"), [
+    ("write after read", "overwritten"), ("read after write", "reduce"), ("write after write", "overwritten"),
+    ("no end", "reduce"), ("names for memory", "send"), ("names for memory", "buffers"),
+])  # fmt: skip
+def test_the_executor_reports_wrong_schedules(monkeypatch, mutant, example):
+    name, wrong = WRONG[mutant]
+    monkeypatch.setattr(schedules._Builder, name, wrong)
+    with pytest.raises(DataRace):
+        run(EXAMPLES[example](), watch=True)
+
+
+def one_late(plan, rank):
+    """Each wait for communication is for the task before: variable k is waited for at k + 1, and the last never."""
+    tasks = plan.streams["communication"]
+    before = {later.number: earlier.number for earlier, later in pairwise(tasks)}
+    return replace(plan, tasks=tuple(
+        replace(task, waits=tuple(before.get(number, number) for number in task.waits)) for task in plan.tasks
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("example", ["reduce", "all_reduce", "send", "buffers"])
+def test_waits_that_come_one_late_are_reported(example):
+    """What upstream's wait inside of the group did."""
+    with pytest.raises(DataRace):
+        run(EXAMPLES[example](), edit=one_late, watch=True)
+
+
+def test_communication_that_reports_nothing_is_noticed(monkeypatch):
+    """The detector would see no race with it, so the law that every missing wait is reported fails."""
+    made = EXAMPLES["overwritten"]()
+    assert reported(made, 0) == all_waits(made, 0)
+    monkeypatch.setattr("refopt.placement.streams._Network.report", lambda *_: None)
+    assert reported(made, 0) != all_waits(made, 0)
+
+
+# What holds for schedules of any program.
+
+
+def laws(plan):
+    """Each op once, on its stream; no race; no wait for nothing."""
+    program = plan.program
+    assert [task.number for task in plan.tasks] == list(range(len(plan.tasks)))
+    assert {task.stream for task in plan.tasks} <= set(STREAMS)
+    done = [task.op for task in plan.tasks if task.kind in ("run", "exchange", "copy_out")]
+    quiet = "recv", "split_by_ref"
+    assert done == [i for i, op in enumerate(program.main) if op.type not in quiet]
+    assert plan.races() == [], "tasks whose order shows can meet"
+    for task in plan.tasks:
+        for wait in task.waits:
+            assert wait < task.number and plan.tasks[wait].stream != task.stream
+            less = without(task.number, wait)(plan, 0)
+            pairs = [(first.number, second.number) for first, second in less.races()]
+            assert task.kind == "end" or (wait, task.number) in pairs, f"{task.number} waits for {wait} for nothing"
+            assert pairs, f"{task.number} waits for {wait} for nothing"
+
+
+def some_rank(program, devices, make, rank):
+    made = on_device(make(program, devices).program, rank % devices)
+    return None if any(var.sparse for var in made.vars.values()) else made
+
+
+PLANS = dict(
+    program=programs(max_tensors=4, ranks=1), devices=st.integers(1, 4), rank=st.integers(0, 3),
+    make=st.sampled_from([placement.reduce, placement.all_reduce, sent, at_once, partial(sent, receiver="balanced")]),
+)  # fmt: skip
+
+
+@given(**PLANS)
+@few(40)
+def test_laws_of_any_schedule(program, devices, make, rank):
+    if mine := some_rank(program, devices, make, rank):
+        laws(placement.on_streams(mine))
+
+
+@given(**PLANS, seed=st.integers(0, 99))
+@few(20)
+def test_orders_keep_streams_and_waits(program, devices, make, rank, seed):
+    if mine := some_rank(program, devices, make, rank):
+        plan = placement.on_streams(mine)
+        order = [task.number for task in plan.order(seed)]
+        place = {number: k for k, number in enumerate(order)}
+        assert sorted(order) == list(range(len(plan.tasks))) and order[0] == 0 and order[-1] == len(order) - 1
+        for first in plan.tasks:
+            for second in plan.tasks[first.number + 1 :]:
+                if first.conflicts(second) or first.stream == second.stream:
+                    assert place[first.number] < place[second.number]
+
+
+def test_orders_differ():
+    plan = placement.on_streams(on_device(EXAMPLES["send"](), 0))
+    assert len({tuple(task.number for task in plan.order(seed)) for seed in range(9)}) > 4
+    assert plan.order(3) == plan.order(3)
+
+
+def earliest_first(self, kind, stream, *rest):
+    """Waits for all, in the order of the program, and so for more than it must."""
+    real = schedules.sorted if hasattr(schedules, "sorted") else sorted
+    schedules.sorted = lambda values, reverse=False: real(values)
+    try:
+        _add(self, kind, stream, *rest)
+    finally:
+        del schedules.sorted
+
+
+_add = schedules._Builder.add
+
+
+def test_laws_kill_waits_for_nothing(monkeypatch):
+    monkeypatch.setattr(schedules._Builder, "add", earliest_first)
+    with pytest.raises(AssertionError, match="for nothing"):
+        for example in EXAMPLES.values():
+            for rank in range(2):
+                laws(placement.on_streams(on_device(example(), rank)))
+
+
+@pytest.mark.parametrize("mutant", ["write after read", "read after write", "write after write", "no end"])
+def test_laws_kill_wrong_schedules(monkeypatch, mutant):
+    """`Schedule.races` finds, without running, what the executor reports."""
+    name, wrong = WRONG[mutant]
+    monkeypatch.setattr(schedules._Builder, name, wrong)
+    with pytest.raises(AssertionError):
+        for example in EXAMPLES.values():
+            for rank in range(2):
+                laws(placement.on_streams(on_device(example(), rank)))
+
+
+def test_blocks_and_buffers_are_memory():
+    """What is sent in blocks has been averaged as a whole; what is summed in a buffer is made view by view."""
+    plan = placement.on_streams(on_device(sent(adam([("w", (8, 3))]), 2, min_block_size=12).program, 0))
+    (copy,) = (task for task in plan.tasks if task.kind == "copy_out" and "GRAD" in task.names[0])
+    (scale,) = (task for task in plan.tasks if plan.label(task).startswith("scale"))
+    assert copy.waits == (scale.number,) and copy.reads < scale.writes == {"w@GRAD.block0", "w@GRAD.block1"}
+    plan = placement.on_streams(EXAMPLES["buffers"]())
+    labels = [plan.label(task).split()[0] for task in plan.tasks]
+    assert labels == ["begin", "backward", "backward", "backward", "all_reduce", "scale", "sgd", "end"]
+    assert plan.tasks[4].waits == (3,) and plan.tasks[6].waits == (5,)
+
+
+def test_sums_run_beside_gradients():
+    """No gradient waits for the sum of another: communication has an average and a sum to wait for, compute nothing."""
+    plan = placement.on_streams(placement.all_reduce(adam(SMALL), 2).program)
+    assert all(not task.waits for task in plan.tasks if plan.label(task).startswith("backward"))
+    gain = overlap(simulate(plan, lambda task: 1.0))
+    assert gain.elapsed < gain.total and gain.hidden > 0
+
+
+def early():
+    """A change of what has been sent, before the barrier."""
+    made = on_device(overwritten(), 1)
+    return made.replace(main=[made.main[k] for k in (0, 1, 3, 2)])
+
+
+PLAIN = adam(SMALL)
+PLAN = placement.on_streams(PLAIN)
+
+
+@pytest.mark.parametrize(("call", "error", "message"), [
+    (lambda: placement.on_streams(EXAMPLES["reduce"]()), ValueError, "expected ops of one device, got devices"),
+    (lambda: placement.on_streams(adam(SMALL, sparse=["w"])), ValueError, "main.*expected dense variables, got 'w@GRA"),
+    (lambda: placement.on_streams(early()), ValueError, r"main\[2\] cast: expected 'h' to be left alone until its bar"),
+    (lambda: placement.on_streams(PLAIN, {"copy": "compute"}), ValueError, "on_streams: streams: expected some of com"),
+    (lambda: placement.run_schedule(PLAN, {}, issue="any"), ValueError, "run_schedule: issue: expected program or ran"),
+    (lambda: placement.run_schedule(PLAN, {}, steps=-1), ValueError, "run_schedule: steps: expected an integer of at "),
+    (lambda: placement.run_schedule(PLAN, arrays_of(PLAIN)), TypeError, "arrays: 'w': expected a device array, got "),
+    (lambda: simulate(PLAN, lambda task: -1.0), ValueError, "simulate: costs: task 0: expected a time of at least 0"),
+    (lambda: timeline.text(PLAN, [], 30), ValueError, "text: width: expected at least 40, got 30"),
+])  # fmt: skip
+def test_bad_arguments(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+# Time.
+
+
+def longest(plan, costs):
+    """The longest chain of tasks that must come one after the other: by memory and streams, without any events."""
+    end = {}
+    for task in plan.tasks:
+        before = [end[x.number] for x in plan.tasks[: task.number] if x.conflicts(task) or x.stream == task.stream]
+        end[task.number] = max(before, default=0) + costs[task.number]
+    return max(end.values())
+
+
+@given(**PLANS, data=st.data())
+@few(20)
+def test_a_schedule_takes_as_long_as_its_longest_chain(program, devices, make, rank, data):
+    """Events lose nothing; one stream takes all, and no stream less than its own work."""
+    mine = some_rank(program, devices, make, rank)
+    if mine is None:
+        return
+    plan = placement.on_streams(mine)
+    costs = {task.number: data.draw(st.integers(0, 5)) for task in plan.tasks}
+    gain = overlap(simulate(plan, costs))
+    assert gain.elapsed == longest(plan, costs)
+    assert max(sum(costs[t.number] for t in tasks) for tasks in plan.streams.values()) <= gain.elapsed <= gain.total
+    assert gain.total == sum(costs.values()) and gain.hidden <= sum(costs[t.number] for t in plan.streams["compute"])
+    one = placement.on_streams(mine, dict.fromkeys(STREAMS, "compute"))
+    assert not one.events and overlap(simulate(one, costs)) == (gain.total, gain.total, 0)
+
+
+@pytest.mark.parametrize("stages", [(1, 1, 1), (2, 5, 3), (4, 1, 2), (1, 2, 6)])
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_pipelined_copies(stages, count):
+    """Copy in, compute, copy out, of so many pieces: simulated, and by the formula."""
+    tasks = []
+    for _ in range(count):
+        for k, stream in enumerate(("copy_in", "compute", "copy_out")):
+            waits = (len(tasks) - 1,) if k else ()
+            tasks.append(Task(len(tasks), "run", stream, -1, (), frozenset(), frozenset(), waits))
+    spans = simulate(Schedule(adam(SMALL), tuple(tasks)), lambda task: stages[task.number % 3])
+    assert overlap(spans).elapsed == cost.pipelined(stages, count)
+    assert overlap(spans).total == count * sum(stages)
+
+
+def test_hidden_time():
+    """Compute from 0 to 4 and 6 to 8; copies from 1 to 3, 2 to 5 and 7 to 9: 1 to 4 and 7 to 8 are beside compute."""
+
+    def span(stream, start, stop):
+        return Span(Task(0, "run", stream, -1, (), frozenset(), frozenset()), start, stop)
+
+    spans = [span("compute", 0, 4), span("compute", 6, 8), span("copy_in", 1, 3), span("copy_out", 2, 5),
+             span("copy_in", 7, 9)]  # fmt: skip
+    assert overlap(spans) == (13, 9, 4)
+
+
+def test_timeline():
+    """The picture, by hand."""
+    plan = placement.on_streams(on_device(sent(adam([("w", (8, 3))]), 2, min_block_size=12).program, 0))
+    spans = simulate(plan, lambda task: {"begin": 0, "end": 0, "exchange": 2}.get(task.kind, 1))
+    assert str(plan).splitlines() == [
+        "    0  compute        begin",
+        "    1  compute        backward w@GRAD",
+        "    2  communication  reduce w@GRAD  waits for 1",
+        "    3  communication  scale w@GRAD",
+        "    4  copy_out       copy_out w@GRAD.block1  waits for 3",
+        "    5  communication  send_barrier  waits for 4",
+        "    6  compute        adam w.block0  waits for 3",
+        "    7  communication  fetch_barrier",
+        "    8  copy_in        copy_in w.block1  waits for 7",
+        "    9  communication  concat w  waits for 6, 8",
+        "   10  communication  broadcast w",
+        "   11  compute        end  waits for 10",
+    ]
+    assert timeline.text(plan, spans, 71).splitlines() == [
+        "compute        [bac]..........[ada]....................................",
+        "communication  .....[red][sca].....[send_barr][fetch_ba].....[con][bro]",
+        "copy_out       ...............[cop]....................................",
+        "copy_in        .........................................[cop]..........",
+        "               0                                                     11",
+    ]
+
+
+@given(**PLANS, width=st.integers(40, 120))
+@few(20)
+def test_timelines_fit(program, devices, make, rank, width):
+    if mine := some_rank(program, devices, make, rank):
+        plan = placement.on_streams(mine)
+        for costs in (lambda task: 1.0, lambda task: task.number**2 * 1e-6, lambda task: 0.0):
+            lines = timeline.text(plan, simulate(plan, costs), width).splitlines()
+            assert all(len(line) <= width for line in lines) and len(lines) == len(plan.streams) + 1
+            assert [line.split()[0] for line in lines[:-1]] == list(plan.streams)
+
+
+def test_costs_of_tasks():
+    """By the model: 24 elements of 4 bytes, half of them in a message."""
+    plan = placement.on_streams(on_device(sent(adam([("w", (8, 3))]), 2, min_block_size=12).program, 0))
+    link, bus = cost.Link(100.0, 2.0, 0.5), cost.Link(10.0, 1.0)
+    seconds = task_cost(plan, link, bus, rate=4.0)
+    found = {plan.label(task): seconds(task) for task in plan.tasks}
+    assert found == {
+        "begin": 0, "end": 0, "backward w@GRAD": 2 * 96 / 4, "reduce w@GRAD": 100 + 96 * 2.5,
+        "scale w@GRAD": 2 * 96 / 4, "copy_out w@GRAD.block1": 10 + 48, "send_barrier": 100 + 96,
+        "adam w.block0": (4 * 48 + 2 * 4 + 3 * 48 + 2 * 4) / 4, "fetch_barrier": 100 + 96,
+        "copy_in w.block1": 10 + 48, "concat w": 2 * 96 / 4, "broadcast w": 100 + 192,
+    }  # fmt: skip
+
+
+def test_exchanges_go_both_ways_at_once():
+    """A rank that sends 2 messages of 48 bytes and receives 1 takes as long as for the 2."""
+    vars = [Var(name, (12,), "float32", True) for name in "abc"]
+    main = [
+        Op("send", {"x": ["a"]}, {}, {"ranks": 2, "to": 1}, device=0),
+        Op("send", {"x": ["b"]}, {}, {"ranks": 2, "to": 1}, device=0),
+        Op("recv", {}, {"out": ["c"]}, {"ranks": 2, "source": 1}, device=0),
+        Op("send_barrier", {"x": ["a", "b"]}, {"out": ["c"]}, {"ranks": 2}),
+    ]
+    plan = placement.on_streams(Program({var.name: var for var in vars}, (), tuple(main)))
+    seconds = task_cost(plan, cost.Link(100.0, 2.0), cost.Link(10.0, 1.0), rate=1.0)
+    assert [seconds(task) for task in plan.tasks if task.kind == "exchange"] == [2 * (100 + 96)]
+
+
+def test_communication_says_what_it_reads_and_writes():
+    """The root of a reduction writes, that of a broadcast only reads."""
+
+    def rank(world):
+        x = gpu.to_device(np.ones(3, np.float32))
+        x.name = f"x{world.rank}"
+        network = _Network(world, streams.stream())
+        network.reduce(x, 1)
+        network.broadcast(x, 1)
+        network.all_reduce(x)
+        other = 1 - world.rank
+        network.exchange([("send", x, other)] if world.rank else [("recv", x, other)])
+
+    with observe() as log:
+        local.run(rank, 2)
+    found = [[(copy.kind, copy.source is not None, copy.target is not None) for copy in log.copies
+              if f"x{rank}" in (copy.source, copy.target) and copy.kind != "HtoD"] for rank in range(2)]  # fmt: skip
+    read, write = (True, False), (False, True)
+    both = [("all_reduce", *read), ("all_reduce", *write)]
+    assert found[0] == [("reduce", *read), ("broadcast", *write), *both, ("exchange", *write)]
+    assert found[1] == [("reduce", *read), ("reduce", *write), ("broadcast", *read), *both, ("exchange", *read)]
+
+
+def test_runs_on_streams_of_its_own():
+    """Communication and compute are enqueued where the schedule says; nothing is on the default stream in a step."""
+    made = EXAMPLES["send"]()
+    seen = []
+    with observe() as log:
+        run(made, steps=3, seen=seen)
+    assert len({count for step, count in seen if step}) == 1
+    first = {copy.kind: copy.stream for copy in log.copies if copy.kind in ("reduce", "exchange", "broadcast")}
+    assert set(first) == {"reduce", "exchange", "broadcast"} and cuda.default_stream() not in first.values()
