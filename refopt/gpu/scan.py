@@ -6,18 +6,19 @@ The sums of the tensors are joined by one block of a last, small launch, which l
 where the steps find them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from refopt import checks
+from refopt.checks import Array
 from refopt.cpu.reduce import TILE
 from refopt.dtypes import SIZES
 from refopt.gpu import tables, vectors
 from refopt.gpu.arrays import describer, device_of
-from refopt.gpu.runtime import device
+from refopt.gpu.runtime import Device, device
 from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
 from refopt.gpu.target import Kernel, cuda, device_function, kernel, sqrt
 from refopt.gpu.tiles import ARRIVALS, FANOUT, ROW, ROWS, WHOLE_WARP, add_squares, joiner, lane_tree, rows_of
@@ -122,6 +123,31 @@ def finisher(real: Any) -> Kernel:
     return finish_scan
 
 
+def first_pass(
+    machine: Device, arrays: Mapping[int, Array | None], real: Any, roots: Any, odd_ones: Any
+) -> list[Callable[[Any], None]]:
+    """The launches over the gradients, one for each dtype: their sums go to ``roots[0]``, each to its place there."""
+    members: dict[str, list[tuple[int, Array]]] = {}
+    for place, array in arrays.items():
+        if array and array.size:
+            members.setdefault(array.dtype, []).append((place, array))
+    launches = []
+    for dtype, own in members.items():
+        aligned = [a.address % min(16, 4 * SIZES[dtype]) == 0 for _, a in own]
+        host = tables.build([a.size for _, a in own], aligned, tables.tiles_per_chunk(2 * SIZES[dtype]))
+        args = (
+            machine.to_device(np.array([a.address for _, a in own], np.int64)),
+            machine.to_device(np.array([place for place, _ in own], np.int64)),
+            *(machine.to_device(table) for table in (host.chunks, host.nodes)),
+            machine.to_device(np.zeros(len(host.nodes), np.uint32)),
+            machine.to_device(np.zeros((2, host.slots), real)),
+            roots,
+            odd_ones,
+        )
+        launches.append(machine.prepare(scanner(dtype, real), len(host.chunks), BOUNDS[0], args))
+    return launches
+
+
 class GradientScan:
     """`refopt.cpu.scan_gradients` bound to its arrays. Made by `refopt.gpu.scan`.
 
@@ -145,26 +171,7 @@ class GradientScan:
         odd_ones = machine.to_device(np.zeros(1, np.int32))
         roots = machine.to_device(np.zeros((2, 2 * len(arrays) + 8), real))
         numbers = machine.to_device(np.array([max_norm, epsilon], real))
-        members: dict[str, list[int]] = {}
-        for i, array in enumerate(arrays):
-            if array and array.size:
-                members.setdefault(array.dtype, []).append(i)
-        steps: list[Callable[[Any], None]] = []
-        for dtype, own in members.items():
-            found = [arrays[i] for i in own]
-            sizes = [a.size for a in found if a]
-            aligned = [a.address % min(16, 4 * SIZES[dtype]) == 0 for a in found if a]
-            host = tables.build(sizes, aligned, tables.tiles_per_chunk(2 * SIZES[dtype]))
-            args = (
-                machine.to_device(np.array([a.address for a in found if a], np.int64)),
-                machine.to_device(np.array(own, np.int64)),
-                *(machine.to_device(table) for table in (host.chunks, host.nodes)),
-                machine.to_device(np.zeros(len(host.nodes), np.uint32)),
-                machine.to_device(np.zeros((2, host.slots), real)),
-                roots,
-                odd_ones,
-            )
-            steps.append(machine.prepare(scanner(dtype, real), len(host.chunks), BOUNDS[0], args))
+        steps = first_pass(machine, dict(enumerate(arrays)), real, roots, odd_ones)
         scale = machine.to_device(np.ones(1, np.float32)) if loss_scale is None else loss_scale
         scale_at = describe(scale, "scan_gradients: loss_scale").address
         args = roots, len(arrays), odd_ones, numbers, scale_at, self.grad_factor, self.found_inf, self.grad_norm

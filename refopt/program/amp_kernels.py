@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from refopt.dtypes import ITEM_SIZES, SIZES
-from refopt.gpu import tables, vectors, words
-from refopt.gpu.scan import BOUNDS, finisher, scanner
+from refopt.dtypes import ITEM_SIZES
+from refopt.gpu import vectors, words
+from refopt.gpu.scan import BOUNDS, finisher, first_pass
 from refopt.gpu.target import Kernel, cuda, kernel
 
 BLOCK = 128
@@ -53,24 +53,7 @@ def partial_scan(
     roots, ones = _roots(backend, sums.size), machine.to_device(np.zeros(1, np.int32))
     launches = [machine.prepare(words.fill, 1, words.BOUNDS[0], (backend.describe(ones, "odd").address, 4, 0))]
     arrays = [backend.describe(g, f"scan_gradients: grads[{i}]") for i, g in enumerate(grads)]
-    members: dict[str, list[int]] = {}
-    for i, array in enumerate(arrays):
-        if array.size:
-            members.setdefault(array.dtype, []).append(i)
-    for dtype, own in members.items():
-        found = [arrays[i] for i in own]
-        aligned = [a.address % min(16, 4 * SIZES[dtype]) == 0 for a in found]
-        host = tables.build([a.size for a in found], aligned, tables.tiles_per_chunk(2 * SIZES[dtype]))
-        args = (
-            machine.to_device(np.array([a.address for a in found], np.int64)),
-            machine.to_device(np.array([positions[i] for i in own], np.int64)),
-            *(machine.to_device(table) for table in (host.chunks, host.nodes)),
-            machine.to_device(np.zeros(len(host.nodes), np.uint32)),
-            machine.to_device(np.zeros((2, host.slots), REAL)),
-            roots,
-            ones,
-        )
-        launches.append(machine.prepare(scanner(dtype, REAL), len(host.chunks), BOUNDS[0], args))
+    launches += first_pass(machine, dict(zip(positions, arrays, strict=True)), REAL, roots, ones)
     first, copy = _bound(backend, launches), backend.cast([_row(backend, roots, sums.size), ones], [sums, odd])
 
     def run() -> None:
