@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.measure import SLEEP, copy_gb_s, device_ms, free
+from benchmarks.measure import copy_gb_s, device_ms, event_times, free
 from benchmarks.run import RESULTS, environment, save, short_name
 from benchmarks.tensors import Tensors, shapes_of
 from refopt import comm, gpu
@@ -32,19 +32,7 @@ TOLERANCE = 1e-6  # of sums of other orders, relative to the largest
 
 def rank_ms(world: Any, call: Callable[[], Any], repeats: int = 20, warmup: int = 5) -> float:
     """Median time between two events around a call, of the slowest rank each time; all ranks begin together."""
-    for _ in range(warmup):
-        call()
-    times = []
-    for _ in range(repeats):
-        world.barrier()
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(SLEEP)
-        start.record()
-        call()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop))
-    mine = torch.tensor(times, device="cuda")
+    mine = torch.tensor(event_times(call, repeats, warmup, world.barrier), device="cuda")
     everyone = torch.empty(world.size * repeats, device="cuda")
     world.all_gather(mine, everyone)
     world.synchronize()

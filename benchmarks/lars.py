@@ -9,9 +9,11 @@ import torch
 
 from benchmarks.measure import captured, device_ms, free, host_us
 from benchmarks.peers_lars import PEERS, foreach_addcmul
+from benchmarks.plans import OneByOne, capture_and_replay
 from benchmarks.state import CONFIGS, State, differing_bytes, largest_differences
+from benchmarks.tensors import shapes_of
 from benchmarks.timeline import record, warm_up
-from refopt import cpu, gpu, workloads
+from refopt import cpu, gpu
 from refopt.catalog import LARS_MOMENTUM
 from refopt.cpu import lars as reference
 
@@ -48,20 +50,6 @@ def plan_of(state: State, form: str, stream: Any = 0, **hyper: float) -> gpu.Pla
     )
 
 
-class OneByOne:
-    """The launches of a plan, each enqueued on its own: a loop, where a plan makes one graph of them."""
-
-    def __init__(self, plan: gpu.Plan) -> None:
-        self.plan = plan
-        self.launches = plan.launches
-        # A plan does not offer this; it is here to show why.
-        self._enqueue = [launch for group in plan._steps for launch in group._steady._launches]  # type: ignore
-
-    def __call__(self) -> None:
-        for launch in self._enqueue:
-            launch(self.plan.stream)
-
-
 def variants(state: State) -> Iterator[tuple[str, str, Callable[[], None]]]:
     """Every way to do a step of a state: its name, how it is enqueued, the call."""
     for form in FORMS:
@@ -71,10 +59,6 @@ def variants(state: State) -> Iterator[tuple[str, str, Callable[[], None]]]:
         step = peer(state, **HYPER)
         yield name, "eager", step
         yield name, "graph", captured(step)
-
-
-def shapes_of(name: str) -> list[tuple[int, ...]]:
-    return [tensor.shape for tensor in workloads.load(name).tensors]
 
 
 def steps(copy_gb_s: float, names: list[str]) -> list[dict]:
@@ -175,21 +159,10 @@ def graph() -> list[dict]:
         torch.cuda.synchronize()
         stream = torch.cuda.Stream()
         plan = plan_of(state, form, stream=stream)
-        with torch.cuda.stream(stream):
-            plan(lr=rates[0])
-        stream.synchronize()
-        free()  # nothing may be freed on the device during the capture
-        recorded = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(recorded, stream=stream):
-            plan()
-        with torch.cuda.stream(stream):
-            for lr in rates[1:]:
-                plan.set(lr=lr)
-                recorded.replay()
-        stream.synchronize()
+        capture_and_replay(plan, stream, rates)
         bad = differing_bytes(state, expected)
         rows.append({"form": form, "replays": len(rates) - 1, "differing_bytes": bad, "ok": bad == 0})
-        del state, plan, recorded
+        del state, plan
         free()
     return rows
 

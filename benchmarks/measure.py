@@ -17,11 +17,19 @@ def device_ms(function: Callable[[], Any], repeats: int = 30, warmup: int = 5) -
     Where enqueueing takes longer than the work itself, as in a loop over tensors, this is the time of the
     enqueueing, which is what a training step would wait for.
     """
+    return statistics.median(event_times(function, repeats, warmup))
+
+
+def event_times(
+    function: Callable[[], Any], repeats: int, warmup: int, before: Callable[[], Any] = lambda: None
+) -> list[float]:
+    """Milliseconds between two events around each call, with something done before each."""
     for _ in range(warmup):
         function()
     torch.cuda.synchronize()
     times = []
     for _ in range(repeats):
+        before()
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda._sleep(SLEEP)
         start.record()
@@ -29,7 +37,7 @@ def device_ms(function: Callable[[], Any], repeats: int = 30, warmup: int = 5) -
         stop.record()
         stop.synchronize()
         times.append(start.elapsed_time(stop))
-    return statistics.median(times)
+    return times
 
 
 def host_us(function: Callable[[], Any], calls: int = 100, rounds: int = 21, warmup: int = 10) -> float:

@@ -8,6 +8,7 @@ import torch
 
 from benchmarks.measure import captured, device_ms, free, host_us
 from benchmarks.peers import CLASSES, CUPY, IMPLEMENTATIONS, LR, clipped_torch_step, cupy_step, torch_step
+from benchmarks.plans import OneByOne, capture_and_replay
 from benchmarks.tensors import Tensors, shapes_of
 from refopt import gpu
 from refopt.catalog import ADAM, ADAMW, ROUTINES
@@ -189,22 +190,11 @@ def graph() -> list[dict]:
             expected.step_in_numpy(lr=lr)
         torch.cuda.synchronize()
         stream = torch.cuda.Stream()
-        plan = values.plan(stream=stream, lr=rates[0])
-        with torch.cuda.stream(stream):
-            plan()
-        stream.synchronize()
-        free()  # nothing may be freed on the device during the capture
-        recorded = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(recorded, stream=stream):
-            plan()
-        with torch.cuda.stream(stream):
-            for lr in rates[1:]:
-                plan.set(lr=lr)
-                recorded.replay()
-        stream.synchronize()
+        plan = values.plan(stream=stream)
+        capture_and_replay(plan, stream, rates)
         bad = values.differing_bytes(expected)
         rows.append({"routine": routine.name, "replays": len(rates) - 1, "differing_bytes": bad, "ok": bad == 0})
-        del values, plan, recorded
+        del values, plan
         free()
     return rows
 
@@ -227,19 +217,6 @@ def tensors(size: int = 10_000) -> list[dict]:
         row["speed_up_over_graph"] = row["separate_ms"] / row["merged_ms"]
         rows.append(row)
     return rows
-
-
-class OneByOne:
-    """The launches of a plan, each enqueued on its own: a loop, where a plan makes one graph of them."""
-
-    def __init__(self, plan: gpu.Plan) -> None:
-        self.plan = plan
-        # A plan does not offer this; it is here to show why.
-        self._enqueue = [launch for group in plan._steps for launch in group._plain[0]._launches]  # type: ignore
-
-    def __call__(self) -> None:
-        for launch in self._enqueue:
-            launch(self.plan.stream)
 
 
 def elements(copy_gb_s: float) -> list[dict]:

@@ -95,6 +95,11 @@ def _verify(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             if not quiet:
                 print(text, flush=True)
 
+        def speeds(rows: Sequence[verify.Row], copy: float) -> None:
+            say(f"\n{SPEED_HEADER}")
+            for row in rows:
+                say(speed_line(row, copy))
+
         say(_wrap("device", device["name"] + (f" ({device['reason']})" if device["reason"] else "")))
         say(_wrap("tensors", f"the {len(whole)} of {workload.name}, {whole.elements:,} elements"))
         if scaled:
@@ -112,22 +117,18 @@ def _verify(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
                 progress.done += 1
                 say(line(row))
             if copy:
-                say(f"\n{SPEED_HEADER}")
-                for row in rows[first:]:
-                    say(speed_line(row, copy))
+                speeds(rows[first:], copy)
                 say(_wrap("of copy", f"of 2 GB on the device, read and written at {copy / 1e9:,.0f} GB/s"))
                 say(_wrap("speed-up", f"over {verify.unmerged(routine)}, which launches for each tensor"))
         for name in _around(args):
             say(f"\n{name}: CPU reference and kernels\n\n{HEADER}")
             first = len(rows)
-            for dtype in dtypes:
-                for row in verify.AROUND[name](workload, dtype, machine) if dtype in verify.PLAIN else ():
+            for dtype in (dtype for dtype in dtypes if dtype in verify.PLAIN):
+                for row in verify.AROUND[name](workload, dtype, machine):
                     rows.append(row)
                     say(line(row))
             if copy:
-                say(f"\n{SPEED_HEADER}")
-                for row in rows[first:]:
-                    say(speed_line(row, copy))
+                speeds(rows[first:], copy)
         say()
         for row in rows:
             if not row.ok:

@@ -163,6 +163,16 @@ def test_chance_gives_a_neighbour(values, seed):
 
 
 @routines
+def test_a_step_stores_one_nan(machine, routine):
+    """N15: whichever NaN the arithmetic makes, the pattern stored is 0x7fc00000."""
+    case = make(routine, [4], ("bfloat16", "bfloat16", "float32", "uint16"))
+    case.params[0][...] = np.array([0x7F81, 0xFFC1, 0x7FFF, 0xFFFF], np.uint16).view(bfloat16)
+    for outcome in (reference(case), kernels(routine.merged_form, machine)(case)):
+        assert (outcome["params"][0].view(np.uint16) == 0x7FC0).all()
+        assert (outcome["master_params"][0] == 0).all()
+
+
+@routines
 def test_remainder_is_a_master(machine, routine):
     """N15: with remainders the exact parameters are those that masters of the same values come to."""
     dtypes = ("bfloat16", "bfloat16", "float32")

@@ -7,7 +7,7 @@ import pytest
 
 from refopt import cpu, gpu, simt
 from refopt.catalog import LARS_MOMENTUM
-from refopt.conformance.cases import dtype_of
+from refopt.dtypes import numpy_dtype
 
 HYPER = dict(lr=0.1, mu=0.9)
 
@@ -23,7 +23,7 @@ class Call:
         self.seen = []
 
     def new(self, *shape, dtype="float32"):
-        array = self.put(np.arange(1, 1 + np.prod(shape, dtype=int)).reshape(shape).astype(dtype_of(dtype)))
+        array = self.put(np.arange(1, 1 + np.prod(shape, dtype=int)).reshape(shape).astype(numpy_dtype(dtype)))
         return array
 
     def use(self, dtype, i=1):

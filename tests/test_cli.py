@@ -123,6 +123,15 @@ def test_every_hyperparameter_counts(capsys, monkeypatch, hyper, dtype):
     assert row["differing"] and not row["problems"]
 
 
+@pytest.mark.parametrize("dtype", ["bf16+16", "bf16-sr"])
+def test_bf16_with_remainders_and_by_chance(capsys, dtype):
+    """Bits, launches and bytes of every routine that has it."""
+    pytest.importorskip("ml_dtypes")
+    names = [name for name, routine in catalog.ROUTINES.items() if verify.offered(routine, dtype)]
+    assert run("--routine", *names, dtype=dtype, form=None) == 0
+    assert f"{len(names)} of {len(names)} equal in every bit" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", verify.AROUND)
 def test_what_goes_on_around_a_step(capsys, monkeypatch, name):
     """Every row agrees, in 80 columns; a kernel that does nothing is found."""

@@ -1,11 +1,7 @@
 """The MPI engine, in processes of its own: tests/comm/mpi_cases.py under mpiexec."""
 
-import os
 import shutil
-import signal
-import subprocess
 import sys
-import time
 import zlib
 from pathlib import Path
 
@@ -16,6 +12,7 @@ from refopt.comm import local
 
 pytest.importorskip("mpi4py", reason="mpi4py is not installed")
 sys.path.insert(0, str(Path(__file__).parent / "comm"))
+import processes
 from comm_cases import values
 
 BESIDE = Path(sys.executable).with_name("mpiexec")
@@ -28,24 +25,8 @@ pytestmark = pytest.mark.skipif(MPIEXEC is None, reason="mpiexec was not found")
 def run(case, ranks):
     """Run a case on so many ranks; its status, its output, and the seconds it took."""
     command = [MPIEXEC, "-n", str(ranks), sys.executable, "-X", "faulthandler", "mpi_cases.py", case]
-    start = time.monotonic()
-    with subprocess.Popen(
-        command,
-        cwd=Path(__file__).parent / "comm",
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "", "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=LIMIT)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-            pytest.fail(f"{case} hangs on {ranks} ranks:\n{output}")
-    return process.returncode, output, time.monotonic() - start
+    here = Path(__file__).parent / "comm"
+    return processes.run(command, f"{case} on {ranks} ranks", LIMIT, here, OMP_NUM_THREADS="1")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

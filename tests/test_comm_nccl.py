@@ -1,10 +1,7 @@
 """The NCCL engine: its own part against a stand-in for nccl4py, and all of it on two GPUs."""
 
 import importlib
-import os
 import re
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +18,7 @@ from refopt.comm.calls import DTYPES
 HERE = Path(__file__).parent / "comm"
 sys.path.insert(0, str(HERE))
 import fake_nccl  # noqa: E402
+import processes  # noqa: E402
 from comm_cases import assert_equal_bits, everything, groups  # noqa: E402
 from fake_nccl import OnDevice  # noqa: E402
 
@@ -210,23 +208,7 @@ def launch(case, ranks=2, limit=150):
         "10",
         str(HERE / "nccl_cases.py"),
     ]
-    start = time.monotonic()
-    with subprocess.Popen(
-        [*command, case],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": ""},  # reports line by line
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-            pytest.fail(f"{case} hangs:\n{output}")
-    return process.returncode, output, time.monotonic() - start
+    return processes.run([*command, case], case, limit)
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refopt.comm import local, sums
-from refopt.dtypes import SIZES
+from refopt.dtypes import SIZES, numpy_dtype
 
 sys.path.insert(0, str(Path(__file__).parent / "comm"))
-from comm_cases import dtype_of, values
+from comm_cases import values
 
 
 @given(data=st.data(), size=st.integers(1, 8), dtype=st.sampled_from(list(SIZES)), count=st.integers(0, 40))
@@ -33,7 +33,7 @@ def test_both_algorithms_are_within_the_bound_of_their_roundings(data, size, dty
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_by_how_much_the_ring_differs(dtype):
     """A few units in the last place of the largest partial sum, in most elements."""
-    arrays = [np.random.default_rng(r).uniform(1, 2, 4096).astype(dtype_of(dtype)) for r in range(8)]
+    arrays = [np.random.default_rng(r).uniform(1, 2, 4096).astype(numpy_dtype(dtype)) for r in range(8)]
     by_rank, by_ring = (sums.total(arrays, name).astype(np.float64) for name in sums.ALGORITHMS)
     unit = {"float32": 2.0**-20, "float16": 2.0**-7, "bfloat16": 2.0**-4}[dtype]  # of numbers from 8 to 16
     steps = np.abs(by_rank - by_ring) / unit

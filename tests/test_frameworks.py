@@ -17,8 +17,9 @@ import pytest
 from refopt import gpu
 from refopt.catalog import ROUTINES
 from refopt.conformance.build import make, step_of
-from refopt.conformance.cases import arguments, assert_same, dtype_of
+from refopt.conformance.cases import arguments, assert_same
 from refopt.conformance.laws import reference
+from refopt.dtypes import numpy_dtype
 from refopt.gpu import dlpack
 from refopt.gpu.arrays import describer
 from refopt.state.steps import power_after
@@ -63,7 +64,7 @@ class PyTorch:
     def read(self, x):
         x = x.detach().cpu()
         if x.dtype == self.torch.bfloat16:
-            return x.view(self.torch.int16).numpy().view(dtype_of("bfloat16"))
+            return x.view(self.torch.int16).numpy().view(numpy_dtype("bfloat16"))
         return x.numpy()
 
     def address(self, x):
@@ -112,7 +113,7 @@ class BrainFloat:
     """bf16 over 16-bit words, as a library would offer it: NumPy's interface has no letter for it."""
 
     def __init__(self, words):
-        self.words, self.shape, self.dtype = words, words.shape, dtype_of("bfloat16")
+        self.words, self.shape, self.dtype = words, words.shape, numpy_dtype("bfloat16")
         self.__cuda_array_interface__ = words.__cuda_array_interface__ | {"typestr": self.dtype.str}
 
 

@@ -14,9 +14,9 @@ from refopt import gpu
 from refopt.catalog import LARS_MOMENTUM, ROUTINES
 from refopt.conformance import build
 from refopt.conformance.build import step_of
-from refopt.conformance.cases import dtype_of
 from refopt.conformance.lars import make
 from refopt.conformance.placed import PlacedCase
+from refopt.dtypes import numpy_dtype
 from refopt.gpu import runtime
 from refopt.gpu.target import kernel
 from refopt.gpu.vectors import POLICIES
@@ -137,7 +137,7 @@ def test_scan_kernels_are_exact_and_vectorised(dtype, monkeypatch):
     """The scan of the gradients, and the joining of its sums."""
     recorder = Recorder()
     monkeypatch.setattr(runtime, "_executor", lambda: recorder)
-    gpu.scan([recorder.to_device(np.ones(5, dtype_of(dtype)))])
+    gpu.scan([recorder.to_device(np.ones(5, numpy_dtype(dtype)))])
     texts = {name: made.ptx(signature) for name, (made, signature) in recorder.kernels.items()}
     assert set(texts) == {"scan_gradients", "finish_scan"}
     for ptx in texts.values():
@@ -152,7 +152,7 @@ def test_cast_kernels_are_exact_and_vectorised(source, target, scale, monkeypatc
     """One rounding of a product at most, none by way of fp32, and wide access; copies know no type."""
     recorder = Recorder()
     monkeypatch.setattr(runtime, "_executor", lambda: recorder)
-    arrays = [recorder.to_device(np.ones(5, dtype_of(dtype))) for dtype in (source, target)]
+    arrays = [recorder.to_device(np.ones(5, numpy_dtype(dtype))) for dtype in (source, target)]
     gpu.cast_plan(arrays[:1], arrays[1:], scale=scale)
     (((name, (made, signature))),) = recorder.kernels.items()
     ptx = made.ptx(signature)

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from refopt import cpu, gpu, simt
 from refopt.catalog import ROUTINES
 from refopt.conformance.build import SMALL, make, step_of
-from refopt.conformance.cases import arguments, assert_same, dtype_of
+from refopt.conformance.cases import arguments, assert_same
 from refopt.conformance.laws import reference
 from refopt.conformance.placed import Placed, PlacedCase, kernels
 from refopt.conformance.strategies import nasty_floats, sizes
 from refopt.cpu.reduce import sum_of_squares, tree_sum
-from refopt.dtypes import SIZES
+from refopt.dtypes import SIZES, numpy_dtype
 
 routines = pytest.mark.parametrize("routine", ROUTINES.values(), ids=lambda routine: routine.name)
 FORMS = [(routine, form) for routine in ROUTINES.values() for form in routine.forms]
@@ -27,7 +27,7 @@ def gradients(draw, dtypes=tuple(SIZES), max_tensors=6):
     grads = []
     for _ in range(draw(st.integers(0, max_tensors))):
         dtype = draw(st.sampled_from(dtypes))
-        values = rng.normal(size=draw(sizes())).astype(dtype_of(dtype))
+        values = rng.normal(size=draw(sizes())).astype(numpy_dtype(dtype))
         if values.size and draw(st.integers(0, 3)) == 0:
             values[rng.integers(values.size)] = draw(nasty_floats(dtype))
         grads.append(None if draw(st.integers(0, 7)) == 0 else values)
@@ -81,11 +81,20 @@ def test_norm_is_a_tree_in_the_order_of_the_list():
     assert cpu.scan_gradients(grads).grad_norm[0] == np.sqrt(tree_sum(sums))
 
 
+def test_every_sum_goes_to_its_place(machine):
+    """N7: the kernels join the sums of tensors in the order of the list, though they begin with the largest."""
+    rng = np.random.default_rng(1)
+    grads = [rng.normal(size=1 + 5 * i).astype(np.float32) for i in range(11)]
+    sums = np.array([sum_of_squares(g) for g in grads], np.float32)
+    assert np.sqrt(tree_sum(sums)) != np.sqrt(tree_sum(sums[::-1]))
+    assert_same(expected(grads), scanned(machine, grads)[0], "N7")
+
+
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("dtype", SIZES)
 @pytest.mark.parametrize("where", [0, 4095, 4100])
 def test_every_element_is_looked_at(machine, value, dtype, where):
-    grads = [np.ones(3, np.float32), np.ones(4101, dtype_of(dtype))]
+    grads = [np.ones(3, np.float32), np.ones(4101, numpy_dtype(dtype))]
     assert scanned(machine, grads)[0]["found_inf"] == [0]
     grads[1][where] = value
     assert cpu.scan_gradients(grads).found_inf == 1

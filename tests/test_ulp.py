@@ -112,3 +112,11 @@ def test_refused():
 
 def test_examples():
     assert doctest.testmod(ulp).failed == 0
+
+
+def test_unsigned_integers_are_their_own_bits():
+    """Remainders are compared as the integers that they are."""
+    x, y = np.array([0, 5, 65535], np.uint16), np.array([0, 7, 0], np.uint16)
+    assert ulp.same_bits(x, y).tolist() == [True, False, False]
+    assert ulp.distance(x, y).tolist() == [0, 2, 65535]
+    assert ulp.bits(x) is x

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refopt.conformance.cases import dtype_of, same_bits
+from refopt.conformance.cases import same_bits
 from refopt.conformance.placed import Placed
 from refopt.conformance.strategies import nasty_floats
-from refopt.dtypes import SIZES
+from refopt.dtypes import SIZES, numpy_dtype
 from refopt.gpu.target import cuda, kernel
 from refopt.gpu.vectors import ROW, access, rounded8
 
@@ -37,7 +37,7 @@ def copied(machine, values, target, real=np.float32, partial=False, shift=0):
     size = values.size if partial else rows * ROW
     host = np.zeros(size, values.dtype)
     host[: values.size] = values
-    x, y = Placed(machine, host, shift), Placed(machine, np.zeros(size, dtype_of(target)), shift)
+    x, y = Placed(machine, host, shift), Placed(machine, np.zeros(size, numpy_dtype(target)), shift)
     made = copier(values.dtype.name, target, real, partial)
     args = address(x.array), address(y.array), size
     machine.prepare(made, rows, 32, args)(machine.stream(0))
@@ -46,7 +46,7 @@ def copied(machine, values, target, real=np.float32, partial=False, shift=0):
 
 
 def patterns(dtype):
-    return np.arange(2**16, dtype=np.uint16).view(dtype_of(dtype))
+    return np.arange(2**16, dtype=np.uint16).view(numpy_dtype(dtype))
 
 
 def halfway(dtype):
@@ -66,7 +66,7 @@ def assert_equal(got, expected):
 
 def converted(values, dtype):
     with np.errstate(all="ignore"):
-        return values.astype(dtype_of(dtype))
+        return values.astype(numpy_dtype(dtype))
 
 
 @pytest.mark.parametrize("partial", [False, True])
@@ -117,7 +117,7 @@ def test_rounding_in_registers(machine, dtype):
 def test_copies_keep_every_bit(machine, dtype, partial):
     """A load and a store of one dtype give the value back: each element in its place."""
     real = np.float64 if dtype == "float64" else np.float32
-    values = np.random.default_rng(0).normal(size=3 * ROW).astype(dtype_of(dtype))
+    values = np.random.default_rng(0).normal(size=3 * ROW).astype(numpy_dtype(dtype))
     values[:4] = [0.0, -0.0, np.inf, np.finfo(np.float16).smallest_subnormal]
     assert_equal(copied(machine, values, dtype, real, partial), values)
 
@@ -128,7 +128,7 @@ def test_copies_keep_every_bit(machine, dtype, partial):
 def test_partial_rows(machine, dtype, size, shift):
     """A partial row is copied whole, from and to any element, and the bytes after it keep their values."""
     real = np.float64 if dtype == "float64" else np.float32
-    values = np.arange(1, size + 1).astype(dtype_of(dtype))
+    values = np.arange(1, size + 1).astype(numpy_dtype(dtype))
     assert_equal(copied(machine, values, dtype, real, partial=True, shift=shift), values)
 
 
@@ -143,7 +143,7 @@ def test_partial_loads_are_zero_beyond_the_end(machine, dtype, size):
     def spread(x, y, stop):
         store(y, 4 * cuda.threadIdx.x, stop, load(x, 4 * cuda.threadIdx.x, stop))
 
-    x, y = Placed(machine, np.ones(size, dtype_of(dtype))), Placed(machine, np.full(ROW, -7, real))
+    x, y = Placed(machine, np.ones(size, numpy_dtype(dtype))), Placed(machine, np.full(ROW, -7, real))
     machine.prepare(spread, 1, 32, (address(x._memory), address(y.array), 0))(machine.stream(0))
     assert_equal(y.read(), np.zeros(ROW, real))
     machine.prepare(spread, 1, 32, (address(x._memory) + 64, address(y.array), size))(machine.stream(0))

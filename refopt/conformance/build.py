@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import Hyper, Routine
-from refopt.conformance.cases import Case, dtype_of
+from refopt.conformance.cases import Case
 from refopt.cpu.remainder import split
+from refopt.dtypes import numpy_dtype
 
 SMALL = [3, 1, 0, 7, 260]
 # Dtypes of p, g, states and master that between them cover what kernels do differently.
@@ -54,12 +55,12 @@ def make(
                 wide = [x.astype(np.float32) * np.float32(1 + 2**-9) for x in slots["params"]]
                 slots["params"], slots[slot.name] = map(list, zip(*map(split, wide), strict=True)) if wide else ([], [])
             elif dtypes[3:]:
-                slots[slot.name] = [x.astype(real) * dtype_of(real).type(1 + 2**-13) for x in slots["params"]]
+                slots[slot.name] = [x.astype(real) * numpy_dtype(real).type(1 + 2**-13) for x in slots["params"]]
         elif slot.scalar:
             low, high = (3.0, 12.0) if slot.name == "rho" else (0.2, 0.95)
             slots[slot.name] = [rng.uniform(low, high, 1).astype(real) for _ in sizes]
         elif not slot.optional or slot.name in optional:
-            dtype = dtype_of(dtypes[{"params": 0, "grads": 1}.get(slot.name, 2)])
+            dtype = numpy_dtype(dtypes[{"params": 0, "grads": 1}.get(slot.name, 2)])
             size = 0.1 if slot.name == "mean_grad" else 1  # its square is less than the mean of squares
             values = [size * rng.normal(size=n) for n in sizes]
             slots[slot.name] = [(x if slot.signed else abs(x)).astype(dtype) for x in values]
@@ -81,9 +82,7 @@ def storages() -> list[tuple[str, ...]]:
         ("float16", "float16", "float32", "float32"),
         ("float32", "float16", "float32"),
     ]
-    try:
-        dtype_of("bfloat16")
-    except ImportError:
+    if not _has_brain():
         return both
     brain = ("bfloat16", "bfloat16", "float32")
     return [*both, brain, (*brain, "float32"), ("float16", "bfloat16", "float32", "float32")]
@@ -91,18 +90,23 @@ def storages() -> list[tuple[str, ...]]:
 
 def stochastic() -> list[tuple[str, ...]]:
     """Dtypes some of which a step can round to by chance."""
-    try:
-        dtype_of("bfloat16")
-    except ImportError:
-        return []
     brain = "bfloat16"
+    if not _has_brain():
+        return []
     return [(brain,) * 3, (brain, brain, "float32", "float32"), (brain, "float32", brain, "uint16")]
 
 
 def remainders() -> list[tuple[str, ...]]:
     """Dtypes with a 16-bit remainder in the place of a master."""
-    try:
-        dtype_of("bfloat16")
-    except ImportError:
+    if not _has_brain():
         return []
     return [("bfloat16", "bfloat16", "float32", "uint16"), ("bfloat16", "float32", "bfloat16", "uint16")]
+
+
+def _has_brain() -> bool:
+    """Whether NumPy has bf16 here."""
+    try:
+        numpy_dtype("bfloat16")
+    except ImportError:
+        return False
+    return True

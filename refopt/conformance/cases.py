@@ -99,15 +99,6 @@ def runner(merged_step: Callable[..., None]) -> Run:
     return run
 
 
-def dtype_of(name: str) -> np.dtype:
-    """The NumPy dtype of a storage type; bfloat16 is that of ml_dtypes."""
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
-
-
 def assert_same(expected: Outcome, got: Outcome, clause: str) -> None:
     """Raise an AssertionError that names the clause and the first element that differs."""
     __tracebackhide__ = True

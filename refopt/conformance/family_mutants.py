@@ -15,7 +15,8 @@ from refopt.catalog import Routine
 from refopt.checks import flat
 from refopt.conformance.cases import Case, Outcome, Run
 from refopt.conformance.wrong_rules import RULES
-from refopt.cpu.remainder import join, split_numbers
+from refopt.cpu.merged import exact
+from refopt.cpu.remainder import split_numbers
 from refopt.cpu.stochastic import dither, random16
 from refopt.dtypes import arithmetic
 
@@ -87,9 +88,7 @@ class Optimizer:
             self.store(master, self.for_master(p, param), "master")
 
     def exact(self, param: Any, master: Any, real: Any) -> Any:
-        if master is not None and master.dtype == np.uint16:
-            return join(param, master)
-        return (param if master is None else master).astype(real)
+        return exact(param, master, real)
 
     def split(self, p: Any) -> Any:
         return split_numbers(p)

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from refopt.catalog import Hyper, Routine, Slot
-from refopt.conformance.cases import Case, dtype_of
-from refopt.dtypes import SIZES, arithmetic
+from refopt.conformance.cases import Case
+from refopt.dtypes import SIZES, arithmetic, numpy_dtype
 
 # Around a vector, a row, a tile, a chunk.
 EDGES = (0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 33, 127, 129, 255, 256, 257, 511, 512, 1023, 1024, 1025, 2048, 4097)
@@ -20,7 +20,7 @@ DTYPES = tuple(SIZES)
 @st.composite
 def nasty_floats(draw: Any, dtype: str, finite: bool = False) -> np.generic:
     """Any value that tends to go wrong: zeros of both signs, subnormal, tiny, huge, and inf and NaN unless finite."""
-    kind = dtype_of(dtype)
+    kind = numpy_dtype(dtype)
     info = _info(dtype)
     tiny, most = float(info.tiny), float(info.max)
     ordinary = st.floats(-8, 8).filter(lambda x: x == 0 or abs(x) >= tiny)
@@ -119,7 +119,7 @@ def cases(
                 arrays.append(dense(draw(_values(math.prod(shape), dtype, finite, rng)), shape, order))
         if master and master != "uint16" and draw(st.booleans()):
             with np.errstate(all="ignore"):
-                slots["params"][-1][...] = slots["master_params"][-1].astype(dtype_of(p))
+                slots["params"][-1][...] = slots["master_params"][-1].astype(numpy_dtype(p))
         if draw(st.integers(0, 9)) == 9:
             slots["grads"][-1] = None
     given = {
@@ -153,7 +153,7 @@ def _values(draw: Any, size: int, dtype: str, finite: bool, rng: np.random.Gener
     root = math.sqrt(float(info.max))
     magnitudes = [1.0, 1.0, 1.0, 1e-3, 0.0, 1 / root, root / 100, float(info.tiny)]
     with np.errstate(all="ignore"):
-        values = (rng.normal(size=size) * draw(st.sampled_from(magnitudes))).astype(dtype_of(dtype))
+        values = (rng.normal(size=size) * draw(st.sampled_from(magnitudes))).astype(numpy_dtype(dtype))
     for special in draw(st.lists(nasty_floats(dtype, finite), max_size=3)):
         if size:
             values[rng.integers(size)] = special
@@ -164,5 +164,5 @@ def _info(dtype: str) -> Any:
     if dtype == "bfloat16":
         import ml_dtypes
 
-        return ml_dtypes.finfo(dtype_of(dtype))
+        return ml_dtypes.finfo(numpy_dtype(dtype))
     return np.finfo(dtype)

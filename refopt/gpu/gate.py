@@ -9,13 +9,16 @@ from refopt.gpu.target import device_function
 
 
 @lru_cache
-def gate(real: Any, factor: str) -> tuple[Callable, Callable]:
+def gate(real: Any, factor: str | None) -> tuple[Callable, Callable]:
     """Two device functions of an address, 0 for an array that is not given.
 
     ``found(at)`` is whether the step is to change nothing; ``factor_of(at)`` is what every gradient is to be
-    multiplied by, widened from its dtype ``factor``.
+    multiplied by, widened from its dtype ``factor``. ``None`` is for a kernel that is never given either, which is
+    then spared the registers for them.
     """
     zero, one = real(0), real(1)
+    if factor is None:
+        return device_function(lambda at: False), device_function(lambda at: one)
     load_found, load_factor = vectors.load_float32, getattr(vectors, f"load_{factor}")
 
     @device_function

@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from refopt.placement.blocks import Block, block_shape, rows_of, split_by_ref
 from refopt.program import Op, Program
@@ -130,14 +129,6 @@ def blocks_of(program: Program, whole: str, parts: Sequence[str]) -> list[Block]
     return made
 
 
-_waiting: WeakKeyDictionary[Any, list[Message]] = WeakKeyDictionary()
-
-
-def waiting(bound: Bound) -> list[Message]:
-    """The messages that a bound program has under way, until a barrier takes them."""
-    return _waiting.setdefault(bound, [])
-
-
 def _nothing() -> None:
     pass
 
@@ -176,13 +167,13 @@ def _run_concat(bound: Bound, op: Op) -> Callable[[], Any]:
 def _run_message(bound: Bound, op: Op) -> Callable[[], Any]:
     ((name,),) = (*op.inputs.values(), *op.outputs.values())
     message = op.type, bound.arrays[name], op.attrs["to" if op.type == "send" else "source"]
-    return lambda: waiting(bound).append(message)
+    return lambda: bound.messages.append(message)
 
 
 def _run_barrier(bound: Bound, op: Op) -> Callable[[], Any]:
     def run() -> None:
-        messages = list(waiting(bound))
-        waiting(bound).clear()
+        messages = list(bound.messages)
+        bound.messages.clear()
         exchange(bound.comm, messages)
 
     return run

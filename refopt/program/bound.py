@@ -38,6 +38,7 @@ class Bound:
         self._arrays: dict[str, Any] = dict(self._given)
         self.arrays: Mapping[str, Any] = MappingProxyType(self._arrays)
         self.rows: dict[str, list[tuple[Any, Any]]] = {}  # of sparse variables, by name
+        self.messages: list[tuple[str, Any, int]] = []  # under way, until a barrier of `refopt.placement` takes them
         self.steps = 0
         self._gradients = gradients
         self._numbers: dict[str, Any] = {}

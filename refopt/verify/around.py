@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from refopt import cpu, gpu, simt, ulp
-from refopt.conformance.cases import dtype_of
+from refopt.dtypes import numpy_dtype
 from refopt.verify.compare import SHOWN, Mismatch, Row, compare, text_of
 from refopt.verify.data import DTYPES, unavailable
 from refopt.verify.times import step_time
@@ -23,7 +23,7 @@ SCALE = 1 / 8
 
 def tensors(workload: Workload, dtype: str, seed: int = 0) -> list[np.ndarray]:
     """Seeded normal values."""
-    kind, values = dtype_of(DTYPES[dtype].param), np.random.default_rng(seed)
+    kind, values = numpy_dtype(DTYPES[dtype].param), np.random.default_rng(seed)
     return [values.standard_normal(tensor.shape).astype(kind) for tensor in workload.tensors]
 
 
@@ -92,7 +92,7 @@ def cast_rows(workload: Workload, dtype: str, machine: Any) -> Iterator[Row]:
     """Every tensor in another dtype, scaled."""
     sources = tensors(workload, dtype)
     for other in (name for name in TARGETS[dtype] if not unavailable(name)):
-        expected = [np.zeros(x.shape, dtype_of(DTYPES[other].param)) for x in sources]
+        expected = [np.zeros(x.shape, numpy_dtype(DTYPES[other].param)) for x in sources]
         placed, targets = put(machine, sources), put(machine, expected)
         plan = gpu.cast_plan(placed, targets, scale=SCALE)
         cpu.merged_cast(sources, expected, scale=SCALE)

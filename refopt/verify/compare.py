@@ -10,7 +10,8 @@ import numpy as np
 
 from refopt import cpu, gpu, simt, ulp
 from refopt.catalog import ROUTINES, Routine, Spec
-from refopt.conformance.cases import arguments, dtype_of
+from refopt.conformance.cases import arguments
+from refopt.dtypes import numpy_dtype
 from refopt.verify.data import Case, make_case, slot_dtype
 from refopt.verify.times import step_time
 from refopt.workloads import Workload
@@ -230,7 +231,7 @@ def _plan(case: Case, form: str, machine: Any) -> tuple[Any, dict[str, list]]:
     Copies are of bit patterns, because Numba copies no bf16.
     """
     bits = {n: [machine.to_device(ulp.bits(x)) for x in values] for n, values in case.slots.items() if values}
-    kinds = {s.name: dtype_of(slot_dtype(s, case.dtype)) for s in case.routine.slots}
+    kinds = {s.name: numpy_dtype(slot_dtype(s, case.dtype)) for s in case.routine.slots}
     slots = {name: [x.view(kinds[name]) for x in bits[name]] if name in bits else None for name in case.slots}
     positional, named = arguments(case.routine, slots)
     return gpu.plan(case.routine.name, *positional, **named, form=form, **case.choices, **case.hypers[0]), bits

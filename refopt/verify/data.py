@@ -7,9 +7,8 @@ import numpy as np
 
 from refopt import cpu
 from refopt.catalog import Hyper, Routine, Slot, Spec
-from refopt.conformance.cases import dtype_of
 from refopt.cpu.remainder import split
-from refopt.dtypes import arithmetic
+from refopt.dtypes import arithmetic, numpy_dtype
 from refopt.workloads import Workload
 
 
@@ -122,7 +121,7 @@ def make_case(routine: Routine, workload: Workload, dtype: str, steps: int, seed
     slots: dict[str, list[np.ndarray] | None] = {}
     exact = [_param(values, real, i, tensor) for i, tensor in enumerate(workload.tensors)]
     for slot in routine.slots:
-        kind = dtype_of(slot_dtype(slot, dtype))
+        kind = numpy_dtype(slot_dtype(slot, dtype))
         if slot.name == "master_params" and DTYPES[dtype].remainder:
             halves = [split(x) for x in exact]
             slots |= {"params": [p for p, _ in halves], "master_params": [r for _, r in halves]}
@@ -135,7 +134,7 @@ def make_case(routine: Routine, workload: Workload, dtype: str, steps: int, seed
             slots[slot.name] = [values.uniform(0.3, 0.95, 1).astype(kind) for _ in workload.tensors]
         elif slot.name != "grads":
             slots[slot.name] = [_state(values, real, slot, t).astype(kind) for t in workload.tensors]
-    kind = dtype_of(DTYPES[dtype].param)
+    kind = numpy_dtype(DTYPES[dtype].param)
     tensors = list(enumerate(workload.tensors))
     grads = [[_grad(values, real, i, t).astype(kind) for i, t in tensors] for _ in range(steps)]
     slots["grads"] = grads[0]

@@ -4,17 +4,9 @@ import numpy as np
 
 from refopt.comm import CommError, local
 from refopt.comm.calls import DTYPES
-from refopt.dtypes import SIZES, arithmetic
+from refopt.dtypes import SIZES, arithmetic, numpy_dtype
 
 SIZES_OF_PARTS = [0, 1, 2, 7, 33]
-
-
-def dtype_of(name):
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
 
 
 def values(rank, dtype, count, seed=0):
@@ -22,7 +14,7 @@ def values(rank, dtype, count, seed=0):
     rng = np.random.default_rng([seed, rank, count])
     if dtype not in SIZES:
         return rng.integers(0, 200, count).astype(dtype)
-    return (rng.standard_normal(count) * np.exp2(rng.integers(-6, 7, count))).astype(dtype_of(dtype))
+    return (rng.standard_normal(count) * np.exp2(rng.integers(-6, 7, count))).astype(numpy_dtype(dtype))
 
 
 def in_rank_order(arrays):

@@ -11,7 +11,9 @@ import types
 from collections import defaultdict, deque
 
 import numpy as np
-from comm_cases import dtype_of, in_rank_order
+from comm_cases import in_rank_order
+
+from refopt.dtypes import numpy_dtype
 
 SUM = 0
 SUCCESS, IN_PROGRESS, NOT_READY = 0, 7, 600
@@ -178,7 +180,7 @@ def _array(view):
     """The host memory that a view describes."""
     interface = view.__cuda_array_interface__
     assert interface["version"] == 3 and interface["strides"] is None
-    dtype, (size,) = dtype_of(interface["typestr"]), interface["shape"]
+    dtype, (size,) = numpy_dtype(interface["typestr"]), interface["shape"]
     assert size, "NCCL was asked to move nothing"
     return np.frombuffer((ctypes.c_uint8 * (size * dtype.itemsize)).from_address(interface["data"][0]), dtype)
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from refopt.catalog import ROUTINES, Routine
 from refopt.conformance.build import make, step_of
-from refopt.conformance.cases import Case, Outcome, dtype_of
+from refopt.conformance.cases import Case, Outcome
 from refopt.conformance.examples import varied
 from refopt.conformance.laws import reference
+from refopt.dtypes import numpy_dtype
 
 FOLDER = Path(__file__).parent
 DTYPES = {
@@ -40,7 +41,7 @@ def words(arrays: list) -> list[str]:
 
 def arrays(words: list[str], dtype: str) -> list[np.ndarray]:
     """What `words` was made from."""
-    kind = dtype_of(dtype)
+    kind = numpy_dtype(dtype)
     return [np.array([int(b, 16) for b in text.split()], f"u{kind.itemsize}").view(kind) for text in words]
 
 

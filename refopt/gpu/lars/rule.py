@@ -1,8 +1,6 @@
 """The rule of LARS, as its kernels evaluate it: ``refopt.cpu.lars`` line by line."""
 
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
 
 from refopt.dtypes import arithmetic
 from refopt.gpu.gate import gate
@@ -53,22 +51,6 @@ def local_lr(p_squares, g_squares, lr, coeff, wd, epsilon, adapt):
     return lr
 
 
-@lru_cache
-def _ungated(real: Any) -> tuple[Callable, Callable]:
-    """`gate` for a step that is given neither factor nor flag: the kernel is spared the registers for them."""
-    one = real(1)
-
-    @device_function
-    def found(at):
-        return False
-
-    @device_function
-    def factor_of(at):
-        return one
-
-    return found, factor_of
-
-
 class Signature(tuple):
     """What a kernel is made for.
 
@@ -97,4 +79,4 @@ class Signature(tuple):
     @property
     def gate(self) -> tuple[Callable, Callable]:
         """The two functions of `refopt.gpu.gate`."""
-        return gate(self.real, self[5]) if self[5] else _ungated(self.real)
+        return gate(self.real, self[5])
