@@ -372,8 +372,8 @@ def test_replays_of_a_captured_call(machine):
 
     from refopt.gpu.driver import checked
 
-    stream = checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
     source, target = (machine.to_device(np.full(300, 3, dtype)) for dtype in (np.float32, np.float16))
+    stream = checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
     plan = gpu.cast_plan([source], [target], scale=2.0, stream=int(stream))
     plan()
     machine.synchronize()
