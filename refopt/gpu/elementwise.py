@@ -46,15 +46,14 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
     named = dict(choices)
     stochastic = named.pop("rounding") == "stochastic"
     made = RULES[routine.name](real, present, **named)
-    update = _row(routine, dtypes, made.rule, stochastic)
+    found, factor_of = gate(real, factor)
+    update = _row(routine, dtypes, made, factor_of, stochastic)
     each = "hyper[{k}, tensor]"
     numbers = unroll.gather(each, "hyper, tensor", len(routine.hypers) - 1)
     last = len(routine.hypers) - 1
     scalars = unroll.gather("carried[phase, {k}, tensor]", "carried, phase, tensor", len(routine.scalars))
-    prepare = made.prepare or device_function(lambda h, s: h)
     carries = bool(routine.scalars)
     leave, stay = _leave(routine, made.advance, real), _stay(routine)
-    found, factor_of = gate(real, factor)
 
     def merged(addresses, chunks, hyper, carried, phase, first_chunk, factor_at, found_at):
         c = first_chunk + cuda.blockIdx.x
@@ -65,10 +64,9 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
             if carries and opens:
                 stay(tensor, s, carried, 1 - phase)
             return
-        k, rescale = prepare(h, s), h[-1] * factor_of(factor_at)
         seed = np.int64(hyper[last, tensor]) if stochastic else 0
         for first in range(start + cuda.threadIdx.x // 32 * ROW, stop, cuda.blockDim.x // 32 * ROW):
-            update(addresses, tensor, first, stop, chunks[c, ALIGNED], rescale, k, seed)
+            update(addresses, tensor, first, stop, chunks[c, ALIGNED], h, s, factor_at, seed)
         if carries and opens:
             leave(addresses, tensor, h, s, carried, 1 - phase)
 
@@ -86,22 +84,24 @@ def resident(real: Any, states: int) -> int:
     return 12 if states < 3 else 10
 
 
-def _row(routine: Routine, dtypes: tuple, rule: Callable, stochastic: bool) -> Callable:
+def _row(routine: Routine, dtypes: tuple, made: Rule, factor_of: Callable, stochastic: bool) -> Callable:
     """The update of a row by a warp, full or partial."""
-    full, partial = (_variant(routine, dtypes, rule, stochastic, partial) for partial in (False, True))
+    full, partial = (_variant(routine, dtypes, made, factor_of, stochastic, partial) for partial in (False, True))
 
     @device_function
-    def update(addresses, tensor, first, stop, aligned, rescale, k, seed):
+    def update(addresses, tensor, first, stop, aligned, h, s, factor_at, seed):
         i = first + 4 * (cuda.threadIdx.x % 32)
         if aligned and first + ROW <= stop:
-            full(addresses, tensor, i, stop, rescale, k, seed)
+            full(addresses, tensor, i, stop, h, s, factor_at, seed)
         else:
-            partial(addresses, tensor, i, stop, rescale, k, seed)
+            partial(addresses, tensor, i, stop, h, s, factor_at, seed)
 
     return update
 
 
-def _variant(routine: Routine, dtypes: tuple, rule: Callable, stochastic: bool, partial: bool) -> Callable:
+def _variant(
+    routine: Routine, dtypes: tuple, made: Rule, factor_of: Callable, stochastic: bool, partial: bool
+) -> Callable:
     real: Any = arithmetic(dtypes[0])
     rows = {name: row for row, name in enumerate(routine.slot_names) if dtypes[row]}
     states = [name for name in routine.states if name in rows]
@@ -109,7 +109,8 @@ def _variant(routine: Routine, dtypes: tuple, rule: Callable, stochastic: bool, 
     exact = vectors.exact_access(dtypes[0], dtypes[-1], real, partial)
     where_exact = 0, len(dtypes) - 1
     load = unroll.loader([(where_exact, exact.load), *(((rows[n],), access[n].load) for n in ("grads", *states))])
-    rule8 = unroll.eight(rule, 2 + len(states))
+    rule8 = unroll.eight(made.rule, 2 + len(states))
+    prepare = made.prepare or device_function(lambda h, s: h)
     store = unroll.storer([
         (where_exact, exact.store, "exact[0], rounded[0]"),
         *(((rows[name],), access[name].store, f"rounded[{k}]") for k, name in enumerate(states, 1)),
@@ -121,8 +122,9 @@ def _variant(routine: Routine, dtypes: tuple, rule: Callable, stochastic: bool, 
     rounded = philox.dither8([numbered[name] if name in by_chance else None for name in ("params", *states)])
 
     @device_function
-    def update(addresses, tensor, i, stop, rescale, k, seed):
-        values = rule8(load(addresses, tensor, i, stop), rescale, k)
+    def update(addresses, tensor, i, stop, h, s, factor_at, seed):
+        held = load(addresses, tensor, i, stop)
+        values = rule8(held, h[-1] * factor_of(factor_at), prepare(h, s))  # while the loads are under way
         store(addresses, tensor, i, stop, values, rounded(values, i, seed))
 
     return update
