@@ -1,5 +1,6 @@
 """The storage types, and the arithmetic type that belongs to each (numerics, N1)."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ ITEM_SIZES = SIZES | {
 }  # fmt: skip
 
 
+@cache
 def name_of(dtype: Any) -> str:
     """The plain name of a NumPy, ml_dtypes or PyTorch dtype: ``"float32"``, ``"bfloat16"``, ..."""
     if isinstance(dtype, type):

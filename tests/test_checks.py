@@ -4,9 +4,13 @@ import gc
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from refopt import cpu, gpu, simt
 from refopt.catalog import LARS_MOMENTUM
+from refopt.checks.arrays import refuse_overlaps
+from refopt.checks.rebound import overlap as shares_memory
 from refopt.dtypes import numpy_dtype
 
 HYPER = dict(lr=0.1, mu=0.9)
@@ -393,6 +397,39 @@ def test_step_refuses(plan, numbers, error, message):
     expected.make(cpu.merged_lars_momentum)
     step()
     assert [bytes_of(x) for x in call.arrays()] == [bytes_of(x) for x in expected.arrays()]
+
+
+def test_rebind_refuses_after_others(plan):
+    """What the arrays of a slot overlap is seen of the arrays that it has now, not of those that it had."""
+    call, step = plan
+    others = [call.new(4), call.new(2, 3)]
+    step.rebind(grads=others)
+    step.rebind(velocities=call.grads)  # which are nobody's any more
+    with pytest.raises(ValueError, match=r"overlap with grads\[0\]"):
+        step.rebind(params=others)
+    step.rebind(velocities=call.velocities)
+    step.rebind(params=call.grads)
+
+
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8)), max_size=4)),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_overlaps_are_those_that_are_refused(groups):
+    """Seen at once, as `rebind` does, or one by one, as a first call does."""
+    spans = [(start, start + n, flag, "") for flag, extents in groups for start, n in extents]
+    refused = False
+    try:
+        refuse_overlaps("", iter(spans))
+    except ValueError:
+        refused = True
+    extents = [np.array([(a, a + n) for a, n in extents], np.int64).reshape(-1, 2).T for _, extents in groups]
+    assert shares_memory(extents, [flag for flag, _ in groups]) == refused
+    both = [(x, y) for k, x in enumerate(spans) for y in spans[:k] if x[0] < y[1] and y[0] < x[1]]
+    assert refused == any(x[2] or y[2] for x, y in both)
 
 
 def test_rebind_refuses_masters_that_come_or_go(machine):

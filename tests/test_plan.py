@@ -96,7 +96,7 @@ def test_only_carried_norm_needs_to_be_told(machine, form):
 @storage
 @pytest.mark.parametrize("shift", [0, 3])
 def test_rebind_gradients(machine, form, dtypes, shift):
-    """New gradients, aligned or not, give the bits that a new plan over them gives."""
+    """New gradients, aligned or not, give the bits that a new plan over them gives; the numbers are kept."""
     case = make([*SMALL, 2100], dtypes, steps=[STEP])
     others = make([*SMALL, 2100], dtypes, seed=1).grads
     placed = PlacedCase(machine, case)
@@ -105,7 +105,7 @@ def test_rebind_gradients(machine, form, dtypes, shift):
     middle = placed.outcome()
     fresh = [Placed(machine, g, shift) for g in others]
     step.rebind(grads=[g.array for g in fresh])
-    step(**STEP)
+    step()  # with the same numbers
     assert_same(reference(after(case, middle).replace(grads=others)), placed.outcome(), "rebind")
 
 

@@ -1,6 +1,6 @@
 """A plan: a routine bound to its arrays. Tables are built and uploaded once, a step is a launch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,12 +30,15 @@ class Group:
         self.arrays: list[list[Array | None]] = [[arrays[name][i] for i in members] for name in routine.slot_names]
         self.real = arithmetic(dtypes[0])
         self.sizes = [param.size for param in self.arrays[0] if param]
+        self._table = np.array([[a.address if a else 0 for a in row] for row in self.arrays], np.int64)
+        self._units = self._units_of_access()
         self.aligned = self._aligned()
         self.chunk_tiles = 1 if routine.elementwise else tables.tiles_per_chunk(SIZES[dtypes[0]] + SIZES[dtypes[1]])
         host = tables.build(self.sizes, self.aligned, self.chunk_tiles, bool(routine.scalars))
         self.slots, self.chunk_count = host.slots, len(host.chunks)
         self._tensor_of_chunk = host.chunks[:, tables.TENSOR]
-        self.addresses = machine.to_device(self._addresses())
+        self.addresses = machine.to_device(self._table)
+        self._write = machine.writer(self.addresses)
         self.chunks = machine.to_device(host.chunks)
         self.nodes = machine.to_device(host.nodes)
         self.counters = machine.to_device(np.zeros(len(host.nodes), np.uint32))
@@ -43,30 +46,34 @@ class Group:
         self.gate = tuple(shared[name].address if name in shared else 0 for name in ("grad_factor", "found_inf"))
         self.factor_dtype = shared["grad_factor"].dtype if "grad_factor" in shared else "float32"
 
-    def _addresses(self) -> np.ndarray:
-        return np.array([[a.address if a else 0 for a in row] for row in self.arrays], np.int64)
+    def _units_of_access(self) -> np.ndarray:
+        """By slot and tensor, the bytes that a thread accesses at a time: four elements, but at most 16 bytes."""
+        rows = zip(self.routine.slots, self.arrays, strict=True)
+        return np.array(
+            [[min(16, 4 * ITEM_SIZES[a.dtype]) if a and not s.scalar else 1 for a in row] for s, row in rows]
+        )
 
     def _aligned(self) -> list[bool]:
-        """Whether all arrays of a tensor can be accessed four elements, but at most 16 bytes, at a time."""
-        rows = [row for slot, row in zip(self.routine.slots, self.arrays, strict=True) if not slot.scalar]
-        return [
-            all(a is None or a.address % min(16, 4 * ITEM_SIZES[a.dtype]) == 0 for a in column)
-            for column in zip(*rows, strict=True)
-        ]
+        """Whether all arrays of a tensor can be accessed so."""
+        return (self._table % self._units == 0).all(0).tolist()
 
     def chunks_of_tensors(self) -> list[tuple[int, int]]:
         """First chunk and number of chunks of each tensor; those of one tensor lie side by side."""
         firsts = np.flatnonzero(np.diff(self._tensor_of_chunk, prepend=-1))
         return list(zip(firsts.tolist(), np.diff(firsts, append=self.chunk_count).tolist(), strict=True))
 
-    def rebind(self, arrays: dict, stream: Any) -> bool:
-        """Upload the addresses of other arrays; false if the chunk table holds for them no longer."""
-        rows = [[arrays[name][i] for i in self.members] for name in self.routine.slot_names]
-        before, self.arrays = self.arrays, rows
+    def rebind(self, arrays: dict, slots: Iterable[str], stream: Any) -> bool:
+        """Upload the addresses of other arrays in some slots; false if the chunk table holds for them no longer."""
+        before = self._table.copy()
+        places = [(self.routine.slot_names.index(slot), [arrays[slot][i] for i in self.members]) for slot in slots]
+        for row, members in places:
+            self._table[row] = [a.address if a else 0 for a in members]
         if self._aligned() != self.aligned:
-            self.arrays = before
+            self._table = before
             return False
-        self.machine.writer(self.addresses)(0, self._addresses(), stream)
+        for row, members in places:
+            self.arrays[row] = members
+            self._write(row * len(members), self._table[row], stream)
         return True
 
     def zeros(self, *shape: int) -> Any:
@@ -130,6 +137,7 @@ class Plan:
         self.stream = self.device.stream(stream)
         self._describe = describer(self.device.name)
         stand_in = {name: 0.0 for name in self._missing}
+        self._extents: dict[str, Any] = {}  # of the slots' arrays, as `checks.rebound` keeps them
         self._call = checks.check(routine, slots, hypers | stand_in, self._describe, self._shared)
         self._build()
 
@@ -203,13 +211,12 @@ class Plan:
                 expected = ", ".join(self.routine.slot_names)
                 raise TypeError(f"{self.routine.merged_name}: {name}: expected one of {expected}")
         self._check_counts(slots)
-        hypers = self._hypers | {name: self._call.hypers[name] for name in self.routine.choices}
-        call = checks.check(self.routine, self._call.slots | slots, hypers, self._describe, self._shared)
-        self._check_same(call)
+        call = checks.rebound(self._call, slots, self._describe, self._extents) or self._checked(slots)
+        call = call._replace(hypers=self._hypers | self._choices())
         same_tables = call.active == self._call.active and self.routine.forms[self.form].merged
         self._call = call
         if same_tables:
-            same_tables = all(group.rebind(call.arrays, self.stream) for group in self._groups)
+            same_tables = all(group.rebind(call.arrays, slots, self.stream) for group in self._groups)
         if not same_tables:
             self._build()
         elif not {"params", "master_params", *self.routine.scalars}.isdisjoint(slots):
@@ -221,6 +228,12 @@ class Plan:
                 raise ValueError(
                     f"{self.routine.merged_name}: {name}: expected {self._count} entries, as planned, got {len(value)}"
                 )
+
+    def _checked(self, slots: dict[str, Any]) -> checks.Call:
+        self._extents.clear()
+        call = checks.check(self.routine, self._call.slots | slots, self._call.hypers, self._describe, self._shared)
+        self._check_same(call)
+        return call
 
     def _check_same(self, call: checks.Call) -> None:
         def form(array: Array | None) -> str:
@@ -315,4 +328,3 @@ class Alternating:
     def forget(self, stream: Any) -> None:
         """Take the scalars from the caller's arrays."""
         self._fetch[self._phase](stream)
-
