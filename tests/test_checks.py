@@ -4,7 +4,7 @@ import gc
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refopt import cpu, gpu, simt
@@ -411,6 +411,7 @@ def test_rebind_refuses_after_others(plan):
     step.rebind(params=call.grads)
 
 
+@settings(max_examples=300)
 @given(
     st.lists(
         st.tuples(st.booleans(), st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8)), max_size=4)),

@@ -29,6 +29,7 @@ def nccl(monkeypatch):
     pytest.importorskip("numba")
     monkeypatch.setitem(sys.modules, "nccl", types.SimpleNamespace(core=fake_nccl))
     monkeypatch.setitem(sys.modules, "nccl.core", fake_nccl)
+    monkeypatch.setitem(sys.modules, "nccl.bindings", types.SimpleNamespace(nccl=fake_nccl.calls))
     for holder, name in ((sys.modules, "refopt.comm.nccl"), (vars(comm), "nccl")):
         if name in holder:
             monkeypatch.delitem(holder, name)
@@ -40,13 +41,13 @@ def nccl(monkeypatch):
     vars(comm).pop("nccl", None)
 
 
-def run(nccl, function, size, path, timeout=30.0):
+def run(nccl, function, size, path, timeout=30.0, blocking=True):
     """Run a function on every rank, in threads: what each returned or raised."""
     results = [None] * size
 
     def rank(number):
         try:
-            results[number] = function(nccl.connect(number, size, path, timeout=timeout))
+            results[number] = function(nccl.connect(number, size, path, timeout=timeout, blocking=blocking))
         except BaseException as error:
             results[number] = error
 
@@ -68,7 +69,8 @@ def reading(world):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_what_is_asked_of_nccl(nccl, tmp_path, size):
+@pytest.mark.parametrize("blocking", [True, False])
+def test_what_is_asked_of_nccl(nccl, tmp_path, size, blocking):
     dtypes = tuple(DTYPES) if size == 2 else ("float32", "bfloat16")
 
     kept = []  # what is enqueued must stay
@@ -91,7 +93,7 @@ def test_what_is_asked_of_nccl(nccl, tmp_path, size):
             world.all_reduce(OnDevice(np.ones(1, np.float32)))
         return found
 
-    for result in run(nccl, rank, size, tmp_path):
+    for result in run(nccl, rank, size, tmp_path, blocking=blocking):
         if isinstance(result, BaseException):
             raise result
         assert_equal_bits(result)
@@ -137,6 +139,26 @@ def test_a_rank_that_does_not_come_is_named(nccl, tmp_path):
     messages = reports(nccl, rank, 3, tmp_path, 0.7)
     assert any("synchronize: not done in 0.7 s; rank 2 was not heard from" in message for message in messages)
     assert all("rank 2" in message for message in messages)
+
+
+def test_a_call_that_nccl_waits_in_is_aborted(nccl, tmp_path):
+    """As the first call between two ranks does, until both make it."""
+    late = threading.Event()
+
+    def rank(world):
+        world.barrier()
+        if world.rank == 1:
+            late.wait(20)
+        world._nccl.stuck = world.rank == 0
+        try:
+            world.all_reduce(OnDevice(np.ones(4, np.float32)))
+            world.barrier()
+        finally:
+            late.set()
+
+    first, second = reports(nccl, rank, 2, tmp_path, 0.7)
+    assert first == "rank 0: all_reduce of 4 float32, call 1: not done in 0.7 s; rank 1 was not heard from"
+    assert first in second
 
 
 def test_an_error_of_nccl_is_reported_by_all(nccl, tmp_path):

@@ -8,25 +8,26 @@ the communicator's stream and return before they are done, so the arrays must no
 array and on how the GPUs are linked; with two ranks there is one order only, and the bits are those of the local
 engine.
 
-Nothing waits for ever. NCCL's communicators are nonblocking ones: what would block, such as connecting to a rank that
-never comes, is polled, and given up when the time is up. A rank that waits for long leaves a list of its last
-collectives in the rendezvous directory, so that the report can say which rank has not come to which call, or has made
-another in its place. Then `ncclCommAbort` ends what is on the GPU, and the communicator can be used no more.
+Nothing waits for ever. What is on the GPU is polled, and a thread looks after calls that NCCL itself waits in, such as
+the first between two ranks, which connects them. A rank that waits for long leaves a list of its last collectives in
+the rendezvous directory, so that the report can say which rank has not come to which call, or has made another in its
+place. When the time is up, `ncclCommAbort` ends what is under way, and the communicator can be used no more.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, Self
 
 from refopt.checks import Array
-from refopt.comm.calls import Call
+from refopt.comm.calls import DTYPES, Call
 from refopt.comm.interface import CommError, Communicator, group_name
 from refopt.comm.rendezvous import VARIABLE, Rendezvous
 from refopt.gpu.arrays import describer
@@ -35,12 +36,15 @@ try:
     import nccl.core as nc
     from cuda.bindings import driver
     from cuda.core import Device
+    from nccl.bindings import nccl as calls
 
     from refopt.gpu.driver import checked, handle_of
 except ImportError as error:
     _missing = str(error)
 else:
     _missing = ""
+    _CODES = {name: int(getattr(nc, name.upper())) for name in DTYPES}
+    _SUM = int(nc.SUM)
 
 SUCCESS, IN_PROGRESS = 0, 7  # of ncclResult_t
 _REMEMBERED = 64  # collectives in the list that a waiting rank leaves
@@ -59,7 +63,7 @@ def connect(
     *,
     timeout: float = 60.0,
     stream: Any = 0,
-    blocking: bool = False,
+    blocking: bool = True,
 ) -> NcclCommunicator:
     """The communicator of all processes, each on its current CUDA device. All of them call it.
 
@@ -70,7 +74,8 @@ def connect(
         timeout: seconds that a call may take, or the wait for it.
         stream: what calls are enqueued on: a stream of Numba, PyTorch, CuPy or cuda.core, or a handle; the legacy
             default stream if not given. Arrays must be ready on it.
-        blocking: make NCCL's host calls wait themselves. Then only what is on the GPU has a time-out.
+        blocking: let NCCL's host calls wait themselves, as PyTorch does. Otherwise NCCL hands each call to a thread of
+            its own, and is polled until it has taken the call in, which takes longer.
     """
     if _missing:
         raise ImportError(f"refopt.comm.nccl needs nccl4py and CUDA ({_missing}): pip install 'refopt[nccl]'")
@@ -84,7 +89,9 @@ def connect(
     if rank == 0:
         meeting.put("unique-id", bytes(nc.get_unique_id()))
     identity = nc.UniqueId.from_bytes(meeting.get("unique-id", 0))
-    made = nc.Communicator.init(size, rank, identity, nc.NCCLConfig(blocking=blocking))
+    waiting = f"rank {rank}: connect: not done in {timeout} s"
+    with _leaving_after(timeout + _PATIENCE, waiting):  # there is nothing to abort yet
+        made = nc.Communicator.init(size, rank, identity, nc.NCCLConfig(blocking=blocking))
     return NcclCommunicator(made, rank, range(size), "", meeting, "", timeout, handle_of(stream))
 
 
@@ -118,9 +125,12 @@ class NcclCommunicator(Communicator):
         self._nccl, self._meeting, self._key = made, meeting, key
         self._recent: deque[tuple[int, str]] = deque(maxlen=_REMEMBERED)
         self._describe_device = describer("gpu")
+        self._handle = calls.Comm(made.ptr)
         self._settle("connect")
-        made.rank, made.device  # noqa: B018 (nccl4py asks NCCL once, which it must not do within a batch)
-        self._token = _View(checked(driver.cuMemAlloc(4)), 1, "int32")  # what a barrier adds up
+        self._token = checked(driver.cuMemAlloc(4))  # what a barrier adds up
+        self._within: tuple[str, float] | None = None  # the call that NCCL is in, and since when
+        self._leaving = threading.Lock()  # a call does not end while it is being aborted
+        threading.Thread(target=self._look_after, daemon=True).start()
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait until all calls so far are done on the GPU.
@@ -141,60 +151,63 @@ class NcclCommunicator(Communicator):
         if self._over:
             return
         self.synchronize()
-        self._nccl.finalize()
+        with self._looked_after("close"):
+            self._nccl.finalize()
         self._settle("close")
+        with self._looked_after("close"):
+            self._nccl.destroy()
         self._over = "it is closed"
-        self._nccl.destroy()
-        checked(driver.cuMemFree(self._token.address))
+        checked(driver.cuMemFree(self._token))
         self._say("closed", "")
 
     def _describe(self, value: Any, where: str) -> tuple[Array, Any]:
-        array = self._describe_device(value, where)
-        if array.dtype == "bfloat16":
-            import ml_dtypes  # noqa: F401 (so that np.dtype knows the name)
-        return array, _View(array.address, array.size, array.dtype)
+        return self._describe_device(value, where), None
 
-    def _execute(self, calls: list[Call]) -> None:
-        self._recent += [(call.number, call.text) for call in calls if call.collective]
-        waiting = " and ".join(map(str, calls))
-        moving = [call for call in calls if call.elements or call.operation == "barrier"]
-        if len(moving) > 1:
-            with nc.group():
+    def _execute(self, made: list[Call]) -> None:
+        self._recent += [(call.number, call.text) for call in made if call.collective]
+        waiting = str(made[0]) if len(made) == 1 else " and ".join(map(str, made))
+        moving = [call for call in made if call.elements or call.operation == "barrier"]
+        with self._looked_after(waiting):
+            if len(moving) > 1:
+                calls.group_start()
+            try:
                 for call in moving:
                     self._enqueue(call)
-        elif moving:
-            self._enqueue(moving[0])
+            finally:
+                if len(moving) > 1:
+                    calls.group_end()
         self._settle(waiting)
-        if calls[0].operation == "barrier":
+        if made[0].operation == "barrier":
             self._wait(self._idle, waiting)
 
     def _enqueue(self, call: Call) -> None:
-        source, target = (end.data if end is not None else None for end in (call.source, call.target))
-        n, stream = self._nccl, self.stream
+        source, target = (0 if end is None else end.address for end in (call.source, call.target))
+        comm, stream, count, code = self._handle, self.stream, call.elements, _CODES.get(call.dtype, 0)
         match call.operation:
             case "barrier":
-                n.allreduce(self._token, self._token, nc.SUM, stream=stream)
+                calls.all_reduce(self._token, self._token, 1, _CODES["int32"], _SUM, comm, stream)
             case "all_reduce":
-                n.allreduce(source, target, nc.SUM, stream=stream)
+                calls.all_reduce(source, target, count, code, _SUM, comm, stream)
             case "reduce":
-                n.reduce(source, source, nc.SUM, call.peer, stream=stream)
+                calls.reduce(source, source, count, code, _SUM, call.peer, comm, stream)
             case "broadcast":
                 both = source or target
-                n.broadcast(both, both, call.peer, stream=stream)
+                calls.broadcast(both, both, count, code, call.peer, comm, stream)
             case "reduce_scatter":
-                n.reduce_scatter(source, target, nc.SUM, stream=stream)
+                calls.reduce_scatter(source, target, call.target.size, code, _SUM, comm, stream)
             case "all_gather":
-                n.allgather(source, target, stream=stream)
+                calls.all_gather(source, target, count, code, comm, stream)
             case "send":
-                n.send(source, call.peer, stream=stream)
+                calls.send(source, count, code, call.peer, comm, stream)
             case "recv":
-                n.recv(target, call.peer, stream=stream)
+                calls.recv(target, count, code, call.peer, comm, stream)
 
     def _group(self, call: Call, ranks: tuple[int, ...]) -> Self | None:
         self._recent.append((call.number, call.text))
         self._wait(self._idle, str(call))  # NCCL splits a communicator only while nothing is under way
         mine = self.rank in ranks
-        part = self._nccl.split(0 if mine else None, ranks.index(self.rank) if mine else 0)
+        with self._looked_after(str(call)):
+            part = self._nccl.split(0 if mine else None, ranks.index(self.rank) if mine else 0)
         self._settle(str(call))
         if not mine:
             return None
@@ -229,7 +242,9 @@ class NcclCommunicator(Communicator):
         start = time.monotonic()
         look = start + _QUIET
         while True:
-            state = int(self._nccl.get_async_error())
+            if self._over:
+                raise CommError(self._over)
+            state = calls.comm_get_async_error(self._handle)
             if state not in (SUCCESS, IN_PROGRESS):
                 self._fail(f"{waiting}: NCCL reports {nc.get_error_string(state)}: {self._nccl.get_last_error()}")
             if state == SUCCESS and done():
@@ -239,13 +254,50 @@ class NcclCommunicator(Communicator):
                 if look == start + _QUIET:
                     self._say("waits", json.dumps(list(self._recent)))
                 look = now + _LOOK
-                for peer in range(self.size):
-                    if peer != self.rank and (reason := self._hear("aborted", peer)) is not None:
-                        self._fail(f"{waiting}: {reason}")
+                if reason := self._given_up():
+                    self._fail(f"{waiting}: {reason}")
             if now - start > timeout:
                 self._fail(f"{waiting}: not done in {timeout} s; {self._others()}")
             if now - start > _SPIN:
                 time.sleep(_NAP)
+
+    @contextlib.contextmanager
+    def _looked_after(self, waiting: str) -> Iterator[None]:
+        """Let the thread know that NCCL may wait in what is done here; it ends with an error if the thread aborts."""
+        self._within = waiting, time.monotonic()
+        reason = ""
+        try:
+            yield
+        except Exception as error:
+            reason = f"{waiting}: {error}"
+        with self._leaving:
+            self._within = None
+        if self._over:
+            raise CommError(self._over)
+        if reason:
+            self._fail(reason)
+
+    def _look_after(self) -> None:
+        """What the thread does: abort if NCCL has been in a call for too long, or somebody else has given up."""
+        while not self._over:
+            time.sleep(_LOOK)
+            within = self._within
+            if within is None or (took := time.monotonic() - within[1]) < _QUIET:
+                continue
+            self._say("waits", json.dumps(list(self._recent)))
+            reason = self._given_up()
+            if not reason and took > self.timeout:
+                reason = f"not done in {self.timeout} s; {self._others()}"
+            with self._leaving:
+                if reason and self._within is within:
+                    self._stop(f"rank {self.members[self.rank]}: {within[0]}: {reason}")
+
+    def _given_up(self) -> str:
+        """Why another rank has given up; empty if none has."""
+        for peer in range(self.size):
+            if peer != self.rank and (reason := self._hear("aborted", peer)) is not None:
+                return reason
+        return ""
 
     def _others(self) -> str:
         """Which ranks have not come to a call that this rank has made, or have made another in its place."""
@@ -289,30 +341,26 @@ class NcclCommunicator(Communicator):
         raise CommError(self._over)
 
     def _stop(self, reason: str) -> None:
-        """Abort. If that itself does not end, neither would anything after it: report and leave the process."""
+        """Abort. If that itself does not end, neither would anything after it."""
         self._over = reason
         self._say("aborted", reason)
 
-        def leave() -> None:
-            print(f"{reason}\nncclCommAbort did not return in {_PATIENCE} s", file=sys.stderr, flush=True)
-            os._exit(1)
+        with _leaving_after(_PATIENCE, f"{reason}\nncclCommAbort did not return in {_PATIENCE} s"):
+            self._nccl.abort()
 
-        timer = threading.Timer(_PATIENCE, leave)
-        timer.daemon = True
-        timer.start()
-        self._nccl.abort()
+
+@contextlib.contextmanager
+def _leaving_after(seconds: float, reason: str) -> Iterator[None]:
+    """Leave the process, with a report, if what is done here takes longer."""
+
+    def leave() -> None:
+        print(reason, file=sys.stderr, flush=True)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
         timer.cancel()
-
-
-class _View:
-    """An array as nccl4py takes it. It goes by the dtype's name, since bfloat16 has no type string of its own."""
-
-    def __init__(self, address: int, size: int, dtype: str) -> None:
-        self.address = int(address)
-        self.__cuda_array_interface__ = {
-            "shape": (size,),
-            "typestr": dtype,
-            "data": (self.address, False),
-            "strides": None,
-            "version": 3,
-        }

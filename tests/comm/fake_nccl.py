@@ -4,9 +4,9 @@ An operation is done once all ranks have enqueued it. If they have enqueued diff
 have the signatures of nccl4py 0.6.
 """
 
-import contextlib
 import ctypes
 import threading
+import time
 import types
 from collections import defaultdict, deque
 
@@ -16,6 +16,8 @@ from comm_cases import in_rank_order
 from refopt.dtypes import numpy_dtype
 
 SUM = 0
+DATATYPES = "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16"
+INT8, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16 = range(len(DATATYPES))
 SUCCESS, IN_PROGRESS, NOT_READY = 0, 7, 600
 _lock = threading.RLock()
 _mine = threading.local()
@@ -38,10 +40,11 @@ class NCCLConfig:
         self.blocking = blocking
 
 
-@contextlib.contextmanager
-def group():
+def group_start():
     _mine.group = []
-    yield
+
+
+def group_end():
     held, _mine.group = _mine.group, None
     for comm, operation in held:
         comm._enqueue(operation)
@@ -61,19 +64,24 @@ _boards = defaultdict(_Board)
 
 
 class Communicator:
-    device = "the only one"
+    """Of a nonblocking communicator a call is in progress for a while; of a blocking one it may be ``stuck``."""
 
-    def __init__(self, key, size, rank):
+    def __init__(self, key, size, rank, blocking):
         self._board, self.size, self.rank, self._key = _boards[key], size, rank, key
-        self._fresh = 2  # how often to say that it is in progress
+        self._blocking, self.ptr, self.stuck = blocking, id(self), False
+        _comms[self.ptr] = self
+        self._start()
         self.aborted = False
         self.broken = 0
         _mine.comms = [*getattr(_mine, "comms", []), self]
 
     @classmethod
     def init(cls, nranks, rank, unique_id, config=None):
-        assert isinstance(unique_id, UniqueId) and config.blocking is False
-        return cls(unique_id, nranks, rank)
+        assert isinstance(unique_id, UniqueId)
+        return cls(unique_id, nranks, rank, config.blocking)
+
+    def _start(self):
+        self._fresh = 0 if self._blocking else 2  # how often to say that it is in progress
 
     def _submit(self, operation):
         assert not self.aborted and not self._fresh, "NCCL was asked for more while it was in progress"
@@ -83,8 +91,12 @@ class Communicator:
             self._enqueue(operation)
 
     def _enqueue(self, operation):
+        while self.stuck and not self.aborted:
+            time.sleep(0.001)
+        if self.aborted:
+            raise RuntimeError("aborted")
         with _lock:
-            self._fresh = 2
+            self._start()
             if self.broken:
                 return
             kind, _, _, peer = operation
@@ -112,30 +124,9 @@ class Communicator:
         mine = [queue for (kind, a, b), queue in board.ends.items() if self.rank == (a if kind == "send" else b)]
         return any([board.collectives[self.rank], *mine])
 
-    def allreduce(self, sendbuf, recvbuf, op, *, stream=None, config=None):
-        self._submit(("allreduce", _array(sendbuf), _array(recvbuf), None))
-
-    def reduce(self, sendbuf, recvbuf, op, root=None, *, stream=None, config=None):
-        self._submit(("reduce", _array(sendbuf), _array(recvbuf), root))
-
-    def broadcast(self, sendbuf, recvbuf, root, *, stream=None, config=None):
-        self._submit(("broadcast", _array(sendbuf), _array(recvbuf), root))
-
-    def reduce_scatter(self, sendbuf, recvbuf, op, *, stream=None, config=None):
-        self._submit(("reduce_scatter", _array(sendbuf), _array(recvbuf), None))
-
-    def allgather(self, sendbuf, recvbuf, *, stream=None, config=None):
-        self._submit(("allgather", _array(sendbuf), _array(recvbuf), None))
-
-    def send(self, sendbuf, peer, *, stream=None):
-        self._submit(("send", _array(sendbuf), None, peer))
-
-    def recv(self, recvbuf, peer, *, stream=None):
-        self._submit(("recv", None, _array(recvbuf), peer))
-
     def split(self, color=None, key=0, config=None):
         assert not self.busy() and not self._fresh
-        self._fresh = 2
+        self._start()
         with _lock:
             made = self._board.made.setdefault("splits", defaultdict(dict))
             number = self._board.made[self.rank] = self._board.made.get(self.rank, 0) + 1
@@ -145,7 +136,7 @@ class Communicator:
             members = sorted((k, r) for r, (c, k) in made[number].items() if c is not None)
         if color is None:
             return None
-        return Communicator((self._key, number), len(members), [r for _, r in members].index(self.rank))
+        return Communicator((self._key, number), len(members), [r for _, r in members].index(self.rank), self._blocking)
 
     def get_async_error(self):
         assert not self.aborted
@@ -161,7 +152,7 @@ class Communicator:
 
     def finalize(self):
         assert not self.busy()
-        self._fresh = 2
+        self._start()
 
     def destroy(self):
         self.aborted = True
@@ -170,19 +161,61 @@ class Communicator:
         self.aborted = self._board.dead = True
 
 
+_comms = {}
+
+
+def _submit(comm, kind, sendbuf, recvbuf, sent, received, datatype, peer=None):
+    dtype = numpy_dtype(DATATYPES[datatype])
+    _comms[comm]._submit(
+        (kind, sendbuf and _array(sendbuf, sent, dtype), recvbuf and _array(recvbuf, received, dtype), peer)
+    )
+
+
+def all_reduce(sendbuff, recvbuff, count, datatype, op, comm, stream):
+    _submit(comm, "allreduce", sendbuff, recvbuff, count, count, datatype)
+
+
+def reduce(sendbuff, recvbuff, count, datatype, op, root, comm, stream):
+    _submit(comm, "reduce", sendbuff, recvbuff, count, count, datatype, root)
+
+
+def broadcast(sendbuff, recvbuff, count, datatype, root, comm, stream):
+    _submit(comm, "broadcast", sendbuff, recvbuff, count, count, datatype, root)
+
+
+def reduce_scatter(sendbuff, recvbuff, recvcount, datatype, op, comm, stream):
+    _submit(comm, "reduce_scatter", sendbuff, recvbuff, recvcount * _comms[comm].size, recvcount, datatype)
+
+
+def all_gather(sendbuff, recvbuff, sendcount, datatype, comm, stream):
+    _submit(comm, "allgather", sendbuff, recvbuff, sendcount, sendcount * _comms[comm].size, datatype)
+
+
+def send(sendbuff, count, datatype, peer, comm, stream):
+    _submit(comm, "send", sendbuff, None, count, 0, datatype, peer)
+
+
+def recv(recvbuff, count, datatype, peer, comm, stream):
+    _submit(comm, "recv", None, recvbuff, 0, count, datatype, peer)
+
+
+calls = types.SimpleNamespace(
+    Comm=lambda handle: handle, comm_get_async_error=lambda comm: _comms[comm].get_async_error(),
+    group_start=group_start, group_end=group_end, all_reduce=all_reduce, reduce=reduce, broadcast=broadcast,
+    reduce_scatter=reduce_scatter, all_gather=all_gather, send=send, recv=recv,
+)  # fmt: skip
+
+
 def _lock_wait():
     _lock.release()
     threading.Event().wait(0.001)
     _lock.acquire()
 
 
-def _array(view):
-    """The host memory that a view describes."""
-    interface = view.__cuda_array_interface__
-    assert interface["version"] == 3 and interface["strides"] is None
-    dtype, (size,) = numpy_dtype(interface["typestr"]), interface["shape"]
+def _array(address, size, dtype):
+    """The host memory at an address."""
     assert size, "NCCL was asked to move nothing"
-    return np.frombuffer((ctypes.c_uint8 * (size * dtype.itemsize)).from_address(interface["data"][0]), dtype)
+    return np.frombuffer((ctypes.c_uint8 * (size * dtype.itemsize)).from_address(address), dtype)
 
 
 def _perform(met, size):
