@@ -7,16 +7,15 @@ import importlib
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 from refopt.catalog import ROUTINES, Spec
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-REPORT = ROOT / "benchmarks" / "results" / "lars-h200.json"
-WORKLOADS = {"resnet50": "ResNet-50", "bert-large": "BERT-large"}
-# Label, implementation, how it is enqueued; a floor stands under the form whose bytes it counts.
-LINES = (
+RESULTS = ROOT / "benchmarks" / "results"
+WORKLOADS = {"resnet50": "ResNet-50", "bert-large": "BERT-large", "gpt2-xl": "GPT-2 XL"}
+Line = tuple[str, str, str]  # label, implementation, how it is enqueued; a floor stands under the form it counts for
+LARS: tuple[Line, ...] = (
     ("PyTorch, a loop over tensors", "loop", "eager"),
     ("PyTorch, `_foreach` operations", "foreach_addcmul", "eager"),
     ("the same as a CUDA graph", "foreach_addcmul", "graph"),
@@ -25,12 +24,22 @@ LINES = (
     ("**refopt, norm carried over**", "carried_norm", "plan"),
     ("floor", "carried_norm", "floor"),
 )
+ADAMW: tuple[Line, ...] = (
+    ("PyTorch, `foreach`", "torch foreach", "eager"),
+    ("PyTorch, `fused`", "torch fused", "eager"),
+    ("the same as a CUDA graph", "torch fused", "graph"),
+    ("**refopt, one launch**", "refopt", "plan"),
+    ("floor", "refopt", "floor"),
+)
 
 
-def table(report: dict[str, Any]) -> str:
-    """Milliseconds of a step, a column for each workload and precision."""
-    cases = [(workload, config) for workload in WORKLOADS for config in ("fp32", "amp")]
-    rows = {(row["workload"], row["config"], row["implementation"], row["how"]): row for row in report["steps"]}
+def table(file: str, routine: str, lines: tuple[Line, ...], cases: list[tuple[str, str]]) -> str:
+    """Milliseconds of a step from a report, a column for each workload and precision."""
+    steps = json.loads((RESULTS / file).read_text())["steps"]
+    rows = {
+        (row["workload"], row["config"], row["implementation"], row["how"]): row
+        for row in steps if row.get("routine", routine) == routine
+    }  # fmt: skip
 
     def cell(case: tuple[str, str], implementation: str, how: str) -> str:
         if how == "floor":
@@ -39,8 +48,8 @@ def table(report: dict[str, Any]) -> str:
         return f"**{ms}**" if how == "plan" else ms
 
     header = ["", *(f"{WORKLOADS[workload]}, {config}" for workload, config in cases)]
-    lines = [[label, *(cell(case, *what) for case in cases)] for label, *what in LINES]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] + ["---:"] * len(cases), *lines))
+    body = [[label, *(cell(case, *what) for case in cases)] for label, *what in lines]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] + ["---:"] * len(cases), *body))
 
 
 def routines() -> str:
@@ -68,7 +77,12 @@ def routines() -> str:
 
 def with_tables(text: str) -> str:
     """The README with its tables as the report and the catalogue have them."""
-    tables = {"lars": table(json.loads(REPORT.read_text())), "routines": routines()}
+    both = [(workload, config) for workload in ("resnet50", "bert-large") for config in ("fp32", "amp")]
+    tables = {
+        "lars": table("lars-h200.json", "lars_momentum", LARS, both),
+        "adamw": table("optimizers-h200.json", "adamw", ADAMW, [*both, ("gpt2-xl", "fp32")]),
+        "routines": routines(),
+    }
     for name, made in tables.items():
         text = re.sub(
             rf"(?s)(<!-- {name} -->\n).*?(\n<!-- end -->)", lambda found, made=made: found[1] + made + found[2], text
