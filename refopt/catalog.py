@@ -113,10 +113,12 @@ class Routine(NamedTuple):
 
 def _lars_traffic(form: Form, dtypes: tuple, norm_of: str = "param", **_: str) -> dict[str, int]:
     """Passes over each slot, reads and writes added up. The gradient is read for the norm and again."""
-    master = dtypes[3] is not None
-    passes = {"params": 1 if master else 2, "grads": 2, "velocities": 2, "master_params": 2}
+    written_only = _has_master(dtypes)
+    passes = {"params": 1 if written_only else 2, "grads": 2, "velocities": 2, "master_params": 2}
     if form.norm_reads_param:
-        passes["master_params" if master and norm_of == "master" else "params"] += 1
+        of_exact = norm_of == "master"
+        passes["params"] += not (of_exact and written_only)
+        passes["master_params"] += of_exact
     return passes
 
 
@@ -145,6 +147,7 @@ LARS_MOMENTUM = Routine(
     },
     traffic=_lars_traffic,
     source="arXiv:1708.03888; Paddle PR 35476",
+    remainders=True,
 )
 
 PARAMS, GRADS = Slot("params", written=True), Slot("grads", written=False)

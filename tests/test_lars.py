@@ -205,7 +205,7 @@ def test_launches_in_figures(executor, form, expected):
 
 
 @forms
-@given(dtypes=storage(), norm_of=st.sampled_from(["param", "master"]), shift=st.integers(0, 1))
+@given(dtypes=storage(remainders=True), norm_of=st.sampled_from(["param", "master"]), shift=st.integers(0, 1))
 @settings(max_examples=max(settings().max_examples // 4, 10))
 def test_bytes(executor, form, dtypes, norm_of, shift):
     """A step reads and writes of every array what the catalogue says, to the byte."""

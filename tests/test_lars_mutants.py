@@ -11,10 +11,12 @@ import refopt.gpu
 from refopt import cpu, simt
 from refopt.catalog import LARS_MOMENTUM
 from refopt.conformance import check, lars, laws
+from refopt.conformance.build import remainders
 from refopt.conformance.lars import STEP, gate, make
 from refopt.conformance.mutants import MUTANTS, Lars
 from refopt.conformance.placed import PlacedCase, kernels, merged_step
 from refopt.gpu import runtime, vectors
+from refopt.gpu.lars.rule import Signature
 from refopt.gpu.tables import SLOT
 from refopt.simt import cuda
 
@@ -86,11 +88,14 @@ NOT_KERNELS = {"refopt.gpu.runtime"}  # its caches hold the machines
 
 
 def bits(machine):
-    """Two steps over tiles, tails and several chunks, in fp32 and with bf16 parameters."""
+    """Two steps over tiles, tails and several chunks, in fp32 and with bf16 parameters; tiles with remainders."""
     numbers = dict(lr=[0.3, 0.5, 0.7, 0.2], lars_weight_decay=[0.1, 0.0, 0.3, 0.2])
     cases = [lars.one_lane_each()]
     for dtypes in (("float32",) * 3, ("bfloat16", "float16", "float32", "float32")):
         cases.append(make([1025, 9001, 3, 256], dtypes, steps=[STEP | numbers, STEP | numbers]))
+    for norm_of in LARS_MOMENTUM.choices["norm_of"]:
+        cases.append(lars.ties(remainders()[0], norm_of))
+    cases.append(make([1025, 256], remainders()[1], steps=[STEP, STEP], norm_of="master"))
     for case in cases:
         for form in LARS_MOMENTUM.forms:
             laws.same_bits_as_reference(kernels(form, machine), case)
@@ -153,6 +158,19 @@ def always_whole(access):
     return lambda dtype, real, partial, *policy: access(dtype, real, False, *policy)
 
 
+def of_other_norm(norm_of):
+    """What is made of a signature made as if the other norm were asked for."""
+
+    def change(make):
+        return lambda signature, *args: make(Signature(signature[:4], norm_of, signature[5]), *args)
+
+    return change
+
+
+def nearest_even(x):
+    return tuple(vectors.round_bfloat16(value) for value in x)
+
+
 KERNEL_MUTANTS = {
     "the rule contracted": ("rule", lambda _: contracted_rule),
     "the squares contracted": ("add_squares", lambda _: contracted_squares),
@@ -163,6 +181,12 @@ KERNEL_MUTANTS = {
     "norm carried over before it is rounded": ("rounded8", lambda _: lambda dtype: lambda x: x),
     "the last chunk dropped": ("build", without_last_chunk),
     "whole rows at the end of a tensor": ("access", always_whole),
+    "whole rows of halves at the end of a tensor": ("_joined_access", lambda access: lambda partial: access(False)),
+    "the norm of the stored parameter in the place of the exact one's": ("first_load", of_other_norm("param")),
+    "the norm of the exact parameter in the place of the stored one's": ("first_load", of_other_norm("master")),
+    "the stored parameter's norm carried over for the exact one's": ("stored8", of_other_norm("param")),
+    "the exact parameter's norm carried over for the stored one's": ("stored8", of_other_norm("master")),
+    "ties to even in the norm carried over": ("round4_away", lambda _: nearest_even),
 }
 
 

@@ -7,8 +7,9 @@ import numpy as np
 
 from refopt.catalog import LARS_MOMENTUM
 from refopt.conformance import build
-from refopt.conformance.build import SMALL, scaled, storages
+from refopt.conformance.build import SMALL, remainders, scaled, storages
 from refopt.conformance.cases import Case
+from refopt.dtypes import numpy_dtype
 
 STEP = dict(lr=0.5, mu=0.9, lars_coeff=0.7, lars_weight_decay=0.3, epsilon=0.11, rescale_grad=0.37)
 
@@ -36,7 +37,8 @@ def gated() -> Iterator[tuple[str, Case]]:
     for name, found in flags.items():
         gates = [gate(*pair) for pair in zip(factors, found, strict=True)]
         steps = [STEP | dict(lr=0.1 * k) | given for k, given in enumerate(gates, 1)]
-        for dtypes in (("float32",) * 3, ("float64",) * 3, ("float16", "float16", "float32", "float32")):
+        masters = ("float16", "float16", "float32", "float32"), *remainders()[:1]
+        for dtypes in (("float32",) * 3, ("float64",) * 3, *masters):
             yield f"{' '.join(dtypes)}, {name}", make([*SMALL, 2100], dtypes, steps=steps)
     yield "a factor of fp64", make([5, 1100], ("float64",) * 3, steps=[STEP | gate(0.3, real=np.float64)])
     case = make([5, 1100], steps=[STEP | gate(0.0), STEP | gate(1.0)])
@@ -78,6 +80,11 @@ def examples() -> Iterator[tuple[str, Case]]:
         yield " ".join(dtypes), make(SMALL, dtypes, steps=[STEP, STEP | dict(lr=0.125)])
         if len(dtypes) == 4:
             yield " ".join(dtypes) + ", norm of the master", make(SMALL, dtypes, norm_of="master")
+    for dtypes in remainders():
+        for norm_of in ("param", "master"):
+            steps = [STEP, STEP | dict(lr=0.125), STEP]
+            yield f"{' '.join(dtypes)}, norm of the {norm_of}", make(SMALL, dtypes, steps=steps, norm_of=norm_of)
+            yield f"{' '.join(dtypes)}, ties, norm of the {norm_of}", ties(dtypes, norm_of)
     yield "fp16 without a master, squares overflow fp16", scaled(make([40], ("float16",) * 3), 400, "params")
 
 
@@ -86,6 +93,16 @@ def one_lane_each() -> Case:
     case = make([769] * 12)
     lane = np.arange(769) % 256 == 0
     return case.replace(params=[x * lane for x in case.params], grads=[x * lane for x in case.grads])
+
+
+def ties(dtypes: tuple[str, ...], norm_of: str) -> Case:
+    """Exact parameters halfway between two of bf16, the lower ones even, that stay there, but for the first."""
+    case = make([300, 5], dtypes, steps=[STEP | dict(lars_weight_decay=0.0)] * 3, norm_of=norm_of)
+    for p, g, v, r in zip(case.params, case.grads, case.velocities, case.master_params, strict=True):
+        p[...] = ((p.view(np.uint16) & 0xFFFE) + 1).view(numpy_dtype(dtypes[0]))
+        r[...] = 0x8000
+        g[1:], v[1:] = 0, 0
+    return case
 
 
 def rate_overflows() -> Case:

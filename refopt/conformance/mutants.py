@@ -127,6 +127,13 @@ class NormOfParam(Lars):
         return super().param_norm(stored, stored, norm_of)
 
 
+class NormOfNearestEven(Lars):
+    """The norm of the exact parameters rounded to nearest even; with remainders, ties are stored away from zero."""
+
+    def param_norm(self, stored, exact, norm_of):
+        return super().param_norm(exact.astype(self.param.dtype).astype(exact.dtype), exact, norm_of)
+
+
 class MomentumOfEverything(Lars):
     """v' = mu * (v + rate * ...)."""
 

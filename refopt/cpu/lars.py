@@ -8,7 +8,8 @@ Layer-wise adaptive rate scaling (You, Gitman and Ginsburg, arXiv:1708.03888) in
     v  = mu * v + local_lr * (g' + wd * p)
     p  = p - v
 
-With a master parameter, p in the last two lines is the master, and the stored parameter is its rounding.
+With a master parameter, or a remainder in its place, p in the last two lines is the exact parameter that it holds,
+and the stored parameter is its rounding.
 """
 
 from fnmatch import fnmatchcase
@@ -16,7 +17,9 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from refopt import catalog, checks
+from refopt.cpu.merged import exact
 from refopt.cpu.reduce import sum_of_squares
+from refopt.cpu.remainder import split_numbers
 from refopt.dtypes import arithmetic
 
 
@@ -42,7 +45,7 @@ def rule(p, g, v, *, local_lr, mu, lars_weight_decay):
 def _step(param, grad, velocity, master, factor, *, rescale_grad, norm_of, adapt, mu, lars_weight_decay, **scalars):
     real = arithmetic(param.dtype.name)
     with np.errstate(all="ignore"):
-        p = (param if master is None else master).astype(real)
+        p = exact(param, master, real)
         g = real(rescale_grad) * real(factor) * grad.astype(real)
         v = velocity.astype(real)
         normed = param.astype(real) if norm_of == "param" else p
@@ -56,6 +59,9 @@ def _step(param, grad, velocity, master, factor, *, rescale_grad, norm_of, adapt
         )
         p, v = rule(p, g, v, local_lr=rate, mu=real(mu), lars_weight_decay=wd)
         velocity[:] = v.astype(velocity.dtype)
+        if master is not None and master.dtype == np.uint16:
+            param[:], master[:] = split_numbers(p)
+            return
         param[:] = p.astype(param.dtype)
         if master is not None:
             master[:] = p
@@ -91,11 +97,12 @@ def merged_lars_momentum(
         lars_weight_decay: weight decay, one number or one per tensor; at least 0.
         epsilon: added to the denominator of the local learning rate, at least 0.
         rescale_grad: multiplies every gradient before it is used; above 0.
-        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters; single
-            entries may be ``None``.
+        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters, or of uint16
+            that hold what bf16 parameters leave out of them (numerics, N15); single entries may be ``None``.
         adapt: where the LARS ratio applies, and plain lr elsewhere: ``"norms"`` (both norms positive),
             ``"decay"`` (weight decay positive) or ``"decay_and_norms"`` (both).
-        norm_of: with masters, whether ||p|| is that of the stored ``"param"`` or of the ``"master"``.
+        norm_of: with masters, whether ||p|| is that of the stored ``"param"`` or of the ``"master"``; with
+            remainders, ``"master"`` is the exact parameter.
         grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
             `scan_gradients`. fp32, or fp64 for fp64 parameters.
         found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.

@@ -33,17 +33,17 @@ from refopt.gpu.tiles import ARRIVALS, ROW, WHOLE_WARP, joiner
 @lru_cache
 def chunks_of(signature: Signature) -> SimpleNamespace:
     """The phases of LARS for one chunk, for a signature."""
-    do, climb, normed = phases(signature), joiner(signature.real).climb, signature.normed
+    do, climb = phases(signature), joiner(signature.real).climb
     found, factor_of = signature.gate
 
     @device_function
     def norms(c, addresses, chunks, hyper, factor, sums):
         """Tile sums of p and g."""
         tensor, start, stop, slot = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP], chunks[c, SLOT]
-        p, g = addresses[normed, tensor], addresses[G, tensor]
+        p, m, g = addresses[P, tensor], addresses[M, tensor], addresses[G, tensor]
         lane = cuda.threadIdx.x % 32
         for first in range(start + cuda.threadIdx.x // 32 * TILE, stop, cuda.blockDim.x // 32 * TILE):
-            x = do.norms(p, g, first, stop, chunks[c, ALIGNED], hyper[RESCALE, tensor] * factor)
+            x = do.norms(p, m, g, first, stop, chunks[c, ALIGNED], hyper[RESCALE, tensor] * factor)
             if lane < 2:
                 sums[lane, slot + (first - start) // TILE] = x
 

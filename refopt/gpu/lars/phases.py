@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 from refopt.cpu.reduce import TILE
 from refopt.gpu import vectors
-from refopt.gpu.lars.rule import G, P, Signature, V, rule8
+from refopt.gpu.lars.exact import first_load, stored8
+from refopt.gpu.lars.rule import G, M, P, Signature, V, rule8
 from refopt.gpu.target import cuda, device_function
 from refopt.gpu.tiles import ROW, ROWS, add_squares, lane_tree, lane_tree_2, rows_of, scale8
 
@@ -26,12 +27,12 @@ def phases(signature: Signature) -> SimpleNamespace:
     full, partial = _variant(signature, False), _variant(signature, True)
 
     @device_function
-    def norms(p, g, first, stop, aligned, rescale):
+    def norms(p, m, g, first, stop, aligned, rescale):
         """The sums of squares of the tile at ``first``: of p in even threads of the warp, of g in odd ones."""
         i = first + 4 * (cuda.threadIdx.x % 32)
         if aligned and first + TILE <= stop:
-            return full.norms(p, g, i, stop, ROWS, rescale)
-        return partial.norms(p, g, i, stop, rows_of(first, stop), rescale)
+            return full.norms(p, m, g, i, stop, ROWS, rescale)
+        return partial.norms(p, m, g, i, stop, rows_of(first, stop), rescale)
 
     @device_function
     def norm(g, first, stop, aligned, rescale):
@@ -63,22 +64,22 @@ def phases(signature: Signature) -> SimpleNamespace:
 
 def _variant(signature: Signature, partial: bool) -> SimpleNamespace:
     """The work of one thread: ``i`` is its first element of the first row."""
-    real, exact, normed = signature.real, signature.exact, signature.normed
-    slots = [vectors.access(dtype or signature[P], real, partial) for dtype in signature[:4]]
-    load_g, load_v, load_exact = slots[G].load, slots[V].load, slots[exact].load
-    store_p, store_v, store_exact = slots[P].store, slots[V].store, slots[exact].store
+    real = signature.real
+    exact = vectors.exact_access(signature[P], signature[M], real, partial)
+    velocity = vectors.access(signature[V], real, partial)
+    load_g, load_v, load_exact = vectors.access(signature[G], real, partial).load, velocity.load, exact.load
+    store_v, store_exact = velocity.store, exact.store
     # What the norms read, the update reads again, but for a parameter that has a master.
     first_g = vectors.access(signature[G], real, partial, "keep").load
-    first_p = vectors.access(signature[normed], real, partial, "keep" if normed == exact else "pass").load
-    has_master = exact != P
-    stored, kept = vectors.rounded8(signature[normed]), vectors.kept8(real, partial)
+    first_p = first_load(signature, partial)
+    stored, kept = stored8(signature), vectors.kept8(real, partial)
     zeros = (real(0),) * 8
 
     @device_function
-    def norms(p, g, i, stop, rows, rescale):
+    def norms(p, m, g, i, stop, rows, rescale):
         p_sums, g_sums = zeros, zeros
         for row in range(rows):
-            p_sums = add_squares(p_sums, first_p(p, i + ROW * row, stop))
+            p_sums = add_squares(p_sums, first_p(p, m, i + ROW * row, stop))
             g_sums = add_squares(g_sums, scale8(rescale, first_g(g, i + ROW * row, stop)))
         return lane_tree_2(p_sums, g_sums)
 
@@ -91,12 +92,10 @@ def _variant(signature: Signature, partial: bool) -> SimpleNamespace:
 
     @device_function
     def update(p, g, v, m, i, stop, rescale, rate, mu, wd):
-        x = load_exact(m if has_master else p, i, stop)
+        x = load_exact(p, m, i, stop)
         x, y = rule8(x, scale8(rescale, load_g(g, i, stop)), load_v(v, i, stop), rate, mu, wd)
         store_v(v, i, stop, y)
-        store_p(p, i, stop, x)
-        if has_master:
-            store_exact(m, i, stop, x)
+        store_exact(p, m, i, stop, x, x)
         return x
 
     @device_function

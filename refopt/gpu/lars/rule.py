@@ -54,8 +54,9 @@ def local_lr(p_squares, g_squares, lr, coeff, wd, epsilon, adapt):
 class Signature(tuple):
     """What a kernel is made for.
 
-    The dtypes of p, g, v and the master (None if there is none), which of p and master is normed, and the dtype
-    of the factor (None if the step is given neither factor nor flag).
+    The dtypes of p, g, v and the master (None if there is none, uint16 for a remainder in its place), whether the
+    stored or the exact parameter is normed, and the dtype of the factor (None if the step is given neither factor
+    nor flag).
     """
 
     def __new__(cls, dtypes: tuple, norm_of: str, factor: str | None) -> "Signature":
@@ -67,14 +68,14 @@ class Signature(tuple):
         return arithmetic(self[P])
 
     @property
-    def exact(self) -> int:
-        """The slot that holds the parameter the rule works on."""
-        return M if self[M] else P
+    def exact(self) -> tuple[int, ...]:
+        """The slots that hold the parameter the rule works on: both, if it is in two halves."""
+        return (P, M) if self[M] == "uint16" else (M,) if self[M] else (P,)
 
     @property
-    def normed(self) -> int:
-        """The slot whose norm is taken."""
-        return M if self[M] and self[4] == "master" else P
+    def normed(self) -> tuple[int, ...]:
+        """The slots that hold what is normed."""
+        return self.exact if self[4] == "master" else (P,)
 
     @property
     def gate(self) -> tuple[Callable, Callable]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from refopt.cpu.reduce import TILE
 from refopt.gpu.lars.phases import NORM_BOUNDS, phases
-from refopt.gpu.lars.rule import COEFF, DECAY, EPSILON, LR, MU, RESCALE, M, Signature, local_lr
+from refopt.gpu.lars.rule import COEFF, DECAY, EPSILON, LR, MU, RESCALE, Signature, local_lr
 from refopt.gpu.target import Kernel, cuda, kernel
 from refopt.gpu.tiles import FANOUT, ROW, joiner
 
@@ -18,7 +18,6 @@ def lars_separate(signature: Signature) -> Kernel:
     """The kernel for a signature; ``sums`` has room for the tile sums of p and g and what they join to."""
     do, join = phases(signature), joiner(signature.real).join
     found, factor_of = signature.gate
-    takes_master = signature.normed == M
 
     @kernel(NORM_BOUNDS)
     def lars_momentum(p, g, v, m, size, aligned, tensor, sums, hyper, adapt, factor_at, found_at):
@@ -32,7 +31,7 @@ def lars_separate(signature: Signature) -> Kernel:
         rescale = hyper[RESCALE, tensor] * factor_of(factor_at)
 
         for tile in range(warp, tiles, warps):
-            x = do.norms(m if takes_master else p, g, tile * TILE, size, aligned, rescale)
+            x = do.norms(p, m, g, tile * TILE, size, aligned, rescale)
             if lane < 2:
                 sums[lane, tile] = x
         grid.sync()
