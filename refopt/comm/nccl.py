@@ -194,7 +194,7 @@ class NcclCommunicator(Communicator):
                 both = source or target
                 calls.broadcast(both, both, count, code, call.peer, comm, stream)
             case "reduce_scatter":
-                calls.reduce_scatter(source, target, call.target.size, code, _SUM, comm, stream)
+                calls.reduce_scatter(source, target, count // self.size, code, _SUM, comm, stream)
             case "all_gather":
                 calls.all_gather(source, target, count, code, comm, stream)
             case "send":
