@@ -246,15 +246,15 @@ def access(dtype: str, real: type, partial: bool, policy: str = "") -> Access:
 
 
 @lru_cache
-def exact_access(param: str, master: str | None, real: type, partial: bool) -> Access:
+def exact_access(param: str, master: str | None, real: type, partial: bool, policy: str = "") -> Access:
     """The access to the exact parameters, wherever they are: ``load(p, x, first, stop)``.
 
     ``p`` is the address of the parameter, ``x`` that of its master or remainder, 0 if there is none. ``store``
     takes the exact values and, besides, those that the parameter is rounded from where there is no remainder.
     """
     if master == "uint16":
-        return _joined_access(partial)
-    rounded, own = access(param, real, partial), access(master or param, real, partial)
+        return _joined_access(partial, policy)
+    rounded, own = access(param, real, partial), access(master or param, real, partial, policy)
     load_exact, store_exact, store_rounded = own.load, own.store, rounded.store
     has_master = master is not None
 
@@ -271,13 +271,13 @@ def exact_access(param: str, master: str | None, real: type, partial: bool) -> A
     return Access(load, store)
 
 
-def _joined_access(partial: bool) -> Access:
-    zero = np.float32(0)
+def _joined_access(partial: bool, policy: str) -> Access:
+    zero, load4 = np.float32(0), _with_policy(load4_joined, policy)
 
     @device_function
     def load(p, r, first, stop):
         p, r = p + 2 * first, r + 2 * first
-        return load4_joined(p, r) + load4_joined(p + 2 * SECOND, r + 2 * SECOND)
+        return load4(p, r) + load4(p + 2 * SECOND, r + 2 * SECOND)
 
     @device_function
     def store(p, r, first, stop, exact, rounded):
@@ -318,17 +318,19 @@ def _joined_access(partial: bool) -> Access:
 
 
 def _with_policy(load: Callable, policy: str) -> Callable:
-    """A vector load with a cache policy."""
+    """A vector load with a cache policy, if one is given."""
+    if not policy:
+        return load
     asm, *types = load.asm  # type: ignore[attr-defined]
     asm = asm.replace("ld.global.", "ld.global.L2::cache_hint.").replace("];", "], policy;")
     asm = f"{{ .reg .b64 policy; mov.b64 policy, {POLICIES[policy]:#x}; {asm} }}"
-    return intrinsic(asm, *types)(lambda address: load(address))
+    return intrinsic(asm, *types)(lambda *addresses: load(*addresses))
 
 
 def _full(dtype: str, real: type, policy: str) -> Access:
     size, apart = SIZES[dtype], SIZES[dtype] * SECOND
     load4, store4 = globals()[f"load4_{dtype}"], globals()[f"store4_{dtype}"]
-    if policy and dtype != "float64":  # whose four elements are two loads
+    if dtype != "float64":  # whose four elements are two loads
         load4 = _with_policy(load4, policy)
 
     @device_function

@@ -8,7 +8,6 @@ from refopt.cpu.remainder import split_numbers
 from refopt.gpu import vectors
 from refopt.gpu.lars.rule import M, P, Signature
 from refopt.gpu.target import device_function, intrinsic
-from refopt.gpu.vectors import POLICIES, SECOND, load4_joined
 
 _AWAY = (
     "mov.b32 d, ${x}; add.u32 d, d, 0x8000; and.b32 d, d, 0xffff0000; setp.nan.f32 q, ${x}, ${x}; "
@@ -30,30 +29,14 @@ def first_load(signature: Signature, partial: bool) -> Callable:
 
     The cache is asked to keep what the update reads again, which is all but a parameter that has a master.
     """
-    real, normed = signature.real, signature.normed
-    if len(normed) == 2:
-        return vectors.exact_access(signature[P], signature[M], real, True).load if partial else _kept_joined()
-    policy = "keep" if normed[0] in signature.exact else "pass"
-    load_one, of_master = vectors.access(signature[normed[0]], real, partial, policy).load, normed == (M,)
+    real = signature.real
+    if signature.normed == signature.exact:
+        return vectors.exact_access(signature[P], signature[M], real, partial, "keep").load
+    load_stored = vectors.access(signature[P], real, partial, "keep" if P in signature.exact else "pass").load
 
     @device_function
     def load(p, m, first, stop):
-        return load_one(m if of_master else p, first, stop)
-
-    return load
-
-
-def _kept_joined() -> Callable:
-    """The load of a full row of parameters with their remainders, both to be kept in the cache."""
-    asm, *types = load4_joined.asm  # type: ignore[attr-defined]
-    asm = asm.replace("ld.global.", "ld.global.L2::cache_hint.").replace("];", "], policy;")
-    asm = f"{{ .reg .b64 policy; mov.b64 policy, {POLICIES['keep']:#x}; {asm} }}"
-    load4 = intrinsic(asm, *types)(lambda param, remainder: load4_joined(param, remainder))
-
-    @device_function
-    def load(p, m, first, stop):
-        p, m = p + 2 * first, m + 2 * first
-        return load4(p, m) + load4(p + 2 * SECOND, m + 2 * SECOND)
+        return load_stored(p, first, stop)
 
     return load
 
