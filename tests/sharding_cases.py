@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from program_cases import numbers_of, on_ranks, values
 
-from refopt import gpu, sharding
+from refopt import gpu, passes, sharding
 from refopt.dtypes import numpy_dtype
 from refopt.program import UNKNOWN, bind
 
@@ -42,6 +42,24 @@ def shards(program, rule="paddle", cast=True, fuse=None):
         each = sharding.shard(program, rank, ranks, rule).program
         each = sharding.optimize_cast(each).program if cast else each
         made.append(each if fuse is None else sharding.fuse_broadcasts(each, fuse).program)
+    return made
+
+
+def in_buckets(program, limit=32.0, rule="paddle"):
+    """The program of each rank with collectives and updates in buckets, and the casts done by the updates."""
+    ranks, made = ranks_of(program), []
+    for rank in range(ranks):
+        each = program
+        for apply in (
+            lambda p, rank=rank: sharding.shard(p, rank, ranks, rule, order="reduced"),
+            sharding.optimize_cast,
+            sharding.fold_casts,
+            lambda p: sharding.fuse_reduces(p, limit),
+            lambda p: passes.fuse_optimizer(p, form="merged", per_buffer=True),
+            lambda p: sharding.fuse_broadcasts(p, limit / 2),
+        ):
+            each = apply(each).program
+        made.append(each)
     return made
 
 

@@ -40,7 +40,7 @@ class Unit(NamedTuple):
         return [*self.places, *(i for places in self.powers.values() for i in places)]
 
 
-def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto") -> Result:
+def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto", per_buffer: bool = False) -> Result:
     """Replace the ops of a routine, one for each tensor, by one for each signature of dtypes.
 
     Two forms. *Flat*: parameters, states and scalars are coalesced at startup like the gradients, and one op of the
@@ -59,6 +59,8 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto")
         optimizer: a name of `refopt.catalog.ROUTINES`, or ``"all"``.
         form: ``"flat"``, one op for each buffer of gradients; ``"merged"``; or ``"auto"``: flat where that makes one op
             of a signature, else merged.
+        per_buffer: keep updates apart whose gradients are in different buffers, or in none, in the merged form as well:
+            each then waits for its own gradients only.
 
     Raises:
         ValueError: naming the argument; or if a buffer's name is taken.
@@ -73,7 +75,7 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto")
     reasons: list[str] = []
     moves, startup, made = [], list(program.startup), []
     for name in dict.fromkeys(op.type for op in program.main) if optimizer == "all" else [optimizer]:
-        for places in _candidates(program, ROUTINES[name], form, reasons) if name in ROUTINES else ():
+        for places in _candidates(program, ROUTINES[name], form, per_buffer, reasons) if name in ROUTINES else ():
             unit, why = _unit(program, ROUTINES[name], places)
             not_flat = why or _not_flat(program, unit)
             if not why and not_flat and form == "flat":
@@ -96,7 +98,9 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto")
     return Result(changed, True, tuple(reasons))
 
 
-def _candidates(program: Program, routine: Routine, form: str, reasons: list[str]) -> Iterator[tuple[int, ...]]:
+def _candidates(
+    program: Program, routine: Routine, form: str, per_buffer: bool, reasons: list[str]
+) -> Iterator[tuple[int, ...]]:
     """Places of the ops of one signature that may be one, in the order of their gradients; others are reasons."""
     sums = {name for op in program.main if op.type == "scatter_add" for name in op.writes}
     rank = _order(program)
@@ -113,6 +117,8 @@ def _candidates(program: Program, routine: Routine, form: str, reasons: list[str
         key += [op.inputs.get(slot) for slot in SHARED] + [advances(op, routine)]
         if form == "flat":
             key += [program.buffer_of.get(grad), math.prod(param.shape) > 0]
+        if per_buffer:
+            key.append(program.buffer_of.get(grad, grad))
         units.setdefault(tuple(key), []).append(i)
     for places in units.values():
         if len(places) == 1:

@@ -15,19 +15,23 @@ alone has its state, its fp32 values and its cast, and sends the others fp16.
     >>> made = sharding.shard(program, 1, 4, rule="greedy").program
     >>> sharding.counts.param_casts(sharding.optimize_cast(made).program)
     1
+    >>> sharding.counts.param_casts(sharding.fold_casts(sharding.optimize_cast(made).program).program)
+    0
 
 Passes are those of `refopt.passes`: functions from a program to a `refopt.passes.Result`.
 """
 
-from refopt.sharding import counts
+from refopt.sharding import bucket_counts, counts
 from refopt.sharding.broadcasts import fuse_broadcasts
 from refopt.sharding.build import amp_program, gradient_of
 from refopt.sharding.cast import optimize_cast
 from refopt.sharding.eligible import Eligible, copy_of, eligible, recomputed_copy_of
+from refopt.sharding.fold import fold_casts
 from refopt.sharding.partition import partition
+from refopt.sharding.reduces import fuse_reduces
 from refopt.sharding.shard import shard
 
 __all__ = [
-    "Eligible", "amp_program", "copy_of", "counts", "eligible", "fuse_broadcasts", "gradient_of", "optimize_cast",
-    "partition", "recomputed_copy_of", "shard",
+    "Eligible", "amp_program", "bucket_counts", "copy_of", "counts", "eligible", "fold_casts", "fuse_broadcasts",
+    "fuse_reduces", "gradient_of", "optimize_cast", "partition", "recomputed_copy_of", "shard",
 ]  # fmt: skip

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 from refopt.passes import Result, dependencies
 from refopt.passes.coalesce import coalesce_op
-from refopt.passes.grouping import fuse_size
-from refopt.program import UNKNOWN, Op, Program, Var
+from refopt.program import UNKNOWN, Program, Var
+from refopt.program.kinds import LAYOUT
+from refopt.sharding.runs import about, runs, unlike
 
 
 def fuse_broadcasts(program: Program, limit: float = 32.0) -> Result:
@@ -24,47 +23,28 @@ def fuse_broadcasts(program: Program, limit: float = 32.0) -> Result:
 
     Source: Paddle's ``FuseHelper`` in ``sharding/utils.py``, as the optimizer sharding of PR 35878 uses it.
     """
-    roots: dict[int, list[int]] = {}
-    reasons = []
-    for i, op in enumerate(program.main):
-        if op.type != "broadcast" or len(op.inputs["x"]) > 1:
-            continue
-        (name,) = op.inputs["x"]
-        if name in program.buffer_of:
-            reasons.append(f"{name!r} is in a buffer already, {program.buffer_of[name]!r}")
-        elif math.prod(program.vars[name].shape) == 0:
-            reasons.append(f"{name!r} has no elements")
-        else:
-            roots.setdefault(op.attrs["root"], []).append(i)
+    reasons: list[str] = []
     moves, startup, buffers = [], [], []
-    for root, places in roots.items():
-        names = [program.main[i].inputs["x"][0] for i in places]
-        vars = [program.vars[name] for name in names]
-        for group in fuse_size(names, [var.shape for var in vars], [var.dtype for var in vars], limit=limit).groups:
-            if len(group) < 2:
-                continue
-            together, members = [names[k] for k in group], [places[k] for k in group]
-            why = dependencies.between(program, members) or dependencies.among(
-                program, [program.main[i] for i in members]
-            )  # fmt: skip
-            if why:
-                reasons.append(f"from rank {root}, {together[0]!r} to {together[-1]!r}: {why}")
-                continue
-            buffer = Var(f"FusedBroadcast_{together[0]}", UNKNOWN, vars[group[0]].dtype, persistable=True)
-            op = coalesce_op(together, buffer.name, copy_data=True)
-            buffers.append(buffer)
-            startup.append(op)
-            moves.append((members, [_of(program, members, together, op)]))
+    for places in runs(program, "broadcast", limit, reasons):
+        if len(places) < 2:
+            continue
+        ops = [program.main[i] for i in places]
+        names = [op.inputs["x"][0] for op in ops]
+        why = unlike(program, places) or dependencies.between(program, places) or dependencies.among(program, ops)
+        if why:
+            reasons.append(f"from {about(program, places)}: {why}")
+            continue
+        buffer = Var(f"FusedBroadcast_{names[0]}", UNKNOWN, program.vars[names[0]].dtype, persistable=True)
+        made = coalesce_op(names, buffer.name, copy_data=True)
+        layout = {key: made.attrs[key] for key in LAYOUT}
+        layer = dependencies.common(op.layer for op in ops)
+        fused = ops[0].replace(inputs={"x": names}, outputs={"out": names}, attrs={**ops[0].attrs, **layout},
+                               layer=layer)  # fmt: skip
+        buffers.append(buffer)
+        startup.append(made)
+        moves.append((places, [fused]))
     if not moves:
         return Result(program, False, (*reasons, "no owner has two variables of one dtype in a row that fit together"))
     changed = program.with_vars(buffers).replace(startup=[*program.startup, *startup])
-    made = changed.replace(main=dependencies.rewritten(program, moves))
-    return Result(made, True, tuple(reasons))
-
-
-def _of(program: Program, places: list[int], names: list[str], buffer: Op) -> Op:
-    """The broadcast of what lies in a buffer."""
-    first = program.main[places[0]]
-    layout = {key: buffer.attrs[key] for key in ("use_align", "align_size", "size_of_dtype")}
-    layer = dependencies.common(program.main[i].layer for i in places)
-    return first.replace(inputs={"x": names}, outputs={"out": names}, attrs={**first.attrs, **layout}, layer=layer)
+    made_main = dependencies.rewritten(program, moves)
+    return Result(changed.replace(main=made_main), True, tuple(reasons))

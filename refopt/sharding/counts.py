@@ -18,6 +18,9 @@ parameters, bytes kept             4N                    6M + 4(N - M)          
 state of S per element, bytes      4SN                   4SN                    4SN_r
 =================================  ====================  =====================  ======================
 
+With updates that cast there is no cast of a parameter on any rank. In buckets there are fewer ops; see
+`refopt.sharding.bucket_counts`.
+
 Sharding without the cast keeps 4N of parameters, and broadcasts P of 4N bytes. So the cast in a sharded program saves
 2M - 4M_r bytes, 2M - 4M / W if shares are even: nothing for two ranks, and something only above two.
 
@@ -48,12 +51,13 @@ def casts(eligible: int, *, accumulate: int = 1, recompute: bool = False, owned:
         owned: of the eligible, how many this rank owns; all, if not given.
 
     Returns:
-        ``"before"``, ``"cast"`` in the optimizer's stage, and that ``"sharded"``.
+        ``"before"``, ``"cast"`` in the optimizer's stage, that ``"sharded"``, and ``"folded"`` into the updates.
     """
     return {
         "before": eligible * (1 + recompute) * accumulate,
         "cast": eligible,
         "sharded": eligible if owned is None else owned,
+        "folded": 0,
     }
 
 

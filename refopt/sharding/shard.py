@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from refopt.passes import Result
+from refopt.passes import Result, dependencies
 from refopt.passes.dependencies import title
 from refopt.program import Op, Program
 from refopt.program.kinds import MERGED, SHARED, is_flat, routine_of
@@ -31,7 +31,10 @@ class Owned(NamedTuple):
     copies: tuple[str, ...]
 
 
-def shard(program: Program, rank: int, degree: int, rule: str = "paddle") -> Result:
+ORDERS = "program", "reduced"
+
+
+def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order: str = "program") -> Result:
     """The program of one rank of several that share out the optimizer.
 
     Gradients are reduced to the owner of their parameter, who alone averages, scans and updates, and then broadcasts
@@ -49,6 +52,8 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle") -> Res
         rank: this rank's number.
         degree: the number of ranks.
         rule: of `refopt.sharding.partition`, which gets the numbers of elements in the order of the updates.
+        order: of the updates and broadcasts: that of the ``"program"``, or that in which gradients are ``"reduced"``,
+            so that on streams the first to come is the first to be updated and sent.
 
     Raises:
         ValueError: naming the argument.
@@ -57,12 +62,18 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle") -> Res
     routine it does not know stays on all ranks there; here it follows its op. Its found-inf is a maximum, of integers.
     """
     _check(program, rank, degree)
+    if order not in ORDERS:
+        raise ValueError(f"shard: order: expected one of {', '.join(ORDERS)}, got {order!r}")
     if degree == 1:
         return Result(program, False, ("one rank owns everything",))
     why = _declined(program)
     if why:
         return Result(program, False, (why,))
-    owned = _owned(program, degree, rule)
+    owned, reasons = _owned(program, degree, rule), []
+    if order == "reduced":
+        program, why = _as_reduced(program)
+        reasons += [why] if why else []
+        owned = {op.inputs["params"][0]: owned[op.inputs["params"][0]] for op in program.main if routine_of(op)}
     others = {param: its for param, its in owned.items() if its.owner != rank}
     main = _main(program, owned, others)
     sent = _sent(program, owned)
@@ -76,7 +87,7 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle") -> Res
     masters = [param for param in others if param not in there]
     made = without_masters(program.replace(vars=vars, main=main), masters)
     nothing = [r for r in range(degree) if all(its.owner != r for its in owned.values())]
-    reasons = [f"rank {r} owns nothing: {len(owned)} parameters by the rule {rule!r}" for r in nothing]
+    reasons += [f"rank {r} owns nothing: {len(owned)} parameters by the rule {rule!r}" for r in nothing]
     return Result(made, True, tuple(reasons))
 
 
@@ -140,6 +151,19 @@ def _owned(program: Program, degree: int, rule: str) -> dict[str, Owned]:
         )
         for owner, (param, op) in zip(owners, updates.items(), strict=True)
     }  # fmt: skip
+
+
+def _as_reduced(program: Program) -> tuple[Program, str]:
+    """Updates in the order in which their gradients are reduced, where the last of them stood; or why they are not."""
+    places = [i for i, op in enumerate(program.main) if routine_of(op)]
+    ops = [program.main[i] for i in places]
+    why = dependencies.among(program, ops) or dependencies.between(program, places)
+    if why:
+        return program, f"updates stay in the order of the program: {why}"
+    sums = [op for op in program.main if op.type in ("all_reduce", "scatter_add")]
+    when = {name: k for k, op in enumerate(sums) for name in op.writes}
+    ops.sort(key=lambda op: when[op.inputs["grads"][0]])
+    return program.replace(main=dependencies.rewritten(program, [(places, ops)])), ""
 
 
 def _main(program: Program, owned: Mapping[str, Owned], others: Mapping[str, Owned]) -> list[Op]:

@@ -1,0 +1,90 @@
+"""How many ops, collectives and bytes a step in buckets has: the formulae.
+
+For G buckets of gradients and B buckets of what is broadcast, of which rank r owns g_r of gradients, a step of rank r
+has G ``reduce``, g_r ``scale`` and B ``broadcast`` ops, and one update for each kind of parameters, with copies and
+without, in each of its g_r. Bytes are those of `refopt.sharding.counts`, and the padding of buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from refopt.catalog import ROUTINES
+from refopt.comm import Counted
+from refopt.passes.grouping import MB
+from refopt.sharding.counts import HALF, SINGLE
+
+
+def buckets(sizes: Sequence[int], items: Sequence[int], owners: Sequence[int], limit: float = 32.0) -> list[list[int]]:
+    """Which tensors go together, by number: neighbours among those of an owner, of one dtype, as many as fit.
+
+    Args:
+        sizes, items: elements, and bytes of an element, of each tensor, in the order of the calls. One without elements
+            is by itself.
+        owners: of each.
+        limit: megabytes of 2**20 bytes; a larger tensor is by itself.
+    """
+    made: list[list[int]] = []
+    last: dict[int, list[int]] = {}
+    for i, (size, item, owner) in enumerate(zip(sizes, items, owners, strict=True)):
+        bucket = last.get(owner, [])
+        fits = sum(sizes[k] for k in (*bucket, i)) * item <= limit * MB
+        if size and bucket and fits and items[bucket[0]] == item:
+            bucket.append(i)
+            continue
+        made.append([i])
+        if size:
+            last[owner] = made[-1]
+    return made
+
+
+def step(
+    routine: str, sizes: Sequence[int], eligible: Sequence[bool], owners: Sequence[int], rank: int, *,
+    gradient: int = SINGLE, limit: float = 32.0, send_limit: float = 16.0,
+) -> dict[str, int]:  # fmt: skip
+    """Ops of a sharded step by type where buckets and updates that cast make a difference; others are as in
+    `refopt.sharding.counts.step`.
+
+    Args:
+        routine: the optimizer of all parameters.
+        sizes, eligible, owners: of each parameter, in the order in which gradients are reduced: its elements, whether
+            it has a copy, who owns it.
+        rank: this one.
+        gradient: bytes of an element of a gradient.
+        limit, send_limit: megabytes of a bucket of gradients, and of what is broadcast.
+    """
+    reduced = buckets(sizes, [gradient] * len(sizes), owners, limit)
+    own = [bucket for bucket in reduced if owners[bucket[0]] == rank]
+    kinds = [sum(eligible[i] == kind for i in bucket) for bucket in own for kind in (True, False)]
+    alone, together = sum(count == 1 for count in kinds), sum(count > 1 for count in kinds)
+    return {
+        "reduce": len(reduced),
+        "scale": len(own),
+        routine: alone,
+        ROUTINES[routine].merged_name: together + (not own),  # of no tensors
+        "broadcast": len(buckets(sizes, [HALF if good else SINGLE for good in eligible], owners, send_limit)),
+    }
+
+
+def collectives(
+    sizes: Sequence[int], eligible: Sequence[bool], owners: Sequence[int], *, chunk: int, clip: bool = False,
+    scan: bool = True, gradient: int = SINGLE, limit: float = 32.0, send_limit: float = 16.0,
+) -> dict[str, Counted]:  # fmt: skip
+    """Calls of a rank in a step, and bytes of the arrays handed in, as
+    `refopt.comm.Communicator.counts` has them.
+
+    Args:
+        sizes, eligible, owners, gradient, limit, send_limit: as in `step`.
+        chunk: bytes that each tensor of a bucket is padded to a multiple of: 256 on a GPU and the executor, 4096 in
+            NumPy. A tensor that is by itself has no padding.
+        clip, scan: whether the norm of all gradients is formed, and whether they are looked at for inf and NaN.
+    """
+    made = {}
+    sent = [HALF if good else SINGLE for good in eligible]
+    for name, items, most in (("reduce", [gradient] * len(sizes), limit), ("broadcast", sent, send_limit)):
+        groups = [[sizes[i] * items[i] for i in bucket] for bucket in buckets(sizes, items, owners, most)]
+        padded = sum(n if len(group) == 1 else -(-n // chunk) * chunk for group in groups for n in group)
+        made[name] = Counted(len(groups), padded)
+    if scan:
+        made["all_reduce"] = Counted(1 + clip, SINGLE + clip * SINGLE * len(sizes))
+    return made

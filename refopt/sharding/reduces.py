@@ -1,0 +1,101 @@
+"""One reduction for the gradients that go to one owner, are of one dtype and fit together."""
+
+from __future__ import annotations
+
+from refopt.passes import Result, dependencies
+from refopt.passes.coalesce import coalesce_op
+from refopt.program import UNKNOWN, Op, Program, Var
+from refopt.program.kinds import LAYOUT
+from refopt.sharding.runs import about, runs, unlike
+
+
+def fuse_reduces(program: Program, limit: float = 32.0) -> Result:
+    """Replace the reductions of a step by one for each run of gradients of one owner and dtype, and so the averages.
+
+    The gradients of a run become views of a buffer at startup, on all ranks alike; the op that is left reduces the
+    range that they lie in, padding included, where the last of the run stood. The multiplications by 1 / W after them,
+    of a single gradient, too, become ops of the optimizer's stage, and come as late as they can: right before what
+    first needs the averages. So, on streams, the next reduction waits for none of them, and neither does the backward
+    pass.
+
+    All ranks must find the same runs; if what ranks do in between differs so much that they do not, `bind` says so.
+
+    Args:
+        program: the program of a rank, as `refopt.sharding.shard` makes it; it stays as it is.
+        limit: megabytes of 2**20 bytes that a run may have; see `refopt.passes.grouping.fuse_size`.
+
+    Source: Paddle's ``FuseHelper`` in ``sharding/utils.py``, and `refopt.passes.fuse_all_reduce` for the averages.
+    """
+    scales: dict[str, list[int]] = {}
+    for i, op in enumerate(program.main):
+        if op.type == "scale" and op.role == "communicate" and len(op.inputs["x"]) == 1:
+            scales.setdefault(op.inputs["x"][0], []).append(i)
+    moves: list[tuple[list[int], list[Op]]] = []
+    late: dict[int, tuple[list[int], list[Op]]] = {}
+    reasons: list[str] = []
+    buffers, startup = [], []
+    for places in runs(program, "reduce", limit, reasons):
+        ops = [program.main[i] for i in places]
+        names = [op.inputs["x"][0] for op in ops]
+        after = [[i for i in scales.get(name, ()) if i > place] for name, place in zip(names, places, strict=True)]
+        averages = [found[0] for found in after if found]
+        members = [*places, *averages]
+        why = unlike(program, places) or _unlike_averages(program, after)
+        why = why or dependencies.among(program, ops) or dependencies.between(program, members)
+        if why:
+            reasons.append(f"to {about(program, places)}: {why}")
+            continue
+        if len(places) > 1:
+            made = _buffer(program, names)
+            layout = {key: made.attrs[key] for key in LAYOUT}
+            moves.append((places, [_of(program, places, names, layout)]))
+            startup.append(made)
+            first = program.vars[names[0]]
+            buffers.append(Var(made.outputs["fused_output"][0], UNKNOWN, first.dtype, first.persistable))
+        reader = _first_after(program, max(members), names) if averages else None
+        if averages and reader is not None:
+            gone, come = late.setdefault(reader, ([], []))
+            gone += averages
+            come.append(_of(program, averages, names, {}).replace(role="optimize"))
+        elif len(averages) > 1:
+            moves.append((averages, [_of(program, averages, names, {})]))
+    moves += [([*gone, reader], [*come, program.main[reader]]) for reader, (gone, come) in late.items()]
+    if not moves:
+        return Result(
+            program, False, (*reasons, "no owner is sent two gradients of a dtype in a row that fit together")
+        )
+    changed = program.with_vars(buffers).replace(startup=[*program.startup, *startup])
+    return Result(changed.replace(main=dependencies.rewritten(program, moves)), True, tuple(reasons))
+
+
+def _unlike_averages(program: Program, after: list[list[int]]) -> str:
+    """Why the multiplications after reductions cannot be one. There may be none, as for what others own."""
+    if not any(after):
+        return ""
+    for found in after:
+        if len(found) != 1:
+            return f"expected one scale op after each reduce, or none, got {len(found)}"
+    return unlike(program, [place for (place,) in after])
+
+
+def _buffer(program: Program, names: list[str]) -> Op:
+    """What moves gradients into a buffer; those that live from step to step with what is in them."""
+    kept = any(program.vars[name].persistable for name in names)
+    return coalesce_op(names, f"FusedGrad_{names[0]}", copy_data=kept)
+
+
+def _of(program: Program, places: list[int], names: list[str], layout: dict) -> Op:
+    """One op in the place of several."""
+    first = program.main[places[0]]
+    layer = dependencies.common(program.main[i].layer for i in places)
+    return first.replace(inputs={"x": names}, outputs={"out": names}, attrs={**first.attrs, **layout}, layer=layer)
+
+
+def _first_after(program: Program, place: int, names: list[str]) -> int | None:
+    """The place of the first op after a place that reads or changes some variables."""
+    wanted = dependencies.cells(program, names)
+    for i in range(place + 1, len(program.main)):
+        op = program.main[i]
+        if wanted & dependencies.cells(program, (*op.reads, *op.writes)):
+            return i
+    return None

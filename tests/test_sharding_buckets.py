@@ -1,0 +1,339 @@
+"""Shards in buckets: fused reductions, averages, updates and broadcasts. No bit changes, and calls are few."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from program_cases import bound_on as plain_on
+from program_cases import few, idempotent, untouched
+from sharding_cases import (
+    PARAMS,
+    bits,
+    bound_on,
+    history,
+    in_buckets,
+    owners_of,
+    ranks_of,
+    read,
+    same_bits,
+    skipped,
+    step,
+    steps,
+)  # fmt: skip
+
+from refopt import passes, sharding
+from refopt.comm import local
+from refopt.cpu.coalesce import CHUNK
+from refopt.program import Op, bind, step_program
+from refopt.program.kinds import routine_of
+from refopt.sharding import bucket_counts, counts
+
+RULES = st.sampled_from(["paddle", "greedy"])
+LIMITS = st.sampled_from([1e-4, 3e-4, 32.0])  # megabytes
+FULL = dict(accumulate=2, recompute=True, fp32=["c"], max_norm=0.5)
+
+
+# No bit changes.
+
+
+@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize("rule", ["paddle", "greedy"])
+def test_buckets_have_the_bits_of_the_whole(ranks, rule):
+    """At every world size, with a step that is skipped, and ranks that own nothing."""
+    program = step(world_size=ranks, **FULL)
+    odd = {(1, ranks - 1)}
+    base = history([program] * ranks, 3, odd=odd)
+    for limit in (3e-4, 32.0):
+        same_bits(program, in_buckets(program, limit, rule), rule, 3, odd=odd, base=base)
+
+
+@given(program=steps(optimizers=("adam", "momentum", "sgd", "lamb", "lars_momentum", "novograd")), rule=RULES,
+       limit=LIMITS, odd=st.booleans())  # fmt: skip
+@few(25)
+def test_buckets_of_any_step(program, rule, limit, odd):
+    same_bits(program, in_buckets(program, limit, rule), rule, odd={(0, 1)} if odd else ())
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "lars_momentum"])
+def test_buckets_on_the_executor(optimizer):
+    program = step(optimizer=optimizer, world_size=3, **FULL)
+    same_bits(program, in_buckets(program, 3e-4), steps=3, backend="gpu", odd={(1, 2)})
+
+
+@pytest.mark.parametrize("who", [0, 3])
+def test_a_skipped_step_is_skipped_by_all(who):
+    """Copies, too, which the updates write."""
+    program = step([("a", (4,)), ("b", (1,)), ("c", (2,))], world_size=4, max_norm=0.5)
+    assert set(owners_of(program).values()) < set(range(4)), "all ranks own something"
+    skipped(in_buckets(program), 0, odd={(0, who)})
+    skipped(in_buckets(program), 1, odd={(1, who)}, backend="gpu")
+
+
+@pytest.mark.parametrize("config", ["fp32", "amp", "bf16"])
+@pytest.mark.parametrize("options", [dict(), dict(sparse=["a.w", "d"])], ids=repr)
+def test_buckets_of_plain_steps(config, options):
+    """Those of `step_program`, whose masters are there from the start."""
+    params = [("a.w", (5, 3)), ("a.b", (7,)), ("b.w", (30,)), ("d", (4, 2))]
+    program = step_program(params, "adam", config=config, world_size=3, lr=0.1, **options)
+    made, owners = in_buckets(program), owners_of(program)
+    expected = of_plain([program] * 3)[0]
+    for number, got in enumerate(of_plain(made)):
+        mine = {name for name in expected if any(name.startswith(f"{p}_") for p in owners if owners[p] == number)}
+        assert got.keys() == {*owners, *mine} and got.items() <= expected.items()
+
+
+def of_plain(programs):
+    def rank(world):
+        bound = plain_on(programs[world.rank], world)
+        bound.step()
+        bound.step()
+        return bits(read(bound))
+
+    return local.run(rank, len(programs))
+
+
+def test_gradients_that_stay_keep_what_is_in_them():
+    """Gradients that the caller writes in place, and that no op makes, move into buffers with what they hold."""
+    program = step_program([("a", (3,)), ("b", (5,))], "sgd", world_size=2, lr=1.0)
+    vars = {name: var if "@GRAD" not in name else kept(var) for name, var in program.vars.items()}
+    program = program.replace(vars=vars, main=[op for op in program.main if op.role != "backward"])
+    made = in_buckets(program)
+    assert made[0].counts()["reduce"] == 1
+
+    def rank(world):
+        bound = bind(made[world.rank], {"a": np.zeros(3, "f4"), "b": np.zeros(5, "f4"),
+                                        "a@GRAD": np.full(3, 2 + world.rank, "f4"), "b@GRAD": np.full(5, 4.0, "f4")},
+                     comm=world)  # fmt: skip
+        bound.startup()
+        bound.step()
+        return bound.read("a").tolist(), bound.read("b").tolist()
+
+    assert local.run(rank, 2) == [([-2.5] * 3, [-4.0] * 5)] * 2
+
+
+def kept(var):
+    return type(var)(var.name, var.shape, var.dtype, persistable=True)
+
+
+# What is made.
+
+
+def test_a_step_in_buckets_in_order():
+    """Reductions as gradients come; then, bucket by bucket, average and update; then what was updated first is sent."""
+    params = [(name, (100,)) for name in "abcdefgh"]
+    program = step_program(params, "adam", config="amp", grad_dtype="float32", world_size=2, lr=0.1)
+    made = in_buckets(program, 801 / 2**20, "greedy")[0]
+    main = [op for op in made.main if op.role != "backward"]
+    about = [(op.type, [name[0] for name in op.writes if "_" not in name]) for op in main]
+    assert about == [
+        ("reduce", ["h", "f"]), ("reduce", ["g", "e"]), ("reduce", ["d", "b"]), ("reduce", ["c", "a"]),
+        ("scale", ["g", "e"]), ("merged_adam", ["g", "e"]), ("scale", ["c", "a"]), ("merged_adam", ["c", "a"]),
+        ("broadcast", ["h", "f"]), ("broadcast", ["g", "e"]), ("broadcast", ["d", "b"]), ("broadcast", ["c", "a"]),
+    ]  # fmt: skip
+
+
+@given(program=steps(), rule=RULES, limit=LIMITS)
+@few(25)
+def test_ops_and_casts(program, rule, limit):
+    """By formula, on each rank; and no op casts a parameter."""
+    about = params_of(program, rule)
+    routine = next(op.type for op in program.main if routine_of(op))
+    for rank, made in enumerate(in_buckets(program, limit, rule)):
+        expected = bucket_counts.step(routine, *about, rank, limit=limit, send_limit=limit / 2)
+        got = made.counts()
+        assert {kind: got.get(kind, 0) for kind in expected} == expected
+        assert counts.param_casts(made) == counts.casts(sum(about[1]))["folded"] == 0
+
+
+@given(program=steps(ranks=4), rule=RULES, limit=LIMITS)
+@few(10)
+def test_collectives_and_bytes(program, rule, limit):
+    """Calls and bytes that ranks have counted."""
+    made, about = in_buckets(program, limit, rule), params_of(program, rule)
+    expected = bucket_counts.collectives(*about, chunk=CHUNK["bytes"], clip="grad_norm" in program.vars, limit=limit,
+                                         send_limit=limit / 2)  # fmt: skip
+
+    def rank(world):
+        bound = bound_on(made[world.rank], world)
+        world.reset_counts()
+        bound.step()
+        return world.counts
+
+    assert local.run(rank, len(made)) == [expected] * len(made)
+
+
+def params_of(program, rule):
+    """Sizes, who has a copy, and owners, in the order in which gradients are reduced."""
+    owners = owners_of(program, rule)
+    names = list(reversed(owners))
+    sizes = [math.prod(program.vars[name].shape) for name in names]
+    return sizes, [sharding.copy_of(name) in program.vars for name in names], [owners[name] for name in names]
+
+
+def test_buckets_by_hand():
+    """Of one owner and one dtype each; a tensor that does not fit begins another, one without elements is alone."""
+    mb = 2**18
+    assert bucket_counts.buckets([mb, mb, 2 * mb, 0, mb, mb], [4] * 6, [0, 1, 0, 0, 1, 0], 2.0) == [
+        [0], [1, 4], [2], [3], [5]
+    ]  # fmt: skip
+    assert bucket_counts.buckets([1, 1, 1], [4, 2, 4], [0, 0, 0]) == [[0], [1], [2]]
+
+
+# Passes.
+
+
+@given(program=steps(ranks=3), rule=RULES, limit=LIMITS)
+@few(25)
+def test_passes_are_idempotent(program, rule, limit):
+    """And leave what they are given as it is, at each stage."""
+    ranks = ranks_of(program)
+
+    def reduced(program):
+        return sharding.shard(program, ranks - 1, ranks, rule, order="reduced")
+
+    one = program
+    for apply in (
+        reduced, sharding.optimize_cast, sharding.fold_casts, partial(sharding.fuse_reduces, limit=limit),
+        partial(passes.fuse_optimizer, form="merged", per_buffer=True),
+        partial(sharding.fuse_broadcasts, limit=limit / 2),
+    ):  # fmt: skip
+        untouched(apply, one)
+        idempotent(apply, one)
+        one = apply(one).program
+
+
+def listed(program, *kinds):
+    """Type and first variable of ops."""
+    return [(op.type, (op.writes or op.reads)[0]) for op in program.main if op.type in kinds]
+
+
+def test_averages_come_right_before_the_scan():
+    """Which needs all of them; until then the backward pass waits for none."""
+    program = step([("a", (4,)), ("b", (4,)), ("c", (4,))], world_size=2, max_norm=0.5)
+    one = sharding.fuse_reduces(sharding.shard(program, 0, 2, "greedy").program, 1e-5).program
+    kinds = [op.type for op in one.main]
+    assert kinds[kinds.index("scan_gradients") - 2 :][:2] == ["scale", "scale"]
+    assert {op.role for op in one.main if op.type == "scale"} == {"optimize"}
+    last = max(k for k, kind in enumerate(kinds) if kind == "backward")
+    assert kinds.index("scale") > last and kinds.count("reduce") == 3
+    assert not any(op.type == "coalesce_tensor" for op in one.startup)
+
+
+def test_averages_that_nobody_needs_stay():
+    """One in the place of several, after their reductions."""
+    program = step_program([("a", (3,)), ("b", (3,))], "sgd", world_size=2, lr=0.5)
+    main = [
+        op for op in sharding.shard(program, 0, 2).program.main if op.type not in ("sgd", "merged_sgd", "broadcast")
+    ]
+    scales = [Op("scale", {"x": [g]}, {"out": [g]}, {"scale": 0.5}, "communicate") for g in ("b@GRAD", "a@GRAD")]
+    main = [op for op in main if op.type != "scale"]
+    main = [op.replace(attrs={**op.attrs, "root": 0}) if op.type == "reduce" else op for op in main]
+    made = sharding.fuse_reduces(program.replace(main=[*main, *scales])).program
+    assert listed(made, "reduce", "scale") == [("reduce", "b@GRAD"), ("scale", "b@GRAD")]
+    assert made.main[-1].role == "communicate"
+
+
+def edited(program, change):
+    return program.replace(main=[new for op in program.main for new in change(op)])
+
+
+def scaled_twice(op):
+    return [op, op] if op.type == "scale" else [op]
+
+
+def scaled_apart(op):
+    return [op.replace(attrs={"scale": 0.25}) if op.type == "scale" and op.writes == ("a@GRAD",) else op]
+
+
+def read_between(op):
+    """The second reduction reads what the first has reduced."""
+    if op.type != "backward" or op.outputs["grads"] != ("a@GRAD",):
+        return [op]
+    return [Op("scale", {"x": ["b@GRAD"]}, {"out": ["b@GRAD"]}, {"scale": 0.5}, "backward"), op]
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    (scaled_twice, "to rank 1, 'b@GRAD' to 'a@GRAD': expected one scale op after each reduce, or none, got 2"),
+    (scaled_apart, "scale differs: 0.5 for scale of 'b@GRAD', 0.25 for scale of 'a@GRAD'"),
+    (read_between, "scale of 'b@GRAD' in between needs 'b@GRAD', which scale of 'b@GRAD' changes"),
+])  # fmt: skip
+def test_reductions_that_cannot_be_one(change, reason):
+    program = step_program([("a", (3,)), ("b", (3,)), ("c", (9,))], "sgd", world_size=2, lr=0.5)
+    assert owners_of(program, "greedy") == {"a": 1, "b": 1, "c": 0}
+    result = sharding.fuse_reduces(edited(sharding.shard(program, 1, 2, "greedy").program, change))
+    assert any(reason in why for why in result.reasons), result.reasons
+    assert result.program.counts()["reduce"] == 3
+
+
+def test_what_is_in_no_run():
+    """Without elements, or in a buffer already."""
+    program = step_program([("a", (3,)), ("b", (0, 2)), ("c", (9,)), ("d", (3,))], "sgd", world_size=2, lr=0.5)
+    one = sharding.fuse_reduces(sharding.shard(program, 0, 2).program)
+    assert "'b@GRAD' has no elements" in one.reasons
+    buffers = passes.coalesce_gradients(program, "by_count", count=2).program
+    again = sharding.fuse_reduces(sharding.shard(buffers, 0, 2).program)
+    assert "'d@GRAD' is in a buffer already, 'FusedOutput_d@GRAD'" in again.reasons
+
+
+def test_orders():
+    """Updates as gradients are reduced; where casts come in between, as in the program, on all ranks."""
+    program = step(PARAMS, world_size=2)
+    names = [name for name, _ in PARAMS]
+    for order, expected in (("program", names), ("reduced", names[::-1])):
+        made = [sharding.shard(program, rank, 2, "greedy", order).program for rank in range(2)]
+        sent = [op.reads[0].removesuffix(".cast_fp16") for op in made[0].main if op.type == "broadcast"]
+        assert sent == expected
+        updated = [[op.outputs["params"][0] for op in each.main if op.role == "optimize" and "params" in op.outputs]
+                   for each in made]  # fmt: skip
+        assert all(own == [name for name in expected if name in own] for own in updated)
+        assert sorted(updated[0] + updated[1]) == sorted(names)
+    cast = sharding.optimize_cast(program).program
+    result = sharding.shard(cast, 0, 2, order="reduced")
+    assert result.program == sharding.shard(cast, 0, 2).program
+    assert result.reasons[0].startswith("updates stay in the order of the program: cast of 'a.w.cast_fp16' in between")
+    with pytest.raises(ValueError, match=r"^shard: order: expected one of program, reduced, got 'x'"):
+        sharding.shard(program, 0, 2, order="x")
+
+
+def test_updates_of_each_buffer():
+    """And of each gradient that is in none, by itself."""
+    program = step_program([(name, (3,)) for name in "abcde"], "adam", world_size=2, lr=0.5)
+    made = passes.coalesce_gradients(program, "by_count", count=2).program
+    apart = passes.fuse_optimizer(made, form="merged", per_buffer=True).program
+    assert [op.outputs["params"] for op in apart.main if op.role == "optimize"] == [("a",), ("c", "b"), ("e", "d")]
+    assert passes.fuse_optimizer(made, form="merged").program.counts()["merged_adam"] == 1
+    assert passes.fuse_optimizer(program, per_buffer=True).program is program
+
+
+def test_what_has_been_fused_ends_a_run():
+    """Of 6, 5, 5 and 2 elements, 10 fit: the second and third are one, and the first and last stay apart."""
+    program = step_program([("a", (2,)), ("b", (5,)), ("c", (5,)), ("d", (6,))], "sgd", world_size=2, lr=0.5)
+    main = [
+        op.replace(type="reduce", attrs={**op.attrs, "root": 0}) if op.type == "all_reduce" else op
+        for op in program.main
+    ]
+    sent = [Op("broadcast", {"x": [x]}, {"out": [x]}, {"ranks": 2, "root": 0}, "communicate") for x in "dcba"]
+    program = program.replace(main=[*main, *sent])
+    for fuse, kind in ((sharding.fuse_reduces, "reduce"), (sharding.fuse_broadcasts, "broadcast")):
+        once = fuse(program, 40 / 2**20).program
+        assert [len(op.reads) for op in once.main if op.type == kind] == [1, 2, 1]
+        idempotent(partial(fuse, limit=40 / 2**20), program)
+
+
+def test_multiplications_before_reductions_stay():
+    """Gradients that are averaged before they are summed."""
+    program = sharding.shard(step_program([("a", (3,)), ("b", (3,))], "sgd", world_size=2, lr=0.5), 1, 2).program
+    early = [
+        Op("scale", {"x": [x]}, {"out": [x]}, {"scale": 0.5}, "communicate") for x in ("b@GRAD", "a@GRAD")
+    ]  # fmt: skip
+    main = [op for op in program.main if op.type != "scale"]
+    place = next(i for i, op in enumerate(main) if op.type == "reduce")
+    main = [op.replace(attrs={**op.attrs, "root": 0}) if op.type == "reduce" else op for op in main]
+    first = [op for op in main if op.type == "backward"]
+    rest = [op for op in main[place:] if op.type != "backward"]
+    made = sharding.fuse_reduces(program.replace(main=[*first, *early, *rest])).program
+    assert [op for op in made.main if op.type == "scale"] == early
+    assert [op.type for op in made.main if op.type in ("scale", "reduce")] == ["scale", "scale", "reduce"]

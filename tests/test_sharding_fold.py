@@ -1,0 +1,83 @@
+"""Updates that write the fp16 copies themselves: no cast is left, and no bit changes."""
+
+import pytest
+from sharding_cases import PARAMS, bits, history, step
+
+from refopt import passes, sharding
+from refopt.program import Op
+from refopt.program.kinds import routine_of
+from refopt.sharding import counts
+
+
+def edited(program, change):
+    return program.replace(main=[new for op in program.main for new in change(op)])
+
+
+def test_an_update_that_casts():
+    """Of the copy, with the parameter for a master; the norms of LARS are of masters."""
+    program = sharding.optimize_cast(step(PARAMS[:1], "lars_momentum")).program
+    (op,) = (op for op in sharding.fold_casts(program).program.main if routine_of(op))
+    assert op.inputs["params"] == op.outputs["params"] == ("a.w.cast_fp16",)
+    assert op.inputs["master_params"] == op.outputs["master_params"] == ("a.w",)
+    assert op.attrs["norm_of"] == "master"
+
+
+def test_a_merged_update_that_casts():
+    """Casts after an op for several parameters, as `optimize_cast` makes them after `fuse_optimizer`."""
+    program = passes.fuse_optimizer(step(PARAMS[:4], fp32=[]), form="merged").program
+    cast = sharding.optimize_cast(program).program
+    made = sharding.fold_casts(cast).program
+    assert counts.param_casts(cast) == 4 and counts.param_casts(made) == 0
+    before, after = history([cast], 3, odd={(0, 0)}), history([made], 3, odd={(0, 0)})
+    assert list(map(bits, before[0])) == list(map(bits, after[0]))
+
+
+def no_start(program):
+    return program.replace(startup=[])
+
+
+def changed_too(program):
+    return edited(program, lambda op: [op, Op("scale", {"x": ["a.w"]}, {"out": ["a.w"]}, {"scale": 0.5}, "optimize")]
+                  if op is program.main[-1] else [op])  # fmt: skip
+
+
+def to_bf16(program):
+    vars = dict(program.vars)
+    vars["a.w.cast_fp16"] = type(vars["a.w"])("a.w.cast_fp16", (5, 3), "bfloat16", True, initial=0.0)
+    return program.replace(vars=vars)
+
+
+def cast_early(program):
+    """Before the update."""
+    main = list(program.main)
+    i = next(i for i, op in enumerate(main) if op.type == "cast" and op.role == "optimize")
+    return program.replace(main=[*main[: i - 1], main[i], main[i - 1], *main[i + 1 :]])
+
+
+def read_in_between(program):
+    """Somebody wants the copy as it was."""
+    main = list(program.main)
+    i = next(i for i, op in enumerate(main) if op.type == "cast" and op.role == "optimize")
+    use = Op("forward", {"params": ["a.w"]}, {}, {}, "optimize")
+    return program.replace(main=[*main[:i], use, *main[i:]])
+
+
+@pytest.mark.parametrize(("edit", "reason"), [
+    (no_start, "'a.w.cast_fp16' is not made at startup"),
+    (changed_too, "scale of 'a.w' changes 'a.w', too"),
+    (to_bf16, "'a.w.cast_fp16', the cast of 'a.w', is bfloat16, and that float32"),
+    (cast_early, "expected one cast of 'a.w' alone, after it, got another number or place"),
+    (read_in_between, "forward of 'a.w' in between needs 'a.w', which adam of 'a.w' changes"),
+])  # fmt: skip
+def test_casts_that_stay(edit, reason):
+    program = edit(sharding.optimize_cast(step(PARAMS[:1])).program)
+    result = sharding.fold_casts(program)
+    assert not result.applied and any(reason in why for why in result.reasons), result.reasons
+
+
+def test_updates_of_buffers_or_with_masters_do_not_cast():
+    program = sharding.optimize_cast(step(PARAMS[:2], fp32=["a.b"])).program
+    one = sharding.fold_casts(program).program
+    again = edited(one, lambda op: [op, Op("cast", {"x": ["a.w.cast_fp16"]}, {"out": ["a.w@GRAD"]}, {}, "optimize")]
+                   if routine_of(op) and "master_params" in op.inputs else [op])  # fmt: skip
+    assert "adam of 'a.w.cast_fp16': it has masters already" in sharding.fold_casts(again).reasons

@@ -1,0 +1,105 @@
+"""Shards in buckets on two streams: each bucket waits for what it needs, and for nothing else."""
+
+from dataclasses import replace
+
+import pytest
+from program_cases import values
+from sharding_cases import bits, in_buckets, read, step
+
+from refopt import gpu, placement
+from refopt.comm import local
+from refopt.program import UNKNOWN, bind, step_program
+from refopt.simt import DataRace, observe
+
+
+def on_streams(programs, edit=lambda plan, rank: plan, watch=True, steps=2, **options):
+    """By rank, what some steps on streams leave behind, of gradients that stay."""
+
+    def rank(world):
+        mine = programs[world.rank]
+        given = constant(mine, world.rank, gpu.to_device)
+        arrays = {name: gpu.to_device(x) for name, x in initial(mine).items()}
+        plan = edit(placement.on_streams(mine), world.rank)
+        bound = placement.run_schedule(plan, arrays, comm=world, gradients=given, steps=steps, **options)
+        return bits(read(bound))
+
+    with observe(watch=watch):
+        return local.run(rank, len(programs))
+
+
+def in_sequence(programs, steps=2):
+    def rank(world):
+        mine = programs[world.rank]
+        bound = bind(mine, initial(mine), comm=world, gradients=constant(mine, world.rank, lambda x: x))
+        bound.startup()
+        for _ in range(steps):
+            bound.step()
+        return bits(read(bound))
+
+    return local.run(rank, len(programs))
+
+
+def initial(program):
+    names = [name for op in program.startup if op.type == "initialize" for name in op.writes]
+    names += [name for name, var in program.vars.items() if var.persistable and var.initial is None]
+    return {n: values("float32", program.vars[n].shape, *map(ord, n)).astype(program.vars[n].dtype)
+            for n in sorted({*names}) if program.vars[n].shape != UNKNOWN}  # fmt: skip
+
+
+def constant(program, rank, place):
+    grads = [name for op in program.main if op.type == "backward" for name in op.outputs["grads"]]
+    return {n: place(values("float32", program.vars[n].shape, rank, *map(ord, n)).astype(program.vars[n].dtype))
+            for n in grads}  # fmt: skip
+
+
+EIGHT = [(name, (4,)) for name in "abcdefgh"]
+MIXED = dict(config="amp", grad_dtype="float32", world_size=2, lr=0.1)
+LIMIT = 33 / 2**20  # two gradients
+SCHEDULED = {
+    "scan": lambda: in_buckets(step(EIGHT, world_size=2, max_norm=0.5), LIMIT, "greedy"),
+    "plain": lambda: in_buckets(step_program(EIGHT, "adam", **MIXED), LIMIT, "greedy"),
+}
+
+
+@pytest.mark.parametrize("example", SCHEDULED)
+def test_scheduled_is_sequential_and_nothing_races(example):
+    """To the bit, in any order that streams leave open; the executor's detector watches."""
+    made = SCHEDULED[example]()
+    expected = in_sequence(made)
+    assert on_streams(made) == expected
+    assert on_streams(made, watch=False, issue="random", seed=1) == expected
+
+
+def test_buckets_wait_for_what_they_need_alone():
+    """An average for its own reduction, a broadcast for its own update; the others follow on their streams."""
+    plan = placement.on_streams(SCHEDULED["plain"]()[0])
+    tasks = [task for task in plan.tasks if task.op >= 0 and plan.program.main[task.op].type != "backward"]
+    waits = [
+        (task.stream, plan.label(task), [plan.label(plan.tasks[k]) for k in task.waits])
+        for task in tasks if not plan.label(task).startswith("reduce")
+    ]  # fmt: skip
+    assert waits == [
+        ("compute", "scale g@GRAD", ["reduce g@GRAD"]), ("compute", "merged_adam g", []),
+        ("compute", "scale c@GRAD", ["reduce c@GRAD"]), ("compute", "merged_adam c", []),
+        ("communication", "broadcast h", []), ("communication", "broadcast g", ["merged_adam g"]),
+        ("communication", "broadcast d", []), ("communication", "broadcast c", ["merged_adam c"]),
+    ]  # fmt: skip
+
+
+def without(task, wait):
+    def edit(plan, rank):
+        tasks = list(plan.tasks)
+        tasks[task] = replace(tasks[task], waits=tuple(k for k in tasks[task].waits if k != wait))
+        return replace(plan, tasks=tuple(tasks)) if rank == 0 else plan
+
+    return edit
+
+
+@pytest.mark.parametrize("example", SCHEDULED)
+def test_the_executor_reports_each_wait_that_is_missing(example):
+    made = SCHEDULED[example]()
+    waits = [(task.number, wait) for task in placement.on_streams(made[0]).tasks for wait in task.waits]
+    assert len(waits) >= 5
+    for task, wait in waits:
+        with pytest.raises(DataRace):
+            on_streams(made, without(task, wait))
