@@ -15,8 +15,8 @@ from refopt import gpu, placement
 from refopt.comm import local
 from refopt.placement import Schedule, Span, Task, cost, on_device, overlap, simulate, task_cost, timeline
 from refopt.placement import schedule as schedules
+from refopt.placement.network import OnExecutor
 from refopt.placement.schedule import STREAMS
-from refopt.placement.streams import _Network
 from refopt.program import Op, Program, Var, bind, step_program
 from refopt.simt import DataRace, cuda, observe, streams
 from refopt.simt.state import current
@@ -261,7 +261,7 @@ def test_communication_that_reports_nothing_is_noticed(monkeypatch):
     """The detector would see no race with it, so the law that every missing wait is reported fails."""
     made = EXAMPLES["overwritten"]()
     assert reported(made, 0) == all_waits(made, 0)
-    monkeypatch.setattr("refopt.placement.streams._Network.report", lambda *_: None)
+    monkeypatch.setattr("refopt.placement.network.OnExecutor.report", lambda *_: None)
     assert reported(made, 0) != all_waits(made, 0)
 
 
@@ -528,7 +528,7 @@ def test_communication_says_what_it_reads_and_writes():
     def rank(world):
         x = gpu.to_device(np.ones(3, np.float32))
         x.name = f"x{world.rank}"
-        network = _Network(world, streams.stream())
+        network = OnExecutor(world, streams.stream())
         network.reduce(x, 1)
         network.broadcast(x, 1)
         network.all_reduce(x)

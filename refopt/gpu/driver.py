@@ -15,9 +15,12 @@ from cuda.bindings import driver
 from numba import cuda
 from numba.core import types as nb
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
+from numba.cuda.cudadrv.driver import MemoryPointer
 from numba.np.numpy_support import from_dtype
 
-from refopt.checks import flat
+from refopt.checks import Array, flat
+from refopt.dtypes import ITEM_SIZES
+from refopt.gpu.arrays import describer
 from refopt.gpu.runtime import Filler, Writer
 from refopt.gpu.target import Kernel
 
@@ -56,19 +59,63 @@ class Gpu:
             elements = array.reshape(-1)
         # As bytes: Numba takes neither bfloat16 nor any order of more than two axes but C and Fortran's.
         memory = cuda.to_device(elements.view(np.uint8)).gpu_data
+        # The copy returns once it has read its source; streams that do not wait for the default one could come first.
+        checked(driver.cuStreamSynchronize(0))
         return DeviceNDArray(array.shape, array.strides, array.dtype, gpu_data=memory)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return cuda.device_array(shape, dtype)
 
-    def view(self, array: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-        """Elements of a flat array, from one on, under a dense shape with strides in bytes; memory is shared."""
-        memory = array[first : first + math.prod(shape)].gpu_data
-        return DeviceNDArray(shape, strides, array.dtype, gpu_data=memory)
+    def pinned(self, array: np.ndarray) -> Any:
+        """A copy in C order in page-locked memory of the host, where copies go at full speed and kernels reach it."""
+        if not array.nbytes:
+            return self.empty(array.shape, array.dtype)
+        dense, memory = np.asarray(array, order="C"), Pinned(array.nbytes)
+        memory.bytes[:] = dense.reshape(-1).view(np.uint8)
+        # Under unified addressing, which 64-bit systems have, the device knows the memory by the host's address.
+        address = ctypes.c_void_p(memory.address)
+        pointer = MemoryPointer(cuda.current_context(), address, array.nbytes, owner=memory)
+        return DeviceNDArray(dense.shape, dense.strides, dense.dtype, gpu_data=pointer)
+
+    def view(self, array: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any = None) -> Any:
+        """Elements of a flat array, from one on, under a dense shape with strides in bytes; memory is shared.
+
+        With a ``dtype``, the bytes from there on as elements of that.
+        """
+        kind = array.dtype if dtype is None else np.dtype(dtype)
+        start = first * array.dtype.itemsize
+        memory = array.gpu_data.view(start, start + math.prod(shape) * kind.itemsize)
+        return DeviceNDArray(shape, strides, kind, gpu_data=memory)
 
     def stream(self, stream: Any) -> int:
         """What `Launch` takes: the handle of a stream."""
         return handle_of(stream)
+
+    def new_stream(self) -> "Stream":
+        """A stream that no other waits for, and that waits for none, the legacy default stream included."""
+        return Stream()
+
+    def new_event(self, timing: bool = False) -> "Event":
+        return Event(timing)
+
+    def copier(self, source: Any, target: Any) -> Callable[[Any], None]:
+        """A function that copies an array to another of the same shape and dtype, in stream order.
+
+        Either may be in page-locked memory of the host; both are C-contiguous.
+        """
+        ends = [describer(self.name)(array, "copy") for array in (source, target)]
+        for end in ends:
+            if end.shape != ends[0].shape or end.dtype != ends[0].dtype or not _in_c_order(end):
+                expected = f"expected C-contiguous arrays of {ends[0].dtype} and shape {ends[0].shape}"
+                raise ValueError(f"copy: {expected}, got {end.dtype} of shape {end.shape} and strides {end.strides}")
+        start, stop = (end.address for end in ends)
+        nbytes, call, keep = ends[0].size * ITEM_SIZES[ends[0].dtype], driver.cuMemcpyAsync, (source, target)
+
+        def copy(stream: int, keep: Any = keep) -> None:
+            if (answer := call(stop, start, nbytes, stream))[0]:
+                checked(answer)
+
+        return copy if nbytes else lambda stream: None
 
     def capturing(self, stream: int) -> bool:
         """Whether what is enqueued on a stream goes into a graph and does not run."""
@@ -115,6 +162,68 @@ class Gpu:
 
     def synchronize(self) -> None:
         cuda.synchronize()
+
+
+class Stream:
+    """A stream of its own; it is given back when nobody has it any more, and its work is done."""
+
+    def __init__(self) -> None:
+        cuda.current_context()  # which the driver's calls need, in each thread
+        self._stream = checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        self.handle = int(self._stream)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_stream"):
+            driver.cuStreamDestroy(self._stream)
+
+
+class Event:
+    """`refopt.gpu.runtime.Event` by the driver."""
+
+    def __init__(self, timing: bool) -> None:
+        cuda.current_context()
+        flags = driver.CUevent_flags
+        self._event = checked(driver.cuEventCreate(flags.CU_EVENT_DEFAULT if timing else flags.CU_EVENT_DISABLE_TIMING))
+
+    def record(self, stream: int) -> None:
+        if (answer := driver.cuEventRecord(self._event, stream))[0]:
+            checked(answer)
+
+    def wait(self, stream: int) -> None:
+        if (answer := driver.cuStreamWaitEvent(stream, self._event, 0))[0]:
+            checked(answer)
+
+    def elapsed_time(self, end: "Event") -> float:
+        return checked(driver.cuEventElapsedTime(self._event, end._event))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_event"):
+            driver.cuEventDestroy(self._event)
+
+
+class Pinned:
+    """Page-locked memory of the host, given back with the last array on it.
+
+    Attributes:
+        address: of its first byte, for host and device.
+        bytes: all of it, as an array of NumPy's.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        cuda.current_context()
+        self.address = int(checked(driver.cuMemHostAlloc(nbytes, driver.CU_MEMHOSTALLOC_DEVICEMAP)))
+        self.bytes = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(self.address))
+
+    def __del__(self) -> None:
+        if hasattr(self, "address"):
+            driver.cuCtxSynchronize()  # copies may be under way
+            driver.cuMemFreeHost(self.address)
+
+
+def _in_c_order(array: Array) -> bool:
+    item = ITEM_SIZES[array.dtype]
+    expected = [item * math.prod(array.shape[axis + 1 :]) for axis in range(len(array.shape))]
+    return not array.size or all(n == 1 or s == e for n, s, e in zip(array.shape, array.strides, expected, strict=True))
 
 
 def signature_of(args: tuple) -> tuple:

@@ -20,6 +20,19 @@ Writer = Callable[[int, Any, Any], None]
 Filler = Callable[[float, Any], None]
 
 
+class Event(Protocol):
+    """A point in a stream's work. Streams are as `Device.stream` gives them."""
+
+    def record(self, stream: Any) -> None:
+        """Mark what has been enqueued on a stream so far."""
+
+    def wait(self, stream: Any) -> None:
+        """Let a stream's later work begin only after what was marked last."""
+
+    def elapsed_time(self, end: Any) -> float:
+        """Milliseconds from this event to another, both of which have timing and are over."""
+
+
 class Device(Protocol):
     """A machine: memory, and launches prepared once and made many times."""
 
@@ -27,8 +40,14 @@ class Device(Protocol):
 
     def to_device(self, array: np.ndarray) -> Any: ...
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any: ...
-    def view(self, array: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any: ...
+    def pinned(self, array: np.ndarray) -> Any: ...
+    def view(
+        self, array: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any = None
+    ) -> Any: ...
     def stream(self, stream: Any) -> Any: ...
+    def new_stream(self) -> Any: ...
+    def new_event(self, timing: bool = False) -> Event: ...
+    def copier(self, source: Any, target: Any) -> Callable[[Any], None]: ...
     def capturing(self, stream: Any) -> bool: ...
     def writer(self, array: Any) -> Writer: ...
     def filler(self, array: Any, first: int, count: int) -> Filler: ...
@@ -49,13 +68,32 @@ class Executor:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return simt.cuda.device_array(shape, dtype)
 
-    def view(self, array: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-        """Elements of a flat array, from one on, under a dense shape with strides in bytes; memory is shared."""
+    def pinned(self, array: np.ndarray) -> Any:
+        """A copy in C order in memory of the host that the device reaches: here, an array as any other."""
+        return simt.cuda.to_device(np.asarray(array, order="C"))
+
+    def view(self, array: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any = None) -> Any:
+        """Elements of a flat array, from one on, under a dense shape with strides in bytes; memory is shared.
+
+        With a ``dtype``, the bytes from there on as elements of that.
+        """
         at = array.offset + first * array.dtype.itemsize
-        return simt.DeviceArray(array.buffer, np.ndarray(shape, array.dtype, array.buffer.data, at, strides))
+        kind = array.dtype if dtype is None else np.dtype(dtype)
+        return simt.DeviceArray(array.buffer, np.ndarray(shape, kind, array.buffer.data, at, strides))
 
     def stream(self, stream: Any) -> Any:
         return stream
+
+    def new_stream(self) -> Any:
+        return simt.cuda.stream()
+
+    def new_event(self, timing: bool = False) -> Event:
+        """An event; its time is that of the host, since all work is done at the call that enqueues it."""
+        return simt.cuda.event(timing)
+
+    def copier(self, source: Any, target: Any) -> Callable[[Any], None]:
+        """A function that copies an array to another of the same shape and dtype, in stream order."""
+        return lambda stream: target.copy_to_device(source, stream)
 
     def capturing(self, stream: Any) -> bool:
         return False

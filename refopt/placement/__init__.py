@@ -10,13 +10,16 @@
     {'fc.bias': 0, 'fc.weight': 1}
 
 `reduce`, `all_reduce` and `send_to_owners` are passes from the step of one device to that of several, in one program
-whose ops have devices; `on_device` gives a rank's part, which it binds. `on_streams` puts a rank's step on
-streams, `run_schedule` runs it so; `cost` says how long things take, and `timeline` shows when.
+whose ops have devices; `on_device` gives a rank's part, which it binds. `offload` leaves states in the memory of the
+host. `on_streams` puts a rank's step on streams, and `bind_schedule` runs it so, on CUDA streams or on those of the
+executor, where `run_schedule` looks for races. `cost` says how long things take, and `timeline` shows when.
 """
 
-from refopt.placement import cost, kinds, timeline
+from refopt.placement import cost, hosted, kinds, timeline
 from refopt.placement.balance import Balancer, sizes_of
 from refopt.placement.blocks import Block, concat, slice_variable, split_by_ref
+from refopt.placement.bound import BoundSchedule, bind_schedule
+from refopt.placement.hosted import offload
 from refopt.placement.schedule import Schedule, Task, on_streams
 from refopt.placement.send import send_to_owners
 from refopt.placement.strategies import all_reduce, broadcast_params, on_device, owners, reduce
@@ -25,11 +28,11 @@ from refopt.placement.timeline import Overlap, Span, overlap, simulate, task_cos
 from refopt.program import kinds as program_kinds
 from refopt.program import runners
 
-program_kinds.CHECKS.update(kinds.CHECKS)
-runners.RUNNERS.update(kinds.RUNNERS)
+program_kinds.CHECKS.update(kinds.CHECKS | hosted.CHECKS)
+runners.RUNNERS.update(kinds.RUNNERS | hosted.RUNNERS)
 
 __all__ = [
-    "Balancer", "Block", "Overlap", "Schedule", "Span", "Task", "all_reduce", "broadcast_params", "concat", "cost",
-    "on_device", "on_streams", "overlap", "owners", "reduce", "run_schedule", "send_to_owners", "simulate", "sizes_of",
-    "slice_variable", "split_by_ref", "task_cost", "timeline",
+    "Balancer", "Block", "BoundSchedule", "Overlap", "Schedule", "Span", "Task", "all_reduce", "bind_schedule",
+    "broadcast_params", "concat", "cost", "offload", "on_device", "on_streams", "overlap", "owners", "reduce",
+    "run_schedule", "send_to_owners", "simulate", "sizes_of", "slice_variable", "split_by_ref", "task_cost", "timeline",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from refopt.dtypes import ITEM_SIZES
-from refopt.placement.kinds import BARRIERS, MESSAGES
+from refopt.placement.kinds import BARRIERS, COPIES, MESSAGES
 from refopt.program import Op, Program
 
 
@@ -138,13 +138,14 @@ def of_op(program: Program, op: Op, link: Link, rate: float) -> float:
 
     Args:
         program: whose op it is.
-        op: no message or barrier, since what they take depends on what is under way; and none whose tensors are sparse.
+        op: no message or barrier, since what they take depends on what is under way; no copy between host and device,
+            which is a message of the bus; and none whose tensors are sparse.
         link: the network.
         rate: bytes a second of a device's memory, more than 0.
     """
     if not rate > 0:
         raise ValueError(f"of_op: rate: expected more than 0 bytes a second, got {rate!r}")
-    if op.type in (*MESSAGES, *BARRIERS) or any(program.vars[name].sparse for name in (*op.reads, *op.writes)):
+    if op.type in (*MESSAGES, *BARRIERS, *COPIES) or any(program.vars[name].sparse for name in (*op.reads, *op.writes)):
         raise ValueError(f"of_op: op: expected dense tensors and no message, got {op.type} of {', '.join(op.reads)}")
     known = {"broadcast": broadcast, "reduce": reduce, "all_reduce": all_reduce}
     if op.type in known:

@@ -8,6 +8,8 @@
 ``send``, ``recv``    a message of what ``x`` is to the rank ``to``, or that ``out`` will be from the rank ``source``
 ``send_barrier``      all messages that are under way are exchanged, and all ranks meet; until then a ``send`` has not
 ``fetch_barrier``     read its variable, and a ``recv`` has not written its own
+``copy_in``           ``out``, on the device, become copies of ``x``, in the host's memory; both lie in ``ring``, an
+``copy_out``          output of the one and an input of the other, which is what orders them; see `hosted`
 ====================  ==================================================================================================
 
 A barrier has in ``x`` and ``out`` what is sent and received since the last one. ``send_barrier`` is for gradients on
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 BARRIERS = "send_barrier", "fetch_barrier"
 MESSAGES = "send", "recv"
+COPIES = "copy_in", "copy_out"
 
 Message = tuple[str, Any, int]  # send or recv, the array, the other rank
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from refopt.passes import dependencies
-from refopt.placement.kinds import BARRIERS, MESSAGES
+from refopt.placement.kinds import BARRIERS, COPIES, MESSAGES
 from refopt.program import Op, Program
 
 STREAMS = "compute", "copy_out", "communication", "copy_in"
@@ -127,7 +127,8 @@ def on_streams(program: Program, streams: Mapping[str, str] | None = None) -> Sc
     """Put the ops of one device on streams.
 
     Ops whose role is to communicate go on ``communication``, averages included, so that the next gradient need not wait
-    for a sum; everything else on ``compute``. ``split_by_ref`` is no work. A message takes three tasks: what is sent is
+    for a sum; ``copy_in`` and ``copy_out`` on the streams of these names; everything else on ``compute``.
+    ``split_by_ref`` is no work. A message takes three tasks: what is sent is
     copied to staging memory on ``copy_out``, exchanged on ``communication`` where its barrier is, and copied to the
     variable on ``copy_in``. So copies run beside compute, which is what PR 11221 of Paddle did for those of RPC ops.
 
@@ -190,7 +191,8 @@ def _add(made: _Builder, i: int, op: Op) -> None:
             made.add("copy_in", "copy_in", i, (name,), [received(name)], [name])
     elif op.type not in ("recv", "split_by_ref"):
         about = op.outputs.get("params", op.writes)
-        made.add("run", "communication" if op.role == "communicate" else "compute", i, about, op.reads, op.writes)
+        stream = op.type if op.type in COPIES else "communication" if op.role == "communicate" else "compute"
+        made.add("run", stream, i, about, op.reads, op.writes)
 
 
 def sent(name: str) -> str:

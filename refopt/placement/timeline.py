@@ -1,4 +1,4 @@
-"""When the tasks of a schedule start and stop, by given costs, and a picture of it in text."""
+"""When the tasks of a schedule start and stop, by given costs or as measured, and a picture of it in text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from refopt.placement import cost
+from refopt.placement.kinds import COPIES
 from refopt.placement.schedule import Schedule, Task
 
 Costs = Mapping[int, float] | Callable[[Task], float]
@@ -75,6 +76,8 @@ def task_cost(plan: Schedule, link: cost.Link, bus: cost.Link, rate: float) -> C
         if task.kind in ("copy_out", "copy_in"):
             return cost.send(bus, cost.bytes_of(program, task.names))
         op = program.main[task.op]
+        if op.type in COPIES:
+            return cost.send(bus, cost.bytes_of(program, op.inputs["x"]))
         if task.kind == "exchange":
             ways = op.inputs["x"], op.outputs["out"]
             return max(sum(cost.send(link, cost.bytes_of(program, [name])) for name in way) for way in ways)
@@ -102,7 +105,7 @@ def text(plan: Schedule, spans: Sequence[Span], width: int = 100) -> str:
 
     Args:
         plan: the schedule.
-        spans: what `simulate` gave.
+        spans: what `simulate` or `BoundSchedule.spans` gave.
         width: columns at most, at least 40.
     """
     if width < 40:

@@ -1,0 +1,174 @@
+"""Streams, events and page-locked memory of a GPU, against a stand-in for the driver with the host's memory."""
+
+import ctypes
+import gc
+import types
+from functools import partial
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba.cuda")
+driver = pytest.importorskip("refopt.gpu.driver")
+
+CUDA = driver.driver
+SUCCESS, INVALID = CUDA.CUresult.CUDA_SUCCESS, CUDA.CUresult.CUDA_ERROR_INVALID_VALUE
+
+
+class Fake:
+    """What is called, with handles from 100 on; copies are done at once."""
+
+    def __init__(self):
+        self.calls, self.answer, self.memory = [], SUCCESS, {}
+        for name in ("CUresult", "CUstream_flags", "CUevent_flags", "CU_MEMHOSTALLOC_DEVICEMAP"):
+            setattr(self, name, getattr(CUDA, name))
+        self.cuGetErrorString = lambda error: (SUCCESS, b"as told")
+
+    def __getattr__(self, name):
+        assert hasattr(CUDA, name)
+
+        def call(*args):
+            self.calls.append((name, *map(int, args)))
+            if name == "cuMemHostAlloc":
+                memory = (ctypes.c_uint8 * args[0])()
+                self.memory[ctypes.addressof(memory)] = memory
+                return self.answer, ctypes.addressof(memory)
+            if name == "cuMemFreeHost":
+                del self.memory[args[0]]
+            if name == "cuMemcpyAsync":
+                ctypes.memmove(*args[:3])  # target, source, bytes
+            if name == "cuEventElapsedTime":
+                return self.answer, 1.5
+            return (self.answer, 100 + len(self.calls)) if name.endswith("Create") else (self.answer,)
+
+        return call
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    made = Fake()
+    monkeypatch.setattr(driver, "driver", made)
+    monkeypatch.setattr(driver.cuda, "current_context", lambda: None)
+    yield made
+    gc.collect()
+
+
+def test_streams(fake):
+    machine = driver.Gpu()
+    stream = machine.new_stream()
+    assert fake.calls == [("cuStreamCreate", CUDA.CUstream_flags.CU_STREAM_NON_BLOCKING)]
+    handle = machine.stream(stream)
+    assert handle == 101 and type(handle) is int
+    del stream
+    assert fake.calls[1:] == [("cuStreamDestroy", 101)]
+
+
+def test_events(fake):
+    machine, flags = driver.Gpu(), CUDA.CUevent_flags
+    start, stop, plain = machine.new_event(True), machine.new_event(True), machine.new_event()
+    kinds = [flags.CU_EVENT_DEFAULT, flags.CU_EVENT_DEFAULT, flags.CU_EVENT_DISABLE_TIMING]
+    assert fake.calls == [("cuEventCreate", kind) for kind in kinds]
+    start.record(7)
+    plain.wait(8)
+    assert start.elapsed_time(stop) == 1.5
+    assert fake.calls[3:] == [
+        ("cuEventRecord", 101, 7),
+        ("cuStreamWaitEvent", 8, 103, 0),
+        ("cuEventElapsedTime", 101, 102),
+    ]
+    fake.answer = INVALID
+    for call in (
+        partial(start.record, 7),
+        partial(plain.wait, 8),
+        partial(start.elapsed_time, stop),
+        machine.new_event,
+    ):
+        with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE: as told"):
+            call()
+    fake.calls.clear()
+    del start, stop, plain, call
+    assert sorted(fake.calls) == [("cuEventDestroy", handle) for handle in (101, 102, 103)]
+
+
+def host(array):
+    """The elements of an array in page-locked memory."""
+    address = array.__cuda_array_interface__["data"][0]
+    memory = (ctypes.c_uint8 * (array.size * array.dtype.itemsize)).from_address(address)
+    return np.frombuffer(memory, array.dtype).reshape(array.shape)
+
+
+def test_pinned_memory(fake):
+    """It has the values, and lives as long as a view of it does."""
+    machine = driver.Gpu()
+    given = np.arange(12, dtype=np.float32).reshape(3, 4)
+    array = machine.pinned(given.T)
+    assert array.shape == (4, 3) and np.array_equal(host(array), given.T)
+    block = machine.pinned(np.arange(512, dtype=np.uint8))
+    view = machine.view(block, 256, (2, 3), (12, 4), np.float32)
+    assert view.shape == (2, 3) and view.dtype == np.float32
+    expected = np.arange(512, dtype=np.uint8)[256 : 256 + 24].view(np.float32).reshape(2, 3)
+    assert host(view).tobytes() == expected.tobytes()
+    part = machine.view(block, 4, (8,), (1,))
+    assert host(part).tolist() == list(range(4, 12))
+    flat = machine.pinned(given.reshape(-1))
+    assert host(machine.view(flat, 2, (3, 2), (8, 4))).tolist() == given.reshape(-1)[2:8].reshape(3, 2).tolist()
+    del array, flat
+    gc.collect()
+    assert len(fake.memory) == 1
+    del block, part
+    gc.collect()
+    assert len(fake.memory) == 1 and host(view).tobytes() == expected.tobytes()
+    fake.calls.clear()
+    del view
+    gc.collect()
+    assert not fake.memory and [call[0] for call in fake.calls] == ["cuCtxSynchronize", "cuMemFreeHost"]
+
+
+def test_copies(fake):
+    """The bytes of an array, in stream order, from source to target."""
+    machine = driver.Gpu()
+    source, target = machine.pinned(np.arange(6, dtype=np.float16)), machine.pinned(np.zeros(6, np.float16))
+    fake.calls.clear()
+    copy = machine.copier(source, target)
+    assert not fake.calls
+    copy(9)
+    ends = [array.__cuda_array_interface__["data"][0] for array in (target, source)]
+    assert fake.calls == [("cuMemcpyAsync", *ends, 12, 9)]
+    assert host(target).tolist() == list(range(6))
+    fake.answer = INVALID
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE"):
+        copy(9)
+
+
+def elsewhere(shape, typestr, strides=None):
+    interface = {"shape": shape, "typestr": typestr, "data": (4096, False), "strides": strides, "version": 3}
+    return types.SimpleNamespace(__cuda_array_interface__=interface)
+
+
+@pytest.mark.parametrize(("source", "target", "got"), [
+    (elsewhere((6,), "<f4"), elsewhere((3,), "<f4"), r"float32 of shape \(3,\)"),
+    (elsewhere((6,), "<f4"), elsewhere((6,), "<f2"), r"float16 of shape \(6,\)"),
+    (elsewhere((2, 3), "<f4"), elsewhere((2, 3), "<f4", (4, 8)), r"shape \(2, 3\) and strides \(4, 8\)"),
+])  # fmt: skip
+def test_copies_that_are_refused(fake, source, target, got):
+    with pytest.raises(ValueError, match=f"copy: expected C-contiguous arrays of float32 and shape .*, got .*{got}"):
+        driver.Gpu().copier(source, target)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu():
+    """A copy there and back by way of the device, on a stream of its own; and its time."""
+    machine = driver.Gpu()
+    stream = machine.new_stream()
+    values = np.random.default_rng(0).integers(0, 256, 1 << 22, np.uint8)
+    source, target = machine.pinned(values), machine.pinned(np.zeros_like(values))
+    between = machine.empty(values.shape, values.dtype)
+    start, stop = machine.new_event(True), machine.new_event(True)
+    handle = machine.stream(stream)
+    start.record(handle)
+    machine.copier(source, between)(handle)
+    machine.copier(between, target)(handle)
+    stop.record(handle)
+    machine.synchronize()
+    assert host(target).tobytes() == target.copy_to_host().tobytes() == values.tobytes()
+    assert 0 < start.elapsed_time(stop) < 1000

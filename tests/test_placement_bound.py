@@ -1,0 +1,404 @@
+"""Bound schedules: the bits of the program on one stream, between what the caller does before and after; and time."""
+
+import random
+from collections import Counter, defaultdict, deque
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from program_cases import adam, arrays_of, everything, gradients_of, numbers_of, read
+
+from refopt import gpu, placement
+from refopt.comm import local
+from refopt.placement import on_device, overlap, timeline
+from refopt.placement.network import OnExecutor, OnGpu
+from refopt.program import bind, step_program
+from refopt.simt import DataRace, observe, streams
+
+SMALL = [("w", (4, 2)), ("v", (6,)), ("u", (3,))]
+PROGRAMS = {
+    "adam": lambda: adam(),
+    "amp": lambda: adam(config="amp", early=True),
+    "merged": lambda: everything("merged")(adam(config="amp")).program,
+    "flat": lambda: everything("flat", grouping="by_count", count=2)(adam()).program,
+    "lamb": lambda: step_program(SMALL, "lamb", **numbers_of("lamb")),
+    "nothing": lambda: step_program([], "sgd", lr=0.5),
+}
+PLAN = placement.on_streams(adam(SMALL))
+TICK = 2e-6  # seconds; events on a GPU are as exact
+
+
+def on(machine, arrays):
+    with gpu.use(machine.name):
+        return {name: gpu.to_device(array) for name, array in arrays.items()}
+
+
+def scheduled(machine, program, steps=3, **options):
+    """Some steps on streams, of gradients that differ from step to step and are ready on the caller's stream."""
+    given = gradients_of(program, 0)
+    made = [name for op in program.main if op.type == "backward" for name in op.outputs["grads"]]
+    ready = [on(machine, {name: given(name, step) for name in made}) for step in range(steps)]
+    run = placement.bind_schedule(
+        placement.on_streams(program), on(machine, arrays_of(program)),
+        gradients=lambda name, step: ready[step][name], **options,
+    )  # fmt: skip
+    for step in range(steps):
+        run.step(**({"lr": 0.125} if step == 1 and program.main else {}))
+    return run
+
+
+def in_sequence(program, steps=3):
+    bound = bind(program, arrays_of(program), gradients=gradients_of(program, 0))
+    bound.startup()
+    for step in range(steps):
+        bound.step(**({"lr": 0.125} if step == 1 and program.main else {}))
+    return read(bound)
+
+
+# One device; those of several are in test_placement_schedule.py, and need NCCL on GPUs.
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("timing", [False, True])
+def test_the_bits_of_the_program(machine, name, timing):
+    program = PROGRAMS[name]()
+    assert read(scheduled(machine, program, timing=timing).bound) == in_sequence(program)
+
+
+def beside(program):
+    """Every second update goes on ``communication``, so that streams wait for each other."""
+    ops = list(program.main)
+    for i, op in enumerate(ops):
+        if op.role == "optimize" and i % 2:
+            ops[i] = op.replace(role="communicate")
+    return program.replace(main=ops)
+
+
+def test_two_streams(machine):
+    program = beside(adam())
+    run = scheduled(machine, program, timing=True)
+    assert set(run.plan.streams) == {"compute", "communication"} and read(run.bound) == in_sequence(program)
+
+
+def test_steps_come_after_and_before_what_the_caller_does(machine):
+    """Gradients are written on the caller's stream before each step, and parameters copied away after it."""
+    program, steps = beside(adam()), 4
+    caller = machine.new_stream()
+    given = gradients_of(program, 0)
+    arrays = on(machine, arrays_of(program))
+    grads = {name: machine.to_device(np.zeros(var.shape, var.dtype)) for name, var in program.vars.items()
+             if name.endswith("@GRAD")}  # fmt: skip
+    news = [on(machine, {name: given(name, step) for name in grads}) for step in range(steps)]
+    params = [name for name in arrays if f"{name}@GRAD" in grads]
+    kept = [on(machine, {name: np.zeros(program.vars[name].shape, "f4") for name in params}) for _ in range(steps)]
+    writes = [[machine.copier(new[name], grads[name]) for name in grads] for new in news]
+    reads = [[machine.copier(arrays[name], keep[name]) for name in params] for keep in kept]
+
+    def run():
+        bound = placement.bind_schedule(placement.on_streams(program), {**arrays, **grads}, stream=caller)
+        for write, keep in zip(writes, reads, strict=True):
+            for copy in write:
+                copy(machine.stream(caller))
+            bound.step()
+            for copy in keep:
+                copy(machine.stream(caller))
+        bound.synchronize()
+
+    if machine.name == "executor":
+        with observe(watch=True):
+            run()
+    else:
+        run()
+    for step, keep in enumerate(kept):
+        bound = bind(program, arrays_of(program), gradients=given)
+        bound.startup()
+        for _ in range(step + 1):
+            bound.step()
+        assert {name: keep[name].copy_to_host().tobytes() for name in keep} == {
+            name: bound.read(name).tobytes() for name in keep
+        }
+
+
+@pytest.mark.parametrize("missing", ["begin", "end"])
+def test_a_caller_that_nobody_waits_for_is_reported(executor, monkeypatch, missing):
+    """By the executor's detector, so that the test before can fail."""
+    plain = placement.BoundSchedule._enqueued
+
+    def enqueued(self, task, *rest):
+        calls = plain(self, task, *rest)
+        if task.kind != missing:
+            return calls
+        return calls[:1] + calls[2:] if missing == "begin" else calls[:-1]
+
+    monkeypatch.setattr(placement.BoundSchedule, "_enqueued", enqueued)
+    with pytest.raises(DataRace):
+        test_steps_come_after_and_before_what_the_caller_does(executor)
+
+
+# With a host that is steps ahead of the device.
+
+
+class Late:
+    """Streams whose work is done later, in a random order of those that CUDA's streams and events allow."""
+
+    def __init__(self, seed):
+        self.queues, self.random, self.over = defaultdict(deque), random.Random(seed), set()
+
+    def work(self, plain):
+        """For `BoundSchedule._work`."""
+
+        def late(schedule, task, view):
+            call = plain(schedule, task, view)
+            queue = self.queues[schedule._streams[task.stream]]
+            return call and partial(queue.append, ("do", call))
+
+        return late
+
+    def run(self):
+        while any(self.queues.values()):
+            heads = [
+                queue for queue in self.queues.values() if queue and (queue[0][0] != "wait" or queue[0][1] in self.over)
+            ]
+            kind, what = self.random.choice(heads).popleft()
+            if kind == "do":
+                what()
+            elif kind == "record":
+                self.over.add(what)
+
+
+class LateEvent:
+    """One that is recorded anew in each step: who waits, waits for the last time that the host has asked for."""
+
+    def __init__(self, late):
+        self.late, self.times = late, 0
+
+    def record(self, stream):
+        self.times += 1
+        self.late.queues[stream].append(("record", (self, self.times)))
+
+    def wait(self, stream):
+        if self.times:
+            self.late.queues[stream].append(("wait", (self, self.times)))
+
+
+LATE = {
+    "two streams": lambda: beside(adam()),
+    "offload": lambda: placement.offload(everything("merged")(adam()).program, nbytes=1024, ring=2).program,
+}
+
+
+def run_late(monkeypatch, program, seed, steps=3):
+    late = Late(seed)
+    with monkeypatch.context() as patch:
+        patch.setattr("refopt.gpu.runtime.Executor.new_event", lambda machine, timing=False: LateEvent(late))
+        patch.setattr(placement.BoundSchedule, "_work", late.work(placement.BoundSchedule._work))
+        silent(patch)
+        machine, given = gpu.device("executor"), gradients_of(program, 0)
+        grads = {name: given(name, 0) for name in program.vars if name.endswith("@GRAD")}
+        arrays = on(machine, arrays_of(program) | grads)
+        run = placement.bind_schedule(placement.on_streams(program), arrays, stream=streams.stream())
+        for _ in range(steps):
+            run.step()
+        late.run()
+    return read(run.bound)
+
+
+def of_one_gradient(program, steps=3):
+    bound = bind(program, arrays_of(program), gradients=lambda name, _: gradients_of(program, 0)(name, 0))
+    bound.startup()
+    for _ in range(steps):
+        bound.step()
+    return read(bound)
+
+
+@pytest.mark.parametrize("example", LATE)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_host_that_is_ahead(monkeypatch, example, seed):
+    """Three steps are enqueued before any work is done. Events are those of the step, of all times recorded."""
+    program = LATE[example]()
+    assert run_late(monkeypatch, program, seed) == of_one_gradient(program)
+
+
+def test_a_host_that_is_ahead_shows_what_is_missing(monkeypatch):
+    """Without the waits of ops, in some order."""
+
+    def enqueued(self, task, *rest, real=placement.BoundSchedule._enqueued):
+        wait = LateEvent.wait
+        calls = real(self, task, *rest)
+        return [call for call in calls if task.kind != "run" or getattr(call.func, "__func__", None) is not wait]
+
+    monkeypatch.setattr(placement.BoundSchedule, "_enqueued", enqueued)
+    program = LATE["offload"]()
+    expected = of_one_gradient(program)
+    assert any(run_late(monkeypatch, program, seed) != expected for seed in range(20))
+
+
+# Tasks that enqueue nothing.
+
+
+def silent(monkeypatch):
+    """Nobody says that backward reads, as on a GPU."""
+    monkeypatch.setattr(OnExecutor, "reading", OnGpu.reading)
+
+
+def test_gradients_that_are_there_take_no_time_of_streams(executor, monkeypatch):
+    """Their tasks have no events, and whoever waits for them waits for `begin`."""
+    silent(monkeypatch)
+    program = beside(adam())
+    calls = Counter()
+    for name in ("record", "wait"):
+        plain = getattr(streams.Event, name)
+        counted = lambda self, stream=0, name=name, plain=plain: (calls.update([name]), plain(self, stream))  # noqa: E731
+        monkeypatch.setattr(streams.Event, name, counted)
+    grads = on(executor, {name: gradients_of(program, 0)(name, 0) for name in program.vars if name.endswith("@GRAD")})
+    arrays = on(executor, arrays_of(program)) | grads
+    plan = placement.on_streams(program)
+    assert sum(len(task.waits) for task in plan.tasks) == 2 and len(plan.tasks) == 14
+    with observe(watch=True):
+        run = placement.bind_schedule(plan, arrays, stream=streams.stream(), timing=True)
+        assert calls == {"record": 1, "wait": 2}, "ops are bound on streams that have waited for startup"
+        calls.clear()
+        run.step()
+    # compute for the caller, communication for begin, compute for communication, the caller for compute;
+    # the caller, begin, and six updates and the end before and after
+    assert calls == {"wait": 4, "record": 16}
+    bound = bind(program, arrays_of(program), gradients=lambda name, _: gradients_of(program, 0)(name, 0))
+    bound.startup()
+    bound.step()
+    assert read(run.bound) == read(bound)
+    spans = run.spans()
+    assert all(start == stop == 0 for task, start, stop in spans if plan.label(task).startswith(("begin", "backward")))
+    assert all(stop > start for task, start, stop in spans if plan.label(task).startswith("adam"))
+
+
+# Time.
+
+
+@pytest.mark.parametrize("name", ["adam", "merged"])
+def test_spans(machine, name):
+    """Tasks follow each other on a stream, start after what they wait for has stopped, and all do within the step."""
+    program = beside(PROGRAMS[name]())
+    run = scheduled(machine, program, timing=True)
+    spans = run.spans()
+    assert [span.task for span in spans] == list(run.plan.tasks)
+    assert spans[0] == (run.plan.tasks[0], 0, 0)
+    for task, start, stop in spans:
+        assert -TICK <= start <= stop + TICK, run.plan.label(task)
+        assert all(spans[wait].stop <= start + TICK for wait in task.waits), run.plan.label(task)
+    for tasks in run.plan.streams.values():
+        assert all(spans[one.number].stop <= spans[two.number].start + TICK for one, two in pairwise(tasks))
+    gain = overlap(spans)
+    assert gain.elapsed > 0 and gain.elapsed - spans[-1].stop <= TICK
+    assert machine.name == "gpu" or gain.total > 0.5 * gain.elapsed, "there is little between tasks"
+    assert len(timeline.text(run.plan, spans).splitlines()) == len(run.plan.streams) + 1
+
+
+def test_spans_are_of_the_last_step(executor):
+    arrays = on(executor, arrays_of(PLAN.program))
+    run = placement.bind_schedule(PLAN, arrays, timing=True)
+    run.step()
+    before = run.spans()
+    assert run.spans() == before
+    run.step()
+    assert run.spans() != before
+
+
+# Communication on the right stream.
+
+
+class Recorder:
+    """A communicator of GPUs that says which stream a call was made on."""
+
+    rank, stream = 0, 5
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return lambda *args: self.calls.append((name, self.stream, *args))
+
+    def batch(self):
+        return observe()  # any context
+
+
+def test_calls_are_made_on_the_stream_they_belong_to():
+    comm = Recorder()
+    network = OnGpu(comm, 77)
+    network.all_reduce("x")
+    network.reduce("x", 1)
+    network.broadcast("y", 0)
+    network.exchange([("send", "x", 1), ("recv", "y", 1)])
+    network.synchronize()
+    assert comm.calls == [
+        ("all_reduce", 77, "x"), ("reduce", 77, "x", 1), ("broadcast", 77, "y", 0), ("send", 77, "x", 1),
+        ("recv", 77, "y", 1), ("synchronize", 77),
+    ]  # fmt: skip
+    assert comm.stream == 5
+    comm.all_reduce = lambda array: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        network.all_reduce("x")
+    assert comm.stream == 5
+
+
+# What is refused.
+
+
+def bound_here(**options):
+    return placement.bind_schedule(PLAN, {name: gpu.to_device(x) for name, x in arrays_of(PLAN.program).items()},
+                                   **options)  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "error", "message"), [
+    (lambda: placement.bind_schedule(PLAN, arrays_of(PLAN.program)), TypeError, "'w': expected a device array, got a"),
+    (lambda: bound_here().spans(), RuntimeError, r"spans: expected bind_schedule\(..., timing=True\), got a schedule "),
+    (lambda: bound_here(timing=True).spans(), RuntimeError, r"spans: expected step\(\) before it, got none"),
+    (lambda: bound_here().step(mu=0.5), TypeError, "step: mu: expected one of .*lr"),
+    (lambda: bound_here().step(lr=-1.0), ValueError, "lr"),
+    (lambda: bound_here(comm=Recorder()), TypeError, "comm: expected a communicator of the host, .* got Recorder"),
+])  # fmt: skip
+def test_bad_arguments(call, error, message):
+    with gpu.use("executor"), pytest.raises(error, match=message):
+        call()
+
+
+def test_a_refused_number_enqueues_nothing(executor):
+    run = scheduled(executor, adam(SMALL), steps=1)
+    before = read(run.bound)
+    with pytest.raises(ValueError):
+        run.step(lr=-1.0)
+    assert read(run.bound) == before and run.bound.steps == 1
+
+
+@pytest.mark.gpu
+def test_ranks_in_one_process_have_no_gpu_of_their_own():
+    machine = gpu.device("gpu")
+    program = placement.all_reduce(adam(SMALL), 2).program
+
+    def rank(world):
+        mine = on_device(program, world.rank)
+        placement.bind_schedule(placement.on_streams(mine), on(machine, arrays_of(mine)), comm=world)
+
+    with pytest.raises(TypeError, match=r"comm: expected a communicator of GPUs, such as refopt.comm.nccl has"):
+        local.run(rank, 2)
+
+
+def test_ranks(executor):
+    """Steps of two ranks, with numbers that change, by `step` itself."""
+    program = everything("merged")(placement.all_reduce(adam(), 2).program).program
+
+    def rank(world, way):
+        given = gradients_of(program, world.rank)
+        ready = {name: given(name, 0) for op in program.main if op.type == "backward" for name in op.outputs["grads"]}
+        arrays = arrays_of(program)
+        if way is bind:
+            bound = run = bind(program, arrays, comm=world, gradients=ready)
+            bound.startup()
+        else:
+            run = way(placement.on_streams(program), on(executor, arrays), comm=world, gradients=on(executor, ready))
+            bound = run.bound
+        run.step()
+        run.step(lr=0.125)
+        return read(bound)
+
+    assert local.run(partial(rank, way=placement.bind_schedule), 2) == local.run(partial(rank, way=bind), 2)

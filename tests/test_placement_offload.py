@@ -1,0 +1,294 @@
+"""States in the memory of the host: the same bits, no race unless a wait is missing, and how many bytes it takes."""
+
+import math
+import re
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from program_cases import (
+    PARAMS,
+    adam,
+    arrays_of,
+    everything,
+    few,
+    gradients_of,
+    idempotent,
+    numbers_of,
+    outcome,
+    programs,
+    ranks_of,
+    read,
+    untouched,
+)
+
+from refopt import gpu, placement
+from refopt.catalog import ROUTINES
+from refopt.dtypes import ITEM_SIZES
+from refopt.placement import cost, overlap, simulate, task_cost
+from refopt.placement.schedule import STREAMS
+from refopt.program import Op, Program, Var, bind, step_program
+from refopt.simt import DataRace, observe
+
+LOOSE = {"nbytes": 1024, "ring": 2}  # of PARAMS, four updates
+
+
+def merged(program):
+    return everything("merged")(program).program
+
+
+def on(machine, arrays):
+    with gpu.use(machine.name):
+        return {name: gpu.to_device(array) for name, array in arrays.items()}
+
+
+def ends(machine, plan, steps=2, issue=None, watch=False, brought=None):
+    """The bits that some steps on streams leave behind, of gradients that stay."""
+    program = plan.program
+    grads = [name for op in program.main if op.type == "backward" for name in op.outputs["grads"]]
+    ready = on(machine, {name: gradients_of(program, 0)(name, 0) for name in grads})
+    given = on(machine, arrays_of(program) | (brought or {}))
+
+    def run():
+        caller = machine.new_stream()
+        bound = placement.bind_schedule(plan, given, gradients=ready, stream=caller)
+        for k in range(steps):
+            bound.set(**({"lr": 0.25} if k == 1 else {}))
+            bound.step_in(plan.tasks if issue is None else plan.order(issue + k))
+        return read(bound.bound)
+
+    if machine.name != "executor":
+        return run()
+    with observe(watch=watch):
+        return run()
+
+
+def expected(program, steps=2, brought=None):
+    given = gradients_of(program, 0)
+    bound = bind(program, arrays_of(program) | (brought or {}), gradients=lambda name, _: given(name, 0))
+    bound.startup()
+    for k in range(steps):
+        bound.step(**({"lr": 0.25} if k == 1 else {}))
+    return read(bound)
+
+
+CASES = {
+    "adam": (lambda: merged(adam()), {}),
+    "amp, masters": (lambda: merged(adam(config="amp", early=True)), {"masters": True}),
+    "bf16, masters, three": (lambda: merged(adam(config="bf16")), {"masters": True, "ring": 3}),
+    "one buffer": (lambda: merged(adam()), {"ring": 1}),
+    "one by one": (lambda: adam(config={name: "fp64" if name[0] == "a" else "amp" for name, _ in PARAMS}), {}),
+    "numbers": (lambda: merged(adam(lr={name: 0.5**k for k, (name, _) in enumerate(PARAMS)})), {}),
+    "at once": (lambda: merged(adam()), {"nbytes": None}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_bits_of_states_on_the_device(machine, case):
+    """In the order of the program; nothing races, on the executor."""
+    program, options = CASES[case][0](), {**LOOSE, **CASES[case][1]}
+    made = placement.offload(program, **options)
+    assert made.applied and not made.reasons
+    made.program.check()
+    assert ends(machine, placement.on_streams(made.program), watch=True) == expected(program)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_order_that_streams_allow_shows(executor, seed):
+    program = merged(adam())
+    plan = placement.on_streams(placement.offload(program, **LOOSE).program)
+    assert ends(executor, plan, steps=3, issue=seed) == expected(program, 3)
+
+
+@given(program=programs(max_tensors=4, ranks=1), nbytes=st.sampled_from([None, 1, 600, 2000]),
+       ring=st.integers(1, 3), masters=st.booleans(), fuse=st.booleans())  # fmt: skip
+@few(20)
+def test_any_program(program, nbytes, ring, masters, fuse):
+    """By `bind`, too, where copies are ops as any others; and what is done the second time."""
+    program = merged(program) if fuse else program
+    apply = partial(placement.offload, nbytes=nbytes, ring=ring, masters=masters)
+    made = apply(program)
+    idempotent(apply, program)
+    untouched(apply, program)
+    made.program.check()
+    before, after = outcome(program), outcome(made.program)
+    assert {name: after[name] for name in before} == before
+    if made.applied and ranks_of(program) == 1 and not any(var.sparse for var in program.vars.values()):
+        plan = placement.on_streams(made.program)
+        assert not plan.races()
+        assert ends(gpu.device("executor"), plan, watch=True) == expected(program)
+
+
+def test_brought_states_go_on(machine):
+    """What the caller brings is copied to the host's memory, and what it starts from otherwise."""
+    program = merged(adam(config="amp"))
+    rng = np.random.default_rng(0)
+    names = ["a.w_moment1_0", "c_fp32_master_0", "b.w_moment2_0"]
+    brought = {name: rng.random(program.vars[name].shape, np.float32) for name in names}
+    plan = placement.on_streams(placement.offload(program, masters=True, **LOOSE).program)
+    assert ends(machine, plan, brought=brought) == expected(program, brought=brought)
+
+
+# Waits.
+
+
+def without(plan, task, wait):
+    tasks = list(plan.tasks)
+    tasks[task] = replace(tasks[task], waits=tuple(number for number in tasks[task].waits if number != wait))
+    return replace(plan, tasks=tuple(tasks))
+
+
+@pytest.mark.parametrize("ring", [1, 2, 3])
+def test_each_wait_that_is_missing_is_reported(executor, ring):
+    """Of the update for its states, of the copy for the update, and of the next copy into the same buffer."""
+    plan = placement.on_streams(placement.offload(merged(adam()), nbytes=1024, ring=ring).program)
+    waits = [(task.number, wait) for task in plan.tasks for wait in task.waits]
+    kinds = [tuple(plan.label(plan.tasks[number]).split()[0] for number in pair) for pair in waits]
+    count = plan.program.counts()["copy_in"]
+    assert kinds.count(("merged_adam", "copy_in")) == kinds.count(("copy_out", "merged_adam")) == count == 4
+    assert kinds.count(("copy_in", "copy_out")) == count - ring
+    for task, wait in waits:
+        with pytest.raises(DataRace):
+            ends(executor, without(plan, task, wait), watch=True)
+
+
+def test_copies_run_beside_updates():
+    """By the model, with stages of the same length: all three at a time with three buffers, two with two."""
+    program = merged(adam([(f"w{k}", (64,)) for k in range(8)]))
+    program = program.replace(main=program.main[-1:], vars={
+        name: replace(var, persistable=True) for name, var in program.vars.items()})  # fmt: skip
+    for ring, elapsed in ((1, 24), (2, 13), (3, 10)):
+        plan = placement.on_streams(placement.offload(program, nbytes=512, ring=ring).program)
+        assert len(plan.streams) == 3 and {len(tasks) for tasks in plan.streams.values()} == {8, 10}
+        gain = overlap(simulate(plan, lambda task: float(task.kind == "run")))
+        assert (gain.total, gain.elapsed) == (24, elapsed)
+    assert elapsed == cost.pipelined([1, 1, 1], 8)
+    one = placement.on_streams(plan.program, dict.fromkeys(STREAMS, "compute"))
+    assert overlap(simulate(one, lambda task: float(task.kind == "run"))).elapsed == 24
+
+
+# Bytes.
+
+
+@pytest.mark.parametrize(("nbytes", "ring"), [(None, 2), (1, 1), (1, 4), (1024, 2), (1024, 3), (1, 99)])
+@pytest.mark.parametrize("masters", [False, True])
+def test_memory(executor, nbytes, ring, masters):
+    """By the formula, and as the allocations of a bound schedule."""
+    program = merged(adam(config="amp"))
+    made = placement.offload(program, nbytes=nbytes, ring=ring, masters=masters).program
+    slots = ["moment1", "moment2"] + ["master_params"] * masters
+    groups = [[x for slot in slots for x in op.inputs[slot]] for op in made.main if op.type == "merged_adam"]
+    s = [sum(-(-math.prod(made.vars[x].shape) * 4 // 256) * 256 for x in group) for group in groups]
+    assert all(
+        total <= (nbytes or math.inf) or len(group) == len(slots) for total, group in zip(s, groups, strict=True)
+    )
+    device = sum(max(s[b] for b in range(len(s)) if b % ring == r) for r in range(min(ring, len(s))))
+    rings = [var for var in made.vars.values() if var.name.startswith("@RING@")]
+    assert sum(math.prod(var.shape) for var in rings) == device and len(rings) == min(ring, len(s))
+    bound = placement.bind_schedule(placement.on_streams(made), on(executor, arrays_of(made))).bound
+    near = {bound.arrays[x].buffer.base: bound.arrays[x].buffer.nbytes for group in groups for x in group}
+    far = {bound.arrays[x.removesuffix("@DEVICE")].buffer.base: bound.arrays[x.removesuffix("@DEVICE")].buffer.nbytes
+           for group in groups for x in group}  # fmt: skip
+    assert sum(near.values()) == device and sum(far.values()) == sum(s) and not near.keys() & far.keys()
+
+
+def test_a_copy_is_in_one_piece(executor):
+    """As many copies as updates, each way, of all bytes of its states."""
+    made = placement.offload(merged(adam()), **LOOSE).program
+    with observe() as log:
+        run = placement.bind_schedule(placement.on_streams(made), on(executor, arrays_of(made)))
+        before = len(log.copies)
+        run.step()
+    moved = [copy.nbytes for copy in log.copies[before:] if copy.kind == "DtoD"]
+    sizes = [
+        sum(-(-math.prod(made.vars[x].shape) * ITEM_SIZES[made.vars[x].dtype] // 256) * 256 for x in op.inputs["x"])
+        for op in made.main if op.type in ("copy_in", "copy_out")
+    ]  # fmt: skip
+    assert moved == sizes and len(sizes) == 8
+
+
+# What is left alone, and what is refused.
+
+
+def flat():
+    return everything("flat", grouping="by_count", count=2)(adam()).program
+
+
+def used():
+    """A program that reads a state elsewhere."""
+    program = adam([("w", (3,))])
+    copy = Op("cast", {"x": ["w_moment1_0"]}, {"out": ["m"]}, role="optimize")
+    return program.with_vars([Var("m", (3,), "float32")]).replace(main=[*program.main, copy])
+
+
+@pytest.mark.parametrize(("program", "reason"), [
+    (flat, "adam of .*: it is flat"),
+    (used, "adam of 'w': 'w_moment1_0' is used by other ops, too"),
+    (lambda: placement.offload(adam([("w", (3,))])).program, "'w_moment1_0@DEVICE' is no memory of its own"),
+    (lambda: placement.reduce(adam(), 2).program, "ops are of several devices"),
+    (lambda: adam([("w", (0, 3))]), "adam of 'w': it has no states"),
+    (lambda: Program({}), "no update has states"),
+])  # fmt: skip
+def test_declined(program, reason):
+    program = program()
+    made = placement.offload(program)
+    assert not made.applied and made.program is program and re.search(reason, " ".join(made.reasons))
+
+
+def test_routines():
+    """Every routine that has states, and their bits; one that has none is left."""
+    for name, routine in ROUTINES.items():
+        program = merged(step_program(PARAMS[:3], name, **numbers_of(name)))
+        made = placement.offload(program, nbytes=1)
+        assert made.applied == bool(routine.states)
+        if made.applied:
+            assert ends(gpu.device("executor"), placement.on_streams(made.program)) == expected(program)
+
+
+def on_executor(**sizes):
+    return {name: gpu.to_device(np.zeros(size, np.float32)) for name, size in sizes.items()}
+
+
+ONE = placement.offload(adam([("w", (3,))])).program
+
+
+def changed(kind, **sides):
+    """A copy in and a copy out, and one of them other than it must be."""
+    ops = [op.replace(**sides) if op.type == kind else op for op in ONE.main if op.type != "adam"]
+    return ONE.replace(main=ops)
+
+
+STATES = ["w_moment1_0", "w_moment2_0"]
+NEAR = [f"{name}@DEVICE" for name in STATES]
+SHORT = ONE.replace(vars={**ONE.vars, "@RING@0": Var("@RING@0", (511,), "uint8")})
+
+
+@pytest.mark.parametrize(("call", "error", "message"), [
+    (lambda: placement.offload(adam(), ring=0), ValueError, "offload: ring: expected an integer of at least 1, got 0"),
+    (lambda: placement.offload(adam(), nbytes=0), ValueError, "offload: nbytes: expected an integer of at least 1, g"),
+    (changed("copy_out", inputs={"x": NEAR}).check, TypeError, "copy_out: ring: expected variables, got none"),
+    (changed("copy_in", inputs={"x": STATES[:1]}).check, ValueError, "copy_in: out: expected 1 variables, as x has, g"),
+    (changed("copy_in", inputs={"x": ["w_moment1_0", "w_beta1_pow_acc_0"]}).check, ValueError,
+     r"copy_in: out\[1\]: expected w_beta1_pow_acc_0: float32 \(1,\), as x has, got w_moment2_0@DEVICE: "),
+    (SHORT.check, ValueError, "copy_in: ring: expected one variable of 512 bytes or more, got @RING@0"),
+    (lambda: cost.of_op(ONE, ONE.main[1], cost.Link(1, 1), 1.0), ValueError, "of_op: op: expected .*, got copy_in"),
+    (lambda: placement.bind_schedule(placement.on_streams(ONE), on_executor(w=3, w_moment1_0=4)), ValueError,
+     r"bind_schedule: arrays: 'w_moment1_0': expected float32 of shape \(3,\), got float32 of shape \(4,\)"),
+    (lambda: placement.bind_schedule(placement.on_streams(ONE.replace(vars={
+        **ONE.vars, "w_moment1_0": Var("w_moment1_0", (3,), "float32", True)})), on_executor(w=3)), ValueError,
+     "bind_schedule: arrays: 'w_moment1_0': expected an array, since it starts from none, got none"),
+])  # fmt: skip
+def test_bad_arguments(call, error, message):
+    with gpu.use("executor"), pytest.raises(error, match=message):
+        call()
+
+
+def test_costs_of_copies():
+    """By the bus, of the bytes of tensors; the rest by the rate of memory."""
+    plan = placement.on_streams(placement.offload(adam([("w", (3,))])).program)
+    seconds = task_cost(plan, cost.Link(0, 0), cost.Link(100.0, 2.0), rate=4.0)
+    found = [seconds(task) for task in plan.tasks if task.stream != "compute"]
+    assert found == [100 + 2 * 24] * 2
