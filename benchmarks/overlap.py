@@ -1,0 +1,288 @@
+"""Adam with its states in the memory of the host: how much of the step is hidden behind the copies, or they behind it.
+
+    python -m benchmarks.overlap [--workloads resnet50 bert-large] [--out FILE]
+
+Needs a CUDA GPU with PyTorch and numba-cuda. The step is `refopt.placement.offload`'s: before each of some updates its
+states are copied in, after it out, through a ring of buffers. It is measured on one stream and on three, beside its
+updates alone and its copies alone, and compared with what the cost model says of a bus that is measured here, too. The
+report has the tasks of a step before and after, as events saw them. The exit status is 1 if a section failed or a row
+is wrong: too little hidden, or other bits than those of NumPy.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.measure import copy_gb_s, device_ms, free
+from benchmarks.run import RESULTS, attempt, environment, save, short_name
+from refopt import cpu, gpu, passes, placement, workloads
+from refopt.gpu.runtime import Device
+from refopt.placement import BoundSchedule, Schedule, Span, cost
+from refopt.placement.kinds import COPIES
+from refopt.placement.schedule import STREAMS
+from refopt.program import Program, step_program
+
+MIB = 1 << 20
+NUMBERS = {"lr": 1e-3}
+RING = 3
+ENOUGH = 0.85  # of the shorter of copies and updates, hidden
+PIECES = (16, 64)  # MiB of states that are copied at a time, at most, unless by a single tensor
+ORDERS = "model", "gradients"  # of the updates: as in the list of parameters, or the other way round
+MESSAGES = tuple(1 << exponent for exponent in range(16, 29, 2))
+REPEATS, WARMUP = 15, 3
+ONE_STREAM = dict.fromkeys(STREAMS, "compute")
+
+Shapes = list[tuple[str, tuple[int, ...]]]
+Arrays = dict[str, Any]
+Time = Callable[[Callable[[], Any]], float]
+
+
+def milliseconds(call: Callable[[], Any]) -> float:
+    return device_ms(call, REPEATS, WARMUP)
+
+
+def offloaded(params: Shapes, order: str, mib: float) -> Program:
+    """The step: updates of so many MiB of states, with their copies."""
+    listed = params[::-1] if order == "model" else params  # gradients, and so updates, come from the last to the first
+    fused = passes.fuse_optimizer(step_program(listed, "adam", **NUMBERS), form="merged").program
+    return placement.offload(fused, nbytes=int(mib * MIB), ring=RING).program
+
+
+def updates_alone(program: Program) -> Program:
+    """The same updates, of states that stay on the device."""
+
+    def near(sides: Any) -> dict[str, tuple[str, ...]]:
+        return {slot: tuple(name.removesuffix("@DEVICE") for name in names) for slot, names in sides.items()}
+
+    ops = [op.replace(inputs=near(op.inputs), outputs=near(op.outputs)) for op in program.main if op.type not in COPIES]
+    own = {name: var for name, var in program.vars.items() if "@RING@" not in name and not name.endswith("@DEVICE")}
+    return program.replace(vars=own, main=ops)
+
+
+def copies_alone(program: Program) -> Program:
+    return program.replace(main=[op for op in program.main if op.type in COPIES])
+
+
+def arrays_of(params: Shapes, seed: int = 0) -> dict[str, np.ndarray]:
+    """Parameters and gradients, normally distributed, in the host's memory."""
+    rng = np.random.default_rng(seed)
+    names = [name + suffix for name, _ in params for suffix in ("", "@GRAD")]
+    shapes = [shape for _, shape in params for _ in range(2)]
+    return {name: rng.standard_normal(shape, np.float32) for name, shape in zip(names, shapes, strict=True)}
+
+
+def bus(machine: Device, time: Time) -> list[dict]:
+    """Copies of one block between page-locked memory and the device: in, out, and both at once."""
+    stream, rows = machine.stream(0), []
+    other = machine.new_stream()
+    start, stop = machine.new_event(), machine.new_event()
+    for size in MESSAGES:
+        far = [machine.pinned(np.zeros(size, np.uint8)) for _ in range(2)]
+        near = [machine.empty((size,), np.uint8) for _ in range(2)]
+        copy_in, copy_out = machine.copier(far[0], near[0]), machine.copier(near[1], far[1])
+
+        def both(copy_in: Any = copy_in, copy_out: Any = copy_out) -> None:
+            start.record(stream)
+            start.wait(machine.stream(other))
+            copy_in(stream)
+            copy_out(machine.stream(other))
+            stop.record(machine.stream(other))
+            stop.wait(stream)
+
+        rows.append({
+            "bytes": size, "in_ms": time(lambda: copy_in(stream)), "out_ms": time(lambda: copy_out(stream)),  # noqa: B023
+            "both_ms": time(both),
+        })  # fmt: skip
+    return rows
+
+
+def fitted(rows: list[dict], way: str) -> cost.Link:
+    """Alpha and beta of a way, by least squares; alpha is at least 0."""
+    link = cost.fit([row["bytes"] for row in rows], [row[f"{way}_ms"] * 1e-3 for row in rows])
+    return link._replace(alpha=max(link.alpha, 0.0))
+
+
+def steps(
+    name: str, params: Shapes, arrays: Arrays, curve: list[dict], rate: float, time: Time, pieces: tuple = PIECES
+) -> Iterator[tuple[dict, list[dict]]]:
+    """A row for each order and size of pieces, and the spans of a step on one stream and on three.
+
+    Args:
+        name, params, arrays: the workload, and its parameters and gradients on the device.
+        curve: what `bus` has measured.
+        rate: bytes a second of the device's memory.
+        time: milliseconds of a call.
+        pieces: MiB of states at a time.
+    """
+    links = {way: fitted(curve, way) for way in ("in", "out", "both")}
+    for order in ORDERS:
+        for mib in pieces:
+            program = offloaded(params, order, mib)
+            plans = {
+                "compute": placement.on_streams(updates_alone(program)),
+                "copies": placement.on_streams(copies_alone(program)),
+                "one_stream": placement.on_streams(program, ONE_STREAM),
+                "streams": placement.on_streams(program),
+            }
+            row: dict[str, Any] = {"workload": name, "order": order, "piece_mib": mib, "ring": RING}
+            row |= sizes(program)
+            spans: dict[str, list[Span]] = {}
+            for way, plan in plans.items():
+                run = placement.bind_schedule(plan, arrays, timing=way in ("one_stream", "streams"))
+                row[f"{way}_ms"] = time(run.step)
+                if way in ("one_stream", "streams"):
+                    row[f"hidden_by_spans_{way}"], spans[way] = hidden(run)
+                del run
+                free()
+            row |= judged(row)
+            row |= predicted(program, plans, links, rate, row)
+            yield row, [
+                {"workload": name, "order": order, "piece_mib": mib, "streams": 1 + 2 * (way == "streams"),
+                 "unit": "microseconds", "spans": drawn(plans[way], found)}
+                for way, found in spans.items()
+            ]  # fmt: skip
+
+
+def sizes(program: Program) -> dict[str, int]:
+    """Bytes of states in the host's memory, and of the ring that the device has instead."""
+    states = [name for op in program.main if op.type == "copy_in" for name in op.inputs["x"]]
+    rings = [var for var in program.vars.values() if var.name.startswith("@RING@")]
+    return {
+        "pieces": program.counts()["copy_in"], "state_bytes": cost.bytes_of(program, states),
+        "device_bytes": sum(var.shape[0] for var in rings),
+    }  # fmt: skip
+
+
+def hidden(run: BoundSchedule, repeats: int = REPEATS) -> tuple[float, list[Span]]:
+    """By events, the share of the shorter of updates and copies that is beside the other; and a step's spans."""
+    shares, spans = [], []
+    for _ in range(repeats):
+        run.step()
+        spans = run.spans()
+        of = {kind: 0.0 for kind in ("copy_in", "copy_out", "update")}
+        for task, start, stop in spans:
+            kind = run.plan.program.main[task.op].type if task.op >= 0 else ""
+            of[kind if kind in COPIES else "update"] += stop - start
+        shorter = min(of["update"], max(of["copy_in"], of["copy_out"]))
+        shares.append(placement.overlap(spans).hidden / shorter)
+    return statistics.median(shares), spans
+
+
+def judged(row: dict[str, Any]) -> dict[str, Any]:
+    """What is hidden by the times of whole steps, and whether it is enough by spans.
+
+    Where copies take much longer than updates, the difference of times is that of two long ones, and uncertain.
+    """
+    shorter = min(row["compute_ms"], row["copies_ms"])
+    return {
+        "hidden_by_times": (row["copies_ms"] + row["compute_ms"] - row["streams_ms"]) / shorter,
+        "gain_over_one_stream_ms": row["one_stream_ms"] - row["streams_ms"],
+        "gain_over_shorter": (row["one_stream_ms"] - row["streams_ms"]) / shorter,
+        "ok": row["hidden_by_spans_streams"] >= ENOUGH,
+    }
+
+
+def predicted(
+    program: Program, plans: dict[str, Schedule], links: dict[str, cost.Link], rate: float, row: dict[str, Any]
+) -> dict[str, Any]:
+    """Milliseconds by the cost model: of the schedule's tasks, and of as many equal pieces that pass three stages."""
+
+    def simulated(way: str, link: cost.Link) -> float:
+        costs = placement.task_cost(plans[way], cost.Link(0.0, 0.0), link, rate)
+        updates = lambda task: 0.0 if plans[way].label(task).startswith("backward") else costs(task)  # noqa: E731
+        return placement.overlap(placement.simulate(plans[way], updates)).elapsed
+
+    mean = cost.Link((links["in"].alpha + links["out"].alpha) / 2, (links["in"].beta + links["out"].beta) / 2)
+    copy = cost.send(links["both"], row["state_bytes"] / row["pieces"])
+    moved = sum(cost.bytes_of(program, names) for op in program.main if op.type == "merged_adam"
+                for names in (op.reads, op.writes))  # fmt: skip
+    answer = {
+        "predicted_streams_ms": 1e3 * simulated("streams", links["both"]),
+        "predicted_one_stream_ms": 1e3 * simulated("one_stream", mean),
+        "pipelined_ms": 1e3 * cost.pipelined([copy, moved / rate / row["pieces"], copy], row["pieces"]),
+    }
+    return answer | {"predicted_over_measured": answer["predicted_streams_ms"] / row["streams_ms"]}
+
+
+def drawn(plan: Schedule, spans: list[Span]) -> list[list]:
+    """Tasks that take time: name, stream, start and stop."""
+    found = [span for span in spans if span.stop > span.start and span.task.kind == "run"]
+    return [[plan.label(task), task.stream, 1e6 * start, 1e6 * stop] for task, start, stop in found]
+
+
+def bits(name: str, params: Shapes, mib: float = PIECES[0], count: int = 2) -> list[dict]:
+    """Some steps, on streams, against `refopt.cpu`: all bytes of parameters and states."""
+    program = offloaded(params, "model", mib)
+    host = arrays_of(params)
+    run = placement.bind_schedule(placement.on_streams(program), {n: gpu.to_device(x) for n, x in host.items()})
+    slots: dict[str, list[np.ndarray]] = {"params": [], "grads": []}
+    names: dict[str, list[str]] = {}
+    for op in program.main:
+        for slot, given in op.inputs.items() if op.type == "merged_adam" else ():
+            names.setdefault(slot, []).extend(name.removesuffix("@DEVICE") for name in given)
+    for slot, given in names.items():
+        initial = [program.vars[n].initial for n in given]
+        slots[slot] = [
+            host[n] if n in host else np.full(program.vars[n].shape, value, np.float32)
+            for n, value in zip(given, initial, strict=True)
+        ]
+    for _ in range(count):
+        run.step()
+        cpu.merged_adam(**slots, **NUMBERS)
+    differing = 0
+    for slot, given in names.items():
+        for n, expected in zip(given, slots[slot], strict=True):
+            found = run.bound.read(n).reshape(-1).view(np.uint8)
+            differing += int(np.count_nonzero(found != expected.reshape(-1).view(np.uint8)))
+    return [{"workload": name, "steps": count, "differing_bytes": differing, "ok": differing == 0}]
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", nargs="+", default=["resnet50", "bert-large"], metavar="NAME")
+    parser.add_argument("--out", type=Path, help="default: benchmarks/results/overlap-DEVICE.json")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("PyTorch sees no CUDA device")
+    failures: dict[str, str] = {}
+    report: dict[str, Any] = environment() | {
+        "command": f"python -m benchmarks.overlap --workloads {' '.join(options.workloads)}", "what": "overlap",
+        "timing": f"median of {REPEATS} after {WARMUP} to warm up, by CUDA events", "failures": failures,
+    }  # fmt: skip
+    out = options.out or RESULTS / f"overlap-{short_name(report['device'])}.json"
+    listed = {name: [(str(p.name), p.shape) for p in workloads.load(name).tensors] for name in options.workloads}
+    report["copy_gb_s"] = copy_gb_s()
+    report["bits"] = (
+        attempt("bits", lambda: bits("resnet50", listed["resnet50"]), failures) if "resnet50" in listed else []
+    )
+    report["bus"] = attempt("bus", lambda: bus(gpu.device("gpu"), milliseconds), failures)
+    report["steps"], report["spans"] = [], []
+    save(report, out)
+    for name, params in listed.items():
+
+        def measure(name: str = name, params: Shapes = params) -> list[dict]:
+            arrays = {key: gpu.to_device(value) for key, value in arrays_of(params).items()}
+            found = []
+            for row, spans in steps(name, params, arrays, report["bus"], report["copy_gb_s"] * 1e9, milliseconds):
+                found.append((row, spans))
+                report["steps"].append(row)
+                save(report, out)
+                print(*(f"{key}={value}" for key, value in row.items()), flush=True)
+            report["spans"] += min(found, key=lambda pair: pair[0]["streams_ms"])[1]  # of the fastest
+            return [row for row, _ in found]
+
+        attempt(name, measure, failures)
+    save(report, out)
+    print(*report["bits"] or [], *(f"{name}: {why}" for name, why in failures.items()), f"written to {out}", sep="\n")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""The programs of `benchmarks.sharding`: steps from the gradients on, whole and in shards, and what they move."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from refopt import passes, placement, sharding, workloads
+from refopt.catalog import Spec
+from refopt.dtypes import ITEM_SIZES
+from refopt.gpu.coalesce import CHUNK
+from refopt.placement import Schedule, cost
+from refopt.program import UNKNOWN, Program, bind, step_program
+from refopt.program.build import Config
+from refopt.program.kinds import COLLECTIVES, routine_of
+
+Params = list[tuple[str, tuple[int, ...]]]  # names and shapes
+
+OPTIMIZER = "adam"
+NUMBERS = {"lr": 1e-3}
+MIXED = Config("float16", "float32", "float32", "float32")
+SCAN, PLAIN, HALF = "scan of fp32 gradients", "fp32 gradients", "fp16 gradients"
+FORMS = (PLAIN, SCAN, HALF)
+PREDICTED = 0.15  # of what is measured
+
+
+def whole(params: Params, form: str, ranks: int) -> Program:
+    """The step of a rank that sums every gradient and updates every parameter."""
+    if form == SCAN:
+        return sharding.amp_program(params, OPTIMIZER, world_size=ranks, **NUMBERS)
+    config = MIXED if form == PLAIN else "amp"
+    return step_program(params, OPTIMIZER, config=config, world_size=ranks, **NUMBERS)
+
+
+def unsharded(params: Params, form: str, ranks: int) -> Program:
+    """What every rank does from the gradients on if nothing is shared out, with fp16 copies of all parameters."""
+    return after_backward(sharding.optimize_cast(whole(params, form, ranks)).program)
+
+
+def in_shards(program: Program, rank: int, ranks: int, limit: float) -> Program:
+    """What a rank does from the gradients on, with collectives and updates in buckets of so many MiB of gradients."""
+    reduced = next(op for op in program.main if op.type == "all_reduce")
+    item = ITEM_SIZES[program.vars[reduced.inputs["x"][0]].dtype]
+    own = passes.pipeline(
+        program,
+        partial(sharding.shard, rank=rank, degree=ranks, rule="greedy", order="reduced"),
+        sharding.optimize_cast,
+        sharding.fold_casts,
+    )
+    return passes.pipeline(
+        after_backward(own.program),
+        partial(sharding.fuse_reduces, limit=limit),
+        partial(passes.fuse_optimizer, form="merged", per_buffer=True),
+        partial(sharding.fuse_broadcasts, limit=limit * ITEM_SIZES["float16"] / item),
+    ).program
+
+
+def after_backward(program: Program) -> Program:
+    """The ops that come once the gradients are there, which the caller brings, and the variables that these take."""
+    main = [op for op in program.main if op.role in ("communicate", "optimize")]
+    used = {name for op in (*program.startup, *main) for name in (*op.reads, *op.writes)}
+    given: set[str] = set()
+    made: set[str] = set()
+    for op in main:
+        given |= set(op.reads) - made
+        made |= {*op.writes}
+    vars = {
+        name: replace(var, persistable=var.persistable or name in given)
+        for name, var in program.vars.items() if name in used
+    }  # fmt: skip
+    return program.replace(vars=vars, main=main)
+
+
+def about(params: Params, form: str, ranks: int, limit: float) -> dict[str, Any]:
+    """What the formulae of `refopt.sharding.bucket_counts` take, tensors in the order in which they are reduced."""
+    sizes = [math.prod(shape) for _, shape in params]
+    owners = sharding.partition(sizes, ranks, "greedy")
+    item = ITEM_SIZES["float16" if form == HALF else "float32"]
+    return {
+        "sizes": sizes[::-1], "eligible": [True] * len(sizes), "owners": owners[::-1], "gradient": item,
+        "limit": limit, "send_limit": limit * ITEM_SIZES["float16"] / item,
+    }  # fmt: skip
+
+
+def calls_of(program: Program) -> Iterator[tuple[str, int | None, str, int]]:
+    """The collectives of a step: type, root, dtype, and elements with padding."""
+    for op in program.main:
+        if op.type in COLLECTIVES:
+            names, dtype = op.inputs["x"], program.vars[op.inputs["x"][0]].dtype
+            unit = CHUNK["bytes"] // ITEM_SIZES[dtype] if len(names) > 1 else 1
+            sizes = [math.prod(program.vars[name].shape) for name in names]
+            yield op.type, op.attrs.get("root"), dtype, sum(-(-size // unit) * unit for size in sizes)
+
+
+def update_bytes(program: Program) -> int:
+    """What the updates of a rank read and write, by the catalogue."""
+    total = 0
+    for op in program.main:
+        routine = routine_of(op)
+        if routine is not None:
+            slots = [op.inputs.get(name) for name in routine.slot_names]
+            specs = [
+                Spec(math.prod(program.vars[param].shape), tuple(x and program.vars[x[k]].dtype for x in slots))
+                for k, param in enumerate(op.inputs["params"])
+            ]
+            total += routine.bytes(specs, routine.merged_form)
+    return total
+
+
+def brought(program: Program) -> list[tuple[str, tuple[int, ...], str]]:
+    """Name, shape and dtype of what the caller brings."""
+    names = {name for op in program.startup if op.type == "initialize" for name in op.writes}
+    return [
+        (var.name, var.shape, var.dtype)
+        for var in program.vars.values()
+        if var.shape != UNKNOWN and (var.name in names or (var.persistable and var.initial is None))
+    ]
+
+
+def params_of(name: str) -> Params:
+    return [(tensor.name, tensor.shape) for tensor in workloads.load(name).tensors]
+
+
+def plan_of(program: Program, streams: int = 2) -> Schedule:
+    return placement.on_streams(program, {} if streams == 2 else {"communication": "compute"})
+
+
+def halves(program: Program, params: Params) -> list[str]:
+    """The fp16 variable of each parameter."""
+    return [copy if (copy := sharding.copy_of(name)) in program.vars else name for name, _ in params]
+
+
+def in_host(program: Program, rank: int, odd: bool) -> dict[str, np.ndarray]:
+    """Parameters, alike on all ranks, and gradients, of which one of rank 0 may have an inf."""
+    made = {}
+    for name, shape, dtype in brought(program):
+        seed = [rank + 1 if "@GRAD" in name else 0, *map(ord, name)]
+        made[name] = np.random.default_rng(seed).normal(size=shape).astype(dtype)
+        if odd and rank == 0 and name.startswith("e@GRAD"):
+            made[name].reshape(-1)[-1] = np.inf
+    return made
+
+
+def in_numpy(program: Program, params: Params, odd: bool, world: Any) -> dict[str, np.ndarray]:
+    """One step on a rank of the local engine."""
+    bound = bind(program, in_host(program, world.rank, odd), comm=world)
+    bound.startup()
+    bound.step()
+    return {name: bound.read(name) for name in halves(program, params)}
+
+
+def link_of(rows: list[dict]) -> cost.Link:
+    """The line through the broadcasts; what reductions take more per byte is their addition."""
+    lines = {}
+    for kind in ("broadcast", "reduce"):
+        own = [row for row in rows if row["kind"] == kind]
+        lines[kind] = cost.fit([row["bytes"] for row in own], [row["ms"] * 1e-3 for row in own])
+    sent = lines["broadcast"]
+    return sent._replace(alpha=max(sent.alpha, 0.0), gamma=max(lines["reduce"].beta - sent.beta, 0.0))
+
+
+def predicted(rank: int, rate: float, link: cost.Link, measured: list[dict]) -> list[dict]:
+    """The cost model's time for each step that was measured, on both streams and on one."""
+    rows = []
+    for row in measured:
+        if "form" not in row:
+            continue
+        params, ranks = params_of(row["workload"]), row["world"]
+        program = in_shards(whole(params, row["form"], ranks), rank, ranks, row["limit_mib"])
+        for streams, key in ((2, "ms"), (1, "one_stream_ms")):
+            plan = plan_of(program, streams)
+            spans = placement.simulate(plan, placement.task_cost(plan, link, link, rate * 1e9))
+            ms = max(span.stop for span in spans) * 1e3
+            rows.append({
+                "workload": row["workload"], "form": row["form"], "limit_mib": row["limit_mib"], "streams": streams,
+                "predicted_ms": ms, "measured_ms": row[key], "ratio": ms / row[key],
+                "ok": abs(ms / row[key] - 1) <= PREDICTED,
+            })  # fmt: skip
+    return rows
