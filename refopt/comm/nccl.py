@@ -127,7 +127,7 @@ class NcclCommunicator(Communicator):
         self._describe_device = describer("gpu")
         self._handle = calls.Comm(made.ptr)
         self._settle("connect")
-        self._token = checked(driver.cuMemAlloc(4))  # what a barrier adds up
+        self._token = int(checked(driver.cuMemAlloc(4)))  # what a barrier adds up
         self._within: tuple[str, float] | None = None  # the call that NCCL is in, and since when
         self._leaving = threading.Lock()  # a call does not end while it is being aborted
         threading.Thread(target=self._look_after, daemon=True).start()

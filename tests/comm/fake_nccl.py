@@ -214,6 +214,7 @@ def _lock_wait():
 
 def _array(address, size, dtype):
     """The host memory at an address."""
+    assert type(address) is int, "an integer is required"
     assert size, "NCCL was asked to move nothing"
     return np.frombuffer((ctypes.c_uint8 * (size * dtype.itemsize)).from_address(address), dtype)
 
@@ -242,7 +243,17 @@ def _stream_query(stream):
 def _allocate(nbytes):
     memory = ctypes.create_string_buffer(nbytes)
     _memory[ctypes.addressof(memory)] = memory
-    return 0, ctypes.addressof(memory)
+    return 0, Pointer(ctypes.addressof(memory))
+
+
+class Pointer:
+    """The driver's pointers are no integers."""
+
+    def __init__(self, address):
+        self._address = address
+
+    def __int__(self):
+        return self._address
 
 
 _memory = {}
