@@ -3,8 +3,8 @@
     python -m benchmarks.sanitizer [--out benchmarks/results/sanitizer-h200.json]
 
 The work is small lists of tensors with empty, odd, misaligned and many-chunk ones, for each routine, each of
-its forms and several combinations of dtypes, two steps each, with a scan of the gradients before and an update
-of the loss scale after them, compared with the CPU reference bit for bit.
+its forms and several combinations of dtypes, two steps each, some rounded by chance; a scan of the gradients before
+and an update of the loss scale after a step; casts and coalescing: compared with the CPU reference bit for bit.
 """
 
 import argparse
@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 
 from refopt import cpu, gpu
-from refopt.catalog import ROUTINES
+from refopt.catalog import ROUTINES, Routine
 from refopt.conformance.build import make, step_of
 from refopt.conformance.cases import arguments, assert_same
 from refopt.conformance.laws import reference
 from refopt.conformance.placed import PlacedCase, kernels
+from refopt.verify.around import PLAIN, cast_rows, coalesce_rows
+from refopt.workloads import Parameter, Workload
 
-PARTS = 4  # of the routines, each in a process of its own
+PARTS = 4  # of the work, each in a process of its own
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 SIZES = [1, 0, 255, 1025, 70_000, 8192, 1_100_000, 3]
 # dtypes of parameter, gradient, velocity and, if there is one, master
@@ -34,23 +36,39 @@ DTYPES = (
     ("float16", "float32", "float16"),
     ("bfloat16", "bfloat16", "float32", "float32"),
     ("float64", "float16", "float64"),
+    ("bfloat16", "bfloat16", "float32", "uint16"),
 )
+BY_CHANCE = ("bfloat16", "bfloat16", "bfloat16")
+AROUND = "around a step"
 
 
 def work(names: list[str]) -> None:
     """Run everything once; an AssertionError if it is not what the CPU reference gives."""
     machine = gpu.device("gpu")
-    for routine in (ROUTINES[name] for name in names):
-        for dtypes in DTYPES if routine.name in ("lars_momentum", "adam", "lamb") else DTYPES[:2]:
-            optional = tuple(slot.name for slot in routine.slots if slot.optional and slot.name != "master_params")
-            step = step_of(routine)
-            case = make(routine, SIZES, dtypes, steps=[step, step], optional=optional)
-            expected = reference(case)
-            for form in routine.forms:
-                for shift in (0, 1):
-                    assert_same(expected, kernels(form, machine, (shift,))(case), f"{form}, {shift} off")
-                    print(routine.name, *dtypes, form, f"{shift} off: equal", flush=True)
-    iteration(machine)
+    for name in names:
+        if name == AROUND:
+            iteration(machine)
+            moves(machine)
+        else:
+            steps(ROUTINES[name], machine)
+
+
+def steps(routine: Routine, machine: Any) -> None:
+    """A routine in all its forms."""
+    listed: list[tuple[tuple[str, ...], dict[str, Any]]] = [(dtypes, {}) for dtypes in DTYPES]
+    if routine.name not in ("lars_momentum", "adam", "lamb"):
+        listed = listed[:2]
+    if "rounding" in routine.choices:
+        listed.append((BY_CHANCE, {"rounding": "stochastic"}))
+    optional = tuple(slot.name for slot in routine.slots if slot.optional and slot.name != "master_params")
+    step = step_of(routine)
+    for dtypes, choices in listed:
+        case = make(routine, SIZES, dtypes, steps=[step, step], optional=optional, **choices)
+        expected = reference(case)
+        for form in routine.forms:
+            for shift in (0, 1):
+                assert_same(expected, kernels(form, machine, (shift,))(case), f"{form}, {shift} off")
+                print(routine.name, *dtypes, *choices, form, f"{shift} off: equal", flush=True)
 
 
 def iteration(machine: Any) -> None:
@@ -78,6 +96,15 @@ def iteration(machine: Any) -> None:
         print("scan, step, loss scale: equal", flush=True)
 
 
+def moves(machine: Any) -> None:
+    """Casts, gathers and scatters."""
+    listed = Workload("sizes", tuple(Parameter(str(size), (size,)) for size in SIZES if size), "")
+    for dtype in PLAIN:
+        for row in (*cast_rows(listed, dtype, machine), *coalesce_rows(listed, dtype, machine)):
+            assert row.ok, row
+            print(f"{row.routine} {row.dtype} {row.form}: equal", flush=True)
+
+
 def under(tool: str, names: tuple[str, ...]) -> dict[str, Any]:
     """Some routines under a tool."""
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--print-limit", "20"]
@@ -102,7 +129,7 @@ def main() -> int:
         return 0
     from benchmarks.run import environment  # here, so that the work goes without PyTorch
 
-    parts = [tuple(ROUTINES)[k::PARTS] for k in range(PARTS)]
+    parts = [(*ROUTINES, AROUND)[k::PARTS] for k in range(PARTS)]
     with ThreadPoolExecutor(len(TOOLS) * PARTS) as pool:
         reports = list(pool.map(under, TOOLS * PARTS, [part for part in parts for _ in TOOLS]))
     report = environment() | {"command": "python -m benchmarks.sanitizer", "runs": reports}
