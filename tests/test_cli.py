@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from refopt import catalog, cli, cpu, gpu, ulp, verify, workloads
 from refopt.catalog import LARS_MOMENTUM
 from refopt.cpu import lars
 from refopt.gpu import cast
+from refopt.verify import around, times
 
 HYPERS = [hyper.name for hyper in LARS_MOMENTUM.hypers]
 FOR_LARS = [dtype for dtype in verify.DTYPES if verify.offered(LARS_MOMENTUM, dtype)]
@@ -51,6 +53,27 @@ def test_every_row_in_80_columns(capsys):
     assert [row[:2] for row in rows] == [[d, f] for d in FOR_LARS for f in LARS_MOMENTUM.forms]
     assert {"fp32", "two_launches", "14", "1", "2", "0"} <= set(rows[2])
     assert "28 of 28 equal in every bit" in out
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["adam", "scan_gradients", "merged_cast", "coalesce_tensor"])
+def test_times_of_a_gpu(capsys, name):
+    """On a GPU each row has a time, and the rates come after the table."""
+    command = ["verify", "--workload", "tiny", "--device", "gpu", "--dtype", "fp32", "--routine", name]
+    assert cli.main(command) == 0
+    out = capsys.readouterr().out
+    assert "ms a step     GB/s  of copy" in out and max(map(len, out.splitlines())) <= 80
+    assert cli.main([*command, "--json", "-"]) == 0
+    assert all(row["milliseconds"] > 0 for row in json.loads(capsys.readouterr().out)["rows"])
+
+
+def test_a_time_is_of_what_was_compared(monkeypatch):
+    """Casts and coalescing are plain calls, not plans with steps."""
+    monkeypatch.setattr(times, "_median_time", lambda run, **_: 7.0 + run())
+    calls = SimpleNamespace(launches=1, bytes=8)
+    machine = SimpleNamespace(name="gpu", synchronize=lambda: None)
+    row = around.row("merged_cast", "fp32", "", workloads.load("tiny"), lambda: 1.0, calls, machine, lambda: [], [])
+    assert row.milliseconds == 8.0
 
 
 def test_widest_rows_are_80_columns():

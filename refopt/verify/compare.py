@@ -97,9 +97,9 @@ def rows(
         report(f"{dtype} {form}")
         row, plan = _verify(case, expected, form, machine)
         if machine.name == "gpu":
-            time = step_time(plan)
+            time = step_time(plan.step)
             if alone is None:
-                alone = time if form == before else step_time(_plan(case, before, machine)[0])
+                alone = time if form == before else step_time(_plan(case, before, machine)[0].step)
             row = row._replace(milliseconds=time, speedup=alone / time if alone else None)
         yield row._replace(problems=(*idle, *row.problems))
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 
-def step_time(plan: Any) -> float:
+def step_time(step: Callable[[], Any]) -> float:
     """Median GPU time of a step, in milliseconds."""
-    return _median_time(plan.step, warm_up=5, times=30)
+    return _median_time(step, warm_up=5, times=30)
 
 
 def copy_bandwidth(nbytes: int = 2_000_000_000) -> float:
