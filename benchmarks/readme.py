@@ -52,6 +52,24 @@ def table(file: str, routine: str, lines: tuple[Line, ...], cases: list[tuple[st
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] + ["---:"] * len(cases), *body))
 
 
+WAYS = {
+    "one call a tensor": "one call a tensor",
+    "PyTorch, DDP's buckets": "PyTorch, DDP's buckets",
+    "gather, all-reduce, scatter": "**gathered, reduced at once, scattered**",
+    "all-reduce of the buffer": "**reduced at once, where they lie**",
+}
+
+
+def reductions() -> str:
+    """Milliseconds to sum a model's gradients over two GPUs, by way."""
+    rows = json.loads((RESULTS / "communication-h200-x2.json").read_text())["gradients"]
+    found = {(row["workload"], row["way"]): row.get("ms") for row in rows}
+    names = ("resnet50", "bert-large")
+    lines = [["", *(WORKLOADS[name] for name in names)], ["---"] + ["---:"] * len(names)]
+    lines += [[label, *(f"{found[name, way]:.3f}" for name in names)] for way, label in WAYS.items()]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def routines() -> str:
     """A line for each routine of the catalogue."""
     lines = [
@@ -81,6 +99,7 @@ def with_tables(text: str) -> str:
     tables = {
         "lars": table("lars-h200.json", "lars_momentum", LARS, both),
         "adamw": table("optimizers-h200.json", "adamw", ADAMW, [*both, ("gpt2-xl", "fp32")]),
+        "reductions": reductions(),
         "routines": routines(),
     }
     for name, made in tables.items():

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from refopt.catalog import Spec
 from refopt.dtypes import ITEM_SIZES
 from refopt.gpu.coalesce import CHUNK
 from refopt.placement import Schedule, cost
-from refopt.program import UNKNOWN, Program, bind, step_program
+from refopt.program import UNKNOWN, Op, Program, batches, bind, step_program
 from refopt.program.build import Config
 from refopt.program.kinds import COLLECTIVES, routine_of
 
@@ -40,21 +40,39 @@ def unsharded(params: Params, form: str, ranks: int) -> Program:
     return after_backward(sharding.optimize_cast(whole(params, form, ranks)).program)
 
 
-def in_shards(program: Program, rank: int, ranks: int, limit: float) -> Program:
-    """What a rank does from the gradients on, with collectives and updates in buckets of so many MiB of gradients."""
-    reduced = next(op for op in program.main if op.type == "all_reduce")
-    item = ITEM_SIZES[program.vars[reduced.inputs["x"][0]].dtype]
+def in_shards(program: Program, rank: int, ranks: int, limit: float, batched: bool = False) -> Program:
+    """What a rank does from the gradients on, with collectives and updates in buckets of so many MiB of gradients.
+
+    Args:
+        program: the step that `whole` gives.
+        rank, ranks: this one, and how many there are.
+        limit: of a bucket.
+        batched: whether one bucket of each owner is reduced at a time, and broadcast.
+    """
+    return in_buckets(share(program, rank, ranks), limit, batched)
+
+
+def share(program: Program, rank: int, ranks: int) -> Program:
+    """What a rank does from the gradients on, tensor by tensor."""
     own = passes.pipeline(
         program,
         partial(sharding.shard, rank=rank, degree=ranks, rule="greedy", order="reduced"),
         sharding.optimize_cast,
         sharding.fold_casts,
     )
+    return after_backward(own.program)
+
+
+def in_buckets(program: Program, limit: float, batched: bool) -> Program:
+    """A share in buckets."""
+    reduced = next(op for op in program.main if op.type == "reduce")
+    item = ITEM_SIZES[program.vars[reduced.inputs["x"][0]].dtype]
     return passes.pipeline(
-        after_backward(own.program),
+        program,
         partial(sharding.fuse_reduces, limit=limit),
         partial(passes.fuse_optimizer, form="merged", per_buffer=True),
         partial(sharding.fuse_broadcasts, limit=limit * ITEM_SIZES["float16"] / item),
+        *([sharding.batch_owners] if batched else []),
     ).program
 
 
@@ -74,7 +92,7 @@ def after_backward(program: Program) -> Program:
     return program.replace(vars=vars, main=main)
 
 
-def about(params: Params, form: str, ranks: int, limit: float) -> dict[str, Any]:
+def formula(params: Params, form: str, ranks: int, limit: float) -> dict[str, Any]:
     """What the formulae of `refopt.sharding.bucket_counts` take, tensors in the order in which they are reduced."""
     sizes = [math.prod(shape) for _, shape in params]
     owners = sharding.partition(sizes, ranks, "greedy")
@@ -85,14 +103,27 @@ def about(params: Params, form: str, ranks: int, limit: float) -> dict[str, Any]
     }  # fmt: skip
 
 
-def calls_of(program: Program) -> Iterator[tuple[str, int | None, str, int]]:
-    """The collectives of a step: type, root, dtype, and elements with padding."""
+class Called(NamedTuple):
+    """A collective: its type, its root if it has one, and dtype and elements, padding included, of its array."""
+
+    kind: str
+    root: int | None
+    dtype: str
+    count: int
+
+
+def calls_of(program: Program) -> Iterator[list[Called]]:
+    """The collectives of a step, those that are made at once together."""
     for op in program.main:
         if op.type in COLLECTIVES:
-            names, dtype = op.inputs["x"], program.vars[op.inputs["x"][0]].dtype
-            unit = CHUNK["bytes"] // ITEM_SIZES[dtype] if len(names) > 1 else 1
-            sizes = [math.prod(program.vars[name].shape) for name in names]
-            yield op.type, op.attrs.get("root"), dtype, sum(-(-size // unit) * unit for size in sizes)
+            yield [_called(program, each) for each in batches.calls(op)]
+
+
+def _called(program: Program, op: Op) -> Called:
+    names, dtype = op.inputs["x"], program.vars[op.inputs["x"][0]].dtype
+    unit = CHUNK["bytes"] // ITEM_SIZES[dtype] if len(names) > 1 else 1
+    sizes = [math.prod(program.vars[name].shape) for name in names]
+    return Called(op.type, op.attrs.get("root"), dtype, sum(-(-size // unit) * unit for size in sizes))
 
 
 def update_bytes(program: Program) -> int:
@@ -162,20 +193,22 @@ def link_of(rows: list[dict]) -> cost.Link:
     return sent._replace(alpha=max(sent.alpha, 0.0), gamma=max(lines["reduce"].beta - sent.beta, 0.0))
 
 
-def predicted(rank: int, rate: float, link: cost.Link, measured: list[dict]) -> list[dict]:
-    """The cost model's time for each step that was measured, on both streams and on one."""
+def predicted(rate: float, link: cost.Link, measured: list[tuple[dict, Program]]) -> list[dict]:
+    """The cost model's time for each step that was measured, on both streams and on one.
+
+    Args:
+        rate: GB/s of a device's memory.
+        link: the network.
+        measured: rows, and the programs that they are about.
+    """
     rows = []
-    for row in measured:
-        if "form" not in row:
-            continue
-        params, ranks = params_of(row["workload"]), row["world"]
-        program = in_shards(whole(params, row["form"], ranks), rank, ranks, row["limit_mib"])
+    for row, program in measured:
         for streams, key in ((2, "ms"), (1, "one_stream_ms")):
             plan = plan_of(program, streams)
             spans = placement.simulate(plan, placement.task_cost(plan, link, link, rate * 1e9))
             ms = max(span.stop for span in spans) * 1e3
             rows.append({
-                "workload": row["workload"], "form": row["form"], "limit_mib": row["limit_mib"], "streams": streams,
+                **{key: row[key] for key in ("workload", "form", "limit_mib", "batched")}, "streams": streams,
                 "predicted_ms": ms, "measured_ms": row[key], "ratio": ms / row[key],
                 "ok": abs(ms / row[key] - 1) <= PREDICTED,
             })  # fmt: skip

@@ -4,14 +4,17 @@
 
 Needs as many GPUs as ranks, PyTorch, and nccl4py. Rank 0 writes the report, after every section; a time is the median
 of the slowest rank's. A step begins with every gradient of the rank in its array: it reduces them to owners, averages
-and updates there, and broadcasts fp16 parameters. PyTorch's has fp32 parameters, as `ZeroRedundancyOptimizer` has no
-others, and gradients averaged by an all-reduce in DDP's buckets.
+and updates there, and broadcasts fp16 parameters; in batches, one bucket of each owner at once.
+PyTorch's has fp32 parameters, as `ZeroRedundancyOptimizer` has no others, and gradients averaged by an all-reduce in
+DDP's buckets.
 """
 
 import argparse
+import contextlib
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,12 +30,15 @@ from benchmarks.peers_sharding import PEERS
 from benchmarks.run import RESULTS, environment, save, short_name
 from benchmarks.sharded_programs import (
     FORMS,
+    HALF,
+    PLAIN,
     SCAN,
     Params,
-    about,
     brought,
     calls_of,
+    formula,
     halves,
+    in_buckets,
     in_host,
     in_numpy,
     in_shards,
@@ -40,6 +46,7 @@ from benchmarks.sharded_programs import (
     params_of,
     plan_of,
     predicted,
+    share,
     unsharded,
     update_bytes,
     whole,
@@ -51,8 +58,10 @@ from refopt.placement import Schedule
 from refopt.program import Program
 from refopt.sharding import bucket_counts, counts
 
-LIMITS = (8.0, 32.0, 128.0, math.inf)  # MiB of gradients in a bucket
+LIMITS = {False: (32.0, 128.0), True: (32.0, 128.0, math.inf)}  # MiB of gradients in a bucket; one by one, in batches
+LARGE = 1 << 30  # parameters of a model of which fewer steps are measured
 SPANS = 32.0  # the one whose tasks are timed
+FEWER = 10  # repeats of what is compared with
 WITHIN = 1.15  # of the floor
 MESSAGES = tuple(1 << exponent for exponent in range(12, 29, 2))
 IN_A_ROW = 8
@@ -72,24 +81,31 @@ def filled(program: Program, rank: int) -> dict[str, torch.Tensor]:
 # Sections.
 
 
-def steps(world: Any, rate: float, spans: list[dict], name: str) -> list[dict]:
-    """A model's sharded step, by form and size of a bucket; then PyTorch's."""
+def steps(world: Any, rate: float, spans: list[dict], measured: list[tuple[dict, Program]], name: str) -> list[dict]:
+    """A model's sharded step, by form and size of a bucket, one by one and in batches; then PyTorch's.
+
+    Args:
+        world, rate, name: the communicator, GB/s of a device's memory, and the model.
+        spans, measured: what tasks took, and rows with their programs, are added to them.
+    """
     params, rows = params_of(name), []
-    for form in FORMS:
+    large = sum(math.prod(shape) for _, shape in params) >= LARGE
+    for form in (PLAIN, HALF) if large else FORMS:
         program = whole(params, form, world.size)
-        for limit in LIMITS:
-            every = [in_shards(program, rank, world.size, limit) for rank in range(world.size)]
-            rows.append(
-                {"workload": name, "world": world.size, "way": f"refopt, {form}", "form": form, "limit_mib": limit}
-                | step_row(world, every, params, form, limit, rate)
-            )
+        shares = [share(program, rank, world.size) for rank in range(world.size)]
+        floor = max(map(update_bytes, shares)) / rate / 1e6
+        limits = {True: LIMITS[True][1:]} if large else LIMITS
+        for limit, batched in [(limit, batched) for batched, several in limits.items() for limit in several]:
+            about = {"workload": name, "form": form, "limit_mib": limit, "batched": batched}
+            mine = in_buckets(shares[world.rank], limit, batched)
+            way = f"refopt, {form}{', in batches' if batched else ''}"
+            rows.append({"world": world.size, "way": way} | step_row(world, mine, params, about, floor, spans))
+            measured.append((rows[-1], mine))
             free()
-            if limit == SPANS:
-                spans += timed(world, every[world.rank], name, form)
-                free()
     for way, make in PEERS.items():
-        rows.append({"workload": name, "world": world.size, "way": way} | peer_row(world, params, make))
-        free()
+        if way.endswith("True") or not large:
+            rows.append({"workload": name, "world": world.size, "way": way} | peer_row(world, params, make))
+            free()
     best, theirs = (
         min((row["ms"] for row in rows if "ms" in row and ("form" in row) == ours), default=math.nan)
         for ours in (True, False)
@@ -100,39 +116,52 @@ def steps(world: Any, rate: float, spans: list[dict], name: str) -> list[dict]:
 
 
 def step_row(
-    world: Any, every: list[Program], params: Params, form: str, limit: float, rate: float
+    world: Any, program: Program, params: Params, about: dict[str, Any], floor: float, spans: list[dict]
 ) -> dict[str, Any]:  # fmt: skip
-    """Times and floors of a step, and whether its calls and bytes are those of the formula."""
-    program = every[world.rank]
-    made = bound_to(world, plan_of(program))
+    """Times and floors of a step, and whether its calls and bytes are those of the formula.
+
+    The arrays are bound once; on one stream, and with tasks that are timed, the steps go on from there.
+
+    Args:
+        world, program, params: the communicator, the rank's step, and the model's parameters.
+        about: workload, form, limit and whether in batches.
+        floor: milliseconds of the updates.
+        spans: what tasks took is added to it.
+    """
+    start = time.perf_counter()
+    made = placement.bind_schedule(plan_of(program), filled(program, world.rank), comm=world)
+    bind_s = time.perf_counter() - start
     ms, host = rank_ms(world, made.step), host_ms(made)
     counted = calls_in(world, made.step)
     ok = counted == bucket_counts.collectives(
-        **about(params, form, world.size, limit), chunk=CHUNK["bytes"], scan=form == SCAN
-    )
+        **formula(params, about["form"], world.size, about["limit_mib"]), chunk=CHUNK["bytes"],
+        scan=about["form"] == SCAN,
+    )  # fmt: skip
     equal = same_everywhere(world, made, params)
+    one_stream = rank_ms(world, again(world, made, plan_of(program, 1)).step, FEWER)
+    if about["limit_mib"] == SPANS:
+        spans += timed(world, made, about)
     del made
-    free()
-    alone = bound_to(world, plan_of(program, 1))
-    one_stream = rank_ms(world, alone.step)
-    del alone
-    free()
     bare = bare_calls(world, program)
     ok = ok and calls_in(world, bare) == counted
-    floors = {"communication_floor_ms": rank_ms(world, bare),
-              "update_floor_ms": max(update_bytes(each) for each in every) / rate / 1e6}  # fmt: skip
+    floors = {"communication_floor_ms": rank_ms(world, bare, FEWER), "update_floor_ms": floor}
     ratio = ms / max(floors.values())
-    return {
+    return about | {
         "ms": ms, "one_stream_ms": one_stream, "host_ms": host, **floors, "of_floor": ratio,
         "within": ratio <= WITHIN, "ops": len(program.main), "param_casts": counts.param_casts(program),
         "calls": sum(each.calls for each in counted.values()),
         **{f"{kind}_bytes": counted[kind].bytes for kind in ("reduce", "broadcast")},
         "params_equal_on_all_ranks": equal, "ok": ok and equal and counts.param_casts(program) == 0,
+        "bind_s": bind_s, "row_s": time.perf_counter() - start,
     }  # fmt: skip
 
 
-def bound_to(world: Any, plan: Schedule, **options: Any) -> Any:
-    return placement.bind_schedule(plan, filled(plan.program, world.rank), comm=world, **options)
+def again(world: Any, made: Any, plan: Schedule, timing: bool = False) -> Any:
+    """Another schedule of the same arrays."""
+    made.synchronize()
+    other = placement.BoundSchedule(plan, made.bound, {}, timing)
+    world.barrier()
+    return other
 
 
 def host_ms(made: Any, repeats: int = 10) -> float:
@@ -156,17 +185,24 @@ def calls_in(world: Any, call: Callable[[], Any]) -> dict[str, Any]:
 
 def bare_calls(world: Any, program: Program) -> Callable[[], None]:
     """The collectives of a step back to back, on arrays of the same dtypes and sizes."""
-    calls = list(calls_of(program))
-    most = {dtype: max(count for *_, kind, count in calls if kind == dtype) for *_, dtype, _ in calls}
-    buffers = {dtype: torch.zeros(count, dtype=getattr(torch, dtype), device="cuda") for dtype, count in most.items()}
+    together = list(calls_of(program))
+    most: Counter[tuple[str, int | None]] = Counter()  # of each root, since roots of a batch work at once
+    for call in (call for calls in together for call in calls):
+        most[call.dtype, call.root] = max(most[call.dtype, call.root], call.count)
+    buffers = {key: torch.zeros(count, dtype=getattr(torch, key[0]), device="cuda") for key, count in most.items()}
     bound = [
-        partial(getattr(world, kind), buffers[dtype][:count], *([] if root is None else [root]))
-        for kind, root, dtype, count in calls
+        [
+            partial(getattr(world, kind), buffers[dtype, root][:count], *([] if root is None else [root]))
+            for kind, root, dtype, count in calls
+        ]
+        for calls in together
     ]
 
     def run() -> None:
-        for call in bound:
-            call()
+        for calls in bound:
+            with world.batch() if len(calls) > 1 else contextlib.nullcontext():
+                for call in calls:
+                    call()
 
     return run
 
@@ -185,16 +221,15 @@ def same_everywhere(world: Any, made: Any, params: Params) -> bool:
     return differing.item() == 0
 
 
-def timed(world: Any, program: Program, name: str, form: str) -> list[dict]:
+def timed(world: Any, made: Any, about: dict[str, Any]) -> list[dict]:
     """When the tasks of a step ran, on rank 0."""
-    plan = plan_of(program)
-    made = bound_to(world, plan, timing=True)
+    plan = made.plan
+    other = again(world, made, plan, timing=True)
     for _ in range(5):
         world.barrier()
-        made.step()
-    found = made.spans()
+        other.step()
+    found = other.spans()
     hidden = placement.overlap(found)
-    about = {"workload": name, "form": form, "limit_mib": SPANS}
     tasks = [[span.task.stream, plan.label(span.task), span.start * 1e3, span.stop * 1e3] for span in found]
     return [about | {f"{key}_ms": value * 1e3 for key, value in hidden._asdict().items()} | {"tasks": tasks}]
 
@@ -251,22 +286,28 @@ def agreement(world: Any) -> list[dict]:
         for odd in (False, True) if form == SCAN else (False,):
             program = unsharded(SMALL, form, world.size)
             expected = local.run(partial(in_numpy, program, SMALL, odd), world.size)[world.rank]
-            mine = in_shards(whole(SMALL, form, world.size), world.rank, world.size, SMALL_LIMIT)
-            given = {name: gpu.to_device(x) for name, x in in_host(mine, world.rank, odd).items()}
-            made = placement.bind_schedule(plan_of(mine), given, comm=world)
-            made.step()
-            made.synchronize()
-            names = halves(mine, SMALL)
-            wrong = sum(int((made.bound.read(n).view(np.uint16) != expected[n].view(np.uint16)).sum()) for n in names)
-            differing = torch.tensor([wrong], device="cuda")
-            world.all_reduce(differing)
-            world.synchronize()
-            rows.append({
-                "form": form, "world": world.size, "inf_on_rank_0": odd, "differing": differing.item(),
-                "elements": world.size * sum(expected[n].size for n in names),
-                "ok": differing.item() == 0 or world.size > 2,  # NCCL then adds in another order
-            })  # fmt: skip
+            for batched in (False, True):
+                mine = in_shards(whole(SMALL, form, world.size), world.rank, world.size, SMALL_LIMIT, batched)
+                differing = wrong_bits(world, mine, expected, odd)
+                rows.append({
+                    "form": form, "batched": batched, "world": world.size, "inf_on_rank_0": odd,
+                    "differing": differing, "elements": world.size * sum(x.size for x in expected.values()),
+                    "ok": differing == 0 or world.size > 2,  # NCCL then adds in another order
+                })  # fmt: skip
     return rows
+
+
+def wrong_bits(world: Any, program: Program, expected: dict[str, np.ndarray], odd: bool) -> int:
+    """How many fp16 parameters, on all ranks, differ from those expected after a step."""
+    given = {name: gpu.to_device(x) for name, x in in_host(program, world.rank, odd).items()}
+    made = placement.bind_schedule(plan_of(program), given, comm=world)
+    made.step()
+    made.synchronize()
+    wrong = sum(int((made.bound.read(n).view(np.uint16) != x.view(np.uint16)).sum()) for n, x in expected.items())
+    differing = torch.tensor([wrong], device="cuda")
+    world.all_reduce(differing)
+    world.synchronize()
+    return differing.item()
 
 
 def curve(world: Any) -> list[dict]:
@@ -287,6 +328,7 @@ def curve(world: Any) -> list[dict]:
 
 def main() -> None:
     """The command, in every rank."""
+    began = time.perf_counter()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", default=["bert-large", "gpt2-xl"], metavar="NAME")
     parser.add_argument("--out", type=Path, help="default: benchmarks/results/sharding-DEVICE-xN.json")
@@ -303,6 +345,7 @@ def main() -> None:
 
         def section(name: str, rows: list[dict]) -> None:
             report.setdefault(name, []).extend(rows)
+            report["seconds"] = time.perf_counter() - began
             if world.rank == 0:
                 save(report, out)
                 for row in rows:
@@ -311,12 +354,13 @@ def main() -> None:
 
         section("agreement", agreement(world))
         section("curve", curve(world))
-        for name in options.workloads:
-            section("broadcasts", broadcasts(world, name))
-            section("steps", steps(world, rate, report["spans"], name))
         link = link_of(report["curve"])
         report["link"] = link._asdict()
-        section("cost", predicted(world.rank, rate, link, report["steps"]))
+        for name in options.workloads:
+            measured: list[tuple[dict, Program]] = []
+            section("broadcasts", broadcasts(world, name))
+            section("steps", steps(world, rate, report["spans"], measured, name))
+            section("cost", predicted(rate, link, measured))
         dist.destroy_process_group()
 
 
