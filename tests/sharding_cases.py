@@ -45,8 +45,19 @@ def shards(program, rule="paddle", cast=True, fuse=None):
     return made
 
 
-def in_buckets(program, limit=32.0, rule="paddle"):
-    """The program of each rank with collectives and updates in buckets, and the casts done by the updates."""
+def params_of(program, rule):
+    """Sizes, who has a copy, and owners, in the order in which gradients are reduced."""
+    owners = owners_of(program, rule)
+    names = list(reversed(owners))
+    sizes = [math.prod(program.vars[name].shape) for name in names]
+    return sizes, [sharding.copy_of(name) in program.vars for name in names], [owners[name] for name in names]
+
+
+def in_buckets(program, limit=32.0, rule="paddle", batched=False):
+    """The program of each rank with collectives and updates in buckets, and the casts done by the updates.
+
+    If so asked, the collectives of several owners are made at once.
+    """
     ranks, made = ranks_of(program), []
     for rank in range(ranks):
         each = program
@@ -57,6 +68,7 @@ def in_buckets(program, limit=32.0, rule="paddle"):
             lambda p: sharding.fuse_reduces(p, limit),
             lambda p: passes.fuse_optimizer(p, form="merged", per_buffer=True),
             lambda p: sharding.fuse_broadcasts(p, limit / 2),
+            *([sharding.batch_owners] if batched else []),
         ):
             each = apply(each).program
         made.append(each)

@@ -1,5 +1,6 @@
 """Bound schedules: the bits of the program on one stream, between what the caller does before and after; and time."""
 
+import contextlib
 import random
 from collections import Counter, defaultdict, deque
 from functools import partial
@@ -318,8 +319,10 @@ class Recorder:
     def __getattr__(self, name):
         return lambda *args: self.calls.append((name, self.stream, *args))
 
+    @contextlib.contextmanager
     def batch(self):
-        return observe()  # any context
+        yield
+        self.calls.append(("made at once", self.stream))
 
 
 def test_calls_are_made_on_the_stream_they_belong_to():
@@ -329,10 +332,12 @@ def test_calls_are_made_on_the_stream_they_belong_to():
     network.reduce("x", 1)
     network.broadcast("y", 0)
     network.exchange([("send", "x", 1), ("recv", "y", 1)])
+    with network.batch():
+        network.reduce("x", 0)
     network.synchronize()
     assert comm.calls == [
         ("all_reduce", 77, "x"), ("reduce", 77, "x", 1), ("broadcast", 77, "y", 0), ("send", 77, "x", 1),
-        ("recv", 77, "y", 1), ("synchronize", 77),
+        ("recv", 77, "y", 1), ("made at once", 77), ("reduce", 77, "x", 0), ("made at once", 77), ("synchronize", 77),
     ]  # fmt: skip
     assert comm.stream == 5
     comm.all_reduce = lambda array: 1 / 0

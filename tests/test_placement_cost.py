@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from program_cases import adam, few
 
-from refopt import placement
+from refopt import placement, sharding
 from refopt.placement import cost
 from refopt.placement.cost import Link
+from refopt.program import step_program
 
 LINK = Link(7.0, 3.0, 0.5)
 DEVICES = 1, 2, 3, 4, 5, 7, 8
@@ -151,6 +152,29 @@ def test_fit_of_noisy_messages_is_close():
     assert cost.fit(sizes, times).beta == pytest.approx(1e-10, rel=0.02)
 
 
+def test_batches():
+    """Two devices: the longest of the single calls. Four: a device that is no root has all to receive, or to send."""
+    one = {root: cost.broadcast(LINK, n, 2) for root, n in ((0, 12), (1, 20))}
+    assert cost.batch(LINK, "broadcast", {0: 12, 1: 20}, 2) == max(one.values()) == one[1]
+    assert cost.batch(LINK, "reduce", {0: 12, 1: 20}, 2) == cost.reduce(LINK, 20, 2)
+    assert cost.batch(LINK, "reduce", {1: 20}, 8) == cost.reduce(LINK, 20, 8)
+    assert cost.batch(LINK, "broadcast", {0: 8, 1: 4, 2: 4}, 4) == 3 * 7 + 16 * 3  # rank 3
+    assert cost.batch(LINK, "broadcast", {0: 4, 1: 4, 2: 4, 3: 80}, 4) == 2 * (7 + 80 * 3)  # the root with most
+    assert cost.batch(LINK, "broadcast", {0: 4, 1: 80, 2: 80}, 4) == 3 * 7 + 164 * 3
+    assert cost.batch(LINK, "broadcast", {0: 9}, 1) == 0
+
+
+def test_a_batch_of_a_program():
+    """What its calls move, root by root, on the stream for communication."""
+    program = step_program([("a", (3,)), ("b", (5,)), ("c", (5,))], "sgd", world_size=2, lr=0.1)
+    made = sharding.fuse_reduces(sharding.shard(program, 0, 2, "greedy").program).program
+    plan = placement.on_streams(sharding.batch_owners(made).program)
+    seconds = placement.task_cost(plan, LINK, LINK, rate=1.0)
+    (batch,) = (task for task in plan.tasks if plan.label(task).startswith("batch") and "@GRAD" in plan.label(task))
+    assert batch.stream == "communication"
+    assert seconds(batch) == cost.batch(LINK, "reduce", {0: 20 + 12, 1: 20}, 2) == 7 + 32 * 3.5
+
+
 def test_fit_through_two_points():
     assert cost.fit([0, 10], [2.0, 7.0]) == pytest.approx((2.0, 0.5, 0.0))
 
@@ -175,6 +199,10 @@ MADE = placement.send_to_owners(adam([("w", (8, 3))]), 2, min_block_size=12).pro
     (lambda: cost.all_reduce(LINK, 1, 0), "all_reduce: devices: expected an integer of at least 1, got 0"),
     (lambda: cost.broadcast(LINK, 1, 2, "ring"), "broadcast: algorithm: expected one of tree, scatter, got 'ring'"),
     (lambda: cost.reduce(LINK, 1, 6, "scatter"), "reduce: devices: expected a power of two, which scatter is for, got"),
+    (lambda: cost.batch(LINK, "all_reduce", {0: 1}, 2), "batch: kind: expected one of broadcast, reduce, got 'all_re"),
+    (lambda: cost.batch(LINK, "reduce", {2: 1}, 2), "batch: nbytes: expected roots from 0 to 1, got 2"),
+    (lambda: cost.batch(LINK, "reduce", {0: -1}, 2), "reduce: nbytes: expected at least 0, got -1"),
+    (lambda: cost.batch(LINK, "reduce", {}, 0), "batch: devices: expected an integer of at least 1, got 0"),
     (lambda: cost.pipelined([], 2), r"pipelined: stages: expected some times of at least 0, got \[\]"),
     (lambda: cost.pipelined([1, -1], 2), r"pipelined: stages: expected some times of at least 0, got \[1, -1\]"),
     (lambda: cost.pipelined([1], -1), "pipelined: count: expected an integer of at least 0, got -1"),

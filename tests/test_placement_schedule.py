@@ -534,9 +534,18 @@ def test_communication_says_what_it_reads_and_writes():
         network.all_reduce(x)
         other = 1 - world.rank
         network.exchange([("send", x, other)] if world.rank else [("recv", x, other)])
+        y = gpu.to_device(np.full(3, world.rank + 1, np.float32))
+        y.name = f"y{world.rank}"
+        with network.batch():
+            network.reduce(y[:1], 0)
+            network.broadcast(y[1:], 1)
+            assert y.copy_to_host()[0] == world.rank + 1, "nothing is done before the end"
+        return y.copy_to_host().tolist()
 
     with observe() as log:
-        local.run(rank, 2)
+        assert local.run(rank, 2) == [[3, 2, 2], [2, 2, 2]]
+    kinds = [copy.kind for copy in log.copies if "y0" in (copy.source, copy.target) and copy.kind[1:] != "toH"]
+    assert [kind for kind in kinds if kind in ("reduce", "broadcast")] == ["reduce", "reduce", "broadcast"]
     found = [[(copy.kind, copy.source is not None, copy.target is not None) for copy in log.copies
               if f"x{rank}" in (copy.source, copy.target) and copy.kind != "HtoD"] for rank in range(2)]  # fmt: skip
     read, write = (True, False), (False, True)

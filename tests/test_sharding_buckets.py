@@ -1,6 +1,5 @@
 """Shards in buckets: fused reductions, averages, updates and broadcasts. No bit changes, and calls are few."""
 
-import math
 from functools import partial
 
 import numpy as np
@@ -16,6 +15,7 @@ from sharding_cases import (
     history,
     in_buckets,
     owners_of,
+    params_of,
     ranks_of,
     read,
     same_bits,
@@ -163,14 +163,6 @@ def test_collectives_and_bytes(program, rule, limit):
         return world.counts
 
     assert local.run(rank, len(made)) == [expected] * len(made)
-
-
-def params_of(program, rule):
-    """Sizes, who has a copy, and owners, in the order in which gradients are reduced."""
-    owners = owners_of(program, rule)
-    names = list(reversed(owners))
-    sizes = [math.prod(program.vars[name].shape) for name in names]
-    return sizes, [sharding.copy_of(name) in program.vars for name in names], [owners[name] for name in names]
 
 
 def test_buckets_by_hand():

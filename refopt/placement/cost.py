@@ -10,14 +10,14 @@ MPICH", IJHPCA 19, 2005; they are for n that p divides.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from refopt.dtypes import ITEM_SIZES
 from refopt.placement.kinds import BARRIERS, COPIES, MESSAGES
-from refopt.program import Op, Program
+from refopt.program import Op, Program, batches
 
 
 class Link(NamedTuple):
@@ -89,6 +89,32 @@ def all_reduce(link: Link, nbytes: float, devices: int) -> float:
     return 2 * (devices - 1) * link.alpha + 2 * share * nbytes * link.beta + share * nbytes * link.gamma
 
 
+def batch(link: Link, kind: str, nbytes: Mapping[int, float], devices: int) -> float:
+    """Seconds for broadcasts or reductions of different roots that are made at once.
+
+    That of the device that takes longest. While a root sends its broadcast, or receives its reduction, which takes what
+    the formula of a single one says, by a tree, it does one message for each other root in the other direction:
+    ``max over d of max(T(n_d), sum over roots r other than d of (alpha + n_r * beta))``. For two devices that is the
+    longest of the single calls. For more it is too little where devices that pass on what is of others are late.
+
+    Args:
+        link: the network, which carries as much in both directions as in one.
+        kind: ``"broadcast"`` or ``"reduce"``.
+        nbytes: by root, n of its array.
+        devices: p.
+    """
+    single = {"broadcast": broadcast, "reduce": reduce}
+    if kind not in single:
+        raise ValueError(f"batch: kind: expected one of {', '.join(single)}, got {kind!r}")
+    _check("batch", 0, devices)
+    for root in nbytes:
+        if not 0 <= root < devices:
+            raise ValueError(f"batch: nbytes: expected roots from 0 to {devices - 1}, got {root!r}")
+    own = [single[kind](link, n, devices) for n in nbytes.values()]
+    others = [sum(send(link, n) for root, n in nbytes.items() if root != device) for device in range(devices)]
+    return max([*own, *others])
+
+
 def fit(messages: Sequence[float], times: Sequence[float]) -> Link:
     """Alpha and beta of a link, by least squares over measured messages.
 
@@ -133,8 +159,8 @@ def pipelined(stages: Sequence[float], count: int) -> float:
 def of_op(program: Program, op: Op, link: Link, rate: float) -> float:
     """Seconds for an op of a placed program.
 
-    Collectives take what their formulae say, ``broadcast`` and ``reduce`` by a tree; anything else reads its inputs and
-    writes its outputs at a rate.
+    Collectives take what their formulae say, ``broadcast`` and ``reduce`` by a tree, and a ``batch`` of them what
+    `batch` says; anything else reads its inputs and writes its outputs at a rate.
 
     Args:
         program: whose op it is.
@@ -147,6 +173,9 @@ def of_op(program: Program, op: Op, link: Link, rate: float) -> float:
         raise ValueError(f"of_op: rate: expected more than 0 bytes a second, got {rate!r}")
     if op.type in (*MESSAGES, *BARRIERS, *COPIES) or any(program.vars[name].sparse for name in (*op.reads, *op.writes)):
         raise ValueError(f"of_op: op: expected dense tensors and no message, got {op.type} of {', '.join(op.reads)}")
+    if op.type == "batch":
+        sent = {each.attrs["root"]: bytes_of(program, each.reads) for each in batches.calls(op)}
+        return batch(link, op.attrs["kind"], sent, op.attrs["ranks"])
     known = {"broadcast": broadcast, "reduce": reduce, "all_reduce": all_reduce}
     if op.type in known:
         return known[op.type](link, bytes_of(program, op.reads), op.attrs["ranks"])

@@ -32,6 +32,10 @@ class OnExecutor:
         self.report("broadcast", [array] if ours else [], [] if ours else [array])
         self._comm.broadcast(array.data, root)
 
+    def batch(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the calls of a ``with`` back, and make them at its end; the executor is told of each as it is held."""
+        return self._comm.batch()
+
     def exchange(self, messages: Sequence[Message]) -> None:
         """All messages at once."""
         ends: dict[str, list[DeviceArray]] = {"send": [], "recv": []}
@@ -79,6 +83,12 @@ class OnGpu:
     def broadcast(self, array: Any, root: int) -> None:
         with self._chosen():
             self._comm.broadcast(array, root)
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """Hold the calls of a ``with`` back, and make them at its end, all on the stream."""
+        with self._chosen(), self._comm.batch():
+            yield
 
     def exchange(self, messages: Sequence[Message]) -> None:
         """All messages at once. Nobody waits for other ranks: what comes after on the stream does."""

@@ -6,6 +6,8 @@
     all_reduce       `x` becomes its sum over the ranks; of several, one sum of the range that they lie in
     reduce           the same on the rank `root` alone
     broadcast        `x` becomes that of the rank `root`; of several, the range that they lie in
+    batch            calls of one `kind`, ``"reduce"`` or ``"broadcast"``, made at once: one for each of `roots`, of as
+                     many of `x` as `counts` says, in order
     all_gather       `out` is `x` of all ranks, in rank order; of sparse gradients
     scatter_add      `out`, dense, is the sum of the rows of `x`, sparse: rank after rank, row after row
     scale            each of `x` is multiplied by the number `scale`, in place
@@ -29,6 +31,7 @@ from refopt import checks
 from refopt.catalog import ROUTINES, Routine
 from refopt.checks import Array
 from refopt.dtypes import ITEM_SIZES, SIZES
+from refopt.program import batches
 from refopt.program.ops import UNKNOWN, Op, Var
 
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 SHARED = "grad_factor", "found_inf"
 MERGED = "merged_"
 LAYOUT = "use_align", "align_size", "size_of_dtype"  # attributes by which tensors lie in a buffer
-COLLECTIVES = "all_reduce", "reduce", "broadcast", "all_gather"
+COLLECTIVES = "all_reduce", "reduce", "broadcast", "all_gather", batches.BATCH
 
 
 def routine_of(op: Op) -> Routine | None:
@@ -159,6 +162,20 @@ def _check_collective(program: Program, op: Op) -> None:
             raise ValueError(f"root: expected a rank from 0 to {op.attrs['ranks'] - 1}, got {root!r}")
 
 
+def _check_batch(program: Program, op: Op) -> None:
+    _check_slots(op, ["x", "out"], ["x"], ["out"])
+    _check_alike(program, op, "x", "out", in_place=True)
+    _check_ranks(op)
+    batches.check(op)
+    seen: set[str] = set()
+    for k, name in enumerate(op.inputs["x"]):
+        if not seen.isdisjoint(program.memory(name)):
+            raise ValueError(f"x[{k}]: expected variables that do not overlap, got {name!r}, which is there already")
+        seen.update(program.memory(name))
+    for each in batches.calls(op):
+        _check_collective(program, each)
+
+
 def _check_ranks(op: Op) -> None:
     ranks = op.attrs.get("ranks")
     if not isinstance(ranks, int) or ranks < 1:
@@ -219,6 +236,7 @@ CHECKS: dict[str, Callable[[Program, Op], None]] = {
     "all_reduce": _check_collective,
     "reduce": _check_collective,
     "broadcast": _check_collective,
+    "batch": _check_batch,
     "all_gather": _check_all_gather,
     "scatter_add": _check_scatter_add,
     "scale": _check_scale,

@@ -9,7 +9,7 @@ import numpy as np
 
 from refopt import cpu
 from refopt.dtypes import ITEM_SIZES
-from refopt.program import kinds, rows
+from refopt.program import batches, kinds, rows
 from refopt.program.ops import Op
 from refopt.program.update import Runner, Update
 
@@ -34,11 +34,13 @@ def sequence(program: Program, chunk: int) -> list[str]:
     calls = []
     for part in ("startup", "main"):
         for op in getattr(program, part):
-            if op.type in kinds.COLLECTIVES:
-                names = ", ".join(str(program.vars[name]) for name in op.inputs["x"])
-                root = f" root {op.attrs['root']}" if "root" in op.attrs else ""
-                aligned = f" aligned to {chunk}" if len(op.inputs["x"]) > 1 else ""
-                calls.append(f"{part} {op.type}{root} of {names}{aligned}")
+            made = batches.calls(op) if op.type in kinds.COLLECTIVES else []
+            for k, each in enumerate(made):
+                names = ", ".join(str(program.vars[name]) for name in each.inputs["x"])
+                root = f" root {each.attrs['root']}" if "root" in each.attrs else ""
+                aligned = f" aligned to {chunk}" if len(each.inputs["x"]) > 1 else ""
+                batch = f", {k + 1} of {len(made)} in a batch" if op.type == batches.BATCH else ""
+                calls.append(f"{part} {each.type}{root} of {names}{aligned}{batch}")
     return calls
 
 
@@ -82,6 +84,17 @@ def _collective(bound: Bound, op: Op) -> Callable[[], Any]:
     call = getattr(bound.comm, op.type)
     root = (op.attrs["root"],) if "root" in op.attrs else ()
     return lambda: call(array, *root)
+
+
+def _batch(bound: Bound, op: Op) -> Callable[[], Any]:
+    calls = [_collective(bound, each) for each in batches.calls(op)]
+
+    def run() -> None:
+        with bound.comm.batch():
+            for call in calls:
+                call()
+
+    return run
 
 
 def _range(bound: Bound, op: Op, names: tuple[str, ...]) -> Any:
@@ -177,6 +190,7 @@ RUNNERS: dict[str, Callable[[Bound, Op], Callable[[], Any]]] = {
     "all_reduce": _collective,
     "reduce": _collective,
     "broadcast": _collective,
+    "batch": _batch,
     "all_gather": _all_gather,
     "scatter_add": _scatter_add,
     "scale": _scale,

@@ -22,6 +22,7 @@ Passes are those of `refopt.passes`: functions from a program to a `refopt.passe
 """
 
 from refopt.sharding import bucket_counts, counts
+from refopt.sharding.batches import batch_owners
 from refopt.sharding.broadcasts import fuse_broadcasts
 from refopt.sharding.build import amp_program, gradient_of
 from refopt.sharding.cast import optimize_cast
@@ -32,6 +33,6 @@ from refopt.sharding.reduces import fuse_reduces
 from refopt.sharding.shard import shard
 
 __all__ = [
-    "Eligible", "amp_program", "bucket_counts", "copy_of", "counts", "eligible", "fold_casts", "fuse_broadcasts",
-    "fuse_reduces", "gradient_of", "optimize_cast", "partition", "recomputed_copy_of", "shard",
+    "Eligible", "amp_program", "batch_owners", "bucket_counts", "copy_of", "counts", "eligible", "fold_casts",
+    "fuse_broadcasts", "fuse_reduces", "gradient_of", "optimize_cast", "partition", "recomputed_copy_of", "shard",
 ]  # fmt: skip

@@ -2,11 +2,13 @@
 
 For G buckets of gradients and B buckets of what is broadcast, of which rank r owns g_r of gradients, a step of rank r
 has G ``reduce``, g_r ``scale`` and B ``broadcast`` ops, and one update for each kind of parameters, with copies and
-without, in each of its g_r. Bytes are those of `refopt.sharding.counts`, and the padding of buckets.
+without, in each of its g_r. Where collectives of different owners are made at once, ops are fewer, see `batches`; calls
+are as many. Bytes are those of `refopt.sharding.counts`, and the padding of buckets.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from refopt.catalog import ROUTINES
@@ -40,7 +42,7 @@ def buckets(sizes: Sequence[int], items: Sequence[int], owners: Sequence[int], l
 
 def step(
     routine: str, sizes: Sequence[int], eligible: Sequence[bool], owners: Sequence[int], rank: int, *,
-    gradient: int = SINGLE, limit: float = 32.0, send_limit: float = 16.0,
+    gradient: int = SINGLE, limit: float = 32.0, send_limit: float = 16.0, batched: bool = False,
 ) -> dict[str, int]:  # fmt: skip
     """Ops of a sharded step by type where buckets and updates that cast make a difference; others are as in
     `refopt.sharding.counts.step`.
@@ -52,18 +54,36 @@ def step(
         rank: this one.
         gradient: bytes of an element of a gradient.
         limit, send_limit: megabytes of a bucket of gradients, and of what is broadcast.
+        batched: whether `refopt.sharding.batch_owners` has come last.
     """
     reduced = buckets(sizes, [gradient] * len(sizes), owners, limit)
     own = [bucket for bucket in reduced if owners[bucket[0]] == rank]
     kinds = [sum(eligible[i] == kind for i in bucket) for bucket in own for kind in (True, False)]
     alone, together = sum(count == 1 for count in kinds), sum(count > 1 for count in kinds)
+    sent = buckets(sizes, [HALF if good else SINGLE for good in eligible], owners, send_limit)
+    (reductions, first), (broadcasts, second) = (
+        batches([owners[bucket[0]] for bucket in each]) if batched else (len(each), 0) for each in (reduced, sent)
+    )
     return {
-        "reduce": len(reduced),
+        "reduce": reductions,
         "scale": len(own),
         routine: alone,
         ROUTINES[routine].merged_name: together + (not own),  # of no tensors
-        "broadcast": len(buckets(sizes, [HALF if good else SINGLE for good in eligible], owners, send_limit)),
+        "broadcast": broadcasts,
+        "batch": first + second,
     }
+
+
+def batches(roots: Sequence[int]) -> tuple[int, int]:
+    """How many collectives stay single, and how many batches the others make: one for each turn that two roots have.
+
+    If the root with the most has a of them, and the one with the second most b, it is ``(a - b, b)``.
+
+    Args:
+        roots: of each collective of a kind.
+    """
+    most, second, *_ = *sorted(Counter(roots).values(), reverse=True), 0, 0
+    return most - second, second
 
 
 def collectives(

@@ -1,0 +1,260 @@
+"""Collectives of several owners at once: no bit changes, calls are the same, and ops are those of the formula."""
+
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from program_cases import few, idempotent, untouched
+from sharding_cases import bound_on, history, in_buckets, owners_of, params_of, same_bits, skipped, step, steps
+
+from refopt import passes, sharding
+from refopt.comm import CommError, local
+from refopt.comm.local import LocalCommunicator
+from refopt.program import Op, Program, Var, batches, bind, step_program
+from refopt.program.kinds import routine_of
+from refopt.sharding import bucket_counts
+
+RULES = st.sampled_from(["paddle", "greedy"])
+LIMITS = st.sampled_from([1e-4, 3e-4, 32.0])  # megabytes
+FULL = dict(accumulate=2, recompute=True, fp32=["c"], max_norm=0.5)
+
+
+# No bit changes.
+
+
+@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize("rule", ["paddle", "greedy"])
+def test_batches_have_the_bits_of_the_whole(ranks, rule):
+    """At every world size, with a step that is skipped, and ranks that own nothing."""
+    program = step(world_size=ranks, **FULL)
+    odd = {(1, ranks - 1)}
+    base = history([program] * ranks, 3, odd=odd)
+    for limit in (3e-4, 32.0):
+        made = in_buckets(program, limit, rule, batched=True)
+        assert ("batch" in made[0].counts()) == (ranks > 1)
+        same_bits(program, made, rule, 3, odd=odd, base=base)
+
+
+@given(program=steps(optimizers=("adam", "momentum", "sgd", "lamb", "lars_momentum", "novograd")), rule=RULES,
+       limit=LIMITS, odd=st.booleans())  # fmt: skip
+@few(15)
+def test_batches_of_any_step(program, rule, limit, odd):
+    same_bits(program, in_buckets(program, limit, rule, batched=True), rule, odd={(0, 1)} if odd else ())
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_batches_on_the_executor(ranks):
+    program = step(world_size=ranks, **FULL)
+    same_bits(program, in_buckets(program, 3e-4, "greedy", batched=True), "greedy", 3, "gpu", {(1, ranks - 1)})
+
+
+@pytest.mark.parametrize("who", [0, 3])
+def test_a_skipped_step_is_skipped_by_all(who):
+    """One rank of four owns nothing."""
+    program = step([("a", (4,)), ("b", (1,)), ("c", (2,))], world_size=4, max_norm=0.5)
+    made = in_buckets(program, 32.0, "greedy", batched=True)
+    assert len(set(owners_of(program, "greedy").values())) == 3 and made[0].counts()["batch"] == 2
+    skipped(made, 1, odd={(1, who)})
+
+
+# What is made.
+
+
+@given(program=steps(), rule=RULES, limit=LIMITS)
+@few(25)
+def test_ops(program, rule, limit):
+    """By formula, on each rank; what the batches make is what was there before them."""
+    about = params_of(program, rule)
+    routine = next(op.type for op in program.main if routine_of(op))
+    apart = in_buckets(program, limit, rule)
+    for rank, made in enumerate(in_buckets(program, limit, rule, batched=True)):
+        expected = bucket_counts.step(routine, *about, rank, limit=limit, send_limit=limit / 2, batched=True)
+        got = made.counts()
+        assert {kind: got.get(kind, 0) for kind in expected} == expected
+        singles = [each for op in made.main for each in batches.calls(op)]
+        assert sorted(map(about_call, singles)) == sorted(map(about_call, apart[rank].main))
+
+
+def about_call(op):
+    return op.type, op.attrs.get("root", -1), op.reads, len(op.inputs.get("x", ())) > 1 and op.attrs.get("use_align")
+
+
+def test_batches_by_hand():
+    """The k-th bucket of each owner together; the owner with most has one that is by itself."""
+    assert bucket_counts.batches([]) == (0, 0)
+    assert bucket_counts.batches([3, 3]) == (2, 0)
+    assert bucket_counts.batches([0, 1, 0, 2, 0, 1]) == (1, 2)
+    program = sends("reduce", [0, 1, 0, 2, 0, 1])
+    made = sharding.batch_owners(program).program
+    assert [(op.type, op.reads) for op in made.main] == [("batch", ("x0", "x1", "x3")), ("reduce", ("x4",)),
+                                                         ("batch", ("x2", "x5"))]  # fmt: skip
+    batch = made.main[0]
+    assert dict(batch.attrs) == {"ranks": 3, "kind": "reduce", "roots": (0, 1, 2), "counts": (1, 1, 1)}
+    assert batches.calls(batch) == [program.main[k] for k in (0, 1, 3)]
+    assert "batch            x0 ... x3 (3)  ranks=3 kind=reduce roots=[0 ... 2 (3)] counts=[1 ... 1 (3)]" in str(made)
+
+
+def sends(kind, roots, names=None, ranks=3):
+    """Collectives of one kind, each of another variable."""
+    names = names or [f"x{k}" for k in range(len(roots))]
+    vars = {name: Var(name, (4,), "float32", persistable=True) for name in names}
+    return Program(vars, (), [
+        Op(kind, {"x": [name]}, {"out": [name]}, {"ranks": ranks, "root": root}, "communicate")
+        for name, root in zip(names, roots, strict=True)
+    ])  # fmt: skip
+
+
+def test_calls_of_a_batch_are_made_at_once(monkeypatch):
+    """The communicator is handed all of them together, and counts each."""
+    handed, execute = {0: [], 1: []}, LocalCommunicator._execute
+
+    def recorded(self, calls):
+        handed[self.rank].append([(call.operation, call.peer) for call in calls])
+        execute(self, calls)
+
+    monkeypatch.setattr(LocalCommunicator, "_execute", recorded)
+    program = step_program([(name, (100,)) for name in "abcd"], "adam", world_size=2, lr=0.1)
+    made = in_buckets(program, rule="greedy", batched=True)
+
+    def rank(world):
+        bound = bind(made[world.rank], {name: np.ones(100, "f4") for name in "abcd"}, comm=world,
+                     gradients={f"{name}@GRAD": np.ones(100, "f4") for name in "abcd"})  # fmt: skip
+        bound.startup()
+        handed[world.rank].clear()
+        world.reset_counts()
+        bound.step()
+        return {kind: count.calls for kind, count in world.counts.items()}
+
+    assert local.run(rank, 2) == [{"reduce": 2, "broadcast": 2}] * 2
+    expected = [[("reduce", 0), ("reduce", 1)], [("broadcast", 0), ("broadcast", 1)]]
+    assert handed == {0: expected, 1: expected}
+
+
+def test_ranks_agree_on_batches():
+    """One that makes the calls one by one is told so before anything is called; and one with other roots."""
+    program = step_program([(name, (4,)) for name in "ab"], "sgd", world_size=2, lr=0.1)
+    apart, made = (in_buckets(program, rule="greedy", batched=batched) for batched in (False, True))
+    other = [op.replace(attrs={**op.attrs, "roots": (1, 0)}) if op.type == "batch" else op for op in made[1].main]
+    batch = "main reduce root 0 of a@GRAD: float32 (4,), 1 of 2 in a batch"
+    for wrong, got in (
+        (apart[1], "main reduce root 1 of b@GRAD: float32 (4,)\n"),
+        (made[1].replace(main=other), "main reduce root 1 of a@GRAD: float32 (4,), 1 of 2 in a batch"),
+    ):
+        with pytest.raises(CommError, match=re.escape(f"rank 0 has {batch}, rank 1 has {got}")):
+            local.run(lambda world, wrong=wrong: bound_on([made[0], wrong][world.rank], world), 2)
+
+
+# The pass.
+
+
+@given(program=steps(ranks=4), rule=RULES, limit=LIMITS)
+@few(15)
+def test_the_pass_is_idempotent(program, rule, limit):
+    """And leaves what it is given as it is; after it, others find nothing to do."""
+    made = in_buckets(program, limit, rule)[-1]
+    untouched(sharding.batch_owners, made)
+    idempotent(sharding.batch_owners, made)
+    one = sharding.batch_owners(made).program
+    one.check()
+    for apply in (
+        partial(sharding.fuse_reduces, limit=limit), partial(sharding.fuse_broadcasts, limit=limit / 2),
+        partial(passes.fuse_optimizer, form="merged", per_buffer=True),
+    ):  # fmt: skip
+        assert apply(one).program == one or not one.counts().get("batch"), "comes after them"
+
+
+def wide(program, k, **attrs):
+    """An op with a second variable, and further attributes."""
+    names = [*program.main[k].reads, f"y{k}"]
+    main = list(program.main)
+    main[k] = main[k].replace(inputs={"x": names}, outputs={"out": names}, attrs={**main[k].attrs, **attrs})
+    return program.with_vars([Var(f"y{k}", (4,), "float32", persistable=True)]).replace(main=main)
+
+
+def between(name, role="communicate"):
+    """Two reductions, and an average of a variable in between."""
+    program = sends("reduce", [0, 1], ["a", "b"])
+    scale = Op("scale", {"x": [name]}, {"out": [name]}, {"scale": 0.5}, role)
+    return program.replace(main=[program.main[0], scale, program.main[1]])
+
+
+TWO = sends("broadcast", [0, 1])
+
+
+@pytest.mark.parametrize(("program", "reason"), [
+    (sends("reduce", [1, 1, 1]), "no two roots have a collective each that can be one op"),
+    (between("a", "optimize"), "reduce 0 of each root: scale of 'a' in between needs 'a', which reduce of 'a' changes"),
+    (sends("reduce", [0, 1], ["a", "b"]).replace(main=[sends("reduce", [0], ["a"]).main[0],
+                                                       sends("reduce", [1], ["a"]).main[0]]),
+     "reduce 0 of each root: reduce of 'a' changes 'a', which reduce of 'a' changes"),
+    (TWO.replace(main=[TWO.main[0], TWO.main[1].replace(role="optimize")]),
+     "broadcast 0 of each root: role differs: 'communicate' for broadcast of 'x0', 'optimize' for broadcast of 'x1'"),
+    (wide(wide(TWO, 0, align_size=8), 1, align_size=16), "broadcast 0 of each root: align_size differs: 8 for"),
+])  # fmt: skip
+def test_calls_that_stay_apart(program, reason):
+    result = sharding.batch_owners(program)
+    assert result.program is program and any(why.startswith(reason) for why in result.reasons), result.reasons
+
+
+def test_calls_that_come_together():
+    """With work of others in between, and averages before and after; with a layout that one of them has no use for;
+    each kind by itself."""
+    free = between("c", "optimize").with_vars([Var("c", (4,), "float32", persistable=True)])
+    for program, expected in (
+        (free, ["scale", "batch"]), (between("b"), ["scale", "batch"]), (between("a"), ["batch", "scale"]),
+    ):  # fmt: skip
+        made = sharding.batch_owners(program).program.main
+        assert [op.type for op in made] == expected and program.main[1] in made
+    for k in (0, 1):
+        program = wide(TWO.replace(main=[op.replace(layer=op.reads[0]) for op in TWO.main]), k, align_size=8)
+        (made,) = sharding.batch_owners(program).program.main
+        assert made.layer is None, "that of neither"
+        assert made.attrs["align_size"] == 8
+        assert batches.calls(made)[k] == program.main[k].replace(layer=None)
+    both = sends("reduce", [0, 1], ["a", "b"])
+    both = both.replace(vars={**both.vars, **TWO.vars}, main=[both.main[0], *TWO.main, both.main[1]])
+    kinds = [op.attrs["kind"] for op in sharding.batch_owners(both).program.main]
+    assert kinds == ["broadcast", "reduce"]
+
+
+# Ops that make no sense.
+
+GOOD = sharding.batch_owners(TWO).program
+NAMES = {"inputs": {"x": ["x0", "buffer"]}, "outputs": {"out": ["x0", "buffer"]}}
+VIEWS = [Op("coalesce_tensor", {"input": ["x0"]}, {"output": ["x0"], "fused_output": ["buffer"]}, {"copy_data": True})]
+
+
+def odd(startup=(), dtype="float32", **changes):
+    """A batch with other attributes, or other fields."""
+    fields = {key: changes.pop(key) for key in ("inputs", "outputs") if key in changes}
+    made = GOOD.with_vars([Var("buffer", (-1,), dtype), Var("s", (4,), dtype, persistable=True, sparse=True),
+                           Var("h", (4,), "float16", persistable=True)])  # fmt: skip
+    op = GOOD.main[0].replace(attrs={**GOOD.main[0].attrs, **changes}, **fields)
+    return made.replace(startup=startup, main=[op])
+
+
+@pytest.mark.parametrize(("program", "error", "message"), [
+    (odd(kind="all_reduce"), ValueError, "kind: expected one of reduce, broadcast, got 'all_reduce'"),
+    (odd(ranks=None), ValueError, "ranks: expected an integer of at least 1, got None"),
+    (odd(roots=[0, 1]), TypeError, "roots: expected a tuple of at least one integer, got [0, 1]"),
+    (odd(roots=()), TypeError, "roots: expected a tuple of at least one integer, got ()"),
+    (odd(roots=(0, True)), TypeError, "roots: expected a tuple of at least one integer, got (0, True)"),
+    (odd(roots=(0, 0)), ValueError, "roots[1]: expected each root once, got 0 again"),
+    (odd(roots=(0, 3)), ValueError, "roots[1]: expected a rank from 0 to 2, got 3"),
+    (odd(roots=(-1, 0)), ValueError, "roots[0]: expected a rank from 0 to 2, got -1"),
+    (odd(counts=(2,)), ValueError, "counts: expected one for each of 2 roots, got 1"),
+    (odd(counts=(0, 2)), ValueError, "counts[0]: expected at least one variable, got 0"),
+    (odd(counts=(1, 2)), ValueError, "counts: expected numbers that add up to 2 variables, got 3"),
+    (odd(outputs={"out": ["x1", "x0"]}), ValueError, "out: expected the variables of x, got x1, x0"),
+    (odd(startup=VIEWS, **NAMES), ValueError, "x[1]: expected variables that do not overlap, got 'buffer', which is"),
+    (odd(inputs={"x": ["x0", "s"]}, outputs={"out": ["x0", "s"]}), TypeError, "x[0]: expected a dense variable, got"),
+    (odd(inputs={"x": ["x0", "h"]}, outputs={"out": ["x0", "h"]}, roots=(0,), counts=(2,)), TypeError,
+     "x: expected one dtype, got float16, float32"),
+])  # fmt: skip
+def test_check_says_what_is_wrong(program, error, message):
+    with pytest.raises(error, match=re.escape(f"batch: {message}")):
+        program.check()
+    GOOD.check()
