@@ -70,6 +70,23 @@ def reductions() -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def shards() -> str:
+    """Milliseconds of a sharded step of Adam on two GPUs, the fastest of each kind."""
+    rows = [row for row in json.loads((RESULTS / "sharding-h200-x2.json").read_text())["steps"] if "ms" in row]
+    names = ("bert-large", "gpt2-xl")
+
+    def best(name: str, form: str, key: str = "ms") -> str:
+        found = [row for row in rows if row["workload"] == name and row.get("form", "PyTorch") == form]
+        return f"{min(found, key=lambda row: row['ms'])[key]:.2f}"
+
+    lines = [["", *(WORKLOADS[name] for name in names)], ["---"] + ["---:"] * len(names)]
+    lines.append(["PyTorch, DDP and `ZeroRedundancyOptimizer`, fp32", *(best(name, "PyTorch") for name in names)])
+    for form in ("fp32 gradients", "fp16 gradients"):
+        lines.append([f"**refopt, {form}**", *(f"**{best(name, form)}**" for name in names)])
+        lines.append(["its collectives alone", *(best(name, form, "communication_floor_ms") for name in names)])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def routines() -> str:
     """A line for each routine of the catalogue."""
     lines = [
@@ -100,6 +117,7 @@ def with_tables(text: str) -> str:
         "lars": table("lars-h200.json", "lars_momentum", LARS, both),
         "adamw": table("optimizers-h200.json", "adamw", ADAMW, [*both, ("gpt2-xl", "fp32")]),
         "reductions": reductions(),
+        "shards": shards(),
         "routines": routines(),
     }
     for name, made in tables.items():
