@@ -12,7 +12,7 @@ from refopt import passes, placement, sharding, workloads
 from refopt.catalog import Spec
 from refopt.dtypes import ITEM_SIZES
 from refopt.gpu.coalesce import CHUNK
-from refopt.placement import Schedule, cost
+from refopt.placement import Schedule
 from refopt.program import UNKNOWN, Op, Program, batches, bind, step_program
 from refopt.program.build import Config
 from refopt.program.kinds import COLLECTIVES, routine_of
@@ -24,7 +24,6 @@ NUMBERS = {"lr": 1e-3}
 MIXED = Config("float16", "float32", "float32", "float32")
 SCAN, PLAIN, HALF = "scan of fp32 gradients", "fp32 gradients", "fp16 gradients"
 FORMS = (PLAIN, SCAN, HALF)
-PREDICTED = 0.15  # of what is measured
 
 
 def whole(params: Params, form: str, ranks: int) -> Program:
@@ -181,35 +180,3 @@ def in_numpy(program: Program, params: Params, odd: bool, world: Any) -> dict[st
     bound.startup()
     bound.step()
     return {name: bound.read(name) for name in halves(program, params)}
-
-
-def link_of(rows: list[dict]) -> cost.Link:
-    """The line through the broadcasts; what reductions take more per byte is their addition."""
-    lines = {}
-    for kind in ("broadcast", "reduce"):
-        own = [row for row in rows if row["kind"] == kind]
-        lines[kind] = cost.fit([row["bytes"] for row in own], [row["ms"] * 1e-3 for row in own])
-    sent = lines["broadcast"]
-    return sent._replace(alpha=max(sent.alpha, 0.0), gamma=max(lines["reduce"].beta - sent.beta, 0.0))
-
-
-def predicted(rate: float, link: cost.Link, measured: list[tuple[dict, Program]]) -> list[dict]:
-    """The cost model's time for each step that was measured, on both streams and on one.
-
-    Args:
-        rate: GB/s of a device's memory.
-        link: the network.
-        measured: rows, and the programs that they are about.
-    """
-    rows = []
-    for row, program in measured:
-        for streams, key in ((2, "ms"), (1, "one_stream_ms")):
-            plan = plan_of(program, streams)
-            spans = placement.simulate(plan, placement.task_cost(plan, link, link, rate * 1e9))
-            ms = max(span.stop for span in spans) * 1e3
-            rows.append({
-                **{key: row[key] for key in ("workload", "form", "limit_mib", "batched")}, "streams": streams,
-                "predicted_ms": ms, "measured_ms": row[key], "ratio": ms / row[key],
-                "ok": abs(ms / row[key] - 1) <= PREDICTED,
-            })  # fmt: skip
-    return rows

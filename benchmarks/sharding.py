@@ -42,10 +42,8 @@ from benchmarks.sharded_programs import (
     in_host,
     in_numpy,
     in_shards,
-    link_of,
     params_of,
     plan_of,
-    predicted,
     share,
     unsharded,
     update_bytes,
@@ -81,12 +79,12 @@ def filled(program: Program, rank: int) -> dict[str, torch.Tensor]:
 # Sections.
 
 
-def steps(world: Any, rate: float, spans: list[dict], measured: list[tuple[dict, Program]], name: str) -> list[dict]:
+def steps(world: Any, rate: float, spans: list[dict], name: str) -> list[dict]:
     """A model's sharded step, by form and size of a bucket, one by one and in batches; then PyTorch's.
 
     Args:
         world, rate, name: the communicator, GB/s of a device's memory, and the model.
-        spans, measured: what tasks took, and rows with their programs, are added to them.
+        spans: what tasks took is added to it.
     """
     params, rows = params_of(name), []
     large = sum(math.prod(shape) for _, shape in params) >= LARGE
@@ -100,7 +98,6 @@ def steps(world: Any, rate: float, spans: list[dict], measured: list[tuple[dict,
             mine = in_buckets(shares[world.rank], limit, batched)
             way = f"refopt, {form}{', in batches' if batched else ''}"
             rows.append({"world": world.size, "way": way} | step_row(world, mine, params, about, floor, spans))
-            measured.append((rows[-1], mine))
             free()
     for way, make in PEERS.items():
         if way.endswith("True") or not large:
@@ -354,13 +351,9 @@ def main() -> None:
 
         section("agreement", agreement(world))
         section("curve", curve(world))
-        link = link_of(report["curve"])
-        report["link"] = link._asdict()
         for name in options.workloads:
-            measured: list[tuple[dict, Program]] = []
             section("broadcasts", broadcasts(world, name))
-            section("steps", steps(world, rate, report["spans"], measured, name))
-            section("cost", predicted(rate, link, measured))
+            section("steps", steps(world, rate, report["spans"], name))
         dist.destroy_process_group()
 
 

@@ -1,16 +1,21 @@
-"""What `benchmarks.sharding` measures: the programs of real models, and that of a small one, run on the executor."""
+"""What `benchmarks.sharding` measures, and its model: programs of real models, a small one run on the executor."""
 
+import json
 import math
 from functools import partial
 
 import pytest
 
+from benchmarks import cost as costs
 from benchmarks import sharded_programs as programs
 from refopt import gpu, placement
 from refopt.comm import local
 from refopt.gpu.coalesce import CHUNK
+from refopt.placement import cost
 from refopt.sharding import bucket_counts, counts
 
+WAY = "workload", "form", "limit_mib", "batched"
+TIMES = "predicted_ms", "one_stream_ms", "averages_and_updates_ms"
 SMALL = [("a", (9, 7)), ("b", (29,)), ("c", (7, 5, 3)), ("d", (1,)), ("e", (20, 7)), ("f", (48,))]
 
 
@@ -62,17 +67,64 @@ def test_a_small_step_is_that_of_numpy(form, odd, batched):
         assert (expected[0][half].tobytes() == before[name].astype("float16").tobytes()) == odd
 
 
-def test_costs_of_measured_steps():
-    """By the model: the longer of two owners in a batch, both in turn otherwise; an update after what it waits for."""
+def report_of(workload, link, gb_s, beside):
+    """What `benchmarks.sharding` would report if the model held, of steps one by one and in batches."""
+    ways = [(32.0, False), (128.0, True)]
+    rows = []
+    for (limit, batched), program in zip(ways, costs.programs_of(workload, programs.PLAIN, 2, ways), strict=True):
+        two, one = (costs.simulated(program, link, gb_s, streams) for streams in (2, 1))
+        times = {"ms": (two.elapsed + (1 / beside - 1) * two.hidden) * 1e3, "one_stream_ms": one.total * 1e3}
+        rows.append({"workload": workload, "form": programs.PLAIN, "limit_mib": limit, "batched": batched} | times)
+    return {"world": 2, "copy_gb_s": gb_s, "steps": [*rows, {"workload": workload, "way": "PyTorch", "ms": 1.0}]}
+
+
+def test_the_model_is_found_in_what_it_predicts():
+    """Alpha, beta and gamma from long messages only, the rate from steps on two streams, and all rows again."""
+    link = cost.Link(3e-5, 2.7e-12, 1e-13)
+    curve = [
+        {"kind": kind, "bytes": n, "ms": 1e3 * (call(link, n, 2) if n >= costs.LEAST else 1.0)}
+        for kind, call in (("reduce", cost.reduce), ("broadcast", cost.broadcast))
+        for n in (1 << 12, 1 << 20, 1 << 24, 1 << 26, 1 << 28)
+    ]
+    assert costs.link_of(curve) == pytest.approx(link)
+    report = report_of("bert-large", link, 4000.0, 0.6)
+    report["steps"].append({**report["steps"][0], "workload": "resnet50", "ms": 1.0, "one_stream_ms": 1e-3})
+    beside, rows = costs.compared(report, link)
+    assert beside == pytest.approx(0.6)
+    own, other = rows[:4], rows[4:]
+    assert [row["ratio"] for row in own] == pytest.approx([1.0] * 4) and all(row["ok"] for row in own)
+    assert [row["streams"] for row in rows] == [2, 1] * 3 and not any(row["ok"] for row in other)
+    assert [row["fitted"] for row in rows] == [True, False] * 2 + [False] * 2
+
+
+def test_costs_of_a_step():
+    """The longer of two owners in a batch, both in turn otherwise; an update after what it waits for."""
     params = [("a", (1 << 20,)), ("b", (1 << 20,))]
-    link, rate = programs.cost.Link(1e-5, 1e-9, 5e-10), 1e-3  # GB/s, at which an update takes long
+    link, rate = cost.Link(1e-5, 1e-9, 5e-10), 1e-3  # GB/s, at which an update takes long
     for batched, times in ((True, 1), (False, 2)):
         program = programs.in_shards(programs.whole(params, programs.PLAIN, 2), 0, 2, math.inf, batched)
-        about = {"workload": "two", "form": programs.PLAIN, "limit_mib": math.inf, "batched": batched}
-        rows = programs.predicted(rate, link, [(about | {"ms": 1.0, "one_stream_ms": 1.0}, program)])
         calls = times * (2e-5 + (1 << 20) * (4 * 1.5e-9 + 2 * 1e-9))
-        local_work = sum(
-            programs.cost.of_op(program, op, link, rate * 1e9) for op in program.main if op.role == "optimize"
-        )  # fmt: skip
-        assert rows[1]["predicted_ms"] == pytest.approx((calls + local_work) * 1e3)
-        assert rows[0]["predicted_ms"] <= rows[1]["predicted_ms"] and rows[0]["batched"] == batched
+        own = sum(cost.of_op(program, op, link, rate * 1e9) for op in program.main if op.role == "optimize")
+        one, two = (costs.simulated(program, link, rate, streams) for streams in (1, 2))
+        assert one.elapsed == pytest.approx(calls + own) and two.elapsed <= one.elapsed
+        assert costs.milliseconds(two, 0.5) == pytest.approx((two.elapsed + two.hidden) * 1e3)
+
+
+def test_the_results_are_those_of_the_report():
+    """The committed predictions come from the committed measurements."""
+    read = {what: json.loads((costs.RESULTS / f"{what}-h200-x2.json").read_text()) for what in ("sharding", "cost")}
+    link, found = costs.link_of(read["sharding"]["curve"]), read["cost"]
+    assert link._asdict() == pytest.approx(found["link"], rel=1e-6)
+    measured = [row[key] for row in read["sharding"]["steps"] if "form" in row for key in costs.STREAMS.values()]
+    assert [row["measured_ms"] for row in found["rows"]] == measured
+    large = {**read["sharding"], "steps": [row for row in read["sharding"]["steps"] if row["workload"] == "bert-large"]}
+    beside, rows = costs.compared(large, link)
+    assert beside == pytest.approx(found["beside"], rel=1e-6)
+    expected = [row["predicted_ms"] for row in found["rows"] if row["workload"] == "bert-large"]
+    assert [row["predicted_ms"] for row in rows] == pytest.approx(expected, rel=1e-6)
+    seen = {tuple(row[key] for key in WAY): row["predicted_ms"] for row in found["rows"] if row["streams"] == 2}
+    two = [row for row in found["more_ranks"] if row["world"] == 2 and tuple(row[key] for key in WAY) in seen]
+    assert len(two) == 5 and all(row["predicted_ms"] == seen[tuple(row[key] for key in WAY)] for row in two)
+    (four,) = costs.more_ranks(["bert-large"], link, large["copy_gb_s"], beside, worlds=(4,), ways=((128.0, True),))
+    (same,) = (row for row in found["more_ranks"] if all(row[key] == four[key] for key in (*WAY, "world")))
+    assert [same[key] for key in TIMES] == pytest.approx([four[key] for key in TIMES], rel=1e-6)

@@ -25,7 +25,7 @@ class Overlap(NamedTuple):
     """What streams gain.
 
     Attributes:
-        total: the sum of all costs, which is the time on one stream.
+        total: the sum of the lengths of all tasks, which is the time on one stream if they do not disturb each other.
         elapsed: the time until the last task stops.
         hidden: the time for which ``compute`` and any other stream work at once.
     """
@@ -35,16 +35,26 @@ class Overlap(NamedTuple):
     hidden: float
 
 
-def simulate(plan: Schedule, costs: Costs) -> list[Span]:
+def simulate(plan: Schedule, costs: Costs, beside: float = 1.0) -> list[Span]:
     """Start and stop of each task, from 0: it starts as soon as its stream is free and what it waits for has stopped.
+
+    While ``compute`` and any other stream work at once, all tasks that are under way proceed at the rate ``beside``,
+    since both want the memory and the multiprocessors; at other times at the rate 1. As all proceed alike, this is the
+    schedule of undisturbed tasks with its clock slowed where both work: what would happen at t happens at
+    ``t + (1 / beside - 1) * h(t)``, where h(t) is for how long before t both work.
 
     Args:
         plan: the schedule.
-        costs: by number of a task, or from a task, how long it takes, at least 0; 0 for numbers that are not there.
+        costs: by number of a task, or from a task, how long it takes undisturbed, at least 0; 0 for numbers that are
+            not there.
+        beside: above 0 and at most 1. At 1 they do not disturb each other; at 0.5 nothing is gained by having both work
+            at once.
 
     Raises:
-        ValueError: naming the task.
+        ValueError: naming the task, or ``beside``.
     """
+    if not 0 < beside <= 1:
+        raise ValueError(f"simulate: beside: expected a rate above 0 and at most 1, got {beside!r}")
     given = (lambda task: costs.get(task.number, 0.0)) if isinstance(costs, Mapping) else costs
     spans: list[Span] = []
     free: dict[str, float] = {}
@@ -55,7 +65,36 @@ def simulate(plan: Schedule, costs: Costs) -> list[Span]:
         start = max([free.get(task.stream, 0.0), *(spans[number].stop for number in task.waits)])
         spans.append(Span(task, start, start + long))
         free[task.stream] = start + long
-    return spans
+    if beside == 1:
+        return spans
+    both = _both(spans)
+
+    def slowed(time: float) -> float:
+        return time + (1 / beside - 1) * sum(min(stop, time) - start for start, stop in both if start < time)
+
+    return [Span(task, slowed(start), slowed(stop)) for task, start, stop in spans]
+
+
+def fit_beside(gains: Sequence[Overlap], times: Sequence[float]) -> float:
+    """The ``beside`` of `simulate` with which simulated schedules best take the times that were measured.
+
+    A schedule takes ``elapsed + x * hidden``, with ``x = 1 / beside - 1``. The sum of the squares of
+    ``(elapsed + x * hidden) / t - 1`` is least, over x of at least 0, so long and short ones count alike.
+
+    Args:
+        gains: what `overlap` says of each schedule, simulated with a ``beside`` of 1; one at least hides something.
+        times: as measured, one for each, more than 0.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    if len(times) != len(gains) or any(not 0 < t < float("inf") for t in times):
+        raise ValueError(f"fit_beside: times: expected one above 0 for each of {len(gains)} gains, got {list(times)}")
+    hidden = sum((gain.hidden / t) ** 2 for gain, t in zip(gains, times, strict=True))
+    if not hidden > 0:
+        raise ValueError(f"fit_beside: gains: expected one with hidden time, got {list(gains)}")
+    missed = sum((t - gain.elapsed) * gain.hidden / t**2 for gain, t in zip(gains, times, strict=True))
+    return 1 / (1 + max(missed / hidden, 0.0))
 
 
 def task_cost(plan: Schedule, link: cost.Link, bus: cost.Link, rate: float) -> Callable[[Task], float]:
@@ -88,12 +127,7 @@ def task_cost(plan: Schedule, link: cost.Link, bus: cost.Link, rate: float) -> C
 
 def overlap(spans: Sequence[Span]) -> Overlap:
     """How much of the work is done beside other work."""
-    busy = {True: [], False: []}  # type: dict[bool, list[tuple[float, float]]]
-    for task, start, stop in spans:
-        if stop > start:
-            busy[task.stream == "compute"].append((start, stop))
-    others = _united(busy[False])
-    hidden = sum(max(0.0, min(b, d) - max(a, c)) for a, b in busy[True] for c, d in others)
+    hidden = sum((stop - start for start, stop in _both(spans)), 0.0)
     return Overlap(sum(s.stop - s.start for s in spans), max((s.stop for s in spans), default=0.0), hidden)
 
 
@@ -132,6 +166,16 @@ def _box(label: str, room: int) -> str:
     if room < 3:
         return "[]"[:room] if room > 1 else "|"
     return f"[{label[: room - 2]:-<{room - 2}}]"
+
+
+def _both(spans: Sequence[Span]) -> list[tuple[float, float]]:
+    """Intervals, which do not overlap, in which ``compute`` and any other stream work."""
+    busy: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    for task, start, stop in spans:
+        if stop > start:
+            busy[task.stream == "compute"].append((start, stop))
+    others = _united(busy[False])
+    return [(max(a, c), min(b, d)) for a, b in busy[True] for c, d in others if max(a, c) < min(b, d)]
 
 
 def _united(intervals: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
