@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from refopt.placement.blocks import Block, block_shape, rows_of, split_by_ref
 from refopt.program import Op, Program
+from refopt.program.kinds import check_dense
 
 if TYPE_CHECKING:
     from refopt.program import Bound
@@ -50,12 +51,6 @@ def check_slots(op: Op, inputs: Sequence[str], outputs: Sequence[str]) -> None:
                 raise TypeError(f"{slot}: expected variables, got none")
 
 
-def _check_dense(program: Program, op: Op) -> None:
-    for name in (*op.reads, *op.writes):
-        if program.vars[name].sparse:
-            raise TypeError(f"expected dense variables, got {name!r}, which is sparse")
-
-
 def _check_blocks(program: Program, op: Op, whole: str, parts: tuple[str, ...], slot: str) -> None:
     """Parts are rows of the whole, all of them, in order."""
     var, rows = program.vars[whole], 0
@@ -72,21 +67,21 @@ def _check_blocks(program: Program, op: Op, whole: str, parts: tuple[str, ...], 
 
 def _check_split_by_ref(program: Program, op: Op) -> None:
     check_slots(op, ["x"], ["out"])
-    _check_dense(program, op)
+    check_dense(program, op)
     _check_one(op.inputs["x"], "x")
     _check_blocks(program, op, op.inputs["x"][0], op.outputs["out"], "out")
 
 
 def _check_concat(program: Program, op: Op) -> None:
     check_slots(op, ["x"], ["out"])
-    _check_dense(program, op)
+    check_dense(program, op)
     _check_one(op.outputs["out"], "out")
     _check_blocks(program, op, op.outputs["out"][0], op.inputs["x"], "x")
 
 
 def _check_split(program: Program, op: Op) -> None:
     check_slots(op, ["x"], ["out"])
-    _check_dense(program, op)
+    check_dense(program, op)
     _check_one(op.inputs["x"], "x")
     blocks, names = op.attrs.get("blocks", ()), op.outputs["out"]
     if op.role != "startup":
@@ -102,7 +97,7 @@ def _check_split(program: Program, op: Op) -> None:
 
 def _check_message(program: Program, op: Op) -> None:
     check_slots(op, *((["x"], []) if op.type == "send" else ([], ["out"])))
-    _check_dense(program, op)
+    check_dense(program, op)
     _check_one(op.reads + op.writes, "x" if op.type == "send" else "out")
     ranks, key = op.attrs.get("ranks"), "to" if op.type == "send" else "source"
     peer = op.attrs.get(key)
@@ -114,7 +109,7 @@ def _check_message(program: Program, op: Op) -> None:
 
 def _check_barrier(program: Program, op: Op) -> None:
     check_slots(op, ["x"], ["out"])
-    _check_dense(program, op)
+    check_dense(program, op)
 
 
 def _check_one(names: tuple[str, ...], slot: str) -> None:

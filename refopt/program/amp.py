@@ -60,7 +60,7 @@ def _check_forward(program: Program, op: Op) -> None:
 def _check_sum(program: Program, op: Op) -> None:
     kinds._check_slots(op, ["x", "out"], ["x", "out"], ["out"])
     kinds._check_alike(program, op, "x", "out", dtype=False)
-    kinds._check_dense(program, op)
+    kinds.check_dense(program, op)
     if op.inputs.get("out") != op.outputs["out"]:
         raise ValueError("out: expected the same variables in inputs and outputs, since they are added to")
     for k, (x, y) in enumerate(zip(op.inputs["x"], op.outputs["out"], strict=True)):
@@ -71,7 +71,7 @@ def _check_sum(program: Program, op: Op) -> None:
 
 def _check_scan(program: Program, op: Op) -> None:
     kinds._check_slots(op, ["x", "sums", "odd"], ["x"], ["sums", "odd"])
-    kinds._check_dense(program, op)
+    kinds.check_dense(program, op)
     (places,) = _one(program, op.outputs["sums"], "sums", "float32")
     if _one(program, op.outputs["odd"], "odd", "int32") != (1,):
         raise ValueError("odd: expected one element, got more")

@@ -136,7 +136,8 @@ def _check_alike(program: Program, op: Op, first: str, second: str, dtype: bool 
             raise TypeError(f"{second}[{k}] {y.name!r}: expected {x.dtype}, as {x.name!r} has, got {y.dtype}")
 
 
-def _check_dense(program: Program, op: Op) -> None:
+def check_dense(program: Program, op: Op) -> None:
+    """Raise if a variable of an op is sparse; the error names slot and index."""
     for slot, names in {**op.inputs, **op.outputs}.items():
         for k, var in enumerate(_vars(program, names)):
             if var.sparse:
@@ -151,7 +152,7 @@ def _check_backward(program: Program, op: Op) -> None:
 def _check_collective(program: Program, op: Op) -> None:
     _check_slots(op, ["x", "out"], ["x"], ["out"])
     _check_alike(program, op, "x", "out", in_place=True)
-    _check_dense(program, op)
+    check_dense(program, op)
     _check_ranks(op)
     dtypes = {var.dtype for var in _vars(program, op.inputs["x"])}
     if len(dtypes) > 1:
@@ -204,7 +205,7 @@ def _check_scatter_add(program: Program, op: Op) -> None:
 def _check_scale(program: Program, op: Op) -> None:
     _check_slots(op, ["x", "out"], ["x"], ["out"])
     _check_alike(program, op, "x", "out", in_place=True)
-    _check_dense(program, op)
+    check_dense(program, op)
     factor = op.attrs.get("scale")
     if not isinstance(factor, int | float) or isinstance(factor, bool) or not math.isfinite(factor):
         raise ValueError(f"scale: expected a finite number, got {factor!r}")
@@ -213,13 +214,13 @@ def _check_scale(program: Program, op: Op) -> None:
 def _check_cast(program: Program, op: Op) -> None:
     _check_slots(op, ["x", "out"], ["x"], ["out"])
     _check_alike(program, op, "x", "out", dtype=False)
-    _check_dense(program, op)
+    check_dense(program, op)
 
 
 def _check_coalesce(program: Program, op: Op) -> None:
     _check_slots(op, ["input", "output", "fused_output"], ["input"], ["output", "fused_output"])
     _check_alike(program, op, "input", "output")
-    _check_dense(program, op)
+    check_dense(program, op)
     names = op.outputs["fused_output"]
     if len(names) != 1 or program.vars[names[0]].shape != UNKNOWN:
         raise ValueError(f"fused_output: expected one variable of shape {UNKNOWN}, got {', '.join(names)}")
