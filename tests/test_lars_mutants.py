@@ -181,7 +181,10 @@ KERNEL_MUTANTS = {
     "norm carried over before it is rounded": ("rounded8", lambda _: lambda dtype: lambda x: x),
     "the last chunk dropped": ("build", without_last_chunk),
     "whole rows at the end of a tensor": ("access", always_whole),
-    "whole rows of halves at the end of a tensor": ("_joined_access", lambda access: lambda partial: access(False)),
+    "whole rows of halves at the end of a tensor": (
+        "_joined_access",
+        lambda access: lambda _, policy: access(False, policy),
+    ),
     "the norm of the stored parameter in the place of the exact one's": ("first_load", of_other_norm("param")),
     "the norm of the exact parameter in the place of the stored one's": ("first_load", of_other_norm("master")),
     "the stored parameter's norm carried over for the exact one's": ("stored8", of_other_norm("param")),

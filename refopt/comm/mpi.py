@@ -16,6 +16,7 @@ compared by their bytes alone.
 from __future__ import annotations
 
 import atexit
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Self
@@ -277,13 +278,16 @@ def _apart(source: Payload, target: Payload) -> np.ndarray:
 
 @atexit.register
 def _leave() -> None:
-    """Tell the others that this rank ends. After a failure, wait for their reports a moment, then end them."""
+    """Tell the others that this rank ends. After a failure, wait for their reports a moment, then end them.
+
+    So after an exception that nobody caught: `mpiexec` ends the others at once when a process ends with an error.
+    """
     if MPI.Is_finalized():
         return
     for made in _open:
         if made._watch is not None:
             made._watch.end()
-    failed = [made for made in _open if made._failed]
+    failed = [made for made in _open if made._failed or hasattr(sys, "last_value")]
     if failed:
         poll(lambda: all(_all_ended(made._watch) for made in failed), time.monotonic() + _GRACE)
         MPI.COMM_WORLD.Abort(1)
