@@ -7,36 +7,25 @@ rank's. PyTorch's buckets are measured as its reducer treats gradients that do n
 buckets of 25 MB, the first of 1 MB, each all-reduced as soon as it is full, divided, and copied back.
 """
 
-import argparse
-import os
-import statistics
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from benchmarks.measure import copy_gb_s, device_ms, event_times, free
-from benchmarks.run import RESULTS, environment, save, short_name
+from benchmarks.measure import device_ms, free
+from benchmarks.ranks import meeting, options_of, rank_ms
+from benchmarks.run import save
 from benchmarks.tensors import Tensors, shapes_of
-from refopt import comm, gpu
+from refopt import gpu
 from refopt.catalog import ADAM, SGD
 
 MEBIBYTE = 1 << 20
 MESSAGES = tuple(1 << exponent for exponent in range(10, 31, 2))
 BUCKETS = (1, 5, 25, 100, 400)  # MiB
+TIMING = "by CUDA events, after 5 to warm up: the slowest rank's, median of 20; copies and fused, median of 30"
 TOLERANCE = 1e-6  # of sums of other orders, relative to the largest
-
-
-def rank_ms(world: Any, call: Callable[[], Any], repeats: int = 20, warmup: int = 5) -> float:
-    """Median time between two events around a call, of the slowest rank each time; all ranks begin together."""
-    mine = torch.tensor(event_times(call, repeats, warmup, world.barrier), device="cuda")
-    everyone = torch.empty(world.size * repeats, device="cuda")
-    world.all_gather(mine, everyone)
-    world.synchronize()
-    return statistics.median(everyone.view(world.size, repeats).amax(0).tolist())
 
 
 class Buckets:
@@ -174,22 +163,11 @@ def fused(name: str) -> list[dict]:
 
 def main() -> None:
     """The command, in every rank."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workloads", nargs="+", default=["resnet50", "bert-large"], metavar="NAME")
-    parser.add_argument("--out", type=Path, help="default: benchmarks/results/communication-DEVICE-xN.json")
-    options = parser.parse_args()
-    with comm.nccl.connect() as world:
-        store = dist.FileStore(str(Path(os.environ["REFOPT_RENDEZVOUS"]) / "torch"), world.size)
-        dist.init_process_group("nccl", store=store, rank=world.rank, world_size=world.size)
-        rate = copy_gb_s()
-        report: dict[str, Any] = environment() | {
-            "command": f"python -m refopt.comm.launch -n {world.size} -m benchmarks.communication",
-            "what": "communication", "world": world.size, "copy_gb_s": rate,
-        }  # fmt: skip
-        out = options.out or RESULTS / f"communication-{short_name(report['device'])}-x{world.size}.json"
+    options = options_of(__doc__, "communication", ["resnet50", "bert-large"])
+    with meeting("communication", TIMING, options.out) as (world, report, out):
         sections: dict[str, Callable[[str], list[dict]]] = {
             "gradients": partial(gradients, world), "buckets": partial(buckets, world),
-            "copies": partial(copies, rate), "fused": fused,
+            "copies": partial(copies, report["copy_gb_s"]), "fused": fused,
         }  # fmt: skip
         for section, measure in sections.items():
             report[section] = []
@@ -204,7 +182,6 @@ def main() -> None:
             for section in (*sections, "messages"):
                 for row in report[section]:
                     print(section, *(f"{key}={value}" for key, value in row.items()))
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

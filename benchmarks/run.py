@@ -29,6 +29,7 @@ from benchmarks import lars, optimizers, table
 from benchmarks.measure import copy_gb_s, free
 
 RESULTS = Path(__file__).parent / "results"
+TIMING = "median of 30 after 5 to warm up, by CUDA events; host: median of 21 rounds"
 SECTIONS = {"lars": lars.sections, "optimizers": optimizers.sections}
 
 
@@ -52,7 +53,7 @@ def main() -> int:
 def measured(what: str, names: list[str], out: Path) -> dict[str, Any]:
     """The whole report, saved after every section."""
     began = time.perf_counter()
-    report: dict[str, Any] = environment() | {"what": what, "failures": {}, "seconds": {}}
+    report: dict[str, Any] = environment() | {"timing": TIMING, "what": what, "failures": {}, "seconds": {}}
 
     def section(name: str, measure: Callable[[], Any]) -> None:
         print(f"{time.perf_counter() - began:6.1f} s  {name}", file=sys.stderr, flush=True)
@@ -99,7 +100,6 @@ def environment() -> dict[str, Any]:
         "versions": {"python": platform.python_version(), "cuda of torch": torch.version.cuda}
         | {name: version_of(name) for name in packages},
         "system": platform.platform(),
-        "timing": "median of 30 after 5 to warm up, by CUDA events; host: median of 21 rounds",
     }
 
 

@@ -9,25 +9,21 @@ PyTorch's has fp32 parameters, as `ZeroRedundancyOptimizer` has no others, and g
 DDP's buckets.
 """
 
-import argparse
 import contextlib
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
-from benchmarks.communication import rank_ms
-from benchmarks.measure import copy_gb_s, free
+from benchmarks.measure import free
 from benchmarks.peers_sharding import PEERS
-from benchmarks.run import RESULTS, environment, save, short_name
+from benchmarks.ranks import meeting, options_of, rank_ms
+from benchmarks.run import save
 from benchmarks.sharded_programs import (
     FORMS,
     HALF,
@@ -49,7 +45,7 @@ from benchmarks.sharded_programs import (
     update_bytes,
     whole,
 )
-from refopt import comm, gpu, placement, sharding
+from refopt import gpu, placement, sharding
 from refopt.comm import local
 from refopt.gpu.coalesce import CHUNK
 from refopt.placement import Schedule
@@ -60,6 +56,7 @@ LIMITS = {False: (32.0, 128.0), True: (32.0, 128.0, math.inf)}  # MiB of gradien
 LARGE = 1 << 30  # parameters of a model of which fewer steps are measured
 SPANS = 32.0  # the one whose tasks are timed
 FEWER = 10  # repeats of what is compared with
+TIMING = f"by CUDA events, after 5 to warm up: the slowest rank's, median of 20, or of {FEWER} (one stream, floors)"
 WITHIN = 1.15  # of the floor
 MESSAGES = tuple(1 << exponent for exponent in range(12, 29, 2))
 IN_A_ROW = 8
@@ -326,19 +323,9 @@ def curve(world: Any) -> list[dict]:
 def main() -> None:
     """The command, in every rank."""
     began = time.perf_counter()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workloads", nargs="+", default=["bert-large", "gpt2-xl"], metavar="NAME")
-    parser.add_argument("--out", type=Path, help="default: benchmarks/results/sharding-DEVICE-xN.json")
-    options = parser.parse_args()
-    with comm.nccl.connect() as world:
-        store = dist.FileStore(str(Path(os.environ["REFOPT_RENDEZVOUS"]) / "torch"), world.size)
-        dist.init_process_group("nccl", store=store, rank=world.rank, world_size=world.size)
-        rate = copy_gb_s()
-        report: dict[str, Any] = environment() | {
-            "command": f"python -m refopt.comm.launch -n {world.size} -m benchmarks.sharding",
-            "what": "sharding", "world": world.size, "copy_gb_s": rate, "spans": [],
-        }  # fmt: skip
-        out = options.out or RESULTS / f"sharding-{short_name(report['device'])}-x{world.size}.json"
+    options = options_of(__doc__, "sharding", ["bert-large", "gpt2-xl"])
+    with meeting("sharding", TIMING, options.out) as (world, report, out):
+        report["spans"] = []
 
         def section(name: str, rows: list[dict]) -> None:
             report.setdefault(name, []).extend(rows)
@@ -353,8 +340,7 @@ def main() -> None:
         section("curve", curve(world))
         for name in options.workloads:
             section("broadcasts", broadcasts(world, name))
-            section("steps", steps(world, rate, report["spans"], name))
-        dist.destroy_process_group()
+            section("steps", steps(world, report["copy_gb_s"], report["spans"], name))
 
 
 if __name__ == "__main__":

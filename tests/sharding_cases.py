@@ -11,6 +11,9 @@ from refopt.dtypes import numpy_dtype
 from refopt.program import UNKNOWN, bind
 
 PARAMS = [("a.w", (5, 3)), ("a.b", (7,)), ("b.w", (70,)), ("c", (1,)), ("b.v", (2, 2, 2)), ("d.e.f", (64,))]
+FULL = dict(accumulate=2, recompute=True, fp32=["c"], max_norm=0.5)
+RULES = st.sampled_from(["paddle", "greedy"])
+LIMITS = st.sampled_from([1e-4, 3e-4, 32.0])  # megabytes
 SCALING = {"decr_every_n_nan_or_inf": 1, "incr_every_n_steps": 2}
 
 

@@ -8,7 +8,7 @@ from program_cases import PARAMS, adam, idempotent, numbers_of, outcome, same_bi
 
 from refopt import passes
 from refopt.catalog import ROUTINES
-from refopt.passes import Result, all_reduce, coalesce, dependencies, flat, optimizer
+from refopt.passes import Result, attributes, coalesce, dependencies, flat, optimizer
 from refopt.program import Op, Program, Var, step_program, update
 
 ALIKE = [("a.w", (4, 2)), ("a.b", (8,)), ("b.w", (8,)), ("b.b", (2, 4))]  # where a mix-up shows in the values alone
@@ -234,7 +234,7 @@ def test_laws_kill_mutants_of_fuse_all_reduce(edit):
 @pytest.mark.parametrize(("where", "name", "wrong"), [
     (dependencies, "rewritten", first_place),
     (dependencies, "between", lambda program, members: ""),
-    (all_reduce, "differing", lambda *_: ""),
+    (attributes, "differing", lambda *_: ""),
 ], ids=lambda x: x if isinstance(x, str) else None)  # fmt: skip
 def test_laws_kill_what_fuse_all_reduce_does_not_look_at(monkeypatch, where, name, wrong):
     monkeypatch.setattr(where, name, wrong)

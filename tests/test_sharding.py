@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from program_cases import bound_on, few, idempotent, numbers_of, outcome, read, untouched
 from sharding_cases import (
+    FULL,
     PARAMS,
+    RULES,
     SCALING,
     bits,
     brought,
@@ -25,9 +27,6 @@ from sharding_cases import (
 from refopt import cpu, gpu, sharding
 from refopt.comm import local
 from refopt.program import bind, step_program
-
-RULES = st.sampled_from(["paddle", "greedy"])
-FULL = dict(accumulate=2, recompute=True, fp32=["c"], max_norm=0.5)
 
 
 def unsharded(program):

@@ -8,7 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from program_cases import few, idempotent, untouched
-from sharding_cases import bound_on, history, in_buckets, owners_of, params_of, same_bits, skipped, step, steps
+from sharding_cases import (
+    FULL,
+    LIMITS,
+    RULES,
+    bound_on,
+    history,
+    in_buckets,
+    owners_of,
+    params_of,
+    same_bits,
+    skipped,
+    step,
+    steps,
+)
 
 from refopt import passes, sharding
 from refopt.comm import CommError, local
@@ -16,11 +29,6 @@ from refopt.comm.local import LocalCommunicator
 from refopt.program import Op, Program, Var, batches, bind, step_program
 from refopt.program.kinds import routine_of
 from refopt.sharding import bucket_counts
-
-RULES = st.sampled_from(["paddle", "greedy"])
-LIMITS = st.sampled_from([1e-4, 3e-4, 32.0])  # megabytes
-FULL = dict(accumulate=2, recompute=True, fp32=["c"], max_norm=0.5)
-
 
 # No bit changes.
 

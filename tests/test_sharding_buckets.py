@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from program_cases import bound_on as plain_on
 from program_cases import few, idempotent, untouched
 from sharding_cases import (
+    FULL,
+    LIMITS,
     PARAMS,
+    RULES,
     bits,
     bound_on,
     history,
@@ -30,11 +33,6 @@ from refopt.cpu.coalesce import CHUNK
 from refopt.program import Op, bind, step_program
 from refopt.program.kinds import routine_of
 from refopt.sharding import bucket_counts, counts
-
-RULES = st.sampled_from(["paddle", "greedy"])
-LIMITS = st.sampled_from([1e-4, 3e-4, 32.0])  # megabytes
-FULL = dict(accumulate=2, recompute=True, fp32=["c"], max_norm=0.5)
-
 
 # No bit changes.
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from program_cases import few, numbers_of
 from sharding_cases import (
     PARAMS,
+    RULES,
     bound_on,
     brought,
     gradients_on,
@@ -25,7 +26,6 @@ from refopt.cpu import layout
 from refopt.program import UNKNOWN, bind
 from refopt.sharding import counts
 
-RULES = st.sampled_from(["paddle", "greedy"])
 SCALING = {"loss_scaling", "good_steps", "bad_steps"}
 
 

@@ -10,8 +10,6 @@ from program_cases import few
 
 from refopt import sharding, workloads
 
-RULES = st.sampled_from(["paddle", "greedy"])
-
 
 @pytest.mark.parametrize(("sizes", "ranks", "owners"), [
     ([1, 1, 1, 1], 2, [0, 0, 0, 1]),

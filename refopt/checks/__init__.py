@@ -3,7 +3,7 @@
 An error names the routine, the argument, the index, what was expected and what came.
 """
 
-from refopt.checks.arrays import Array, flat, host_array, require_subnormals
+from refopt.checks.arrays import Array, c_strides, flat, host_array, require_subnormals
 from refopt.checks.call import Call, check
 from refopt.checks.cast import Cast, Names, cast_type, check_cast, check_scale
 from refopt.checks.gradients import check_gradients, check_loss_scaling, scan_type
@@ -11,7 +11,7 @@ from refopt.checks.numbers import check_hyper, check_hypers
 from refopt.checks.rebound import rebound
 
 __all__ = [
-    "Array", "Call", "Cast", "Names", "cast_type", "check", "check_cast", "check_gradients", "check_hyper",
+    "Array", "Call", "Cast", "Names", "c_strides", "cast_type", "check", "check_cast", "check_gradients", "check_hyper",
     "check_hypers", "check_loss_scaling", "check_scale", "flat", "host_array", "rebound", "require_subnormals",
     "scan_type",
 ]  # fmt: skip

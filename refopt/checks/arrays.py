@@ -1,7 +1,7 @@
 """What the checks need to know of an array, and what any array is checked for."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,13 @@ class Array(NamedTuple):
     def size(self) -> int:
         return math.prod(self.shape)
 
+    def in_c_order(self) -> bool:
+        """Whether it is C-contiguous."""
+        expected = c_strides(self.shape, ITEM_SIZES[self.dtype])
+        return not self.size or all(
+            n == 1 or s == e for n, s, e in zip(self.shape, self.strides, expected, strict=True)
+        )
+
     def layout(self) -> tuple[int, ...] | None:
         """Strides in elements, 0 for extents of one; None if the array is not dense in some axis order."""
         item = ITEM_SIZES[self.dtype]
@@ -34,6 +41,11 @@ class Array(NamedTuple):
                 return None
             expected *= extent
         return tuple(s // item if n > 1 else 0 for s, n in zip(self.strides, self.shape, strict=True))
+
+
+def c_strides(shape: Sequence[int], item: int) -> tuple[int, ...]:
+    """Strides in bytes of a C-contiguous array of elements of so many bytes."""
+    return tuple(item * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def host_array(value: Any, where: str) -> Array:

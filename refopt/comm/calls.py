@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -60,11 +59,9 @@ def payload(where: str, array: Array, data: Any, owner: Any) -> Payload:
     """Check dtype and contiguity of an array that the engine has described."""
     if array.dtype not in DTYPES:
         raise TypeError(f"{where}: expected one of {', '.join(DTYPES)}, got {array.dtype}")
-    item = DTYPES[array.dtype]
-    strides = [item * math.prod(array.shape[axis + 1 :]) for axis in range(len(array.shape))]
-    if array.size and any(n > 1 and s != e for n, s, e in zip(array.shape, array.strides, strides, strict=True)):
+    if not array.in_c_order():
         raise ValueError(f"{where}: expected a C-contiguous array, got strides {array.strides} for {array.shape}")
-    return Payload(data, array.dtype, array.size, item * array.size, array.address, owner)
+    return Payload(data, array.dtype, array.size, DTYPES[array.dtype] * array.size, array.address, owner)
 
 
 def check_written(where: str, array: Array) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from refopt import simt
-from refopt.checks import Array
+from refopt.checks import Array, c_strides
 from refopt.dtypes import SIZES, name_of
 from refopt.gpu import dlpack
 
@@ -66,5 +66,5 @@ def _interface(value: Any, interface: dict[str, Any]) -> Array:
     item = SIZES.get(dtype) or np.dtype(interface["typestr"]).itemsize
     strides = interface.get("strides")
     if strides is None:
-        strides = tuple(item * int(np.prod(shape[k + 1 :])) for k in range(len(shape)))
+        strides = c_strides(shape, item)
     return Array(int(address or 0), shape, dtype, tuple(strides), not read_only)

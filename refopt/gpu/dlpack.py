@@ -5,10 +5,9 @@ Source: dlpack.h, versions 0.8 and 1.1 (https://github.com/dmlc/dlpack).
 """
 
 import ctypes
-import math
 from typing import Any
 
-from refopt.checks import Array
+from refopt.checks import Array, c_strides
 
 CUDA, CUDA_MANAGED = 2, 13
 READ_ONLY = 1
@@ -81,5 +80,5 @@ def describe(value: Any, where: str) -> Array:
     if tensor.strides:
         strides = tuple(item * step for step in tensor.strides[: tensor.ndim])
     else:
-        strides = tuple(item * math.prod(shape[k + 1 :]) for k in range(len(shape)))
+        strides = c_strides(shape, item)
     return Array((tensor.data or 0) + tensor.byte_offset, shape, kind, strides, writable)

@@ -18,7 +18,7 @@ from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from numba.cuda.cudadrv.driver import MemoryPointer
 from numba.np.numpy_support import from_dtype
 
-from refopt.checks import Array, flat
+from refopt.checks import flat
 from refopt.dtypes import ITEM_SIZES
 from refopt.gpu.arrays import describer
 from refopt.gpu.runtime import Filler, Writer
@@ -105,7 +105,7 @@ class Gpu:
         """
         ends = [describer(self.name)(array, "copy") for array in (source, target)]
         for end in ends:
-            if end.shape != ends[0].shape or end.dtype != ends[0].dtype or not _in_c_order(end):
+            if end.shape != ends[0].shape or end.dtype != ends[0].dtype or not end.in_c_order():
                 expected = f"expected C-contiguous arrays of {ends[0].dtype} and shape {ends[0].shape}"
                 raise ValueError(f"copy: {expected}, got {end.dtype} of shape {end.shape} and strides {end.strides}")
         start, stop = (end.address for end in ends)
@@ -218,12 +218,6 @@ class Pinned:
         if hasattr(self, "address"):
             driver.cuCtxSynchronize()  # copies may be under way
             driver.cuMemFreeHost(self.address)
-
-
-def _in_c_order(array: Array) -> bool:
-    item = ITEM_SIZES[array.dtype]
-    expected = [item * math.prod(array.shape[axis + 1 :]) for axis in range(len(array.shape))]
-    return not array.size or all(n == 1 or s == e for n, s, e in zip(array.shape, array.strides, expected, strict=True))
 
 
 def signature_of(args: tuple) -> tuple:

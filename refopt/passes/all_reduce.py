@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from refopt.passes import dependencies
-from refopt.passes.attributes import differing
+from refopt.passes.attributes import unlike, unlike_averages
 from refopt.passes.result import Result
 from refopt.program import Op, Program
 from refopt.program.kinds import LAYOUT
@@ -39,9 +39,8 @@ def fuse_all_reduce(program: Program) -> Result:
             reasons.append(f"{group}: {missing[0]!r} has no all_reduce of its own")
             continue
         after = [[i for i in scales.get(name, ()) if i > reduces[name]] for name in names]
-        why = _differ(program, found) or _averages(program, after) or dependencies.among(
-            program, [program.main[i] for i in found]
-        )  # fmt: skip
+        ops = [program.main[i] for i in found]
+        why = unlike(ops) or unlike_averages(program, after, "sum") or dependencies.among(program, ops)
         members = [*found, *(places[0] for places in after if places)]
         why = why or dependencies.between(program, members)
         if why:
@@ -72,19 +71,3 @@ def _groups(program: Program) -> Iterator[tuple[dict, tuple[str, ...]]]:
             for count in op.attrs["groups"]:
                 yield layout, names[first : first + count]
                 first += count
-
-
-def _differ(program: Program, places: list[int]) -> str:
-    """Why ops cannot be one: an attribute, the role or the device."""
-    first, *others = (program.main[i] for i in places)
-    return next((why for why in (differing(first, op) for op in others) if why), "")
-
-
-def _averages(program: Program, after: list[list[int]]) -> str:
-    """Why the multiplications after the sums cannot be one. There may be none."""
-    if not any(after):
-        return ""
-    for places in after:
-        if len(places) != 1:
-            return f"expected one scale op after each sum, or none, got {len(places)}"
-    return _differ(program, [places[0] for places in after])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from refopt.passes.dependencies import title
-from refopt.program import Op
+from refopt.program import Op, Program
 
 FIELDS = "role", "device"
 
@@ -22,6 +24,27 @@ def differing(first: Op, second: Op, key: str | None = None) -> str:
         return ""
     here, there = (getattr(op, key) if key in FIELDS else _attr(op, key) for op in (first, second))
     return f"{key} differs: {here!r} for {title(first)}, {there!r} for {title(second)}"
+
+
+def unlike(ops: Sequence[Op]) -> str:
+    """In what some ops differ beside their variables; empty if in nothing."""
+    return next((why for op in ops[1:] if (why := differing(ops[0], op))), "")
+
+
+def unlike_averages(program: Program, after: Sequence[Sequence[int]], kind: str) -> str:
+    """Why the multiplications after each of some reductions, of which there may be none, cannot be one; or empty.
+
+    Args:
+        program: the program.
+        after: by reduction, the places of the multiplications.
+        kind: what reports call a reduction.
+    """
+    if not any(after):
+        return ""
+    for places in after:
+        if len(places) != 1:
+            return f"expected one scale op after each {kind}, or none, got {len(places)}"
+    return unlike([program.main[place] for (place,) in after])
 
 
 def _attr(op: Op, key: str) -> object:

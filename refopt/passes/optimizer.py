@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from refopt.catalog import ROUTINES, Routine
 from refopt.passes import dependencies
-from refopt.passes.attributes import differences, differing
+from refopt.passes.attributes import differences, differing, unlike
 from refopt.passes.flat import flattened, gradient_buffer
 from refopt.passes.result import Result
 from refopt.program import Op, Program
@@ -166,8 +166,7 @@ def _find_powers(program: Program, unit: Unit) -> str:
             if len(places) != 1 or places[0] < place:
                 return f"{slot}: expected one scale op, after {dependencies.title(op)}, got another number or place"
         unit.powers[slot] = tuple(places[0] for places in found)
-        first, *others = (program.main[places[0]] for places in found)
-        why = next((differing(first, op) for op in others if differing(first, op)), "")
+        why = unlike([program.main[places[0]] for places in found])
         if why:
             return why
     return ""

@@ -11,6 +11,7 @@ import numpy as np
 
 from refopt import cpu
 from refopt.catalog import Routine
+from refopt.checks import c_strides
 from refopt.dtypes import ITEM_SIZES, numpy_dtype
 from refopt.passes import Result, dependencies
 from refopt.placement.kinds import COPIES, check_slots
@@ -192,8 +193,7 @@ def _view(machine: Any, block: Any, first: int, var: Var) -> Any:
     kind = numpy_dtype(var.dtype)
     if not math.prod(var.shape):
         return machine.empty(var.shape, kind)
-    strides = tuple(kind.itemsize * math.prod(var.shape[axis + 1 :]) for axis in range(len(var.shape)))
-    return machine.view(block, first, var.shape, strides, kind)
+    return machine.view(block, first, var.shape, c_strides(var.shape, kind.itemsize), kind)
 
 
 def _value(program: Program, arrays: Mapping[str, Any], backend: Gpu, name: str) -> np.ndarray:

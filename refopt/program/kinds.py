@@ -101,8 +101,7 @@ class _Describer:
 
     def __call__(self, var: Any, where: str) -> Array:
         shape = (1,) if var.shape == UNKNOWN else var.shape
-        item = ITEM_SIZES[var.dtype]
-        strides = tuple(item * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        strides = checks.c_strides(shape, ITEM_SIZES[var.dtype])
         return Array(self._numbers[var.name] << 60, shape, var.dtype, strides, True)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refopt.dtypes import ITEM_SIZES
 from refopt.program.ops import Var
 
 if TYPE_CHECKING:
@@ -45,8 +43,7 @@ def checked(backend: Backend, where: str, var: Var, value: Any) -> Segment:
     if rows.shape != expected:
         raise ValueError(f"{where}: [1]: expected shape {expected}, a row for each number, got {rows.shape}")
     for k, x in ((0, numbers), (1, rows)):
-        dense = [ITEM_SIZES[x.dtype] * math.prod(x.shape[axis + 1 :]) for axis in range(len(x.shape))]
-        if x.size and any(n > 1 and s != d for n, s, d in zip(x.shape, x.strides, dense, strict=True)):
+        if not x.in_c_order():
             raise ValueError(f"{where}: [{k}]: expected a C-contiguous array, got strides {x.strides}")
     host = backend.read(indices)
     for k in np.flatnonzero((host < 0) | (host >= var.shape[0]))[:1]:

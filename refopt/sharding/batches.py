@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from refopt.passes import Result, dependencies
-from refopt.passes.attributes import differing
+from refopt.passes.attributes import unlike
 from refopt.program import Op, Program, batches
 from refopt.program.kinds import LAYOUT
 
@@ -73,4 +73,4 @@ def _unlike(ops: list[Op]) -> str:
 
 def _differing(ops: list[Op], *aside: str) -> str:
     plain = [op.replace(attrs={key: value for key, value in op.attrs.items() if key not in aside}) for op in ops]
-    return next((why for why in (differing(plain[0], op) for op in plain[1:]) if why), "")
+    return unlike(plain)

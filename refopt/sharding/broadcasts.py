@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from refopt.passes import Result, dependencies
+from refopt.passes.attributes import unlike
 from refopt.passes.coalesce import coalesce_op
 from refopt.program import UNKNOWN, Program, Var
 from refopt.program.kinds import LAYOUT
-from refopt.sharding.runs import about, runs, unlike
+from refopt.sharding.runs import about, one_of, runs
 
 
 def fuse_broadcasts(program: Program, limit: float = 32.0) -> Result:
@@ -30,19 +31,16 @@ def fuse_broadcasts(program: Program, limit: float = 32.0) -> Result:
             continue
         ops = [program.main[i] for i in places]
         names = [op.inputs["x"][0] for op in ops]
-        why = unlike(program, places) or dependencies.between(program, places) or dependencies.among(program, ops)
+        why = unlike(ops) or dependencies.between(program, places) or dependencies.among(program, ops)
         if why:
             reasons.append(f"from {about(program, places)}: {why}")
             continue
         buffer = Var(f"FusedBroadcast_{names[0]}", UNKNOWN, program.vars[names[0]].dtype, persistable=True)
         made = coalesce_op(names, buffer.name, copy_data=True)
         layout = {key: made.attrs[key] for key in LAYOUT}
-        layer = dependencies.common(op.layer for op in ops)
-        fused = ops[0].replace(inputs={"x": names}, outputs={"out": names}, attrs={**ops[0].attrs, **layout},
-                               layer=layer)  # fmt: skip
         buffers.append(buffer)
         startup.append(made)
-        moves.append((places, [fused]))
+        moves.append((places, [one_of(program, places, names, layout)]))
     if not moves:
         return Result(program, False, (*reasons, "no owner has two variables of one dtype in a row that fit together"))
     changed = program.with_vars(buffers).replace(startup=[*program.startup, *startup])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from refopt.passes import Result, dependencies
+from refopt.passes.attributes import unlike, unlike_averages
 from refopt.passes.coalesce import coalesce_op
 from refopt.program import UNKNOWN, Op, Program, Var
 from refopt.program.kinds import LAYOUT
-from refopt.sharding.runs import about, runs, unlike
+from refopt.sharding.runs import about, one_of, runs
 
 
 def fuse_reduces(program: Program, limit: float = 32.0) -> Result:
@@ -40,7 +41,7 @@ def fuse_reduces(program: Program, limit: float = 32.0) -> Result:
         after = [[i for i in scales.get(name, ()) if i > place] for name, place in zip(names, places, strict=True)]
         averages = [found[0] for found in after if found]
         members = [*places, *averages]
-        why = unlike(program, places) or _unlike_averages(program, after)
+        why = unlike(ops) or unlike_averages(program, after, "reduce")
         why = why or dependencies.among(program, ops) or dependencies.between(program, members)
         if why:
             reasons.append(f"to {about(program, places)}: {why}")
@@ -48,7 +49,7 @@ def fuse_reduces(program: Program, limit: float = 32.0) -> Result:
         if len(places) > 1:
             made = _buffer(program, names)
             layout = {key: made.attrs[key] for key in LAYOUT}
-            moves.append((places, [_of(program, places, names, layout)]))
+            moves.append((places, [one_of(program, places, names, layout)]))
             startup.append(made)
             first = program.vars[names[0]]
             buffers.append(Var(made.outputs["fused_output"][0], UNKNOWN, first.dtype, first.persistable))
@@ -56,9 +57,9 @@ def fuse_reduces(program: Program, limit: float = 32.0) -> Result:
         if averages and reader is not None:
             gone, come = late.setdefault(reader, ([], []))
             gone += averages
-            come.append(_of(program, averages, names, {}).replace(role="optimize"))
+            come.append(one_of(program, averages, names, {}).replace(role="optimize"))
         elif len(averages) > 1:
-            moves.append((averages, [_of(program, averages, names, {})]))
+            moves.append((averages, [one_of(program, averages, names, {})]))
     moves += [([*gone, reader], [*come, program.main[reader]]) for reader, (gone, come) in late.items()]
     if not moves:
         return Result(
@@ -68,27 +69,10 @@ def fuse_reduces(program: Program, limit: float = 32.0) -> Result:
     return Result(changed.replace(main=dependencies.rewritten(program, moves)), True, tuple(reasons))
 
 
-def _unlike_averages(program: Program, after: list[list[int]]) -> str:
-    """Why the multiplications after reductions cannot be one. There may be none, as for what others own."""
-    if not any(after):
-        return ""
-    for found in after:
-        if len(found) != 1:
-            return f"expected one scale op after each reduce, or none, got {len(found)}"
-    return unlike(program, [place for (place,) in after])
-
-
 def _buffer(program: Program, names: list[str]) -> Op:
     """What moves gradients into a buffer; those that live from step to step with what is in them."""
     kept = any(program.vars[name].persistable for name in names)
     return coalesce_op(names, f"FusedGrad_{names[0]}", copy_data=kept)
-
-
-def _of(program: Program, places: list[int], names: list[str], layout: dict) -> Op:
-    """One op in the place of several."""
-    first = program.main[places[0]]
-    layer = dependencies.common(program.main[i].layer for i in places)
-    return first.replace(inputs={"x": names}, outputs={"out": names}, attrs={**first.attrs, **layout}, layer=layer)
 
 
 def _first_after(program: Program, place: int, names: list[str]) -> int | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
-from refopt.passes.attributes import differing
+from refopt.passes import dependencies
 from refopt.passes.grouping import fuse_size
-from refopt.program import Program
+from refopt.program import Op, Program
 
 
 def runs(program: Program, kind: str, limit: float, reasons: list[str]) -> list[list[int]]:
@@ -43,10 +45,11 @@ def runs(program: Program, kind: str, limit: float, reasons: list[str]) -> list[
     return found
 
 
-def unlike(program: Program, places: list[int]) -> str:
-    """In what ops of a run differ beside their variables; empty if in nothing."""
-    first, *others = (program.main[i] for i in places)
-    return next((why for why in (differing(first, op) for op in others) if why), "")
+def one_of(program: Program, places: list[int], names: list[str], layout: Mapping[str, Any]) -> Op:
+    """One op, of some variables that lie as a layout says, in the place of several."""
+    first = program.main[places[0]]
+    layer = dependencies.common(program.main[i].layer for i in places)
+    return first.replace(inputs={"x": names}, outputs={"out": names}, attrs={**first.attrs, **layout}, layer=layer)
 
 
 def about(program: Program, places: list[int]) -> str:

@@ -1,0 +1,47 @@
+"""What benchmarks of several ranks share: the command, the meeting, the report, and times of the slowest rank."""
+
+import argparse
+import contextlib
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.measure import copy_gb_s, event_times
+from benchmarks.run import RESULTS, environment, short_name
+from refopt import comm
+
+
+def options_of(description: str | None, what: str, workloads: list[str]) -> argparse.Namespace:
+    """The command's options: which workloads, and where to."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", nargs="+", default=workloads, metavar="NAME")
+    parser.add_argument("--out", type=Path, help=f"default: benchmarks/results/{what}-DEVICE-xN.json")
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def meeting(what: str, timing: str, out: Path | None) -> Iterator[tuple[Any, dict[str, Any], Path]]:
+    """All ranks, by refopt's engine and PyTorch's: the communicator, the report as it begins, and where it goes."""
+    with comm.nccl.connect() as world:
+        store = dist.FileStore(str(Path(os.environ["REFOPT_RENDEZVOUS"]) / "torch"), world.size)
+        dist.init_process_group("nccl", store=store, rank=world.rank, world_size=world.size)
+        report = environment() | {
+            "command": f"python -m refopt.comm.launch -n {world.size} -m benchmarks.{what}",
+            "timing": timing, "what": what, "world": world.size, "copy_gb_s": copy_gb_s(),
+        }  # fmt: skip
+        yield world, report, out or RESULTS / f"{what}-{short_name(report['device'])}-x{world.size}.json"
+        dist.destroy_process_group()
+
+
+def rank_ms(world: Any, call: Callable[[], Any], repeats: int = 20, warmup: int = 5) -> float:
+    """Median time between two events around a call, of the slowest rank each time; all ranks begin together."""
+    mine = torch.tensor(event_times(call, repeats, warmup, world.barrier), device="cuda")
+    everyone = torch.empty(world.size * repeats, device="cuda")
+    world.all_gather(mine, everyone)
+    world.synchronize()
+    return statistics.median(everyone.view(world.size, repeats).amax(0).tolist())
