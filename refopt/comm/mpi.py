@@ -16,7 +16,6 @@ compared by their bytes alone.
 from __future__ import annotations
 
 import atexit
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Self
@@ -39,6 +38,7 @@ from refopt.comm.watch import Watch, poll
 ALGORITHMS = "rank_order", "native"
 WATCHED = 8  # ranks up to which watch is the default
 _GRACE = 2.0  # seconds that a failed rank waits for the others to report too, before it aborts them
+_DRAIN = 0.2  # seconds in which mpiexec may pass on what has been written, of which an abort loses the rest
 _MOMENT = 0.2  # seconds in which a rank that has found a fault listens to what the others say
 _LATE = 1.0  # seconds in which a message of a rank that has ended may still arrive
 
@@ -278,18 +278,16 @@ def _apart(source: Payload, target: Payload) -> np.ndarray:
 
 @atexit.register
 def _leave() -> None:
-    """Tell the others that this rank ends. After a failure, wait for their reports a moment, then end them.
-
-    So after an exception that nobody caught: `mpiexec` ends the others at once when a process ends with an error.
-    """
+    """Tell the others that this rank ends. After a failure, wait for their reports a moment, then end them."""
     if MPI.Is_finalized():
         return
     for made in _open:
         if made._watch is not None:
             made._watch.end()
-    failed = [made for made in _open if made._failed or hasattr(sys, "last_value")]
+    failed = [made for made in _open if made._failed]
     if failed:
         poll(lambda: all(_all_ended(made._watch) for made in failed), time.monotonic() + _GRACE)
+        time.sleep(_DRAIN)
         MPI.COMM_WORLD.Abort(1)
 
 
