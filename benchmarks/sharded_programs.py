@@ -24,6 +24,7 @@ NUMBERS = {"lr": 1e-3}
 MIXED = Config("float16", "float32", "float32", "float32")
 SCAN, PLAIN, HALF = "scan of fp32 gradients", "fp32 gradients", "fp16 gradients"
 FORMS = (PLAIN, SCAN, HALF)
+FOLD = partial(passes.fold_averages, exact=False)  # fp16 averages are not rounded then
 
 
 def whole(params: Params, form: str, ranks: int) -> Program:
@@ -36,7 +37,7 @@ def whole(params: Params, form: str, ranks: int) -> Program:
 
 def unsharded(params: Params, form: str, ranks: int) -> Program:
     """What every rank does from the gradients on if nothing is shared out, with fp16 copies of all parameters."""
-    return after_backward(sharding.optimize_cast(whole(params, form, ranks)).program)
+    return after_backward(passes.pipeline(whole(params, form, ranks), sharding.optimize_cast, FOLD).program)
 
 
 def in_shards(program: Program, rank: int, ranks: int, limit: float, batched: bool = False) -> Program:
@@ -58,6 +59,7 @@ def share(program: Program, rank: int, ranks: int) -> Program:
         partial(sharding.shard, rank=rank, degree=ranks, rule="greedy", order="reduced"),
         sharding.optimize_cast,
         sharding.fold_casts,
+        FOLD,
     )
     return after_backward(own.program)
 

@@ -7,16 +7,18 @@
     >>> made.program.counts()
     {'backward': 2, 'all_reduce': 1, 'scale': 1, 'adam': 1}
 
-A pass leaves its input alone, does nothing the second time, changes no bit of what a step computes (numerics, N11),
-and gives back a `Result`, which says why something was declined.
+A pass leaves its input alone, does nothing the second time, changes no bit of what a step computes (numerics, N11)
+unless `fold_averages` is told that it may, and gives back a `Result`, which says why something was declined.
 """
 
 from refopt.passes import counts, grouping
 from refopt.passes.all_reduce import fuse_all_reduce
+from refopt.passes.averages import fold_averages
 from refopt.passes.coalesce import coalesce_gradients
 from refopt.passes.optimizer import fuse_optimizer
 from refopt.passes.result import Report, Result, pipeline
 
 __all__ = [
-    "Report", "Result", "coalesce_gradients", "counts", "fuse_all_reduce", "fuse_optimizer", "grouping", "pipeline",
+    "Report", "Result", "coalesce_gradients", "counts", "fold_averages", "fuse_all_reduce", "fuse_optimizer",
+    "grouping", "pipeline",
 ]  # fmt: skip
