@@ -370,7 +370,7 @@ def test_replays_of_a_captured_call(machine):
     """A graph reads its scale anew at every replay."""
     from cuda.bindings import driver
 
-    from refopt.gpu.driver import checked
+    from refopt.gpu.streams import checked
 
     source, target = (machine.to_device(np.full(300, 3, dtype)) for dtype in (np.float32, np.float16))
     stream = checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))

@@ -8,10 +8,14 @@ from functools import partial
 import numpy as np
 import pytest
 
+from refopt import gpu
+
 pytest.importorskip("numba.cuda")
 driver = pytest.importorskip("refopt.gpu.driver")
+streams = pytest.importorskip("refopt.gpu.streams")
 
 CUDA = driver.driver
+MADE = "cuGreenCtxStreamCreate", "cuStreamEndCapture", "cuGraphInstantiate"
 SUCCESS, INVALID = CUDA.CUresult.CUDA_SUCCESS, CUDA.CUresult.CUDA_ERROR_INVALID_VALUE
 
 
@@ -20,15 +24,16 @@ class Fake:
 
     def __init__(self):
         self.calls, self.answer, self.memory = [], SUCCESS, {}
-        for name in ("CUresult", "CUstream_flags", "CUevent_flags", "CU_MEMHOSTALLOC_DEVICEMAP"):
-            setattr(self, name, getattr(CUDA, name))
+        for name in dir(CUDA):
+            if name.startswith("CU"):
+                setattr(self, name, getattr(CUDA, name))
         self.cuGetErrorString = lambda error: (SUCCESS, b"as told")
 
     def __getattr__(self, name):
         assert hasattr(CUDA, name)
 
         def call(*args):
-            self.calls.append((name, *map(int, args)))
+            self.calls.append((name, *(int(arg) if hasattr(arg, "__int__") else arg for arg in args)))
             if name == "cuMemHostAlloc":
                 memory = (ctypes.c_uint8 * args[0])()
                 self.memory[ctypes.addressof(memory)] = memory
@@ -39,7 +44,16 @@ class Fake:
                 ctypes.memmove(*args[:3])  # target, source, bytes
             if name == "cuEventElapsedTime":
                 return self.answer, 1.5
-            return (self.answer, 100 + len(self.calls)) if name.endswith("Create") else (self.answer,)
+            if name == "cuCtxGetDevice":
+                return self.answer, 0
+            if name == "cuDeviceGetDevResource":
+                return self.answer, types.SimpleNamespace(sm=types.SimpleNamespace(smCount=132))
+            if name == "cuDevSmResourceSplitByCount":
+                return self.answer, ["part"], 1, "rest"
+            if name == "cuStreamIsCapturing":
+                return self.answer, CUDA.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+            made = name.endswith("Create") or name in MADE
+            return (self.answer, 100 + len(self.calls)) if made else (self.answer,)
 
         return call
 
@@ -48,9 +62,12 @@ class Fake:
 def fake(monkeypatch):
     made = Fake()
     monkeypatch.setattr(driver, "driver", made)
+    monkeypatch.setattr(streams, "driver", made)
+    streams._part.cache_clear()
     monkeypatch.setattr(driver.cuda, "current_context", lambda: None)
     yield made
     gc.collect()
+    streams._part.cache_clear()
 
 
 def test_streams(fake):
@@ -61,6 +78,35 @@ def test_streams(fake):
     assert handle == 101 and type(handle) is int
     del stream
     assert fake.calls[1:] == [("cuStreamDestroy", 101)]
+
+
+def test_streams_of_some_multiprocessors(fake):
+    """Those of one number are set apart once; what is captured for such a stream is captured on the same ones."""
+    machine = driver.Gpu()
+    first, second, other = (machine.new_stream(count) for count in (64, 64, 8))
+    names = [call[0] for call in fake.calls]
+    assert names.count("cuGreenCtxCreate") == 2
+    splits = [call for call in fake.calls if call[0] == "cuDevSmResourceSplitByCount"]
+    assert [call[-1] for call in splits] == [64, 8]
+    contexts = [call[1] for call in fake.calls if call[0] == "cuGreenCtxStreamCreate"]
+    assert contexts[0] == contexts[1] != contexts[2]
+    fake.calls.clear()
+    run = driver.Sequenced([])
+    assert run(second.handle) and run(second.handle)
+    assert [call for call in fake.calls if call[0].endswith("StreamCreate")] == [
+        ("cuGreenCtxStreamCreate", contexts[0], CUDA.CUstream_flags.CU_STREAM_NON_BLOCKING, 0)
+    ]
+    assert [call[0] for call in fake.calls].count("cuGraphInstantiate") == 1
+    del first, second, other, run
+    gc.collect()
+    fake.calls.clear()
+    assert driver.Sequenced([])(0) and fake.calls[0] == ("cuStreamCreate", CUDA.CUstream_flags.CU_STREAM_NON_BLOCKING)
+
+
+@pytest.mark.parametrize("count", [0, 133, 1.5])
+def test_multiprocessors_that_are_not_there(fake, count):
+    with pytest.raises(ValueError, match=f"multiprocessors: expected an integer from 1 to 132, got {count}"):
+        driver.Gpu().new_stream(count)
 
 
 def test_events(fake):
@@ -172,3 +218,26 @@ def test_on_a_gpu():
     machine.synchronize()
     assert host(target).tobytes() == target.copy_to_host().tobytes() == values.tobytes()
     assert 0 < start.elapsed_time(stop) < 1000
+
+
+@pytest.mark.gpu
+def test_multiprocessors_on_a_gpu():
+    """On 8 multiprocessors a step gives the same bits, and takes much longer."""
+    machine = driver.Gpu()
+    values = np.random.default_rng(0).normal(size=1 << 26).astype(np.float32)
+    found = []
+    for count in (None, 8):
+        stream = machine.new_stream(count)
+        param, grad = machine.to_device(values), machine.to_device(values[::-1])
+        plan = gpu.plan("sgd", [param], [grad], lr=0.5, stream=stream)
+        times = []
+        for _ in range(3):
+            start, stop = machine.new_event(True), machine.new_event(True)
+            start.record(stream.handle)
+            plan.step()
+            stop.record(stream.handle)
+            machine.synchronize()
+            times.append(start.elapsed_time(stop))
+        found.append((min(times), param.copy_to_host().tobytes()))
+    (fast, expected), (slow, got) = found
+    assert got == expected and slow > 2 * fast

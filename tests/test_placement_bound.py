@@ -375,6 +375,18 @@ def test_a_refused_number_enqueues_nothing(executor):
     assert read(run.bound) == before and run.bound.steps == 1
 
 
+def test_some_multiprocessors_are_for_updates(executor, monkeypatch):
+    """Those of the streams beside them are all."""
+    made = []
+    monkeypatch.setattr(executor, "new_stream", lambda count=None: made.append(count) or streams.stream())
+    for count in (None, 56):
+        program = beside(adam())
+        plan = placement.on_streams(program)
+        run = placement.bind_schedule(plan, on(executor, arrays_of(program)), multiprocessors=count)
+        assert dict(zip(run.plan.streams, made, strict=True)) == {"compute": count, "communication": None}
+        made.clear()
+
+
 @pytest.mark.gpu
 def test_ranks_in_one_process_have_no_gpu_of_their_own():
     machine = gpu.device("gpu")

@@ -38,7 +38,7 @@ try:
     from cuda.core import Device
     from nccl.bindings import nccl as calls
 
-    from refopt.gpu.driver import checked, handle_of
+    from refopt.gpu.streams import checked, handle_of
 except ImportError as error:
     _missing = str(error)
 else:

@@ -22,28 +22,8 @@ from refopt.checks import flat
 from refopt.dtypes import ITEM_SIZES
 from refopt.gpu.arrays import describer
 from refopt.gpu.runtime import Filler, Writer
+from refopt.gpu.streams import Event, Stream, capturing, checked, handle_of
 from refopt.gpu.target import Kernel
-
-
-def handle_of(stream: Any) -> int:
-    """The driver's handle of a stream: an integer, or a stream of Numba, PyTorch, CuPy or cuda.core."""
-    if isinstance(stream, int):
-        return stream
-    if hasattr(stream, "__cuda_stream__"):
-        return int(stream.__cuda_stream__()[1])
-    for name in ("cuda_stream", "ptr", "handle"):
-        if hasattr(stream, name):
-            handle = getattr(stream, name)
-            return int(getattr(handle, "value", handle) or 0)
-    raise TypeError(f"stream: expected a CUDA stream or its handle, got {type(stream).__name__}")
-
-
-def checked(answer: tuple) -> Any:
-    """What a driver call returned, or its error."""
-    error, *values = answer
-    if error != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"{error.name}: {driver.cuGetErrorString(error)[1].decode()}")
-    return values[0] if values else None
 
 
 class Gpu:
@@ -91,11 +71,14 @@ class Gpu:
         """What `Launch` takes: the handle of a stream."""
         return handle_of(stream)
 
-    def new_stream(self) -> "Stream":
-        """A stream that no other waits for, and that waits for none, the legacy default stream included."""
-        return Stream()
+    def new_stream(self, multiprocessors: int | None = None) -> Stream:
+        """A stream that no other waits for, and that waits for none, the legacy default stream included.
 
-    def new_event(self, timing: bool = False) -> "Event":
+        Its kernels use some of the multiprocessors, or all.
+        """
+        return Stream(multiprocessors)
+
+    def new_event(self, timing: bool = False) -> Event:
         return Event(timing)
 
     def copier(self, source: Any, target: Any) -> Callable[[Any], None]:
@@ -162,43 +145,6 @@ class Gpu:
 
     def synchronize(self) -> None:
         cuda.synchronize()
-
-
-class Stream:
-    """A stream of its own; it is given back when nobody has it any more, and its work is done."""
-
-    def __init__(self) -> None:
-        cuda.current_context()  # which the driver's calls need, in each thread
-        self._stream = checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
-        self.handle = int(self._stream)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_stream"):
-            driver.cuStreamDestroy(self._stream)
-
-
-class Event:
-    """`refopt.gpu.runtime.Event` by the driver."""
-
-    def __init__(self, timing: bool) -> None:
-        cuda.current_context()
-        flags = driver.CUevent_flags
-        self._event = checked(driver.cuEventCreate(flags.CU_EVENT_DEFAULT if timing else flags.CU_EVENT_DISABLE_TIMING))
-
-    def record(self, stream: int) -> None:
-        if (answer := driver.cuEventRecord(self._event, stream))[0]:
-            checked(answer)
-
-    def wait(self, stream: int) -> None:
-        if (answer := driver.cuStreamWaitEvent(stream, self._event, 0))[0]:
-            checked(answer)
-
-    def elapsed_time(self, end: "Event") -> float:
-        return checked(driver.cuEventElapsedTime(self._event, end._event))
-
-    def __del__(self) -> None:
-        if hasattr(self, "_event"):
-            driver.cuEventDestroy(self._event)
 
 
 class Pinned:
@@ -276,35 +222,31 @@ class Sequenced:
 
     def __init__(self, launches: Sequence[Callable[[Any], None]]) -> None:
         self._launches = list(launches)
-        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        stream = checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
-        try:
-            checked(driver.cuStreamBeginCapture(stream, mode))
-            for launch in self._launches:
-                launch(int(stream))
-            graph = checked(driver.cuStreamEndCapture(stream))
-        finally:
-            checked(driver.cuStreamDestroy(stream))
-        self._graph = checked(driver.cuGraphInstantiate(graph, 0))
-        checked(driver.cuGraphDestroy(graph))
+        self._graph: Any = None  # made for the stream that it is first launched on
 
     def __call__(self, stream: int) -> bool:
         if capturing(stream):
             for launch in self._launches:
                 launch(stream)
             return False
+        if self._graph is None:
+            self._graph = self._captured(stream)
         if (answer := driver.cuGraphLaunch(self._graph, stream))[0]:
             checked(answer)
         return True
 
+    def _captured(self, stream: int) -> Any:
+        """The graph, by a stream like the one it is for: kernels keep to the multiprocessors they were captured on."""
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        other = Stream.like(stream)
+        checked(driver.cuStreamBeginCapture(other.handle, mode))
+        for launch in self._launches:
+            launch(other.handle)
+        graph = checked(driver.cuStreamEndCapture(other.handle))
+        made = checked(driver.cuGraphInstantiate(graph, 0))
+        checked(driver.cuGraphDestroy(graph))
+        return made
+
     def __del__(self) -> None:
-        if hasattr(self, "_graph"):
+        if self._graph is not None:
             driver.cuGraphExecDestroy(self._graph)
-
-
-def capturing(stream: int) -> bool:
-    """Whether a stream is being captured; a default stream, which 0 to 2 stand for, never is."""
-    if stream <= 2:
-        return False
-    status = checked(driver.cuStreamIsCapturing(stream))
-    return status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE

@@ -68,6 +68,6 @@ def _image(array: Array) -> tuple[np.ndarray, np.ndarray]:
 def _driver() -> tuple[Any, Any]:
     from cuda.bindings import driver
 
-    from refopt.gpu.driver import checked
+    from refopt.gpu.streams import checked
 
     return driver, checked

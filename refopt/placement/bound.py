@@ -32,12 +32,16 @@ class BoundSchedule:
             waits for them. Steps are taken here alone: `Bound.step` does not know what is carried over from them.
     """
 
-    def __init__(self, plan: Schedule, bound: Bound, blocks: Mapping[int, hosted.Ends], timing: bool) -> None:
+    def __init__(
+        self, plan: Schedule, bound: Bound, blocks: Mapping[int, hosted.Ends], timing: bool = False,
+        multiprocessors: int | None = None,
+    ) -> None:  # fmt: skip
         self.plan, self.bound = plan, bound
         backend = cast(Gpu, bound.backend)
         self._machine = machine = backend.machine
         self._caller, self._timing, self._done = backend.stream, timing, False
-        self._owned = {name: machine.new_stream() for name in plan.streams}
+        most = {"compute": multiprocessors}
+        self._owned = {name: machine.new_stream(most.get(name)) for name in plan.streams}
         self._streams = {name: machine.stream(stream) for name, stream in self._owned.items()}
         self._entry = machine.new_event()
         self._entry.record(self._caller)  # what startup has done comes before what ops do as they are bound
@@ -224,7 +228,7 @@ def _anchors(plan: Schedule, work: Sequence[Call | None]) -> list[int]:
 
 def bind_schedule(
     plan: Schedule, arrays: Mapping[str, Any], *, comm: Any = None, gradients: Gradients = None, stream: Any = 0,
-    timing: bool = False,
+    timing: bool = False, multiprocessors: int | None = None,
 ) -> BoundSchedule:  # fmt: skip
     """Bind the program of a schedule, run its startup, and put its tasks on streams.
 
@@ -240,6 +244,9 @@ def bind_schedule(
             stream when a step begins.
         stream: the caller's stream, which steps come after and before; the legacy default stream if not given.
         timing: whether tasks are timed, see `BoundSchedule.spans`. Takes two events a task.
+        multiprocessors: how many of the GPU's the ops on ``compute`` may use, rounded up to what can be set apart; all
+            if not given. Fewer leave communication more of the memory's bandwidth, which it needs all the time. The
+            executor has none, and takes no notice.
 
     Raises:
         ValueError, TypeError: as `refopt.program.bind` does; or if the communicator is for other arrays.
@@ -253,7 +260,7 @@ def bind_schedule(
     made = hosted.arrays_of(plan.program, arrays, backend)
     bound = bind(plan.program, {**arrays, **made.arrays}, backend="gpu", comm=comm, gradients=gradients, stream=stream)
     bound.startup()
-    scheduled = BoundSchedule(plan, bound, made.blocks, timing)
+    scheduled = BoundSchedule(plan, bound, made.blocks, timing, multiprocessors)
     if comm is not None:
         comm.barrier()  # no rank begins a step while others are still binding
     return scheduled

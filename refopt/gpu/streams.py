@@ -1,0 +1,110 @@
+"""Streams and events by the driver."""
+
+from functools import lru_cache
+from typing import Any
+
+from cuda.bindings import driver
+from numba import cuda
+
+
+def handle_of(stream: Any) -> int:
+    """The driver's handle of a stream: an integer, or a stream of Numba, PyTorch, CuPy or cuda.core."""
+    if isinstance(stream, int):
+        return stream
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    for name in ("cuda_stream", "ptr", "handle"):
+        if hasattr(stream, name):
+            handle = getattr(stream, name)
+            return int(getattr(handle, "value", handle) or 0)
+    raise TypeError(f"stream: expected a CUDA stream or its handle, got {type(stream).__name__}")
+
+
+def checked(answer: tuple) -> Any:
+    """What a driver call returned, or its error."""
+    error, *values = answer
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"{error.name}: {driver.cuGetErrorString(error)[1].decode()}")
+    return values[0] if values else None
+
+
+def capturing(stream: int) -> bool:
+    """Whether a stream is being captured; a default stream, which 0 to 2 stand for, never is."""
+    if stream <= 2:
+        return False
+    status = checked(driver.cuStreamIsCapturing(stream))
+    return status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+
+
+_confined: dict[int, int] = {}  # by handle of a stream, how many multiprocessors it was made for
+
+
+class Stream:
+    """A stream of its own; it is given back when nobody has it any more, and its work is done.
+
+    Args:
+        multiprocessors: how many of the device's its kernels may use, rounded up to what can be set apart (8 on
+            Hopper); ``None`` for all. Streams of one number use the same ones.
+
+    Raises:
+        ValueError: if the device has not as many.
+    """
+
+    def __init__(self, multiprocessors: int | None = None) -> None:
+        cuda.current_context()  # which the driver's calls need, in each thread
+        flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+        if multiprocessors is None:
+            self._stream = checked(driver.cuStreamCreate(flags))
+        else:
+            part = _part(int(checked(driver.cuCtxGetDevice())), multiprocessors)
+            self._stream = checked(driver.cuGreenCtxStreamCreate(part, flags, 0))
+            _confined[int(self._stream)] = multiprocessors
+        self.handle = int(self._stream)
+
+    @classmethod
+    def like(cls, stream: int) -> "Stream":
+        """A stream whose kernels use the same multiprocessors as another's."""
+        return cls(_confined.get(stream))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_stream"):
+            _confined.pop(int(self._stream), None)
+            driver.cuStreamDestroy(self._stream)
+
+
+@lru_cache
+def _part(device: int, multiprocessors: int) -> Any:
+    """Some multiprocessors of a device, as a green context, which is kept."""
+    kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+    every = checked(driver.cuDeviceGetDevResource(device, kind))
+    most = every.sm.smCount
+    if not isinstance(multiprocessors, int) or not 1 <= multiprocessors <= most:
+        raise ValueError(f"multiprocessors: expected an integer from 1 to {most}, got {multiprocessors!r}")
+    parts = checked(driver.cuDevSmResourceSplitByCount(1, every, 0, multiprocessors))
+    described = checked(driver.cuDevResourceGenerateDesc(parts[:1], 1))
+    flags = driver.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM  # which the driver insists on
+    return checked(driver.cuGreenCtxCreate(described, device, flags))
+
+
+class Event:
+    """`refopt.gpu.runtime.Event` by the driver."""
+
+    def __init__(self, timing: bool) -> None:
+        cuda.current_context()
+        flags = driver.CUevent_flags
+        self._event = checked(driver.cuEventCreate(flags.CU_EVENT_DEFAULT if timing else flags.CU_EVENT_DISABLE_TIMING))
+
+    def record(self, stream: int) -> None:
+        if (answer := driver.cuEventRecord(self._event, stream))[0]:
+            checked(answer)
+
+    def wait(self, stream: int) -> None:
+        if (answer := driver.cuStreamWaitEvent(stream, self._event, 0))[0]:
+            checked(answer)
+
+    def elapsed_time(self, end: "Event") -> float:
+        return checked(driver.cuEventElapsedTime(self._event, end._event))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_event"):
+            driver.cuEventDestroy(self._event)
