@@ -2,15 +2,16 @@
 
     python -m benchmarks.cost [REPORT] [--out FILE]
 
-Needs no GPU. Four numbers are fitted: alpha, beta and gamma to single broadcasts and reductions of at least 16 MiB,
+Needs no GPU. Five numbers are fitted: alpha, beta and gamma to single broadcasts and reductions of at least 16 MiB,
 the size of buckets, since a line through shorter ones, too, is up to a fifth too low there; and the rate at which
-streams proceed beside each other, to the steps of one model. Those of other models are predicted.
+streams proceed beside each other, to the steps of one model, once for updates on some multiprocessors and once for
+those on all. Steps of other models are predicted.
 """
 
 import argparse
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ RESULTS = Path(__file__).parent / "results"
 FITTED = "bert-large"
 LEAST = 1 << 24  # bytes of the messages that count
 WITHIN = 0.15  # of what is measured
-STREAMS = {2: "ms", 1: "one_stream_ms"}  # and the measured time
+HOWS = {"confined": ("ms", 2), "on all": ("on_all_ms", 2), "one stream": ("one_stream_ms", 1)}  # key, and streams
 WORLDS = 2, 4, 8, 16, 32, 64
 WAYS = (128.0, False), (128.0, True), (math.inf, True)
 SOURCE = "date", "device", "memory_gib", "multiprocessors", "driver", "versions", "system", "timing", "world"
@@ -66,29 +67,38 @@ def programs_of(workload: str, form: str, world: int, ways: Ways) -> Iterator[Pr
     return (in_buckets(own, limit, batched) for limit, batched in ways)
 
 
-def compared(report: dict[str, Any], link: cost.Link) -> tuple[float, list[dict]]:
-    """The rate that is fitted, and predicted and measured times of all steps, on both streams and on one.
+def rates_of(report: dict[str, Any]) -> dict[str, float]:
+    """GB/s of updates, by how they are done."""
+    return {how: report["confined_gb_s" if how == "confined" else "copy_gb_s"] for how in HOWS}
+
+
+def compared(report: dict[str, Any], link: cost.Link) -> tuple[dict[str, float], list[dict]]:
+    """The rates beside something else that are fitted, and predicted and measured times of all steps, by how.
 
     Args:
         report: of `benchmarks.sharding`.
         link: the network.
     """
     steps = [row for row in report["steps"] if "form" in row]
-    found = []  # workload, form and size of a bucket; streams; undisturbed; as measured
+    rates = rates_of(report)
+    found = []  # workload, form and size of a bucket; how; undisturbed; as measured
     for workload, form in dict.fromkeys((row["workload"], row["form"]) for row in steps):
         own = [row for row in steps if (row["workload"], row["form"]) == (workload, form)]
         ways = [(float(row["limit_mib"]), row["batched"]) for row in own]
         for row, program in zip(own, programs_of(workload, form, report["world"], ways), strict=True):
             about = {key: row[key] for key in ("workload", "form", "limit_mib", "batched")}
-            for streams, key in STREAMS.items():
-                found.append((about, streams, simulated(program, link, report["copy_gb_s"], streams), row[key]))
-    fitted = [(gain, ms * 1e-3) for about, _, gain, ms in found if gain.hidden and about["workload"] == FITTED]
-    beside = fit_beside(*zip(*fitted, strict=True))
+            for how, (key, streams) in HOWS.items():
+                found.append((about, how, simulated(program, link, rates[how], streams), row[key]))
+    beside = {"one stream": 1.0}
+    for wanted in ("confined", "on all"):
+        own = [(gain, ms * 1e-3) for about, how, gain, ms in found
+               if how == wanted and gain.hidden and about["workload"] == FITTED]  # fmt: skip
+        beside[wanted] = fit_beside(*zip(*own, strict=True))
     rows = []
-    for about, streams, gain, measured in found:
-        ms = milliseconds(gain, beside)
+    for about, how, gain, measured in found:
+        ms = milliseconds(gain, beside[how])
         rows.append(about | {
-            "streams": streams, "predicted_ms": ms, "measured_ms": measured, "ratio": ms / measured,
+            "how": how, "predicted_ms": ms, "measured_ms": measured, "ratio": ms / measured,
             "fitted": gain.hidden > 0 and about["workload"] == FITTED, "ok": abs(ms / measured - 1) <= WITHIN,
         })  # fmt: skip
     return beside, rows
@@ -97,15 +107,17 @@ def compared(report: dict[str, Any], link: cost.Link) -> tuple[float, list[dict]
 def more_ranks(
     workloads: list[str],
     link: cost.Link,
-    gb_s: float,
+    rates: Mapping[str, float],
     beside: float,
     worlds: Sequence[int] = WORLDS,
     ways: Ways = WAYS,
 ) -> list[dict]:
-    """What steps on fp16 gradients would take: the same link between any two ranks, and buckets of the same sizes.
+    """What steps on fp16 gradients would take, with updates on some multiprocessors; the same link between any two
+    ranks, and buckets of the same sizes.
 
     Args:
-        workloads, link, gb_s, beside: models, the network, GB/s of a device's memory, and the rate of `simulate`.
+        workloads, link: models, and the network.
+        rates, beside: GB/s of updates, by how, and the rate of `simulate`.
         worlds: numbers of ranks.
         ways: limits in MiB, and whether in batches.
     """
@@ -113,12 +125,13 @@ def more_ranks(
     for workload in workloads:
         for world in worlds:
             for (limit, batched), program in zip(ways, programs_of(workload, HALF, world, ways), strict=True):
-                gain, one = (simulated(program, link, gb_s, streams) for streams in (2, 1))
-                own = sum(cost.of_op(program, op, link, gb_s * 1e9) for op in program.main if op.role == "optimize")
+                gain, one = (simulated(program, link, rates[how], HOWS[how][1]) for how in ("confined", "one stream"))
+                rate = rates["confined"] * 1e9
+                own = sum(cost.of_op(program, op, link, rate) for op in program.main if op.role == "optimize")
                 rows.append({
                     "workload": workload, "form": HALF, "limit_mib": limit, "batched": batched, "world": world,
                     "predicted_ms": milliseconds(gain, beside), "one_stream_ms": one.elapsed * 1e3,
-                    "averages_and_updates_ms": own * 1e3,
+                    "updates_ms": own * 1e3,
                 })  # fmt: skip
     return rows
 
@@ -134,9 +147,10 @@ def main() -> None:
     beside, rows = compared(source, link)
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     report = {"command": "python -m benchmarks.cost", "what": "cost", "report": options.report.name}
+    rates = rates_of(source)
     report |= {key: source[key] for key in SOURCE} | {
-        "copy_gb_s": source["copy_gb_s"], "link": link._asdict(), "beside": beside, "rows": rows,
-        "more_ranks": more_ranks(workloads, link, source["copy_gb_s"], beside),
+        "confined": source["confined"], "gb_s": rates, "link": link._asdict(), "beside": beside, "rows": rows,
+        "more_ranks": more_ranks(workloads, link, rates, beside["confined"]),
     }  # fmt: skip
     from benchmarks.run import save  # here, so that the work goes without PyTorch
 
@@ -144,7 +158,7 @@ def main() -> None:
     save(report, out)
     for row in rows:
         print(*(f"{key}={value}" for key, value in row.items()))
-    print(f"{link}, beside {beside:.3f}; {sum(row['ok'] for row in rows)} of {len(rows)} rows within {WITHIN:.0%}")
+    print(f"{link}, beside {beside}; {sum(row['ok'] for row in rows)} of {len(rows)} rows within {WITHIN:.0%}")
 
 
 if __name__ == "__main__":

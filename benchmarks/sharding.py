@@ -4,13 +4,15 @@
 
 Needs as many GPUs as ranks, PyTorch, and nccl4py. Rank 0 writes the report, after every section; a time is the median
 of the slowest rank's. A step begins with every gradient of the rank in its array: it reduces them to owners, averages
-and updates there, and broadcasts fp16 parameters; in batches, one bucket of each owner at once.
+and updates there, and broadcasts fp16 parameters; in batches, one bucket of each owner at once. Updates keep to some
+of the multiprocessors, and for comparison to all.
 PyTorch's has fp32 parameters, as `ZeroRedundancyOptimizer` has no others, and gradients averaged by an all-reduce in
 DDP's buckets.
 """
 
 import contextlib
 import math
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -45,7 +47,9 @@ from benchmarks.sharded_programs import (
     update_bytes,
     whole,
 )
+from benchmarks.tensors import Tensors, shapes_of
 from refopt import gpu, placement, sharding
+from refopt.catalog import ADAM
 from refopt.comm import local
 from refopt.gpu.coalesce import CHUNK
 from refopt.placement import Schedule
@@ -54,9 +58,10 @@ from refopt.sharding import bucket_counts, counts
 
 LIMITS = {False: (32.0, 128.0), True: (32.0, 128.0, math.inf)}  # MiB of gradients in a bucket; one by one, in batches
 LARGE = 1 << 30  # parameters of a model of which fewer steps are measured
+CONFINED = 56  # multiprocessors for updates: the best of 40 to 88 on an H200, which has 132
 SPANS = 32.0  # the one whose tasks are timed
 FEWER = 10  # repeats of what is compared with
-TIMING = f"by CUDA events, after 5 to warm up: the slowest rank's, median of 20, or of {FEWER} (one stream, floors)"
+TIMING = f"by CUDA events, after 5 to warm up: the slowest rank's, median of 20; of ways to compare with, of {FEWER}"
 WITHIN = 1.15  # of the floor
 MESSAGES = tuple(1 << exponent for exponent in range(12, 29, 2))
 IN_A_ROW = 8
@@ -114,7 +119,8 @@ def step_row(
 ) -> dict[str, Any]:  # fmt: skip
     """Times and floors of a step, and whether its calls and bytes are those of the formula.
 
-    The arrays are bound once; on one stream, and with tasks that are timed, the steps go on from there.
+    The arrays are bound once; with updates on all multiprocessors, on one stream, and with tasks that are timed, steps
+    go on from there.
 
     Args:
         world, program, params: the communicator, the rank's step, and the model's parameters.
@@ -123,7 +129,7 @@ def step_row(
         spans: what tasks took is added to it.
     """
     start = time.perf_counter()
-    made = placement.bind_schedule(plan_of(program), filled(program, world.rank), comm=world)
+    made = placement.bind_schedule(plan_of(program), filled(program, world.rank), comm=world, multiprocessors=CONFINED)
     bind_s = time.perf_counter() - start
     ms, host = rank_ms(world, made.step), host_ms(made)
     counted = calls_in(world, made.step)
@@ -132,6 +138,7 @@ def step_row(
         scan=about["form"] == SCAN,
     )  # fmt: skip
     equal = same_everywhere(world, made, params)
+    on_all = rank_ms(world, again(world, made, made.plan).step, FEWER)
     one_stream = rank_ms(world, again(world, made, plan_of(program, 1)).step, FEWER)
     if about["limit_mib"] == SPANS:
         spans += timed(world, made, about)
@@ -141,7 +148,7 @@ def step_row(
     floors = {"communication_floor_ms": rank_ms(world, bare, FEWER), "update_floor_ms": floor}
     ratio = ms / max(floors.values())
     return about | {
-        "ms": ms, "one_stream_ms": one_stream, "host_ms": host, **floors, "of_floor": ratio,
+        "ms": ms, "on_all_ms": on_all, "one_stream_ms": one_stream, "host_ms": host, **floors, "of_floor": ratio,
         "within": ratio <= WITHIN, "ops": len(program.main), "param_casts": counts.param_casts(program),
         "calls": sum(each.calls for each in counted.values()),
         **{f"{kind}_bytes": counted[kind].bytes for kind in ("reduce", "broadcast")},
@@ -150,10 +157,10 @@ def step_row(
     }  # fmt: skip
 
 
-def again(world: Any, made: Any, plan: Schedule, timing: bool = False) -> Any:
+def again(world: Any, made: Any, plan: Schedule, **options: Any) -> Any:
     """Another schedule of the same arrays."""
     made.synchronize()
-    other = placement.BoundSchedule(plan, made.bound, {}, timing)
+    other = placement.BoundSchedule(plan, made.bound, {}, **options)
     world.barrier()
     return other
 
@@ -218,7 +225,7 @@ def same_everywhere(world: Any, made: Any, params: Params) -> bool:
 def timed(world: Any, made: Any, about: dict[str, Any]) -> list[dict]:
     """When the tasks of a step ran, on rank 0."""
     plan = made.plan
-    other = again(world, made, plan, timing=True)
+    other = again(world, made, plan, timing=True, multiprocessors=CONFINED)
     for _ in range(5):
         world.barrier()
         other.step()
@@ -226,6 +233,22 @@ def timed(world: Any, made: Any, about: dict[str, Any]) -> list[dict]:
     hidden = placement.overlap(found)
     tasks = [[span.task.stream, plan.label(span.task), span.start * 1e3, span.stop * 1e3] for span in found]
     return [about | {f"{key}_ms": value * 1e3 for key, value in hidden._asdict().items()} | {"tasks": tasks}]
+
+
+def confined_gb_s() -> float:
+    """What Adam moves a second on as many multiprocessors, in mixed precision."""
+    values = Tensors.make(ADAM, shapes_of("bert-large"), "amp")
+    machine = gpu.device("gpu")
+    stream, start, stop = machine.new_stream(CONFINED), machine.new_event(True), machine.new_event(True)
+    plan = values.plan(stream=stream)
+    times = []
+    for _ in range(FEWER):
+        start.record(stream.handle)
+        plan()
+        stop.record(stream.handle)
+        machine.synchronize()
+        times.append(start.elapsed_time(stop))
+    return plan.bytes / statistics.median(times) / 1e6
 
 
 def peer_row(world: Any, params: Params, make: Callable[[Params], Callable[[], None]]) -> dict[str, Any]:
@@ -325,7 +348,8 @@ def main() -> None:
     began = time.perf_counter()
     options = options_of(__doc__, "sharding", ["bert-large", "gpt2-xl"])
     with meeting("sharding", TIMING, options.out) as (world, report, out):
-        report["spans"] = []
+        report |= {"confined": CONFINED, "confined_gb_s": confined_gb_s(), "spans": []}
+        free()
 
         def section(name: str, rows: list[dict]) -> None:
             report.setdefault(name, []).extend(rows)

@@ -15,7 +15,7 @@ from refopt.placement import cost
 from refopt.sharding import bucket_counts, counts
 
 WAY = "workload", "form", "limit_mib", "batched"
-TIMES = "predicted_ms", "one_stream_ms", "averages_and_updates_ms"
+TIMES = "predicted_ms", "one_stream_ms", "updates_ms"
 SMALL = [("a", (9, 7)), ("b", (29,)), ("c", (7, 5, 3)), ("d", (1,)), ("e", (20, 7)), ("f", (48,))]
 
 
@@ -67,15 +67,18 @@ def test_a_small_step_is_that_of_numpy(form, odd, batched):
         assert (expected[0][half].tobytes() == before[name].astype("float16").tobytes()) == odd
 
 
-def report_of(workload, link, gb_s, beside):
+def report_of(workload, link, rates, beside):
     """What `benchmarks.sharding` would report if the model held, of steps one by one and in batches."""
     ways = [(32.0, False), (128.0, True)]
     rows = []
     for (limit, batched), program in zip(ways, costs.programs_of(workload, programs.PLAIN, 2, ways), strict=True):
-        two, one = (costs.simulated(program, link, gb_s, streams) for streams in (2, 1))
-        times = {"ms": (two.elapsed + (1 / beside - 1) * two.hidden) * 1e3, "one_stream_ms": one.total * 1e3}
+        times = {"one_stream_ms": costs.simulated(program, link, rates[1], 1).total * 1e3}
+        for key, rate, b in zip(("ms", "on_all_ms"), rates, beside, strict=True):
+            two = costs.simulated(program, link, rate, 2)
+            times[key] = (two.elapsed + (1 / b - 1) * two.hidden) * 1e3
         rows.append({"workload": workload, "form": programs.PLAIN, "limit_mib": limit, "batched": batched} | times)
-    return {"world": 2, "copy_gb_s": gb_s, "steps": [*rows, {"workload": workload, "way": "PyTorch", "ms": 1.0}]}
+    steps = [*rows, {"workload": workload, "way": "PyTorch", "ms": 1.0}]
+    return {"world": 2, "confined_gb_s": rates[0], "copy_gb_s": rates[1], "steps": steps}
 
 
 def test_the_model_is_found_in_what_it_predicts():
@@ -87,14 +90,16 @@ def test_the_model_is_found_in_what_it_predicts():
         for n in (1 << 12, 1 << 20, 1 << 24, 1 << 26, 1 << 28)
     ]
     assert costs.link_of(curve) == pytest.approx(link)
-    report = report_of("bert-large", link, 4000.0, 0.6)
-    report["steps"].append({**report["steps"][0], "workload": "resnet50", "ms": 1.0, "one_stream_ms": 1e-3})
+    report = report_of("bert-large", link, (3000.0, 4000.0), (0.8, 0.6))
+    times = {"ms": 1.0, "on_all_ms": 1.0, "one_stream_ms": 1e-3}
+    report["steps"].append({**report["steps"][0], "workload": "resnet50", **times})
     beside, rows = costs.compared(report, link)
-    assert beside == pytest.approx(0.6)
-    own, other = rows[:4], rows[4:]
-    assert [row["ratio"] for row in own] == pytest.approx([1.0] * 4) and all(row["ok"] for row in own)
-    assert [row["streams"] for row in rows] == [2, 1] * 3 and not any(row["ok"] for row in other)
-    assert [row["fitted"] for row in rows] == [True, False] * 2 + [False] * 2
+    assert beside == pytest.approx({"one stream": 1.0, "confined": 0.8, "on all": 0.6})
+    own, other = rows[:6], rows[6:]
+    assert [row["ratio"] for row in own] == pytest.approx([1.0] * 6) and all(row["ok"] for row in own)
+    assert [row["how"] for row in rows] == ["confined", "on all", "one stream"] * 3
+    assert not any(row["ok"] for row in other)
+    assert [row["fitted"] for row in rows] == [True, True, False] * 2 + [False] * 3
 
 
 def test_costs_of_a_step():
@@ -115,16 +120,17 @@ def test_the_results_are_those_of_the_report():
     read = {what: json.loads((costs.RESULTS / f"{what}-h200-x2.json").read_text()) for what in ("sharding", "cost")}
     link, found = costs.link_of(read["sharding"]["curve"]), read["cost"]
     assert link._asdict() == pytest.approx(found["link"], rel=1e-6)
-    measured = [row[key] for row in read["sharding"]["steps"] if "form" in row for key in costs.STREAMS.values()]
+    measured = [row[key] for row in read["sharding"]["steps"] if "form" in row for key, _ in costs.HOWS.values()]
     assert [row["measured_ms"] for row in found["rows"]] == measured
     large = {**read["sharding"], "steps": [row for row in read["sharding"]["steps"] if row["workload"] == "bert-large"]}
     beside, rows = costs.compared(large, link)
     assert beside == pytest.approx(found["beside"], rel=1e-6)
     expected = [row["predicted_ms"] for row in found["rows"] if row["workload"] == "bert-large"]
     assert [row["predicted_ms"] for row in rows] == pytest.approx(expected, rel=1e-6)
-    seen = {tuple(row[key] for key in WAY): row["predicted_ms"] for row in found["rows"] if row["streams"] == 2}
+    seen = {tuple(row[key] for key in WAY): row["predicted_ms"] for row in found["rows"] if row["how"] == "confined"}
     two = [row for row in found["more_ranks"] if row["world"] == 2 and tuple(row[key] for key in WAY) in seen]
     assert len(two) == 5 and all(row["predicted_ms"] == seen[tuple(row[key] for key in WAY)] for row in two)
-    (four,) = costs.more_ranks(["bert-large"], link, large["copy_gb_s"], beside, worlds=(4,), ways=((128.0, True),))
+    rates = costs.rates_of(large)
+    (four,) = costs.more_ranks(["bert-large"], link, rates, beside["confined"], worlds=(4,), ways=((128.0, True),))
     (same,) = (row for row in found["more_ranks"] if all(row[key] == four[key] for key in (*WAY, "world")))
     assert [same[key] for key in TIMES] == pytest.approx([four[key] for key in TIMES], rel=1e-6)
