@@ -4,25 +4,29 @@
 
 The work is small lists of tensors with empty, odd, misaligned and many-chunk ones, for each routine, each of
 its forms and several combinations of dtypes, two steps each, some rounded by chance; a scan of the gradients before
-and an update of the loss scale after a step; casts and coalescing: compared with the CPU reference bit for bit.
+and an update of the loss scale after a step; casts and coalescing; programs that accumulate gradients and add up rows:
+compared with the CPU reference bit for bit.
 """
 
 import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from refopt import cpu, gpu
+from refopt import cpu, gpu, placement, sharding
 from refopt.catalog import ROUTINES, Routine
 from refopt.conformance.build import make, step_of
 from refopt.conformance.cases import arguments, assert_same
 from refopt.conformance.laws import reference
 from refopt.conformance.placed import PlacedCase, kernels
+from refopt.program import Var, bind, step_program
 from refopt.verify.around import PLAIN, cast_rows, coalesce_rows
 from refopt.workloads import Parameter, Workload
 
@@ -49,6 +53,7 @@ def work(names: list[str]) -> None:
         if name == AROUND:
             iteration(machine)
             moves(machine)
+            programs()
         else:
             steps(ROUTINES[name], machine)
 
@@ -103,6 +108,49 @@ def moves(machine: Any) -> None:
         for row in (*cast_rows(listed, dtype, machine), *coalesce_rows(listed, dtype, machine)):
             assert row.ok, row
             print(f"{row.routine} {row.dtype} {row.form}: equal", flush=True)
+
+
+def programs() -> None:
+    """A step of two micro-steps, and one of sparse gradients, with some rows more than once: op for op, and on streams.
+
+    Each parameter is of one of `SIZES`, and of as many rows of three.
+    """
+    random = np.random.default_rng(0)
+    wide = [(f"{size}", (size, 3)) for size in SIZES if 0 < size < 1 << 17]
+    numbers = {"lr": 0.1}
+    for name, program in {
+        "accumulated": sharding.amp_program(wide, "adam", accumulate=2, max_norm=1.0, **numbers),
+        "sparse": step_program(wide, "adam", sparse=[wide[0][0], wide[-2][0]], **numbers),
+    }.items():
+        params = {key: random.normal(size=shape).astype(np.float32) for key, shape in wide}
+        made = [key for op in program.main if op.type == "backward" for key in op.outputs["grads"]]
+        grads = {key: gradient(program.vars[key], random) for key in made}
+        expected = ran(partial(bind, program), {key: x.copy() for key, x in params.items()}, grads)
+        ways: dict[str, Callable[..., Any]] = {"op for op": partial(bind, program, backend="gpu")}
+        if name == "accumulated":
+            ways["on streams"] = partial(placement.bind_schedule, placement.on_streams(program))
+        for way, call in ways.items():
+            assert ran(call, {key: gpu.to_device(x) for key, x in params.items()}, grads) == expected, (name, way)
+            print(f"{name} gradients, {way}: equal", flush=True)
+
+
+def gradient(var: Var, random: np.random.Generator) -> Any:
+    """What a backward op brings: values, or for a sparse gradient rows and which they are."""
+    if not var.sparse:
+        return random.normal(size=var.shape).astype(var.dtype)
+    rows = random.integers(0, var.shape[0], 2 * var.shape[0])
+    return rows, random.normal(size=(rows.size, *var.shape[1:])).astype(var.dtype)
+
+
+def ran(call: Callable[..., Any], arrays: dict[str, Any], grads: dict[str, Any]) -> dict[str, bytes]:
+    """All that lives from step to step, after two steps."""
+    made = call(arrays, gradients=lambda name, step: grads[name])
+    bound = getattr(made, "bound", made)
+    if bound is made:
+        made.startup()
+    for _ in range(2):
+        made.step()
+    return {key: bound.read(key).tobytes() for key, var in bound.program.vars.items() if var.persistable}
 
 
 def under(tool: str, names: tuple[str, ...]) -> dict[str, Any]:
