@@ -17,13 +17,14 @@ streams = pytest.importorskip("refopt.gpu.streams")
 CUDA = driver.driver
 MADE = "cuGreenCtxStreamCreate", "cuStreamEndCapture", "cuGraphInstantiate"
 SUCCESS, INVALID = CUDA.CUresult.CUDA_SUCCESS, CUDA.CUresult.CUDA_ERROR_INVALID_VALUE
+TOO_MANY = CUDA.CUresult.CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION
 
 
 class Fake:
     """What is called, with handles from 100 on; copies are done at once."""
 
     def __init__(self):
-        self.calls, self.answer, self.memory = [], SUCCESS, {}
+        self.calls, self.answer, self.memory, self.most = [], SUCCESS, {}, 132
         for name in dir(CUDA):
             if name.startswith("CU"):
                 setattr(self, name, getattr(CUDA, name))
@@ -49,7 +50,8 @@ class Fake:
             if name == "cuDeviceGetDevResource":
                 return self.answer, types.SimpleNamespace(sm=types.SimpleNamespace(smCount=132))
             if name == "cuDevSmResourceSplitByCount":
-                return self.answer, ["part"], 1, "rest"
+                enough = args[3] <= self.most
+                return self.answer if enough else TOO_MANY, ["part"], 1, "rest"
             if name == "cuStreamIsCapturing":
                 return self.answer, CUDA.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
             made = name.endswith("Create") or name in MADE
@@ -99,14 +101,17 @@ def test_streams_of_some_multiprocessors(fake):
     assert [call[0] for call in fake.calls].count("cuGraphInstantiate") == 1
     del first, second, other, run
     gc.collect()
+    assert not streams._confined
     fake.calls.clear()
     assert driver.Sequenced([])(0) and fake.calls[0] == ("cuStreamCreate", CUDA.CUstream_flags.CU_STREAM_NON_BLOCKING)
 
 
-@pytest.mark.parametrize("count", [0, 133, 1.5])
-def test_multiprocessors_that_are_not_there(fake, count):
-    with pytest.raises(ValueError, match=f"multiprocessors: expected an integer from 1 to 132, got {count}"):
-        driver.Gpu().new_stream(count)
+def test_multiprocessors_that_cannot_be_set_apart(fake):
+    fake.most = 128
+    machine = driver.Gpu()
+    assert machine.new_stream(128)
+    with pytest.raises(ValueError, match="multiprocessors: expected a number that can be set apart of 132, got 129"):
+        machine.new_stream(129)
 
 
 def test_events(fake):
@@ -241,3 +246,5 @@ def test_multiprocessors_on_a_gpu():
         found.append((min(times), param.copy_to_host().tobytes()))
     (fast, expected), (slow, got) = found
     assert got == expected and slow > 2 * fast
+    with pytest.raises(ValueError, match=r"expected a number that can be set apart of \d+, got 10000"):
+        machine.new_stream(10_000)

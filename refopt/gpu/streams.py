@@ -47,7 +47,7 @@ class Stream:
             Hopper); ``None`` for all. Streams of one number use the same ones.
 
     Raises:
-        ValueError: if the device has not as many.
+        ValueError: if the device cannot set as many apart.
     """
 
     def __init__(self, multiprocessors: int | None = None) -> None:
@@ -77,10 +77,11 @@ def _part(device: int, multiprocessors: int) -> Any:
     """Some multiprocessors of a device, as a green context, which is kept."""
     kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
     every = checked(driver.cuDeviceGetDevResource(device, kind))
-    most = every.sm.smCount
-    if not isinstance(multiprocessors, int) or not 1 <= multiprocessors <= most:
-        raise ValueError(f"multiprocessors: expected an integer from 1 to {most}, got {multiprocessors!r}")
-    parts = checked(driver.cuDevSmResourceSplitByCount(1, every, 0, multiprocessors))
+    error, parts, *_ = driver.cuDevSmResourceSplitByCount(1, every, 0, multiprocessors)
+    if error == driver.CUresult.CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION:
+        expected = f"expected a number that can be set apart of {every.sm.smCount}"
+        raise ValueError(f"multiprocessors: {expected}, got {multiprocessors}")
+    checked((error,))
     described = checked(driver.cuDevResourceGenerateDesc(parts[:1], 1))
     flags = driver.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM  # which the driver insists on
     return checked(driver.cuGreenCtxCreate(described, device, flags))

@@ -10,7 +10,7 @@ signature of dtypes, all of at least two:
     all_reduce         D          G                        several ranks
     all_gather         P - D      P - D                    several ranks
     scatter_add        P - D      P - D
-    scale              P          G + P - D                several ranks
+    scale              P          G + P - D, or 0          several ranks; 0 once updates form the averages
     scale, further     S * P      S * U + S * (P - D)      powers advanced apart
     the routine        P          U + P - D
     coalesce_tensor    0          U * (slots - 1) + B      B buffers of gradients, in the flat form
@@ -51,7 +51,7 @@ def step(
 
 def fused_step(
     routine: Routine, tensors: int, *, sparse: int = 0, world_size: int = 1, early: bool = False,
-    groups: int | None = None, units: int = 1, form: str = "flat",
+    groups: int | None = None, units: int = 1, form: str = "flat", folded: bool = False,
 ) -> dict[str, int]:  # fmt: skip
     """Ops of a step by type after `fuse_all_reduce` and `fuse_optimizer`.
 
@@ -61,13 +61,14 @@ def fused_step(
         units: how many signatures of dtypes there are, each of two dense tensors at least; in the flat form, how many
             pairs of signature and buffer.
         form: ``"flat"`` or ``"merged"``.
+        folded: whether `fold_averages` has come last, and has declined nothing.
     """
     dense, ranks = tensors - sparse, world_size > 1
     reduced = dense if groups is None else groups
     fused = routine.name if form == "flat" else routine.merged_name
     counts = step(routine, tensors, sparse=sparse, world_size=world_size) | {
         "all_reduce": ranks * reduced,
-        "scale": ranks * (reduced + sparse) + early * len(routine.scalars) * (units + sparse),
+        "scale": ranks * (not folded) * (reduced + sparse) + early * len(routine.scalars) * (units + sparse),
         routine.name: sparse,
     }
     counts[fused] = counts.get(fused, 0) + units

@@ -257,6 +257,10 @@ def bind_schedule(
     if comm is not None and hasattr(comm, "stream") != on_gpu:
         where = "GPUs, such as refopt.comm.nccl has, for arrays of a GPU" if on_gpu else "the host, for the executor"
         raise TypeError(f"bind_schedule: comm: expected a communicator of {where}, got {type(comm).__name__}")
+    if multiprocessors is not None and (type(multiprocessors) is not int or multiprocessors < 1):
+        expected = "expected an integer of at least 1, or None"
+        raise ValueError(f"bind_schedule: multiprocessors: {expected}, got {multiprocessors!r}")
+    backend.machine.new_stream(multiprocessors)  # so that one with too many is refused before anything is done
     made = hosted.arrays_of(plan.program, arrays, backend)
     bound = bind(plan.program, {**arrays, **made.arrays}, backend="gpu", comm=comm, gradients=gradients, stream=stream)
     bound.startup()
