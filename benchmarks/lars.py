@@ -10,10 +10,9 @@ import torch
 from benchmarks.measure import captured, device_ms, free, host_us
 from benchmarks.peers_lars import PEERS, foreach_addcmul
 from benchmarks.plans import OneByOne, capture_and_replay
-from benchmarks.state import CONFIGS, State, differing_bytes, largest_differences
-from benchmarks.tensors import shapes_of
+from benchmarks.tensors import CONFIGS, Tensors, shapes_of
 from benchmarks.timeline import record, warm_up
-from refopt import cpu, gpu
+from refopt import gpu
 from refopt.catalog import LARS_MOMENTUM
 from refopt.cpu import lars as reference
 
@@ -41,16 +40,15 @@ def sections(copy_gb_s: float, names: list[str]) -> Iterator[tuple[str, Callable
     yield "timeline", partial(timeline, names)
 
 
-def plan_of(state: State, form: str, stream: Any = 0, **hyper: float) -> gpu.Plan:
-    """A plan over the tensors of a state."""
-    params, grads, velocities, masters = state
-    hyper = hyper or HYPER
-    return gpu.plan(
-        "lars_momentum", params, grads, velocities, master_params=masters, form=form, stream=stream, **hyper
-    )
+make = partial(Tensors.make, LARS_MOMENTUM)
 
 
-def variants(state: State) -> Iterator[tuple[str, str, Callable[[], None]]]:
+def plan_of(state: Tensors, form: str, **options: Any) -> gpu.Plan:
+    """A plan over the tensors, by default with the numbers that are timed."""
+    return state.plan(form, **(HYPER | options))
+
+
+def variants(state: Tensors) -> Iterator[tuple[str, str, Callable[[], None]]]:
     """Every way to do a step of a state: its name, how it is enqueued, the call."""
     for form in FORMS:
         yield form, "plan", plan_of(state, form)
@@ -69,7 +67,7 @@ def steps(copy_gb_s: float, names: list[str]) -> list[dict]:
     rows = []
     for name in names:
         for config in ("fp32", "amp"):
-            state = State.make(shapes_of(name), config)
+            state = make(shapes_of(name), config)
             two_passes = plan_of(state, "two_launches").bytes
             for implementation, how, step in variants(state):
                 moved = getattr(step, "bytes", two_passes)
@@ -77,7 +75,7 @@ def steps(copy_gb_s: float, names: list[str]) -> list[dict]:
                 floor = moved / copy_gb_s / 1e6
                 rows.append({
                     "workload": name, "config": config, "implementation": implementation, "how": how,
-                    "tensors": len(state.params), "elements": sum(p.numel() for p in state.params),
+                    "tensors": len(state.slots["params"]), "elements": sum(p.numel() for p in state.slots["params"]),
                     "ms": ms, "bytes": moved, "floor_ms": floor, "ratio_to_floor": ms / floor,
                     "gb_s": moved / ms / 1e6, "share_of_copy": floor / ms,
                 })  # fmt: skip
@@ -91,14 +89,14 @@ def agreement(names: list[str]) -> list[dict]:
     rows = []
     for name in names:
         for config in ("fp32", "amp"):
-            start = State.make(shapes_of(name), config)
+            start = make(shapes_of(name), config)
             ours = start.clone()
             plan_of(ours, "two_launches", **CHECKED)()
-            for peer, make in PEERS.items():
+            for peer, step_of in PEERS.items():
                 theirs = start.clone()
-                make(theirs, **CHECKED)()
-                worst = largest_differences(theirs, ours)
-                allowed = {slot: PEER_TOLERANCES[x[0].dtype] for slot, x in theirs.written().items()}
+                step_of(theirs, **CHECKED)()
+                worst = theirs.largest_differences(ours)
+                allowed = {slot: PEER_TOLERANCES[theirs.slots[slot][0].dtype] for slot in worst}
                 rows.append({
                     "workload": name, "config": config, "peer": peer, "largest_differences": worst,
                     "tolerances": allowed, "ok": all(worst[slot] <= allowed[slot] for slot in worst),
@@ -115,7 +113,7 @@ def host() -> list[dict]:
     lists: dict[str, list] = {"resnet50": shapes_of("resnet50")}
     lists["10,000 tensors of 1,000"] = [(1000,)] * 10_000
     for name, shapes in lists.items():
-        state = State.make(shapes, "fp32")
+        state = make(shapes, "fp32")
         for form in MERGED:
             plan = plan_of(state, form)
             count = 0
@@ -149,10 +147,10 @@ def graph() -> list[dict]:
     """A step captured in a CUDA graph and replayed with another lr each time, against NumPy bit for bit."""
     rates = (10.0, 5.0, 2.5, 1.25)
     shapes = shapes_of("resnet50")
-    start = State.make(shapes, "fp32")
+    start = make(shapes, "fp32")
     expected = start.numpy()
     for lr in rates:
-        cpu.merged_lars_momentum(expected.params, expected.grads, expected.velocities, **(HYPER | {"lr": lr}))
+        expected.step_in_numpy(**(HYPER | {"lr": lr}))
     rows = []
     for form in FORMS:
         state = start.clone()
@@ -160,7 +158,7 @@ def graph() -> list[dict]:
         stream = torch.cuda.Stream()
         plan = plan_of(state, form, stream=stream)
         capture_and_replay(plan, stream, rates)
-        bad = differing_bytes(state, expected)
+        bad = state.differing_bytes(expected)
         rows.append({"form": form, "replays": len(rates) - 1, "differing_bytes": bad, "ok": bad == 0})
         del state, plan
         free()
@@ -170,9 +168,9 @@ def graph() -> list[dict]:
 def tensors(size: int = 10_000) -> list[dict]:
     """Merged against separate, by the number of tensors."""
     rows = []
-    whole = State.make([(size,)] * max(TENSORS), "fp32")
+    whole = make([(size,)] * max(TENSORS), "fp32")
     for count in TENSORS:
-        state = whole.only(0, count)
+        state = whole.only(count)
         row: dict[str, Any] = {"tensors": count, "elements_each": size}
         row |= {f"{form}_ms": device_ms(plan_of(state, form)) for form in FORMS}
         row["separate_loop_ms"] = device_ms(OneByOne(plan_of(state, "separate")))
@@ -194,7 +192,7 @@ def elements(copy_gb_s: float) -> list[dict]:
         if need > room:
             rows.append({"elements": size, "skipped": f"needs {need >> 30} GiB, {room >> 30} GiB are free"})
             continue
-        state = State.make([(size,)], "fp32")
+        state = make([(size,)], "fp32")
         for form in ("two_launches", "carried_norm"):
             error = sampled_error(state, form)
             plan = plan_of(state, form)
@@ -211,9 +209,9 @@ def elements(copy_gb_s: float) -> list[dict]:
     return rows
 
 
-def sampled_error(state: State, form: str, samples: int = 4096) -> float:
+def sampled_error(state: Tensors, form: str, samples: int = 4096) -> float:
     """One step against the rule in float64 at some elements: the largest error over |p| + |v| + |g|."""
-    p, g, v = state.params[0], state.grads[0], state.velocities[0]
+    p, g, v = (state.slots[name][0] for name in ("params", "grads", "velocities"))
     hyper = HYPER | {"lr": 100.0}  # so that the rate is about 0.1, as p and g are of one size here
     size = p.numel()
     marks = [0, 1, size - 2, size - 1, size // 2, *(x for x in (2**20, 2**30, 2**31 - 1, 2**31) if x < size)]
@@ -244,18 +242,17 @@ def bits(count: int = 2) -> list[dict]:
         if config == "bf16" and not _has_ml_dtypes():
             rows.append({"config": config, "skipped": "ml_dtypes is not installed"})
             continue
-        start = State.make(shapes_of("resnet50"), config)
+        start = make(shapes_of("resnet50"), config)
         expected = start.numpy()
         for _ in range(count):
-            params, grads, velocities, masters = expected
-            cpu.merged_lars_momentum(params, grads, velocities, master_params=masters, **CHECKED)
+            expected.step_in_numpy(**CHECKED)
         for form in FORMS:
             state = start.clone()
             plan = plan_of(state, form, **CHECKED)
             for _ in range(count):
                 plan()
             torch.cuda.synchronize()
-            bad = differing_bytes(state, expected)
+            bad = state.differing_bytes(expected)
             row = {"config": config, "form": form, "steps": count, "differing_bytes": bad, "ok": bad == 0}
             rows.append(row)
             del state, plan
@@ -282,7 +279,7 @@ def timeline(names: list[str]) -> list[dict]:
     rows = []
     for name in names:
         for config in ("fp32", "amp"):
-            state = State.make(shapes_of(name), config)
+            state = make(shapes_of(name), config)
             for implementation, how, step in variants(state):
                 step()
                 kernels = record(step)

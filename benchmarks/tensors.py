@@ -6,10 +6,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.state import CONFIGS, to_numpy
 from refopt import cpu, gpu, workloads
 from refopt.catalog import Routine
 
+# Name of a dtype configuration -> dtype of params and grads, and whether there is an fp32 master.
+CONFIGS = {
+    "fp32": (torch.float32, False),
+    "amp": (torch.float16, True),
+    "bf16": (torch.bfloat16, False),
+}
 # What the numbers without a default are in all measurements.
 REQUIRED = {"lr": 1e-3, "mu": 0.9}
 
@@ -27,8 +32,8 @@ def hypers_of(routine: Routine) -> dict[str, float]:
 class Tensors:
     """The slots of a routine: ``slots[name]`` is a list with an entry for each parameter.
 
-    Parameters and gradients are normally distributed, states a hundredth as large and positive, scalars as
-    they are after the first step; in the configurations of `benchmarks.state.CONFIGS`.
+    Parameters and gradients are normally distributed, masters what parameters were rounded from, states a hundredth as
+    large and positive, scalars as they are after the first step; in the configurations of `CONFIGS`.
     """
 
     def __init__(self, routine: Routine, slots: dict[str, list]) -> None:
@@ -41,21 +46,24 @@ class Tensors:
         random = torch.Generator("cuda").manual_seed(0)
         shapes = list(shapes)
 
-        def normal(shape: tuple[int, ...], to: torch.dtype) -> torch.Tensor:
-            return torch.empty(shape, device="cuda").normal_(generator=random).to(to)
+        def normal(shape: tuple[int, ...]) -> torch.Tensor:
+            return torch.empty(shape, device="cuda").normal_(generator=random)
 
+        exact = [normal(shape) for shape in shapes]
         slots: dict[str, list] = {}
         for slot in routine.slots:
             if slot.optional and not (slot.name == "master_params" and has_masters):
                 continue
             if slot.scalar:
                 slots[slot.name] = list(torch.full((len(shapes), 1), 0.9, device="cuda"))
-            elif slot.name in ("params", "grads"):
-                slots[slot.name] = [normal(shape, dtype) for shape in shapes]
+            elif slot.name == "params":
+                slots[slot.name] = [param.to(dtype) for param in exact]
+            elif slot.name == "grads":
+                slots[slot.name] = [normal(shape).to(dtype) for shape in shapes]
             elif slot.name == "master_params":
-                slots[slot.name] = [param.float() for param in slots["params"]]
+                slots[slot.name] = exact
             else:
-                slots[slot.name] = [normal(shape, torch.float32).abs_().mul_(0.01) for shape in shapes]
+                slots[slot.name] = [normal(shape).abs_().mul_(0.01) for shape in shapes]
         return Tensors(routine, slots)
 
     def plan(self, form: str = "", **options: Any) -> gpu.Plan:
@@ -91,5 +99,23 @@ class Tensors:
                 count += int((pair[0] != pair[1]).sum())
         return count
 
+    def largest_differences(self, other: "Tensors") -> dict[str, float]:
+        """By slot that a step writes, the largest difference, relative to each tensor's largest value in the other."""
+        worst = {}
+        for slot in (slot.name for slot in self.routine.slots if slot.written and slot.name in self.slots):
+            pairs = zip(self.slots[slot], other.slots[slot], strict=True)
+            each = [((x.float() - y.float()).abs().max() / y.float().abs().max()).item() for x, y in pairs]
+            worst[slot] = max(float("inf") if x != x else x for x in each)
+        return worst
+
     def _each(self, function: Callable[[Any], Any]) -> "Tensors":
         return Tensors(self.routine, {name: [function(x) for x in values] for name, values in self.slots.items()})
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The tensor on the host; bf16 needs ml_dtypes."""
+    if tensor.dtype != torch.bfloat16:
+        return tensor.cpu().numpy()
+    from ml_dtypes import bfloat16
+
+    return tensor.view(torch.int16).cpu().numpy().view(bfloat16)
