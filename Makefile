@@ -29,6 +29,7 @@ bench: $(SETUP)  ## the benchmarks; ARGS are passed on
 
 notebooks: $(INSTALLED)  ## execute the notebooks again, in place
 	.venv/bin/jupyter nbconvert --execute --inplace --ExecutePreprocessor.record_timing=False notebooks/*.ipynb
+	.venv/bin/jupyter nbconvert --to notebook --inplace --coalesce-streams notebooks/*.ipynb
 
 docs: $(INSTALLED)  ## the docstrings as web pages, in build/docs
 	.venv/bin/pdoc --docformat google -o build/docs refopt
