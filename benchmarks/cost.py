@@ -1,11 +1,12 @@
 """The cost model of a sharded step, against what `benchmarks.sharding` has measured, and for more ranks.
 
-    python -m benchmarks.cost [REPORT] [--out FILE]
+    python -m benchmarks.cost [REPORT] [--model COST] [--out FILE]
 
 Needs no GPU. Five numbers are fitted: alpha, beta and gamma to single broadcasts and reductions of at least 16 MiB,
 the size of buckets, since a line through shorter ones, too, is up to a fifth too low there; and the rate at which
 streams proceed beside each other, to the steps of one model, once for updates on some multiprocessors and once for
-those on all. Steps of other models are predicted.
+those on all. Steps of other models are predicted. With the report of an earlier fit, such as one on two ranks, nothing
+is fitted, and all steps are predicted.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.sharded_programs import HALF, in_buckets, params_of, plan_of, share, whole
 from refopt import placement
@@ -72,36 +73,70 @@ def rates_of(report: dict[str, Any]) -> dict[str, float]:
     return {how: report["confined_gb_s" if how == "confined" else "copy_gb_s"] for how in HOWS}
 
 
-def compared(report: dict[str, Any], link: cost.Link) -> tuple[dict[str, float], list[dict]]:
-    """The rates beside something else that are fitted, and predicted and measured times of all steps, by how.
+class Step(NamedTuple):
+    """A measured step, simulated.
+
+    Attributes:
+        about: workload, form, limit of a bucket, and whether in batches.
+        how: one of `HOWS`.
+        gain: what it takes if streams do not disturb each other.
+        measured_ms: what it has taken.
+    """
+
+    about: dict[str, Any]
+    how: str
+    gain: Overlap
+    measured_ms: float
+
+    @property
+    def can_be_fitted(self) -> bool:
+        return self.gain.hidden > 0 and self.about["workload"] == FITTED
+
+
+def steps_of(report: dict[str, Any], link: cost.Link, rates: Mapping[str, float]) -> list[Step]:
+    """All steps of a report of `benchmarks.sharding`, by how they are done.
 
     Args:
-        report: of `benchmarks.sharding`.
-        link: the network.
+        report: the report.
+        link, rates: the network, and GB/s of updates, by how.
     """
-    steps = [row for row in report["steps"] if "form" in row]
-    rates = rates_of(report)
-    found = []  # workload, form and size of a bucket; how; undisturbed; as measured
-    for workload, form in dict.fromkeys((row["workload"], row["form"]) for row in steps):
-        own = [row for row in steps if (row["workload"], row["form"]) == (workload, form)]
+    measured = [row for row in report["steps"] if "form" in row]
+    steps = []
+    for workload, form in dict.fromkeys((row["workload"], row["form"]) for row in measured):
+        own = [row for row in measured if (row["workload"], row["form"]) == (workload, form)]
         ways = [(float(row["limit_mib"]), row["batched"]) for row in own]
         for row, program in zip(own, programs_of(workload, form, report["world"], ways), strict=True):
             about = {key: row[key] for key in ("workload", "form", "limit_mib", "batched")}
             for how, (key, streams) in HOWS.items():
-                found.append((about, how, simulated(program, link, rates[how], streams), row[key]))
-    beside = {"one stream": 1.0}
-    for wanted in ("confined", "on all"):
-        own = [(gain, ms * 1e-3) for about, how, gain, ms in found
-               if how == wanted and gain.hidden and about["workload"] == FITTED]  # fmt: skip
-        beside[wanted] = fit_beside(*zip(*own, strict=True))
+                steps.append(Step(about, how, simulated(program, link, rates[how], streams), row[key]))
+    return steps
+
+
+def besides(steps: Sequence[Step]) -> dict[str, float]:
+    """The rates beside something else that take these steps best, by how."""
+    found = {"one stream": 1.0}
+    for how in ("confined", "on all"):
+        own = [step for step in steps if step.how == how and step.can_be_fitted]
+        found[how] = fit_beside([step.gain for step in own], [step.measured_ms * 1e-3 for step in own])
+    return found
+
+
+def compared(steps: Sequence[Step], beside: Mapping[str, float], fitted: bool = True) -> list[dict]:
+    """Predicted and measured times.
+
+    Args:
+        steps, beside: the steps, and the rates beside something else, by how.
+        fitted: whether it is these steps that the rates have been fitted to.
+    """
     rows = []
-    for about, how, gain, measured in found:
-        ms = milliseconds(gain, beside[how])
-        rows.append(about | {
-            "how": how, "predicted_ms": ms, "measured_ms": measured, "ratio": ms / measured,
-            "fitted": gain.hidden > 0 and about["workload"] == FITTED, "ok": abs(ms / measured - 1) <= WITHIN,
+    for step in steps:
+        ms = milliseconds(step.gain, beside[step.how])
+        ratio = ms / step.measured_ms
+        rows.append(step.about | {
+            "how": step.how, "predicted_ms": ms, "measured_ms": step.measured_ms, "ratio": ratio,
+            "fitted": fitted and step.can_be_fitted, "ok": abs(ratio - 1) <= WITHIN,
         })  # fmt: skip
-    return beside, rows
+    return rows
 
 
 def more_ranks(
@@ -140,18 +175,26 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report", type=Path, nargs="?", default=RESULTS / "sharding-h200-x2.json", metavar="REPORT")
+    parser.add_argument("--model", type=Path, metavar="COST", help="take the numbers of this report of this command")
     parser.add_argument("--out", type=Path, help="default: benchmarks/results/cost-..., for a REPORT sharding-...")
     options = parser.parse_args()
     source = json.loads(options.report.read_text())
-    link = link_of(source["curve"])
-    beside, rows = compared(source, link)
-    workloads = list(dict.fromkeys(row["workload"] for row in rows))
     report = {"command": "python -m benchmarks.cost", "what": "cost", "report": options.report.name}
-    rates = rates_of(source)
-    report |= {key: source[key] for key in SOURCE} | {
-        "confined": source["confined"], "gb_s": rates, "link": link._asdict(), "beside": beside, "rows": rows,
-        "more_ranks": more_ranks(workloads, link, rates, beside["confined"]),
-    }  # fmt: skip
+    report |= {key: source[key] for key in SOURCE} | {"confined": source["confined"]}
+    if options.model:
+        earlier = json.loads(options.model.read_text())
+        report["model"] = options.model.name
+        link, rates, beside = cost.Link(**earlier["link"]), earlier["gb_s"], earlier["beside"]
+        steps = steps_of(source, link, rates)
+    else:
+        link, rates = link_of(source["curve"]), rates_of(source)
+        steps = steps_of(source, link, rates)
+        beside = besides(steps)
+    rows = compared(steps, beside, fitted=options.model is None)
+    report |= {"gb_s": rates, "link": link._asdict(), "beside": beside, "rows": rows}
+    if not options.model:
+        workloads = list(dict.fromkeys(row["workload"] for row in rows))
+        report["more_ranks"] = more_ranks(workloads, link, rates, beside["confined"])
     from benchmarks.run import save  # here, so that the work goes without PyTorch
 
     out = options.out or RESULTS / options.report.name.replace("sharding", "cost")

@@ -93,8 +93,11 @@ def test_the_model_is_found_in_what_it_predicts():
     report = report_of("bert-large", link, (3000.0, 4000.0), (0.8, 0.6))
     times = {"ms": 1.0, "on_all_ms": 1.0, "one_stream_ms": 1e-3}
     report["steps"].append({**report["steps"][0], "workload": "resnet50", **times})
-    beside, rows = costs.compared(report, link)
+    steps = costs.steps_of(report, link, costs.rates_of(report))
+    beside = costs.besides(steps)
     assert beside == pytest.approx({"one stream": 1.0, "confined": 0.8, "on all": 0.6})
+    rows = costs.compared(steps, beside)
+    assert costs.compared(steps, beside, fitted=False) == [row | {"fitted": False} for row in rows]
     own, other = rows[:6], rows[6:]
     assert [row["ratio"] for row in own] == pytest.approx([1.0] * 6) and all(row["ok"] for row in own)
     assert [row["how"] for row in rows] == ["confined", "on all", "one stream"] * 3
@@ -123,14 +126,16 @@ def test_the_results_are_those_of_the_report():
     measured = [row[key] for row in read["sharding"]["steps"] if "form" in row for key, _ in costs.HOWS.values()]
     assert [row["measured_ms"] for row in found["rows"]] == measured
     large = {**read["sharding"], "steps": [row for row in read["sharding"]["steps"] if row["workload"] == "bert-large"]}
-    beside, rows = costs.compared(large, link)
+    rates = costs.rates_of(large)
+    steps = costs.steps_of(large, link, rates)
+    beside = costs.besides(steps)
+    rows = costs.compared(steps, beside)
     assert beside == pytest.approx(found["beside"], rel=1e-6)
     expected = [row["predicted_ms"] for row in found["rows"] if row["workload"] == "bert-large"]
     assert [row["predicted_ms"] for row in rows] == pytest.approx(expected, rel=1e-6)
     seen = {tuple(row[key] for key in WAY): row["predicted_ms"] for row in found["rows"] if row["how"] == "confined"}
     two = [row for row in found["more_ranks"] if row["world"] == 2 and tuple(row[key] for key in WAY) in seen]
     assert len(two) == 5 and all(row["predicted_ms"] == seen[tuple(row[key] for key in WAY)] for row in two)
-    rates = costs.rates_of(large)
     (four,) = costs.more_ranks(["bert-large"], link, rates, beside["confined"], worlds=(4,), ways=((128.0, True),))
     (same,) = (row for row in found["more_ranks"] if all(row[key] == four[key] for key in (*WAY, "world")))
     assert [same[key] for key in TIMES] == pytest.approx([four[key] for key in TIMES], rel=1e-6)
