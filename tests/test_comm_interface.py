@@ -40,6 +40,90 @@ def test_send_to_itself():
     assert local.run(rank, 2) == [[1, 1]] * 2
 
 
+def shifted(world):
+    """An array that goes round within itself."""
+    x = array()
+    with world.batch():
+        world.send(x, 1 - world.rank)
+        world.recv(x, 1 - world.rank)
+
+
+def part_of_what_is_sent(world):
+    x = array()
+    with world.batch():
+        world.recv(x[:6], 1 - world.rank)
+        world.send(x[5:11], 1 - world.rank)
+
+
+def received_twice(world):
+    x = array()
+    with world.batch():
+        world.recv(x, 0)
+        world.send(array(), 1 - world.rank)
+        world.recv(x, 1)
+
+
+def sent_and_summed(world):
+    x = array()
+    with world.batch():
+        world.send(x, 1 - world.rank)
+        world.recv(array(), 1 - world.rank)
+        world.all_reduce(x)
+
+
+def received_and_gathered(world):
+    x = array()
+    with world.batch():
+        world.all_gather(x, array(24))
+        world.recv(x[3:4], 1 - world.rank)
+
+
+SHARED = {  # by what rank 0 calls, the two calls
+    shifted: ("call 1, recv of 12 float32 from 1", "call 0, send of 12 float32 to 1"),
+    part_of_what_is_sent: ("call 1, send of 6 float32 to 1", "call 0, recv of 6 float32 from 1"),
+    received_twice: ("call 2, recv of 12 float32 from 1", "call 0, recv of 12 float32 from 0"),
+    sent_and_summed: ("call 2, all_reduce of 12 float32", "call 0, send of 12 float32 to 1"),
+    received_and_gathered: ("call 1, recv of 1 float32 from 1", "call 0, all_gather of 12 float32"),
+}
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse"])
+@pytest.mark.parametrize("exchange", SHARED, ids=lambda exchange: exchange.__name__)
+def test_messages_of_a_batch_have_memory_of_their_own(exchange, schedule):
+    """What is sent and received at once must not depend on the ranks' turns."""
+    this, other = SHARED[exchange]
+
+    def rank(world):
+        with pytest.raises(ValueError, match=r"^batch: call \d") as error:
+            exchange(world)
+        if world.rank == 0:
+            assert str(error.value) == f"batch: {this}: expected memory of its own, got an overlap with {other}"
+        assert world.counts == {}
+        world.barrier()  # nobody was left waiting
+
+    local.run(rank, 2, schedule=schedule)
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse"])
+def test_what_calls_of_a_batch_may_share(schedule):
+    """Several send one array, which others read; messages lie side by side; collectives are made in order."""
+
+    def rank(world):
+        x, y, z = array(4), np.zeros(8, np.float32), np.ones(4, np.float32)
+        with world.batch():
+            for k in range(2):
+                world.send(x, 1 - world.rank)
+                world.recv(y[4 * k : 4 * k + 4], 1 - world.rank)
+            world.send(x[:0], 1 - world.rank)
+            world.recv(x[2:][:0], 1 - world.rank)
+            world.reduce_scatter(x, z[:2])
+            world.all_reduce(z)
+            world.broadcast(z, 0)
+        return y.tolist() == 2 * x.tolist()
+
+    assert local.run(rank, 2, schedule=schedule) == [True, True]
+
+
 def test_a_batch_that_raises_makes_no_call():
     def rank(world):
         x = np.ones(2, np.float32)
@@ -109,8 +193,15 @@ def test_agreement():
     assert ranks == {0, 1, 2, 3}
     message, _ = refused(lambda world: world.agree(["barrier"] * world.rank), 2)
     assert message == "agree: call 0: rank 0 has no call, rank 1 has barrier"
-    with pytest.raises(TypeError, match="agree: description: expected a sequence of strings, got 'barrier'"):
-        local.run(lambda world: world.agree("barrier"), 1)
+    for wrong in ("barrier", 3, ["barrier", 3]):
+        with pytest.raises(TypeError) as error:
+            local.run(lambda world, wrong=wrong: world.agree(wrong), 1)
+        assert str(error.value) == f"agree: description: expected a sequence of strings, got {wrong!r}"
+
+
+def test_agreement_on_what_can_be_gone_through_once():
+    message, _ = refused(lambda world: world.agree(word for word in ("barrier", f"of {world.rank}")), 2)
+    assert message == "agree: call 1: rank 0 has of 0, rank 1 has of 1"
 
 
 def test_ranks_that_disagree_can_go_on():

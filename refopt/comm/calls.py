@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from refopt.checks import Array
@@ -12,6 +12,8 @@ from refopt.dtypes import SIZES
 DTYPES = SIZES | {"int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8}
 SUMS = "all_reduce", "reduce", "reduce_scatter"
 PEER = {"reduce": "root", "broadcast": "root", "send": "to", "recv": "source"}
+# What memory of a send or recv must lie apart from, of other calls in a batch; collectives are made in order.
+_APART = {"send": ("recv", "written"), "recv": ("recv", "send", "read", "written")}
 _PREPOSITION = {"reduce": "to", "broadcast": "from", "send": "to", "recv": "from"}
 
 
@@ -89,6 +91,27 @@ def check_ranks(values: Sequence[Any], size: int) -> tuple[int, ...]:
         if rank in ranks[:i]:
             raise ValueError(f"group: ranks[{i}]: expected each rank once, got {rank} again")
     return ranks
+
+
+def check_batch(calls: Sequence[Call]) -> None:
+    """Refuse memory that a send or recv shares with another call: who comes first would depend on the ranks' turns."""
+    if all(call.collective for call in calls):
+        return
+    reach: dict[str, tuple[int, int]] = {}  # by use, where the span that goes farthest stops, and whose it is
+    for start, stop, use, k in sorted(_spans(calls)):
+        for other, (end, j) in reach.items():
+            if start < end and (other in _APART.get(use, ()) or use in _APART.get(other, ())):
+                first, second = (f"call {i}, {calls[i].text}" for i in sorted((j, k)))
+                raise ValueError(f"batch: {second}: expected memory of its own, got an overlap with {first}")
+        reach[use] = max(reach.get(use, (0, 0)), (stop, k))
+
+
+def _spans(calls: Sequence[Call]) -> Iterator[tuple[int, int, str, int]]:
+    """Memory of calls: start, stop, what a call does with it, and the call's index."""
+    for k, call in enumerate(calls):
+        for end, use in ((call.source, "read"), (call.target, "written")):
+            if end is not None and end.nbytes:
+                yield end.address, end.address + end.nbytes, use if call.collective else call.operation, k
 
 
 def check_parts(operation: str, whole: Payload, part: Payload, rank: int, size: int) -> None:

@@ -6,11 +6,21 @@ import contextlib
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 from refopt.checks import Array
-from refopt.comm.calls import PEER, Call, Payload, check_parts, check_rank, check_ranks, check_written, payload
+from refopt.comm.calls import (
+    PEER,
+    Call,
+    Payload,
+    check_batch,
+    check_parts,
+    check_rank,
+    check_ranks,
+    check_written,
+    payload,
+)
 
 
 class CommError(RuntimeError):
@@ -116,7 +126,7 @@ class Communicator(ABC):
         call = Call("group", detail=f" {_parenthesis(chosen)}", number=self._next_number())
         return self._group(call, chosen)
 
-    def agree(self, description: Sequence[str]) -> None:
+    def agree(self, description: Iterable[str]) -> None:
         """Make sure that all ranks are about to make the same calls.
 
         The ranks exchange a SHA-256 of their sequence, and the sequences themselves only if these differ.
@@ -125,9 +135,10 @@ class Communicator(ABC):
             CommError: on every rank, with the first entry that differs (counted from 0) and who has what.
         """
         self._alone("agree")
-        if isinstance(description, str) or not all(isinstance(entry, str) for entry in description):
+        entries = list(description) if isinstance(description, Iterable) else [None]
+        if isinstance(description, str) or not all(isinstance(entry, str) for entry in entries):
             raise TypeError(f"agree: description: expected a sequence of strings, got {description!r}")
-        text = json.dumps(list(description)).encode()
+        text = json.dumps(entries).encode()
         digests = self._exchange(Call("agree", number=self._next_number()), hashlib.sha256(text).digest())
         if len(set(digests)) > 1:
             texts = self._exchange(Call("agree", number=self._next_number()), text)
@@ -138,6 +149,11 @@ class Communicator(ABC):
         """Hold the calls of a ``with`` back, and make them at its end: collectives in order, send and recv all at once.
 
         Arrays are read and written at the end, not at the call. After an exception within, none of the calls is made.
+        What a ``recv`` overwrites shares no memory with the other calls of the batch, and what a ``send`` reads none
+        with what they write; several may send the same. Collectives among themselves may share memory.
+
+        Raises:
+            ValueError: at the end, naming two calls that share memory; none of the calls has been made.
         """
         self._require_open("batch")
         if self._batch is not None:
@@ -214,6 +230,7 @@ class Communicator(ABC):
             self._run([call])
 
     def _run(self, calls: list[Call]) -> None:
+        check_batch(calls)
         for i, call in enumerate(calls):
             if call.collective:
                 calls[i] = call._replace(number=self._next_number())
