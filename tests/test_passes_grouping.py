@@ -1,5 +1,7 @@
 """The rules of grouping, against examples worked out by hand."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -148,6 +150,11 @@ def test_fuse_size_is_32_megabytes():
     assert groups(fuse_size, tensors)[0] == ["a b", "c", "d", "e"]
 
 
+@pytest.mark.parametrize(("limit", "expected"), [(math.inf, ["a b c"]), (0, ["a", "b", "c"])])
+def test_fuse_size_with_any_limit(limit, expected):
+    assert groups(fuse_size, [("a", 8), ("b", 4 * MB), ("c", 4)], limit=limit)[0] == expected
+
+
 # By number.
 
 
@@ -204,6 +211,8 @@ def test_every_tensor_is_in_one_group_and_every_buffer_of_one_dtype(rule, tensor
     (early, dict(memory_size=-1), "early: memory_size: expected at least 0, got -1"),
     (early, dict(groups_size=0), "early: groups_size: expected -1 or at least 1, got 0"),
     (by_count, dict(count=0), "by_count: count: expected at least 1, got 0"),
+    *((fuse_size, dict(limit=x), f"fuse_size: limit: expected a number of at least 0, got {x!r}")
+      for x in (math.nan, -1, -0.5, True, "x", None)),
 ])  # fmt: skip
 def test_bad_flags(rule, flags, message):
     with pytest.raises(ValueError, match=message):

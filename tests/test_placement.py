@@ -392,6 +392,42 @@ def test_broadcast_params_waits_for_the_last():
         assert seen == ["in"] * 3 + ["out"] * 3
 
 
+@pytest.mark.parametrize(("owner", "error", "message"), [
+    (9, ValueError, "expected a rank from 0 to 1, got 9"), (-1, ValueError, "expected a rank from 0 to 1, got -1"),
+    (0.5, TypeError, "expected a rank, got 0.5"), (True, TypeError, "expected a rank, got True"),
+    (None, TypeError, "expected a rank, got None"),
+])  # fmt: skip
+def test_broadcast_params_from_nobody(owner, error, message):
+    """All owners are looked at before anything is sent."""
+
+    def rank(world):
+        arrays = {name: np.full(2, world.rank, np.float32) for name in "ab"}
+        with pytest.raises(error, match=rf"^broadcast_params: owners\['b'\]: {message}$"):
+            placement.broadcast_params(world, arrays, {"a": 0, "b": owner})
+        return [int(array[0]) for array in arrays.values()], dict(world.counts)
+
+    assert local.run(rank, 2) == [([0, 0], {}), ([1, 1], {})]
+
+
+@pytest.mark.parametrize(("device", "error", "message"), [
+    (3, ValueError, "expected a rank from 0 to 2, got 3"), (99, ValueError, "expected a rank from 0 to 2, got 99"),
+    (-1, ValueError, "expected a rank from 0 to 2, got -1"), ("x", TypeError, "expected a rank, got 'x'"),
+    (None, TypeError, "expected a rank, got None"), (0.5, TypeError, "expected a rank, got 0.5"),
+])  # fmt: skip
+@pytest.mark.parametrize("make", [placement.reduce, placement.all_reduce, placement.send_to_owners])
+def test_on_a_device_that_is_none(make, device, error, message):
+    with pytest.raises(error, match=f"^on_device: device: {message}$"):
+        on_device(make(adam(), 3).program, device)
+
+
+def test_any_device_of_a_program_that_nothing_is_shared_in():
+    program = adam([("w", (0,))])
+    made = placement.reduce(program, 3).program
+    assert on_device(made, 2).counts() == made.counts() == program.counts()
+    with pytest.raises(ValueError, match="on_device: device: expected a rank"):
+        on_device(made, -1)
+
+
 # Messages.
 
 

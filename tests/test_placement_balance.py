@@ -129,11 +129,17 @@ def test_nothing_has_changed_after_an_error(names):
 @pytest.mark.parametrize(("call", "error", "message"), [
     (lambda: Balancer(0, {}), ValueError, "Balancer: devices: expected an integer of at least 1, got 0"),
     (lambda: Balancer(True, {}), ValueError, "Balancer: devices: expected an integer of at least 1, got True"),
+    (lambda: Balancer(2, {"n": float("nan")}), ValueError, r"Balancer: sizes\['n'\]: expected an integer, got nan"),
+    (lambda: Balancer(2, {"a": 1, "b": 2.5}), ValueError, r"Balancer: sizes\['b'\]: expected an integer, got 2.5"),
+    (lambda: Balancer(2, {"b": True}), ValueError, r"Balancer: sizes\['b'\]: expected an integer, got True"),
     (lambda: Balancer(1, {}, "warn"), ValueError, "Balancer: unknown: expected error or ignore, got 'warn'"),
     (lambda: Balancer(1, SIZES).get_appropriate_dev("a"), TypeError, "names: expected a sequence of names, got 'a'"),
     (lambda: Balancer(1, SIZES).get_appropriate_dev(["empty"]), ValueError,
      r"names\[0\]: expected 'empty' to have at least one element, got 0"),
     (lambda: Balancer(2, SIZES).record("a", 2), ValueError, "record: 'a': expected a device from 0 to 1, got 2"),
+    (lambda: Balancer(2, SIZES).record("a", 1.5), ValueError, "record: 'a': expected a device from 0 to 1, got 1.5"),
+    (lambda: Balancer(2, SIZES).record("a", True), ValueError, "record: 'a': expected a device from 0 to 1, got True"),
+    (lambda: Balancer(2, SIZES).record("a", None), ValueError, "record: 'a': expected a device from 0 to 1, got None"),
     (lambda: Balancer(2, SIZES).device_of("a"), ValueError, "device_of: expected a variable that has been placed, got"),
     (lambda: Balancer(2, SIZES).take(Balancer(3, SIZES)), ValueError, "take: expected a balancer of 2 devices, got"),
 ])  # fmt: skip

@@ -77,6 +77,7 @@ def test_blocks_may_be_fewer_than_aimed_at_and_the_last_one_row():
 
 @pytest.mark.parametrize(("args", "message"), [
     (([(3, 0)], 2), r"slice_variable: shapes\[0\]: expected extents of at least 1, got \(3, 0\)"),
+    (([(True, 3)], 2), r"slice_variable: shapes\[0\]: expected extents of at least 1, got \(True, 3\)"),
     (([(3,), (-1,)], 2), r"slice_variable: shapes\[1\]: expected extents of at least 1, got \(-1,\)"),
     (([(3,)], 0), "slice_variable: slice_count: expected an integer of at least 1, got 0"),
     (([(3,)], 2, 0), "slice_variable: min_block_size: expected an integer of at least 1, got 0"),
@@ -172,6 +173,32 @@ def test_parts_that_do_not_fit(parts, error, message):
     with pytest.raises(error, match=message):
         concat(parts, target)
     assert not target.any(), "nothing has been modified"
+
+
+@pytest.mark.parametrize(("cut", "which"), [
+    (lambda y: [y[2:], y[:2]], 0),  # in another order
+    (lambda y: [y[:2], y[1:3]], 1),  # in part at its own place
+    (lambda y: [y[:1], y[1:2], y[:2]], 2),
+    (lambda y: [y.T], 0),  # at its own address, in another order of axes
+], ids=["turned", "in part", "twice", "transposed"])  # fmt: skip
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_parts_of_the_target_elsewhere(backend, cut, which):
+    """They would be overwritten before they are read."""
+    host = np.arange(16, dtype=np.float32).reshape(4, 4)
+    target = gpu.to_device(host) if backend == "gpu" else host.copy()
+    with pytest.raises(ValueError, match=rf"^concat: parts\[{which}\]: expected its own place in target or other"):
+        concat(cut(target), target)
+    assert (target.copy_to_host() if backend == "gpu" else target).tobytes() == host.tobytes(), "nothing is modified"
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_parts_beside_the_target(backend):
+    """Between its rows, of no rows, or given one by one."""
+    host = np.arange(16, dtype=np.float32).reshape(4, 4)
+    both = gpu.to_device(host) if backend == "gpu" else host.copy()
+    concat((part for part in (both[:3, 2:], both[3:3, 2:], both[3:, 2:])), both[:, :2])
+    after = both.copy_to_host() if backend == "gpu" else both
+    assert after.tobytes() == np.tile(host[:, 2:], 2).tobytes()
 
 
 # Mutants.

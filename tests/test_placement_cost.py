@@ -136,7 +136,8 @@ def test_fit_finds_what_times_are_made_of(alpha, beta, seed):
 def test_fit_is_the_least_sum_of_squares(seed):
     """With noise: residuals are at right angles to both columns, and the textbook's formula says the same."""
     random = np.random.default_rng(seed)
-    n, t = random.uniform(1, 1e6, 30), random.uniform(0, 1e-3, 30)
+    n = random.uniform(1, 1e6, 30)
+    t = 1e-9 * n + random.uniform(0, 1e-3, 30)
     alpha, beta, _ = cost.fit(n, t)
     rest = alpha + beta * n - t
     assert abs(rest.sum()) < 1e-9 and abs((rest * n).sum()) < 1e-9 * 1e6
@@ -177,6 +178,15 @@ def test_a_batch_of_a_program():
 
 def test_fit_through_two_points():
     assert cost.fit([0, 10], [2.0, 7.0]) == pytest.approx((2.0, 0.5, 0.0))
+    assert cost.fit([1, 2], [1.0, 3.0]) == pytest.approx((-1.0, 2.0, 0.0))
+
+
+@given(messages=st.lists(st.integers(0, 2**30), min_size=2, max_size=9, unique=True), time=st.floats(1e-6, 1.0))
+@few(50)
+def test_fit_of_equal_times(messages, time):
+    """What rounding takes below 0 is 0."""
+    found = cost.fit(messages, [time] * len(messages))
+    assert found.beta >= 0 and cost.send(found, 0) == pytest.approx(time, rel=1e-5)
 
 
 def of(program, op):
@@ -193,6 +203,7 @@ MADE = placement.send_to_owners(adam([("w", (8, 3))]), 2, min_block_size=12).pro
     (lambda: cost.fit([1, math.inf], [1, 2]), "fit: messages: expected finite numbers, got inf"),
     (lambda: cost.fit([1, -2], [1, 2]), "fit: messages: expected numbers of at least 0, got -2.0"),
     (lambda: cost.fit([1, 2], [1, -2]), "fit: times: expected numbers of at least 0, got -2.0"),
+    (lambda: cost.fit([1, 2], [3, 1]), "fit: times: expected them to grow with the messages, got a line of -2 second"),
     (lambda: of(sparse := adam([("w", (3, 2))], sparse=["w"]), sparse.main[0]), "of_op: op: expected dense tensors"),
     (lambda: of(MADE, next(op for op in MADE.main if op.type == "send")), "of_op: op: expected dense tensors"),
     (lambda: cost.send(LINK, -1), "send: nbytes: expected at least 0, got -1"),
@@ -211,6 +222,20 @@ MADE = placement.send_to_owners(adam([("w", (8, 3))]), 2, min_block_size=12).pro
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("number", [-1.0, math.nan, math.inf, True, "x", None])
+@pytest.mark.parametrize("name", ["alpha", "beta", "gamma"])
+def test_bad_links(name, number):
+    link = LINK._replace(**{name: number})
+    calls = {
+        "send": lambda: cost.send(link, 1), "broadcast": lambda: cost.broadcast(link, 1, 2),
+        "reduce": lambda: cost.reduce(link, 1, 2), "all_reduce": lambda: cost.all_reduce(link, 1, 2),
+        "batch": lambda: cost.batch(link, "reduce", {}, 2),
+    }  # fmt: skip
+    for where, call in calls.items():
+        with pytest.raises(ValueError, match=f"^{where}: link: expected a finite {name} of at least 0, got {number!r}"):
+            call()
 
 
 def test_bytes():

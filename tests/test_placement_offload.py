@@ -217,6 +217,11 @@ def flat():
     return everything("flat", grouping="by_count", count=2)(adam()).program
 
 
+def cut():
+    """Blocks of parameters, with states that are cut at startup."""
+    return placement.on_device(placement.send_to_owners(adam([("w", (8, 4))]), 2, min_block_size=4).program, 0)
+
+
 def used():
     """A program that reads a state elsewhere."""
     program = adam([("w", (3,))])
@@ -226,6 +231,7 @@ def used():
 
 @pytest.mark.parametrize(("program", "reason"), [
     (flat, "adam of .*: it is flat"),
+    (cut, "adam of 'w.block0': 'w.block0_moment1_0' is made at startup, on the device"),
     (used, "adam of 'w': 'w_moment1_0' is used by other ops, too"),
     (lambda: placement.offload(adam([("w", (3,))])).program, "'w_moment1_0@DEVICE' is no memory of its own"),
     (lambda: placement.reduce(adam(), 2).program, "ops are of several devices"),

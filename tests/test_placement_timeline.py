@@ -116,6 +116,8 @@ HIDES = Overlap(2.0, 1.0, 1.0)
     (lambda: fit_beside([HIDES], []), "fit_beside: times: expected one above 0 for each of 1 gains, got []"),
     (lambda: fit_beside([HIDES], [0.0]), "fit_beside: times: expected one above 0 for each of 1 gains, got [0.0]"),
     (lambda: fit_beside([Overlap(1.0, 1.0, 0.0)], [1.0]), "fit_beside: gains: expected one with hidden time, got"),
+    *((lambda gain=gain: fit_beside([HIDES, gain], [1.0, 2.0]), "fit_beside: gains[1]: expected finite times of at le")
+      for gain in (Overlap(3.0, float("nan"), 1.0), Overlap(3.0, 2.0, -1.0), Overlap(float("inf"), 2.0, 1.0))),
 ])  # fmt: skip
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):

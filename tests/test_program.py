@@ -70,6 +70,21 @@ def test_bad_arguments_of_a_step(options, error, message):
         step_program(**given)
 
 
+@pytest.mark.parametrize(("names", "got"), [
+    (["w", "w_moment1_0"], "w_moment1_0"), (["w_beta1_pow_acc_0", "w"], "w_beta1_pow_acc_0"),
+    (["w", "w@GRAD"], "w@GRAD"), (["w", "w@GRAD@DENSE"], "w@GRAD@DENSE"), (["w", "w@GRAD@GATHERED"], "w@GRAD@GATHERED"),
+    (["n", "n_second"], "n_second_moment_0"),
+])  # fmt: skip
+def test_names_that_collide(names, got):
+    """A parameter like what the program makes for another one, or two parameters for which it makes the same."""
+    params = [(name, (2,)) for name in names]
+    optimizer = {name: "adagrad" if name == "n_second" else "novograd" if name == "n" else "adam" for name in names}
+    options = dict(sparse=["w"], world_size=2) if "w" in names else {}
+    expected = "step_program: params: expected names that nothing else in the program has, got"
+    with pytest.raises(ValueError, match=f"^{expected} '{got}'$"):
+        step_program(params, optimizer, lr=0.1, **options)
+
+
 def test_ops_and_programs_do_not_change():
     program = adam(PARAMS[:1])
     for change in (

@@ -1,5 +1,7 @@
 """The laws of optimizer sharding and of the cast in the optimizer's stage: no bit changes, on no rank, in no step."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -118,10 +120,34 @@ def test_a_step_written_out(ranks, accumulate, max_norm, recompute):
     (dict(fp32=["x"]), ValueError, "fp32: expected names of params, got 'x'"),
     (dict(max_norm=-1.0), ValueError, "max_norm: expected None or a number of at least 0, got -1.0"),
     (dict(scaling={"x": 1}), TypeError, "scaling: expected some of incr_every_n_steps, .*, got 'x'"),
+    *((dict(max_norm=x), ValueError, f"max_norm: expected None or a number of at least 0, got {x!r}")
+      for x in ("x", True, math.nan)),
+    *((dict(clip_epsilon=x), ValueError, f"clip_epsilon: expected a number of at least 0, got {x!r}")
+      for x in (-1.0, "x", None, True, math.nan)),
+    *((dict(loss_scale=x), ValueError, f"loss_scale: expected a finite float32 above 0, got {x!r}".replace("+", r"\+"))
+      for x in (math.nan, 0.0, -2.0, math.inf, True, "x", None, 1e300)),
 ])  # fmt: skip
 def test_bad_arguments_of_amp_program(options, error, message):
     with pytest.raises(error, match=rf"^amp_program: {message}"):
         step(**options)
+
+
+@pytest.mark.parametrize("name", [
+    "w.cast_fp16", "w.cast_fp16.subprog_0", "w@GRAD@MICRO_1", "w.cast_fp16@GRAD@MICRO_0",
+    "odd", "sums", "found_inf", "grad_factor", "grad_norm", "loss_scaling", "good_steps", "bad_steps",
+])  # fmt: skip
+def test_names_that_collide(name):
+    """A parameter named like what the program makes for another one, or for the whole step."""
+    expected = f"^amp_program: params: expected names that nothing else in the program has, got {name!r}$"
+    for params in ([("w", (2,)), (name, (2,))], [(name, (2,)), ("w", (2,))]):
+        with pytest.raises(ValueError, match=expected):
+            step(params, max_norm=1.0, accumulate=2, recompute=True)
+
+
+def test_names_that_do_not_collide():
+    """What is not made without a clip, copies and micro-steps is free."""
+    params = [(name, (2,)) for name in ("w", "grad_norm", "w.cast_fp16", "w@GRAD@MICRO_1")]
+    assert step(params, fp32=["w"]).counts()["adam"] == 4
 
 
 # No bit changes.
@@ -291,3 +317,28 @@ def test_what_is_let_go():
 
     with pytest.raises(ValueError, match=r"bind: arrays: 'a.w': expected an array, since it starts from none"):
         local.run(lacking, 3)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_found_inf_is_a_flag(backend):
+    """However many ranks have found an inf, and in however many gradients."""
+    program = step(PARAMS[:3], world_size=3)
+    programs = shards(program, "greedy")
+
+    def rank(world):
+        found = []
+        for mine in (program, programs[world.rank]):
+            arrays = brought(mine, world.rank)
+            if backend == "gpu":
+                arrays = {name: gpu.to_device(array) for name, array in arrays.items()}
+            vars = mine.vars
+            bound = bind(
+                mine, arrays, comm=world, backend=backend,
+                gradients=lambda name, _, vars=vars: np.full(vars[name].shape, np.inf, vars[name].dtype),
+            )  # fmt: skip
+            bound.startup()
+            bound.step()
+            found.append(bound.read("found_inf")[0])
+        return found
+
+    assert local.run(rank, 3) == [[1.0, 1.0]] * 3

@@ -1,5 +1,6 @@
 """Shards in buckets: fused reductions, averages, updates and broadcasts. No bit changes, and calls are few."""
 
+import math
 from functools import partial
 
 import numpy as np
@@ -22,6 +23,7 @@ from sharding_cases import (
     ranks_of,
     read,
     same_bits,
+    shards,
     skipped,
     step,
     steps,
@@ -327,3 +329,43 @@ def test_multiplications_before_reductions_stay():
     made = sharding.fuse_reduces(program.replace(main=[*first, *early, *rest])).program
     assert [op for op in made.main if op.type == "scale"] == early
     assert [op.type for op in made.main if op.type in ("scale", "reduce")] == ["scale", "scale", "reduce"]
+
+
+# What makes no sense.
+
+LIMIT = "expected a number of at least 0, got"
+
+
+@pytest.mark.parametrize("limit", [math.nan, -1.0, True, "x", None])
+def test_bad_limits(limit):
+    """The passes, and the formulae that say what they make."""
+    program, given = step(world_size=2), ([4], [True], [0])
+    for call, where in (
+        (lambda: sharding.fuse_reduces(shards(program)[0], limit), "fuse_size: limit"),
+        (lambda: sharding.fuse_broadcasts(shards(program)[0], limit), "fuse_size: limit"),
+        (lambda: bucket_counts.buckets([4], [4], [0], limit), "buckets: limit"),
+        (lambda: bucket_counts.step("adam", *given, 0, limit=limit), "step: limit"),
+        (lambda: bucket_counts.step("adam", *given, 0, send_limit=limit), "step: send_limit"),
+        (lambda: bucket_counts.collectives(*given, chunk=256, limit=limit), "collectives: limit"),
+        (lambda: bucket_counts.collectives(*given, chunk=256, send_limit=limit), "collectives: send_limit"),
+    ):
+        with pytest.raises(ValueError, match=f"^{where}: {LIMIT} {limit!r}"):
+            call()
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: bucket_counts.buckets([4], [4, 4], [0]), "buckets: items: expected 1 entries, as sizes has, got 2"),
+    (lambda: bucket_counts.buckets([4], [4], []), "buckets: owners: expected 1 entries, as sizes has, got 0"),
+    (lambda: bucket_counts.step("nope", [4], [True], [0], 0), "step: routine: expected one of .*, got 'nope'"),
+    (lambda: bucket_counts.step("adam", [4], [], [0], 0), "step: eligible: expected 1 entries, as sizes has, got 0"),
+    (lambda: bucket_counts.collectives([4], [True], [], chunk=1), "collectives: owners: expected 1 entries, as sizes "),
+])  # fmt: skip
+def test_bad_arguments_of_formulae(call, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        call()
+
+
+def test_no_parameters():
+    """No rank has an update of no tensors, as `shard` has nothing to share."""
+    made = sharding.shard(step([], world_size=2), 0, 2).program.counts()
+    assert "merged_adam" not in made and not any(bucket_counts.step("adam", [], [], [], 0).values())

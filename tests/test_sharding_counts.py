@@ -208,6 +208,16 @@ def test_what_fuse_broadcasts_leaves_alone():
     assert sharding.fuse_broadcasts(step(world_size=2)).reasons == result.reasons[1:]
 
 
+def test_steps_that_stay_as_they_are():
+    """With one rank, or with no parameter, there is nothing to share, and no update of no tensors."""
+    for params, ranks in (([], 1), ([], 3), (PARAMS, 1)):
+        program = step(params, world_size=ranks)
+        _, good, _ = about(program)
+        assert sharding.shard(program, 0, ranks).program.counts() == program.counts()
+        for owned in (None, (len(good), sum(good))):
+            assert counts.step("adam", len(good), sum(good), world_size=ranks, owned=owned) == program.counts()
+
+
 # Memory.
 
 
@@ -288,3 +298,33 @@ def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
     finish = next(op for op in program.main if op.type == "finish_scan")
     assert finish.attrs["epsilon"] == 0.25
     assert updates(program)[0].attrs["epsilon"] == numbers_of("adam")["epsilon"]
+
+
+# What makes no sense.
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: counts.casts(-1), "casts: eligible: expected an integer of at least 0, got -1"),
+    (lambda: counts.casts(True), "casts: eligible: expected an integer of at least 0, got True"),
+    (lambda: counts.casts(2, accumulate=0), "casts: accumulate: expected an integer of at least 1, got 0"),
+    (lambda: counts.casts(2, owned=5), "casts: owned: expected an integer from 0 to 2, got 5"),
+    (lambda: counts.step("nope", 1, 1), "step: routine: expected one of lars_momentum, .*, got 'nope'"),
+    (lambda: counts.step("adam", 1.5, 1), "step: params: expected an integer of at least 0, got 1.5"),
+    (lambda: counts.step("adam", 1, 2), "step: eligible: expected an integer from 0 to 1, got 2"),
+    (lambda: counts.step("adam", 2, 2, world_size=0), "step: world_size: expected an integer of at least 1, got 0"),
+    (lambda: counts.step("adam", 2, 2, accumulate=0), "step: accumulate: expected an integer of at least 1, got 0"),
+    (lambda: counts.step("adam", 2, 2, owned=(3, 1)), r"step: owned\[0\]: expected an integer from 0 to 2, got 3"),
+    (lambda: counts.step("adam", 2, 2, owned=(1, 2)), r"step: owned\[1\]: expected an integer from 0 to 1, got 2"),
+    (lambda: counts.collectives([4], [], sharded=False), "collectives: eligible: expected 1 entries, .*, got 0"),
+    (lambda: counts.startup([4], [True] * 2, optimize_cast=True), "startup: eligible: expected 1 entries, .*, got 2"),
+    (lambda: counts.memory([4], [True], "nope"), "memory: routine: expected one of lars_momentum, .*, got 'nope'"),
+    (lambda: counts.memory([4], [], "adam"), "memory: eligible: expected 1 entries, as sizes has, got 0"),
+    (lambda: counts.memory([4], [True], "adam", owners=[]), "memory: owners: expected 1 entries, as sizes has, got 0"),
+    (lambda: counts.memory([4], [True], "adam", rank=-1), "memory: rank: expected an integer of at least 0, got -1"),
+    (lambda: counts.saved(8, 0), "saved: degree: expected a number of at least 1, got 0"),
+    (lambda: counts.saved(8, -1), "saved: degree: expected a number of at least 1, got -1"),
+    (lambda: counts.saved(-8, 1), "saved: elements: expected an integer of at least 0, got -8"),
+])  # fmt: skip
+def test_bad_arguments(call, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        call()

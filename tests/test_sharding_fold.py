@@ -75,6 +75,13 @@ def test_casts_that_stay(edit, reason):
     assert not result.applied and any(reason in why for why in result.reasons), result.reasons
 
 
+def test_shards_come_first():
+    """What is cast at startup is a parameter that ranks let go, and not a state."""
+    program = sharding.optimize_cast(step(PARAMS[:2], world_size=2)).program
+    result = sharding.shard(sharding.fold_casts(program).program, 0, 2)
+    assert not result.applied and "writes what was cast; fold_casts comes after" in result.reasons[0]
+
+
 def test_updates_of_buffers_or_with_masters_do_not_cast():
     program = sharding.optimize_cast(step(PARAMS[:2], fp32=["a.b"])).program
     one = sharding.fold_casts(program).program

@@ -117,7 +117,7 @@ def finisher(real: Any) -> Kernel:
             norm = sqrt(roots[0, first]) * inverse
             grad_norm[0] = norm
             grad_factor[0] = factor_of(norm, inverse, numbers[MAX_NORM], numbers[EPSILON])
-            found_inf[0] = odd_ones[0]
+            found_inf[0] = odd_ones[0] != 0  # ranks may have added theirs up
             odd_ones[0] = 0
 
     return finish_scan

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import NamedTuple
+from numbers import Real
+from typing import Any, NamedTuple
 
 from refopt.dtypes import ITEM_SIZES
 
@@ -112,10 +113,14 @@ def fuse_size(names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[st
 
     Args:
         names, shapes, dtypes: of the tensors.
-        limit: megabytes of 2**20 bytes; a larger tensor is a group by itself.
+        limit: megabytes of 2**20 bytes, at least 0; a larger tensor is a group by itself.
+
+    Raises:
+        ValueError: if the limit is none.
 
     Source: Paddle's ``FuseHelper`` in ``fleet/meta_optimizers/sharding/utils.py``.
     """
+    check_limit("fuse_size: limit", limit)
     sizes = _bytes(shapes, dtypes)
     groups: list[list[int]] = []
     for i, dtype in enumerate(dtypes):
@@ -181,6 +186,13 @@ def ddp(
 RULES: dict[str, Callable[..., Grouping]] = {
     "early": early, "later": later, "fuse_size": fuse_size, "by_count": by_count, "ddp": ddp,
 }  # fmt: skip
+
+
+def check_limit(where: str, limit: Any) -> None:
+    """Raise if a limit is no number of megabytes."""
+    number = isinstance(limit, Real) and not isinstance(limit, bool)
+    if not number or not limit >= 0:
+        raise ValueError(f"{where}: expected a number of at least 0, got {limit!r}")
 
 
 def _bytes(shapes: Sequence[Shape], dtypes: Sequence[str]) -> list[int]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from types import MappingProxyType
+from typing import Any
 
 from refopt.program import Var
 
@@ -32,11 +34,17 @@ class Balancer:
             sizes: elements, not bytes, by name; see `sizes_of`.
             unknown: what a name that has no size is: an ``"error"``, as upstream at first, or of no weight and
                 ``"ignore"``d, as later.
+
+        Raises:
+            ValueError: naming the argument.
         """
         if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
             raise ValueError(f"Balancer: devices: expected an integer of at least 1, got {devices!r}")
         if unknown not in ("error", "ignore"):
             raise ValueError(f"Balancer: unknown: expected error or ignore, got {unknown!r}")
+        for name, size in sizes.items():
+            if not _is_whole(size):
+                raise ValueError(f"Balancer: sizes[{name!r}]: expected an integer, got {size!r}")
         self.devices = devices
         self._sizes, self._unknown = dict(sizes), unknown
         self._loads = [0] * devices
@@ -85,9 +93,12 @@ class Balancer:
 
         Returns:
             The device that holds.
+
+        Raises:
+            ValueError: if there is no such device.
         """
-        if not 0 <= device < self.devices:
-            raise ValueError(f"record: {name!r}: expected a device from 0 to {self.devices - 1}, got {device}")
+        if not _is_whole(device) or not 0 <= device < self.devices:
+            raise ValueError(f"record: {name!r}: expected a device from 0 to {self.devices - 1}, got {device!r}")
         return self._places.setdefault(name, device)
 
     def place(self, name: str) -> int:
@@ -111,6 +122,10 @@ class Balancer:
         if name not in self._places:
             raise ValueError(f"device_of: expected a variable that has been placed, got {name!r}")
         return self._places[name]
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def sizes_of(vars: Mapping[str, Var]) -> dict[str, int]:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.dtypes import numpy_dtype
 
 Shape = tuple[int, ...]
 
@@ -56,7 +61,7 @@ def slice_variable(
     for i, given in enumerate(shapes):
         shape = tuple(given)
         count = math.prod(shape)
-        if any(not isinstance(n, int) or n < 1 for n in shape):
+        if any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in shape):
             raise ValueError(f"slice_variable: shapes[{i}]: expected extents of at least 1, got {shape}")
         blocks = min(slice_count, max(1, count // min_block_size))
         size = -(-count // blocks)
@@ -107,34 +112,61 @@ def split_by_ref(array: Any, blocks: Sequence[Block]) -> list[Any]:
     return [array[slice(*rows_of("split_by_ref", shape, block))] for block in blocks]
 
 
-def concat(parts: Sequence[Any], target: Any, stream: Any = 0) -> None:
+def concat(parts: Iterable[Any], target: Any, stream: Any = 0) -> None:
     """Put blocks together again, row after row.
 
     Args:
         parts: of the target's dtype, all but the first extent being the target's.
-        target: of NumPy or of a device, as the parts are; overwritten. A part may be its own place in the target.
+        target: of NumPy or of a device, as the parts are; overwritten. A part may be its own place in the target, and
+            shares no memory with it otherwise.
         stream: what device arrays are copied in.
 
     Raises:
         ValueError, TypeError: naming the part; nothing has been modified then.
     """
-    shape, first, places = tuple(target.shape), 0, []
+    parts, shape, first, places = list(parts), tuple(target.shape), 0, []
     for k, part in enumerate(parts):
         if part.dtype != target.dtype:
             raise TypeError(f"concat: parts[{k}]: expected {target.dtype}, as target has, got {part.dtype}")
         if len(part.shape) != len(shape) or tuple(part.shape[1:]) != shape[1:]:
             raise ValueError(f"concat: parts[{k}]: expected rows of shape {shape[1:]}, got shape {tuple(part.shape)}")
         rows = part.shape[0] if shape else 1
-        places.append((first, first + rows))
+        places.append(slice(first, first + rows))
         first += rows
     if first != (shape[0] if shape else 1):
         raise ValueError(f"concat: parts: expected {shape[0] if shape else 1} rows in all, got {first}")
-    for part, (start, stop) in zip(parts, places, strict=True):
-        place = target[start:stop] if shape else target
+    ends = [(part, target[rows] if shape else target) for part, rows in zip(parts, places, strict=True)]
+    for k, (part, place) in enumerate(ends):
+        _check_place(f"concat: parts[{k}]", part, place, target)
+    for part, place in ends:
         if hasattr(place, "copy_to_device"):
             place.copy_to_device(part, stream=stream)
         else:
             place[...] = part
+
+
+def _check_place(where: str, part: Any, place: Any, target: Any) -> None:
+    """Raise if a part shares memory with the target, and is not its own place."""
+    if isinstance(part, np.ndarray) != isinstance(target, np.ndarray):
+        return
+    own, there, whole = (_outline(where, array) for array in (part, place, target))
+    begins = own.ctypes.data == there.ctypes.data
+    if begins and all(n == 1 or s == t for n, s, t in zip(own.shape, own.strides, there.strides, strict=True)):
+        return
+    if np.shares_memory(own, whole):
+        raise ValueError(f"{where}: expected its own place in target or other memory, got a part of target elsewhere")
+
+
+def _outline(where: str, array: Any) -> np.ndarray:
+    """An array that says where another one lies. That of a device array must not be read."""
+    if isinstance(array, np.ndarray):
+        return array
+    from refopt.gpu.arrays import describer, device_of
+
+    found = describer(device_of([array]))(array, where)
+    kind = f"|V{numpy_dtype(found.dtype).itemsize}"
+    about = {"data": (found.address, True), "shape": found.shape, "strides": found.strides, "typestr": kind}
+    return np.asarray(SimpleNamespace(__array_interface__=about | {"version": 3}))
 
 
 def _check_cover(where: str, shape: Shape, blocks: Sequence[Block]) -> None:

@@ -12,9 +12,9 @@ from refopt.placement.kinds import COPIES, Message
 from refopt.placement.network import Network, OnExecutor, OnGpu
 from refopt.placement.schedule import Schedule, Task, received, sent
 from refopt.placement.timeline import Span
-from refopt.program import Bound, bind, runners
+from refopt.program import Bound, runners
 from refopt.program.backends import Gpu, backend_of
-from refopt.program.bound import Gradients
+from refopt.program.bound import Gradients, refuse_shared
 from refopt.program.update import Runner
 
 Call = Callable[[], Any]
@@ -262,7 +262,8 @@ def bind_schedule(
         raise ValueError(f"bind_schedule: multiprocessors: {expected}, got {multiprocessors!r}")
     backend.machine.new_stream(multiprocessors)  # so that one with too many is refused before anything is done
     made = hosted.arrays_of(plan.program, arrays, backend)
-    bound = bind(plan.program, {**arrays, **made.arrays}, backend="gpu", comm=comm, gradients=gradients, stream=stream)
+    refuse_shared(plan.program, arrays, backend)  # rings share memory on purpose
+    bound = Bound(plan.program, {**arrays, **made.arrays}, "gpu", comm, gradients, stream)
     bound.startup()
     scheduled = BoundSchedule(plan, bound, made.blocks, timing, multiprocessors)
     if comm is not None:

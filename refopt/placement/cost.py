@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from refopt.program import Op, Program, batches
 
 
 class Link(NamedTuple):
-    """A network.
+    """A network. The formulae refuse one whose numbers are below 0 or not finite.
 
     Attributes:
         alpha: seconds a message, at least 0.
@@ -36,7 +37,7 @@ class Link(NamedTuple):
 
 def send(link: Link, nbytes: float) -> float:
     """Seconds for one message: ``alpha + n * beta``."""
-    _check("send", nbytes)
+    _check("send", link, nbytes)
     return link.alpha + nbytes * link.beta
 
 
@@ -51,7 +52,7 @@ def broadcast(link: Link, nbytes: float, devices: int, algorithm: str = "tree") 
             messages, a binomial scatter and then a ring that gathers:
             ``(ceil(log2 p) + p - 1) * alpha + 2 * (p - 1) / p * n * beta``.
     """
-    _check("broadcast", nbytes, devices)
+    _check("broadcast", link, nbytes, devices)
     rounds, share = _rounds(devices), (devices - 1) / devices
     if _known("broadcast", algorithm, "tree", "scatter") == "tree":
         return rounds * (link.alpha + nbytes * link.beta)
@@ -69,7 +70,7 @@ def reduce(link: Link, nbytes: float, devices: int, algorithm: str = "tree") -> 
             Rabenseifner's, for long messages and p a power of two, a reduce-scatter by halves and then a gather:
             ``2 * log2 p * alpha + 2 * (p - 1) / p * n * beta + (p - 1) / p * n * gamma``.
     """
-    _check("reduce", nbytes, devices)
+    _check("reduce", link, nbytes, devices)
     rounds, share = _rounds(devices), (devices - 1) / devices
     if _known("reduce", algorithm, "tree", "scatter") == "tree":
         return rounds * (link.alpha + nbytes * (link.beta + link.gamma))
@@ -84,7 +85,7 @@ def all_reduce(link: Link, nbytes: float, devices: int) -> float:
     A reduce-scatter and an all-gather, each of p - 1 messages of n / p bytes:
     ``2 * (p - 1) * alpha + 2 * (p - 1) / p * n * beta + (p - 1) / p * n * gamma``.
     """
-    _check("all_reduce", nbytes, devices)
+    _check("all_reduce", link, nbytes, devices)
     share = (devices - 1) / devices
     return 2 * (devices - 1) * link.alpha + 2 * share * nbytes * link.beta + share * nbytes * link.gamma
 
@@ -106,7 +107,7 @@ def batch(link: Link, kind: str, nbytes: Mapping[int, float], devices: int) -> f
     single = {"broadcast": broadcast, "reduce": reduce}
     if kind not in single:
         raise ValueError(f"batch: kind: expected one of {', '.join(single)}, got {kind!r}")
-    _check("batch", 0, devices)
+    _check("batch", link, 0, devices)
     for root in nbytes:
         if not 0 <= root < devices:
             raise ValueError(f"batch: nbytes: expected roots from 0 to {devices - 1}, got {root!r}")
@@ -124,8 +125,11 @@ def fit(messages: Sequence[float], times: Sequence[float]) -> Link:
         messages: bytes, at least two different numbers.
         times: seconds, one for each.
 
+    Returns:
+        Beta is at least 0; alpha is what the line says, so where short messages are quick it may be below 0.
+
     Raises:
-        ValueError: naming the argument.
+        ValueError: naming the argument, ``times`` if the line falls: that is no link.
     """
     n, t = np.asarray(messages, np.float64), np.asarray(times, np.float64)
     if n.ndim != 1 or t.shape != n.shape:
@@ -139,7 +143,10 @@ def fit(messages: Sequence[float], times: Sequence[float]) -> Link:
         raise ValueError(f"fit: messages: expected at least two different sizes, got {np.unique(n).size}")
     scale = np.abs(n).max()  # columns of like size, since bytes and ones are far apart
     (alpha, beta), *_ = np.linalg.lstsq(np.stack([np.ones_like(n), n / scale], 1), t, rcond=None)
-    return Link(float(alpha), float(beta / scale))
+    if beta * (n.max() - n.min()) / scale < -1e-9 * t.max():  # beyond what rounding makes of equal times
+        expected = "expected them to grow with the messages"
+        raise ValueError(f"fit: times: {expected}, got a line of {beta / scale:g} seconds a byte")
+    return Link(float(alpha), max(float(beta / scale), 0.0))
 
 
 def pipelined(stages: Sequence[float], count: int) -> float:
@@ -199,7 +206,11 @@ def _known(where: str, value: str, *known: str) -> str:
     return value
 
 
-def _check(where: str, nbytes: float, devices: int = 1) -> None:
+def _check(where: str, link: Link, nbytes: float, devices: int = 1) -> None:
+    for name, value in link._asdict().items():
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        if not number or not 0 <= value < math.inf:
+            raise ValueError(f"{where}: link: expected a finite {name} of at least 0, got {value!r}")
     if not nbytes >= 0:
         raise ValueError(f"{where}: nbytes: expected at least 0, got {nbytes!r}")
     if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:

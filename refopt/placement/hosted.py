@@ -91,7 +91,10 @@ def _slots(
         return (), "it has no states"
     if is_flat(program, op):
         return (), "it is flat, and its states are in buffers that startup makes; the merged form has them apart"
+    made = {name for op in program.startup for name in {*op.writes} - {*op.reads}}
     for name in names:
+        if name in made:
+            return (), f"{name!r} is made at startup, on the device"
         if name in program.buffer_of or name in program.parts or not program.vars[name].persistable:
             return (), f"{name!r} is no memory of its own that lives from step to step"
         if users[name] > 1:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from refopt.comm.calls import check_rank
 from refopt.passes import Result
 from refopt.placement.balance import Balancer, sizes_of
 from refopt.placement.kinds import BARRIERS, MESSAGES
@@ -166,7 +168,8 @@ def broadcast_params(comm: Any, arrays: Mapping[str, Any], owners: Mapping[str, 
             step.
 
     Raises:
-        ValueError: naming a parameter that has no array, where upstream skips it; nothing has been done then.
+        ValueError, TypeError: naming a parameter that has no array, where upstream skips it, or whose owner is no rank;
+            nothing has been done then.
 
     Source: Paddle's ``ParallelExecutor::BCastParamsToDevices``. There all came from device 0 for a while (issue 11728),
     and the last was not waited for.
@@ -175,6 +178,7 @@ def broadcast_params(comm: Any, arrays: Mapping[str, Any], owners: Mapping[str, 
     for name in roots:
         if name not in arrays:
             raise ValueError(f"broadcast_params: owners: expected names of arrays, got {name!r}")
+        check_rank(f"broadcast_params: owners[{name!r}]", roots[name], comm.size)
     for name, root in broadcast_order(roots):
         comm.broadcast(arrays[name], root)
     comm.barrier()
@@ -194,7 +198,12 @@ def on_device(program: Program, device: int) -> Program:
     Args:
         program: a program of all devices; it stays as it is.
         device: the rank.
+
+    Raises:
+        ValueError, TypeError: if it is none of the ranks that the ops are for.
     """
+    ranks = (op.attrs["ranks"] for op in (*program.startup, *program.main) if "ranks" in op.attrs)
+    check_rank("on_device: device", device, max(ranks, default=sys.maxsize))
     startup = [op for op in program.startup if op.device in (None, device)]
     main: list[Op] = []
     sent: list[str] = []

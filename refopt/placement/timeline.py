@@ -90,6 +90,9 @@ def fit_beside(gains: Sequence[Overlap], times: Sequence[float]) -> float:
     """
     if len(times) != len(gains) or any(not 0 < t < float("inf") for t in times):
         raise ValueError(f"fit_beside: times: expected one above 0 for each of {len(gains)} gains, got {list(times)}")
+    for k, gain in enumerate(gains):
+        if any(not 0 <= time < float("inf") for time in gain):
+            raise ValueError(f"fit_beside: gains[{k}]: expected finite times of at least 0, got {gain}")
     hidden = sum((gain.hidden / t) ** 2 for gain, t in zip(gains, times, strict=True))
     if not hidden > 0:
         raise ValueError(f"fit_beside: gains: expected one with hidden time, got {list(gains)}")

@@ -7,7 +7,8 @@
 ``sum``                  each of ``x`` is added to its place in ``out``, once, in the dtype of ``out``
 ``scan_gradients``       ``sums`` has the sum of squares of each of ``x`` at its place of ``positions``, +0 elsewhere;
                          ``odd`` is 1 if any element of ``x`` is inf or NaN, else 0. There may be no ``x``
-``finish_scan``          ``found_inf`` from ``odd``, ``grad_factor`` from ``loss_scale`` and, with ``sums``, the clip
+``finish_scan``          ``found_inf`` is 1 if ``odd`` is not 0, else 0; ``grad_factor`` from ``loss_scale`` and, with
+                         ``sums``, the clip
 ``update_loss_scaling``  the routine; changes ``loss_scale``, ``good_steps``, ``bad_steps``
 =======================  ===============================================================================================
 
@@ -192,7 +193,7 @@ def _finish(bound: Bound, op: Op) -> Callable[[], Any]:
         real = np.float32
         with np.errstate(all="ignore"):
             inverse = real(1) / inputs["loss_scale"][0]
-            made["found_inf"][0] = inputs["odd"][0]
+            made["found_inf"][0] = inputs["odd"][0] != 0
             made["grad_factor"][0] = inverse
             if "sums" in inputs:
                 norm = np.sqrt(tree_sum(inputs["sums"])) * inverse

@@ -95,8 +95,8 @@ def step_program(
         own = {key: _of(value, name, key) for key, value in numbers.items()}
         steps.append(
             _Step(
-                name, shape, _routine(_of(optimizer, name, "optimizer")), dtypes._replace(grad=grad or dtypes.grad),
-                world_size, early, own, name in rows, given,
+                name, shape, find_routine("step_program: optimizer", _of(optimizer, name, "optimizer")),
+                dtypes._replace(grad=grad or dtypes.grad), world_size, early, own, name in rows, given,
                 layer(name) if layer else name.partition(".")[0],
             )
         )  # fmt: skip
@@ -111,9 +111,28 @@ def step_program(
     ops = [op for step in reversed(steps) for op in step.gradient()]
     ops += [step.update() for step in steps]
     ops += [op for step in steps for op in step.advances()]
-    program = Program({var.name: var for step in steps for var in step.vars()}, (), tuple(ops))
+    vars: dict[str, Var] = {}
+    owners: dict[str, str] = {}
+    for step in steps:
+        for var in step.vars():
+            check_owner("step_program", owners, var.name, step.name)
+            vars[var.name] = var
+    program = Program(vars, (), tuple(ops))
     program.check()
     return program
+
+
+def check_owner(where: str, owners: dict[str, str], name: str, owner: str) -> None:
+    """Note of which parameter a variable is, in a program that is being made; raises if it is another's already.
+
+    Args:
+        where: the function, for the error.
+        owners: by name, what has been noted so far.
+        name: the variable.
+        owner: the parameter, or "" for what is of the whole step.
+    """
+    if owners.setdefault(name, owner) != owner:
+        raise ValueError(f"{where}: params: expected names that nothing else in the program has, got {name!r}")
 
 
 def _of(value: Any, name: str, key: str) -> Any:
@@ -125,9 +144,10 @@ def _of(value: Any, name: str, key: str) -> Any:
     return value[name]
 
 
-def _routine(name: str) -> Routine:
+def find_routine(where: str, name: str) -> Routine:
+    """A routine by name; raises if there is none."""
     if name not in ROUTINES:
-        raise ValueError(f"step_program: optimizer: expected one of {', '.join(ROUTINES)}, got {name!r}")
+        raise ValueError(f"{where}: expected one of {', '.join(ROUTINES)}, got {name!r}")
     return ROUTINES[name]
 
 

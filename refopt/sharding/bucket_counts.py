@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from refopt.catalog import ROUTINES
 from refopt.comm import Counted
-from refopt.passes.grouping import MB
-from refopt.sharding.counts import HALF, SINGLE
+from refopt.passes.grouping import MB, check_limit
+from refopt.program.build import find_routine
+from refopt.sharding.counts import HALF, SINGLE, check_lengths
 
 
 def buckets(sizes: Sequence[int], items: Sequence[int], owners: Sequence[int], limit: float = 32.0) -> list[list[int]]:
@@ -24,8 +24,13 @@ def buckets(sizes: Sequence[int], items: Sequence[int], owners: Sequence[int], l
         sizes, items: elements, and bytes of an element, of each tensor, in the order of the calls. One without elements
             is by itself.
         owners: of each.
-        limit: megabytes of 2**20 bytes; a larger tensor is by itself.
+        limit: megabytes of 2**20 bytes, at least 0; a larger tensor is by itself.
+
+    Raises:
+        ValueError: naming the argument.
     """
+    check_lengths("buckets", sizes, items=items, owners=owners)
+    check_limit("buckets: limit", limit)
     made: list[list[int]] = []
     last: dict[int, list[int]] = {}
     for i, (size, item, owner) in enumerate(zip(sizes, items, owners, strict=True)):
@@ -55,7 +60,12 @@ def step(
         gradient: bytes of an element of a gradient.
         limit, send_limit: megabytes of a bucket of gradients, and of what is broadcast.
         batched: whether `refopt.sharding.batch_owners` has come last.
+
+    Raises:
+        ValueError: naming the argument.
     """
+    _check("step", sizes, eligible, owners, limit, send_limit)
+    merged = find_routine("step: routine", routine).merged_name
     reduced = buckets(sizes, [gradient] * len(sizes), owners, limit)
     own = [bucket for bucket in reduced if owners[bucket[0]] == rank]
     kinds = [sum(eligible[i] == kind for i in bucket) for bucket in own for kind in (True, False)]
@@ -68,7 +78,7 @@ def step(
         "reduce": reductions,
         "scale": len(own),
         routine: alone,
-        ROUTINES[routine].merged_name: together + (not own),  # of no tensors
+        merged: together + (len(sizes) > 0 and not own),  # of no tensors, if others have some
         "broadcast": broadcasts,
         "batch": first + second,
     }
@@ -98,7 +108,11 @@ def collectives(
         chunk: bytes that each tensor of a bucket is padded to a multiple of: 256 on a GPU and the executor, 4096 in
             NumPy. A tensor that is by itself has no padding.
         clip, scan: whether the norm of all gradients is formed, and whether they are looked at for inf and NaN.
+
+    Raises:
+        ValueError: naming the argument.
     """
+    _check("collectives", sizes, eligible, owners, limit, send_limit)
     made = {}
     sent = [HALF if good else SINGLE for good in eligible]
     for name, items, most in (("reduce", [gradient] * len(sizes), limit), ("broadcast", sent, send_limit)):
@@ -108,3 +122,11 @@ def collectives(
     if scan:
         made["all_reduce"] = Counted(1 + clip, SINGLE + clip * SINGLE * len(sizes))
     return made
+
+
+def _check(
+    where: str, sizes: Sequence[int], eligible: Sequence[bool], owners: Sequence[int], limit: float, send_limit: float
+) -> None:
+    check_lengths(where, sizes, eligible=eligible, owners=owners)
+    check_limit(f"{where}: limit", limit)
+    check_limit(f"{where}: send_limit", send_limit)

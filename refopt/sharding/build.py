@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from refopt.cpu import update_loss_scaling
 from refopt.program import Op, Program, Var, step_program
 from refopt.program.amp import SCALING
+from refopt.program.build import check_owner
 from refopt.sharding.eligible import copy_of, recomputed_copy_of
 
 
@@ -76,7 +80,8 @@ def amp_program(
     """
     listed = [(str(name), tuple(shape)) for name, shape in params]
     names, wide = [name for name, _ in listed], frozenset(fp32)
-    _check(names, wide, world_size, accumulate, max_norm)
+    _check(names, wide, world_size, accumulate)
+    _check_numbers(max_norm, clip_epsilon, loss_scale)
     plain = step_program(listed, optimizer, layer=layer, optional=optional, **numbers)
     updates = [op for op in plain.main if op.role == "optimize"]
     layers = {name: op.layer for op in updates for name in op.outputs["params"]}
@@ -101,14 +106,26 @@ def amp_program(
     return program
 
 
-def _check(names: list[str], wide: frozenset[str], world_size: int, accumulate: int, max_norm: Any) -> None:
+def _check(names: list[str], wide: frozenset[str], world_size: int, accumulate: int) -> None:
     for key, count in (("world_size", world_size), ("accumulate", accumulate)):
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ValueError(f"amp_program: {key}: expected an integer of at least 1, got {count!r}")
     for unknown in sorted(wide - set(names)):
         raise ValueError(f"amp_program: fp32: expected names of params, got {unknown!r}")
-    if max_norm is not None and (isinstance(max_norm, bool) or not max_norm >= 0):
+
+
+def _check_numbers(max_norm: Any, clip_epsilon: Any, loss_scale: Any) -> None:
+    if max_norm is not None and not (_is_number(max_norm) and max_norm >= 0):
         raise ValueError(f"amp_program: max_norm: expected None or a number of at least 0, got {max_norm!r}")
+    if not (_is_number(clip_epsilon) and clip_epsilon >= 0):
+        raise ValueError(f"amp_program: clip_epsilon: expected a number of at least 0, got {clip_epsilon!r}")
+    with np.errstate(over="ignore"):
+        if not (_is_number(loss_scale) and 0 < np.float32(loss_scale) < np.inf):
+            raise ValueError(f"amp_program: loss_scale: expected a finite float32 above 0, got {loss_scale!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _part(param: str, micro: int) -> str:
@@ -124,6 +141,7 @@ class _Builder:
         wide: frozenset[str],
     ) -> None:  # fmt: skip
         self.vars: dict[str, Var] = dict(plain.vars)
+        self._owners = {name: name for name in plain.vars} | {_part(param, 0): param for param in layers}
         self.main: list[Op] = []
         self._layers, self._ranks, self._accumulate = layers, ranks, accumulate
         self._recompute, self._wide = recompute, wide
@@ -155,16 +173,16 @@ class _Builder:
 
     def scan(self, params: list[str], max_norm: float | None, epsilon: float) -> None:
         """What `refopt.cpu.scan_gradients` does, in two ops."""
-        self.vars["loss_scaling"] = Var("loss_scaling", (1,), "float32", persistable=True, initial=1.0)
+        self._shared("loss_scaling", "float32", initial=1.0)
         made = {"grad_factor": "grad_factor", "found_inf": "found_inf"}
         given, attrs = {"odd": ("odd",), "loss_scale": ("loss_scaling",)}, {}
         if max_norm is not None:
             given["sums"], made["grad_norm"] = ("sums",), "grad_norm"
             attrs = {"max_norm": float(max_norm), "epsilon": float(epsilon)}
         for name in made:
-            self.vars[name] = Var(name, (1,), "float32")
-        self.vars["odd"] = Var("odd", (1,), "int32")
-        self.vars["sums"] = Var("sums", (len(params),), "float32")
+            self._shared(name, "float32")
+        self._shared("odd", "int32")
+        self._shared("sums", "float32", len(params))
         grads, places = tuple(_part(param, 0) for param in params), tuple(range(len(params)))
         out = {"sums": ("sums",), "odd": ("odd",)}
         self.main.append(Op("scan_gradients", {"x": grads}, out, {"positions": places}, "optimize"))
@@ -175,10 +193,10 @@ class _Builder:
         if unknown := set(numbers) - set(SCALING):
             raise TypeError(f"amp_program: scaling: expected some of {', '.join(SCALING)}, got {min(unknown)!r}")
         default = inspect.signature(update_loss_scaling).parameters
-        self.vars["loss_scaling"] = Var("loss_scaling", (1,), "float32", persistable=True, initial=float(loss_scale))
+        self._shared("loss_scaling", "float32", initial=float(loss_scale))
         state = {"loss_scale": ("loss_scaling",)}
         for name in ("good_steps", "bad_steps"):
-            self.vars[name] = Var(name, (1,), "int32", persistable=True, initial=0.0)
+            self._shared(name, "int32", initial=0.0)
             state[name] = (name,)
         attrs = {name: numbers.get(name, default[name].default) for name in SCALING}
         self.main.append(Op("update_loss_scaling", {"found_inf": ("found_inf",), **state}, state, attrs, "optimize"))
@@ -191,7 +209,13 @@ class _Builder:
         self._add(param, "cast", stage, {"x": [param]}, {"out": [copy]})
         return copy
 
+    def _shared(self, name: str, dtype: str, elements: int = 1, initial: float | None = None) -> None:
+        """A variable of the whole step, which lives from step to step if it starts from something."""
+        check_owner("amp_program", self._owners, name, "")
+        self.vars[name] = Var(name, (elements,), dtype, persistable=initial is not None, initial=initial)
+
     def _like(self, param: str, name: str, dtype: str) -> None:
+        check_owner("amp_program", self._owners, name, param)
         self.vars.setdefault(name, Var(name, self.vars[param].shape, dtype))
 
     def _add(self, param: str, kind: str, role: str, inputs: Any, outputs: Any, attrs: Any = None) -> None:

@@ -32,11 +32,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any
 
-from refopt.catalog import ROUTINES, Routine
 from refopt.comm import Counted
 from refopt.dtypes import ITEM_SIZES
 from refopt.program import UNKNOWN, Program
+from refopt.program.build import find_routine
 
 HALF, SINGLE = ITEM_SIZES["float16"], ITEM_SIZES["float32"]
 
@@ -52,7 +54,14 @@ def casts(eligible: int, *, accumulate: int = 1, recompute: bool = False, owned:
 
     Returns:
         ``"before"``, ``"cast"`` in the optimizer's stage, that ``"sharded"``, and ``"folded"`` into the updates.
+
+    Raises:
+        ValueError: naming the argument.
     """
+    _whole("casts: eligible", eligible)
+    _whole("casts: accumulate", accumulate, 1)
+    if owned is not None:
+        _whole("casts: owned", owned, 0, eligible)
     return {
         "before": eligible * (1 + recompute) * accumulate,
         "cast": eligible,
@@ -76,7 +85,19 @@ def step(
         clip: whether the norm of all gradients is formed.
         optimize_cast: whether parameters are cast in the optimizer's stage.
         owned: in shards, how many parameters the rank owns, and how many of these are eligible.
+
+    Raises:
+        ValueError: naming the argument.
     """
+    merged = find_routine("step: routine", routine).merged_name
+    _whole("step: params", params)
+    _whole("step: eligible", eligible, 0, params)
+    _whole("step: world_size", world_size, 1)
+    _whole("step: accumulate", accumulate, 1)
+    if owned is not None:
+        _whole("step: owned[0]", owned[0], 0, params)
+        _whole("step: owned[1]", owned[1], 0, min(owned[0], eligible))
+    owned = owned if params and world_size > 1 else None  # `shard` leaves other steps as they are
     ours, good = (params, eligible) if owned is None else owned
     form = casts(eligible, accumulate=accumulate, recompute=recompute, owned=good)
     made = {
@@ -91,7 +112,7 @@ def step(
         "finish_scan": 1,
         "update_loss_scaling": 1,
         routine: ours,
-        ROUTINES[routine].merged_name: int(ours == 0),  # of no tensors
+        merged: int(owned is not None and ours == 0),  # of no tensors
         "broadcast": params if owned is not None else 0,
     }
     return {kind: count for kind, count in made.items() if count}
@@ -102,13 +123,19 @@ def collectives(
 ) -> dict[str, Counted]:
     """Calls of a rank in a step, and bytes of the arrays handed in, as `refopt.comm.Communicator.counts` has them.
 
+    They are those of several ranks and of one parameter at least; with one rank, or with none to share, there are none.
+
     Args:
         sizes: elements of each parameter.
         eligible: of each, whether it is.
         sharded: whether each gradient is reduced to its owner, and each parameter broadcast.
         optimize_cast: whether eligible ones are broadcast in fp16.
         clip: whether the norm of all gradients is formed.
+
+    Raises:
+        ValueError: naming the argument.
     """
+    check_lengths("collectives", sizes, eligible=eligible)
     count, elements = len(sizes), sum(sizes)
     if not sharded:
         return {"all_reduce": Counted(count, SINGLE * elements)}
@@ -122,6 +149,7 @@ def collectives(
 
 def startup(sizes: Sequence[int], eligible: Sequence[bool], *, optimize_cast: bool) -> dict[str, int]:
     """Ops at startup by type with several ranks: broadcasts in fp32, and then casts, on all ranks alike."""
+    check_lengths("startup", sizes, eligible=eligible)
     made = {"broadcast": len(sizes), "cast": sum(eligible) if optimize_cast else 0}
     return {kind: number for kind, number in made.items() if number}
 
@@ -143,10 +171,15 @@ def memory(
 
     Returns:
         ``"fp16"``, ``"fp32"``: parameters; ``"state"``: tensors and scalars.
+
+    Raises:
+        ValueError: naming the argument.
     """
+    check_lengths("memory", sizes, eligible=eligible, owners=owners)
+    _whole("memory: rank", rank)
+    row = find_routine("memory: routine", routine)
     mine = [owner == rank for owner in owners] if owners is not None else [True] * len(sizes)
     copies = [good and optimize_cast for good in eligible]
-    row: Routine = ROUTINES[routine]
     required = {slot.name for slot in row.slots if not slot.optional}
     tensors = sum(name in required for name in row.states) + optional
     return {
@@ -156,11 +189,21 @@ def memory(
     }
 
 
-def saved(elements: int, degree: int) -> float:
+def saved(elements: int, degree: float) -> float:
     """Bytes of parameters that a rank saves by fp16 copies, if shares are even: 4N - (2N + 4N / W).
 
     Below 0 for one rank, nothing for two, and more the more ranks there are.
+
+    Args:
+        elements: N, at least 0.
+        degree: W, at least 1; for a curve, also between whole numbers.
+
+    Raises:
+        ValueError: naming the argument.
     """
+    _whole("saved: elements", elements)
+    if not isinstance(degree, Real) or isinstance(degree, bool) or not degree >= 1:
+        raise ValueError(f"saved: degree: expected a number of at least 1, got {degree!r}")
     return (SINGLE - HALF) * elements - SINGLE * elements / degree
 
 
@@ -188,3 +231,17 @@ def kept(program: Program) -> int:
 def total(parts: Mapping[str, int]) -> int:
     """The sum of what `memory` gives back."""
     return sum(parts.values())
+
+
+def check_lengths(where: str, sizes: Sequence[int], **others: Sequence[Any] | None) -> None:
+    """Raise if what is said of each tensor is of another number of tensors than there are sizes."""
+    for name, values in others.items():
+        if values is not None and len(values) != len(sizes):
+            raise ValueError(f"{where}: {name}: expected {len(sizes)} entries, as sizes has, got {len(values)}")
+
+
+def _whole(where: str, value: Any, least: int = 0, most: int | None = None) -> None:
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or value < least or (most is not None and value > most):
+        expected = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{where}: expected an integer {expected}, got {value!r}")

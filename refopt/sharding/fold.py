@@ -16,7 +16,8 @@ def fold_casts(program: Program) -> Result:
     at all times its master, rounded, in steps that are skipped as well. The norms of LARS, which may be those of stored
     parameters or of masters, become those of masters.
 
-    Comes after `refopt.sharding.optimize_cast`, which makes such casts, and makes copies at startup.
+    Comes after `refopt.sharding.optimize_cast`, which makes such casts, and makes copies at startup; and after
+    `refopt.sharding.shard`.
 
     Args:
         program: the program; it stays as it is.

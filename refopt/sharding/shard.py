@@ -108,7 +108,10 @@ def _declined(program: Program) -> str:
         return "gradients are reduced to owners already"
     if not any(op.type == "all_reduce" for op in program.main):
         return "no gradient is reduced over the ranks"
+    begun = {name for op in program.startup for name in (*op.reads, *op.writes)}
     for op in updates:
+        if not begun.isdisjoint(op.inputs.get("master_params", ())):
+            return f"{title(op)} writes what was cast; fold_casts comes after"
         if op.type.startswith(MERGED) or is_flat(program, op):
             return f"{title(op)} is one for several parameters; passes that fuse come after"
         if op.role != "optimize":
