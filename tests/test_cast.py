@@ -434,6 +434,8 @@ REFUSED = {
 SCALES = {
     "scale: expected a finite float32, got nan": (ValueError, np.nan, ONE),
     "scale: expected a finite float32, got 1e+300": (ValueError, 1e300, ONE),
+    "scale: expected a number in the range of float64, got one beyond it": (ValueError, 10**400, ONE),
+    "scale: expected a number in the range of float64": (ValueError, Fraction(-(10**400)), ONE),
     "scale: expected a number or an array of one element, got '2'": (TypeError, "2", ONE),
     "scale: expected a number or an array of one element, got True": (TypeError, True, ONE),
     "scale: expected one element, got shape (2,)": (ValueError, np.ones(2, np.float32), ONE),

@@ -150,6 +150,14 @@ REFUSED = {
     "epsilon beyond fp32": (
         lambda c: c.set(epsilon=1e39), ValueError, "epsilon: expected a finite float32 at least 0, got 1e+39",
     ),
+    "lr beyond fp64": (
+        lambda c: c.set(lr=10**400),
+        ValueError, "lr: expected a number in the range of float64, got one beyond it",
+    ),
+    "one weight decay beyond fp64": (
+        lambda c: c.set(lars_weight_decay=[0.1, 10**400]),
+        ValueError, "lars_weight_decay[1]: expected a number in the range of float64, got one beyond it",
+    ),
     "rescale_grad 0": (
         lambda c: c.set(rescale_grad=0), ValueError, "rescale_grad: expected a finite float32 above 0, got 0",
     ),
@@ -289,6 +297,31 @@ def test_refused_call_leaves_no_memory_behind(executor, name):
     assert simt.memory.live_bytes() == before
 
 
+HOST = {
+    "NumPy": (np.ones(4, np.float32), TypeError, "expected a device array, got a NumPy array; gpu.to_device makes one"),
+    "list": ([1.0], ValueError, "expected an array on the executor, got list"),
+    "object": (object(), ValueError, "expected an array on the executor, got object"),
+}
+
+
+@pytest.mark.parametrize("kind", HOST)
+def test_what_is_on_no_device_is_named(executor, monkeypatch, kind):
+    """First in a list too, where it says nothing of the device that the others are on."""
+    monkeypatch.setenv("REFOPT_DEVICE", "executor")
+    (value, error, message), there = HOST[kind], executor.to_device(np.ones(4, np.float32))
+    for name, call in {
+        "merged_sgd: params[0]": lambda: gpu.plan("sgd", [value], [there]),
+        "merged_sgd: grads[1]": lambda: gpu.plan("sgd", [there] * 2, [there, value]),
+        "merged_cast: sources[0]": lambda: gpu.cast_plan([value], [there]),
+        "coalesce_tensor: inputs[0]": lambda: gpu.coalesce_tensor([value]),
+        "coalesce_tensor: inputs[1]": lambda: gpu.coalesce_tensor([None, value], shapes=[(3,), None]),
+        "coalesce_tensor: outputs[0]": lambda: gpu.coalesce_tensor([there], outputs=[value]),
+    }.items():
+        with pytest.raises(error) as caught:
+            call()
+        assert str(caught.value) == f"{name}: {message}"
+
+
 @pytest.mark.parametrize("lr", [[0.25, 0.5], (0.25, 0.5), np.array([0.25, 0.5]), np.float32([0.25, 0.5])], ids=repr)
 @pytest.mark.parametrize("mu", [1, np.float32(1), np.int64(1), np.array(1.0)], ids=repr)
 def test_numbers_of_any_kind(machine, lr, mu):
@@ -372,6 +405,7 @@ def test_rebind_refuses(plan, slots, error, message):
     [
         (dict(lr=-1), ValueError, "lr: expected a finite float32 at least 0, got -1"),
         (dict(lr=[0.1]), ValueError, "lr: expected one number or one per tensor, 2, got 1"),
+        (dict(lr=10**400), ValueError, "lr: expected a number in the range of float64, got one beyond it"),
         (dict(mu=0.5, lr=float("nan")), ValueError, "lr: expected a finite float32 at least 0, got nan"),
         (
             dict(momentum=0.9),

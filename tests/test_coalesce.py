@@ -99,11 +99,37 @@ def test_layout_laws(sizes, itemsize, factor, unit):
         (([3], 4, 0), "align: expected a multiple of"),
         (([3], 0, 4), "itemsize: expected at least 1 byte, got 0"),
         (([3], 4, 4, "bits"), "align_unit: expected one of bytes, elements, got 'bits'"),
+        (([1, 2**63], 1), r"sizes\[1\]: expected an end, padded, below 2\*\*63 bytes, got 9223372036854775809"),
+        (([1, 2**62], 2), r"sizes\[1\]: expected an end, padded, below"),
+        (([2**62, 1, 2**62], 1), r"sizes\[2\]: expected an end, padded, below"),
+        (([3], 4, 2**70), r"sizes\[0\]: expected an end, padded, below"),
+        (([1] * 4, 1, 2**62), r"sizes\[1\]: expected an end, padded, below 2\*\*63 bytes, got 9223372036854775808"),
     ],
 )
 def test_layout_refuses(arguments, message):
     with pytest.raises(ValueError, match=f"^layout: {message}"):
         cpu.layout(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([2.5], 4), r"sizes\[0\]: expected an integer, got 2.5"),
+        (([3, True], 4), r"sizes\[1\]: expected an integer, got True"),
+        (([3], 4.0), "itemsize: expected an integer, got 4.0"),
+        (([3], 4, 8.0), "align: expected an integer, got 8.0"),
+    ],
+)
+def test_layout_refuses_what_is_not_whole(arguments, message):
+    with pytest.raises(TypeError, match=f"^layout: {message}"):
+        cpu.layout(*arguments)
+
+
+def test_layout_takes_integers_of_any_kind():
+    made = cpu.layout(np.array([3, 5], np.uint8), np.int64(4), np.int32(256))
+    assert made.offsets.tolist() == [0, 64] and made.total == 128 and type(made.total) is int
+    most = cpu.layout((n for n in (2**62, 2**62 - 1)), 1)
+    assert most.offsets.tolist() == [0, 2**62] and most.total == 2**63 - 1
 
 
 # The same on the CPU and on a device.
@@ -401,6 +427,22 @@ REFUSED = {
     "shapes: expected 2 entries, as inputs has, got 1": (ValueError, [A, None], dict(shapes=[(3,)])),
     "shapes[1]: expected a shape, since inputs[1] is None, got None": (TypeError, [A, None], {}),
     "shapes[0]: expected (3,), as inputs[0] has, got (4,)": (ValueError, [A], dict(shapes=[(4,)])),
+    "shapes[0][0]: expected an integer, got True": (TypeError, [None], dict(shapes=[(True, 3)], dtype="float32")),
+    "shapes[1][0]: expected an integer, got 2.0": (TypeError, [A, None], dict(shapes=[None, (2.0, 3)])),
+    "shapes[0][0]: expected an integer, got 3.0": (TypeError, [A], dict(shapes=[(3.0,)])),
+    "layout: sizes[0]: expected an end, padded, below 2**63 bytes, got": (ValueError, [A], dict(align_size=2**70)),
+    "layout: sizes[1]: expected an end, padded, below":
+        (ValueError, [np.ones(1, np.uint8)] * 4, dict(align_size=2**62)),
+    "size_of_dtype: expected a buffer below 2**63 bytes, got 4611686018427387904 of float32":
+        (ValueError, [A], dict(align_size=2**62, size_of_dtype=1)),
+    "alignsize: expected one of scale, dtype, outputs, shapes, copy_data, set_constant, constant, persist_output, "
+    "use_align, align_size, align_unit, size_of_dtype": (TypeError, [A], dict(alignsize=3)),
+    "chunk: expected one of scale,": (TypeError, [A], dict(chunk=3)),
+    "constant: expected a number in the range of float64, got one beyond it":
+        (ValueError, [A], dict(set_constant=True, constant=10**400)),
+    "constant: expected a number in the range of float64":
+        (ValueError, [np.ones(3, np.int8)], dict(set_constant=True, constant=-(10**5000))),
+    "scale: expected a number in the range of float64": (ValueError, [A], dict(copy_data=True, scale=10**400)),
     "inputs[0]: expected at least one element": (ValueError, [None], dict(shapes=[(-1, -3)], dtype="float32")),
     "dtype: expected a dtype, since no input has one": (TypeError, [None], dict(shapes=[(3,)])),
     "dtype: expected one of float16,": (TypeError, [A], dict(dtype="complex64")),

@@ -21,7 +21,7 @@ from refopt.conformance.cases import arguments, assert_same
 from refopt.conformance.laws import reference
 from refopt.dtypes import numpy_dtype
 from refopt.gpu import dlpack
-from refopt.gpu.arrays import describer
+from refopt.gpu.arrays import describer, device_of
 from refopt.state.steps import power_after
 
 ROUTINE = ROUTINES["adamw"]
@@ -430,6 +430,27 @@ def test_not_on_the_device():
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match=r"grads\[0\]: expected a device array, got a PyTorch tensor on cpu"):
         describe(torch.zeros(3), "grads[0]")
+
+
+def test_the_device_of_arrays():
+    """That of the first array on one; what is in host memory is on none, whichever way it is offered."""
+    x = np.zeros(3, np.float32)
+    on_executor = gpu.device("executor").to_device(x)
+
+    class Interface:
+        __cuda_array_interface__ = {"shape": (3,), "typestr": "<f4", "data": (4096, False), "version": 3}  # noqa: RUF012
+
+    class OfPyTorch:
+        def __init__(self, is_cuda):
+            self.is_cuda, self.data_ptr = is_cuda, lambda: 4096
+
+    on_host = [None, x, x[0], [1.0], object(), 3, OfPyTorch(False)]
+    assert device_of([]) == device_of(on_host) == ""
+    for array, machine in (
+        (on_executor, "executor"), (Elsewhere(x), "gpu"), (Interface(), "gpu"), (OfPyTorch(True), "gpu"),
+    ):  # fmt: skip
+        assert device_of([*on_host, array]) == device_of([array, *on_host]) == machine
+    assert device_of([Elsewhere(x), on_executor]) == "gpu" and device_of([on_executor, Elsewhere(x)]) == "executor"
 
 
 def test_dlpack_before_an_interface_without_streams():

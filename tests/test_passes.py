@@ -1,5 +1,6 @@
 """The laws of passes: no bit changes, nothing happens the second time, no scalar goes stale, padding leaks nowhere."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -27,7 +28,7 @@ from program_cases import (
 
 from refopt import passes, ulp
 from refopt.comm import local
-from refopt.program import bind, step_program
+from refopt.program import Op, Program, Var, bind, step_program
 
 FORMS = st.sampled_from(["auto", "flat", "merged"])
 
@@ -82,6 +83,64 @@ def test_passes_are_idempotent_and_leave_their_input_alone(program, grouping, fo
         untouched(apply, to)
     if one_dtype(program):
         idempotent(everything(form, name, **flags), program)
+
+
+# Gradients that live from step to step, or that two updates have.
+
+
+def delayed(ranks=1, lasting="ab"):
+    """Updates by the gradients of the step before, of which some live on; they start at 0.25."""
+    vars = [Var(name, (3,), "float32", persistable=True) for name in "ab"]
+    vars += [Var(f"{x}@GRAD", (3,), "float32", persistable=x in lasting, initial=0.25) for x in "ab"]
+    updates, made = {}, []
+    for x in "ab":
+        g = [f"{x}@GRAD"]
+        updates[x] = Op("sgd", {"params": [x], "grads": g}, {"params": [x]}, {"lr": 1.0}, "optimize")
+        made.append(Op("backward", {"params": [x]}, {"grads": g}, {}, "backward"))
+        made += [Op("all_reduce", {"x": g}, {"out": g}, {"ranks": ranks}, "communicate")] if ranks > 1 else []
+    before, after = ([op for x, op in updates.items() if (x in lasting) == early] for early in (True, False))
+    return Program({var.name: var for var in vars}, (), (*before, *made, *after))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("lasting", ["ab", "a"])
+def test_gradients_that_live_on_move_with_what_is_in_them(ranks, lasting, backend):
+    """If some gradients do and others do not, they stay out, with the reason."""
+    program = delayed(ranks, lasting)
+    for apply in (partial(passes.coalesce_gradients, memory_size=0), partial(passes.fuse_optimizer, form="flat")):
+        same_bits(apply, program, 2, backend)
+        result = apply(program)
+        result.program.check()
+        assert bool(result.reasons) == (lasting == "a" or not result.applied)
+
+
+def shared(slot):
+    """Updates of two parameters that have one gradient, or one power of beta."""
+    program = adam(PARAMS[:1])
+    (first,) = (op for op in program.main if op.type == "adam")
+    more = [replace(var, name=f"z{name}", initial=f"z{var.initial}" if isinstance(var.initial, str) else var.initial)
+            for name, var in program.vars.items()]  # fmt: skip
+
+    def other(slots):
+        return {name: given if name == slot else [f"z{x}" for x in given] for name, given in slots.items()}
+
+    again = first.replace(inputs=other(first.inputs), outputs=other(first.outputs))
+    backward = [op.replace(inputs=other(op.inputs), outputs=other(op.outputs)) for op in program.main[:-1]]
+    return program.with_vars(more).replace(main=[*program.main[:-1], *backward, first, again])
+
+
+@pytest.mark.parametrize("form", ["auto", "flat", "merged"])
+@pytest.mark.parametrize("slot", ["grads", "beta1_pow"])
+def test_updates_that_share_a_variable(slot, form):
+    """What they have is valid, and of the same bits; one op takes a gradient twice, and a scalar not."""
+    program = shared(slot)
+    program.check()
+    result = passes.fuse_optimizer(program, form=form)
+    result.program.check()
+    assert result.applied == (slot == "grads" and form != "flat")
+    assert form == "merged" or f"{slot}: {program.main[-1].inputs[slot][0]!r} is that of 2 ops" in str(result.reasons)
+    same_bits(partial(passes.fuse_optimizer, form=form), program, 2)
 
 
 # Groups.

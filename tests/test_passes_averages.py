@@ -296,6 +296,7 @@ CASES = {  # a step, for which parameters averages stay, why, and whether some d
                      "merged_sgd of 'c' uses 'b@GRAD', too, which is no average", True),
     "rescaled": (lambda: with_attrs(steps_of(), "b", rescale_grad=0.37), "b", TWICE.format("sgd of 'b'"), False),
     "a factor": (lambda: MERGED(averaged_again()).program, "cba", TWICE.format("merged_sgd of 'c'"), True),
+    "too large": (lambda: with_attrs(steps_of(config="fp64"), "b@GRAD", scale=1e300), "", "", False),
     "other numbers": (lambda: MERGED(with_attrs(steps_of(), "b@GRAD", scale=0.25)).program, "cba",
                       f"scale differs: {1 / 3!r} for scale of 'c@GRAD', 0.25 for scale of 'b@GRAD'", True),
     "persistable": (lambda: steps_of().replace(vars={**steps_of().vars, "b@GRAD": LASTING}), "b",
@@ -321,6 +322,24 @@ def test_averages_that_stay(case):
     assert {reason.partition(": ")[2] for reason in result.reasons[: len(names)]} == ({why} if names else set())
     assert len(result.reasons) <= len(names) + 1
     assert bool(left(ROUNDED(program).program)) == always
+
+
+def test_a_factor_of_zero_has_the_sign_of_the_average():
+    """An op that multiplies takes +0 for -0, which shows in a parameter of -0."""
+    program = with_attrs(step_program([("a", (4,))], "sgd", world_size=2, lr=0.5), "a@GRAD", scale=-0.0)
+    given = {"a@GRAD": np.array([1, -1, 0, -0.0], np.float32)}
+
+    def rank(each, world):
+        return run(each, {"a": np.full(4, -0.0, np.float32)}, comm=world, gradients=given).read("a").tobytes()
+
+    before, after = (on_ranks(2, partial(rank, each)) for each in (program, fold_averages(program).program))
+    assert before == after
+
+
+def test_averages_by_no_number_of_the_dtype_stay():
+    program = with_attrs(steps_of("b"), scale=1e300)
+    result = fold_averages(program)
+    assert not result.applied and "scale of 'b@GRAD': 1e+300 is no finite number of float32" in result.reasons
 
 
 # Mutants.

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.checks.arrays import Array, check_dense, check_one, refuse_overlaps
+from refopt.checks.numbers import to_float
 from refopt.dtypes import ITEM_SIZES, SIZES
 
 Names = tuple[str, str, str]  # of the function, its sources and its targets, for errors
@@ -98,11 +99,12 @@ def check_scale(
             raise TypeError(f"{name}: {first}[{i}]: expected one of {', '.join(SIZES)} to scale, got {pair[0].dtype}")
     if found:
         return found
+    plain = to_float(where, scale)
     for real in Cast(list(pairs), 1.0).reals() or {np.float64}:
         with np.errstate(over="ignore"):
             if not np.isfinite(real(scale)):
                 raise ValueError(f"{where}: expected a finite {np.dtype(real).name}, got {scale!r}")
-    return float(scale) + 0.0  # -0 is taken for 0
+    return plain + 0.0  # -0 is taken for 0
 
 
 def _cast_spans(call: Cast, first: str, second: str) -> Iterator[tuple[int, int, bool, str]]:

@@ -1,6 +1,7 @@
 """Hyperparameters: numbers that an arithmetic type has, one or one per tensor, and named choices."""
 
 import math
+import operator
 from collections.abc import Sequence
 from numbers import Real
 from typing import Any
@@ -54,6 +55,7 @@ def _number(where: str, hyper: Hyper, value: Any, reals: set[type]) -> float:
     bound = "above 0" if hyper.positive else "at least 0"
     if hyper.below < math.inf:
         bound += f" and below {hyper.below:.10g}"
+    number = to_float(where, value)
     for real in reals:
         with np.errstate(over="ignore"):
             rounded = real(value)
@@ -61,4 +63,23 @@ def _number(where: str, hyper: Hyper, value: Any, reals: set[type]) -> float:
         if not (np.isfinite(rounded) and least and rounded < hyper.below) or (hyper.whole and value % 1):
             kind = "whole number" if hyper.whole else f"finite {np.dtype(real).name}"
             raise ValueError(f"{where}: expected a {kind} {bound}, got {value!r}")
-    return float(value) + 0.0  # -0 is taken for 0
+    return number + 0.0  # -0 is taken for 0
+
+
+def to_float(where: str, value: Any) -> float:
+    """A number as a float; raises if it is an integer or a fraction beyond the range of one."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{where}: expected a number in the range of float64, got one beyond it") from None
+
+
+def whole(where: str, value: Any) -> int:
+    """An integer of any type as an int; raises if it is none, or a truth value."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        found = None
+    if found is None or isinstance(value, bool):
+        raise TypeError(f"{where}: expected an integer, got {value!r}")
+    return found

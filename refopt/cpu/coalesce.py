@@ -10,6 +10,7 @@ A, in bytes, is the alignment. What lies between a tensor and the next is paddin
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -17,11 +18,13 @@ import numpy as np
 
 from refopt import checks
 from refopt.checks import Array
+from refopt.checks.numbers import to_float, whole
 from refopt.cpu import cast
 from refopt.dtypes import ITEM_SIZES, SIZES, name_of, numpy_dtype
 
 # What a tensor is aligned to by default, the smallest piece that a device allocates.
 CHUNK = {"bytes": 4096, "elements": 16384}
+LIMIT = 2**63  # bytes, one more than int64 counts, in which offsets and addresses are kept
 
 
 class Layout(NamedTuple):
@@ -43,9 +46,11 @@ def layout(sizes: Sequence[int], itemsize: int, align: int | None = None, align_
         align_unit: ``"bytes"`` or ``"elements"``.
 
     Raises:
-        ValueError: naming the argument.
+        ValueError, TypeError: naming the argument.
     """
-    for i, size in enumerate(sizes):
+    counts = [whole(f"layout: sizes[{i}]", size) for i, size in enumerate(sizes)]
+    itemsize = whole("layout: itemsize", itemsize)
+    for i, size in enumerate(counts):
         if size < 1:
             raise ValueError(f"layout: sizes[{i}]: expected at least one element, got {size}")
     if align_unit not in CHUNK:
@@ -54,13 +59,17 @@ def layout(sizes: Sequence[int], itemsize: int, align: int | None = None, align_
         raise ValueError(f"layout: itemsize: expected at least 1 byte, got {itemsize}")
     unit = 1
     if align is not None:
+        align = whole("layout: align", align)
         item = itemsize if align_unit == "bytes" else 1
         if align < 1 or align % item:
             raise ValueError(f"layout: align: expected a multiple of the element's {item} bytes, got {align}")
         unit = align // item
-    lengths = -(-np.array(sizes, np.int64) // unit) * unit
-    ends = np.cumsum(lengths)
-    return Layout(ends - lengths, lengths, int(ends[-1]) if len(ends) else 0)
+    padded = [-(-size // unit) * unit for size in counts]  # in Python's integers, which do not wrap around
+    ends = list(accumulate(padded, initial=0))
+    for i, end in enumerate(ends[1:]):
+        if end * itemsize >= LIMIT:
+            raise ValueError(f"layout: sizes[{i}]: expected an end, padded, below 2**63 bytes, got {end * itemsize}")
+    return Layout(np.array(ends[:-1], np.int64), np.array(padded, np.int64), ends[-1])
 
 
 class Coalesced:
@@ -134,6 +143,7 @@ def request(
     inputs: Any,
     describe: Callable[[Any, str], Array],
     chunk: dict[str, int],
+    /,
     *,
     dtype: Any = None,
     outputs: Any = None,
@@ -146,9 +156,12 @@ def request(
     align_size: int = -1,
     align_unit: str = "bytes",
     size_of_dtype: int = -1,
+    **unknown: Any,
 ) -> Request:
     """Check a call; ``chunk`` is the device's default alignment in each unit."""
     name = "coalesce_tensor"
+    for key in unknown:
+        raise TypeError(f"{name}: {key}: expected one of scale, {', '.join(request.__kwdefaults__ or ())}")
     lists = _lists(name, inputs, outputs, shapes)
     arrays = _described(name, "inputs", lists["inputs"], describe)
     kept = _described(name, "outputs", lists["outputs"], describe)
@@ -165,6 +178,8 @@ def request(
         made = layout([math.prod(s) for s in found], item, align if use_align else None, align_unit)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+    if made.total * kind.itemsize >= LIMIT:  # by the dtype, where size_of_dtype is smaller
+        raise ValueError(f"{name}: size_of_dtype: expected a buffer below 2**63 bytes, got {made.total} of {kind}")
     fills = set_constant and not copy_data
     persists = persist_output and not (copy_data or set_constant)
     if persists and outputs is None:
@@ -209,9 +224,10 @@ def _shapes(name: str, arrays: list[Array | None], kept: list[Array | None], giv
     for i, (array, output, shape) in enumerate(zip(arrays, kept, given, strict=True)):
         if not isinstance(shape, Sequence) and not (shape is None and array):
             raise TypeError(f"{name}: shapes[{i}]: expected a shape, since inputs[{i}] is None, got {shape!r}")
-        found = array.shape if array else tuple(map(int, shape or ()))
-        if shape is not None and tuple(shape) != found:
-            raise ValueError(f"{name}: shapes[{i}]: expected {found}, as inputs[{i}] has, got {tuple(shape)}")
+        asked = tuple(whole(f"{name}: shapes[{i}][{k}]", extent) for k, extent in enumerate(shape or ()))
+        found = array.shape if array else asked
+        if shape is not None and asked != found:
+            raise ValueError(f"{name}: shapes[{i}]: expected {found}, as inputs[{i}] has, got {asked}")
         if any(extent < 1 for extent in found):
             raise ValueError(
                 f"{name}: inputs[{i}]: expected at least one element, since a view of none has no place in the "
@@ -260,6 +276,7 @@ def _constant(name: str, dtype: np.dtype, value: Any) -> np.ndarray:
     """A number as an array of one element of the buffer's dtype."""
     if not isinstance(value, Real | np.floating | np.integer | np.bool_):
         raise TypeError(f"{name}: constant: expected a number, got {value!r}")
+    to_float(f"{name}: constant", value)  # only to refuse
     if dtype.name in SIZES:
         with np.errstate(all="ignore"):
             return cast.rounded(np.array([value], np.float64), dtype)

@@ -16,11 +16,21 @@ from refopt.gpu import dlpack
 
 
 def device_of(values: Any) -> str:
-    """Which machine holds the first array of some lists: ``"executor"`` or ``"gpu"``, or "" if there is none."""
-    first = next((value for value in values if value is not None), None)
-    if first is None:
-        return ""
-    return "executor" if isinstance(first, simt.DeviceArray) else "gpu"
+    """Which machine holds the first array of a device: ``"executor"`` or ``"gpu"``, or "" if there is none.
+
+    What is in host memory, or no array, is on neither; a describer says so by name.
+    """
+    return next((machine for machine in map(_machine_of, values) if machine), "")
+
+
+def _machine_of(value: Any) -> str:
+    if isinstance(value, simt.DeviceArray):
+        return "executor"
+    if hasattr(value, "data_ptr"):
+        return "gpu" if value.is_cuda else ""
+    if hasattr(value, "__cuda_array_interface__"):
+        return "gpu"
+    return "gpu" if hasattr(value, "__dlpack__") and dlpack.on_gpu(value) else ""
 
 
 def describer(device: str) -> Any:

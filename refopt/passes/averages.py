@@ -87,9 +87,11 @@ def _why_not(program: Program, place: int, found: set[int], exact: bool) -> str:
         return f"{title(op)} multiplies gradients by a number already"
     if why := unlike(averages):
         return why
-    reals = _reals(program, op)
+    reals, scale = _reals(program, op), averages[0].attrs["scale"]
     if len(reals) > 1:
         return f"{title(op)} computes in {' and '.join(sorted(reals))}"
+    if not abs(scale) <= float(np.finfo(min(reals)).max):
+        return f"{scale!r} is no finite number of {min(reals)}"
     for name in sorted(made):
         var = program.vars[name]
         if var.persistable:
@@ -106,5 +108,5 @@ def _reals(program: Program, op: Op) -> set[str]:
 
 def _factor(program: Program, op: Op, average: Op) -> Var:
     """What multiplies the gradients of an update."""
-    (real,), scale = _reals(program, op), float(average.attrs["scale"])
+    (real,), scale = _reals(program, op), float(average.attrs["scale"]) + 0.0  # of two zeros the one that scale takes
     return Var(f"{FACTOR}@{scale!r}@{real}", (1,), real, persistable=True, initial=scale)

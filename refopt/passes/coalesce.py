@@ -43,9 +43,9 @@ def coalesce_gradients(program: Program, grouping: str | Callable[..., Grouping]
     for numbers in made.buffers:
         views = [grads[i] for number in numbers for i in made.groups[number]]
         name = made.name.format(views[0].name)
-        buffers.append(Var(name, UNKNOWN, views[0].dtype, any(view.persistable for view in views)))
+        buffers.append(Var(name, UNKNOWN, views[0].dtype, views[0].persistable))
         sizes = tuple(len(made.groups[number]) for number in numbers)
-        ops.append(coalesce_op([view.name for view in views], name, groups=sizes))
+        ops.append(coalesce_op([view.name for view in views], name, copy_data=views[0].persistable, groups=sizes))
     if not ops:
         return Result(program, False, (*reasons, "the rule puts no two gradients together"))
     changed = program.with_vars(buffers)
@@ -72,4 +72,8 @@ def _gradients(program: Program) -> tuple[list[tuple[str, str]], list[str]]:
                 reasons.append(f"{grad!r} has no elements and stays out")
             elif grad in reduced and grad not in program.buffer_of:
                 pairs.append((param, grad))
+    kept = [grad for _, grad in pairs if program.vars[grad].persistable]
+    if 0 < len(kept) < len(pairs):
+        reasons += [f"{grad!r} lives from step to step, as others do not, and stays out" for grad in kept]
+        pairs = [pair for pair in pairs if pair[1] not in kept]
     return pairs, reasons

@@ -61,7 +61,7 @@ def flattened(program: Program, routine: Routine, ops: Sequence[Op]) -> Flat:
         names[slot] = f"@FUSEDVAR@_{routine.name}_{role(slot)}_{tensors[0]}"
         buffers.append(Var(names[slot], UNKNOWN, var.dtype, var.persistable))
         own = -1 if ITEM_SIZES[var.dtype] == item else item
-        attrs = {**layout, "copy_data": slot != "grads", "size_of_dtype": own}
+        attrs = {**layout, "copy_data": slot != "grads" or var.persistable, "size_of_dtype": own}
         startup.append(coalesce_op(tensors, names[slot], **attrs))
     both = [
         {slot: side[slot] if slot in SHARED else (names[slot],) for slot in side}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -148,6 +149,7 @@ def _unit(program: Program, routine: Routine, places: tuple[int, ...]) -> tuple[
     unit = Unit(routine, places, {}, uneven)
     if not why and not advances(ops[0], routine):
         why = _find_powers(program, unit)
+    why = why or next((twice for slot in routine.scalars if (twice := _twice(ops, slot))), "")
     why = why or dependencies.among(program, ops) or dependencies.between(program, unit.members())
     return unit, why
 
@@ -184,10 +186,18 @@ def _not_flat(program: Program, unit: Unit) -> str:
     for op in ops:
         if math.prod(program.vars[op.inputs["params"][0]].shape) == 0:
             return f"{dependencies.title(op)} has no elements"
+        if program.vars[op.inputs["grads"][0]].persistable != program.vars[ops[0].inputs["grads"][0]].persistable:
+            return "some gradients live from step to step, and others do not"
         for slot, (name,) in ((s, n) for s, n in op.inputs.items() if s not in ("grads", *SHARED)):
             if name in program.buffer_of:
                 return f"{slot}: {name!r} is in a buffer already, {program.buffer_of[name]!r}"
-    return gradient_buffer(program, [op.inputs["grads"][0] for op in ops])[1]
+    return _twice(ops, "grads") or gradient_buffer(program, [op.inputs["grads"][0] for op in ops])[1]
+
+
+def _twice(ops: list[Op], slot: str) -> str:
+    """Which variable of a slot two of the ops have in common; empty if none."""
+    name, count = Counter(op.inputs[slot][0] for op in ops).most_common(1)[0]
+    return f"{slot}: {name!r} is that of {count} ops" if count > 1 else ""
 
 
 def _merged(program: Program, unit: Unit) -> list[Op]:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from refopt.checks.arrays import refuse_overlaps
+from refopt.dtypes import ITEM_SIZES
 from refopt.program import kinds, runners
-from refopt.program.backends import backend_of
+from refopt.program.backends import Backend, backend_of
 from refopt.program.ops import UNKNOWN, Var
 from refopt.program.program import Program
 from refopt.program.update import Runner
@@ -85,8 +87,9 @@ class Bound:
                 reduction of a group; everything is then as before.
         """
         self._ready("rebind")
+        refuse_shared(self.program, arrays, self.backend)
         new = {name: self._checked(name, array) for name, array in arrays.items()}
-        old = {name: self._arrays[name] for name in new if name in self._arrays}
+        old = dict(self._arrays)  # all of them, since ops that cut arrays put the blocks in as they are bound
         self._arrays.update(new)
         try:
             main = [runners.bind(self, op) for op in self.program.main]
@@ -96,6 +99,7 @@ class Bound:
         for runner in main:
             runner.set({name: x for name, x in self._numbers.items() if name in runner.numbers})
         self._main = main
+        self._given.update(new)
 
     def copy_back(self) -> None:
         """Copy what startup has moved into buffers to the arrays that the caller has brought."""
@@ -186,8 +190,11 @@ class Bound:
                 copies.append(var)
             value = 0.0 if var.initial is None or isinstance(var.initial, str) else var.initial
             self._arrays[var.name] = self.backend.full(var.shape, var.dtype, value)
-        for var in copies:
-            self.backend.cast([self._arrays[str(var.initial)]], [self._arrays[var.name]])()
+        while copies:  # first those that are no copies of others
+            later = {var.name for var in copies}
+            for var in (var for var in copies if var.initial not in later):
+                self.backend.cast([self._arrays[str(var.initial)]], [self._arrays[var.name]])()
+            copies = [var for var in copies if var.initial in later]
 
 
 def bind(
@@ -212,7 +219,20 @@ def bind(
         ValueError, TypeError: naming the argument.
         refopt.comm.CommError: if the ranks' programs have other collectives.
     """
+    refuse_shared(program, arrays, backend_of(backend, arrays, stream))
     return Bound(program, arrays, backend, comm, gradients, stream)
+
+
+def refuse_shared(program: Program, arrays: Mapping[str, Any], backend: Backend) -> None:
+    """Raise if an array that ops change shares memory with another one."""
+    written = {cell for op in (*program.startup, *program.main) for x in op.writes for cell in program.memory(x)}
+    spans = []
+    for name, array in ((name, array) for name, array in arrays.items() if name in program.vars):
+        where = f"arrays: {name!r}"
+        found = backend.describe(array, f"bind: {where}")
+        stop = found.address + found.size * ITEM_SIZES[found.dtype]
+        spans += [(found.address, stop, name in written, where)] if found.size else []
+    refuse_overlaps("bind", iter(spans))
 
 
 def run(

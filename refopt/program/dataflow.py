@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from refopt.program import kinds
-from refopt.program.ops import Op
+from refopt.program.ops import Op, Var
 
 if TYPE_CHECKING:
     from refopt.program.program import Program
@@ -18,6 +18,7 @@ def check(program: Program) -> None:
             raise ValueError(f"program: vars: expected {var.name!r} under its name, got it under {key!r}")
         if isinstance(var.initial, str) and var.initial not in program.vars:
             raise ValueError(f"program: {key!r}: initial: expected a variable of the program, got {var.initial!r}")
+        _starts(program, var)
     made = {name for name, var in program.vars.items() if var.persistable}
     placed: set[str] = set()
     for i, op in enumerate(program.startup):
@@ -44,6 +45,19 @@ def check(program: Program) -> None:
             made.add(name)
             made.update(program.memory(name))
         _fits(program, where, op)
+
+
+def _starts(program: Program, var: Var) -> None:
+    """Raise if a variable cannot start from what it is said to start from."""
+    seen, now = {var.name}, var
+    while isinstance(now.initial, str) and now.initial in program.vars:
+        now = program.vars[now.initial]
+        if now.name in seen:
+            raise ValueError(f"program: {var.name!r}: initial: expected a value in the end, got {now.name!r} again")
+        if now.sparse or now.shape != var.shape:
+            got = "a sparse variable" if now.sparse else f"shape {now.shape}"
+            raise ValueError(f"program: {var.name!r}: initial: expected shape {var.shape}, got {got}, {now.name!r}")
+        seen.add(now.name)
 
 
 def _known(program: Program, where: str, op: Op) -> None:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from refopt import checks
 from refopt.catalog import ROUTINES, Routine
 from refopt.checks import Array
+from refopt.checks.numbers import to_float
 from refopt.dtypes import ITEM_SIZES, SIZES
 from refopt.program import batches
 from refopt.program.ops import UNKNOWN, Op, Var
@@ -158,7 +159,7 @@ def _check_collective(program: Program, op: Op) -> None:
         raise TypeError(f"x: expected one dtype, got {', '.join(sorted(dtypes))}")
     if op.type != "all_reduce":
         root = op.attrs.get("root")
-        if not isinstance(root, int) or not 0 <= root < op.attrs["ranks"]:
+        if not isinstance(root, int) or isinstance(root, bool) or not 0 <= root < op.attrs["ranks"]:
             raise ValueError(f"root: expected a rank from 0 to {op.attrs['ranks'] - 1}, got {root!r}")
 
 
@@ -178,7 +179,7 @@ def _check_batch(program: Program, op: Op) -> None:
 
 def _check_ranks(op: Op) -> None:
     ranks = op.attrs.get("ranks")
-    if not isinstance(ranks, int) or ranks < 1:
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
         raise ValueError(f"ranks: expected an integer of at least 1, got {ranks!r}")
 
 
@@ -206,7 +207,7 @@ def _check_scale(program: Program, op: Op) -> None:
     _check_alike(program, op, "x", "out", in_place=True)
     check_dense(program, op)
     factor = op.attrs.get("scale")
-    if not isinstance(factor, int | float) or isinstance(factor, bool) or not math.isfinite(factor):
+    if not isinstance(factor, int | float) or isinstance(factor, bool) or not math.isfinite(to_float("scale", factor)):
         raise ValueError(f"scale: expected a finite number, got {factor!r}")
 
 

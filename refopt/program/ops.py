@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from refopt.checks.numbers import whole
 from refopt.dtypes import ITEM_SIZES
 
 ROLES = "forward", "backward", "communicate", "optimize", "startup"
@@ -38,11 +39,15 @@ class Var:
     initial: float | str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(self.shape))
+        where = f"Var: {self.name!r}: shape"
+        extents = enumerate(_entries(where, self.shape, "extents"))
+        object.__setattr__(self, "shape", tuple(whole(f"{where}[{k}]", extent) for k, extent in extents))
         if self.dtype not in ITEM_SIZES:
             raise TypeError(f"Var: {self.name!r}: dtype: expected one of {', '.join(ITEM_SIZES)}, got {self.dtype!r}")
         if self.shape != UNKNOWN and any(extent < 0 for extent in self.shape):
-            raise ValueError(f"Var: {self.name!r}: shape: expected extents of at least 0, got {self.shape}")
+            raise ValueError(f"{where}: expected extents of at least 0, got {self.shape}")
+        if self.sparse and not self.shape:
+            raise ValueError(f"{where}: expected at least one axis, that of the rows of a sparse variable, got ()")
 
     def __str__(self) -> str:
         return f"{self.name}: {'sparse ' if self.sparse else ''}{self.dtype} {self.shape}"
@@ -97,6 +102,14 @@ class Op:
 
 
 def _names(where: str, names: Any) -> tuple[str, ...]:
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+    found = _entries(where, names, "names")
+    if isinstance(names, str) or not all(isinstance(name, str) for name in found):
         raise TypeError(f"{where}: expected a sequence of names, got {names!r}")
-    return tuple(names)
+    return found
+
+
+def _entries(where: str, values: Any, kind: str) -> tuple[Any, ...]:
+    """What a sequence holds, or anything that can be gone through once."""
+    if not isinstance(values, Iterable):
+        raise TypeError(f"{where}: expected a sequence of {kind}, got {values!r}")
+    return tuple(values)

@@ -95,6 +95,11 @@ class Program:
         """The variables that a variable is in memory, which do not overlap: itself, its views, or its blocks."""
         return tuple(cell for view in self.views.get(name, (name,)) for cell in self.parts.get(view, (view,)))
 
+    @cached_property
+    def writers(self) -> Counter[str]:
+        """By name of a variable that does not overlap others, how many ops of a step change it."""
+        return Counter(cell for op in self.main for cell in {x for name in op.writes for x in self.memory(name)})
+
     def check(self) -> None:
         """Make sure that the program makes sense.
 

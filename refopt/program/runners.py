@@ -36,12 +36,19 @@ def sequence(program: Program, chunk: int) -> list[str]:
         for op in getattr(program, part):
             made = batches.calls(op) if op.type in kinds.COLLECTIVES else []
             for k, each in enumerate(made):
-                names = ", ".join(str(program.vars[name]) for name in each.inputs["x"])
+                names = ", ".join(str(program.vars[name]) for name in _in_memory(program, each.inputs["x"]))
                 root = f" root {each.attrs['root']}" if "root" in each.attrs else ""
-                aligned = f" aligned to {chunk}" if len(each.inputs["x"]) > 1 else ""
+                layout = "".join(f" {key}={each.attrs[key]}" for key in kinds.LAYOUT if key in each.attrs)
+                aligned = f" aligned to {chunk}{layout}" if len(each.inputs["x"]) > 1 else ""
                 batch = f", {k + 1} of {len(made)} in a batch" if op.type == batches.BATCH else ""
                 calls.append(f"{part} {each.type}{root} of {names}{aligned}{batch}")
     return calls
+
+
+def _in_memory(program: Program, names: tuple[str, ...]) -> list[str]:
+    """Variables in the order in which they lie in their buffer, if they do."""
+    place = {name: k for k, name in enumerate(program.views.get(program.buffer_of.get(names[0], ""), ()))}
+    return sorted(names, key=lambda name: place.get(name, len(place)))
 
 
 def _backward(bound: Bound, op: Op) -> Callable[[], Any]:

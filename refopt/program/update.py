@@ -61,8 +61,8 @@ class Update(Runner):
         elif flat and routine.scalars:
             after.append(self._spread(slots))
         step = self._step = backend.step(routine, slots, shared, op.attrs)
-        if not own:
-            before.append(step.refresh)
+        if not own or self._shares_scalars():
+            before.append(step.refresh)  # what a step has carried on is not what is there
         calls = (*before, step, *after)
 
         def run() -> None:
@@ -78,6 +78,12 @@ class Update(Runner):
     def set(self, numbers: Mapping[str, Any]) -> None:
         if numbers:
             self._step.set(**numbers)
+
+    def _shares_scalars(self) -> bool:
+        """Whether another op of a step changes a scalar of this one, too."""
+        program = self._bound.program
+        own = (name for slot in self._routine.scalars for name in self._op.inputs[slot])
+        return any(program.writers[cell] > 1 for name in own for cell in program.memory(name))
 
     def _keep(self, slots: dict[str, list]) -> Any:
         """Give the routine copies of the scalars, which it may advance; what they are copies of stays."""
@@ -115,12 +121,15 @@ class Update(Runner):
         backend, arrays, views = self._bound.backend, self._bound.arrays, self._bound.program.views
         places = {}
         for slot, (buffer,) in ((s, n) for s, n in self._op.inputs.items() if s not in kinds.SHARED):
-            if slot in self._routine.scalars:
-                continue
             whole = backend.describe(arrays[buffer], slot)
             item = arrays[buffer].dtype.itemsize
             found = (backend.describe(arrays[view], slot) for view in views[buffer])
-            places[slot] = [((x.address - whole.address) // item, x.size) for x in found]
+            place = [((x.address - whole.address) // item, x.size) for x in found]
+            for view, (first, _) in zip(views[buffer], place, strict=True):
+                if not 0 <= first < whole.size:
+                    raise ValueError(f"{self._op.type}: {slot}: expected {view!r} in its buffer, got it elsewhere")
+            if slot not in self._routine.scalars:
+                places[slot] = place
         for slot, place in places.items():
             if place != places["params"]:
                 raise ValueError(

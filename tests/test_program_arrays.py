@@ -1,0 +1,168 @@
+"""Arrays behind names: who changes them beside the op at hand, what starts from what, what shares memory."""
+
+import numpy as np
+import pytest
+from program_cases import PARAMS, adam, bound_on, values
+
+from refopt import gpu, passes, sharding
+from refopt.comm import CommError, local
+from refopt.placement import on_device, send_to_owners
+from refopt.program import UNKNOWN, Op, Program, Var, bind, run, step_program
+
+BACKENDS = pytest.mark.parametrize("backend", ["cpu", "gpu"])
+
+
+def ones(n=3):
+    return np.ones(n, np.float32)
+
+
+def placed(backend, array):
+    return gpu.to_device(array) if backend == "gpu" else array.copy()
+
+
+# Scalars that others change, too.
+
+
+def halved(program):
+    """A power of beta that is halved after each update."""
+    x = ["a_beta1_pow_acc_0"]
+    return program.replace(main=[*program.main, Op("scale", {"x": x}, {"out": x}, {"scale": 0.5}, "optimize")])
+
+
+def twice(program):
+    return program.replace(main=[*program.main, program.main[-1]])
+
+
+@pytest.mark.parametrize("change", [halved, twice])
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("optimizer", ["adam", "nadam", "radam", "adamax"])
+def test_scalars_that_another_op_changes(optimizer, change, flat):
+    """A step on the device reads them anew."""
+    program = step_program([("a", (3,)), ("b", (2,))], optimizer, lr=0.5)
+    if flat:
+        program = passes.fuse_optimizer(program, form="flat").program
+    if change is halved and "a_beta1_pow_acc_0" not in program.vars:
+        return
+    found = []
+    for backend in ("cpu", "gpu"):
+        arrays = {name: placed(backend, ones(n)) for name, n in (("a", 3), ("b", 2))}
+        made = run(
+            change(program), arrays, backend=backend, steps=3,
+            gradients=lambda name, step: np.full(program.vars[name].shape, step + 1, np.float32),
+        )  # fmt: skip
+        vars = [var for var in program.vars.values() if var.persistable and var.shape != UNKNOWN]
+        found.append({var.name: made.read(var.name).tobytes() for var in vars})
+    assert found[0] == found[1]
+
+
+# What variables start from.
+
+
+def chained(*pairs):
+    """Variables that start from others."""
+    vars = [Var(name, (2,), "float32", persistable=True, initial=initial) for name, initial in pairs]
+    return Program({var.name: var for var in vars})
+
+
+@pytest.mark.parametrize("pairs", [(("a", "b"), ("b", "c"), ("c", None)), (("c", None), ("b", "c"), ("a", "b"))])
+def test_copies_of_copies(pairs):
+    """Whatever the order of variables."""
+    bound = bind(chained(*pairs), {"c": ones(2)})
+    assert [bound.read(name).tolist() for name in "abc"] == [[1, 1]] * 3
+
+
+@pytest.mark.parametrize(("program", "message"), [
+    (chained(("a", "b"), ("b", "a")), "'a': initial: expected a value in the end, got 'a' again"),
+    (chained(("a", "a")), "'a': initial: expected a value in the end, got 'a' again"),
+    (chained(("a", "b"), ("b", 0.0)).with_vars([Var("c", (3,), "float32", initial="a")]),
+     r"'c': initial: expected shape \(3,\), got shape \(2,\), 'a'"),
+    (Program({}).with_vars([Var("s", (3,), "float32", sparse=True), Var("c", (3,), "float32", initial="s")]),
+     r"'c': initial: expected shape \(3,\), got a sparse variable, 's'"),
+])  # fmt: skip
+def test_what_nothing_can_start_from(program, message):
+    with pytest.raises(ValueError, match=f"program: {message}"):
+        program.check()
+
+
+# Memory that is shared, and arrays that are put in the place of others.
+
+
+@BACKENDS
+def test_arrays_that_share_memory(backend):
+    """Those that ops change are refused, and nothing is done; those that ops read alone are not."""
+    program = step_program([("a", (3,)), ("b", (3,))], "sgd", lr=0.5)
+    x = placed(backend, values("float32", (3,), 1))
+    for arrays in ({"a": x, "b": x}, {"a": x, "b": x.reshape(3)}):
+        with pytest.raises(ValueError, match="bind: arrays: 'b': expected memory of its own, got an overlap with arr"):
+            bind(program, arrays, backend=backend)
+    bound = bind(program, {"a": x, "b": placed(backend, ones())}, backend=backend)
+    bound.startup()
+    y = placed(backend, ones())
+    with pytest.raises(ValueError, match="expected memory of its own"):
+        bound.rebind({"a": y, "b": y})
+    vars = {name: Var(name, (3,), "float32", persistable=True) for name in "ab"}
+    bind(Program(vars), {"a": x, "b": x}, backend=backend)
+
+
+def test_scalars_of_a_buffer_stay_there():
+    program = passes.fuse_optimizer(step_program([("a", (3,)), ("b", (2,))], "adam", lr=0.5), form="flat").program
+    bound = bind(program, {"a": ones(), "b": ones(2)}, gradients=lambda name, step: ones(program.vars[name].shape))
+    bound.startup()
+    with pytest.raises(ValueError, match="adam: beta2_pow: expected 'b_beta2_pow_acc_0' in its buffer, got it elsewhe"):
+        bound.rebind({"b_beta2_pow_acc_0": np.full(1, 0.999, np.float32)})
+
+
+def test_what_was_replaced_is_left_alone():
+    program = step_program([("a", (3,))], "sgd", lr=0.5)
+    old, new = ones(), np.zeros(3, np.float32)
+    bound = bind(program, {"a": old}, gradients=lambda name, step: ones())
+    bound.startup()
+    bound.rebind({"a": new})
+    bound.step()
+    bound.copy_back()
+    assert old.tolist() == [1, 1, 1] and new.tolist() == [-0.5, -0.5, -0.5]
+
+
+def test_a_refused_array_leaves_no_block_behind():
+    """Ops that cut arrays into blocks put them in as they are bound."""
+    params = [("w", (8, 4)), *((name, (3,)) for name in "utsr")]
+    made = send_to_owners(step_program(params, "sgd", lr=0.5), 2, min_block_size=4).program
+
+    def rank(world):
+        mine = sharding.fuse_broadcasts(on_device(made, world.rank)).program
+        bound = bound_on(mine, world)
+        bound.step()
+        view = next(view for views in mine.views.values() for view in views)
+        before = {name: bound.read(name).tobytes() for name in bound.arrays}
+        with pytest.raises(ValueError):
+            bound.rebind({"w@GRAD": np.full((8, 4), 7, np.float32), view: np.zeros(3, np.float32)})
+        return before == {name: bound.read(name).tobytes() for name in bound.arrays}
+
+    assert local.run(rank, 2) == [True, True]
+
+
+# What ranks agree on.
+
+
+@pytest.mark.parametrize("change", ["order", "align_size"])
+def test_ranks_agree_on_how_gradients_lie(change):
+    """Sums of ranges that have other tensors at the same place, or other padding, are refused as they are bound."""
+    program = passes.fuse_all_reduce(
+        passes.coalesce_gradients(adam(PARAMS[:2], world_size=2), "by_count", count=2).program
+    ).program
+
+    def edited(op):
+        if change == "order" and op.type == "coalesce_tensor":
+            names = op.inputs["input"][::-1]
+            return op.replace(inputs={"input": names}, outputs={**op.outputs, "output": names})
+        if change == "align_size" and "align_size" in op.attrs:
+            return op.replace(attrs={**op.attrs, "align_size": 8192})
+        return op
+
+    other = program.replace(startup=map(edited, program.startup), main=map(edited, program.main))
+
+    def rank(world):
+        bound_on(other if world.rank else program, world)
+
+    with pytest.raises(CommError, match=r"agree: call 0: rank 0 has main all_reduce of .*, rank 1 has main all_"):
+        local.run(rank, 2)
