@@ -208,12 +208,21 @@ def test_every_tensor_is_in_one_group_and_every_buffer_of_one_dtype(rule, tensor
 
 
 @pytest.mark.parametrize(("rule", "flags", "message"), [
-    (early, dict(memory_size=-1), "early: memory_size: expected at least 0, got -1"),
+    (early, dict(memory_size=-1), "early: memory_size: expected a number of at least 0, got -1"),
+    (early, dict(memory_size=math.nan), "early: memory_size: expected a number of at least 0, got nan"),
+    (early, dict(groups_size=2.5), "early: groups_size: expected an integer, got 2.5"),
+    (later, dict(memory_size=math.nan), "later: memory_size: expected a number, got nan"),
+    (later, dict(memory_size="1"), "later: memory_size: expected a number, got '1'"),
+    (later, dict(groups_size=0), "later: groups_size: expected at least 1, got 0"),
+    (by_count, dict(count=1.5), "by_count: count: expected an integer, got 1.5"),
+    (by_count, dict(count=True), "by_count: count: expected an integer, got True"),
+    (ddp, dict(bucket_cap_mb=math.nan), "ddp: bucket_cap_mb: expected a number of at least 0, got nan"),
+    (ddp, dict(first_bucket_mb=-1), "ddp: first_bucket_mb: expected a number of at least 0, got -1"),
     (early, dict(groups_size=0), "early: groups_size: expected -1 or at least 1, got 0"),
     (by_count, dict(count=0), "by_count: count: expected at least 1, got 0"),
     *((fuse_size, dict(limit=x), f"fuse_size: limit: expected a number of at least 0, got {x!r}")
       for x in (math.nan, -1, -0.5, True, "x", None)),
 ])  # fmt: skip
 def test_bad_flags(rule, flags, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         rule(["a"], [(1,)], [F], **flags)

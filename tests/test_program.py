@@ -61,6 +61,10 @@ def test_op_counts_of_a_step(optimizer, ranks, sparse, early):
     (dict(params=[("a", (1,)), ("a", (2,))]), ValueError, "params: expected each name once"),
     (dict(mu=0.5), TypeError, "mu: expected one of l2_decay, lr, rescale_grad, rounding, seed"),
     (dict(optimizer="nadam", early=True), ValueError, "early: expected scalars that are powers of beta, got mom"),
+    (dict(params=[("a", (2.7,))]), TypeError, r"step_program: params: 'a': shape\[0\]: expected an integer, got 2.7"),
+    (dict(params=[("a", (-1,))]), ValueError, r"params: 'a': expected extents of at least 0, got \(-1,\)"),
+    (dict(params=[], optimizer="x"), ValueError, "optimizer: expected one of lars_momentum, .*, got 'x'"),
+    (dict(lr=[0.5, 0.5]), TypeError, "lr: expected one value, or a mapping that has one for each parameter, got "),
     (dict(lr=-1.0), ValueError, r"main\[2\] sgd: merged_sgd: lr: expected a finite float32 at least 0, got -1.0"),
     (dict(grad_dtype="float64"), TypeError, r"main\[2\] sgd: merged_sgd: grads\[0\]: expected a dtype that widens to"),
 ])  # fmt: skip

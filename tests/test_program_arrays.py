@@ -6,8 +6,9 @@ from program_cases import PARAMS, adam, bound_on, values
 
 from refopt import gpu, passes, sharding
 from refopt.comm import CommError, local
+from refopt.cpu import remainder
 from refopt.placement import on_device, send_to_owners
-from refopt.program import UNKNOWN, Op, Program, Var, bind, run, step_program
+from refopt.program import UNKNOWN, Config, Op, Program, Var, bind, run, step_program
 
 BACKENDS = pytest.mark.parametrize("backend", ["cpu", "gpu"])
 
@@ -102,6 +103,39 @@ def test_arrays_that_share_memory(backend):
         bound.rebind({"a": y, "b": y})
     vars = {name: Var(name, (3,), "float32", persistable=True) for name in "ab"}
     bind(Program(vars), {"a": x, "b": x}, backend=backend)
+
+
+@pytest.mark.parametrize(("array", "message"), [
+    (np.ones((8, 3), np.float32)[::2], r"arrays: 'b': expected a dense array, got strides \(24, 4\) for \(4, 3\)"),
+    (np.broadcast_to(np.float32(1), (4, 3)), "bind: arrays: 'b': expected a "),
+    (np.frombuffer(bytes(48), np.float32).reshape(4, 3), "bind: arrays: 'b': expected a writable array, got a read-on"),
+])  # fmt: skip
+def test_arrays_that_no_op_can_take(array, message):
+    program = step_program([("a", (4, 3)), ("b", (4, 3))], "sgd", lr=0.5)
+    with pytest.raises(ValueError, match=message):
+        bind(program, {"a": np.ones((4, 3), np.float32), "b": array})
+
+
+def test_gradients_in_another_order_of_axes():
+    program = step_program([("a", (4, 3)), ("b", (4, 3))], "sgd", lr=0.5)
+    given = np.ones((4, 3), np.float32)
+    grads = {"a@GRAD": given, "b@GRAD": given.T.copy().T}
+    bound = bind(program, {name: given.copy() for name in "ab"}, gradients=grads)
+    bound.startup()
+    with pytest.raises(ValueError, match=r"backward: 'b@GRAD': merged_cast: .*expected the axis order of"):
+        bound.step()
+
+
+@BACKENDS
+def test_remainders_start_at_zero(backend):
+    """What a bf16 parameter and its remainder stand for is then the parameter."""
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    config = Config("bfloat16", "bfloat16", "float32", "uint16")
+    program = step_program([("a", (5,))], "momentum", config=config, lr=2.0**-12, mu=0.5)
+    given = {"a@GRAD": placed(backend, np.ones(5, bfloat16))}
+    made = run(program, {"a": placed(backend, np.ones(5, bfloat16))}, backend=backend, gradients=given)
+    exact = remainder.join(made.read("a"), made.read("a_fp32_master_0"))
+    assert exact.tolist() == [1 - 2.0**-12] * 5
 
 
 def test_scalars_of_a_buffer_stay_there():

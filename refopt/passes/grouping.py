@@ -12,6 +12,7 @@ from itertools import chain
 from numbers import Real
 from typing import Any, NamedTuple
 
+from refopt.checks.numbers import whole
 from refopt.dtypes import ITEM_SIZES
 
 MB = 2**20
@@ -47,15 +48,14 @@ def early(
         groups_size: how many of the groups so far are joined to one: 1 for none, -1 for all.
 
     Raises:
-        TypeError: if the dtypes differ.
+        ValueError, TypeError: naming the flag; or if the dtypes differ.
 
     Source: Paddle's ``alloc_continuous_space_for_grad_pass`` of PR 15497, with the flags
     ``fuse_parameter_memory_size`` and ``fuse_parameter_groups_size``. It puts each group before those that it has, so
     that their order is reversed; so it is here.
     """
-    if memory_size < 0:
-        raise ValueError(f"early: memory_size: expected at least 0, got {memory_size}")
-    if groups_size < 1 and groups_size != -1:
+    check_limit("early: memory_size", memory_size)
+    if whole("early: groups_size", groups_size) < 1 and groups_size != -1:
         raise ValueError(f"early: groups_size: expected -1 or at least 1, got {groups_size}")
     for k, dtype in enumerate(dtypes):
         if dtype != dtypes[0]:
@@ -86,9 +86,14 @@ def later(
         groups_size: with ``memory_size`` above 0, a number of tensors beyond which nothing is joined to a group, so
             that it may have more; 1 for no bound.
 
+    Raises:
+        ValueError, TypeError: naming the flag.
+
     Source: Paddle's ``coalesce_grad_tensor_pass``, with the flags ``fuse_parameter_memory_size`` and
     ``fuse_parameter_groups_size``, whose help texts still say what the early version did.
     """
+    check_limit("later: memory_size", memory_size, -math.inf)
+    _check_count("later: groups_size", groups_size)
     sizes = _bytes(shapes, dtypes)
     if memory_size == 0:
         groups = [sorted(range(len(names)), key=lambda i: names[i])] if names else []
@@ -139,10 +144,12 @@ def by_count(names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[str
         names, shapes, dtypes: of the tensors.
         count: tensors in a group at most.
 
+    Raises:
+        ValueError, TypeError: naming the count.
+
     Source: Paddle's ``raw_program_optimizer`` of PR 34446, ``fuse_grad_size_in_num``.
     """
-    if count < 1:
-        raise ValueError(f"by_count: count: expected at least 1, got {count}")
+    _check_count("by_count: count", count)
     groups: list[list[int]] = []
     for i, dtype in enumerate(dtypes):
         if groups and len(groups[-1]) < count and dtypes[groups[-1][-1]] == dtype:
@@ -165,10 +172,15 @@ def ddp(
         names, shapes, dtypes: of the tensors.
         bucket_cap_mb, first_bucket_mb: megabytes of 2**20 bytes.
 
+    Raises:
+        ValueError: naming the flag.
+
     Source: PyTorch's ``DistributedDataParallel``, as it rebuilds its buckets after the first iteration
     (``compute_bucket_assignment_by_size`` in ``reducer.cpp``). It leaves open in which order last buckets of several
     dtypes come; here they come as their first tensors do.
     """
+    check_limit("ddp: bucket_cap_mb", bucket_cap_mb)
+    check_limit("ddp: first_bucket_mb", first_bucket_mb)
     sizes = _bytes(shapes, dtypes)
     closed: list[list[int]] = []
     filling: dict[str, list[int]] = {}
@@ -188,11 +200,17 @@ RULES: dict[str, Callable[..., Grouping]] = {
 }  # fmt: skip
 
 
-def check_limit(where: str, limit: Any) -> None:
-    """Raise if a limit is no number of megabytes."""
+def check_limit(where: str, limit: Any, least: float = 0) -> None:
+    """Raise if a limit is no number of bytes or megabytes."""
     number = isinstance(limit, Real) and not isinstance(limit, bool)
-    if not number or not limit >= 0:
-        raise ValueError(f"{where}: expected a number of at least 0, got {limit!r}")
+    if not number or not limit >= least:
+        bound = f" of at least {least}" if least > -math.inf else ""
+        raise ValueError(f"{where}: expected a number{bound}, got {limit!r}")
+
+
+def _check_count(where: str, count: Any) -> None:
+    if whole(where, count) < 1:
+        raise ValueError(f"{where}: expected at least 1, got {count}")
 
 
 def _bytes(shapes: Sequence[Shape], dtypes: Sequence[str]) -> list[int]:

@@ -101,9 +101,9 @@ def _check_message(program: Program, op: Op) -> None:
     _check_one(op.reads + op.writes, "x" if op.type == "send" else "out")
     ranks, key = op.attrs.get("ranks"), "to" if op.type == "send" else "source"
     peer = op.attrs.get(key)
-    if not isinstance(ranks, int) or ranks < 1:
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
         raise ValueError(f"ranks: expected an integer of at least 1, got {ranks!r}")
-    if not isinstance(peer, int) or not 0 <= peer < ranks or peer == op.device:
+    if not isinstance(peer, int) or isinstance(peer, bool) or not 0 <= peer < ranks or peer == op.device:
         raise ValueError(f"{key}: expected another rank, from 0 to {ranks - 1}, got {peer!r}")
 
 

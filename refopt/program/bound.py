@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from refopt.checks.arrays import refuse_overlaps
+from refopt.checks.arrays import check_dense, refuse_overlaps
 from refopt.dtypes import ITEM_SIZES
 from refopt.program import kinds, runners
 from refopt.program.backends import Backend, backend_of
@@ -171,6 +171,9 @@ class Bound:
             raise ValueError(f"bind: arrays: {name!r}: expected shape {var.shape}, got {found.shape}")
         if found.dtype != var.dtype:
             raise TypeError(f"bind: arrays: {name!r}: expected {var.dtype}, got {found.dtype}")
+        check_dense(f"bind: arrays: {name!r}", found)
+        if self.program.writers[name] and not found.writable:
+            raise ValueError(f"bind: arrays: {name!r}: expected a writable array, got a read-only one")
         return array
 
     def _allocate(self) -> None:

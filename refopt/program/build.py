@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.catalog import ROUTINES, Routine
+from refopt.checks.numbers import whole
 from refopt.dtypes import arithmetic, name_of
 from refopt.program.ops import Op, Var
 from refopt.program.program import Program
@@ -79,7 +80,9 @@ def step_program(
     """
     if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
         raise ValueError(f"step_program: world_size: expected an integer of at least 1, got {world_size!r}")
-    listed = [(str(name), tuple(int(n) for n in shape)) for name, shape in params]
+    listed = [(str(name), _shape(str(name), shape)) for name, shape in params]
+    for value in [optimizer] if isinstance(optimizer, str) else []:
+        find_routine("step_program: optimizer", value)  # though there may be no parameters
     if len({name for name, _ in listed}) != len(listed):
         raise ValueError("step_program: params: expected each name once, got one again")
     rows, given = frozenset(sparse), tuple(optional)
@@ -93,6 +96,10 @@ def step_program(
         dtypes = made if isinstance(made, Config) else CONFIGS[made]
         grad = _of(grad_dtype, name, "grad_dtype")
         own = {key: _of(value, name, key) for key, value in numbers.items()}
+        for key, value in own.items():
+            if isinstance(value, list | tuple | np.ndarray):
+                expected = "expected one value, or a mapping that has one for each parameter"
+                raise TypeError(f"step_program: {key}: {expected}, got {value!r}")
         steps.append(
             _Step(
                 name, shape, find_routine("step_program: optimizer", _of(optimizer, name, "optimizer")),
@@ -133,6 +140,13 @@ def check_owner(where: str, owners: dict[str, str], name: str, owner: str) -> No
     """
     if owners.setdefault(name, owner) != owner:
         raise ValueError(f"{where}: params: expected names that nothing else in the program has, got {name!r}")
+
+
+def _shape(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
+    made = tuple(whole(f"step_program: params: {name!r}: shape[{k}]", extent) for k, extent in enumerate(shape))
+    if any(extent < 0 for extent in made):
+        raise ValueError(f"step_program: params: {name!r}: expected extents of at least 0, got {made}")
+    return made
 
 
 def _of(value: Any, name: str, key: str) -> Any:
@@ -206,7 +220,9 @@ class _Step(NamedTuple):
                 number = self.attrs()[first] if isinstance(first, str) else first
                 made.append(Var(name, (1,), self.real, persistable=True, initial=float(number)))
             elif slot == "master_params":
-                made.append(Var(name, self.shape, self.dtypes.master or "", persistable=True, initial=self.name))
+                # A remainder is 0 where the parameter is exact.
+                first_of = 0.0 if self.dtypes.master == "uint16" else self.name
+                made.append(Var(name, self.shape, self.dtypes.master or "", persistable=True, initial=first_of))
             elif slot in self.routine.states:
                 made.append(Var(name, self.shape, self.dtypes.state, persistable=True, initial=0.0))
         return made

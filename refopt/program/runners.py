@@ -66,7 +66,10 @@ def _backward(bound: Bound, op: Op) -> Callable[[], Any]:
             if (found.dtype, found.shape) != (var.dtype, var.shape):
                 expected, got = f"{var.dtype} of shape {var.shape}", f"{found.dtype} of shape {found.shape}"
                 raise ValueError(f"backward: {name!r}: expected {expected}, got {got}")
-            run = backend.cast([source], [target])
+            try:
+                run = backend.cast([source], [target])
+            except ValueError as error:  # of gaps, or another order of axes
+                raise ValueError(f"backward: {name!r}: {error}") from None
             if source is not value:
                 run()
                 return
