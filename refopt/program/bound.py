@@ -23,7 +23,8 @@ class Bound:
     Attributes:
         program: the program.
         arrays: by name of a variable, the array that it is now. Startup ops move tensors into buffers: from then on the
-            array is a view, and the one that the caller has brought is left behind; see `copy_back`.
+            array is a view, and the one that the caller has brought is left behind; see `copy_back`. A device reads
+            scalars that an update advances, such as powers of beta, when the op is bound, so for others use `rebind`.
         steps: steps taken.
     """
 
@@ -209,7 +210,8 @@ def bind(
     Args:
         program: the program.
         arrays: by name of a variable, its array: all that are persistable and have no initial value, and any others.
-            They are changed in place, until startup ops move them into buffers.
+            They are changed in place, until startup ops move them into buffers; what is changed shares no memory with
+            another one.
         backend: ``"cpu"`` for NumPy's arrays and `refopt.cpu`, ``"gpu"`` for device arrays and `refopt.gpu`.
         comm: a communicator of `refopt.comm`, if the program has collectives. All ranks bind at a time: they make sure
             that they are about to make the same calls. A communicator of GPUs works on the same stream.
