@@ -25,6 +25,11 @@ def arithmetic(param: str) -> type[np.float32] | type[np.float64]:
     return np.float64 if param == "float64" else np.float32
 
 
+def arithmetic_name(param: str) -> str:
+    """The plain name of `arithmetic`."""
+    return name_of(np.dtype(arithmetic(param)))
+
+
 def widens(source: str, target: type) -> bool:
     """Whether every value of ``source`` is a value of the arithmetic type ``target``."""
     return source in SIZES and SIZES[source] <= np.dtype(target).itemsize

@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,16 @@ def to_float(where: str, value: Any) -> float:
         return float(value)
     except OverflowError:
         raise ValueError(f"{where}: expected a number in the range of float64, got one beyond it") from None
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number of any type, and no truth value."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is an integer of any type, and no truth value."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def whole(where: str, value: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from refopt.dtypes import arithmetic, name_of
+from refopt.dtypes import arithmetic_name
 from refopt.passes import dependencies
 from refopt.passes.attributes import unlike
 from refopt.passes.dependencies import cells, title
@@ -103,7 +103,7 @@ def _why_not(program: Program, place: int, found: set[int], exact: bool) -> str:
 
 def _reals(program: Program, op: Op) -> set[str]:
     """The dtypes in which an update computes."""
-    return {name_of(np.dtype(arithmetic(program.vars[name].dtype))) for name in op.inputs["params"]}
+    return {arithmetic_name(program.vars[name].dtype) for name in op.inputs["params"]}
 
 
 def _factor(program: Program, op: Op, average: Op) -> Var:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import chain
-from numbers import Real
 from typing import Any, NamedTuple
 
-from refopt.checks.numbers import whole
+from refopt.checks.numbers import is_number, whole
 from refopt.dtypes import ITEM_SIZES
 
 MB = 2**20
@@ -202,8 +201,7 @@ RULES: dict[str, Callable[..., Grouping]] = {
 
 def check_limit(where: str, limit: Any, least: float = 0) -> None:
     """Raise if a limit is no number of bytes or megabytes."""
-    number = isinstance(limit, Real) and not isinstance(limit, bool)
-    if not number or not limit >= least:
+    if not is_number(limit) or not limit >= least:
         bound = f" of at least {least}" if least > -math.inf else ""
         raise ValueError(f"{where}: expected a number{bound}, got {limit!r}")
 

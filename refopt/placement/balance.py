@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from numbers import Integral
 from types import MappingProxyType
-from typing import Any
 
+from refopt.checks.numbers import is_whole
 from refopt.program import Var
 
 
@@ -43,7 +42,7 @@ class Balancer:
         if unknown not in ("error", "ignore"):
             raise ValueError(f"Balancer: unknown: expected error or ignore, got {unknown!r}")
         for name, size in sizes.items():
-            if not _is_whole(size):
+            if not is_whole(size):
                 raise ValueError(f"Balancer: sizes[{name!r}]: expected an integer, got {size!r}")
         self.devices = devices
         self._sizes, self._unknown = dict(sizes), unknown
@@ -97,7 +96,7 @@ class Balancer:
         Raises:
             ValueError: if there is no such device.
         """
-        if not _is_whole(device) or not 0 <= device < self.devices:
+        if not is_whole(device) or not 0 <= device < self.devices:
             raise ValueError(f"record: {name!r}: expected a device from 0 to {self.devices - 1}, got {device!r}")
         return self._places.setdefault(name, device)
 
@@ -122,10 +121,6 @@ class Balancer:
         if name not in self._places:
             raise ValueError(f"device_of: expected a variable that has been placed, got {name!r}")
         return self._places[name]
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def sizes_of(vars: Mapping[str, Var]) -> dict[str, int]:

@@ -257,10 +257,11 @@ def bind_schedule(
     if comm is not None and hasattr(comm, "stream") != on_gpu:
         where = "GPUs, such as refopt.comm.nccl has, for arrays of a GPU" if on_gpu else "the host, for the executor"
         raise TypeError(f"bind_schedule: comm: expected a communicator of {where}, got {type(comm).__name__}")
-    if multiprocessors is not None and (type(multiprocessors) is not int or multiprocessors < 1):
-        expected = "expected an integer of at least 1, or None"
-        raise ValueError(f"bind_schedule: multiprocessors: {expected}, got {multiprocessors!r}")
-    backend.machine.new_stream(multiprocessors)  # so that one with too many is refused before anything is done
+    if multiprocessors is not None:
+        if type(multiprocessors) is not int or multiprocessors < 1:
+            expected = "expected an integer of at least 1, or None"
+            raise ValueError(f"bind_schedule: multiprocessors: {expected}, got {multiprocessors!r}")
+        backend.machine.new_stream(multiprocessors)  # so that too many are refused before anything is done
     made = hosted.arrays_of(plan.program, arrays, backend)
     refuse_shared(plan.program, arrays, backend)  # rings share memory on purpose
     bound = Bound(plan.program, {**arrays, **made.arrays}, "gpu", comm, gradients, stream)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
 
+from refopt.checks.numbers import is_number
 from refopt.dtypes import ITEM_SIZES
 from refopt.placement.kinds import BARRIERS, COPIES, MESSAGES
 from refopt.program import Op, Program, batches
@@ -208,8 +208,7 @@ def _known(where: str, value: str, *known: str) -> str:
 
 def _check(where: str, link: Link, nbytes: float, devices: int = 1) -> None:
     for name, value in link._asdict().items():
-        number = isinstance(value, Real) and not isinstance(value, bool)
-        if not number or not 0 <= value < math.inf:
+        if not is_number(value) or not 0 <= value < math.inf:
             raise ValueError(f"{where}: link: expected a finite {name} of at least 0, got {value!r}")
     if not nbytes >= 0:
         raise ValueError(f"{where}: nbytes: expected at least 0, got {nbytes!r}")

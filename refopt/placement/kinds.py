@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from refopt.placement.blocks import Block, block_shape, rows_of, split_by_ref
 from refopt.program import Op, Program
-from refopt.program.kinds import check_dense
+from refopt.program.kinds import check_dense, check_ranks
 
 if TYPE_CHECKING:
     from refopt.program import Bound
@@ -99,10 +99,9 @@ def _check_message(program: Program, op: Op) -> None:
     check_slots(op, *((["x"], []) if op.type == "send" else ([], ["out"])))
     check_dense(program, op)
     _check_one(op.reads + op.writes, "x" if op.type == "send" else "out")
-    ranks, key = op.attrs.get("ranks"), "to" if op.type == "send" else "source"
+    check_ranks(op)
+    ranks, key = op.attrs["ranks"], "to" if op.type == "send" else "source"
     peer = op.attrs.get(key)
-    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
-        raise ValueError(f"ranks: expected an integer of at least 1, got {ranks!r}")
     if not isinstance(peer, int) or isinstance(peer, bool) or not 0 <= peer < ranks or peer == op.device:
         raise ValueError(f"{key}: expected another rank, from 0 to {ranks - 1}, got {peer!r}")
 

@@ -230,7 +230,7 @@ def bind(
 
 def refuse_shared(program: Program, arrays: Mapping[str, Any], backend: Backend) -> None:
     """Raise if an array that ops change shares memory with another one."""
-    written = {cell for op in (*program.startup, *program.main) for x in op.writes for cell in program.memory(x)}
+    written = {*program.writers, *(cell for op in program.startup for x in op.writes for cell in program.memory(x))}
     spans = []
     for name, array in ((name, array) for name, array in arrays.items() if name in program.vars):
         where = f"arrays: {name!r}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from refopt.catalog import ROUTINES, Routine
 from refopt.checks.numbers import whole
-from refopt.dtypes import arithmetic, name_of
+from refopt.dtypes import arithmetic_name
 from refopt.program.ops import Op, Var
 from refopt.program.program import Program
 
@@ -189,7 +189,7 @@ class _Step(NamedTuple):
 
     @property
     def real(self) -> str:
-        return name_of(np.dtype(arithmetic(self.dtypes.param)))
+        return arithmetic_name(self.dtypes.param)
 
     def slots(self) -> dict[str, str]:
         """The variable in each slot of the update."""

@@ -153,7 +153,7 @@ def _check_collective(program: Program, op: Op) -> None:
     _check_slots(op, ["x", "out"], ["x"], ["out"])
     _check_alike(program, op, "x", "out", in_place=True)
     check_dense(program, op)
-    _check_ranks(op)
+    check_ranks(op)
     dtypes = {var.dtype for var in _vars(program, op.inputs["x"])}
     if len(dtypes) > 1:
         raise TypeError(f"x: expected one dtype, got {', '.join(sorted(dtypes))}")
@@ -166,7 +166,7 @@ def _check_collective(program: Program, op: Op) -> None:
 def _check_batch(program: Program, op: Op) -> None:
     _check_slots(op, ["x", "out"], ["x"], ["out"])
     _check_alike(program, op, "x", "out", in_place=True)
-    _check_ranks(op)
+    check_ranks(op)
     batches.check(op)
     seen: set[str] = set()
     for k, name in enumerate(op.inputs["x"]):
@@ -177,7 +177,8 @@ def _check_batch(program: Program, op: Op) -> None:
         _check_collective(program, each)
 
 
-def _check_ranks(op: Op) -> None:
+def check_ranks(op: Op) -> None:
+    """Raise if an op does not say how many ranks it is for."""
     ranks = op.attrs.get("ranks")
     if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
         raise ValueError(f"ranks: expected an integer of at least 1, got {ranks!r}")
@@ -186,7 +187,7 @@ def _check_ranks(op: Op) -> None:
 def _check_all_gather(program: Program, op: Op) -> None:
     _check_slots(op, ["x", "out"], ["x"], ["out"])
     _check_alike(program, op, "x", "out")
-    _check_ranks(op)
+    check_ranks(op)
     for slot, (name, *others) in (("x", op.inputs["x"]), ("out", op.outputs["out"])):
         if others or not program.vars[name].sparse:
             raise TypeError(f"{slot}: expected one sparse variable, got {', '.join((name, *others))}")

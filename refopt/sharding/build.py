@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from refopt.checks.numbers import is_number
 from refopt.cpu import update_loss_scaling
 from refopt.program import Op, Program, Var, step_program
 from refopt.program.amp import SCALING
@@ -115,17 +115,13 @@ def _check(names: list[str], wide: frozenset[str], world_size: int, accumulate: 
 
 
 def _check_numbers(max_norm: Any, clip_epsilon: Any, loss_scale: Any) -> None:
-    if max_norm is not None and not (_is_number(max_norm) and max_norm >= 0):
+    if max_norm is not None and not (is_number(max_norm) and max_norm >= 0):
         raise ValueError(f"amp_program: max_norm: expected None or a number of at least 0, got {max_norm!r}")
-    if not (_is_number(clip_epsilon) and clip_epsilon >= 0):
+    if not (is_number(clip_epsilon) and clip_epsilon >= 0):
         raise ValueError(f"amp_program: clip_epsilon: expected a number of at least 0, got {clip_epsilon!r}")
     with np.errstate(over="ignore"):
-        if not (_is_number(loss_scale) and 0 < np.float32(loss_scale) < np.inf):
+        if not (is_number(loss_scale) and 0 < np.float32(loss_scale) < np.inf):
             raise ValueError(f"amp_program: loss_scale: expected a finite float32 above 0, got {loss_scale!r}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _part(param: str, micro: int) -> str:

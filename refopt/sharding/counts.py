@@ -32,9 +32,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
 from typing import Any
 
+from refopt.checks.numbers import is_number, is_whole
 from refopt.comm import Counted
 from refopt.dtypes import ITEM_SIZES
 from refopt.program import UNKNOWN, Program
@@ -202,7 +202,7 @@ def saved(elements: int, degree: float) -> float:
         ValueError: naming the argument.
     """
     _whole("saved: elements", elements)
-    if not isinstance(degree, Real) or isinstance(degree, bool) or not degree >= 1:
+    if not is_number(degree) or not degree >= 1:
         raise ValueError(f"saved: degree: expected a number of at least 1, got {degree!r}")
     return (SINGLE - HALF) * elements - SINGLE * elements / degree
 
@@ -241,7 +241,6 @@ def check_lengths(where: str, sizes: Sequence[int], **others: Sequence[Any] | No
 
 
 def _whole(where: str, value: Any, least: int = 0, most: int | None = None) -> None:
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not whole or value < least or (most is not None and value > most):
+    if not is_whole(value) or value < least or (most is not None and value > most):
         expected = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise ValueError(f"{where}: expected an integer {expected}, got {value!r}")
