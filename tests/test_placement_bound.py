@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import sys
 from collections import Counter, defaultdict, deque
 from functools import partial
 from itertools import pairwise
@@ -369,6 +370,16 @@ def bound_here(**options):
 def test_bad_arguments(call, error, message):
     with gpu.use("executor"), pytest.raises(error, match=message):
         call()
+
+
+def test_too_many_multiprocessors_are_refused_before_anything_is_bound(executor, monkeypatch):
+    def new_stream(count=None):
+        raise ValueError(f"multiprocessors: expected fewer, got {count}")
+
+    monkeypatch.setattr(executor, "new_stream", new_stream)
+    monkeypatch.setattr(sys.modules["refopt.placement.bound"], "Bound", None)
+    with pytest.raises(ValueError, match="expected fewer, got 999"):
+        placement.bind_schedule(PLAN, on(executor, arrays_of(PLAN.program)), multiprocessors=999)
 
 
 def test_a_refused_number_enqueues_nothing(executor):
