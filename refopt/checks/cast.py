@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refopt.checks.arguments import to_float
 from refopt.checks.arrays import Array, check_dense, check_one, refuse_overlaps
-from refopt.checks.numbers import to_float
 from refopt.dtypes import ITEM_SIZES, SIZES
 
 Names = tuple[str, str, str]  # of the function, its sources and its targets, for errors

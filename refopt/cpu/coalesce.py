@@ -18,7 +18,7 @@ import numpy as np
 
 from refopt import checks
 from refopt.checks import Array
-from refopt.checks.numbers import to_float, whole
+from refopt.checks.arguments import to_float, whole
 from refopt.cpu import cast
 from refopt.dtypes import ITEM_SIZES, SIZES, name_of, numpy_dtype
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from refopt.checks.numbers import is_number, whole
+from refopt.checks.arguments import is_number, whole
 from refopt.dtypes import ITEM_SIZES
 
 MB = 2**20

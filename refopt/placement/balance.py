@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from refopt.checks.numbers import is_whole
+from refopt.checks.arguments import is_whole
 from refopt.program import Var
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refopt.checks.numbers import is_number
+from refopt.checks.arguments import is_number
 from refopt.dtypes import ITEM_SIZES
 from refopt.placement.kinds import BARRIERS, COPIES, MESSAGES
 from refopt.program import Op, Program, batches

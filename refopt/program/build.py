@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.catalog import ROUTINES, Routine
-from refopt.checks.numbers import whole
+from refopt.checks.arguments import whole
 from refopt.dtypes import arithmetic_name
 from refopt.program.ops import Op, Var
 from refopt.program.program import Program

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from refopt import checks
 from refopt.catalog import ROUTINES, Routine
 from refopt.checks import Array
-from refopt.checks.numbers import to_float
+from refopt.checks.arguments import to_float
 from refopt.dtypes import ITEM_SIZES, SIZES
 from refopt.program import batches
 from refopt.program.ops import UNKNOWN, Op, Var

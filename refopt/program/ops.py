@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from refopt.checks.numbers import whole
+from refopt.checks.arguments import whole
 from refopt.dtypes import ITEM_SIZES
 
 ROLES = "forward", "backward", "communicate", "optimize", "startup"

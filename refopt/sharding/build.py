@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from refopt.checks.numbers import is_number
+from refopt.checks.arguments import is_number
 from refopt.cpu import update_loss_scaling
 from refopt.program import Op, Program, Var, step_program
 from refopt.program.amp import SCALING

@@ -34,7 +34,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from refopt.checks.numbers import is_number, is_whole
+from refopt.checks.arguments import is_number, is_whole
 from refopt.comm import Counted
 from refopt.dtypes import ITEM_SIZES
 from refopt.program import UNKNOWN, Program

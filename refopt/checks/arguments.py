@@ -1,0 +1,155 @@
+"""What any function asks of its plain arguments: whole numbers, numbers, flags, names, lists. One rule for each."""
+
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+_TEXT = str | bytes | bytearray | memoryview  # sequences that nobody means as lists
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is an integer of any type: Python's, NumPy's, an array of no dimensions; no truth value, no time."""
+    if isinstance(value, np.ndarray):
+        return value.ndim == 0 and value.dtype.kind in "iu"
+    return isinstance(value, Integral) and not isinstance(value, bool | np.timedelta64)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number of any type, NaN and inf among them; no truth value, no time."""
+    if isinstance(value, np.ndarray):
+        return value.ndim == 0 and value.dtype.kind in "iuf"
+    return isinstance(value, Real) and not isinstance(value, bool | np.timedelta64)
+
+
+def whole(where: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """An integer of any type as an int.
+
+    Args:
+        where: function and argument, for the error.
+        value: what was given.
+        least, most: the bounds, which belong to the range.
+
+    Raises:
+        TypeError: if it is no integer.
+        ValueError: if it is out of range.
+    """
+    if is_whole(value):
+        found = operator.index(value)
+        if (least is None or found >= least) and (most is None or found <= most):
+            return found
+    expected = "an integer"
+    if most is not None:
+        expected += f" from {0 if least is None else least} to {most}"
+    elif least is not None:
+        expected += f" of at least {least}"
+    raise (ValueError if is_whole(value) else TypeError)(f"{where}: expected {expected}, got {shown(value)}")
+
+
+def number(
+    where: str, value: Any, least: float | None = None, most: float | None = None, *, above: float | None = None,
+    below: float | None = None, finite: bool = False,
+) -> float:  # fmt: skip
+    """A real number of any type as a float. NaN is in no range.
+
+    Args:
+        where: function and argument, for the error.
+        value: what was given.
+        least, most: bounds that belong to the range.
+        above, below: bounds that do not.
+        finite: whether inf and NaN are refused.
+
+    Raises:
+        TypeError: if it is no number.
+        ValueError: if it is out of range.
+    """
+    if is_number(value):
+        found = to_float(where, value)
+        if (
+            (least is None or found >= least)
+            and (most is None or found <= most)
+            and (above is None or found > above)
+            and (below is None or found < below)
+            and (not finite or math.isfinite(found))
+        ):
+            return found
+    bounds = {"of at least": least, "above": above, "of at most": most, "below": below}
+    limits = " and ".join(f"{word} {bound:.10g}" for word, bound in bounds.items() if bound is not None)
+    expected = " ".join(filter(None, ("a finite number" if finite else "a number", limits)))
+    raise (ValueError if is_number(value) else TypeError)(f"{where}: expected {expected}, got {shown(value)}")
+
+
+def to_float(where: str, value: Any) -> float:
+    """A number as a float; raises if it is an integer or a fraction beyond the range of one."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{where}: expected a number in the range of float64, got one beyond it") from None
+
+
+def flag(where: str, value: Any) -> bool:
+    """A truth value of Python or NumPy as a bool; raises for anything else, ``"no"`` among it."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{where}: expected True or False, got {shown(value)}")
+    return bool(value)
+
+
+def chosen(where: str, value: Any, options: Iterable[Any]) -> Any:
+    """One of some named options, which an array or a list never is; raises if it is none of them."""
+    known = tuple(options)
+    given = bool(value) if isinstance(value, np.bool_) else value
+    for option in known:
+        if isinstance(given, type(option)) and given == option:
+            return option
+    raise ValueError(f"{where}: expected one of {', '.join(map(str, known))}, got {shown(value)}")
+
+
+def listed(where: str, value: Any, of: str = "arrays") -> list[Any]:
+    """The entries of a sequence, which text, bytes, an array, a mapping and a generator are not.
+
+    Args:
+        where: function and argument, for the error.
+        value: what was given.
+        of: what the entries are, for the error.
+    """
+    if not isinstance(value, Sequence) or isinstance(value, _TEXT):
+        raise TypeError(f"{where}: expected a list of {of}, got {kind_of(value)}")
+    return list(value)
+
+
+def collected(where: str, value: Any, of: str) -> tuple[Any, ...]:
+    """What anything that can be gone through once gives, gone through once; text and bytes are refused.
+
+    Args:
+        where: function and argument, for the error.
+        value: what was given.
+        of: what the entries are, for the error.
+    """
+    if not isinstance(value, Iterable) or isinstance(value, _TEXT):
+        raise TypeError(f"{where}: expected a sequence of {of}, got {shown(value)}")
+    return tuple(value)
+
+
+def names(where: str, value: Any) -> tuple[str, ...]:
+    """Names, as `collected`; raises if one of them is no text, with its index."""
+    found = collected(where, value, "names")
+    for k, name in enumerate(found):
+        if not isinstance(name, str):
+            raise TypeError(f"{where}[{k}]: expected a name, got {shown(name)}")
+    return found
+
+
+def kind_of(value: Any) -> str:
+    """The type of a value, for an error."""
+    return type(value).__name__
+
+
+def shown(value: Any) -> str:
+    """A value for an error: what Python shows of it, on one line and not at length."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return f"an array of shape {value.shape}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
