@@ -1,4 +1,4 @@
-"""Routines against results recorded from PaddlePaddle: somebody else's formulae, not ours."""
+"""Results recorded from PaddlePaddle 3.3.1: somebody else's formulae, not ours."""
 
 import importlib
 import json
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from evidence.cells import cell_of
 
 from refopt.catalog import ROUTINES
 from refopt.conformance.cases import Case
@@ -26,7 +27,6 @@ OPERATORS = {
 }
 RECORDS = {name: np.load(FOLDER / f"{name}.npz") for name in OPERATORS}
 CASES = [(name, k) for name, record in RECORDS.items() for k in range(len(json.loads(str(record["meta"]))["cases"]))]
-every_case = pytest.mark.parametrize(("operator", "k"), CASES)
 
 
 def arrays(operator, k, direction):
@@ -50,6 +50,17 @@ def recorded(operator, k):
         step["l2_decay"] = step["l2_decay"] or 0.0
     choices = {name: attributes[name] for name in routine.choices if name in attributes}
     return Case(routine, slots, [step], choices)
+
+
+def of_a_cell(operator, k):
+    """A case with the marker of the cell that it belongs to; without momentum it shows nothing of that."""
+    case = recorded(operator, k)
+    cells = [] if case.steps[0].get("mu") == 0 else cell_of(case.routine, "fp32", case.choices, case.steps[0])
+    marks = [pytest.mark.evidence(*cell, by="paddle") for cell in cells]
+    return pytest.param(operator, k, marks=marks, id="-".join([*sum(cells, ()), operator, str(k)]))
+
+
+every_case = pytest.mark.parametrize(("operator", "k"), [of_a_cell(operator, k) for operator, k in CASES])
 
 
 def assert_near(operator, k, got):

@@ -1,10 +1,14 @@
-"""LARS against results recorded from PaddlePaddle: somebody else's formula, not ours."""
+"""Results recorded from PaddlePaddle 3.3.1: somebody else's formulae, not ours.
+
+Here those of its LARS operator, which adapts by decay and norms.
+"""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from evidence.cells import cell_of
 
 from refopt.catalog import LARS_MOMENTUM
 from refopt.conformance.cases import Case
@@ -29,6 +33,16 @@ def recorded(case):
     return Case(LARS_MOMENTUM, slots, [step], {"adapt": "decay_and_norms"})
 
 
+def of_a_cell(k):
+    """A case with the marker of the cell that it belongs to."""
+    case = recorded(k)
+    (cell,) = cell_of(LARS_MOMENTUM, "fp32", case.choices, case.steps[0])
+    return pytest.param(k, marks=pytest.mark.evidence(*cell, by="paddle"), id="-".join([*cell, str(k)]))
+
+
+every_case = pytest.mark.parametrize("case", [of_a_cell(k) for k in range(len(CASES))])
+
+
 def assert_near(case, got):
     """Within `ULPS` of the larger of an element's old and new value and a twentieth of its tensor's maximum."""
     for name, slot in (("param", "params"), ("velocity", "velocities")):
@@ -39,14 +53,14 @@ def assert_near(case, got):
             assert ulps.max() <= ULPS, f"{slot}[{i}]: {ulps.max()} ulp"
 
 
-@pytest.mark.parametrize("case", range(len(CASES)))
+@every_case
 def test_reference(case):
     """The reference computes what Paddle does."""
     assert_near(case, reference(recorded(case)))
 
 
 @pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
-@pytest.mark.parametrize("case", range(len(CASES)))
+@every_case
 def test_kernel(machine, form, case):
     """Every form of the kernels computes what Paddle does."""
     assert_near(case, kernels(form, machine)(recorded(case)))

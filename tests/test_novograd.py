@@ -1,4 +1,4 @@
-"""NovoGrad: its formula evaluated in higher precision, within a running error bound (N13), and what only it does.
+"""NovoGrad: its formula evaluated in higher precision, within a running error bound, and what only it does.
 
 What it shares with the other routines is in test_family.py, test_scan.py and test_ptx.py.
 """
@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from evidence.cells import cell_of
 
 from refopt import cpu
 from refopt.catalog import NOVOGRAD
@@ -40,10 +41,11 @@ NUMBERS = dict(lr=0.1, beta1=0.9, beta2=0.8, epsilon=0.01, weight_decay=0.05, re
 LIMIT = 200  # what a bound may be at most, in eps, for parameters near 1
 WIDE = {np.float32: np.float64, np.float64: np.longdouble}
 PLAIN_LONG_DOUBLE = np.finfo(np.longdouble).nmant < 63
-precisions = pytest.mark.parametrize(
-    "real",
-    [np.float32, pytest.param(np.float64, marks=pytest.mark.skipif(PLAIN_LONG_DOUBLE, reason="long double is fp64"))],
-)
+REALS = {
+    "fp32": (np.float32, ()),
+    "fp64": (np.float64, [pytest.mark.skipif(PLAIN_LONG_DOUBLE, reason="long double is fp64")]),
+}
+precisions = pytest.mark.parametrize("real", [pytest.param(real, marks=marks) for real, marks in REALS.values()])
 averaging = pytest.mark.parametrize("grad_averaging", [False, True])
 
 
@@ -115,10 +117,18 @@ def inside(real, grad_averaging, run=reference):
     )
 
 
-@precisions
-@averaging
+@pytest.mark.clause("N13")
+@pytest.mark.parametrize(
+    ("real", "grad_averaging"),
+    [
+        pytest.param(real, choice, marks=[pytest.mark.evidence(*cell), *marks], id="-".join(cell))
+        for precision, (real, marks) in REALS.items()
+        for choice in NOVOGRAD.choices["grad_averaging"]
+        for cell in cell_of(NOVOGRAD, precision, {"grad_averaging": choice}, NUMBERS)
+    ],
+)
 def test_within_the_bound(real, grad_averaging):
-    """N13, and the bound is tight enough to say something."""
+    """What comes out is within the bound, which is tight enough to say something."""
     for (_, p_error), (_, m_error), (v, v_error) in truth(real, grad_averaging):
         assert max(p_error.max(), m_error.max(), v_error / v) <= LIMIT * np.finfo(real).eps
     assert inside(real, grad_averaging)
@@ -184,13 +194,14 @@ def test_the_first_gradient_is_taken_as_it_is(machine, form, dtypes):
     assert_same({"v": [np.full(1, n) for n in norms]}, {"v": got["second_moment"]}, "first gradient")
 
 
+@pytest.mark.clause("N12")
 @implementations
 @pytest.mark.parametrize(
     ("entry", "moment", "element"),
     [(np.inf, np.inf, np.nan), (-np.inf, np.inf, np.nan), (3e38, np.inf, 0.0), (np.nan, np.nan, np.nan)],
 )
 def test_what_is_not_finite_stays_in_the_second_moment(machine, form, entry, moment, element):
-    """N12: divided by inf all but the infinite are 0, in this step and after; a NaN is everywhere."""
+    """Divided by inf all but the infinite are 0, in this step and after; a NaN is everywhere."""
     run, one = implementation(form, machine), dict(lr=1.0, beta1=0.0, weight_decay=0.0)
     case = make(NOVOGRAD, [300, 4], steps=[one])
     case.grads[0][7] = entry
@@ -234,10 +245,11 @@ def test_a_tensor_alone():
     assert v[0] == 25 and np.allclose(m, [0.6, 0.8]) and np.allclose(p, [0.7, 1.6])
 
 
+@pytest.mark.clause("N4")
 @pytest.mark.parametrize("form", NOVOGRAD.forms)
 @pytest.mark.parametrize("dtypes", SIGNATURES, ids="-".join)
 def test_from_the_beginning(machine, form, dtypes):
-    """N4: three steps from moments of 0."""
+    """Three steps from moments of 0."""
     one = step_of(NOVOGRAD)
     case = beginning([1025, 0, 7], [one, one | {"lr": 0.2}, one], dtypes, grad_averaging=True)
     laws.same_bits_as_reference(kernels(form, machine), case)

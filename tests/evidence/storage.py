@@ -1,0 +1,45 @@
+"""What an array holds of a number: numerics N1 to nearest, N16 by chance, N15 with a remainder; written out here again.
+
+bf16 is the upper half of fp32, and is rounded as an integer; fp16 is rounded by NumPy.
+"""
+
+import ml_dtypes
+import numpy as np
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def words(x):
+    """The patterns of an fp32 array."""
+    return np.asarray(x, np.float32).view(np.uint32)
+
+
+def from_words(pattern):
+    return np.asarray(pattern).astype(np.uint32).view(np.float32)
+
+
+def stored(x, dtype, bits=None):
+    """Finite values of the arithmetic as an array of a dtype holds them, in the dtype of the arithmetic.
+
+    ``bits`` are 16 random ones for each element, to round to bf16 by chance. Whichever way, a larger number does not
+    become a smaller one.
+    """
+    if dtype != BF16:
+        with np.errstate(over="ignore"):
+            return x.astype(dtype).astype(x.dtype)
+    pattern = words(x).astype(np.uint64)
+    carried = 0x7FFF + (pattern >> 16 & 1) if bits is None else bits  # half of the lowest bit, and even at ties
+    return from_words(pattern + carried & 0xFFFF0000)
+
+
+def split(exact):
+    """A bf16 parameter and its remainder: the exact pattern's lower half, and its upper half to nearest."""
+    pattern = words(exact).astype(np.uint64)
+    upper, lower = np.asarray(pattern + 0x8000 >> 16, np.uint16), np.asarray(pattern & 0xFFFF, np.uint16)
+    return upper.view(BF16), lower
+
+
+def joined(param, remainder):
+    """The exact finite values: where the remainder is at least half, the parameter was rounded up."""
+    upper = param.view(np.uint16).astype(np.int64) - (remainder >= 0x8000)
+    return from_words((upper << 16) + remainder)

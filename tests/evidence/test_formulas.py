@@ -1,0 +1,89 @@
+"""The formula of the paper or of the origin, in higher precision, within a bound on what rounding may do."""
+
+import pytest
+from evidence.cells import FOUND_INF, GRAD_FACTOR, RESCALE_GRAD, STOCHASTIC, Cell, cells, variants
+from evidence.trial import Trial
+
+from refopt.catalog import ROUTINES
+from refopt.conformance.family_mutants import mutants
+from refopt.conformance.laws import reference
+from refopt.conformance.mutants import MUTANTS as LARS_MUTANTS
+
+LIMIT = 50  # eps of the arithmetic that the bound of a tensor may be, on average
+OF_RHO = 200  # RAdam's rho is a difference of two numbers that are large beside it
+
+CELLS = cells()
+# What a cell shows beside the formula.
+OF_FEATURES = {GRAD_FACTOR: "N8", RESCALE_GRAD: "N8", FOUND_INF: "N9", STOCHASTIC: "N16"}
+OF_PRECISIONS = {"fp16": "N1", "bf16": "N1", "fp16+master": "N1", "bf16+master": "N1", "bf16+remainder": "N15"}
+
+
+def markers(cell):
+    clauses = ["N13", OF_FEATURES.get(cell.variant), OF_PRECISIONS.get(cell.precision)]
+    return [pytest.mark.evidence(*cell), pytest.mark.clause(*filter(None, clauses))]
+
+
+@pytest.mark.parametrize("cell", [pytest.param(cell, marks=markers(cell), id="-".join(cell)) for cell in CELLS])
+def test_cell(cell):
+    """Each slot, after each of some steps, is a rounding of something within the bound; and the bound is tight."""
+    for name, eps in Trial(cell).hold(reference).items():
+        assert eps <= (OF_RHO if name == "rho" else LIMIT), f"{name}: {eps}"
+
+
+def test_every_formula_is_that_of_a_routine():
+    assert {cell.routine for cell in cells()} == set(ROUTINES)
+
+
+# The cells tell formulas apart: an implementation that is wrong in one place is outside of the bound.
+
+# Wrong in their roundings alone, or for what a trial has none of: NaN, a gradient of None, a rho of 5.
+EQUAL = {
+    "": {"RuleInDouble", "SubnormalsFlushed", "NoneIsTheLast", "LastEmptyTensorTakesLastChunk", "StepRegrouped",
+         "SquareFirst", "TimesTheReciprocal", "RootsDivided", "DecaySubtracted"},
+    "lars_momentum": {"ScaleAfterRoot", "NanNormAdapts", "SumByNumPy", "SquaresContracted", "SumInDouble", "Contracted",
+                      "MomentumContracted", "RateRegrouped", "HyperparametersInDouble", "NoneIsZero",
+                      "FactorAppliedFirst"},
+    "sgd": {"DecayDecoupled", "Distributed"},
+    "rmsprop": {"VarianceClamped"},
+    "lion": {"NanTakenForZero", "SignOfZeroIsPlusZero"},
+    "adamax": {"NormTakesNan", "NormLosesNan"},
+    "radam": {"ThresholdReached"},
+    "lamb": {"StepPrepared", "SumByNumPy"},
+    "novograd": {"SumByNumPy"},
+}  # fmt: skip
+# Wrong where there is something beside the parameter, or chance, alone.
+ELSEWHERE = {
+    "MasterFromParam": "bf16+master", "NormOfMaster": "bf16+master", "NormOfParam": "bf16+master",
+    "NormOfNearestEven": "bf16+remainder", "HalvesSideBySide": "bf16+remainder",
+    "ParameterAloneForExact": "bf16+remainder", "NormOfUnrounded": "fp16", "SeedIgnored": "bf16",
+    "OneChanceForAllArrays": "bf16", "Truncated": "bf16",
+}  # fmt: skip
+MUTANTS = {name: LARS_MUTANTS if name == "lars_momentum" else mutants(ROUTINES[name]) for name in ROUTINES}
+# In index order a sum has more roundings than by the tree: it may be within the bound, and need not be.
+WRONG = [(routine, name) for routine in MUTANTS for name in MUTANTS[routine] if name != "SumInIndexOrder"]
+
+
+def outside(cell, run):
+    try:
+        Trial(cell).hold(run)
+    except AssertionError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(("routine", "name"), WRONG)
+def test_another_formula_is_outside(routine, name):
+    """In each of the precisions in which it is another; where only roundings are, it is inside of all variants."""
+    run = MUTANTS[routine][name]
+    takes_gates = routine == "lars_momentum"
+    rows = {
+        label: variant for label, variant in variants(ROUTINES[routine]).items()
+        if takes_gates or variant.feature not in (GRAD_FACTOR, FOUND_INF)
+    }  # fmt: skip
+    if name in EQUAL[""] | EQUAL.get(routine, set()):
+        plain = [Cell(routine, label, "fp32") for label, variant in rows.items() if not variant.feature]
+        assert not any(outside(cell, run) for cell in plain if cell in CELLS)
+        return
+    for precision in [ELSEWHERE[name]] if name in ELSEWHERE else ["fp32", "bf16"]:
+        tried = [Cell(routine, label, precision) for label in rows]
+        assert any(outside(cell, run) for cell in tried if cell in CELLS), precision

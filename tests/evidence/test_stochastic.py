@@ -1,0 +1,75 @@
+"""Stochastic rounding: the generator as it was published, and means over many seeds, which are what is rounded."""
+
+import math
+
+import numpy as np
+import pytest
+from evidence import philox
+from evidence.cells import STOCHASTIC, cells
+from evidence.storage import BF16, from_words, words
+from evidence.trial import Trial, flat
+
+from refopt.conformance.cases import Case
+from refopt.conformance.laws import reference
+
+SEEDS = range(120)
+DELTA = 1e-9  # that chance alone makes one of these tests fail
+
+
+@pytest.mark.clause("N16")
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [
+        ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        ((2**32 - 1,) * 4, (2**32 - 1,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xA4093822, 0x299F31D0),
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    ],
+)
+def test_known_answers(counter, key, expected):
+    """Those of Random123, kat_vectors."""
+    assert philox.philox(counter, key) == expected
+
+
+BY_CHANCE = [cell for cell in cells() if cell.variant == STOCHASTIC and cell.precision == "bf16"]
+
+
+@pytest.mark.clause("N16")
+@pytest.mark.parametrize(
+    "cell", [pytest.param(cell, marks=pytest.mark.evidence(*cell), id="-".join(cell)) for cell in BY_CHANCE]
+)
+def test_means_over_seeds(cell):
+    """Each element becomes one of its neighbours in bf16, and on average over seeds what the formula comes to.
+
+    Of n independent numbers within one unit of each other, the mean is farther than h from what is expected with a
+    probability of at most 2 exp(-2 n h**2) (Hoeffding 1963); so it is for one of k such means with k times that.
+    """
+    trial = Trial(cell)
+    slots = {name: x if x is None else [x[0].copy() for _ in SEEDS] for name, x in trial.first().items()}
+    numbers = {name: x[0] if isinstance(x, list) else x for name, x in trial.numbers(1).items()}
+    slots["grads"] = [trial.gradients(1)[0]] * len(SEEDS)
+    case = Case(trial.routine, slots, [numbers | {"seed": list(SEEDS)}], trial.choices)
+    after = reference(case)
+    lists = {name: x[0] for name, x in case.lists().items()}
+    known = trial.known(1, 0, numbers, lists, {name: x[0] for name, x in after.items()})
+    for name, bound in trial.outcome(known).items():
+        if name in trial.routine.scalars:
+            continue
+        rounded = np.array([flat(x) for x in after[name]])
+        assert rounded.dtype == BF16
+        below, unit = neighbours(bound.value)
+        assert ((rounded == below) | (rounded == below + unit)).all(), name
+        h = math.sqrt(math.log(2 * rounded[0].size / DELTA) / (2 * len(SEEDS)))
+        off = abs(rounded.astype(np.float64).mean(axis=0) - bound.value)
+        assert (off <= h * abs(unit) + bound.error).all(), name
+        assert h < 0.4  # what rounding to nearest would come to is farther off
+
+
+def neighbours(values):
+    """Of fp64 values, the number of bf16 that is nearer to 0, and the distance to the next one."""
+    pattern = words(values.astype(np.float32))
+    below = from_words(pattern & 0xFFFF0000).astype(np.float64)
+    return below, from_words((pattern & 0xFFFF0000) + 0x10000).astype(np.float64) - below
