@@ -1,4 +1,4 @@
-"""bf16 with a 16-bit remainder, and stochastic rounding; clauses are those of docs/numerics.md."""
+"""bf16 with a 16-bit remainder, and stochastic rounding."""
 
 import numpy as np
 import pytest
@@ -39,21 +39,24 @@ def assert_inverse(exact):
     assert join(param, remainder).tobytes() == exact.tobytes()
 
 
+@pytest.mark.clause("N15")
 def test_split_and_join_are_inverse_where_halves_turn():
-    """N15: every lower half of upper halves of each kind, and every upper half with lower ones around the tie."""
+    """Every lower half of upper halves of each kind, and every upper half with lower ones around the tie."""
     assert_inverse(patterns(UPPER, np.arange(2**16)))
     assert_inverse(patterns(np.arange(2**16), [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF]))
 
 
+@pytest.mark.clause("N15")
 @pytest.mark.slow
 def test_split_and_join_are_inverse_on_all_patterns():
-    """N15: all 2**32."""
+    """All 2**32."""
     for part in range(256):
         assert_inverse(np.arange(part << 24, (part + 1) << 24, dtype=np.uint32).view(np.float32))
 
 
+@pytest.mark.clause("N15")
 def test_parameter_is_nearest():
-    """N15: the parameter is rounded to nearest, ties away from zero, and NaN is NaN."""
+    """The parameter is rounded to nearest, ties away from zero, and NaN is NaN."""
     x = patterns(np.arange(2**16), [0, 1, 0x7FFF, 0x8001, 0xFFFF])
     finite = np.isfinite(x)
     assert (split(x[finite])[0].view(np.uint16) == x[finite].astype(bfloat16).view(np.uint16)).all()
@@ -64,9 +67,10 @@ def test_parameter_is_nearest():
     assert np.isnan(split(quiet)[0].astype(np.float32)).all()
 
 
+@pytest.mark.clause("N15")
 @pytest.mark.parametrize("name", ["load_joined", "load4_joined"])
 def test_intrinsics_are_the_reference(machine, name):
-    """N15: what the kernels load and store, on every kind of pattern, is what `split` and `join` give."""
+    """What the kernels load and store, on every kind of pattern, is what `split` and `join` give."""
     many = 4 if "4" in name else 1
     load, store = getattr(vectors, name), getattr(vectors, name.replace("load", "store"))
 
@@ -111,9 +115,10 @@ def test_philox_is_philox(counter, key, words):
     assert tuple(philox(np.array(counter, np.uint32)[:, None], key)[:, 0]) == words
 
 
+@pytest.mark.clause("N16")
 @given(seed=st.integers(0, 2**24 - 1), pair=st.integers(0, 3), quad=st.integers(0, 2**40))
 def test_device_words_are_philox(machine, seed, pair, quad):
-    """N16: the device draws the words that the reference draws."""
+    """The device draws the words that the reference draws."""
 
     out = machine.to_device(np.zeros(8, np.float32))
     x = np.array([1.0, -3.14159, 1e-40, 3.4e38], np.float32)
@@ -135,8 +140,9 @@ def DRAW(x, out, quad, pair, seed):
             out[k], out[4 + k] = low[k], high[k]
 
 
+@pytest.mark.clause("N16")
 def test_chance_is_in_proportion():
-    """N16: a value a quarter of the way up goes up a quarter of the time; the mean is the value."""
+    """A value a quarter of the way up goes up a quarter of the time; the mean is the value."""
     count = 2**18
     x = np.full(count, 1 + 2**-9, np.float32)  # bf16 has 1 and 1 + 2**-7
     up = dither(x, random16(count, 3, 0)) > x
@@ -148,9 +154,10 @@ def test_chance_is_in_proportion():
     assert max(map(abs, (neighbours, others, seeds))) < 5 / np.sqrt(count)
 
 
+@pytest.mark.clause("N16")
 @given(values=st.lists(st.floats(width=32), min_size=1, max_size=20), seed=st.integers(0, 2**24 - 1))
 def test_chance_gives_a_neighbour(values, seed):
-    """N16: what bf16 has stays, inf and NaN too; all else becomes a neighbour in bf16."""
+    """What bf16 has stays, inf and NaN too; all else becomes a neighbour in bf16."""
     x = np.array(values, np.float32)
     y = dither(x, random16(x.size, seed, 0))
     down = (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
@@ -162,9 +169,10 @@ def test_chance_gives_a_neighbour(values, seed):
             assert b == a or np.isnan(a)
 
 
+@pytest.mark.clause("N15")
 @routines
 def test_a_step_stores_one_nan(machine, routine):
-    """N15: whichever NaN the arithmetic makes, the pattern stored is 0x7fc00000."""
+    """Whichever NaN the arithmetic makes, the pattern stored is 0x7fc00000."""
     case = make(routine, [4], ("bfloat16", "bfloat16", "float32", "uint16"))
     case.params[0][...] = np.array([0x7F81, 0xFFC1, 0x7FFF, 0xFFFF], np.uint16).view(bfloat16)
     for outcome in (reference(case), kernels(routine.merged_form, machine)(case)):
@@ -172,9 +180,10 @@ def test_a_step_stores_one_nan(machine, routine):
         assert (outcome["master_params"][0] == 0).all()
 
 
+@pytest.mark.clause("N15")
 @routines
 def test_remainder_is_a_master(machine, routine):
-    """N15: with remainders the exact parameters are those that masters of the same values come to.
+    """With remainders the exact parameters are those that masters of the same values come to.
 
     A norm has to be that of the exact parameters: the stored ones differ at ties.
     """
@@ -190,9 +199,10 @@ def test_remainder_is_a_master(machine, routine):
         assert_same({"exact": wide["master_params"]}, {"exact": joined}, "N15")
 
 
+@pytest.mark.clause("N16")
 @pytest.mark.parametrize("routine", BY_CHANCE, ids=lambda routine: routine.name)
 def test_a_small_step_is_not_lost(machine, routine):
-    """N16: a change below half of what bf16 resolves moves the mean of many equal parameters all the same."""
+    """A change below half of what bf16 resolves moves the mean of many equal parameters all the same."""
     count = 4096
     case = make(routine, [count], ("bfloat16",) * 3, steps=[], rounding="stochastic")
     case.params[0][...] = 1

@@ -107,9 +107,10 @@ def assert_casts(left, got, sources, moved):
         assert same.all(), f"N4: targets[{i}]: {x.dtype} to {a.dtype}, {(~same).sum()} of {same.size} differ"
 
 
+@pytest.mark.clause("N4")
 @given(given=casts(), shifts=st.lists(st.integers(0, 17), min_size=1, max_size=3))
 def test_kernels_are_reference(machine, given, shifts):
-    """N4: any list, any mixture of dtypes, any axis order, anywhere in memory; what is only moved keeps every bit."""
+    """Any list, any mixture of dtypes, any axis order, anywhere in memory; what is only moved keeps every bit."""
     sources, dtypes = given
     there = There(machine, sources, dtypes, shifts=shifts)
     there.plan()
@@ -200,10 +201,11 @@ def test_fp64_is_rounded_once(target, data):
     assert_exact(data.draw(near_half_way(target)), target)
 
 
+@pytest.mark.clause("N1", "N2")
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 @given(data=st.data())
 def test_reference_is_exact(pair, data):
-    """N1, N2: one rounding of the scale, one of the product, one of what is stored."""
+    """One rounding of the scale, one of the product, one of what is stored."""
     source, target = pair
     x = data.draw(nasty_floats(source, finite=True))
     assert_exact(x, target, data.draw(st.sampled_from([None, 0.37, 1 + 2**-30, -3.0])))
@@ -236,9 +238,10 @@ def test_widening_and_back_is_the_identity(machine, narrow, wide):
     assert same_bits(back.read()[0], patterns).all()
 
 
+@pytest.mark.clause("N4")
 @pytest.mark.parametrize("dtype", ITEM_SIZES)
 def test_a_copy_keeps_every_bit(machine, dtype):
-    """N4: NaN payloads, at every offset from a 16-byte address and with every rest of bytes."""
+    """NaN payloads, at every offset from a 16-byte address and with every rest of bytes."""
     rng = np.random.default_rng(0)
     sources = [bits_of(rng, size, dtype) for size in (*range(20), 2100)]
     for shifts in ((0,), (0, 1), (4, 0), (3, 3), (8, 2)):
@@ -249,9 +252,10 @@ def test_a_copy_keeps_every_bit(machine, dtype):
     assert [y.tobytes() for y in targets] == [x.tobytes() for x in sources]
 
 
+@pytest.mark.clause("N11")
 @given(given=casts(max_tensors=1), cuts=st.lists(st.integers(0, 600), max_size=4), scale=st.sampled_from([1.0, 0.37]))
 def test_no_bit_depends_on_how_tensors_are_split(machine, given, cuts, scale):
-    """N11: a tensor in pieces, each wherever it then begins, is the tensor."""
+    """A tensor in pieces, each wherever it then begins, is the tensor."""
     sources, dtypes = given
     if not sources or sources[0] is None or (scale != 1 and dtypes[0] not in SIZES):
         return

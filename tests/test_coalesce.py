@@ -395,8 +395,9 @@ def test_launches_and_bytes(executor):
     assert plans[0] == plans[1] == plans[2]
 
 
+@pytest.mark.clause("N11")
 def test_a_step_on_coalesced_gradients(machine):
-    """Views are gradients like any others, and the buffer as one tensor gives the same bits (N11)."""
+    """Views are gradients like any others, and the buffer as one tensor gives the same bits."""
     params = plus_one(INPUTS)
     here, there = both(machine, INPUTS, copy_data=True)
     cpu.merged_sgd(params, INPUTS, lr=0.1)

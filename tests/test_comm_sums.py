@@ -40,6 +40,7 @@ def test_by_how_much_the_ring_differs(dtype):
     assert 0.2 < np.mean(steps > 0) < 0.95 and 1 <= steps.max() <= 4
 
 
+@pytest.mark.clause("N10")
 @pytest.mark.parametrize("algorithm", sums.ALGORITHMS)
 def test_the_order_of_addition(algorithm):
     """Two large numbers cancel, if they meet before the small one is lost."""

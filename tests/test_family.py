@@ -35,29 +35,32 @@ def optional_states(routine):
 # Bits.
 
 
+@pytest.mark.clause("N3", "N4")
 @routines
 @forms
 @given(data=st.data())
 @few(1)
 def test_kernel_is_reference(machine, routine, form, data):
-    """N3, N4: the kernels leave the bits that the reference leaves, for every list of tensors."""
+    """The kernels leave the bits that the reference leaves, for every list of tensors."""
     shifts = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
     case = data.draw(cases(routine, max_tensors=5))
     laws.same_bits_as_reference(kernels(form, machine, shifts), case)
 
 
+@pytest.mark.clause("N11")
 @routines
 @pytest.mark.parametrize("form", ["reference", "separate", "merged"])
 @given(data=st.data())
 @few(4)
 def test_merged_is_one_at_a_time_in_any_order(machine, routine, form, data):
-    """N11: merging and the order of the tensors change no bit."""
+    """Merging and the order of the tensors change no bit."""
     run = reference if form == "reference" else kernels(form, machine)
     case = data.draw(cases(routine, max_tensors=4, large=False))
     laws.merged_is_one_at_a_time(run, case)
     laws.order_is_free(run, case)
 
 
+@pytest.mark.clause("N3", "N4")
 @routines
 @forms
 def test_fixed_cases(machine, routine, form):
@@ -73,11 +76,12 @@ def test_any_number_of_tensors(machine, routine, form, count):
     laws.same_bits_as_reference(kernels(form, machine), make(routine, [i % 4 for i in range(count)]))
 
 
+@pytest.mark.clause("N11")
 @routines
 @signatures
 @pytest.mark.parametrize("size", [8191, 8192, 8193])
 def test_around_a_chunk(machine, routine, dtypes, size):
-    """N11: chunks begin and end without a trace."""
+    """Chunks begin and end without a trace."""
     laws.same_bits_as_reference(kernels("merged", machine), make(routine, [size], dtypes))
 
 
@@ -191,10 +195,11 @@ def test_no_races_and_nothing_out_of_bounds(executor, routine, form, dtypes, mon
             step(**step_of(routine))
 
 
+@pytest.mark.clause("N11")
 @routines
 @pytest.mark.parametrize(("schedule", "seed"), [("reverse", 0), ("random", 1)])
 def test_schedule(executor, routine, schedule, seed):
-    """N11: the order in which blocks and threads run changes no bit."""
+    """The order in which blocks and threads run changes no bit."""
     case = make(routine, [9000, 1, 0, 300], steps=[step_of(routine)] * 2)
     expected = reference(case)
     with simt.observe(schedule=schedule, seed=seed):

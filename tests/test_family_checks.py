@@ -53,6 +53,7 @@ def test_count(machine, routine):
                 call(cpu, routine, case.slots, case.steps[0])
 
 
+@pytest.mark.clause("N1")
 @routines
 def test_shape_and_dtype(machine, routine):
     step = step_of(routine)
@@ -77,6 +78,7 @@ def test_scalars(machine, routine):
         refused(machine, spoiled(routine, slot, lambda x: x.astype(np.float64)), step, TypeError, message)
 
 
+@pytest.mark.clause("N2")
 @routines
 def test_numbers(machine, routine):
     case = make(routine, [4, 4])

@@ -179,10 +179,11 @@ def outcome(framework, slots):
     }
 
 
+@pytest.mark.clause("N4")
 @pytest.mark.gpu
 @signatures
 def test_in_place(framework, dtypes):
-    """N4: steps leave the reference's bits in the framework's own arrays, which lie where the plan has them."""
+    """Steps leave the reference's bits in the framework's own arrays, which lie where the plan has them."""
     case = shaped_case(dtypes)
     slots = put(framework, case)
     step = plan_of(case, slots)

@@ -23,12 +23,14 @@ def load(key):
     return generate.load(ROUTINES[key[0]], ENTRIES[key])
 
 
+@pytest.mark.clause("N3")
 @entries
 def test_reference(key):
     case, expected = load(key)
     assert_same(expected, reference(case), "frozen bits")
 
 
+@pytest.mark.clause("N3", "N4")
 @pytest.mark.parametrize("key", FORMS, ids=", ".join)
 def test_kernels(machine, key):
     case, expected = load(key[:2])

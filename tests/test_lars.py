@@ -33,19 +33,21 @@ def implementation(form, machine):
 # Bits.
 
 
+@pytest.mark.clause("N3", "N4", "N6")
 @forms
 @given(case=cases(LARS_MOMENTUM))
 @settings(max_examples=settings().max_examples * 2)
 def test_kernel_is_reference(machine, form, case):
-    """N3, N4, N6: the kernels leave the bits that the reference leaves, in every form, for every list of tensors."""
+    """The kernels leave the bits that the reference leaves, in every form, for every list of tensors."""
     laws.same_bits_as_reference(kernels(form, machine), case)
 
 
+@pytest.mark.clause("N6")
 @forms
 @given(case=cases(LARS_MOMENTUM, max_tensors=4), shifts=st.lists(st.integers(0, 9), min_size=1, max_size=4))
 @settings(max_examples=max(settings().max_examples // 2, 10))
 def test_misaligned_tensors(machine, form, case, shifts):
-    """N6: where a tensor lies in memory changes no bit, and nothing next to it is written."""
+    """Where a tensor lies in memory changes no bit, and nothing next to it is written."""
     laws.same_bits_as_reference(kernels(form, machine, shifts), case)
 
 
@@ -69,39 +71,43 @@ def test_tensors_without_elements(machine, form, sizes):
     laws.same_bits_as_reference(kernels(form, machine), make(sizes, steps=[STEP, STEP]))
 
 
+@pytest.mark.clause("N6")
 @forms
 @signatures
 @pytest.mark.parametrize("size", [8191, 8192, 8193, 3 * 8192])
 def test_around_a_chunk(machine, form, dtypes, size):
-    """N6: chunks begin and end without a trace."""
+    """Chunks begin and end without a trace."""
     laws.same_bits_as_reference(kernels(form, machine), make([size], dtypes, steps=[STEP, STEP]))
 
 
+@pytest.mark.clause("N6")
 @pytest.mark.gpu
 @forms
 @signatures
 @pytest.mark.parametrize("sizes", [[2**20 + 1, 5, 2**20], [2**22], [2**22 - 1, 2**21 + 3]], ids=str)
 def test_large_tensors(form, dtypes, sizes):
-    """N6: trees of more than one level of nodes."""
+    """Trees of more than one level of nodes."""
     laws.same_bits_as_reference(kernels(form, gpu.device("gpu")), make(sizes, dtypes, steps=[STEP, STEP]))
 
 
 # One list or many, one partition or another.
 
 
+@pytest.mark.clause("N11")
 @implementations
 @given(case=cases(LARS_MOMENTUM, max_tensors=4))
 @settings(max_examples=max(settings().max_examples // 2, 10))
 def test_merged_is_one_at_a_time(machine, form, case):
-    """N11: merging changes no bit: each tensor comes out as it does alone."""
+    """Merging changes no bit: each tensor comes out as it does alone."""
     laws.merged_is_one_at_a_time(implementation(form, machine), case)
 
 
+@pytest.mark.clause("N11")
 @implementations
 @given(case=cases(LARS_MOMENTUM, max_tensors=5))
 @settings(max_examples=max(settings().max_examples // 2, 10))
 def test_order_of_tensors(machine, form, case):
-    """N11: the order of the tensors changes no bit."""
+    """The order of the tensors changes no bit."""
     laws.order_is_free(implementation(form, machine), case)
 
 
@@ -128,10 +134,11 @@ def test_merged_function_is_a_plan_of_one_step(machine, form):
     assert_same(reference(case), placed.outcome(), "N4")
 
 
+@pytest.mark.clause("N11")
 @forms
 @pytest.mark.parametrize("tiles", [2, 4, 16])
 def test_chunk_size(executor, form, tiles, monkeypatch):
-    """N11: how tensors are cut into chunks changes no bit."""
+    """How tensors are cut into chunks changes no bit."""
     monkeypatch.setattr(tables, "tiles_per_chunk", lambda element_bytes: tiles)
     case = make([9000, 1, 2048, 20_000], steps=[STEP, STEP])
     with simt.observe() as log:
@@ -154,20 +161,22 @@ class Shaped(runtime.Executor):
         return lambda stream: kernel.executor[grid, self.block, stream](*args)
 
 
+@pytest.mark.clause("N11")
 @forms
 @pytest.mark.parametrize(("block", "grid"), [(32, 1), (64, 3), (128, 2), (256, 7)])
 def test_block_and_grid(form, block, grid, monkeypatch):
-    """N11: block size and grid size change no bit."""
+    """Block size and grid size change no bit."""
     machine = Shaped(block, grid)
     monkeypatch.setattr(runtime, "_executor", lambda: machine)
     case = make([9000, 1, 2048, 1025], steps=[STEP, STEP])
     laws.same_bits_as_reference(kernels(form, machine), case)
 
 
+@pytest.mark.clause("N11")
 @forms
 @pytest.mark.parametrize(("schedule", "seed"), [("reverse", 0), ("random", 1), ("random", 2)])
 def test_schedule(executor, form, schedule, seed):
-    """N11: the order in which blocks and threads run changes no bit."""
+    """The order in which blocks and threads run changes no bit."""
     case = make([17_000, 1, 2049, 300], steps=[STEP, STEP])
     expected = reference(case)
     with simt.observe(schedule=schedule, seed=seed):
@@ -359,20 +368,22 @@ NON_FINITE = [
 ]
 
 
+@pytest.mark.clause("N12")
 @implementations
 @pytest.mark.parametrize(("k", "adapt"), list(enumerate(LARS_MOMENTUM.choices["adapt"])))
 @pytest.mark.parametrize("row", NON_FINITE, ids=lambda r: f"{r[0]}-{r[2]}-wd{r[3]}")
 def test_non_finite_values(machine, form, k, adapt, row):
-    """N12: which local learning rate comes of an inf, a NaN or an overflow, and which elements it reaches."""
+    """Which local learning rate comes of an inf, a NaN or an overflow, and which elements it reaches."""
     slot, where, value, wd, *rates = row
     case = make([6], steps=[STEP | dict(lars_weight_decay=wd, epsilon=0.0)], adapt=adapt)
     getattr(case, slot)[0][where] = value
     assert_rate(case, implementation(form, machine)(case), rates[k])
 
 
+@pytest.mark.clause("N12")
 @implementations
 def test_non_finite_stays_in_its_tensor(machine, form):
-    """N12: a tensor that becomes NaN leaves the others of the list as they would be without it."""
+    """A tensor that becomes NaN leaves the others of the list as they would be without it."""
     case = make([5, 2000, 3])
     clean = implementation(form, machine)(case)
     case.params[1][7] = np.inf
@@ -398,10 +409,11 @@ def test_none_leaves_everything_alone(machine, form):
 # A tensor beyond 2**31 elements.
 
 
+@pytest.mark.clause("N3", "N6")
 @pytest.mark.gpu
 @pytest.mark.slow
 def test_more_elements_than_an_int32_counts():
-    """N3, N6: offsets are 64 bits wide throughout."""
+    """Offsets are 64 bits wide throughout."""
     from numba import cuda
 
     size = 2**31 + 1025

@@ -41,10 +41,11 @@ def planned(machine, case, form, **given):
     return placed, step, set_gate
 
 
+@pytest.mark.clause("N8", "N9")
 @forms
 @pytest.mark.parametrize("name", CASES)
 def test_fixed_cases(machine, form, name):
-    """N8, N9: taken and skipped steps in any order leave the reference's bits."""
+    """Taken and skipped steps in any order leave the reference's bits."""
     laws.same_bits_as_reference(kernels(form, machine), CASES[name])
 
 
@@ -58,11 +59,12 @@ def test_kernel_is_reference(machine, form, data):
     laws.merged_is_one_at_a_time(reference, case)
 
 
+@pytest.mark.clause("N8")
 @implementations
 @pytest.mark.parametrize("factor", [0.3, 7.0, 1e-5])
 @pytest.mark.parametrize("real", [np.float32, np.float64])
 def test_factor_is_one_number_with_rescale(machine, form, factor, real):
-    """N8: a factor gives the bits that its product with ``rescale_grad``, rounded once, gives in its place."""
+    """A factor gives the bits that its product with ``rescale_grad``, rounded once, gives in its place."""
     run, dtypes = implementation(form, machine), (np.dtype(real).name,) * 3
     steps = [STEP | dict(rescale_grad=0.37), STEP | dict(rescale_grad=1e9)]
     case = make([*SMALL, 1100], dtypes, steps=[step | gate(factor, real=real) for step in steps])
@@ -81,9 +83,10 @@ def test_a_factor_or_a_flag_alone(machine, form):
         assert_same(reference(case.replace(steps=[gate(1.0) | step for step in steps])), run(case), name)
 
 
+@pytest.mark.clause("N9")
 @forms
 def test_a_skipped_step_does_nothing(executor, form):
-    """N9: nothing is read and nothing is written, once there is a norm to carry over."""
+    """Nothing is read and nothing is written, once there is a norm to carry over."""
     placed, step, set_gate = planned(executor, make([*SMALL, 2100]), form, **STEP)
     step()
     before = placed.outcome()
@@ -97,9 +100,10 @@ def test_a_skipped_step_does_nothing(executor, form):
     assert_same(before, placed.outcome(), "N9")
 
 
+@pytest.mark.clause("N9")
 @forms
 def test_skipped_after_an_outside_write(machine, form):
-    """N9: the norm that a plan was told to take anew is taken, and carried over, whether or not the step is."""
+    """The norm that a plan was told to take anew is taken, and carried over, whether or not the step is."""
     case = make([5, 3000], steps=[STEP])
     placed, step, set_gate = planned(machine, case, form, **STEP)
     step()
@@ -191,9 +195,10 @@ def ptx_of(form, recorder, given):
     return {name: made.ptx(signature) for name, (made, signature) in recorder.kernels.items()}
 
 
+@pytest.mark.clause("N3")
 @forms
 def test_kernels_are_exact_and_spared_what_is_not_given(form, monkeypatch):
-    """N3 with a factor, too; a step that is given nothing has kernels that do not look for it."""
+    """With a factor, too; a step that is given nothing has kernels that do not look for it."""
     test_ptx = pytest.importorskip("test_ptx")
     recorder = test_ptx.Recorder()
     monkeypatch.setattr(runtime, "_executor", lambda: recorder)

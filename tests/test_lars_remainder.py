@@ -1,4 +1,4 @@
-"""LARS with a 16-bit remainder in the place of a master, with the clauses of docs/numerics.md."""
+"""LARS with a 16-bit remainder in the place of a master."""
 
 import re
 
@@ -32,23 +32,25 @@ def with_masters(case):
     return case.replace(master_params=[join(p, r) for p, r in zip(case.params, case.master_params, strict=True)])
 
 
+@pytest.mark.clause("N6", "N15")
 @forms
 @norms
 @signatures
 def test_around_a_chunk(machine, form, norm_of, dtypes, monkeypatch):
-    """N6, N15: full and partial rows of both halves, aligned and not, over the end of a chunk."""
+    """Full and partial rows of both halves, aligned and not, over the end of a chunk."""
     monkeypatch.setattr(tables, "tiles_per_chunk", lambda element_bytes: 2)
     case = make([2049, 1023, 5], dtypes, steps=[STEP, STEP, STEP], norm_of=norm_of)
     for shifts in ((0,), (3, 1)):
         laws.same_bits_as_reference(kernels(form, machine, shifts), case)
 
 
+@pytest.mark.clause("N6")
 @pytest.mark.gpu
 @forms
 @norms
 @signatures
 def test_large_tensors(form, norm_of, dtypes):
-    """N6: trees of more than one level of nodes."""
+    """Trees of more than one level of nodes."""
     case = make([2**22 - 1, 5, 2**21 + 3], dtypes, steps=[STEP, STEP, STEP], norm_of=norm_of)
     laws.same_bits_as_reference(kernels(form, gpu.device("gpu")), case)
 
@@ -62,8 +64,9 @@ def ROUND(x, out):
             out[i + k] = y[k]
 
 
+@pytest.mark.clause("N15")
 def test_rounding_is_that_of_split(machine):
-    """N15: as it is stored, and widened, for every upper half and lower ones around the tie."""
+    """As it is stored, and widened, for every upper half and lower ones around the tie."""
     lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
     exact = (np.arange(2**16, dtype=np.uint32)[:: 1 if machine.name == "gpu" else 127, None] << 16 | lower).reshape(-1)
     exact = exact[: exact.size // 4 * 4].view(np.float32)
@@ -83,9 +86,10 @@ def test_norm_is_of_what_was_asked_for(norm_of):
     assert any((x != y).any() for x, y in zip(left["velocities"], other["velocities"], strict=True))
 
 
+@pytest.mark.clause("N15", "N1")
 @norms
 def test_ties(machine, norm_of):
-    """N15, N1: at ties the stored parameter, and its norm, is not that of a master, whether carried over or not."""
+    """At ties the stored parameter, and its norm, is not that of a master, whether carried over or not."""
     case = ties(remainders()[0], norm_of)
     left, wide = reference(case), reference(with_masters(case))
     same = np.array_equal(left["velocities"][0], wide["velocities"][0])
@@ -94,9 +98,10 @@ def test_ties(machine, norm_of):
         assert_same(left, kernels(form, machine)(case), "N4")
 
 
+@pytest.mark.clause("N9")
 @forms
 def test_a_skipped_step_reads_and_writes_nothing(executor, form):
-    """N9: both halves keep their bits."""
+    """Both halves keep their bits."""
     given = {name: executor.to_device(value) for name, value in gate(0.3, 1.0).items()}
     placed = PlacedCase(executor, make([*SMALL, 2100], remainders()[0], norm_of="master"))
     step = placed.plan(form, **STEP, **given)
@@ -156,10 +161,11 @@ def ptx_of(form, dtypes, norm_of, monkeypatch):
     return test_ptx, {name: kernel.ptx(signature) for name, (kernel, signature) in made.items()}
 
 
+@pytest.mark.clause("N3")
 @forms
 @norms
 def test_kernels_are_exact_and_vectorised(form, norm_of, monkeypatch):
-    """N3; both halves by vectors, rounded as integers, nothing in local memory."""
+    """Both halves by vectors, rounded as integers, nothing in local memory."""
     test_ptx, texts = ptx_of(form, remainders()[0], norm_of, monkeypatch)
     for name, ptx in texts.items():
         test_ptx.assert_exact(ptx, double=False)

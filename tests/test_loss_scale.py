@@ -38,6 +38,7 @@ def test_grows_and_shrinks_in_figures(machine):
     ]  # fmt: skip
 
 
+@pytest.mark.clause("N5")
 def test_bounds(machine):
     """Never below 1, never inf; NaN in the flag is a bad step."""
     assert run(machine, [1, 1, np.nan], 1.5, decr_every_n_nan_or_inf=1)[-1] == (1, 0, 0)

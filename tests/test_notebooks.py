@@ -4,16 +4,18 @@ from pathlib import Path
 
 import pytest
 
-nbformat = pytest.importorskip("nbformat")
-nbclient = pytest.importorskip("nbclient")
-
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MAX_LINES = 20
 
 
+def read(path):
+    nbformat = pytest.importorskip("nbformat")  # here, since it takes seconds to import
+    return nbformat.read(path, as_version=4)
+
+
 def code_cells(path):
-    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    return [cell for cell in read(path).cells if cell.cell_type == "code"]
 
 
 def test_there_are_notebooks():
@@ -22,7 +24,7 @@ def test_there_are_notebooks():
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_runs(path):
-    notebook = nbformat.read(path, as_version=4)
+    nbclient, notebook = pytest.importorskip("nbclient"), read(path)
     resources = {"metadata": {"path": str(FOLDER)}}
     nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
 

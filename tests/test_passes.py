@@ -36,10 +36,11 @@ FORMS = st.sampled_from(["auto", "flat", "merged"])
 # No bit changes.
 
 
+@pytest.mark.clause("N11")
 @given(program=programs(), grouping=GROUPINGS, form=FORMS, steps=st.integers(1, 3), seed=st.integers(0, 99))
 @few(50)
 def test_passes_change_no_bit(program, grouping, form, steps, seed):
-    """N11: on 1 to 8 ranks, for any grouping and form; and each pass alone."""
+    """On 1 to 8 ranks, for any grouping and form; and each pass alone."""
     name, flags = grouping
     if name != "early" or one_dtype(program):
         same_bits(everything(form, name, **flags), program, steps, seed=seed)
@@ -146,9 +147,10 @@ def test_updates_that_share_a_variable(slot, form):
 # Groups.
 
 
+@pytest.mark.clause("N11")
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_grouping_bucket_size_and_group_order_change_no_bit(backend):
-    """N11 (d), with sums in rank order."""
+    """With sums in rank order."""
     program = adam(PARAMS[:4], world_size=3)
     expected = outcome(program)
     for grouping, flags in (

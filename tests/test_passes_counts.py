@@ -193,8 +193,9 @@ def test_numbers_of_their_own_are_kept(optimizer, name):
     same_bits(passes.fuse_optimizer, program)
 
 
+@pytest.mark.clause("N16")
 def test_stochastic_rounding_is_not_flat():
-    """Its bits go by the number of an element in its tensor (N16)."""
+    """Its bits go by the number of an element in its tensor."""
     program = adam(PARAMS[:3], config=Config("bfloat16", "bfloat16", "bfloat16"), rounding="stochastic", seed=5)
     assert "stochastic rounding" in passes.fuse_optimizer(program, form="flat").reasons[0]
     made = passes.fuse_optimizer(program)

@@ -84,10 +84,11 @@ def test_on_the_executor(strategy):
     same_bits(STRATEGIES[strategy](program, 3).program, program, 3, backend="gpu")
 
 
+@pytest.mark.clause("N10")
 @MADE
 @pytest.mark.parametrize("devices", range(1, 9))
 def test_one_device_with_the_same_reduced_gradients(devices, strategy):
-    """No rank, no message: gradients added in rank order, averaged once (N10), and the step of one device."""
+    """No rank, no message: gradients added in rank order, averaged once, and the step of one device."""
     program = step_program(PARAMS, "momentum", **numbers_of("momentum"))
     (got, *_) = ends(STRATEGIES[strategy](program, devices).program, devices, steps=1)
 
@@ -285,13 +286,14 @@ def test_gates_are_declined_by_servers():
     same_bits(placement.reduce(gated, 2).program, gated, 2)
 
 
+@pytest.mark.clause("N11")
 @pytest.mark.parametrize(("optimizer", "numbers", "why"), [
     ("lars_momentum", {}, "'b.w' is not cut: lars_momentum has norms of tensors"),
     ("lamb", {}, "'b.w' is not cut: lamb has norms of tensors"),
     ("sgd", {"rounding": "stochastic", "config": "bf16"}, "'b.w' is not cut: stochastic rounding counts the elements"),
 ])  # fmt: skip
 def test_what_is_not_cut(optimizer, numbers, why):
-    """A norm of a block is none of the tensor (N11 b)."""
+    """A norm of a block is none of the tensor."""
     if "rounding" in numbers:
         from refopt.program import Config
 

@@ -177,8 +177,9 @@ def test_numbers_at_planning_time(machine, form):
     assert_same(reference(case), placed.outcome(), "numbers of the plan")
 
 
+@pytest.mark.clause("N2")
 def test_numbers_round_once_to_the_type_of_each_tensor(machine):
-    """N2: in a list of fp32 and fp64 tensors, each computes with numbers of its own type."""
+    """In a list of fp32 and fp64 tensors, each computes with numbers of its own type."""
     case = make([5], ("float64",) * 3)
     single = make([5])
     both = case.replace(**{name: case.slots[name] + single.slots[name] for name in ("params", "grads", "velocities")})

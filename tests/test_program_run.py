@@ -24,11 +24,12 @@ from refopt.program import Op, Program, Var, bind, run, step_program
 # Running one.
 
 
+@pytest.mark.clause("N10")
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 @pytest.mark.parametrize("config", ["fp32", "amp"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_a_step_is_the_sum_in_rank_order_then_the_mean_then_the_update(ranks, config, backend):
-    """N10, written out: every gradient added from rank to rank, multiplied by 1 / W, and given to the routine."""
+    """Written out: every gradient added from rank to rank, multiplied by 1 / W, and given to the routine."""
     program = adam(PARAMS[:3], world_size=ranks, config=config)
     got = outcome(program, 2, backend)
     arrays = {name: values(program.vars[name].dtype, shape, 0, *map(ord, name)) for name, shape in PARAMS[:3]}
@@ -105,8 +106,9 @@ def test_bad_rows(value, error, message, backend):
         run(program, arrays, backend=backend, gradients={"e@GRAD": value})
 
 
+@pytest.mark.clause("N3")
 def test_scatter_add_is_exact():
-    """One rounded addition for each element, on the GPU too (N3)."""
+    """One rounded addition for each element, on the GPU too."""
     pytest.importorskip("numba.cuda")
     from numba.core import types as nb
 

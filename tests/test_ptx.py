@@ -1,4 +1,4 @@
-"""What the compiler makes of the kernels, read off their PTX; no GPU is needed (N3)."""
+"""What the compiler makes of the kernels, read off their PTX; no GPU is needed."""
 
 import math
 import re
@@ -73,6 +73,7 @@ def assert_exact(ptx, double):
         assert not [op for op in opcodes if ".f64" in op]
 
 
+@pytest.mark.clause("N3")
 @pytest.mark.parametrize("storage", STORAGE)
 @pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
 def test_kernels_are_exact_and_vectorised(form, storage, monkeypatch):
@@ -97,6 +98,7 @@ FAMILY = [
 ]
 
 
+@pytest.mark.clause("N3")
 @pytest.mark.parametrize("storage", STORAGE)
 @pytest.mark.parametrize(
     ("routine", "choices", "optional"), FAMILY, ids=lambda x: getattr(x, "name", None) or str(x or "")
@@ -118,6 +120,7 @@ def test_kernels_of_every_routine_are_exact_and_vectorised(routine, choices, opt
         assert any(f"{access}.global.{VECTORS[storage]}" in ptx for ptx in texts.values())
 
 
+@pytest.mark.clause("N3")
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("dtypes", build.remainders() + build.stochastic()[:1], ids="-".join)
 def test_bf16_kernels_are_exact_and_vectorised(dtypes, rounding, monkeypatch):
@@ -132,6 +135,7 @@ def test_bf16_kernels_are_exact_and_vectorised(dtypes, rounding, monkeypatch):
     assert ("mul.hi.u32" in ptx) == draws
 
 
+@pytest.mark.clause("N3")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_scan_kernels_are_exact_and_vectorised(dtype, monkeypatch):
     """The scan of the gradients, and the joining of its sums."""
@@ -145,6 +149,7 @@ def test_scan_kernels_are_exact_and_vectorised(dtype, monkeypatch):
     assert re.search(r"ld\.global\.v[24]", texts["scan_gradients"])
 
 
+@pytest.mark.clause("N3")
 @pytest.mark.parametrize("scale", [1, 0.5])
 @pytest.mark.parametrize("target", VECTORED)
 @pytest.mark.parametrize("source", VECTORED)
@@ -169,6 +174,7 @@ def test_cast_kernels_are_exact_and_vectorised(source, target, scale, monkeypatc
     assert ("cvt.rz.f32.f64" in ptx, "cvt.rn.f32.f64" in ptx) == (twice, source == "float64" and target == "float32")
 
 
+@pytest.mark.clause("N3")
 def test_loss_scale_kernel_is_exact(monkeypatch):
     recorder = Recorder()
     monkeypatch.setattr(runtime, "_executor", lambda: recorder)
@@ -219,6 +225,7 @@ def library_function(x):
     x[0] = math.exp(x[0]) + x[1]
 
 
+@pytest.mark.clause("N3")
 def test_exact_arithmetic_is_what_prevents_contraction():
     """The same kernel has an fma where Numba compiles it by itself, and none where this package does."""
     from numba import cuda as numba_cuda

@@ -1,4 +1,4 @@
-"""The sum that everything else is held to: the tile tree of docs/numerics.md, N6."""
+"""The sum that everything else is held to: the tile tree of docs/numerics.md."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from refopt.cpu.reduce import LANES, TILE, sum_of_squares, tile_sums, tree_sum
+
+pytestmark = pytest.mark.clause("N6")
 
 reals = st.sampled_from([np.float32, np.float64])
 floats32 = st.floats(0, 1e6, width=32)
@@ -83,9 +85,10 @@ def test_padding_adds_nothing(values, zeros):
     assert tile_sums(values).shape == (count,) and (tile_sums(padded)[:count] == tile_sums(values)).all()
 
 
+@pytest.mark.clause("N11")
 @given(st.integers(1, 70), st.integers(0, 5))
 def test_aligned_subtrees_may_be_joined_first(tiles, k):
-    """N11: any aligned run of 2**k tiles may be added in advance: the bits stay the same."""
+    """Any aligned run of 2**k tiles may be added in advance: the bits stay the same."""
     values = noise(tiles * TILE - 13)
     sums = tile_sums(values * values)
     runs = [tree_sum(sums[start : start + 2**k]) for start in range(0, tiles, 2**k)]
@@ -106,9 +109,10 @@ def test_close_to_the_exact_sum(values):
     assert abs(sum_of_squares(values) - exact) <= 16 * info.eps * exact + 300 * info.tiny
 
 
+@pytest.mark.clause("N12")
 @pytest.mark.parametrize(("value", "expected"), [(np.inf, np.inf), (-np.inf, np.inf), (np.nan, np.nan), (1e30, np.inf)])
 def test_non_finite(value, expected):
-    """N12: an inf or an overflow makes the sum inf, a NaN makes it NaN."""
+    """An inf or an overflow makes the sum inf, a NaN makes it NaN."""
     values = noise(3000)
     values[1500] = value
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""The scan of the gradients, and steps that take its factor and its flag; clauses are those of docs/numerics.md."""
+"""The scan of the gradients, and steps that take its factor and its flag."""
 
 import numpy as np
 import pytest
@@ -53,6 +53,7 @@ def expected(grads, **options):
     return {name: [x] for name, x in cpu.scan_gradients(grads, **options)._asdict().items()}
 
 
+@pytest.mark.clause("N4", "N6", "N7")
 @given(
     grads=gradients(),
     shifts=st.lists(st.integers(0, 9), min_size=1, max_size=3),
@@ -61,28 +62,31 @@ def expected(grads, **options):
     epsilon=st.sampled_from([1e-6, 0.0]),
 )
 def test_kernels_are_reference(machine, grads, shifts, scale, max_norm, epsilon):
-    """N4, N6, N7: factor, flag and norm have the reference's bits, wherever the gradients lie."""
+    """Factor, flag and norm have the reference's bits, wherever the gradients lie."""
     options = dict(loss_scale=scale and np.array([scale], np.float32), max_norm=max_norm, epsilon=epsilon)
     assert_same(expected(grads, **options), scanned(machine, grads, shifts, **options)[0], "N7")
 
 
+@pytest.mark.clause("N7")
 @pytest.mark.parametrize("count", [1, 2, 1023, 1024, 1025, 2100])
 def test_any_number_of_gradients(machine, count):
-    """N7: the tree over tensors has as many levels as it takes."""
+    """The tree over tensors has as many levels as it takes."""
     grads = [np.full(1 + i % 3, 1 + i % 7, np.float32) for i in range(count)]
     assert_same(expected(grads, max_norm=1.0), scanned(machine, grads, max_norm=1.0)[0], "N7")
 
 
+@pytest.mark.clause("N7")
 def test_norm_is_a_tree_in_the_order_of_the_list():
-    """N7: neighbours first; None and empty count as +0 where they stand."""
+    """Neighbours first; None and empty count as +0 where they stand."""
     grads = [np.full(3, x, np.float32) for x in (1, 2e-4, 3, 5e-4, 7)]
     grads[3:3] = [None, np.zeros(0, np.float32)]
     sums = np.array([0 if g is None else sum_of_squares(g) for g in grads], np.float32)
     assert cpu.scan_gradients(grads).grad_norm[0] == np.sqrt(tree_sum(sums))
 
 
+@pytest.mark.clause("N7")
 def test_every_sum_goes_to_its_place(machine):
-    """N7: the kernels join the sums of tensors in the order of the list, though they begin with the largest."""
+    """The kernels join the sums of tensors in the order of the list, though they begin with the largest."""
     rng = np.random.default_rng(1)
     grads = [rng.normal(size=1 + 5 * i).astype(np.float32) for i in range(11)]
     sums = np.array([sum_of_squares(g) for g in grads], np.float32)
@@ -90,6 +94,7 @@ def test_every_sum_goes_to_its_place(machine):
     assert_same(expected(grads), scanned(machine, grads)[0], "N7")
 
 
+@pytest.mark.clause("N12")
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("dtype", SIZES)
 @pytest.mark.parametrize("where", [0, 4095, 4100])
@@ -101,6 +106,7 @@ def test_every_element_is_looked_at(machine, value, dtype, where):
     assert scanned(machine, grads)[0]["found_inf"] == [1]
 
 
+@pytest.mark.clause("N12")
 def test_overflow_is_not_inf():
     """Finite gradients whose squares overflow: the flag stays 0, and clipping makes them 0."""
     scan = cpu.scan_gradients([np.full(3, 1e30, np.float32)], max_norm=1.0)
@@ -171,20 +177,22 @@ def gated(machine, case, form, factors, flags):
     return reference(case), kernels(form, machine)(case)
 
 
+@pytest.mark.clause("N8", "N9")
 @forms
 @pytest.mark.parametrize("dtypes", [("float32",) * 3, ("float16", "float16", "float32", "float32"), ("float64",) * 3])
 @pytest.mark.parametrize("flags", [[0, 1, 0, 1, 1, 0, 0], [1, 0, 1, 1, 0, 0, 1]], ids=["taken first", "skipped first"])
 def test_steps_with_factor_and_flag(machine, routine, form, dtypes, flags):
-    """N8, N9: taken and skipped steps in any order leave the reference's bits."""
+    """Taken and skipped steps in any order leave the reference's bits."""
     case = make(routine, SMALL, dtypes, steps=[step_of(routine, lr=0.1 * k) for k in range(1, 8)])
     left, got = gated(machine, case, form, [1, 0.3, 3, 1, 0.7, 0, 2], flags)
     assert_same(left, got, "N9")
 
 
+@pytest.mark.clause("N9")
 @forms
 @pytest.mark.parametrize("found", [1.0, np.inf, np.nan])
 def test_a_skipped_step_changes_no_bit(machine, routine, form, found):
-    """N9: neither parameters nor states nor powers, whatever the gradients are."""
+    """Neither parameters nor states nor powers, whatever the gradients are."""
     case = make(routine, SMALL, steps=[step_of(routine)] * 3)
     case.grads[0][0] = np.nan
     before = case.copy().outcome()
@@ -192,9 +200,10 @@ def test_a_skipped_step_changes_no_bit(machine, routine, form, found):
         assert_same(before, left, "N9")
 
 
+@pytest.mark.clause("N8")
 @routines
 def test_factor_multiplies_like_rescale(routine):
-    """N8: by powers of two, where nothing is rounded, a factor and rescale_grad are the same."""
+    """By powers of two, where nothing is rounded, a factor and rescale_grad are the same."""
     one = make(routine, SMALL, steps=[step_of(routine, rescale_grad=0.25)])
     other = make(routine, SMALL, steps=[step_of(routine, rescale_grad=1.0)])
     positional, named = arguments(routine, one.slots)

@@ -165,10 +165,11 @@ def test_shards_have_the_bits_of_the_whole(ranks, rule):
     same_bits(program, shards(program, rule, fuse=32.0), rule, 3, odd=odd, base=base)
 
 
+@pytest.mark.clause("N11")
 @given(program=steps(), rule=RULES, cast=st.booleans(), fuse=st.sampled_from([None, 1e-4, 32.0]), odd=st.booleans())
 @few(25)
 def test_shards_of_any_step(program, rule, cast, fuse, odd):
-    """N11 (d), for any tensors, optimizers and ranks, some of which own nothing."""
+    """For any tensors, optimizers and ranks, some of which own nothing."""
     same_bits(program, shards(program, rule, cast, fuse), rule, odd={(0, 1)} if odd else ())
 
 

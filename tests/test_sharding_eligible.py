@@ -356,8 +356,9 @@ def test_sum_is_one_addition(dtype, backend):
     assert bound.read("y").tobytes() == expected.tobytes()
 
 
+@pytest.mark.clause("N3")
 def test_sum_is_exact():
-    """One rounded addition for each element, on the GPU too (N3)."""
+    """One rounded addition for each element, on the GPU too."""
     pytest.importorskip("numba.cuda")
     from numba.core import types as nb
 

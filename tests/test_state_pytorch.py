@@ -25,10 +25,11 @@ def number(name, value):
 # Steps and powers.
 
 
+@pytest.mark.clause("N9")
 @pytest.mark.parametrize("routine", CARRYING, ids=lambda routine: routine.name)
 @both_types
 def test_scalars_after_steps(routine, real):
-    """N9: made from the number of steps, scalars are what a routine comes to step by step, and tell the number."""
+    """Made from the number of steps, scalars are what a routine comes to step by step, and tell the number."""
     numbers = {"beta1": 0.7, "beta2": 0.997, "decay_base": 0.96**0.01}
     bases = {"beta1_pow": "beta1", "beta2_pow": "beta2", "momentum_decay_pow": "decay_base"}
     case = make(routine, [0], (np.dtype(real).name,) * 3)

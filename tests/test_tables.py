@@ -79,9 +79,10 @@ def test_a_tensor_has_one_root_and_its_chunks_climb_to_it(sizes, chunk_tiles):
     assert len(set().union(*roots.values())) == len(roots)
 
 
+@pytest.mark.clause("N6")
 @given(st.lists(st.integers(0, 3000), max_size=8), widths)
 def test_the_tables_add_up_the_tree(sizes, chunk_tiles):
-    """Walking the nodes in order gives the sums of cpu/reduce.py, bit for bit (N6)."""
+    """Walking the nodes in order gives the sums of cpu/reduce.py, bit for bit."""
     from refopt.cpu.reduce import tile_sums, tree_sum
 
     chunks, nodes, slots = build(sizes, chunk_tiles)

@@ -1,4 +1,4 @@
-"""The tile tree as warps and blocks compute it, against cpu/reduce.py, bit for bit (N6)."""
+"""The tile tree as warps and blocks compute it, against cpu/reduce.py, bit for bit."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,8 @@ from refopt.gpu import tables
 from refopt.gpu.tables import NODE
 from refopt.gpu.target import cuda, kernel
 from refopt.gpu.tiles import ARRIVALS, WHOLE_WARP, joiner, lane_tree, lane_tree_2, warp_tree_2
+
+pytestmark = pytest.mark.clause("N6")
 
 REALS = [np.float32, np.float64]
 reals = pytest.mark.parametrize("real", REALS)

@@ -1,4 +1,4 @@
-"""Loads and stores: widening is exact, rounding is NumPy's, and nothing beyond the end is touched (N1)."""
+"""Loads and stores: widening is exact, rounding is NumPy's, and nothing beyond the end is touched."""
 
 import numpy as np
 import pytest
@@ -11,6 +11,8 @@ from refopt.conformance.strategies import nasty_floats
 from refopt.dtypes import SIZES, numpy_dtype
 from refopt.gpu.target import cuda, kernel
 from refopt.gpu.vectors import ROW, access, rounded8
+
+pytestmark = pytest.mark.clause("N1")
 
 SMALL = ["float16", "bfloat16"]
 
