@@ -6,7 +6,7 @@ PY ?= .venv/bin/python
 INSTALLED := .venv/.installed
 SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
 
-.PHONY: help verify test test-long test-gpu bench notebooks docs lint clean
+.PHONY: help verify test test-long test-gpu bench notebooks docs maps lint clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -33,6 +33,9 @@ notebooks: $(INSTALLED)  ## execute the notebooks again, in place
 
 docs: $(INSTALLED)  ## the docstrings as web pages, in build/docs
 	.venv/bin/pdoc --docformat google -o build/docs refopt
+
+maps: $(INSTALLED)  ## docs/evidence.md and docs/clauses.md again, from the tests' markers
+	PYTHONPATH=tests .venv/bin/python -m maps
 
 lint: $(INSTALLED)  ## ruff and mypy
 	.venv/bin/ruff check

@@ -1,0 +1,10 @@
+"""Write the maps of the tests again: ``python -m maps``, with tests/ on the path."""
+
+from maps import clauses, evidence
+from maps.collect import suite
+
+if __name__ == "__main__":
+    items = suite()
+    for module in (evidence, clauses):
+        module.PAGE.write_text(module.page(items))
+        print(f"{module.PAGE.name}: {len(items)} tests collected")
