@@ -1,4 +1,8 @@
-"""Write ROUTINE.json for every routine that has none: inputs and outputs in hexadecimal.
+"""Write the frozen bits that are not there yet: inputs and outputs in hexadecimal.
+
+``ROUTINE.json`` has each routine's default choices. ``ROUTINE-orders.json`` has every choice, every optional state,
+remainders, stochastic rounding and the gate, with numbers that are no powers of two and differ between tensors, so
+that the order of every operation shows.
 
 A file is written once for each version of a routine: a change of these bits is a change of the specification
 (docs/numerics.md).
@@ -6,12 +10,14 @@ A file is written once for each version of a routine: a change of these bits is 
     python tests/frozen/generate.py
 """
 
+import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from refopt.catalog import ROUTINES, Routine
+from refopt.catalog import ROUTINES, Hyper, Routine
 from refopt.conformance.build import make, step_of
 from refopt.conformance.cases import Case, Outcome
 from refopt.conformance.examples import varied
@@ -25,6 +31,9 @@ DTYPES = {
     "bf16": ("bfloat16", "bfloat16", "float32"),
     "fp64": ("float64", "float64", "float64"),
 }
+SIZES = [2, 1, 3, 2, 5, 1, 2, 4, 3, 2, 40, 0]  # many small ones, each with numbers of its own
+WITH_REMAINDER = ("bfloat16", "bfloat16", "float32", "uint16")
+GATE = "grad_factor", "found_inf"
 
 
 def dtype_in(slot: str, routine: Routine, dtypes: list[str]) -> str:
@@ -51,35 +60,96 @@ def load(routine: Routine, entry: dict) -> tuple[Case, Outcome]:
         {slot: arrays(values, dtype_in(slot, routine, entry["dtypes"])) for slot, values in entry[side].items()}
         for side in ("in", "out")
     )
-    return Case(routine, given, entry["steps"], entry["choices"]), left
+    steps = [
+        {name: arrays([value], "float32")[0] if name in GATE else value for name, value in step.items()}
+        for step in entry["steps"]
+    ]
+    return Case(routine, given, steps, entry["choices"]), left
 
 
 def entry(case: Case, dtypes: tuple[str, ...]) -> dict:
     """A case and its outcome, as JSON has them."""
     left = {slot: values for slot, values in reference(case).items() if case.slots[slot]}
+    assert all(np.isfinite(x.astype(np.float64)).all() for values in left.values() for x in values)
     return {
         "dtypes": dtypes,
-        "steps": case.steps,
+        "steps": [{n: words([x])[0] if n in GATE else x for n, x in step.items()} for step in case.steps],
         "choices": case.choices,
         "in": {slot: words(values) for slot, values in case.slots.items() if values},
         "out": {slot: words(values) for slot, values in left.items()},
     }
 
 
+def optional_states(routine: Routine) -> tuple[str, ...]:
+    return tuple(slot.name for slot in routine.slots if slot.optional and slot.name in routine.states)
+
+
+def defaults(routine: Routine) -> dict[str, dict]:
+    """Default choices, in each of `DTYPES`."""
+    entries = {}
+    for name, dtypes in DTYPES.items():
+        one = step_of(routine)
+        sizes = [2, 0, 1, 300 if name == "fp32" else 7]
+        steps = [one, one | varied(routine, len(sizes))]
+        given = optional_states(routine) if name == "fp64" else ()
+        entries[name] = entry(make(routine, sizes, dtypes, steps=steps, optional=given), dtypes)
+    return entries
+
+
+def orders(routine: Routine) -> dict[str, dict]:
+    """Every combination of choices and optional states, and what goes on around a step."""
+    entries = {}
+    chance = np.random.default_rng([ord(letter) for letter in routine.name])
+    choices = {name: values for name, values in routine.choices.items() if name != "rounding"}
+    states = optional_states(routine)
+    for values in itertools.product(*choices.values()):
+        for given in itertools.product((False, True), repeat=len(states)):
+            chosen = dict(zip(choices, values, strict=True))
+            optional = tuple(name for name, there in zip(states, given, strict=True) if there)
+            name = ", ".join([*(f"{key}={value}" for key, value in chosen.items()), *(f"with {s}" for s in optional)])
+            with_master = not optional and (not entries or "norm_of" in chosen)
+            for storage in ("fp32", "fp16, fp32 master") if with_master else ("fp32",):
+                case = drawn(routine, DTYPES[storage], chance, optional=optional, **chosen)
+                entries[f"{name or 'plain'}, {storage}"] = entry(case, DTYPES[storage])
+    gated = drawn(routine, DTYPES["fp32"], chance)
+    for k, step in enumerate(gated.steps):
+        step["grad_factor"] = np.full(1, round(chance.uniform(0.1, 0.9), 6), np.float32)
+        step["found_inf"] = np.full(1, k == 1, np.float32)
+    entries["gate, fp32"] = entry(gated, DTYPES["fp32"])
+    if routine.remainders:
+        entries["remainder"] = entry(drawn(routine, WITH_REMAINDER, chance), WITH_REMAINDER)
+    if "rounding" in routine.choices:
+        bf16 = ("bfloat16",) * 3
+        entries["stochastic"] = entry(drawn(routine, bf16, chance, optional=states, rounding="stochastic"), bf16)
+    return entries
+
+
+def drawn(routine: Routine, dtypes: tuple[str, ...], chance: np.random.Generator, **options: Any) -> Case:
+    """Three steps of tensors of `SIZES`, with numbers drawn anew for each step and, where there can be, each tensor."""
+
+    def one(hyper: Hyper) -> float:
+        if hyper.whole:
+            return int(chance.integers(1, 1000))
+        least = 0.4 if hyper.below > 1 else 0.9  # an average's length should stay one of several steps
+        return round(float(step_of(routine)[hyper.name] * chance.uniform(least, 1.1)), 6)
+
+    def value(hyper: Hyper) -> Any:
+        return [one(hyper) for _ in SIZES] if hyper.per_tensor else one(hyper)
+
+    steps = [{hyper.name: value(hyper) for hyper in routine.hypers} for _ in range(3)]
+    case = make(routine, SIZES, dtypes, seed=int(chance.integers(1000)), steps=steps, **options)
+    for slot in routine.states:
+        for state in (case.slots[slot] or ())[::3]:
+            state *= state.dtype.type(2**-20)  # so that the gradient's last bits show in a third of the tensors
+    return case
+
+
 def main() -> None:
     for routine in ROUTINES.values():
-        file = FOLDER / f"{routine.name}.json"
-        if file.exists():
-            continue
-        entries = {}
-        optional = tuple(name for name in routine.states if next(s for s in routine.slots if s.name == name).optional)
-        for name, dtypes in DTYPES.items():
-            one = step_of(routine)
-            sizes = [2, 0, 1, 300 if name == "fp32" else 7]
-            steps = [one, one | varied(routine, len(sizes))]
-            given = optional if name == "fp64" else ()
-            entries[name] = entry(make(routine, sizes, dtypes, steps=steps, optional=given), dtypes)
-        file.write_text(json.dumps(entries, indent=1) + "\n")
+        for name, made in ((routine.name, defaults), (f"{routine.name}-orders", orders)):
+            file = FOLDER / f"{name}.json"
+            if not file.exists():
+                file.write_text(json.dumps(made(routine), indent=1) + "\n")
 
 
 if __name__ == "__main__":
