@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from hypothesis import strategies as st
-from program_cases import numbers_of, on_ranks, values
+from program_cases import numbers_of, on_ranks, shapes, values
 
 from refopt import gpu, passes, sharding
 from refopt.dtypes import numpy_dtype
@@ -210,11 +210,10 @@ def skipped(programs, step, **options):
 @st.composite
 def steps(draw, ranks=8, max_tensors=5, optimizers=("adam", "momentum", "sgd", "lamb", "lars_momentum")):
     """Steps of a few tensors, some of which stay fp32 or have no elements."""
-    shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
     names = draw(st.lists(st.sampled_from(["a.w", "a.b", "b.w", "c", "d", "e.f"]), min_size=1, max_size=max_tensors,
                           unique=True))  # fmt: skip
     return step(
-        [(name, draw(shapes)) for name in names], draw(st.sampled_from(optimizers)),
+        [(name, draw(shapes())) for name in names], draw(st.sampled_from(optimizers)),
         world_size=draw(st.integers(2, ranks)), accumulate=draw(st.integers(1, 3)), recompute=draw(st.booleans()),
         fp32=[name for name in names if draw(st.integers(0, 3)) == 0],
         max_norm=draw(st.sampled_from([None, 0.5, 100.0])),

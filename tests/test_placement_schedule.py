@@ -118,7 +118,7 @@ def test_no_order_that_streams_allow_shows(example, seed):
 
 @given(program=programs(max_tensors=2, ranks=1, mixed=False, optimizers=("sgd", "adam", "lars_momentum")),
        make=st.sampled_from([placement.reduce, placement.all_reduce, sent]), seed=st.integers(0, 9))  # fmt: skip
-@few(4)
+@few(10)
 def test_any_program(program, make, seed):
     made = make(program, 2).program
     if not any(var.sparse for var in made.vars.values()):

@@ -11,7 +11,7 @@ from refopt.conformance.build import SMALL, make, step_of
 from refopt.conformance.cases import arguments, assert_same
 from refopt.conformance.laws import reference
 from refopt.conformance.placed import Placed, PlacedCase, kernels
-from refopt.conformance.strategies import nasty_floats, sizes
+from refopt.conformance.strategies import around, chunk_of, nasty_floats, sizes
 from refopt.cpu.reduce import sum_of_squares, tree_sum
 from refopt.dtypes import SIZES, numpy_dtype
 
@@ -25,9 +25,9 @@ def gradients(draw, dtypes=tuple(SIZES), max_tensors=6):
     """Lists of gradients of any dtypes, some None, with a nasty value here and there."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     grads = []
-    for _ in range(draw(st.integers(0, max_tensors))):
+    for _ in range(draw(st.integers(1, max_tensors))):
         dtype = draw(st.sampled_from(dtypes))
-        values = rng.normal(size=draw(sizes())).astype(numpy_dtype(dtype))
+        values = rng.normal(size=draw(sizes(around(chunk_of(dtype, dtype))))).astype(numpy_dtype(dtype))
         if values.size and draw(st.integers(0, 3)) == 0:
             values[rng.integers(values.size)] = draw(nasty_floats(dtype))
         grads.append(None if draw(st.integers(0, 7)) == 0 else values)

@@ -174,7 +174,7 @@ def test_shards_of_any_step(program, rule, cast, fuse, odd):
 
 
 @given(program=steps(ranks=3, max_tensors=3), rule=RULES, fuse=st.sampled_from([None, 32.0]), odd=st.booleans())
-@few(3)
+@few(10)
 def test_shards_on_the_executor(program, rule, fuse, odd):
     """The same by the kernels, against NumPy."""
     same_bits(program, shards(program, rule, fuse=fuse), rule, backend="gpu", odd={(0, 1)} if odd else ())

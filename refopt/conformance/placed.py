@@ -1,6 +1,6 @@
 """Host arrays put on a device where the test wants them: at any offset, in any axis order, between guards."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,16 +56,24 @@ class _View:
         }  # fmt: skip
 
 
-class PlacedCase:
-    """The arrays of a case on a device. Each slot is an attribute, as it is of the case."""
+Shifts = Sequence[int] | Mapping[str, Sequence[int]]
 
-    def __init__(self, machine: Device, case: Case, shifts: Sequence[int] = (0,)) -> None:
+
+class PlacedCase:
+    """The arrays of a case on a device. Each slot is an attribute, as it is of the case.
+
+    ``shifts`` says by how many elements tensor after tensor is off, in turns; of all slots, or of those by name.
+    """
+
+    def __init__(self, machine: Device, case: Case, shifts: Shifts = (0,)) -> None:
         self._machine = machine
         self.case = case
-        self.placed: dict[str, list[Any]] = {
-            name: [x if x is None else Placed(machine, x, shifts[i % len(shifts)]) for i, x in enumerate(values)]
-            for name, values in case.lists().items()
-        }
+        self.placed: dict[str, list[Any]] = {}
+        for name, values in case.lists().items():
+            own = shifts.get(name, (0,)) if isinstance(shifts, Mapping) else shifts
+            self.placed[name] = [
+                x if x is None else Placed(machine, x, own[i % len(own)]) for i, x in enumerate(values)
+            ]
         self.slots = {
             name: None if case.slots[name] is None else [x if x is None else x.array for x in values]
             for name, values in self.placed.items()
@@ -92,7 +100,7 @@ class PlacedCase:
         return {slot.name: now[slot.name] for slot in self.case.routine.slots if slot.written}
 
 
-def kernels(form: str, machine: Device, shifts: Sequence[int] = (0,)) -> Callable[[Case], Outcome]:
+def kernels(form: str, machine: Device, shifts: Shifts = (0,)) -> Callable[[Case], Outcome]:
     """The implementation that runs a case with one plan of a form on a device.
 
     Steps that are given a factor or a flag are all given it: the plan is bound to the arrays, which are

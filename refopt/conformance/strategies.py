@@ -8,13 +8,26 @@ from hypothesis import strategies as st
 
 from refopt.catalog import Hyper, Routine, Slot
 from refopt.conformance.cases import Case
+from refopt.cpu.reduce import LANES, TILE
 from refopt.dtypes import SIZES, arithmetic, numpy_dtype
-
-# Around a vector, a row, a tile, a chunk.
-EDGES = (0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 33, 127, 129, 255, 256, 257, 511, 512, 1023, 1024, 1025, 2048, 4097)
-LARGE = (8191, 8192, 8193)
+from refopt.gpu import tables
 
 DTYPES = tuple(SIZES)
+
+
+def around(*lengths: int) -> tuple[int, ...]:
+    """Each length, one element less and one more."""
+    return tuple(sorted({n for length in lengths for n in (length - 1, length, length + 1)}))
+
+
+def chunk_of(param: str, grad: str) -> int:
+    """The elements of a chunk of kernels that take norms, by the dtypes of parameter and gradient."""
+    return tables.tiles_per_chunk(SIZES[param] + SIZES[grad]) * TILE
+
+
+# A thread's four elements, a warp's 128, a row, a tile, two of each; then chunks, of any dtypes.
+EDGES = (0, 1, 2, *around(4, 8, LANES // 2, LANES, 2 * LANES, TILE, 2 * TILE))
+CHUNKS = around(*{chunk_of(p, g) for p in DTYPES for g in DTYPES})
 
 
 @st.composite
@@ -31,15 +44,15 @@ def nasty_floats(draw: Any, dtype: str, finite: bool = False) -> np.generic:
         return kind.type(draw(st.one_of(st.sampled_from(special), ordinary)))
 
 
-def sizes(large: bool = True) -> st.SearchStrategy[int]:
+def sizes(chunks: tuple[int, ...] = CHUNKS) -> st.SearchStrategy[int]:
     """Sizes at which a kernel does something else than at the size before, and any small one."""
-    return st.one_of(st.integers(0, 40), st.sampled_from(EDGES), st.sampled_from(LARGE if large else EDGES))
+    return st.one_of(st.integers(0, 40), st.sampled_from(EDGES), st.sampled_from(chunks or EDGES))
 
 
 @st.composite
-def layouts(draw: Any, large: bool = True) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def layouts(draw: Any, chunks: tuple[int, ...] = ()) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """A shape and the order of its axes in memory: flat, 0-d, or of up to four axes in any order."""
-    flat = sizes(large).map(lambda n: ((n,), (0,)))
+    flat = sizes(chunks).map(lambda n: ((n,), (0,)))
     extents = st.lists(st.integers(0, 7), min_size=2, max_size=4).map(tuple)
     axes = extents.flatmap(lambda shape: st.tuples(st.just(shape), st.permutations(range(len(shape))).map(tuple)))
     return draw(st.one_of(flat, flat, axes, st.just(((), ()))))
@@ -99,15 +112,18 @@ def cases(
     params: tuple[str, ...] = DTYPES,
     max_steps: int = 2,
 ) -> Case:
-    """Lists of tensors of any mixture of dtypes, shapes and values, and a few steps with changing numbers."""
+    """Lists of one tensor or more, of any mixture of dtypes, shapes and values, and steps with changing numbers.
+
+    With ``large``, tensors of routines with norms may have as many elements as a chunk.
+    """
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     finite = draw(st.integers(0, 3)) > 0
     slots: dict[str, list[Any]] = {name: [] for name in routine.slot_names}
     common = draw(st.one_of(st.none(), storage(params, routine.remainders)))
     optional = [name for name in routine.states if _slot(routine, name).optional]
-    for _ in range(draw(st.integers(0, max_tensors))):
-        shape, order = draw(layouts(large))
+    for _ in range(draw(st.integers(1, max_tensors))):
         p, g, state, master = common or draw(storage(params, routine.remainders))
+        shape, order = draw(layouts(around(chunk_of(p, g)) if large and not routine.elementwise else ()))
         absent = {name for name in optional if draw(st.booleans())}
         for name, arrays in slots.items():
             dtype = {"params": p, "grads": g, "master_params": master}.get(name, state)

@@ -89,20 +89,26 @@ def everything(comm, dtypes=tuple(DTYPES), seed=0, place=lambda array: array, re
 
 
 def groups(comm, place=lambda array: array, read=lambda array: array):
-    """The sum over every second rank, in reverse, and over all, in turns."""
-    chosen = list(range(comm.size))[::-2]
+    """Every operation in a group, in a group of that group, and over all beside them.
+
+    The groups number their ranks backwards, so that a root or a peer of a group is another rank of all.
+    """
+    dtypes = "float32", "bfloat16", "int32"
+    chosen = list(range(comm.size))[::-1][: max(2, comm.size - 1)]
     part = comm.group(chosen)
-    arrays = [values(r, "float32", 5) for r in range(comm.size)]
     found = []
     if part is not None:
         assert (part.rank, part.size, part.members) == (chosen.index(comm.rank), len(chosen), tuple(chosen))
-        x = place(arrays[comm.rank].copy())
-        part.all_reduce(x)
-        found.append(("all_reduce of a group", read(x), in_rank_order([arrays[r] for r in chosen])))
+        found += [("group: " + what, *ends) for what, *ends in everything(part, dtypes, 2, place, read)]
+        inside = list(range(part.size))[1::-1]
+        inner = part.group(inside)
+        if inner is not None:
+            assert (inner.rank, inner.members) == (inside.index(part.rank), tuple(chosen[k] for k in inside))
+            found += [("group of a group: " + what, *ends) for what, *ends in everything(inner, dtypes, 4, place, read)]
+            inner.close()
         part.close()
-    x = place(arrays[comm.rank].copy())
-    comm.all_reduce(x)
-    return [*found, ("all_reduce beside a group", read(x), in_rank_order(arrays))]
+    found += [("beside a group: " + what, *ends) for what, *ends in everything(comm, dtypes[:1], 6, place, read)]
+    return found
 
 
 def assert_equal_bits(found):
