@@ -34,7 +34,7 @@ notebooks: $(INSTALLED)  ## execute the notebooks again, in place
 docs: $(INSTALLED)  ## the docstrings as web pages, in build/docs
 	.venv/bin/pdoc --docformat google -o build/docs refopt
 
-maps: $(INSTALLED)  ## docs/evidence.md and docs/clauses.md again, from the tests' markers
+maps: $(INSTALLED)  ## docs/evidence.md, clauses.md and non-finite.md again, from the tests
 	PYTHONPATH=tests .venv/bin/python -m maps
 
 lint: $(INSTALLED)  ## ruff and mypy

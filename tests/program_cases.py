@@ -163,7 +163,7 @@ GROUPINGS = st.one_of(
 
 
 def shapes():
-    """Small ones, and those whose bytes are just what a buffer is aligned to, on a device or a host, or one element off.
+    """Small ones, and those whose bytes are just what a buffer is aligned to on a device or a host, or one element off.
 
     Equal ones come often, as in a model: what chooses the largest or the first has to decide.
     """

@@ -27,11 +27,12 @@ def test_there_are_chunks_of_several_lengths():
     assert len(BY_CHUNK) >= 3 and all(chunk % TILE == 0 for chunk in BY_CHUNK)
 
 
+@pytest.mark.clause("N11")
 @forms_with_norms
 @pytest.mark.parametrize("chunk", BY_CHUNK)
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_around_a_chunk(machine, routine, form, chunk, chunks):
-    """N11: chunks begin and end without a trace, whatever the dtypes make of their length."""
+    """Chunks begin and end without a trace, whatever the dtypes make of their length."""
     case = make(routine, [*around(chunks * chunk), 3], BY_CHUNK[chunk])
     laws.same_bits_as_reference(kernels(form, machine), case)
 
@@ -86,9 +87,10 @@ def test_each_slot_misaligned_alone(machine, routine, form, dtypes):
             assert_same(expected, got, f"N11, {slot.name} {shift} off")
 
 
+@pytest.mark.clause("N11")
 @forms
 def test_hundreds_of_tensors_and_large_ones_among_them(machine, routine, form):
-    """N11: small tensors before, between and behind large ones, empty ones at both ends."""
+    """Small tensors before, between and behind large ones, empty ones at both ends."""
     large = 20_000 if not routine.elementwise else 5_000
     count = 70 if routine.forms[form].merged else 12
     sizes = [0, *([3, 1, 5] * (count // 3)), large, *([2, 0, 9] * (count // 3)), 1025, 1, large + 1, 0]
@@ -96,9 +98,10 @@ def test_hundreds_of_tensors_and_large_ones_among_them(machine, routine, form):
     laws.same_bits_as_reference(kernels(form, machine), make(routine, sizes, steps=steps))
 
 
+@pytest.mark.clause("N9")
 @forms
 def test_rebinding_each_slot_alone(machine, routine, form):
-    """N9: what a step carries over is dropped when the array that it was carried over for is another one."""
+    """What a step carries over is dropped when the array that it was carried over for is another one."""
     optional = tuple(slot.name for slot in routine.slots if slot.optional and slot.name in routine.states)
     dtypes = ("float16", "float16", "float32", "float32")
     case, other = (make(routine, [300, 5, 1025], dtypes, seed=seed, optional=optional) for seed in (0, 1))

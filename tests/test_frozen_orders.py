@@ -50,7 +50,7 @@ class Regroup(ast.NodeTransformer):
         return inside and ast.BinOp(left.left, left.op, ast.BinOp(left.right, inside(), node.right))
 
     def from_right(self, node):
-        """a . (b | c) as (a . b) : c."""
+        """A . (b | c) as (a . b) : c."""
         right = node.right
         if not isinstance(right, ast.BinOp):
             return None
@@ -85,9 +85,10 @@ def changes_frozen_bits(function, routine):
     return False
 
 
+@pytest.mark.clause("N3")
 @pytest.mark.parametrize("routine", ROUTINES.values(), ids=lambda routine: routine.name)
 def test_each_regrouping_of_a_rule_changes_frozen_bits(routine):
-    """N3: the order of operations, as written."""
+    """The order of operations, as written."""
     function = getattr(cpu, routine.merged_name)
     module = inspect.getmodule(function)
     assert not changes_frozen_bits(function, routine)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from maps.non_finite import GATE, left
 
 from refopt.catalog import ROUTINES
 from refopt.conformance.build import make, step_of
@@ -52,3 +53,10 @@ def test_a_scalar_affects_its_tensor(machine, routine, form):
         assert np.isnan(left[slot][0]).all()
         second = {name: [None, arrays[1]] for name, arrays in clean.items()}
         assert_same(second, left, f"N12, NaN in {slot}")
+
+
+@pytest.mark.parametrize("routine", ROUTINES.values(), ids=lambda routine: routine.name)
+def test_infinity_of_either_sign_does_the_same(routine):
+    """What docs/non-finite.md says of inf, and of no sign that a slot cannot have."""
+    for slot in (*(slot.name for slot in routine.slots if slot.signed and slot.name != "master_params"), *GATE):
+        assert left(routine, slot, np.inf) == left(routine, slot, -np.inf), slot
