@@ -1,0 +1,69 @@
+"""Plant changes in the package and report which ones the tests see: ``python -m mutation``, with tests/ on the path."""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from mutation import covered as coverage
+from mutation import trial
+from mutation.report import by_part, record, table
+from mutation.sample import PARTS, all_edits, equivalents, sample
+
+ROOT = Path(__file__).resolve().parents[2]
+EQUIVALENT = Path(__file__).parent / "equivalent.json"
+
+def main() -> int:
+    """Measure what the tests run if that is not known yet, draw changes, try them, report."""
+    parser = argparse.ArgumentParser(prog="python -m mutation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="of the draw; drawn itself if not given")
+    parser.add_argument("--count", type=int, default=420, help="how many changes, about (420)")
+    parser.add_argument("--part", action="append", default=[], choices=PARTS, help="draw from this part only")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for each change (60)")
+    parser.add_argument("--limit", type=float, default=240.0, help="seconds until a trial is ended (240)")
+    parser.add_argument("--coverage", type=Path, default=ROOT / "build" / "coverage", help="where coverage is kept")
+    parser.add_argument("--report", type=Path, help="write the record here; benchmarks/results/mutants-SEED.json")
+    chosen = parser.parse_args()
+    seed = chosen.seed if chosen.seed is not None else int.from_bytes(os.urandom(3), "big")
+    if not (chosen.coverage / "durations").exists():
+        coverage.measure(ROOT, chosen.coverage, chosen.workers)
+    covered = coverage.Covered(chosen.coverage)
+    edits = all_edits(ROOT)
+    drawn = sample(ROOT, edits, seed, chosen.count, chosen.part)
+    print(f"{len(drawn)} of {len(edits)} changes, seed {seed}, {len(covered.seconds)} tests", flush=True)
+    known = equivalents(EQUIVALENT)
+    begin = time.monotonic()
+    outcomes = []
+    with tempfile.TemporaryDirectory() as scratch:
+        start = (ROOT, covered, scratch, chosen.budget, chosen.limit)
+        with multiprocessing.get_context("spawn").Pool(chosen.workers, trial.start, start) as pool:
+            for outcome in pool.imap_unordered(trial.outcome, drawn):
+                outcomes.append(outcome)
+                if outcome.verdict != "killed":
+                    print(outcome, flush=True)
+    order = {edit: k for k, edit in enumerate(drawn)}
+    outcomes.sort(key=lambda outcome: order[outcome.edit])
+    print(table(by_part(outcomes, known)))
+    path = chosen.report or ROOT / "benchmarks" / "results" / f"mutants-{seed}.json"
+    head = {
+        "command": f"make mutants ARGS='--seed {seed} --count {chosen.count}'",
+        "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
+        "python": platform.python_version(), "processes": chosen.workers, "seed": seed,
+        "offered": len(edits), "tried": len(drawn), "tests": len(covered.seconds),
+        "seconds": round(time.monotonic() - begin),
+    }  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**head, **record(outcomes, known)}, indent=1, ensure_ascii=False) + "\n")
+    print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Which of all changes are tried: a sample spread over the parts of the package, by a seed."""
+
+import itertools
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+from math import sqrt
+from pathlib import Path
+
+from mutation.edits import Edit, compiles, edits
+
+# The parts that kill rates are reported for; a file belongs to the first that its path begins with.
+PARTS = {
+    "cpu": ("refopt/cpu/",), "gpu rules": ("refopt/gpu/rules/",),
+    "tiles, tables": ("refopt/gpu/tiles", "refopt/gpu/tables"), "passes": ("refopt/passes/",),
+    "comm": ("refopt/comm/",), "gpu": ("refopt/gpu/",), "program": ("refopt/program/",),
+    "placement": ("refopt/placement/",), "sharding": ("refopt/sharding/",), "state": ("refopt/state/",),
+    "simt": ("refopt/simt/",), "checks": ("refopt/checks/",), "conformance": ("refopt/conformance/",),
+    "verify": ("refopt/verify/",), "top": ("refopt/",),
+}  # fmt: skip
+
+# These files are wrong on purpose: what the laws must tell from right. A change there leaves it wrong.
+LEFT_OUT = {
+    "refopt/conformance/mutants.py", "refopt/conformance/family_mutants.py", "refopt/conformance/wrong_rules.py",
+}  # fmt: skip
+
+
+def part_of(file: str) -> str:
+    """The part of the package that a file belongs to."""
+    return next(part for part, prefixes in PARTS.items() if file.startswith(prefixes))
+
+
+def all_edits(root: Path) -> list[Edit]:
+    """Every change that the package offers."""
+    files = sorted(str(path.relative_to(root)) for path in (root / "refopt").rglob("*.py"))
+    return [edit for file in files if file not in LEFT_OUT for edit in edits(file, (root / file).read_text())]
+
+
+def sample(root: Path, found: Iterable[Edit], seed: int, count: int, parts: Iterable[str] = ()) -> list[Edit]:
+    """Some changes, drawn from each part in proportion to the root of how many it offers: small parts have some, too.
+
+    Args:
+        root: the checkout.
+        found: all changes.
+        seed: of the draw.
+        count: how many, about: shares are rounded up.
+        parts: the parts to draw from; all if empty.
+    """
+    by_part: dict[str, list[Edit]] = defaultdict(list)
+    for edit in found:
+        if not parts or part_of(edit.file) in parts:
+            by_part[part_of(edit.file)].append(edit)
+    roots = {part: sqrt(len(offered)) for part, offered in by_part.items()}
+    draw = random.Random(seed)
+    drawn = []
+    for part, offered in sorted(by_part.items()):
+        share = min(len(offered), int(count * roots[part] / sum(roots.values())) + 1)
+        shuffled = draw.sample(offered, len(offered))
+        usable = (edit for edit in shuffled if compiles(edit, (root / edit.file).read_text()))
+        drawn += itertools.islice(usable, share)
+    return drawn
+
+
+def equivalents(path: Path) -> dict[str, str]:
+    """The changes known to change nothing that anyone could see: their keys, and the reason."""
+    entries = json.loads(path.read_text())
+    return {key_of({k: v for k, v in entry.items() if k != "reason"}): entry["reason"] for entry in entries}
+
+
+def key_of(key: dict[str, str]) -> str:
+    """A change's key as one text."""
+    return json.dumps(key, sort_keys=True)

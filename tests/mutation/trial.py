@@ -1,0 +1,158 @@
+"""One change in a copy of the checkout, and whether a test saw it.
+
+A trial is a fork of a process that has imported the libraries but nothing of refopt: it starts in milliseconds,
+imports the changed package, and runs the tests chosen, in the order chosen, up to the first that fails.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutation.covered import Covered
+from mutation.edits import Edit
+
+# What tests read of a checkout.
+COPIED = (
+    "refopt", "tests", "benchmarks", "docs", "examples", "notebooks", "requirements",
+    "README.md", "CHANGELOG.md", "Makefile", "pyproject.toml",
+)  # fmt: skip
+OPTIONS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:pytest_cov"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one change.
+
+    Attributes:
+        edit: the change.
+        verdict: killed, survived, timed out, or uncovered where no test runs the file.
+        by: the test that failed first.
+        tests: how many were chosen.
+        seconds: what the trial took.
+    """
+
+    edit: Edit
+    verdict: str
+    by: str
+    tests: int
+    seconds: float
+
+    def __str__(self) -> str:
+        edit = self.edit
+        return f"{self.verdict}: {edit.file}:{edit.lines[0]} {edit.scope}: {edit.kind}: {edit.old!r} -> {edit.new!r}"
+
+
+class Bench:
+    """A copy of the checkout that changes are tried in, one after another."""
+
+    def __init__(self, root: Path, folder: Path, covered: Covered, budget: float, limit: float):
+        """Copy the checkout.
+
+        Args:
+            root: the checkout.
+            folder: of the copy.
+            covered: which tests run a line.
+            budget: seconds of tests for each change, as they were measured.
+            limit: seconds after which a trial is ended.
+        """
+        self.folder, self.covered, self.budget, self.limit = folder, covered, budget, limit
+        for name in COPIED:
+            source = root / name
+            if source.is_dir():
+                shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            elif source.exists():
+                shutil.copy2(source, folder / name)
+
+    def trial(self, edit: Edit) -> Outcome:
+        """Try one change, and take it back."""
+        tests = self.covered.tests(edit.file, edit.lines, self.budget)
+        if not tests:
+            return Outcome(edit, "uncovered", "", 0, 0.0)
+        path = self.folder / edit.file
+        source = path.read_text()
+        begin = time.monotonic()
+        path.write_text(edit.applied(source))
+        shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)  # whose times have whole seconds
+        try:
+            status, by = self._run(tests)
+        finally:
+            path.write_text(source)
+            shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)
+        verdict = {0: "survived", None: "timed out"}.get(status, "killed")
+        return Outcome(edit, verdict, by, len(tests), round(time.monotonic() - begin, 2))
+
+    def _run(self, tests: list[str]) -> tuple[int | None, str]:
+        """pytest's status, or none after the limit, and the test that failed."""
+        with tempfile.NamedTemporaryFile("r", suffix=".txt") as said:
+            child = os.fork()
+            if not child:
+                _child(self.folder, tests, said.name)
+            end = time.monotonic() + self.limit
+            while time.monotonic() < end:
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if ended:
+                    return os.waitstatus_to_exitcode(status), said.read()
+                time.sleep(0.02)
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return None, said.read()
+
+
+_bench: Bench
+
+
+def start(root: Path, covered: Covered, scratch: str, budget: float, limit: float) -> None:
+    """Make this process one that trials start from: it imports the libraries once; refopt is imported in each trial."""
+    global _bench
+    import hypothesis  # noqa: F401
+    import numpy  # noqa: F401
+    import pytest  # noqa: F401
+
+    _bench = Bench(root, Path(tempfile.mkdtemp(dir=scratch)), covered, budget, limit)
+
+
+def outcome(edit: Edit) -> Outcome:
+    """Try one change in this process's copy."""
+    return _bench.trial(edit)
+
+
+def _child(folder: Path, tests: list[str], report: str) -> None:
+    """Run tests in this process, which ends with pytest's status."""
+    os.setsid()
+    os.chdir(folder)
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    sys.path[:0] = [str(folder), str(folder / "tests")]
+    os.environ["PYTHONPATH"] = f"{folder}:{folder / 'tests'}"
+    import pytest
+
+    files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+    try:
+        status = int(pytest.main([*OPTIONS, *files], plugins=[_Chosen(tests, Path(report))]))
+    except BaseException:  # the package cannot even be imported
+        status = 1
+    os._exit(status)
+
+
+class _Chosen:
+    """A plugin that runs some tests only, in an order, and notes the one that fails."""
+
+    def __init__(self, tests: list[str], report: Path):
+        self.rank = {test: k for k, test in enumerate(tests)}
+        self.report = report
+
+    def pytest_configure(self, config):
+        config.addinivalue_line("markers", "xdist_group: as under xdist, which is off")
+
+    def pytest_collection_modifyitems(self, items):
+        items[:] = sorted((item for item in items if item.nodeid in self.rank), key=lambda item: self.rank[item.nodeid])
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self.report.write_text(report.nodeid)
