@@ -6,7 +6,7 @@ PY ?= .venv/bin/python
 INSTALLED := .venv/.installed
 SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
 
-.PHONY: help verify test test-long test-gpu bench notebooks docs maps lint clean
+.PHONY: help verify test test-long test-gpu bench notebooks docs maps mutants lint clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -36,6 +36,9 @@ docs: $(INSTALLED)  ## the docstrings as web pages, in build/docs
 
 maps: $(INSTALLED)  ## docs/evidence.md, clauses.md and non-finite.md again, from the tests
 	PYTHONPATH=tests .venv/bin/python -m maps
+
+mutants: $(INSTALLED)  ## plant changes in the package, and see which ones the tests notice; ARGS are passed on
+	PYTHONPATH=tests .venv/bin/python -m mutation $(ARGS)
 
 lint: $(INSTALLED)  ## ruff and mypy
 	.venv/bin/ruff check

@@ -111,19 +111,13 @@ from mutation.edits import edits
 from mutation.trial import Bench
 
 root, folder = map(Path, sys.argv[1:])
-names = {1: "seen", 5: "unseen", 9: "hangs"}
-
-class Covered:
-    def tests(self, file, lines, budget):
-        name = names[max(line for line in names if line <= lines[0])]
-        return [f"tests/test_x.py::test_{name}"]
-
-bench = Bench(root, folder, Covered(), budget=60, limit=6)
+limits = {"seen": 200, "unseen": 200, "hangs": 3}
 kinds = {"seen": "operator", "unseen": "operator", "hangs": "statement dropped"}
 for edit in edits("refopt/x.py", (root / "refopt/x.py").read_text()):
     if kinds[edit.scope] != edit.kind:
         continue
-    outcome = bench.trial(edit)
+    folder.joinpath(edit.scope).mkdir()
+    outcome = Bench(root, folder / edit.scope, limits[edit.scope]).trial(edit, [f"tests/test_x.py::test_{edit.scope}"])
     print(json.dumps([edit.scope, edit.kind, edit.new, outcome.verdict, outcome.by]))
 """
 
@@ -141,7 +135,7 @@ def test_trials_tell_killed_survived_and_timed_out(tmp_path):
         ["unseen", "operator", "+", "survived", ""],
         ["hangs", "statement dropped", "pass", "timed out", ""],
     ]
-    assert (tmp_path / "copy" / "refopt" / "x.py").read_text() == PROJECT["refopt/x.py"]
+    assert (tmp_path / "copy" / "hangs" / "refopt" / "x.py").read_text() == PROJECT["refopt/x.py"]
 
 
 def test_the_most_specific_tests_of_a_line_come_first(tmp_path):

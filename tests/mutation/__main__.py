@@ -38,13 +38,14 @@ def main() -> int:
     edits = all_edits(ROOT)
     drawn = sample(ROOT, edits, seed, chosen.count, chosen.part)
     print(f"{len(drawn)} of {len(edits)} changes, seed {seed}, {len(covered.seconds)} tests", flush=True)
+    tasks = [(edit, covered.tests(edit.file, edit.lines, chosen.budget)) for edit in drawn]
     known = equivalents(EQUIVALENT)
     begin = time.monotonic()
     outcomes = []
     with tempfile.TemporaryDirectory() as scratch:
-        start = (ROOT, covered, scratch, chosen.budget, chosen.limit)
+        start = (ROOT, scratch, chosen.limit)
         with multiprocessing.get_context("spawn").Pool(chosen.workers, trial.start, start) as pool:
-            for outcome in pool.imap_unordered(trial.outcome, drawn):
+            for outcome in pool.imap_unordered(trial.outcome, tasks):
                 outcomes.append(outcome)
                 if outcome.verdict != "killed":
                     print(outcome, flush=True)

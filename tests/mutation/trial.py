@@ -13,7 +13,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutation.covered import Covered
 from mutation.edits import Edit
 
 # What tests read of a checkout.
@@ -50,17 +49,15 @@ class Outcome:
 class Bench:
     """A copy of the checkout that changes are tried in, one after another."""
 
-    def __init__(self, root: Path, folder: Path, covered: Covered, budget: float, limit: float):
+    def __init__(self, root: Path, folder: Path, limit: float):
         """Copy the checkout.
 
         Args:
             root: the checkout.
             folder: of the copy.
-            covered: which tests run a line.
-            budget: seconds of tests for each change, as they were measured.
             limit: seconds after which a trial is ended.
         """
-        self.folder, self.covered, self.budget, self.limit = folder, covered, budget, limit
+        self.folder, self.limit = folder, limit
         for name in COPIED:
             source = root / name
             if source.is_dir():
@@ -68,9 +65,8 @@ class Bench:
             elif source.exists():
                 shutil.copy2(source, folder / name)
 
-    def trial(self, edit: Edit) -> Outcome:
-        """Try one change, and take it back."""
-        tests = self.covered.tests(edit.file, edit.lines, self.budget)
+    def trial(self, edit: Edit, tests: list[str]) -> Outcome:
+        """Try one change on some tests, and take it back."""
         if not tests:
             return Outcome(edit, "uncovered", "", 0, 0.0)
         path = self.folder / edit.file
@@ -106,19 +102,19 @@ class Bench:
 _bench: Bench
 
 
-def start(root: Path, covered: Covered, scratch: str, budget: float, limit: float) -> None:
+def start(root: Path, scratch: str, limit: float) -> None:
     """Make this process one that trials start from: it imports the libraries once; refopt is imported in each trial."""
     global _bench
     import hypothesis  # noqa: F401
     import numpy  # noqa: F401
     import pytest  # noqa: F401
 
-    _bench = Bench(root, Path(tempfile.mkdtemp(dir=scratch)), covered, budget, limit)
+    _bench = Bench(root, Path(tempfile.mkdtemp(dir=scratch)), limit)
 
 
-def outcome(edit: Edit) -> Outcome:
-    """Try one change in this process's copy."""
-    return _bench.trial(edit)
+def outcome(task: tuple[Edit, list[str]]) -> Outcome:
+    """Try one change on its tests in this process's copy."""
+    return _bench.trial(*task)
 
 
 def _child(folder: Path, tests: list[str], report: str) -> None:
@@ -129,7 +125,7 @@ def _child(folder: Path, tests: list[str], report: str) -> None:
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
     sys.path[:0] = [str(folder), str(folder / "tests")]
-    os.environ["PYTHONPATH"] = f"{folder}:{folder / 'tests'}"
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     import pytest
 
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
