@@ -7,6 +7,7 @@ INSTALLED := .venv/.installed
 SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
 
 .PHONY: help verify test test-long test-gpu bench notebooks docs maps mutants lint clean
+.PHONY: records gpu-records
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -26,6 +27,9 @@ test-gpu: $(SETUP)  ## the tests that need a GPU; ARGS are passed on, such as -n
 
 bench: $(SETUP)  ## the benchmarks; ARGS are passed on
 	$(PY) -m benchmarks.run $(ARGS)
+
+records: $(SETUP)  ## which records of benchmarks/results must be made again, and why
+	@$(PY) -m benchmarks.records $(ARGS)
 
 notebooks: $(INSTALLED)  ## execute the notebooks again, in place
 	.venv/bin/jupyter nbconvert --execute --inplace --ExecutePreprocessor.record_timing=False notebooks/*.ipynb

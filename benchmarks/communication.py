@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from benchmarks.measure import device_ms, free
 from benchmarks.ranks import meeting, options_of, rank_ms
-from benchmarks.run import save
+from benchmarks.record import save
 from benchmarks.tensors import Tensors, shapes_of
 from refopt import gpu
 from refopt.catalog import ADAM, SGD

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.record import RESULTS, closure, data_digest, digests, write
 from benchmarks.sharded_programs import HALF, in_buckets, params_of, plan_of, share, whole
 from refopt import placement
 from refopt.placement import Overlap, cost
@@ -24,7 +25,6 @@ from refopt.program import Program
 
 Ways = Sequence[tuple[float, bool]]  # limits in MiB, and whether in batches
 
-RESULTS = Path(__file__).parent / "results"
 FITTED = "bert-large"
 LEAST = 1 << 24  # bytes of the messages that count
 WITHIN = 0.15  # of what is measured
@@ -180,6 +180,8 @@ def main() -> None:
     options = parser.parse_args()
     source = json.loads(options.report.read_text())
     report = {"command": "python -m benchmarks.cost", "what": "cost", "report": options.report.name}
+    report |= {"sources": digests(closure("benchmarks.cost")), "kernels": []}
+    report["reports"] = {path.name: data_digest(path) for path in (options.report, options.model) if path}
     report |= {key: source[key] for key in SOURCE} | {"confined": source["confined"]}
     if options.model:
         earlier = json.loads(options.model.read_text())
@@ -195,10 +197,8 @@ def main() -> None:
     if not options.model:
         workloads = list(dict.fromkeys(row["workload"] for row in rows))
         report["more_ranks"] = more_ranks(workloads, link, rates, beside["confined"])
-    from benchmarks.run import save  # here, so that the work goes without PyTorch
-
     out = options.out or RESULTS / options.report.name.replace("sharding", "cost")
-    save(report, out)
+    write(report, out)
     for row in rows:
         print(*(f"{key}={value}" for key, value in row.items()))
     print(f"{link}, beside {beside}; {sum(row['ok'] for row in rows)} of {len(rows)} rows within {WITHIN:.0%}")

@@ -1,8 +1,10 @@
 """How things are timed: on the device by events, on the host by the clock, bandwidth by a copy."""
 
+import contextlib
 import gc
 import statistics
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -76,6 +78,23 @@ def captured(function: Callable[[], Any]) -> Callable[[], None]:
     with torch.cuda.graph(graph):
         function()
     return graph.replay
+
+
+def attempt(name: str, measure: Callable[[], Any], failures: dict[str, str]) -> Any:
+    """What a section returns, None if it raises; an error or a wrong row is noted and ends nothing."""
+    answer = None
+    try:
+        answer = measure()
+        wrong = [row for row in answer if not row.get("ok", True)] if isinstance(answer, list) else []
+        if wrong:
+            first = {key: value for key, value in wrong[0].items() if not isinstance(value, list)}
+            failures[name] = f"{len(wrong)} of {len(answer)} rows are wrong, the first: {first}"
+    except Exception as error:
+        traceback.print_exc()
+        failures[name] = f"{type(error).__name__}: {error}"
+    with contextlib.suppress(Exception):  # after an error of the device this one would fail too
+        free()
+    return answer
 
 
 def free() -> None:

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measure import copy_gb_s, device_ms, free
-from benchmarks.run import RESULTS, attempt, environment, save, short_name
+from benchmarks.measure import attempt, copy_gb_s, device_ms, free
+from benchmarks.record import RESULTS, begin, save, short_name
 from refopt import cpu, gpu, passes, placement, workloads
 from refopt.gpu.runtime import Device
 from refopt.placement import BoundSchedule, Schedule, Span, cost
@@ -252,8 +252,10 @@ def main() -> int:
     if not torch.cuda.is_available():
         parser.error("PyTorch sees no CUDA device")
     failures: dict[str, str] = {}
-    report: dict[str, Any] = environment() | {
-        "command": f"python -m benchmarks.overlap --workloads {' '.join(options.workloads)}", "what": "overlap",
+    report: dict[str, Any] = begin(
+        "benchmarks.overlap", f"python -m benchmarks.overlap --workloads {' '.join(options.workloads)}"
+    ) | {
+        "what": "overlap",
         "timing": f"median of {REPEATS} after {WARMUP} to warm up, by CUDA events", "failures": failures,
     }  # fmt: skip
     out = options.out or RESULTS / f"overlap-{short_name(report['device'])}.json"

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.measure import copy_gb_s, event_times
-from benchmarks.run import RESULTS, environment, short_name
+from benchmarks.record import RESULTS, begin, short_name
 from refopt import comm
 
 
@@ -30,8 +30,8 @@ def meeting(what: str, timing: str, out: Path | None) -> Iterator[tuple[Any, dic
     with comm.nccl.connect() as world:
         store = dist.FileStore(str(Path(os.environ["REFOPT_RENDEZVOUS"]) / "torch"), world.size)
         dist.init_process_group("nccl", store=store, rank=world.rank, world_size=world.size)
-        report = environment() | {
-            "command": f"python -m refopt.comm.launch -n {world.size} -m benchmarks.{what}",
+        command = f"python -m refopt.comm.launch -n {world.size} -m benchmarks.{what}"
+        report = begin(f"benchmarks.{what}", command, Path(os.environ["REFOPT_RENDEZVOUS"]) / "kernels") | {
             "timing": timing, "what": what, "world": world.size, "copy_gb_s": copy_gb_s(),
         }  # fmt: skip
         yield world, report, out or RESULTS / f"{what}-{short_name(report['device'])}-x{world.size}.json"

@@ -25,7 +25,7 @@ import torch
 from benchmarks.measure import free
 from benchmarks.peers_sharding import PEERS
 from benchmarks.ranks import meeting, options_of, rank_ms
-from benchmarks.run import save
+from benchmarks.record import save
 from benchmarks.sharded_programs import (
     FORMS,
     HALF,

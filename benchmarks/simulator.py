@@ -1,6 +1,6 @@
 """Times one shared-memory reduction on `refopt.simt` and on numba-cuda's own simulator.
 
-    python benchmarks/simulator.py [--out benchmarks/results/simulator.json] [--repeats 15]
+    python -m benchmarks.simulator [--out benchmarks/results/simulator.json] [--repeats 15]
 
 The stock simulator runs in a process of its own, because NUMBA_ENABLE_CUDASIM has to be set before numba is
 imported. Both run the very same source: 4 blocks of 128 threads reduce 4096 elements.
@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.record import RESULTS, closure, digests, write
+
 BLOCKS, THREADS, SIZE = 4, 128, 4096
 
 cuda: Any = None
@@ -68,7 +69,7 @@ def measure(module: Any, repeats: int) -> dict[str, Any]:
 
 def measure_stock(repeats: int) -> dict[str, Any]:
     """`measure` on the stock simulator, in another process."""
-    command = [sys.executable, __file__, "--stock", "--repeats", str(repeats)]
+    command = [sys.executable, "-m", "benchmarks.simulator", "--stock", "--repeats", str(repeats)]
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
@@ -77,7 +78,7 @@ def measure_stock(repeats: int) -> dict[str, Any]:
 def main() -> None:
     """Measure both and write the result."""
     parser = argparse.ArgumentParser(description="time refopt.simt against numba-cuda's simulator")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "simulator.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "simulator.json")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--stock", action="store_true", help="measure the stock simulator here; print JSON")
     options = parser.parse_args()
@@ -86,14 +87,15 @@ def main() -> None:
 
         print(json.dumps(measure(stock, options.repeats)))
         return
-    sys.path.insert(0, str(ROOT))
     from refopt.simt import cuda as executor
 
     theirs, ours = measure_stock(options.repeats), measure(executor, options.repeats)
     if theirs["result"] != ours["result"]:
         raise SystemExit("the two simulators disagree")
     report = {
-        "command": "python benchmarks/simulator.py",
+        "command": "python -m benchmarks.simulator",
+        "sources": digests([*closure("benchmarks.simulator"), *closure("refopt.simt")]),
+        "kernels": [],  # none of refopt's: the one above is part of the sources
         "kernel": f"shared-memory reduction, {BLOCKS} blocks of {THREADS} threads, {SIZE} float32 elements",
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in ("numpy", "greenlet", "numba", "numba-cuda")},
@@ -102,8 +104,7 @@ def main() -> None:
         "refopt_simt": ours,
         "ratio": theirs["median_ms"] / ours["median_ms"],
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=2) + "\n")
+    write(report, options.out)
     times = f"stock {theirs['median_ms']:.1f} ms, refopt.simt {ours['median_ms']:.2f} ms"
     print(f"{times}: {report['ratio']:.0f} times faster; written to {options.out}")
 

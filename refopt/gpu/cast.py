@@ -5,7 +5,6 @@ A block takes a chunk, as in the elementwise routines. Where nothing is computed
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from refopt.gpu import tables, vectors, words
 from refopt.gpu.arrays import describer, device_of
 from refopt.gpu.runtime import device
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
-from refopt.gpu.target import Kernel, cuda, device_function, intrinsic, kernel
+from refopt.gpu.target import Kernel, cuda, device_function, factory, intrinsic, kernel
 from refopt.gpu.tiles import scale8
 from refopt.gpu.vectors import ROW
 
@@ -63,7 +62,7 @@ def narrowed8(dtype: str, real: Any) -> Callable:
     return _each8(np.float32 if dtype == "float32" else to_odd)
 
 
-@lru_cache
+@factory
 def caster(source: str, target: str, scale: str) -> Kernel:
     """The kernel for a pair of dtypes and the dtype of the scale, empty for none."""
     real: Any = checks.cast_type(source, target)

@@ -9,7 +9,6 @@ reads one and writes the other, and the next step goes the other way. The caller
 """
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from refopt.gpu.rules.nadam import nadam
 from refopt.gpu.rules.radam import radam
 from refopt.gpu.rules.sgd import momentum, sgd
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
-from refopt.gpu.target import Kernel, cuda, device_function, kernel
+from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel
 from refopt.gpu.tiles import ROW
 
 BLOCK = 64  # threads
@@ -38,7 +37,7 @@ RULES: dict[str, Callable[..., Rule]] = {
 }  # fmt: skip
 
 
-@lru_cache
+@factory
 def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str = "float32") -> Kernel:
     """The kernel of a routine for a dtype signature, the routine's choices and the dtype of ``grad_factor``."""
     real: Any = arithmetic(dtypes[0])
@@ -146,7 +145,7 @@ def _stay(routine: Routine) -> Callable:
     return unroll.function("stay", "tensor, s, carried, slot", lines or ["pass"])
 
 
-@lru_cache
+@factory
 def fetcher(routine: Routine, real: Any) -> Kernel:
     """Take the scalars from the caller's arrays, a thread to a tensor."""
     load = getattr(vectors, f"load_{np.dtype(real).name}")

@@ -25,6 +25,7 @@ from refopt.gpu.target import (
     Kernel,
     cuda,
     device_function,
+    factory,
     kernel,
     let_next_launch_begin,
     sqrt,
@@ -114,7 +115,7 @@ def _variant(dtypes: tuple, partial: bool) -> SimpleNamespace:
     return SimpleNamespace(norms=norms, update=update)
 
 
-@lru_cache
+@factory
 def lamb_norms(dtypes: tuple, always_adapt: bool, factor: str) -> Kernel:
     """The first launch, a block to a chunk: moments, norms, and the rate of every tensor."""
     real: Any = arithmetic(dtypes[P])
@@ -163,7 +164,7 @@ def lamb_norms(dtypes: tuple, always_adapt: bool, factor: str) -> Kernel:
     return merged_lamb_norms
 
 
-@lru_cache
+@factory
 def lamb_update(dtypes: tuple, chunk_tiles: int) -> Kernel:
     """The second launch, a block to a tile, last tiles first: parameters and powers."""
     real: Any = arithmetic(dtypes[P])

@@ -1,7 +1,6 @@
 """The loss scale of the next iteration: ``refopt.cpu.loss_scale`` in one thread, so that the host need not look."""
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -9,12 +8,12 @@ import numpy as np
 from refopt import checks
 from refopt.gpu.arrays import describer, device_of
 from refopt.gpu.runtime import device
-from refopt.gpu.target import Kernel, cuda, device_function, kernel
+from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel
 
 GROW, SHRINK = range(2)
 
 
-@lru_cache
+@factory
 def updater() -> Kernel:
     """The kernel: one thread, arrays of one element."""
     zero, one = np.float32(0), np.float32(1)

@@ -24,6 +24,7 @@ from refopt.gpu.target import (
     Kernel,
     cuda,
     device_function,
+    factory,
     kernel,
     let_next_launch_begin,
     sqrt,
@@ -107,7 +108,7 @@ def _variant(dtypes: tuple, grad_averaging: bool, partial: bool) -> Callable:
     return update
 
 
-@lru_cache
+@factory
 def novograd_norms(dtypes: tuple, factor: str) -> Kernel:
     """The first launch, a block to a chunk: second moments, and what every tensor's gradient is divided by."""
     real: Any = arithmetic(dtypes[P])
@@ -147,7 +148,7 @@ def novograd_norms(dtypes: tuple, factor: str) -> Kernel:
     return merged_novograd_norms
 
 
-@lru_cache
+@factory
 def novograd_update(dtypes: tuple, chunk_tiles: int, grad_averaging: bool, factor: str) -> Kernel:
     """The second launch, a block to a tile, last tiles first: parameters and moments."""
     real: Any = arithmetic(dtypes[P])

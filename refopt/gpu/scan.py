@@ -7,7 +7,6 @@ where the steps find them.
 """
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from refopt.gpu import tables, vectors
 from refopt.gpu.arrays import describer, device_of
 from refopt.gpu.runtime import Device, device
 from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
-from refopt.gpu.target import Kernel, cuda, device_function, kernel, sqrt
+from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel, sqrt
 from refopt.gpu.tiles import ARRIVALS, FANOUT, ROW, ROWS, WHOLE_WARP, add_squares, joiner, lane_tree, rows_of
 
 BOUNDS = 128, 6
@@ -39,7 +38,7 @@ def oddness(x):
     )
 
 
-@lru_cache
+@factory
 def scanner(dtype: str, real: Any) -> Kernel:
     """The kernel for gradients of a dtype: the sum of squares of each tensor, and whether all is finite."""
     full, partial = vectors.access(dtype, real, False).load, vectors.access(dtype, real, True).load
@@ -89,7 +88,7 @@ def scanner(dtype: str, real: Any) -> Kernel:
     return scan_gradients
 
 
-@lru_cache
+@factory
 def finisher(real: Any) -> Kernel:
     """The kernel that joins the sums of so many tensors and leaves what the steps need. One block."""
     join, one, load_scale = joiner(real).join, real(1), vectors.load_float32

@@ -14,6 +14,7 @@ import contextlib
 import functools
 import itertools
 import math
+import os
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -24,17 +25,23 @@ import numpy as np
 from refopt import simt
 from refopt.simt import cuda
 
-__all__ = ["Kernel", "cuda", "device_function", "intrinsic", "kernel", "sqrt"]
+__all__ = ["Kernel", "cuda", "device_function", "factory", "intrinsic", "kernel", "sqrt"]
 
 _compiling = threading.RLock()
 
 
 class Kernel:
-    """A kernel in both forms. ``kernel.executor`` is launched as ``executor[grid, block](*args)``."""
+    """A kernel in both forms. ``kernel.executor`` is launched as ``executor[grid, block](*args)``.
+
+    Attributes:
+        function, launch_bounds, name: what it was made of, and the function's name.
+        origin: the factory that made it and with what, if one did.
+    """
 
     def __init__(self, function: Callable, launch_bounds: tuple[int, int] | None = None) -> None:
         self.function, self.launch_bounds = function, launch_bounds
         self.name = function.__name__
+        self.origin: tuple[Callable, tuple] | None = None
         self.executor = simt.cuda.jit(function)
         self._compiled: dict[tuple, Any] = {}
 
@@ -46,6 +53,10 @@ class Kernel:
                 dispatcher = numba_cuda.jit(_numba_form(self.function), lto=False, launch_bounds=self.launch_bounds)
                 dispatcher.compile(signature)
                 self._compiled[signature] = dispatcher.overloads[signature]
+            if folder := os.environ.get("REFOPT_KERNELS"):
+                from refopt.gpu.notes import append
+
+                append(self, signature, folder)
         return self._compiled[signature]
 
     def ptx(self, signature: tuple, capability: tuple[int, int] = (9, 0)) -> str:
@@ -65,6 +76,19 @@ def kernel(launch_bounds: tuple[int, int] | None = None) -> Callable[[Callable],
     time. From these the compiler knows how many registers it may spend on having many loads under way.
     """
     return lambda function: Kernel(function, launch_bounds)
+
+
+def factory(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
+    """Make each kernel of a function of hashable arguments once, and let it know what it was made by."""
+
+    @functools.lru_cache
+    @functools.wraps(make)
+    def made(*args: Any) -> Kernel:
+        one = make(*args)
+        one.origin = make, args
+        return one
+
+    return made
 
 
 def device_function(function: Callable) -> Callable:
@@ -223,6 +247,21 @@ def let_next_launch_begin():
 @intrinsic("griddepcontrol.wait;", "", "", "", since=(9, 0))
 def wait_for_previous_launch():
     """Wait until the launch before this one is complete and its writes can be seen."""
+
+
+def spelled(signature: tuple) -> list[str]:
+    """Numba's types of kernel arguments in words: int64, or an array's dtype and number of axes, float32[2]."""
+    return [f"{kind.dtype}[{kind.ndim}]" if hasattr(kind, "ndim") else str(kind) for kind in signature]
+
+
+def signature_spelled(words: list[str]) -> tuple:
+    """The types that `spelled` put into words."""
+    from numba.core import types as nb
+    from numba.np.numpy_support import from_dtype
+
+    pairs = [word.rstrip("]").partition("[") for word in words]
+    kinds = [(from_dtype(np.dtype(dtype)), axes) for dtype, _, axes in pairs]
+    return tuple(nb.Array(kind, int(axes), "C") if axes else kind for kind, axes in kinds)
 
 
 def sqrt(x: np.floating) -> np.floating:

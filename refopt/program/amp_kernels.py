@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,13 @@ import numpy as np
 from refopt.dtypes import ITEM_SIZES
 from refopt.gpu import vectors, words
 from refopt.gpu.scan import BOUNDS, finisher, first_pass
-from refopt.gpu.target import Kernel, cuda, kernel
+from refopt.gpu.target import Kernel, cuda, factory, kernel
 
 BLOCK = 128
 REAL = np.float32
 
 
-@lru_cache
+@factory
 def adder(source: str, target: str) -> Kernel:
     """The kernel that adds an array to another; a thread takes an element."""
     load, load_sum = getattr(vectors, f"load_{source}"), getattr(vectors, f"load_{target}")

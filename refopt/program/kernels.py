@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,12 @@ from refopt.checks import Array
 from refopt.dtypes import ITEM_SIZES
 from refopt.gpu import vectors, words
 from refopt.gpu.runtime import Device
-from refopt.gpu.target import Kernel, cuda, kernel
+from refopt.gpu.target import Kernel, cuda, factory, kernel
 
 BLOCK = 128
 
 
-@lru_cache
+@factory
 def adder(source: str, target: str) -> Kernel:
     """The kernel for the dtypes of rows and sum. A thread takes a column, so that no two of them meet."""
     load, load_sum = getattr(vectors, f"load_{source}"), getattr(vectors, f"load_{target}")

@@ -6,18 +6,17 @@ as long as nobody else writes p; a plan that is told otherwise takes the first l
 skipped writes neither p nor its sums.
 """
 
-from functools import lru_cache
 
 from refopt.cpu.reduce import TILE
 from refopt.gpu.lars.merged import chunks_of
 from refopt.gpu.lars.phases import NORM_BOUNDS, UPDATE_AND_NORM_BOUNDS
 from refopt.gpu.lars.rule import Signature
-from refopt.gpu.target import Kernel, cuda, kernel
+from refopt.gpu.target import Kernel, cuda, factory, kernel
 
 PAIR = 2 * TILE
 
 
-@lru_cache
+@factory
 def lars_grad_norm(signature: Signature) -> Kernel:
     """The first launch: the tile sums of g, which are joined together with those of p that lie there."""
     do = chunks_of(signature)
@@ -33,7 +32,7 @@ def lars_grad_norm(signature: Signature) -> Kernel:
     return merged_lars_grad_norm
 
 
-@lru_cache
+@factory
 def lars_update_and_norm(signature: Signature, chunk_tiles: int) -> Kernel:
     """The second launch, a block to two tiles: velocity, parameter, and the tile sums of the new p."""
     do = chunks_of(signature)

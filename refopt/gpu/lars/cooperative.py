@@ -4,16 +4,15 @@ The grid is as large as can be resident at once. It takes the norms of every chu
 model, and updates, last chunks first: those are still in the L2 cache.
 """
 
-from functools import lru_cache
 
 from refopt.cpu.reduce import TILE
 from refopt.gpu.lars.merged import chunks_of
 from refopt.gpu.lars.phases import NORM_BOUNDS
 from refopt.gpu.lars.rule import Signature
-from refopt.gpu.target import Kernel, cuda, kernel
+from refopt.gpu.target import Kernel, cuda, factory, kernel
 
 
-@lru_cache
+@factory
 def lars_cooperative(signature: Signature, chunk_tiles: int) -> Kernel:
     """The kernel for a signature, and chunks of so many tiles."""
     do = chunks_of(signature)

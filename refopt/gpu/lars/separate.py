@@ -4,16 +4,15 @@ The whole grid takes the norms of one tensor, waits, joins the tile sums level b
 model of many small tensors most of the time goes into launching, and into a GPU that one bias cannot fill.
 """
 
-from functools import lru_cache
 
 from refopt.cpu.reduce import TILE
 from refopt.gpu.lars.phases import NORM_BOUNDS, phases
 from refopt.gpu.lars.rule import COEFF, DECAY, EPSILON, LR, MU, RESCALE, Signature, local_lr
-from refopt.gpu.target import Kernel, cuda, kernel
+from refopt.gpu.target import Kernel, cuda, factory, kernel
 from refopt.gpu.tiles import FANOUT, ROW, joiner
 
 
-@lru_cache
+@factory
 def lars_separate(signature: Signature) -> Kernel:
     """The kernel for a signature; ``sums`` has room for the tile sums of p and g and what they join to."""
     do, join = phases(signature), joiner(signature.real).join

@@ -6,16 +6,15 @@ last is still in the L2 cache, which was asked to keep it. Its blocks may start 
 find their place in the tables meanwhile, and wait where they need the rate.
 """
 
-from functools import lru_cache
 
 from refopt.cpu.reduce import TILE
 from refopt.gpu.lars.merged import chunks_of
 from refopt.gpu.lars.phases import NORM_BOUNDS, UPDATE_BOUNDS
 from refopt.gpu.lars.rule import Signature
-from refopt.gpu.target import Kernel, cuda, kernel
+from refopt.gpu.target import Kernel, cuda, factory, kernel
 
 
-@lru_cache
+@factory
 def lars_norms(signature: Signature) -> Kernel:
     """The first launch, a block to a chunk: the norms of p and g, and from them the rate of every tensor."""
     do = chunks_of(signature)
@@ -29,7 +28,7 @@ def lars_norms(signature: Signature) -> Kernel:
     return merged_lars_norms
 
 
-@lru_cache
+@factory
 def lars_update(signature: Signature, chunk_tiles: int) -> Kernel:
     """The second launch, a block to a tile: velocity and parameter."""
     do = chunks_of(signature)

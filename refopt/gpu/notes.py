@@ -1,0 +1,112 @@
+"""Notes of the kernels that a GPU was given, so that their PTX can be made again elsewhere.
+
+With ``REFOPT_KERNELS`` set to a folder, every process writes a line there for each kernel that it compiles: the factory
+that made it, with what, and the types of its arguments. Nothing is written otherwise, and a launch never writes.
+"""
+
+import hashlib
+import importlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refopt.catalog import ROUTINES, Routine
+from refopt.gpu.target import Kernel, signature_spelled, spelled
+
+Note = dict[str, Any]
+
+
+def append(kernel: Kernel, signature: tuple, folder: str | Path) -> None:
+    """Write the note of a kernel and the types of its arguments to this process's file of a folder."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with open(Path(folder) / f"{os.getpid()}.jsonl", "a") as file:
+        file.write(json.dumps(note(kernel, signature)) + "\n")
+
+
+def read(folder: str | Path) -> list[Note]:
+    """The notes of all processes, each once, in an order that depends on nothing else."""
+    lines = {line for path in Path(folder).glob("*.jsonl") for line in path.read_text().splitlines()}
+    return [json.loads(line) for line in sorted(lines)]
+
+
+def note(kernel: Kernel, signature: tuple) -> Note:
+    """What `rebuilt` takes; a kernel inside a function that is no factory has no ``made_by``, and cannot be made again.
+
+    The keys: module, name (the kernel's), ``made_by`` (the factory's name, or the kernel's own), ``args`` (the
+    factory's, or None for a kernel that no factory made), signature.
+    """
+    about: Note = {"module": kernel.function.__module__, "name": kernel.name}
+    if kernel.origin:
+        make, args = kernel.origin
+        about |= {"module": make.__module__, "made_by": make.__name__, "args": list(map(_plain, args))}
+    else:
+        about |= {"made_by": None if "<locals>" in kernel.function.__qualname__ else kernel.name, "args": None}
+    return about | {"signature": spelled(signature)}
+
+
+def rebuilt(note: Note) -> tuple[Kernel, tuple]:
+    """The kernel of a note as the code makes it now, and the types of its arguments.
+
+    Raises:
+        LookupError: the code has no such kernel any more, or makes it otherwise.
+    """
+    try:
+        made = getattr(importlib.import_module(note["module"]), note["made_by"] or "")
+        if note["args"] is not None:
+            made = made(*map(_value, note["args"]))
+    except Exception as error:  # whatever a factory of other arguments says
+        raise LookupError(f"{note['module']}.{note['made_by']}: {type(error).__name__}: {error}") from error
+    if not isinstance(made, Kernel):
+        raise LookupError(f"{note['module']}.{note['made_by']}: expected a kernel, got {type(made).__name__}")
+    return made, signature_spelled(note["signature"])
+
+
+def digest(ptx: str) -> str:
+    """Of a PTX text without what depends on the compiler's version, on paths, or on what was compiled before it.
+
+    Left out are comments, positions in files, the version, and the handles of Numba's environments, which no kernel
+    reads; mangled names, which count compilations, are numbered.
+    """
+    ptx = re.sub(r"//[^\n]*|/\*.*?\*/", "", ptx, flags=re.DOTALL)
+    ptx = re.sub(r"(?m)^\s*\.(version|file|loc)\s[^\n]*$|^\s*\.common [^\n]*NumbaEnv[^\n]*$", "", ptx)
+    names: dict[str, str] = {}
+    ptx = re.sub(r"\b_Z\w+", lambda found: names.setdefault(found[0], f"name{len(names)}"), ptx)
+    return hashlib.sha256("\n".join(_lines(ptx)).encode()).hexdigest()[:16]
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (" ".join(line.split()) for line in text.splitlines() if line.strip())
+
+
+def _plain(value: Any) -> Any:
+    """An argument of a factory as JSON has it."""
+    if isinstance(value, Routine):
+        return {"routine": value.name}
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return {"dtype": np.dtype(value).name}
+    if type(value) is tuple:
+        return [_plain(entry) for entry in value]
+    if isinstance(value, tuple):  # such as LARS's Signature
+        return {"tuple": f"{type(value).__module__}:{type(value).__name__}", "of": [_plain(entry) for entry in value]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return {"other": type(value).__name__}  # of which the kernel cannot be made again
+
+
+def _value(plain: Any) -> Any:
+    """The argument."""
+    if isinstance(plain, list):
+        return tuple(_value(entry) for entry in plain)
+    if not isinstance(plain, dict):
+        return plain
+    if "routine" in plain:
+        return ROUTINES[plain["routine"]]
+    if "dtype" in plain:
+        return np.dtype(plain["dtype"]).type
+    module, _, name = plain["tuple"].partition(":")
+    return tuple.__new__(getattr(importlib.import_module(module), name), map(_value, plain["of"]))
