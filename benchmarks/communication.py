@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.measure import device_ms, free
+from benchmarks.measure import device_ms, free, row_of
 from benchmarks.ranks import meeting, options_of, rank_ms
 from benchmarks.record import save
 from benchmarks.tensors import Tensors, shapes_of
@@ -113,11 +113,16 @@ def copies(copy_rate: float, name: str) -> list[dict]:
             "one copy": lambda: source.copy_(target),  # noqa: B023
         }
         for way, call in ways.items():
-            ms = device_ms(call)
-            rows.append({
-                "workload": name, "dtype": str(dtype), "way": way, "ms": ms, "bytes": moved,
-                "share_of_copy": moved / copy_rate / 1e6 / ms,
-            })  # fmt: skip
+            about = {"workload": name, "dtype": str(dtype), "way": way}
+            rows.append(about | row_of(call, moved, copy_rate, held=moved))
+        before = [grad.clone() for grad in grads]
+        coalesced.gather(grads)
+        for grad in grads:
+            grad.zero_()
+        coalesced.scatter(grads)
+        torch.cuda.synchronize()
+        wrong = sum(not torch.equal(x, y) for x, y in zip(grads, before, strict=True))
+        rows.append({"workload": name, "dtype": str(dtype), "way": "there and back", "wrong": wrong, "ok": not wrong})
     return rows
 
 

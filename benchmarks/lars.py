@@ -1,5 +1,6 @@
 """LARS: what is measured. Every section returns rows for the report; a row that is wrong has ``ok`` False."""
 
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measure import captured, device_ms, free, host_us
+from benchmarks.measure import captured, device_ms, free, host_us, row_of
+from benchmarks.peers import compiled
 from benchmarks.peers_lars import PEERS, foreach_addcmul
-from benchmarks.plans import OneByOne, capture_and_replay
+from benchmarks.plans import OneByOne, capture_and_replay, joined
 from benchmarks.tensors import CONFIGS, Tensors, shapes_of
 from benchmarks.timeline import record, warm_up
 from refopt import gpu
@@ -38,6 +40,7 @@ def sections(copy_gb_s: float, names: list[str]) -> Iterator[tuple[str, Callable
     yield "tensors", tensors
     yield "elements", partial(elements, copy_gb_s)
     yield "timeline", partial(timeline, names)
+    yield "compiled", partial(compiled_steps, copy_gb_s)
 
 
 make = partial(Tensors.make, LARS_MOMENTUM)
@@ -71,17 +74,41 @@ def steps(copy_gb_s: float, names: list[str]) -> list[dict]:
             two_passes = plan_of(state, "two_launches").bytes
             for implementation, how, step in variants(state):
                 moved = getattr(step, "bytes", two_passes)
-                ms = device_ms(step)
-                floor = moved / copy_gb_s / 1e6
+                row = row_of(step, moved, copy_gb_s)
+                if how in ("plan", "loop"):
+                    row = joined(row, state.differing_after(step, **HYPER))
                 rows.append({
                     "workload": name, "config": config, "implementation": implementation, "how": how,
                     "tensors": len(state.slots["params"]), "elements": sum(p.numel() for p in state.slots["params"]),
-                    "ms": ms, "bytes": moved, "floor_ms": floor, "ratio_to_floor": ms / floor,
-                    "gb_s": moved / ms / 1e6, "share_of_copy": floor / ms,
-                })  # fmt: skip
+                } | row)  # fmt: skip
             del state, step
             free()
     return rows
+
+
+def compiled_steps(copy_gb_s: float, name: str = "resnet50") -> Iterator[dict]:
+    """The peer of the fewest passes through torch.compile, replayed as a CUDA graph; and whether it agrees."""
+    for config in ("fp32", "amp"):
+        state = make(shapes_of(name), config)
+        ours = state.clone()
+        moved = plan_of(ours, "two_launches", **CHECKED).bytes
+        start = time.perf_counter()
+        about = {"workload": name, "config": config, "implementation": "torch.compile", "how": "graph"}
+        try:
+            step = compiled(foreach_addcmul(state, **CHECKED))
+            step()
+            plan_of(ours, "two_launches", **CHECKED)()
+            torch.cuda.synchronize()
+            worst = state.largest_differences(ours)
+            allowed = {slot: PEER_TOLERANCES[state.slots[slot][0].dtype] for slot in worst}
+            row = row_of(captured(step), moved, copy_gb_s)
+            row |= {"largest_differences": worst, "tolerances": allowed}
+            row["ok"] = row["ok"] and all(worst[slot] <= allowed[slot] for slot in worst)
+        except (RuntimeError, ValueError, TypeError) as error:
+            row = {"skipped": f"{type(error).__name__}: {error}".splitlines()[0][:120]}
+        yield about | row | {"seconds": time.perf_counter() - start}
+        del state, ours
+        free()
 
 
 def agreement(names: list[str]) -> list[dict]:
@@ -128,6 +155,7 @@ def host() -> list[dict]:
                 "no_arguments_us": host_us(plan),
                 "unchanged_us": host_us(partial(plan, lr=0.1, mu=0.9)),
                 "lr_changed_us": host_us(changing),
+                **state.differing_after(partial(plan, lr=0.1, mu=0.9), **HYPER),
             })  # fmt: skip
         if name == "resnet50":
             others = {  # few calls at a time, so that the launch queue does not fill
@@ -172,8 +200,12 @@ def tensors(size: int = 10_000) -> list[dict]:
     for count in TENSORS:
         state = whole.only(count)
         row: dict[str, Any] = {"tensors": count, "elements_each": size}
-        row |= {f"{form}_ms": device_ms(plan_of(state, form)) for form in FORMS}
-        row["separate_loop_ms"] = device_ms(OneByOne(plan_of(state, "separate")))
+        checks = []
+        for name in (*FORMS, "separate_loop"):
+            step = plan_of(state, name) if name in FORMS else OneByOne(plan_of(state, "separate"))
+            row[f"{name}_ms"] = device_ms(step)
+            checks.append(state.differing_after(step, **HYPER))
+        row = joined(row, *checks)
         step = foreach_addcmul(state, **HYPER)
         row["foreach_ms"] = device_ms(step)
         row["foreach_graph_ms"] = device_ms(captured(step))
@@ -194,13 +226,12 @@ def elements(copy_gb_s: float) -> list[dict]:
             continue
         state = make([(size,)], "fp32")
         for form in ("two_launches", "carried_norm"):
-            error = sampled_error(state, form)
             plan = plan_of(state, form)
-            ms = device_ms(plan)
+            row = row_of(plan, plan.bytes, copy_gb_s, held=12 * size)
+            error = max(sampled_error(state, form), sampled_error(state, form))  # of two steps after those timed
             rows.append({
-                "elements": size, "form": form, "ms": ms, "ps_per_element": ms / size * 1e9,
-                "bytes": plan.bytes, "share_of_copy": plan.bytes / copy_gb_s / 1e6 / ms,
-                "sampled_error": error, "tolerance": 1e-6, "ok": error <= 1e-6,
+                "elements": size, "form": form, "ps_per_element": row["ms"] / size * 1e9, **row,
+                "sampled_error": error, "tolerance": 1e-6, "ok": row["ok"] and error <= 1e-6,
             })  # fmt: skip
             del plan
             free()

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.floor import judged
+
 SLEEP = 300_000  # cycles that the device is kept busy, so that a step is enqueued before it may start
 
 
@@ -55,6 +57,27 @@ def host_us(function: Callable[[], Any], calls: int = 100, rounds: int = 21, war
         times.append((time.perf_counter() - start) / calls * 1e6)
     torch.cuda.synchronize()
     return statistics.median(times)
+
+
+def row_of(
+    step: Callable[[], Any], moved: int, copy_gb_s: float, repeats: int = 30, held: int | None = None
+) -> dict[str, Any]:
+    """Time of a step against the bytes that it has to move at the bandwidth of a copy.
+
+    Args:
+        step: the call.
+        moved: bytes that it reads and writes.
+        copy_gb_s: what `copy_gb_s` has measured.
+        repeats: how often it is timed.
+        held: declares that the L2 cache may hold so many of them from one call to the next; a time below the floor
+            is refused otherwise.
+    """
+    return judged(device_ms(step, repeats), moved, copy_gb_s, held, l2_bytes() if held is not None else 0)
+
+
+def l2_bytes() -> int:
+    """Of the device's second-level cache."""
+    return torch.cuda.get_device_properties(0).L2_cache_size
 
 
 def copy_gb_s(gib: int = 4) -> float:

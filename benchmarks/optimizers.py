@@ -1,23 +1,26 @@
 """Every routine but LARS: what is measured. Sections return rows; a row that is wrong has ``ok`` False."""
 
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 
-from benchmarks.measure import captured, device_ms, free, host_us
-from benchmarks.peers import CLASSES, CUPY, IMPLEMENTATIONS, LR, clipped_torch_step, cupy_step, torch_step
-from benchmarks.plans import OneByOne, capture_and_replay
-from benchmarks.tensors import Tensors, shapes_of
-from refopt import gpu
-from refopt.catalog import ADAM, ADAMW, ROUTINES
+from benchmarks.measure import captured, device_ms, free, host_us, row_of
+from benchmarks.peers import CLASSES, CUPY, IMPLEMENTATIONS, LR, clipped_torch_step, compiled, cupy_step, torch_step
+from benchmarks.plans import OneByOne, capture_and_replay, joined, own_row
+from benchmarks.tensors import Tensors, shapes_of, to_numpy
+from refopt import cpu, gpu
+from refopt.catalog import ADAM, ADAMW, ROUTINES, Routine
 
 MEASURED = tuple(routine for name, routine in ROUTINES.items() if name != "lars_momentum")
 LARGE = "gpt2-xl"  # only Adam and AdamW, in fp32, are measured on it
 TENSORS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 ELEMENTS = (*(int(step * 10**exponent) for exponent in range(5, 9) for step in (1, 3.16)), 10**9)
 MAX_NORM = 1.0
+COMPILE_S = 120.0  # after which nothing more is compiled
+AGREEING = (ROUTINES["sgd"], ROUTINES["momentum"], ADAM, ADAMW)  # with the same numbers, PyTorch's compute the same
 PEER_TOLERANCE = 1e-5  # relative to each tensor's largest value, after one step
 
 
@@ -30,13 +33,7 @@ def sections(copy_gb_s: float, names: list[str]) -> Iterator[tuple[str, Callable
     yield "host", host
     yield "tensors", tensors
     yield "elements", partial(elements, copy_gb_s)
-
-
-def row_of(step: Callable[[], Any], moved: int, copy_gb_s: float, repeats: int = 30) -> dict[str, Any]:
-    """Time of a step against the bytes that it has to move at the bandwidth of a copy."""
-    ms = device_ms(step, repeats)
-    floor = moved / copy_gb_s / 1e6
-    return {"ms": ms, "bytes": moved, "floor_ms": floor, "ratio_to_floor": ms / floor, "share_of_copy": floor / ms}
+    yield "compiled", partial(compiled_steps, copy_gb_s, names)
 
 
 def peers_of(values: Tensors, config: str, everything: bool) -> Iterator[tuple[str, str, Callable[[], Any]]]:
@@ -77,7 +74,7 @@ def steps(copy_gb_s: float, names: list[str]) -> list[dict]:
                 }  # fmt: skip
                 plan = values.plan()
                 moved = plan.bytes
-                own = {"launches": plan.launches} | row_of(plan, moved, copy_gb_s)
+                own = {"launches": plan.launches} | own_row(values, plan, moved, copy_gb_s)
                 rows.append(about | {"implementation": "refopt", "how": "plan"} | own)
                 for peer, how, make in peers_of(values, config, name == "resnet50"):
                     measured = row_of_peer(make, moved, copy_gb_s)
@@ -103,6 +100,8 @@ def clipped(copy_gb_s: float, names: list[str]) -> list[dict]:
             about = {"workload": name, "config": config, "routine": "adamw", "max_norm": MAX_NORM}
             moved = scan.bytes + plan.bytes
             own = {"launches": scan.launches + plan.launches} | row_of(both, moved, copy_gb_s)
+            factor = scan.grad_factor.copy_to_host()
+            own = joined(own, values.differing_after(both, grad_factor=factor), differing_factor(values, factor))
             rows.append(about | {"implementation": "refopt", "how": "scan and plan"} | own)
             rows.append(about | {"implementation": "refopt", "how": "scan"} | row_of(scan, scan.bytes, copy_gb_s))
             if config == "fp32":
@@ -116,17 +115,64 @@ def clipped(copy_gb_s: float, names: list[str]) -> list[dict]:
     return rows
 
 
+def differing_factor(values: Tensors, factor: Any, most: int = 1 << 25) -> dict[str, Any]:
+    """Bytes in which the factor of a scan differs from NumPy's; of models of so many elements at most."""
+    grads = values.slots["grads"]
+    if sum(grad.numel() for grad in grads) > most:
+        return {"differing_bytes": 0, "factor_compared": False, "ok": True}
+    expected = cpu.scan_gradients([to_numpy(grad) for grad in grads], max_norm=MAX_NORM).grad_factor
+    same = expected.tobytes() == factor.tobytes()
+    return {"differing_bytes": 0 if same else factor.nbytes, "factor_compared": True, "ok": same}
+
+
+def first(routine: Routine, shapes: list[tuple[int, ...]]) -> Tensors:
+    """The tensors of a first step, as PyTorch's optimizers begin."""
+    values = Tensors.make(routine, shapes, "fp32")
+    for state in (state for name in routine.states for state in values.slots.get(name, ())):
+        state.zero_()
+    for name, beta in zip(routine.scalars, (0.9, 0.999), strict=False):
+        for value in values.slots[name]:
+            value.fill_(beta)
+    return values
+
+
+def compiled_steps(copy_gb_s: float, names: list[str], seconds: float = COMPILE_S) -> Iterator[dict]:
+    """PyTorch's optimizers through torch.compile, replayed as a CUDA graph: while there is time to compile more."""
+    end = time.perf_counter() + seconds
+    listed = [(name, ROUTINES[routine]) for name in names for routine in CLASSES]
+    for name, routine in sorted(listed, key=lambda pair: pair[1] not in (ADAM, ADAMW)):
+        about = {"workload": name, "config": "fp32", "routine": routine.name}
+        about |= {"implementation": "torch.compile", "how": "graph"}
+        if time.perf_counter() > end:
+            yield about | {"skipped": f"no time left of {seconds:.0f} s"}
+            continue
+        start = time.perf_counter()
+        values = first(routine, shapes_of(name))
+        ours, moved = values.clone(), values.plan().bytes
+        agreement: dict[str, Any] = {"ok": True}
+
+        def make(values: Tensors = values, ours: Tensors = ours, agreement: dict = agreement) -> Callable[[], Any]:
+            step = compiled(torch_step(values, "foreach"))
+            step()
+            if ours.routine in AGREEING:
+                ours.plan()()
+                torch.cuda.synchronize()
+                worst = ours.largest_differences(values)["params"]
+                agreement |= {"largest_difference": worst, "ok": worst <= PEER_TOLERANCE}
+            return captured(step)
+
+        row = row_of_peer(make, moved, copy_gb_s)
+        row |= agreement | {"ok": row.get("ok", True) and agreement["ok"], "seconds": time.perf_counter() - start}
+        yield about | row
+        del values, ours, make
+        free()
+
+
 def agreement() -> list[dict]:
     """Whether PyTorch's fused optimizers compute what refopt does: the largest difference after a first step."""
     rows = []
-    for routine in (ROUTINES["sgd"], ROUTINES["momentum"], ADAM, ADAMW):
-        ours = Tensors.make(routine, shapes_of("resnet50"), "fp32")
-        for state in (state for name in routine.states for state in ours.slots.get(name, ())):
-            state.zero_()
-        scalars = [ours.slots[name] for name in routine.scalars]
-        for values, beta in zip(scalars, (0.9, 0.999), strict=False):
-            for value in values:
-                value.fill_(beta)
+    for routine in AGREEING:
+        ours = first(routine, shapes_of("resnet50"))
         theirs = ours.clone()
         torch_step(theirs, "fused")()
         ours.plan()()
@@ -168,6 +214,8 @@ def host() -> list[dict]:
             "no_arguments_us": host_us(plan), "unchanged_us": host_us(partial(plan, lr=LR)),
             "lr_changed_us": host_us(changing), "rebind_us": host_us(rebinding, calls=2, rounds=5, warmup=2),
         })  # fmt: skip
+        plan.rebind(grads=values.slots["grads"])
+        rows[-1] |= values.differing_after(partial(plan, lr=LR))
         for implementation in ("fused", "foreach"):
             step = torch_step(values, implementation)
             row = {"list": name, "tensors": len(shapes), "implementation": f"torch {implementation}, eager"}
@@ -205,9 +253,13 @@ def tensors(size: int = 10_000) -> list[dict]:
     for count in TENSORS:
         values = whole.only(count)
         row: dict[str, Any] = {"tensors": count, "elements_each": size}
-        row["merged_ms"] = device_ms(values.plan("merged"))
-        row["separate_ms"] = device_ms(values.plan("separate"))
-        row["separate_loop_ms"] = device_ms(OneByOne(values.plan("separate")))
+        checks = []
+        for form in ("merged", "separate"):
+            plan = values.plan(form)
+            row[f"{form}_ms"] = device_ms(plan)
+            checks.append(values.differing_after(plan))
+        row = joined(row, *checks)
+        row["separate_loop_ms"] = device_ms(OneByOne(plan))  # which does not carry the powers of beta on
         step = torch_step(values, "fused")
         row["fused_ms"] = device_ms(step)
         row["fused_graph_ms"] = device_ms(captured(step))
@@ -224,7 +276,8 @@ def elements(copy_gb_s: float) -> list[dict]:
     for size in ELEMENTS:
         values = Tensors.make(ADAM, [(size,)], "fp32")
         plan = values.plan()
-        measured = row_of(plan, plan.bytes, copy_gb_s)
+        held = sum(x.nbytes for column in values.slots.values() for x in column)
+        measured = own_row(values, plan, plan.bytes, copy_gb_s, held=held)
         rows.append({"elements": size, "routine": "adam", "ps_per_element": measured["ms"] / size * 1e9} | measured)
         del values, plan
         free()

@@ -58,6 +58,12 @@ def torch_step(tensors: Tensors, implementation: str) -> Step:
     return step
 
 
+def compiled(step: Step) -> Step:
+    """A peer's step through torch.compile, to be captured as a CUDA graph as the others are."""
+    torch._dynamo.reset()
+    return torch.compile(lambda: step())
+
+
 def clipped_torch_step(tensors: Tensors, implementation: str, max_norm: float) -> Step:
     """The same with the gradients clipped by their global norm before."""
     kind, arguments, _ = CLASSES[tensors.routine.name]

@@ -1,7 +1,7 @@
 """LARS as one writes it in PyTorch: the peers that refopt is timed against.
 
 Nothing here waits for the device or computes a tensor's learning rate on the host. How many kernels a peer
-launches is counted with its times. torch.compile is not among the peers.
+launches is counted with its times.
 """
 
 from collections.abc import Callable

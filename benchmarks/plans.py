@@ -1,12 +1,35 @@
 """What is done with plans of any routine: their launches one by one, and a captured step replayed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from benchmarks.measure import free
+from benchmarks.measure import free, row_of
+from benchmarks.tensors import Tensors
 from refopt import gpu
 from refopt.gpu.plan import Alternating
+
+
+def own_row(
+    values: Tensors, step: Callable[[], Any], moved: int, copy_gb_s: float, held: int | None = None, **hyper: Any
+) -> dict[str, Any]:
+    """Time of one of refopt's own steps, and whether it still computes what `refopt.cpu` does after being timed.
+
+    Args:
+        values, step: the tensors, and the step of all of them.
+        moved, copy_gb_s, held: those of `row_of`.
+        hyper: numbers of the step, other than those without which none is planned.
+    """
+    row = row_of(step, moved, copy_gb_s, held=held)
+    return joined(row, values.differing_after(step, **hyper))
+
+
+def joined(row: dict[str, Any], *checks: dict[str, Any]) -> dict[str, Any]:
+    """A row with what was checked after it was timed; bytes that differ add up."""
+    differing = sum(check["differing_bytes"] for check in checks)
+    last = checks[-1] | {"differing_bytes": differing}
+    return row | last | {"ok": row.get("ok", True) and all(check["ok"] for check in checks)}
 
 
 class OneByOne:

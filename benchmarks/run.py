@@ -9,7 +9,7 @@ each section its rows. The exit status is 1 if a section failed or a row is wron
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,21 @@ def measured(what: str, names: list[str], out: Path) -> dict[str, Any]:
     report: dict[str, Any] = begin(f"benchmarks.{what}", command)
     report |= {"timing": TIMING, "what": what, "failures": {}, "seconds": {}}
 
+    def kept(name: str, answer: Any) -> Any:
+        """What a section returns; rows that come one by one are saved one by one."""
+        if not isinstance(answer, Iterator):
+            return answer
+        rows = report[name] = []
+        for row in answer:
+            rows.append(row)
+            save(report, out)
+        return rows
+
     def section(name: str, measure: Callable[[], Any]) -> None:
         print(f"{time.perf_counter() - began:6.1f} s  {name}", file=sys.stderr, flush=True)
         start = time.perf_counter()
-        report[name] = attempt(name, measure, report["failures"])
+        answer = attempt(name, lambda: kept(name, measure()), report["failures"])
+        report[name] = report.get(name) if answer is None else answer
         report["seconds"][name] = round(time.perf_counter() - start, 1)
         report["seconds"]["all"] = round(time.perf_counter() - began, 1)
         save(report, out)

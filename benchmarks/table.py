@@ -14,6 +14,7 @@ COLUMNS = {
     "host": ("list", "implementation", "no_arguments_us", "unchanged_us", "lr_changed_us", "rebind_us"),
     "tensors": ("tensors", "merged_ms", "separate_ms", "separate_loop_ms", "fused_graph_ms", "fused_ms", "speed_up"),
     "elements": ("elements", "ms", "ps_per_element", "ratio_to_floor"),
+    "compiled": ("workload", "config", "routine", "implementation", "how", "ms", "ratio_to_floor"),
 }
 
 
@@ -27,10 +28,9 @@ def show(report: dict[str, Any]) -> None:
         for section in (_steps, _bits, _agreement, _graph, _host, _tensors, _elements):
             if report.get(section.__name__.strip("_")):
                 section(report)
-    else:
-        for name, columns in COLUMNS.items():
-            rows = report.get(name) or []
-            _table(name.capitalize(), columns, [[_entry(row, column) for column in columns] for row in rows])
+    for name, columns in COLUMNS.items() if report["what"] != "lars" else [("compiled", COLUMNS["compiled"])]:
+        rows = report.get(name) or []
+        _table(name.capitalize(), columns, [[_entry(row, column) for column in columns] for row in rows])
     for name, error in report["failures"].items():
         print(f"\nFAILED {name}: {error}"[:400])
 

@@ -8,6 +8,7 @@ import torch
 
 from refopt import cpu, gpu, workloads
 from refopt.catalog import Routine
+from refopt.gpu.elementwise import RULES
 
 # Name of a dtype configuration -> dtype of params and grads, and whether there is an fp32 master.
 CONFIGS = {
@@ -80,6 +81,51 @@ class Tensors:
         """A copy on the host."""
         return self._each(to_numpy)
 
+    def sample(self, most: int = 1 << 20) -> "Tensors":
+        """The smallest tensor, the largest, and two between; memory is shared.
+
+        Of larger ones than so many elements, the last so many; where a norm needs the whole tensor, none of them.
+        """
+        params = self.slots["params"]
+        parts = self.routine.name in RULES
+        order = sorted((k for k, x in enumerate(params) if parts or x.numel() <= most), key=lambda k: params[k].numel())
+        if not order:
+            raise ValueError(f"sample: expected a tensor of at most {most} elements, got none")
+        chosen = sorted({order[round(part * (len(order) - 1) / 3)] for part in range(4)})
+        return Tensors(
+            self.routine,
+            {name: [values[k].reshape(-1)[-most:] for k in chosen] for name, values in self.slots.items()},
+        )
+
+    def differing_after(self, step: Callable[[], Any], most: int = 1 << 20, **hyper: Any) -> dict[str, Any]:
+        """Take one step more, and compare a sample of the tensors with `refopt.cpu`'s from the same state.
+
+        Args:
+            step: of all tensors, with the numbers that the reference is given.
+            most: elements of a tensor of the sample.
+            hyper: numbers other than those of `hypers_of`, and ``grad_factor``.
+
+        Returns:
+            ``differing_bytes``, the number of tensors and elements compared, and ``ok``: nothing differs, parameters
+            have changed, and all of it is finite.
+        """
+        sample = self.sample(most)
+        _wait()
+        expected = sample.numpy()
+        before = [param.tobytes() for param in expected.slots["params"]]
+        step()
+        _wait()
+        expected.step_in_numpy(**hyper)
+        bad = sample.differing_bytes(expected)
+        written = [slot.name for slot in self.routine.slots if slot.written and slot.name in self.slots]
+        finite = all(np.isfinite(x.astype(np.float64)).all() for name in written for x in expected.slots[name])
+        moves = any(x.tobytes() != y for x, y in zip(expected.slots["params"], before, strict=True))
+        sizes = [x.size for x in expected.slots["params"]]
+        return {
+            "tensors_compared": len(sizes), "elements_compared": sum(sizes), "differing_bytes": bad,
+            "ok": bad == 0 and moves and finite,
+        }  # fmt: skip
+
     def only(self, count: int) -> "Tensors":
         """The first tensors; the memory is the same."""
         return Tensors(self.routine, {name: values[:count] for name, values in self.slots.items()})
@@ -112,10 +158,15 @@ class Tensors:
         return Tensors(self.routine, {name: [function(x) for x in values] for name, values in self.slots.items()})
 
 
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """The tensor on the host; bf16 needs ml_dtypes."""
     if tensor.dtype != torch.bfloat16:
-        return tensor.cpu().numpy()
+        return np.array(tensor.cpu().numpy())
     from ml_dtypes import bfloat16
 
-    return tensor.view(torch.int16).cpu().numpy().view(bfloat16)
+    return np.array(tensor.view(torch.int16).cpu().numpy()).view(bfloat16)
