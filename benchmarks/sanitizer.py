@@ -1,35 +1,45 @@
 """Every kernel under compute-sanitizer: memcheck, racecheck, initcheck and synccheck.
 
-    python -m benchmarks.sanitizer [--out benchmarks/results/sanitizer-h200.json]
+    python -m benchmarks.sanitizer [--out FILE]
 
 The work is small lists of tensors with empty, odd, misaligned and many-chunk ones, for each routine, each of
 its forms and several combinations of dtypes, two steps each, some rounded by chance; a scan of the gradients before
 and an update of the loss scale after a step; casts and coalescing; programs that accumulate gradients and add up rows:
-compared with the CPU reference bit for bit.
+compared with the CPU reference bit for bit. In the same run, each tool is given the kernels of `benchmarks.planted`,
+with a defect of its kind. The exit status is 1 if a tool has something to say of refopt's kernels, or nothing of those,
+or if a kernel of refopt was not run.
 """
 
 import argparse
-import json
+import ast
+import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.planted import DEFECTS
+from benchmarks.record import RESULTS, ROOT, begin, save, short_name
 from refopt import cpu, gpu, placement, sharding
 from refopt.catalog import ROUTINES, Routine
 from refopt.conformance.build import make, step_of
 from refopt.conformance.cases import arguments, assert_same
 from refopt.conformance.laws import reference
 from refopt.conformance.placed import PlacedCase, kernels
+from refopt.gpu.elementwise import RULES
 from refopt.program import Var, bind, step_program
 from refopt.verify.around import PLAIN, cast_rows, coalesce_rows
 from refopt.workloads import Parameter, Workload
 
+LIMIT, PLANTED_LIMIT = 500.0, 120.0  # seconds of a part, and of a planted defect
 PARTS = 4  # of the work, each in a process of its own
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 SIZES = [1, 0, 255, 1025, 70_000, 8192, 1_100_000, 3]
@@ -46,14 +56,14 @@ BY_CHANCE = ("bfloat16", "bfloat16", "bfloat16")
 AROUND = "around a step"
 
 
-def work(names: list[str]) -> None:
+def work(names: list[str], device: str = "gpu") -> None:
     """Run everything once; an AssertionError if it is not what the CPU reference gives."""
-    machine = gpu.device("gpu")
+    machine = gpu.device(device)
     for name in names:
         if name == AROUND:
             iteration(machine)
             moves(machine)
-            programs()
+            programs(machine)
         else:
             steps(ROUTINES[name], machine)
 
@@ -110,7 +120,7 @@ def moves(machine: Any) -> None:
             print(f"{row.routine} {row.dtype} {row.form}: equal", flush=True)
 
 
-def programs() -> None:
+def programs(machine: Any) -> None:
     """A step of two micro-steps, and one of sparse gradients, with some rows more than once: op for op, and on streams.
 
     Each parameter is of one of `SIZES`, and of as many rows of three.
@@ -130,7 +140,7 @@ def programs() -> None:
         if name == "accumulated":
             ways["on streams"] = partial(placement.bind_schedule, placement.on_streams(program))
         for way, call in ways.items():
-            assert ran(call, {key: gpu.to_device(x) for key, x in params.items()}, grads) == expected, (name, way)
+            assert ran(call, {key: machine.to_device(x) for key, x in params.items()}, grads) == expected, (name, way)
             print(f"{name} gradients, {way}: equal", flush=True)
 
 
@@ -153,36 +163,107 @@ def ran(call: Callable[..., Any], arrays: dict[str, Any], grads: dict[str, Any])
     return {key: bound.read(key).tobytes() for key, var in bound.program.vars.items() if var.persistable}
 
 
-def under(tool: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """Some routines under a tool."""
-    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--print-limit", "20"]
-    command += [sys.executable, "-m", "benchmarks.sanitizer", "--work", *names]
-    done = subprocess.run(command, capture_output=True, text=True)
-    lines = done.stdout.splitlines()
-    summary = next((line for line in reversed(lines) if "SUMMARY" in line), "no summary").strip("= ")
-    equal = sum(line.endswith(": equal") for line in lines)
-    print(f"{tool}, {', '.join(names)}: exit status {done.returncode}, {equal} equal, {summary}", flush=True)
-    if done.returncode:
-        print("\n".join(lines[-60:]), done.stderr[-3000:], sep="\n")
-    return {"tool": tool, "routines": names, "exit_status": done.returncode, "equal": equal, "summary": summary}
+# Under the tools.
+
+
+def run_under(tool: str, arguments: list[str], seconds: float = LIMIT) -> tuple[int | str, str]:
+    """Exit status and output of a command of Python's under a tool; "timed out" for one that has to be ended."""
+    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--print-limit", "20", sys.executable]
+    process = subprocess.Popen(
+        [*command, *arguments], text=True, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        output, _ = process.communicate(timeout=seconds)
+        return process.returncode, output
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # the tool and what it watches
+        output, _ = process.communicate()
+        return "timed out", output
+
+
+def summary_of(output: str) -> str:
+    lines = [line for line in output.splitlines() if "SUMMARY" in line]
+    return lines[-1].strip("= ") if lines else "no summary"
+
+
+def clean(tool: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """Some routines under a tool, which must have nothing to say."""
+    status, output = run_under(tool, ["-m", "benchmarks.sanitizer", "--work", *names])
+    summary, equal = summary_of(output), sum(line.endswith(": equal") for line in output.splitlines())
+    ok = status == 0 and equal > 0 and re.search(r"SUMMARY: 0 (errors|hazards displayed)", summary) is not None
+    print(f"{tool}, {', '.join(names)}: exit status {status}, {equal} equal, {summary}", flush=True)
+    if not ok:
+        print("\n".join(output.splitlines()[-60:]), flush=True)
+    return {"tool": tool, "routines": names, "exit_status": status, "equal": equal, "summary": summary, "ok": ok}
+
+
+def planted(name: str) -> dict[str, Any]:
+    """A kernel with a defect, which its tool must report."""
+    defect = DEFECTS[name]
+    status, output = run_under(defect.tool, ["-m", "benchmarks.planted", name], PLANTED_LIMIT)
+    reported = re.search(defect.report, output)
+    print(f"{defect.tool}, planted {name}: {reported[0] if reported else 'NOT REPORTED'}", flush=True)
+    if not reported:
+        print("\n".join(output.splitlines()[-30:]), flush=True)
+    lines = [line.strip("= ") for line in output.splitlines() if line.startswith("=")]
+    return {
+        "tool": defect.tool, "kernel": name, "exit_status": status, "reported": reported is not None,
+        "lines": lines[:6],
+    }  # fmt: skip
+
+
+def silent_tools(defects: list[dict[str, Any]]) -> list[str]:
+    """Tools that have reported none of the defects planted for them: what they do not say proves nothing."""
+    return [tool for tool in TOOLS if not any(row["reported"] for row in defects if row["tool"] == tool)]
+
+
+@cache
+def all_kernels() -> frozenset[str]:
+    """The names of all kernels of refopt: functions that are decorated as such, and the elementwise routines."""
+    names = {ROUTINES[name].merged_name for name in RULES}
+    for path in (ROOT / "refopt").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+            if any(isinstance(d, ast.Call) and getattr(d.func, "id", "") == "kernel" for d in decorators):
+                names.add(node.name)  # type: ignore[attr-defined]
+    return frozenset(names)
+
+
+def judged(report: dict[str, Any]) -> dict[str, str]:
+    """What is wrong with a report; empty if its silence proves that the kernels are sound."""
+    wrong = {f"{run['tool']}, {', '.join(run['routines'])}": run["summary"] for run in report["runs"] if not run["ok"]}
+    for tool in silent_tools(report["planted"]):
+        wrong[tool] = "it has not reported the defect planted for it"
+    if missing := all_kernels() - {note["name"] for note in report["kernels"]}:
+        wrong["kernels"] = f"not run: {', '.join(sorted(missing))}"
+    return wrong
 
 
 def main() -> int:
+    """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/sanitizer.json"))
+    parser.add_argument("--out", type=Path, help="default: benchmarks/results/sanitizer-DEVICE.json")
     parser.add_argument("--work", nargs="*", metavar="ROUTINE", help="the work itself, without a tool")
     args = parser.parse_args()
     if args.work is not None:
         work(args.work)
         return 0
-    from benchmarks.run import environment  # here, so that the work goes without PyTorch
-
+    if shutil.which("compute-sanitizer") is None:
+        parser.error("expected compute-sanitizer on the path, got none")
+    report = begin("benchmarks.sanitizer") | {"what": "sanitizer", "planted": [], "runs": []}
+    out = args.out or RESULTS / f"sanitizer-{short_name(report['device'])}.json"
     parts = [(*ROUTINES, AROUND)[k::PARTS] for k in range(PARTS)]
     with ThreadPoolExecutor(len(TOOLS) * PARTS) as pool:
-        reports = list(pool.map(under, TOOLS * PARTS, [part for part in parts for _ in TOOLS]))
-    report = environment() | {"command": "python -m benchmarks.sanitizer", "runs": reports}
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
-    return int(any(run["exit_status"] for run in report["runs"]))
+        waiting = {pool.submit(planted, name): "planted" for name in DEFECTS}
+        waiting |= {pool.submit(clean, tool, part): "runs" for part in parts for tool in TOOLS}
+        for done in as_completed(waiting):
+            report[waiting[done]].append(done.result())
+            save(report, out)
+    report["failures"] = judged(report)
+    save(report, out)
+    for name, why in report["failures"].items():
+        print(f"FAILED {name}: {why}")
+    return int(bool(report["failures"]))
 
 
 if __name__ == "__main__":
