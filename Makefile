@@ -31,6 +31,9 @@ bench: $(SETUP)  ## the benchmarks; ARGS are passed on
 records: $(SETUP)  ## which records of benchmarks/results must be made again, and why
 	@$(PY) -m benchmarks.records $(ARGS)
 
+gpu-records: $(SETUP)  ## the records of a machine with GPUS GPUs; ONLY and ARGS choose
+	$(PY) -m benchmarks.gpu_records --gpus $(or $(GPUS),1) $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
 notebooks: $(INSTALLED)  ## execute the notebooks again, in place
 	.venv/bin/jupyter nbconvert --execute --inplace --ExecutePreprocessor.record_timing=False notebooks/*.ipynb
 	.venv/bin/jupyter nbconvert --to notebook --inplace --coalesce-streams notebooks/*.ipynb

@@ -12,11 +12,8 @@ or if a kernel of refopt was not run.
 
 import argparse
 import ast
-import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -26,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.children import run
 from benchmarks.planted import DEFECTS
 from benchmarks.record import RESULTS, ROOT, begin, save, short_name
 from refopt import cpu, gpu, placement, sharding
@@ -100,8 +98,8 @@ def iteration(machine: Any) -> None:
         found = cpu.scan_gradients(case.grads, loss_scale=host[0], max_norm=1.0)
         positional, named = arguments(case.routine, case.slots)
         for _ in range(2):
-            for run in (scan, step, after):
-                run()
+            for each in (scan, step, after):
+                each()
             cpu.merged_adamw(*positional, **named, lr=0.1, grad_factor=found.grad_factor, found_inf=found.found_inf)
             cpu.update_loss_scaling(found.found_inf, *host)
             found = cpu.scan_gradients(case.grads, loss_scale=host[0], max_norm=1.0)
@@ -169,16 +167,7 @@ def ran(call: Callable[..., Any], arrays: dict[str, Any], grads: dict[str, Any])
 def run_under(tool: str, arguments: list[str], seconds: float = LIMIT) -> tuple[int | str, str]:
     """Exit status and output of a command of Python's under a tool; "timed out" for one that has to be ended."""
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--print-limit", "20", sys.executable]
-    process = subprocess.Popen(
-        [*command, *arguments], text=True, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    try:
-        output, _ = process.communicate(timeout=seconds)
-        return process.returncode, output
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # the tool and what it watches
-        output, _ = process.communicate()
-        return "timed out", output
+    return run([*command, *arguments], seconds)
 
 
 def summary_of(output: str) -> str:
@@ -231,7 +220,7 @@ def all_kernels() -> frozenset[str]:
 
 def judged(report: dict[str, Any]) -> dict[str, str]:
     """What is wrong with a report; empty if its silence proves that the kernels are sound."""
-    wrong = {f"{run['tool']}, {', '.join(run['routines'])}": run["summary"] for run in report["runs"] if not run["ok"]}
+    wrong = {f"{row['tool']}, {', '.join(row['routines'])}": row["summary"] for row in report["runs"] if not row["ok"]}
     for tool in silent_tools(report["planted"]):
         wrong[tool] = "it has not reported the defect planted for it"
     if missing := all_kernels() - {note["name"] for note in report["kernels"]}:

@@ -48,9 +48,10 @@ def test_split_and_join_are_inverse_where_halves_turn():
 
 @pytest.mark.clause("N15")
 @pytest.mark.slow
-def test_split_and_join_are_inverse_on_all_patterns():
+@pytest.mark.parametrize("sixteenth", range(16))
+def test_split_and_join_are_inverse_on_all_patterns(sixteenth):
     """All 2**32."""
-    for part in range(256):
+    for part in range(16 * sixteenth, 16 * (sixteenth + 1)):
         assert_inverse(np.arange(part << 24, (part + 1) << 24, dtype=np.uint32).view(np.float32))
 
 

@@ -1,0 +1,80 @@
+"""All records of a machine with GPUs, the most important first, each by a command of its own.
+
+    python -m benchmarks.gpu_records [--gpus 2] [--only STEP ...] [--seconds TOTAL] [--to FOLDER]
+
+A step that fails, or takes longer than it may, ends nothing; what it has saved by then stays. The exit status is 1 if a
+step failed.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.children import run
+from benchmarks.record import RESULTS, ROOT, machine, short_name
+
+RANKS = ["-m", "refopt.comm.launch", "-n", "2", "-m"]
+
+
+class Step(NamedTuple):
+    """What Python is given, seconds that it may take, the record's name, and how it is told where that goes."""
+
+    arguments: list[str]
+    seconds: float
+    file: str
+    out: str = "--out"
+
+
+ONE = {
+    "laws": Step(["-m", "benchmarks.laws"], 480, "laws"),
+    "sanitizer": Step(["-m", "benchmarks.sanitizer"], 420, "sanitizer"),
+    "verify": Step(["-m", "benchmarks.verify"], 300, "verify"),
+    "optimizers": Step(["-m", "benchmarks.run", "optimizers"], 450, "optimizers"),
+    "lars": Step(["-m", "benchmarks.run", "lars"], 300, "lars"),
+    "overlap": Step(["-m", "benchmarks.overlap"], 200, "overlap"),
+}
+TWO = {
+    "nccl": Step(["-m", "benchmarks.laws", "--two"], 300, "laws"),
+    "communication": Step([*RANKS, "benchmarks.communication"], 200, "communication"),
+    "sharding": Step([*RANKS, "benchmarks.sharding"], 300, "sharding"),
+    "cost": Step(["-m", "benchmarks.cost", "{to}/sharding-{device}.json"], 200, "cost"),
+}
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", type=int, default=1, choices=(1, 2))
+    parser.add_argument("--only", nargs="+", metavar="STEP", help=f"of {', '.join(ONE)}; of two: {', '.join(TWO)}")
+    parser.add_argument("--seconds", type=float, default=3600.0, metavar="TOTAL", help="for all steps; default an hour")
+    parser.add_argument("--to", type=Path, default=RESULTS, metavar="FOLDER", help="default: benchmarks/results")
+    options = parser.parse_args()
+    steps = ONE if options.gpus == 1 else TWO
+    for name in options.only or ():
+        if name not in steps:
+            parser.error(f"argument --only: expected of {', '.join(steps)}, got {name!r}")
+    device = short_name(machine()["device"]) + ("-x2" if options.gpus == 2 else "")
+    options.to.mkdir(parents=True, exist_ok=True)
+    lines, began = [], time.perf_counter()
+    for name in options.only or steps:
+        step, start = steps[name], time.perf_counter()
+        left = options.seconds - (start - began)
+        out = options.to / f"{step.file}-{device}.json"
+        given = [word.format(to=options.to, device=device) for word in step.arguments]
+        print(f"\n== {name}", flush=True)
+        status: int | str = "no time left"
+        if left > 0:
+            seconds = min(step.seconds, left)
+            status, _ = run([sys.executable, *given, step.out, str(out)], seconds, cwd=ROOT, quiet=False)
+        lines.append((name, status, time.perf_counter() - start, out))
+    print()
+    for name, status, seconds, out in lines:
+        verdict = "ok" if status == 0 else f"FAILED ({status})"
+        print(f"{name:<14} {verdict:<20} {seconds:6.1f} s  {out if out.is_file() else 'no record'}")
+    return int(any(status != 0 for _, status, *_ in lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
