@@ -1,0 +1,178 @@
+"""The records of a machine with GPUs: steps that fail or hang end nothing, and outcomes are kept as they come."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from benchmarks import children, gpu_records, laws, record, verify
+from refopt.catalog import ROUTINES
+
+PYTHON = sys.executable
+
+
+def test_a_command_is_ended_in_time_with_its_children(tmp_path):
+    """Those in sessions of their own, too, as `benchmarks.laws` has."""
+    mark = tmp_path / "pid"
+    inner = f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    outer = f"from benchmarks.children import run; run([{PYTHON!r}, '-c', {inner!r}], 50)"
+    start = time.perf_counter()
+    assert children.run([PYTHON, "-c", outer], 3, cwd=record.ROOT) == ("timed out", "")
+    assert time.perf_counter() - start < 15
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(mark.read_text()), 0)
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_command_that_ends(status):
+    assert children.run([PYTHON, "-c", f"print('x'); raise SystemExit({status})"], 30) == (status, "x\n")
+
+
+@pytest.fixture
+def steps(monkeypatch, tmp_path):
+    """Runs steps, each a line of Python's that is given the file to write: status, and what was printed."""
+
+    def run(scripts, *arguments, capsys):
+        made = {
+            name: gpu_records.Step(["-c", f"import sys; {text}"], 5.0, name) for name, text in scripts.items()
+        }  # fmt: skip
+        monkeypatch.setattr(gpu_records, "ONE", made)
+        monkeypatch.setattr(gpu_records, "machine", lambda: {"device": "NVIDIA H200"})
+        monkeypatch.setattr("sys.argv", ["gpu_records", "--to", str(tmp_path / "out"), *arguments])
+        return gpu_records.main(), capsys.readouterr().out
+
+    return run
+
+
+WRITE = "open(sys.argv[2], 'w').write('0')"
+
+
+def test_a_step_that_fails_ends_nothing(steps, tmp_path, capsys):
+    hangs = f"{WRITE}; import time; time.sleep(60)"
+    scripts = {"one": WRITE, "two": "raise SystemExit(4)", "three": hangs, "four": WRITE}
+    status, text = steps(scripts, "--seconds", "30", capsys=capsys)
+    assert status == 1
+    assert "FAILED (4)" in text and "FAILED (timed out)" in text
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["four-h200.json", "one-h200.json", "three-h200.json"]
+
+
+def test_steps_are_chosen_and_the_time_of_all_is_kept(steps, tmp_path, capsys):
+    scripts = {"one": WRITE, "two": WRITE}
+    assert steps(scripts, "--only", "two", capsys=capsys)[0] == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["two-h200.json"]
+    status, text = steps(scripts, "--seconds", "0", capsys=capsys)
+    assert status == 1 and text.count("no time left") == 2
+    with pytest.raises(SystemExit, match="2"):
+        steps(scripts, "--only", "three", capsys=capsys)
+
+
+def test_every_step_is_a_module_and_sees_where_its_record_goes():
+    for step in (*gpu_records.ONE.values(), *gpu_records.TWO.values()):
+        module = next(word for word in step.arguments if word.startswith("benchmarks."))
+        (path,) = [path for path in record.closure(module) if path.stem == module.partition(".")[2]]
+        assert "--out" in path.read_text() or "options_of" in path.read_text()
+
+
+# The laws.
+
+TESTS = '''
+import pytest
+def test_passes(): pass
+def test_fails(): assert 1 == 2
+@pytest.mark.skip(reason="no such machine")
+def test_skipped(): pass
+@pytest.fixture
+def broken(): raise RuntimeError("broken")
+def test_error(broken): pass
+def test_skips_itself(): pytest.importorskip("no_such_module")
+@pytest.mark.slow
+def test_more_than_an_int32_counts(): pass
+'''
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_record_of_laws(tmp_path, monkeypatch, workers):
+    """Counts, skips with reasons, and failures with their text; by one process or several."""
+    if workers == "2":
+        pytest.importorskip("xdist")
+    monkeypatch.setenv("REFOPT_KERNELS", str(tmp_path / "kernels"))
+    monkeypatch.setattr(laws, "begin", lambda *args: {"device": "NVIDIA H200", "sources": {}})
+    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow: long\n  xdist_group(name): together\n")
+    out = tmp_path / "laws.json"
+    select = ["--select", str(tmp_path / "test_some.py"), "--rootdir", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["laws", "-n", workers, "--out", str(out), select[0], select[1]])
+    assert laws.main() == 1
+    report = json.loads(out.read_text())
+    assert report["counts"] == {"passed": 2, "failed": 2, "skipped": 2}
+    reasons = {reason: [test.rpartition("::")[2] for test in tests] for reason, tests in report["skips"].items()}
+    assert reasons.pop("no such machine") == ["test_skipped"]
+    ((reason, tests),) = reasons.items()
+    assert "no_such_module" in reason and tests == ["test_skips_itself"]
+    texts = {test.rpartition("::")[2]: text for test, text in report["failures"].items()}
+    assert "assert 1 == 2" in texts["test_fails"] and "broken" in texts["test_error"]
+    assert [test.rpartition("::")[2] for test in report["listed"]] == ["test_more_than_an_int32_counts"]
+
+
+def test_laws_that_run_out_of_time_keep_what_is_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(laws, "begin", lambda *args: {"device": "NVIDIA H200", "sources": {}})
+    monkeypatch.delenv("REFOPT_KERNELS", raising=False)
+    (tmp_path / "test_some.py").write_text("import time\ndef test_one(): pass\ndef test_two(): time.sleep(60)\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    out = tmp_path / "laws.json"
+    given = ["laws", "-n", "1", "--seconds", "8", "--out", str(out), "--select", str(tmp_path / "test_some.py")]
+    monkeypatch.setattr("sys.argv", given)
+    assert laws.main() == 1
+    report = json.loads(out.read_text())
+    assert report["counts"] == {"passed": 1} and report["failures"] == {"the run": "not over after 8 s"}
+
+
+def test_nothing_that_passes_is_no_record(tmp_path, monkeypatch):
+    monkeypatch.setattr(laws, "begin", lambda *args: {"device": "NVIDIA H200", "sources": {}})
+    monkeypatch.setattr(laws, "run_tests", lambda *args: (5, []))
+    monkeypatch.setattr("sys.argv", ["laws", "--out", str(tmp_path / "x.json")])
+    assert laws.main() == 1
+    assert json.loads((tmp_path / "x.json").read_text())["failures"]["all"] == "nothing passed"
+
+
+# refopt verify.
+
+
+def test_the_record_of_verify(tmp_path, monkeypatch):
+    """The rows of every routine without times; a wrong row, an error or no row fails it."""
+
+    def answer(command, seconds, cwd):
+        name = command[command.index("--routine") + 1]
+        rows = [{"routine": name, "ok": name != "lion", "milliseconds": 1.0}] if name != "adam" else []
+        if name == "sgd":
+            return "timed out", "no more"
+        with open(command[command.index("--json") + 1], "w") as file:
+            json.dump({"rows": rows, "steps": 2, "workload": {}, "skipped": {}}, file)
+        return int(name == "lion"), ""
+
+    monkeypatch.setattr(verify, "run", answer)
+    monkeypatch.setattr(verify, "begin", lambda *args: {"device": "NVIDIA H200"})
+    monkeypatch.setattr("sys.argv", ["verify", "--out", str(tmp_path / "x.json")])
+    assert verify.main() == 1
+    report = json.loads((tmp_path / "x.json").read_text())
+    assert set(report["failures"]) == {"lion", "sgd", "adam"}
+    assert {row["routine"] for row in report["rows"]} == {*ROUTINES, *verify.AROUND} - {"sgd", "adam"}
+    assert not any("milliseconds" in row for row in report["rows"])
+
+
+def test_verify_runs_the_command_itself(tmp_path):
+    """On the executor, a routine at its smallest."""
+    report = verify.verified("sgd", "executor", 100, ["--dtype", "fp32", "--max-elements", "5"])
+    assert verify.wrong(report) == "" and report["rows"][0]["routine"] == "sgd"
+    assert "exit status 2" in verify.verified("sgd", "executor", 100, ["--dtype", "none"])["error"]
+
+
+def test_the_tools_ask_for_help():
+    """Every command answers without a GPU."""
+    for name in ("laws", "verify", "sanitizer", "gpu_records", "records"):
+        done = subprocess.run([PYTHON, "-m", f"benchmarks.{name}", "--help"], cwd=record.ROOT, capture_output=True)
+        assert done.returncode == 0, done.stderr
