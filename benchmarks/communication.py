@@ -7,6 +7,7 @@ rank's. PyTorch's buckets are measured as its reducer treats gradients that do n
 buckets of 25 MB, the first of 1 MB, each all-reduced as soon as it is full, divided, and copied back.
 """
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -166,7 +167,7 @@ def fused(name: str) -> list[dict]:
     return [{"workload": name, "merged_ms": merged, "flat_ms": flat}]
 
 
-def main() -> None:
+def main() -> int:
     """The command, in every rank."""
     options = options_of(__doc__, "communication", ["resnet50", "bert-large"])
     with meeting("communication", TIMING, options.out) as (world, report, out):
@@ -187,7 +188,9 @@ def main() -> None:
             for section in (*sections, "messages"):
                 for row in report[section]:
                     print(section, *(f"{key}={value}" for key, value in row.items()))
+    rows = [row for section in (*sections, "messages") for row in report[section]]
+    return int(not all(row.get("ok", True) for row in rows))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

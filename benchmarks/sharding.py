@@ -13,6 +13,7 @@ DDP's buckets.
 import contextlib
 import math
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -343,7 +344,7 @@ def curve(world: Any) -> list[dict]:
     return rows
 
 
-def main() -> None:
+def main() -> int:
     """The command, in every rank."""
     began = time.perf_counter()
     options = options_of(__doc__, "sharding", ["bert-large", "gpt2-xl"])
@@ -365,7 +366,10 @@ def main() -> None:
         for name in options.workloads:
             section("broadcasts", broadcasts(world, name))
             section("steps", steps(world, report["copy_gb_s"], report["spans"], name))
+        section("agreement", agreement(world))  # again, after all that was timed
+    rows = [row for name in ("agreement", "broadcasts", "steps") for row in report[name]]
+    return int(not all(row.get("ok", True) for row in rows))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
