@@ -66,8 +66,12 @@ def save(report: dict[str, Any], out: Path) -> None:
 def write(report: dict[str, Any], out: Path) -> None:
     """The same of a report that is complete. What was there before stays whole until the new one is."""
     last = {key: report[key] for key in SEALED if key in report}
-    text = json.dumps(finite({key: value for key, value in report.items() if key not in last} | last), indent=1)
+    noted = last.pop("kernels", None)
+    text = json.dumps(finite({key: value for key, value in report.items() if key not in SEALED} | last), indent=1)
     text = re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda found: " ".join(found.group().split()), text)
+    if noted is not None:  # there may be thousands: a line for each
+        lines = ",\n  ".join(json.dumps(note) for note in noted)
+        text = f'{text.removesuffix("}").rstrip()},\n "kernels": [\n  {lines}\n ]\n}}'
     out.parent.mkdir(parents=True, exist_ok=True)
     beside = out.with_name(out.name + ".part")
     beside.write_text(text + "\n")

@@ -329,3 +329,13 @@ def test_a_record_that_begins_here(tmp_path, monkeypatch):
     (why,) = records.checked([tmp_path / "x.json"], always=True)["x.json"]
     elementwise.merged_update.cache_clear()
     assert "kernel merged_adam" in why and why.endswith("has other PTX")
+
+
+@pytest.mark.parametrize("noted", [[], [{"name": "a", "args": [1, [None]]}, {"name": "b", "args": None}]])
+def test_what_is_written_can_be_read(tmp_path, noted):
+    """A kernel takes a line, since there may be thousands."""
+    about = {"kernels": noted, "rows": [{"a": {"b": [1]}}], "code": "x"}
+    record.write(about, tmp_path / "x.json")
+    text = (tmp_path / "x.json").read_text()
+    assert json.loads(text) == about
+    assert sum('"name"' in line for line in text.splitlines()) == len(noted)
