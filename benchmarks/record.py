@@ -170,7 +170,20 @@ def source_digest(text: str) -> str:
             first = body[0]
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and type(first.value.value) is str:
                 node.body = body[1:]
-    return _short(ast.dump(tree))
+    return _short(_spelled(tree))
+
+
+def _spelled(node: Any) -> str:
+    """A syntax tree in words that are the same in every version of Python: fields without a value are left out."""
+    if isinstance(node, ast.JoinedStr):  # versions cut the text between values differently
+        parts = [_spelled(part) for part in node.values if not (isinstance(part, ast.Constant) and part.value == "")]
+        return f"JoinedStr({', '.join(parts)})"
+    if isinstance(node, ast.Constant):
+        return repr(node.value)
+    if isinstance(node, ast.AST):
+        fields = ((name, value) for name, value in ast.iter_fields(node) if value is not None and value != [])
+        return f"{type(node).__name__}({', '.join(f'{name}={_spelled(value)}' for name, value in fields)})"
+    return f"[{', '.join(map(_spelled, node))}]" if isinstance(node, list) else repr(node)
 
 
 def code_digest(noted: Iterable[notes.Note]) -> str:
