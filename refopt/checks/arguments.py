@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -140,6 +140,31 @@ def names(where: str, value: Any) -> tuple[str, ...]:
         if not isinstance(name, str):
             raise TypeError(f"{where}[{k}]: expected a name, got {shown(name)}")
     return found
+
+
+def mapped(where: str, value: Any, known: Iterable[str] | None = None, needed: Iterable[str] = ()) -> dict[str, Any]:
+    """The entries of a mapping by name.
+
+    Args:
+        where: function and argument, for the error.
+        value: what was given.
+        known: the names that there may be; any, if None.
+        needed: the names that there have to be.
+
+    Raises:
+        TypeError: if it is no mapping, has a key that is no text or that is not known, or lacks one.
+    """
+    required = tuple(needed)
+    if not isinstance(value, Mapping):
+        of = f" with {', '.join(required)}" if required else ""
+        raise TypeError(f"{where}: expected a dictionary{of}, got {kind_of(value)}")
+    keys = names(f"{where}: keys", value)
+    if missing := [name for name in required if name not in value]:
+        raise TypeError(f"{where}: expected a dictionary with {', '.join(required)}, got none of {', '.join(missing)}")
+    allowed = None if known is None else tuple(known)
+    if allowed is not None and (others := [name for name in keys if name not in allowed]):
+        raise TypeError(f"{where}: expected no more than {', '.join(allowed)}, got {', '.join(map(shown, others))}")
+    return {name: value[name] for name in keys}
 
 
 def kind_of(value: Any) -> str:

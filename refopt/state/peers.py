@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from refopt.catalog import Routine
+from refopt.checks.arguments import flag, listed, number, shown
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -71,6 +72,13 @@ PEERS = {
 }  # fmt: skip
 
 
+# What groups of several optimizers have, some of whose rules it leaves as they are.
+ANYBODYS = "weight_decay", "maximize", "decoupled_weight_decay"
+THEIRS = {"betas"} | {
+    name for peer in PEERS.values() for name in (*peer.numbers.values(), *peer.only, *peer.switches.values())
+}  # fmt: skip
+
+
 def peer_of(where: str, routine: Routine) -> Peer:
     """The row of the table."""
     if routine.name not in PEERS:
@@ -99,22 +107,53 @@ def to_group(where: str, routine: Routine, numbers: Mapping[str, Any], given: Ma
     return group
 
 
-def from_group(where: str, peer: Peer, group: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers and switches by refopt's names of a group of PyTorch's; raises where there are none."""
+def from_group(where: str, routine: Routine, group: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers by refopt's names of a group of PyTorch's, and by PyTorch's the switches; raises for another rule.
+
+    Numbers and switches that only other optimizers of the table have make it a group of one of those. What none of
+    them has is left alone: how a step is run (``foreach``), and what schedulers and callers put there.
+    """
+    peer = PEERS[routine.name]
+    flat = dict(group)
+    if "beta1" in peer.numbers:
+        flat["beta1"], flat["beta2"] = _pair(f"{where}: betas", flat.pop("betas", None))
+    own = {*peer.numbers.values(), *peer.only, *peer.switches.values(), *ANYBODYS}
+    if foreign := sorted(name for name in flat.keys() & THEIRS if name not in own):
+        name = foreign[0]
+        raise TypeError(f"{where}: {name}: expected none, which {routine.name} has not, got {shown(flat[name])}")
     for name, value in peer.only.items():
-        if group.get(name, value) != value:
-            raise ValueError(f"{where}: {name}: expected {value}, which is refopt's rule, got {group[name]}")
-    flat = {"nesterov": False, **group}
-    if "betas" in group:
-        flat["beta1"], flat["beta2"] = group["betas"]
-    numbers = {}
-    for ours, theirs in peer.numbers.items():
-        if theirs not in flat:
-            raise TypeError(f"{where}: {theirs}: expected a number, got none")
-        numbers[ours] = bool(flat[theirs]) if ours == "use_nesterov" else float(flat[theirs])
-    if "decay_base" in numbers:
-        numbers["decay_base"] = 0.96 ** numbers["decay_base"]
-    return numbers
+        got = _plain(flat.get(name, value))
+        check = flag if isinstance(value, bool) else number
+        if check(f"{where}: {name}", got) != value:
+            raise ValueError(f"{where}: {name}: expected {value}, which is refopt's rule, got {shown(got)}")
+    limits = {hyper.name: hyper.below for hyper in routine.hypers}
+    found: dict[str, Any] = {}
+    for ours, theirs in {**peer.numbers, **{name: name for name in peer.switches.values()}}.items():
+        kind = "True or False" if ours in (*peer.switches.values(), "use_nesterov") else "a number"
+        if theirs not in flat and theirs != "nesterov":  # which came later than SGD
+            raise TypeError(f"{where}: {theirs}: expected {kind}, got none")
+        value, label = _plain(flat.get(theirs, False)), f"{where}: {theirs}"
+        if kind != "a number":
+            found[ours] = flag(label, value)
+        else:
+            below = limits[ours] if ours != "decay_base" and limits[ours] < math.inf else None
+            found[ours] = number(label, value, 0, below=below, finite=True)
+    if "decay_base" in found:
+        found["decay_base"] = 0.96 ** found["decay_base"]
+    return found
+
+
+def _pair(where: str, value: Any) -> list[Any]:
+    """Both betas."""
+    pair = listed(where, value, "two numbers")
+    if len(pair) != 2:
+        raise ValueError(f"{where}: expected two numbers, got {len(pair)}")
+    return pair
+
+
+def _plain(value: Any) -> Any:
+    """A number, of a tensor of one as well."""
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
 def _momentum_decay(where: str, base: float) -> float:

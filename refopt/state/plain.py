@@ -1,6 +1,7 @@
 """State dictionaries of refopt's own: made of arrays, checked against arrays, written into them."""
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,9 @@ import numpy as np
 from refopt import checks
 from refopt.catalog import ROUTINES, Routine, Slot
 from refopt.checks import Array
-from refopt.dtypes import ITEM_SIZES, arithmetic, name_of
+from refopt.checks.arguments import chosen, listed, mapped, shown, whole
+from refopt.dtypes import ITEM_SIZES, name_of
+from refopt.state.saved import check_values, saved_array
 
 VERSION = 1
 KEYS = "routine", "version", "hypers", "slots"
@@ -37,7 +40,7 @@ def state_dict(
     Args:
         routine: a name of `refopt.catalog.ROUTINES`.
         slots: the routine's lists of arrays by name, as its functions take them, of NumPy or on a device;
-            ``params`` among them, for their number and dtypes. Gradients may be left out.
+            ``params`` among them. Gradients may be left out, and are not looked at.
         hypers: the hyperparameters and named choices to be kept with them.
         stream: for device arrays, the stream that the last step was on; it is waited for.
 
@@ -50,17 +53,17 @@ def state_dict(
     row = routine_of("state_dict", routine)
     lists = _lists(row, slots)
     memory = _memory(row, lists, stream)
-    arrays = _described(row, lists, memory)
-    kept = numbers_of(row, hypers or {}, len(lists["params"]), _reals(arrays))
+    numbers = mapped(f"{row.merged_name}: hypers", {} if hypers is None else hypers)
+    call = _checked(row, lists, numbers, memory, read_only=True)
     copies = {
         slot.name: [
             None if array is None else memory.read(value, array)
-            for value, array in zip(lists[slot.name], arrays[slot.name], strict=True)
+            for value, array in zip(call.slots[slot.name], call.arrays[slot.name], strict=True)
         ]
         for slot in saved_slots(row)
     }
     memory.finish()
-    return {"routine": row.name, "version": VERSION, "hypers": kept, "slots": copies}
+    return {"routine": row.name, "version": VERSION, "hypers": _kept(call, numbers), "slots": copies}
 
 
 def load(
@@ -87,24 +90,29 @@ def load(
         The hyperparameters and named choices that were saved.
 
     Raises:
-        ValueError, TypeError: naming the slot and the index; nothing has been modified then.
+        ValueError, TypeError: naming the slot and the index: the arrays are none that a step would take, or what was
+            saved has another shape or dtype, or a value that no step leaves, such as a power of beta of 1 or more;
+            nothing has been modified then.
     """
     row = routine_of("load", routine)
     where = f"{row.merged_name}: state"
-    theirs, given, kept = parse(saved, where)
+    theirs, given, numbers = parse(saved, where)
     if theirs is not row:
         raise ValueError(f"{where}: routine: expected {row.name}, got {theirs.name}")
     lists = _lists(row, slots)
     memory = _memory(row, lists, stream)
-    arrays = _described(row, lists, memory)
-    count = len(lists["params"])
-    hosts = {slot.name: _matched(where, slot, given[slot.name], arrays[slot.name], count) for slot in saved_slots(row)}
-    kept = numbers_of(row, kept, count, _reals(arrays))
-    for name, value in (choices or {}).items():
-        if kept.get(name, value) != value:
-            raise ValueError(f"{where}: {name}: expected {value}, as planned, got {kept[name]}")
-    for name, values in hosts.items():
-        for value, array, host in zip(lists[name], arrays[name], values, strict=True):
+    call = _checked(row, lists, numbers, memory)
+    kept = _kept(call, numbers)
+    for slot in saved_slots(row):
+        _match(where, row, slot, given[slot.name], call.arrays[slot.name], kept)
+    for name, value in mapped(f"{row.merged_name}: choices", {} if choices is None else choices, row.choices).items():
+        planned = chosen(f"{row.merged_name}: choices: {name}", value, row.choices[name])
+        if kept.get(name, planned) != planned:
+            raise ValueError(f"{where}: {name}: expected {planned}, as planned, got {kept[name]}")
+    if isinstance(memory, HostMemory):
+        _set_apart(given, call)
+    for slot in saved_slots(row):
+        for value, array, host in zip(call.slots[slot.name], call.arrays[slot.name], given[slot.name], strict=True):
             if array is not None and host is not None:
                 memory.write(value, array, host.reshape(array.shape))
     memory.finish()
@@ -115,7 +123,7 @@ def routine_of(where: str, name: Any) -> Routine:
     """The row of the catalogue."""
     row = ROUTINES.get(name.removeprefix("merged_")) if isinstance(name, str) else None
     if row is None:
-        raise ValueError(f"{where}: routine: expected one of {', '.join(ROUTINES)}, got {name!r}")
+        raise ValueError(f"{where}: routine: expected one of {', '.join(ROUTINES)}, got {shown(name)}")
     return row
 
 
@@ -124,60 +132,59 @@ def saved_slots(routine: Routine) -> list[Slot]:
     return [slot for slot in routine.slots if slot.written and slot.name != "params"]
 
 
-def parse(saved: Any, where: str) -> tuple[Routine, dict[str, list], dict[str, Any]]:
+def parse(saved: Any, where: str) -> tuple[Routine, dict[str, list[np.ndarray | None]], dict[str, Any]]:
     """The parts of a state dictionary: its routine, its slots with as many entries each, its hyperparameters."""
-    if not isinstance(saved, Mapping) or any(key not in saved for key in KEYS):
-        got = ", ".join(map(str, saved)) if isinstance(saved, Mapping) else type(saved).__name__
-        raise TypeError(f"{where}: expected a dictionary with {', '.join(KEYS)}, got {got}")
-    row = routine_of(where, saved["routine"])
-    if saved["version"] != VERSION:
-        raise ValueError(f"{where}: version: expected {VERSION}, got {saved['version']!r}")
-    for key in ("hypers", "slots"):
-        if not isinstance(saved[key], Mapping):
-            raise TypeError(f"{where}: {key}: expected a dictionary, got {type(saved[key]).__name__}")
+    whole_of = mapped(where, saved, KEYS, KEYS)
+    row = routine_of(where, whole_of["routine"])
+    if whole(f"{where}: version", whole_of["version"]) != VERSION:
+        raise ValueError(f"{where}: version: expected {VERSION}, got {shown(whole_of['version'])}")
+    hypers = mapped(f"{where}: hypers", whole_of["hypers"])
     names = [slot.name for slot in saved_slots(row)]
-    if set(saved["slots"]) != set(names):
-        raise ValueError(f"{where}: slots: expected {', '.join(names)}, got {', '.join(map(str, saved['slots']))}")
+    entries = mapped(f"{where}: slots", whole_of["slots"], names, names)
     slots: dict[str, list] = {}
     for slot in saved_slots(row):
-        values = slots[slot.name] = list(saved["slots"][slot.name])
-        count = len(slots[names[0]])
+        values = listed(f"{where}: {slot.name}", entries[slot.name])
+        count = len(slots[names[0]]) if slots else len(values)
         if len(values) != count:
             raise ValueError(f"{where}: {slot.name}: expected {count} entries, as {names[0]} has, got {len(values)}")
+        slots[slot.name] = []
         for i, value in enumerate(values):
             if value is None and not slot.optional:
                 raise TypeError(f"{where}: {slot.name}[{i}]: expected an array, got None")
-    return row, slots, dict(saved["hypers"])
+            array = None if value is None else saved_array(f"{where}: {slot.name}[{i}]", slot, value)
+            slots[slot.name].append(array)
+    return row, slots, hypers
 
 
-def numbers_of(row: Routine, hypers: Mapping[str, Any], count: int, reals: set[type]) -> dict[str, Any]:
-    """The hyperparameters and choices that are given, checked, each a number or a list of one per tensor."""
+def _lists(row: Routine, slots: Any) -> dict[str, Any]:
+    """The slots that are given, with gradients, which no state is made of, left out."""
+    given = mapped(f"{row.merged_name}: slots", slots, row.slot_names)
+    params = listed(f"{row.merged_name}: params", given.get("params"))
+    return {name: given.get(name) for name in row.slot_names} | {"grads": [None] * len(params)}
+
+
+def _checked(
+    row: Routine, lists: dict[str, Any], numbers: dict[str, Any], memory: Any, *, read_only: bool = False
+) -> checks.Call:
+    """The arrays and numbers, checked as a step checks them; numbers that are not given are none it asks for."""
+
+    def describe(value: Any, where: str) -> Array:
+        array = memory.describe(value, where)
+        return array._replace(writable=True) if read_only else array
+
     stand_in = {hyper.name: 0.0 for hyper in row.hypers if hyper.default is None}
-    regular = checks.check_hypers(row, stand_in | dict(hypers), count, reals)
-    return {name: regular[name] for name in hypers}
+    return checks.check(row, lists, stand_in | numbers, describe)
 
 
-def _lists(row: Routine, slots: Mapping[str, Any]) -> dict[str, list]:
-    params = slots.get("params")
-    if not isinstance(params, Sequence) or isinstance(params, str):
-        raise TypeError(f"{row.merged_name}: params: expected a list of arrays, got {type(params).__name__}")
-    lists = {"params": list(params)}
-    for slot in saved_slots(row):
-        values = slots.get(slot.name)
-        if values is None and slot.optional:
-            values = [None] * len(params)
-        if not isinstance(values, Sequence) or isinstance(values, str):
-            raise TypeError(f"{row.merged_name}: {slot.name}: expected a list of arrays, got {type(values).__name__}")
-        lists[slot.name] = list(values)
-        if len(values) != len(params):
-            expected = f"{len(params)} entries, as params has"
-            raise ValueError(f"{row.merged_name}: {slot.name}: expected {expected}, got {len(values)}")
-    return lists
+def _kept(call: checks.Call, numbers: dict[str, Any]) -> dict[str, Any]:
+    """The hyperparameters and choices that are given, each a number or a list of one per tensor."""
+    return {name: call.hypers[name] for name in numbers}
 
 
-def _memory(row: Routine, lists: dict[str, list], stream: Any) -> Any:
+def _memory(row: Routine, lists: dict[str, Any], stream: Any) -> Any:
     """What reads and writes the arrays: the host if the first of them is NumPy's."""
-    first = next((x for values in lists.values() for x in values if x is not None), None)
+    entries = (x for values in lists.values() if isinstance(values, list | tuple) for x in values)
+    first = next((x for x in entries if x is not None), None)
     if first is None or isinstance(first, np.ndarray):
         return HostMemory()
     from refopt.gpu.transfer import Transfer
@@ -185,41 +192,33 @@ def _memory(row: Routine, lists: dict[str, list], stream: Any) -> Any:
     return Transfer(first, stream, row.merged_name)
 
 
-def _described(row: Routine, lists: dict[str, list], memory: Any) -> dict[str, list[Array | None]]:
-    def describe(value: Any, where: str) -> Array:
-        array = memory.describe(value, where)
-        if array.dtype not in ITEM_SIZES:
-            raise TypeError(f"{where}: expected one of {', '.join(ITEM_SIZES)}, got {array.dtype}")
-        if array.layout() is None:
-            raise ValueError(f"{where}: expected a dense array, got strides {array.strides} for {array.shape}")
-        return array
-
-    return {
-        name: [None if x is None else describe(x, f"{row.merged_name}: {name}[{i}]") for i, x in enumerate(values)]
-        for name, values in lists.items()
-    }
-
-
-def _reals(arrays: dict[str, list[Array | None]]) -> set[type]:
-    return {arithmetic(a.dtype) for a in arrays["params"] if a} or {np.float64}
-
-
-def _matched(where: str, slot: Slot, given: list, arrays: list[Array | None], count: int) -> list[np.ndarray | None]:
-    """The saved entries of a slot as arrays, each fit for the array that is to take it."""
-    if len(given) != count:
-        raise ValueError(f"{where}: {slot.name}: expected {count} entries, as params has, got {len(given)}")
-    hosts = [None if value is None else _native(np.asarray(value)) for value in given]
-    for i, (host, array) in enumerate(zip(hosts, arrays, strict=True)):
+def _match(
+    where: str, row: Routine, slot: Slot, given: list, arrays: list[Array | None], numbers: dict[str, Any]
+) -> None:
+    """Refuse saved entries of a slot that are not fit for the arrays that are to take them."""
+    if len(given) != len(arrays):
+        raise ValueError(f"{where}: {slot.name}: expected {len(arrays)} entries, as params has, got {len(given)}")
+    for i, (host, array) in enumerate(zip(given, arrays, strict=True)):
         expected = "None" if array is None else f"{array.dtype} of shape {array.shape}"
         got = "None" if host is None else f"{name_of(host.dtype)} of shape {host.shape}"
-        one = slot.scalar and host is not None and array is not None and host.size == array.size == 1
-        alike = got == expected or (one and name_of(host.dtype) == array.dtype)  # type: ignore[union-attr]
-        if not alike:
+        scalar = slot.scalar and host is not None and array is not None and name_of(host.dtype) == array.dtype
+        if got != expected and not scalar:
             raise ValueError(f"{where}: {slot.name}[{i}]: expected {expected}, got {got}")
-        if array is not None and not array.writable:
-            raise ValueError(f"{where}: {slot.name}[{i}]: expected a writable array to load into, got a read-only one")
-    return hosts
+        if host is not None:
+            check_values(f"{where}: {slot.name}[{i}]", row, slot, host, numbers)
 
 
-def _native(array: np.ndarray) -> np.ndarray:
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+def _set_apart(given: dict[str, list], call: checks.Call) -> None:
+    """Copy the saved arrays that share memory with what is written, so that no write changes one still to be read."""
+    spans = sorted(
+        (array.address, array.address + array.size * ITEM_SIZES[array.dtype])
+        for name in given for array in call.arrays[name] if array is not None and array.size
+    )  # fmt: skip
+    starts = [start for start, _ in spans]  # the spans are apart, so their ends are in order, too
+    for values in given.values():
+        for i, host in enumerate(values):
+            if host is not None and host.size:
+                low, high = np.lib.array_utils.byte_bounds(host)
+                below = bisect_left(starts, high) - 1
+                if below >= 0 and spans[below][1] > low:
+                    values[i] = host.copy()

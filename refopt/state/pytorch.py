@@ -11,10 +11,15 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks import check_hypers
-from refopt.dtypes import SIZES, arithmetic, name_of, numpy_dtype
+from refopt.checks.arguments import is_whole, kind_of, listed, mapped, whole
+from refopt.dtypes import SIZES, arithmetic, name_of
 from refopt.state.peers import Peer, from_group, peer_of, to_group
 from refopt.state.plain import VERSION, parse, routine_of, saved_slots
-from refopt.state.steps import BASES, power_after, rho_after, steps_of
+from refopt.state.saved import check_alike, check_values
+from refopt.state.steps import BASES, rho_after, steps_of
+from refopt.state.tensors import read_scalars, read_tensors, scaled
+
+_MOST_STEPS = 2**24  # PyTorch counts in fp32, where one more is no other number
 
 
 def to_torch(saved: Mapping[str, Any], *, step: int | Sequence[int] | None = None) -> dict[str, Any]:
@@ -40,29 +45,34 @@ def to_torch(saved: Mapping[str, Any], *, step: int | Sequence[int] | None = Non
     Args:
         saved: what `state_dict` has returned, of sgd, momentum, adam, adamw, adagrad, rmsprop, adadelta, adamax,
             nadam or radam. Masters are what PyTorch calls parameters, and may not be in it.
-        step: how many steps have been taken, one number or one per tensor. Needed only where it does not follow
-            from the powers: where there are none, and where they are as small as they get.
+        step: how many steps have been taken, one number or one per tensor, at most 2**24, as far as PyTorch counts.
+            Needed only where it does not follow from the powers: where there are none, and where they are as small as
+            they get.
 
     Raises:
-        ValueError, TypeError: naming the slot and the index: PyTorch has no such routine or number, or the powers
-            are those of no step, of different ones, or of another than ``step``.
+        ValueError, TypeError: naming the slot and the index: PyTorch has no such routine or number, the states are
+            none of one parameter, or the powers are those of no step, of different ones, or of another than ``step``.
     """
     row, slots, hypers = parse(saved, "to_torch")
-    peer, where, count = peer_of("to_torch", row), f"to_torch: {row.name}", len(saved["slots"]["master_params"])
-    numbers = check_hypers(row, hypers, count, {np.float64})
-    steps: list = list(step) if np.ndim(step) else [step] * count  # type: ignore[arg-type]
-    if len(steps) != count:
-        raise ValueError(f"{where}: step: expected one number or one per tensor, {count}, got {len(steps)}")
+    peer, where, count = peer_of("to_torch", row), f"to_torch: {row.name}", len(slots["master_params"])
+    for i, master in enumerate(slots["master_params"]):
+        if master is not None:
+            expected = "None, since masters are the parameters of PyTorch's optimizer"
+            raise ValueError(f"{where}: master_params[{i}]: expected {expected}, got an array")
+    reals = {check_alike(where, row, i, {name: values[i] for name, values in slots.items()}) for i in range(count)}
+    numbers = check_hypers(row, hypers, count, reals or {np.float64})
+    for slot in saved_slots(row):
+        for i, array in enumerate(slots[slot.name]):
+            if array is not None:
+                check_values(f"{where}: {slot.name}[{i}]", row, slot, array, numbers)
+    steps = _counted(f"{where}: step", step, count)
     groups: dict[tuple, list[int]] = {}
     entries = {}
     for i in range(count):
-        if slots["master_params"][i] is not None:
-            expected = "None, since masters are the parameters of PyTorch's optimizer"
-            raise ValueError(f"{where}: master_params[{i}]: expected {expected}, got an array")
         one = {name: value[i] if isinstance(value, list) else value for name, value in numbers.items()}
-        given = {name: np.asarray(values[i]) for name, values in slots.items() if values[i] is not None}
+        given = {name: array for name, values in slots.items() if (array := values[i]) is not None}
         groups.setdefault(tuple(to_group(where, row, one, given).items()), []).append(i)
-        entry = _tensors(where, row, peer, one, given)
+        entry = _tensors(where, row, peer, i, one, given)
         if peer.counts:
             entry["step"] = np.array(_steps(where, row, i, one, given, steps[i]), np.float32)
         if entry:
@@ -70,7 +80,21 @@ def to_torch(saved: Mapping[str, Any], *, step: int | Sequence[int] | None = Non
     return {"state": entries, "param_groups": [dict(key) | {"params": members} for key, members in groups.items()]}
 
 
-def _tensors(where: str, row: Routine, peer: Peer, numbers: dict, given: dict[str, np.ndarray]) -> dict[str, Any]:
+def _counted(where: str, step: Any, count: int) -> list[int | None]:
+    """The step of each tensor, None if the caller leaves it to the powers."""
+    if step is None:
+        return [None] * count
+    if is_whole(step) or not isinstance(step, Sequence | np.ndarray):
+        return [whole(where, step, 0, _MOST_STEPS)] * count
+    values = listed(where, list(step) if type(step) is np.ndarray else step, "integers")
+    if len(values) != count:
+        raise ValueError(f"{where}: expected one number or one per tensor, {count}, got {len(values)}")
+    return [whole(f"{where}[{i}]", value, 0, _MOST_STEPS) for i, value in enumerate(values)]
+
+
+def _tensors(
+    where: str, row: Routine, peer: Peer, i: int, numbers: dict, given: dict[str, np.ndarray]
+) -> dict[str, Any]:
     """The state of one tensor, by PyTorch's names."""
     entry = {}
     for ours, theirs in peer.states.items():
@@ -80,7 +104,7 @@ def _tensors(where: str, row: Routine, peer: Peer, numbers: dict, given: dict[st
         if ours == "velocity":
             if numbers["lr"] == 0:
                 raise ValueError(f"{where}: lr: expected a number above 0, by which PyTorch's momentum is less, got 0")
-            array = _times(array, 1, numbers["lr"])
+            array = scaled(f"{where}: velocity[{i}]", array, 1, numbers["lr"])
         entry[theirs] = array.reshape(()) if ours in row.scalars else array
     return entry
 
@@ -100,8 +124,8 @@ def _steps(where: str, row: Routine, i: int, numbers: dict, given: dict[str, np.
         raise ValueError(f"{where}: tensor {i}: expected scalars of one step, got {got}")
     if step is None and low != high:
         raise ValueError(f"{where}: step: expected the number of steps of tensor {i}, at least {low}, got None")
-    steps = low if step is None else int(step)
-    if step is not None and (steps != step or not low <= steps <= high):
+    steps = whole(f"{where}: tensor {i}: steps, by its powers", low, 0, _MOST_STEPS) if step is None else step
+    if not low <= steps <= high:
         expected = f"{low}" if low == high else f"an integer of at least {low}"
         raise ValueError(f"{where}: step: expected {expected} for tensor {i}, by its powers, got {step}")
     if "rho" in scalars:
@@ -119,8 +143,8 @@ def from_torch(routine: str, saved: Mapping[str, Any], params: Sequence[Any]) ->
 
     Args:
         routine: sgd or momentum (both SGD there), adam, adamw, adagrad, rmsprop, adadelta, adamax, nadam or radam.
-        saved: what ``state_dict()`` of the optimizer has returned, with its tensors or anything in their place that
-            ``numpy.asarray`` takes.
+        saved: what ``state_dict()`` of the optimizer has returned, with its tensors, or arrays or nested lists of
+            numbers in their place. Indices that a file of JSON has made text are read as indices.
         params: the optimizer's parameters, in the order of its groups; only their shapes and dtypes are looked at.
             One without a state has taken no step yet.
 
@@ -129,22 +153,26 @@ def from_torch(routine: str, saved: Mapping[str, Any], params: Sequence[Any]) ->
         such as ``epsilon_at``. Numbers that differ between groups are lists of one per tensor.
 
     Raises:
-        ValueError, TypeError: naming the group or the tensor: something is missing or has another shape, or the
-            rule is not the routine's (``maximize``, ``dampening``, ``lr_decay``, Adamax with an epsilon, weight decay
+        ValueError, TypeError: naming the group or the tensor and the key: something is missing, or is there that has
+            no place; a shape, dtype or value is none that PyTorch leaves; a parameter is in two groups; or the rule is
+            not the routine's (``maximize``, ``dampening``, ``lr_decay``, Adamax with an epsilon, weight decay
             where the routine has none).
     """
     row = routine_of("from_torch", routine)
     peer, where = peer_of("from_torch", row), f"from_torch: {row.name}"
-    if not isinstance(saved, Mapping) or "state" not in saved or not saved.get("param_groups"):
-        raise TypeError(f"{where}: expected a dictionary with state and param_groups, got {type(saved).__name__}")
-    groups = list(saved["param_groups"])
-    group_of = {i: k for k, group in enumerate(groups) for i in group["params"]}
-    if group_of.keys() != set(range(len(params))):
-        raise ValueError(f"{where}: params: expected {len(group_of)}, those of param_groups, got {len(params)}")
+    parts = mapped(where, saved, ("state", "param_groups"), ("state", "param_groups"))
+    params = listed(f"{where}: params", params)
     for i, param in enumerate(params):
-        if name_of(param.dtype) not in SIZES:
-            raise TypeError(f"{where}: params[{i}]: expected one of {', '.join(SIZES)}, got {name_of(param.dtype)}")
-    found = [from_group(f"{where}: param_groups[{k}]", peer, group) for k, group in enumerate(groups)]
+        _check_param(f"{where}: params[{i}]", param)
+    groups = [
+        mapped(f"{where}: param_groups[{k}]", group)
+        for k, group in enumerate(listed(f"{where}: param_groups", parts["param_groups"], "groups"))
+    ]
+    if not groups:
+        raise ValueError(f"{where}: param_groups: expected at least one group, got none")
+    group_of = _members(where, groups, len(params))
+    entries = _entries(f"{where}: state", parts["state"], len(params))
+    found = [from_group(f"{where}: param_groups[{k}]", row, group) for k, group in enumerate(groups)]
     per_tensor = {hyper.name for hyper in row.hypers if hyper.per_tensor}
     given: dict[str, Any] = {}
     for name, theirs in peer.numbers.items():
@@ -155,18 +183,65 @@ def from_torch(routine: str, saved: Mapping[str, Any], params: Sequence[Any]) ->
     slots: dict[str, list] = {slot.name: [] for slot in saved_slots(row)}
     for i, param in enumerate(params):
         one = {name: value[i] if isinstance(value, list) else value for name, value in hypers.items()}
-        entry = saved["state"].get(i) or {}
-        known = {"step", "momentum_buffer", *peer.states.values()}
-        if unknown := ", ".join(sorted(entry.keys() - known)):
-            raise ValueError(f"{where}: state[{i}]: expected no more than {', '.join(sorted(known))}, got {unknown}")
-        absent = {ours for ours, theirs in peer.switches.items() if not groups[group_of[i]].get(theirs)}
-        arrays = _arrays(f"{where}: state[{i}]", row, peer, entry, param, absent)
-        arrays |= _scalars(f"{where}: state[{i}]", row, one, entry, arithmetic(name_of(param.dtype)))
+        absent = {theirs: ours for ours, theirs in peer.switches.items() if not found[group_of[i]][theirs]}
+        label, entry = f"{where}: state[{i}]", entries.get(i, {})
+        arrays = read_tensors(label, row, entry, param, absent)
+        arrays |= read_scalars(label, row, one, entry, arithmetic(name_of(param.dtype)))
+        for slot in saved_slots(row):
+            if slot.name in arrays:
+                name = peer.states.get(slot.name, slot.name)
+                check_values(f"{label}: {name}", row, slot, arrays[slot.name], one)
         if "velocity" in arrays:
-            arrays["velocity"] = _times(arrays["velocity"], one["lr"], 1)
+            name = f"{label}: {peer.states['velocity']}"
+            arrays["velocity"] = scaled(name, arrays["velocity"], one["lr"], 1)
         for name in slots:
             slots[name].append(arrays.get(name))
     return {"routine": row.name, "version": VERSION, "hypers": hypers, "slots": slots}
+
+
+def _check_param(where: str, param: Any) -> None:
+    """Refuse what has no shape and dtype of a parameter."""
+    if not hasattr(param, "shape") or not hasattr(param, "dtype"):
+        raise TypeError(f"{where}: expected an array or a tensor, got {kind_of(param)}")
+    if name_of(param.dtype) not in SIZES or not getattr(param.dtype, "isnative", True):
+        raise TypeError(f"{where}: expected one of {', '.join(SIZES)}, got {param.dtype}")
+
+
+def _members(where: str, groups: list[dict[str, Any]], count: int) -> dict[int, int]:
+    """The group of each parameter; raises unless each is in one."""
+    group_of: dict[int, int] = {}
+    for k, group in enumerate(groups):
+        if "params" not in group:
+            raise TypeError(f"{where}: param_groups[{k}]: params: expected a list of indices, got none")
+        for j, index in enumerate(listed(f"{where}: param_groups[{k}]: params", group["params"], "indices")):
+            i = whole(f"{where}: param_groups[{k}]: params[{j}]", index, 0)
+            if i in group_of:
+                place = f"{where}: param_groups[{k}]: params[{j}]"
+                raise ValueError(f"{place}: expected a parameter of one group, got {i}, of group {group_of[i]}, too")
+            group_of[i] = k
+    if len(group_of) != count:
+        raise ValueError(f"{where}: params: expected {len(group_of)}, those of param_groups, got {count}")
+    if group_of.keys() != set(range(count)):
+        missing = min(set(range(count)) - group_of.keys())
+        raise ValueError(f"{where}: param_groups: expected parameters 0 to {count - 1}, got none of index {missing}")
+    return group_of
+
+
+def _entries(where: str, value: Any, count: int) -> dict[int, dict[str, Any]]:
+    """The state of each parameter that has one; the text that JSON makes of an index is read as the index."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{where}: expected a dictionary of dictionaries by parameter, got {kind_of(value)}")
+    entries: dict[int, dict[str, Any]] = {}
+    indices = {str(i): i for i in range(count)}
+    for key in value:
+        text = isinstance(key, str) and key in indices
+        i = whole(f"{where}: keys", indices[key] if text else key, 0)
+        if i >= count:
+            raise ValueError(f"{where}[{key!r}]: expected the index of a parameter below {count}, got {i}")
+        if i in entries:
+            raise ValueError(f"{where}[{key!r}]: expected one state for each parameter, got another of index {i}")
+        entries[i] = mapped(f"{where}[{i}]", value[key])
+    return entries
 
 
 def _common(where: str, name: str, values: list, group_of: dict[int, int], per_tensor: bool) -> Any:
@@ -177,58 +252,3 @@ def _common(where: str, name: str, values: list, group_of: dict[int, int], per_t
         k = next(k for k, value in enumerate(values) if value != values[0])
         raise ValueError(f"{where}[{k}]: {name}: expected {values[0]}, as in the first, got {values[k]}")
     return [values[group_of[i]] for i in range(len(group_of))]
-
-
-def _arrays(where: str, row: Routine, peer: Peer, entry: Mapping, param: Any, absent: set[str]) -> dict[str, Any]:
-    """The states of one tensor by refopt's names; zeros where PyTorch has none yet."""
-    shape, arrays = tuple(param.shape), {}
-    for ours, theirs in peer.states.items():
-        if ours in absent or ours in row.scalars:
-            continue
-        value = entry.get(theirs)
-        if value is None:
-            if entry and theirs != "momentum_buffer":
-                raise TypeError(f"{where}: {theirs}: expected an array, got none")
-            value = np.zeros(shape, numpy_dtype(name_of(param.dtype)))
-        array = arrays[ours] = _host(value)
-        if array.shape != shape or name_of(array.dtype) not in SIZES:
-            got = f"{name_of(array.dtype)} of shape {array.shape}"
-            raise ValueError(f"{where}: {theirs}: expected one of {', '.join(SIZES)} of shape {shape}, got {got}")
-    return arrays
-
-
-def _scalars(where: str, row: Routine, numbers: dict[str, Any], entry: Mapping, real: Any) -> dict[str, Any]:
-    """The scalars of one tensor, as they are after so many steps."""
-    if not row.scalars:
-        return {}
-    count = entry.get("step", None if entry else 0)
-    if count is None or int(count) != count or count < 0:
-        raise ValueError(f"{where}: step: expected a number of steps, got {count}")
-    steps = int(count)
-    made = {name: power_after(real(numbers[BASES[name]]), steps) for name in row.scalars if name in BASES}
-    if "rho" in row.scalars:
-        made["rho"] = rho_after(real(numbers["beta2"]), steps)
-    if "mu_product" in row.scalars:
-        if entry and "mu_product" not in entry:
-            raise TypeError(f"{where}: mu_product: expected a number, got none")
-        made["mu_product"] = real(float(entry.get("mu_product", 1)))
-    return {name: np.full(1, value, real) for name, value in made.items()}
-
-
-def _times(array: np.ndarray, factor: float, divisor: float) -> np.ndarray:
-    """The array times one number over another, of which one is 1, in the arithmetic type."""
-    real: Any = arithmetic(array.dtype.name)
-    values = array.astype(real)
-    values *= real(factor)
-    values /= real(divisor)
-    return values.astype(array.dtype)
-
-
-def _host(value: Any) -> np.ndarray:
-    """A copy as NumPy's array; of a tensor of PyTorch, too, which NumPy takes from the CPU alone and not of bf16."""
-    if not hasattr(value, "detach"):
-        return np.array(value)
-    value = value.detach().cpu()
-    if name_of(value.dtype) == "bfloat16":
-        return value.float().numpy().astype(numpy_dtype("bfloat16"))
-    return value.numpy().copy(order="K")

@@ -1,0 +1,92 @@
+"""What a saved value has to be: an array of NumPy's own, of a kind that steps write, with values that they leave."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from refopt.catalog import Routine, Slot
+from refopt.checks.arguments import kind_of, shown
+from refopt.dtypes import SIZES, arithmetic_name, name_of
+from refopt.state.steps import BASES
+
+# An array of a file is one of NumPy's, whose bytes are elsewhere; other subclasses give elements another meaning.
+_PLAIN = np.ndarray, np.memmap
+
+
+def saved_array(where: str, slot: Slot, value: Any) -> np.ndarray:
+    """An array of a state dictionary in native byte order, one element if the slot is one of scalars."""
+    if type(value) not in _PLAIN:
+        raise TypeError(f"{where}: expected a NumPy array, got {kind_of(value)}")
+    dtypes = ["float32", "float64"] if slot.scalar else [*SIZES, *["uint16"] * (slot.name == "master_params")]
+    if name_of(value.dtype) not in dtypes:
+        raise TypeError(f"{where}: expected one of {', '.join(dtypes)}, got {name_of(value.dtype)}")
+    if slot.scalar and value.size != 1:
+        raise ValueError(f"{where}: expected one element, got shape {value.shape}")
+    return native(value)
+
+
+def native(array: np.ndarray) -> np.ndarray:
+    """The array, or a copy of it in the byte order of this machine."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def check_alike(where: str, row: Routine, i: int, arrays: Mapping[str, np.ndarray | None]) -> type[np.generic]:
+    """Refuse the states of one tensor that no parameter can have together; the arithmetic type.
+
+    All tensors have one shape, and dtypes that are a parameter's or its arithmetic type (numerics, N1).
+    """
+    shape, narrow, real = None, None, None
+    for slot in row.slots:
+        array = arrays.get(slot.name)
+        if array is None or array.dtype == np.uint16:
+            continue
+        label, dtype = f"{where}: {slot.name}[{i}]", name_of(array.dtype)
+        if not slot.scalar:
+            if shape is not None and array.shape != shape[1]:
+                raise ValueError(f"{label}: expected shape {shape[1]}, as {shape[0]} has, got {array.shape}")
+            shape = slot.name, array.shape
+            if dtype == arithmetic_name(dtype):
+                pass
+            elif narrow is not None and dtype != narrow[1]:
+                raise TypeError(f"{label}: expected {narrow[1]}, as {narrow[0]} has, or float32, got {dtype}")
+            else:
+                narrow = slot.name, dtype
+        if real is not None and arithmetic_name(dtype) != real[1]:
+            raise TypeError(f"{label}: expected a state of arithmetic in {real[1]}, as {real[0]} is, got {dtype}")
+        real = slot.name, arithmetic_name(dtype)
+    return np.float64 if real is None or real[1] == "float64" else np.float32
+
+
+def check_values(where: str, row: Routine, slot: Slot, array: np.ndarray, numbers: Mapping[str, Any]) -> None:
+    """Refuse values that no steps leave behind.
+
+    Squares, lengths and powers are not below 0, by the catalogue. A power stays below the bound of its base, and is
+    never NaN; what is made of gradients may be, if they are.
+
+    Args:
+        where: function, slot and index, for the error.
+        row, slot: the routine, and which of its slots it is.
+        array: what was saved.
+        numbers: the hyperparameters that were saved, as far as they were.
+    """
+    if slot.signed:
+        return
+    least, below, most = 0.0, np.inf, np.inf
+    made_of_numbers = slot.scalar and slot.name != "second_moment"  # a squared norm
+    for hyper in row.hypers:
+        if slot.name in BASES and hyper.name == BASES[slot.name]:
+            below = hyper.below
+        if slot.name in ("momentum_decay_pow", "mu_product") and hyper.name == "decay_base":
+            most = 1.0 if numbers.get(hyper.name, hyper.default) <= 1 else np.inf
+    with np.errstate(invalid="ignore"):
+        wrong = (array < least) | (array > most)
+        if made_of_numbers:
+            wrong |= ~np.isfinite(array) | (array >= below)
+    if wrong.any():
+        at = np.unravel_index(int(np.argmax(wrong)), array.shape)
+        place = "" if slot.scalar else f" at {tuple(map(int, at))}"
+        expected = "a finite number at least 0" if made_of_numbers else "no value below 0"
+        bounds = {"below": below, "at most": most}
+        expected += "".join(f" and {word} {bound:.10g}" for word, bound in bounds.items() if bound < np.inf)
+        raise ValueError(f"{where}: expected {expected}, got {shown(array[at].item())}{place}")
