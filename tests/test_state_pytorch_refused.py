@@ -277,6 +277,10 @@ def jsoned(made):
 def test_through_json(name, dtype):
     """Indices that have become text, lists for arrays: the same state, none of it lost."""
     made, params = torchs(name, "bfloat16" if dtype == "bf16" and _brain() else "f4" if dtype == "bf16" else dtype)
+    for entry in made["state"].values():
+        for x in entry.values():
+            if x.shape == (3,):
+                x[:2] = np.inf, np.nan
     expected = state.from_torch(name, made, params)
     got = state.from_torch(name, jsoned(made), params)
     assert got["hypers"] == expected["hypers"]

@@ -260,6 +260,17 @@ def test_byte_order_and_files(tmp_path):
     assert all((x == y).all() for x, y in zip(case.moment1, expected, strict=True))
 
 
+def test_what_cannot_be_written_is_saved():
+    """Saving writes to no array, so none has to be writable."""
+    case = adam()
+    for x in [*case.moment1, *case.params]:
+        x.flags.writeable = False
+    saved = state.state_dict("adam", case.slots)
+    assert all((x == y).all() for x, y in zip(saved["slots"]["moment1"], case.moment1, strict=True))
+    with pytest.raises(ValueError, match=r"params\[0\]: expected a writable array|moment1\[0\]: expected a writable"):
+        state.load(saved, "adam", case.slots)
+
+
 def test_loading_what_shares_memory_with_its_place():
     """Saved arrays may be those that are loaded into, in another order."""
     case = make(ROUTINES["momentum"], [3, 3, 3])

@@ -19,7 +19,8 @@ its blocks one after another, a cooperative one (`cuda.cg.this_grid()`) has all 
     (array([3, 2, 1, 0]), 32, 1)
 
 Always an error: a barrier that some threads do not reach, a raw address (`simt.memory`) outside live memory
-or misaligned, an index outside an array, a spin on an atomic that nobody will change. `observe` counts
+or misaligned, an index outside an array, a spin on an atomic that nobody will change. Other errors, a list
+that is too short among them, stay what they are, with a note of the thread. `observe` counts
 launches, copies and bytes, and can run blocks and threads in another order. With `watch=True` it also finds
 reads of shared memory that nobody wrote, and data races: two accesses to one byte, at least one a
 non-atomic write, that no barrier, warp operation, fence and atomic, stream, event or host synchronisation
@@ -28,7 +29,8 @@ ran first.
 
 Arithmetic is NumPy's. Integer arguments become Python ints, because NumPy's integers promote otherwise than
 Numba's; wrap-around has to be masked explicitly. Fresh memory is poisoned. Plain loads do not let other
-threads run: a spin needs an atomic or a fence. An atomic counts as a load and a store.
+threads run: a spin needs an atomic or a fence. An atomic counts as a load and a store. Threads of Python take
+turns: a launch or a copy begins when that of another has ended.
 """
 
 from . import cuda, memory

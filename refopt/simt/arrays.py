@@ -9,7 +9,7 @@ import numpy as np
 
 from . import streams
 from .memory import POISON, Buffer, allocate, find
-from .state import current
+from .state import current, one_at_a_time
 
 _HIDDEN = "a device array is no host array: use copy_to_host()"
 
@@ -115,8 +115,9 @@ class DeviceArray:
             ary = np.empty(self.shape, self.dtype, order="F" if self._is_fortran() else "C")
         elif ary.shape != self.shape or ary.dtype != self.dtype:
             raise ValueError(f"cannot copy {self!r} into a host array of {ary.shape} {ary.dtype}")
-        _copied("DtoH", stream, self.nbytes, source=self)
-        np.copyto(ary, self.data)
+        with one_at_a_time:
+            _copied("DtoH", stream, self.nbytes, source=self)
+            np.copyto(ary, self.data)
         return ary
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
@@ -125,8 +126,9 @@ class DeviceArray:
         data = ary.data if source is not None else np.asarray(ary)
         if data.shape != self.shape or data.dtype != self.dtype:
             raise ValueError(f"cannot copy {data.shape} {data.dtype} into {self!r}")
-        _copied("DtoD" if source is not None else "HtoD", stream, self.nbytes, source, self)
-        np.copyto(self.data, data)
+        with one_at_a_time:
+            _copied("DtoD" if source is not None else "HtoD", stream, self.nbytes, source, self)
+            np.copyto(self.data, data)
 
     def _is_fortran(self) -> bool:
         return self.data.flags.f_contiguous and not self.data.flags.c_contiguous

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dis
+import re
 import sys
+from types import TracebackType
 from typing import Any
 
 from .errors import BarrierDivergence, Place, Site, here
@@ -29,7 +32,28 @@ def divergence(launch: Any) -> BarrierDivergence:
 
 def place_of(error: BaseException) -> Place:
     """Where in the kernel an exception comes from."""
+    step = _last(error)
+    return here(step.tb_frame if step else None)
+
+
+_OUTSIDE = re.compile(r"index -?\d+ is out of bounds for (axis \d+ with )?size \d+|too many indices for array")
+
+
+def is_outside(error: BaseException) -> bool:
+    """Whether NumPy refused an index that is outside an array.
+
+    All arrays of a kernel are NumPy's. Its words tell: lists, tuples and text have others, and what a kernel raises
+    by itself is no access.
+    """
+    if not isinstance(error, IndexError) or not _OUTSIDE.match(str(error)):
+        return False
+    step = _last(error)
+    return step is None or step.tb_frame.f_code.co_code[step.tb_lasti] != dis.opmap["RAISE_VARARGS"]
+
+
+def _last(error: BaseException) -> TracebackType | None:
+    """The innermost step of a traceback."""
     step = error.__traceback__
     while step is not None and step.tb_next is not None:
         step = step.tb_next
-    return here(step.tb_frame if step else None)
+    return step

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -17,14 +16,12 @@ from .errors import LaunchError
 from .launch import Launch
 from .observed import ObservedArray
 from .shared import SHARED_LIMIT
-from .state import current
+from .state import current, one_at_a_time
 from .streams import Stream, as_stream
 
 MAX_THREADS_PER_BLOCK = 1024
 MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
-
-_one_at_a_time = threading.RLock()  # the running thread is kept in one place, so launches exclude each other
 
 
 def jit(func_or_sig: Any = None, argtypes: Any = None, device: bool = False, **options: Any) -> Any:
@@ -80,7 +77,7 @@ class Configured(NamedTuple):
             raise LaunchError(
                 f"kernel {kernel.__name__} takes {len(kernel.parameters)} arguments, not {len(args)}"
             )
-        with _one_at_a_time:
+        with one_at_a_time:
             run = Launch(kernel.py_func, kernel.__name__, self.grid, self.block, self.dynamic_bytes)
             written_back: list[tuple[np.ndarray, DeviceArray]] = []
             converted = tuple(

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextvars
 import itertools
 import math
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from greenlet import getcurrent, greenlet
 
-from .diagnosis import divergence, place_of
+from .diagnosis import divergence, is_outside, place_of
 from .errors import Deadlock, LaunchError, OutOfBounds, SimtError, here
 from .state import blockDim, blockIdx, current, gridDim, threadIdx
 from .threads import FORWARD, Block, Index, Schedule, Thread
@@ -66,7 +67,8 @@ class Launch:
         gridDim.set(self.grid)
         threadIdx.set((0, 0, 0))
         blockIdx.set((0, 0, 0))
-        current.launch, current.kernel_code, current.inside = self, self.function.__code__, True
+        current.launch, current.kernel_code = self, self.function.__code__
+        current.runner = threading.get_ident()
         try:
             # NumPy keeps its error state in a context variable, and a greenlet starts with an empty context.
             with np.errstate(all="ignore"):
@@ -75,13 +77,12 @@ class Launch:
                 self.resident.clear()
                 self._admit(number, index)
                 self._drain()
-        except IndexError as error:
-            if isinstance(error, SimtError):
-                raise
-            raise OutOfBounds(str(error), place_of(error)) from error
+        except SimtError:
+            raise
         except Exception as error:
-            if not isinstance(error, SimtError):
-                error.add_note(f"in {place_of(error)}")
+            if is_outside(error):
+                raise OutOfBounds(str(error), place_of(error)) from error
+            error.add_note(f"in {place_of(error)}")
             raise
         finally:
             self._abandon()

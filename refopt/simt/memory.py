@@ -8,8 +8,10 @@ Python twin of an inline-assembly intrinsic calls.
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,6 +79,8 @@ _bases: list[int] = []
 _allocations: dict[int, weakref.ref[Buffer]] = {}
 _next_base = 0x7000_0000_0000
 _live_bytes = 0
+_tables = threading.RLock()  # for what is above
+_freed: deque[tuple[int, int]] = deque()  # what is gone, but still in the tables
 _NOTHING: tuple[int, int, _Views] = (0, -1, _Views(np.empty(0, np.uint8)))
 _hit = _NOTHING  # base, size and views of the allocation last used; holds its bytes, not the allocation
 
@@ -85,37 +89,54 @@ def allocate(nbytes: int, name: str | None = None) -> Buffer:
     """A new poisoned allocation, freed when the last reference to it goes."""
     global _next_base, _live_bytes
     buffer = Buffer(nbytes, name)
-    buffer.base = base = _next_base
-    _next_base = -(-(base + nbytes + _GAP) // _ALIGNMENT) * _ALIGNMENT
-    _live_bytes += nbytes
-    _bases.append(base)  # bases only grow, so the list stays sorted
-    _allocations[base] = weakref.ref(buffer)
+    with _tables:
+        _forget_freed()
+        buffer.base = base = _next_base
+        _next_base = -(-(base + nbytes + _GAP) // _ALIGNMENT) * _ALIGNMENT
+        _live_bytes += nbytes
+        _bases.append(base)  # bases only grow, so the list stays sorted
+        _allocations[base] = weakref.ref(buffer)
     weakref.finalize(buffer, _free, base, nbytes).atexit = False
     return buffer
 
 
 def _free(base: int, nbytes: int) -> None:
-    global _live_bytes, _hit
-    _live_bytes -= nbytes
-    del _allocations[base], _bases[bisect_right(_bases, base) - 1]
+    """Runs wherever a last reference goes, in the middle of anything: so it waits for no lock and changes no table."""
+    global _hit
+    _freed.append((base, nbytes))
     if _hit[0] == base:
         _hit = _NOTHING
 
 
+def _forget_freed() -> None:
+    """Take what is gone out of the tables."""
+    global _live_bytes
+    while _freed:
+        base, nbytes = _freed.popleft()
+        _live_bytes -= nbytes
+        del _allocations[base], _bases[bisect_right(_bases, base) - 1]
+
+
 def live_bytes() -> int:
     """Bytes of all live allocations."""
-    return _live_bytes
+    with _tables:
+        _forget_freed()
+        return _live_bytes
 
 
 def live_allocations() -> int:
     """Number of live allocations."""
-    return len(_bases)
+    with _tables:
+        _forget_freed()
+        return len(_bases)
 
 
 def find(address: int, nbytes: int) -> tuple[Buffer, int]:
     """The allocation that contains the range, and the offset in it; OutOfBounds if none does."""
-    position = bisect_right(_bases, address) - 1
-    buffer = _allocations[_bases[position]]() if position >= 0 else None
+    with _tables:
+        _forget_freed()
+        position = bisect_right(_bases, address) - 1
+        buffer = _allocations[_bases[position]]() if position >= 0 else None
     if buffer is not None and address + nbytes <= buffer.base + buffer.nbytes:
         return buffer, address - buffer.base
     if buffer is None:
@@ -174,7 +195,7 @@ def load(address: int, dtype: Any, count: int = 1) -> tuple:
     if type(address) is not int:
         address = int(address)
     view, index = _locate(address, dtype, count)
-    if current.inside and current.observer is not None:
+    if current.observer is not None and current.inside:
         current.observer.read(*find(address, view.itemsize * count), view.itemsize * count)
     if count == 1:
         return (view[index],)
@@ -189,7 +210,7 @@ def store(address: int, dtype: Any, values: Sequence[Any]) -> None:
         address = int(address)
     count = len(values)
     view, index = _locate(address, dtype, count)
-    if current.inside and current.observer is not None:
+    if current.observer is not None and current.inside:
         current.observer.write(*find(address, view.itemsize * count), view.itemsize * count)
     for value in values:
         view[index] = value
@@ -199,7 +220,7 @@ def store(address: int, dtype: Any, values: Sequence[Any]) -> None:
 def atomic_add(address: int, dtype: Any, value: Any) -> Any:
     """Add to the element at an address as one atomic operation; the old value."""
     view, index = _locate(int(address), dtype, 1)
-    if current.inside and current.observer is not None:
+    if current.observer is not None and current.inside:
         current.observer.atomic(*find(int(address), view.itemsize), view.itemsize)
     old = view[index]
     new = view[index] = old + type(old)(value)

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .arrays import Copy, DeviceArray
+from .errors import LaunchError, here
 from .launch import Launch as Execution
 from .memory import Buffer
 from .observed import ObservedArray
 from .races import Detector
-from .state import current
+from .state import current, one_at_a_time
 from .streams import Operation, Stream
 from .threads import Schedule, Thread
 
@@ -134,12 +135,19 @@ def _total(times: dict[tuple[int, int], int], array: DeviceArray) -> int:
 def observe(
     count: bool = True, watch: bool = False, schedule: str = "forward", seed: int = 0
 ) -> Iterator[Log]:
-    """Observe the launches of a with block: count launches and bytes, watch for defects, set the schedule."""
+    """Observe the launches of a with block: count launches and bytes, watch for defects, set the schedule.
+
+    All threads of Python are observed. The block begins and ends between launches, never in one.
+    """
     log = Log(count, watch, Schedule(schedule, seed))
-    if current.observer is not None:
-        raise RuntimeError("observe blocks do not nest")
-    current.observer = log
+    with one_at_a_time:
+        if current.inside:
+            raise LaunchError("a kernel cannot be observed from within", here())
+        if current.observer is not None:
+            raise RuntimeError("observe blocks do not nest, and no two threads have one at once")
+        current.observer = log
     try:
         yield log
     finally:
-        current.observer = None
+        with one_at_a_time:
+            current.observer = None

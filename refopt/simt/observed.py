@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .diagnosis import is_outside
 from .errors import OutOfBounds, here
 from .memory import Buffer
 
@@ -95,8 +96,10 @@ class ObservedArray:
         """Check the integers in an index that gives a view."""
         try:
             self._data[index]
-        except IndexError:
-            raise self._outside(index) from None
+        except IndexError as error:
+            if is_outside(error):
+                raise self._outside(index) from None
+            raise
         return None
 
     def _outside(self, index: Any) -> OutOfBounds:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from types import CodeType
 from typing import Any
+
+# There is one of everything here, so threads of Python take turns: launches, copies, and what orders them.
+one_at_a_time = threading.RLock()
 
 
 def _outside(what: str) -> Any:
@@ -58,7 +62,7 @@ NO_THREAD = NoThread()
 class Current:
     """The running thread, block and launch, and the observer if there is one."""
 
-    __slots__ = ("block", "inside", "kernel_code", "launch", "observer", "thread")
+    __slots__ = ("block", "kernel_code", "launch", "observer", "runner", "thread")
 
     def __init__(self) -> None:
         self.observer: Any = None
@@ -70,7 +74,12 @@ class Current:
         self.block: Any = NO_THREAD
         self.launch: Any = NO_THREAD
         self.kernel_code: CodeType | None = None
-        self.inside = False
+        self.runner: int | None = None  # the thread of Python that launched
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller is part of a kernel that runs, and no other thread of Python beside it."""
+        return self.runner is not None and self.runner == threading.get_ident()
 
 
 current = Current()

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .errors import LaunchError
+from .state import one_at_a_time
 
 Clock = dict[int, int]  # stream id -> number of its operations that are known to be complete
 
@@ -70,13 +71,15 @@ class Stream:
 
     def enqueue(self, name: str) -> Operation:
         """A new operation at the end of the stream."""
-        self.clock = self.reached()
-        _enqueued[self.id] = self.clock[self.id] = self.clock.get(self.id, 0) + 1
-        return Operation(self, name)
+        with one_at_a_time:
+            self.clock = self.reached()
+            _enqueued[self.id] = self.clock[self.id] = self.clock.get(self.id, 0) + 1
+            return Operation(self, name)
 
     def synchronize(self) -> None:
         """Make the host wait for the work enqueued so far."""
-        _host.update(_merge(_host, self.reached()))
+        with one_at_a_time:
+            _host.update(_merge(_host, self.reached()))
 
     @contextmanager
     def auto_synchronize(self) -> Iterator[Stream]:
@@ -99,16 +102,19 @@ class Event:
 
     def record(self, stream: Any = 0) -> None:
         """Mark the work enqueued on the stream so far."""
-        self.clock, self.time = as_stream(stream).reached(), time.perf_counter()
+        with one_at_a_time:
+            self.clock, self.time = as_stream(stream).reached(), time.perf_counter()
 
     def wait(self, stream: Any = 0) -> None:
         """Order the stream's later work after the marked work; an event never recorded orders nothing."""
-        stream = as_stream(stream)
-        stream.clock = _merge(stream.clock, self.clock or {})
+        with one_at_a_time:
+            stream = as_stream(stream)
+            stream.clock = _merge(stream.clock, self.clock or {})
 
     def synchronize(self) -> None:
         """Make the host wait for the marked work."""
-        _host.update(_merge(_host, self.clock or {}))
+        with one_at_a_time:
+            _host.update(_merge(_host, self.clock or {}))
 
     def query(self) -> bool:
         """Whether the marked work is complete; it always is."""
@@ -129,7 +135,11 @@ def as_stream(stream: Any) -> Stream:
     if stream is None or stream == 0:
         return _default
     handle = int(stream)
-    return _by_handle.get(handle) or _adopted.setdefault(handle, Stream(handle))
+    with one_at_a_time:
+        known = _by_handle.get(handle)
+        if known is None:
+            known = _adopted[handle] = Stream(handle)
+        return known
 
 
 _adopted: dict[int, Stream] = {}  # streams made elsewhere, known by handle alone
@@ -162,4 +172,5 @@ def event_elapsed_time(start: Event, end: Event) -> float:
 
 def synchronize() -> None:
     """Make the host wait for all work."""
-    _host.update(_enqueued)
+    with one_at_a_time:
+        _host.update(_enqueued)

@@ -40,6 +40,62 @@ def test_out_of_bounds(access, observe):
         assert error.array == "x" and error.index is not None and "float32" in str(error)
 
 
+def raises(error):
+    raise error
+
+
+OWN = {
+    "a tuple": (lambda x: (1, 2)[2], IndexError, "tuple index out of range"),
+    "a list": (lambda x: [][0], IndexError, "list index out of range"),
+    "a list popped": (lambda x: [].pop(), IndexError, "pop from empty list"),
+    "text": (lambda x: "ab"[5], IndexError, "string index out of range"),
+    "a range": (lambda x: range(3)[3], IndexError, "range object index out of range"),
+    "a shape": (lambda x: x.shape[2], IndexError, "tuple index out of range"),
+    "raised by the kernel": (lambda x: raises(IndexError("no such rule")), IndexError, "no such rule"),
+    "raised in the words of NumPy": (
+        lambda x: raises(IndexError("index 3 is out of bounds for axis 0 with size 3")), IndexError, "index 3 is out",
+    ),
+    "a scalar": (lambda x: x[0, 0][0], IndexError, "invalid index to scalar variable"),
+    "an index that is none": (lambda x: x["a"], IndexError, "only integers, slices"),
+    "a key": (lambda x: {}[0], KeyError, "0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("observe", [None, {"count": True}, {"watch": True, "count": False}])
+@pytest.mark.parametrize("what", OWN)
+def test_errors_of_other_things_are_what_they_are(what, observe):
+    """A tuple, a list or text that is too short is no access to memory; the note says which thread it was."""
+    access, kind, message = OWN[what]
+
+    def body(x):
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 1:
+            access(x)
+
+    x = cuda.to_device(np.zeros((3, 4), np.float32))
+    with pytest.raises(kind) as caught, simt.observe(**observe) if observe else nullcontext():
+        cuda.jit(body)[2, 2](x)
+    assert type(caught.value) is kind and message in str(caught.value)
+    assert "in kernel body" in caught.value.__notes__[0] and "thread (1, 0, 0)" in caught.value.__notes__[0]
+    cuda.jit(lambda x: None)[1, 1](x)
+
+
+@pytest.mark.parametrize("make", [cuda.shared.array, cuda.local.array, lambda n, kind: cuda.const.array_like([0] * n)])
+@pytest.mark.parametrize("index", [3, -4, (0, 0)])
+@pytest.mark.parametrize("watch", [False, True])
+def test_arrays_of_the_kernel(make, index, watch):
+    """Shared, local and constant arrays have bounds as well."""
+
+    def body():
+        array = make(3, np.int32)
+        if cuda.threadIdx.x == 1:
+            array[index]
+
+    with pytest.raises(simt.OutOfBounds) as caught, simt.observe(watch=watch):
+        cuda.jit(body)[1, 2]()
+    assert (caught.value.kernel, caught.value.thread) == ("body", (1, 0, 0))
+
+
 @pytest.mark.parametrize("watch", [False, True])
 def test_negative_indices_wrap_as_in_numba(watch):
     @cuda.jit
