@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import Hyper, Routine
-from refopt.conformance.cases import Case
+from refopt.checks.arguments import chosen
+from refopt.conformance.cases import Case, row
 from refopt.cpu.remainder import split
 from refopt.dtypes import numpy_dtype
 
@@ -30,7 +31,10 @@ def step_of(routine: Routine, **changed: Any) -> dict[str, Any]:
     def number(hyper: Hyper) -> float:
         return NUMBERS[hyper.name] if hyper.name in NUMBERS else 0.75 * (hyper.default or 1.0)
 
-    return {hyper.name: number(hyper) for hyper in routine.hypers} | changed
+    known = {hyper.name: number(hyper) for hyper in row("step_of", routine).hypers}
+    for name in changed:
+        chosen(f"step_of: numbers of {routine.name}", name, known)
+    return known | changed
 
 
 def make(
@@ -46,6 +50,11 @@ def make(
 
     ``optional`` names the optional states that are given.
     """
+    row("make", routine)
+    for name in optional:
+        chosen(f"make: optional of {routine.name}", name, [s.name for s in routine.slots if s.optional])
+    for name, value in choices.items():
+        chosen(f"make: {name}", value, routine.choices[chosen("make: choices", name, routine.choices)])
     rng = np.random.default_rng([seed, *sizes])
     real = "float64" if dtypes[0] == "float64" else "float32"
     slots: dict[str, Any] = {}
@@ -64,12 +73,14 @@ def make(
             size = 0.1 if slot.name == "mean_grad" else 1  # its square is less than the mean of squares
             values = [size * rng.normal(size=n) for n in sizes]
             slots[slot.name] = [(x if slot.signed else abs(x)).astype(dtype) for x in values]
-    chosen = {name: values[0] for name, values in routine.choices.items()} | choices
-    return Case(routine, slots, [step_of(routine)] if steps is None else steps, chosen)
+    every = {name: values[0] for name, values in routine.choices.items()} | choices
+    return Case(routine, slots, [step_of(routine)] if steps is None else steps, every)
 
 
 def scaled(case: Case, factor: float, *slots: str) -> Case:
     """The case with every array of some slots multiplied."""
+    for name in slots:
+        chosen("scaled: slots", name, case.routine.slot_names)
     return case.replace(**{slot: [x * x.dtype.type(factor) for x in case.slots[slot] or ()] for slot in slots})
 
 

@@ -1,11 +1,12 @@
 """A case: what some steps of a routine are given. An outcome: what they leave behind, compared bit for bit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from refopt.catalog import Routine, Spec
+from refopt.checks.arguments import kind_of, mapped, shown
 from refopt.ulp import same_bits
 
 Outcome = dict[str, list[Any]]
@@ -25,7 +26,9 @@ class Case:
         steps: list[dict[str, Any]],
         choices: dict[str, Any] | None = None,
     ) -> None:
+        row(self.__class__.__name__, routine)
         self.routine, self.steps, self.choices = routine, steps, choices or {}
+        mapped(f"Case: slots of {routine.name}", slots, routine.slot_names)
         self.slots = {name: slots.get(name) for name in routine.slot_names}
 
     def __getattr__(self, name: str) -> Any:
@@ -80,6 +83,13 @@ class Case:
 Run = Callable[[Case], Outcome]
 
 
+def row(where: str, routine: Any) -> Routine:
+    """A row of the catalogue; raises for anything else, a name among it."""
+    if not isinstance(routine, Routine):
+        raise TypeError(f"{where}: routine: expected a row of refopt.catalog.ROUTINES, got {shown(routine)}")
+    return routine
+
+
 def arguments(routine: Routine, slots: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """A routine's lists as its functions take them: required ones by position, optional ones by name."""
     positional = [slots[slot.name] for slot in routine.slots if not slot.optional]
@@ -87,26 +97,40 @@ def arguments(routine: Routine, slots: dict[str, Any]) -> tuple[list[Any], dict[
 
 
 def runner(merged_step: Callable[..., None]) -> Run:
-    """What a merged step in the signature of its namesake in `refopt.cpu` makes of a case."""
+    """What a merged step in the signature of its namesake in `refopt.cpu` makes of a case.
+
+    The step has lists of its own, so that an array put into one is no array changed in place.
+    """
 
     def run(case: Case) -> Outcome:
-        case = case.copy()
-        positional, named = arguments(case.routine, case.slots)
+        given, case = case, case.copy()
         for hyper in case.steps:
+            slots = {name: values and list(values) for name, values in case.slots.items()}
+            positional, named = arguments(case.routine, slots)
             merged_step(*positional, **named, **hyper, **case.choices)
+        for slot in case.routine.slots:
+            if not slot.written:
+                kept = {slot.name: given.lists()[slot.name]}
+                assert_same(kept, case.lists(), "not to be written")
         return case.outcome()
 
     return run
 
 
 def assert_same(expected: Outcome, got: Outcome, clause: str) -> None:
-    """Raise an AssertionError that names the clause and the first element that differs."""
+    """Raise an AssertionError that names the clause and the first element that differs, or what is no array."""
     __tracebackhide__ = True
+    assert isinstance(got, Mapping), f"{clause}: expected the arrays of each slot, got {kind_of(got)}"
     for slot, arrays in expected.items():
-        for i, (x, y) in enumerate(zip(arrays, got[slot], strict=True)):
-            if x is None:
-                continue
+        values = got.get(slot)
+        assert isinstance(values, list | tuple), f"{clause}: {slot}: expected a list of arrays, got {kind_of(values)}"
+        assert len(values) == len(arrays), f"{clause}: {slot}: expected {len(arrays)} arrays, got {len(values)}"
+        for i, (x, y) in enumerate(zip(arrays, values, strict=True)):
             where = f"{clause}: {slot}[{i}]"
+            if x is None:
+                assert y is None, f"{where}: expected None, got {kind_of(y)}"
+                continue
+            assert isinstance(y, np.ndarray), f"{where}: expected an array, got {kind_of(y)}"
             assert x.shape == y.shape, f"{where}: expected shape {x.shape}, got {y.shape}"
             assert x.dtype == y.dtype, f"{where}: expected {x.dtype}, got {y.dtype}"
             x, y = np.ascontiguousarray(x).reshape(-1), np.ascontiguousarray(y).reshape(-1)

@@ -5,9 +5,11 @@ raises an AssertionError that names the clause of docs/numerics.md it found brok
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from refopt import cpu
-from refopt.catalog import ROUTINES
+from refopt.catalog import ROUTINES, Routine
+from refopt.checks.arguments import chosen, kind_of
 from refopt.conformance.cases import Case, Outcome, Run, assert_same, runner
 from refopt.conformance.examples import examples
 
@@ -41,20 +43,60 @@ def order_is_free(run: Run, case: Case) -> None:
 LAWS: tuple[Callable[[Run, Case], None], ...] = (same_bits_as_reference, merged_is_one_at_a_time, order_is_free)
 
 
-def check(routine: str, merged_step: Callable[..., None]) -> None:
+def check(routine: str, merged_step: Callable[..., Any]) -> None:
     """Hold an implementation of a merged routine to the laws, on fixed cases; an AssertionError says which broke.
 
     ``merged_step`` takes NumPy arrays in the signature of its namesake in `refopt.cpu` and works in place.
-    Needs NumPy alone (and ml_dtypes for the bf16 cases, which are left out without it).
+    Needs NumPy alone (and ml_dtypes for the bf16 cases, which are left out without it). What it raises is reported in
+    the same way, and what it returns is not looked at.
+
+    Raises:
+        AssertionError: naming the case, and the clause that is broken or the error that ``merged_step`` has raised.
+        TypeError, ValueError: there is no such routine, or ``merged_step`` cannot be called.
     """
-    check_run(routine, runner(merged_step))
+    row = _routine("check", routine)
+    if not callable(merged_step):
+        raise TypeError(f"check: merged_step: expected a function, got {kind_of(merged_step)}")
+    returned: list[str] = []
+
+    def step(*lists: Any, **named: Any) -> None:
+        result = merged_step(*lists, **named)
+        returned[:] = [] if result is None else [kind_of(result)]
+
+    try:
+        _check(row, "merged_step", runner(step))
+    except AssertionError as error:
+        if returned:
+            error.add_note(f"merged_step works in place; the {returned[0]} that it returned was not looked at")
+        raise
 
 
 def check_run(routine: str, run: Run) -> None:
-    """`check` for an implementation that takes cases."""
-    for name, case in examples(ROUTINES[routine.removeprefix("merged_")]):
+    """`check` for an implementation that takes cases, ``run``, and returns the arrays of each slot that it writes."""
+    row = _routine("check_run", routine)
+    if not callable(run):
+        raise TypeError(f"check_run: run: expected a function, got {kind_of(run)}")
+    _check(row, "run", run)
+
+
+def _routine(where: str, name: Any) -> Routine:
+    """The row of a name, with or without what the merged functions have before it."""
+    bare = name.removeprefix("merged_") if isinstance(name, str) else name
+    return ROUTINES[chosen(f"{where}: routine", bare, ROUTINES)]
+
+
+def _check(routine: Routine, what: str, run: Run) -> None:
+    def watched(case: Case) -> Outcome:
+        try:
+            return run(case)
+        except AssertionError:
+            raise
+        except Exception as error:
+            raise AssertionError(f"{what}: expected no error, got {kind_of(error)}: {error}") from error
+
+    for name, case in examples(routine):
         for law in LAWS:
             try:
-                law(run, case)
+                law(watched, case)
             except AssertionError as error:
-                raise AssertionError(f"case {name!r}: {error}") from None
+                raise AssertionError(f"case {name!r}: {error}") from error.__cause__
