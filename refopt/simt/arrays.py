@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import streams
+from .arguments import element, shown, wholes
 from .memory import POISON, Buffer, allocate, find
 from .state import current, one_at_a_time
 
@@ -113,6 +114,8 @@ class DeviceArray:
         """The elements as a host array (written into `ary` if given)."""
         if ary is None:
             ary = np.empty(self.shape, self.dtype, order="F" if self._is_fortran() else "C")
+        elif not isinstance(ary, np.ndarray):
+            raise TypeError(f"ary: expected a NumPy array, got {shown(ary)}")
         elif ary.shape != self.shape or ary.dtype != self.dtype:
             raise ValueError(f"cannot copy {self!r} into a host array of {ary.shape} {ary.dtype}")
         with one_at_a_time:
@@ -164,8 +167,13 @@ def device_array(
     shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C", stream: Any = 0
 ) -> DeviceArray:
     """An uninitialised device array; its bytes are poisoned."""
-    shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    kind = np.dtype(dtype)
+    shape, kind = wholes("shape", shape), element("dtype", dtype)
+    if order not in ("C", "F"):
+        raise ValueError(f"order: expected C or F, got {shown(order)}")
+    if strides is not None:
+        strides = wholes("strides", strides)
+        if len(strides) != len(shape):
+            raise ValueError(f"strides: expected {len(shape)}, as shape has, got {len(strides)}")
     if strides is None:
         nbytes = math.prod(shape) * kind.itemsize
     else:
@@ -191,6 +199,9 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | No
     if isinstance(obj, DeviceArray):
         return obj
     data = np.asarray(obj)
+    element("obj", data.dtype)
+    if to is not None and not isinstance(to, DeviceArray):
+        raise TypeError(f"to: expected a device array, got {shown(to)}")
     if not (data.flags.c_contiguous or data.flags.f_contiguous):
         raise ValueError("only contiguous arrays can be sent to the device")
     if to is None:
@@ -216,6 +227,8 @@ def as_cuda_array(obj: Any) -> DeviceArray:
     """A device array over the memory of an object whose interface describes simulated memory."""
     if isinstance(obj, DeviceArray):
         return obj
+    if not is_cuda_array(obj):
+        raise TypeError(f"expected an array with the CUDA array interface, got {shown(obj)}")
     interface = obj.__cuda_array_interface__
     shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
     if 0 in shape:

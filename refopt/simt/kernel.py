@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import launch as launching
+from .arguments import whole
 from .arrays import DeviceArray, as_cuda_array, is_cuda_array, to_device
 from .errors import LaunchError
 from .launch import Launch
@@ -116,7 +117,7 @@ def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceAr
 
 def _extent(value: Any, what: str, limits: tuple[int, int, int]) -> tuple[int, int, int]:
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-    if not 1 <= len(values) <= 3 or not all(isinstance(n, (int, np.integer)) for n in values):
+    if not 1 <= len(values) <= 3 or not all(type(n) is int or isinstance(n, np.integer) for n in values):
         raise LaunchError(f"{what} must be one to three integers, not {value!r}")
     x, y, z = (*(int(n) for n in values), 1, 1)[:3]
     if not all(1 <= n <= limit for n, limit in zip((x, y, z), limits, strict=True)):
@@ -132,6 +133,6 @@ def _block(value: Any) -> tuple[int, int, int]:
 
 
 def _shared(nbytes: Any) -> int:
-    if not 0 <= nbytes <= SHARED_LIMIT:
+    if whole("bytes of dynamic shared memory", nbytes) > SHARED_LIMIT:
         raise LaunchError(f"{nbytes} bytes of dynamic shared memory: must be between 0 and {SHARED_LIMIT}")
     return int(nbytes)

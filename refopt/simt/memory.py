@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from .arguments import element, whole
 from .errors import MisalignedAddress, OutOfBounds, here
 from .state import current
 
@@ -69,9 +70,9 @@ class _Views(dict):
         self.data = data
 
     def __missing__(self, dtype: Any) -> tuple[np.ndarray, int]:
-        kind = np.dtype(dtype)
-        whole = self.data[: len(self.data) // kind.itemsize * kind.itemsize].view(kind)
-        self[dtype] = entry = (whole, kind.itemsize)
+        kind = element("dtype", dtype)
+        elements = self.data[: len(self.data) // kind.itemsize * kind.itemsize].view(kind)
+        self[dtype] = entry = (elements, kind.itemsize)
         return entry
 
 
@@ -193,7 +194,7 @@ def _locate(address: int, dtype: Any, count: int) -> tuple[np.ndarray, int]:
 def load(address: int, dtype: Any, count: int = 1) -> tuple:
     """`count` consecutive elements at an address, as NumPy scalars; 2, 4 or 8 are one vector access."""
     if type(address) is not int:
-        address = int(address)
+        address = whole("address", address, -(2**63))
     view, index = _locate(address, dtype, count)
     if current.observer is not None and current.inside:
         current.observer.read(*find(address, view.itemsize * count), view.itemsize * count)
@@ -207,7 +208,7 @@ def load(address: int, dtype: Any, count: int = 1) -> tuple:
 def store(address: int, dtype: Any, values: Sequence[Any]) -> None:
     """Write consecutive elements at an address, with `load`'s checks."""
     if type(address) is not int:
-        address = int(address)
+        address = whole("address", address, -(2**63))
     count = len(values)
     view, index = _locate(address, dtype, count)
     if current.observer is not None and current.inside:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .arguments import flag
 from .arrays import Copy, DeviceArray
 from .errors import LaunchError, here
 from .launch import Launch as Execution
@@ -139,7 +140,7 @@ def observe(
 
     All threads of Python are observed. The block begins and ends between launches, never in one.
     """
-    log = Log(count, watch, Schedule(schedule, seed))
+    log = Log(flag("count", count), flag("watch", watch), Schedule(schedule, seed))
     with one_at_a_time:
         if current.inside:
             raise LaunchError("a kernel cannot be observed from within", here())

@@ -189,7 +189,6 @@ class Detector:
                 raise race(buffer, int(np.argmax(bytes_of & mask)), other, access)
             kept.append((other, bytes_of))
         shadow.copies = [*kept, (access, mask)]
-        shadow.operation = None
 
 
 def _track_initialization(kind: str, buffer: Buffer, offset: int, nbytes: int) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from .arguments import shown, whole
 from .errors import LaunchError
 from .state import one_at_a_time
 
@@ -123,6 +124,8 @@ class Event:
 
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds from this event to another."""
+        if not isinstance(end, Event):
+            raise TypeError(f"end: expected an event, got {shown(end)}")
         if self.clock is None or end.clock is None or not (self.timing and end.timing):
             raise LaunchError("event_elapsed_time needs two recorded events with timing")
         return (end.time - self.time) * 1e3
@@ -132,9 +135,9 @@ def as_stream(stream: Any) -> Stream:
     """The Stream for a stream argument: 0 or None, a Stream, or a raw handle."""
     if isinstance(stream, Stream):
         return stream
-    if stream is None or stream == 0:
+    handle = 0 if stream is None else whole("stream", stream)
+    if handle == 0:
         return _default
-    handle = int(stream)
     with one_at_a_time:
         known = _by_handle.get(handle)
         if known is None:
@@ -157,7 +160,7 @@ def default_stream() -> Stream:
 
 def external_stream(ptr: int) -> Stream:
     """The stream with a handle made elsewhere."""
-    return as_stream(int(ptr))
+    return as_stream(ptr)
 
 
 def event(timing: bool = True) -> Event:

@@ -6,6 +6,7 @@ from operator import attrgetter
 from random import Random
 from typing import Any
 
+from .arguments import shown, whole
 from .state import current
 
 WARP_SIZE = 32
@@ -17,10 +18,10 @@ class Schedule:
     """The order in which blocks start and runnable threads take their turns."""
 
     def __init__(self, name: str = "forward", seed: int = 0) -> None:
-        if name not in ("forward", "reverse", "random"):
-            raise ValueError(f"schedule must be forward, reverse or random, not {name!r}")
+        if not isinstance(name, str) or name not in ("forward", "reverse", "random"):
+            raise ValueError(f"schedule must be forward, reverse or random, not {shown(name)}")
         self.name = name
-        self.random = Random(seed) if name == "random" else None
+        self.random = Random(whole("seed", seed)) if name == "random" else None
 
     def order(self, items: list) -> list:
         """The items in the order they should run."""

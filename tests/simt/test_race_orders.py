@@ -362,6 +362,15 @@ def test_an_event_is_what_was_recorded_last():
         event.record(a)
         ACCESSES["read"][0](x, b)
 
+    def half_way(x, a, b, *_):
+        """What a stream did before it was recorded, not after."""
+        event = cuda.event()
+        ACCESSES["read"][0](x, a)
+        event.record(a)
+        ACCESSES["write"][0](x, a)
+        event.wait(b)
+        ACCESSES["read"][0](x, b)
+
     def moved(x, a, b, c, _):
         """Recorded on another stream it no longer orders the first."""
         event = cuda.event()
@@ -378,4 +387,4 @@ def test_an_event_is_what_was_recorded_last():
         wait(d, c)
         ACCESSES["read"][0](x, d)
 
-    assert [found(work) for work in (anew, too_late, moved, passed_on)] == [False, True, True, False]
+    assert [found(work) for work in (anew, too_late, half_way, moved, passed_on)] == [False, True, True, True, False]

@@ -1,0 +1,50 @@
+"""What the executor asks of plain arguments. An error says which, what was expected and what came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .errors import LaunchError
+
+
+def whole(what: str, value: Any, least: int = 0) -> int:
+    """An integer of Python or NumPy, no truth value, of at least some number."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{what}: expected an integer, got {shown(value)}")
+    if value < least:
+        raise LaunchError(f"{what}: expected an integer of at least {least}, got {shown(value)}")
+    return int(value)
+
+
+def wholes(what: str, value: Any, least: int | None = 0) -> tuple[int, ...]:
+    """One integer, or a tuple or list of them; of any sign if ``least`` is None."""
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return tuple(whole(what, n, -(2**63) if least is None else least) for n in values)
+
+
+def flag(what: str, value: Any) -> bool:
+    """A truth value."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{what}: expected True or False, got {shown(value)}")
+    return bool(value)
+
+
+def element(what: str, dtype: Any) -> np.dtype:
+    """A dtype whose elements are bytes on a device: no objects, whose pointers would be anything."""
+    try:
+        kind = np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what}: expected a dtype, got {shown(dtype)}") from None
+    if kind.hasobject or not kind.itemsize:
+        raise TypeError(f"{what}: expected a dtype of numbers, got {kind}")
+    return kind
+
+
+def shown(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
