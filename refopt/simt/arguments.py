@@ -18,10 +18,10 @@ def whole(what: str, value: Any, least: int = 0) -> int:
     return int(value)
 
 
-def wholes(what: str, value: Any, least: int | None = 0) -> tuple[int, ...]:
-    """One integer, or a tuple or list of them; of any sign if ``least`` is None."""
+def wholes(what: str, value: Any) -> tuple[int, ...]:
+    """One integer, or a tuple or list of them, none below 0."""
     values = value if isinstance(value, (tuple, list)) else (value,)
-    return tuple(whole(what, n, -(2**63) if least is None else least) for n in values)
+    return tuple(whole(what, n) for n in values)
 
 
 def flag(what: str, value: Any) -> bool:
