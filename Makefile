@@ -4,9 +4,11 @@
 PYTHON ?= python3
 PY ?= .venv/bin/python
 INSTALLED := .venv/.installed
+PEERS := .venv-peers/.installed
+OF_PEERS := tests/test_torch.py tests/test_state_pytorch.py tests/test_frameworks.py
 SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
 
-.PHONY: help verify test test-long test-gpu bench notebooks docs maps mutants lint clean
+.PHONY: help verify test test-peers test-long test-gpu bench notebooks docs maps mutants lint clean
 .PHONY: records gpu-records
 .DEFAULT_GOAL := help
 
@@ -17,7 +19,11 @@ verify: $(INSTALLED)  ## compare the NumPy and CUDA forms; ARGS are passed on
 	@.venv/bin/refopt verify $(ARGS)
 
 test: lint  ## lint, then the tests that need no GPU
-	.venv/bin/python -m pytest -n 2 -m "not gpu and not slow"
+	.venv/bin/python -m pytest -n 2 -m "not gpu and not slow" --junitxml=build/test.xml
+
+test-peers: $(PEERS)  ## the tests beside other code; fails if make test has skipped what this skips
+	.venv-peers/bin/python -m pytest -n 2 -m "not gpu" --junitxml=build/test-peers.xml $(OF_PEERS)
+	.venv-peers/bin/python tests/skipped.py build/test.xml build/test-peers.xml
 
 test-long: $(INSTALLED)  ## the same and the slow ones, under Hypothesis's long profile
 	.venv/bin/python -m pytest -n auto -m "not gpu" --hypothesis-profile=long
@@ -51,9 +57,17 @@ lint: $(INSTALLED)  ## ruff and mypy
 	.venv/bin/ruff check
 	.venv/bin/mypy
 
-clean:  ## remove what builds and tests leave behind; .venv stays
+clean:  ## remove what builds and tests leave behind; environments stay
 	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find . -path ./.venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+$(PEERS): requirements/peers.txt requirements/torch.txt pyproject.toml
+	@echo "Setting up .venv-peers (once)"
+	@$(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install -q --disable-pip-version-check --no-deps -r requirements/torch.txt
+	@.venv-peers/bin/python -m pip install -q --disable-pip-version-check --no-deps -r requirements/peers.txt
+	@.venv-peers/bin/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	@touch $@
 
 $(INSTALLED): requirements/dev.txt pyproject.toml
 	@echo "Setting up .venv (once)"
