@@ -131,11 +131,17 @@ RMSPROP = {"lr": 0.02, "rho": 0.9, "mu": 0.8, "epsilon": 1e-3}
 CORRECTED, OUTSIDE = {"epsilon_at": "corrected"}, {"epsilon_at": "outside"}
 ROWS = {
     "sgd": Row("sgd", "SGD", SGD),
+    "sgd_no_decay": Row("sgd", "SGD", SGD | {"l2_decay": 0.0}),
     "momentum": Row("momentum", "SGD", MOMENTUM, {}, {"use_nesterov": False}),
+    "momentum_no_decay": Row("momentum", "SGD", MOMENTUM | {"l2_decay": 0.0}, {}, {"use_nesterov": False}),
     "nesterov": Row("momentum", "SGD", MOMENTUM, {"nesterov": True}, {"use_nesterov": True}),
     "adam": Row("adam", "Adam", ADAM, {}, CORRECTED),
     "amsgrad": Row("adam", "Adam", ADAM | {"beta2": 0.9}, {"amsgrad": True}, CORRECTED, "moment2_max"),
     "adamw": Row("adamw", "AdamW", ADAM | {"coeff": 0.1}, {}, CORRECTED),
+    "adamw_no_decay": Row("adamw", "AdamW", ADAM | {"coeff": 0.0}, {}, CORRECTED),
+    "adamw_amsgrad": Row(
+        "adamw", "AdamW", ADAM | {"beta2": 0.9, "coeff": 0.1}, {"amsgrad": True}, CORRECTED, "moment2_max"
+    ),
     "adagrad": Row("adagrad", "Adagrad", {"lr": 0.1, "epsilon": 1e-3}),
     "rmsprop": Row("rmsprop", "RMSprop", RMSPROP, {}, OUTSIDE),
     "centered": Row("rmsprop", "RMSprop", RMSPROP, {"centered": True}, OUTSIDE, "mean_grad"),

@@ -42,6 +42,14 @@ class Arithmetic:
         self.unit = roundings * float(info.eps) / 2 + (2.0**-53 if real is np.float32 else UNIT)
         self.least = roundings * float(info.smallest_subnormal)
 
+    def depth(self, count):
+        """How many additions an element passes through, at most, in a sum of so many, by the tree of numerics N6.
+
+        Up to 4 elements of a lane are added by 3 additions, 256 lanes by 8 levels of a tree, the tiles of 1024
+        elements by the levels of another.
+        """
+        return 3 + 8 + math.ceil(math.log2(max(1, -(-count // 1024))))
+
     def exact(self, x):
         """A number that the arithmetic has, or an array of them."""
         wide = np.float64(x)
@@ -156,15 +164,13 @@ def sign(x):
 
 
 def total(x):
-    """The sum of all elements of a flat array, none of which is negative, by the tree of numerics N6.
+    """The sum of all elements of a flat array, none of which is negative.
 
-    Up to 4 elements of a lane are added by 3 additions, 256 lanes by 8 levels of a tree, the tiles of 1024 elements by
-    the levels of another. Every element passes through no more additions than that, so the sum of what was come to for
-    them is off by no more than ``depth * unit / (1 - depth * unit)`` of itself.
+    Every element passes through no more additions than the arithmetic's depth, so the sum of what was come to for them
+    is off by no more than ``depth * unit / (1 - depth * unit)`` of itself.
     """
     count = x.error.size
-    depth = 3 + 8 + math.ceil(math.log2(max(1, -(-count // 1024))))
-    unit = x.arithmetic.unit
+    depth, unit = x.arithmetic.depth(count), x.arithmetic.unit
     error = x.error.sum()
     value = x.value.sum() if count else x.lift(0).value
     own = count * 2.0**-52 if x.arithmetic.real is np.float32 else 0.0  # of the value, in whatever order

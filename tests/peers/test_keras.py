@@ -1,0 +1,85 @@
+"""Keras 3's optimizers on PyTorch's CPU tensors: somebody else's code, each of some steps within the formula's bound.
+
+Keras multiplies by the root of a mean square before it divides by another in Adadelta, adds epsilon to the mean square
+before it subtracts the squared mean in the centered RMSProp, and decays the parameter before the step; NAdam's momentum
+is beta1 times a difference. Each is a regrouping of as many roundings, at sizes that the formula's have, too. Powers
+are by pow(), good to one ulp, which is two roundings; the first power is exact.
+"""
+
+import functools
+
+import pytest
+from peers.trials import Row, hold, hold_to_numbers, rows_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras's NAdam
+
+UNCORRECTED = "epsilon_at=uncorrected"
+ONE_RATE, KERAS_DECAY = {"lr_ratio": 1.0}, {"decay_base": 0.96}
+ROWS = [
+    Row("adam", UNCORRECTED, "Adam"),
+    Row("adam", f"{UNCORRECTED}, with moment2_max", "Adam", {"amsgrad": True}),
+    Row("adamw", UNCORRECTED, "AdamW", fixed=ONE_RATE),
+    Row("adamw", f"{UNCORRECTED}, with moment2_max", "AdamW", {"amsgrad": True}, ONE_RATE),
+    Row("rmsprop", "default", "RMSprop"),
+    Row("rmsprop", "with mean_grad", "RMSprop", {"centered": True}),
+    Row("lion", "default", "Lion"),
+    Row("lion", "no decay", "Lion"),
+    Row("adadelta", "default", "Adadelta"),
+    Row("nadam", "default", "Nadam", fixed=KERAS_DECAY),
+]
+THEIR_NAMES = {"beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon", "rho": "rho", "mu": "momentum"}
+STATES = {
+    "adam": {"moment1": "_momentums", "moment2": "_velocities", "moment2_max": "_velocity_hats"},
+    "rmsprop": {"mean_square": "_velocities", "velocity": "_momentums", "mean_grad": "_average_gradients"},
+    "lion": {"moment": "_momentums"},
+    "adadelta": {"avg_squared_grad": "_accumulated_grads", "avg_squared_update": "_accumulated_delta_vars"},
+    "nadam": {"moment1": "_momentums", "moment2": "_velocities"},
+}
+STATES["adamw"] = STATES["adam"]
+
+
+@pytest.fixture(scope="module")
+def keras(tmp_path_factory):
+    """Keras on PyTorch; it leaves its settings in a folder of the test's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERAS_BACKEND", "torch")
+        patch.setenv("KERAS_HOME", str(tmp_path_factory.mktemp("keras")))
+        pytest.importorskip("torch")
+        module = pytest.importorskip("keras")
+    before = module.config.floatx()
+    yield module
+    module.config.set_floatx(before)
+
+
+class OfKeras:
+    def __init__(self, keras, row, x, numbers):
+        keras.config.set_floatx(x.dtype.name)  # the learning rate's type
+        self.keras, self.row = keras, row
+        named = {THEIR_NAMES[name]: value for name, value in numbers.items() if name in THEIR_NAMES}
+        self.param = keras.Variable(x, dtype=x.dtype.name)
+        self.optimizer = getattr(keras.optimizers, row.peer)(**named, **row.switches)
+        self.optimizer.build([self.param])
+
+    def step(self, g, numbers):
+        self.optimizer.learning_rate = numbers["lr"]
+        if "coeff" in numbers:
+            self.optimizer.weight_decay = numbers["coeff"]
+        self.optimizer.apply([self.keras.ops.array(g, dtype=g.dtype.name)])
+        states = {name: getattr(self.optimizer, of, None) for name, of in STATES[self.row.routine].items()}
+        variables = {"params": self.param} | {name: x[0] for name, x in states.items() if x}
+        return {name: x.value.detach().numpy() for name, x in variables.items()}
+
+
+@pytest.fixture
+def make(keras):
+    return functools.partial(OfKeras, keras)
+
+
+@rows_of(ROWS)
+def test_within_the_bound(make, row, precision):
+    hold(row, precision, make)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_other_numbers_are_outside(make, row):
+    hold_to_numbers(row, make)
