@@ -67,16 +67,17 @@ def across(rng: np.random.Generator, a: int, level: int) -> int:
 
 
 def triplets(
-    size: int, seed: str, count: int = 10**6, height: Callable[[int, int], int] = height, partner: Callable = partner
+    size: int, seed: str, count: int = 10**6, height: Callable = height, partner: Callable = partner, first: int = 0
 ) -> list[Triplet]:
     """For any two levels of the tree over so many elements, three of which two meet at the lower, all at the higher.
 
-    The large one is apart from the others in one triplet, one of the two in another. Of more than ``count``, some.
+    One of the two is at ``first`` or behind it. The large one is apart from the others in one triplet, and in another
+    it is one of the two. Of more than ``count``, some.
     """
     rng = np.random.default_rng(list(seed.encode()))
     some = []
     for low, high in itertools.combinations(range(1, 3 + 8 + size.bit_length()), 2):
-        for a in map(int, rng.integers(size, size=200)):
+        for a in map(int, rng.integers(first, size, size=200)):
             b, c = partner(rng, a, low), partner(rng, a, high)
             if max(b, c) < size and (height(a, b), height(a, c), height(b, c)) == (low, high, high):
                 some += [Triplet(c, (a, b), True), Triplet(b, (a, c), False)]
