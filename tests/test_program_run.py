@@ -101,7 +101,9 @@ def test_bad_rows(value, error, message, backend):
     e = np.zeros((4, 3), np.float32)
     arrays = {"e": gpu.to_device(e) if backend == "gpu" else e}
     if backend == "gpu" and "contiguous" in message:
-        pytest.skip("a copy to the device is contiguous")
+        # What is copied to the device is contiguous there, and fits.
+        run(program, arrays, backend=backend, gradients={"e@GRAD": (value[0], value[1].copy())})
+        return
     with pytest.raises(error, match=rf"backward: 'e@GRAD': {message}"):
         run(program, arrays, backend=backend, gradients={"e@GRAD": value})
 
