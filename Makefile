@@ -5,7 +5,7 @@ PYTHON ?= python3
 PY ?= .venv/bin/python
 INSTALLED := .venv/.installed
 PEERS := .venv-peers/.installed
-OF_PEERS := tests/peers tests/test_torch.py tests/test_state_pytorch.py tests/test_frameworks.py
+OF_PEERS := tests/peers tests/test_benchmarks.py tests/test_frameworks.py tests/test_torch.py $(wildcard tests/test_state_pytorch*.py)
 SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
 
 .PHONY: help verify test test-peers test-long test-gpu bench notebooks docs maps mutants lint clean
