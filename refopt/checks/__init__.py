@@ -3,7 +3,16 @@
 An error names the routine, the argument, the index, what was expected and what came.
 """
 
-from refopt.checks.arrays import Array, c_strides, flat, host_array, require_subnormals
+from refopt.checks.arrays import (
+    Array,
+    c_strides,
+    check_native,
+    check_plain,
+    dense,
+    flat,
+    host_array,
+    require_subnormals,
+)
 from refopt.checks.call import Call, check
 from refopt.checks.cast import Cast, Names, cast_type, check_cast, check_scale
 from refopt.checks.gradients import check_gradients, check_loss_scaling, scan_type
@@ -12,6 +21,6 @@ from refopt.checks.rebound import rebound
 
 __all__ = [
     "Array", "Call", "Cast", "Names", "c_strides", "cast_type", "check", "check_cast", "check_gradients", "check_hyper",
-    "check_hypers", "check_loss_scaling", "check_scale", "flat", "host_array", "rebound", "require_subnormals",
-    "scan_type",
+    "check_hypers", "check_loss_scaling", "check_native", "check_plain", "check_scale", "dense", "flat", "host_array",
+    "rebound", "require_subnormals", "scan_type",
 ]  # fmt: skip

@@ -50,18 +50,43 @@ def c_strides(shape: Sequence[int], item: int) -> tuple[int, ...]:
 
 def host_array(value: Any, where: str) -> Array:
     """Describe a NumPy array, or say why it is none."""
-    if not isinstance(value, np.ndarray):
-        raise TypeError(f"{where}: expected a NumPy array, got {type(value).__module__}.{type(value).__name__}")
-    if not value.dtype.isnative:
-        raise TypeError(f"{where}: expected native byte order, got {value.dtype.str}")
+    check_plain(where, value)
+    check_native(where, value.dtype)
     return Array(value.ctypes.data, value.shape, name_of(value.dtype), value.strides, value.flags.writeable)
+
+
+def check_plain(where: str, value: Any) -> None:
+    """Refuse what is no NumPy array, and subclasses: a matrix or a masked array computes in its own way.
+
+    ``np.memmap`` differs in where it is stored alone.
+    """
+    if type(value) not in (np.ndarray, np.memmap):
+        kind = "plain " if isinstance(value, np.ndarray) else ""
+        raise TypeError(f"{where}: expected a {kind}NumPy array, got {type(value).__module__}.{type(value).__name__}")
+
+
+def check_native(where: str, dtype: Any) -> None:
+    """Refuse bytes in the other order than the machine's."""
+    if isinstance(dtype, np.dtype) and not dtype.isnative:
+        raise TypeError(f"{where}: expected native byte order, got {dtype.str}")
 
 
 def flat(array: np.ndarray | None) -> np.ndarray | None:
     """The elements of a dense array in memory order: a view, shape (size,)."""
-    if array is None or array.ndim == 0:
-        return array if array is None else array.reshape(1)
+    if array is None:
+        return None
+    array = np.asarray(array)  # of np.memmap, the array
+    if array.ndim == 0:
+        return array.reshape(1)
     return array.transpose(np.argsort([-s for s in array.strides], kind="stable")).reshape(-1)
+
+
+def dense(array: np.ndarray) -> np.ndarray:
+    """The array itself if its elements lie side by side, in any order of axes; else a copy in C order."""
+    elements = np.asarray(flat(array))
+    if elements.flags.c_contiguous and np.may_share_memory(elements, array):
+        return array
+    return np.array(array, order="C")
 
 
 def require_subnormals() -> None:

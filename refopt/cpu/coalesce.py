@@ -18,7 +18,7 @@ import numpy as np
 
 from refopt import checks
 from refopt.checks import Array
-from refopt.checks.arguments import to_float, whole
+from refopt.checks.arguments import listed, to_float, whole
 from refopt.cpu import cast
 from refopt.dtypes import ITEM_SIZES, SIZES, name_of, numpy_dtype
 
@@ -81,6 +81,8 @@ class Coalesced:
         layout: offsets and lengths, in elements.
     """
 
+    _describe: Callable[[Any, str], Array] = staticmethod(checks.host_array)
+
     def __init__(self, views: list[Any], buffer: Any, layout: Layout) -> None:
         self.views, self.buffer, self.layout = views, buffer, layout
 
@@ -114,14 +116,12 @@ class Coalesced:
         self._cast(tensors, views, scale, names)
 
     def _matched(self, name: str, tensors: Any) -> None:
-        if not isinstance(tensors, Sequence) or isinstance(tensors, str):
-            raise TypeError(f"{name}: tensors: expected a list of arrays, got {type(tensors).__name__}")
-        if len(tensors) != len(self.views):
+        if len(listed(f"{name}: tensors", tensors)) != len(self.views):
             raise ValueError(f"{name}: tensors: expected {len(self.views)} entries, as coalesced, got {len(tensors)}")
         for i, (tensor, view) in enumerate(zip(tensors, self.views, strict=True)):
-            shape = tuple(getattr(tensor, "shape", view.shape))
-            if shape != view.shape:
-                raise ValueError(f"{name}: tensors[{i}]: expected shape {view.shape}, as coalesced, got {shape}")
+            where = f"{name}: tensors[{i}]"
+            if tensor is not None and (shape := self._describe(tensor, where).shape) != view.shape:
+                raise ValueError(f"{where}: expected shape {view.shape}, as coalesced, got {shape}")
 
     def _cast(self, sources: Sequence[Any], targets: Sequence[Any], scale: Any, names: checks.Names) -> None:
         cast.run(checks.check_cast(sources, targets, scale, checks.host_array, names), sources, targets, scale)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from refopt import catalog
+from refopt import catalog, checks
 from refopt.gpu import family, lars
 from refopt.gpu.cast import CastPlan, cast_plan, merged_cast
 from refopt.gpu.coalesce import Coalesced, coalesce_tensor
@@ -100,5 +100,15 @@ def plan(routine: str, *slots: Any, **options: Any) -> Plan:
 
 
 def to_device(array: np.ndarray) -> Any:
-    """Copy a NumPy array to the device that `device` answers; ``.copy_to_host()`` brings it back."""
+    """Copy a NumPy array to the device that `device` answers; ``.copy_to_host()`` brings it back.
+
+    The copy has the axis order of a dense array, and C order of any other.
+
+    Raises:
+        TypeError: if it is no NumPy array, or one of a subclass, which may mean more than its elements.
+    """
+    where = "to_device: array"
+    checks.check_plain(where, array)
+    if array.dtype.hasobject:
+        raise TypeError(f"{where}: expected numbers, got {array.dtype}")
     return device().to_device(array)

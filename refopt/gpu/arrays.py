@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from refopt import simt
-from refopt.checks import Array, c_strides
-from refopt.dtypes import SIZES, name_of
+from refopt.checks import Array, c_strides, check_native
+from refopt.dtypes import ITEM_SIZES, name_of
 from refopt.gpu import dlpack
 
 
@@ -37,44 +37,72 @@ def describer(device: str) -> Any:
     """The function that describes an array on a machine and refuses any that is elsewhere."""
 
     def describe(value: Any, where: str) -> Array:
-        if isinstance(value, np.ndarray | np.generic):
-            raise TypeError(f"{where}: expected a device array, got a NumPy array; gpu.to_device makes one")
-        if isinstance(value, simt.DeviceArray):
-            if device != "executor":
-                raise ValueError(f"{where}: expected an array on the {device}, got one on the executor")
-            return Array(value.address, value.shape, name_of(value.dtype), value.strides, True)
-        if device == "executor":
-            raise ValueError(f"{where}: expected an array on the executor, got {type(value).__name__}")
-        if hasattr(value, "data_ptr"):
-            return _torch(value, where)
-        kind = f"{type(value).__module__}.{type(value).__name__}"
-        interface = getattr(value, "__cuda_array_interface__", None)
-        # Up to version 2, which is JAX's, it does not say when the data are ready; DLPack does.
-        if hasattr(value, "__dlpack__") and (interface is None or interface["version"] < 3):
-            if not dlpack.on_gpu(value):
-                raise TypeError(f"{where}: expected a device array, got {kind} in host memory")
-            return dlpack.describe(value, where)
-        if interface is None:
-            raise TypeError(f"{where}: expected a device array, got {kind}")
-        return _interface(value, interface)
+        array = _on_executor(value, where, device) if device == "executor" else _on_gpu(value, where, device)
+        item = ITEM_SIZES.get(array.dtype, 1)  # other dtypes are refused later on
+        if array.size and array.address % item:
+            raise ValueError(f"{where}: expected an address divisible by {item}, as {array.dtype} needs, got one with "
+                             f"remainder {array.address % item}")  # fmt: skip
+        if array.address + array.size * item > _END:
+            raise ValueError(f"{where}: expected an array that ends below 2**64, got shape {array.shape}")
+        return array
 
     return describe
+
+
+_END = 2**64  # of addresses
+
+
+def _on_executor(value: Any, where: str, device: str) -> Array:
+    if isinstance(value, np.ndarray | np.generic):
+        raise TypeError(f"{where}: expected a device array, got a NumPy array; gpu.to_device makes one")
+    if not isinstance(value, simt.DeviceArray):
+        raise ValueError(f"{where}: expected an array on the executor, got {type(value).__name__}")
+    check_native(where, value.dtype)
+    return Array(value.address, value.shape, name_of(value.dtype), value.strides, value.data.flags.writeable)
+
+
+def _on_gpu(value: Any, where: str, device: str) -> Array:
+    if isinstance(value, np.ndarray | np.generic):
+        raise TypeError(f"{where}: expected a device array, got a NumPy array; gpu.to_device makes one")
+    if isinstance(value, simt.DeviceArray):
+        raise ValueError(f"{where}: expected an array on the {device}, got one on the executor")
+    if hasattr(value, "data_ptr"):
+        return _torch(value, where)
+    kind = f"{type(value).__module__}.{type(value).__name__}"
+    interface = getattr(value, "__cuda_array_interface__", None)
+    # Up to version 2, which is JAX's, it does not say when the data are ready; DLPack does.
+    if hasattr(value, "__dlpack__") and (interface is None or interface["version"] < 3):
+        if not dlpack.on_gpu(value):
+            raise TypeError(f"{where}: expected a device array, got {kind} in host memory")
+        return dlpack.describe(value, where)
+    if interface is None:
+        raise TypeError(f"{where}: expected a device array, got {kind}")
+    return _interface(value, interface, where)
 
 
 def _torch(value: Any, where: str) -> Array:
     if not value.is_cuda:
         raise TypeError(f"{where}: expected a device array, got a PyTorch tensor on {value.device}")
+    if hasattr(value, "is_neg") and value.is_neg():  # a view whose memory holds the values with the other sign
+        raise ValueError(f"{where}: expected values as they lie in memory, got a negated view; resolve_neg() copies it")
     dtype = name_of(value.dtype)
     strides = tuple(s * value.element_size() for s in value.stride())
     return Array(value.data_ptr(), tuple(value.shape), dtype, strides, True)
 
 
-def _interface(value: Any, interface: dict[str, Any]) -> Array:
+def _interface(value: Any, interface: dict[str, Any], where: str) -> Array:
     shape = tuple(interface["shape"])
     address, read_only = interface["data"]
-    dtype = name_of(getattr(value, "dtype", np.dtype(interface["typestr"])))
-    item = SIZES.get(dtype) or np.dtype(interface["typestr"]).itemsize
+    stored = np.dtype(interface["typestr"])
+    dtype = getattr(value, "dtype", stored)
+    for order in (dtype, stored):
+        check_native(where, order)
+    if interface.get("mask") is not None:
+        raise TypeError(f"{where}: expected an array without a mask, got one with a mask")
+    name = name_of(dtype)
+    if name_of(stored) != name and stored.kind != "V":  # which is all that it can say of bf16
+        raise TypeError(f"{where}: expected a dtype and an interface that agree, got {name} and {interface['typestr']}")
     strides = interface.get("strides")
     if strides is None:
-        strides = c_strides(shape, item)
-    return Array(int(address or 0), shape, dtype, tuple(strides), not read_only)
+        strides = c_strides(shape, ITEM_SIZES.get(name, stored.itemsize))
+    return Array(int(address or 0), shape, name, tuple(strides), not read_only)

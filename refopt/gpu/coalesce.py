@@ -24,6 +24,7 @@ class Coalesced(coalesce.Coalesced):
 
     def __init__(self, views: list[Any], buffer: Any, layout: coalesce.Layout, stream: Any) -> None:
         super().__init__(views, buffer, layout)
+        self._describe = describer(device_of([buffer]))
         self._stream = stream
         self._plans: dict[str, tuple[list[Any], CastPlan]] = {}
 

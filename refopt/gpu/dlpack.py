@@ -72,7 +72,8 @@ def describe(value: Any, where: str) -> Array:
     else:
         # It cannot say that it is read-only, so it is taken to be.
         tensor, writable = _Tensor.from_address(_pointer(capsule, b"dltensor")), False
-    kind = f"{_FAMILIES.get(tensor.code, 'type')}{tensor.bits}"
+    family = _FAMILIES.get(tensor.code, "type")
+    kind = "bool" if (family, tensor.bits) == ("bool", 8) else f"{family}{tensor.bits}"
     item = tensor.bits * tensor.lanes // 8
     if tensor.lanes != 1:
         raise TypeError(f"{where}: expected single elements, got {kind} in vectors of {tensor.lanes}")

@@ -18,7 +18,7 @@ from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from numba.cuda.cudadrv.driver import MemoryPointer
 from numba.np.numpy_support import from_dtype
 
-from refopt.checks import flat
+from refopt.checks import dense, flat
 from refopt.dtypes import ITEM_SIZES
 from refopt.gpu.arrays import describer
 from refopt.gpu.runtime import Filler, Writer
@@ -33,12 +33,9 @@ class Gpu:
 
     def to_device(self, array: np.ndarray) -> Any:
         """A copy in the same order of axes if the array is dense, else in C order."""
-        elements = np.asarray(flat(array))
-        if not (elements.flags.c_contiguous and np.may_share_memory(elements, array)):
-            array = np.ascontiguousarray(array)
-            elements = array.reshape(-1)
+        array = dense(array)
         # As bytes: Numba takes neither bfloat16 nor any order of more than two axes but C and Fortran's.
-        memory = cuda.to_device(elements.view(np.uint8)).gpu_data
+        memory = cuda.to_device(np.asarray(flat(array)).view(np.uint8)).gpu_data
         # The copy returns once it has read its source; streams that do not wait for the default one could come first.
         checked(driver.cuStreamSynchronize(0))
         return DeviceNDArray(array.shape, array.strides, array.dtype, gpu_data=memory)

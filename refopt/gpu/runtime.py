@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from refopt import simt
+from refopt import checks, simt
 from refopt.gpu.target import Kernel
 
 Writer = Callable[[int, Any, Any], None]
@@ -63,7 +63,11 @@ class Executor:
     name = "executor"
 
     def to_device(self, array: np.ndarray) -> Any:
-        return simt.cuda.to_device(array)
+        """A copy in the same order of axes if the array is dense, else in C order."""
+        array = checks.dense(array)
+        made = simt.cuda.device_array(array.shape, array.dtype, strides=array.strides if array.size else None)
+        made.copy_to_device(array)
+        return made
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return simt.cuda.device_array(shape, dtype)
