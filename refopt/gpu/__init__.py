@@ -11,19 +11,18 @@ from typing import Any
 import numpy as np
 
 from refopt import catalog, checks
-from refopt.gpu import family, lars
+from refopt.checks.arguments import chosen
+from refopt.gpu import family
 from refopt.gpu.cast import CastPlan, cast_plan, merged_cast
 from refopt.gpu.coalesce import Coalesced, coalesce_tensor
-from refopt.gpu.lars import lars_momentum, merged_lars_momentum
 from refopt.gpu.loss_scale import loss_scaling, update_loss_scaling
 from refopt.gpu.plan import Plan
 from refopt.gpu.runtime import device, use
 from refopt.gpu.scan import GradientScan, scan
 
-_PLANS = {"lars_momentum": lars.plan} | {
-    name: family.planner(routine) for name, routine in catalog.ROUTINES.items() if name != "lars_momentum"
-}
+_PLANS = {name: family.planner(routine) for name, routine in catalog.ROUTINES.items()}
 
+merged_lars_momentum, lars_momentum = family.functions(catalog.LARS_MOMENTUM)
 merged_sgd, sgd = family.functions(catalog.SGD)
 merged_momentum, momentum = family.functions(catalog.MOMENTUM)
 merged_adam, adam = family.functions(catalog.ADAM)
@@ -93,10 +92,8 @@ def plan(routine: str, *slots: Any, **options: Any) -> Plan:
         options: the routine's optional slots and hyperparameters by name; ``form``, one of the routine's
             forms; ``stream``, the stream that steps run on (the legacy default stream if not given).
     """
-    name = routine.removeprefix("merged_")
-    if name not in _PLANS:
-        raise ValueError(f"plan: routine: expected one of {', '.join(_PLANS)}, got {routine!r}")
-    return _PLANS[name](*slots, **options)
+    name = routine.removeprefix("merged_") if isinstance(routine, str) else routine
+    return _PLANS[chosen("plan: routine", name, _PLANS)](*slots, **options)
 
 
 def to_device(array: np.ndarray) -> Any:

@@ -64,7 +64,14 @@ def loss_scaling(
     return update
 
 
-def update_loss_scaling(found_inf: Any, loss_scale: Any, good_steps: Any, bad_steps: Any, **numbers: Any) -> None:
+def update_loss_scaling(
+    found_inf: Any, loss_scale: Any, good_steps: Any, bad_steps: Any, *, incr_every_n_steps: int = 1000,
+    decr_every_n_nan_or_inf: int = 2, incr_ratio: float = 2.0, decr_ratio: float = 0.5, stream: Any = 0,
+) -> None:  # fmt: skip
     """`refopt.cpu.update_loss_scaling` for device arrays."""
-    loss_scaling(found_inf, loss_scale, good_steps, bad_steps, **numbers)()
+    update = loss_scaling(
+        found_inf, loss_scale, good_steps, bad_steps, incr_every_n_steps=incr_every_n_steps,
+        decr_every_n_nan_or_inf=decr_every_n_nan_or_inf, incr_ratio=incr_ratio, decr_ratio=decr_ratio, stream=stream,
+    )  # fmt: skip
+    update()
     device(device_of([found_inf])).synchronize()

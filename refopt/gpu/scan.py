@@ -185,11 +185,14 @@ class GradientScan:
         self._run(self._stream)
 
 
-def scan(grads: Any, **options: Any) -> GradientScan:
-    """Bind a scan of gradients to its arrays; see `refopt.cpu.scan_gradients` and `GradientScan`.
+def scan(
+    grads: Any, *, loss_scale: Any = None, max_norm: float = np.inf, epsilon: float = 1e-6, stream: Any = 0
+) -> GradientScan:
+    """Bind a scan of gradients to its arrays; see `GradientScan`.
 
     Args:
         grads: P device arrays, or ``None``.
-        options: ``loss_scale``, ``max_norm``, ``epsilon`` as in `refopt.cpu.scan_gradients`, and ``stream``.
+        loss_scale, max_norm, epsilon: as in `refopt.cpu.scan_gradients`.
+        stream: the stream that calls run on; the legacy default stream if not given.
     """
-    return GradientScan(grads, **options)
+    return GradientScan(grads, loss_scale, max_norm, epsilon, stream)

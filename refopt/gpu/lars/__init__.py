@@ -6,8 +6,6 @@
 4. `carried_norm`: two launches, and the norm of p comes from the step before.
 """
 
-from typing import Any
-
 from refopt import catalog
 from refopt.cpu.reduce import TILE
 from refopt.gpu.lars.carried_norm import lars_grad_norm, lars_update_and_norm
@@ -16,7 +14,7 @@ from refopt.gpu.lars.phases import NORM_BOUNDS, UPDATE_BOUNDS
 from refopt.gpu.lars.rule import Signature
 from refopt.gpu.lars.separate import lars_separate
 from refopt.gpu.lars.two_launches import lars_norms, lars_update
-from refopt.gpu.plan import Group, Launches, Plan
+from refopt.gpu.plan import Group, Launches
 
 NORM_BLOCK, UPDATE_BLOCK = NORM_BOUNDS[0], UPDATE_BOUNDS[0]
 ADAPT = catalog.LARS_MOMENTUM.choices["adapt"]
@@ -64,30 +62,3 @@ def _separate(group: Group, signature: Signature, mode: int) -> list:
         grid = min(group.machine.resident(kernel, NORM_BLOCK, args), -(-tiles[tensor] // (NORM_BLOCK // 32)))
         made.append(group.machine.prepare(kernel, grid, NORM_BLOCK, args, "cooperative"))
     return made
-
-
-def plan(params: Any, grads: Any, velocities: Any, *, master_params: Any = None,
-         form: str = "two_launches", stream: Any = 0, grad_factor: Any = None, found_inf: Any = None,
-         **hyper: Any) -> Plan:  # fmt: skip
-    """`refopt.gpu.plan` for this routine."""
-    slots = {"params": params, "grads": grads, "velocities": velocities, "master_params": master_params}
-    shared = {"grad_factor": grad_factor, "found_inf": found_inf}
-    return Plan(catalog.LARS_MOMENTUM, launches, slots, hyper, form, stream, shared)
-
-
-def merged_lars_momentum(params, grads, velocities, *, lr, mu, master_params=None, form="two_launches", **hyper):
-    """Update every tensor of a list by LARS with momentum, in place, on the device the arrays are on.
-
-    Args and errors are those of `refopt.cpu.merged_lars_momentum`, with device arrays; ``form`` chooses one
-    of the four ways to run it. Builds the tables for this one call; a loop wants `refopt.gpu.plan`.
-    """
-    step = plan(params, grads, velocities, master_params=master_params, form=form, lr=lr, mu=mu, **hyper)
-    step()
-    step.device.synchronize()
-
-
-def lars_momentum(param, grad, velocity, *, lr, mu, master_param=None, **hyper):
-    """Update one tensor by LARS with momentum, in place: one cooperative launch."""
-    masters = None if master_param is None else [master_param]
-    hyper = {"form": "separate"} | hyper
-    merged_lars_momentum([param], [grad], [velocity], lr=lr, mu=mu, master_params=masters, **hyper)
