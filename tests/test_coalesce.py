@@ -14,7 +14,6 @@ from refopt import cpu, gpu, simt
 from refopt.checks import flat
 from refopt.conformance.placed import Placed
 from refopt.conformance.strategies import dense
-from refopt.cpu import coalesce
 from refopt.dtypes import ITEM_SIZES, SIZES, numpy_dtype
 from refopt.gpu import coalesce as gpu_coalesce
 from refopt.gpu import words
@@ -337,7 +336,7 @@ def test_size_of_dtype_is_for_the_layout_alone(machine):
     here, _ = both(machine, INPUTS, copy_data=True, size_of_dtype=2)
     assert here.layout.lengths.tolist() == [128] * 6
     assert [x.tobytes() for x in here.views] == [x.tobytes() for x in INPUTS]
-    with pytest.raises(ValueError, match=r"^coalesce_tensor: layout: align: expected a multiple of the element's 3"):
+    with pytest.raises(ValueError, match=r"^coalesce_tensor: align_size: expected a multiple of the element's 3"):
         cpu.coalesce_tensor(INPUTS, size_of_dtype=3)
 
 
@@ -413,7 +412,7 @@ def test_a_step_on_coalesced_gradients(machine):
 
 A, B = np.ones(3, np.float32), np.ones((2, 2), np.float32)
 REFUSED = {
-    "inputs: expected a list, got int": (TypeError, 3, {}),
+    "inputs: expected a list of arrays, got int": (TypeError, 3, {}),
     "inputs: expected at least one tensor, got none": (ValueError, [], {}),
     "inputs[1]: expected at least one element, since a view of none has no place in the buffer, got shape (2, 0)":
         (ValueError, [A, np.ones((2, 0), np.float32)], {}),
@@ -431,8 +430,8 @@ REFUSED = {
     "shapes[0][0]: expected an integer, got True": (TypeError, [None], dict(shapes=[(True, 3)], dtype="float32")),
     "shapes[1][0]: expected an integer, got 2.0": (TypeError, [A, None], dict(shapes=[None, (2.0, 3)])),
     "shapes[0][0]: expected an integer, got 3.0": (TypeError, [A], dict(shapes=[(3.0,)])),
-    "layout: sizes[0]: expected an end, padded, below 2**63 bytes, got": (ValueError, [A], dict(align_size=2**70)),
-    "layout: sizes[1]: expected an end, padded, below":
+    "inputs[0]: expected an end, padded, below 2**63 bytes, got": (ValueError, [A], dict(align_size=2**70)),
+    "inputs[1]: expected an end, padded, below":
         (ValueError, [np.ones(1, np.uint8)] * 4, dict(align_size=2**62)),
     "size_of_dtype: expected a buffer below 2**63 bytes, got 4611686018427387904 of float32":
         (ValueError, [A], dict(align_size=2**62, size_of_dtype=1)),
@@ -444,12 +443,12 @@ REFUSED = {
     "constant: expected a number in the range of float64":
         (ValueError, [np.ones(3, np.int8)], dict(set_constant=True, constant=-(10**5000))),
     "scale: expected a number in the range of float64": (ValueError, [A], dict(copy_data=True, scale=10**400)),
-    "inputs[0]: expected at least one element": (ValueError, [None], dict(shapes=[(-1, -3)], dtype="float32")),
+    "shapes[0]: expected at least one element": (ValueError, [None], dict(shapes=[(-1, -3)], dtype="float32")),
     "dtype: expected a dtype, since no input has one": (TypeError, [None], dict(shapes=[(3,)])),
     "dtype: expected one of float16,": (TypeError, [A], dict(dtype="complex64")),
     "align_size: expected -1 or an integer of at least 1, got 0": (ValueError, [A], dict(align_size=0)),
     "size_of_dtype: expected -1 or an integer of at least 1, got 2.0": (ValueError, [A], dict(size_of_dtype=2.0)),
-    "layout: align: expected a multiple of the element's 4 bytes, got 6": (ValueError, [A], dict(align_size=6)),
+    "align_size: expected a multiple of the element's 4 bytes, got 6": (ValueError, [A], dict(align_size=6)),
     "align_unit: expected one of bytes, elements, got 'bits'": (ValueError, [A], dict(align_unit="bits")),
     "constant: expected a number, got 'x'": (TypeError, [A], dict(set_constant=True, constant="x")),
     "constant: expected a number of int8, got 200":
@@ -525,7 +524,7 @@ def mutant(length):
     return layout
 
 
-LAYOUT = coalesce.layout
+LAYOUT = cpu.layout
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -14,14 +14,14 @@ _TEXT = str | bytes | bytearray | memoryview  # sequences that nobody means as l
 def is_whole(value: Any) -> bool:
     """Whether it is an integer of any type: Python's, NumPy's, an array of no dimensions; no truth value, no time."""
     if isinstance(value, np.ndarray):
-        return value.ndim == 0 and value.dtype.kind in "iu"
+        return type(value) is np.ndarray and value.ndim == 0 and value.dtype.kind in "iu"
     return isinstance(value, Integral) and not isinstance(value, bool | np.timedelta64)
 
 
 def is_number(value: Any) -> bool:
     """Whether it is a real number of any type, NaN and inf among them; no truth value, no time."""
-    if isinstance(value, np.ndarray):
-        return value.ndim == 0 and value.dtype.kind in "iuf"
+    if isinstance(value, np.ndarray):  # no subclass: that of np.ma.masked is NaN to float()
+        return type(value) is np.ndarray and value.ndim == 0 and value.dtype.kind in "iuf"
     return isinstance(value, Real) and not isinstance(value, bool | np.timedelta64)
 
 
@@ -88,6 +88,12 @@ def to_float(where: str, value: Any) -> float:
         return float(value)
     except OverflowError:
         raise ValueError(f"{where}: expected a number in the range of float64, got one beyond it") from None
+
+
+def rounded(values: Any, dtype: Any) -> np.ndarray:
+    """Numbers as an array of a dtype, rounded to inf and 0 where they have to be, whatever ``np.errstate`` says."""
+    with np.errstate(all="ignore"):
+        return np.asarray(values, dtype)
 
 
 def flag(where: str, value: Any) -> bool:

@@ -91,7 +91,9 @@ def dense(array: np.ndarray) -> np.ndarray:
 
 def require_subnormals() -> None:
     """Refuse to compute where subnormal numbers are flushed to zero (numerics, N14)."""
-    if np.finfo(np.float32).tiny / np.float32(2) == 0:
+    with np.errstate(all="ignore"):
+        half = np.finfo(np.float32).tiny / np.float32(2)
+    if half == 0:
         raise RuntimeError(
             "this thread flushes subnormal numbers to zero, so no result would have the specified bits; a library "
             "built with -ffast-math that was loaded earlier may have switched that on"

@@ -1,11 +1,12 @@
 """A call of a merged routine, as a whole."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refopt.catalog import Routine, Spec
+from refopt.checks.arguments import listed
 from refopt.checks.arrays import Array, check_dense, check_one, refuse_overlaps
 from refopt.checks.numbers import check_hypers
 from refopt.dtypes import ITEM_SIZES, SIZES, arithmetic, widens
@@ -75,13 +76,11 @@ def _lists(name: str, routine: Routine, slots: dict[str, Any]) -> dict[str, list
         value = slots[slot.name]
         if value is None and slot.optional:
             value = [None] * len(lists["params"])
-        if not isinstance(value, Sequence) or isinstance(value, str):
-            raise TypeError(f"{name}: {slot.name}: expected a list of arrays, got {type(value).__name__}")
-        lists[slot.name] = list(value)
-        expected, got = len(lists["params"]), len(value)
+        lists[slot.name] = listed(f"{name}: {slot.name}", value)
+        expected, got = len(lists["params"]), len(lists[slot.name])
         if got != expected:
             raise ValueError(f"{name}: {slot.name}: expected {expected} entries, as params has, got {got}")
-        for i, entry in enumerate(value):
+        for i, entry in enumerate(lists[slot.name]):
             if entry is None and not slot.optional and slot.name != "grads":
                 raise TypeError(f"{name}: {slot.name}[{i}]: expected an array, got None")
     return lists

@@ -1,12 +1,11 @@
 """Casts and copies."""
 
 from collections.abc import Callable, Iterator, Sequence
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.checks.arguments import to_float
+from refopt.checks.arguments import is_number, kind_of, listed, rounded, shown, to_float
 from refopt.checks.arrays import Array, check_dense, check_one, refuse_overlaps
 from refopt.dtypes import ITEM_SIZES, SIZES
 
@@ -35,9 +34,7 @@ def check_cast(
 ) -> Cast:  # fmt: skip
     """Check the arguments of ``merged_cast``, under the names that the caller knows; raises, or describes them."""
     name, first, second = names
-    for key, values in ((first, sources), (second, targets)):
-        if not isinstance(values, Sequence) or isinstance(values, str):
-            raise TypeError(f"{name}: {key}: expected a list of arrays, got {type(values).__name__}")
+    sources, targets = (listed(f"{name}: {key}", values) for key, values in ((first, sources), (second, targets)))
     if len(sources) != len(targets):
         raise ValueError(f"{name}: {second}: expected {len(sources)} entries, as {first} has, got {len(targets)}")
     pairs: list[tuple[Array, Array] | None] = []
@@ -84,11 +81,11 @@ def check_scale(
 ) -> float | Array:
     """The scale of a cast: a float that is finite where it is used, or, given ``describe``, an array of one element."""
     where = f"{name}: scale"
-    number = isinstance(scale, Real | np.number) and not isinstance(scale, bool)
+    number = is_number(scale) and not isinstance(scale, np.ndarray)
     if not number and describe is None:
-        raise TypeError(f"{where}: expected a number, as before, got {type(scale).__name__}")
-    if not number and not hasattr(scale, "shape"):
-        raise TypeError(f"{where}: expected a number or an array of one element, got {scale!r}")
+        raise TypeError(f"{where}: expected a number, as before, got {kind_of(scale)}")
+    if not number and (isinstance(scale, np.generic) or not hasattr(scale, "shape")):
+        raise TypeError(f"{where}: expected a number or an array of one element, got {shown(scale)}")
     found = None if number else describe(scale, where)  # type: ignore[misc]
     if found:
         check_one(where, found, ["float32", "float64"])
@@ -101,9 +98,8 @@ def check_scale(
         return found
     plain = to_float(where, scale)
     for real in Cast(list(pairs), 1.0).reals() or {np.float64}:
-        with np.errstate(over="ignore"):
-            if not np.isfinite(real(scale)):
-                raise ValueError(f"{where}: expected a finite {np.dtype(real).name}, got {scale!r}")
+        if not np.isfinite(rounded(plain, real)):
+            raise ValueError(f"{where}: expected a finite {np.dtype(real).name}, got {shown(scale)}")
     return plain + 0.0  # -0 is taken for 0
 
 

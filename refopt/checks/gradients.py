@@ -1,12 +1,12 @@
 """What goes on around a step: the scan of the gradients and the loss scale."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from refopt.checks.arrays import Array, check_dense, check_one
+from refopt.checks.arguments import listed, number, rounded, shown, whole
+from refopt.checks.arrays import Array, check_dense, check_one, refuse_overlaps
 from refopt.dtypes import SIZES
 
 
@@ -15,9 +15,9 @@ def check_gradients(
 ) -> list[Array | None]:
     """Check the arguments of ``scan_gradients``; raises, or describes the gradients."""
     name = "scan_gradients"
-    if not isinstance(grads, Sequence) or isinstance(grads, str):
-        raise TypeError(f"{name}: grads: expected a list of arrays, got {type(grads).__name__}")
-    arrays = [None if g is None else describe(g, f"{name}: grads[{i}]") for i, g in enumerate(grads)]
+    arrays = [
+        None if g is None else describe(g, f"{name}: grads[{i}]") for i, g in enumerate(listed(f"{name}: grads", grads))
+    ]
     for i, array in enumerate(arrays):
         if array is None:
             continue
@@ -27,8 +27,7 @@ def check_gradients(
     if loss_scale is not None:
         check_one(f"{name}: loss_scale", describe(loss_scale, f"{name}: loss_scale"), ["float32"])
     for key, value in (("max_norm", max_norm), ("epsilon", epsilon)):
-        if not isinstance(value, int | float | np.number) or isinstance(value, bool) or not value >= 0:
-            raise ValueError(f"{name}: {key}: expected a number of at least 0, got {value!r}")
+        number(f"{name}: {key}", value, least=0)
     return arrays
 
 
@@ -41,14 +40,20 @@ def check_loss_scaling(arrays: list[Any], describe: Callable[[Any, str], Array],
     """Check the arguments of ``update_loss_scaling``; raises, or returns the numbers, ratios in fp32."""
     name = "update_loss_scaling"
     kinds = {"found_inf": "float32", "loss_scale": "float32", "good_steps": "int32", "bad_steps": "int32"}
-    for (key, dtype), array in zip(kinds.items(), arrays, strict=True):
-        where = f"{name}: {key}"
-        check_one(where, describe(array, where), [dtype], written=key != "found_inf")
+    described = {key: describe(array, f"{name}: {key}") for key, array in zip(kinds, arrays, strict=True)}
+    for key, dtype in kinds.items():
+        check_one(f"{name}: {key}", described[key], [dtype], written=key != "found_inf")
+    # All are of four bytes.
+    spans = ((array.address, array.address + 4, key != "found_inf", key) for key, array in described.items())
+    refuse_overlaps(name, spans)
+    found: dict[str, Any] = {}
     for key in ("incr_every_n_steps", "decr_every_n_nan_or_inf"):
-        if not isinstance(numbers[key], int | np.integer) or isinstance(numbers[key], bool) or numbers[key] < 1:
-            raise ValueError(f"{name}: {key}: expected an integer of at least 1, got {numbers[key]!r}")
-    for key, low, high in (("incr_ratio", 1, math.inf), ("decr_ratio", 0, 1)):
-        value = numbers[key]
-        if not isinstance(value, int | float | np.number) or not low <= value <= high or value in (0, math.inf):
-            raise ValueError(f"{name}: {key}: expected a number from {low} to {high}, got {value!r}")
-    return {key: int(value) if "every" in key else np.float32(value) for key, value in numbers.items()}
+        found[key] = whole(f"{name}: {key}", numbers[key], 1, 2**31 - 1)  # which is what a counter may reach
+    found["incr_ratio"] = number(f"{name}: incr_ratio", numbers["incr_ratio"], 1, finite=True)
+    found["decr_ratio"] = number(f"{name}: decr_ratio", numbers["decr_ratio"], most=1, above=0)
+    for key in ("incr_ratio", "decr_ratio"):
+        stored = rounded(found[key], np.float32)[()]
+        if not 0 < stored < np.inf:
+            raise ValueError(f"{name}: {key}: expected a finite float32 above 0, got {shown(numbers[key])}")
+        found[key] = stored
+    return found

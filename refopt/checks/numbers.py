@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import Hyper, Routine
-from refopt.checks.arguments import chosen, is_number, listed, shown, to_float
+from refopt.checks.arguments import chosen, is_number, listed, rounded, shown, to_float
 
 
 def check_hypers(routine: Routine, hypers: dict[str, Any], count: int, reals: set[type]) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def check_hyper(
     if type(value) is (int if hyper.whole else float) and 1e-37 < value < 1e38 and value < hyper.below / 2:
         return float(value)  # the ordinary case, in the time of a step: normal in every type, not rounded to the bound
     where = f"{routine.merged_name}: {hyper.name}"
-    if isinstance(value, np.ndarray) and value.ndim:
+    if type(value) is np.ndarray and value.ndim:
         value = value.tolist() if value.dtype.kind in "iuf" else list(value)
     if not isinstance(value, Sequence) or isinstance(value, str):
         return _number(where, hyper, value, reals)
@@ -52,10 +52,9 @@ def _number(where: str, hyper: Hyper, value: Any, reals: set[type]) -> float:
         bound += f" and below {hyper.below:.10g}"
     number = to_float(where, value)
     for real in reals:
-        with np.errstate(over="ignore"):
-            rounded = real(number)
-        least = rounded > 0 if hyper.positive else rounded >= 0
-        if not (np.isfinite(rounded) and least and rounded < hyper.below) or (hyper.whole and number % 1):
+        stored = rounded(number, real)
+        least = stored > 0 if hyper.positive else stored >= 0
+        if not (np.isfinite(stored) and least and stored < hyper.below) or (hyper.whole and number % 1):
             kind = "whole number" if hyper.whole else f"finite {np.dtype(real).name}"
             raise ValueError(f"{where}: expected a {kind} {bound}, got {shown(value)}")
     return number + 0.0  # -0 is taken for 0

@@ -6,9 +6,10 @@ from refopt.cpu.adam import adam, merged_adam
 from refopt.cpu.adamax import adamax, merged_adamax
 from refopt.cpu.adamw import adamw, merged_adamw
 from refopt.cpu.cast import merged_cast
-from refopt.cpu.coalesce import Coalesced, Layout, coalesce_tensor, layout
+from refopt.cpu.coalesce import Coalesced, coalesce_tensor
 from refopt.cpu.lamb import lamb, merged_lamb
 from refopt.cpu.lars import lars_momentum, merged_lars_momentum, weight_decays
+from refopt.cpu.layouts import Layout, layout
 from refopt.cpu.lion import lion, merged_lion
 from refopt.cpu.loss_scale import update_loss_scaling
 from refopt.cpu.momentum import merged_momentum, momentum

@@ -1,75 +1,22 @@
 """Many tensors in one buffer, so that one operation does for all of them: one all-reduce, one optimizer step.
 
-::
-
-    length of tensor i = use_align ? round_up(n_i * s, A) / s : n_i        n_i elements of s bytes each
-    offset of tensor i = the sum of the lengths before it
-
-A, in bytes, is the alignment. What lies between a tensor and the next is padding.
+`refopt.cpu.layouts` says where each lies.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
-from numbers import Real
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refopt import checks
 from refopt.checks import Array
-from refopt.checks.arguments import listed, to_float, whole
+from refopt.checks.arguments import chosen, flag, is_number, is_whole, listed, shown, to_float, whole
 from refopt.cpu import cast
+from refopt.cpu.layouts import CHUNK, LIMIT, Layout, arranged
 from refopt.dtypes import ITEM_SIZES, SIZES, name_of, numpy_dtype
 
-# What a tensor is aligned to by default, the smallest piece that a device allocates.
-CHUNK = {"bytes": 4096, "elements": 16384}
-LIMIT = 2**63  # bytes, one more than int64 counts, in which offsets and addresses are kept
-
-
-class Layout(NamedTuple):
-    """Where tensors lie in a buffer, in elements: ``offsets`` and ``lengths`` (P,), the latter with padding."""
-
-    offsets: np.ndarray
-    lengths: np.ndarray
-    total: int
-
-
-def layout(sizes: Sequence[int], itemsize: int, align: int | None = None, align_unit: str = "bytes") -> Layout:
-    """Lay tensors out one after the other.
-
-    Args:
-        sizes: elements of each tensor, at least one.
-        itemsize: bytes of an element.
-        align: ``None``, or what every tensor's length is rounded up to a multiple of: in bytes, then a multiple
-            of ``itemsize``, or in elements.
-        align_unit: ``"bytes"`` or ``"elements"``.
-
-    Raises:
-        ValueError, TypeError: naming the argument.
-    """
-    counts = [whole(f"layout: sizes[{i}]", size) for i, size in enumerate(sizes)]
-    itemsize = whole("layout: itemsize", itemsize)
-    for i, size in enumerate(counts):
-        if size < 1:
-            raise ValueError(f"layout: sizes[{i}]: expected at least one element, got {size}")
-    if align_unit not in CHUNK:
-        raise ValueError(f"layout: align_unit: expected one of {', '.join(CHUNK)}, got {align_unit!r}")
-    if itemsize < 1:
-        raise ValueError(f"layout: itemsize: expected at least 1 byte, got {itemsize}")
-    unit = 1
-    if align is not None:
-        align = whole("layout: align", align)
-        item = itemsize if align_unit == "bytes" else 1
-        if align < 1 or align % item:
-            raise ValueError(f"layout: align: expected a multiple of the element's {item} bytes, got {align}")
-        unit = align // item
-    padded = [-(-size // unit) * unit for size in counts]  # in Python's integers, which do not wrap around
-    ends = list(accumulate(padded, initial=0))
-    for i, end in enumerate(ends[1:]):
-        if end * itemsize >= LIMIT:
-            raise ValueError(f"layout: sizes[{i}]: expected an end, padded, below 2**63 bytes, got {end * itemsize}")
-    return Layout(np.array(ends[:-1], np.int64), np.array(padded, np.int64), ends[-1])
+AXES = 64  # of an array of NumPy's, at most
 
 
 class Coalesced:
@@ -168,16 +115,18 @@ def request(
     found = _shapes(name, arrays, kept, lists["shapes"])
     kind = _dtype(name, arrays, kept, dtype)
     for key, value in (("align_size", align_size), ("size_of_dtype", size_of_dtype)):
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or (value < 1 and value != -1):
-            raise ValueError(f"{name}: {key}: expected -1 or an integer of at least 1, got {value!r}")
-    if align_unit not in chunk:
-        raise ValueError(f"{name}: align_unit: expected one of {', '.join(chunk)}, got {align_unit!r}")
+        if not is_whole(value) or (value < 1 and value != -1):
+            raise ValueError(f"{name}: {key}: expected -1 or an integer of at least 1, got {shown(value)}")
+    align_unit = chosen(f"{name}: align_unit", align_unit, chunk)
+    copy_data = flag(f"{name}: copy_data", copy_data)
+    set_constant = flag(f"{name}: set_constant", set_constant)
+    persist_output = flag(f"{name}: persist_output", persist_output)
+    use_align = flag(f"{name}: use_align", use_align)
     align = int(align_size) if align_size != -1 else chunk[align_unit]
     item = kind.itemsize if size_of_dtype == -1 else int(size_of_dtype)
-    try:
-        made = layout([math.prod(s) for s in found], item, align if use_align else None, align_unit)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+    names = [f"{name}: {'inputs' if array else 'shapes'}[{i}]" for i, array in enumerate(arrays)]
+    counts, unit = [math.prod(s) for s in found], align if use_align else None
+    made = arranged(f"{name}: align_size", names, counts, item, unit, align_unit)
     if made.total * kind.itemsize >= LIMIT:  # by the dtype, where size_of_dtype is smaller
         raise ValueError(f"{name}: size_of_dtype: expected a buffer below 2**63 bytes, got {made.total} of {kind}")
     fills = set_constant and not copy_data
@@ -196,11 +145,10 @@ def _lists(name: str, inputs: Any, outputs: Any, shapes: Any) -> dict[str, list[
     for key, value in (("inputs", inputs), ("outputs", outputs), ("shapes", shapes)):
         if value is None and key != "inputs":
             value = [None] * len(lists["inputs"])
-        if not isinstance(value, Sequence) or isinstance(value, str):
-            raise TypeError(f"{name}: {key}: expected a list, got {type(value).__name__}")
-        lists[key] = list(value)
-        if len(value) != len(lists["inputs"]):
-            raise ValueError(f"{name}: {key}: expected {len(lists['inputs'])} entries, as inputs has, got {len(value)}")
+        lists[key] = listed(f"{name}: {key}", value, "shapes" if key == "shapes" else "arrays")
+        expected, got = len(lists["inputs"]), len(lists[key])
+        if got != expected:
+            raise ValueError(f"{name}: {key}: expected {expected} entries, as inputs has, got {got}")
     if not lists["inputs"]:
         raise ValueError(f"{name}: inputs: expected at least one tensor, got none")
     return lists
@@ -222,16 +170,20 @@ def _shapes(name: str, arrays: list[Array | None], kept: list[Array | None], giv
     """The shape of every tensor, from itself or from what the caller says of one that is not there yet."""
     shapes: list[tuple[int, ...]] = []
     for i, (array, output, shape) in enumerate(zip(arrays, kept, given, strict=True)):
-        if not isinstance(shape, Sequence) and not (shape is None and array):
-            raise TypeError(f"{name}: shapes[{i}]: expected a shape, since inputs[{i}] is None, got {shape!r}")
-        asked = tuple(whole(f"{name}: shapes[{i}][{k}]", extent) for k, extent in enumerate(shape or ()))
+        where = f"{name}: shapes[{i}]"
+        if shape is None and not array:
+            raise TypeError(f"{where}: expected a shape, since inputs[{i}] is None, got None")
+        extents = [] if shape is None else listed(where, shape, "extents")
+        asked = tuple(whole(f"{where}[{k}]", extent) for k, extent in enumerate(extents))
         found = array.shape if array else asked
         if shape is not None and asked != found:
-            raise ValueError(f"{name}: shapes[{i}]: expected {found}, as inputs[{i}] has, got {asked}")
+            raise ValueError(f"{where}: expected {found}, as inputs[{i}] has, got {asked}")
+        if len(found) > AXES:
+            raise ValueError(f"{where}: expected at most {AXES} axes, got {len(found)}")
         if any(extent < 1 for extent in found):
             raise ValueError(
-                f"{name}: inputs[{i}]: expected at least one element, since a view of none has no place in the "
-                f"buffer, got shape {found}"
+                f"{name}: {'inputs' if array else 'shapes'}[{i}]: expected at least one element, since a view of none "
+                f"has no place in the buffer, got shape {found}"
             )
         if output and output.shape != found:
             raise ValueError(f"{name}: outputs[{i}]: expected shape {found}, as inputs[{i}] has, got {output.shape}")
@@ -244,22 +196,25 @@ def _dtype(name: str, arrays: list[Array | None], kept: list[Array | None], dtyp
     first = next((i for i, array in enumerate(arrays) if array), None)
     if dtype is None and first is None:
         raise TypeError(f"{name}: dtype: expected a dtype, since no input has one, got None")
-    chosen = arrays[first].dtype if dtype is None else name_of(dtype)  # type: ignore[index, union-attr]
-    if chosen not in ITEM_SIZES:
-        raise TypeError(f"{name}: dtype: expected one of {', '.join(ITEM_SIZES)}, got {chosen}")
+    checks.check_native(f"{name}: dtype", dtype)
+    if not isinstance(dtype, Hashable):  # an array, a list
+        raise TypeError(f"{name}: dtype: expected one of {', '.join(ITEM_SIZES)}, got {shown(dtype)}")
+    kind = arrays[first].dtype if dtype is None else name_of(dtype)  # type: ignore[index, union-attr]
+    if kind not in ITEM_SIZES:
+        raise TypeError(f"{name}: dtype: expected one of {', '.join(ITEM_SIZES)}, got {kind}")
     for key, values in (("inputs", arrays), ("outputs", kept)):
         for i, array in enumerate(values):
-            if array is None or array.dtype == chosen:
+            if array is None or array.dtype == kind:
                 continue
             if dtype is None:
                 raise TypeError(
-                    f"{name}: {key}[{i}]: expected {chosen}, as inputs[{first}] has, got {array.dtype}; "
+                    f"{name}: {key}[{i}]: expected {kind}, as inputs[{first}] has, got {array.dtype}; "
                     "with a dtype given, floats are cast"
                 )
-            if not (array.dtype in SIZES and chosen in SIZES):
-                expected = f"one of {', '.join(SIZES)}" if chosen in SIZES else chosen
-                raise TypeError(f"{name}: {key}[{i}]: expected {expected} for a buffer of {chosen}, got {array.dtype}")
-    return numpy_dtype(chosen)
+            if not (array.dtype in SIZES and kind in SIZES):
+                expected = f"one of {', '.join(SIZES)}" if kind in SIZES else kind
+                raise TypeError(f"{name}: {key}[{i}]: expected {expected} for a buffer of {kind}, got {array.dtype}")
+    return numpy_dtype(kind)
 
 
 def _strides(array: Array | None, shape: tuple[int, ...], item: int) -> tuple[int, ...]:
@@ -274,16 +229,16 @@ def _strides(array: Array | None, shape: tuple[int, ...], item: int) -> tuple[in
 
 def _constant(name: str, dtype: np.dtype, value: Any) -> np.ndarray:
     """A number as an array of one element of the buffer's dtype."""
-    if not isinstance(value, Real | np.floating | np.integer | np.bool_):
-        raise TypeError(f"{name}: constant: expected a number, got {value!r}")
+    if not is_number(value) and not (dtype.kind == "b" and isinstance(value, bool | np.bool_)):
+        raise TypeError(f"{name}: constant: expected a number, got {shown(value)}")
     to_float(f"{name}: constant", value)  # only to refuse
     if dtype.name in SIZES:
         with np.errstate(all="ignore"):
-            return cast.rounded(np.array([value], np.float64), dtype)
-    number: Any = value
+            return cast.rounded(np.array([float(value)]), dtype)
+    number: Any = value.item() if isinstance(value, np.generic | np.ndarray) else value
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if not low <= number <= high or int(number) != number:
-        raise ValueError(f"{name}: constant: expected a number of {dtype.name}, got {value!r}")
+        raise ValueError(f"{name}: constant: expected a number of {dtype.name}, got {shown(value)}")
     return np.array([int(number)], dtype)
 
 

@@ -17,6 +17,8 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from refopt import catalog, checks
+from refopt.checks.arguments import chosen, number
+from refopt.checks.arguments import names as texts
 from refopt.cpu.merged import exact
 from refopt.cpu.reduce import sum_of_squares
 from refopt.cpu.remainder import split_numbers
@@ -143,16 +145,18 @@ def weight_decays(names, lars_weight_decay, exclude, *, match="substring"):
     """One weight decay per parameter: 0 for the excluded names, ``lars_weight_decay`` for the others.
 
     Args:
-        names: the parameters' names.
-        exclude: what to exclude; how an entry matches a name is said by
+        names: the parameters' names, text each, as anything that can be gone through once.
+        lars_weight_decay: a finite number of at least 0.
+        exclude: what to exclude, as names; how an entry matches a name is said by
         match: ``"substring"``, as Paddle's ``exclude_from_weight_decay`` does it (``"b_0"`` also hits
             ``"emb_0"``), or ``"glob"``, where the entry is a pattern for the whole name
             (``"*.bias"``, ``"bn?.weight"``, or simply the name itself).
+
+    Raises:
+        ValueError, TypeError: naming the argument and the index.
     """
     matches = {"substring": lambda name, entry: entry in name, "glob": fnmatchcase}
-    if match not in matches:
-        raise ValueError(f"weight_decays: match: expected one of {sorted(matches)}, got {match!r}")
-    if isinstance(exclude, str):
-        raise TypeError(f"weight_decays: exclude: expected a list of strings, got the string {exclude!r}")
-    hit = matches[match]
-    return [0.0 if any(hit(name, entry) for entry in exclude) else lars_weight_decay for name in names]
+    hit = matches[chosen("weight_decays: match", match, matches)]
+    decay = number("weight_decays: lars_weight_decay", lars_weight_decay, least=0, finite=True)
+    given, excluded = texts("weight_decays: names", names), texts("weight_decays: exclude", exclude)
+    return [0.0 if any(hit(name, entry) for entry in excluded) else decay for name in given]

@@ -57,7 +57,7 @@ def update_loss_scaling(
         decr_every_n_nan_or_inf=decr_every_n_nan_or_inf, incr_ratio=incr_ratio, decr_ratio=decr_ratio,
     )  # fmt: skip
     found, *state = (x.reshape(-1)[0] for x in arrays)
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         after = rule(found != 0, *state, **numbers)
     for array, value in zip(arrays[1:], after, strict=True):
         array[...] = value

@@ -54,6 +54,7 @@ def scan_gradients(grads: list, *, loss_scale: Any = None, max_norm: float = np.
     """
     checks.require_subnormals()
     real = checks.scan_type(checks.check_gradients(grads, loss_scale, max_norm, epsilon, checks.host_array))
+    max_norm, epsilon = float(max_norm), float(epsilon)
     with np.errstate(all="ignore"):
         values: list[Any] = [None if g is None else checks.flat(g).astype(real) for g in grads]  # type: ignore[union-attr]
         sums = [real(0) if g is None else sum_of_squares(g) for g in values]

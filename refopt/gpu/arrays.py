@@ -5,6 +5,7 @@ Accepted: arrays of the executor, and anything on the GPU with ``__cuda_array_in
 ``detach()`` would be: a step is no part of autograd's graph.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,11 @@ def device_of(values: Any) -> str:
     What is in host memory, or no array, is on neither; a describer says so by name.
     """
     return next((machine for machine in map(_machine_of, values) if machine), "")
+
+
+def device_of_lists(*lists: Any) -> str | None:
+    """`device_of` what is in some lists, whatever else is given in their place; ``None`` if there is none."""
+    return device_of(x for values in lists if isinstance(values, Sequence) for x in values) or None
 
 
 def _machine_of(value: Any) -> str:

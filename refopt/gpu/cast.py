@@ -11,9 +11,10 @@ import numpy as np
 
 from refopt import checks
 from refopt.checks import Array
+from refopt.checks.arguments import rounded
 from refopt.dtypes import ITEM_SIZES, SIZES
 from refopt.gpu import tables, vectors, words
-from refopt.gpu.arrays import describer, device_of
+from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.runtime import device
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import Kernel, cuda, device_function, factory, intrinsic, kernel
@@ -130,13 +131,12 @@ class CastPlan:
         stream: Any = 0,
         names: checks.Names = ("merged_cast", "sources", "targets"),
     ) -> None:
-        lists = [values for values in (sources, targets) if isinstance(values, list | tuple)]
-        machine = self.device = device(device_of(x for values in lists for x in values) or None)
+        machine = self.device = device(device_of_lists(sources, targets))
         self._describe = describer(machine.name)
         call = checks.check_cast(sources, targets, scale, self._describe, names)
         self._keep = list(sources), list(targets), stream
         self._names, self._pairs = names, call.pairs
-        self.stream = machine.stream(stream)
+        self.stream = machine.stream(stream, f"{names[0]}: stream")
         number = call.scale if isinstance(call.scale, float) else None
         self._array = call.scale if isinstance(call.scale, Array) else None
         self.scale = scale if number is None else number
@@ -145,7 +145,7 @@ class CastPlan:
             if pair and pair[0].size:
                 self._groups.setdefault((pair[0].dtype, pair[1].dtype), []).append(pair)
         reals = set() if number is None else call.reals()
-        self._numbers = {real: machine.to_device(np.array([number], real)) for real in reals}
+        self._numbers = {real: machine.to_device(rounded([number], real)) for real in reals}
         self._write = [machine.filler(array, 0, 1) for array in self._numbers.values()]
         self._prepared: dict[bool, Callable[[Any], bool]] = {}
         self._run = self._prepare()

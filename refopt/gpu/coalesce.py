@@ -1,15 +1,15 @@
 """Many tensors in one buffer on the device: ``refopt.cpu.coalesce``, filled and emptied by merged casts."""
 
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from refopt import checks
+from refopt.checks.arguments import is_number
 from refopt.cpu import coalesce
 from refopt.gpu import words
-from refopt.gpu.arrays import describer, device_of
+from refopt.gpu.arrays import describer, device_of, device_of_lists
 from refopt.gpu.cast import CastPlan
 from refopt.gpu.runtime import Device, device
 
@@ -41,7 +41,7 @@ class Coalesced(coalesce.Coalesced):
         if plan and all(x is y for x, y in zip(before, arrays, strict=True)):
             if scale is plan.scale:
                 return plan
-            if isinstance(scale, Real | np.number) and isinstance(plan.scale, float):
+            if is_number(scale) and isinstance(plan.scale, float):
                 plan.set(scale=scale)
                 return plan
         plan = CastPlan(sources, targets, scale, self._stream, names)
@@ -55,11 +55,11 @@ def coalesce_tensor(inputs: Any, *, scale: Any = 1.0, stream: Any = 0, **attribu
     The smallest piece of memory is 256 bytes; the views are device arrays. The buffer is on the machine that the
     inputs are on; with no input there, on the one that `refopt.gpu.device` answers.
     """
-    arrays = (x for values in (inputs, attributes.get("outputs")) if isinstance(values, list | tuple) for x in values)
-    machine = device(device_of(arrays) or None)
+    machine = device(device_of_lists(inputs, attributes.get("outputs")))
+    handle = machine.stream(stream, "coalesce_tensor: stream")
     asked = coalesce.request(inputs, describer(machine.name), CHUNK, **attributes)
     buffer = machine.empty((asked.layout.total,), asked.dtype)
-    _fill(machine, buffer, asked.constant, machine.stream(stream))
+    _fill(machine, buffer, asked.constant, handle)
     views = [
         machine.view(buffer, int(first), shape, strides)
         for first, shape, strides in zip(asked.layout.offsets, asked.shapes, asked.strides, strict=True)

@@ -19,6 +19,7 @@ from numba.cuda.cudadrv.driver import MemoryPointer
 from numba.np.numpy_support import from_dtype
 
 from refopt.checks import dense, flat
+from refopt.checks.arguments import rounded
 from refopt.dtypes import ITEM_SIZES
 from refopt.gpu.arrays import describer
 from refopt.gpu.runtime import Filler, Writer
@@ -64,9 +65,9 @@ class Gpu:
         memory = array.gpu_data.view(start, start + math.prod(shape) * kind.itemsize)
         return DeviceNDArray(shape, strides, kind, gpu_data=memory)
 
-    def stream(self, stream: Any) -> int:
+    def stream(self, stream: Any, where: str = "stream") -> int:
         """What `Launch` takes: the handle of a stream."""
-        return handle_of(stream)
+        return handle_of(stream, where)
 
     def new_stream(self, multiprocessors: int | None = None) -> Stream:
         """A stream that no other waits for, and that waits for none, the legacy default stream included.
@@ -107,7 +108,7 @@ class Gpu:
 
         def write(first: int, values: Any, stream: int) -> None:
             # From pageable memory: the driver takes its copy of a few bytes before the call returns.
-            values = np.asarray(values, array.dtype)
+            values = rounded(values, array.dtype)
             checked(driver.cuMemcpyHtoDAsync(base + item * first, values.ctypes.data, values.nbytes, stream))
 
         return write

@@ -50,6 +50,7 @@ def loss_scaling(
     """Bind `refopt.cpu.update_loss_scaling` to its arrays on the device: a call is one update, in stream order."""
     arrays = [found_inf, loss_scale, good_steps, bad_steps]
     machine = device(device_of(arrays) or None)
+    handle = machine.stream(stream, "update_loss_scaling: stream")
     numbers = checks.check_loss_scaling(
         arrays, describer(machine.name), incr_every_n_steps=incr_every_n_steps,
         decr_every_n_nan_or_inf=decr_every_n_nan_or_inf, incr_ratio=incr_ratio, decr_ratio=decr_ratio,
@@ -59,7 +60,7 @@ def loss_scaling(
     run = machine.sequence([machine.prepare(updater(), 1, 32, args)])
 
     def update() -> None:
-        run(machine.stream(stream))
+        run(handle)
 
     return update
 

@@ -8,9 +8,10 @@ import numpy as np
 from refopt import checks, state
 from refopt.catalog import Routine
 from refopt.checks import Array
+from refopt.checks.arguments import chosen
 from refopt.dtypes import ITEM_SIZES, SIZES, arithmetic
 from refopt.gpu import tables
-from refopt.gpu.arrays import describer, device_of
+from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.runtime import Device, device
 
 
@@ -124,17 +125,14 @@ class Plan:
         stream: Any = 0,
         shared: dict[str, Any] | None = None,
     ) -> None:
-        if form not in routine.forms:
-            expected = ", ".join(routine.forms)
-            raise ValueError(f"{routine.merged_name}: form: expected one of {expected}, got {form!r}")
-        self.routine, self.form = routine, form
+        name = routine.merged_name
+        self.routine, self.form = routine, chosen(f"{name}: form", form, routine.forms)
         self._launcher = launcher
         self._missing = {h.name for h in routine.hypers if h.default is None} - set(hypers)
-        kind = device_of(x for values in slots.values() for x in (values if isinstance(values, list | tuple) else ()))
-        self.device = device(kind or None)
+        self.device = device(device_of_lists(*slots.values()))
         self._shared = {name: array for name, array in (shared or {}).items() if array is not None}
         self._keep = stream
-        self.stream = self.device.stream(stream)
+        self.stream = self.device.stream(stream, f"{name}: stream")
         self._describe = describer(self.device.name)
         stand_in = {name: 0.0 for name in self._missing}
         self._extents: dict[str, Any] = {}  # of the slots' arrays, as `checks.rebound` keeps them
@@ -182,7 +180,7 @@ class Plan:
         for name, value in hyper.items():
             if name not in held:
                 raise TypeError(f"{self.routine.merged_name}: {name}: expected one of {', '.join(held)}")
-            if type(value) is not type(held[name]) or value != held[name] or name in self._missing:
+            if not _unchanged(value, held[name]) or name in self._missing:
                 changed[name] = checks.check_hyper(self.routine, self._rows[name], value, self._count, self._reals)
         if not changed:
             return
@@ -274,6 +272,13 @@ class Plan:
 
     def _choices(self) -> dict[str, Any]:
         return {name: self._call.hypers[name] for name in self.routine.choices}
+
+
+def _unchanged(value: Any, held: float | list[float]) -> bool:
+    """Whether a hyperparameter is, in type as well, what is in force; cheap, and false wherever it is not plain."""
+    if type(value) is list and type(held) is list:
+        return len(value) == len(held) and all(type(x) is float and x == y for x, y in zip(value, held, strict=True))
+    return type(value) is float and value == held
 
 
 class Launches:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from refopt import checks, simt
+from refopt.checks.arguments import is_whole, rounded, shown
 from refopt.gpu.target import Kernel
 
 Writer = Callable[[int, Any, Any], None]
@@ -44,7 +45,7 @@ class Device(Protocol):
     def view(
         self, array: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any = None
     ) -> Any: ...
-    def stream(self, stream: Any) -> Any: ...
+    def stream(self, stream: Any, where: str = "stream") -> Any: ...
     def new_stream(self, multiprocessors: int | None = None) -> Any: ...
     def new_event(self, timing: bool = False) -> Event: ...
     def copier(self, source: Any, target: Any) -> Callable[[Any], None]: ...
@@ -85,7 +86,10 @@ class Executor:
         kind = array.dtype if dtype is None else np.dtype(dtype)
         return simt.DeviceArray(array.buffer, np.ndarray(shape, kind, array.buffer.data, at, strides))
 
-    def stream(self, stream: Any) -> Any:
+    def stream(self, stream: Any, where: str = "stream") -> Any:
+        """The stream itself, or its handle; raises, naming ``where``, if it is neither."""
+        if not isinstance(stream, simt.streams.Stream) and not (is_whole(stream) and stream >= 0):
+            raise TypeError(f"{where}: expected a stream of the executor or its handle, got {shown(stream)}")
         return stream
 
     def new_stream(self, multiprocessors: int | None = None) -> Any:
@@ -107,7 +111,7 @@ class Executor:
         flat = array.reshape(array.size)
 
         def write(first: int, values: Any, stream: Any) -> None:
-            values = np.asarray(values, array.dtype).reshape(-1)
+            values = rounded(values, array.dtype).reshape(-1)
             flat[first : first + values.size].copy_to_device(values, stream)
 
         return write

@@ -13,10 +13,11 @@ import numpy as np
 
 from refopt import checks
 from refopt.checks import Array
+from refopt.checks.arguments import rounded
 from refopt.cpu.reduce import TILE
 from refopt.dtypes import SIZES
 from refopt.gpu import tables, vectors
-from refopt.gpu.arrays import describer, device_of
+from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.runtime import Device, device
 from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
 from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel, sqrt
@@ -160,16 +161,16 @@ class GradientScan:
     def __init__(
         self, grads: Any, loss_scale: Any = None, max_norm: float = np.inf, epsilon: float = 1e-6, stream: Any = 0
     ) -> None:
-        machine = self.device = device(device_of(grads if isinstance(grads, list | tuple) else ()) or None)
+        machine = self.device = device(device_of_lists(grads))
         describe = describer(machine.name)
         arrays = checks.check_gradients(grads, loss_scale, max_norm, epsilon, describe)
         real: Any = checks.scan_type(arrays)
-        self._stream = machine.stream(stream)
+        self._stream = machine.stream(stream, "scan_gradients: stream")
         self.grad_factor, self.grad_norm = (machine.to_device(np.zeros(1, real)) for _ in range(2))
         self.found_inf = machine.to_device(np.zeros(1, np.float32))
         odd_ones = machine.to_device(np.zeros(1, np.int32))
         roots = machine.to_device(np.zeros((2, 2 * len(arrays) + 8), real))
-        numbers = machine.to_device(np.array([max_norm, epsilon], real))
+        numbers = machine.to_device(rounded([float(max_norm), float(epsilon)], real))
         steps = first_pass(machine, dict(enumerate(arrays)), real, roots, odd_ones)
         scale = machine.to_device(np.ones(1, np.float32)) if loss_scale is None else loss_scale
         scale_at = describe(scale, "scan_gradients: loss_scale").address

@@ -6,18 +6,23 @@ from typing import Any
 from cuda.bindings import driver
 from numba import cuda
 
+from refopt import simt
+from refopt.checks.arguments import is_whole, shown
 
-def handle_of(stream: Any) -> int:
+
+def handle_of(stream: Any, where: str = "stream") -> int:
     """The driver's handle of a stream: an integer, or a stream of Numba, PyTorch, CuPy or cuda.core."""
-    if isinstance(stream, int):
-        return stream
+    if is_whole(stream) and stream >= 0:
+        return int(stream)
+    if isinstance(stream, simt.streams.Stream):
+        raise TypeError(f"{where}: expected a CUDA stream or its handle, got a stream of the executor")
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
     for name in ("cuda_stream", "ptr", "handle"):
         if hasattr(stream, name):
             handle = getattr(stream, name)
             return int(getattr(handle, "value", handle) or 0)
-    raise TypeError(f"stream: expected a CUDA stream or its handle, got {type(stream).__name__}")
+    raise TypeError(f"{where}: expected a CUDA stream or its handle, got {shown(stream)}")
 
 
 def checked(answer: tuple) -> Any:

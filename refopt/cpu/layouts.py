@@ -1,0 +1,74 @@
+"""Where tensors lie that share a buffer.
+
+::
+
+    length of tensor i = use_align ? round_up(n_i * s, A) / s : n_i        n_i elements of s bytes each
+    offset of tensor i = the sum of the lengths before it
+
+A, in bytes, is the alignment. What lies between a tensor and the next is padding.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from refopt.checks.arguments import chosen, collected, whole
+
+# What a tensor is aligned to by default, the smallest piece that a device allocates.
+CHUNK = {"bytes": 4096, "elements": 16384}
+LIMIT = 2**63  # bytes, one more than int64 counts, in which offsets and addresses are kept
+
+
+class Layout(NamedTuple):
+    """Where tensors lie in a buffer, in elements: ``offsets`` and ``lengths`` (P,), the latter with padding."""
+
+    offsets: np.ndarray
+    lengths: np.ndarray
+    total: int
+
+
+def layout(sizes: Sequence[int], itemsize: int, align: int | None = None, align_unit: str = "bytes") -> Layout:
+    """Lay tensors out one after the other.
+
+    Args:
+        sizes: elements of each tensor, at least one.
+        itemsize: bytes of an element.
+        align: ``None``, or what every tensor's length is rounded up to a multiple of: in bytes, then a multiple
+            of ``itemsize``, or in elements.
+        align_unit: ``"bytes"`` or ``"elements"``.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+    """
+    given = collected("layout: sizes", sizes, "sizes")
+    counts = [whole(f"layout: sizes[{i}]", size) for i, size in enumerate(given)]
+    itemsize = whole("layout: itemsize", itemsize)
+    for i, size in enumerate(counts):
+        if size < 1:
+            raise ValueError(f"layout: sizes[{i}]: expected at least one element, got {size}")
+    align_unit = chosen("layout: align_unit", align_unit, CHUNK)
+    if itemsize < 1:
+        raise ValueError(f"layout: itemsize: expected at least 1 byte, got {itemsize}")
+    align = None if align is None else whole("layout: align", align)
+    names = [f"layout: sizes[{i}]" for i in range(len(counts))]
+    return arranged("layout: align", names, counts, itemsize, align, align_unit)
+
+
+def arranged(
+    where: str, names: list[str], counts: list[int], itemsize: int, align: int | None, align_unit: str
+) -> Layout:
+    """`layout` of integers; ``where`` is what errors call the alignment, ``names`` what they call the sizes."""
+    unit = 1
+    if align is not None:
+        item = itemsize if align_unit == "bytes" else 1
+        if align < 1 or align % item:
+            raise ValueError(f"{where}: expected a multiple of the element's {item} bytes, got {align}")
+        unit = align // item
+    padded = [-(-size // unit) * unit for size in counts]  # in Python's integers, which do not wrap around
+    ends = list(accumulate(padded, initial=0))
+    for i, end in enumerate(ends[1:]):
+        if end * itemsize >= LIMIT:
+            raise ValueError(f"{names[i]}: expected an end, padded, below 2**63 bytes, got {end * itemsize}")
+    return Layout(np.array(ends[:-1], np.int64), np.array(padded, np.int64), ends[-1])

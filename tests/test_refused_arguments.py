@@ -1,0 +1,291 @@
+"""Plain arguments that are none: refused in the same words by the reference and by the kernels, before any work."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from refopt import cpu, gpu
+
+F = np.float32
+BIG = "expected a number in the range of float64, got one beyond it"
+
+
+def put_of(module):
+    return np.array if module is cpu else gpu.device("executor").to_device
+
+
+class Arrays:
+    """Arrays of a call, on either side, which remember what was in them."""
+
+    def __init__(self, module):
+        self.module, self.put, self.made = module, put_of(module), []
+
+    def __call__(self, *values, dtype=F):
+        array = self.put(np.array(values or (1, 2, 3), dtype))
+        self.made.append((array, self._bytes(array)))
+        return array
+
+    def _bytes(self, array):
+        return (array if self.module is cpu else array.copy_to_host()).tobytes()
+
+    def unchanged(self):
+        return all(self._bytes(array) == before for array, before in self.made)
+
+
+def sgd(**changed):
+    return lambda m, x: m.merged_sgd(**({"params": [x()], "grads": [x()], "lr": 0.5} | changed))
+
+
+def lists(name, of):
+    """A call whose list is made of arrays in some way that is none."""
+    return lambda m, x: m.merged_sgd(**({"params": [x()], "grads": [x()], "lr": 0.5} | {name: of(x())}))
+
+
+def cast(scale=1.0, sources=None):
+    return lambda m, x: m.merged_cast(sources or [x()], [x()], scale=scale)
+
+
+def scan(**given):
+    return lambda m, x: (m.scan_gradients if m is cpu else m.scan)([x()], **given)
+
+
+def scaling(**given):
+    return lambda m, x: m.update_loss_scaling(x(0), x(8), x(0, dtype="i4"), x(0, dtype="i4"), **given)
+
+
+def overlapping(first, second):
+    """Two of the four arrays of the loss scale are one; those of int32, or those of fp32."""
+    def call(m, x):
+        arrays = {"found_inf": x(0), "loss_scale": x(8), "good_steps": x(0, dtype="i4"), "bad_steps": x(0, dtype="i4")}
+        arrays[second] = arrays[first]
+        if arrays[first].dtype != ("i4" if second.endswith("steps") else "f4"):
+            arrays[second] = arrays[first].view(np.int32 if second.endswith("steps") else F)
+        m.update_loss_scaling(*arrays.values())
+
+    return call
+
+
+def coalesce(**given):
+    return lambda m, x: m.coalesce_tensor(**({"inputs": [x()]} | given))
+
+
+def room(**given):
+    return lambda m, x: m.coalesce_tensor([None], **({"dtype": "float32"} | given))
+
+
+NUMBER = "expected a number, got "
+REFUSED = [
+    # Lists.
+    (sgd(params=b"abc"), TypeError, "merged_sgd: params: expected a list of arrays, got bytes"),
+    (sgd(grads="abc"), TypeError, "merged_sgd: grads: expected a list of arrays, got str"),
+    (lists("params", lambda x: (y for y in [x])), TypeError,
+     "merged_sgd: params: expected a list of arrays, got generator"),
+    (lists("grads", lambda x: {0: x}), TypeError, "merged_sgd: grads: expected a list of arrays, got dict"),
+    (lists("grads", lambda x: x), TypeError, "merged_sgd: grads: expected a list of arrays, got {array}"),
+    (sgd(grads=memoryview(b"a")), TypeError, "merged_sgd: grads: expected a list of arrays, got memoryview"),
+    (cast(sources=b"a"), TypeError, "merged_cast: sources: expected a list of arrays, got bytes"),
+    (lambda m, x: (m.scan_gradients if m is cpu else m.scan)(b"a"), TypeError,
+     "scan_gradients: grads: expected a list of arrays, got bytes"),
+    (coalesce(inputs=b"a"), TypeError, "coalesce_tensor: inputs: expected a list of arrays, got bytes"),
+    (lambda m, x: m.coalesce_tensor([x()]).gather(b"a"), TypeError,
+     "gather: tensors: expected a list of arrays, got bytes"),
+    (lambda m, x: m.coalesce_tensor([x()]).scatter(y for y in "a"), TypeError,
+     "scatter: tensors: expected a list of arrays, got generator"),
+    # Numbers.
+    (sgd(lr=b"abc"), TypeError, "merged_sgd: lr: expected a list of numbers, got bytes"),
+    (sgd(lr=[b"a"]), TypeError, f"merged_sgd: lr[0]: {NUMBER}b'a'"),
+    (sgd(lr=np.timedelta64(1)), TypeError, f"merged_sgd: lr: {NUMBER}np.timedelta64(1)"),
+    (sgd(lr=[np.ones(2)]), TypeError, f"merged_sgd: lr[0]: {NUMBER}an array of shape (2,)"),
+    (sgd(lr=np.ma.masked), TypeError, f"merged_sgd: lr: {NUMBER}masked"),
+    (sgd(lr=np.ma.array([0.5], mask=[True])), TypeError, f"merged_sgd: lr: {NUMBER}an array of shape (1,)"),
+    (sgd(lr={0: 0.5}), TypeError, f"merged_sgd: lr: {NUMBER}{{{{0: 0.5}}}}"),
+    (sgd(lr=1j), TypeError, f"merged_sgd: lr: {NUMBER}1j"),
+    (sgd(l2_decay=[True]), TypeError, f"merged_sgd: l2_decay[0]: {NUMBER}True"),
+    (cast(np.timedelta64(3)), TypeError, "merged_cast: scale: expected a number or an array of one element, got "),
+    (cast(10**400), ValueError, f"merged_cast: scale: {BIG}"),
+    (cast(10**39), ValueError, "merged_cast: scale: expected a finite float32, got 10000"),
+    (scan(max_norm=10**400), ValueError, f"scan_gradients: max_norm: {BIG}"),
+    (scan(max_norm="1"), TypeError, "scan_gradients: max_norm: expected a number of at least 0, got '1'"),
+    (scan(max_norm=np.ones(2)), TypeError, "scan_gradients: max_norm: expected a number of at least 0, got an array"),
+    (scan(max_norm=np.timedelta64(1)), TypeError, "scan_gradients: max_norm: expected a number of at least 0, got "),
+    (scan(epsilon=True), TypeError, "scan_gradients: epsilon: expected a number of at least 0, got True"),
+    (scan(epsilon=float("nan")), ValueError, "scan_gradients: epsilon: expected a number of at least 0, got nan"),
+    (scaling(incr_ratio=True), TypeError,
+     "update_loss_scaling: incr_ratio: expected a finite number of at least 1, got True"),
+    (scaling(incr_ratio=10**400), ValueError, f"update_loss_scaling: incr_ratio: {BIG}"),
+    (scaling(incr_ratio=np.inf), ValueError,
+     "update_loss_scaling: incr_ratio: expected a finite number of at least 1, got inf"),
+    (scaling(incr_ratio=1e39), ValueError,
+     "update_loss_scaling: incr_ratio: expected a finite float32 above 0, got 1e+39"),
+    (scaling(decr_ratio=1e-60), ValueError,
+     "update_loss_scaling: decr_ratio: expected a finite float32 above 0, got 1e-60"),
+    (scaling(decr_ratio=0), ValueError,
+     "update_loss_scaling: decr_ratio: expected a number above 0 and of at most 1, got 0"),
+    (scaling(decr_ratio=[0.5]), TypeError,
+     "update_loss_scaling: decr_ratio: expected a number above 0 and of at most 1, got [0.5]"),
+    (scaling(incr_every_n_steps=2.0), TypeError,
+     "update_loss_scaling: incr_every_n_steps: expected an integer from 1 to 2147483647, got 2.0"),
+    (scaling(decr_every_n_nan_or_inf=2**31), ValueError,
+     "update_loss_scaling: decr_every_n_nan_or_inf: expected an integer from 1 to"),
+    (room(shapes=[(3,)], set_constant=True, constant="1"), TypeError, f"coalesce_tensor: constant: {NUMBER}'1'"),
+    (room(shapes=[(3,)], set_constant=True, constant=np.timedelta64(1)), TypeError,
+     f"coalesce_tensor: constant: {NUMBER}np.t"),
+    (room(shapes=[(3,)], set_constant=True, constant=True), TypeError, f"coalesce_tensor: constant: {NUMBER}True"),
+    (room(shapes=[(3,)], set_constant=True, constant=10**400), ValueError, f"coalesce_tensor: constant: {BIG}"),
+    (room(shapes=[(3,)], set_constant=True, constant=np.float64(2**64), dtype="uint64"), ValueError,
+     "coalesce_tensor: constant: expected a number of uint64, got np.float64(1.8446744073709552e+19)"),
+    # Choices and flags.
+    (sgd(rounding=["nearest"]), ValueError,
+     "merged_sgd: rounding: expected one of nearest, stochastic, got ['nearest']"),
+    (sgd(rounding=np.ones(2)), ValueError,
+     "merged_sgd: rounding: expected one of nearest, stochastic, got an array of shape (2,)"),
+    (coalesce(align_unit=["bytes"]), ValueError,
+     "coalesce_tensor: align_unit: expected one of bytes, elements, got ['bytes']"),
+    (coalesce(copy_data="no"), TypeError, "coalesce_tensor: copy_data: expected True or False, got 'no'"),
+    (coalesce(set_constant=1), TypeError, "coalesce_tensor: set_constant: expected True or False, got 1"),
+    (coalesce(persist_output=[]), TypeError, "coalesce_tensor: persist_output: expected True or False, got []"),
+    (coalesce(use_align=None), TypeError, "coalesce_tensor: use_align: expected True or False, got None"),
+    (coalesce(dtype=["float32"]), TypeError, "coalesce_tensor: dtype: expected one of float16, "),
+    (coalesce(dtype=np.ones(2)), TypeError, "coalesce_tensor: dtype: expected one of float16, "),
+    (coalesce(dtype=np.dtype(">f4")), TypeError, "coalesce_tensor: dtype: expected native byte order, got >f4"),
+    (coalesce(align_size=[256]), ValueError,
+     "coalesce_tensor: align_size: expected -1 or an integer of at least 1, got [256]"),
+    (coalesce(size_of_dtype=np.ones(2)), ValueError,
+     "coalesce_tensor: size_of_dtype: expected -1 or an integer of at least 1, got an"),
+    # Shapes.
+    (room(shapes=[(-1,)]), ValueError, "coalesce_tensor: shapes[0]: expected at least one element"),
+    (room(shapes=[b"ab"]), TypeError, "coalesce_tensor: shapes[0]: expected a list of extents, got bytes"),
+    (room(shapes=[None]), TypeError, "coalesce_tensor: shapes[0]: expected a shape, since inputs[0] is None, got None"),
+    (room(shapes=[(1,) * 65]), ValueError, "coalesce_tensor: shapes[0]: expected at most 64 axes, got 65"),
+    (room(shapes=[(2**62, 2**62)]), ValueError,
+     "coalesce_tensor: shapes[0]: expected an end, padded, below 2**63 bytes, got"),
+    (coalesce(shapes=[np.array([3])]), TypeError,
+     "coalesce_tensor: shapes[0]: expected a list of extents, got ndarray"),
+    # Memory.
+    *((overlapping(a, b), ValueError, "update_loss_scaling: ") for a, b in [
+        ("found_inf", "loss_scale"), ("good_steps", "bad_steps"), ("found_inf", "good_steps"),
+        ("loss_scale", "bad_steps"),
+    ]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("module", [cpu, gpu], ids=["cpu", "gpu"])
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED, ids=lambda x: x if isinstance(x, str) else "")
+def test_refuses(module, call, error, message):
+    arrays = Arrays(module)
+    with gpu.use("executor"), pytest.raises(error) as caught:
+        call(module, arrays)
+    assert type(caught.value) is error
+    assert str(caught.value).startswith(message.format(array="ndarray" if module is cpu else "DeviceArray"))
+    assert arrays.unchanged()
+
+
+TAKEN = [
+    (sgd(lr=Fraction(1, 2)), sgd(lr=0.5)), (sgd(lr=np.array([0.5])), sgd(lr=0.5)), (sgd(lr=range(1, 2)), sgd(lr=1.0)),
+    (cast(Fraction(1, 2)), cast(0.5)),
+    (scan(max_norm=Fraction(1, 2)), scan(max_norm=0.5)), (scan(epsilon=np.array(2)), scan(epsilon=2.0)),
+    (scaling(incr_ratio=Fraction(3, 2), incr_every_n_steps=np.int64(1)), scaling(incr_ratio=1.5, incr_every_n_steps=1)),
+    (lambda m, x: m.merged_sgd((x(),), (x(),), lr=0.5), sgd()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("module", [cpu, gpu], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("calls", TAKEN)
+def test_takes(module, calls):
+    """Numbers of every type, and every sequence: as floats and lists."""
+    left = []
+    for call in calls:
+        arrays = Arrays(module)
+        with gpu.use("executor"):
+            call(module, arrays)
+        left.append([arrays._bytes(x) for x, _ in arrays.made])
+    assert left[0] == left[1]
+
+
+NAMES = ["a.weight", "a.bias"]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ((NAMES, np.nan, []), ValueError, "lars_weight_decay: expected a finite number of at least 0, got nan"),
+        ((NAMES, -1.0, []), ValueError, "lars_weight_decay: expected a finite number of at least 0, got -1.0"),
+        ((NAMES, [0.1], []), TypeError, "lars_weight_decay: expected a finite number of at least 0, got [0.1]"),
+        (("abc", 0.1, []), TypeError, "names: expected a sequence of names, got 'abc'"),
+        ((b"abc", 0.1, []), TypeError, "names: expected a sequence of names, got b'abc'"),
+        (([*NAMES, 3], 0.1, []), TypeError, "names[2]: expected a name, got 3"),
+        ((NAMES, 0.1, "bias"), TypeError, "exclude: expected a sequence of names, got 'bias'"),
+        ((NAMES, 0.1, [None]), TypeError, "exclude[0]: expected a name, got None"),
+        ((NAMES, 0.1, None), TypeError, "exclude: expected a sequence of names, got None"),
+    ],
+)  # fmt: skip
+def test_weight_decays_refuses(given, error, message):
+    with pytest.raises(error) as caught:
+        cpu.weight_decays(*given)
+    assert str(caught.value) == f"weight_decays: {message}"
+
+
+@pytest.mark.parametrize("match", [["glob"], np.ones(2), None, {}])
+def test_weight_decays_refuses_a_match(match):
+    with pytest.raises(ValueError, match=r"^weight_decays: match: expected one of substring, glob, got "):
+        cpu.weight_decays(NAMES, 0.1, [], match=match)
+
+
+@pytest.mark.parametrize("of", [list, tuple, iter, set, lambda xs: (x for x in xs), dict.fromkeys, np.array])
+def test_weight_decays_goes_through_each_once(of):
+    assert cpu.weight_decays(of(["bias"] * 2 + ["x"]) if of not in (set, dict.fromkeys) else ["bias", "bias", "x"],
+                             Fraction(1, 2), of(["bias"])) == [0, 0, 0.5]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"form": ["merged"]}, ValueError, "form: expected one of separate, merged, got ['merged']"),
+        ({"form": np.ones(2)}, ValueError, "form: expected one of separate, merged, got an array of shape (2,)"),
+        *(
+            ({"stream": s}, TypeError, f"stream: expected a stream of the executor or its handle, got {s!r}")
+            for s in ("abc", -1, 1.5, True, None, [0])
+        ),
+    ],
+)  # fmt: skip
+def test_plan_refuses_options(executor, options, error, message):
+    x = [executor.to_device(np.ones(3, F)) for _ in range(2)]
+    for call in (lambda **o: gpu.plan("sgd", x[:1], x[1:], **o), lambda **o: gpu.merged_sgd(x[:1], x[1:], lr=1, **o)):
+        with pytest.raises(error) as caught:
+            call(**options)
+        assert str(caught.value) == f"merged_sgd: {message}"
+    if "stream" in options:
+        for name, call in (
+            ("merged_cast", lambda s: gpu.cast_plan(x[:1], x[1:], stream=s)),
+            ("scan_gradients", lambda s: gpu.scan(x, stream=s)),
+            ("coalesce_tensor", lambda s: gpu.coalesce_tensor(x, stream=s)),
+        ):
+            with pytest.raises(error) as caught:
+                call(options["stream"])
+            assert str(caught.value) == f"{name}: {message}"
+    assert all((y.copy_to_host() == 1).all() for y in x)
+
+
+@pytest.mark.parametrize("name", [None, 3, ["sgd"], np.ones(2), {}, "sdg", b"sgd"])
+def test_plan_refuses_a_routine(name):
+    with pytest.raises(ValueError, match=r"^plan: routine: expected one of lars_momentum, sgd, .*, got "):
+        gpu.plan(name, [], [])
+
+
+def test_plan_names_the_lists(executor):
+    message = r"^merged_lars_momentum: expected 3 lists \(params, grads, velocities\), got 4$"
+    with pytest.raises(TypeError, match=message):
+        gpu.plan("lars_momentum", [], [], [], [])
+
+
+@pytest.mark.parametrize("lr", [[np.ones(2)], [np.float32(1)] * 2, [None], "a", [[1.0]], {}])
+def test_step_refuses_numbers(executor, lr):
+    """Also after a list was in force, with which what is given is compared."""
+    x = [executor.to_device(np.ones(3, F)) for _ in range(2)]
+    step = gpu.plan("sgd", x[:1], x[1:], lr=[0.5])
+    with pytest.raises((TypeError, ValueError), match=r"^merged_sgd: lr"):
+        step(lr=lr)
+    assert (x[0].copy_to_host() == 1).all()
+    step()
+    assert (x[0].copy_to_host() == 0.5).all()
