@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -26,12 +26,18 @@ class Coalesced:
         views: P arrays that share the buffer's memory, of the tensors' shapes and axis orders.
         buffer: one-dimensional, with padding.
         layout: offsets and lengths, in elements.
+
+    It is not copied: views of a copy would lie in no buffer.
     """
 
     _describe: Callable[[Any, str], Array] = staticmethod(checks.host_array)
 
     def __init__(self, views: list[Any], buffer: Any, layout: Layout) -> None:
         self.views, self.buffer, self.layout = views, buffer, layout
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """What ``copy``, ``deepcopy`` and ``pickle`` ask for."""
+        raise TypeError("Coalesced: expected no copy of it, since its views share the buffer; coalesce the tensors")
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.views, self.buffer))

@@ -112,3 +112,18 @@ def _interface(value: Any, interface: dict[str, Any], where: str) -> Array:
     if strides is None:
         strides = c_strides(shape, ITEM_SIZES.get(name, stored.itemsize))
     return Array(int(address or 0), shape, name, tuple(strides), not read_only)
+
+
+def one_of(value: Any) -> Any:
+    """An array of one element as one of one dimension, which shares its memory."""
+    if hasattr(value, "reshape"):
+        return value.reshape(1)
+    return _One(value)
+
+
+class _One:
+    """One element of an array that offers nothing but its interface."""
+
+    def __init__(self, value: Any) -> None:
+        self._keep = value
+        self.__cuda_array_interface__ = value.__cuda_array_interface__ | {"shape": (1,), "strides": None}

@@ -15,6 +15,7 @@ from refopt.checks.arguments import rounded
 from refopt.dtypes import ITEM_SIZES, SIZES
 from refopt.gpu import tables, vectors, words
 from refopt.gpu.arrays import describer, device_of_lists
+from refopt.gpu.exclusive import Exclusive
 from refopt.gpu.runtime import device
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import Kernel, cuda, device_function, factory, intrinsic, kernel
@@ -112,10 +113,11 @@ def _variant(source: str, target: str, real: Any, scale: str, partial: bool) -> 
     return scaled if scale else plain
 
 
-class CastPlan:
+class CastPlan(Exclusive):
     """`refopt.cpu.merged_cast` bound to its arrays. Made by `refopt.gpu.cast_plan`.
 
-    The arrays are kept alive; their memory must stay where it is.
+    The arrays are kept alive; their memory must stay where it is. Each call is made as a whole, also where several
+    threads call; a plan has no copies.
 
     Attributes:
         launches: kernel launches of one call: one for each pair of dtypes of which a pair has elements.
@@ -131,7 +133,8 @@ class CastPlan:
         stream: Any = 0,
         names: checks.Names = ("merged_cast", "sources", "targets"),
     ) -> None:
-        machine = self.device = device(device_of_lists(sources, targets))
+        machine = device(device_of_lists(sources, targets))
+        super().__init__(machine)
         self._describe = describer(machine.name)
         call = checks.check_cast(sources, targets, scale, self._describe, names)
         self._keep = list(sources), list(targets), stream
@@ -155,15 +158,22 @@ class CastPlan:
 
     def __call__(self, *, scale: Any = None) -> None:
         """Cast, in stream order. A scale given here is kept for the calls to come."""
-        if scale is not None:
-            self.set(scale=scale)
-        self._run(self.stream)
+        with self._turn:
+            self.device.enter()
+            if scale is not None:
+                self._set(scale)
+            self._run(self.stream)
 
     def set(self, *, scale: Any) -> None:
         """Change the scale, a number, in stream order: of the next call, or of the next replay of a captured one.
 
         A call that was captured with the number 1 does not multiply, whatever is set later.
         """
+        with self._turn:
+            self.device.enter()
+            self._set(scale)
+
+    def _set(self, scale: Any) -> None:
         name, first, _ = self._names
         if self._array:
             raise TypeError(f"{name}: scale: expected none, since it is an array, as planned; got {scale!r}")

@@ -11,20 +11,23 @@ from refopt.cpu import coalesce
 from refopt.gpu import words
 from refopt.gpu.arrays import describer, device_of, device_of_lists
 from refopt.gpu.cast import CastPlan
+from refopt.gpu.exclusive import Exclusive
 from refopt.gpu.runtime import Device, device
 
 CHUNK = {"bytes": 256, "elements": 256}
 
 
-class Coalesced(coalesce.Coalesced):
+class Coalesced(Exclusive, coalesce.Coalesced):
     """`refopt.cpu.coalesce.Coalesced` on a device: one launch for each pair of dtypes, in stream order.
 
-    ``gather`` and ``scatter`` are planned once, and anew when they are given other tensors than the time before.
+    ``gather`` and ``scatter`` are planned once, and anew when they are given other tensors than the time before. Each
+    call is made as a whole, also where several threads call; there are no copies.
     """
 
     def __init__(self, views: list[Any], buffer: Any, layout: coalesce.Layout, stream: Any) -> None:
-        super().__init__(views, buffer, layout)
-        self._describe = describer(device_of([buffer]))
+        coalesce.Coalesced.__init__(self, views, buffer, layout)
+        Exclusive.__init__(self, device(device_of([buffer])))
+        self._describe = describer(self.device.name)
         self._stream = stream
         self._plans: dict[str, tuple[list[Any], CastPlan]] = {}
 
@@ -33,7 +36,8 @@ class Coalesced(coalesce.Coalesced):
         return self._plans[way][1]
 
     def _cast(self, sources: Sequence[Any], targets: Sequence[Any], scale: Any, names: checks.Names) -> None:
-        self._plan(sources, targets, scale, names)()
+        with self._turn:
+            self._plan(sources, targets, scale, names)()
 
     def _plan(self, sources: Sequence[Any], targets: Sequence[Any], scale: Any, names: checks.Names) -> CastPlan:
         arrays = [*sources, *targets]

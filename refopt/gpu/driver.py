@@ -7,6 +7,7 @@ graph, so that they cost one call.
 
 import ctypes
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +32,15 @@ class Gpu:
     """The current CUDA device."""
 
     name = "gpu"
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+
+    def enter(self) -> None:
+        """Make the context current in this thread, once, as the driver's calls need it in each."""
+        if not hasattr(self._thread, "entered"):
+            cuda.current_context()
+            self._thread.entered = True
 
     def to_device(self, array: np.ndarray) -> Any:
         """A copy in the same order of axes if the array is dense, else in C order."""

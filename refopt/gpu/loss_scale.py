@@ -1,12 +1,12 @@
 """The loss scale of the next iteration: ``refopt.cpu.loss_scale`` in one thread, so that the host need not look."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from refopt import checks
-from refopt.gpu.arrays import describer, device_of
+from refopt.gpu.arrays import describer, device_of, one_of
+from refopt.gpu.exclusive import Exclusive
 from refopt.gpu.runtime import device
 from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel
 
@@ -43,26 +43,39 @@ def updater() -> Kernel:
     return update_loss_scaling
 
 
+class LossScaling(Exclusive):
+    """`refopt.cpu.update_loss_scaling` bound to its arrays. Made by `refopt.gpu.loss_scaling`.
+
+    Each call is made as a whole, also where several threads call; there are no copies.
+    """
+
+    def __init__(self, arrays: list[Any], stream: Any, **numbers: Any) -> None:
+        machine = device(device_of(arrays) or None)
+        super().__init__(machine)
+        describe = describer(machine.name)
+        found = checks.check_loss_scaling(arrays, describe, **numbers)
+        self._stream = machine.stream(stream, "update_loss_scaling: stream")
+        ratios = machine.to_device(np.array([found["incr_ratio"], found["decr_ratio"]], np.float32))
+        own = *(one_of(x) for x in arrays), ratios, found["incr_every_n_steps"], found["decr_every_n_nan_or_inf"]
+        self._keep = arrays, stream
+        self._run = machine.sequence([machine.prepare(updater(), 1, 32, own)])
+
+    def __call__(self) -> None:
+        """Update, in stream order."""
+        with self._turn:
+            self.device.enter()
+            self._run(self._stream)
+
+
 def loss_scaling(
     found_inf: Any, loss_scale: Any, good_steps: Any, bad_steps: Any, *, incr_every_n_steps: int = 1000,
     decr_every_n_nan_or_inf: int = 2, incr_ratio: float = 2.0, decr_ratio: float = 0.5, stream: Any = 0,
-) -> Callable[[], None]:  # fmt: skip
+) -> LossScaling:  # fmt: skip
     """Bind `refopt.cpu.update_loss_scaling` to its arrays on the device: a call is one update, in stream order."""
-    arrays = [found_inf, loss_scale, good_steps, bad_steps]
-    machine = device(device_of(arrays) or None)
-    handle = machine.stream(stream, "update_loss_scaling: stream")
-    numbers = checks.check_loss_scaling(
-        arrays, describer(machine.name), incr_every_n_steps=incr_every_n_steps,
+    return LossScaling(
+        [found_inf, loss_scale, good_steps, bad_steps], stream, incr_every_n_steps=incr_every_n_steps,
         decr_every_n_nan_or_inf=decr_every_n_nan_or_inf, incr_ratio=incr_ratio, decr_ratio=decr_ratio,
     )  # fmt: skip
-    ratios = machine.to_device(np.array([numbers["incr_ratio"], numbers["decr_ratio"]], np.float32))
-    args = *(x.reshape(1) for x in arrays), ratios, numbers["incr_every_n_steps"], numbers["decr_every_n_nan_or_inf"]
-    run = machine.sequence([machine.prepare(updater(), 1, 32, args)])
-
-    def update() -> None:
-        run(handle)
-
-    return update
 
 
 def update_loss_scaling(
@@ -75,4 +88,4 @@ def update_loss_scaling(
         decr_every_n_nan_or_inf=decr_every_n_nan_or_inf, incr_ratio=incr_ratio, decr_ratio=decr_ratio, stream=stream,
     )  # fmt: skip
     update()
-    device(device_of([found_inf])).synchronize()
+    update.device.synchronize()

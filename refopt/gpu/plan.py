@@ -12,6 +12,7 @@ from refopt.checks.arguments import chosen
 from refopt.dtypes import ITEM_SIZES, SIZES, arithmetic
 from refopt.gpu import tables
 from refopt.gpu.arrays import describer, device_of_lists
+from refopt.gpu.exclusive import Exclusive
 from refopt.gpu.runtime import Device, device
 
 
@@ -104,11 +105,21 @@ class HyperBlock:
             self._fill[name](value, stream)
 
 
-class Plan:
+class Plan(Exclusive):
     """A merged routine bound to its arrays. Made by `refopt.gpu.plan`.
 
-    The arrays are kept alive; their memory must stay where it is, or `rebind` must be told. Steps of one
-    plan follow each other on a stream; two plans on two streams are independent.
+    The arrays are kept alive; their memory must stay where it is, or `rebind` must be told.
+
+    Steps of one plan follow each other on its stream, also those of several threads: each call is made as a whole, and
+    what ``step(lr=...)`` sets is in force in that step. Two plans on two streams are independent.
+
+    Some routines carry over from step to step what they have written last: scalars such as the powers of beta, and in
+    the form ``carried_norm`` the norms of the parameters. A plan does not see what others write. Whenever somebody else
+    has written a parameter, a master or a scalar, be it another plan over the same arrays, `refresh` must be called
+    before the next step; two plans that alternate need it before each step. It costs a small launch at most. States of
+    tensors are read anew every time.
+
+    A plan has no copies: ``copy.copy``, ``copy.deepcopy`` and ``pickle`` are refused.
 
     Attributes:
         launches: kernel launches of one step.
@@ -129,7 +140,7 @@ class Plan:
         self.routine, self.form = routine, chosen(f"{name}: form", form, routine.forms)
         self._launcher = launcher
         self._missing = {h.name for h in routine.hypers if h.default is None} - set(hypers)
-        self.device = device(device_of_lists(*slots.values()))
+        super().__init__(device(device_of_lists(*slots.values())))
         self._shared = {name: array for name, array in (shared or {}).items() if array is not None}
         self._keep = stream
         self.stream = self.device.stream(stream, f"{name}: stream")
@@ -161,18 +172,22 @@ class Plan:
 
     def step(self, **hyper: Any) -> None:
         """One optimizer step, in stream order. Hyperparameters given here are kept for the steps to come."""
-        if hyper:
-            self._set(hyper)
-        if self._missing:
-            raise TypeError(f"{self.routine.merged_name}: {min(self._missing)}: expected a number, got none")
-        for run in self._steps:
-            run(self.stream)
+        with self._turn:
+            self.device.enter()
+            if hyper:
+                self._set(hyper)
+            if self._missing:
+                raise TypeError(f"{self.routine.merged_name}: {min(self._missing)}: expected a number, got none")
+            for run in self._steps:
+                run(self.stream)
 
     __call__ = step
 
     def set(self, **hyper: Any) -> None:
         """Change hyperparameters, in stream order: of the next step, or of the next replay of a captured one."""
-        self._set(hyper)
+        with self._turn:
+            self.device.enter()
+            self._set(hyper)
 
     def _set(self, hyper: dict[str, Any]) -> None:
         held = self._hypers
@@ -204,6 +219,11 @@ class Plan:
         For frameworks that make new gradients every step. Which gradients are ``None`` may change, at the
         price of building the tables anew.
         """
+        with self._turn:
+            self.device.enter()
+            self._rebind(slots)
+
+    def _rebind(self, slots: dict[str, Any]) -> None:
         for name in slots:
             if name not in self.routine.slot_names:
                 expected = ", ".join(self.routine.slot_names)
@@ -246,14 +266,18 @@ class Plan:
 
     def refresh(self) -> None:
         """Say that somebody else has written a parameter or a scalar: what the last step carried over is dropped."""
-        for step in self._steps:
-            step.forget(self.stream)
+        with self._turn:
+            self.device.enter()
+            for step in self._steps:
+                step.forget(self.stream)
 
     def state_dict(self) -> dict[str, Any]:
         """Host copies of what steps change beside the parameters, and the hyperparameters; see `refopt.state`."""
-        numbers = {name: value for name, value in self._hypers.items() if name not in self._missing}
-        slots, name = self._call.slots, self.routine.name
-        return state.state_dict(name, slots, numbers | self._choices(), stream=self.stream)
+        with self._turn:
+            self.device.enter()
+            numbers = {name: value for name, value in self._hypers.items() if name not in self._missing}
+            slots, name = self._call.slots, self.routine.name
+            return state.state_dict(name, slots, numbers | self._choices(), stream=self.stream)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go on from a state dictionary: its arrays are copied into the plan's, in place, its numbers are set.
@@ -265,10 +289,12 @@ class Plan:
             ValueError, TypeError: naming the slot and the index: it is another routine's, or of other shapes, dtypes
                 or choices than the plan's; nothing has been modified then.
         """
-        slots, choices = self._call.slots, self._choices()
-        kept = state.load(saved, self.routine.name, slots, choices=choices, stream=self.stream)
-        self._set({name: value for name, value in kept.items() if name not in choices})
-        self.refresh()
+        with self._turn:
+            self.device.enter()
+            slots, choices = self._call.slots, self._choices()
+            kept = state.load(saved, self.routine.name, slots, choices=choices, stream=self.stream)
+            self._set({name: value for name, value in kept.items() if name not in choices})
+            self.refresh()
 
     def _choices(self) -> dict[str, Any]:
         return {name: self._call.hypers[name] for name in self.routine.choices}

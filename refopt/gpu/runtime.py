@@ -39,6 +39,7 @@ class Device(Protocol):
 
     name: str
 
+    def enter(self) -> None: ...
     def to_device(self, array: np.ndarray) -> Any: ...
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any: ...
     def pinned(self, array: np.ndarray) -> Any: ...
@@ -62,6 +63,9 @@ class Executor:
     """The CPU, by `refopt.simt`. Blocks are one warp, whatever is asked for: it changes no bit (N6)."""
 
     name = "executor"
+
+    def enter(self) -> None:
+        """Nothing: launches of several threads follow each other."""
 
     def to_device(self, array: np.ndarray) -> Any:
         """A copy in the same order of axes if the array is dense, else in C order."""

@@ -18,6 +18,7 @@ from refopt.cpu.reduce import TILE
 from refopt.dtypes import SIZES
 from refopt.gpu import tables, vectors
 from refopt.gpu.arrays import describer, device_of_lists
+from refopt.gpu.exclusive import Exclusive
 from refopt.gpu.runtime import Device, device
 from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
 from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel, sqrt
@@ -148,8 +149,10 @@ def first_pass(
     return launches
 
 
-class GradientScan:
+class GradientScan(Exclusive):
     """`refopt.cpu.scan_gradients` bound to its arrays. Made by `refopt.gpu.scan`.
+
+    Each call is made as a whole, also where several threads call; there are no copies.
 
     Attributes:
         grad_factor, found_inf, grad_norm: device arrays of one element, written by every call; give the first
@@ -161,7 +164,8 @@ class GradientScan:
     def __init__(
         self, grads: Any, loss_scale: Any = None, max_norm: float = np.inf, epsilon: float = 1e-6, stream: Any = 0
     ) -> None:
-        machine = self.device = device(device_of_lists(grads))
+        machine = device(device_of_lists(grads))
+        super().__init__(machine)
         describe = describer(machine.name)
         arrays = checks.check_gradients(grads, loss_scale, max_norm, epsilon, describe)
         real: Any = checks.scan_type(arrays)
@@ -183,7 +187,9 @@ class GradientScan:
 
     def __call__(self) -> None:
         """Scan, in stream order."""
-        self._run(self._stream)
+        with self._turn:
+            self.device.enter()
+            self._run(self._stream)
 
 
 def scan(
