@@ -3,112 +3,17 @@
 The checks, the plans, the command line, the laws and the tables of the documentation follow these rows.
 """
 
-import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
-from refopt.dtypes import ITEM_SIZES
+from refopt.rows import Form, Hyper, Routine, Slot, Spec
 
-
-class Slot(NamedTuple):
-    """One list of arrays of a routine: tensors, or a ``scalar`` per tensor that goes from step to step.
-
-    ``signed`` says whether what is in them may be negative.
-    """
-
-    name: str
-    written: bool
-    optional: bool = False
-    scalar: bool = False
-    signed: bool = True
+__all__ = ["ROUTINES", "Form", "Hyper", "Routine", "Slot", "Spec"]
 
 
-class Hyper(NamedTuple):
-    """One number of a routine, at least 0. ``default`` None means that the caller must give it."""
-
-    name: str
-    default: float | None
-    positive: bool = False
-    per_tensor: bool = False
-    below: float = math.inf
-    whole: bool = False
-
-
-class Spec(NamedTuple):
-    """What a tensor is to launch and byte counts: its elements and the dtype of each slot, None if absent."""
-
-    size: int
-    dtypes: tuple[str | None, ...]
-
-
-class Form(NamedTuple):
-    """One way to run a routine on the device: launches for one dtype signature, merged or for each tensor."""
-
-    launches: int
-    merged: bool = True
-    norm_reads_param: bool = True
-
-
-class Routine(NamedTuple):
-    """A routine: its slots in order, its numbers, its named choices (the first is the default), its forms.
-
-    ``elementwise`` says that each element is for itself: one pass, by the kernel that such routines share.
-    ``remainders`` says that uint16 arrays may stand in the place of masters (numerics, N15).
-    """
-
-    name: str
-    slots: tuple[Slot, ...]
-    hypers: tuple[Hyper, ...]
-    choices: Mapping[str, tuple]
-    forms: Mapping[str, Form]
-    traffic: Callable[..., dict[str, int]]
-    source: str
-    elementwise: bool = False
-    remainders: bool = False
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    @property
-    def merged_name(self) -> str:
-        return "merged_" + self.name
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        """The slots of tensors that a step changes beside the parameters."""
-        return tuple(
-            slot.name for slot in self.slots
-            if slot.written and not slot.scalar and slot.name not in ("params", "master_params")
-        )  # fmt: skip
-
-    @property
-    def scalars(self) -> tuple[str, ...]:
-        """The slots of scalars."""
-        return tuple(slot.name for slot in self.slots if slot.scalar)
-
-    @property
-    def merged_form(self) -> str:
-        """The first form that merges."""
-        return next(name for name, form in self.forms.items() if form.merged)
-
-    @property
-    def slot_names(self) -> tuple[str, ...]:
-        return tuple(slot.name for slot in self.slots)
-
-    def launches(self, specs: Iterable[Spec], form: str) -> int:
-        """Launches of one step: each dtype signature has its own; a tensor without elements or scalars has none."""
-        specs = [spec for spec in specs if spec.size or self.scalars]
-        units = {spec.dtypes for spec in specs} if self.forms[form].merged else specs
-        return len(units) * self.forms[form].launches
-
-    def bytes(self, specs: Iterable[Spec], form: str, **choices: Any) -> int:
-        """Bytes of the tensors that one step reads and writes; tables, scalars and partial sums are not in it."""
-        total = 0
-        for spec in specs:
-            passes = self.traffic(self.forms[form], spec.dtypes, **choices)
-            sizes = {n: ITEM_SIZES[d] for n, d in zip(self.slot_names, spec.dtypes, strict=True) if d}
-            total += spec.size * sum(passes.get(name, 0) * size for name, size in sizes.items())
-        return total
+def _has_master(dtypes: tuple) -> bool:
+    """Whether a parameter is only written, since its master is read; with a remainder, both are."""
+    return dtypes[-1] not in (None, "uint16")
 
 
 def _lars_traffic(form: Form, dtypes: tuple, norm_of: str = "param", **_: str) -> dict[str, int]:
@@ -179,11 +84,6 @@ def _elementwise(
         name, slots, (*hypers, RESCALE_GRAD, SEED), {**(choices or {}), **ROUNDING}, forms, traffic, source,
         elementwise=True, remainders=True,
     )  # fmt: skip
-
-
-def _has_master(dtypes: tuple) -> bool:
-    """Whether a parameter is only written, since its master is read; with a remainder, both are."""
-    return dtypes[-1] not in (None, "uint16")
 
 
 def _state(name: str, *, signed: bool = True, optional: bool = False) -> Slot:

@@ -60,7 +60,13 @@ def _one(
     states = [_value(arrays[name], real, name in routine.scalars) for name in carried]
     if not routine.elementwise:
         values["stored"] = lambda name, x: x.astype(arrays[name].dtype).astype(real)
-    p, *states = rule(p, g, *states, **values)
+    p, *states = results = rule(p, g, *states, **values)
+    missing = [name for name, state in zip(("params", *carried), results, strict=False)
+               if state is None and arrays[name] is not None]  # fmt: skip
+    if len(results) != 1 + len(carried) or missing:
+        expected = f"{1 + len(carried)} values, the new parameter and {', '.join(carried) or 'no more'}"
+        got = f"None for {', '.join(missing)}" if missing else len(results)
+        raise TypeError(f"{routine.merged_name}: rule: expected {expected}, got {got}")
     chance = {name: k for k, name in enumerate(("params", *routine.states))} if rounding == "stochastic" else {}
     for name, state in zip(carried, states, strict=True):
         if arrays[name] is not None:

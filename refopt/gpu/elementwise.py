@@ -44,7 +44,7 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
     present = frozenset(name for name, dtype in zip(routine.slot_names, dtypes, strict=True) if dtype)
     named = dict(choices)
     stochastic = named.pop("rounding") == "stochastic"
-    made = RULES[routine.name](real, present, **named)
+    made = tried(routine, RULES[routine.name](real, present, **named), real, present)
     found, factor_of = gate(real, factor)
     update = _row(routine, dtypes, made, factor_of, stochastic)
     each = "hyper[{k}, tensor]"
@@ -71,6 +71,33 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
 
     merged.__name__ = routine.merged_name
     return kernel((BLOCK, resident(real, len(present.intersection(routine.states)))))(merged)
+
+
+def tried(routine: Routine, made: Rule, real: Any, present: frozenset[str]) -> Rule:
+    """The rule, once it has been tried on a number of each kind here, where kernels' functions are Python's.
+
+    Raises:
+        TypeError: if a part is missing, or leaves out what the routine carries on.
+    """
+
+    def expect(part: str, values: Any, names: list[str]) -> None:
+        if not isinstance(values, tuple) or len(values) != len(names):
+            got = len(values) if isinstance(values, tuple) else type(values).__name__
+            raise TypeError(f"{routine.merged_name}: {part}: expected a tuple of {', '.join(names)}, got {got}")
+
+    parts = {"rule": made.rule, **({"advance": made.advance} if routine.scalars else {})}
+    for part, function in parts.items():
+        if not callable(function):
+            raise TypeError(f"{routine.merged_name}: {part}: expected a function, got {type(function).__name__}")
+    states = [name for name in routine.states if name in present]
+    one, scalars = real(0.5), (real(0.5),) * len(routine.scalars)
+    numbers = (one,) * (len(routine.hypers) - 1)
+    with np.errstate(all="ignore"):
+        common = made.prepare(numbers, scalars) if made.prepare else numbers
+        expect("rule", made.rule(one, one, *(one for _ in states), common), ["the parameter", *states])
+        if made.advance:
+            expect("advance", made.advance(numbers, scalars), list(routine.scalars))
+    return made
 
 
 def resident(real: Any, states: int) -> int:

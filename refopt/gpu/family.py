@@ -17,7 +17,11 @@ FORMS = {"lars_momentum": ("two_launches", "separate")}
 
 
 def planner(routine: Routine) -> Callable[..., Plan]:
-    """`refopt.gpu.plan` for a routine."""
+    """`refopt.gpu.plan` for a routine; raises TypeError if no launches have been written for it."""
+    launches = LAUNCHES.get(routine.name, elementwise.launches)
+    if routine.name not in LAUNCHES and routine.name not in elementwise.RULES:
+        wanted = "a rule in refopt.gpu.elementwise.RULES" if routine.elementwise else "launches in refopt.gpu.family"
+        raise TypeError(f"{routine.merged_name}: expected {wanted} under the name {routine.name}, got none")
     required = [slot.name for slot in routine.slots if not slot.optional]
     optional = [slot.name for slot in routine.slots if slot.optional]
     usual, _ = FORMS.get(routine.name, (routine.merged_form,) * 2)
@@ -30,7 +34,7 @@ def planner(routine: Routine) -> Callable[..., Plan]:
             raise TypeError(f"{routine.merged_name}: expected {len(required)} lists ({expected}), got {len(lists)}")
         slots = dict(zip(required, lists, strict=True)) | {name: hyper.pop(name, None) for name in optional}
         shared = {"grad_factor": grad_factor, "found_inf": found_inf}
-        return Plan(routine, LAUNCHES.get(routine.name, elementwise.launches), slots, hyper, form, stream, shared)
+        return Plan(routine, launches, slots, hyper, form, stream, shared)
 
     return plan
 
@@ -38,6 +42,9 @@ def planner(routine: Routine) -> Callable[..., Plan]:
 def functions(routine: Routine) -> tuple[Callable[..., None], Callable[..., None]]:
     """The merged function of a routine and the single one, in the signatures of those in `refopt.cpu`."""
     plan = planner(routine)
+    for name in (routine.merged_name, routine.name):
+        if not hasattr(cpu, name):
+            raise TypeError(f"{name}: expected a function of that name in refopt.cpu, got none")
     usual, of_one = FORMS.get(routine.name, (routine.merged_form,) * 2)
     optional = {slot.name: _one_of(slot.name) for slot in routine.slots if slot.optional}
 

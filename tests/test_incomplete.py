@@ -1,0 +1,123 @@
+"""An addition that is not complete says what it lacks: a row of the catalogue, a rule, a function."""
+
+import numpy as np
+import pytest
+
+from refopt import catalog, cpu, gpu
+from refopt.catalog import ADAM, LAMB, SGD, Form, Hyper, Slot
+from refopt.conformance.build import make, step_of
+from refopt.conformance.cases import arguments
+from refopt.cpu.merged import merged
+from refopt.gpu import elementwise, family
+from refopt.gpu.rules import Rule
+from refopt.gpu.target import device_function
+
+SLOTS = SGD.slots
+ROWS = {
+    "slots: expected params and grads first, got grads, params, master_params": {
+        "slots": (SLOTS[1], SLOTS[0], SLOTS[2]),
+    },
+    "slots: expected optional master_params last, got params, grads": {"slots": SLOTS[:2]},
+    "slots: expected all but grads to be written, got master_params, params": {
+        "slots": (*SLOTS[:2], Slot("moment", written=False), SLOTS[2]),
+    },
+    "expected names of one slot, number or choice each, got params, grads, moment, moment, master_params, ": {
+        "slots": (*SLOTS[:2], Slot("moment", written=True), Slot("moment", written=True), SLOTS[2]),
+    },
+    "hypers: expected rescale_grad, got lr, seed": {"hypers": (SGD.hypers[0], catalog.SEED)},
+    "hypers: expected seed last, as elementwise kernels take it, got lr, l2_decay, rescale_grad": {
+        "hypers": SGD.hypers[:-1],
+    },
+    "choices: expected rounding, as elementwise kernels take it, got none": {"choices": {}},
+    "choices: rounding: expected two values or more, got 'nearest'": {"choices": {"rounding": ("nearest",)}},
+    "forms: expected one that merges, got separate": {"forms": {"separate": Form(1, merged=False)}},
+    "traffic: separate: expected passes over slots, got moment": {"traffic": lambda form, dtypes: {"moment": 1}},
+    "traffic: separate: expected passes over every slot, got none over grads": {
+        "traffic": lambda form, dtypes: {"params": 1},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", ROWS)
+def test_a_row(message):
+    with pytest.raises(TypeError) as caught:
+        catalog.Routine(**(SGD._asdict() | ROWS[message]))
+    assert str(caught.value).startswith(f"catalog: sgd: {message}")
+    assert catalog.Routine(**SGD._asdict()) == SGD
+
+
+def test_a_routine_without_kernels_or_reference():
+    with pytest.raises(TypeError, match=r"^merged_new: expected a rule in refopt.gpu.elementwise.RULES under the name"):
+        family.planner(catalog.Routine(**(SGD._asdict() | {"name": "new"})))
+    with pytest.raises(TypeError, match=r"^merged_new: expected launches in refopt.gpu.family under the name new, got"):
+        family.planner(catalog.Routine(**(LAMB._asdict() | {"name": "new"})))
+
+
+def test_a_routine_without_a_reference(monkeypatch):
+    monkeypatch.setitem(elementwise.RULES, "new", elementwise.RULES["sgd"])
+    with pytest.raises(TypeError, match=r"^merged_new: expected a function of that name in refopt.cpu, got none"):
+        family.functions(catalog.Routine(**(SGD._asdict() | {"name": "new"})))
+
+
+@device_function
+def two(p, g, m, u, k):
+    return p, m
+
+
+@device_function
+def one(h, s):
+    return (s[0],)
+
+
+RIGHT = elementwise.RULES["adam"](np.float32, frozenset(), "corrected")
+RULES = {
+    "advance: expected a function, got NoneType": RIGHT._replace(advance=None),
+    "advance: expected a tuple of beta1_pow, beta2_pow, got 1": RIGHT._replace(advance=one),
+    "rule: expected a function, got NoneType": Rule(None, advance=RIGHT.advance),
+    "rule: expected a tuple of the parameter, moment1, moment2, got 2": RIGHT._replace(rule=two),
+    "rule: expected a tuple of the parameter, moment1, moment2, got float32": RIGHT._replace(
+        rule=device_function(lambda p, g, m, u, k: p)
+    ),
+}
+
+
+@pytest.mark.parametrize("message", RULES)
+def test_a_rule(executor, monkeypatch, message):
+    monkeypatch.setitem(elementwise.RULES, "adam", lambda real, present, **choices: RULES[message])
+    elementwise.merged_update.cache_clear()
+    case = make(ADAM, [4])
+    slots = {name: xs and [executor.to_device(x) for x in xs] for name, xs in case.slots.items()}
+    positional, _ = arguments(ADAM, slots)
+    try:
+        with pytest.raises(TypeError) as caught:
+            gpu.merged_adam(*positional, **step_of(ADAM))
+    finally:
+        elementwise.merged_update.cache_clear()
+    assert str(caught.value) == f"merged_adam: {message}"
+
+
+REFERENCES = {
+    "5 values, the new parameter and moment1, moment2, beta1_pow, beta2_pow, got 4": lambda *x, **_: (x[0], *x[2:5]),
+    "5 values, the new parameter and moment1, moment2, beta1_pow, beta2_pow, got None for moment2": (
+        lambda *x, **_: (x[0], x[2], None, *x[4:6])
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFERENCES)
+def test_a_rule_of_the_reference(message):
+    """Nothing is stored of what does not fit."""
+    row = ADAM._replace(slots=tuple(slot for slot in ADAM.slots if slot.name != "moment2_max"))
+    case = make(row, [4])
+    before = {name: [x.tobytes() for x in xs or ()] for name, xs in case.slots.items()}
+    with pytest.raises(TypeError) as caught:
+        merged(row, REFERENCES[message], case.slots, step_of(row))
+    assert str(caught.value) == f"merged_adam: rule: expected {message}"
+    assert {name: [x.tobytes() for x in xs or ()] for name, xs in case.slots.items()} == before
+
+
+def test_every_routine_is_offered():
+    for name, routine in catalog.ROUTINES.items():
+        for module in (cpu, gpu):
+            assert {name, routine.merged_name} <= {*module.__all__}
+    assert all(isinstance(row, Hyper) for routine in catalog.ROUTINES.values() for row in routine.hypers)
