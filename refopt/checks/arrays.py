@@ -82,7 +82,13 @@ def flat(array: np.ndarray | None) -> np.ndarray | None:
 
 
 def dense(array: np.ndarray) -> np.ndarray:
-    """The array itself if its elements lie side by side, in any order of axes; else a copy in C order."""
+    """The array itself if its elements lie side by side, in any order of axes; else a copy in C order.
+
+    Raises:
+        TypeError: if its elements are references to objects, which mean nothing elsewhere.
+    """
+    if array.dtype.hasobject:
+        raise TypeError(f"to_device: array: expected numbers, got {array.dtype}")
     elements = np.asarray(flat(array))
     if elements.flags.c_contiguous and np.may_share_memory(elements, array):
         return array

@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -203,7 +203,8 @@ def _dtype(name: str, arrays: list[Array | None], kept: list[Array | None], dtyp
     if dtype is None and first is None:
         raise TypeError(f"{name}: dtype: expected a dtype, since no input has one, got None")
     checks.check_native(f"{name}: dtype", dtype)
-    if not isinstance(dtype, Hashable):  # an array, a list
+    named = dtype is None or isinstance(dtype, str | type | np.dtype) or type(dtype).__name__ == "dtype"  # PyTorch's
+    if not named:
         raise TypeError(f"{name}: dtype: expected one of {', '.join(ITEM_SIZES)}, got {shown(dtype)}")
     kind = arrays[first].dtype if dtype is None else name_of(dtype)  # type: ignore[index, union-attr]
     if kind not in ITEM_SIZES:

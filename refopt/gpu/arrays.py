@@ -62,6 +62,8 @@ def _on_executor(value: Any, where: str, device: str) -> Array:
     if isinstance(value, np.ndarray | np.generic):
         raise TypeError(f"{where}: expected a device array, got a NumPy array; gpu.to_device makes one")
     if not isinstance(value, simt.DeviceArray):
+        if not any(hasattr(value, name) for name in ("data_ptr", "__cuda_array_interface__", "__dlpack__")):
+            raise TypeError(f"{where}: expected a device array, got {type(value).__module__}.{type(value).__name__}")
         raise ValueError(f"{where}: expected an array on the executor, got {type(value).__name__}")
     check_native(where, value.dtype)
     return Array(value.address, value.shape, name_of(value.dtype), value.strides, value.data.flags.writeable)

@@ -148,6 +148,8 @@ _forced: list[str] = []
 
 def device(name: str | None = None) -> Device:
     """The machine of that name, ``"gpu"`` or ``"executor"``; without a name, the one in force."""
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"device: expected gpu or executor, got {shown(name)}")
     name = name or (_forced[-1] if _forced else os.environ.get("REFOPT_DEVICE"))
     if name not in (None, "gpu", "executor"):
         raise ValueError(f"device: expected gpu or executor, got {name!r}")
