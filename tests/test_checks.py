@@ -299,8 +299,8 @@ def test_refused_call_leaves_no_memory_behind(executor, name):
 
 HOST = {
     "NumPy": (np.ones(4, np.float32), TypeError, "expected a device array, got a NumPy array; gpu.to_device makes one"),
-    "list": ([1.0], ValueError, "expected an array on the executor, got list"),
-    "object": (object(), ValueError, "expected an array on the executor, got object"),
+    "list": ([1.0], TypeError, "expected a device array, got builtins.list"),
+    "object": (object(), TypeError, "expected a device array, got builtins.object"),
 }
 
 
