@@ -8,7 +8,7 @@ import torch
 from benchmarks.measure import free, row_of
 from benchmarks.tensors import Tensors
 from refopt import gpu
-from refopt.gpu.plan import Alternating
+from refopt.gpu.launches import Alternating
 
 
 def own_row(

@@ -289,3 +289,12 @@ def test_step_refuses_numbers(executor, lr):
     assert (x[0].copy_to_host() == 1).all()
     step()
     assert (x[0].copy_to_host() == 0.5).all()
+
+
+@pytest.mark.parametrize("way", ["gathered", None, ["gather"], "scatter"])
+def test_plan_of_a_way(executor, way):
+    made = gpu.coalesce_tensor([executor.to_device(np.ones(3, F))], copy_data=True)
+    made.gather(made.views)
+    assert made.plan("gather").launches == 1
+    with pytest.raises(ValueError, match=r"^plan: way: expected one "):
+        made.plan(way)

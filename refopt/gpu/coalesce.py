@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from refopt import checks
-from refopt.checks.arguments import is_number
+from refopt.checks.arguments import chosen, is_number
 from refopt.cpu import coalesce
 from refopt.gpu import words
 from refopt.gpu.arrays import describer, device_of, device_of_lists
@@ -32,7 +32,13 @@ class Coalesced(Exclusive, coalesce.Coalesced):
         self._plans: dict[str, tuple[list[Any], CastPlan]] = {}
 
     def plan(self, way: str) -> CastPlan:
-        """The plan of the last ``"gather"`` or ``"scatter"``, with its launches and bytes."""
+        """The plan of the last ``"gather"`` or ``"scatter"``, with its launches and bytes.
+
+        Raises:
+            ValueError: if ``way`` is neither, or nothing has gone that way.
+        """
+        if (way := chosen("plan: way", way, ("gather", "scatter"))) not in self._plans:
+            raise ValueError(f"plan: way: expected one that tensors have gone, got {way}, which none have")
         return self._plans[way][1]
 
     def _cast(self, sources: Sequence[Any], targets: Sequence[Any], scale: Any, names: checks.Names) -> None:

@@ -17,7 +17,8 @@ from refopt.catalog import Routine
 from refopt.dtypes import arithmetic
 from refopt.gpu import philox, unroll, vectors
 from refopt.gpu.gate import gate
-from refopt.gpu.plan import Alternating, Group, Launches
+from refopt.gpu.launches import Alternating, Launches
+from refopt.gpu.plan import Group
 from refopt.gpu.rules import Rule
 from refopt.gpu.rules.adagrad import adadelta, adagrad, rmsprop
 from refopt.gpu.rules.adam import adam, adamw

@@ -7,7 +7,8 @@ from typing import Any
 from refopt import cpu
 from refopt.catalog import Routine
 from refopt.gpu import elementwise, lamb, lars, novograd
-from refopt.gpu.plan import Launches, Plan
+from refopt.gpu.launches import Launches
+from refopt.gpu.plan import Plan
 
 LAUNCHES: dict[str, Callable[..., Launches]] = {
     "lars_momentum": lars.launches, "lamb": lamb.launches, "novograd": novograd.launches,

@@ -18,7 +18,8 @@ from refopt.cpu.reduce import TILE
 from refopt.dtypes import arithmetic
 from refopt.gpu import unroll, vectors
 from refopt.gpu.gate import gate
-from refopt.gpu.plan import Group, Launches
+from refopt.gpu.launches import Launches
+from refopt.gpu.plan import Group
 from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
 from refopt.gpu.target import (
     Kernel,

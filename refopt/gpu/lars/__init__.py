@@ -14,7 +14,8 @@ from refopt.gpu.lars.phases import NORM_BOUNDS, UPDATE_BOUNDS
 from refopt.gpu.lars.rule import Signature
 from refopt.gpu.lars.separate import lars_separate
 from refopt.gpu.lars.two_launches import lars_norms, lars_update
-from refopt.gpu.plan import Group, Launches
+from refopt.gpu.launches import Launches
+from refopt.gpu.plan import Group
 
 NORM_BLOCK, UPDATE_BLOCK = NORM_BOUNDS[0], UPDATE_BOUNDS[0]
 ADAPT = catalog.LARS_MOMENTUM.choices["adapt"]
