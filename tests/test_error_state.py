@@ -91,11 +91,12 @@ def test_functions_around_the_step(strict):
     cpu.merged_cast([x], [x], scale=1e-42)
     gpu.merged_cast([y], [y], scale=1e-42)
     assert y.copy_to_host().tobytes() == x.tobytes()
-    one = [np.array([v], np.float32) for v in (1, 1e-40)] + [np.array([v], np.int32) for v in (0, 2**31 - 1)]
-    on = [gpu.device("executor").to_device(v) for v in one]
-    cpu.update_loss_scaling(*one, decr_ratio=1e-44)
-    gpu.update_loss_scaling(*on, decr_ratio=1e-44)
-    assert [v.copy_to_host().tobytes() for v in on] == [v.tobytes() for v in one]
+    for bad in (1, 2**31 - 1):  # the scale underflows; the count wraps around
+        one = [np.array([v], np.float32) for v in (1, 1e-40)] + [np.array([v], np.int32) for v in (0, bad)]
+        on = [gpu.device("executor").to_device(v) for v in one]
+        cpu.update_loss_scaling(*one, decr_ratio=1e-44)
+        gpu.update_loss_scaling(*on, decr_ratio=1e-44)
+        assert [v.copy_to_host().tobytes() for v in on] == [v.tobytes() for v in one]
     for module in (cpu, gpu):
         made = module.coalesce_tensor([None], shapes=[(3,)], dtype="float16", set_constant=True, constant=1e-30)
         assert (np.asarray(made.views[0] if module is cpu else made.views[0].copy_to_host()) == 0).all()

@@ -279,7 +279,7 @@ def test_plan_names_the_lists(executor):
         gpu.plan("lars_momentum", [], [], [], [])
 
 
-@pytest.mark.parametrize("lr", [[np.ones(2)], [np.float32(1)] * 2, [None], "a", [[1.0]], {}])
+@pytest.mark.parametrize("lr", [[np.ones(2)], [np.float32(1)] * 2, np.ones(3), [None], "a", [[1.0]], {}])
 def test_step_refuses_numbers(executor, lr):
     """Also after a list was in force, with which what is given is compared."""
     x = [executor.to_device(np.ones(3, F)) for _ in range(2)]
