@@ -138,7 +138,7 @@ def test_trials_tell_killed_survived_and_timed_out(tmp_path):
     assert (tmp_path / "copy" / "hangs" / "refopt" / "x.py").read_text() == PROJECT["refopt/x.py"]
 
 
-def test_the_most_specific_tests_of_a_line_come_first(tmp_path):
+def test_the_fastest_tests_of_a_line_come_first(tmp_path):
     pytest.importorskip("coverage")
     from coverage import CoverageData
     from mutation.covered import Covered
@@ -150,11 +150,11 @@ def test_the_most_specific_tests_of_a_line_come_first(tmp_path):
         data.set_context(context)
         data.add_lines({"refopt/x.py": ran})
     data.write()
-    (tmp_path / "durations").write_text(json.dumps(dict.fromkeys(
-        ["t.py::broad[1]", "t.py::broad[2]", "t.py::near", "t.py::ranks"], 1.0)))  # fmt: skip
+    seconds = {"t.py::broad[1]": 3.0, "t.py::broad[2]": 0.5, "t.py::near": 1.0, "t.py::ranks": 0.75}
+    (tmp_path / "durations").write_text(json.dumps(seconds))
     covered = Covered(tmp_path)
-    assert covered.tests("refopt/x.py", (2, 2), 60) == ["t.py::ranks", "t.py::near", "t.py::broad[1]", "t.py::broad[2]"]
-    assert covered.tests("refopt/x.py", (2, 2), 2) == ["t.py::ranks", "t.py::near"]
-    assert covered.tests("refopt/x.py", (4, 4), 0) == ["t.py::broad[1]"]
+    assert covered.tests("refopt/x.py", (2, 2), 60) == ["t.py::broad[2]", "t.py::ranks", "t.py::near", "t.py::broad[1]"]
+    assert covered.tests("refopt/x.py", (2, 2), 1.3) == ["t.py::broad[2]", "t.py::ranks"]
+    assert covered.tests("refopt/x.py", (4, 4), 0) == ["t.py::broad[2]"]
     assert set(covered.tests("refopt/x.py", (9, 9), 60)) == set(covered.seconds)  # at import
     assert covered.tests("refopt/y.py", (1, 1), 60) == []

@@ -14,7 +14,7 @@ from pathlib import Path
 from mutation import covered as coverage
 from mutation import trial
 from mutation.report import by_part, record, table
-from mutation.sample import PARTS, all_edits, equivalents, sample
+from mutation.sample import PARTS, again, all_edits, equivalents, sample
 
 ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).parent / "equivalent.json"
@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of the draw; drawn itself if not given")
     parser.add_argument("--count", type=int, default=420, help="how many changes, about (420)")
     parser.add_argument("--part", action="append", default=[], choices=PARTS, help="draw from this part only")
+    parser.add_argument("--again", type=Path, metavar="REPORT", help="try those that this report says were not killed")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for each change (60)")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds until a trial is ended (240)")
@@ -36,7 +37,7 @@ def main() -> int:
         coverage.measure(ROOT, chosen.coverage, chosen.workers)
     covered = coverage.Covered(chosen.coverage)
     edits = all_edits(ROOT)
-    drawn = sample(ROOT, edits, seed, chosen.count, chosen.part)
+    drawn = again(edits, chosen.again) if chosen.again else sample(ROOT, edits, seed, chosen.count, chosen.part)
     print(f"{len(drawn)} of {len(edits)} changes, seed {seed}, {len(covered.seconds)} tests", flush=True)
     tasks = [(edit, covered.tests(edit.file, edit.lines, chosen.budget)) for edit in drawn]
     known = equivalents(EQUIVALENT)

@@ -46,21 +46,18 @@ def measure(root: Path, folder: Path, workers: int, arguments: Iterable[str] = (
 
 
 class Covered:
-    """The tests of each line, the most specific first."""
+    """The tests of each line, the fastest first."""
 
     def __init__(self, folder: Path):
         self.seconds: dict[str, float] = json.loads((folder / "durations").read_text())
         data = CoverageData(str(folder / "coverage"))
         data.read()
         self.lines: dict[str, dict[int, set[str]]] = {}
-        self.size: dict[str, int] = defaultdict(int)
         for file in data.measured_files():
-            lines: dict[int, set[str]] = {}
-            for line, contexts in data.contexts_by_lineno(file).items():
-                lines[line] = {test for context in contexts if (test := self._test(context))}
-                for test in lines[line]:
-                    self.size[test] += 1
-            self.lines[file] = lines
+            self.lines[file] = {
+                line: {test for context in contexts if (test := self._test(context))}
+                for line, contexts in data.contexts_by_lineno(file).items()
+            }
 
     def _test(self, context: str) -> str:
         """The id of the test that a context speaks of: ``id|run``, or ``id (call)`` in another process."""
@@ -71,7 +68,7 @@ class Covered:
         return test if test in self.seconds else ""
 
     def tests(self, file: str, lines: tuple[int, int], budget: float) -> list[str]:
-        """The tests that run one of some lines, the most specific first, while their times fit a budget.
+        """The tests that run one of some lines, the fastest first, while their times fit a budget.
 
         A test function's first case goes before any function's second one. Where a line runs at import alone,
         so outside any test, they are those that run anything of the file.
@@ -85,9 +82,9 @@ class Covered:
         found = set().union(*(known.get(line, set()) for line in range(lines[0], lines[1] + 1)))
         found = found or set().union(*known.values())
         by_function: dict[str, list[str]] = defaultdict(list)
-        for test in sorted(found, key=lambda test: (self.size[test], self.seconds[test], test)):
+        for test in sorted(found, key=lambda test: (self.seconds[test], test)):
             by_function[test.partition("[")[0]].append(test)
-        ranked = [(k, self.size[test], test) for cases in by_function.values() for k, test in enumerate(cases)]
+        ranked = [(k, self.seconds[test], test) for cases in by_function.values() for k, test in enumerate(cases)]
         chosen = []
         for _, _, test in sorted(ranked):
             budget -= self.seconds[test]

@@ -33,7 +33,8 @@ class Edit:
         file: the file, from the root of the checkout.
         scope: the function or class that it stands in, dotted; empty at the top of the module.
         kind: which kind of change.
-        lines: first and last line of the statement, or of a compound statement's header, from 1.
+        lines: first and last line of the statement, of a compound statement's header, or of the function that a
+            default or a decorator belongs to, from 1.
         start, end: the text replaced, as offsets in characters.
         old, new: what stands there, and what is to stand there.
     """
@@ -92,10 +93,10 @@ class _Finder:
     def _statement(self, node: ast.stmt, scope: str) -> Iterator[Edit]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             inner = f"{scope}.{node.name}" if scope else node.name
-            lines = (node.lineno, max(node.lineno, node.body[0].lineno - 1))
+            lines = (node.lineno, node.end_lineno or node.lineno)  # a default shows where the function runs
             for decorator in node.decorator_list:
                 if _name(decorator) not in UNCHANGED_DECORATORS:
-                    yield from self._expression(decorator, inner, (decorator.lineno, node.lineno))
+                    yield from self._expression(decorator, inner, lines)
             if isinstance(node, ast.FunctionDef):
                 for default in (*node.args.defaults, *node.args.kw_defaults):
                     if default is not None:

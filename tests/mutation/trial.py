@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from mutation.edits import Edit
 
 # What tests read of a checkout.
@@ -30,7 +32,7 @@ class Outcome:
     Attributes:
         edit: the change.
         verdict: killed, survived, timed out, or uncovered where no test runs the file.
-        by: the test that failed first.
+        by: the test that failed first; empty if not even the tests could be collected.
         tests: how many were chosen.
         seconds: what the trial took.
     """
@@ -79,6 +81,8 @@ class Bench:
         finally:
             path.write_text(source)
             shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)
+        if status == pytest.ExitCode.NO_TESTS_COLLECTED:
+            raise RuntimeError(f"{edit.file}: no test is there any more of those that ran it, such as {tests[0]}")
         verdict = {0: "survived", None: "timed out"}.get(status, "killed")
         return Outcome(edit, verdict, by, len(tests), round(time.monotonic() - begin, 2))
 
@@ -107,7 +111,6 @@ def start(root: Path, scratch: str, limit: float) -> None:
     global _bench
     import hypothesis  # noqa: F401
     import numpy  # noqa: F401
-    import pytest  # noqa: F401
 
     _bench = Bench(root, Path(tempfile.mkdtemp(dir=scratch)), limit)
 
@@ -126,8 +129,6 @@ def _child(folder: Path, tests: list[str], report: str) -> None:
     os.dup2(quiet, 2)
     sys.path[:0] = [str(folder), str(folder / "tests")]
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
-    import pytest
-
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
     try:
         status = int(pytest.main([*OPTIONS, *files], plugins=[_Chosen(tests, Path(report))]))
