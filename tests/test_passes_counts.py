@@ -87,14 +87,14 @@ def test_op_counts(program, grouping, form):
     units = [len(views) for views in buffers] + [lone] if form == "flat" else [len(sizes) - sparse]
     fused = sum(unit > 1 for unit in units)
     single = sum(unit == 1 for unit in units)
+    adam = ROUTINES["adam"]
     expected = passes.counts.fused_step(
-        ROUTINES["adam"], len(sizes) - single, sparse=sparse, world_size=ranks, early=early, form=form, units=fused
+        adam, len(sizes) - single, sparse=sparse, world_size=ranks, early=early, groups=groups, form=form, units=fused
     )
     assert made.counts()["backward"] == len(sizes)
     assert made.counts().get("adam", 0) == expected.get("adam", 0) + single
-    assert made.counts().get("all_reduce", 0) == (
-        (len(sizes) - sparse if groups is None else groups) if ranks > 1 else 0
-    )
+    assert made.counts().get("all_reduce", 0) == expected.get("all_reduce", 0)
+    assert made.counts().get("scale", 0) == expected.get("scale", 0) + early * len(adam.scalars) * single
 
 
 # What is put together, and what is not.

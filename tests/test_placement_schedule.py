@@ -365,6 +365,7 @@ def test_blocks_and_buffers_are_memory():
     plan = placement.on_streams(EXAMPLES["buffers"]())
     labels = [plan.label(task).split()[0] for task in plan.tasks]
     assert labels == ["begin", "backward", "backward", "backward", "all_reduce", "scale", "sgd", "end"]
+    assert [task.op for task in plan.tasks] == [-1, 0, 1, 2, 3, 4, 5, -1]
     assert plan.tasks[4].waits == (3,) and plan.tasks[6].waits == (5,)
 
 

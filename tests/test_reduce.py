@@ -117,3 +117,7 @@ def test_non_finite(value, expected):
     values[1500] = value
     with np.errstate(over="ignore"):
         assert np.array_equal(sum_of_squares(values), expected, equal_nan=True)
+
+
+def test_sums_of_nothing():
+    assert tree_sum(np.zeros((3, 0), np.float32)).tobytes() == np.zeros(3, np.float32).tobytes()

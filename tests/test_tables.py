@@ -115,6 +115,9 @@ def test_beyond_two_to_the_31(size):
     leaves = -(-size // TILE // FANOUT)
     assert len(nodes) <= 2 + leaves + -(-leaves // FANOUT) + 1 + 1
     assert slots <= -(-size // TILE) + len(nodes) + 2
+    under = nodes[nodes[:, PARENT] >= 0]
+    parents = nodes[under[:, PARENT]]
+    assert (parents[:, FIRST] <= under[:, OUT]).all() and (under[:, OUT] < parents[:, FIRST] + parents[:, COUNT]).all()
 
 
 @pytest.mark.parametrize("element_bytes", [6, 8, 12, 14, 16, 24])

@@ -70,8 +70,9 @@ class Covered:
     def tests(self, file: str, lines: tuple[int, int], budget: float) -> list[str]:
         """The tests that run one of some lines, the fastest first, while their times fit a budget.
 
-        A test function's first case goes before any function's second one. Where a line runs at import alone,
-        so outside any test, they are those that run anything of the file.
+        A test function's first case goes before any function's second one. Where a line runs at import alone, so
+        outside any test, they are those that run anything of the file, whichever function's: a row of a table is seen
+        by the cases that are about that row.
 
         Args:
             file: from the root of the checkout.
@@ -80,11 +81,12 @@ class Covered:
         """
         known = self.lines.get(file, {})
         found = set().union(*(known.get(line, set()) for line in range(lines[0], lines[1] + 1)))
-        found = found or set().union(*known.values())
-        by_function: dict[str, list[str]] = defaultdict(list)
-        for test in sorted(found, key=lambda test: (self.seconds[test], test)):
-            by_function[test.partition("[")[0]].append(test)
-        ranked = [(k, self.seconds[test], test) for cases in by_function.values() for k, test in enumerate(cases)]
+        cases: dict[str, int] = defaultdict(int)
+        ranked = []
+        for test in sorted(found or set().union(*known.values()), key=lambda test: (self.seconds[test], test)):
+            function = test.partition("[")[0]
+            ranked.append((cases[function] if found else 0, self.seconds[test], test))
+            cases[function] += 1
         chosen = []
         for _, _, test in sorted(ranked):
             budget -= self.seconds[test]
