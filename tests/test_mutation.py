@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from mutation.edits import compiles, edits
+from mutation.edits import Edit, compiles, edits
 from mutation.report import rate
 from mutation.sample import PARTS, key_of, part_of, sample
 
@@ -153,8 +153,13 @@ def test_the_fastest_tests_of_a_line_come_first(tmp_path):
     seconds = {"t.py::broad[1]": 3.0, "t.py::broad[2]": 0.5, "t.py::near": 1.0, "t.py::ranks": 0.75}
     (tmp_path / "durations").write_text(json.dumps(seconds))
     covered = Covered(tmp_path)
-    assert covered.tests("refopt/x.py", (2, 2), 60) == ["t.py::broad[2]", "t.py::ranks", "t.py::near", "t.py::broad[1]"]
-    assert covered.tests("refopt/x.py", (2, 2), 1.3) == ["t.py::broad[2]", "t.py::ranks"]
-    assert covered.tests("refopt/x.py", (4, 4), 0) == ["t.py::broad[2]"]
-    assert set(covered.tests("refopt/x.py", (9, 9), 60)) == set(covered.seconds)  # at import
-    assert covered.tests("refopt/y.py", (1, 1), 60) == []
+
+    def tests(line, budget, scope="", file="refopt/x.py"):
+        return covered.tests(Edit(file, scope, "constant", (line, line), 0, 1, "0", "1"), budget)
+
+    assert tests(2, 60) == ["t.py::broad[2]", "t.py::ranks", "t.py::near", "t.py::broad[1]"]
+    assert tests(2, 1.3) == ["t.py::broad[2]", "t.py::ranks"]
+    assert tests(4, 0) == ["t.py::broad[2]"]
+    assert set(tests(9, 60)) == set(covered.seconds)  # at import
+    assert tests(9, 60, "NEAR")[0] == "t.py::near"
+    assert tests(1, 60, file="refopt/y.py") == []

@@ -39,7 +39,7 @@ def main() -> int:
     edits = all_edits(ROOT)
     drawn = again(edits, chosen.again) if chosen.again else sample(ROOT, edits, seed, chosen.count, chosen.part)
     print(f"{len(drawn)} of {len(edits)} changes, seed {seed}, {len(covered.seconds)} tests", flush=True)
-    tasks = [(edit, covered.tests(edit.file, edit.lines, chosen.budget)) for edit in drawn]
+    tasks = [(edit, covered.tests(edit, chosen.budget)) for edit in drawn]
     known = equivalents(EQUIVALENT)
     begin = time.monotonic()
     outcomes = []

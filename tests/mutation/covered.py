@@ -14,6 +14,8 @@ from pathlib import Path
 
 from coverage import CoverageData
 
+from mutation.edits import Edit
+
 CONFIG = """[run]
 source_pkgs = refopt
 parallel = true
@@ -67,29 +69,29 @@ class Covered:
             test = test.removesuffix(phase)
         return test if test in self.seconds else ""
 
-    def tests(self, file: str, lines: tuple[int, int], budget: float) -> list[str]:
-        """The tests that run one of some lines, the fastest first, while their times fit a budget.
+    def tests(self, edit: Edit, budget: float) -> list[str]:
+        """The tests that run one of a change's lines, while their times fit a budget.
 
-        A test function's first case goes before any function's second one. Where a line runs at import alone, so
-        outside any test, they are those that run anything of the file, whichever function's: a row of a table is seen
-        by the cases that are about that row.
+        The fastest come first, and a test function's first case before any function's second one. Where a line runs at
+        import alone, so outside any test, they are those that run anything of the file, first those whose names have
+        that of the change's scope in them: of a row of a table, the cases that are about that row.
 
         Args:
-            file: from the root of the checkout.
-            lines: first and last.
+            edit: the change.
             budget: seconds.
         """
-        known = self.lines.get(file, {})
-        found = set().union(*(known.get(line, set()) for line in range(lines[0], lines[1] + 1)))
+        known = self.lines.get(edit.file, {})
+        found = set().union(*(known.get(line, set()) for line in range(edit.lines[0], edit.lines[1] + 1)))
+        word = "" if found else edit.scope.rpartition(".")[2].strip("_").lower()
         cases: dict[str, int] = defaultdict(int)
         ranked = []
         for test in sorted(found or set().union(*known.values()), key=lambda test: (self.seconds[test], test)):
             function = test.partition("[")[0]
-            ranked.append((cases[function] if found else 0, self.seconds[test], test))
+            ranked.append((word not in test.lower(), cases[function] if found else 0, self.seconds[test], test))
             cases[function] += 1
         chosen = []
-        for _, _, test in sorted(ranked):
-            budget -= self.seconds[test]
+        for *_, seconds, test in sorted(ranked):
+            budget -= seconds
             if budget < 0 and chosen:
                 break
             chosen.append(test)

@@ -31,7 +31,7 @@ class Edit:
 
     Attributes:
         file: the file, from the root of the checkout.
-        scope: the function or class that it stands in, dotted; empty at the top of the module.
+        scope: the function or class that it stands in, dotted, or at the top of the module the name that is assigned.
         kind: which kind of change.
         lines: first and last line of the statement, of a compound statement's header, or of the function that a
             default or a decorator belongs to, from 1.
@@ -105,6 +105,8 @@ class _Finder:
             return
         if _says_nothing(node):
             return
+        if not scope and isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            scope = node.targets[0].id
         blocks = [getattr(node, name, None) or [] for name in ("body", "orelse", "finalbody")]
         blocks += [handler.body for handler in getattr(node, "handlers", [])]
         blocks += [case.body for case in getattr(node, "cases", [])]
