@@ -1,5 +1,7 @@
-"""Hypothesis profiles, and the machines that the laws run on."""
+"""Hypothesis profiles, and the machines that the tests run on."""
 
+import contextlib
+import os
 from importlib.metadata import version
 
 import pytest
@@ -13,6 +15,37 @@ settings.register_profile(
 )
 settings.register_profile("long", deadline=None, max_examples=400, suppress_health_check=_QUIET)
 settings.load_profile("default")
+
+
+def pytest_configure(config):
+    """pytest-xdist knows the marker, and need not be there."""
+    config.addinivalue_line("markers", "xdist_group(name): run in one process under --dist loadgroup")
+
+
+@contextlib.contextmanager
+def meaning(name):
+    """Have calls that name no machine take this one, unless REFOPT_DEVICE names another."""
+    asked = os.environ.get("REFOPT_DEVICE")
+    os.environ["REFOPT_DEVICE"] = asked or name
+    try:
+        yield
+    finally:
+        if asked is None:
+            os.environ.pop("REFOPT_DEVICE", None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What modules make on import, they make on the executor."""
+    with meaning("executor"):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """A test means the executor, also beside a GPU, unless it is marked as one of a GPU; so do its fixtures."""
+    with meaning("gpu" if item.get_closest_marker("gpu") else "executor"):
+        return (yield)
 
 
 def pytest_report_header():

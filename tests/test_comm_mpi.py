@@ -1,10 +1,10 @@
 """The MPI engine, in processes of its own: tests/comm/mpi_cases.py under mpiexec."""
 
-import shutil
 import sys
 import zlib
 from pathlib import Path
 
+import needs
 import numpy as np
 import pytest
 
@@ -15,16 +15,17 @@ sys.path.insert(0, str(Path(__file__).parent / "comm"))
 import processes
 from comm_cases import values
 
-BESIDE = Path(sys.executable).with_name("mpiexec")
-MPIEXEC = str(BESIDE) if BESIDE.exists() else shutil.which("mpiexec")
 LIMIT = 60  # seconds, far more than any of them takes
 
-pytestmark = pytest.mark.skipif(MPIEXEC is None, reason="mpiexec was not found")
+
+@pytest.fixture(autouse=True, scope="module")
+def ranks():
+    needs.ranks()
 
 
 def run(case, ranks):
     """Run a case on so many ranks; its status, its output, and the seconds it took."""
-    command = [MPIEXEC, "-n", str(ranks), sys.executable, "-X", "faulthandler", "mpi_cases.py", case]
+    command = [needs.mpiexec(), "-n", str(ranks), sys.executable, "-X", "faulthandler", "mpi_cases.py", case]
     here = Path(__file__).parent / "comm"
     return processes.run(command, f"{case} on {ranks} ranks", LIMIT, here, OMP_NUM_THREADS="1")
 

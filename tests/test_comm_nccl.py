@@ -8,6 +8,7 @@ import time
 import types
 from pathlib import Path
 
+import needs
 import numpy as np
 import pytest
 
@@ -26,7 +27,7 @@ from fake_nccl import OnDevice  # noqa: E402
 @pytest.fixture
 def nccl(monkeypatch):
     """The engine on the stand-in."""
-    pytest.importorskip("numba")
+    needs.compiler()
     monkeypatch.setitem(sys.modules, "nccl", types.SimpleNamespace(core=fake_nccl))
     monkeypatch.setitem(sys.modules, "nccl.core", fake_nccl)
     monkeypatch.setitem(sys.modules, "nccl.bindings", types.SimpleNamespace(nccl=fake_nccl.calls))

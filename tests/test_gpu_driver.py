@@ -5,14 +5,15 @@ import gc
 import types
 from functools import partial
 
+import needs
 import numpy as np
 import pytest
 
 from refopt import gpu
 
-pytest.importorskip("numba.cuda")
-driver = pytest.importorskip("refopt.gpu.driver")
-streams = pytest.importorskip("refopt.gpu.streams")
+needs.compiler()
+
+from refopt.gpu import driver, streams  # noqa: E402
 
 CUDA = driver.driver
 MADE = "cuGreenCtxStreamCreate", "cuStreamEndCapture", "cuGraphInstantiate"

@@ -2,6 +2,7 @@
 
 import re
 
+import needs
 import numpy as np
 import pytest
 from program_cases import (
@@ -111,7 +112,7 @@ def test_bad_rows(value, error, message, backend):
 @pytest.mark.clause("N3")
 def test_scatter_add_is_exact():
     """One rounded addition for each element, on the GPU too."""
-    pytest.importorskip("numba.cuda")
+    needs.compiler()
     from numba.core import types as nb
 
     from refopt.program.kernels import adder

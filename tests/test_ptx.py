@@ -1,12 +1,14 @@
 """What the compiler makes of the kernels, read off their PTX; no GPU is needed."""
+# ruff: noqa: E402
 
 import math
 import re
 
+import needs
 import numpy as np
 import pytest
 
-pytest.importorskip("numba.cuda")
+needs.compiler()
 
 from numba.core import types as nb
 
@@ -18,10 +20,9 @@ from refopt.conformance.lars import make
 from refopt.conformance.placed import PlacedCase
 from refopt.dtypes import numpy_dtype
 from refopt.gpu import runtime
+from refopt.gpu.driver import signature_of
 from refopt.gpu.target import kernel
 from refopt.gpu.vectors import POLICIES
-
-signature_of = pytest.importorskip("refopt.gpu.driver").signature_of
 
 ROUNDED = ("add", "sub", "mul", "div", "sqrt", "rcp")
 STORAGE = {

@@ -2,6 +2,7 @@
 
 import re
 
+import needs
 import numpy as np
 import pytest
 from program_cases import adam, everything, idempotent, numbers_of, untouched, values
@@ -359,7 +360,7 @@ def test_sum_is_one_addition(dtype, backend):
 @pytest.mark.clause("N3")
 def test_sum_is_exact():
     """One rounded addition for each element, on the GPU too."""
-    pytest.importorskip("numba.cuda")
+    needs.compiler()
     from numba.core import types as nb
 
     from refopt.program.amp_kernels import adder

@@ -15,7 +15,7 @@ import numpy as np
 
 from refopt import checks, simt
 from refopt.checks.arguments import is_whole, rounded, shown
-from refopt.gpu.target import Kernel
+from refopt.gpu.target import Kernel, check_compiler, failure
 
 Writer = Callable[[int, Any, Any], None]
 Filler = Callable[[float, Any], None]
@@ -184,12 +184,19 @@ def _gpu() -> Device:
 
 @lru_cache
 def _why_no_gpu() -> str:
-    """Empty if kernels can be compiled and launched here, else the reason why they cannot."""
+    """Empty if kernels can be compiled and launched here, else the reason why they cannot, in one line.
+
+    Whatever a broken compiler or driver raises is such a reason.
+    """
     try:
+        import numba_cuda  # noqa: F401
         from numba import cuda
-    except ImportError as error:
-        return f"numba-cuda is not installed ({error})"
-    try:
-        return "" if cuda.is_available() else "no CUDA device or driver was found"
-    except Exception as error:  # a broken driver installation fails in its own ways
-        return f"{type(error).__name__}: {error}"
+
+        if not cuda.is_available():
+            return "no CUDA device or driver was found"
+        _gpu()
+        cuda.current_context()
+        check_compiler(launch=True)
+    except Exception as error:
+        return failure(error)
+    return ""

@@ -15,6 +15,7 @@ import functools
 import itertools
 import math
 import os
+import textwrap
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ import numpy as np
 from refopt import simt
 from refopt.simt import cuda
 
-__all__ = ["Kernel", "cuda", "device_function", "factory", "intrinsic", "kernel", "sqrt"]
+__all__ = ["Kernel", "cuda", "device_function", "factory", "intrinsic", "kernel", "no_compiler", "sqrt"]
 
 _compiling = threading.RLock()
 
@@ -121,9 +122,37 @@ def intrinsic(
 
 
 def _numba_cuda() -> types.ModuleType:
-    from numba import cuda as numba_cuda
+    import numba_cuda  # noqa: F401  (Without it numba.cuda may be Numba's own, of which no kernel of refopt compiles.)
+    from numba import cuda
 
-    return numba_cuda
+    return cuda
+
+
+@functools.lru_cache
+def no_compiler() -> str:
+    """Why kernels cannot be compiled to PTX here, in one line; empty if they can."""
+    try:
+        check_compiler(launch=False)
+    except Exception as error:  # each version of numba-cuda fails in its own ways beside a NumPy it does not know
+        return failure(error)
+    return ""
+
+
+def check_compiler(launch: bool) -> None:
+    """Compile an empty kernel, to PTX or for the GPU in hand, since much of numba-cuda is imported only then."""
+    _numba_cuda()
+    from numba.core import types as nb
+
+    empty = Kernel(lambda x: None)
+    empty.compiled((nb.int64,)) if launch else empty.ptx((nb.int64,))
+
+
+def failure(error: Exception) -> str:
+    """What went wrong in the compiler or the driver, in one line."""
+    text = textwrap.shorten(str(error), 200)
+    if isinstance(error, ModuleNotFoundError) and error.name in ("numba", "numba_cuda"):
+        return f"numba-cuda is not installed ({text})"
+    return f"numba-cuda fails ({type(error).__name__}: {text})"
 
 
 _forms: dict[Any, Any] = {}
