@@ -1,14 +1,14 @@
 """Stochastic rounding to bf16: ``refopt.cpu.stochastic`` for the four neighbours that a thread has (N16)."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-import numpy as np
-
-from refopt.cpu import stochastic
 from refopt.cpu.stochastic import KEY_STEPS, MULTIPLIERS, ROUNDS
 from refopt.gpu import unroll
 from refopt.gpu.target import intrinsic
-from refopt.gpu.vectors import SECOND
+from refopt.gpu.vectors import SECOND, WIDENED, pattern_of
+
+WORD = 0xFFFFFFFF
 
 _ROUND = (
     f"mul.hi.u32 a, c0, {MULTIPLIERS[0]:#x}; mul.lo.u32 b, c0, {MULTIPLIERS[0]:#x}; "
@@ -26,8 +26,13 @@ _ROUND = (
 )  # fmt: skip
 def random4(quad, pair, seed):
     """Four random words, from the number of four neighbours, that of two arrays, and the seed."""
-    counter = np.array([[quad & 0xFFFFFFFF], [quad >> 32], [pair], [0]], np.uint32)
-    return tuple(stochastic.philox(counter, (int(seed), 0))[:, 0])
+    quad, k0, k1 = int(quad), int(seed), 0
+    c0, c1, c2, c3 = quad & WORD, quad >> 32, pair, 0
+    for _ in range(ROUNDS):
+        first, second = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
+        c0, c1, c2, c3 = second >> 32 ^ c1 ^ k0, second & WORD, first >> 32 ^ c3 ^ k1, first & WORD
+        k0, k1 = k0 + KEY_STEPS[0] & WORD, k1 + KEY_STEPS[1] & WORD
+    return c0, c1, c2, c3
 
 
 def _dither(shift: int) -> str:
@@ -43,13 +48,19 @@ def _dither(shift: int) -> str:
 @intrinsic(_dither(0), "=f,=f,=f,=f,f,f,f,f,r,r,r,r", "ffff", "ffffrrrr")
 def dither4_low(x, words):
     """Four values rounded to bf16 by the lower halves of four words."""
-    return tuple(stochastic.dither(np.array(x, np.float32), np.array(words, np.uint32) & 0xFFFF))
+    return tuple(_dithered(value, word & 0xFFFF) for value, word in zip(x, words, strict=True))
 
 
 @intrinsic(_dither(16), "=f,=f,=f,=f,f,f,f,f,r,r,r,r", "ffff", "ffffrrrr")
 def dither4_high(x, words):
     """Four values rounded to bf16 by the upper halves of four words."""
-    return tuple(stochastic.dither(np.array(x, np.float32), np.array(words, np.uint32) >> 16))
+    return tuple(_dithered(value, word >> 16) for value, word in zip(x, words, strict=True))
+
+
+def _dithered(value: Any, bits: int) -> Any:
+    """`refopt.cpu.stochastic.dither` of one value; infinity and NaN stay."""
+    pattern = pattern_of(value)
+    return value if pattern & 0x7F800000 == 0x7F800000 else WIDENED[pattern + bits >> 16]
 
 
 def dither8(arrays: Sequence[int | None]) -> Callable:

@@ -109,7 +109,7 @@ def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceAr
         if not is_cuda_array(arg):
             return arg
         arg = as_cuda_array(arg)
-    if current.observer is None:
+    if current.observer is None or not current.observer.concerns(arg.buffer):
         return arg.data
     arg.buffer.parameter = name
     return ObservedArray(arg.buffer, arg.data, current.observer)

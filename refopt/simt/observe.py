@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -33,14 +33,22 @@ class Launch(NamedTuple):
 class Log:
     """What was observed. The methods from `launch` on are how the executor reports."""
 
-    def __init__(self, count: bool, watch: bool, schedule: Schedule) -> None:
+    def __init__(self, count: bool | Sequence[DeviceArray], watch: bool, schedule: Schedule) -> None:
         self.schedule = schedule
         self.launches: list[Launch] = []
         self.copies: list[Copy] = []
-        self._count = count
+        self._count = bool(count) if isinstance(count, bool) else True
+        self._only = None if isinstance(count, bool) else frozenset(array.buffer.base for array in count)
         self._detector = Detector() if watch else None
         self._reads: dict[int, dict[tuple[int, int], int]] = {}  # base -> (offset, nbytes) -> times
         self._writes: dict[int, dict[tuple[int, int], int]] = {}
+
+    def concerns(self, buffer: Buffer) -> bool:
+        """Whether access to a buffer is to be reported."""
+        return self._detector is not None or (self._count and self._counts(buffer))
+
+    def _counts(self, buffer: Buffer) -> bool:
+        return buffer.base != 0 and (self._only is None or buffer.base in self._only)
 
     def bytes_read(self, array: DeviceArray) -> int:
         """Bytes of the array that kernels loaded, by any route; an atomic operation loads and stores."""
@@ -98,21 +106,21 @@ class Log:
 
     def read(self, buffer: Buffer, offset: int, nbytes: int) -> None:
         """The running thread loads."""
-        if self._count and buffer.base:
+        if self._count and self._counts(buffer):
             _add(self._reads, buffer.base, offset, nbytes)
         if self._detector is not None:
             self._detector.access("read", buffer, offset, nbytes)
 
     def write(self, buffer: Buffer, offset: int, nbytes: int) -> None:
         """The running thread stores."""
-        if self._count and buffer.base:
+        if self._count and self._counts(buffer):
             _add(self._writes, buffer.base, offset, nbytes)
         if self._detector is not None:
             self._detector.access("write", buffer, offset, nbytes)
 
     def atomic(self, buffer: Buffer, offset: int, nbytes: int) -> None:
         """The running thread does an atomic operation."""
-        if self._count and buffer.base:
+        if self._count and self._counts(buffer):
             _add(self._reads, buffer.base, offset, nbytes)
             _add(self._writes, buffer.base, offset, nbytes)
         if self._detector is not None:
@@ -128,19 +136,21 @@ def _add(counts: dict[int, dict[tuple[int, int], int]], base: int, offset: int, 
 
 
 def _total(times: dict[tuple[int, int], int], array: DeviceArray) -> int:
-    covered = array.coverage()
-    return sum(int(covered[at : at + n].sum()) * count for (at, n), count in times.items())
+    before = [0, *array.coverage().cumsum().tolist()]  # bytes of the array among the first of the allocation
+    return sum((before[at + n] - before[at]) * count for (at, n), count in times.items())
 
 
 @contextmanager
 def observe(
-    count: bool = True, watch: bool = False, schedule: str = "forward", seed: int = 0
+    count: bool | Sequence[DeviceArray] = True, watch: bool = False, schedule: str = "forward", seed: int = 0
 ) -> Iterator[Log]:
     """Observe the launches of a with block: count launches and bytes, watch for defects, set the schedule.
 
+    ``count`` may be a list of the arrays whose bytes are asked for: others are then as fast as without it.
     All threads of Python are observed. The block begins and ends between launches, never in one.
     """
-    log = Log(flag("count", count), flag("watch", watch), Schedule(schedule, seed))
+    counted = count if isinstance(count, list | tuple) else flag("count", count)
+    log = Log(counted, flag("watch", watch), Schedule(schedule, seed))
     with one_at_a_time:
         if current.inside:
             raise LaunchError("a kernel cannot be observed from within", here())

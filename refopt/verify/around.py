@@ -44,7 +44,7 @@ def row(
     """Run something once and compare what it has left, pairs of expected and found arrays."""
     log = None
     if machine.name == "executor":
-        with simt.observe(count=True) as log:
+        with simt.observe(count=touched) as log:
             run()
     else:
         run()

@@ -141,6 +141,7 @@ def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row,
     routine, specs = case.routine, case.specs
     before = unmerged(routine)
     plan, arrays = _plan(case, form, machine)
+    tensors = [x for name, values in arrays.items() if name not in routine.scalars for x in values]
     mismatches: list[Mismatch] = []
     differing = most = 0
     log = None
@@ -149,7 +150,7 @@ def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row,
             for array, grad in zip(arrays["grads"], grads, strict=True):
                 array.copy_to_device(ulp.bits(grad))
         if machine.name == "executor" and step == len(case.grads) - 1:
-            with simt.observe(count=True) as log:
+            with simt.observe(count=tensors) as log:
                 plan.step(**numbers)
         else:
             plan.step(**numbers)
@@ -167,7 +168,6 @@ def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row,
     launches, traffic = plan.launches, plan.bytes
     if log is not None:
         launches = len(log.launches)
-        tensors = [x for name, values in arrays.items() if name not in routine.scalars for x in values]
         traffic = sum(log.bytes_read(x) + log.bytes_written(x) for x in tensors)
     signatures = routine.launches(specs, routine.merged_form) // routine.forms[routine.merged_form].launches
     return Row(
