@@ -1,7 +1,5 @@
 """``python -m refopt`` is the command ``refopt``."""
 
-import sys
+from refopt.cli import run
 
-from refopt.cli import main
-
-sys.exit(main())
+run()

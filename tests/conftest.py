@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from refopt import gpu
 
+ASKED = os.environ.get("REFOPT_DEVICE")
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
     "default", deadline=None, max_examples=25, derandomize=True, suppress_health_check=_QUIET
@@ -25,12 +26,11 @@ def pytest_configure(config):
 @contextlib.contextmanager
 def meaning(name):
     """Have calls that name no machine take this one, unless REFOPT_DEVICE names another."""
-    asked = os.environ.get("REFOPT_DEVICE")
-    os.environ["REFOPT_DEVICE"] = asked or name
+    os.environ["REFOPT_DEVICE"] = ASKED or name
     try:
         yield
     finally:
-        if asked is None:
+        if ASKED is None:
             os.environ.pop("REFOPT_DEVICE", None)
 
 
@@ -46,6 +46,15 @@ def pytest_runtest_protocol(item):
     """A test means the executor, also beside a GPU, unless it is marked as one of a GPU; so do its fixtures."""
     with meaning("gpu" if item.get_closest_marker("gpu") else "executor"):
         return (yield)
+
+
+def pytest_runtest_setup(item):
+    """Without a GPU, what needs one is skipped, unless REFOPT_DEVICE asks for it."""
+    if ASKED != "gpu" and item.get_closest_marker("gpu"):
+        try:
+            gpu.device("gpu")
+        except RuntimeError as error:
+            pytest.skip(str(error))
 
 
 def pytest_report_header():

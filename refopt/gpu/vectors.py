@@ -144,7 +144,7 @@ def round_bfloat16(value):
 
 # All bf16 numbers as fp32, by their patterns: on the executor a look-up takes a twentieth of a view's time.
 WIDENED = (np.arange(2**16, dtype=np.uint32) << np.uint32(16)).view(np.float32)
-_word = Struct("=I").unpack
+_word: Callable[..., tuple[int]] = Struct("=I").unpack
 
 
 def _widen_brain(pattern):

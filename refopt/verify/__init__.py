@@ -6,11 +6,11 @@ same for what goes on around a step.
 """
 
 from refopt.verify.around import AROUND, PLAIN
-from refopt.verify.compare import Mismatch, Row, all_rows, rows, unmerged
+from refopt.verify.compare import Mismatch, Row, rows, unmerged
 from refopt.verify.data import DTYPES, extents, hypers, make_case, offered, unavailable
 from refopt.verify.times import copy_bandwidth
 
 __all__ = [
-    "AROUND", "DTYPES", "PLAIN", "Mismatch", "Row", "all_rows", "copy_bandwidth", "extents", "hypers", "make_case",
-    "offered", "rows", "unavailable", "unmerged",
+    "AROUND", "DTYPES", "PLAIN", "Mismatch", "Row", "copy_bandwidth", "extents", "hypers", "make_case", "offered",
+    "rows", "unavailable", "unmerged",
 ]  # fmt: skip

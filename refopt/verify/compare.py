@@ -1,15 +1,12 @@
 """One routine against its reference: a row for each form and dtype configuration."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refopt import cpu, gpu, simt, ulp
-from refopt.catalog import ROUTINES, Routine, Spec
+from refopt.catalog import Routine, Spec
 from refopt.conformance.cases import arguments
 from refopt.dtypes import numpy_dtype
 from refopt.verify.data import Case, make_case, slot_dtype
@@ -102,34 +99,6 @@ def rows(
                 alone = time if form == before else step_time(_plan(case, before, machine)[0].step)
             row = row._replace(milliseconds=time, speedup=alone / time if alone else None)
         yield row._replace(problems=(*idle, *row.problems))
-
-
-def all_rows(
-    routine: Routine,
-    workload: Workload,
-    dtypes: Sequence[str],
-    forms: Sequence[str],
-    machine: Any,
-    steps: int = 2,
-    report: Callable[[str], None] = lambda stage: None,
-) -> Iterator[Row]:
-    """`rows` of each dtype configuration. The executor takes as many at a time as there are processors."""
-    parallel = machine.name == "executor" and hasattr(os, "sched_getaffinity")  # where fork is safe, too
-    workers = min(len(os.sched_getaffinity(0)), len(dtypes)) if parallel else 1
-    if workers == 1:
-        for dtype in dtypes:
-            yield from rows(routine, workload, dtype, forms, machine, steps, report)
-        return
-    report(f"{', '.join(dtypes)}, {workers} at a time")
-    with ProcessPoolExecutor(workers, get_context("fork")) as pool:
-        tasks = [pool.submit(_rows_here, routine.name, workload, dtype, forms, steps) for dtype in dtypes]
-        for task in tasks:
-            yield from task.result()
-
-
-def _rows_here(routine: str, workload: Workload, dtype: str, forms: Sequence[str], steps: int) -> list[Row]:
-    with gpu.use("executor") as machine:
-        return list(rows(ROUTINES[routine], workload, dtype, forms, machine, steps))
 
 
 def unmerged(routine: Routine) -> str:

@@ -85,7 +85,8 @@ def offered(routine: Routine, dtype: str) -> bool:
 def extents(workload: Workload, device: str, cap: int | None = None) -> tuple[Workload, str]:
     """The workload at a size for the device, and in words how it was scaled down; empty if it was not.
 
-    On the executor some tensors stay larger than a tile (1024) and than a chunk (8192) of the kernels.
+    On the executor some tensors stay larger than a row of the kernels (256 elements), a tile (1024) and a chunk of
+    every dtype (16,384 at 16 bits).
     """
     if cap is not None:
         scaled, how = workload.scaled(cap), f"tensors of up to {cap:,}"
@@ -95,10 +96,11 @@ def extents(workload: Workload, device: str, cap: int | None = None) -> tuple[Wo
         scaled, how = workload.scaled(2_000_000), "tensors of up to 2,000,000"
     else:
         order = sorted(range(len(workload)), key=lambda i: -workload.tensors[i].elements)
-        limit = dict.fromkeys(order, 64) | dict.fromkeys(order[:3], 1500) | dict.fromkeys(order[:1], 9000)
+        limit = dict.fromkeys(order, 16) | dict.fromkeys(order[:7], 300) | dict.fromkeys(order[:3], 1500)
+        limit[order[0]] = 17_500
         by_limit = {n: workload.scaled(n).tensors for n in set(limit.values())}
         scaled = replace(workload, tensors=tuple(by_limit[limit[i]][i] for i in range(len(workload))))
-        how = "at most 9,000 (1 tensor), 1,500 (2), 64 (others)"
+        how = "at most 17,500 (1 tensor), 1,500 (2), 300 (4), 16 (others)"
     return scaled, how if scaled.elements < workload.elements else ""
 
 
