@@ -1,0 +1,118 @@
+"""The data of ``refopt verify``: all that a routine depends on changes bits in it, so that none can be wrong unseen."""
+
+import inspect
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from refopt import cpu, ulp, verify, workloads
+from refopt.catalog import ROUTINES, Hyper, Slot
+from refopt.verify import data
+from refopt.verify.compare import reference
+
+GATE = {"grad_factor", "found_inf"}  # what the scan leaves on the device
+
+
+def cases(of):
+    """Each of these of each routine, with all dtype configurations that the routine has."""
+    return [
+        pytest.param(routine, which, id=f"{routine.name}-{getattr(which, 'name', which)}")
+        for routine in ROUTINES.values()
+        for which in of(routine)
+    ]
+
+
+def dtypes_of(routine):
+    return [name for name in verify.DTYPES if verify.offered(routine, name) and not verify.unavailable(name)]
+
+
+@cache
+def case_of(routine, dtype, workload="resnet50"):
+    """A part of what verify computes: the first tensors, smaller; some are zero, or have gradients that are."""
+    scaled, _ = verify.extents(workloads.load(workload), "executor", cap=16)
+    return verify.make_case(routine, replace(scaled, tensors=scaled.tensors[:24]), dtype, steps=2)
+
+
+def bits_of(case):
+    return [ulp.bits(x).tobytes() for slots in reference(case) for xs in slots.values() for x in xs]
+
+
+@pytest.mark.parametrize(("routine", "hyper"), cases(lambda routine: routine.hypers))
+def test_every_number_changes_bits(routine, hyper):
+    """Scaled by 0.9, or another seed, in every dtype configuration; of a tensor's own numbers, each tensor's."""
+    for dtype in dtypes_of(routine):
+        if hyper.whole and not verify.DTYPES[dtype].chance:
+            continue
+        case = case_of(routine, dtype)
+
+        def other(value, hyper=hyper):
+            return value + 1 if hyper.whole else 0.9 * value
+
+        values = [numbers[hyper.name] for numbers in case.hypers]
+        values = [[*map(other, value)] if isinstance(value, list) else other(value) for value in values]
+        changed = [{**numbers, hyper.name: value} for numbers, value in zip(case.hypers, values, strict=True)]
+        assert changed != case.hypers, dtype
+        assert bits_of(case._replace(hypers=changed)) != bits_of(case), dtype
+
+
+@pytest.mark.parametrize(("routine", "choice"), cases(lambda routine: routine.choices))
+def test_every_choice_changes_bits(routine, choice):
+    """Each of its values differs from the first, in some dtype configuration: not every one has masters or bf16."""
+    chosen, (first, *others) = {}, routine.choices[choice]
+    cases = [case for dtype in dtypes_of(routine) if choice not in (case := case_of(routine, dtype)).choices]
+
+    class Chosen(data.Case):
+        choices = property(lambda self: chosen)
+
+    def bits(case, value):
+        nonlocal chosen
+        chosen = {choice: value}
+        return bits_of(Chosen(*case))
+
+    for value in others:
+        assert any(bits(case, value) != bits(case, first) for case in cases), value
+
+
+@pytest.mark.parametrize(("routine", "slot"), cases(lambda routine: routine.scalars))
+def test_every_scalar_changes_bits(routine, slot):
+    """Those of tensors, too, beyond their own slot."""
+    case = case_of(routine, "fp32")
+    scaled = {**case.slots, slot: [x * x.dtype.type(0.9) for x in case.slots[slot]]}
+    before, after = reference(case)[0], reference(case._replace(slots=scaled))[0]
+    assert any(a.tobytes() != b.tobytes() for a, b in zip(before["params"], after["params"], strict=True))
+
+
+@pytest.mark.parametrize("workload", list(workloads.WORKLOADS))
+def test_radam_is_rectified_and_is_not(workload):
+    """At every step."""
+    lengths = [reference(case_of(ROUTINES["radam"], dtype, workload)) for dtype in ("fp32", "fp16")]
+    first = [case_of(ROUTINES["radam"], dtype, workload).slots["rho"] for dtype in ("fp32", "fp16")]
+    for before in (*first, *(after[0]["rho"] for after in lengths)):
+        rectified = [bool(rho[0] > 5) for rho in before]
+        assert 0.2 < np.mean(rectified) < 0.9
+
+
+@pytest.mark.parametrize("routine", ROUTINES.values(), ids=lambda routine: routine.name)
+def test_numbers_are_those_of_the_signature(routine):
+    parameters = inspect.signature(getattr(cpu, routine.merged_name)).parameters
+    known = {*routine.slot_names, *(hyper.name for hyper in routine.hypers), *routine.choices, *GATE}
+    assert set(parameters) <= known
+    used = {*data.hypers(routine, workloads.load("resnet50"), 0)}
+    assert used == set(parameters) - {*routine.slot_names, *routine.choices, *GATE}
+
+
+NEW = [Hyper("gamma", 1.0), Slot("gamma", written=True, scalar=True)]
+
+
+@pytest.mark.parametrize("new", NEW, ids=["number", "scalar"])
+def test_what_is_in_no_table_is_an_error(new):
+    """A default might change nothing, and then nothing would show that it is wrong."""
+    radam = ROUTINES["radam"]
+    if isinstance(new, Hyper):
+        routine = radam._replace(hypers=(*radam.hypers, new))
+    else:
+        routine = radam._replace(slots=(*radam.slots, new))
+    with pytest.raises(LookupError, match=r"^verify: radam: gamma: expected an entry in refopt.verify.data, got none$"):
+        case_of.__wrapped__(routine, "fp32")
