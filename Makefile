@@ -1,5 +1,6 @@
-# Make targets set up .venv themselves; they need Python 3.11 or later (PYTHON) and nothing else.
-# test-gpu and bench also run in an environment of your own: make test-gpu PY=python3
+# Make targets set up .venv themselves, verify the smaller .venv-verify unless .venv is there; they need Python 3.11 or
+# later (PYTHON) and nothing else. verify, test, test-gpu and bench also run in an environment of your own, such as
+# make test-gpu PY=python3
 
 PYTHON ?= python3
 PY ?= .venv/bin/python
@@ -7,6 +8,12 @@ INSTALLED := .venv/.installed
 PEERS := .venv-peers/.installed
 OF_PEERS := tests/peers tests/test_benchmarks.py tests/test_frameworks.py tests/test_torch.py $(wildcard tests/test_state_pytorch*.py)
 SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
+# verify takes the environment that is there, for its compiler, or one that has what it needs.
+SMALL := .venv-verify/.installed
+VERIFY_PY := $(if $(SETUP),$(if $(wildcard $(INSTALLED)),$(PY),.venv-verify/bin/python),$(PY))
+VERIFY_SETUP := $(if $(filter .venv-verify/bin/python,$(VERIFY_PY)),$(SMALL))
+CHECK_PYTHON = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "refopt needs Python 3.11 or later: set PYTHON")'
+PIP_INSTALL := -m pip install -q --disable-pip-version-check
 
 .PHONY: help verify test test-peers test-long test-gpu bench notebooks docs maps mutants lint clean
 .PHONY: records gpu-records
@@ -15,11 +22,11 @@ SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
-verify: $(INSTALLED)  ## compare the NumPy and CUDA forms; ARGS are passed on
-	@.venv/bin/refopt verify $(ARGS)
+verify: $(VERIFY_SETUP)  ## compare the NumPy and CUDA forms; ARGS are passed on
+	@$(VERIFY_PY) -m refopt verify $(ARGS)
 
-test: lint  ## lint, then the tests that need no GPU
-	.venv/bin/python -m pytest -n 2 -m "not gpu and not slow" --junitxml=build/test.xml
+test: $(if $(SETUP),lint)  ## lint, then the tests that need no GPU; with PY the tests alone
+	$(PY) -m pytest $(if $(SETUP),-n 2) -m "not gpu and not slow" --junitxml=build/test.xml
 
 test-peers: $(PEERS)  ## the tests beside other code; fails if make test has skipped what this skips
 	.venv-peers/bin/python -m pytest -n 2 -m "not gpu" --junitxml=build/test-peers.xml $(OF_PEERS)
@@ -63,16 +70,24 @@ clean:  ## remove what builds and tests leave behind; environments stay
 
 $(PEERS): requirements/peers.txt requirements/torch.txt pyproject.toml
 	@echo "Setting up .venv-peers (once)"
+	$(CHECK_PYTHON)
 	@$(PYTHON) -m venv .venv-peers
-	@.venv-peers/bin/python -m pip install -q --disable-pip-version-check --no-deps -r requirements/torch.txt
-	@.venv-peers/bin/python -m pip install -q --disable-pip-version-check --no-deps -r requirements/peers.txt
-	@.venv-peers/bin/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	@.venv-peers/bin/python $(PIP_INSTALL) --no-deps -r requirements/torch.txt
+	@.venv-peers/bin/python $(PIP_INSTALL) --no-deps -r requirements/peers.txt
+	@.venv-peers/bin/python $(PIP_INSTALL) --no-deps -e .
 	@touch $@
 
 $(INSTALLED): requirements/dev.txt pyproject.toml
 	@echo "Setting up .venv (once)"
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "refopt needs Python 3.11 or later: set PYTHON")'
+	$(CHECK_PYTHON)
 	@$(PYTHON) -m venv .venv
-	@.venv/bin/python -m pip install -q --disable-pip-version-check -r requirements/dev.txt
-	@.venv/bin/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	@.venv/bin/python $(PIP_INSTALL) -r requirements/dev.txt
+	@.venv/bin/python $(PIP_INSTALL) --no-deps -e .
+	@touch $@
+
+$(SMALL): requirements/dev.txt
+	@echo "Setting up .venv-verify (once): NumPy, greenlet, ml_dtypes"
+	$(CHECK_PYTHON)
+	@$(PYTHON) -m venv .venv-verify
+	@.venv-verify/bin/python $(PIP_INSTALL) --only-binary :all: -c requirements/dev.txt numpy greenlet ml_dtypes
 	@touch $@
