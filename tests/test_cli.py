@@ -280,6 +280,8 @@ def test_scaled_workloads_cross_tiles_and_chunks(name):
     assert len(workload) == len(whole) and how
     assert sizes[-1] > tables.CHUNK_BYTES // 4  # of elements with a gradient, both of 16 bits
     assert all(size > TILE for size in sizes[-3:]) and all(size > ROW for size in sizes[-7:]) and sizes[-8] <= 16
+    sizes = sorted(tensor.elements for tensor in verify.extents(whole, "executor", norms=False)[0].tensors)
+    assert all(TILE < size <= 1500 for size in sizes[-3:]) and all(size > ROW for size in sizes[-7:])
     assert verify.extents(whole, "gpu", 50)[0] == whole.scaled(50)
 
 

@@ -1,6 +1,7 @@
 """Stochastic rounding to bf16: ``refopt.cpu.stochastic`` for the four neighbours that a thread has (N16)."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from refopt.cpu.stochastic import KEY_STEPS, MULTIPLIERS, ROUNDS
@@ -26,7 +27,13 @@ _ROUND = (
 )  # fmt: skip
 def random4(quad, pair, seed):
     """Four random words, from the number of four neighbours, that of two arrays, and the seed."""
-    quad, k0, k1 = int(quad), int(seed), 0
+    return _words(int(quad), pair, int(seed))
+
+
+@lru_cache(1 << 16)
+def _words(quad: int, pair: int, seed: int) -> tuple[int, int, int, int]:
+    """`refopt.cpu.stochastic.philox` of one counter; steps and arrays of one seed ask for the same ones."""
+    k0, k1 = seed, 0
     c0, c1, c2, c3 = quad & WORD, quad >> 32, pair, 0
     for _ in range(ROUNDS):
         first, second = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]

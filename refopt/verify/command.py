@@ -17,7 +17,6 @@ from refopt.cli import DIFFERS, EQUAL, Unusable, write
 from refopt.verify import report, table
 from refopt.verify.report import Target
 from refopt.verify.tasks import Task, all_rows
-from refopt.workloads import Workload
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -29,10 +28,10 @@ def run(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     args = parser.parse_args(argv)
-    machine, tasks = _chosen(args, parser)
+    machine, tasks, scaled = _chosen(args, parser)
     with contextlib.ExitStack() as stack:
         target = None if args.json is None else stack.enter_context(Target(args.json))
-        return _verify(args, machine, tasks, target)
+        return _verify(args, machine, tasks, scaled, target)
 
 
 class Parser(argparse.ArgumentParser):
@@ -84,8 +83,8 @@ def _at_least(least: int) -> Callable[[str], int]:
     return number
 
 
-def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[Any, list[Task]]:
-    """The device and the tasks asked for; exits with status 2 if they cannot be had."""
+def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[Any, list[Task], str]:
+    """The device, the tasks asked for, and how their tensors were scaled; exits with status 2 if they cannot be had."""
     try:
         machine = gpu.device(args.device)
     except (RuntimeError, ValueError) as error:
@@ -98,8 +97,11 @@ def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
         if reason := verify.unavailable(name):
             parser.error(f"argument --dtype: {name}: {reason}")
     dtypes = list(dict.fromkeys(args.dtype or (name for name in verify.DTYPES if not verify.unavailable(name))))
+    whole = workloads.load(args.workload)
+    workload, scaled = verify.extents(whole, machine.name, args.max_elements)
+    small, _ = verify.extents(whole, machine.name, args.max_elements, norms=False)
     tasks = [
-        Task(routine.name, dtype, tuple(forms))
+        Task(routine.name, dtype, small if routine.elementwise else workload, tuple(forms))
         for routine in routines
         if (forms := _forms(routine, args.form))
         for dtype in dtypes
@@ -108,10 +110,10 @@ def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
     # What goes on around a step has forms of its own.
     asked = args.routine or ([] if args.form else verify.AROUND)
     around = [name for name in verify.AROUND if name in asked]
-    tasks += [Task(name, dtype) for name in around for dtype in dtypes if dtype in verify.PLAIN]
+    tasks += [Task(name, dtype, workload) for name in around for dtype in dtypes if dtype in verify.PLAIN]
     if not tasks:
         parser.error("nothing to verify: no routine that was asked for has the dtypes asked for")
-    return machine, tasks
+    return machine, tasks, scaled
 
 
 def _forms(routine: Routine, asked: list[str] | None) -> list[str]:
@@ -138,11 +140,11 @@ def _device(machine: Any, asked: str | None) -> dict[str, str]:
     return {"kind": "executor", "name": name, "reason": reason}
 
 
-def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], target: Target | None) -> int:
+def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: str, target: Target | None) -> int:
     start = time.monotonic()
     device = _device(machine, args.device)
     whole = workloads.load(args.workload)
-    workload, scaled = verify.extents(whole, machine.name, args.max_elements)
+    workload = max((task.workload for task in tasks), key=lambda workload: workload.elements)
     skipped = {} if args.dtype else {name: why for name in verify.DTYPES if (why := verify.unavailable(name))}
     copy = verify.copy_bandwidth() if machine.name == "gpu" else None
     with table.Progress(sys.stderr, len(tasks)) as progress:
@@ -158,7 +160,7 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], target: T
             say(table.wrap("", f"scaled to {workload.elements:,}: {scaled}"))
         for name, why in skipped.items():
             say(table.wrap("skipped", f"{name}: {why}"))
-        rows = _rows(tasks, workload, machine, args.steps, copy, progress, say)
+        rows = _rows(tasks, machine, args.steps, copy, progress, say)
         for row in rows:
             if not row.ok:
                 say(table.explain(row) + "\n")
@@ -184,12 +186,11 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], target: T
 
 
 def _rows(
-    tasks: list[Task], workload: Workload, machine: Any, steps: int, copy: float | None, progress: table.Progress,
-    say: Callable[..., None],
-) -> list[verify.Row]:  # fmt: skip
+    tasks: list[Task], machine: Any, steps: int, copy: float | None, progress: table.Progress, say: Callable[..., None]
+) -> list[verify.Row]:
     """All rows, each told of as it comes."""
     rows: list[verify.Row] = []
-    with contextlib.closing(all_rows(tasks, workload, machine, steps, progress.show)) as stream:
+    with contextlib.closing(all_rows(tasks, machine, steps, progress.show)) as stream:
         for name, of_name in itertools.groupby(stream, key=lambda pair: pair[0].name):
             first, routine = len(rows), ROUTINES.get(name)
             compared = f", compared after each of {steps} steps" if routine else ""

@@ -90,11 +90,13 @@ def offered(routine: Routine, dtype: str) -> bool:
     return (routine.remainders or not asked.remainder) and ("rounding" in routine.choices or not asked.chance)
 
 
-def extents(workload: Workload, device: str, cap: int | None = None) -> tuple[Workload, str]:
+def extents(
+    workload: Workload, device: str, cap: int | None = None, norms: bool = True
+) -> tuple[Workload, str]:
     """The workload at a size for the device, and in words how it was scaled down; empty if it was not.
 
     On the executor some tensors stay larger than a row of the kernels (256 elements), a tile (1024) and a chunk of
-    every dtype (16,384 at 16 bits).
+    every dtype (16,384 at 16 bits); without ``norms``, where a tile is a chunk, than a row and a tile.
     """
     if cap is not None:
         scaled, how = workload.scaled(cap), f"tensors of up to {cap:,}"
@@ -105,10 +107,10 @@ def extents(workload: Workload, device: str, cap: int | None = None) -> tuple[Wo
     else:
         order = sorted(range(len(workload)), key=lambda i: -workload.tensors[i].elements)
         limit = dict.fromkeys(order, 16) | dict.fromkeys(order[:7], 300) | dict.fromkeys(order[:3], 1500)
-        limit[order[0]] = 17_500
+        limit[order[0]] = 17_500 if norms else 1500
         by_limit = {n: workload.scaled(n).tensors for n in set(limit.values())}
         scaled = replace(workload, tensors=tuple(by_limit[limit[i]][i] for i in range(len(workload))))
-        how = "at most 17,500 (1 tensor), 1,500 (2), 300 (4), 16 (others)"
+        how = "at most 17,500 (1 tensor; 1,500 without norms), 1,500 (2), 300 (4), 16 (others)"
     return scaled, how if scaled.elements < workload.elements else ""
 
 
@@ -141,7 +143,8 @@ def make_case(routine: Routine, workload: Workload, dtype: str, steps: int, seed
         elif slot.optional:
             slots[slot.name] = None
         elif slot.scalar:
-            slots[slot.name] = [values.uniform(*of(SCALARS, routine, slot), 1).astype(kind) for _ in workload.tensors]
+            low, high = of(SCALARS, routine, slot)
+            slots[slot.name] = [values.uniform(low, high, 1).astype(kind) for _ in workload.tensors]
         elif slot.name != "grads":
             slots[slot.name] = [_state(values, real, slot, t).astype(kind) for t in workload.tensors]
     kind = numpy_dtype(DTYPES[dtype].param)

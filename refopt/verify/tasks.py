@@ -22,45 +22,40 @@ class Task(NamedTuple):
 
     name: str
     dtype: str
+    workload: Workload
     forms: tuple[str, ...] = ()
 
-    def rows(
-        self, workload: Workload, machine: Any, steps: int, report: Callable[[str], None] = lambda stage: None
-    ) -> Iterator[Row]:
+    def rows(self, machine: Any, steps: int, report: Callable[[str], None] = lambda stage: None) -> Iterator[Row]:
         """Its rows. ``report`` is told of each stage."""
         if self.name in around.AROUND:
             report(f"{self.dtype} {self.name}")
-            return around.AROUND[self.name](workload, self.dtype, machine)
-        return compare.rows(ROUTINES[self.name], workload, self.dtype, self.forms, machine, steps, report)
+            return around.AROUND[self.name](self.workload, self.dtype, machine)
+        return compare.rows(ROUTINES[self.name], self.workload, self.dtype, self.forms, machine, steps, report)
 
 
 def all_rows(
-    tasks: Sequence[Task],
-    workload: Workload,
-    machine: Any,
-    steps: int = 2,
-    report: Callable[[str], None] = lambda stage: None,
+    tasks: Sequence[Task], machine: Any, steps: int = 2, report: Callable[[str], None] = lambda stage: None
 ) -> Generator[tuple[Task, Row], None, None]:
     """The rows of all tasks, in order."""
     parallel = machine.name == "executor" and hasattr(os, "sched_getaffinity")  # where fork is safe, too
     workers = min(len(os.sched_getaffinity(0)), len(tasks)) if parallel else 1
     if workers < 2:
         for task in tasks:
-            for row in task.rows(workload, machine, steps, report):
+            for row in task.rows(machine, steps, report):
                 yield task, row
         return
     report(f"{workers} at a time")
     with _processes(workers) as pool:
         with _held_back():  # until workers are there, which take none
-            futures = [pool.submit(_rows_here, task, workload, steps) for task in tasks]
+            futures = [pool.submit(_rows_here, task, steps) for task in tasks]
         for task, future in zip(tasks, futures, strict=True):
             for row in future.result():
                 yield task, row
 
 
-def _rows_here(task: Task, workload: Workload, steps: int) -> list[Row]:
+def _rows_here(task: Task, steps: int) -> list[Row]:
     with gpu.use("executor") as machine:
-        return list(task.rows(workload, machine, steps))
+        return list(task.rows(machine, steps))
 
 
 @contextlib.contextmanager
