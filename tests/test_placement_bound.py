@@ -362,7 +362,7 @@ def bound_here(**options):
     (lambda: bound_here().step(mu=0.5), TypeError, "step: mu: expected one of .*lr"),
     (lambda: bound_here().step(lr=-1.0), ValueError, "lr"),
     (lambda: placement.bind_schedule(PLAN, dict.fromkeys("wvu", gpu.to_device(np.zeros((4, 2), np.float32)))),
-     ValueError, "bind: arrays: '.': expected memory of its own, got an overlap with arrays: '.'"),
+     ValueError, "bind_schedule: arrays: '.': expected memory of its own, got an overlap with arr"),
     (lambda: bound_here(multiprocessors=0), ValueError, "bind_schedule: multiprocessors: expected an integer of at "),
     (lambda: bound_here(multiprocessors=1.5), ValueError, "multiprocessors: expected an integer .*, or None, got 1.5"),
     (lambda: bound_here(comm=Recorder()), TypeError, "comm: expected a communicator of the host, .* got Recorder"),

@@ -105,6 +105,58 @@ def test_arrays_that_share_memory(backend):
     bind(Program(vars), {"a": x, "b": x}, backend=backend)
 
 
+def bound_in_buffers(backend, form):
+    """Two parameters of SGD with momentum, after a step: as they were brought, or moved into buffers."""
+    program = step_program([("a", (4,)), ("b", (4,)), ("c", (4,))], "momentum", lr=0.5, mu=0.5)
+    if form == "flat":
+        program = passes.fuse_optimizer(program, form="flat").program
+    given = {name: placed(backend, values("float32", (8,), 1, k))[:4] for k, name in enumerate("abc")}
+    bound = bind(program, given, backend=backend, gradients=lambda name, step: np.full(4, step + 1, np.float32))
+    bound.startup()
+    bound.step()
+    return bound, given
+
+
+@BACKENDS
+@pytest.mark.parametrize(("form", "name", "other"), [
+    ("plain", "b", lambda bound, given: given["a"]),
+    ("plain", "b", lambda bound, given: given["a"].reshape(2, 2).reshape(4)),
+    ("plain", "b", lambda bound, given: bound.arrays["c_velocity_0"]),
+    ("plain", "a_velocity_0", lambda bound, given: given["a"]),
+    ("plain", "a_velocity_0", lambda bound, given: bound.arrays["b@GRAD"]),
+    ("plain", "a@GRAD", lambda bound, given: given["b"]),
+    ("flat", "a", lambda bound, given: bound.arrays["b"]),
+    ("flat", "b@GRAD", lambda bound, given: bound.arrays["c_velocity_0"]),
+    ("flat", "c@GRAD", lambda bound, given: given["a"]),  # which copy_back writes
+    ("flat", "b", lambda bound, given: bound.arrays[bound.program.buffer_of["b"]][6:10]),  # padding
+])  # fmt: skip
+def test_arrays_that_share_memory_with_what_is_bound(backend, form, name, other):
+    """A rebinding is refused by what stays as well, and changes nothing."""
+    bound, given = bound_in_buffers(backend, form)
+    before = {key: bound.read(key).tobytes() for key in bound.arrays}, dict(bound.arrays)
+    with pytest.raises(ValueError, match=f"^rebind: arrays: '{name}'.*: expected memory of its own, got an overlap wi"
+                                         f"|^rebind: .*got an overlap with arrays: '{name}'"):  # fmt: skip
+        bound.rebind({name: other(bound, given)})
+    assert before == ({key: bound.read(key).tobytes() for key in bound.arrays}, dict(bound.arrays))
+    fresh, _ = bound_in_buffers(backend, form)
+    for each in (bound, fresh):
+        each.step()
+    assert all(bound.read(key).tobytes() == fresh.read(key).tobytes() for key in fresh.arrays)
+
+
+@BACKENDS
+@pytest.mark.parametrize("form", ["plain", "flat"])
+def test_arrays_that_may_take_the_place_of_others(backend, form):
+    """Two that change places, and each in its own place."""
+    bound, given = bound_in_buffers(backend, form)
+    bound.rebind({name: array for name, array in bound.arrays.items() if name not in bound.program.views})
+    if form == "plain":
+        before = [bound.read(name).tobytes() for name in "ab"]
+        bound.rebind({"a": given["b"], "b": given["a"]})
+        assert [bound.read(name).tobytes() for name in "ba"] == before
+    bound.step()
+
+
 @pytest.mark.parametrize(("array", "message"), [
     (np.ones((8, 3), np.float32)[::2], r"arrays: 'b': expected a dense array, got strides \(24, 4\) for \(4, 3\)"),
     (np.broadcast_to(np.float32(1), (4, 3)), "bind: arrays: 'b': expected a "),
@@ -173,6 +225,20 @@ def test_a_refused_array_leaves_no_block_behind():
         return before == {name: bound.read(name).tobytes() for name in bound.arrays}
 
     assert local.run(rank, 2) == [True, True]
+
+
+def test_blocks_are_not_for_the_caller():
+    """Their memory is that of the variable that is cut."""
+    made = send_to_owners(step_program([("w", (8, 4))], "sgd", lr=0.5), 2, min_block_size=4).program
+
+    def rank(world):
+        mine = on_device(made, world.rank)
+        for block in mine.whole_of:
+            with pytest.raises(ValueError, match=f"bind: arrays: expected no array for '{block}', which is a blo"):
+                bind(mine, {"w": np.zeros((8, 4), np.float32), block: np.zeros((4, 4), np.float32)}, comm=world)
+        return len(mine.whole_of)
+
+    assert max(local.run(rank, 2)) == 2
 
 
 # What ranks agree on.

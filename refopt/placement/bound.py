@@ -14,7 +14,8 @@ from refopt.placement.schedule import Schedule, Task, received, sent
 from refopt.placement.timeline import Span
 from refopt.program import Bound, runners
 from refopt.program.backends import Gpu, backend_of
-from refopt.program.bound import Gradients, refuse_shared
+from refopt.program.bound import Gradients
+from refopt.program.memory import refuse_shared
 from refopt.program.update import Runner
 
 Call = Callable[[], Any]
@@ -263,7 +264,7 @@ def bind_schedule(
             raise ValueError(f"bind_schedule: multiprocessors: {expected}, got {multiprocessors!r}")
         backend.machine.new_stream(multiprocessors)  # so that too many are refused before anything is done
     made = hosted.arrays_of(plan.program, arrays, backend)
-    refuse_shared(plan.program, arrays, backend)  # rings share memory on purpose
+    refuse_shared("bind_schedule", plan.program, arrays, backend)  # rings share memory on purpose
     bound = Bound(plan.program, {**arrays, **made.arrays}, "gpu", comm, gradients, stream)
     bound.startup()
     scheduled = BoundSchedule(plan, bound, made.blocks, timing, multiprocessors)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from refopt.checks.arrays import check_dense, refuse_overlaps
-from refopt.dtypes import ITEM_SIZES
+from refopt.checks.arrays import check_dense
 from refopt.program import kinds, runners
-from refopt.program.backends import Backend, backend_of
+from refopt.program.backends import backend_of
+from refopt.program.memory import refuse_shared
 from refopt.program.ops import UNKNOWN, Var
 from refopt.program.program import Program
 from refopt.program.update import Runner
@@ -37,7 +37,7 @@ class Bound:
                 raise ValueError(f"bind: {op.type}: expected a type that can be run, one of refopt.program.kinds")
         self.program, self.backend, self.comm = program, backend_of(backend, arrays, stream), comm
         self._check_ranks()
-        self._given = {name: self._checked(name, array) for name, array in arrays.items()}
+        self._given = {name: self._checked("bind", name, array) for name, array in arrays.items()}
         self._arrays: dict[str, Any] = dict(self._given)
         self.arrays: Mapping[str, Any] = MappingProxyType(self._arrays)
         self.rows: dict[str, list[tuple[Any, Any]]] = {}  # of sparse variables, by name
@@ -83,18 +83,20 @@ class Bound:
     def rebind(self, arrays: Mapping[str, Any]) -> None:
         """Put other arrays of the same shapes and dtypes in the place of some, between steps.
 
+        As in `bind`, what ops change shares no memory with another array, whether new or bound already.
+
         Raises:
             ValueError, TypeError: naming the variable, or from an op that needs its arrays where they were, such as the
                 reduction of a group; everything is then as before.
         """
         self._ready("rebind")
-        refuse_shared(self.program, arrays, self.backend)
-        new = {name: self._checked(name, array) for name, array in arrays.items()}
+        new = {name: self._checked("rebind", name, array) for name, array in arrays.items()}
+        refuse_shared("rebind", self.program, new, self.backend, self._arrays, self._given)
         old = dict(self._arrays)  # all of them, since ops that cut arrays put the blocks in as they are bound
         self._arrays.update(new)
         try:
             main = [runners.bind(self, op) for op in self.program.main]
-        except (TypeError, ValueError):
+        except BaseException:
             self._arrays.update(old)
             raise
         for runner in main:
@@ -163,18 +165,22 @@ class Bound:
                 got = "None" if self.comm is None else f"one of {size}"
                 raise ValueError(f"bind: comm: expected a communicator of {ranks} ranks, as {op.type} needs, got {got}")
 
-    def _checked(self, name: str, array: Any) -> Any:
-        var = self.program.vars.get(name)
+    def _checked(self, where: str, name: str, array: Any) -> Any:
+        var, where = self.program.vars.get(name), f"{where}: arrays"
         if var is None or var.sparse or var.shape == UNKNOWN:
-            raise ValueError(f"bind: arrays: expected names of dense tensors of the program, got {name!r}")
-        found = self.backend.describe(array, f"bind: arrays: {name!r}")
+            raise ValueError(f"{where}: expected names of dense tensors of the program, got {name!r}")
+        if name in self.program.whole_of:
+            whole = self.program.whole_of[name]
+            raise ValueError(f"{where}: expected no array for {name!r}, which is a block of {whole!r}, got one")
+        where = f"{where}: {name!r}"
+        found = self.backend.describe(array, where)
         if found.shape != var.shape:
-            raise ValueError(f"bind: arrays: {name!r}: expected shape {var.shape}, got {found.shape}")
+            raise ValueError(f"{where}: expected shape {var.shape}, got {found.shape}")
         if found.dtype != var.dtype:
-            raise TypeError(f"bind: arrays: {name!r}: expected {var.dtype}, got {found.dtype}")
-        check_dense(f"bind: arrays: {name!r}", found)
+            raise TypeError(f"{where}: expected {var.dtype}, got {found.dtype}")
+        check_dense(where, found)
         if self.program.writers[name] and not found.writable:
-            raise ValueError(f"bind: arrays: {name!r}: expected a writable array, got a read-only one")
+            raise ValueError(f"{where}: expected a writable array, got a read-only one")
         return array
 
     def _allocate(self) -> None:
@@ -224,20 +230,8 @@ def bind(
         ValueError, TypeError: naming the argument.
         refopt.comm.CommError: if the ranks' programs have other collectives.
     """
-    refuse_shared(program, arrays, backend_of(backend, arrays, stream))
+    refuse_shared("bind", program, arrays, backend_of(backend, arrays, stream))
     return Bound(program, arrays, backend, comm, gradients, stream)
-
-
-def refuse_shared(program: Program, arrays: Mapping[str, Any], backend: Backend) -> None:
-    """Raise if an array that ops change shares memory with another one."""
-    written = {*program.writers, *(cell for op in program.startup for x in op.writes for cell in program.memory(x))}
-    spans = []
-    for name, array in ((name, array) for name, array in arrays.items() if name in program.vars):
-        where = f"arrays: {name!r}"
-        found = backend.describe(array, f"bind: {where}")
-        stop = found.address + found.size * ITEM_SIZES[found.dtype]
-        spans += [(found.address, stop, name in written, where)] if found.size else []
-    refuse_overlaps("bind", iter(spans))
 
 
 def run(

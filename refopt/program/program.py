@@ -91,6 +91,11 @@ class Program:
         cuts = (op for op in self.main if op.type == "split_by_ref")
         return MappingProxyType({op.inputs["x"][0]: op.outputs["out"] for op in cuts})
 
+    @cached_property
+    def whole_of(self) -> Mapping[str, str]:
+        """By name of a variable that is a block, what it is a block of."""
+        return MappingProxyType({block: whole for whole, blocks in self.parts.items() for block in blocks})
+
     def memory(self, name: str) -> tuple[str, ...]:
         """The variables that a variable is in memory, which do not overlap: itself, its views, or its blocks."""
         return tuple(cell for view in self.views.get(name, (name,)) for cell in self.parts.get(view, (view,)))

@@ -1,0 +1,66 @@
+"""What memory the arrays of a bound program have: whether one that ops change shares it with another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from refopt.checks import Array
+from refopt.checks.arrays import refuse_overlaps
+from refopt.dtypes import ITEM_SIZES
+from refopt.program.backends import Backend
+from refopt.program.program import Program
+
+Held = Mapping[str, Any]
+
+
+def refuse_shared(
+    where: str, program: Program, arrays: Mapping[str, Any], backend: Backend, held: Held | None = None,
+    given: Held | None = None,
+) -> None:  # fmt: skip
+    """Raise if an array that ops change shares memory with another one.
+
+    Args:
+        where: the function, for the error.
+        program: the program.
+        arrays: by name of a variable, the arrays to be looked at; names that the program has not are left out.
+        backend: the machine.
+        held: what is behind the names now and stays there, unless ``arrays`` has another for it.
+        given: what the caller has brought for them, some of which startup has moved into buffers.
+    """
+    now = {} if held is None else held
+    found = {name: backend.describe(x, f"{where}: arrays: {name!r}") for name, x in arrays.items()
+             if name in program.vars}  # fmt: skip
+    kept = {name: backend.describe(x, name) for name, x in now.items()}
+    fresh = {name: array for name, array in found.items() if name not in kept or array != kept[name]}
+    buffers = {name: kept[name] for name in program.views if name in kept}
+    others = {
+        name: array for name, array in kept.items()
+        if name not in fresh and name not in program.whole_of
+        and not _within(array, buffers.get(program.buffer_of.get(name, "")))
+    }  # fmt: skip
+    left = {
+        name: backend.describe(x, name) for name, x in (given or {}).items()
+        if x is not now.get(name) and name not in arrays
+    }  # fmt: skip
+    refuse_overlaps(where, _spans(program, {"": fresh, " as it is now": others, " as it was given": left}))
+
+
+def _within(array: Array, buffer: Array | None) -> bool:
+    if buffer is None:
+        return False
+    start, stop = _span(buffer)
+    return start <= array.address < stop
+
+
+def _span(array: Array) -> tuple[int, int]:
+    return array.address, array.address + array.size * ITEM_SIZES[array.dtype]
+
+
+def _spans(program: Program, groups: Mapping[str, Mapping[str, Array]]) -> Iterator[tuple[int, int, bool, str]]:
+    changed = {*program.writers, *(cell for op in program.startup for x in op.writes for cell in program.memory(x))}
+    for note, arrays in groups.items():
+        for name, array in arrays.items():
+            if array.size:
+                written = not changed.isdisjoint((name, *program.memory(name)))
+                yield *_span(array), written, f"arrays: {name!r}{note}"
