@@ -28,7 +28,7 @@ def test_shapes(shape, expected):
     ((2.5,), TypeError, "[0]: expected an integer, got 2.5"),
     ((3, 2.0), TypeError, "[1]: expected an integer, got 2.0"),
     ((3, True), TypeError, "[1]: expected an integer, got True"),
-    ("23", TypeError, "[0]: expected an integer, got '2'"),
+    ("23", TypeError, ": expected a sequence of extents, got '23'"),
     (3, TypeError, ": expected a sequence of extents, got 3"),
     (None, TypeError, ": expected a sequence of extents, got None"),
     ((2, -1), ValueError, ": expected extents of at least 0, got (2, -1)"),

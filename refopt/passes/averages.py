@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 
 from refopt.dtypes import arithmetic_name
@@ -39,12 +41,7 @@ def fold_averages(program: Program, exact: bool = True) -> Result:
     for place, found in users.items():
         if why := _why_not(program, place, found, exact):
             declined |= dict.fromkeys(found - declined.keys(), why)
-    # An update keeps all its averages or none.
-    while more := {
-        i: declined[min(found & declined.keys())]
-        for found in users.values() if found & declined.keys() for i in found - declined.keys()
-    }:  # fmt: skip
-        declined |= more
+    _decline_with(users, declined)
     reasons = tuple(f"{title(program.main[i])}: {declined[i]}" for i in sorted(declined))
     moves: list[tuple[list[int], list[Op]]] = []
     factors: dict[str, Var] = {}
@@ -58,6 +55,21 @@ def fold_averages(program: Program, exact: bool = True) -> Result:
         return Result(program, False, (*reasons, "no average is read by updates alone"))
     made = program.with_vars(var for name, var in factors.items() if program.vars.get(name) != var)
     return Result(made.replace(main=dependencies.rewritten(program, moves)), True, reasons)
+
+
+def _decline_with(users: dict[int, set[int]], declined: dict[int, str]) -> None:
+    """Decline the averages of updates that keep some already: an update keeps all of them or none."""
+    of: dict[int, list[set[int]]] = {}
+    for found in users.values():
+        for i in found:
+            of.setdefault(i, []).append(found)
+    waiting = deque(sorted(declined))
+    while waiting:
+        first = waiting.popleft()
+        for found in of.pop(first, ()):
+            more = sorted(found - declined.keys())
+            declined |= dict.fromkeys(more, declined[first])
+            waiting += more
 
 
 def _users(program: Program) -> dict[int, set[int]]:

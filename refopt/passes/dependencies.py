@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 
 from refopt.program import Op, Program
@@ -37,22 +38,57 @@ def between(program: Program, members: Collection[int]) -> str:
         program: the program.
         members: places in ``main``.
     """
-    reads: dict[str, Op] = {}
-    writes: dict[str, Op] = {}
-    inside = frozenset(members)
-    for i in range(min(members), max(members)):
-        op = program.main[i]
-        if i in inside:
-            reads.update(dict.fromkeys(cells(program, op.reads), op))
-            writes.update(dict.fromkeys(cells(program, op.writes), op))
-            continue
-        for cell in sorted(cells(program, op.reads) | cells(program, op.writes)):
-            if cell in writes:
-                return f"{title(op)} in between needs {cell!r}, which {title(writes[cell])} changes"
-        for cell in sorted(cells(program, op.writes)):
-            if cell in reads:
-                return f"{title(op)} in between changes {cell!r}, which {title(reads[cell])} reads"
-    return ""
+    i = _first_between(program, members)
+    if i is None:
+        return ""
+    op, before = program.main[i], sorted(k for k in members if k < i)
+    reads, writes = (
+        {cell: member for k in before for member in [program.main[k]] for cell in cells(program, getattr(member, side))}
+        for side in ("reads", "writes")
+    )
+    for cell in sorted(cells(program, op.reads) | cells(program, op.writes)):
+        if cell in writes:
+            return f"{title(op)} in between needs {cell!r}, which {title(writes[cell])} changes"
+    cell = min(cells(program, op.writes) & reads.keys())
+    return f"{title(op)} in between changes {cell!r}, which {title(reads[cell])} reads"
+
+
+def _first_between(program: Program, members: Collection[int]) -> int | None:
+    """The place of the first op between members, and none of them, that depends on those before it.
+
+    Looks at what else uses their memory, however many other ops there are in between.
+    """
+    inside, last = frozenset(members), max(members)
+    read: dict[str, int] = {}  # by memory, the first of the members that reads it, or that writes it
+    written: dict[str, int] = {}
+    for i in sorted(inside):
+        for found, names in ((read, program.main[i].reads), (written, program.main[i].writes)):
+            for cell in cells(program, names):
+                found.setdefault(cell, i)
+    best = last
+    for firsts, sides in ((written, (0, 1)), (read, (1,))):
+        for cell, first in firsts.items():
+            for side in sides:
+                best = min(best, _next(program.users[cell][side], first, best, inside))
+    return None if best == last else best
+
+
+def _next(places: Sequence[int], after: int, end: int, without: Collection[int]) -> int:
+    """The first of ascending places after one, which is not among some others; no later than an end."""
+    for k in range(bisect_right(places, after), len(places)):
+        if places[k] >= end:
+            break
+        if places[k] not in without:
+            return places[k]
+    return end
+
+
+def first_after(program: Program, place: int, names: Iterable[str]) -> int | None:
+    """The place of the first op after a place that reads or writes some variables, if there is one."""
+    end = len(program.main)
+    sides = [side for cell in cells(program, names) for side in program.users.get(cell, ())]
+    found = min((_next(side, place, end, ()) for side in sides), default=end)
+    return None if found == end else found
 
 
 def title(op: Op) -> str:

@@ -38,10 +38,11 @@ def gradient_buffer(program: Program, grads: Sequence[str]) -> tuple[Op | None, 
     (buffer,) = buffers
     if buffer is None:
         return None, ""
-    others = [view for view in program.views[buffer] if view not in set(grads)]
+    own = set(grads)
+    others = [view for view in program.views[buffer] if view not in own]
     if others:
         return None, f"{others[0]!r} is in the gradients' buffer, too"
-    return next(op for op in program.startup if buffer in op.outputs.get("fused_output", ())), ""
+    return program.startup[program.makers[buffer]], ""
 
 
 def flattened(program: Program, routine: Routine, ops: Sequence[Op]) -> Flat:

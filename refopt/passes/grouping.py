@@ -62,7 +62,7 @@ def early(
     groups = _by_key([name.partition(".")[0] if "." in name else "@UNKNOW@" for name in names])
     if memory_size:
         sizes = _bytes(shapes, dtypes)
-        groups = _joined(groups, lambda group: sum(sizes[i] for i in group) >= memory_size)
+        groups = _joined(groups, sizes, lambda length, count: length >= memory_size)
     if groups_size != 1:
         count = len(groups) if groups_size == -1 else groups_size
         groups = [list(chain(*groups[k : k + count])) for k in range(0, len(groups), count)]
@@ -100,10 +100,10 @@ def later(
         groups = _by_key([name.partition(".")[0] for name in names])
     if memory_size > 0:
 
-        def full(group: list[int]) -> bool:
-            return 1 < groups_size < len(group) or sum(sizes[i] for i in group) / MB >= memory_size
+        def full(length: int, count: int) -> bool:
+            return 1 < groups_size < count or length / MB >= memory_size
 
-        groups = _joined(groups, full)
+        groups = _joined(groups, sizes, full)
     if len(set(dtypes)) <= 1:
         return _in_one_buffer(groups)
     cut = [[group[k] for k in part] for group in groups for part in _by_key([dtypes[i] for i in group])]
@@ -127,11 +127,14 @@ def fuse_size(names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[st
     check_limit("fuse_size: limit", limit)
     sizes = _bytes(shapes, dtypes)
     groups: list[list[int]] = []
+    length = 0  # of the last group
     for i, dtype in enumerate(dtypes):
-        if groups and dtypes[groups[-1][-1]] == dtype and sum(sizes[k] for k in [*groups[-1], i]) / MB <= limit:
+        if groups and dtypes[groups[-1][-1]] == dtype and (length + sizes[i]) / MB <= limit:
             groups[-1].append(i)
+            length += sizes[i]
         else:
             groups.append([i])
+            length = sizes[i]
     buffers = tuple((k,) for k, group in enumerate(groups) if len(group) > 1)
     return Grouping(tuple(map(tuple, groups)), buffers, "FusedGrad_{}")
 
@@ -183,13 +186,16 @@ def ddp(
     sizes = _bytes(shapes, dtypes)
     closed: list[list[int]] = []
     filling: dict[str, list[int]] = {}
+    lengths: dict[str, int] = {}  # of what is being filled
     begun: set[str] = set()
     for i, dtype in enumerate(dtypes):
         bucket = filling.setdefault(dtype, [])
         bucket.append(i)
         limit = bucket_cap_mb if dtype in begun else first_bucket_mb
-        if sum(sizes[k] for k in bucket) >= limit * MB:
+        lengths[dtype] = lengths.get(dtype, 0) + sizes[i]
+        if lengths[dtype] >= limit * MB:
             closed.append(filling.pop(dtype))
+            lengths[dtype] = 0
             begun.add(dtype)
     return _a_buffer_each(closed + sorted(filling.values()))
 
@@ -223,14 +229,18 @@ def _by_key(keys: Sequence[str]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _joined(groups: list[list[int]], full: Callable[[list[int]], bool]) -> list[list[int]]:
-    """Groups appended to one another, each until it is full."""
+def _joined(groups: list[list[int]], sizes: list[int], full: Callable[[int, int], bool]) -> list[list[int]]:
+    """Groups appended to one another, each until it is full, by its bytes and the number of its tensors."""
     made: list[list[int]] = []
+    length = 0  # of the last one
     for group in groups:
-        if made and not full(made[-1]):
-            made[-1] = made[-1] + group
+        more = sum(sizes[i] for i in group)
+        if made and not full(length, len(made[-1])):
+            made[-1] += group
+            length += more
         else:
-            made.append(group)
+            made.append(list(group))
+            length = more
     return made
 
 

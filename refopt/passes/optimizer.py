@@ -75,9 +75,13 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto",
         raise ValueError(f"fuse_optimizer: optimizer: expected all or one of {', '.join(ROUTINES)}, got {optimizer!r}")
     reasons: list[str] = []
     moves, startup, made = [], list(program.startup), []
+    scales: dict[str, list[int]] = {}  # by variable, the ops that multiply it alone
+    for i, op in enumerate(program.main):
+        if op.type == "scale" and len(op.inputs["x"]) == 1:
+            scales.setdefault(op.inputs["x"][0], []).append(i)
     for name in dict.fromkeys(op.type for op in program.main) if optimizer == "all" else [optimizer]:
         for places in _candidates(program, ROUTINES[name], form, per_buffer, reasons) if name in ROUTINES else ():
-            unit, why = _unit(program, ROUTINES[name], places)
+            unit, why = _unit(program, ROUTINES[name], places, scales)
             not_flat = why or _not_flat(program, unit)
             if not why and not_flat and form == "flat":
                 why = f"not flat: {not_flat}"
@@ -134,7 +138,9 @@ def _order(program: Program) -> dict[str, int]:
     return {name: k for k, name in enumerate([*made, *(view for views in program.views.values() for view in views)])}
 
 
-def _unit(program: Program, routine: Routine, places: tuple[int, ...]) -> tuple[Unit, str]:
+def _unit(
+    program: Program, routine: Routine, places: tuple[int, ...], scales: dict[str, list[int]]
+) -> tuple[Unit, str]:
     """The ops as one, and why they cannot be. Empty if they can."""
     ops = [program.main[i] for i in places]
     own = {hyper.name for hyper in routine.hypers if hyper.per_tensor}
@@ -148,18 +154,14 @@ def _unit(program: Program, routine: Routine, places: tuple[int, ...]) -> tuple[
                 why = why or differing(ops[0], op, key)
     unit = Unit(routine, places, {}, uneven)
     if not why and not advances(ops[0], routine):
-        why = _find_powers(program, unit)
+        why = _find_powers(program, unit, scales)
     why = why or next((twice for slot in routine.scalars if (twice := _twice(ops, slot))), "")
     why = why or dependencies.among(program, ops) or dependencies.between(program, unit.members())
     return unit, why
 
 
-def _find_powers(program: Program, unit: Unit) -> str:
+def _find_powers(program: Program, unit: Unit, scales: dict[str, list[int]]) -> str:
     """Find the ops that advance the scalars; or why there are none that could be one."""
-    scales: dict[str, list[int]] = {}
-    for i, op in enumerate(program.main):
-        if op.type == "scale" and len(op.inputs["x"]) == 1:
-            scales.setdefault(op.inputs["x"][0], []).append(i)
     for slot in unit.routine.scalars:
         found = [scales.get(op.inputs[slot][0], []) for op in unit.ops(program)]
         if not any(found):

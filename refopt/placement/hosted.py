@@ -104,11 +104,12 @@ def _slots(
 
 def _pieces(program: Program, op: Op, routine: Routine, slots: Sequence[str], nbytes: int | None) -> Iterator[Op]:
     """An update, or its parts: runs of its tensors."""
-    count, start = len(op.inputs["params"]), 0
+    count, start, length = len(op.inputs["params"]), 0, 0
     own = {hyper.name for hyper in routine.hypers if hyper.per_tensor}
     sizes = [_layout([program.vars[op.inputs[slot][k]] for slot in slots])[1] for k in range(count)]
     for stop in range(1, count + 1):
-        if stop < count and (nbytes is None or sum(sizes[start : stop + 1]) <= nbytes):
+        length += sizes[stop - 1]
+        if stop < count and (nbytes is None or length + sizes[stop] <= nbytes):
             continue
         sides = [
             {slot: names if slot in SHARED else names[start:stop] for slot, names in side.items()}
@@ -119,7 +120,7 @@ def _pieces(program: Program, op: Op, routine: Routine, slots: Sequence[str], nb
             for key, value in op.attrs.items()
         }
         yield op.replace(inputs=sides[0], outputs=sides[1], attrs=attrs)
-        start = stop
+        start, length = stop, 0
 
 
 def _copied(op: Op, slots: Sequence[str], names: Sequence[str], ring: str) -> list[Op]:

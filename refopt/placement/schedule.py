@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,12 +105,12 @@ class Schedule:
     def order(self, seed: int) -> list[Task]:
         """The tasks in a random order of those that streams and events allow, so as a device might take them."""
         chance = random.Random(seed)
-        left = {name: list(tasks) for name, tasks in self.streams.items()}
+        left = {name: deque(tasks) for name, tasks in self.streams.items()}
         done: set[int] = set()
         made: list[Task] = []
         while any(left.values()):
             ready = [tasks for tasks in left.values() if tasks and done.issuperset(tasks[0].waits)]
-            task = chance.choice(ready).pop(0)
+            task = chance.choice(ready).popleft()
             done.add(task.number)
             made.append(task)
         return made

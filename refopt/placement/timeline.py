@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from refopt.placement import cost
@@ -68,9 +70,13 @@ def simulate(plan: Schedule, costs: Costs, beside: float = 1.0) -> list[Span]:
     if beside == 1:
         return spans
     both = _both(spans)
+    starts = [start for start, _ in both]
+    before = [*accumulate((stop - start for start, stop in both), initial=0.0)]
 
     def slowed(time: float) -> float:
-        return time + (1 / beside - 1) * sum(min(stop, time) - start for start, stop in both if start < time)
+        count = bisect_left(starts, time)  # that have begun
+        hidden = before[count] - max(both[count - 1][1] - time, 0.0) if count else 0.0
+        return time + (1 / beside - 1) * hidden
 
     return [Span(task, slowed(start), slowed(stop)) for task, start, stop in spans]
 
@@ -177,8 +183,16 @@ def _both(spans: Sequence[Span]) -> list[tuple[float, float]]:
     for task, start, stop in spans:
         if stop > start:
             busy[task.stream == "compute"].append((start, stop))
-    others = _united(busy[False])
-    return [(max(a, c), min(b, d)) for a, b in busy[True] for c, d in others if max(a, c) < min(b, d)]
+    ours, others = sorted(busy[True]), _united(busy[False])
+    found, k = [], 0
+    for a, b in ours:  # which do not overlap, being on one stream
+        while k < len(others) and others[k][1] <= a:
+            k += 1
+        j = k
+        while j < len(others) and others[j][0] < b:
+            found.append((max(a, others[j][0]), min(b, others[j][1])))
+            j += 1
+    return found
 
 
 def _united(intervals: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -79,9 +79,11 @@ def _check_scan(program: Program, op: Op) -> None:
     positions = op.attrs.get("positions")
     if not isinstance(positions, tuple) or len(positions) != len(op.inputs["x"]):
         raise ValueError(f"positions: expected a place for each of {len(op.inputs['x'])} gradients, got {positions!r}")
+    seen: set[int] = set()
     for k, place in enumerate(positions):
-        if not isinstance(place, int) or not 0 <= place < places or place in positions[:k]:
+        if not isinstance(place, int) or not 0 <= place < places or place in seen:
             raise ValueError(f"positions[{k}]: expected a place from 0 to {places - 1}, each once, got {place!r}")
+        seen.add(place)
     for k, name in enumerate(op.inputs["x"]):
         if SIZES.get(program.vars[name].dtype, 9) > 4:
             raise TypeError(f"x[{k}]: expected a dtype that widens to float32, got {program.vars[name].dtype}")
@@ -108,7 +110,7 @@ def _check_scaling(program: Program, op: Op) -> None:
         op, ["found_inf", "loss_scale", "good_steps", "bad_steps"],
         ["found_inf", "loss_scale", "good_steps", "bad_steps"], ["loss_scale", "good_steps", "bad_steps"],
     )  # fmt: skip
-    describe = kinds._Describer(program)
+    describe = kinds._Describer()
     arrays = [program.vars[op.inputs[slot][0]] for slot in ("found_inf", "loss_scale", "good_steps", "bad_steps")]
     checks.check_loss_scaling(arrays, describe, **{name: op.attrs.get(name) for name in SCALING})
 

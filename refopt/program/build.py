@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,7 +167,8 @@ def find_routine(where: str, name: str) -> Routine:
     return ROUTINES[name]
 
 
-class _Step(NamedTuple):
+@dataclass(frozen=True)
+class _Step:
     """What belongs to one parameter."""
 
     name: str
@@ -187,10 +190,11 @@ class _Step(NamedTuple):
     def dense_grad(self) -> str:
         return f"{self.grad}@DENSE" if self.sparse else self.grad
 
-    @property
+    @cached_property
     def real(self) -> str:
         return arithmetic_name(self.dtypes.param)
 
+    @cached_property
     def slots(self) -> dict[str, str]:
         """The variable in each slot of the update."""
         names = {"params": self.name, "grads": self.dense_grad}
@@ -200,6 +204,7 @@ class _Step(NamedTuple):
                 names[slot.name] = f"{self.name}_{_NAMES.get(slot.name, slot.name)}_0"
         return names
 
+    @cached_property
     def attrs(self) -> dict[str, Any]:
         """All numbers and choices of the update, by default what the catalogue says."""
         routine = self.routine
@@ -214,10 +219,10 @@ class _Step(NamedTuple):
             made.append(Var(self.dense_grad, self.shape, self.real))
             if self.ranks > 1:
                 made.append(Var(f"{self.grad}@GATHERED", self.shape, self.dtypes.grad, sparse=True))
-        for slot, name in self.slots().items():
+        for slot, name in self.slots.items():
             if slot in self.routine.scalars:
                 first = _FIRST.get(slot, 0.0)
-                number = self.attrs()[first] if isinstance(first, str) else first
+                number = self.attrs[first] if isinstance(first, str) else first
                 made.append(Var(name, (1,), self.real, persistable=True, initial=float(number)))
             elif slot == "master_params":
                 # A remainder is 0 where the parameter is exact.
@@ -246,11 +251,11 @@ class _Step(NamedTuple):
 
     def update(self) -> Op:
         """The optimizer's op."""
-        slots = {slot: [name] for slot, name in self.slots().items()}
+        slots = {slot: [name] for slot, name in self.slots.items()}
         carried = set() if self.early else set(self.routine.scalars)
         written = {"params", "master_params", *self.routine.states, *carried}
         outputs = {slot: names for slot, names in slots.items() if slot in written}
-        return self._op(self.routine.name, "optimize", slots, outputs, self.attrs())
+        return self._op(self.routine.name, "optimize", slots, outputs, self.attrs)
 
     def advances(self) -> list[Op]:
         """The ops that advance powers in the place of the update."""
@@ -259,7 +264,7 @@ class _Step(NamedTuple):
         for name in self.routine.scalars:
             if name not in _POWERS:
                 raise ValueError(f"step_program: early: expected scalars that are powers of beta, got {name}")
-        slots, attrs = self.slots(), self.attrs()
+        slots, attrs = self.slots, self.attrs
         both = [([slots[name]], {"scale": attrs[_POWERS[name]]}) for name in self.routine.scalars]
         return [self._op("scale", "optimize", {"x": x}, {"out": x}, number) for x, number in both]
 

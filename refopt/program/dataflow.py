@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from refopt.program import kinds
@@ -13,14 +14,16 @@ if TYPE_CHECKING:
 
 def check(program: Program) -> None:
     """See `refopt.program.Program.check`."""
+    sound: set[str] = set()
     for key, var in program.vars.items():
         if key != var.name:
             raise ValueError(f"program: vars: expected {var.name!r} under its name, got it under {key!r}")
         if isinstance(var.initial, str) and var.initial not in program.vars:
             raise ValueError(f"program: {key!r}: initial: expected a variable of the program, got {var.initial!r}")
-        _starts(program, var)
+        _starts(program, var, sound)
     made = {name for name, var in program.vars.items() if var.persistable}
     placed: set[str] = set()
+    fit: set[Hashable] = set()
     for i, op in enumerate(program.startup):
         where = f"program: startup[{i}] {op.type}"
         _known(program, where, op)
@@ -34,7 +37,7 @@ def check(program: Program) -> None:
             made.update(op.writes)
         if op.type == "delete":
             made.difference_update(op.reads)
-        _fits(program, where, op)
+        _fits(program, where, op, fit)
     for i, op in enumerate(program.main):
         where = f"program: main[{i}] {op.type}"
         _known(program, where, op)
@@ -44,11 +47,11 @@ def check(program: Program) -> None:
         for name in op.writes:
             made.add(name)
             made.update(program.memory(name))
-        _fits(program, where, op)
+        _fits(program, where, op, fit)
 
 
-def _starts(program: Program, var: Var) -> None:
-    """Raise if a variable cannot start from what it is said to start from."""
+def _starts(program: Program, var: Var, sound: set[str]) -> None:
+    """Raise if a variable cannot start from what it is said to start from; add it to those that can."""
     seen, now = {var.name}, var
     while isinstance(now.initial, str) and now.initial in program.vars:
         now = program.vars[now.initial]
@@ -57,17 +60,22 @@ def _starts(program: Program, var: Var) -> None:
         if now.sparse or now.shape != var.shape:
             got = "a sparse variable" if now.sparse else f"shape {now.shape}"
             raise ValueError(f"program: {var.name!r}: initial: expected shape {var.shape}, got {got}, {now.name!r}")
+        if now.name in sound:
+            break
         seen.add(now.name)
+    sound |= seen
 
 
 def _known(program: Program, where: str, op: Op) -> None:
     for side, slots in (("inputs", op.inputs), ("outputs", op.outputs)):
         for slot, names in slots.items():
+            seen: set[str] = set()
             for k, name in enumerate(names):
                 if name not in program.vars:
                     raise ValueError(f"{where}: {slot}[{k}]: expected a variable of the program, got {name!r}")
-                if side == "outputs" and name in names[:k]:
+                if side == "outputs" and name in seen:
                     raise ValueError(f"{where}: {slot}[{k}]: expected each variable once, got {name!r} again")
+                seen.add(name)
 
 
 def _made(program: Program, where: str, names: tuple[str, ...], made: set[str]) -> None:
@@ -81,8 +89,8 @@ def _made(program: Program, where: str, names: tuple[str, ...], made: set[str]) 
                 )
 
 
-def _fits(program: Program, where: str, op: Op) -> None:
+def _fits(program: Program, where: str, op: Op, fit: set[Hashable]) -> None:
     try:
-        kinds.check(program, op)
+        kinds.check(program, op, fit)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{where}: {error}") from None

@@ -24,8 +24,10 @@ one tensor. Of a buffer of scalars it reads the first, and leaves in all what th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from refopt import checks
 from refopt.catalog import ROUTINES, Routine
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 SHARED = "grad_factor", "found_inf"
 MERGED = "merged_"
 LAYOUT = "use_align", "align_size", "size_of_dtype"  # attributes by which tensors lie in a buffer
+_LISTS = list, tuple, set, dict, np.ndarray
 COLLECTIVES = "all_reduce", "reduce", "broadcast", "all_gather", batches.BATCH
 
 
@@ -59,13 +62,43 @@ def advances(op: Op, routine: Routine) -> bool:
     return all(name in op.outputs for name in routine.scalars)
 
 
-def check(program: Program, op: Op) -> None:
-    """Raise if an op of a known type is not as it must be; the error names slot and index."""
+def check(program: Program, op: Op, fit: set[Hashable] | None = None) -> None:
+    """Raise if an op of a known type is not as it must be; the error names slot and index.
+
+    Args:
+        program: the program.
+        op: one of its ops.
+        fit: what is known of updates that have been found to be as they must be, to which this one is added, so that
+            of thousands that differ in their names and shapes alone, the first is looked at closely.
+    """
     routine = routine_of(op)
-    if routine is not None:
+    if routine is None:
+        if op.type in CHECKS:
+            CHECKS[op.type](program, op)
+        return
+    alike = None if fit is None else _alike(program, op, routine)
+    if fit is None or alike not in fit:
         _check_routine(program, op, routine)
-    elif op.type in CHECKS:
-        CHECKS[op.type](program, op)
+    if fit is not None and alike is not None:
+        fit.add(alike)
+
+
+def _alike(program: Program, op: Op, routine: Routine) -> Hashable:
+    """What updates of one tensor have in common that are as they must be, or are not, together; ``None`` for others."""
+    params = op.inputs.get("params", ())
+    if len(params) != 1 or len({*op.reads}) != len(op.reads) or any(isinstance(x, _LISTS) for x in op.attrs.values()):
+        return None
+    vars, shape = program.vars, program.vars[params[0]].shape
+    own = {slot.name for slot in routine.slots if not slot.scalar}
+    slots = []
+    for slot, names in op.inputs.items():
+        for name in names:
+            var = vars[name]
+            extents = var.shape if slot not in own else var.shape == shape
+            slots.append((slot, extents, var.dtype, var.sparse, name in program.views))
+    outputs = [(slot, names == op.inputs.get(slot)) for slot, names in op.outputs.items()]
+    attrs = [(key, type(value), value) for key, value in op.attrs.items()]
+    return op.type, shape == UNKNOWN, tuple(slots), tuple(outputs), tuple(attrs)
 
 
 def _check_routine(program: Program, op: Op, routine: Routine) -> None:
@@ -88,7 +121,7 @@ def _check_routine(program: Program, op: Op, routine: Routine) -> None:
     if dict(op.outputs) != {slot: names for slot, names in op.inputs.items() if slot in written}:
         expected = ", ".join(sorted(written))
         raise ValueError(f"outputs: expected {expected}, as in the inputs, got {', '.join(op.outputs) or 'none'}")
-    describe = _Describer(program)
+    describe = _Describer()
     slots = {slot: [program.vars[name] for name in names] for slot, names in op.inputs.items() if slot not in SHARED}
     shared = {slot: program.vars[op.inputs[slot][0]] for slot in SHARED if slot in op.inputs}
     checks.check(routine, {name: None for name in routine.slot_names} | slots, dict(op.attrs), describe, shared)
@@ -97,13 +130,13 @@ def _check_routine(program: Program, op: Op, routine: Routine) -> None:
 class _Describer:
     """Stands in for arrays that are not there yet: variables, each in memory of its own."""
 
-    def __init__(self, program: Program) -> None:
-        self._numbers = {name: k for k, name in enumerate(program.vars)}
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}  # of those asked for so far: all of a program's would take each op too long
 
     def __call__(self, var: Any, where: str) -> Array:
         shape = (1,) if var.shape == UNKNOWN else var.shape
         strides = checks.c_strides(shape, ITEM_SIZES[var.dtype])
-        return Array(self._numbers[var.name] << 60, shape, var.dtype, strides, True)
+        return Array(self._numbers.setdefault(var.name, len(self._numbers)) << 60, shape, var.dtype, strides, True)
 
 
 def _check_slots(op: Op, required: list[str], inputs: list[str], outputs: list[str]) -> None:

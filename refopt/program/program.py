@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -81,6 +81,12 @@ class Program:
         return MappingProxyType({op.outputs["fused_output"][0]: op.outputs["output"] for op in made})
 
     @cached_property
+    def makers(self) -> Mapping[str, int]:
+        """By name of a buffer, the place in ``startup`` of the op that makes it."""
+        made = ((i, op) for i, op in enumerate(self.startup) if op.type == "coalesce_tensor")
+        return MappingProxyType({op.outputs["fused_output"][0]: i for i, op in made})
+
+    @cached_property
     def buffer_of(self) -> Mapping[str, str]:
         """By name of a variable that is a view, its buffer."""
         return MappingProxyType({view: buffer for buffer, views in self.views.items() for view in views})
@@ -98,12 +104,29 @@ class Program:
 
     def memory(self, name: str) -> tuple[str, ...]:
         """The variables that a variable is in memory, which do not overlap: itself, its views, or its blocks."""
+        if not self.views and not self.parts:
+            return (name,)
         return tuple(cell for view in self.views.get(name, (name,)) for cell in self.parts.get(view, (view,)))
+
+    @cached_property
+    def place_of(self) -> Mapping[str, int]:
+        """By name of a variable that is a view, how many come before it in its buffer."""
+        return MappingProxyType({view: k for views in self.views.values() for k, view in enumerate(views)})
+
+    @cached_property
+    def users(self) -> Mapping[str, tuple[Sequence[int], Sequence[int]]]:
+        """By name of a variable that overlaps no other, places of the ops of a step that read it, and write it."""
+        found: dict[str, tuple[list[int], list[int]]] = {}
+        for i, op in enumerate(self.main):
+            for side, names in enumerate((op.reads, op.writes)):
+                for cell in {cell: None for name in names for cell in self.memory(name)}:
+                    found.setdefault(cell, ([], []))[side].append(i)
+        return MappingProxyType(found)
 
     @cached_property
     def writers(self) -> Counter[str]:
         """By name of a variable that does not overlap others, how many ops of a step change it."""
-        return Counter(cell for op in self.main for cell in {x for name in op.writes for x in self.memory(name)})
+        return Counter({cell: len(writes) for cell, (_, writes) in self.users.items() if writes})
 
     def check(self) -> None:
         """Make sure that the program makes sense.

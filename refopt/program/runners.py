@@ -47,8 +47,11 @@ def sequence(program: Program, chunk: int) -> list[str]:
 
 def _in_memory(program: Program, names: tuple[str, ...]) -> list[str]:
     """Variables in the order in which they lie in their buffer, if they do."""
-    place = {name: k for k, name in enumerate(program.views.get(program.buffer_of.get(names[0], ""), ()))}
-    return sorted(names, key=lambda name: place.get(name, len(place)))
+    buffer = program.buffer_of.get(names[0])
+    if buffer is None:
+        return list(names)
+    end = len(program.views[buffer])
+    return sorted(names, key=lambda name: program.place_of[name] if program.buffer_of.get(name) == buffer else end)
 
 
 def _backward(bound: Bound, op: Op) -> Callable[[], Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from refopt.passes import Result, dependencies
 from refopt.passes.attributes import unlike
 from refopt.program import Op, Program, batches
@@ -55,14 +57,15 @@ def _turns(program: Program, kind: str) -> list[list[int]]:
 def _averages(program: Program, places: list[int]) -> list[int]:
     """Places of the multiplications between some reductions that come after those that they are about."""
     reduced = {i: dependencies.cells(program, program.main[i].writes) for i in places}
-    found = []
-    for i in range(min(places), max(places)):
-        op = program.main[i]
-        if op.type == "scale" and op.role == "communicate":
-            written = dependencies.cells(program, op.writes)
-            about = [place for place, cells in reduced.items() if cells & written]
-            found += [i] if about and max(about) < i else []
-    return found
+    about: dict[int, int] = {}  # by place of a multiplication, the last of those reductions
+    for place, cells in reduced.items():
+        for cell in cells:
+            writes = program.users[cell][1]
+            for i in writes[bisect_left(writes, min(places)) : bisect_left(writes, max(places))]:
+                op = program.main[i]
+                if op.type == "scale" and op.role == "communicate":
+                    about[i] = max(place, about.get(i, place))
+    return sorted(i for i, place in about.items() if place < i)
 
 
 def _unlike(ops: list[Op]) -> str:

@@ -33,15 +33,17 @@ def buckets(sizes: Sequence[int], items: Sequence[int], owners: Sequence[int], l
     check_limit("buckets: limit", limit)
     made: list[list[int]] = []
     last: dict[int, list[int]] = {}
+    lengths: dict[int, int] = {}  # of these, in elements
     for i, (size, item, owner) in enumerate(zip(sizes, items, owners, strict=True)):
         bucket = last.get(owner, [])
-        fits = sum(sizes[k] for k in (*bucket, i)) * item <= limit * MB
+        fits = (lengths.get(owner, 0) + size) * item <= limit * MB
         if size and bucket and fits and items[bucket[0]] == item:
             bucket.append(i)
+            lengths[owner] += size
             continue
         made.append([i])
         if size:
-            last[owner] = made[-1]
+            last[owner], lengths[owner] = made[-1], size
     return made
 
 

@@ -35,15 +35,15 @@ def optimize_cast(program: Program) -> Result:
         return Result(program, False, (*found.reasons, "neither pass casts a parameter that can live in fp16"))
     main: list[Op] = []
     updated: set[str] = set()
+    order = {param: k for k, param in enumerate(found.copies)}
     for i, op in enumerate(program.main):
         if i in found.casts:
             continue
         main.append(_renamed(op, found))
         written = cells(program, op.writes) if op.role == "optimize" else set()
-        for param, copy in found.copies.items():
-            if param in written:
-                main.append(Op("cast", {"x": (param,)}, {"out": (copy,)}, {}, "optimize", op.layer))
-                updated.add(param)
+        for param in sorted(written & found.copies.keys(), key=order.__getitem__):
+            main.append(Op("cast", {"x": (param,)}, {"out": (found.copies[param],)}, {}, "optimize", op.layer))
+            updated.add(param)
     vars = {name: var for name, var in program.vars.items() if name not in found.recomputed}
     for copy in found.copies.values():
         vars[copy] = replace(vars[copy], persistable=True, initial=0.0)
@@ -58,9 +58,10 @@ def without_masters(program: Program, names: Collection[str]) -> Program:
     """Let parameters go at the end of startup, to which the caller still brings them."""
     if not names:
         return program
-    vars = {name: replace(var, persistable=False) if name in names else var for name, var in program.vars.items()}
+    let_go = set(names)
+    vars = {name: replace(var, persistable=False) if name in let_go else var for name, var in program.vars.items()}
     here = {op.type: op for op in program.startup if op.type in ("initialize", "delete")}
-    gone = {name for op in here.values() for name in (*op.reads, *op.writes)} | set(names)
+    gone = {name for op in here.values() for name in (*op.reads, *op.writes)} | let_go
     ordered = tuple(name for name in vars if name in gone)
     startup = [op for op in program.startup if op.type not in here]
     first, last = Op("initialize", {}, {"out": ordered}, {}, "startup"), Op("delete", {"x": ordered}, {}, {}, "startup")
@@ -69,11 +70,11 @@ def without_masters(program: Program, names: Collection[str]) -> Program:
 
 def _renamed(op: Op, found: Eligible) -> Op:
     """An op that reads first copies where it has read later ones, and sends copies where it has sent parameters."""
-    new = {**found.recomputed, **(found.copies if op.type == "broadcast" else {})}
-    if not any(name in new for name in op.reads):
+    new = (found.copies, found.recomputed) if op.type == "broadcast" else (found.recomputed,)
+    if not any(name in names for name in op.reads for names in new):
         return op
 
     def of(slots):
-        return {slot: [new.get(name, name) for name in names] for slot, names in slots.items()}
+        return {slot: [next((each[x] for each in new if x in each), x) for x in names] for slot, names in slots.items()}
 
     return op.replace(inputs=of(op.inputs), outputs=of(op.outputs))

@@ -61,11 +61,13 @@ def eligible(program: Program) -> Eligible:
     source: dict[str, str] = {}
     old: set[str] = set()
     params = _params(program)
+    made_of: dict[str, set[str]] = {}  # by parameter, what it has been cast to
+    order = {param: k for k, param in enumerate(params)}
     for i, op in enumerate(program.main):
         for name in op.reads:
             if name in old:
                 why.setdefault(source[name], f"{title(op)} reads {name!r}, which is older than the parameter")
-        for param in (name for name in op.reads if name in params):
+        for param in (name for name in op.reads if name in order):
             if op.role in STAGES:
                 reason = _no_cast(program, op, param, copies)
                 if reason:
@@ -73,6 +75,7 @@ def eligible(program: Program) -> Eligible:
                     continue
                 (made,) = op.outputs["out"]
                 casts[i] = source[made] = param
+                made_of.setdefault(param, set()).add(made)
                 old.discard(made)
                 if made == copy_of(param):
                     copies[param] = made
@@ -81,10 +84,10 @@ def eligible(program: Program) -> Eligible:
             elif op.type in COLLECTIVES and len(op.reads) > 1:
                 why.setdefault(param, f"{op.type} has it in a group; fuse_broadcasts comes after")
         written = cells(program, op.writes)
-        for param in params if op.role != "optimize" and op.type != "broadcast" else ():
-            if param in written:
+        if op.role != "optimize" and op.type != "broadcast":
+            for param in sorted(written & order.keys(), key=order.__getitem__):
                 why.setdefault(param, f"{title(op)} changes it outside of the optimizer's stage")
-        old.update(name for name, param in source.items() if param in written)
+        old.update(name for param in written & made_of.keys() for name in made_of[param] if source[name] == param)
     for param in params:
         if param not in copies:
             why.setdefault(param, "neither pass casts it")

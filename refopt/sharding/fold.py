@@ -32,11 +32,13 @@ def fold_casts(program: Program) -> Result:
             casts.setdefault(op.inputs["x"][0], []).append(i)
         for cell in cells(program, op.writes) if op.type != "broadcast" else ():
             writers.setdefault(cell, set()).add(i)
+    at_startup = (op for op in program.startup if op.type == "cast")
+    begun = {pair for op in at_startup for pair in zip(op.inputs["x"], op.outputs["out"], strict=True)}
     moves, reasons = [], []
     for i, op in enumerate(program.main):
         if routine_of(op) is None or not any(name in casts for name in op.outputs["params"]):
             continue
-        why = _why_not(program, i, casts, writers)
+        why = _why_not(program, i, casts, writers, begun)
         if why:
             reasons.append(f"{title(op)}: {why}")
             continue
@@ -47,7 +49,9 @@ def fold_casts(program: Program) -> Result:
     return Result(program.replace(main=dependencies.rewritten(program, moves)), True, tuple(reasons))
 
 
-def _why_not(program: Program, place: int, casts: dict[str, list[int]], writers: dict[str, set[int]]) -> str:
+def _why_not(
+    program: Program, place: int, casts: dict[str, list[int]], writers: dict[str, set[int]], begun: set[tuple[str, str]]
+) -> str:
     """Why an update cannot do the casts of its parameters. Empty if it can.
 
     A broadcast is no change: it comes from the rank that updates.
@@ -65,19 +69,13 @@ def _why_not(program: Program, place: int, casts: dict[str, list[int]], writers:
         given, made = program.vars[name].dtype, program.vars[copy].dtype
         if (given, made) != ("float32", "float16"):
             return f"{copy!r}, the cast of {name!r}, is {made}, and that {given}"
-        if not _at_startup(program, name, copy):
+        if (name, copy) not in begun:
             return f"{copy!r} is not made at startup, so it need not be what {name!r} is, rounded, if a step is skipped"
         places.append(casts[name][0])
         for cell in sorted(cells(program, (name, copy))):
-            for other in writers[cell] - set(places):
+            for other in sorted(writers[cell].difference((place, casts[name][0]))):
                 return f"{title(program.main[other])} changes {cell!r}, too"
     return dependencies.between(program, places)
-
-
-def _at_startup(program: Program, param: str, copy: str) -> bool:
-    """Whether a copy is made before the first step."""
-    casts = (op for op in program.startup if op.type == "cast")
-    return any(pair == (param, copy) for op in casts for pair in zip(op.inputs["x"], op.outputs["out"], strict=True))
 
 
 def _folded(op: Op, copies: list[str]) -> Op:

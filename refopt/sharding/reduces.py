@@ -53,7 +53,7 @@ def fuse_reduces(program: Program, limit: float = 32.0) -> Result:
             startup.append(made)
             first = program.vars[names[0]]
             buffers.append(Var(made.outputs["fused_output"][0], UNKNOWN, first.dtype, first.persistable))
-        reader = _first_after(program, max(members), names) if averages else None
+        reader = dependencies.first_after(program, max(members), names) if averages else None
         if averages and reader is not None:
             gone, come = late.setdefault(reader, ([], []))
             gone += averages
@@ -73,13 +73,3 @@ def _buffer(program: Program, names: list[str]) -> Op:
     """What moves gradients into a buffer; those that live from step to step with what is in them."""
     kept = any(program.vars[name].persistable for name in names)
     return coalesce_op(names, f"FusedGrad_{names[0]}", copy_data=kept)
-
-
-def _first_after(program: Program, place: int, names: list[str]) -> int | None:
-    """The place of the first op after a place that reads or changes some variables."""
-    wanted = dependencies.cells(program, names)
-    for i in range(place + 1, len(program.main)):
-        op = program.main[i]
-        if wanted & dependencies.cells(program, (*op.reads, *op.writes)):
-            return i
-    return None

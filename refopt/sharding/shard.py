@@ -86,7 +86,7 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
     there = {name for _, name, _ in sent}
     masters = [param for param in others if param not in there]
     made = without_masters(program.replace(vars=vars, main=main), masters)
-    nothing = [r for r in range(degree) if all(its.owner != r for its in owned.values())]
+    nothing = sorted(set(range(degree)) - {its.owner for its in owned.values()})
     reasons += [f"rank {r} owns nothing: {len(owned)} parameters by the rule {rule!r}" for r in nothing]
     return Result(made, True, tuple(reasons))
 
@@ -176,6 +176,7 @@ def _main(program: Program, owned: Mapping[str, Owned], others: Mapping[str, Own
     foreign |= {copy for its in others.values() for copy in its.copies}
     norms = {name for op in program.main if op.type == "finish_scan" for name in op.inputs.get("sums", ())}
     degree = next(op.attrs["ranks"] for op in program.main if op.type == "all_reduce")
+    sent = {its.grad for its in others.values()}
     done: set[str] = set()  # gradients of others, which have been sent to them
     here = {op.type for op in program.main if routine_of(op) and op.outputs["params"][0] not in others}
     main: list[Op] = []
@@ -186,10 +187,10 @@ def _main(program: Program, owned: Mapping[str, Owned], others: Mapping[str, Own
         elif op.type == "all_reduce":
             its = by_grad[op.inputs["x"][0]]
             main.append(op.replace(type="reduce", attrs={**op.attrs, "root": its.owner}))
-            done |= {its.grad} if its in others.values() else set()
+            done |= {its.grad} & sent
         elif op.type == "scan_gradients":
-            main += _scan(op, {its.grad for its in others.values()}, norms, degree)
-        elif not op.writes or not set(op.writes) <= done | (foreign if op.role == "optimize" else set()):
+            main += _scan(op, sent, norms, degree)
+        elif not op.writes or any(x not in done and (op.role != "optimize" or x not in foreign) for x in op.writes):
             main.append(op)
     return main
 

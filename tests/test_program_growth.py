@@ -1,0 +1,196 @@
+"""Programs of thousands of parameters: what is done with them takes time that grows as their number does."""
+
+import gc
+import time
+from contextlib import contextmanager
+from functools import lru_cache, partial
+
+import numpy as np
+import pytest
+
+from refopt import passes, placement, sharding
+from refopt.passes import grouping
+from refopt.program import bind, runners, step_program
+
+FEW, TIMES = 250, 8
+
+
+def params_of(count):
+    """Shapes that come again and shapes that do not; the tensors of a layer are far apart."""
+    return [(f"l{k % (count // 2)}.w{k}", (2, k % 97 + 1)) for k in range(count)]
+
+
+@lru_cache
+def plain(count, ranks=2, **options):
+    return step_program(params_of(count), "adam", lr=0.5, world_size=ranks, **options)
+
+
+@lru_cache
+def coalesced(count):
+    return passes.coalesce_gradients(plain(count)).program
+
+
+@lru_cache
+def in_pairs(count):
+    return passes.coalesce_gradients(plain(count, early=True), "by_count", count=2).program
+
+
+@lru_cache
+def merged(count, ranks=1):
+    return passes.fuse_optimizer(plain(count, ranks), form="merged").program
+
+
+@lru_cache
+def flat(count):
+    return passes.fuse_optimizer(plain(count, 1), form="flat").program
+
+
+@lru_cache
+def mixed(count):
+    return sharding.amp_program(params_of(count), "adam", lr=0.5, world_size=2, recompute=True, max_norm=1.0)
+
+
+@lru_cache
+def sharded(count):
+    return sharding.optimize_cast(sharding.shard(mixed(count), 0, 2).program).program
+
+
+@lru_cache
+def batched(count):
+    return sharding.batch_owners(sharded(count)).program
+
+
+@lru_cache
+def placed(count):
+    return placement.on_device(placement.reduce(plain(count, 1), 2).program, 0)
+
+
+@lru_cache
+def sent(count):
+    return placement.send_to_owners(plain(count, 1), 2, min_block_size=2).program
+
+
+@lru_cache
+def scheduled(count):
+    return placement.on_streams(placed(count))
+
+
+def arrays_of(count):
+    return {name: np.ones(shape, np.float32) for name, shape in params_of(count)}
+
+
+def started(program, count):
+    bound = bind(program, arrays_of(count))
+    bound.startup()
+    return bound
+
+
+def of(make, apply):
+    """What is done with a program, which is made before, as a function of the number of parameters."""
+
+    def prepared(count):
+        program = make(count)
+        return lambda: apply(program.replace() if hasattr(program, "replace") else program)  # nothing is kept
+
+    return prepared
+
+
+def rebinding(count):
+    bound = started(plain(count, 1), count)
+    return lambda: bound.rebind(arrays_of(count))
+
+
+def simulated(plan):
+    return placement.overlap(placement.simulate(plan, lambda task: 1.0 + task.number % 3, beside=0.5))
+
+
+def grouped(rule, **flags):
+    return lambda count: lambda: rule(
+        [name for name, _ in params_of(count)], [shape for _, shape in params_of(count)], ["float32"] * count, **flags
+    )
+
+
+def size_in_buckets(count):
+    sizes, owners = list(range(1, count + 1)), [k % 3 for k in range(count)]
+    return lambda: sharding.bucket_counts.buckets(sizes, [4] * count, owners, limit=1000.0)
+
+
+WORK = {
+    "step_program": lambda count: lambda: plain.__wrapped__(count),
+    "check": of(plain, lambda program: program.check()),
+    "check merged": of(merged, lambda program: program.check()),
+    "check flat": of(flat, lambda program: program.check()),
+    "check batched": of(batched, lambda program: program.check()),
+    "check sent": of(sent, lambda program: placement.on_device(program, 0).check()),
+    "grouping.early": grouped(grouping.early, memory_size=10**6),
+    "grouping.later": grouped(grouping.later, memory_size=1000.0),
+    "grouping.fuse_size": grouped(grouping.fuse_size, limit=1000.0),
+    "grouping.ddp": grouped(grouping.ddp, bucket_cap_mb=1000.0, first_bucket_mb=1000.0),
+    "coalesce_gradients": of(plain, passes.coalesce_gradients),
+    "fuse_all_reduce": of(coalesced, passes.fuse_all_reduce),
+    "fuse_optimizer flat": of(plain, partial(passes.fuse_optimizer, form="flat")),
+    "fuse_optimizer flat, in pairs": of(in_pairs, partial(passes.fuse_optimizer, form="flat")),
+    "fuse_optimizer merged": of(coalesced, partial(passes.fuse_optimizer, form="merged")),
+    "fuse_optimizer merged, in pairs": of(in_pairs, partial(passes.fuse_optimizer, form="merged", per_buffer=True)),
+    "fold_averages": of(plain, passes.fold_averages),
+    "fold_averages merged": of(partial(merged, ranks=2), passes.fold_averages),
+    "amp_program": lambda count: lambda: mixed.__wrapped__(count),
+    "optimize_cast": of(mixed, sharding.optimize_cast),
+    "shard": of(mixed, lambda program: sharding.shard(program, 0, 2, order="reduced")),
+    "shard greedy": of(mixed, lambda program: sharding.shard(program, 0, 2, rule="greedy")),
+    "optimize_cast sharded": of(sharded, sharding.optimize_cast),
+    "fold_casts": of(sharded, sharding.fold_casts),
+    "fuse_reduces": of(sharded, partial(sharding.fuse_reduces, limit=0.001)),
+    "fuse_broadcasts": of(sharded, partial(sharding.fuse_broadcasts, limit=0.001)),
+    "batch_owners": of(sharded, sharding.batch_owners),
+    "buckets": size_in_buckets,
+    "placement.reduce": of(partial(plain, ranks=1), lambda program: placement.reduce(program, 2)),
+    "send_to_owners": of(partial(plain, ranks=1), partial(placement.send_to_owners, devices=2, min_block_size=2)),
+    "on_device": of(sent, lambda program: placement.on_device(program, 0)),
+    "on_streams": of(placed, placement.on_streams),
+    "on_streams sent": of(lambda count: placement.on_device(sent(count), 0), placement.on_streams),
+    "simulate": of(scheduled, simulated),
+    "order": of(scheduled, lambda plan: plan.order(1)),
+    "offload": of(merged, lambda program: placement.offload(program, nbytes=10**6)),
+    "sequence": of(coalesced, lambda program: runners.sequence(program, 4096)),
+    "listing": of(plain, lambda program: program.listing(fold=True)),
+    "bind": lambda count: partial(started, plain(count, 1), count),
+    "bind flat": lambda count: partial(started, flat(count), count),
+    "rebind": rebinding,
+}
+
+
+@contextmanager
+def undisturbed():
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def seconds(work):
+    """Of the processor."""
+    with undisturbed():
+        start = time.process_time()
+        work()
+        return time.process_time() - start
+
+
+QUICK = "step_program", "check merged", "fuse_optimizer merged", "shard", "optimize_cast", "bind"
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in WORK])
+def test_growth(name):
+    """Eight times the parameters take eight times as long, and not sixty-four."""
+    for _ in range(3):  # a busy machine may be slow for a while
+        few, many = (seconds(WORK[name](count)) for count in (FEW, TIMES * FEW))
+        if many < 1.6 * TIMES * max(few, 1e-3):
+            return
+    raise AssertionError(f"{name}: {few:.4f} s for {FEW} parameters, {many:.4f} s for {TIMES * FEW}")
+
+
+def test_ten_thousand_parameters():
+    """Generous, for machines that are busy; about 1.5 s."""
+    assert seconds(lambda: plain.__wrapped__(10_000)) < 6
