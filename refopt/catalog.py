@@ -90,9 +90,12 @@ def _state(name: str, *, signed: bool = True, optional: bool = False) -> Slot:
     return Slot(name, written=True, optional=optional, signed=signed)
 
 
-def _carried(*names: str) -> tuple[Slot, ...]:
-    """Scalars; all so far are powers, averages of squares or lengths, none below 0."""
-    return tuple(Slot(name, written=True, scalar=True, signed=False) for name in names)
+def _carried(**initial: float | str) -> tuple[Slot, ...]:
+    """Scalars, and what they start from; all so far are powers, averages of squares or lengths, none below 0."""
+    return tuple(Slot(name, written=True, scalar=True, signed=False, initial=x) for name, x in initial.items())
+
+
+POWERS = _carried(beta1_pow="beta1", beta2_pow="beta2")
 
 
 MOMENTS = _state("moment1"), _state("moment2", signed=False)
@@ -109,7 +112,7 @@ MOMENTUM = _elementwise(
 )
 ADAM = _elementwise(
     "adam",
-    (*MOMENTS, *_carried("beta1_pow", "beta2_pow"), _state("moment2_max", signed=False, optional=True)),
+    (*MOMENTS, *POWERS, _state("moment2_max", signed=False, optional=True)),
     (LR, BETA1, BETA2, Hyper("epsilon", 1e-8)),
     "arXiv:1412.6980; AMSGrad: Reddi et al. 2018; Paddle PR 15497",
     {"epsilon_at": ("corrected", "uncorrected")},
@@ -148,19 +151,19 @@ ADADELTA = _elementwise(
 )
 ADAMAX = _elementwise(
     "adamax",
-    (_state("moment"), _state("inf_norm", signed=False), *_carried("beta1_pow")),
+    (_state("moment"), _state("inf_norm", signed=False), POWERS[0]),
     (LR, BETA1, BETA2, Hyper("epsilon", 1e-8)),
     "arXiv:1412.6980, Algorithm 2; Paddle's adamax operator",
 )
 NADAM = _elementwise(
     "nadam",
-    (*MOMENTS, *_carried("momentum_decay_pow", "beta2_pow", "mu_product")),
+    (*MOMENTS, *_carried(momentum_decay_pow="decay_base", beta2_pow="beta2", mu_product=1.0)),
     (LR, BETA1, BETA2, Hyper("epsilon", 1e-8), Hyper("decay_base", 0.96**0.004)),
     "Dozat 2016; Paddle's nadam operator",
 )
 RADAM = _elementwise(
     "radam",
-    (*MOMENTS, *_carried("beta1_pow", "beta2_pow", "rho")),
+    (*MOMENTS, *POWERS, *_carried(rho=1.0)),
     (LR, BETA1, BETA2, Hyper("epsilon", 1e-8)),
     "arXiv:1908.03265; Paddle's radam operator",
 )
@@ -174,7 +177,7 @@ def _lamb_traffic(form: Form, dtypes: tuple, **_: Any) -> dict[str, int]:
 
 LAMB = Routine(
     name="lamb",
-    slots=(PARAMS, GRADS, *MOMENTS, *_carried("beta1_pow", "beta2_pow"), MASTERS),
+    slots=(PARAMS, GRADS, *MOMENTS, *POWERS, MASTERS),
     hypers=(LR, BETA1, BETA2, Hyper("epsilon", 1e-6), Hyper("weight_decay", 0.01, per_tensor=True), RESCALE_GRAD),
     choices={"always_adapt": (False, True)},
     forms={"separate": Form(launches=2, merged=False), "merged": Form(launches=2)},
@@ -191,7 +194,7 @@ def _novograd_traffic(form: Form, dtypes: tuple, **_: Any) -> dict[str, int]:
 
 NOVOGRAD = Routine(
     name="novograd",
-    slots=(PARAMS, GRADS, _state("moment"), *_carried("second_moment"), MASTERS),
+    slots=(PARAMS, GRADS, _state("moment"), *_carried(second_moment=0.0), MASTERS),
     hypers=(
         LR,
         Hyper("beta1", 0.95, below=1.0),

@@ -10,7 +10,8 @@ from refopt.dtypes import ITEM_SIZES
 class Slot(NamedTuple):
     """One list of arrays of a routine: tensors, or a ``scalar`` per tensor that goes from step to step.
 
-    ``signed`` says whether what is in them may be negative.
+    ``signed`` says whether what is in them may be negative. ``initial`` is what a scalar holds before the first step: a
+    number, or the hyperparameter of this name, whose running powers it then holds (numerics, N9).
     """
 
     name: str
@@ -18,6 +19,7 @@ class Slot(NamedTuple):
     optional: bool = False
     scalar: bool = False
     signed: bool = True
+    initial: float | str | None = None
 
 
 class Hyper(NamedTuple):
@@ -135,6 +137,11 @@ def _check(row: Routine) -> None:
     expect(written == {*slots} - {"grads"}, "slots: expected all but grads to be written", sorted(written))
     names = [*slots, *hypers, *row.choices]
     expect(len({*names}) == len(names), "expected names of one slot, number or choice each", names)
+    for slot in row.slots:
+        first = slot.initial
+        known = isinstance(first, float) or first in hypers if slot.scalar else first is None
+        what = "a number or a hyperparameter" if slot.scalar else "none, since it is no scalar"
+        expect(known, f"slots: {slot.name}: initial: expected {what}", [] if first is None else [repr(first)])
     expect("rescale_grad" in hypers, "hypers: expected rescale_grad", hypers)
     if row.elementwise:
         expect(hypers[-1] == "seed", "hypers: expected seed last, as elementwise kernels take it", hypers)

@@ -1,11 +1,14 @@
 """Variables and ops as they are made, and attributes of ops: what is taken, and what is refused by name."""
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from refopt.program import Op, Program, Var
+from refopt.catalog import ROUTINES
+from refopt.program import Op, Program, Var, step_program
 
 
 def refused(error, message, function, *args, **named):
@@ -59,6 +62,45 @@ def test_names_that_are_none(names, side):
     refused(TypeError, message, Op, "scale", **{side: {"x": names}})
 
 
+# What an op is checked for, and run by, does not depend on what has been imported.
+
+ALONE = """
+import sys
+import numpy as np
+from refopt.program import Op, Program, Var, bind
+vars = {name: Var(name, (rows,), "float32", True, initial=0.0) for name, rows in dict(a=2, b=3, w=5).items()}
+def program(kind, x, **attrs):
+    return Program(vars, (), [Op(kind, {"x": x}, {"out": ["w"]}, attrs, "communicate")])
+assert "refopt.placement" not in sys.modules
+try:
+    program("concat", ["a", "a"]).check()
+except ValueError as error:
+    assert str(error) == "program: main[0] concat: x: expected 5 rows in all, as 'w' has, got 4", error
+else:
+    raise AssertionError("accepted")
+try:
+    program("copy_in", ["a"]).check()
+except TypeError as error:
+    assert "main[0] copy_in: ring: expected variables, got none" in str(error), error
+arrays = dict(a=np.ones(2, np.float32), b=np.zeros(3, np.float32), w=np.full(5, 7, np.float32))
+bound = bind(program("concat", ["a", "b"]), arrays)
+bound.startup()
+bound.step()
+assert arrays["w"].tolist() == [1, 1, 0, 0, 0]
+program("anything", ["a"], of=3).check()
+try:
+    bind(program("anything", ["a"]), arrays)
+except ValueError as error:
+    assert "bind: anything: expected a type that can be run" in str(error)
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import refopt.program.amp", "import refopt.sharding", "import refopt.comm"])
+def test_nothing_has_to_be_imported(first):
+    found = subprocess.run([sys.executable, "-W", "error", "-c", first + ALONE], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+
+
 # Attributes.
 
 X = {"x": ["a"]}, {"out": ["a"]}
@@ -83,3 +125,27 @@ def test_a_truth_value_is_no_rank(kind, attrs, message):
 def test_factors_that_are_none(factor, message):
     program = Program({"a": Var("a", (3,), "float32", persistable=True)}, (), (Op("scale", *X, {"scale": factor}),))
     refused(ValueError, f"program: main[0] scale: scale: {message}", program.check)
+
+
+# What scalars start from.
+
+
+@pytest.mark.parametrize("routine", ROUTINES.values(), ids=lambda x: x.name)
+def test_every_scalar_has_a_first_value(routine):
+    """A number, or a hyperparameter of the routine, whose value a program then starts it from."""
+    needed = {hyper.name: 0.5 for hyper in routine.hypers if hyper.default is None}
+    program = step_program([("a", (2,))], routine.name, **{"lr": 0.5} | needed)
+    hypers = {hyper.name: hyper.default for hyper in routine.hypers}
+    for slot in routine.slots:
+        assert (slot.initial is not None) == slot.scalar
+        if slot.scalar:
+            (name,) = program.main[-1].inputs[slot.name]
+            assert program.vars[name].initial == hypers.get(slot.initial, slot.initial)
+
+
+def test_a_scalar_without_a_first_value(monkeypatch):
+    adam = ROUTINES["adam"]
+    slots = tuple(slot._replace(initial=None) if slot.name == "beta2_pow" else slot for slot in adam.slots)
+    monkeypatch.setitem(ROUTINES, "adam", adam._replace(slots=slots))
+    with pytest.raises(ValueError, match="step_program: adam: beta2_pow: expected an initial value in the catalogue"):
+        step_program([("a", (2,))], "adam", lr=0.5)

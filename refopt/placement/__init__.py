@@ -15,7 +15,7 @@ host. `on_streams` puts a rank's step on streams, and `bind_schedule` runs it so
 executor, where `run_schedule` looks for races. `cost` says how long things take, and `timeline` shows when.
 """
 
-from refopt.placement import cost, hosted, kinds, timeline
+from refopt.placement import cost, timeline
 from refopt.placement.balance import Balancer, sizes_of
 from refopt.placement.blocks import Block, concat, slice_variable, split_by_ref
 from refopt.placement.bound import BoundSchedule, bind_schedule
@@ -25,11 +25,6 @@ from refopt.placement.send import send_to_owners
 from refopt.placement.strategies import all_reduce, broadcast_params, on_device, owners, reduce
 from refopt.placement.streams import run_schedule
 from refopt.placement.timeline import Overlap, Span, overlap, simulate, task_cost
-from refopt.program import kinds as program_kinds
-from refopt.program import runners
-
-program_kinds.CHECKS.update(kinds.CHECKS | hosted.CHECKS)
-runners.RUNNERS.update(kinds.RUNNERS | hosted.RUNNERS)
 
 __all__ = [
     "Balancer", "Block", "BoundSchedule", "Overlap", "Schedule", "Span", "Task", "all_reduce", "bind_schedule",

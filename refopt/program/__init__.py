@@ -8,14 +8,10 @@
 `bind` puts arrays and ranks behind the names; `Bound.startup` runs what is done once, `Bound.step` a step.
 """
 
-from refopt.program import amp, kinds, runners
 from refopt.program.bound import Bound, bind, run
 from refopt.program.build import CONFIGS, Config, step_program
 from refopt.program.ops import ROLES, UNKNOWN, Op, Var
 from refopt.program.program import Program, side_by_side
-
-kinds.CHECKS.update(amp.CHECKS)
-runners.RUNNERS.update(amp.RUNNERS)
 
 __all__ = [
     "CONFIGS", "ROLES", "UNKNOWN", "Bound", "Config", "Op", "Program", "Var", "bind", "run", "side_by_side",

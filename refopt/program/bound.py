@@ -33,7 +33,7 @@ class Bound:
     ) -> None:
         program.check()
         for op in (*program.startup, *program.main):
-            if op.type not in runners.RUNNERS and kinds.routine_of(op) is None:
+            if kinds.routine_of(op) is None and runners.runner_of(op.type) is None:
                 raise ValueError(f"bind: {op.type}: expected a type that can be run, one of refopt.program.kinds")
         self.program, self.backend, self.comm = program, backend_of(backend, arrays, stream), comm
         self._check_ranks()

@@ -34,8 +34,7 @@ CONFIGS = {
 # Names of variables as Paddle's optimizers make them: PARAM_moment1_0 and so on.
 _NAMES = {"beta1_pow": "beta1_pow_acc", "beta2_pow": "beta2_pow_acc", "velocities": "velocity"}
 _NAMES |= {"master_params": "fp32_master"}
-_POWERS = {"beta1_pow": "beta1", "beta2_pow": "beta2"}  # scalars that a step multiplies by a number
-_FIRST: dict[str, Any] = _POWERS | {"momentum_decay_pow": "decay_base", "mu_product": 1.0, "rho": 1.0}
+_EARLY = "beta1", "beta2"  # whose running powers other ops may advance
 
 
 def step_program(
@@ -221,9 +220,7 @@ class _Step:
                 made.append(Var(f"{self.grad}@GATHERED", self.shape, self.dtypes.grad, sparse=True))
         for slot, name in self.slots.items():
             if slot in self.routine.scalars:
-                first = _FIRST.get(slot, 0.0)
-                number = self.attrs[first] if isinstance(first, str) else first
-                made.append(Var(name, (1,), self.real, persistable=True, initial=float(number)))
+                made.append(Var(name, (1,), self.real, persistable=True, initial=self._first(slot)))
             elif slot == "master_params":
                 # A remainder is 0 where the parameter is exact.
                 first_of = 0.0 if self.dtypes.master == "uint16" else self.name
@@ -231,6 +228,17 @@ class _Step:
             elif slot in self.routine.states:
                 made.append(Var(name, self.shape, self.dtypes.state, persistable=True, initial=0.0))
         return made
+
+    def _first(self, scalar: str) -> float:
+        """What a scalar holds before the first step."""
+        first = self._initials[scalar]
+        if first is None:
+            raise ValueError(f"step_program: {self.routine.name}: {scalar}: expected an initial value in the catalogue")
+        return float(self.attrs[first] if isinstance(first, str) else first)
+
+    @cached_property
+    def _initials(self) -> dict[str, float | str | None]:
+        return {slot.name: slot.initial for slot in self.routine.slots if slot.scalar}
 
     def gradient(self) -> list[Op]:
         """Backward, and what makes one gradient of those of all ranks."""
@@ -261,11 +269,11 @@ class _Step:
         """The ops that advance powers in the place of the update."""
         if not self.early:
             return []
-        for name in self.routine.scalars:
-            if name not in _POWERS:
+        for name, base in self._initials.items():
+            if base not in _EARLY:
                 raise ValueError(f"step_program: early: expected scalars that are powers of beta, got {name}")
         slots, attrs = self.slots, self.attrs
-        both = [([slots[name]], {"scale": attrs[_POWERS[name]]}) for name in self.routine.scalars]
+        both = [([slots[name]], {"scale": attrs[str(base)]}) for name, base in self._initials.items()]
         return [self._op("scale", "optimize", {"x": x}, {"out": x}, number) for x, number in both]
 
     def _op(self, kind: str, role: str, inputs: Any, outputs: Any, attrs: Mapping[str, Any] | None = None) -> Op:

@@ -23,8 +23,10 @@ one tensor. Of a buffer of scalars it reads the first, and leaves in all what th
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Hashable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,11 +42,26 @@ from refopt.program.ops import UNKNOWN, Op, Var
 if TYPE_CHECKING:
     from refopt.program.program import Program
 
+PACKAGES = "refopt.program.amp", "refopt.placement.kinds", "refopt.placement.hosted"  # with further types of ops
 SHARED = "grad_factor", "found_inf"
 MERGED = "merged_"
 LAYOUT = "use_align", "align_size", "size_of_dtype"  # attributes by which tensors lie in a buffer
 _LISTS = list, tuple, set, dict, np.ndarray
 COLLECTIVES = "all_reduce", "reduce", "broadcast", "all_gather", batches.BATCH
+
+
+@cache
+def of_packages(table: str, kind: str) -> Callable[..., Any] | None:
+    """What checks or runs the ops of a type, if a package has it that has ops of its own.
+
+    These import this one, and are imported here, so that it does not matter which a caller has imported before.
+
+    Args:
+        table: ``"CHECKS"`` or ``"RUNNERS"``.
+        kind: the type.
+    """
+    tables = (getattr(importlib.import_module(name), table) for name in PACKAGES)
+    return next((known[kind] for known in tables if kind in known), None)
 
 
 def routine_of(op: Op) -> Routine | None:
@@ -73,8 +90,9 @@ def check(program: Program, op: Op, fit: set[Hashable] | None = None) -> None:
     """
     routine = routine_of(op)
     if routine is None:
-        if op.type in CHECKS:
-            CHECKS[op.type](program, op)
+        check_op = CHECKS.get(op.type) or of_packages("CHECKS", op.type)
+        if check_op is not None:
+            check_op(program, op)
         return
     alike = None if fit is None else _alike(program, op, routine)
     if fit is None or alike not in fit:

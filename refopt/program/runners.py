@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 def bind(bound: Bound, op: Op) -> Runner:
     """The runner of an op, for the arrays that are there now."""
     routine = kinds.routine_of(op)
-    return Update(bound, op, routine) if routine is not None else Runner(RUNNERS[op.type](bound, op))
+    if routine is not None:
+        return Update(bound, op, routine)
+    make = runner_of(op.type)
+    assert make is not None, op.type  # `Bound` has looked
+    return Runner(make(bound, op))
+
+
+def runner_of(kind: str) -> Callable[[Bound, Op], Callable[[], Any]] | None:
+    """What binds ops of a type that is no routine's, if they can be run."""
+    return RUNNERS.get(kind) or kinds.of_packages("RUNNERS", kind)
 
 
 def sequence(program: Program, chunk: int) -> list[str]:

@@ -11,9 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from refopt.catalog import ROUTINES
 from refopt.cpu.radam import next_rho
 
-BASES = {"beta1_pow": "beta1", "beta2_pow": "beta2", "momentum_decay_pow": "decay_base"}
+BASES = {
+    slot.name: slot.initial
+    for routine in ROUTINES.values() for slot in routine.slots if isinstance(slot.initial, str)
+}  # fmt: skip
 _BLOCK = 1 << 14
 
 
