@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 from refopt.checks import Array
 from refopt.comm.calls import (
@@ -40,7 +41,8 @@ class Communicator(ABC):
     Arrays are C-contiguous, of float16, bfloat16, float32, float64 or an integer type of 8, 32 or 64 bits. A call is
     checked before anything moves; after an error of type or value nothing has been modified, and this rank has not
     taken part. All ranks make the same collective calls in the same order, with the same dtype, count and root.
-    Averaging is one multiplication after the sum (numerics, N10), and is not here.
+    Averaging is one multiplication after the sum (numerics, N10), and is not here. Calls are made in the thread that
+    the communicator was made in, since ranks make theirs in one order; `abort` may come from any. There are no copies.
 
     Attributes:
         rank: this rank's number, from 0.
@@ -54,6 +56,7 @@ class Communicator(ABC):
         self._number = 0
         self._batch: list[Call] | None = None
         self._over = ""  # why there can be no more calls
+        self._thread = threading.get_ident()
 
     def all_reduce(self, array: Any) -> None:
         """Replace the array, on every rank, by the sum over the ranks."""
@@ -248,7 +251,24 @@ class Communicator(ABC):
         if self._batch is not None:
             raise CommError(f"{operation}: expected a call outside of batch(), got one within")
 
+    def require_thread(self, where: str) -> None:
+        """Raise if this is not the thread that the communicator was made in.
+
+        Args:
+            where: the function, for the error.
+
+        Raises:
+            CommError: if it is not; nothing has been done then.
+        """
+        if threading.get_ident() != self._thread:
+            raise CommError(f"{where}: expected a call in the communicator's own thread, got one in another")
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """What ``copy``, ``deepcopy`` and ``pickle`` ask for."""
+        raise TypeError(f"{type(self).__name__}: expected no copy of it, since it is of this rank; pass it as it is")
+
     def _require_open(self, operation: str) -> None:
+        self.require_thread(operation)
         if self._over:
             raise CommError(f"{operation}: no more calls can be made: {self._over}")
 

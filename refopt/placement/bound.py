@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableSet, Sequence
 from functools import partial
 from typing import Any, cast
 
+from refopt.checks.arguments import flag, shown, whole
 from refopt.gpu.runtime import Event
 from refopt.placement import hosted
 from refopt.placement.kinds import COPIES, Message
@@ -14,15 +15,20 @@ from refopt.placement.schedule import Schedule, Task, received, sent
 from refopt.placement.timeline import Span
 from refopt.program import Bound, runners
 from refopt.program.backends import Gpu, backend_of
-from refopt.program.bound import Gradients
+from refopt.program.bound import Gradients, check_arguments
+from refopt.program.exclusive import Exclusive
 from refopt.program.memory import refuse_shared
+from refopt.program.ops import mapping
 from refopt.program.update import Runner
 
 Call = Callable[[], Any]
 
 
-class BoundSchedule:
+class BoundSchedule(Exclusive):
     """A schedule that can be run. Made by `bind_schedule`.
+
+    Threads that call at the same time take turns, so that each step is enqueued as a whole; with a communicator, calls
+    are made in the thread that it is of. There are no copies of it; `plan` can be copied.
 
     The streams are the schedule's own, and nothing but events orders them: among each other, as the schedule says;
     after what the caller's stream has been given before a step; and before what it is given afterwards.
@@ -37,7 +43,9 @@ class BoundSchedule:
         self, plan: Schedule, bound: Bound, blocks: Mapping[int, hosted.Ends], timing: bool = False,
         multiprocessors: int | None = None,
     ) -> None:  # fmt: skip
+        super().__init__(bound.comm)
         self.plan, self.bound = plan, bound
+        bound._stepped_by = "BoundSchedule"
         backend = cast(Gpu, bound.backend)
         self._machine = machine = backend.machine
         self._caller, self._timing, self._done = backend.stream, timing, False
@@ -76,20 +84,29 @@ class BoundSchedule:
         Raises:
             TypeError, ValueError: naming the number; nothing has been done then.
         """
-        self.set(**numbers)
-        for call in self._all:
-            call()
-        self._finish()
+        with self._turn("step"):
+            self._set(numbers)
+            for call in self._all:
+                call()
+            self._finish()
 
     def step_in(self, order: Iterable[Task]) -> None:
         """Enqueue one step in another order, one of those that `Schedule.order` gives."""
-        for task in order:
-            for call in self._calls[task.number]:
-                call()
-        self._finish()
+        tasks = tuple(order)
+        if sorted(task.number for task in tasks) != list(range(len(self._calls))):
+            raise ValueError(f"step_in: order: expected each of {len(self._calls)} tasks once, got {len(tasks)} tasks")
+        with self._turn("step_in"):
+            for task in tasks:
+                for call in self._calls[task.number]:
+                    call()
+            self._finish()
 
     def set(self, **numbers: Any) -> None:
         """Change numbers of the steps to come, as for `refopt.program.Bound.step`."""
+        with self._turn("set"):
+            self._set(numbers)
+
+    def _set(self, numbers: dict[str, Any]) -> None:
         if numbers:
             self.bound._set(numbers, self._runners)
 
@@ -253,15 +270,17 @@ def bind_schedule(
         ValueError, TypeError: as `refopt.program.bind` does; or if the communicator is for other arrays.
         refopt.comm.CommError: if the ranks' programs have other collectives.
     """
+    if not isinstance(plan, Schedule):
+        raise TypeError(f"bind_schedule: plan: expected a Schedule, got {shown(plan)}")
+    check_arguments("bind_schedule", plan.program, comm, gradients)
+    arrays, timing = mapping("bind_schedule: arrays", arrays), flag("bind_schedule: timing", timing)
     backend = cast(Gpu, backend_of("gpu", arrays, stream))
     on_gpu = backend.machine.name != "executor"
     if comm is not None and hasattr(comm, "stream") != on_gpu:
         where = "GPUs, such as refopt.comm.nccl has, for arrays of a GPU" if on_gpu else "the host, for the executor"
         raise TypeError(f"bind_schedule: comm: expected a communicator of {where}, got {type(comm).__name__}")
     if multiprocessors is not None:
-        if type(multiprocessors) is not int or multiprocessors < 1:
-            expected = "expected an integer of at least 1, or None"
-            raise ValueError(f"bind_schedule: multiprocessors: {expected}, got {multiprocessors!r}")
+        multiprocessors = whole("bind_schedule: multiprocessors", multiprocessors, 1)
         backend.machine.new_stream(multiprocessors)  # so that too many are refused before anything is done
     made = hosted.arrays_of(plan.program, arrays, backend)
     refuse_shared("bind_schedule", plan.program, arrays, backend)  # rings share memory on purpose

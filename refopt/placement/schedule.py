@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 from refopt.passes import dependencies
 from refopt.placement.kinds import BARRIERS, COPIES, MESSAGES
@@ -59,6 +60,10 @@ class Schedule:
 
     program: Program
     tasks: tuple[Task, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A schedule can be copied, and sent to other processes."""
+        return type(self), (self.program, self.tasks)
 
     @cached_property
     def streams(self) -> Mapping[str, tuple[Task, ...]]:

@@ -6,19 +6,24 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from refopt.checks.arguments import shown, whole
 from refopt.checks.arrays import check_dense
 from refopt.program import kinds, runners
 from refopt.program.backends import backend_of
+from refopt.program.exclusive import Exclusive
 from refopt.program.memory import refuse_shared
-from refopt.program.ops import UNKNOWN, Var
+from refopt.program.ops import UNKNOWN, Var, mapping
 from refopt.program.program import Program
 from refopt.program.update import Runner
 
 Gradients = Mapping[str, Any] | Callable[[str, int], Any] | None
 
 
-class Bound:
+class Bound(Exclusive):
     """A program that can be run. Made by `bind`.
+
+    Threads that call at the same time take turns, so that each step is made as a whole; with a communicator, calls are
+    made in the thread that it is of. There are no copies: ``copy``, ``deepcopy`` and ``pickle`` are for the program.
 
     Attributes:
         program: the program.
@@ -31,6 +36,7 @@ class Bound:
     def __init__(
         self, program: Program, arrays: Mapping[str, Any], backend: str, comm: Any, gradients: Gradients, stream: Any
     ) -> None:
+        super().__init__(comm)
         program.check()
         for op in (*program.startup, *program.main):
             if kinds.routine_of(op) is None and runners.runner_of(op.type) is None:
@@ -46,6 +52,7 @@ class Bound:
         self._gradients = gradients
         self._numbers: dict[str, Any] = {}
         self._main: list[Runner] | None = None
+        self._stepped_by = ""  # what takes the steps, if it is not this
         self._allocate()
         if comm is not None:
             comm.agree(runners.sequence(program, self.backend.chunk))
@@ -57,11 +64,12 @@ class Bound:
             RuntimeError: the second time.
             ValueError: from an op that finds its arrays other than it needs them.
         """
-        if self._main is not None:
-            raise RuntimeError("Bound.startup: expected to be called once, got called again")
-        for op in self.program.startup:
-            runners.bind(self, op).run()
-        self._main = [runners.bind(self, op) for op in self.program.main]
+        with self._turn("startup"):
+            if self._main is not None:
+                raise RuntimeError("Bound.startup: expected to be called once, got called again")
+            for op in self.program.startup:
+                runners.bind(self, op).run()
+            self._main = [runners.bind(self, op) for op in self.program.main]
 
     def step(self, **numbers: Any) -> None:
         """One step.
@@ -71,14 +79,15 @@ class Bound:
                 steps to come.
 
         Raises:
-            RuntimeError: before `startup`.
+            RuntimeError: before `startup`, or of a program that is stepped by a `refopt.placement.BoundSchedule`.
             TypeError, ValueError: naming the number; nothing has been done then.
         """
-        main = self._ready("step")
-        self._set(numbers, main)
-        for runner in main:
-            runner.run()
-        self.steps += 1
+        with self._turn("step"):
+            main = self._ready("step")
+            self._set(numbers, main)
+            for runner in main:
+                runner.run()
+            self.steps += 1
 
     def rebind(self, arrays: Mapping[str, Any]) -> None:
         """Put other arrays of the same shapes and dtypes in the place of some, between steps.
@@ -89,7 +98,12 @@ class Bound:
             ValueError, TypeError: naming the variable, or from an op that needs its arrays where they were, such as the
                 reduction of a group; everything is then as before.
         """
-        self._ready("rebind")
+        arrays = mapping("rebind: arrays", arrays)
+        with self._turn("rebind"):
+            self._ready("rebind")
+            self._rebind(arrays)
+
+    def _rebind(self, arrays: Mapping[str, Any]) -> None:
         new = {name: self._checked("rebind", name, array) for name, array in arrays.items()}
         refuse_shared("rebind", self.program, new, self.backend, self._arrays, self._given)
         old = dict(self._arrays)  # all of them, since ops that cut arrays put the blocks in as they are bound
@@ -106,14 +120,18 @@ class Bound:
 
     def copy_back(self) -> None:
         """Copy what startup has moved into buffers to the arrays that the caller has brought."""
+        with self._turn("copy_back"):
+            self._copy_back()
+
+    def _copy_back(self) -> None:
         moved = [name for name, array in self._given.items() if self._arrays[name] is not array]
         if moved:
             self.backend.cast([self._arrays[name] for name in moved], [self._given[name] for name in moved])()
 
     def read(self, name: str) -> Any:
         """A host copy of a variable's array, a NumPy array."""
-        if name not in self._arrays:
-            raise ValueError(f"Bound.read: expected a dense variable of the program, got {name!r}")
+        if not isinstance(name, str) or name not in self._arrays:
+            raise ValueError(f"Bound.read: expected a dense variable of the program, got {shown(name)}")
         return self.backend.read(self._arrays[name])
 
     def gradient(self, name: str) -> Any:
@@ -143,6 +161,8 @@ class Bound:
     def _ready(self, what: str) -> list[Runner]:
         if self._main is None:
             raise RuntimeError(f"Bound.{what}: expected startup() before it, got none")
+        if self._stepped_by:
+            raise RuntimeError(f"Bound.{what}: expected what nothing else steps, got what a {self._stepped_by} does")
         return self._main
 
     def _set(self, numbers: dict[str, Any], main: list[Runner]) -> None:
@@ -230,8 +250,20 @@ def bind(
         ValueError, TypeError: naming the argument.
         refopt.comm.CommError: if the ranks' programs have other collectives.
     """
+    check_arguments("bind", program, comm, gradients)
+    arrays = mapping("bind: arrays", arrays)
     refuse_shared("bind", program, arrays, backend_of(backend, arrays, stream))
     return Bound(program, arrays, backend, comm, gradients, stream)
+
+
+def check_arguments(where: str, program: Any, comm: Any, gradients: Any) -> None:
+    """Raise if what is to be bound is no program, the communicator none, or the gradients give none."""
+    if not isinstance(program, Program):
+        raise TypeError(f"{where}: program: expected a Program, got {shown(program)}")
+    if comm is not None and not all(hasattr(comm, name) for name in ("rank", "size", "agree", "all_reduce")):
+        raise TypeError(f"{where}: comm: expected a communicator of refopt.comm or None, got {shown(comm)}")
+    if not (gradients is None or callable(gradients) or isinstance(gradients, Mapping)):
+        raise TypeError(f"{where}: gradients: expected a mapping, a function or None, got {shown(gradients)}")
 
 
 def run(
@@ -240,11 +272,16 @@ def run(
 ) -> Bound:  # fmt: skip
     """Bind a program, run its startup and some steps, and leave the outcome in the arrays that were given.
 
-    Args are those of `bind`, and of `Bound.step` for the first step.
+    Args are those of `bind`, the number of ``steps``, at least 0, and those of `Bound.step`.
+
+    Raises:
+        ValueError, TypeError: naming the argument; before anything is done, for those of `Bound.step` before a step.
+        refopt.comm.CommError: if the ranks' programs have other collectives.
     """
+    count = whole("run: steps", steps, 0)
     bound = bind(program, arrays, backend=backend, comm=comm, gradients=gradients, stream=stream)
     bound.startup()
-    for _ in range(steps):
+    for _ in range(count):
         bound.step(**numbers)
     bound.copy_back()
     return bound

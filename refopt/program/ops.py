@@ -102,9 +102,9 @@ class Op:
             raise TypeError(f"Op: type: expected a name, got {shown(self.type)}")
         where, put = f"Op: {self.type}", partial(object.__setattr__, self)
         for key in ("inputs", "outputs"):
-            slots = _mapping(f"{where}: {key}", getattr(self, key))
+            slots = mapping(f"{where}: {key}", getattr(self, key))
             put(key, MappingProxyType({slot: _names(where, slot, names) for slot, names in slots.items()}))
-        put("attrs", MappingProxyType(_mapping(f"{where}: attrs", self.attrs)))
+        put("attrs", MappingProxyType(mapping(f"{where}: attrs", self.attrs)))
         if not isinstance(self.role, str) or self.role not in ROLES:
             raise ValueError(f"{where}: role: expected one of {', '.join(ROLES)}, got {shown(self.role)}")
         if self.layer is not None and not isinstance(self.layer, str):
@@ -177,7 +177,8 @@ def _initial(where: str, value: Any, dtype: str) -> float:
     return whole(where, value, least, least + 2**bits - 1)
 
 
-def _mapping(where: str, value: Any) -> dict[str, Any]:
+def mapping(where: str, value: Any) -> dict[str, Any]:
+    """What is given by name; raises if it is no mapping from names."""
     if type(value) is not dict and not isinstance(value, Mapping):
         raise TypeError(f"{where}: expected a mapping, got {shown(value)}")
     for name in value:

@@ -9,10 +9,12 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from refopt.checks.arguments import chosen, collected, flag, shown, whole
 from refopt.program import dataflow, listing
-from refopt.program.ops import Op, Var
+from refopt.program.ops import Op, Var, mapping
 
 COUNTED = "type", "role", "layer", "device"
+WIDTH = 20  # columns of a listing, at least
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,23 @@ class Program:
     main: tuple[Op, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "vars", MappingProxyType(dict(self.vars)))
-        object.__setattr__(self, "startup", tuple(self.startup))
-        object.__setattr__(self, "main", tuple(self.main))
+        object.__setattr__(self, "vars", MappingProxyType(mapping("Program: vars", self.vars)))
+        for key, var in self.vars.items():
+            if not isinstance(var, Var):
+                raise TypeError(f"Program: vars[{key!r}]: expected a Var, got {shown(var)}")
+        for part in ("startup", "main"):
+            ops = collected(f"Program: {part}", getattr(self, part), "ops")
+            for k, op in enumerate(ops):
+                if not isinstance(op, Op):
+                    raise TypeError(f"Program: {part}[{k}]: expected an Op, got {shown(op)}")
+            object.__setattr__(self, part, ops)
 
     def __hash__(self) -> int:
         return hash((self.startup, self.main))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A program can be copied, and sent to other processes."""
+        return type(self), (dict(self.vars), self.startup, self.main)
 
     def replace(
         self, *, vars: Mapping[str, Var] | None = None, startup: Iterable[Op] | None = None,
@@ -44,8 +57,8 @@ class Program:
         """The program with another part."""
         return Program(
             self.vars if vars is None else vars,
-            self.startup if startup is None else tuple(startup),
-            self.main if main is None else tuple(main),
+            self.startup if startup is None else startup,  # type: ignore[arg-type]  # which becomes a tuple
+            self.main if main is None else main,  # type: ignore[arg-type]
         )
 
     def with_vars(self, made: Iterable[Var]) -> Program:
@@ -55,7 +68,9 @@ class Program:
             ValueError: if there is one of that name already.
         """
         more: dict[str, Var] = {}
-        for var in made:
+        for k, var in enumerate(collected("program: made", made, "variables")):
+            if not isinstance(var, Var):
+                raise TypeError(f"program: made[{k}]: expected a Var, got {shown(var)}")
             if var.name in self.vars or var.name in more:
                 raise ValueError(f"program: {var.name!r}: expected a new name, got one that the program has already")
             more[var.name] = var
@@ -68,10 +83,8 @@ class Program:
             by: one of `COUNTED`.
             part: ``"main"`` or ``"startup"``.
         """
-        if by not in COUNTED:
-            raise ValueError(f"counts: by: expected one of {', '.join(COUNTED)}, got {by!r}")
-        if part not in ("main", "startup"):
-            raise ValueError(f"counts: part: expected main or startup, got {part!r}")
+        chosen("counts: by", by, COUNTED)
+        chosen("counts: part", part, ("main", "startup"))
         return dict(Counter(getattr(op, by) for op in getattr(self, part)))
 
     @cached_property
@@ -146,7 +159,7 @@ class Program:
             width: columns at most.
             fold: whether to leave out most of a long run of like ops.
         """
-        return listing.text(self, width, fold)
+        return listing.text(self, whole("listing: width", width, WIDTH), flag("listing: fold", fold))
 
     def __str__(self) -> str:
         return self.listing()
@@ -159,4 +172,7 @@ def side_by_side(before: Program, after: Program, width: int = 120) -> str:
         before, after: the programs.
         width: columns at most.
     """
-    return listing.side_by_side(before, after, width)
+    for name, value in (("before", before), ("after", after)):
+        if not isinstance(value, Program):
+            raise TypeError(f"side_by_side: {name}: expected a Program, got {shown(value)}")
+    return listing.side_by_side(before, after, whole("side_by_side: width", width, WIDTH))
