@@ -315,10 +315,10 @@ def test_parameters_without_elements_stay_everywhere():
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"strategy": "sum"}, "send_to_owners: strategy: expected reduce or all_reduce, got 'sum'"),
-    ({"receiver": "any"}, "send_to_owners: receiver: expected gradient or balanced, got 'any'"),
-    ({"slice_count": 0}, "slice_variable: slice_count: expected an integer of at least 1, got 0"),
-    ({"min_block_size": 0}, "slice_variable: min_block_size: expected an integer of at least 1, got 0"),
+    ({"strategy": "sum"}, "send_to_owners: strategy: expected one of reduce, all_reduce, got 'sum'"),
+    ({"receiver": "any"}, "send_to_owners: receiver: expected one of gradient, balanced, got 'any'"),
+    ({"slice_count": 0}, "send_to_owners: slice_count: expected an integer of at least 1, got 0"),
+    ({"min_block_size": 0}, "send_to_owners: min_block_size: expected an integer of at least 1, got 0"),
 ])  # fmt: skip
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
@@ -328,7 +328,8 @@ def test_bad_options(options, message):
 @pytest.mark.parametrize("make", [placement.reduce, placement.all_reduce, placement.send_to_owners])
 @pytest.mark.parametrize("devices", [0, -1, True, 1.5])
 def test_bad_devices(make, devices):
-    with pytest.raises(ValueError, match=f"{make.__name__}: devices: expected an integer of at least 1, got {devices}"):
+    expected = f"expected an integer of at least 1, got {devices}"
+    with pytest.raises((TypeError, ValueError), match=f"^{make.__name__}: devices: {expected}"):
         make(adam(), devices)
 
 
@@ -340,9 +341,9 @@ JOIN = {"inputs": {"x": ["a", "b"]}, "outputs": {"out": ["w"]}}
     ({"a": (2, 3), "b": (1, 3)}, Op("split_by_ref", **X), r"out: expected 4 rows in all, as 'w' has, got 3"),
     ({"a": (2, 3), "b": (2, 2)}, Op("concat", **JOIN), r"x\[1\] 'b': expected rows of 'w', \(4, 3\), got \(2, 2\)"),
     ({"a": (2, 3), "b": (4,)}, Op("split_by_ref", **X), r"out\[1\] 'b': expected rows of 'w', \(4, 3\), got \(4,\)"),
-    ({"a": (2, 3)}, Op("send", {"x": ["a"]}, {}, {"ranks": 2, "to": 2}), "to: expected another rank, from 0 to 1, got"),
-    ({"a": (2, 3)}, Op("send", {"x": ["a"]}, {}, {"ranks": 2, "to": 1}, device=1), "to: expected another rank, from 0"),
-    ({"a": (2, 3)}, Op("recv", {}, {"out": ["a"]}, {"ranks": 2}), "source: expected another rank, from 0 to 1, got No"),
+    ({"a": (2, 3)}, Op("send", {"x": ["a"]}, {}, {"ranks": 2, "to": 2}), "to: expected an integer from 0 to 1, got 2"),
+    ({"a": (2, 3)}, Op("send", {"x": ["a"]}, {}, {"ranks": 2, "to": 1}, device=1), "to: expected another rank, got 1"),
+    ({"a": (2, 3)}, Op("recv", {}, {"out": ["a"]}, {"ranks": 2}), "source: expected an integer from 0 to 1, got None"),
     ({"a": (2, 3)}, Op("recv", {}, {"out": ["a"]}, {"source": 1}), "ranks: expected an integer of at least 1, got No"),
     ({"a": (2, 3)}, Op("send", {"x": ["a", "w"]}, {}, {"ranks": 2, "to": 1}), "x: expected one variable, got 2"),
     ({"a": (2, 3)}, Op("send_barrier", {"x": ["a"]}), "out: expected variables, got none"),

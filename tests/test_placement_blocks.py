@@ -76,15 +76,15 @@ def test_blocks_may_be_fewer_than_aimed_at_and_the_last_one_row():
 
 
 @pytest.mark.parametrize(("args", "message"), [
-    (([(3, 0)], 2), r"slice_variable: shapes\[0\]: expected extents of at least 1, got \(3, 0\)"),
-    (([(True, 3)], 2), r"slice_variable: shapes\[0\]: expected extents of at least 1, got \(True, 3\)"),
-    (([(3,), (-1,)], 2), r"slice_variable: shapes\[1\]: expected extents of at least 1, got \(-1,\)"),
+    (([(3, 0)], 2), r"slice_variable: shapes\[0\]\[1\]: expected an integer of at least 1, got 0"),
+    (([(True, 3)], 2), r"slice_variable: shapes\[0\]\[0\]: expected an integer of at least 1, got True"),
+    (([(3,), (-1,)], 2), r"slice_variable: shapes\[1\]\[0\]: expected an integer of at least 1, got -1"),
     (([(3,)], 0), "slice_variable: slice_count: expected an integer of at least 1, got 0"),
     (([(3,)], 2, 0), "slice_variable: min_block_size: expected an integer of at least 1, got 0"),
     (([(3,)], 2, 1.5), "slice_variable: min_block_size: expected an integer of at least 1, got 1.5"),
 ])  # fmt: skip
 def test_bad_arguments(args, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
         slice_variable(*args)
 
 
@@ -159,7 +159,7 @@ def test_a_scalar_is_one_block():
 ])  # fmt: skip
 def test_blocks_that_do_not_make_up_the_variable(cut, message):
     """Upstream's split_byref does not add up its rows."""
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
         split_by_ref(np.zeros((4, 3), np.float32), cut)
 
 

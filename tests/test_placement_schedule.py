@@ -391,12 +391,12 @@ PLAN = placement.on_streams(PLAIN)
     (lambda: placement.on_streams(EXAMPLES["reduce"]()), ValueError, "expected ops of one device, got devices"),
     (lambda: placement.on_streams(adam(SMALL, sparse=["w"])), ValueError, "main.*expected dense variables, got 'w@GRA"),
     (lambda: placement.on_streams(early()), ValueError, r"main\[2\] cast: expected 'h' to be left alone until its bar"),
-    (lambda: placement.on_streams(PLAIN, {"copy": "compute"}), ValueError, "on_streams: streams: expected some of com"),
-    (lambda: placement.run_schedule(PLAN, {}, issue="any"), ValueError, "run_schedule: issue: expected program or ran"),
+    (lambda: placement.on_streams(PLAIN, {"copy": "compute"}), ValueError, "on_streams: streams: expected one of comp"),
+    (lambda: placement.run_schedule(PLAN, {}, issue="any"), ValueError, "run_schedule: issue: expected one of program"),
     (lambda: placement.run_schedule(PLAN, {}, steps=-1), ValueError, "run_schedule: steps: expected an integer of at "),
     (lambda: placement.run_schedule(PLAN, arrays_of(PLAIN)), TypeError, "arrays: 'w': expected a device array, got "),
-    (lambda: simulate(PLAN, lambda task: -1.0), ValueError, "simulate: costs: task 0: expected a time of at least 0"),
-    (lambda: timeline.text(PLAN, [], 30), ValueError, "text: width: expected at least 40, got 30"),
+    (lambda: simulate(PLAN, lambda task: -1.0), ValueError, "simulate: costs: task 0: expected a finite number of"),
+    (lambda: timeline.text(PLAN, [], 30), ValueError, "text: width: expected an integer of at least 40, got 30"),
 ])  # fmt: skip
 def test_bad_arguments(call, error, message):
     with pytest.raises(error, match=message):

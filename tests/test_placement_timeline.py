@@ -110,9 +110,9 @@ HIDES = Overlap(2.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (lambda: simulate(PLAN, {}, 0.0), "simulate: beside: expected a rate above 0 and at most 1, got 0.0"),
-    (lambda: simulate(PLAN, {}, 1.5), "simulate: beside: expected a rate above 0 and at most 1, got 1.5"),
-    (lambda: simulate(PLAN, {}, float("nan")), "simulate: beside: expected a rate above 0 and at most 1, got nan"),
+    (lambda: simulate(PLAN, {}, 0.0), "simulate: beside: expected a number above 0 and of at most 1, got 0.0"),
+    (lambda: simulate(PLAN, {}, 1.5), "simulate: beside: expected a number above 0 and of at most 1, got 1.5"),
+    (lambda: simulate(PLAN, {}, float("nan")), "simulate: beside: expected a number above 0 and of at most 1, got nan"),
     (lambda: fit_beside([HIDES], []), "fit_beside: times: expected one above 0 for each of 1 gains, got []"),
     (lambda: fit_beside([HIDES], [0.0]), "fit_beside: times: expected one above 0 for each of 1 gains, got [0.0]"),
     (lambda: fit_beside([Overlap(1.0, 1.0, 0.0)], [1.0]), "fit_beside: gains: expected one with hidden time, got"),

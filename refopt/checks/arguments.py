@@ -134,7 +134,7 @@ def collected(where: str, value: Any, of: str) -> tuple[Any, ...]:
         value: what was given.
         of: what the entries are, for the error.
     """
-    if not isinstance(value, Iterable) or isinstance(value, _TEXT):
+    if not isinstance(value, Iterable) or isinstance(value, _TEXT) or getattr(value, "shape", None) == ():
         raise TypeError(f"{where}: expected a sequence of {of}, got {shown(value)}")
     return tuple(value)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from refopt.checks import Array
+from refopt.checks.arguments import is_whole, shown
 from refopt.dtypes import SIZES
 
 # Those that NCCL has: what one engine takes, all take.
@@ -74,18 +76,17 @@ def check_written(where: str, array: Array) -> None:
 
 def check_rank(where: str, value: Any, size: int) -> int:
     """A root or a peer; raises if it is no rank."""
-    if not hasattr(value, "__index__") or isinstance(value, bool):
-        raise TypeError(f"{where}: expected a rank, got {value!r}")
-    rank = value.__index__()
-    if not 0 <= rank < size:
-        raise ValueError(f"{where}: expected a rank from 0 to {size - 1}, got {rank}")
-    return rank
+    if not is_whole(value):
+        raise TypeError(f"{where}: expected a rank, got {shown(value)}")
+    if not 0 <= value < size:
+        raise ValueError(f"{where}: expected a rank from 0 to {size - 1}, got {value}")
+    return operator.index(value)
 
 
 def check_ranks(values: Sequence[Any], size: int) -> tuple[int, ...]:
     """The members of a group; raises if they are no ranks, or not distinct."""
-    if not isinstance(values, Sequence) or isinstance(values, str) or not len(values):
-        raise TypeError(f"group: ranks: expected a list of at least one rank, got {values!r}")
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray | memoryview) or not len(values):
+        raise TypeError(f"group: ranks: expected a list of at least one rank, got {shown(values)}")
     ranks = tuple(check_rank(f"group: ranks[{i}]", value, size) for i, value in enumerate(values))
     for i, rank in enumerate(ranks):
         if rank in ranks[:i]:

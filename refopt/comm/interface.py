@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn, Self
 
 from refopt.checks import Array
+from refopt.checks.arguments import names
 from refopt.comm.calls import (
     PEER,
     Call,
@@ -138,9 +139,7 @@ class Communicator(ABC):
             CommError: on every rank, with the first entry that differs (counted from 0) and who has what.
         """
         self._alone("agree")
-        entries = list(description) if isinstance(description, Iterable) else [None]
-        if isinstance(description, str) or not all(isinstance(entry, str) for entry in entries):
-            raise TypeError(f"agree: description: expected a sequence of strings, got {description!r}")
+        entries = list(names("agree: description", description))
         text = json.dumps(entries).encode()
         digests = self._exchange(Call("agree", number=self._next_number()), hashlib.sha256(text).digest())
         if len(set(digests)) > 1:

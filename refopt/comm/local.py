@@ -21,6 +21,7 @@ from greenlet import getcurrent, greenlet
 
 from refopt import checks
 from refopt.checks import Array
+from refopt.checks.arguments import chosen, shown, whole
 from refopt.comm import sums
 from refopt.comm.calls import Call
 from refopt.comm.interface import CommError, Communicator, group_name
@@ -55,10 +56,16 @@ def run(
         CommError: if the ranks' calls do not fit together.
         Exception: what a rank raised; the others get a `CommError` that names it.
     """
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise ValueError(f"local.run: size: expected an integer of at least 1, got {size!r}")
-    world = _World(size, sums.check_algorithm("local.run", algorithm, sums.ALGORITHMS), Schedule(schedule, seed))
+    if not callable(function):
+        raise TypeError(f"local.run: function: expected a function of a communicator, got {shown(function)}")
+    size = whole("local.run: size", size, 1)
+    world = _World(size, sums.check_algorithm("local.run", algorithm, sums.ALGORITHMS), _schedule(schedule, seed))
     return world.run(function, args)
+
+
+def _schedule(name: Any, seed: Any) -> Schedule:
+    chosen("local.run: schedule", name, ("forward", "reverse", "random"))
+    return Schedule(name, whole("local.run: seed", seed))
 
 
 class _Pending:

@@ -30,6 +30,7 @@ except ImportError as error:
 
 from refopt import checks
 from refopt.checks import Array
+from refopt.checks.arguments import flag, number
 from refopt.comm import sums
 from refopt.comm.calls import SUMS, Call, Payload
 from refopt.comm.interface import CommError, Communicator, group_name, listed
@@ -58,10 +59,9 @@ def connect(
         watch: announce collectives before they move data; by default, for up to 8 ranks.
     """
     sums.check_algorithm("mpi.connect", algorithm, ALGORITHMS)
-    if not timeout > 0:
-        raise ValueError(f"mpi.connect: timeout: expected a number of seconds above 0, got {timeout!r}")
+    timeout = number("mpi.connect: timeout", timeout, above=0)
     parent = MPI.COMM_WORLD if communicator is None else communicator
-    watch = parent.Get_size() <= WATCHED if watch is None else watch
+    watch = parent.Get_size() <= WATCHED if watch is None else flag("mpi.connect: watch", watch)
     return MpiCommunicator(parent, range(parent.Get_size()), "", algorithm, timeout, watch)
 
 

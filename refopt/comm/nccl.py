@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, Self
 
-from refopt.checks import Array
+from refopt.checks import Array, arguments
 from refopt.comm.calls import DTYPES, Call
 from refopt.comm.interface import CommError, Communicator, group_name
 from refopt.comm.rendezvous import VARIABLE, Rendezvous
@@ -79,10 +79,10 @@ def connect(
     """
     if _missing:
         raise ImportError(f"refopt.comm.nccl needs nccl4py and CUDA ({_missing}): pip install 'refopt[nccl]'")
-    if not timeout > 0:
-        raise ValueError(f"nccl.connect: timeout: expected a number of seconds above 0, got {timeout!r}")
-    rank = int(_given("rank", rank, "RANK"))
-    size = int(_given("size", size, "WORLD_SIZE"))
+    timeout = arguments.number("nccl.connect: timeout", timeout, above=0)
+    blocking = arguments.flag("nccl.connect: blocking", blocking)
+    size = _whole("size", size, "WORLD_SIZE", 1)
+    rank = _whole("rank", rank, "RANK", 0, size - 1)
     meeting = Rendezvous(_given("store", store, VARIABLE), rank, size, timeout)
     Device().set_current()
     meeting.exchange("connect", b"")  # so that NCCL starts only once all are there
@@ -93,6 +93,13 @@ def connect(
     with _leaving_after(timeout + _PATIENCE, waiting):  # there is nothing to abort yet
         made = nc.Communicator.init(size, rank, identity, nc.NCCLConfig(blocking=blocking))
     return NcclCommunicator(made, rank, range(size), "", meeting, "", timeout, handle_of(stream))
+
+
+def _whole(name: str, value: Any, variable: str, least: int, most: int | None = None) -> int:
+    """A number that is given, or that the environment has as text."""
+    found = _given(name, value, variable)
+    text = value is None and found.strip().isdecimal()
+    return arguments.whole(f"nccl.connect: {name}", int(found) if text else found, least, most)
 
 
 def _given(name: str, value: Any, variable: str) -> Any:

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from refopt.checks.arguments import chosen
 from refopt.dtypes import SIZES, arithmetic
 
 ALGORITHMS = "rank_order", "ring"
@@ -64,6 +65,4 @@ def total(parts: Sequence[np.ndarray], algorithm: str, owner: int | None = None)
 
 def check_algorithm(where: str, algorithm: str, known: Sequence[str]) -> str:
     """The name of an algorithm; raises if the engine has none of that name."""
-    if algorithm not in known:
-        raise ValueError(f"{where}: algorithm: expected one of {', '.join(known)}, got {algorithm!r}")
-    return algorithm
+    return chosen(f"{where}: algorithm", algorithm, known)

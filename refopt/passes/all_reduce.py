@@ -9,6 +9,7 @@ from refopt.passes.attributes import unlike, unlike_averages
 from refopt.passes.result import Result
 from refopt.program import Op, Program
 from refopt.program.kinds import LAYOUT
+from refopt.program.program import expect_program
 
 
 def fuse_all_reduce(program: Program) -> Result:
@@ -21,6 +22,7 @@ def fuse_all_reduce(program: Program) -> Result:
     Source: Paddle's ``fuse_all_reduce_op_pass`` of PR 15921, first in PR 15497. It never averages: its gradients come
     from a loss that has been scaled.
     """
+    expect_program("fuse_all_reduce", program)
     moves, reasons = [], []
     if not program.views:
         reasons.append("no gradients have been put into buffers; coalesce_gradients does that")

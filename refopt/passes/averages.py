@@ -6,6 +6,7 @@ from collections import deque
 
 import numpy as np
 
+from refopt.checks.arguments import flag
 from refopt.dtypes import arithmetic_name
 from refopt.passes import dependencies
 from refopt.passes.attributes import unlike
@@ -13,6 +14,7 @@ from refopt.passes.dependencies import cells, title
 from refopt.passes.result import Result
 from refopt.program import Op, Program, Var
 from refopt.program.kinds import SHARED, routine_of
+from refopt.program.program import expect_program
 
 FACTOR = SHARED[0]
 
@@ -36,6 +38,8 @@ def fold_averages(program: Program, exact: bool = True) -> Result:
 
     Source: in Paddle there is nothing to average, since it is the loss that is multiplied by 1 / W.
     """
+    expect_program("fold_averages", program)
+    flag("fold_averages: exact", exact)
     users = _users(program)
     declined: dict[int, str] = {}  # by place of an average
     for place, found in users.items():

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
+from refopt.checks.arguments import shown
 from refopt.passes.grouping import RULES, Grouping, later
 from refopt.passes.result import Result
 from refopt.program import UNKNOWN, Op, Program, Var
+from refopt.program.program import expect_program
 
 
 def coalesce_gradients(program: Program, grouping: str | Callable[..., Grouping] = later, **flags: Any) -> Result:
@@ -28,9 +31,10 @@ def coalesce_gradients(program: Program, grouping: str | Callable[..., Grouping]
 
     Source: Paddle's ``coalesce_grad_tensor_pass``, first ``alloc_continuous_space_for_grad_pass`` of PR 15497.
     """
-    if isinstance(grouping, str) and grouping not in RULES:
-        expected = ", ".join(RULES)
-        raise ValueError(f"coalesce_gradients: grouping: expected one of {expected} or a function, got {grouping!r}")
+    expect_program("coalesce_gradients", program)
+    if not callable(grouping) and not (isinstance(grouping, str) and grouping in RULES):
+        expected = f"expected one of {', '.join(RULES)} or a function"
+        raise ValueError(f"coalesce_gradients: grouping: {expected}, got {shown(grouping)}")
     rule = RULES[grouping] if isinstance(grouping, str) else grouping
     if any("groups" in op.attrs for op in program.startup):
         return Result(program, False, ("gradients have been put into buffers already",))
@@ -39,6 +43,7 @@ def coalesce_gradients(program: Program, grouping: str | Callable[..., Grouping]
         return Result(program, False, (*reasons, "no gradient is reduced that is dense and in no buffer"))
     params, grads = [param for param, _ in pairs], [program.vars[grad] for _, grad in pairs]
     made = rule(params, [grad.shape for grad in grads], [grad.dtype for grad in grads], **flags)
+    _check_grouping(made, len(grads))
     ops, buffers = [], []
     for numbers in made.buffers:
         views = [grads[i] for number in numbers for i in made.groups[number]]
@@ -57,6 +62,21 @@ def coalesce_op(names: list[str], buffer: str, **attrs: Any) -> Op:
     layout = {"use_align": True, "align_size": -1, "size_of_dtype": -1}
     slots: Any = {"output": names, "fused_output": [buffer]}
     return Op("coalesce_tensor", {"input": tuple(names)}, slots, {"copy_data": False} | layout | attrs, "startup")
+
+
+def _check_grouping(made: Any, count: int) -> None:
+    """Raise if what a rule gives is no grouping of so many gradients."""
+    where = "coalesce_gradients: grouping"
+    if not isinstance(made, Grouping):
+        raise TypeError(f"{where}: expected a Grouping from the rule, got {shown(made)}")
+    try:
+        members, places = sorted(chain(*made.groups)), sorted(chain(*made.buffers))
+    except TypeError:
+        raise TypeError(f"{where}: expected groups and buffers of numbers, got {shown(made)}") from None
+    if members != list(range(count)):
+        raise ValueError(f"{where}: expected each of {count} gradients in one group, got {shown(made.groups)}")
+    if any(not 0 <= k < len(made.groups) for k in places) or len(set(places)) < len(places):
+        raise ValueError(f"{where}: expected each group in one buffer at most, got {shown(made.buffers)}")
 
 
 def _gradients(program: Program) -> tuple[list[tuple[str, str]], list[str]]:

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from refopt.checks.arguments import is_number, whole
+from refopt.checks.arguments import chosen, collected, number, whole
+from refopt.checks.arguments import names as listed_names
 from refopt.dtypes import ITEM_SIZES
+from refopt.program.ops import extents_of
 
 MB = 2**20
 Shape = tuple[int, ...]
@@ -42,7 +44,7 @@ def early(
     in the order in which they first appear.
 
     Args:
-        names, shapes, dtypes: of the tensors.
+        names, shapes, dtypes: of the tensors, as many of each.
         memory_size: bytes. Layers are joined until they have so many, so that a group may have more; 0 joins none.
         groups_size: how many of the groups so far are joined to one: 1 for none, -1 for all.
 
@@ -53,6 +55,7 @@ def early(
     ``fuse_parameter_memory_size`` and ``fuse_parameter_groups_size``. It puts each group before those that it has, so
     that their order is reversed; so it is here.
     """
+    names, shapes, dtypes = _tensors("early", names, shapes, dtypes)
     check_limit("early: memory_size", memory_size)
     if whole("early: groups_size", groups_size) < 1 and groups_size != -1:
         raise ValueError(f"early: groups_size: expected -1 or at least 1, got {groups_size}")
@@ -79,7 +82,7 @@ def later(
     group is cut by dtype, in the order in which these first appear in it, and has a buffer of its own.
 
     Args:
-        names, shapes, dtypes: of the tensors.
+        names, shapes, dtypes: of the tensors, as many of each.
         memory_size: megabytes of 2**20 bytes. Below 0, a group is a layer. 0 makes one group, sorted by name. Above,
             layers are joined until they have so many, so that a group may have more.
         groups_size: with ``memory_size`` above 0, a number of tensors beyond which nothing is joined to a group, so
@@ -91,6 +94,7 @@ def later(
     Source: Paddle's ``coalesce_grad_tensor_pass``, with the flags ``fuse_parameter_memory_size`` and
     ``fuse_parameter_groups_size``, whose help texts still say what the early version did.
     """
+    names, shapes, dtypes = _tensors("later", names, shapes, dtypes)
     check_limit("later: memory_size", memory_size, -math.inf)
     _check_count("later: groups_size", groups_size)
     sizes = _bytes(shapes, dtypes)
@@ -116,7 +120,7 @@ def fuse_size(names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[st
     A group ends where the next tensor would take it above the limit, or is of another dtype.
 
     Args:
-        names, shapes, dtypes: of the tensors.
+        names, shapes, dtypes: of the tensors, as many of each.
         limit: megabytes of 2**20 bytes, at least 0; a larger tensor is a group by itself.
 
     Raises:
@@ -124,6 +128,7 @@ def fuse_size(names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[st
 
     Source: Paddle's ``FuseHelper`` in ``fleet/meta_optimizers/sharding/utils.py``.
     """
+    names, shapes, dtypes = _tensors("fuse_size", names, shapes, dtypes)
     check_limit("fuse_size: limit", limit)
     sizes = _bytes(shapes, dtypes)
     groups: list[list[int]] = []
@@ -143,7 +148,7 @@ def by_count(names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[str
     """In order, a number of tensors to a group, and a new group where the dtype changes; a buffer each.
 
     Args:
-        names, shapes, dtypes: of the tensors.
+        names, shapes, dtypes: of the tensors, as many of each.
         count: tensors in a group at most.
 
     Raises:
@@ -151,6 +156,7 @@ def by_count(names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[str
 
     Source: Paddle's ``raw_program_optimizer`` of PR 34446, ``fuse_grad_size_in_num``.
     """
+    names, shapes, dtypes = _tensors("by_count", names, shapes, dtypes)
     _check_count("by_count: count", count)
     groups: list[list[int]] = []
     for i, dtype in enumerate(dtypes):
@@ -171,7 +177,7 @@ def ddp(
     is small, so that reducing can begin soon. What is left over makes a last bucket of each dtype.
 
     Args:
-        names, shapes, dtypes: of the tensors.
+        names, shapes, dtypes: of the tensors, as many of each.
         bucket_cap_mb, first_bucket_mb: megabytes of 2**20 bytes.
 
     Raises:
@@ -181,6 +187,7 @@ def ddp(
     (``compute_bucket_assignment_by_size`` in ``reducer.cpp``). It leaves open in which order last buckets of several
     dtypes come; here they come as their first tensors do.
     """
+    names, shapes, dtypes = _tensors("ddp", names, shapes, dtypes)
     check_limit("ddp: bucket_cap_mb", bucket_cap_mb)
     check_limit("ddp: first_bucket_mb", first_bucket_mb)
     sizes = _bytes(shapes, dtypes)
@@ -205,11 +212,23 @@ RULES: dict[str, Callable[..., Grouping]] = {
 }  # fmt: skip
 
 
+def _tensors(where: str, names: Any, shapes: Any, dtypes: Any) -> tuple[tuple[str, ...], list[Shape], tuple[str, ...]]:
+    """What a rule is told of tensors; raises if it is nothing of the kind, or of several numbers of tensors."""
+    found, kinds = listed_names(f"{where}: names", names), listed_names(f"{where}: dtypes", dtypes)
+    given = collected(f"{where}: shapes", shapes, "shapes")
+    for key, values in (("shapes", given), ("dtypes", kinds)):
+        if len(values) != len(found):
+            raise ValueError(f"{where}: {key}: expected {len(found)} entries, as names has, got {len(values)}")
+    for k, dtype in enumerate(kinds):
+        chosen(f"{where}: dtypes[{k}]", dtype, ITEM_SIZES)
+    return found, [extents_of(f"{where}: shapes[{k}]", x, ITEM_SIZES[kinds[k]]) for k, x in enumerate(given)], kinds
+
+
 def check_limit(where: str, limit: Any, least: float = 0) -> None:
     """Raise if a limit is no number of bytes or megabytes."""
-    if not is_number(limit) or not limit >= least:
-        bound = f" of at least {least}" if least > -math.inf else ""
-        raise ValueError(f"{where}: expected a number{bound}, got {limit!r}")
+    number(where, limit, least if least > -math.inf else None)
+    if limit != limit:
+        raise ValueError(f"{where}: expected a number, got nan")
 
 
 def _check_count(where: str, count: Any) -> None:

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from refopt.catalog import ROUTINES, Routine
+from refopt.checks.arguments import chosen, flag
 from refopt.passes import dependencies
 from refopt.passes.attributes import differences, differing, unlike
 from refopt.passes.flat import flattened, gradient_buffer
 from refopt.passes.result import Result
 from refopt.program import Op, Program
 from refopt.program.kinds import MERGED, SHARED, advances, is_flat
+from refopt.program.program import expect_program
 
 FORMS = "auto", "flat", "merged"
 
@@ -69,10 +71,10 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto",
     Source: Paddle's ``fuse_optimizer_op_pass`` and those of Adam, SGD and momentum, of PR 15933, first in PR 15497. It
     takes learning rate, beta powers and whatever it does not compare from the first op, without a word.
     """
-    if form not in FORMS:
-        raise ValueError(f"fuse_optimizer: form: expected one of {', '.join(FORMS)}, got {form!r}")
-    if optimizer not in ("all", *ROUTINES):
-        raise ValueError(f"fuse_optimizer: optimizer: expected all or one of {', '.join(ROUTINES)}, got {optimizer!r}")
+    expect_program("fuse_optimizer", program)
+    chosen("fuse_optimizer: form", form, FORMS)
+    chosen("fuse_optimizer: optimizer", optimizer, ("all", *ROUTINES))
+    flag("fuse_optimizer: per_buffer", per_buffer)
     reasons: list[str] = []
     moves, startup, made = [], list(program.startup), []
     scales: dict[str, list[int]] = {}  # by variable, the ops that multiply it alone

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from refopt.checks.arguments import flag, names, shown
 from refopt.program import Program, side_by_side
+from refopt.program.program import expect_program
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,11 @@ class Result:
     program: Program
     applied: bool
     reasons: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        expect_program(type(self).__name__, self.program)
+        object.__setattr__(self, "applied", flag(f"{type(self).__name__}: applied", self.applied))
+        object.__setattr__(self, "reasons", names(f"{type(self).__name__}: reasons", self.reasons))
 
 
 @dataclass(frozen=True)
@@ -55,11 +62,20 @@ def pipeline(program: Program, *passes: Callable[[Program], Result]) -> Report:
 
     Returns:
         The last program; printing the report shows it beside the first.
+
+    Raises:
+        TypeError: naming the pass that is none, or gives back no result.
     """
+    expect_program("pipeline", program)
+    for k, apply in enumerate(passes):
+        if not callable(apply):
+            raise TypeError(f"pipeline: passes[{k}]: expected a function of a program, got {shown(apply)}")
     steps: list[tuple[str, Result]] = []
     now = program
-    for apply in passes:
+    for k, apply in enumerate(passes):
         result = apply(now)
+        if not isinstance(result, Result):
+            raise TypeError(f"pipeline: passes[{k}], {_name(apply)}: expected a Result from it, got {shown(result)}")
         steps.append((_name(apply), result))
         now = result.program
     reasons = tuple(f"{name}: {reason}" for name, result in steps for reason in result.reasons)

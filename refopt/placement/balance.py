@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from refopt.checks.arguments import is_whole
+from refopt.checks.arguments import chosen, shown, whole
+from refopt.checks.arguments import names as listed_names
 from refopt.program import Var
+from refopt.program.ops import mapping
 
 
 class Balancer:
@@ -35,18 +37,13 @@ class Balancer:
                 ``"ignore"``d, as later.
 
         Raises:
-            ValueError: naming the argument.
+            ValueError, TypeError: naming the argument.
         """
-        if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
-            raise ValueError(f"Balancer: devices: expected an integer of at least 1, got {devices!r}")
-        if unknown not in ("error", "ignore"):
-            raise ValueError(f"Balancer: unknown: expected error or ignore, got {unknown!r}")
-        for name, size in sizes.items():
-            if not is_whole(size):
-                raise ValueError(f"Balancer: sizes[{name!r}]: expected an integer, got {size!r}")
-        self.devices = devices
-        self._sizes, self._unknown = dict(sizes), unknown
-        self._loads = [0] * devices
+        self.devices = whole("Balancer: devices", devices, 1)
+        given = mapping("Balancer: sizes", sizes)
+        self._sizes = {name: whole(f"Balancer: sizes[{name!r}]", size) for name, size in given.items()}
+        self._unknown = chosen("Balancer: unknown", unknown, ("error", "ignore"))
+        self._loads = [0] * self.devices
         self._places: dict[str, int] = {}
 
     @property
@@ -67,11 +64,9 @@ class Balancer:
 
         Raises:
             ValueError: naming the name that has no size, or a size of less than 1; nothing has changed then.
-            TypeError: if the names are a string.
+            TypeError: if they are no names, or a single one.
         """
-        if isinstance(names, str):
-            raise TypeError(f"get_appropriate_dev: names: expected a sequence of names, got {names!r}")
-        weight, given = 0, tuple(names)
+        weight, given = 0, listed_names("get_appropriate_dev: names", names)
         if not given:
             raise ValueError("get_appropriate_dev: names: expected at least one name, got none")
         for k, name in enumerate(given):
@@ -96,18 +91,20 @@ class Balancer:
         Raises:
             ValueError: if there is no such device.
         """
-        if not is_whole(device) or not 0 <= device < self.devices:
-            raise ValueError(f"record: {name!r}: expected a device from 0 to {self.devices - 1}, got {device!r}")
-        return self._places.setdefault(name, device)
+        (key,) = listed_names("record: name", [name])
+        return self._places.setdefault(key, whole(f"record: {key!r}: device", device, 0, self.devices - 1))
 
     def place(self, name: str) -> int:
         """The device of a variable: where it was recorded, or now by `get_appropriate_dev`, and recorded."""
+        (name,) = listed_names("place: name", [name])
         if name not in self._places:
             self._places[name] = self.get_appropriate_dev([name])
         return self._places[name]
 
     def take(self, other: Balancer) -> None:
         """Go on from the loads and places of another balancer of as many devices."""
+        if not isinstance(other, Balancer):
+            raise TypeError(f"take: expected a balancer, got {shown(other)}")
         if other.devices != self.devices:
             raise ValueError(f"take: expected a balancer of {self.devices} devices, got one of {other.devices}")
         self._loads, self._places = list(other.loads), dict(other.places)
@@ -118,8 +115,8 @@ class Balancer:
         Raises:
             ValueError: if it never was.
         """
-        if name not in self._places:
-            raise ValueError(f"device_of: expected a variable that has been placed, got {name!r}")
+        if not isinstance(name, str) or name not in self._places:
+            raise ValueError(f"device_of: expected a variable that has been placed, got {shown(name)}")
         return self._places[name]
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refopt.checks.arguments import collected, whole
 from refopt.dtypes import numpy_dtype
 
 Shape = tuple[int, ...]
@@ -54,15 +55,13 @@ def slice_variable(
 
     Source: Paddle's ``slice_variable`` in ``distribute_transpiler.py``, as of PR 11221.
     """
-    for name, value in (("slice_count", slice_count), ("min_block_size", min_block_size)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"slice_variable: {name}: expected an integer of at least 1, got {value!r}")
+    slice_count = whole("slice_variable: slice_count", slice_count, 1)
+    min_block_size = whole("slice_variable: min_block_size", min_block_size, 1)
     made = []
-    for i, given in enumerate(shapes):
-        shape = tuple(given)
+    for i, given in enumerate(collected("slice_variable: shapes", shapes, "shapes")):
+        extents = enumerate(collected(f"slice_variable: shapes[{i}]", given, "extents"))
+        shape = tuple(whole(f"slice_variable: shapes[{i}][{k}]", n, 1) for k, n in extents)
         count = math.prod(shape)
-        if any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in shape):
-            raise ValueError(f"slice_variable: shapes[{i}]: expected extents of at least 1, got {shape}")
         blocks = min(slice_count, max(1, count // min_block_size))
         size = -(-count // blocks)
         if len(shape) > 1:

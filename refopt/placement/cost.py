@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.checks.arguments import is_number
+from refopt.checks.arguments import chosen, collected, is_number, number, shown, whole
 from refopt.dtypes import ITEM_SIZES
 from refopt.placement.kinds import BARRIERS, COPIES, MESSAGES
 from refopt.program import Op, Program, batches
+from refopt.program.program import expect_program
 
 
 class Link(NamedTuple):
@@ -105,12 +106,12 @@ def batch(link: Link, kind: str, nbytes: Mapping[int, float], devices: int) -> f
         devices: p.
     """
     single = {"broadcast": broadcast, "reduce": reduce}
-    if kind not in single:
-        raise ValueError(f"batch: kind: expected one of {', '.join(single)}, got {kind!r}")
+    kind = chosen("batch: kind", kind, single)
     _check("batch", link, 0, devices)
+    if not isinstance(nbytes, Mapping):
+        raise TypeError(f"batch: nbytes: expected a mapping from roots, got {shown(nbytes)}")
     for root in nbytes:
-        if not 0 <= root < devices:
-            raise ValueError(f"batch: nbytes: expected roots from 0 to {devices - 1}, got {root!r}")
+        whole("batch: nbytes: root", root, 0, devices - 1)
     own = [single[kind](link, n, devices) for n in nbytes.values()]
     others = [sum(send(link, n) for root, n in nbytes.items() if root != device) for device in range(devices)]
     return max([*own, *others])
@@ -131,8 +132,8 @@ def fit(messages: Sequence[float], times: Sequence[float]) -> Link:
     Raises:
         ValueError: naming the argument, ``times`` if the line falls: that is no link.
     """
-    n, t = np.asarray(messages, np.float64), np.asarray(times, np.float64)
-    if n.ndim != 1 or t.shape != n.shape:
+    n, t = _numbers("fit: messages", messages), _numbers("fit: times", times)
+    if t.shape != n.shape:
         raise ValueError(f"fit: times: expected one for each of {n.shape} messages, got {t.shape}")
     for name, values in (("messages", n), ("times", t)):
         if not np.isfinite(values).all():
@@ -156,10 +157,11 @@ def pipelined(stages: Sequence[float], count: int) -> float:
     copies and compute as stages this is how long overlapped copies take; without overlap it is
     ``count * sum(stages)``.
     """
-    if not stages or any(not s >= 0 for s in stages):
-        raise ValueError(f"pipelined: stages: expected some times of at least 0, got {list(stages)}")
-    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-        raise ValueError(f"pipelined: count: expected an integer of at least 0, got {count!r}")
+    given = collected("pipelined: stages", stages, "times")
+    stages = [number(f"pipelined: stages[{k}]", s, 0) for k, s in enumerate(given)]
+    if not stages:
+        raise ValueError("pipelined: stages: expected some times of at least 0, got none")
+    count = whole("pipelined: count", count, 0)
     return sum(stages) + (count - 1) * max(stages) if count else 0.0
 
 
@@ -176,8 +178,10 @@ def of_op(program: Program, op: Op, link: Link, rate: float) -> float:
         link: the network.
         rate: bytes a second of a device's memory, more than 0.
     """
-    if not rate > 0:
-        raise ValueError(f"of_op: rate: expected more than 0 bytes a second, got {rate!r}")
+    expect_program("of_op", program)
+    if not isinstance(op, Op):
+        raise TypeError(f"of_op: op: expected an Op, got {shown(op)}")
+    number("of_op: rate", rate, above=0)
     if op.type in (*MESSAGES, *BARRIERS, *COPIES) or any(program.vars[name].sparse for name in (*op.reads, *op.writes)):
         raise ValueError(f"of_op: op: expected dense tensors and no message, got {op.type} of {', '.join(op.reads)}")
     if op.type == "batch":
@@ -195,22 +199,26 @@ def bytes_of(program: Program, names: Sequence[str]) -> int:
     return sum(math.prod(var.shape) * ITEM_SIZES[var.dtype] for var in cells)
 
 
+def _numbers(where: str, values: Any) -> np.ndarray:
+    """Numbers as an array of fp64, (n,)."""
+    given = collected(where, values, "numbers")
+    return np.array([number(f"{where}[{k}]", value) for k, value in enumerate(given)], np.float64)
+
+
 def _rounds(devices: int) -> int:
     """``ceil(log2 devices)``, exactly."""
     return (devices - 1).bit_length()
 
 
 def _known(where: str, value: str, *known: str) -> str:
-    if value not in known:
-        raise ValueError(f"{where}: algorithm: expected one of {', '.join(known)}, got {value!r}")
-    return value
+    return chosen(f"{where}: algorithm", value, known)
 
 
 def _check(where: str, link: Link, nbytes: float, devices: int = 1) -> None:
+    if not isinstance(link, Link):
+        raise TypeError(f"{where}: link: expected a Link, got {shown(link)}")
     for name, value in link._asdict().items():
         if not is_number(value) or not 0 <= value < math.inf:
-            raise ValueError(f"{where}: link: expected a finite {name} of at least 0, got {value!r}")
-    if not nbytes >= 0:
-        raise ValueError(f"{where}: nbytes: expected at least 0, got {nbytes!r}")
-    if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
-        raise ValueError(f"{where}: devices: expected an integer of at least 1, got {devices!r}")
+            raise ValueError(f"{where}: link: expected a finite {name} of at least 0, got {shown(value)}")
+    number(f"{where}: nbytes", nbytes, 0)
+    whole(f"{where}: devices", devices, 1)

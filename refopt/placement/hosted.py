@@ -12,11 +12,13 @@ import numpy as np
 from refopt import cpu
 from refopt.catalog import Routine
 from refopt.checks import c_strides
+from refopt.checks.arguments import flag, whole
 from refopt.dtypes import ITEM_SIZES, numpy_dtype
 from refopt.passes import Result, dependencies
 from refopt.placement.kinds import COPIES, check_slots
 from refopt.program import Op, Program, Var
 from refopt.program.kinds import SHARED, is_flat, routine_of
+from refopt.program.program import expect_program
 
 if TYPE_CHECKING:
     from refopt.program import Bound
@@ -54,9 +56,10 @@ def offload(program: Program, *, nbytes: int | None = None, ring: int = 3, maste
     Raises:
         ValueError: naming the argument.
     """
-    for key, value in (("ring", ring), ("nbytes", 1 if nbytes is None else nbytes)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"offload: {key}: expected an integer of at least 1, got {value!r}")
+    expect_program("offload", program)
+    ring = whole("offload: ring", ring, 1)
+    nbytes = None if nbytes is None else whole("offload: nbytes", nbytes, 1)
+    flag("offload: masters", masters)
     if len({op.device for op in program.main} - {None}) > 1:
         return Result(program, False, ("ops are of several devices; expected those of one",))
     users = Counter(name for op in program.main for name in dependencies.cells(program, {*op.reads, *op.writes}))

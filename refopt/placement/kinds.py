@@ -26,6 +26,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from refopt.checks.arguments import whole
 from refopt.placement.blocks import Block, block_shape, rows_of, split_by_ref
 from refopt.program import Op, Program
 from refopt.program.kinds import check_dense, check_ranks
@@ -100,10 +101,10 @@ def _check_message(program: Program, op: Op) -> None:
     check_dense(program, op)
     _check_one(op.reads + op.writes, "x" if op.type == "send" else "out")
     check_ranks(op)
-    ranks, key = op.attrs["ranks"], "to" if op.type == "send" else "source"
-    peer = op.attrs.get(key)
-    if not isinstance(peer, int) or isinstance(peer, bool) or not 0 <= peer < ranks or peer == op.device:
-        raise ValueError(f"{key}: expected another rank, from 0 to {ranks - 1}, got {peer!r}")
+    key = "to" if op.type == "send" else "source"
+    peer = whole(key, op.attrs.get(key), 0, op.attrs["ranks"] - 1)
+    if peer == op.device:
+        raise ValueError(f"{key}: expected another rank, got {peer}, which is the op's own")
 
 
 def _check_barrier(program: Program, op: Op) -> None:

@@ -10,9 +10,12 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from refopt.checks.arguments import chosen, whole
 from refopt.passes import dependencies
 from refopt.placement.kinds import BARRIERS, COPIES, MESSAGES
 from refopt.program import Op, Program
+from refopt.program.ops import mapping
+from refopt.program.program import expect_program
 
 STREAMS = "compute", "copy_out", "communication", "copy_in"
 KINDS = "begin", "run", "copy_out", "exchange", "copy_in", "end"
@@ -109,7 +112,7 @@ class Schedule:
 
     def order(self, seed: int) -> list[Task]:
         """The tasks in a random order of those that streams and events allow, so as a device might take them."""
-        chance = random.Random(seed)
+        chance = random.Random(whole("order: seed", seed))
         left = {name: deque(tasks) for name, tasks in self.streams.items()}
         done: set[int] = set()
         made: list[Task] = []
@@ -150,10 +153,10 @@ def on_streams(program: Program, streams: Mapping[str, str] | None = None) -> Sc
         ValueError: if the ops are of several devices; if gradients are sparse, for whose number of rows the host waits;
             if an op touches what is under way before its barrier; or if a stream is unknown.
     """
-    instead = dict(streams or {})
+    expect_program("on_streams", program)
+    instead = {} if streams is None else mapping("on_streams: streams", streams)
     for name in (*instead, *instead.values()):
-        if name not in STREAMS:
-            raise ValueError(f"on_streams: streams: expected some of {', '.join(STREAMS)}, got {name!r}")
+        chosen("on_streams: streams", name, STREAMS)
     devices = {op.device for op in program.main} - {None}
     if len(devices) > 1:
         raise ValueError(f"on_streams: program: expected ops of one device, got devices {sorted(map(str, devices))}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from refopt.checks.arguments import chosen, whole
 from refopt.passes import Result
 from refopt.placement.balance import Balancer, sizes_of
 from refopt.placement.blocks import Block, block_shape, slice_variable
@@ -73,9 +74,10 @@ def send_to_owners(
 
     Source: PR 11221 of Paddle, and its ``DistributeTranspiler``.
     """
-    for key, value, known in (("strategy", strategy, STRATEGIES), ("receiver", receiver, RECEIVERS)):
-        if value not in known:
-            raise ValueError(f"send_to_owners: {key}: expected {' or '.join(known)}, got {value!r}")
+    chosen("send_to_owners: strategy", strategy, STRATEGIES)
+    chosen("send_to_owners: receiver", receiver, RECEIVERS)
+    slice_count = None if slice_count is None else whole("send_to_owners: slice_count", slice_count, 1)
+    min_block_size = whole("send_to_owners: min_block_size", min_block_size, 1)
     why = declined("send_to_owners", program, devices) or _unfit(program)
     if why:
         return Result(program, False, (why,))
@@ -105,8 +107,8 @@ def send_to_owners(
     changed = program.with_vars([*summed.vars, *vars.values()])
     received = _received(changed, parameters, balancer, receiver)
     sends, gradients = _exchange(parameters, "grad", {p.name: p.device for p in parameters}, devices)
-    back, whole = _exchange(parameters, "name", received, devices, to_servers=False)
-    both = tuple({"inputs": {"x": names}, "outputs": {"out": names}} for names in (gradients, whole))
+    back, params = _exchange(parameters, "name", received, devices, to_servers=False)
+    both = tuple({"inputs": {"x": names}, "outputs": {"out": names}} for names in (gradients, params))
     slots: Any = [{**x, "attrs": {"ranks": devices}, "role": "communicate"} for x in both]
     main += [op for p in parameters for op in _split(p)]
     main += [*sends, Op("send_barrier", **slots[0]), *here]

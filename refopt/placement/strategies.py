@@ -7,12 +7,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from refopt.checks.arguments import shown, whole
+from refopt.comm import Communicator
 from refopt.comm.calls import check_rank
 from refopt.passes import Result
 from refopt.placement.balance import Balancer, sizes_of
 from refopt.placement.kinds import BARRIERS, MESSAGES
 from refopt.program import Op, Program, Var
 from refopt.program.kinds import SHARED
+from refopt.program.ops import mapping
+from refopt.program.program import expect_program
 
 
 def all_reduce(program: Program, devices: int) -> Result:
@@ -92,8 +96,8 @@ class Communicated(NamedTuple):
 
 def declined(where: str, program: Program, devices: int) -> str:
     """Why a program cannot be given to devices. Empty if it can."""
-    if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
-        raise ValueError(f"{where}: devices: expected an integer of at least 1, got {devices!r}")
+    expect_program(where, program)
+    whole(f"{where}: devices", devices, 1)
     if devices == 1:
         return "one device has nobody to share with"
     for op in (*program.startup, *program.main):
@@ -174,11 +178,15 @@ def broadcast_params(comm: Any, arrays: Mapping[str, Any], owners: Mapping[str, 
     Source: Paddle's ``ParallelExecutor::BCastParamsToDevices``. There all came from device 0 for a while (issue 11728),
     and the last was not waited for.
     """
-    roots = dict.fromkeys(arrays, 0) if owners is None else owners
-    for name in roots:
+    if not isinstance(comm, Communicator):
+        raise TypeError(f"broadcast_params: comm: expected a communicator of refopt.comm, got {shown(comm)}")
+    arrays = mapping("broadcast_params: arrays", arrays)
+    given = dict.fromkeys(arrays, 0) if owners is None else mapping("broadcast_params: owners", owners)
+    roots = {}
+    for name, root in given.items():
         if name not in arrays:
             raise ValueError(f"broadcast_params: owners: expected names of arrays, got {name!r}")
-        check_rank(f"broadcast_params: owners[{name!r}]", roots[name], comm.size)
+        roots[name] = check_rank(f"broadcast_params: owners[{name!r}]", root, comm.size)
     for name, root in broadcast_order(roots):
         comm.broadcast(arrays[name], root)
     comm.barrier()
@@ -186,6 +194,7 @@ def broadcast_params(comm: Any, arrays: Mapping[str, Any], owners: Mapping[str, 
 
 def owners(program: Program) -> dict[str, int]:
     """By name of a parameter, the device that it is broadcast from, in the order of the calls."""
+    expect_program("owners", program)
     calls = (op for op in program.main if op.type == "broadcast")
     return {name: op.attrs["root"] for op in calls for name in op.inputs["x"]}
 
@@ -202,6 +211,7 @@ def on_device(program: Program, device: int) -> Program:
     Raises:
         ValueError, TypeError: if it is none of the ranks that the ops are for.
     """
+    expect_program("on_device", program)
     ranks = (op.attrs["ranks"] for op in (*program.startup, *program.main) if "ranks" in op.attrs)
     check_rank("on_device: device", device, max(ranks, default=sys.maxsize))
     startup = [op for op in program.startup if op.device in (None, device)]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from refopt.checks.arguments import chosen, whole
 from refopt.placement.bound import bind_schedule
 from refopt.placement.schedule import Schedule
 from refopt.program import Bound
 from refopt.program.backends import Gpu, backend_of
 from refopt.program.bound import Gradients
+from refopt.program.ops import mapping
 from refopt.simt import streams
 
 ISSUES = "program", "random"
@@ -45,10 +47,9 @@ def run_schedule(
         ValueError, TypeError: as `bind` does, or naming the argument.
         RuntimeError: if the arrays are not on the executor.
     """
-    if issue not in ISSUES:
-        raise ValueError(f"run_schedule: issue: expected {' or '.join(ISSUES)}, got {issue!r}")
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
-        raise ValueError(f"run_schedule: steps: expected an integer of at least 0, got {steps!r}")
+    chosen("run_schedule: issue", issue, ISSUES)
+    steps, seed = whole("run_schedule: steps", steps, 0), whole("run_schedule: seed", seed)
+    arrays = mapping("run_schedule: arrays", arrays)
     backend = backend_of("gpu", arrays, 0)
     if not isinstance(backend, Gpu) or backend.machine.name != "executor":
         raise RuntimeError("run_schedule: arrays: expected arrays of the executor, got those of a GPU")

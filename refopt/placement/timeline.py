@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from refopt.checks.arguments import number, shown, whole
 from refopt.placement import cost
 from refopt.placement.kinds import COPIES
 from refopt.placement.schedule import Schedule, Task
@@ -55,15 +56,16 @@ def simulate(plan: Schedule, costs: Costs, beside: float = 1.0) -> list[Span]:
     Raises:
         ValueError: naming the task, or ``beside``.
     """
-    if not 0 < beside <= 1:
-        raise ValueError(f"simulate: beside: expected a rate above 0 and at most 1, got {beside!r}")
+    if not isinstance(plan, Schedule):
+        raise TypeError(f"simulate: plan: expected a Schedule, got {shown(plan)}")
+    number("simulate: beside", beside, most=1, above=0)
+    if not callable(costs) and not isinstance(costs, Mapping):
+        raise TypeError(f"simulate: costs: expected a mapping or a function, got {shown(costs)}")
     given = (lambda task: costs.get(task.number, 0.0)) if isinstance(costs, Mapping) else costs
     spans: list[Span] = []
     free: dict[str, float] = {}
     for task in plan.tasks:
-        long = given(task)
-        if not 0 <= long < float("inf"):
-            raise ValueError(f"simulate: costs: task {task.number}: expected a time of at least 0, got {long!r}")
+        long = number(f"simulate: costs: task {task.number}", given(task), 0, finite=True)
         start = max([free.get(task.stream, 0.0), *(spans[number].stop for number in task.waits)])
         spans.append(Span(task, start, start + long))
         free[task.stream] = start + long
@@ -151,8 +153,7 @@ def text(plan: Schedule, spans: Sequence[Span], width: int = 100) -> str:
         spans: what `simulate` or `BoundSchedule.spans` gave.
         width: columns at most, at least 40.
     """
-    if width < 40:
-        raise ValueError(f"text: width: expected at least 40, got {width}")
+    width = whole("text: width", width, 40)
     columns = width - NAMES - 1
     end = max((span.stop for span in spans), default=0.0) or 1.0
     lines = []

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from refopt import checks, cpu
+from refopt.checks.arguments import is_whole, number
 from refopt.cpu.reduce import sum_of_squares, tree_sum
 from refopt.cpu.scan import factor_of
 from refopt.dtypes import SIZES
@@ -81,7 +82,7 @@ def _check_scan(program: Program, op: Op) -> None:
         raise ValueError(f"positions: expected a place for each of {len(op.inputs['x'])} gradients, got {positions!r}")
     seen: set[int] = set()
     for k, place in enumerate(positions):
-        if not isinstance(place, int) or not 0 <= place < places or place in seen:
+        if not is_whole(place) or not 0 <= place < places or place in seen:
             raise ValueError(f"positions[{k}]: expected a place from 0 to {places - 1}, each once, got {place!r}")
         seen.add(place)
     for k, name in enumerate(op.inputs["x"]):
@@ -100,9 +101,7 @@ def _check_finish(program: Program, op: Op) -> None:
         if slot != "sums" and shape != (1,):
             raise ValueError(f"{slot}: expected one element, got shape {shape}")
     for name in ("max_norm", "epsilon") if clips else ():
-        value = op.attrs.get(name)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
-            raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
+        number(name, op.attrs.get(name), 0)
 
 
 def _check_scaling(program: Program, op: Op) -> None:

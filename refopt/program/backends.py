@@ -11,6 +11,7 @@ import numpy as np
 from refopt import checks, cpu
 from refopt.catalog import Routine
 from refopt.checks import Array
+from refopt.checks.arguments import chosen
 from refopt.cpu import coalesce
 from refopt.dtypes import numpy_dtype
 from refopt.program.rows import add_rows
@@ -148,8 +149,7 @@ Backend = Cpu | Gpu
 
 def backend_of(name: str, arrays: Mapping[str, Any], stream: Any) -> Backend:
     """The machine that a program runs on, by the argument ``backend`` of `bind`."""
-    if name not in ("cpu", "gpu"):
-        raise ValueError(f"bind: backend: expected cpu or gpu, got {name!r}")
+    chosen("bind: backend", name, ("cpu", "gpu"))
     for key, array in arrays.items() if name == "gpu" else ():
         if isinstance(array, np.ndarray):
             raise TypeError(f"bind: arrays: {key!r}: expected a device array, got a NumPy array")

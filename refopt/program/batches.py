@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+from refopt.checks.arguments import is_whole
 from refopt.program.ops import Op
 
 BATCH = "batch"
@@ -65,6 +66,6 @@ def check(op: Op) -> None:
 
 def _integers(op: Op, key: str) -> tuple[int, ...]:
     values = op.attrs.get(key)
-    if not isinstance(values, tuple) or not values or any(type(value) is not int for value in values):
+    if not isinstance(values, tuple) or not values or not all(map(is_whole, values)):
         raise TypeError(f"{key}: expected a tuple of at least one integer, got {values!r}")
     return values

@@ -13,7 +13,7 @@ from refopt.program.backends import backend_of
 from refopt.program.exclusive import Exclusive
 from refopt.program.memory import refuse_shared
 from refopt.program.ops import UNKNOWN, Var, mapping
-from refopt.program.program import Program
+from refopt.program.program import Program, expect_program
 from refopt.program.update import Runner
 
 Gradients = Mapping[str, Any] | Callable[[str, int], Any] | None
@@ -258,8 +258,7 @@ def bind(
 
 def check_arguments(where: str, program: Any, comm: Any, gradients: Any) -> None:
     """Raise if what is to be bound is no program, the communicator none, or the gradients give none."""
-    if not isinstance(program, Program):
-        raise TypeError(f"{where}: program: expected a Program, got {shown(program)}")
+    expect_program(where, program)
     if comm is not None and not all(hasattr(comm, name) for name in ("rank", "size", "agree", "all_reduce")):
         raise TypeError(f"{where}: comm: expected a communicator of refopt.comm or None, got {shown(comm)}")
     if not (gradients is None or callable(gradients) or isinstance(gradients, Mapping)):

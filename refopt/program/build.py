@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.catalog import ROUTINES, Routine
-from refopt.checks.arguments import whole
-from refopt.dtypes import arithmetic_name
-from refopt.program.ops import Op, Var
+from refopt.checks.arguments import chosen, collected, flag, names, number, shown, whole
+from refopt.dtypes import ITEM_SIZES, arithmetic_name
+from refopt.program.ops import Op, Var, extents_of
 from refopt.program.program import Program
 
 
@@ -79,31 +79,43 @@ def step_program(
     Raises:
         ValueError, TypeError: naming the argument.
     """
-    if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
-        raise ValueError(f"step_program: world_size: expected an integer of at least 1, got {world_size!r}")
-    listed = [(str(name), _shape(str(name), shape)) for name, shape in params]
-    for value in [optimizer] if isinstance(optimizer, str) else []:
-        find_routine("step_program: optimizer", value)  # though there may be no parameters
+    world_size = whole("step_program: world_size", world_size, 1)
+    early = flag("step_program: early", early)
+    listed = named_shapes("step_program: params", params)
+    if not isinstance(optimizer, Mapping):
+        find_routine("step_program: optimizer", optimizer)  # though there may be no parameters
     if len({name for name, _ in listed}) != len(listed):
         raise ValueError("step_program: params: expected each name once, got one again")
-    rows, given = frozenset(sparse), tuple(optional)
+    rows, given = frozenset(names("step_program: sparse", sparse)), names("step_program: optional", optional)
+    if layer is not None and not callable(layer):
+        raise TypeError(f"step_program: layer: expected a function of a name, or None, got {shown(layer)}")
     for unknown in sorted(rows - {name for name, _ in listed}):
         raise ValueError(f"step_program: sparse: expected names of params, got {unknown!r}")
     steps = []
     for name, shape in listed:
         made = _of(config, name, "config")
-        if not isinstance(made, Config) and made not in CONFIGS:
-            raise ValueError(f"step_program: config: expected one of {', '.join(CONFIGS)} or a Config, got {made!r}")
+        if not isinstance(made, Config) and not (isinstance(made, str) and made in CONFIGS):
+            expected = f"expected one of {', '.join(CONFIGS)} or a Config"
+            raise ValueError(f"step_program: config: {expected}, got {shown(made)}")
         dtypes = made if isinstance(made, Config) else CONFIGS[made]
         grad = _of(grad_dtype, name, "grad_dtype")
+        if grad is not None and not (isinstance(grad, str) and grad in ITEM_SIZES):
+            raise ValueError(f"step_program: grad_dtype: expected one of {', '.join(ITEM_SIZES)}, got {shown(grad)}")
         own = {key: _of(value, name, key) for key, value in numbers.items()}
         for key, value in own.items():
             if isinstance(value, list | tuple | np.ndarray):
                 expected = "expected one value, or a mapping that has one for each parameter"
-                raise TypeError(f"step_program: {key}: {expected}, got {value!r}")
+                raise TypeError(f"step_program: {key}: {expected}, got {shown(value)}")
+        routine = find_routine("step_program: optimizer", _of(optimizer, name, "optimizer"))
+        for hyper in (hyper for hyper in routine.hypers if hyper.name in own):
+            found = number(f"step_program: {hyper.name}", own[hyper.name])
+            if type(own[hyper.name]) not in (int, float):
+                own[hyper.name] = found
+        for choice in routine.choices.keys() & own.keys():
+            own[choice] = chosen(f"step_program: {choice}", own[choice], routine.choices[choice])
         steps.append(
             _Step(
-                name, shape, find_routine("step_program: optimizer", _of(optimizer, name, "optimizer")),
+                name, shape, routine,
                 dtypes._replace(grad=grad or dtypes.grad), world_size, early, own, name in rows, given,
                 layer(name) if layer else name.partition(".")[0],
             )
@@ -143,16 +155,26 @@ def check_owner(where: str, owners: dict[str, str], name: str, owner: str) -> No
         raise ValueError(f"{where}: params: expected names that nothing else in the program has, got {name!r}")
 
 
-def _shape(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
-    made = tuple(whole(f"step_program: params: {name!r}: shape[{k}]", extent) for k, extent in enumerate(shape))
-    if any(extent < 0 for extent in made):
-        raise ValueError(f"step_program: params: {name!r}: expected extents of at least 0, got {made}")
-    return made
+def named_shapes(where: str, params: Any) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of parameters.
+
+    Raises:
+        TypeError, ValueError: naming the entry, by its index or its name.
+    """
+    found = []
+    for k, entry in enumerate(collected(where, params, "names and shapes")):
+        if isinstance(entry, str | bytes) or not isinstance(entry, Iterable) or len(pair := tuple(entry)) != 2:
+            raise TypeError(f"{where}[{k}]: expected a name and a shape, got {shown(entry)}")
+        name, shape = pair
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"{where}[{k}]: expected a name and a shape, got {shown(name)} for the name")
+        found.append((name, extents_of(f"{where}: {name!r}: shape", shape, ITEM_SIZES["float64"])))
+    return found
 
 
 def _of(value: Any, name: str, key: str) -> Any:
     """What holds for a parameter: the value, or its entry."""
-    if not isinstance(value, Mapping):
+    if isinstance(value, str | float) or not isinstance(value, Mapping):
         return value
     if name not in value:
         raise ValueError(f"step_program: {key}: expected an entry for every parameter, got none for {name!r}")
@@ -161,9 +183,7 @@ def _of(value: Any, name: str, key: str) -> Any:
 
 def find_routine(where: str, name: str) -> Routine:
     """A routine by name; raises if there is none."""
-    if name not in ROUTINES:
-        raise ValueError(f"{where}: expected one of {', '.join(ROUTINES)}, got {name!r}")
-    return ROUTINES[name]
+    return ROUTINES[chosen(where, name, ROUTINES)]
 
 
 @dataclass(frozen=True)

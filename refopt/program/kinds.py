@@ -34,7 +34,7 @@ import numpy as np
 from refopt import checks
 from refopt.catalog import ROUTINES, Routine
 from refopt.checks import Array
-from refopt.checks.arguments import to_float
+from refopt.checks.arguments import collected, flag, number, whole
 from refopt.dtypes import ITEM_SIZES, SIZES
 from refopt.program import batches
 from refopt.program.ops import UNKNOWN, Op, Var
@@ -46,7 +46,7 @@ PACKAGES = "refopt.program.amp", "refopt.placement.kinds", "refopt.placement.hos
 SHARED = "grad_factor", "found_inf"
 MERGED = "merged_"
 LAYOUT = "use_align", "align_size", "size_of_dtype"  # attributes by which tensors lie in a buffer
-_LISTS = list, tuple, set, dict, np.ndarray
+_PLAIN = int, float, str, np.floating, np.integer  # attributes that can be compared at once
 COLLECTIVES = "all_reduce", "reduce", "broadcast", "all_gather", batches.BATCH
 
 
@@ -104,7 +104,8 @@ def check(program: Program, op: Op, fit: set[Hashable] | None = None) -> None:
 def _alike(program: Program, op: Op, routine: Routine) -> Hashable:
     """What updates of one tensor have in common that are as they must be, or are not, together; ``None`` for others."""
     params = op.inputs.get("params", ())
-    if len(params) != 1 or len({*op.reads}) != len(op.reads) or any(isinstance(x, _LISTS) for x in op.attrs.values()):
+    plain = all(isinstance(x, _PLAIN) for x in op.attrs.values())
+    if len(params) != 1 or len({*op.reads}) != len(op.reads) or not plain:
         return None
     vars, shape = program.vars, program.vars[params[0]].shape
     own = {slot.name for slot in routine.slots if not slot.scalar}
@@ -209,9 +210,7 @@ def _check_collective(program: Program, op: Op) -> None:
     if len(dtypes) > 1:
         raise TypeError(f"x: expected one dtype, got {', '.join(sorted(dtypes))}")
     if op.type != "all_reduce":
-        root = op.attrs.get("root")
-        if not isinstance(root, int) or isinstance(root, bool) or not 0 <= root < op.attrs["ranks"]:
-            raise ValueError(f"root: expected a rank from 0 to {op.attrs['ranks'] - 1}, got {root!r}")
+        whole("root", op.attrs.get("root"), 0, op.attrs["ranks"] - 1)
 
 
 def _check_batch(program: Program, op: Op) -> None:
@@ -230,9 +229,7 @@ def _check_batch(program: Program, op: Op) -> None:
 
 def check_ranks(op: Op) -> None:
     """Raise if an op does not say how many ranks it is for."""
-    ranks = op.attrs.get("ranks")
-    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
-        raise ValueError(f"ranks: expected an integer of at least 1, got {ranks!r}")
+    whole("ranks", op.attrs.get("ranks"), 1)
 
 
 def _check_all_gather(program: Program, op: Op) -> None:
@@ -258,9 +255,7 @@ def _check_scale(program: Program, op: Op) -> None:
     _check_slots(op, ["x", "out"], ["x"], ["out"])
     _check_alike(program, op, "x", "out", in_place=True)
     check_dense(program, op)
-    factor = op.attrs.get("scale")
-    if not isinstance(factor, int | float) or isinstance(factor, bool) or not math.isfinite(to_float("scale", factor)):
-        raise ValueError(f"scale: expected a finite number, got {factor!r}")
+    number("scale", op.attrs.get("scale"), finite=True)
 
 
 def _check_cast(program: Program, op: Op) -> None:
@@ -273,6 +268,17 @@ def _check_coalesce(program: Program, op: Op) -> None:
     _check_slots(op, ["input", "output", "fused_output"], ["input"], ["output", "fused_output"])
     _check_alike(program, op, "input", "output")
     check_dense(program, op)
+    for key in ("copy_data", "use_align"):
+        if key in op.attrs:
+            flag(key, op.attrs[key])
+    for key in ("align_size", "size_of_dtype"):
+        if key in op.attrs and whole(key, op.attrs[key], -1) == 0:
+            raise ValueError(f"{key}: expected -1 or an integer of at least 1, got 0")
+    if "groups" in op.attrs:
+        groups = collected("groups", op.attrs["groups"], "counts")
+        found = sum(whole(f"groups[{k}]", count, 1) for k, count in enumerate(groups))
+        if found != len(op.outputs["output"]):
+            raise ValueError(f"groups: expected counts that add up to {len(op.outputs['output'])}, got {found}")
     names = op.outputs["fused_output"]
     if len(names) != 1 or program.vars[names[0]].shape != UNKNOWN:
         raise ValueError(f"fused_output: expected one variable of shape {UNKNOWN}, got {', '.join(names)}")

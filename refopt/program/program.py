@@ -14,7 +14,7 @@ from refopt.program import dataflow, listing
 from refopt.program.ops import Op, Var, mapping
 
 COUNTED = "type", "role", "layer", "device"
-WIDTH = 20  # columns of a listing, at least
+WIDTH = 20, 10_000  # columns of a listing, at least and at most
 
 
 @dataclass(frozen=True)
@@ -159,10 +159,16 @@ class Program:
             width: columns at most.
             fold: whether to leave out most of a long run of like ops.
         """
-        return listing.text(self, whole("listing: width", width, WIDTH), flag("listing: fold", fold))
+        return listing.text(self, whole("listing: width", width, *WIDTH), flag("listing: fold", fold))
 
     def __str__(self) -> str:
         return self.listing()
+
+
+def expect_program(where: str, value: Any) -> None:
+    """Raise if what a function is given for its argument ``program`` is none."""
+    if not isinstance(value, Program):
+        raise TypeError(f"{where}: program: expected a Program, got {shown(value)}")
 
 
 def side_by_side(before: Program, after: Program, width: int = 120) -> str:
@@ -175,4 +181,4 @@ def side_by_side(before: Program, after: Program, width: int = 120) -> str:
     for name, value in (("before", before), ("after", after)):
         if not isinstance(value, Program):
             raise TypeError(f"side_by_side: {name}: expected a Program, got {shown(value)}")
-    return listing.side_by_side(before, after, whole("side_by_side: width", width, WIDTH))
+    return listing.side_by_side(before, after, whole("side_by_side: width", width, *WIDTH))

@@ -8,6 +8,7 @@ from refopt.passes import Result, dependencies
 from refopt.passes.attributes import unlike
 from refopt.program import Op, Program, batches
 from refopt.program.kinds import LAYOUT
+from refopt.program.program import expect_program
 
 
 def batch_owners(program: Program) -> Result:
@@ -23,6 +24,7 @@ def batch_owners(program: Program) -> Result:
     Args:
         program: the program of a rank; it stays as it is.
     """
+    expect_program("batch_owners", program)
     reasons: list[str] = []
     moves = []
     for kind in batches.KINDS:

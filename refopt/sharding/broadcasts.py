@@ -5,8 +5,10 @@ from __future__ import annotations
 from refopt.passes import Result, dependencies
 from refopt.passes.attributes import unlike
 from refopt.passes.coalesce import coalesce_op
+from refopt.passes.grouping import check_limit
 from refopt.program import UNKNOWN, Program, Var
 from refopt.program.kinds import LAYOUT
+from refopt.program.program import expect_program
 from refopt.sharding.runs import about, one_of, runs
 
 
@@ -24,6 +26,8 @@ def fuse_broadcasts(program: Program, limit: float = 32.0) -> Result:
 
     Source: Paddle's ``FuseHelper`` in ``sharding/utils.py``, as the optimizer sharding of PR 35878 uses it.
     """
+    expect_program("fuse_broadcasts", program)
+    check_limit("fuse_broadcasts: limit", limit)
     reasons: list[str] = []
     moves, startup, buffers = [], [], []
     for places in runs(program, "broadcast", limit, reasons):

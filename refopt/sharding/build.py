@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from refopt.checks.arguments import is_number
+from refopt.checks.arguments import flag, names, number, whole
 from refopt.cpu import update_loss_scaling
 from refopt.program import Op, Program, Var, step_program
 from refopt.program.amp import SCALING
-from refopt.program.build import check_owner
+from refopt.program.build import check_owner, named_shapes
+from refopt.program.ops import mapping
 from refopt.sharding.eligible import copy_of, recomputed_copy_of
 
 
@@ -78,49 +79,50 @@ def amp_program(
 
     Source: Paddle's ``decorate`` of ``fluid.contrib.mixed_precision``, with pure-fp16 casts and gradient merge.
     """
-    listed = [(str(name), tuple(shape)) for name, shape in params]
-    names, wide = [name for name, _ in listed], frozenset(fp32)
-    _check(names, wide, world_size, accumulate)
+    listed = named_shapes("amp_program: params", params)
+    order, wide = [name for name, _ in listed], frozenset(names("amp_program: fp32", fp32))
+    _check(order, wide, world_size, accumulate)
+    flag("amp_program: recompute", recompute)
+    scaling = {} if scaling is None else mapping("amp_program: scaling", scaling)
     _check_numbers(max_norm, clip_epsilon, loss_scale)
     plain = step_program(listed, optimizer, layer=layer, optional=optional, **numbers)
     updates = [op for op in plain.main if op.role == "optimize"]
     layers = {name: op.layer for op in updates for name in op.outputs["params"]}
     made = _Builder(plain, layers, world_size, accumulate, recompute, wide)
     for micro in range(accumulate):
-        for name in names:
+        for name in order:
             made.forward(name)
-        for name in reversed(names):
+        for name in reversed(order):
             made.backward(name, micro)
-    for name in reversed(names):
+    for name in reversed(order):
         made.reduce(name)
-    made.scan(names, max_norm, clip_epsilon)
-    made.scaling(loss_scale, scaling or {})
+    made.scan(order, max_norm, clip_epsilon)
+    made.scaling(loss_scale, scaling)
     gates = {"grad_factor": ("grad_factor",), "found_inf": ("found_inf",)}
     made.main += [op.replace(inputs={**op.inputs, **gates}) for op in updates]
     startup = [
         Op("broadcast", {"x": (name,)}, {"out": (name,)}, {"ranks": world_size, "root": 0}, "startup", layers[name])
-        for name in names if world_size > 1
+        for name in order if world_size > 1
     ]  # fmt: skip
     program = Program(made.vars, tuple(startup), tuple(made.main))
     program.check()
     return program
 
 
-def _check(names: list[str], wide: frozenset[str], world_size: int, accumulate: int) -> None:
-    for key, count in (("world_size", world_size), ("accumulate", accumulate)):
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise ValueError(f"amp_program: {key}: expected an integer of at least 1, got {count!r}")
-    for unknown in sorted(wide - set(names)):
+def _check(params: list[str], wide: frozenset[str], world_size: int, accumulate: int) -> None:
+    whole("amp_program: world_size", world_size, 1)
+    whole("amp_program: accumulate", accumulate, 1)
+    for unknown in sorted(wide - set(params)):
         raise ValueError(f"amp_program: fp32: expected names of params, got {unknown!r}")
 
 
 def _check_numbers(max_norm: Any, clip_epsilon: Any, loss_scale: Any) -> None:
-    if max_norm is not None and not (is_number(max_norm) and max_norm >= 0):
-        raise ValueError(f"amp_program: max_norm: expected None or a number of at least 0, got {max_norm!r}")
-    if not (is_number(clip_epsilon) and clip_epsilon >= 0):
-        raise ValueError(f"amp_program: clip_epsilon: expected a number of at least 0, got {clip_epsilon!r}")
-    with np.errstate(over="ignore"):
-        if not (is_number(loss_scale) and 0 < np.float32(loss_scale) < np.inf):
+    if max_norm is not None:
+        number("amp_program: max_norm", max_norm, 0)
+    number("amp_program: clip_epsilon", clip_epsilon, 0)
+    found = number("amp_program: loss_scale", loss_scale)
+    with np.errstate(all="ignore"):
+        if not 0 < np.float32(found) < np.inf:
             raise ValueError(f"amp_program: loss_scale: expected a finite float32 above 0, got {loss_scale!r}")
 
 

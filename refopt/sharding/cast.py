@@ -8,6 +8,7 @@ from dataclasses import replace
 from refopt.passes import Result
 from refopt.passes.dependencies import cells
 from refopt.program import Op, Program
+from refopt.program.program import expect_program
 from refopt.sharding.eligible import Eligible, eligible
 
 
@@ -30,6 +31,7 @@ def optimize_cast(program: Program) -> Result:
     Source: ``cast_fp32param_in_optimize`` of Paddle's ``sharding/offload_helper.py``, PR 34965, and
     ``opt_sharding_cast_fp32param``, PR 35878.
     """
+    expect_program("optimize_cast", program)
     found = eligible(program)
     if not found.copies:
         return Result(program, False, (*found.reasons, "neither pass casts a parameter that can live in fp16"))

@@ -34,7 +34,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from refopt.checks.arguments import is_number, is_whole
+from refopt.checks.arguments import number, whole
 from refopt.comm import Counted
 from refopt.dtypes import ITEM_SIZES
 from refopt.program import UNKNOWN, Program
@@ -58,10 +58,10 @@ def casts(eligible: int, *, accumulate: int = 1, recompute: bool = False, owned:
     Raises:
         ValueError: naming the argument.
     """
-    _whole("casts: eligible", eligible)
-    _whole("casts: accumulate", accumulate, 1)
+    whole("casts: eligible", eligible, 0)
+    whole("casts: accumulate", accumulate, 1)
     if owned is not None:
-        _whole("casts: owned", owned, 0, eligible)
+        whole("casts: owned", owned, 0, eligible)
     return {
         "before": eligible * (1 + recompute) * accumulate,
         "cast": eligible,
@@ -90,13 +90,13 @@ def step(
         ValueError: naming the argument.
     """
     merged = find_routine("step: routine", routine).merged_name
-    _whole("step: params", params)
-    _whole("step: eligible", eligible, 0, params)
-    _whole("step: world_size", world_size, 1)
-    _whole("step: accumulate", accumulate, 1)
+    whole("step: params", params, 0)
+    whole("step: eligible", eligible, 0, params)
+    whole("step: world_size", world_size, 1)
+    whole("step: accumulate", accumulate, 1)
     if owned is not None:
-        _whole("step: owned[0]", owned[0], 0, params)
-        _whole("step: owned[1]", owned[1], 0, min(owned[0], eligible))
+        whole("step: owned[0]", owned[0], 0, params)
+        whole("step: owned[1]", owned[1], 0, min(owned[0], eligible))
     owned = owned if params and world_size > 1 else None  # `shard` leaves other steps as they are
     ours, good = (params, eligible) if owned is None else owned
     form = casts(eligible, accumulate=accumulate, recompute=recompute, owned=good)
@@ -176,7 +176,7 @@ def memory(
         ValueError: naming the argument.
     """
     check_lengths("memory", sizes, eligible=eligible, owners=owners)
-    _whole("memory: rank", rank)
+    whole("memory: rank", rank, 0)
     row = find_routine("memory: routine", routine)
     mine = [owner == rank for owner in owners] if owners is not None else [True] * len(sizes)
     copies = [good and optimize_cast for good in eligible]
@@ -201,9 +201,8 @@ def saved(elements: int, degree: float) -> float:
     Raises:
         ValueError: naming the argument.
     """
-    _whole("saved: elements", elements)
-    if not is_number(degree) or not degree >= 1:
-        raise ValueError(f"saved: degree: expected a number of at least 1, got {degree!r}")
+    whole("saved: elements", elements, 0)
+    number("saved: degree", degree, 1)
     return (SINGLE - HALF) * elements - SINGLE * elements / degree
 
 
@@ -238,9 +237,3 @@ def check_lengths(where: str, sizes: Sequence[int], **others: Sequence[Any] | No
     for name, values in others.items():
         if values is not None and len(values) != len(sizes):
             raise ValueError(f"{where}: {name}: expected {len(sizes)} entries, as sizes has, got {len(values)}")
-
-
-def _whole(where: str, value: Any, least: int = 0, most: int | None = None) -> None:
-    if not is_whole(value) or value < least or (most is not None and value > most):
-        expected = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{where}: expected an integer {expected}, got {value!r}")

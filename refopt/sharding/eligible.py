@@ -12,6 +12,7 @@ from refopt.catalog import ROUTINES
 from refopt.passes.dependencies import cells, title
 from refopt.program import Op, Program
 from refopt.program.kinds import COLLECTIVES, MERGED
+from refopt.program.program import expect_program
 
 CAST = "cast_fp16"
 RECOMPUTED = "subprog"
@@ -54,6 +55,7 @@ def eligible(program: Program) -> Eligible:
     Source: ``OffloadHelper`` in Paddle's ``sharding/offload_helper.py``, PR 34965 and PR 35878, which knows casts by
     these names. It fails on a parameter that no op reads, and takes one step for granted where copies could be old.
     """
+    expect_program("eligible", program)
     why: dict[str, str] = {}
     copies: dict[str, str] = {}
     recomputed: dict[str, str] = {}

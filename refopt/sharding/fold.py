@@ -6,6 +6,7 @@ from refopt.passes import Result, dependencies
 from refopt.passes.dependencies import cells, title
 from refopt.program import Op, Program
 from refopt.program.kinds import is_flat, routine_of
+from refopt.program.program import expect_program
 
 
 def fold_casts(program: Program) -> Result:
@@ -25,6 +26,7 @@ def fold_casts(program: Program) -> Result:
     Source: PR 35878 casts in the optimizer's stage by ops of their own; that an update with ``MasterParam`` writes both
     is Paddle's ``multi_precision``, as of PR 35476.
     """
+    expect_program("fold_casts", program)
     casts: dict[str, list[int]] = {}
     writers: dict[str, set[int]] = {}
     for i, op in enumerate(program.main):

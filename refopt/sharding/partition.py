@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from refopt.checks.arguments import chosen, collected, whole
+
 
 def in_order(sizes: Sequence[int], ranks: int) -> list[int]:
     """Neighbours go together: the next rank begins once more than its share has been given out.
@@ -60,13 +62,9 @@ def partition(sizes: Sequence[int], ranks: int, rule: str = "paddle") -> list[in
         A rank from 0 to ranks - 1 for each tensor. Ranks may be left with nothing.
 
     Raises:
-        ValueError: naming the argument.
+        ValueError, TypeError: naming the argument.
     """
-    if rule not in RULES:
-        raise ValueError(f"partition: rule: expected one of {', '.join(RULES)}, got {rule!r}")
-    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
-        raise ValueError(f"partition: ranks: expected an integer of at least 1, got {ranks!r}")
-    for i, size in enumerate(sizes):
-        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise ValueError(f"partition: sizes[{i}]: expected an integer of at least 0, got {size!r}")
-    return RULES[rule](sizes, ranks)
+    chosen("partition: rule", rule, RULES)
+    count = whole("partition: ranks", ranks, 1)
+    given = collected("partition: sizes", sizes, "sizes")
+    return RULES[rule]([whole(f"partition: sizes[{i}]", size, 0) for i, size in enumerate(given)], count)

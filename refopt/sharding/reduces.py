@@ -5,8 +5,10 @@ from __future__ import annotations
 from refopt.passes import Result, dependencies
 from refopt.passes.attributes import unlike, unlike_averages
 from refopt.passes.coalesce import coalesce_op
+from refopt.passes.grouping import check_limit
 from refopt.program import UNKNOWN, Op, Program, Var
 from refopt.program.kinds import LAYOUT
+from refopt.program.program import expect_program
 from refopt.sharding.runs import about, one_of, runs
 
 
@@ -27,6 +29,8 @@ def fuse_reduces(program: Program, limit: float = 32.0) -> Result:
 
     Source: Paddle's ``FuseHelper`` in ``sharding/utils.py``, and `refopt.passes.fuse_all_reduce` for the averages.
     """
+    expect_program("fuse_reduces", program)
+    check_limit("fuse_reduces: limit", limit)
     scales: dict[str, list[int]] = {}
     for i, op in enumerate(program.main):
         if op.type == "scale" and op.role == "communicate" and len(op.inputs["x"]) == 1:

@@ -6,13 +6,15 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from refopt.checks.arguments import chosen, whole
 from refopt.passes import Result, dependencies
 from refopt.passes.dependencies import title
 from refopt.program import Op, Program
 from refopt.program.kinds import MERGED, SHARED, is_flat, routine_of
+from refopt.program.program import expect_program
 from refopt.sharding.cast import without_masters
 from refopt.sharding.eligible import STAGES
-from refopt.sharding.partition import partition
+from refopt.sharding.partition import RULES, partition
 
 
 class Owned(NamedTuple):
@@ -61,9 +63,12 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
     Source: Paddle's ``sharding_optimizer`` with ``_dp_as_optimizer_sharding``, PR 35593 and PR 35878. State of a
     routine it does not know stays on all ranks there; here it follows its op. Its found-inf is a maximum, of integers.
     """
-    _check(program, rank, degree)
-    if order not in ORDERS:
-        raise ValueError(f"shard: order: expected one of {', '.join(ORDERS)}, got {order!r}")
+    expect_program("shard", program)
+    degree = whole("shard: degree", degree, 1)
+    rank = whole("shard: rank", rank, 0, degree - 1)
+    chosen("shard: rule", rule, RULES)
+    chosen("shard: order", order, ORDERS)
+    _check(program, degree)
     if degree == 1:
         return Result(program, False, ("one rank owns everything",))
     why = _declined(program)
@@ -91,11 +96,7 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
     return Result(made, True, tuple(reasons))
 
 
-def _check(program: Program, rank: int, degree: int) -> None:
-    if not isinstance(degree, int) or isinstance(degree, bool) or degree < 1:
-        raise ValueError(f"shard: degree: expected an integer of at least 1, got {degree!r}")
-    if not isinstance(rank, int) or isinstance(rank, bool) or not 0 <= rank < degree:
-        raise ValueError(f"shard: rank: expected a rank from 0 to {degree - 1}, got {rank!r}")
+def _check(program: Program, degree: int) -> None:
     for op in program.main:
         if op.attrs.get("ranks", degree) != degree:
             raise ValueError(f"shard: degree: expected {op.attrs['ranks']}, as {title(op)} has, got {degree}")
