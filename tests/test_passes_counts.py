@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -250,7 +251,7 @@ def test_bad_arguments():
     program = adam()
     with pytest.raises(ValueError, match=r"fuse_optimizer: form: expected one of auto, flat, merged, got 'big'"):
         passes.fuse_optimizer(program, form="big")
-    with pytest.raises(ValueError, match=r"fuse_optimizer: optimizer: expected all or one of lars_momentum, .*'x'"):
+    with pytest.raises(ValueError, match=r"fuse_optimizer: optimizer: expected one of all, lars_momentum, .*'x'"):
         passes.fuse_optimizer(program, "x")
     with pytest.raises(ValueError, match=r"coalesce_gradients: grouping: expected one of early, later, .*'x'"):
         passes.coalesce_gradients(program, "x")
@@ -277,3 +278,19 @@ def test_passes_compose_in_any_order():
     apply = (passes.coalesce_gradients, passes.fuse_all_reduce, passes.fuse_optimizer)
     for order in itertools.permutations(apply):
         same_bits(lambda p, order=order: passes.pipeline(p, *order), program)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    (dict(routine="adam"), "routine: expected a row of refopt.catalog.ROUTINES, got 'adam'"),
+    (dict(tensors=1.5), "tensors: expected an integer of at least 0, got 1.5"),
+    (dict(tensors=-1), "tensors: expected an integer of at least 0, got -1"),
+    (dict(sparse=4), "sparse: expected at most the 3 tensors, got 4"),
+    (dict(world_size=0), "world_size: expected an integer of at least 1, got 0"),
+    (dict(early="no"), "early: expected True or False, got 'no'"),
+])  # fmt: skip
+def test_formulae_of_what_is_none(changes, message):
+    for function in (passes.counts.step, passes.counts.fused_step):
+        with pytest.raises((TypeError, ValueError), match=f"^{function.__name__}: {message}"):
+            function(**{"routine": ROUTINES["adam"], "tensors": 3} | changes)
+    made = (passes.counts.step(ROUTINES["adam"], count) for count in (np.int64(3), 3))
+    assert next(made) == next(made)

@@ -159,7 +159,7 @@ def test_a_scalar_is_one_block():
 ])  # fmt: skip
 def test_blocks_that_do_not_make_up_the_variable(cut, message):
     """Upstream's split_byref does not add up its rows."""
-    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
+    with pytest.raises((TypeError, ValueError), match=message):
         split_by_ref(np.zeros((4, 3), np.float32), cut)
 
 

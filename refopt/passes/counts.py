@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from refopt.catalog import Routine
+from refopt.checks.arguments import chosen, flag, names, shown, whole
 
 
 def step(
@@ -38,6 +39,7 @@ def step(
         world_size: the number of ranks.
         early: whether ``scale`` ops advance the scalars.
     """
+    _check("step", routine, early=early, tensors=tensors, sparse=sparse, world_size=world_size)
     ranks = world_size > 1
     return _there({
         "backward": tensors,
@@ -63,6 +65,9 @@ def fused_step(
         form: ``"flat"`` or ``"merged"``.
         folded: whether `fold_averages` has come last, and has declined nothing.
     """
+    given = {"tensors": tensors, "sparse": sparse, "world_size": world_size, "units": units, "groups": groups or 0}
+    _check("fused_step", routine, early=early, folded=folded, **given)
+    chosen("fused_step: form", form, ("flat", "merged"))
     dense, ranks = tensors - sparse, world_size > 1
     reduced = dense if groups is None else groups
     fused = routine.name if form == "flat" else routine.merged_name
@@ -84,8 +89,22 @@ def coalesce_ops(routine: Routine, *, optional: Collection[str] = (), units: int
         units: as in `fused_step`.
         gradients: buffers of gradients, whoever has made them: one for each unit, if `fuse_optimizer` does it.
     """
+    _check("coalesce_ops", routine, units=units, gradients=gradients)
+    optional = names("coalesce_ops: optional", optional)
     slots = [slot for slot in routine.slots if slot.name != "grads" and (not slot.optional or slot.name in optional)]
     return units * len(slots) + gradients
+
+
+def _check(where: str, routine: Routine, early: bool = False, folded: bool = False, **counts: int) -> None:
+    """Raise if an argument is no routine, no flag or no number of things; the error names it."""
+    if not isinstance(routine, Routine):
+        raise TypeError(f"{where}: routine: expected a row of refopt.catalog.ROUTINES, got {shown(routine)}")
+    flag(f"{where}: early", early)
+    flag(f"{where}: folded", folded)
+    for name, value in counts.items():
+        whole(f"{where}: {name}", value, 1 if name == "world_size" else 0)
+    if counts.get("sparse", 0) > counts.get("tensors", 0):
+        raise ValueError(f"{where}: sparse: expected at most the {counts['tensors']} tensors, got {counts['sparse']}")
 
 
 def _there(counts: dict[str, int]) -> dict[str, int]:
