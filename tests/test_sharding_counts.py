@@ -328,3 +328,15 @@ def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
 def test_bad_arguments(call, message):
     with pytest.raises((TypeError, ValueError), match=f"^{message}"):
         call()
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: counts.startup("ab", [True] * 2, optimize_cast=True), "startup: sizes: expected a list of entries, got"),
+    (lambda: counts.startup([4], [1], optimize_cast=True), r"startup: eligible\[0\]: expected True or False, got 1"),
+    (lambda: counts.memory([-4], [True], "adam"), r"memory: sizes\[0\]: expected an integer of at least 0, got -4"),
+    (lambda: counts.collectives([4], [True], sharded="no"), "collectives: sharded: expected True or False, got 'no'"),
+    (lambda: counts.kept(None), "kept: program: expected a Program, got None"),
+])  # fmt: skip
+def test_what_is_no_list_or_flag(call, message):
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
+        call()

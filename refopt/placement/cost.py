@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.checks.arguments import chosen, collected, is_number, number, shown, whole
+from refopt.checks.arguments import names as listed_names
 from refopt.dtypes import ITEM_SIZES
 from refopt.placement.kinds import BARRIERS, COPIES, MESSAGES
 from refopt.program import Op, Program, batches
@@ -195,6 +196,10 @@ def of_op(program: Program, op: Op, link: Link, rate: float) -> float:
 
 def bytes_of(program: Program, names: Sequence[str]) -> int:
     """Bytes of variables; of a buffer, those of its tensors, without padding."""
+    expect_program("bytes_of", program)
+    for k, name in enumerate(listed_names("bytes_of: names", names)):
+        if name not in program.vars:
+            raise ValueError(f"bytes_of: names[{k}]: expected a variable of the program, got {name!r}")
     cells = [program.vars[cell] for name in names for cell in program.memory(name)]
     return sum(math.prod(var.shape) * ITEM_SIZES[var.dtype] for var in cells)
 

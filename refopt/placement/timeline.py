@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from refopt.checks.arguments import number, shown, whole
 from refopt.placement import cost
@@ -56,8 +56,7 @@ def simulate(plan: Schedule, costs: Costs, beside: float = 1.0) -> list[Span]:
     Raises:
         ValueError: naming the task, or ``beside``.
     """
-    if not isinstance(plan, Schedule):
-        raise TypeError(f"simulate: plan: expected a Schedule, got {shown(plan)}")
+    _expect_plan("simulate", plan)
     number("simulate: beside", beside, most=1, above=0)
     if not callable(costs) and not isinstance(costs, Mapping):
         raise TypeError(f"simulate: costs: expected a mapping or a function, got {shown(costs)}")
@@ -118,6 +117,7 @@ def task_cost(plan: Schedule, link: cost.Link, bus: cost.Link, rate: float) -> C
         bus: the way between device and host, one message a copy.
         rate: bytes a second of a device's memory.
     """
+    _expect_plan("task_cost", plan)
     program = plan.program
 
     def seconds(task: Task) -> float:
@@ -153,7 +153,8 @@ def text(plan: Schedule, spans: Sequence[Span], width: int = 100) -> str:
         spans: what `simulate` or `BoundSchedule.spans` gave.
         width: columns at most, at least 40.
     """
-    width = whole("text: width", width, 40)
+    _expect_plan("text", plan)
+    width = whole("text: width", width, 40, 10_000)
     columns = width - NAMES - 1
     end = max((span.stop for span in spans), default=0.0) or 1.0
     lines = []
@@ -170,6 +171,11 @@ def text(plan: Schedule, spans: Sequence[Span], width: int = 100) -> str:
     right = f"{end:.6g}"
     lines.append(f"{'':<{NAMES}} 0{right:>{columns - 1}}")
     return "\n".join(lines)
+
+
+def _expect_plan(where: str, value: Any) -> None:
+    if not isinstance(value, Schedule):
+        raise TypeError(f"{where}: plan: expected a Schedule, got {shown(value)}")
 
 
 def _box(label: str, room: int) -> str:

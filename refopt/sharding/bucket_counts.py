@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from refopt.checks.arguments import listed, whole
 from refopt.comm import Counted
 from refopt.passes.grouping import MB, check_limit
 from refopt.program.build import find_routine
-from refopt.sharding.counts import HALF, SINGLE, check_lengths
+from refopt.sharding.counts import HALF, SINGLE, check_flags, check_lengths
 
 
 def buckets(sizes: Sequence[int], items: Sequence[int], owners: Sequence[int], limit: float = 32.0) -> list[list[int]]:
@@ -67,6 +68,9 @@ def step(
         ValueError: naming the argument.
     """
     _check("step", sizes, eligible, owners, limit, send_limit)
+    whole("step: rank", rank, 0)
+    whole("step: gradient", gradient, 1)
+    check_flags("step", batched=batched)
     merged = find_routine("step: routine", routine).merged_name
     reduced = buckets(sizes, [gradient] * len(sizes), owners, limit)
     own = [bucket for bucket in reduced if owners[bucket[0]] == rank]
@@ -94,6 +98,8 @@ def batches(roots: Sequence[int]) -> tuple[int, int]:
     Args:
         roots: of each collective of a kind.
     """
+    for k, root in enumerate(listed("batches: roots", roots, "ranks")):
+        whole(f"batches: roots[{k}]", root, 0)
     most, second, *_ = *sorted(Counter(roots).values(), reverse=True), 0, 0
     return most - second, second
 
@@ -115,6 +121,9 @@ def collectives(
         ValueError: naming the argument.
     """
     _check("collectives", sizes, eligible, owners, limit, send_limit)
+    whole("collectives: chunk", chunk, 1)
+    whole("collectives: gradient", gradient, 1)
+    check_flags("collectives", clip=clip, scan=scan)
     made = {}
     sent = [HALF if good else SINGLE for good in eligible]
     for name, items, most in (("reduce", [gradient] * len(sizes), limit), ("broadcast", sent, send_limit)):

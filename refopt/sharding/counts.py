@@ -34,11 +34,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from refopt.checks.arguments import number, whole
+from refopt.checks.arguments import flag, listed, number, whole
 from refopt.comm import Counted
 from refopt.dtypes import ITEM_SIZES
 from refopt.program import UNKNOWN, Program
 from refopt.program.build import find_routine
+from refopt.program.program import expect_program
 
 HALF, SINGLE = ITEM_SIZES["float16"], ITEM_SIZES["float32"]
 
@@ -59,6 +60,7 @@ def casts(eligible: int, *, accumulate: int = 1, recompute: bool = False, owned:
         ValueError: naming the argument.
     """
     whole("casts: eligible", eligible, 0)
+    check_flags("casts", recompute=recompute)
     whole("casts: accumulate", accumulate, 1)
     if owned is not None:
         whole("casts: owned", owned, 0, eligible)
@@ -90,11 +92,14 @@ def step(
         ValueError: naming the argument.
     """
     merged = find_routine("step: routine", routine).merged_name
+    check_flags("step", recompute=recompute, clip=clip, optimize_cast=optimize_cast)
     whole("step: params", params, 0)
     whole("step: eligible", eligible, 0, params)
     whole("step: world_size", world_size, 1)
     whole("step: accumulate", accumulate, 1)
     if owned is not None:
+        if len(listed("step: owned", owned, "two numbers")) != 2:
+            raise ValueError(f"step: owned: expected two numbers, got {len(owned)}")
         whole("step: owned[0]", owned[0], 0, params)
         whole("step: owned[1]", owned[1], 0, min(owned[0], eligible))
     owned = owned if params and world_size > 1 else None  # `shard` leaves other steps as they are
@@ -136,6 +141,7 @@ def collectives(
         ValueError: naming the argument.
     """
     check_lengths("collectives", sizes, eligible=eligible)
+    check_flags("collectives", sharded=sharded, optimize_cast=optimize_cast, clip=clip)
     count, elements = len(sizes), sum(sizes)
     if not sharded:
         return {"all_reduce": Counted(count, SINGLE * elements)}
@@ -150,6 +156,7 @@ def collectives(
 def startup(sizes: Sequence[int], eligible: Sequence[bool], *, optimize_cast: bool) -> dict[str, int]:
     """Ops at startup by type with several ranks: broadcasts in fp32, and then casts, on all ranks alike."""
     check_lengths("startup", sizes, eligible=eligible)
+    check_flags("startup", optimize_cast=optimize_cast)
     made = {"broadcast": len(sizes), "cast": sum(eligible) if optimize_cast else 0}
     return {kind: number for kind, number in made.items() if number}
 
@@ -177,6 +184,8 @@ def memory(
     """
     check_lengths("memory", sizes, eligible=eligible, owners=owners)
     whole("memory: rank", rank, 0)
+    whole("memory: optional", optional, 0)
+    check_flags("memory", optimize_cast=optimize_cast)
     row = find_routine("memory: routine", routine)
     mine = [owner == rank for owner in owners] if owners is not None else [True] * len(sizes)
     copies = [good and optimize_cast for good in eligible]
@@ -208,6 +217,7 @@ def saved(elements: int, degree: float) -> float:
 
 def param_casts(program: Program) -> int:
     """Casts of parameters, from fp32 to fp16, among the ops of a step. Casts of gradients go the other way."""
+    expect_program("param_casts", program)
     vars = program.vars
     return sum(
         (vars[x].dtype, vars[y].dtype) == ("float32", "float16")
@@ -219,6 +229,7 @@ def param_casts(program: Program) -> int:
 
 def kept(program: Program) -> int:
     """Bytes of the variables of a program that live from step to step, the loss scale and its counts left out."""
+    expect_program("kept", program)
     scaling = {name for op in program.main if op.type == "update_loss_scaling" for name in op.writes}
     return sum(
         math.prod(var.shape) * ITEM_SIZES[var.dtype]
@@ -233,7 +244,23 @@ def total(parts: Mapping[str, int]) -> int:
 
 
 def check_lengths(where: str, sizes: Sequence[int], **others: Sequence[Any] | None) -> None:
-    """Raise if what is said of each tensor is of another number of tensors than there are sizes."""
-    for name, values in others.items():
+    """Raise if what is said of tensors is no list, or of another number of tensors than there are sizes.
+
+    Sizes, ``items`` and ``owners`` are integers; ``eligible`` are truth values.
+    """
+    for name, values in {"sizes": sizes, **others}.items():
+        if values is None and name != "sizes":
+            continue
+        for k, value in enumerate(listed(f"{where}: {name}", values, "entries")):
+            if name == "eligible":
+                flag(f"{where}: {name}[{k}]", value)
+            else:
+                whole(f"{where}: {name}[{k}]", value, 0)
         if values is not None and len(values) != len(sizes):
             raise ValueError(f"{where}: {name}: expected {len(sizes)} entries, as sizes has, got {len(values)}")
+
+
+def check_flags(where: str, **values: Any) -> None:
+    """Raise if one of some values is no truth value; the error names it."""
+    for name, value in values.items():
+        flag(f"{where}: {name}", value)
