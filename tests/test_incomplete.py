@@ -24,6 +24,15 @@ ROWS = {
     "expected names of one slot, number or choice each, got params, grads, moment, moment, master_params, ": {
         "slots": (*SLOTS[:2], Slot("moment", written=True), Slot("moment", written=True), SLOTS[2]),
     },
+    "slots: power: initial: expected a number or a hyperparameter, got none": {
+        "slots": (*SLOTS[:2], Slot("power", written=True, scalar=True), SLOTS[2]),
+    },
+    "slots: power: initial: expected a number or a hyperparameter, got 'beta1'": {
+        "slots": (*SLOTS[:2], Slot("power", written=True, scalar=True, initial="beta1"), SLOTS[2]),
+    },
+    "slots: moment: initial: expected none, since it is no scalar, got 0.0": {
+        "slots": (*SLOTS[:2], Slot("moment", written=True, initial=0.0), SLOTS[2]),
+    },
     "hypers: expected rescale_grad, got lr, seed": {"hypers": (SGD.hypers[0], catalog.SEED)},
     "hypers: expected seed last, as elementwise kernels take it, got lr, l2_decay, rescale_grad": {
         "hypers": SGD.hypers[:-1],
