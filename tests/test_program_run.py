@@ -238,7 +238,7 @@ def test_rebind(backend):
     (lambda a: a.update({"a.w": a["a.w"].astype(np.float64)}), {}, TypeError, "arrays: 'a.w': expected float32, got f"),
     (lambda a: a.update({"a.w": [1.0]}), {}, TypeError, "arrays: 'a.w': expected a NumPy array, got builtins.list"),
     (lambda a: None, dict(backend="gpu"), TypeError, "arrays: 'a.w': expected a device array, got a NumPy array"),
-    (lambda a: None, dict(backend="tpu"), ValueError, "backend: expected cpu or gpu, got 'tpu'"),
+    (lambda a: None, dict(backend="tpu"), ValueError, "backend: expected one of cpu, gpu, got 'tpu'"),
 ])  # fmt: skip
 def test_bad_arguments_of_bind(change, options, error, message):
     program = adam(PARAMS[:1])
