@@ -205,8 +205,9 @@ class Launch:
         self.unfinished -= 1
         self.unchanged = self.released = self.atomics = 0
         warp.alive &= ~(1 << thread.lane)
-        for key in list(warp.pending):
-            warp.complete(key)
+        if warp.pending:
+            for key in list(warp.pending):
+                warp.complete(key)
 
     def _abandon(self) -> None:
         """Unwind the threads that an error left suspended."""

@@ -49,7 +49,7 @@ class Buffer:
         self.name = name
         self.parameter: str | None = None  # the last kernel parameter it was passed as, for want of a name
         self.base = 0
-        self.views = _Views(self.data)
+        self.views = _Views(self.data, self)
         self.shape: tuple[int, ...] = (nbytes,)
         self.dtype = np.dtype(np.uint8)  # of the array it was made for, for reports
         # Watched only: which bytes of a shared array have been written, and the race detector's record.
@@ -65,9 +65,10 @@ class Buffer:
 class _Views(dict):
     """The buffer as an array of each type asked for: dtype -> (array, item size)."""
 
-    def __init__(self, data: np.ndarray) -> None:
+    def __init__(self, data: np.ndarray, owner: Buffer) -> None:
         super().__init__()
         self.data = data
+        self.owner = weakref.ref(owner)
 
     def __missing__(self, dtype: Any) -> tuple[np.ndarray, int]:
         kind = element("dtype", dtype)
@@ -82,7 +83,7 @@ _next_base = 0x7000_0000_0000
 _live_bytes = 0
 _tables = threading.RLock()  # for what is above
 _freed: deque[tuple[int, int]] = deque()  # what is gone, but still in the tables
-_NOTHING: tuple[int, int, _Views] = (0, -1, _Views(np.empty(0, np.uint8)))
+_NOTHING: tuple[int, int, _Views] = (0, -1, Buffer(0).views)
 _hit = _NOTHING  # base, size and views of the allocation last used; holds its bytes, not the allocation
 
 
@@ -135,7 +136,8 @@ def live_allocations() -> int:
 def find(address: int, nbytes: int) -> tuple[Buffer, int]:
     """The allocation that contains the range, and the offset in it; OutOfBounds if none does."""
     with _tables:
-        _forget_freed()
+        if _freed:
+            _forget_freed()
         position = bisect_right(_bases, address) - 1
         buffer = _allocations[_bases[position]]() if position >= 0 else None
     if buffer is not None and address + nbytes <= buffer.base + buffer.nbytes:
@@ -191,13 +193,21 @@ def _locate(address: int, dtype: Any, count: int) -> tuple[np.ndarray, int]:
     return view, offset // size
 
 
+def _here(address: int) -> tuple[Buffer, int]:
+    """What `find` gives for the access that was located last."""
+    base, nbytes, views = _hit
+    buffer = views.owner()
+    inside = buffer is not None and base <= address < base + nbytes  # another thread of Python may have moved on
+    return (buffer, address - base) if inside else find(address, 1)  # type: ignore[return-value]
+
+
 def load(address: int, dtype: Any, count: int = 1) -> tuple:
     """`count` consecutive elements at an address, as NumPy scalars; 2, 4 or 8 are one vector access."""
     if type(address) is not int:
-        address = whole("address", address, -(2**63))
+        address = int(address) if isinstance(address, np.integer) else whole("address", address, -(2**63))
     view, index = _locate(address, dtype, count)
     if current.observer is not None and current.inside:
-        current.observer.read(*find(address, view.itemsize * count), view.itemsize * count)
+        current.observer.read(*_here(address), view.itemsize * count)
     if count == 1:
         return (view[index],)
     if count == 4:
@@ -208,11 +218,11 @@ def load(address: int, dtype: Any, count: int = 1) -> tuple:
 def store(address: int, dtype: Any, values: Sequence[Any]) -> None:
     """Write consecutive elements at an address, with `load`'s checks."""
     if type(address) is not int:
-        address = whole("address", address, -(2**63))
+        address = int(address) if isinstance(address, np.integer) else whole("address", address, -(2**63))
     count = len(values)
     view, index = _locate(address, dtype, count)
     if current.observer is not None and current.inside:
-        current.observer.write(*find(address, view.itemsize * count), view.itemsize * count)
+        current.observer.write(*_here(address), view.itemsize * count)
     for value in values:
         view[index] = value
         index += 1

@@ -23,8 +23,12 @@ def _meet(operation: Callable[[list[Thread]], None], mask: int, value: Any, oper
         )
     thread.value, thread.operand = value, operand
     key = operation, mask
-    warp.pending.setdefault(key, []).append(thread)
-    warp.complete(key)
+    lanes = warp.pending.get(key)
+    if lanes is None:
+        lanes = warp.pending[key] = []
+    lanes.append(thread)
+    if len(lanes) == (mask & warp.alive).bit_count():
+        warp.complete(key)
     current.launch.park()
     return thread.result
 
