@@ -9,7 +9,7 @@ import pytest
 from refopt import cpu, ulp, verify, workloads
 from refopt.catalog import ROUTINES, Hyper, Slot
 from refopt.verify import data
-from refopt.verify.compare import reference
+from refopt.verify.compare import idle, reference
 
 GATE = {"grad_factor", "found_inf"}  # what the scan leaves on the device
 
@@ -81,6 +81,16 @@ def test_every_scalar_changes_bits(routine, slot):
     scaled = {**case.slots, slot: [x * x.dtype.type(0.9) for x in case.slots[slot]]}
     before, after = reference(case)[0], reference(case._replace(slots=scaled))[0]
     assert any(a.tobytes() != b.tobytes() for a, b in zip(before["params"], after["params"], strict=True))
+
+
+@pytest.mark.parametrize("routine", ROUTINES.values(), ids=lambda routine: routine.name)
+def test_every_tensor_moves(routine):
+    """At the sizes of the executor, where a tensor of 16 elements may lie still as a whole."""
+    norms = not routine.elementwise
+    workload, _ = verify.extents(workloads.load("resnet50"), "executor", None, norms)
+    for dtype in dtypes_of(routine):
+        case = data.make_case(routine, workload, dtype, 2)
+        assert not idle(case, reference(case))
 
 
 @pytest.mark.parametrize("workload", list(workloads.WORKLOADS))

@@ -221,7 +221,7 @@ class MpiCommunicator(Communicator):
         if missing:
             last = "; ".join(f"{self._name(peer)} was last heard of in {watch.last[peer]}" for peer in missing)
             names = listed([self.members[peer] for peer in missing])
-            self._fail(f"waits in {call}{self._of}; not heard from {names} in {self.timeout} s; {last}")
+            self._fail(f"waits in {call}{self._of}; not heard from {names} in {self.timeout:g} s; {last}")
 
     def _wait(self, request: Any, call: Call | str, status: Any = None) -> None:
         """Poll a request; fail when the time is up, or when the other end has ended."""
@@ -244,7 +244,7 @@ class MpiCommunicator(Communicator):
             return False
 
         if not poll(done, time.monotonic() + self.timeout):
-            self._fail(f"waits in {call}{self._of}; not done in {self.timeout} s")
+            self._fail(f"waits in {call}{self._of}; not done in {self.timeout:g} s")
 
     def _fail(self, reason: str) -> NoReturn:
         self._over, self._failed = reason, True

@@ -89,7 +89,7 @@ def connect(
     if rank == 0:
         meeting.put("unique-id", bytes(nc.get_unique_id()))
     identity = nc.UniqueId.from_bytes(meeting.get("unique-id", 0))
-    waiting = f"rank {rank}: connect: not done in {timeout} s"
+    waiting = f"rank {rank}: connect: not done in {timeout:g} s"
     with _leaving_after(timeout + _PATIENCE, waiting):  # there is nothing to abort yet
         made = nc.Communicator.init(size, rank, identity, nc.NCCLConfig(blocking=blocking))
     return NcclCommunicator(made, rank, range(size), "", meeting, "", timeout, handle_of(stream))
@@ -264,7 +264,7 @@ class NcclCommunicator(Communicator):
                 if reason := self._given_up():
                     self._fail(f"{waiting}: {reason}")
             if now - start > timeout:
-                self._fail(f"{waiting}: not done in {timeout} s; {self._others()}")
+                self._fail(f"{waiting}: not done in {timeout:g} s; {self._others()}")
             if now - start > _SPIN:
                 time.sleep(_NAP)
 
@@ -294,7 +294,7 @@ class NcclCommunicator(Communicator):
             self._say("waits", json.dumps(list(self._recent)))
             reason = self._given_up()
             if not reason and took > self.timeout:
-                reason = f"not done in {self.timeout} s; {self._others()}"
+                reason = f"not done in {self.timeout:g} s; {self._others()}"
             with self._leaving:
                 if reason and self._within is within:
                     self._stop(f"rank {self.members[self.rank]}: {within[0]}: {reason}")

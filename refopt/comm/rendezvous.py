@@ -65,6 +65,6 @@ class Rendezvous:
             if not missing:
                 return [found[rank] for rank in ranks]
             if time.monotonic() > deadline:
-                reason = f"{key}: not heard from {listed(missing)} in {self.timeout} s"
+                reason = f"{key}: not heard from {listed(missing)} in {self.timeout:g} s"
                 raise CommError(f"rank {self.rank}: rendezvous {self.path}: {reason}")
             time.sleep(_NAP)

@@ -88,7 +88,7 @@ def rows(
     report(f"{dtype} reference")
     case = make_case(routine, workload, dtype, steps)
     expected = reference(case)
-    idle = _idle(case, expected)
+    lying_still = idle(case, expected)
     before, alone = unmerged(routine), None
     for form in forms:
         report(f"{dtype} {form}")
@@ -98,7 +98,7 @@ def rows(
             if alone is None:
                 alone = time if form == before else step_time(_plan(case, before, machine)[0].step)
             row = row._replace(milliseconds=time, speedup=alone / time if alone else None)
-        yield row._replace(problems=(*idle, *row.problems))
+        yield row._replace(problems=(*lying_still, *row.problems))
 
 
 def unmerged(routine: Routine) -> str:
@@ -180,7 +180,7 @@ def _counts(routine: Routine, specs: list[Spec], form: str, launches: int, traff
     )
 
 
-def _idle(case: Case, expected: States) -> list[str]:
+def idle(case: Case, expected: States) -> list[str]:
     """Tensors with a gradient that the reference leaves alone: there, a kernel that does nothing would pass.
 
     Remainders may stay as they are when their parameters move.

@@ -48,7 +48,11 @@ SCALARS = {
     "beta1_pow": POWERS, "beta2_pow": POWERS, "momentum_decay_pow": POWERS, "mu_product": POWERS,
     "second_moment": POWERS, "rho": (3.0, 12.0),
 }  # fmt: skip
-LRS = {"lars_momentum": 10.0, "sgd": 10.0, "adadelta": 10.0}  # where little of it is left
+# Where little of a gradient, or of its square, would be left.
+OWN = {
+    "lars_momentum": {"lr": 10.0}, "sgd": {"lr": 10.0}, "adadelta": {"lr": 10.0},
+    "adagrad": {"lr": 0.5, "rescale_grad": 1 / 24},
+}  # fmt: skip
 NO_DECAY = ("*.bias", "*bn?.*", "*downsample.1.*", "*LayerNorm.*", "*.ln_?.*", "*norm.*")  # biases and norms
 
 
@@ -161,9 +165,9 @@ def hypers(routine: Routine, workload: Workload, step: int) -> dict[str, Any]:
     def value(hyper: Hyper) -> Any:
         if hyper.whole:
             return [step + i for i in range(len(names))]
-        number = of(HYPERS, routine, hyper)
+        number = OWN.get(routine.name, {}).get(hyper.name, of(HYPERS, routine, hyper))
         if hyper.name == "lr":
-            number = LRS.get(routine.name, number) * 0.75**step
+            number *= 0.75**step
         if not hyper.per_tensor:
             return number
         if hyper.name in ("lars_weight_decay", "l2_decay", "coeff", "weight_decay"):
