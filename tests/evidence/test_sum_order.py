@@ -223,9 +223,14 @@ def test_of_a_scan_by_the_kernels(machine, dtype):
     assert not wrong_of_scan(dtype, tensors, norm_on(machine))
 
 
+def of_tensors(a: int, b: int) -> int:
+    """How far above the tensors two of them meet."""
+    return (a ^ b).bit_length()
+
+
 def between_tensors(count: int, seed: str, some: int) -> list[Triplet]:
     """Triplets of tensors, which are joined neighbours first in the order of the list (N7)."""
-    return triplets(count, seed, some, lambda a, b: (a ^ b).bit_length(), across)
+    return triplets(count, seed, some, of_tensors, across)
 
 
 def wrong_of_tensors(count: int, some: list[Triplet], norm: Callable) -> list[str]:

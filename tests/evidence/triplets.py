@@ -11,6 +11,8 @@ the next number is 2 ** (2 - p), the root of that is 1.5 + 2 ** (2 - p) / 3, whi
 
 import itertools
 from collections.abc import Callable
+from functools import cache
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +42,7 @@ def height(a: int, b: int) -> int:
     return max(a, b) % 1024 // 256
 
 
-def partner(rng: np.random.Generator, a: int, level: int) -> int:
+def partner(rng: Random, a: int, level: int) -> int:
     """Some element that meets another at a level, wherever the tensor ends; itself if there is none.
 
     What of its place the level leaves open is that of the other as often as not, since another tree may be made of it.
@@ -51,16 +53,16 @@ def partner(rng: np.random.Generator, a: int, level: int) -> int:
     elif level > 3:
         row, lane = either(rng, row, 4), across(rng, lane, level - 3)
     elif row <= level:
-        row = level if row < level else int(rng.integers(level))
+        row = level if row < level else rng.randrange(level)
     return (tile * 4 + row) * 256 + lane
 
 
-def either(rng: np.random.Generator, a: int, count: int) -> int:
+def either(rng: Random, a: int, count: int) -> int:
     """A number, or any below the count."""
-    return a if rng.integers(2) else int(rng.integers(count))
+    return a if rng.getrandbits(1) else rng.randrange(count)
 
 
-def across(rng: np.random.Generator, a: int, level: int) -> int:
+def across(rng: Random, a: int, level: int) -> int:
     """Some index that meets another at a level of a binary tree that joins neighbours first."""
     half = 1 << level - 1
     return a // half * half ^ half | either(rng, a % half, half)
@@ -69,20 +71,29 @@ def across(rng: np.random.Generator, a: int, level: int) -> int:
 def triplets(
     size: int, seed: str, count: int = 10**6, height: Callable = height, partner: Callable = partner, first: int = 0
 ) -> list[Triplet]:
-    """For any two levels of the tree over so many elements, three of which two meet at the lower, all at the higher.
+    """For any two levels of the tree of a sum, some three elements of which two meet at the lower, all at the higher.
 
     One of the two is at ``first`` or behind it. The large one is apart from the others in one triplet, and in another
     it is one of the two. Of more than ``count``, some.
     """
-    rng = np.random.default_rng(list(seed.encode()))
-    some = []
+    some = _every(size, height, partner, first)
+    places = Random(seed).sample(range(len(some)), min(count, len(some)))
+    return [some[i] for i in sorted(places)]
+
+
+@cache
+def _every(size: int, height: Callable, partner: Callable, first: int) -> list[Triplet]:
+    rng, some = Random(size), []
     for low, high in itertools.combinations(range(1, 3 + 8 + size.bit_length()), 2):
-        for a in map(int, rng.integers(first, size, size=200)):
+        several = len(some) + 8
+        for _ in range(200):
+            a = rng.randrange(first, size)
             b, c = partner(rng, a, low), partner(rng, a, high)
             if max(b, c) < size and (height(a, b), height(a, c), height(b, c)) == (low, high, high):
                 some += [Triplet(c, (a, b), True), Triplet(b, (a, c), False)]
+            if len(some) == several:
                 break
-    return [some[int(i)] for i in sorted(rng.choice(len(some), min(count, len(some)), replace=False))]
+    return some
 
 
 def values(triplet: Triplet, size: int, dtype: np.dtype, real: type) -> np.ndarray:
