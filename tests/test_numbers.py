@@ -40,8 +40,8 @@ def test_one_minus_beta_is_one_subtraction_of_the_rounded_beta(machine, routine,
         return
     betas = dict.fromkeys(AVERAGES[routine.name], 0.9)
     choices = {"grad_averaging": True} if "grad_averaging" in routine.choices else {}
-    step = step_of(routine, rescale_grad=1.0, epsilon=0.0, **betas)
-    step = {name: 0.0 if name == "weight_decay" else x for name, x in step.items() if name in step_of(routine)}
+    step = step_of(routine) | betas | {"rescale_grad": 1.0}
+    step |= dict.fromkeys({"epsilon", "weight_decay"} & step.keys(), 0.0)
     case = make(routine, [1], steps=[step], **choices)
     for name in (*routine.states, *(n for n in routine.scalars if n == "second_moment")):
         if case.slots[name]:
