@@ -39,7 +39,8 @@ def no_ranks(command, patience=60):
     """Why a command starts no ranks: Open MPI's refuses root and more ranks than cores, another library's counts 1."""
     if command is None:
         return "mpiexec was not found"
-    hello = "from mpi4py import MPI; print('rank of', MPI.COMM_WORLD.Get_size())"
+    # In one write, since those of several ranks may come mixed.
+    hello = "import sys; from mpi4py import MPI; sys.stdout.write(f'rank of {MPI.COMM_WORLD.Get_size()}\\n')"
     try:
         with subprocess.Popen(
             [command, "-n", str(MOST), sys.executable, "-c", hello], stdin=subprocess.DEVNULL,
