@@ -582,3 +582,18 @@ def test_mutant_is_killed(executor, monkeypatch, name):
     monkeypatch.setattr(*MUTANTS[name])
     with pytest.raises((AssertionError, ValueError)):
         laws(executor)
+
+
+@pytest.mark.parametrize("way", ["gather", "scatter"])
+def test_tensors_of_the_time_before_are_not_looked_at_again(monkeypatch, way):
+    """Others are, at whatever place."""
+    with gpu.use("executor"):
+        tensors = [gpu.to_device(np.ones(3, np.float32)) for _ in range(4)]
+        flat = gpu.coalesce_tensor(tensors[:3])
+    move, describe, seen = getattr(flat, way), flat._describe, []
+    move(tensors[:3])
+    monkeypatch.setattr(flat, "_describe", lambda x, where: (seen.append(where), describe(x, where))[1])
+    move(tensors[:3])
+    assert not seen
+    move([*tensors[:2], tensors[3]])
+    assert len(seen) == 3
