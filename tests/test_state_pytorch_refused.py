@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from state_cases import array, put
 
 from refopt import state
 from refopt.catalog import ROUTINES
@@ -14,21 +15,6 @@ from refopt.state.peers import PEERS
 from refopt.state.steps import power_after, rho_after
 
 SHAPES = [(3,), (), (2, 5)]
-
-
-def put(value, *path):
-    """A change of what a dictionary has at some place."""
-
-    def change(saved):
-        for key in path[:-1]:
-            saved = saved[key]
-        saved[path[-1]] = value
-
-    return change
-
-
-def array(value, dtype="f4"):
-    return np.array(value, dtype)
 
 
 # From PyTorch.

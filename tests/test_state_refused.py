@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from state_cases import array, put
 
 from refopt import state
 from refopt.catalog import ROUTINES
@@ -16,21 +17,6 @@ class Doubled(np.ndarray):
 
 def adam():
     return make(ROUTINES["adam"], [3, 2], optional=("moment2_max",))
-
-
-def put(value, *path):
-    """A change of what a dictionary has at some place."""
-
-    def change(saved):
-        for key in path[:-1]:
-            saved = saved[key]
-        saved[path[-1]] = value
-
-    return change
-
-
-def array(value, dtype="f4"):
-    return np.array(value, dtype)
 
 
 # Loading.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-_TEXT = str | bytes | bytearray | memoryview  # sequences that nobody means as lists
+TEXT = str | bytes | bytearray | memoryview  # sequences that nobody means as lists
 
 
 def is_whole(value: Any) -> bool:
@@ -121,7 +121,7 @@ def listed(where: str, value: Any, of: str = "arrays") -> list[Any]:
         value: what was given.
         of: what the entries are, for the error.
     """
-    if not isinstance(value, Sequence) or isinstance(value, _TEXT):
+    if not isinstance(value, Sequence) or isinstance(value, TEXT):
         raise TypeError(f"{where}: expected a list of {of}, got {kind_of(value)}")
     return list(value)
 
@@ -134,7 +134,7 @@ def collected(where: str, value: Any, of: str) -> tuple[Any, ...]:
         value: what was given.
         of: what the entries are, for the error.
     """
-    if not isinstance(value, Iterable) or isinstance(value, _TEXT) or getattr(value, "shape", None) == ():
+    if not isinstance(value, Iterable) or isinstance(value, TEXT) or getattr(value, "shape", None) == ():
         raise TypeError(f"{where}: expected a sequence of {of}, got {shown(value)}")
     return tuple(value)
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from refopt.dtypes import ITEM_SIZES, name_of
 
+PLAIN = np.ndarray, np.memmap  # the second differs in where it is stored alone
+
 
 class Array(NamedTuple):
     """What the checks need to know of an array. Strides are in bytes."""
@@ -56,11 +58,8 @@ def host_array(value: Any, where: str) -> Array:
 
 
 def check_plain(where: str, value: Any) -> None:
-    """Refuse what is no NumPy array, and subclasses: a matrix or a masked array computes in its own way.
-
-    ``np.memmap`` differs in where it is stored alone.
-    """
-    if type(value) not in (np.ndarray, np.memmap):
+    """Refuse what is no NumPy array, and subclasses: a matrix or a masked array computes in its own way."""
+    if type(value) not in PLAIN:
         kind = "plain " if isinstance(value, np.ndarray) else ""
         raise TypeError(f"{where}: expected a {kind}NumPy array, got {type(value).__module__}.{type(value).__name__}")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from refopt.checks import Array
-from refopt.checks.arguments import is_whole, shown
+from refopt.checks.arguments import TEXT, is_whole, shown
 from refopt.dtypes import SIZES
 
 # Those that NCCL has: what one engine takes, all take.
@@ -85,7 +85,7 @@ def check_rank(where: str, value: Any, size: int) -> int:
 
 def check_ranks(values: Sequence[Any], size: int) -> tuple[int, ...]:
     """The members of a group; raises if they are no ranks, or not distinct."""
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray | memoryview) or not len(values):
+    if not isinstance(values, Sequence) or isinstance(values, TEXT) or not len(values):
         raise TypeError(f"group: ranks: expected a list of at least one rank, got {shown(values)}")
     ranks = tuple(check_rank(f"group: ranks[{i}]", value, size) for i, value in enumerate(values))
     for i, rank in enumerate(ranks):

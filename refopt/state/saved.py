@@ -7,16 +7,14 @@ import numpy as np
 
 from refopt.catalog import Routine, Slot
 from refopt.checks.arguments import kind_of, shown
+from refopt.checks.arrays import PLAIN
 from refopt.dtypes import SIZES, arithmetic_name, name_of
 from refopt.state.steps import BASES
-
-# An array of a file is one of NumPy's, whose bytes are elsewhere; other subclasses give elements another meaning.
-_PLAIN = np.ndarray, np.memmap
 
 
 def saved_array(where: str, slot: Slot, value: Any) -> np.ndarray:
     """An array of a state dictionary in native byte order, one element if the slot is one of scalars."""
-    if type(value) not in _PLAIN:
+    if type(value) not in PLAIN:
         raise TypeError(f"{where}: expected a NumPy array, got {kind_of(value)}")
     dtypes = ["float32", "float64"] if slot.scalar else [*SIZES, *["uint16"] * (slot.name == "master_params")]
     if name_of(value.dtype) not in dtypes:
