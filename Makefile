@@ -54,7 +54,7 @@ notebooks: $(INSTALLED)  ## execute the notebooks again, in place
 docs: $(INSTALLED)  ## the docstrings as web pages, in build/docs
 	.venv/bin/pdoc --docformat google -o build/docs refopt
 
-maps: $(INSTALLED)  ## docs/evidence.md, clauses.md and non-finite.md again, from the tests
+maps: $(INSTALLED)  ## docs/evidence.md, clauses.md, interface.md and non-finite.md again
 	PYTHONPATH=tests .venv/bin/python -m maps
 
 mutants: $(INSTALLED)  ## plant changes in the package, and see which ones the tests notice; ARGS are passed on

@@ -2,7 +2,7 @@
 
 import pytest
 from evidence.cells import cells
-from maps import clauses, evidence, non_finite
+from maps import clauses, evidence, interface, non_finite
 from maps.collect import Item, suite
 
 
@@ -22,7 +22,7 @@ def test_every_clause_has_tests(items):
     assert not without, f"no test of {', '.join(without)}"
 
 
-@pytest.mark.parametrize("module", [evidence, clauses, non_finite], ids=lambda module: module.PAGE.name)
+@pytest.mark.parametrize("module", [evidence, clauses, non_finite, interface], ids=lambda module: module.PAGE.name)
 def test_pages_are_up_to_date(items, module):
     """If this fails, run make maps."""
     assert module.PAGE.read_text() == module.page(items)
