@@ -126,12 +126,12 @@ def note_of(name):
 
 
 def test_the_digest_depends_on_no_process_and_on_nothing_compiled_before():
-    notes_there = [note_of(name) for name in ("lion", "sgd", "adam")]
+    notes_there = [note_of(name) for name in ("lion", "sgd")]
     script = "import json, sys; from benchmarks.records import ptx_digest as d; print(*map(d, json.loads(sys.argv[1])))"
     command = [sys.executable, "-c", script, json.dumps(notes_there)]
     there = subprocess.run(command, cwd=record.ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert [records.ptx_digest(note) for note in reversed(notes_there)] == there[::-1]
-    assert len(set(there)) == 3 and all(len(digest) == 16 for digest in there)
+    assert len(set(there)) == 2 and all(len(digest) == 16 for digest in there)
 
 
 PTX = """//
