@@ -138,12 +138,16 @@ def test_trials_tell_killed_survived_and_timed_out(tmp_path):
     assert (tmp_path / "copy" / "hangs" / "refopt" / "x.py").read_text() == PROJECT["refopt/x.py"]
 
 
-def test_the_fastest_tests_of_a_line_come_first(tmp_path):
+def test_the_fastest_tests_of_a_line_come_first_wherever_it_has_moved(tmp_path):
     pytest.importorskip("coverage")
     from coverage import CoverageData
     from mutation.covered import Covered
 
-    data = CoverageData(str(tmp_path / "coverage"))
+    folder = tmp_path / "coverage" / "1"
+    for at, text in ((folder, "a\nb\nc\nd\n\n\n\n\ne\n"), (tmp_path, "new\na\nb\nc changed\nd\n\n\n\n\ne\n")):
+        (at / "refopt").mkdir(parents=True)
+        (at / "refopt" / "x.py").write_text(text)
+    data = CoverageData(str(folder / "coverage"))
     lines = {"t.py::broad[1]|run": [1, 2, 3, 4], "t.py::broad[2]|run": [1, 2, 3, 4], "t.py::near|run": [2, 3],
              "t.py::ranks (call)": [2], "": [9]}  # fmt: skip
     for context, ran in lines.items():
@@ -151,15 +155,16 @@ def test_the_fastest_tests_of_a_line_come_first(tmp_path):
         data.add_lines({"refopt/x.py": ran})
     data.write()
     seconds = {"t.py::broad[1]": 3.0, "t.py::broad[2]": 0.5, "t.py::near": 1.0, "t.py::ranks": 0.75}
-    (tmp_path / "durations").write_text(json.dumps(seconds))
-    covered = Covered(tmp_path)
+    (folder / "durations").write_text(json.dumps(seconds))
+    covered = Covered(tmp_path, tmp_path / "coverage")
 
     def tests(line, budget, scope="", file="refopt/x.py"):
         return covered.tests(Edit(file, scope, "constant", (line, line), 0, 1, "0", "1"), budget)
 
-    assert tests(2, 60) == ["t.py::broad[2]", "t.py::ranks", "t.py::near", "t.py::broad[1]"]
-    assert tests(2, 1.3) == ["t.py::broad[2]", "t.py::ranks"]
-    assert tests(4, 0) == ["t.py::broad[2]"]
-    assert set(tests(9, 60)) == set(covered.seconds)  # at import
-    assert tests(9, 60, "NEAR")[0] == "t.py::near"
+    assert tests(3, 60) == ["t.py::broad[2]", "t.py::ranks", "t.py::near", "t.py::broad[1]"]
+    assert tests(3, 1.3) == ["t.py::broad[2]", "t.py::ranks"]
+    assert tests(5, 0) == ["t.py::broad[2]"]
+    assert set(tests(10, 60)) == set(covered.seconds)  # at import
+    assert set(tests(4, 60)) == set(covered.seconds)  # new since then
+    assert tests(10, 60, "NEAR")[0] == "t.py::near"
     assert tests(1, 60, file="refopt/y.py") == []

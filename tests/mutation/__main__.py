@@ -30,12 +30,13 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for each change (60)")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds until a trial is ended (240)")
     parser.add_argument("--coverage", type=Path, default=ROOT / "build" / "coverage", help="where coverage is kept")
+    parser.add_argument("--measure", nargs="+", default=[], metavar="TESTS", help="these tests, beside what is there")
     parser.add_argument("--report", type=Path, help="write the record here; benchmarks/results/mutants-SEED.json")
     chosen = parser.parse_args()
     seed = chosen.seed if chosen.seed is not None else int.from_bytes(os.urandom(3), "big")
-    if not (chosen.coverage / "durations").exists():
-        coverage.measure(ROOT, chosen.coverage, chosen.workers)
-    covered = coverage.Covered(chosen.coverage)
+    if not coverage.measurements(chosen.coverage) or chosen.measure:
+        coverage.measure(ROOT, chosen.coverage, chosen.workers, chosen.measure)
+    covered = coverage.Covered(ROOT, chosen.coverage)
     edits = all_edits(ROOT)
     drawn = again(edits, chosen.again) if chosen.again else sample(ROOT, edits, seed, chosen.count, chosen.part)
     print(f"{len(drawn)} of {len(edits)} changes, seed {seed}, {len(covered.seconds)} tests", flush=True)

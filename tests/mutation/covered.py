@@ -2,14 +2,19 @@
 
 `measure` needs about three times the suite's own time. What ranks and command lines run in processes of their own is
 seen too: coverage.py starts itself there, and pytest leaves the running test's name in ``PYTEST_CURRENT_TEST``.
+
+A measurement is a folder with a copy of the package as it was. Lines that have moved since are found again by their
+text, and another measurement, of new tests, may stand beside it: what they say is put together.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from coverage import CoverageData
@@ -28,38 +33,64 @@ data_file = {folder}/coverage
 
 
 def measure(root: Path, folder: Path, workers: int, arguments: Iterable[str] = ()) -> None:
-    """Run the suite once, and leave in `folder` which test ran which lines and for how long.
+    """Run the suite once, and leave in a new folder which test ran which lines and for how long.
 
     Args:
         root: the checkout.
-        folder: where the data goes.
+        folder: the one of all measurements, each of which has its number.
         workers: processes.
         arguments: more arguments of pytest, such as a file of tests.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    config = folder / "coveragerc"
-    config.write_text(CONFIG.replace("{folder}", str(folder)))
+    to = folder / str(len(measurements(folder)) + 1)
+    shutil.copytree(root / "refopt", to / "refopt", ignore=shutil.ignore_patterns("__pycache__"))
+    config = to / "coveragerc"
+    config.write_text(CONFIG.replace("{folder}", str(to)))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "mutation.durations", "-m", "not gpu and not slow"]
     command += [f"-n{workers}", "--cov", f"--cov-config={config}", "--cov-context=test", "--cov-report=", *arguments]
-    names = {"MUTATION_DURATIONS": str(folder / "durations"), "MUTATION_COVERAGE": str(config)}
+    names = {"MUTATION_DURATIONS": str(to / "durations"), "MUTATION_COVERAGE": str(config)}
     path = os.pathsep.join([str(root), str(root / "tests"), *sys.path])
     environment = {**os.environ, **names, "PYTHONPATH": path}
     subprocess.run(command, cwd=root, env=environment)  # what fails here is left out, and pytest has said so
 
 
+def measurements(folder: Path) -> list[Path]:
+    """The folders of all measurements that ended."""
+    return sorted(path.parent for path in folder.glob("*/durations"))
+
+
+def moved(old: list[str], new: list[str]) -> Iterator[tuple[int, int]]:
+    """The numbers, from 1, that each line has before and after, of lines that are in both texts."""
+    for block in SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks():
+        yield from ((block.a + k + 1, block.b + k + 1) for k in range(block.size))
+
+
 class Covered:
     """The tests of each line, the fastest first."""
 
-    def __init__(self, folder: Path):
-        self.seconds: dict[str, float] = json.loads((folder / "durations").read_text())
-        data = CoverageData(str(folder / "coverage"))
-        data.read()
-        self.lines: dict[str, dict[int, set[str]]] = {}
-        for file in data.measured_files():
-            self.lines[file] = {
-                line: {test for context in contexts if (test := self._test(context))}
-                for line, contexts in data.contexts_by_lineno(file).items()
-            }
+    def __init__(self, root: Path, folder: Path):
+        """Read all measurements.
+
+        Args:
+            root: the checkout, as it is now.
+            folder: the one of all measurements.
+        """
+        self.seconds: dict[str, float] = {}
+        self.lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for each in measurements(folder):
+            self.seconds |= json.loads((each / "durations").read_text())
+            data = CoverageData(str(each / "coverage"))
+            data.read()
+            for file in data.measured_files():
+                self._add(root, each, file, data.contexts_by_lineno(file))
+
+    def _add(self, root: Path, measurement: Path, file: str, contexts: dict[int, list[str]]) -> None:
+        """What one measurement knows of a file."""
+        old, new = measurement / file, root / file
+        if not new.exists():
+            return
+        for before, now in moved(old.read_text().splitlines(), new.read_text().splitlines()):
+            found = (self._test(context) for context in contexts.get(before, ()))
+            self.lines[file][now] |= {test for test in found if test}
 
     def _test(self, context: str) -> str:
         """The id of the test that a context speaks of: ``id|run``, or ``id (call)`` in another process."""
@@ -80,7 +111,7 @@ class Covered:
             edit: the change.
             budget: seconds.
         """
-        known = self.lines.get(edit.file, {})
+        known: dict[int, set[str]] = self.lines.get(edit.file, {})
         found = set().union(*(known.get(line, set()) for line in range(edit.lines[0], edit.lines[1] + 1)))
         word = "" if found else edit.scope.rpartition(".")[2].strip("_").lower()
         cases: dict[str, int] = defaultdict(int)
