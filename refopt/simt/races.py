@@ -68,12 +68,12 @@ class Cell:
             self.atomics.clear()
             return
         past = self.reads if access.kind == "read" else self.atomics
-        key = access.operation, access.block, access.rank
-        if key not in past:
+        # Operations run one after another: if the last entry is of this one, the others have been gone through.
+        if past and next(reversed(past.values())).operation is not access.operation:
             for other, earlier in list(past.items()):
-                if earlier.operation is not access.operation and access.operation.after(earlier.operation):
+                if access.operation.after(earlier.operation):
                     del past[other]
-        past[key] = access
+        past[access.operation, access.block, access.rank] = access
 
 
 class Shadow:
