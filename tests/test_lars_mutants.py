@@ -193,9 +193,16 @@ KERNEL_MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("name", KERNEL_MUTANTS)
-def test_kernel_mutant_is_killed(executor, mutate, name):
+@pytest.fixture(scope="module")
+def right(executor):
+    """What is to kill the mutants passes what is right."""
     bits(executor)
+    gated_bits(executor)
+    watched(executor)
+
+
+@pytest.mark.parametrize("name", KERNEL_MUTANTS)
+def test_kernel_mutant_is_killed(executor, right, mutate, name):
     mutate(*KERNEL_MUTANTS[name])
     with pytest.raises((AssertionError, simt.SimtError)):
         bits(executor)
@@ -242,8 +249,7 @@ GATE_MUTANTS = {
 
 
 @pytest.mark.parametrize("name", GATE_MUTANTS)
-def test_gate_mutant_is_killed(executor, mutate, name):
-    gated_bits(executor)
+def test_gate_mutant_is_killed(executor, right, mutate, name):
     mutate(*GATE_MUTANTS[name])
     plain = make([2050, 3], steps=[STEP, STEP])
     for form in LARS_MOMENTUM.forms:
@@ -270,9 +276,8 @@ def test_norm_not_taken_in_a_skipped_first_step_is_seen(monkeypatch):
         gated_bits(machine)
 
 
-def test_missing_fence_is_seen(executor, mutate):
+def test_missing_fence_is_seen(executor, right, mutate):
     """Tile sums handed from block to block without a fence: no bit shows it here, the watching executor does."""
-    watched(executor)
     mutate("fence", lambda _: lambda: None)
     bits(executor)
     with pytest.raises(simt.DataRace):
