@@ -1,6 +1,10 @@
-"""Hypothesis strategies: nasty numbers, lists of tensors, cases of a routine."""
+"""Hypothesis strategies: nasty numbers, lists of tensors, cases of a routine.
+
+Strategies are made once for each of their arguments: Hypothesis takes longer to look at a new one than to draw from it.
+"""
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,8 +34,8 @@ EDGES = (0, 1, 2, *around(4, 8, LANES // 2, LANES, 2 * LANES, TILE, 2 * TILE))
 CHUNKS = around(*{chunk_of(p, g) for p in DTYPES for g in DTYPES})
 
 
-@st.composite
-def nasty_floats(draw: Any, dtype: str, finite: bool = False) -> np.generic:
+@cache
+def nasty_floats(dtype: str, finite: bool = False) -> st.SearchStrategy[np.generic]:
     """Any value that tends to go wrong: zeros of both signs, subnormal, tiny, huge, and inf and NaN unless finite."""
     kind = numpy_dtype(dtype)
     info = _info(dtype)
@@ -40,22 +44,27 @@ def nasty_floats(draw: Any, dtype: str, finite: bool = False) -> np.generic:
     special = [0.0, -0.0, tiny, -tiny, float(info.smallest_subnormal), tiny / 2, math.sqrt(tiny) / 4, 1.0, -1.0]
     special += [most, -most, min(math.sqrt(most) * 2, most), 1 + float(info.eps)]
     special += [] if finite else [math.inf, -math.inf, math.nan]
-    with np.errstate(all="ignore"):
-        return kind.type(draw(st.one_of(st.sampled_from(special), ordinary)))
+
+    def typed(value: float) -> np.generic:
+        with np.errstate(all="ignore"):
+            return kind.type(value)
+
+    return st.one_of(st.sampled_from(special), ordinary).map(typed)
 
 
+@cache
 def sizes(chunks: tuple[int, ...] = CHUNKS) -> st.SearchStrategy[int]:
     """Sizes at which a kernel does something else than at the size before, and any small one."""
     return st.one_of(st.integers(0, 40), st.sampled_from(EDGES), st.sampled_from(chunks or EDGES))
 
 
-@st.composite
-def layouts(draw: Any, chunks: tuple[int, ...] = ()) -> tuple[tuple[int, ...], tuple[int, ...]]:
+@cache
+def layouts(chunks: tuple[int, ...] = ()) -> st.SearchStrategy[tuple[tuple[int, ...], tuple[int, ...]]]:
     """A shape and the order of its axes in memory: flat, 0-d, or of up to four axes in any order."""
     flat = sizes(chunks).map(lambda n: ((n,), (0,)))
     extents = st.lists(st.integers(0, 7), min_size=2, max_size=4).map(tuple)
     axes = extents.flatmap(lambda shape: st.tuples(st.just(shape), st.permutations(range(len(shape))).map(tuple)))
-    return draw(st.one_of(flat, flat, axes, st.just(((), ()))))
+    return st.one_of(flat, flat, axes, st.just(((), ())))
 
 
 def dense(values: np.ndarray, shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
@@ -84,8 +93,8 @@ USUAL = {
 }  # fmt: skip
 
 
-@st.composite
-def hyperparameters(draw: Any, routine: Routine, count: int) -> dict[str, Any]:
+@cache
+def hyperparameters(routine: Routine, count: int) -> st.SearchStrategy[dict[str, Any]]:
     """Numbers of one step over so many tensors."""
 
     def values(hyper: Hyper) -> st.SearchStrategy[float] | st.SearchStrategy[int]:
@@ -98,9 +107,9 @@ def hyperparameters(draw: Any, routine: Routine, count: int) -> dict[str, Any]:
 
     def one_or_many(hyper: Hyper) -> Any:
         one = values(hyper)
-        return draw(st.one_of(one, st.lists(one, min_size=count, max_size=count)) if hyper.per_tensor else one)
+        return st.one_of(one, st.lists(one, min_size=count, max_size=count)) if hyper.per_tensor else one
 
-    return {hyper.name: one_or_many(hyper) for hyper in routine.hypers}
+    return st.fixed_dictionaries({hyper.name: one_or_many(hyper) for hyper in routine.hypers})
 
 
 @st.composite
@@ -170,10 +179,15 @@ def _values(draw: Any, size: int, dtype: str, finite: bool, rng: np.random.Gener
     magnitudes = [1.0, 1.0, 1.0, 1e-3, 0.0, 1 / root, root / 100, float(info.tiny)]
     with np.errstate(all="ignore"):
         values = (rng.normal(size=size) * draw(st.sampled_from(magnitudes))).astype(numpy_dtype(dtype))
-    for special in draw(st.lists(nasty_floats(dtype, finite), max_size=3)):
+    for special in draw(_few_nasty_floats(dtype, finite)):
         if size:
             values[rng.integers(size)] = special
     return values
+
+
+@cache
+def _few_nasty_floats(dtype: str, finite: bool) -> st.SearchStrategy[list[np.generic]]:
+    return st.lists(nasty_floats(dtype, finite), max_size=3)
 
 
 def _info(dtype: str) -> Any:
