@@ -23,7 +23,7 @@ def on_streams(programs, edit=lambda plan, rank: plan, watch=True, steps=2, **op
         bound = placement.run_schedule(plan, arrays, comm=world, gradients=given, steps=steps, **options)
         return bits(read(bound))
 
-    with observe(watch=watch):
+    with observe(count=False, watch=watch):
         return local.run(rank, len(programs))
 
 
