@@ -1,6 +1,7 @@
 """Hypothesis profiles, and the machines that the tests run on."""
 
 import contextlib
+import gc
 import os
 from importlib.metadata import version
 
@@ -21,6 +22,7 @@ settings.load_profile("default")
 def pytest_configure(config):
     """pytest-xdist knows the marker, and need not be there."""
     config.addinivalue_line("markers", "xdist_group(name): run in one process under --dist loadgroup")
+    gc.set_threshold(20_000, 20)  # compilers make many objects that stay: looking for garbage took a tenth of the time
 
 
 @contextlib.contextmanager
