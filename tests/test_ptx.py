@@ -99,11 +99,19 @@ FAMILY = [
 ]
 
 
+# A choice or an optional state has its own instructions, which are those of every storage: make test tries it in fp32.
+FAMILY_AND_STORAGE = [
+    pytest.param(*row, storage, marks=pytest.mark.slow if (row[1] or row[2]) and storage != "fp32" else ())
+    for row in FAMILY
+    for storage in STORAGE
+]
+
+
 @pytest.mark.clause("N3")
-@pytest.mark.parametrize("storage", STORAGE)
 @pytest.mark.parametrize(
-    ("routine", "choices", "optional"), FAMILY, ids=lambda x: getattr(x, "name", None) or str(x or "")
-)
+    ("routine", "choices", "optional", "storage"), FAMILY_AND_STORAGE,
+    ids=lambda x: getattr(x, "name", None) or str(x or ""),
+)  # fmt: skip
 def test_kernels_of_every_routine_are_exact_and_vectorised(routine, choices, optional, storage, monkeypatch):
     """The same for the rule of every routine, with each of its choices and optional states."""
     case = build.make(routine, [5], STORAGE[storage], optional=tuple(optional), **choices)

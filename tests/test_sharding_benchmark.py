@@ -2,7 +2,7 @@
 
 import json
 import math
-from functools import partial
+from functools import cache, partial
 
 import pytest
 
@@ -19,12 +19,19 @@ TIMES = "predicted_ms", "one_stream_ms", "updates_ms"
 SMALL = [("a", (9, 7)), ("b", (29,)), ("c", (7, 5, 3)), ("d", (1,)), ("e", (20, 7)), ("f", (48,))]
 
 
+@cache
+def shares_of(form):
+    """The programs of two ranks."""
+    whole = programs.whole(programs.params_of("bert-large"), form, 2)
+    return [programs.share(whole, rank, 2) for rank in range(2)]
+
+
 @pytest.mark.parametrize("form", programs.FORMS)
 @pytest.mark.parametrize(("limit", "batched"), [(32.0, False), (32.0, True), (math.inf, True)])
 def test_programs_of_bert_large(form, limit, batched):
     """Calls and bytes as the formula says, no cast of a parameter, and the catalogue's bytes of the updates."""
     params = programs.params_of("bert-large")
-    shares = [programs.share(programs.whole(params, form, 2), rank, 2) for rank in range(2)]
+    shares = shares_of(form)
     made = [programs.in_buckets(program, limit, batched) for program in shares]
     expected = bucket_counts.collectives(
         **programs.formula(params, form, 2, limit), chunk=CHUNK["bytes"], scan=form == programs.SCAN
