@@ -328,7 +328,7 @@ def test_bad_options(options, message):
 @pytest.mark.parametrize("make", [placement.reduce, placement.all_reduce, placement.send_to_owners])
 @pytest.mark.parametrize("devices", [0, -1, True, 1.5])
 def test_bad_devices(make, devices):
-    expected = f"expected an integer of at least 1, got {devices}"
+    expected = f"expected an integer from 1 to 1048576, got {devices}"
     with pytest.raises((TypeError, ValueError), match=f"^{make.__name__}: devices: {expected}"):
         make(adam(), devices)
 

@@ -127,8 +127,8 @@ def test_nothing_has_changed_after_an_error(names):
 
 
 @pytest.mark.parametrize(("call", "error", "message"), [
-    (lambda: Balancer(0, {}), ValueError, "Balancer: devices: expected an integer of at least 1, got 0"),
-    (lambda: Balancer(True, {}), TypeError, "Balancer: devices: expected an integer of at least 1, got True"),
+    (lambda: Balancer(0, {}), ValueError, "Balancer: devices: expected an integer from 1 to 1048576, got 0"),
+    (lambda: Balancer(True, {}), TypeError, "Balancer: devices: expected an integer from 1 to 1048576, got True"),
     (lambda: Balancer(2, {"n": float("nan")}), TypeError, r"Balancer: sizes\['n'\]: expected an integer, got nan"),
     (lambda: Balancer(2, {"a": 1, "b": 2.5}), TypeError, r"Balancer: sizes\['b'\]: expected an integer, got 2.5"),
     (lambda: Balancer(2, {"b": True}), TypeError, r"Balancer: sizes\['b'\]: expected an integer, got True"),

@@ -113,11 +113,12 @@ HIDES = Overlap(2.0, 1.0, 1.0)
     (lambda: simulate(PLAN, {}, 0.0), "simulate: beside: expected a number above 0 and of at most 1, got 0.0"),
     (lambda: simulate(PLAN, {}, 1.5), "simulate: beside: expected a number above 0 and of at most 1, got 1.5"),
     (lambda: simulate(PLAN, {}, float("nan")), "simulate: beside: expected a number above 0 and of at most 1, got nan"),
-    (lambda: fit_beside([HIDES], []), "fit_beside: times: expected one above 0 for each of 1 gains, got []"),
-    (lambda: fit_beside([HIDES], [0.0]), "fit_beside: times: expected one above 0 for each of 1 gains, got [0.0]"),
+    (lambda: fit_beside([HIDES], []), "fit_beside: times: expected one for each of 1 gains, got 0"),
+    (lambda: fit_beside([HIDES], [0.0]), "fit_beside: times[0]: expected a finite number above 0, got 0.0"),
     (lambda: fit_beside([Overlap(1.0, 1.0, 0.0)], [1.0]), "fit_beside: gains: expected one with hidden time, got"),
-    *((lambda gain=gain: fit_beside([HIDES, gain], [1.0, 2.0]), "fit_beside: gains[1]: expected finite times of at le")
-      for gain in (Overlap(3.0, float("nan"), 1.0), Overlap(3.0, 2.0, -1.0), Overlap(float("inf"), 2.0, 1.0))),
+    *((lambda gain=gain: fit_beside([HIDES, gain], [1.0, 2.0]), f"fit_beside: gains[1]: {name}: expected a finite")
+      for name, gain in (("elapsed", Overlap(3.0, float("nan"), 1.0)), ("hidden", Overlap(3.0, 2.0, -1.0)),
+                         ("total", Overlap(float("inf"), 2.0, 1.0)))),
 ])  # fmt: skip
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):

@@ -116,7 +116,7 @@ def test_a_step_written_out(ranks, accumulate, max_norm, recompute):
 
 @pytest.mark.parametrize(("options", "error", "message"), [
     (dict(world_size=0), ValueError, "world_size: expected an integer of at least 1, got 0"),
-    (dict(accumulate=1.5), TypeError, "accumulate: expected an integer of at least 1, got 1.5"),
+    (dict(accumulate=1.5), TypeError, "accumulate: expected an integer from 1 to 1048576, got 1.5"),
     (dict(fp32=["x"]), ValueError, "fp32: expected names of params, got 'x'"),
     (dict(max_norm=-1.0), ValueError, "max_norm: expected a number of at least 0, got -1.0"),
     (dict(scaling={"x": 1}), TypeError, "scaling: expected some of incr_every_n_steps, .*, got 'x'"),

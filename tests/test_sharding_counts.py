@@ -323,7 +323,7 @@ def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
     (lambda: counts.memory([4], [True], "adam", rank=-1), "memory: rank: expected an integer of at least 0, got -1"),
     (lambda: counts.saved(8, 0), "saved: degree: expected a number of at least 1, got 0"),
     (lambda: counts.saved(8, -1), "saved: degree: expected a number of at least 1, got -1"),
-    (lambda: counts.saved(-8, 1), "saved: elements: expected an integer of at least 0, got -8"),
+    (lambda: counts.saved(-8, 1), "saved: elements: expected an integer from 0 to .*, got -8"),
 ])  # fmt: skip
 def test_bad_arguments(call, message):
     with pytest.raises((TypeError, ValueError), match=f"^{message}"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+RANKS = 2**20  # at most, where something is made for each rank, device or micro-step
 TEXT = str | bytes | bytearray | memoryview  # sequences that nobody means as lists
 
 
@@ -182,5 +183,8 @@ def shown(value: Any) -> str:
     """A value for an error: what Python shows of it, on one line and not at length."""
     if isinstance(value, np.ndarray) and value.ndim:
         return f"an array of shape {value.shape}"
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # of integers of thousands of digits, which Python does not write out
+        text = f"{kind_of(value)} of many digits"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -21,7 +21,7 @@ from greenlet import getcurrent, greenlet
 
 from refopt import checks
 from refopt.checks import Array
-from refopt.checks.arguments import chosen, shown, whole
+from refopt.checks.arguments import RANKS, chosen, shown, whole
 from refopt.comm import sums
 from refopt.comm.calls import Call
 from refopt.comm.interface import CommError, Communicator, group_name
@@ -58,7 +58,7 @@ def run(
     """
     if not callable(function):
         raise TypeError(f"local.run: function: expected a function of a communicator, got {shown(function)}")
-    size = whole("local.run: size", size, 1)
+    size = whole("local.run: size", size, 1, RANKS)
     world = _World(size, sums.check_algorithm("local.run", algorithm, sums.ALGORITHMS), _schedule(schedule, seed))
     return world.run(function, args)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
-from refopt.checks.arguments import shown
+from refopt.checks.arguments import collected, shown, whole
 from refopt.passes.grouping import RULES, Grouping, later
 from refopt.passes.result import Result
 from refopt.program import UNKNOWN, Op, Program, Var
@@ -42,8 +42,8 @@ def coalesce_gradients(program: Program, grouping: str | Callable[..., Grouping]
     if not pairs:
         return Result(program, False, (*reasons, "no gradient is reduced that is dense and in no buffer"))
     params, grads = [param for param, _ in pairs], [program.vars[grad] for _, grad in pairs]
-    made = rule(params, [grad.shape for grad in grads], [grad.dtype for grad in grads], **flags)
-    _check_grouping(made, len(grads))
+    answer = rule(params, [grad.shape for grad in grads], [grad.dtype for grad in grads], **flags)
+    made = _checked_grouping(answer, len(grads))
     ops, buffers = [], []
     for numbers in made.buffers:
         views = [grads[i] for number in numbers for i in made.groups[number]]
@@ -64,19 +64,29 @@ def coalesce_op(names: list[str], buffer: str, **attrs: Any) -> Op:
     return Op("coalesce_tensor", {"input": tuple(names)}, slots, {"copy_data": False} | layout | attrs, "startup")
 
 
-def _check_grouping(made: Any, count: int) -> None:
-    """Raise if what a rule gives is no grouping of so many gradients."""
+def _checked_grouping(made: Any, count: int) -> Grouping:
+    """What a rule gives; raises if it is no grouping of so many gradients."""
     where = "coalesce_gradients: grouping"
     if not isinstance(made, Grouping):
         raise TypeError(f"{where}: expected a Grouping from the rule, got {shown(made)}")
-    try:
-        members, places = sorted(chain(*made.groups)), sorted(chain(*made.buffers))
-    except TypeError:
-        raise TypeError(f"{where}: expected groups and buffers of numbers, got {shown(made)}") from None
-    if members != list(range(count)):
+    groups, buffers = (_numbers(f"{where}: {name}", getattr(made, name)) for name in ("groups", "buffers"))
+    if sorted(chain(*groups)) != list(range(count)):
         raise ValueError(f"{where}: expected each of {count} gradients in one group, got {shown(made.groups)}")
-    if any(not 0 <= k < len(made.groups) for k in places) or len(set(places)) < len(places):
+    places = sorted(chain(*buffers))
+    if any(not k < len(groups) for k in places) or len(set(places)) < len(places):
         raise ValueError(f"{where}: expected each group in one buffer at most, got {shown(made.buffers)}")
+    if not isinstance(made.name, str) or made.name.replace("{}", "", 1).count("{") + made.name.count("}") > 1:
+        raise ValueError(f"{where}: expected a name with one {{}} at most, got {shown(made.name)}")
+    return Grouping(groups, buffers, made.name)
+
+
+def _numbers(where: str, value: Any) -> tuple[tuple[int, ...], ...]:
+    """Groups of numbers, of which none is empty."""
+    found = []
+    for j, group in enumerate(collected(where, value, "groups")):
+        members = enumerate(collected(f"{where}[{j}]", group, "numbers"))
+        found.append(tuple(whole(f"{where}[{j}][{k}]", member, 0) for k, member in members))
+    return tuple(found)
 
 
 def _gradients(program: Program) -> tuple[list[tuple[str, str]], list[str]]:

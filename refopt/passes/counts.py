@@ -65,7 +65,8 @@ def fused_step(
         form: ``"flat"`` or ``"merged"``.
         folded: whether `fold_averages` has come last, and has declined nothing.
     """
-    given = {"tensors": tensors, "sparse": sparse, "world_size": world_size, "units": units, "groups": groups or 0}
+    given = {"tensors": tensors, "sparse": sparse, "world_size": world_size, "units": units}
+    given |= {} if groups is None else {"groups": groups}
     _check("fused_step", routine, early=early, folded=folded, **given)
     chosen("fused_step: form", form, ("flat", "merged"))
     dense, ranks = tensors - sparse, world_size > 1

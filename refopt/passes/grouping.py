@@ -36,7 +36,7 @@ class Grouping(NamedTuple):
 
 def early(
     names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[str], *,
-    memory_size: int = 0, groups_size: int = 3,
+    memory_size: float = 0, groups_size: int = 3,
 ) -> Grouping:  # fmt: skip
     """By layer, then by memory, then by number; all in one buffer, the last group first.
 
@@ -56,7 +56,7 @@ def early(
     that their order is reversed; so it is here.
     """
     names, shapes, dtypes = _tensors("early", names, shapes, dtypes)
-    check_limit("early: memory_size", memory_size)
+    memory_size = check_limit("early: memory_size", memory_size)
     if whole("early: groups_size", groups_size) < 1 and groups_size != -1:
         raise ValueError(f"early: groups_size: expected -1 or at least 1, got {groups_size}")
     for k, dtype in enumerate(dtypes):
@@ -95,7 +95,7 @@ def later(
     ``fuse_parameter_groups_size``, whose help texts still say what the early version did.
     """
     names, shapes, dtypes = _tensors("later", names, shapes, dtypes)
-    check_limit("later: memory_size", memory_size, -math.inf)
+    memory_size = check_limit("later: memory_size", memory_size, -math.inf)
     _check_count("later: groups_size", groups_size)
     sizes = _bytes(shapes, dtypes)
     if memory_size == 0:
@@ -129,7 +129,7 @@ def fuse_size(names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[st
     Source: Paddle's ``FuseHelper`` in ``fleet/meta_optimizers/sharding/utils.py``.
     """
     names, shapes, dtypes = _tensors("fuse_size", names, shapes, dtypes)
-    check_limit("fuse_size: limit", limit)
+    limit = check_limit("fuse_size: limit", limit)
     sizes = _bytes(shapes, dtypes)
     groups: list[list[int]] = []
     length = 0  # of the last group
@@ -188,8 +188,8 @@ def ddp(
     dtypes come; here they come as their first tensors do.
     """
     names, shapes, dtypes = _tensors("ddp", names, shapes, dtypes)
-    check_limit("ddp: bucket_cap_mb", bucket_cap_mb)
-    check_limit("ddp: first_bucket_mb", first_bucket_mb)
+    bucket_cap_mb = check_limit("ddp: bucket_cap_mb", bucket_cap_mb)
+    first_bucket_mb = check_limit("ddp: first_bucket_mb", first_bucket_mb)
     sizes = _bytes(shapes, dtypes)
     closed: list[list[int]] = []
     filling: dict[str, list[int]] = {}
@@ -224,11 +224,12 @@ def _tensors(where: str, names: Any, shapes: Any, dtypes: Any) -> tuple[tuple[st
     return found, [extents_of(f"{where}: shapes[{k}]", x, ITEM_SIZES[kinds[k]]) for k, x in enumerate(given)], kinds
 
 
-def check_limit(where: str, limit: Any, least: float = 0) -> None:
-    """Raise if a limit is no number of bytes or megabytes."""
-    number(where, limit, least if least > -math.inf else None)
-    if limit != limit:
+def check_limit(where: str, limit: Any, least: float = 0) -> float:
+    """A limit in bytes or megabytes as a float; raises if it is none."""
+    found = number(where, limit, least if least > -math.inf else None)
+    if found != found:
         raise ValueError(f"{where}: expected a number, got nan")
+    return found
 
 
 def _check_count(where: str, count: Any) -> None:

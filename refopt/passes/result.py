@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from refopt.checks.arguments import flag, names, shown
+from refopt.checks.arguments import collected, flag, names, shown
 from refopt.program import Program, side_by_side
 from refopt.program.program import expect_program
 
@@ -44,6 +44,11 @@ class Report(Result):
     before: Program = field(default_factory=lambda: Program({}))
     steps: tuple[tuple[str, Result], ...] = ()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        expect_program("Report: before", self.before)
+        object.__setattr__(self, "steps", _steps("Report: steps", self.steps))
+
     def __str__(self) -> str:
         """Both programs side by side, and what each pass has to say, at most 120 columns."""
         lines = [side_by_side(self.before, self.program), ""]
@@ -51,6 +56,17 @@ class Report(Result):
             lines.append(f"{name}: {'applied' if result.applied else 'not applied'}")
             lines += [f"  {reason}" if len(reason) <= 118 else f"  {reason[:115]}..." for reason in result.reasons]
         return "\n".join(lines)
+
+
+def _steps(where: str, value: Any) -> tuple[tuple[str, Result], ...]:
+    """Names and results; raises if there is anything else."""
+    found = []
+    for k, step in enumerate(collected(where, value, "names and results")):
+        pair = collected(f"{where}[{k}]", step, "a name and a Result")
+        if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], Result):
+            raise TypeError(f"{where}[{k}]: expected a name and a Result, got {shown(step)}")
+        found.append((pair[0], pair[1]))
+    return tuple(found)
 
 
 def pipeline(program: Program, *passes: Callable[[Program], Result]) -> Report:

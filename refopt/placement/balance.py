@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from refopt.checks.arguments import chosen, shown, whole
+from refopt.checks.arguments import RANKS, chosen, shown, whole
 from refopt.checks.arguments import names as listed_names
 from refopt.program import Var
 from refopt.program.ops import mapping
@@ -31,7 +31,7 @@ class Balancer:
         """No load on any device.
 
         Args:
-            devices: how many there are, at least 1.
+            devices: how many there are, from 1 to 2**20.
             sizes: elements, not bytes, by name; see `sizes_of`.
             unknown: what a name that has no size is: an ``"error"``, as upstream at first, or of no weight and
                 ``"ignore"``d, as later.
@@ -39,12 +39,18 @@ class Balancer:
         Raises:
             ValueError, TypeError: naming the argument.
         """
-        self.devices = whole("Balancer: devices", devices, 1)
+        self.devices = whole("Balancer: devices", devices, 1, RANKS)
         given = mapping("Balancer: sizes", sizes)
         self._sizes = {name: whole(f"Balancer: sizes[{name!r}]", size) for name, size in given.items()}
         self._unknown = chosen("Balancer: unknown", unknown, ("error", "ignore"))
         self._loads = [0] * self.devices
         self._places: dict[str, int] = {}
+
+    def __copy__(self) -> Balancer:
+        """A balancer that goes on from the same loads and places by itself."""
+        made = type(self)(self.devices, self._sizes, self._unknown)
+        made.take(self)
+        return made
 
     @property
     def loads(self) -> tuple[int, ...]:
@@ -121,5 +127,13 @@ class Balancer:
 
 
 def sizes_of(vars: Mapping[str, Var]) -> dict[str, int]:
-    """Elements by name of a program's variables; of a sparse one, those of all its rows."""
-    return {name: math.prod(var.shape) for name, var in vars.items() if -1 not in var.shape}
+    """Elements by name of a program's variables; of a sparse one, those of all its rows.
+
+    Raises:
+        TypeError: naming what is no variable.
+    """
+    given = mapping("sizes_of: vars", vars)
+    for name, var in given.items():
+        if not isinstance(var, Var):
+            raise TypeError(f"sizes_of: vars[{name!r}]: expected a Var, got {shown(var)}")
+    return {name: math.prod(var.shape) for name, var in given.items() if -1 not in var.shape}

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.checks.arguments import collected, whole
-from refopt.dtypes import numpy_dtype
+from refopt.checks import Array
+from refopt.checks.arguments import collected, listed, names, shown, whole
+from refopt.checks.arrays import host_array
+from refopt.dtypes import ITEM_SIZES, numpy_dtype
 
 Shape = tuple[int, ...]
 
@@ -30,6 +32,7 @@ class Block(NamedTuple):
 
     def text(self, name: str) -> str:
         """What upstream's transpiler says of a block: ``w:0:2352``."""
+        names("text: name", [name])
         return f"{name}:{self.number}:{self.size}"
 
 
@@ -103,8 +106,9 @@ def split_by_ref(array: Any, blocks: Sequence[Block]) -> list[Any]:
 
     Raises:
         ValueError: if the blocks do not make up the array. Upstream's ``split_byref`` does not look.
+        TypeError: if it is no array, or these are no blocks.
     """
-    shape = tuple(array.shape)
+    shape, blocks = _described("split_by_ref: array", array).shape, _blocks("split_by_ref: blocks", blocks)
     _check_cover("split_by_ref", shape, blocks)
     if not shape:
         return [array]
@@ -123,12 +127,18 @@ def concat(parts: Iterable[Any], target: Any, stream: Any = 0) -> None:
     Raises:
         ValueError, TypeError: naming the part; nothing has been modified then.
     """
-    parts, shape, first, places = list(parts), tuple(target.shape), 0, []
+    parts, whole_target = collected("concat: parts", parts, "arrays"), _described("concat: target", target)
+    if isinstance(target, np.ndarray) and stream is not None:
+        whole("concat: stream", stream, 0, 0)  # NumPy has no other
+    if not whole_target.writable:
+        raise ValueError("concat: target: expected a writable array, got a read-only one")
+    shape, first, places = whole_target.shape, 0, []
     for k, part in enumerate(parts):
-        if part.dtype != target.dtype:
-            raise TypeError(f"concat: parts[{k}]: expected {target.dtype}, as target has, got {part.dtype}")
-        if len(part.shape) != len(shape) or tuple(part.shape[1:]) != shape[1:]:
-            raise ValueError(f"concat: parts[{k}]: expected rows of shape {shape[1:]}, got shape {tuple(part.shape)}")
+        found = _described(f"concat: parts[{k}]", part)
+        if found.dtype != whole_target.dtype:
+            raise TypeError(f"concat: parts[{k}]: expected {whole_target.dtype}, as target has, got {found.dtype}")
+        if len(found.shape) != len(shape) or found.shape[1:] != shape[1:]:
+            raise ValueError(f"concat: parts[{k}]: expected rows of shape {shape[1:]}, got shape {found.shape}")
         rows = part.shape[0] if shape else 1
         places.append(slice(first, first + rows))
         first += rows
@@ -144,15 +154,41 @@ def concat(parts: Iterable[Any], target: Any, stream: Any = 0) -> None:
             place[...] = part
 
 
+def _described(where: str, array: Any) -> Array:
+    """An array of NumPy or of a device as the checks see it; raises if it is none, or of no dtype of programs."""
+    if isinstance(array, np.ndarray):
+        found = host_array(array, where)
+    else:
+        from refopt.gpu.arrays import describer, device_of
+
+        if not (device := device_of([array])):
+            raise TypeError(f"{where}: expected an array of NumPy or of a device, got {shown(array)}")
+        found = describer(device)(array, where)
+    if found.dtype not in ITEM_SIZES:
+        raise TypeError(f"{where}: expected one of {', '.join(ITEM_SIZES)}, got {found.dtype}")
+    return found
+
+
+def _blocks(where: str, blocks: Any) -> list[Block]:
+    """Blocks of whole numbers; raises if there is anything else among them."""
+    found = listed(where, blocks, "blocks")
+    for k, block in enumerate(found):
+        if not isinstance(block, Block):
+            raise TypeError(f"{where}[{k}]: expected a Block, got {shown(block)}")
+        for key, value in block._asdict().items():
+            whole(f"{where}[{k}]: {key}", value, 0)
+    return found
+
+
 def _check_place(where: str, part: Any, place: Any, target: Any) -> None:
     """Raise if a part shares memory with the target, and is not its own place."""
     if isinstance(part, np.ndarray) != isinstance(target, np.ndarray):
         return
-    own, there, whole = (_outline(where, array) for array in (part, place, target))
+    own, there, all_of_it = (_outline(where, array) for array in (part, place, target))
     begins = own.ctypes.data == there.ctypes.data
     if begins and all(n == 1 or s == t for n, s, t in zip(own.shape, own.strides, there.strides, strict=True)):
         return
-    if np.shares_memory(own, whole):
+    if np.shares_memory(own, all_of_it):
         raise ValueError(f"{where}: expected its own place in target or other memory, got a part of target elsewhere")
 
 

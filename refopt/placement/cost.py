@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.checks.arguments import chosen, collected, is_number, number, shown, whole
+from refopt.checks.arguments import RANKS, chosen, collected, is_number, number, shown, to_float, whole
 from refopt.checks.arguments import names as listed_names
 from refopt.dtypes import ITEM_SIZES
 from refopt.placement.kinds import BARRIERS, COPIES, MESSAGES
@@ -39,7 +39,7 @@ class Link(NamedTuple):
 
 def send(link: Link, nbytes: float) -> float:
     """Seconds for one message: ``alpha + n * beta``."""
-    _check("send", link, nbytes)
+    link, nbytes, _ = _checked("send", link, nbytes)
     return link.alpha + nbytes * link.beta
 
 
@@ -54,7 +54,7 @@ def broadcast(link: Link, nbytes: float, devices: int, algorithm: str = "tree") 
             messages, a binomial scatter and then a ring that gathers:
             ``(ceil(log2 p) + p - 1) * alpha + 2 * (p - 1) / p * n * beta``.
     """
-    _check("broadcast", link, nbytes, devices)
+    link, nbytes, devices = _checked("broadcast", link, nbytes, devices)
     rounds, share = _rounds(devices), (devices - 1) / devices
     if _known("broadcast", algorithm, "tree", "scatter") == "tree":
         return rounds * (link.alpha + nbytes * link.beta)
@@ -72,7 +72,7 @@ def reduce(link: Link, nbytes: float, devices: int, algorithm: str = "tree") -> 
             Rabenseifner's, for long messages and p a power of two, a reduce-scatter by halves and then a gather:
             ``2 * log2 p * alpha + 2 * (p - 1) / p * n * beta + (p - 1) / p * n * gamma``.
     """
-    _check("reduce", link, nbytes, devices)
+    link, nbytes, devices = _checked("reduce", link, nbytes, devices)
     rounds, share = _rounds(devices), (devices - 1) / devices
     if _known("reduce", algorithm, "tree", "scatter") == "tree":
         return rounds * (link.alpha + nbytes * (link.beta + link.gamma))
@@ -87,7 +87,7 @@ def all_reduce(link: Link, nbytes: float, devices: int) -> float:
     A reduce-scatter and an all-gather, each of p - 1 messages of n / p bytes:
     ``2 * (p - 1) * alpha + 2 * (p - 1) / p * n * beta + (p - 1) / p * n * gamma``.
     """
-    _check("all_reduce", link, nbytes, devices)
+    link, nbytes, devices = _checked("all_reduce", link, nbytes, devices)
     share = (devices - 1) / devices
     return 2 * (devices - 1) * link.alpha + 2 * share * nbytes * link.beta + share * nbytes * link.gamma
 
@@ -108,13 +108,17 @@ def batch(link: Link, kind: str, nbytes: Mapping[int, float], devices: int) -> f
     """
     single = {"broadcast": broadcast, "reduce": reduce}
     kind = chosen("batch: kind", kind, single)
-    _check("batch", link, 0, devices)
+    link, _, devices = _checked("batch", link, 0, devices)
     if not isinstance(nbytes, Mapping):
         raise TypeError(f"batch: nbytes: expected a mapping from roots, got {shown(nbytes)}")
-    for root in nbytes:
-        whole("batch: nbytes: root", root, 0, devices - 1)
-    own = [single[kind](link, n, devices) for n in nbytes.values()]
-    others = [sum(send(link, n) for root, n in nbytes.items() if root != device) for device in range(devices)]
+    sizes = {
+        whole("batch: nbytes: root", root, 0, devices - 1): number(f"batch: nbytes: {shown(root)}", n, 0)
+        for root, n in nbytes.items()
+    }
+    own = [single[kind](link, n, devices) for n in sizes.values()]
+    # Of the devices that are no roots all are alike.
+    some = [*sizes, *([None] if len(sizes) < devices else [])]
+    others = [sum(send(link, n) for root, n in sizes.items() if root != device) for device in some]
     return max([*own, *others])
 
 
@@ -163,6 +167,7 @@ def pipelined(stages: Sequence[float], count: int) -> float:
     if not stages:
         raise ValueError("pipelined: stages: expected some times of at least 0, got none")
     count = whole("pipelined: count", count, 0)
+    to_float("pipelined: count", count)
     return sum(stages) + (count - 1) * max(stages) if count else 0.0
 
 
@@ -182,7 +187,8 @@ def of_op(program: Program, op: Op, link: Link, rate: float) -> float:
     expect_program("of_op", program)
     if not isinstance(op, Op):
         raise TypeError(f"of_op: op: expected an Op, got {shown(op)}")
-    number("of_op: rate", rate, above=0)
+    expect_link("of_op: link", link)
+    rate = number("of_op: rate", rate, above=0)
     if op.type in (*MESSAGES, *BARRIERS, *COPIES) or any(program.vars[name].sparse for name in (*op.reads, *op.writes)):
         raise ValueError(f"of_op: op: expected dense tensors and no message, got {op.type} of {', '.join(op.reads)}")
     if op.type == "batch":
@@ -219,11 +225,17 @@ def _known(where: str, value: str, *known: str) -> str:
     return chosen(f"{where}: algorithm", value, known)
 
 
-def _check(where: str, link: Link, nbytes: float, devices: int = 1) -> None:
+def _checked(where: str, link: Link, nbytes: float, devices: int = 1) -> tuple[Link, float, int]:
+    """What a formula is asked, as numbers of Python; raises if it is none of that, naming the argument."""
+    expect_link(f"{where}: link", link)
+    found = Link(*(to_float(f"{where}: link: {name}", value) for name, value in link._asdict().items()))
+    return found, number(f"{where}: nbytes", nbytes, 0), whole(f"{where}: devices", devices, 1, RANKS)
+
+
+def expect_link(where: str, link: Any) -> None:
+    """Raise if it is no link, or one with a number that is below 0 or not finite."""
     if not isinstance(link, Link):
-        raise TypeError(f"{where}: link: expected a Link, got {shown(link)}")
+        raise TypeError(f"{where}: expected a Link, got {shown(link)}")
     for name, value in link._asdict().items():
         if not is_number(value) or not 0 <= value < math.inf:
-            raise ValueError(f"{where}: link: expected a finite {name} of at least 0, got {shown(value)}")
-    number(f"{where}: nbytes", nbytes, 0)
-    whole(f"{where}: devices", devices, 1)
+            raise ValueError(f"{where}: expected a finite {name} of at least 0, got {shown(value)}")

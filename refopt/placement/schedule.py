@@ -10,7 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from refopt.checks.arguments import chosen, whole
+from refopt.checks.arguments import chosen, collected, names, shown, whole
 from refopt.passes import dependencies
 from refopt.placement.kinds import BARRIERS, COPIES, MESSAGES
 from refopt.program import Op, Program
@@ -46,8 +46,23 @@ class Task:
     writes: frozenset[str]
     waits: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        whole("Task: number", self.number, 0)
+        where = f"Task: {self.number}"
+        chosen(f"{where}: kind", self.kind, KINDS)
+        chosen(f"{where}: stream", self.stream, STREAMS)
+        whole(f"{where}: op", self.op, -1)
+        for key in ("names", "reads", "writes"):
+            found = names(f"{where}: {key}", getattr(self, key))
+            object.__setattr__(self, key, found if key == "names" else frozenset(found))
+        waits = collected(f"{where}: waits", self.waits, "numbers of tasks")
+        numbers = tuple(whole(f"{where}: waits[{k}]", number, 0) for k, number in enumerate(waits))
+        object.__setattr__(self, "waits", numbers)
+
     def conflicts(self, other: Task) -> bool:
         """Whether the order of two tasks shows: one writes what the other reads or writes."""
+        if not isinstance(other, Task):
+            raise TypeError(f"conflicts: other: expected a Task, got {shown(other)}")
         ends = {"begin", "end"} & {self.kind, other.kind}
         return bool(ends or self.writes & (other.reads | other.writes) or self.reads & other.writes)
 
@@ -63,6 +78,21 @@ class Schedule:
 
     program: Program
     tasks: tuple[Task, ...]
+
+    def __post_init__(self) -> None:
+        expect_program("Schedule", self.program)
+        tasks = collected("Schedule: tasks", self.tasks, "tasks")
+        for k, task in enumerate(tasks):
+            where = f"Schedule: tasks[{k}]"
+            if not isinstance(task, Task):
+                raise TypeError(f"{where}: expected a Task, got {shown(task)}")
+            if task.number != k:
+                raise ValueError(f"{where}: expected the task of number {k}, got {task.number}")
+            if task.op >= len(self.program.main):
+                raise ValueError(f"{where}: op: expected one of {len(self.program.main)} ops, got {task.op}")
+            if any(number >= k for number in task.waits):
+                raise ValueError(f"{where}: waits: expected earlier tasks, got {task.waits}")
+        object.__setattr__(self, "tasks", tasks)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A schedule can be copied, and sent to other processes."""
@@ -83,6 +113,8 @@ class Schedule:
 
     def label(self, task: Task) -> str:
         """A task in words."""
+        if not isinstance(task, Task) or task.op >= len(self.program.main):
+            raise TypeError(f"label: task: expected a Task of the schedule, got {shown(task)}")
         if task.op < 0:
             return task.kind
         kind = self.program.main[task.op].type if task.kind in ("run", "exchange") else task.kind

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from refopt.checks.arguments import shown, whole
+from refopt.checks.arguments import RANKS, shown, whole
 from refopt.comm import Communicator
 from refopt.comm.calls import check_rank
 from refopt.passes import Result
@@ -97,7 +97,7 @@ class Communicated(NamedTuple):
 def declined(where: str, program: Program, devices: int) -> str:
     """Why a program cannot be given to devices. Empty if it can."""
     expect_program(where, program)
-    whole(f"{where}: devices", devices, 1)
+    whole(f"{where}: devices", devices, 1, RANKS)
     if devices == 1:
         return "one device has nobody to share with"
     for op in (*program.startup, *program.main):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from refopt.checks.arguments import number, shown, whole
+from refopt.checks.arguments import collected, listed, number, shown, whole
 from refopt.placement import cost
 from refopt.placement.kinds import COPIES
 from refopt.placement.schedule import Schedule, Task
@@ -95,11 +95,11 @@ def fit_beside(gains: Sequence[Overlap], times: Sequence[float]) -> float:
     Raises:
         ValueError: naming the argument.
     """
-    if len(times) != len(gains) or any(not 0 < t < float("inf") for t in times):
-        raise ValueError(f"fit_beside: times: expected one above 0 for each of {len(gains)} gains, got {list(times)}")
-    for k, gain in enumerate(gains):
-        if any(not 0 <= time < float("inf") for time in gain):
-            raise ValueError(f"fit_beside: gains[{k}]: expected finite times of at least 0, got {gain}")
+    gains = [_gain(f"fit_beside: gains[{k}]", x) for k, x in enumerate(listed("fit_beside: gains", gains, "gains"))]
+    given = enumerate(collected("fit_beside: times", times, "times"))
+    times = [number(f"fit_beside: times[{k}]", t, above=0, finite=True) for k, t in given]
+    if len(times) != len(gains):
+        raise ValueError(f"fit_beside: times: expected one for each of {len(gains)} gains, got {len(times)}")
     hidden = sum((gain.hidden / t) ** 2 for gain, t in zip(gains, times, strict=True))
     if not hidden > 0:
         raise ValueError(f"fit_beside: gains: expected one with hidden time, got {list(gains)}")
@@ -118,6 +118,9 @@ def task_cost(plan: Schedule, link: cost.Link, bus: cost.Link, rate: float) -> C
         rate: bytes a second of a device's memory.
     """
     _expect_plan("task_cost", plan)
+    for name, way in (("link", link), ("bus", bus)):
+        cost.expect_link(f"task_cost: {name}", way)
+    number("task_cost: rate", rate, above=0)
     program = plan.program
 
     def seconds(task: Task) -> float:
@@ -137,7 +140,15 @@ def task_cost(plan: Schedule, link: cost.Link, bus: cost.Link, rate: float) -> C
 
 
 def overlap(spans: Sequence[Span]) -> Overlap:
-    """How much of the work is done beside other work."""
+    """How much of the work is done beside other work.
+
+    Args:
+        spans: what `simulate` or `BoundSchedule.spans` gave.
+
+    Raises:
+        TypeError, ValueError: naming the entry.
+    """
+    spans = _spans("overlap: spans", spans)
     hidden = sum((stop - start for start, stop in _both(spans)), 0.0)
     return Overlap(sum(s.stop - s.start for s in spans), max((s.stop for s in spans), default=0.0), hidden)
 
@@ -152,9 +163,12 @@ def text(plan: Schedule, spans: Sequence[Span], width: int = 100) -> str:
         plan: the schedule.
         spans: what `simulate` or `BoundSchedule.spans` gave.
         width: columns at most, at least 40.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
     """
     _expect_plan("text", plan)
-    width = whole("text: width", width, 40, 10_000)
+    spans, width = _spans("text: spans", spans), whole("text: width", width, 40, 10_000)
     columns = width - NAMES - 1
     end = max((span.stop for span in spans), default=0.0) or 1.0
     lines = []
@@ -171,6 +185,23 @@ def text(plan: Schedule, spans: Sequence[Span], width: int = 100) -> str:
     right = f"{end:.6g}"
     lines.append(f"{'':<{NAMES}} 0{right:>{columns - 1}}")
     return "\n".join(lines)
+
+
+def _spans(where: str, value: Any) -> list[Span]:
+    """Spans of finite times that stop no earlier than they start; raises if there is anything else among them."""
+    found = []
+    for k, span in enumerate(listed(where, value, "spans")):
+        if not isinstance(span, Span) or not isinstance(span.task, Task):
+            raise TypeError(f"{where}[{k}]: expected a Span of a Task, got {shown(span)}")
+        start = number(f"{where}[{k}]: start", span.start, finite=True)
+        found.append(Span(span.task, start, number(f"{where}[{k}]: stop", span.stop, start, finite=True)))
+    return found
+
+
+def _gain(where: str, value: Any) -> Overlap:
+    if not isinstance(value, Overlap):
+        raise TypeError(f"{where}: expected an Overlap, got {shown(value)}")
+    return Overlap(*(number(f"{where}: {name}", x, 0, finite=True) for name, x in value._asdict().items()))
 
 
 def _expect_plan(where: str, value: Any) -> None:

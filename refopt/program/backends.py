@@ -11,7 +11,7 @@ import numpy as np
 from refopt import checks, cpu
 from refopt.catalog import Routine
 from refopt.checks import Array
-from refopt.checks.arguments import chosen
+from refopt.checks.arguments import chosen, whole
 from refopt.cpu import coalesce
 from refopt.dtypes import numpy_dtype
 from refopt.program.rows import add_rows
@@ -153,4 +153,8 @@ def backend_of(name: str, arrays: Mapping[str, Any], stream: Any) -> Backend:
     for key, array in arrays.items() if name == "gpu" else ():
         if isinstance(array, np.ndarray):
             raise TypeError(f"bind: arrays: {key!r}: expected a device array, got a NumPy array")
-    return Cpu() if name == "cpu" else Gpu(arrays.values(), stream)
+    if name == "gpu":
+        return Gpu(arrays.values(), stream)
+    if stream is not None:
+        whole("bind: stream", stream, 0, 0)  # NumPy has no other
+    return Cpu()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from refopt.checks.arguments import names as listed_names
 from refopt.checks.arguments import shown, whole
 from refopt.checks.arrays import check_dense
 from refopt.program import kinds, runners
@@ -136,6 +137,7 @@ class Bound(Exclusive):
 
     def gradient(self, name: str) -> Any:
         """What the caller provides for a gradient in this step; ``None`` if it is in the gradient's array already."""
+        self._expect_variable("gradient", name)
         if self._gradients is None:
             return None
         if callable(self._gradients):
@@ -150,13 +152,26 @@ class Bound(Exclusive):
 
     def put(self, name: str, array: Any) -> None:
         """Let a variable be another array: what a startup op does."""
+        self._expect_variable("put", name)
+        found, var, where = self.backend.describe(array, "Bound.put"), self.program.vars[name], f"Bound.put: {name!r}"
+        if found.dtype != var.dtype:
+            raise TypeError(f"{where}: expected {var.dtype}, got {found.dtype}")
+        if var.shape not in (UNKNOWN, found.shape):
+            raise ValueError(f"{where}: expected shape {var.shape}, got {found.shape}")
         self._arrays[name] = array
 
     def drop(self, names: Iterable[str]) -> None:
         """Let arrays go that no op uses from here on: what a startup op does."""
-        for name in names:
+        gone = listed_names("Bound.drop: names", names)
+        for name in gone:
+            self._expect_variable("drop", name)
+        for name in gone:
             self._arrays.pop(name, None)
             self._given.pop(name, None)
+
+    def _expect_variable(self, what: str, name: Any) -> None:
+        if not isinstance(name, str) or name not in self.program.vars:
+            raise ValueError(f"Bound.{what}: expected a variable of the program, got {shown(name)}")
 
     def _ready(self, what: str) -> list[Runner]:
         if self._main is None:

@@ -98,6 +98,9 @@ def step_program(
             expected = f"expected one of {', '.join(CONFIGS)} or a Config"
             raise ValueError(f"step_program: config: {expected}, got {shown(made)}")
         dtypes = made if isinstance(made, Config) else CONFIGS[made]
+        for key, dtype in dtypes._asdict().items():
+            if not (key == "master" and dtype is None):
+                chosen(f"step_program: config: {key}", dtype, ITEM_SIZES)
         grad = _of(grad_dtype, name, "grad_dtype")
         if grad is not None and not (isinstance(grad, str) and grad in ITEM_SIZES):
             raise ValueError(f"step_program: grad_dtype: expected one of {', '.join(ITEM_SIZES)}, got {shown(grad)}")
@@ -163,7 +166,8 @@ def named_shapes(where: str, params: Any) -> list[tuple[str, tuple[int, ...]]]:
     """
     found = []
     for k, entry in enumerate(collected(where, params, "names and shapes")):
-        if isinstance(entry, str | bytes) or not isinstance(entry, Iterable) or len(pair := tuple(entry)) != 2:
+        pair = collected(f"{where}[{k}]", entry, "a name and a shape")
+        if len(pair) != 2:
             raise TypeError(f"{where}[{k}]: expected a name and a shape, got {shown(entry)}")
         name, shape = pair
         if not isinstance(name, str) or not name:
@@ -218,7 +222,7 @@ class _Step:
         """The variable in each slot of the update."""
         names = {"params": self.name, "grads": self.dense_grad}
         for slot in self.routine.slots:
-            there = self.dtypes.master if slot.name == "master_params" else slot.name in self.optional
+            there = self.dtypes.master is not None if slot.name == "master_params" else slot.name in self.optional
             if slot.name not in names and (there or not slot.optional):
                 names[slot.name] = f"{self.name}_{_NAMES.get(slot.name, slot.name)}_0"
         return names

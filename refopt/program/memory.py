@@ -61,6 +61,6 @@ def _spans(program: Program, groups: Mapping[str, Mapping[str, Array]]) -> Itera
     changed = {*program.writers, *(cell for op in program.startup for x in op.writes for cell in program.memory(x))}
     for note, arrays in groups.items():
         for name, array in arrays.items():
-            if array.size:
+            if array.size and array.dtype in ITEM_SIZES:  # other dtypes are refused later on
                 written = not changed.isdisjoint((name, *program.memory(name)))
                 yield *_span(array), written, f"arrays: {name!r}{note}"

@@ -117,6 +117,8 @@ class Program:
 
     def memory(self, name: str) -> tuple[str, ...]:
         """The variables that a variable is in memory, which do not overlap: itself, its views, or its blocks."""
+        if not isinstance(name, str):
+            raise TypeError(f"memory: name: expected a name, got {shown(name)}")
         if not self.views and not self.parts:
             return (name,)
         return tuple(cell for view in self.views.get(name, (name,)) for cell in self.parts.get(view, (view,)))

@@ -31,7 +31,7 @@ def buckets(sizes: Sequence[int], items: Sequence[int], owners: Sequence[int], l
         ValueError: naming the argument.
     """
     check_lengths("buckets", sizes, items=items, owners=owners)
-    check_limit("buckets: limit", limit)
+    limit = check_limit("buckets: limit", limit)
     made: list[list[int]] = []
     last: dict[int, list[int]] = {}
     lengths: dict[int, int] = {}  # of these, in elements

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from refopt.checks.arguments import flag, names, number, whole
+from refopt.checks.arguments import RANKS, flag, names, number, whole
 from refopt.cpu import update_loss_scaling
 from refopt.program import Op, Program, Var, step_program
 from refopt.program.amp import SCALING
@@ -24,8 +24,13 @@ def gradient_of(param: str, micro: int = 0, fp32: bool = False) -> str:
         param: the parameter.
         micro: the number of the micro-step.
         fp32: whether the parameter stays fp32.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
     """
-    if fp32:
+    names("gradient_of: param", [param])
+    micro = whole("gradient_of: micro", micro, 0)
+    if flag("gradient_of: fp32", fp32):
         return _part(param, micro)
     return f"{copy_of(param)}@GRAD@MICRO_{micro}"
 
@@ -111,7 +116,7 @@ def amp_program(
 
 def _check(params: list[str], wide: frozenset[str], world_size: int, accumulate: int) -> None:
     whole("amp_program: world_size", world_size, 1)
-    whole("amp_program: accumulate", accumulate, 1)
+    whole("amp_program: accumulate", accumulate, 1, RANKS)
     for unknown in sorted(wide - set(params)):
         raise ValueError(f"amp_program: fp32: expected names of params, got {unknown!r}")
 

@@ -39,6 +39,7 @@ from refopt.comm import Counted
 from refopt.dtypes import ITEM_SIZES
 from refopt.program import UNKNOWN, Program
 from refopt.program.build import find_routine
+from refopt.program.ops import BYTES, mapping
 from refopt.program.program import expect_program
 
 HALF, SINGLE = ITEM_SIZES["float16"], ITEM_SIZES["float32"]
@@ -182,7 +183,7 @@ def memory(
     Raises:
         ValueError: naming the argument.
     """
-    check_lengths("memory", sizes, eligible=eligible, owners=owners)
+    check_lengths("memory", sizes, eligible=eligible, **({} if owners is None else {"owners": owners}))
     whole("memory: rank", rank, 0)
     whole("memory: optional", optional, 0)
     check_flags("memory", optimize_cast=optimize_cast)
@@ -210,8 +211,8 @@ def saved(elements: int, degree: float) -> float:
     Raises:
         ValueError: naming the argument.
     """
-    whole("saved: elements", elements, 0)
-    number("saved: degree", degree, 1)
+    elements = whole("saved: elements", elements, 0, BYTES)
+    degree = number("saved: degree", degree, 1)
     return (SINGLE - HALF) * elements - SINGLE * elements / degree
 
 
@@ -240,23 +241,21 @@ def kept(program: Program) -> int:
 
 def total(parts: Mapping[str, int]) -> int:
     """The sum of what `memory` gives back."""
-    return sum(parts.values())
+    return sum(whole(f"total: parts[{name!r}]", part, 0) for name, part in mapping("total: parts", parts).items())
 
 
-def check_lengths(where: str, sizes: Sequence[int], **others: Sequence[Any] | None) -> None:
+def check_lengths(where: str, sizes: Sequence[int], **others: Sequence[Any]) -> None:
     """Raise if what is said of tensors is no list, or of another number of tensors than there are sizes.
 
     Sizes, ``items`` and ``owners`` are integers; ``eligible`` are truth values.
     """
     for name, values in {"sizes": sizes, **others}.items():
-        if values is None and name != "sizes":
-            continue
         for k, value in enumerate(listed(f"{where}: {name}", values, "entries")):
             if name == "eligible":
                 flag(f"{where}: {name}[{k}]", value)
             else:
                 whole(f"{where}: {name}[{k}]", value, 0)
-        if values is not None and len(values) != len(sizes):
+        if len(values) != len(sizes):
             raise ValueError(f"{where}: {name}: expected {len(sizes)} entries, as sizes has, got {len(values)}")
 
 

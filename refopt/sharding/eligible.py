@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from refopt.catalog import ROUTINES
+from refopt.checks.arguments import shown, whole
 from refopt.passes.dependencies import cells, title
 from refopt.program import Op, Program
 from refopt.program.kinds import COLLECTIVES, MERGED
@@ -21,12 +22,16 @@ STAGES = "forward", "backward"
 
 def copy_of(param: str) -> str:
     """The fp16 copy of a parameter."""
+    if not isinstance(param, str):
+        raise TypeError(f"copy_of: param: expected a name, got {shown(param)}")
     return f"{param}.{CAST}"
 
 
 def recomputed_copy_of(param: str, number: int = 0) -> str:
     """The copy that the backward pass makes again, where activations are recomputed."""
-    return f"{copy_of(param)}.{RECOMPUTED}_{number}"
+    if not isinstance(param, str):
+        raise TypeError(f"recomputed_copy_of: param: expected a name, got {shown(param)}")
+    return f"{copy_of(param)}.{RECOMPUTED}_{whole('recomputed_copy_of: number', number, 0)}"
 
 
 class Eligible(NamedTuple):

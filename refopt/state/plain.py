@@ -186,6 +186,8 @@ def _memory(row: Routine, lists: dict[str, Any], stream: Any) -> Any:
     entries = (x for values in lists.values() if isinstance(values, list | tuple) for x in values)
     first = next((x for x in entries if x is not None), None)
     if first is None or isinstance(first, np.ndarray):
+        if stream is not None:
+            whole(f"{row.merged_name}: stream", stream, 0, 0)  # NumPy has no other
         return HostMemory()
     from refopt.gpu.transfer import Transfer
 
