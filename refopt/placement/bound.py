@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableSet, Sequence
 from functools import partial
 from typing import Any, cast
 
-from refopt.checks.arguments import flag, shown, whole
+from refopt.checks.arguments import collected, flag, shown, whole
 from refopt.gpu.runtime import Event
 from refopt.placement import hosted
 from refopt.placement.kinds import COPIES, Message
@@ -82,20 +82,28 @@ class BoundSchedule(Exclusive):
             numbers: as for `refopt.program.Bound.step`.
 
         Raises:
-            TypeError, ValueError: naming the number; nothing has been done then.
+            TypeError, ValueError: as for `refopt.program.Bound.step`; nothing has been done then.
         """
         with self._turn("step"):
-            self._set(numbers)
+            if numbers:
+                self.bound._check_numbers(numbers, self._runners)
+            self.bound._check_gradients(self._runners)
+            if numbers:
+                self.bound._set(numbers, self._runners)
             for call in self._all:
                 call()
             self._finish()
 
     def step_in(self, order: Iterable[Task]) -> None:
         """Enqueue one step in another order, one of those that `Schedule.order` gives."""
-        tasks = tuple(order)
+        tasks = collected("step_in: order", order, "tasks")
+        for k, task in enumerate(tasks):
+            if not isinstance(task, Task):
+                raise TypeError(f"step_in: order[{k}]: expected a Task, got {shown(task)}")
         if sorted(task.number for task in tasks) != list(range(len(self._calls))):
             raise ValueError(f"step_in: order: expected each of {len(self._calls)} tasks once, got {len(tasks)} tasks")
         with self._turn("step_in"):
+            self.bound._check_gradients(self._runners)
             for task in tasks:
                 for call in self._calls[task.number]:
                     call()
@@ -104,10 +112,7 @@ class BoundSchedule(Exclusive):
     def set(self, **numbers: Any) -> None:
         """Change numbers of the steps to come, as for `refopt.program.Bound.step`."""
         with self._turn("set"):
-            self._set(numbers)
-
-    def _set(self, numbers: dict[str, Any]) -> None:
-        if numbers:
+            self.bound._check_numbers(numbers, self._runners)
             self.bound._set(numbers, self._runners)
 
     def synchronize(self) -> None:
@@ -187,7 +192,7 @@ class BoundSchedule(Exclusive):
         if task.op in self._blocks:
             return partial(self._machine.copier(*self._blocks[task.op]), self._streams[task.stream])
         runner = runners.bind(cast(Bound, view), op)
-        self._runners += [runner] if runner.numbers else []
+        self._runners += [runner] if runner.numbers or op.type == "backward" else []
         if op.type != "backward":
             return runner.run
         # Who makes the gradients has read the parameters. If they are in their arrays already, that is all.

@@ -81,10 +81,13 @@ class Bound(Exclusive):
 
         Raises:
             RuntimeError: before `startup`, or of a program that is stepped by a `refopt.placement.BoundSchedule`.
-            TypeError, ValueError: naming the number; nothing has been done then.
+            TypeError, ValueError: naming the number, or the gradient in a mapping; nothing has been done then. Those of
+                a function are made, and checked, one after the other, as the step goes on.
         """
         with self._turn("step"):
             main = self._ready("step")
+            self._check_numbers(numbers, main)
+            self._check_gradients(main)
             self._set(numbers, main)
             for runner in main:
                 runner.run()
@@ -180,7 +183,12 @@ class Bound(Exclusive):
             raise RuntimeError(f"Bound.{what}: expected what nothing else steps, got what a {self._stepped_by} does")
         return self._main
 
-    def _set(self, numbers: dict[str, Any], main: list[Runner]) -> None:
+    def _check_gradients(self, main: Iterable[Runner]) -> None:
+        if isinstance(self._gradients, Mapping):
+            for runner in main:
+                runner.check_gradients()
+
+    def _check_numbers(self, numbers: dict[str, Any], main: list[Runner]) -> None:
         known = {name for runner in main for name in runner.numbers}
         for name, value in numbers.items():
             if name not in known:
@@ -188,6 +196,8 @@ class Bound(Exclusive):
             for runner in main:
                 if name in runner.numbers:
                     runner.check(name, value)
+
+    def _set(self, numbers: dict[str, Any], main: list[Runner]) -> None:
         for runner in main if numbers else ():
             runner.set({name: value for name, value in numbers.items() if name in runner.numbers})
         self._numbers |= numbers

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from refopt import cpu
 from refopt.dtypes import ITEM_SIZES
 from refopt.program import batches, kinds, rows
+from refopt.program.backward import Backward
 from refopt.program.ops import Op
 from refopt.program.update import Runner, Update
 
@@ -61,42 +60,6 @@ def _in_memory(program: Program, names: tuple[str, ...]) -> list[str]:
         return list(names)
     end = len(program.views[buffer])
     return sorted(names, key=lambda name: program.place_of[name] if program.buffer_of.get(name) == buffer else end)
-
-
-def _backward(bound: Bound, op: Op) -> Callable[[], Any]:
-    """Write what the caller provides into the gradients, in place, so that views of buffers are written through."""
-    planned: dict[str, tuple[Any, Callable[[], Any]]] = {}
-    backend = bound.backend
-
-    def dense(name: str, value: Any) -> None:
-        target = bound.arrays[name]
-        if value is target:
-            return
-        if name not in planned or planned[name][0] is not value:
-            source = backend.upload(value) if backend.name == "gpu" and isinstance(value, np.ndarray) else value
-            var, found = bound.program.vars[name], backend.describe(source, f"backward: {name!r}")
-            if (found.dtype, found.shape) != (var.dtype, var.shape):
-                expected, got = f"{var.dtype} of shape {var.shape}", f"{found.dtype} of shape {found.shape}"
-                raise ValueError(f"backward: {name!r}: expected {expected}, got {got}")
-            try:
-                run = backend.cast([source], [target])
-            except ValueError as error:  # of gaps, or another order of axes
-                raise ValueError(f"backward: {name!r}: {error}") from None
-            if source is not value:
-                run()
-                return
-            planned[name] = value, run
-        planned[name][1]()
-
-    def run() -> None:
-        for name in op.outputs["grads"]:
-            value, var = bound.gradient(name), bound.program.vars[name]
-            if var.sparse:
-                bound.rows[name] = [rows.checked(backend, f"backward: {name!r}", var, value)]
-            elif value is not None:
-                dense(name, value)
-
-    return run
 
 
 def _collective(bound: Bound, op: Op) -> Callable[[], Any]:
@@ -208,7 +171,7 @@ def _coalesce(bound: Bound, op: Op) -> Callable[[], Any]:
 
 
 RUNNERS: dict[str, Callable[[Bound, Op], Callable[[], Any]]] = {
-    "backward": _backward,
+    "backward": Backward,
     "all_reduce": _collective,
     "reduce": _collective,
     "broadcast": _collective,

@@ -9,6 +9,7 @@ from refopt import checks
 from refopt.catalog import Routine
 from refopt.dtypes import SIZES, arithmetic
 from refopt.program import kinds
+from refopt.program.backward import Backward
 from refopt.program.ops import Op
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ class Runner:
 
     def set(self, numbers: Mapping[str, Any]) -> None:
         """Change numbers that have been checked."""
+
+    def check_gradients(self) -> None:
+        """Raise if what the caller provides for gradients cannot be written."""
+        if isinstance(self.run, Backward):
+            self.run.check()
 
 
 class Update(Runner):

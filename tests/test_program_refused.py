@@ -1,0 +1,174 @@
+"""A refused call of a program changes no byte, whatever came before the array that is bad; one array bound anew."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from program_cases import adam, numbers_of, values
+
+from refopt import gpu, passes, placement
+from refopt.catalog import ROUTINES
+from refopt.comm import local
+from refopt.program import bind, run, step_program
+
+PARAMS = [("a", (3,)), ("b", (2, 2)), ("c", (5,))]
+FUSED = {
+    "plain": lambda program: program, "merged": lambda program: passes.fuse_optimizer(program, form="merged").program,
+}  # fmt: skip
+BACKENDS = pytest.mark.parametrize("backend", ["cpu", "gpu"])
+
+
+def program_of(optimizer, form="plain"):
+    optional = [slot.name for slot in ROUTINES[optimizer].slots if slot.optional and slot.name != "master_params"]
+    made = step_program(PARAMS, optimizer, optional=optional, **numbers_of(optimizer))
+    return FUSED[form](made)
+
+
+def brought(program):
+    """An array for everything that lives from step to step, the last parameter's last."""
+    kept = [var for var in program.vars.values() if var.persistable and var.shape != (-1,)]
+    kept.sort(key=lambda var: var.name == "c")
+    return {var.name: np.abs(values(var.dtype, var.shape, 1, *map(ord, var.name))) % 0.5 + 0.25 for var in kept}
+
+
+def gradients():
+    return {f"{name}@GRAD": values("float32", shape, 2, k) for k, (name, shape) in enumerate(PARAMS)}
+
+
+def put(backend, arrays):
+    """New arrays of a side."""
+    return {name: gpu.to_device(x) if backend == "gpu" else x.copy() for name, x in arrays.items()}
+
+
+def held(*mappings):
+    """What some arrays hold."""
+    every = [x for mapping in mappings for x in mapping.values()]
+    return [(x.copy_to_host() if hasattr(x, "copy_to_host") else x).tobytes() for x in every if hasattr(x, "tobytes")
+            or hasattr(x, "copy_to_host")]  # fmt: skip
+
+
+BAD = {
+    "shape": lambda x: np.ones(x.size + 1, x.dtype), "dtype": lambda x: x.astype(np.float64),
+    "byte order": lambda x: x.astype(x.dtype.newbyteorder()), "objects": lambda x: x.astype(object),
+    "texts": lambda x: x.astype(str), "records": lambda x: np.ones(x.shape, "f4,f4"), "None": lambda x: None,
+    "masked": lambda x: np.ma.array(x, mask=x > 0), "gaps": lambda x: np.repeat(x.reshape(-1), 2)[::2].reshape(-1)[:-1],
+    "number": lambda x: 1.0, "list": lambda x: x.tolist(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("state", ["ignore", "raise"])
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("call", ["bind", "run", "rebind"])
+@BACKENDS
+def test_a_bad_array_in_the_last_place(call, bad, state, backend, executor):
+    """No other array has been touched, and what is bound goes on as it was."""
+    program = program_of("adam")
+    last = list(brought(program))[-1]
+    given, good = put(backend, brought(program)), put(backend, brought(program))
+    made = bind(program, given, backend=backend, gradients=gradients())
+    made.startup()
+    wrong = BAD[bad](brought(program)[last])
+    if backend == "gpu" and isinstance(wrong, np.ndarray):
+        with contextlib.suppress(TypeError):
+            wrong = gpu.to_device(wrong)
+    arrays = good | {last: wrong}
+    before = held(given, good)
+    calls = {"bind": lambda: bind(program, arrays, backend=backend), "rebind": lambda: made.rebind(arrays),
+             "run": lambda: run(program, arrays, backend=backend, gradients=gradients())}  # fmt: skip
+    with np.errstate(all=state), pytest.raises((TypeError, ValueError), match=rf"^\w+: arrays: '{last}': expected"):
+        calls[call]()
+    assert held(given, good) == before
+    made.step()
+    fresh = put(backend, brought(program))
+    run(program, fresh, backend=backend, gradients=gradients())
+    assert held(given) == held(fresh)
+
+
+@pytest.mark.parametrize("state", ["ignore", "raise"])
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("last", ["a", "c"])
+@BACKENDS
+def test_a_bad_gradient(last, bad, state, backend, executor):
+    """Gradients of a mapping are looked at before any is written, in whichever order the step makes them."""
+    program = program_of("adam")
+    arrays, grads = put(backend, brought(program) | {name: x * 0 for name, x in gradients().items()}), gradients()
+    made = bind(program, arrays, backend=backend, gradients=grads)
+    made.startup()
+    made.step()
+    right, before = grads[f"{last}@GRAD"], held(arrays)
+    grads[f"{last}@GRAD"] = BAD[bad](right)
+    with np.errstate(all=state), pytest.raises((TypeError, ValueError), match=f"^backward: .*'{last}@GRAD'"):
+        made.step(lr=0.125)
+    assert held(arrays) == before and made.steps == 1
+    grads[f"{last}@GRAD"] = right
+    made.step()  # with the learning rate that it had
+    fresh = put(backend, brought(program))
+    run(program, fresh, backend=backend, gradients=gradients(), steps=2)
+    assert held({name: arrays[name] for name in fresh}) == held(fresh)
+
+
+def test_a_bad_gradient_of_a_schedule(executor):
+    placed = placement.reduce(program_of("adam"), 2).program
+
+    def rank(world):
+        plan = placement.on_streams(placement.on_device(placed, world.rank))
+        names = {name for name, var in plan.program.vars.items() if var.persistable}
+        arrays = {name: gpu.to_device(x) for name, x in brought(program_of("adam")).items() if name in names}
+        grads = gradients()
+        made = placement.bind_schedule(plan, arrays, comm=world, gradients=grads)
+        made.step()
+        before, right = held(arrays), grads["a@GRAD"]
+        grads["a@GRAD"] = right[:-1]
+        for call in (lambda: made.step(lr=0.5), lambda: made.step_in(plan.tasks)):
+            with pytest.raises(ValueError, match=r"^backward: 'a@GRAD': expected float32 of shape"):
+                call()
+        assert held(arrays) == before
+        grads["a@GRAD"] = right
+        made.step()
+        made.synchronize()
+        return held(arrays) != before
+
+    assert all(local.run(rank, 2))
+
+
+@pytest.mark.parametrize("bad", ["shape", "dtype", "objects"])
+def test_a_bad_array_on_the_last_rank(bad):
+    """It is refused there, no rank has changed a byte, and the others say why they cannot go on."""
+    program, kept = adam(PARAMS, world_size=3), {}
+
+    def rank(world):
+        arrays = brought(program)
+        if world.rank == 2:
+            arrays["c"] = BAD[bad](arrays["c"])
+        kept[world.rank] = arrays, held(arrays) if bad != "objects" else None
+        bind(program, arrays, comm=world, gradients=gradients()).startup()
+
+    with pytest.raises((TypeError, ValueError), match=r"^bind: arrays: 'c': expected"):
+        local.run(rank, 3)
+    assert all(before is None or held(arrays) == before for arrays, before in kept.values()) and len(kept) == 3
+
+
+@pytest.mark.parametrize("form", ["plain", "merged"])
+@pytest.mark.parametrize("optimizer", ROUTINES)
+@BACKENDS
+def test_each_array_bound_anew(optimizer, form, backend, executor):
+    """After a step, with what it has left: the next one is that of a program that is bound afresh."""
+    program = program_of(optimizer, form)
+    names, grads = list(brought(program)), gradients()
+
+    def started(arrays):
+        made = bind(program, put(backend, arrays), backend=backend, gradients=grads)
+        made.startup()
+        return made
+
+    made = started(brought(program))
+    made.step()
+    for name in [*(n for n in names if n.startswith("c")), names[0]]:
+        now = {other: made.read(other) for other in names}
+        now[name] = now[name] * np.asarray(0.5, now[name].dtype)
+        fresh = started(now)
+        made.rebind(put(backend, {name: now[name]}))
+        made.step()
+        fresh.step()
+        for other in names:
+            assert made.read(other).tobytes() == fresh.read(other).tobytes(), (name, other)
