@@ -1,0 +1,111 @@
+"""The status of each way in which the command can end, and what a signal does, without a process."""
+
+import io
+import signal
+
+import pytest
+
+from refopt import cli
+from refopt.verify import command
+
+
+class Shut(io.StringIO):
+    """A stream that cannot be written, for a reason."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def write(self, text):
+        raise self.error
+
+
+ENDS = {
+    "equal": (cli.EQUAL, 0, ""), "differs": (cli.DIFFERS, 1, ""), "help": (SystemExit(0), 0, ""),
+    "help too": (SystemExit(None), 0, ""), "usage": (SystemExit(2), 2, ""),
+    "Ctrl-C": (KeyboardInterrupt(), 130, "refopt: interrupted\n"),
+    "SIGTERM": (cli.Terminated(), 143, "refopt: terminated\n"), "pipe": (BrokenPipeError(32, "Broken pipe"), 141, ""),
+    "unusable": (cli.Unusable("x: no such file"), 2, "refopt: x: no such file\n"),
+}  # fmt: skip
+
+
+def ending(end):
+    def run(argv):
+        if isinstance(end, BaseException):
+            raise end
+        return end
+
+    return run
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_statuses(end, monkeypatch, capsys):
+    what, status, said = ENDS[end]
+    monkeypatch.setattr(command, "run", ending(what))
+    assert cli.main([]) == status
+    assert capsys.readouterr() == ("", said)
+
+
+def test_a_failure_is_told_with_its_traceback(monkeypatch, capsys):
+    monkeypatch.setattr(command, "run", ending(ZeroDivisionError("of the command")))
+    assert cli.main([]) == 3
+    assert "ZeroDivisionError: of the command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("stream", [None, Shut(OSError(28, "No space left on device"))], ids=["closed", "full"])
+def test_statuses_that_nobody_is_told(end, stream, monkeypatch):
+    what, status, _ = ENDS[end]
+    monkeypatch.setattr(command, "run", ending(what))
+    monkeypatch.setattr("sys.stderr", stream)
+    assert cli.main([]) == status
+
+
+@pytest.mark.parametrize(("error", "raised", "said"), [
+    (BrokenPipeError(32, "Broken pipe"), BrokenPipeError, "Broken pipe"),
+    (OSError(28, "No space left on device"), cli.Unusable, "^standard output: No space left on device$"),
+])  # fmt: skip
+def test_output_that_cannot_be_written(error, raised, said, monkeypatch):
+    monkeypatch.setattr("sys.stdout", Shut(error))
+    with pytest.raises(raised, match=said):
+        cli.write("text")
+    monkeypatch.setattr("sys.stdout", None)
+    cli.write("text")
+
+
+@pytest.mark.parametrize(("signum", "error"), [
+    (signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, cli.Terminated),
+])  # fmt: skip
+def test_the_first_signal_interrupts_and_the_next_ones_wait(signum, error):
+    before = {each: signal.getsignal(each) for each in cli.ENDS}
+    try:
+        cli._on_signals(cli._interrupt)
+        with pytest.raises(error):
+            signal.raise_signal(signum)
+        for each in cli.ENDS:
+            signal.raise_signal(each)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), 130), (cli.Terminated(), 143)])
+def test_a_signal_as_main_comes_or_goes(error, status, monkeypatch):
+    before = {each: signal.getsignal(each) for each in cli.ENDS}
+    monkeypatch.setattr(cli, "main", lambda: ending(error)(None))
+    try:
+        with pytest.raises(SystemExit) as end:
+            cli.run()
+        assert end.value.code == status
+        assert {signal.getsignal(each) for each in cli.ENDS} == {cli._leave}
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@pytest.mark.parametrize(("error", "status"), [(BrokenPipeError(32, "Broken pipe"), 141), (OSError(28, "No space"), 2)])
+def test_what_is_left_to_be_written_in_the_end(error, status, monkeypatch):
+    """Of what something else than the command has printed."""
+    monkeypatch.setattr(command, "run", ending(0))
+    monkeypatch.setattr("sys.stdout", Shut(error))
+    assert cli.main([]) == status
