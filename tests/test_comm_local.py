@@ -265,6 +265,12 @@ def test_closed():
     local.run(rank, 2)
 
 
+@pytest.mark.parametrize("size", [0, -1, 2**20 + 1])
+def test_how_many_ranks_there_may_be(size):
+    with pytest.raises(ValueError, match=f"local.run: size: expected an integer from 1 to 1048576, got {size}"):
+        local.run(lambda world: None, size)
+
+
 def test_runs_nest_and_leave_numpy_error_states_alone():
     def inner(world):
         with np.errstate(over="raise"):

@@ -103,3 +103,15 @@ def test_device_arrays_are_refused():
     with pytest.raises(ValueError, match=r"algorithm: expected one of rank_order, native, got 'ring'"):
         comm.mpi.connect(algorithm="ring")
     world.close()
+
+
+@pytest.mark.parametrize("watch", [False, True])
+def test_closed(watch):
+    from refopt import comm
+    from refopt.comm.interface import CommError
+
+    with comm.mpi.connect(watch=watch) as world:
+        world.barrier()
+    with pytest.raises(CommError, match="all_reduce: no more calls can be made: it is closed"):
+        world.all_reduce(np.zeros(3, np.float32))
+    world.close()  # once more changes nothing

@@ -187,6 +187,22 @@ def test_abort_reaches_the_others_and_ends_the_communicator(nccl, tmp_path):
     assert second == "rank 1: barrier, call 0: rank 0 called abort()"
 
 
+def test_an_abort_that_does_not_return_ends_the_process(nccl, tmp_path, monkeypatch, capsys):
+    """With the reason, after the time that an abort may take."""
+    left = threading.Event()
+    monkeypatch.setattr(nccl, "_PATIENCE", 0.2)
+    monkeypatch.setattr(nccl.os, "_exit", lambda status: left.set())
+
+    def rank(world):
+        monkeypatch.setattr(world, "_nccl", types.SimpleNamespace(abort=lambda: left.wait(10)))
+        began = time.monotonic()
+        world.abort()
+        assert left.is_set() and time.monotonic() - began >= 0.2
+
+    assert run(nccl, rank, 1, tmp_path) == [None]
+    assert "rank 0 called abort()\nncclCommAbort did not return in 0.2 s" in capsys.readouterr().err
+
+
 def test_a_rank_that_never_connects_is_named(nccl, tmp_path):
     with pytest.raises(CommError, match=r"rank 1: .*: connect: not heard from ranks 0 and 2 in 0\.3 s"):
         nccl.connect(1, 3, tmp_path, timeout=0.3)

@@ -8,7 +8,7 @@ import pytest
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
 from refopt.conformance.build import make, step_of
-from refopt.conformance.cases import arguments
+from refopt.conformance.cases import arguments, assert_same
 from refopt.conformance.placed import PlacedCase
 
 FAMILY = [routine for routine in ROUTINES.values() if "merged" in routine.forms]
@@ -109,10 +109,13 @@ def test_memory(machine, routine):
     case = case.replace(params=[case.params[0], case.params[0]])
     with pytest.raises(ValueError, match=r"params\[\d\]: expected memory of its own, got an overlap with params\[\d\]"):
         call(cpu, routine, case.slots, case.steps[0])
-    case = make(routine, [4, 4])
-    case.params[1].flags.writeable = False
-    with pytest.raises(ValueError, match=r"params\[1\]: expected a writable array, got a read-only one"):
-        call(cpu, routine, case.slots, case.steps[0])
+    for slot, optional in ((x.name, x.optional) for x in routine.slots if x.written and x.name != "master_params"):
+        case = make(routine, [4, 4], optional=(slot,) * optional)
+        case.slots[slot][1].flags.writeable = False
+        before = case.copy().outcome()
+        with pytest.raises(ValueError, match=rf"{slot}\[1\]: expected a writable array, got a read-only one"):
+            call(cpu, routine, case.slots, case.steps[0])
+        assert_same(before, case.outcome(), slot)
     case = make(routine, [4, 4]).replace(grads=[np.ones(4, np.float32), np.ones(8, np.float32)[::2]])
     with pytest.raises(ValueError, match=r"grads\[1\]: expected a dense array, got strides \(8,\) for \(4,\)"):
         call(cpu, routine, case.slots, case.steps[0])

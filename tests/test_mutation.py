@@ -167,4 +167,5 @@ def test_the_fastest_tests_of_a_line_come_first_wherever_it_has_moved(tmp_path):
     assert set(tests(10, 60)) == set(covered.seconds)  # at import
     assert set(tests(4, 60)) == set(covered.seconds)  # new since then
     assert tests(10, 60, "NEAR")[0] == "t.py::near"
+    assert tests(1, 60, "d") == ["t.py::broad[2]", "t.py::broad[1]"]  # those of the line that has this name
     assert tests(1, 60, file="refopt/y.py") == []

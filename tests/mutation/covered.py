@@ -9,6 +9,7 @@ text, and another measurement, of new tests, may stand beside it: what they say 
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -74,6 +75,7 @@ class Covered:
             root: the checkout, as it is now.
             folder: the one of all measurements.
         """
+        self.root, self.texts = root, dict[str, list[str]]()
         self.seconds: dict[str, float] = {}
         self.lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         for each in measurements(folder):
@@ -100,12 +102,18 @@ class Covered:
             test = test.removesuffix(phase)
         return test if test in self.seconds else ""
 
+    def _has(self, file: str, line: int, name: str) -> bool:
+        """Whether a line has a name in it."""
+        lines = self.texts.setdefault(file, (self.root / file).read_text().splitlines())
+        return line <= len(lines) and re.search(rf"\b{re.escape(name)}\b", lines[line - 1]) is not None
+
     def tests(self, edit: Edit, budget: float) -> list[str]:
         """The tests that run one of a change's lines, while their times fit a budget.
 
         The fastest come first, and a test function's first case before any function's second one. Where a line runs at
-        import alone, so outside any test, they are those that run anything of the file, first those whose names have
-        that of the change's scope in them: of a row of a table, the cases that are about that row.
+        import alone, so outside any test, they are those that run a line of the file that has the name assigned, or
+        else anything of the file; first those whose names have that name in them: of a row of a table, the cases that
+        are about that row.
 
         Args:
             edit: the change.
@@ -113,12 +121,15 @@ class Covered:
         """
         known: dict[int, set[str]] = self.lines.get(edit.file, {})
         found = set().union(*(known.get(line, set()) for line in range(edit.lines[0], edit.lines[1] + 1)))
-        word = "" if found else edit.scope.rpartition(".")[2].strip("_").lower()
+        name = "" if found else edit.scope.rpartition(".")[2]
+        word = name.strip("_").lower()
+        users = [tests for line, tests in known.items() if name and self._has(edit.file, line, name)]
         cases: dict[str, int] = defaultdict(int)
         ranked = []
-        for test in sorted(found or set().union(*known.values()), key=lambda test: (self.seconds[test], test)):
+        near = found or set().union(*users)
+        for test in sorted(near or set().union(*known.values()), key=lambda test: (self.seconds[test], test)):
             function = test.partition("[")[0]
-            ranked.append((word not in test.lower(), cases[function] if found else 0, self.seconds[test], test))
+            ranked.append((word not in test.lower(), cases[function] if near else 0, self.seconds[test], test))
             cases[function] += 1
         chosen = []
         for *_, seconds, test in sorted(ranked):
