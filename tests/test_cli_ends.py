@@ -208,3 +208,13 @@ def test_an_error_of_its_own_is_no_mismatch(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['refopt.workloads'] = None\n")
     done = run(*QUICK, env=ENV | {"PYTHONPATH": os.pathsep.join([str(tmp_path), ENV["PYTHONPATH"]])})
     assert done.returncode == 3 and "Traceback" in done.stderr
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")
+def test_what_cannot_be_written_is_not_tried_again():
+    """By the interpreter as it ends, which would say so with a status of its own."""
+    code = "import sys; from refopt import cli; cli.main = lambda: sys.stdout.write('text'); cli.run()"
+    env = ENV | {"PYTHONUNBUFFERED": ""}
+    with FULL.open("w") as full:
+        done = subprocess.run([sys.executable, "-c", code], env=env, stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (4, b"")
