@@ -75,7 +75,7 @@ def run() -> NoReturn:
     _on_signals(_interrupt)
     try:
         status = main()
-    except BaseException as error:  # a signal in the moment that `main` was coming or going
+    except (KeyboardInterrupt, Terminated) as error:  # a signal in the moment that `main` was coming or going
         status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else TERMINATED
     _on_signals(_leave)
     for stream in (sys.stdout, sys.stderr):

@@ -35,6 +35,14 @@ def test_kernels_have_the_signature_of_the_reference(routine):
 
 
 @routines
+def test_every_function_says_what_it_is(routine):
+    for name in (routine.merged_name, routine.name):
+        assert getattr(cpu, name).__doc__
+        assert f"`refopt.cpu.{name}`" in getattr(gpu, name).__doc__
+        assert all(form in getattr(gpu, name).__doc__ for form in routine.forms)
+
+
+@routines
 def test_defaults_are_those_of_the_catalogue(routine):
     given = parameters(getattr(cpu, routine.merged_name))
     expected = {hyper.name: hyper.default for hyper in routine.hypers}
