@@ -32,7 +32,7 @@ test-peers: $(PEERS)  ## the tests beside other code; fails if make test has ski
 	.venv-peers/bin/python -m pytest -n 2 -m "not gpu" --junitxml=build/test-peers.xml $(OF_PEERS)
 	.venv-peers/bin/python tests/skipped.py build/test.xml build/test-peers.xml
 
-test-long: $(INSTALLED)  ## the same and the slow ones, under Hypothesis's long profile
+test-long: $(INSTALLED)  ## the same and the slow ones, with 150 fresh random examples of each property
 	.venv/bin/python -m pytest -n auto -m "not gpu" --hypothesis-profile=long
 
 test-gpu: $(SETUP)  ## the tests that need a GPU; ARGS are passed on, such as -n 8 --dist loadgroup

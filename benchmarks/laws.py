@@ -1,10 +1,11 @@
 """The tests that need a GPU, as a record: counts, every skip with its reason, what failed, and the kernels that ran.
 
-    python -m benchmarks.laws [-n WORKERS] [--two] [--seconds LIMIT] [--out FILE]
+    python -m benchmarks.laws [-n WORKERS] [--two | --long] [--seconds LIMIT] [--out FILE]
 
 Those marked slow are among them, such as tensors of more than 2**31 elements, and so is the one that needs no GPU: all
-2**32 remainders. With ``--two``, those alone that need two GPUs. If the time is up, the report is made of what is known
-by then; the exit status is 1 if anything failed or nothing ran.
+2**32 remainders. With ``--two``, those alone that need two GPUs. With ``--long``, what `make test-long` runs, on the
+executor: all that need no GPU, with many fresh random examples of each property. If the time is up, the report is made
+of what is known by then; the exit status is 1 if anything failed or nothing ran.
 """
 
 import argparse
@@ -22,10 +23,12 @@ from typing import Any
 from benchmarks.children import run
 from benchmarks.record import RESULTS, ROOT, begin, closure, digests, save, short_name, version_of
 
-TWO = ("tests/test_comm_nccl.py",)
+TWO = ["-m", "gpu", "tests/test_comm_nccl.py"]
 # Whose tests are listed one by one: other libraries' gradients, several GPUs; and by name, what 32 bits do not count.
 LISTED = ("tests/test_frameworks.py", "tests/test_comm_nccl.py")
 LARGE = re.compile(r"int32|two_to_the|all_patterns")
+ALL = ["-m", "gpu or slow", "tests"]
+LONG = ["-m", "not gpu", "--hypothesis-profile=long", "tests"]
 LINES = 40  # of a failure
 Outcome = dict[str, Any]
 
@@ -107,11 +110,11 @@ def read(path: Path) -> list[Outcome]:
     return found
 
 
-def run_tests(arguments: list[str], seconds: float) -> tuple[int | str, list[Outcome]]:
+def run_tests(arguments: list[str], seconds: float, device: str) -> tuple[int | str, list[Outcome]]:
     """Exit status of pytest, or "timed out", and the outcomes that were written."""
     path = Path(tempfile.mkdtemp(prefix="refopt-laws-")) / "outcomes.jsonl"
     here = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = os.environ | {"REFOPT_DEVICE": "gpu", "REFOPT_OUTCOMES": str(path), "PYTHONPATH": here}
+    environment = os.environ | {"REFOPT_DEVICE": device, "REFOPT_OUTCOMES": str(path), "PYTHONPATH": here}
     command = [sys.executable, "-m", "pytest", "-p", "benchmarks.laws", "-q", *arguments]
     status, _ = run(command, seconds, environment, ROOT, quiet=False)
     return status, read(path)
@@ -128,19 +131,22 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", type=int, default=max(1, (os.cpu_count() or 2) - 1), metavar="WORKERS")
-    parser.add_argument("--two", action="store_true", help="only what needs two GPUs")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--two", action="store_true", help="only what needs two GPUs")
+    which.add_argument("--long", action="store_true", help="what make test-long runs, on the executor")
     parser.add_argument("--seconds", type=float, default=560.0, metavar="LIMIT")
     parser.add_argument("--select", nargs="+", metavar="ARG", help="other arguments for pytest than all GPU tests")
-    parser.add_argument("--out", type=Path, help="default: benchmarks/results/laws-DEVICE.json, or laws-DEVICE-x2.json")
+    names = "laws-DEVICE.json, laws-DEVICE-x2.json or long.json"
+    parser.add_argument("--out", type=Path, help=f"default: {names} in benchmarks/results")
     options = parser.parse_args()
-    all_of = ["-m", "gpu", *TWO] if options.two else ["-m", "gpu or slow", "tests"]
-    chosen = options.select or all_of
+    device = "executor" if options.long else "gpu"
+    chosen = options.select or (TWO if options.two else LONG if options.long else ALL)[:]
     if options.n > 1 and not options.two and version_of("pytest-xdist"):
         chosen += ["-n", str(options.n), "--dist", "loadgroup"]
-    report = begin("benchmarks.laws", f"REFOPT_DEVICE=gpu python -m pytest {' '.join(chosen)}") | {"what": "laws"}
-    name = f"laws-{short_name(report['device'])}{'-x2' if options.two else ''}.json"
+    report = begin("benchmarks.laws", f"REFOPT_DEVICE={device} python -m pytest {' '.join(chosen)}") | {"what": "laws"}
+    name = "long.json" if options.long else f"laws-{short_name(report['device'])}{'-x2' if options.two else ''}.json"
     start = time.perf_counter()
-    status, outcomes = run_tests(chosen, options.seconds)
+    status, outcomes = run_tests(chosen, options.seconds, device)
     report |= summary(outcomes) | {"exit_status": status, "seconds": round(time.perf_counter() - start, 1)}
     if status == "timed out":
         report["failures"]["the run"] = f"not over after {options.seconds:.0f} s"

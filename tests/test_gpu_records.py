@@ -139,6 +139,28 @@ def test_nothing_that_passes_is_no_record(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "x.json").read_text())["failures"]["all"] == "nothing passed"
 
 
+@pytest.mark.parametrize(
+    ("option", "device", "asked", "name"),
+    [
+        ([], "gpu", "gpu or slow", "laws-h200.json"),
+        (["--two"], "gpu", "gpu", "laws-h200-x2.json"),
+        (["--long"], "executor", "not gpu", "long.json"),
+    ],
+)
+def test_which_tests_are_on_record(tmp_path, monkeypatch, option, device, asked, name):
+    monkeypatch.setattr(laws, "RESULTS", tmp_path)
+    monkeypatch.setattr(laws, "begin", lambda *args: {"device": "NVIDIA H200", "sources": {}, "command": args[1]})
+    runs = []
+    passed = {"test": "x.py::test", "outcome": "passed", "seconds": 1.0}
+    monkeypatch.setattr(laws, "run_tests", lambda *args: runs.append(args) or (0, [passed]))
+    monkeypatch.setattr("sys.argv", ["laws", "-n", "1", *option])
+    assert laws.main() == 0
+    ((arguments, _, machine),) = runs
+    assert machine == device and arguments[:2] == ["-m", asked]
+    assert ("--hypothesis-profile=long" in arguments) == (option == ["--long"])
+    assert f"REFOPT_DEVICE={device} " in json.loads((tmp_path / name).read_text())["command"]
+
+
 # refopt verify.
 
 
