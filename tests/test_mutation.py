@@ -53,6 +53,7 @@ def test_changes_of_each_kind(source, kind, expected):
 @pytest.mark.parametrize("source", [
     '"""A module."""\n', "import a.b\n", "a: int\n", "__all__ = [1, 2]\n", "raise ValueError(1, 2)\n",
     "@dataclass(frozen=True)\nclass A:\n    b: int\n", "if TYPE_CHECKING:\n    a = 1\n", "a = f'{b + 1}'\n",
+    "a = b(strict=True)\n",
 ])  # fmt: skip
 def test_nothing_to_change(source):
     assert changed(source) == set()

@@ -1,7 +1,9 @@
 """Programs: the usual step, what it looks like in print, and what makes no sense."""
 
+import math
 import re
 
+import numpy as np
 import pytest
 from program_cases import PARAMS, adam, everything, numbers_of
 
@@ -230,3 +232,28 @@ def test_a_listing_shows_rank_0():
     """0 is no default: a broadcast says which rank it is from."""
     op = Op("broadcast", {"x": ("w",)}, {"out": ("w",)}, {"ranks": 2, "root": 0}, "communicate")
     assert "root=0" in str(Program({"w": Var("w", (2,), "float32", persistable=True)}, main=[op]))
+
+
+WHOLE = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+
+
+@pytest.mark.parametrize("dtype", ["bool", *WHOLE])
+def test_what_a_variable_of_integers_can_start_from(dtype):
+    """The least and the largest number of the dtype and what is between, no other."""
+    least, most = (0, 1) if dtype == "bool" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    for value in (least, 0, 1, most):
+        assert Var("x", (2,), dtype, initial=value).initial == value
+    for value in (least - 1, most + 1, 0.5):
+        with pytest.raises((TypeError, ValueError), match="initial: expected"):
+            Var("x", (2,), dtype, initial=value)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_what_a_variable_of_floats_can_start_from(dtype):
+    """What rounds to a finite number of the dtype, and infinity."""
+    most = {"float16": 65504.0, "bfloat16": 255 * 2.0**120, "float32": 2.0**128 * (1 - 2.0**-24)}.get(dtype, 1e308)
+    for value in (most, -most, math.inf, 0.1, -0.0):
+        assert Var("x", (2,), dtype, initial=value).initial == value
+    for value in (math.nan, *([most * 1.01, -most * 1.01] if dtype != "float64" else [10**400])):
+        with pytest.raises(ValueError, match="initial: expected"):
+            Var("x", (2,), dtype, initial=value)

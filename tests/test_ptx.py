@@ -183,6 +183,27 @@ def test_cast_kernels_are_exact_and_vectorised(source, target, scale, monkeypatc
     assert ("cvt.rz.f32.f64" in ptx, "cvt.rn.f32.f64" in ptx) == (twice, source == "float64" and target == "float32")
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_copies_of_each_size_are_vectorised(dtype, monkeypatch):
+    """Moved 16 bytes at a time, and where they do not lie so, by element."""
+    recorder = Recorder()
+    monkeypatch.setattr(runtime, "_executor", lambda: recorder)
+    gpu.cast_plan(*([recorder.to_device(np.ones(5, dtype))] for _ in range(2)))
+    ((made, signature),) = recorder.kernels.values()
+    ptx = made.ptx(signature)
+    single = {"int8": "u8", "int16": "b16", "int32": "b32", "int64": "b64"}[dtype]
+    for access in ("ld", "st"):
+        assert f"{access}.global.v2.f64" in ptx and f"{access}.global.{single}" in ptx, access
+
+
+def test_ptx_is_of_the_capability_asked(monkeypatch):
+    recorder = Recorder()
+    monkeypatch.setattr(runtime, "_executor", lambda: recorder)
+    gpu.loss_scaling(*(recorder.to_device(np.ones(1, x)) for x in (np.float32, np.float32, np.int32, np.int32)))
+    ((made, signature),) = recorder.kernels.values()
+    assert ".target sm_90" in made.ptx(signature) and ".target sm_80" in made.ptx(signature, (8, 0))
+
+
 @pytest.mark.clause("N3")
 def test_loss_scale_kernel_is_exact(monkeypatch):
     recorder = Recorder()

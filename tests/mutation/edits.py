@@ -142,7 +142,7 @@ class _Finder:
             if isinstance(node, ast.JoinedStr):
                 continue  # text
             yield from self._changes(node, scope, lines)
-            waiting += [child for child in ast.iter_child_nodes(node) if isinstance(child, _INNER)]
+            waiting += [x for x in ast.iter_child_nodes(node) if isinstance(x, _INNER) and not _is_strict(x)]
 
     def _changes(self, node: ast.AST, scope: str, lines: tuple[int, int]) -> Iterator[Edit]:
         if isinstance(node, ast.BinOp) and not _is_text(node):
@@ -223,6 +223,11 @@ def _name(node: ast.AST) -> str:
 
 def _is_none(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
+
+
+def _is_strict(node: ast.AST) -> bool:
+    """Whether it is ``strict=`` of a zip: an assertion, which changes nothing where it holds."""
+    return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
 def _is_text(node: ast.AST) -> bool:
