@@ -87,3 +87,10 @@ def test_refused(what):
         call()
     assert str(caught.value).startswith(message)
     assert X.copy_to_host().tolist() == [0] * 4
+
+
+@pytest.mark.parametrize(("length", "shown"), [(78, "'" + 78 * "x" + "'"), (79, "'" + 76 * "x" + "...")])
+def test_values_are_shown_on_80_columns(length, shown):
+    with pytest.raises(TypeError) as caught:
+        kernel[1, 1, length * "x"]
+    assert str(caught.value).endswith(f", got {shown}")

@@ -29,6 +29,12 @@ def race(steps):
     return False
 
 
+def test_handles_are_like_no_others():
+    """0, 1 and 2 are streams of CUDA, addresses those of a driver; each new one is beyond 2**32, and another."""
+    handles = [int(cuda.stream()) for _ in range(3)]
+    assert len({*handles}) == 3 and min(handles) > 2**32
+
+
 def on_one_stream(x, a, b):
     write[1, 1, a](x)
     read[1, 1, a](x)
