@@ -200,6 +200,17 @@ def test_bytes_in_figures(name, dtypes, expected):
     assert routine.bytes(make(routine, [10], dtypes).specs(), "merged") == 10 * expected
 
 
+@carrying
+@pytest.mark.parametrize("found", [0.0, 1.0])
+def test_scalars_are_written_once(executor, routine, found):
+    """By one thread of a tensor's first chunk, in a step that is skipped as in one that is taken."""
+    placed = PlacedCase(executor, make(routine, [3 * tables.tiles_per_chunk(16) * 1024, 5]))
+    positional, named = arguments(routine, placed.slots)
+    flag = executor.to_device(np.full(1, found, np.float32))
+    with simt.observe(count=False, watch=True):
+        getattr(gpu, routine.merged_name)(*positional, **named, **step_of(routine), found_inf=flag)
+
+
 @routines
 @forms
 @signatures

@@ -160,3 +160,17 @@ def test_other_spins_are_found_too(body, monkeypatch):
     monkeypatch.setattr(simt.launch, "_MAX_POLLS", (100, 3_000))
     with pytest.raises(simt.Deadlock):
         cuda.jit(body)[1, 2](np.zeros(1, np.int64))
+
+
+def spin_that_counts_itself(flag, spins):
+    while cuda.atomic.add(flag, 0, 0) == 0:
+        spins[cuda.threadIdx.x] += 1
+
+
+def test_a_spin_that_changes_nothing_is_found_before_one_that_does(monkeypatch):
+    monkeypatch.setattr(simt.launch, "_MAX_UNCHANGED", 1_000)
+    monkeypatch.setattr(simt.launch, "_MAX_ATOMICS", 4_000)
+    spins = cuda.to_device(np.zeros(2, np.int64))
+    with pytest.raises(simt.Deadlock):
+        cuda.jit(spin_that_counts_itself)[1, 2](np.zeros(1, np.int64), spins)
+    assert 900 < spins.copy_to_host().sum() <= 1_001
