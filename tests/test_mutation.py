@@ -145,9 +145,10 @@ def test_the_fastest_tests_of_a_line_come_first_wherever_it_has_moved(tmp_path):
     from mutation.covered import Covered
 
     folder = tmp_path / "coverage" / "1"
-    for at, text in ((folder, "a\nb\nc\nd\n\n\n\n\ne\n"), (tmp_path, "new\na\nb\nc changed\nd\n\n\n\n\ne\n")):
+    for at, text in ((folder, "a\nb\nc\nd\n\n\n\n\ne\n"), (tmp_path, "new\na\nb\nc_changed\nd\n\n\n\n\ne\n")):
         (at / "refopt").mkdir(parents=True)
         (at / "refopt" / "x.py").write_text(text)
+        (at / "refopt" / "y.py").write_text("")
     data = CoverageData(str(folder / "coverage"))
     lines = {"t.py::broad[1]|run": [1, 2, 3, 4], "t.py::broad[2]|run": [1, 2, 3, 4], "t.py::near|run": [2, 3],
              "t.py::ranks (call)": [2], "": [9]}  # fmt: skip
@@ -167,6 +168,6 @@ def test_the_fastest_tests_of_a_line_come_first_wherever_it_has_moved(tmp_path):
     assert tests(5, 0) == ["t.py::broad[2]"]
     assert set(tests(10, 60)) == set(covered.seconds)  # at import
     assert set(tests(4, 60)) == set(covered.seconds)  # new since then
-    assert tests(10, 60, "NEAR")[0] == "t.py::near"
+    assert tests(10, 60, "NEAR") == ["t.py::near"]
     assert tests(1, 60, "d") == ["t.py::broad[2]", "t.py::broad[1]"]  # those of the line that has this name
     assert tests(1, 60, file="refopt/y.py") == []

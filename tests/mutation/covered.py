@@ -7,6 +7,7 @@ A measurement is a folder with a copy of the package as it was. Lines that have 
 text, and another measurement, of new tests, may stand beside it: what they say is put together.
 """
 
+import ast
 import json
 import os
 import re
@@ -79,7 +80,7 @@ class Covered:
             root: the checkout, as it is now.
             folder: the one of all measurements.
         """
-        self.root, self.texts = root, dict[str, list[str]]()
+        self.root, self.texts = root, dict[str, str]()
         self.seconds: dict[str, float] = {}
         self.lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         for each in measurements(folder):
@@ -106,35 +107,51 @@ class Covered:
             test = test.removesuffix(phase)
         return test if test in self.seconds else ""
 
-    def _has(self, file: str, line: int, name: str) -> bool:
-        """Whether a line has a name in it."""
-        lines = self.texts.setdefault(file, (self.root / file).read_text().splitlines())
-        return line <= len(lines) and re.search(rf"\b{re.escape(name)}\b", lines[line - 1]) is not None
+    def _at_import(self, file: str) -> list[range]:
+        """The lines of what a module assigns."""
+        body = ast.parse(self._text(file)).body
+        assigned = (node for node in body if isinstance(node, ast.Assign | ast.AnnAssign))
+        return [range(node.lineno, (node.end_lineno or node.lineno) + 1) for node in assigned]
+
+    def _users(self, name: str) -> set[str]:
+        """The tests that run a line of a function, of any file, which has a name in it."""
+        found: set[str] = set()
+        for file, known in self.lines.items():
+            if name not in self._text(file):
+                continue
+            rows, assigned = self._text(file).splitlines(), self._at_import(file)
+            for line, tests in known.items():
+                if re.search(rf"\b{re.escape(name)}\b", rows[line - 1]) and not any(line in span for span in assigned):
+                    found |= tests
+        return found
+
+    def _text(self, file: str) -> str:
+        return self.texts.setdefault(file, (self.root / file).read_text())
 
     def tests(self, edit: Edit, budget: float) -> list[str]:
         """The tests that run one of a change's lines, while their times fit a budget.
 
         The fastest come first, and a test function's first case before any function's second one; then the first cases
-        of those that read the file without running it. Where a line runs at
-        import alone, so outside any test, they are those that run a line of the file that has the name assigned, or
-        else anything of the file; first those whose names have that name in them: of a row of a table, the cases that
-        are about that row.
+        of those that read the file without running it. What runs at import runs outside any test: then they are those
+        that run a line with the name assigned, and those that are called after it, such as the cases of a row of a
+        table, or else any that run something of the file.
 
         Args:
             edit: the change.
             budget: seconds.
         """
         known: dict[int, set[str]] = self.lines.get(edit.file, {})
-        found = set().union(*(known.get(line, set()) for line in range(edit.lines[0], edit.lines[1] + 1)))
-        name = "" if found else edit.scope.rpartition(".")[2]
-        word = name.strip("_").lower()
-        users = [tests for line, tests in known.items() if name and self._has(edit.file, line, name)]
+        near = set().union(*(known.get(line, set()) for line in range(edit.lines[0], edit.lines[1] + 1)))
+        if not near or any(edit.lines[0] in span for span in self._at_import(edit.file)):
+            name = edit.scope.rpartition(".")[2]
+            word = name.strip("_").lower()
+            near = {test for test in self.seconds if len(word) > 3 and word in test.lower()}
+            near |= self._users(name) if name else set()
         cases: dict[str, int] = defaultdict(int)
         ranked = []
-        near = found or set().union(*users)
         for test in sorted(near or set().union(*known.values()), key=lambda test: (self.seconds[test], test)):
             function = test.partition("[")[0]
-            ranked.append((word not in test.lower(), cases[function] if near else 0, self.seconds[test], test))
+            ranked.append((cases[function], self.seconds[test], test))
             cases[function] += 1
         chosen = []
         for *_, seconds, test in sorted(ranked):
