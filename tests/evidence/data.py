@@ -4,11 +4,11 @@ import functools
 from typing import Any
 
 import numpy as np
-from evidence import storage
 from evidence.cells import DECAYS, GRAD_FACTOR, NO_DECAY, RESCALE_GRAD, STOCHASTIC
 
 from refopt.catalog import Hyper
 from refopt.dtypes import numpy_dtype
+from refopt.oracle.bound import storage
 
 # More than a tile, a tail, no dimension, no element, two dimensions.
 SHAPES = [(5, 205), (300,), (), (0,), (3,), (2, 2), (6,)]

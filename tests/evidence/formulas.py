@@ -13,10 +13,10 @@ A formula is named like its routine, and takes what it needs by name:
 It returns the new value of every slot, by name, before it is rounded to what the slot holds. Powers and the like are
 those of the catalogue: what the next step needs.
 
-Nothing here comes from refopt.
+No formula here comes from refopt; the numbers that carry bounds do.
 """
 
-from evidence.bounded import maximum, norm, sign, sqrt, total
+from refopt.oracle.bound.bounded import maximum, norm, sign, sqrt, total
 
 
 def sgd(x, g, lr, l2_decay):

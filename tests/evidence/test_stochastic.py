@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from evidence import philox
 from evidence.cells import STOCHASTIC, cells
-from evidence.storage import BF16, from_words, words
 from evidence.trial import Trial, flat
 
 from refopt.conformance.cases import Case
 from refopt.conformance.laws import reference
+from refopt.dtypes import numpy_dtype
+from refopt.oracle.bound.storage import from_words, words
 
 SEEDS = range(120)
 DELTA = 1e-9  # that chance alone makes one of these tests fail
@@ -59,7 +60,7 @@ def test_means_over_seeds(cell):
         if name in trial.routine.scalars:
             continue
         rounded = np.array([flat(x) for x in after[name]])
-        assert rounded.dtype == BF16
+        assert rounded.dtype == numpy_dtype("bfloat16")
         below, unit = neighbours(bound.value)
         assert ((rounded == below) | (rounded == below + unit)).all(), name
         h = math.sqrt(math.log(2 * rounded[0].size / DELTA) / (2 * len(SEEDS)))

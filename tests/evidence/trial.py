@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from evidence import data, formulas, philox, storage
-from evidence.bounded import Arithmetic, Bounded, size
+from evidence import data, formulas, philox
 from evidence.cells import FOUND_INF, GRAD_FACTOR, PRECISIONS, STOCHASTIC, optional_states, variants
 from evidence.data import EVERY, SHAPES
 
 from refopt.catalog import ROUTINES
 from refopt.conformance.cases import Case, Run
 from refopt.dtypes import numpy_dtype
+from refopt.oracle.bound import storage
+from refopt.oracle.bound.bounded import Arithmetic, Bounded, size
 
 STEPS, OF_RADAM = 4, 7  # it rectifies from the sixth
 SKIPPED = {2: 1.0, 3: np.nan, 4: np.inf}  # flags of steps that come before these, and are to change nothing
@@ -28,6 +29,7 @@ class Known(NamedTuple):
     where: str
     inputs: dict[str, Any]
     seed: int
+    before: dict[str, Any]
     after: dict[str, Any]
 
 
@@ -130,7 +132,7 @@ class Trial:
         inputs["x"] = exact(self.exact(before))
         inputs |= {name: read(before[name]) for name in self.carried}
         inputs |= {"new_" + name: read(after[name]) for name in self.carried}
-        return Known(f"{self.where}: step {t}, tensor {i}", inputs, seed, after)
+        return Known(f"{self.where}: step {t}, tensor {i}", inputs, seed, before, after)
 
     def exact(self, slots: dict[str, Any]) -> np.ndarray:
         """The exact parameters, which a tensor's slots hold."""
@@ -141,7 +143,11 @@ class Trial:
 
     def outcome(self, known: Known) -> dict[str, Bounded]:
         """What the formula comes to."""
-        return self.formula(**{name: x for name, x in known.inputs.items() if name in self.takes})
+        with np.errstate(all="ignore"):
+            outcome = self.formula(**{name: x for name, x in known.inputs.items() if name in self.takes})
+        for name, bound in outcome.items():
+            assert np.all(np.isfinite(bound.error)), f"{known.where}: {name}: no bound"
+        return outcome
 
     def hold(self, run: Run) -> dict[str, float]:
         """Hold every step to the formula; returns the greatest width of each slot's bound."""

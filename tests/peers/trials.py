@@ -5,7 +5,7 @@ is where the formula of the next begins. Its numbers may change from tensor to t
 do in `evidence.test_formulas`, so each tensor has an optimizer of its own. They are rounded to fp32, which some peers
 need, unless a row fixes them.
 
-The bound is that of the formula with two roundings for each of its operations (`evidence.bounded`), and with sums in
+The bound is that of the formula with two roundings for each of its operations (`refopt.oracle.bound`), and with sums in
 any order. Peers evaluate the same formula in other forms. Each peer's file says in which, and that it has no more
 roundings than that, at no larger sizes.
 """
@@ -16,11 +16,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pytest
-from evidence.bounded import Arithmetic
 from evidence.cells import Cell
 from evidence.trial import Trial, flat
 
 from refopt.conformance.cases import Case, Outcome
+from refopt.oracle.bound import sums
+from refopt.oracle.bound.bounded import Arithmetic
 
 PRECISIONS = "fp32", "fp64"
 SCALE = 1 + 2.0**-8  # enough to be outside of each bound
@@ -46,13 +47,6 @@ class Row(NamedTuple):
         return f"{self.routine}-{self.variant}"
 
 
-class AnyOrder(Arithmetic):
-    """An arithmetic that adds the elements of a sum in whatever order, one after the other at worst."""
-
-    def depth(self, count: int) -> int:
-        return count
-
-
 class PeerTrial(Trial):
     """The steps of a cell, taken by a peer. ``make`` returns an `Optimizer` of a row over a parameter.
 
@@ -61,7 +55,7 @@ class PeerTrial(Trial):
 
     def __init__(self, row: Row, precision: str, make: Callable[..., Optimizer], wrong: str = "") -> None:
         super().__init__(Cell(row.routine, row.variant, precision))
-        self.arithmetic = AnyOrder(self.real)
+        self.arithmetic = Arithmetic(self.real, depth=sums.any_order)
         self.row, self.make, self.wrong = row, make, wrong
         self.optimizers: list[Optimizer] = []
         self.compared: list[set[str]] = []

@@ -3,10 +3,9 @@
 bf16 is the upper half of fp32, and is rounded as an integer; fp16 is rounded by NumPy.
 """
 
-import ml_dtypes
 import numpy as np
 
-BF16 = np.dtype(ml_dtypes.bfloat16)
+from refopt.dtypes import numpy_dtype
 
 
 def words(x):
@@ -24,7 +23,7 @@ def stored(x, dtype, bits=None):
     ``bits`` are 16 random ones for each element, to round to bf16 by chance. Whichever way, a larger number does not
     become a smaller one.
     """
-    if dtype != BF16:
+    if np.dtype(dtype).name != "bfloat16":
         with np.errstate(over="ignore"):
             return x.astype(dtype).astype(x.dtype)
     pattern = words(x).astype(np.uint64)
@@ -36,7 +35,7 @@ def split(exact):
     """A bf16 parameter and its remainder: the exact pattern's lower half, and its upper half to nearest."""
     pattern = words(exact).astype(np.uint64)
     upper, lower = np.asarray(pattern + 0x8000 >> 16, np.uint16), np.asarray(pattern & 0xFFFF, np.uint16)
-    return upper.view(BF16), lower
+    return upper.view(numpy_dtype("bfloat16")), lower
 
 
 def joined(param, remainder):

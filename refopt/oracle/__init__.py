@@ -1,0 +1,1 @@
+"""Is an optimizer right, and if not, what is wrong?"""

@@ -1,0 +1,251 @@
+"""Numbers that know how far a rounded evaluation of the same formula may be off (numerics, N13).
+
+A `Bounded` number has a value, in about twice the precision of the arithmetic under test (fp64 for fp32, `DoubleDouble`
+for fp64), and a bound on the distance between that value and what the arithmetic came to. The inputs of a step are
+exact. Each operation then carries the errors of its operands on, by what the operation makes of them, and adds a
+rounding of its own::
+
+    x + y    error x + error y
+    x * y    |x| error y + |y| error x + error x * error y
+    x / y    (error x + |x / y| error y) / (|y| - error y)
+    sqrt x   the smaller of error x / sqrt(x) and sqrt(error x)
+    rounding UNIT * (|result| + error) + LEAST, if the result can be anything but 0
+
+UNIT is ``ROUNDINGS * u`` plus the error of the value itself, with u = 2**-24 or 2**-53; LEAST is ROUNDINGS times
+the smallest subnormal number, for products and quotients that underflow. So a bound is that of a running error
+analysis (Higham 2002, section 3.3) in which every operation is ROUNDINGS times as bad as it is, and nothing that a
+division, a root or a cancellation makes of earlier errors is left out.
+
+Code under test that evaluates the very rule is within the bound for ROUNDINGS = 1. Code may evaluate it in another
+order. Where only products, quotients and roots of the same factors are regrouped, relative errors add up to no more
+than the number of roundings; where additions keep their operands, their errors are the same. ROUNDINGS = 2 has room for
+twice as many roundings, and for those of the bound itself, which is worked out in fp64.
+
+Where no bound can be had, the error is inf: a divisor that may be 0, a root of what may be negative, a result that may
+overflow. Comparisons are conditions (`branches`).
+"""
+
+from typing import Any
+
+import numpy as np
+
+from refopt.oracle.bound import sums
+from refopt.oracle.bound.branches import Condition
+from refopt.oracle.bound.double_double import UNIT, DoubleDouble
+
+ROUNDINGS = 2
+SLACK = 1 + 2.0**-20  # for the roundings of the ends of an interval
+
+
+class Arithmetic:
+    """fp32 or fp64 with so many roundings for each operation, and the class of the numbers that stand for it.
+
+    ``depth`` is how many roundings a sum of so many elements is off by (`sums`), each as bad as any other here.
+    """
+
+    def __init__(self, real, roundings=ROUNDINGS, number=None, depth=sums.tree):
+        self.real, self.number, self.depth, info = real, number or Bounded, depth, np.finfo(real)
+        self.rounding = float(info.eps) / 2
+        self.unit = roundings * self.rounding + (2.0**-53 if real is np.float32 else UNIT)
+        self.least = roundings * float(info.smallest_subnormal)
+        self.most = float(info.max)
+
+    def exact(self, x):
+        """A number that the arithmetic has, or an array of them."""
+        wide = np.float64(x)
+        return self.number(wide if self.real is np.float32 else DoubleDouble(wide), 0 * abs(np.nan_to_num(wide)), self)
+
+    def near(self, x, error):
+        """A value that is not known exactly."""
+        return self.number(self.exact(x).value, error, self)
+
+
+def size(value):
+    """The magnitude of a value, rounded to fp64."""
+    return abs(high(value))
+
+
+def high(value):
+    """A value, rounded to fp64; no rounding changes its sign."""
+    return value.high if isinstance(value, DoubleDouble) else value
+
+
+def select(condition, x, y):
+    """Values, each of x or of y."""
+    if isinstance(x, DoubleDouble):
+        return DoubleDouble(np.where(condition, x.high, y.high), np.where(condition, x.low, y.low))
+    return np.where(condition, x, y)
+
+
+class Bounded:
+    """A value and the bound on its error, arrays or scalars of one shape. ``type(x)(1)`` is the constant 1."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, value, error=0.0, arithmetic=None):
+        self.value, self.error, self.arithmetic = value, error, arithmetic
+
+    @property
+    def dtype(self):
+        """That of the arithmetic."""
+        return np.dtype(self.arithmetic.real)
+
+    def rounded(self, value, error):
+        """The outcome of an operation: what it makes of the errors of its operands, and its own."""
+        of = self.arithmetic
+        reach = size(value) + error
+        known = np.where(reach <= of.most, error + of.unit * reach + of.least * (reach > 0), np.inf)
+        return of.number(value, known, of)
+
+    def lift(self, x):
+        return x if isinstance(x, Bounded) else self.arithmetic.exact(x)
+
+    def __neg__(self):
+        return self.arithmetic.number(-self.value, self.error, self.arithmetic)
+
+    def __abs__(self):
+        return self.arithmetic.number(abs(self.value), self.error, self.arithmetic)
+
+    def __add__(self, other):
+        other = self.lift(other)
+        return self.rounded(self.value + other.value, self.error + other.error)
+
+    def __sub__(self, other):
+        return self + -self.lift(other)
+
+    def __rsub__(self, other):
+        return -self + other
+
+    def __mul__(self, other):
+        x, y = self, self.lift(other)
+        return self.rounded(x.value * y.value, size(x.value) * y.error + size(y.value) * x.error + x.error * y.error)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __truediv__(self, other):
+        x, y = self, self.lift(other)
+        quotient = x.value / y.value
+        room = size(y.value) - y.error
+        return self.rounded(quotient, np.where(room > 0, (x.error + size(quotient) * y.error) / room, np.inf))
+
+    def __rtruediv__(self, other):
+        return self.lift(other) / self
+
+    def __pow__(self, count):
+        """A running product."""
+        power = self.lift(1)
+        for k in range(count):
+            power = power * self if k else self
+        return power
+
+    def _compared(self, other, holds):
+        """The condition that ``holds`` is of the sign of the difference."""
+        other = self.lift(other)
+        difference, error = high(self.value - other.value), self.error + other.error
+        certain = (abs(difference) > error * SLACK) | (error == 0)
+        return Condition(holds(difference), certain, self.arithmetic)
+
+    def __gt__(self, other):
+        return self._compared(other, lambda x: x > 0)
+
+    def __ge__(self, other):
+        return self._compared(other, lambda x: x >= 0)
+
+    def __lt__(self, other):
+        return self._compared(other, lambda x: x < 0)
+
+    def __le__(self, other):
+        return self._compared(other, lambda x: x <= 0)
+
+    def __eq__(self, other):
+        return self._compared(other, lambda x: x == 0)
+
+    def __ne__(self, other):
+        return self._compared(other, lambda x: x != 0)
+
+    def __array_ufunc__(self, ufunc, method, *operands, **named):
+        """NumPy's functions of such numbers, as far as rules use them."""
+        function = UFUNCS.get(ufunc)
+        if function is None or method != "__call__" or named:
+            return NotImplemented
+        return function(*map(self.lift, operands))
+
+    def __array_function__(self, function, types, arguments, named):
+        return where(*arguments) if function is np.where and not named else NotImplemented
+
+    def covering(self, *others):
+        """This value, off by so much that what others may be is covered, too."""
+        error = self.error
+        for other in others:
+            error = np.maximum(error, (size(self.value - other.value) + other.error) * SLACK)
+        return self.arithmetic.number(self.value, error, self.arithmetic)
+
+    def ends(self):
+        """The least and the largest number of the arithmetic that a rounded evaluation may have come to."""
+        error = self.error * SLACK
+        if isinstance(self.value, DoubleDouble):
+            return self.value.high + (self.value.low - error), self.value.high + (self.value.low + error)
+        with np.errstate(over="ignore"):
+            return (self.value - error).astype(self.arithmetic.real), (self.value + error).astype(self.arithmetic.real)
+
+
+def sqrt(x):
+    """The root. |sqrt(x) - sqrt(y)| is at most |x - y| / sqrt(x), and at most sqrt(|x - y|)."""
+    value = x.value.sqrt() if isinstance(x.value, DoubleDouble) else np.sqrt(x.value)
+    steep = x.error / np.maximum(size(value), np.finfo(float).tiny)
+    error = np.where(high(x.value) >= x.error, np.minimum(np.sqrt(x.error), steep), np.inf)
+    return x.rounded(value, error)
+
+
+def where(condition, x, y):
+    """x or y, element by element; where rounding could decide, off by so much that it may be either."""
+    if not isinstance(condition, Condition):
+        number = x if isinstance(x, Bounded) else y
+        condition = Condition(condition, np.True_, number.arithmetic)
+    of = condition.arithmetic
+    x, y = (z if isinstance(z, Bounded) else of.exact(z) for z in (x, y))
+    error = np.where(condition.holds, x.error, y.error)
+    chosen = of.number(select(condition.holds, x.value, y.value), error, of)
+    if np.all(condition.certain):
+        return chosen
+    return of.number(chosen.value, np.where(condition.certain, error, chosen.covering(x, y).error), of)
+
+
+def maximum(x, y):
+    """The larger of two, element by element. It is off by no more than one of them, and does not round."""
+    larger = high(x.value - y.value) > 0
+    return x.arithmetic.number(select(larger, x.value, y.value), np.maximum(x.error, y.error), x.arithmetic)
+
+
+def sign(x):
+    """1, -1 or 0, element by element; where rounding could decide, anything from -1 to 1."""
+    certain = (size(x.value) > x.error) | (x.error == 0)
+    value = select(certain, x.arithmetic.exact(np.sign(high(x.value))).value, 0 * x.value)
+    return x.arithmetic.number(value, np.where(certain, 0.0, 1.0), x.arithmetic)
+
+
+def total(x):
+    """The sum of all elements of a flat array, none of which is negative.
+
+    The sum of what was come to for them is off by as many roundings, relative to itself, as the arithmetic's depth.
+    """
+    count = x.error.size
+    depth, unit = x.arithmetic.depth(count), x.arithmetic.unit
+    error = x.error.sum()
+    value = x.value.sum() if count else x.lift(0).value
+    own = count * 2.0**-52 if x.arithmetic.real is np.float32 else 0.0  # of the value, in whatever order
+    share = depth * unit / (1 - depth * unit) + own
+    reach = size(value) + error
+    return x.arithmetic.number(value, np.where(reach <= x.arithmetic.most, error + share * reach, np.inf), x.arithmetic)
+
+
+def norm(x):
+    """The Euclidean norm of a tensor."""
+    return sqrt(total(x * x))
+
+
+UFUNCS: dict[Any, Any] = {
+    np.add: lambda x, y: x + y, np.subtract: lambda x, y: x - y, np.multiply: lambda x, y: x * y,
+    np.divide: lambda x, y: x / y, np.negative: lambda x: -x, np.absolute: abs, np.square: lambda x: x * x,
+    np.sqrt: sqrt, np.maximum: maximum, np.sign: sign, np.greater: lambda x, y: x > y, np.less: lambda x, y: x < y,
+}  # fmt: skip

@@ -1,0 +1,129 @@
+"""The rules of `refopt.cpu` themselves, evaluated on numbers that carry their errors.
+
+Nothing is derived a second time: `rebound` makes a copy of a rule that runs the same code, in which sums of squares, of
+which the order is not known, have the allowance of `bound.sums`. Roots, maxima and signs follow from how `Bounded`
+numbers compare and choose.
+"""
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from types import CodeType, FunctionType
+from typing import Any
+
+import numpy as np
+
+from refopt.catalog import Routine
+from refopt.checks import flat
+from refopt.cpu import reduce
+from refopt.cpu.merged import exact
+from refopt.oracle.bound import bounded
+from refopt.oracle.bound.bounded import Arithmetic, Bounded
+from refopt.oracle.bound.branches import every_way
+
+PRIMITIVES = {reduce.sum_of_squares: lambda x: bounded.total(x * x)}
+
+
+def _names(code: CodeType) -> set[str]:
+    """All names that a function looks up, those of the functions in it as well."""
+    inner = (c for c in code.co_consts if isinstance(c, CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+@functools.cache
+def rebound(function: Any) -> Any:
+    """A function that runs the same code over bounded numbers, and so does what it calls."""
+    if isinstance(function, functools.partial):
+        return functools.partial(rebound(function.func), *function.args, **function.keywords)
+    names = dict(function.__globals__)
+    for name in _names(function.__code__) & names.keys():
+        value = names[name]
+        if isinstance(value, FunctionType):
+            if value in PRIMITIVES:
+                names[name] = PRIMITIVES[value]
+            elif value is not function and value.__module__.partition(".")[0] == "refopt":
+                names[name] = rebound(value)
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def rule_of(routine: Routine) -> Callable[..., tuple]:
+    """The rule of a routine in `refopt.cpu`, of one form for all: (p, g, *states, *scalars, **numbers)."""
+    module = importlib.import_module(f"refopt.cpu.{routine.name.removesuffix('_momentum')}")
+    return functools.partial(_lars, module) if routine.name == "lars_momentum" else module.rule
+
+
+def _lars(module, p, g, v, *, stored, lr, mu, lars_coeff, lars_weight_decay, epsilon, adapt, norm_of):
+    """LARS takes its norms before its rule; that of the parameter as it is stored, or of the exact one."""
+    squares = PRIMITIVES[reduce.sum_of_squares]
+    norms = np.sqrt(squares(p if norm_of == "master" else stored("params", None))), np.sqrt(squares(g))
+    numbers = dict(lr=lr, lars_coeff=lars_coeff, lars_weight_decay=lars_weight_decay, epsilon=epsilon, adapt=adapt)
+    rate = rebound(module.local_lr)(*norms, **numbers)
+    return rebound(module.rule)(p, g, v, local_lr=rate, mu=mu, lars_weight_decay=lars_weight_decay)
+
+
+def as_stored(x: Bounded, dtype: np.dtype) -> Bounded:
+    """What may come back from a slot that keeps fewer bits; code that goes on with x itself is within it, too."""
+    if np.dtype(dtype) == x.dtype:
+        return x
+    digits, least = {"float16": (11, 2.0**-24), "bfloat16": (8, 2.0**-133)}.get(np.dtype(dtype).name, (24, 2.0**-149))
+    reach = bounded.size(x.value) + x.error
+    return x.arithmetic.number(x.value, x.error + 2.0**-digits * reach + least / 2 * (reach > 0), x.arithmetic)
+
+
+def evaluate(
+    routine: Routine,
+    arrays: Mapping[str, Any],
+    numbers: Mapping[str, float],
+    choices: Mapping[str, Any],
+    arithmetic: Arithmetic,
+    *,
+    scalars: Mapping[str, Bounded] | None = None,
+    after: Mapping[str, Any] | None = None,
+    rule: Callable[..., tuple] | None = None,
+) -> dict[str, Bounded]:
+    """What one step makes of one tensor, before it is stored.
+
+    Args:
+        routine: a row of the catalogue.
+        arrays: an array or ``None`` for each slot, dense, of any shape.
+        numbers: the routine's numbers, one each, and ``grad_factor`` if there is one; they are rounded as N2 has it.
+        choices: the named choices.
+        arithmetic: fp32 or fp64, with so many roundings an operation.
+        scalars: values in the place of those that the slots of scalars hold.
+        after: what the slots of states hold after the step, where that is known, for rules that read them again.
+        rule: another rule than that of `refopt.cpu`.
+
+    Returns:
+        The flat numbers of each slot that is written: "params" (the exact ones, where there is a master), states, and
+        scalars.
+    """
+    real, lift = arithmetic.real, arithmetic.exact
+    held: dict[str, Any] = {name: None if x is None else flat(x) for name, x in arrays.items()}
+    values: dict[str, Any] = {name: lift(real(x)) for name, x in numbers.items() if name != "seed"}
+    values |= {name: value for name, value in choices.items() if name != "rounding"}
+    g = lift(held["grads"].astype(real))
+    factors = [values.pop(name) for name in ("rescale_grad", "grad_factor") if name in values]
+    factors = [x for x in factors if bounded.high(x.value) != 1]
+    if factors:
+        g = functools.reduce(lambda x, y: x * y, factors) * g
+    carried = [name for name in routine.slot_names if name in routine.states or name in routine.scalars]
+    p = lift(exact(held["params"], held.get("master_params"), real))
+
+    def read(name: str) -> Any:
+        if scalars and name in scalars:
+            return scalars[name]
+        x = held.get(name)
+        return None if x is None else lift(x.reshape(-1)[0] if name in routine.scalars else x.astype(real))
+
+    if not routine.elementwise:
+        known = {name: flat(x) for name, x in (after or {}).items() if name in routine.states and x is not None}
+        again = {name: lift(x.astype(real)) for name, x in known.items()}  # type: ignore[union-attr]
+        again["params"] = lift(held["params"].astype(real))
+        values["stored"] = lambda name, x: again[name] if name in again else as_stored(x, held[name].dtype)
+    run = rebound(rule or rule_of(routine)) if routine.name != "lars_momentum" else rule or rule_of(routine)
+    with np.errstate(all="ignore"):
+        ways = every_way(lambda: run(p, g, *map(read, carried), **values))
+        united = [None if x[0] is None else x[0].covering(*x[1:]) for x in zip(*ways, strict=True)]
+    return {name: x for name, x in zip(("params", *carried), united, strict=True) if x is not None}
