@@ -1,1 +1,20 @@
-"""Is an optimizer right, and if not, what is wrong?"""
+"""Is an optimizer right, and if not, what is wrong?
+
+>>> from refopt import oracle
+>>> def momentum(params, grads, velocities, *, lr, mu):
+...     for p, g, v in zip(params, grads, velocities):
+...         v[...] = mu * v + g
+...         p -= lr * v
+>>> report = oracle.check("momentum", momentum, dtypes=["float32", "float64"], laws=["L1"])
+>>> report.ok
+True
+
+`check` holds a step to the laws (docs/oracle.md) and returns a `Report`; `expect` says what one step has to come to,
+with a bound for each element. Importing this needs NumPy alone.
+"""
+
+from refopt.oracle.bound.expected import Expected, expect
+from refopt.oracle.checking import check
+from refopt.oracle.report import Report
+
+__all__ = ["Expected", "Report", "check", "expect"]

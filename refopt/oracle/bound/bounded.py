@@ -40,11 +40,13 @@ SLACK = 1 + 2.0**-20  # for the roundings of the ends of an interval
 class Arithmetic:
     """fp32 or fp64 with so many roundings for each operation, and the class of the numbers that stand for it.
 
-    ``depth`` is how many roundings a sum of so many elements is off by (`sums`), each as bad as any other here.
+    ``depth`` is how many roundings a sum of so many elements is off by (`sums`), each as bad as any other here. With
+    ``lerps`` there is room for averages ``b * x + (1 - b) * y`` that are evaluated from either end, as y + b * (x - y):
+    a rounding of both x and y.
     """
 
-    def __init__(self, real, roundings=ROUNDINGS, number=None, depth=sums.tree):
-        self.real, self.number, self.depth, info = real, number or Bounded, depth, np.finfo(real)
+    def __init__(self, real, roundings=ROUNDINGS, number=None, depth=sums.tree, lerps=False):
+        self.real, self.number, self.depth, self.lerps, info = real, number or Bounded, depth, lerps, np.finfo(real)
         self.rounding = float(info.eps) / 2
         self.unit = roundings * self.rounding + (2.0**-53 if real is np.float32 else UNIT)
         self.least = roundings * float(info.smallest_subnormal)
@@ -81,6 +83,8 @@ class Bounded:
     """A value and the bound on its error, arrays or scalars of one shape. ``type(x)(1)`` is the constant 1."""
 
     __hash__ = None  # type: ignore[assignment]
+    complement: Any = None  # of 1 - x: x
+    share: Any = None  # of a product with a single number: the number, and the magnitude of what it multiplies
 
     def __init__(self, value, error=0.0, arithmetic=None):
         self.value, self.error, self.arithmetic = value, error, arithmetic
@@ -108,17 +112,32 @@ class Bounded:
 
     def __add__(self, other):
         other = self.lift(other)
-        return self.rounded(self.value + other.value, self.error + other.error)
+        error = self.error + other.error
+        if self.arithmetic.lerps and self.share and other.share:
+            (one, x), (two, y) = self.share, other.share
+            if one.complement is two or two.complement is one:
+                error = error + self.arithmetic.unit * (x + y)
+        return self.rounded(self.value + other.value, error)
 
     def __sub__(self, other):
         return self + -self.lift(other)
 
     def __rsub__(self, other):
-        return -self + other
+        rest = -self + other
+        if isinstance(other, int) and other == 1:
+            rest.complement = self
+        return rest
 
     def __mul__(self, other):
         x, y = self, self.lift(other)
-        return self.rounded(x.value * y.value, size(x.value) * y.error + size(y.value) * x.error + x.error * y.error)
+        error = size(x.value) * y.error + size(y.value) * x.error + x.error * y.error
+        product = self.rounded(x.value * y.value, error)
+        for part, rest in ((x, y), (y, x)):
+            if part.share or np.ndim(part.error) == 0:
+                one, reach = part.share or (part, 1.0)
+                product.share = one, reach * (size(rest.value) + rest.error)
+                break
+        return product
 
     __radd__, __rmul__ = __add__, __mul__
 

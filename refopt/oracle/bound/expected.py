@@ -1,0 +1,191 @@
+"""What one step of a routine has to leave in each slot: a value, and how far from it right code may be."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from refopt import checks, cpu
+from refopt.catalog import ROUTINES, Routine
+from refopt.checks import flat
+from refopt.checks.arguments import chosen, whole
+from refopt.dtypes import arithmetic, numpy_dtype
+from refopt.oracle.bound import storage, sums
+from refopt.oracle.bound.bounded import Arithmetic, Bounded, high
+from refopt.oracle.bound.double_double import DoubleDouble
+from refopt.oracle.bound.evaluate import evaluate
+
+GATE = "grad_factor", "found_inf"
+
+
+class Expected:
+    """What one slot of one tensor has to hold. All arrays have the tensor's shape.
+
+    Attributes:
+        value: the truth, fp64: the routine's rule in twice the precision of its arithmetic.
+        rest: what fp64 leaves out of the truth; 0 but for fp64 routines.
+        error: the bound on the error of each element, before it is stored; inf where there is none.
+        low, high: the least and the largest number that the slot may hold, in its dtype.
+    """
+
+    def __init__(self, bound: Bounded, like: np.ndarray, stochastic: bool = False) -> None:
+        two = isinstance(bound.value, DoubleDouble)
+        ends = (np.broadcast_to(x, like.size) for x in bound.ends())
+        if like.dtype != bound.dtype:
+            near = (_down, _up) if stochastic and like.dtype.name == "bfloat16" else (storage.stored, storage.stored)
+            ends = (round_(x, like.dtype) for round_, x in zip(near, ends, strict=True))
+        wide = high(bound.value), bound.value.low if two else 0.0, bound.error
+        self.value, self.rest, self.error = (_shaped(x, like, np.dtype(np.float64)) for x in wide)
+        self.low, self.high = (_shaped(x, like, like.dtype) for x in ends)
+
+    def __repr__(self) -> str:
+        return f"Expected(value={self.value}, error={self.error})"
+
+    def ratio(self, got: Any) -> np.ndarray:
+        """The error of each element over its bound: at most 1 for right code, NaN where there is no bound."""
+        number, low, high = (np.asarray(x).astype(np.float64) for x in (got, self.low, self.high))
+        with np.errstate(all="ignore"):
+            off = (number - self.value) - self.rest
+            ends = np.where(off >= 0, high - self.value, self.value - low)
+            ratio = abs(off) / np.fmax(self.error, ends)
+            ratio = np.where(off == 0, 0.0, np.where(np.isnan(ratio), np.inf, ratio))
+            inside = (low <= number) & (number <= high)
+            ratio = np.where(inside, np.minimum(ratio, 1.0), np.maximum(ratio, 1 + 2.0**-20))
+        return np.where(np.isfinite(self.error), ratio, np.nan)
+
+
+def _shaped(values: Any, like: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Flat values in the shape and the memory order of an array."""
+    shaped = np.empty_like(like, dtype)
+    with np.errstate(over="ignore"):
+        flat(shaped)[...] = values  # type: ignore[index]
+    return shaped
+
+
+def _down(x: np.ndarray, dtype: Any) -> np.ndarray:
+    """The next bf16 number toward -inf, for chance may take it."""
+    near = storage.stored(x, numpy_dtype("bfloat16"))
+    return np.where(near <= x, near, np.nextafter(near.astype(dtype), dtype.type(-np.inf)).astype(x.dtype))
+
+
+def _up(x: np.ndarray, dtype: Any) -> np.ndarray:
+    return -_down(-x, dtype)
+
+
+def expect(
+    routine: str, *, params: Any, grads: Any, sum_of: str | int = "any", rule: Callable[..., tuple] | None = None,
+    **given: Any,
+) -> dict[str, list[Expected]]:  # fmt: skip
+    """What one step has to come to: a value for each element, in twice the precision, and a bound on the error.
+
+    The bound is a running error bound of the routine's own rule (numerics, N13): whatever order of operations right
+    code takes, and whatever it fuses, it is within.
+
+    Args:
+        routine: a name of `refopt.catalog.ROUTINES`.
+        params, grads: lists of P arrays, as `refopt.cpu` takes them. A gradient of ``None`` skips its tensor.
+        sum_of: what squares are summed, for routines with norms: ``"random"`` data, of any order within
+            ``sums.LAMBDA * sqrt(n)`` roundings; ``"any"`` data, n roundings; or an integer, through how many additions
+            a term passes.
+        rule: another rule than that of `refopt.cpu`, of its form.
+        given: the other slots, the numbers and choices of the routine, ``grad_factor`` and ``found_inf``, by name.
+
+    Returns:
+        For each written slot an `Expected` a tensor. With masters, ``"params"`` is what may be stored of any of the
+        exact parameters that are within the bound; in the place of remainders, ``"exact_params"`` has their bound.
+
+    Raises:
+        TypeError, ValueError: naming the argument and the index.
+
+    >>> import numpy as np
+    >>> expected = expect("sgd", params=[np.ones(3, np.float32)], grads=[np.full(3, 2, np.float32)], lr=0.25)
+    >>> expected["params"][0].value
+    array([0.5, 0.5, 0.5])
+    >>> bool((expected["params"][0].error < 3e-7).all())
+    True
+    >>> expected["params"][0].ratio(np.array([0.5, 0.50000006, 0.6], np.float32)).round(2)
+    array([0.000000e+00, 3.300000e-01, 5.592406e+05])
+    """
+    row = ROUTINES[chosen("expect: routine", routine, ROUTINES)]
+    depth = _depth(sum_of)
+    slots, numbers = _arguments(row, {"params": params, "grads": grads} | given)
+    gate = {name: given.get(name) for name in GATE}
+    try:
+        call = checks.check(row, slots, numbers, checks.host_array, gate)
+    except (TypeError, ValueError) as error:
+        raise type(error)(str(error).replace(f"{row.merged_name}:", "expect:", 1)) from None
+    flag, factor = gate["found_inf"], gate["grad_factor"]
+    skipped = flag is not None and flag.reshape(-1)[0] != 0
+    expected: dict[str, list[Any]] = {slot.name: [] for slot in row.slots if slot.written}
+    expected["exact_params"] = []
+    for i in range(len(call.slots["params"])):
+        arrays = {name: call.slots[name][i] for name in row.slot_names}
+        hypers = call.hyper_of(i)
+        numbers = {name: x for name, x in hypers.items() if name not in row.choices}
+        if factor is not None:
+            numbers["grad_factor"] = factor.reshape(-1)[0]
+        choices = {name: hypers[name] for name in row.choices}
+        still = skipped or i not in call.active
+        one = unchanged(row, arrays) if still else expected_of(row, arrays, numbers, choices, depth=depth, rule=rule)
+        for name, list_ in expected.items():
+            list_.append(one.get(name))
+    return {name: list_ for name, list_ in expected.items() if any(x is not None for x in list_)}
+
+
+def expected_of(
+    row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, float], choices: Mapping[str, Any], *,
+    depth: sums.Depth = sums.any_order, rule: Callable[..., tuple] | None = None, **known: Any,
+) -> dict[str, Expected]:  # fmt: skip
+    """`expect` of one tensor, by slot; ``known`` is for `evaluate`."""
+    arithmetic_ = Arithmetic(arithmetic(arrays["params"].dtype.name), depth=depth, lerps=True)
+    bounds = evaluate(row, arrays, numbers, choices, arithmetic_, rule=rule, **known)
+    return stored(arrays, bounds, choices.get("rounding") == "stochastic")
+
+
+def stored(arrays: Mapping[str, Any], bounds: Mapping[str, Bounded], stochastic: bool = False) -> dict[str, Expected]:
+    """What the slots of one tensor may hold of numbers that were come to."""
+    master = arrays.get("master_params")
+    expected = {}
+    for name, bound in bounds.items():
+        by_chance = stochastic and np.ndim(bound.error) > 0 and not (name == "params" and _is_remainder(master))
+        expected[name] = Expected(bound, arrays[name], by_chance)
+    if _is_remainder(master):
+        expected["exact_params"] = Expected(bounds["params"], np.empty_like(master, np.float32))
+    elif master is not None:
+        expected["master_params"] = Expected(bounds["params"], master)
+    return expected
+
+
+def unchanged(row: Routine, arrays: Mapping[str, Any]) -> dict[str, Expected]:
+    """What a step that is skipped leaves."""
+    arithmetic_ = Arithmetic(arithmetic(arrays["params"].dtype.name))
+    real = arithmetic_.real
+    written = [slot.name for slot in row.slots if slot.written and arrays.get(slot.name) is not None]
+    exact = {name: arithmetic_.exact(flat(arrays[name]).astype(real)) for name in written}  # type: ignore[union-attr]
+    return {name: Expected(x, arrays[name]) for name, x in exact.items()}
+
+
+def _is_remainder(master: Any) -> bool:
+    return master is not None and master.dtype == np.uint16
+
+
+def _depth(sum_of: Any) -> sums.Depth:
+    if sum_of in ("any", "random"):
+        return {"any": sums.any_order, "random": sums.random_data}[sum_of]
+    return sums.declared(whole("expect: sum_of", sum_of, least=0))
+
+
+def _arguments(row: Routine, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The slots and the numbers and choices, with the defaults of the merged function."""
+    parameters = inspect.signature(getattr(cpu, row.merged_name)).parameters
+    for name in given:
+        if name not in parameters:
+            raise TypeError(f"expect: {name}: expected an argument of {row.merged_name}, got one that it does not take")
+    filled = {}
+    for name, parameter in parameters.items():
+        if name not in given and parameter.default is parameter.empty:
+            raise TypeError(f"expect: {name}: expected it, got none")
+        filled[name] = given.get(name, parameter.default)
+    slots = {name: filled.pop(name) for name in row.slot_names}
+    return slots, {name: value for name, value in filled.items() if name not in GATE}

@@ -1,0 +1,207 @@
+"""Cases from states that so many real steps reach, of numbers that the working precision has."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.catalog import Hyper, Routine
+from refopt.checks import flat
+from refopt.conformance import cases
+from refopt.conformance.laws import reference
+from refopt.cpu.remainder import split_numbers
+from refopt.dtypes import arithmetic_name, numpy_dtype
+from refopt.oracle.bound.bounded import Arithmetic, Bounded, size
+from refopt.oracle.bound.evaluate import evaluate
+
+# Of few digits, so that fp32 has them, and what is made of them: 1 - beta, powers of the first steps. No two alike and
+# none a power of two, so that a number that is lost or misplaced shows by far more than the bound.
+NUMBERS = {
+    "lr": 0.09375, "mu": 0.875, "l2_decay": 0.3125, "beta1": 0.875, "beta2": 0.99609375, "epsilon": 0.01171875,
+    "coeff": 0.21875, "lr_ratio": 0.6875, "rho": 0.9375, "lars_coeff": 0.46875, "lars_weight_decay": 0.53125,
+    "weight_decay": 0.578125, "decay_base": 0.8125, "rescale_grad": 0.40625, "seed": 5,
+}  # fmt: skip
+# What a step that does not take a number leaves out.
+NEUTRAL = {
+    "rescale_grad": 1.0, "lr_ratio": 1.0, "l2_decay": 0.0, "coeff": 0.0, "weight_decay": 0.0,
+    "lars_weight_decay": 0.0, "mu": 0.0, "seed": 0,
+}  # fmt: skip
+PATTERNS = 37  # tensors of a long list repeat after so many, which no limit on a launch is a multiple of
+
+
+class Dtypes(NamedTuple):
+    """Those of a tensor's slots. ``master`` is ``None``, the arithmetic type, or uint16 for a remainder (N15)."""
+
+    param: str
+    grad: str
+    state: str
+    master: str | None = None
+
+    def __str__(self) -> str:
+        names = f"{self.param}, gradient {self.grad}, states {self.state}"
+        return names if self.master is None else f"{names}, {'remainder' if self.master == 'uint16' else 'master'}"
+
+
+def alike(dtype: str) -> Dtypes:
+    """One dtype for all slots."""
+    return Dtypes(dtype, dtype, dtype)
+
+
+class Case(cases.Case):
+    """A case whose first step is number ``count`` of its tensors, from 1. The states are those of the steps before."""
+
+    def __init__(self, routine: Routine, slots: dict[str, Any], steps: list, choices: Any = None, count: int = 1):
+        super().__init__(routine, slots, steps, choices)
+        self.count = count
+
+    def replace(self, **changed: Any) -> "Case":
+        """The case with other slots, ``steps``, ``choices`` or ``count``; what is not named is shared."""
+        count = changed.pop("count", self.count)
+        case = super().replace(**changed)
+        return Case(case.routine, case.slots, case.steps, case.choices, count)
+
+    def only(self, indices: Sequence[int]) -> "Case":
+        case = super().only(indices)
+        assert isinstance(case, Case)
+        return case
+
+    def part(self, tensor: int, start: int, stop: int) -> "Case":
+        """The case with some elements of one of its tensors, in memory order, flat."""
+        changed = {}
+        for name, values in self.slots.items():
+            if values is not None and values[tensor] is not None and name not in self.routine.scalars:
+                piece = memory(values[tensor])[start:stop].copy()
+                changed[name] = [piece if i == tensor else x for i, x in enumerate(values)]
+        return self.replace(**changed)
+
+    def copy(self) -> "Case":
+        case = super().copy()
+        assert isinstance(case, Case)
+        return case
+
+    def tensor(self, i: int) -> dict[str, Any]:
+        """The arrays of one tensor, by slot."""
+        return {name: values[i] for name, values in self.lists().items()}
+
+    def numbers_of(self, i: int) -> dict[str, Any]:
+        """The numbers of the only step for one tensor, ``grad_factor`` among them."""
+        step = {name: x for name, x in self.steps[0].items() if name != "found_inf"}
+        return {name: _one(x, i) for name, x in step.items()}
+
+
+def _one(x: Any, i: int) -> Any:
+    return x[i] if isinstance(x, list) else np.ravel(x)[0] if isinstance(x, np.ndarray) else x
+
+
+def memory(x: np.ndarray) -> np.ndarray:
+    """A dense array's elements in memory order."""
+    elements = flat(x)
+    assert elements is not None
+    return elements
+
+
+def noise(seed: Sequence[int], shape: tuple[int, ...], small: float = 2.0**-6) -> np.ndarray:
+    """Numbers of random signs and of sizes near 1, every eleventh of them small."""
+    rng = np.random.default_rng(list(seed))
+    x = np.asarray(rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.5, shape))
+    x.reshape(-1)[5::11] *= small
+    return x
+
+
+def number(hyper: Hyper) -> float:
+    """The number of a routine that cases have."""
+    return NUMBERS[hyper.name]
+
+
+def draw(
+    row: Routine, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[Dtypes], *, seed: int, numbers: Mapping[str, Any],
+    choices: Mapping[str, Any], optional: Sequence[str] = (), count: int = 1,
+) -> Case:  # fmt: skip
+    """A case of tensors of some shapes, whose states `refopt.cpu` has reached in ``count - 1`` steps from the first.
+
+    Args:
+        row: a row of the catalogue.
+        shapes: of each tensor.
+        dtypes: of each tensor.
+        seed: whole number; tensors ``PATTERNS`` apart that are of one shape are alike.
+        numbers, choices: of every step.
+        optional: optional states that are there.
+        count: the step that is to be taken, from 1.
+    """
+    slots: dict[str, Any] = {slot.name: [] for slot in row.slots}
+    for i, (shape, kinds) in enumerate(zip(shapes, dtypes, strict=True)):
+        exact = noise([seed, 0, i % PATTERNS], shape)
+        real = numpy_dtype(arithmetic_name(kinds.param))
+        master = None
+        if kinds.master == "uint16":
+            param, master = split_numbers(exact.astype(np.float32))
+        else:
+            param = exact.astype(numpy_dtype(kinds.param))
+            if kinds.master:
+                master = exact.astype(real)
+        slots["params"].append(param)
+        slots["master_params"].append(master)
+        slots["grads"].append(None)
+        for slot in row.slots[2:-1]:
+            if slot.scalar:
+                first = numbers[slot.initial] if isinstance(slot.initial, str) else slot.initial
+                slots[slot.name].append(np.full(1, first, real))
+            elif slot.optional and slot.name not in optional:
+                slots[slot.name].append(None)
+            else:
+                slots[slot.name].append(np.zeros(shape, numpy_dtype(kinds.state)))
+    case = Case(row, slots, [dict(numbers)], dict(choices))
+    before = {name: value for name, value in choices.items() if name != "rounding"}
+    for t in range(1, count + 1):
+        grads = [
+            noise([seed, t, i % PATTERNS], shape).astype(numpy_dtype(kinds.grad))
+            for i, (shape, kinds) in enumerate(zip(shapes, dtypes, strict=True))
+        ]
+        case = case.replace(grads=grads)
+        if t < count:
+            case = case.replace(**reference(case.replace(choices=before)))
+    optional_slots = [slot.name for slot in row.slots if slot.optional]
+    absent = {name: None for name in optional_slots if all(x is None for x in case.lists()[name])}
+    return case.replace(**absent, count=count)
+
+
+def true_scalars(row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, Any], choices: Mapping[str, Any],
+                 count: int, arithmetic_: Arithmetic) -> dict[str, Bounded]:  # fmt: skip
+    """What powers and the like are at a step, and how far off they may be of which code makes its own.
+
+    The truth is the rule's, without rounding. A step may take what the slots hold, running products of the working
+    precision; it may compute powers in double; or take them by a ``pow`` that is off by an ulp. Each is within the
+    error. Numbers of the first steps are exact.
+    """
+    by_count = [slot for slot in row.slots if slot.scalar and (row.elementwise or isinstance(slot.initial, str))]
+    if not by_count:
+        return {}
+    known = tuple(sorted((name, float(x)) for name, x in numbers.items() if name != "grad_factor"))
+    truth = _truth(row, known, tuple(sorted(choices.items())), count, arithmetic_.real)
+    scalars = {}
+    for slot in by_count:
+        value = truth[slot.name].value
+        held = arithmetic_.exact(arrays[slot.name].reshape(-1)[0])
+        rounding = 2 * arithmetic_.rounding * size(value) if count > 1 else 0.0
+        error = max(float(size(held.value - value)), float(rounding))
+        scalars[slot.name] = Bounded(value, np.float64(error), arithmetic_)
+    return scalars
+
+
+@functools.lru_cache(256)
+def _truth(row: Routine, numbers: tuple, choices: tuple, count: int, real: type) -> dict[str, Bounded]:
+    of, empty = Arithmetic(real, roundings=0), np.zeros(0, np.dtype(real))
+    values = dict(numbers)
+    arrays: dict[str, Any] = {}
+    for slot in row.slots:
+        if slot.scalar:
+            first = values[slot.initial] if isinstance(slot.initial, str) else slot.initial
+            arrays[slot.name] = np.full(1, first, real)
+        else:
+            arrays[slot.name] = None if slot.optional else empty
+    scalars = {name: of.exact(arrays[name][0]) for name in row.scalars}
+    for _ in range(count - 1):
+        after = evaluate(row, arrays, values, dict(choices), of, scalars=scalars)
+        scalars = {name: after[name] for name in row.scalars}
+    return scalars

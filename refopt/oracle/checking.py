@@ -1,0 +1,181 @@
+"""`check`: hold a step to the laws, and report."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from refopt.catalog import ROUTINES, Routine
+from refopt.checks.arguments import chosen, flag, is_number, kind_of, names, shown, whole
+from refopt.dtypes import SIZES, numpy_dtype
+from refopt.oracle import shrink
+from refopt.oracle.laws import LAWS, Law, Try
+from refopt.oracle.laws.step import random_tries
+from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item, Report
+from refopt.oracle.subject import Arrays, Function, NumPy, Subject
+from refopt.oracle.trial import Broken, Skipped, Trial
+
+DTYPES = tuple(sorted(SIZES, key=["float32", "float64", "float16", "bfloat16"].index))
+ARRAYS: dict[str, Callable[[], Arrays]] = {"numpy": NumPy}
+
+
+def check(
+    routine: str, subject: Any, *, dtypes: Iterable[str] | None = None, laws: Iterable[str] | None = None,
+    set: Mapping[str, Any] | None = None, device: str | None = None, examples: int | None = None, seed: int = 0,
+    expected_failures: Mapping[str, str] | None = None, exact: bool = False,
+) -> Report:  # fmt: skip
+    """Hold an optimizer's step to the laws, and say what is wrong.
+
+    The step is a function of lists of arrays, ``step(params, grads, *states, **numbers)``. It takes the slots of the
+    routine in the catalogue's order, and numbers and choices by refopt's names; the number of the step from 1, if it
+    asks for ``step``. It writes its arrays, or returns new lists. What it has no argument for, or raises
+    NotImplementedError for, is skipped and listed.
+
+    Whatever the step does or raises is a failure in the report, and never an error here.
+
+    Args:
+        routine: a name of `refopt.catalog.ROUTINES`.
+        subject: the step, or a `subject.Subject`.
+        dtypes: of the parameters, of float32, float64, float16 and bfloat16; by default all.
+        laws: ids, such as ``"L1"``; by default all but those by request.
+        set: numbers and choices that the step has for itself, by name: ``{"epsilon_at": "uncorrected"}``.
+        device: the arrays that a function is given; ``"numpy"`` by default.
+        examples: how many more cases of the step are drawn at random; 5 by default.
+        seed: what they, and all data, are drawn from.
+        expected_failures: why a law need not hold, by its id. One that holds all the same makes the report fail.
+        exact: hold the step to refopt's own bits as well.
+
+    Raises:
+        TypeError, ValueError: naming the argument, if these are not what is expected.
+
+    >>> def my_sgd(params, grads, *, lr, l2_decay):
+    ...     for p, g in zip(params, grads):
+    ...         p -= lr * (g + l2_decay * p)
+    >>> report = check("sgd", my_sgd, dtypes=["float32"], laws=["L1"])
+    >>> report.ok
+    True
+    >>> def uphill(params, grads, *, lr, l2_decay):
+    ...     for p, g in zip(params, grads):
+    ...         p += lr * (g + l2_decay * p)
+    >>> report = check("sgd", uphill, dtypes=["float32"], laws=["L1"])
+    >>> print(str(report).splitlines()[0])
+    uphill as sgd: WRONG, L1; 0 of 13 cases skipped (0 %)
+    """
+    started = time.perf_counter()
+    row = ROUTINES[chosen("check: routine", routine, ROUTINES)]
+    kinds = [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(_listed("dtypes", dtypes, DTYPES))]
+    exact = flag("check: exact", exact)
+    wanted = _laws(laws, exact)
+    fixed = _fixed(row, {} if set is None else set)
+    count = 5 if examples is None else whole("check: examples", examples, least=0)
+    seed = whole("check: seed", seed, least=0)
+    reasons = _reasons(expected_failures, wanted)
+    tested = _subject(row, subject, device)
+    items: list[Item] = []
+    largest: dict[str, dict[str, float]] = {}
+    compared = unbounded = 0
+    notes: dict[str, None] = {}
+    for kind in kinds:
+        if not _has(kind):
+            items += [Item(law.id, kind, law.name, SKIPPED, "ml_dtypes is not installed") for law in wanted]
+            continue
+        trial = Trial(row, tested, kind, seed, fixed)
+        for law in wanted:
+            tries = list(law.tries(trial)) + (list(random_tries(trial, count)) if law.id == "L1" else [])
+            command = _command(row, tested.name, kind, law, fixed, count, seed)
+            items += _try_all(law, kind, tries, command)
+        largest[kind] = dict(trial.largest)
+        compared, unbounded = compared + trial.compared, unbounded + trial.unbounded
+        notes |= {f"not returned, so not compared: {', '.join(sorted(trial.silent))}": None} if trial.silent else {}
+    missing = [h.name for h in row.hypers if not tested.takes(h.name) and h.name not in fixed]
+    if missing:
+        held = Trial(row, tested, kinds[0], seed, fixed).numbers() if kinds else {}
+        notes[f"not taken: {', '.join(f'{name} ({held[name]:g} in the rule)' for name in missing if held)}"] = None
+    return Report(
+        row.name, tested.name, items, {law.id: law.name for law in wanted}, largest=largest, compared=compared,
+        unbounded=unbounded, expected_failures=reasons, notes=list(notes), seconds=time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def _try_all(law: Law, kind: str, tries: Sequence[Try], command: str) -> list[Item]:
+    """Every case of a law; of the worst failure there is a smallest example."""
+    items: list[Item] = []
+    worst: tuple[float, int, Any] | None = None
+    for one in tries:
+        try:
+            case = one.case()
+            one.holds(case)
+        except Skipped as reason:
+            items.append(Item(law.id, kind, one.label, SKIPPED, str(reason)))
+        except Broken as broken:
+            items.append(Item(law.id, kind, one.label, FAILED, str(broken), broken.ratio, command=command))
+            rank = broken.ratio or 0.0
+            if worst is None or rank > worst[0]:
+                worst = rank, len(items) - 1, (case, one, broken)
+        else:
+            items.append(Item(law.id, kind, one.label, PASSED))
+    if worst is not None:
+        _, k, (case, one, error) = worst
+        items[k] = items[k]._replace(example=shrink.shown(*shrink.smallest(case, one.holds, error)))
+    return items
+
+
+def _subject(row: Routine, subject: Any, device: str | None) -> Subject:
+    if not isinstance(subject, type) and hasattr(subject, "run") and hasattr(subject, "takes"):
+        return subject
+    if not callable(subject):
+        raise TypeError(f"check: subject: expected a function, or a Subject, got {kind_of(subject)}")
+    arrays = ARRAYS[chosen("check: device", "numpy" if device is None else device, ARRAYS)]
+    return Function(row, subject, arrays())
+
+
+def _listed(name: str, value: Any, default: Sequence[str]) -> tuple[str, ...]:
+    return tuple(default) if value is None else names(f"check: {name}", value)
+
+
+def _laws(laws: Any, exact: bool) -> list[Law]:
+    asked = _listed("laws", laws, [law.id for law in LAWS.values() if not law.asked or exact])
+    ids = [chosen(f"check: laws[{i}]", x, LAWS) for i, x in enumerate(asked)]
+    return [law for law in LAWS.values() if law.id in ids]
+
+
+def _fixed(row: Routine, given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"check: set: expected numbers and choices by name, got {kind_of(given)}")
+    hypers = {hyper.name: hyper for hyper in row.hypers}
+    fixed: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in row.choices:
+            fixed[name] = chosen(f"check: set[{name!r}]", value, row.choices[name])
+        elif name in hypers:
+            if not is_number(value) or not 0 <= float(value) < hypers[name].below:
+                raise ValueError(f"check: set[{name!r}]: expected a number that {row.name} takes, got {shown(value)}")
+            fixed[name] = float(value)
+        else:
+            known = ", ".join([*hypers, *row.choices])
+            raise ValueError(f"check: set: expected names of {known}, got {shown(name)}")
+    return fixed
+
+
+def _reasons(given: Any, laws: Sequence[Law]) -> dict[str, str]:
+    reasons = {} if given is None else given
+    if not isinstance(reasons, Mapping):
+        raise TypeError(f"check: expected_failures: expected reasons by the id of a law, got {kind_of(reasons)}")
+    for law, why in reasons.items():
+        chosen("check: expected_failures", law, LAWS)
+        if not isinstance(why, str):
+            raise TypeError(f"check: expected_failures[{law!r}]: expected a reason, got {kind_of(why)}")
+    return {law.id: reasons[law.id] for law in laws if law.id in reasons}
+
+
+def _command(row: Routine, name: str, kind: str, law: Law, fixed: dict[str, Any], examples: int, seed: int) -> str:
+    named = f", set={fixed}" if fixed else ""
+    named += (f", examples={examples}" if examples != 5 else "") + (f", seed={seed}" if seed else "")
+    return f"oracle.check({row.name!r}, {name}, dtypes=[{kind!r}], laws=[{law.id!r}]{named})"
+
+
+def _has(kind: str) -> bool:
+    try:
+        numpy_dtype(kind)
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,66 @@
+"""The step itself: one tensor, flat, at several steps, with every choice and state that there is."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from refopt.oracle.cases import Case, memory
+from refopt.oracle.laws.law import Law, Try, of_bound
+from refopt.oracle.trial import Trial
+
+SIZE = 300
+COUNTS = 1, 2, 3, 7, 60  # RAdam rectifies from the sixth; late, the corrections of Adam are near 1
+DECAYS = "l2_decay", "coeff", "weight_decay", "lars_weight_decay"
+
+
+def tries(trial: Trial) -> Iterator[Try]:
+    row = trial.row
+    for count in COUNTS:
+        yield of_bound(trial, f"step {count}", [SIZE], count=count)
+    optional = [slot.name for slot in row.slots if slot.optional and slot.name != "master_params"]
+    for name in optional:
+        yield of_bound(trial, f"with {name}", [SIZE], count=3, optional=[name])
+    for name, values in row.choices.items():
+        if name != "rounding" and name not in trial.fixed:
+            for value in values:
+                if value != trial.choices()[name]:
+                    yield of_bound(trial, f"{name}={value}", [SIZE], count=3, choices={name: value})
+    for hyper in row.hypers:
+        if hyper.name in DECAYS:
+            yield of_bound(trial, f"{hyper.name}=0", [SIZE], count=3, **{hyper.name: 0.0})
+    for name in ("params", "grads"):
+        yield Try(f"{name} zero", lambda name=name: zeroed(trial, name), trial.hold)  # type: ignore[misc]
+
+
+def zeroed(trial: Trial, name: str) -> Case:
+    """A case, one of whose slots is zero."""
+    case = trial.case([SIZE], count=2)
+    return case.replace(**{name: [0 * x for x in case.slots[name] or ()]})
+
+
+def random_tries(trial: Trial, examples: int) -> Iterator[Try]:
+    """More of the same, of sizes, steps, states, numbers and data drawn at random."""
+    for k in range(examples):
+        yield Try(f"example {k}", lambda k=k: example(trial, k), trial.hold)  # type: ignore[misc]
+
+
+def example(trial: Trial, k: int) -> Case:
+    """A case drawn at random; its numbers have at most 8 bits."""
+    rng = np.random.default_rng([trial.seed, k])
+    row = trial.row
+    numbers = {}
+    for name, x in trial.numbers().items():
+        if name not in trial.fixed and trial.takes(name) and x and name not in ("rescale_grad", "seed"):
+            below = 255 / 256 if x < 1 and name in ("beta1", "beta2", "rho", "decay_base", "mu") else 2.0
+            numbers[name] = float(min(np.round(256 * x * rng.uniform(0.25, 4)) / 256, below)) or x
+    optional = [s.name for s in row.slots if s.optional and trial.takes(s.name) and s.name != "master_params"]
+    given = [name for name in optional if rng.integers(2)]
+    size, count = int(rng.integers(1, 2000)), int(rng.integers(1, 20))
+    case = trial.case([size], None, count=count, optional=given, seed=k + 1, **numbers)  # type: ignore[arg-type]
+    for name in ("params", "grads"):
+        for x in case.slots[name] or ():
+            memory(x)[...] *= x.dtype.type(2.0 ** rng.integers(-6, 7))
+    return case
+
+
+LAW = Law("L1", "step", "One step is within the bound, from states that real steps reach.", tries)

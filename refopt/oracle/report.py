@@ -1,0 +1,144 @@
+"""What came of a check: each law in each dtype, what is wrong, and the smallest example of it."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
+
+class Item(NamedTuple):
+    """One case of a law in one dtype. ``text`` says why it failed or was skipped."""
+
+    law: str
+    dtype: str
+    label: str
+    status: str
+    text: str = ""
+    ratio: float | None = None
+    example: str = ""
+    command: str = ""
+
+
+class Report:
+    """What `refopt.oracle.check` returns.
+
+    Attributes:
+        routine, subject: names.
+        items: every case of every law, in order.
+        laws: the names of the laws that were asked for, by id.
+        largest: by dtype and slot, the largest error over its bound.
+        compared, unbounded: elements that were compared, and those of them that have no bound.
+        expected_failures: why a law need not hold, by id.
+        notes: what else a reader should know.
+    """
+
+    def __init__(
+        self, routine: str, subject: str, items: Sequence[Item], laws: dict[str, str], *,
+        largest: dict[str, dict[str, float]], compared: int, unbounded: int, expected_failures: dict[str, str],
+        notes: Sequence[str] = (), seconds: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.routine, self.subject, self.items, self.laws = routine, subject, list(items), dict(laws)
+        self.largest, self.compared, self.unbounded = largest, compared, unbounded
+        self.expected_failures, self.notes, self.seconds = dict(expected_failures), list(notes), seconds
+
+    def of(self, status: str) -> list[Item]:
+        return [item for item in self.items if item.status == status]
+
+    @property
+    def failed_laws(self) -> list[str]:
+        """The ids of the laws that fail, expected or not."""
+        return [law for law in self.laws if any(item.law == law for item in self.of(FAILED))]
+
+    @property
+    def wrong(self) -> list[str]:
+        """The ids of the laws that fail and are not expected to, and of those that are and hold."""
+        failed, tried = self.failed_laws, {item.law for item in self.items if item.status != SKIPPED}
+        fine = [law for law in self.laws if law in self.expected_failures and law in tried and law not in failed]
+        return [law for law in failed if law not in self.expected_failures] + fine
+
+    @property
+    def step_compared(self) -> bool:
+        """Whether the step was held to its bound in any dtype."""
+        return any(item.law == "L1" and item.status != SKIPPED for item in self.items) and self.compared > 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether every law holds that is not expected to fail, and the step was compared at all."""
+        return not self.wrong and self.step_compared
+
+    def raise_if_failed(self) -> None:
+        """Raise an AssertionError with the whole report, unless it is ``ok``."""
+        __tracebackhide__ = True
+        if not self.ok:
+            raise AssertionError(str(self))
+
+    def to_json(self) -> str:
+        """The report as text of JSON."""
+        fields: dict[str, Any] = {
+            "routine": self.routine, "subject": self.subject, "ok": self.ok, "laws": self.laws,
+            "expected_failures": self.expected_failures, "largest_ratio": self.largest, "compared": self.compared,
+            "unbounded": self.unbounded, "seconds": round(self.seconds, 3), "notes": self.notes,
+            "items": [item._asdict() for item in self.items],
+        }  # fmt: skip
+        return json.dumps(fields, indent=1, default=str).replace("Infinity", '"inf"').replace("NaN", "null")
+
+    def __repr__(self) -> str:
+        return f"<Report: {self._verdict()}>"
+
+    def _verdict(self) -> str:
+        if self.ok:
+            word = "right, as far as was compared" if not self.failed_laws else "right but for what was expected"
+        elif not self.wrong:
+            word = "NOT COMPARED: the step law was skipped in every dtype"
+        else:
+            word = f"WRONG, {', '.join(self.wrong)}"
+        total, skipped = len(self.items), len(self.of(SKIPPED))
+        share = round(100 * skipped / total) if total else 0
+        return f"{self.subject} as {self.routine}: {word}; {skipped} of {total} cases skipped ({share} %)"
+
+    def __str__(self) -> str:
+        lines = [self._verdict()]
+        for law, name in self.laws.items():
+            of_law = [item for item in self.items if item.law == law]
+            for dtype in dict.fromkeys(item.dtype for item in of_law):
+                lines += self._lines(law, name, dtype, [item for item in of_law if item.dtype == dtype])
+        for law, why in self.expected_failures.items():
+            if law in self.laws and law not in self.failed_laws:
+                lines.append(f"{law} {self.laws[law]}: expected to fail ({why}), but nothing failed")
+        for dtype, ratios in self.largest.items():
+            if ratios:
+                shown = ", ".join(f"{slot} {ratio:.2g}" for slot, ratio in ratios.items())
+                lines.append(f"largest error over its bound, {dtype}: {shown}")
+        share = f"; {self.unbounded} have no bound" if self.unbounded else ""
+        lines.append(f"{self.compared} elements compared{share}; {self.seconds:.1f} s")
+        for why, items in self._skips().items():
+            lines.append(f"skipped: {why}: {items}")
+        return "\n".join(lines + self.notes)
+
+    def _lines(self, law: str, name: str, dtype: str, items: list[Item]) -> list[str]:
+        failed = [item for item in items if item.status == FAILED]
+        if not failed:
+            return []
+        first = max(failed, key=lambda item: (bool(item.example), item.ratio or 0))
+        head = f"{first.ratio:.3g} times the bound: " if first.ratio is not None else ""
+        why = f" (expected: {self.expected_failures[law]})" if law in self.expected_failures else ""
+        lines = [f"{law} {name}, {dtype}{why}: {head}{first.text}"]
+        if first.example:
+            lines += [f"    {line}" for line in first.example.splitlines()]
+        lines.append(f"  fails: {_some([item.label for item in failed])}; {len(failed)} of {len(items)} cases")
+        if first.command:
+            lines.append(f"  again: {first.command}")
+        return lines
+
+    def _skips(self) -> dict[str, str]:
+        """What was skipped, by the reason."""
+        reasons: dict[str, dict[str, None]] = {}
+        for item in self.of(SKIPPED):
+            reasons.setdefault(item.text, {})[f"{item.law} {item.label}"] = None
+        return {why: _some(list(labels)) for why, labels in reasons.items()}
+
+
+def _some(labels: list[str], most: int = 4) -> str:
+    more = f" and {len(labels) - most} more" if len(labels) > most else ""
+    return "; ".join(labels[:most]) + more

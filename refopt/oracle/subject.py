@@ -1,0 +1,165 @@
+"""What is held to the laws: a step of somebody else's, as a function of a case."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from refopt.catalog import Routine
+from refopt.checks.arguments import kind_of
+from refopt.conformance.cases import Outcome
+from refopt.oracle.cases import Case
+
+GATE = "grad_factor", "found_inf"
+STEP = "step"
+
+
+class Wrong(Exception):
+    """What a subject has done that is wrong whatever the numbers are."""
+
+
+class Subject(Protocol):
+    """What `refopt.oracle.check` can hold to the laws. To add a library, write a class that has these."""
+
+    name: str
+
+    def takes(self, what: str) -> bool:
+        """Whether there is a slot, number, choice or gate (``grad_factor``, ``found_inf``) of refopt's name."""
+
+    def run(self, case: Case) -> Outcome:
+        """Take the steps of a case from its states; its arrays are NumPy's, and may be written.
+
+        Powers are those of step ``case.count``.
+
+        Returns:
+            The arrays afterwards, of ``params`` and of every written slot that there is.
+
+        Raises:
+            NotImplementedError: for what the step does not take, which is then skipped and listed.
+        """
+
+
+class Arrays(Protocol):
+    """The arrays of a library, to and from NumPy's."""
+
+    def of(self, array: np.ndarray) -> Any:
+        """An array of the library's, that shares memory if it can."""
+
+    def back(self, array: Any) -> np.ndarray:
+        """What it holds now."""
+
+
+class NumPy:
+    """Arrays as they are."""
+
+    def of(self, array: np.ndarray) -> Any:
+        return array
+
+    def back(self, array: Any) -> np.ndarray:
+        if not isinstance(array, np.ndarray):
+            raise Wrong(f"expected an array, got {kind_of(array)}")
+        return array
+
+
+class Function:
+    """A Python function ``step(params, grads, *states, **numbers)`` of lists of arrays.
+
+    It takes slots in the catalogue's order, or by refopt's names; numbers, choices, the gate, and ``step``, the number
+    of the step from 1, by name. It writes its arrays, or returns new lists: a list of parameters, a tuple of lists of
+    the written slots that it takes, in the catalogue's order, or a mapping by name.
+    """
+
+    def __init__(self, row: Routine, function: Callable[..., Any], arrays: Arrays | None = None) -> None:
+        self.row, self.function, self.arrays = row, function, arrays or NumPy()
+        self.name = getattr(function, "__qualname__", kind_of(function))
+        known = {*row.slot_names, *(hyper.name for hyper in row.hypers), *row.choices, *GATE, STEP}
+        self.positional: list[str] = []
+        self.named: set[str] = set()
+        self.everything = False
+        self.replaced = False  # whether the last run put other arrays into the lists
+        required = [slot.name for slot in row.slots if not slot.optional]
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except (TypeError, ValueError):
+            raise TypeError("check: subject: expected a function that has a signature, got none") from None
+        for parameter in parameters:
+            name, left = parameter.name, [x for x in required if x not in self.positional]
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                self.positional += left
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                self.everything = True
+            elif parameter.kind is parameter.KEYWORD_ONLY or self.named:
+                self._name(name, known, parameter.default is not parameter.empty)
+            elif name in row.slot_names and name not in self.positional:
+                self.positional.append(name)
+            elif name not in known and left and parameter.default is parameter.empty:
+                self.positional.append(left[0])
+            else:
+                self._name(name, known, parameter.default is not parameter.empty)
+        if self.everything:
+            self.named |= known - {*self.positional, STEP}
+        for name in ("params", "grads", *(h.name for h in row.hypers if h.default is None)):
+            if not self.takes(name):
+                raise TypeError(f"check: subject: expected a step that takes {name}, got one that does not")
+
+    def _name(self, name: str, known: set[str], default: bool) -> None:
+        if name in known:
+            self.named.add(name)
+        elif not default:
+            expected = ", ".join(sorted(known - {*self.positional}))
+            raise TypeError(f"check: subject: expected parameters of the names {expected}, got {name!r}")
+
+    def takes(self, what: str) -> bool:
+        return what in self.positional or what in self.named
+
+    def run(self, case: Case) -> Outcome:
+        slots = {
+            name: None if values is None else [x if x is None else self.arrays.of(x) for x in values]
+            for name, values in case.slots.items() if self.takes(name)
+        }  # fmt: skip
+        replaced = False
+        for k, step in enumerate(case.steps):
+            lists = {name: None if values is None else list(values) for name, values in slots.items()}
+            options = {STEP: case.count + k} | case.choices | step
+            options = {name: value for name, value in options.items() if name in self.named}
+            options |= {name: values for name, values in lists.items() if name in self.named}
+            result = self.function(*(lists[name] for name in self.positional), **options)
+            if result is not None:
+                slots |= self._returned(result, slots)
+            elif any(not _same(values, lists[name]) for name, values in slots.items()):
+                replaced = True
+        written = {slot.name for slot in self.row.slots if slot.written} & slots.keys()
+        self.replaced = replaced
+        return {
+            name: [x if x is None else self.arrays.back(x) for x in slots[name] or [None] * len(case)]
+            for name in self.row.slot_names if name in written
+        }  # fmt: skip
+
+    def _returned(self, result: Any, slots: Mapping[str, Any]) -> dict[str, Any]:
+        """New lists by slot."""
+        written = [slot.name for slot in self.row.slots if slot.written and slots.get(slot.name) is not None]
+        if isinstance(result, Mapping):
+            found = dict(result)
+        elif isinstance(result, tuple) and len(result) == len(written):
+            found = dict(zip(written, result, strict=True))
+        elif isinstance(result, list) and (len(written) == 1 or len(result) == len(slots["params"])):
+            found = {"params": result}
+        else:
+            raise Wrong(f"returned: expected None or lists of {', '.join(written)}, got {_of_so_many(result)}")
+        for name, values in found.items():
+            if name not in written:
+                raise Wrong(f"returned: expected lists of {', '.join(written)}, got one of {name!r}")
+            if not isinstance(values, Sequence) or len(values) != len(slots["params"]):
+                expected = len(slots["params"])
+                raise Wrong(f"returned: {name}: expected a list of {expected} arrays, got {_of_so_many(values)}")
+        return {name: list(values) for name, values in found.items()}
+
+
+def _same(given: Any, now: Any) -> bool:
+    """Whether a list still has the arrays that it was given with."""
+    return given is None or (len(given) == len(now) and all(x is y for x, y in zip(given, now, strict=True)))
+
+
+def _of_so_many(value: Any) -> str:
+    return f"{kind_of(value)} of {len(value)}" if isinstance(value, Sequence) else kind_of(value)

@@ -1,0 +1,213 @@
+"""What a law works with: a subject, the cases it can be given, and the comparison of what it makes of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.catalog import Routine
+from refopt.checks.arguments import kind_of
+from refopt.conformance.cases import Outcome
+from refopt.dtypes import arithmetic
+from refopt.oracle import cases
+from refopt.oracle.bound import storage, sums
+from refopt.oracle.bound.bounded import Arithmetic
+from refopt.oracle.bound.expected import Expected, expected_of, unchanged
+from refopt.oracle.cases import NEUTRAL, Case, Dtypes, alike, memory
+from refopt.oracle.subject import Subject, Wrong
+
+CACHED = 2**13  # bytes of the arrays of a tensor whose expectation is kept
+
+
+class Skipped(Exception):
+    """What a subject does not take."""
+
+
+class Broken(Exception):
+    """A law that does not hold. ``ratio`` is the error over the bound, where that is what is wrong."""
+
+    def __init__(self, text: str, ratio: float | None = None, where: "Where | None" = None) -> None:
+        super().__init__(text)
+        self.ratio, self.where = ratio, where
+
+
+class Where(NamedTuple):
+    """An element that is wrong: its slot, tensor and number in memory order, what it had to be, and what it is."""
+
+    slot: str
+    tensor: int
+    element: int
+    expected: float
+    error: float
+    got: float
+    wrong: np.ndarray  # which elements of the tensor
+
+
+class Trial:
+    """A subject in one dtype of its parameters.
+
+    Attributes:
+        row: the routine, a row of the catalogue.
+        subject: what is held to the laws.
+        dtype: of the parameters.
+        seed: what random numbers come from.
+        fixed: numbers and choices that cases have throughout, by name.
+        largest: by slot, the largest error over its bound so far, of what is kept in the arithmetic type.
+        compared: how many elements have been compared.
+        unbounded: how many of them have no bound.
+        silent: written slots that the subject does not return.
+    """
+
+    def __init__(self, row: Routine, subject: Subject, dtype: str, seed: int, fixed: Mapping[str, Any]) -> None:
+        self.row, self.subject, self.dtype, self.seed, self.fixed = row, subject, dtype, seed, dict(fixed)
+        self.real: Any = arithmetic(dtype)
+        self.largest: dict[str, float] = {}
+        self.compared = self.unbounded = 0
+        self.silent: set[str] = set()
+        self._cache: dict[Any, dict[str, Expected]] = {}
+
+    def takes(self, *names: str) -> bool:
+        return all(self.subject.takes(name) for name in names)
+
+    def need(self, *names: str) -> None:
+        """Skip what the subject has no argument for."""
+        for name in names:
+            if not self.subject.takes(name):
+                raise Skipped(f"takes no {name}")
+
+    def numbers(self) -> dict[str, Any]:
+        """Of a step; what the subject does not take is left out of the rule, or has the routine's default."""
+        numbers = {}
+        for hyper in self.row.hypers:
+            plain = NEUTRAL.get(hyper.name, hyper.default)
+            if hyper.name in ("rescale_grad", "seed"):
+                numbers[hyper.name] = plain
+            else:
+                numbers[hyper.name] = cases.number(hyper) if self.subject.takes(hyper.name) else plain
+        return numbers | {name: x for name, x in self.fixed.items() if name in numbers}
+
+    def choices(self) -> dict[str, Any]:
+        first = {name: values[0] for name, values in self.row.choices.items()}
+        return first | {name: x for name, x in self.fixed.items() if name in first}
+
+    def case(
+        self, shapes: Sequence[Any], dtypes: Dtypes | Sequence[Dtypes] | None = None, *, count: int = 1,
+        optional: Sequence[str] = (), seed: int = 0, choices: Mapping[str, Any] | None = None, **numbers: Any,
+    ) -> Case:  # fmt: skip
+        """A case of tensors of some shapes, or sizes, at the step ``count``. Skips what the subject does not take."""
+        shapes = [(shape,) if isinstance(shape, int) else tuple(shape) for shape in shapes]
+        kinds = dtypes or alike(self.dtype)
+        rows = [kinds] * len(shapes) if isinstance(kinds, Dtypes) else list(kinds)
+        others = {name: x for name, x in (choices or {}).items() if x != self.choices()[name]}
+        self.need(*optional, *others, *numbers, *(["master_params"] if any(x.master for x in rows) else []))
+        return cases.draw(
+            self.row, shapes, rows, seed=self.seed + 1000 * seed, numbers=self.numbers() | numbers,
+            choices=self.choices() | others, optional=optional, count=count,
+        )  # fmt: skip
+
+    def run(self, case: Case) -> Outcome:
+        """What the subject makes of a copy of a case. Whatever it raises breaks the law."""
+        return self.run_in_place(case.copy())
+
+    def run_in_place(self, case: Case) -> Outcome:
+        """What it makes of a case, whose arrays it may write."""
+        shapes = {name: [None if x is None else (x.shape, x.dtype) for x in xs] for name, xs in case.lists().items()}
+        try:
+            with np.errstate(all="ignore"):
+                got = self.subject.run(case)
+        except NotImplementedError as error:
+            raise Skipped(str(error) or "raised NotImplementedError") from None
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except Wrong as error:
+            raise Broken(f"{self.subject.name}: {error}") from None
+        except BaseException as error:
+            raise Broken(f"{self.subject.name}: expected no error, got {kind_of(error)}: {error}") from error
+        self.silent |= {slot.name for slot in self.row.slots if slot.written and case.slots[slot.name] is not None}
+        self.silent -= got.keys()
+        for name, values in got.items():
+            for i, (x, known) in enumerate(zip(values, shapes[name], strict=True)):
+                if known is not None and x is not None and (x.shape, x.dtype) != known:
+                    expected = f"an array of {known[1]} of shape {known[0]}"
+                    raise Broken(f"{name}[{i}]: expected {expected}, got one of {x.dtype} of shape {x.shape}")
+                if (known is None) != (x is None):
+                    raise Broken(f"{name}[{i}]: expected {'None' if known is None else 'an array'}, got {kind_of(x)}")
+        return got
+
+    def expected(self, case: Case, i: int, depth: sums.Depth) -> dict[str, Expected]:
+        """What one tensor of a case of one step has to come to."""
+        arrays, numbers, choices = case.tensor(i), case.numbers_of(i), case.choices
+        flag = case.steps[0].get("found_inf")
+        if arrays["grads"] is None or (flag is not None and flag[0] != 0):
+            return unchanged(self.row, arrays)
+        key = None
+        if sum(x.nbytes for x in arrays.values() if x is not None) <= CACHED:
+            bits = ((n, x.dtype.name, x.shape, x.strides, x.tobytes()) for n, x in arrays.items() if x is not None)
+            key = (*bits, *numbers.items(), *choices.items(), case.count, depth)
+            if key in self._cache:
+                return self._cache[key]
+        known = cases.true_scalars(self.row, arrays, numbers, choices, case.count, Arithmetic(self.real))
+        expected = expected_of(self.row, arrays, numbers, choices, depth=depth, scalars=known)
+        if key:
+            self._cache[key] = expected
+        return expected
+
+    def hold(
+        self, case: Case, got: Outcome | None = None, *, depth: sums.Depth = sums.random_data,
+        run: Callable[[Case], Outcome] | None = None,
+    ) -> Outcome:  # fmt: skip
+        """Hold what the subject makes of a case of one step to the bound; raises `Broken` with the worst element."""
+        got = (run or self.run)(case) if got is None else got
+        worst: Broken | None = None
+        for i in range(len(case)):
+            for name, expected in self.expected(case, i, depth).items():
+                found = self._of(got, name, i)
+                if found is None:
+                    continue
+                broken = self._compare(name, i, expected, found)
+                if broken and (worst is None or (broken.ratio or 0) > (worst.ratio or 0)):
+                    worst = broken
+            self._stored(case, got, i)
+        if worst:
+            if getattr(self.subject, "replaced", False):
+                worst.args = (f"{worst}; the arrays in the lists were replaced, expected to be written",)
+            raise worst
+        return got
+
+    def _of(self, got: Outcome, name: str, i: int) -> Any:
+        if name == "exact_params":
+            both = got.get("params"), got.get("master_params")
+            return storage.joined(both[0][i], both[1][i]) if both[0] and both[1] else None
+        return got[name][i] if name in got else None
+
+    def _compare(self, name: str, i: int, expected: Expected, got: np.ndarray) -> Broken | None:
+        ratios = np.ravel(memory(expected.ratio(got))) if got.size else np.zeros(0)
+        bounded = ~np.isnan(ratios)
+        self.compared += int(bounded.sum())
+        self.unbounded += int(ratios.size - bounded.sum())
+        if not bounded.any():
+            return None
+        largest = float(np.nanmax(ratios))
+        if got.dtype == self.real and name not in self.row.scalars:
+            self.largest[name] = max(self.largest.get(name, 0.0), largest)
+        if largest <= 1:
+            return None
+        k = int(np.nanargmax(ratios))
+        value, error, number = (float(np.ravel(memory(x))[k]) for x in (expected.value, expected.error, got))
+        text = f"{name}[{i}], element {k} of {got.size}: expected {value!r} within {error:.2g}, got {number!r}"
+        return Broken(text, largest, Where(name, i, k, value, error, number, ratios > 1))
+
+    def _stored(self, case: Case, got: Outcome, i: int) -> None:
+        """A parameter beside a master is the master, rounded once to nearest even."""
+        master = got.get("master_params", [None] * len(case))[i]
+        if master is None or master.dtype == np.uint16:
+            return
+        param, exact = (memory(x) for x in (got["params"][i], master))
+        rounded = storage.stored(exact, param.dtype)
+        off = ~(param.astype(rounded.dtype) == rounded) & ~np.isnan(rounded)
+        if off.any():
+            k = int(np.argmax(off))
+            raise Broken(
+                f"params[{i}], element {k}: expected master_params[{i}] rounded to {param.dtype}, "
+                f"{float(rounded[k])!r}, got {float(param[k])!r}"
+            )

@@ -1,0 +1,154 @@
+"""`check` and `expect`: what they take and refuse, what a report says, and that whatever a step does is a failure."""
+
+import doctest
+import importlib
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from refopt import oracle
+
+
+def sgd(params, grads, *, lr, l2_decay):
+    for p, g in zip(params, grads, strict=True):
+        if p.dtype == np.float16 or p.dtype.name == "bfloat16":
+            raise NotImplementedError("16 bits")
+        p -= lr * (g + l2_decay * p)
+
+
+def uphill(params, grads, *, lr):
+    for p, g in zip(params, grads, strict=True):
+        p += lr * g
+
+
+@pytest.mark.parametrize("module", ["refopt.oracle", "refopt.oracle.checking", "refopt.oracle.bound.expected"])
+def test_examples_run(module):
+    tested = doctest.testmod(importlib.import_module(module))
+    assert tested.failed == 0 < tested.attempted
+
+
+def test_importing_it_needs_numpy_alone():
+    code = (
+        "import sys; from refopt import oracle\n"
+        "print(*(x for x in ('numba', 'hypothesis', 'torch', 'ml_dtypes', 'refopt.gpu') if x in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+REFUSED = [
+    (("sdg", sgd), {}, ValueError, "check: routine: expected one of .*, got 'sdg'"),
+    (("sgd", 3), {}, TypeError, "check: subject: expected a function, or a Subject, got int"),
+    (("sgd", sgd), {"dtypes": ["float8"]}, ValueError, r"check: dtypes\[0\]: expected one of"),
+    (("sgd", sgd), {"dtypes": "float32"}, TypeError, "check: dtypes: expected a sequence of names"),
+    (("sgd", sgd), {"laws": ["L1", "L99"]}, ValueError, r"check: laws\[1\]: expected one of"),
+    (("sgd", sgd), {"set": 3}, TypeError, "check: set: expected numbers and choices by name, got int"),
+    (("sgd", sgd), {"set": {"beta1": 0.5}}, ValueError, "check: set: expected names of lr, .*, got 'beta1'"),
+    (("adam", sgd), {"set": {"beta1": 1.5}}, ValueError, r"check: set\['beta1'\]: expected a number that adam takes"),
+    (("adam", sgd), {"set": {"epsilon_at": "no"}}, ValueError, r"check: set\['epsilon_at'\]: expected one of"),
+    (("sgd", sgd), {"device": "abacus"}, ValueError, "check: device: expected one of numpy"),
+    (("sgd", sgd), {"examples": -1}, ValueError, "check: examples: expected an integer of at least 0"),
+    (("sgd", sgd), {"seed": 1.5}, TypeError, "check: seed: expected an integer"),
+    (("sgd", sgd), {"exact": "yes"}, TypeError, "check: exact: expected True or False"),
+    (("sgd", sgd), {"expected_failures": ["L1"]}, TypeError, "check: expected_failures: expected reasons"),
+    (("sgd", sgd), {"expected_failures": {"L1": 1}}, TypeError, r"check: expected_failures\['L1'\]: expected a reason"),
+    (("sgd", sgd), {"expected_failures": {"X": "why"}}, ValueError, "check: expected_failures: expected one of"),
+    (("sgd", lambda params, grads: None), {}, TypeError, "check: subject: expected a step that takes lr"),
+    (("sgd", lambda params, grads, *, lr, foo: None), {}, TypeError, "check: subject: expected parameters .*, got 'foo'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named", "error", "text"), REFUSED)
+def test_bad_arguments_are_refused(arguments, named, error, text):
+    with pytest.raises(error, match=text):
+        oracle.check(*arguments, **named)
+
+
+def raising(error):
+    def step(params, grads, *, lr):
+        raise error
+
+    return step
+
+
+def returning(value):
+    def step(params, grads, *, lr):
+        return value(params)
+
+    return step
+
+
+WRONG = {
+    "ZeroDivisionError: oops": raising(ZeroDivisionError("oops")),
+    "AssertionError": raising(AssertionError("no")),
+    "KeyError": raising(KeyError("x")),
+    "returned: expected None or lists of params, got int": returning(lambda params: 3),
+    "expected a list of 1 arrays, got list of 2": returning(lambda params: {"params": params * 2}),
+    "expected an array, got str": returning(lambda params: {"params": ["x"]}),
+    "expected an array of float32 of shape": returning(lambda params: [p.astype(np.float64) for p in params]),
+    r"shape \(300,\), got one of float32 of shape \(299,\)": returning(lambda params: [p[:-1] for p in params]),
+    "got one of 'grads'": returning(lambda params: {"grads": params}),
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_whatever_a_step_does_is_a_failure(text):
+    report = oracle.check("sgd", WRONG[text], dtypes=["float32"], laws=["L1"])
+    assert not report.ok and report.failed_laws == ["L1"]
+    with pytest.raises(AssertionError, match=text):
+        report.raise_if_failed()
+
+
+def test_a_report_says_what_is_wrong():
+    report = oracle.check("sgd", uphill, dtypes=["float32", "float64"], laws=["L1"], seed=3)
+    lines = str(report).splitlines()
+    assert lines[0].startswith("uphill as sgd: WRONG, L1; 2 of") and "cases skipped" in lines[0]
+    assert "times the bound" in lines[1] and lines[1].startswith("L1 step, float32: ")
+    assert "smallest example: 1 tensor of 1 element, step " in str(report)
+    assert "again: oracle.check('sgd', uphill, dtypes=['float32'], laws=['L1'], seed=3)" in str(report)
+    assert "not taken: l2_decay (0 in the rule)" in str(report)
+    fields = json.loads(report.to_json())
+    assert fields["ok"] is False and fields["items"][0]["law"] == "L1" and fields["items"][0]["ratio"] > 1
+
+
+def test_what_is_not_taken_is_skipped_and_listed():
+    report = oracle.check("sgd", sgd, laws=["L1"])
+    assert report.ok and len(report.of("skipped")) == len(report.items) / 2
+    assert "(50 %)" in str(report).splitlines()[0] and "skipped: 16 bits: L1 step 1" in str(report)
+
+
+def test_a_step_that_was_never_compared_is_not_right():
+    report = oracle.check("sgd", raising(NotImplementedError()), laws=["L1"])
+    assert not report.ok and not report.wrong and "NOT COMPARED" in str(report).splitlines()[0]
+    with pytest.raises(AssertionError):
+        report.raise_if_failed()
+
+
+def test_expected_failures_are_strict():
+    named = dict(dtypes=["float32"], laws=["L1"], expected_failures={"L1": "it goes uphill"})
+    assert oracle.check("sgd", uphill, **named).ok
+    report = oracle.check("sgd", sgd, **named)
+    assert not report.ok and report.wrong == ["L1"]
+    assert "expected to fail (it goes uphill), but nothing failed" in str(report)
+
+
+def test_a_step_may_name_its_lists_itself():
+    def step(p, g, first, second, *, lr, beta1, beta2, epsilon, step):
+        for x, d, m, v in zip(p, g, first, second, strict=True):
+            m[...] = beta1 * m + (1 - beta1) * d
+            v[...] = beta2 * v + (1 - beta2) * d * d
+            x -= lr / (1 - beta1**step) * m / (np.sqrt(v / (1 - beta2**step)) + epsilon)
+
+    assert oracle.check("adam", step, dtypes=["float32", "float64"], laws=["L1"]).ok
+
+
+def test_numbers_that_a_step_has_for_itself():
+    def step(params, grads, *, lr):
+        for p, g in zip(params, grads, strict=True):
+            p -= lr * (g + p.dtype.type(0.25) * p)
+
+    assert not oracle.check("sgd", step, dtypes=["float32"], laws=["L1"]).ok
+    assert oracle.check("sgd", step, dtypes=["float32"], laws=["L1"], set={"l2_decay": 0.25}).ok
