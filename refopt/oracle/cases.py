@@ -43,6 +43,15 @@ class Dtypes(NamedTuple):
         return names if self.master is None else f"{names}, {'remainder' if self.master == 'uint16' else 'master'}"
 
 
+def has(dtype: str) -> bool:
+    """Whether NumPy has the dtype here."""
+    try:
+        numpy_dtype(dtype)
+    except ImportError:
+        return False
+    return True
+
+
 def alike(dtype: str) -> Dtypes:
     """One dtype for all slots."""
     return Dtypes(dtype, dtype, dtype)

@@ -6,8 +6,9 @@ from typing import Any
 
 from refopt.catalog import ROUTINES, Routine
 from refopt.checks.arguments import chosen, flag, is_number, kind_of, names, shown, whole
-from refopt.dtypes import SIZES, numpy_dtype
+from refopt.dtypes import SIZES
 from refopt.oracle import shrink
+from refopt.oracle.cases import has
 from refopt.oracle.laws import LAWS, Law, Try
 from refopt.oracle.laws.step import random_tries
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item, Report
@@ -75,7 +76,7 @@ def check(
     compared = unbounded = 0
     notes: dict[str, None] = {}
     for kind in kinds:
-        if not _has(kind):
+        if not has(kind):
             items += [Item(law.id, kind, law.name, SKIPPED, "ml_dtypes is not installed") for law in wanted]
             continue
         trial = Trial(row, tested, kind, seed, fixed)
@@ -171,11 +172,3 @@ def _command(row: Routine, name: str, kind: str, law: Law, fixed: dict[str, Any]
     named = f", set={fixed}" if fixed else ""
     named += (f", examples={examples}" if examples != 5 else "") + (f", seed={seed}" if seed else "")
     return f"oracle.check({row.name!r}, {name}, dtypes=[{kind!r}], laws=[{law.id!r}]{named})"
-
-
-def _has(kind: str) -> bool:
-    try:
-        numpy_dtype(kind)
-    except ImportError:
-        return False
-    return True

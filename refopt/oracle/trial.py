@@ -1,6 +1,6 @@
 """What a law works with: a subject, the cases it can be given, and the comparison of what it makes of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from refopt.oracle.bound.bounded import Arithmetic
 from refopt.oracle.bound.expected import Expected, expected_of, unchanged
 from refopt.oracle.cases import NEUTRAL, Case, Dtypes, alike, memory
 from refopt.oracle.subject import Subject, Wrong
+from refopt.ulp import same_bits
 
 CACHED = 2**13  # bytes of the arrays of a tensor whose expectation is kept
 
@@ -154,17 +155,24 @@ class Trial:
 
     def hold(
         self, case: Case, got: Outcome | None = None, *, depth: sums.Depth = sums.random_data,
-        run: Callable[[Case], Outcome] | None = None,
+        measured: bool = True,
     ) -> Outcome:  # fmt: skip
-        """Hold what the subject makes of a case of one step to the bound; raises `Broken` with the worst element."""
-        got = (run or self.run)(case) if got is None else got
+        """Hold what the subject makes of a case of one step to the bound; raises `Broken` with the worst element.
+
+        Args:
+            case: of one step.
+            got: what it has made of it, if that is known.
+            depth: what a sum may be off by.
+            measured: whether the largest error over its bound goes into the report.
+        """
+        got = self.run(case) if got is None else got
         worst: Broken | None = None
         for i in range(len(case)):
             for name, expected in self.expected(case, i, depth).items():
                 found = self._of(got, name, i)
                 if found is None:
                     continue
-                broken = self._compare(name, i, expected, found)
+                broken = self._compare(name, i, expected, found, measured)
                 if broken and (worst is None or (broken.ratio or 0) > (worst.ratio or 0)):
                     worst = broken
             self._stored(case, got, i)
@@ -174,13 +182,28 @@ class Trial:
             raise worst
         return got
 
+    def same(self, expected: Outcome, got: Outcome, what: str, first: int = 0) -> None:
+        """Raise `Broken` unless two outcomes have the same bits. ``first`` is the number of their first tensor."""
+        for name in expected.keys() & got.keys():
+            for i, (x, y) in enumerate(zip(expected[name], got[name], strict=True)):
+                if x is None or y is None:
+                    continue
+                one, other = memory(np.asarray(x)), memory(np.asarray(y))
+                differ = ~same_bits(one, other)
+                if differ.any():
+                    k = int(np.argmax(differ))
+                    numbers = float(one[k]), float(other[k])
+                    at = f"{name}[{first + i}], element {k} of {one.size}"
+                    text = f"{at}: expected the same bits, {what}, got {numbers[0]!r} and {numbers[1]!r}"
+                    raise Broken(text, None, Where(name, first + i, k, numbers[0], 0.0, numbers[1], differ))
+
     def _of(self, got: Outcome, name: str, i: int) -> Any:
         if name == "exact_params":
             both = got.get("params"), got.get("master_params")
             return storage.joined(both[0][i], both[1][i]) if both[0] and both[1] else None
         return got[name][i] if name in got else None
 
-    def _compare(self, name: str, i: int, expected: Expected, got: np.ndarray) -> Broken | None:
+    def _compare(self, name: str, i: int, expected: Expected, got: np.ndarray, measured: bool) -> Broken | None:
         ratios = np.ravel(memory(expected.ratio(got))) if got.size else np.zeros(0)
         bounded = ~np.isnan(ratios)
         self.compared += int(bounded.sum())
@@ -188,7 +211,7 @@ class Trial:
         if not bounded.any():
             return None
         largest = float(np.nanmax(ratios))
-        if got.dtype == self.real and name not in self.row.scalars:
+        if measured and got.dtype == self.real and name not in self.row.scalars:
             self.largest[name] = max(self.largest.get(name, 0.0), largest)
         if largest <= 1:
             return None

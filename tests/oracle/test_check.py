@@ -57,7 +57,7 @@ REFUSED = [
     (("sgd", sgd), {"expected_failures": {"L1": 1}}, TypeError, r"check: expected_failures\['L1'\]: expected a reason"),
     (("sgd", sgd), {"expected_failures": {"X": "why"}}, ValueError, "check: expected_failures: expected one of"),
     (("sgd", lambda params, grads: None), {}, TypeError, "check: subject: expected a step that takes lr"),
-    (("sgd", lambda params, grads, *, lr, foo: None), {}, TypeError, "check: subject: expected parameters .*, got 'foo'"),
+    (("sgd", lambda params, grads, *, lr, foo: None), {}, TypeError, "check: subject: expected .*, got 'foo'"),
 ]
 
 

@@ -42,24 +42,28 @@ class Arithmetic:
 
     ``depth`` is how many roundings a sum of so many elements is off by (`sums`), each as bad as any other here. With
     ``lerps`` there is room for averages ``b * x + (1 - b) * y`` that are evaluated from either end, as y + b * (x - y):
-    a rounding of both x and y.
+    a rounding of both x and y. With ``flushes`` any subnormal number may be taken for 0, read or written.
     """
 
-    def __init__(self, real, roundings=ROUNDINGS, number=None, depth=sums.tree, lerps=False):
-        self.real, self.number, self.depth, self.lerps, info = real, number or Bounded, depth, lerps, np.finfo(real)
+    def __init__(self, real, roundings=ROUNDINGS, number=None, depth=sums.tree, lerps=False, flushes=False):
+        self.real, self.number, self.depth, info = real, number or Bounded, depth, np.finfo(real)
+        self.lerps, self.flushes, self.tiny = lerps, flushes, float(info.tiny)
         self.rounding = float(info.eps) / 2
         self.unit = roundings * self.rounding + (2.0**-53 if real is np.float32 else UNIT)
-        self.least = roundings * float(info.smallest_subnormal)
+        of_value = 0 if real is np.float32 else 4  # whose lower parts underflow as well
+        self.least = (roundings + of_value) * float(info.smallest_subnormal)
+        if flushes:
+            self.least += self.tiny
         self.most = float(info.max)
 
     def exact(self, x):
         """A number that the arithmetic has, or an array of them."""
         wide = np.float64(x)
-        return self.number(wide if self.real is np.float32 else DoubleDouble(wide), 0 * abs(np.nan_to_num(wide)), self)
-
-    def near(self, x, error):
-        """A value that is not known exactly."""
-        return self.number(self.exact(x).value, error, self)
+        flushed = abs(wide) if self.flushes and np.ndim(wide) else 0.0
+        error = np.where((flushed > 0) & (flushed < self.tiny), flushed, 0.0) + np.zeros(np.shape(wide))
+        found = self.number(wide if self.real is np.float32 else DoubleDouble(wide), error, self)
+        found.never_negative = bool(np.all(wide >= 0))
+        return found
 
 
 def size(value):
@@ -85,6 +89,8 @@ class Bounded:
     __hash__ = None  # type: ignore[assignment]
     complement: Any = None  # of 1 - x: x
     share: Any = None  # of a product with a single number: the number, and the magnitude of what it multiplies
+    never_negative = False  # whatever rounding has done
+    odd: Any = None  # of a product: its factors of unknown sign, but for those that are squared
 
     def __init__(self, value, error=0.0, arithmetic=None):
         self.value, self.error, self.arithmetic = value, error, arithmetic
@@ -99,7 +105,14 @@ class Bounded:
         of = self.arithmetic
         reach = size(value) + error
         known = np.where(reach <= of.most, error + of.unit * reach + of.least * (reach > 0), np.inf)
-        return of.number(value, known, of)
+        found = of.number(value, known, of)
+        found.never_negative = np.ndim(known) == 0 and bool(high(value) >= known)
+        return found
+
+    def signed_as(self, *others):
+        """This number, never negative if none of the others is."""
+        self.never_negative = self.never_negative or all(x.never_negative for x in others)
+        return self
 
     def lift(self, x):
         return x if isinstance(x, Bounded) else self.arithmetic.exact(x)
@@ -108,7 +121,9 @@ class Bounded:
         return self.arithmetic.number(-self.value, self.error, self.arithmetic)
 
     def __abs__(self):
-        return self.arithmetic.number(abs(self.value), self.error, self.arithmetic)
+        size = self.arithmetic.number(abs(self.value), self.error, self.arithmetic)
+        size.never_negative = True
+        return size
 
     def __add__(self, other):
         other = self.lift(other)
@@ -117,7 +132,7 @@ class Bounded:
             (one, x), (two, y) = self.share, other.share
             if one.complement is two or two.complement is one:
                 error = error + self.arithmetic.unit * (x + y)
-        return self.rounded(self.value + other.value, error)
+        return self.rounded(self.value + other.value, error).signed_as(self, other)
 
     def __sub__(self, other):
         return self + -self.lift(other)
@@ -137,7 +152,12 @@ class Bounded:
                 one, reach = part.share or (part, 1.0)
                 product.share = one, reach * (size(rest.value) + rest.error)
                 break
+        product.odd = x._odd() ^ y._odd()
+        product.never_negative = product.never_negative or not product.odd
         return product
+
+    def _odd(self):
+        return frozenset() if self.never_negative else self.odd or frozenset([_Same(self)])
 
     __radd__, __rmul__ = __add__, __mul__
 
@@ -145,7 +165,8 @@ class Bounded:
         x, y = self, self.lift(other)
         quotient = x.value / y.value
         room = size(y.value) - y.error
-        return self.rounded(quotient, np.where(room > 0, (x.error + size(quotient) * y.error) / room, np.inf))
+        error = np.where(room > 0, (x.error + size(quotient) * y.error) / room, np.inf)
+        return self.rounded(quotient, error).signed_as(x, y)
 
     def __rtruediv__(self, other):
         return self.lift(other) / self
@@ -197,23 +218,38 @@ class Bounded:
         error = self.error
         for other in others:
             error = np.maximum(error, (size(self.value - other.value) + other.error) * SLACK)
-        return self.arithmetic.number(self.value, error, self.arithmetic)
+        return self.arithmetic.number(self.value, error, self.arithmetic).signed_as(self, *others)
 
     def ends(self):
         """The least and the largest number of the arithmetic that a rounded evaluation may have come to."""
         error = self.error * SLACK
         if isinstance(self.value, DoubleDouble):
             return self.value.high + (self.value.low - error), self.value.high + (self.value.low + error)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             return (self.value - error).astype(self.arithmetic.real), (self.value + error).astype(self.arithmetic.real)
+
+
+class _Same:
+    """A number as itself, not as its value."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __hash__(self):
+        return id(self.number)
+
+    def __eq__(self, other):
+        return self.number is other.number
 
 
 def sqrt(x):
     """The root. |sqrt(x) - sqrt(y)| is at most |x - y| / sqrt(x), and at most sqrt(|x - y|)."""
     value = x.value.sqrt() if isinstance(x.value, DoubleDouble) else np.sqrt(x.value)
     steep = x.error / np.maximum(size(value), np.finfo(float).tiny)
-    error = np.where(high(x.value) >= x.error, np.minimum(np.sqrt(x.error), steep), np.inf)
-    return x.rounded(value, error)
+    error = np.where(x.never_negative | (high(x.value) >= x.error), np.minimum(np.sqrt(x.error), steep), np.inf)
+    root = x.rounded(value, error)
+    root.never_negative = True
+    return root
 
 
 def where(condition, x, y):
@@ -225,15 +261,16 @@ def where(condition, x, y):
     x, y = (z if isinstance(z, Bounded) else of.exact(z) for z in (x, y))
     error = np.where(condition.holds, x.error, y.error)
     chosen = of.number(select(condition.holds, x.value, y.value), error, of)
-    if np.all(condition.certain):
-        return chosen
-    return of.number(chosen.value, np.where(condition.certain, error, chosen.covering(x, y).error), of)
+    if not np.all(condition.certain):
+        chosen.error = np.where(condition.certain, error, chosen.covering(x, y).error)
+    return chosen.signed_as(x, y)
 
 
 def maximum(x, y):
     """The larger of two, element by element. It is off by no more than one of them, and does not round."""
     larger = high(x.value - y.value) > 0
-    return x.arithmetic.number(select(larger, x.value, y.value), np.maximum(x.error, y.error), x.arithmetic)
+    found = x.arithmetic.number(select(larger, x.value, y.value), np.maximum(x.error, y.error), x.arithmetic)
+    return found.signed_as(x, y)
 
 
 def sign(x):
@@ -255,7 +292,10 @@ def total(x):
     own = count * 2.0**-52 if x.arithmetic.real is np.float32 else 0.0  # of the value, in whatever order
     share = depth * unit / (1 - depth * unit) + own
     reach = size(value) + error
-    return x.arithmetic.number(value, np.where(reach <= x.arithmetic.most, error + share * reach, np.inf), x.arithmetic)
+    known = np.where(reach <= x.arithmetic.most, error + share * reach, np.inf)
+    found = x.arithmetic.number(value, known, x.arithmetic)
+    found.never_negative = True
+    return found
 
 
 def norm(x):

@@ -49,7 +49,7 @@ class Expected:
             off = (number - self.value) - self.rest
             ends = np.where(off >= 0, high - self.value, self.value - low)
             ratio = abs(off) / np.fmax(self.error, ends)
-            ratio = np.where(off == 0, 0.0, np.where(np.isnan(ratio), np.inf, ratio))
+            ratio = np.where((off == 0) | (number == self.value), 0.0, np.where(np.isnan(ratio), np.inf, ratio))
             inside = (low <= number) & (number <= high)
             ratio = np.where(inside, np.minimum(ratio, 1.0), np.maximum(ratio, 1 + 2.0**-20))
         return np.where(np.isfinite(self.error), ratio, np.nan)

@@ -1,6 +1,7 @@
 """What a law is: an id, a name, a line on what it says, and the cases that show whether it holds."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from refopt.oracle.cases import Case
@@ -27,10 +28,5 @@ class Law(NamedTuple):
 
 def of_bound(trial: Trial, label: str, *args: object, **named: object) -> Try:
     """A try that the outcome of a case is within the bound."""
-    return Try(label, lambda: trial.case(*args, **named), trial.hold)  # type: ignore[arg-type]
+    return Try(label, partial(trial.case, *args, **named), trial.hold)  # type: ignore[arg-type]
 
-
-def of_bounds(trial: Trial, rows: Iterable[tuple]) -> Iterator[Try]:
-    """Tries of several cases, each a label and a function that makes it."""
-    for label, make in rows:
-        yield Try(label, make, trial.hold)

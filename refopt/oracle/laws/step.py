@@ -1,6 +1,7 @@
 """The step itself: one tensor, flat, at several steps, with every choice and state that there is."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -29,7 +30,7 @@ def tries(trial: Trial) -> Iterator[Try]:
         if hyper.name in DECAYS:
             yield of_bound(trial, f"{hyper.name}=0", [SIZE], count=3, **{hyper.name: 0.0})
     for name in ("params", "grads"):
-        yield Try(f"{name} zero", lambda name=name: zeroed(trial, name), trial.hold)  # type: ignore[misc]
+        yield Try(f"{name} zero", partial(zeroed, trial, name), trial.hold)
 
 
 def zeroed(trial: Trial, name: str) -> Case:
@@ -41,7 +42,7 @@ def zeroed(trial: Trial, name: str) -> Case:
 def random_tries(trial: Trial, examples: int) -> Iterator[Try]:
     """More of the same, of sizes, steps, states, numbers and data drawn at random."""
     for k in range(examples):
-        yield Try(f"example {k}", lambda k=k: example(trial, k), trial.hold)  # type: ignore[misc]
+        yield Try(f"example {k}", partial(example, trial, k), trial.hold)
 
 
 def example(trial: Trial, k: int) -> Case:
@@ -63,4 +64,4 @@ def example(trial: Trial, k: int) -> Case:
     return case
 
 
-LAW = Law("L1", "step", "One step is within the bound, from states that real steps reach.", tries)
+LAWS = (Law("L1", "step", "One step is within the bound, from states that real steps reach.", tries),)

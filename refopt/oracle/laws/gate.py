@@ -1,0 +1,66 @@
+"""The gate and the factors: a step that is skipped changes nothing, and every gradient is scaled."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from refopt.oracle.cases import NUMBERS, Case, memory
+from refopt.oracle.laws.law import Law, Try
+from refopt.oracle.trial import Broken, Trial, Where
+
+SIZES = 45, 7, 0, 300
+
+
+def gate(trial: Trial) -> Iterator[Try]:
+    for flag in (1.0, np.nan, np.inf, -1.0):
+        yield Try(f"found_inf={flag}", partial(flagged, trial, flag, lost=True), partial(still, trial))
+    yield Try("found_inf=1, finite gradients", partial(flagged, trial, 1.0), partial(still, trial))
+    yield Try("found_inf=0", partial(flagged, trial, 0.0), trial.hold)
+
+
+def flagged(trial: Trial, flag: float, lost: bool = False) -> Case:
+    """A step with a flag; if ``lost``, of gradients that are not finite."""
+    trial.need("found_inf")
+    case = trial.case(SIZES, count=2)
+    if lost:
+        case = case.replace(grads=[np.full_like(x, np.nan) for x in case.grads])
+    return case.replace(steps=[case.steps[0] | {"found_inf": np.full(1, flag, np.float32)}])
+
+
+def still(trial: Trial, case: Case) -> None:
+    """Not a bit has changed."""
+    got = trial.run(case)
+    for name, values in got.items():
+        for i, (now, before) in enumerate(zip(values, case.lists()[name], strict=True)):
+            if before is None or now.tobytes() == before.tobytes():
+                continue
+            now, before = memory(now).astype(np.float64), memory(before).astype(np.float64)
+            changed = ~((now == before) | (np.isnan(now) & np.isnan(before)))
+            k = int(np.argmax(changed))
+            flag = case.steps[0]["found_inf"][0]
+            text = f"{name}[{i}], element {k} of {now.size}: expected {float(before[k])!r} as it was, "
+            text += f"since found_inf is {flag:g}, got {float(now[k])!r}"
+            raise Broken(text, None, Where(name, i, k, float(before[k]), 0.0, float(now[k]), changed))
+
+
+def factor(trial: Trial) -> Iterator[Try]:
+    def case(rescale: bool, factor: str) -> Case:
+        trial.need(*(["rescale_grad"] if rescale else []), *(["grad_factor"] if factor else []))
+        numbers = {"rescale_grad": NUMBERS["rescale_grad"]} if rescale else {}
+        made = trial.case(SIZES, None, count=2, **numbers)  # type: ignore[arg-type]
+        extra: dict[str, Any] = {"grad_factor": np.full(1, 0.5625, factor)} if factor else {}
+        return made.replace(steps=[made.steps[0] | extra])
+
+    yield Try("rescale_grad", partial(case, True, ""), trial.hold)
+    yield Try("grad_factor", partial(case, False, "float32"), trial.hold)
+    yield Try("both", partial(case, True, "float32"), trial.hold)
+    if trial.dtype == "float64":
+        yield Try("grad_factor of fp64", partial(case, False, "float64"), trial.hold)
+
+
+LAWS = (
+    Law("L8", "gate", "A step whose found_inf is not 0 changes no bit of any array.", gate),
+    Law("L9", "factor", "rescale_grad and grad_factor multiply every gradient, wherever it is used.", factor),
+)

@@ -1,0 +1,54 @@
+"""Lists of tensors: merging and order change nothing, and neither does the number of tensors."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from refopt.oracle.cases import PATTERNS, Case
+from refopt.oracle.laws.law import Law, Try
+from refopt.oracle.trial import Trial
+
+SIZES = 300, 1, 45, 7, 128
+# Around the limits of launches that have been: 36, 60 and 110 tensors, 320 blocks.
+COUNTS = 0, 1, 36, 60, 110, 111, 320, 1000
+FEWER = 0, 1, 111, 320  # for dtypes other than fp32
+
+
+def merging(trial: Trial) -> Iterator[Try]:
+    def alone(case: Case) -> None:
+        """Each tensor comes out as it does in a list of its own."""
+        got = trial.hold(case)
+        for i in range(len(case)):
+            one = trial.run(case.only([i]))
+            trial.same(one, {name: [values[i]] for name, values in got.items()}, f"tensor {i} merged, and alone", i)
+
+    def backwards(case: Case) -> None:
+        order = list(range(len(case)))[::-1]
+        got, back = trial.hold(case), trial.run(case.only(order))
+        trial.same({name: values[::-1] for name, values in back.items()}, got, "in this order, and backwards")
+
+    yield Try("merged and alone", lambda: trial.case(SIZES, count=2), alone)
+    yield Try("order", lambda: trial.case(SIZES, count=2), backwards)
+
+
+def numbers(trial: Trial) -> Iterator[Try]:
+    for count in COUNTS if trial.dtype == "float32" else FEWER:
+        yield Try(f"{count} tensors", partial(trial.case, lengths(count), count=2), trial.hold)
+    few = lengths(4)
+    for at in range(5):
+        yield Try(f"an empty one at {at}", partial(trial.case, [*few[:at], 0, *few[at:]], count=2), trial.hold)
+    for count, at in ((37, 35), (37, 36), (111, 109), (111, 110)):
+        shapes = lengths(count)
+        shapes[at] = 0
+        yield Try(f"{count}, number {at} empty", partial(trial.case, shapes, count=2), trial.hold)
+    yield Try("all empty", lambda: trial.case([0, 0, 0], count=2), trial.hold)
+
+
+def lengths(count: int) -> list[int]:
+    """Sizes of so many tensors, small and of all kinds."""
+    return [3 + i % PATTERNS % 6 for i in range(count)]
+
+
+LAWS = (
+    Law("L2", "merging", "Merging and order change nothing: each tensor has the bits it has alone.", merging),
+    Law("L3", "number of tensors", "Any number of tensors is updated, empty ones among them.", numbers),
+)

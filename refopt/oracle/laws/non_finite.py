@@ -1,0 +1,63 @@
+"""NaN, infinity, and numbers below the normal ones."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from refopt.conformance.laws import reference
+from refopt.oracle.cases import Case, memory
+from refopt.oracle.laws.law import Law, Try
+from refopt.oracle.trial import Broken, Trial, Where
+
+AT = 3  # the element that is not finite
+SUBNORMAL = {"float16": 2.0**-15, "bfloat16": 2.0**-127, "float32": 2.0**-127, "float64": 2.0**-1023}
+
+
+def non_finite(trial: Trial) -> Iterator[Try]:
+    for name in ("grads", "params"):
+        for value in (np.nan, np.inf, -np.inf):
+            yield Try(f"{value} in {name}", partial(poisoned, trial, name, value), partial(contained, trial))
+
+
+def poisoned(trial: Trial, name: str, value: float) -> Case:
+    """One element of the first tensor is not finite; its master neither."""
+    case = trial.case([21, 9], count=2).copy()
+    for slot in {name, "master_params"} if name == "params" else {name}:
+        for x in (case.slots[slot] or ())[:1]:
+            if x is not None:
+                memory(x)[AT] = value
+    return case
+
+
+def contained(trial: Trial, case: Case) -> None:
+    """Elements that the rule keeps apart are within the bound, and a parameter that is lost shows it."""
+    got = trial.hold(case)
+    for i, (ours, theirs) in enumerate(zip(reference(case.copy())["params"], got["params"], strict=True)):
+        if not trial.row.elementwise and np.isfinite(memory(case.grads[i]).astype(float)).all():
+            continue
+        ours, theirs = memory(ours).astype(np.float64), memory(theirs).astype(np.float64)
+        hidden = ~np.isfinite(ours) & np.isfinite(theirs)
+        if hidden.any():
+            k = int(np.argmax(hidden))
+            text = f"params[{i}], element {k} of {ours.size}: expected {ours[k]}, got {theirs[k]!r}"
+            raise Broken(text, None, Where("params", i, k, float(ours[k]), 0.0, float(theirs[k]), hidden))
+
+
+def subnormal(trial: Trial) -> Iterator[Try]:
+    hold = partial(trial.hold, measured=False)  # a norm that may underflow leaves a wide bound
+    yield Try("subnormal parameters and gradients", partial(tiny, trial, ("params", "grads")), hold)
+    yield Try("subnormal gradients", partial(tiny, trial, ("grads",)), hold)
+
+
+def tiny(trial: Trial, names: tuple[str, ...]) -> Case:
+    """Numbers of a size at which the parameter's dtype has only subnormal ones."""
+    case = trial.case([45])
+    scale = SUBNORMAL[trial.dtype]
+    return case.replace(**{name: [x * x.dtype.type(scale) for x in case.slots[name] or ()] for name in names})
+
+
+LAWS = (
+    Law("L6", "NaN and inf", "NaN and infinity show, and stay in their element or tensor.", non_finite),
+    Law("L7", "subnormals", "Subnormal numbers are numbers, unless the step declares that it flushes them.", subnormal),
+)

@@ -1,0 +1,37 @@
+"""Sizes of a tensor at which code does something else than at the size before."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from refopt.oracle.bound import sums
+from refopt.oracle.cases import Case
+from refopt.oracle.laws.law import Law, Try, of_bound
+from refopt.oracle.trial import Trial
+
+TAILS = (*range(1, 34), 63, 65, 127, 129, 255, 257, 511, 513, 1023, 1025, 2047, 2049, 4097)
+FEWER = 1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 129, 1025  # for dtypes other than fp32
+LARGE = 2**16 + 1
+HUGE = 2**20 + 3  # with norms, a part that is left out shows only if it is large
+
+
+def sizes(trial: Trial) -> Iterator[Try]:
+    first = trial.dtype == "float32"
+    for size in TAILS if first else FEWER:
+        yield of_bound(trial, f"{size} elements", [size], count=2)
+    yield of_bound(trial, f"{LARGE} elements", [LARGE])
+    if first:
+        yield of_bound(trial, f"{HUGE} elements", [HUGE])
+    if not trial.row.elementwise:
+        yield Try("equal elements", partial(equal, trial), partial(trial.hold, depth=sums.any_order))
+
+
+def equal(trial: Trial) -> Case:
+    """Structured data, of which a sum may be off by n roundings."""
+    case = trial.case([2**15 + 1])
+    alike = {name: [np.full_like(x, 1.25) for x in case.slots[name] or ()] for name in ("params", "grads")}
+    return case.replace(**alike)
+
+
+LAWS = (Law("L5", "sizes", "Every element is updated, whatever the size: tails, 2**16 + 1, 2**20 + 3.", sizes),)

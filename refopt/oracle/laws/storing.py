@@ -1,0 +1,95 @@
+"""What arrays hold: dtypes in mixtures, masters, remainders, and rounding by chance."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from refopt.dtypes import SIZES, arithmetic_name
+from refopt.oracle.bound import storage
+from refopt.oracle.bound.bounded import Arithmetic
+from refopt.oracle.bound.evaluate import evaluate
+from refopt.oracle.cases import Case, Dtypes, has, memory
+from refopt.oracle.laws.law import Law, Try
+from refopt.oracle.trial import Broken, Trial
+
+SHAPES = 300, 45, 7
+MANY = 20000
+SIGMAS = 6.0
+
+
+def mixtures(trial: Trial) -> Iterator[Try]:
+    """Gradients of another dtype than the parameter, and states of the arithmetic type."""
+    dtype, real = trial.dtype, arithmetic_name(trial.dtype)
+    grads = [g for g in ("float16", "bfloat16", "float32", "float64") if SIZES[g] <= SIZES[real] and has(g)]
+    for grad in grads:
+        for state in dict.fromkeys((dtype, real)):
+            if (grad, state) != (dtype, dtype):
+                yield of_dtypes(trial, Dtypes(dtype, grad, state))
+
+
+def masters(trial: Trial) -> Iterator[Try]:
+    if SIZES[trial.dtype] == 2:
+        for grad, state in ((trial.dtype, "float32"), ("float32", trial.dtype)):
+            yield of_dtypes(trial, Dtypes(trial.dtype, grad, state, "float32"))
+        if "norm_of" in trial.row.choices and "norm_of" not in trial.fixed:
+            of_master = Dtypes(trial.dtype, trial.dtype, "float32", "float32")
+            yield of_dtypes(trial, of_master, norm_of="master")
+
+
+def remainders(trial: Trial) -> Iterator[Try]:
+    if trial.dtype == "bfloat16" and trial.row.remainders:
+        for grad, state in (("bfloat16", "float32"), ("float32", "bfloat16")):
+            yield of_dtypes(trial, Dtypes("bfloat16", grad, state, "uint16"))
+
+
+def of_dtypes(trial: Trial, dtypes: Dtypes, **choices: str) -> Try:
+    label = ", ".join([str(dtypes), *(f"{name}={value}" for name, value in choices.items())])
+    return Try(label, partial(trial.case, SHAPES, dtypes, count=3, choices=choices), trial.hold)
+
+
+def by_chance(trial: Trial) -> Iterator[Try]:
+    if trial.dtype != "bfloat16" or "rounding" not in trial.row.choices:
+        return
+    kinds = [Dtypes("bfloat16", "float32", "bfloat16"), Dtypes("bfloat16", "bfloat16", "float32")]
+    for dtypes in kinds:
+        yield Try(f"{dtypes}: a neighbour", partial(stochastic, trial, dtypes), trial.hold)
+    yield Try("unbiased", partial(stochastic, trial, kinds[0], MANY), partial(unbiased, trial))
+    yield Try("another seed", partial(stochastic, trial, kinds[0], MANY), partial(seeded, trial))
+
+
+def stochastic(trial: Trial, dtypes: Dtypes, size: int = 300) -> Case:
+    return trial.case([size], dtypes, count=2, choices={"rounding": "stochastic"}, seed=0)
+
+
+def unbiased(trial: Trial, case: Case) -> None:
+    """As many parameters are rounded up as the place of the exact ones between two numbers says."""
+    got = memory(trial.run(case)["params"][0]).astype(np.float64)
+    bounds = evaluate(trial.row, case.tensor(0), case.numbers_of(0), case.choices, Arithmetic(trial.real))
+    exact = bounds["params"].value
+    near = storage.stored(exact.astype(np.float32), case.params[0].dtype).astype(np.float64)
+    unit = 2.0 ** (np.floor(np.log2(np.maximum(abs(exact), 2.0**-126))) - 7)
+    low = np.where(near <= exact, near, near - unit)
+    share = np.clip((exact - low) / unit, 0, 1)
+    off = (np.sum((got - low) / unit - share)) / np.sqrt(np.sum(share * (1 - share)))
+    if not abs(off) < SIGMAS:
+        raise Broken(f"params[0]: expected the mean of what is rounded, got one {off:.1f} standard deviations off")
+
+
+def seeded(trial: Trial, case: Case) -> None:
+    """Another seed rounds in another way, the same seed in the same."""
+    trial.need("seed")
+    seeds = [case.replace(steps=[case.steps[0] | {"seed": seed}]) for seed in (1, 2, 1)]
+    runs = [trial.run(one)["params"][0].tobytes() for one in seeds]
+    if runs[0] == runs[1]:
+        raise Broken("params[0]: expected other bits with another seed, got the same")
+    if runs[0] != runs[2]:
+        raise Broken("params[0]: expected the same bits with the same seed, got others")
+
+
+LAWS = (
+    Law("L10", "storage", "Gradients and states of another dtype than the parameter's, rounded once.", mixtures),
+    Law("L11", "masters", "With fp32 masters, these are exact, and the parameter is their rounding.", masters),
+    Law("L12", "remainders", "bf16 parameters with 16-bit remainders in the place of masters.", remainders),
+    Law("L13", "chance", "By chance a number becomes a neighbour in bf16, and on average itself.", by_chance),
+)

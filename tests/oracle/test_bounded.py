@@ -1,0 +1,48 @@
+"""What bounded numbers know beside their bounds: what is never negative, averages from either end, flushed numbers."""
+
+import numpy as np
+import pytest
+
+from refopt.oracle.bound.bounded import Arithmetic, high, sqrt
+
+pytestmark = pytest.mark.clause("N13")
+
+
+def test_a_square_is_never_negative_however_it_is_written():
+    """So a root of it has a bound, though its error is larger than itself."""
+    of = Arithmetic(np.float32)
+    g, beta, tiny = (of.exact(np.float32(x)) for x in ([1e-30, -2e-30], 0.75, [1e-30, 1e-30]))
+    for square in (g * g, (1 - beta) * g * g, (1 - beta) * (g * g), beta * tiny + (1 - beta) * g * g, abs(g) * tiny):
+        assert square.never_negative
+        assert np.all(np.isfinite(sqrt(square).error)) and sqrt(square).never_negative
+    assert np.all((g * g).error > high((g * g).value))
+    for other in (g * tiny, g * g - tiny * tiny, (1 - beta) * g):
+        assert not other.never_negative
+    with np.errstate(invalid="ignore"):
+        assert np.all(sqrt(g * tiny).error == np.inf)
+
+
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+def test_averages_may_be_evaluated_from_either_end(real):
+    """y + b (x - y) loses digits where y is much larger than what comes out; without lerps that is outside."""
+    rng = np.random.default_rng(0)
+    x, y, b = (rng.uniform(1, 2, 1000) * 2.0**-8).astype(real), rng.normal(size=1000).astype(real), real(255 / 256)
+    got = y + b * (x - y)
+    for lerps in (False, True):
+        of = Arithmetic(real, lerps=lerps)
+        one = of.exact(b)
+        bound = one * of.exact(x) + (1 - one) * of.exact(y)
+        low, top = bound.ends()
+        assert np.all((low <= got) & (got <= top)) == lerps
+        low, top = (one * of.exact(x) + (1 - b) * of.exact(y)).ends()
+        assert not np.all((low <= got) & (got <= top))  # nobody has said that these are an average
+
+
+def test_subnormal_numbers_may_be_flushed():
+    small = np.array([2.0**-130, 1.0], np.float32)
+    for flushes in (False, True):
+        of = Arithmetic(np.float32, flushes=flushes)
+        low, top = (of.exact(small) + of.exact(small)).ends()
+        assert (low[0] <= 0 <= top[0]) == flushes and low[1] > 1.9
+        low, top = (of.exact(np.full(2, 2.0**-70, np.float32)) * of.exact(np.full(2, 2.0**-60, np.float32))).ends()
+        assert (low[0] <= 0 <= top[0]) == flushes
