@@ -13,7 +13,7 @@ from refopt.oracle.laws import LAWS, Law, Try
 from refopt.oracle.laws.step import random_tries
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item, Report
 from refopt.oracle.subject import Arrays, Function, NumPy, Subject
-from refopt.oracle.trial import Broken, Skipped, Trial
+from refopt.oracle.trial import FLUSHES, Broken, Skipped, Trial
 
 DTYPES = tuple(sorted(SIZES, key=["float32", "float64", "float16", "bfloat16"].index))
 ARRAYS: dict[str, Callable[[], Arrays]] = {"numpy": NumPy}
@@ -38,7 +38,8 @@ def check(
         subject: the step, or a `subject.Subject`.
         dtypes: of the parameters, of float32, float64, float16 and bfloat16; by default all.
         laws: ids, such as ``"L1"``; by default all but those by request.
-        set: numbers and choices that the step has for itself, by name: ``{"epsilon_at": "uncorrected"}``.
+        set: numbers and choices that the step has for itself, by name: ``{"epsilon_at": "uncorrected"}``; and
+            ``"flush_to_zero": True`` for code that takes subnormal numbers for 0.
         device: the arrays that a function is given; ``"numpy"`` by default.
         examples: how many more cases of the step are drawn at random; 5 by default.
         seed: what they, and all data, are drawn from.
@@ -98,9 +99,9 @@ def check(
 
 
 def _try_all(law: Law, kind: str, tries: Sequence[Try], command: str) -> list[Item]:
-    """Every case of a law; of the worst failure there is a smallest example."""
+    """Every case of a law; of the failure of the smallest case there is an even smaller example."""
     items: list[Item] = []
-    worst: tuple[float, int, Any] | None = None
+    least: tuple[tuple[int, int], int, Any] | None = None
     for one in tries:
         try:
             case = one.case()
@@ -109,13 +110,13 @@ def _try_all(law: Law, kind: str, tries: Sequence[Try], command: str) -> list[It
             items.append(Item(law.id, kind, one.label, SKIPPED, str(reason)))
         except Broken as broken:
             items.append(Item(law.id, kind, one.label, FAILED, str(broken), broken.ratio, command=command))
-            rank = broken.ratio or 0.0
-            if worst is None or rank > worst[0]:
-                worst = rank, len(items) - 1, (case, one, broken)
+            rank = len(case), sum(x.size for x in case.params)
+            if least is None or rank < least[0]:
+                least = rank, len(items) - 1, (case, one, broken)
         else:
             items.append(Item(law.id, kind, one.label, PASSED))
-    if worst is not None:
-        _, k, (case, one, error) = worst
+    if least is not None:
+        _, k, (case, one, error) = least
         items[k] = items[k]._replace(example=shrink.shown(*shrink.smallest(case, one.holds, error)))
     return items
 
@@ -147,12 +148,14 @@ def _fixed(row: Routine, given: Any) -> dict[str, Any]:
     for name, value in given.items():
         if name in row.choices:
             fixed[name] = chosen(f"check: set[{name!r}]", value, row.choices[name])
+        elif name == FLUSHES:
+            fixed[name] = flag(f"check: set[{name!r}]", value)
         elif name in hypers:
             if not is_number(value) or not 0 <= float(value) < hypers[name].below:
                 raise ValueError(f"check: set[{name!r}]: expected a number that {row.name} takes, got {shown(value)}")
             fixed[name] = float(value)
         else:
-            known = ", ".join([*hypers, *row.choices])
+            known = ", ".join([*hypers, *row.choices, FLUSHES])
             raise ValueError(f"check: set: expected names of {known}, got {shown(name)}")
     return fixed
 

@@ -120,12 +120,12 @@ class Report:
         failed = [item for item in items if item.status == FAILED]
         if not failed:
             return []
-        first = max(failed, key=lambda item: (bool(item.example), item.ratio or 0))
+        first = max(failed, key=lambda item: item.ratio or 0)
+        example = next((item.example for item in failed if item.example), "")
         head = f"{first.ratio:.3g} times the bound: " if first.ratio is not None else ""
         why = f" (expected: {self.expected_failures[law]})" if law in self.expected_failures else ""
         lines = [f"{law} {name}, {dtype}{why}: {head}{first.text}"]
-        if first.example:
-            lines += [f"    {line}" for line in first.example.splitlines()]
+        lines += [f"    {line}" for line in example.splitlines()]
         lines.append(f"  fails: {_some([item.label for item in failed])}; {len(failed)} of {len(items)} cases")
         if first.command:
             lines.append(f"  again: {first.command}")

@@ -17,6 +17,7 @@ from refopt.oracle.cases import NEUTRAL, Case, Dtypes, alike, memory
 from refopt.oracle.subject import Subject, Wrong
 from refopt.ulp import same_bits
 
+FLUSHES = "flush_to_zero"  # what a step may declare of itself
 CACHED = 2**13  # bytes of the arrays of a tensor whose expectation is kept
 
 
@@ -148,7 +149,9 @@ class Trial:
             if key in self._cache:
                 return self._cache[key]
         known = cases.true_scalars(self.row, arrays, numbers, choices, case.count, Arithmetic(self.real))
-        expected = expected_of(self.row, arrays, numbers, choices, depth=depth, scalars=known)
+        expected = expected_of(
+            self.row, arrays, numbers, choices, depth=depth, flushes=bool(self.fixed.get(FLUSHES)), scalars=known
+        )
         if key:
             self._cache[key] = expected
         return expected

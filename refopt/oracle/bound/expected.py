@@ -49,7 +49,8 @@ class Expected:
             off = (number - self.value) - self.rest
             ends = np.where(off >= 0, high - self.value, self.value - low)
             ratio = abs(off) / np.fmax(self.error, ends)
-            ratio = np.where((off == 0) | (number == self.value), 0.0, np.where(np.isnan(ratio), np.inf, ratio))
+            equal = (off == 0) | (np.isinf(number) & (number == self.value))
+            ratio = np.where(equal, 0.0, np.where(np.isnan(ratio), np.inf, ratio))
             inside = (low <= number) & (number <= high)
             ratio = np.where(inside, np.minimum(ratio, 1.0), np.maximum(ratio, 1 + 2.0**-20))
         return np.where(np.isfinite(self.error), ratio, np.nan)
@@ -135,12 +136,13 @@ def expect(
 
 def expected_of(
     row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, float], choices: Mapping[str, Any], *,
-    depth: sums.Depth = sums.any_order, rule: Callable[..., tuple] | None = None, **known: Any,
+    depth: sums.Depth = sums.any_order, rule: Callable[..., tuple] | None = None, flushes: bool = False, **known: Any,
 ) -> dict[str, Expected]:  # fmt: skip
-    """`expect` of one tensor, by slot; ``known`` is for `evaluate`."""
-    arithmetic_ = Arithmetic(arithmetic(arrays["params"].dtype.name), depth=depth, lerps=True)
-    bounds = evaluate(row, arrays, numbers, choices, arithmetic_, rule=rule, **known)
-    return stored(arrays, bounds, choices.get("rounding") == "stochastic")
+    """`expect` of one tensor, by slot. ``flushes`` is that of `Arithmetic`; ``known`` is for `evaluate`."""
+    arithmetic_ = Arithmetic(arithmetic(arrays["params"].dtype.name), depth=depth, lerps=True, flushes=flushes)
+    with np.errstate(all="ignore"):
+        bounds = evaluate(row, arrays, numbers, choices, arithmetic_, rule=rule, **known)
+        return stored(arrays, bounds, choices.get("rounding") == "stochastic")
 
 
 def stored(arrays: Mapping[str, Any], bounds: Mapping[str, Bounded], stochastic: bool = False) -> dict[str, Expected]:
