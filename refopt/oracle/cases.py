@@ -138,9 +138,11 @@ def draw(
         optional: optional states that are there.
         count: the step that is to be taken, from 1.
     """
+    every = [(i % PATTERNS, tuple(shape), kinds) for i, (shape, kinds) in enumerate(zip(shapes, dtypes, strict=True))]
+    unlike = list(dict.fromkeys(every))
     slots: dict[str, Any] = {slot.name: [] for slot in row.slots}
-    for i, (shape, kinds) in enumerate(zip(shapes, dtypes, strict=True)):
-        exact = noise([seed, 0, i % PATTERNS], shape)
+    for pattern, shape, kinds in unlike:
+        exact = noise([seed, 0, pattern], shape)
         real = numpy_dtype(arithmetic_name(kinds.param))
         master = None
         if kinds.master == "uint16":
@@ -163,16 +165,14 @@ def draw(
     case = Case(row, slots, [dict(numbers)], dict(choices))
     before = {name: value for name, value in choices.items() if name != "rounding"}
     for t in range(1, count + 1):
-        grads = [
-            noise([seed, t, i % PATTERNS], shape).astype(numpy_dtype(kinds.grad))
-            for i, (shape, kinds) in enumerate(zip(shapes, dtypes, strict=True))
-        ]
+        grads = [noise([seed, t, k], shape).astype(numpy_dtype(kinds.grad)) for k, shape, kinds in unlike]
         case = case.replace(grads=grads)
         if t < count:
             case = case.replace(**reference(case.replace(choices=before)))
     optional_slots = [slot.name for slot in row.slots if slot.optional]
     absent = {name: None for name in optional_slots if all(x is None for x in case.lists()[name])}
-    return case.replace(**absent, count=count)
+    case = case.replace(**absent, count=count)
+    return case if unlike == every else case.only([unlike.index(one) for one in every]).copy()
 
 
 def true_scalars(row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, Any], choices: Mapping[str, Any],

@@ -57,6 +57,8 @@ class NumPy:
         return array
 
     def back(self, array: Any) -> np.ndarray:
+        if isinstance(array, np.generic):  # what operators make of arrays of no dimensions
+            return np.asarray(array)
         if not isinstance(array, np.ndarray):
             raise Wrong(f"expected an array, got {kind_of(array)}")
         return array

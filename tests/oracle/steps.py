@@ -8,8 +8,9 @@ def only(*kinds):
 
     def decorate(step):
         def checked(params, grads, *lists, **numbers):
-            if any(p.dtype.name not in kinds for p in params):
-                raise NotImplementedError(f"only {', '.join(kinds)}")
+            for x in (*params, *grads):
+                if x is not None and (x.dtype.name not in kinds or x.dtype != params[0].dtype):
+                    raise NotImplementedError(f"only {', '.join(kinds)} throughout")
             return step(params, grads, *lists, **numbers)
 
         checked.__wrapped__ = step

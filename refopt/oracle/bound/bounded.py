@@ -43,17 +43,18 @@ class Arithmetic:
     ``depth`` is how many roundings a sum of so many elements is off by (`sums`), each as bad as any other here. With
     ``lerps`` there is room for averages ``b * x + (1 - b) * y`` that are evaluated from either end, as y + b * (x - y):
     a rounding of both x and y. With ``flushes`` any subnormal number may be taken for 0, read or written.
+    Where results underflow, ``leasts`` says how many of the smallest numbers an operation is off by, since regrouped
+    products underflow elsewhere.
     """
 
-    def __init__(self, real, roundings=ROUNDINGS, number=None, depth=sums.tree, lerps=False, flushes=False):
+    def __init__(self, real, roundings=ROUNDINGS, number=None, depth=sums.tree, lerps=False, flushes=False, leasts=1):
         self.real, self.number, self.depth, info = real, number or Bounded, depth, np.finfo(real)
         self.lerps, self.flushes, self.tiny = lerps, flushes, float(info.tiny)
         self.rounding = float(info.eps) / 2
         self.unit = roundings * self.rounding + (2.0**-53 if real is np.float32 else UNIT)
         of_value = 0 if real is np.float32 else 4  # whose lower parts underflow as well
         self.least = (roundings + of_value) * float(info.smallest_subnormal)
-        if flushes:
-            self.least += self.tiny
+        self.least = leasts * self.least + (self.tiny if flushes else 0.0)
         self.most = float(info.max)
 
     def exact(self, x):

@@ -136,12 +136,12 @@ def expect(
 
 def expected_of(
     row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, float], choices: Mapping[str, Any], *,
-    depth: sums.Depth = sums.any_order, rule: Callable[..., tuple] | None = None, flushes: bool = False, **known: Any,
+    rule: Callable[..., tuple] | None = None, scalars: Mapping[str, Bounded] | None = None, **allowed: Any,
 ) -> dict[str, Expected]:  # fmt: skip
-    """`expect` of one tensor, by slot. ``flushes`` is that of `Arithmetic`; ``known`` is for `evaluate`."""
-    arithmetic_ = Arithmetic(arithmetic(arrays["params"].dtype.name), depth=depth, lerps=True, flushes=flushes)
+    """`expect` of one tensor, by slot. ``allowed`` is for `Arithmetic`; ``scalars`` are those of `evaluate`."""
+    arithmetic_ = Arithmetic(arithmetic(arrays["params"].dtype.name), lerps=True, **allowed)
     with np.errstate(all="ignore"):
-        bounds = evaluate(row, arrays, numbers, choices, arithmetic_, rule=rule, **known)
+        bounds = evaluate(row, arrays, numbers, choices, arithmetic_, rule=rule, scalars=scalars)
         return stored(arrays, bounds, choices.get("rounding") == "stochastic")
 
 

@@ -10,6 +10,7 @@ from refopt.oracle.cases import Case, memory
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.trial import Broken, Trial, Where
 
+LEASTS = 2**12  # of which fp32 has 2**23 below its normal numbers
 AT = 3  # the element that is not finite
 SUBNORMAL = {"float16": 2.0**-15, "bfloat16": 2.0**-127, "float32": 2.0**-127, "float64": 2.0**-1023}
 
@@ -45,7 +46,7 @@ def contained(trial: Trial, case: Case) -> None:
 
 
 def subnormal(trial: Trial) -> Iterator[Try]:
-    hold = partial(trial.hold, measured=False)  # a norm that may underflow leaves a wide bound
+    hold = partial(trial.hold, measured=False, leasts=LEASTS)
     yield Try("subnormal parameters and gradients", partial(tiny, trial, ("params", "grads")), hold)
     yield Try("subnormal gradients", partial(tiny, trial, ("grads",)), hold)
 
