@@ -148,7 +148,8 @@ class Trial:
             key = (*bits, *numbers.items(), *choices.items(), case.count, depth, leasts)
             if key in self._cache:
                 return self._cache[key]
-        known = cases.true_scalars(self.row, arrays, numbers, choices, case.count, Arithmetic(self.real))
+        real = arithmetic(arrays["params"].dtype.name)
+        known = cases.true_scalars(self.row, arrays, numbers, choices, case.count, Arithmetic(real))
         flushes = bool(self.fixed.get(FLUSHES))
         expected = expected_of(
             self.row, arrays, numbers, choices, depth=depth, flushes=flushes, leasts=leasts, scalars=known

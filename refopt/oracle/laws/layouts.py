@@ -41,6 +41,14 @@ def layouts(trial: Trial) -> Iterator[Try]:
             if given.tobytes() != now.tobytes():
                 raise Broken(f"grads[{i}]: expected as it was, since a step does not write it, got another")
 
+    def shared(case: Case) -> None:
+        """Gradients may share their memory."""
+        same = case.replace(grads=[case.grads[0]] * len(case))
+        mine = same.copy()
+        mine = mine.replace(grads=[mine.grads[0]] * len(case))
+        trial.hold(same, trial.run_in_place(mine))
+
+    yield Try("one gradient for two tensors", lambda: trial.case([33, 33], count=2), shared)
     yield Try("gradients untouched", lambda: trial.case([300, (4, 5)], count=2), untouched)
 
 

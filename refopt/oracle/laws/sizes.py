@@ -11,14 +11,13 @@ from refopt.oracle.laws.law import Law, Try, of_bound
 from refopt.oracle.trial import Trial
 
 TAILS = (*range(1, 34), 63, 65, 127, 129, 255, 257, 511, 513, 1023, 1025, 2047, 2049, 4097)
-FEWER = 1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 129, 1025  # for dtypes other than fp32
 LARGE = 2**16 + 1
 HUGE = 2**20 + 3  # with norms, a part that is left out shows only if it is large
 
 
 def sizes(trial: Trial) -> Iterator[Try]:
     first = trial.dtype == "float32"
-    for size in TAILS if first else FEWER:
+    for size in TAILS:
         yield of_bound(trial, f"{size} elements", [size], count=2)
     yield of_bound(trial, f"{LARGE} elements", [LARGE])
     if first:

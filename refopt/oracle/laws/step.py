@@ -11,7 +11,6 @@ from refopt.oracle.trial import Trial
 
 SIZE = 300
 COUNTS = 1, 2, 3, 7, 60  # RAdam rectifies from the sixth; late, the corrections of Adam are near 1
-DECAYS = "l2_decay", "coeff", "weight_decay", "lars_weight_decay"
 
 
 def tries(trial: Trial) -> Iterator[Try]:
@@ -27,16 +26,19 @@ def tries(trial: Trial) -> Iterator[Try]:
                 if value != trial.choices()[name]:
                     yield of_bound(trial, f"{name}={value}", [SIZE], count=3, choices={name: value})
     for hyper in row.hypers:
-        if hyper.name in DECAYS:
+        if not hyper.positive and not hyper.whole and hyper.name not in trial.fixed:
             yield of_bound(trial, f"{hyper.name}=0", [SIZE], count=3, **{hyper.name: 0.0})
     for name in ("params", "grads"):
-        yield Try(f"{name} zero", partial(zeroed, trial, name), trial.hold)
+        yield Try(f"{name} zero", partial(zeroed, trial, (name,)), trial.hold)
+    yield Try("everything zero", partial(zeroed, trial, ("params", "grads"), count=1), trial.hold)
+    if "second_moment" in row.scalars and not trial.takes("step"):
+        yield Try("second_moment zero", partial(zeroed, trial, ("second_moment",)), trial.hold)
 
 
-def zeroed(trial: Trial, name: str) -> Case:
-    """A case, one of whose slots is zero."""
-    case = trial.case([SIZE], count=2)
-    return case.replace(**{name: [0 * x for x in case.slots[name] or ()]})
+def zeroed(trial: Trial, names: tuple[str, ...], count: int = 2) -> Case:
+    """A case, some of whose slots are zero."""
+    case = trial.case([SIZE], count=count)
+    return case.replace(**{name: [0 * x for x in case.slots[name] or ()] for name in names})
 
 
 def random_tries(trial: Trial, examples: int) -> Iterator[Try]:
