@@ -60,7 +60,7 @@ def check(
     ...         p += lr * (g + l2_decay * p)
     >>> report = check("sgd", uphill, dtypes=["float32"], laws=["L1"])
     >>> print(str(report).splitlines()[0])
-    uphill as sgd: WRONG, L1; 0 of 13 cases skipped (0 %)
+    uphill as sgd: WRONG, L1; 0 of 17 cases skipped (0 %)
     """
     started = time.perf_counter()
     row = ROUTINES[chosen("check: routine", routine, ROUTINES)]

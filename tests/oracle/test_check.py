@@ -3,13 +3,16 @@
 import doctest
 import importlib
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from refopt import oracle
+from refopt.oracle.laws import LAWS
 
 
 def sgd(params, grads, *, lr, l2_decay):
@@ -152,3 +155,9 @@ def test_numbers_that_a_step_has_for_itself():
 
     assert not oracle.check("sgd", step, dtypes=["float32"], laws=["L1"]).ok
     assert oracle.check("sgd", step, dtypes=["float32"], laws=["L1"], set={"l2_decay": 0.25}).ok
+
+
+def test_the_page_has_each_law():
+    """In the order in which they are, by their names."""
+    rows = re.findall(r"^\| (L\d+) \| ([^|]+) \|", (Path(__file__).parents[2] / "docs/oracle.md").read_text(), re.M)
+    assert rows == [(law.id, law.name) for law in LAWS.values()]

@@ -41,15 +41,17 @@ class Arithmetic:
     """fp32 or fp64 with so many roundings for each operation, and the class of the numbers that stand for it.
 
     ``depth`` is how many roundings a sum of so many elements is off by (`sums`), each as bad as any other here. With
-    ``lerps`` there is room for averages ``b * x + (1 - b) * y`` that are evaluated from either end, as y + b * (x - y):
-    a rounding of both x and y. With ``flushes`` any subnormal number may be taken for 0, read or written.
-    Where results underflow, ``leasts`` says how many of the smallest numbers an operation is off by, since regrouped
-    products underflow elsewhere.
+    ``regroups`` sums may be regrouped and products distributed over them, such as averages ``b * x + (1 - b) * y`` that
+    are evaluated as ``y + b * (x - y)``: sums round at the size of all their terms (`Bounded.mass`). With ``flushes``
+    any subnormal number may be taken for 0, read or written. Where results underflow, ``leasts`` says how many of the
+    smallest numbers an operation is off by, since regrouped products underflow elsewhere.
     """
 
-    def __init__(self, real, roundings=ROUNDINGS, number=None, depth=sums.tree, lerps=False, flushes=False, leasts=1):
+    def __init__(
+        self, real, roundings=ROUNDINGS, number=None, depth=sums.tree, regroups=False, flushes=False, leasts=1
+    ):  # fmt: skip
         self.real, self.number, self.depth, info = real, number or Bounded, depth, np.finfo(real)
-        self.lerps, self.flushes, self.tiny = lerps, flushes, float(info.tiny)
+        self.regroups, self.flushes, self.tiny = regroups, flushes, float(info.tiny)
         self.rounding = float(info.eps) / 2
         self.unit = roundings * self.rounding + (2.0**-53 if real is np.float32 else UNIT)
         of_value = 0 if real is np.float32 else 4  # whose lower parts underflow as well
@@ -88,8 +90,7 @@ class Bounded:
     """A value and the bound on its error, arrays or scalars of one shape. ``type(x)(1)`` is the constant 1."""
 
     __hash__ = None  # type: ignore[assignment]
-    complement: Any = None  # of 1 - x: x
-    share: Any = None  # of a product with a single number: the number, and the magnitude of what it multiplies
+    terms: Any = None  # of a sum, and of what is multiplied with it: the magnitudes of all terms, added up
     never_negative = False  # whatever rounding has done
     odd: Any = None  # of a product: its factors of unknown sign, but for those that are squared
 
@@ -101,12 +102,22 @@ class Bounded:
         """That of the arithmetic."""
         return np.dtype(self.arithmetic.real)
 
-    def rounded(self, value, error):
-        """The outcome of an operation: what it makes of the errors of its operands, and its own."""
+    def mass(self):
+        """The magnitude of a number, or of all the terms that it is the sum of."""
+        return size(self.value) + self.error if self.terms is None else self.terms
+
+    def rounded(self, value, error, terms=None):
+        """The outcome of an operation: what it makes of the errors of its operands, and its own.
+
+        ``terms`` is the size at which it rounds, if that is larger than the outcome.
+        """
         of = self.arithmetic
         reach = size(value) + error
+        if terms is not None:
+            reach = np.fmax(reach, terms)
         known = np.where(reach <= of.most, error + of.unit * reach + of.least * (reach > 0), np.inf)
         found = of.number(value, known, of)
+        found.terms = terms
         found.never_negative = np.ndim(known) == 0 and bool(high(value) >= known)
         return found
 
@@ -119,7 +130,9 @@ class Bounded:
         return x if isinstance(x, Bounded) else self.arithmetic.exact(x)
 
     def __neg__(self):
-        return self.arithmetic.number(-self.value, self.error, self.arithmetic)
+        negative = self.arithmetic.number(-self.value, self.error, self.arithmetic)
+        negative.terms = self.terms
+        return negative
 
     def __abs__(self):
         size = self.arithmetic.number(abs(self.value), self.error, self.arithmetic)
@@ -128,31 +141,24 @@ class Bounded:
 
     def __add__(self, other):
         other = self.lift(other)
-        error = self.error + other.error
-        if self.arithmetic.lerps and self.share and other.share:
-            (one, x), (two, y) = self.share, other.share
-            if one.complement is two or two.complement is one:
-                error = error + self.arithmetic.unit * (x + y)
-        return self.rounded(self.value + other.value, error).signed_as(self, other)
+        terms = self.mass() + other.mass() if self.arithmetic.regroups else None
+        return self.rounded(self.value + other.value, self.error + other.error, terms).signed_as(self, other)
 
     def __sub__(self, other):
         return self + -self.lift(other)
 
     def __rsub__(self, other):
-        rest = -self + other
-        if isinstance(other, int) and other == 1:
-            rest.complement = self
+        if np.ndim(other) or not isinstance(other, int | float):
+            return -self + other
+        rest = self.rounded(other - self.value, self.error)  # of single numbers, which nobody regroups by itself
+        rest.terms = other + self.mass() if self.arithmetic.regroups else None
         return rest
 
     def __mul__(self, other):
         x, y = self, self.lift(other)
         error = size(x.value) * y.error + size(y.value) * x.error + x.error * y.error
-        product = self.rounded(x.value * y.value, error)
-        for part, rest in ((x, y), (y, x)):
-            if part.share or np.ndim(part.error) == 0:
-                one, reach = part.share or (part, 1.0)
-                product.share = one, reach * (size(rest.value) + rest.error)
-                break
+        terms = None if x.terms is None and y.terms is None else x.mass() * y.mass()
+        product = self.rounded(x.value * y.value, error, terms)
         product.odd = x._odd() ^ y._odd()
         product.never_negative = product.never_negative or not product.odd
         return product
@@ -167,7 +173,8 @@ class Bounded:
         quotient = x.value / y.value
         room = size(y.value) - y.error
         error = np.where(room > 0, (x.error + size(quotient) * y.error) / room, np.inf)
-        return self.rounded(quotient, error).signed_as(x, y)
+        terms = None if x.terms is None else np.where(room > 0, x.terms / room, np.inf)
+        return self.rounded(quotient, error, terms).signed_as(x, y)
 
     def __rtruediv__(self, other):
         return self.lift(other) / self

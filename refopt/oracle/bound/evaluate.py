@@ -104,6 +104,9 @@ def evaluate(
     held: dict[str, Any] = {name: None if x is None else flat(x) for name, x in arrays.items()}
     values: dict[str, Any] = {name: lift(real(x)) for name, x in numbers.items() if name != "seed"}
     values |= {name: value for name, value in choices.items() if name != "rounding"}
+    for hyper in routine.hypers:
+        if arithmetic.regroups and hyper.below == 1 and hyper.name in values:
+            values[hyper.name].terms = 1.0  # the weight of an average, which may be 1 - (1 - b)
     g = lift(held["grads"].astype(real))
     factors = [values.pop(name) for name in ("rescale_grad", "grad_factor") if name in values]
     factors = [x for x in factors if bounded.high(x.value) != 1]

@@ -106,7 +106,7 @@ def expect(
     >>> bool((expected["params"][0].error < 3e-7).all())
     True
     >>> expected["params"][0].ratio(np.array([0.5, 0.50000006, 0.6], np.float32)).round(2)
-    array([0.000000e+00, 3.300000e-01, 5.592406e+05])
+    array([0.0000000e+00, 2.0000000e-01, 3.3554439e+05])
     """
     row = ROUTINES[chosen("expect: routine", routine, ROUTINES)]
     depth = _depth(sum_of)
@@ -139,7 +139,7 @@ def expected_of(
     rule: Callable[..., tuple] | None = None, scalars: Mapping[str, Bounded] | None = None, **allowed: Any,
 ) -> dict[str, Expected]:  # fmt: skip
     """`expect` of one tensor, by slot. ``allowed`` is for `Arithmetic`; ``scalars`` are those of `evaluate`."""
-    arithmetic_ = Arithmetic(arithmetic(arrays["params"].dtype.name), lerps=True, **allowed)
+    arithmetic_ = Arithmetic(arithmetic(arrays["params"].dtype.name), regroups=True, **allowed)
     with np.errstate(all="ignore"):
         bounds = evaluate(row, arrays, numbers, choices, arithmetic_, rule=rule, scalars=scalars)
         return stored(arrays, bounds, choices.get("rounding") == "stochastic")

@@ -10,7 +10,7 @@ from refopt.oracle.laws.law import Law, Try, of_bound
 from refopt.oracle.trial import Trial
 
 SIZE = 300
-COUNTS = 1, 2, 3, 7, 60  # RAdam rectifies from the sixth; late, the corrections of Adam are near 1
+COUNTS = 1, 2, 3, 5, 6, 7, 60  # RAdam rectifies from the sixth; at last the corrections of Adam are near 1
 
 
 def tries(trial: Trial) -> Iterator[Try]:
