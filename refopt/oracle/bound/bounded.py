@@ -141,8 +141,12 @@ class Bounded:
 
     def __add__(self, other):
         other = self.lift(other)
-        terms = self.mass() + other.mass() if self.arithmetic.regroups else None
-        return self.rounded(self.value + other.value, self.error + other.error, terms).signed_as(self, other)
+        error, terms = self.error + other.error, None
+        if self.arithmetic.regroups:
+            terms = self.mass() + other.mass()
+            if self.terms is not None or other.terms is not None:  # three terms or more, and so two additions
+                error = error + self.arithmetic.unit * terms
+        return self.rounded(self.value + other.value, error, terms).signed_as(self, other)
 
     def __sub__(self, other):
         return self + -self.lift(other)
@@ -220,6 +224,10 @@ class Bounded:
 
     def __array_function__(self, function, types, arguments, named):
         return where(*arguments) if function is np.where and not named else NotImplemented
+
+    def sum_of_squares(self):
+        """That of all elements of a flat array."""
+        return total(self * self)
 
     def covering(self, *others):
         """This value, off by so much that what others may be is covered, too."""

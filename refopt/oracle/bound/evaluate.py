@@ -21,7 +21,7 @@ from refopt.oracle.bound import bounded
 from refopt.oracle.bound.bounded import Arithmetic, Bounded
 from refopt.oracle.bound.branches import every_way
 
-PRIMITIVES = {reduce.sum_of_squares: lambda x: bounded.total(x * x)}
+PRIMITIVES = {reduce.sum_of_squares: lambda x: x.sum_of_squares()}
 
 
 def _names(code: CodeType) -> set[str]:

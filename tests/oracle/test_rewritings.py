@@ -1,0 +1,76 @@
+"""Right code is within the bound, in whatever order it works: rules of refopt.cpu, rewritten at random."""
+
+import numpy as np
+import pytest
+from oracle.rewritings import Number, evaluated, number
+
+from refopt import cpu
+from refopt.catalog import ROUTINES
+from refopt.checks import flat
+from refopt.oracle.bound import sums
+from refopt.oracle.bound.evaluate import rule_of
+from refopt.oracle.laws.step import example
+from refopt.oracle.subject import Function
+from refopt.oracle.trial import Trial
+
+pytestmark = pytest.mark.clause("N13")
+
+
+def leaf(x):
+    return None if x is None else Number("leaf", flat(x), value=flat(x).astype(np.float64))
+
+
+def rewritten(row, case, real, rng, chance):
+    """What a random rewriting of the rule makes of the one tensor of a case, by slot."""
+    arrays = case.tensor(0)
+    numbers = {name: number(x) for name, x in case.numbers_of(0).items() if name not in ("seed", "rescale_grad")}
+    numbers |= {name: value for name, value in case.choices.items() if name != "rounding"}
+    carried = [name for name in row.slot_names if name in row.states or name in row.scalars]
+    if not row.elementwise:
+        numbers["stored"] = lambda name, x: leaf(arrays["params"]) if name == "params" else x
+    states = [number(arrays[name][0]) if name in row.scalars else leaf(arrays[name]) for name in carried]
+    with np.errstate(all="ignore"):
+        results = evaluated(
+            rule_of(row), [leaf(arrays["params"]), leaf(arrays["grads"]), *states], numbers, real, rng, chance
+        )
+    return {name: x for name, x in zip(("params", *carried), results, strict=True) if x is not None}
+
+
+def largest_ratios(routine, real, examples, chance):
+    """By slot, the largest error over its bound; and how many of the results have other bits than refopt's."""
+    row = ROUTINES[routine]
+    trial = Trial(row, Function(row, getattr(cpu, row.merged_name)), np.dtype(real).name, 0, {})
+    largest, others = {}, 0
+    for k in range(examples):
+        case = example(trial, k)
+        expected, ours = trial.expected(case, 0, sums.random_data), trial.run(case)
+        for name, x in rewritten(row, case, real, np.random.default_rng([k, chance]), chance).items():
+            like = ours[name][0]
+            ratio = expected[name].ratio(x.reshape(like.shape))
+            largest[name] = max(largest.get(name, 0.0), float(np.nanmax(ratio)))
+            others += x.tobytes() != like.tobytes()
+    return largest, others
+
+
+@pytest.mark.parametrize("chance", [0, 1], ids=["nearest", "either neighbour"])
+@pytest.mark.parametrize("routine", ROUTINES)
+def test_any_order_is_within_the_bound(routine, chance):
+    """With FMA, and with each operation rounded to either neighbour."""
+    largest, others = largest_ratios(routine, np.float32, 15, chance)
+    assert max(largest.values()) <= 1 and others > 5, largest
+    assert largest["params"] > 0.125  # and not far within
+
+
+@pytest.mark.parametrize("routine", ["adamw", "lamb", "rmsprop"])
+def test_in_fp64_as_well(routine):
+    largest, others = largest_ratios(routine, np.float64, 15, 0)
+    assert 0.1 < max(largest.values()) <= 1 and others > 5, largest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+@pytest.mark.parametrize("routine", ROUTINES)
+def test_ten_thousand_examples(routine, real):
+    for chance in (0, 1):
+        largest, _ = largest_ratios(routine, real, 2500, chance)
+        assert max(largest.values()) <= 1, largest
