@@ -1,6 +1,7 @@
 """What came of a check: each law in each dtype, what is wrong, and the smallest example of it."""
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -81,7 +82,7 @@ class Report:
             "unbounded": self.unbounded, "seconds": round(self.seconds, 3), "notes": self.notes,
             "items": [item._asdict() for item in self.items],
         }  # fmt: skip
-        return json.dumps(fields, indent=1, default=str).replace("Infinity", '"inf"').replace("NaN", "null")
+        return json.dumps(_plain(fields), indent=1)
 
     def __repr__(self) -> str:
         return f"<Report: {self._verdict()}>"
@@ -137,6 +138,15 @@ class Report:
         for item in self.of(SKIPPED):
             reasons.setdefault(item.text, {})[f"{item.law} {item.label}"] = None
         return {why: _some(list(labels)) for why, labels in reasons.items()}
+
+
+def _plain(x: Any) -> Any:
+    """What JSON has: infinity and NaN become text."""
+    if isinstance(x, dict):
+        return {name: _plain(value) for name, value in x.items()}
+    if isinstance(x, list):
+        return [_plain(value) for value in x]
+    return str(x) if isinstance(x, float) and not math.isfinite(x) else x
 
 
 def _some(labels: list[str], most: int = 4) -> str:

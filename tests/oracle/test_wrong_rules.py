@@ -1,0 +1,46 @@
+"""Formulas that are wrong in one place: each is found, but for those that only round in another way."""
+
+import functools
+
+import pytest
+
+from refopt import cpu, oracle
+from refopt.catalog import ROUTINES
+from refopt.conformance.wrong_rules import RULES
+from refopt.cpu.merged import merged
+
+# The same formula in another order of operations, or with another convention for -0 or for NaN in a norm.
+RIGHT = {
+    "sgd": {"DecayDecoupled", "Distributed"},
+    "adam": {"SquareFirst", "StepRegrouped"},
+    "adamw": {"DecaySubtracted"},
+    "adagrad": {"StepRegrouped", "TimesTheReciprocal"},
+    "rmsprop": {"SquareFirst", "VarianceClamped", "StepRegrouped"},
+    "lion": {"SignOfZeroIsPlusZero", "DecaySubtracted"},
+    "adadelta": {"RootsDivided", "SquareFirst", "StepRegrouped"},
+    "adamax": {"NormTakesNan", "NormLosesNan"},
+    "radam": {"ThresholdReached"},
+    "lamb": {"RootsDivided", "StepPrepared", "SumByNumPy", "SumInIndexOrder", "StepRegrouped"},
+    "novograd": {"TimesTheReciprocal", "SumByNumPy", "SumInIndexOrder"},
+}
+
+
+def step_of(routine, rule):
+    row = ROUTINES[routine]
+
+    @functools.wraps(getattr(cpu, row.merged_name))
+    def step(*lists, grad_factor=None, found_inf=None, **named):
+        slots = dict(zip((slot.name for slot in row.slots if not slot.optional), lists, strict=True))
+        slots |= {slot.name: named.pop(slot.name, None) for slot in row.slots if slot.optional}
+        merged(row, rule, slots, named, grad_factor, found_inf)
+
+    return step
+
+
+@pytest.mark.parametrize("routine", RULES)
+def test_wrong_formulas_are_found(routine):
+    for name, rule in RULES[routine].items():
+        laws = ["L6"] if name == "NanTakenForZero" else ["L1"]
+        report = oracle.check(routine, step_of(routine, rule), dtypes=["float32"], laws=["L1", *laws], examples=2)
+        assert report.failed_laws == ([] if name in RIGHT.get(routine, ()) else laws), f"{name}: {report}"
+        assert report.wrong == [] or max(item.ratio or 20 for item in report.of("failed")) >= 20, f"{name}: {report}"
