@@ -12,8 +12,9 @@ from refopt.conformance import cases
 from refopt.conformance.laws import reference
 from refopt.cpu.remainder import split_numbers
 from refopt.dtypes import arithmetic_name, numpy_dtype
-from refopt.oracle.bound.bounded import Arithmetic, Bounded, size
+from refopt.oracle.bound.bounded import Arithmetic, Bounded
 from refopt.oracle.bound.evaluate import evaluate
+from refopt.oracle.bound.values import size
 
 # Of few digits, so that fp32 has them, and what is made of them: 1 - beta, powers of the first steps. No two alike and
 # none a power of two, so that a number that is lost or misplaced shows by far more than the bound.

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from refopt.conformance.laws import reference
 from refopt.oracle.bound import bounded
-from refopt.oracle.bound.bounded import Arithmetic, high
+from refopt.oracle.bound.bounded import Arithmetic
 from refopt.oracle.bound.branches import Undecided, every_way
 from refopt.oracle.bound.double_double import UNIT, DoubleDouble
 from refopt.oracle.bound.evaluate import evaluate
+from refopt.oracle.bound.values import high
 
 pytestmark = pytest.mark.clause("N13")
 

@@ -32,13 +32,14 @@ import numpy as np
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.branches import Condition
 from refopt.oracle.bound.double_double import UNIT, DoubleDouble
+from refopt.oracle.bound.values import Same, high, select, size
 
 ROUNDINGS = 2
 SLACK = 1 + 2.0**-20  # for the roundings of the ends of an interval
 
 
 class Arithmetic:
-    """fp32 or fp64 with so many roundings for each operation, and the class of the numbers that stand for it.
+    """fp32 or fp64 with so many roundings for each operation.
 
     ``depth`` is how many roundings a sum of so many elements is off by (`sums`), each as bad as any other here. With
     ``regroups`` sums may be regrouped and products distributed over them, such as averages ``b * x + (1 - b) * y`` that
@@ -47,10 +48,8 @@ class Arithmetic:
     smallest numbers an operation is off by, since regrouped products underflow elsewhere.
     """
 
-    def __init__(
-        self, real, roundings=ROUNDINGS, number=None, depth=sums.tree, regroups=False, flushes=False, leasts=1
-    ):  # fmt: skip
-        self.real, self.number, self.depth, info = real, number or Bounded, depth, np.finfo(real)
+    def __init__(self, real, roundings=ROUNDINGS, depth=sums.tree, regroups=False, flushes=False, leasts=1):
+        self.real, self.depth, info = real, depth, np.finfo(real)
         self.regroups, self.flushes, self.tiny = regroups, flushes, float(info.tiny)
         self.rounding = float(info.eps) / 2
         self.unit = roundings * self.rounding + (2.0**-53 if real is np.float32 else UNIT)
@@ -64,26 +63,9 @@ class Arithmetic:
         wide = np.float64(x)
         flushed = abs(wide) if self.flushes and np.ndim(wide) else 0.0
         error = np.where((flushed > 0) & (flushed < self.tiny), flushed, 0.0) + np.zeros(np.shape(wide))
-        found = self.number(wide if self.real is np.float32 else DoubleDouble(wide), error, self)
+        found = Bounded(wide if self.real is np.float32 else DoubleDouble(wide), error, self)
         found.never_negative = bool(np.all(wide >= 0))
         return found
-
-
-def size(value):
-    """The magnitude of a value, rounded to fp64."""
-    return abs(high(value))
-
-
-def high(value):
-    """A value, rounded to fp64; no rounding changes its sign."""
-    return value.high if isinstance(value, DoubleDouble) else value
-
-
-def select(condition, x, y):
-    """Values, each of x or of y."""
-    if isinstance(x, DoubleDouble):
-        return DoubleDouble(np.where(condition, x.high, y.high), np.where(condition, x.low, y.low))
-    return np.where(condition, x, y)
 
 
 class Bounded:
@@ -116,7 +98,7 @@ class Bounded:
         if terms is not None:
             reach = np.fmax(reach, terms)
         known = np.where(reach <= of.most, error + of.unit * reach + of.least * (reach > 0), np.inf)
-        found = of.number(value, known, of)
+        found = Bounded(value, known, of)
         found.terms = terms
         found.never_negative = np.ndim(known) == 0 and bool(high(value) >= known)
         return found
@@ -130,12 +112,12 @@ class Bounded:
         return x if isinstance(x, Bounded) else self.arithmetic.exact(x)
 
     def __neg__(self):
-        negative = self.arithmetic.number(-self.value, self.error, self.arithmetic)
+        negative = Bounded(-self.value, self.error, self.arithmetic)
         negative.terms = self.terms
         return negative
 
     def __abs__(self):
-        size = self.arithmetic.number(abs(self.value), self.error, self.arithmetic)
+        size = Bounded(abs(self.value), self.error, self.arithmetic)
         size.never_negative = True
         return size
 
@@ -168,7 +150,7 @@ class Bounded:
         return product
 
     def _odd(self):
-        return frozenset() if self.never_negative else self.odd or frozenset([_Same(self)])
+        return frozenset() if self.never_negative else self.odd or frozenset([Same(self)])
 
     __radd__, __rmul__ = __add__, __mul__
 
@@ -234,7 +216,7 @@ class Bounded:
         error = self.error
         for other in others:
             error = np.maximum(error, (size(self.value - other.value) + other.error) * SLACK)
-        return self.arithmetic.number(self.value, error, self.arithmetic).signed_as(self, *others)
+        return Bounded(self.value, error, self.arithmetic).signed_as(self, *others)
 
     def ends(self):
         """The least and the largest number of the arithmetic that a rounded evaluation may have come to."""
@@ -243,19 +225,6 @@ class Bounded:
             return self.value.high + (self.value.low - error), self.value.high + (self.value.low + error)
         with np.errstate(over="ignore", invalid="ignore"):
             return (self.value - error).astype(self.arithmetic.real), (self.value + error).astype(self.arithmetic.real)
-
-
-class _Same:
-    """A number as itself, not as its value."""
-
-    def __init__(self, number):
-        self.number = number
-
-    def __hash__(self):
-        return id(self.number)
-
-    def __eq__(self, other):
-        return self.number is other.number
 
 
 def sqrt(x):
@@ -276,7 +245,7 @@ def where(condition, x, y):
     of = condition.arithmetic
     x, y = (z if isinstance(z, Bounded) else of.exact(z) for z in (x, y))
     error = np.where(condition.holds, x.error, y.error)
-    chosen = of.number(select(condition.holds, x.value, y.value), error, of)
+    chosen = Bounded(select(condition.holds, x.value, y.value), error, of)
     if not np.all(condition.certain):
         chosen.error = np.where(condition.certain, error, chosen.covering(x, y).error)
     return chosen.signed_as(x, y)
@@ -285,7 +254,7 @@ def where(condition, x, y):
 def maximum(x, y):
     """The larger of two, element by element. It is off by no more than one of them, and does not round."""
     larger = high(x.value - y.value) > 0
-    found = x.arithmetic.number(select(larger, x.value, y.value), np.maximum(x.error, y.error), x.arithmetic)
+    found = Bounded(select(larger, x.value, y.value), np.maximum(x.error, y.error), x.arithmetic)
     return found.signed_as(x, y)
 
 
@@ -293,7 +262,7 @@ def sign(x):
     """1, -1 or 0, element by element; where rounding could decide, anything from -1 to 1."""
     certain = (size(x.value) > x.error) | (x.error == 0)
     value = select(certain, x.arithmetic.exact(np.sign(high(x.value))).value, 0 * x.value)
-    return x.arithmetic.number(value, np.where(certain, 0.0, 1.0), x.arithmetic)
+    return Bounded(value, np.where(certain, 0.0, 1.0), x.arithmetic)
 
 
 def total(x):
@@ -309,7 +278,7 @@ def total(x):
     share = depth * unit / (1 - depth * unit) + own
     reach = size(value) + error
     known = np.where(reach <= x.arithmetic.most, error + share * reach, np.inf)
-    found = x.arithmetic.number(value, known, x.arithmetic)
+    found = Bounded(value, known, x.arithmetic)
     found.never_negative = True
     return found
 

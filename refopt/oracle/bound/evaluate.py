@@ -70,7 +70,7 @@ def as_stored(x: Bounded, dtype: np.dtype) -> Bounded:
     digits, least = {"float16": (11, 2.0**-24), "bfloat16": (8, 2.0**-133)}.get(np.dtype(dtype).name, (24, 2.0**-149))
     reach = bounded.size(x.value) + x.error
     error = x.error + 2.0**-digits * reach + least / 2 * (reach > 0)
-    return x.arithmetic.number(x.value, error, x.arithmetic).signed_as(x)
+    return Bounded(x.value, error, x.arithmetic).signed_as(x)
 
 
 def evaluate(

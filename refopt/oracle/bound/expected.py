@@ -12,9 +12,10 @@ from refopt.checks import flat
 from refopt.checks.arguments import chosen, whole
 from refopt.dtypes import arithmetic, numpy_dtype
 from refopt.oracle.bound import storage, sums
-from refopt.oracle.bound.bounded import Arithmetic, Bounded, high
+from refopt.oracle.bound.bounded import Arithmetic, Bounded
 from refopt.oracle.bound.double_double import DoubleDouble
 from refopt.oracle.bound.evaluate import evaluate
+from refopt.oracle.bound.values import high
 
 GATE = "grad_factor", "found_inf"
 

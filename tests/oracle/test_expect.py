@@ -1,0 +1,109 @@
+"""`expect`: values in twice the precision, bounds, what slots may hold of them, and what is refused."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from refopt import cpu, oracle
+from refopt.dtypes import numpy_dtype
+from refopt.oracle.bound import sums
+
+pytestmark = pytest.mark.clause("N13")
+BF16 = numpy_dtype("bfloat16")
+
+
+def arrays(count, dtype, seed=0):
+    return np.random.default_rng(seed).normal(size=count).astype(dtype)
+
+
+def test_values_have_twice_the_precision():
+    """Those of fp64 are high and low parts."""
+    p, g, lr = arrays(50, np.float64), arrays(50, np.float64, 1), 0.1
+    found = oracle.expect("sgd", params=[p], grads=[g], lr=lr)["params"][0]
+    for k in range(50):
+        exact = Fraction(float(p[k])) - Fraction(lr) * Fraction(float(g[k]))
+        got = Fraction(float(found.value[k])) + Fraction(float(found.rest[k]))
+        assert abs(got - exact) <= abs(exact) * Fraction(2) ** -95
+        assert found.low[k] <= found.value[k] <= found.high[k] and found.error[k] < 1e-14
+
+
+def test_shapes_and_orders_of_axes_are_the_tensors():
+    p, g = (arrays(12, np.float32, k).reshape(3, 4).T for k in (0, 1))
+    found = oracle.expect("sgd", params=[p], grads=[g], lr=0.25)["params"][0]
+    assert found.value.shape == (4, 3) and np.allclose(found.value, p - 0.25 * g.astype(np.float64), atol=0, rtol=1e-14)
+
+
+def adamw(p, g, **more):
+    real = np.float64 if p.dtype == np.float64 else np.float32
+    states = dict(moment1=[np.zeros(p.shape, real)], moment2=[np.zeros(p.shape, real)])
+    powers = dict(beta1_pow=[np.full(1, 0.875, real)], beta2_pow=[np.full(1, 0.99609375, real)])
+    return dict(params=[p], grads=[g], **states, **powers, lr=0.1, beta1=0.875, beta2=0.99609375) | more
+
+
+@pytest.mark.parametrize("master", ["float32", "uint16"])
+def test_masters_and_remainders(master):
+    """The exact parameters have a bound; a remainder alone has none."""
+    exact, g = arrays(100, np.float32), arrays(100, BF16, 1)
+    if master == "uint16":
+        p, rest = cpu.remainder.split(exact)
+    else:
+        p, rest = exact.astype(BF16), exact.copy()
+    given = adamw(p, g, master_params=[rest])
+    expected = oracle.expect("adamw", **given)
+    cpu.merged_adamw(**given)
+    name = "exact_params" if master == "uint16" else "master_params"
+    assert set(expected) == {"params", "moment1", "moment2", "beta1_pow", "beta2_pow", name}
+    found = cpu.remainder.join(p, rest) if master == "uint16" else rest
+    assert expected[name][0].ratio(found).max() < 0.8 and expected["params"][0].ratio(p).max() <= 1
+    assert expected[name][0].ratio(found + np.float32(1e-5)).max() > 1
+
+
+def test_what_is_skipped_stays():
+    p, g = arrays(5, np.float32), arrays(5, np.float32, 1)
+    for more in ({"grads": [None]}, {"found_inf": np.ones(1, np.float32)}):
+        found = oracle.expect("adamw", **adamw(p, g, **more))
+        assert set(found["params"][0].error) == {0.0} and list(found["params"][0].value) == list(p.astype(np.float64))
+        assert found["beta1_pow"][0].value[0] == 0.875
+
+
+def test_by_chance_either_neighbour():
+    p, g = arrays(1000, BF16), arrays(1000, np.float32, 1)
+    given = dict(params=[p], grads=[g], lr=0.001, rounding="stochastic")
+    found = oracle.expect("sgd", **given)["params"][0]
+    for seed in range(5):
+        after = p.copy()
+        cpu.merged_sgd([after], [g], lr=0.001, rounding="stochastic", seed=seed)
+        assert found.ratio(after).max() <= 1
+    assert (found.low != found.high).mean() > 0.9
+    assert found.ratio((p.astype(np.float32) * np.float32(1 + 2**-6)).astype(BF16)).max() > 1
+
+
+def test_a_sum_has_the_allowance_that_was_asked_for():
+    p, g = arrays(10000, np.float32), arrays(10000, np.float32, 1)
+    given = dict(params=[p], grads=[g], velocities=[np.zeros_like(p)], lr=0.1, mu=0.9)
+    widths = [
+        oracle.expect("lars_momentum", **given, sum_of=kind)["velocities"][0].error.mean()
+        for kind in (14, "random", "any")
+    ]
+    assert widths[0] < widths[1] / 5 < widths[2] / 25
+    assert sums.any_order(100) == 100 and sums.random_data(10**6) == 8000 and sums.declared(3)(100) == 3
+    assert sums.random_data(4) == 4 and sums.tree(1024) == 11 and sums.tree(1025) == 12
+
+
+REFUSED = [
+    ("sdg", {}, ValueError, "expect: routine: expected one of"),
+    ("sgd", {"grads": [np.zeros(2, np.float32)]}, ValueError, r"expect: grads\[0\]: expected shape \(3,\)"),
+    ("sgd", {"lr": "1"}, TypeError, "expect: lr: expected a number"),
+    ("sgd", {"mu": 0.5}, TypeError, "expect: mu: expected an argument of merged_sgd"),
+    ("sgd", {"sum_of": "some"}, TypeError, "expect: sum_of: expected an integer"),
+    ("sgd", {"sum_of": -1}, ValueError, "expect: sum_of: expected an integer of at least 0"),
+    ("momentum", {"mu": 0.5}, TypeError, "expect: velocities: expected it, got none"),
+]
+
+
+@pytest.mark.parametrize(("routine", "more", "error", "text"), REFUSED)
+def test_bad_arguments_are_refused(routine, more, error, text):
+    given = dict(params=[np.ones(3, np.float32)], grads=[np.ones(3, np.float32)], lr=0.1) | more
+    with pytest.raises(error, match=text):
+        oracle.expect(routine, **given)
