@@ -123,7 +123,7 @@ class Function:
         replaced = False
         for k, step in enumerate(case.steps):
             lists = {name: None if values is None else list(values) for name, values in slots.items()}
-            options = {STEP: case.count + k} | case.choices | step
+            options = dict.fromkeys(GATE) | {STEP: case.count + k} | case.choices | step
             options = {name: value for name, value in options.items() if name in self.named}
             options |= {name: values for name, values in lists.items() if name in self.named}
             result = self.function(*(lists[name] for name in self.positional), **options)

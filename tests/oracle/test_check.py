@@ -148,6 +148,22 @@ def test_a_step_may_name_its_lists_itself():
     assert oracle.check("adam", step, dtypes=["float32", "float64"], laws=["L1"]).ok
 
 
+def test_what_a_case_does_not_have_is_none():
+    """The gate, for a step that has no default for it."""
+    given = []
+
+    def step(params, grads, *, lr, grad_factor, found_inf):
+        given.append((grad_factor is None, found_inf is None))
+        if found_inf is not None and found_inf[0] != 0:
+            return
+        factor = 1 if grad_factor is None else grad_factor[0]
+        for p, g in zip(params, grads, strict=True):
+            p -= p.dtype.type(lr) * (p.dtype.type(factor) * g)
+
+    assert oracle.check("sgd", step, dtypes=["float32"], laws=["L1", "L8", "L9"]).ok
+    assert set(given) == {(True, True), (True, False), (False, True)}
+
+
 def test_numbers_that_a_step_has_for_itself():
     def step(params, grads, *, lr):
         for p, g in zip(params, grads, strict=True):

@@ -40,7 +40,7 @@ def numbers(trial: Trial) -> Iterator[Try]:
         shapes = lengths(count)
         shapes[at] = 0
         yield Try(f"{count}, number {at} empty", partial(trial.case, shapes, count=2), trial.hold)
-    yield Try("large ones among small", partial(trial.case, [5, 2**16 + 1, 3, 70001, 7]), trial.hold)
+    yield Try("large ones among small", partial(trial.case, [5, 2**16 + 1, 3, 70001, 7], count=3), trial.hold)
     yield Try("all empty", lambda: trial.case([0, 0, 0], count=2), trial.hold)
 
 
