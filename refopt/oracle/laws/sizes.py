@@ -12,15 +12,15 @@ from refopt.oracle.trial import Trial
 
 TAILS = (*range(1, 34), 63, 65, 127, 129, 255, 257, 511, 513, 1023, 1025, 2047, 2049, 4097)
 LARGE = 2**16 + 1
-LATE = 20  # when less of the bound of a norm is that of its elements
+LATE = 20  # with norms, when less of the bound of a norm is that of its elements
 HUGE = 2**20 + 3  # with norms, a part that is left out shows only if it is large
 
 
 def sizes(trial: Trial) -> Iterator[Try]:
-    first = trial.dtype == "float32"
+    first, count = trial.dtype == "float32", 2 if trial.row.elementwise else LATE
     for size in TAILS:
-        yield of_bound(trial, f"{size} elements", [size], count=LATE)
-    yield of_bound(trial, f"{LARGE} elements", [LARGE], count=LATE)
+        yield of_bound(trial, f"{size} elements", [size], count=count)
+    yield of_bound(trial, f"{LARGE} elements", [LARGE], count=count)
     if first:
         yield of_bound(trial, f"{HUGE} elements", [HUGE])
     if not trial.row.elementwise:
