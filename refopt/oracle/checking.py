@@ -1,28 +1,29 @@
 """`check`: hold a step to the laws, and report."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from refopt.catalog import ROUTINES, Routine
-from refopt.checks.arguments import chosen, flag, is_number, kind_of, names, shown, whole
+from refopt.checks.arguments import chosen, flag, is_number, kind_of, shown, whole
+from refopt.checks.arguments import names as list_of_names
 from refopt.dtypes import SIZES
 from refopt.oracle import shrink
 from refopt.oracle.cases import has
 from refopt.oracle.laws import LAWS, Law, Try
 from refopt.oracle.laws.step import random_tries
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item, Report
-from refopt.oracle.subject import Arrays, Function, NumPy, Subject
+from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import FLUSHES, Broken, Skipped, Trial
 
 DTYPES = tuple(sorted(SIZES, key=["float32", "float64", "float16", "bfloat16"].index))
-ARRAYS: dict[str, Callable[[], Arrays]] = {"numpy": NumPy}
 
 
 def check(
     routine: str, subject: Any, *, dtypes: Iterable[str] | None = None, laws: Iterable[str] | None = None,
     set: Mapping[str, Any] | None = None, device: str | None = None, examples: int | None = None, seed: int = 0,
-    expected_failures: Mapping[str, str] | None = None, exact: bool = False,
+    expected_failures: Mapping[str, str] | None = None, exact: bool = False, arrays: str | None = None,
+    names: Mapping[str, str] | None = None, **options: Any,
 ) -> Report:  # fmt: skip
     """Hold an optimizer's step to the laws, and say what is wrong.
 
@@ -31,20 +32,26 @@ def check(
     asks for ``step``. It writes its arrays, or returns new lists. What it has no argument for, or raises
     NotImplementedError for, is skipped and listed.
 
+    A class of optimizers of PyTorch's is a step as well: ``check("adamw", torch.optim.AdamW, fused=True)``.
+
     Whatever the step does or raises is a failure in the report, and never an error here.
 
     Args:
         routine: a name of `refopt.catalog.ROUTINES`.
         subject: the step, or a `subject.Subject`.
-        dtypes: of the parameters, of float32, float64, float16 and bfloat16; by default all.
+        dtypes: of the parameters, of float32, float64, float16 and bfloat16; by default all, but fp32 and fp64 for
+            unfused optimizers of PyTorch, whose arithmetic in 16-bit dtypes is not fp32.
         laws: ids, such as ``"L1"``; by default all but those by request.
         set: numbers and choices that the step has for itself, by name: ``{"epsilon_at": "uncorrected"}``; and
             ``"flush_to_zero": True`` for code that takes subnormal numbers for 0.
-        device: the arrays that a function is given; ``"numpy"`` by default.
+        arrays: what a function is given, of "numpy", "torch", "jax" and "cupy"; by default "numpy".
+        device: of PyTorch's tensors; "cpu" by default.
         examples: how many more cases of the step are drawn at random; 5 by default.
         seed: what they, and all data, are drawn from.
         expected_failures: why a law need not hold, by its id. One that holds all the same makes the report fail.
         exact: hold the step to refopt's own bits as well.
+        names: what an optimizer calls its states and numbers, by refopt's names, where PyTorch has other ones.
+        options: further arguments of the class, such as ``fused=True``.
 
     Raises:
         TypeError, ValueError: naming the argument, if these are not what is expected.
@@ -64,18 +71,20 @@ def check(
     """
     started = time.perf_counter()
     row = ROUTINES[chosen("check: routine", routine, ROUTINES)]
-    kinds = [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(_listed("dtypes", dtypes, DTYPES))]
     exact = flag("check: exact", exact)
     wanted = _laws(laws, exact)
-    fixed = _fixed(row, {} if set is None else set)
+    given = _fixed(row, {} if set is None else set)
     count = 5 if examples is None else whole("check: examples", examples, least=0)
     seed = whole("check: seed", seed, least=0)
     reasons = _reasons(expected_failures, wanted)
-    tested = _subject(row, subject, device)
+    tested = subject_of(row, subject, arrays=arrays, device=device, names=names, options=options)
+    asked = _listed("dtypes", dtypes, getattr(tested, "dtypes", DTYPES))
+    kinds = [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(asked)]
+    fixed = {**getattr(tested, "fixed", {}), **given}
     items: list[Item] = []
     largest: dict[str, dict[str, float]] = {}
     compared = unbounded = 0
-    notes: dict[str, None] = {}
+    notes: dict[str, None] = dict.fromkeys(getattr(tested, "notes", ()))
     for kind in kinds:
         if not has(kind):
             items += [Item(law.id, kind, law.name, SKIPPED, "ml_dtypes is not installed") for law in wanted]
@@ -83,7 +92,7 @@ def check(
         trial = Trial(row, tested, kind, seed, fixed)
         for law in wanted:
             tries = list(law.tries(trial)) + (list(random_tries(trial, count)) if law.id == "L1" else [])
-            command = _command(row, tested.name, kind, law, fixed, count, seed)
+            command = _command(row, tested.name, kind, law, given, count, seed)
             items += _try_all(law, kind, tries, command)
         largest[kind] = dict(trial.largest)
         compared, unbounded = compared + trial.compared, unbounded + trial.unbounded
@@ -121,17 +130,8 @@ def _try_all(law: Law, kind: str, tries: Sequence[Try], command: str) -> list[It
     return items
 
 
-def _subject(row: Routine, subject: Any, device: str | None) -> Subject:
-    if not isinstance(subject, type) and hasattr(subject, "run") and hasattr(subject, "takes"):
-        return subject
-    if not callable(subject):
-        raise TypeError(f"check: subject: expected a function, or a Subject, got {kind_of(subject)}")
-    arrays = ARRAYS[chosen("check: device", "numpy" if device is None else device, ARRAYS)]
-    return Function(row, subject, arrays())
-
-
 def _listed(name: str, value: Any, default: Sequence[str]) -> tuple[str, ...]:
-    return tuple(default) if value is None else names(f"check: {name}", value)
+    return tuple(default) if value is None else list_of_names(f"check: {name}", value)
 
 
 def _laws(laws: Any, exact: bool) -> list[Law]:

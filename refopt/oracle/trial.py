@@ -101,6 +101,7 @@ class Trial:
         kinds = dtypes or alike(self.dtype)
         rows = [kinds] * len(shapes) if isinstance(kinds, Dtypes) else list(kinds)
         others = {name: x for name, x in (choices or {}).items() if x != self.choices()[name]}
+        optional = list(dict.fromkeys([*optional, *getattr(self.subject, "always", ())]))
         self.need(*optional, *others, *numbers, *(["master_params"] if any(x.master for x in rows) else []))
         return cases.draw(
             self.row, shapes, rows, seed=self.seed + 1000 * seed, numbers=self.numbers() | numbers,

@@ -86,9 +86,14 @@ def peer_of(where: str, routine: Routine) -> Peer:
     return PEERS[routine.name]
 
 
-def to_group(where: str, routine: Routine, numbers: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """A group of PyTorch's, but for its parameters, from a tensor's numbers and states; raises where there is none."""
-    peer = PEERS[routine.name]
+def to_group(
+    where: str, routine: Routine, numbers: Mapping[str, Any], given: Mapping[str, Any], peer: Peer | None = None
+) -> dict[str, Any]:
+    """A group of PyTorch's, but for its parameters, from a tensor's numbers and states; raises where there is none.
+
+    ``peer`` is another optimizer than that of ``torch.optim``.
+    """
+    peer = peer or PEERS[routine.name]
     default = {name: values[0] for name, values in routine.choices.items() if name not in peer.numbers}
     for name, value in {"rescale_grad": 1.0, **default, **peer.choices}.items():
         if numbers[name] != value:

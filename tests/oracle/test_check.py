@@ -52,7 +52,7 @@ REFUSED = [
     (("sgd", sgd), {"set": {"beta1": 0.5}}, ValueError, "check: set: expected names of lr, .*, got 'beta1'"),
     (("adam", sgd), {"set": {"beta1": 1.5}}, ValueError, r"check: set\['beta1'\]: expected a number that adam takes"),
     (("adam", sgd), {"set": {"epsilon_at": "no"}}, ValueError, r"check: set\['epsilon_at'\]: expected one of"),
-    (("sgd", sgd), {"device": "abacus"}, ValueError, "check: device: expected one of numpy"),
+    (("sgd", sgd), {"device": "abacus"}, ValueError, "check: device: expected none but for torch"),
     (("sgd", sgd), {"examples": -1}, ValueError, "check: examples: expected an integer of at least 0"),
     (("sgd", sgd), {"seed": 1.5}, TypeError, "check: seed: expected an integer"),
     (("sgd", sgd), {"exact": "yes"}, TypeError, "check: exact: expected True or False"),

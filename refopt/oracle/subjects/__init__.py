@@ -1,0 +1,115 @@
+"""What can be held to the laws: functions, and the optimizers of libraries, recognised without importing these."""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from refopt.catalog import Routine
+from refopt.checks.arguments import chosen, kind_of, mapped, shown
+from refopt.oracle.subject import Function, Subject
+from refopt.oracle.subjects.arrays import NAMES, arrays_of
+from refopt.state.peers import PEERS
+
+
+def subject_of(
+    row: Routine, subject: Any, *, arrays: str | None = None, device: str | None = None,
+    names: Mapping[str, str] | None = None, options: Mapping[str, Any] | None = None,
+) -> Subject:  # fmt: skip
+    """The `Subject` that something is.
+
+    Args:
+        row: the routine.
+        subject: a `Subject`; a class derived from ``torch.optim.Optimizer``, an instance of one, or a function
+            ``make(params, **numbers)`` that returns one; or a step.
+        arrays: what a step is given, of "numpy", "torch", "jax" and "cupy"; by default "numpy".
+        device: of PyTorch's tensors; "cpu" by default.
+        names: what the optimizer calls its states and numbers, by refopt's names, where it is not what PyTorch does.
+        options: further arguments of the class.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+    known = ("step", *row.slot_names[2:-1], *(hyper.name for hyper in row.hypers), *row.choices)
+    options, own = dict(options or {}), mapped("check: names", {} if names is None else names, known)
+    kind = chosen("check: arrays", "numpy" if arrays is None else arrays, NAMES)
+    torch = sys.modules.get("torch")
+    if torch is not None and arrays is None:
+        made = _of_torch(torch, row, subject, own, options, device or "cpu")
+        if made is not None:
+            return made
+    for what, values in [*options.items(), *([("names", own)] if own else [])]:
+        raise TypeError(f"check: {what}: expected none, which is for optimizers of libraries, got {shown(values)}")
+    if not isinstance(subject, type) and hasattr(subject, "run") and hasattr(subject, "takes"):
+        return subject
+    if not callable(subject):
+        raise TypeError(f"check: subject: expected a function, or a Subject, got {kind_of(subject)}")
+    return Function(row, subject, arrays_of(kind, device))
+
+
+def _of_torch(
+    torch: Any, row: Routine, subject: Any, names: dict[str, str], options: dict[str, Any], device: str
+) -> Subject | None:
+    """An optimizer of PyTorch's, if the subject is one, or a function that returns one."""
+    from refopt.oracle.subjects.torch import TorchOptimizer, renamed
+
+    base = torch.optim.Optimizer
+    peer, accepts = renamed(PEERS.get(row.name), names), None
+    if isinstance(subject, base):
+        subject, defaults = type(subject), subject.defaults
+        numbers = {"betas", *peer.numbers.values()}
+        known = accepted(subject)
+        changed = {name for name in known.keys() & defaults.keys() - numbers if defaults[name] != known[name]}
+        options = {name: defaults[name] for name in defaults if name in changed} | options
+    if isinstance(subject, type) and issubclass(subject, base):
+        accepts = {*accepted(subject)}
+    elif callable(subject) and not isinstance(subject, type):
+        accepts = _accepted_beside_params(subject, {"betas", *peer.numbers.values()} - {"nesterov"})
+    if accepts is None:
+        return None
+    name = public_name(subject, options)
+    try:
+        return TorchOptimizer(
+            row, subject, name, options=options, accepts=accepts, peer=peer, step=names.get("step", "step"),
+            device=device,
+        )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"check: {name}: {error}") from error
+
+
+def _accepted_beside_params(function: Callable[..., Any], all_names: set[str]) -> set[str] | None:
+    """The names that a function of the parameters alone takes beside them; ``None`` for another function."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    if not parameters or "grads" in {p.name for p in parameters} or parameters[0].kind is parameters[0].VAR_POSITIONAL:
+        return None
+    rest = parameters[1:]
+    if any(p.kind is not p.KEYWORD_ONLY and p.kind is not p.VAR_KEYWORD and p.name not in all_names for p in rest):
+        return None
+    return all_names - {"beta1", "beta2"} if any(p.kind is p.VAR_KEYWORD for p in rest) else {p.name for p in rest}
+
+
+def accepted(cls: type) -> dict[str, Any]:
+    """What the constructor of a class takes, and those above it where it passes it on: defaults by name."""
+    found: dict[str, Any] = {}
+    for one in cls.__mro__:
+        if "__init__" not in vars(one):
+            continue
+        parameters = list(inspect.signature(vars(one)["__init__"]).parameters.values())[2:]
+        named = (p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
+        found = {p.name: p.default for p in named} | found
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return found
+
+
+def public_name(thing: Callable[..., Any], options: Mapping[str, Any]) -> str:
+    """The shortest name by which a package has it, and the options, as one would write them."""
+    name, path = getattr(thing, "__qualname__", kind_of(thing)), (getattr(thing, "__module__", "") or "").split(".")
+    for k in range(1, len(path) + 1):
+        if getattr(sys.modules.get(".".join(path[:k])), name, None) is thing:
+            name = ".".join([*path[:k], name]) if path[0] != "__main__" else name
+            break
+    return ", ".join([name, *(f"{option}={value!r}" for option, value in options.items())])

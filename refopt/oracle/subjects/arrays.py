@@ -1,0 +1,84 @@
+"""The arrays of libraries, made from NumPy's and back, without importing what has not been imported."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from refopt.checks.arguments import kind_of
+from refopt.dtypes import numpy_dtype
+from refopt.oracle.subject import Arrays, NumPy, Wrong
+
+NAMES = "numpy", "torch", "jax", "cupy"
+
+
+def arrays_of(name: str, device: str | None = None) -> Arrays:
+    """The arrays of a library by its name; raises ModuleNotFoundError where it is not installed."""
+    if name == "torch":
+        return Torch(device or "cpu")
+    if device is not None:
+        raise ValueError(f"check: device: expected none but for torch, got {device!r} for {name}")
+    kinds: dict[str, Callable[[], Arrays]] = {"numpy": NumPy, "jax": Jax, "cupy": CuPy}
+    return kinds[name]()
+
+
+class Torch:
+    """Tensors of a device. On the CPU they share memory with NumPy's arrays, of any strides and address."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.torch: Any = importlib.import_module("torch")
+        try:
+            self.device = self.torch.device(device)
+        except RuntimeError:
+            raise ValueError(f"check: device: expected a device of PyTorch, got {device!r}") from None
+
+    def of(self, array: np.ndarray) -> Any:
+        if array.dtype.name == "bfloat16":
+            tensor = self.torch.from_numpy(array.view(np.int16)).view(self.torch.bfloat16)
+        else:
+            tensor = self.torch.from_numpy(array)
+        return tensor.to(self.device)
+
+    def back(self, array: Any) -> np.ndarray:
+        if not isinstance(array, self.torch.Tensor):
+            raise Wrong(f"expected a tensor, got {kind_of(array)}")
+        host = array.detach().cpu()
+        if host.dtype == self.torch.bfloat16:
+            return host.view(self.torch.int16).numpy().view(numpy_dtype("bfloat16"))
+        return host.numpy()
+
+
+class Jax:
+    """Arrays that are not changed in place: steps of them return new lists."""
+
+    def __init__(self) -> None:
+        self.jax: Any = importlib.import_module("jax")
+
+    def of(self, array: np.ndarray) -> Any:
+        made = self.jax.numpy.asarray(array)
+        if made.dtype != array.dtype:
+            raise NotImplementedError("JAX has no fp64 without jax_enable_x64")
+        return made
+
+    def back(self, array: Any) -> np.ndarray:
+        if not isinstance(array, self.jax.Array):
+            raise Wrong(f"expected an array of JAX, got {kind_of(array)}")
+        return np.array(array)
+
+
+class CuPy:
+    """Arrays on the current GPU."""
+
+    def __init__(self) -> None:
+        self.cupy: Any = importlib.import_module("cupy")
+
+    def of(self, array: np.ndarray) -> Any:
+        if array.dtype.name == "bfloat16":
+            raise NotImplementedError("CuPy has no bfloat16")
+        return self.cupy.asarray(array, order="K")
+
+    def back(self, array: Any) -> np.ndarray:
+        if not isinstance(array, self.cupy.ndarray):
+            raise Wrong(f"expected an array of CuPy, got {kind_of(array)}")
+        return self.cupy.asnumpy(array, order="A")

@@ -1,0 +1,278 @@
+"""Optimizers of PyTorch: `torch.optim`, and whatever else is derived from `torch.optim.Optimizer`.
+
+Their states and numbers go by the names of `refopt.state.peers`, which most such classes have. A case's states are put
+into ``optimizer.state``; those before the first step are left to the optimizer itself.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from refopt.catalog import Routine
+from refopt.checks.arguments import kind_of
+from refopt.conformance.cases import Outcome
+from refopt.dtypes import arithmetic
+from refopt.oracle.cases import NUMBERS, Case
+from refopt.oracle.subject import GATE, Wrong
+from refopt.oracle.subjects.arrays import Torch
+from refopt.state.peers import Peer, to_group
+from refopt.state.steps import BASES, power_after, rho_after
+
+EXACT_LR = 0.125  # a power of 2: what is kept without lr has the same digits as refopt's, which has it
+
+
+class TorchOptimizer:
+    """A class of optimizers, or a function ``make(params, **numbers)`` that returns one, as a `Subject`.
+
+    Attributes:
+        fixed: numbers and choices of refopt's that it has for itself.
+        dtypes: in which it is checked by default.
+        always: optional states that it has in every case.
+        notes: what a reader of the report should know.
+    """
+
+    def __init__(
+        self, row: Routine, make: Callable[..., Any], name: str, *, options: Mapping[str, Any], accepts: set[str],
+        peer: Peer, step: str = "step", without_lr: tuple[str, ...] = ("velocity",), device: str = "cpu",
+    ) -> None:  # fmt: skip
+        self.row, self.make, self.name, self.options, self.accepts = row, make, name, dict(options), accepts
+        self.peer, self.step, self.arrays = peer, step, Torch(device)
+        self.torch = self.arrays.torch
+        self.without_lr = tuple(slot for slot in without_lr if slot in self.peer.states)
+        self.fixed, self.notes = {}, []  # type: ignore[var-annotated]
+        self._templates: dict[Any, tuple[dict[str, Any], bool]] = {}
+        numbers = {h.name: NUMBERS[h.name] if h.name in self.peer.numbers else h.default for h in row.hypers}
+        numbers |= {ours: self.peer.only[x] for ours, x in self.peer.numbers.items() if x in self.peer.only}
+        numbers |= {name: values[0] for name, values in row.choices.items()} | dict(self.peer.choices)
+        first = self._built([self.torch.nn.Parameter(self.torch.ones(1))], [numbers], ())
+        self.group = {name: x for name, x in first.param_groups[0].items() if name != "params"}
+        self.gated = bool(self.group.get("fused"))
+        self.dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16")
+        if getattr(type(first).step, "__module__", "").startswith(("torch.optim.", "timm.")) and not self.gated:
+            self.dtypes = self.dtypes[:2]
+            self.notes.append("16-bit dtypes by request: unfused, each operation is rounded to the parameter's dtype")
+        self.always = tuple(ours for ours, theirs in self.peer.switches.items() if options.get(theirs))
+        self._settle()
+
+    def _settle(self) -> None:
+        """The numbers that the options, or the rule, leave no choice of."""
+        peer, own = self.peer, dict(self.options)
+        self.fixed |= {name: value for name, value in peer.choices.items() if name in self.row.choices}
+        if "betas" in own:
+            own["beta1"], own["beta2"] = own.pop("betas")
+        for ours, theirs in peer.numbers.items():
+            name = ours if ours in own else theirs
+            if name in own:
+                self.fixed[ours] = 0.96 ** own[name] if ours == "decay_base" else own[name]
+            elif theirs in peer.only and theirs in self.group:
+                self.fixed[ours] = peer.only[theirs]
+                self.notes.append(f"{theirs} is {peer.only[theirs]}: otherwise the rule is not that of {self.row.name}")
+        if self.without_lr:
+            self.fixed.setdefault("lr", EXACT_LR)
+        for name, value in peer.only.items():
+            if name not in peer.numbers.values() and own.get(name, value) != value:
+                self.notes.append(f"{name}={own[name]!r}: the rule of {self.row.name} is that of {value!r}")
+
+    def takes(self, what: str) -> bool:
+        if what in GATE:
+            return self.gated
+        slot = next((slot for slot in self.row.slots if slot.name == what), None)
+        if slot is None:
+            theirs = self.peer.numbers.get(what)
+            known = theirs in self.group or (theirs in ("beta1", "beta2") and "betas" in self.group)
+            return known and what not in self.fixed
+        if slot.optional:
+            switch = self.peer.switches.get(what, "")
+            return switch in self.group and self.options.get(switch, True)
+        return what in ("params", "grads") or what in self.peer.states or self._follows(what)
+
+    def _follows(self, slot: str) -> bool:
+        """Whether a scalar follows from the number of steps."""
+        return self.peer.counts and (slot in BASES or slot == "rho") and slot in self.row.scalars
+
+    def run(self, case: Case) -> Outcome:
+        if not len(case):
+            raise NotImplementedError("an empty list of parameters")
+        _alike(case)
+        given = tuple(name for name in self.peer.switches if case.slots[name] is not None)
+        params = [self.torch.nn.Parameter(self.arrays.of(x)) for x in case.params]
+        rows = [self._rows(case, step) for step in case.steps]
+        optimizer = self._built(params, rows[0], given)
+        if not self._is_first(case):
+            for i, p in enumerate(params):
+                optimizer.state[p], in_group = self._entry(case, i, rows[0][min(i, len(rows[0]) - 1)], given)
+            for group in optimizer.param_groups:
+                group |= {self.step: case.count - 1} if in_group else {}
+        for step, numbers in zip(case.steps, rows, strict=True):
+            self._number(optimizer, numbers, given)
+            self._gate(optimizer, step, case.params[0].dtype)
+            for p, g in zip(params, case.grads, strict=True):
+                p.grad = None if g is None else self.arrays.of(g)
+            optimizer.step()
+        return self._outcome(case, optimizer, params, rows[-1])
+
+    def _rows(self, case: Case, step: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Numbers and choices of a step as the arithmetic has them: of all tensors, or of each."""
+        real: Any = arithmetic(case.params[0].dtype.name)
+        named = {name: x for name, x in step.items() if name not in GATE}
+        apart = any(isinstance(x, list) for x in named.values())
+        return [
+            {name: float(real(x[i] if isinstance(x, list) else x)) for name, x in named.items()} | case.choices
+            for i in range(len(case) if apart else 1)
+        ]
+
+    def _built(self, params: list[Any], rows: list[dict[str, Any]], given: tuple[str, ...]) -> Any:
+        """An optimizer over parameters with a group for each of the rows of numbers."""
+        numbers = self._group(rows[0], given)
+        named = {name: x for name, x in numbers.items() if name in self.accepts} | self.options
+        made = self.make([{"params": [p]} for p in params] if len(rows) > 1 else params, **named)
+        if not isinstance(made, self.torch.optim.Optimizer):
+            raise Wrong(f"expected an optimizer of PyTorch, got {kind_of(made)}")
+        self._number(made, rows, given)
+        return made
+
+    def _number(self, optimizer: Any, rows: list[dict[str, Any]], given: tuple[str, ...]) -> None:
+        for group, row in zip(optimizer.param_groups, rows, strict=True):
+            numbers = self._group(row, given)
+            group.update({name: x for name, x in numbers.items() if name in group and name not in self.options})
+
+    def _group(self, numbers: Mapping[str, Any], given: tuple[str, ...]) -> dict[str, Any]:
+        """Numbers and switches by the optimizer's names."""
+        try:
+            group = to_group("check", self.row, numbers, dict.fromkeys(given), self.peer)
+        except ValueError as error:
+            raise NotImplementedError(str(error)) from None
+        return group | {name: numbers[name] for name in ("beta1", "beta2") if name in numbers}
+
+    def _is_first(self, case: Case) -> bool:
+        """Whether no step has been taken: the states are what they are at first."""
+        lists = case.lists()
+        slots = [slot for slot in self.row.slots if slot.name in self.peer.states]
+        return case.count == 1 and all(
+            x is None or (memory := np.ravel(x, order="K")).tobytes() == np.full_like(memory, _initial(slot)).tobytes()
+            for slot in slots for x in lists[slot.name]
+        )  # fmt: skip
+
+    def _entry(
+        self, case: Case, i: int, numbers: dict[str, Any], given: tuple[str, ...]
+    ) -> tuple[dict[str, Any], bool]:
+        """The state of a parameter, of the same kinds as a step leaves; and whether its group counts the steps."""
+        template, in_group = self._template(case.params[i].dtype, numbers, given)
+        entry = {}
+        for ours, theirs in self.peer.states.items():
+            x = case.lists()[ours][i]
+            if x is None or (theirs == "momentum_buffer" and numbers.get("mu") == 0):
+                continue
+            if theirs not in template:
+                raise _lacking(ours, theirs, template)
+            if ours in self.row.scalars:
+                entry[theirs] = _like(self.torch, template[theirs], float(x.reshape(-1)[0]))
+            else:
+                without = x / x.dtype.type(numbers["lr"]) if ours in self.without_lr else x
+                entry[theirs] = self.arrays.of(np.asarray(without, x.dtype))
+        if self.step in template:
+            entry[self.step] = _like(self.torch, template[self.step], case.count - 1)
+        elif self.peer.counts and not in_group:
+            raise NotImplementedError("the optimizer has its number of steps in neither its states nor its groups")
+        return entry, in_group
+
+    def _template(self, dtype: Any, numbers: dict[str, Any], given: tuple[str, ...]) -> tuple[dict[str, Any], bool]:
+        """What a step leaves in the state of a parameter, and whether the group counts the steps."""
+        key = dtype, given, numbers.get("mu") == 0
+        if key not in self._templates:
+            p = self.torch.nn.Parameter(self.arrays.of(np.ones(2, dtype)))
+            optimizer = self._built([p], [numbers], given)
+            p.grad = self.arrays.of(np.ones(2, dtype))
+            optimizer.step()
+            self._templates[key] = dict(optimizer.state.get(p, {})), self.step in optimizer.param_groups[0]
+        return self._templates[key]
+
+    def _gate(self, optimizer: Any, step: Mapping[str, Any], dtype: Any) -> None:
+        """What ``torch.amp.GradScaler`` gives to fused optimizers."""
+        flag, factor = step.get("found_inf"), step.get("grad_factor")
+        if flag is not None:
+            if flag.reshape(-1)[0] not in (0, 1):
+                raise NotImplementedError("found_inf is 0 or 1 in PyTorch")
+            optimizer.found_inf = self.arrays.of(flag.astype(np.float32))
+        if factor is not None or flag is not None:
+            scale = 1 / (np.ones(1) if factor is None else factor.astype(np.float64))
+            if dtype == np.float64 and np.float32(scale) != scale:
+                raise NotImplementedError("grad_scale is fp32 in PyTorch")
+            optimizer.grad_scale = self.arrays.of(scale.astype(np.float32))
+
+    def _outcome(self, case: Case, optimizer: Any, params: list[Any], rows: list[dict[str, Any]]) -> Outcome:
+        lists = case.lists()
+        got: Outcome = {"params": [self.arrays.back(p) for p in params]}
+        for i, p in enumerate(params):
+            entry, numbers = optimizer.state.get(p, {}), rows[min(i, len(rows) - 1)]
+            group = optimizer.param_groups[min(i, len(optimizer.param_groups) - 1)]
+            steps = entry.get(self.step, group.get(self.step, 0) if entry else 0)
+            for slot in self.row.slots[2:-1]:
+                known = lists[slot.name][i]
+                if slot.name in self.peer.states and known is not None:
+                    theirs = self.peer.states[slot.name]
+                    if theirs == "momentum_buffer" and numbers.get("mu") == 0:
+                        continue
+                    value = self._read(slot.name, theirs, entry, known, case.grads[i] is None, numbers)
+                elif self._follows(slot.name):
+                    real = known.dtype.type
+                    value = _scalar(slot.name, numbers, int(steps), real)
+                else:
+                    value = None
+                if value is not None or slot.name in self.peer.states:
+                    got.setdefault(slot.name, []).append(value)
+        return got
+
+    def _read(self, ours: str, theirs: str, entry: Mapping[str, Any], known: np.ndarray, unused: bool,
+              numbers: Mapping[str, Any]) -> np.ndarray:  # fmt: skip
+        """One state afterwards. Before the first gradient there is none."""
+        value = entry.get(theirs)
+        if value is None:
+            if unused:
+                return known
+            raise _lacking(ours, theirs, entry)
+        if ours in self.row.scalars:
+            return np.full(1, float(value), known.dtype)
+        if not isinstance(value, self.torch.Tensor):
+            raise Wrong(f"optimizer.state: {theirs}: expected a tensor, got {kind_of(value)}")
+        array = self.arrays.back(value)
+        return np.asarray(array * array.dtype.type(numbers["lr"])) if ours in self.without_lr else array
+
+
+def renamed(peer: Peer | None, names: Mapping[str, str]) -> Peer:
+    """A row of the table in which some states and numbers have other names."""
+    peer = peer or Peer({}, {"lr": "lr"}, {}, counts=False)
+    states = {ours: names.get(ours, theirs) for ours, theirs in peer.states.items()}
+    return peer._replace(states=states, numbers={x: names.get(x, theirs) for x, theirs in peer.numbers.items()})
+
+
+def _alike(case: Case) -> None:
+    for i in range(len(case)):
+        of = case.tensor(i)
+        dtypes = {x.dtype.name for name, x in of.items() if x is not None and name not in case.routine.scalars}
+        if len(dtypes) > 1:
+            raise NotImplementedError("gradients and states of another dtype than the parameter")
+
+
+def _lacking(ours: str, theirs: str, entry: Mapping[str, Any]) -> Wrong:
+    named = ", ".join(map(str, entry)) or "none"
+    return Wrong(f"optimizer.state: expected {theirs} for {ours}, or names={{{ours!r}: ...}}, got {named}")
+
+
+def _initial(slot: Any) -> float:
+    return slot.initial if slot.scalar and not isinstance(slot.initial, str) else 0.0
+
+
+def _like(torch: Any, template: Any, value: float) -> Any:
+    """A number of the kind that another is of."""
+    if isinstance(template, torch.Tensor):
+        return torch.full_like(template, value)
+    return type(template)(value)
+
+
+def _scalar(name: str, numbers: Mapping[str, Any], steps: int, real: Any) -> np.ndarray:
+    """A power, or the rho of RAdam, as it is after so many steps."""
+    if name == "rho":
+        return np.full(1, rho_after(real(numbers["beta2"]), steps), real)
+    return np.full(1, power_after(real(numbers[BASES[name]]), steps), real)

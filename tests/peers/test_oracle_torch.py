@@ -1,0 +1,172 @@
+"""`refopt.oracle.check` of PyTorch's optimizers on the CPU: right ones pass, and what is wrong is found."""
+
+import pytest
+
+from refopt import oracle
+
+torch = pytest.importorskip("torch")
+
+LOOPS = {"foreach": False}, {"foreach": True}
+FUSED = {"fused": True}
+RIGHT = [
+    *(("sgd", "SGD", how) for how in LOOPS),
+    *(("momentum", "SGD", how) for how in LOOPS),
+    *(("momentum", "SGD", how | {"nesterov": True}) for how in LOOPS),
+    *(("adam", "Adam", how) for how in (*LOOPS, FUSED)),
+    *(("adam", "Adam", how | {"amsgrad": True}) for how in (*LOOPS, FUSED)),
+    *(("adamw", "AdamW", how) for how in (*LOOPS, FUSED)),
+    *(("adagrad", "Adagrad", how) for how in (*LOOPS, FUSED)),
+    *(("rmsprop", "RMSprop", how) for how in LOOPS),
+    *(("rmsprop", "RMSprop", how | {"centered": True}) for how in LOOPS),
+    *(("adadelta", "Adadelta", how) for how in LOOPS),
+    *(("adamax", "Adamax", how) for how in LOOPS),
+]
+
+
+@pytest.mark.parametrize(("routine", "name", "options"), RIGHT, ids=lambda x: str(x) if isinstance(x, str) else None)
+def test_right_ones_pass(routine, name, options):
+    report = oracle.check(routine, getattr(torch.optim, name), laws=["L1"], examples=2, **options)
+    report.raise_if_failed()
+    assert set(report.largest) == {item.dtype for item in report.items}
+    assert len(report.largest) == (4 if "fused" in options else 2)
+    ratios = [ratio for slots in report.largest.values() for ratio in slots.values()]
+    assert 0.02 < max(ratios) <= 0.6, report
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_fused_sgd_leaves_blocks_of_16_unwritten(dtype):
+    """pytorch #191763."""
+    report = oracle.check("sgd", torch.optim.SGD, fused=True, dtypes=[dtype], laws=["L1"])
+    assert report.wrong == ["L1"]
+    oracle.check("sgd", torch.optim.SGD, fused=True, dtypes=["float32", "float64"], laws=["L1"]).raise_if_failed()
+
+
+class DecayTwice(torch.optim.AdamW):
+    """Decays after the step as well."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data.mul_(1 - group["lr"] * group["weight_decay"])
+
+
+class NeverCounts(torch.optim.AdamW):
+    def step(self, closure=None):
+        super().step(closure)
+        for state in self.state.values():
+            state["step"] -= 1
+
+
+class MomentsSwapped(torch.optim.AdamW):
+    def step(self, closure=None):
+        super().step(closure)
+        for state in self.state.values():
+            state["exp_avg"], state["exp_avg_sq"] = state["exp_avg_sq"], state["exp_avg"]
+
+
+@pytest.mark.parametrize("wrong", [DecayTwice, NeverCounts, MomentsSwapped])
+def test_wrong_subclasses_fail(wrong):
+    report = oracle.check("adamw", wrong, dtypes=["float32"], laws=["L1"])
+    assert report.wrong == ["L1"], report
+
+
+@pytest.mark.parametrize(
+    ("routine", "name", "options", "note"),
+    [
+        ("momentum", "SGD", {"dampening": 0.5}, "dampening=0.5: the rule of momentum is that of 0"),
+        ("adamw", "AdamW", {"maximize": True}, "maximize=True: the rule of adamw is that of False"),
+    ],
+)
+def test_other_formulas_fail_and_are_named(routine, name, options, note):
+    report = oracle.check(routine, getattr(torch.optim, name), dtypes=["float32"], laws=["L1"], **options)
+    assert report.wrong == ["L1"]
+    assert note in report.notes
+
+
+def test_adamax_with_an_epsilon_is_not_compared():
+    report = oracle.check("adamax", torch.optim.Adamax, eps=1e-8, dtypes=["float32"], laws=["L1"])
+    assert not report.ok
+    assert not report.step_compared
+    assert "epsilon: expected 0" in str(report)
+
+
+def test_nadam_keeps_a_product_in_fp32():
+    oracle.check("nadam", torch.optim.NAdam, dtypes=["float32"], laws=["L1"]).raise_if_failed()
+    report = oracle.check("nadam", torch.optim.NAdam, dtypes=["float64"], laws=["L1"])
+    assert report.wrong == ["L1"]
+    assert "mu_product" in str(report)
+
+
+def test_radam_subtracts_what_is_nearly_equal():
+    oracle.check("radam", torch.optim.RAdam, dtypes=["float32"], laws=["L1"]).raise_if_failed()
+    assert oracle.check("radam", torch.optim.RAdam, dtypes=["float64"], laws=["L1"]).wrong == ["L1"]
+
+
+def test_an_instance_and_a_function():
+    report = oracle.check("adamw", torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], fused=True), laws=["L1"])
+    report.raise_if_failed()
+    assert report.subject == "torch.optim.AdamW, fused=True"
+    adam = torch.optim.Adam
+    for make in (lambda params, **numbers: adam(params, **numbers), lambda p, lr: adam(p, lr=lr)):
+        oracle.check("adam", make, dtypes=["float32"], laws=["L1"]).raise_if_failed()
+
+
+class Plain(torch.optim.Optimizer):
+    """Adam with names of its own."""
+
+    def __init__(self, params, lr, beta1=0.9, beta2=0.99, tiny=1e-8):
+        super().__init__(params, {"lr": lr, "beta1": beta1, "beta2": beta2, "tiny": tiny})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["beta1"], group["beta2"]
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state.update(t=0, m=torch.zeros_like(p), v=torch.zeros_like(p))
+                state["t"] += 1
+                state["m"] += (1 - beta1) * (p.grad - state["m"])
+                state["v"] += (1 - beta2) * (p.grad**2 - state["v"])
+                mean, square = state["m"] / (1 - beta1 ** state["t"]), state["v"] / (1 - beta2 ** state["t"])
+                p -= group["lr"] * mean / (square.sqrt() + group["tiny"])
+
+
+def test_other_names():
+    named = {"step": "t", "moment1": "m", "moment2": "v", "epsilon": "tiny"}
+    report = oracle.check("adam", Plain, names=named, dtypes=["float32"], laws=["L1"])
+    report.raise_if_failed()
+    assert not any("beta1" in note or "epsilon" in note for note in report.notes)
+    report = oracle.check("adam", Plain, dtypes=["float32"], laws=["L1"])
+    assert "optimizer.state: expected exp_avg for moment1, or names={'moment1': ...}, got t, m, v" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "text"),
+    [
+        ({"fuse": True}, "check: torch.optim.AdamW, fuse=True: .*fuse"),
+        ({"names": {"moment3": "x"}}, "check: names: expected no more than .*moment1.*, got 'moment3'"),
+        ({"device": "nowhere"}, "check: device: expected .*, got 'nowhere'"),
+    ],
+)
+def test_refused(keywords, text):
+    with pytest.raises((TypeError, ValueError), match=text):
+        oracle.check("adamw", torch.optim.AdamW, **keywords)
+
+
+def test_a_function_takes_no_options():
+    with pytest.raises(TypeError, match=r"check: dtype: expected none.*, got \['float32'\]"):
+        oracle.check("sgd", lambda params, grads, lr: None, dtype=["float32"])
+
+
+@pytest.mark.parametrize("dtypes", [["float32", "bfloat16"]])
+def test_a_step_of_tensors(dtypes):
+    def momentum(params, grads, velocities, *, lr, mu):
+        for p, g, v in zip(params, grads, velocities, strict=True):
+            v.copy_(mu * v.double() + g.double())
+            p.copy_(p.double() - lr * v.double())
+
+    oracle.check("momentum", momentum, arrays="torch", dtypes=dtypes[:1], laws=["L1"]).raise_if_failed()
+    report = oracle.check("momentum", momentum, dtypes=dtypes, laws=["L1"])
+    assert "AttributeError" in str(report)
