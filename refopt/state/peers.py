@@ -99,8 +99,8 @@ def to_group(
         if numbers[name] != value:
             raise ValueError(f"{where}: {name}: expected {value}, which PyTorch has, got {numbers[name]}")
     group = {theirs: numbers[ours] for ours, theirs in peer.numbers.items()}
-    if "coeff" in peer.numbers:
-        group["weight_decay"] *= numbers["lr_ratio"]
+    if "coeff" in peer.numbers and "weight_decay" in group:
+        group["weight_decay"] *= numbers.get("lr_ratio", 1.0)
     if "decay_base" in peer.numbers:
         group["momentum_decay"] = _momentum_decay(where, numbers["decay_base"])
     for ours, theirs in peer.numbers.items():

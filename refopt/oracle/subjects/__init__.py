@@ -9,7 +9,7 @@ from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, kind_of, mapped, shown
 from refopt.oracle.subject import Function, Subject
 from refopt.oracle.subjects.arrays import NAMES, arrays_of
-from refopt.state.peers import PEERS
+from refopt.oracle.subjects.timm import peer_of
 
 
 def subject_of(
@@ -54,27 +54,34 @@ def _of_torch(
     from refopt.oracle.subjects.torch import TorchOptimizer, renamed
 
     base = torch.optim.Optimizer
-    peer, accepts = renamed(PEERS.get(row.name), names), None
     if isinstance(subject, base):
         subject, defaults = type(subject), subject.defaults
-        numbers = {"betas", *peer.numbers.values()}
         known = accepted(subject)
+        numbers = {"betas", *renamed(peer_of(row.name, subject, {})[0], names).numbers.values()}
         changed = {name for name in known.keys() & defaults.keys() - numbers if defaults[name] != known[name]}
         options = {name: defaults[name] for name in defaults if name in changed} | options
-    if isinstance(subject, type) and issubclass(subject, base):
-        accepts = {*accepted(subject)}
-    elif callable(subject) and not isinstance(subject, type):
-        accepts = _accepted_beside_params(subject, {"betas", *peer.numbers.values()} - {"nesterov"})
-    if accepts is None:
+    kind = subject if isinstance(subject, type) else None
+    if kind is not None and not issubclass(kind, base):
         return None
     name = public_name(subject, options)
-    try:
-        return TorchOptimizer(
-            row, subject, name, options=options, accepts=accepts, peer=peer, step=names.get("step", "step"),
-            device=device,
-        )  # fmt: skip
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"check: {name}: {error}") from error
+    for _ in range(2):
+        peer, without_lr = peer_of(row.name, kind, options)
+        peer = renamed(peer, names)
+        theirs = {"betas", *peer.numbers.values()} - {"nesterov"}
+        accepts = {*accepted(subject)} if isinstance(subject, type) else _accepted_beside_params(subject, theirs)
+        if accepts is None:
+            return None
+        try:
+            made = TorchOptimizer(
+                row, subject, name, options=options, accepts=accepts, peer=peer, step=names.get("step", "step"),
+                without_lr=without_lr, device=device,
+            )  # fmt: skip
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"check: {name}: {error}") from error
+        if made.kind is kind:
+            break
+        kind = made.kind  # of what a function has returned
+    return made
 
 
 def _accepted_beside_params(function: Callable[..., Any], all_names: set[str]) -> set[str] | None:

@@ -29,27 +29,29 @@ class TorchOptimizer:
         fixed: numbers and choices of refopt's that it has for itself.
         dtypes: in which it is checked by default.
         always: optional states that it has in every case.
+        kind: the class.
         notes: what a reader of the report should know.
     """
 
     def __init__(
         self, row: Routine, make: Callable[..., Any], name: str, *, options: Mapping[str, Any], accepts: set[str],
-        peer: Peer, step: str = "step", without_lr: tuple[str, ...] = ("velocity",), device: str = "cpu",
+        peer: Peer, step: str, without_lr: tuple[str, ...], device: str = "cpu",
     ) -> None:  # fmt: skip
         self.row, self.make, self.name, self.options, self.accepts = row, make, name, dict(options), accepts
         self.peer, self.step, self.arrays = peer, step, Torch(device)
         self.torch = self.arrays.torch
         self.without_lr = tuple(slot for slot in without_lr if slot in self.peer.states)
         self.fixed, self.notes = {}, []  # type: ignore[var-annotated]
-        self._templates: dict[Any, tuple[dict[str, Any], bool]] = {}
+        self._templates: dict[Any, tuple[dict[str, Any], Any]] = {}
         numbers = {h.name: NUMBERS[h.name] if h.name in self.peer.numbers else h.default for h in row.hypers}
         numbers |= {ours: self.peer.only[x] for ours, x in self.peer.numbers.items() if x in self.peer.only}
         numbers |= {name: values[0] for name, values in row.choices.items()} | dict(self.peer.choices)
         first = self._built([self.torch.nn.Parameter(self.torch.ones(1))], [numbers], ())
+        self.kind = type(first)
         self.group = {name: x for name, x in first.param_groups[0].items() if name != "params"}
         self.gated = bool(self.group.get("fused"))
         self.dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16")
-        if getattr(type(first).step, "__module__", "").startswith(("torch.optim.", "timm.")) and not self.gated:
+        if getattr(self.kind.step, "__module__", "").startswith(("torch.optim.", "timm.")) and not self.gated:
             self.dtypes = self.dtypes[:2]
             self.notes.append("16-bit dtypes by request: unfused, each operation is rounded to the parameter's dtype")
         self.always = tuple(ours for ours, theirs in self.peer.switches.items() if options.get(theirs))
@@ -71,8 +73,8 @@ class TorchOptimizer:
         if self.without_lr:
             self.fixed.setdefault("lr", EXACT_LR)
         for name, value in peer.only.items():
-            if name not in peer.numbers.values() and own.get(name, value) != value:
-                self.notes.append(f"{name}={own[name]!r}: the rule of {self.row.name} is that of {value!r}")
+            if name not in peer.numbers.values() and self.group.get(name, value) != value:
+                self.notes.append(f"{name}={self.group[name]!r}: the rule of {self.row.name} is that of {value!r}")
 
     def takes(self, what: str) -> bool:
         if what in GATE:
@@ -95,7 +97,7 @@ class TorchOptimizer:
         if not len(case):
             raise NotImplementedError("an empty list of parameters")
         _alike(case)
-        given = tuple(name for name in self.peer.switches if case.slots[name] is not None)
+        given = self._optional(case)
         params = [self.torch.nn.Parameter(self.arrays.of(x)) for x in case.params]
         rows = [self._rows(case, step) for step in case.steps]
         optimizer = self._built(params, rows[0], given)
@@ -103,7 +105,8 @@ class TorchOptimizer:
             for i, p in enumerate(params):
                 optimizer.state[p], in_group = self._entry(case, i, rows[0][min(i, len(rows[0]) - 1)], given)
             for group in optimizer.param_groups:
-                group |= {self.step: case.count - 1} if in_group else {}
+                if in_group is not None:
+                    group[self.step] = _like(self.torch, in_group, case.count - 1)
         for step, numbers in zip(case.steps, rows, strict=True):
             self._number(optimizer, numbers, given)
             self._gate(optimizer, step, case.params[0].dtype)
@@ -111,6 +114,14 @@ class TorchOptimizer:
                 p.grad = None if g is None else self.arrays.of(g)
             optimizer.step()
         return self._outcome(case, optimizer, params, rows[-1])
+
+    def _optional(self, case: Case) -> tuple[str, ...]:
+        """The optional states, which all tensors have, or none."""
+        some = {name: [x is not None for x in case.lists()[name]] for name in self.peer.switches}
+        for name, there in some.items():
+            if any(there) and not all(there):
+                raise NotImplementedError(f"{name} for some tensors alone")
+        return tuple(name for name, there in some.items() if any(there))
 
     def _rows(self, case: Case, step: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Numbers and choices of a step as the arithmetic has them: of all tensors, or of each."""
@@ -138,12 +149,14 @@ class TorchOptimizer:
             group.update({name: x for name, x in numbers.items() if name in group and name not in self.options})
 
     def _group(self, numbers: Mapping[str, Any], given: tuple[str, ...]) -> dict[str, Any]:
-        """Numbers and switches by the optimizer's names."""
+        """Numbers and switches by the optimizer's names; what else there is stays as its options say."""
         try:
             group = to_group("check", self.row, numbers, dict.fromkeys(given), self.peer)
         except ValueError as error:
             raise NotImplementedError(str(error)) from None
-        return group | {name: numbers[name] for name in ("beta1", "beta2") if name in numbers}
+        group |= {name: numbers[name] for name in ("beta1", "beta2") if name in numbers}
+        left_alone = self.peer.only.keys() - self.peer.numbers.values()
+        return {name: x for name, x in group.items() if name not in left_alone}
 
     def _is_first(self, case: Case) -> bool:
         """Whether no step has been taken: the states are what they are at first."""
@@ -156,8 +169,8 @@ class TorchOptimizer:
 
     def _entry(
         self, case: Case, i: int, numbers: dict[str, Any], given: tuple[str, ...]
-    ) -> tuple[dict[str, Any], bool]:
-        """The state of a parameter, of the same kinds as a step leaves; and whether its group counts the steps."""
+    ) -> tuple[dict[str, Any], Any]:
+        """The state of a parameter, of the same kinds as a step leaves; and the count of its group, if there is one."""
         template, in_group = self._template(case.params[i].dtype, numbers, given)
         entry = {}
         for ours, theirs in self.peer.states.items():
@@ -173,19 +186,19 @@ class TorchOptimizer:
                 entry[theirs] = self.arrays.of(np.asarray(without, x.dtype))
         if self.step in template:
             entry[self.step] = _like(self.torch, template[self.step], case.count - 1)
-        elif self.peer.counts and not in_group:
+        elif self.peer.counts and in_group is None:
             raise NotImplementedError("the optimizer has its number of steps in neither its states nor its groups")
         return entry, in_group
 
-    def _template(self, dtype: Any, numbers: dict[str, Any], given: tuple[str, ...]) -> tuple[dict[str, Any], bool]:
-        """What a step leaves in the state of a parameter, and whether the group counts the steps."""
+    def _template(self, dtype: Any, numbers: dict[str, Any], given: tuple[str, ...]) -> tuple[dict[str, Any], Any]:
+        """What a step leaves in the state of a parameter, and the count of steps in its group."""
         key = dtype, given, numbers.get("mu") == 0
         if key not in self._templates:
             p = self.torch.nn.Parameter(self.arrays.of(np.ones(2, dtype)))
             optimizer = self._built([p], [numbers], given)
             p.grad = self.arrays.of(np.ones(2, dtype))
             optimizer.step()
-            self._templates[key] = dict(optimizer.state.get(p, {})), self.step in optimizer.param_groups[0]
+            self._templates[key] = dict(optimizer.state.get(p, {})), optimizer.param_groups[0].get(self.step)
         return self._templates[key]
 
     def _gate(self, optimizer: Any, step: Mapping[str, Any], dtype: Any) -> None:
@@ -194,12 +207,12 @@ class TorchOptimizer:
         if flag is not None:
             if flag.reshape(-1)[0] not in (0, 1):
                 raise NotImplementedError("found_inf is 0 or 1 in PyTorch")
-            optimizer.found_inf = self.arrays.of(flag.astype(np.float32))
+            optimizer.found_inf = self.arrays.of(flag.astype(np.float32).reshape(()))
         if factor is not None or flag is not None:
             scale = 1 / (np.ones(1) if factor is None else factor.astype(np.float64))
             if dtype == np.float64 and np.float32(scale) != scale:
                 raise NotImplementedError("grad_scale is fp32 in PyTorch")
-            optimizer.grad_scale = self.arrays.of(scale.astype(np.float32))
+            optimizer.grad_scale = self.arrays.of(scale.astype(np.float32).reshape(()))
 
     def _outcome(self, case: Case, optimizer: Any, params: list[Any], rows: list[dict[str, Any]]) -> Outcome:
         lists = case.lists()
@@ -219,9 +232,8 @@ class TorchOptimizer:
                     real = known.dtype.type
                     value = _scalar(slot.name, numbers, int(steps), real)
                 else:
-                    value = None
-                if value is not None or slot.name in self.peer.states:
-                    got.setdefault(slot.name, []).append(value)
+                    continue
+                got.setdefault(slot.name, []).append(value)
         return got
 
     def _read(self, ours: str, theirs: str, entry: Mapping[str, Any], known: np.ndarray, unused: bool,
@@ -240,9 +252,8 @@ class TorchOptimizer:
         return np.asarray(array * array.dtype.type(numbers["lr"])) if ours in self.without_lr else array
 
 
-def renamed(peer: Peer | None, names: Mapping[str, str]) -> Peer:
+def renamed(peer: Peer, names: Mapping[str, str]) -> Peer:
     """A row of the table in which some states and numbers have other names."""
-    peer = peer or Peer({}, {"lr": "lr"}, {}, counts=False)
     states = {ours: names.get(ours, theirs) for ours, theirs in peer.states.items()}
     return peer._replace(states=states, numbers={x: names.get(x, theirs) for x, theirs in peer.numbers.items()})
 
