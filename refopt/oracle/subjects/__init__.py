@@ -21,7 +21,8 @@ def subject_of(
     Args:
         row: the routine.
         subject: a `Subject`; a class derived from ``torch.optim.Optimizer``, an instance of one, or a function
-            ``make(params, **numbers)`` that returns one; or a step.
+            ``make(params, **numbers)`` that returns one; a function of ``learning_rate`` and other numbers that returns
+            a ``GradientTransformation`` of optax; or a step.
         arrays: what a step is given, of "numpy", "torch", "jax" and "cupy"; by default "numpy".
         device: of PyTorch's tensors; "cpu" by default.
         names: what the optimizer calls its states and numbers, by refopt's names, where it is not what PyTorch does.
@@ -38,6 +39,12 @@ def subject_of(
         made = _of_torch(torch, row, subject, own, options, device or "cpu")
         if made is not None:
             return made
+    if "optax" in sys.modules and arrays is None and _is_of_optax(subject):
+        from refopt.oracle.subjects.optax import OptaxOptimizer
+
+        if device is not None:
+            raise ValueError(f"check: device: expected none but for torch, got {device!r} for optax")
+        return OptaxOptimizer(row, subject, public_name(subject, options), options=options, names=own)
     for what, values in [*options.items(), *([("names", own)] if own else [])]:
         raise TypeError(f"check: {what}: expected none, which is for optimizers of libraries, got {shown(values)}")
     if not isinstance(subject, type) and hasattr(subject, "run") and hasattr(subject, "takes"):
@@ -45,6 +52,15 @@ def subject_of(
     if not callable(subject):
         raise TypeError(f"check: subject: expected a function, or a Subject, got {kind_of(subject)}")
     return Function(row, subject, arrays_of(kind, device))
+
+
+def _is_of_optax(subject: Any) -> bool:
+    """Whether it is a function of a learning rate, and not of parameters."""
+    try:
+        taken = set(inspect.signature(subject).parameters)
+    except (TypeError, ValueError):
+        return False
+    return "learning_rate" in taken and not taken & {"params", "grads"}
 
 
 def _of_torch(
@@ -114,9 +130,13 @@ def accepted(cls: type) -> dict[str, Any]:
 
 def public_name(thing: Callable[..., Any], options: Mapping[str, Any]) -> str:
     """The shortest name by which a package has it, and the options, as one would write them."""
-    name, path = getattr(thing, "__qualname__", kind_of(thing)), (getattr(thing, "__module__", "") or "").split(".")
+    function = getattr(thing, "func", thing)  # of a partial
+    path = (getattr(function, "__module__", None) or "").split(".")
+    name = getattr(thing, "__qualname__", kind_of(thing))
     for k in range(1, len(path) + 1):
-        if getattr(sys.modules.get(".".join(path[:k])), name, None) is thing:
-            name = ".".join([*path[:k], name]) if path[0] != "__main__" else name
+        own = vars(sys.modules.get(".".join(path[:k]), sys))
+        found = name if own.get(name) is thing else next((x for x, value in own.items() if value is thing), None)
+        if found and not found.startswith("_"):
+            name = ".".join([*path[:k], found]) if path[0] != "__main__" else found
             break
     return ", ".join([name, *(f"{option}={value!r}" for option, value in options.items())])

@@ -6,7 +6,7 @@ from typing import Any
 from refopt.state.peers import ADAM, BETAS, LR, MOMENTS, PEERS, Peer
 
 OFF: dict[str, Any] = {"caution": False, "corrected_weight_decay": False, "maximize": False}
-DECAY = {"weight_decay": "weight_decay"}
+DECAY: dict[str, str] = {"weight_decay": "weight_decay"}
 LAMB = Peer(
     MOMENTS, BETAS | DECAY,
     OFF | {"max_grad_norm": None, "trust_clip": False, "decoupled_decay": False, "bias_correction": True,
@@ -25,10 +25,9 @@ NOVOGRAD = Peer(
     {"amsgrad": False, "decoupled_decay": False}, counts=False,
 )  # fmt: skip
 ADAMW = PEERS["adamw"]._replace(only=OFF | {"clipping_threshold": None})
-RMSPROP = PEERS["rmsprop"]
 # By routine, and by the name of the class.
 TIMM: dict[tuple[str, str], Peer] = {
-    ("lamb", "Lamb"): LAMB._replace(numbers=LAMB.numbers | {"always_adapt": "always_adapt"}),
+    ("lamb", "Lamb"): LAMB._replace(numbers=dict(LAMB.numbers) | {"always_adapt": "always_adapt"}),
     ("lars_momentum", "Lars"): LARS,
     ("lion", "Lion"): LION,
     ("novograd", "NvNovoGrad"): NOVOGRAD,
@@ -38,7 +37,7 @@ TIMM: dict[tuple[str, str], Peer] = {
         {"velocities": "momentum_buffer"}, LR | {"mu": "momentum", "use_nesterov": "nesterov"},
         OFF | {"dampening": 0, "weight_decay": 0}, counts=False,
     ),
-    ("rmsprop", "RMSpropTF"): RMSPROP._replace(
+    ("rmsprop", "RMSpropTF"): PEERS["rmsprop"]._replace(
         only={"weight_decay": 0, "lr_in_momentum": True, "caution": False}, choices={"epsilon_at": "inside"}
     ),
     ("nadam", "NAdamW"): Peer(MOMENTS, BETAS, OFF | {"weight_decay": 0, "clipping_threshold": None}),

@@ -16,8 +16,9 @@ from refopt.dtypes import arithmetic
 from refopt.oracle.cases import NUMBERS, Case
 from refopt.oracle.subject import GATE, Wrong
 from refopt.oracle.subjects.arrays import Torch
+from refopt.oracle.subjects.shared import check_alike, is_initial, scalar_after
 from refopt.state.peers import Peer, to_group
-from refopt.state.steps import BASES, power_after, rho_after
+from refopt.state.steps import BASES
 
 EXACT_LR = 0.125  # a power of 2: what is kept without lr has the same digits as refopt's, which has it
 
@@ -96,12 +97,12 @@ class TorchOptimizer:
     def run(self, case: Case) -> Outcome:
         if not len(case):
             raise NotImplementedError("an empty list of parameters")
-        _alike(case)
+        check_alike(case)
         given = self._optional(case)
         params = [self.torch.nn.Parameter(self.arrays.of(x)) for x in case.params]
         rows = [self._rows(case, step) for step in case.steps]
         optimizer = self._built(params, rows[0], given)
-        if not self._is_first(case):
+        if not is_initial(case, self.peer.states):
             for i, p in enumerate(params):
                 optimizer.state[p], in_group = self._entry(case, i, rows[0][min(i, len(rows[0]) - 1)], given)
             for group in optimizer.param_groups:
@@ -157,15 +158,6 @@ class TorchOptimizer:
         group |= {name: numbers[name] for name in ("beta1", "beta2") if name in numbers}
         left_alone = self.peer.only.keys() - self.peer.numbers.values()
         return {name: x for name, x in group.items() if name not in left_alone}
-
-    def _is_first(self, case: Case) -> bool:
-        """Whether no step has been taken: the states are what they are at first."""
-        lists = case.lists()
-        slots = [slot for slot in self.row.slots if slot.name in self.peer.states]
-        return case.count == 1 and all(
-            x is None or (memory := np.ravel(x, order="K")).tobytes() == np.full_like(memory, _initial(slot)).tobytes()
-            for slot in slots for x in lists[slot.name]
-        )  # fmt: skip
 
     def _entry(
         self, case: Case, i: int, numbers: dict[str, Any], given: tuple[str, ...]
@@ -230,7 +222,7 @@ class TorchOptimizer:
                     value = self._read(slot.name, theirs, entry, known, case.grads[i] is None, numbers)
                 elif self._follows(slot.name):
                     real = known.dtype.type
-                    value = _scalar(slot.name, numbers, int(steps), real)
+                    value = scalar_after(slot.name, numbers, int(steps), real)
                 else:
                     continue
                 got.setdefault(slot.name, []).append(value)
@@ -258,21 +250,9 @@ def renamed(peer: Peer, names: Mapping[str, str]) -> Peer:
     return peer._replace(states=states, numbers={x: names.get(x, theirs) for x, theirs in peer.numbers.items()})
 
 
-def _alike(case: Case) -> None:
-    for i in range(len(case)):
-        of = case.tensor(i)
-        dtypes = {x.dtype.name for name, x in of.items() if x is not None and name not in case.routine.scalars}
-        if len(dtypes) > 1:
-            raise NotImplementedError("gradients and states of another dtype than the parameter")
-
-
 def _lacking(ours: str, theirs: str, entry: Mapping[str, Any]) -> Wrong:
     named = ", ".join(map(str, entry)) or "none"
     return Wrong(f"optimizer.state: expected {theirs} for {ours}, or names={{{ours!r}: ...}}, got {named}")
-
-
-def _initial(slot: Any) -> float:
-    return slot.initial if slot.scalar and not isinstance(slot.initial, str) else 0.0
 
 
 def _like(torch: Any, template: Any, value: float) -> Any:
@@ -280,10 +260,3 @@ def _like(torch: Any, template: Any, value: float) -> Any:
     if isinstance(template, torch.Tensor):
         return torch.full_like(template, value)
     return type(template)(value)
-
-
-def _scalar(name: str, numbers: Mapping[str, Any], steps: int, real: Any) -> np.ndarray:
-    """A power, or the rho of RAdam, as it is after so many steps."""
-    if name == "rho":
-        return np.full(1, rho_after(real(numbers["beta2"]), steps), real)
-    return np.full(1, power_after(real(numbers[BASES[name]]), steps), real)

@@ -1,0 +1,224 @@
+"""Optimizers of optax: functions of numbers that return a ``GradientTransformation``.
+
+A case's states are put into the state that ``init`` makes, by the names of its fields; those before the first step are
+left to optax. Updates are added by ``optax.apply_updates``.
+"""
+
+import contextlib
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.catalog import Routine
+from refopt.checks.arguments import kind_of
+from refopt.conformance.cases import Outcome
+from refopt.dtypes import arithmetic
+from refopt.oracle.cases import Case
+from refopt.oracle.subject import Wrong
+from refopt.oracle.subjects.arrays import Jax
+from refopt.oracle.subjects.shared import check_alike, is_initial, scalar_after
+from refopt.state.peers import NONE
+from refopt.state.steps import BASES
+
+
+class Peer(NamedTuple):
+    """What optax calls the states and numbers of a routine; ``choices`` make the routine's rule optax's."""
+
+    states: Mapping[str, str]
+    numbers: Mapping[str, str]
+    choices: Mapping[str, Any] = NONE
+    switches: Mapping[str, str] = NONE
+
+
+LR = {"lr": "learning_rate"}
+BETAS = LR | {"beta1": "b1", "beta2": "b2", "epsilon": "eps"}
+MOMENTS = {"moment1": "mu", "moment2": "nu"}
+ADAM = Peer(MOMENTS | {"moment2_max": "nu_max"}, BETAS, {"epsilon_at": "corrected"})
+PEERS = {
+    "sgd": Peer({}, LR),
+    "momentum": Peer({"velocities": "trace"}, LR | {"mu": "momentum", "use_nesterov": "nesterov"}),
+    "adam": ADAM,
+    "adamw": ADAM._replace(numbers=BETAS | {"coeff": "weight_decay"}),
+    "lion": Peer({"moment": "mu"}, LR | {"beta1": "b1", "beta2": "b2", "coeff": "weight_decay"}),
+    "rmsprop": Peer(
+        {"mean_square": "nu", "velocity": "trace", "mean_grad": "mu"},
+        LR | {"rho": "decay", "mu": "momentum", "epsilon": "eps"}, switches={"mean_grad": "centered"},
+    ),
+    "adadelta": Peer(
+        {"avg_squared_grad": "e_g", "avg_squared_update": "e_x"}, LR | {"rho": "rho", "epsilon": "eps"}
+    ),
+    "lamb": Peer(MOMENTS, BETAS | {"weight_decay": "weight_decay"}, {"always_adapt": True}),
+    "novograd": Peer(
+        {"moment": "mu", "second_moment": "nu"}, BETAS | {"weight_decay": "weight_decay"}, {"grad_averaging": False}
+    ),
+    "lars_momentum": Peer(
+        {"velocities": "trace"},
+        LR | {"mu": "momentum", "lars_coeff": "trust_coefficient", "lars_weight_decay": "weight_decay",
+              "epsilon": "eps"},
+        {"adapt": "norms"},
+    ),
+    "adagrad": Peer({"moment": "sum_of_squares"}, LR | {"epsilon": "eps"}),
+    "adamax": Peer({"moment": "mu", "inf_norm": "nu"}, BETAS),
+    "nadam": Peer(MOMENTS, BETAS, {"decay_base": 0.0}),  # without a schedule
+    "radam": Peer(MOMENTS, BETAS),
+}  # fmt: skip
+COUNT = "count"
+
+
+class OptaxOptimizer:
+    """A function of numbers that returns a ``GradientTransformation``, as a `Subject`.
+
+    Attributes:
+        fixed: numbers and choices of refopt's that it has for itself.
+        dtypes: in which it is checked by default.
+        always: optional states that it has in every case.
+        notes: what a reader of the report should know.
+    """
+
+    dtypes = "float32", "float64"
+
+    def __init__(
+        self, row: Routine, make: Callable[..., Any], name: str, *, options: Mapping[str, Any], names: Mapping[str, str]
+    ) -> None:
+        peer = PEERS[row.name]
+        self.row, self.make, self.name, self.options = row, make, name, dict(options)
+        self.states = {ours: names.get(ours, theirs) for ours, theirs in peer.states.items()}
+        self.numbers = {ours: names.get(ours, theirs) for ours, theirs in peer.numbers.items()}
+        self.switches = peer.switches
+        self.optax: Any = importlib.import_module("optax")
+        self.arrays = Jax()
+        self.accepts = set(inspect.signature(make).parameters)
+        if self.numbers["lr"] not in self.accepts:
+            raise TypeError(f"check: {name}: expected a function of {self.numbers['lr']}, got one without it")
+        if unknown := sorted(self.options.keys() - self.accepts):
+            expected = ", ".join(sorted(self.accepts))
+            raise TypeError(f"check: {name}: expected options of {expected}, got {unknown[0]}")
+        self.fixed = {choice: value for choice, value in peer.choices.items()}
+        inside = self.options.get("eps_in_sqrt", True)
+        self.fixed |= {"epsilon_at": "inside" if inside else "outside"} if row.name == "rmsprop" else {}
+        self.fixed |= {ours: options[theirs] for ours, theirs in self.numbers.items() if theirs in options}
+        self.always = tuple(ours for ours, theirs in self.switches.items() if options.get(theirs))
+        self.notes = ["16-bit dtypes by request: each operation is rounded to the parameter's dtype"]
+        optional = [slot.name for slot in row.slots if slot.optional and slot.name in self.states]
+        fields = self._fields(dict.fromkeys(self.numbers.values(), 0.5) | {self.numbers.get("use_nesterov", ""): False})
+        self.counts = COUNT in fields
+        self.always += tuple(x for x in optional if x not in self.switches and self.states[x] in fields)
+        for slot in row.slots[2:-1]:
+            theirs = self.states.get(slot.name)
+            if theirs and theirs not in fields and not slot.optional:
+                has = ", ".join(sorted(fields)) or "none"
+                self.notes.append(f"no {theirs} for {slot.name} in its state, of {has}: names={{{slot.name!r}: ...}}")
+        self.known = {ours for ours, theirs in self.states.items() if theirs in fields or ours in self.switches}
+
+    def _fields(self, numbers: dict[str, Any]) -> set[str]:
+        """The names in the state of one step, of a parameter of one element."""
+        jnp = self.arrays.jax.numpy
+        found: set[str] = set()
+        _walk(self._made(numbers).init([jnp.ones(1)]), lambda name, value: found.add(name))
+        return found
+
+    def _made(self, numbers: Mapping[str, Any]) -> Any:
+        made = self.make(**{name: x for name, x in numbers.items() if name in self.accepts} | self.options)
+        if not hasattr(made, "init") or not hasattr(made, "update"):
+            raise Wrong(f"expected a GradientTransformation, got {kind_of(made)}")
+        return made
+
+    def takes(self, what: str) -> bool:
+        slot = next((slot for slot in self.row.slots if slot.name == what), None)
+        if slot is None:
+            return self.numbers.get(what) in self.accepts and what not in self.fixed
+        if slot.optional:
+            switch = self.switches.get(what)
+            return what in self.always or (switch in self.accepts and self.options.get(switch, True))
+        return what in ("params", "grads") or what in self.known or self._follows(what)
+
+    def _follows(self, slot: str) -> bool:
+        """Whether a scalar follows from the number of steps."""
+        return self.counts and (slot in BASES or slot == "rho") and slot in self.row.scalars
+
+    def run(self, case: Case) -> Outcome:
+        check_alike(case)
+        if any(x is None for x in case.grads):
+            raise NotImplementedError("a tensor without a gradient")
+        wide = case.params[0].dtype == np.float64 if len(case) else False
+        with self.arrays.jax.enable_x64(True) if wide else contextlib.nullcontext():
+            return self._run(case)
+
+    def _run(self, case: Case) -> Outcome:
+        params, grads = ([self.arrays.of(x) for x in values] for values in (case.params, case.grads))
+        numbers = [self._named(case, step) for step in case.steps]
+        state = self._made(numbers[0]).init(params)
+        if not is_initial(case, self.states):
+            state = self._filled(state, case)
+        for named in numbers:
+            updates, state = self._made(named).update(grads, state, params)
+            params = self.optax.apply_updates(params, updates)
+        found: dict[str, Any] = {}
+        _walk(state, lambda name, value: found.setdefault(name, value))
+        return self._outcome(case, params, found, numbers[-1])
+
+    def _named(self, case: Case, step: Mapping[str, Any]) -> dict[str, Any]:
+        """The numbers of a step by optax's names, as the arithmetic has them."""
+        if any(isinstance(x, list) for x in step.values()):
+            raise NotImplementedError("numbers in lists")
+        real: Any = arithmetic(case.params[0].dtype.name) if len(case) else np.float64
+        values = {name: float(real(x)) for name, x in step.items()} | case.choices
+        named = {theirs: values[ours] for ours, theirs in self.numbers.items()}
+        return named | {theirs: case.slots[ours] is not None for ours, theirs in self.switches.items()}
+
+    def _filled(self, state: Any, case: Case) -> Any:
+        """The state with a case's in its place."""
+        lists = case.lists()
+        ours_of = {theirs: ours for ours, theirs in self.states.items()}
+
+        def value(name: str, held: Any) -> Any:
+            if name == COUNT:
+                return self.arrays.jax.numpy.full_like(held, case.count - 1)
+            ours = ours_of.get(name)
+            if ours is None or held is None:
+                return None
+            arrays = [self._signed(ours, x) for x in lists[ours]]
+            for one, like in zip(arrays, held, strict=True):
+                if one.dtype != like.dtype:
+                    raise NotImplementedError(f"{name} of {one.dtype}, but of {like.dtype} in optax")
+            return [self.arrays.of(x.reshape(like.shape)) for x, like in zip(arrays, held, strict=True)]
+
+        return _walk(state, value)
+
+    def _signed(self, ours: str, x: Any) -> Any:
+        """The velocity of RMSProp is what is added in optax, and what is subtracted in refopt."""
+        return -x if ours == "velocity" else x
+
+    def _outcome(self, case: Case, params: list, found: dict[str, Any], numbers: Mapping[str, Any]) -> Outcome:
+        got: Outcome = {"params": [self.arrays.back(p) for p in params]}
+        lists = case.lists()
+        for slot in self.row.slots[2:-1]:
+            known, theirs = lists[slot.name], self.states.get(slot.name)
+            if theirs in found and any(x is not None for x in known):
+                arrays = [self.arrays.back(x) for x in found[theirs]]
+                got[slot.name] = [
+                    self._signed(slot.name, x.reshape(like.shape)) for x, like in zip(arrays, known, strict=True)
+                ]
+            elif self._follows(slot.name):
+                got[slot.name] = [
+                    scalar_after(slot.name, case.numbers_of(i), int(found[COUNT]), x.dtype.type)
+                    for i, x in enumerate(known)
+                ]
+        return got
+
+
+def _walk(state: Any, visit: Callable[[str, Any], Any]) -> Any:
+    """Visit each field of the named tuples that a state consists of; what ``visit`` returns takes its place."""
+    if isinstance(state, tuple) and hasattr(state, "_fields"):
+        changed = {}
+        for name in state._fields:
+            held = getattr(state, name)
+            inner = _walk(held, visit) if isinstance(held, tuple) else visit(name, held)
+            changed[name] = held if inner is None else inner
+        return type(state)(**changed)
+    if isinstance(state, tuple):
+        return tuple(_walk(part, visit) for part in state)
+    return state

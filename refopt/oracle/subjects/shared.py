@@ -1,0 +1,38 @@
+"""What adapters of several libraries do with a case."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from refopt.oracle.cases import Case
+from refopt.state.steps import BASES, power_after, rho_after
+
+
+def check_alike(case: Case) -> None:
+    """Refuse, as not taken, tensors whose gradient or state is of another dtype than the parameter."""
+    for i in range(len(case)):
+        of = case.tensor(i)
+        dtypes = {x.dtype.name for name, x in of.items() if x is not None and name not in case.routine.scalars}
+        if len(dtypes) > 1:
+            raise NotImplementedError("gradients and states of another dtype than the parameter")
+
+
+def is_initial(case: Case, states: Iterable[str]) -> bool:
+    """Whether no step has been taken, and the states are what they are at first."""
+    if case.count != 1:
+        return False
+    for slot in case.routine.slots:
+        if slot.name in states:
+            first = slot.initial if slot.scalar and not isinstance(slot.initial, str) else 0.0
+            for x in case.lists()[slot.name]:
+                if x is not None and x.tobytes() != np.full(x.shape, first, x.dtype).tobytes():
+                    return False
+    return True
+
+
+def scalar_after(name: str, numbers: Mapping[str, Any], steps: int, real: Any) -> np.ndarray:
+    """A power, or the rho of RAdam, as it is after so many steps."""
+    if name == "rho":
+        return np.full(1, rho_after(real(numbers["beta2"]), steps), real)
+    return np.full(1, power_after(real(numbers[BASES[name]]), steps), real)
