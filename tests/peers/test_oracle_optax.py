@@ -19,7 +19,6 @@ RIGHT = [
     ("rmsprop", "rmsprop", {"centered": True}),
     ("adadelta", "adadelta", {}),
     ("lamb", "lamb", {}),
-    ("novograd", "novograd", {}),
     ("nadam", "nadam", {}),
 ]
 
@@ -58,6 +57,12 @@ def test_other_formulas_fail(routine, name, options, slot):
     assert slot in str(report)
 
 
+def test_novograd_knows_the_first_step_by_its_number():
+    """And not by a norm of 0, which it has after gradients of 0, too."""
+    report = step_law("novograd", optax.novograd, dtypes=["float32"])
+    assert [item.label for item in report.of("failed")] == ["second_moment zero"]
+
+
 def test_a_chain_of_ones_own():
     def mine(learning_rate, b1, b2, eps, weight_decay):
         return optax.chain(
@@ -78,6 +83,13 @@ def test_what_is_not_taken():
     report = oracle.check("sgd", optax.sgd, laws=["L8", "L14", "L15"], dtypes=["float32"])
     assert {item.status for item in report.items} == {"skipped"}
     assert "l2_decay (0 in the rule)" in str(report)
+
+
+def test_subnormal_numbers_are_0():
+    report = oracle.check("adam", optax.adam, laws=["L7"], dtypes=["float32"])
+    assert not report.failed_laws
+    report = oracle.check("adam", optax.adam, laws=["L7"], dtypes=["float32"], set={"flush_to_zero": False})
+    assert report.wrong == ["L7"]
 
 
 def test_16_bits_are_by_request():

@@ -33,6 +33,18 @@ def test_novograd_keeps_its_norm_in_fp32(timm):  # noqa: F811
     assert "second_moment" in str(report)
 
 
+def test_lamb_counts_the_steps_of_a_group(timm):  # noqa: F811
+    """Those of a tensor that had no gradient are counted as well."""
+    report = oracle.check("lamb", timm("lamb.Lamb"), max_grad_norm=None, dtypes=["float32"], laws=["L15"])
+    assert report.wrong == ["L15"]
+    assert "beta1_pow" in str(report)
+
+
+def test_lion_hides_nan(timm):  # noqa: F811
+    report = oracle.check("lion", timm("lion.Lion"), dtypes=["float32"], laws=["L6"])
+    assert [item.label for item in report.of("failed")] == ["nan in grads"]
+
+
 def test_radam_has_fp32_alone(timm):  # noqa: F811
     radam = timm("radam.RAdamLegacy")
     oracle.check("radam", radam, dtypes=["float32"], laws=["L1"]).raise_if_failed()

@@ -41,6 +41,30 @@ def test_fused_sgd_leaves_blocks_of_16_unwritten(dtype):
     oracle.check("sgd", torch.optim.SGD, fused=True, dtypes=["float32", "float64"], laws=["L1"]).raise_if_failed()
 
 
+def test_fused_sgd_keeps_memory_as_it_was_where_its_first_step_is_skipped():
+    """``torch.empty_like`` makes the momentum, and a skipped step does not write it."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)  # empty tensors are NaN
+    try:
+        report = oracle.check("momentum", torch.optim.SGD, fused=True, dtypes=["float32"], laws=["L8"])
+    finally:
+        torch.use_deterministic_algorithms(before)
+    assert [item.label for item in report.of("failed")] == ["found_inf=1 in the first step"]
+    assert "velocities[0], element 0 of 45: expected 0.0 as it was, since found_inf is 1, got nan" in str(report)
+    for routine, name in (("sgd", "SGD"), ("adam", "Adam"), ("adamw", "AdamW"), ("adagrad", "Adagrad")):
+        laws = ["L8", "L9"]
+        other = oracle.check(routine, getattr(torch.optim, name), fused=True, dtypes=["float32"], laws=laws)
+        assert not other.failed_laws, other
+        assert {"found_inf=1 in the first step", "grad_factor"} <= {item.label for item in other.of("passed")}
+
+
+def test_laws_of_lists_and_layouts():
+    laws = ["L4", "L6", "L7", "L10", "L14", "L15", "L16"]
+    report = oracle.check("momentum", torch.optim.SGD, dtypes=["float32"], laws=laws)
+    assert not report.failed_laws, report
+    assert {item.law for item in report.of("passed")} == set(laws)
+
+
 class DecayTwice(torch.optim.AdamW):
     """Decays after the step as well."""
 

@@ -17,13 +17,15 @@ def gate(trial: Trial) -> Iterator[Try]:
     for flag in (1.0, np.nan, np.inf, -1.0):
         yield Try(f"found_inf={flag}", partial(flagged, trial, flag, lost=True), partial(still, trial))
     yield Try("found_inf=1, finite gradients", partial(flagged, trial, 1.0), partial(still, trial))
+    # Where states are made in the first step, it may be skipped all the same.
+    yield Try("found_inf=1 in the first step", partial(flagged, trial, 1.0, lost=True, count=1), partial(still, trial))
     yield Try("found_inf=0", partial(flagged, trial, 0.0), trial.hold)
 
 
-def flagged(trial: Trial, flag: float, lost: bool = False) -> Case:
+def flagged(trial: Trial, flag: float, lost: bool = False, count: int = 2) -> Case:
     """A step with a flag; if ``lost``, of gradients that are not finite."""
     trial.need("found_inf")
-    case = trial.case(SIZES, count=2)
+    case = trial.case(SIZES, count=count)
     if lost:
         case = case.replace(grads=[np.full_like(x, np.nan) for x in case.grads])
     return case.replace(steps=[case.steps[0] | {"found_inf": np.full(1, flag, np.float32)}])

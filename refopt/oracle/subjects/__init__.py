@@ -92,8 +92,10 @@ def _of_torch(
                 row, subject, name, options=options, accepts=accepts, peer=peer, step=names.get("step", "step"),
                 without_lr=without_lr, device=device,
             )  # fmt: skip
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"check: {name}: {error}") from error
+        except TypeError as error:
+            raise TypeError(f"check: {name}: {error}") from error
+        except NotImplementedError as error:
+            raise ValueError(f"check: {name}: {error}") from error
         if made.kind is kind:
             break
         kind = made.kind  # of what a function has returned

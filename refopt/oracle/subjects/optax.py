@@ -19,7 +19,7 @@ from refopt.dtypes import arithmetic
 from refopt.oracle.cases import Case
 from refopt.oracle.subject import Wrong
 from refopt.oracle.subjects.arrays import Jax
-from refopt.oracle.subjects.shared import check_alike, is_initial, scalar_after
+from refopt.oracle.subjects.shared import check_dtypes, is_initial, scalar_after
 from refopt.state.peers import NONE
 from refopt.state.steps import BASES
 
@@ -65,7 +65,7 @@ PEERS = {
     "nadam": Peer(MOMENTS, BETAS, {"decay_base": 0.0}),  # without a schedule
     "radam": Peer(MOMENTS, BETAS),
 }  # fmt: skip
-COUNT = "count"
+COUNT, FLUSHES = "count", "flush_to_zero"
 
 
 class OptaxOptimizer:
@@ -101,7 +101,12 @@ class OptaxOptimizer:
         self.fixed |= {"epsilon_at": "inside" if inside else "outside"} if row.name == "rmsprop" else {}
         self.fixed |= {ours: options[theirs] for ours, theirs in self.numbers.items() if theirs in options}
         self.always = tuple(ours for ours, theirs in self.switches.items() if options.get(theirs))
-        self.notes = ["16-bit dtypes by request: each operation is rounded to the parameter's dtype"]
+        # XLA sets processors so that subnormal numbers are 0.
+        self.fixed[FLUSHES] = True
+        self.notes = [
+            "subnormal numbers count as 0, as XLA has them",
+            "16-bit dtypes by request: each operation is rounded to the parameter's dtype",
+        ]
         optional = [slot.name for slot in row.slots if slot.optional and slot.name in self.states]
         fields = self._fields(dict.fromkeys(self.numbers.values(), 0.5) | {self.numbers.get("use_nesterov", ""): False})
         self.counts = COUNT in fields
@@ -140,7 +145,7 @@ class OptaxOptimizer:
         return self.counts and (slot in BASES or slot == "rho") and slot in self.row.scalars
 
     def run(self, case: Case) -> Outcome:
-        check_alike(case)
+        check_dtypes(case, self.dtypes)
         if any(x is None for x in case.grads):
             raise NotImplementedError("a tensor without a gradient")
         wide = case.params[0].dtype == np.float64 if len(case) else False

@@ -1,6 +1,6 @@
 """What adapters of several libraries do with a case."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,11 @@ from refopt.oracle.cases import Case
 from refopt.state.steps import BASES, power_after, rho_after
 
 
-def check_alike(case: Case) -> None:
-    """Refuse, as not taken, tensors whose gradient or state is of another dtype than the parameter."""
+def check_dtypes(case: Case, usual: Sequence[str]) -> None:
+    """Refuse what is not taken: a gradient or state of another dtype than the parameter, unusual ones in a list."""
+    params = {x.dtype.name for x in case.params}
+    if len(params) > 1 and params - {*usual}:
+        raise NotImplementedError("16-bit arithmetic beside another")
     for i in range(len(case)):
         of = case.tensor(i)
         dtypes = {x.dtype.name for name, x in of.items() if x is not None and name not in case.routine.scalars}

@@ -16,7 +16,7 @@ from refopt.dtypes import arithmetic
 from refopt.oracle.cases import NUMBERS, Case
 from refopt.oracle.subject import GATE, Wrong
 from refopt.oracle.subjects.arrays import Torch
-from refopt.oracle.subjects.shared import check_alike, is_initial, scalar_after
+from refopt.oracle.subjects.shared import check_dtypes, is_initial, scalar_after
 from refopt.state.peers import Peer, to_group
 from refopt.state.steps import BASES
 
@@ -97,7 +97,7 @@ class TorchOptimizer:
     def run(self, case: Case) -> Outcome:
         if not len(case):
             raise NotImplementedError("an empty list of parameters")
-        check_alike(case)
+        check_dtypes(case, self.dtypes)
         given = self._optional(case)
         params = [self.torch.nn.Parameter(self.arrays.of(x)) for x in case.params]
         rows = [self._rows(case, step) for step in case.steps]
@@ -138,7 +138,10 @@ class TorchOptimizer:
         """An optimizer over parameters with a group for each of the rows of numbers."""
         numbers = self._group(rows[0], given)
         named = {name: x for name, x in numbers.items() if name in self.accepts} | self.options
-        made = self.make([{"params": [p]} for p in params] if len(rows) > 1 else params, **named)
+        try:
+            made = self.make([{"params": [p]} for p in params] if len(rows) > 1 else params, **named)
+        except ValueError as error:  # numbers that it does not take
+            raise NotImplementedError(str(error)) from error
         if not isinstance(made, self.torch.optim.Optimizer):
             raise Wrong(f"expected an optimizer of PyTorch, got {kind_of(made)}")
         self._number(made, rows, given)
