@@ -124,6 +124,7 @@ class Function:
         for k, step in enumerate(case.steps):
             lists = {name: None if values is None else list(values) for name, values in slots.items()}
             options = dict.fromkeys(GATE) | {STEP: case.count + k} | case.choices | step
+            options |= {name: self.arrays.of(x) for name, x in options.items() if name in GATE and x is not None}
             options = {name: value for name, value in options.items() if name in self.named}
             options |= {name: values for name, values in lists.items() if name in self.named}
             result = self.function(*(lists[name] for name in self.positional), **options)

@@ -51,7 +51,9 @@ def subject_of(
         return subject
     if not callable(subject):
         raise TypeError(f"check: subject: expected a function, or a Subject, got {kind_of(subject)}")
-    return Function(row, subject, arrays_of(kind, device))
+    made = Function(row, subject, arrays_of(kind, device))
+    made.name += "".join(f", {name}={x!r}" for name, x in (("arrays", arrays), ("device", device)) if x is not None)
+    return made
 
 
 def _is_of_optax(subject: Any) -> bool:
@@ -79,7 +81,8 @@ def _of_torch(
     kind = subject if isinstance(subject, type) else None
     if kind is not None and not issubclass(kind, base):
         return None
-    name = public_name(subject, options)
+    own = ({"names": names} if names else {}) | ({"device": device} if device != "cpu" else {})
+    name = public_name(subject, options | own)
     for _ in range(2):
         peer, without_lr = peer_of(row.name, kind, options)
         peer = renamed(peer, names)
