@@ -7,7 +7,7 @@ from refopt.catalog import ROUTINES
 from refopt.conformance import check
 from refopt.conformance.family_mutants import Optimizer, mutants
 from refopt.conformance.laws import check_run
-from refopt.conformance.wrong_rules import RULES
+from refopt.oracle.wrong import RULES
 
 FAMILY = [routine for routine in ROUTINES.values() if "merged" in routine.forms]
 MUTANTS = [(routine, name) for routine in FAMILY for name in mutants(routine)]

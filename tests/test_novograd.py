@@ -17,8 +17,8 @@ from refopt.conformance.cases import Case, assert_same
 from refopt.conformance.family_mutants import Optimizer
 from refopt.conformance.laws import reference
 from refopt.conformance.placed import Placed, PlacedCase, kernels
-from refopt.conformance.wrong_rules import RULES
 from refopt.cpu.reduce import LANES, TILE, sum_of_squares
+from refopt.oracle.wrong import RULES
 
 implementations = pytest.mark.parametrize("form", ["reference", *NOVOGRAD.forms])
 

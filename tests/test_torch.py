@@ -32,7 +32,7 @@ from refopt.catalog import ROUTINES
 from refopt.conformance.cases import Case
 from refopt.conformance.family_mutants import Optimizer, rule_of
 from refopt.conformance.laws import reference
-from refopt.conformance.wrong_rules import RULES
+from refopt.oracle.wrong import RULES
 
 try:
     import torch

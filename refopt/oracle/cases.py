@@ -187,16 +187,23 @@ def true_scalars(row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, 
     by_count = [slot for slot in row.slots if slot.scalar and (row.elementwise or isinstance(slot.initial, str))]
     if not by_count:
         return {}
-    known = tuple(sorted((name, float(x)) for name, x in numbers.items() if name != "grad_factor"))
-    truth = _truth(row, known, tuple(sorted(choices.items())), count, arithmetic_.real)
+    known = truth(row, numbers, choices, count, arithmetic_.real)
     scalars = {}
     for slot in by_count:
-        value = truth[slot.name].value
+        value = known[slot.name].value
         held = arithmetic_.exact(arrays[slot.name].reshape(-1)[0])
         rounding = 2 * arithmetic_.rounding * size(value) if count > 1 else 0.0
         error = max(float(size(held.value - value)), float(rounding))
         scalars[slot.name] = Bounded(value, np.float64(error), arithmetic_)
     return scalars
+
+
+def truth(
+    row: Routine, numbers: Mapping[str, Any], choices: Mapping[str, Any], count: int, real: type
+) -> dict[str, Bounded]:
+    """What the scalars of a routine are before step ``count``, without rounding."""
+    known = tuple(sorted((name, float(x)) for name, x in numbers.items() if name != "grad_factor"))
+    return _truth(row, known, tuple(sorted(choices.items())), count, real)
 
 
 @functools.lru_cache(256)

@@ -8,8 +8,8 @@ from refopt.catalog import ROUTINES, Routine
 from refopt.checks.arguments import chosen, flag, is_number, kind_of, shown, whole
 from refopt.checks.arguments import names as list_of_names
 from refopt.dtypes import SIZES
-from refopt.oracle import shrink
-from refopt.oracle.cases import has
+from refopt.oracle import diagnosis, shrink
+from refopt.oracle.cases import Case, has
 from refopt.oracle.laws import LAWS, Law, Try
 from refopt.oracle.laws.step import random_tries
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item, Report
@@ -107,10 +107,13 @@ def check(
     )  # fmt: skip
 
 
-def _try_all(law: Law, kind: str, tries: Sequence[Try], command: str) -> list[Item]:
-    """Every case of a law; of the failure of the smallest case there is an even smaller example."""
+def _try_all(
+    law: Law, kind: str, tries: Sequence[Try], command: str, trial: Trial, explained: Sequence[Item]
+) -> list[Item]:
+    """Every case of a law; of the failure of the smallest case there are an even smaller example and a diagnosis."""
     items: list[Item] = []
-    least: tuple[tuple[int, int], int, Any] | None = None
+    failed: list[tuple[tuple[int, int], int, Case, Try, Broken]] = []
+    passed: list[Case] = []
     for one in tries:
         try:
             case = one.case()
@@ -119,14 +122,19 @@ def _try_all(law: Law, kind: str, tries: Sequence[Try], command: str) -> list[It
             items.append(Item(law.id, kind, one.label, SKIPPED, str(reason)))
         except Broken as broken:
             items.append(Item(law.id, kind, one.label, FAILED, str(broken), broken.ratio, command=command))
-            rank = len(case), sum(x.size for x in case.params)
-            if least is None or rank < least[0]:
-                least = rank, len(items) - 1, (case, one, broken)
+            size = len(case), sum(x.size for x in case.params)
+            failed.append((size, len(items) - 1, case, one, broken))
         else:
             items.append(Item(law.id, kind, one.label, PASSED))
-    if least is not None:
-        _, k, (case, one, error) = least
-        items[k] = items[k]._replace(example=shrink.shown(*shrink.smallest(case, one.holds, error)))
+            if sum(x.size for x in case.params) <= diagnosis.MOST:
+                passed.append(case)
+    if failed:
+        _, k, case, one, error = min(failed, key=lambda x: x[0])
+        found = diagnosis.of_failures(trial, law.id, [(x[2], x[4]) for x in failed], passed, explained)
+        small = shrink.smallest(case, one.holds, error)
+        items[k] = items[k]._replace(
+            example=shrink.shown(*small), pattern=found.pattern, reasons=found.reasons, smallest=small
+        )
     return items
 
 

@@ -6,10 +6,22 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+MOST = 5  # reasons that are printed
 
 
 class Item(NamedTuple):
-    """One case of a law in one dtype. ``text`` says why it failed or was skipped."""
+    """One case of a law in one dtype.
+
+    Attributes:
+        text: why it failed or was skipped.
+        ratio: the error over the bound, where that is what is wrong.
+        example: the smallest example, of the worst case of a law.
+        pattern: which elements are wrong.
+        reasons: what explains it, each with the share of the wrong elements that it explains; ``None`` if that was not
+            looked for, and nothing if nothing does.
+        command: what shows it again.
+        smallest: the case and the failure that ``example`` is of.
+    """
 
     law: str
     dtype: str
@@ -19,6 +31,9 @@ class Item(NamedTuple):
     ratio: float | None = None
     example: str = ""
     command: str = ""
+    pattern: str = ""
+    reasons: tuple[tuple[str, float], ...] | None = None
+    smallest: Any = None
 
 
 class Report:
@@ -80,7 +95,7 @@ class Report:
             "routine": self.routine, "subject": self.subject, "ok": self.ok, "laws": self.laws,
             "expected_failures": self.expected_failures, "largest_ratio": self.largest, "compared": self.compared,
             "unbounded": self.unbounded, "seconds": round(self.seconds, 3), "notes": self.notes,
-            "items": [item._asdict() for item in self.items],
+            "items": [_fields(item) for item in self.items],
         }  # fmt: skip
         return json.dumps(_plain(fields), indent=1)
 
@@ -127,6 +142,9 @@ class Report:
         why = f" (expected: {self.expected_failures[law]})" if law in self.expected_failures else ""
         lines = [f"{law} {name}, {dtype}{why}: {head}{first.text}"]
         lines += [f"    {line}" for line in example.splitlines()]
+        if first.pattern:
+            lines.append(f"  where: {first.pattern}")
+        lines += _why(first.reasons)
         lines.append(f"  fails: {_some([item.label for item in failed])}; {len(failed)} of {len(items)} cases")
         if first.command:
             lines.append(f"  again: {first.command}")
@@ -147,6 +165,34 @@ def _plain(x: Any) -> Any:
     if isinstance(x, list):
         return [_plain(value) for value in x]
     return str(x) if isinstance(x, float) and not math.isfinite(x) else x
+
+
+def _fields(item: Item) -> dict[str, Any]:
+    fields = item._asdict()
+    del fields["smallest"]
+    reasons = item.reasons and [{"name": name, "share": share} for name, share in item.reasons]
+    return fields | {"reasons": reasons if reasons is not None else item.reasons}
+
+
+def _why(reasons: tuple[tuple[str, float], ...] | None) -> list[str]:
+    """What explains a failure, the best first."""
+    if reasons is None:
+        return []
+    if not reasons:
+        return ["  why: none of the hypotheses explains it"]
+    if reasons[0][1] < 0.99:
+        heads = ["  why: nothing explains all of it; in part "] + ["       or in part "] * len(reasons)
+    else:
+        heads = ["  why: "] + ["       or "] * len(reasons)
+    shown = zip(heads, reasons[:MOST], strict=False)
+    lines = [f"{head}{name} ({_percent(share)} of the wrong elements)" for head, (name, share) in shown]
+    if len(reasons) > MOST:
+        lines.append(f"       or {len(reasons) - MOST} more")
+    return lines
+
+
+def _percent(share: float) -> str:
+    return "100 %" if share == 1 else f"{min(100 * share, 99.9):.3g} %"
 
 
 def _some(labels: list[str], most: int = 4) -> str:

@@ -22,13 +22,15 @@ PARTS = {
 
 LEFT_OUT = {
     # wrong on purpose: what the laws must tell from right, and a change leaves it wrong,
-    "refopt/conformance/mutants.py", "refopt/conformance/family_mutants.py", "refopt/conformance/wrong_rules.py",
+    "refopt/conformance/mutants.py", "refopt/conformance/family_mutants.py",
     # and what tests draw: a change makes it another draw.
     "refopt/conformance/strategies.py", "refopt/conformance/examples.py", "refopt/conformance/lars.py",
     "refopt/conformance/build.py", "refopt/verify/data.py",
     # and what calls CUDA itself, which runs on a GPU alone, where the laws are its tests.
     "refopt/gpu/driver.py",
 }  # fmt: skip
+
+WRONG = "refopt/oracle/wrong/"  # rules that are wrong on purpose, too
 
 
 def part_of(file: str) -> str:
@@ -39,7 +41,8 @@ def part_of(file: str) -> str:
 def all_edits(root: Path) -> list[Edit]:
     """Every change that the package offers."""
     files = sorted(str(path.relative_to(root)) for path in (root / "refopt").rglob("*.py"))
-    return [edit for file in files if file not in LEFT_OUT for edit in edits(file, (root / file).read_text())]
+    right = [file for file in files if file not in LEFT_OUT and not file.startswith(WRONG)]
+    return [edit for file in right for edit in edits(file, (root / file).read_text())]
 
 
 def sample(root: Path, found: Iterable[Edit], seed: int, count: int, parts: Iterable[str] = ()) -> list[Edit]:

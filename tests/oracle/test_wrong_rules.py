@@ -6,7 +6,7 @@ import pytest
 
 from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
-from refopt.conformance.wrong_rules import RULES
+from refopt.oracle.wrong import RULES
 from refopt.cpu.merged import merged
 
 # The same formula in another order of operations, or with another convention for -0 or for NaN in a norm.

@@ -34,18 +34,26 @@ def _names(code: CodeType) -> set[str]:
 def rebound(function: Any) -> Any:
     """A function that runs the same code over bounded numbers, and so does what it calls."""
     if isinstance(function, functools.partial):
-        return functools.partial(rebound(function.func), *function.args, **function.keywords)
+        keywords = {name: _replaced(value) for name, value in function.keywords.items()}
+        return functools.partial(rebound(function.func), *function.args, **keywords)
     names = dict(function.__globals__)
     for name in _names(function.__code__) & names.keys():
-        value = names[name]
-        if isinstance(value, FunctionType):
-            if value in PRIMITIVES:
-                names[name] = PRIMITIVES[value]
-            elif value is not function and value.__module__.partition(".")[0] == "refopt":
-                names[name] = rebound(value)
+        if names[name] is not function:
+            names[name] = _replaced(names[name])
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__kwdefaults__ = {name: _replaced(value) for name, value in (function.__kwdefaults__ or {}).items()}
     return copy
+
+
+def _replaced(value: Any) -> Any:
+    """What a rule looks up or is given: functions of refopt run over bounded numbers, others are as they are."""
+    if isinstance(value, functools.partial):
+        return rebound(value)
+    if not isinstance(value, FunctionType):
+        return value
+    if value in PRIMITIVES:
+        return PRIMITIVES[value]
+    return rebound(value) if value.__module__.partition(".")[0] == "refopt" else value
 
 
 def rule_of(routine: Routine) -> Callable[..., tuple]:
@@ -126,7 +134,7 @@ def evaluate(
         again = {name: lift(x.astype(real)) for name, x in known.items()}  # type: ignore[union-attr]
         again["params"] = lift(held["params"].astype(real))
         values["stored"] = lambda name, x: again[name] if name in again else as_stored(x, held[name].dtype)
-    run = rebound(rule or rule_of(routine)) if routine.name != "lars_momentum" else rule or rule_of(routine)
+    run = rebound(rule) if rule else rule_of(routine) if routine.name == "lars_momentum" else rebound(rule_of(routine))
     with np.errstate(all="ignore"):
         ways = every_way(lambda: run(p, g, *map(read, carried), **values))
         united = [None if x[0] is None else x[0].covering(*x[1:]) for x in zip(*ways, strict=True)]

@@ -1,0 +1,72 @@
+"""What is wrong with a step that breaks a law: where, as a pattern, and why, by hypotheses."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.oracle.bound import sums
+from refopt.oracle.cases import Case, memory
+from refopt.oracle.diagnosis import pattern
+from refopt.oracle.diagnosis.explain import ENOUGH, Explainer, Explanation
+from refopt.oracle.trial import Broken, Trial
+
+STEP = "L1"
+MOST = 2**14  # elements of a case that explanations are tried on
+
+__all__ = ["Explanation", "Found", "of_failures", "pattern_of"]
+
+
+def pattern_of(trial: Trial, case: Case) -> str:
+    """Which elements of a case are wrong; nothing if none are, or if the step fails by itself."""
+    try:
+        got = trial.run(case)
+    except Exception:
+        return ""
+    slots: dict[str, list] = {}
+    for i in range(len(case)):
+        before = case.tensor(i)
+        for name, expected in trial.expected(case, i, sums.random_data).items():
+            now = got[name][i] if got.get(name) else None
+            if now is not None:
+                flat = [np.ravel(memory(x)).astype(np.float64) for x in (now, before[name])]
+                wrong = np.ravel(memory(expected.ratio(now))) > 1
+                slots.setdefault(name, []).append((wrong, *flat))
+    return pattern.described(slots)
+
+
+class Found(NamedTuple):
+    """Where and why a law is broken."""
+
+    pattern: str = ""
+    reasons: tuple[tuple[str, float], ...] | None = None
+
+
+def of_failures(
+    trial: Trial, law: str, failed: Sequence[tuple[Case, Broken]], passed: Sequence[Case], explained: Sequence[Any]
+) -> Found:
+    """What is wrong where a law is broken.
+
+    Args:
+        trial: the subject, in a dtype.
+        law: its id. Other laws than the step law are explained where that holds.
+        failed: the cases, and how each broke it.
+        passed: cases of which the law held.
+        explained: items of failures that are explained already, of which the explanations are tried first.
+    """
+    bounded = [(case, broken) for case, broken in failed if broken.where is not None and len(case.steps) == 1]
+    bounded = [(case, broken) for case, broken in bounded if broken.ratio is not None]
+    if not bounded:
+        return Found()
+    worst, _ = max(bounded, key=lambda x: x[1].ratio or 0)
+    where = pattern_of(trial, worst)
+    if law != STEP and any(item.law == STEP and item.dtype == trial.dtype for item in explained):
+        return Found(where)
+    small = [case for case, _ in bounded if _elements(case) <= MOST] or [worst]
+    known = dict.fromkeys(name for item in explained for name, share in item.reasons if share >= ENOUGH)
+    explainer = Explainer(trial, small, [case for case in passed if _elements(case) <= MOST])
+    return Found(where, tuple((x.text, round(x.share, 4)) for x in explainer.explanations(list(known))))
+
+
+def _elements(case: Case) -> int:
+    return sum(x.size for x in case.params)

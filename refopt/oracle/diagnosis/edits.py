@@ -1,0 +1,215 @@
+"""Rules with one small change in their source: an operand left out, an operator for another, an old value for a new.
+
+They stand for mistakes that have no name in `refopt.oracle.wrong`.
+"""
+
+import ast
+import copy
+import functools
+import inspect
+import textwrap
+from collections.abc import Iterator
+from functools import partial
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.catalog import Routine
+from refopt.oracle.bound.evaluate import PRIMITIVES
+from refopt.oracle.diagnosis.hypotheses import Hypothesis, base_rule
+from refopt.oracle.diagnosis.situation import Rule, Situation
+
+OTHER: dict[type, Any] = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
+OLD = "_before"
+
+
+@functools.cache
+def of_rule(row: Routine) -> tuple[Hypothesis, ...]:
+    """A hypothesis for each change of a routine's rule and of what it calls."""
+    rule = base_rule(row)
+    found: dict[str, Hypothesis] = {}
+    for function in _reached(rule, {}):
+        for edit in _edits(function):
+            changed = substituted(rule, function, edit.function)
+            name = f"{edit.text} (in {function.__name__})"
+            found.setdefault(name, Hypothesis(name, partial(_with, rule=changed, base=rule), "edit"))
+    return tuple(found.values())
+
+
+def _with(s: Situation, rule: Rule, base: Rule) -> Situation | None:
+    return s._replace(rule=rule) if s.rule is base else None
+
+
+def _inner(function: Any) -> Iterator[Any]:
+    """The functions of refopt that one calls, or has as defaults."""
+    values = [function.__globals__.get(name) for name in function.__code__.co_names]
+    for value in (*values, *(function.__kwdefaults__ or {}).values()):
+        ours = isinstance(value, FunctionType) and value.__module__.partition(".")[0] == "refopt"
+        if ours and value not in PRIMITIVES and value is not function:
+            yield value
+
+
+def _reached(function: Any, found: dict[Any, None]) -> dict[Any, None]:
+    if function not in found:
+        found[function] = None
+        for value in _inner(function):
+            _reached(value, found)
+    return found
+
+
+def substituted(function: Any, old: Any, new: Any) -> Any:
+    """A function that calls ``new`` wherever it, or what it calls, called ``old``."""
+    if function is old:
+        return new
+    if old not in _reached(function, {}):
+        return function
+    names = dict(function.__globals__)
+
+    def other(value: Any) -> Any:
+        ours = isinstance(value, FunctionType) and value.__module__.partition(".")[0] == "refopt"
+        return substituted(value, old, new) if ours and value is not function and value not in PRIMITIVES else value
+
+    names |= {name: other(names[name]) for name in function.__code__.co_names if name in names}
+    made = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    made.__kwdefaults__ = {name: other(value) for name, value in (function.__kwdefaults__ or {}).items()}
+    return made
+
+
+class Edit(NamedTuple):
+    text: str
+    function: Any
+
+
+def _edits(function: Any) -> Iterator[Edit]:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    if tree.body and isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
+        del tree.body[0]
+    for change in _changes(tree):
+        compiled = _compiled(function, change.tree)
+        if compiled is not None:
+            yield Edit(change.text, compiled)
+
+
+def _compiled(function: Any, tree: ast.FunctionDef) -> Any:
+    """The function that a changed source defines, in the module of the original one."""
+    names = {"np": np, **function.__globals__}
+    tree.decorator_list = []
+    tree.args.kw_defaults = [None] * len(tree.args.kwonlyargs)
+    module = ast.fix_missing_locations(ast.Module([tree], []))
+    try:
+        exec(compile(module, f"<{function.__name__} with a change>", "exec"), names)
+    except (SyntaxError, ValueError):
+        return None
+    made = names[tree.name]
+    copied = FunctionType(made.__code__, names | {tree.name: function}, made.__name__, made.__defaults__)
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
+
+
+class Change(NamedTuple):
+    text: str
+    tree: ast.FunctionDef
+
+
+def _changes(tree: ast.FunctionDef) -> Iterator[Change]:
+    """Each change of an expression of a function."""
+    nodes = [node for statement in tree.body for node in ast.walk(statement)]
+    for k, node in enumerate(nodes):
+        if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), ast.Store):
+            for after in _instead(node, tree):
+                yield Change(f"as if `{_text(node)}` were `{_text(after)}`", _replaced(tree, k, after))
+    yield from _old_values(tree)
+
+
+def _text(node: ast.AST) -> str:
+    return ast.unparse(node).replace("np.", "").replace(OLD, " before the step")
+
+
+def _replaced(tree: ast.FunctionDef, k: int, after: ast.expr) -> ast.FunctionDef:
+    """A copy of a function, with another expression in the place of one."""
+    mine = copy.deepcopy(tree)
+    nodes = [node for statement in mine.body for node in ast.walk(statement)]
+    target, new = nodes[k], copy.deepcopy(after)
+    for parent in ast.walk(mine):
+        for name, value in ast.iter_fields(parent):
+            if value is target:
+                setattr(parent, name, new)
+            elif isinstance(value, list) and any(x is target for x in value):
+                value[[x is target for x in value].index(True)] = new
+    return mine
+
+
+def _instead(node: ast.expr, tree: ast.FunctionDef) -> Iterator[ast.expr]:
+    """What may have been written for an expression."""
+    if isinstance(node, ast.BinOp):
+        yield node.left
+        yield node.right
+        if type(node.op) in OTHER:
+            yield ast.BinOp(node.left, OTHER[type(node.op)](), node.right)
+        if isinstance(node.op, ast.Sub | ast.Div):
+            yield ast.BinOp(node.right, node.op, node.left)
+        left, right = node.left, node.right
+        if isinstance(left, ast.BinOp):
+            yield ast.BinOp(left.left, left.op, ast.BinOp(left.right, node.op, right))
+        if isinstance(right, ast.BinOp):
+            yield ast.BinOp(ast.BinOp(left, node.op, right.left), right.op, right.right)
+        if _is_root(left):
+            yield ast.Call(left.func, [ast.BinOp(left.args[0], node.op, right)], [])  # type: ignore[attr-defined]
+        if isinstance(node.op, ast.Sub):
+            yield _root(node)
+    elif isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+        yield node.args[0]
+        if _is_root(node) and isinstance(node.args[0], ast.BinOp):
+            inside = node.args[0]
+            yield ast.BinOp(_root(inside.left), inside.op, inside.right)
+    elif isinstance(node, ast.Compare):
+        yield ast.Constant(True)
+        yield ast.Constant(False)
+    elif isinstance(node, ast.IfExp):
+        yield node.body
+        yield node.orelse
+    elif isinstance(node, ast.Name):
+        for name in _alike(node.id, tree):
+            yield ast.Name(name, ast.Load())
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+        for value in {0, 1, 2, 2 * node.value} - {node.value}:
+            yield ast.Constant(value)
+
+
+def _is_root(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "np.sqrt"
+
+
+def _root(node: ast.expr) -> ast.expr:
+    return ast.Call(ast.Attribute(ast.Name("np", ast.Load()), "sqrt", ast.Load()), [node], [])
+
+
+def _alike(name: str, tree: ast.FunctionDef) -> list[str]:
+    """Other parameters of a function that may be taken for one: arrays for arrays, numbers for numbers."""
+    numbers = [x.arg for x in tree.args.kwonlyargs]
+    parameters = [x.arg for x in (*tree.args.posonlyargs, *tree.args.args)]
+    arrays = [x for x in parameters if len(x) == 1 or x.startswith("u_")]
+    singles = [x for x in (*parameters, *numbers) if x not in arrays]
+    same = arrays if name in arrays else singles if name in singles else []
+    return [x for x in same if x != name]
+
+
+def _old_values(tree: ast.FunctionDef) -> Iterator[Change]:
+    """What a parameter was before the step, where it has been assigned to."""
+    parameters = {x.arg for x in (*tree.args.posonlyargs, *tree.args.args)}
+    assigned: set[str] = set()
+    for number, statement in enumerate(tree.body):
+        for k, node in enumerate(ast.walk(statement)):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in assigned:
+                mine = copy.deepcopy(tree)
+                again = list(ast.walk(mine.body[number]))[k]
+                assert isinstance(again, ast.Name)
+                again.id = node.id + OLD
+                first = ast.parse(f"{node.id}{OLD} = {node.id}").body[0]
+                mine.body.insert(0, first)
+                text = f"`{node.id}` as it was before the step in `{_text(statement)}`"
+                yield Change(text, mine)
+        stored = {x.id for x in ast.walk(statement) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+        assigned |= stored & parameters

@@ -1,0 +1,176 @@
+"""Which hypotheses explain what a step has come to, and how much of it."""
+
+import itertools
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.oracle.bound import sums
+from refopt.oracle.cases import Case, memory
+from refopt.oracle.diagnosis import edits
+from refopt.oracle.diagnosis.hypotheses import Hypothesis, base_rule, named
+from refopt.oracle.diagnosis.situation import of_case
+from refopt.oracle.trial import Trial
+
+SECONDS = 6.0
+WRONG_MOST = 6  # tensors that are looked at
+ENOUGH = 0.99  # of what a hypothesis has to explain
+PARTLY = 0.25
+
+
+class Tensor(NamedTuple):
+    """What a step made of one tensor, and which elements of each slot are wrong by the rule.
+
+    Elements that no step was taken for are part of the pattern, not of what hypotheses explain, where there are others.
+    """
+
+    case: Case
+    tensor: int
+    got: dict[str, np.ndarray]
+    wrong: dict[str, np.ndarray]
+    unchanged: dict[str, np.ndarray]  # which of them are as they were
+
+
+class Explanation(NamedTuple):
+    """A hypothesis, and the share of the wrong elements that it explains."""
+
+    text: str
+    share: float
+
+
+class Explainer:
+    """What may be wrong with a subject in one dtype.
+
+    Args:
+        trial: the subject and the rule.
+        failed: cases of which the outcome is wrong.
+        passed: others, that an explanation has to leave right.
+    """
+
+    def __init__(self, trial: Trial, failed: Sequence[Case], passed: Sequence[Case] = ()) -> None:
+        self.trial, self.row = trial, trial.row
+        wrong = list(itertools.chain.from_iterable(map(self._tensors, failed)))
+        right = [x for x in wrong if not any(mask.any() for mask in x.wrong.values())]
+        changed = any((x.wrong[name] & ~x.unchanged[name]).any() for x in wrong for name in x.wrong)
+        if changed:
+            wrong = [x._replace(wrong={name: x.wrong[name] & ~x.unchanged[name] for name in x.wrong}) for x in wrong]
+        self.wrong = _spread([x for x in wrong if any(mask.any() for mask in x.wrong.values())], WRONG_MOST)
+        self.right = _spread(right + list(itertools.chain.from_iterable(map(self._tensors, passed))), WRONG_MOST)
+        self.until = 0.0
+
+    def _tensors(self, case: Case) -> list[Tensor]:
+        """The tensors of a case, as the subject leaves them now."""
+        try:
+            got = self.trial.run(case)
+        except Exception:
+            return []
+        tensors = []
+        for i in range(len(case)):
+            arrays = {name: x for name, values in got.items() if (x := values[i]) is not None}
+            expected = self.trial.expected(case, i, sums.random_data)
+            held = {name: x for name, x in arrays.items() if name in expected and x.size}
+            wrong = {name: np.ravel(memory(expected[name].ratio(arrays[name]))) > 1 for name in held}
+            before = case.tensor(i)
+            same = {name: np.ravel(memory(x) == memory(before[name])) & wrong[name] for name, x in held.items()}
+            tensors.append(Tensor(case, i, held, wrong, same))
+        return tensors
+
+    def explanations(self, known: Sequence[str] = ()) -> list[Explanation]:
+        """Those that explain nearly all; else those that explain some of it; none if nothing does.
+
+        Those of ``known`` names are tried first, and no others if one of them explains all.
+        """
+        self.until = time.monotonic() + SECONDS
+        if not self.wrong:
+            return []
+        before = [h for h in (*named(self.row), *edits.of_rule(self.row)) if h.name in known] if known else []
+        narrow = [h for h in named(self.row) if h.kind in ("arithmetic", "narrow")]
+        for candidates in ([(h,) for h in before], list(itertools.product(before, narrow))):
+            if full := _full(self._tried(candidates)):
+                return full
+        if before:
+            self.until = time.monotonic() + SECONDS / 4
+        single = self._tried((h,) for h in named(self.row))
+        if full := _full(single):
+            return full
+        changed = self._tried((h,) for h in edits.of_rule(self.row))
+        if full := _full(changed):
+            return full
+        if full := _full(self._tried(self._pairs())):
+            return full
+        return [x for x in sorted(single + changed, key=lambda x: -x.share) if x.share >= PARTLY][:3]
+
+    def _pairs(self) -> Iterable[tuple[Hypothesis, Hypothesis]]:
+        """Pairs of hypotheses each of which matters where something is wrong."""
+        for one, two in itertools.combinations([h for h in named(self.row) if h.paired], 2):
+            if (one.kind, one.about) != (two.kind, two.about) or one.kind == "rule":
+                yield one, two
+
+    def _tried(self, candidates: Iterable[tuple[Hypothesis, ...]]) -> list[Explanation]:
+        found = []
+        for hypotheses in candidates:
+            if time.monotonic() > self.until:
+                break
+            share = self._share(hypotheses)
+            if share >= PARTLY:
+                found.append(Explanation(" and ".join(h.name for h in hypotheses), share))
+        return found
+
+    def _share(self, hypotheses: tuple[Hypothesis, ...]) -> float:
+        """The share of the wrong elements that are as the hypotheses have it; 0 where right ones are not."""
+        explained = total = bounded = 0
+        for tensor in self.wrong:
+            inside = self._inside(tensor, hypotheses)
+            if inside is None:
+                continue
+            for name, (within, known) in inside.items():
+                mask = tensor.wrong[name]
+                explained += int((within & mask & known).sum())
+                bounded += int((mask & known).sum())
+                total += int(mask.sum())
+                right = known & ~mask & ~tensor.unchanged[name]
+                if right.any() and within[right].mean() < ENOUGH:
+                    return 0.0
+            if total and explained < PARTLY * total:
+                return 0.0
+        if not explained:
+            return 0.0
+        for tensor in self.right:
+            inside = self._inside(tensor, hypotheses)
+            if inside is not None and any(known.any() and x[known].mean() < ENOUGH for x, known in inside.values()):
+                return 0.0
+        return explained / bounded
+
+    def _inside(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> dict[str, Any] | None:
+        """Which elements are within the bound of a hypothesis, and which have one; ``None`` if it says nothing."""
+        changed: Any = of_case(tensor.case, tensor.tensor, base_rule(self.row), self.trial.real)
+        for hypothesis in hypotheses:
+            after = hypothesis.change(changed)
+            changed = changed if after is None else after
+        try:
+            with np.errstate(all="ignore"):
+                expected = changed.expected()
+        except Exception:  # what a change has made of a rule need not be one
+            return None
+        if expected is None:
+            return None
+        inside = {}
+        for name, x in tensor.got.items():
+            if name in expected:
+                ratio, held = np.ravel(memory(expected[name].ratio(x))), np.ravel(memory(x)).astype(np.float64)
+                lost = np.isnan(ratio) & ~np.isfinite(held)  # as a division by 0 has it
+                inside[name] = (ratio <= 1) | lost, ~np.isnan(ratio) | lost
+        return inside
+
+
+def _spread(tensors: list[Tensor], most: int) -> list[Tensor]:
+    """Some of a list, from its beginning to its end."""
+    if len(tensors) <= most:
+        return tensors
+    return [tensors[round(k * (len(tensors) - 1) / (most - 1))] for k in range(most)]
+
+
+def _full(explanations: list[Explanation]) -> list[Explanation]:
+    return sorted((x for x in explanations if x.share >= ENOUGH), key=lambda x: -x.share)

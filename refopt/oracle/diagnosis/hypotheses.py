@@ -1,0 +1,258 @@
+"""What may be wrong with a step: each hypothesis changes the situation that the rule is evaluated in."""
+
+import functools
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.catalog import Routine
+from refopt.dtypes import SIZES, numpy_dtype
+from refopt.oracle.bound.evaluate import rule_of
+from refopt.oracle.cases import has, memory
+from refopt.oracle.diagnosis.situation import NONE, Rule, Situation
+from refopt.oracle.wrong import OF
+from refopt.oracle.wrong.lars_momentum import lars_with
+
+CORRECTS = {
+    "beta1_pow": "no bias correction of the first moment", "beta2_pow": "no bias correction of the second moment",
+}  # fmt: skip
+
+
+class Hypothesis(NamedTuple):
+    """``change`` gives the changed situation, or ``None`` where the hypothesis says nothing.
+
+    ``kind`` is what it changes: two of one kind and ``about`` make no pair. Nor does one that is not ``paired``.
+    """
+
+    name: str
+    change: Callable[[Situation], Situation | None]
+    kind: str
+    about: str = ""
+    paired: bool = True
+
+
+def base_rule(row: Routine) -> Rule:
+    """The rule, all of whose code can be looked at."""
+    return lars_with if row.name == "lars_momentum" else rule_of(row)
+
+
+@functools.cache
+def named(row: Routine) -> tuple[Hypothesis, ...]:
+    """All hypotheses about a routine that have names."""
+    return (*_choices(row), *_rules(row), *_numbers(row), *_scalars(row), *_arrays(row), *_arithmetic())
+
+
+def _arithmetic() -> Iterator[Hypothesis]:
+    def change(s: Situation, to: str) -> Situation | None:
+        param = s.arrays["params"].dtype
+        fits = param.name == to if to != "float32" else param.itemsize == 8
+        return s._replace(worked=to) if fits and not s.worked else None
+
+    for to in ("float32", "float16", "bfloat16"):
+        yield Hypothesis(f"worked out in {to}", partial(change, to=to), "arithmetic")
+
+
+def _choices(row: Routine) -> Iterator[Hypothesis]:
+    for name, values in row.choices.items():
+        for value in values if name != "rounding" else ():
+
+            def change(s: Situation, name: str = name, value: Any = value) -> Situation | None:
+                return s._replace(choices=s.choices | {name: value}) if s.choices.get(name) != value else None
+
+            yield Hypothesis(f"{name}={value}", change, "choice", name)
+
+
+def _rules(row: Routine) -> Iterator[Hypothesis]:
+    for wrong in OF[row.name].values():
+        if wrong.name:
+            yield Hypothesis(wrong.name, partial(_with_rule, rule=wrong.rule), "rule")
+    if row.name == "adamw":
+        for wrong in OF["adam"].values():
+            if wrong.name:
+                yield Hypothesis(wrong.name, partial(_with_rule, rule=partial(_decayed(), adam=wrong.rule)), "rule")
+
+
+def _decayed() -> Rule:
+    from refopt.oracle.wrong.adamw import decayed
+
+    return decayed
+
+
+def _with_rule(s: Situation, rule: Rule) -> Situation | None:
+    if s.rule is base_rule(s.row):
+        return s._replace(rule=rule)
+    both = _both(s.rule, rule) or _both(rule, s.rule)
+    return both and s._replace(rule=both)
+
+
+def _both(one: Rule, other: Rule) -> Rule | None:
+    """Two wrong rules in one: places of the same rule, or Adam's under a decay of AdamW's."""
+    if isinstance(one, partial) and isinstance(other, partial) and one.func is other.func:
+        return partial(one.func, **one.keywords, **other.keywords) if not one.keywords.keys() & other.keywords else None
+    if isinstance(other, partial) and "adam" in other.keywords and not isinstance(one, partial):
+        return partial(one, adam=other.keywords["adam"])
+    return None
+
+
+def _numbers(row: Routine) -> Iterator[Hypothesis]:
+    names = [hyper.name for hyper in row.hypers if hyper.name != "seed"]
+    for hyper in row.hypers:
+        if hyper.name == "seed":
+            continue
+        name = hyper.name
+        yield Hypothesis(f"{name} ignored: taken as 0", _number(name, lambda x: 0.0), "number", name)
+        yield Hypothesis(f"{name} ignored: taken as 1", _number(name, lambda x: 1.0), "number", name)
+        if hyper.default not in (None, 0.0, 1.0):
+            default = lambda x, to=hyper.default: to  # noqa: E731
+            yield Hypothesis(
+                f"{name} always {hyper.default:g}, the default", _number(name, default), "number", name, False
+            )
+        yield Hypothesis(f"{name} squared, or applied twice", _number(name, lambda x: x * x), "number", name, False)
+        yield Hypothesis(f"the root of {name} for {name}", _number(name, np.sqrt), "number", name, False)
+        yield Hypothesis(f"twice {name}", _number(name, lambda x: 2 * x), "number", name, False)
+        yield Hypothesis(f"half of {name}", _number(name, lambda x: x / 2), "number", name, False)
+        yield Hypothesis(f"1 - {name} for {name}", _number(name, lambda x: 1 - x), "number", name, False)
+        yield Hypothesis(f"minus {name} for {name}", _number(name, lambda x: -x), "number", name, False)
+    name = "grad_factor"
+    yield Hypothesis("grad_factor ignored", _number(name, lambda x: 1.0), "number", name)
+    yield Hypothesis("divided by grad_factor", _number(name, lambda x: 1 / x), "number", name, False)
+    yield Hypothesis("grad_factor applied twice", _number(name, lambda x: x * x), "number", name, False)
+    yield Hypothesis(
+        "divided by rescale_grad", _number("rescale_grad", lambda x: 1 / x), "number", "rescale_grad", False
+    )
+    for k, one in enumerate(names):
+        for two in names[k + 1 :]:
+            if (one, two) == ("beta1", "beta2") and row.name == "lion":
+                continue  # a named wrong rule
+
+            def swap(s: Situation, one: str = one, two: str = two) -> Situation | None:
+                x, y = s.numbers.get(one), s.numbers.get(two)
+                return s._replace(numbers=s.numbers | {one: y, two: x}) if x != y else None
+
+            def take(s: Situation, one: str = one, two: str = two) -> Situation | None:
+                x, y = s.numbers.get(one), s.numbers.get(two)
+                return s._replace(numbers=s.numbers | {one: y}) if x != y else None
+
+            yield Hypothesis(f"{one} and {two} swapped", swap, "number", one)
+            yield Hypothesis(f"{two} for {one}", take, "number", one, False)
+            yield Hypothesis(f"{one} for {two}", partial(take, one=two, two=one), "number", two, False)
+    for name in names:
+
+        def first(s: Situation, name: str = name) -> Situation | None:
+            x = s.case.numbers_of(0).get(name)
+            return s._replace(numbers=s.numbers | {name: x}) if s.tensor and x != s.numbers.get(name) else None
+
+        yield Hypothesis(f"{name} of the first tensor for all", first, "number", name, False)
+
+
+def _number(name: str, to: Callable[[float], float]) -> Callable[[Situation], Situation | None]:
+    def change(s: Situation) -> Situation | None:
+        held = s.numbers.get(name)
+        if held is None:
+            return None
+        with np.errstate(all="ignore"):
+            x = float(to(float(held)))
+        return s._replace(numbers=s.numbers | {name: x}) if x != held and np.isfinite(x) else None
+
+    return change
+
+
+def _scalars(row: Routine) -> Iterator[Hypothesis]:
+    carried = [slot for slot in row.slots if slot.scalar]
+    by_count = tuple(slot.name for slot in carried if row.elementwise or isinstance(slot.initial, str))
+    for name in by_count:
+        if name in CORRECTS:
+            yield Hypothesis(CORRECTS[name], partial(_powers, names=(name,), to=lambda t: NONE), "power", name)
+        yield from _other_steps(name, (name,))
+    if len(by_count) > 1:
+        yield from _other_steps("bias correction", by_count)
+    for slot in carried:
+        yield Hypothesis(f"{slot.name} not advanced", partial(_kept, name=slot.name), "kept", slot.name)
+
+
+def _other_steps(what: str, names: tuple[str, ...]) -> Iterator[Hypothesis]:
+    steps: dict[str, Callable[[int], int]] = {
+        "one step late: of t - 1": lambda t: t - 1, "one step early: of t + 1": lambda t: t + 1,
+        "always of the first step": lambda t: 1,
+    }  # fmt: skip
+    for text, to in steps.items():
+        yield Hypothesis(f"{what} {text}", partial(_powers, names=names, to=to), "power", names[0])
+
+
+def _powers(s: Situation, names: tuple[str, ...], to: Callable[[int], int]) -> Situation | None:
+    count = to(s.case.count)
+    return s._replace(powers=s.powers | dict.fromkeys(names, count)) if count != s.case.count else None
+
+
+def _kept(s: Situation, name: str) -> Situation | None:
+    return s._replace(kept=s.kept | {name}) if s.arrays.get(name) is not None else None
+
+
+def _arrays(row: Routine) -> Iterator[Hypothesis]:
+    """What is read of arrays, and what becomes of results on their way to memory."""
+    yield Hypothesis("gradient with the other sign", partial(_read, name="grads", by=lambda x: -x), "array", "grads")
+    yield Hypothesis("gradient taken as 0", partial(_read, name="grads", by=lambda x: 0 * x), "array", "grads")
+    for slot in row.slots:
+        name = slot.name
+        if name == "master_params":
+            yield Hypothesis("masters not read: the parameter for the exact one", _without_master, "array", name)
+        if slot.written and not slot.scalar:
+            yield Hypothesis(f"{name} not written", partial(_kept, name=name), "kept", name)
+        if name not in ("params", "grads", "master_params"):
+            yield Hypothesis(
+                f"{name} not read: taken as 0", partial(_read, name=name, by=lambda x: 0 * x), "array", name
+            )
+        for what, which in NEIGHBOURS.items():
+            if name != "params":
+                yield Hypothesis(f"{name} of {what}", partial(_of_tensor, name=name, which=which), "array", name, False)
+        for dtype in ("float16", "bfloat16", "float32") if has("bfloat16") else ("float16", "float32"):
+            if slot.written and not slot.scalar:
+                yield Hypothesis(f"{name} stored in {dtype}", partial(_narrow, name=name, dtype=dtype), "narrow", name)
+            if not slot.written:
+                yield Hypothesis(f"{name} read in {dtype}", partial(_through, name=name, dtype=dtype), "array", name)
+
+
+NEIGHBOURS: dict[str, Callable[[int, int], int]] = {
+    "the first tensor": lambda i, n: 0, "the tensor before": lambda i, n: i - 1,
+    "the tensor after": lambda i, n: i + 1, "the last tensor": lambda i, n: n - 1,
+}  # fmt: skip
+
+
+def _read(s: Situation, name: str, by: Callable[[Any], Any]) -> Situation | None:
+    x = s.arrays.get(name)
+    return None if x is None else s._replace(arrays=s.arrays | {name: by(x)})
+
+
+def _without_master(s: Situation) -> Situation | None:
+    master = s.arrays.get("master_params")
+    if master is None or master.dtype == np.uint16:
+        return None
+    return s._replace(arrays=s.arrays | {"master_params": s.arrays["params"].astype(master.dtype)})
+
+
+def _of_tensor(s: Situation, name: str, which: Callable[[int, int], int]) -> Situation | None:
+    j, mine = which(s.tensor, len(s.case)), s.arrays.get(name)
+    if mine is None or j == s.tensor or not 0 <= j < len(s.case):
+        return None
+    other = s.case.lists()[name][j]
+    if other is None or other.size < mine.size:
+        return None
+    elements = np.empty_like(mine)
+    memory(elements)[...] = memory(other)[: mine.size]
+    return s._replace(arrays=s.arrays | {name: elements})
+
+
+def _narrow(s: Situation, name: str, dtype: str) -> Situation | None:
+    x = s.arrays.get(name)
+    if x is None or x.dtype.kind == "u" or SIZES[dtype] >= x.dtype.itemsize:
+        return None
+    return s._replace(narrow={**s.narrow, name: dtype})
+
+
+def _through(s: Situation, name: str, dtype: str) -> Situation | None:
+    x = s.arrays.get(name)
+    if x is None or SIZES[dtype] >= x.dtype.itemsize:
+        return None
+    return s._replace(arrays=s.arrays | {name: x.astype(numpy_dtype(dtype)).astype(x.dtype)})

@@ -1,0 +1,57 @@
+"""What is wrong, or easily is, in Adamax."""
+
+import numpy as np
+
+from refopt.cpu.adam import larger
+from refopt.cpu.adamax import rule as adamax_rule
+from refopt.oracle.wrong.rule import Wrong
+
+
+def adamax_from(p, g, m, n, b1, *, lr, beta1):
+    """The step with the norm n."""
+    m = beta1 * m + (1 - beta1) * g
+    return p - lr / (1 - b1) * (m / n), m, n, b1 * beta1
+
+
+def epsilon_on_the_gradient(p, g, m, n, b1, *, beta2, epsilon, **numbers):
+    """PyTorch's rule."""
+    return adamax_from(p, g, m, larger(abs(g) + epsilon, beta2 * n), b1, **numbers)
+
+
+def absolute_forgotten(p, g, m, n, b1, *, beta2, epsilon, **numbers):
+    return adamax_from(p, g, m, larger(g, beta2 * n + epsilon), b1, **numbers)
+
+
+def norm_takes_nan(p, g, m, n, b1, *, beta2, epsilon, **numbers):
+    """A NaN in the gradient stays in the norm, as np.maximum has it."""
+    return adamax_from(p, g, m, np.maximum(abs(g), beta2 * n + epsilon), b1, **numbers)
+
+
+def norm_loses_nan(p, g, m, n, b1, *, beta2, epsilon, **numbers):
+    """A NaN in the norm goes with the next gradient, as fmaxf has it."""
+    return adamax_from(p, g, m, np.fmax(abs(g), beta2 * n + epsilon), b1, **numbers)
+
+
+def epsilon_in_the_denominator(p, g, m, n, b1, *, beta2, epsilon, **numbers):
+    n = larger(abs(g), beta2 * n)
+    p, m, _, b1 = adamax_from(p, g, m, n + epsilon, b1, **numbers)
+    return p, m, n, b1
+
+
+def adamax_no_bias_correction(p, g, m, n, b1, *, beta1, **numbers):
+    return (*adamax_rule(p, g, m, n, b1 * 0, beta1=beta1, **numbers)[:3], b1 * beta1)
+
+
+def power_before_use(p, g, m, n, b1, *, beta1, **numbers):
+    return (*adamax_rule(p, g, m, n, b1 * beta1, beta1=beta1, **numbers)[:3], b1 * beta1)
+
+
+RULES = {
+    "EpsilonOnTheGradient": Wrong("epsilon on the gradient's size, as PyTorch has it", epsilon_on_the_gradient),
+    "AbsoluteForgotten": Wrong("no absolute value of the gradient", absolute_forgotten),
+    "NormTakesNan": Wrong(None, norm_takes_nan),
+    "NormLosesNan": Wrong(None, norm_loses_nan),
+    "EpsilonInTheDenominator": Wrong("epsilon in the denominator", epsilon_in_the_denominator),
+    "NoBiasCorrection": Wrong("no bias correction", adamax_no_bias_correction),
+    "PowerBeforeUse": Wrong("power of beta1 advanced before use: that of step t + 1", power_before_use),
+}

@@ -1,0 +1,39 @@
+"""What is wrong, or easily is, in AdamW."""
+
+from refopt.cpu.adam import rule as adam_rule
+from refopt.oracle.wrong.rule import Wrong
+
+
+def decayed(p, *arrays, lr, lr_ratio, coeff, adam=adam_rule, **numbers):
+    return adam(p * (1 - lr * lr_ratio * coeff), *arrays, lr=lr, **numbers)
+
+
+def decay_in_gradient(p, g, *arrays, lr_ratio, coeff, adam=adam_rule, **numbers):
+    return adam(p, g + lr_ratio * coeff * p, *arrays, **numbers)
+
+
+def ratio_on_everything(p, *arrays, lr, lr_ratio, coeff, adam=adam_rule, **numbers):
+    return adam(p * (1 - lr * lr_ratio * coeff), *arrays, lr=lr * lr_ratio, **numbers)
+
+
+def decay_afterwards(p, *arrays, lr, lr_ratio, coeff, adam=adam_rule, **numbers):
+    new, *rest = adam(p, *arrays, lr=lr, **numbers)
+    return new * (1 - lr * lr_ratio * coeff), *rest
+
+
+def decay_without_lr(p, *arrays, lr, lr_ratio, coeff, adam=adam_rule, **numbers):
+    return adam(p * (1 - lr_ratio * coeff), *arrays, lr=lr, **numbers)
+
+
+def decay_subtracted(p, g, *arrays, lr, lr_ratio, coeff, adam=adam_rule, **numbers):
+    """p - lr * lr_ratio * coeff * p: equal in exact arithmetic alone."""
+    return adam(p - lr * lr_ratio * coeff * p, g, *arrays, lr=lr, **numbers)
+
+
+RULES = {
+    "DecayInGradient": Wrong("decay in the gradient (Adam with L2), not on the parameter", decay_in_gradient),
+    "RatioOnEverything": Wrong("lr_ratio on the whole step, not on the decay alone", ratio_on_everything),
+    "DecayAfterwards": Wrong("decay of the new parameter, after the step", decay_afterwards),
+    "DecayWithoutLr": Wrong("decay without the learning rate", decay_without_lr),
+    "DecaySubtracted": Wrong(None, decay_subtracted),
+}

@@ -1,0 +1,123 @@
+"""What is wrong, or easily is, in LARS."""
+
+from functools import partial
+
+import numpy as np
+
+from refopt.cpu.lars import local_lr, rule
+from refopt.cpu.reduce import sum_of_squares
+from refopt.oracle.wrong.rule import Wrong
+
+
+def lars_with(
+    p, g, v, *, stored, lr, mu, lars_coeff, lars_weight_decay, epsilon, adapt, norm_of,
+    rate=local_lr, step=rule, squares=sum_of_squares,
+):  # fmt: skip
+    """The rule, with places to change."""
+    norms = np.sqrt(squares(p if norm_of == "master" else stored("params", p))), np.sqrt(squares(g))
+    numbers = dict(lars_coeff=lars_coeff, lars_weight_decay=lars_weight_decay, epsilon=epsilon)
+    local = rate(*norms, lr=lr, adapt=adapt, **numbers)
+    return step(p, g, v, local_lr=local, mu=mu, lars_weight_decay=lars_weight_decay)
+
+
+def not_adapted(param_norm, grad_norm, *, lr, **numbers):
+    return lr
+
+
+def rate_without_lr(param_norm, grad_norm, *, lr, **numbers):
+    return local_lr(param_norm, grad_norm, lr=1, **numbers)
+
+
+def decay_left_out_of_the_denominator(param_norm, grad_norm, *, lars_weight_decay, adapt, **numbers):
+    return local_lr(param_norm, grad_norm, lars_weight_decay=0 * lars_weight_decay, adapt="norms", **numbers)
+
+
+def norms_squared(param_norm, grad_norm, **numbers):
+    return local_lr(param_norm * param_norm, grad_norm * grad_norm, **numbers)
+
+
+def norms_exchanged(param_norm, grad_norm, **numbers):
+    return local_lr(grad_norm, param_norm, **numbers)
+
+
+def clipped(param_norm, grad_norm, *, lr, **numbers):
+    """LARC: no more than the learning rate."""
+    rate = local_lr(param_norm, grad_norm, lr=lr, **numbers)
+    return lr if rate > lr else rate
+
+
+def norm_of_the_decayed(p, g, v, *, lars_weight_decay, **numbers):
+    decayed = g + lars_weight_decay * p
+    return lars_with(p, decayed, v, lars_weight_decay=0 * lars_weight_decay, **numbers)
+
+
+def decay_forgotten(p, g, v, *, local_lr, mu, lars_weight_decay):
+    return rule(p, g, v, local_lr=local_lr, mu=mu, lars_weight_decay=0)
+
+
+def decay_decoupled(p, g, v, *, local_lr, mu, lars_weight_decay):
+    v = mu * v + local_lr * g
+    return p - v - local_lr * lars_weight_decay * p, v
+
+
+def momentum_of_everything(p, g, v, *, local_lr, mu, lars_weight_decay):
+    v = mu * (v + local_lr * (g + lars_weight_decay * p))
+    return p - v, v
+
+
+def rate_outside_of_velocity(p, g, v, *, local_lr, mu, lars_weight_decay):
+    v = mu * v + (g + lars_weight_decay * p)
+    return p - local_lr * v, v
+
+
+def dampened(p, g, v, *, local_lr, mu, lars_weight_decay):
+    v = mu * v + (1 - mu) * local_lr * (g + lars_weight_decay * p)
+    return p - v, v
+
+
+def nesterov(p, g, v, *, local_lr, mu, lars_weight_decay):
+    step = local_lr * (g + lars_weight_decay * p)
+    v = mu * v + step
+    return p - (step + mu * v), v
+
+
+def old_velocity(p, g, v, *, local_lr, mu, lars_weight_decay):
+    return p - v, mu * v + local_lr * (g + lars_weight_decay * p)
+
+
+def learning_rate_again(p, g, v, *, lr, **numbers):
+    _, v = lars_with(p, g, v, lr=lr, **numbers)
+    return p - lr * v, v
+
+
+def epsilon_in_velocity(p, g, v, *, stored, epsilon, mu, lars_weight_decay, adapt, norm_of, lr, lars_coeff):
+    """Epsilon where Paddle's docstring puts it: in the velocity, not in the denominator."""
+    norms = np.sqrt(sum_of_squares(p if norm_of == "master" else stored("params", p))), np.sqrt(sum_of_squares(g))
+    rate = local_lr(
+        *norms, lr=lr, lars_coeff=lars_coeff, lars_weight_decay=lars_weight_decay, epsilon=0 * epsilon, adapt=adapt
+    )
+    return rule(p, g + epsilon, v, local_lr=rate, mu=mu, lars_weight_decay=lars_weight_decay)
+
+
+RULES = {
+    "NotAdapted": Wrong("no trust ratio: the learning rate as it is", partial(lars_with, rate=not_adapted)),
+    "RateWithoutLr": Wrong("local learning rate without lr", partial(lars_with, rate=rate_without_lr)),
+    "DecayNotInDenominator": Wrong(
+        "weight decay left out of the denominator", partial(lars_with, rate=decay_left_out_of_the_denominator)
+    ),
+    "NormsSquared": Wrong("squared norms for norms: a root forgotten", partial(lars_with, rate=norms_squared)),
+    "NormsExchanged": Wrong("norms of parameter and gradient exchanged", partial(lars_with, rate=norms_exchanged)),
+    "Clipped": Wrong("local learning rate clipped at lr (LARC)", partial(lars_with, rate=clipped)),
+    "NormOfTheDecayed": Wrong("norm of g + wd * p for those of g and p", norm_of_the_decayed),
+    "DecayForgotten": Wrong("no weight decay in the update", partial(lars_with, step=decay_forgotten)),
+    "DecayDecoupled": Wrong("decay on the parameter, not in the velocity", partial(lars_with, step=decay_decoupled)),
+    "MomentumOfEverything": Wrong("mu on the new gradient as well", partial(lars_with, step=momentum_of_everything)),
+    "RateOutsideOfVelocity": Wrong(
+        "learning rate outside of the velocity", partial(lars_with, step=rate_outside_of_velocity)
+    ),
+    "Dampened": Wrong("gradient dampened by 1 - mu", partial(lars_with, step=dampened)),
+    "Nesterov": Wrong("Nesterov's momentum", partial(lars_with, step=nesterov)),
+    "OldVelocity": Wrong("parameter moved by the old velocity", partial(lars_with, step=old_velocity)),
+    "EpsilonInVelocity": Wrong("epsilon in the velocity, not in the denominator", epsilon_in_velocity),
+    "LearningRateAgain": Wrong("learning rate applied to the velocity again", learning_rate_again),
+}

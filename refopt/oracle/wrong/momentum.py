@@ -1,0 +1,44 @@
+"""What is wrong, or easily is, in momentum."""
+
+from refopt.cpu.momentum import rule as momentum_rule
+from refopt.oracle.wrong.rule import Wrong
+
+
+def learning_rate_in_velocity(p, g, v, *, lr, mu, l2_decay, use_nesterov):
+    step = lr * (g + l2_decay * p)
+    v = mu * v + step
+    return p - (step + mu * v if use_nesterov else v), v
+
+
+def momentum_decay_decoupled(p, g, v, *, lr, mu, l2_decay, use_nesterov):
+    v = mu * v + g
+    return p * (1 - lr * l2_decay) - lr * (g + mu * v if use_nesterov else v), v
+
+
+def dampened(p, g, v, *, lr, mu, l2_decay, use_nesterov):
+    return momentum_rule(p, (1 - mu) * g, v, lr=lr, mu=mu, l2_decay=l2_decay, use_nesterov=use_nesterov)
+
+
+def nesterov_ignored(p, g, v, *, use_nesterov, **numbers):
+    return momentum_rule(p, g, v, use_nesterov=False, **numbers)
+
+
+def nesterov_with_the_old_velocity(p, g, v, *, lr, mu, l2_decay, use_nesterov):
+    g = g + l2_decay * p
+    new = mu * v + g
+    return p - lr * (g + mu * v if use_nesterov else new), new
+
+
+def nesterov_without_decay(p, g, v, *, lr, mu, l2_decay, use_nesterov):
+    v = mu * v + (g + l2_decay * p)
+    return p - lr * (g + mu * v if use_nesterov else v), v
+
+
+RULES = {
+    "LearningRateInVelocity": Wrong("learning rate inside the velocity", learning_rate_in_velocity),
+    "DecayDecoupled": Wrong("decay on the parameter, not in the velocity", momentum_decay_decoupled),
+    "Dampened": Wrong("gradient dampened by 1 - mu", dampened),
+    "NesterovIgnored": Wrong("use_nesterov ignored", nesterov_ignored),
+    "NesterovWithTheOldVelocity": Wrong("Nesterov with the old velocity", nesterov_with_the_old_velocity),
+    "NesterovWithoutDecay": Wrong("Nesterov's step without the decay", nesterov_without_decay),
+}
