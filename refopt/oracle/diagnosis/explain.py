@@ -131,7 +131,7 @@ class Explainer:
                 bounded += int((mask & known).sum())
                 total += int(mask.sum())
                 right = known & ~mask & ~tensor.unchanged[name]
-                if right.any() and within[right].mean() < ENOUGH:
+                if (right & ~within).sum() > (1 - ENOUGH) * mask.size:
                     return 0.0
             if total and explained < PARTLY * total:
                 return 0.0
@@ -139,7 +139,7 @@ class Explainer:
             return 0.0
         for tensor in self.right:
             inside = self._inside(tensor, hypotheses)
-            if inside is not None and any(known.any() and x[known].mean() < ENOUGH for x, known in inside.values()):
+            if inside is not None and any((known & ~x).sum() > (1 - ENOUGH) * x.size for x, known in inside.values()):
                 return 0.0
         return explained / bounded
 
