@@ -92,27 +92,25 @@ BUGS: dict[str, tuple[str, dict[str, Bug]]] = {
         "second moment not corrected": Bug("1 - beta2**step", "1.0", "no bias correction of the second"),
         "step from 0": Bug("real = p", "step_ = step - 1\n        real = p", "of t - 1"),
         "step one ahead": Bug("first, second =", "step = step + (i == 0)\n        first, second =", "t \\+ 1"),
-        "correction without root": Bug("second**0.5", "second", "sqrt\\(1 - beta2_pow\\)` were `1 - beta2_pow"),
+        "correction without root": Bug("second**0.5", "second", "`sqrt.1 - beta2_pow.` were `1 - beta2_pow"),
         "decay in the gradient": Bug(
             "p *= real(1 - lr * coeff)", "g = g + real(coeff) * p", "decay in the gradient"
         ),
-        "decay afterwards": Bug(
-            "m / denominator", "m / denominator\n        p *= real(1 - lr * coeff)", "."
-        ),
+        "decay afterwards": Bug("p *= real(1 - lr * coeff)", "", "decay of the new parameter"),
         "decay without lr": Bug("1 - lr * coeff", "1 - coeff", "decay without the learning rate"),
         "no decay": Bug("p *= real(1 - lr * coeff)", "pass", "coeff ignored: taken as 0"),
         "decay grows": Bug("1 - lr * coeff", "1 + lr * coeff", "minus coeff|1 \\+ lr"),
         "betas swapped": Bug("real = p", "beta1, beta2 = beta2, beta1\n        real = p", "beta1 and beta2 swapped"),
         "beta2 for beta1": Bug("m += real(1 - beta1)", "m += real(1 - beta2)", "beta2"),
-        "square forgotten": Bug("* g * g", "* abs(g)", "(1 - beta2) * g"),
+        "square forgotten": Bug("* g * g", "* abs(g)", "abs"),
         "old second moment": Bug(
             "v[...] = real", "old = v.copy()\n        v[...] = real", "`u` as it was before the step"
         ),
         "uphill": Bug("p -= real(lr / first)", "p += real(lr / first)", "\\+|minus lr"),
-        "root forgotten": Bug("np.sqrt(v) / real(second**0.5)", "v / real(second)", "sqrt"),
+        "root forgotten": Bug("np.sqrt(v) / real(second**0.5)", "v / real(second)", "root of the second moment forgotten"),
         "second moment in bf16": Bug(
             "first, second =", "v[...] = (v.view(np.uint32) + 0x7FFF + (v.view(np.uint32) >> 16 & 1) & 0xFFFF0000)"
-            ".view(np.float32)\n        first, second =", "moment2 stored in bfloat16",
+            ".view(np.float32)\n        first, second =", "moment2 rounded to bfloat16",
         ),
         "first moment not kept": Bug("m += real(1 - beta1) * (g - m)", "m = m + real(1 - beta1) * (g - m)",
                                      "moment1 not written"),
@@ -122,15 +120,15 @@ BUGS: dict[str, tuple[str, dict[str, Bug]]] = {
     }),
     "lamb": (LAMB, {
         "no trust ratio": Bug("lr) * ratio", "lr)", "no trust ratio"),
-        "ratio inverted": Bug("p_norm / r_norm if", "r_norm / p_norm if", "norm"),
+        "ratio inverted": Bug("p_norm / r_norm if", "r_norm / p_norm if", "ratio inverted"),
         "ratio clipped": Bug("p -= real(lr) * ratio", "p -= real(lr) * min(ratio, real(1))", "clipped at 1"),
         "no bias correction": Bug("1 - beta1**step)\n        var = v / real(1 - beta2**step)", "1)\n        var = v",
                                   "no bias correction"),
         "epsilon in the root": Bug("np.sqrt(var) + real(epsilon)", "np.sqrt(var + real(epsilon))", "epsilon"),
         "decay outside of the norm": Bug(
-            " + real(weight_decay) * p\n", "\n", "weight_decay ignored|decay after the norm",
+            " + real(weight_decay) * p\n", "\n", "no weight decay in the direction",
         ),
-        "squared norms": Bug("p_norm / r_norm if", "p_norm**2 / r_norm**2 if", "sqrt"),
+        "squared norms": Bug("p_norm / r_norm if", "p_norm**2 / r_norm**2 if", "squared norms"),
         "adapts without decay": Bug(" and weight_decay > 0", "", "always_adapt"),
         "old moment": Bug("m[...] = real(beta1) * m", "old = m.copy()\n        m[...] = real(beta1) * m", "before the step"),
     }),
@@ -154,21 +152,35 @@ BUGS: dict[str, tuple[str, dict[str, Bug]]] = {
                                 "d = (g + real(weight_decay) * p) / (np.sqrt(v) + real(epsilon))", "decay divided"),
         "mean of squares": Bug("np.dot(g.ravel(), g.ravel())", "np.mean(g * g)", "mean of squares"),
         "averaged": Bug("m + d", "m + real(1 - beta1) * d", "grad_averaging=True"),
-        "norm for its square": Bug("n = np.dot(g.ravel(), g.ravel())", "n = np.linalg.norm(g)", "."),
+        "norm for its square": Bug("n = np.dot(g.ravel(), g.ravel())", "n = np.linalg.norm(g)", "for its square"),
         "no decay": Bug("d = d + real(weight_decay) * p", "pass", "weight_decay ignored"),
         "lr in the moment": Bug("m + d\n        p -= real(lr) * m", "m + real(lr) * d\n        p -= m", "learning rate"),
-        "divided by the square": Bug("np.sqrt(v) + real", "v + real", "sqrt"),
+        "divided by the square": Bug("np.sqrt(v) + real", "v + real", "root of the second moment forgotten"),
     }),
     "momentum": (MOMENTUM, {
         "dampened": Bug("v += g", "v += real(1 - mu) * g", "dampened"),
         "decay decoupled": Bug("g = g + real(l2_decay) * p", "p *= real(1 - lr * l2_decay)", "decay on the parameter"),
         "Nesterov ignored": Bug("if use_nesterov", "if False", "use_nesterov ignored"),
-        "lr in the velocity": Bug("v += g", "g = real(lr) * g; v += g", "inside the velocity|."),
+        "lr in the velocity": Bug("v += g", "g = real(lr) * g; v += g", "learning rate inside the velocity$"),
         "no decay": Bug("g = g + real(l2_decay) * p", "pass", "l2_decay ignored"),
         "mu forgotten": Bug("v *= real(mu)", "pass", "mu"),
-        "old velocity": Bug("if use_nesterov else v", "if use_nesterov else (v - g) / real(mu)", "before the step"),
-        "fp16 velocity": Bug("p -=", "v[...] = v.astype(np.float16)\n        p -=", "velocities stored in float16"),
+        "lr in the velocity and again": Bug("v += g", "g = real(lr) * g; v += g", "and again in the step"),
+        "old velocity": Bug("v *= real(mu)", "old = v.copy(); v *= real(mu)", "old velocity"),
+        "fp16 velocity": Bug("p -=", "v[...] = v.astype(np.float16)\n        p -=", "velocities rounded to float16"),
     }),
+}  # fmt: skip
+
+
+# Bugs that take more than one change.
+MORE = {
+    "step from 0": {"beta1**step, 1 - beta2**step": "beta1**step_, 1 - beta2**step_"},
+    "step one ahead": {"step + (i == 0)": "step + 1", "step = step + 1": "t = step + 1",
+                       "beta1**step, 1 - beta2**step": "beta1**t, 1 - beta2**t"},
+    "decay afterwards": {"m / denominator": "m / denominator\n        p *= real(1 - lr * coeff)"},
+    "old second moment": {"np.sqrt(v)": "np.sqrt(old)"},
+    "old moment": {"hat = m": "hat = old"},
+    "lr in the velocity": {"real(lr) * d": "d"},
+    "old velocity": {"if use_nesterov else v": "if use_nesterov else old"},
 }  # fmt: skip
 
 
@@ -179,15 +191,9 @@ def with_bug(routine: str, name: str) -> Any:
         bug = bugs[name]
         assert bug.old in text
         text = text.replace(bug.old, bug.new)
-        if name == "step from 0":
-            text = text.replace("beta1**step, 1 - beta2**step", "beta1**step_, 1 - beta2**step_")
-        if name == "step one ahead":
-            text = text.replace("step + (i == 0)", "step + 1").replace("step = step + 1", "t = step + 1")
-            text = text.replace("beta1**step, 1 - beta2**step", "beta1**t, 1 - beta2**t")
-        if name == "old second moment":
-            text = text.replace("np.sqrt(v)", "np.sqrt(old)")
-        if name == "old moment":
-            text = text.replace("hat = m", "hat = old")
+        for old, new in MORE.get(name, {}).items():
+            assert old in text
+            text = text.replace(old, new)
     names: dict[str, Any] = {"np": np}
     exec(text, names)
     return names["step"]

@@ -21,6 +21,7 @@ from refopt.oracle.diagnosis.hypotheses import Hypothesis, base_rule
 from refopt.oracle.diagnosis.situation import Rule, Situation
 
 OTHER: dict[type, Any] = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
+SIGNS: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
 OLD = "_before"
 
 
@@ -28,13 +29,13 @@ OLD = "_before"
 def of_rule(row: Routine) -> tuple[Hypothesis, ...]:
     """A hypothesis for each change of a routine's rule and of what it calls."""
     rule = base_rule(row)
-    found: dict[str, Hypothesis] = {}
+    found: list[Hypothesis] = []
     for function in _reached(rule, {}):
         for edit in _edits(function):
             changed = substituted(rule, function, edit.function)
             name = f"{edit.text} (in {function.__name__})"
-            found.setdefault(name, Hypothesis(name, partial(_with, rule=changed, base=rule), "edit"))
-    return tuple(found.values())
+            found.append(Hypothesis(name, partial(_with, rule=changed, base=rule), "edit"))
+    return tuple(found)
 
 
 def _with(s: Situation, rule: Rule, base: Rule) -> Situation | None:
@@ -124,7 +125,12 @@ def _changes(tree: ast.FunctionDef) -> Iterator[Change]:
 
 
 def _text(node: ast.AST) -> str:
-    return ast.unparse(node).replace("np.", "").replace(OLD, " before the step")
+    """An expression, with long operands left out."""
+    text = ast.unparse(node).replace("np.", "").replace(OLD, " before the step")
+    if len(text) > 44 and isinstance(node, ast.BinOp):
+        sides = [x if len(x) <= 20 else "(...)" for x in map(_text, (node.left, node.right))]
+        text = f"{sides[0]} {SIGNS[type(node.op)]} {sides[1]}"
+    return text
 
 
 def _replaced(tree: ast.FunctionDef, k: int, after: ast.expr) -> ast.FunctionDef:
@@ -159,6 +165,8 @@ def _instead(node: ast.expr, tree: ast.FunctionDef) -> Iterator[ast.expr]:
             yield ast.Call(left.func, [ast.BinOp(left.args[0], node.op, right)], [])  # type: ignore[attr-defined]
         if isinstance(node.op, ast.Sub):
             yield _root(node)
+        if isinstance(node.op, ast.Mult) and isinstance(left, ast.BinOp) and _text(left.right) == _text(right):
+            yield ast.BinOp(left.left, node.op, ast.Call(ast.Name("abs", ast.Load()), [right], []))
     elif isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
         yield node.args[0]
         if _is_root(node) and isinstance(node.args[0], ast.BinOp):

@@ -59,6 +59,10 @@ class Explainer:
         self.wrong = _spread([x for x in wrong if any(mask.any() for mask in x.wrong.values())], WRONG_MOST)
         self.right = _spread(right + list(itertools.chain.from_iterable(map(self._tensors, passed))), WRONG_MOST)
         self.until = 0.0
+        fixed = trial.fixed
+        self.named = [
+            h for h in named(trial.row) if h.kind != "number" or trial.subject.takes(h.about) or h.about in fixed
+        ]
 
     def _tensors(self, case: Case) -> list[Tensor]:
         """The tensors of a case, as the subject leaves them now."""
@@ -85,14 +89,14 @@ class Explainer:
         self.until = time.monotonic() + SECONDS
         if not self.wrong:
             return []
-        before = [h for h in (*named(self.row), *edits.of_rule(self.row)) if h.name in known] if known else []
-        narrow = [h for h in named(self.row) if h.kind in ("arithmetic", "narrow")]
+        before = [h for h in (*self.named, *edits.of_rule(self.row)) if h.name in known] if known else []
+        narrow = [h for h in self.named if h.kind in ("arithmetic", "narrow")]
         for candidates in ([(h,) for h in before], list(itertools.product(before, narrow))):
             if full := _full(self._tried(candidates)):
                 return full
         if before:
             self.until = time.monotonic() + SECONDS / 4
-        single = self._tried((h,) for h in named(self.row))
+        single = self._tried((h,) for h in self.named)
         if full := _full(single):
             return full
         changed = self._tried((h,) for h in edits.of_rule(self.row))
@@ -104,7 +108,7 @@ class Explainer:
 
     def _pairs(self) -> Iterable[tuple[Hypothesis, Hypothesis]]:
         """Pairs of hypotheses each of which matters where something is wrong."""
-        for one, two in itertools.combinations([h for h in named(self.row) if h.paired], 2):
+        for one, two in itertools.combinations([h for h in self.named if h.paired], 2):
             if (one.kind, one.about) != (two.kind, two.about) or one.kind == "rule":
                 yield one, two
 
@@ -173,4 +177,6 @@ def _spread(tensors: list[Tensor], most: int) -> list[Tensor]:
 
 
 def _full(explanations: list[Explanation]) -> list[Explanation]:
-    return sorted((x for x in explanations if x.share >= ENOUGH), key=lambda x: -x.share)
+    """Those that explain all, each once."""
+    best = sorted((x for x in explanations if x.share >= ENOUGH), key=lambda x: -x.share)
+    return list({x.text: x for x in best[::-1]}.values())[::-1]

@@ -1,6 +1,7 @@
 """What may be wrong with a step: each hypothesis changes the situation that the rule is evaluated in."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -97,66 +98,65 @@ def _both(one: Rule, other: Rule) -> Rule | None:
 
 
 def _numbers(row: Routine) -> Iterator[Hypothesis]:
-    names = [hyper.name for hyper in row.hypers if hyper.name != "seed"]
     for hyper in row.hypers:
-        if hyper.name == "seed":
-            continue
-        name = hyper.name
-        yield Hypothesis(f"{name} ignored: taken as 0", _number(name, lambda x: 0.0), "number", name)
-        yield Hypothesis(f"{name} ignored: taken as 1", _number(name, lambda x: 1.0), "number", name)
-        if hyper.default not in (None, 0.0, 1.0):
-            default = lambda x, to=hyper.default: to  # noqa: E731
-            yield Hypothesis(
-                f"{name} always {hyper.default:g}, the default", _number(name, default), "number", name, False
-            )
-        yield Hypothesis(f"{name} squared, or applied twice", _number(name, lambda x: x * x), "number", name, False)
-        yield Hypothesis(f"the root of {name} for {name}", _number(name, np.sqrt), "number", name, False)
-        yield Hypothesis(f"twice {name}", _number(name, lambda x: 2 * x), "number", name, False)
-        yield Hypothesis(f"half of {name}", _number(name, lambda x: x / 2), "number", name, False)
-        yield Hypothesis(f"1 - {name} for {name}", _number(name, lambda x: 1 - x), "number", name, False)
-        yield Hypothesis(f"minus {name} for {name}", _number(name, lambda x: -x), "number", name, False)
-    name = "grad_factor"
-    yield Hypothesis("grad_factor ignored", _number(name, lambda x: 1.0), "number", name)
-    yield Hypothesis("divided by grad_factor", _number(name, lambda x: 1 / x), "number", name, False)
-    yield Hypothesis("grad_factor applied twice", _number(name, lambda x: x * x), "number", name, False)
-    yield Hypothesis(
-        "divided by rescale_grad", _number("rescale_grad", lambda x: 1 / x), "number", "rescale_grad", False
-    )
-    for k, one in enumerate(names):
-        for two in names[k + 1 :]:
-            if (one, two) == ("beta1", "beta2") and row.name == "lion":
-                continue  # a named wrong rule
+        if hyper.name != "seed":
+            for text, to, paired in _other_numbers(hyper.name, hyper.default):
+                yield from _changed(row, text, lambda s, x, to=to: to(x), (hyper.name,), paired)  # type: ignore[misc]
+    for text, to, paired in _other_numbers("grad_factor", None):
+        yield from _changed(row, text, lambda s, x, to=to: to(x), ("grad_factor",), paired)  # type: ignore[misc]
+    names = [hyper.name for hyper in row.hypers if hyper.name != "seed"]
+    for one, two in itertools.combinations(names, 2):
 
-            def swap(s: Situation, one: str = one, two: str = two) -> Situation | None:
-                x, y = s.numbers.get(one), s.numbers.get(two)
-                return s._replace(numbers=s.numbers | {one: y, two: x}) if x != y else None
+        def other(s: Situation, x: float, one: str = one, two: str = two) -> float:
+            y = float(s.numbers[two if x == s.numbers[one] else one])
+            return y if y not in (0, 1) else x
 
-            def take(s: Situation, one: str = one, two: str = two) -> Situation | None:
-                x, y = s.numbers.get(one), s.numbers.get(two)
-                return s._replace(numbers=s.numbers | {one: y}) if x != y else None
-
-            yield Hypothesis(f"{one} and {two} swapped", swap, "number", one)
-            yield Hypothesis(f"{two} for {one}", take, "number", one, False)
-            yield Hypothesis(f"{one} for {two}", partial(take, one=two, two=one), "number", two, False)
+        yield from _changed(row, f"{one} and {two} swapped", other, (one, two), False)
+        yield from _changed(row, f"{two} for {one}", other, (one,), False)
+        yield from _changed(row, f"{one} for {two}", other, (two,), False)
     for name in names:
 
-        def first(s: Situation, name: str = name) -> Situation | None:
-            x = s.case.numbers_of(0).get(name)
-            return s._replace(numbers=s.numbers | {name: x}) if s.tensor and x != s.numbers.get(name) else None
+        def first(s: Situation, x: float, name: str = name) -> float:
+            return s.case.numbers_of(0)[name]
 
-        yield Hypothesis(f"{name} of the first tensor for all", first, "number", name, False)
+        yield from _changed(row, f"{name} of the first tensor for all", first, (name,), False)
 
 
-def _number(name: str, to: Callable[[float], float]) -> Callable[[Situation], Situation | None]:
-    def change(s: Situation) -> Situation | None:
-        held = s.numbers.get(name)
-        if held is None:
+def _other_numbers(name: str, default: float | None) -> Iterator[tuple[str, Callable[[float], float], bool]]:
+    """What a number may have been taken for, and whether pairs are made with it."""
+    yield f"{name} ignored: taken as 0", lambda x: 0.0, True
+    yield f"{name} ignored: taken as 1", lambda x: 1.0, True
+    if default not in (None, 0.0, 1.0):
+        yield f"{name} always {default:g}, the default", lambda x: float(default), False  # type: ignore[arg-type]
+    yield f"{name} squared, or applied twice", lambda x: x * x, False
+    yield f"the root of {name} for {name}", lambda x: float(np.sqrt(x)), False
+    yield f"1 / {name} for {name}", lambda x: float(np.divide(1, x)), False
+    yield f"twice {name}", lambda x: 2 * x, False
+    yield f"half of {name}", lambda x: x / 2, False
+    yield f"1 - {name} for {name}", lambda x: 1 - x, False
+    yield f"minus {name} for {name}", lambda x: -x, False
+
+
+def _changed(
+    row: Routine, text: str, to: Callable[[Situation, float], float], names: tuple[str, ...], paired: bool
+) -> Iterator[Hypothesis]:
+    """Other numbers in the rule; where powers are made of them, in those as well, or not."""
+
+    def change(s: Situation, powers: bool) -> Situation | None:
+        if any(name not in s.numbers for name in names):
             return None
         with np.errstate(all="ignore"):
-            x = float(to(float(held)))
-        return s._replace(numbers=s.numbers | {name: x}) if x != held and np.isfinite(x) else None
+            changed = {name: float(to(s, float(s.numbers[name]))) for name in names}
+        if any(x == s.numbers[name] or not np.isfinite(x) for name, x in changed.items()):
+            return None
+        return s._replace(numbers=s.numbers | changed, of_powers=s.of_powers | (changed if powers else {}))
 
-    return change
+    carried = [slot for slot in row.slots if slot.scalar and isinstance(slot.initial, str)]
+    if any(slot.initial in names for slot in carried):
+        yield Hypothesis(text, partial(change, powers=True), "number", names[0], paired)
+        yield Hypothesis(f"{text}, but not in its powers", partial(change, powers=False), "number", names[0], paired)
+    else:
+        yield Hypothesis(text, partial(change, powers=False), "number", names[0], paired)
 
 
 def _scalars(row: Routine) -> Iterator[Hypothesis]:
@@ -210,6 +210,9 @@ def _arrays(row: Routine) -> Iterator[Hypothesis]:
         for dtype in ("float16", "bfloat16", "float32") if has("bfloat16") else ("float16", "float32"):
             if slot.written and not slot.scalar:
                 yield Hypothesis(f"{name} stored in {dtype}", partial(_narrow, name=name, dtype=dtype), "narrow", name)
+                if name in row.states and row.elementwise:
+                    rounded = partial(_narrow, name=name, dtype=dtype, first=True)
+                    yield Hypothesis(f"{name} rounded to {dtype} before its use", rounded, "narrow", name)
             if not slot.written:
                 yield Hypothesis(f"{name} read in {dtype}", partial(_through, name=name, dtype=dtype), "array", name)
 
@@ -244,11 +247,12 @@ def _of_tensor(s: Situation, name: str, which: Callable[[int, int], int]) -> Sit
     return s._replace(arrays=s.arrays | {name: elements})
 
 
-def _narrow(s: Situation, name: str, dtype: str) -> Situation | None:
+def _narrow(s: Situation, name: str, dtype: str, first: bool = False) -> Situation | None:
     x = s.arrays.get(name)
     if x is None or x.dtype.kind == "u" or SIZES[dtype] >= x.dtype.itemsize:
         return None
-    return s._replace(narrow={**s.narrow, name: dtype})
+    rounded = s.rounded | {name} if first else s.rounded
+    return s._replace(narrow={**s.narrow, name: dtype}, rounded=rounded)
 
 
 def _through(s: Situation, name: str, dtype: str) -> Situation | None:

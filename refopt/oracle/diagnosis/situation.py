@@ -9,7 +9,7 @@ from refopt.catalog import Routine
 from refopt.dtypes import numpy_dtype
 from refopt.oracle import cases
 from refopt.oracle.bound import sums
-from refopt.oracle.bound.bounded import Arithmetic, Bounded, size
+from refopt.oracle.bound.bounded import Arithmetic, Bounded, high, size
 from refopt.oracle.bound.evaluate import evaluate
 from refopt.oracle.bound.expected import Expected, stored
 from refopt.oracle.cases import Case, memory
@@ -30,6 +30,8 @@ class Situation(NamedTuple):
         narrow: by slot, a dtype that results pass through on their way to memory.
         kept: written slots that stay as they were.
         real: the arithmetic.
+        of_powers: numbers that powers are of, where they are others.
+        rounded: states that are narrow already when the parameter is made of them.
         worked: the dtype that each operation is rounded to, where that is a narrower one.
     """
 
@@ -44,6 +46,8 @@ class Situation(NamedTuple):
     kept: frozenset[str]
     real: Any
     worked: str = ""
+    of_powers: Mapping[str, float] = {}  # noqa: RUF012
+    rounded: frozenset[str] = frozenset()
 
     @property
     def row(self) -> Routine:
@@ -61,7 +65,7 @@ class Situation(NamedTuple):
         )
         used = {}
         for name, known in right.items():
-            power = self._power(name, of) if name in self.powers else known
+            power = self._power(name, of) if name in self.powers or self.of_powers else known
             if power is None:
                 return None
             used[name] = power
@@ -73,6 +77,8 @@ class Situation(NamedTuple):
         found = bounds(used)
         if self.powers:  # which are used otherwise, and advanced as they should be
             found |= {name: x for name, x in bounds(right).items() if name in self.row.scalars}
+        for name in self.rounded:
+            found["params"] = self._of_rounded(name, found[name], used, choices, of)["params"]
         like = dict(self.arrays)
         for name, dtype in self.narrow.items():
             if like.get(name) is not None:
@@ -83,14 +89,33 @@ class Situation(NamedTuple):
             expected[name] = Expected(exact, self.arrays[name])
         return expected
 
+    def _of_rounded(self, name: str, state: Bounded, scalars: Any, choices: Any, of: Arithmetic) -> dict[str, Bounded]:
+        """The results from an old state of which the new one is what a narrow array holds of it.
+
+        New states depend on old ones as averages and velocities do, by a factor.
+        """
+        old = memory(self.arrays[name]).astype(np.float64)
+        away = np.where(old == 0, 1.0, 1.5 * old).astype(self.arrays[name].dtype)
+
+        def after(elements: np.ndarray) -> dict[str, Bounded]:
+            array = np.empty_like(self.arrays[name])
+            memory(array)[...] = elements
+            arrays = self.arrays | {name: array}
+            return evaluate(self.row, arrays, self.numbers, choices, of, rule=self.rule, scalars=scalars)
+
+        new = high(state.value)
+        factor = (high(after(away)[name].value) - new) / (away.astype(np.float64) - old)
+        narrow = new.astype(self.real).astype(numpy_dtype(self.narrow[name])).astype(np.float64)
+        return after(old + (narrow - new) / factor)
+
     def _power(self, name: str, of: Arithmetic) -> Bounded | None:
         """What a power and the like is of another step; 0 for step ``NONE``."""
-        count = self.powers[name]
+        count = self.powers.get(name, self.case.count)
         if count == NONE:
             return of.exact(0.0)
         if count < 1:
             return None
-        numbers = self.case.numbers_of(self.tensor)
+        numbers = self.case.numbers_of(self.tensor) | dict(self.of_powers)
         value = cases.truth(self.row, numbers, self.case.choices, count, self.real)[name].value
         return Bounded(value, np.float64(2 * of.rounding * size(value)), of)
 

@@ -1,5 +1,7 @@
 """What is wrong, or easily is, in Adam."""
 
+from functools import partial
+
 import numpy as np
 
 from refopt.cpu.adam import descend, moments
@@ -60,6 +62,39 @@ def maximum_of_the_old(p, g, m, u, b1, b2, u_max, **numbers):
     return p, m, new, *powers, u_max if u_max is None else np.where(u_max > u, u_max, u)
 
 
+def root_forgotten(p, g, m, u, b1, b2, u_max, *, lr, beta1, beta2, epsilon, epsilon_at):
+    m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
+    u_max = u_max if u_max is None else np.where(u_max > u, u_max, u)
+    d = u if u_max is None else u_max
+    return p - lr / (1 - b1) * (m / (d / (1 - b2) + epsilon)), m, u, b1 * beta1, b2 * beta2, u_max
+
+
+def nesterov(p, g, m, u, b1, b2, u_max, *, beta1, beta2, **numbers):
+    """The average looked ahead by the gradient of this step, without the powers of the next."""
+    m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
+    u_max = u_max if u_max is None else np.where(u_max > u, u_max, u)
+    ahead = beta1 * m + (1 - beta1) * g
+    p = descend(p, ahead, u if u_max is None else u_max, b1, b2, **numbers)
+    return p, m, u, b1 * beta1, b2 * beta2, u_max
+
+
+def gradient_for_moment(p, g, m, u, b1, b2, u_max, *, beta1, beta2, **numbers):
+    """RMSProp's step: no average of the gradient."""
+    m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
+    u_max = u_max if u_max is None else np.where(u_max > u, u_max, u)
+    p = descend(p, g, u if u_max is None else u_max, b1, b2, **numbers)
+    return p, m, u, b1 * beta1, b2 * beta2, u_max
+
+
+def summed(which, p, g, m, u, b1, b2, u_max, *, beta1, beta2, **numbers):
+    """No factor 1 - beta before what is new in an average."""
+    m = beta1 * m + (1 if 1 in which else 1 - beta1) * g
+    u = beta2 * u + (1 if 2 in which else 1 - beta2) * g * g
+    u_max = u_max if u_max is None else np.where(u_max > u, u_max, u)
+    p = descend(p, m, u if u_max is None else u_max, b1, b2, **numbers)
+    return p, m, u, b1 * beta1, b2 * beta2, u_max
+
+
 RULES = {
     "NoBiasCorrection": Wrong("no bias correction", no_bias_correction),
     "EpsilonUncorrected": Wrong("epsilon beside the other root (epsilon_at)", epsilon_uncorrected),
@@ -67,6 +102,12 @@ RULES = {
     "SquareFirst": Wrong(None, square_first),
     "StepRegrouped": Wrong(None, step_regrouped),
     "EpsilonInTheRoot": Wrong("epsilon inside the root", epsilon_in_the_root),
+    "RootForgotten": Wrong("root of the second moment forgotten", root_forgotten),
+    "Nesterov": Wrong("Nesterov's momentum, as in NAdam", nesterov),
+    "GradientForMoment": Wrong("gradient for its average in the step", gradient_for_moment),
+    "FirstSummed": Wrong("first moment without the factor 1 - beta1", partial(summed, (1,))),
+    "SecondSummed": Wrong("second moment without the factor 1 - beta2", partial(summed, (2,))),
+    "BothSummed": Wrong("both moments without the factor 1 - beta", partial(summed, (1, 2))),
     "MaximumForgotten": Wrong("AMSGrad: maximum kept, but not used", maximum_forgotten),
     "MaximumOfTheOld": Wrong("AMSGrad: maximum of the old second moment", maximum_of_the_old),
 }

@@ -55,6 +55,66 @@ def ratio_clipped(p_norm, r_norm, **numbers):
     return min(trust_ratio(p_norm, r_norm, **numbers), type(p_norm)(1))
 
 
+def without_decay(p, m, u, b1, b2, *, epsilon, weight_decay):
+    return direction(p, m, u, b1, b2, epsilon=epsilon, weight_decay=0 * weight_decay)
+
+
+def lamb_epsilon_in_the_root(p, m, u, b1, b2, *, epsilon, weight_decay):
+    return m / (1 - b1) / np.sqrt(u / (1 - b2) + epsilon) + weight_decay * p
+
+
+def lamb_epsilon_uncorrected(p, m, u, b1, b2, *, epsilon, weight_decay):
+    return m / (1 - b1) * np.sqrt(1 - b2) / (np.sqrt(u) + epsilon) + weight_decay * p
+
+
+def lamb_root_forgotten(p, m, u, b1, b2, *, epsilon, weight_decay):
+    return m / (1 - b1) / (u / (1 - b2) + epsilon) + weight_decay * p
+
+
+def ratio_inverted(p_norm, r_norm, **numbers):
+    ratio = trust_ratio(p_norm, r_norm, **numbers)
+    return 1 / ratio
+
+
+def ratio_of_squares(p_norm, r_norm, **numbers):
+    return trust_ratio(p_norm * p_norm, r_norm * r_norm, **numbers)
+
+
+def decay_afterwards(p, *arrays, lr, weight_decay, **numbers):
+    def towards(*arrays, epsilon, weight_decay):
+        return direction(*arrays, epsilon=epsilon, weight_decay=0 * weight_decay)
+
+    new, *rest = lamb_with(p, *arrays, lr=lr, weight_decay=weight_decay, towards=towards, **numbers)
+    return new * (1 - lr * weight_decay), *rest
+
+
+def norm_of_the_gradient(p, g, m, u, b1, b2, *, stored, lr, beta1, beta2, epsilon, weight_decay, always_adapt):
+    """The ratio of LARS: the parameter's norm over the gradient's."""
+    m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
+    of_moments = stored("moment1", m), stored("moment2", u)
+    r = direction(p, *of_moments, b1, b2, epsilon=epsilon, weight_decay=weight_decay)
+    norms = np.sqrt(sum_of_squares(p)), np.sqrt(sum_of_squares(g))
+    ratio = trust_ratio(*norms, weight_decay=weight_decay, always_adapt=always_adapt)
+    return p - lr * ratio * r, m, u, b1 * beta1, b2 * beta2
+
+
+def norm_without_decay(p, g, m, u, b1, b2, *, stored, lr, beta1, beta2, epsilon, weight_decay, always_adapt):
+    """The direction's norm before the decay is added, the step with it."""
+    m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
+    of_moments = stored("moment1", m), stored("moment2", u)
+    bare = direction(p, *of_moments, b1, b2, epsilon=epsilon, weight_decay=0 * weight_decay)
+    norms = np.sqrt(sum_of_squares(p)), np.sqrt(sum_of_squares(bare))
+    ratio = trust_ratio(*norms, weight_decay=weight_decay, always_adapt=always_adapt)
+    return p - lr * ratio * (bare + weight_decay * p), m, u, b1 * beta1, b2 * beta2
+
+
+def decay_in_the_gradient(p, g, *arrays, weight_decay, **numbers):
+    def towards(*arrays, epsilon, weight_decay):
+        return direction(*arrays, epsilon=epsilon, weight_decay=0 * weight_decay)
+
+    return lamb_with(p, g + weight_decay * p, *arrays, weight_decay=weight_decay, towards=towards, **numbers)
+
+
 RULES = {
     "DecayAfterTheNorm": Wrong("decay after the norm: not in the direction", decay_after_the_norm),
     "Uncorrected": Wrong("no bias correction", partial(lamb_with, towards=lamb_uncorrected)),
@@ -64,6 +124,20 @@ RULES = {
         "trust ratio even without decay (always_adapt)", partial(lamb_with, ratio=ratio_by_norms_alone)
     ),
     "RatioByDecayAlone": Wrong("trust ratio whatever the norms are", partial(lamb_with, ratio=ratio_by_decay_alone)),
+    "DecayForgotten": Wrong("no weight decay in the direction", partial(lamb_with, towards=without_decay)),
+    "DecayAfterwards": Wrong("decay of the new parameter, outside of the ratio", decay_afterwards),
+    "DecayInTheGradient": Wrong("decay in the gradient, not in the direction", decay_in_the_gradient),
+    "NormWithoutDecay": Wrong("norm of the direction without its decay", norm_without_decay),
+    "NormOfTheGradient": Wrong("norm of the gradient for that of the direction", norm_of_the_gradient),
+    "EpsilonInTheRoot": Wrong("epsilon inside the root", partial(lamb_with, towards=lamb_epsilon_in_the_root)),
+    "EpsilonUncorrected": Wrong(
+        "epsilon beside the uncorrected root", partial(lamb_with, towards=lamb_epsilon_uncorrected)
+    ),
+    "RootForgotten": Wrong(
+        "root of the second moment forgotten", partial(lamb_with, towards=lamb_root_forgotten)
+    ),
+    "RatioInverted": Wrong("trust ratio inverted", partial(lamb_with, ratio=ratio_inverted)),
+    "RatioOfSquares": Wrong("squared norms for norms: a root forgotten", partial(lamb_with, ratio=ratio_of_squares)),
     "RatioForgotten": Wrong("no trust ratio", partial(lamb_with, ratio=lambda p_norm, *_, **__: type(p_norm)(1))),
     "RatioClipped": Wrong("trust ratio clipped at 1", partial(lamb_with, ratio=ratio_clipped)),
     "SumByNumPy": Wrong(None, partial(lamb_with, squares=lambda x: np.sum(x * x))),

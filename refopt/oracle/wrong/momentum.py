@@ -19,6 +19,42 @@ def dampened(p, g, v, *, lr, mu, l2_decay, use_nesterov):
     return momentum_rule(p, (1 - mu) * g, v, lr=lr, mu=mu, l2_decay=l2_decay, use_nesterov=use_nesterov)
 
 
+def dampened_with_decay(p, g, v, *, lr, mu, l2_decay, use_nesterov):
+    """As in PyTorch with dampening."""
+    g = g + l2_decay * p
+    v = mu * v + (1 - mu) * g
+    return p - lr * (g + mu * v if use_nesterov else v), v
+
+
+def averaged(p, g, v, *, lr, mu, l2_decay, use_nesterov):
+    """An average of gradients, and Nesterov's step along an average."""
+    g = g + l2_decay * p
+    v = mu * v + (1 - mu) * g
+    return p - lr * ((1 - mu) * g + mu * v if use_nesterov else v), v
+
+
+def learning_rate_twice(p, g, v, *, lr, mu, l2_decay, use_nesterov):
+    step = lr * (g + l2_decay * p)
+    v = mu * v + step
+    return p - lr * (step + mu * v if use_nesterov else v), v
+
+
+def moved_by_the_old_velocity(p, g, v, *, lr, mu, l2_decay, use_nesterov):
+    g = g + l2_decay * p
+    new = mu * v + g
+    return p - lr * (g + mu * new if use_nesterov else v), new
+
+
+def always_nesterov(p, g, v, *, use_nesterov, **numbers):
+    return momentum_rule(p, g, v, use_nesterov=True, **numbers)
+
+
+def momentum_of_everything(p, g, v, *, lr, mu, l2_decay, use_nesterov):
+    g = g + l2_decay * p
+    v = mu * (v + g)
+    return p - lr * (g + mu * v if use_nesterov else v), v
+
+
 def nesterov_ignored(p, g, v, *, use_nesterov, **numbers):
     return momentum_rule(p, g, v, use_nesterov=False, **numbers)
 
@@ -37,7 +73,13 @@ def nesterov_without_decay(p, g, v, *, lr, mu, l2_decay, use_nesterov):
 RULES = {
     "LearningRateInVelocity": Wrong("learning rate inside the velocity", learning_rate_in_velocity),
     "DecayDecoupled": Wrong("decay on the parameter, not in the velocity", momentum_decay_decoupled),
-    "Dampened": Wrong("gradient dampened by 1 - mu", dampened),
+    "Dampened": Wrong("gradient dampened by 1 - mu, the decay not", dampened),
+    "DampenedWithDecay": Wrong("gradient dampened by 1 - mu", dampened_with_decay),
+    "Averaged": Wrong("gradient dampened by 1 - mu: the velocity as an average", averaged),
+    "LearningRateTwice": Wrong("learning rate inside the velocity, and again in the step", learning_rate_twice),
+    "OldVelocity": Wrong("parameter moved by the old velocity", moved_by_the_old_velocity),
+    "AlwaysNesterov": Wrong("always Nesterov's step", always_nesterov),
+    "MomentumOfEverything": Wrong("mu on the new gradient as well", momentum_of_everything),
     "NesterovIgnored": Wrong("use_nesterov ignored", nesterov_ignored),
     "NesterovWithTheOldVelocity": Wrong("Nesterov with the old velocity", nesterov_with_the_old_velocity),
     "NesterovWithoutDecay": Wrong("Nesterov's step without the decay", nesterov_without_decay),

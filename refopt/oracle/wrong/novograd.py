@@ -75,6 +75,31 @@ def mean_of_squares(g):
     return sum_of_squares(g) / np.maximum(sum_of_squares(0 * g + 1), 1)
 
 
+def not_averaged(v, n, *, beta2):
+    return n
+
+
+def always_averaged_by_one(v, n, *, beta2):
+    return n if v == 0 else beta2 * v + n
+
+
+def root_forgotten(p, g, v, *, epsilon, weight_decay):
+    return g / (v + epsilon) + weight_decay * p
+
+
+def decay_in_the_gradient(p, g, m, v, *, weight_decay, **numbers):
+    return novograd_with(p, g + weight_decay * p, m, v, weight_decay=0 * weight_decay, **numbers)
+
+
+def normalized_by_the_moment(p, g, m, v, *, lr, beta1, epsilon, weight_decay, **numbers):
+    """The moment of the gradient as it is, divided by the norm in the step."""
+    _, _, new = novograd_with(
+        p, g, m, v, lr=lr, beta1=beta1, epsilon=epsilon, weight_decay=weight_decay, **numbers
+    )
+    m = beta1 * m + g
+    return p - lr * (m / (np.sqrt(new) + epsilon) + weight_decay * p), m, new
+
+
 RULES = {
     "FirstNormAveraged": Wrong(
         "first norm averaged with 0, not taken as it is", partial(novograd_with, advance=first_norm_averaged)
@@ -83,6 +108,16 @@ RULES = {
     "DividedByTheOldNorm": Wrong("divided by the old norm", divided_by_the_old_norm),
     "DividedElementByElement": Wrong("second moment by element, not by tensor", elementwise_second_moment),
     "MeanOfSquares": Wrong("mean of squares for their sum", partial(novograd_with, squares=mean_of_squares)),
+    "NormForItsSquare": Wrong(
+        "norm of the gradient for its square", partial(novograd_with, squares=lambda g: np.sqrt(sum_of_squares(g)))
+    ),
+    "NotAveraged": Wrong("norm of this gradient alone, not averaged", partial(novograd_with, advance=not_averaged)),
+    "NormSummed": Wrong(
+        "second moment without the factor 1 - beta2", partial(novograd_with, advance=always_averaged_by_one)
+    ),
+    "RootForgotten": Wrong("root of the second moment forgotten", partial(novograd_with, towards=root_forgotten)),
+    "DecayInTheGradient": Wrong("decay in the gradient, and so in its norm", decay_in_the_gradient),
+    "NormalizedAfterwards": Wrong("divided by the norm in the step, not in the moment", normalized_by_the_moment),
     "EpsilonInTheRoot": Wrong("epsilon inside the root", partial(novograd_with, towards=novograd_epsilon_in_the_root)),
     "DecayNormalized": Wrong(
         "decay divided by the norm as well", partial(novograd_with, towards=novograd_decay_normalized)
