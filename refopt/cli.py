@@ -1,4 +1,4 @@
-"""The command ``refopt``: how it starts and how it ends, whatever comes. `refopt.verify.command` is what it does.
+"""The command ``refopt``: how it starts and how it ends, whatever comes. `refopt.commands` has what it does.
 
 NumPy and the rest are imported only once `run` sees to signals, so that Ctrl-C is no traceback even then.
 """
@@ -25,14 +25,14 @@ class Terminated(BaseException):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status.
 
-    0 if all is equal, 1 if anything differs, 2 for what cannot be used, arguments or files, 3 if the command fails
-    itself, 130 for Ctrl-C, 141 if whoever reads its output goes away, 143 for SIGTERM.
+    0 if all is equal or right, 1 if anything differs or is wrong, 2 for what cannot be used, arguments or files, 3 if
+    the command fails itself, 130 for Ctrl-C, 141 if whoever reads its output goes away, 143 for SIGTERM.
     """
     try:
-        from refopt.verify import command
+        from refopt import commands
 
         try:
-            status = command.run(argv)
+            status = commands.run(argv)
         except SystemExit as end:  # by argparse, for help or for wrong usage
             status = int(end.code or 0)
         write("")

@@ -10,11 +10,21 @@
 True
 
 `check` holds a step to the laws (docs/oracle.md) and returns a `Report`; `expect` says what one step has to come to,
-with a bound for each element. Importing this needs NumPy alone.
+with a bound for each element; `parametrize` makes tests of pytest of the laws. Importing this needs NumPy alone.
 """
+
+from typing import Any
 
 from refopt.oracle.bound.expected import Expected, expect
 from refopt.oracle.checking import check
 from refopt.oracle.report import Report
 
-__all__ = ["Expected", "Report", "check", "expect"]
+__all__ = ["Expected", "Report", "check", "expect", "parametrize"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "parametrize":  # which needs pytest
+        from refopt.oracle.pytest import parametrize
+
+        return parametrize
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

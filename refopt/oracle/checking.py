@@ -1,5 +1,6 @@
 """`check`: hold a step to the laws, and report."""
 
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from refopt.checks.arguments import names as list_of_names
 from refopt.dtypes import SIZES
 from refopt.oracle import diagnosis, shrink
 from refopt.oracle.cases import Case, has
+from refopt.oracle.expected_failures import reasons
 from refopt.oracle.laws import LAWS, Law, Try
 from refopt.oracle.laws.step import random_tries
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item, Report
@@ -48,7 +50,8 @@ def check(
         device: of PyTorch's tensors; "cpu" by default.
         examples: how many more cases of the step are drawn at random; 5 by default.
         seed: what they, and all data, are drawn from.
-        expected_failures: why a law need not hold, by its id. One that holds all the same makes the report fail.
+        expected_failures: why a law need not hold, by its id, or the path of a file that says so, of lines such as
+            ``L7 # flushes to zero``. One that holds all the same makes the report fail.
         exact: hold the step to refopt's own bits as well.
         names: what an optimizer calls its states and numbers, by refopt's names, where PyTorch has other ones.
         options: further arguments of the class, such as ``fused=True``.
@@ -91,6 +94,9 @@ def check(
             continue
         trial = Trial(row, tested, kind, seed, fixed)
         for law in wanted:
+            if progress is not None:
+                done = kinds.index(kind) * len(wanted) + wanted.index(law)
+                progress(done, len(kinds) * len(wanted), f"{law.id} {law.name}, {kind}")
             tries = list(law.tries(trial)) + (list(random_tries(trial, count)) if law.id == "L1" else [])
             command = _command(row, tested.name, kind, law, given, count, seed)
             items += _try_all(law, kind, tries, command)
@@ -103,7 +109,7 @@ def check(
         notes[f"not taken: {', '.join(f'{name} ({held[name]:g} in the rule)' for name in missing if held)}"] = None
     return Report(
         row.name, tested.name, items, {law.id: law.name for law in wanted}, largest=largest, compared=compared,
-        unbounded=unbounded, expected_failures=reasons, notes=list(notes), seconds=time.perf_counter() - started,
+        unbounded=unbounded, expected_failures=allowed, notes=list(notes), seconds=time.perf_counter() - started,
     )  # fmt: skip
 
 
@@ -133,7 +139,7 @@ def _try_all(
         found = diagnosis.of_failures(trial, law.id, [(x[2], x[4]) for x in failed], passed, explained)
         small = shrink.smallest(case, one.holds, error)
         items[k] = items[k]._replace(
-            example=shrink.shown(*small), pattern=found.pattern, reasons=found.reasons, smallest=small
+            example=shrink.shown(*small), pattern=found.pattern, reasons=found.reasons, smallest=Smallest(*small, trial)
         )
     return items
 
@@ -166,17 +172,6 @@ def _fixed(row: Routine, given: Any) -> dict[str, Any]:
             known = ", ".join([*hypers, *row.choices, FLUSHES])
             raise ValueError(f"check: set: expected names of {known}, got {shown(name)}")
     return fixed
-
-
-def _reasons(given: Any, laws: Sequence[Law]) -> dict[str, str]:
-    reasons = {} if given is None else given
-    if not isinstance(reasons, Mapping):
-        raise TypeError(f"check: expected_failures: expected reasons by the id of a law, got {kind_of(reasons)}")
-    for law, why in reasons.items():
-        chosen("check: expected_failures", law, LAWS)
-        if not isinstance(why, str):
-            raise TypeError(f"check: expected_failures[{law!r}]: expected a reason, got {kind_of(why)}")
-    return {law.id: reasons[law.id] for law in laws if law.id in reasons}
 
 
 def _command(row: Routine, name: str, kind: str, law: Law, fixed: dict[str, Any], examples: int, seed: int) -> str:

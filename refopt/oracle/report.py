@@ -5,6 +5,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from refopt.oracle import script
+
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 MOST = 5  # reasons that are printed
 
@@ -89,6 +91,22 @@ class Report:
         if not self.ok:
             raise AssertionError(str(self))
 
+    def script(self, law: str | None = None) -> str:
+        """A script that shows a failure on its smallest example without refopt, fit for a report to its authors.
+
+        Args:
+            law: whose failure; by default that of the first law that fails.
+
+        Raises:
+            ValueError: it does not fail.
+        """
+        shown = [item for item in self.of(FAILED) if item.smallest and law in (None, item.law)]
+        if not shown:
+            raise ValueError(f"script: expected a law that fails, of {self.failed_laws}, got {law!r}")
+        item = shown[0]
+        title = f"{self.subject} as {self.routine}, {item.dtype}: {item.label}."
+        return script.of(item.smallest, title)
+
     def to_json(self) -> str:
         """The report as text of JSON."""
         fields: dict[str, Any] = {
@@ -142,9 +160,10 @@ class Report:
         why = f" (expected: {self.expected_failures[law]})" if law in self.expected_failures else ""
         lines = [f"{law} {name}, {dtype}{why}: {head}{first.text}"]
         lines += [f"    {line}" for line in example.splitlines()]
-        if first.pattern:
-            lines.append(f"  where: {first.pattern}")
-        lines += _why(first.reasons)
+        shown = next((item for item in failed if item.smallest), first)
+        if shown.pattern:
+            lines.append(f"  where: {shown.pattern}")
+        lines += _why(shown.reasons)
         lines.append(f"  fails: {_some([item.label for item in failed])}; {len(failed)} of {len(items)} cases")
         if first.command:
             lines.append(f"  again: {first.command}")

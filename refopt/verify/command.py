@@ -7,10 +7,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import refopt
 from refopt import gpu, verify, workloads
 from refopt.catalog import ROUTINES, Routine
 from refopt.cli import DIFFERS, EQUAL, Unusable, write
@@ -19,37 +18,22 @@ from refopt.verify.report import Target
 from refopt.verify.tasks import Task, all_rows
 
 
-def run(argv: Sequence[str] | None = None) -> int:
+def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Run the command and return its status.
 
     Raises:
-        SystemExit: help was asked for, or an argument is wrong, which is told.
+        SystemExit: an argument is wrong, which is told.
         Unusable: output cannot be written.
     """
-    parser = _parser()
-    args = parser.parse_args(argv)
     machine, tasks, scaled = _chosen(args, parser)
     with contextlib.ExitStack() as stack:
         target = None if args.json is None else stack.enter_context(Target(args.json))
         return _verify(args, machine, tasks, scaled, target)
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose help goes the way of other output; by itself it says nothing where that fails."""
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        if file is sys.stdout:
-            write(message)
-        else:
-            super()._print_message(message, file)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="refopt", description="Merged optimizer steps, in NumPy and as CUDA kernels, bit for bit equal."
-    )
-    parser.add_argument("--version", action="version", version=f"refopt {refopt.__version__}")
-    command = parser.add_subparsers(dest="command", required=True, metavar="command").add_parser(
+def add_to(commands: Any) -> argparse.ArgumentParser:
+    """Add the command and its arguments to those of ``refopt``."""
+    command = commands.add_parser(
         "verify",
         help="compare CPU reference and kernels, bit for bit",
         description="Compare the CPU reference with the kernels, bit for bit, on the tensors of a real model, "
@@ -71,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else"
     )
-    return parser
+    return command
 
 
 def _at_least(least: int) -> Callable[[str], int]:

@@ -107,7 +107,9 @@ BUGS: dict[str, tuple[str, dict[str, Bug]]] = {
             "v[...] = real", "old = v.copy()\n        v[...] = real", "`u` as it was before the step"
         ),
         "uphill": Bug("p -= real(lr / first)", "p += real(lr / first)", "\\+|minus lr"),
-        "root forgotten": Bug("np.sqrt(v) / real(second**0.5)", "v / real(second)", "root of the second moment forgotten"),
+        "root forgotten": Bug(
+            "np.sqrt(v) / real(second**0.5)", "v / real(second)", "root of the second moment forgotten"
+        ),
         "second moment in bf16": Bug(
             "first, second =", "v[...] = (v.view(np.uint32) + 0x7FFF + (v.view(np.uint32) >> 16 & 1) & 0xFFFF0000)"
             ".view(np.float32)\n        first, second =", "moment2 rounded to bfloat16",
@@ -130,7 +132,9 @@ BUGS: dict[str, tuple[str, dict[str, Bug]]] = {
         ),
         "squared norms": Bug("p_norm / r_norm if", "p_norm**2 / r_norm**2 if", "squared norms"),
         "adapts without decay": Bug(" and weight_decay > 0", "", "always_adapt"),
-        "old moment": Bug("m[...] = real(beta1) * m", "old = m.copy()\n        m[...] = real(beta1) * m", "before the step"),
+        "old moment": Bug(
+            "m[...] = real(beta1) * m", "old = m.copy()\n        m[...] = real(beta1) * m", "before the step"
+        ),
     }),
     "lars_momentum": (LARS, {
         "no adaptation": Bug("if w > 0 and n > 0", "if False", "no trust ratio|False"),
@@ -154,7 +158,9 @@ BUGS: dict[str, tuple[str, dict[str, Bug]]] = {
         "averaged": Bug("m + d", "m + real(1 - beta1) * d", "grad_averaging=True"),
         "norm for its square": Bug("n = np.dot(g.ravel(), g.ravel())", "n = np.linalg.norm(g)", "for its square"),
         "no decay": Bug("d = d + real(weight_decay) * p", "pass", "weight_decay ignored"),
-        "lr in the moment": Bug("m + d\n        p -= real(lr) * m", "m + real(lr) * d\n        p -= m", "learning rate"),
+        "lr in the moment": Bug(
+            "m + d\n        p -= real(lr) * m", "m + real(lr) * d\n        p -= m", "learning rate"
+        ),
         "divided by the square": Bug("np.sqrt(v) + real", "v + real", "root of the second moment forgotten"),
     }),
     "momentum": (MOMENTUM, {

@@ -58,7 +58,7 @@ def of_failures(
     bounded = [(case, broken) for case, broken in bounded if broken.ratio is not None]
     if not bounded:
         return Found()
-    worst, _ = max(bounded, key=lambda x: x[1].ratio or 0)
+    worst = max((case for case, _ in bounded), key=_elements)
     where = pattern_of(trial, worst)
     if law != STEP and any(item.law == STEP and item.dtype == trial.dtype for item in explained):
         return Found(where)

@@ -61,7 +61,7 @@ class Explainer:
         self.until = 0.0
         fixed = trial.fixed
         self.named = [
-            h for h in named(trial.row) if h.kind != "number" or trial.subject.takes(h.about) or h.about in fixed
+            h for h in named(trial.row) if all(trial.subject.takes(x) or x in fixed for x in h.needs)
         ]
 
     def _tensors(self, case: Case) -> list[Tensor]:

@@ -25,6 +25,7 @@ class Hypothesis(NamedTuple):
     """``change`` gives the changed situation, or ``None`` where the hypothesis says nothing.
 
     ``kind`` is what it changes: two of one kind and ``about`` make no pair. Nor does one that is not ``paired``.
+    ``needs`` are numbers that the step has to take.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Hypothesis(NamedTuple):
     kind: str
     about: str = ""
     paired: bool = True
+    needs: tuple[str, ...] = ()
 
 
 def base_rule(row: Routine) -> Rule:
@@ -108,12 +110,12 @@ def _numbers(row: Routine) -> Iterator[Hypothesis]:
     for one, two in itertools.combinations(names, 2):
 
         def other(s: Situation, x: float, one: str = one, two: str = two) -> float:
-            y = float(s.numbers[two if x == s.numbers[one] else one])
-            return y if y not in (0, 1) else x
+            return float(s.numbers[two if x == s.numbers[one] else one])
 
-        yield from _changed(row, f"{one} and {two} swapped", other, (one, two), False)
-        yield from _changed(row, f"{two} for {one}", other, (one,), False)
-        yield from _changed(row, f"{one} for {two}", other, (two,), False)
+        both = one, two
+        yield from _changed(row, f"{one} and {two} swapped", other, both, False, both)
+        yield from _changed(row, f"{two} for {one}", other, (one,), False, both)
+        yield from _changed(row, f"{one} for {two}", other, (two,), False, both)
     for name in names:
 
         def first(s: Situation, x: float, name: str = name) -> float:
@@ -127,7 +129,7 @@ def _other_numbers(name: str, default: float | None) -> Iterator[tuple[str, Call
     yield f"{name} ignored: taken as 0", lambda x: 0.0, True
     yield f"{name} ignored: taken as 1", lambda x: 1.0, True
     if default not in (None, 0.0, 1.0):
-        yield f"{name} always {default:g}, the default", lambda x: float(default), False  # type: ignore[arg-type]
+        yield f"{name} always {default:g}, the default", lambda x: float(default), False
     yield f"{name} squared, or applied twice", lambda x: x * x, False
     yield f"the root of {name} for {name}", lambda x: float(np.sqrt(x)), False
     yield f"1 / {name} for {name}", lambda x: float(np.divide(1, x)), False
@@ -138,7 +140,8 @@ def _other_numbers(name: str, default: float | None) -> Iterator[tuple[str, Call
 
 
 def _changed(
-    row: Routine, text: str, to: Callable[[Situation, float], float], names: tuple[str, ...], paired: bool
+    row: Routine, text: str, to: Callable[[Situation, float], float], names: tuple[str, ...], paired: bool,
+    needs: tuple[str, ...] = (),
 ) -> Iterator[Hypothesis]:
     """Other numbers in the rule; where powers are made of them, in those as well, or not."""
 
@@ -149,14 +152,13 @@ def _changed(
             changed = {name: float(to(s, float(s.numbers[name]))) for name in names}
         if any(x == s.numbers[name] or not np.isfinite(x) for name, x in changed.items()):
             return None
-        return s._replace(numbers=s.numbers | changed, of_powers=s.of_powers | (changed if powers else {}))
+        return s._replace(numbers=s.numbers | changed, of_powers={**s.of_powers} | (changed if powers else {}))
 
     carried = [slot for slot in row.slots if slot.scalar and isinstance(slot.initial, str)]
     if any(slot.initial in names for slot in carried):
-        yield Hypothesis(text, partial(change, powers=True), "number", names[0], paired)
-        yield Hypothesis(f"{text}, but not in its powers", partial(change, powers=False), "number", names[0], paired)
-    else:
-        yield Hypothesis(text, partial(change, powers=False), "number", names[0], paired)
+        yield Hypothesis(text, partial(change, powers=True), "number", names[0], paired, needs or names)
+        text += ", but not in its powers"
+    yield Hypothesis(text, partial(change, powers=False), "number", names[0], paired, needs or names)
 
 
 def _scalars(row: Routine) -> Iterator[Hypothesis]:

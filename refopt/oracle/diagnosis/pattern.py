@@ -30,6 +30,8 @@ def of_tensor(wrong: np.ndarray) -> str:
             return f"every {_ordinal(step)} element from {first}"
     if dense:
         return f"elements {first} to {last} of {size}" if count > 1 else f"element {first} of {size}"
+    if size - count <= max(3, size // 50):
+        return f"nearly all, {count} of {size} elements"
     share = f"{100 * count / size:.2g} %" if count > 2 else f"{first} and {last}"
     return f"{count} of {size} elements, scattered ({share})"
 

@@ -1,6 +1,7 @@
 """One tensor of a case under a hypothesis: what the rule is, what it is given, and what is stored of its results."""
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,7 +47,7 @@ class Situation(NamedTuple):
     kept: frozenset[str]
     real: Any
     worked: str = ""
-    of_powers: Mapping[str, float] = {}  # noqa: RUF012
+    of_powers: Mapping[str, float] = MappingProxyType({})
     rounded: frozenset[str] = frozenset()
 
     @property
@@ -105,6 +106,8 @@ class Situation(NamedTuple):
 
         new = high(state.value)
         factor = (high(after(away)[name].value) - new) / (away.astype(np.float64) - old)
+        if not factor.all():
+            raise ArithmeticError("the old state does not matter")
         narrow = new.astype(self.real).astype(numpy_dtype(self.narrow[name])).astype(np.float64)
         return after(old + (narrow - new) / factor)
 

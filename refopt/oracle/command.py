@@ -1,0 +1,217 @@
+"""``refopt check``: hold a step, found by its module and name, to the laws."""
+
+import argparse
+import ast
+import contextlib
+import importlib
+import importlib.util
+import os
+import shlex
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from refopt.catalog import ROUTINES
+from refopt.cli import DIFFERS, EQUAL, Unusable, write
+from refopt.oracle.checking import DTYPES, check
+from refopt.oracle.laws import LAWS
+from refopt.oracle.report import Report
+from refopt.verify.report import Target
+from refopt.verify.table import Progress
+
+SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
+WIDTH = 80
+
+
+def add_to(commands: Any) -> argparse.ArgumentParser:
+    """Add the command and its arguments to those of ``refopt``."""
+    command = commands.add_parser(
+        "check",
+        help="say whether an optimizer is right, and if not, what is wrong",
+        description="Hold an optimizer's step to the laws of a routine, and say what is wrong.",
+        epilog="Exit status: 0 if it is right, 1 if it is wrong or could not be compared, 2 for arguments or files "
+        "that cannot be used, 3 if the command itself fails; 130, 141 and 143 for Ctrl-C, a closed pipe and SIGTERM.",
+    )
+    command.add_argument("step", nargs="?", metavar="STEP", help="module:name, or path/to/file.py:name")
+    command.add_argument("--as", dest="routine", choices=list(ROUTINES), metavar="ROUTINE", help=", ".join(ROUTINES))
+    command.add_argument(
+        "--with", dest="options", nargs="+", default=[], metavar="NAME=VALUE", help="arguments of the optimizer's own"
+    )
+    command.add_argument(
+        "--set", dest="fixed", nargs="+", default=[], metavar="NAME=VALUE",
+        help="numbers and choices that the step has for itself, such as epsilon_at=uncorrected",
+    )  # fmt: skip
+    kinds = [*SHORT, *DTYPES]
+    command.add_argument("--dtype", nargs="+", choices=kinds, metavar="D", help=f"{', '.join(SHORT)}; default all")
+    command.add_argument("--law", nargs="+", choices=list(LAWS), metavar="L", help="ids; default all but L16")
+    command.add_argument("--list-laws", action="store_true", help="list the laws, and do nothing else")
+    command.add_argument("--examples", type=int, metavar="N", help="random cases of the step; default 5")
+    command.add_argument("--seed", type=int, default=0, metavar="N", help="of all data; default 0")
+    command.add_argument("--device", metavar="D", help="where the arrays are, such as cuda")
+    command.add_argument("--exact", action="store_true", help="hold it to refopt's own bits as well")
+    command.add_argument(
+        "--expected-failures", metavar="FILE", help='laws that need not hold: lines such as "L7 # flushes to zero"'
+    )
+    command.add_argument("--script", metavar="FILE", help="write a script that shows the failure without refopt")
+    command.add_argument(
+        "--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else"
+    )
+    asked = [law.id for law in LAWS.values() if law.asked]
+    for action in command._actions:
+        if action.dest == "law":
+            action.help = "ids; default all" + (f" but {', '.join(asked)}" if asked else "")
+    return command
+
+
+def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Run the command and return its status."""
+    if args.list_laws:
+        for law in LAWS.values():
+            by_request = " By request." if law.asked else ""
+            write(_wrapped(f"{law.id:<4} {law.name}: {law.about}{by_request}", " " * 5) + "\n")
+        return EQUAL
+    if args.step is None:
+        parser.error("expected a step, such as torch.optim:AdamW or kernels.py:step")
+    if args.routine is None:
+        parser.error(f"expected the routine that it is, --as with one of {', '.join(ROUTINES)}")
+    named = _named(args, parser)
+    step = found(args.step)
+    _checked(args, parser, step, named)
+    with contextlib.ExitStack() as stack:
+        target = None if args.json is None else stack.enter_context(Target(args.json))
+        report = _report(args, step, named)
+        if target:
+            target.write(report.to_json() + "\n")
+        if args.json != "-":
+            write(readable(report))
+        if args.script and report.failed_laws:
+            _save(args.script, report.script())
+    return EQUAL if report.ok else DIFFERS
+
+
+def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """The arguments of `check` that were given."""
+    named: dict[str, Any] = {"seed": args.seed, "exact": args.exact, "set": _pairs("--set", args.fixed, parser)}
+    optional = {
+        "dtypes": args.dtype and list(dict.fromkeys(SHORT.get(x, x) for x in args.dtype)), "laws": args.law,
+        "examples": args.examples, "device": args.device, "expected_failures": args.expected_failures,
+    }  # fmt: skip
+    options = _pairs("--with", args.options, parser)
+    for name in options.keys() & {*named, *optional}:
+        parser.error(f"argument --with: expected an argument of the optimizer's own, got {name}")
+    return named | {name: x for name, x in optional.items() if x is not None} | options
+
+
+def _pairs(what: str, texts: list[str], parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """Names and values; those that are no Python literals are text."""
+    pairs: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            parser.error(f"argument {what}: expected NAME=VALUE, got {text!r}")
+        known = {"true": True, "false": False, "none": None}
+        try:
+            pairs[name] = known[value.lower()] if value.lower() in known else ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            pairs[name] = value
+    return pairs
+
+
+def found(spec: str) -> Any:
+    """What ``module:name`` or ``path/to/file.py:name`` names.
+
+    Raises:
+        Unusable: there is no such module, file or name, or importing it fails.
+    """
+    place, colon, name = spec.rpartition(":")
+    if not colon or not place or not name:
+        raise Unusable(f"check: expected module:name or path/to/file.py:name, got {spec!r}")
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            module = _of_file(place) if place.endswith(".py") else _of_name(place)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a module does when it is imported
+        text = " ".join(str(error).split())
+        raise Unusable(f"check: {place}: cannot be imported: {type(error).__name__}: {text}") from error
+    value: Any = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            raise Unusable(f"check: {place}: expected something named {name}, got none")
+        value = getattr(value, part)
+    return value
+
+
+def _of_name(name: str) -> Any:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    return importlib.import_module(name)
+
+
+def _of_file(path: str) -> Any:
+    if not Path(path).is_file():
+        raise FileNotFoundError("no such file")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(spec.name, module)
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    spec.loader.exec_module(module)
+    return module
+
+
+def _checked(args: argparse.Namespace, parser: argparse.ArgumentParser, step: Any, named: dict[str, Any]) -> None:
+    """Refuse bad arguments before anything is written."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            check(args.routine, step, **named | {"dtypes": []})
+    except (TypeError, ValueError) as error:
+        parser.error(str(error))
+
+
+def _report(args: argparse.Namespace, step: Any, named: dict[str, Any]) -> Report:
+    """The report, with commands that show each failure again."""
+    with Progress(sys.stderr, 1) as progress, contextlib.redirect_stdout(sys.stderr):
+
+        def show(done: int, total: int, what: str) -> None:
+            progress.done, progress.total = done, total
+            progress.show(what)
+
+        report = check(args.routine, step, progress=show, **named)
+    report.items = [
+        item._replace(command=_command(args, item.dtype, item.law)) if item.command else item for item in report.items
+    ]
+    return report
+
+
+def _command(args: argparse.Namespace, dtype: str, law: str) -> str:
+    short = {long: name for name, long in SHORT.items()}
+    words = ["refopt", "check", args.step, "--as", args.routine, "--dtype", short[dtype], "--law", law]
+    for name, values in (("--with", args.options), ("--set", args.fixed)):
+        words += [name, *values] if values else []
+    for name, value in (("--seed", args.seed or None), ("--examples", args.examples), ("--device", args.device)):
+        words += [name, str(value)] if value is not None else []
+    return shlex.join(words + ["--exact"] * args.exact)
+
+
+def readable(report: Report) -> str:
+    """A report in 80 columns; commands stay in one line, to be copied."""
+    lines = []
+    for line in str(report).splitlines():
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        lines.append(line if line.lstrip().startswith("again: ") else _wrapped(line, indent))
+    return "\n".join(lines) + "\n"
+
+
+def _wrapped(line: str, indent: str) -> str:
+    return textwrap.fill(
+        line, WIDTH, subsequent_indent=indent, break_long_words=True, break_on_hyphens=False, drop_whitespace=True
+    )
+
+
+def _save(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text)
+    except OSError as error:
+        raise Unusable(f"{path}: {error.strerror}") from error
