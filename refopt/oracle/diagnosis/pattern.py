@@ -38,7 +38,8 @@ def of_tensor(wrong: np.ndarray) -> str:
 
 def _after(blocks: Sequence[int]) -> str:
     """Of what size blocks may be that a tail comes after."""
-    sizes = " or ".join(map(str, sorted(blocks)))
+    ordered = sorted(blocks)
+    sizes = f"{ordered[0]} to {ordered[-1]}" if len(ordered) > 2 else " or ".join(map(str, ordered))
     return f", a tail after whole blocks of {sizes}" if blocks else ""
 
 

@@ -1,0 +1,198 @@
+"""``refopt check``: statuses, what it prints, the report in JSON, scripts and files of expected failures."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refopt import cli, oracle
+from refopt.oracle.laws import LAWS
+
+STEPS = '''
+import numpy as np
+
+print("imported")
+
+
+class Steps:
+    @staticmethod
+    def nested(params, grads, *, lr, l2_decay=0.0):
+        right(params, grads, lr=lr, l2_decay=l2_decay)
+
+
+def right(params, grads, *, lr, l2_decay):
+    for p, g in zip(params, grads):
+        real = np.float64 if p.dtype == np.float64 else np.float32
+        p[...] = p.astype(real) - real(lr) * (g.astype(real) + real(l2_decay) * p.astype(real))
+
+
+def wrong(params, grads, *, lr, l2_decay):
+    """A mistake, and something that would spoil a report in JSON."""
+    print("noise")
+    for p, g in zip(params, grads):
+        p -= lr * g
+
+
+def flushing(params, grads, *, lr):
+    for p, g in zip(params, grads):
+        new = p - lr * g
+        p[...] = np.where(abs(new) < np.finfo(np.float32).tiny, 0, new)
+
+
+number = 3
+'''
+
+
+@pytest.fixture
+def steps(tmp_path, monkeypatch):
+    (tmp_path / "steps_to_check.py").write_text(STEPS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield "steps_to_check.py"
+    sys.modules.pop("steps_to_check", None)
+
+
+def run(*args):
+    return cli.main(["check", *args])
+
+
+QUICK = ["--as", "sgd", "--dtype", "fp32", "--law", "L1", "--examples", "1"]
+
+
+def test_right_and_wrong(steps, capsys):
+    assert run(f"{steps}:right", *QUICK) == 0
+    assert "right, as far as was compared" in capsys.readouterr().out
+    assert run("steps_to_check:wrong", *QUICK) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("wrong as sgd: WRONG, L1;") and "noise" not in out and "noise" in err
+    assert "why: no L2 decay (100 % of the wrong elements)" in out
+    again = next(line for line in out.splitlines() if "again: " in line).partition("again: ")[2]
+    assert again == "refopt check steps_to_check:wrong --as sgd --dtype fp32 --law L1 --examples 1"
+    assert run(*again.split()[2:]) == 1
+    assert max(len(line) for line in out.splitlines() if "again" not in line) <= 80
+
+
+def test_what_is_in_a_class(steps):
+    assert run(f"{steps}:Steps.nested", *QUICK) == 0
+
+
+def test_a_report_in_json(steps, capsys):
+    assert run(f"{steps}:wrong", *QUICK, "--json", "-") == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is False and report["laws"] == {"L1": LAWS["L1"].name}
+    failed = [item for item in report["items"] if item["reasons"]]
+    assert failed[0]["reasons"][0] == {"name": "no L2 decay", "share": 1.0} and failed[0]["pattern"]
+    assert run(f"{steps}:right", *QUICK, "--json", "report.json") == 0
+    assert json.loads(Path("report.json").read_text())["ok"] is True
+    assert "right, as far" in capsys.readouterr().out
+
+
+def test_laws_are_listed(capsys):
+    assert run("--list-laws") == 0
+    out = capsys.readouterr().out
+    assert all(f"{law.id:<4} {law.name}: " in out for law in LAWS.values())
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ([], "expected a step"),
+        (["{steps}:right"], "expected the routine that it is, --as"),
+        (["{steps}:right", "--as", "sdg"], "invalid choice: 'sdg'"),
+        (["{steps}", "--as", "sgd"], "expected module:name or path/to/file.py:name, got"),
+        (["{steps}:left", "--as", "sgd"], "expected something named left, got none"),
+        (["{steps}:number", "--as", "sgd"], "check: subject: expected a"),
+        (["missing.py:right", "--as", "sgd"], "missing.py: cannot be imported: FileNotFoundError: no such file"),
+        (["no.such.module:right", "--as", "sgd"], "cannot be imported: ModuleNotFoundError"),
+        (["broken.py:right", "--as", "sgd"], "broken.py: cannot be imported: SyntaxError"),
+        (["leaving.py:right", "--as", "sgd"], "leaving.py: cannot be imported: SystemExit"),
+        (["{steps}:right", "--as", "sgd", "--law", "L99"], "invalid choice: 'L99'"),
+        (["{steps}:right", "--as", "sgd", "--dtype", "fp8"], "invalid choice: 'fp8'"),
+        (["{steps}:right", "--as", "sgd", "--examples", "-1"], "check: examples: expected"),
+        (["{steps}:right", "--as", "sgd", "--set", "lr"], "argument --set: expected NAME=VALUE, got 'lr'"),
+        (["{steps}:right", "--as", "sgd", "--set", "foo=1"], "check: set: expected names of"),
+        (["{steps}:right", "--as", "sgd", "--with", "seed=1"], "argument --with: expected"),
+        (["{steps}:right", "--as", "sgd", "--with", "fused=true"], "fused"),
+        (["{steps}:right", "--as", "sgd", "--expected-failures", "no.txt"], "no.txt: No such file"),
+        (["{steps}:right", "--as", "sgd", "--expected-failures", "bad.txt"], "bad.txt, line 2: expected the id of a law"),
+        (["{steps}:right", *QUICK, "--json", "missing/report.json"], "missing/report.json"),
+    ],
+)
+def test_bad_arguments(steps, args, text, capsys):
+    Path("broken.py").write_text("def right(:")
+    Path("leaving.py").write_text("raise SystemExit(0)")
+    Path("bad.txt").write_text("# skipped\nL7\n")
+    assert run(*(arg.format(steps=steps) for arg in args)) == 2
+    out, err = capsys.readouterr()
+    assert text in " ".join(err.split()) and not out
+
+
+def test_expected_failures_of_a_file(steps, capsys):
+    quick = [x if x != "L1" else "L7" for x in QUICK]
+    assert run(f"{steps}:flushing", *quick) == 1
+    Path("skips.txt").write_text("# of this build\n\nL7 # flushes to zero\nL3 # elsewhere\n")
+    report = oracle.check("sgd", flushing, dtypes=["float32"], laws=["L1", "L7"], expected_failures="skips.txt")
+    assert report.ok and report.expected_failures == {"L7": "flushes to zero"}
+    laws = ["--as", "sgd", "--dtype", "fp32", "--law", "L1", "L7", "--expected-failures", "skips.txt"]
+    assert run(f"{steps}:flushing", *laws) == 0
+    assert run(f"{steps}:right", *laws) == 1
+    assert "expected to fail (flushes to zero), but nothing failed" in " ".join(capsys.readouterr().out.split())
+
+
+def flushing(params, grads, *, lr):
+    for p, g in zip(params, grads, strict=True):
+        new = p - lr * g
+        p[...] = np.where(abs(new) < np.finfo(np.float32).tiny, 0, new)
+
+
+def test_a_script_shows_the_failure_without_refopt(steps, tmp_path):
+    assert run(f"{steps}:wrong", *QUICK, "--script", "shown.py") == 1
+    text = Path("shown.py").read_text()
+    assert "refopt" not in text
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "shown.py"], capture_output=True, text=True, env=alone, cwd=tmp_path)
+    assert done.returncode == 1 and "1 wrong elements" in done.stdout, done.stderr
+    mended = text.replace("import wrong as", "import right as")
+    assert mended != text
+    done = subprocess.run([sys.executable, "-c", mended], capture_output=True, text=True, env=alone, cwd=tmp_path)
+    assert done.returncode == 0 and "0 wrong elements" in done.stdout, done.stderr
+
+
+def test_scripts_of_other_failures():
+    def step(params, grads, *, lr):
+        raise ZeroDivisionError("oops")
+
+    report = oracle.check("sgd", step, dtypes=["float32"], laws=["L1"], examples=0)
+    assert "optimizer_step(params, grads, **numbers)" in report.script() and "oops" in report.script()
+    compile(report.script("L1"), "script", "exec")
+    with pytest.raises(ValueError, match=r"script: expected a law that fails, of \['L1'\], got 'L2'"):
+        report.script("L2")
+
+
+class Terminal:
+    """A stream that says it is a terminal."""
+
+    def __init__(self):
+        self.text = ""
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+
+def test_progress_is_shown_on_a_terminal(steps, monkeypatch, capsys):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert run(f"{steps}:right", *QUICK) == 0
+    assert "0/1  L1 step, float32" in terminal.text and terminal.text.endswith("\r\033[K")
+    assert "L1 step, float32" not in capsys.readouterr().out

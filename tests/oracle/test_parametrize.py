@@ -1,0 +1,84 @@
+"""`oracle.parametrize`: an item for each law and dtype, and expected failures that are strict."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from refopt import oracle
+
+TESTS = '''
+import numpy as np
+from refopt import oracle
+
+NAMED = dict(dtypes=["float32", "float64"], laws=["L1", "L7", "L12"], examples=0)
+
+
+def right(params, grads, *, lr):
+    for p, g in zip(params, grads):
+        p -= lr * g
+
+
+def flushing(params, grads, *, lr):
+    for p, g in zip(params, grads):
+        new = p - lr * g
+        p[...] = np.where(abs(new) < np.finfo(p.dtype).tiny, 0, new)
+
+
+@oracle.parametrize("sgd", right, **NAMED)
+def test_right(check):
+    check()
+
+
+@oracle.parametrize("sgd", flushing, **NAMED)
+def test_wrong(check):
+    check()
+
+
+@oracle.parametrize("sgd", flushing, expected_failures={"L7": "flushes to zero"}, **NAMED)
+def test_expected(check):
+    check()
+
+
+@oracle.parametrize("sgd", right, expected_failures="skips.txt", **NAMED)
+def test_too_good(check):
+    check()
+'''
+
+
+def test_items(tmp_path):
+    (tmp_path / "test_steps.py").write_text(TESTS)
+    (tmp_path / "skips.txt").write_text("L7 # flushes to zero\n")
+    root = str(Path(oracle.__file__).parents[2])
+    env = os.environ | {"PYTHONPATH": root}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "-q", "test_steps.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    outcomes = {}
+    for line in done.stdout.splitlines():
+        word, _, rest = line.partition(" test_steps.py::")
+        if rest:
+            outcomes[rest.split(" ")[0]] = word
+    for law, dtype in (("L1", "float32"), ("L7", "float64")):
+        assert outcomes[f"test_right[{law}-{dtype}]"] == "PASSED", done.stdout
+    assert outcomes["test_wrong[L7-float32]"] == "FAILED" and outcomes["test_wrong[L1-float64]"] == "PASSED"
+    assert outcomes["test_expected[L7-float32]"] == "XFAIL" and outcomes["test_expected[L1-float32]"] == "PASSED"
+    assert outcomes["test_too_good[L7-float32]"] == "FAILED" and "[XPASS(strict)] flushes to zero" in done.stdout
+    assert " 8 skipped" in done.stdout, done.stdout  # remainders are of bf16
+    assert "times the bound" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "text"),
+    [
+        (("sdg", print), {}, "parametrize: routine: expected one of"),
+        (("sgd", 3), {}, "check: subject: expected a"),
+        (("sgd", lambda params, grads, lr: None), {"laws": ["L99"]}, r"check: laws\[0\]: expected one of"),
+        (("sgd", lambda params, grads, lr: None), {"expected_failures": {"L1": 3}}, "expected a reason"),
+        (("sgd", lambda params, grads, lr: None), {"expected_failures": 3}, "or the path of a file, got int"),
+    ],
+)
+def test_refused(arguments, named, text):
+    with pytest.raises((TypeError, ValueError), match=text):
+        oracle.parametrize(*arguments, **named)

@@ -1,0 +1,94 @@
+"""Where elements are wrong, as a pattern."""
+
+import numpy as np
+import pytest
+
+from refopt import oracle
+from refopt.oracle.diagnosis.pattern import described, of_tensor, of_tensors
+
+
+def mask(size, *spans):
+    wrong = np.zeros(size, bool)
+    for span in spans:
+        wrong[span] = True
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (mask(300, slice(None)), "all elements"),
+        (mask(1, 0), "the only element"),
+        (mask(300, slice(288, None)), "the last 12 of 300 elements, a tail after whole blocks of 16 or 32"),
+        (mask(303, slice(300, None)), "the last 3 of 303 elements, a tail after whole blocks of 4"),
+        (mask(257, 256), "the last of 257 elements, a tail after whole blocks of 4 to 256"),
+        (mask(300, slice(297, None)), "the last 3 of 300 elements"),
+        (mask(300, slice(0, 5)), "the first 5 of 300 elements"),
+        (mask(300, slice(0, 288)), "the first 288 of 300 elements, all but a tail after whole blocks of 16 or 32"),
+        (mask(100, slice(16, 32), slice(64, 80)), "2 of 7 blocks of 16 elements, from element 16 to 79"),
+        (mask(4096, slice(1024, 2048)), "1 of 4 blocks of 1024 elements, from element 1024 to 2047"),
+        (mask(100, slice(1, None, 2)), "every second element from 1"),
+        (mask(100, slice(3, 8)), "elements 3 to 7 of 100"),
+        (mask(100, 41), "element 41 of 100"),
+        (mask(100, slice(0, 17), slice(18, None)), "nearly all, 99 of 100 elements"),
+        (mask(100, 3, 5, 11, 12), "4 of 100 elements, scattered (4 %)"),
+    ],
+)
+def test_elements(wrong, text):
+    assert of_tensor(wrong) == text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ([1] * 4, "all 4 tensors"), ([1], "the tensor"), ([0] * 110 + [1] * 5, "tensors from number 110 on, of 115"),
+        ([0, 0, 1], "the last tensor of 3"), ([1, 1, 0], "tensors up to number 1, of 3"),
+        ([0, 1, 1, 0], "tensors 1 to 2 of 4"), ([0, 1, 0], "tensor 1 of 3"), ([1, 0, 1, 0], "2 of 4 tensors: 0, 2"),
+    ],
+)  # fmt: skip
+def test_tensors(wrong, text):
+    assert of_tensors(list(map(bool, wrong))) == text
+
+
+def test_empty_tensors_are_not_missed():
+    assert of_tensors([True, False, True], [False, True, False]) == "all 3 tensors"
+
+
+def test_what_is_unchanged_stands_apart():
+    before = np.arange(20.0)
+    now = before + 1
+    now[16:] = before[16:]
+    text = described({"params": [(mask(20, slice(None)), now, before)], "moment": [(mask(20), now, before)]})
+    tail = "the last 4 of 20 elements, a tail after whole blocks of 8 or 16: unchanged"
+    assert text.startswith(f"params: {tail}, and the first 16 of 20") and text.endswith("right: moment")
+    still = described({"params": [(mask(20, slice(None)), before, before)]})
+    assert still == "params: all elements: unchanged"
+
+
+def where(step, law):
+    report = oracle.check("sgd", step, dtypes=["float32"], laws=[law])
+    assert report.failed_laws == [law], str(report)
+    return next(item.pattern for item in report.items if item.pattern)
+
+
+def test_tensors_that_are_dropped():
+    def step(params, grads, *, lr):
+        for p, g in list(zip(params, grads, strict=True))[:110]:
+            p -= lr * g
+
+    assert "tensors from number 110 on, of 1000: all elements: unchanged" in where(step, "L3")
+
+
+def test_blocks_that_are_dropped():
+    """As PyTorch's fused SGD on the CPU in 16 bits: whole blocks are never written."""
+
+    def step(params, grads, *, lr):
+        for p, g in zip(params, grads, strict=True):
+            if p.ndim == 1:
+                k = p.size // 32 * 32
+                new = p - lr * g
+                p.reshape(-1)[k:] = new[k:]
+                for i in range(0, k, 32):
+                    p[i : i + 16] = new[i : i + 16]
+
+    assert "blocks of 16 elements" in where(step, "L1") and "unchanged" in where(step, "L1")
