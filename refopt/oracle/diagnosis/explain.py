@@ -11,8 +11,8 @@ from refopt.oracle.bound import sums
 from refopt.oracle.cases import Case, memory
 from refopt.oracle.diagnosis import edits
 from refopt.oracle.diagnosis.hypotheses import Hypothesis, base_rule, named
-from refopt.oracle.diagnosis.situation import of_case
-from refopt.oracle.trial import Trial
+from refopt.oracle.diagnosis.situation import Situation, of_case
+from refopt.oracle.trial import FLUSHES, Trial
 
 SECONDS = 6.0
 WRONG_MOST = 6  # tensors that are looked at
@@ -89,6 +89,7 @@ class Explainer:
         self.until = time.monotonic() + SECONDS
         if not self.wrong:
             return []
+        self._situation(self.wrong[0]).expected()  # that of the rule itself can be evaluated
         before = [h for h in (*self.named, *edits.of_rule(self.row)) if h.name in known] if known else []
         narrow = [h for h in self.named if h.kind in ("arithmetic", "narrow")]
         for candidates in ([(h,) for h in before], list(itertools.product(before, narrow))):
@@ -147,9 +148,14 @@ class Explainer:
                 return 0.0
         return explained / bounded
 
+    def _situation(self, tensor: Tensor) -> Situation:
+        """A tensor as the rule has it."""
+        flushes = bool(self.trial.fixed.get(FLUSHES))
+        return of_case(tensor.case, tensor.tensor, base_rule(self.row), self.trial.real, flushes)
+
     def _inside(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> dict[str, Any] | None:
         """Which elements are within the bound of a hypothesis, and which have one; ``None`` if it says nothing."""
-        changed: Any = of_case(tensor.case, tensor.tensor, base_rule(self.row), self.trial.real)
+        changed: Any = self._situation(tensor)
         for hypothesis in hypotheses:
             after = hypothesis.change(changed)
             changed = changed if after is None else after

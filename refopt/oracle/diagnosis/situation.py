@@ -31,6 +31,7 @@ class Situation(NamedTuple):
         narrow: by slot, a dtype that results pass through on their way to memory.
         kept: written slots that stay as they were.
         real: the arithmetic.
+        flushes: whether it may take subnormal numbers for 0.
         of_powers: numbers that powers are of, where they are others.
         rounded: states that are narrow already when the parameter is made of them.
         worked: the dtype that each operation is rounded to, where that is a narrower one.
@@ -46,6 +47,7 @@ class Situation(NamedTuple):
     narrow: Mapping[str, str]
     kept: frozenset[str]
     real: Any
+    flushes: bool
     worked: str = ""
     of_powers: Mapping[str, float] = MappingProxyType({})
     rounded: frozenset[str] = frozenset()
@@ -56,7 +58,7 @@ class Situation(NamedTuple):
 
     def expected(self) -> dict[str, Expected] | None:
         """What each slot has to hold if the hypothesis is true; ``None`` if it says nothing of this step."""
-        of = Arithmetic(self.real, depth=sums.random_data, lerps=True)
+        of = Arithmetic(self.real, depth=sums.random_data, regroups=True, flushes=self.flushes)
         if self.worked:
             digits, least = DIGITS[self.worked]
             of.rounding, of.unit, of.least = 2.0**-digits, 2 * 2.0**-digits, 2 * least
@@ -123,7 +125,10 @@ class Situation(NamedTuple):
         return Bounded(value, np.float64(2 * of.rounding * size(value)), of)
 
 
-def of_case(case: Case, tensor: int, rule: Rule, real: Any) -> Situation:
+def of_case(case: Case, tensor: int, rule: Rule, real: Any, flushes: bool = False) -> Situation:
     """A tensor of a case of one step, as it is."""
     numbers = case.numbers_of(tensor)
-    return Situation(case, tensor, rule, case.tensor(tensor), numbers, dict(case.choices), {}, {}, frozenset(), real)
+    choices = dict(case.choices)
+    return Situation(
+        case, tensor, rule, case.tensor(tensor), numbers, choices, {}, {}, frozenset(), real, flushes
+    )  # fmt: skip
