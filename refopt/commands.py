@@ -2,8 +2,9 @@
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import refopt
 from refopt.cli import write
@@ -11,6 +12,12 @@ from refopt.cli import write
 
 class Parser(argparse.ArgumentParser):
     """A parser whose help goes the way of other output; by itself it says nothing where that fails."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, in 80 columns."""
+        self.print_usage(sys.stderr)
+        text = f"{self.prog}: error: {message}"
+        self.exit(2, textwrap.fill(text, 80, subsequent_indent="  ", break_on_hyphens=False) + "\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if file is sys.stdout:

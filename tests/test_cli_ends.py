@@ -32,7 +32,7 @@ def one_line(done, status):
 
 
 @pytest.mark.parametrize(
-    "args", [[], ["--help"], ["--version"], ["verify", "--help"], ["verfy"], ["verify", "--steps"], ["--json"]]
+    "args", [[], ["--help"], ["--version"], ["verify", "--help"], ["check", "--help"], ["verfy"], ["verify", "--steps"], ["--json"]]
 )
 def test_help_and_wrong_arguments(args):
     done = run(*args)

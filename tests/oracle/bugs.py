@@ -172,7 +172,7 @@ BUGS: dict[str, tuple[str, dict[str, Bug]]] = {
         "mu forgotten": Bug("v *= real(mu)", "pass", "mu"),
         "lr in the velocity and again": Bug("v += g", "g = real(lr) * g; v += g", "and again in the step"),
         "old velocity": Bug("v *= real(mu)", "old = v.copy(); v *= real(mu)", "old velocity"),
-        "fp16 velocity": Bug("p -=", "v[...] = v.astype(np.float16)\n        p -=", "velocities rounded to float16"),
+        "fp16 velocity": Bug("v += g", "v += g; v[...] = v.astype(np.float16)", "velocities rounded to float16"),
     }),
 }  # fmt: skip
 

@@ -119,7 +119,7 @@ def test_laws_are_listed(capsys):
         (["{steps}:right", "--as", "sgd", "--with", "seed=1"], "argument --with: expected"),
         (["{steps}:right", "--as", "sgd", "--with", "fused=true"], "fused"),
         (["{steps}:right", "--as", "sgd", "--expected-failures", "no.txt"], "no.txt: No such file"),
-        (["{steps}:right", "--as", "sgd", "--expected-failures", "bad.txt"], "bad.txt, line 2: expected the id of a law"),
+        (["{steps}:right", "--as", "sgd", "--expected-failures", "bad.txt"], "bad.txt, line 2: expected the id"),
         (["{steps}:right", *QUICK, "--json", "missing/report.json"], "missing/report.json"),
     ],
 )

@@ -169,6 +169,8 @@ def _instead(node: ast.expr, tree: ast.FunctionDef) -> Iterator[ast.expr]:
             yield ast.BinOp(left.left, node.op, ast.Call(ast.Name("abs", ast.Load()), [right], []))
     elif isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
         yield node.args[0]
+        if _is_root(node):
+            yield _root(node)
         if _is_root(node) and isinstance(node.args[0], ast.BinOp):
             inside = node.args[0]
             yield ast.BinOp(_root(inside.left), inside.op, inside.right)
@@ -181,9 +183,19 @@ def _instead(node: ast.expr, tree: ast.FunctionDef) -> Iterator[ast.expr]:
     elif isinstance(node, ast.Name):
         for name in _alike(node.id, tree):
             yield ast.Name(name, ast.Load())
+        if node.id not in ("np", "p", "type") and node.id in _values(tree):
+            yield ast.BinOp(node, ast.Mult(), node)
+            yield _root(node)
     elif isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
         for value in {0, 1, 2, 2 * node.value} - {node.value}:
             yield ast.Constant(value)
+
+
+def _values(tree: ast.FunctionDef) -> set[str]:
+    """The names of a function's parameters and variables."""
+    given = {x.arg for x in (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)}
+    nodes = ast.walk(tree)
+    return given | {x.id for x in nodes if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
 
 
 def _is_root(node: ast.expr) -> bool:

@@ -16,6 +16,8 @@ from refopt.oracle.trial import FLUSHES, Trial
 
 SECONDS = 6.0
 WRONG_MOST = 6  # tensors that are looked at
+UNWRITTEN = "elements that are not written: they are as they were"
+RANKS = {"rule": 0, "choice": 0, "power": 0, "number": 1}
 ENOUGH = 0.99  # of what a hypothesis has to explain
 PARTLY = 0.25
 
@@ -54,6 +56,7 @@ class Explainer:
         wrong = list(itertools.chain.from_iterable(map(self._tensors, failed)))
         right = [x for x in wrong if not any(mask.any() for mask in x.wrong.values())]
         changed = any((x.wrong[name] & ~x.unchanged[name]).any() for x in wrong for name in x.wrong)
+        self.moved = changed
         if changed:
             wrong = [x._replace(wrong={name: x.wrong[name] & ~x.unchanged[name] for name in x.wrong}) for x in wrong]
         self.wrong = _spread([x for x in wrong if any(mask.any() for mask in x.wrong.values())], WRONG_MOST)
@@ -96,22 +99,39 @@ class Explainer:
             if full := _full(self._tried(candidates)):
                 return full
         if before:
-            self.until = time.monotonic() + SECONDS / 4
+            return sorted(self._tried((h,) for h in before), key=lambda x: -x.share)[:3]
         single = self._tried((h,) for h in self.named)
         if full := _full(single):
             return full
+        if not self.moved:
+            return [Explanation(UNWRITTEN, 1.0)]
+        self.until = time.monotonic() + SECONDS
         changed = self._tried((h,) for h in edits.of_rule(self.row))
         if full := _full(changed):
             return full
+        self.until = time.monotonic() + SECONDS / 2
         if full := _full(self._tried(self._pairs())):
             return full
         return [x for x in sorted(single + changed, key=lambda x: -x.share) if x.share >= PARTLY][:3]
 
     def _pairs(self) -> Iterable[tuple[Hypothesis, Hypothesis]]:
         """Pairs of hypotheses each of which matters where something is wrong."""
-        for one, two in itertools.combinations([h for h in self.named if h.paired], 2):
+        kept = [h for h in self.named if h.paired and self._keeps(h)]
+        kept.sort(key=lambda h: RANKS.get(h.kind, 2))
+        pairs = list(itertools.combinations(kept, 2))
+        pairs.sort(key=lambda pair: sum(RANKS.get(h.kind, 2) for h in pair))
+        for one, two in pairs:
             if (one.kind, one.about) != (two.kind, two.about) or one.kind == "rule":
                 yield one, two
+
+    def _keeps(self, hypothesis: Hypothesis) -> bool:
+        """Whether slots that are right where something is wrong are so with a hypothesis as well."""
+        tensor = self.wrong[0]
+        right = [name for name, mask in tensor.wrong.items() if not mask.any() and not tensor.unchanged[name].any()]
+        inside = self._inside(tensor, (hypothesis,)) if right else {}
+        if inside is None:
+            return True
+        return all(name not in inside or inside[name][0].mean() >= ENOUGH for name in right)
 
     def _tried(self, candidates: Iterable[tuple[Hypothesis, ...]]) -> list[Explanation]:
         found = []
@@ -124,20 +144,23 @@ class Explainer:
         return found
 
     def _share(self, hypotheses: tuple[Hypothesis, ...]) -> float:
-        """The share of the wrong elements that are as the hypotheses have it; 0 where right ones are not."""
-        explained = total = bounded = 0
+        """The share of the wrong elements that are as the hypotheses have it, less that of tensors they spoil."""
+        explained = total = bounded = spoilt = 0
         for tensor in self.wrong:
             inside = self._inside(tensor, hypotheses)
             if inside is None:
                 continue
+            spoils = False
             for name, (within, known) in inside.items():
                 mask = tensor.wrong[name]
                 explained += int((within & mask & known).sum())
                 bounded += int((mask & known).sum())
                 total += int(mask.sum())
                 right = known & ~mask & ~tensor.unchanged[name]
-                if (right & ~within).sum() > (1 - ENOUGH) * mask.size:
-                    return 0.0
+                spoils = spoils or bool((right & ~within).sum() > (1 - ENOUGH) * mask.size)
+            spoilt += spoils
+            if spoils and tensor is self.wrong[0]:
+                return 0.0
             if total and explained < PARTLY * total:
                 return 0.0
         if not explained:
@@ -145,8 +168,8 @@ class Explainer:
         for tensor in self.right:
             inside = self._inside(tensor, hypotheses)
             if inside is not None and any((known & ~x).sum() > (1 - ENOUGH) * x.size for x, known in inside.values()):
-                return 0.0
-        return explained / bounded
+                spoilt += 1
+        return explained / bounded * (1 - spoilt / (len(self.wrong) + len(self.right)))
 
     def _situation(self, tensor: Tensor) -> Situation:
         """A tensor as the rule has it."""

@@ -13,8 +13,11 @@ from refopt.dtypes import SIZES, numpy_dtype
 from refopt.oracle.bound.evaluate import rule_of
 from refopt.oracle.cases import has, memory
 from refopt.oracle.diagnosis.situation import NONE, Rule, Situation
-from refopt.oracle.wrong import OF
+from refopt.oracle.wrong import OF, norms
+from refopt.oracle.wrong.adamw import decayed
+from refopt.oracle.wrong.lamb import lamb_with
 from refopt.oracle.wrong.lars_momentum import lars_with
+from refopt.oracle.wrong.novograd import novograd_with
 
 CORRECTS = {
     "beta1_pow": "no bias correction of the first moment", "beta2_pow": "no bias correction of the second moment",
@@ -71,16 +74,14 @@ def _rules(row: Routine) -> Iterator[Hypothesis]:
     for wrong in OF[row.name].values():
         if wrong.name:
             yield Hypothesis(wrong.name, partial(_with_rule, rule=wrong.rule), "rule")
+    for module, places in (("lars_momentum", lars_with), ("lamb", lamb_with), ("novograd", novograd_with)):
+        if row.name == module:
+            for text, squares in norms.squares():
+                yield Hypothesis(text, partial(_with_rule, rule=partial(places, squares=squares)), "rule", "", False)
     if row.name == "adamw":
         for wrong in OF["adam"].values():
             if wrong.name:
-                yield Hypothesis(wrong.name, partial(_with_rule, rule=partial(_decayed(), adam=wrong.rule)), "rule")
-
-
-def _decayed() -> Rule:
-    from refopt.oracle.wrong.adamw import decayed
-
-    return decayed
+                yield Hypothesis(wrong.name, partial(_with_rule, rule=partial(decayed, adam=wrong.rule)), "rule")
 
 
 def _with_rule(s: Situation, rule: Rule) -> Situation | None:
@@ -113,15 +114,21 @@ def _numbers(row: Routine) -> Iterator[Hypothesis]:
             return float(s.numbers[two if x == s.numbers[one] else one])
 
         both = one, two
+        for first, second in (both, both[::-1]):
+
+            def product(s: Situation, x: float, by: str = second) -> float:
+                return x * float(s.numbers[by])
+
+            yield from _changed(row, f"{first} * {second} for {first}", product, (first,), False, both)
         yield from _changed(row, f"{one} and {two} swapped", other, both, False, both)
         yield from _changed(row, f"{two} for {one}", other, (one,), False, both)
         yield from _changed(row, f"{one} for {two}", other, (two,), False, both)
     for name in names:
 
-        def first(s: Situation, x: float, name: str = name) -> float:
+        def of_first(s: Situation, x: float, name: str = name) -> float:
             return s.case.numbers_of(0)[name]
 
-        yield from _changed(row, f"{name} of the first tensor for all", first, (name,), False)
+        yield from _changed(row, f"{name} of the first tensor for all", of_first, (name,), False)
 
 
 def _other_numbers(name: str, default: float | None) -> Iterator[tuple[str, Callable[[float], float], bool]]:
@@ -129,7 +136,7 @@ def _other_numbers(name: str, default: float | None) -> Iterator[tuple[str, Call
     yield f"{name} ignored: taken as 0", lambda x: 0.0, True
     yield f"{name} ignored: taken as 1", lambda x: 1.0, True
     if default not in (None, 0.0, 1.0):
-        yield f"{name} always {default:g}, the default", lambda x: float(default), False
+        yield f"{name} always {default:g}, the default", lambda x: float(default), True
     yield f"{name} squared, or applied twice", lambda x: x * x, False
     yield f"the root of {name} for {name}", lambda x: float(np.sqrt(x)), False
     yield f"1 / {name} for {name}", lambda x: float(np.divide(1, x)), False
@@ -215,7 +222,7 @@ def _arrays(row: Routine) -> Iterator[Hypothesis]:
                 if name in row.states and row.elementwise:
                     rounded = partial(_narrow, name=name, dtype=dtype, first=True)
                     yield Hypothesis(f"{name} rounded to {dtype} before its use", rounded, "narrow", name)
-            if not slot.written:
+            if not slot.written or name in row.states:
                 yield Hypothesis(f"{name} read in {dtype}", partial(_through, name=name, dtype=dtype), "array", name)
 
 

@@ -95,6 +95,27 @@ def summed(which, p, g, m, u, b1, b2, u_max, *, beta1, beta2, **numbers):
     return p, m, u, b1 * beta1, b2 * beta2, u_max
 
 
+def second_from(square, p, g, m, u, b1, b2, u_max, *, beta1, beta2, **numbers):
+    """Another square in the second moment."""
+    m = beta1 * m + (1 - beta1) * g
+    u = beta2 * u + (1 - beta2) * square(g, m)
+    u_max = u_max if u_max is None else np.where(u_max > u, u_max, u)
+    p = descend(p, m, u if u_max is None else u_max, b1, b2, **numbers)
+    return p, m, u, b1 * beta1, b2 * beta2, u_max
+
+
+def powers_exchanged(p, g, m, u, b1, b2, u_max, *, beta1, beta2, **numbers):
+    p, m, u, _, _, u_max = adam_rule(p, g, m, u, b2, b1, u_max, beta1=beta1, beta2=beta2, **numbers)
+    return p, m, u, b1 * beta1, b2 * beta2, u_max
+
+
+def maximum_for_sum(p, g, m, u, b1, b2, u_max, *, lr, beta1, beta2, epsilon, epsilon_at):
+    m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
+    u_max = u_max if u_max is None else np.where(u_max > u, u_max, u)
+    root = np.sqrt(u if u_max is None else u_max) / np.sqrt(1 - b2)
+    return p - lr / (1 - b1) * (m / np.maximum(root, epsilon)), m, u, b1 * beta1, b2 * beta2, u_max
+
+
 RULES = {
     "NoBiasCorrection": Wrong("no bias correction", no_bias_correction),
     "EpsilonUncorrected": Wrong("epsilon beside the other root (epsilon_at)", epsilon_uncorrected),
@@ -108,6 +129,14 @@ RULES = {
     "FirstSummed": Wrong("first moment without the factor 1 - beta1", partial(summed, (1,))),
     "SecondSummed": Wrong("second moment without the factor 1 - beta2", partial(summed, (2,))),
     "BothSummed": Wrong("both moments without the factor 1 - beta", partial(summed, (1, 2))),
+    "SquareOfTheMoment": Wrong(
+        "second moment of the average's squares, not the gradient's", partial(second_from, lambda g, m: m * m)
+    ),
+    "Belief": Wrong(
+        "second moment about the average, as in AdaBelief", partial(second_from, lambda g, m: (g - m) * (g - m))
+    ),
+    "PowersExchanged": Wrong("powers of beta1 and beta2 exchanged", powers_exchanged),
+    "MaximumForSum": Wrong("the larger of root and epsilon, not their sum", maximum_for_sum),
     "MaximumForgotten": Wrong("AMSGrad: maximum kept, but not used", maximum_forgotten),
     "MaximumOfTheOld": Wrong("AMSGrad: maximum of the old second moment", maximum_of_the_old),
 }

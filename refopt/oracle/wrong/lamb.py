@@ -115,6 +115,24 @@ def decay_in_the_gradient(p, g, *arrays, weight_decay, **numbers):
     return lamb_with(p, g + weight_decay * p, *arrays, weight_decay=weight_decay, towards=towards, **numbers)
 
 
+def norm_of_the_moment(p, g, m, u, b1, b2, *, stored, lr, beta1, beta2, epsilon, weight_decay, always_adapt):
+    m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
+    of_moments = stored("moment1", m), stored("moment2", u)
+    r = direction(p, *of_moments, b1, b2, epsilon=epsilon, weight_decay=weight_decay)
+    norms = np.sqrt(sum_of_squares(p)), np.sqrt(sum_of_squares(of_moments[0]))
+    ratio = trust_ratio(*norms, weight_decay=weight_decay, always_adapt=always_adapt)
+    return p - lr * ratio * r, m, u, b1 * beta1, b2 * beta2
+
+
+def root_mean_square(p, g, m, u, b1, b2, *, lr, **numbers):
+    """The direction's norm over the root of how many elements it has."""
+    count = np.sqrt(sum_of_squares(0 * p + 1))
+    return lamb_with(
+        p, g, m, u, b1, b2, lr=lr, ratio=lambda p_norm, r_norm, **named: trust_ratio(p_norm, r_norm / count, **named),
+        **numbers,
+    )  # fmt: skip
+
+
 RULES = {
     "DecayAfterTheNorm": Wrong("decay after the norm: not in the direction", decay_after_the_norm),
     "Uncorrected": Wrong("no bias correction", partial(lamb_with, towards=lamb_uncorrected)),
@@ -129,6 +147,8 @@ RULES = {
     "DecayInTheGradient": Wrong("decay in the gradient, not in the direction", decay_in_the_gradient),
     "NormWithoutDecay": Wrong("norm of the direction without its decay", norm_without_decay),
     "NormOfTheGradient": Wrong("norm of the gradient for that of the direction", norm_of_the_gradient),
+    "NormOfTheMoment": Wrong("norm of the first moment for that of the direction", norm_of_the_moment),
+    "RootMeanSquare": Wrong("root mean square of the direction for its norm", root_mean_square),
     "EpsilonInTheRoot": Wrong("epsilon inside the root", partial(lamb_with, towards=lamb_epsilon_in_the_root)),
     "EpsilonUncorrected": Wrong(
         "epsilon beside the uncorrected root", partial(lamb_with, towards=lamb_epsilon_uncorrected)

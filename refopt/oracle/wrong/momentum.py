@@ -70,11 +70,25 @@ def nesterov_without_decay(p, g, v, *, lr, mu, l2_decay, use_nesterov):
     return p - lr * (g + mu * v if use_nesterov else v), v
 
 
+def decay_afterwards(p, g, v, *, lr, mu, l2_decay, use_nesterov):
+    v = mu * v + g
+    p = p - lr * (g + mu * v if use_nesterov else v)
+    return p - lr * l2_decay * p, v
+
+
+def velocity_of_the_other_sign(p, g, v, *, lr, mu, l2_decay, use_nesterov):
+    g = g + l2_decay * p
+    v = mu * v - g
+    return p + lr * (mu * v - g if use_nesterov else v), v
+
+
 RULES = {
     "LearningRateInVelocity": Wrong("learning rate inside the velocity", learning_rate_in_velocity),
     "DecayDecoupled": Wrong("decay on the parameter, not in the velocity", momentum_decay_decoupled),
     "Dampened": Wrong("gradient dampened by 1 - mu, the decay not", dampened),
     "DampenedWithDecay": Wrong("gradient dampened by 1 - mu", dampened_with_decay),
+    "DecayAfterwards": Wrong("decay of the new parameter, after the step", decay_afterwards),
+    "OtherSign": Wrong("velocity of the other sign", velocity_of_the_other_sign),
     "Averaged": Wrong("gradient dampened by 1 - mu: the velocity as an average", averaged),
     "LearningRateTwice": Wrong("learning rate inside the velocity, and again in the step", learning_rate_twice),
     "OldVelocity": Wrong("parameter moved by the old velocity", moved_by_the_old_velocity),
