@@ -32,8 +32,12 @@ def one_line(done, status):
 
 
 @pytest.mark.parametrize(
-    "args", [[], ["--help"], ["--version"], ["verify", "--help"], ["check", "--help"], ["verfy"], ["verify", "--steps"], ["--json"]]
-)
+    "args",
+    [
+        [], ["--help"], ["--version"], ["verify", "--help"], ["check", "--help"], ["verfy"], ["verify", "--steps"],
+        ["--json"],
+    ],
+)  # fmt: skip
 def test_help_and_wrong_arguments(args):
     done = run(*args)
     asked = {"--help", "--version"} & set(args)

@@ -52,7 +52,8 @@ def of_failures(
         law: its id. Other laws than the step law are explained where that holds.
         failed: the cases, and how each broke it.
         passed: cases of which the law held.
-        explained: items of failures that are explained already, of which the explanations are tried first.
+        explained: items of failures that were looked into already. Their explanations are tried first. Where there was
+            none, no more than single hypotheses are tried again.
     """
     bounded = [(case, broken) for case, broken in failed if broken.where is not None and len(case.steps) == 1]
     bounded = [(case, broken) for case, broken in bounded if broken.ratio is not None]
@@ -64,8 +65,9 @@ def of_failures(
         return Found(where)
     small = [case for case, _ in bounded if _elements(case) <= MOST] or [worst]
     known = dict.fromkeys(name for item in explained for name, share in item.reasons if share >= ENOUGH)
+    quick = any(not item.reasons for item in explained)
     explainer = Explainer(trial, small, [case for case in passed if _elements(case) <= MOST])
-    return Found(where, tuple((x.text, round(x.share, 4)) for x in explainer.explanations(list(known))))
+    return Found(where, tuple((x.text, round(x.share, 4)) for x in explainer.explanations(list(known), quick)))
 
 
 def _elements(case: Case) -> int:

@@ -84,10 +84,11 @@ class Explainer:
             tensors.append(Tensor(case, i, held, wrong, same))
         return tensors
 
-    def explanations(self, known: Sequence[str] = ()) -> list[Explanation]:
+    def explanations(self, known: Sequence[str] = (), quick: bool = False) -> list[Explanation]:
         """Those that explain nearly all; else those that explain some of it; none if nothing does.
 
-        Those of ``known`` names are tried first, and no others if one of them explains all.
+        Those of ``known`` names are tried first, and no others if one of them explains all. Neither changes of
+        the rule nor pairs are tried if it has to be ``quick``.
         """
         self.until = time.monotonic() + SECONDS
         if not self.wrong:
@@ -99,12 +100,14 @@ class Explainer:
             if full := _full(self._tried(candidates)):
                 return full
         if before:
-            return sorted(self._tried((h,) for h in before), key=lambda x: -x.share)[:3]
+            return _partly(self._tried((h,) for h in before))
         single = self._tried((h,) for h in self.named)
         if full := _full(single):
             return full
         if not self.moved:
             return [Explanation(UNWRITTEN, 1.0)]
+        if quick:
+            return _partly(single)
         self.until = time.monotonic() + SECONDS
         changed = self._tried((h,) for h in edits.of_rule(self.row))
         if full := _full(changed):
@@ -112,7 +115,7 @@ class Explainer:
         self.until = time.monotonic() + SECONDS / 2
         if full := _full(self._tried(self._pairs())):
             return full
-        return [x for x in sorted(single + changed, key=lambda x: -x.share) if x.share >= PARTLY][:3]
+        return _partly(single + changed)
 
     def _pairs(self) -> Iterable[tuple[Hypothesis, Hypothesis]]:
         """Pairs of hypotheses each of which matters where something is wrong."""
@@ -203,6 +206,11 @@ def _spread(tensors: list[Tensor], most: int) -> list[Tensor]:
     if len(tensors) <= most:
         return tensors
     return [tensors[round(k * (len(tensors) - 1) / (most - 1))] for k in range(most)]
+
+
+def _partly(explanations: list[Explanation]) -> list[Explanation]:
+    """Those that explain most of it."""
+    return [x for x in sorted(explanations, key=lambda x: -x.share) if x.share >= PARTLY][:3]
 
 
 def _full(explanations: list[Explanation]) -> list[Explanation]:
