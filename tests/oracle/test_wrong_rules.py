@@ -6,8 +6,8 @@ import pytest
 
 from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
-from refopt.oracle.wrong import RULES
 from refopt.cpu.merged import merged
+from refopt.oracle.wrong import RULES
 
 # The same formula in another order of operations, or with another convention for -0 or for NaN in a norm.
 RIGHT = {

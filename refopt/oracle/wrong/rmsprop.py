@@ -58,6 +58,6 @@ RULES = {
     "LearningRateOutsideOfVelocity": Wrong("learning rate outside of the velocity", learning_rate_outside_of_velocity),
     "SquareFirst": Wrong(None, rmsprop_square_first),
     "OldMeanGrad": Wrong("centered by the old mean of the gradient", old_mean_grad),
-    "VarianceClamped": Wrong("variance clamped at 0", variance_clamped),
+    "VarianceClamped": Wrong(None, variance_clamped),
     "StepRegrouped": Wrong(None, rmsprop_step_regrouped),
 }

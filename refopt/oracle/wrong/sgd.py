@@ -26,7 +26,7 @@ def sgd_decay_of_the_step(p, g, *, lr, l2_decay):
 
 RULES = {
     "DecayForgotten": Wrong("no L2 decay", sgd_decay_forgotten),
-    "DecayDecoupled": Wrong("decay on the parameter, not in the gradient", sgd_decay_decoupled),
+    "DecayDecoupled": Wrong(None, sgd_decay_decoupled),
     "Distributed": Wrong(None, sgd_distributed),
     "Uphill": Wrong("uphill: the step added", sgd_uphill),
     "DecayOfTheStep": Wrong("decay of the new parameter", sgd_decay_of_the_step),
