@@ -73,6 +73,7 @@ def check(
     uphill as sgd: WRONG, L1; 0 of 17 cases skipped (0 %)
     """
     started = time.perf_counter()
+    diagnose = flag("check: diagnose", diagnose)
     row = ROUTINES[chosen("check: routine", routine, ROUTINES)]
     exact = flag("check: exact", exact)
     wanted = _laws(laws, exact)
@@ -113,8 +114,13 @@ def check(
     )  # fmt: skip
 
 
+def explained(items: Sequence[Item]) -> list[Item]:
+    """The failures that were looked into."""
+    return [item for item in items if item.reasons is not None]
+
+
 def _try_all(
-    law: Law, kind: str, tries: Sequence[Try], command: str, trial: Trial, explained: Sequence[Item]
+    law: Law, kind: str, tries: Sequence[Try], command: str, trial: Trial, known: Sequence[Item] | None
 ) -> list[Item]:
     """Every case of a law; of the failure of the smallest case there are an even smaller example and a diagnosis."""
     items: list[Item] = []
@@ -136,7 +142,9 @@ def _try_all(
                 passed.append(case)
     if failed:
         _, k, case, one, error = min(failed, key=lambda x: x[0])
-        found = diagnosis.of_failures(trial, law.id, [(x[2], x[4]) for x in failed], passed, explained)
+        found = diagnosis.Found()
+        if known is not None:
+            found = diagnosis.of_failures(trial, law.id, [(x[2], x[4]) for x in failed], passed, known)
         small = shrink.smallest(case, one.holds, error)
         items[k] = items[k]._replace(
             example=shrink.shown(*small), pattern=found.pattern, reasons=found.reasons, smallest=Smallest(*small, trial)

@@ -55,6 +55,7 @@ REFUSED = [
     (("sgd", sgd), {"device": "abacus"}, ValueError, "check: device: expected none but for torch"),
     (("sgd", sgd), {"examples": -1}, ValueError, "check: examples: expected an integer of at least 0"),
     (("sgd", sgd), {"seed": 1.5}, TypeError, "check: seed: expected an integer"),
+    (("sgd", sgd), {"diagnose": 1}, TypeError, "check: diagnose: expected True or False"),
     (("sgd", sgd), {"exact": "yes"}, TypeError, "check: exact: expected True or False"),
     (("sgd", sgd), {"expected_failures": ["L1"]}, TypeError, "check: expected_failures: expected reasons"),
     (("sgd", sgd), {"expected_failures": {"L1": 1}}, TypeError, r"check: expected_failures\['L1'\]: expected a reason"),

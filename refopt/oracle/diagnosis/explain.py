@@ -96,7 +96,8 @@ class Explainer:
         self._situation(self.wrong[0]).expected()  # that of the rule itself can be evaluated
         before = [h for h in (*self.named, *edits.of_rule(self.row)) if h.name in known] if known else []
         narrow = [h for h in self.named if h.kind in ("arithmetic", "narrow")]
-        for candidates in ([(h,) for h in before], list(itertools.product(before, narrow))):
+        both = [pair for pair in itertools.product(before, narrow) if pair[0].kind != pair[1].kind]
+        for candidates in ([(h,) for h in before], both):
             if full := _full(self._tried(candidates)):
                 return full
         if before:

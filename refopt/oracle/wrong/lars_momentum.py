@@ -40,12 +40,6 @@ def norms_exchanged(param_norm, grad_norm, **numbers):
     return local_lr(grad_norm, param_norm, **numbers)
 
 
-def clipped(param_norm, grad_norm, *, lr, **numbers):
-    """LARC: no more than the learning rate."""
-    rate = local_lr(param_norm, grad_norm, lr=lr, **numbers)
-    return lr if rate > lr else rate
-
-
 def norm_of_the_decayed(p, g, v, *, lars_weight_decay, **numbers):
     decayed = g + lars_weight_decay * p
     return lars_with(p, decayed, v, lars_weight_decay=0 * lars_weight_decay, **numbers)
@@ -107,7 +101,6 @@ RULES = {
     ),
     "NormsSquared": Wrong("squared norms for norms: a root forgotten", partial(lars_with, rate=norms_squared)),
     "NormsExchanged": Wrong("norms of parameter and gradient exchanged", partial(lars_with, rate=norms_exchanged)),
-    "Clipped": Wrong("local learning rate clipped at lr (LARC)", partial(lars_with, rate=clipped)),
     "NormOfTheDecayed": Wrong("norm of g + wd * p for those of g and p", norm_of_the_decayed),
     "DecayForgotten": Wrong("no weight decay in the update", partial(lars_with, step=decay_forgotten)),
     "DecayDecoupled": Wrong("decay on the parameter, not in the velocity", partial(lars_with, step=decay_decoupled)),
