@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from refopt.catalog import ROUTINES, Routine
@@ -15,6 +15,7 @@ from refopt.oracle.expected_failures import reasons
 from refopt.oracle.laws import LAWS, Law, Try
 from refopt.oracle.laws.step import random_tries
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item, Report
+from refopt.oracle.script import Smallest
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import FLUSHES, Broken, Skipped, Trial
 
@@ -24,8 +25,9 @@ DTYPES = tuple(sorted(SIZES, key=["float32", "float64", "float16", "bfloat16"].i
 def check(
     routine: str, subject: Any, *, dtypes: Iterable[str] | None = None, laws: Iterable[str] | None = None,
     set: Mapping[str, Any] | None = None, device: str | None = None, examples: int | None = None, seed: int = 0,
-    expected_failures: Mapping[str, str] | None = None, exact: bool = False, arrays: str | None = None,
-    names: Mapping[str, str] | None = None, **options: Any,
+    expected_failures: Mapping[str, str] | str | os.PathLike | None = None, exact: bool = False,
+    arrays: str | None = None, names: Mapping[str, str] | None = None,
+    progress: Callable[[int, int, str], object] | None = None, diagnose: bool = True, **options: Any,
 ) -> Report:  # fmt: skip
     """Hold an optimizer's step to the laws, and say what is wrong.
 
@@ -53,6 +55,8 @@ def check(
         expected_failures: why a law need not hold, by its id, or the path of a file that says so, of lines such as
             ``L7 # flushes to zero``. One that holds all the same makes the report fail.
         exact: hold the step to refopt's own bits as well.
+        diagnose: look for what explains a failure, which takes some seconds.
+        progress: called before each law in each dtype: how many of them are done, of how many, and which one is next.
         names: what an optimizer calls its states and numbers, by refopt's names, where PyTorch has other ones.
         options: further arguments of the class, such as ``fused=True``.
 
@@ -80,7 +84,7 @@ def check(
     given = _fixed(row, {} if set is None else set)
     count = 5 if examples is None else whole("check: examples", examples, least=0)
     seed = whole("check: seed", seed, least=0)
-    reasons = _reasons(expected_failures, wanted)
+    allowed = reasons(expected_failures, [law.id for law in wanted])
     tested = subject_of(row, subject, arrays=arrays, device=device, names=names, options=options)
     asked = _listed("dtypes", dtypes, getattr(tested, "dtypes", DTYPES))
     kinds = [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(asked)]
@@ -100,7 +104,8 @@ def check(
                 progress(done, len(kinds) * len(wanted), f"{law.id} {law.name}, {kind}")
             tries = list(law.tries(trial)) + (list(random_tries(trial, count)) if law.id == "L1" else [])
             command = _command(row, tested.name, kind, law, given, count, seed)
-            items += _try_all(law, kind, tries, command)
+            found = _try_all(law, kind, tries, command, trial, explained(items) if diagnose else None)
+            items += found
         largest[kind] = dict(trial.largest)
         compared, unbounded = compared + trial.compared, unbounded + trial.unbounded
         notes |= {f"not returned, so not compared: {', '.join(sorted(trial.silent))}": None} if trial.silent else {}
