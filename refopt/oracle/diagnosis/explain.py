@@ -68,13 +68,13 @@ class Explainer:
         ]
 
     def _tensors(self, case: Case) -> list[Tensor]:
-        """The tensors of a case, as the subject leaves them now."""
+        """The tensors of a case that have gradients, as the subject leaves them now."""
         try:
             got = self.trial.run(case)
         except Exception:
             return []
         tensors = []
-        for i in range(len(case)):
+        for i in (i for i, g in enumerate(case.grads) if g is not None):
             arrays = {name: x for name, values in got.items() if (x := values[i]) is not None}
             expected = self.trial.expected(case, i, sums.random_data)
             held = {name: x for name, x in arrays.items() if name in expected and x.size}
