@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from refopt import checks
 from refopt.checks import arguments
 
 NO_NUMBERS = [
@@ -126,3 +127,13 @@ def test_values_in_errors_take_one_line():
     assert arguments.shown("a\n  b") == r"'a\n b'"
     assert arguments.shown(np.zeros((2, 3))) == "an array of shape (2, 3)"
     assert arguments.shown([[0] * 50] * 2) == f"{str([[0] * 50] * 2)[:77]}..."
+
+
+@pytest.mark.parametrize(("shape", "strides", "layout"), [
+    ((1, 5), (4096, 4), (0, 1)), ((5, 1), (4, -8), (1, 0)), ((2, 3), (4, 8), (1, 2)), ((2, 3), (12, 4), (3, 1)),
+    ((2, 3), (16, 4), None), ((0, 3), (12, 4), ()), ((1,), (400,), (0,)), ((2,), (-4,), None),
+])  # fmt: skip
+def test_layouts(shape, strides, layout):
+    """An extent of one has no stride: what stands there is not looked at."""
+    array = checks.host_array(np.lib.stride_tricks.as_strided(np.zeros(64, np.float32), shape, strides), "x")
+    assert array.layout() == layout

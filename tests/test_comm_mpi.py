@@ -115,3 +115,14 @@ def test_closed(watch):
     with pytest.raises(CommError, match="all_reduce: no more calls can be made: it is closed"):
         world.all_reduce(np.zeros(3, np.float32))
     world.close()  # once more changes nothing
+
+
+@pytest.mark.parametrize(("ended", "all_of_them"), [(set(), False), ({1}, False), ({1, 2}, True)])
+def test_whether_all_others_are_at_their_end(ended, all_of_them):
+    from types import SimpleNamespace
+
+    from refopt import comm
+
+    watch = SimpleNamespace(ended=set(), others=[1, 2], listen=lambda: watch.ended.update(ended))
+    assert comm.mpi._all_ended(watch) == all_of_them
+    assert not comm.mpi._all_ended(None)

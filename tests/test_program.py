@@ -257,3 +257,32 @@ def test_what_a_variable_of_floats_can_start_from(dtype):
     for value in (math.nan, *([most * 1.01, -most * 1.01] if dtype != "float64" else [10**400])):
         with pytest.raises(ValueError, match="initial: expected"):
             Var("x", (2,), dtype, initial=value)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "beyond"), [("float16", 65520.0), ("bfloat16", 2.0**128 - 2.0**119), ("float32", 2.0**128 - 2.0**103)]
+)
+def test_what_rounds_to_infinity_is_refused(dtype, beyond):
+    with pytest.raises(ValueError, match=f"initial: expected a number of {dtype}"):
+        Var("x", (2,), dtype, initial=beyond)
+    below = float(np.nextafter(beyond, 0))
+    assert Var("x", (2,), dtype, initial=below).initial == below
+
+
+@pytest.mark.parametrize(("x_sparse", "y_sparse"), [(False, False), (True, True), (False, True)])
+def test_scatter_adds_are_of_a_sparse_variable_into_a_dense_one(x_sparse, y_sparse):
+    vars = [Var("x", (3, 2), "float32", sparse=x_sparse), Var("y", (3, 2), "float32", sparse=y_sparse)]
+    op = Op("scatter_add", {"x": ("x",)}, {"out": ("y",)}, {}, "backward")
+    with pytest.raises((TypeError, ValueError)):
+        Program({var.name: var for var in vars}, main=(op,)).check()
+
+
+def test_ops_are_called_by_what_they_are_about():
+    for op, expected in (
+        (Op("scale", {"x": ("a",)}, {"out": ("b",)}), "scale of 'b'"),
+        (Op("adam", {"grads": ("g",)}, {"params": ("p",), "moment1": ("m",)}), "adam of 'p'"),
+        (Op("send", {"x": ("a",)}, {}), "send of 'a'"),
+        (Op("odd", {"x": ("a",)}, {"made": ("b",)}), "odd of 'b'"),
+        (Op("barrier", {}, {}), "barrier"),
+    ):
+        assert passes.dependencies.title(op) == expected
