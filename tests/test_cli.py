@@ -242,7 +242,8 @@ def test_other_bytes_than_in_the_catalogue_are_found(capsys, monkeypatch):
 def test_wrong_usage(capsys, args, named):
     assert cli.main(["verify", *args]) == 2
     out, err = capsys.readouterr()
-    assert not out and all(name in err for name in named)
+    assert not out and all(name in " ".join(err.split()) for name in named)
+    assert max(map(len, err.splitlines())) <= 80
 
 
 def test_version_and_no_command(capsys):

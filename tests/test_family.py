@@ -211,9 +211,15 @@ def test_scalars_are_written_once(executor, routine, found):
         getattr(gpu, routine.merged_name)(*positional, **named, **step_of(routine), found_inf=flag)
 
 
+# Of what is loaded and stored in other widths, make test watches two kinds.
+watched_signatures = pytest.mark.parametrize(
+    "dtypes", [pytest.param(x, marks=pytest.mark.slow if k % 2 else ()) for k, x in enumerate(SIGNATURES)], ids="-".join
+)
+
+
 @routines
 @forms
-@signatures
+@watched_signatures
 def test_no_races_and_nothing_out_of_bounds(executor, routine, form, dtypes, monkeypatch):
     """Two steps, watched: no data race, no access outside an array."""
     monkeypatch.setattr(tables, "tiles_per_chunk", lambda element_bytes: 2)

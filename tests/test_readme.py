@@ -15,7 +15,7 @@ def test_tables_are_those_of_the_reports():
 
 def test_the_examples_run(machine, capsys):
     examples = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) == 3
     with gpu.use(machine.name):
         for example in examples:
             exec(example, {})

@@ -97,13 +97,13 @@ def check(
         if not has(kind):
             items += [Item(law.id, kind, law.name, SKIPPED, "ml_dtypes is not installed") for law in wanted]
             continue
-        trial = Trial(row, tested, kind, seed, fixed)
+        trial = Trial(row, tested, kind, seed, fixed, kinds)
         for law in wanted:
             if progress is not None:
                 done = kinds.index(kind) * len(wanted) + wanted.index(law)
                 progress(done, len(kinds) * len(wanted), f"{law.id} {law.name}, {kind}")
             tries = list(law.tries(trial)) + (list(random_tries(trial, count)) if law.id == "L1" else [])
-            command = _command(row, tested.name, kind, law, given, count, seed)
+            command = _command(row, tested.name, kinds if law.id == "L10" else [kind], law, given, count, seed)
             found = _try_all(law, kind, tries, command, trial, explained(items) if diagnose else None)
             items += found
         largest[kind] = dict(trial.largest)
@@ -187,7 +187,9 @@ def _fixed(row: Routine, given: Any) -> dict[str, Any]:
     return fixed
 
 
-def _command(row: Routine, name: str, kind: str, law: Law, fixed: dict[str, Any], examples: int, seed: int) -> str:
+def _command(
+    row: Routine, name: str, kinds: list[str], law: Law, fixed: dict[str, Any], examples: int, seed: int
+) -> str:
     named = f", set={fixed}" if fixed else ""
     named += (f", examples={examples}" if examples != 5 else "") + (f", seed={seed}" if seed else "")
-    return f"oracle.check({row.name!r}, {name}, dtypes=[{kind!r}], laws=[{law.id!r}]{named})"
+    return f"oracle.check({row.name!r}, {name}, dtypes={kinds!r}, laws=[{law.id!r}]{named})"

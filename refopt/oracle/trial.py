@@ -1,6 +1,6 @@
 """What a law works with: a subject, the cases it can be given, and the comparison of what it makes of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,14 +54,19 @@ class Trial:
         dtype: of the parameters.
         seed: what random numbers come from.
         fixed: numbers and choices that cases have throughout, by name.
+        dtypes: those of parameters that may be beside its own in a list.
         largest: by slot, the largest error over its bound so far, of what is kept in the arithmetic type.
         compared: how many elements have been compared.
         unbounded: how many of them have no bound.
         silent: written slots that the subject does not return.
     """
 
-    def __init__(self, row: Routine, subject: Subject, dtype: str, seed: int, fixed: Mapping[str, Any]) -> None:
+    def __init__(
+        self, row: Routine, subject: Subject, dtype: str, seed: int, fixed: Mapping[str, Any],
+        dtypes: Collection[str] = (),
+    ) -> None:  # fmt: skip
         self.row, self.subject, self.dtype, self.seed, self.fixed = row, subject, dtype, seed, dict(fixed)
+        self.dtypes = tuple(dtypes)
         self.real: Any = arithmetic(dtype)
         self.largest: dict[str, float] = {}
         self.compared = self.unbounded = 0

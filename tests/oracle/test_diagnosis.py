@@ -27,7 +27,11 @@ def test_without_a_bug_a_step_is_right(routine):
     assert report.ok, str(report)
 
 
-CASES = [pytest.param(routine, name, id=f"{routine}: {name}") for routine, (_, bugs) in BUGS.items() for name in bugs]
+# Each takes seconds: make test names every third, make test-long all of them.
+CASES = [
+    pytest.param(routine, name, id=f"{routine}: {name}", marks=pytest.mark.slow if k % 3 else ())
+    for routine, (_, bugs) in BUGS.items() for k, name in enumerate(bugs)
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("routine", "name"), CASES)

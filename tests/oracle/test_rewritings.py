@@ -71,6 +71,7 @@ def test_in_fp64_as_well(routine):
 @pytest.mark.parametrize("real", [np.float32, np.float64])
 @pytest.mark.parametrize("routine", ROUTINES)
 def test_ten_thousand_examples(routine, real):
-    for chance in (0, 1):
+    """Rounded to nearest, all are within; off by a whole unit in each operation, in another order too, nearly all."""
+    for chance, most in ((0, 1.0), (1, 1.4)):
         largest, _ = largest_ratios(routine, real, 2500, chance)
-        assert max(largest.values()) <= 1, largest
+        assert max(largest.values()) <= most, largest

@@ -19,8 +19,7 @@ division, a root or a cancellation makes of earlier errors is left out.
 Code under test that evaluates the very rule is within the bound for ROUNDINGS = 1. Code may evaluate it in another
 order. Where only products, quotients and roots of the same factors are regrouped, relative errors add up to no more
 than the number of roundings; where additions keep their operands, their errors are the same. ROUNDINGS = 2 has room for
-twice as many roundings, and for those of the bound itself, which is worked out in fp64; REGROUPED has room for
-operations that are off by up to a unit in the last place as well, as Monte Carlo arithmetic and some divisions are.
+twice as many roundings, and for those of the bound itself, which is worked out in fp64.
 
 Where no bound can be had, the error is inf: a divisor that may be 0, a root of what may be negative, a result that may
 overflow. Comparisons are conditions (`branches`).
@@ -36,7 +35,6 @@ from refopt.oracle.bound.double_double import UNIT, DoubleDouble
 from refopt.oracle.bound.values import Same, high, select, size
 
 ROUNDINGS = 2
-REGROUPED = 3  # with room for an operation that is off by a whole unit in the last place, in another order (oracle.md)
 SLACK = 1 + 2.0**-20  # for the roundings of the ends of an interval
 
 
@@ -45,15 +43,13 @@ class Arithmetic:
 
     ``depth`` is how many roundings a sum of so many elements is off by (`sums`), each as bad as any other here. With
     ``regroups`` sums may be regrouped and products distributed over them, such as averages ``b * x + (1 - b) * y`` that
-    are evaluated as ``y + b * (x - y)``: sums round at the size of all their terms (`Bounded.mass`), and each operation
-    has `REGROUPED` roundings. With ``flushes``
+    are evaluated as ``y + b * (x - y)``: sums round at the size of all their terms (`Bounded.mass`). With ``flushes``
     any subnormal number may be taken for 0, read or written. Where results underflow, ``leasts`` says how many of the
     smallest numbers an operation is off by, since regrouped products underflow elsewhere.
     """
 
-    def __init__(self, real, roundings=None, depth=sums.tree, regroups=False, flushes=False, leasts=1):
+    def __init__(self, real, roundings=ROUNDINGS, depth=sums.tree, regroups=False, flushes=False, leasts=1):
         self.real, self.depth, info = real, depth, np.finfo(real)
-        roundings = (REGROUPED if regroups else ROUNDINGS) if roundings is None else roundings
         self.regroups, self.flushes, self.tiny = regroups, flushes, float(info.tiny)
         self.rounding = float(info.eps) / 2
         self.unit = roundings * self.rounding + (2.0**-53 if real is np.float32 else UNIT)

@@ -30,8 +30,8 @@ def mixtures(trial: Trial) -> Iterator[Try]:
 
 
 def in_one_list(trial: Trial) -> Iterator[Try]:
-    """Tensors of several dtypes in one list."""
-    others = [x for x in ("float32", "float64", "float16", "bfloat16") if has(x) and x != trial.dtype]
+    """Tensors of several dtypes in one list, of those that the subject is held to."""
+    others = [x for x in trial.dtypes if has(x) and x != trial.dtype]
     for other in others:
         kinds = [alike(x) for x in (trial.dtype, other, trial.dtype, other)]
         make = partial(trial.case, (45, 7, 3, 20), kinds, count=2)
