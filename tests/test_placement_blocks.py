@@ -257,3 +257,13 @@ def test_the_formula_again():
 def test_laws_kill_mutants_of_slice_variable(mutant):
     with pytest.raises(AssertionError):
         every_law(MUTANTS[mutant])
+
+
+def test_arrays_of_the_host_are_on_no_stream_but_the_first():
+    target = np.zeros(4, np.float32)
+    for stream in (None, 0):
+        concat([np.ones(4, np.float32)], target, stream)
+    for stream in (1, -1):
+        with pytest.raises(ValueError, match="concat: stream: expected an integer from 0 to 0"):
+            concat([np.zeros(4, np.float32)], target, stream)
+    assert target.tolist() == [1] * 4

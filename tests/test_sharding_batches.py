@@ -256,6 +256,8 @@ def odd(startup=(), dtype="float32", **changes):
     (odd(counts=(2,)), ValueError, "counts: expected one for each of 2 roots, got 1"),
     (odd(counts=(0, 2)), ValueError, "counts[0]: expected at least one variable, got 0"),
     (odd(counts=(1, 2)), ValueError, "counts: expected numbers that add up to 2 variables, got 3"),
+    (odd(inputs={}), ValueError, "x: expected"),
+    (odd(outputs={}), ValueError, "out: expected"),
     (odd(outputs={"out": ["x1", "x0"]}), ValueError, "out: expected the variables of x, got x1, x0"),
     (odd(startup=VIEWS, **NAMES), ValueError, "x[1]: expected variables that do not overlap, got 'buffer', which is"),
     (odd(inputs={"x": ["x0", "s"]}, outputs={"out": ["x0", "s"]}), TypeError, "x[0]: expected a dense variable, got"),

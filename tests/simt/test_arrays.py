@@ -107,6 +107,9 @@ def test_cuda_array_interface():
     assert x[1, 0] == 40
     x_again = cuda.as_cuda_array(x)
     assert x_again is x
+    Foreign.__cuda_array_interface__ = {**x.__cuda_array_interface__, "shape": (0, 4), "data": (0, False)}
+    empty = cuda.as_cuda_array(Foreign())
+    assert empty.shape == (0, 4) and empty.dtype == x.dtype
     Foreign.__cuda_array_interface__ = {**x.__cuda_array_interface__, "shape": (4, 4)}
     with pytest.raises(simt.OutOfBounds):
         cuda.as_cuda_array(Foreign())
