@@ -5,8 +5,7 @@ import signal
 
 import pytest
 
-from refopt import cli
-from refopt.verify import command
+from refopt import cli, commands
 
 
 class Shut(io.StringIO):
@@ -41,13 +40,13 @@ def ending(end):
 @pytest.mark.parametrize("end", ENDS)
 def test_statuses(end, monkeypatch, capsys):
     what, status, said = ENDS[end]
-    monkeypatch.setattr(command, "run", ending(what))
+    monkeypatch.setattr(commands, "run", ending(what))
     assert cli.main([]) == status
     assert capsys.readouterr() == ("", said)
 
 
 def test_a_failure_is_told_with_its_traceback(monkeypatch, capsys):
-    monkeypatch.setattr(command, "run", ending(ZeroDivisionError("of the command")))
+    monkeypatch.setattr(commands, "run", ending(ZeroDivisionError("of the command")))
     assert cli.main([]) == 3
     assert "ZeroDivisionError: of the command" in capsys.readouterr().err
 
@@ -56,7 +55,7 @@ def test_a_failure_is_told_with_its_traceback(monkeypatch, capsys):
 @pytest.mark.parametrize("stream", [None, Shut(OSError(28, "No space left on device"))], ids=["closed", "full"])
 def test_statuses_that_nobody_is_told(end, stream, monkeypatch):
     what, status, _ = ENDS[end]
-    monkeypatch.setattr(command, "run", ending(what))
+    monkeypatch.setattr(commands, "run", ending(what))
     monkeypatch.setattr("sys.stderr", stream)
     assert cli.main([]) == status
 
@@ -106,6 +105,6 @@ def test_a_signal_as_main_comes_or_goes(error, status, monkeypatch):
 @pytest.mark.parametrize(("error", "status"), [(BrokenPipeError(32, "Broken pipe"), 141), (OSError(28, "No space"), 2)])
 def test_what_is_left_to_be_written_in_the_end(error, status, monkeypatch):
     """Of what something else than the command has printed."""
-    monkeypatch.setattr(command, "run", ending(0))
+    monkeypatch.setattr(commands, "run", ending(0))
     monkeypatch.setattr("sys.stdout", Shut(error))
     assert cli.main([]) == status

@@ -62,10 +62,12 @@ def test_ops_that_can_be_put_off(program, data):
 @st.composite
 def schedules(draw):
     """Tasks on several streams that read and write a few variables: each has readers on several streams at times."""
-    program = Program({name: Var(name, (1,), "float32", persistable=True) for name in CELLS})
+    count = draw(st.integers(1, 8))
+    vars = {name: Var(name, (1,), "float32", persistable=True) for name in CELLS}
+    program = Program(vars, main=[Op("forward", {"x": CELLS[:1]}, {})] * count)
     builder = schedule._Builder(program, {})
     builder.add("begin", "compute", -1, (), (), ())
-    for k in range(draw(st.integers(1, 8))):
+    for k in range(count):
         reads, writes = draw(names), draw(names)
         builder.add("run", draw(st.sampled_from(schedule.STREAMS)), k, (), reads, writes)
     builder.add("end", "compute", -1, (), (), ())
