@@ -60,7 +60,7 @@ def test_fused_sgd_keeps_memory_as_it_was_where_its_first_step_is_skipped():
 
 def test_laws_of_lists_and_layouts():
     laws = ["L4", "L6", "L7", "L10", "L14", "L15", "L16"]
-    report = oracle.check("momentum", torch.optim.SGD, dtypes=["float32"], laws=laws)
+    report = oracle.check("momentum", torch.optim.SGD, dtypes=["float32", "float64"], laws=laws)
     assert not report.failed_laws, report
     assert {item.law for item in report.of("passed")} == set(laws)
 
