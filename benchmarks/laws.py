@@ -123,7 +123,7 @@ def run_tests(arguments: list[str], seconds: float, device: str) -> tuple[int | 
 def sources(outcomes: Iterable[Outcome]) -> dict[str, str]:
     """Digests of the files of the tests that ran, and of the laws that they share."""
     files = {ROOT / row["test"].partition("::")[0] for row in outcomes if row["outcome"] != "skipped"}
-    laws = [path for path in closure("refopt.conformance.laws") if path.parent.name == "conformance"]
+    laws = [path for path in closure("refopt.oracle.exact.laws") if path.parent.name == "exact"]
     return digests(sorted(path for path in {*files, *laws} if path.is_file()))
 
 

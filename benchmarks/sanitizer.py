@@ -28,11 +28,11 @@ from benchmarks.planted import DEFECTS
 from benchmarks.record import RESULTS, ROOT, begin, save, short_name
 from refopt import cpu, gpu, placement, sharding
 from refopt.catalog import ROUTINES, Routine
-from refopt.conformance.build import make, step_of
-from refopt.conformance.cases import arguments, assert_same
-from refopt.conformance.laws import reference
-from refopt.conformance.placed import PlacedCase, kernels
 from refopt.gpu.elementwise import RULES
+from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.cases import arguments, assert_same
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import PlacedCase, kernels
 from refopt.program import Var, bind, step_program
 from refopt.verify.around import PLAIN, cast_rows, coalesce_rows
 from refopt.workloads import Parameter, Workload

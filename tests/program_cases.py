@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from refopt import gpu, passes
 from refopt.catalog import ROUTINES
 from refopt.comm import local
-from refopt.conformance.build import step_of
 from refopt.dtypes import numpy_dtype
+from refopt.oracle.exact.build import step_of
 from refopt.program import UNKNOWN, bind, step_program
 
 PARAMS = [("a.w", (5, 3)), ("a.b", (7,)), ("b.w", (70,)), ("c", (1,)), ("b.v", (2, 2, 2)), ("d.e.f", (64,))]

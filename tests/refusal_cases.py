@@ -7,7 +7,7 @@ import numpy as np
 
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
-from refopt.conformance.build import make, step_of
+from refopt.oracle.exact.build import make, step_of
 
 Arrays = dict[str, Any]  # "params[1]" and the like
 

@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 
 from refopt import cpu
 from refopt.catalog import ROUTINES
-from refopt.conformance.build import SMALL, make, step_of
-from refopt.conformance.cases import assert_same
-from refopt.conformance.laws import reference
-from refopt.conformance.placed import Placed, kernels
 from refopt.cpu.remainder import join, split, split_numbers
 from refopt.cpu.stochastic import dither, philox, random16
 from refopt.gpu import vectors
 from refopt.gpu.arrays import describer
 from refopt.gpu.philox import dither4_high, dither4_low, random4
 from refopt.gpu.target import cuda, kernel
+from refopt.oracle.exact.build import SMALL, make, step_of
+from refopt.oracle.exact.cases import assert_same
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import Placed, kernels
 
 bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
 

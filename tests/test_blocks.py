@@ -8,12 +8,12 @@ import pytest
 
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
-from refopt.conformance import laws
-from refopt.conformance.build import SIGNATURES, make, step_of
-from refopt.conformance.placed import kernels
 from refopt.cpu.reduce import TILE
 from refopt.gpu.runtime import Executor
 from refopt.gpu.tiles import ROW
+from refopt.oracle.exact import laws
+from refopt.oracle.exact.build import SIGNATURES, make, step_of
+from refopt.oracle.exact.placed import kernels
 
 FORMS = [(routine, form) for routine in ROUTINES.values() for form in routine.forms]
 SIZES = [1, ROW - 1, ROW, 2 * ROW, 2 * ROW + 5, 3 * ROW + 1, TILE, 2 * TILE + 3]

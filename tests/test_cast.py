@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from refopt import cpu, gpu, simt
 from refopt.checks import cast_type, flat
-from refopt.conformance.placed import Placed
-from refopt.conformance.strategies import dense, layouts, nasty_floats
 from refopt.dtypes import ITEM_SIZES, SIZES, numpy_dtype
 from refopt.gpu import cast, tables, vectors, words
+from refopt.oracle.exact.placed import Placed
+from refopt.oracle.exact.strategies import dense, layouts, nasty_floats
 from refopt.ulp import same_bits
 
 FLOATS = tuple(SIZES)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from refopt import cpu, gpu, simt
 from refopt.checks import flat
-from refopt.conformance.placed import Placed
-from refopt.conformance.strategies import dense
 from refopt.dtypes import ITEM_SIZES, SIZES, numpy_dtype
 from refopt.gpu import coalesce as gpu_coalesce
 from refopt.gpu import words
+from refopt.oracle.exact.placed import Placed
+from refopt.oracle.exact.strategies import dense
 
 RECORDED = np.load(Path(__file__).parent / "golden" / "coalesce_tensor.npz")
 CASES = json.loads(str(RECORDED["meta"]))["cases"]

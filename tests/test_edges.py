@@ -5,13 +5,13 @@ import pytest
 
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
-from refopt.conformance import laws
-from refopt.conformance.build import make, step_of
-from refopt.conformance.cases import assert_same, runner
-from refopt.conformance.placed import Placed, PlacedCase, kernels
-from refopt.conformance.strategies import DTYPES, around, chunk_of
 from refopt.cpu.reduce import TILE
 from refopt.dtypes import SIZES, arithmetic, numpy_dtype
+from refopt.oracle.exact import laws
+from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.cases import assert_same, runner
+from refopt.oracle.exact.placed import Placed, PlacedCase, kernels
+from refopt.oracle.exact.strategies import DTYPES, around, chunk_of
 
 FORMS = [(routine, form) for routine in ROUTINES.values() for form in routine.forms]
 MERGED = [(routine, form) for routine, form in FORMS if routine.forms[form].merged]

@@ -10,8 +10,8 @@ import pytest
 
 from refopt import cpu
 from refopt.catalog import ROUTINES
-from refopt.conformance.build import make, step_of
-from refopt.conformance.cases import arguments
+from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.cases import arguments
 
 pytestmark = pytest.mark.clause("N14")
 

@@ -8,8 +8,8 @@ from refusal_cases import ENTRIES, bytes_of, put
 
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
-from refopt.conformance.build import make, step_of
-from refopt.conformance.cases import arguments
+from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.cases import arguments
 
 EXTREME = [0.0, -0.0, 1e-45, 1e-38, 3e38, -3e38, np.inf, -np.inf, np.nan, 1.5]
 entries = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)

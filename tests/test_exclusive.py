@@ -10,8 +10,8 @@ import pytest
 
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
-from refopt.conformance.build import make, step_of
-from refopt.conformance.cases import arguments, assert_same
+from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.cases import arguments, assert_same
 
 F = np.float32
 TURNS = 6

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from refopt import cpu, gpu, simt
 from refopt.catalog import ROUTINES
-from refopt.conformance import laws
-from refopt.conformance.build import SIGNATURES, SMALL, make, step_of
-from refopt.conformance.cases import arguments, assert_same, runner
-from refopt.conformance.examples import varied
-from refopt.conformance.laws import reference
-from refopt.conformance.placed import Placed, PlacedCase, kernels, merged_step
-from refopt.conformance.strategies import cases, storage
 from refopt.gpu import tables
+from refopt.oracle.exact import laws
+from refopt.oracle.exact.build import SIGNATURES, SMALL, make, step_of
+from refopt.oracle.exact.cases import arguments, assert_same, runner
+from refopt.oracle.exact.examples import varied
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import Placed, PlacedCase, kernels, merged_step
+from refopt.oracle.exact.strategies import cases, storage
 
 FAMILY = [routine for routine in ROUTINES.values() if "merged" in routine.forms]
 CARRYING = [routine for routine in FAMILY if routine.elementwise and routine.scalars]

@@ -7,9 +7,9 @@ import pytest
 
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
-from refopt.conformance.build import make, step_of
-from refopt.conformance.cases import arguments, assert_same
-from refopt.conformance.placed import PlacedCase
+from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.cases import arguments, assert_same
+from refopt.oracle.exact.placed import PlacedCase
 
 FAMILY = [routine for routine in ROUTINES.values() if "merged" in routine.forms]
 routines = pytest.mark.parametrize("routine", FAMILY, ids=lambda routine: routine.name)

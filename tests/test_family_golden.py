@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from evidence.cells import cell_of
+from mutants.family import Optimizer, mutants
 
 from refopt.catalog import ROUTINES
-from refopt.conformance.cases import Case
-from refopt.conformance.family_mutants import Optimizer, mutants
-from refopt.conformance.laws import reference
-from refopt.conformance.placed import kernels
+from refopt.oracle.exact.cases import Case
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import kernels
 
 FOLDER = Path(__file__).parent / "golden"
 ULPS = 16

@@ -1,12 +1,12 @@
 """The checks can fail: every mutant of a routine is found out, and what is right passes."""
 
 import pytest
+from mutants.family import Optimizer, mutants
 
 from refopt import cpu
 from refopt.catalog import ROUTINES
-from refopt.conformance import check
-from refopt.conformance.family_mutants import Optimizer, mutants
-from refopt.conformance.laws import check_run
+from refopt.oracle.exact import check
+from refopt.oracle.exact.laws import check_run
 from refopt.oracle.wrong import RULES
 
 FAMILY = [routine for routine in ROUTINES.values() if "merged" in routine.forms]

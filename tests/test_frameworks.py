@@ -16,12 +16,12 @@ import pytest
 
 from refopt import gpu
 from refopt.catalog import ROUTINES
-from refopt.conformance.build import make, step_of
-from refopt.conformance.cases import arguments, assert_same
-from refopt.conformance.laws import reference
 from refopt.dtypes import numpy_dtype
 from refopt.gpu import dlpack
 from refopt.gpu.arrays import describer, device_of
+from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.cases import arguments, assert_same
+from refopt.oracle.exact.laws import reference
 from refopt.state.steps import power_after
 
 ROUTINE = ROUTINES["adamw"]

@@ -6,9 +6,9 @@ import pytest
 from frozen import generate
 
 from refopt.catalog import ROUTINES
-from refopt.conformance.cases import assert_same
-from refopt.conformance.laws import reference
-from refopt.conformance.placed import kernels
+from refopt.oracle.exact.cases import assert_same
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import kernels
 
 ENTRIES = {
     (routine, name): entry

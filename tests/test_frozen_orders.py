@@ -10,8 +10,8 @@ from test_frozen import ENTRIES, load
 
 from refopt import cpu
 from refopt.catalog import ROUTINES
-from refopt.conformance.cases import assert_same, runner
 from refopt.cpu import merged
+from refopt.oracle.exact.cases import assert_same, runner
 
 CHAINS = {ast.Mult: (ast.Mult, ast.Div), ast.Div: (ast.Mult, ast.Div), ast.Add: (ast.Add, ast.Sub)}
 CHAINS[ast.Sub] = CHAINS[ast.Add]

@@ -5,12 +5,12 @@ import pytest
 
 from refopt import catalog, cpu, gpu
 from refopt.catalog import ADAM, LAMB, SGD, Form, Hyper, Slot
-from refopt.conformance.build import make, step_of
-from refopt.conformance.cases import arguments
 from refopt.cpu.merged import merged
 from refopt.gpu import elementwise, family
 from refopt.gpu.rules import Rule
 from refopt.gpu.target import device_function
+from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.cases import arguments
 
 SLOTS = SGD.slots
 ROWS = {

@@ -8,8 +8,8 @@ import pytest
 
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
-from refopt.conformance.build import make, step_of
-from refopt.conformance.cases import arguments
+from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.cases import arguments
 
 F = np.float32
 

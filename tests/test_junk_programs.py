@@ -11,7 +11,7 @@ from test_junk import JUNK
 from refopt import passes, placement, sharding, state
 from refopt.catalog import ROUTINES
 from refopt.comm import local
-from refopt.conformance.build import make
+from refopt.oracle.exact.build import make
 from refopt.passes import counts as ops_counted
 from refopt.passes import grouping
 from refopt.placement import cost, timeline

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from refopt import cpu, gpu, simt
 from refopt.catalog import LARS_MOMENTUM
-from refopt.conformance import laws
-from refopt.conformance.build import SIGNATURES, SMALL
-from refopt.conformance.cases import arguments, assert_same
-from refopt.conformance.lars import STEP, make
-from refopt.conformance.laws import reference
-from refopt.conformance.placed import PlacedCase, kernels
-from refopt.conformance.strategies import cases, storage
 from refopt.cpu.reduce import TILE
 from refopt.gpu import runtime, tables
+from refopt.oracle.exact import laws
+from refopt.oracle.exact.build import SIGNATURES, SMALL
+from refopt.oracle.exact.cases import arguments, assert_same
+from refopt.oracle.exact.lars import STEP, make
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import PlacedCase, kernels
+from refopt.oracle.exact.strategies import cases, storage
 from refopt.ulp import same_bits
 
 FORMS = list(LARS_MOMENTUM.forms)

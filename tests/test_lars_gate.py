@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from refopt import cpu, gpu, simt
 from refopt.catalog import LARS_MOMENTUM
-from refopt.conformance import laws
-from refopt.conformance.build import SMALL
-from refopt.conformance.cases import arguments, assert_same
-from refopt.conformance.lars import STEP, gate, gated, make
-from refopt.conformance.laws import reference
-from refopt.conformance.placed import Placed, PlacedCase, kernels
-from refopt.conformance.strategies import cases
 from refopt.gpu import runtime, tables
+from refopt.oracle.exact import laws
+from refopt.oracle.exact.build import SMALL
+from refopt.oracle.exact.cases import arguments, assert_same
+from refopt.oracle.exact.lars import STEP, gate, gated, make
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import Placed, PlacedCase, kernels
+from refopt.oracle.exact.strategies import cases
 
 forms = pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
 implementations = pytest.mark.parametrize("form", ["reference", *LARS_MOMENTUM.forms])

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from evidence.cells import cell_of
+from mutants.lars import MUTANTS
 
 from refopt.catalog import LARS_MOMENTUM
-from refopt.conformance.cases import Case
-from refopt.conformance.laws import reference
-from refopt.conformance.mutants import MUTANTS
-from refopt.conformance.placed import kernels
+from refopt.oracle.exact.cases import Case
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import kernels
 
 RECORDED = np.load(Path(__file__).parent / "golden" / "lars_momentum.npz")
 CASES = json.loads(str(RECORDED["meta"]))["cases"]

@@ -7,19 +7,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from mutants.lars import MUTANTS, Lars
 
 import refopt.gpu
 from refopt import cpu, simt
 from refopt.catalog import LARS_MOMENTUM
-from refopt.conformance import check, lars, laws
-from refopt.conformance.build import remainders
-from refopt.conformance.cases import runner
-from refopt.conformance.lars import STEP, gate, make
-from refopt.conformance.mutants import MUTANTS, Lars
-from refopt.conformance.placed import PlacedCase, kernels, merged_step
 from refopt.gpu import runtime, vectors
 from refopt.gpu.lars.rule import Signature
 from refopt.gpu.tables import SLOT
+from refopt.oracle.exact import check, lars, laws
+from refopt.oracle.exact.build import remainders
+from refopt.oracle.exact.cases import runner
+from refopt.oracle.exact.lars import STEP, gate, make
+from refopt.oracle.exact.placed import PlacedCase, kernels, merged_step
 from refopt.simt import cuda
 
 

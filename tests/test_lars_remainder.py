@@ -9,17 +9,17 @@ pytest.importorskip("ml_dtypes")
 
 from refopt import cpu, gpu, simt
 from refopt.catalog import LARS_MOMENTUM
-from refopt.conformance import laws
-from refopt.conformance.build import SMALL, remainders
-from refopt.conformance.cases import assert_same
-from refopt.conformance.lars import STEP, gate, make, ties
-from refopt.conformance.laws import reference
-from refopt.conformance.placed import PlacedCase, kernels
 from refopt.cpu.remainder import join, split_numbers
 from refopt.gpu import tables
 from refopt.gpu.lars.exact import round4_away
 from refopt.gpu.target import cuda, kernel
 from refopt.gpu.vectors import POLICIES
+from refopt.oracle.exact import laws
+from refopt.oracle.exact.build import SMALL, remainders
+from refopt.oracle.exact.cases import assert_same
+from refopt.oracle.exact.lars import STEP, gate, make, ties
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import PlacedCase, kernels
 from refopt.ulp import same_bits
 
 forms = pytest.mark.parametrize("form", LARS_MOMENTUM.forms)

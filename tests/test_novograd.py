@@ -8,16 +8,16 @@ import math
 import numpy as np
 import pytest
 from evidence.cells import cell_of
+from mutants.family import Optimizer
 
 from refopt import cpu
 from refopt.catalog import NOVOGRAD
-from refopt.conformance import laws
-from refopt.conformance.build import SIGNATURES, make, scaled, step_of
-from refopt.conformance.cases import Case, assert_same
-from refopt.conformance.family_mutants import Optimizer
-from refopt.conformance.laws import reference
-from refopt.conformance.placed import Placed, PlacedCase, kernels
 from refopt.cpu.reduce import LANES, TILE, sum_of_squares
+from refopt.oracle.exact import laws
+from refopt.oracle.exact.build import SIGNATURES, make, scaled, step_of
+from refopt.oracle.exact.cases import Case, assert_same
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import Placed, PlacedCase, kernels
 from refopt.oracle.wrong import RULES
 
 implementations = pytest.mark.parametrize("form", ["reference", *NOVOGRAD.forms])

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from refopt.catalog import ROUTINES
-from refopt.conformance.build import make, step_of
-from refopt.conformance.cases import assert_same
-from refopt.conformance.laws import reference
-from refopt.conformance.placed import kernels
+from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.cases import assert_same
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import kernels
 
 pytestmark = pytest.mark.clause("N2")
 

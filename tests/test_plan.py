@@ -7,12 +7,12 @@ import pytest
 
 from refopt import cpu, gpu, simt
 from refopt.catalog import LARS_MOMENTUM
-from refopt.conformance.build import SMALL
-from refopt.conformance.cases import assert_same
-from refopt.conformance.lars import STEP, make
-from refopt.conformance.laws import reference
-from refopt.conformance.placed import Placed, PlacedCase
 from refopt.gpu import runtime
+from refopt.oracle.exact.build import SMALL
+from refopt.oracle.exact.cases import assert_same
+from refopt.oracle.exact.lars import STEP, make
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import Placed, PlacedCase
 
 forms = pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
 STORAGE = [

@@ -14,15 +14,15 @@ from numba.core import types as nb
 
 from refopt import gpu
 from refopt.catalog import LARS_MOMENTUM, ROUTINES
-from refopt.conformance import build
-from refopt.conformance.build import step_of
-from refopt.conformance.lars import make
-from refopt.conformance.placed import PlacedCase
 from refopt.dtypes import numpy_dtype
 from refopt.gpu import runtime
 from refopt.gpu.driver import signature_of
 from refopt.gpu.target import kernel
 from refopt.gpu.vectors import POLICIES
+from refopt.oracle.exact import build
+from refopt.oracle.exact.build import step_of
+from refopt.oracle.exact.lars import make
+from refopt.oracle.exact.placed import PlacedCase
 
 ROUNDED = ("add", "sub", "mul", "div", "sqrt", "rcp")
 STORAGE = {

@@ -12,11 +12,11 @@ pytest.importorskip("numba.cuda", exc_type=ImportError)
 from benchmarks import record, records
 from refopt import gpu
 from refopt.catalog import ROUTINES
-from refopt.conformance import build
-from refopt.conformance.build import step_of
-from refopt.conformance.lars import make
-from refopt.conformance.placed import PlacedCase
 from refopt.gpu import elementwise, notes, runtime, target
+from refopt.oracle.exact import build
+from refopt.oracle.exact.build import step_of
+from refopt.oracle.exact.lars import make
+from refopt.oracle.exact.placed import PlacedCase
 
 signature_of = pytest.importorskip("refopt.gpu.driver", exc_type=ImportError).signature_of
 

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from refopt import cpu, gpu, simt
 from refopt.catalog import ROUTINES
-from refopt.conformance.build import SMALL, make, step_of
-from refopt.conformance.cases import arguments, assert_same
-from refopt.conformance.laws import reference
-from refopt.conformance.placed import Placed, PlacedCase, kernels
-from refopt.conformance.strategies import around, chunk_of, nasty_floats, sizes
 from refopt.cpu.reduce import sum_of_squares, tree_sum
 from refopt.dtypes import SIZES, numpy_dtype
+from refopt.oracle.exact.build import SMALL, make, step_of
+from refopt.oracle.exact.cases import arguments, assert_same
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import Placed, PlacedCase, kernels
+from refopt.oracle.exact.strategies import around, chunk_of, nasty_floats, sizes
 
 routines = pytest.mark.parametrize("routine", ROUTINES.values(), ids=lambda routine: routine.name)
 FORMS = [(routine, form) for routine in ROUTINES.values() for form in routine.forms]

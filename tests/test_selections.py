@@ -5,10 +5,10 @@ import pytest
 
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
-from refopt.conformance.build import make
-from refopt.conformance.cases import assert_same
-from refopt.conformance.laws import reference
-from refopt.conformance.placed import kernels
+from refopt.oracle.exact.build import make
+from refopt.oracle.exact.cases import assert_same
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import kernels
 
 pytestmark = pytest.mark.clause("N5")
 

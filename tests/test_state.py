@@ -8,11 +8,11 @@ import pytest
 
 from refopt import cpu, gpu, simt, state
 from refopt.catalog import ROUTINES
-from refopt.conformance.build import make, step_of
-from refopt.conformance.cases import arguments, assert_same
-from refopt.conformance.examples import varied
-from refopt.conformance.laws import reference
-from refopt.conformance.placed import Placed, PlacedCase
+from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.cases import arguments, assert_same
+from refopt.oracle.exact.examples import varied
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import Placed, PlacedCase
 
 EVERY = list(ROUTINES.values())
 routines = pytest.mark.parametrize("routine", EVERY, ids=lambda routine: routine.name)

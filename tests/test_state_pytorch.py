@@ -9,8 +9,8 @@ import pytest
 
 from refopt import cpu, gpu, state
 from refopt.catalog import ROUTINES
-from refopt.conformance.build import make, step_of
-from refopt.conformance.cases import arguments
+from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.cases import arguments
 from refopt.state.peers import PEERS
 from refopt.state.steps import power_after, rho_after, steps_of
 

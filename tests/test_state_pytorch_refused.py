@@ -9,8 +9,8 @@ from state_cases import array, put
 
 from refopt import state
 from refopt.catalog import ROUTINES
-from refopt.conformance.build import make
 from refopt.dtypes import numpy_dtype
+from refopt.oracle.exact.build import make
 from refopt.state.peers import PEERS
 from refopt.state.steps import power_after, rho_after
 

@@ -7,8 +7,8 @@ from state_cases import array, put
 from refopt import state
 from refopt.catalog import ROUTINES
 from refopt.checks.arguments import mapped
-from refopt.conformance.build import make
-from refopt.conformance.cases import assert_same
+from refopt.oracle.exact.build import make
+from refopt.oracle.exact.cases import assert_same
 
 
 class Doubled(np.ndarray):

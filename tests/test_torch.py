@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from evidence.cells import cell_of
+from mutants.family import Optimizer, rule_of
 
 from refopt.catalog import ROUTINES
-from refopt.conformance.cases import Case
-from refopt.conformance.family_mutants import Optimizer, rule_of
-from refopt.conformance.laws import reference
+from refopt.oracle.exact.cases import Case
+from refopt.oracle.exact.laws import reference
 from refopt.oracle.wrong import RULES
 
 try:

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refopt.conformance.cases import same_bits
-from refopt.conformance.placed import Placed
-from refopt.conformance.strategies import nasty_floats
 from refopt.dtypes import SIZES, numpy_dtype
 from refopt.gpu.target import cuda, kernel
 from refopt.gpu.vectors import ROW, access, rounded8
+from refopt.oracle.exact.cases import same_bits
+from refopt.oracle.exact.placed import Placed
+from refopt.oracle.exact.strategies import nasty_floats
 
 pytestmark = pytest.mark.clause("N1")
 

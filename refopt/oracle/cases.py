@@ -8,13 +8,13 @@ import numpy as np
 
 from refopt.catalog import Hyper, Routine
 from refopt.checks import flat
-from refopt.conformance import cases
-from refopt.conformance.laws import reference
 from refopt.cpu.remainder import split_numbers
 from refopt.dtypes import arithmetic_name, numpy_dtype
 from refopt.oracle.bound.bounded import Arithmetic, Bounded
 from refopt.oracle.bound.evaluate import evaluate
 from refopt.oracle.bound.values import size
+from refopt.oracle.exact import cases
+from refopt.oracle.exact.laws import reference
 
 # Of few digits, so that fp32 has them, and what is made of them: 1 - beta, powers of the first steps. No two alike and
 # none a power of two, so that a number that is lost or misplaced shows by far more than the bound.

@@ -8,8 +8,8 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import kind_of
-from refopt.conformance.cases import Outcome
 from refopt.oracle.cases import Case
+from refopt.oracle.exact.cases import Outcome
 
 GATE = "grad_factor", "found_inf"
 STEP = "step"

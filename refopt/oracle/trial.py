@@ -7,13 +7,13 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import kind_of
-from refopt.conformance.cases import Outcome
 from refopt.dtypes import arithmetic
 from refopt.oracle import cases
 from refopt.oracle.bound import storage, sums
 from refopt.oracle.bound.bounded import Arithmetic
 from refopt.oracle.bound.expected import Expected, expected_of, unchanged
 from refopt.oracle.cases import NEUTRAL, Case, Dtypes, alike, memory
+from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.subject import Subject, Wrong
 from refopt.ulp import same_bits
 

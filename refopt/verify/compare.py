@@ -7,8 +7,8 @@ import numpy as np
 
 from refopt import cpu, gpu, simt, ulp
 from refopt.catalog import Routine, Spec
-from refopt.conformance.cases import arguments
 from refopt.dtypes import numpy_dtype
+from refopt.oracle.exact.cases import arguments
 from refopt.verify.data import Case, make_case, slot_dtype
 from refopt.verify.times import step_time
 from refopt.workloads import Workload

@@ -3,11 +3,11 @@
 import pytest
 from evidence.cells import FOUND_INF, GRAD_FACTOR, RESCALE_GRAD, STOCHASTIC, Cell, cells, variants
 from evidence.trial import Trial
+from mutants.family import mutants
+from mutants.lars import MUTANTS as LARS_MUTANTS
 
 from refopt.catalog import ROUTINES
-from refopt.conformance.family_mutants import mutants
-from refopt.conformance.laws import reference
-from refopt.conformance.mutants import MUTANTS as LARS_MUTANTS
+from refopt.oracle.exact.laws import reference
 
 LIMIT = 50  # eps of the arithmetic that the bound of a tensor may be, on average
 OF_RHO = 200  # RAdam's rho is a difference of two numbers that are large beside it

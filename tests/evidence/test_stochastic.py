@@ -8,10 +8,10 @@ from evidence import philox
 from evidence.cells import STOCHASTIC, cells
 from evidence.trial import Trial, flat
 
-from refopt.conformance.cases import Case
-from refopt.conformance.laws import reference
 from refopt.dtypes import numpy_dtype
 from refopt.oracle.bound.storage import from_words, words
+from refopt.oracle.exact.cases import Case
+from refopt.oracle.exact.laws import reference
 
 SEEDS = range(120)
 DELTA = 1e-9  # that chance alone makes one of these tests fail

@@ -12,11 +12,11 @@ from evidence.triplets import LARGE, Triplet, across, triplets, values
 
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
-from refopt.conformance.cases import Case
-from refopt.conformance.laws import reference
-from refopt.conformance.placed import Placed, kernels
-from refopt.conformance.strategies import chunk_of
 from refopt.dtypes import arithmetic, numpy_dtype
+from refopt.oracle.exact.cases import Case
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import Placed, kernels
+from refopt.oracle.exact.strategies import chunk_of
 
 # Of p, g, states and master.
 DTYPES = [

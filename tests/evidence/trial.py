@@ -14,11 +14,11 @@ from evidence.cells import FOUND_INF, GRAD_FACTOR, PRECISIONS, STOCHASTIC, optio
 from evidence.data import EVERY, SHAPES
 
 from refopt.catalog import ROUTINES
-from refopt.conformance.cases import Case, Run
 from refopt.dtypes import numpy_dtype
 from refopt.oracle.bound import storage
 from refopt.oracle.bound.bounded import Arithmetic, Bounded
 from refopt.oracle.bound.values import size
+from refopt.oracle.exact.cases import Case, Run
 
 STEPS, OF_RADAM = 4, 7  # it rectifies from the sixth
 SKIPPED = {2: 1.0, 3: np.nan, 4: np.inf}  # flags of steps that come before these, and are to change nothing

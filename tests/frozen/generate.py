@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import ROUTINES, Hyper, Routine
-from refopt.conformance.build import make, step_of
-from refopt.conformance.cases import Case, Outcome
-from refopt.conformance.examples import varied
-from refopt.conformance.laws import reference
 from refopt.dtypes import numpy_dtype
+from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.cases import Case, Outcome
+from refopt.oracle.exact.examples import varied
+from refopt.oracle.exact.laws import reference
 
 FOLDER = Path(__file__).parent
 DTYPES = {

@@ -6,8 +6,8 @@ import numpy as np
 from maps.collect import ROOT, Item
 
 from refopt.catalog import ROUTINES, Routine
-from refopt.conformance.build import make
-from refopt.conformance.laws import reference
+from refopt.oracle.exact.build import make
+from refopt.oracle.exact.laws import reference
 
 PAGE = ROOT / "docs" / "non-finite.md"
 GATE = "grad_factor", "found_inf"

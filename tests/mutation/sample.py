@@ -16,21 +16,19 @@ PARTS = {
     "tiles, tables": ("refopt/gpu/tiles", "refopt/gpu/tables"), "passes": ("refopt/passes/",),
     "comm": ("refopt/comm/",), "gpu": ("refopt/gpu/",), "program": ("refopt/program/",),
     "placement": ("refopt/placement/",), "sharding": ("refopt/sharding/",), "state": ("refopt/state/",),
-    "simt": ("refopt/simt/",), "checks": ("refopt/checks/",), "conformance": ("refopt/conformance/",),
+    "simt": ("refopt/simt/",), "checks": ("refopt/checks/",), "oracle": ("refopt/oracle/",),
     "verify": ("refopt/verify/",), "top": ("refopt/",),
 }  # fmt: skip
 
 LEFT_OUT = {
-    # wrong on purpose: what the laws must tell from right, and a change leaves it wrong,
-    "refopt/conformance/mutants.py", "refopt/conformance/family_mutants.py",
-    # and what tests draw: a change makes it another draw.
-    "refopt/conformance/strategies.py", "refopt/conformance/examples.py", "refopt/conformance/lars.py",
-    "refopt/conformance/build.py", "refopt/verify/data.py",
+    # what tests draw: a change makes it another draw,
+    "refopt/oracle/exact/strategies.py", "refopt/oracle/exact/examples.py", "refopt/oracle/exact/lars.py",
+    "refopt/oracle/exact/build.py", "refopt/verify/data.py",
     # and what calls CUDA itself, which runs on a GPU alone, where the laws are its tests.
     "refopt/gpu/driver.py",
 }  # fmt: skip
 
-WRONG = "refopt/oracle/wrong/"  # rules that are wrong on purpose, too
+WRONG = "refopt/oracle/wrong/"  # rules that are wrong on purpose: a change leaves them wrong
 
 
 def part_of(file: str) -> str:

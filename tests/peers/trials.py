@@ -19,9 +19,9 @@ import pytest
 from evidence.cells import Cell
 from evidence.trial import Trial, flat
 
-from refopt.conformance.cases import Case, Outcome
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.bounded import Arithmetic
+from refopt.oracle.exact.cases import Case, Outcome
 
 PRECISIONS = "fp32", "fp64"
 SCALE = 1 + 2.0**-8  # enough to be outside of each bound

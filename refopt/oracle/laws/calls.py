@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from functools import partial
 
-from refopt.conformance.cases import Outcome
-from refopt.conformance.laws import reference
 from refopt.oracle.cases import Case
+from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.trial import Broken, Skipped, Trial
 

@@ -5,8 +5,8 @@ from functools import partial
 
 import numpy as np
 
-from refopt.conformance.laws import reference
 from refopt.oracle.cases import Case, memory
+from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.trial import Broken, Trial, Where
 

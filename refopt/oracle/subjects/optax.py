@@ -14,9 +14,9 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import kind_of
-from refopt.conformance.cases import Outcome
 from refopt.dtypes import arithmetic
 from refopt.oracle.cases import Case
+from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.subject import Wrong
 from refopt.oracle.subjects.arrays import Jax
 from refopt.oracle.subjects.shared import check_dtypes, is_initial, scalar_after

@@ -11,9 +11,9 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import kind_of
-from refopt.conformance.cases import Outcome
 from refopt.dtypes import arithmetic
 from refopt.oracle.cases import NUMBERS, Case
+from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.subject import GATE, Wrong
 from refopt.oracle.subjects.arrays import Torch
 from refopt.oracle.subjects.shared import check_dtypes, is_initial, scalar_after

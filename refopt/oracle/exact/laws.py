@@ -1,6 +1,6 @@
 """The laws as functions of an implementation, and the check of an implementation on fixed cases.
 
-An implementation is a function of a case (`refopt.conformance.cases.runner` makes one of a merged step). A law
+An implementation is a function of a case (`refopt.oracle.exact.cases.runner` makes one of a merged step). A law
 raises an AssertionError that names the clause of docs/numerics.md it found broken.
 """
 
@@ -10,8 +10,8 @@ from typing import Any
 from refopt import cpu
 from refopt.catalog import ROUTINES, Routine
 from refopt.checks.arguments import chosen, kind_of
-from refopt.conformance.cases import Case, Outcome, Run, assert_same, runner
-from refopt.conformance.examples import examples
+from refopt.oracle.exact.cases import Case, Outcome, Run, assert_same, runner
+from refopt.oracle.exact.examples import examples
 
 
 def reference(case: Case) -> Outcome:

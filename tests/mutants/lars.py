@@ -6,13 +6,13 @@ that lets one of them pass checks nothing there.
 
 import numpy as np
 
+from mutants import family
 from refopt.catalog import LARS_MOMENTUM
-from refopt.conformance import family_mutants
-from refopt.conformance.cases import Run
 from refopt.cpu.reduce import LANES, TILE, sum_of_squares, tile_sums, tree_sum
+from refopt.oracle.exact.cases import Run
 
 
-class Lars(family_mutants.Optimizer):
+class Lars(family.Optimizer):
     """Correct. The methods are the places where a mutant differs."""
 
     def __init__(self):
@@ -328,4 +328,4 @@ class SkippedWithoutGradient(Lars):
 
 
 MUTANTS: dict[str, Run] = {cls.__name__: cls() for cls in Lars.__subclasses__()}
-MUTANTS |= family_mutants.mutants(LARS_MOMENTUM, Lars)
+MUTANTS |= family.mutants(LARS_MOMENTUM, Lars)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from refopt.catalog import Hyper, Routine
-from refopt.conformance import lars
-from refopt.conformance.build import SMALL, make, remainders, scaled, step_of, stochastic, storages
-from refopt.conformance.cases import Case
+from refopt.oracle.exact import lars
+from refopt.oracle.exact.build import SMALL, make, remainders, scaled, step_of, stochastic, storages
+from refopt.oracle.exact.cases import Case
 
 
 def examples(routine: Routine) -> Iterator[tuple[str, Case]]:

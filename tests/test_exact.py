@@ -5,10 +5,10 @@ import pytest
 
 from refopt import cpu
 from refopt.catalog import ROUTINES
-from refopt.conformance import check
-from refopt.conformance.build import make, scaled, step_of
-from refopt.conformance.cases import Case, assert_same, runner
-from refopt.conformance.laws import check_run, reference
+from refopt.oracle.exact import check
+from refopt.oracle.exact.build import make, scaled, step_of
+from refopt.oracle.exact.cases import Case, assert_same, runner
+from refopt.oracle.exact.laws import check_run, reference
 
 SGD = ROUTINES["sgd"]
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import LARS_MOMENTUM
-from refopt.conformance import build
-from refopt.conformance.build import SMALL, remainders, scaled, storages
-from refopt.conformance.cases import Case
 from refopt.dtypes import numpy_dtype
+from refopt.oracle.exact import build
+from refopt.oracle.exact.build import SMALL, remainders, scaled, storages
+from refopt.oracle.exact.cases import Case
 
 STEP = dict(lr=0.5, mu=0.9, lars_coeff=0.7, lars_weight_decay=0.3, epsilon=0.11, rescale_grad=0.37)
 

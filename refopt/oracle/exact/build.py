@@ -6,9 +6,9 @@ import numpy as np
 
 from refopt.catalog import Hyper, Routine
 from refopt.checks.arguments import chosen
-from refopt.conformance.cases import Case, row
 from refopt.cpu.remainder import split
 from refopt.dtypes import numpy_dtype
+from refopt.oracle.exact.cases import Case, row
 
 SMALL = [3, 1, 0, 7, 260]
 # Dtypes of p, g, states and master that between them cover what kernels do differently.

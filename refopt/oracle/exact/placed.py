@@ -8,8 +8,8 @@ import numpy as np
 from refopt import gpu, simt
 from refopt.catalog import Routine
 from refopt.checks import flat
-from refopt.conformance.cases import Case, Outcome, arguments
 from refopt.gpu.runtime import Device
+from refopt.oracle.exact.cases import Case, Outcome, arguments
 
 GATE = "grad_factor", "found_inf"  # what a step may be given as arrays of one element
 GUARD = 64  # bytes on either side, of a pattern that a stray store would spoil

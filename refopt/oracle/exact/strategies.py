@@ -11,10 +11,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from refopt.catalog import Hyper, Routine, Slot
-from refopt.conformance.cases import Case
 from refopt.cpu.reduce import LANES, TILE
 from refopt.dtypes import SIZES, arithmetic, numpy_dtype
 from refopt.gpu import tables
+from refopt.oracle.exact.cases import Case
 
 DTYPES = tuple(SIZES)
 

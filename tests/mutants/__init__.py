@@ -1,0 +1,1 @@
+"""Implementations of the routines that are wrong in one place, for the laws to find."""
