@@ -71,8 +71,8 @@ def shown(case: Case, broken: Broken) -> str:
     if where is not None and where.tensor < len(sizes):
         arrays = case.tensor(where.tensor)
         for name, x in arrays.items():
-            if x is not None:
-                one = name in case.routine.scalars
+            one = name in case.routine.scalars
+            if x is not None and (one or where.element < x.size):  # a scalar may be wrong of a tensor without elements
                 value = x.reshape(-1)[0] if one else memory(x)[where.element]
                 at = f"{name}[{where.tensor}]" + ("" if one else f"[{where.element}]")
                 lines.append(f"    {at} = {value!r} ({x.dtype})" if x.dtype.name == "uint16" else

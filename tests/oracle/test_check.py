@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refopt import oracle
+from refopt import cpu, oracle
 from refopt.oracle.laws import LAWS
 
 
@@ -122,6 +122,18 @@ def test_what_is_not_taken_is_skipped_and_listed():
     report = oracle.check("sgd", sgd, laws=["L1"])
     assert report.ok and len(report.of("skipped")) == len(report.items) / 2
     assert "(50 %)" in str(report).splitlines()[0] and "skipped: 16 bits: L1 step 1" in str(report)
+
+
+def test_scalars_of_a_tensor_without_elements():
+    """They go on with the others, and the report can say so of a tensor that has nothing else to show."""
+
+    def step(params, grads, moment1, moment2, beta1_pow, beta2_pow, **numbers):
+        for p, g, *states in zip(params, grads, moment1, moment2, beta1_pow, beta2_pow, strict=True):
+            if p.size:
+                cpu.adam(p, g, *states, **{name: x for name, x in numbers.items() if x is not None})
+
+    report = oracle.check("adam", step, dtypes=["float32"], laws=["L3"])
+    assert report.failed_laws == ["L3"] and "beta1_pow[0], element 0 of 1: expected" in str(report)
 
 
 def test_a_step_that_was_never_compared_is_not_right():
