@@ -15,18 +15,20 @@ from refopt.oracle.bound.evaluate import evaluate
 from refopt.oracle.bound.values import size
 from refopt.oracle.exact import cases
 from refopt.oracle.exact.laws import reference
+from refopt.oracle.variants import initial_of
 
 # Of few digits, so that fp32 has them, and what is made of them: 1 - beta, powers of the first steps. No two alike and
 # none a power of two, so that a number that is lost or misplaced shows by far more than the bound.
 NUMBERS = {
     "lr": 0.09375, "mu": 0.875, "l2_decay": 0.3125, "beta1": 0.875, "beta2": 0.99609375, "epsilon": 0.01171875,
     "coeff": 0.21875, "lr_ratio": 0.6875, "rho": 0.9375, "lars_coeff": 0.46875, "lars_weight_decay": 0.53125,
-    "weight_decay": 0.578125, "decay_base": 0.8125, "rescale_grad": 0.40625, "seed": 5,
+    "weight_decay": 0.578125, "decay_base": 0.8125, "rescale_grad": 0.40625, "seed": 5, "dampening": 0.34375,
+    "lr_decay": 0.15625, "initial_accumulator": 0.28125,
 }  # fmt: skip
 # What a step that does not take a number leaves out.
 NEUTRAL = {
     "rescale_grad": 1.0, "lr_ratio": 1.0, "l2_decay": 0.0, "coeff": 0.0, "weight_decay": 0.0,
-    "lars_weight_decay": 0.0, "mu": 0.0, "seed": 0,
+    "lars_weight_decay": 0.0, "mu": 0.0, "seed": 0, "dampening": 0.0, "lr_decay": 0.0, "initial_accumulator": 0.0,
 }  # fmt: skip
 PATTERNS = 37  # tensors of a long list repeat after so many, which no limit on a launch is a multiple of
 
@@ -162,7 +164,8 @@ def draw(
             elif slot.optional and slot.name not in optional:
                 slots[slot.name].append(None)
             else:
-                slots[slot.name].append(np.zeros(shape, numpy_dtype(kinds.state)))
+                first = initial_of(row, slot.name, numbers)
+                slots[slot.name].append(np.full(shape, first, numpy_dtype(kinds.state)))
     case = Case(row, slots, [dict(numbers)], dict(choices))
     before = {name: value for name, value in choices.items() if name != "rounding"}
     for t in range(1, count + 1):

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from refopt.catalog import ROUTINES, Routine
+from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, flag, is_number, kind_of, shown, whole
 from refopt.checks.arguments import names as list_of_names
 from refopt.dtypes import SIZES
@@ -18,6 +18,7 @@ from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item, Report
 from refopt.oracle.script import Smallest
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import FLUSHES, Broken, Skipped, Trial
+from refopt.oracle.variants import ROUTINES, added, row_for
 
 DTYPES = tuple(sorted(SIZES, key=["float32", "float64", "float16", "bfloat16"].index))
 
@@ -89,6 +90,7 @@ def check(
     asked = _listed("dtypes", dtypes, getattr(tested, "dtypes", DTYPES))
     kinds = [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(asked)]
     fixed = {**getattr(tested, "fixed", {}), **given}
+    row = row_for(row.name, [*fixed, *(name for name in added(row.name) if tested.takes(name))])
     items: list[Item] = []
     largest: dict[str, dict[str, float]] = {}
     compared = unbounded = 0
@@ -109,7 +111,8 @@ def check(
         largest[kind] = dict(trial.largest)
         compared, unbounded = compared + trial.compared, unbounded + trial.unbounded
         notes |= {f"not returned, so not compared: {', '.join(sorted(trial.silent))}": None} if trial.silent else {}
-    missing = [h.name for h in row.hypers if not tested.takes(h.name) and h.name not in fixed]
+    own = [h.name for h in row.hypers if h.name not in added(row.name)]
+    missing = [name for name in own if not tested.takes(name) and name not in fixed]
     if missing:
         held = Trial(row, tested, kinds[0], seed, fixed).numbers() if kinds else {}
         notes[f"not taken: {', '.join(f'{name} ({held[name]:g} in the rule)' for name in missing if held)}"] = None

@@ -10,6 +10,7 @@ from refopt.catalog import Routine
 from refopt.checks.arguments import kind_of
 from refopt.oracle.cases import Case
 from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.variants import added
 
 GATE = "grad_factor", "found_inf"
 STEP = "step"
@@ -100,7 +101,7 @@ class Function:
             else:
                 self._name(name, known, parameter.default is not parameter.empty)
         if self.everything:
-            self.named |= known - {*self.positional, STEP}
+            self.named |= known - {*self.positional, STEP} - added(row.name)
         for name in ("params", "grads", *(h.name for h in row.hypers if h.default is None)):
             if not self.takes(name):
                 raise TypeError(f"check: subject: expected a step that takes {name}, got one that does not")

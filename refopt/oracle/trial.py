@@ -131,7 +131,8 @@ class Trial:
             raise Broken(f"{self.subject.name}: {error}") from None
         except BaseException as error:
             raise Broken(f"{self.subject.name}: expected no error, got {kind_of(error)}: {error}") from error
-        self.silent |= {slot.name for slot in self.row.slots if slot.written and case.slots[slot.name] is not None}
+        kept = [slot for slot in self.row.slots if slot.written and not (slot.scalar and slot.optional)]
+        self.silent |= {slot.name for slot in kept if case.slots[slot.name] is not None}
         self.silent -= got.keys()
         for name, values in got.items():
             for i, (x, known) in enumerate(zip(values, shapes[name], strict=True)):

@@ -20,6 +20,7 @@ from refopt.cpu.merged import exact
 from refopt.oracle.bound import bounded
 from refopt.oracle.bound.bounded import Arithmetic, Bounded
 from refopt.oracle.bound.branches import every_way
+from refopt.oracle.variants import variants_of
 
 PRIMITIVES = {reduce.sum_of_squares: lambda x: x.sum_of_squares()}
 
@@ -57,7 +58,12 @@ def _replaced(value: Any) -> Any:
 
 
 def rule_of(routine: Routine) -> Callable[..., tuple]:
-    """The rule of a routine in `refopt.cpu`, of one form for all: (p, g, *states, *scalars, **numbers)."""
+    """The rule of a routine in `refopt.cpu`, of one form for all: (p, g, *states, *scalars, **numbers).
+
+    That of the variants, where the row has these.
+    """
+    if of := variants_of(routine):
+        return of.rule
     module = importlib.import_module(f"refopt.cpu.{routine.name.removesuffix('_momentum')}")
     return functools.partial(_lars, module) if routine.name == "lars_momentum" else module.rule
 
@@ -134,7 +140,9 @@ def evaluate(
         again = {name: lift(x.astype(real)) for name, x in known.items()}  # type: ignore[union-attr]
         again["params"] = lift(held["params"].astype(real))
         values["stored"] = lambda name, x: again[name] if name in again else as_stored(x, held[name].dtype)
-    run = rebound(rule) if rule else rule_of(routine) if routine.name == "lars_momentum" else rebound(rule_of(routine))
+    found = rule or rule_of(routine)
+    of_lars = isinstance(found, functools.partial) and found.func is _lars  # whose parts are rebound one by one
+    run = found if of_lars else rebound(found)
     with np.errstate(all="ignore"):
         ways = every_way(lambda: run(p, g, *map(read, carried), **values))
         united = [None if x[0] is None else x[0].covering(*x[1:]) for x in zip(*ways, strict=True)]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from refopt import checks, cpu
-from refopt.catalog import ROUTINES, Routine
+from refopt.catalog import ROUTINES
 from refopt.checks import flat
 from refopt.checks.arguments import chosen, whole
 from refopt.dtypes import arithmetic, numpy_dtype
@@ -16,6 +16,9 @@ from refopt.oracle.bound.bounded import Arithmetic, Bounded
 from refopt.oracle.bound.double_double import DoubleDouble
 from refopt.oracle.bound.evaluate import evaluate
 from refopt.oracle.bound.values import high
+from refopt.oracle.variants import row_for, variants_of
+from refopt.oracle.variants.variant import STEPS
+from refopt.rows import Routine
 
 GATE = "grad_factor", "found_inf"
 
@@ -91,7 +94,9 @@ def expect(
             ``sums.LAMBDA * sqrt(n)`` roundings; ``"any"`` data, n roundings; or an integer, through how many additions
             a term passes.
         rule: another rule than that of `refopt.cpu`, of its form.
-        given: the other slots, the numbers and choices of the routine, ``grad_factor`` and ``found_inf``, by name.
+        given: the other slots, the numbers and choices of the routine and of its variants (docs/oracle.md),
+            ``grad_factor`` and ``found_inf``, by name. ``steps``, where a number of a variant needs it, is P arrays of
+            one element, of the arithmetic type: the number of the step that is to be taken, 1 at first.
 
     Returns:
         For each written slot an `Expected` a tensor. With masters, ``"params"`` is what may be stored of any of the
@@ -109,7 +114,7 @@ def expect(
     >>> expected["params"][0].ratio(np.array([0.5, 0.50000006, 0.6], np.float32)).round(2)
     array([0.0000000e+00, 1.2000000e-01, 2.0971525e+05])
     """
-    row = ROUTINES[chosen("expect: routine", routine, ROUTINES)]
+    row = row_for(chosen("expect: routine", routine, ROUTINES), given)
     depth = _depth(sum_of)
     slots, numbers = _arguments(row, {"params": params, "grads": grads} | given)
     gate = {name: given.get(name) for name in GATE}
@@ -182,13 +187,23 @@ def _depth(sum_of: Any) -> sums.Depth:
 def _arguments(row: Routine, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The slots and the numbers and choices, with the defaults of the merged function."""
     parameters = inspect.signature(getattr(cpu, row.merged_name)).parameters
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    for own in (
+        {hyper.name: hyper.default for hyper in row.hypers}, {name: values[0] for name, values in row.choices.items()},
+        {slot.name: None for slot in row.slots},
+    ):  # fmt: skip
+        defaults |= {name: value for name, value in own.items() if name not in defaults}
     for name in given:
-        if name not in parameters:
+        if name not in defaults:
             raise TypeError(f"expect: {name}: expected an argument of {row.merged_name}, got one that it does not take")
     filled = {}
-    for name, parameter in parameters.items():
-        if name not in given and parameter.default is parameter.empty:
+    for name, default in defaults.items():
+        if name not in given and default is inspect.Parameter.empty:
             raise TypeError(f"expect: {name}: expected it, got none")
-        filled[name] = given.get(name, parameter.default)
+        filled[name] = given.get(name, default)
+    of = variants_of(row)
+    for name in of.counted if of else ():
+        if given.get(name, 0) != 0 and filled[STEPS.name] is None:
+            raise TypeError(f"expect: {STEPS.name}: expected arrays of one element, for {name}, got none")
     slots = {name: filled.pop(name) for name in row.slot_names}
     return slots, {name: value for name, value in filled.items() if name not in GATE}

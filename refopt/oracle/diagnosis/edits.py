@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.oracle.bound.evaluate import PRIMITIVES
 from refopt.oracle.diagnosis.hypotheses import Hypothesis, base_rule
 from refopt.oracle.diagnosis.situation import Rule, Situation
+from refopt.oracle.diagnosis.substitution import reached, substituted
 
 OTHER: dict[type, Any] = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
 SIGNS: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
@@ -30,7 +30,7 @@ def of_rule(row: Routine) -> tuple[Hypothesis, ...]:
     """A hypothesis for each change of a routine's rule and of what it calls."""
     rule = base_rule(row)
     found: list[Hypothesis] = []
-    for function in _reached(rule, {}):
+    for function in reached(rule):
         for edit in _edits(function):
             changed = substituted(rule, function, edit.function)
             name = f"{edit.text} (in {function.__name__})"
@@ -40,41 +40,6 @@ def of_rule(row: Routine) -> tuple[Hypothesis, ...]:
 
 def _with(s: Situation, rule: Rule, base: Rule) -> Situation | None:
     return s._replace(rule=rule) if s.rule is base else None
-
-
-def _inner(function: Any) -> Iterator[Any]:
-    """The functions of refopt that one calls, or has as defaults."""
-    values = [function.__globals__.get(name) for name in function.__code__.co_names]
-    for value in (*values, *(function.__kwdefaults__ or {}).values()):
-        ours = isinstance(value, FunctionType) and value.__module__.partition(".")[0] == "refopt"
-        if ours and value not in PRIMITIVES and value is not function:
-            yield value
-
-
-def _reached(function: Any, found: dict[Any, None]) -> dict[Any, None]:
-    if function not in found:
-        found[function] = None
-        for value in _inner(function):
-            _reached(value, found)
-    return found
-
-
-def substituted(function: Any, old: Any, new: Any) -> Any:
-    """A function that calls ``new`` wherever it, or what it calls, called ``old``."""
-    if function is old:
-        return new
-    if old not in _reached(function, {}):
-        return function
-    names = dict(function.__globals__)
-
-    def other(value: Any) -> Any:
-        ours = isinstance(value, FunctionType) and value.__module__.partition(".")[0] == "refopt"
-        return substituted(value, old, new) if ours and value is not function and value not in PRIMITIVES else value
-
-    names |= {name: other(names[name]) for name in function.__code__.co_names if name in names}
-    made = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    made.__kwdefaults__ = {name: other(value) for name, value in (function.__kwdefaults__ or {}).items()}
-    return made
 
 
 class Edit(NamedTuple):

@@ -8,16 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.catalog import Routine
+from refopt import catalog
 from refopt.dtypes import SIZES, numpy_dtype
+from refopt.oracle import variants
 from refopt.oracle.bound.evaluate import rule_of
-from refopt.oracle.cases import has, memory
+from refopt.oracle.cases import Case, has, memory
 from refopt.oracle.diagnosis.situation import NONE, Rule, Situation
+from refopt.oracle.diagnosis.substitution import substituted
 from refopt.oracle.wrong import OF, norms
 from refopt.oracle.wrong.adamw import decayed
 from refopt.oracle.wrong.lamb import lamb_with
 from refopt.oracle.wrong.lars_momentum import lars_with
 from refopt.oracle.wrong.novograd import novograd_with
+from refopt.rows import Routine
 
 CORRECTS = {
     "beta1_pow": "no bias correction of the first moment", "beta2_pow": "no bias correction of the second moment",
@@ -41,7 +44,7 @@ class Hypothesis(NamedTuple):
 
 def base_rule(row: Routine) -> Rule:
     """The rule, all of whose code can be looked at."""
-    return lars_with if row.name == "lars_momentum" else rule_of(row)
+    return lars_with if row.name == "lars_momentum" and not variants.is_extended(row) else rule_of(row)
 
 
 @functools.cache
@@ -61,27 +64,57 @@ def _arithmetic() -> Iterator[Hypothesis]:
 
 
 def _choices(row: Routine) -> Iterator[Hypothesis]:
-    for name, values in row.choices.items():
-        for value in values if name != "rounding" else ():
+    """The choices of the catalogue and of its variants; `gradient with the other sign` stands for ``maximize``."""
+    every, of = variants.ROUTINES[row.name], variants.VARIANTS.get(row.name)
+    for name, values in every.choices.items():
+        for value in values if name not in ("rounding", "maximize") else ():
+            text, number = f"{name}={value}", of.matters.get(name) if of else None
 
-            def change(s: Situation, name: str = name, value: Any = value) -> Situation | None:
-                return s._replace(choices=s.choices | {name: value}) if s.choices.get(name) != value else None
+            def change(s: Situation, name: str = name, value: Any = value, number: Any = number) -> Situation | None:
+                wide = with_variants(s) if name not in s.row.choices else s
+                if wide is None or wide.choices.get(name) == value or (number and not wide.numbers[number]):
+                    return None
+                return wide._replace(choices=wide.choices | {name: value})
 
-            yield Hypothesis(f"{name}={value}", change, "choice", name)
+            about = f": {of.about[text]}" if of and text in of.about else ""
+            yield Hypothesis(text + about, change, "choice", name, needs=(number,) if number else ())
+
+
+def with_variants(s: Situation) -> Situation | None:
+    """The same situation in the row that has variants, unless its rule has been changed."""
+    if s.rule is not base_rule(s.row):
+        return None
+    row, (numbers, choices) = variants.ROUTINES[s.row.name], variants.neutral(s.row.name)
+    real, case = np.dtype(s.real), s.case
+    more = {name: [np.full(1, case.count, real)] * len(case) for name in {*row.scalars} - {*s.row.scalars}}
+    steps = [step | numbers for step in case.steps]
+    wide = Case(row, case.slots | more, steps, {**case.choices, **choices}, case.count)
+    arrays = s.arrays | {name: arrays[s.tensor] for name, arrays in more.items()}
+    return s._replace(
+        case=wide, rule=base_rule(row), arrays=arrays, numbers=s.numbers | numbers, choices=s.choices | choices
+    )
 
 
 def _rules(row: Routine) -> Iterator[Hypothesis]:
     for wrong in OF[row.name].values():
         if wrong.name:
-            yield Hypothesis(wrong.name, partial(_with_rule, rule=wrong.rule), "rule")
+            yield Hypothesis(wrong.name, partial(_with_rule, rule=_in_place(row, wrong.rule)), "rule")
     for module, places in (("lars_momentum", lars_with), ("lamb", lamb_with), ("novograd", novograd_with)):
         if row.name == module:
             for text, squares in norms.squares():
-                yield Hypothesis(text, partial(_with_rule, rule=partial(places, squares=squares)), "rule", "", False)
+                rule = _in_place(row, partial(places, squares=squares))
+                yield Hypothesis(text, partial(_with_rule, rule=rule), "rule", "", False)
     if row.name == "adamw":
         for wrong in OF["adam"].values():
             if wrong.name:
-                yield Hypothesis(wrong.name, partial(_with_rule, rule=partial(decayed, adam=wrong.rule)), "rule")
+                rule = _in_place(row, partial(decayed, adam=wrong.rule))
+                yield Hypothesis(wrong.name, partial(_with_rule, rule=rule), "rule")
+
+
+def _in_place(row: Routine, rule: Rule) -> Rule:
+    """The rule of a row with another in the place of the catalogue's."""
+    own = base_rule(catalog.ROUTINES[row.name])
+    return substituted(base_rule(row), own, rule) if variants.is_extended(row) else rule
 
 
 def _with_rule(s: Situation, rule: Rule) -> Situation | None:

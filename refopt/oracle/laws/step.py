@@ -8,6 +8,7 @@ import numpy as np
 from refopt.oracle.cases import Case, memory
 from refopt.oracle.laws.law import Law, Try, of_bound
 from refopt.oracle.trial import Trial
+from refopt.oracle.variants import added
 
 SIZE = 300
 COUNTS = 1, 2, 3, 5, 6, 7, 60  # RAdam rectifies from the sixth; at last the corrections of Adam are near 1
@@ -17,16 +18,18 @@ def tries(trial: Trial) -> Iterator[Try]:
     row = trial.row
     for count in COUNTS:
         yield of_bound(trial, f"step {count}", [SIZE], count=count)
-    optional = [slot.name for slot in row.slots if slot.optional and slot.name != "master_params"]
+    optional = [s.name for s in row.slots if s.optional and not s.scalar and s.name != "master_params"]
     for name in optional:
         yield of_bound(trial, f"with {name}", [SIZE], count=3, optional=[name])
     for name, values in row.choices.items():
-        if name != "rounding" and name not in trial.fixed:
+        known = trial.takes(name) or name not in added(row.name)  # variants are for those that ask for them
+        if name != "rounding" and name not in trial.fixed and known:
             for value in values:
                 if value != trial.choices()[name]:
                     yield of_bound(trial, f"{name}={value}", [SIZE], count=3, choices={name: value})
     for hyper in row.hypers:
-        if not hyper.positive and not hyper.whole and hyper.name not in trial.fixed:
+        known = trial.takes(hyper.name) or hyper.name not in added(row.name)
+        if not hyper.positive and not hyper.whole and hyper.name not in trial.fixed and known:
             yield of_bound(trial, f"{hyper.name}=0", [SIZE], count=3, **{hyper.name: 0.0})
     for name in ("params", "grads"):
         yield Try(f"{name} zero", partial(zeroed, trial, (name,)), trial.hold)
@@ -56,8 +59,8 @@ def example(trial: Trial, k: int) -> Case:
         if name not in trial.fixed and trial.takes(name) and x and name not in ("rescale_grad", "seed"):
             below = 255 / 256 if x < 1 and name in ("beta1", "beta2", "rho", "decay_base", "mu") else 2.0
             numbers[name] = float(min(np.round(256 * x * rng.uniform(0.25, 4)) / 256, below)) or x
-    optional = [s.name for s in row.slots if s.optional and trial.takes(s.name) and s.name != "master_params"]
-    given = [name for name in optional if rng.integers(2)]
+    optional = [s.name for s in row.slots if s.optional and not s.scalar and s.name != "master_params"]
+    given = [name for name in optional if trial.takes(name) and rng.integers(2)]
     size, count = int(rng.integers(1, 2000)), int(rng.integers(1, 20))
     case = trial.case([size], None, count=count, optional=given, seed=k + 1, **numbers)  # type: ignore[arg-type]
     for name in ("params", "grads"):

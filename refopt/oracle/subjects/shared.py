@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.cases import Case
+from refopt.oracle.variants import initial_of
+from refopt.oracle.variants.variant import STEPS
 from refopt.state.steps import BASES, power_after, rho_after
 
 
@@ -27,7 +29,10 @@ def is_initial(case: Case, states: Iterable[str]) -> bool:
         return False
     for slot in case.routine.slots:
         if slot.name in states:
-            first = slot.initial if slot.scalar and not isinstance(slot.initial, str) else 0.0
+            if slot.scalar:
+                first = 0.0 if isinstance(slot.initial, str) else slot.initial
+            else:
+                first = initial_of(case.routine, slot.name, case.steps[0])
             for x in case.lists()[slot.name]:
                 if x is not None and x.tobytes() != np.full(x.shape, first, x.dtype).tobytes():
                     return False
@@ -35,7 +40,9 @@ def is_initial(case: Case, states: Iterable[str]) -> bool:
 
 
 def scalar_after(name: str, numbers: Mapping[str, Any], steps: int, real: Any) -> np.ndarray:
-    """A power, or the rho of RAdam, as it is after so many steps."""
+    """A power, the rho of RAdam, or the number of the step, as it is after so many steps."""
+    if name == STEPS.name:
+        return np.full(1, steps + 1, real)
     if name == "rho":
         return np.full(1, rho_after(real(numbers["beta2"]), steps), real)
     return np.full(1, power_after(real(numbers[BASES[name]]), steps), real)

@@ -17,6 +17,9 @@ from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.subject import GATE, Wrong
 from refopt.oracle.subjects.arrays import Torch
 from refopt.oracle.subjects.shared import check_dtypes, is_initial, scalar_after
+from refopt.oracle.subjects.torch_peers import ON_REQUEST, SWITCHED
+from refopt.oracle.variants import neutral
+from refopt.oracle.variants.variant import STEPS
 from refopt.state.peers import Peer, to_group
 from refopt.state.steps import BASES
 
@@ -42,9 +45,11 @@ class TorchOptimizer:
         self.peer, self.step, self.arrays = peer, step, Torch(device)
         self.torch = self.arrays.torch
         self.without_lr = tuple(slot for slot in without_lr if slot in self.peer.states)
-        self.fixed, self.notes = {}, []  # type: ignore[var-annotated]
+        self.fixed, self.notes, self.asleep = {}, [], set()  # type: ignore[var-annotated]
+        self._neutral = {name: value for part in neutral(row.name) for name, value in part.items()}
         self._templates: dict[Any, tuple[dict[str, Any], Any]] = {}
-        numbers = {h.name: NUMBERS[h.name] if h.name in self.peer.numbers else h.default for h in row.hypers}
+        told = self.peer.numbers.keys() - {*ON_REQUEST}
+        numbers = {h.name: NUMBERS[h.name] if h.name in told else h.default for h in row.hypers}
         numbers |= {ours: self.peer.only[x] for ours, x in self.peer.numbers.items() if x in self.peer.only}
         numbers |= {name: values[0] for name, values in row.choices.items()} | dict(self.peer.choices)
         first = self._built([self.torch.nn.Parameter(self.torch.ones(1))], [numbers], ())
@@ -67,7 +72,9 @@ class TorchOptimizer:
         for ours, theirs in peer.numbers.items():
             name = ours if ours in own else theirs
             if name in own:
-                self.fixed[ours] = 0.96 ** own[name] if ours == "decay_base" else own[name]
+                self.fixed[ours] = _ours(ours, own[name])
+            elif ours in ON_REQUEST and self.group.get(theirs) == self._neutral[ours]:
+                self.asleep.add(ours)
             elif theirs in peer.only and theirs in self.group:
                 self.fixed[ours] = peer.only[theirs]
                 self.notes.append(f"{theirs} is {peer.only[theirs]}: otherwise the rule is not that of {self.row.name}")
@@ -84,7 +91,7 @@ class TorchOptimizer:
         if slot is None:
             theirs = self.peer.numbers.get(what)
             known = theirs in self.group or (theirs in ("beta1", "beta2") and "betas" in self.group)
-            return known and what not in self.fixed
+            return known and what not in self.fixed and what not in self.asleep
         if slot.optional:
             switch = self.peer.switches.get(what, "")
             return switch in self.group and self.options.get(switch, True)
@@ -92,7 +99,7 @@ class TorchOptimizer:
 
     def _follows(self, slot: str) -> bool:
         """Whether a scalar follows from the number of steps."""
-        return self.peer.counts and (slot in BASES or slot == "rho") and slot in self.row.scalars
+        return self.peer.counts and (slot in BASES or slot in ("rho", STEPS.name)) and slot in self.row.scalars
 
     def run(self, case: Case) -> Outcome:
         if not len(case):
@@ -155,7 +162,9 @@ class TorchOptimizer:
     def _group(self, numbers: Mapping[str, Any], given: tuple[str, ...]) -> dict[str, Any]:
         """Numbers and switches by the optimizer's names; what else there is stays as its options say."""
         try:
-            group = to_group("check", self.row, numbers, dict.fromkeys(given), self.peer)
+            numbers = self._neutral | dict(numbers)
+            switched = {name: SWITCHED[name][numbers[name]] for name in SWITCHED.keys() & self.peer.numbers.keys()}
+            group = to_group("check", self.row, numbers | switched, dict.fromkeys(given), self.peer)
         except ValueError as error:
             raise NotImplementedError(str(error)) from None
         group |= {name: numbers[name] for name in ("beta1", "beta2") if name in numbers}
@@ -216,7 +225,7 @@ class TorchOptimizer:
             entry, numbers = optimizer.state.get(p, {}), rows[min(i, len(rows) - 1)]
             group = optimizer.param_groups[min(i, len(optimizer.param_groups) - 1)]
             steps = entry.get(self.step, group.get(self.step, 0) if entry else 0)
-            for slot in self.row.slots[2:-1]:
+            for slot in case.routine.slots[2:-1]:
                 known = lists[slot.name][i]
                 if slot.name in self.peer.states and known is not None:
                     theirs = self.peer.states[slot.name]
@@ -245,6 +254,13 @@ class TorchOptimizer:
             raise Wrong(f"optimizer.state: {theirs}: expected a tensor, got {kind_of(value)}")
         array = self.arrays.back(value)
         return np.asarray(array * array.dtype.type(numbers["lr"])) if ours in self.without_lr else array
+
+
+def _ours(name: str, value: Any) -> Any:
+    """A number or choice of refopt's of an option."""
+    if name in SWITCHED:
+        return next(choice for choice, switch in SWITCHED[name].items() if switch == bool(value))
+    return 0.96**value if name == "decay_base" else value
 
 
 def renamed(peer: Peer, names: Mapping[str, str]) -> Peer:

@@ -4,6 +4,7 @@ import numpy as np
 
 from refopt.cpu.adam import larger
 from refopt.cpu.adamax import rule as adamax_rule
+from refopt.oracle.variants.adamax import epsilon_on_the_gradient
 from refopt.oracle.wrong.rule import Wrong
 
 
@@ -11,11 +12,6 @@ def adamax_from(p, g, m, n, b1, *, lr, beta1):
     """The step with the norm n."""
     m = beta1 * m + (1 - beta1) * g
     return p - lr / (1 - b1) * (m / n), m, n, b1 * beta1
-
-
-def epsilon_on_the_gradient(p, g, m, n, b1, *, beta2, epsilon, **numbers):
-    """PyTorch's rule."""
-    return adamax_from(p, g, m, larger(abs(g) + epsilon, beta2 * n), b1, **numbers)
 
 
 def absolute_forgotten(p, g, m, n, b1, *, beta2, epsilon, **numbers):
@@ -47,7 +43,7 @@ def power_before_use(p, g, m, n, b1, *, beta1, **numbers):
 
 
 RULES = {
-    "EpsilonOnTheGradient": Wrong("epsilon on the gradient's size, as PyTorch has it", epsilon_on_the_gradient),
+    "EpsilonOnTheGradient": Wrong(None, epsilon_on_the_gradient),
     "AbsoluteForgotten": Wrong("no absolute value of the gradient", absolute_forgotten),
     "NormTakesNan": Wrong(None, norm_takes_nan),
     "NormLosesNan": Wrong(None, norm_loses_nan),

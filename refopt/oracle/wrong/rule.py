@@ -9,7 +9,7 @@ class Wrong(NamedTuple):
 
     Attributes:
         name: what is wrong, as a diagnosis; ``None`` if the formula is right, and its roundings or what it makes of NaN
-            and of the sign of 0 alone are others.
+            and of the sign of 0 alone are others; or if it is a variant, which a choice names.
         rule: the rule.
     """
 

@@ -1,0 +1,30 @@
+"""Which optimizer of ``torch.optim`` a routine is, with its variants: more than `refopt.state` can take over.
+
+What PyTorch calls the choices and numbers of variants is beside what `refopt.state.peers` has. Some are tried only if
+an option of the class asks for them, since they leave others no choice: Nesterov's momentum takes no dampening.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from refopt.state.peers import PEERS, Peer
+
+# A choice whose values are PyTorch's switch.
+SWITCHED: Mapping[str, Mapping[Any, bool]] = MappingProxyType({"decay": {"l2": False, "decoupled": True}})
+ON_REQUEST = "maximize", "dampening", "initial_accumulator"
+
+
+def _with(routine: str, *without: str, choices: Mapping[str, Any] | None = None, **numbers: str) -> Peer:
+    """A row of the table with more numbers and choices, and without some of what a group has to have."""
+    peer = PEERS[routine]
+    numbers = {**peer.numbers, **numbers, "maximize": "maximize"}
+    only = {name: value for name, value in peer.only.items() if name not in {*numbers.values(), *without}}
+    return peer._replace(numbers=numbers, only=only, choices={**peer.choices, **(choices or {})})
+
+
+DECAY = {"weight_decay": "weight_decay"}
+EITHER_DECAY = DECAY | {"decay": "decoupled_weight_decay"}
+TORCH = {
+    "adamax": _with("adamax", "eps", choices={"epsilon_at": "gradient"}, **DECAY),
+}  # fmt: skip

@@ -1,0 +1,68 @@
+"""Variants of routines that several libraries have: a rule, a bound and evidence of each, and no kernel.
+
+A routine's rows are two: the catalogue's, for what `refopt.cpu` has, and one with the choices and numbers of its
+variants, for what takes or is told one of these (`row_for`). Bounds, states and diagnoses follow from the rows and the
+rules, as they do for the catalogue's own.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from refopt import catalog
+from refopt.cpu.merged import merged
+from refopt.oracle.variants.adamax import ADAMAX
+from refopt.oracle.variants.variant import Variants
+from refopt.rows import Routine
+
+VARIANTS: dict[str, Variants] = {of.row.name: of for of in (ADAMAX,)}
+ROUTINES: dict[str, Routine] = {
+    name: VARIANTS[name].row if name in VARIANTS else row for name, row in catalog.ROUTINES.items()
+}
+
+__all__ = ["ROUTINES", "VARIANTS", "Variants", "added", "is_extended", "row_for", "step_of", "variants_of"]
+
+
+def is_extended(row: Routine) -> bool:
+    """Whether a row has the choices and numbers of variants."""
+    return row.name in VARIANTS and row == VARIANTS[row.name].row
+
+
+def variants_of(row: Routine) -> Variants | None:
+    """The variants that a row has the choices and numbers of."""
+    return VARIANTS[row.name] if is_extended(row) else None
+
+
+def added(name: str) -> frozenset[str]:
+    """The choices and numbers that a routine's variants have beyond the catalogue."""
+    own, every = catalog.ROUTINES[name], ROUTINES[name]
+    numbers = {hyper.name for hyper in every.hypers} - {hyper.name for hyper in own.hypers}
+    return frozenset(numbers | (every.choices.keys() - own.choices.keys()))
+
+
+def row_for(name: str, named: Iterable[str]) -> Routine:
+    """The catalogue's row of a routine, or the one with variants if any of theirs is among the names."""
+    return ROUTINES[name] if added(name) & {*named} else catalog.ROUTINES[name]
+
+
+def neutral(name: str) -> tuple[dict[str, float], dict[str, Any]]:
+    """The numbers and choices of variants that make their rule the catalogue's."""
+    row, names = ROUTINES[name], added(name)
+    numbers = {hyper.name: float(hyper.default or 0) for hyper in row.hypers if hyper.name in names}
+    return numbers, {choice: values[0] for choice, values in row.choices.items() if choice in names}
+
+
+def initial_of(row: Routine, state: str, numbers: Mapping[str, Any]) -> float:
+    """What a state of tensors holds before the first step."""
+    of = variants_of(row)
+    return float(numbers[of.initial[state]]) if of and state in of.initial else 0.0
+
+
+def step_of(row: Routine) -> Callable[..., None]:
+    """A merged step of a row with variants, of the form of those in `refopt.cpu`."""
+
+    def step(*lists: Any, grad_factor: Any = None, found_inf: Any = None, **named: Any) -> None:
+        slots = dict(zip((slot.name for slot in row.slots if not slot.optional), lists, strict=True))
+        slots |= {slot.name: named.pop(slot.name, None) for slot in row.slots if slot.optional}
+        merged(row, VARIANTS[row.name].rule, slots, named, grad_factor, found_inf)
+
+    return step

@@ -1,0 +1,73 @@
+"""What a routine's variants are, and the parts of their rules that several routines share."""
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from refopt.rows import Hyper, Routine, Slot
+
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+WEIGHT_DECAY = Hyper("weight_decay", 0.0, per_tensor=True)
+DECAY = {"decay": ("l2", "decoupled")}
+MAXIMIZE = {"maximize": (False, True)}
+# The number of the step that is taken.
+STEPS = Slot("steps", written=True, optional=True, scalar=True, signed=False, initial=1.0)
+OF_DECAY = {
+    "decay=l2": "weight decay added to the gradient, as Adam in PyTorch has it",
+    "decay=decoupled": "weight decay apart from the gradient, as AdamW has it",
+}
+
+
+class Variants(NamedTuple):
+    """The variants of a routine.
+
+    Attributes:
+        row: the catalogue's row with more choices, numbers and scalars. The first value of a choice, and the default of
+            a number, are those of the catalogue's rule. Choices of the catalogue have no more values than there.
+        rule: of the form of those in `refopt.cpu`; where nothing is chosen it is that of `refopt.cpu`, as it is.
+        about: what a choice is, and whose, by ``"name=value"``.
+        matters: the number that has to be other than 0 for a choice to matter, by its name.
+        counted: the numbers that need ``steps``.
+        initial: the number that a state starts from, by the state.
+    """
+
+    row: Routine
+    rule: Callable[..., tuple]
+    about: Mapping[str, str] = NONE
+    matters: Mapping[str, str] = NONE
+    counted: tuple[str, ...] = ()
+    initial: Mapping[str, str] = NONE
+
+
+def extended(
+    row: Routine, *, hypers: Iterable[Hyper] = (), choices: Mapping[str, tuple] = NONE, slots: Iterable[Slot] = ()
+) -> Routine:
+    """A row of the catalogue with more numbers, choices and optional slots."""
+    k = [hyper.name for hyper in row.hypers].index("rescale_grad")
+    numbers = *row.hypers[:k], *hypers, *row.hypers[k:]
+    fields = row._asdict() | {"slots": (*row.slots[:-1], *slots, row.slots[-1]), "hypers": numbers}
+    return Routine(**fields | {"choices": {**row.choices, **choices}})
+
+
+def prepared(p, g, *, lr, weight_decay, decay, maximize):
+    """The parameter and the gradient that a rule goes on from.
+
+    ::
+
+        g' = -g                         with maximize
+        g' = g' + weight_decay * p      decay="l2"
+        p  = p * (1 - lr * weight_decay)      decay="decoupled"
+    """
+    if maximize:
+        g = -g
+    if weight_decay == 0:
+        return p, g
+    if decay == "decoupled":
+        return p * (1 - lr * weight_decay), g
+    return p, g + weight_decay * p
+
+
+def advanced(steps):
+    """The number of the next step."""
+    return None if steps is None else steps + 1
