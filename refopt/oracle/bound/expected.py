@@ -17,7 +17,7 @@ from refopt.oracle.bound.double_double import DoubleDouble
 from refopt.oracle.bound.evaluate import evaluate
 from refopt.oracle.bound.values import high
 from refopt.oracle.variants import row_for, variants_of
-from refopt.oracle.variants.variant import STEPS
+from refopt.oracle.variants.variant import STEP_NUMBER
 from refopt.rows import Routine
 
 GATE = "grad_factor", "found_inf"
@@ -95,8 +95,8 @@ def expect(
             a term passes.
         rule: another rule than that of `refopt.cpu`, of its form.
         given: the other slots, the numbers and choices of the routine and of its variants (docs/oracle.md),
-            ``grad_factor`` and ``found_inf``, by name. ``steps``, where a number of a variant needs it, is P arrays of
-            one element, of the arithmetic type: the number of the step that is to be taken, 1 at first.
+            ``grad_factor`` and ``found_inf``, by name. ``step_number``, where a number of a variant needs it, is P
+            arrays of one element, of the arithmetic type: the number of the step that is to be taken, 1 at first.
 
     Returns:
         For each written slot an `Expected` a tensor. With masters, ``"params"`` is what may be stored of any of the
@@ -203,7 +203,7 @@ def _arguments(row: Routine, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
         filled[name] = given.get(name, default)
     of = variants_of(row)
     for name in of.counted if of else ():
-        if given.get(name, 0) != 0 and filled[STEPS.name] is None:
-            raise TypeError(f"expect: {STEPS.name}: expected arrays of one element, for {name}, got none")
+        if given.get(name, 0) != 0 and filled[STEP_NUMBER.name] is None:
+            raise TypeError(f"expect: {STEP_NUMBER.name}: expected arrays of one element, for {name}, got none")
     slots = {name: filled.pop(name) for name in row.slot_names}
     return slots, {name: value for name, value in filled.items() if name not in GATE}

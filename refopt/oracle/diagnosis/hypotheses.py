@@ -203,7 +203,7 @@ def _changed(
 
 def _scalars(row: Routine) -> Iterator[Hypothesis]:
     carried = [slot for slot in row.slots if slot.scalar]
-    by_count = tuple(slot.name for slot in carried if row.elementwise or isinstance(slot.initial, str))
+    by_count = _by_count(row)
     for name in by_count:
         if name in CORRECTS:
             yield Hypothesis(CORRECTS[name], partial(_powers, names=(name,), to=lambda t: NONE), "power", name)
@@ -212,6 +212,11 @@ def _scalars(row: Routine) -> Iterator[Hypothesis]:
         yield from _other_steps("bias correction", by_count)
     for slot in carried:
         yield Hypothesis(f"{slot.name} not advanced", partial(_kept, name=slot.name), "kept", slot.name)
+
+
+def _by_count(row: Routine) -> tuple[str, ...]:
+    """The scalars that follow from the number of the step."""
+    return tuple(x.name for x in row.slots if x.scalar and (row.elementwise or isinstance(x.initial, str)))
 
 
 def _other_steps(what: str, names: tuple[str, ...]) -> Iterator[Hypothesis]:
@@ -242,7 +247,7 @@ def _arrays(row: Routine) -> Iterator[Hypothesis]:
             yield Hypothesis("masters not read: the parameter for the exact one", _without_master, "array", name)
         if slot.written and not slot.scalar:
             yield Hypothesis(f"{name} not written", partial(_kept, name=name), "kept", name)
-        if name not in ("params", "grads", "master_params"):
+        if name not in ("params", "grads", "master_params", *_by_count(row)):
             yield Hypothesis(
                 f"{name} not read: taken as 0", partial(_read, name=name, by=lambda x: 0 * x), "array", name
             )

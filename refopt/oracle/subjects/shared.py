@@ -7,7 +7,7 @@ import numpy as np
 
 from refopt.oracle.cases import Case
 from refopt.oracle.variants import initial_of
-from refopt.oracle.variants.variant import STEPS
+from refopt.oracle.variants.variant import STEP_NUMBER
 from refopt.state.steps import BASES, power_after, rho_after
 
 
@@ -41,7 +41,7 @@ def is_initial(case: Case, states: Iterable[str]) -> bool:
 
 def scalar_after(name: str, numbers: Mapping[str, Any], steps: int, real: Any) -> np.ndarray:
     """A power, the rho of RAdam, or the number of the step, as it is after so many steps."""
-    if name == STEPS.name:
+    if name == STEP_NUMBER.name:
         return np.full(1, steps + 1, real)
     if name == "rho":
         return np.full(1, rho_after(real(numbers["beta2"]), steps), real)

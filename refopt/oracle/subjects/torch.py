@@ -19,7 +19,7 @@ from refopt.oracle.subjects.arrays import Torch
 from refopt.oracle.subjects.shared import check_dtypes, is_initial, scalar_after
 from refopt.oracle.subjects.torch_peers import ON_REQUEST, SWITCHED
 from refopt.oracle.variants import neutral
-from refopt.oracle.variants.variant import STEPS
+from refopt.oracle.variants.variant import STEP_NUMBER
 from refopt.state.peers import Peer, to_group
 from refopt.state.steps import BASES
 
@@ -99,7 +99,7 @@ class TorchOptimizer:
 
     def _follows(self, slot: str) -> bool:
         """Whether a scalar follows from the number of steps."""
-        return self.peer.counts and (slot in BASES or slot in ("rho", STEPS.name)) and slot in self.row.scalars
+        return self.peer.counts and (slot in BASES or slot in ("rho", STEP_NUMBER.name)) and slot in self.row.scalars
 
     def run(self, case: Case) -> Outcome:
         if not len(case):

@@ -10,11 +10,21 @@ from typing import Any
 
 from refopt import catalog
 from refopt.cpu.merged import merged
+from refopt.oracle.variants.adadelta import ADADELTA
+from refopt.oracle.variants.adagrad import ADAGRAD
+from refopt.oracle.variants.adam import ADAM
 from refopt.oracle.variants.adamax import ADAMAX
+from refopt.oracle.variants.adamw import ADAMW
+from refopt.oracle.variants.momentum import MOMENTUM
+from refopt.oracle.variants.nadam import NADAM
+from refopt.oracle.variants.radam import RADAM
+from refopt.oracle.variants.rmsprop import RMSPROP
+from refopt.oracle.variants.sgd import SGD
 from refopt.oracle.variants.variant import Variants
 from refopt.rows import Routine
 
-VARIANTS: dict[str, Variants] = {of.row.name: of for of in (ADAMAX,)}
+EVERY = SGD, MOMENTUM, ADAM, ADAMW, ADAGRAD, RMSPROP, ADADELTA, ADAMAX, NADAM, RADAM
+VARIANTS: dict[str, Variants] = {of.row.name: of for of in EVERY}
 ROUTINES: dict[str, Routine] = {
     name: VARIANTS[name].row if name in VARIANTS else row for name, row in catalog.ROUTINES.items()
 }

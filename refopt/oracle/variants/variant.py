@@ -12,7 +12,7 @@ WEIGHT_DECAY = Hyper("weight_decay", 0.0, per_tensor=True)
 DECAY = {"decay": ("l2", "decoupled")}
 MAXIMIZE = {"maximize": (False, True)}
 # The number of the step that is taken.
-STEPS = Slot("steps", written=True, optional=True, scalar=True, signed=False, initial=1.0)
+STEP_NUMBER = Slot("step_number", written=True, optional=True, scalar=True, signed=False, initial=1.0)
 OF_DECAY = {
     "decay=l2": "weight decay added to the gradient, as Adam in PyTorch has it",
     "decay=decoupled": "weight decay apart from the gradient, as AdamW has it",
@@ -28,7 +28,7 @@ class Variants(NamedTuple):
         rule: of the form of those in `refopt.cpu`; where nothing is chosen it is that of `refopt.cpu`, as it is.
         about: what a choice is, and whose, by ``"name=value"``.
         matters: the number that has to be other than 0 for a choice to matter, by its name.
-        counted: the numbers that need ``steps``.
+        counted: the numbers that need ``step_number``.
         initial: the number that a state starts from, by the state.
     """
 
@@ -68,6 +68,6 @@ def prepared(p, g, *, lr, weight_decay, decay, maximize):
     return p, g + weight_decay * p
 
 
-def advanced(steps):
+def advanced(step_number):
     """The number of the next step."""
-    return None if steps is None else steps + 1
+    return None if step_number is None else step_number + 1

@@ -3,12 +3,8 @@
 import numpy as np
 
 from refopt.cpu.adagrad import rule as adagrad_rule
+from refopt.oracle.variants.adagrad import epsilon_in_the_root
 from refopt.oracle.wrong.rule import Wrong
-
-
-def adagrad_epsilon_in_the_root(p, g, s, *, lr, epsilon):
-    s = s + g * g
-    return p - lr * g / np.sqrt(s + epsilon), s
 
 
 def sum_assigned(p, g, s, **numbers):
@@ -34,7 +30,7 @@ def times_the_reciprocal(p, g, s, *, lr, epsilon):
 
 
 RULES = {
-    "EpsilonInTheRoot": Wrong("epsilon inside the root", adagrad_epsilon_in_the_root),
+    "EpsilonInTheRoot": Wrong(None, epsilon_in_the_root),
     "SumAssigned": Wrong("sum of squares assigned, not accumulated", sum_assigned),
     "RootOfTheOldSum": Wrong("root of the old sum", root_of_the_old_sum),
     "StepRegrouped": Wrong(None, adagrad_step_regrouped),

@@ -60,8 +60,8 @@ def radam_epsilon_corrected(p, g, m, u, b1, b2, rho, *, epsilon, **numbers):
 
 
 RULES = {
-    "AlwaysRectified": Wrong("always rectified", partial(radam_with, threshold=-np.inf)),
-    "NeverRectified": Wrong("never rectified", partial(radam_with, threshold=np.inf)),
+    "AlwaysRectified": Wrong("always rectified", partial(radam_with, threshold=-1.0)),
+    "NeverRectified": Wrong("never rectified", partial(radam_with, threshold=2.0**60)),
     "ThresholdReached": Wrong(None, partial(radam_with, threshold=np.nextafter(5, 0))),
     "ThresholdOfFour": Wrong("rectified from rho > 4", partial(radam_with, threshold=4)),
     "ThresholdOfSix": Wrong("rectified from rho > 6", partial(radam_with, threshold=6)),

@@ -1,0 +1,31 @@
+"""Gradient descent with momentum: dampening, and maximizing, as PyTorch has them.
+
+::
+
+    v  = mu * v + (1 - dampening) * g'      from the second step on; in the first, and where mu is 0, v = mu * v + g'
+"""
+
+from refopt import catalog
+from refopt.cpu.momentum import rule as momentum_rule
+from refopt.oracle.variants.variant import MAXIMIZE, STEP_NUMBER, Variants, advanced, extended
+from refopt.rows import Hyper
+
+
+def dampened(p, g, v, *, lr, mu, l2_decay, use_nesterov, dampening):
+    g = g + l2_decay * p
+    v = mu * v + (1 - dampening) * g
+    return p - lr * (g + mu * v if use_nesterov else v), v
+
+
+def rule(p, g, v, step_number, *, mu, dampening, maximize, **numbers):
+    g = -g if maximize else g
+    if dampening != 0 and mu != 0 and step_number > 1:
+        return *dampened(p, g, v, mu=mu, dampening=dampening, **numbers), advanced(step_number)
+    return *momentum_rule(p, g, v, mu=mu, **numbers), advanced(step_number)
+
+
+MOMENTUM = Variants(
+    extended(catalog.MOMENTUM, hypers=[Hyper("dampening", 0.0)], choices=MAXIMIZE, slots=[STEP_NUMBER]),
+    rule,
+    counted=("dampening",),
+)
