@@ -10,9 +10,9 @@ from refopt.catalog import Hyper, Routine
 from refopt.checks import flat
 from refopt.cpu.remainder import split_numbers
 from refopt.dtypes import arithmetic_name, numpy_dtype
-from refopt.oracle.bound.bounded import Arithmetic, Bounded
-from refopt.oracle.bound.evaluate import evaluate
-from refopt.oracle.bound.values import size
+from refopt.oracle.bound.bounded import SLACK, Arithmetic, Bounded
+from refopt.oracle.bound.evaluate import evaluate, rounded_off
+from refopt.oracle.bound.values import high, size
 from refopt.oracle.exact import cases
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.variants import initial_of
@@ -197,6 +197,9 @@ def true_scalars(row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, 
         held = arithmetic_.exact(arrays[slot.name].reshape(-1)[0])
         rounding = 2 * arithmetic_.rounding * size(value) if count > 1 else 0.0
         error = max(float(size(held.value - value)), float(rounding))
+        if arithmetic_.inputs and rounded_off(numbers, arithmetic_.real):
+            in_double = truth(row, numbers, choices, count, np.float64)[slot.name].value
+            error = max(error, float(size(high(in_double) - high(value))) * SLACK)
         if slot.name == "rho":
             error += _lost_in_double(float(numbers["beta2"]), count)
         scalars[slot.name] = Bounded(value, np.float64(error), arithmetic_)

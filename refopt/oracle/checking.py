@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, flag, is_number, kind_of, shown, whole
 from refopt.checks.arguments import names as list_of_names
@@ -110,6 +112,7 @@ def check(
             items += found
         largest[kind] = dict(trial.largest)
         compared, unbounded = compared + trial.compared, unbounded + trial.unbounded
+        notes |= dict.fromkeys(_rounded(trial))
         notes |= {f"not returned, so not compared: {', '.join(sorted(trial.silent))}": None} if trial.silent else {}
     own = [h.name for h in row.hypers if h.name not in added(row.name)]
     missing = [name for name in own if not tested.takes(name) and name not in fixed]
@@ -158,6 +161,19 @@ def _try_all(
             example=shrink.shown(*small), pattern=found.pattern, reasons=found.reasons, smallest=Smallest(*small, trial)
         )
     return items
+
+
+def _rounded(trial: Trial) -> list[str]:
+    """What a reader should know of numbers that the arithmetic has not."""
+    if not trial.rounded:
+        return []
+    named = ", ".join(f"{name}={x:g}" for name, x in trial.rounded.items())
+    real = np.dtype(trial.real).name
+    text = f"{trial.dtype}: {named}: not numbers of {real}; that code may keep them in double is an error of the input"
+    worst = max(trial.apart, key=lambda name: trial.apart[name], default="")
+    if worst and trial.apart[worst] > 1:
+        text += f", without which {worst} would be {trial.apart[worst]:.2g} times the bound"
+    return [text]
 
 
 def _listed(name: str, value: Any, default: Sequence[str]) -> tuple[str, ...]:

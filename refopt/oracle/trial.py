@@ -11,6 +11,7 @@ from refopt.dtypes import arithmetic
 from refopt.oracle import cases
 from refopt.oracle.bound import storage, sums
 from refopt.oracle.bound.bounded import Arithmetic
+from refopt.oracle.bound.evaluate import rounded_off
 from refopt.oracle.bound.expected import Expected, expected_of, unchanged
 from refopt.oracle.cases import NEUTRAL, Case, Dtypes, alike, memory
 from refopt.oracle.exact.cases import Outcome
@@ -56,6 +57,8 @@ class Trial:
         fixed: numbers and choices that cases have throughout, by name.
         dtypes: those of parameters that may be beside its own in a list.
         largest: by slot, the largest error over its bound so far, of what is kept in the arithmetic type.
+        rounded: numbers that the arithmetic rounds, as they were given.
+        apart: by slot, the largest error over what the bound is without room for that.
         compared: how many elements have been compared.
         unbounded: how many of them have no bound.
         silent: written slots that the subject does not return.
@@ -69,6 +72,8 @@ class Trial:
         self.dtypes = tuple(dtypes)
         self.real: Any = arithmetic(dtype)
         self.largest: dict[str, float] = {}
+        self.apart: dict[str, float] = {}
+        self.rounded: dict[str, float] = {}
         self.compared = self.unbounded = 0
         self.silent: set[str] = set()
         self._cache: dict[Any, dict[str, Expected]] = {}
@@ -156,10 +161,15 @@ class Trial:
             if key in self._cache:
                 return self._cache[key]
         real = arithmetic(arrays["params"].dtype.name)
-        known = cases.true_scalars(self.row, arrays, numbers, choices, case.count, Arithmetic(real))
+        self.rounded |= {name: float(numbers[name]) for name in rounded_off(numbers, real)}
+        known, without = (
+            cases.true_scalars(self.row, arrays, numbers, choices, case.count, Arithmetic(real, inputs=inputs))
+            for inputs in (True, False)
+        )
         flushes = bool(self.fixed.get(FLUSHES))
         expected = expected_of(
-            self.row, arrays, numbers, choices, depth=depth, flushes=flushes, leasts=leasts, scalars=known
+            self.row, arrays, numbers, choices, depth=depth, flushes=flushes, leasts=leasts, scalars=known,
+            scalars_without=without,
         )
         if key:
             self._cache[key] = expected
@@ -234,12 +244,21 @@ class Trial:
         largest = float(np.nanmax(ratios))
         if measured and got.dtype == self.real and name not in self.row.scalars:
             self.largest[name] = max(self.largest.get(name, 0.0), largest)
+            if expected.inputs.any() and largest <= 1:
+                self._without_inputs(name, expected, got)
         if largest <= 1:
             return None
         k = int(np.nanargmax(ratios))
         value, error, number = (float(np.ravel(memory(x))[k]) for x in (expected.value, expected.error, got))
         text = f"{name}[{i}], element {k} of {got.size}: expected {value!r} within {error:.2g}, got {number!r}"
         return Broken(text, largest, Where(name, i, k, value, error, number, ratios > 1))
+
+    def _without_inputs(self, name: str, expected: Expected, got: np.ndarray) -> None:
+        """Note by how much an error is over the bound of code that rounds its numbers."""
+        off = abs((got.astype(np.float64) - expected.value) - expected.rest)
+        with np.errstate(all="ignore"):
+            ratio = np.nanmax(np.where(off == 0, 0.0, off / (expected.error - expected.inputs)))
+        self.apart[name] = max(self.apart.get(name, 0.0), float(ratio))
 
     def _stored(self, case: Case, got: Outcome, i: int) -> None:
         """A parameter beside a master is the master, rounded once to nearest even."""

@@ -45,11 +45,15 @@ class Arithmetic:
     ``regroups`` sums may be regrouped and products distributed over them, such as averages ``b * x + (1 - b) * y`` that
     are evaluated as ``y + b * (x - y)``: sums round at the size of all their terms (`Bounded.mass`). With ``flushes``
     any subnormal number may be taken for 0, read or written. Where results underflow, ``leasts`` says how many of the
-    smallest numbers an operation is off by, since regrouped products underflow elsewhere.
+    smallest numbers an operation is off by, since regrouped products underflow elsewhere. With ``inputs`` code may keep
+    numbers in double: what the arithmetic rounds off a number is an error of the input (`number`).
     """
 
-    def __init__(self, real, roundings=ROUNDINGS, depth=sums.tree, regroups=False, flushes=False, leasts=1):
+    def __init__(
+        self, real, roundings=ROUNDINGS, depth=sums.tree, regroups=False, flushes=False, leasts=1, inputs=False
+    ):
         self.real, self.depth, info = real, depth, np.finfo(real)
+        self.inputs = inputs
         self.regroups, self.flushes, self.tiny = regroups, flushes, float(info.tiny)
         self.rounding = float(info.eps) / 2
         self.unit = roundings * self.rounding + (2.0**-53 if real is np.float32 else UNIT)
@@ -65,6 +69,13 @@ class Arithmetic:
         error = np.where((flushed > 0) & (flushed < self.tiny), flushed, 0.0) + np.zeros(np.shape(wide))
         found = Bounded(wide if self.real is np.float32 else DoubleDouble(wide), error, self)
         found.never_negative = bool(np.all(wide >= 0))
+        return found
+
+    def number(self, x):
+        """A number of a step, rounded to the arithmetic (N2)."""
+        found = self.exact(self.real(x))
+        if self.inputs:
+            found.error = np.abs(np.float64(self.real(x)) - np.float64(x))
         return found
 
 

@@ -87,6 +87,11 @@ def as_stored(x: Bounded, dtype: np.dtype) -> Bounded:
     return Bounded(x.value, error, x.arithmetic).signed_as(x)
 
 
+def rounded_off(numbers: Mapping[str, Any], real: Any) -> list[str]:
+    """The numbers that an arithmetic does not have, of those of a step."""
+    return [name for name, x in numbers.items() if name != "seed" and float(real(x)) != float(x)]
+
+
 def evaluate(
     routine: Routine,
     arrays: Mapping[str, Any],
@@ -116,7 +121,7 @@ def evaluate(
     """
     real, lift = arithmetic.real, arithmetic.exact
     held: dict[str, Any] = {name: None if x is None else flat(x) for name, x in arrays.items()}
-    values: dict[str, Any] = {name: lift(real(x)) for name, x in numbers.items() if name != "seed"}
+    values: dict[str, Any] = {name: arithmetic.number(x) for name, x in numbers.items() if name != "seed"}
     values |= {name: value for name, value in choices.items() if name != "rounding"}
     for hyper in routine.hypers:
         if arithmetic.regroups and hyper.below == 1 and hyper.name in values:

@@ -14,7 +14,7 @@ from refopt.dtypes import arithmetic, numpy_dtype
 from refopt.oracle.bound import storage, sums
 from refopt.oracle.bound.bounded import Arithmetic, Bounded
 from refopt.oracle.bound.double_double import DoubleDouble
-from refopt.oracle.bound.evaluate import evaluate
+from refopt.oracle.bound.evaluate import evaluate, rounded_off
 from refopt.oracle.bound.values import high
 from refopt.oracle.variants import row_for, variants_of
 from refopt.oracle.variants.variant import STEP_NUMBER
@@ -30,10 +30,13 @@ class Expected:
         value: the truth, fp64: the routine's rule in twice the precision of its arithmetic.
         rest: what fp64 leaves out of the truth; 0 but for fp64 routines.
         error: the bound on the error of each element, before it is stored; inf where there is none.
+        inputs: how much of it is that numbers are rounded to the arithmetic, which code need not do that keeps them in
+            double; 0 where the arithmetic has them all.
         low, high: the least and the largest number that the slot may hold, in its dtype.
     """
 
-    def __init__(self, bound: Bounded, like: np.ndarray, stochastic: bool = False) -> None:
+    def __init__(self, bound: Bounded, like: np.ndarray, stochastic: bool = False, without: Any = None) -> None:
+        """``without`` is the same number with a bound that has no room for rounded numbers."""
         two = isinstance(bound.value, DoubleDouble)
         ends = (np.broadcast_to(x, like.size) for x in bound.ends())
         if like.dtype != bound.dtype:
@@ -41,6 +44,8 @@ class Expected:
             ends = (round_(x, like.dtype) for round_, x in zip(near, ends, strict=True))
         wide = high(bound.value), bound.value.low if two else 0.0, bound.error
         self.value, self.rest, self.error = (_shaped(x, like, np.dtype(np.float64)) for x in wide)
+        apart = np.zeros(()) if without is None else np.nan_to_num(bound.error - without.error, nan=0.0)
+        self.inputs = _shaped(apart, like, np.dtype(np.float64))
         self.low, self.high = (_shaped(x, like, like.dtype) for x in ends)
 
     def __repr__(self) -> str:
@@ -85,7 +90,8 @@ def expect(
     """What one step has to come to: a value for each element, in twice the precision, and a bound on the error.
 
     The bound is a running error bound of the routine's own rule (numerics, N13): whatever order of operations right
-    code takes, and whatever it fuses, it is within.
+    code takes, and whatever it fuses, it is within. So it is if it keeps numbers in double; `Expected.inputs` says how
+    much of a bound that is.
 
     Args:
         routine: a name of `refopt.catalog.ROUTINES`.
@@ -142,26 +148,41 @@ def expect(
 
 def expected_of(
     row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, float], choices: Mapping[str, Any], *,
-    rule: Callable[..., tuple] | None = None, scalars: Mapping[str, Bounded] | None = None, **allowed: Any,
+    rule: Callable[..., tuple] | None = None, scalars: Mapping[str, Bounded] | None = None,
+    scalars_without: Mapping[str, Bounded] | None = None, **allowed: Any,
 ) -> dict[str, Expected]:  # fmt: skip
-    """`expect` of one tensor, by slot. ``allowed`` is for `Arithmetic`; ``scalars`` are those of `evaluate`."""
-    arithmetic_ = Arithmetic(arithmetic(arrays["params"].dtype.name), regroups=True, **allowed)
+    """`expect` of one tensor, by slot.
+
+    ``allowed`` is for `Arithmetic`; ``scalars`` are those of `evaluate`, and ``scalars_without`` the same of code that
+    rounds its numbers.
+    """
+    real = arithmetic(arrays["params"].dtype.name)
+
+    def bounds(inputs: bool) -> dict[str, Bounded]:
+        of = Arithmetic(real, regroups=True, inputs=inputs, **allowed)
+        return evaluate(row, arrays, numbers, choices, of, rule=rule, scalars=scalars if inputs else scalars_without)
+
     with np.errstate(all="ignore"):
-        bounds = evaluate(row, arrays, numbers, choices, arithmetic_, rule=rule, scalars=scalars)
-        return stored(arrays, bounds, choices.get("rounding") == "stochastic")
+        without = bounds(False) if rounded_off(numbers, real) else None
+        return stored(arrays, bounds(True), choices.get("rounding") == "stochastic", without)
 
 
-def stored(arrays: Mapping[str, Any], bounds: Mapping[str, Bounded], stochastic: bool = False) -> dict[str, Expected]:
-    """What the slots of one tensor may hold of numbers that were come to."""
+def stored(
+    arrays: Mapping[str, Any], bounds: Mapping[str, Bounded], stochastic: bool = False,
+    without: Mapping[str, Bounded] | None = None,
+) -> dict[str, Expected]:  # fmt: skip
+    """What the slots of one tensor may hold of numbers that were come to; ``without`` as `Expected` has it."""
+    apart = without or {}
     master = arrays.get("master_params")
     expected = {}
     for name, bound in bounds.items():
         by_chance = stochastic and np.ndim(bound.error) > 0 and not (name == "params" and _is_remainder(master))
-        expected[name] = Expected(bound, arrays[name], by_chance)
+        expected[name] = Expected(bound, arrays[name], by_chance, apart.get(name))
     if _is_remainder(master):
-        expected["exact_params"] = Expected(bounds["params"], np.empty_like(master, np.float32))
+        wide = np.empty_like(master, np.float32)
+        expected["exact_params"] = Expected(bounds["params"], wide, False, apart.get("params"))
     elif master is not None:
-        expected["master_params"] = Expected(bounds["params"], master)
+        expected["master_params"] = Expected(bounds["params"], master, False, apart.get("params"))
     return expected
 
 

@@ -58,7 +58,7 @@ class Situation(NamedTuple):
 
     def expected(self) -> dict[str, Expected] | None:
         """What each slot has to hold if the hypothesis is true; ``None`` if it says nothing of this step."""
-        of = Arithmetic(self.real, depth=sums.random_data, regroups=True, flushes=self.flushes)
+        of = Arithmetic(self.real, depth=sums.random_data, regroups=True, flushes=self.flushes, inputs=True)
         if self.worked:
             digits, least = DIGITS[self.worked]
             of.rounding, of.unit, of.least = 2.0**-digits, 2 * 2.0**-digits, 2 * least

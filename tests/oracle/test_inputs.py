@@ -1,0 +1,55 @@
+"""Numbers that the arithmetic rounds: code that keeps them in double is within the bound, and a report says so."""
+
+import re
+
+import numpy as np
+import pytest
+
+from refopt import oracle
+
+pytestmark = pytest.mark.clause("N13")
+L1 = dict(dtypes=["float32", "float64"], laws=["L1"], diagnose=False)
+
+
+def adam_of(beta1, beta2):
+    """Adam in fp32, whose numbers are double until they meet an array."""
+
+    def adam(params, grads, moment1, moment2, *, lr, epsilon, step):
+        for p, g, m, v in zip(params, grads, moment1, moment2, strict=True):
+            real = p.dtype.type
+            m += real(1 - beta1) * (g - m)
+            v[...] = real(beta2) * v + real(1 - beta2) * g * g
+            first, second = 1 - beta1**step, 1 - beta2**step
+            p -= real(lr / first) * m / (np.sqrt(v) / real(second**0.5) + real(epsilon))
+
+    return adam
+
+
+def test_double_is_within_the_bound():
+    """Of betas that fp32 has not; without room for their rounding the powers alone would be outside."""
+    given = {"beta1": 0.9, "beta2": 0.9999}
+    report = oracle.check("adam", adam_of(0.9, 0.9999), set=given, **L1)
+    report.raise_if_failed()
+    (note,) = [note for note in report.notes if "in double" in note]
+    assert note.startswith("float32: beta1=0.9, beta2=0.9999: not numbers of float32")
+    assert float(re.search(r"params would be ([\d.]+) times", note)[1]) > 1.5
+    assert not oracle.check("adam", adam_of(0.9, 0.99992), set=given, **L1).ok
+
+
+def test_numbers_that_fp32_has_are_not_spoken_of():
+    report = oracle.check("adam", adam_of(0.875, 0.99609375), set={"beta1": 0.875, "beta2": 0.99609375}, **L1)
+    report.raise_if_failed()
+    assert not any("in double" in note for note in report.notes)
+
+
+def test_expect_has_them_apart():
+    """The bound of one product has the rounding of its factor; in fp64 there is none."""
+    g, lr = np.linspace(1, 2, 9), 0.1
+    rounding = abs(float(np.float32(lr)) - lr)
+    for real, off in ((np.float32, rounding), (np.float64, 0.0)):
+        p, got = np.zeros(9, real), g.astype(real)
+        found = oracle.expect("sgd", params=[p], grads=[got], lr=lr)["params"][0]
+        assert np.all(found.inputs >= off * got) and np.all(found.inputs <= (1 + 1e-6) * off * got)
+        assert np.all(found.inputs < found.error)
+    exact = oracle.expect("sgd", params=[p], grads=[got], lr=0.125)["params"][0]
+    assert not exact.inputs.any()
