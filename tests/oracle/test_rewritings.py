@@ -9,9 +9,11 @@ from refopt.catalog import ROUTINES
 from refopt.checks import flat
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.evaluate import rule_of
+from refopt.oracle.exact.cases import runner
 from refopt.oracle.laws.step import example
 from refopt.oracle.subject import Function
 from refopt.oracle.trial import Trial
+from refopt.oracle.variants import VARIANTS, step_of
 
 pytestmark = pytest.mark.clause("N13")
 
@@ -36,10 +38,24 @@ def rewritten(row, case, real, rng, chance):
     return {name: x for name, x in zip(("params", *carried), results, strict=True) if x is not None}
 
 
-def largest_ratios(routine, real, examples, chance):
-    """By slot, the largest error over its bound; and how many of the results have other bits than refopt's."""
-    row = ROUTINES[routine]
-    trial = Trial(row, Function(row, getattr(cpu, row.merged_name)), np.dtype(real).name, 0, {})
+class OfVariants:
+    """The rule of a row with variants, which takes every number."""
+
+    def __init__(self, row):
+        self.run, self.name = runner(step_of(row)), row.name
+
+    def takes(self, what):
+        return what != "rescale_grad"
+
+
+def largest_ratios(routine, real, examples, chance, choices=None):
+    """By slot, the largest error over its bound; and how many of the results have other bits than refopt's.
+
+    Of the variant with some choices, and with all numbers, if these are not None.
+    """
+    row = ROUTINES[routine] if choices is None else VARIANTS[routine].row
+    subject = Function(row, getattr(cpu, row.merged_name)) if choices is None else OfVariants(row)
+    trial = Trial(row, subject, np.dtype(real).name, 0, choices or {})
     largest, others = {}, 0
     for k in range(examples):
         case = example(trial, k)
@@ -65,6 +81,20 @@ def test_any_order_is_within_the_bound(routine, chance):
 def test_in_fp64_as_well(routine):
     largest, others = largest_ratios(routine, np.float64, 15, 0)
     assert 0.1 < max(largest.values()) <= 1 and others > 5, largest
+
+
+CHOICES = [
+    *[(name, {}) for name in VARIANTS],
+    *[(name, {"decay": "decoupled"}) for name, of in VARIANTS.items() if "decay" in of.row.choices],
+    ("adagrad", {"epsilon_at": "inside"}), ("adamax", {"epsilon_at": "gradient", "maximize": True}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("routine", "choices"), CHOICES, ids=lambda x: x if isinstance(x, str) else "-".join(x))
+def test_variants_in_any_order(routine, choices):
+    """With decay, dampening and rates that fall."""
+    largest, others = largest_ratios(routine, np.float32, 12, 0, choices)
+    assert 0.125 < max(largest.values()) <= 1 and others > 5, largest
 
 
 @pytest.mark.slow

@@ -39,6 +39,11 @@ ROWS = [
 ]
 ids = [f"{routine}-{'-'.join(options) or 'default'}" for routine, _, options, _ in ROWS]
 
+EXCUSES = (
+    "takes no lr_ratio", "dampening without momentum", "Nesterov momentum requires",
+    "check: decay_base: expected a number above 0",
+)  # fmt: skip
+
 
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize(("routine", "name", "options", "others"), ROWS, ids=ids)
@@ -51,9 +56,6 @@ def test_right_ones_pass(routine, name, options, others, foreach):
     assert all(item.text.startswith(EXCUSES) for item in report.of("skipped")), report
     ratios = [ratio for slots in report.largest.values() for ratio in slots.values()]
     assert 0.02 < max(ratios) <= 1, report
-
-
-EXCUSES = "takes no lr_ratio", "Nesterov momentum requires", "check: decay_base: expected a number above 0"
 
 
 @pytest.mark.parametrize(("routine", "name", "options", "others"), ROWS, ids=ids)

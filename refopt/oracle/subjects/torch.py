@@ -161,8 +161,10 @@ class TorchOptimizer:
 
     def _group(self, numbers: Mapping[str, Any], given: tuple[str, ...]) -> dict[str, Any]:
         """Numbers and switches by the optimizer's names; what else there is stays as its options say."""
+        if numbers.get("mu") == 0 and numbers.get("dampening"):
+            raise NotImplementedError("dampening without momentum, which PyTorch leaves out")
         try:
-            numbers = self._neutral | dict(numbers)
+            numbers = self._neutral | dict(numbers) | dict(self.peer.choices)  # whatever its rule is held to
             switched = {name: SWITCHED[name][numbers[name]] for name in SWITCHED.keys() & self.peer.numbers.keys()}
             group = to_group("check", self.row, numbers | switched, dict.fromkeys(given), self.peer)
         except ValueError as error:

@@ -2,7 +2,9 @@
 
 ::
 
-    v  = mu * v + (1 - dampening) * g'      from the second step on; in the first, and where mu is 0, v = mu * v + g'
+    v  = mu * v + (1 - dampening) * g'      from the second step on; in the first v = mu * v + g'
+
+Where mu is 0, PyTorch has no velocity and no dampening.
 """
 
 from refopt import catalog
@@ -17,11 +19,11 @@ def dampened(p, g, v, *, lr, mu, l2_decay, use_nesterov, dampening):
     return p - lr * (g + mu * v if use_nesterov else v), v
 
 
-def rule(p, g, v, step_number, *, mu, dampening, maximize, **numbers):
+def rule(p, g, v, step_number, *, dampening, maximize, **numbers):
     g = -g if maximize else g
-    if dampening != 0 and mu != 0 and step_number > 1:
-        return *dampened(p, g, v, mu=mu, dampening=dampening, **numbers), advanced(step_number)
-    return *momentum_rule(p, g, v, mu=mu, **numbers), advanced(step_number)
+    if dampening != 0 and step_number > 1:
+        return *dampened(p, g, v, dampening=dampening, **numbers), advanced(step_number)
+    return *momentum_rule(p, g, v, **numbers), advanced(step_number)
 
 
 MOMENTUM = Variants(
