@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from refopt.checks.arguments import names as list_of_names
 from refopt.dtypes import SIZES
 from refopt.oracle import diagnosis, shrink
 from refopt.oracle.cases import Case, has
-from refopt.oracle.expected_failures import reasons
+from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.laws import LAWS, Law, Try
 from refopt.oracle.laws.step import random_tries
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item, Report
 from refopt.oracle.script import Smallest
+from refopt.oracle.subject import LIBRARIES, Function, NumPy
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import FLUSHES, Broken, Skipped, Trial
 from refopt.oracle.variants import ROUTINES, added, row_for
@@ -28,7 +30,8 @@ DTYPES = tuple(sorted(SIZES, key=["float32", "float64", "float16", "bfloat16"].i
 def check(
     routine: str, subject: Any, *, dtypes: Iterable[str] | None = None, laws: Iterable[str] | None = None,
     set: Mapping[str, Any] | None = None, device: str | None = None, examples: int | None = None, seed: int = 0,
-    expected_failures: Mapping[str, str] | str | os.PathLike | None = None, exact: bool = False,
+    expected_failures: Mapping[str, str] | str | os.PathLike | None = None,
+    skips: Mapping[str, str] | str | os.PathLike | None = None, exact: bool = False,
     arrays: str | None = None, names: Mapping[str, str] | None = None,
     progress: Callable[[int, int, str], object] | None = None, diagnose: bool = True, **options: Any,
 ) -> Report:  # fmt: skip
@@ -55,8 +58,10 @@ def check(
         device: of PyTorch's tensors; "cpu" by default.
         examples: how many more cases of the step are drawn at random; 5 by default.
         seed: what they, and all data, are drawn from.
-        expected_failures: why a law need not hold, by its id, or the path of a file that says so, of lines such as
-            ``L7 # flushes to zero``. One that holds all the same makes the report fail.
+        expected_failures: why a law need not hold, by its id or, in one dtype, as ``"L7-float32"``; or the path of a
+            file that says so, of lines such as ``L7 # flushes to zero``. One that holds all the same makes the report
+            fail.
+        skips: what is left out, and why, in the same way.
         exact: hold the step to refopt's own bits as well.
         diagnose: look for what explains a failure, which takes some seconds.
         progress: called before each law in each dtype: how many of them are done, of how many, and which one is next.
@@ -87,7 +92,8 @@ def check(
     given = _fixed(row, {} if set is None else set)
     count = 5 if examples is None else whole("check: examples", examples, least=0)
     seed = whole("check: seed", seed, least=0)
-    allowed = reasons(expected_failures, [law.id for law in wanted])
+    allowed, left_out = reasons("expected_failures", expected_failures), reasons("skips", skips)
+    allowed = {entry: why for entry, why in allowed.items() if any(covers(entry, x.id) for x in wanted)}
     tested = subject_of(row, subject, arrays=arrays, device=device, names=names, options=options)
     asked = _listed("dtypes", dtypes, getattr(tested, "dtypes", DTYPES))
     kinds = [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(asked)]
@@ -103,6 +109,9 @@ def check(
             continue
         trial = Trial(row, tested, kind, seed, fixed, kinds)
         for law in wanted:
+            if (why := reason(left_out, law.id, kind)) is not None:
+                items.append(Item(law.id, kind, law.name, SKIPPED, f"left out: {why}"))
+                continue
             if progress is not None:
                 done = kinds.index(kind) * len(wanted) + wanted.index(law)
                 progress(done, len(kinds) * len(wanted), f"{law.id} {law.name}, {kind}")
@@ -114,14 +123,18 @@ def check(
         compared, unbounded = compared + trial.compared, unbounded + trial.unbounded
         notes |= dict.fromkeys(_rounded(trial))
         notes |= {f"not returned, so not compared: {', '.join(sorted(trial.silent))}": None} if trial.silent else {}
+    if not compared and (libraries := _libraries_of_step(tested)):
+        notes[f"the step was given arrays of NumPy; for others, arrays={' or '.join(map(repr, libraries))}"] = None
     own = [h.name for h in row.hypers if h.name not in added(row.name)]
     missing = [name for name in own if not tested.takes(name) and name not in fixed]
+    missing = [name for name in missing if name != "seed" or tested.takes("rounding")]  # which is by chance alone
     if missing:
         held = Trial(row, tested, kinds[0], seed, fixed).numbers() if kinds else {}
         notes[f"not taken: {', '.join(f'{name} ({held[name]:g} in the rule)' for name in missing if held)}"] = None
     return Report(
         row.name, tested.name, items, {law.id: law.name for law in wanted}, largest=largest, compared=compared,
-        unbounded=unbounded, expected_failures=allowed, notes=list(notes), seconds=time.perf_counter() - started,
+        unbounded=unbounded, expected_failures=allowed, dtypes=kinds, notes=list(notes),
+        seconds=time.perf_counter() - started,
     )  # fmt: skip
 
 
@@ -174,6 +187,15 @@ def _rounded(trial: Trial) -> list[str]:
     if worst and trial.apart[worst] > 1:
         text += f", without which {worst} would be {trial.apart[worst]:.2g} times the bound"
     return [text]
+
+
+def _libraries_of_step(tested: Any) -> list[str]:
+    """The libraries of arrays that the module of a function has imported, where it is given arrays of NumPy."""
+    if not isinstance(tested, Function) or not isinstance(tested.arrays, NumPy):
+        return []
+    known = getattr(tested.function, "__globals__", {}).values()
+    imported = {x.__name__.partition(".")[0] for x in known if isinstance(x, ModuleType)}
+    return list(dict.fromkeys(library for name, library in LIBRARIES.items() if name in imported))
 
 
 def _listed(name: str, value: Any, default: Sequence[str]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 import textwrap
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from refopt.cli import DIFFERS, EQUAL, Unusable, write
 from refopt.oracle.checking import DTYPES, check
 from refopt.oracle.laws import LAWS
 from refopt.oracle.report import Report
+from refopt.oracle.subjects.arrays import NAMES
 from refopt.verify.report import Target
 from refopt.verify.table import Progress
 
@@ -42,25 +44,29 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         "--set", dest="fixed", nargs="+", default=[], metavar="NAME=VALUE",
         help="numbers and choices that the step has for itself, such as epsilon_at=uncorrected",
     )  # fmt: skip
-    kinds = [*SHORT, *DTYPES]
+    command.add_argument(
+        "--names", nargs="+", default=[], metavar="OURS=THEIRS",
+        help="what the optimizer calls its states and numbers, such as moment1=m step=t",
+    )  # fmt: skip
+    command.add_argument("--arrays", choices=NAMES, metavar="A", help=f"what a function is given: {', '.join(NAMES)}")
+    kinds, by_request = [*SHORT, *DTYPES], [law.id for law in LAWS.values() if law.asked]
     command.add_argument("--dtype", nargs="+", choices=kinds, metavar="D", help=f"{', '.join(SHORT)}; default all")
-    command.add_argument("--law", nargs="+", choices=list(LAWS), metavar="L", help="ids; default all but L16")
+    usual = f"ids; default all but {', '.join(by_request)}"
+    command.add_argument("--law", nargs="+", choices=list(LAWS), metavar="L", help=usual)
     command.add_argument("--list-laws", action="store_true", help="list the laws, and do nothing else")
     command.add_argument("--examples", type=int, metavar="N", help="random cases of the step; default 5")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="of all data; default 0")
     command.add_argument("--device", metavar="D", help="where the arrays are, such as cuda")
     command.add_argument("--exact", action="store_true", help="hold it to refopt's own bits as well")
     command.add_argument(
-        "--expected-failures", metavar="FILE", help='laws that need not hold: lines such as "L7 # flushes to zero"'
-    )
+        "--expected-failures", metavar="FILE",
+        help='laws that need not hold: lines such as "L7 # why" and "L7-float32 # why"',
+    )  # fmt: skip
+    command.add_argument("--skip-file", dest="skips", metavar="FILE", help="laws that are left out, in the same way")
     command.add_argument("--script", metavar="FILE", help="write a script that shows the failure without refopt")
     command.add_argument(
         "--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else"
     )
-    asked = [law.id for law in LAWS.values() if law.asked]
-    for action in command._actions:
-        if action.dest == "law":
-            action.help = "ids; default all" + (f" but {', '.join(asked)}" if asked else "")
     return command
 
 
@@ -96,6 +102,7 @@ def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[st
     optional = {
         "dtypes": args.dtype and list(dict.fromkeys(SHORT.get(x, x) for x in args.dtype)), "laws": args.law,
         "examples": args.examples, "device": args.device, "expected_failures": args.expected_failures,
+        "skips": args.skips, "arrays": args.arrays, "names": _pairs("--names", args.names, parser) or None,
     }  # fmt: skip
     options = _pairs("--with", args.options, parser)
     for name in options.keys() & {*named, *optional}:
@@ -133,14 +140,22 @@ def found(spec: str) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # whatever a module does when it is imported
-        text = " ".join(str(error).split())
-        raise Unusable(f"check: {place}: cannot be imported: {type(error).__name__}: {text}") from error
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise Unusable(f"check: {place}: cannot be imported: {text}{_line_of(error)}") from error
     value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):
             raise Unusable(f"check: {place}: expected something named {name}, got none")
         value = getattr(value, part)
     return value
+
+
+def _line_of(error: BaseException) -> str:
+    """Where a module raised something; nothing if it could not be found or read, of which the error says where."""
+    frames = [x for x in traceback.extract_tb(error.__traceback__) if os.path.exists(x.filename)]
+    own = [x for x in frames if os.path.realpath(x.filename) != os.path.realpath(__file__)]
+    own = [x for x in own if f"{os.sep}importlib{os.sep}" not in x.filename]
+    return f" ({os.path.basename(own[-1].filename)}, line {own[-1].lineno})" if own else ""
 
 
 def _of_name(name: str) -> Any:
@@ -188,9 +203,10 @@ def _report(args: argparse.Namespace, step: Any, named: dict[str, Any]) -> Repor
 def _command(args: argparse.Namespace, dtype: str, law: str) -> str:
     short = {long: name for name, long in SHORT.items()}
     words = ["refopt", "check", args.step, "--as", args.routine, "--dtype", short[dtype], "--law", law]
-    for name, values in (("--with", args.options), ("--set", args.fixed)):
+    for name, values in (("--with", args.options), ("--set", args.fixed), ("--names", args.names)):
         words += [name, *values] if values else []
-    for name, value in (("--seed", args.seed or None), ("--examples", args.examples), ("--device", args.device)):
+    given = {"--seed": args.seed or None, "--examples": args.examples, "--arrays": args.arrays, "--device": args.device}
+    for name, value in given.items():
         words += [name, str(value)] if value is not None else []
     return shlex.join(words + ["--exact"] * args.exact)
 

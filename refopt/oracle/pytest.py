@@ -1,6 +1,6 @@
 """The laws as tests of pytest: an item for each law in each dtype."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -9,10 +9,9 @@ from refopt.catalog import ROUTINES
 from refopt.checks.arguments import chosen
 from refopt.oracle import checking
 from refopt.oracle.cases import has
-from refopt.oracle.checking import DTYPES
-from refopt.oracle.expected_failures import reasons
+from refopt.oracle.exceptions import reason, reasons
 from refopt.oracle.laws import LAWS
-from refopt.oracle.report import SKIPPED
+from refopt.oracle.report import SKIPPED, Report
 
 
 class Check(NamedTuple):
@@ -22,22 +21,34 @@ class Check(NamedTuple):
     subject: Any
     law: str
     dtype: str
+    dtypes: tuple[str, ...]
     named: dict[str, Any]
 
     def __call__(self) -> None:
-        """Hold the step to the law; fails with the report, and skips if all of it is skipped."""
+        """Hold the step to the law; fails with the report, and skips if all of it is skipped.
+
+        The step law fails if it is skipped in every dtype of the test, so that nothing passes that was not compared.
+        """
         __tracebackhide__ = True
-        report = checking.check(self.routine, self.subject, laws=[self.law], dtypes=[self.dtype], **self.named)
+        report = self._report(self.law, [self.dtype])
         if report.failed_laws:
             pytest.fail(str(report), pytrace=False)
         skipped = report.of(SKIPPED)
-        if len(skipped) == len(report.items):
-            pytest.skip("; ".join(dict.fromkeys(item.text for item in skipped)) or "no cases")
+        if len(skipped) < len(report.items):
+            return
+        if self.law == "L1":
+            everywhere = self._report("L1", self.dtypes, examples=0, diagnose=False)
+            if len(everywhere.of(SKIPPED)) == len(everywhere.items):
+                pytest.fail(str(everywhere), pytrace=False)
+        pytest.skip("; ".join(dict.fromkeys(item.text for item in skipped)) or "no cases")
+
+    def _report(self, law: str, dtypes: Sequence[str], **others: Any) -> Report:
+        return checking.check(self.routine, self.subject, laws=[law], dtypes=dtypes, **self.named | others)
 
 
 def parametrize(
     routine: str, subject: Any, *, dtypes: Iterable[str] | None = None, laws: Iterable[str] | None = None,
-    expected_failures: Any = None, **named: Any,
+    expected_failures: Any = None, skips: Any = None, **named: Any,
 ) -> Any:  # fmt: skip
     """A decorator that makes a test an item for each law in each dtype.
 
@@ -49,24 +60,30 @@ def parametrize(
 
     Args:
         routine, subject: as `refopt.oracle.check` takes them.
-        dtypes: of the parameters; by default all that NumPy has here.
+        dtypes: of the parameters; by default those of `refopt.oracle.check` that NumPy has here.
         laws: ids; by default all but those by request.
-        expected_failures: why a law need not hold, by its id, or the path of a file of lines ``L7 # why``. Its items
-            are marked ``xfail``, strictly: one that passes in any dtype fails.
+        expected_failures: why a law need not hold, by its id, or in one dtype, as ``"L7-float32"``; or the path of a
+            file of lines ``L7 # why``. Its items are marked ``xfail``, strictly: one that passes fails.
+        skips: what is left out, and why, in the same way. Its items are marked ``skip``.
         named: other arguments of `refopt.oracle.check`.
 
     Raises:
         TypeError, ValueError: naming the argument, if these are not what is expected.
     """
     chosen("parametrize: routine", routine, ROUTINES)
-    kinds = [x for x in DTYPES if has(x)] if dtypes is None else list(dtypes)
     asked = [law.id for law in LAWS.values() if not law.asked] if laws is None else list(laws)
     checking.check(routine, subject, laws=asked, dtypes=[], **named)  # which refuses what is not expected
-    allowed = reasons(expected_failures, asked)
+    kinds = checking.check(routine, subject, laws=[], dtypes=dtypes, **named).dtypes
+    kinds = kinds if dtypes is not None else [x for x in kinds if has(x)]
+    expected, left_out = reasons("expected_failures", expected_failures), reasons("skips", skips)
     items = []
     for law in asked:
-        why = allowed.get(law)
-        marks = [pytest.mark.xfail(strict=True, reason=why)] if why is not None else []
         for dtype in kinds:
-            items.append(pytest.param(Check(routine, subject, law, dtype, named), id=f"{law}-{dtype}", marks=marks))
+            marks = []
+            if (why := reason(left_out, law, dtype)) is not None:
+                marks.append(pytest.mark.skip(reason=why))
+            elif (why := reason(expected, law, dtype)) is not None:
+                marks.append(pytest.mark.xfail(strict=True, reason=why))
+            held = Check(routine, subject, law, dtype, tuple(kinds), named)
+            items.append(pytest.param(held, id=f"{law}-{dtype}", marks=marks))
     return pytest.mark.parametrize("check", items)

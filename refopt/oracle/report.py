@@ -2,11 +2,15 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import refopt
 from refopt.oracle import script
+from refopt.oracle.exceptions import covers, reason
 
+SCHEMA = "refopt.check/1"
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 MOST = 5  # reasons that are printed
 
@@ -47,18 +51,20 @@ class Report:
         laws: the names of the laws that were asked for, by id.
         largest: by dtype and slot, the largest error over its bound.
         compared, unbounded: elements that were compared, and those of them that have no bound.
-        expected_failures: why a law need not hold, by id.
+        expected_failures: why a law need not hold, by its id, or by that and a dtype.
+        dtypes: those that were asked for, of the parameters.
         notes: what else a reader should know.
     """
 
     def __init__(
         self, routine: str, subject: str, items: Sequence[Item], laws: dict[str, str], *,
         largest: dict[str, dict[str, float]], compared: int, unbounded: int, expected_failures: dict[str, str],
-        notes: Sequence[str] = (), seconds: float = 0.0,
+        dtypes: Sequence[str] = (), notes: Sequence[str] = (), seconds: float = 0.0,
     ) -> None:  # fmt: skip
         self.routine, self.subject, self.items, self.laws = routine, subject, list(items), dict(laws)
         self.largest, self.compared, self.unbounded = largest, compared, unbounded
-        self.expected_failures, self.notes, self.seconds = dict(expected_failures), list(notes), seconds
+        self.expected_failures, self.dtypes = dict(expected_failures), list(dtypes)
+        self.notes, self.seconds = list(notes), seconds
 
     def of(self, status: str) -> list[Item]:
         return [item for item in self.items if item.status == status]
@@ -71,9 +77,16 @@ class Report:
     @property
     def wrong(self) -> list[str]:
         """The ids of the laws that fail and are not expected to, and of those that are and hold."""
-        failed, tried = self.failed_laws, {item.law for item in self.items if item.status != SKIPPED}
-        fine = [law for law in self.laws if law in self.expected_failures and law in tried and law not in failed]
-        return [law for law in failed if law not in self.expected_failures] + fine
+        failed = [x for x in self.of(FAILED) if reason(self.expected_failures, x.law, x.dtype) is None]
+        laws = [x.law for x in failed] + [entry.partition("-")[0] for entry in self._holding]
+        return [law for law in self.laws if law in laws]
+
+    @property
+    def _holding(self) -> list[str]:
+        """What was expected to fail, and holds."""
+        tried = {entry: [x for x in self.items if covers(entry, x.law, x.dtype)] for entry in self.expected_failures}
+        states = {entry: {x.status for x in items} for entry, items in tried.items()}
+        return [entry for entry, found in states.items() if PASSED in found and FAILED not in found]
 
     @property
     def step_compared(self) -> bool:
@@ -108,9 +121,11 @@ class Report:
         return script.of(item.smallest, title)
 
     def to_json(self) -> str:
-        """The report as text of JSON."""
+        """The report as text of JSON; docs/oracle-reports.md says what is in it."""
         fields: dict[str, Any] = {
-            "routine": self.routine, "subject": self.subject, "ok": self.ok, "laws": self.laws,
+            "schema": SCHEMA, "refopt": refopt.__version__, "routine": self.routine, "subject": self.subject,
+            "ok": self.ok, "verdict": self._verdict(), "compared_step": self.step_compared, "wrong": self.wrong,
+            "failed_laws": self.failed_laws, "laws": self.laws, "dtypes": self.dtypes,
             "expected_failures": self.expected_failures, "largest_ratio": self.largest, "compared": self.compared,
             "unbounded": self.unbounded, "seconds": round(self.seconds, 3), "notes": self.notes,
             "items": [_fields(item) for item in self.items],
@@ -124,7 +139,8 @@ class Report:
         if self.ok:
             word = "right, as far as was compared" if not self.failed_laws else "right but for what was expected"
         elif not self.wrong:
-            word = "NOT COMPARED: the step law was skipped in every dtype"
+            why = Counter(item.text for item in self.of(SKIPPED) if item.law == "L1").most_common(1)
+            word = "NOT COMPARED" + (f": {why[0][0]}" if why else ", since the step law was left out")
         else:
             word = f"WRONG, {', '.join(self.wrong)}"
         total, skipped = len(self.items), len(self.of(SKIPPED))
@@ -137,9 +153,10 @@ class Report:
             of_law = [item for item in self.items if item.law == law]
             for dtype in dict.fromkeys(item.dtype for item in of_law):
                 lines += self._lines(law, name, dtype, [item for item in of_law if item.dtype == dtype])
-        for law, why in self.expected_failures.items():
-            if law in self.laws and law not in self.failed_laws:
-                lines.append(f"{law} {self.laws[law]}: expected to fail ({why}), but nothing failed")
+        for entry in self._holding:
+            law, _, dtype = entry.partition("-")
+            of = ", ".join(filter(None, [self.laws[law], dtype]))
+            lines.append(f"{law} {of}: expected to fail ({self.expected_failures[entry]}), but nothing failed")
         for dtype, ratios in self.largest.items():
             if ratios:
                 shown = ", ".join(f"{slot} {ratio:.2g}" for slot, ratio in ratios.items())
@@ -157,7 +174,8 @@ class Report:
         first = max(failed, key=lambda item: item.ratio or 0)
         example = next((item.example for item in failed if item.example), "")
         head = f"{first.ratio:.3g} times the bound: " if first.ratio is not None else ""
-        why = f" (expected: {self.expected_failures[law]})" if law in self.expected_failures else ""
+        expected = reason(self.expected_failures, law, dtype)
+        why = "" if expected is None else f" (expected: {expected})"
         lines = [f"{law} {name}, {dtype}{why}: {head}{first.text}"]
         lines += [f"    {line}" for line in example.splitlines()]
         shown = next((item for item in failed if item.smallest), first)

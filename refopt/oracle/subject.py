@@ -14,6 +14,7 @@ from refopt.oracle.variants import added
 
 GATE = "grad_factor", "found_inf"
 STEP = "step"
+LIBRARIES = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "cupy": "cupy"}  # of arrays, by their modules
 
 
 class Wrong(Exception):
@@ -61,7 +62,9 @@ class NumPy:
         if isinstance(array, np.generic):  # what operators make of arrays of no dimensions
             return np.asarray(array)
         if not isinstance(array, np.ndarray):
-            raise Wrong(f"expected an array, got {kind_of(array)}")
+            library = LIBRARIES.get(type(array).__module__.partition(".")[0])
+            hint = f" or, with arrays={library!r}, of {library}," if library else ""
+            raise Wrong(f"expected an array of NumPy{hint or ','} got {kind_of(array)}")
         return array
 
 
@@ -104,7 +107,8 @@ class Function:
             self.named |= known - {*self.positional, STEP} - added(row.name)
         for name in ("params", "grads", *(h.name for h in row.hypers if h.default is None)):
             if not self.takes(name):
-                raise TypeError(f"check: subject: expected a step that takes {name}, got one that does not")
+                got = f"the class {self.name}, of which an instance may be one" if isinstance(function, type) else "one"
+                raise TypeError(f"check: subject: expected a step that takes {name}, got {got} that does not")
 
     def _name(self, name: str, known: set[str], default: bool) -> None:
         if name in known:
@@ -155,8 +159,8 @@ class Function:
             if name not in written:
                 raise Wrong(f"returned: expected lists of {', '.join(written)}, got one of {name!r}")
             if not isinstance(values, Sequence) or len(values) != len(slots["params"]):
-                expected = len(slots["params"])
-                raise Wrong(f"returned: {name}: expected a list of {expected} arrays, got {_of_so_many(values)}")
+                many = "one array" if len(slots["params"]) == 1 else f"{len(slots['params'])} arrays"
+                raise Wrong(f"returned: {name}: expected a list of {many}, got {_of_so_many(values)}")
         return {name: list(values) for name, values in found.items()}
 
 

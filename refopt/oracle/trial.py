@@ -7,6 +7,7 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import kind_of
+from refopt.cli import Terminated
 from refopt.dtypes import arithmetic
 from refopt.oracle import cases
 from refopt.oracle.bound import storage, sums
@@ -130,11 +131,11 @@ class Trial:
                 got = self.subject.run(case)
         except NotImplementedError as error:
             raise Skipped(str(error) or "raised NotImplementedError") from None
-        except (KeyboardInterrupt, SystemExit, MemoryError):
+        except (KeyboardInterrupt, Terminated):
             raise
         except Wrong as error:
             raise Broken(f"{self.subject.name}: {error}") from None
-        except BaseException as error:
+        except BaseException as error:  # a step may end the process, or fail in another language than Python
             raise Broken(f"{self.subject.name}: expected no error, got {kind_of(error)}: {error}") from error
         kept = [slot for slot in self.row.slots if slot.written and not (slot.scalar and slot.optional)]
         self.silent |= {slot.name for slot in kept if case.slots[slot.name] is not None}

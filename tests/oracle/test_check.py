@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from refopt import cpu, oracle
+from refopt.cli import Terminated
 from refopt.oracle.laws import LAWS
 
 
@@ -59,7 +60,10 @@ REFUSED = [
     (("sgd", sgd), {"exact": "yes"}, TypeError, "check: exact: expected True or False"),
     (("sgd", sgd), {"expected_failures": ["L1"]}, TypeError, "check: expected_failures: expected reasons"),
     (("sgd", sgd), {"expected_failures": {"L1": 1}}, TypeError, r"check: expected_failures\['L1'\]: expected a reason"),
-    (("sgd", sgd), {"expected_failures": {"X": "why"}}, ValueError, "check: expected_failures: expected one of"),
+    (("sgd", sgd), {"expected_failures": {"X": "why"}}, ValueError, "check: expected_failures: expected the id"),
+    (("sgd", sgd), {"skips": {"L7-float8": "why"}}, ValueError, "check: skips: expected the id of a law"),
+    (("sgd", sgd), {"skips": "no.txt"}, ValueError, "check: skips: expected a file that can be read, got no.txt"),
+    (("sgd", type("Sgd", (), {})), {}, TypeError, "got the class Sgd, of which an instance may be one"),
     (("sgd", lambda params, grads: None), {}, TypeError, "check: subject: expected a step that takes lr"),
     (("sgd", lambda params, grads, *, lr, foo: None), {}, TypeError, "check: subject: expected .*, got 'foo'"),
 ]
@@ -87,11 +91,13 @@ def returning(value):
 
 WRONG = {
     "ZeroDivisionError: oops": raising(ZeroDivisionError("oops")),
+    "SystemExit: 3": raising(SystemExit(3)),
+    "MemoryError": raising(MemoryError()),
     "AssertionError": raising(AssertionError("no")),
     "KeyError": raising(KeyError("x")),
     "returned: expected None or lists of params, got int": returning(lambda params: 3),
-    "expected a list of 1 arrays, got list of 2": returning(lambda params: {"params": params * 2}),
-    "expected an array, got str": returning(lambda params: {"params": ["x"]}),
+    "expected a list of one array, got list of 2": returning(lambda params: {"params": params * 2}),
+    "expected an array of NumPy, got str": returning(lambda params: {"params": ["x"]}),
     "expected an array of float32 of shape": returning(lambda params: [p.astype(np.float64) for p in params]),
     r"shape \(300,\), got one of float32 of shape \(299,\)": returning(lambda params: [p[:-1] for p in params]),
     "got one of 'grads'": returning(lambda params: {"grads": params}),
@@ -115,6 +121,7 @@ def test_a_report_says_what_is_wrong():
     assert "again: oracle.check('sgd', uphill, dtypes=['float32'], laws=['L1'], seed=3)" in str(report)
     assert "not taken: l2_decay (0 in the rule)" in str(report)
     fields = json.loads(report.to_json())
+    assert fields["schema"] == "refopt.check/1" and fields["verdict"] == lines[0]
     assert fields["ok"] is False and fields["items"][0]["law"] == "L1" and fields["items"][0]["ratio"] > 1
 
 
@@ -149,6 +156,38 @@ def test_expected_failures_are_strict():
     report = oracle.check("sgd", sgd, **named)
     assert not report.ok and report.wrong == ["L1"]
     assert "expected to fail (it goes uphill), but nothing failed" in str(report)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Terminated])
+def test_signals_end_a_check(error):
+    with pytest.raises(error):
+        oracle.check("sgd", raising(error()), dtypes=["float32"], laws=["L1"])
+
+
+def test_expected_failures_and_skips_of_a_dtype():
+    def step(params, grads, *, lr):
+        for p, g in zip(params, grads, strict=True):
+            p -= p.dtype.type(lr) * g.astype(np.float32).astype(p.dtype)  # which is wrong of fp64
+
+    named = dict(dtypes=["float32", "float64"], laws=["L1", "L7"])
+    assert oracle.check("sgd", step, **named).wrong == ["L1", "L7"]
+    entries = {"L1-float64": "it narrows gradients", "L7-float64": "it does"}
+    report = oracle.check("sgd", step, expected_failures=entries, **named)
+    assert report.ok and "L1 step, float64 (expected: it narrows gradients): " in str(report)
+    report = oracle.check("sgd", step, expected_failures={"L1": "narrow", "L7-float32": "why"}, **named)
+    assert report.wrong == ["L7"] and "L7 subnormals, float32: expected to fail (why), but nothing" in str(report)
+    report = oracle.check("sgd", step, skips={"L1-float64": "narrow", "L7": "it flushes"}, **named)
+    assert report.ok and {item.law for item in report.of("passed")} == {"L1"}
+    assert "skipped: left out: it flushes: L7 subnormals" in str(report)
+    report = oracle.check("sgd", step, skips={"L1": "narrow", "L7": "narrow"}, **named)
+    assert not report.ok and "NOT COMPARED: left out: narrow;" in str(report)
+
+
+def test_a_step_of_other_arrays_is_told_how_to_get_them():
+    known = {"torch": type(sys)("torch")}
+    exec("def step(params, grads, *, lr):\n    torch.add(params, grads)", known)
+    report = oracle.check("sgd", known["step"], dtypes=["float32"], laws=["L1"])
+    assert "the step was given arrays of NumPy; for others, arrays='torch'" in report.notes
 
 
 def test_a_step_may_name_its_lists_itself():

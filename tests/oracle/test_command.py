@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +85,9 @@ def test_what_is_in_a_class(steps):
 def test_a_report_in_json(steps, capsys):
     assert run(f"{steps}:wrong", *QUICK, "--json", "-") == 1
     report = json.loads(capsys.readouterr().out)
+    page = (Path(oracle.__file__).parents[2] / "docs/oracle-reports.md").read_text().partition("## In JSON")[2]
+    documented = set(re.findall(r"`(\w+)`", page.partition("## On the command line")[0]))
+    assert {*report, *report["items"][0]} <= documented
     assert report["ok"] is False and report["laws"] == {"L1": LAWS["L1"].name}
     failed = [item for item in report["items"] if item["reasons"]]
     assert failed[0]["reasons"][0] == {"name": "no L2 decay", "share": 1.0} and failed[0]["pattern"]
@@ -110,6 +115,10 @@ def test_laws_are_listed(capsys):
         (["missing.py:right", "--as", "sgd"], "missing.py: cannot be imported: FileNotFoundError: no such file"),
         (["no.such.module:right", "--as", "sgd"], "cannot be imported: ModuleNotFoundError"),
         (["broken.py:right", "--as", "sgd"], "broken.py: cannot be imported: SyntaxError"),
+        (["raising.py:right", "--as", "sgd"], "cannot be imported: RuntimeError: boom (raising.py, line 2)"),
+        (["{steps}:right", "--as", "sgd", "--arrays", "tinygrad"], "argument --arrays: invalid choice"),
+        (["{steps}:right", "--as", "sgd", "--names", "step=t"], "check: names: expected none, which is for optimizers"),
+        (["{steps}:right", "--as", "sgd", "--skip-file", "no.txt"], "check: skips: expected a file that can be read"),
         (["leaving.py:right", "--as", "sgd"], "leaving.py: cannot be imported: SystemExit"),
         (["{steps}:right", "--as", "sgd", "--law", "L99"], "invalid choice: 'L99'"),
         (["{steps}:right", "--as", "sgd", "--dtype", "fp8"], "invalid choice: 'fp8'"),
@@ -126,6 +135,7 @@ def test_laws_are_listed(capsys):
 def test_bad_arguments(steps, args, text, capsys):
     Path("broken.py").write_text("def right(:")
     Path("leaving.py").write_text("raise SystemExit(0)")
+    Path("raising.py").write_text("x = 1\nraise RuntimeError('boom')")
     Path("bad.txt").write_text("# skipped\nL7\n")
     assert run(*(arg.format(steps=steps) for arg in args)) == 2
     out, err = capsys.readouterr()
@@ -148,6 +158,27 @@ def flushing(params, grads, *, lr):
     for p, g in zip(params, grads, strict=True):
         new = p - lr * g
         p[...] = np.where(abs(new) < np.finfo(np.float32).tiny, 0, new)
+
+
+def test_a_skip_file(steps, capsys):
+    Path("skips.txt").write_text("L7-float32 # flushes to zero\n")
+    named = ["--as", "sgd", "--dtype", "fp32", "--law", "L1", "L7", "--examples", "0"]
+    assert run(f"{steps}:flushing", *named, "--skip-file", "skips.txt") == 0
+    assert "skipped: left out: flushes to zero: L7 subnormals" in capsys.readouterr().out
+
+
+def test_signals(steps):
+    """A step that runs for long is ended by them."""
+    step = "import time\ndef step(params, grads, *, lr):\n    print('on')\n    time.sleep(60)\n"
+    Path("hanging.py").write_text(step)
+    env = os.environ | {"PYTHONPATH": str(Path(oracle.__file__).parents[2]), "PYTHONUNBUFFERED": "1"}
+    for signum, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        command = [sys.executable, "-m", "refopt", "check", "hanging.py:step", *QUICK]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+            assert process.stderr.readline() == "on\n"
+            process.send_signal(signum)
+            out, err = process.communicate(timeout=30)
+        assert process.returncode == status and out == "" and "Traceback" not in err
 
 
 def test_a_script_shows_the_failure_without_refopt(steps, tmp_path):

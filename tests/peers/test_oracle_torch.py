@@ -165,7 +165,9 @@ def test_other_names():
     report.raise_if_failed()
     assert not any("beta1" in note or "epsilon" in note for note in report.notes)
     report = oracle.check("adam", Plain, dtypes=["float32"], laws=["L1"])
-    assert "optimizer.state: expected exp_avg for moment1, or names={'moment1': ...}, got t, m, v" in str(report)
+    assert not report.ok and not report.wrong
+    text = "NOT COMPARED: optimizer.state: expected exp_avg for moment1, or names={'moment1': ...}, got t, m, v"
+    assert text in str(report)
 
 
 @pytest.mark.parametrize(

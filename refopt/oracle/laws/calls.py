@@ -84,5 +84,5 @@ LAWS = (
     Law("L15", "no gradient", "A tensor without a gradient stays as it is, if the step takes None.", without_gradient),
     Law("L16", "going on", "Steps in a row are the same as from what was stored: save, load and go on.", going_on),
     Law("L17", "determinism", "The same call has the same bits.", determinism),
-    Law("L18", "exact bits", "The bits are those of refopt.cpu; by request, exact=True.", exact_bits, asked=True),
+    Law("L18", "exact bits", "The bits are those of refopt.cpu.", exact_bits, asked=True),
 )

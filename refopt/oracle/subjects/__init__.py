@@ -44,7 +44,8 @@ def subject_of(
 
         if device is not None:
             raise ValueError(f"check: device: expected none but for torch, got {device!r} for optax")
-        return OptaxOptimizer(row, subject, public_name(subject, options), options=options, names=own)
+        name = public_name(subject, options | ({"names": own} if own else {}))
+        return OptaxOptimizer(row, subject, name, options=options, names=own)
     for what, values in [*options.items(), *([("names", own)] if own else [])]:
         raise TypeError(f"check: {what}: expected none, which is for optimizers of libraries, got {shown(values)}")
     if not isinstance(subject, type) and hasattr(subject, "run") and hasattr(subject, "takes"):

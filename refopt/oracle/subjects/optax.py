@@ -113,11 +113,11 @@ class OptaxOptimizer:
         fields = self._fields(dict.fromkeys(self.numbers.values(), 0.5) | {self.numbers.get("use_nesterov", ""): False})
         self.counts = COUNT in fields
         self.always += tuple(x for x in optional if x not in self.switches and self.states[x] in fields)
-        for slot in row.slots[2:-1]:
-            theirs = self.states.get(slot.name)
-            if theirs and theirs not in fields and not slot.optional:
-                has = ", ".join(sorted(fields)) or "none"
-                self.notes.append(f"no {theirs} for {slot.name} in its state, of {has}: names={{{slot.name!r}: ...}}")
+        named = ((slot.name, self.states.get(slot.name)) for slot in row.slots[2:-1] if not slot.optional)
+        lacking = [(ours, theirs) for ours, theirs in named if theirs and theirs not in fields]
+        has = ", ".join(sorted(fields)) or "nothing"
+        self.lacking = "; ".join(f"no {theirs} for {ours} in its state of {has}" for ours, theirs in lacking)
+        self.lacking += f": names={{{lacking[0][0]!r}: ...}}" if lacking else ""
         self.known = {ours for ours, theirs in self.states.items() if theirs in fields or ours in self.switches}
 
     def _fields(self, numbers: dict[str, Any]) -> set[str]:
@@ -148,6 +148,8 @@ class OptaxOptimizer:
 
     def run(self, case: Case) -> Outcome:
         check_dtypes(case, self.dtypes)
+        if self.lacking:
+            raise NotImplementedError(self.lacking)
         if any(x is None for x in case.grads):
             raise NotImplementedError("a tensor without a gradient")
         wide = case.params[0].dtype == np.float64 if len(case) else False

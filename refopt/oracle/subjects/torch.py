@@ -109,6 +109,7 @@ class TorchOptimizer:
         params = [self.torch.nn.Parameter(self.arrays.of(x)) for x in case.params]
         rows = [self._rows(case, step) for step in case.steps]
         optimizer = self._built(params, rows[0], given)
+        self._check_states(case, rows[0][0], given)
         if not is_initial(case, self.peer.states):
             for i, p in enumerate(params):
                 optimizer.state[p], in_group = self._entry(case, i, rows[0][min(i, len(rows[0]) - 1)], given)
@@ -173,6 +174,15 @@ class TorchOptimizer:
         left_alone = self.peer.only.keys() - self.peer.numbers.values()
         return {name: x for name, x in group.items() if name not in left_alone}
 
+    def _check_states(self, case: Case, numbers: dict[str, Any], given: tuple[str, ...]) -> None:
+        """Refuse an optimizer that has no states of the names in the table."""
+        template, _ = self._template(case.params[0].dtype, numbers, given)
+        for ours, theirs in self.peer.states.items():
+            if theirs in template or case.lists()[ours][0] is None:
+                continue
+            if theirs != "momentum_buffer" or numbers.get("mu") != 0:
+                raise NotImplementedError(_lacking(ours, theirs, template))
+
     def _entry(
         self, case: Case, i: int, numbers: dict[str, Any], given: tuple[str, ...]
     ) -> tuple[dict[str, Any], Any]:
@@ -183,8 +193,6 @@ class TorchOptimizer:
             x = case.lists()[ours][i]
             if x is None or (theirs == "momentum_buffer" and numbers.get("mu") == 0):
                 continue
-            if theirs not in template:
-                raise _lacking(ours, theirs, template)
             if ours in self.row.scalars:
                 entry[theirs] = _like(self.torch, template[theirs], float(x.reshape(-1)[0]))
             else:
@@ -193,7 +201,8 @@ class TorchOptimizer:
         if self.step in template:
             entry[self.step] = _like(self.torch, template[self.step], case.count - 1)
         elif self.peer.counts and in_group is None:
-            raise NotImplementedError("the optimizer has its number of steps in neither its states nor its groups")
+            text = "the optimizer has its number of steps in neither its states nor its groups: names={'step': ...}"
+            raise NotImplementedError(text)
         return entry, in_group
 
     def _template(self, dtype: Any, numbers: dict[str, Any], given: tuple[str, ...]) -> tuple[dict[str, Any], Any]:
@@ -249,7 +258,7 @@ class TorchOptimizer:
         if value is None:
             if unused:
                 return known
-            raise _lacking(ours, theirs, entry)
+            raise Wrong(_lacking(ours, theirs, entry))
         if ours in self.row.scalars:
             return np.full(1, float(value), known.dtype)
         if not isinstance(value, self.torch.Tensor):
@@ -271,9 +280,9 @@ def renamed(peer: Peer, names: Mapping[str, str]) -> Peer:
     return peer._replace(states=states, numbers={x: names.get(x, theirs) for x, theirs in peer.numbers.items()})
 
 
-def _lacking(ours: str, theirs: str, entry: Mapping[str, Any]) -> Wrong:
+def _lacking(ours: str, theirs: str, entry: Mapping[str, Any]) -> str:
     named = ", ".join(map(str, entry)) or "none"
-    return Wrong(f"optimizer.state: expected {theirs} for {ours}, or names={{{ours!r}: ...}}, got {named}")
+    return f"optimizer.state: expected {theirs} for {ours}, or names={{{ours!r}: ...}}, got {named}"
 
 
 def _like(torch: Any, template: Any, value: float) -> Any:

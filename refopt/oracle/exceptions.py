@@ -1,0 +1,77 @@
+"""Laws that are left out, or need not hold, and why: from a mapping, or from a file of lines ``L7 # why``.
+
+An entry is the id of a law, or of a law in one dtype: ``L7``, ``L7-float32``, as the items of pytest are called.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from refopt.checks.arguments import kind_of
+from refopt.dtypes import SIZES
+from refopt.oracle.laws import LAWS
+
+EXPECTED = "the id of a law, or of one in a dtype, such as L7 or L7-float32"
+
+
+def reasons(name: str, given: Any) -> dict[str, str]:
+    """Why laws are excepted, by entry.
+
+    Args:
+        name: of the argument.
+        given: ``None``, reasons by entry, or the path of a file.
+
+    Raises:
+        TypeError, ValueError: naming the entry, or the line of the file.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, str | os.PathLike):
+        return _of_file(name, given)
+    if not isinstance(given, Mapping):
+        expected = "expected reasons by the id of a law, or the path of a file"
+        raise TypeError(f"check: {name}: {expected}, got {kind_of(given)}")
+    for entry, why in given.items():
+        if not _is_entry(entry):
+            raise ValueError(f"check: {name}: expected {EXPECTED}, got {entry!r}")
+        if not isinstance(why, str):
+            raise TypeError(f"check: {name}[{entry!r}]: expected a reason, got {kind_of(why)}")
+    return dict(given)
+
+
+def reason(excepted: Mapping[str, str], law: str, dtype: str) -> str | None:
+    """Why a law is excepted in a dtype; ``None`` if it is not."""
+    return excepted.get(f"{law}-{dtype}", excepted.get(law))
+
+
+def covers(entry: str, law: str, dtype: str | None = None) -> bool:
+    """Whether an entry is of a law, in a dtype or in any."""
+    own, _, of = entry.partition("-")
+    return own == law and (not of or dtype in (None, of))
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, str):
+        return False
+    law, dash, dtype = entry.partition("-")
+    return law in LAWS and (not dash or dtype in SIZES)
+
+
+def _of_file(name: str, path: Any) -> dict[str, str]:
+    """The reasons of a file: an entry and, after ``#``, why; empty lines and comments between them."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ValueError(f"check: {name}: expected a file that can be read, got {path}: {why}") from error
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        entry, _, why = (part.strip() for part in line.partition("#"))
+        if not entry:
+            continue
+        if not _is_entry(entry) or not why or entry in found:
+            expected = f"{EXPECTED}, each once, and why, such as 'L7 # flushes to zero'"
+            raise ValueError(f"check: {name}: {path}, line {number}: expected {expected}, got {line!r}")
+        found[entry] = why
+    return found
