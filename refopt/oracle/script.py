@@ -1,15 +1,16 @@
 """A script that shows a failure on its smallest example, and needs nothing of refopt."""
 
-import inspect
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refopt.oracle.bound import sums
-from refopt.oracle.cases import Case, memory
+from refopt.oracle.bound.expected import Expected
+from refopt.oracle.cases import Case
 from refopt.oracle.subject import STEP, Function
+from refopt.oracle.subjects.literals import Literals, definition, floats, library_of, lists, number
 from refopt.oracle.trial import Broken, Trial
 
 HEAD = '''"""{title}
@@ -17,22 +18,35 @@ HEAD = '''"""{title}
 {text}
 """
 
-import numpy as np{imports}
-
+import numpy as np
+{define}
 '''
-END = '''
+COMPARED = '''
 wrong = 0
 for slot, values in expected.items():
     for i, value in enumerate(values):
-        if value is None or slot not in got:
+        if value is None or slot not in got or got[slot][i] is None:
             continue
-        found = np.asarray(got[slot][i]).astype(np.float64).ravel()
-        off = abs(found - np.array(value))
-        for k in np.flatnonzero(~(off <= np.array(bound[slot][i]))):
+        found, value, within = numbers_of(got[slot][i]), np.array(value), np.array(bound[slot][i])
+        right = (abs(found - value) <= within) | (within == np.inf) | ~(np.isfinite(value) | np.isfinite(found))
+        for k in np.flatnonzero(~right):
             wrong += 1
-            within = f"{value[k]!r} within {bound[slot][i][k]:.2g}"
-            print(f"{slot}[{i}], element {k}: expected {within}, got {float(found[k])!r}")
-print(f"{wrong} wrong elements")
+            print(f"{slot}[{i}], element {k}: expected {value[k]} within {within[k]:.2g}, got {found[k]}")
+print(f"wrong elements: {wrong}")
+raise SystemExit(wrong > 0)
+'''
+SHAPES = '''
+wrong = 0
+for slot, arrays in expected.items():
+    for i, array in enumerate(arrays):
+        x = got[slot][i] if slot in got else None
+        if array is None or x is None:
+            continue
+        found = str(x.dtype).rpartition(".")[2], tuple(x.shape)
+        if found != array:
+            wrong += 1
+            print(f"{slot}[{i}]: expected {array}, got {found}")
+        print(slot, i, x)
 raise SystemExit(wrong > 0)
 '''
 
@@ -45,61 +59,97 @@ class Smallest(NamedTuple):
     trial: Trial
 
 
+class Call(NamedTuple):
+    """How a script calls a subject.
+
+    Attributes:
+        define: what comes first: imports, definitions.
+        arrays: lists of arrays that it is given, by the names they have in the script.
+        numbers: what the script has in its mapping ``numbers``.
+        lines: the call. It leaves ``got``, lists of arrays by slot.
+        of: how arrays are written.
+    """
+
+    define: str
+    arrays: Mapping[str, Any]
+    numbers: Mapping[str, Any]
+    lines: str
+    of: Literals
+
+
 def of(small: Smallest, title: str) -> str:
     """The text of the script. A subject that is no function has ``call(case)``, which returns a `Call`."""
     case, broken, trial = small
+    make = getattr(trial.subject, "call", None)
+    call = make(case) if make else _function(trial.subject, case)
+    imports, _, define = f"{call.of.imports}\n{call.define}".partition("\n\n")
+    lines = list(dict.fromkeys(filter(None, imports.splitlines())))
+    if any("ml_dtypes." in call.of.array(x) for xs in call.arrays.values() for x in xs or () if x is not None):
+        lines.insert(0, "import ml_dtypes")
+    lines += ["", define.strip("\n"), ""] if define.strip() else []
+    lines += ["", "def numbers_of(array):", f"    return {call.of.numbers}.ravel()", "", ""]
     text = "\n".join(textwrap.wrap(str(broken), 116))
-    brain = any(x is not None and x.dtype.name == "bfloat16" for values in case.lists().values() for x in values)
-    parts = [HEAD.format(title=title, text=text, imports="\nimport ml_dtypes" if brain else "")]
-    call = getattr(trial.subject, "call", None)
-    define, lines, slots, numbers = call(case) if call else _function(trial.subject, case)
-    parts.append(define + "\n")
-    for name in slots:
-        arrays = case.slots[name]
+    parts = [HEAD.format(title=title, text=text, define="\n".join(lines))]
+    for name, arrays in call.arrays.items():
         if arrays is not None:
-            parts.append(f"{name} = {_lists([_array(x) for x in arrays])}\n")
-    parts.append(f"numbers = {{{', '.join(f'{name!r}: {_number(x)}' for name, x in numbers.items())}}}\n\n{lines}\n")
-    if broken.where is None or broken.ratio is None:
-        return "".join([*parts, f"\n# {broken}\n", "print(got)\n"])
-    values, bounds = _expected(trial, case)
-    for name, lists in (("expected", values), ("bound", bounds)):
-        shown = "".join(f'    "{slot}": {_lists(x)},\n' for slot, x in lists.items())
-        parts.append(f"\n{name} = {{\n{shown}}}\n")
-    return "".join([*parts, END])
+            parts.append(f"{name} = {lists([call.of.array(x) for x in arrays])}\n")
+    numbers = ", ".join(f"{name!r}: {number(x, call.of)}" for name, x in call.numbers.items())
+    parts.append(f"numbers = {{{numbers}}}\n" if numbers else "")
+    parts.append(f"\n{call.lines}\n")
+    known = _expected(small)
+    if known is None:
+        parts.append(_mapping("expected", _kinds(case)))
+        return "".join([*parts, SHAPES])
+    return "".join([*parts, _mapping("expected", known[0]), _mapping("bound", known[1]), COMPARED])
 
 
-def _expected(trial: Trial, case: Case) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """The truth, and how far from it right code may be, as literals by slot."""
+def _mapping(name: str, values: Mapping[str, list[str]]) -> str:
+    shown = "".join(f'    "{slot}": {lists(x)},\n' for slot, x in values.items())
+    return f"\n{name} = {{\n{shown}}}\n"
+
+
+def _expected(small: Smallest) -> tuple[dict[str, list[str]], dict[str, list[str]]] | None:
+    """The truth, and how far from it right code may be, as literals by slot; ``None`` if that is not what is wrong."""
+    case, broken, trial = small
+    where = broken.where
+    flag = case.steps[0].get("found_inf") if len(case.steps) == 1 else None
+    hidden = where is not None and not np.isfinite(where.expected) and np.isfinite(where.got)
+    if where is None or len(case.steps) != 1 or not (broken.ratio is not None or flag is not None or hidden):
+        return None
     values: dict[str, list[str]] = {}
     bounds: dict[str, list[str]] = {}
     for i in range(len(case)):
         for slot, expected in trial.expected(case, i, sums.random_data).items():
-            value = np.ravel(memory(expected.value))
-            ends = (np.ravel(memory(x)).astype(np.float64) for x in (expected.low, expected.high))
-            with np.errstate(all="ignore"):
-                reach = np.fmax(np.ravel(memory(expected.error)), np.fmax(*(abs(x - value) for x in ends)))
-            values.setdefault(slot, ["None"] * len(case))[i] = _floats(value)
-            bounds.setdefault(slot, ["None"] * len(case))[i] = _floats(np.where(np.isfinite(reach), reach, np.inf))
+            value, reach = _ends(expected)
+            if hidden and (slot, i) == (where.slot, where.tensor):
+                value[where.element], reach[where.element] = where.expected, 0
+            values.setdefault(slot, ["None"] * len(case))[i] = floats(value)
+            bounds.setdefault(slot, ["None"] * len(case))[i] = floats(reach)
     return values, bounds
 
 
-class Call(NamedTuple):
-    """How a script calls a subject: what it defines first, the call itself, and the slots and numbers it takes.
+def _ends(expected: Expected) -> tuple[np.ndarray, np.ndarray]:
+    """Values, and how far from them others may be, in the order of the elements of an array."""
+    value = np.ravel(expected.value).astype(np.float64)
+    ends = (np.ravel(x).astype(np.float64) for x in (expected.low, expected.high))
+    with np.errstate(all="ignore"):
+        reach = np.fmax(np.ravel(expected.error).astype(np.float64), np.fmax(*(abs(x - value) for x in ends)))
+    return value, np.where(np.isfinite(reach), reach, np.inf)
 
-    The call leaves ``got``, arrays by slot; slots are lists of their names, and numbers the dict ``numbers``.
-    """
 
-    define: str
-    lines: str
-    slots: Sequence[str]
-    numbers: Mapping[str, Any]
+def _kinds(case: Case) -> dict[str, list[str]]:
+    """Dtype and shape of each array that a step writes."""
+    written = [slot.name for slot in case.routine.slots if slot.written and case.slots[slot.name] is not None]
+    return {
+        name: ["None" if x is None else repr((x.dtype.name, x.shape)) for x in case.lists()[name]] for name in written
+    }
 
 
 def _function(subject: Any, case: Case) -> Call:
     """The call of a function of lists."""
     if not isinstance(subject, Function):
-        lines = f"# Call {subject.name} here, and keep its arrays.\ngot = {{}}"
-        return Call("", lines, list(case.slots), case.steps[0])
+        lines = f"# Call {getattr(subject, 'name', 'the step')} here, and keep its arrays.\ngot = {{}}"
+        return Call("", case.slots, case.steps[0], lines, library_of(None))
     given = [name for name in case.slots if case.slots[name] is not None and subject.takes(name)]
     options = {STEP: case.count, **case.choices, **case.steps[0]}
     numbers = {name: x for name, x in options.items() if name in subject.named}
@@ -110,57 +160,5 @@ def _function(subject: Any, case: Case) -> Call:
     text = [f"result = optimizer_step({arguments})", f"got = {{{kept}}}"]
     text += ["if result is not None:", "    lists = result if isinstance(result, tuple) else (result,)"]
     text += ["    got = result if isinstance(result, dict) else dict(zip(got, lists))"]
-    return Call(_definition(subject.function), "\n".join(text), given, numbers)
-
-
-def _definition(function: Any) -> str:
-    """How a script comes by a function: by import, or, if it is defined in another one, as its text."""
-    module, name = getattr(function, "__module__", "__main__"), getattr(function, "__qualname__", "")
-    if module != "__main__" and name.isidentifier():
-        return f"from {module} import {name} as optimizer_step\n"
-    try:
-        text = textwrap.dedent(inspect.getsource(function)).rstrip()
-    except (OSError, TypeError):
-        text = ""
-    if not text.startswith("def "):
-        return f"# Define {name or 'the step'} here, as optimizer_step.\n"
-    return f"{text}\n\n\noptimizer_step = {function.__name__}\n"
-
-
-def _array(x: Any) -> str:
-    """A NumPy array as a literal."""
-    if x is None:
-        return "None"
-    name = x.dtype.name
-    dtype = f"ml_dtypes.{name}" if name == "bfloat16" else f"np.{name}"
-    numbers = ", ".join(_literal(v) for v in memory(x).ravel())
-    if x.ndim == 1:
-        return f"np.array([{numbers}], {dtype})"
-    order = "" if x.flags.c_contiguous else ", order='F'"
-    return f"np.array([{numbers}], {dtype}).reshape({x.shape}{order})"
-
-
-def _literal(x: Any) -> str:
-    value = x.item()
-    if isinstance(value, int):
-        return str(value)
-    value = float(value)
-    return repr(value) if np.isfinite(value) else ("np.nan" if value != value else "np.inf" if value > 0 else "-np.inf")
-
-
-def _floats(values: np.ndarray) -> str:
-    return f"[{', '.join(_literal(x) for x in values)}]"
-
-
-def _number(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return _array(value)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_number(x) for x in value)}]"
-    return repr(value.item() if isinstance(value, np.generic) else value)
-
-
-def _lists(values: list[str]) -> str:
-    """A list that is broken between its entries where it is long."""
-    text = f"[{', '.join(values)}]"
-    return text if len(text) <= 110 else "[\n        " + ",\n        ".join(values) + ",\n    ]"
+    define = definition(subject.function, "optimizer_step")
+    return Call(define, {x: case.slots[x] for x in given}, numbers, "\n".join(text), library_of(subject.arrays))

@@ -187,11 +187,11 @@ def test_a_script_shows_the_failure_without_refopt(steps, tmp_path):
     assert "refopt" not in text
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([sys.executable, "shown.py"], capture_output=True, text=True, env=alone, cwd=tmp_path)
-    assert done.returncode == 1 and "1 wrong elements" in done.stdout, done.stderr
+    assert done.returncode == 1 and "wrong elements: 1" in done.stdout, done.stderr
     mended = text.replace("import wrong as", "import right as")
     assert mended != text
     done = subprocess.run([sys.executable, "-c", mended], capture_output=True, text=True, env=alone, cwd=tmp_path)
-    assert done.returncode == 0 and "0 wrong elements" in done.stdout, done.stderr
+    assert done.returncode == 0 and "wrong elements: 0" in done.stdout, done.stderr
 
 
 def test_scripts_of_other_failures():

@@ -146,6 +146,12 @@ class OptaxOptimizer:
         """Whether a scalar follows from the number of steps."""
         return self.counts and (slot in BASES or slot == "rho") and slot in self.row.scalars
 
+    def call(self, case: Case) -> Any:
+        """How a script calls it."""
+        from refopt.oracle.subjects.calls import of_optax
+
+        return of_optax(self, case)
+
     def run(self, case: Case) -> Outcome:
         check_dtypes(case, self.dtypes)
         if self.lacking:

@@ -101,6 +101,12 @@ class TorchOptimizer:
         """Whether a scalar follows from the number of steps."""
         return self.peer.counts and (slot in BASES or slot in ("rho", STEP_NUMBER.name)) and slot in self.row.scalars
 
+    def call(self, case: Case) -> Any:
+        """How a script calls it."""
+        from refopt.oracle.subjects.calls import of_torch
+
+        return of_torch(self, case)
+
     def run(self, case: Case) -> Outcome:
         if not len(case):
             raise NotImplementedError("an empty list of parameters")
