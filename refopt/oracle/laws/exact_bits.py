@@ -1,0 +1,76 @@
+"""Equal bits, by request: all fixed cases of refopt's own arithmetic, docs/numerics.md to the letter."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from refopt.oracle.cases import NEUTRAL, Case
+from refopt.oracle.exact import cases as of_bits
+from refopt.oracle.exact import lars
+from refopt.oracle.exact.cases import Outcome, assert_same
+from refopt.oracle.exact.examples import examples
+from refopt.oracle.exact.laws import LAWS as BITS
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.laws.calls import run_if_taken
+from refopt.oracle.laws.law import Law, Try
+from refopt.oracle.subject import GATE, Function
+from refopt.oracle.trial import Broken, Skipped, Trial
+
+
+def exact_bits(trial: Trial) -> Iterator[Try]:
+    def same(case: Case) -> None:
+        trial.same(reference(case.copy()), trial.run(case), "refopt.cpu, and this")
+
+    for count in (1, 2, 7):
+        yield Try(f"step {count}", partial(trial.case, [300, 2100, 1], count=count), same)
+    yield from fixed_cases(trial)
+
+
+def fixed_cases(trial: Trial) -> Iterator[Try]:
+    """Those of `refopt.oracle.exact` in the dtype: tiles and tails, choices, storage, NaN, rounding by chance."""
+    named = list(examples(trial.row))
+    named += lars.gated() if trial.row.name == "lars_momentum" else []
+    for name, case in named:
+        dtypes = {x.dtype.name for x in case.params} or {"float32"}
+        if dtypes == {trial.dtype}:
+            yield Try(name, partial(taken, trial, case), partial(same_bits, trial))
+
+
+def taken(trial: Trial, case: of_bits.Case) -> Case:
+    """A case without the numbers that the step does not take; skipped if it lacks anything else of the case."""
+    if trial.row.scalars and not isinstance(trial.subject, Function):
+        raise Skipped("powers that are those of no step")
+    given = [slot.name for slot in trial.row.slots if not slot.optional or case.slots[slot.name] is not None]
+    gate = [name for name in GATE if any(name in step for step in case.steps)]
+    others = [name for name, value in case.choices.items() if value != trial.choices()[name]]
+    trial.need(*given, *gate, *others)
+    known = {h.name: NEUTRAL.get(h.name, h.default) for h in trial.row.hypers}
+    held = {name: trial.fixed.get(name, known[name]) for name in known if not trial.takes(name)}
+    made = Case(case.routine, case.slots, [step | held for step in case.steps], case.choices)
+    if any(g is None for g in made.grads):
+        run_if_taken(trial, made, "gradients of None")
+    if any(isinstance(x, list) for step in made.steps for x in step.values()):
+        run_if_taken(trial, made, "numbers in lists")
+    return made
+
+
+def same_bits(trial: Trial, case: Case) -> None:
+    """The bits are the reference's, merged or alone, in any order; what is not to be written is not."""
+
+    def run(one: of_bits.Case) -> Outcome:
+        assert isinstance(one, Case)
+        mine = one.copy()
+        got = trial.run_in_place(mine)
+        for slot in one.routine.slots:
+            if not slot.written:
+                assert_same({slot.name: one.lists()[slot.name]}, mine.lists(), "not to be written")
+        absent = {slot.name for slot in one.routine.slots if slot.written and one.slots[slot.name] is None}
+        return {name: [None] * len(one) for name in absent} | got
+
+    for law in BITS:
+        try:
+            law(run, case)
+        except AssertionError as error:
+            raise Broken(str(error)) from error
+
+
+LAWS = (Law("L18", "exact bits", "The bits are those of refopt.cpu.", exact_bits, asked=True),)
