@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +36,25 @@ def test_examples_run(module):
 
 
 def test_importing_it_needs_numpy_alone():
+    """And the standard library; none of refopt's kernels or its executor either."""
     code = (
-        "import sys; from refopt import oracle\n"
-        "print(*(x for x in ('numba', 'hypothesis', 'torch', 'ml_dtypes', 'refopt.gpu') if x in sys.modules))"
+        "import sys, numpy\n"
+        "before = set(sys.modules)\n"
+        "from refopt import oracle\n"
+        "new = sorted({x.partition('.')[0] for x in set(sys.modules) - before} - sys.stdlib_module_names)\n"
+        "print(*new, *(x for x in ('refopt.gpu', 'refopt.simt') if x in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
+    assert done.stdout.strip() == "refopt"
+
+
+def test_the_extra_has_what_is_imported_beside_numpy():
+    root = Path(oracle.__file__).parents[2]
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = {*extras["oracle"], *extras["bf16"]} - {"refopt[bf16]"}
+    lines = [line for path in (root / "refopt/oracle").rglob("*.py") for line in path.read_text().splitlines()]
+    imported = {line.split()[1].partition(".")[0] for line in lines if re.match(r"\s*(import|from) \w", line)}
+    assert imported - sys.stdlib_module_names - {"refopt", "numpy", "pytest"} == wanted
 
 
 REFUSED = [
