@@ -17,14 +17,21 @@ from refopt.oracle.exact import cases
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.variants import initial_of
 
-# Of few digits, so that fp32 has them, and what is made of them: 1 - beta, powers of the first steps. No two alike and
-# none a power of two, so that a number that is lost or misplaced shows by far more than the bound.
-NUMBERS = {
+
+def longer(x: float) -> float:
+    """A number of few bits with a twelfth, which neither 16-bit dtype has; both round it by nearly half a unit."""
+    return x + 9 * 2.0 ** (np.floor(np.log2(x)) - 11)
+
+
+# Of twelve bits, so that fp32 has them, and 1 - beta, but no narrower dtype. No two alike and none near a power of two,
+# so that a number that is lost, misplaced or rounded shows by far more than the bound.
+SHORT = {
     "lr": 0.09375, "mu": 0.875, "l2_decay": 0.3125, "beta1": 0.875, "beta2": 0.99609375, "epsilon": 0.01171875,
     "coeff": 0.21875, "lr_ratio": 0.6875, "rho": 0.9375, "lars_coeff": 0.46875, "lars_weight_decay": 0.53125,
     "weight_decay": 0.578125, "decay_base": 0.8125, "rescale_grad": 0.40625, "seed": 5, "dampening": 0.34375,
     "lr_decay": 0.15625, "initial_accumulator": 0.28125,
 }  # fmt: skip
+NUMBERS = {name: x if name == "seed" else longer(x) for name, x in SHORT.items()}
 # What a step that does not take a number leaves out.
 NEUTRAL = {
     "rescale_grad": 1.0, "lr_ratio": 1.0, "l2_decay": 0.0, "coeff": 0.0, "weight_decay": 0.0,

@@ -15,7 +15,7 @@ RIGHT = [
     *(("adam", "Adam", how) for how in (*LOOPS, FUSED)),
     *(("adam", "Adam", how | {"amsgrad": True}) for how in (*LOOPS, FUSED)),
     *(("adamw", "AdamW", how) for how in (*LOOPS, FUSED)),
-    *(("adagrad", "Adagrad", how | {"lr_decay": 0.0}) for how in (*LOOPS, FUSED)),
+    *(("adagrad", "Adagrad", how) for how in LOOPS),
     *(("rmsprop", "RMSprop", how) for how in LOOPS),
     *(("rmsprop", "RMSprop", how | {"centered": True}) for how in LOOPS),
     *(("adadelta", "Adadelta", how) for how in LOOPS),
@@ -103,13 +103,23 @@ def test_dampening_without_momentum_is_named():
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_fused_adagrad_rounds_its_rate(dtype):
-    """With lr_decay the rate of a step is of the parameter's dtype; without, it is right."""
-    given = dict(fused=True, dtypes=[dtype], laws=["L1"], examples=0, diagnose=False)
-    assert oracle.check("adagrad", torch.optim.Adagrad, lr_decay=0.125, **given).wrong == ["L1"]
-    oracle.check("adagrad", torch.optim.Adagrad, lr_decay=0.0, **given).raise_if_failed()
-    given |= {"dtypes": ["float32"]}
-    oracle.check("adagrad", torch.optim.Adagrad, lr_decay=0.125, **given).raise_if_failed()
+def test_fused_adagrad_rounds_its_numbers(dtype):
+    """To the parameter's dtype; numbers of at most 8 bits show nothing of it."""
+    given = dict(fused=True, laws=["L1"], examples=0, diagnose=False)
+    exact = {"lr": 0.125, "eps": 0.125, "weight_decay": 0.125, "lr_decay": 0.0}
+    for name, value in {"lr": 0.01, "eps": 0.7, "weight_decay": 0.1, "lr_decay": 0.1}.items():
+        report = oracle.check("adagrad", torch.optim.Adagrad, dtypes=[dtype], **given | exact | {name: value})
+        assert report.wrong == ["L1"], name
+    oracle.check("adagrad", torch.optim.Adagrad, dtypes=[dtype], **given, **exact).raise_if_failed()
+    oracle.check("adagrad", torch.optim.Adagrad, dtypes=["float32"], **given).raise_if_failed()
+
+
+def test_fused_adagrad_loses_its_epsilon():
+    """By default it is 1e-10, which fp16 has not: a parameter without a gradient so far becomes NaN."""
+    given = dict(fused=True, eps=1e-10, laws=["L1"], examples=0, diagnose=False)
+    report = oracle.check("adagrad", torch.optim.Adagrad, dtypes=["float16"], weight_decay=0.0, lr_decay=0.0, **given)
+    zero = [item.text for item in report.of("failed") if item.label == "everything zero"]
+    assert zero and "got nan" in zero[0]
 
 
 def test_nadam_keeps_a_product_in_fp32():

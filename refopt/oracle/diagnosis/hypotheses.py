@@ -138,6 +138,8 @@ def _numbers(row: Routine) -> Iterator[Hypothesis]:
         if hyper.name != "seed":
             for text, to, paired in _other_numbers(hyper.name, hyper.default):
                 yield from _changed(row, text, lambda s, x, to=to: to(x), (hyper.name,), paired)  # type: ignore[misc]
+    for dtype, real in _narrow_numbers():
+        yield Hypothesis(f"all numbers rounded to {dtype}", partial(_all_rounded, real=real), "number", "", False)
     for text, to, paired in _other_numbers("grad_factor", None):
         yield from _changed(row, text, lambda s, x, to=to: to(x), ("grad_factor",), paired)  # type: ignore[misc]
     names = [hyper.name for hyper in row.hypers if hyper.name != "seed"]
@@ -177,6 +179,17 @@ def _other_numbers(name: str, default: float | None) -> Iterator[tuple[str, Call
     yield f"half of {name}", lambda x: x / 2, False
     yield f"1 - {name} for {name}", lambda x: 1 - x, False
     yield f"minus {name} for {name}", lambda x: -x, False
+    for dtype, real in _narrow_numbers():
+        yield f"{name} rounded to {dtype}", lambda x, real=real: float(real(x)), False  # type: ignore[misc]
+
+
+def _all_rounded(s: Situation, real: Any) -> Situation | None:
+    changed = {name: x if name == "seed" else float(real(x)) for name, x in s.numbers.items()}
+    return s._replace(numbers=changed, of_powers=changed) if changed != s.numbers else None
+
+
+def _narrow_numbers() -> list[tuple[str, Any]]:
+    return [(dtype, numpy_dtype(dtype).type) for dtype in ("float16", "bfloat16") if has(dtype)]
 
 
 def _changed(

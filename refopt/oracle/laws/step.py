@@ -51,14 +51,14 @@ def random_tries(trial: Trial, examples: int) -> Iterator[Try]:
 
 
 def example(trial: Trial, k: int) -> Case:
-    """A case drawn at random; its numbers have at most 8 bits."""
+    """A case drawn at random; its numbers have at most 13 bits."""
     rng = np.random.default_rng([trial.seed, k])
     row = trial.row
     numbers = {}
     for name, x in trial.numbers().items():
         if name not in trial.fixed and trial.takes(name) and x and name not in ("rescale_grad", "seed"):
-            below = 255 / 256 if x < 1 and name in ("beta1", "beta2", "rho", "decay_base", "mu") else 2.0
-            numbers[name] = float(min(np.round(256 * x * rng.uniform(0.25, 4)) / 256, below)) or x
+            below = 4079 / 4096 if x < 1 and name in ("beta1", "beta2", "rho", "decay_base", "mu") else 2.0
+            numbers[name] = float(min(np.round(4096 * x * rng.uniform(0.25, 4)) / 4096, below)) or x
     optional = [s.name for s in row.slots if s.optional and not s.scalar and s.name != "master_params"]
     given = [name for name in optional if trial.takes(name) and rng.integers(2)]
     size, count = int(rng.integers(1, 2000)), int(rng.integers(1, 20))
