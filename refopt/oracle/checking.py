@@ -98,6 +98,10 @@ def check(
     asked = _listed("dtypes", dtypes, getattr(tested, "dtypes", DTYPES))
     kinds = [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(asked)]
     fixed = {**getattr(tested, "fixed", {}), **given}
+    for name in (hyper.name for hyper in row.hypers if hyper.default is None):
+        if not tested.takes(name) and name not in fixed:
+            expected = f"expected a step that takes {name}, or set={{{name!r}: ...}}, got neither"
+            raise TypeError(f"check: {tested.name}: {expected}")
     row = row_for(row.name, [*fixed, *(name for name in added(row.name) if tested.takes(name))])
     items: list[Item] = []
     largest: dict[str, dict[str, float]] = {}

@@ -103,13 +103,17 @@ class Trial:
         first = {name: values[0] for name, values in self.row.choices.items()}
         return first | {name: x for name, x in self.fixed.items() if name in first}
 
+    def kinds(self, dtype: str) -> Dtypes:
+        """The dtypes of a tensor's slots where a law does not say: the same for all, or what the subject has."""
+        return getattr(self.subject, "stores", alike)(dtype)
+
     def case(
         self, shapes: Sequence[Any], dtypes: Dtypes | Sequence[Dtypes] | None = None, *, count: int = 1,
         optional: Sequence[str] = (), seed: int = 0, choices: Mapping[str, Any] | None = None, **numbers: Any,
     ) -> Case:  # fmt: skip
         """A case of tensors of some shapes, or sizes, at the step ``count``. Skips what the subject does not take."""
         shapes = [(shape,) if isinstance(shape, int) else tuple(shape) for shape in shapes]
-        kinds = dtypes or alike(self.dtype)
+        kinds = dtypes or self.kinds(self.dtype)
         rows = [kinds] * len(shapes) if isinstance(kinds, Dtypes) else list(kinds)
         others = {name: x for name, x in (choices or {}).items() if x != self.choices()[name]}
         optional = list(dict.fromkeys([*optional, *getattr(self.subject, "always", ())]))

@@ -9,7 +9,7 @@ from refopt.dtypes import SIZES, arithmetic_name
 from refopt.oracle.bound import storage
 from refopt.oracle.bound.bounded import Arithmetic
 from refopt.oracle.bound.evaluate import evaluate
-from refopt.oracle.cases import Case, Dtypes, alike, has, memory
+from refopt.oracle.cases import Case, Dtypes, has, memory
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.trial import Broken, Trial
 
@@ -33,7 +33,7 @@ def in_one_list(trial: Trial) -> Iterator[Try]:
     """Tensors of several dtypes in one list, of those that the subject is held to."""
     others = [x for x in trial.dtypes if has(x) and x != trial.dtype]
     for other in others:
-        kinds = [alike(x) for x in (trial.dtype, other, trial.dtype, other)]
+        kinds = [trial.kinds(x) for x in (trial.dtype, other, trial.dtype, other)]
         make = partial(trial.case, (45, 7, 3, 20), kinds, count=2)
         yield Try(f"{trial.dtype} and {other} in one list", make, trial.hold)
 

@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from refopt.catalog import Routine
@@ -34,18 +35,15 @@ def subject_of(
     known = ("step", *row.slot_names[2:-1], *(hyper.name for hyper in row.hypers), *row.choices)
     options, own = dict(options or {}), mapped("check: names", {} if names is None else names, known)
     kind = chosen("check: arrays", "numpy" if arrays is None else arrays, NAMES)
+    if "optax" in sys.modules and arrays is None:
+        made = _of_optax(row, subject, own, options, device)
+        if made is not None:
+            return made
     torch = sys.modules.get("torch")
     if torch is not None and arrays is None:
         made = _of_torch(torch, row, subject, own, options, device or "cpu")
         if made is not None:
             return made
-    if "optax" in sys.modules and arrays is None and _is_of_optax(subject):
-        from refopt.oracle.subjects.optax import OptaxOptimizer
-
-        if device is not None:
-            raise ValueError(f"check: device: expected none but for torch, got {device!r} for optax")
-        name = public_name(subject, options | ({"names": own} if own else {}))
-        return OptaxOptimizer(row, subject, name, options=options, names=own)
     for what, values in [*options.items(), *([("names", own)] if own else [])]:
         raise TypeError(f"check: {what}: expected none, which is for optimizers of libraries, got {shown(values)}")
     if not isinstance(subject, type) and hasattr(subject, "run") and hasattr(subject, "takes"):
@@ -57,13 +55,27 @@ def subject_of(
     return made
 
 
-def _is_of_optax(subject: Any) -> bool:
-    """Whether it is a function of a learning rate, and not of parameters."""
+def _of_optax(
+    row: Routine, subject: Any, names: dict[str, str], options: dict[str, Any], device: str | None
+) -> Subject | None:
+    """An optimizer of optax's, if the subject is a function of a learning rate, and not of parameters."""
+    from refopt.oracle.subjects.optax import OptaxOptimizer, numbers_of
+
+    if hasattr(subject, "init") and hasattr(subject, "update"):
+        raise TypeError("check: subject: expected a function of learning_rate that returns one, got a transformation")
     try:
-        taken = set(inspect.signature(subject).parameters)
+        if isinstance(subject, partial):
+            bound = inspect.signature(subject.func).bind_partial(*subject.args, **subject.keywords).arguments
+            subject, options = subject.func, bound | options
+        taken = list(inspect.signature(subject).parameters)
     except (TypeError, ValueError):
-        return False
-    return "learning_rate" in taken and not taken & {"params", "grads"}
+        return None
+    numbers = numbers_of(row, names)
+    if numbers["lr"] not in taken or {"params", "grads"} & {*taken} or taken[0] not in numbers.values():
+        return None
+    if device is not None:
+        raise ValueError(f"check: device: expected none but for torch, got {device!r} for optax")
+    return OptaxOptimizer(row, subject, public_name(subject, options | ({"names": names} if names else {})), options=options, names=names)
 
 
 def _of_torch(
@@ -73,6 +85,8 @@ def _of_torch(
     from refopt.oracle.subjects.torch import TorchOptimizer, renamed
 
     base = torch.optim.Optimizer
+    if isinstance(subject, partial) and isinstance(subject.func, type) and not subject.args:
+        subject, options = subject.func, subject.keywords | options
     if isinstance(subject, base):
         subject, defaults = type(subject), subject.defaults
         known = accepted(subject)
@@ -91,15 +105,10 @@ def _of_torch(
         accepts = {*accepted(subject)} if isinstance(subject, type) else _accepted_beside_params(subject, theirs)
         if accepts is None:
             return None
-        try:
-            made = TorchOptimizer(
-                row, subject, name, options=options, accepts=accepts, peer=peer, step=names.get("step", "step"),
-                without_lr=without_lr, device=device,
-            )  # fmt: skip
-        except TypeError as error:
-            raise TypeError(f"check: {name}: {error}") from error
-        except NotImplementedError as error:
-            raise ValueError(f"check: {name}: {error}") from error
+        made = TorchOptimizer(
+            row, subject, name, options=options, accepts=accepts, peer=peer, step=names.get("step", "step"),
+            without_lr=without_lr, device=device,
+        )  # fmt: skip
         if made.kind is kind:
             break
         kind = made.kind  # of what a function has returned
@@ -145,4 +154,5 @@ def public_name(thing: Callable[..., Any], options: Mapping[str, Any]) -> str:
         if found and not found.startswith("_"):
             name = ".".join([*path[:k], found]) if path[0] != "__main__" else found
             break
-    return ", ".join([name, *(f"{option}={value!r}" for option, value in options.items())])
+    shown = {option: value.__qualname__ if callable(value) else repr(value) for option, value in options.items()}
+    return ", ".join([name, *(f"{option}={text}" for option, text in shown.items())])

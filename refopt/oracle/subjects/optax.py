@@ -1,7 +1,8 @@
 """Optimizers of optax: functions of numbers that return a ``GradientTransformation``.
 
-A case's states are put into the state that ``init`` makes, by the names of its fields; those before the first step are
-left to optax. Updates are added by ``optax.apply_updates``.
+A case's states are put into the state that ``init`` makes, by the names of its fields, wherever in it they are: named
+tuples, data classes and dictionaries have such. Those before the first step are left to optax. Updates are added by
+``optax.apply_updates``.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.checks.arguments import kind_of
+from refopt.checks.arguments import flag, kind_of, number
 from refopt.dtypes import arithmetic
 from refopt.oracle.cases import Case
 from refopt.oracle.exact.cases import Outcome
@@ -68,6 +69,11 @@ PEERS = {
 COUNT, FLUSHES = "count", "flush_to_zero"
 
 
+def numbers_of(row: Routine, names: Mapping[str, str]) -> dict[str, str]:
+    """What a function calls the numbers of a routine."""
+    return {ours: names.get(ours, theirs) for ours, theirs in PEERS[row.name].numbers.items()}
+
+
 class OptaxOptimizer:
     """A function of numbers that returns a ``GradientTransformation``, as a `Subject`.
 
@@ -87,20 +93,18 @@ class OptaxOptimizer:
         peer = PEERS[row.name]
         self.row, self.make, self.name, self.options = row, make, name, dict(options)
         self.states = {ours: names.get(ours, theirs) for ours, theirs in peer.states.items()}
-        self.numbers = {ours: names.get(ours, theirs) for ours, theirs in peer.numbers.items()}
+        self.numbers = numbers_of(row, names)
         self.switches = peer.switches
         self.optax: Any = importlib.import_module("optax")
         self.arrays = Jax()
         self.accepts = set(inspect.signature(make).parameters)
-        if self.numbers["lr"] not in self.accepts:
-            raise TypeError(f"check: {name}: expected a function of {self.numbers['lr']}, got one without it")
         if unknown := sorted(self.options.keys() - self.accepts):
             expected = ", ".join(sorted(self.accepts))
             raise TypeError(f"check: {name}: expected options of {expected}, got {unknown[0]}")
         self.fixed = {choice: value for choice, value in peer.choices.items()}
         inside = self.options.get("eps_in_sqrt", True)
         self.fixed |= {"epsilon_at": "inside" if inside else "outside"} if row.name == "rmsprop" else {}
-        self.fixed |= {ours: options[theirs] for ours, theirs in self.numbers.items() if theirs in options}
+        self.fixed |= {ours: self._option(ours, theirs) for ours, theirs in self.numbers.items() if theirs in options}
         self.always = tuple(ours for ours, theirs in self.switches.items() if options.get(theirs))
         # XLA sets processors so that subnormal numbers are 0.
         self.fixed[FLUSHES] = True
@@ -113,18 +117,41 @@ class OptaxOptimizer:
         fields = self._fields(dict.fromkeys(self.numbers.values(), 0.5) | {self.numbers.get("use_nesterov", ""): False})
         self.counts = COUNT in fields
         self.always += tuple(x for x in optional if x not in self.switches and self.states[x] in fields)
-        named = ((slot.name, self.states.get(slot.name)) for slot in row.slots[2:-1] if not slot.optional)
-        lacking = [(ours, theirs) for ours, theirs in named if theirs and theirs not in fields]
-        has = ", ".join(sorted(fields)) or "nothing"
-        self.lacking = "; ".join(f"no {theirs} for {ours} in its state of {has}" for ours, theirs in lacking)
-        self.lacking += f": names={{{lacking[0][0]!r}: ...}}" if lacking else ""
         self.known = {ours for ours, theirs in self.states.items() if theirs in fields or ours in self.switches}
+        self.lacking = ""
+        for slot in row.slots[2:-1]:
+            theirs = self.states.get(slot.name)
+            unused = slot.name == "velocity" and self.fixed.get("mu") == 0
+            if theirs and theirs not in fields and not slot.optional and not slot.scalar and not unused:
+                has = ", ".join(sorted(fields)) or "none"
+                self.lacking = f"no {theirs} for {slot.name} in its state, of {has}: names={{{slot.name!r}: ...}}"
+
+    def _option(self, ours: str, theirs: str) -> Any:
+        """A number, or a choice, among the options. Without momentum optax has ``None``."""
+        value, where = self.options[theirs], f"check: {self.name}: {theirs}"
+        if ours in self.row.choices:
+            return flag(where, value)
+        if callable(value):
+            expected = "a number, of which a function of learning_rate may make a schedule"
+            raise TypeError(f"{where}: expected {expected}, got {kind_of(value)}")
+        return 0.0 if value is None else number(where, value)
 
     def _fields(self, numbers: dict[str, Any]) -> set[str]:
         """The names in the state of one step, of a parameter of one element."""
-        jnp = self.arrays.jax.numpy
-        found: set[str] = set()
-        _walk(self._made(numbers).init([jnp.ones(1)]), lambda name, value: found.add(name))
+        try:
+            state = self._made(numbers).init([self.arrays.jax.numpy.ones(1)])
+        except Wrong as error:
+            raise TypeError(f"check: {self.name}: {error}") from None
+        except Exception as error:  # whatever somebody's function raises
+            expected = f"expected a GradientTransformation, got {kind_of(error)}: {error}"
+            raise TypeError(f"check: {self.name}: {expected}") from error
+        return {name for name, _ in self._leaves(state)}
+
+    def _leaves(self, state: Any) -> dict[tuple[str, int | None], Any]:
+        """The arrays of a state by the name of their field, and the number of the parameter in a list of them."""
+        found: dict[tuple[str, int | None], Any] = {}
+        for path, leaf in self.arrays.jax.tree_util.tree_flatten_with_path(state)[0]:
+            found.setdefault(_place(path), leaf)
         return found
 
     def _made(self, numbers: Mapping[str, Any]) -> Any:
@@ -153,9 +180,9 @@ class OptaxOptimizer:
         return of_optax(self, case)
 
     def run(self, case: Case) -> Outcome:
-        check_dtypes(case, self.dtypes)
         if self.lacking:
             raise NotImplementedError(self.lacking)
+        check_dtypes(case, self.dtypes)
         if any(x is None for x in case.grads):
             raise NotImplementedError("a tensor without a gradient")
         wide = case.params[0].dtype == np.float64 if len(case) else False
@@ -166,14 +193,13 @@ class OptaxOptimizer:
         params, grads = ([self.arrays.of(x) for x in values] for values in (case.params, case.grads))
         numbers = [self._named(case, step) for step in case.steps]
         state = self._made(numbers[0]).init(params)
+        filled = self._filled(state, case)
         if not is_initial(case, self.states):
-            state = self._filled(state, case)
+            state = filled
         for named in numbers:
             updates, state = self._made(named).update(grads, state, params)
             params = self.optax.apply_updates(params, updates)
-        found: dict[str, Any] = {}
-        _walk(state, lambda name, value: found.setdefault(name, value))
-        return self._outcome(case, params, found, numbers[-1])
+        return self._outcome(case, params, self._leaves(state))
 
     def _named(self, case: Case, step: Mapping[str, Any]) -> dict[str, Any]:
         """The numbers of a step by optax's names, as the arithmetic has them."""
@@ -189,51 +215,48 @@ class OptaxOptimizer:
         lists = case.lists()
         ours_of = {theirs: ours for ours, theirs in self.states.items()}
 
-        def value(name: str, held: Any) -> Any:
+        def value(path: tuple, held: Any) -> Any:
+            name, i = _place(path)
             if name == COUNT:
                 return self.arrays.jax.numpy.full_like(held, case.count - 1)
             ours = ours_of.get(name)
-            if ours is None or held is None:
-                return None
-            arrays = [self._signed(ours, x) for x in lists[ours]]
-            for one, like in zip(arrays, held, strict=True):
-                if one.dtype != like.dtype:
-                    raise NotImplementedError(f"{name} of {one.dtype}, but of {like.dtype} in optax")
-            return [self.arrays.of(x.reshape(like.shape)) for x, like in zip(arrays, held, strict=True)]
+            if ours is None:
+                return held
+            x = None if i is None else self._signed(ours, lists[ours][i])
+            if x is None or x.size != held.size:
+                raise NotImplementedError(f"{name}: expected a list of arrays like the parameters, got {held.shape}")
+            if x.dtype != held.dtype:
+                raise NotImplementedError(f"{name} of {x.dtype}, but of {held.dtype} in optax")
+            return self.arrays.of(x.reshape(held.shape))
 
-        return _walk(state, value)
+        return self.arrays.jax.tree_util.tree_map_with_path(value, state)
 
     def _signed(self, ours: str, x: Any) -> Any:
         """The velocity of RMSProp is what is added in optax, and what is subtracted in refopt."""
         return -x if ours == "velocity" else x
 
-    def _outcome(self, case: Case, params: list, found: dict[str, Any], numbers: Mapping[str, Any]) -> Outcome:
+    def _outcome(self, case: Case, params: list, found: Mapping[tuple[str, int | None], Any]) -> Outcome:
         got: Outcome = {"params": [self.arrays.back(p) for p in params]}
         lists = case.lists()
         for slot in self.row.slots[2:-1]:
-            known, theirs = lists[slot.name], self.states.get(slot.name)
-            if theirs in found and any(x is not None for x in known):
-                arrays = [self.arrays.back(x) for x in found[theirs]]
+            known, theirs = lists[slot.name], self.states.get(slot.name, "")
+            if known and all(x is not None and (theirs, i) in found for i, x in enumerate(known)):
+                arrays = [self.arrays.back(found[theirs, i]) for i in range(len(known))]
                 got[slot.name] = [
                     self._signed(slot.name, x.reshape(like.shape)) for x, like in zip(arrays, known, strict=True)
                 ]
             elif self._follows(slot.name):
                 got[slot.name] = [
-                    scalar_after(slot.name, case.numbers_of(i), int(found[COUNT]), x.dtype.type)
+                    scalar_after(slot.name, case.numbers_of(i), int(found[COUNT, None]), x.dtype.type)
                     for i, x in enumerate(known)
                 ]
         return got
 
 
-def _walk(state: Any, visit: Callable[[str, Any], Any]) -> Any:
-    """Visit each field of the named tuples that a state consists of; what ``visit`` returns takes its place."""
-    if isinstance(state, tuple) and hasattr(state, "_fields"):
-        changed = {}
-        for name in state._fields:
-            held = getattr(state, name)
-            inner = _walk(held, visit) if isinstance(held, tuple) else visit(name, held)
-            changed[name] = held if inner is None else inner
-        return type(state)(**changed)
-    if isinstance(state, tuple):
-        return tuple(_walk(part, visit) for part in state)
-    return state
+def _place(path: tuple) -> tuple[str, int | None]:
+    """The name of a field on the way to a leaf, the last one, and its place in a list right under it."""
+    for k in reversed(range(len(path))):
+        name = getattr(path[k], "name", getattr(path[k], "key", None))
+        if isinstance(name, str):
+            return name, getattr(path[-1], "idx", None) if k == len(path) - 2 else None
+    return "", None

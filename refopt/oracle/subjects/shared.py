@@ -1,26 +1,30 @@
 """What adapters of several libraries do with a case."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from refopt.oracle.cases import Case
+from refopt.oracle.cases import Case, Dtypes, alike
 from refopt.oracle.variants import initial_of
 from refopt.oracle.variants.variant import STEP_NUMBER
 from refopt.state.steps import BASES, power_after, rho_after
 
 
-def check_dtypes(case: Case, usual: Sequence[str]) -> None:
-    """Refuse what is not taken: a gradient or state of another dtype than the parameter, unusual ones in a list."""
+def check_dtypes(case: Case, usual: Sequence[str], stores: Callable[[str], Dtypes] = alike) -> None:
+    """Refuse what is not taken: a gradient of another dtype than the parameter, unusual ones in a list.
+
+    ``stores`` gives the dtypes of a tensor's slots by that of the parameter.
+    """
     params = {x.dtype.name for x in case.params}
     if len(params) > 1 and params - {*usual}:
         raise NotImplementedError("16-bit arithmetic beside another")
     for i in range(len(case)):
         of = case.tensor(i)
-        dtypes = {x.dtype.name for name, x in of.items() if x is not None and name not in case.routine.scalars}
-        if len(dtypes) > 1:
-            raise NotImplementedError("gradients and states of another dtype than the parameter")
+        param, grad, state, _ = stores(of["params"].dtype.name)
+        own = {"params": param, "grads": grad} | dict.fromkeys(case.routine.states, state)
+        if any(of[name] is not None and of[name].dtype.name != dtype for name, dtype in own.items()):
+            raise NotImplementedError("gradients or states of another dtype than the optimizer has them")
 
 
 def is_initial(case: Case, states: Iterable[str]) -> bool:

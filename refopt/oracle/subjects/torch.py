@@ -4,15 +4,16 @@ Their states and numbers go by the names of `refopt.state.peers`, which most suc
 into ``optimizer.state``; those before the first step are left to the optimizer itself.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.checks.arguments import kind_of
-from refopt.dtypes import arithmetic
-from refopt.oracle.cases import NUMBERS, Case
+from refopt.checks.arguments import is_number, kind_of
+from refopt.dtypes import arithmetic, arithmetic_name, numpy_dtype
+from refopt.oracle.cases import NUMBERS, Case, Dtypes, alike
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.subject import GATE, Wrong
 from refopt.oracle.subjects.arrays import Torch
@@ -24,6 +25,14 @@ from refopt.state.peers import Peer, to_group
 from refopt.state.steps import BASES
 
 EXACT_LR = 0.125  # a power of 2: what is kept without lr has the same digits as refopt's, which has it
+
+
+class Template(NamedTuple):
+    """What a step leaves: the state of a parameter; the number of steps in its group, or as an attribute."""
+
+    entry: dict[str, Any]
+    in_group: Any
+    in_optimizer: Any
 
 
 class TorchOptimizer:
@@ -47,14 +56,18 @@ class TorchOptimizer:
         self.without_lr = tuple(slot for slot in without_lr if slot in self.peer.states)
         self.fixed, self.notes, self.asleep = {}, [], set()  # type: ignore[var-annotated]
         self._neutral = {name: value for part in neutral(row.name) for name, value in part.items()}
-        self._templates: dict[Any, tuple[dict[str, Any], Any]] = {}
+        self._templates: dict[Any, Template] = {}
+        self.group: Mapping[str, Any] = self.options
         told = self.peer.numbers.keys() - {*ON_REQUEST}
         numbers = {h.name: NUMBERS[h.name] if h.name in told else h.default for h in row.hypers}
         numbers |= {ours: self.peer.only[x] for ours, x in self.peer.numbers.items() if x in self.peer.only}
         numbers |= {name: values[0] for name, values in row.choices.items()} | dict(self.peer.choices)
-        first = self._built([self.torch.nn.Parameter(self.torch.ones(1))], [numbers], ())
+        self.numbers = numbers
+        first = self._first()
         self.kind = type(first)
         self.group = {name: x for name, x in first.param_groups[0].items() if name != "params"}
+        closure = inspect.signature(first.step).parameters.get("closure")
+        self.needs_closure = closure is not None and closure.default is closure.empty
         self.gated = bool(self.group.get("fused"))
         self.dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16")
         if getattr(self.kind.step, "__module__", "").startswith(("torch.optim.", "timm.")) and not self.gated:
@@ -62,6 +75,16 @@ class TorchOptimizer:
             self.notes.append("16-bit dtypes by request: unfused, each operation is rounded to the parameter's dtype")
         self.always = tuple(ours for ours, theirs in self.peer.switches.items() if options.get(theirs))
         self._settle()
+
+    def _first(self) -> Any:
+        """An optimizer of one parameter."""
+        try:
+            return self._built([self._parameter(np.ones(1, np.float32))], [self.numbers], ())
+        except Exception as error:  # whatever somebody's function raises
+            kind = ValueError if isinstance(error, NotImplementedError) else TypeError
+            own = isinstance(error, Wrong | NotImplementedError)
+            what = str(error) if own else f"expected an optimizer, got {kind_of(error)}: {error}"
+            raise kind(f"check: {self.name}: {what}") from error
 
     def _settle(self) -> None:
         """The numbers that the options, or the rule, leave no choice of."""
@@ -72,7 +95,8 @@ class TorchOptimizer:
         for ours, theirs in peer.numbers.items():
             name = ours if ours in own else theirs
             if name in own:
-                self.fixed[ours] = _ours(ours, own[name])
+                self.fixed[ours] = own[name] if ours in self.row.choices else float(own[name])
+                self.fixed[ours] = _ours(ours, self.fixed[ours])
             elif ours in ON_REQUEST and self.group.get(theirs) == self._neutral[ours]:
                 self.asleep.add(ours)
             elif theirs in peer.only and theirs in self.group:
@@ -90,7 +114,8 @@ class TorchOptimizer:
         slot = next((slot for slot in self.row.slots if slot.name == what), None)
         if slot is None:
             theirs = self.peer.numbers.get(what)
-            known = theirs in self.group or (theirs in ("beta1", "beta2") and "betas" in self.group)
+            names = "betas" if theirs in ("beta1", "beta2") else theirs, theirs
+            known = any(name in self.group or name in self.accepts for name in names)
             return known and what not in self.fixed and what not in self.asleep
         if slot.optional:
             switch = self.peer.switches.get(what, "")
@@ -107,28 +132,56 @@ class TorchOptimizer:
 
         return of_torch(self, case)
 
+    def stores(self, dtype: str) -> Dtypes:
+        """The dtypes of a tensor's slots: its states may be wider than it is."""
+        try:
+            entry = self._template(numpy_dtype(dtype), self.numbers, ()).entry
+        except Exception:  # which a case of the step law will show
+            return alike(dtype)
+        states = [entry.get(theirs) for ours, theirs in self.peer.states.items() if ours not in self.row.scalars]
+        kinds = {str(x.dtype).removeprefix("torch.") for x in states if isinstance(x, self.torch.Tensor)}
+        return Dtypes(dtype, dtype, arithmetic_name(dtype)) if kinds == {arithmetic_name(dtype)} else alike(dtype)
+
     def run(self, case: Case) -> Outcome:
         if not len(case):
             raise NotImplementedError("an empty list of parameters")
-        check_dtypes(case, self.dtypes)
+        check_dtypes(case, self.dtypes, self.stores)
+        if self.group.get("capturable") and self.arrays.device.type == "cpu" and self._is_pytorchs():
+            raise NotImplementedError("capturable=True takes tensors of a GPU: device='cuda'")
         given = self._optional(case)
-        params = [self.torch.nn.Parameter(self.arrays.of(x)) for x in case.params]
+        params = [self._parameter(x) for x in case.params]
         rows = [self._rows(case, step) for step in case.steps]
         optimizer = self._built(params, rows[0], given)
-        self._check_states(case, rows[0][0], given)
         if not is_initial(case, self.peer.states):
             for i, p in enumerate(params):
-                optimizer.state[p], in_group = self._entry(case, i, rows[0][min(i, len(rows[0]) - 1)], given)
-            for group in optimizer.param_groups:
-                if in_group is not None:
-                    group[self.step] = _like(self.torch, in_group, case.count - 1)
+                optimizer.state[p] = self._entry(case, i, rows[0][min(i, len(rows[0]) - 1)], given)
+            template = self._template(case.params[0].dtype, rows[0][0], given)
+            if template.in_group is not None:
+                for group in optimizer.param_groups:
+                    group[self.step] = _like(self.torch, template.in_group, case.count - 1)
+            if template.in_optimizer is not None:
+                setattr(optimizer, self.step, _like(self.torch, template.in_optimizer, case.count - 1))
         for step, numbers in zip(case.steps, rows, strict=True):
-            self._number(optimizer, numbers, given)
+            self._number(optimizer, params, numbers, given)
             self._gate(optimizer, step, case.params[0].dtype)
             for p, g in zip(params, case.grads, strict=True):
                 p.grad = None if g is None else self.arrays.of(g)
-            optimizer.step()
+            self._take_step(optimizer)
         return self._outcome(case, optimizer, params, rows[-1])
+
+    def _is_pytorchs(self) -> bool:
+        return getattr(self.kind.step, "__module__", "").startswith("torch.optim.")
+
+    def _parameter(self, x: np.ndarray) -> Any:
+        """A parameter; for a differentiable step a tensor, since that writes no leaf that needs a gradient."""
+        tensor = self.arrays.of(x)
+        return tensor if self.group.get("differentiable") else self.torch.nn.Parameter(tensor)
+
+    def _take_step(self, optimizer: Any) -> None:
+        if self.needs_closure:
+            optimizer.step(lambda: self.torch.zeros(()))  # the gradients are there
+        else:
+            optimizer.step()
 
     def _optional(self, case: Case) -> tuple[str, ...]:
         """The optional states, which all tensors have, or none."""
@@ -158,13 +211,18 @@ class TorchOptimizer:
             raise NotImplementedError(str(error)) from error
         if not isinstance(made, self.torch.optim.Optimizer):
             raise Wrong(f"expected an optimizer of PyTorch, got {kind_of(made)}")
-        self._number(made, rows, given)
+        self._number(made, params, rows, given)
         return made
 
-    def _number(self, optimizer: Any, rows: list[dict[str, Any]], given: tuple[str, ...]) -> None:
-        for group, row in zip(optimizer.param_groups, rows, strict=True):
-            numbers = self._group(row, given)
-            group.update({name: x for name, x in numbers.items() if name in group and name not in self.options})
+    def _number(self, optimizer: Any, params: list[Any], rows: list[dict[str, Any]], given: tuple[str, ...]) -> None:
+        """Numbers as the arithmetic has them, in the groups that there are: one row for all, or one per tensor."""
+        for group in optimizer.param_groups:
+            members = {id(p) for p in group["params"]}
+            own = rows if len(rows) == 1 else [row for p, row in zip(params, rows, strict=True) if id(p) in members]
+            if any(row != own[0] for row in own):
+                raise NotImplementedError("numbers for each tensor of a group")
+            numbers = self._group(own[0], given) if own else {}
+            group.update({name: _of_kind(self.torch, group[name], x) for name, x in numbers.items() if name in group})
 
     def _group(self, numbers: Mapping[str, Any], given: tuple[str, ...]) -> dict[str, Any]:
         """Numbers and switches by the optimizer's names; what else there is stays as its options say."""
@@ -180,47 +238,43 @@ class TorchOptimizer:
         left_alone = self.peer.only.keys() - self.peer.numbers.values()
         return {name: x for name, x in group.items() if name not in left_alone}
 
-    def _check_states(self, case: Case, numbers: dict[str, Any], given: tuple[str, ...]) -> None:
-        """Refuse an optimizer that has no states of the names in the table."""
-        template, _ = self._template(case.params[0].dtype, numbers, given)
-        for ours, theirs in self.peer.states.items():
-            if theirs in template or case.lists()[ours][0] is None:
-                continue
-            if theirs != "momentum_buffer" or numbers.get("mu") != 0:
-                raise NotImplementedError(_lacking(ours, theirs, template))
-
-    def _entry(
-        self, case: Case, i: int, numbers: dict[str, Any], given: tuple[str, ...]
-    ) -> tuple[dict[str, Any], Any]:
-        """The state of a parameter, of the same kinds as a step leaves; and the count of its group, if there is one."""
-        template, in_group = self._template(case.params[i].dtype, numbers, given)
+    def _entry(self, case: Case, i: int, numbers: dict[str, Any], given: tuple[str, ...]) -> dict[str, Any]:
+        """The state of a parameter, of the same kinds as a step leaves."""
+        template = self._template(case.params[i].dtype, numbers, given)
         entry = {}
         for ours, theirs in self.peer.states.items():
             x = case.lists()[ours][i]
             if x is None or (theirs == "momentum_buffer" and numbers.get("mu") == 0):
                 continue
+            if theirs not in template.entry:
+                raise NotImplementedError(_lacking(ours, theirs, template.entry))
             if ours in self.row.scalars:
-                entry[theirs] = _like(self.torch, template[theirs], float(x.reshape(-1)[0]))
+                entry[theirs] = _like(self.torch, template.entry[theirs], float(x.reshape(-1)[0]))
             else:
                 without = x / x.dtype.type(numbers["lr"]) if ours in self.without_lr else x
                 entry[theirs] = self.arrays.of(np.asarray(without, x.dtype))
-        if self.step in template:
-            entry[self.step] = _like(self.torch, template[self.step], case.count - 1)
-        elif self.peer.counts and in_group is None:
-            text = "the optimizer has its number of steps in neither its states nor its groups: names={'step': ...}"
-            raise NotImplementedError(text)
-        return entry, in_group
+        if self.step in template.entry:
+            entry[self.step] = _like(self.torch, template.entry[self.step], case.count - 1)
+        elif self.peer.counts and template.in_group is None and template.in_optimizer is None:
+            raise NotImplementedError(f"no {self.step} in its states, groups or attributes: names={{'step': ...}}")
+        return entry
 
-    def _template(self, dtype: Any, numbers: dict[str, Any], given: tuple[str, ...]) -> tuple[dict[str, Any], Any]:
-        """What a step leaves in the state of a parameter, and the count of steps in its group."""
+    def _template(self, dtype: Any, numbers: dict[str, Any], given: tuple[str, ...]) -> Template:
+        """What a step leaves in the state of a parameter, and where the number of steps is."""
         key = dtype, given, numbers.get("mu") == 0
         if key not in self._templates:
-            p = self.torch.nn.Parameter(self.arrays.of(np.ones(2, dtype)))
+            p = self._parameter(np.ones(2, dtype))
             optimizer = self._built([p], [numbers], given)
             p.grad = self.arrays.of(np.ones(2, dtype))
-            optimizer.step()
-            self._templates[key] = dict(optimizer.state.get(p, {})), optimizer.param_groups[0].get(self.step)
+            self._take_step(optimizer)
+            entry, in_group = dict(optimizer.state.get(p, {})), optimizer.param_groups[0].get(self.step)
+            self._templates[key] = Template(entry, in_group, self._in_optimizer(optimizer))
         return self._templates[key]
+
+    def _in_optimizer(self, optimizer: Any) -> Any:
+        """The number of steps that it has as an attribute; ``None`` if there is none."""
+        value = vars(optimizer).get(self.step)
+        return value if is_number(value) or isinstance(value, self.torch.Tensor) else None
 
     def _gate(self, optimizer: Any, step: Mapping[str, Any], dtype: Any) -> None:
         """What ``torch.amp.GradScaler`` gives to fused optimizers."""
@@ -238,10 +292,11 @@ class TorchOptimizer:
     def _outcome(self, case: Case, optimizer: Any, params: list[Any], rows: list[dict[str, Any]]) -> Outcome:
         lists = case.lists()
         got: Outcome = {"params": [self.arrays.back(p) for p in params]}
+        group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
         for i, p in enumerate(params):
             entry, numbers = optimizer.state.get(p, {}), rows[min(i, len(rows) - 1)]
-            group = optimizer.param_groups[min(i, len(optimizer.param_groups) - 1)]
-            steps = entry.get(self.step, group.get(self.step, 0) if entry else 0)
+            places = entry, group_of[id(p)], {self.step: self._in_optimizer(optimizer)}
+            steps = next((place[self.step] for place in places if self.step in place), None) if entry else 0
             for slot in case.routine.slots[2:-1]:
                 known = lists[slot.name][i]
                 if slot.name in self.peer.states and known is not None:
@@ -249,7 +304,7 @@ class TorchOptimizer:
                     if theirs == "momentum_buffer" and numbers.get("mu") == 0:
                         continue
                     value = self._read(slot.name, theirs, entry, known, case.grads[i] is None, numbers)
-                elif self._follows(slot.name):
+                elif self._follows(slot.name) and steps is not None:
                     real = known.dtype.type
                     value = scalar_after(slot.name, numbers, int(steps), real)
                 else:
@@ -264,7 +319,9 @@ class TorchOptimizer:
         if value is None:
             if unused:
                 return known
-            raise Wrong(_lacking(ours, theirs, entry))
+            lacking = _lacking(ours, theirs, entry)
+            lost = any(theirs in template.entry for template in self._templates.values())
+            raise Wrong(lacking) if lost else NotImplementedError(lacking)
         if ours in self.row.scalars:
             return np.full(1, float(value), known.dtype)
         if not isinstance(value, self.torch.Tensor):
@@ -289,6 +346,11 @@ def renamed(peer: Peer, names: Mapping[str, str]) -> Peer:
 def _lacking(ours: str, theirs: str, entry: Mapping[str, Any]) -> str:
     named = ", ".join(map(str, entry)) or "none"
     return f"optimizer.state: expected {theirs} for {ours}, or names={{{ours!r}: ...}}, got {named}"
+
+
+def _of_kind(torch: Any, template: Any, value: Any) -> Any:
+    """A number of a group: a tensor where that is one, as the rate of a captured step is."""
+    return torch.full_like(template, value) if isinstance(template, torch.Tensor) else value
 
 
 def _like(torch: Any, template: Any, value: float) -> Any:

@@ -1,0 +1,254 @@
+"""Optimizers of PyTorch and optax as users give them: what can be held is, and the report says what cannot."""
+
+import functools
+
+import pytest
+
+from refopt import oracle
+
+torch = pytest.importorskip("torch")
+optax = pytest.importorskip("optax")
+jax = pytest.importorskip("jax")
+optim = torch.optim
+
+
+def step_law(routine, subject, **options):
+    return oracle.check(routine, subject, **{"dtypes": ["float32"], "laws": ["L1"], "examples": 1} | options)
+
+
+class OwnAdam(optim.Optimizer):
+    """Adam that counts its steps in one of several ways, with states made when they are needed, or at first."""
+
+    first = None  # the count before the first step, of a parameter
+    where = "state"
+    at_once = False
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8):
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
+        self.t = 0
+        for p in (p for group in self.param_groups for p in group["params"] if self.at_once):
+            self.make(p)
+
+    def make(self, p):
+        self.state[p].update(exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+        if self.where == "state":
+            self.state[p]["step"] = 0 if self.first is None else self.first.clone()
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.t += 1
+        for group in self.param_groups:
+            (beta1, beta2), t = group["betas"], self.t
+            if self.where == "group":
+                t = group["step"] = group.get("step", 0) + 1
+            for p in (p for p in group["params"] if p.grad is not None):
+                state = self.state[p]
+                if "exp_avg" not in state:
+                    self.make(p)
+                if self.where == "state":
+                    state["step"] += 1
+                    t = float(state["step"])
+                m, v = state["exp_avg"], state["exp_avg_sq"]
+                m.lerp_(p.grad, 1 - beta1)
+                v.mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
+                size = (v / (1 - beta2**t)).sqrt() + group["eps"]
+                p.addcdiv_(m / (1 - beta1**t), size, value=-group["lr"])
+
+
+def own(**attributes):
+    return type("Own", (OwnAdam,), attributes)
+
+
+class NeedsClosure(optim.SGD):
+    def step(self, closure):
+        with torch.enable_grad():
+            closure()
+        super().step()
+
+
+class NumbersOfItsOwn(optim.Optimizer):
+    """Whose groups have none."""
+
+    def __init__(self, params, lr=0.1, momentum=0.9):
+        super().__init__(params, {})
+        self.lr, self.momentum = lr, momentum
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                v = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+                p.add_(v.mul_(self.momentum).add_(p.grad), alpha=-self.lr)
+
+
+class NoRate(optim.Optimizer):
+    def step(self, closure=None):
+        pass
+
+
+class WideStates(optim.Optimizer):
+    """fp32 momentum of any parameter."""
+
+    def __init__(self, params, lr=0.1, momentum=0.9):
+        super().__init__(params, {"lr": lr, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                v = self.state[p].setdefault("momentum_buffer", torch.zeros(p.shape))
+                v.mul_(group["momentum"]).add_(p.grad.float())
+                p.copy_(p.float() - group["lr"] * v)
+
+
+def in_two_groups(params, lr, betas, eps):
+    params = list(params)
+    return optim.Adam([{"params": params[:2]}, {"params": params[2:]}], lr=lr, betas=betas, eps=eps)
+
+
+def of_optax(around=lambda inner: inner, rate=lambda x: x):
+    def make(learning_rate, b1, b2, eps):
+        return around(optax.adam(rate(learning_rate), b1, b2, eps))
+
+    return make
+
+
+def chained(learning_rate):
+    return optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(0.1), optax.scale(-learning_rate))
+
+
+def momentum_of(pack, unpack):
+    """A transformation of one's own, whose state is what ``pack`` makes of a list."""
+
+    def make(learning_rate, momentum):
+        def update(grads, state, params=None):
+            trace = [momentum * v + g for v, g in zip(unpack(state), grads, strict=True)]
+            return [-learning_rate * v for v in trace], pack(trace)
+
+        return optax.GradientTransformation(lambda params: pack([jax.numpy.zeros_like(p) for p in params]), update)
+
+    return make
+
+
+def label(params):
+    return ["a"] * len(params)
+
+
+RIGHT = {
+    "differentiable": ("adamw", optim.AdamW, {"differentiable": True}),
+    "a rate that is a tensor": ("adam", optim.Adam, {"lr": torch.tensor(0.125)}),
+    "numbers of other digits than fp32's": ("adam", optim.Adam, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}),
+    "decoupled_weight_decay": ("adamw", optim.Adam, {"decoupled_weight_decay": True}),
+    "a partial of a class": ("adam", functools.partial(optim.Adam, amsgrad=True, betas=(0.5, 0.75)), {}),
+    "an instance with groups": ("adam", optim.Adam([{"params": [torch.ones(2)], "lr": 0.5}, {"params": []}]), {}),
+    "a function that makes groups": ("adam", in_two_groups, {"laws": ["L1", "L2", "L15"]}),
+    "a function that names the rate otherwise":
+        ("adam", lambda p, learning_rate: optim.Adam(p, lr=learning_rate), {"names": {"lr": "learning_rate"}}),
+    "a step that needs a closure": ("sgd", NeedsClosure, {}),
+    "steps counted by int": ("adam", own(), {"laws": ["L1", "L15", "L16"]}),
+    "steps counted by a tensor": ("adam", own(first=torch.tensor(0.0)), {"laws": ["L1", "L16"]}),
+    "steps counted by a tensor of a dimension": ("adam", own(first=torch.zeros(1)), {"laws": ["L1", "L16"]}),
+    "steps counted by an int64 tensor": ("adam", own(first=torch.tensor(0)), {"laws": ["L1", "L16"]}),
+    "steps counted by group": ("adam", own(where="group"), {"laws": ["L1", "L16"]}),
+    "steps counted by the optimizer": ("adam", own(where="self"), {"laws": ["L1", "L16"], "names": {"step": "t"}}),
+    "states made at once": ("adam", own(at_once=True), {"laws": ["L1", "L16"]}),
+    "numbers outside of groups": ("momentum", NumbersOfItsOwn, {"laws": ["L1", "L16"]}),
+    "states wider than parameters":
+        ("momentum", WideStates, {"dtypes": ["bfloat16", "float32"], "laws": ["L1", "L3", "L10"]}),
+    "a chain": ("adamw", chained, {"set": {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "coeff": 0.1}}),
+    "inject_hyperparams": ("adam", optax.inject_hyperparams(optax.adam), {}),
+    "inject_hyperparams inside": ("adam", lambda learning_rate, b1, b2, eps: optax.inject_hyperparams(optax.adam)(
+        learning_rate=learning_rate, b1=b1, b2=b2, eps=eps), {"laws": ["L1", "L16"]}),
+    "masked": ("adam", of_optax(lambda inner: optax.masked(inner, lambda p: [True] * len(p))), {}),
+    "partition": ("adam", of_optax(lambda inner: optax.partition({"a": inner}, label)), {}),
+    "apply_if_finite": ("adam", of_optax(lambda inner: optax.apply_if_finite(inner, 5)), {}),
+    "MultiSteps of one": ("adam", of_optax(lambda inner: optax.MultiSteps(inner, 1)), {"examples": 0}),
+    "jit": ("adam", of_optax(lambda x: optax.GradientTransformation(x.init, jax.jit(x.update))), {"examples": 0}),
+    "a schedule": ("adam", of_optax(rate=optax.constant_schedule), {"laws": ["L1", "L16"]}),
+    "a mask of the decay": ("adamw", optax.adamw, {"mask": lambda p: [True] * len(p)}),
+    "a partial of a function": ("adam", functools.partial(optax.adam, 0.125, b1=0.5), {}),
+    "no momentum": ("rmsprop", optax.rmsprop, {"momentum": None}),
+    "only a learning rate": ("sgd", lambda learning_rate: optax.sgd(learning_rate), {}),
+    "another name of the rate": ("sgd", lambda lr: optax.sgd(lr), {"names": {"lr": "lr"}}),
+    "a state in a dictionary": ("momentum", momentum_of(lambda v: {"trace": v}, lambda s: s["trace"]), {}),
+    "a state of another name":
+        ("momentum", momentum_of(lambda v: ({"v": v},), lambda s: s[0]["v"]), {"names": {"velocities": "v"}}),
+}  # fmt: skip
+NOT_COMPARED = {
+    "capturable on the CPU": ("adamw", optim.AdamW, {"capturable": True}, "takes tensors of a GPU: device='cuda'"),
+    "states of other names": ("adam", NumbersOfItsOwn, {}, "expected exp_avg for moment1, or names={'moment1': ...}"),
+    "states in one flat array": ("adam", of_optax(optax.flatten), {}, "mu: expected a list of arrays like the param"),
+    "narrower states": ("adam", optax.adam, {"mu_dtype": "bfloat16"}, "mu of float32, but of bfloat16 in optax"),
+    "states without names": ("momentum", momentum_of(tuple, list), {}, "no trace for velocities in its state, of none"),
+}  # fmt: skip
+OTHERS = {
+    "maximize": ("adam", optim.Adam, {"maximize": True}, "maximize=True: the rule of adam is that of False"),
+    "a rate that falls": ("adam", of_optax(rate=lambda x: optax.linear_schedule(x, 0.0, 10)), {}, "step 2"),
+    "no decay by a mask": ("adamw", optax.adamw, {"mask": lambda p: [False] * len(p)}, "params"),
+    "gradients that are clipped": ("adam", of_optax(lambda x: optax.chain(optax.clip(0.5), x)), {}, "moment1"),
+}  # fmt: skip
+REFUSED = {
+    "both": ("adam", optim.Adam, {"fused": True, "foreach": True}, "foreach=True: expected an optimizer, got Run"),
+    "a function of a model": ("adam", lambda model: optim.Adam(model.parameters()), {}, "expected an optimizer, got A"),
+    "a function of something else": ("sgd", lambda params, lr: [1], {}, "expected an optimizer of PyTorch, got list"),
+    "a number that is a pair": ("adam", optim.Adafactor, {}, "check: torch.optim.Adafactor: expected an optimizer"),
+    "no rate": ("sgd", lambda params: NoRate(params, {}), {}, r"takes lr, or set=\{'lr': ...\}, got neither"),
+    "a transformation": ("adam", optax.adam(0.1), {}, "expected a function of learning_rate that returns one"),
+    "a schedule for a number": ("adam", optax.adam, {"learning_rate": lambda count: 0.1}, "expected a number"),
+    "no transformation": ("adam", lambda learning_rate: None, {}, "expected a GradientTransformation, got NoneType"),
+    "what raises": ("adam", lambda learning_rate: 1 / 0, {}, "expected a GradientTransformation, got ZeroDiv"),
+}  # fmt: skip
+
+
+def rows(table):
+    return pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in table.items()])
+
+
+@rows(RIGHT)
+def test_right_ones_pass(row):
+    routine, subject, options = row
+    report = step_law(routine, subject, **options)
+    report.raise_if_failed()
+    assert {"step 7"} <= {item.label for item in report.of("passed")}
+    assert not any("optimizer.state" in item.text or "in its state" in item.text for item in report.items)
+
+
+@rows(NOT_COMPARED)
+def test_what_cannot_be_held_is_no_failure(row):
+    routine, subject, options, text = row
+    report = step_law(routine, subject, **options)
+    assert not report.wrong and not report.step_compared
+    assert text in str(report)
+
+
+@rows(OTHERS)
+def test_other_rules_fail(row):
+    routine, subject, options, text = row
+    report = step_law(routine, subject, diagnose=False, **options)
+    assert report.wrong == ["L1"]
+    assert text in str(report)
+
+
+@rows(REFUSED)
+def test_refused(row):
+    routine, subject, options, text = row
+    with pytest.raises((TypeError, ValueError), match=text):
+        step_law(routine, subject, **options)
+
+
+def test_a_count_that_is_nowhere_leaves_the_first_step():
+    report = step_law("adam", own(where="self"))
+    assert report.ok and {item.label for item in report.of("passed")} == {"step 1", "everything zero"}
+    assert "names={'step': ...}" in str(report)
+
+
+def test_a_state_that_is_lost_is_wrong():
+    class Loses(optim.Adam):
+        def step(self, closure=None):
+            super().step(closure)
+            for state in self.state.values():
+                if state["step"] > 2:
+                    del state["exp_avg_sq"]
+
+    report = step_law("adam", Loses)
+    assert report.wrong == ["L1"] and "optimizer.state: expected exp_avg_sq for moment2" in str(report)
