@@ -29,13 +29,14 @@ SHORT = {
     "lr": 0.09375, "mu": 0.875, "l2_decay": 0.3125, "beta1": 0.875, "beta2": 0.99609375, "epsilon": 0.01171875,
     "coeff": 0.21875, "lr_ratio": 0.6875, "rho": 0.9375, "lars_coeff": 0.46875, "lars_weight_decay": 0.53125,
     "weight_decay": 0.578125, "decay_base": 0.8125, "rescale_grad": 0.40625, "seed": 5, "dampening": 0.34375,
-    "lr_decay": 0.15625, "initial_accumulator": 0.28125,
+    "lr_decay": 0.15625, "initial_accumulator": 0.28125, "epsilon_root": 0.03515625,
 }  # fmt: skip
 NUMBERS = {name: x if name == "seed" else longer(x) for name, x in SHORT.items()}
 # What a step that does not take a number leaves out.
 NEUTRAL = {
     "rescale_grad": 1.0, "lr_ratio": 1.0, "l2_decay": 0.0, "coeff": 0.0, "weight_decay": 0.0,
     "lars_weight_decay": 0.0, "mu": 0.0, "seed": 0, "dampening": 0.0, "lr_decay": 0.0, "initial_accumulator": 0.0,
+    "epsilon_root": 0.0,
 }  # fmt: skip
 PATTERNS = 37  # tensors of a long list repeat after so many, which no limit on a launch is a multiple of
 

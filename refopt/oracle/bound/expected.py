@@ -224,7 +224,7 @@ def _arguments(row: Routine, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
         filled[name] = given.get(name, default)
     of = variants_of(row)
     for name in of.counted if of else ():
-        if given.get(name, 0) != 0 and filled[STEP_NUMBER.name] is None:
+        if filled[name] != defaults[name] and filled[STEP_NUMBER.name] is None:
             raise TypeError(f"expect: {STEP_NUMBER.name}: expected arrays of one element, for {name}, got none")
     slots = {name: filled.pop(name) for name in row.slot_names}
     return slots, {name: value for name, value in filled.items() if name not in GATE}

@@ -15,10 +15,10 @@ from refopt.oracle.bound.evaluate import rule_of
 from refopt.oracle.cases import Case, has, memory
 from refopt.oracle.diagnosis.situation import NONE, Rule, Situation
 from refopt.oracle.diagnosis.substitution import substituted
+from refopt.oracle.variants.lars_momentum import lars_with
 from refopt.oracle.wrong import OF, norms
 from refopt.oracle.wrong.adamw import decayed
 from refopt.oracle.wrong.lamb import lamb_with
-from refopt.oracle.wrong.lars_momentum import lars_with
 from refopt.oracle.wrong.novograd import novograd_with
 from refopt.rows import Routine
 
@@ -253,6 +253,8 @@ def _kept(s: Situation, name: str) -> Situation | None:
 def _arrays(row: Routine) -> Iterator[Hypothesis]:
     """What is read of arrays, and what becomes of results on their way to memory."""
     yield Hypothesis("gradient with the other sign", partial(_read, name="grads", by=lambda x: -x), "array", "grads")
+    for by in ("all tensors", "each tensor"):
+        yield Hypothesis(f"gradients clipped, to a norm of 1 of {by}", partial(_clipped, by=by), "clipped", by)
     yield Hypothesis("gradient taken as 0", partial(_read, name="grads", by=lambda x: 0 * x), "array", "grads")
     for slot in row.slots:
         name = slot.name
@@ -260,6 +262,8 @@ def _arrays(row: Routine) -> Iterator[Hypothesis]:
             yield Hypothesis("masters not read: the parameter for the exact one", _without_master, "array", name)
         if slot.written and not slot.scalar:
             yield Hypothesis(f"{name} not written", partial(_kept, name=name), "kept", name)
+        if name in row.states:
+            yield Hypothesis(f"{name} starts from 1", partial(_started, name=name), "array", name)
         if name not in ("params", "grads", "master_params", *_by_count(row)):
             yield Hypothesis(
                 f"{name} not read: taken as 0", partial(_read, name=name, by=lambda x: 0 * x), "array", name
@@ -275,6 +279,19 @@ def _arrays(row: Routine) -> Iterator[Hypothesis]:
                     yield Hypothesis(f"{name} rounded to {dtype} before its use", rounded, "narrow", name)
             if not slot.written or name in row.states:
                 yield Hypothesis(f"{name} read in {dtype}", partial(_through, name=name, dtype=dtype), "array", name)
+
+
+def _started(s: Situation, name: str) -> Situation | None:
+    """A state of ones before the first step."""
+    x = s.arrays.get(name)
+    return None if x is None or s.case.count != 1 else s._replace(arrays=s.arrays | {name: np.ones_like(x)})
+
+
+def _clipped(s: Situation, by: str) -> Situation | None:
+    """Gradients that are clipped to a norm of 1: that of all tensors, or of each."""
+    grads = [x for x in s.case.grads if x is not None] if by == "all tensors" else [s.arrays["grads"]]
+    norm = np.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in grads))
+    return s._replace(numbers=s.numbers | {"grad_factor": s.numbers.get("grad_factor", 1) / norm}) if norm > 1 else None
 
 
 NEIGHBOURS: dict[str, Callable[[int, int], int]] = {

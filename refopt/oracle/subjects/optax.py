@@ -9,63 +9,22 @@ import contextlib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.checks.arguments import flag, kind_of, number
+from refopt.checks.arguments import chosen, flag, is_number, kind_of, number
 from refopt.dtypes import arithmetic
 from refopt.oracle.cases import Case
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.subject import Wrong
 from refopt.oracle.subjects.arrays import Jax
+from refopt.oracle.subjects.optax_peers import PEERS
 from refopt.oracle.subjects.shared import check_dtypes, is_initial, scalar_after
-from refopt.state.peers import NONE
+from refopt.oracle.variants.variant import STEP_NUMBER
 from refopt.state.steps import BASES
 
-
-class Peer(NamedTuple):
-    """What optax calls the states and numbers of a routine; ``choices`` make the routine's rule optax's."""
-
-    states: Mapping[str, str]
-    numbers: Mapping[str, str]
-    choices: Mapping[str, Any] = NONE
-    switches: Mapping[str, str] = NONE
-
-
-LR = {"lr": "learning_rate"}
-BETAS = LR | {"beta1": "b1", "beta2": "b2", "epsilon": "eps"}
-MOMENTS = {"moment1": "mu", "moment2": "nu"}
-ADAM = Peer(MOMENTS | {"moment2_max": "nu_max"}, BETAS, {"epsilon_at": "corrected"})
-PEERS = {
-    "sgd": Peer({}, LR),
-    "momentum": Peer({"velocities": "trace"}, LR | {"mu": "momentum", "use_nesterov": "nesterov"}),
-    "adam": ADAM,
-    "adamw": ADAM._replace(numbers=BETAS | {"coeff": "weight_decay"}),
-    "lion": Peer({"moment": "mu"}, LR | {"beta1": "b1", "beta2": "b2", "coeff": "weight_decay"}),
-    "rmsprop": Peer(
-        {"mean_square": "nu", "velocity": "trace", "mean_grad": "mu"},
-        LR | {"rho": "decay", "mu": "momentum", "epsilon": "eps"}, switches={"mean_grad": "centered"},
-    ),
-    "adadelta": Peer(
-        {"avg_squared_grad": "e_g", "avg_squared_update": "e_x"}, LR | {"rho": "rho", "epsilon": "eps"}
-    ),
-    "lamb": Peer(MOMENTS, BETAS | {"weight_decay": "weight_decay"}, {"always_adapt": True}),
-    "novograd": Peer(
-        {"moment": "mu", "second_moment": "nu"}, BETAS | {"weight_decay": "weight_decay"}, {"grad_averaging": False}
-    ),
-    "lars_momentum": Peer(
-        {"velocities": "trace"},
-        LR | {"mu": "momentum", "lars_coeff": "trust_coefficient", "lars_weight_decay": "weight_decay",
-              "epsilon": "eps"},
-        {"adapt": "norms"},
-    ),
-    "adagrad": Peer({"moment": "sum_of_squares"}, LR | {"epsilon": "eps"}),
-    "adamax": Peer({"moment": "mu", "inf_norm": "nu"}, BETAS),
-    "nadam": Peer(MOMENTS, BETAS, {"decay_base": 0.0}),  # without a schedule
-    "radam": Peer(MOMENTS, BETAS),
-}  # fmt: skip
 COUNT, FLUSHES = "count", "flush_to_zero"
 
 
@@ -94,14 +53,14 @@ class OptaxOptimizer:
         self.row, self.make, self.name, self.options = row, make, name, dict(options)
         self.states = {ours: names.get(ours, theirs) for ours, theirs in peer.states.items()}
         self.numbers = numbers_of(row, names)
-        self.switches = peer.switches
+        self.switches, self.negative = peer.switches, peer.negative
         self.optax: Any = importlib.import_module("optax")
         self.arrays = Jax()
         self.accepts = set(inspect.signature(make).parameters)
         if unknown := sorted(self.options.keys() - self.accepts):
             expected = ", ".join(sorted(self.accepts))
             raise TypeError(f"check: {name}: expected options of {expected}, got {unknown[0]}")
-        self.fixed = {choice: value for choice, value in peer.choices.items()}
+        self.fixed = dict(peer.choices)
         inside = self.options.get("eps_in_sqrt", True)
         self.fixed |= {"epsilon_at": "inside" if inside else "outside"} if row.name == "rmsprop" else {}
         self.fixed |= {ours: self._option(ours, theirs) for ours, theirs in self.numbers.items() if theirs in options}
@@ -113,6 +72,10 @@ class OptaxOptimizer:
             "subnormal numbers count as 0, as XLA has them",
             "16-bit dtypes by request: each operation is rounded to the parameter's dtype",
         ]
+        defaults = {p.name: p.default for p in inspect.signature(make).parameters.values()}
+        for option, value in peer.only.items():
+            if option in defaults and (held := self.options.get(option, defaults[option])) != value:
+                self.notes.append(f"{option}={held!r}: the rule of {row.name} is that of {value!r}")
         optional = [slot.name for slot in row.slots if slot.optional and slot.name in self.states]
         fields = self._fields(dict.fromkeys(self.numbers.values(), 0.5) | {self.numbers.get("use_nesterov", ""): False})
         self.counts = COUNT in fields
@@ -120,7 +83,7 @@ class OptaxOptimizer:
         self.known = {ours for ours, theirs in self.states.items() if theirs in fields or ours in self.switches}
         self.lacking = ""
         for slot in row.slots[2:-1]:
-            theirs = self.states.get(slot.name)
+            theirs = self.states.get(slot.name, "")
             unused = slot.name == "velocity" and self.fixed.get("mu") == 0
             if theirs and theirs not in fields and not slot.optional and not slot.scalar and not unused:
                 has = ", ".join(sorted(fields)) or "none"
@@ -130,7 +93,10 @@ class OptaxOptimizer:
         """A number, or a choice, among the options. Without momentum optax has ``None``."""
         value, where = self.options[theirs], f"check: {self.name}: {theirs}"
         if ours in self.row.choices:
-            return flag(where, value)
+            values = self.row.choices[ours]
+            if isinstance(values[0], bool):
+                return flag(where, value)
+            return chosen(where, int(value) if is_number(value) and value == int(value) else value, values)
         if callable(value):
             expected = "a number, of which a function of learning_rate may make a schedule"
             raise TypeError(f"{where}: expected {expected}, got {kind_of(value)}")
@@ -171,7 +137,7 @@ class OptaxOptimizer:
 
     def _follows(self, slot: str) -> bool:
         """Whether a scalar follows from the number of steps."""
-        return self.counts and (slot in BASES or slot == "rho") and slot in self.row.scalars
+        return self.counts and (slot in BASES or slot in ("rho", STEP_NUMBER.name)) and slot in self.row.scalars
 
     def call(self, case: Case) -> Any:
         """How a script calls it."""
@@ -232,13 +198,13 @@ class OptaxOptimizer:
         return self.arrays.jax.tree_util.tree_map_with_path(value, state)
 
     def _signed(self, ours: str, x: Any) -> Any:
-        """The velocity of RMSProp is what is added in optax, and what is subtracted in refopt."""
-        return -x if ours == "velocity" else x
+        """Some velocities are what is added in optax, and what is subtracted in refopt."""
+        return -x if ours in self.negative else x
 
     def _outcome(self, case: Case, params: list, found: Mapping[tuple[str, int | None], Any]) -> Outcome:
         got: Outcome = {"params": [self.arrays.back(p) for p in params]}
         lists = case.lists()
-        for slot in self.row.slots[2:-1]:
+        for slot in case.routine.slots[2:-1]:
             known, theirs = lists[slot.name], self.states.get(slot.name, "")
             if known and all(x is not None and (theirs, i) in found for i, x in enumerate(known)):
                 arrays = [self.arrays.back(found[theirs, i]) for i in range(len(known))]

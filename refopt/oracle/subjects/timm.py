@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from refopt.oracle.subjects.torch_peers import TORCH
+from refopt.oracle.subjects.torch_peers import DECAY, TORCH
 from refopt.state.peers import ADAM, BETAS, LR, MOMENTS, PEERS, Peer
 
 OFF: dict[str, Any] = {"caution": False, "corrected_weight_decay": False, "maximize": False}
-DECAY: dict[str, str] = {"weight_decay": "weight_decay"}
+MAXIMIZE = {"maximize": "maximize"}
 LAMB = Peer(
     MOMENTS, BETAS | DECAY,
     OFF | {"max_grad_norm": None, "trust_clip": False, "decoupled_decay": False, "bias_correction": True,
@@ -25,25 +25,33 @@ NOVOGRAD = Peer(
     {"moment": "exp_avg", "second_moment": "exp_avg_sq"}, BETAS | DECAY | {"grad_averaging": "grad_averaging"},
     {"amsgrad": False, "decoupled_decay": False}, counts=False,
 )  # fmt: skip
-ADAMW = PEERS["adamw"]._replace(only=OFF | {"clipping_threshold": None})
+UNCLIPPED = {"caution": False, "corrected_weight_decay": False, "clipping_threshold": None}
 # By routine, and by the name of the class.
 TIMM: dict[tuple[str, str], Peer] = {
     ("lamb", "Lamb"): LAMB._replace(numbers=dict(LAMB.numbers) | {"always_adapt": "always_adapt"}),
     ("lars_momentum", "Lars"): LARS,
     ("lion", "Lion"): LION,
     ("novograd", "NvNovoGrad"): NOVOGRAD,
-    ("adamw", "AdamWLegacy"): ADAMW,
-    # Decay apart from the gradient: momentum's rule only where it is 0.
+    ("adamw", "AdamWLegacy"): TORCH["adamw"]._replace(only=UNCLIPPED),
+    ("adam", "AdamWLegacy"): ADAM._replace(
+        numbers=BETAS | DECAY | MAXIMIZE, only=UNCLIPPED, choices={**ADAM.choices, "decay": "decoupled"}
+    ),
     ("momentum", "SGDW"): Peer(
-        {"velocities": "momentum_buffer"}, LR | {"mu": "momentum", "use_nesterov": "nesterov"},
-        OFF | {"dampening": 0, "weight_decay": 0}, counts=False,
+        {"velocities": "momentum_buffer"},
+        LR | MAXIMIZE | {"mu": "momentum", "l2_decay": "weight_decay", "use_nesterov": "nesterov"},
+        {"dampening": 0, "caution": False, "corrected_weight_decay": False}, choices={"decay": "decoupled"},
+        counts=False,
     ),
     ("rmsprop", "RMSpropTF"): PEERS["rmsprop"]._replace(
-        only={"weight_decay": 0, "lr_in_momentum": True, "caution": False}, choices={"epsilon_at": "inside"}
+        numbers={**PEERS["rmsprop"].numbers, **DECAY, "decay": "decoupled_decay"},
+        only={"lr_in_momentum": True, "caution": False, "corrected_weight_decay": False},
+        choices={"epsilon_at": "inside"},
     ),
-    ("nadam", "NAdamW"): Peer(MOMENTS, BETAS, OFF | {"weight_decay": 0, "clipping_threshold": None}),
-    ("radam", "RAdamLegacy"): Peer(MOMENTS, BETAS, {"weight_decay": 0}),
-    ("adam", "AdamWLegacy"): ADAM._replace(only=OFF | {"weight_decay": 0, "clipping_threshold": None}),
+    # Without a schedule.
+    ("nadam", "NAdamW"): Peer(
+        MOMENTS, BETAS | DECAY | MAXIMIZE, UNCLIPPED, choices={"decay_base": 0.0, "decay": "decoupled"}
+    ),
+    ("radam", "RAdamLegacy"): Peer(MOMENTS, BETAS | DECAY, {}, choices={"decay": "decoupled"}),
 }  # fmt: skip
 # What optimizers derived from PyTorch's are expected to be, of routines that PyTorch itself has not.
 USUAL = {"lamb": LAMB, "lars_momentum": LARS, "lion": LION, "novograd": NOVOGRAD}

@@ -89,7 +89,7 @@ class TorchOptimizer:
     def _settle(self) -> None:
         """The numbers that the options, or the rule, leave no choice of."""
         peer, own = self.peer, dict(self.options)
-        self.fixed |= {name: value for name, value in peer.choices.items() if name in self.row.choices}
+        self.fixed |= peer.choices
         if "betas" in own:
             own["beta1"], own["beta2"] = own.pop("betas")
         for ours, theirs in peer.numbers.items():

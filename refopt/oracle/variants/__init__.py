@@ -15,15 +15,17 @@ from refopt.oracle.variants.adagrad import ADAGRAD
 from refopt.oracle.variants.adam import ADAM
 from refopt.oracle.variants.adamax import ADAMAX
 from refopt.oracle.variants.adamw import ADAMW
+from refopt.oracle.variants.lars_momentum import LARS_MOMENTUM
 from refopt.oracle.variants.momentum import MOMENTUM
 from refopt.oracle.variants.nadam import NADAM
+from refopt.oracle.variants.novograd import NOVOGRAD
 from refopt.oracle.variants.radam import RADAM
 from refopt.oracle.variants.rmsprop import RMSPROP
 from refopt.oracle.variants.sgd import SGD
 from refopt.oracle.variants.variant import Variants
 from refopt.rows import Routine
 
-EVERY = SGD, MOMENTUM, ADAM, ADAMW, ADAGRAD, RMSPROP, ADADELTA, ADAMAX, NADAM, RADAM
+EVERY = SGD, MOMENTUM, ADAM, ADAMW, ADAGRAD, RMSPROP, ADADELTA, ADAMAX, NADAM, RADAM, LARS_MOMENTUM, NOVOGRAD
 VARIANTS: dict[str, Variants] = {of.row.name: of for of in EVERY}
 ROUTINES: dict[str, Routine] = {
     name: VARIANTS[name].row if name in VARIANTS else row for name, row in catalog.ROUTINES.items()

@@ -1,4 +1,4 @@
-"""Gradient descent with momentum: dampening, and maximizing, as PyTorch has them.
+"""Gradient descent with momentum: dampening, and maximizing, as PyTorch has them; decay apart, as in timm's SGDW.
 
 ::
 
@@ -9,7 +9,7 @@ Where mu is 0, PyTorch has no velocity and no dampening.
 
 from refopt import catalog
 from refopt.cpu.momentum import rule as momentum_rule
-from refopt.oracle.variants.variant import MAXIMIZE, STEP_NUMBER, Variants, advanced, extended
+from refopt.oracle.variants.variant import DECAY, MAXIMIZE, OF_DECAY, STEP_NUMBER, Variants, advanced, extended
 from refopt.rows import Hyper
 
 
@@ -19,15 +19,19 @@ def dampened(p, g, v, *, lr, mu, l2_decay, use_nesterov, dampening):
     return p - lr * (g + mu * v if use_nesterov else v), v
 
 
-def rule(p, g, v, step_number, *, dampening, maximize, **numbers):
+def rule(p, g, v, step_number, *, lr, mu, l2_decay, dampening, decay, maximize, **numbers):
     g = -g if maximize else g
+    if decay == "decoupled":
+        p, l2_decay = p * (1 - lr * l2_decay), 0 * l2_decay
+    numbers |= dict(lr=lr, mu=mu, l2_decay=l2_decay)
     if dampening != 0 and step_number > 1:
         return *dampened(p, g, v, dampening=dampening, **numbers), advanced(step_number)
     return *momentum_rule(p, g, v, **numbers), advanced(step_number)
 
 
 MOMENTUM = Variants(
-    extended(catalog.MOMENTUM, hypers=[Hyper("dampening", 0.0)], choices=MAXIMIZE, slots=[STEP_NUMBER]),
+    extended(catalog.MOMENTUM, hypers=[Hyper("dampening", 0.0)], choices=DECAY | MAXIMIZE, slots=[STEP_NUMBER]),
     rule,
-    counted=("dampening",),
-)
+    OF_DECAY,
+    matters={"decay": "l2_decay"}, counted=("dampening",),
+)  # fmt: skip

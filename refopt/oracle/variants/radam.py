@@ -1,18 +1,65 @@
-"""RAdam: weight decay, and maximizing, as PyTorch has them."""
+"""RAdam: weight decay, and maximizing, as PyTorch has them; epsilon at the corrected root, and from 4 on, as optax.
+
+::
+
+    p  = p - lr / (1 - beta1_pow) * r * (m / (sqrt(u / (1 - beta2_pow) + epsilon_root) + epsilon))    if rho > threshold
+
+This is ``epsilon_at="corrected"``; in the catalogue's rule epsilon is at the uncorrected root, and the threshold is 5.
+"""
+
+import numpy as np
 
 from refopt import catalog
+from refopt.cpu.adam import moments
+from refopt.cpu.radam import next_rho, rectification
 from refopt.cpu.radam import rule as radam_rule
-from refopt.oracle.variants.variant import DECAY, MAXIMIZE, OF_DECAY, WEIGHT_DECAY, Variants, extended, prepared
+from refopt.oracle.variants.variant import (
+    DECAY,
+    EPSILON_ROOT,
+    MAXIMIZE,
+    OF_DECAY,
+    WEIGHT_DECAY,
+    Variants,
+    extended,
+    prepared,
+)  # fmt: skip
 
 
-def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
+def rectified(
+    p, g, m, u, beta1_pow, beta2_pow, rho, *, lr, beta1, beta2, epsilon, epsilon_root, epsilon_at, threshold
+):  # fmt: skip
+    m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
+    if rho > threshold:
+        if epsilon_at == "corrected":
+            root = np.sqrt(u / (1 - beta2_pow) + epsilon_root) + epsilon
+        else:
+            root = (np.sqrt(u) + epsilon) / np.sqrt(1 - beta2_pow)
+        p = p - lr / (1 - beta1_pow) * rectification(rho, beta2) * (m / root)
+    else:
+        p = p - lr / (1 - beta1_pow) * m
+    beta2_pow = beta2_pow * beta2
+    return p, m, u, beta1_pow * beta1, beta2_pow, next_rho(rho, beta2, beta2_pow)
+
+
+def rule(p, g, *states, lr, weight_decay, decay, maximize, epsilon_root, epsilon_at, threshold, **numbers):
     p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
-    return radam_rule(p, g, *states, lr=lr, **numbers)
+    if epsilon_at == "uncorrected" and threshold == 5:
+        return radam_rule(p, g, *states, lr=lr, **numbers)
+    numbers |= dict(epsilon_root=epsilon_root, epsilon_at=epsilon_at, threshold=threshold)
+    return rectified(p, g, *states, lr=lr, **numbers)
 
 
 RADAM = Variants(
-    extended(catalog.RADAM, hypers=[WEIGHT_DECAY], choices=DECAY | MAXIMIZE),
+    extended(
+        catalog.RADAM, hypers=[WEIGHT_DECAY, EPSILON_ROOT],
+        choices={"epsilon_at": ("uncorrected", "corrected"), "threshold": (5, 4)} | DECAY | MAXIMIZE,
+    ),
     rule,
-    OF_DECAY,
+    OF_DECAY | {
+        "epsilon_at=corrected": "epsilon beside the corrected root, as optax's RAdam has it",
+        "epsilon_at=uncorrected": "epsilon beside the uncorrected root, as PyTorch's RAdam has it",
+        "threshold=4": "rectified from rho > 4, as the paper has it",
+        "threshold=5": "rectified from rho > 5, as PyTorch and optax have it by default",
+    },
     matters={"decay": "weight_decay"},
-)
+)  # fmt: skip

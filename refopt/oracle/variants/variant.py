@@ -9,6 +9,7 @@ from refopt.rows import Hyper, Routine, Slot
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 WEIGHT_DECAY = Hyper("weight_decay", 0.0, per_tensor=True)
+EPSILON_ROOT = Hyper("epsilon_root", 0.0)
 DECAY = {"decay": ("l2", "decoupled")}
 MAXIMIZE = {"maximize": (False, True)}
 # The number of the step that is taken.
@@ -28,7 +29,7 @@ class Variants(NamedTuple):
         rule: of the form of those in `refopt.cpu`; where nothing is chosen it is that of `refopt.cpu`, as it is.
         about: what a choice is, and whose, by ``"name=value"``.
         matters: the number that has to be other than 0 for a choice to matter, by its name.
-        counted: the numbers that need ``step_number``.
+        counted: the numbers and choices that need ``step_number``, where they are not the default.
         initial: the number that a state starts from, by the state.
     """
 

@@ -6,18 +6,8 @@ import numpy as np
 
 from refopt.cpu.lars import local_lr, rule
 from refopt.cpu.reduce import sum_of_squares
+from refopt.oracle.variants.lars_momentum import lars_with, norm_of_the_decayed
 from refopt.oracle.wrong.rule import Wrong
-
-
-def lars_with(
-    p, g, v, *, stored, lr, mu, lars_coeff, lars_weight_decay, epsilon, adapt, norm_of,
-    rate=local_lr, step=rule, squares=sum_of_squares,
-):  # fmt: skip
-    """The rule, with places to change."""
-    norms = np.sqrt(squares(p if norm_of == "master" else stored("params", p))), np.sqrt(squares(g))
-    numbers = dict(lars_coeff=lars_coeff, lars_weight_decay=lars_weight_decay, epsilon=epsilon)
-    local = rate(*norms, lr=lr, adapt=adapt, **numbers)
-    return step(p, g, v, local_lr=local, mu=mu, lars_weight_decay=lars_weight_decay)
 
 
 def not_adapted(param_norm, grad_norm, *, lr, **numbers):
@@ -38,11 +28,6 @@ def norms_squared(param_norm, grad_norm, **numbers):
 
 def norms_exchanged(param_norm, grad_norm, **numbers):
     return local_lr(grad_norm, param_norm, **numbers)
-
-
-def norm_of_the_decayed(p, g, v, *, lars_weight_decay, **numbers):
-    decayed = g + lars_weight_decay * p
-    return lars_with(p, decayed, v, lars_weight_decay=0 * lars_weight_decay, **numbers)
 
 
 def decay_forgotten(p, g, v, *, local_lr, mu, lars_weight_decay):
@@ -101,7 +86,7 @@ RULES = {
     ),
     "NormsSquared": Wrong("squared norms for norms: a root forgotten", partial(lars_with, rate=norms_squared)),
     "NormsExchanged": Wrong("norms of parameter and gradient exchanged", partial(lars_with, rate=norms_exchanged)),
-    "NormOfTheDecayed": Wrong("norm of g + wd * p for those of g and p", norm_of_the_decayed),
+    "NormOfTheDecayed": Wrong(None, norm_of_the_decayed),
     "DecayForgotten": Wrong("no weight decay in the update", partial(lars_with, step=decay_forgotten)),
     "DecayDecoupled": Wrong("decay on the parameter, not in the velocity", partial(lars_with, step=decay_decoupled)),
     "MomentumOfEverything": Wrong("mu on the new gradient as well", partial(lars_with, step=momentum_of_everything)),

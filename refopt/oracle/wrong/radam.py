@@ -63,7 +63,7 @@ RULES = {
     "AlwaysRectified": Wrong("always rectified", partial(radam_with, threshold=-1.0)),
     "NeverRectified": Wrong("never rectified", partial(radam_with, threshold=2.0**60)),
     "ThresholdReached": Wrong(None, partial(radam_with, threshold=np.nextafter(5, 0))),
-    "ThresholdOfFour": Wrong("rectified from rho > 4", partial(radam_with, threshold=4)),
+    "ThresholdOfFour": Wrong(None, partial(radam_with, threshold=4)),
     "ThresholdOfSix": Wrong("rectified from rho > 6", partial(radam_with, threshold=6)),
     "RhoInfOneMore": Wrong(
         "rho_inf = 2 / (1 - beta2), without the - 1", partial(radam_with, factor=without_the_one_less)
@@ -74,5 +74,5 @@ RULES = {
     "RhoFromTheOldPower": Wrong("rho from the old power of beta2", rho_from_the_old_power),
     "NoBiasCorrection": Wrong("no bias correction", radam_no_bias_correction),
     "UnrectifiedUncorrected": Wrong("no bias correction in steps without rectification", unrectified_uncorrected),
-    "EpsilonCorrected": Wrong("epsilon beside the corrected root", radam_epsilon_corrected),
+    "EpsilonCorrected": Wrong(None, radam_epsilon_corrected),
 }

@@ -1,0 +1,84 @@
+"""Which function of optax a routine is, with its variants, and what its states and numbers are called there."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from refopt.state.peers import NONE
+
+
+class Peer(NamedTuple):
+    """What a routine is in optax. Mappings are from refopt's names to optax's, but for ``choices`` and ``only``.
+
+    Attributes:
+        states: the fields of a state.
+        numbers: the arguments of a function that are numbers, and the choices that it leaves to its caller.
+        choices: the choices and numbers that make the routine's rule optax's.
+        switches: the arguments that an optional state stands for.
+        only: what an argument has to be, by optax's name, for the rule to be the routine's.
+        negative: the states that have the other sign there, since they are of what is added.
+    """
+
+    states: Mapping[str, str]
+    numbers: Mapping[str, str]
+    choices: Mapping[str, Any] = NONE
+    switches: Mapping[str, str] = NONE
+    only: Mapping[str, Any] = NONE
+    negative: tuple[str, ...] = ()
+
+
+LR = {"lr": "learning_rate"}
+BETAS = LR | {"beta1": "b1", "beta2": "b2", "epsilon": "eps"}
+ROOT = {"epsilon_root": "eps_root"}
+DECAY = {"weight_decay": "weight_decay"}
+MOMENTS = {"moment1": "mu", "moment2": "nu"}
+PLAIN = {"nesterov": False}
+CORRECTED = {"bias_correction_mu": True, "bias_correction_nu": True}
+PEERS = {
+    "sgd": Peer({}, LR, only={"momentum": None}),
+    "momentum": Peer({"velocities": "trace"}, LR | {"mu": "momentum", "use_nesterov": "nesterov"}),
+    "adam": Peer(
+        MOMENTS | {"moment2_max": "nu_max"}, BETAS | ROOT, {"epsilon_at": "corrected", "max_of": "corrected"},
+        only=PLAIN | CORRECTED,
+    ),
+    "adamw": Peer(MOMENTS, BETAS | ROOT | {"coeff": "weight_decay"}, {"epsilon_at": "corrected"}, only=PLAIN),
+    "lion": Peer({"moment": "mu"}, LR | {"beta1": "b1", "beta2": "b2", "coeff": "weight_decay"}),
+    "rmsprop": Peer(
+        {"mean_square": "nu", "velocity": "trace", "mean_grad": "mu"},
+        LR | {"rho": "decay", "mu": "momentum", "epsilon": "eps"}, switches={"mean_grad": "centered"},
+        only=PLAIN | {"initial_scale": 0.0, "bias_correction": False}, negative=("velocity",),
+    ),
+    "adadelta": Peer(
+        {"avg_squared_grad": "e_g", "avg_squared_update": "e_x"},
+        LR | DECAY | {"rho": "rho", "epsilon": "eps"}, {"decay": "l2"},
+    ),
+    "lamb": Peer(MOMENTS, BETAS | DECAY, {"always_adapt": True}, only={"eps_root": 0.0}),
+    "novograd": Peer(
+        {"moment": "mu", "second_moment": "nu"}, BETAS | DECAY,
+        {"grad_averaging": False, "first_norm": "by_number"}, only={"eps_root": 0.0},
+    ),
+    "lars_momentum": Peer(
+        {"velocities": "trace"},
+        LR | {"mu": "momentum", "lars_coeff": "trust_coefficient", "lars_weight_decay": "weight_decay",
+              "epsilon": "eps"},
+        {"adapt": "norms", "grad_norm": "decayed"}, only=PLAIN, negative=("velocities",),
+    ),
+    "adagrad": Peer(
+        {"moment": "sum_of_squares"}, LR | {"epsilon": "eps", "initial_accumulator": "initial_accumulator_value"},
+        {"epsilon_at": "inside"},
+    ),
+    "adamax": Peer({"moment": "mu", "inf_norm": "nu"}, BETAS | DECAY, {"epsilon_at": "gradient", "decay": "decoupled"}),
+    # Without a schedule.
+    "nadam": Peer(
+        MOMENTS, BETAS | DECAY, {"decay_base": 0.0, "decay": "decoupled"}, only={"nesterov": True, "eps_root": 0.0}
+    ),
+    "radam": Peer(MOMENTS, BETAS | ROOT | {"threshold": "threshold"}, {"epsilon_at": "corrected"}, only=PLAIN),
+}  # fmt: skip
+# Every routine that a function of optax is; more than one, where an argument decides.
+FUNCTIONS = {
+    "sgd": ("sgd", "momentum"), "adam": ("adam", "nadam"), "amsgrad": ("adam",), "adamw": ("adamw",),
+    "lion": ("lion",), "rmsprop": ("rmsprop",), "adadelta": ("adadelta",), "lamb": ("lamb",),
+    "novograd": ("novograd",), "lars": ("lars_momentum",), "adagrad": ("adagrad",), "adamax": ("adamax",),
+    "adamaxw": ("adamax",), "nadam": ("nadam",), "nadamw": ("nadam",), "radam": ("radam",),
+}  # fmt: skip
+# Which tensors, and in which dtype: arguments that leave the rule of a tensor as it is.
+FREE = "mask", "weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype"
