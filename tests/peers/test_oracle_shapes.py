@@ -135,6 +135,7 @@ def label(params):
 
 
 RIGHT = {
+    "maximize": ("adam", optim.Adam, {"maximize": True}),
     "differentiable": ("adamw", optim.AdamW, {"differentiable": True}),
     "a rate that is a tensor": ("adam", optim.Adam, {"lr": torch.tensor(0.125)}),
     "numbers of other digits than fp32's": ("adam", optim.Adam, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}),
@@ -182,7 +183,6 @@ NOT_COMPARED = {
     "states without names": ("momentum", momentum_of(tuple, list), {}, "no trace for velocities in its state, of none"),
 }  # fmt: skip
 OTHERS = {
-    "maximize": ("adam", optim.Adam, {"maximize": True}, "maximize=True: the rule of adam is that of False"),
     "a rate that falls": ("adam", of_optax(rate=lambda x: optax.linear_schedule(x, 0.0, 10)), {}, "step 2"),
     "no decay by a mask": ("adamw", optax.adamw, {"mask": lambda p: [False] * len(p)}, "params"),
     "gradients that are clipped": ("adam", of_optax(lambda x: optax.chain(optax.clip(0.5), x)), {}, "moment1"),

@@ -75,7 +75,8 @@ def _of_optax(
         return None
     if device is not None:
         raise ValueError(f"check: device: expected none but for torch, got {device!r} for optax")
-    return OptaxOptimizer(row, subject, public_name(subject, options | ({"names": names} if names else {})), options=options, names=names)
+    name = public_name(subject, options | ({"names": names} if names else {}))
+    return OptaxOptimizer(row, subject, name, options=options, names=names)
 
 
 def _of_torch(

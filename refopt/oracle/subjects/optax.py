@@ -173,7 +173,7 @@ class OptaxOptimizer:
             raise NotImplementedError("numbers in lists")
         real: Any = arithmetic(case.params[0].dtype.name) if len(case) else np.float64
         values = {name: float(real(x)) for name, x in step.items()} | case.choices
-        named = {theirs: values[ours] for ours, theirs in self.numbers.items()}
+        named = {theirs: values[ours] for ours, theirs in self.numbers.items() if ours in values}
         return named | {theirs: case.slots[ours] is not None for ours, theirs in self.switches.items()}
 
     def _filled(self, state: Any, case: Case) -> Any:

@@ -215,14 +215,14 @@ class TorchOptimizer:
         return made
 
     def _number(self, optimizer: Any, params: list[Any], rows: list[dict[str, Any]], given: tuple[str, ...]) -> None:
-        """Numbers as the arithmetic has them, in the groups that there are: one row for all, or one per tensor."""
+        """Numbers in the groups that there are: one row for all, or one per tensor; options stay as they are."""
         for group in optimizer.param_groups:
             members = {id(p) for p in group["params"]}
             own = rows if len(rows) == 1 else [row for p, row in zip(params, rows, strict=True) if id(p) in members]
             if any(row != own[0] for row in own):
                 raise NotImplementedError("numbers for each tensor of a group")
             numbers = self._group(own[0], given) if own else {}
-            group.update({name: _of_kind(self.torch, group[name], x) for name, x in numbers.items() if name in group})
+            group.update({name: x for name, x in numbers.items() if name in group and name not in self.options})
 
     def _group(self, numbers: Mapping[str, Any], given: tuple[str, ...]) -> dict[str, Any]:
         """Numbers and switches by the optimizer's names; what else there is stays as its options say."""
@@ -346,11 +346,6 @@ def renamed(peer: Peer, names: Mapping[str, str]) -> Peer:
 def _lacking(ours: str, theirs: str, entry: Mapping[str, Any]) -> str:
     named = ", ".join(map(str, entry)) or "none"
     return f"optimizer.state: expected {theirs} for {ours}, or names={{{ours!r}: ...}}, got {named}"
-
-
-def _of_kind(torch: Any, template: Any, value: Any) -> Any:
-    """A number of a group: a tensor where that is one, as the rate of a captured step is."""
-    return torch.full_like(template, value) if isinstance(template, torch.Tensor) else value
 
 
 def _like(torch: Any, template: Any, value: float) -> Any:

@@ -1,0 +1,37 @@
+"""Each command of docs/findings.md shows what is said beside it."""
+
+import re
+from pathlib import Path
+
+import pytest
+from peers.test_timm import timm  # noqa: F401
+
+from refopt import oracle
+
+torch = pytest.importorskip("torch")
+optax = pytest.importorskip("optax")
+
+PAGE = (Path(__file__).parents[2] / "docs" / "findings.md").read_text()
+BLOCKS = re.findall(r"^    (oracle\.check\(.*\))\n((?:    # .*\n)*)", PAGE, flags=re.M)
+TIMM = "lamb.Lamb", "lion.Lion", "nvnovograd.NvNovoGrad", "radam.RAdamLegacy", "rmsprop_tf.RMSpropTF", "nadamw.NAdamW"
+
+
+@pytest.fixture
+def names(timm):  # noqa: F811
+    """What the commands have imported. Tensors that are made empty are NaN, whatever the memory holds."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    yield {"oracle": oracle, "torch": torch, "optax": optax} | {name.partition(".")[2]: timm(name) for name in TIMM}
+    torch.use_deterministic_algorithms(before)
+
+
+@pytest.mark.parametrize(("command", "said"), BLOCKS, ids=[command for command, _ in BLOCKS])
+def test_a_command_shows_what_is_said(names, command, said):
+    lines = [line.removeprefix("    # ") for line in said.splitlines()]
+    assert lines, "nothing is said of it"
+    report = str(eval(command, names))
+    assert not [line for line in lines if line not in report], report
+
+
+def test_there_are_commands():
+    assert len(BLOCKS) == PAGE.count("    oracle.check(") > 10

@@ -1,0 +1,51 @@
+"""`refopt.oracle.check` of every optimizer of PyTorch, optax and timm that is one of refopt's routines."""
+
+import pytest
+from peers import verdicts
+from peers.test_timm import timm  # noqa: F401
+
+from refopt import oracle
+from refopt.catalog import ROUTINES
+
+
+def rows(table):
+    return pytest.mark.parametrize("row", table, ids=str)
+
+
+def hold(row, subject):
+    """The oracle's verdict on a row is the one that is expected."""
+    few = 2 if row.laws == ("L1",) and not row.fails else 0
+    numbers = {"examples": few, "dtypes": row.dtypes, "laws": row.laws}
+    report = oracle.check(row.routine, subject, **numbers, **row.options)
+    assert set(report.wrong) == set(row.fails), report
+    for law, text in row.fails.items():
+        assert text in str(report), f"{law}: {report}"
+    if not row.fails:
+        assert report.ok and set(report.largest) == set(row.dtypes)
+        ratios = [ratio for slots in report.largest.values() for ratio in slots.values()]
+        assert 0.02 < max(ratios) <= 1, report
+    return report
+
+
+@rows(verdicts.TORCH)
+def test_of_torch(row):
+    optim = pytest.importorskip("torch.optim")
+    hold(row, getattr(optim, row.name))
+
+
+@rows(verdicts.OPTAX)
+def test_of_optax(row):
+    optax, jax = pytest.importorskip("optax"), pytest.importorskip("jax")
+    hold(row, getattr(optax, row.name))
+    assert not jax.config.jax_enable_x64
+
+
+@rows(verdicts.TIMM)
+def test_of_timm(timm, row):  # noqa: F811
+    hold(row, timm(row.name))
+
+
+def test_every_routine_is_somebodys():
+    """And every one is right somewhere, in fp32 and but for NAdam's product and NovoGrad's norm in fp64."""
+    right = {row.routine for row in (*verdicts.TORCH, *verdicts.OPTAX, *verdicts.TIMM) if not row.fails}
+    assert right == {*ROUTINES}
