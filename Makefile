@@ -7,6 +7,7 @@ PY ?= .venv/bin/python
 INSTALLED := .venv/.installed
 PEERS := .venv-peers/.installed
 OF_PEERS := tests/peers tests/test_benchmarks.py tests/test_frameworks.py tests/test_torch.py $(wildcard tests/test_state_pytorch*.py)
+NOTEBOOK_OF_PEERS := notebooks/11-the-oracle.ipynb
 SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
 # verify takes the environment that is there, for its compiler, or one that has what it needs.
 SMALL := .venv-verify/.installed
@@ -47,8 +48,10 @@ records: $(SETUP)  ## which records of benchmarks/results must be made again, an
 gpu-records: $(SETUP)  ## the records of a machine with GPUS GPUs; ONLY and ARGS choose
 	$(PY) -m benchmarks.gpu_records --gpus $(or $(GPUS),1) $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
-notebooks: $(INSTALLED)  ## execute the notebooks again, in place
-	.venv/bin/jupyter nbconvert --execute --inplace --ExecutePreprocessor.record_timing=False notebooks/*.ipynb
+notebooks: $(INSTALLED) $(PEERS)  ## execute the notebooks again, in place
+	.venv/bin/jupyter nbconvert --execute --inplace --ExecutePreprocessor.record_timing=False \
+		$(filter-out $(NOTEBOOK_OF_PEERS),$(wildcard notebooks/*.ipynb))
+	.venv-peers/bin/jupyter-execute --inplace --NotebookClient.record_timing=False $(NOTEBOOK_OF_PEERS)
 	.venv/bin/jupyter nbconvert --to notebook --inplace --coalesce-streams notebooks/*.ipynb
 
 docs: $(INSTALLED)  ## the docstrings as web pages, in build/docs
