@@ -67,8 +67,20 @@ def test_a_step_of_arrays_of_jax():
         ("adam", "adam", {"device": "cuda"}, "check: device: expected none but for torch, got 'cuda' for optax"),
         ("adam", "adam", {"b3": 0.5}, "check: optax.adam, b3=0.5: expected options of b1, .*, got b3"),
         ("adam", "adam", {"names": {"b1": "b1"}}, "check: names: expected no more than"),
+        ("adam", "adamw_like", {}, "adamw_like: expected a GradientTransformation, got float"),
     ],
 )
 def test_refused(routine, subject, keywords, text):
     with pytest.raises((TypeError, ValueError), match=text):
-        oracle.check(routine, getattr(optax, subject), **keywords)
+        oracle.check(routine, getattr(optax, subject, adamw_like), **keywords)
+
+
+def adamw_like(learning_rate, b1, b2):
+    return learning_rate
+
+
+def test_beside_torch_they_are_still_optax_s():
+    """A function of a learning rate is no function of parameters."""
+    pytest.importorskip("torch")
+    report = step_law("adagrad", optax.adagrad, dtypes=["float32"])
+    assert report.subject == "optax.adagrad" and report.wrong == ["L1"]

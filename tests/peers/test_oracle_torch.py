@@ -145,6 +145,11 @@ def test_refused(keywords, text):
         oracle.check("adamw", torch.optim.AdamW, **keywords)
 
 
+def test_a_function_that_makes_no_optimizer_is_refused():
+    with pytest.raises(TypeError, match=r"check: .*: expected an optimizer of PyTorch, got list"):
+        oracle.check("sgd", lambda p, lr: [lr])
+
+
 def test_a_function_takes_no_options():
     with pytest.raises(TypeError, match=r"check: dtype: expected none.*, got \['float32'\]"):
         oracle.check("sgd", lambda params, grads, lr: None, dtype=["float32"])
