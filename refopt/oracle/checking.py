@@ -21,7 +21,7 @@ from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item, Report
 from refopt.oracle.script import Smallest
 from refopt.oracle.subject import LIBRARIES, Function, NumPy
 from refopt.oracle.subjects import subject_of
-from refopt.oracle.trial import FLUSHES, Broken, Skipped, Trial
+from refopt.oracle.trial import FLUSHES, NO_ERROR, Broken, Skipped, Trial
 from refopt.oracle.variants import ROUTINES, added, row_for
 
 DTYPES = tuple(sorted(SIZES, key=["float32", "float64", "float16", "bfloat16"].index))
@@ -127,6 +127,8 @@ def check(
         compared, unbounded = compared + trial.compared, unbounded + trial.unbounded
         notes |= dict.fromkeys(_rounded(trial))
         notes |= {f"not returned, so not compared: {', '.join(sorted(trial.silent))}": None} if trial.silent else {}
+    if any(item.status == FAILED and NO_ERROR in item.text for item in items):
+        notes["what a step does not take, such as a dtype, is skipped if it raises NotImplementedError"] = None
     if not compared and (libraries := _libraries_of_step(tested)):
         notes[f"the step was given arrays of NumPy; for others, arrays={' or '.join(map(repr, libraries))}"] = None
     own = [h.name for h in row.hypers if h.name not in added(row.name)]

@@ -177,7 +177,7 @@ class Report:
         expected = reason(self.expected_failures, law, dtype)
         why = "" if expected is None else f" (expected: {expected})"
         lines = [f"{law} {name}, {dtype}{why}: {head}{first.text}"]
-        lines += [f"    {line}" for line in example.splitlines()]
+        lines += [f"    {line}" for line in example.splitlines() if line.strip() != first.text]
         shown = next((item for item in failed if item.smallest), first)
         if shown.pattern:
             lines.append(f"  where: {shown.pattern}")

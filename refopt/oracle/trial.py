@@ -1,5 +1,6 @@
 """What a law works with: a subject, the cases it can be given, and the comparison of what it makes of them."""
 
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from refopt.oracle.subject import Subject, Wrong
 from refopt.ulp import same_bits
 
 FLUSHES = "flush_to_zero"  # what a step may declare of itself
+NO_ERROR, LONGEST = "expected no error", 300  # characters of what a step raises
 CACHED = 2**13  # bytes of the arrays of a tensor whose expectation is kept
 
 
@@ -140,7 +142,8 @@ class Trial:
         except Wrong as error:
             raise Broken(f"{self.subject.name}: {error}") from None
         except BaseException as error:  # a step may end the process, or fail in another language than Python
-            raise Broken(f"{self.subject.name}: expected no error, got {kind_of(error)}: {error}") from error
+            text = textwrap.shorten(f"{kind_of(error)}: {error}", LONGEST, placeholder=" ...")
+            raise Broken(f"{self.subject.name}: {NO_ERROR}, got {text}") from error
         kept = [slot for slot in self.row.slots if slot.written and not (slot.scalar and slot.optional)]
         self.silent |= {slot.name for slot in kept if case.slots[slot.name] is not None}
         self.silent -= got.keys()

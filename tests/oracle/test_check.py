@@ -172,6 +172,14 @@ def test_expected_failures_are_strict():
     assert "expected to fail (it goes uphill), but nothing failed" in str(report)
 
 
+def test_what_a_step_raises_is_told_once_and_in_one_line():
+    error = TypeError("no such\n  dtype\n" + 99 * "long ")
+    report = oracle.check("sgd", raising(error), dtypes=["float32"], laws=["L1"])
+    (line,) = (line for line in str(report).splitlines() if "TypeError: no such dtype long" in line)
+    assert line.startswith("L1 step, float32: ") and line.endswith("long ...") and len(line) < 400
+    assert "skipped if it raises NotImplementedError" in report.notes[0]
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Terminated])
 def test_signals_end_a_check(error):
     with pytest.raises(error):
