@@ -1,5 +1,7 @@
 """`refopt.oracle.check` of optax's optimizers, and of steps of JAX's arrays, on the CPU."""
 
+from typing import Any, NamedTuple
+
 import pytest
 
 from refopt import oracle
@@ -12,13 +14,26 @@ def step_law(routine, make, **options):
     return oracle.check(routine, make, laws=["L1"], examples=0, **options)
 
 
+class Held(NamedTuple):
+    held: Any
+
+
+def held_momentum(learning_rate, momentum):
+    """Momentum whose state has a name of its own."""
+
+    def update(grads, state, params=None):
+        held = [momentum * v + g for v, g in zip(state.held, grads, strict=True)]
+        return [-learning_rate * v for v in held], Held(held)
+
+    return optax.GradientTransformation(lambda params: Held([0 * p for p in params]), update)
+
+
 def test_states_of_other_names_are_not_compared():
-    report = step_law("momentum", optax.lion, dtypes=["float32"])
+    report = step_law("momentum", held_momentum, dtypes=["float32"])
     assert not report.ok and not report.wrong
-    text = "NOT COMPARED: no trace for velocities in its state of count, mu: names={'velocities': ...}"
-    assert text in str(report).splitlines()[0]
-    lion = step_law("lion", optax.lion, dtypes=["float32"], names={"moment": "mu"})
-    assert lion.ok and lion.subject == "optax.lion, names={'moment': 'mu'}"
+    first = str(report).splitlines()[0]
+    assert "NOT COMPARED: no trace for velocities in its state, of held: names={'velocities': ...}" in first
+    step_law("momentum", held_momentum, dtypes=["float32"], names={"velocities": "held"}).raise_if_failed()
 
 
 def test_a_chain_of_ones_own():
@@ -83,4 +98,4 @@ def test_beside_torch_they_are_still_optax_s():
     """A function of a learning rate is no function of parameters."""
     pytest.importorskip("torch")
     report = step_law("adagrad", optax.adagrad, dtypes=["float32"])
-    assert report.subject == "optax.adagrad" and report.wrong == ["L1"]
+    assert report.ok and report.subject == "optax.adagrad"

@@ -103,6 +103,6 @@ def of_optax(subject: Any, case: Case) -> Call:
     lines += ["walk(state, lambda name, x: found.setdefault(name, x))", 'got = {"params": params}']
     for ours, theirs in subject.states.items():
         if case.slots[ours] is not None:
-            sign = "-" if ours == "velocity" else ""
+            sign = "-" if ours in subject.negative else ""
             lines.append(f'got["{ours}"] = [{sign}x for x in found.get({theirs!r}) or []]')
     return Call(define, arrays | {"grads": case.grads}, named | subject.options, "\n".join(lines), of)
