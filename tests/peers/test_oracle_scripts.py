@@ -66,10 +66,7 @@ def wrong_sgd(params, grads, *, lr):
 LIBRARIES = [
     ("sgd", "torch.optim:SGD", "bfloat16", "L1", {"fused": True}),
     ("nadam", "torch.optim:NAdam", "float64", "L1", {}),
-    ("rmsprop", "torch.optim:RMSprop", "float32", "L1", {"weight_decay": 0.5}),
     ("radam", "optax:radam", "float32", "L1", {}),
-    ("adam", "optax:amsgrad", "float64", "L1", {}),
-    ("novograd", "optax:novograd", "float32", "L1", {}),
 ]
 MINE = [
     ("adamw", "Wrong", "float32", "L1", {}),

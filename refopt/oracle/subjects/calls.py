@@ -46,14 +46,21 @@ def of_torch(subject: Any, case: Case) -> Call:
         if unlike:
             named = ", ".join(f"{name!r}: {number(x, of)}" for name, x in unlike.items())
             lines.append(f"optimizer.param_groups[{k}].update({{{named}}})")
+    template = subject._template(case.params[0].dtype, rows[0], given)
+    steps = f"optimizer.state[p][{subject.step!r}]"
+    if template.in_group is not None:
+        steps = f"optimizer.param_groups[0][{subject.step!r}]"
+    elif template.in_optimizer is not None:
+        steps = f"optimizer.{subject.step}"
     if not is_initial(case, subject.peer.states):
         for i in range(len(case)):
-            entry, in_group = subject._entry(case, i, rows[min(i, len(rows) - 1)], given)
+            entry = subject._entry(case, i, rows[min(i, len(rows) - 1)], given)
             named = ", ".join(f"{name!r}: {_state(x, subject, of)}" for name, x in entry.items())
             lines.append(f"optimizer.state[params[{i}]] = {{{named}}}")
-            if in_group is not None:
-                like = _state(type(in_group)(case.count - 1), subject, of)
-                lines.append(f"optimizer.param_groups[{i if len(groups) > 1 else 0}][{subject.step!r}] = {like}")
+        if template.in_group is not None:
+            lines += ["for group in optimizer.param_groups:", f"    group[{subject.step!r}] = {case.count - 1}"]
+        elif template.in_optimizer is not None:
+            lines.append(f"{steps} = {case.count - 1}")
     flag, factor = (case.steps[0].get(name) for name in ("found_inf", "grad_factor"))
     if flag is not None or factor is not None:
         scale = 1 / (np.ones(()) if factor is None else factor.astype(np.float64).reshape(()))
@@ -61,11 +68,9 @@ def of_torch(subject: Any, case: Case) -> Call:
     if flag is not None:
         lines.append(f"optimizer.found_inf = {of.array(flag.astype(np.float32).reshape(()))}")
     lines += ["for p, g in zip(params, grads):", "    p.grad = g", "optimizer.step()", 'got = {"params": params}']
-    template, _ = subject._template(case.params[0].dtype, rows[0], given)
-    steps = f"optimizer.{'state[p]' if subject.step in template else 'param_groups[0]'}[{subject.step!r}]"
     for slot in case.routine.slots[2:-1]:
         theirs = subject.peer.states.get(slot.name)
-        if theirs in template and case.slots[slot.name] is not None:
+        if theirs in template.entry and case.slots[slot.name] is not None:
             times = f" * {rows[0]['lr']!r}" if slot.name in subject.without_lr else ""
             states = f"optimizer.state[p].get({theirs!r}) for p in params"
             lines.append(f'got["{slot.name}"] = [None if x is None else torch.as_tensor(x){times} for x in ({states})]')
