@@ -1,16 +1,20 @@
 """Calls: numbers for each tensor, tensors without a gradient, several steps, the same call again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from refopt.oracle.cases import Case
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.exact.laws import reference
-from refopt.oracle.laws.law import Law, Try
+from refopt.oracle.laws.law import Law, Try, of_bound
 from refopt.oracle.trial import Broken, Skipped, Trial
 
 SIZES = 300, 45, 7, 20
+OTHERS = 45, 7, 300, 33
 STEPS = 3
+MANY = 111
+LATE = 1001  # a count of steps that has left 8 bits, and what bf16 counts to
+TIMES = 5
 
 
 def numbers(trial: Trial) -> Iterator[Try]:
@@ -18,11 +22,13 @@ def numbers(trial: Trial) -> Iterator[Try]:
         if hyper.per_tensor and hyper.name != "seed" and trial.takes(hyper.name) and hyper.name not in trial.fixed:
             make = partial(varied, trial, hyper.name)
             yield Try(f"{hyper.name} for each tensor", make, partial(held_if_taken, trial, what="numbers in lists"))
+    make = partial(varied, trial, "lr", [3 + i % 5 for i in range(MANY)])
+    yield Try(f"lr for each of {MANY}", make, partial(held_if_taken, trial, what="numbers in lists"))
 
 
-def varied(trial: Trial, name: str) -> Case:
-    case = trial.case(SIZES, count=2)
-    values = [case.steps[0][name] * (1 + i / 4) for i in range(len(SIZES))]
+def varied(trial: Trial, name: str, sizes: Sequence[int] = SIZES) -> Case:
+    case = trial.case(sizes, count=2)
+    values = [case.steps[0][name] * (1 + i % 32 / 4) for i in range(len(sizes))]
     return case.replace(steps=[case.steps[0] | {name: values}])
 
 
@@ -39,38 +45,73 @@ def run_if_taken(trial: Trial, case: Case, what: str) -> Outcome:
 
 
 def without_gradient(trial: Trial) -> Iterator[Try]:
-    def make() -> Case:
-        case = trial.case(SIZES, count=2)
+    def make(case: Case) -> Case:
         return case.replace(grads=[None, case.grads[1], None, case.grads[3]])
 
-    yield Try("two of four", make, partial(held_if_taken, trial, what="gradients of None"))
+    holds = partial(held_if_taken, trial, what="gradients of None")
+    yield Try("two of four", lambda: make(trial.case(SIZES, count=2)), holds)
+    yield Try("two of four, lr for each", lambda: make(varied(trial, "lr")), holds)
 
 
 def going_on(trial: Trial) -> Iterator[Try]:
     def together(case: Case) -> None:
         """Steps one after the other are the same as each from copies of what the one before has stored."""
-        at_once = trial.run(case.replace(steps=case.steps * STEPS))
+        at_once = trial.run(case)
         once = case
-        for k in range(STEPS):
-            got = trial.hold(once)
-            once = once.replace(**_after(once, got), count=case.count + k + 1)
+        for k, step in enumerate(case.steps):
+            got = trial.hold(once.replace(steps=[step]))
+            once = once.replace(**_after(once.replace(steps=[step]), got), count=case.count + k + 1)
         trial.same(got, at_once, f"{STEPS} steps one after the other, and each from copies")
 
-    yield Try(f"{STEPS} steps", lambda: trial.case(SIZES), together)
+    def between(case: Case) -> None:
+        """What a call has been given before is forgotten."""
+        before = trial.run(case)
+        trial.hold(trial.case(OTHERS, count=2))
+        trial.same(trial.run(case), before, "before and after tensors of other sizes")
+
+    def refilled(case: Case) -> None:
+        """Arrays may be written between two calls, as by a checkpoint that is loaded into them."""
+        mine, other = case.copy(), trial.case(SIZES, count=2, seed=1)
+        trial.run_in_place(mine)
+        for name, values in other.slots.items():
+            for x, loaded in zip(mine.slots[name] or (), values or (), strict=True):
+                if x is not None:
+                    x[...] = loaded
+        trial.hold(other, trial.run_in_place(mine.replace(steps=other.steps, count=other.count)))
+
+    yield of_bound(trial, f"step {LATE}", [7], count=LATE)
+    yield Try(f"{STEPS} steps", lambda: repeated(trial.case(SIZES)), together)
+    yield Try(f"{STEPS} steps of other numbers", lambda: changing(trial, trial.case(SIZES)), together)
+    yield Try("other tensors between", lambda: trial.case(SIZES, count=2), between)
+    yield Try("other values in the same arrays", lambda: trial.case(SIZES, count=2), refilled)
+
+
+def repeated(case: Case) -> Case:
+    return case.replace(steps=case.steps * STEPS)
+
+
+def changing(trial: Trial, case: Case) -> Case:
+    """Steps whose numbers change, but for those that states of several steps depend on."""
+    stay = {"rescale_grad", "seed", "rho", "decay_base", "beta1", "beta2", *trial.fixed}
+    names = [hyper.name for hyper in trial.row.hypers if trial.takes(hyper.name) and hyper.name not in stay]
+    step = case.steps[0]
+    return case.replace(steps=[step | {name: step[name] * (1 - k / 4) for name in names} for k in range(STEPS)])
 
 
 def _after(case: Case, got: Outcome) -> dict[str, list]:
-    """The slots after a step; of what is not returned, the reference's."""
-    missing = [slot.name for slot in case.routine.slots if slot.written and slot.name not in got]
-    ours = reference(case.copy()) if missing else {}
-    return got | {name: ours[name] for name in missing if case.slots[name] is not None}
+    """The slots after a step, of those that there are; of what is not returned, the reference's."""
+    written = [slot.name for slot in case.routine.slots if slot.written and case.slots[slot.name] is not None]
+    ours = reference(case.copy()) if any(name not in got for name in written) else {}
+    return {name: got.get(name) or ours[name] for name in written}
 
 
 def determinism(trial: Trial) -> Iterator[Try]:
-    def twice(case: Case) -> None:
-        trial.same(trial.run(case), trial.run(case), "twice the same call")
+    def twice(case: Case, times: int = 2) -> None:
+        before = trial.run(case)
+        for _ in range(times - 1):
+            trial.same(before, trial.run(case), "twice the same call")
 
-    yield Try("some tensors", lambda: trial.case(SIZES, count=2), twice)
+    yield Try("some tensors", lambda: trial.case(SIZES, count=2), partial(twice, times=TIMES))
     yield Try("a large one", lambda: trial.case([100003]), twice)
 
 

@@ -41,6 +41,13 @@ def layouts(trial: Trial) -> Iterator[Try]:
             if given.tobytes() != now.tobytes():
                 raise Broken(f"grads[{i}]: expected as it was, since a step does not write it, got another")
 
+    def lists_kept(case: Case) -> None:
+        """The lists have the arrays that they were given with, in the same order."""
+        got = trial.run(case)
+        if getattr(trial.subject, "replaced", False):
+            raise Broken("the lists: expected as they were, since a step writes arrays, got other arrays in them")
+        trial.hold(case, got)
+
     def shared(case: Case) -> None:
         """Gradients may share their memory."""
         same = case.replace(grads=[case.grads[0]] * len(case))
@@ -50,6 +57,7 @@ def layouts(trial: Trial) -> Iterator[Try]:
 
     yield Try("one gradient for two tensors", lambda: trial.case([33, 33], count=2), shared)
     yield Try("gradients untouched", lambda: trial.case([300, (4, 5)], count=2), untouched)
+    yield Try("lists untouched", lambda: trial.case([7, 300, (4, 5), 0], count=2), lists_kept)
 
 
 def transposed(case: Case) -> Case:

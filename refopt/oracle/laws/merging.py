@@ -5,7 +5,7 @@ from functools import partial
 
 from refopt.oracle.cases import PATTERNS, Case
 from refopt.oracle.laws.law import Law, Try
-from refopt.oracle.trial import Trial
+from refopt.oracle.trial import Skipped, Trial
 
 SIZES = 300, 1, 45, 7, 128
 # Around the limits of launches that have been: 36, 60 and 110 tensors, 320 blocks.
@@ -31,8 +31,30 @@ def merging(trial: Trial) -> Iterator[Try]:
         if bits:
             trial.same({name: values[::-1] for name, values in back.items()}, got, "in this order, and backwards")
 
+    def each_its_own(case: Case) -> None:
+        """The same of tensors whose powers, in arrays of their own, are those of other steps."""
+        got = trial.run(case)
+        for i in range(len(case)):
+            one = trial.run(case.only([i]))
+            trial.same(one, {name: [values[i]] for name, values in got.items()}, f"tensor {i} merged, and alone", i)
+
     yield Try("merged and alone", lambda: trial.case(SIZES, count=2), alone)
     yield Try("order", lambda: trial.case(SIZES, count=2), backwards)
+    if bits and trial.row.scalars:
+        yield Try("tensors at steps of their own", partial(at_steps_of_their_own, trial), each_its_own)
+
+
+def at_steps_of_their_own(trial: Trial) -> Case:
+    """Tensors that have taken one step more each. Skips a step that is told one number for all."""
+    trial.need(*trial.row.scalars)
+    if trial.takes("step"):
+        raise Skipped("takes one number of the step for all tensors")
+    cases = [trial.case(SIZES, count=2 + i) for i in range(len(SIZES))]
+    slots = {
+        name: values and [cases[i].slots[name][i] for i in range(len(SIZES))]  # type: ignore[index]
+        for name, values in cases[0].slots.items()
+    }
+    return cases[0].replace(**slots)
 
 
 def numbers(trial: Trial) -> Iterator[Try]:

@@ -25,6 +25,18 @@ def sizes(trial: Trial) -> Iterator[Try]:
         yield of_bound(trial, f"{HUGE} elements", [HUGE])
     if not trial.row.elementwise:
         yield Try("equal elements", partial(equal, trial), partial(trial.hold, depth=sums.any_order))
+        for size in (LARGE, HUGE) if first else (LARGE,):
+            for name in ("params", "grads"):
+                yield Try(f"{size} elements, the last of {name} large", partial(uneven, trial, size, name), trial.hold)
+
+
+def uneven(trial: Trial, size: int, name: str) -> Case:
+    """Data whose last elements make half of a norm, and none of a quotient of norms of which both lack a part."""
+    case = trial.case([size])
+    x = case.slots[name][0].copy()  # type: ignore[index]
+    x[size // 2 :] *= x.dtype.type(4)
+    x[-3:] *= x.dtype.type(2.0 ** (size.bit_length() // 2))
+    return case.replace(**{name: [x]})
 
 
 def equal(trial: Trial) -> Case:

@@ -42,9 +42,19 @@ def masters(trial: Trial) -> Iterator[Try]:
     if SIZES[trial.dtype] == 2:
         for grad, state in ((trial.dtype, "float32"), ("float32", trial.dtype)):
             yield of_dtypes(trial, Dtypes(trial.dtype, grad, state, "float32"))
+        if "lr" not in trial.fixed:
+            yield Try("masters halfway between two parameters", partial(halfway, trial), trial.hold)
         if "norm_of" in trial.row.choices and "norm_of" not in trial.fixed:
             of_master = Dtypes(trial.dtype, trial.dtype, "float32", "float32")
             yield of_dtypes(trial, of_master, norm_of="master")
+
+
+def halfway(trial: Trial) -> Case:
+    """A first step of no rate, so that the masters stay: each halfway between two numbers of 16 bits."""
+    case = trial.case(SHAPES, Dtypes(trial.dtype, trial.dtype, "float32", "float32"), lr=0.0)
+    half = 2**15 if trial.dtype == "bfloat16" else 2**12
+    words = [x.view(np.uint32) for x in case.slots["master_params"] or ()]
+    return case.replace(master_params=[(x & ~np.uint32(2 * half - 1) | np.uint32(half)).view(np.float32) for x in words])
 
 
 def remainders(trial: Trial) -> Iterator[Try]:
