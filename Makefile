@@ -16,7 +16,7 @@ VERIFY_SETUP := $(if $(filter .venv-verify/bin/python,$(VERIFY_PY)),$(SMALL))
 CHECK_PYTHON = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "refopt needs Python 3.11 or later: set PYTHON")'
 PIP_INSTALL := -m pip install -q --disable-pip-version-check
 
-.PHONY: help verify test test-peers test-long test-gpu bench notebooks docs maps mutants lint clean
+.PHONY: help verify test test-peers test-long test-gpu bench notebooks docs maps mutants oracle lint clean
 .PHONY: records gpu-records
 .DEFAULT_GOAL := help
 
@@ -62,6 +62,9 @@ maps: $(INSTALLED)  ## docs/evidence.md, clauses.md, interface.md and non-finite
 
 mutants: $(INSTALLED)  ## plant changes in the package, and see which ones the tests notice; ARGS are passed on
 	PYTHONPATH=tests .venv/bin/python -m mutation $(ARGS)
+
+oracle: $(INSTALLED)  ## the oracle's kill table: each mutant of a step, and what other projects' tests say; ARGS
+	PYTHONPATH=.:tests .venv/bin/python -m oracle.mutants.kill_table $(ARGS)
 
 lint: $(INSTALLED)  ## ruff and mypy
 	.venv/bin/ruff check

@@ -53,8 +53,8 @@ def halfway(trial: Trial) -> Case:
     """A first step of no rate, so that the masters stay: each halfway between two numbers of 16 bits."""
     case = trial.case(SHAPES, Dtypes(trial.dtype, trial.dtype, "float32", "float32"), lr=0.0)
     half = 2**15 if trial.dtype == "bfloat16" else 2**12
-    words = [x.view(np.uint32) for x in case.slots["master_params"] or ()]
-    return case.replace(master_params=[(x & ~np.uint32(2 * half - 1) | np.uint32(half)).view(np.float32) for x in words])
+    kept, words = ~np.uint32(2 * half - 1), [x.view(np.uint32) for x in case.slots["master_params"] or ()]
+    return case.replace(master_params=[(x & kept | np.uint32(half)).view(np.float32) for x in words])
 
 
 def remainders(trial: Trial) -> Iterator[Try]:

@@ -1,4 +1,4 @@
-"""Many tensors in few launches, by tables that a launch takes as an argument: Apex's `multi_tensor_apply`, corrected."""
+"""Many tensors in few launches, by tables that a launch takes: Apex's `multi_tensor_apply`, corrected."""
 
 import numpy as np
 

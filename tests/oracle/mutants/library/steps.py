@@ -13,7 +13,7 @@ def dense(x):
 
 
 def skipped(found_inf):
-    return found_inf is not None and not (found_inf[0] == 0)
+    return found_inf is not None and found_inf[0] != 0
 
 
 def factor_of(rescale_grad, grad_factor):
@@ -23,7 +23,7 @@ def factor_of(rescale_grad, grad_factor):
 def groups(params, grads, lists):
     """Indices of the tensors that have a gradient, by the dtypes of their arrays."""
     found = {}
-    for i, (p, g) in enumerate(zip(params, grads, strict=True)):
+    for i, (p, g) in enumerate(zip(params, grads, strict=True)):  # noqa: B007
         if g is None:
             continue
         kinds = tuple(values[i].dtype for values in (params, grads, *lists))

@@ -1,0 +1,113 @@
+"""The oracle's own test: a library that is right passes, and each mutant of it fails in the law that is about it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from oracle.mutants import built, rival_apex, rival_optax, rival_torch
+from oracle.mutants.historical import ELSEWHERE
+from oracle.mutants.historical import MUTANTS as HISTORICAL
+from oracle.mutants.kill_table import Verdict, line, rows, totals, verdict, wrong
+from oracle.mutants.rivals import Different
+from oracle.mutants.table import MUTANTS
+
+from refopt import oracle
+from refopt.catalog import ROUTINES
+from refopt.oracle.laws import LAWS
+
+BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
+ONE_A_LAW = list({mutant.law: mutant for mutant in MUTANTS}.values())
+# Of tries that a law has for one kind of mutant.
+TRIES = (
+    "the learning rate by the slot of a launch", "numbers by the place among active tensors",
+    "lists sorted by size in place",
+    "rho of the first tensor for all", "8 bits of the count of steps", "bf16 parameters rounded half up",
+    "states kept by the address of the parameter", "the table of the first call of so many tensors",
+    "the decay of the first call", "32 partial sums in the cleanup",
+)  # fmt: skip
+FAST = list(dict.fromkeys([*ONE_A_LAW, *(BY_NAME[name] for name in TRIES)]))
+
+
+def test_there_are_many():
+    assert len(BY_NAME) == len(MUTANTS) >= 200 and len(HISTORICAL) >= 25 and len(ELSEWHERE) >= 5
+    assert {mutant.routine for mutant in MUTANTS} == set(ROUTINES) == set(built())
+    # Of remainders and chance, which the library has none of, there are those of oracle.planted.
+    assert {mutant.law for mutant in MUTANTS} == LAWS.keys() - {"L12", "L13", "L18"}
+    assert all("easily written" not in mutant.source for mutant in HISTORICAL[:-1])
+
+
+@pytest.mark.parametrize("routine", ROUTINES)
+def test_the_library_is_right(routine):
+    laws, left = ["L1", "L4", "L9", "L16"], ("epsilon_at", "adapt", "norm_of")
+    report = oracle.check(routine, built()[routine], dtypes=["float32"], laws=laws, examples=1)
+    assert report.ok, str(report)
+    assert {item.text for item in report.of("skipped")} <= {f"takes no {name}" for name in left}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("routine", ROUTINES)
+def test_the_library_is_right_throughout(routine):
+    report = oracle.check(routine, built()[routine])
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("mutant", FAST, ids=lambda mutant: mutant.name)
+def test_a_mutant_is_found(mutant):
+    laws = {"L1", mutant.law}
+    report = oracle.check(
+        mutant.routine, mutant.step(), dtypes=mutant.dtypes, laws=laws, examples=2, diagnose=False
+    )
+    assert mutant.law in report.failed_laws, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(rows())), ids=[row.name for row in rows()])
+def test_every_row_of_the_table(number):
+    found = verdict(number, rivals=False)
+    assert not wrong(rows()[number], found), found
+
+
+def test_rivals_pass_what_is_right():
+    steps = built()
+    assert rival_torch.killed(steps["sgd"], "sgd") is False
+    assert rival_apex.killed(steps["momentum"], "momentum") is False
+    assert rival_optax.killed(lambda: steps["adamw"], "adamw", steps["adamw"]) is False
+    assert rival_apex.killed(steps["lion"], "lion") is rival_optax.killed(lambda: steps["sgd"], "sgd") is None
+
+
+def nothing(params, grads, moment1, moment2, *, lr, beta1, beta2, epsilon):
+    """A step that does nothing."""
+
+
+def test_rivals_find_what_they_can():
+    """PyTorch's a wrong formula, and not a list of 111 tensors; one of Apex's not even a step that does nothing."""
+    swapped, dropped = BY_NAME["moments swapped in the table"], BY_NAME["tensors beyond the 110th dropped"]
+    assert rival_torch.killed(swapped.step(), "adamw") and rival_torch.killed(dropped.step(), "sgd") is False
+    rival_apex.native(nothing, "adam", rival_apex.ADAM | {"lr": 1e-5})
+    with pytest.raises(Different):
+        rival_apex.compared(nothing, "adam", rival_apex.ADAM, [1000])
+    with pytest.raises(Different):
+        rival_optax.converges(nothing, "adam", rival_optax.UNDER_TEST["adam"][0], *rival_optax.TARGETS[0])
+
+
+def test_the_table_fits_a_terminal():
+    found = Verdict(["L1", "L16"], (True, False, None), 1.0)
+    assert all(len(line(row, found)) <= 80 for row in rows() if not wrong(row, found))
+    row = next(row for row in rows() if row.law == "L3")
+    assert line(row, found).endswith("L1 L16  killed passed - WRONG") and wrong(row, found)
+    assert line(row._replace(law="L16"), found).endswith("L16 L1  killed passed -")
+    one = {rows().index(row): found}
+    assert totals(one, rows()) == {"the oracle": [0, 1], "PyTorch": [1, 1], "Apex": [0, 1], "optax": [0, 0]}
+
+
+def test_the_page_says_what_the_record_says():
+    """docs/oracle-mutants.md has the totals of benchmarks/results/kill-table.json."""
+    root = Path(__file__).parents[2]
+    record = json.loads((root / "benchmarks/results/kill-table.json").read_text())
+    page = (root / "docs/oracle-mutants.md").read_text()
+    for name, (killed, there) in record["totals"].items():
+        assert re.search(rf"\| {re.escape(name)} .*\| {killed} of {there} \|", page), name
+    names = {row["name"] for row in record["rows"]}
+    assert names == {row.name for row in rows()} and not record["wrong"]
+    assert all(each.defect in page for each in ELSEWHERE)
