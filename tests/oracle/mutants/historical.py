@@ -259,26 +259,27 @@ ELSEWHERE = (
     Elsewhere(
         "2**31 elements or more, truncated to int32",
         "pytorch #101449, Apex #1825, DeepSpeed #7640, TransformerEngine #2918",
-        "tests/test_lars.py, test_more_elements_than_an_int32_counts, on a GPU; tests/test_tables.py, "
-        "test_beyond_two_to_the_31",
+        "`test_more_elements_than_an_int32_counts` of tests/test_lars.py, on a GPU; `test_beyond_two_to_the_31` of "
+        "tests/test_tables.py",
     ),
     Elsewhere(
-        "the same in norms and scales", "Apex #1989, #2014",
-        "the same, and tests/test_cast.py, test_beyond_two_to_the_31",
+        "2**31 elements or more in norms and scales", "Apex #1989, #2014",
+        "the same, and `test_beyond_two_to_the_31` of tests/test_cast.py, on a GPU",
     ),
     Elsewhere(
         "21,000 tensors exhaust a pool of handles", "TransformerEngine #3418",
-        "no pool: tables of any length, tests/test_tables.py",
+        "nowhere: the longest list of L3 has 1,000 tensors, for the time it takes",
     ),
     Elsewhere(
         "NaN dropped by fmaxf in a maximum norm", "Apex multi_tensor_l2norm_kernel.cu",
-        "no routine has a maximum norm; tests/test_scan.py",
+        "no routine has a maximum norm; `test_every_element_is_looked_at` of tests/test_scan.py",
     ),
     Elsewhere(
-        "an upload of a table during capture of a graph", "pytorch #119153",
-        "tests/test_plan.py: plans upload when they are made",
+        "a table uploaded during the capture of a graph", "pytorch #119153",
+        "`test_replays_of_a_captured_call` of tests/test_cast.py, on a GPU",
     ),
     Elsewhere(
-        "shards without elements, ranks that disagree", "DeepSpeed #966, #1488, #8280", "tests/test_sharding.py",
+        "ranks that disagree, shards without elements", "DeepSpeed #966, #1488, #8280",
+        "`test_shards_have_the_bits_of_the_whole` of tests/test_sharding.py",
     ),
 )  # fmt: skip
