@@ -2,7 +2,7 @@
 
 import pytest
 from evidence.cells import cells
-from maps import clauses, evidence, interface, non_finite
+from maps import clauses, evidence, interface, non_finite, variants
 from maps.collect import Item, suite
 
 
@@ -22,9 +22,10 @@ def test_every_clause_has_tests(items):
     assert not without, f"no test of {', '.join(without)}"
 
 
-def test_the_interface_is_up_to_date():
+@pytest.mark.parametrize("module", [interface, variants], ids=lambda module: module.PAGE.name)
+def test_what_follows_from_the_package_is_up_to_date(module):
     """If this fails, run make maps."""
-    assert interface.PAGE.read_text() == interface.page()
+    assert module.PAGE.read_text() == module.page()
 
 
 @pytest.mark.parametrize("module", [evidence, clauses, non_finite], ids=lambda module: module.PAGE.name)

@@ -20,7 +20,7 @@ from refopt.oracle.cases import Case
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.subject import Wrong
 from refopt.oracle.subjects.arrays import Jax
-from refopt.oracle.subjects.optax_peers import PEERS
+from refopt.oracle.subjects.optax_peers import PEERS, SWITCHED
 from refopt.oracle.subjects.shared import check_dtypes, is_initial, scalar_after
 from refopt.oracle.variants.variant import STEP_NUMBER
 from refopt.state.steps import BASES
@@ -60,9 +60,7 @@ class OptaxOptimizer:
         if unknown := sorted(self.options.keys() - self.accepts):
             expected = ", ".join(sorted(self.accepts))
             raise TypeError(f"check: {name}: expected options of {expected}, got {unknown[0]}")
-        self.fixed = dict(peer.choices)
-        inside = self.options.get("eps_in_sqrt", True)
-        self.fixed |= {"epsilon_at": "inside" if inside else "outside"} if row.name == "rmsprop" else {}
+        self.fixed = {ours: x for ours, x in peer.choices.items() if self.numbers.get(ours) not in self.accepts}
         self.fixed |= {ours: self._option(ours, theirs) for ours, theirs in self.numbers.items() if theirs in options}
         self.always = tuple(ours for ours, theirs in self.switches.items() if options.get(theirs))
         # XLA sets processors so that subnormal numbers are 0.
@@ -92,6 +90,8 @@ class OptaxOptimizer:
     def _option(self, ours: str, theirs: str) -> Any:
         """A number, or a choice, among the options. Without momentum optax has ``None``."""
         value, where = self.options[theirs], f"check: {self.name}: {theirs}"
+        if theirs in SWITCHED:
+            return SWITCHED[theirs][flag(where, value)]
         if ours in self.row.choices:
             values = self.row.choices[ours]
             if isinstance(values[0], bool):
@@ -174,6 +174,8 @@ class OptaxOptimizer:
         real: Any = arithmetic(case.params[0].dtype.name) if len(case) else np.float64
         values = {name: float(real(x)) for name, x in step.items()} | case.choices
         named = {theirs: values[ours] for ours, theirs in self.numbers.items() if ours in values}
+        for theirs in named.keys() & SWITCHED.keys():
+            named[theirs] = next(x for x, choice in SWITCHED[theirs].items() if choice == named[theirs])
         return named | {theirs: case.slots[ours] is not None for ours, theirs in self.switches.items()}
 
     def _filled(self, state: Any, case: Case) -> Any:

@@ -12,7 +12,7 @@ class Peer(NamedTuple):
     Attributes:
         states: the fields of a state.
         numbers: the arguments of a function that are numbers, and the choices that it leaves to its caller.
-        choices: the choices and numbers that make the routine's rule optax's.
+        choices: the choices and numbers that make the routine's rule optax's, where no argument says otherwise.
         switches: the arguments that an optional state stands for.
         only: what an argument has to be, by optax's name, for the rule to be the routine's.
         negative: the states that have the other sign there, since they are of what is added.
@@ -44,7 +44,8 @@ PEERS = {
     "lion": Peer({"moment": "mu"}, LR | {"beta1": "b1", "beta2": "b2", "coeff": "weight_decay"}),
     "rmsprop": Peer(
         {"mean_square": "nu", "velocity": "trace", "mean_grad": "mu"},
-        LR | {"rho": "decay", "mu": "momentum", "epsilon": "eps"}, switches={"mean_grad": "centered"},
+        LR | {"rho": "decay", "mu": "momentum", "epsilon": "eps", "epsilon_at": "eps_in_sqrt"},
+        {"epsilon_at": "inside"}, {"mean_grad": "centered"},
         only=PLAIN | {"initial_scale": 0.0, "bias_correction": False}, negative=("velocity",),
     ),
     "adadelta": Peer(
@@ -80,5 +81,12 @@ FUNCTIONS = {
     "novograd": ("novograd",), "lars": ("lars_momentum",), "adagrad": ("adagrad",), "adamax": ("adamax",),
     "adamaxw": ("adamax",), "nadam": ("nadam",), "nadamw": ("nadam",), "radam": ("radam",),
 }  # fmt: skip
+# What a function has not, of the arguments of its routine.
+WITHOUT = {
+    ("adam", "adam"): CORRECTED.keys(), ("amsgrad", "adam"): PLAIN.keys(), ("adam", "nadam"): DECAY.keys(),
+    ("nadam", "nadam"): DECAY.keys(), ("adamax", "adamax"): DECAY.keys(),
+}  # fmt: skip
+# Arguments whose values are those of a choice.
+SWITCHED: Mapping[str, Mapping[bool, str]] = {"eps_in_sqrt": {True: "inside", False: "outside"}}
 # Which tensors, and in which dtype: arguments that leave the rule of a tensor as it is.
 FREE = "mask", "weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype"

@@ -23,12 +23,15 @@ LION = Peer(
 )
 NOVOGRAD = Peer(
     {"moment": "exp_avg", "second_moment": "exp_avg_sq"}, BETAS | DECAY | {"grad_averaging": "grad_averaging"},
-    {"amsgrad": False, "decoupled_decay": False}, counts=False,
+    {"amsgrad": False, "decoupled_decay": False, "corrected_weight_decay": False}, counts=False,
 )  # fmt: skip
 UNCLIPPED = {"caution": False, "corrected_weight_decay": False, "clipping_threshold": None}
 # By routine, and by the name of the class.
 TIMM: dict[tuple[str, str], Peer] = {
-    ("lamb", "Lamb"): LAMB._replace(numbers=dict(LAMB.numbers) | {"always_adapt": "always_adapt"}),
+    ("lamb", "Lamb"): LAMB._replace(
+        numbers={**LAMB.numbers, "always_adapt": "always_adapt"},
+        only={name: x for name, x in LAMB.only.items() if name != "maximize"},
+    ),
     ("lars_momentum", "Lars"): LARS,
     ("lion", "Lion"): LION,
     ("novograd", "NvNovoGrad"): NOVOGRAD,
@@ -53,6 +56,8 @@ TIMM: dict[tuple[str, str], Peer] = {
     ),
     ("radam", "RAdamLegacy"): Peer(MOMENTS, BETAS | DECAY, {}, choices={"decay": "decoupled"}),
 }  # fmt: skip
+# An argument of Lars that decides a choice.
+ADAPT = {"always_adapt": {False: "decay_and_norms", True: "norms"}}
 # What optimizers derived from PyTorch's are expected to be, of routines that PyTorch itself has not.
 USUAL = {"lamb": LAMB, "lars_momentum": LARS, "lion": LION, "novograd": NOVOGRAD}
 
@@ -61,6 +66,6 @@ def peer_of(routine: str, kind: type | None, options: Mapping[str, Any]) -> tupl
     """The row of the table for a class, and the states that it keeps without lr."""
     name = kind.__name__ if kind is not None and kind.__module__.startswith("timm.optim") else ""
     peer = TIMM.get((routine, name)) or TORCH.get(routine) or PEERS.get(routine) or USUAL[routine]
-    if name == "Lars" and options.get("always_adapt"):
-        peer = peer._replace(choices={"adapt": "norms"})
+    if name == "Lars":
+        peer = peer._replace(choices={"adapt": ADAPT["always_adapt"][bool(options.get("always_adapt"))]})
     return peer, () if name == "RMSpropTF" else ("velocity", "velocities") if name == "Lars" else ("velocity",)

@@ -15,6 +15,10 @@ SWITCHED: Mapping[str, Mapping[Any, bool]] = MappingProxyType({"decay": {"l2": F
 ON_REQUEST = "maximize", "dampening", "initial_accumulator"
 
 
+# Arguments that leave the rule as it is: how a step is run.
+FREE = "foreach", "fused", "capturable", "differentiable"
+
+
 def _with(routine: str, more: Mapping[str, str] = NONE, *without: str, choices: Mapping[str, Any] = NONE) -> Peer:
     """A row of the table with more numbers and choices, and without some of what a group has to have."""
     peer = PEERS[routine]
@@ -38,4 +42,9 @@ TORCH = {
     "adamax": _with("adamax", DECAY, "eps", choices={"epsilon_at": "gradient"}),
     "nadam": _with("nadam", EITHER_DECAY),
     "radam": _with("radam", EITHER_DECAY),
+}  # fmt: skip
+# The class that a routine is.
+CLASSES = {
+    "sgd": "SGD", "momentum": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "rmsprop": "RMSprop",
+    "adadelta": "Adadelta", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam",
 }  # fmt: skip
