@@ -26,7 +26,7 @@ def longer(x: float) -> float:
 # Of twelve bits, so that fp32 has them, and 1 - beta, but no narrower dtype. No two alike and none near a power of two,
 # so that a number that is lost, misplaced or rounded shows by far more than the bound.
 SHORT = {
-    "lr": 0.09375, "mu": 0.875, "l2_decay": 0.3125, "beta1": 0.875, "beta2": 0.99609375, "epsilon": 0.01171875,
+    "lr": 0.09375, "mu": 0.875, "l2_decay": 0.3125, "beta1": 0.875, "beta2": 0.9921875, "epsilon": 0.01171875,
     "coeff": 0.21875, "lr_ratio": 0.6875, "rho": 0.9375, "lars_coeff": 0.46875, "lars_weight_decay": 0.53125,
     "weight_decay": 0.578125, "decay_base": 0.8125, "rescale_grad": 0.40625, "seed": 5, "dampening": 0.34375,
     "lr_decay": 0.15625, "initial_accumulator": 0.28125, "epsilon_root": 0.03515625,
