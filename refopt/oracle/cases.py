@@ -195,23 +195,26 @@ def true_scalars(row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, 
     precision; it may compute powers in double; or take them by a ``pow`` that is off by an ulp. Each is within the
     error. Numbers of the first steps are exact. RAdam's rho may be that of the paper's closed form in double.
     """
-    by_count = [slot for slot in row.slots if slot.scalar and (row.elementwise or isinstance(slot.initial, str))]
-    if not by_count:
-        return {}
-    known = truth(row, numbers, choices, count, arithmetic_.real)
     scalars = {}
-    for slot in by_count:
-        value = known[slot.name].value
-        held = arithmetic_.exact(arrays[slot.name].reshape(-1)[0])
+    for name in by_count(row):
+        value = truth(row, numbers, choices, count, arithmetic_.real)[name].value
+        held = arithmetic_.exact(arrays[name].reshape(-1)[0])
         rounding = 2 * arithmetic_.rounding * size(value) if count > 1 else 0.0
         error = max(float(size(held.value - value)), float(rounding))
         if arithmetic_.inputs and rounded_off(numbers, arithmetic_.real):
-            in_double = truth(row, numbers, choices, count, np.float64)[slot.name].value
+            in_double = truth(row, numbers, choices, count, np.float64)[name].value
             error = max(error, float(size(high(in_double) - high(value))) * SLACK)
-        if slot.name == "rho":
+        if name == "rho":
             error += _lost_in_double(float(numbers["beta2"]), count)
-        scalars[slot.name] = Bounded(value, np.float64(error), arithmetic_)
+        scalars[name] = Bounded(value, np.float64(error), arithmetic_)
     return scalars
+
+
+@functools.cache
+def by_count(row: Routine) -> tuple[str, ...]:
+    """The scalars of a routine that depend on the number of the step alone, not on data: powers and the like."""
+    scalars = [slot for slot in row.slots if slot.scalar]
+    return tuple(slot.name for slot in scalars if row.elementwise or isinstance(slot.initial, str))
 
 
 @functools.lru_cache(256)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import refopt
 from refopt.oracle import script
+from refopt.oracle.diagnosis import ENOUGH
 from refopt.oracle.exceptions import covers, reason
 
 SCHEMA = "refopt.check/1"
@@ -217,7 +218,7 @@ def _why(reasons: tuple[tuple[str, float], ...] | None) -> list[str]:
         return []
     if not reasons:
         return ["  why: none of the hypotheses explains it"]
-    if reasons[0][1] < 0.99:
+    if reasons[0][1] < ENOUGH:
         heads = ["  why: nothing explains all of it; in part "] + ["       or in part "] * len(reasons)
     else:
         heads = ["  why: "] + ["       or "] * len(reasons)

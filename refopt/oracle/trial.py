@@ -168,6 +168,16 @@ class Trial:
             key = (*bits, *numbers.items(), *choices.items(), case.count, depth, leasts)
             if key in self._cache:
                 return self._cache[key]
+        expected = self.expected_of_arrays(case, i, arrays, depth, leasts)
+        if key:
+            self._cache[key] = expected
+        return expected
+
+    def expected_of_arrays(
+        self, case: Case, i: int, arrays: Mapping[str, Any], depth: sums.Depth, leasts: int = 1
+    ) -> dict[str, Expected]:
+        """The same of other arrays for the tensor's, such as some of its elements."""
+        numbers, choices = case.numbers_of(i), case.choices
         real = arithmetic(arrays["params"].dtype.name)
         self.rounded |= {name: float(numbers[name]) for name in rounded_off(numbers, real)}
         known, without = (
@@ -175,13 +185,10 @@ class Trial:
             for inputs in (True, False)
         )
         flushes = bool(self.fixed.get(FLUSHES))
-        expected = expected_of(
+        return expected_of(
             self.row, arrays, numbers, choices, depth=depth, flushes=flushes, leasts=leasts, scalars=known,
             scalars_without=without,
         )
-        if key:
-            self._cache[key] = expected
-        return expected
 
     def hold(
         self, case: Case, got: Outcome | None = None, *, depth: sums.Depth = sums.random_data,

@@ -92,7 +92,7 @@ BUGS: dict[str, tuple[str, dict[str, Bug]]] = {
         "second moment not corrected": Bug("1 - beta2**step", "1.0", "no bias correction of the second"),
         "step from 0": Bug("real = p", "step_ = step - 1\n        real = p", "of t - 1"),
         "step one ahead": Bug("first, second =", "step = step + (i == 0)\n        first, second =", "t \\+ 1"),
-        "correction without root": Bug("second**0.5", "second", "`sqrt.1 - beta2_pow.` were `1 - beta2_pow"),
+        "correction without root": Bug("second**0.5", "second", "were `sqrt.u. / .1 - beta2_pow"),
         "decay in the gradient": Bug(
             "p *= real(1 - lr * coeff)", "g = g + real(coeff) * p", "decay in the gradient"
         ),

@@ -1,16 +1,21 @@
 """Planted bugs are found, and the diagnosis names them."""
 
 import re
+import time
 
 import numpy as np
 import pytest
 from oracle.bugs import BUGS, with_bug
 
-from refopt import oracle
+from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
 from refopt.oracle.bound.evaluate import PRIMITIVES, rebound
-from refopt.oracle.diagnosis import edits
+from refopt.oracle.diagnosis import edits, operands
+from refopt.oracle.diagnosis.explain import NO_RULE, Explainer
 from refopt.oracle.diagnosis.hypotheses import base_rule, named
+from refopt.oracle.diagnosis.situation import Unanswered
+from refopt.oracle.subject import Function
+from refopt.oracle.trial import Trial
 from refopt.oracle.wrong import OF
 
 NAMED = dict(dtypes=["float32"], laws=["L1"], examples=0)
@@ -110,6 +115,75 @@ def test_hypotheses_can_be_evaluated(routine):
         if wrong.name:
             assert rebound(wrong.rule) is not None and wrong.rule not in PRIMITIVES
     assert callable(base_rule(row))
+
+
+@pytest.mark.parametrize("routine", ROUTINES)
+def test_hypotheses_do_not_break(routine):
+    """What they raise has a reason: a state that does not matter, or a changed rule that is none any more."""
+    row = ROUTINES[routine]
+    trial = Trial(row, Function(row, getattr(cpu, row.merged_name)), "float32", 0, {})
+    optional = [slot.name for slot in row.slots if slot.optional and slot.name != "master_params"]
+    case = trial.case([40], count=3, optional=optional)
+    explainer = Explainer(trial, [(case, 0)], [])
+    tensor, broken, changes = explainer.right[0], {}, [*edits.of_rule(row), *operands.of_rule(row)]
+    hypotheses = [*named(row), *changes[:: max(1, len(changes) // 400)]]
+    for hypothesis in hypotheses:
+        changed = explainer._changed(tensor, (hypothesis,))
+        for way in (changed.plain, changed.expected) if changed else ():
+            try:
+                with np.errstate(all="ignore"):
+                    way()
+            except Exception as error:
+                broken[hypothesis.name, hypothesis.kind] = error
+    for (name, kind), error in broken.items():
+        if kind == "edit":
+            assert isinstance(error, NO_RULE), (name, error)
+        else:
+            assert isinstance(error, Unanswered), (name, error)
+            assert str(error) == "the old state does not matter", name
+    assert len(broken) < len(hypotheses) / 4
+
+
+def random_changes(p, g, v, mu, seed):
+    """Something that nobody would write."""
+    r = np.random.default_rng(seed).uniform(0.2, 0.8, 3)
+    v[...] = mu * v + np.cos(g * r[0]) * g + np.sin(r[1] + p) * r[2]
+    return v * (1 + r[0] * g * g) + np.tanh(p) * r[2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_unrelated_changes_get_no_name(seed):
+    def step(params, grads, velocities, *, lr, mu):
+        for p, g, v in zip(params, grads, velocities, strict=True):
+            p -= (lr * random_changes(p, g, v, mu, seed)).astype(p.dtype)
+
+    assert all(share < 0.9995 for _, share in why(oracle.check("momentum", step, **NAMED)))
+
+
+# By routine, two steps that take long to explain, and are wrong in large tensors as well.
+SLOW = [
+    ("adamw", "p -= real(lr / first) * m / denominator", "p -= real(lr / first) * np.tanh(m * 3) / denominator"),
+    ("adamw", "real = p.dtype.type", "real = p.dtype.type\n        if p.size > 65536: continue"),
+    ("lamb", "p -= real(lr) * ratio * r", "p -= real(lr) * np.tanh(ratio) * r"),
+    ("lamb", "np.linalg.norm(p.ravel())", "np.linalg.norm(p.ravel()[:65536])"),
+    ("lars_momentum", "local * (g + wd * p)", "np.sin(local) * (g + wd * p)"),
+    ("lars_momentum", "np.linalg.norm(g.ravel())", "np.linalg.norm(g.ravel()[:65536])"),
+    ("novograd", "np.sqrt(v) + real(epsilon)", "np.sqrt(v) + np.tanh(v)"),
+    ("momentum", "v += g", "v += np.tanh(g)"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("routine", "old", "new"), SLOW)
+def test_a_verdict_is_soon_there(routine, old, new):
+    """In seconds of the processor's: a routine in fp32, right or wrong; other work does not count."""
+    text, _ = BUGS[routine]
+    assert old in text
+    names = {"np": np}
+    exec(text.replace(old, new), names)
+    started = time.process_time()
+    assert not oracle.check(routine, names["step"], dtypes=["float32"]).ok
+    assert time.process_time() - started < 20  # as 20 s would be too long, and 10 s are asked of a quiet machine
 
 
 def test_the_first_error_is_the_worst_over_its_bound():

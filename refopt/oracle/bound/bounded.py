@@ -19,12 +19,15 @@ division, a root or a cancellation makes of earlier errors is left out.
 Code under test that evaluates the very rule is within the bound for ROUNDINGS = 1. Code may evaluate it in another
 order. Where only products, quotients and roots of the same factors are regrouped, relative errors add up to no more
 than the number of roundings; where additions keep their operands, their errors are the same. ROUNDINGS = 2 has room for
-twice as many roundings, and for those of the bound itself, which is worked out in fp64.
+twice as many roundings, and for those of the bound itself, which is worked out in fp64. Rules in which each element is
+by itself are of few operations, and get one more: in any order, each operation may be off by a whole unit in the last
+place. Rules with norms have room for that as it is.
 
 Where no bound can be had, the error is inf: a divisor that may be 0, a root of what may be negative, a result that may
 overflow. Comparisons are conditions (`branches`).
 """
 
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -34,7 +37,8 @@ from refopt.oracle.bound.branches import Condition
 from refopt.oracle.bound.double_double import UNIT, DoubleDouble
 from refopt.oracle.bound.values import Same, high, select, size
 
-ROUNDINGS = 2
+ROUNDINGS, ELEMENTWISE = 2, 3
+CURRENT: ContextVar[Any] = ContextVar("arithmetic", default=None)  # of constants that rules make
 SLACK = 1 + 2.0**-20  # for the roundings of the ends of an interval
 
 
@@ -88,7 +92,7 @@ class Bounded:
     odd: Any = None  # of a product: its factors of unknown sign, but for those that are squared
 
     def __init__(self, value, error=0.0, arithmetic=None):
-        self.value, self.error, self.arithmetic = value, error, arithmetic
+        self.value, self.error, self.arithmetic = value, error, arithmetic or CURRENT.get()
 
     @property
     def dtype(self):

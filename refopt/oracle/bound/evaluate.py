@@ -148,7 +148,12 @@ def evaluate(
     found = rule or rule_of(routine)
     of_lars = isinstance(found, functools.partial) and found.func is _lars  # whose parts are rebound one by one
     run = found if of_lars else rebound(found)
+    token = bounded.CURRENT.set(arithmetic)
+    try:
+        with np.errstate(all="ignore"):
+            ways = every_way(lambda: run(p, g, *map(read, carried), **values))
+    finally:
+        bounded.CURRENT.reset(token)
     with np.errstate(all="ignore"):
-        ways = every_way(lambda: run(p, g, *map(read, carried), **values))
         united = [None if x[0] is None else x[0].covering(*x[1:]) for x in zip(*ways, strict=True)]
     return {name: x for name, x in zip(("params", *carried), united, strict=True) if x is not None}

@@ -12,7 +12,7 @@ from refopt.checks import flat
 from refopt.checks.arguments import chosen, whole
 from refopt.dtypes import arithmetic, numpy_dtype
 from refopt.oracle.bound import storage, sums
-from refopt.oracle.bound.bounded import Arithmetic, Bounded
+from refopt.oracle.bound.bounded import ELEMENTWISE, ROUNDINGS, Arithmetic, Bounded
 from refopt.oracle.bound.double_double import DoubleDouble
 from refopt.oracle.bound.evaluate import evaluate, rounded_off
 from refopt.oracle.bound.values import high
@@ -156,10 +156,10 @@ def expected_of(
     ``allowed`` is for `Arithmetic`; ``scalars`` are those of `evaluate`, and ``scalars_without`` the same of code that
     rounds its numbers.
     """
-    real = arithmetic(arrays["params"].dtype.name)
+    real, roundings = arithmetic(arrays["params"].dtype.name), ELEMENTWISE if row.elementwise else ROUNDINGS
 
     def bounds(inputs: bool) -> dict[str, Bounded]:
-        of = Arithmetic(real, regroups=True, inputs=inputs, **allowed)
+        of = Arithmetic(real, roundings, regroups=True, inputs=inputs, **allowed)
         return evaluate(row, arrays, numbers, choices, of, rule=rule, scalars=scalars if inputs else scalars_without)
 
     with np.errstate(all="ignore"):

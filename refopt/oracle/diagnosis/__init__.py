@@ -14,7 +14,7 @@ from refopt.oracle.trial import Broken, Trial
 STEP = "L1"
 MOST = 2**14  # elements of a case that explanations are tried on
 
-__all__ = ["Explanation", "Found", "of_failures", "pattern_of"]
+__all__ = ["ENOUGH", "Explanation", "Found", "of_failures", "pattern_of"]
 
 
 def pattern_of(trial: Trial, case: Case) -> str:
@@ -63,10 +63,11 @@ def of_failures(
     where = pattern_of(trial, worst)
     if law != STEP and any(item.law == STEP and item.dtype == trial.dtype for item in explained):
         return Found(where)
-    small = [case for case, _ in bounded if _elements(case) <= MOST] or [worst]
+    small = [one for one in bounded if _elements(one[0]) <= MOST] or [min(bounded, key=lambda one: _elements(one[0]))]
     known = dict.fromkeys(name for item in explained for name, share in item.reasons if share >= ENOUGH)
     quick = any(not item.reasons for item in explained)
-    explainer = Explainer(trial, small, [case for case in passed if _elements(case) <= MOST])
+    places = [(case, broken.where.tensor) for case, broken in small if broken.where is not None]
+    explainer = Explainer(trial, places, [case for case in passed if _elements(case) <= MOST])
     return Found(where, tuple((x.text, round(x.share, 4)) for x in explainer.explanations(list(known), quick)))
 
 

@@ -6,23 +6,17 @@ They stand for mistakes that have no name in `refopt.oracle.wrong`.
 import ast
 import copy
 import functools
-import inspect
-import textwrap
+import itertools
 from collections.abc import Iterator
 from functools import partial
-from types import FunctionType
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from refopt.catalog import Routine
 from refopt.oracle.diagnosis.hypotheses import Hypothesis, base_rule
 from refopt.oracle.diagnosis.situation import Rule, Situation
-from refopt.oracle.diagnosis.substitution import reached, substituted
+from refopt.oracle.diagnosis.source import OLD, compiled, reached, replaced_node, source, substituted, text_of
 
 OTHER: dict[type, Any] = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
-SIGNS: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
-OLD = "_before"
 
 
 @functools.cache
@@ -48,30 +42,10 @@ class Edit(NamedTuple):
 
 
 def _edits(function: Any) -> Iterator[Edit]:
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    assert isinstance(tree, ast.FunctionDef)
-    if tree.body and isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
-        del tree.body[0]
-    for change in _changes(tree):
-        compiled = _compiled(function, change.tree)
-        if compiled is not None:
-            yield Edit(change.text, compiled)
-
-
-def _compiled(function: Any, tree: ast.FunctionDef) -> Any:
-    """The function that a changed source defines, in the module of the original one."""
-    names = {"np": np, **function.__globals__}
-    tree.decorator_list = []
-    tree.args.kw_defaults = [None] * len(tree.args.kwonlyargs)
-    module = ast.fix_missing_locations(ast.Module([tree], []))
-    try:
-        exec(compile(module, f"<{function.__name__} with a change>", "exec"), names)
-    except (SyntaxError, ValueError):
-        return None
-    made = names[tree.name]
-    copied = FunctionType(made.__code__, names | {tree.name: function}, made.__name__, made.__defaults__)
-    copied.__kwdefaults__ = function.__kwdefaults__
-    return copied
+    for change in _changes(source(function)):
+        made = compiled(function, change.tree)
+        if made is not None:
+            yield Edit(change.text, made)
 
 
 class Change(NamedTuple):
@@ -85,31 +59,8 @@ def _changes(tree: ast.FunctionDef) -> Iterator[Change]:
     for k, node in enumerate(nodes):
         if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), ast.Store):
             for after in _instead(node, tree):
-                yield Change(f"as if `{_text(node)}` were `{_text(after)}`", _replaced(tree, k, after))
+                yield Change(f"as if `{text_of(node)}` were `{text_of(after)}`", replaced_node(tree, k, after))
     yield from _old_values(tree)
-
-
-def _text(node: ast.AST) -> str:
-    """An expression, with long operands left out."""
-    text = ast.unparse(node).replace("np.", "").replace(OLD, " before the step")
-    if len(text) > 44 and isinstance(node, ast.BinOp):
-        sides = [x if len(x) <= 20 else "(...)" for x in map(_text, (node.left, node.right))]
-        text = f"{sides[0]} {SIGNS[type(node.op)]} {sides[1]}"
-    return text
-
-
-def _replaced(tree: ast.FunctionDef, k: int, after: ast.expr) -> ast.FunctionDef:
-    """A copy of a function, with another expression in the place of one."""
-    mine = copy.deepcopy(tree)
-    nodes = [node for statement in mine.body for node in ast.walk(statement)]
-    target, new = nodes[k], copy.deepcopy(after)
-    for parent in ast.walk(mine):
-        for name, value in ast.iter_fields(parent):
-            if value is target:
-                setattr(parent, name, new)
-            elif isinstance(value, list) and any(x is target for x in value):
-                value[[x is target for x in value].index(True)] = new
-    return mine
 
 
 def _instead(node: ast.expr, tree: ast.FunctionDef) -> Iterator[ast.expr]:
@@ -126,11 +77,17 @@ def _instead(node: ast.expr, tree: ast.FunctionDef) -> Iterator[ast.expr]:
             yield ast.BinOp(left.left, left.op, ast.BinOp(left.right, node.op, right))
         if isinstance(right, ast.BinOp):
             yield ast.BinOp(ast.BinOp(left, node.op, right.left), right.op, right.right)
+        if isinstance(node.op, ast.Add | ast.Sub):
+            yield from _factor_moved(node)
+        if isinstance(node.op, ast.Add):
+            for one, other in itertools.product(_with_last_factor(left), _with_last_factor(right)):
+                yield ast.Call(ast.Attribute(ast.Name("np", ast.Load()), "maximum", ast.Load()), [one, other], [])
         if _is_root(left):
-            yield ast.Call(left.func, [ast.BinOp(left.args[0], node.op, right)], [])  # type: ignore[attr-defined]
+            for inside in (right, ast.BinOp(right, ast.Mult(), right)):
+                yield ast.Call(left.func, [ast.BinOp(left.args[0], node.op, inside)], [])  # type: ignore[attr-defined]
         if isinstance(node.op, ast.Sub):
             yield _root(node)
-        if isinstance(node.op, ast.Mult) and isinstance(left, ast.BinOp) and _text(left.right) == _text(right):
+        if isinstance(node.op, ast.Mult) and isinstance(left, ast.BinOp) and text_of(left.right) == text_of(right):
             yield ast.BinOp(left.left, node.op, ast.Call(ast.Name("abs", ast.Load()), [right], []))
     elif isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
         yield node.args[0]
@@ -154,6 +111,21 @@ def _instead(node: ast.expr, tree: ast.FunctionDef) -> Iterator[ast.expr]:
     elif isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
         for value in {0, 1, 2, 2 * node.value} - {node.value}:
             yield ast.Constant(value)
+
+
+def _with_last_factor(node: ast.expr) -> list[ast.expr]:
+    """A term, and what it is without its weight."""
+    return [node, node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else [node]
+
+
+def _factor_moved(node: ast.BinOp) -> Iterator[ast.expr]:
+    """A factor of one term on the other one, or on both."""
+    for one, other, swapped in ((node.left, node.right, False), (node.right, node.left, True)):
+        if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult):
+            for factor, rest in ((one.left, one.right), (one.right, one.left)):
+                by = ast.BinOp(factor, ast.Mult(), other)
+                for term in (rest, one):
+                    yield ast.BinOp(by, node.op, term) if swapped else ast.BinOp(term, node.op, by)
 
 
 def _values(tree: ast.FunctionDef) -> set[str]:
@@ -194,7 +166,7 @@ def _old_values(tree: ast.FunctionDef) -> Iterator[Change]:
                 again.id = node.id + OLD
                 first = ast.parse(f"{node.id}{OLD} = {node.id}").body[0]
                 mine.body.insert(0, first)
-                text = f"`{node.id}` as it was before the step in `{_text(statement)}`"
+                text = f"`{node.id}` as it was before the step in `{text_of(statement)}`"
                 yield Change(text, mine)
         stored = {x.id for x in ast.walk(statement) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
         assigned |= stored & parameters

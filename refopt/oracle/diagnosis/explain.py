@@ -1,38 +1,29 @@
 """Which hypotheses explain what a step has come to, and how much of it."""
 
+import copy
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.oracle.bound import sums
 from refopt.oracle.cases import Case, memory
-from refopt.oracle.diagnosis import edits
+from refopt.oracle.diagnosis import edits, operands
+from refopt.oracle.diagnosis.evidence import Tensor, spread, tensors_of
 from refopt.oracle.diagnosis.hypotheses import Hypothesis, base_rule, named
-from refopt.oracle.diagnosis.situation import Situation, of_case
+from refopt.oracle.diagnosis.situation import Inputs, Situation, Unanswered, of_case
 from refopt.oracle.trial import FLUSHES, Trial
 
-SECONDS = 6.0
-WRONG_MOST = 6  # tensors that are looked at
+SECONDS = 3.0  # for each kind of hypotheses
+MOST = 6  # tensors that are looked at, wrong ones and right ones
 UNWRITTEN = "elements that are not written: they are as they were"
 RANKS = {"rule": 0, "choice": 0, "power": 0, "number": 1}
-ENOUGH = 0.99  # of what a hypothesis has to explain
+ENOUGH = 0.9995  # of what a hypothesis has to explain
+SPOILT = 0.01  # of a tensor's elements that it may make wrong
 PARTLY = 0.25
-
-
-class Tensor(NamedTuple):
-    """What a step made of one tensor, and which elements of each slot are wrong by the rule.
-
-    Elements that no step was taken for are part of the pattern, not of what hypotheses explain, where there are others.
-    """
-
-    case: Case
-    tensor: int
-    got: dict[str, np.ndarray]
-    wrong: dict[str, np.ndarray]
-    unchanged: dict[str, np.ndarray]  # which of them are as they were
+# What a rule raises that a change of its source has made none. Those with names raise nothing, as tests say.
+NO_RULE = TypeError, ValueError, AttributeError, LookupError, ArithmeticError
 
 
 class Explanation(NamedTuple):
@@ -47,42 +38,21 @@ class Explainer:
 
     Args:
         trial: the subject and the rule.
-        failed: cases of which the outcome is wrong.
+        failed: cases of which the outcome is wrong, each with the number of a tensor that is.
         passed: others, that an explanation has to leave right.
     """
 
-    def __init__(self, trial: Trial, failed: Sequence[Case], passed: Sequence[Case] = ()) -> None:
+    def __init__(self, trial: Trial, failed: Sequence[tuple[Case, int]], passed: Sequence[Case] = ()) -> None:
         self.trial, self.row = trial, trial.row
-        wrong = list(itertools.chain.from_iterable(map(self._tensors, failed)))
-        right = [x for x in wrong if not any(mask.any() for mask in x.wrong.values())]
-        changed = any((x.wrong[name] & ~x.unchanged[name]).any() for x in wrong for name in x.wrong)
-        self.moved = changed
-        if changed:
-            wrong = [x._replace(wrong={name: x.wrong[name] & ~x.unchanged[name] for name in x.wrong}) for x in wrong]
-        self.wrong = _spread([x for x in wrong if any(mask.any() for mask in x.wrong.values())], WRONG_MOST)
-        self.right = _spread(right + list(itertools.chain.from_iterable(map(self._tensors, passed))), WRONG_MOST)
-        self.until = 0.0
-        fixed = trial.fixed
-        self.named = [
-            h for h in named(trial.row) if all(trial.subject.takes(x) or x in fixed for x in h.needs)
-        ]
-
-    def _tensors(self, case: Case) -> list[Tensor]:
-        """The tensors of a case that have gradients, as the subject leaves them now."""
-        try:
-            got = self.trial.run(case)
-        except Exception:
-            return []
-        tensors = []
-        for i in (i for i, g in enumerate(case.grads) if g is not None):
-            arrays = {name: x for name, values in got.items() if (x := values[i]) is not None}
-            expected = self.trial.expected(case, i, sums.random_data)
-            held = {name: x for name, x in arrays.items() if name in expected and x.size}
-            wrong = {name: np.ravel(memory(expected[name].ratio(arrays[name]))) > 1 for name in held}
-            before = case.tensor(i)
-            same = {name: np.ravel(memory(x) == memory(before[name])) & wrong[name] for name, x in held.items()}
-            tensors.append(Tensor(case, i, held, wrong, same))
-        return tensors
+        tensors = [x for case, i in spread(failed, MOST) for x in tensors_of(trial, case, i)]
+        wrong, right = [x for x in tensors if x.is_wrong], [x for x in tensors if not x.is_wrong]
+        moved = [x for x in (x.without_unchanged() for x in wrong) if x.is_wrong]
+        self.moved = bool(moved)
+        self.wrong = spread(moved or wrong, MOST)
+        self.right = spread(right + [x for case in spread(passed, MOST) for x in tensors_of(trial, case)], MOST)
+        self.known: dict[tuple[int, int], tuple[Situation, Inputs | None]] = {}
+        takes, fixed = trial.subject.takes, trial.fixed
+        self.named = [h for h in named(trial.row) if all(takes(x) or x in fixed for x in h.needs)]
 
     def explanations(self, known: Sequence[str] = (), quick: bool = False) -> list[Explanation]:
         """Those that explain nearly all; else those that explain some of it; none if nothing does.
@@ -90,11 +60,10 @@ class Explainer:
         Those of ``known`` names are tried first, and no others if one of them explains all. Neither changes of
         the rule nor pairs are tried if it has to be ``quick``.
         """
-        self.until = time.monotonic() + SECONDS
         if not self.wrong:
             return []
-        self._situation(self.wrong[0]).expected()  # that of the rule itself can be evaluated
-        before = [h for h in (*self.named, *edits.of_rule(self.row)) if h.name in known] if known else []
+        changes = (*edits.of_rule(self.row), *operands.of_rule(self.row))
+        before = [h for h in (*self.named, *changes) if any(_begins(text, h.name) for text in known)] if known else []
         narrow = [h for h in self.named if h.kind in ("arithmetic", "narrow")]
         both = [pair for pair in itertools.product(before, narrow) if pair[0].kind != pair[1].kind]
         for candidates in ([(h,) for h in before], both):
@@ -109,16 +78,35 @@ class Explainer:
             return [Explanation(UNWRITTEN, 1.0)]
         if quick:
             return _partly(single)
-        self.until = time.monotonic() + SECONDS
-        changed = self._tried((h,) for h in edits.of_rule(self.row))
-        if full := _full(changed):
-            return full
-        self.until = time.monotonic() + SECONDS / 2
+        for kind in (edits, operands):
+            changed = self._tried((h,) for h in kind.of_rule(self.row))
+            if full := _full(changed):
+                return sorted(full, key=lambda x: len(x.text))
+            single += changed
         if full := _full(self._tried(self._pairs())):
             return full
-        return _partly(single + changed)
+        return _partly(single + self._by_slot())
 
-    def _pairs(self) -> Iterable[tuple[Hypothesis, Hypothesis]]:
+    def _by_slot(self) -> list[Explanation]:
+        """An explanation of each slot by itself, from states that are right: mistakes that have nothing in common."""
+        slots = dict.fromkeys(name for x in self.wrong for name, mask in x.wrong.items() if mask.any())
+        if len(slots) < 2:
+            return []
+        texts, explained = [], 0
+        counts = {name: sum(int(x.wrong[name].sum()) for x in self.wrong if name in x.wrong) for name in slots}
+        for name in slots:
+            part = copy.copy(self)
+            wrong = (x.of_slot(name) for x in self.wrong)
+            part.wrong = [x for x in wrong if x.is_wrong]
+            part.right = [x.of_slot(name) for x in (*self.right, *self.wrong) if not x.of_slot(name).is_wrong][:MOST]
+            for hypotheses in (self.named, edits.of_rule(self.row), operands.of_rule(self.row)):
+                if full := _full(part._tried((h,) for h in hypotheses)):
+                    texts.append(f"{name}: {full[0].text}")
+                    explained += counts[name]
+                    break
+        return [Explanation("; ".join(texts), explained / sum(counts.values()))] if texts else []
+
+    def _pairs(self) -> Iterator[tuple[Hypothesis, Hypothesis]]:
         """Pairs of hypotheses each of which matters where something is wrong."""
         kept = [h for h in self.named if h.paired and self._keeps(h)]
         kept.sort(key=lambda h: RANKS.get(h.kind, 2))
@@ -132,24 +120,27 @@ class Explainer:
         """Whether slots that are right where something is wrong are so with a hypothesis as well."""
         tensor = self.wrong[0]
         right = [name for name, mask in tensor.wrong.items() if not mask.any() and not tensor.unchanged[name].any()]
-        inside = self._inside(tensor, (hypothesis,)) if right else {}
-        if inside is None:
-            return True
-        return all(name not in inside or inside[name][0].mean() >= ENOUGH for name in right)
+        changed = self._changed(tensor, (hypothesis,)) if right else None
+        near = None if changed is None else self._near(tensor, changed, (hypothesis,))
+        return near is None or all(near[name].mean() >= 1 - SPOILT for name in right if name in near)
 
     def _tried(self, candidates: Iterable[tuple[Hypothesis, ...]]) -> list[Explanation]:
-        found = []
+        until, found = time.process_time() + SECONDS, []
         for hypotheses in candidates:
-            if time.monotonic() > self.until:
+            if time.process_time() > until:
                 break
-            share = self._share(hypotheses)
-            if share >= PARTLY:
-                found.append(Explanation(" and ".join(h.name for h in hypotheses), share))
+            explanation = self._explanation(hypotheses)
+            if explanation and explanation.share >= PARTLY:
+                found.append(explanation)
         return found
 
-    def _share(self, hypotheses: tuple[Hypothesis, ...]) -> float:
+    def _explanation(self, hypotheses: tuple[Hypothesis, ...]) -> Explanation | None:
         """The share of the wrong elements that are as the hypotheses have it, less that of tensors they spoil."""
-        explained = total = bounded = spoilt = 0
+        first = self._changed(self.wrong[0], hypotheses)
+        if first is not None and not self._worth(self.wrong[0], first, hypotheses):
+            return None
+        explained = total = bounded = 0
+        spoilt: list[Tensor] = []
         for tensor in self.wrong:
             inside = self._inside(tensor, hypotheses)
             if inside is None:
@@ -161,52 +152,102 @@ class Explainer:
                 bounded += int((mask & known).sum())
                 total += int(mask.sum())
                 right = known & ~mask & ~tensor.unchanged[name]
-                spoils = spoils or bool((right & ~within).sum() > (1 - ENOUGH) * mask.size)
-            spoilt += spoils
-            if spoils and tensor is self.wrong[0]:
-                return 0.0
-            if total and explained < PARTLY * total:
-                return 0.0
+                spoils = spoils or bool((right & ~within).sum() > SPOILT * mask.size)
+            if spoils:
+                spoilt.append(tensor)
+            if (spoils and tensor is self.wrong[0]) or (total and explained < PARTLY * total):
+                return None
         if not explained:
-            return 0.0
-        for tensor in self.right:
-            inside = self._inside(tensor, hypotheses)
-            if inside is not None and any((known & ~x).sum() > (1 - ENOUGH) * x.size for x, known in inside.values()):
-                spoilt += 1
-        return explained / bounded * (1 - spoilt / (len(self.wrong) + len(self.right)))
+            return None
+        text, share = " and ".join(h.name for h in hypotheses), explained / bounded
+        if not spoilt:
+            spoilt = [x for x in self.right if self._spoils(x, hypotheses)]
+            if steps := _steps(self.wrong, spoilt) if share >= ENOUGH else "":
+                return Explanation(f"{text}, {steps}", share)
+        return Explanation(text, share * (1 - len(spoilt) / (len(self.wrong) + len(self.right))))
 
-    def _situation(self, tensor: Tensor) -> Situation:
-        """A tensor as the rule has it."""
-        flushes = bool(self.trial.fixed.get(FLUSHES))
-        return of_case(tensor.case, tensor.tensor, base_rule(self.row), self.trial.real, flushes)
+    def _spoils(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> bool:
+        inside = self._inside(tensor, hypotheses) or {}
+        return any((known & ~x).sum() > SPOILT * x.size for x, known in inside.values())
 
-    def _inside(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> dict[str, Any] | None:
-        """Which elements are within the bound of a hypothesis, and which have one; ``None`` if it says nothing."""
-        changed: Any = self._situation(tensor)
+    def _as_it_is(self, tensor: Tensor) -> tuple[Situation, Inputs | None]:
+        """A tensor as the rule has it, and what that is given."""
+        key = id(tensor.case), tensor.tensor
+        if key not in self.known:
+            flushes, rule = bool(self.trial.fixed.get(FLUSHES)), base_rule(self.row)
+            situation = of_case(tensor.case, tensor.tensor, rule, self.trial.real, flushes, tensor.elements)
+            self.known[key] = situation, situation.inputs()
+        return self.known[key]
+
+    def _changed(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> Situation | None:
+        """A tensor as hypotheses have it; ``None`` if they say nothing of it."""
+        changed = as_it_is = self._as_it_is(tensor)[0]
         for hypothesis in hypotheses:
             after = hypothesis.change(changed)
             changed = changed if after is None else after
+        return None if changed is as_it_is else changed
+
+    def _near(
+        self, tensor: Tensor, changed: Situation, hypotheses: Sequence[Hypothesis]
+    ) -> dict[str, np.ndarray] | None:  # fmt: skip
+        """By slot, which elements are about as a hypothesis has it, by a glance; ``None`` if that does not tell."""
+        if changed.narrow or changed.worked or changed.rounded or tensor.case.choices.get("rounding") == "stochastic":
+            return None
+        try:
+            with np.errstate(all="ignore"):
+                edit = all(h.kind == "edit" for h in hypotheses)  # which changes the rule alone
+                plain = changed.plain(self._as_it_is(tensor)[1] if edit else None) or {}
+                off = {name: abs(plain[name] - x) for name, x in tensor.wide.items() if name in plain}
+                if any(x.shape != tensor.room[name].shape for name, x in off.items()):
+                    raise ValueError("expected an element for each of the tensor's")
+                return {name: ~(x > tensor.room[name]) for name, x in off.items()}
+        except NO_RULE:
+            return {name: np.zeros(room.shape, bool) for name, room in tensor.room.items()}
+
+    def _worth(self, tensor: Tensor, changed: Situation, hypotheses: Sequence[Hypothesis]) -> bool:
+        """Whether a hypothesis may explain enough of a tensor to be worth its bound."""
+        near = self._near(tensor, changed, hypotheses)
+        if near is None:
+            return True
+        explained = sum(int((x & tensor.wrong[name]).sum()) for name, x in near.items())
+        total = sum(int(tensor.wrong[name].sum()) for name in near)
+        return not total or explained >= PARTLY * total
+
+    def _inside(self, tensor: Tensor, hypotheses: tuple[Hypothesis, ...]) -> dict[str, Any] | None:
+        """Which elements are within the bound of a hypothesis, and which have one; ``None`` if it says nothing."""
+        changed = self._changed(tensor, hypotheses)
+        if changed is None:
+            return {name: (~mask, np.ones_like(mask)) for name, mask in tensor.wrong.items()}
         try:
             with np.errstate(all="ignore"):
                 expected = changed.expected()
-        except Exception:  # what a change has made of a rule need not be one
+        except (Unanswered, *NO_RULE):
             return None
         if expected is None:
             return None
         inside = {}
         for name, x in tensor.got.items():
             if name in expected:
-                ratio, held = np.ravel(memory(expected[name].ratio(x))), np.ravel(memory(x)).astype(np.float64)
+                ratio = np.ravel(memory(expected[name].ratio(x.reshape(expected[name].value.shape))))
+                held = np.ravel(memory(x)).astype(np.float64)
                 lost = np.isnan(ratio) & ~np.isfinite(held)  # as a division by 0 has it
                 inside[name] = (ratio <= 1) | lost, ~np.isnan(ratio) | lost
         return inside
 
 
-def _spread(tensors: list[Tensor], most: int) -> list[Tensor]:
-    """Some of a list, from its beginning to its end."""
-    if len(tensors) <= most:
-        return tensors
-    return [tensors[round(k * (len(tensors) - 1) / (most - 1))] for k in range(most)]
+def _steps(wrong: Sequence[Tensor], spoilt: Sequence[Tensor]) -> str:
+    """Which steps a mistake is of, if those of the tensors that it is not of come all before or all after."""
+    of_wrong, of_others = {x.case.count for x in wrong}, {x.case.count for x in spoilt}
+    if of_others and max(of_wrong) < min(of_others):
+        return "in the first step alone" if max(of_wrong) == 1 else f"up to step {max(of_wrong)}"
+    if of_others and min(of_wrong) > max(of_others):
+        return f"from step {min(of_wrong)} on"
+    return ""
+
+
+def _begins(text: str, name: str) -> bool:
+    """Whether an explanation is a hypothesis's, of some steps maybe, or begins with it."""
+    return text == name or text.startswith((f"{name}, in", f"{name}, up", f"{name}, from", f"{name} and "))
 
 
 def _partly(explanations: list[Explanation]) -> list[Explanation]:

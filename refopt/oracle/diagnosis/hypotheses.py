@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt import catalog
+from refopt.cpu.adam import descend, moments
 from refopt.dtypes import SIZES, numpy_dtype
 from refopt.oracle import variants
 from refopt.oracle.bound.evaluate import rule_of
 from refopt.oracle.cases import Case, has, memory
 from refopt.oracle.diagnosis.situation import NONE, Rule, Situation
-from refopt.oracle.diagnosis.substitution import substituted
+from refopt.oracle.diagnosis.source import substituted
 from refopt.oracle.variants.lars_momentum import lars_with
-from refopt.oracle.wrong import OF, norms
+from refopt.oracle.wrong import OF, limits, norms
 from refopt.oracle.wrong.adamw import decayed
 from refopt.oracle.wrong.lamb import lamb_with
 from refopt.oracle.wrong.novograd import novograd_with
@@ -25,6 +26,9 @@ from refopt.rows import Routine
 CORRECTS = {
     "beta1_pow": "no bias correction of the first moment", "beta2_pow": "no bias correction of the second moment",
 }  # fmt: skip
+
+
+DECAYS = {"l2_decay", "coeff", "weight_decay", "lars_weight_decay"}
 
 
 class Hypothesis(NamedTuple):
@@ -42,15 +46,35 @@ class Hypothesis(NamedTuple):
     needs: tuple[str, ...] = ()
 
 
+@functools.cache
 def base_rule(row: Routine) -> Rule:
-    """The rule, all of whose code can be looked at."""
-    return lars_with if row.name == "lars_momentum" and not variants.is_extended(row) else rule_of(row)
+    """The rule, all of whose code can be looked at, as it stands in papers."""
+    if row.name == "lars_momentum" and not variants.is_extended(row):
+        return lars_with
+    return substituted(substituted(rule_of(row), descend, descend_as_in_the_paper), moments, moments_one_by_one)
+
+
+def moments_one_by_one(g, m, u, *, beta1, beta2):
+    """`refopt.cpu.adam.moments`, with names for the new ones."""
+    m = beta1 * m + (1 - beta1) * g
+    u = beta2 * u + (1 - beta2) * g * g
+    return m, u
+
+
+def descend_as_in_the_paper(p, m, u, beta1_pow, beta2_pow, *, lr, epsilon, epsilon_at):
+    """Adam's step by corrected moments; `refopt.cpu.adam.descend` has it regrouped."""
+    if epsilon_at == "uncorrected":
+        return p - lr * np.sqrt(1 - beta2_pow) / (1 - beta1_pow) * (m / (np.sqrt(u) + epsilon))
+    m_hat = m / (1 - beta1_pow)
+    d = m_hat / (np.sqrt(u / (1 - beta2_pow)) + epsilon)
+    return p - lr * d
 
 
 @functools.cache
 def named(row: Routine) -> tuple[Hypothesis, ...]:
     """All hypotheses about a routine that have names."""
-    return (*_choices(row), *_rules(row), *_numbers(row), *_scalars(row), *_arrays(row), *_arithmetic())
+    of_rule = *_choices(row), *_rules(row), *_gradients(row)
+    return (*of_rule, *_numbers(row), *_scalars(row), *_arrays(row), *_arithmetic())
 
 
 def _arithmetic() -> Iterator[Hypothesis]:
@@ -59,7 +83,7 @@ def _arithmetic() -> Iterator[Hypothesis]:
         fits = param.name == to if to != "float32" else param.itemsize == 8
         return s._replace(worked=to) if fits and not s.worked else None
 
-    for to in ("float32", "float16", "bfloat16"):
+    for to in ("float32", "float16", "bfloat16") if has("bfloat16") else ("float32", "float16"):
         yield Hypothesis(f"worked out in {to}", partial(change, to=to), "arithmetic")
 
 
@@ -115,6 +139,39 @@ def _in_place(row: Routine, rule: Rule) -> Rule:
     """The rule of a row with another in the place of the catalogue's."""
     own = base_rule(catalog.ROUTINES[row.name])
     return substituted(base_rule(row), own, rule) if variants.is_extended(row) else rule
+
+
+def _gradients(row: Routine) -> Iterator[Hypothesis]:
+    """What the gradient may be made into first."""
+    changes: dict[str, Callable[[Any], Any]] = {
+        "divided by its norm": limits.normalized, "replaced by its sign": np.sign, "replaced by its size": abs,
+    }  # fmt: skip
+    for limit in limits.USUAL:
+        changes[f"clipped to a norm of {limit:g}"] = partial(limits.norm_at_most, limit=limit)
+        changes[f"clipped to a norm of {limit:g}, with 1e-6 added to the norm"] = partial(
+            limits.norm_at_most, limit=limit, epsilon=1e-6
+        )
+        changes[f"clipped by element to {limit:g}"] = partial(limits.within, limit=limit)
+    for text, to in changes.items():
+        yield Hypothesis(f"gradient {text}", partial(_with_gradient, to=to), "gradient", "", text.startswith("clip"))
+    for name in DECAYS & {hyper.name for hyper in row.hypers}:
+        yield Hypothesis(f"{name} * p added to the gradient as well", partial(_decayed, name=name), "gradient")
+
+
+def _with_gradient(s: Situation, to: Callable[[Any], Any]) -> Situation | None:
+    return s._replace(rule=partial(_of_gradient, rule=s.rule, to=to))
+
+
+def _decayed(s: Situation, name: str) -> Situation | None:
+    return s._replace(rule=partial(_of_decayed, rule=s.rule, name=name)) if s.numbers[name] else None
+
+
+def _of_decayed(p: Any, g: Any, *others: Any, rule: Rule, name: str, **numbers: Any) -> tuple:
+    return rule(p, g + numbers[name] * p, *others, **numbers)
+
+
+def _of_gradient(p: Any, g: Any, *others: Any, rule: Rule, to: Callable[[Any], Any], **numbers: Any) -> tuple:
+    return rule(p, to(g), *others, **numbers)
 
 
 def _with_rule(s: Situation, rule: Rule) -> Situation | None:
@@ -219,7 +276,7 @@ def _scalars(row: Routine) -> Iterator[Hypothesis]:
     by_count = _by_count(row)
     for name in by_count:
         if name in CORRECTS:
-            yield Hypothesis(CORRECTS[name], partial(_powers, names=(name,), to=lambda t: NONE), "power", name)
+            yield Hypothesis(CORRECTS[name], partial(_powers, names=(name,), to=lambda t, i: NONE), "power", name)
         yield from _other_steps(name, (name,))
     if len(by_count) > 1:
         yield from _other_steps("bias correction", by_count)
@@ -233,16 +290,16 @@ def _by_count(row: Routine) -> tuple[str, ...]:
 
 
 def _other_steps(what: str, names: tuple[str, ...]) -> Iterator[Hypothesis]:
-    steps: dict[str, Callable[[int], int]] = {
-        "one step late: of t - 1": lambda t: t - 1, "one step early: of t + 1": lambda t: t + 1,
-        "always of the first step": lambda t: 1,
+    steps: dict[str, Callable[[int, int], int]] = {
+        "one step late: of t - 1": lambda t, i: t - 1, "one step early: of t + 1": lambda t, i: t + 1,
+        "always of the first step": lambda t, i: 1, "counted up by each tensor: of t + i": lambda t, i: t + i,
     }  # fmt: skip
     for text, to in steps.items():
         yield Hypothesis(f"{what} {text}", partial(_powers, names=names, to=to), "power", names[0])
 
 
-def _powers(s: Situation, names: tuple[str, ...], to: Callable[[int], int]) -> Situation | None:
-    count = to(s.case.count)
+def _powers(s: Situation, names: tuple[str, ...], to: Callable[[int, int], int]) -> Situation | None:
+    count = to(s.case.count, s.tensor)
     return s._replace(powers=s.powers | dict.fromkeys(names, count)) if count != s.case.count else None
 
 
@@ -316,11 +373,11 @@ def _of_tensor(s: Situation, name: str, which: Callable[[int, int], int]) -> Sit
     j, mine = which(s.tensor, len(s.case)), s.arrays.get(name)
     if mine is None or j == s.tensor or not 0 <= j < len(s.case):
         return None
-    other = s.case.lists()[name][j]
-    if other is None or other.size < mine.size:
+    other, size = s.case.lists()[name][j], s.case.lists()[name][s.tensor].size
+    if other is None or other.size < size:
         return None
     elements = np.empty_like(mine)
-    memory(elements)[...] = memory(other)[: mine.size]
+    memory(elements)[...] = memory(other)[:size][s.elements]
     return s._replace(arrays=s.arrays | {name: elements})
 
 

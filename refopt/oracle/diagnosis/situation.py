@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.catalog import Routine
+from refopt.cpu.merged import exact
 from refopt.dtypes import numpy_dtype
 from refopt.oracle import cases
 from refopt.oracle.bound import sums
-from refopt.oracle.bound.bounded import Arithmetic, Bounded, high, size
+from refopt.oracle.bound.bounded import ELEMENTWISE, ROUNDINGS, Arithmetic, Bounded, high, size
 from refopt.oracle.bound.evaluate import evaluate
 from refopt.oracle.bound.expected import Expected, stored
 from refopt.oracle.cases import Case, memory
@@ -18,6 +19,18 @@ from refopt.oracle.cases import Case, memory
 Rule = Callable[..., tuple]
 NONE = -1000
 DIGITS = {"float16": (11, 2.0**-24), "bfloat16": (8, 2.0**-133), "float32": (24, 2.0**-149)}
+
+
+class Unanswered(Exception):
+    """What a hypothesis comes to cannot be worked out."""
+
+
+class Inputs(NamedTuple):
+    """What a rule is given in fp64, and the slots that its results are of."""
+
+    names: tuple[str, ...]
+    arrays: tuple[Any, ...]
+    numbers: dict[str, Any]
 
 
 class Situation(NamedTuple):
@@ -35,6 +48,7 @@ class Situation(NamedTuple):
         of_powers: numbers that powers are of, where they are others.
         rounded: states that are narrow already when the parameter is made of them.
         worked: the dtype that each operation is rounded to, where that is a narrower one.
+        elements: which of the tensor's the arrays have, in memory order; all, or some where each is by itself.
     """
 
     case: Case
@@ -51,6 +65,7 @@ class Situation(NamedTuple):
     worked: str = ""
     of_powers: Mapping[str, float] = MappingProxyType({})
     rounded: frozenset[str] = frozenset()
+    elements: Any = slice(None)
 
     @property
     def row(self) -> Routine:
@@ -58,10 +73,12 @@ class Situation(NamedTuple):
 
     def expected(self) -> dict[str, Expected] | None:
         """What each slot has to hold if the hypothesis is true; ``None`` if it says nothing of this step."""
-        of = Arithmetic(self.real, depth=sums.random_data, regroups=True, flushes=self.flushes, inputs=True)
+        roundings = ELEMENTWISE if self.row.elementwise else ROUNDINGS
+        of = Arithmetic(self.real, roundings, depth=sums.random_data, regroups=True, flushes=self.flushes, inputs=True)
         if self.worked:
             digits, least = DIGITS[self.worked]
-            of.rounding, of.unit, of.least = 2.0**-digits, 2 * 2.0**-digits, 2 * least
+            of.rounding, of.least = 2.0**-digits, 2 * least
+            of.unit = 2 * of.rounding
         # Powers are those of the numbers that the rule was to have.
         right = cases.true_scalars(
             self.row, self.arrays, self.case.numbers_of(self.tensor), self.case.choices, self.case.count, of
@@ -82,15 +99,60 @@ class Situation(NamedTuple):
             found |= {name: x for name, x in bounds(right).items() if name in self.row.scalars}
         for name in self.rounded:
             found["params"] = self._of_rounded(name, found[name], used, choices, of)["params"]
+        found = {name: x for name, x in found.items() if self.arrays.get(name) is not None}
         like = dict(self.arrays)
         for name, dtype in self.narrow.items():
             if like.get(name) is not None:
                 like[name] = np.empty_like(like[name], numpy_dtype(dtype))
         expected = stored(like, found, self.choices.get("rounding") == "stochastic")
         for name in self.kept & expected.keys():
-            exact = of.exact(memory(self.arrays[name]).astype(self.real))
-            expected[name] = Expected(exact, self.arrays[name])
+            still = of.exact(memory(self.arrays[name]).astype(self.real))
+            expected[name] = Expected(still, self.arrays[name])
         return expected
+
+    def plain(self, inputs: "Inputs | None" = None) -> dict[str, Any] | None:
+        """What the rule comes to in fp64, by slot, without bounds and before it is stored; ``None`` if it says nothing.
+
+        It takes a tenth of the time of `expected`, and is enough to tell that a hypothesis explains nothing.
+        ``inputs`` are those of the rule, if they are known.
+        """
+        inputs = inputs or self.inputs()
+        if inputs is None:
+            return None
+        found = dict(zip(inputs.names, self.rule(*inputs.arrays, **inputs.numbers), strict=True))
+        for name in self.kept & found.keys():
+            found[name] = memory(self.arrays[name]).astype(np.float64)
+        return {name: x for name, x in found.items() if x is not None and name not in cases.by_count(self.row)}
+
+    def inputs(self) -> "Inputs | None":
+        """What `plain` gives the rule; ``None`` if there is nothing that it could be given."""
+        wide: dict[str, Any] = {}
+        for name, x in self.arrays.items():
+            if name in cases.by_count(self.row):
+                wide[name] = self._plain_power(name)
+                if wide[name] is None:
+                    return None
+            elif x is not None:
+                one = name in self.row.scalars
+                wide[name] = np.float64(x.reshape(-1)[0]) if one else memory(x).astype(np.float64)
+        numbers: dict[str, Any] = {name: np.float64(self.real(x)) for name, x in self.numbers.items() if name != "seed"}
+        g = wide["grads"]
+        for name in ("rescale_grad", "grad_factor"):
+            g = g * numbers.pop(name, 1.0)
+        held, master = memory(self.arrays["params"]), self.arrays.get("master_params")
+        p = np.asarray(exact(held, None if master is None else memory(master), self.real), np.float64)
+        numbers |= {name: x for name, x in self.choices.items() if name != "rounding"}
+        if not self.row.elementwise:
+            numbers["stored"] = lambda name, x: wide["params"] if name == "params" else x
+        names = [name for name in self.row.slot_names if name in self.row.states or name in self.row.scalars]
+        return Inputs(("params", *names), (p, g, *map(wide.get, names)), numbers)
+
+    def _plain_power(self, name: str) -> Any:
+        count = self.powers.get(name, self.case.count)
+        if count < 1:
+            return np.float64(0) if count == NONE else None
+        numbers = self.case.numbers_of(self.tensor) | dict(self.of_powers)
+        return np.float64(high(cases.truth(self.row, numbers, self.case.choices, count, self.real)[name].value))
 
     def _of_rounded(self, name: str, state: Bounded, scalars: Any, choices: Any, of: Arithmetic) -> dict[str, Bounded]:
         """The results from an old state of which the new one is what a narrow array holds of it.
@@ -109,7 +171,7 @@ class Situation(NamedTuple):
         new = high(state.value)
         factor = (high(after(away)[name].value) - new) / (away.astype(np.float64) - old)
         if not factor.all():
-            raise ArithmeticError("the old state does not matter")
+            raise Unanswered("the old state does not matter")
         narrow = new.astype(self.real).astype(numpy_dtype(self.narrow[name])).astype(np.float64)
         return after(old + (narrow - new) / factor)
 
@@ -125,10 +187,14 @@ class Situation(NamedTuple):
         return Bounded(value, np.float64(2 * of.rounding * size(value)), of)
 
 
-def of_case(case: Case, tensor: int, rule: Rule, real: Any, flushes: bool = False) -> Situation:
-    """A tensor of a case of one step, as it is."""
-    numbers = case.numbers_of(tensor)
-    choices = dict(case.choices)
+def of_case(
+    case: Case, tensor: int, rule: Rule, real: Any, flushes: bool = False, elements: Any = slice(None)
+) -> Situation:  # fmt: skip
+    """A tensor of a case of one step, or some of its elements, as it is."""
+    numbers, arrays = case.numbers_of(tensor), case.tensor(tensor)
+    if not isinstance(elements, slice):
+        one = case.routine.scalars
+        arrays = {name: x if x is None or name in one else memory(x)[elements] for name, x in arrays.items()}
     return Situation(
-        case, tensor, rule, case.tensor(tensor), numbers, choices, {}, {}, frozenset(), real, flushes
-    )  # fmt: skip
+        case, tensor, rule, arrays, numbers, dict(case.choices), {}, {}, frozenset(), real, flushes, elements=elements
+    )

@@ -12,6 +12,14 @@ from refopt.oracle.variants import added
 
 SIZE = 300
 COUNTS = 1, 2, 3, 5, 6, 7, 60  # RAdam rectifies from the sixth; at last the corrections of Adam are near 1
+LATE = 1000  # when moments have long been those of many gradients
+# Sizes that a limit shows at: of gradients, of updates, of norms and of their ratio, from below and from above.
+SCALES: dict[str, dict[str, float]] = {
+    "large gradients": {"grads": 64.0}, "small gradients": {"grads": 2.0**-12},
+    "large parameters": {"params": 64.0}, "small parameters": {"params": 2.0**-8},
+    "small gradients and parameters": {"params": 2.0**-12, "grads": 2.0**-12},
+}  # fmt: skip
+SMALL = {"weight_decay": 2.0**-7, "lars_weight_decay": 2.0**-7}  # so that the decay does not limit a ratio by itself
 
 
 def tries(trial: Trial) -> Iterator[Try]:
@@ -33,9 +41,29 @@ def tries(trial: Trial) -> Iterator[Try]:
             yield of_bound(trial, f"{hyper.name}=0", [SIZE], count=3, **{hyper.name: 0.0})
     for name in ("params", "grads"):
         yield Try(f"{name} zero", partial(zeroed, trial, (name,)), trial.hold)
+    small = {name: x for name, x in SMALL.items() if name in trial.numbers() and free(trial, name)}
+    for label, scales in SCALES.items():
+        count = 1 if label.startswith("small gradients") else 3  # with nothing that is larger in the states
+        yield Try(label, partial(scaled, trial, scales, small, count), trial.hold)
+    late = {name: 0.0 for name in ("beta1",) if name in trial.numbers() and free(trial, name)}
+    large = SCALES["large gradients"]
+    yield Try(f"large gradients, step {LATE}", partial(scaled, trial, large, late, LATE), trial.hold)
     yield Try("everything zero", partial(zeroed, trial, ("params", "grads"), count=1), trial.hold)
     if "second_moment" in row.scalars and not trial.takes("step"):
         yield Try("second_moment zero", partial(zeroed, trial, ("second_moment",)), trial.hold)
+
+
+def free(trial: Trial, name: str) -> bool:
+    """Whether cases may have any number of a name."""
+    return trial.takes(name) and name not in trial.fixed
+
+
+def scaled(trial: Trial, scales: dict[str, float], numbers: dict[str, float], count: int) -> Case:
+    """A case whose parameters or gradients are of another size than those of the steps before."""
+    case = trial.case([SIZE], None, count=count, **numbers)  # type: ignore[arg-type]
+    return case.replace(**{
+        name: [x * x.dtype.type(scale) for x in case.slots[name] or ()] for name, scale in scales.items()
+    })  # fmt: skip
 
 
 def zeroed(trial: Trial, names: tuple[str, ...], count: int = 2) -> Case:

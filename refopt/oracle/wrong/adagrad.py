@@ -8,7 +8,7 @@ from refopt.oracle.wrong.rule import Wrong
 
 
 def sum_assigned(p, g, s, **numbers):
-    return adagrad_rule(p, g, np.zeros_like(s), **numbers)
+    return adagrad_rule(p, g, 0 * s, **numbers)
 
 
 def root_of_the_old_sum(p, g, s, *, lr, epsilon):

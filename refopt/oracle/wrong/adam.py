@@ -104,6 +104,13 @@ def second_from(square, p, g, m, u, b1, b2, u_max, *, beta1, beta2, **numbers):
     return p, m, u, b1 * beta1, b2 * beta2, u_max
 
 
+def old_moments(p, g, m, u, b1, b2, u_max, *, beta1, beta2, **numbers):
+    new = descend(p, m, u if u_max is None else u_max, b1, b2, **numbers)
+    m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
+    u_max = u_max if u_max is None else np.where(u_max > u, u_max, u)
+    return new, m, u, b1 * beta1, b2 * beta2, u_max
+
+
 def powers_exchanged(p, g, m, u, b1, b2, u_max, *, beta1, beta2, **numbers):
     p, m, u, _, _, u_max = adam_rule(p, g, m, u, b2, b1, u_max, beta1=beta1, beta2=beta2, **numbers)
     return p, m, u, b1 * beta1, b2 * beta2, u_max
@@ -135,6 +142,7 @@ RULES = {
     "Belief": Wrong(
         "second moment about the average, as in AdaBelief", partial(second_from, lambda g, m: (g - m) * (g - m))
     ),
+    "OldMoments": Wrong("step by the old moments, which are advanced after it", old_moments),
     "PowersExchanged": Wrong("powers of beta1 and beta2 exchanged", powers_exchanged),
     "MaximumForSum": Wrong("the larger of root and epsilon, not their sum", maximum_for_sum),
     "MaximumForgotten": Wrong("AMSGrad: maximum kept, but not used", maximum_forgotten),

@@ -124,6 +124,21 @@ def norm_of_the_moment(p, g, m, u, b1, b2, *, stored, lr, beta1, beta2, epsilon,
     return p - lr * ratio * r, m, u, b1 * beta1, b2 * beta2
 
 
+def old_moments(p, g, m, u, *arrays, stored, **numbers):
+    new = lamb_with(p, g, m, u, *arrays, stored=lambda name, x: {"moment1": m, "moment2": u}[name], **numbers)
+    return new
+
+
+def ratio_without_decay(p, g, m, u, b1, b2, *, stored, lr, beta1, beta2, epsilon, weight_decay, always_adapt):
+    """The norm of the direction with its decay, the ratio on the rest of it."""
+    m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
+    of_moments = stored("moment1", m), stored("moment2", u)
+    a = direction(p, *of_moments, b1, b2, epsilon=epsilon, weight_decay=0 * weight_decay)
+    norms = np.sqrt(sum_of_squares(p)), np.sqrt(sum_of_squares(a + weight_decay * p))
+    ratio = trust_ratio(*norms, weight_decay=weight_decay, always_adapt=always_adapt)
+    return p - lr * (ratio * a + weight_decay * p), m, u, b1 * beta1, b2 * beta2
+
+
 def root_mean_square(p, g, m, u, b1, b2, *, lr, **numbers):
     """The direction's norm over the root of how many elements it has."""
     count = np.sqrt(sum_of_squares(0 * p + 1))
@@ -148,6 +163,8 @@ RULES = {
     "NormWithoutDecay": Wrong("norm of the direction without its decay", norm_without_decay),
     "NormOfTheGradient": Wrong("norm of the gradient for that of the direction", norm_of_the_gradient),
     "NormOfTheMoment": Wrong("norm of the first moment for that of the direction", norm_of_the_moment),
+    "OldMoments": Wrong("step by the old moments, which are advanced after it", old_moments),
+    "RatioWithoutDecay": Wrong("trust ratio not on the decay, whose norm it counts", ratio_without_decay),
     "RootMeanSquare": Wrong("root mean square of the direction for its norm", root_mean_square),
     "EpsilonInTheRoot": Wrong("epsilon inside the root", partial(lamb_with, towards=lamb_epsilon_in_the_root)),
     "EpsilonUncorrected": Wrong(

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from refopt.cpu.lars import local_lr, rule
+from refopt.cpu.lars import adapts, local_lr, rule
 from refopt.cpu.reduce import sum_of_squares
 from refopt.oracle.variants.lars_momentum import lars_with, norm_of_the_decayed
 from refopt.oracle.wrong.rule import Wrong
@@ -30,6 +30,20 @@ def norms_exchanged(param_norm, grad_norm, **numbers):
     return local_lr(grad_norm, param_norm, **numbers)
 
 
+def norm_of_the_decayed_gradient(p, g, v, *, stored, lr, mu, lars_coeff, lars_weight_decay, epsilon, adapt, norm_of):
+    """||g + wd * p|| for ||g|| + wd * ||p||."""
+    norms = np.sqrt(sum_of_squares(p if norm_of == "master" else stored("params", p))), np.sqrt(sum_of_squares(g))
+    local = lr
+    if adapts(*norms, lars_weight_decay, adapt):
+        local = lr * lars_coeff * norms[0] / (np.sqrt(sum_of_squares(g + lars_weight_decay * p)) + epsilon)
+    return rule(p, g, v, local_lr=local, mu=mu, lars_weight_decay=lars_weight_decay)
+
+
+def lr_outside_of_velocity(p, g, v, *, lr, **numbers):
+    _, new = lars_with(p, g, lr * v, lr=lr, **numbers)
+    return p - lr * (new / lr), new / lr
+
+
 def decay_forgotten(p, g, v, *, local_lr, mu, lars_weight_decay):
     return rule(p, g, v, local_lr=local_lr, mu=mu, lars_weight_decay=0)
 
@@ -37,6 +51,11 @@ def decay_forgotten(p, g, v, *, local_lr, mu, lars_weight_decay):
 def decay_decoupled(p, g, v, *, local_lr, mu, lars_weight_decay):
     v = mu * v + local_lr * g
     return p - v - local_lr * lars_weight_decay * p, v
+
+
+def decay_decoupled_by_lr(p, g, v, *, lr, lars_weight_decay, **numbers):
+    new, v = lars_with(p, g, v, lr=lr, lars_weight_decay=lars_weight_decay, step=decay_forgotten, **numbers)
+    return new - lr * lars_weight_decay * p, v
 
 
 def momentum_of_everything(p, g, v, *, local_lr, mu, lars_weight_decay):
@@ -87,8 +106,15 @@ RULES = {
     "NormsSquared": Wrong("squared norms for norms: a root forgotten", partial(lars_with, rate=norms_squared)),
     "NormsExchanged": Wrong("norms of parameter and gradient exchanged", partial(lars_with, rate=norms_exchanged)),
     "NormOfTheDecayed": Wrong(None, norm_of_the_decayed),
+    "NormOfTheDecayedGradient": Wrong(
+        "norm of g + wd * p for the sum of their norms in the denominator", norm_of_the_decayed_gradient
+    ),
+    "LrOutsideOfVelocity": Wrong(
+        "lr outside of the velocity, the rest of the local rate in it", lr_outside_of_velocity
+    ),
     "DecayForgotten": Wrong("no weight decay in the update", partial(lars_with, step=decay_forgotten)),
     "DecayDecoupled": Wrong("decay on the parameter, not in the velocity", partial(lars_with, step=decay_decoupled)),
+    "DecayDecoupledByLr": Wrong("decay on the parameter by lr, not in the velocity", decay_decoupled_by_lr),
     "MomentumOfEverything": Wrong("mu on the new gradient as well", partial(lars_with, step=momentum_of_everything)),
     "RateOutsideOfVelocity": Wrong(
         "learning rate outside of the velocity", partial(lars_with, step=rate_outside_of_velocity)

@@ -31,7 +31,7 @@ def lion_with(sign_of, p, g, m, *, lr, beta1, beta2, coeff):
 
 
 def sign_of_zero_is_one(*arrays, **numbers):
-    return lion_with(lambda c: sign(c) + (c == 0), *arrays, **numbers)
+    return lion_with(lambda c: np.where(c == 0, 1.0, sign(c)), *arrays, **numbers)
 
 
 def sign_of_zero_is_plus_zero(*arrays, **numbers):

@@ -1,4 +1,4 @@
-"""What is wrong, or easily is, in the norm of a tensor: parts of it left out, another norm."""
+"""Norms of less, or of something else, than all elements: what these become before their squares are added."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,31 +11,55 @@ from refopt.cpu.reduce import sum_of_squares
 BLOCKS = 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 65536
 
 
-def _count(x: Any) -> int:
-    """The elements of an array, or of bounded numbers."""
+def count_of(x: Any) -> int:
     return np.size(getattr(x, "error", x))
 
 
+def part(x: Any, first: int, last: int) -> Any:
+    """An array with 0 in the place of its other elements."""
+    k = np.arange(count_of(x))
+    return x * ((first <= k) & (k < last)).astype(x.dtype)
+
+
 def of_first(x: Any, block: int) -> Any:
-    """The first block alone."""
-    return sum_of_squares(x * (np.arange(_count(x)) < block).astype(x.dtype))
+    return part(x, 0, block)
 
 
 def of_whole_blocks(x: Any, block: int) -> Any:
-    """Whole blocks, without the tail; of tensors that have any."""
-    whole = _count(x) // block * block
-    return of_first(x, whole) if whole else sum_of_squares(x)
+    whole = count_of(x) // block * block
+    return part(x, 0, whole) if whole else x
+
+
+def of_half(x: Any, upper: bool, up: bool) -> Any:
+    middle = (count_of(x) + up) // 2
+    return part(x, middle, count_of(x)) if upper else part(x, 0, middle)
 
 
 def of_sizes(x: Any) -> Any:
-    """The square of the sum of all sizes."""
-    total = sum_of_squares(np.sqrt(abs(x)))
-    return total * total
+    """Of which the sum of squares is the square of the sum of sizes."""
+    return np.sqrt(sum_of_squares(np.sqrt(abs(x)))) * np.sqrt(abs(x))
+
+
+def over_root_of_count(x: Any) -> Any:
+    return x / float(np.sqrt(max(count_of(x), 1)))
+
+
+def summands() -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """What elements may become, for a norm alone; ``{}`` is what they are."""
+    yield "sizes of {} (1-norm) for their squares", of_sizes
+    yield "{} with the mean of squares for their sum", over_root_of_count
+    for upper, up in ((False, False), (False, True), (True, False), (True, True)):
+        yield f"the {('first', 'second')[upper]} half of {{}} alone", partial(of_half, upper=upper, up=up)
+    for block in BLOCKS:
+        yield f"{{}} without the tail after whole blocks of {block}", partial(of_whole_blocks, block=block)
+        yield f"the first {block} elements of {{}} alone", partial(of_first, block=block)
 
 
 def squares() -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """What is wrong, and what is in the place of the sum of squares."""
-    yield "sum of sizes (1-norm) for the Euclidean norm", of_sizes
-    for block in BLOCKS:
-        yield f"norm without the tail after whole blocks of {block}", partial(of_whole_blocks, block=block)
-        yield f"norm of the first {block} elements alone", partial(of_first, block=block)
+    """Other sums of squares, by what is said of them where every norm is one."""
+    for text, elements in summands():
+        yield f"norms of {text.format('the elements')}", partial(_summed, elements=elements)
+
+
+def _summed(x: Any, elements: Callable[[Any], Any]) -> Any:
+    return sum_of_squares(elements(x))

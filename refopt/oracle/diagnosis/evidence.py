@@ -1,0 +1,92 @@
+"""What a step made of single tensors, and which of their elements are wrong: what hypotheses have to explain."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.oracle.bound import sums
+from refopt.oracle.cases import Case, memory
+from refopt.oracle.trial import Trial
+
+WHOLE = 2**11  # elements of a tensor that is looked at as a whole, where each element is by itself
+PIECE = 64  # of its beginning, of its end and of what lies between, where it is larger
+TENSORS = 3  # of one case
+NEAR = 2.0**-11  # how far from what a step changed, as a share of it, a hypothesis may be that is worth its bound
+
+
+class Tensor(NamedTuple):
+    """What a step made of one tensor, and which elements of each slot are wrong by the rule.
+
+    Attributes:
+        elements: those that are looked at, in memory order; all of them where there are norms.
+        got: by slot.
+        wrong: by slot, which are outside of the bound.
+        unchanged: by slot, which of the wrong ones are as they were before the step.
+        wide: by slot, ``got`` in fp64, flat.
+        room: by slot, how far from ``got`` the fp64 value of a hypothesis may be that is worth its bound.
+    """
+
+    case: Case
+    tensor: int
+    elements: Any
+    got: dict[str, np.ndarray]
+    wrong: dict[str, np.ndarray]
+    unchanged: dict[str, np.ndarray]
+    wide: dict[str, np.ndarray]
+    room: dict[str, np.ndarray]
+
+    @property
+    def is_wrong(self) -> bool:
+        return any(mask.any() for mask in self.wrong.values())
+
+    def of_slot(self, name: str) -> "Tensor":
+        """What there is of one slot alone."""
+        one = ({name: x[name]} if name in x else {} for x in self[3:])
+        return Tensor(self.case, self.tensor, self.elements, *one)
+
+    def without_unchanged(self) -> "Tensor":
+        return self._replace(wrong={name: mask & ~self.unchanged[name] for name, mask in self.wrong.items()})
+
+
+def tensors_of(trial: Trial, case: Case, first: int = 0) -> list[Tensor]:
+    """Some tensors of a case that have gradients, as the subject leaves them now; number ``first`` among them."""
+    try:
+        got = trial.run(case)
+    except Exception:  # the subject's own
+        return []
+    given = [i for i, g in enumerate(case.grads) if g is not None and g.size]
+    some = dict.fromkeys([*(i for i in (first,) if i in given), *spread(given, TENSORS)])
+    return [_tensor(trial, case, i, got) for i in some]
+
+
+def _tensor(trial: Trial, case: Case, i: int, got: Any) -> Tensor:
+    before = case.tensor(i)
+    size, one = before["params"].size, trial.row.scalars
+    elements: Any = slice(None)
+    if trial.row.elementwise and size > WHOLE:
+        ends = np.arange(PIECE), np.arange(size - PIECE, size)
+        elements = np.unique(np.concatenate([*ends, np.linspace(0, size - 1, PIECE).astype(int)]))
+        before = {name: x if x is None or name in one else memory(x)[elements] for name, x in before.items()}
+        expected = trial.expected_of_arrays(case, i, before, sums.random_data)
+    else:
+        expected = trial.expected(case, i, sums.random_data)
+    held, wrong, unchanged, wide, room = {}, {}, {}, {}, {}
+    for name, values in got.items():
+        if name in expected and values[i] is not None:
+            x = held[name] = values[i] if name in one else memory(values[i])[elements]
+            wrong[name] = np.ravel(memory(expected[name].ratio(x.reshape(expected[name].value.shape)))) > 1
+            now, old = np.ravel(x).astype(np.float64), np.ravel(memory(before[name])).astype(np.float64)
+            wide[name] = now
+            unchanged[name] = (now == old) & wrong[name]
+            digits = 2.0 ** (-7 if x.dtype.name == "bfloat16" else -10) if x.dtype.itemsize == 2 else 2.0**-20
+            with np.errstate(all="ignore"):
+                room[name] = 64 * np.ravel(memory(expected[name].error)) + NEAR * abs(now - old) + digits * abs(now)
+    return Tensor(case, i, elements, held, wrong, unchanged, wide, room)
+
+
+def spread(things: Sequence[Any], most: int) -> list[Any]:
+    """Some of a list, from its beginning to its end."""
+    if len(things) <= most:
+        return list(things)
+    return [things[round(k * (len(things) - 1) / (most - 1))] for k in range(most)]
