@@ -1,5 +1,7 @@
 """Right code is within the bound, in whatever order it works: rules of refopt.cpu, rewritten at random."""
 
+import sys
+
 import numpy as np
 import pytest
 from oracle.rewritings import Number, evaluated, number
@@ -101,7 +103,15 @@ def test_variants_in_any_order(routine, choices):
 @pytest.mark.parametrize("real", [np.float32, np.float64])
 @pytest.mark.parametrize("routine", ROUTINES)
 def test_ten_thousand_examples(routine, real):
-    """Rounded to nearest, all are within; off by a whole unit in each operation, in another order too, nearly all."""
-    for chance, most in ((0, 1.0), (1, 1.4)):
+    """All are within, rounded to nearest, and off by up to a whole unit in each operation, in another order too."""
+    for chance in (0, 1):
         largest, _ = largest_ratios(routine, real, 2500, chance)
-        assert max(largest.values()) <= most, largest
+        assert max(largest.values()) <= 1, largest
+
+
+if __name__ == "__main__":  # python tests/oracle/test_rewritings.py EXAMPLES: the table of docs/oracle.md
+    print("| routine | other orders, with FMA | Monte Carlo arithmetic |")
+    print("| --- | --- | --- |")
+    for name in ROUTINES:
+        nearest, either = (largest_ratios(name, np.float32, int(sys.argv[1]), k)[0] for k in (0, 1))
+        print(f"| {name} | {max(nearest.values()):.2f} | {max(either.values()):.2f} |", flush=True)

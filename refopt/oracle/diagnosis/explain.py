@@ -15,7 +15,7 @@ from refopt.oracle.diagnosis.hypotheses import Hypothesis, base_rule, named
 from refopt.oracle.diagnosis.situation import Inputs, Situation, Unanswered, of_case
 from refopt.oracle.trial import FLUSHES, Trial
 
-SECONDS = 3.0  # for each kind of hypotheses
+SECONDS, LONGER = 2.5, 5.0  # of the processor, for a kind of hypotheses; for one of thousands
 MOST = 6  # tensors that are looked at, wrong ones and right ones
 UNWRITTEN = "elements that are not written: they are as they were"
 RANKS = {"rule": 0, "choice": 0, "power": 0, "number": 1}
@@ -79,7 +79,7 @@ class Explainer:
         if quick:
             return _partly(single)
         for kind in (edits, operands):
-            changed = self._tried((h,) for h in kind.of_rule(self.row))
+            changed = self._tried(((h,) for h in kind.of_rule(self.row)), LONGER)
             if full := _full(changed):
                 return sorted(full, key=lambda x: len(x.text))
             single += changed
@@ -124,8 +124,8 @@ class Explainer:
         near = None if changed is None else self._near(tensor, changed, (hypothesis,))
         return near is None or all(near[name].mean() >= 1 - SPOILT for name in right if name in near)
 
-    def _tried(self, candidates: Iterable[tuple[Hypothesis, ...]]) -> list[Explanation]:
-        until, found = time.process_time() + SECONDS, []
+    def _tried(self, candidates: Iterable[tuple[Hypothesis, ...]], seconds: float = SECONDS) -> list[Explanation]:
+        until, found = time.process_time() + seconds, []
         for hypotheses in candidates:
             if time.process_time() > until:
                 break

@@ -22,6 +22,7 @@ from refopt.oracle.wrong import limits, norms
 
 HOLE = "_instead"
 MOVED = (*sorted(DECAYS), "epsilon")  # numbers that do nothing if they are 0, and may stand elsewhere
+WEIGHTS = DECAYS | {"lr", "mu", "beta1", "beta2", "rho", "local_lr"}  # what arrays are multiplied by
 LONG = 60  # characters of a statement that is shown
 Value = Callable[[Any, dict[str, Any]], Any]  # of an expression's value and the variables around it
 
@@ -98,6 +99,12 @@ def _places(tree: ast.FunctionDef) -> Iterator[Place]:
             skipped |= {id(x) for x in ast.walk(node.test)}
         if isinstance(node, ast.Compare):
             skipped |= {id(x) for x in ast.walk(node)}
+    skipped |= {id(call) for call in calls if text_of(call.func) in ("stored", "moments")}
+    reads = [node.id for node, _ in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    for statement in tree.body:  # a value that is read once by its name is changed there
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        if isinstance(target, ast.Name) and reads.count(target.id) == 1:
+            skipped.add(id(statement.value))  # type: ignore[attr-defined]
     summed = {id(call.args[0]) for call in calls if text_of(call.func) in ("sum_of_squares", "squares")}
     for k, (node, statement) in enumerate(nodes):
         value = isinstance(node, ast.BinOp | ast.Call) or id(node) in summed or _reads(node)
@@ -164,7 +171,7 @@ def _values(row: Routine, tree: ast.FunctionDef) -> Iterator[tuple[str, Value]]:
             ("{} / %s", lambda x, a: x / a),
         ):  # fmt: skip
             yield text % array, partial(_by_one, by=value, name=array)
-        for number in [name for name in numbers if name != "epsilon" and not name.endswith("_pow")]:
+        for number in [name for name in numbers if name in WEIGHTS]:
             for text, of_three in (
                 ("{} + %s * %s", lambda x, n, a: x + n * a), ("{} - %s * %s", lambda x, n, a: x - n * a),
                 ("{} * %s + %s", lambda x, n, a: x * n + a),
