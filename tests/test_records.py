@@ -92,7 +92,7 @@ def test_a_kernel_is_noted_when_it_is_compiled_for_a_gpu(tmp_path, monkeypatch):
             self.overloads = {signature: "code"}
 
     one = target.kernel()(lambda x: None)
-    monkeypatch.setattr(target, "_numba_cuda", Compiler)
+    monkeypatch.setattr(target, "numba_cuda", Compiler)
     monkeypatch.setattr(target, "_numba_form", lambda function: function)
     monkeypatch.delenv("REFOPT_KERNELS", raising=False)
     one.compiled(target.signature_spelled(["float32[1]"]))

@@ -145,7 +145,7 @@ class Gpu:
         return kernel.compiled(signature_of(args)).max_cooperative_grid_blocks(block)
 
     def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]:
-        own = tuple(a if isinstance(a, int | DeviceNDArray) else cuda.as_cuda_array(a) for a in args)
+        own = tuple(a if isinstance(a, int | np.float32 | DeviceNDArray) else cuda.as_cuda_array(a) for a in args)
         return Launch(kernel, grid, block, own, mode)
 
     def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], bool]:
@@ -175,8 +175,14 @@ class Pinned:
 
 
 def signature_of(args: tuple) -> tuple:
-    """Numba's types of kernel arguments: C-contiguous device arrays and 64-bit integers."""
-    return tuple(nb.int64 if isinstance(a, int) else nb.Array(from_dtype(a.dtype), a.ndim, "C") for a in args)
+    """Numba's types of kernel arguments: C-contiguous device arrays, 64-bit integers and fp32 numbers."""
+
+    def type_of(arg: Any) -> Any:
+        if isinstance(arg, int | np.float32):
+            return nb.int64 if isinstance(arg, int) else nb.float32
+        return nb.Array(from_dtype(arg.dtype), arg.ndim, "C")
+
+    return tuple(map(type_of, args))
 
 
 class Launch:
@@ -193,6 +199,8 @@ class Launch:
         for arg in args:
             if isinstance(arg, int):
                 words.append(arg)
+            elif isinstance(arg, np.float32):  # in the lower half of a word
+                words.append(int(arg.view(np.uint32)))
             else:
                 address = arg.__cuda_array_interface__["data"][0] or 0
                 words += [0, 0, arg.size, arg.dtype.itemsize, address, *arg.shape, *arg.strides]

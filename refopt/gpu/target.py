@@ -36,11 +36,14 @@ class Kernel:
 
     Attributes:
         function, launch_bounds, name: what it was made of, and the function's name.
+        contract: whether ``a * b + c`` may become one operation on a GPU, as it does in plain Numba.
         origin: the factory that made it and with what, if one did.
     """
 
-    def __init__(self, function: Callable, launch_bounds: tuple[int, int] | None = None) -> None:
-        self.function, self.launch_bounds = function, launch_bounds
+    def __init__(
+        self, function: Callable, launch_bounds: tuple[int, int] | None = None, contract: bool = False
+    ) -> None:
+        self.function, self.launch_bounds, self.contract = function, launch_bounds, contract
         self.name = function.__name__
         self.origin: tuple[Callable, tuple] | None = None
         self.executor = simt.cuda.jit(function)
@@ -49,9 +52,8 @@ class Kernel:
     def compiled(self, signature: tuple) -> Any:
         """The Numba kernel for a tuple of Numba argument types, compiled for the GPU in hand."""
         if signature not in self._compiled:
-            with exact_arithmetic():
-                numba_cuda = _numba_cuda()
-                dispatcher = numba_cuda.jit(_numba_form(self.function), lto=False, launch_bounds=self.launch_bounds)
+            with exact_arithmetic(contract=self.contract):
+                dispatcher = numba_cuda().jit(_numba_form(self.function), lto=False, launch_bounds=self.launch_bounds)
                 dispatcher.compile(signature)
                 self._compiled[signature] = dispatcher.overloads[signature]
             if folder := os.environ.get("REFOPT_KERNELS"):
@@ -62,8 +64,8 @@ class Kernel:
 
     def ptx(self, signature: tuple, capability: tuple[int, int] = (9, 0)) -> str:
         """The PTX that `compiled` gives for a compute capability; no GPU is needed."""
-        with exact_arithmetic(), _pretend(capability):
-            text, _ = _numba_cuda().compile(
+        with exact_arithmetic(contract=self.contract), _pretend(capability):
+            text, _ = numba_cuda().compile(
                 _numba_form(self.function), signature, cc=capability, device=False, abi="numba", output="ptx",
                 launch_bounds=self.launch_bounds,
             )  # fmt: skip
@@ -94,7 +96,7 @@ def factory(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
 
 def device_function(function: Callable) -> Callable:
     """Mark a function as one that kernels call. On the executor it is an ordinary Python function."""
-    function.__refopt_numba__ = lambda: _numba_cuda().jit(_numba_form(function), device=True, forceinline=True)  # type: ignore[attr-defined]
+    function.__refopt_numba__ = lambda: numba_cuda().jit(_numba_form(function), device=True, forceinline=True)  # type: ignore[attr-defined]
     return function
 
 
@@ -121,7 +123,8 @@ def intrinsic(
     return decorate
 
 
-def _numba_cuda() -> types.ModuleType:
+def numba_cuda() -> types.ModuleType:
+    """Numba's CUDA target."""
     import numba_cuda  # noqa: F401  (Without it numba.cuda may be Numba's own, of which no kernel of refopt compiles.)
     from numba import cuda
 
@@ -140,7 +143,7 @@ def no_compiler() -> str:
 
 def check_compiler(launch: bool) -> None:
     """Compile an empty kernel, to PTX or for the GPU in hand, since much of numba-cuda is imported only then."""
-    _numba_cuda()
+    numba_cuda()
     from numba.core import types as nb
 
     empty = Kernel(lambda x: None)
@@ -161,13 +164,13 @@ _pretended: list[tuple[int, int]] = []
 
 def _capability() -> tuple[int, int]:
     """The compute capability that is being compiled for."""
-    return _pretended[-1] if _pretended else tuple(_numba_cuda().get_current_device().compute_capability)
+    return _pretended[-1] if _pretended else tuple(numba_cuda().get_current_device().compute_capability)
 
 
 def _numba(value: Any) -> Any:
     """What stands for a global or closed-over value of a kernel in its compiled form."""
     if value is cuda:
-        return _numba_cuda()
+        return numba_cuda()
     if isinstance(value, types.SimpleNamespace):
         made = types.ModuleType("namespace")  # Numba resolves the attributes of modules, and of nothing else.
         made.__dict__.update((k, _numba(v)) for k, v in vars(value).items())
@@ -190,13 +193,13 @@ def _numba_form(function: Callable) -> Callable:
 
 
 @contextlib.contextmanager
-def exact_arithmetic() -> Iterator[None]:
-    """Compile without contraction of ``a * b + c`` while this is entered."""
+def exact_arithmetic(contract: bool = False) -> Iterator[None]:
+    """Compile without contraction of ``a * b + c`` while this is entered, unless asked to ``contract``."""
     from numba.cuda.cudadrv import nvvm
 
     with _compiling:
         compile_ir = nvvm.compile_ir
-        nvvm.compile_ir = functools.partial(compile_ir, fma=0)
+        nvvm.compile_ir = functools.partial(compile_ir, fma=int(contract))
         try:
             yield
         finally:

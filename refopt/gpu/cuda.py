@@ -1,0 +1,86 @@
+"""`numba.cuda` for kernels to be read, and for kernels of one's own.
+
+The names are those of ``numba.cuda``. ``jit`` differs in what it compiles, and in where a kernel runs: on the machine
+that its arrays are on, a GPU or the executor.
+
+    >>> import numpy as np
+    >>> from refopt import gpu
+    >>> from refopt.gpu import cuda
+    >>> @cuda.jit
+    ... def double(x):
+    ...     i = cuda.grid(1)
+    ...     if i < x.size:
+    ...         x[i] = x[i] + x[i]
+    >>> with gpu.use("executor"):
+    ...     x = gpu.to_device(np.ones(3, np.float32))
+    >>> double[1, 32](x)
+    >>> x.copy_to_host()
+    array([2., 2., 2.], dtype=float32)
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.gpu.arrays import describer, device_of
+from refopt.gpu.runtime import device
+from refopt.gpu.target import Kernel as _Kernel
+from refopt.gpu.target import numba_cuda
+from refopt.simt.cuda import *  # noqa: F403
+
+__refopt_numba__ = numba_cuda  # what kernels find in the place of this module when they are compiled
+
+
+class Kernel(_Kernel):
+    """A kernel of both forms, launched as ``kernel[grid, block](*args)`` on the machine that its arrays are on."""
+
+    def __getitem__(self, configuration: tuple[int, int]) -> Callable[..., None]:
+        grid, block = configuration
+        return lambda *args: Launch(self, grid, block, args)()
+
+
+class Launch(NamedTuple):
+    """A kernel, its blocks, the threads of each, and its arguments: arrays of one machine, integers, fp32 numbers."""
+
+    kernel: Kernel
+    grid: int
+    block: int
+    args: tuple
+
+    def __call__(self, stream: Any = 0) -> None:
+        """Launch."""
+        if device_of(self.args) == "gpu":
+            self.prepared()(stream)
+        else:
+            self.kernel.executor[self.grid, self.block, stream](*self.args)
+
+    def prepared(self) -> Callable[[Any], None]:
+        """What launches it on a GPU again and again, with arguments that are packed once."""
+        return device("gpu").prepare(self.kernel, self.grid, self.block, self.args)
+
+
+def jit(  # type: ignore[no-redef]
+    function: Callable | None = None, *, contract: bool = False, bounds: tuple[int, int] | None = None
+) -> Any:
+    """Make a kernel of a function.
+
+    Args:
+        function: in Numba's spelling, with this module as ``cuda``.
+        contract: whether the compiler may make one operation, with one rounding, of ``a * b + c``. Numba's own ``jit``
+            has it so; here each operation is rounded by itself, as NumPy's are. The executor always does.
+        bounds: launch bounds: the most threads of a block, and how many blocks are to fit on a multiprocessor.
+    """
+    if function is None:
+        return lambda function: Kernel(function, bounds, contract)
+    return Kernel(function, bounds, contract)
+
+
+def address(array: Any) -> int:
+    """Where the memory of an array on a GPU or the executor begins, in bytes."""
+    return describer(device_of([array]))(array, "address").address
+
+
+def on_machine_of(array: Any, table: np.ndarray) -> Any:
+    """A copy of a host array on the machine that an array is on."""
+    return device(device_of([array])).to_device(table)

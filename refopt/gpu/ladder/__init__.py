@@ -1,0 +1,7 @@
+"""Ladders: a routine as one would write it first, and step by step to what runs in production, a file each.
+
+    python -m refopt.gpu.ladder.adam
+
+Each file is read from top to bottom: the reference, the versions and what each took on a GPU, then the kernels, each
+with how it is launched. ``RUNGS`` of a file has, by version, a function that gives the launches of a step.
+"""

@@ -1,0 +1,205 @@
+"""Adam, from ten lines to what runs in production.
+
+The reference is ``refopt.cpu.adam.rule``, in NumPy. Each element of a tensor is for itself::
+
+    m = beta1 * m + (1 - beta1) * g                    # running average of the gradient
+    u = beta2 * u + (1 - beta2) * g * g                # and of its square
+    p = p - lr / (1 - beta1_pow) * (m / (sqrt(u) / sqrt(1 - beta2_pow) + epsilon))
+
+beta1_pow and beta2_pow are beta1 and beta2 to the power of the step. A step reads p, g, m and u, and writes p, m and
+u: seven times 4 bytes per element in fp32. There are some twenty operations for these 28 bytes, and a GPU can do
+hundreds in the time that they take to come, so a kernel is as fast as its loads and stores are.
+
+Versions:
+
+    adam_0  the text of adam_1, compiled as plain Numba does: the last bits are others
+    adam_1  a thread for each element, a launch for each tensor
+    adam_2  a loop over a fixed grid (grid-stride); what all elements share is worked out once
+    adam_3  all tensors in one launch, found in a table
+    adam_4  16-byte loads and stores, four elements at a time
+    merged  ``refopt/gpu/elementwise.py``, which is what ``gpu.merged_adam`` runs
+
+All but adam_0 have the bits of the reference, on the executor and on a GPU.
+"""
+
+import numpy as np
+
+from refopt.gpu import cuda
+from refopt.gpu.cuda import Launch, address, on_machine_of
+from refopt.gpu.target import device_function, sqrt
+from refopt.gpu.vectors import load4_float32, load_float32, store4_float32, store_float32
+
+# A number of Python's would be a double in the compiled kernel, and all that it meets would become one.
+ONE = np.float32(1)
+
+
+# A thread for each element.
+
+
+@cuda.jit
+def adam_1(p, g, m, u, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
+    # The number of this thread in the whole grid: blockIdx.x * blockDim.x + threadIdx.x.
+    i = cuda.grid(1)
+    # Blocks are of one size, so the last one may have more threads than there are elements left. Without this guard
+    # they would write behind the end of the arrays.
+    if i < p.size:
+        # Threads 0 to 31, a warp, run in step. They read 32 neighbouring elements, 128 bytes: the memory serves them
+        # all at once, in four sectors of 32 bytes (a coalesced access).
+        m[i] = beta1 * m[i] + (ONE - beta1) * g[i]
+        u[i] = beta2 * u[i] + (ONE - beta2) * g[i] * g[i]
+        rate = lr / (ONE - beta1_pow)
+        p[i] = p[i] - rate * (m[i] / (sqrt(u[i]) / sqrt(ONE - beta2_pow) + epsilon))
+
+
+def launches_1(params, grads, moment1, moment2, numbers, kernel=adam_1):
+    """As many blocks of 256 threads as cover each tensor, the last one perhaps in part."""
+    return [
+        Launch(kernel, -(-p.size // 256), 256, (p, g, m, u, *numbers))
+        for p, g, m, u in zip(params, grads, moment1, moment2, strict=True) if p.size  # a grid has at least one block
+    ]  # fmt: skip
+
+
+# Plain Numba lets the compiler make one instruction of beta1 * m + ..., a fused multiply-add (FMA), which rounds once
+# where the text says twice. That is more exact, and no slower or faster here; but it is not what NumPy does, and which
+# of the products is fused is up to the compiler. Where bits are to be compared, they cannot be left to it.
+
+adam_0 = cuda.jit(adam_1.function, contract=True)
+
+
+def launches_0(params, grads, moment1, moment2, numbers):
+    return launches_1(params, grads, moment1, moment2, numbers, adam_0)
+
+
+# A loop over a grid of fixed size.
+
+
+@cuda.jit
+def adam_2(p, g, m, u, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
+    # These are the same for all elements. Two divisions and a root cost a thread more than all the rest; here they are
+    # shared out over the elements that it takes.
+    rest1, rest2 = ONE - beta1, ONE - beta2
+    rate, root = lr / (ONE - beta1_pow), sqrt(ONE - beta2_pow)
+    # gridsize is the number of all threads. In each round the whole grid takes as many neighbouring elements, so warps
+    # still read what lies side by side. Any grid is right, and the guard has become the end of the loop.
+    for i in range(cuda.grid(1), p.size, cuda.gridsize(1)):
+        new_m = beta1 * m[i] + rest1 * g[i]
+        new_u = beta2 * u[i] + rest2 * g[i] * g[i]
+        # From registers, not from the arrays: the compiler cannot know that p, m and u do not overlap, so it would
+        # have to load again what has just been stored.
+        p[i] = p[i] - rate * (new_m / (sqrt(new_u) / root + epsilon))
+        m[i], u[i] = new_m, new_u
+
+
+def launches_2(params, grads, moment1, moment2, numbers):
+    """At most 1056 blocks, eight for each of the 132 multiprocessors of an H200; fewer where a tensor is small."""
+    return [
+        Launch(adam_2, min(-(-p.size // 256), 1056), 256, (p, g, m, u, *numbers))
+        for p, g, m, u in zip(params, grads, moment1, moment2, strict=True) if p.size
+    ]  # fmt: skip
+
+
+# All tensors in one launch.
+
+# A model has hundreds of tensors, most of them small. Each launch costs a few microseconds before its first load, and
+# a small tensor leaves most multiprocessors idle. So the tensors are cut into chunks, and a block takes a chunk,
+# whichever tensor it is of. Where the tensors are stands in a table on the device: the arguments of a kernel are
+# limited, a table is not.
+
+CHUNK = 1024  # elements: enough to be worth a block, few enough that small tensors do not leave it idle
+P, G, M, U = range(4)  # rows of the table of addresses
+TENSOR, START, STOP, ALIGNED = range(4)  # columns of the table of chunks
+
+
+@device_function
+def descend(p, g, m, u, k):
+    """One element of a step: the new p, m and u. ``k`` is what all elements share."""
+    beta1, rest1, beta2, rest2, epsilon, rate, root = k
+    m = beta1 * m + rest1 * g
+    u = beta2 * u + rest2 * g * g
+    return p - rate * (m / (sqrt(u) / root + epsilon)), m, u
+
+
+@device_function
+def shared_numbers(lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
+    return beta1, ONE - beta1, beta2, ONE - beta2, epsilon, lr / (ONE - beta1_pow), sqrt(ONE - beta2_pow)
+
+
+@device_function
+def one_element(p_at, g_at, m_at, u_at, k):
+    """Load one element of each array, and store its new values. Addresses are in bytes."""
+    p, m, u = descend(load_float32(p_at), load_float32(g_at), load_float32(m_at), load_float32(u_at), k)
+    store_float32(p_at, p)
+    store_float32(m_at, m)
+    store_float32(u_at, u)
+
+
+@cuda.jit
+def adam_3(addresses, chunks, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
+    c = cuda.blockIdx.x
+    tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
+    p, g, m, u = addresses[P, tensor], addresses[G, tensor], addresses[M, tensor], addresses[U, tensor]
+    k = shared_numbers(lr, beta1, beta2, epsilon, beta1_pow, beta2_pow)
+    # The threads of the block walk over its chunk as the grid walked over the tensor before.
+    for i in range(start + cuda.threadIdx.x, stop, cuda.blockDim.x):
+        one_element(p + 4 * i, g + 4 * i, m + 4 * i, u + 4 * i, k)
+
+
+def tables(*arrays):
+    """The address of each tensor in each list, and the chunks of all tensors that have elements, on the device."""
+    addresses = np.array([[address(x) for x in column] for column in arrays], np.int64)
+    aligned = (addresses % 16 == 0).all(0)
+    chunks = [
+        (tensor, start, min(start + CHUNK, x.size), aligned[tensor])
+        for tensor, x in enumerate(arrays[0]) for start in range(0, x.size, CHUNK)
+    ]  # fmt: skip
+    return [on_machine_of(arrays[0][0], table) for table in (addresses, np.array(chunks, np.int64).reshape(-1, 4))]
+
+
+def launches_3(params, grads, moment1, moment2, numbers, kernel=adam_3, threads=256):
+    """One block to a chunk."""
+    addresses, chunks = tables(params, grads, moment1, moment2)
+    return [Launch(kernel, chunks.shape[0], threads, (addresses, chunks, *numbers))] if chunks.shape[0] else []
+
+
+# 16 bytes at a time.
+
+# A load takes some 600 cycles to come back. What hides that latency is to have many bytes under way: many warps, and
+# many bytes in each load. A thread can load 16 bytes by one instruction, where they begin at a multiple of 16. So it
+# takes four elements at a time, and is on its way with 64 bytes where it was with 16. The registers that these need are
+# taken from other warps (less occupancy); the launch bounds tell the compiler how many blocks of 64 threads are to fit
+# on a multiprocessor, and so how many registers a thread may have.
+
+
+@cuda.jit(bounds=(64, 12))
+def adam_4(addresses, chunks, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
+    c = cuda.blockIdx.x
+    tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
+    p, g, m, u = addresses[P, tensor], addresses[G, tensor], addresses[M, tensor], addresses[U, tensor]
+    k = shared_numbers(lr, beta1, beta2, epsilon, beta1_pow, beta2_pow)
+    fours = (stop - start) // 4 * 4 if chunks[c, ALIGNED] else 0  # elements that can be taken four at a time
+    for i in range(start + 4 * cuda.threadIdx.x, start + fours, 4 * cuda.blockDim.x):
+        at = 4 * i
+        # All four loads are under way before the first value is needed.
+        x, d, a, b = load4_float32(p + at), load4_float32(g + at), load4_float32(m + at), load4_float32(u + at)
+        p0, m0, u0 = descend(x[0], d[0], a[0], b[0], k)
+        p1, m1, u1 = descend(x[1], d[1], a[1], b[1], k)
+        p2, m2, u2 = descend(x[2], d[2], a[2], b[2], k)
+        p3, m3, u3 = descend(x[3], d[3], a[3], b[3], k)
+        store4_float32(p + at, (p0, p1, p2, p3))
+        store4_float32(m + at, (m0, m1, m2, m3))
+        store4_float32(u + at, (u0, u1, u2, u3))
+    # The tail: up to three elements of the last chunk of a tensor, or all of one that is not aligned.
+    for i in range(start + fours + cuda.threadIdx.x, stop, cuda.blockDim.x):
+        one_element(p + 4 * i, g + 4 * i, m + 4 * i, u + 4 * i, k)
+
+
+def launches_4(params, grads, moment1, moment2, numbers):
+    return launches_3(params, grads, moment1, moment2, numbers, adam_4, 64)
+
+
+# In production, ``refopt/gpu/elementwise.py`` has the shape of adam_4. It takes eight elements at a time, a warp a row
+# of 256, in any mix of dtypes; numbers and powers are one for each tensor, and lie on the device, where a captured
+# graph reads them anew; a flag on the device skips the step. What is Adam's own stands in ``refopt/gpu/rules/adam.py``:
+# ``descend`` and ``shared_numbers`` are ``rule`` and ``prepare`` there.
+
+RUNGS = {"adam_0": launches_0, "adam_1": launches_1, "adam_2": launches_2, "adam_3": launches_3, "adam_4": launches_4}

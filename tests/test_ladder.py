@@ -1,0 +1,89 @@
+"""The ladders of refopt.gpu.ladder: every rung has the reference's bits, but for those that say otherwise."""
+
+import needs
+import numpy as np
+import pytest
+
+from refopt import cpu
+from refopt.gpu import cuda
+from refopt.gpu.ladder import adam
+
+SIZES = {"executor": [1, 0, 5, 300, 1500, 64, 1027], "gpu": [1, 0, 5, 300, 70001, 64, 1027, 2**20 + 3]}
+
+
+def normal(seed, sizes, size_of=lambda x: x):
+    rng = np.random.default_rng(seed)
+    return [size_of(rng.standard_normal(n)).astype(np.float32) for n in sizes]
+
+
+def placed(machine, lists, shift=0):
+    """Copies on a machine, some elements off an aligned address."""
+
+    def one(x):
+        whole = machine.to_device(np.concatenate([np.zeros(shift, x.dtype), x]))
+        return machine.view(whole, shift, x.shape, x.strides)
+
+    return [list(map(one, column)) for column in lists]
+
+
+def back(lists):
+    return [[x.copy_to_host() for x in column] for column in lists]
+
+
+def same(one, other):
+    return all(x.tobytes() == y.tobytes() for a, b in zip(one, other, strict=True) for x, y in zip(a, b, strict=True))
+
+
+NUMBERS = tuple(map(np.float32, (0.1, 0.9, 0.999, 1e-8, 0.9**3, 0.999**3)))
+
+
+def adam_lists(sizes):
+    return [normal(0, sizes), normal(1, sizes), normal(2, sizes), normal(3, sizes, np.square)]
+
+
+def adam_reference(params, grads, moment1, moment2):
+    lr, beta1, beta2, epsilon, *powers = NUMBERS
+    scalars = [[np.full(1, x, np.float32) for _ in params] for x in powers]
+    numbers = dict(lr=float(lr), beta1=float(beta1), beta2=float(beta2), epsilon=float(epsilon))
+    cpu.merged_adam(params, grads, moment1, moment2, *scalars, **numbers)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("rung", adam.RUNGS)
+def test_adam(rung, machine, shift):
+    """A contracted product changes bits on a GPU; the executor never contracts."""
+    lists = adam_lists(SIZES[machine.name])
+    device = placed(machine, lists, shift)
+    for launch in adam.RUNGS[rung](*device, NUMBERS):
+        launch()
+    got = back(device)
+    adam_reference(*lists)
+    if rung == "adam_0" and machine.name == "gpu":
+        assert not same(lists, got)
+        for x, y in zip(lists[0], got[0], strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+    else:
+        assert same(lists, got)
+
+
+def test_plain_numba_contracts():
+    """What adam_0 shows: the same text, and products that are rounded together with their sum."""
+    needs.compiler()
+    from numba.core import types as nb
+
+    signature = (nb.Array(nb.float32, 1, "C"),) * 4 + (nb.float32,) * 6
+    fused = [kernel.ptx(signature).count("fma.rn") for kernel in (adam.adam_0, adam.adam_1)]
+    assert fused[0] > 0 and fused[1] == 0
+
+
+def test_a_launch_covers_what_it_says(executor):
+    """A grid of one block less leaves a tail as it was: the rung is right by its grid, not by chance."""
+    lists = adam_lists([300])
+    device = placed(executor, lists)
+    for launch in adam.launches_1(*device, NUMBERS):
+        cuda.Launch(launch.kernel, launch.grid - 1, launch.block, launch.args)()
+    got = back(device)
+    before = [x.copy() for x in lists[0]]
+    adam_reference(*lists)
+    assert got[0][0][:256].tobytes() == lists[0][0][:256].tobytes()
+    assert got[0][0][256:].tobytes() == before[0][256:].tobytes()
