@@ -6,7 +6,7 @@ import pytest
 
 from refopt import cpu
 from refopt.gpu import cuda
-from refopt.gpu.ladder import adam
+from refopt.gpu.ladder import adam, global_norm
 
 SIZES = {"executor": [1, 0, 5, 300, 1500, 64, 1027], "gpu": [1, 0, 5, 300, 70001, 64, 1027, 2**20 + 3]}
 
@@ -87,3 +87,40 @@ def test_a_launch_covers_what_it_says(executor):
     adam_reference(*lists)
     assert got[0][0][:256].tobytes() == lists[0][0][:256].tobytes()
     assert got[0][0][256:].tobytes() == before[0][256:].tobytes()
+
+
+# The global norm.
+
+CLIP = np.float32(2.5), np.float32(1e-6)  # the largest norm, and what is added to it
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("rung", global_norm.RUNGS)
+def test_global_norm(rung, machine, shift):
+    """Sums by atomics are within n roundings; all others have the reference's bits, and a second step the same."""
+    grads = normal(1, SIZES[machine.name])
+    (device,) = placed(machine, [grads], shift)
+    out = machine.to_device(np.zeros(2, np.float32))
+    launches = global_norm.RUNGS[rung](device, out, CLIP)
+    expected = cpu.scan_gradients(grads, max_norm=float(CLIP[0]), epsilon=float(CLIP[1]))
+    for _ in range(2):
+        for launch in launches:
+            launch()
+        norm, factor = out.copy_to_host()
+        if rung in ("norm_0", "norm_1"):
+            exact = np.sqrt(sum((x.astype(np.float64) ** 2).sum() for x in grads))
+            bound = sum(x.size for x in grads) * 2.0**-24
+            assert abs(norm - exact) <= bound * exact
+            assert abs(factor - CLIP[0] / (exact + CLIP[1])) <= 2 * bound
+        else:
+            assert (norm, factor) == (expected.grad_norm[0], expected.grad_factor[0])
+
+
+def test_global_norm_without_clipping(executor):
+    """A norm that is small enough leaves the gradients as they are, and tensors without elements count as 0."""
+    for rung in global_norm.RUNGS.values():
+        out = executor.to_device(np.zeros(2, np.float32))
+        (device,) = placed(executor, [[np.zeros(0, np.float32), np.full(3, 0.25, np.float32)]])
+        for launch in rung(device, out, CLIP):
+            launch()
+        assert out.copy_to_host()[1] == 1

@@ -1,0 +1,332 @@
+"""The norm of all gradients together, and the factor that clips it: sums, from atomics to two launches.
+
+The reference is ``refopt.cpu.scan_gradients``, in NumPy::
+
+    norm   = sqrt(sum over all gradients of g * g)
+    factor = min(max_norm / (norm + epsilon), 1)       # which the optimizer multiplies each gradient by
+
+Nothing is written but two numbers: 4 bytes per element are read in fp32, and that takes the time. What is hard is the
+sum. Floating-point addition is not associative: (a + b) + c and a + (b + c) round at other places. So a sum of many
+threads has the bits of an order, and whoever wants the same bits twice has to fix one. The reference fixes this
+(``refopt.cpu.reduce``, neighbours first, a missing neighbour counts as 0)::
+
+    tile     1024 elements in a row, as 4 rows of 256
+    lane     one of 256 columns of a tile: 4 squares, added from the top
+    tree     the 256 lanes, ((0 + 1) + (2 + 3)) + ..., then the tiles of a tensor, then the tensors
+
+Versions:
+
+    norm_0  each thread adds its squares, and then its sum to the total by an atomic: bits change from run to run
+    norm_1  a tree in shared memory makes one sum of each block, which goes to the total by an atomic: they still do
+    norm_2  a tile to a block, its sum to memory, further launches join them: the bits of the reference from here on
+    norm_3  all tensors in one launch; a warp to a tile, 16-byte loads, a tree of shuffles
+    norm_4  two launches: the last block of a tensor to finish joins its sums
+    scan    ``refopt/gpu/scan.py``, which is what ``gpu.scan`` runs
+"""
+
+import numpy as np
+
+from refopt.gpu import cuda
+from refopt.gpu.cuda import Launch, address, on_machine_of
+from refopt.gpu.target import device_function, sqrt
+from refopt.gpu.vectors import load4_float32, load_float32
+
+TILE, LANES = 1024, 256  # elements; those of a row
+ZERO, ONE = np.float32(0), np.float32(1)  # a number of Python's would be a double in the compiled kernel
+NORM, FACTOR = range(2)  # places in the result
+
+
+@device_function
+def finish(squares, out, max_norm, epsilon):
+    norm = sqrt(squares)
+    clip = max_norm / (norm + epsilon)
+    out[NORM] = norm
+    out[FACTOR] = clip if clip < ONE else ONE
+
+
+# A total that all threads add to.
+
+
+@cuda.jit
+def norm_0(g, total):
+    x = ZERO
+    for i in range(cuda.grid(1), g.size, cuda.gridsize(1)):
+        x += g[i] * g[i]
+    # Two threads that read the total, add, and write it would lose one of the two sums. An atomic does all three as one
+    # operation. Which thread comes first is up to the machine, and with it the order of the sum: the last bits of the
+    # total differ from run to run.
+    cuda.atomic.add(total, 0, x)
+
+
+@cuda.jit
+def finish_total(total, out, max_norm, epsilon):
+    finish(total[0], out, max_norm, epsilon)
+    total[0] = ZERO  # for the next step
+
+
+def launches_0(grads, out, numbers, kernel=norm_0):
+    """A launch for each tensor, and one of a single thread when they are done."""
+    total = on_machine_of(out, np.zeros(1, np.float32))
+    blocks = [Launch(kernel, min(-(-g.size // 256), 1056), 256, (g, total)) for g in grads if g.size]
+    return [*blocks, Launch(finish_total, 1, 1, (total, out, *numbers))]
+
+
+# One sum of each block first.
+
+
+@cuda.jit
+def norm_1(g, total):
+    # Memory that the threads of a block share, on the multiprocessor itself: some 30 cycles away, where global memory
+    # is 600.
+    shared = cuda.shared.array(256, np.float32)
+    t = cuda.threadIdx.x
+    x = ZERO
+    for i in range(cuda.grid(1), g.size, cuda.gridsize(1)):
+        x += g[i] * g[i]
+    shared[t] = x
+    half = 128
+    while half > 0:
+        # Without this barrier a thread could read what another has not written yet. All threads of the block have to
+        # reach it, so it stands outside the condition.
+        cuda.syncthreads()
+        if t < half:
+            shared[t] += shared[t + half]
+        half //= 2
+    # Atomics on one address wait for each other: one for each block, not for each thread. But blocks, too, finish in
+    # any order.
+    if t == 0:
+        cuda.atomic.add(total, 0, shared[0])
+
+
+def launches_1(grads, out, numbers):
+    return launches_0(grads, out, numbers, norm_1)
+
+
+# A fixed order.
+
+
+@cuda.jit
+def norm_2(g, sums):
+    # A block takes a tile, and a thread a lane of it. Which block runs when does not matter any more: each sum has a
+    # place of its own, and what is in it does not depend on others.
+    shared = cuda.shared.array(256, np.float32)
+    t, start = cuda.threadIdx.x, cuda.blockIdx.x * TILE
+    x = ZERO
+    for row in range(4):
+        i = start + LANES * row + t
+        if i < g.size:
+            x += g[i] * g[i]
+    shared[t] = x
+    distance = 1
+    while distance < LANES:
+        cuda.syncthreads()
+        # Neighbours first: lane 0 takes 1, 2 takes 3; then 0 takes 2, 4 takes 6.
+        if t % (2 * distance) == 0:
+            shared[t] += shared[t + distance]
+        distance *= 2
+    if t == 0:
+        sums[cuda.blockIdx.x] = shared[0]
+
+
+@device_function
+def join(sums, first, count):
+    """The tree over some sums in a row, neighbours first, by a whole block. Its result is where the first one was."""
+    while count > 1:
+        parents = (count + 1) // 2
+        for base in range(0, parents, cuda.blockDim.x):
+            k = base + cuda.threadIdx.x
+            x = ZERO
+            if k < parents:
+                x = sums[first + 2 * k]
+                if 2 * k + 1 < count:
+                    x += sums[first + 2 * k + 1]
+            # What is written here, another thread has read above: between the two, all have to have read. And before
+            # the next round reads, all have to have written.
+            cuda.syncthreads()
+            if k < parents:
+                sums[first + k] = x
+            cuda.syncthreads()
+        count = parents
+
+
+@cuda.jit
+def join_2(sums, roots, tensor):
+    join(sums, 0, sums.size)
+    if cuda.threadIdx.x == 0:
+        roots[tensor] = sums[0]
+
+
+@cuda.jit
+def finish_roots(roots, out, max_norm, epsilon):
+    join(roots, 0, roots.size)
+    if cuda.threadIdx.x == 0:
+        finish(roots[0], out, max_norm, epsilon)
+
+
+def launches_2(grads, out, numbers):
+    """Two launches for each tensor, and one for all: a launch sees all that the one before it has written."""
+    roots, launches = on_machine_of(out, np.zeros(len(grads), np.float32)), []
+    for tensor, g in enumerate(grads):
+        sums = on_machine_of(out, np.zeros(max(1, -(-g.size // TILE)), np.float32))  # 0 of a tensor without elements
+        launches += [Launch(norm_2, sums.size, LANES, (g, sums)), Launch(join_2, 1, 256, (sums, roots, tensor))]
+    return [*launches, Launch(finish_roots, 1, 256, (roots, out, *numbers))]
+
+
+# All tensors in one launch, a warp to a tile.
+
+# The tensors are cut into chunks of 16 tiles, and a block takes a chunk, whichever tensor it is of. What it needs to
+# know of it stands in tables on the device.
+
+CHUNK = 16 * TILE
+THREADS = 128  # of a block: four warps
+WARP = 0xFFFFFFFF  # all 32 threads of it take part in a shuffle
+TENSOR, START, STOP, SLOT, ALIGNED = range(5)  # columns of the table of chunks; SLOT is the place of the first sum
+FIRST, COUNT, CHUNKS = range(3)  # rows of the table of tensors: where their sums are, how many, and of how many chunks
+
+
+@device_function
+def at_or_zero(g, i, stop):
+    """The square of an element, 0 behind the end."""
+    if i < stop:
+        x = load_float32(g + 4 * i)
+        return x * x
+    return ZERO
+
+
+@device_function
+def warp_tree(x):
+    """The sum over the 32 threads of a warp, neighbours first, in all of them: 5 shuffles, no memory, no barrier."""
+    for level in range(5):
+        # Each thread gets what the one has whose number differs in one bit. Threads of a warp run in step, so there is
+        # nothing to wait for. a + b and b + a have the same bits, so both have the same sum.
+        x += cuda.shfl_xor_sync(WARP, x, 1 << level)
+    return x
+
+
+@device_function
+def tile_of_fours(g, first):
+    """The sum of a whole tile that is aligned. A thread has lanes 4t to 4t + 3, and those 128 further on."""
+    i = first + 4 * (cuda.threadIdx.x % 32)
+    a0, a1, a2, a3, b0, b1, b2, b3 = ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO
+    for row in range(4):
+        # 16 bytes a thread, so 512 in a row for the warp, and eight such loads under way at once: latency is hidden by
+        # bytes in flight, and an instruction that asks for 16 takes no longer than one that asks for 4.
+        x, y = load4_float32(g + 4 * (i + LANES * row)), load4_float32(g + 4 * (i + LANES * row + 128))
+        a0, a1, a2, a3 = a0 + x[0] * x[0], a1 + x[1] * x[1], a2 + x[2] * x[2], a3 + x[3] * x[3]
+        b0, b1, b2, b3 = b0 + y[0] * y[0], b1 + y[1] * y[1], b2 + y[2] * y[2], b3 + y[3] * y[3]
+    # The first two levels of the tree are within the thread, five are between threads, the last joins the two halves.
+    return warp_tree((a0 + a1) + (a2 + a3)) + warp_tree((b0 + b1) + (b2 + b3))
+
+
+@device_function
+def tile_of_ones(g, first, stop):
+    """The same of a tile that ends early, or is not aligned: an element at a time."""
+    i = first + 4 * (cuda.threadIdx.x % 32)
+    half, total = ZERO, ZERO
+    for side in range(2):
+        s0, s1, s2, s3 = ZERO, ZERO, ZERO, ZERO
+        for row in range(4):
+            at = i + LANES * row + 128 * side
+            s0, s1 = s0 + at_or_zero(g, at, stop), s1 + at_or_zero(g, at + 1, stop)
+            s2, s3 = s2 + at_or_zero(g, at + 2, stop), s3 + at_or_zero(g, at + 3, stop)
+        half, total = warp_tree((s0 + s1) + (s2 + s3)), half
+    return total + half
+
+
+@device_function
+def chunk_sums(c, addresses, chunks, sums):
+    """The sums of the tiles of a chunk, each in its place. All threads of a warp take the same way through it."""
+    g, start, stop = addresses[chunks[c, TENSOR]], chunks[c, START], chunks[c, STOP]
+    warp = cuda.threadIdx.x // 32
+    for first in range(start + warp * TILE, stop, cuda.blockDim.x // 32 * TILE):
+        if chunks[c, ALIGNED] and first + TILE <= stop:
+            x = tile_of_fours(g, first)
+        else:
+            x = tile_of_ones(g, first, stop)
+        if cuda.threadIdx.x % 32 == 0:
+            sums[chunks[c, SLOT] + (first - start) // TILE] = x
+
+
+@cuda.jit(bounds=(THREADS, 6))
+def norm_3(addresses, chunks, sums):
+    chunk_sums(cuda.blockIdx.x, addresses, chunks, sums)
+
+
+@cuda.jit
+def join_3(tensors, sums, roots):
+    tensor = cuda.blockIdx.x
+    first, count = tensors[FIRST, tensor], tensors[COUNT, tensor]
+    join(sums, first, count)
+    if cuda.threadIdx.x == 0:
+        roots[tensor] = sums[first] if count > 0 else ZERO
+
+
+def tables(grads):
+    """Addresses, chunks, tensors, and room for the sums of all tiles and of all tensors, on the device.
+
+    A tensor without elements has a chunk without tiles, whose block writes a sum of 0.
+    """
+    addresses = np.array([address(g) for g in grads], np.int64)
+    counts = np.array([-(-g.size // TILE) for g in grads])
+    firsts = np.cumsum(counts) - counts
+    chunks = [
+        (tensor, start, min(start + CHUNK, g.size), firsts[tensor] + start // TILE, addresses[tensor] % 16 == 0)
+        for tensor, g in enumerate(grads) for start in range(0, max(1, g.size), CHUNK)
+    ]  # fmt: skip
+    tensors = np.array([firsts, counts, [max(1, -(-g.size // CHUNK)) for g in grads]], np.int64)
+    scratch = np.zeros(max(1, counts.sum()), np.float32), np.zeros(len(grads), np.float32)
+    host = addresses, np.array(chunks, np.int64).reshape(-1, 5), tensors, *scratch
+    return [on_machine_of(grads[0], table) for table in host]
+
+
+def launches_3(grads, out, numbers):
+    """One launch for the tiles, one for the tensors, one for all."""
+    addresses, chunks, tensors, sums, roots = tables(grads)
+    return [
+        Launch(norm_3, chunks.shape[0], THREADS, (addresses, chunks, sums)),
+        Launch(join_3, len(grads), 256, (tensors, sums, roots)),
+        Launch(finish_roots, 1, 256, (roots, out, *numbers)),
+    ]
+
+
+# Two launches.
+
+# Between two launches the GPU runs empty for a while. So the block that finishes last of a tensor joins the sums of
+# all: they are there by then. No block waits for another, which could be one that has not begun, and would never end.
+
+
+@cuda.jit(bounds=(THREADS, 6))
+def norm_4(addresses, chunks, tensors, sums, roots, counters):
+    c = cuda.blockIdx.x
+    tensor = chunks[c, TENSOR]
+    last = cuda.shared.array(1, np.int32)
+    chunk_sums(c, addresses, chunks, sums)
+    cuda.syncthreads()  # all warps of this block have written
+    if cuda.threadIdx.x == 0:
+        # Other blocks may see the counter before they see the sums, were it not for the fence: what was written before
+        # it can be seen before what is written after it.
+        cuda.threadfence()
+        others = tensors[CHUNKS, tensor] - 1
+        # Adds 1, or goes back to 0 from the last number, ready for the next step. It returns what was there before.
+        last[0] = cuda.atomic.inc(counters, tensor, others) == others
+        # And this block may not have read, ahead of time, sums that were not there yet.
+        cuda.threadfence()
+    cuda.syncthreads()
+    if last[0] != 0:
+        join(sums, tensors[FIRST, tensor], tensors[COUNT, tensor])
+        if cuda.threadIdx.x == 0:
+            roots[tensor] = sums[tensors[FIRST, tensor]] if tensors[COUNT, tensor] > 0 else ZERO
+
+
+def launches_4(grads, out, numbers):
+    addresses, chunks, tensors, sums, roots = tables(grads)
+    counters = on_machine_of(out, np.zeros(len(grads), np.uint32))
+    args = addresses, chunks, tensors, sums, roots, counters
+    return [Launch(norm_4, chunks.shape[0], THREADS, args), Launch(finish_roots, 1, 256, (roots, out, *numbers))]
+
+
+# In production, ``refopt/gpu/scan.py`` has the shape of norm_4. It also looks for inf and NaN, which costs nothing
+# where the sum of a tile is finite; gradients are of any dtype; and a tensor of more than 2**20 elements is joined by
+# several blocks, which report to each other as chunks do here (``joiner`` in ``refopt/gpu/tiles.py``).
+
+RUNGS = {"norm_0": launches_0, "norm_1": launches_1, "norm_2": launches_2, "norm_3": launches_3, "norm_4": launches_4}
