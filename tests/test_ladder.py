@@ -6,7 +6,7 @@ import pytest
 
 from refopt import cpu
 from refopt.gpu import cuda
-from refopt.gpu.ladder import adam, global_norm
+from refopt.gpu.ladder import adam, coalesce, global_norm
 
 SIZES = {"executor": [1, 0, 5, 300, 1500, 64, 1027], "gpu": [1, 0, 5, 300, 70001, 64, 1027, 2**20 + 3]}
 
@@ -124,3 +124,22 @@ def test_global_norm_without_clipping(executor):
         for launch in rung(device, out, CLIP):
             launch()
         assert out.copy_to_host()[1] == 1
+
+
+# Coalescing.
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("rung", coalesce.RUNGS)
+def test_coalesce(rung, machine, shift):
+    """Every element is where its tensor lies, rounded once; nothing is written between tensors."""
+    grads, scale = normal(1, SIZES[machine.name]), np.float32(0.37)
+    offsets = coalesce.offsets_of([g.size for g in grads])
+    expected = np.full(offsets[-1], 7, np.float16)
+    parts = [expected[start : start + g.size] for start, g in zip(offsets, grads, strict=False)]
+    buffer = machine.to_device(expected)
+    (device,) = placed(machine, [grads], shift)
+    for launch in coalesce.RUNGS[rung](device, buffer, scale):
+        launch()
+    cpu.merged_cast(grads, parts, scale=float(scale))
+    assert buffer.copy_to_host().tobytes() == expected.tobytes()

@@ -1,0 +1,168 @@
+"""Gradients side by side in one buffer, cast on the way: from a launch for each tensor to one for all.
+
+One all-reduce of a large buffer takes less time than hundreds of small ones, and half of it if the elements are fp16.
+The reference is ``refopt.cpu.merged_cast`` into the views of a buffer (``refopt.cpu.coalesce_tensor``), in NumPy::
+
+    buffer[offset : offset + g.size] = (scale * g).astype(float16)         # for each gradient g and its offset
+
+Nothing is computed but a product and a rounding. Six bytes per element are moved, 4 in and 2 out, and a kernel is as
+fast as it moves them. Offsets are multiples of 128 elements, so that each tensor begins at a multiple of 256 bytes.
+
+Versions:
+
+    gather_0  a thread for each element, a launch for each tensor
+    gather_1  a loop over a fixed grid (grid-stride)
+    gather_2  one launch: a thread for each element of the buffer, which looks for its tensor
+    gather_3  one launch: a block to a chunk of a tensor, found in a table
+    gather_4  16-byte loads and 8-byte stores
+    merged    ``refopt/gpu/cast.py``, which is what ``gpu.merged_cast`` runs
+
+All have the bits of the reference: a product and a rounding leave no choice.
+"""
+
+import numpy as np
+
+from refopt.gpu import cuda
+from refopt.gpu.cuda import Launch, address, on_machine_of
+from refopt.gpu.vectors import load4_float32, load_float32, store4_float16, store_float16
+
+ALIGNMENT = 128  # elements: 256 bytes of fp16
+
+
+def offsets_of(sizes):
+    """Where each tensor begins in the buffer, and at last where the buffer ends."""
+    return np.concatenate([[0], np.cumsum([-(-n // ALIGNMENT) * ALIGNMENT for n in sizes])]).astype(np.int64)
+
+
+# A thread for each element.
+
+
+@cuda.jit
+def gather_0(g, buffer, offset, scale):
+    i = cuda.grid(1)
+    if i < g.size:  # the last block may have more threads than there are elements left
+        # A warp reads 32 neighbouring elements, 128 bytes, and writes 64: the memory moves sectors of 32 bytes, all of
+        # which are used. `store_float16` rounds to nearest even; `buffer` is an address in bytes.
+        store_float16(buffer + 2 * (offset + i), scale * g[i])
+
+
+def launches_0(grads, buffer, scale):
+    """A launch for each tensor. Most are over before the next one begins, and leave most of the GPU idle."""
+    base, offsets = address(buffer), offsets_of([g.size for g in grads])
+    return [
+        Launch(gather_0, -(-g.size // 256), 256, (g, base, int(offset), scale))
+        for g, offset in zip(grads, offsets, strict=False) if g.size
+    ]  # fmt: skip
+
+
+# A loop over a grid of fixed size.
+
+
+@cuda.jit
+def gather_1(g, buffer, offset, scale):
+    # Blocks that are set up once and stay: it saves little here, since there is nothing to work out beforehand.
+    for i in range(cuda.grid(1), g.size, cuda.gridsize(1)):
+        store_float16(buffer + 2 * (offset + i), scale * g[i])
+
+
+def launches_1(grads, buffer, scale):
+    base, offsets = address(buffer), offsets_of([g.size for g in grads])
+    return [
+        Launch(gather_1, min(-(-g.size // 256), 1056), 256, (g, base, int(offset), scale))
+        for g, offset in zip(grads, offsets, strict=False) if g.size
+    ]  # fmt: skip
+
+
+# One launch, by a search.
+
+
+@cuda.jit
+def gather_2(addresses, sizes, offsets, buffer, scale):
+    # Each thread takes an element of the buffer, and halves the range of tensors that it can be of until one is left.
+    i = cuda.grid(1)
+    if i < offsets[sizes.size]:
+        low, high = 0, sizes.size
+        while high - low > 1:
+            middle = (low + high) // 2
+            if offsets[middle] <= i:
+                low = middle
+            else:
+                high = middle
+        # Eight loads one after the other for 161 tensors, each waited for, to move one element. They come from the
+        # cache, but they take longer than the element does.
+        element = i - offsets[low]
+        if element < sizes[low]:  # else it is in the gap before the next tensor
+            store_float16(buffer + 2 * i, scale * load_float32(addresses[low] + 4 * element))
+
+
+def launches_2(grads, buffer, scale):
+    sizes = np.array([g.size for g in grads], np.int64)
+    offsets = offsets_of(sizes)
+    host = np.array([address(g) for g in grads], np.int64), sizes, offsets
+    tables = [on_machine_of(buffer, table) for table in host]
+    return [Launch(gather_2, -(-int(offsets[-1]) // 256), 256, (*tables, address(buffer), scale))]
+
+
+# One launch, by a table of chunks.
+
+# What the threads of a block have in common is looked up once for all of them: a block takes a chunk of one tensor, and
+# the table says which. It is built once, on the host, and used in every step.
+
+CHUNK = 2048  # elements
+SOURCE, TARGET, COUNT, ALIGNED = range(4)  # columns: two addresses, how many elements, whether both allow vectors
+
+
+@cuda.jit
+def gather_3(chunks, scale):
+    c = cuda.blockIdx.x
+    source, target, count = chunks[c, SOURCE], chunks[c, TARGET], chunks[c, COUNT]
+    for i in range(cuda.threadIdx.x, count, cuda.blockDim.x):
+        store_float16(target + 2 * i, scale * load_float32(source + 4 * i))
+
+
+def table_of_chunks(grads, buffer):
+    """A row for each chunk of each tensor, on the device."""
+    base, offsets = address(buffer), offsets_of([g.size for g in grads])
+    rows = []
+    for g, offset in zip(grads, offsets, strict=False):
+        for start in range(0, g.size, CHUNK):
+            source, target = address(g) + 4 * start, base + 2 * (int(offset) + start)
+            rows.append((source, target, min(CHUNK, g.size - start), source % 16 == 0 and target % 8 == 0))
+    return on_machine_of(buffer, np.array(rows, np.int64).reshape(-1, 4))
+
+
+def launches_3(grads, buffer, scale, kernel=gather_3, threads=256):
+    chunks = table_of_chunks(grads, buffer)
+    return [Launch(kernel, chunks.shape[0], threads, (chunks, scale))] if chunks.shape[0] else []
+
+
+# 16 bytes at a time.
+
+
+@cuda.jit(bounds=(64, 16))
+def gather_4(chunks, scale):
+    c = cuda.blockIdx.x
+    source, target, count = chunks[c, SOURCE], chunks[c, TARGET], chunks[c, COUNT]
+    fours = count // 4 * 4 if chunks[c, ALIGNED] else 0
+    # Four elements are one load of 16 bytes and one store of 8. A multiprocessor can have so many loads under way, of
+    # whatever size: larger ones keep more bytes under way, and it is bytes that hide the latency. Launch bounds of 16
+    # blocks a multiprocessor keep the compiler from spending more registers than that many blocks have.
+    for i in range(4 * cuda.threadIdx.x, fours, 4 * cuda.blockDim.x):
+        x = load4_float32(source + 4 * i)
+        store4_float16(target + 2 * i, (scale * x[0], scale * x[1], scale * x[2], scale * x[3]))
+    for i in range(fours + cuda.threadIdx.x, count, cuda.blockDim.x):  # the tail, or all where nothing is aligned
+        store_float16(target + 2 * i, scale * load_float32(source + 4 * i))
+
+
+def launches_4(grads, buffer, scale):
+    return launches_3(grads, buffer, scale, gather_4, 64)
+
+
+# In production, ``refopt/gpu/cast.py`` has the shape of gather_4, between any two dtypes and with eight elements under
+# way in each thread; where nothing is computed, ``refopt/gpu/words.py`` moves bytes, 16 at a time, whatever they mean.
+# ``refopt/gpu/coalesce.py`` lays out the buffer.
+
+RUNGS = {
+    "gather_0": launches_0, "gather_1": launches_1, "gather_2": launches_2, "gather_3": launches_3,
+    "gather_4": launches_4,
+}  # fmt: skip
