@@ -223,6 +223,11 @@ class Launch:
         config.attrs = [attribute] if mode else []
         config.numAttrs = len(config.attrs)
 
+    @property
+    def registers(self) -> int:
+        """Of a thread."""
+        return self._keep[1].regs_per_thread
+
     def __call__(self, stream: int) -> None:
         self._config.hStream = stream
         checked(driver.cuLaunchKernelEx(self._config, self._function, self._params, 0))

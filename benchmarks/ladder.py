@@ -1,0 +1,160 @@
+"""Every rung of every ladder, beside what runs in production, on the parameters of ResNet-50.
+
+    python -m benchmarks.ladder [--workload resnet50] [--out FILE]     measures, on a CUDA GPU
+    python -m benchmarks.ladder --write                                puts the record into the files' docstrings
+"""
+
+import argparse
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.record import RESULTS, ROOT, begin, save, short_name
+
+NAMES = "adam", "global_norm", "coalesce"
+HEAD = "One step on the {elements:,} parameters of ResNet-50, in {tensors} tensors, on an {device}"
+
+
+class Bench(NamedTuple):
+    """What the rungs of a ladder are given, what production does of the same, and bytes that a step has to move."""
+
+    args: tuple
+    production: Callable[[], Any]
+    launches: int
+    bytes: int
+
+
+def module_of(name: str) -> ModuleType:
+    return importlib.import_module(f"refopt.gpu.ladder.{name}")
+
+
+def plain(values: Any) -> Any:
+    """Arrays of Numba on the memory of tensors, and of lists of tensors; whatever else there is stays."""
+    import torch
+    from numba import cuda
+
+    if isinstance(values, list):
+        return list(map(plain, values))
+    return cuda.as_cuda_array(values) if isinstance(values, torch.Tensor) else values
+
+
+def bench_of(name: str, sizes: list[int]) -> Bench:
+    """A ladder's arrays: normally distributed, squares of states positive."""
+    import torch
+
+    from refopt import gpu
+
+    random = torch.Generator("cuda").manual_seed(0)
+
+    def normal() -> list[Any]:
+        return [torch.empty(n, device="cuda").normal_(generator=random) for n in sizes]
+
+    grads, elements = normal(), sum(sizes)
+    if name == "adam":
+        params, moment1, moment2 = normal(), normal(), [x.abs_() for x in normal()]
+        powers = [[torch.full((1,), 0.9, device="cuda") for _ in sizes] for _ in range(2)]
+        plan = gpu.plan("adam", params, grads, moment1, moment2, *powers, lr=1e-3)
+        numbers = tuple(map(np.float32, (1e-3, 0.9, 0.999, 1e-8, 0.9, 0.999)))
+        return Bench((params, grads, moment1, moment2, numbers), plan, plan.launches, plan.bytes)
+    if name == "global_norm":
+        scan = gpu.scan(grads, max_norm=1.0)
+        out = torch.zeros(2, device="cuda")
+        return Bench((grads, out, (np.float32(1), np.float32(1e-6))), scan, scan.launches, 4 * elements)
+    if name == "coalesce":
+        offsets = module_of(name).offsets_of(sizes)
+        buffer = torch.zeros(int(offsets[-1]), dtype=torch.float16, device="cuda")
+        views = [buffer[start : start + n] for start, n in zip(offsets, sizes, strict=False)]
+        cast = gpu.cast_plan(grads, views, scale=0.5)
+        return Bench((grads, buffer, np.float32(0.5)), cast, cast.launches, 6 * elements)
+    raise ValueError(f"bench_of: expected a ladder of {', '.join(NAMES)}, got {name!r}")
+
+
+def rows_of(name: str, sizes: list[int], copy_gb_s: float) -> list[dict[str, Any]]:
+    """A row for each rung, and one for production."""
+    from benchmarks.measure import row_of
+    from refopt import gpu
+
+    machine, bench, rows = gpu.device("gpu"), bench_of(name, sizes), []
+    held = 4 * bench.bytes  # the L2 cache may hold all of it from one step to the next
+    for rung, launches_of in module_of(name).RUNGS.items():
+        launches = launches_of(*map(plain, bench.args))
+        prepared = [launch.prepared() for launch in launches]
+        graph = machine.sequence(prepared)
+
+        def one_by_one(prepared: list = prepared) -> None:
+            for launch in prepared:
+                launch(0)
+
+        eager = row_of(one_by_one, bench.bytes, copy_gb_s, held=held)
+        row = row_of(lambda graph=graph: graph(0), bench.bytes, copy_gb_s, held=held)
+        about = {"rung": rung, "launches": len(launches), "registers": prepared[0].registers}
+        rows.append(about | {"eager_ms": eager["ms"]} | row)
+    own = row_of(bench.production, bench.bytes, copy_gb_s, held=held)
+    rows.append({"rung": "production", "launches": bench.launches, "registers": None, "eager_ms": own["ms"]} | own)
+    return rows
+
+
+def table(record: dict[str, Any], name: str) -> str:
+    """The rows of a ladder as text."""
+    lines = [("version", "launches", "ms", "ms as a graph", "GB/s", "registers")]
+    for row in record["ladders"][name]:
+        registers = "" if row["registers"] is None else str(row["registers"])
+        times = f"{row['eager_ms']:.3f}", f"{row['ms']:.3f}", f"{row['gb_s']:.0f}"
+        lines.append((row["rung"], str(row["launches"]), *times, registers))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    shown = []
+    for first, *others in lines:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+        shown.append("    " + "  ".join(cells))
+    head = HEAD.format(elements=record["elements"], tensors=record["tensors"], device=record["device"])
+    copy = f"A copy has {record['copy_gb_s']:.0f} GB/s; the L2 cache may add to what a small model has."
+    return "\n".join([f"{head}::", "", *(line.rstrip() for line in shown), "", copy])
+
+
+def with_table(source: str, text: str) -> str:
+    """The source of a ladder with a table at the end of its docstring."""
+    start, stop = source.index('"""') + 3, source.index('"""', 3)
+    docstring = re.split(r"\nOne step on the ", source[start:stop])[0].rstrip("\n")
+    return source[:start] + f"{docstring}\n\n{text}\n" + source[stop:]
+
+
+def path_of(name: str) -> Path:
+    return ROOT / "refopt" / "gpu" / "ladder" / f"{name}.py"
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="default: benchmarks/results/ladder-DEVICE.json")
+    parser.add_argument("--write", action="store_true", help="put the record of an H200 into the docstrings")
+    options = parser.parse_args()
+    if options.write:
+        record = json.loads((options.out or RESULTS / "ladder-h200.json").read_text())
+        for name in record["ladders"]:
+            path = path_of(name)
+            path.write_text(with_table(path.read_text(), table(record, name)))
+        return 0
+    from benchmarks.measure import copy_gb_s
+    from refopt import workloads
+
+    tensors = workloads.load("resnet50").tensors
+    sizes = [int(np.prod(tensor.shape)) for tensor in tensors]
+    report = begin("benchmarks.ladder") | {"what": "ladder", "tensors": len(sizes), "elements": sum(sizes)}
+    report |= {"copy_gb_s": copy_gb_s(), "ladders": {}}
+    out = options.out or RESULTS / f"ladder-{short_name(report['device'])}.json"
+    for name in NAMES:
+        report["ladders"][name] = rows_of(name, sizes, report["copy_gb_s"])
+        save(report, out)
+        print(table(report, name) + "\n", flush=True)
+    return int(any(not row["ok"] for rows in report["ladders"].values() for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
