@@ -19,6 +19,7 @@ LARS: tuple[Line, ...] = (
     ("PyTorch, a loop over tensors", "loop", "eager"),
     ("PyTorch, `_foreach` operations", "foreach_addcmul", "eager"),
     ("the same as a CUDA graph", "foreach_addcmul", "graph"),
+    ("`torch.compile`, as a CUDA graph", "torch.compile", "graph"),
     ("**refopt, two launches**", "two_launches", "plan"),
     ("floor", "two_launches", "floor"),
     ("**refopt, norm carried over**", "carried_norm", "plan"),
@@ -28,14 +29,16 @@ ADAMW: tuple[Line, ...] = (
     ("PyTorch, `foreach`", "torch foreach", "eager"),
     ("PyTorch, `fused`", "torch fused", "eager"),
     ("the same as a CUDA graph", "torch fused", "graph"),
+    ("`torch.compile`, as a CUDA graph", "torch.compile", "graph"),
     ("**refopt, one launch**", "refopt", "plan"),
     ("floor", "refopt", "floor"),
 )
 
 
 def table(file: str, routine: str, lines: tuple[Line, ...], cases: list[tuple[str, str]]) -> str:
-    """Milliseconds of a step from a report, a column for each workload and precision."""
-    steps = json.loads((RESULTS / file).read_text())["steps"]
+    """Milliseconds of a step from a report, a column for each workload and precision; a dash for none."""
+    report = json.loads((RESULTS / file).read_text())
+    steps = report["steps"] + report["compiled"]
     rows = {
         (row["workload"], row["config"], row["implementation"], row["how"]): row
         for row in steps if row.get("routine", routine) == routine
@@ -44,6 +47,8 @@ def table(file: str, routine: str, lines: tuple[Line, ...], cases: list[tuple[st
     def cell(case: tuple[str, str], implementation: str, how: str) -> str:
         if how == "floor":
             return f"{rows[*case, implementation, 'plan']['floor_ms']:.3f}"
+        if (*case, implementation, how) not in rows:
+            return "–"
         ms = f"{rows[*case, implementation, how]['ms']:.3f}"
         return f"**{ms}**" if how == "plan" else ms
 
