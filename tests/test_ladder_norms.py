@@ -10,7 +10,7 @@ import pytest
 from test_ladder import back, normal, placed, same
 
 from refopt import cpu, oracle, simt
-from refopt.gpu.ladder import lars
+from refopt.gpu.ladder import lamb, lars
 
 SIZES = {
     "executor": [1, 0, 5, 300, 1023, 1024, 1025, 2100, 17000],
@@ -55,6 +55,10 @@ LADDERS = {
         lars, "lars_momentum", ("params", "grads", "velocities"),
         dict(lr=0.1, mu=0.9, lars_coeff=0.02, lars_weight_decay=0.05, epsilon=1e-6), 28,
     ),
+    "lamb": Ladder(
+        lamb, "lamb", ("params", "grads", "moment1", "moment2"),
+        dict(lr=0.1, beta1=0.9, beta2=0.999, epsilon=1e-6, weight_decay=0.05, beta1_pow=0.9**3, beta2_pow=0.999**3), 40,
+    ),
 }  # fmt: skip
 RUNGS = [(name, rung) for name, ladder in LADDERS.items() for rung in ladder.module.RUNGS]
 BY_ATOMICS = "lars_1", "lamb_1"
@@ -88,6 +92,18 @@ def test_two_steps(name, rung, machine, shift):
         before = got
 
 
+@pytest.mark.parametrize(("name", "rung"), RUNGS)
+def test_without_decay(name, rung, machine):
+    """LAMB has no ratio then, LARS has one."""
+    decay = "lars_weight_decay" if name == "lars" else "weight_decay"
+    ladder = LADDERS[name]._replace(numbers=LADDERS[name].numbers | {decay: 0})
+    lists = ladder.lists([2])  # in whatever order two squares are added, it is one sum
+    device = placed(machine, lists)
+    step(ladder.launches(rung, device))
+    ladder.reference(lists)
+    assert same(lists, back(device))
+
+
 @pytest.mark.parametrize("name", LADDERS)
 def test_bits_of_atomics_change_with_their_order(name, executor):
     """Other schedules, other sums; a fixed order has the same bits under all."""
@@ -104,13 +120,15 @@ def test_bits_of_atomics_change_with_their_order(name, executor):
 
 @pytest.mark.parametrize(("name", "rung"), RUNGS)
 def test_traffic(name, rung, executor):
-    """What the file says of bytes per element, of the arrays that the caller has."""
+    """What the file says of bytes per element, of the caller's arrays and of others as large."""
     ladder = LADDERS[name]
     device = placed(executor, ladder.lists([2048, 9000]))
     launches = ladder.launches(rung, device)
     with simt.observe() as log:
         step(launches)
-    moved = sum(log.bytes_read(x) + log.bytes_written(x) for column in device for x in column)
+    scratch = {id(x): x for launch in launches for x in launch.args if getattr(x, "size", 0) >= 2048}
+    large = {id(x): x for column in device for x in column} | scratch
+    moved = sum(log.bytes_read(x) + log.bytes_written(x) for x in large.values())
     assert moved / 11048 == ladder.traffic
 
 

@@ -265,12 +265,12 @@ def chunk_squares(c, addresses, chunks, sums):
         sums[0, c], sums[1, c] = eight(shared, 0), eight(shared, 1)
 
 
-# Launch bounds: threads of a block, and how many blocks are to fit on a multiprocessor. The compiler divides its 65,536
-# registers by them: 128 per thread, for the loads of a tile, 40 for an update. More blocks (occupancy) and more registers
-# are two ways to have bytes under way, each at the other's expense.
+# Launch bounds: threads of a block, and how many blocks are to fit on a multiprocessor. Its 65,536 registers are shared
+# out by them: 80 per thread for the norms, 48 for an update. Registers hold loads that are under way; but more blocks
+# (occupancy) have more of them under way, too, and each is at the other's expense.
 
 
-@cuda.jit(bounds=(THREADS, 2))
+@cuda.jit(bounds=(THREADS, 3))
 def lars_3_squares(addresses, chunks, sums):
     chunk_squares(cuda.blockIdx.x, addresses, chunks, sums)
 
@@ -284,7 +284,7 @@ def lars_3_rates(tensors, sums, rates, lr, coeff, decay, epsilon):
         rates[tensor] = local_rate(sums[0, first], sums[1, first], lr, coeff, decay, epsilon)
 
 
-@cuda.jit(bounds=(THREADS, 6))
+@cuda.jit(bounds=(THREADS, 5))
 def lars_3_update(addresses, chunks, rates, mu, decay):
     # Blocks begin about in order. The last chunks come first: what the norms have read last is still in the L2 cache.
     c = cuda.gridDim.x - 1 - cuda.blockIdx.x
@@ -341,7 +341,7 @@ def launches_3(params, grads, velocities, numbers):
 # rate: the sums of all are there by then. No block waits for another, which might not have begun, and never would.
 
 
-@cuda.jit(bounds=(THREADS, 2))
+@cuda.jit(bounds=(THREADS, 3))
 def lars_4_squares(addresses, chunks, tensors, sums, rates, counters, lr, coeff, decay, epsilon):
     c = cuda.blockIdx.x
     tensor = chunks[c, TENSOR]
