@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.record import RESULTS, ROOT, begin, save, short_name
 
-NAMES = "adam", "global_norm", "coalesce"
+NAMES = "adam", "lars", "lamb", "global_norm", "coalesce"
 HEAD = "One step on the {elements:,} parameters of ResNet-50, in {tensors} tensors, on an {device}"
 
 
@@ -62,6 +62,17 @@ def bench_of(name: str, sizes: list[int]) -> Bench:
         powers = [[torch.full((1,), 0.9, device="cuda") for _ in sizes] for _ in range(2)]
         plan = gpu.plan("adam", params, grads, moment1, moment2, *powers, lr=1e-3)
         numbers = tuple(map(np.float32, (1e-3, 0.9, 0.999, 1e-8, 0.9, 0.999)))
+        return Bench((params, grads, moment1, moment2, numbers), plan, plan.launches, plan.bytes)
+    if name == "lars":
+        params, velocities = normal(), normal()
+        plan = gpu.plan("lars_momentum", params, grads, velocities, form="two_launches", lr=1e-3, mu=0.9)
+        numbers = tuple(map(np.float32, (1e-3, 0.9, 1e-3, 5e-4, 0)))
+        return Bench((params, grads, velocities, numbers), plan, plan.launches, plan.bytes)
+    if name == "lamb":
+        params, moment1, moment2 = normal(), normal(), [x.abs_() for x in normal()]
+        powers = [[torch.full((1,), 0.9, device="cuda") for _ in sizes] for _ in range(2)]
+        plan = gpu.plan("lamb", params, grads, moment1, moment2, *powers, lr=1e-3, weight_decay=0.01)
+        numbers = tuple(map(np.float32, (1e-3, 0.9, 0.999, 1e-6, 0.01, 0.9, 0.9)))
         return Bench((params, grads, moment1, moment2, numbers), plan, plan.launches, plan.bytes)
     if name == "global_norm":
         scan = gpu.scan(grads, max_norm=1.0)

@@ -1,10 +1,13 @@
 """The ladders of refopt.gpu.ladder: every rung has the reference's bits, but for those that say otherwise."""
 
+import types
+from pathlib import Path
+
 import needs
 import numpy as np
 import pytest
 
-from refopt import cpu
+from refopt import cpu, simt
 from refopt.gpu import cuda
 from refopt.gpu.ladder import adam, coalesce, global_norm
 
@@ -143,3 +146,25 @@ def test_coalesce(rung, machine, shift):
         launch()
     cpu.merged_cast(grads, parts, scale=float(scale))
     assert buffer.copy_to_host().tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("call", ["cuda.syncthreads()", "cuda.threadfence()"])
+def test_every_barrier_and_fence_of_the_norm_is_needed(call, executor):
+    """Without any one of them, the race is seen; with all, there is none."""
+    text = Path(global_norm.__file__).read_text().replace("CHUNK = 16 * TILE", "CHUNK = 4 * TILE")  # it takes less time
+    parts = text.split(call)
+
+    def run(source):
+        changed = types.ModuleType(global_norm.__name__)
+        exec(compile(source, global_norm.__file__, "exec"), vars(changed))
+        (device,) = placed(executor, [normal(1, [5, 5000])])
+        out = executor.to_device(np.zeros(2, np.float32))
+        with simt.observe(count=False, watch=True):
+            for rung in list(changed.RUNGS.values())[1:]:
+                for launch in rung(device, out, CLIP):
+                    launch()
+
+    run(text)
+    for k in range(1, len(parts)):
+        with pytest.raises(simt.DataRace):
+            run(call.join(parts[:k]) + "None" + call.join(parts[k:]))

@@ -159,10 +159,10 @@ def lamb_2_moments(p, g, m, u, sums, beta1, beta2, epsilon, decay, beta1_pow, be
         cuda.syncthreads()
         # Neighbours first: 0 takes 1, 2 takes 3, and so on; then 0 takes 2, 4 takes 6. The threads with work are the
         # first ones, not every second one, so whole warps have none and are done.
-        k = 2 * distance * t
-        if k < LANES:
-            shared[0, k] += shared[0, k + distance]
-            shared[1, k] += shared[1, k + distance]
+        lane = 2 * distance * t
+        if lane < LANES:
+            shared[0, lane] += shared[0, lane + distance]
+            shared[1, lane] += shared[1, lane + distance]
         distance *= 2
     if t == 0:  # which has made the last sums itself
         sums[0, cuda.blockIdx.x], sums[1, cuda.blockIdx.x] = shared[0, 0], shared[1, 0]
