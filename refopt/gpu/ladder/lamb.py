@@ -32,7 +32,8 @@ Versions:
     lamb    ``refopt/gpu/lamb.py``, which is what ``gpu.merged_lamb`` runs
 
 The numbers are lr, beta1, beta2, epsilon, decay, beta1_pow and beta2_pow; the powers are the caller's to carry on. All
-rungs are in fp32, and the same on the executor and on a GPU.
+rungs are in fp32, and all but lamb_1 have the bits of the reference, on the executor and on a GPU; lamb_1 is within
+what rounding allows a sum in any order.
 """
 
 import numpy as np
@@ -49,7 +50,7 @@ DECAY = 4  # its place among the numbers
 
 @device_function
 def moments(g, m, u, k):
-    """The new moments of one element. ``k`` is what all elements share."""
+    """The new moments of one element. ``k`` is what all elements share: the numbers from beta1 on."""
     beta1, beta2 = k[0], k[1]
     return beta1 * m + (ONE - beta1) * g, beta2 * u + (ONE - beta2) * g * g
 
@@ -110,12 +111,12 @@ def lamb_1_update(p, r, rate):
 
 def launches_1(params, grads, moment1, moment2, numbers):
     """Three launches for each tensor: a launch sees all that the one before it has written."""
-    lr, *shared = numbers
+    lr, *rest = numbers
     launches = []
     for p, g, m, u in with_elements(params, grads, moment1, moment2):
         r, sums, rate, blocks = zeros(p, p.size), zeros(p, 2), zeros(p, 1), -(-p.size // 256)
         launches += [
-            Launch(lamb_1_moments, min(blocks, 1056), 256, (p, g, m, u, r, sums, *shared)),  # 8 for each multiprocessor
+            Launch(lamb_1_moments, min(blocks, 1056), 256, (p, g, m, u, r, sums, *rest)),  # 8 for each multiprocessor
             Launch(lamb_1_rate, 1, 1, (sums, rate, lr, numbers[DECAY])),
             Launch(lamb_1_update, blocks, 256, (p, r, rate)),
         ]
@@ -198,14 +199,14 @@ def lamb_2_update(p, m, u, rate, beta1, beta2, epsilon, decay, beta1_pow, beta2_
 
 def launches_2(params, grads, moment1, moment2, numbers):
     """Three launches for each tensor, as before."""
-    lr, *shared = numbers
+    lr, *rest = numbers
     launches = []
     for p, g, m, u in with_elements(params, grads, moment1, moment2):
         sums, rate = zeros(p, (2, -(-p.size // TILE))), zeros(p, 1)
         launches += [
-            Launch(lamb_2_moments, sums.shape[1], LANES, (p, g, m, u, sums, *shared)),
+            Launch(lamb_2_moments, sums.shape[1], LANES, (p, g, m, u, sums, *rest)),
             Launch(lamb_2_rate, 1, 256, (sums, rate, lr, numbers[DECAY])),
-            Launch(lamb_2_update, -(-p.size // 256), 256, (p, m, u, rate, *shared)),
+            Launch(lamb_2_update, -(-p.size // 256), 256, (p, m, u, rate, *rest)),
         ]
     return launches
 
@@ -226,7 +227,7 @@ ZEROS = ZERO, ZERO, ZERO, ZERO
 
 @device_function
 def one(p, g, m, u, i, stop, k):
-    """Store the new moments of an element; itself and its r, 0 and 0 beyond the end."""
+    """Store the new moments of an element; itself and its r, 0 and 0 beyond the end. Addresses are in bytes."""
     if i < stop:
         x = load_float32(p + 4 * i)
         a, b = moments(load_float32(g + 4 * i), load_float32(m + 4 * i), load_float32(u + 4 * i), k)
@@ -282,8 +283,11 @@ def lane_tree(low, high):
 
 
 @device_function
-def tile_squares(p, g, m, u, first, stop, aligned, k):
-    """The sums of squares of p and r over a tile, by a warp. Thread t has lanes 4t to 4t + 3, and those 128 further."""
+def tile_moments(p, g, m, u, first, stop, aligned, k):
+    """The moments of a tile, by a warp, and the sums of squares of p and r.
+
+    Thread t has lanes 4t to 4t + 3, and those 128 further.
+    """
     i = first + 4 * (cuda.threadIdx.x % 32)
     p_low, p_high, r_low, r_high = ZEROS, ZEROS, ZEROS, ZEROS
     # All threads of a warp take the same way here, so neither waits for the other.
@@ -309,12 +313,12 @@ def eight(s, k):
 
 @device_function
 def chunk_moments(c, addresses, chunks, sums, k):
-    """The moments of a chunk, by a block; its first thread writes the sums."""
+    """The moments of a chunk, by a block, whose first thread writes the sums."""
     shared = cuda.shared.array((2, TILES), np.float32)
     tensor, start, stop, warp = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP], cuda.threadIdx.x // 32
     p, g, m, u = addresses[P, tensor], addresses[G, tensor], addresses[M, tensor], addresses[U, tensor]
     # A warp whose tile lies beyond the end brings 0, as a missing neighbour does.
-    x, y = tile_squares(p, g, m, u, start + TILE * warp, stop, chunks[c, ALIGNED], k)
+    x, y = tile_moments(p, g, m, u, start + TILE * warp, stop, chunks[c, ALIGNED], k)
     if cuda.threadIdx.x % 32 == 0:
         shared[0, warp], shared[1, warp] = x, y
     cuda.syncthreads()
@@ -377,14 +381,14 @@ def tables(tensors):
 
 def launches_3(params, grads, moment1, moment2, numbers):
     """A block to a chunk, to a tensor, and to a chunk again."""
-    if not (with_any := with_elements(params, grads, moment1, moment2)):
+    if not (filled := with_elements(params, grads, moment1, moment2)):
         return []
-    lr, *shared = numbers
-    addresses, chunks, tensors, sums, rates = tables(with_any)
+    lr, *rest = numbers
+    addresses, chunks, tensors, sums, rates = tables(filled)
     return [
-        Launch(lamb_3_moments, chunks.shape[0], THREADS, (addresses, chunks, sums, *shared)),
-        Launch(lamb_3_rates, len(with_any), 256, (tensors, sums, rates, lr, numbers[DECAY])),
-        Launch(lamb_3_update, chunks.shape[0], THREADS, (addresses, chunks, rates, *shared)),
+        Launch(lamb_3_moments, chunks.shape[0], THREADS, (addresses, chunks, sums, *rest)),
+        Launch(lamb_3_rates, len(filled), 256, (tensors, sums, rates, lr, numbers[DECAY])),
+        Launch(lamb_3_update, chunks.shape[0], THREADS, (addresses, chunks, rates, *rest)),
     ]
 
 
@@ -420,10 +424,10 @@ def lamb_4_moments(
 
 def launches_4(params, grads, moment1, moment2, numbers):
     """A block to a chunk, twice; the second launch is as it was."""
-    if not (with_any := with_elements(params, grads, moment1, moment2)):
+    if not (filled := with_elements(params, grads, moment1, moment2)):
         return []
-    addresses, chunks, tensors, sums, rates = tables(with_any)
-    args = addresses, chunks, tensors, sums, rates, zeros(sums, len(with_any), np.uint32), *numbers
+    addresses, chunks, tensors, sums, rates = tables(filled)
+    args = addresses, chunks, tensors, sums, rates, zeros(sums, len(filled), np.uint32), *numbers
     return [
         Launch(lamb_4_moments, chunks.shape[0], THREADS, args),
         Launch(lamb_3_update, chunks.shape[0], THREADS, (addresses, chunks, rates, *numbers[1:])),

@@ -26,7 +26,8 @@ Versions:
     lars_4        two launches: the last block of a tensor to finish makes its rate
     two_launches  ``refopt/gpu/lars/two_launches.py``, which is what ``gpu.merged_lars_momentum`` runs
 
-The numbers are lr, mu, coeff, decay and epsilon. All rungs are in fp32, and the same on the executor and on a GPU.
+The numbers are lr, mu, coeff, decay and epsilon. All rungs are in fp32, and all but lars_1 have the bits of the
+reference, on the executor and on a GPU; lars_1 is within what rounding allows a sum in any order.
 """
 
 import numpy as np
@@ -137,10 +138,10 @@ def lars_2_tiles(p, g, sums):
         cuda.syncthreads()
         # Neighbours first: 0 takes 1, 2 takes 3, and so on; then 0 takes 2, 4 takes 6. The threads with work are the
         # first ones, not every second one, so whole warps have none and are done.
-        k = 2 * distance * t
-        if k < LANES:
-            shared[0, k] += shared[0, k + distance]
-            shared[1, k] += shared[1, k + distance]
+        lane = 2 * distance * t
+        if lane < LANES:
+            shared[0, lane] += shared[0, lane + distance]
+            shared[1, lane] += shared[1, lane + distance]
         distance *= 2
     if t == 0:  # which has made the last sums itself
         sums[0, cuda.blockIdx.x], sums[1, cuda.blockIdx.x] = shared[0, 0], shared[1, 0]
@@ -195,7 +196,7 @@ ZEROS = ZERO, ZERO, ZERO, ZERO
 
 @device_function
 def some(array, i, stop):
-    """Four elements, one by one, with 0 for those beyond the end."""
+    """Four elements, one by one, with 0 for those beyond the end. Addresses, here of an array, are in bytes."""
     at = array + 4 * i
     return (
         load_float32(at) if i < stop else ZERO,
@@ -324,13 +325,13 @@ def tables(tensors):
 
 def launches_3(params, grads, velocities, numbers):
     """A block to a chunk, to a tensor, and to a chunk again."""
-    if not (with_any := with_elements(params, grads, velocities)):
+    if not (filled := with_elements(params, grads, velocities)):
         return []
     lr, mu, coeff, decay, epsilon = numbers
-    addresses, chunks, tensors, sums, rates = tables(with_any)
+    addresses, chunks, tensors, sums, rates = tables(filled)
     return [
         Launch(lars_3_squares, chunks.shape[0], THREADS, (addresses, chunks, sums)),
-        Launch(lars_3_rates, len(with_any), 256, (tensors, sums, rates, lr, coeff, decay, epsilon)),
+        Launch(lars_3_rates, len(filled), 256, (tensors, sums, rates, lr, coeff, decay, epsilon)),
         Launch(lars_3_update, chunks.shape[0], THREADS, (addresses, chunks, rates, mu, decay)),
     ]
 
@@ -365,11 +366,11 @@ def lars_4_squares(addresses, chunks, tensors, sums, rates, counters, lr, coeff,
 
 def launches_4(params, grads, velocities, numbers):
     """A block to a chunk, twice; the second launch is as it was."""
-    if not (with_any := with_elements(params, grads, velocities)):
+    if not (filled := with_elements(params, grads, velocities)):
         return []
     lr, mu, coeff, decay, epsilon = numbers
-    addresses, chunks, tensors, sums, rates = tables(with_any)
-    args = addresses, chunks, tensors, sums, rates, zeros(sums, len(with_any), np.uint32), lr, coeff, decay, epsilon
+    addresses, chunks, tensors, sums, rates = tables(filled)
+    args = addresses, chunks, tensors, sums, rates, zeros(sums, len(filled), np.uint32), lr, coeff, decay, epsilon
     return [
         Launch(lars_4_squares, chunks.shape[0], THREADS, args),
         Launch(lars_3_update, chunks.shape[0], THREADS, (addresses, chunks, rates, mu, decay)),
