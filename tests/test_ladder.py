@@ -1,5 +1,6 @@
 """The ladders of refopt.gpu.ladder: every rung has the reference's bits, but for those that say otherwise."""
 
+import json
 import types
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import needs
 import numpy as np
 import pytest
 
+from benchmarks import ladder
+from benchmarks.record import RESULTS
 from refopt import cpu, simt
 from refopt.gpu import cuda
 from refopt.gpu.ladder import adam, coalesce, global_norm
@@ -67,6 +70,15 @@ def test_adam(rung, machine, shift):
             np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
     else:
         assert same(lists, got)
+
+
+@pytest.mark.parametrize("name", ladder.NAMES)
+def test_tables_are_those_of_the_record(name):
+    record = json.loads((RESULTS / "ladder-h200.json").read_text())
+    source = ladder.path_of(name).read_text()
+    assert ladder.with_table(source, ladder.table(record, name)) == source
+    rungs = [row["rung"] for row in record["ladders"][name]]
+    assert rungs == [*ladder.module_of(name).RUNGS, "production"]
 
 
 def test_plain_numba_contracts():

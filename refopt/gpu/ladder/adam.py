@@ -20,6 +20,18 @@ Versions:
     merged  ``refopt/gpu/elementwise.py``, which is what ``gpu.merged_adam`` runs
 
 All but adam_0 have the bits of the reference, on the executor and on a GPU.
+
+One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
+
+    version     launches     ms  ms as a graph  GB/s  registers
+    adam_0           161  0.957          0.571  1252         27
+    adam_1           161  0.969          0.573  1249         27
+    adam_2           161  1.023          0.620  1155         46
+    adam_3             1  0.213          0.213  3364         44
+    adam_4             1  0.177          0.177  4039         72
+    production         1  0.177          0.177  4043
+
+A copy has 4276 GB/s; the L2 cache may add to what a small model has.
 """
 
 import numpy as np
@@ -75,8 +87,9 @@ def launches_0(params, grads, moment1, moment2, numbers):
 
 @cuda.jit
 def adam_2(p, g, m, u, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
-    # These are the same for all elements. Two divisions and a root cost a thread more than all the rest; here they are
-    # shared out over the elements that it takes.
+    # These are the same for all elements. A division and a root take as long as all the rest of the arithmetic; here
+    # they are shared out over the elements that a thread takes. It gains nothing, as the table shows: threads wait for
+    # memory, not for arithmetic, and that each has several elements takes more registers. What helps is further down.
     rest1, rest2 = ONE - beta1, ONE - beta2
     rate, root = lr / (ONE - beta1_pow), sqrt(ONE - beta2_pow)
     # gridsize is the number of all threads. In each round the whole grid takes as many neighbouring elements, so warps

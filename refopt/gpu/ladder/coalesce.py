@@ -18,6 +18,18 @@ Versions:
     merged    ``refopt/gpu/cast.py``, which is what ``gpu.merged_cast`` runs
 
 All have the bits of the reference: a product and a rounding leave no choice.
+
+One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
+
+    version     launches     ms  ms as a graph  GB/s  registers
+    gather_0         161  0.626          0.267   574         10
+    gather_1         161  0.624          0.328   467         30
+    gather_2           1  0.361          0.362   424         18
+    gather_3           1  0.066          0.066  2328         30
+    gather_4           1  0.044          0.044  3450         42
+    production         1  0.041          0.041  3741
+
+A copy has 4276 GB/s; the L2 cache may add to what a small model has.
 """
 
 import numpy as np
@@ -60,7 +72,7 @@ def launches_0(grads, buffer, scale):
 
 @cuda.jit
 def gather_1(g, buffer, offset, scale):
-    # Blocks that are set up once and stay: it saves little here, since there is nothing to work out beforehand.
+    # Blocks that are set up once and stay. It saves nothing here, since there is nothing to work out beforehand.
     for i in range(cuda.grid(1), g.size, cuda.gridsize(1)):
         store_float16(buffer + 2 * (offset + i), scale * g[i])
 

@@ -22,6 +22,18 @@ Versions:
     norm_3  all tensors in one launch; a warp to a tile, 16-byte loads, a tree of shuffles
     norm_4  two launches: the last block of a tensor to finish joins its sums
     scan    ``refopt/gpu/scan.py``, which is what ``gpu.scan`` runs
+
+One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
+
+    version     launches      ms  ms as a graph  GB/s  registers
+    norm_0           162  16.867         16.725     6         30
+    norm_1           162   0.668          0.437   234         30
+    norm_2           323   1.471          0.697   147         28
+    norm_3             3   0.044          0.042  2450         70
+    norm_4             2   0.044          0.044  2340         72
+    production         2   0.038          0.038  2719
+
+A copy has 4276 GB/s; the L2 cache may add to what a small model has.
 """
 
 import numpy as np
@@ -291,8 +303,9 @@ def launches_3(grads, out, numbers):
 
 # Two launches.
 
-# Between two launches the GPU runs empty for a while. So the block that finishes last of a tensor joins the sums of
-# all: they are there by then. No block waits for another, which could be one that has not begun, and would never end.
+# The block that finishes last of a tensor can join its sums: those of all others are there by then. No block waits for
+# another, which could be one that has not begun, and would never end. It is a launch less for the host. For the GPU it
+# makes no difference in the table, since launches that are all enqueued follow each other closely.
 
 
 @cuda.jit(bounds=(THREADS, 6))

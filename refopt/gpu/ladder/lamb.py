@@ -34,6 +34,17 @@ Versions:
 The numbers are lr, beta1, beta2, epsilon, decay, beta1_pow and beta2_pow; the powers are the caller's to carry on. All
 rungs are in fp32, and all but lamb_1 have the bits of the reference, on the executor and on a GPU; lamb_1 is within
 what rounding allows a sum in any order.
+
+One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
+
+    version     launches      ms  ms as a graph  GB/s  registers
+    lamb_1           483  34.218         33.773    30         44
+    lamb_2           483   2.409          1.525   671         44
+    lamb_3             3   0.262          0.260  3926         78
+    lamb_4             2   0.264          0.263  3889         76
+    production         2   0.261          0.261  3911
+
+A copy has 4276 GB/s; the L2 cache may add to what a small model has.
 """
 
 import numpy as np
@@ -394,8 +405,9 @@ def launches_3(params, grads, moment1, moment2, numbers):
 
 # Two launches.
 
-# Between two launches the GPU runs empty for a while. So the block that is the last of a tensor to finish makes the
-# rate: the sums of all are there by then. No block waits for another, which might not have begun, and never would.
+# The block of a tensor that is the last to finish can make the rate: the sums of all are there by then. No block waits
+# for another, which might not have begun, and never would. It is a launch less for the host. For the GPU it makes no
+# difference in the table, since launches that are all enqueued follow each other closely.
 
 
 @cuda.jit(bounds=(THREADS, 3))

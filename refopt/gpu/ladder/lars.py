@@ -28,6 +28,17 @@ Versions:
 
 The numbers are lr, mu, coeff, decay and epsilon. All rungs are in fp32, and all but lars_1 have the bits of the
 reference, on the executor and on a GPU; lars_1 is within what rounding allows a sum in any order.
+
+One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
+
+    version     launches      ms  ms as a graph  GB/s  registers
+    lars_1           483  34.102         33.689    21         30
+    lars_2           483   2.253          1.140   628         29
+    lars_3             3   0.184          0.183  3918         72
+    lars_4             2   0.184          0.183  3903         80
+    production         2   0.175          0.175  4092
+
+A copy has 4276 GB/s; the L2 cache may add to what a small model has.
 """
 
 import numpy as np
@@ -338,8 +349,9 @@ def launches_3(params, grads, velocities, numbers):
 
 # Two launches.
 
-# Between two launches the GPU runs empty for a while. So the block that is the last of a tensor to finish makes the
-# rate: the sums of all are there by then. No block waits for another, which might not have begun, and never would.
+# The block of a tensor that is the last to finish can make the rate: the sums of all are there by then. No block waits
+# for another, which might not have begun, and never would. It is a launch less for the host. For the GPU it makes no
+# difference in the table, since launches that are all enqueued follow each other closely.
 
 
 @cuda.jit(bounds=(THREADS, 3))
