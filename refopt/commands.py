@@ -34,16 +34,21 @@ def run(argv: Sequence[str] | None = None) -> int:
         Unusable: output cannot be written, or what is to be checked cannot be had.
     """
     from refopt.oracle import command as check
+    from refopt.show import command as show
     from refopt.verify import command as verify
 
     parser = Parser(
         prog="refopt",
         description="Merged optimizer steps, in NumPy and as CUDA kernels, bit for bit equal; "
-        "and whether other optimizers are right.",
+        "their kernels as text; and whether other optimizers are right.",
     )
     parser.add_argument("--version", action="version", version=f"refopt {refopt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    by_name = {"verify": (verify, verify.add_to(commands)), "check": (check, check.add_to(commands))}
+    by_name = {
+        "verify": (verify, verify.add_to(commands)),
+        "check": (check, check.add_to(commands)),
+        "show": (show, show.add_to(commands)),
+    }
     args = parser.parse_args(argv)
     module, of_command = by_name[args.command]
     return module.run(args, of_command)

@@ -34,8 +34,8 @@ def one_line(done, status):
 @pytest.mark.parametrize(
     "args",
     [
-        [], ["--help"], ["--version"], ["verify", "--help"], ["check", "--help"], ["verfy"], ["verify", "--steps"],
-        ["--json"],
+        [], ["--help"], ["--version"], ["verify", "--help"], ["check", "--help"], ["show", "--help"], ["verfy"],
+        ["verify", "--steps"], ["--json"], ["show", "adam", "--set", "a=b"], ["show", "adam", "--form", "separately"],
     ],
 )  # fmt: skip
 def test_help_and_wrong_arguments(args):

@@ -62,6 +62,16 @@ class Kernel:
                 append(self, signature, folder)
         return self._compiled[signature]
 
+    def source(self) -> str:
+        """All that the kernel runs, as one text in Python that the executor runs with the same bits: `refopt.show`.
+
+        Raises:
+            OSError: a function that it calls has no file that can be read.
+        """
+        from refopt.show import listing
+
+        return listing([self]).text
+
     def ptx(self, signature: tuple, capability: tuple[int, int] = (9, 0)) -> str:
         """The PTX that `compiled` gives for a compute capability; no GPU is needed."""
         with exact_arithmetic(contract=self.contract), _pretend(capability):
@@ -117,7 +127,7 @@ def intrinsic(
         twin.__refopt_numba__ = lambda: _inline_asm(  # type: ignore[attr-defined]
             asm if _capability() >= since else "", constraints, result, arguments
         )
-        twin.asm = asm, constraints, result, arguments  # type: ignore[attr-defined]
+        twin.asm, twin.since = (asm, constraints, result, arguments), since  # type: ignore[attr-defined]
         return twin
 
     return decorate

@@ -1,0 +1,216 @@
+"""The text of expressions for the values that a function closes over: constants put in, calls of one call unfolded."""
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import ModuleType, SimpleNamespace
+from typing import Any, Protocol
+
+from refopt.show.source import File, Scope
+
+UNKNOWN: Any = object()  # what is known only as the kernel runs
+SIMPLE = bool, int, float, str, type(None)
+PURE = min, max, abs, int  # calls that may be left out if nobody reads what they come to
+MARKERS = re.compile("\ue002(\\w+)\ue003")  # parameters in an expression that is put in the place of a call
+COMPARE: dict[type, Callable[[Any, Any], bool]] = {
+    ast.Eq: lambda x, y: x == y, ast.NotEq: lambda x, y: x != y, ast.Is: lambda x, y: x is y,
+    ast.IsNot: lambda x, y: x is not y, ast.Lt: lambda x, y: x < y, ast.LtE: lambda x, y: x <= y,
+    ast.Gt: lambda x, y: x > y, ast.GtE: lambda x, y: x >= y,
+}  # fmt: skip
+FOLDED: dict[type, Callable[..., int]] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+
+
+class Called(Protocol):
+    """What a call has to know of the function that it names."""
+
+    dropped: frozenset[str]
+    parameters: list[str]
+    inline: str | None
+    statement: bool
+    known: Any
+    arity: int
+
+
+class Symbols(Protocol):
+    """Where the text of a value comes from that a name stands for."""
+
+    def text(self, value: Any, name: str, scope: Scope) -> str: ...
+    def called(self, value: Any, name: str) -> Called | None: ...
+
+
+class Expressions:
+    """Writes the expressions of one function.
+
+    Attributes:
+        used: local names and parameters that what was written reads.
+        marked: parameters that markers are written for.
+        alone: the call that is a statement.
+    """
+
+    def __init__(
+        self, file: File, node: ast.FunctionDef | ast.Lambda | ast.expr, scope: Scope, symbols: Symbols
+    ) -> None:
+        self.file, self.node, self.scope, self.symbols = file, node, scope, symbols
+        self.locals = own_names(node)
+        self.used: set[str] = set()
+        self.marked: frozenset[str] = frozenset()
+        self.alone: ast.expr | None = None
+
+    def text(self, node: ast.expr) -> str:
+        """The text of an expression."""
+        if isinstance(node, ast.Name) and node.id in self.locals:
+            if isinstance(node.ctx, ast.Load):
+                self.used.add(node.id)
+            return f"\ue002{node.id}\ue003" if node.id in self.marked else node.id
+        static = self.static(node)
+        if static is not UNKNOWN:
+            return self.symbols.text(static, _alias(node), self.scope)
+        value = UNKNOWN if isinstance(node, ast.Constant) else self.value(node)
+        if type(value) in SIMPLE:
+            return repr(value)
+        if isinstance(node, ast.IfExp) and (test := self.value(node.test)) is not UNKNOWN:
+            return self.text(node.body if test else node.orelse)
+        if isinstance(node, ast.BoolOp):
+            kept = [x for x in node.values if self.value(x) is UNKNOWN]
+            if len(kept) < len(node.values):  # the others change nothing, or the whole would be known
+                return (" and " if isinstance(node.op, ast.And) else " or ").join(map(self.text, kept))
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        if isinstance(node, ast.BinOp) and type(node.op) in FOLDED:
+            sides = [self._number(x) for x in (node.left, node.right)]
+            if None not in sides and not all(isinstance(x, ast.Constant) for x in (node.left, node.right)):
+                return repr(FOLDED[type(node.op)](*sides))
+        return self._spliced(node)
+
+    def _number(self, node: ast.expr) -> int | None:
+        """An integer that stands there or in the closure; those of modules have names that say more."""
+        given = isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in self.scope.closed)
+        value = self.value(node) if given else None
+        return value if type(value) is int else None
+
+    def static(self, node: ast.expr) -> Any:
+        """What a name, or an attribute of a namespace, stands for outside the function."""
+        if isinstance(node, ast.Name):
+            return UNKNOWN if node.id in self.locals else self.scope[node.id]
+        if isinstance(node, ast.Attribute):
+            of = self.static(node.value)
+            fields = isinstance(of, SimpleNamespace) or (isinstance(of, tuple) and hasattr(of, "_fields"))
+            fields |= isinstance(of, ModuleType) and of.__name__.startswith("refopt.") and "simt" not in of.__name__
+            return getattr(of, node.attr) if fields else UNKNOWN
+        return UNKNOWN
+
+    def value(self, node: ast.expr) -> Any:
+        """What an expression comes to, if the values of the function's scope decide it."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name | ast.Attribute):
+            static = self.static(node)
+            return static if type(static) in SIMPLE else UNKNOWN
+        if isinstance(node, ast.Call):
+            called = self.called(node)
+            return called.known if called and all(map(self.pure, node.args)) else UNKNOWN
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            inner = self.value(node.operand)
+            return UNKNOWN if inner is UNKNOWN else not inner
+        if isinstance(node, ast.BoolOp):
+            stops = isinstance(node.op, ast.Or)
+            values = [self.value(x) for x in node.values]
+            if any(x is not UNKNOWN and bool(x) == stops for x in values):
+                return stops if all(map(self.pure, node.values)) else UNKNOWN
+            return UNKNOWN if UNKNOWN in values else values[-1]
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARE:
+            pair = self.value(node.left), self.value(node.comparators[0])
+            return UNKNOWN if UNKNOWN in pair else COMPARE[type(node.ops[0])](*pair)
+        return UNKNOWN
+
+    def pure(self, node: ast.expr) -> bool:
+        """Whether an expression does nothing but come to a value."""
+        if isinstance(node, ast.IfExp) and (test := self.value(node.test)) is not UNKNOWN:
+            return self.pure(node.body if test else node.orelse)
+        if isinstance(node, ast.Call):
+            static, called = self.static(node.func), self.called(node)
+            plain = static in PURE or (called and called.inline is not None and "(" not in called.inline.strip("()"))
+            if not plain:
+                return False
+        return all(self.pure(x) for x in ast.iter_child_nodes(node) if isinstance(x, ast.expr))
+
+    def called(self, node: ast.Call) -> Called | None:
+        static = self.static(node.func)
+        return None if static is UNKNOWN else self.symbols.called(static, _alias(node.func))
+
+    def _call(self, node: ast.Call) -> str:
+        called = self.called(node)
+        if called is None or any(isinstance(x, ast.Starred) for x in node.args):
+            return self._spliced(node)
+        given = dict(zip(called.parameters, node.args, strict=False)) | {x.arg or "": x.value for x in node.keywords}
+        if self._can_inline(called, given, node):
+            arguments = {name: self.text(given[name]) for name in dict.fromkeys(MARKERS.findall(called.inline or ""))}
+            return self._whole(MARKERS.sub(lambda found: arguments[found[1]], called.inline or ""))
+        dropped = {name for name in called.dropped if name in given}
+        if not dropped:
+            return self._spliced(node)
+        kept = [self.text(x) for name, x in given.items() if name not in dropped]
+        return f"{self.text(node.func)}({', '.join(kept)})"
+
+    def _whole(self, text: str) -> str:
+        """The name of a tuple instead of a tuple of its elements, one after the other."""
+        found = re.fullmatch(r"\(((\w+)\[0\].*?),?\)", text)
+        if found is None:
+            return text
+        values = [x.value for x in ast.walk(self.node) if isinstance(x, ast.Assign) and found[2] in own_names(x)]
+        if len(values) != 1 or not isinstance(values[0], ast.Call) or (called := self.called(values[0])) is None:
+            return text
+        elements = ", ".join(f"{found[2]}[{k}]" for k in range(called.arity))
+        return found[2] if found[1] == elements else text
+
+    def _can_inline(self, called: Called, given: dict[str, ast.expr], node: ast.Call) -> bool:
+        if called.inline is None or (called.statement and node is not self.alone):
+            return False
+        names = MARKERS.findall(called.inline)
+        wanted = [given[name] for name in names]
+        plain = all(isinstance(given[name], ast.Name | ast.Constant) for name in names if names.count(name) > 1)
+        plain &= all(isinstance(given[name], ast.Name) for name in names if f"\ue002{name}\ue003[" in called.inline)
+        unused = [x for name, x in given.items() if name not in names]
+        return plain and all(map(self.pure, unused)) and sum(not self.pure(x) for x in wanted) <= 1
+
+    def _spliced(self, node: ast.AST) -> str:
+        return self.with_edits(*self.file.span(node), self.edits(node))
+
+    def with_edits(self, first: int, stop: int, edits: Sequence[tuple[int, int, str]]) -> str:
+        parts, at = [], first
+        for begin, end, text in sorted(edits):
+            parts += [self.file.text[at:begin].decode(), text]
+            at = end
+        return "".join([*parts, self.file.text[at:stop].decode()])
+
+    def edits(self, node: ast.AST) -> list[tuple[int, int, str]]:
+        """What is to stand in the place of the expressions within a node that change."""
+        edits = []
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                text = self.text(child)
+                if text != self.file.segment(child):
+                    edits.append((*self.file.span(child), text))
+            elif not isinstance(child, ast.arguments):
+                edits += self.edits(child)
+        return edits
+
+
+@cache
+def own_names(node: ast.AST) -> frozenset[str]:
+    """The parameters of a function and what it assigns, comprehensions included."""
+    names = set()
+    for x in ast.walk(node):
+        if isinstance(x, ast.arg):
+            names.add(x.arg)
+        elif isinstance(x, ast.Name) and not isinstance(x.ctx, ast.Load):
+            names.add(x.id)
+        elif isinstance(x, ast.alias):
+            names.add((x.asname or x.name).partition(".")[0])
+    return frozenset(names)
+
+
+def _alias(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")

@@ -1,0 +1,111 @@
+"""The listing: the parts in call order, each under a name of its own, with the PTX of those that have some."""
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Any, NamedTuple
+
+from refopt.gpu.target import Kernel
+from refopt.show.naming import names_of
+from refopt.show.parts import REFERENCE, Constant, Named, Part, Parts
+from refopt.show.wrap import wrapped
+
+WIDTH = 120
+
+
+class Listing(NamedTuple):
+    """The text, and the function or kernel that each of its functions was made of, by name."""
+
+    text: str
+    functions: dict[str, Any]
+
+
+def listing(kernels: Sequence[Kernel], header: str = "") -> Listing:
+    """All that some kernels run, as a text in Python: callees before callers, in the order of the calls.
+
+    Raises:
+        OSError: a function has no file that can be read.
+    """
+    parts = Parts()
+    tops = {parts.part(kernel.function, whole=True): kernel for kernel in dict.fromkeys(kernels)}
+    for part, kernel in tops.items():
+        part.base = kernel.name
+    order: dict[Part, None] = {}
+    constants: dict[Constant, list[Named]] = {}
+    for part in tops:
+        _visit(part, parts, order, constants)
+    named = [x for names in constants.values() for x in dict.fromkeys(names)]
+    names = names_of(list(order), named, parts, {part: kernel.name for part, kernel in tops.items()})
+
+    def filled(text: str, own: str = "") -> str:
+        return REFERENCE.sub(lambda found: names[parts.all[int(found[1])]], text).replace("\ue004", own)
+
+    blocks = [_block(part, filled, names[part], tops.get(part)) for part in order]
+    numbers = [filled(constant.text, names[used[0]]) for constant, used in constants.items()]
+    of_closures = ["\ue004" in constant.text for constant in constants]
+    groups = ("\n".join(compress(numbers, flags)) for flags in ([not x for x in of_closures], of_closures))
+    body = "\n\n\n".join(filter(None, ["\n\n".join(filter(None, groups)), *blocks]))
+    imports = [x for name, x in sorted(parts.imports.items()) if re.search(rf"\b{name}\b", body)]
+    top = "\n\n".join(filter(None, [header.rstrip("\n"), _imports(imports)]))
+    return Listing(
+        f"{top}\n\n{'' if numbers else chr(10)}{body}\n",
+        {names[part]: tops.get(part, part.function) for part in order},
+    )
+
+
+def _visit(part: Part, parts: Parts, order: dict[Part, None], constants: dict[Constant, list[Named]]) -> None:
+    """Put a function after what it calls."""
+    if part in order:
+        return
+    for number in REFERENCE.findall(part.text + part.above):
+        _put(parts.all[int(number)], parts, order, constants)
+    order[part] = None
+
+
+def _put(what: Part | Named, parts: Parts, order: dict[Part, None], constants: dict[Constant, list[Named]]) -> None:
+    if isinstance(what, Part):
+        _visit(what, parts, order, constants)
+        return
+    for number in REFERENCE.findall(what.constant.text):
+        _put(parts.all[int(number)], parts, order, constants)
+    constants.setdefault(what.constant, []).append(what)
+
+
+def _imports(lines: Sequence[str]) -> str:
+    """Import statements in three blocks: Python's, NumPy, refopt's."""
+    ours = [x.removeprefix("from refopt.simt import ") for x in lines if x.startswith("from refopt.simt")]
+    others = [x for x in lines if not x.startswith(("from refopt.simt", "import numpy"))]
+    blocks = [others, [x for x in lines if x.startswith("import numpy")]]
+    blocks.append([f"from refopt.simt import {', '.join(sorted(ours))}"] if ours else [])
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _block(part: Part, filled: Callable[..., str], name: str, kernel: Kernel | None) -> str:
+    """A function with what stands above it."""
+    above = [filled(part.above)] if part.above else []
+    if kernel:
+        bounds = f"(launch_bounds={kernel.launch_bounds})" if kernel.launch_bounds else ""
+        above = [f"@cuda.jit{bounds}"]
+    if part.asm is not None:
+        above = _ptx(*part.asm, since=part.function.since)  # type: ignore[attr-defined]
+    return "\n".join([*above, wrapped(filled(part.text, name), WIDTH)])
+
+
+def _ptx(asm: str, constraints: str, result: str, arguments: str, since: tuple[int, int]) -> list[str]:
+    """A comment of the instructions of an intrinsic, which run in the place of the function below."""
+    said = [_operands(0, len(result), "returned"), _operands(len(result), len(arguments), "passed")]
+    said.append(f"from compute capability {since[0]}.{since[1]} on, before it nothing" if since > (8, 0) else "")
+    lines: list[str] = []
+    for instruction in (x.strip() for x in re.findall(r"[^;]*;|[^;]+$", asm)):
+        if lines and len(lines[-1]) + 1 + len(instruction) <= WIDTH - 30:
+            lines[-1] += f" {instruction}"
+        else:
+            lines.append(instruction)
+    return [f"# PTX: {'; '.join(filter(None, said))}".rstrip(": "), *(f"#     {line}" for line in lines)]
+
+
+def _operands(first: int, count: int, what: str) -> str:
+    """Which operands are what, in words."""
+    if count < 2:
+        return f"${first} is {what}" if count else ""
+    return f"${first} {'and' if count == 2 else 'to'} ${first + count - 1} are {what}"
