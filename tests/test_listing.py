@@ -16,14 +16,16 @@ import pytest
 from refopt import cpu, gpu, verify
 from refopt.catalog import LARS_MOMENTUM, ROUTINES
 from refopt.dtypes import numpy_dtype
-from refopt.gpu import runtime
+from refopt.gpu import runtime, target
+from refopt.gpu.target import Kernel, cuda, device_function, sqrt
 from refopt.oracle.exact import build
 from refopt.oracle.exact.build import SIGNATURES, step_of
 from refopt.oracle.exact.cases import assert_same, runner
 from refopt.oracle.exact.lars import gate
 from refopt.oracle.exact.placed import kernels
-from refopt.show import launches_of, listing
-from refopt.verify.data import DTYPES, slot_dtype
+from refopt.show import listing, source
+from refopt.show.kernels import launches_of, request
+from refopt.verify.data import DTYPES
 
 SIZES = [260, 1100]  # a row and more, a tile and more
 OPTIONAL = ("moment2_max", "mean_grad")
@@ -69,7 +71,8 @@ def configurations():
             for dtypes in dict.fromkeys(own):
                 often = dtypes in SIGNATURES and form != "separate"
                 marks = () if often else pytest.mark.slow
-                yield pytest.param(routine, form, dtypes, {}, marks=marks, id=f"{routine.name} {form} {'-'.join(dtypes)}")
+                name = f"{routine.name} {form} {'-'.join(dtypes)}"
+                yield pytest.param(routine, form, dtypes, {}, marks=marks, id=name)
             for dtypes in chance:
                 often = routine.name == "adamw" and form != "separate"
                 choices = {"rounding": "stochastic"}
@@ -148,18 +151,9 @@ def test_listings_of_the_loss_scale_and_of_fill(listed):
 # What is in a listing.
 
 
-def launched(routine, dtype="fp32", form=None, **choices):
-    asked = DTYPES[dtype]
-    given = [x for x in routine.slots if not x.optional or (x.name == "master_params" and (asked.master or asked.remainder))]
-    every = {name: values[0] for name, values in routine.choices.items()} | choices
-    dtypes = {slot.name: slot_dtype(slot, dtype) for slot in given}
-    return launches_of(routine, dtypes, form or routine.merged_form, every, [5, 2000])
-
-
 @functools.lru_cache
 def text_of(name, dtype, form=None):
-    chance = {"rounding": "stochastic"} if DTYPES[dtype].chance else {}
-    return listing(launched(ROUTINES[name], dtype, form, **chance).kernels).text
+    return source(name, dtype, form)
 
 
 OFTEN = "fp32", "fp16-amp", "bf16-sr"  # of which make test looks at listings
@@ -173,8 +167,8 @@ ALL = [
 @pytest.mark.parametrize(("name", "form"), [(x.name, form) for x in ROUTINES.values() for form in x.forms])
 def test_fp32_has_no_trace_of_other_dtypes_or_chance(name, form):
     text = text_of(name, "fp32", form)
-    found = re.findall(r"dither|philox|random|stochastic|chance|seed|bf16|brain|float(?:16|64)|f16|f64|_joined|remainder", text)
-    assert not found
+    by_chance, others = r"dither|philox|random|stochastic|chance|seed", r"bf16|brain|float16|float64|f16|f64|_joined"
+    assert not re.findall(f"{by_chance}|{others}|remainder", text)
 
 
 def test_the_traces_are_there_where_they_belong():
@@ -222,7 +216,8 @@ def test_every_function_once_callees_first_and_nothing_besides(name, dtype, form
 @pytest.mark.parametrize(("name", "dtype", "form"), ALL)
 def test_nothing_is_left_of_what_values_decide(name, dtype, form):
     text = text_of(name, dtype, form)
-    assert not re.findall(r"\b(?:if|and|or|not|while) (?:True|False|None)\b|\b(?:True|False|None) (?:and|or|if)\b", text)
+    known = r"\b(?:True|False|None)\b"
+    assert not re.findall(rf"\b(?:if|and|or|not|while) {known}|{known} (?:and|or|if)\b", text)
     assert max(map(len, text.split("\n"))) <= 120 and "\t" not in text and " \n" not in text
     assert not re.search("[\ue000-\uf8ff]|type: ignore|fmt: skip|noqa|<unrolled", text)
     above = "@cuda.jit", "# PTX", "    "
@@ -252,9 +247,159 @@ def test_comments_and_docstrings_stay():
 
 def test_listings_are_stable():
     """Whatever the hash seed is, and what was listed before."""
-    asked = [("lars_momentum", "bf16-amp", "carried_norm"), ("adamw", "bf16-sr", "merged"), ("lamb", "fp16-amp", "merged")]
+    asked = [("lars_momentum", "bf16-amp", "carried_norm"), ("adamw", "bf16-sr", "merged"), ("lamb", "fp16", "merged")]
     code = f"import sys, test_listing as t; sys.stdout.write(''.join(t.text_of(*x) for x in {asked[::-1]}[::-1]))"
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1]), *sys.path])
     env = os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "3"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
     assert done.stdout == "".join(text_of(*x) for x in asked), done.stderr
+
+
+# That a listing is what the GPU runs.
+
+
+def instructions(ptx):
+    """A PTX text without what depends on names: they are numbered, as are arrays in shared memory."""
+    ptx = re.sub(r"//[^\n]*|/\*.*?\*/", "", ptx, flags=re.DOTALL)
+    ptx = re.sub(r"(?m)^\s*\.(?:file|loc|common|visible \.shared) [^\n]*$", "", ptx)
+    numbers = {}
+    ptx = re.sub(r"\b_(?:Z|cudapy_smem_)\w+", lambda found: numbers.setdefault(found[0], f"name{len(numbers)}"), ptx)
+    return [" ".join(line.split()) for line in ptx.split("\n") if line.strip()]
+
+
+def compiled(made):
+    """A listing's kernels, of its functions, with the PTX of the originals' intrinsics."""
+    scope, kernels = {}, {}
+    exec(made.text, scope)
+    for name, of in made.functions.items():
+        if isinstance(of, Kernel):
+            kernels[of] = Kernel(scope[name].py_func, of.launch_bounds)
+        elif hasattr(of, "asm") or of is sqrt:
+            scope[name].__refopt_numba__ = of.__refopt_numba__
+        elif hasattr(of, "__refopt_numba__"):
+            device_function(scope[name])
+    return kernels
+
+
+PTX = [
+    ("sgd", "fp32", "merged"), ("novograd", "fp16-amp", "merged"),
+    *(pytest.param(*row, marks=pytest.mark.slow) for row in (
+        *((name, "fp32", form) for name in ROUTINES for form in ROUTINES[name].forms if name != "sgd"),
+        *(("adamw", dtype, "merged") for dtype in DTYPES if dtype != "fp32"),
+        *(("lars_momentum", dtype, "carried_norm") for dtype in DTYPES if dtype not in ("fp32", "bf16-sr")),
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "dtype", "form"), PTX)
+def test_a_listing_compiles_to_the_same_ptx(name, dtype, form):
+    """Instruction by instruction, register by register."""
+    if why := target.no_compiler():
+        pytest.skip(f"compiles no PTX: {why}")
+    from refopt.gpu.driver import signature_of
+
+    launches = launches_of(request(name, dtype, form), [5, 2000])
+    made = compiled(listing(launches.kernels))
+    assert made.keys() == set(launches.kernels)
+    for kernel, args in {x.kernel: x.args for x in launches.prepared}.items():
+        signature = signature_of(args)
+        assert instructions(made[kernel].ptx(signature)) == instructions(kernel.ptx(signature)), kernel.name
+
+
+# What the text of a function becomes, by kernels of this file.
+
+# Above the constant.
+USED, ALSO = 3, 4  # beside it
+
+
+def kernel_of(yes, size, real=np.float32, other=None):
+    """A kernel that closes over what it is given."""
+    zero, no, off = real(0), not yes, (real(1), real(2))
+
+    @device_function
+    def passed(x, i):
+        return x[i]
+
+    @device_function
+    def third(x, unused, i):
+        return passed(x, i)
+
+    @device_function
+    def always(x):
+        return yes
+
+    @device_function
+    def counted(x, i, by):
+        x[i] += by
+        return x[i]
+
+    @device_function
+    def pair(x, i):
+        """Two."""
+        return (x[i], x[i + 1])
+
+    @device_function
+    def same(values):
+        return (values[0], values[1])
+
+    @target.kernel((32, 2))
+    def shown(x, n, unread):
+        # Above.
+        i, dead, also = cuda.threadIdx.x, n + 1, USED  # beside
+        gone = dead + 1  # noqa: F841
+        kept = counted(x, 0, zero)  # noqa: F841
+        if no:
+            x[0] = 1
+        elif i < size * 2:  # a branch
+            x[1] = third(x, counted(x, 1, zero), i + size)
+        elif yes:
+            # The one that is left.
+            x[2] = off[1] if yes else off[0]
+        else:
+            x[3] = 1
+        if always(x) and i == 0:
+            values = pair(x, i)
+            store = same(values)
+            x[4] = store[0] + (zero if no else store[1])
+        if yes:
+            if not no:
+                x[5] = also  # deep
+                return
+            x[6] = 1
+        x[7] = 1
+
+    return shown
+
+
+def body_of(text, name):
+    """The lines of a function."""
+    return text[text.index(f"def {name}(") :].split("\n\n\n")[0].rstrip("\n")
+
+
+def test_what_is_written_of_a_function():
+    text = kernel_of(True, 2).source()
+    assert body_of(text, "shown") == """\
+def shown(x, n, unread):
+    # Above.
+    i, also = cuda.threadIdx.x, USED  # beside
+    kept = counted(x, 0, zero)
+    if i < 4:  # a branch
+        x[1] = third(x, counted(x, 1, zero), i + 2)
+    else:
+        # The one that is left.
+        x[2] = off[1]
+    if i == 0:
+        values = pair(x, i)
+        store = values
+        x[4] = store[0] + store[1]
+    x[5] = also  # deep
+    return"""
+
+
+def test_what_is_written_of_the_same_function_for_other_values():
+    text = kernel_of(False, 3).source()
+    assert body_of(text, "shown") == """\
+def shown(x, n, unread):
+    kept = counted(x, 0, zero)
+    x[0] = 1
+    x[7] = 1"""

@@ -5,7 +5,32 @@ once, callees first, with the values it was made for in their places, without th
 with the comments of the sources. `refopt show` is the command, `Kernel.source` a kernel's own.
 """
 
-from refopt.show.kernels import launches_of
+from collections.abc import Iterable
+from typing import Any
+
+from refopt.show.header import header
+from refopt.show.kernels import launches_of, request, sizes_of
 from refopt.show.text import Listing, listing
 
-__all__ = ["Listing", "launches_of", "listing"]
+__all__ = ["Listing", "listing", "source"]
+
+
+def source(
+    routine: str, dtype: str = "fp32", form: str | None = None, states: Iterable[str] = (), **choices: Any
+) -> str:
+    """The listing of all kernels that a routine runs, as ``refopt show`` prints it.
+
+    Args:
+        routine: a name of `refopt.catalog.ROUTINES`.
+        dtype: fp32, fp64, fp16, bf16; fp16-amp and bf16-amp, with fp32 masters; bf16+16, with remainders; bf16-sr,
+            rounded by chance.
+        form: one of the routine's forms; the one that plans take if not given.
+        states: optional states that are given, such as moment2_max.
+        choices: values of the routine's choices; the first of each if not given.
+
+    Raises:
+        ValueError, TypeError: the routine has no such dtypes, form, states or choices.
+    """
+    asked = request(routine, dtype, form, states, **choices)
+    launches = launches_of(asked, sizes_of())
+    return listing(launches.kernels, header(asked, launches)).text

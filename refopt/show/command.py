@@ -5,15 +5,12 @@ import ast
 from pathlib import Path
 from typing import Any
 
-from refopt.catalog import ROUTINES, Routine
-from refopt.checks.arguments import chosen
+from refopt.catalog import ROUTINES
 from refopt.cli import EQUAL, Unusable, write
-from refopt.gpu import family
 from refopt.gpu.target import no_compiler
-from refopt.show.header import header
-from refopt.show.kernels import Launches, launches_of, sizes_of
-from refopt.show.text import listing
-from refopt.verify.data import DTYPES, offered, slot_dtype
+from refopt.show import source
+from refopt.show.kernels import Launches, launches_of, request, sizes_of
+from refopt.verify.data import DTYPES
 
 
 def add_to(commands: Any) -> argparse.ArgumentParser:
@@ -51,42 +48,25 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         SystemExit: an argument is wrong, which is told.
         Unusable: there is no compiler, or output cannot be written.
     """
-    routine = ROUTINES[args.routine]
-    usual, _ = family.FORMS.get(routine.name, (routine.merged_form,) * 2)
+    choices: dict[str, Any] = {}
+    for pair in args.choices:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.isidentifier():
+            parser.error(f"argument --set: expected NAME=VALUE, got {pair!r}")
+        choices[name] = _value(text)
+    given = args.routine, args.dtype, args.form, args.state
     try:
-        if not offered(routine, args.dtype):
-            raise ValueError(f"--dtype: {routine.name} has no {args.dtype}")
-        form = chosen("--form", args.form or usual, routine.forms)
-        choices = _choices(routine, args)
-        dtypes = _dtypes(routine, args)
-    except ValueError as error:
-        parser.error(f"argument {error}")
-    launches = launches_of(routine, dtypes, form, choices, sizes_of())
-    if args.ptx:
-        if reason := no_compiler():
-            raise Unusable(f"--ptx: {reason}")
-        text = ptx(launches)
-    else:
-        text = listing(launches.kernels, header(routine, dtypes, form, choices, launches)).text
+        asked = request(*given, **choices)
+    except (TypeError, ValueError) as error:
+        parser.error(str(error).removeprefix("show: "))
+    if args.ptx and (reason := no_compiler()):
+        raise Unusable(f"--ptx: {reason}")
+    text = ptx(launches_of(asked, sizes_of())) if args.ptx else source(*given, **choices)
     if args.out is None:
         write(text)
     else:
         _save(args.out, text)
     return EQUAL
-
-
-def _choices(routine: Routine, args: argparse.Namespace) -> dict[str, Any]:
-    """A value for each choice of the routine."""
-    choices = {name: values[0] for name, values in routine.choices.items()}
-    if DTYPES[args.dtype].chance:
-        choices["rounding"] = "stochastic"
-    for pair in args.choices:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise ValueError(f"--set: expected NAME=VALUE, got {pair!r}")
-        values = routine.choices[chosen("--set", name, routine.choices)]
-        choices[name] = chosen(f"--set: {name}", _value(text), values)
-    return choices
 
 
 def _value(text: str) -> Any:
@@ -95,19 +75,6 @@ def _value(text: str) -> Any:
         return ast.literal_eval(text.capitalize() if text.lower() in ("true", "false", "none") else text)
     except (ValueError, SyntaxError):
         return text
-
-
-def _dtypes(routine: Routine, args: argparse.Namespace) -> dict[str, str]:
-    """The dtype of each slot that is given."""
-    optional = [slot.name for slot in routine.slots if slot.optional and slot.name != "master_params"]
-    for name in args.state:
-        if not optional:
-            raise ValueError(f"--state: {routine.name} has no optional states, got {name!r}")
-        chosen("--state", name, optional)
-    asked = DTYPES[args.dtype]
-    given = {slot.name for slot in routine.slots if not slot.optional} | set(args.state)
-    given |= {"master_params"} if asked.master or asked.remainder else set()
-    return {slot.name: slot_dtype(slot, args.dtype) for slot in routine.slots if slot.name in given}
 
 
 def ptx(launches: Launches) -> str:

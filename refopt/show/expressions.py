@@ -14,6 +14,7 @@ UNKNOWN: Any = object()  # what is known only as the kernel runs
 SIMPLE = bool, int, float, str, type(None)
 PURE = min, max, abs, int  # calls that may be left out if nobody reads what they come to
 MARKERS = re.compile("\ue002(\\w+)\ue003")  # parameters in an expression that is put in the place of a call
+ATOM = re.compile(r"[\w.]+(\[[^\[\]]*\])*")
 COMPARE: dict[type, Callable[[Any, Any], bool]] = {
     ast.Eq: lambda x, y: x == y, ast.NotEq: lambda x, y: x != y, ast.Is: lambda x, y: x is y,
     ast.IsNot: lambda x, y: x is not y, ast.Lt: lambda x, y: x < y, ast.LtE: lambda x, y: x <= y,
@@ -38,6 +39,7 @@ class Symbols(Protocol):
 
     def text(self, value: Any, name: str, scope: Scope) -> str: ...
     def called(self, value: Any, name: str) -> Called | None: ...
+    def keep(self, called: Any, parameter: str) -> None: ...
 
 
 class Expressions:
@@ -151,6 +153,9 @@ class Expressions:
         dropped = {name for name in called.dropped if name in given}
         if not dropped:
             return self._spliced(node)
+        for name in dropped:
+            if not self.pure(given[name]):
+                self.symbols.keep(called, name)
         kept = [self.text(x) for name, x in given.items() if name not in dropped]
         return f"{self.text(node.func)}({', '.join(kept)})"
 
@@ -178,6 +183,13 @@ class Expressions:
     def _spliced(self, node: ast.AST) -> str:
         return self.with_edits(*self.file.span(node), self.edits(node))
 
+    def _span(self, node: ast.expr, text: str) -> tuple[int, int]:
+        """From where to where a text takes an expression's place, with brackets that it no longer needs."""
+        first, stop = self.file.span(node)
+        before, after = self.file.text[first - 2 : first], self.file.text[stop : stop + 1]
+        bare = isinstance(node, ast.IfExp | ast.BoolOp) and ATOM.fullmatch(text) and before[:1] in b" (["
+        return (first - 1, stop + 1) if bare and before[1:] == b"(" and after == b")" else (first, stop)
+
     def with_edits(self, first: int, stop: int, edits: Sequence[tuple[int, int, str]]) -> str:
         parts, at = [], first
         for begin, end, text in sorted(edits):
@@ -192,7 +204,7 @@ class Expressions:
             if isinstance(child, ast.expr):
                 text = self.text(child)
                 if text != self.file.segment(child):
-                    edits.append((*self.file.span(child), text))
+                    edits.append((*self._span(child, text), text))
             elif not isinstance(child, ast.arguments):
                 edits += self.edits(child)
         return edits

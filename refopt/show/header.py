@@ -1,11 +1,9 @@
 """What a listing begins with: what it is of, how its kernels are launched, and how it runs."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from refopt.catalog import Routine
-from refopt.show.kernels import WORKLOAD, Launched, Launches
+from refopt.show.kernels import WORKLOAD, Launched, Launches, Request
 
 WIDTH = 118
 MODES = {
@@ -14,10 +12,9 @@ MODES = {
 }  # fmt: skip
 
 
-def header(
-    routine: Routine, dtypes: Mapping[str, str], form: str, choices: Mapping[str, Any], launches: Launches
-) -> str:
+def header(asked: Request, launches: Launches) -> str:
     """The comment above a listing of the launches of a routine."""
+    routine, dtypes, form, choices = asked
     by_chance = "bfloat16" in dtypes.values()  # else nothing can be, and no kernel reads the seed
     lines = [f"refopt.gpu: {routine.merged_name}, form {form}", ""]
     lines += _wrapped("arrays: ", [f"{name} {dtype}" for name, dtype in dtypes.items()])

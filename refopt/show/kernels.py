@@ -1,16 +1,59 @@
-"""The kernels that a routine runs for given dtypes, and how they are launched, without an array."""
+"""The kernels that a routine runs for dtypes and choices, and how they are launched, without an array."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from refopt import workloads
-from refopt.catalog import Routine
+from refopt.catalog import ROUTINES, Routine
 from refopt.checks import Array
+from refopt.checks.arguments import chosen, names
 from refopt.gpu import family, runtime
 from refopt.gpu.plan import Group
 from refopt.gpu.target import Kernel
+from refopt.verify.data import DTYPES, offered, slot_dtype
 
 WORKLOAD = "resnet50"  # whose tensors the launches are counted for
+
+
+class Request(NamedTuple):
+    """A routine, the dtype of each slot that is given, a form, and a value of each choice."""
+
+    routine: Routine
+    dtypes: Mapping[str, str]
+    form: str
+    choices: Mapping[str, Any]
+
+
+def request(
+    routine: str, dtype: str = "fp32", form: str | None = None, states: Iterable[str] = (), **choices: Any
+) -> Request:
+    """A request, checked.
+
+    Args:
+        routine: a name of `refopt.catalog.ROUTINES`.
+        dtype: a dtype configuration of ``refopt verify``.
+        form: one of the routine's forms; the one that plans take if not given.
+        states: the optional states that are given.
+        choices: values of the routine's choices; the first of each if not given.
+
+    Raises:
+        ValueError, TypeError: the routine has no such dtypes, form, states or choices.
+    """
+    row = ROUTINES[chosen("show: routine", routine, ROUTINES)]
+    asked = DTYPES[chosen("show: dtype", dtype, [name for name in DTYPES if offered(row, name)])]
+    usual, _ = family.FORMS.get(row.name, (row.merged_form,) * 2)
+    form = usual if form is None else chosen("show: form", form, row.forms)
+    optional = [slot.name for slot in row.slots if slot.optional and slot.name != "master_params"]
+    given = {chosen("show: states", name, optional) for name in names("show: states", states)}
+    given |= {slot.name for slot in row.slots if not slot.optional}
+    given |= {"master_params"} if asked.master or asked.remainder else set()
+    every = {name: values[0] for name, values in row.choices.items()}
+    every |= {"rounding": "stochastic"} if asked.chance else {}
+    for name, value in choices.items():
+        name = chosen("show: choices", name, row.choices)
+        every[name] = chosen(f"show: {name}", value, row.choices[name])
+    dtypes = {slot.name: slot_dtype(slot, dtype) for slot in row.slots if slot.name in given}
+    return Request(row, dtypes, form, every)
 
 
 class Launched(NamedTuple):
@@ -49,18 +92,9 @@ class Recorder(runtime.Executor):
         return lambda stream: self.made.append(launched)
 
 
-def launches_of(
-    routine: Routine, dtypes: Mapping[str, str], form: str, choices: Mapping[str, Any], sizes: Sequence[int]
-) -> Launches:
-    """The launches of a plan that is given neither a factor nor a flag.
-
-    Args:
-        routine: a row of the catalogue.
-        dtypes: the dtype of each slot that is given.
-        form: one of the routine's.
-        choices: a value for each of the routine's.
-        sizes: the elements of each tensor.
-    """
+def launches_of(asked: Request, sizes: Sequence[int]) -> Launches:
+    """The launches of a plan over tensors of so many elements that is given neither a factor nor a flag."""
+    routine, dtypes, form, choices = asked
     machine = Recorder()
     arrays = {
         name: [_array(dtypes[name], size) if name in dtypes else None for size in sizes] for name in routine.slot_names

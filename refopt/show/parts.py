@@ -7,8 +7,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -73,10 +73,18 @@ class Part:
         return (int(number) for number in REFERENCE.findall(self.text))
 
 
-class Parts:
-    """All that is reached from some kernels. `all` has it in any order; `imports` are statements."""
+class Again(Exception):
+    """A parameter that nothing reads has to stay, since what is passed for it does something: all is made again."""
 
-    def __init__(self) -> None:
+
+class Parts:
+    """All that is reached from some kernels. `all` has it in any order; `imports` are statements.
+
+    ``kept`` has parameters that have to stay, by the code of their function.
+    """
+
+    def __init__(self, kept: set[tuple[CodeType, str]]) -> None:
+        self.kept = kept
         self.all: list[Part | Named] = []
         self.imports: dict[str, str] = {}
         self._number: dict[Any, int] = {}
@@ -97,6 +105,15 @@ class Parts:
         value = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
         return self.part(value, name) if isinstance(value, FunctionType) and _is_ours(value) else None
 
+    def keep(self, called: Part, parameter: str) -> NoReturn:
+        """Have a parameter of a function stay.
+
+        Raises:
+            Again: always; the parts that are made with the same ``kept`` then have it.
+        """
+        self.kept.add((called.function.__code__, parameter))
+        raise Again
+
     def text(self, value: Any, name: str, scope: Scope) -> str:
         """What stands for a value that a name has: a reference, a literal, or the name itself."""
         part = self.called(value, name)
@@ -115,12 +132,12 @@ class Parts:
         if getattr(builtins, name, UNKNOWN) is value:
             return name
         definition = defined(scope.module, name)
-        if definition and definition.module.__name__.startswith("refopt"):
+        if isinstance(definition, Definition):
             return self.reference(self._defined(definition, name))
-        if isinstance(value, type | FunctionType | BuiltinFunctionType) or hasattr(value, "__wrapped__"):
-            self.imports[name] = f"from {value.__module__} import {name}"
-            return name
-        raise LookupError(f"source: {scope.module}: {name}: expected a function, a number or a table, got {value!r}")
+        if definition is None:
+            raise LookupError(f"source: {scope.module}.{name}: expected a function, a number or a table, got {value!r}")
+        self.imports[name] = definition
+        return name
 
     def _module(self, module: ModuleType, name: str) -> str:
         self.imports[name] = MODULES.get(module, f"import {module.__name__}")
@@ -175,6 +192,7 @@ class Parts:
         writer, lines = self._written(file, node, scope)
         if not whole:
             part.dropped = frozenset(part.parameters) - writer.used
+            part.dropped -= {name for code, name in self.kept if code == function.__code__}
             self._simplify(part, writer)
         part.arity = _arity(node)
         signature = _signature(node.args, part.dropped, file)
@@ -190,7 +208,7 @@ class Parts:
             writer = Writer(file, node, scope, self, dead)
             if isinstance(node, ast.Lambda):
                 return writer, [f"    return {writer.text(node.body)}"]
-            lines, _ = writer.block(node.body, node.body[0].lineno)
+            lines = writer.body(node)
             unread = assigned(node) - writer.used
             if unread <= dead:
                 shift = 4 - node.body[0].col_offset

@@ -127,8 +127,11 @@ def targets(statement: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
 
 
 @cache
-def defined(module: str, name: str) -> Definition | None:
-    """Where a name of a module has its value from, by way of imports; None for what no statement says."""
+def defined(module: str, name: str) -> Definition | str | None:
+    """Where a name of a module has its value from, by way of refopt's imports.
+
+    The statement that gives it the value; that of the import, as text, if it is not refopt's own; None if nothing says.
+    """
     place = importlib.import_module(module)
     if not getattr(place, "__file__", None):
         return None
@@ -143,5 +146,6 @@ def defined(module: str, name: str) -> Definition | None:
                 if (alias.asname or alias.name) == name:
                     package = module if hasattr(place, "__path__") else module.rpartition(".")[0]
                     came = importlib.util.resolve_name("." * statement.level + (statement.module or ""), package)
-                    return defined(came, alias.name)
+                    ours = came.partition(".")[0] == module.partition(".")[0]
+                    return defined(came, alias.name) if ours else f"from {came} import {ast.unparse(alias)}"
     return None

@@ -1,13 +1,16 @@
 """The listing: the parts in call order, each under a name of its own, with the PTX of those that have some."""
 
+import contextlib
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from itertools import compress
+from types import CodeType
 from typing import Any, NamedTuple
 
 from refopt.gpu.target import Kernel
 from refopt.show.naming import names_of
-from refopt.show.parts import REFERENCE, Constant, Named, Part, Parts
+from refopt.show.parts import REFERENCE, Again, Constant, Named, Part, Parts
 from refopt.show.wrap import wrapped
 
 WIDTH = 120
@@ -26,8 +29,12 @@ def listing(kernels: Sequence[Kernel], header: str = "") -> Listing:
     Raises:
         OSError: a function has no file that can be read.
     """
-    parts = Parts()
-    tops = {parts.part(kernel.function, whole=True): kernel for kernel in dict.fromkeys(kernels)}
+    kept: set[tuple[CodeType, str]] = set()
+    while True:
+        parts = Parts(kept)
+        with contextlib.suppress(Again):
+            tops = {parts.part(kernel.function, whole=True): kernel for kernel in dict.fromkeys(kernels)}
+            break
     for part, kernel in tops.items():
         part.base = kernel.name
     order: dict[Part, None] = {}
@@ -45,8 +52,12 @@ def listing(kernels: Sequence[Kernel], header: str = "") -> Listing:
     of_closures = ["\ue004" in constant.text for constant in constants]
     groups = ("\n".join(compress(numbers, flags)) for flags in ([not x for x in of_closures], of_closures))
     body = "\n\n\n".join(filter(None, ["\n\n".join(filter(None, groups)), *blocks]))
-    imports = [x for name, x in sorted(parts.imports.items()) if re.search(rf"\b{name}\b", body)]
-    top = "\n\n".join(filter(None, [header.rstrip("\n"), _imports(imports)]))
+    imports = [x for name, x in parts.imports.items() if re.search(rf"\b{name}\b", body)]
+    modules = dict.fromkeys(x.function.__module__ or "" for x in order)
+    files = sorted(x for x in modules if x not in ("", "builtins"))  # which functions made from text say they are of
+    sources = textwrap.wrap(f"Sources: {', '.join(files)}", WIDTH - 2)
+    about = [header.rstrip("\n") or f"# {', '.join(kernel.name for kernel in tops.values())}", "#"]
+    top = "\n".join([*about, *(f"# {line}" for line in sources)]) + f"\n\n{_imports(imports)}"
     return Listing(
         f"{top}\n\n{'' if numbers else chr(10)}{body}\n",
         {names[part]: tops.get(part, part.function) for part in order},
@@ -74,7 +85,7 @@ def _put(what: Part | Named, parts: Parts, order: dict[Part, None], constants: d
 def _imports(lines: Sequence[str]) -> str:
     """Import statements in three blocks: Python's, NumPy, refopt's."""
     ours = [x.removeprefix("from refopt.simt import ") for x in lines if x.startswith("from refopt.simt")]
-    others = [x for x in lines if not x.startswith(("from refopt.simt", "import numpy"))]
+    others = [x for x in sorted(lines) if not x.startswith(("from refopt.simt", "import numpy"))]
     blocks = [others, [x for x in lines if x.startswith("import numpy")]]
     blocks.append([f"from refopt.simt import {', '.join(sorted(ours))}"] if ours else [])
     return "\n\n".join("\n".join(block) for block in blocks if block)
@@ -95,13 +106,29 @@ def _ptx(asm: str, constraints: str, result: str, arguments: str, since: tuple[i
     """A comment of the instructions of an intrinsic, which run in the place of the function below."""
     said = [_operands(0, len(result), "returned"), _operands(len(result), len(arguments), "passed")]
     said.append(f"from compute capability {since[0]}.{since[1]} on, before it nothing" if since > (8, 0) else "")
+    lines = _instructions([x.strip() for x in re.findall(r"[^;]*;|[^;]+$", asm)])
+    return [f"# PTX: {'; '.join(filter(None, said))}".rstrip(": "), *(f"#     {line}" for line in lines)]
+
+
+def _instructions(asm: Sequence[str]) -> list[str]:
+    """The instructions line by line, those of one kind beside each other, and what is repeated once."""
+    for first in range(len(asm)):
+        for length in range(6, (len(asm) - first) // 3 + 1):
+            part, times = asm[first : first + length], 1
+            while asm[first + times * length : first + (times + 1) * length] == part:
+                times += 1
+            if times > 2:
+                again = [f"{times} times:", *(f"    {line}" for line in _instructions(part))]
+                return [*_instructions(asm[:first]), *again, *_instructions(asm[first + times * length :])]
     lines: list[str] = []
-    for instruction in (x.strip() for x in re.findall(r"[^;]*;|[^;]+$", asm)):
-        if lines and len(lines[-1]) + 1 + len(instruction) <= WIDTH - 30:
+    kind = ""
+    for instruction in asm:
+        before, kind = kind, instruction.lstrip("{ ").split(" ")[0]
+        if lines and kind in (before, "}") and len(lines[-1]) + len(instruction) < WIDTH - 10:
             lines[-1] += f" {instruction}"
         else:
             lines.append(instruction)
-    return [f"# PTX: {'; '.join(filter(None, said))}".rstrip(": "), *(f"#     {line}" for line in lines)]
+    return lines
 
 
 def _operands(first: int, count: int, what: str) -> str:

@@ -31,6 +31,10 @@ class Writer(Expressions):
         self.left: list[ast.stmt] = []
         self._depth = 0
 
+    def body(self, node: ast.FunctionDef) -> list[str]:
+        """The lines of the function's body."""
+        return self.block(node.body, self._first_of_body(node))[0]
+
     def block(self, body: Sequence[ast.stmt], line: int) -> tuple[list[str], bool]:
         """The lines of statements, with the comments from ``line`` on, and whether what follows them is dead."""
         lines: list[str] = []
@@ -78,7 +82,7 @@ class Writer(Expressions):
             if not body:
                 return [], False
             self._depth -= 1
-            lines, ends = self.block(body, body[0].lineno if test else self._first_of_else(node))
+            lines, ends = self.block(body, self._first_of_body(node) if test else self._first_of_else(node))
             self._depth += 1
             if not test and self._is_elif(node):
                 return [re.sub(r"^(\s*)elif\b", r"\1if", line) for line in lines[:1]] + lines[1:], ends
@@ -112,15 +116,20 @@ class Writer(Expressions):
         """Whether a compound statement has its body beside its head."""
         return not self.file.line(node.body[0].lineno).encode()[: node.body[0].col_offset].isspace()
 
-    def _header(self, node: Any) -> tuple[list[str], int]:
-        """The lines up to the body of a compound statement, and where the body's lines begin."""
+    def _first_of_body(self, node: Any) -> int:
+        """The line after the head of a compound statement."""
         last = node.body[0].lineno - 1
         while self.file.line(last).strip()[:1] in ("", "#"):
             last -= 1
+        return last + 1
+
+    def _header(self, node: Any) -> tuple[list[str], int]:
+        """The lines up to the body of a compound statement, and where the body's lines begin."""
+        first = self._first_of_body(node)
         parts = [node.test] if hasattr(node, "test") else [node.target, node.iter]
         edits = [(*self.file.span(x), self.text(x)) for x in parts]
-        text = self.with_edits(self.file.starts[node.lineno - 1], self.file.starts[last], edits)
-        return _plain(text.rstrip("\n").split("\n")), last + 1
+        text = self.with_edits(self.file.starts[node.lineno - 1], self.file.starts[first - 1], edits)
+        return _plain(text.rstrip("\n").split("\n")), first
 
     def _assign(self, node: ast.Assign) -> list[str] | None:
         """The lines of an assignment some of whose names are dead; None for one that stays as it is."""
