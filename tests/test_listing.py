@@ -17,6 +17,8 @@ from refopt import cpu, gpu, verify
 from refopt.catalog import LARS_MOMENTUM, ROUTINES
 from refopt.dtypes import numpy_dtype
 from refopt.gpu import runtime, target
+from refopt.gpu.elementwise import merged_update
+from refopt.gpu.loss_scale import updater
 from refopt.gpu.target import Kernel, cuda, device_function, sqrt
 from refopt.oracle.exact import build
 from refopt.oracle.exact.build import SIGNATURES, step_of
@@ -403,3 +405,169 @@ def shown(x, n, unread):
     kept = counted(x, 0, zero)
     x[0] = 1
     x[7] = 1"""
+
+
+def wide():
+    """Another function of a name that there is, and another constant."""
+    zero = np.float64(0)
+
+    @device_function
+    def counted(x, i):
+        x[i] += zero
+        return i
+
+    return counted
+
+
+@device_function
+def apart(x, i, j):
+    """The second is looked at first."""
+    return x[j] - x[i]
+
+
+@device_function
+def turned(x, i, j):
+    return apart(x, j, i)
+
+
+@device_function
+def three(x):
+    return x[0], x[1], x[2]
+
+
+@device_function
+def later(x):
+    return x[0] + x[0]
+
+
+@device_function
+def two_of(values):
+    return (values[0], values[1])
+
+
+@device_function
+def first_of(values):
+    return two_of(values)[0]
+
+
+def tangled():
+    """A kernel in which things must stay that look as if they could go, or be moved."""
+    zero, yes, other, step = np.float32(0), True, wide(), turned
+
+    @device_function
+    def counted(x, i):
+        x[i] += zero
+        x[i] += x[i]
+        return i
+
+    @target.kernel()
+    def tangle(x, n):
+        total = x[0]
+        total += x[1]
+        wide_counted = counted(x, 1)
+        values = three(x)
+        pair = two_of(values)
+        x[2] = step(x, counted(x, 3), other(x, 4))
+        x[3] = step(x, 0, wide_counted) + first_of(values)
+        if n > 3:
+            only = n
+        if counted(x, 5) > 7:
+            only = n  # noqa: F841
+        if n == 0:
+            x[6] = pair[0]
+        elif not yes:
+            x[6] = pair[1]
+        elif n == 1:
+            x[7] = 2
+        else:
+            x[7] = 3
+        if n == 2 and yes: x[8] = 4  # noqa: E701
+        for k in range(2):
+            k = k + n
+        while n > 8:
+            # Down.
+            n -= 1 if yes else 2
+
+    return tangle
+
+
+def test_what_does_something_stays():
+    text = tangled().source()
+    assert body_of(text, "tangle") == """\
+def tangle(x, n):
+    total = x[0]
+    total += x[1]
+    wide_counted = counted(x, 1)
+    values = (x[0], x[1], x[2])
+    pair = (values[0], values[1])
+    x[2] = turned(x, counted(x, 3), other(x, 4))
+    x[3] = apart(x, wide_counted, 0) + first_of(values)
+    if counted(x, 5) > 7:
+        pass
+    if n == 0:
+        x[6] = pair[0]
+    elif n == 1:
+        x[7] = 2
+    else:
+        x[7] = 3
+    if n == 2: x[8] = 4
+    for k in range(2):
+        k = k + n
+    while n > 8:
+        # Down.
+        n -= 1"""
+    assert "\nzero = np.float32(0)\nzero_float64 = np.float64(0)\n" in text
+    assert "x[i] += zero_float64\n" in body_of(text, "other")
+    assert body_of(text, "turned") == "def turned(x, i, j):\n    return apart(x, j, i)"
+
+
+@pytest.mark.parametrize("n", range(10))
+@pytest.mark.parametrize("made", [tangled(), kernel_of(True, 2), kernel_of(False, 3)], ids=["tangled", "yes", "no"])
+def test_what_is_written_runs_as_the_function_does(made, n):
+    exec(made.source(), scope := {})
+    values = np.random.default_rng(n).normal(size=12).astype(np.float32)
+    outcomes = []
+    for kernel in (made.executor, scope[made.name]):
+        x = cuda.to_device(values)
+        kernel[1, 2](x, n, *[n] * (made.name == "shown"))
+        outcomes.append(x.copy_to_host().tobytes())
+    assert outcomes[0] == outcomes[1] != values.tobytes()
+
+
+def test_names_keep_out_of_the_way_of_locals():
+    """A function that goes by another name than its own, which is a local there; and names of Python's."""
+    alias, range = later, np.float32(5)
+
+    @device_function
+    def max(x):
+        return x[0] + range
+
+    largest = max
+
+    @target.kernel()
+    def caller(x):
+        later = x[1]
+        x[2] = later + largest(x) + alias(x)
+
+    exec(caller.source(), scope := {})
+    assert {name for name in scope if name != "__builtins__"} == {
+        "np", "cuda", "caller", "alias", "largest", "range_float32"
+    }  # fmt: skip
+    x = cuda.to_device(np.arange(1, 4, dtype=np.float32))
+    scope["caller"][1, 1](x)
+    assert x.copy_to_host()[2] == 2 + (1 + 5) + 2
+
+
+def test_a_function_without_a_file():
+    exec("def typed(x):\n    x[0] = 1", scope := {})
+    with pytest.raises(OSError, match=r"^source: expected functions of a file that can be read, got one of <string>$"):
+        Kernel(scope["typed"]).source()
+
+
+def test_what_made_a_kernel_is_told():
+    assert updater().source().startswith(
+        "# update_loss_scaling, made by refopt.gpu.loss_scale.updater()\n#\n# Sources: refopt.gpu.loss_scale\n\nimport"
+    )
+    text = merged_update(ROUTINES["sgd"], ("float32", "float16", None), (("rounding", "nearest"),)).source()
+    made = "refopt.gpu.elementwise.merged_update(sgd, (float32, float16, None), ((rounding, nearest)))"
+    assert text.startswith(f"# merged_sgd, made by {made}\n#\n")

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from refopt.show.header import header
-from refopt.show.kernels import launches_of, request, sizes_of
+from refopt.show.kernels import Request, launches_of, request, sizes_of
 from refopt.show.text import Listing, listing
 
 __all__ = ["Listing", "listing", "source"]
@@ -31,6 +31,10 @@ def source(
     Raises:
         ValueError, TypeError: the routine has no such dtypes, form, states or choices.
     """
-    asked = request(routine, dtype, form, states, **choices)
+    return whole(request(routine, dtype, form, states, choices))
+
+
+def whole(asked: Request) -> str:
+    """The listing of what is asked for."""
     launches = launches_of(asked, sizes_of())
     return listing(launches.kernels, header(asked, launches)).text

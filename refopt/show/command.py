@@ -8,7 +8,7 @@ from typing import Any
 from refopt.catalog import ROUTINES
 from refopt.cli import EQUAL, Unusable, write
 from refopt.gpu.target import no_compiler
-from refopt.show import source
+from refopt.show import whole
 from refopt.show.kernels import Launches, launches_of, request, sizes_of
 from refopt.verify.data import DTYPES
 
@@ -54,14 +54,13 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         if not equals or not name.isidentifier():
             parser.error(f"argument --set: expected NAME=VALUE, got {pair!r}")
         choices[name] = _value(text)
-    given = args.routine, args.dtype, args.form, args.state
     try:
-        asked = request(*given, **choices)
+        asked = request(args.routine, args.dtype, args.form, args.state, choices)
     except (TypeError, ValueError) as error:
         parser.error(str(error).removeprefix("show: "))
     if args.ptx and (reason := no_compiler()):
         raise Unusable(f"--ptx: {reason}")
-    text = ptx(launches_of(asked, sizes_of())) if args.ptx else source(*given, **choices)
+    text = ptx(launches_of(asked, sizes_of())) if args.ptx else whole(asked)
     if args.out is None:
         write(text)
     else:

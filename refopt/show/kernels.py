@@ -25,8 +25,9 @@ class Request(NamedTuple):
 
 
 def request(
-    routine: str, dtype: str = "fp32", form: str | None = None, states: Iterable[str] = (), **choices: Any
-) -> Request:
+    routine: str, dtype: str = "fp32", form: str | None = None, states: Iterable[str] = (),
+    choices: Mapping[str, Any] | None = None,
+) -> Request:  # fmt: skip
     """A request, checked.
 
     Args:
@@ -44,12 +45,16 @@ def request(
     usual, _ = family.FORMS.get(row.name, (row.merged_form,) * 2)
     form = usual if form is None else chosen("show: form", form, row.forms)
     optional = [slot.name for slot in row.slots if slot.optional and slot.name != "master_params"]
-    given = {chosen("show: states", name, optional) for name in names("show: states", states)}
+    given = set(names("show: states", states))
+    for name in given:
+        if not optional:
+            raise ValueError(f"show: states: {row.name} has no optional states, got {name}")
+        chosen("show: states", name, optional)
     given |= {slot.name for slot in row.slots if not slot.optional}
     given |= {"master_params"} if asked.master or asked.remainder else set()
     every = {name: values[0] for name, values in row.choices.items()}
     every |= {"rounding": "stochastic"} if asked.chance else {}
-    for name, value in choices.items():
+    for name, value in (choices or {}).items():
         name = chosen("show: choices", name, row.choices)
         every[name] = chosen(f"show: {name}", value, row.choices[name])
     dtypes = {slot.name: slot_dtype(slot, dtype) for slot in row.slots if slot.name in given}

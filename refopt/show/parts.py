@@ -86,7 +86,7 @@ class Parts:
     def __init__(self, kept: set[tuple[CodeType, str]]) -> None:
         self.kept = kept
         self.all: list[Part | Named] = []
-        self.imports: dict[str, str] = {}
+        self.imports = {"cuda": MODULES[cuda]}  # a kernel's decorator is of it
         self._number: dict[Any, int] = {}
         self._of: dict[int, Part] = {}
         self._named: dict[tuple[str, Any], Named] = {}
@@ -140,7 +140,8 @@ class Parts:
         return name
 
     def _module(self, module: ModuleType, name: str) -> str:
-        self.imports[name] = MODULES.get(module, f"import {module.__name__}")
+        statement = MODULES.get(module, f"import {module.__name__}")
+        self.imports[name] = statement if statement.endswith(f" {name}") else f"{statement} as {name}"
         return name
 
     def _constant(self, name: str, value: Any) -> Named:
@@ -231,7 +232,8 @@ class Parts:
             marker = Writer(writer.file, writer.node, writer.scope, self)
             marker.marked = frozenset(part.parameters)
             marker.alone = only if part.statement else None
-            part.inline = marker.text(only)
+            text = marker.text(only)
+            part.inline = f"({text})" if isinstance(only, ast.Tuple) and not text.startswith("(") else text
 
     def _passes_on(self, node: ast.expr, writer: Writer) -> bool:
         """Whether an expression is a parameter, a constant, or a call or tuple of nothing else."""

@@ -8,6 +8,7 @@ from itertools import compress
 from types import CodeType
 from typing import Any, NamedTuple
 
+from refopt.catalog import Routine
 from refopt.gpu.target import Kernel
 from refopt.show.naming import names_of
 from refopt.show.parts import REFERENCE, Again, Constant, Named, Part, Parts
@@ -17,7 +18,7 @@ WIDTH = 120
 
 
 class Listing(NamedTuple):
-    """The text, and the function or kernel that each of its functions was made of, by name."""
+    """The text, and by the name of each of its functions, the function or the kernel that it was made of."""
 
     text: str
     functions: dict[str, Any]
@@ -56,12 +57,30 @@ def listing(kernels: Sequence[Kernel], header: str = "") -> Listing:
     modules = dict.fromkeys(x.function.__module__ or "" for x in order)
     files = sorted(x for x in modules if x not in ("", "builtins"))  # which functions made from text say they are of
     sources = textwrap.wrap(f"Sources: {', '.join(files)}", WIDTH - 2)
-    about = [header.rstrip("\n") or f"# {', '.join(kernel.name for kernel in tops.values())}", "#"]
-    top = "\n".join([*about, *(f"# {line}" for line in sources)]) + f"\n\n{_imports(imports)}"
+    about = [header.rstrip("\n")] if header else [f"# {line}" for kernel in kernels for line in _made_by(kernel)]
+    top = "\n".join([*about, "#", *(f"# {line}" for line in sources)]) + f"\n\n{_imports(imports)}"
     return Listing(
         f"{top}\n\n{'' if numbers else chr(10)}{body}\n",
         {names[part]: tops.get(part, part.function) for part in order},
     )
+
+
+def _made_by(kernel: Kernel) -> list[str]:
+    """A kernel's name, and what made it of what."""
+    if kernel.origin is None:
+        return [kernel.name]
+    factory, given = kernel.origin
+    text = f"{kernel.name}, made by {factory.__module__}.{factory.__name__}({', '.join(map(_short, given))})"
+    return textwrap.wrap(text, WIDTH - 2, subsequent_indent="    ")
+
+
+def _short(value: Any) -> str:
+    """An argument of a factory; types and rows of the catalogue by their names."""
+    if isinstance(value, Routine):
+        return value.name
+    if isinstance(value, type):
+        return value.__name__
+    return f"({', '.join(map(_short, value))})" if isinstance(value, tuple) else str(value)
 
 
 def _visit(part: Part, parts: Parts, order: dict[Part, None], constants: dict[Constant, list[Named]]) -> None:

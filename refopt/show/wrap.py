@@ -18,7 +18,8 @@ def _broken(line: str, width: int) -> list[str]:
         indent = code[: len(code) - len(code.lstrip())]
         return [f"{indent}# {comment}", *_broken(code, width)]
     head = re.match(r"\s*(return|[\w, ]+ =) ", line)
-    if head and len(_at_commas(line[head.end() :])) > 1:
+    is_tuple = head is not None and len(_at_commas(line[head.end() :])) > 1
+    if head and is_tuple:
         line = f"{head[0]}({line[head.end() :]})"
     place = _last_brackets(line)
     if place is None:
@@ -26,7 +27,7 @@ def _broken(line: str, width: int) -> list[str]:
     first, stop = place
     indent = line[: len(line) - len(line.lstrip())]
     inside = line[first + 1 : stop].strip()
-    if len(indent) + 4 + len(inside) <= width:
+    if len(indent) + 4 + len(inside) <= width and not is_tuple:
         body = [inside]
     else:
         body = [f"{x}," for x in _at_commas(inside)]

@@ -85,6 +85,8 @@ class Writer(Expressions):
             lines, ends = self.block(body, self._first_of_body(node) if test else self._first_of_else(node))
             self._depth += 1
             if not test and self._is_elif(node):
+                if self.file.segment(node).startswith("elif"):
+                    return lines, ends
                 return [re.sub(r"^(\s*)elif\b", r"\1if", line) for line in lines[:1]] + lines[1:], ends
             return _moved(lines, node.col_offset - body[0].col_offset), ends
         head, first = self._header(node)

@@ -1,0 +1,128 @@
+"""``refopt show``: what it prints for which arguments, and what it refuses."""
+
+import re
+
+import pytest
+
+from refopt import cli, show
+from refopt.catalog import ROUTINES
+from refopt.gpu import target
+from refopt.show import command
+
+
+def run(*args):
+    return cli.main(["show", *args])
+
+
+def printed(capsys, *args):
+    assert run(*args) == 0
+    out, err = capsys.readouterr()
+    assert not err
+    return out
+
+
+def test_a_listing_is_what_is_printed(capsys):
+    text = printed(capsys, "adamw")
+    assert text == printed(capsys, "adamw", "--dtype", "fp32", "--form", "merged") == show.source("adamw")
+    assert text.startswith("# refopt.gpu: merged_adamw, form merged\n#\n# arrays: params float32, grads float32,")
+    exec(text, scope := {})
+    assert callable(scope["merged_adamw"][1, 32])
+
+
+LAUNCHES = {
+    ("adamw",): ["before the first step: fetch_scalars[2, 128]", "in a step: merged_adamw[25021, 64]",
+                 "after a step that is replayed: settle_scalars[2, 128]"],
+    ("adamw", "--form", "separate"): ["in a step: 161 times merged_adamw[1 to 2304, 64]"],
+    ("sgd",): ["as kernel[blocks, threads]: in a step: merged_sgd[25021, 64] The"],
+    ("lars_momentum",): ["in a step: merged_lars_norms[3223, 128], merged_lars_update[25784, 64] whose blocks may"],
+    ("lars_momentum", "--form", "carried_norm"): [
+        "in the first step, and after refresh(): merged_lars_norms[3223, 128], merged_lars_update_and_norm[12892, 64]",
+        "in a step: merged_lars_grad_norm[3223, 128], merged_lars_update_and_norm[12892, 64]"],
+    ("lars_momentum", "--form", "separate"): [
+        "in a step: 161 times lars_momentum[as many as fit at a time, 128] with a barrier across the grid The"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("args", LAUNCHES, ids=" ".join)
+def test_launches_are_told(args, capsys):
+    head = printed(capsys, *args).partition("\n\n")[0]
+    words = " ".join(re.sub("(?m)^#", "", head).split())
+    for said in LAUNCHES[args]:
+        assert said in words
+
+
+@pytest.mark.parametrize(("args", "there", "gone"), [
+    (["adam", "--set", "epsilon_at=uncorrected"], "def prepare_uncorrected(", "def prepare("),
+    (["momentum", "--set", "use_nesterov=true"], "def nesterov_rule(", "def momentum_rule("),
+    (["adam", "--state", "moment2_max"], "def amsgrad(", "def rule("),
+    (["adam", "--dtype", "fp16-amp"], "params float16, grads float16, moment1 float32", "bfloat16"),
+    (["adam", "--dtype", "bf16+16"], "master_params uint16", "round_bfloat16"),
+    (["adam", "--dtype", "bf16-sr"], "rounding=stochastic", "master_params"),
+    (["adam", "--dtype", "bf16", "--set", "rounding=stochastic"], "def random4(", "master_params"),
+    (["lamb", "--dtype", "fp64"], "# choices: always_adapt=False\n", "v4.f32"),
+])  # fmt: skip
+def test_dtypes_choices_and_states(args, there, gone, capsys):
+    text = printed(capsys, *args)
+    assert there in text and gone not in text
+
+
+REFUSED = [
+    (["adam", "--form", "carried_norm"], "form: expected one of separate, merged, got 'carried_norm'"),
+    (["adam", "--set", "epsilon"], "argument --set: expected NAME=VALUE, got 'epsilon'"),
+    (["adam", "--set", "3=4"], "argument --set: expected NAME=VALUE, got '3=4'"),
+    (["adam", "--set", "adapt=norms"], "choices: expected one of epsilon_at, rounding, got 'adapt'"),
+    (["adam", "--set", "epsilon_at=inside"], "epsilon_at: expected one of corrected, uncorrected, got 'inside'"),
+    (["momentum", "--set", "use_nesterov=1"], "use_nesterov: expected one of False, True, got 1"),
+    (["sgd", "--state", "moment2_max"], "states: sgd has no optional states, got moment2_max"),
+    (["adam", "--state", "moment1"], "states: expected one of moment2_max, got 'moment1'"),
+    (["lars_momentum", "--dtype", "bf16-sr"], "dtype: expected one of fp32, fp64, fp16, bf16, fp16-amp, bf16-amp, "),
+    (["adam", "--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
+    (["adan"], "argument ROUTINE: invalid choice: 'adan'"),
+    ([], "the following arguments are required: ROUTINE"),
+    (["adam", "--set", "routine=sgd"], "choices: expected one of epsilon_at, rounding, got 'routine'"),
+]
+
+
+@pytest.mark.parametrize(("args", "said"), REFUSED, ids=lambda x: " ".join(x) if isinstance(x, list) else "")
+def test_what_is_refused(args, said, capsys, tmp_path):
+    """With status 2, in 80 columns, and no file is made."""
+    out = tmp_path / "out.py"
+    assert run(*args, "--out", str(out)) == 2
+    printed, err = capsys.readouterr()
+    assert said in " ".join(err.split()) and not printed and not out.exists()
+    assert max(map(len, err.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("given", "error", "said"), [
+    (("adan",), ValueError, "^show: routine: expected one of lars_momentum, .*, got 'adan'$"),
+    (("adam", "float32"), ValueError, "^show: dtype: expected one of fp32, .*, got 'float32'$"),
+    (("adam", "fp32", "twice"), ValueError, "^show: form: expected one of separate, merged, got 'twice'$"),
+    (("adam", "fp32", None, "moment2_max"), TypeError, "^show: states: expected a sequence of names, got "),
+    (("adam", "fp32", None, [3]), TypeError, r"^show: states\[0\]: expected a name, got 3$"),
+    ((ROUTINES["adam"],), ValueError, "^show: routine: expected one of"),
+])  # fmt: skip
+def test_what_python_is_refused(given, error, said):
+    with pytest.raises(error, match=said):
+        show.source(*given)
+
+
+def test_a_file_instead_of_standard_output(capsys, tmp_path):
+    out = tmp_path / "sgd.py"
+    assert printed(capsys, "sgd", "--out", str(out)) == ""
+    assert out.read_text() == show.source("sgd")
+    assert run("sgd", "--out", str(tmp_path)) == 2
+    assert capsys.readouterr() == ("", f"refopt: --out: cannot write to '{tmp_path}': Is a directory\n")
+
+
+def test_ptx(capsys):
+    if why := target.no_compiler():
+        pytest.skip(f"compiles no PTX: {why}")
+    text = printed(capsys, "sgd", "--ptx")
+    assert text.startswith("// merged_sgd\n") and ".target sm_90" in text and "ld.global.v4.f32" in text
+    assert len(re.findall(r"(?m)^\.visible \.entry ", text)) == 1
+
+
+def test_ptx_without_a_compiler(capsys, monkeypatch):
+    monkeypatch.setattr(command, "no_compiler", lambda: "numba-cuda is not installed (No module named 'numba')")
+    assert run("sgd", "--ptx") == 2
+    assert capsys.readouterr() == ("", "refopt: --ptx: numba-cuda is not installed (No module named 'numba')\n")
