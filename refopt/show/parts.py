@@ -134,6 +134,8 @@ class Parts:
         definition = defined(scope.module, name)
         if isinstance(definition, Definition):
             return self.reference(self._defined(definition, name))
+        if definition is None and isinstance(value, (*SIMPLE, np.generic, tuple)):  # as in a notebook
+            return self.reference(self._constant(name, value))
         if definition is None:
             raise LookupError(f"source: {scope.module}.{name}: expected a function, a number or a table, got {value!r}")
         self.imports[name] = definition
