@@ -27,6 +27,7 @@ from refopt.oracle.exact.lars import gate
 from refopt.oracle.exact.placed import kernels
 from refopt.show import listing, source
 from refopt.show.kernels import launches_of, request
+from refopt.show.parts import literal
 from refopt.verify.data import DTYPES
 
 SIZES = [260, 1100]  # a row and more, a tile and more
@@ -169,8 +170,8 @@ ALL = [
 @pytest.mark.parametrize(("name", "form"), [(x.name, form) for x in ROUTINES.values() for form in x.forms])
 def test_fp32_has_no_trace_of_other_dtypes_or_chance(name, form):
     text = text_of(name, "fp32", form)
-    by_chance, others = r"dither|philox|random|stochastic|chance|seed", r"bf16|brain|float16|float64|f16|f64|_joined"
-    assert not re.findall(f"{by_chance}|{others}|remainder", text)
+    by_chance = "dither|philox|random|stochastic|chance|seed|rounding"
+    assert not re.findall(f"{by_chance}|bf16|brain|float16|float64|f16|f64|_joined|remainder", text)
 
 
 def test_the_traces_are_there_where_they_belong():
@@ -194,8 +195,8 @@ def test_every_function_once_callees_first_and_nothing_besides(name, dtype, form
     names = [x.name for x in functions]
     assert len(set(names)) == len(names) and not {*names} & {*dir(builtins)}
     # No two are the same but for their names, if not for the PTX above them.
-    above = {x.name: text[: text.index(f"\ndef {x.name}(")].rpartition("\n\n\n")[2] for x in functions}
-    bodies = Counter((ast.dump(x.args), *map(ast.dump, x.body), above[x.name]) for x in functions if len(x.body) > 1)
+    above = {x.name: re.search(rf"((?:^#.*\n)*)def {x.name}\(", text, re.MULTILINE)[1] for x in functions}
+    bodies = Counter((ast.dump(x.args), *map(ast.dump, x.body), above[x.name]) for x in functions)
     assert bodies.most_common(1)[0][1] == 1
     known = {"np", "cuda", "memory", *dir(builtins)}
     used = set()
@@ -431,6 +432,21 @@ def turned(x, i, j):
 
 
 @device_function
+def twice(x, i):
+    return apart(x, i, i)
+
+
+@device_function
+def noted(x, i):
+    later(x)
+
+
+@device_function
+def surely(x):
+    return True
+
+
+@device_function
 def three(x):
     return x[0], x[1], x[2]
 
@@ -482,6 +498,14 @@ def tangled():
         else:
             x[7] = 3
         if n == 2 and yes: x[8] = 4  # noqa: E701
+        x[9] = twice(x, counted(x, 9))
+        done = noted(x, 1)
+        if (counted(x, 10) > 2 and not yes) or done is None:
+            x[11] = 5
+        if surely(counted(x, 11)):
+            x[11] = 6
+        unread, read = counted(x, 10), n  # noqa: F841
+        x[10] = read
         for k in range(2):
             k = k + n
         while n > 8:
@@ -511,6 +535,14 @@ def tangle(x, n):
     else:
         x[7] = 3
     if n == 2: x[8] = 4
+    x[9] = twice(x, counted(x, 9))
+    done = noted(x)
+    if (counted(x, 10) > 2 and False) or done is None:
+        x[11] = 5
+    if surely(counted(x, 11)):
+        x[11] = 6
+    unread, read = counted(x, 10), n
+    x[10] = read
     for k in range(2):
         k = k + n
     while n > 8:
@@ -556,6 +588,39 @@ def test_names_keep_out_of_the_way_of_locals():
     x = cuda.to_device(np.arange(1, 4, dtype=np.float32))
     scope["caller"][1, 1](x)
     assert x.copy_to_host()[2] == 2 + (1 + 5) + 2
+
+
+def test_numbers_keep_their_bits():
+    values = -0.0, 0.0, 1.5, 0.1, 3.0, np.inf, -np.inf, np.nan
+    numbers = [kind(x) for kind in (np.float32, np.float64) for x in values]
+    for number in [*numbers, np.int64(-3), np.uint32(7)]:
+        again = eval(literal(number), {"np": np})
+        assert type(again) is type(number) and again.tobytes() == number.tobytes()
+    assert literal((numbers[1],)) == "(np.float32(0),)"
+    assert literal((numbers[1],) * 8) == "(np.float32(0),) * 8"
+
+
+def test_intrinsics_of_one_name_are_told_apart_by_their_ptx():
+    def made(asm):
+        @target.intrinsic(asm, "", "", "")
+        def barrier():
+            """The twin."""
+
+        return barrier
+
+    one, two, one_again = made("bar.sync 0;"), made("bar.sync 1;"), made("bar.sync 0;")
+
+    @target.kernel()
+    def waits():
+        one()
+        two()
+        one_again()
+
+    text = waits.source()
+    names = re.findall(r"#     bar\.sync (\d);\ndef (\w+)\(", text)
+    assert [number for number, _ in names] == ["0", "1"]
+    calls = [name for _, name in names]
+    assert body_of(text, "waits") == f"def waits():\n    {calls[0]}()\n    {calls[1]}()\n    {calls[0]}()"
 
 
 def test_a_function_without_a_file():

@@ -75,8 +75,9 @@ class Expressions:
         if isinstance(node, ast.IfExp) and (test := self.value(node.test)) is not UNKNOWN:
             return self.text(node.body if test else node.orelse)
         if isinstance(node, ast.BoolOp):
-            kept = [x for x in node.values if self.value(x) is UNKNOWN]
-            if len(kept) < len(node.values):  # the others change nothing, or the whole would be known
+            stops = isinstance(node.op, ast.Or)
+            kept = [x for x in node.values if (value := self.value(x)) is UNKNOWN or bool(value) == stops]
+            if len(kept) < len(node.values):  # the others change nothing
                 return (" and " if isinstance(node.op, ast.And) else " or ").join(map(self.text, kept))
         if isinstance(node, ast.Call):
             return self._call(node)
@@ -118,10 +119,13 @@ class Expressions:
             return UNKNOWN if inner is UNKNOWN else not inner
         if isinstance(node, ast.BoolOp):
             stops = isinstance(node.op, ast.Or)
-            values = [self.value(x) for x in node.values]
-            if any(x is not UNKNOWN and bool(x) == stops for x in values):
-                return stops if all(map(self.pure, node.values)) else UNKNOWN
-            return UNKNOWN if UNKNOWN in values else values[-1]
+            for operand in node.values:
+                value = self.value(operand)
+                if value is not UNKNOWN and bool(value) == stops:
+                    return stops
+                if not self.pure(operand):  # it has to be looked at, whatever follows
+                    return UNKNOWN
+            return UNKNOWN if any(self.value(x) is UNKNOWN for x in node.values) else not stops
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARE:
             pair = self.value(node.left), self.value(node.comparators[0])
             return UNKNOWN if UNKNOWN in pair else COMPARE[type(node.ops[0])](*pair)
@@ -187,7 +191,7 @@ class Expressions:
         """From where to where a text takes an expression's place, with brackets that it no longer needs."""
         first, stop = self.file.span(node)
         before, after = self.file.text[first - 2 : first], self.file.text[stop : stop + 1]
-        bare = isinstance(node, ast.IfExp | ast.BoolOp) and ATOM.fullmatch(text) and before[:1] in b" (["
+        bare = ATOM.fullmatch(text) and before[:1] in b" (["
         return (first - 1, stop + 1) if bare and before[1:] == b"(" and after == b")" else (first, stop)
 
     def with_edits(self, first: int, stop: int, edits: Sequence[tuple[int, int, str]]) -> str:

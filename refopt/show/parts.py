@@ -309,6 +309,7 @@ def literal(value: Any) -> str:
         return f"({', '.join(map(literal, value))}{',' * (len(value) == 1)})"
     if isinstance(value, np.generic):
         number = value.item()
-        whole = isinstance(number, float) and number.is_integer() and (number or not np.signbit(number))
-        return f"np.{value.dtype.name}({int(number) if whole else number!r})"
+        if isinstance(number, float) and number.is_integer() and (number or not np.signbit(number)):
+            number = int(number)
+        return f"np.{value.dtype.name}({re.sub('inf|nan', r'np.\g<0>', repr(number))})"
     return repr(value)
