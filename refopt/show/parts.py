@@ -311,5 +311,6 @@ def literal(value: Any) -> str:
         number = value.item()
         if isinstance(number, float) and number.is_integer() and (number or not np.signbit(number)):
             number = int(number)
-        return f"np.{value.dtype.name}({re.sub('inf|nan', r'np.\g<0>', repr(number))})"
+        text = repr(number).replace("inf", "np.inf").replace("nan", "np.nan")
+        return f"np.{value.dtype.name}({text})"
     return repr(value)
