@@ -6,7 +6,6 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
@@ -16,7 +15,7 @@ from refopt.gpu.target import cuda
 from refopt.gpu.vectors import POLICIES
 from refopt.show.expressions import SIMPLE, UNKNOWN, own_names
 from refopt.show.source import Definition, File, Scope, defined, found
-from refopt.show.writer import Writer, assigned
+from refopt.show.writer import Writer, arity, assigned, moved, signature
 from refopt.simt import memory
 
 REFERENCE = re.compile("\ue000(\\d+)\ue001")  # to a part by its number, until it has its name
@@ -197,9 +196,9 @@ class Parts:
             part.dropped = frozenset(part.parameters) - writer.used
             part.dropped -= {name for code, name in self.kept if code == function.__code__}
             self._simplify(part, writer)
-        part.arity = _arity(node)
-        signature = _signature(node.args, part.dropped, file)
-        part.text = "\n".join([f"def \ue004({signature}):", *lines])
+        part.arity = arity(node)
+        head = f"def \ue004({signature(node.args, part.dropped, file)}):"
+        part.text = "\n".join([head, *lines])
         if kept := [x for x in getattr(node, "decorator_list", []) if _caches(x, scope)]:
             part.above = "\n".join(f"@{writer.text(x)}" for x in kept)
         return part
@@ -214,8 +213,7 @@ class Parts:
             lines = writer.body(node)
             unread = assigned(node) - writer.used
             if unread <= dead:
-                shift = 4 - node.body[0].col_offset
-                return writer, [_indented(line, shift) for line in lines] or ["    pass"]
+                return writer, moved(lines, 4 - node.body[0].col_offset) or ["    pass"]
             dead |= unread
 
     def _simplify(self, part: Part, writer: Writer) -> None:
@@ -273,32 +271,6 @@ def _caches(decorator: ast.expr, scope: Scope) -> bool:
 
 def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-@cache
-def _arity(node: ast.AST) -> int:
-    """The elements of the tuple that a function returns, if it is written out wherever it does; else 0."""
-
-    def elements(value: ast.expr | None) -> int:
-        plain = isinstance(value, ast.Tuple) and not any(isinstance(x, ast.Starred) for x in value.elts)
-        return len(value.elts) if plain else 0  # type: ignore[union-attr]
-
-    returned = {elements(x.value) for x in ast.walk(node) if isinstance(x, ast.Return)}
-    return returned.pop() if len(returned) == 1 else 0
-
-
-def _signature(arguments: ast.arguments, dropped: frozenset[str], file: File) -> str:
-    parts = [x.arg for x in (*arguments.posonlyargs, *arguments.args)]
-    for k, default in enumerate(reversed(arguments.defaults), 1):
-        parts[-k] += f"={file.segment(default)}"
-    parts = [x for x in parts if x not in dropped]
-    return ", ".join([*parts, *([f"*{arguments.vararg.arg}"] if arguments.vararg else [])])
-
-
-def _indented(line: str, by: int) -> str:
-    if by >= 0:
-        return " " * by + line if line else line
-    return line[min(-by, len(line) - len(line.lstrip())) :]
 
 
 def literal(value: Any) -> str:

@@ -88,7 +88,7 @@ class Writer(Expressions):
                 if self.file.segment(node).startswith("elif"):
                     return lines, ends
                 return [re.sub(r"^(\s*)elif\b", r"\1if", line) for line in lines[:1]] + lines[1:], ends
-            return _moved(lines, node.col_offset - body[0].col_offset), ends
+            return moved(lines, node.col_offset - body[0].col_offset), ends
         head, first = self._header(node)
         self._left(node)
         self._depth += 1
@@ -98,7 +98,7 @@ class Writer(Expressions):
             orelse, _ = self.block(node.orelse, self._first_of_else(node))
             if orelse and not (self._is_elif(node) and orelse[0].lstrip().startswith("elif")):
                 extra = 4 if self._is_elif(node) else 0
-                orelse = [f"{' ' * node.col_offset}else:", *_moved(orelse, extra)]
+                orelse = [f"{' ' * node.col_offset}else:", *moved(orelse, extra)]
         self._depth -= 1
         if not lines and not orelse and self.pure(node.test):
             return [], False
@@ -172,7 +172,28 @@ def assigned(node: ast.AST) -> frozenset[str]:
     return frozenset(names[ast.Assign] - names[ast.AugAssign])
 
 
-def _moved(lines: list[str], by: int) -> list[str]:
+@cache
+def arity(node: ast.AST) -> int:
+    """The elements of the tuple that a function returns, if it is written out wherever it does; else 0."""
+
+    def elements(value: ast.expr | None) -> int:
+        plain = isinstance(value, ast.Tuple) and not any(isinstance(x, ast.Starred) for x in value.elts)
+        return len(value.elts) if plain else 0  # type: ignore[union-attr]
+
+    returned = {elements(x.value) for x in ast.walk(node) if isinstance(x, ast.Return)}
+    return returned.pop() if len(returned) == 1 else 0
+
+
+def signature(arguments: ast.arguments, dropped: frozenset[str], file: File) -> str:
+    """The parameters of a function but for some, as text without annotations."""
+    names = [x.arg for x in (*arguments.posonlyargs, *arguments.args)]
+    first = len(names) - len(arguments.defaults)
+    defaults = {name: f"={file.segment(x)}" for name, x in zip(names[first:], arguments.defaults, strict=True)}
+    parts = [name + defaults.get(name, "") for name in names if name not in dropped]
+    return ", ".join([*parts, *([f"*{arguments.vararg.arg}"] if arguments.vararg else [])])
+
+
+def moved(lines: list[str], by: int) -> list[str]:
     """Lines with so much more indentation."""
     return [" " * by + line if by > 0 and line else line[min(-by, len(line) - len(line.lstrip())) :] for line in lines]
 
