@@ -179,6 +179,11 @@ def test_the_traces_are_there_where_they_belong():
     assert not re.search("dither|random", text_of("adamw", "bf16", "merged"))
 
 
+def test_instructions_that_are_repeated_are_listed_once():
+    text = text_of("adamw", "bf16-sr", "merged")
+    assert text.count("mul.hi.u32 a, c0, 0xd2511f53;") == 1 and "\n#     10 times:\n#         mul.hi.u32" in text
+
+
 def functions_of(text):
     return [x for x in ast.parse(text).body if isinstance(x, ast.FunctionDef)]
 
@@ -498,7 +503,7 @@ def tangled():
         else:
             x[7] = 3
         if n == 2 and yes: x[8] = 4  # noqa: E701
-        x[9] = twice(x, counted(x, 9))
+        x[9] = twice(x, counted(x, 9)) + twice(x, n - n)
         done = noted(x, 1)
         if (counted(x, 10) > 2 and not yes) or done is None:
             x[11] = 5
@@ -535,7 +540,7 @@ def tangle(x, n):
     else:
         x[7] = 3
     if n == 2: x[8] = 4
-    x[9] = twice(x, counted(x, 9))
+    x[9] = twice(x, counted(x, 9)) + twice(x, n - n)
     done = noted(x)
     if (counted(x, 10) > 2 and False) or done is None:
         x[11] = 5

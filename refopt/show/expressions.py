@@ -5,7 +5,7 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 from refopt.show.source import File, Scope
@@ -100,7 +100,6 @@ class Expressions:
         if isinstance(node, ast.Attribute):
             of = self.static(node.value)
             fields = isinstance(of, SimpleNamespace) or (isinstance(of, tuple) and hasattr(of, "_fields"))
-            fields |= isinstance(of, ModuleType) and of.__name__.startswith("refopt.") and "simt" not in of.__name__
             return getattr(of, node.attr) if fields else UNKNOWN
         return UNKNOWN
 
