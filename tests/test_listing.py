@@ -269,7 +269,9 @@ def instructions(ptx):
     ptx = re.sub(r"(?m)^\s*\.(?:file|loc|common|visible \.shared) [^\n]*$", "", ptx)
     numbers = {}
     ptx = re.sub(r"\b_(?:Z|cudapy_smem_)\w+", lambda found: numbers.setdefault(found[0], f"name{len(numbers)}"), ptx)
-    return [" ".join(line.split()) for line in ptx.split("\n") if line.strip()]
+    lines = [" ".join(line.split()) for line in ptx.split("\n") if line.strip()]
+    entry = next(k for k, line in enumerate(lines) if line.startswith(".visible .entry"))
+    return sorted(lines[:entry]) + lines[entry:]  # what is declared outside comes in any order
 
 
 def compiled(made):
