@@ -1,5 +1,7 @@
 """What the oracle says of optimizers on a GPU: PyTorch's, optax's, timm's, one of CuPy's arrays, and refopt's kernels.
 
+PyTorch's are checked on the CPU as well.
+
     python -m benchmarks.oracle [--only TEXT ...] [--processes N] [--out FILE]
 
 Each row is a check of all laws in a process of its own; optimizers of libraries that are not installed are left out.
@@ -45,7 +47,8 @@ class Row(NamedTuple):
 
     def __str__(self) -> str:
         options = "".join(f", {name}={value!r}" for name, value in self.options.items())
-        return f"{self.module}.{self.name}{options} as {self.routine}"
+        where = f" on {self.how['device']}" if "device" in self.how else ""
+        return f"{self.module}.{self.name}{options} as {self.routine}{where}"
 
 
 def rows() -> Iterator[Row]:
@@ -60,8 +63,10 @@ def rows() -> Iterator[Row]:
             ways += [{"fused": True}] if name in FUSED else []
             ways += [{"capturable": True}] if name in CAPTURABLE else []
             for options in ways:
-                how = cuda | ({"dtypes": every} if "fused" in options else {})
-                yield Row(routine, "torch.optim", name, options | ({"eps": 0.0} if name == "Adamax" else {}), how)
+                kinds = {"dtypes": every} if "fused" in options else {}
+                yield Row(routine, "torch.optim", name, options, cuda | kinds)
+                if "capturable" not in options:
+                    yield Row(routine, "torch.optim", name, options, {"device": "cpu"} | kinds)
     if importlib.util.find_spec("timm"):
         for routine, module, name, options in TIMM:
             yield Row(routine, f"timm.optim.{module}", name, options, cuda)

@@ -19,7 +19,7 @@ TIMES = 5
 
 def numbers(trial: Trial) -> Iterator[Try]:
     for hyper in trial.row.hypers:
-        if hyper.per_tensor and hyper.name != "seed" and trial.takes(hyper.name) and hyper.name not in trial.fixed:
+        if hyper.per_tensor and hyper.name != "seed" and trial.takes(hyper.name):
             make = partial(varied, trial, hyper.name)
             yield Try(f"{hyper.name} for each tensor", make, partial(held_if_taken, trial, what="numbers in lists"))
     make = partial(varied, trial, "lr", [3 + i % 5 for i in range(MANY)])
@@ -27,6 +27,8 @@ def numbers(trial: Trial) -> Iterator[Try]:
 
 
 def varied(trial: Trial, name: str, sizes: Sequence[int] = SIZES) -> Case:
+    if name in trial.fixed:
+        raise Skipped(f"{name} is {trial.fixed[name]:g} throughout")
     case = trial.case(sizes, count=2)
     values = [case.steps[0][name] * (1 + i % 32 / 4) for i in range(len(sizes))]
     return case.replace(steps=[case.steps[0] | {name: values}])
