@@ -3,6 +3,7 @@
 PyTorch's are checked on the CPU as well.
 
     python -m benchmarks.oracle [--only TEXT ...] [--processes N] [--out FILE]
+    python -m benchmarks.oracle --write      puts what the record of an H200 found on a GPU into docs/findings.md
 
 Each row is a check of all laws in a process of its own; optimizers of libraries that are not installed are left out.
 The exit status is 1 if a check of refopt's own kernels fails, or a check could not be made.
@@ -11,6 +12,8 @@ The exit status is 1 if a check of refopt's own kernels fails, or a check could 
 import argparse
 import importlib
 import importlib.util
+import json
+import math
 import os
 import sys
 import time
@@ -20,7 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.record import RESULTS, begin, save, short_name
+from benchmarks.record import RESULTS, ROOT, begin, save, short_name
 from refopt.catalog import ROUTINES
 
 SUBJECTS = {  # of torch.optim, by routine
@@ -115,13 +118,40 @@ def checked(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
+PAGE = ROOT / "docs" / "findings.md"
+MARKS = "<!-- gpu -->\n", "<!-- end -->"
+
+
+def with_findings(page: str, record: dict[str, Any]) -> str:
+    """The page with a row for each optimizer that is wrong on a GPU, between its marks."""
+    lines = ["| optimizer | dtypes | laws that fail | largest ratio |", "| --- | --- | --- | --- |"]
+    for row in record["rows"]:
+        if row["ok"] or not row["subject"].endswith(" on cuda"):
+            continue
+        # L10 has tensors of other dtypes in its lists, beside those of the dtype that it is tried in.
+        dtypes = dict.fromkeys(d for law, x in row["failed"].items() if law != "L10" for d in x["dtypes"])
+        laws = sorted(row["failed"], key=lambda law: int(law[1:]))
+        known = [float(x["ratio"]) for x in row["failed"].values() if x["ratio"] is not None]
+        finite = [x for x in known if math.isfinite(x)]
+        ratio = f"{max(finite):.2g}" if finite else ""
+        subject = row["subject"].removesuffix(" on cuda")
+        lines.append(f"| `{subject}` | {', '.join(dtypes)} | {', '.join(laws)} | {ratio} |")
+    before, _, rest = page.partition(MARKS[0])
+    return before + MARKS[0] + "\n".join(lines) + "\n" + MARKS[1] + rest.partition(MARKS[1])[2]
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="rows whose name contains one of these")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 1), metavar="N")
     parser.add_argument("--out", type=Path, help="default: benchmarks/results/oracle-DEVICE.json")
+    parser.add_argument("--write", action="store_true", help="measure nothing, and write the page")
     options = parser.parse_args()
+    if options.write:
+        record = json.loads((options.out or RESULTS / "oracle-h200.json").read_text())
+        PAGE.write_text(with_findings(PAGE.read_text(), record))
+        return 0
     start = time.perf_counter()
     report = begin("benchmarks.oracle") | {"what": "oracle", "seconds": 0.0, "errors": {}, "rows": []}
     out = options.out or RESULTS / f"oracle-{short_name(report['device'])}.json"
