@@ -13,6 +13,7 @@ from refopt.oracle.trial import Trial
 TAILS = (*range(1, 34), 63, 65, 127, 129, 255, 257, 511, 513, 1023, 1025, 2047, 2049, 4097)
 LARGE = 2**16 + 1
 LATE = 20  # with norms, when less of the bound of a norm is that of its elements
+DECAYS, LITTLE = ("weight_decay", "lars_weight_decay"), 2.0**-6
 HUGE = 2**20 + 3  # with norms, a part that is left out shows only if it is large
 
 
@@ -27,12 +28,18 @@ def sizes(trial: Trial) -> Iterator[Try]:
         yield Try("equal elements", partial(equal, trial), partial(trial.hold, depth=sums.any_order))
         for size in (LARGE, HUGE) if first else (LARGE,):
             for name in ("params", "grads"):
-                yield Try(f"{size} elements, the last of {name} large", partial(uneven, trial, size, name), trial.hold)
+                make = partial(uneven, trial, size, name)
+                yield Try(f"{size} elements, the last of {name} large", make, partial(trial.hold, depth=sums.any_order))
 
 
 def uneven(trial: Trial, size: int, name: str) -> Case:
-    """Data whose last elements make half of a norm, and none of a quotient of norms of which both lack a part."""
-    case = trial.case([size])
+    """Data whose last elements make half of a norm, and none of a quotient of norms of which both lack a part.
+
+    A sum that begins with them may be off by n roundings, for each of all others is small beside it. Little decay keeps
+    the norm of a parameter out of that which it is divided by.
+    """
+    taken = [name for name in DECAYS if name in trial.numbers() and trial.takes(name) and name not in trial.fixed]
+    case = trial.case([size], None, **dict.fromkeys(taken, LITTLE))  # type: ignore[arg-type]
     x = case.slots[name][0].copy()  # type: ignore[index]
     x[size // 2 :] *= x.dtype.type(4)
     x[-3:] *= x.dtype.type(2.0 ** (size.bit_length() // 2))
