@@ -5,9 +5,9 @@ import builtins
 import importlib
 import importlib.util
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 
@@ -68,16 +68,19 @@ def found(function: Callable) -> tuple[File, ast.FunctionDef | ast.Lambda]:
     nodes = file.functions.get(code.co_firstlineno, [])
     if code.co_name != "<lambda>":
         return file, next(x for x in nodes if isinstance(x, ast.FunctionDef) and x.name == code.co_name)
-    # Several may begin in one line; the last that holds all instructions is the innermost.
-    lambdas = [x for x in nodes if isinstance(x, ast.Lambda)]
-    places = [(line, column) for line, _, column, _ in code.co_positions() if line is not None and column]
-    within = [x for x in lambdas if all(_holds(x.body, *place) for place in places)]
-    return file, within[-1]
+    # Several may begin in one line: code objects and trees come in one order, that of the text.
+    lambdas = sorted((x for x in nodes if isinstance(x, ast.Lambda)), key=lambda x: x.col_offset)
+    compiled = compile(file.tree, code.co_filename, "exec")
+    same_line = [x for x in _inner(compiled) if x.co_name == "<lambda>" and x.co_firstlineno == code.co_firstlineno]
+    return file, lambdas[same_line.index(code)]
 
 
-def _holds(node: ast.expr, line: int | None, column: int | None) -> bool:
-    end = node.end_lineno or 0, node.end_col_offset or 0
-    return (node.lineno, node.col_offset) <= (line or 0, column or 0) < end
+def _inner(code: CodeType) -> Iterator[CodeType]:
+    """The code of all functions within that of another or of a module, in the order of the text."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _inner(constant)
 
 
 class Scope:
