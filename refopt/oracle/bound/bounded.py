@@ -19,9 +19,9 @@ division, a root or a cancellation makes of earlier errors is left out.
 Code under test that evaluates the very rule is within the bound for ROUNDINGS = 1. Code may evaluate it in another
 order. Where only products, quotients and roots of the same factors are regrouped, relative errors add up to no more
 than the number of roundings; where additions keep their operands, their errors are the same. ROUNDINGS = 2 has room for
-twice as many roundings, and for those of the bound itself, which is worked out in fp64. Rules in which each element is
-by itself are of few operations, and get one more: in any order, each operation may be off by a whole unit in the last
-place. Rules with norms have room for that as it is.
+twice as many roundings, and for those of the bound itself, which is worked out in fp64. Rules of few operations get one
+more (`roundings_of`): in any order, each operation may be off by a whole unit in the last place. LAMB has room for that
+as it is. Sums have their own allowance, of ROUNDINGS.
 
 Where no bound can be had, the error is inf: a divisor that may be 0, a root of what may be negative, a result that may
 overflow. Comparisons are conditions (`branches`).
@@ -37,9 +37,14 @@ from refopt.oracle.bound.branches import Condition
 from refopt.oracle.bound.double_double import UNIT, DoubleDouble
 from refopt.oracle.bound.values import Same, high, select, size
 
-ROUNDINGS, ELEMENTWISE = 2, 3
+ROUNDINGS = 2
 CURRENT: ContextVar[Any] = ContextVar("arithmetic", default=None)  # of constants that rules make
 SLACK = 1 + 2.0**-20  # for the roundings of the ends of an interval
+
+
+def roundings_of(row):
+    """How many each operation of a routine's rule may be off by."""
+    return ROUNDINGS if row.name == "lamb" else ROUNDINGS + 1
 
 
 class Arithmetic:
@@ -60,7 +65,9 @@ class Arithmetic:
         self.inputs = inputs
         self.regroups, self.flushes, self.tiny = regroups, flushes, float(info.tiny)
         self.rounding = float(info.eps) / 2
-        self.unit = roundings * self.rounding + (2.0**-53 if real is np.float32 else UNIT)
+        of_double = 2.0**-53 if real is np.float32 else UNIT
+        self.unit = roundings * self.rounding + of_double
+        self.unit_of_sums = min(roundings, ROUNDINGS) * self.rounding + of_double
         of_value = 0 if real is np.float32 else 4  # whose lower parts underflow as well
         self.least = (roundings + of_value) * float(info.smallest_subnormal)
         self.least = leasts * self.least + (self.tiny if flushes else 0.0)
@@ -286,7 +293,7 @@ def total(x):
     The sum of what was come to for them is off by as many roundings, relative to itself, as the arithmetic's depth.
     """
     count = x.error.size
-    depth, unit = x.arithmetic.depth(count), x.arithmetic.unit
+    depth, unit = x.arithmetic.depth(count), x.arithmetic.unit_of_sums
     error = x.error.sum()
     value = x.value.sum() if count else x.lift(0).value
     own = count * 2.0**-52 if x.arithmetic.real is np.float32 else 0.0  # of the value, in whatever order

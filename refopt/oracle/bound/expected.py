@@ -12,7 +12,7 @@ from refopt.checks import flat
 from refopt.checks.arguments import chosen, whole
 from refopt.dtypes import arithmetic, numpy_dtype
 from refopt.oracle.bound import storage, sums
-from refopt.oracle.bound.bounded import ELEMENTWISE, ROUNDINGS, Arithmetic, Bounded
+from refopt.oracle.bound.bounded import Arithmetic, Bounded, roundings_of
 from refopt.oracle.bound.double_double import DoubleDouble
 from refopt.oracle.bound.evaluate import evaluate, rounded_off
 from refopt.oracle.bound.values import high
@@ -156,7 +156,7 @@ def expected_of(
     ``allowed`` is for `Arithmetic`; ``scalars`` are those of `evaluate`, and ``scalars_without`` the same of code that
     rounds its numbers.
     """
-    real, roundings = arithmetic(arrays["params"].dtype.name), ELEMENTWISE if row.elementwise else ROUNDINGS
+    real, roundings = arithmetic(arrays["params"].dtype.name), roundings_of(row)
 
     def bounds(inputs: bool) -> dict[str, Bounded]:
         of = Arithmetic(real, roundings, regroups=True, inputs=inputs, **allowed)

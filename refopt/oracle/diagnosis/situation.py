@@ -11,7 +11,7 @@ from refopt.cpu.merged import exact
 from refopt.dtypes import numpy_dtype
 from refopt.oracle import cases
 from refopt.oracle.bound import sums
-from refopt.oracle.bound.bounded import ELEMENTWISE, ROUNDINGS, Arithmetic, Bounded, high, size
+from refopt.oracle.bound.bounded import Arithmetic, Bounded, high, roundings_of, size
 from refopt.oracle.bound.evaluate import evaluate
 from refopt.oracle.bound.expected import Expected, stored
 from refopt.oracle.cases import Case, memory
@@ -73,12 +73,12 @@ class Situation(NamedTuple):
 
     def expected(self) -> dict[str, Expected] | None:
         """What each slot has to hold if the hypothesis is true; ``None`` if it says nothing of this step."""
-        roundings = ELEMENTWISE if self.row.elementwise else ROUNDINGS
+        roundings = roundings_of(self.row)
         of = Arithmetic(self.real, roundings, depth=sums.random_data, regroups=True, flushes=self.flushes, inputs=True)
         if self.worked:
             digits, least = DIGITS[self.worked]
             of.rounding, of.least = 2.0**-digits, 2 * least
-            of.unit = 2 * of.rounding
+            of.unit = of.unit_of_sums = 2 * of.rounding
         # Powers are those of the numbers that the rule was to have.
         right = cases.true_scalars(
             self.row, self.arrays, self.case.numbers_of(self.tensor), self.case.choices, self.case.count, of
