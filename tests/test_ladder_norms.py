@@ -13,7 +13,7 @@ from refopt import cpu, oracle, simt
 from refopt.gpu.ladder import lamb, lars
 
 SIZES = {
-    "executor": [1, 0, 5, 300, 1023, 1024, 1025, 2100, 17000],
+    "executor": [1, 0, 5, 300, 1023, 1024, 1025, 9000],
     "gpu": [1, 0, 5, 300, 1023, 1024, 1025, 2100, 64, 8191, 70001, 2**20 + 3],
 }
 
