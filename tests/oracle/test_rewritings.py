@@ -1,11 +1,13 @@
 """Right code is within the bound, in whatever order it works: rules of refopt.cpu, rewritten at random."""
 
-import sys
+import json
 
 import numpy as np
 import pytest
 from oracle.rewritings import Number, evaluated, number
 
+from benchmarks.record import RESULTS
+from benchmarks.rewritings import PAGE, with_ratios
 from refopt import cpu
 from refopt.catalog import ROUTINES
 from refopt.checks import flat
@@ -109,9 +111,9 @@ def test_ten_thousand_examples(routine, real):
         assert max(largest.values()) <= 1, largest
 
 
-if __name__ == "__main__":  # python tests/oracle/test_rewritings.py EXAMPLES: the table of docs/oracle.md
-    print("| routine | other orders, with FMA | Monte Carlo arithmetic |")
-    print("| --- | --- | --- |")
-    for name in ROUTINES:
-        nearest, either = (largest_ratios(name, np.float32, int(sys.argv[1]), k)[0] for k in (0, 1))
-        print(f"| {name} | {max(nearest.values()):.2f} | {max(either.values()):.2f} |", flush=True)
+def test_the_page_is_that_of_the_record():
+    """If this fails, run python -m benchmarks.rewritings --write."""
+    record, page = json.loads((RESULTS / "rewritings.json").read_text()), PAGE.read_text()
+    assert with_ratios(page, record) == page
+    assert [row["routine"] for row in record["rows"]] == [*ROUTINES]
+    assert all(0.125 < row["nearest"] <= 1 and row["either"] <= 1 for row in record["rows"])
