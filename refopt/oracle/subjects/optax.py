@@ -26,6 +26,7 @@ from refopt.oracle.variants.variant import STEP_NUMBER
 from refopt.state.steps import BASES
 
 COUNT, FLUSHES = "count", "flush_to_zero"
+HYPERPARAMS = "hyperparams"  # what inject_hyperparams calls the numbers in its state
 
 
 def numbers_of(row: Routine, names: Mapping[str, str]) -> dict[str, str]:
@@ -159,6 +160,9 @@ class OptaxOptimizer:
         params, grads = ([self.arrays.of(x) for x in values] for values in (case.params, case.grads))
         numbers = [self._named(case, step) for step in case.steps]
         state = self._made(numbers[0]).init(params)
+        paths = [path for path, _ in self.arrays.jax.tree_util.tree_flatten_with_path(state)[0]]
+        if any(x != numbers[0] for x in numbers) and any(HYPERPARAMS in map(_name, path) for path in paths):
+            raise NotImplementedError("steps of other numbers, which its state keeps")
         filled = self._filled(state, case)
         if not is_initial(case, self.states):
             state = filled
@@ -221,10 +225,15 @@ class OptaxOptimizer:
         return got
 
 
+def _name(key: Any) -> Any:
+    """Of a field of a tuple or an entry of a dictionary."""
+    return getattr(key, "name", getattr(key, "key", None))
+
+
 def _place(path: tuple) -> tuple[str, int | None]:
     """The name of a field on the way to a leaf, the last one, and its place in a list right under it."""
     for k in reversed(range(len(path))):
-        name = getattr(path[k], "name", getattr(path[k], "key", None))
+        name = _name(path[k])
         if isinstance(name, str):
             return name, getattr(path[-1], "idx", None) if k == len(path) - 2 else None
     return "", None

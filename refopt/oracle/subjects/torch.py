@@ -152,6 +152,7 @@ class TorchOptimizer:
         params = [self._parameter(x) for x in case.params]
         rows = [self._rows(case, step) for step in case.steps]
         optimizer = self._built(params, rows[0], given)
+        self._check_changes(optimizer, rows, given)
         if not is_initial(case, self.peer.states):
             for i, p in enumerate(params):
                 optimizer.state[p] = self._entry(case, i, rows[0][min(i, len(rows[0]) - 1)], given)
@@ -223,6 +224,15 @@ class TorchOptimizer:
                 raise NotImplementedError("numbers for each tensor of a group")
             numbers = self._group(own[0], given) if own else {}
             group.update({name: x for name, x in numbers.items() if name in group and name not in self.options})
+
+    def _check_changes(self, optimizer: Any, rows: list[list[dict[str, Any]]], given: tuple[str, ...]) -> None:
+        """Numbers that are in no group cannot change from step to step."""
+        if all(row == rows[0] for row in rows):
+            return
+        known = {*optimizer.param_groups[0], *self.options, "beta1", "beta2"}
+        outside = [name for name in self._group(rows[0][0], given) if name in self.accepts and name not in known]
+        if outside:
+            raise NotImplementedError(f"steps of other numbers: {outside[0]} is in no group")
 
     def _group(self, numbers: Mapping[str, Any], given: tuple[str, ...]) -> dict[str, Any]:
         """Numbers and switches by the optimizer's names; what else there is stays as its options say."""
