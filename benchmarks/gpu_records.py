@@ -34,6 +34,8 @@ ONE = {
     "optimizers": Step(["-m", "benchmarks.run", "optimizers"], 450, "optimizers"),
     "lars": Step(["-m", "benchmarks.run", "lars"], 300, "lars"),
     "overlap": Step(["-m", "benchmarks.overlap"], 200, "overlap"),
+    "ladder": Step(["-m", "benchmarks.ladder"], 150, "ladder"),
+    "oracle": Step(["-m", "benchmarks.oracle"], 480, "oracle"),
 }
 TWO = {
     "nccl": Step(["-m", "benchmarks.laws", "--two"], 300, "laws"),

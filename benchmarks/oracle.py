@@ -23,6 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.pages import table, with_section
 from benchmarks.record import RESULTS, ROOT, begin, save, short_name
 from refopt.catalog import ROUTINES
 
@@ -101,8 +102,6 @@ def checked(row: Row) -> dict[str, Any]:
     """What the oracle says of a row."""
     from refopt import oracle
 
-    if "torch" in row.module or row.how.get("arrays") == "torch" or "timm" in row.module:
-        importlib.import_module("torch")
     subject = getattr(importlib.import_module(row.module), row.name)
     report = oracle.check(row.routine, subject, diagnose=False, **row.how, **row.options)
     failed: dict[str, dict[str, Any]] = {}
@@ -119,12 +118,11 @@ def checked(row: Row) -> dict[str, Any]:
 
 
 PAGE = ROOT / "docs" / "findings.md"
-MARKS = "<!-- gpu -->\n", "<!-- end -->"
 
 
 def with_findings(page: str, record: dict[str, Any]) -> str:
-    """The page with a row for each optimizer that is wrong on a GPU, between its marks."""
-    lines = ["| optimizer | dtypes | laws that fail | largest ratio |", "| --- | --- | --- | --- |"]
+    """The page with a row for each optimizer that is wrong on a GPU."""
+    lines = [["optimizer", "dtypes", "laws that fail", "largest ratio"], ["---"] * 4]
     for row in record["rows"]:
         if row["ok"] or not row["subject"].endswith(" on cuda"):
             continue
@@ -135,9 +133,8 @@ def with_findings(page: str, record: dict[str, Any]) -> str:
         finite = [x for x in known if math.isfinite(x)]
         ratio = f"{max(finite):.2g}" if finite else ""
         subject = row["subject"].removesuffix(" on cuda")
-        lines.append(f"| `{subject}` | {', '.join(dtypes)} | {', '.join(laws)} | {ratio} |")
-    before, _, rest = page.partition(MARKS[0])
-    return before + MARKS[0] + "\n".join(lines) + "\n" + MARKS[1] + rest.partition(MARKS[1])[2]
+        lines.append([f"`{subject}`", ", ".join(dtypes), ", ".join(laws), ratio])
+    return with_section(page, "gpu", table(lines))
 
 
 def main() -> int:

@@ -5,9 +5,10 @@ python -m benchmarks.readme
 
 import importlib
 import json
-import re
 from pathlib import Path
 
+from benchmarks import pages
+from benchmarks.pages import with_section
 from refopt.catalog import ROUTINES, Spec
 
 ROOT = Path(__file__).parent.parent
@@ -54,7 +55,7 @@ def table(file: str, routine: str, lines: tuple[Line, ...], cases: list[tuple[st
 
     header = ["", *(f"{WORKLOADS[workload]}, {config}" for workload, config in cases)]
     body = [[label, *(cell(case, *what) for case in cases)] for label, *what in lines]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] + ["---:"] * len(cases), *body))
+    return pages.table([header, ["---"] + ["---:"] * len(cases), *body])
 
 
 WAYS = {
@@ -72,7 +73,7 @@ def reductions() -> str:
     names = ("resnet50", "bert-large")
     lines = [["", *(WORKLOADS[name] for name in names)], ["---"] + ["---:"] * len(names)]
     lines += [[label, *(f"{found[name, way]:.3f}" for name in names)] for way, label in WAYS.items()]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return pages.table(lines)
 
 
 def shards() -> str:
@@ -90,7 +91,7 @@ def shards() -> str:
     for form in ("fp32 gradients", "fp16 gradients"):
         lines.append([f"**refopt, {form}**", *(f"**{best(name, form)}**" for name in names)])
         lines.append(["its collectives alone", *(best(name, form, "communication_floor_ms") for name in names)])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return pages.table(lines)
 
 
 def routines() -> str:
@@ -113,7 +114,7 @@ def routines() -> str:
         launches = str(routine.forms[form].launches)
         names = ", ".join(f"`{name}`" for name in states)
         lines.append([f"`{routine.name}`", title, names, launches, *moved, routine.source])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return pages.table(lines)
 
 
 def with_tables(text: str) -> str:
@@ -127,9 +128,7 @@ def with_tables(text: str) -> str:
         "routines": routines(),
     }
     for name, made in tables.items():
-        text = re.sub(
-            rf"(?s)(<!-- {name} -->\n).*?(\n<!-- end -->)", lambda found, made=made: found[1] + made + found[2], text
-        )
+        text = with_section(text, name, made)
     return text
 
 

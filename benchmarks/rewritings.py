@@ -13,19 +13,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import table, with_section
 from benchmarks.record import RESULTS, ROOT, begin, save
 from refopt.catalog import ROUTINES
 
 PAGE = ROOT / "docs" / "oracle.md"
-MARKS = "<!-- ratios -->\n", "<!-- end -->"
 
 
 def with_ratios(page: str, record: dict[str, Any]) -> str:
-    """The page with the table of a record between its marks."""
-    lines = ["| routine | other orders, with FMA | Monte Carlo arithmetic |", "| --- | ---: | ---: |"]
-    lines += [f"| {row['routine']} | {row['nearest']:.2f} | {row['either']:.2f} |" for row in record["rows"]]
-    before, _, rest = page.partition(MARKS[0])
-    return before + MARKS[0] + "\n".join(lines) + "\n" + MARKS[1] + rest.partition(MARKS[1])[2]
+    """The page with the table of a record."""
+    rows = [[row["routine"], f"{row['nearest']:.2f}", f"{row['either']:.2f}"] for row in record["rows"]]
+    head = ["routine", "other orders, with FMA", "Monte Carlo arithmetic"], ["---", "---:", "---:"]
+    return with_section(page, "ratios", table([*head, *rows]))
 
 
 def main() -> int:

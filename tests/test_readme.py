@@ -2,6 +2,9 @@
 
 import re
 
+import pytest
+
+from benchmarks.pages import with_section
 from benchmarks.readme import README, with_tables
 from refopt import gpu
 
@@ -11,6 +14,13 @@ def test_tables_are_those_of_the_reports():
     text = README.read_text()
     assert re.search(r"\| \*\*\d\.\d{3}\*\* \|", text)
     assert with_tables(text) == text
+
+
+def test_a_section_is_replaced_where_there_is_one():
+    page = "a\n<!-- x -->\nold\n<!-- end -->\nb\n<!-- y -->\nold\n<!-- end -->\n"
+    assert with_section(page, "x", "| 1 |") == page.replace("old", "| 1 |", 1)
+    with pytest.raises(ValueError, match="one section z, got 0"):
+        with_section(page, "z", "")
 
 
 def test_the_examples_run(machine, capsys):
