@@ -3,7 +3,6 @@
 PyTorch's are checked on the CPU as well.
 
     python -m benchmarks.oracle [--only TEXT ...] [--processes N] [--out FILE]
-    python -m benchmarks.oracle --write      puts what the record of an H200 found on a GPU into docs/findings.md
 
 Each row is a check of all laws in a process of its own; optimizers of libraries that are not installed are left out.
 The exit status is 1 if a check of refopt's own kernels fails, or a check could not be made.
@@ -12,8 +11,6 @@ The exit status is 1 if a check of refopt's own kernels fails, or a check could 
 import argparse
 import importlib
 import importlib.util
-import json
-import math
 import os
 import sys
 import time
@@ -23,8 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.pages import table, with_section
-from benchmarks.record import RESULTS, ROOT, begin, save, short_name
+from benchmarks.record import RESULTS, begin, save, short_name
 from refopt.catalog import ROUTINES
 
 SUBJECTS = {  # of torch.optim, by routine
@@ -102,6 +98,8 @@ def checked(row: Row) -> dict[str, Any]:
     """What the oracle says of a row."""
     from refopt import oracle
 
+    if "torch" in row.module or row.how.get("arrays") == "torch" or "timm" in row.module:
+        importlib.import_module("torch")
     subject = getattr(importlib.import_module(row.module), row.name)
     report = oracle.check(row.routine, subject, diagnose=False, **row.how, **row.options)
     failed: dict[str, dict[str, Any]] = {}
@@ -117,38 +115,13 @@ def checked(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-PAGE = ROOT / "docs" / "findings.md"
-
-
-def with_findings(page: str, record: dict[str, Any]) -> str:
-    """The page with a row for each optimizer that is wrong on a GPU."""
-    lines = [["optimizer", "dtypes", "laws that fail", "largest ratio"], ["---"] * 4]
-    for row in record["rows"]:
-        if row["ok"] or not row["subject"].endswith(" on cuda"):
-            continue
-        # L10 has tensors of other dtypes in its lists, beside those of the dtype that it is tried in.
-        dtypes = dict.fromkeys(d for law, x in row["failed"].items() if law != "L10" for d in x["dtypes"])
-        laws = sorted(row["failed"], key=lambda law: int(law[1:]))
-        known = [float(x["ratio"]) for x in row["failed"].values() if x["ratio"] is not None]
-        finite = [x for x in known if math.isfinite(x)]
-        ratio = f"{max(finite):.2g}" if finite else ""
-        subject = row["subject"].removesuffix(" on cuda")
-        lines.append([f"`{subject}`", ", ".join(dtypes), ", ".join(laws), ratio])
-    return with_section(page, "gpu", table(lines))
-
-
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="rows whose name contains one of these")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 1), metavar="N")
     parser.add_argument("--out", type=Path, help="default: benchmarks/results/oracle-DEVICE.json")
-    parser.add_argument("--write", action="store_true", help="measure nothing, and write the page")
     options = parser.parse_args()
-    if options.write:
-        record = json.loads((options.out or RESULTS / "oracle-h200.json").read_text())
-        PAGE.write_text(with_findings(PAGE.read_text(), record))
-        return 0
     start = time.perf_counter()
     report = begin("benchmarks.oracle") | {"what": "oracle", "seconds": 0.0, "errors": {}, "rows": []}
     out = options.out or RESULTS / f"oracle-{short_name(report['device'])}.json"

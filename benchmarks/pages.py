@@ -1,18 +1,56 @@
-"""Sections of pages that are made of records, between ``<!-- NAME -->`` and ``<!-- end -->``."""
+"""Puts the figures of the records, and the rows of the catalogue, into README.md and docs/, between their markers.
 
-import re
-from collections.abc import Iterable, Sequence
+python -m benchmarks.pages
+"""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.readme import with_tables
+from benchmarks.record import RESULTS, ROOT
+from benchmarks.sections import table, with_section
 
 
-def with_section(page: str, name: str, text: str) -> str:
-    """The page with another text in a section; raises ValueError unless it has one of that name."""
-    section = rf"(?s)(<!-- {name} -->\n).*?(\n<!-- end -->)"
-    changed, count = re.subn(section, lambda found: found[1] + text + found[2], page)
-    if count != 1:
-        raise ValueError(f"with_section: expected a page with one section {name}, got {count}")
-    return changed
+def _record(name: str) -> dict[str, Any]:
+    return dict(json.loads((RESULTS / name).read_text()))
 
 
-def table(lines: Iterable[Sequence[str]]) -> str:
-    """Lines of cells as a table of Markdown; the second line has the alignments."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+def with_findings(page: str) -> str:
+    """docs/findings.md with a row for each optimizer that is wrong on a GPU."""
+    lines = [["optimizer", "dtypes", "laws that fail", "largest ratio"], ["---"] * 4]
+    for row in _record("oracle-h200.json")["rows"]:
+        if row["ok"] or not row["subject"].endswith(" on cuda"):
+            continue
+        # L10 has tensors of other dtypes in its lists, beside those of the dtype that it is tried in.
+        dtypes = dict.fromkeys(d for law, x in row["failed"].items() if law != "L10" for d in x["dtypes"])
+        laws = sorted(row["failed"], key=lambda law: int(law[1:]))
+        known = [float(x["ratio"]) for x in row["failed"].values() if x["ratio"] is not None]
+        finite = [x for x in known if math.isfinite(x)]
+        ratio = f"{max(finite):.2g}" if finite else ""
+        subject = row["subject"].removesuffix(" on cuda")
+        lines.append([f"`{subject}`", ", ".join(dtypes), ", ".join(laws), ratio])
+    return with_section(page, "gpu", table(lines))
+
+
+def with_ratios(page: str) -> str:
+    """docs/oracle.md with how far right code comes to the bound of each routine."""
+    rows = [
+        [row["routine"], f"{row['nearest']:.2f}", f"{row['either']:.2f}"] for row in _record("rewritings.json")["rows"]
+    ]
+    head = ["routine", "other orders, with FMA", "Monte Carlo arithmetic"], ["---", "---:", "---:"]
+    return with_section(page, "ratios", table([*head, *rows]))
+
+
+PAGES: dict[Path, Callable[[str], str]] = {
+    ROOT / "README.md": with_tables,
+    ROOT / "docs" / "findings.md": with_findings,
+    ROOT / "docs" / "oracle.md": with_ratios,
+}
+
+
+if __name__ == "__main__":
+    for path, made in PAGES.items():
+        path.write_text(made(path.read_text()))

@@ -1,18 +1,14 @@
-"""Put the figures of the reports and the rows of the catalogue into README.md, between its markers.
-
-python -m benchmarks.readme
-"""
+"""The tables of README.md: figures of the records, and rows of the catalogue."""
 
 import importlib
 import json
 from pathlib import Path
 
-from benchmarks import pages
-from benchmarks.pages import with_section
+from benchmarks import sections
+from benchmarks.sections import with_section
 from refopt.catalog import ROUTINES, Spec
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 WORKLOADS = {"resnet50": "ResNet-50", "bert-large": "BERT-large", "gpt2-xl": "GPT-2 XL"}
 Line = tuple[str, str, str]  # label, implementation, how it is enqueued; a floor stands under the form it counts for
@@ -55,7 +51,7 @@ def table(file: str, routine: str, lines: tuple[Line, ...], cases: list[tuple[st
 
     header = ["", *(f"{WORKLOADS[workload]}, {config}" for workload, config in cases)]
     body = [[label, *(cell(case, *what) for case in cases)] for label, *what in lines]
-    return pages.table([header, ["---"] + ["---:"] * len(cases), *body])
+    return sections.table([header, ["---"] + ["---:"] * len(cases), *body])
 
 
 WAYS = {
@@ -73,7 +69,7 @@ def reductions() -> str:
     names = ("resnet50", "bert-large")
     lines = [["", *(WORKLOADS[name] for name in names)], ["---"] + ["---:"] * len(names)]
     lines += [[label, *(f"{found[name, way]:.3f}" for name in names)] for way, label in WAYS.items()]
-    return pages.table(lines)
+    return sections.table(lines)
 
 
 def shards() -> str:
@@ -91,7 +87,7 @@ def shards() -> str:
     for form in ("fp32 gradients", "fp16 gradients"):
         lines.append([f"**refopt, {form}**", *(f"**{best(name, form)}**" for name in names)])
         lines.append(["its collectives alone", *(best(name, form, "communication_floor_ms") for name in names)])
-    return pages.table(lines)
+    return sections.table(lines)
 
 
 def routines() -> str:
@@ -114,7 +110,7 @@ def routines() -> str:
         launches = str(routine.forms[form].launches)
         names = ", ".join(f"`{name}`" for name in states)
         lines.append([f"`{routine.name}`", title, names, launches, *moved, routine.source])
-    return pages.table(lines)
+    return sections.table(lines)
 
 
 def with_tables(text: str) -> str:
@@ -130,7 +126,3 @@ def with_tables(text: str) -> str:
     for name, made in tables.items():
         text = with_section(text, name, made)
     return text
-
-
-if __name__ == "__main__":
-    README.write_text(with_tables(README.read_text()))

@@ -1,45 +1,28 @@
 """How far right code comes from the truth, over the oracle's bound: each rule in other orders, and by chance.
 
     PYTHONPATH=tests python -m benchmarks.rewritings [--examples 150] [--out FILE]
-    python -m benchmarks.rewritings --write            puts the record into docs/oracle.md
 
 Every rule is rewritten at random, with FMA, and rounded to nearest; then each operation is rounded to either neighbour
 (Monte Carlo arithmetic). `tests/oracle/rewritings.py` says how.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
-from benchmarks.pages import table, with_section
-from benchmarks.record import RESULTS, ROOT, begin, save
+import numpy as np
+from oracle.test_rewritings import largest_ratios
+
+from benchmarks.record import RESULTS, begin, save
 from refopt.catalog import ROUTINES
-
-PAGE = ROOT / "docs" / "oracle.md"
-
-
-def with_ratios(page: str, record: dict[str, Any]) -> str:
-    """The page with the table of a record."""
-    rows = [[row["routine"], f"{row['nearest']:.2f}", f"{row['either']:.2f}"] for row in record["rows"]]
-    head = ["routine", "other orders, with FMA", "Monte Carlo arithmetic"], ["---", "---:", "---:"]
-    return with_section(page, "ratios", table([*head, *rows]))
 
 
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=int, default=150, metavar="N")
-    parser.add_argument("--write", action="store_true", help="measure nothing, and write the page")
     parser.add_argument("--out", type=Path, default=RESULTS / "rewritings.json")
     options = parser.parse_args()
-    if options.write:
-        PAGE.write_text(with_ratios(PAGE.read_text(), json.loads(options.out.read_text())))
-        return 0
-    import numpy as np
-    from oracle.test_rewritings import largest_ratios
-
     report = begin("benchmarks.rewritings") | {"what": "rewritings", "examples": options.examples, "rows": []}
     for name in ROUTINES:
         nearest, either = (largest_ratios(name, np.float32, options.examples, k)[0] for k in (0, 1))

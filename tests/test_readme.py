@@ -1,19 +1,26 @@
-"""The figures in README.md are those of the reports, and its example runs."""
+"""The figures in README.md and on the pages are those of the records, and its examples run."""
 
 import re
 
 import pytest
 
-from benchmarks.pages import with_section
-from benchmarks.readme import README, with_tables
+from benchmarks.pages import PAGES
+from benchmarks.record import ROOT
+from benchmarks.sections import with_section
 from refopt import gpu
 
+README = ROOT / "README.md"
 
-def test_tables_are_those_of_the_reports():
-    """If this fails, run python -m benchmarks.readme."""
-    text = README.read_text()
-    assert re.search(r"\| \*\*\d\.\d{3}\*\* \|", text)
-    assert with_tables(text) == text
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_tables_are_those_of_the_records(path):
+    """If this fails, run python -m benchmarks.pages."""
+    text = path.read_text()
+    assert PAGES[path](text) == text
+
+
+def test_milliseconds_are_in_the_readme():
+    assert re.search(r"\| \*\*\d\.\d{3}\*\* \|", README.read_text())
 
 
 def test_a_section_is_replaced_where_there_is_one():

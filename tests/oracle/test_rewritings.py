@@ -7,7 +7,6 @@ import pytest
 from oracle.rewritings import Number, evaluated, number
 
 from benchmarks.record import RESULTS
-from benchmarks.rewritings import PAGE, with_ratios
 from refopt import cpu
 from refopt.catalog import ROUTINES
 from refopt.checks import flat
@@ -111,9 +110,7 @@ def test_ten_thousand_examples(routine, real):
         assert max(largest.values()) <= 1, largest
 
 
-def test_the_page_is_that_of_the_record():
-    """If this fails, run python -m benchmarks.rewritings --write."""
-    record, page = json.loads((RESULTS / "rewritings.json").read_text()), PAGE.read_text()
-    assert with_ratios(page, record) == page
+def test_the_record_is_within_the_bound():
+    record = json.loads((RESULTS / "rewritings.json").read_text())
     assert [row["routine"] for row in record["rows"]] == [*ROUTINES]
     assert all(0.125 < row["nearest"] <= 1 and row["either"] <= 1 for row in record["rows"])
