@@ -32,19 +32,6 @@ def test_a_kernel_of_ones_own():
         known["test_adamw"]()
 
 
-def test_optimizers_of_libraries(monkeypatch, capsys):
-    """Those of the page, by the step law alone."""
-    pytest.importorskip("torch")
-    pytest.importorskip("optax")
-    text, check = block("import optax, torch"), oracle.check
-    assert len(lines_of(text)) <= 5
-    quick = {"laws": ["L1"], "dtypes": ["float32"], "examples": 0}
-    monkeypatch.setattr(oracle, "check", lambda *args, **named: check(*args, **quick, **named))
-    exec(text, {})
-    out = capsys.readouterr().out
-    assert "torch.optim.AdamW, fused=True as adamw: right" in out and "optax.adamw as adamw: right" in out
-
-
 def test_expect():
     random = np.random.default_rng(0)
     params, grads, m, v = ([abs(random.normal(size=5)).astype("f4")] for _ in range(4))
