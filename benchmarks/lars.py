@@ -16,7 +16,7 @@ from benchmarks.tensors import CONFIGS, Tensors, shapes_of
 from benchmarks.timeline import record, warm_up
 from refopt import gpu
 from refopt.catalog import LARS_MOMENTUM
-from refopt.cpu import lars as reference
+from refopt.cpu.lars_momentum import local_lr, update
 
 FORMS = tuple(LARS_MOMENTUM.forms)
 MERGED = tuple(name for name, form in LARS_MOMENTUM.forms.items() if form.merged)
@@ -254,9 +254,9 @@ def sampled_error(state: Tensors, form: str, samples: int = 4096) -> float:
     torch.cuda.synchronize()
     after = [x[at].cpu().numpy().astype(np.float64) for x in (p, v)]
     mu = hyper.pop("mu")
-    rate = reference.local_lr(*norms, adapt="norms", **hyper)
+    rate = local_lr(*norms, adapt="norms", **hyper)
     decay = hyper["lars_weight_decay"]
-    expected = reference.rule(*before, local_lr=rate, mu=mu, lars_weight_decay=decay)
+    expected = update(*before, local_lr=rate, mu=mu, lars_weight_decay=decay)
     scale = sum(np.abs(x) for x in before)
     return max(float((np.abs(a - e) / scale).max()) for a, e in zip(after, expected, strict=True))
 

@@ -15,7 +15,7 @@ class Slot(NamedTuple):
     """
 
     name: str
-    written: bool
+    written: bool = True
     optional: bool = False
     scalar: bool = False
     signed: bool = True
@@ -31,6 +31,19 @@ class Hyper(NamedTuple):
     per_tensor: bool = False
     below: float = math.inf
     whole: bool = False
+
+
+class Limit(NamedTuple):
+    """Which numbers a hyperparameter may be, as `Hyper` has it: at least 0, if nothing else is said."""
+
+    positive: bool = False
+    per_tensor: bool = False
+    below: float = math.inf
+    whole: bool = False
+
+
+PER_TENSOR = Limit(per_tensor=True)
+FRACTION = Limit(below=1.0)
 
 
 class Spec(NamedTuple):
@@ -56,6 +69,7 @@ class _Row(NamedTuple):
     forms: Mapping[str, Form]
     traffic: Callable[..., dict[str, int]]
     source: str
+    rule: Callable[..., tuple]
     elementwise: bool = False
     remainders: bool = False
 
@@ -63,6 +77,7 @@ class _Row(NamedTuple):
 class Routine(_Row):
     """A routine: its slots in order, its numbers, its named choices (the first is the default), its forms.
 
+    ``rule`` is the routine's in `refopt.cpu`: (p, g, *states, *scalars, **numbers), as `refopt.cpu.merged` has it.
     ``elementwise`` says that each element is for itself: one pass, by the kernel that such routines share.
     ``remainders`` says that uint16 arrays may stand in the place of masters (numerics, N15).
 

@@ -33,7 +33,7 @@ ROWS = {
     "slots: moment: initial: expected none, since it is no scalar, got 0.0": {
         "slots": (*SLOTS[:2], Slot("moment", written=True, initial=0.0), SLOTS[2]),
     },
-    "hypers: expected rescale_grad, got lr, seed": {"hypers": (SGD.hypers[0], catalog.SEED)},
+    "hypers: expected rescale_grad, got lr, seed": {"hypers": (SGD.hypers[0], SGD.hypers[-1])},
     "hypers: expected seed last, as elementwise kernels take it, got lr, l2_decay, rescale_grad": {
         "hypers": SGD.hypers[:-1],
     },

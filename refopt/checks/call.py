@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.catalog import Routine, Spec
+from refopt.rows import Routine, Spec
 from refopt.checks.arguments import listed
 from refopt.checks.arrays import Array, check_dense, check_one, refuse_overlaps
 from refopt.checks.numbers import check_hypers

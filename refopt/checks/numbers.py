@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from refopt.catalog import Hyper, Routine
+from refopt.rows import Hyper, Routine
 from refopt.checks.arguments import chosen, is_number, listed, rounded, shown, to_float
 
 

@@ -1,60 +1,34 @@
-"""The reference: every routine in plain NumPy, written to be read and believed."""
+"""The reference: every routine in plain NumPy, written to be read and believed.
 
-from refopt.cpu.adadelta import adadelta, merged_adadelta
-from refopt.cpu.adagrad import adagrad, merged_adagrad
-from refopt.cpu.adam import adam, merged_adam
-from refopt.cpu.adamax import adamax, merged_adamax
-from refopt.cpu.adamw import adamw, merged_adamw
+Every file with a row (`refopt.cpu.routine`) is an optimizer; its functions, ``merged_NAME`` and ``NAME``, are here.
+"""
+
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
 from refopt.cpu.cast import merged_cast
 from refopt.cpu.coalesce import Coalesced, coalesce_tensor
-from refopt.cpu.lamb import lamb, merged_lamb
-from refopt.cpu.lars import lars_momentum, merged_lars_momentum, weight_decays
+from refopt.cpu.lars_momentum import weight_decays
 from refopt.cpu.layouts import Layout, layout
-from refopt.cpu.lion import lion, merged_lion
 from refopt.cpu.loss_scale import update_loss_scaling
-from refopt.cpu.momentum import merged_momentum, momentum
-from refopt.cpu.nadam import merged_nadam, nadam
-from refopt.cpu.novograd import merged_novograd, novograd
-from refopt.cpu.radam import merged_radam, radam
-from refopt.cpu.rmsprop import merged_rmsprop, rmsprop
 from refopt.cpu.scan import scan_gradients
-from refopt.cpu.sgd import merged_sgd, sgd
+from refopt.rows import Routine
 
 __all__ = [
-    "Coalesced",
-    "Layout",
-    "adadelta",
-    "adagrad",
-    "adam",
-    "adamax",
-    "adamw",
-    "coalesce_tensor",
-    "lamb",
-    "lars_momentum",
-    "layout",
-    "lion",
-    "merged_adadelta",
-    "merged_adagrad",
-    "merged_adam",
-    "merged_adamax",
-    "merged_adamw",
-    "merged_cast",
-    "merged_lamb",
-    "merged_lars_momentum",
-    "merged_lion",
-    "merged_momentum",
-    "merged_nadam",
-    "merged_novograd",
-    "merged_radam",
-    "merged_rmsprop",
-    "merged_sgd",
-    "momentum",
-    "nadam",
-    "novograd",
-    "radam",
-    "rmsprop",
-    "scan_gradients",
-    "sgd",
-    "update_loss_scaling",
+    "Coalesced", "Layout", "coalesce_tensor", "layout", "merged_cast", "scan_gradients", "update_loss_scaling",
     "weight_decays",
-]
+]  # fmt: skip
+
+ROWS: dict[str, Routine] = {}
+for _found in list(iter_modules(__path__)):
+    _module = import_module(f"{__name__}.{_found.name}")
+    for _row in [x for x in vars(_module).values() if isinstance(x, Routine) and hasattr(_module, x.merged_name)]:
+        ROWS[_row.name] = _row
+        _names = _row.merged_name, _row.name
+        globals().update({_name: getattr(_module, _name) for _name in _names})
+        __all__ += _names
+
+
+def __getattr__(name: str) -> Any:  # for type checkers, which do not see the functions of the optimizers
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

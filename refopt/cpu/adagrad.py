@@ -9,8 +9,9 @@ The adaptive subgradient method (Duchi, Hazan and Singer 2011) in the form of Pa
 
 import numpy as np
 
-from refopt import catalog
-from refopt.cpu.merged import merged, single
+from refopt.cpu.merged import step
+from refopt.cpu.routine import routine, single
+from refopt.rows import Slot
 
 
 def rule(p, g, s, *, lr, epsilon):
@@ -26,35 +27,15 @@ def merged_adagrad(
     """Update every tensor of a list by Adagrad, in place.
 
     Args:
-        params: P arrays of fp32, fp64, fp16 or bf16, of any shape, each dense in memory.
-        grads: P arrays of the same shapes, of any dtype that widens to the arithmetic type. A gradient of
-            ``None`` skips its tensor.
         moment: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the sum of
             the squares of all gradients, 0 or more at first.
-        lr: learning rate, one number or one per tensor; at least 0.
         epsilon: added to the root, at least 0.
-        rescale_grad: multiplies every gradient before it is used; above 0.
-        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
-            `scan_gradients`. fp32, or fp64 for fp64 parameters.
-        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
-        rounding: ``"nearest"``, or ``"stochastic"``: bf16 arrays are rounded to by chance (numerics, N16).
-        seed: of the chance, a whole number below 2**24, or one per tensor; take another one every step.
-        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters, or of uint16
-            that hold what bf16 parameters leave out of them (numerics, N15); single entries may be ``None``.
-
-    Raises:
-        ValueError, TypeError: naming the argument and the index; nothing has been modified then.
-
-    Source: Paddle's ``adagrad`` operator. docs/numerics.md fixes each rounding.
     """
-    merged(
-        catalog.ADAGRAD, rule,
-        dict(params=params, grads=grads, moment=moment, master_params=master_params),
-        dict(lr=lr, epsilon=epsilon, rescale_grad=rescale_grad, rounding=rounding, seed=seed),
-        grad_factor, found_inf,
-    )  # fmt: skip
+    step(ADAGRAD, locals())
 
 
-def adagrad(param, grad, moment, *, lr, master_param=None, **hyper):
-    """Update one tensor by Adagrad, in place: `merged_adagrad` of lists of one."""
-    single(merged_adagrad, [param, grad, moment], {"master_params": master_param}, {"lr": lr} | hyper)
+ADAGRAD = routine(
+    merged_adagrad, rule, source="Duchi, Hazan and Singer 2011; Paddle's adagrad operator",
+    states=[Slot("moment", signed=False)],
+)  # fmt: skip
+adagrad = single(merged_adagrad)

@@ -9,9 +9,11 @@ As in Paddle's CPU operator, ``lr_ratio`` is a factor of the decay alone; in its
 step, too.
 """
 
-from refopt import catalog
+from refopt.cpu.adam import ADAM
 from refopt.cpu.adam import rule as adam_rule
-from refopt.cpu.merged import merged, single
+from refopt.cpu.merged import step
+from refopt.cpu.routine import routine, single
+from refopt.rows import FRACTION, PER_TENSOR
 
 
 def rule(p, g, *states, lr, coeff, lr_ratio, **numbers):
@@ -28,50 +30,15 @@ def merged_adamw(
     """Update every tensor of a list by AdamW, in place.
 
     Args:
-        params: P arrays of fp32, fp64, fp16 or bf16, of any shape, each dense in memory.
-        grads: P arrays of the same shapes, of any dtype that widens to the arithmetic type. A gradient of
-            ``None`` skips its tensor: it does not decay, its moments and powers stay as they are.
-        moment1: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the running
-            average of the gradient, 0 at first.
-        moment2: P arrays like them: the running average of its square, 0 at first.
-        beta1_pow: P arrays of one element, of the arithmetic type: beta1 to the power of the step that is to
-            be taken, beta1 at first.
-        beta2_pow: P arrays like them for beta2.
-        lr: learning rate, one number or one per tensor; at least 0.
-        beta1, beta2: how slowly the averages move, at least 0 and below 1.
-        epsilon: added to the denominator, at least 0.
-        coeff: weight decay, one number or one per tensor; at least 0.
         lr_ratio: multiplies lr in the decay, one number or one per tensor; at least 0.
-        rescale_grad: multiplies every gradient before it is used; above 0.
-        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
-            `scan_gradients`. fp32, or fp64 for fp64 parameters.
-        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
-        rounding: ``"nearest"``, or ``"stochastic"``: bf16 arrays are rounded to by chance (numerics, N16).
-        seed: of the chance, a whole number below 2**24, or one per tensor; take another one every step.
-        epsilon_at: ``"corrected"`` or ``"uncorrected"``, the root that epsilon is added to.
-        moment2_max: ``None``, or for AMSGrad P arrays like moment2: its maximum, 0 at first; single entries
-            may be ``None``.
-        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters, or of uint16
-            that hold what bf16 parameters leave out of them (numerics, N15); single entries may be ``None``.
-
-    Raises:
-        ValueError, TypeError: naming the argument and the index; nothing has been modified then.
-
-    Source: Paddle's ``adamw`` operator. docs/numerics.md fixes each rounding.
     """
-    merged(
-        catalog.ADAMW, rule,
-        dict(params=params, grads=grads, moment1=moment1, moment2=moment2, beta1_pow=beta1_pow, beta2_pow=beta2_pow,
-             moment2_max=moment2_max, master_params=master_params),
-        dict(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, coeff=coeff, lr_ratio=lr_ratio,
-             rescale_grad=rescale_grad, epsilon_at=epsilon_at, rounding=rounding, seed=seed),
-        grad_factor, found_inf,
-    )  # fmt: skip
+    step(ADAMW, locals())
 
 
-def adamw(
-    param, grad, moment1, moment2, beta1_pow, beta2_pow, *, lr, moment2_max=None, master_param=None, **hyper
-):
-    """Update one tensor by AdamW, in place: `merged_adamw` of lists of one."""
-    arrays = [param, grad, moment1, moment2, beta1_pow, beta2_pow]
-    single(merged_adamw, arrays, {"moment2_max": moment2_max, "master_params": master_param}, {"lr": lr} | hyper)
+ADAMW = routine(
+    merged_adamw, rule, source="arXiv:1711.05101; Paddle's adamw operator",
+    states=ADAM.slots[2:-1],
+    limits={"beta1": FRACTION, "beta2": FRACTION, "coeff": PER_TENSOR, "lr_ratio": PER_TENSOR},
+    choices={"epsilon_at": ADAM.choices["epsilon_at"]},
+)  # fmt: skip
+adamw = single(merged_adamw)

@@ -20,9 +20,10 @@ is the master throughout, and the stored parameter is its rounding.
 
 import numpy as np
 
-from refopt import catalog
 from refopt.cpu.adam import moments
-from refopt.cpu.merged import merged, single
+from refopt.cpu.merged import step
+from refopt.cpu.routine import MOMENTS, POWERS, routine, single
+from refopt.rows import FRACTION, PER_TENSOR
 from refopt.cpu.reduce import sum_of_squares
 
 
@@ -56,43 +57,17 @@ def merged_lamb(
     """Update every tensor of a list by LAMB, in place.
 
     Args:
-        params: P arrays of fp32, fp64, fp16 or bf16, of any shape, each dense in memory.
-        grads: P arrays of the same shapes, of any dtype that widens to the arithmetic type. A gradient of
-            ``None`` skips its tensor: its moments and powers stay as they are.
-        moment1: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the running
-            average of the gradient, 0 at first.
-        moment2: P arrays like them: the running average of its square, 0 at first.
-        beta1_pow: P arrays of one element, of the arithmetic type: beta1 to the power of the step that is to
-            be taken, beta1 at first.
-        beta2_pow: P arrays like them for beta2.
-        lr: learning rate, one number or one per tensor; at least 0.
-        beta1, beta2: how slowly the averages move, at least 0 and below 1.
-        epsilon: added to the denominator, at least 0.
-        weight_decay: one number or one per tensor; at least 0.
-        rescale_grad: multiplies every gradient before it is used; above 0.
-        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
-            `scan_gradients`. fp32, or fp64 for fp64 parameters.
-        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
         always_adapt: whether the ratio applies where there is no weight decay, too.
-        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters, or of uint16
-            that hold what bf16 parameters leave out of them (numerics, N15); single entries may be ``None``.
-
-    Raises:
-        ValueError, TypeError: naming the argument and the index; nothing has been modified then.
-
-    Source: Paddle's ``lamb`` operator. docs/numerics.md fixes each rounding.
     """
-    merged(
-        catalog.LAMB, rule,
-        dict(params=params, grads=grads, moment1=moment1, moment2=moment2, beta1_pow=beta1_pow, beta2_pow=beta2_pow,
-             master_params=master_params),
-        dict(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay, rescale_grad=rescale_grad,
-             always_adapt=always_adapt),
-        grad_factor, found_inf,
-    )  # fmt: skip
+    step(LAMB, locals())
 
 
-def lamb(param, grad, moment1, moment2, beta1_pow, beta2_pow, *, lr, master_param=None, **hyper):
-    """Update one tensor by LAMB, in place: `merged_lamb` of lists of one."""
-    arrays = [param, grad, moment1, moment2, beta1_pow, beta2_pow]
-    single(merged_lamb, arrays, {"master_params": master_param}, {"lr": lr} | hyper)
+LAMB = routine(
+    merged_lamb, rule, source="arXiv:1904.00962; Paddle's lamb operator",
+    states=[*MOMENTS, *POWERS],
+    limits={"beta1": FRACTION, "beta2": FRACTION, "weight_decay": PER_TENSOR},
+    launches=2,
+    # The moments are written in the first launch and read again in the second.
+    passes={"params": 3, "moment1": 3, "moment2": 3},
+)  # fmt: skip
+lamb = single(merged_lamb)

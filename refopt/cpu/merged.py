@@ -6,7 +6,8 @@ A rule is a pure function of one tensor::
 
 p and the states are flat arrays, scalars and numbers are NumPy scalars, all of the arithmetic type; g is the
 rescaled gradient. An optional state that is not given is ``None``. Operators alone fix every rounding. A rule
-that is not elementwise also gets ``stored(name, x)``, which is x as it comes back from a slot.
+that is not elementwise also gets ``stored(name, x)``: x as it comes back from a slot, and of ``"params"`` what that
+holds before the step, which need not be what the master holds.
 """
 
 from collections.abc import Callable
@@ -14,14 +15,23 @@ from typing import Any
 
 import numpy as np
 
-from refopt import catalog, checks
+from refopt import checks
 from refopt.cpu.remainder import join, split_numbers
 from refopt.cpu.stochastic import dither, random16
 from refopt.dtypes import arithmetic
+from refopt.rows import Routine
+
+
+def step(row: Routine, arguments: dict[str, Any]) -> None:
+    """A merged function's whole body: the routine's rule, applied to its arguments."""
+    named = dict(arguments)
+    shared = {name: named.pop(name) for name in ("grad_factor", "found_inf")}
+    slots = {name: named.pop(name) for name in row.slot_names}
+    merged(row, row.rule, slots, named, **shared)
 
 
 def merged(
-    routine: catalog.Routine,
+    row: Routine,
     rule: Callable[..., tuple],
     slots: dict[str, Any],
     numbers: dict[str, Any],
@@ -31,43 +41,32 @@ def merged(
     """Apply a rule to every tensor that has a gradient; raises before anything is modified."""
     checks.require_subnormals()
     shared = {"grad_factor": grad_factor, "found_inf": found_inf}
-    call = checks.check(routine, slots, numbers, checks.host_array, shared)
+    call = checks.check(row, slots, numbers, checks.host_array, shared)
     if found_inf is not None and found_inf.reshape(-1)[0] != 0:
         return
     factor = 1 if grad_factor is None else grad_factor.reshape(-1)[0]
     for i in call.active:
-        arrays = {name: checks.flat(call.slots[name][i]) for name in routine.slot_names}
+        arrays = {name: checks.flat(call.slots[name][i]) for name in row.slot_names}
         with np.errstate(all="ignore"):
-            _one(routine, rule, arrays, call.hyper_of(i), factor)
-
-
-def single(function: Callable[..., None], arrays: list[Any], optional: dict[str, Any], numbers: dict[str, Any]) -> None:
-    """Apply a merged routine to lists of one."""
-    lists = {name: None if array is None else [array] for name, array in optional.items()}
-    function(*([array] for array in arrays), **lists, **numbers)
+            _one(row, rule, arrays, call.hyper_of(i), factor)
 
 
 def _one(
-    routine: catalog.Routine, rule: Callable[..., tuple], arrays: dict[str, Any], numbers: dict[str, Any], factor: Any
+    row: Routine, rule: Callable[..., tuple], arrays: dict[str, Any], numbers: dict[str, Any], factor: Any
 ) -> None:
     param, master = arrays["params"], arrays["master_params"]
     real = arithmetic(param.dtype.name)
-    values = {name: real(value) if name not in routine.choices else value for name, value in numbers.items()}
+    values = {name: real(value) if name not in row.choices else value for name, value in numbers.items()}
     rounding, seed = values.pop("rounding", "nearest"), int(values.pop("seed", 0))
-    carried = [name for name in routine.slot_names if name in routine.states or name in routine.scalars]
-    p = exact(param, master, real)
     g = values.pop("rescale_grad") * real(factor) * arrays["grads"].astype(real)
-    states = [_value(arrays[name], real, name in routine.scalars) for name in carried]
-    if not routine.elementwise:
-        values["stored"] = lambda name, x: x.astype(arrays[name].dtype).astype(real)
-    p, *states = results = rule(p, g, *states, **values)
-    missing = [name for name, state in zip(("params", *carried), results, strict=False)
-               if state is None and arrays[name] is not None]  # fmt: skip
-    if len(results) != 1 + len(carried) or missing:
-        expected = f"{1 + len(carried)} values, the new parameter and {', '.join(carried) or 'no more'}"
-        got = f"None for {', '.join(missing)}" if missing else len(results)
-        raise TypeError(f"{routine.merged_name}: rule: expected {expected}, got {got}")
-    chance = {name: k for k, name in enumerate(("params", *routine.states))} if rounding == "stochastic" else {}
+    carried = [name for name in row.slot_names if name in row.states or name in row.scalars]
+    states = [_value(arrays[name], real, name in row.scalars) for name in carried]
+    if not row.elementwise:
+        values["stored"] = lambda name, x: (param if name == "params" else x.astype(arrays[name].dtype)).astype(real)
+    results = rule(exact(param, master, real), g, *states, **values)
+    _check_results(row, arrays, results)
+    chance = {name: k for k, name in enumerate(("params", *row.states))} if rounding == "stochastic" else {}
+    p, *states = results
     for name, state in zip(carried, states, strict=True):
         if arrays[name] is not None:
             store(arrays[name], np.asarray(state), seed, chance.get(name))
@@ -77,6 +76,17 @@ def _one(
     store(param, p, seed, chance.get("params"))
     if master is not None:
         master[...] = p
+
+
+def _check_results(row: Routine, arrays: dict[str, Any], results: tuple) -> None:
+    """Refuse what a rule returns if it is not a value for the parameter and each state and scalar that is there."""
+    carried = [name for name in row.slot_names if name in row.states or name in row.scalars]
+    missing = [name for name, state in zip(("params", *carried), results, strict=False)
+               if state is None and arrays[name] is not None]  # fmt: skip
+    if len(results) != 1 + len(carried) or missing:
+        expected = f"{1 + len(carried)} values, the new parameter and {', '.join(carried) or 'no more'}"
+        got = f"None for {', '.join(missing)}" if missing else len(results)
+        raise TypeError(f"{row.merged_name}: rule: expected {expected}, got {got}")
 
 
 def exact(param: np.ndarray, master: np.ndarray | None, real: type) -> np.ndarray:

@@ -21,9 +21,10 @@ Paddle's powers are those of the step before, and its ``momentum_decay_pow`` is 
 
 import numpy as np
 
-from refopt import catalog
 from refopt.cpu.adam import moments
-from refopt.cpu.merged import merged, single
+from refopt.cpu.merged import step
+from refopt.cpu.routine import MOMENTS, scalars, routine, single
+from refopt.rows import FRACTION
 
 
 def rule(p, g, m, u, momentum_decay_pow, beta2_pow, mu_product, *, lr, beta1, beta2, epsilon, decay_base):
@@ -46,47 +47,17 @@ def merged_nadam(
     """Update every tensor of a list by NAdam, in place.
 
     Args:
-        params: P arrays of fp32, fp64, fp16 or bf16, of any shape, each dense in memory.
-        grads: P arrays of the same shapes, of any dtype that widens to the arithmetic type. A gradient of
-            ``None`` skips its tensor: its moments and scalars stay as they are.
-        moment1: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the running
-            average of the gradient, 0 at first.
-        moment2: P arrays like them: the running average of its square, 0 at first.
         momentum_decay_pow: P arrays of one element, of the arithmetic type: decay_base to the power of the
             step that is to be taken, decay_base at first.
-        beta2_pow: P arrays like them for beta2.
         mu_product: P arrays like them: the product of mu over the steps taken, 1 at first.
-        lr: learning rate, one number or one per tensor; at least 0.
-        beta1, beta2: how slowly the averages move, at least 0 and below 1.
-        epsilon: added to the denominator, at least 0.
         decay_base: 0.96**momentum_decay; by default that of a momentum_decay of 0.004. At least 0.
-        rescale_grad: multiplies every gradient before it is used; above 0.
-        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
-            `scan_gradients`. fp32, or fp64 for fp64 parameters.
-        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
-        rounding: ``"nearest"``, or ``"stochastic"``: bf16 arrays are rounded to by chance (numerics, N16).
-        seed: of the chance, a whole number below 2**24, or one per tensor; take another one every step.
-        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters, or of uint16
-            that hold what bf16 parameters leave out of them (numerics, N15); single entries may be ``None``.
-
-    Raises:
-        ValueError, TypeError: naming the argument and the index; nothing has been modified then.
-
-    Source: Paddle's ``nadam`` operator. docs/numerics.md fixes each rounding.
     """
-    merged(
-        catalog.NADAM, rule,
-        dict(params=params, grads=grads, moment1=moment1, moment2=moment2, momentum_decay_pow=momentum_decay_pow,
-             beta2_pow=beta2_pow, mu_product=mu_product, master_params=master_params),
-        dict(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, decay_base=decay_base, rescale_grad=rescale_grad,
-             rounding=rounding, seed=seed),
-        grad_factor, found_inf,
-    )  # fmt: skip
+    step(NADAM, locals())
 
 
-def nadam(
-    param, grad, moment1, moment2, momentum_decay_pow, beta2_pow, mu_product, *, lr, master_param=None, **hyper
-):
-    """Update one tensor by NAdam, in place: `merged_nadam` of lists of one."""
-    arrays = [param, grad, moment1, moment2, momentum_decay_pow, beta2_pow, mu_product]
-    single(merged_nadam, arrays, {"master_params": master_param}, {"lr": lr} | hyper)
+NADAM = routine(
+    merged_nadam, rule, source="Dozat 2016; Paddle's nadam operator",
+    states=[*MOMENTS, *scalars(momentum_decay_pow="decay_base", beta2_pow="beta2", mu_product=1.0)],
+    limits={"beta1": FRACTION, "beta2": FRACTION},
+)  # fmt: skip
+nadam = single(merged_nadam)

@@ -18,8 +18,9 @@ With a master parameter p is the master throughout, and the stored parameter is 
 
 import numpy as np
 
-from refopt import catalog
-from refopt.cpu.merged import merged, single
+from refopt.cpu.merged import step
+from refopt.cpu.routine import scalars, routine, single
+from refopt.rows import FRACTION, PER_TENSOR, Slot
 from refopt.cpu.reduce import sum_of_squares
 
 
@@ -48,40 +49,21 @@ def merged_novograd(
     """Update every tensor of a list by NovoGrad, in place.
 
     Args:
-        params: P arrays of fp32, fp64, fp16 or bf16, of any shape, each dense in memory.
-        grads: P arrays of the same shapes, of any dtype that widens to the arithmetic type. A gradient of
-            ``None`` skips its tensor: its moments stay as they are.
         moment: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the running sum
             or average of the normalized gradients, 0 at first.
         second_moment: P arrays of one element, of the arithmetic type: the running average of the gradient's
             squared norm, 0 at first.
-        lr: learning rate, one number or one per tensor; at least 0.
-        beta1, beta2: how slowly the averages move, at least 0 and below 1.
         epsilon: added to the norm, at least 0.
-        weight_decay: one number or one per tensor; at least 0.
-        rescale_grad: multiplies every gradient before it is used; above 0.
-        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
-            `scan_gradients`. fp32, or fp64 for fp64 parameters.
-        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
         grad_averaging: whether what enters the moment is multiplied by ``1 - beta1``.
-        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters, or of uint16
-            that hold what bf16 parameters leave out of them (numerics, N15); single entries may be ``None``.
-
-    Raises:
-        ValueError, TypeError: naming the argument and the index; nothing has been modified then.
-
-    Source: arXiv:1905.11286; NVIDIA's implementation for Jasper. docs/numerics.md fixes each rounding.
     """
-    merged(
-        catalog.NOVOGRAD, rule,
-        dict(params=params, grads=grads, moment=moment, second_moment=second_moment, master_params=master_params),
-        dict(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay, rescale_grad=rescale_grad,
-             grad_averaging=grad_averaging),
-        grad_factor, found_inf,
-    )  # fmt: skip
+    step(NOVOGRAD, locals())
 
 
-def novograd(param, grad, moment, second_moment, *, lr, master_param=None, **hyper):
-    """Update one tensor by NovoGrad, in place: `merged_novograd` of lists of one."""
-    arrays = [param, grad, moment, second_moment]
-    single(merged_novograd, arrays, {"master_params": master_param}, {"lr": lr} | hyper)
+NOVOGRAD = routine(
+    merged_novograd, rule, source="arXiv:1905.11286; NVIDIA's Jasper",
+    states=[Slot("moment"), *scalars(second_moment=0.0)],
+    limits={"beta1": FRACTION, "beta2": FRACTION, "weight_decay": PER_TENSOR},
+    launches=2,
+    passes={"grads": 2},  # the gradient is read for its norm, and again
+)  # fmt: skip
+novograd = single(merged_novograd)

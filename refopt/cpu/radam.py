@@ -21,9 +21,10 @@ scalar ``rho`` is another, (rho_inf - rho_t) / 2.
 
 import numpy as np
 
-from refopt import catalog
 from refopt.cpu.adam import moments
-from refopt.cpu.merged import merged, single
+from refopt.cpu.merged import step
+from refopt.cpu.routine import MOMENTS, POWERS, scalars, routine, single
+from refopt.rows import FRACTION
 
 
 def rectification(rho, beta2):
@@ -56,44 +57,15 @@ def merged_radam(
     """Update every tensor of a list by RAdam, in place.
 
     Args:
-        params: P arrays of fp32, fp64, fp16 or bf16, of any shape, each dense in memory.
-        grads: P arrays of the same shapes, of any dtype that widens to the arithmetic type. A gradient of
-            ``None`` skips its tensor: its moments and scalars stay as they are.
-        moment1: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the running
-            average of the gradient, 0 at first.
-        moment2: P arrays like them: the running average of its square, 0 at first.
-        beta1_pow: P arrays of one element, of the arithmetic type: beta1 to the power of the step that is to
-            be taken, beta1 at first.
-        beta2_pow: P arrays like them for beta2.
         rho: P arrays like them: the length of the average of squares in the step that is to be taken, 1 at
             first.
-        lr: learning rate, one number or one per tensor; at least 0.
-        beta1, beta2: how slowly the averages move, at least 0 and below 1.
-        epsilon: added to the denominator, at least 0.
-        rescale_grad: multiplies every gradient before it is used; above 0.
-        grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see
-            `scan_gradients`. fp32, or fp64 for fp64 parameters.
-        found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
-        rounding: ``"nearest"``, or ``"stochastic"``: bf16 arrays are rounded to by chance (numerics, N16).
-        seed: of the chance, a whole number below 2**24, or one per tensor; take another one every step.
-        master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters, or of uint16
-            that hold what bf16 parameters leave out of them (numerics, N15); single entries may be ``None``.
-
-    Raises:
-        ValueError, TypeError: naming the argument and the index; nothing has been modified then.
-
-    Source: Paddle's ``radam`` operator. docs/numerics.md fixes each rounding.
     """
-    merged(
-        catalog.RADAM, rule,
-        dict(params=params, grads=grads, moment1=moment1, moment2=moment2, beta1_pow=beta1_pow, beta2_pow=beta2_pow,
-             rho=rho, master_params=master_params),
-        dict(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, rescale_grad=rescale_grad, rounding=rounding, seed=seed),
-        grad_factor, found_inf,
-    )  # fmt: skip
+    step(RADAM, locals())
 
 
-def radam(param, grad, moment1, moment2, beta1_pow, beta2_pow, rho, *, lr, master_param=None, **hyper):
-    """Update one tensor by RAdam, in place: `merged_radam` of lists of one."""
-    arrays = [param, grad, moment1, moment2, beta1_pow, beta2_pow, rho]
-    single(merged_radam, arrays, {"master_params": master_param}, {"lr": lr} | hyper)
+RADAM = routine(
+    merged_radam, rule, source="arXiv:1908.03265; Paddle's radam operator",
+    states=[*MOMENTS, *POWERS, *scalars(rho=1.0)],
+    limits={"beta1": FRACTION, "beta2": FRACTION},
+)  # fmt: skip
+radam = single(merged_radam)

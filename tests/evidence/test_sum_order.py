@@ -270,7 +270,7 @@ def test_another_order_is_seen(monkeypatch, name):
     """By each routine, and by the scan."""
     size, dtypes = 5000, DTYPES[0]
     some = [(size, triplet) for triplet in triplets(size, name)]
-    for module in ("lars", "lamb", "novograd", "scan"):
+    for module in ("lars_momentum", "lamb", "novograd", "scan"):
         monkeypatch.setattr(importlib.import_module(f"refopt.cpu.{module}"), "sum_of_squares", OTHERS[name])
     assert wrong_of_scan(dtypes[0], some, norm_of_reference)
     for norm in NORMS:

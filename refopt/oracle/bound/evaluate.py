@@ -6,7 +6,6 @@ numbers compare and choose.
 """
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType
 from typing import Any
@@ -64,17 +63,7 @@ def rule_of(routine: Routine) -> Callable[..., tuple]:
     """
     if of := variants_of(routine):
         return of.rule
-    module = importlib.import_module(f"refopt.cpu.{routine.name.removesuffix('_momentum')}")
-    return functools.partial(_lars, module) if routine.name == "lars_momentum" else module.rule
-
-
-def _lars(module, p, g, v, *, stored, lr, mu, lars_coeff, lars_weight_decay, epsilon, adapt, norm_of):
-    """LARS takes its norms before its rule; that of the parameter as it is stored, or of the exact one."""
-    squares = PRIMITIVES[reduce.sum_of_squares]
-    norms = np.sqrt(squares(p if norm_of == "master" else stored("params", None))), np.sqrt(squares(g))
-    numbers = dict(lr=lr, lars_coeff=lars_coeff, lars_weight_decay=lars_weight_decay, epsilon=epsilon, adapt=adapt)
-    rate = rebound(module.local_lr)(*norms, **numbers)
-    return rebound(module.rule)(p, g, v, local_lr=rate, mu=mu, lars_weight_decay=lars_weight_decay)
+    return routine.rule
 
 
 def as_stored(x: Bounded, dtype: np.dtype) -> Bounded:
@@ -145,9 +134,7 @@ def evaluate(
         again = {name: lift(x.astype(real)) for name, x in known.items()}  # type: ignore[union-attr]
         again["params"] = lift(held["params"].astype(real))
         values["stored"] = lambda name, x: again[name] if name in again else as_stored(x, held[name].dtype)
-    found = rule or rule_of(routine)
-    of_lars = isinstance(found, functools.partial) and found.func is _lars  # whose parts are rebound one by one
-    run = found if of_lars else rebound(found)
+    run = rebound(rule or rule_of(routine))
     token = bounded.CURRENT.set(arithmetic)
     try:
         with np.errstate(all="ignore"):

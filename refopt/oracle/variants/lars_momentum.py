@@ -9,15 +9,14 @@
 import numpy as np
 
 from refopt import catalog
-from refopt.cpu.lars import local_lr
-from refopt.cpu.lars import rule as lars_rule
+from refopt.cpu.lars_momentum import local_lr, update
 from refopt.cpu.reduce import sum_of_squares
 from refopt.oracle.variants.variant import Variants, extended
 
 
 def lars_with(
     p, g, v, *, stored, lr, mu, lars_coeff, lars_weight_decay, epsilon, adapt, norm_of,
-    rate=local_lr, step=lars_rule, squares=sum_of_squares,
+    rate=local_lr, step=update, squares=sum_of_squares,
 ):  # fmt: skip
     """The catalogue's rule, norms and all, with places to change."""
     norms = np.sqrt(squares(p if norm_of == "master" else stored("params", p))), np.sqrt(squares(g))

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from refopt.cpu.lars import adapts, local_lr, rule
+from refopt.cpu.lars_momentum import adapts, local_lr, update
 from refopt.cpu.reduce import sum_of_squares
 from refopt.oracle.variants.lars_momentum import lars_with, norm_of_the_decayed
 from refopt.oracle.wrong.rule import Wrong
@@ -36,7 +36,7 @@ def norm_of_the_decayed_gradient(p, g, v, *, stored, lr, mu, lars_coeff, lars_we
     local = lr
     if adapts(*norms, lars_weight_decay, adapt):
         local = lr * lars_coeff * norms[0] / (np.sqrt(sum_of_squares(g + lars_weight_decay * p)) + epsilon)
-    return rule(p, g, v, local_lr=local, mu=mu, lars_weight_decay=lars_weight_decay)
+    return update(p, g, v, local_lr=local, mu=mu, lars_weight_decay=lars_weight_decay)
 
 
 def lr_outside_of_velocity(p, g, v, *, lr, **numbers):
@@ -45,7 +45,7 @@ def lr_outside_of_velocity(p, g, v, *, lr, **numbers):
 
 
 def decay_forgotten(p, g, v, *, local_lr, mu, lars_weight_decay):
-    return rule(p, g, v, local_lr=local_lr, mu=mu, lars_weight_decay=0)
+    return update(p, g, v, local_lr=local_lr, mu=mu, lars_weight_decay=0)
 
 
 def decay_decoupled(p, g, v, *, local_lr, mu, lars_weight_decay):

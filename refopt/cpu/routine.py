@@ -1,0 +1,130 @@
+"""How a file of this package declares its optimizer: what `refopt.catalog` has of it is read from its signature."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from refopt.cpu.arguments import documented
+from refopt.rows import PER_TENSOR, Form, Hyper, Limit, Routine, Slot
+
+# What the functions of all routines take, as refopt/cpu/arguments.py says, and what their numbers are limited to.
+PARAMS, GRADS = Slot("params"), Slot("grads", written=False)
+MASTERS = Slot("master_params", optional=True)
+SHARED = "grad_factor", "found_inf"
+LIMITS = {
+    "lr": PER_TENSOR,
+    "rescale_grad": Limit(positive=True),
+    "seed": Limit(per_tensor=True, below=2.0**24, whole=True),  # so that it is a number of every arithmetic type
+}
+ROUNDING = {"rounding": ("nearest", "stochastic")}
+# What a list is called where there is one tensor, if it has another name there.
+SINGULAR = {"params": "param", "grads": "grad", "velocities": "velocity", "master_params": "master_param"}
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+def scalars(**initial: float | str) -> tuple[Slot, ...]:
+    """Slots of scalars that go from step to step, none below 0, and what each starts from, as `Slot` has it."""
+    return tuple(Slot(name, scalar=True, signed=False, initial=first) for name, first in initial.items())
+
+
+# What Adam and its kin carry: averages of the gradient and of its square, and the running powers of beta.
+MOMENTS = Slot("moment1"), Slot("moment2", signed=False)
+POWERS = scalars(beta1_pow="beta1", beta2_pow="beta2")
+
+
+def routine(
+    function: Callable[..., None], rule: Callable[..., tuple], *, source: str, states: Iterable[Slot] = (),
+    limits: Mapping[str, Limit] = NONE, choices: Mapping[str, tuple] = NONE, launches: int = 1,
+    passes: Mapping[str, int] | Callable[..., dict[str, int]] = NONE, forms: Mapping[str, Form] = NONE,
+) -> Routine:  # fmt: skip
+    """The row of a merged function, whose docstring it completes by the arguments that all of them share.
+
+    Numbers and defaults are the signature's. What is True or False by default is a choice.
+
+    Args:
+        function: ``merged_NAME``: takes what all of them take, and its own states, numbers and choices.
+        rule: what it does to one tensor, as `refopt.cpu.merged` has it.
+        source: where the formula is from.
+        states: a slot for each state and scalar, in the order of the signature; optional ones are given by keyword.
+        limits: of its own numbers, those that are not just at least 0.
+        choices: the values of each choice that is a word, the default first.
+        launches: of a step on the device: 1 if each element is for itself.
+        passes: how often a step reads or writes a slot, where that is not once for gradients and twice for all else; or
+            a function of form, dtypes and choices.
+        forms: the ways to run it on the device, where there are others than by tensor and merged.
+
+    Raises:
+        TypeError: signature, docstring and row are not of one routine.
+    """
+    slots, where = (PARAMS, GRADS, *states, MASTERS), f"{function.__module__}: {function.__name__}"
+    parameters = list(inspect.signature(function).parameters.values())
+    _expect(where, "arguments by position", [x.name for x in parameters if x.kind is x.POSITIONAL_OR_KEYWORD],
+            [slot.name for slot in slots if not slot.optional])  # fmt: skip
+    absent = [*(slot.name for slot in slots if slot.optional), *SHARED]
+    _expect(where, "arguments that are None by default", [x.name for x in parameters if x.default is None], absent)
+    own = {x.name: x.default for x in parameters if x.kind is x.KEYWORD_ONLY and x.default is not None}
+    words = [name for name, default in own.items() if isinstance(default, str)]
+    _expect(where, "words by default", words, [*choices, *(name for name in ROUNDING if name in own)])
+    values = {name: (ROUNDING | dict(choices))[name] if name in words else (default, not default)
+              for name, default in own.items() if isinstance(default, bool | str)}  # fmt: skip
+    for name, possible in values.items():
+        _expect(where, f"{name}: default", [own[name]], [possible[0]])
+    numbers = {name: None if own[name] is inspect.Parameter.empty else float(own[name]) for name in own.keys() - values}
+    _expect(where, "limits", [name for name in limits if name not in numbers], [])
+    each = {slot.name: 2 for slot in slots if not slot.scalar} | {"grads": 1}
+    row = Routine(
+        name=function.__name__.removeprefix("merged_"),
+        slots=slots,
+        hypers=tuple(Hyper(x, numbers[x], *(LIMITS | dict(limits)).get(x, ())) for x in own if x in numbers),
+        choices=values,
+        forms=forms or {"separate": Form(launches, merged=False), "merged": Form(launches)},
+        traffic=passes if callable(passes) else partial(_passes, each | dict(passes)),
+        source=source,
+        rule=rule,
+        elementwise=launches == 1 and not forms,
+        remainders=True,
+    )
+    function.__doc__ = documented(where, function.__doc__, [x.name for x in parameters], source)
+    return row
+
+
+def single(function: Callable[..., None]) -> Callable[..., None]:
+    """The function of one tensor: a merged one of lists of one, with single arrays and numbers as arguments."""
+    signature = inspect.signature(function)
+    arrays = {x.name for x in signature.parameters.values() if x.default is None or x.kind is x.POSITIONAL_OR_KEYWORD}
+    plural = {SINGULAR.get(name, name): name for name in signature.parameters}
+    one = signature.replace(parameters=[x.replace(name=name) for name, x in zip(plural, signature.parameters.values(), strict=True)])
+    name = function.__name__.removeprefix("merged_")
+
+    def step(*args: Any, **named: Any) -> None:
+        bound = bind(name, one, args, named)
+        lists = {plural[x]: [value] if plural[x] in arrays.difference(SHARED) and value is not None else value
+                 for x, value in bound.items()}  # fmt: skip
+        function(**lists)
+
+    step.__name__ = step.__qualname__ = name
+    step.__module__, step.__signature__ = function.__module__, one  # type: ignore[attr-defined]
+    step.__doc__ = f"One tensor: `{function.__name__}` of lists of one, with single arrays and numbers."
+    return step
+
+
+def bind(name: str, signature: inspect.Signature, args: tuple, named: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, in the error by the name of the function that was called."""
+    try:
+        return signature.bind(*args, **named).arguments
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
+
+
+def _passes(passes: dict[str, int], form: Form, dtypes: tuple, **_: Any) -> dict[str, int]:
+    """Reads and writes of each slot; a parameter that has a master is only written, one with a remainder is read."""
+    exact = passes["params"]
+    return passes | {"params": 1 if dtypes[-1] not in (None, "uint16") else exact, "master_params": exact}
+
+
+def _expect(where: str, what: str, got: list, expected: list) -> None:
+    if got != expected:
+        shown = [", ".join(map(str, names)) or "none" for names in (expected, got)]
+        raise TypeError(f"{where}: {what}: expected {shown[0]}, got {shown[1]}")
