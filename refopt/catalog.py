@@ -9,10 +9,13 @@ from refopt.rows import Form, Hyper, Limit, Routine, Slot, Spec
 
 __all__ = ["ROUTINES", "Form", "Hyper", "Limit", "Routine", "Slot", "Spec"]
 
-ROUTINES: dict[str, Routine] = {
-    row.name: row
-    for row in sorted(cpu.ROWS.values(), key=lambda row: (not row.elementwise, sum(not x.optional for x in row.slots), row.name))
-}
+
+
+def _order(row: Routine) -> tuple:
+    return not row.elementwise, sum(not slot.optional for slot in row.slots), row.name
+
+
+ROUTINES: dict[str, Routine] = {row.name: row for row in sorted(cpu.ROWS.values(), key=_order)}
 
 
 def __getattr__(name: str) -> Routine:

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.rows import Routine, Spec
 from refopt.checks.arguments import listed
 from refopt.checks.arrays import Array, check_dense, check_one, refuse_overlaps
 from refopt.checks.numbers import check_hypers
 from refopt.dtypes import ITEM_SIZES, SIZES, arithmetic, widens
+from refopt.rows import Routine, Spec
 
 
 class Call(NamedTuple):

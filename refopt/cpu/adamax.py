@@ -16,7 +16,7 @@ Where g' is NaN, n goes on without it, and a NaN in n stays (N5); m, and with it
 
 from refopt.cpu.adam import larger
 from refopt.cpu.merged import step
-from refopt.cpu.routine import scalars, routine, single
+from refopt.cpu.routine import routine, scalars, single
 from refopt.rows import FRACTION, Slot
 
 

@@ -7,10 +7,10 @@ Args:
     moment1: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype: the running average of the
         gradient, 0 at first.
     moment2: P arrays like them: the running average of its square, 0 at first.
-    beta1_pow: P arrays of one element, of the arithmetic type: beta1 to the power of the step that is to be taken, beta1
-        at first.
-    beta2_pow: P arrays of one element, of the arithmetic type: beta2 to the power of the step that is to be taken, beta2
-        at first.
+    beta1_pow: P arrays of one element, of the arithmetic type: beta1 to the power of the step that is to be taken,
+        beta1 at first.
+    beta2_pow: P arrays of one element, of the arithmetic type: beta2 to the power of the step that is to be taken,
+        beta2 at first.
     lr: learning rate, one number or one per tensor; at least 0.
     mu: momentum, at least 0.
     beta1, beta2, rho: how slowly the averages move, at least 0 and below 1.
@@ -19,11 +19,12 @@ Args:
     coeff, weight_decay: weight decay, one number or one per tensor; at least 0.
     rescale_grad: multiplies every gradient before it is used; above 0.
     epsilon_at: ``"corrected"`` or ``"uncorrected"``, the root that epsilon is added to.
-    moment2_max: ``None``, or for AMSGrad P arrays like moment2: its maximum, 0 at first; single entries may be ``None``.
+    moment2_max: ``None``, or for AMSGrad P arrays like moment2: its maximum, 0 at first; single entries may be
+        ``None``.
     master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters, or of uint16 that hold
         what bf16 parameters leave out of them (numerics, N15); single entries may be ``None``.
-    grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see `scan_gradients`. fp32, or
-        fp64 for fp64 parameters.
+    grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see `scan_gradients`. fp32,
+        or fp64 for fp64 parameters.
     found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
     rounding: ``"nearest"``, or ``"stochastic"``: bf16 arrays are rounded to by chance (numerics, N16).
     seed: of the chance, a whole number below 2**24, or one per tensor; take another one every step.

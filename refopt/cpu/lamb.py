@@ -22,9 +22,9 @@ import numpy as np
 
 from refopt.cpu.adam import moments
 from refopt.cpu.merged import step
+from refopt.cpu.reduce import sum_of_squares
 from refopt.cpu.routine import MOMENTS, POWERS, routine, single
 from refopt.rows import FRACTION, PER_TENSOR
-from refopt.cpu.reduce import sum_of_squares
 
 
 def direction(p, m, u, beta1_pow, beta2_pow, *, epsilon, weight_decay):

@@ -23,7 +23,7 @@ import numpy as np
 
 from refopt.cpu.adam import moments
 from refopt.cpu.merged import step
-from refopt.cpu.routine import MOMENTS, scalars, routine, single
+from refopt.cpu.routine import MOMENTS, routine, scalars, single
 from refopt.rows import FRACTION
 
 

@@ -19,9 +19,9 @@ With a master parameter p is the master throughout, and the stored parameter is 
 import numpy as np
 
 from refopt.cpu.merged import step
-from refopt.cpu.routine import scalars, routine, single
-from refopt.rows import FRACTION, PER_TENSOR, Slot
 from refopt.cpu.reduce import sum_of_squares
+from refopt.cpu.routine import routine, scalars, single
+from refopt.rows import FRACTION, PER_TENSOR, Slot
 
 
 def average(v, n, *, beta2):

@@ -23,7 +23,7 @@ import numpy as np
 
 from refopt.cpu.adam import moments
 from refopt.cpu.merged import step
-from refopt.cpu.routine import MOMENTS, POWERS, scalars, routine, single
+from refopt.cpu.routine import MOMENTS, POWERS, routine, scalars, single
 from refopt.rows import FRACTION
 
 

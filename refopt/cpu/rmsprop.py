@@ -58,7 +58,8 @@ def merged_rmsprop(
 
 
 RMSPROP = routine(
-    merged_rmsprop, rule, source="Tieleman and Hinton 2012; centered: Graves, arXiv:1308.0850; Paddle's rmsprop operator",
+    merged_rmsprop, rule,
+    source="Tieleman and Hinton 2012; centered: Graves, arXiv:1308.0850; Paddle's rmsprop operator",
     states=[Slot("mean_square", signed=False), Slot("velocity"), Slot("mean_grad", optional=True)],
     limits={"rho": FRACTION},
     choices={"epsilon_at": ("inside", "outside")},

@@ -90,22 +90,22 @@ def routine(
     return row
 
 
-def single(function: Callable[..., None]) -> Callable[..., None]:
-    """The function of one tensor: a merged one of lists of one, with single arrays and numbers as arguments."""
-    signature = inspect.signature(function)
-    arrays = {x.name for x in signature.parameters.values() if x.default is None or x.kind is x.POSITIONAL_OR_KEYWORD}
-    plural = {SINGULAR.get(name, name): name for name in signature.parameters}
-    one = signature.replace(parameters=[x.replace(name=name) for name, x in zip(plural, signature.parameters.values(), strict=True)])
-    name = function.__name__.removeprefix("merged_")
+def single(function: Callable[..., None], **defaults: Any) -> Callable[..., None]:
+    """The function of one tensor: a merged one of lists of one, where some defaults may be others."""
+    signature, name = inspect.signature(function), function.__name__.removeprefix("merged_")
+    lists = [x for x, about in signature.parameters.items()
+             if about.default is None or about.kind is about.POSITIONAL_OR_KEYWORD]  # fmt: skip
+    plural = {SINGULAR.get(x, x): x for x in signature.parameters}
+    one = [about.replace(name=x, default=defaults.get(plural[x], about.default))
+           for x, about in zip(plural, signature.parameters.values(), strict=True)]  # fmt: skip
 
     def step(*args: Any, **named: Any) -> None:
-        bound = bind(name, one, args, named)
-        lists = {plural[x]: [value] if plural[x] in arrays.difference(SHARED) and value is not None else value
-                 for x, value in bound.items()}  # fmt: skip
-        function(**lists)
+        bound = {plural[x]: value for x, value in bind(name, signature_of_one, args, named).items()}
+        function(**defaults | bound | {x: [bound[x]] for x in lists if x not in SHARED and bound.get(x) is not None})
 
+    step.__signature__ = signature_of_one = signature.replace(parameters=one)  # type: ignore[attr-defined]
     step.__name__ = step.__qualname__ = name
-    step.__module__, step.__signature__ = function.__module__, one  # type: ignore[attr-defined]
+    step.__module__ = function.__module__
     step.__doc__ = f"One tensor: `{function.__name__}` of lists of one, with single arrays and numbers."
     return step
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from refopt import catalog, checks
+from refopt import checks
+from refopt.catalog import ROUTINES
 from refopt.checks.arguments import chosen
 from refopt.gpu import family
 from refopt.gpu.cast import CastPlan, cast_plan, merged_cast
@@ -20,67 +21,19 @@ from refopt.gpu.plan import Plan
 from refopt.gpu.runtime import device, use
 from refopt.gpu.scan import GradientScan, scan
 
-_PLANS = {name: family.planner(routine) for name, routine in catalog.ROUTINES.items()}
-
-merged_lars_momentum, lars_momentum = family.functions(catalog.LARS_MOMENTUM)
-merged_sgd, sgd = family.functions(catalog.SGD)
-merged_momentum, momentum = family.functions(catalog.MOMENTUM)
-merged_adam, adam = family.functions(catalog.ADAM)
-merged_adamw, adamw = family.functions(catalog.ADAMW)
-merged_adagrad, adagrad = family.functions(catalog.ADAGRAD)
-merged_rmsprop, rmsprop = family.functions(catalog.RMSPROP)
-merged_lion, lion = family.functions(catalog.LION)
-merged_adadelta, adadelta = family.functions(catalog.ADADELTA)
-merged_adamax, adamax = family.functions(catalog.ADAMAX)
-merged_nadam, nadam = family.functions(catalog.NADAM)
-merged_radam, radam = family.functions(catalog.RADAM)
-merged_lamb, lamb = family.functions(catalog.LAMB)
-merged_novograd, novograd = family.functions(catalog.NOVOGRAD)
-
 __all__ = [
-    "CastPlan",
-    "Coalesced",
-    "GradientScan",
-    "Plan",
-    "adadelta",
-    "adagrad",
-    "adam",
-    "adamax",
-    "adamw",
-    "cast_plan",
-    "coalesce_tensor",
-    "device",
-    "lamb",
-    "lars_momentum",
-    "lion",
-    "loss_scaling",
-    "merged_adadelta",
-    "merged_adagrad",
-    "merged_adam",
-    "merged_adamax",
-    "merged_adamw",
-    "merged_cast",
-    "merged_lamb",
-    "merged_lars_momentum",
-    "merged_lion",
-    "merged_momentum",
-    "merged_nadam",
-    "merged_novograd",
-    "merged_radam",
-    "merged_rmsprop",
-    "merged_sgd",
-    "momentum",
-    "nadam",
-    "novograd",
-    "plan",
-    "radam",
-    "rmsprop",
-    "scan",
-    "sgd",
-    "to_device",
-    "update_loss_scaling",
-    "use",
-]
+    "CastPlan", "Coalesced", "GradientScan", "Plan", "cast_plan", "coalesce_tensor", "device", "loss_scaling",
+    "merged_cast", "plan", "scan", "to_device", "update_loss_scaling", "use",
+]  # fmt: skip
+
+_PLANS = {name: family.planner(routine) for name, routine in ROUTINES.items()}
+for _row in ROUTINES.values():  # the kernels of every optimizer of the catalogue
+    globals()[_row.merged_name], globals()[_row.name] = family.functions(_row)
+    __all__ += _row.merged_name, _row.name
+
+
+def __getattr__(name: str) -> Any:  # for type checkers, which do not see the functions of the optimizers
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def plan(routine: str, *slots: Any, **options: Any) -> Plan:

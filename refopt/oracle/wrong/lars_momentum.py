@@ -94,7 +94,7 @@ def epsilon_in_velocity(p, g, v, *, stored, epsilon, mu, lars_weight_decay, adap
     rate = local_lr(
         *norms, lr=lr, lars_coeff=lars_coeff, lars_weight_decay=lars_weight_decay, epsilon=0 * epsilon, adapt=adapt
     )
-    return rule(p, g + epsilon, v, local_lr=rate, mu=mu, lars_weight_decay=lars_weight_decay)
+    return update(p, g + epsilon, v, local_lr=rate, mu=mu, lars_weight_decay=lars_weight_decay)
 
 
 RULES = {
