@@ -1,12 +1,17 @@
 """An addition that is not complete says what it lacks: a row of the catalogue, a rule, a function."""
 
+import subprocess
+import sys
+import types
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from refopt import catalog, cpu, gpu
 from refopt.catalog import ADAM, LAMB, SGD, Form, Hyper, Slot
 from refopt.cpu.merged import merged
-from refopt.gpu import elementwise, family
+from refopt.gpu import elementwise, family, rules
 from refopt.gpu.rules import Rule
 from refopt.gpu.target import device_function
 from refopt.oracle.exact.build import make, step_of
@@ -60,6 +65,55 @@ def test_a_routine_without_kernels_or_reference():
         family.planner(catalog.Routine(**(SGD._asdict() | {"name": "new"})))
     with pytest.raises(TypeError, match=r"^merged_new: expected launches in refopt.gpu.family under the name new, got"):
         family.planner(catalog.Routine(**(LAMB._asdict() | {"name": "new"})))
+
+
+def new_row(**changes):
+    return catalog.Routine(**(ADAM._asdict() | {"name": "new"} | changes))
+
+
+EXPECTED = (
+    "merged_new: expected a function new(real, present, epsilon_at) in refopt/gpu/rules/new.py, which returns its Rule"
+)
+
+
+def test_a_routine_without_a_rule(monkeypatch):
+    """The rule is looked up by the routine's name, and what is asked for has the routine's choices."""
+    with pytest.raises(TypeError) as caught:
+        elementwise.rule_of(new_row())
+    assert str(caught.value) == f"{EXPECTED}; got no such file"
+    module = types.ModuleType("refopt.gpu.rules.new")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(TypeError) as caught:
+        elementwise.rule_of(new_row())
+    assert str(caught.value) == f"{EXPECTED}; got no such function"
+    module.new = lambda real, present, epsilon_at: RIGHT
+    assert elementwise.rule_of(new_row()) is module.new
+
+
+def test_a_rule_that_imports_what_is_not_there(monkeypatch):
+    def found(name):
+        raise ModuleNotFoundError("No module named 'elsewhere'", name="elsewhere")
+
+    monkeypatch.setattr(elementwise.importlib, "import_module", found)
+    with pytest.raises(ModuleNotFoundError, match="elsewhere"):
+        elementwise.rule_of(new_row())
+
+
+def test_a_rule_is_missed_when_the_kernels_are_imported():
+    code = (
+        "from refopt.catalog import ADAM, ROUTINES, Routine\n"
+        "ROUTINES['new'] = Routine(**(ADAM._asdict() | {'name': 'new'}))\n"
+        "import refopt.gpu"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert f"TypeError: {EXPECTED}; got no such file" in done.stderr
+
+
+def test_every_rule_is_a_routines():
+    """No file of a rule is left over, and none is shared."""
+    files = {path.stem for path in Path(rules.__file__).parent.glob("*.py")} - {"__init__"}
+    assert files == elementwise.RULES.keys() == {x.name for x in catalog.ROUTINES.values() if x.elementwise}
+    assert all(rule.__module__ == f"refopt.gpu.rules.{name}" for name, rule in elementwise.RULES.items())
 
 
 def test_a_routine_without_a_reference(monkeypatch):

@@ -8,34 +8,49 @@ its first. So that no block writes what another may still read (numerics, N9), t
 reads one and writes the other, and the next step goes the other way. The caller's arrays get a copy.
 """
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from refopt.catalog import Routine
+from refopt.catalog import ROUTINES, Routine
 from refopt.dtypes import arithmetic
 from refopt.gpu import philox, unroll, vectors
 from refopt.gpu.gate import gate
 from refopt.gpu.launches import Alternating, Launches
 from refopt.gpu.plan import Group
 from refopt.gpu.rules import Rule
-from refopt.gpu.rules.adagrad import adadelta, adagrad, rmsprop
-from refopt.gpu.rules.adam import adam, adamw
-from refopt.gpu.rules.adamax import adamax
-from refopt.gpu.rules.lion import lion
-from refopt.gpu.rules.nadam import nadam
-from refopt.gpu.rules.radam import radam
-from refopt.gpu.rules.sgd import momentum, sgd
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel
 from refopt.gpu.tiles import ROW
 
 BLOCK = 64  # threads
-RULES: dict[str, Callable[..., Rule]] = {
-    "sgd": sgd, "momentum": momentum, "adam": adam, "adamw": adamw, "adagrad": adagrad, "rmsprop": rmsprop,
-    "lion": lion, "adadelta": adadelta, "adamax": adamax, "nadam": nadam, "radam": radam,
-}  # fmt: skip
+
+
+def rule_of(routine: Routine) -> Callable[..., Rule]:
+    """The function of a routine's name in the module of its name in `refopt.gpu.rules`, which makes its `Rule`.
+
+    Raises:
+        TypeError: there is none; the text says what to write where.
+    """
+    name, missing = routine.name, "function"
+    module = f"refopt.gpu.rules.{name}"
+    rule = None
+    try:
+        rule = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if error.name != module:  # the module is there, and imports another that is not
+            raise
+        missing = "file"
+    if not callable(rule):
+        parameters = ", ".join(["real", "present", *(choice for choice in routine.choices if choice != "rounding")])
+        expected = f"expected a function {name}({parameters}) in refopt/gpu/rules/{name}.py, which returns its Rule"
+        raise TypeError(f"{routine.merged_name}: {expected}; got no such {missing}")
+    return rule
+
+
+RULES = {name: rule_of(routine) for name, routine in ROUTINES.items() if routine.elementwise}
 
 
 @factory
@@ -94,7 +109,7 @@ def tried(routine: Routine, made: Rule, real: Any, present: frozenset[str]) -> R
     one, scalars = real(0.5), (real(0.5),) * len(routine.scalars)
     numbers = (one,) * (len(routine.hypers) - 1)
     with np.errstate(all="ignore"):
-        common = made.prepare(numbers, scalars) if made.prepare else numbers
+        common = made.prepare(numbers, scalars)
         expect("rule", made.rule(one, one, *(one for _ in states), common), ["the parameter", *states])
         if made.advance:
             expect("advance", made.advance(numbers, scalars), list(routine.scalars))
@@ -137,7 +152,7 @@ def _variant(
     where_exact = 0, len(dtypes) - 1
     load = unroll.loader([(where_exact, exact.load), *(((rows[n],), access[n].load) for n in ("grads", *states))])
     rule8 = unroll.eight(made.rule, 2 + len(states))
-    prepare = made.prepare or device_function(lambda h, s: h)
+    prepare = made.prepare
     store = unroll.storer([
         (where_exact, exact.store, "exact[0], rounded[0]"),
         *(((rows[name],), access[name].store, f"rounded[{k}]") for k, name in enumerate(states, 1)),

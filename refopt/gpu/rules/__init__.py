@@ -1,21 +1,54 @@
-"""The rules of the elementwise optimizers, as their kernels evaluate them: ``refopt.cpu`` line by line.
+"""The rules of the elementwise optimizers: what each does to one element, as ``refopt.cpu`` has it line by line.
 
-A function of the arithmetic type, the routine's choices and the optional states that are there makes the
-`Rule` of each.
+A routine's rule stands in the file of its name. A function of the same name makes it, of the arithmetic type, of the
+names of all slots that are given, optional states among them, and of the routine's choices but ``rounding``. It is
+looked up by the name of the catalogue's row, so there is no list to enter it in: `refopt.gpu.elementwise.RULES`.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from refopt.gpu.target import device_function, sqrt
+
+__all__ = ["Rule", "device_function", "larger", "moments", "next_powers", "sqrt"]
+
+
+@device_function
+def numbers(h, s):
+    """What a rule without anything to prepare takes."""
+    return h
+
 
 class Rule(NamedTuple):
-    """Three device functions.
+    """Three device functions. Constants in them are of the arithmetic type: a bare 1 becomes a double on a GPU.
 
-    ``rule(p, g, *states, k)`` takes one element to its new p and states. ``prepare(h, s)`` makes k, what all
-    elements of a tensor have in common, from the tensor's hyperparameters and scalars, each in the
-    catalogue's order; without it k is h. ``advance(h, s)`` gives the scalars of the next step.
+    ``rule(p, g, *states, k)`` takes one element to its new p and states, in the catalogue's order, as a tuple. g
+    arrives rescaled. ``prepare(h, s)`` makes k, which all elements of a tensor have in common; without it k is h.
+    ``advance(h, s)`` returns the scalars of the next step.
+
+    h holds the routine's numbers in the catalogue's order, for the tensor in hand, and ends in rescale_grad, which
+    g has been multiplied by already. s holds its scalars, such as the powers of beta.
     """
 
     rule: Callable
-    prepare: Callable | None = None
+    prepare: Callable = numbers
     advance: Callable | None = None
+
+
+@device_function
+def moments(g, m, u, betas):
+    """The running averages of the gradient and of its square; ``betas`` has each beta and what it lacks to 1."""
+    beta1, rest1, beta2, rest2 = betas
+    return beta1 * m + rest1 * g, beta2 * u + rest2 * g * g
+
+
+@device_function
+def larger(x, y):
+    """The larger of two numbers; y where one of them is NaN."""
+    return x if x > y else y
+
+
+@device_function
+def next_powers(h, s):
+    """The powers of beta1 and beta2, one step on; for numbers that begin with a rate and both betas."""
+    return s[0] * h[1], s[1] * h[2]

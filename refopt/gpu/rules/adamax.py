@@ -1,14 +1,6 @@
 """Adamax: ``refopt.cpu.adamax``."""
 
-from refopt.gpu.rules import Rule
-from refopt.gpu.rules.adam import larger
-from refopt.gpu.target import device_function
-
-
-@device_function
-def next_power(h, s):
-    """The power of beta1, one step on."""
-    return (s[0] * h[1],)
+from refopt.gpu.rules import Rule, device_function, larger
 
 
 def adamax(real: type, present: frozenset[str]) -> Rule:
@@ -26,4 +18,8 @@ def adamax(real: type, present: frozenset[str]) -> Rule:
         n = larger(abs(g), beta2 * n + epsilon)
         return p - rate * (m / n), m, n
 
-    return Rule(rule, prepare, next_power)
+    @device_function
+    def advance(h, s):
+        return (s[0] * h[1],)
+
+    return Rule(rule, prepare, advance)

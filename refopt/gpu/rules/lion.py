@@ -1,7 +1,6 @@
 """Lion: ``refopt.cpu.lion``."""
 
-from refopt.gpu.rules import Rule
-from refopt.gpu.target import device_function
+from refopt.gpu.rules import Rule, device_function
 
 
 def lion(real: type, present: frozenset[str]) -> Rule:
@@ -20,8 +19,6 @@ def lion(real: type, present: frozenset[str]) -> Rule:
     @device_function
     def rule(p, g, m, k):
         lr, beta1, rest1, beta2, rest2, keep = k
-        c = beta1 * m + rest1 * g
-        p = p * keep
-        return p - lr * sign(c), beta2 * m + rest2 * g
+        return p * keep - lr * sign(beta1 * m + rest1 * g), beta2 * m + rest2 * g
 
     return Rule(rule, prepare)

@@ -1,7 +1,6 @@
 """RAdam: ``refopt.cpu.radam``."""
 
-from refopt.gpu.rules import Rule
-from refopt.gpu.target import device_function, sqrt
+from refopt.gpu.rules import Rule, device_function, moments, sqrt
 
 
 def radam(real: type, present: frozenset[str]) -> Rule:
@@ -15,19 +14,16 @@ def radam(real: type, present: frozenset[str]) -> Rule:
     @device_function
     def prepare(h, s):
         lr, beta1, beta2, epsilon, _ = h
-        beta1_pow, beta2_pow, rho = s
-        rate, rectified = lr / (one - beta1_pow), rho > five
+        rate, rectified = lr / (one - s[0]), s[2] > five
         if rectified:
-            rate = rate * rectification(rho, beta2) * sqrt(one - beta2_pow)
-        return beta1, one - beta1, beta2, one - beta2, epsilon, rate, rectified
+            rate = rate * rectification(s[2], beta2) * sqrt(one - s[1])
+        return (beta1, one - beta1, beta2, one - beta2), epsilon, rate, rectified
 
     @device_function
     def rule(p, g, m, u, k):
-        beta1, rest1, beta2, rest2, epsilon, rate, rectified = k
-        m = beta1 * m + rest1 * g
-        u = beta2 * u + rest2 * g * g
-        step = m / (sqrt(u) + epsilon) if rectified else m
-        return p - rate * step, m, u
+        betas, epsilon, rate, rectified = k
+        m, u = moments(g, m, u, betas)
+        return p - rate * (m / (sqrt(u) + epsilon) if rectified else m), m, u
 
     @device_function
     def advance(h, s):
