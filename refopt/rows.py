@@ -32,6 +32,11 @@ class Hyper(NamedTuple):
     below: float = math.inf
     whole: bool = False
 
+    @property
+    def other(self) -> float:
+        """Another number than the default, for checks whose tables have none under its name."""
+        return 0.75 * (self.default or 1.0)
+
 
 class Limit(NamedTuple):
     """Which numbers a hyperparameter may be, as `Hyper` has it: at least 0, if nothing else is said."""
@@ -70,6 +75,7 @@ class _Row(NamedTuple):
     traffic: Callable[..., dict[str, int]]
     source: str
     rule: Callable[..., tuple]
+    trial: Mapping[str, float]
     elementwise: bool = False
     remainders: bool = False
 
@@ -78,6 +84,7 @@ class Routine(_Row):
     """A routine: its slots in order, its numbers, its named choices (the first is the default), its forms.
 
     ``rule`` is the routine's in `refopt.cpu`: (p, g, *states, *scalars, **numbers), as `refopt.cpu.merged` has it.
+    ``trial`` has numbers for ``refopt verify`` where its usual ones would leave little of a gradient.
     ``elementwise`` says that each element is for itself: one pass, by the kernel that such routines share.
     ``remainders`` says that uint16 arrays may stand in the place of masters (numerics, N15).
 

@@ -44,5 +44,6 @@ ADADELTA = routine(
     merged_adadelta, rule, source="arXiv:1212.5701; Paddle's adadelta operator",
     states=[Slot("avg_squared_grad", signed=False), Slot("avg_squared_update", signed=False)],
     limits={"rho": FRACTION},
+    trial={"lr": 10.0},
 )  # fmt: skip
 adadelta = single(merged_adadelta)

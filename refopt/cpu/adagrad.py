@@ -36,6 +36,6 @@ def merged_adagrad(
 
 ADAGRAD = routine(
     merged_adagrad, rule, source="Duchi, Hazan and Singer 2011; Paddle's adagrad operator",
-    states=[Slot("moment", signed=False)],
+    states=[Slot("moment", signed=False)], trial={"lr": 0.5, "rescale_grad": 1 / 24},
 )  # fmt: skip
 adagrad = single(merged_adagrad)

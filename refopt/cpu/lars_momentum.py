@@ -83,6 +83,7 @@ LARS_MOMENTUM = routine(
     merged_lars_momentum, rule, source="arXiv:1708.03888; Paddle PR 35476 and its later kernels",
     states=[Slot("velocities")],
     limits={"lars_weight_decay": PER_TENSOR},
+    trial={"lr": 10.0},
     choices={"adapt": ("norms", "decay", "decay_and_norms"), "norm_of": ("param", "master")},
     passes=passes,
     forms={

@@ -38,6 +38,7 @@ def routine(
     function: Callable[..., None], rule: Callable[..., tuple], *, source: str, states: Iterable[Slot] = (),
     limits: Mapping[str, Limit] = NONE, choices: Mapping[str, tuple] = NONE, launches: int = 1,
     passes: Mapping[str, int] | Callable[..., dict[str, int]] = NONE, forms: Mapping[str, Form] = NONE,
+    trial: Mapping[str, float] = NONE,
 ) -> Routine:  # fmt: skip
     """The row of a merged function, whose docstring it completes by the arguments that all of them share.
 
@@ -54,6 +55,8 @@ def routine(
         passes: how often a step reads or writes a slot, where that is not once for gradients and twice for all else; or
             a function of form, dtypes and choices.
         forms: the ways to run it on the device, where there are others than by tensor and merged.
+
+        trial: numbers for ``refopt verify``, where its usual ones would leave little of a gradient.
 
     Raises:
         TypeError: signature, docstring and row are not of one routine.
@@ -83,6 +86,7 @@ def routine(
         traffic=passes if callable(passes) else partial(_passes, each | dict(passes)),
         source=source,
         rule=rule,
+        trial=trial,
         elementwise=launches == 1 and not forms,
         remainders=True,
     )

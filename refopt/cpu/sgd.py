@@ -27,6 +27,6 @@ def merged_sgd(
 
 SGD = routine(
     merged_sgd, rule, source="Robbins and Monro 1951; Paddle's sgd operator",
-    limits={"l2_decay": PER_TENSOR},
+    limits={"l2_decay": PER_TENSOR}, trial={"lr": 10.0},
 )  # fmt: skip
 sgd = single(merged_sgd)

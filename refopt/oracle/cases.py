@@ -131,7 +131,7 @@ def noise(seed: Sequence[int], shape: tuple[int, ...], small: float = 2.0**-6) -
 
 def number(hyper: Hyper) -> float:
     """The number of a routine that cases have."""
-    return NUMBERS[hyper.name]
+    return NUMBERS[hyper.name] if hyper.name in NUMBERS else longer(hyper.other)
 
 
 def draw(

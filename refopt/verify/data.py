@@ -1,6 +1,5 @@
 """What is computed: dtype configurations, sizes for a device, and seeded data of realistic scale."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -36,23 +35,15 @@ DTYPES = {
     "bf16-sr": Dtypes("bfloat16", chance=True),
 }
 
-# Every number of every routine, so large that it changes bits in every dtype, where a default may change none.
+# Numbers so large that they change bits in every dtype, where a default may change none.
 HYPERS = {
     "lr": 0.05, "mu": 0.9, "beta1": 0.8, "beta2": 0.9, "rho": 0.95, "decay_base": 0.96**0.004, "l2_decay": 0.01,
     "coeff": 0.1, "weight_decay": 0.1, "lars_coeff": 0.001, "lars_weight_decay": 0.0005, "lr_ratio": 0.5,
     "epsilon": 1e-4, "rescale_grad": 1 / 192,
 }  # fmt: skip
-# From where to where the scalars of tensors are drawn. RAdam rectifies where its length is above 5.
-POWERS = 0.3, 0.95
-SCALARS = {
-    "beta1_pow": POWERS, "beta2_pow": POWERS, "momentum_decay_pow": POWERS, "mu_product": POWERS,
-    "second_moment": POWERS, "rho": (3.0, 12.0),
-}  # fmt: skip
-# Where little of a gradient, or of its square, would be left.
-OWN = {
-    "lars_momentum": {"lr": 10.0}, "sgd": {"lr": 10.0}, "adadelta": {"lr": 10.0},
-    "adagrad": {"lr": 0.5, "rescale_grad": 1 / 24},
-}  # fmt: skip
+# From where to where powers and averages of tensors are drawn, and lengths: RAdam rectifies where its is above 5.
+SCALARS = 0.3, 0.95
+LENGTHS = {"rho": (3.0, 12.0)}
 NO_DECAY = ("*.bias", "*bn?.*", "*downsample.1.*", "*LayerNorm.*", "*.ln_?.*", "*norm.*")  # biases and norms
 
 
@@ -147,7 +138,7 @@ def make_case(routine: Routine, workload: Workload, dtype: str, steps: int, seed
         elif slot.optional:
             slots[slot.name] = None
         elif slot.scalar:
-            low, high = of(SCALARS, routine, slot)
+            low, high = LENGTHS.get(slot.name, SCALARS)
             slots[slot.name] = [values.uniform(low, high, 1).astype(kind) for _ in workload.tensors]
         elif slot.name != "grads":
             slots[slot.name] = [_state(values, real, slot, t).astype(kind) for t in workload.tensors]
@@ -165,7 +156,7 @@ def hypers(routine: Routine, workload: Workload, step: int) -> dict[str, Any]:
     def value(hyper: Hyper) -> Any:
         if hyper.whole:
             return [step + i for i in range(len(names))]
-        number = OWN.get(routine.name, {}).get(hyper.name, of(HYPERS, routine, hyper))
+        number = routine.trial.get(hyper.name, HYPERS.get(hyper.name, hyper.other))
         if hyper.name == "lr":
             number *= 0.75**step
         if not hyper.per_tensor:
@@ -175,13 +166,6 @@ def hypers(routine: Routine, workload: Workload, step: int) -> dict[str, Any]:
         return [number * (1 + i % 7 / 8) for i in range(len(names))]
 
     return {hyper.name: value(hyper) for hyper in routine.hypers}
-
-
-def of(table: Mapping[str, Any], routine: Routine, what: Hyper | Slot) -> Any:
-    """The entry of a number or a scalar, which must have one."""
-    if what.name not in table:
-        raise LookupError(f"verify: {routine.name}: {what.name}: expected an entry in refopt.verify.data, got none")
-    return table[what.name]
 
 
 def _scale(tensor: Any) -> float:

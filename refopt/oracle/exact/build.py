@@ -29,7 +29,7 @@ def step_of(routine: Routine, **changed: Any) -> dict[str, Any]:
     """Hyperparameters of a step, none of them at its default."""
 
     def number(hyper: Hyper) -> float:
-        return NUMBERS[hyper.name] if hyper.name in NUMBERS else 0.75 * (hyper.default or 1.0)
+        return NUMBERS.get(hyper.name, hyper.other)
 
     known = {hyper.name: number(hyper) for hyper in row("step_of", routine).hypers}
     for name in changed:

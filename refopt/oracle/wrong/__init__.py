@@ -6,9 +6,22 @@ from collections.abc import Callable
 from refopt.catalog import ROUTINES
 from refopt.oracle.wrong.rule import Wrong
 
-OF: dict[str, dict[str, Wrong]] = {
-    name: dict(importlib.import_module(f"refopt.oracle.wrong.{name}").RULES) for name in ROUTINES
-}
+
+def _rules(name: str) -> dict[str, Wrong]:
+    """Those of a routine; raises TypeError if there are none, which says where to write them."""
+    module, rules = f"refopt.oracle.wrong.{name}", None
+    try:
+        rules = getattr(importlib.import_module(module), "RULES", None)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+    if not rules or not all(isinstance(rule, Wrong) for rule in rules.values()):
+        expected = f"RULES, a Wrong rule or more by name, in refopt/oracle/wrong/{name}.py"
+        raise TypeError(f"refopt.oracle: {name}: expected {expected}, got {rules and [*rules.values()]}")
+    return dict(rules)
+
+
+OF: dict[str, dict[str, Wrong]] = {name: _rules(name) for name in ROUTINES}
 RULES: dict[str, dict[str, Callable[..., tuple]]] = {
     routine: {name: wrong.rule for name, wrong in rules.items()} for routine, rules in OF.items()
 }
