@@ -98,7 +98,7 @@ def routines() -> str:
     ]
     for routine in ROUTINES.values():
         title = (importlib.import_module(f"refopt.cpu.{routine.name}").__doc__ or "").partition(":")[0]
-        form = "two_launches" if routine.name == "lars_momentum" else routine.merged_form
+        form = routine.merged_form
         required = {slot.name: not slot.optional for slot in routine.slots}
         states = [name for name in (*routine.states, *routine.scalars) if required[name]]
         moved = []

@@ -59,11 +59,15 @@ class Spec(NamedTuple):
 
 
 class Form(NamedTuple):
-    """One way to run a routine on the device: launches for one dtype signature, merged or for each tensor."""
+    """One way to run a routine on the device: launches for one dtype signature, merged or for each tensor.
+
+    ``usual`` marks the one that plans take, if it is not the first that merges.
+    """
 
     launches: int
     merged: bool = True
     norm_reads_param: bool = True
+    usual: bool = False
 
 
 class _Row(NamedTuple):
@@ -121,8 +125,9 @@ class Routine(_Row):
 
     @property
     def merged_form(self) -> str:
-        """The first form that merges."""
-        return next(name for name, form in self.forms.items() if form.merged)
+        """The form that plans take."""
+        merging = [name for name, form in self.forms.items() if form.merged]
+        return next((name for name in merging if self.forms[name].usual), merging[0])
 
     @property
     def slot_names(self) -> tuple[str, ...]:

@@ -497,7 +497,7 @@ def test_step_without_a_learning_rate(machine):
 
 
 def test_plan_of_an_unknown_routine():
-    with pytest.raises(ValueError, match=r"^plan: routine: expected one of lars_momentum, sgd, .*, got 'lars'$"):
+    with pytest.raises(ValueError, match=r"^plan: routine: expected one of sgd, adagrad, .*, got 'lars'$"):
         gpu.plan("lars", [], [], [])
 
 

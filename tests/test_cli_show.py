@@ -52,8 +52,8 @@ def test_launches_are_told(args, capsys):
 
 
 @pytest.mark.parametrize(("args", "there", "gone"), [
-    (["adam", "--set", "epsilon_at=uncorrected"], "def prepare_uncorrected(", "def prepare("),
-    (["momentum", "--set", "use_nesterov=true"], "def nesterov_rule(", "def momentum_rule("),
+    (["adam", "--set", "epsilon_at=uncorrected"], "rate = lr * root / rest", "lr / rest"),
+    (["momentum", "--set", "use_nesterov=true"], "(g + mu * v)", "lr * v"),
     (["adam", "--state", "moment2_max"], "def amsgrad(", "def rule("),
     (["adam", "--dtype", "fp16-amp"], "params float16, grads float16, moment1 float32", "bfloat16"),
     (["adam", "--dtype", "bf16+16"], "master_params uint16", "round_bfloat16"),
@@ -94,7 +94,7 @@ def test_what_is_refused(args, said, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(("given", "error", "said"), [
-    (("adan",), ValueError, "^show: routine: expected one of lars_momentum, .*, got 'adan'$"),
+    (("adan",), ValueError, "^show: routine: expected one of sgd, .*, got 'adan'$"),
     (("adam", "float32"), ValueError, "^show: dtype: expected one of fp32, .*, got 'float32'$"),
     (("adam", "fp32", "twice"), ValueError, "^show: form: expected one of separate, merged, got 'twice'$"),
     (("adam", "fp32", None, "moment2_max"), TypeError, "^show: states: expected a sequence of names, got "),

@@ -54,7 +54,7 @@ def test_op_counts_of_a_step(optimizer, ranks, sparse, early):
 
 
 @pytest.mark.parametrize(("options", "error", "message"), [
-    (dict(optimizer="x"), ValueError, "optimizer: expected one of lars_momentum, .*, got 'x'"),
+    (dict(optimizer="x"), ValueError, "optimizer: expected one of sgd, .*, got 'x'"),
     (dict(optimizer={"a.w": "sgd"}), ValueError, "optimizer: expected an entry for every parameter, got none for"),
     (dict(config="fp8"), ValueError, "config: expected one of fp32, fp64, amp, bf16 or a Config, got 'fp8'"),
     (dict(world_size=0), ValueError, "world_size: expected an integer of at least 1, got 0"),
@@ -65,7 +65,7 @@ def test_op_counts_of_a_step(optimizer, ranks, sparse, early):
     (dict(optimizer="nadam", early=True), ValueError, "early: expected scalars that are powers of beta, got mom"),
     (dict(params=[("a", (2.7,))]), TypeError, r"step_program: params: 'a': shape\[0\]: expected an integer, got 2.7"),
     (dict(params=[("a", (-1,))]), ValueError, r"params: 'a': shape: expected extents of at least 0, got \(-1,\)"),
-    (dict(params=[], optimizer="x"), ValueError, "optimizer: expected one of lars_momentum, .*, got 'x'"),
+    (dict(params=[], optimizer="x"), ValueError, "optimizer: expected one of sgd, .*, got 'x'"),
     (dict(lr=[0.5, 0.5]), TypeError, "lr: expected one value, or a mapping that has one for each parameter, got "),
     (dict(lr=-1.0), ValueError, r"main\[2\] sgd: merged_sgd: lr: expected a finite float32 at least 0, got -1.0"),
     (dict(grad_dtype="float64"), TypeError, r"main\[2\] sgd: merged_sgd: grads\[0\]: expected a dtype that widens to"),

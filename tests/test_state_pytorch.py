@@ -197,7 +197,7 @@ def of_state(i, **changed):
 
 FROM = {
     "lion": ("lion", lambda t: None, ValueError, "from_torch: routine: expected one of sgd, momentum, adam, adamw,"),
-    "no routine": ("adams", lambda t: None, ValueError, "from_torch: routine: expected one of lars_momentum, sgd"),
+    "no routine": ("adams", lambda t: None, ValueError, "from_torch: routine: expected one of sgd, adagrad"),
     "no groups": ("sgd", lambda t: t.clear(), TypeError, "expected a dictionary with state, param_groups, got none of"),
     "maximize": (
         "sgd", group(maximize=True), ValueError,

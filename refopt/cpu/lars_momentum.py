@@ -89,7 +89,7 @@ LARS_MOMENTUM = routine(
     forms={
         "separate": Form(launches=1, merged=False),
         "cooperative": Form(launches=1),
-        "two_launches": Form(launches=2),
+        "two_launches": Form(launches=2, usual=True),
         "carried_norm": Form(launches=2, norm_reads_param=False),
     },
 )  # fmt: skip

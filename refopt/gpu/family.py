@@ -14,8 +14,6 @@ from refopt.rows import Routine
 LAUNCHES: dict[str, Callable[..., Launches]] = {
     "lars_momentum": lars.launches, "lamb": lamb.launches, "novograd": novograd.launches,
 }  # fmt: skip
-# The form of a merged call and of a single one, where they are not both the first that merges.
-FORMS = {"lars_momentum": ("two_launches", "separate")}
 
 
 def planner(routine: Routine) -> Callable[..., Plan]:
@@ -26,11 +24,11 @@ def planner(routine: Routine) -> Callable[..., Plan]:
         raise TypeError(f"{routine.merged_name}: expected {wanted} under the name {routine.name}, got none")
     required = [slot.name for slot in routine.slots if not slot.optional]
     optional = [slot.name for slot in routine.slots if slot.optional]
-    usual, _ = FORMS.get(routine.name, (routine.merged_form,) * 2)
 
     def plan(
-        *lists: Any, form: str = usual, stream: Any = 0, grad_factor: Any = None, found_inf: Any = None, **hyper: Any
-    ) -> Plan:
+        *lists: Any, form: str = routine.merged_form, stream: Any = 0, grad_factor: Any = None, found_inf: Any = None,
+        **hyper: Any,
+    ) -> Plan:  # fmt: skip
         if len(lists) != len(required):
             expected = ", ".join(required)
             raise TypeError(f"{routine.merged_name}: expected {len(required)} lists ({expected}), got {len(lists)}")
@@ -46,9 +44,8 @@ def functions(routine: Routine) -> tuple[Callable[..., None], Callable[..., None
     plan, name = planner(routine), routine.merged_name
     if not hasattr(cpu, name):
         raise TypeError(f"{name}: expected a function of that name in refopt.cpu, got none")
-    usual, of_one = FORMS.get(routine.name, (routine.merged_form,) * 2)
     own = [inspect.Parameter(x, inspect.Parameter.KEYWORD_ONLY, default=value)
-           for x, value in (("form", usual), ("stream", 0))]  # fmt: skip
+           for x, value in (("form", routine.merged_form), ("stream", 0))]  # fmt: skip
     signature = inspect.signature(getattr(cpu, name))
     signature = signature.replace(parameters=[*signature.parameters.values(), *own])
 
@@ -61,7 +58,7 @@ def functions(routine: Routine) -> tuple[Callable[..., None], Callable[..., None
 
     merged.__signature__ = signature  # type: ignore[attr-defined]
     merged.__name__ = merged.__qualname__ = name
-    one = single(merged, form=of_one)
+    one = single(merged, form="separate")
     for function in (merged, one):
         function.__doc__ = (
             f"`refopt.cpu.{function.__name__}` for device arrays, on a stream; ``form`` is one of "

@@ -42,8 +42,7 @@ def request(
     """
     row = ROUTINES[chosen("show: routine", routine, ROUTINES)]
     asked = DTYPES[chosen("show: dtype", dtype, [name for name in DTYPES if offered(row, name)])]
-    usual, _ = family.FORMS.get(row.name, (row.merged_form,) * 2)
-    form = usual if form is None else chosen("show: form", form, row.forms)
+    form = row.merged_form if form is None else chosen("show: form", form, row.forms)
     optional = [slot.name for slot in row.slots if slot.optional and slot.name != "master_params"]
     given = set(names("show: states", states))
     for name in given:
