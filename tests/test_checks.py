@@ -231,7 +231,8 @@ REFUSED_ON_THE_DEVICE = {
     "unknown number": (
         lambda c: c.set(weight_decay=0.1),
         TypeError,
-        "weight_decay: expected one of lr, mu, lars_coeff, lars_weight_decay, epsilon, rescale_grad, adapt, norm_of",
+        "weight_decay: expected one of params, grads, velocities, lr, mu, lars_coeff, lars_weight_decay, epsilon, "
+        "rescale_grad, master_params, adapt, norm_of, grad_factor, found_inf, form, stream",
     ),
 }  # fmt: skip
 

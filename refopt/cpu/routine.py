@@ -115,7 +115,9 @@ def single(function: Callable[..., None], **defaults: Any) -> Callable[..., None
 
 
 def bind(name: str, signature: inspect.Signature, args: tuple, named: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name, in the error by the name of the function that was called."""
+    """The arguments of a call by name; raises TypeError as Python does, but says what is known."""
+    for unknown in named.keys() - signature.parameters:
+        raise TypeError(f"{name}: {unknown}: expected one of {', '.join(signature.parameters)}")
     try:
         return signature.bind(*args, **named).arguments
     except TypeError as error:
