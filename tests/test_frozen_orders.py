@@ -104,5 +104,5 @@ def test_each_regrouping_of_what_rules_share_changes_frozen_bits(monkeypatch):
     listed = list(regroupings(merged))
     assert len(listed) >= 1
     for text, other in listed:
-        monkeypatch.setattr(inspect.getmodule(cpu.merged_adam), "merged", other.merged)
+        monkeypatch.setattr(inspect.getmodule(cpu.merged_adam), "step", other.step)
         assert changes_frozen_bits(cpu.merged_adam, ROUTINES["adam"]), text

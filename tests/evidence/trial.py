@@ -58,6 +58,8 @@ class Trial:
         if self.feature == STOCHASTIC:
             self.choices["rounding"] = "stochastic"
         self.carried = (*self.routine.states, *self.routine.scalars)
+        if not hasattr(formulas, name):
+            raise LookupError(f"{name}: expected its formula in tests/evidence/formulas.py, under this name, got none")
         self.formula = getattr(formulas, name)
         self.takes = inspect.signature(self.formula).parameters
 

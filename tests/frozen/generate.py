@@ -54,6 +54,12 @@ def arrays(words: list[str], dtype: str) -> list[np.ndarray]:
     return [np.array([int(b, 16) for b in text.split()], f"u{kind.itemsize}").view(kind) for text in words]
 
 
+def entries(file: str) -> dict[str, dict]:
+    """Those of a file, by name; none if it has not been written yet."""
+    path = FOLDER / f"{file}.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
 def load(routine: Routine, entry: dict) -> tuple[Case, Outcome]:
     """The case and the outcome of an entry."""
     given, left = (
