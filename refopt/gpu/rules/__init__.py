@@ -1,8 +1,11 @@
-"""The rules of the elementwise optimizers: what each does to one element, as ``refopt.cpu`` has it line by line.
+"""The rules of the optimizers: what each does to one element, as ``refopt.cpu`` has it line by line.
+
+An optimizer that takes each element for itself has a `Rule`, one that needs norms of whole tensors a `NormRule`.
 
 A routine's rule stands in the file of its name. A function of the same name makes it, of the arithmetic type, of the
 names of all slots that are given, optional states among them, and of the routine's choices but ``rounding``. It is
-looked up by the name of the catalogue's row, so there is no list to enter it in: `refopt.gpu.elementwise.RULES`.
+looked up by the name of the catalogue's row, so there is no list to enter it in: `refopt.gpu.elementwise.RULES`,
+`refopt.gpu.norms.RULES`.
 """
 
 from collections.abc import Callable
@@ -10,7 +13,7 @@ from typing import NamedTuple
 
 from refopt.gpu.target import device_function, sqrt
 
-__all__ = ["Rule", "device_function", "larger", "moments", "next_powers", "sqrt"]
+__all__ = ["NormRule", "Rule", "device_function", "larger", "moments", "next_powers", "sqrt"]
 
 
 @device_function
@@ -33,6 +36,37 @@ class Rule(NamedTuple):
     rule: Callable
     prepare: Callable = numbers
     advance: Callable | None = None
+
+
+class NormRule(NamedTuple):
+    """What is an optimizer's own in the two launches of `refopt.gpu.norms`.
+
+    In the first launch:
+        reads: the slots that it reads. "params" is the exact parameter, so the master where there is one;
+            "stored_params" the parameter as it is stored.
+        normed: ``normed(*elements, k)`` is a tuple of the one or two numbers whose squares are summed over the tensor.
+            The elements are those of ``reads``, in that order; k is h, followed by s.
+        moments: ``moments(*elements, k)``, if there is one, is a tuple of the new elements of the states in ``reads``.
+            ``normed`` then takes them as they are read again after they were stored.
+    In the block that has the sums of a tensor:
+        close: ``close(sums, k)`` is a tuple of what the second launch needs to know of the tensor, and the tensor's new
+            scalars. Of one norm, ``sums[0]`` is its square.
+        numbers: names for the former, which says how many there are.
+    In the second launch:
+        updates: the slots that it reads.
+        rule: ``rule(*elements, k)`` is a tuple of the new parameter and of the new elements of those states that the
+            first launch has not written. Here k is h, followed by the numbers.
+
+    h and s are as in `Rule`, but for ``rescale_grad`` in h, which is multiplied by the factor of the step, if any.
+    """
+
+    reads: tuple[str, ...]
+    normed: Callable
+    close: Callable
+    numbers: tuple[str, ...]
+    updates: tuple[str, ...]
+    rule: Callable
+    moments: Callable | None = None
 
 
 @device_function
