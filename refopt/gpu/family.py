@@ -6,13 +6,13 @@ from typing import Any
 
 from refopt import cpu
 from refopt.cpu.routine import bind, single
-from refopt.gpu import elementwise, lamb, lars, norms
+from refopt.gpu import elementwise, lars, norms
 from refopt.gpu.launches import Launches
 from refopt.gpu.plan import Plan
 from refopt.rows import Routine
 
 LAUNCHES: dict[str, Callable[..., Launches]] = {
-    "lars_momentum": lars.launches, "lamb": lamb.launches, "novograd": norms.launches,
+    "lars_momentum": lars.launches, "lamb": norms.launches, "novograd": norms.launches,
 }  # fmt: skip
 
 

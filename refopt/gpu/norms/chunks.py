@@ -14,6 +14,7 @@ from refopt.gpu import unroll, vectors
 from refopt.gpu.gate import gate
 from refopt.gpu.norms.elements import either, norm_row, tile_sums, update_row
 from refopt.gpu.rules import NormRule
+from refopt.gpu.rules.lamb import lamb
 from refopt.gpu.rules.novograd import novograd
 from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function, let_next_launch_begin, wait_for_previous_launch
@@ -56,7 +57,7 @@ def chunk_sums(tile: Callable, real: Any, rows: tuple[int, int] = (0, 2)) -> Cal
     return sums_of
 
 
-RULES: dict[str, Callable[..., NormRule]] = {"novograd": novograd}
+RULES: dict[str, Callable[..., NormRule]] = {"lamb": lamb, "novograd": novograd}
 
 
 @lru_cache
