@@ -34,9 +34,9 @@ LAUNCHES = {
                  "after a step that is replayed: settle_scalars[2, 128]"],
     ("adamw", "--form", "separate"): ["in a step: 161 times merged_adamw[1 to 2304, 64]"],
     ("sgd",): ["as kernel[blocks, threads]: in a step: merged_sgd[25021, 64] The"],
-    ("lars_momentum",): ["in a step: merged_lars_norms[3223, 128], merged_lars_update[25784, 64] whose blocks may"],
+    ("lars_momentum",): ["merged_lars_momentum_norms[3223, 128], merged_lars_momentum_update[25784, 64] whose"],
     ("lars_momentum", "--form", "carried_norm"): [
-        "in the first step, and after refresh(): merged_lars_norms[3223, 128], merged_lars_update_and_norm[12892, 64]",
+        "after refresh(): merged_lars_momentum_norms[3223, 128], merged_lars_update_and_norm[12892, 64]",
         "in a step: merged_lars_grad_norm[3223, 128], merged_lars_update_and_norm[12892, 64]"],
     ("lars_momentum", "--form", "separate"): [
         "in a step: 161 times lars_momentum[as many as fit at a time, 128] with a barrier across the grid The"],

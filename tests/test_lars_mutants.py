@@ -13,7 +13,7 @@ import refopt.gpu
 from refopt import cpu, simt
 from refopt.catalog import LARS_MOMENTUM
 from refopt.gpu import runtime, vectors
-from refopt.gpu.lars.rule import Signature
+from refopt.gpu.norms.chunks import RULES
 from refopt.gpu.tables import SLOT
 from refopt.oracle.exact import check, lars, laws
 from refopt.oracle.exact.build import remainders
@@ -122,8 +122,9 @@ def watched(machine):
             placed.plan(form)(**STEP)
 
 
-def contracted_rule(p, g, v, rate, mu, wd):
-    v = np.float32(float(mu) * float(v) + float(rate * (g + wd * p)))
+def contracted_rule(p, g, v, k):
+    _, mu, _, decay, _, _, rate = k
+    v = np.float32(float(mu) * float(v) + float(rate * (g + decay * p)))
     return p - v, v
 
 
@@ -162,13 +163,15 @@ def always_whole(access):
     return lambda dtype, real, partial, *policy: access(dtype, real, False, *policy)
 
 
-def of_other_norm(norm_of):
-    """What is made of a signature made as if the other norm were asked for."""
+def of_rule(**parts):
+    """`RULES` with parts of the rule of LARS replaced."""
+    right = RULES["lars_momentum"]
+    return "RULES", lambda rules: rules | {"lars_momentum": lambda *a, **named: right(*a, **named)._replace(**parts)}
 
-    def change(make):
-        return lambda signature, *args: make(Signature(signature[:4], norm_of, signature[5]), *args)
 
-    return change
+def carried_as(normed):
+    """The norm carried over as if it were that of the other parameters."""
+    return "stored8", lambda make: lambda dtypes, _: make(dtypes, normed)
 
 
 def nearest_even(x):
@@ -176,7 +179,7 @@ def nearest_even(x):
 
 
 KERNEL_MUTANTS = {
-    "the rule contracted": ("rule", lambda _: contracted_rule),
+    "the rule contracted": of_rule(rule=contracted_rule),
     "the squares contracted": ("add_squares", lambda _: contracted_squares),
     "lanes joined far neighbours first": ("lane_tree", lambda _: far_neighbours_first),
     "incomplete rows left out": ("rows_of", lambda _: lambda first, stop: min((stop - first) // 256, 4)),
@@ -189,10 +192,10 @@ KERNEL_MUTANTS = {
         "_joined_access",
         lambda access: lambda _, policy: access(False, policy),
     ),
-    "the norm of the stored parameter in the place of the exact one's": ("first_load", of_other_norm("param")),
-    "the norm of the exact parameter in the place of the stored one's": ("first_load", of_other_norm("master")),
-    "the stored parameter's norm carried over for the exact one's": ("stored8", of_other_norm("param")),
-    "the exact parameter's norm carried over for the stored one's": ("stored8", of_other_norm("master")),
+    "the norm of the stored parameter in the place of the exact one's": of_rule(reads=("stored_params", "grads")),
+    "the norm of the exact parameter in the place of the stored one's": of_rule(reads=("params", "grads")),
+    "the stored parameter's norm carried over for the exact one's": carried_as("stored_params"),
+    "the exact parameter's norm carried over for the stored one's": carried_as("params"),
     "ties to even in the norm carried over": ("round4_away", lambda _: nearest_even),
 }
 
@@ -212,22 +215,24 @@ def test_kernel_mutant_is_killed(executor, right, mutate, name):
         bits(executor)
 
 
-def of_chunks(*names, change):
-    """Device functions of `chunks_of` replaced by what is made of them."""
+def of_phases(part, change):
+    """Functions that make device functions replaced: `closing` makes those of the norms, `updating` of the updates."""
 
-    def changed(chunks_of):
-        def make(signature):
-            do = chunks_of(signature)
-            return SimpleNamespace(**vars(do) | {name: change(do, getattr(do, name)) for name in names})
+    def changed(phases):
+        def make(*args):
+            do = phases(*args)
+            altered = {part: lambda *parts: change(do, getattr(do, part)(*parts))}
+            own = {"closing": "norms", "updating": "update"}[part]
+            return SimpleNamespace(**vars(do) | altered | {own: change(do, getattr(do, own))})
 
         return make
 
-    return "chunks_of", changed
+    return "phases", changed
 
 
-def leaves_no_norm(do, update_and_norm):
-    def changed(c, offset, length, addresses, chunks, hyper, rates, sums, factor_at, found_at):
-        update_and_norm(c, offset, length, addresses, chunks, hyper, rates, sums, factor_at, found_at)
+def leaves_no_norm(do, update):
+    def changed(c, offset, length, addresses, chunks, sums, numbers, hyper, factor_at, found_at):
+        update(c, offset, length, addresses, chunks, sums, numbers, hyper, factor_at, found_at)
         if do.found(found_at):
             sums[0, chunks[c, SLOT]] = 0
 
@@ -242,12 +247,11 @@ def one_alone(make):
     return changed
 
 
-NORMS, UPDATES = ("norms_and_rate", "norm_and_rate"), ("update", "update_and_norm")
 GATE_MUTANTS = {
-    "the factor in the norm only": of_chunks(*UPDATES, change=lambda _, f: lambda *a: f(*a[:-2], 0, a[-1])),
-    "the factor in the update only": of_chunks(*NORMS, change=lambda _, f: lambda *a: f(*a[:-1], 0)),
-    "the flag in the first launch only": of_chunks(*UPDATES, change=lambda _, f: lambda *a: f(*a[:-1], 0)),
-    "no norm carried over from a skipped step": of_chunks("update_and_norm", change=leaves_no_norm),
+    "the factor in the norm only": of_phases("updating", lambda _, f: lambda *a: f(*a[:-2], 0, a[-1])),
+    "the factor in the update only": of_phases("closing", lambda _, f: lambda *a: f(*a[:-1], 0)),
+    "the flag in the first launch only": of_phases("updating", lambda _, f: lambda *a: f(*a[:-1], 0)),
+    "no norm carried over from a skipped step": of_phases("updating", leaves_no_norm),
     "a flag of 1 and no other": ("gate", one_alone),
 }
 

@@ -11,7 +11,7 @@ from refopt import cpu, gpu, simt
 from refopt.catalog import LARS_MOMENTUM
 from refopt.cpu.remainder import join, split_numbers
 from refopt.gpu import tables
-from refopt.gpu.lars.exact import round4_away
+from refopt.gpu.lars.stored import round4_away
 from refopt.gpu.target import cuda, kernel
 from refopt.gpu.vectors import POLICIES
 from refopt.oracle.exact import laws
@@ -178,7 +178,7 @@ def test_kernels_are_exact_and_vectorised(form, norm_of, monkeypatch):
 def test_the_cache_is_asked_to_keep_all_that_is_read_again(norm_of, kept, monkeypatch):
     """Two vector loads of the gradient in a row, and of each half that is normed; four rows, if they are unrolled."""
     _, texts = ptx_of("two_launches", remainders()[0], norm_of, monkeypatch)
-    ptx = texts["merged_lars_norms"]
+    ptx = texts["merged_lars_momentum_norms"]
     assert ptx.count("ld.global.L2::cache_hint") in (kept, 4 * kept)
     assert "ld.global.v2.b32" not in ptx
     assert f"{POLICIES['keep']:#x}" in ptx and f"{POLICIES['pass']:#x}" not in ptx

@@ -237,7 +237,7 @@ def test_nothing_is_left_of_what_values_decide(name, dtype, form):
 def test_comments_and_docstrings_stay():
     text = text_of("lars_momentum", "fp32", "two_launches")
     for said in (
-        "# asked for early, since it is needed in a hurry",
+        "# How many chunks report to the node. Asked for early",
         "# The last arrival turns the counter back to 0, for the next step.",
         '"""The sum over a warp, neighbouring threads first: that of x in even threads, of y in odd ones."""',
         "# Columns of the node table: first child's slot",
@@ -245,7 +245,7 @@ def test_comments_and_docstrings_stay():
         "# PTX: $0 to $3 are returned; $4 is passed\n",
         "# PTX: from compute capability 9.0 on, before it nothing\n#     griddepcontrol.wait;\ndef wait_for_previous",
         "WHOLE_WARP = 0xFFFFFFFF\n",
-        "@cuda.jit(launch_bounds=(64, 14))\ndef merged_lars_update(",
+        "@cuda.jit(launch_bounds=(64, 14))\ndef merged_lars_momentum_update(",
     ):
         assert said in text, said
 

@@ -229,7 +229,7 @@ def test_rounding_stores_are_instructions_of_their_own(monkeypatch):
 def test_the_cache_is_asked_to_keep_what_is_read_again(storage, norm_of, kept, passed, monkeypatch):
     """Eight vector loads of p and of g in a tile; the update does not read a parameter that has a master."""
     case = make([5], STORAGE[storage], norm_of=norm_of)
-    made, signature = kernels_of(case, "two_launches", monkeypatch)["merged_lars_norms"]
+    made, signature = kernels_of(case, "two_launches", monkeypatch)["merged_lars_momentum_norms"]
     ptx = made.ptx(signature)
     assert [ptx.count(f"{policy:#x}") for policy in (POLICIES["keep"], POLICIES["pass"])] == [kept, passed]
     assert ptx.count("ld.global.L2::cache_hint") == kept + passed

@@ -6,42 +6,67 @@ as long as nobody else writes p; a plan that is told otherwise takes the first l
 skipped writes neither p nor its sums.
 """
 
+from collections.abc import Callable
+from typing import Any
 
+from refopt.catalog import Routine
 from refopt.cpu.reduce import TILE
-from refopt.gpu.lars.merged import chunks_of
-from refopt.gpu.lars.phases import NORM_BOUNDS, UPDATE_AND_NORM_BOUNDS
-from refopt.gpu.lars.rule import Signature
-from refopt.gpu.target import Kernel, cuda, factory, kernel
+from refopt.dtypes import arithmetic
+from refopt.gpu import vectors
+from refopt.gpu.lars.stored import stored8
+from refopt.gpu.norms import NORM_BOUNDS
+from refopt.gpu.norms.chunks import phases, walk_tiles
+from refopt.gpu.norms.elements import norm_row, own, tile_sums, update_row
+from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel
 
 PAIR = 2 * TILE
+UPDATE_AND_NORM_BOUNDS = 64, 8
 
 
 @factory
-def lars_grad_norm(signature: Signature) -> Kernel:
+def lars_grad_norm(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) -> Kernel:
     """The first launch: the tile sums of g, which are joined together with those of p that lie there."""
-    do = chunks_of(signature)
+    do = phases(routine, dtypes, choices, factor)
+    of_grads = do.rule._replace(reads=("grads",), normed=device_function(lambda g, k: (g,)))
+    tile = tile_sums(norm_row(routine, dtypes, of_grads, 1), 1, arithmetic(dtypes[0]))
+    norms = do.closing(tile, (1, 2))
 
     @kernel(NORM_BOUNDS)
     def merged_lars_grad_norm(
-        addresses, chunks, nodes, counters, sums, rates, hyper, adapt, factor_at, found_at
+        addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at, found_at
     ):
-        c = cuda.blockIdx.x
         if not do.found(found_at):
-            do.norm_and_rate(c, addresses, chunks, nodes, counters, sums, rates, hyper, adapt, factor_at)
+            norms(cuda.blockIdx.x, addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at)
 
     return merged_lars_grad_norm
 
 
 @factory
-def lars_update_and_norm(signature: Signature, chunk_tiles: int) -> Kernel:
+def lars_update_and_norm(
+    routine: Routine, dtypes: tuple, choices: tuple, factor: str | None, chunk_tiles: int
+) -> Kernel:
     """The second launch, a block to two tiles: velocity, parameter, and the tile sums of the new p."""
-    do = chunks_of(signature)
+    real: Any = arithmetic(dtypes[0])
+    do = phases(routine, dtypes, choices, factor)
+    update_of = update_row(routine, dtypes, do.rule)
+    stored = stored8(dtypes, do.rule.reads[0])
     chunk_pairs = chunk_tiles // 2
 
+    def row(partial: bool) -> Callable:
+        update, kept = update_of(partial), vectors.kept8(real, partial)
+
+        @device_function
+        def updated(at, first, stop, k):
+            return (kept(stored(update(at, first, stop, k)), own(first), stop),)
+
+        return updated
+
+    update = do.updating(walk_tiles(tile_sums(row, 1, real), (0, 1)))
+
     @kernel(UPDATE_AND_NORM_BOUNDS)
-    def merged_lars_update_and_norm(addresses, chunks, hyper, rates, sums, factor_at, found_at):
+    def merged_lars_update_and_norm(addresses, chunks, sums, numbers, hyper, factor_at, found_at):
         pair = cuda.gridDim.x - 1 - cuda.blockIdx.x
         c, offset = pair // chunk_pairs, pair % chunk_pairs * PAIR
-        do.update_and_norm(c, offset, PAIR, addresses, chunks, hyper, rates, sums, factor_at, found_at)
+        update(c, offset, PAIR, addresses, chunks, sums, numbers, hyper, factor_at, found_at)
 
     return merged_lars_update_and_norm

@@ -4,33 +4,30 @@ The grid is as large as can be resident at once. It takes the norms of every chu
 model, and updates, last chunks first: those are still in the L2 cache.
 """
 
-
+from refopt.catalog import Routine
 from refopt.cpu.reduce import TILE
-from refopt.gpu.lars.merged import chunks_of
-from refopt.gpu.lars.phases import NORM_BOUNDS
-from refopt.gpu.lars.rule import Signature
+from refopt.gpu.norms import NORM_BOUNDS
+from refopt.gpu.norms.chunks import phases
 from refopt.gpu.target import Kernel, cuda, factory, kernel
 
 
 @factory
-def lars_cooperative(signature: Signature, chunk_tiles: int) -> Kernel:
-    """The kernel for a signature, and chunks of so many tiles."""
-    do = chunks_of(signature)
+def lars_cooperative(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None, chunk_tiles: int) -> Kernel:
+    """The kernel for chunks of so many tiles; the other arguments are those of `refopt.gpu.norms.norms_kernel`."""
+    do = phases(routine, dtypes, choices, factor)
     length = chunk_tiles * TILE
 
     @kernel(NORM_BOUNDS)
-    def merged_lars_cooperative(
-        addresses, chunks, nodes, counters, sums, rates, hyper, adapt, factor_at, found_at
-    ):
+    def merged_lars_cooperative(addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at, found_at):
         if do.found(found_at):
             return
         grid = cuda.cg.this_grid()
         for c in range(cuda.blockIdx.x, chunks.shape[0], cuda.gridDim.x):
-            do.norms_and_rate(c, addresses, chunks, nodes, counters, sums, rates, hyper, adapt, factor_at)
+            do.norms(c, addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at)
         grid.sync()
         c = chunks.shape[0] - 1 - cuda.blockIdx.x
         while c >= 0:
-            do.update(c, 0, length, addresses, chunks, hyper, rates, factor_at, 0)
+            do.update(c, 0, length, addresses, chunks, sums, numbers, hyper, factor_at, 0)
             c -= cuda.gridDim.x
 
     return merged_lars_cooperative

@@ -4,33 +4,38 @@ The whole grid takes the norms of one tensor, waits, joins the tile sums level b
 model of many small tensors most of the time goes into launching, and into a GPU that one bias cannot fill.
 """
 
+from typing import Any
 
+from refopt.catalog import Routine
 from refopt.cpu.reduce import TILE
-from refopt.gpu.lars.phases import NORM_BOUNDS, phases
-from refopt.gpu.lars.rule import COEFF, DECAY, EPSILON, LR, MU, RESCALE, Signature, local_lr
+from refopt.dtypes import arithmetic
+from refopt.gpu.norms import NORM_BOUNDS
+from refopt.gpu.norms.chunks import phases
 from refopt.gpu.target import Kernel, cuda, factory, kernel
 from refopt.gpu.tiles import FANOUT, ROW, joiner
 
 
 @factory
-def lars_separate(signature: Signature) -> Kernel:
-    """The kernel for a signature; ``sums`` has room for the tile sums of p and g and what they join to."""
-    do, join = phases(signature), joiner(signature.real).join
-    found, factor_of = signature.gate
+def lars_separate(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) -> Kernel:
+    """The kernel for one tensor; ``sums`` has room for the tile sums of p and g and what they join to."""
+    real: Any = arithmetic(dtypes[0])
+    do, join = phases(routine, dtypes, choices, factor), joiner(real).join
+    close = do.rule.close
 
     @kernel(NORM_BOUNDS)
-    def lars_momentum(p, g, v, m, size, aligned, tensor, sums, hyper, adapt, factor_at, found_at):
-        if found(found_at):
+    def lars_momentum(p, g, v, m, tensor, size, aligned, sums, hyper, factor_at, found_at):
+        if do.found(found_at):
             return
         grid = cuda.cg.this_grid()
         lane = cuda.threadIdx.x % 32
         warp = cuda.grid(1) // 32
         warps = cuda.gridsize(1) // 32
         tiles = (size + TILE - 1) // TILE
-        rescale = hyper[RESCALE, tensor] * factor_of(factor_at)
+        at = p, g, v, m
+        k = do.common(hyper, tensor, at, factor_at)
 
         for tile in range(warp, tiles, warps):
-            x = do.norms(p, m, g, tile * TILE, size, aligned, rescale)
+            x = do.tile(at, tile * TILE, size, aligned, k)
             if lane < 2:
                 sums[lane, tile] = x
         grid.sync()
@@ -47,11 +52,9 @@ def lars_separate(signature: Signature) -> Kernel:
             first, count = first + count, parents
             grid.sync()
 
-        lr, wd = hyper[LR, tensor], hyper[DECAY, tensor]
-        coeff, epsilon = hyper[COEFF, tensor], hyper[EPSILON, tensor]
-        mu = hyper[MU, tensor]
-        rate = local_lr(sums[0, first], sums[1, first], lr, coeff, wd, epsilon, adapt)
+        k = do.common(hyper, tensor, at, factor_at)
+        numbers = close((sums[0, first], sums[1, first]), k)  # by every thread, since all need them
         for row in range(warp * ROW, size, warps * ROW):
-            do.update(p, g, v, m, row, size, aligned, rescale, rate, mu, wd)
+            do.row(at, row, size, aligned, k + numbers)
 
     return lars_momentum

@@ -33,26 +33,36 @@ def update_kernel(routine: Routine, dtypes: tuple, choices: tuple, factor: str |
     """The second launch, a block to a tile, last tiles first."""
     do = phases(routine, dtypes, choices, factor)
 
-    def merged(addresses, chunks, numbers, hyper, first_chunk, factor_at, found_at):
+    def merged(addresses, chunks, sums, numbers, hyper, first_chunk, factor_at, found_at):
         tile = cuda.gridDim.x - 1 - cuda.blockIdx.x
         c, offset = first_chunk + tile // chunk_tiles, tile % chunk_tiles * TILE
-        do.update(c, offset, TILE, addresses, chunks, numbers, hyper, factor_at, found_at)
+        do.update(c, offset, TILE, addresses, chunks, sums, numbers, hyper, factor_at, found_at)
 
     merged.__name__ = f"{routine.merged_name}_update"
     return kernel(UPDATE_BOUNDS)(merged)
 
 
+def arguments(group: Group, choices: dict[str, Any]) -> tuple[tuple, tuple, tuple]:
+    """What says which kernels a group has, the tables that its launches begin with, and the scratch that follows.
+
+    Between the last two come nodes and counters where norms are taken; first chunk, factor and flag end the arguments.
+    """
+    asked = group.routine, group.dtypes, tuple(sorted(choices.items())), group.factor_dtype if any(group.gate) else None
+    sums = group.zeros(2, max(1, group.slots))
+    numbers = group.zeros(len(phases(*asked).rule.numbers), len(group.members))
+    return asked, (group.addresses, group.chunks), (sums, numbers, group.hypers.values)
+
+
 def launches(group: Group, form: str, **choices: Any) -> Launches:
     """The two launches of a group, or two for each tensor."""
     machine, routine, tiles = group.machine, group.routine, group.chunk_tiles
-    asked = routine, group.dtypes, tuple(sorted(choices.items())), group.factor_dtype if any(group.gate) else None
+    asked, tables, rest = arguments(group, choices)
     norms, update = norms_kernel(*asked), update_kernel(*asked, tiles)
-    sums, numbers = group.zeros(2, max(1, group.slots)), group.zeros(len(phases(*asked).numbers), len(group.members))
     pieces = [(0, group.chunk_count)] if routine.forms[form].merged else group.chunks_of_tensors()
     steps: list[Callable[[Any], None]] = []
     for first, chunks in pieces:
-        tables, rest = (group.addresses, group.chunks), (numbers, group.hypers.values, first, *group.gate)
-        args = *tables, group.nodes, group.counters, sums, *rest
-        steps.append(machine.prepare(norms, chunks, NORM_BOUNDS[0], args))
-        steps.append(machine.prepare(update, chunks * tiles, UPDATE_BOUNDS[0], (*tables, *rest), "overlapping"))
+        args = *rest, first, *group.gate
+        norm_args = *tables, group.nodes, group.counters, *args
+        steps.append(machine.prepare(norms, chunks, NORM_BOUNDS[0], norm_args))
+        steps.append(machine.prepare(update, chunks * tiles, UPDATE_BOUNDS[0], (*tables, *args), "overlapping"))
     return Launches(machine, steps)

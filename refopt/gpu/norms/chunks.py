@@ -15,6 +15,7 @@ from refopt.gpu.gate import gate
 from refopt.gpu.norms.elements import either, norm_row, tile_sums, update_row
 from refopt.gpu.rules import NormRule
 from refopt.gpu.rules.lamb import lamb
+from refopt.gpu.rules.lars_momentum import lars_momentum
 from refopt.gpu.rules.novograd import novograd
 from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function, let_next_launch_begin, wait_for_previous_launch
@@ -27,27 +28,50 @@ def of_warp(start, stop, length):
     return range(start + cuda.threadIdx.x // 32 * length, stop, cuda.blockDim.x // 32 * length)
 
 
-def chunk_sums(tile: Callable, real: Any, rows: tuple[int, int] = (0, 2)) -> Callable:
-    """``sums_of(c, chunks, nodes, counters, sums, at, k)``: a chunk's sums of squares, and in one block the tensor's.
+def walk_tiles(tile: Callable, rows: tuple[int, int]) -> Callable:
+    """``walk(c, chunks, at, start, stop, slot, sums, k)``: the sums of the tiles from start to stop, a tile to a warp.
 
-    ``tile(at, first, stop, aligned, k)`` sums a tile up. Its sums go to the rows of ``sums`` from ``rows[0]`` to before
-    ``rows[1]``; there are two. Returned is whether this block was the last of the tensor, and if so both its sums,
-    of rows 0 and 1 in even threads.
+    ``tile(at, first, stop, aligned, k)`` sums a tile up. What comes of it goes to ``sums``, from the slot on, into the
+    rows from ``rows[0]`` to before ``rows[1]``, each from the lane of that number.
     """
-    climb = joiner(real).climb
     first_row, stop_row = rows
-    zero = real(0)
 
     @device_function
-    def sums_of(c, chunks, nodes, counters, sums, at, k):
-        start, stop, slot, node = chunks[c, START], chunks[c, STOP], chunks[c, SLOT], chunks[c, NODE]
-        # How many chunks report to the node. Asked for early: whoever is the last to finish needs it in a hurry.
-        arrivals = nodes[max(node, 0), ARRIVALS]
+    def walk(c, chunks, at, start, stop, slot, sums, k):
         lane = cuda.threadIdx.x % 32
         for first in of_warp(start, stop, TILE):
             x = tile(at, first, stop, chunks[c, ALIGNED], k)
             if first_row <= lane < stop_row:
                 sums[lane, slot + (first - start) // TILE] = x
+
+    return walk
+
+
+def walk_rows(row: Callable) -> Callable:
+    """``walk(c, chunks, at, start, stop, slot, sums, k)``: what is to be done with each row, a row to a warp."""
+
+    @device_function
+    def walk(c, chunks, at, start, stop, slot, sums, k):
+        for first in of_warp(start, stop, ROW):
+            row(at, first, stop, chunks[c, ALIGNED], k)
+
+    return walk
+
+
+def chunk_sums(tile: Callable, real: Any, rows: tuple[int, int] = (0, 2)) -> Callable:
+    """``sums_of(c, at, chunks, nodes, counters, sums, k)``: a chunk's sums of squares, and in one block the tensor's.
+
+    Tile and rows are those of `walk_tiles`. Returned is whether this block is the last of the tensor, and if so, in
+    even threads, the tensor's sums in both rows.
+    """
+    walk, climb, zero = walk_tiles(tile, rows), joiner(real).climb, real(0)
+
+    @device_function
+    def sums_of(c, at, chunks, nodes, counters, sums, k):
+        node = chunks[c, NODE]
+        # How many chunks report to the node. Asked for early: whoever is the last to finish needs it in a hurry.
+        arrivals = nodes[max(node, 0), ARRIVALS]
+        walk(c, chunks, at, chunks[c, START], chunks[c, STOP], chunks[c, SLOT], sums, k)
         # The last block to finish under a node of the tree joins its sums, so none waits for another.
         closes, x = climb(node, arrivals, nodes, counters, sums)
         if closes:
@@ -57,12 +81,15 @@ def chunk_sums(tile: Callable, real: Any, rows: tuple[int, int] = (0, 2)) -> Cal
     return sums_of
 
 
-RULES: dict[str, Callable[..., NormRule]] = {"lamb": lamb, "novograd": novograd}
+RULES: dict[str, Callable[..., NormRule]] = {"lamb": lamb, "lars_momentum": lars_momentum, "novograd": novograd}
 
 
 @lru_cache
 def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) -> SimpleNamespace:
-    """The two phases of a step for one chunk, and what they are put together from.
+    """The two phases of a step for one chunk, ``norms`` and ``update``, and what they are put together from.
+
+    ``closing(tile, rows)`` and ``updating(walk)`` make other phases, from a tile and rows as those of `chunk_sums`,
+    and from a walk as that of `walk_rows`.
 
     Args:
         routine, dtypes, choices: as for `refopt.gpu.elementwise.merged_update`.
@@ -76,9 +103,8 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
     addresses_of = unroll.gather("addresses[{k}, tensor]", "addresses, tensor", len(routine.slots))
     hypers_of = unroll.gather("hyper[{k}, tensor]", "hyper, tensor", len(routine.hypers))
     numbers_of = unroll.gather("numbers[{k}, tensor]", "numbers, tensor", len(rule.numbers))
-    scalars_of, leave = _scalars(routine, real), _leave(routine, rule, real)
+    scalars_of, leave, close = _scalars(routine, real), _leave(routine, rule, real), rule.close
     tile = tile_sums(norm_row(routine, dtypes, rule, count), count, real)
-    sums_of, close = chunk_sums(tile, real, (0, count)), rule.close
     row = either(update_row(routine, dtypes, rule), ROW)
 
     @device_function
@@ -86,34 +112,48 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
         return (*h[:-1], h[-1] * factor)
 
     @device_function
-    def norms(c, addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at):
-        """Tile sums of the chunk; in the block that is the last of its tensor, the tensor's numbers and scalars."""
-        let_next_launch_begin()
-        tensor = chunks[c, TENSOR]
-        at = addresses_of(addresses, tensor)
-        k = rescaled(hypers_of(hyper, tensor), factor_of(factor_at)) + scalars_of(at)
-        closes, squares = sums_of(c, chunks, nodes, counters, sums, at, k)
-        if closes and cuda.threadIdx.x == 0:
-            # All blocks of the tensor have read its scalars by now. What is needed here only is read here only, so
-            # that it takes no register of those who do not come here.
-            k = hypers_of(hyper, tensor) + scalars_of(at)
-            leave(tensor, at, close(squares, k), numbers)
+    def common(hyper, tensor, at, factor_at):
+        """The k of a tensor in the first launch."""
+        return rescaled(hypers_of(hyper, tensor), factor_of(factor_at)) + scalars_of(at)
 
-    @device_function
-    def update(c, offset, length, addresses, chunks, numbers, hyper, factor_at, found_at):
-        """Update a part of the chunk, a row to a warp."""
-        tensor, start = chunks[c, TENSOR], chunks[c, START] + offset
-        stop = min(chunks[c, STOP], start + length)
-        h = hypers_of(hyper, tensor)
-        # Up to here nothing was read that the launch before this one writes; what follows needs its numbers.
-        wait_for_previous_launch()
-        if found(found_at):
-            return
-        k = rescaled(h, factor_of(factor_at)) + numbers_of(numbers, tensor)
-        for first in of_warp(start, stop, ROW):
-            row(addresses_of(addresses, tensor), first, stop, chunks[c, ALIGNED], k)
+    def closing(tile: Callable, rows: tuple[int, int]) -> Callable:
+        sums_of = chunk_sums(tile, real, rows)
 
-    return SimpleNamespace(found=found, norms=norms, update=update, numbers=rule.numbers)
+        @device_function
+        def norms(c, addresses, chunks, nodes, counters, sums, numbers, hyper, factor_at):
+            """Tile sums of the chunk; in the block that is the last of its tensor, the tensor's numbers and scalars."""
+            let_next_launch_begin()
+            tensor = chunks[c, TENSOR]
+            at = addresses_of(addresses, tensor)
+            k = common(hyper, tensor, at, factor_at)
+            closes, squares = sums_of(c, at, chunks, nodes, counters, sums, k)
+            if closes and cuda.threadIdx.x == 0:
+                # All blocks of the tensor have read its scalars by now, so they can be written. What is needed here
+                # alone is read here alone, and takes no register before.
+                leave(tensor, at, close(squares, common(hyper, tensor, at, factor_at)), numbers)
+
+        return norms
+
+    def updating(walk: Callable) -> Callable:
+        @device_function
+        def update(c, offset, length, addresses, chunks, sums, numbers, hyper, factor_at, found_at):
+            """Update a part of the chunk."""
+            tensor, start = chunks[c, TENSOR], chunks[c, START] + offset
+            stop, slot = min(chunks[c, STOP], start + length), chunks[c, SLOT] + offset // TILE
+            at, h = addresses_of(addresses, tensor), hypers_of(hyper, tensor)
+            # Nothing up to here was written by the launch before this one. Now its numbers are needed.
+            wait_for_previous_launch()
+            if found(found_at):
+                return
+            k = rescaled(h, factor_of(factor_at)) + numbers_of(numbers, tensor)
+            walk(c, chunks, at, start, stop, slot, sums, k)
+
+        return update
+
+    return SimpleNamespace(
+        rule=rule, found=found, addresses_of=addresses_of, common=common, tile=tile, row=row, closing=closing,
+        updating=updating, norms=closing(tile, (0, count)), update=updating(walk_rows(row)),
+    )  # fmt: skip
 
 
 def _scalars(routine: Routine, real: Any) -> Callable:
