@@ -14,15 +14,16 @@ import numpy as np
 from refopt import checks
 from refopt.checks import Array
 from refopt.checks.arguments import rounded
-from refopt.cpu.reduce import TILE
 from refopt.dtypes import SIZES
 from refopt.gpu import tables, vectors
 from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.exclusive import Exclusive
+from refopt.gpu.norms.chunks import chunk_sums
+from refopt.gpu.norms.elements import own, tile_sums
 from refopt.gpu.runtime import Device, device
-from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
+from refopt.gpu.tables import TENSOR
 from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel, sqrt
-from refopt.gpu.tiles import ARRIVALS, FANOUT, ROW, ROWS, WHOLE_WARP, add_squares, joiner, lane_tree, rows_of
+from refopt.gpu.tiles import FANOUT, ROW, WHOLE_WARP, joiner, rows_of
 
 BOUNDS = 128, 6
 # Places in the block of numbers: what `factor_of` takes.
@@ -43,49 +44,44 @@ def oddness(x):
 @factory
 def scanner(dtype: str, real: Any) -> Kernel:
     """The kernel for gradients of a dtype: the sum of squares of each tensor, and whether all is finite."""
-    full, partial = vectors.access(dtype, real, False).load, vectors.access(dtype, real, True).load
-    zero, zeros = real(0), (real(0),) * 8
-    climb = joiner(real).climb
+    zero = real(0)
 
-    assert ROWS == 4, "all rows of a tile are loaded at a time"
+    def row(partial: bool) -> Callable:
+        load = vectors.access(dtype, real, partial).load
 
-    @device_function
-    def tile(g, first, stop, aligned):
-        i, sums = first + 4 * (cuda.threadIdx.x % 32), zeros
-        if aligned and first + TILE <= stop:
-            a, b = full(g, i, stop), full(g, i + ROW, stop)
-            c, d = full(g, i + 2 * ROW, stop), full(g, i + 3 * ROW, stop)
-            return add_squares(add_squares(add_squares(add_squares(sums, a), b), c), d)
-        for row in range(rows_of(first, stop)):
-            sums = add_squares(sums, partial(g, i + ROW * row, stop))
-        return sums
+        @device_function
+        def values(g, first, stop, k):
+            return (load(g, own(first), stop),)
+
+        return values
+
+    squares_of, elements_of = tile_sums(row, 1, real), row(True)
 
     @device_function
-    def oddness_of(g, first, stop):
-        i, odd = first + 4 * (cuda.threadIdx.x % 32), zero
-        for row in range(rows_of(first, stop)):
-            odd += oddness(partial(g, i + ROW * row, stop))
+    def oddness_of(g, first, stop, k):
+        odd = zero
+        for n in range(rows_of(first, stop)):
+            odd += oddness(elements_of(g, first + ROW * n, stop, k)[0])
         return odd
+
+    @device_function
+    def tile(g, first, stop, aligned, odd_ones):
+        squares = squares_of(g, first, stop, aligned, odd_ones)
+        if squares - squares != zero:
+            odd = oddness_of(g, first, stop, odd_ones)
+            if cuda.any_sync(WHOLE_WARP, odd != zero) and cuda.threadIdx.x % 32 == 0:
+                cuda.atomic.max(odd_ones, 0, 1)
+        return squares
+
+    sums_of = chunk_sums(tile, real, (0, 1))
 
     @kernel(BOUNDS)
     def scan_gradients(addresses, positions, chunks, nodes, counters, sums, roots, odd_ones):
         c = cuda.blockIdx.x
-        tensor, start, stop, slot = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP], chunks[c, SLOT]
-        node = chunks[c, NODE]
-        arrivals = nodes[node, ARRIVALS]
-        lane = cuda.threadIdx.x % 32
-        for first in range(start + cuda.threadIdx.x // 32 * TILE, stop, cuda.blockDim.x // 32 * TILE):
-            g = addresses[tensor]
-            squares = lane_tree(tile(g, first, stop, chunks[c, ALIGNED]))
-            if squares - squares != zero:
-                odd = oddness_of(g, first, stop)
-                if cuda.any_sync(WHOLE_WARP, odd != zero) and lane == 0:
-                    cuda.atomic.max(odd_ones, 0, 1)
-            if lane < 2:
-                sums[lane, slot + (first - start) // TILE] = squares
-        closes, squares = climb(node, arrivals, nodes, counters, sums)
+        tensor = chunks[c, TENSOR]
+        closes, squares = sums_of(c, addresses[tensor], chunks, nodes, counters, sums, odd_ones)
         if closes and cuda.threadIdx.x == 0:
-            roots[0, positions[tensor]] = squares
+            roots[0, positions[tensor]] = squares[0]
 
     return scan_gradients
 
@@ -133,12 +129,12 @@ def first_pass(
         if array and array.size:
             members.setdefault(array.dtype, []).append((place, array))
     launches = []
-    for dtype, own in members.items():
-        aligned = [a.address % min(16, 4 * SIZES[dtype]) == 0 for _, a in own]
-        host = tables.build([a.size for _, a in own], aligned, tables.tiles_per_chunk(2 * SIZES[dtype]))
+    for dtype, pairs in members.items():
+        aligned = [a.address % min(16, 4 * SIZES[dtype]) == 0 for _, a in pairs]
+        host = tables.build([a.size for _, a in pairs], aligned, tables.tiles_per_chunk(2 * SIZES[dtype]))
         args = (
-            machine.to_device(np.array([a.address for _, a in own], np.int64)),
-            machine.to_device(np.array([place for place, _ in own], np.int64)),
+            machine.to_device(np.array([a.address for _, a in pairs], np.int64)),
+            machine.to_device(np.array([place for place, _ in pairs], np.int64)),
             *(machine.to_device(table) for table in (host.chunks, host.nodes)),
             machine.to_device(np.zeros(len(host.nodes), np.uint32)),
             machine.to_device(np.zeros((2, host.slots), real)),
