@@ -50,6 +50,12 @@ def test_fixed_cases(machine, form, name):
 
 
 @forms
+def test_nothing_beyond_the_end_is_multiplied_by_infinity(machine, form):
+    """It counts 0 in a sum of squares, and 0 times infinity is no number."""
+    laws.same_bits_as_reference(kernels(form, machine), make([3, 1024, 1100], steps=[STEP | gate(np.inf)]))
+
+
+@forms
 @given(data=st.data())
 def test_kernel_is_reference(machine, form, data):
     """The same for every list of tensors, and merged as one at a time."""

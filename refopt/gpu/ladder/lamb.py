@@ -29,7 +29,7 @@ Versions:
     lamb_2  sums in the order of the reference, by a tree in shared memory: its bits from here on; r formed twice
     lamb_3  all tensors in three launches; a warp to a tile, 16-byte loads and stores, a tree of shuffles
     lamb_4  two launches: the last block of a tensor to finish makes its rate
-    lamb    ``refopt/gpu/lamb.py``, which is what ``gpu.merged_lamb`` runs
+    lamb    ``refopt/gpu/norms``, which is what ``gpu.merged_lamb`` runs
 
 The numbers are lr, beta1, beta2, epsilon, decay, beta1_pow and beta2_pow; the powers are the caller's to carry on. All
 rungs are in fp32, and all but lamb_1 have the bits of the reference, on the executor and on a GPU; lamb_1 is within
@@ -446,7 +446,7 @@ def launches_4(params, grads, moment1, moment2, numbers):
     ]
 
 
-# In production, ``refopt/gpu/lamb.py`` has the shape of lamb_4, in any mix of dtypes, with a row of numbers for each
+# In production, ``refopt/gpu/norms`` has the shape of lamb_4, in any mix of dtypes, with a row of numbers for each
 # tensor on the device, and the powers there, too. A thread takes eight elements of an update; the two trees of a tile
 # share their shuffles; a tensor of more than 2**20 elements is joined by several blocks (``refopt/gpu/tiles.py``); and
 # blocks of the second launch begin while the first drains, and wait where they need the rate.

@@ -24,7 +24,7 @@ Versions:
     lars_2        sums in the order of the reference, by a tree in shared memory: its bits from here on
     lars_3        all tensors in three launches; a warp to a tile, 16-byte loads, a tree of shuffles
     lars_4        two launches: the last block of a tensor to finish makes its rate
-    two_launches  ``refopt/gpu/lars/two_launches.py``, which is what ``gpu.merged_lars_momentum`` runs
+    two_launches  ``refopt/gpu/norms``, which is what ``gpu.merged_lars_momentum`` runs
 
 The numbers are lr, mu, coeff, decay and epsilon. All rungs are in fp32, and all but lars_1 have the bits of the
 reference, on the executor and on a GPU; lars_1 is within what rounding allows a sum in any order.
@@ -389,7 +389,7 @@ def launches_4(params, grads, velocities, numbers):
     ]
 
 
-# In production, ``refopt/gpu/lars/two_launches.py`` has the shape of lars_4, in any mix of dtypes, with a row of
+# In production, ``refopt/gpu/norms`` has the shape of lars_4, in any mix of dtypes, with a row of
 # numbers for each tensor on the device. A thread takes eight elements of an update; the two trees of a tile share
 # their shuffles; a tensor of more than 2**20 elements is joined by several blocks (``refopt/gpu/tiles.py``); and blocks
 # of the second launch begin while the first drains, and wait where they need the rate.

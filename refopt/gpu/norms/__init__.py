@@ -1,4 +1,28 @@
-"""Steps that need norms of whole tensors, in two launches for any number of tensors. (docs to come)"""
+"""Steps that need norms of whole tensors, in two launches for any number of tensors.
+
+What is an optimizer's own are the device functions of its `refopt.gpu.rules.NormRule`. Here is what such steps share.
+
+How the work is cut. A tensor is cut into **chunks**, of which a block of the first launch takes one, and a chunk into
+**tiles** of 1024 elements, of which a **warp**, 32 threads that run in step, takes one at a time. A tile has four
+**rows** of 256. The warp goes over a row at once: each of its threads, a **lane**, has eight elements of it. The order
+of all additions follows from this, and from nothing else (numerics, N6); no number of blocks or threads changes a bit.
+`elements` is what a warp does, `chunks` what a block does.
+
+The first launch sums squares up. A warp leaves the sum of each of its tiles in memory. The sums of a tensor are joined
+along a tree, by blocks: a **node** of the tree counts arrivals, one for each chunk under it, and whichever block is the
+last to arrive joins what lies there, and goes on to the node above. So no block ever waits for another, which might not
+have begun. The block that joins the topmost node *closes* the tensor: it has the norms, and makes of them the few
+numbers that the update needs, such as a learning rate.
+
+The second launch updates. That the first has ended is the barrier: all norms are there. It takes the **last tiles
+first**: they were read last, so they are in part still in the L2 cache, which the first launch asks to keep them. Its
+blocks may start while the first launch drains (**programmatic dependent launch**): they find their place in the tables
+meanwhile, and wait where they need what the first one writes.
+
+**Launch bounds** are how many threads a block has at most, and how many blocks are to fit on a multiprocessor at a
+time. Its 65,536 registers are shared out by them: 128 per thread for the norms, 72 for an update. Left alone, the
+compiler saves registers, and a thread that has few has few loads under way. The bounds were measured best on an H200.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +34,7 @@ from refopt.gpu.norms.chunks import phases
 from refopt.gpu.plan import Group
 from refopt.gpu.target import Kernel, cuda, factory, kernel
 
+# Threads per block, and blocks per multiprocessor.
 NORM_BOUNDS = 128, 4
 UPDATE_BOUNDS = 64, 14
 

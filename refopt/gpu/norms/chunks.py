@@ -13,6 +13,7 @@ from refopt.dtypes import arithmetic
 from refopt.gpu import unroll, vectors
 from refopt.gpu.gate import gate
 from refopt.gpu.norms.elements import either, norm_row, tile_sums, update_row
+from refopt.gpu.norms.trial import norms_taken
 from refopt.gpu.rules import NormRule
 from refopt.gpu.rules.lamb import lamb
 from refopt.gpu.rules.lars_momentum import lars_momentum
@@ -98,7 +99,7 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
     real: Any = arithmetic(dtypes[0])
     present = frozenset(name for name, dtype in zip(routine.slot_names, dtypes, strict=True) if dtype)
     rule = RULES[routine.name](real, present, **dict(choices))
-    count = 2 if len(rule.reads) > 1 else 1
+    count = norms_taken(routine, rule, real)
     found, factor_of = gate(real, factor)
     addresses_of = unroll.gather("addresses[{k}, tensor]", "addresses, tensor", len(routine.slots))
     hypers_of = unroll.gather("hyper[{k}, tensor]", "hyper, tensor", len(routine.hypers))
