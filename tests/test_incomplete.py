@@ -12,6 +12,8 @@ from refopt import catalog, cpu, gpu
 from refopt.catalog import ADAM, LAMB, SGD, Form, Hyper, Slot
 from refopt.cpu.merged import merged
 from refopt.gpu import elementwise, family, rules
+from refopt.gpu.norms.chunks import RULES as norms_rules
+from refopt.gpu.norms.trial import norms_taken
 from refopt.gpu.rules import Rule
 from refopt.gpu.target import device_function
 from refopt.oracle.exact.build import make, step_of
@@ -157,6 +159,30 @@ def test_a_rule(executor, monkeypatch, message):
     finally:
         elementwise.merged_update.cache_clear()
     assert str(caught.value) == f"merged_adam: {message}"
+
+
+NORM_RULE = norms_rules["lamb"](np.float32, frozenset(), False)
+NORM_RULES = {
+    "close: expected a function, got NoneType": NORM_RULE._replace(close=None),
+    "close: expected a tuple of rate, rest1, rest2, beta1_pow, beta2_pow, got 3 numbers": NORM_RULE._replace(
+        close=lambda sums, k: (sums[0], k[0], k[1])
+    ),
+    "moments: expected a tuple of moment1, moment2, got 1 numbers": NORM_RULE._replace(
+        moments=lambda p, g, m, u, k: (m,)
+    ),
+    "normed: expected a tuple of one or two numbers, got 3": NORM_RULE._replace(normed=lambda p, g, m, u, k: (p, g, m)),
+    "rule: expected a tuple of the parameter, got float32": NORM_RULE._replace(rule=lambda p, m, u, k: p),
+    "reads, updates: expected slots among params, grads, moment1, moment2, beta1_pow, beta2_pow, master_params, "
+    "stored_params, got moment": NORM_RULE._replace(updates=("params", "moment")),
+}
+
+
+@pytest.mark.parametrize("message", NORM_RULES)
+def test_a_rule_with_norms(message):
+    with pytest.raises(TypeError) as caught:
+        norms_taken(LAMB, NORM_RULES[message], np.float32)
+    assert str(caught.value) == f"merged_lamb: {message}"
+    assert norms_taken(LAMB, NORM_RULE, np.float32) == 2
 
 
 REFERENCES = {

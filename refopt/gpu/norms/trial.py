@@ -21,7 +21,9 @@ def norms_taken(routine: Routine, rule: NormRule, real: Any) -> int:
 
     def tried(part: str, first: tuple, numbers: tuple[str, ...], results: tuple[str, ...]) -> None:
         k = (one,) * (len(routine.hypers) + len(numbers))
-        values = getattr(rule, part)(*first, k)
+        function = getattr(rule, part)
+        expect(callable(function), f"{part}: expected a function", type(function).__name__)
+        values = function(*first, k)
         got = f"{len(values)} numbers" if isinstance(values, tuple) else type(values).__name__
         expect(got == f"{len(results)} numbers", f"{part}: expected a tuple of {', '.join(results)}", got)
 
