@@ -114,8 +114,10 @@ def test_a_rule_is_missed_when_the_kernels_are_imported():
 def test_every_rule_is_a_routines():
     """No file of a rule is left over, and none is shared."""
     files = {path.stem for path in Path(rules.__file__).parent.glob("*.py")} - {"__init__"}
-    assert files == elementwise.RULES.keys() == {x.name for x in catalog.ROUTINES.values() if x.elementwise}
-    assert all(rule.__module__ == f"refopt.gpu.rules.{name}" for name, rule in elementwise.RULES.items())
+    assert elementwise.RULES.keys() == {x.name for x in catalog.ROUTINES.values() if x.elementwise}
+    every = elementwise.RULES | norms_rules
+    assert files == every.keys() == catalog.ROUTINES.keys()
+    assert all(rule.__module__ == f"refopt.gpu.rules.{name}" for name, rule in every.items())
 
 
 def test_a_routine_without_a_reference(monkeypatch):

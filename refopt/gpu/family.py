@@ -11,9 +11,9 @@ from refopt.gpu.launches import Launches
 from refopt.gpu.plan import Plan
 from refopt.rows import Routine
 
-LAUNCHES: dict[str, Callable[..., Launches]] = {
-    "lars_momentum": lars.launches, "lamb": norms.launches, "novograd": norms.launches,
-}  # fmt: skip
+LAUNCHES: dict[str, Callable[..., Launches]] = dict.fromkeys(norms.RULES, norms.launches) | {
+    "lars_momentum": lars.launches
+}
 
 
 def planner(routine: Routine) -> Callable[..., Plan]:
