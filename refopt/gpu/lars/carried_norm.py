@@ -57,7 +57,8 @@ def lars_update_and_norm(
 
         @device_function
         def updated(at, first, stop, k):
-            return (kept(stored(update(at, first, stop, k)), own(first), stop),)
+            i = own(first)
+            return (kept(stored(update(at, first, stop, k)), i, stop),)
 
         return updated
 
