@@ -12,8 +12,6 @@ from refopt import catalog, cpu, gpu
 from refopt.catalog import ADAM, LAMB, SGD, Form, Hyper, Slot
 from refopt.cpu.merged import merged
 from refopt.gpu import elementwise, family, rules
-from refopt.gpu.norms.chunks import RULES as norms_rules
-from refopt.gpu.norms.trial import norms_taken
 from refopt.gpu.rules import Rule
 from refopt.gpu.target import device_function
 from refopt.oracle.exact.build import make, step_of
@@ -62,13 +60,6 @@ def test_a_row(message):
     assert catalog.Routine(**SGD._asdict()) == SGD
 
 
-def test_a_routine_without_kernels_or_reference():
-    with pytest.raises(TypeError, match=r"^merged_new: expected a rule in refopt.gpu.elementwise.RULES under the name"):
-        family.planner(catalog.Routine(**(SGD._asdict() | {"name": "new"})))
-    with pytest.raises(TypeError, match=r"^merged_new: expected launches in refopt.gpu.family under the name new, got"):
-        family.planner(catalog.Routine(**(LAMB._asdict() | {"name": "new"})))
-
-
 def new_row(**changes):
     return catalog.Routine(**(ADAM._asdict() | {"name": "new"} | changes))
 
@@ -81,24 +72,24 @@ EXPECTED = (
 def test_a_routine_without_a_rule(monkeypatch):
     """The rule is looked up by the routine's name, and what is asked for has the routine's choices."""
     with pytest.raises(TypeError) as caught:
-        elementwise.rule_of(new_row())
+        rules.rule_of(new_row())
     assert str(caught.value) == f"{EXPECTED}; got no such file"
     module = types.ModuleType("refopt.gpu.rules.new")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with pytest.raises(TypeError) as caught:
-        elementwise.rule_of(new_row())
+        rules.rule_of(new_row())
     assert str(caught.value) == f"{EXPECTED}; got no such function"
     module.new = lambda real, present, epsilon_at: RIGHT
-    assert elementwise.rule_of(new_row()) is module.new
+    assert rules.rule_of(new_row()) is module.new
 
 
 def test_a_rule_that_imports_what_is_not_there(monkeypatch):
     def found(name):
         raise ModuleNotFoundError("No module named 'elsewhere'", name="elsewhere")
 
-    monkeypatch.setattr(elementwise.importlib, "import_module", found)
+    monkeypatch.setattr(rules.importlib, "import_module", found)
     with pytest.raises(ModuleNotFoundError, match="elsewhere"):
-        elementwise.rule_of(new_row())
+        rules.rule_of(new_row())
 
 
 def test_a_rule_is_missed_when_the_kernels_are_imported():
@@ -114,14 +105,12 @@ def test_a_rule_is_missed_when_the_kernels_are_imported():
 def test_every_rule_is_a_routines():
     """No file of a rule is left over, and none is shared."""
     files = {path.stem for path in Path(rules.__file__).parent.glob("*.py")} - {"__init__"}
-    assert elementwise.RULES.keys() == {x.name for x in catalog.ROUTINES.values() if x.elementwise}
-    every = elementwise.RULES | norms_rules
-    assert files == every.keys() == catalog.ROUTINES.keys()
-    assert all(rule.__module__ == f"refopt.gpu.rules.{name}" for name, rule in every.items())
+    assert files == rules.RULES.keys() == catalog.ROUTINES.keys()
+    assert all(rule.__module__ == f"refopt.gpu.rules.{name}" for name, rule in rules.RULES.items())
 
 
 def test_a_routine_without_a_reference(monkeypatch):
-    monkeypatch.setitem(elementwise.RULES, "new", elementwise.RULES["sgd"])
+    monkeypatch.setitem(rules.RULES, "new", rules.RULES["sgd"])
     with pytest.raises(TypeError, match=r"^merged_new: expected a function of that name in refopt.cpu, got none"):
         family.functions(catalog.Routine(**(SGD._asdict() | {"name": "new"})))
 
@@ -136,7 +125,7 @@ def one(h, s):
     return (s[0],)
 
 
-RIGHT = elementwise.RULES["adam"](np.float32, frozenset(), "corrected")
+RIGHT = rules.RULES["adam"](np.float32, frozenset(), "corrected")
 RULES = {
     "advance: expected a function, got NoneType": RIGHT._replace(advance=None),
     "advance: expected a tuple of beta1_pow, beta2_pow, got 1": RIGHT._replace(advance=one),
@@ -150,7 +139,7 @@ RULES = {
 
 @pytest.mark.parametrize("message", RULES)
 def test_a_rule(executor, monkeypatch, message):
-    monkeypatch.setitem(elementwise.RULES, "adam", lambda real, present, **choices: RULES[message])
+    monkeypatch.setitem(rules.RULES, "adam", lambda real, present, **choices: RULES[message])
     elementwise.merged_update.cache_clear()
     case = make(ADAM, [4])
     slots = {name: xs and [executor.to_device(x) for x in xs] for name, xs in case.slots.items()}
@@ -163,28 +152,36 @@ def test_a_rule(executor, monkeypatch, message):
     assert str(caught.value) == f"merged_adam: {message}"
 
 
-NORM_RULE = norms_rules["lamb"](np.float32, frozenset(), False)
+NORM_RULE = rules.RULES["lamb"](np.float32, frozenset(), False)
 NORM_RULES = {
     "close: expected a function, got NoneType": NORM_RULE._replace(close=None),
-    "close: expected a tuple of rate, rest1, rest2, beta1_pow, beta2_pow, got 3 numbers": NORM_RULE._replace(
+    "close: expected a tuple of rate, rest1, rest2, beta1_pow, beta2_pow, got 3": NORM_RULE._replace(
         close=lambda sums, k: (sums[0], k[0], k[1])
     ),
-    "moments: expected a tuple of moment1, moment2, got 1 numbers": NORM_RULE._replace(
+    "moments: expected a tuple of moment1, moment2, got 1": NORM_RULE._replace(
         moments=lambda p, g, m, u, k: (m,)
     ),
     "normed: expected a tuple of one or two numbers, got 3": NORM_RULE._replace(normed=lambda p, g, m, u, k: (p, g, m)),
     "rule: expected a tuple of the parameter, got float32": NORM_RULE._replace(rule=lambda p, m, u, k: p),
-    "reads, updates: expected slots among params, grads, moment1, moment2, beta1_pow, beta2_pow, master_params, "
-    "stored_params, got moment": NORM_RULE._replace(updates=("params", "moment")),
+    "updates: expected params, stored_params, grads and states, got moment": NORM_RULE._replace(
+        updates=("params", "moment")
+    ),
 }
 
 
 @pytest.mark.parametrize("message", NORM_RULES)
-def test_a_rule_with_norms(message):
+def test_a_rule_with_norms(monkeypatch, message):
+    """The first that is incomplete is an error already when plans are made ready, by the import of refopt.gpu."""
+    monkeypatch.setitem(rules.RULES, "lamb", lambda real, present, **choices: NORM_RULES[message])
     with pytest.raises(TypeError) as caught:
-        norms_taken(LAMB, NORM_RULES[message], np.float32)
+        family.planner(LAMB)
     assert str(caught.value) == f"merged_lamb: {message}"
-    assert norms_taken(LAMB, NORM_RULE, np.float32) == 2
+
+
+def test_a_rule_of_another_kind(monkeypatch):
+    monkeypatch.setitem(rules.RULES, "lamb", lambda real, present, **choices: RIGHT)
+    with pytest.raises(TypeError, match=r"^merged_lamb: lamb: expected a NormRule, got Rule$"):
+        family.planner(LAMB)
 
 
 REFERENCES = {

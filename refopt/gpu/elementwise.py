@@ -8,13 +8,12 @@ its first. So that no block writes what another may still read (numerics, N9), t
 reads one and writes the other, and the next step goes the other way. The caller's arrays get a copy.
 """
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from refopt.catalog import ROUTINES, Routine
+from refopt.catalog import Routine
 from refopt.dtypes import arithmetic
 from refopt.gpu import philox, unroll, vectors
 from refopt.gpu.gate import gate
@@ -24,33 +23,9 @@ from refopt.gpu.rules import Rule
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel
 from refopt.gpu.tiles import ROW
+from refopt.gpu.tried import rule_for
 
 BLOCK = 64  # threads
-
-
-def rule_of(routine: Routine) -> Callable[..., Rule]:
-    """The function of a routine's name in the module of its name in `refopt.gpu.rules`, which makes its `Rule`.
-
-    Raises:
-        TypeError: there is none; the text says what to write where.
-    """
-    name, missing = routine.name, "function"
-    module = f"refopt.gpu.rules.{name}"
-    rule = None
-    try:
-        rule = getattr(importlib.import_module(module), name, None)
-    except ModuleNotFoundError as error:
-        if error.name != module:  # the module is there, and imports another that is not
-            raise
-        missing = "file"
-    if not callable(rule):
-        parameters = ", ".join(["real", "present", *(choice for choice in routine.choices if choice != "rounding")])
-        expected = f"expected a function {name}({parameters}) in refopt/gpu/rules/{name}.py, which returns its Rule"
-        raise TypeError(f"{routine.merged_name}: {expected}; got no such {missing}")
-    return rule
-
-
-RULES = {name: rule_of(routine) for name, routine in ROUTINES.items() if routine.elementwise}
 
 
 @factory
@@ -60,7 +35,7 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
     present = frozenset(name for name, dtype in zip(routine.slot_names, dtypes, strict=True) if dtype)
     named = dict(choices)
     stochastic = named.pop("rounding") == "stochastic"
-    made = tried(routine, RULES[routine.name](real, present, **named), real, present)
+    made = rule_for(routine, real, present, named)
     found, factor_of = gate(real, factor)
     update = _row(routine, dtypes, made, factor_of, stochastic)
     each = "hyper[{k}, tensor]"
@@ -87,33 +62,6 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
 
     merged.__name__ = routine.merged_name
     return kernel((BLOCK, resident(real, len(present.intersection(routine.states)))))(merged)
-
-
-def tried(routine: Routine, made: Rule, real: Any, present: frozenset[str]) -> Rule:
-    """The rule, once it has been tried on a number of each kind here, where kernels' functions are Python's.
-
-    Raises:
-        TypeError: if a part is missing, or leaves out what the routine carries on.
-    """
-
-    def expect(part: str, values: Any, names: list[str]) -> None:
-        if not isinstance(values, tuple) or len(values) != len(names):
-            got = len(values) if isinstance(values, tuple) else type(values).__name__
-            raise TypeError(f"{routine.merged_name}: {part}: expected a tuple of {', '.join(names)}, got {got}")
-
-    parts = {"rule": made.rule, **({"advance": made.advance} if routine.scalars else {})}
-    for part, function in parts.items():
-        if not callable(function):
-            raise TypeError(f"{routine.merged_name}: {part}: expected a function, got {type(function).__name__}")
-    states = [name for name in routine.states if name in present]
-    one, scalars = real(0.5), (real(0.5),) * len(routine.scalars)
-    numbers = (one,) * (len(routine.hypers) - 1)
-    with np.errstate(all="ignore"):
-        common = made.prepare(numbers, scalars)
-        expect("rule", made.rule(one, one, *(one for _ in states), common), ["the parameter", *states])
-        if made.advance:
-            expect("advance", made.advance(numbers, scalars), list(routine.scalars))
-    return made
 
 
 def resident(real: Any, states: int) -> int:

@@ -4,24 +4,28 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from refopt import cpu
 from refopt.cpu.routine import bind, single
 from refopt.gpu import elementwise, lars, norms
-from refopt.gpu.launches import Launches
 from refopt.gpu.plan import Plan
+from refopt.gpu.tried import rule_for
 from refopt.rows import Routine
 
-LAUNCHES: dict[str, Callable[..., Launches]] = dict.fromkeys(norms.RULES, norms.launches) | {
-    "lars_momentum": lars.launches
-}
+
+def launches_of(routine: Routine) -> Callable[..., Any]:
+    """What makes the launches of a group; `refopt.gpu.lars` has forms that no other routine has."""
+    if routine.elementwise:
+        return elementwise.launches
+    return lars.launches if "cooperative" in routine.forms else norms.launches
 
 
 def planner(routine: Routine) -> Callable[..., Plan]:
-    """`refopt.gpu.plan` for a routine; raises TypeError if no launches have been written for it."""
-    launches = LAUNCHES.get(routine.name, elementwise.launches)
-    if routine.name not in LAUNCHES and routine.name not in elementwise.RULES:
-        wanted = "a rule in refopt.gpu.elementwise.RULES" if routine.elementwise else "launches in refopt.gpu.family"
-        raise TypeError(f"{routine.merged_name}: expected {wanted} under the name {routine.name}, got none")
+    """`refopt.gpu.plan` for a routine; raises TypeError if its rule is not complete."""
+    launches = launches_of(routine)
+    defaults = {name: values[0] for name, values in routine.choices.items() if name != "rounding"}
+    rule_for(routine, np.float32, frozenset(slot.name for slot in routine.slots if not slot.optional), defaults)
     required = [slot.name for slot in routine.slots if not slot.optional]
     optional = [slot.name for slot in routine.slots if slot.optional]
 

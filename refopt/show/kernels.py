@@ -105,7 +105,7 @@ def launches_of(asked: Request, sizes: Sequence[int]) -> Launches:
     }
     signature = tuple(dtypes.get(name) for name in routine.slot_names)
     group = Group(machine, routine, signature, list(range(len(sizes))), arrays, {})
-    step = family.LAUNCHES.get(routine.name, family.elementwise.launches)(group, form, **choices)
+    step = family.launches_of(routine)(group, form, **choices)
 
     def made(do: Callable[[Any], None]) -> list[Launched]:
         machine.made = []

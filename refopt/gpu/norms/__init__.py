@@ -30,11 +30,11 @@ from typing import Any
 from refopt.catalog import Routine
 from refopt.cpu.reduce import TILE
 from refopt.gpu.launches import Launches
-from refopt.gpu.norms.chunks import RULES, phases
+from refopt.gpu.norms.chunks import phases
 from refopt.gpu.plan import Group
 from refopt.gpu.target import Kernel, cuda, factory, kernel
 
-__all__ = ["NORM_BOUNDS", "RULES", "UPDATE_BOUNDS", "arguments", "launches", "norms_kernel", "update_kernel"]
+__all__ = ["NORM_BOUNDS", "UPDATE_BOUNDS", "arguments", "launches", "norms_kernel", "update_kernel"]
 
 # Threads per block, and blocks per multiprocessor.
 NORM_BOUNDS = 128, 4

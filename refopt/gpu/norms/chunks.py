@@ -7,18 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from refopt.catalog import ROUTINES, Routine
+from refopt.catalog import Routine
 from refopt.cpu.reduce import TILE
 from refopt.dtypes import arithmetic
 from refopt.gpu import unroll, vectors
-from refopt.gpu.elementwise import rule_of
 from refopt.gpu.gate import gate
 from refopt.gpu.norms.elements import either, norm_row, tile_sums, update_row
-from refopt.gpu.norms.trial import norms_taken
 from refopt.gpu.rules import NormRule
 from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function, let_next_launch_begin, wait_for_previous_launch
 from refopt.gpu.tiles import ARRIVALS, ROW, WHOLE_WARP, joiner
+from refopt.gpu.tried import norms_taken, rule_for
 
 
 @device_function
@@ -80,11 +79,6 @@ def chunk_sums(tile: Callable, real: Any, rows: tuple[int, int] = (0, 2)) -> Cal
     return sums_of
 
 
-RULES: dict[str, Callable[..., Any]] = {
-    name: rule_of(routine) for name, routine in ROUTINES.items() if not routine.elementwise
-}
-
-
 @lru_cache
 def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) -> SimpleNamespace:
     """The two phases of a step for one chunk, ``norms`` and ``update``, and what they are put together from.
@@ -98,7 +92,7 @@ def phases(routine: Routine, dtypes: tuple, choices: tuple, factor: str | None) 
     """
     real: Any = arithmetic(dtypes[0])
     present = frozenset(name for name, dtype in zip(routine.slot_names, dtypes, strict=True) if dtype)
-    rule: NormRule = RULES[routine.name](real, present, **dict(choices))
+    rule: NormRule = rule_for(routine, real, present, dict(choices))
     count = norms_taken(routine, rule, real)
     found, factor_of = gate(real, factor)
     addresses_of = unroll.gather("addresses[{k}, tensor]", "addresses, tensor", len(routine.slots))

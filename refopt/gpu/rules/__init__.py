@@ -4,16 +4,17 @@ An optimizer that takes each element for itself has a `Rule`, one that needs nor
 
 A routine's rule stands in the file of its name. A function of the same name makes it, of the arithmetic type, of the
 names of all slots that are given, optional states among them, and of the routine's choices but ``rounding``. It is
-looked up by the name of the catalogue's row, so there is no list to enter it in: `refopt.gpu.elementwise.RULES`,
-`refopt.gpu.norms.RULES`.
+looked up by the name of the catalogue's row, so there is no list to enter it in.
 """
 
+import importlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from refopt.catalog import ROUTINES, Routine
 from refopt.gpu.target import device_function, sqrt
 
-__all__ = ["NormRule", "Rule", "device_function", "larger", "moments", "next_powers", "sqrt"]
+__all__ = ["RULES", "NormRule", "Rule", "device_function", "larger", "moments", "next_powers", "rule_of", "sqrt"]
 
 
 @device_function
@@ -86,3 +87,29 @@ def larger(x, y):
 def next_powers(h, s):
     """The powers of beta1 and beta2, one step on; for numbers that begin with a rate and both betas."""
     return s[0] * h[1], s[1] * h[2]
+
+
+def rule_of(routine: Routine) -> Callable[..., Any]:
+    """The function of a routine's name in the module of its name here, which makes its `Rule` or `NormRule`.
+
+    Raises:
+        TypeError: there is none; the text says what to write where.
+    """
+    name, missing = routine.name, "function"
+    module = f"{__name__}.{name}"
+    rule = None
+    try:
+        rule = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if error.name != module:  # the module is there, and imports another that is not
+            raise
+        missing = "file"
+    if not callable(rule):
+        parameters = ", ".join(["real", "present", *(choice for choice in routine.choices if choice != "rounding")])
+        kind = "Rule" if routine.elementwise else "NormRule"
+        expected = f"expected a function {name}({parameters}) in refopt/gpu/rules/{name}.py, which returns its {kind}"
+        raise TypeError(f"{routine.merged_name}: {expected}; got no such {missing}")
+    return rule
+
+
+RULES = {name: rule_of(routine) for name, routine in ROUTINES.items()}

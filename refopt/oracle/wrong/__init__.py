@@ -9,15 +9,17 @@ from refopt.oracle.wrong.rule import Wrong
 
 def _rules(name: str) -> dict[str, Wrong]:
     """Those of a routine; raises TypeError if there are none, which says where to write them."""
-    module, rules = f"refopt.oracle.wrong.{name}", None
+    module, missing = f"refopt.oracle.wrong.{name}", "none there"
+    rules: dict[str, Wrong] = {}
     try:
-        rules = getattr(importlib.import_module(module), "RULES", None)
+        rules = getattr(importlib.import_module(module), "RULES", {})
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
+        missing = "no such file"
     if not rules or not all(isinstance(rule, Wrong) for rule in rules.values()):
         expected = f"RULES, a Wrong rule or more by name, in refopt/oracle/wrong/{name}.py"
-        raise TypeError(f"refopt.oracle: {name}: expected {expected}, got {rules and [*rules.values()]}")
+        raise TypeError(f"refopt.oracle: {name}: expected {expected}, got {missing}")
     return dict(rules)
 
 
