@@ -191,7 +191,7 @@ def test_no_elements(name, executor):
 def test_ptx_is_exact(name, rung, executor):
     """No product and sum in one rounding, no double, no spilled register; 16-byte access where the file says so."""
     needs.compiler()
-    from test_ptx import assert_exact, instructions
+    from test_ptx import assert_not_spilled, exact_ptx
 
     from refopt.gpu.driver import signature_of
 
@@ -199,9 +199,8 @@ def test_ptx_is_exact(name, rung, executor):
     texts = []
     device = placed(executor, ladder.lists([5]))
     for launch in ladder.launches(rung, device):
-        ptx = launch.kernel.ptx(signature_of(launch.args))
-        assert_exact(ptx, double=False)
-        assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))]
+        ptx = exact_ptx(launch.kernel, signature_of(launch.args))
+        assert_not_spilled(ptx)
         texts.append(ptx)
         arrays = [x for x in launch.args if hasattr(x, "strides")]  # which the compiler takes to be in C order
         assert all(x.strides == np.empty(x.shape, x.dtype).strides for x in arrays)

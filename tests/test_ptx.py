@@ -1,7 +1,6 @@
 """What the compiler makes of the kernels, read off their PTX; no GPU is needed."""
 # ruff: noqa: E402
 
-import math
 import re
 
 import needs
@@ -10,21 +9,19 @@ import pytest
 
 needs.compiler()
 
-from numba.core import types as nb
-
 from refopt import gpu
 from refopt.catalog import LARS_MOMENTUM, ROUTINES
 from refopt.dtypes import numpy_dtype
-from refopt.gpu import runtime
+from refopt.gpu import exactness, runtime
 from refopt.gpu.driver import signature_of
-from refopt.gpu.target import kernel
+from refopt.gpu.exactness import instructions
+from refopt.gpu.target import spelled
 from refopt.gpu.vectors import POLICIES
 from refopt.oracle.exact import build
 from refopt.oracle.exact.build import step_of
 from refopt.oracle.exact.lars import make
 from refopt.oracle.exact.placed import PlacedCase
 
-ROUNDED = ("add", "sub", "mul", "div", "sqrt", "rcp")
 STORAGE = {
     "fp32": ("float32", "float32", "float32"),
     "fp16 amp": ("float16", "float16", "float32", "float32"),
@@ -54,24 +51,18 @@ def kernels_of(case, form, monkeypatch):
     return recorder.kernels
 
 
-def instructions(ptx):
-    """The opcodes of a PTX text, with the predicates taken off."""
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", ptx, flags=re.DOTALL)
-    return re.findall(r"(?:^|[;{}\n:])\s*(?:@!?%?\w+\s+)?([a-z]\w*(?:[.:]+\w+)+)", code)
+def exact_ptx(made, signature, double=False):
+    """The PTX of a kernel that computes, all of it exact in the arithmetic type; the lines that are not are named."""
+    ptx = made.ptx(signature)
+    if exactness.read(ptx, double):
+        pytest.fail("\n".join(map(str, made.inexact(*spelled(signature), double=double))))
+    assert any(re.match(r"(add|sub|mul|div|sqrt|rcp)\.rn\.f(32|64)", op) for op in instructions(ptx))
+    return ptx
 
 
-def assert_exact(ptx, double):
-    """Every floating operation is one IEEE operation, rounded to nearest even, in the arithmetic type."""
-    opcodes = instructions(ptx)
-    floating = [op for op in opcodes if re.search(r"\.b?f(16|32|64)", op)]
-    arithmetic = [op for op in floating if op.split(".")[0] in ROUNDED]
-    assert all(".rn" in op for op in arithmetic), [op for op in arithmetic if ".rn" not in op]
-    for banned in (r"^fma\.", r"^mad\..*f(32|64)", r"\.approx", r"\.full", r"\.ftz", r"^(sin|cos|ex2|lg2|rsqrt)\."):
-        found = [op for op in opcodes if re.search(banned, op)]
-        assert not found, found
-    assert arithmetic
-    if not double:
-        assert not [op for op in opcodes if ".f64" in op]
+def assert_not_spilled(ptx):
+    """No value of a thread lies in memory for want of registers."""
+    assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))]
 
 
 @pytest.mark.clause("N3")
@@ -81,12 +72,11 @@ def test_kernels_are_exact_and_vectorised(form, storage, monkeypatch):
     """No contraction, no approximation, no flushing, no stray double; 16-byte accesses; no spilled fp32."""
     kernels = kernels_of(make([5], STORAGE[storage]), form, monkeypatch)
     assert kernels
-    texts = {name: made.ptx(signature) for name, (made, signature) in kernels.items()}
+    texts = {name: exact_ptx(*kernel, double=storage == "fp64") for name, kernel in kernels.items()}
     for name, ptx in texts.items():
-        assert_exact(ptx, double=storage == "fp64")
         assert re.search(rf"ld\.global\.(L2::cache_hint\.)?{VECTORS[storage]}", ptx), name
         if storage == "fp32":
-            assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))], name
+            assert_not_spilled(ptx)
     assert any(f"st.global.{VECTORS[storage]}" in ptx for ptx in texts.values())
 
 
@@ -118,13 +108,12 @@ def test_kernels_of_every_routine_are_exact_and_vectorised(routine, choices, opt
     kernels = kernels_of(case, "merged", monkeypatch)
     computing = {name: kernel for name, kernel in kernels.items() if name not in ("fetch_scalars", "settle_scalars")}
     assert len(computing) == routine.forms["merged"].launches
-    texts = {name: made.ptx(signature) for name, (made, signature) in computing.items()}
+    texts = {name: exact_ptx(*kernel, double=storage == "fp64") for name, kernel in computing.items()}
     for name, ptx in texts.items():
-        assert_exact(ptx, double=storage == "fp64")
         assert re.search(r"ld\.global\.(L2::cache_hint\.)?v", ptx), name
         assert ("st.global.v" in ptx) == (name != "merged_novograd_norms"), name  # which writes scalars
         if storage == "fp32":
-            assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))]
+            assert_not_spilled(ptx)
     for access in ("ld", "st"):
         assert any(f"{access}.global.{VECTORS[storage]}" in ptx for ptx in texts.values())
 
@@ -136,9 +125,7 @@ def test_bf16_kernels_are_exact_and_vectorised(dtypes, rounding, monkeypatch):
     """The same with remainders and with chance, whose random words are integers throughout."""
     case = build.make(ROUTINES["adamw"], [5], dtypes, rounding=rounding)
     kernels = kernels_of(case, "merged", monkeypatch)
-    made, signature = kernels["merged_adamw"]
-    ptx = made.ptx(signature)
-    assert_exact(ptx, double=False)
+    ptx = exact_ptx(*kernels["merged_adamw"])
     assert "ld.global.v2.b32" in ptx and "st.global.v2.b32" in ptx
     draws = rounding == "stochastic" and "bfloat16" in (dtypes[2], None if dtypes[3:] else dtypes[0])
     assert ("mul.hi.u32" in ptx) == draws
@@ -151,10 +138,8 @@ def test_scan_kernels_are_exact_and_vectorised(dtype, monkeypatch):
     recorder = Recorder()
     monkeypatch.setattr(runtime, "_executor", lambda: recorder)
     gpu.scan([recorder.to_device(np.ones(5, numpy_dtype(dtype)))])
-    texts = {name: made.ptx(signature) for name, (made, signature) in recorder.kernels.items()}
+    texts = {name: exact_ptx(*kernel, double=dtype == "float64") for name, kernel in recorder.kernels.items()}
     assert set(texts) == {"scan_gradients", "finish_scan"}
-    for ptx in texts.values():
-        assert_exact(ptx, double=dtype == "float64")
     assert re.search(r"ld\.global\.v[24]", texts["scan_gradients"])
 
 
@@ -173,12 +158,12 @@ def test_cast_kernels_are_exact_and_vectorised(source, target, scale, monkeypatc
     if scale == 1:
         assert not [op for op in instructions(ptx) if re.match(r"(add|sub|mul|div|fma)\..*f(16|32|64)", op)]
     else:
-        assert_exact(ptx, double="float64" in (source, target))
+        exact_ptx(made, signature, double="float64" in (source, target))
     moves = source == target and scale == 1
     assert name == ("merged_move" if moves else "merged_cast")
     wide = ["v2.f64"] * 2 if moves else [VECTORED[source], VECTORED[target]]
     assert f"ld.global.{wide[0]}" in ptx and f"st.global.{wide[1]}" in ptx
-    assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))]
+    assert_not_spilled(ptx)
     twice = source == "float64" and target in ("float16", "bfloat16")
     assert ("cvt.rz.f32.f64" in ptx, "cvt.rn.f32.f64" in ptx) == (twice, source == "float64" and target == "float32")
 
@@ -210,8 +195,8 @@ def test_loss_scale_kernel_is_exact(monkeypatch):
     monkeypatch.setattr(runtime, "_executor", lambda: recorder)
     arrays = [recorder.to_device(np.ones(1, dtype)) for dtype in (np.float32, np.float32, np.int32, np.int32)]
     gpu.loss_scaling(*arrays)
-    ((made, signature),) = recorder.kernels.values()
-    assert_exact(made.ptx(signature), double=False)
+    (kernel,) = recorder.kernels.values()
+    exact_ptx(*kernel)
 
 
 def test_rounding_stores_are_instructions_of_their_own(monkeypatch):
@@ -233,56 +218,3 @@ def test_the_cache_is_asked_to_keep_what_is_read_again(storage, norm_of, kept, p
     ptx = made.ptx(signature)
     assert [ptx.count(f"{policy:#x}") for policy in (POLICIES["keep"], POLICIES["pass"])] == [kept, passed]
     assert ptx.count("ld.global.L2::cache_hint") == kept + passed
-
-
-# The checks above can fail.
-
-FLOATS = nb.Array(nb.float32, 1, "C")
-
-
-@kernel()
-def multiply_and_add(x):
-    x[0] = x[0] * x[1] + x[2]
-
-
-@kernel()
-def bare_constant(x):
-    x[0] = x[0] * 0.1
-
-
-@kernel()
-def library_function(x):
-    x[0] = math.exp(x[0]) + x[1]
-
-
-@pytest.mark.clause("N3")
-def test_exact_arithmetic_is_what_prevents_contraction():
-    """The same kernel has an fma where Numba compiles it by itself, and none where this package does."""
-    from numba import cuda as numba_cuda
-
-    plain, _ = numba_cuda.compile(
-        multiply_and_add.function, (FLOATS,), cc=(9, 0), device=False, abi="numba", output="ptx"
-    )
-    with pytest.raises(AssertionError, match="fma"):
-        assert_exact(plain, double=False)
-    assert_exact(multiply_and_add.ptx((FLOATS,)), double=False)
-
-
-def test_a_bare_constant_is_a_double():
-    with pytest.raises(AssertionError, match="f64"):
-        assert_exact(bare_constant.ptx((FLOATS,)), double=False)
-
-
-def test_library_functions_are_seen():
-    with pytest.raises(AssertionError, match=r"fma|approx"):
-        assert_exact(library_function.ptx((FLOATS,)), double=False)
-
-
-@pytest.mark.parametrize(
-    "opcode", ["add.f32", "fma.rn.f32", "div.full.f32", "sqrt.approx.f32", "mul.rn.ftz.f32", "add.rn.f64"]
-)
-def test_every_rule_is_looked_at(opcode):
-    line = "\n\tmul.rn.f32 \t%f1, %f2, %f3;\n\t@%p1 {} \t%f4, %f5, %f6; // comment\n"
-    assert_exact(line.format("add.rn.f32"), double=False)
-    with pytest.raises(AssertionError):
-        assert_exact(line.format(opcode), double=False)

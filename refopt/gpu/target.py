@@ -11,6 +11,7 @@ code anew and contract after all; the decorator form ``@cuda.jit(lto=False)`` dr
 """
 
 import contextlib
+import dis
 import functools
 import itertools
 import math
@@ -72,12 +73,21 @@ class Kernel:
 
         return listing([self]).text
 
-    def ptx(self, signature: tuple, capability: tuple[int, int] = (9, 0)) -> str:
-        """The PTX that `compiled` gives for a compute capability; no GPU is needed."""
-        with exact_arithmetic(contract=self.contract), _pretend(capability):
+    def inexact(self, *args: Any, double: bool = False, capability: tuple[int, int] = (9, 0)) -> list[Any]:
+        """The instructions that break the bits, by lines of Python: `refopt.gpu.exactness.check`. No GPU is needed."""
+        from refopt.gpu.exactness import check
+
+        return check(self, *args, double=double, capability=capability)
+
+    def ptx(self, signature: tuple, capability: tuple[int, int] = (9, 0), lines: bool = False) -> str:
+        """The PTX that `compiled` gives for a compute capability; no GPU is needed.
+
+        With ``lines``, directives between the instructions say which lines of Python they come from.
+        """
+        with exact_arithmetic(contract=self.contract), _pretend(capability, lines):
             text, _ = numba_cuda().compile(
                 _numba_form(self.function), signature, cc=capability, device=False, abi="numba", output="ptx",
-                launch_bounds=self.launch_bounds,
+                launch_bounds=self.launch_bounds, lineinfo=lines,
             )  # fmt: skip
         return text
 
@@ -106,7 +116,9 @@ def factory(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
 
 def device_function(function: Callable) -> Callable:
     """Mark a function as one that kernels call. On the executor it is an ordinary Python function."""
-    function.__refopt_numba__ = lambda: numba_cuda().jit(_numba_form(function), device=True, forceinline=True)  # type: ignore[attr-defined]
+    function.__refopt_numba__ = lambda: numba_cuda().jit(  # type: ignore[attr-defined]
+        _numba_form(function), device=True, forceinline=True, lineinfo=_with_lines()
+    )
     return function
 
 
@@ -169,12 +181,17 @@ def failure(error: Exception) -> str:
 
 
 _forms: dict[Any, Any] = {}
-_pretended: list[tuple[int, int]] = []
+_pretended: list[tuple[tuple[int, int], bool]] = []
 
 
 def _capability() -> tuple[int, int]:
     """The compute capability that is being compiled for."""
-    return _pretended[-1] if _pretended else tuple(numba_cuda().get_current_device().compute_capability)
+    return _pretended[-1][0] if _pretended else tuple(numba_cuda().get_current_device().compute_capability)
+
+
+def _with_lines() -> bool:
+    """Whether what is being compiled is to say which lines it comes from."""
+    return _pretended[-1][1] if _pretended else False
 
 
 def _numba(value: Any) -> Any:
@@ -188,7 +205,7 @@ def _numba(value: Any) -> Any:
     make = getattr(value, "__refopt_numba__", None)
     if make is None:
         return value
-    key = value, _capability()
+    key = value, _capability(), _with_lines()
     if key not in _forms:
         _forms[key] = make()
     return _forms[key]
@@ -196,7 +213,7 @@ def _numba(value: Any) -> Any:
 
 def _numba_form(function: Callable) -> Callable:
     """A copy of a function whose globals and closure hold Numba's objects instead of the executor's."""
-    names = function.__code__.co_names
+    names = {step.argval for step in dis.get_instructions(function) if step.opname == "LOAD_GLOBAL"}
     scope = {k: _numba(v) if k in names else v for k, v in function.__globals__.items()}
     cells = tuple(types.CellType(_numba(cell.cell_contents)) for cell in function.__closure__ or ())
     return types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, cells)
@@ -217,13 +234,13 @@ def exact_arithmetic(contract: bool = False) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _pretend(capability: tuple[int, int]) -> Iterator[None]:
+def _pretend(capability: tuple[int, int], lines: bool) -> Iterator[None]:
     """Let device functions compile without a GPU: they ask for the device only to know what it is."""
     from numba.cuda import dispatcher
 
     ask = dispatcher.get_current_device
     dispatcher.get_current_device = lambda: types.SimpleNamespace(compute_capability=capability)
-    _pretended.append(capability)
+    _pretended.append((capability, lines))
     try:
         yield
     finally:

@@ -1,0 +1,148 @@
+"""Whether a kernel has the bits of its Python text: which of its PTX instructions have not, and where they come from.
+
+NumPy and the executor round each operation by itself, to nearest even, in the type of its operands. What the compiler
+makes of the same text may differ: it may join a product and a sum, approximate a function, or compute in fp64 what has
+met a constant of Python's. `check` compiles a kernel, without a GPU, and names the lines.
+
+    >>> import numpy as np
+    >>> from refopt.gpu import cuda
+    >>> @cuda.jit
+    ... def mix(x, decay):
+    ...     x[0] = (1 - decay) * x[0]
+    >>> for finding in mix.inexact(np.zeros(1, np.float32), np.float32(0.9)):  # doctest: +SKIP
+    ...     print(finding)
+    mix.py:3: x[0] = (1 - decay) * x[0]: cvt.f64.f32, mov.f64, sub.rn.f64, mul.rn.f64: fp64, which a constant of ...
+"""
+
+import linecache
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.checks.arguments import flag, kind_of, shown
+from refopt.gpu.target import Kernel, no_compiler, signature_spelled
+
+# What breaks the bits: a pattern of the opcode, and why. The last is no fault where fp64 is meant.
+RULES = [
+    (r"^fma\.|^mad\..*f(32|64)", "a product and a sum with one rounding"),
+    (r"\.approx|\.full|^(sin|cos|ex2|lg2|rsqrt|tanh)\.", "an approximation"),
+    (r"\.ftz", "subnormal numbers become 0"),
+    (r"^(add|sub|mul|div|sqrt|rcp)(?!.*\.rn\b).*\.b?f(16|32|64)", "not rounded to nearest even"),
+    (r"^(atom|red)\..*\.add\..*f(16|32|64)", "a sum in the order in which threads come"),
+    (r"\.f64", "fp64, which a constant of Python's or an integer makes of fp32; np.float32(...) does not"),
+]
+
+_Place = tuple[str, ...]  # of a .loc directive: number of the file, line, column
+_Stack = tuple[tuple[str, int], ...]  # files and lines, the innermost function first
+
+
+class Inexact(NamedTuple):
+    """Instructions that break the bits, all for one reason and from one line.
+
+    Attributes:
+        why: the reason.
+        opcodes: of the instructions, each once, such as ``sub.rn.f64``.
+        file, line: of the Python that they come from, which may be in a device function.
+        calls: file and line of the calls that lead there, the innermost first; the last is in the kernel.
+    """
+
+    why: str
+    opcodes: tuple[str, ...]
+    file: str
+    line: int
+    calls: tuple[tuple[str, int], ...]
+
+    @property
+    def text(self) -> str:
+        """The line of Python, if it can be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        calls = "".join(f", called at {Path(file).name}:{line}" for file, line in self.calls)
+        return f"{Path(self.file).name}:{self.line}{calls}: {self.text}: {', '.join(self.opcodes)}: {self.why}"
+
+
+def check(kernel: Kernel, *args: Any, double: bool = False, capability: tuple[int, int] = (9, 0)) -> list[Inexact]:
+    """Compile a kernel to PTX and report every instruction that has not the bits of its Python text.
+
+    Args:
+        kernel: of ``refopt.gpu.cuda.jit`` or ``refopt.gpu.parts``; not one of Numba's own.
+        args: what it is launched with, or arguments like those: arrays of NumPy or of a device in C order, integers,
+            numbers of type ``np.float32``; or the types in words, such as ``"float32[1]"``, ``"int64"``.
+        double: whether fp64 is meant. If not, all of it is reported, since it comes of a constant or an integer.
+        capability: the compute capability to compile for.
+
+    Returns:
+        By lines, in the order of the PTX; an empty list if the kernel is exact.
+
+    Raises:
+        RuntimeError: there is no compiler here; the text says why.
+        TypeError: it is no kernel, or takes other arguments.
+    """
+    if not isinstance(kernel, Kernel):
+        raise TypeError(f"check: kernel: expected a kernel of refopt.gpu.cuda.jit, got {kind_of(kernel)}")
+    double = flag("check: double", double)
+    if len(args) != (takes := kernel.function.__code__.co_argcount):
+        raise TypeError(f"check: args: expected {takes}, as {kernel.name} takes, got {len(args)}")
+    words = [_spelled(f"check: args[{k}]", arg) for k, arg in enumerate(args)]
+    if reason := no_compiler():
+        raise RuntimeError(f"check: expected a compiler (pip install 'refopt[cuda13]'), got none: {reason}")
+    return read(kernel.ptx(signature_spelled(words), capability, lines=True), double)
+
+
+def read(ptx: str, double: bool = False) -> list[Inexact]:
+    """`check` of a PTX text; without directives of lines, the file is "" and the line 0."""
+    rules = RULES[:-1] if double else RULES
+    found: dict[tuple[str, _Stack], dict[str, None]] = {}
+    for opcode, stack in _placed(ptx):
+        for why in (why for pattern, why in rules if re.search(pattern, opcode)):
+            found.setdefault((why, stack), {})[opcode] = None
+    return [
+        Inexact(why, tuple(opcodes), file, line, tuple(calls))
+        for (why, ((file, line), *calls)), opcodes in found.items()
+    ]
+
+
+def instructions(ptx: str) -> list[str]:
+    """The opcodes of a PTX text, with the predicates taken off."""
+    return [opcode for opcode, _ in _placed(ptx)]
+
+
+def _placed(ptx: str) -> Iterator[tuple[str, _Stack]]:
+    """Every opcode with the lines that it comes from."""
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", ptx, flags=re.DOTALL)
+    files = dict(re.findall(r'(?m)^\s*\.file\s+(\d+)\s+"([^"\n]*)"', code))
+    callers: dict[_Place, _Place | None] = {}
+    stack: _Stack = (("", 0),)
+    for line in code.splitlines():
+        if place := re.match(r"\s*\.loc\s+(\d+) ([1-9]\d*) (\d+)(?:.*inlined_at (\d+) (\d+) (\d+))?", line):
+            here, caller = place.group(1, 2, 3), place.group(4, 5, 6)
+            callers[here] = caller if caller[0] else None
+            stack = tuple((files.get(number, ""), int(at)) for number, at, _ in _outwards(here, callers))
+        for opcode in re.findall(r"(?:^|[;{}:])\s*(?:@!?%?\w+\s+)?([a-z]\w*(?:[.:]+\w+)+)", line):
+            yield opcode, stack
+
+
+def _outwards(place: _Place | None, callers: dict[_Place, _Place | None]) -> Iterator[_Place]:
+    """A place, where its function was inlined, where that function was, and so on to the kernel."""
+    passed = set()
+    while place and place not in passed:  # two functions of one line may be each other's callers
+        yield place
+        passed.add(place)
+        place = callers.get(place)
+
+
+def _spelled(where: str, arg: Any) -> str:
+    """The type of an argument of a kernel in words; see `refopt.gpu.target.spelled`."""
+    if isinstance(arg, int | np.integer):
+        return "int64"
+    if isinstance(arg, np.float32):
+        return "float32"
+    if isinstance(arg, str) and re.fullmatch(r"u?int\d+(\[\d\])?|float\d+(\[\d\])?", arg):
+        return arg
+    if not hasattr(arg, "dtype") or not getattr(arg, "shape", ()):
+        raise TypeError(f"{where}: expected an array, an integer, np.float32 or words (float32[1]), got {shown(arg)}")
+    return f"{np.dtype(arg.dtype).name}[{len(arg.shape)}]"
