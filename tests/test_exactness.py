@@ -233,8 +233,8 @@ def test_every_rule_is_looked_at(opcode):
 def test_what_is_refused(monkeypatch):
     with pytest.raises(TypeError, match=r"^check: kernel: expected a kernel of refopt.gpu.cuda.jit, got function$"):
         exactness.check(constant, X)
-    for bad in (0.5, None, [1], np.float64(1), np.ones(()), "floats[1]", "float32[x]"):
-        with pytest.raises(TypeError, match=r"^check: args\[0\]: expected an array, an integer, np.float32 or words"):
+    for bad in (0.5, None, [1], np.float64(1), np.int64(1), "floats[1]", "float32[x]"):
+        with pytest.raises(TypeError, match=r"^check: args\[0\]: expected an array, an int or np.float32, got "):
             in_the_kernel.inexact(bad)
     with pytest.raises(TypeError, match=r"^check: args: expected 1, as planted takes, got 2$"):
         planted_in(constant).inexact(X, X)

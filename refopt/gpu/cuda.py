@@ -41,15 +41,23 @@ class Kernel(_Kernel):
 
 
 class Launch(NamedTuple):
-    """A kernel, its blocks, the threads of each, and its arguments: arrays of one machine, integers, fp32 numbers."""
+    """A kernel, its blocks, the threads of each, and its arguments: arrays of one machine, integers, fp32 numbers.
+
+    ``mode`` is "cooperative" for a kernel whose blocks wait for each other. ``keep`` is what is not to be freed: arrays
+    that the kernel finds by their addresses.
+    """
 
     kernel: Kernel
     grid: int
     block: int
     args: tuple
+    mode: str = ""
+    keep: Any = None
 
     def __call__(self, stream: Any = 0) -> None:
-        """Launch."""
+        """Launch, if there are any blocks."""
+        if not self.grid:
+            return
         if device_of(self.args) == "gpu":
             self.prepared()(stream)
         else:
@@ -57,7 +65,7 @@ class Launch(NamedTuple):
 
     def prepared(self) -> Callable[[Any], None]:
         """What launches it on a GPU again and again, with arguments that are packed once."""
-        return device("gpu").prepare(self.kernel, self.grid, self.block, self.args)
+        return device("gpu").prepare(self.kernel, self.grid, self.block, self.args, self.mode)
 
 
 def jit(  # type: ignore[no-redef]

@@ -9,9 +9,9 @@ met a constant of Python's. `check` compiles a kernel, without a GPU, and names 
     >>> @cuda.jit
     ... def mix(x, decay):
     ...     x[0] = (1 - decay) * x[0]
-    >>> for finding in mix.inexact(np.zeros(1, np.float32), np.float32(0.9)):  # doctest: +SKIP
-    ...     print(finding)
-    mix.py:3: x[0] = (1 - decay) * x[0]: cvt.f64.f32, mov.f64, sub.rn.f64, mul.rn.f64: fp64, which a constant of ...
+    >>> finding = mix.inexact(np.zeros(1, np.float32), np.float32(0.9))[0]
+    >>> finding.line, finding.text, finding.opcodes
+    (3, 'x[0] = (1 - decay) * x[0]', ('cvt.f64.f32', 'mov.f64', 'sub.rn.f64', 'mul.rn.f64', 'cvt.rn.f32.f64'))
 """
 
 import linecache
@@ -20,10 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from refopt.checks.arguments import flag, kind_of, shown
-from refopt.gpu.target import Kernel, no_compiler, signature_spelled
+from refopt.checks.arguments import flag, kind_of
+from refopt.gpu.target import Kernel, argument_spelled, no_compiler, signature_spelled
 
 # What breaks the bits: a pattern of the opcode, and why. The last is no fault where fp64 is meant.
 RULES = [
@@ -87,7 +85,7 @@ def check(kernel: Kernel, *args: Any, double: bool = False, capability: tuple[in
     double = flag("check: double", double)
     if len(args) != (takes := kernel.function.__code__.co_argcount):
         raise TypeError(f"check: args: expected {takes}, as {kernel.name} takes, got {len(args)}")
-    words = [_spelled(f"check: args[{k}]", arg) for k, arg in enumerate(args)]
+    words = [argument_spelled(f"check: args[{k}]", arg) for k, arg in enumerate(args)]
     if reason := no_compiler():
         raise RuntimeError(f"check: expected a compiler (pip install 'refopt[cuda13]'), got none: {reason}")
     return read(kernel.ptx(signature_spelled(words), capability, lines=True), double)
@@ -114,7 +112,8 @@ def instructions(ptx: str) -> list[str]:
 def _placed(ptx: str) -> Iterator[tuple[str, _Stack]]:
     """Every opcode with the lines that it comes from."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", ptx, flags=re.DOTALL)
-    files = dict(re.findall(r'(?m)^\s*\.file\s+(\d+)\s+"([^"\n]*)"', code))
+    # What was made of a text has a name in <>, which Numba takes to be in the current folder.
+    files = dict(re.findall(r'(?m)^\s*\.file\s+(\d+)\s+"(?:[^"\n]*/(?=<))?([^"\n]*)"', code))
     callers: dict[_Place, _Place | None] = {}
     stack: _Stack = (("", 0),)
     for line in code.splitlines():
@@ -133,16 +132,3 @@ def _outwards(place: _Place | None, callers: dict[_Place, _Place | None]) -> Ite
         yield place
         passed.add(place)
         place = callers.get(place)
-
-
-def _spelled(where: str, arg: Any) -> str:
-    """The type of an argument of a kernel in words; see `refopt.gpu.target.spelled`."""
-    if isinstance(arg, int | np.integer):
-        return "int64"
-    if isinstance(arg, np.float32):
-        return "float32"
-    if isinstance(arg, str) and re.fullmatch(r"u?int\d+(\[\d\])?|float\d+(\[\d\])?", arg):
-        return arg
-    if not hasattr(arg, "dtype") or not getattr(arg, "shape", ()):
-        raise TypeError(f"{where}: expected an array, an integer, np.float32 or words (float32[1]), got {shown(arg)}")
-    return f"{np.dtype(arg.dtype).name}[{len(arg.shape)}]"

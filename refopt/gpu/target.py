@@ -16,6 +16,7 @@ import functools
 import itertools
 import math
 import os
+import re
 import textwrap
 import threading
 import types
@@ -25,6 +26,8 @@ from typing import Any
 import numpy as np
 
 from refopt import simt
+from refopt.checks.arguments import shown
+from refopt.dtypes import name_of
 from refopt.simt import cuda
 
 __all__ = ["Kernel", "cuda", "device_function", "factory", "intrinsic", "kernel", "no_compiler", "sqrt"]
@@ -203,12 +206,29 @@ def _numba(value: Any) -> Any:
         made.__dict__.update((k, _numba(v)) for k, v in vars(value).items())
         return made
     make = getattr(value, "__refopt_numba__", None)
+    if make is None and isinstance(value, types.ModuleType) and _has_device_functions(value):
+        make = functools.partial(_Module, value)
     if make is None:
         return value
     key = value, _capability(), _with_lines()
     if key not in _forms:
         _forms[key] = make()
     return _forms[key]
+
+
+def _has_device_functions(module: types.ModuleType) -> bool:
+    return any(hasattr(value, "__refopt_numba__") for value in vars(module).values())
+
+
+class _Module(types.ModuleType):
+    """A module of device functions as a kernel sees it, which spells them ``module.name``."""
+
+    def __init__(self, module: types.ModuleType) -> None:
+        super().__init__(module.__name__)
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return _numba(getattr(self._module, name))
 
 
 def _numba_form(function: Callable) -> Callable:
@@ -311,6 +331,21 @@ def wait_for_previous_launch():
 def spelled(signature: tuple) -> list[str]:
     """Numba's types of kernel arguments in words: int64, or an array's dtype and number of axes, float32[2]."""
     return [f"{kind.dtype}[{kind.ndim}]" if hasattr(kind, "ndim") else str(kind) for kind in signature]
+
+
+def argument_spelled(where: str, arg: Any) -> str:
+    """The type of a kernel's argument in words, as `spelled`; such words are taken as they are.
+
+    Raises:
+        TypeError: a kernel takes no such argument, a number of Python's among them: it would be fp64.
+    """
+    if isinstance(arg, str) and re.fullmatch(r"u?int\d+(\[\d\])?|float\d+(\[\d\])?", arg):
+        return arg
+    if isinstance(arg, int | np.float32):
+        return "int64" if isinstance(arg, int) else "float32"
+    if isinstance(arg, np.generic) or not (hasattr(arg, "dtype") and hasattr(arg, "shape")):
+        raise TypeError(f"{where}: expected an array, an int or np.float32, got {shown(arg)}")
+    return f"{name_of(arg.dtype)}[{len(arg.shape)}]"
 
 
 def signature_spelled(words: list[str]) -> tuple:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from refopt.gpu import cuda as launched
 from refopt.gpu.target import cuda
 from refopt.gpu.vectors import POLICIES
 from refopt.show.expressions import SIMPLE, UNKNOWN, own_names
@@ -19,7 +20,8 @@ from refopt.show.writer import Writer, arity, assigned, moved, signature
 from refopt.simt import memory
 
 REFERENCE = re.compile("\ue000(\\d+)\ue001")  # to a part by its number, until it has its name
-MODULES = {np: "import numpy as np", cuda: "from refopt.simt import cuda", memory: "from refopt.simt import memory"}
+MODULES = {np: "import numpy as np", memory: "from refopt.simt import memory"}
+MODULES |= dict.fromkeys((cuda, launched), "from refopt.simt import cuda")
 UNROLLED = "<unrolled"  # how the files of functions that are made from strings begin
 
 

@@ -14,7 +14,9 @@ from refopt.catalog import ROUTINES, Hyper, Routine, Slot, Spec
 from refopt.state.peers import PEERS
 
 PAGE = ROOT / "docs" / "interface.md"
-PACKAGES = "cpu", "gpu", "program", "passes", "placement", "sharding", "comm", "state", "simt"
+PACKAGES = (
+    "cpu", "gpu", "gpu.parts", "gpu.exactness", "program", "passes", "placement", "sharding", "comm", "state", "simt",
+)  # fmt: skip
 SIGNATURES = {
     "fp32": ("float32",) * 3, "fp64": ("float64",) * 3, "fp16, fp32 states": ("float16", "float16", "float32"),
     "fp16 with a master": ("float16", "float16", "float32", "float32"),

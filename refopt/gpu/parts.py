@@ -1,0 +1,204 @@
+"""Parts for merged kernels of one's own: every tensor of a model in one launch, with the bits of NumPy.
+
+A `Table` has the addresses of the tensors and cuts them into chunks, one for each block. The warps of a block take the
+rows of its chunk in turn (`rows`), 256 elements at a time. A thread holds eight of them: it loads and stores them by
+`access`, and applies to each what is written for one (`eight`). `refopt.gpu.cuda` is ``numba.cuda`` for such kernels.
+
+An average of parameters, which goes on from step to step, for any number of tensors:
+
+    >>> import numpy as np
+    >>> from refopt import gpu
+    >>> from refopt.gpu import cuda, parts
+    >>> one = np.float32(1)
+    >>> @parts.device_function
+    ... def blend(average, param, decay):
+    ...     return decay * average + (one - decay) * param
+    >>> blend8 = parts.eight(blend, 2)
+    >>> @parts.rows
+    ... def update(partial):
+    ...     load, store = parts.access("float32", partial)
+    ...     @parts.device_function
+    ...     def row(addresses, tensor, i, stop, decay):
+    ...         average, param = addresses[0, tensor], addresses[1, tensor]
+    ...         store(average, i, stop, blend8(load(average, i, stop), load(param, i, stop), decay))
+    ...     return row
+    >>> @cuda.jit(bounds=(64, 16))
+    ... def ema(addresses, chunks, decay):
+    ...     update(addresses, chunks, cuda.blockIdx.x, decay)
+    >>> with gpu.use("executor"):
+    ...     averages, params = ([gpu.to_device(np.full(n, x, np.float32)) for n in (3, 300)] for x in (0, 1))
+    >>> parts.Table(averages, params).launch(ema, np.float32(0.75))()
+    >>> averages[0].copy_to_host()
+    array([0.25, 0.25, 0.25], dtype=float32)
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from refopt.checks import Array
+from refopt.checks.arguments import chosen, flag, listed, whole
+from refopt.checks.arrays import check_dense
+from refopt.cpu.reduce import TILE
+from refopt.dtypes import SIZES
+from refopt.gpu import tables, unroll, vectors
+from refopt.gpu.arrays import describer, device_of_lists
+from refopt.gpu.cuda import Kernel, Launch
+from refopt.gpu.runtime import device
+from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
+from refopt.gpu.target import argument_spelled, cuda, device_function, sqrt
+from refopt.gpu.tiles import ARRIVALS, add_squares, joiner, lane_tree, rows_of, scale8
+from refopt.gpu.vectors import ROW, Access
+
+__all__ = [
+    "ALIGNED", "ARRIVALS", "NODE", "ROW", "SLOT", "START", "STOP", "TENSOR", "TILE", "Access", "Launch", "Table",
+    "access", "add_squares", "device_function", "eight", "joiner", "lane_tree", "rows", "rows_of", "scale8", "sqrt",
+]  # fmt: skip
+
+
+class Table:
+    """Where the tensors of a kernel are, and how they are cut into chunks, on the machine that they are on.
+
+    The arrays are kept alive; their memory must stay where it is. Those that a kernel writes must be writable and
+    overlap no other, which is not checked.
+
+    Attributes:
+        addresses: (L, P) int64, the byte address of each tensor by list and tensor.
+        chunks: (C, 6) int64. Columns: `TENSOR`; `START` and `STOP`, the first element and the last + 1; `SLOT`, where
+            the sum of its first tile goes; `NODE`, which it reports to; `ALIGNED`, whether all arrays of the tensor can
+            be accessed four elements at a time. A tensor without elements has no chunk.
+        nodes, counters, slots: of the tree that joins the sums of tiles, as `joiner` takes them: (N, 5) int64, (N,)
+            uint32, all 0, and how many sums a row of it holds.
+        count: C, the number of chunks.
+        dtypes: of the lists, by name.
+    """
+
+    def __init__(self, *lists: Sequence[Any], tiles: int = 2) -> None:
+        """Check the arrays, lay out the tables and upload them.
+
+        Args:
+            lists: of device arrays, such as averages and parameters. Each has one dtype, a floating one; tensor by
+                tensor, the arrays have one shape and one order of axes, without gaps.
+            tiles: of `TILE` elements, in a chunk: a power of two up to 1024.
+
+        Raises:
+            TypeError, ValueError: naming list and index: it is no such array, or on another machine.
+        """
+        machine = device(device_of_lists(*lists))
+        tiles = whole("Table: tiles", tiles, 1, 1024)
+        if tiles & (tiles - 1):
+            raise ValueError(f"Table: tiles: expected a power of two, got {tiles}")
+        rows = _described(lists, describer(machine.name))
+        addresses = np.array([[x.address for x in row] for row in rows], np.int64)
+        units = np.array([[min(16, 4 * SIZES[x.dtype]) for x in row] for row in rows])  # bytes, of a full access
+        aligned = (addresses % units == 0).all(0).tolist()
+        host = tables.build([x.size for x in rows[0]], aligned, tiles)
+        self.addresses, self.chunks, self.nodes = map(machine.to_device, (addresses, host.chunks, host.nodes))
+        self.counters = machine.to_device(np.zeros(len(host.nodes), np.uint32))
+        self.slots, self.count = host.slots, len(host.chunks)
+        self.dtypes = tuple(row[0].dtype if row else None for row in rows)
+        self._machine, self._keep = machine, lists
+
+    def launch(self, kernel: Kernel, *args: Any, block: int = 64, cooperative: bool = False) -> Launch:
+        """The launch of ``kernel(addresses, chunks, *args)``: a block for each chunk, none if there are none.
+
+        Args:
+            kernel: of ``refopt.gpu.cuda.jit``.
+            args: device arrays in C order, integers, and numbers of type ``np.float32``.
+            block: threads of a block, a multiple of 32.
+            cooperative: whether blocks wait for each other, by ``cuda.cg.this_grid().sync()``. There are then as many
+                as can be resident at once, and each has to take chunks in turn.
+
+        Raises:
+            TypeError, ValueError: naming the argument: a kernel does not take it.
+        """
+        if not isinstance(kernel, Kernel):
+            raise TypeError(f"launch: kernel: expected one of refopt.gpu.cuda.jit, got {type(kernel).__name__}")
+        if whole("launch: block", block, 32, 1024) % 32:
+            raise ValueError(f"launch: block: expected a multiple of 32, got {block}")
+        if len(args) != (takes := kernel.function.__code__.co_argcount - 2):
+            raise TypeError(f"launch: args: expected {takes}, as {kernel.name} takes, got {len(args)}")
+        for k, arg in enumerate(args):
+            argument_spelled(f"launch: args[{k}]", arg)
+        grid, args = self.count, (self.addresses, self.chunks, *args)
+        if flag("launch: cooperative", cooperative) and grid:
+            grid = min(grid, self._machine.resident(kernel, block, args))
+        return Launch(kernel, grid, block, args, "cooperative" if cooperative else "", self)
+
+
+def _described(lists: Sequence[Sequence[Any]], describe: Callable) -> list[list[Array]]:
+    """The arrays of each list, checked."""
+    if not lists:
+        raise TypeError("Table: lists: expected at least one list of arrays, got none")
+    rows: list[list[Array]] = []
+    for k, values in enumerate(lists):
+        row: list[Array] = []
+        rows.append(row)
+        for i, value in enumerate(listed(f"Table: lists[{k}]", values)):
+            where = f"Table: lists[{k}][{i}]"
+            array = describe(value, where)
+            if array.dtype not in SIZES or array.dtype != (row[0] if row else array).dtype:
+                raise TypeError(f"{where}: expected {row[0].dtype if row else ' or '.join(SIZES)}, got {array.dtype}")
+            check_dense(where, array)
+            row.append(array)
+        if len(row) != len(rows[0]):
+            raise ValueError(f"Table: lists[{k}]: expected {len(rows[0])} arrays, as in lists[0], got {len(row)}")
+        for i, (one, first) in enumerate(zip(row, rows[0], strict=True)):
+            if (one.shape, one.layout()) != (first.shape, first.layout()):
+                expected = f"shape {first.shape} and the order of axes of lists[0][{i}]"
+                raise ValueError(f"Table: lists[{k}][{i}]: expected {expected}, got {one.shape}, strides {one.strides}")
+    return rows
+
+
+def access(dtype: str, partial: bool, real: type = np.float32) -> Access:
+    """How a thread loads and stores its eight elements of a row, as numbers of the arithmetic type.
+
+    They are elements i to i + 3 and i + 128 to i + 131, so that a warp's accesses are contiguous. 16-bit types are
+    widened when they are loaded, and rounded to nearest even when they are stored.
+
+    Args:
+        dtype: of the array: float16, bfloat16, float32, float64.
+        partial: whether elements from ``stop`` on are loaded as 0 and not stored. If not, all must be there, and the
+            address a multiple of four elements, at most of 16 bytes; that is faster.
+        real: the arithmetic type, ``np.float32`` or ``np.float64``, which is no narrower than the dtype.
+
+    Returns:
+        ``load(address, i, stop)``, a tuple of eight, and ``store(address, i, stop, values)``, for kernels.
+    """
+    name = chosen("access: dtype", dtype, SIZES)
+    if real not in (np.float32, np.float64) or SIZES[name] > np.dtype(real).itemsize:
+        raise ValueError(f"access: real: expected np.float32 or np.float64, no narrower than {name}, got {real!r}")
+    return vectors.access(name, real, flag("access: partial", partial))
+
+
+def eight(function: Callable, arrays: int) -> Callable:
+    """For kernels, a device function of one element of so many arrays, and of k, applied to eight: ``(x0, ..., k)``.
+
+    k is what all elements have in common: a number, or a tuple.
+    """
+    return unroll.each(function, whole("eight: arrays", arrays, 1))
+
+
+def rows(make: Callable[[bool], Callable]) -> Callable:
+    """For kernels, what takes all rows of a chunk: ``(addresses, chunks, c, k)``, with c the number of the chunk.
+
+    Args:
+        make: gives a device function ``(addresses, tensor, i, stop, k)`` for a thread's eight elements of a row, from i
+            on. It is called twice, and told whether a row may be partial, or not aligned; see `access`. k is what
+            elements have in common: a number, or a tuple.
+    """
+    full, partial = make(False), make(True)
+
+    @device_function
+    def over_rows(addresses, chunks, c, k):
+        tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
+        # A warp takes a row, and the block's next rows are the other warps'.
+        for first in range(start + cuda.threadIdx.x // 32 * ROW, stop, cuda.blockDim.x // 32 * ROW):
+            i = first + 4 * (cuda.threadIdx.x % 32)
+            if chunks[c, ALIGNED] and first + ROW <= stop:
+                full(addresses, tensor, i, stop, k)
+            else:
+                partial(addresses, tensor, i, stop, k)
+
+    return over_rows

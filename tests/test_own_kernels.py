@@ -1,0 +1,330 @@
+"""Kernels of one's own, from the public parts alone: the page's, an average in other dtypes, and a clip of norms."""
+
+import doctest
+import re
+
+import needs
+import numpy as np
+import pytest
+
+from benchmarks.record import ROOT
+from refopt import gpu, simt
+from refopt.cpu.reduce import tile_sums, tree_sum
+from refopt.dtypes import numpy_dtype
+from refopt.gpu import cuda, exactness, parts
+from refopt.gpu.exactness import instructions
+from refopt.gpu.target import argument_spelled, signature_spelled
+
+PAGE = ROOT / "docs" / "own-kernels.md"
+CHECKED = "## Is it exact?"  # from here on the page needs a compiler
+SIZES = [1, 0, 5, 300, 1500, 64, 4099]
+ONE = np.float32(1)
+
+
+def code(page):
+    """The Python of a page, each line where it is on the page."""
+    lines, inside = [], False
+    for line in page.splitlines():
+        inside = (inside and line != "```") or line == "```python"
+        lines.append(line if inside and line != "```python" else "")
+    return compile("\n".join(lines), str(PAGE), "exec")
+
+
+def test_the_page_runs(machine, capsys):
+    text, before, _ = PAGE.read_text().partition(CHECKED)
+    assert before and text.count("```python") == 5
+    exec(code(text.replace('gpu.use("executor")', f'gpu.use("{machine.name}")')), {})
+    assert capsys.readouterr().out == ""
+
+
+def test_what_the_page_prints(capsys):
+    needs.compiler()
+    page = PAGE.read_text()
+    exec(code(page), {})
+    (said,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    assert capsys.readouterr().out == said
+
+
+def test_what_the_page_calls_public():
+    """All of it is there, and no other name of the parts."""
+    rows = dict(re.findall(r"(?m)^\| `([\w.]+)` \| (.*) \|$", PAGE.read_text()))
+    modules = {"refopt.gpu.cuda": cuda, "refopt.gpu.parts": parts, "refopt.gpu.exactness": exactness, "refopt.gpu": gpu}
+    for name, module in modules.items():
+        for public in re.findall(r"`(\w+)`", rows[name]):
+            assert hasattr(module, public), public
+    named = set(re.findall(r"`(\w+)`", rows["refopt.gpu.parts"]))
+    columns = {name for name in parts.__all__ if name.isupper()}
+    assert set(parts.__all__) - named - columns == {"Access", "Launch"}
+
+
+@pytest.mark.parametrize("module", [parts, cuda])
+def test_the_examples_of_the_docstrings(module):
+    assert doctest.testmod(module).failed == 0
+
+
+def test_the_example_of_the_check():
+    needs.compiler()
+    assert doctest.testmod(exactness).failed == 0 and exactness.__doc__.count(">>>") > 4
+
+
+# An average of parameters in any dtypes.
+
+
+@parts.device_function
+def blend(average, param, decay):
+    return decay * average + (ONE - decay) * param
+
+
+def average_of(*dtypes):
+    """The kernel for averages and parameters of two dtypes."""
+    blend8 = parts.eight(blend, 2)
+
+    @parts.rows
+    def update(partial):
+        access, load_param = parts.access(dtypes[0], partial), parts.access(dtypes[1], partial).load
+        load, store = access
+
+        @parts.device_function
+        def row(addresses, tensor, i, stop, decay):
+            average, param = addresses[0, tensor], addresses[1, tensor]
+            store(average, i, stop, blend8(load(average, i, stop), load_param(param, i, stop), decay))
+
+        return row
+
+    @cuda.jit(bounds=(64, 16))
+    def ema(addresses, chunks, decay):
+        update(addresses, chunks, cuda.blockIdx.x, decay)
+
+    return ema
+
+
+def shifted(machine, x, shift):
+    """A copy on a machine, some elements off an aligned address."""
+    whole = machine.to_device(np.concatenate([np.zeros(shift, x.dtype), x]))
+    return machine.view(whole, shift, x.shape, x.strides)
+
+
+def random(seed, dtype, sizes=SIZES):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(n).astype(numpy_dtype(dtype)) for n in sizes]
+
+
+DTYPES = [("float32", "float32"), ("float32", "bfloat16"), ("float16", "float16"), ("bfloat16", "float32")]
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("dtypes", DTYPES, ids="-".join)
+def test_an_average_has_the_bits_of_numpy(dtypes, shift, machine):
+    """Widened to fp32, two products and a sum, rounded when it is stored; every tensor whole, nothing beside it."""
+    lists = [random(k, dtype) for k, dtype in enumerate(dtypes)]
+    device = [[shifted(machine, x, shift) for x in xs] for xs in lists]
+    decay = np.float32(0.75)
+    table = parts.Table(*device)
+    assert table.dtypes == dtypes
+    step = table.launch(average_of(*dtypes), decay)
+    for _ in range(2):
+        step()
+        for average, param in zip(*lists, strict=True):
+            average[...] = decay * average.astype(np.float32) + (ONE - decay) * param.astype(np.float32)
+    for xs, ys in zip(device, lists, strict=True):
+        assert [x.copy_to_host().tobytes() for x in xs] == [y.tobytes() for y in ys]
+
+
+@pytest.mark.parametrize("dtypes", DTYPES, ids="-".join)
+def test_an_average_is_exact_and_vectorised(dtypes, executor):
+    needs.compiler()
+    table = parts.Table(*([executor.to_device(x) for x in random(k, dtype)] for k, dtype in enumerate(dtypes)))
+    step = table.launch(average_of(*dtypes), np.float32(0.75))
+    assert step.kernel.inexact(*step.args) == []
+    ptx = step.kernel.ptx(signature_spelled([argument_spelled("", arg) for arg in step.args]))
+    wide = ["v4.f32" if dtype == "float32" else "v2.b32" for dtype in dtypes]
+    assert f"st.global.{wide[0]}" in ptx and all(f"ld.global.{x}" in ptx for x in wide)
+    assert not [op for op in instructions(ptx) if op.startswith(("ld.local", "st.local"))]
+
+
+def test_tensors_in_another_order_of_axes(executor):
+    """Elements are taken as they lie in memory."""
+    x, y = (np.asfortranarray(random(k, "float32", [6])[0].reshape(2, 3)) for k in (0, 1))
+    device = [[executor.to_device(x)], [executor.to_device(y)]]
+    parts.Table(*device).launch(average_of("float32", "float32"), np.float32(0.5))()
+    assert np.array_equal(device[0][0].copy_to_host(), np.float32(0.5) * x + np.float32(0.5) * y)
+
+
+def test_no_elements(executor):
+    for lists in ([[], []], [[executor.to_device(np.ones(0, np.float32))]] * 2):
+        table = parts.Table(*lists)
+        launch = table.launch(average_of("float32", "float32"), np.float32(0.5))
+        assert table.count == launch.grid == 0
+        launch()
+
+
+# A clip of the norm of each tensor, in one launch whose blocks wait for each other.
+
+LOAD, LOAD_SOME = parts.access("float32", False).load, parts.access("float32", True).load
+ZEROS = (np.float32(0),) * 8
+climb = parts.joiner(np.float32).climb
+
+
+@parts.device_function
+def squares(x, first, stop, aligned):
+    """The sum of the squares of a tile, by a warp."""
+    i, sums = first + 4 * (cuda.threadIdx.x % 32), ZEROS
+    for row in range(parts.rows_of(first, stop)):
+        at = i + parts.ROW * row
+        whole = aligned and first + parts.ROW * (row + 1) <= stop
+        sums = parts.add_squares(sums, LOAD(x, at, stop) if whole else LOAD_SOME(x, at, stop))
+    return parts.lane_tree(sums)
+
+
+@parts.rows
+def scale(partial):
+    load, store = parts.access("float32", partial)
+
+    @parts.device_function
+    def row(addresses, tensor, i, stop, factor):
+        store(addresses[0, tensor], i, stop, parts.scale8(factor, load(addresses[0, tensor], i, stop)))
+
+    return row
+
+
+@cuda.jit(bounds=(128, 4))
+def clip(addresses, chunks, nodes, counters, sums, roots, most):
+    grid = cuda.cg.this_grid()
+    warp, warps, lane = cuda.threadIdx.x // 32, cuda.blockDim.x // 32, cuda.threadIdx.x % 32
+    for c in range(cuda.blockIdx.x, chunks.shape[0], cuda.gridDim.x):
+        tensor, start, stop = chunks[c, parts.TENSOR], chunks[c, parts.START], chunks[c, parts.STOP]
+        for first in range(start + warp * parts.TILE, stop, warps * parts.TILE):
+            s = squares(addresses[0, tensor], first, stop, chunks[c, parts.ALIGNED])
+            if lane < 2:  # the tree has two rows of sums; here they are the same
+                sums[lane, chunks[c, parts.SLOT] + (first - start) // parts.TILE] = s
+        node = chunks[c, parts.NODE]
+        closes, s = climb(node, nodes[node, parts.ARRIVALS], nodes, counters, sums)
+        if closes and cuda.threadIdx.x == 0:
+            roots[tensor] = s
+    grid.sync()
+    for c in range(cuda.blockIdx.x, chunks.shape[0], cuda.gridDim.x):
+        norm = parts.sqrt(roots[chunks[c, parts.TENSOR]])
+        if norm > most:
+            scale(addresses, chunks, c, most / norm)
+
+
+def clip_of(machine, params, most, **how):
+    table = parts.Table(params)
+    sums = machine.to_device(np.zeros((2, max(1, table.slots)), np.float32))
+    roots = machine.to_device(np.zeros(len(params), np.float32))
+    return table.launch(clip, table.nodes, table.counters, sums, roots, most, block=128, **how)
+
+
+def test_a_clip_has_the_bits_of_numpy(machine):
+    """Sums by the tree of tiles; a second launch finds the counters as the first did."""
+    most = np.float32(8)
+    arrays = random(3, "float32", [*SIZES, 3 * 4096 + 7])
+    params = [machine.to_device(x) for x in arrays]
+    step = clip_of(machine, params, most, cooperative=True)
+    assert step.mode == "cooperative" and 0 < step.grid <= parts.Table(params).count
+    for most_now in (most, np.float32(2)):
+        step._replace(args=(*step.args[:-1], most_now))()
+        for x in arrays:
+            norm = np.sqrt(tree_sum(tile_sums(x * x)))
+            if norm > most_now:
+                x *= most_now / norm
+    assert [x.copy_to_host().tobytes() for x in params] == [x.tobytes() for x in arrays]
+    assert any(np.linalg.norm(x) > 1.9 for x in arrays)
+
+
+def test_a_clip_is_exact(executor):
+    needs.compiler()
+    step = clip_of(executor, [executor.to_device(x) for x in random(3, "float32")], np.float32(1), cooperative=True)
+    assert step.kernel.inexact(*step.args) == []
+
+
+def test_listings_of_ones_own_kernels_run(executor):
+    """`Kernel.source`: with the same bits, the functions of one's own among those of the parts."""
+    results = []
+    for listed in (False, True):
+        xs, ys = ([executor.to_device(x) for x in random(k, "float32")] for k in (0, 1))
+        steps = [
+            parts.Table(xs, ys).launch(average_of("float32", "float32"), np.float32(0.75)),
+            clip_of(executor, xs, ONE, cooperative=True),
+        ]
+        for step in steps:
+            if listed:
+                scope = {}
+                exec(step.kernel.source(), scope)
+                scope[step.kernel.name][step.grid, step.block](*step.args)
+            else:
+                step()
+        results.append([x.copy_to_host().tobytes() for x in xs])
+    assert results[0] == results[1]
+
+
+def test_a_cooperative_launch_has_no_more_blocks_than_are_resident(executor):
+    params = [executor.to_device(np.ones(100_000, np.float32))]
+    assert clip_of(executor, params, ONE, cooperative=True).grid == 4 < clip_of(executor, params, ONE).grid
+
+
+# What is refused.
+
+
+def ones(executor, shape, dtype="float32", order="C"):
+    return executor.to_device(np.ones(shape, numpy_dtype(dtype), order))
+
+
+def test_tables_that_are_refused(executor):
+    one, other = ones(executor, (2, 3)), ones(executor, (2, 3))
+    gaps = executor.view(ones(executor, 8), 0, (2, 3), (16, 4))
+    for lists, error, said in [
+        ([], TypeError, r"^Table: lists: expected at least one list of arrays, got none$"),
+        ([one], TypeError, r"^Table: lists\[0\]: expected a list of arrays, got DeviceArray$"),
+        ([[one], []], ValueError, r"^Table: lists\[1\]: expected 1 arrays, as in lists\[0\], got 0$"),
+        ([[one], [np.ones((2, 3))]], TypeError, r"^Table: lists\[1\]\[0\]: expected a device array, got a NumPy"),
+        ([[one, ones(executor, 3, "float16")]], TypeError, r"^Table: lists\[0\]\[1\]: expected float32, got float16$"),
+        ([[ones(executor, 3, "int32")]], TypeError, r"^Table: lists\[0\]\[0\]: expected .*float64, got int32$"),
+        ([[one], [ones(executor, (3, 2))]], ValueError, r"^Table: lists\[1\]\[0\]: expected shape \(2, 3\)"),
+        ([[one], [ones(executor, (2, 3), order="F")]], ValueError, r"^Table: lists\[1\]\[0\]: expected .*order"),
+        ([[one], [gaps]], ValueError, r"^Table: lists\[1\]\[0\]: expected a dense array"),
+    ]:
+        with pytest.raises(error, match=said):
+            parts.Table(*lists)
+    for tiles, said in ((3, "a power of two, got 3"), (0, "an integer from 1 to 1024, got 0")):
+        with pytest.raises(ValueError, match=rf"^Table: tiles: expected {said}$"):
+            parts.Table([one], [other], tiles=tiles)
+
+
+def test_launches_that_are_refused(executor):
+    """A number of Python's would be fp64 on a GPU, and not on the executor."""
+    table, kernel = parts.Table([ones(executor, 3)], [ones(executor, 3)]), average_of("float32", "float32")
+    for bad, shown in ((0.5, "0.5"), (None, "None"), (np.float64(1), r"np.float64\(1.0\)")):
+        said = rf"^launch: args\[0\]: expected an array, an int or np.float32, got {shown}$"
+        with pytest.raises(TypeError, match=said):
+            table.launch(kernel, bad)
+    with pytest.raises(TypeError, match=r"^launch: args: expected 1, as ema takes, got 2$"):
+        table.launch(kernel, ONE, ONE)
+    with pytest.raises(TypeError, match=r"^launch: kernel: expected one of refopt.gpu.cuda.jit, got function$"):
+        table.launch(blend, ONE)
+    with pytest.raises(ValueError, match=r"^launch: block: expected a multiple of 32, got 48$"):
+        table.launch(kernel, ONE, block=48)
+    with pytest.raises(TypeError, match=r"^launch: cooperative: expected True or False, got 1$"):
+        table.launch(kernel, ONE, cooperative=1)
+
+
+def test_parts_that_are_refused():
+    for dtype in ("int32", np.float32):
+        with pytest.raises(ValueError, match=r"^access: dtype: expected one of float16, bfloat16, float32, float64"):
+            parts.access(dtype, False)
+    with pytest.raises(ValueError, match=r"^access: real: expected np.float32 or np.float64, no narrower than float64"):
+        parts.access("float64", False)
+    with pytest.raises(TypeError, match=r"^access: partial: expected True or False, got 'no'$"):
+        parts.access("float32", "no")
+    with pytest.raises(ValueError, match=r"^eight: arrays: expected an integer of at least 1, got 0$"):
+        parts.eight(blend, 0)
+
+
+def test_a_race_in_a_kernel_of_ones_own_is_seen(executor):
+    """Two blocks that take the same chunk."""
+    update = average_of("float32", "float32")
+    table = parts.Table([ones(executor, 3000)], [ones(executor, 3000)], tiles=1)
+    launch = table.launch(update, ONE)
+    twice = executor.to_device(np.repeat(table.chunks.copy_to_host()[:1], 2, axis=0))
+    with pytest.raises(simt.DataRace), simt.observe(count=False, watch=True):
+        launch._replace(args=(table.addresses, twice, ONE), grid=2)()
