@@ -308,6 +308,20 @@ def test_launches_that_are_refused(executor):
         table.launch(kernel, ONE, cooperative=1)
 
 
+def test_a_launch_of_ones_own_refuses_a_double(executor):
+    x = ones(executor, 3)
+    with pytest.raises(TypeError, match=r"^twice: args\[1\]: expected an array, an int or np.float32, got 2.0$"):
+        twice[1, 32](x, 2.0)
+    twice[1, 32](x, np.float32(2))
+    assert x.copy_to_host().tolist() == [2, 1, 1]
+
+
+@cuda.jit
+def twice(x, factor):
+    if cuda.grid(1) == 0:
+        x[0] = factor * x[0]
+
+
 def test_parts_that_are_refused():
     for dtype in ("int32", np.float32):
         with pytest.raises(ValueError, match=r"^access: dtype: expected one of float16, bfloat16, float32, float64"):

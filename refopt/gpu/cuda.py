@@ -26,7 +26,7 @@ import numpy as np
 from refopt.gpu.arrays import describer, device_of
 from refopt.gpu.runtime import device
 from refopt.gpu.target import Kernel as _Kernel
-from refopt.gpu.target import numba_cuda
+from refopt.gpu.target import argument_spelled, numba_cuda
 from refopt.simt.cuda import *  # noqa: F403
 
 __refopt_numba__ = numba_cuda  # what kernels find in the place of this module when they are compiled
@@ -55,12 +55,18 @@ class Launch(NamedTuple):
     keep: Any = None
 
     def __call__(self, stream: Any = 0) -> None:
-        """Launch, if there are any blocks."""
+        """Launch, if there are any blocks.
+
+        Raises:
+            TypeError: naming the argument: a number of Python's or of fp64, or what is no argument at all.
+        """
         if not self.grid:
             return
         if device_of(self.args) == "gpu":
             self.prepared()(stream)
         else:
+            for k, arg in enumerate(self.args):
+                argument_spelled(f"{self.kernel.name}: args[{k}]", arg)
             self.kernel.executor[self.grid, self.block, stream](*self.args)
 
     def prepared(self) -> Callable[[Any], None]:

@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 from numba import cuda
-from numba.core import types as nb
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 from numba.cuda.cudadrv.driver import MemoryPointer
-from numba.np.numpy_support import from_dtype
 
 from refopt.checks import dense, flat
 from refopt.checks.arguments import rounded
@@ -25,7 +23,7 @@ from refopt.dtypes import ITEM_SIZES
 from refopt.gpu.arrays import describer
 from refopt.gpu.runtime import Filler, Writer
 from refopt.gpu.streams import Event, Stream, capturing, checked, handle_of
-from refopt.gpu.target import Kernel
+from refopt.gpu.target import Kernel, argument_spelled, signature_spelled
 
 
 class Gpu:
@@ -176,13 +174,7 @@ class Pinned:
 
 def signature_of(args: tuple) -> tuple:
     """Numba's types of kernel arguments: C-contiguous device arrays, 64-bit integers and fp32 numbers."""
-
-    def type_of(arg: Any) -> Any:
-        if isinstance(arg, int | np.float32):
-            return nb.int64 if isinstance(arg, int) else nb.float32
-        return nb.Array(from_dtype(arg.dtype), arg.ndim, "C")
-
-    return tuple(map(type_of, args))
+    return signature_spelled([argument_spelled(f"kernel: args[{k}]", arg) for k, arg in enumerate(args)])
 
 
 class Launch:

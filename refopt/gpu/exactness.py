@@ -85,7 +85,7 @@ def check(kernel: Kernel, *args: Any, double: bool = False, capability: tuple[in
     double = flag("check: double", double)
     if len(args) != (takes := kernel.function.__code__.co_argcount):
         raise TypeError(f"check: args: expected {takes}, as {kernel.name} takes, got {len(args)}")
-    words = [argument_spelled(f"check: args[{k}]", arg) for k, arg in enumerate(args)]
+    words = [x if _is_type(x) else argument_spelled(f"check: args[{k}]", x) for k, x in enumerate(args)]
     if reason := no_compiler():
         raise RuntimeError(f"check: expected a compiler (pip install 'refopt[cuda13]'), got none: {reason}")
     return read(kernel.ptx(signature_spelled(words), capability, lines=True), double)
@@ -132,3 +132,8 @@ def _outwards(place: _Place | None, callers: dict[_Place, _Place | None]) -> Ite
         yield place
         passed.add(place)
         place = callers.get(place)
+
+
+def _is_type(arg: Any) -> bool:
+    """Whether it is a type of an argument in words."""
+    return isinstance(arg, str) and re.fullmatch(r"(u?int|float)(8|16|32|64)(\[\d\])?", arg) is not None

@@ -16,7 +16,6 @@ import functools
 import itertools
 import math
 import os
-import re
 import textwrap
 import threading
 import types
@@ -334,13 +333,11 @@ def spelled(signature: tuple) -> list[str]:
 
 
 def argument_spelled(where: str, arg: Any) -> str:
-    """The type of a kernel's argument in words, as `spelled`; such words are taken as they are.
+    """The type of a kernel's argument in words, as `spelled`.
 
     Raises:
         TypeError: a kernel takes no such argument, a number of Python's among them: it would be fp64.
     """
-    if isinstance(arg, str) and re.fullmatch(r"u?int\d+(\[\d\])?|float\d+(\[\d\])?", arg):
-        return arg
     if isinstance(arg, int | np.float32):
         return "int64" if isinstance(arg, int) else "float32"
     if isinstance(arg, np.generic) or not (hasattr(arg, "dtype") and hasattr(arg, "shape")):
