@@ -230,6 +230,28 @@ def test_every_rule_is_looked_at(opcode):
     assert first.opcodes == (opcode,) and (first.file, first.line, first.calls) == ("", 0, ())
 
 
+def test_directives_of_lines():
+    """Line 0 is none of Python's; a function on the line that calls it is not followed for ever."""
+    fused = "fma.rn.f32 \t%f1, %f2, %f3, %f4;"
+    text = f"""
+        .loc\t1 10 1
+        {fused}
+        .loc\t1 3 1, function_name $L__info_string0, inlined_at 1 12 1
+        {fused}
+        .loc\t1 0 1
+        {fused}
+        .loc\t2 5 1, function_name $L__info_string0, inlined_at 2 5 1
+        {fused}
+        .loc\t1 3 1
+        {fused}
+        .file\t1 "/folder/a.py"
+        .file\t2 "/folder/<string>"
+        """
+    places = [(x.file, x.line, x.calls) for x in exactness.read(text)]
+    a = "/folder/a.py"
+    assert places == [(a, 10, ()), (a, 3, ((a, 12),)), ("<string>", 5, ()), (a, 3, ())]
+
+
 def test_what_is_refused(monkeypatch):
     with pytest.raises(TypeError, match=r"^check: kernel: expected a kernel of refopt.gpu.cuda.jit, got function$"):
         exactness.check(constant, X)

@@ -1,6 +1,7 @@
 """Kernels of one's own, from the public parts alone: the page's, an average in other dtypes, and a clip of norms."""
 
 import doctest
+import gc
 import re
 
 import needs
@@ -156,6 +157,16 @@ def test_no_elements(executor):
         launch = table.launch(average_of("float32", "float32"), np.float32(0.5))
         assert table.count == launch.grid == 0
         launch()
+
+
+def test_a_launch_keeps_its_arrays(executor):
+    """Which it finds by address; nobody else may have them any more."""
+    xs, ys = ([executor.to_device(np.full(300, x, np.float32))] for x in (1, 3))
+    step, first = parts.Table(xs, ys).launch(average_of("float32", "float32"), np.float32(0.5)), xs[0]
+    del xs, ys
+    gc.collect()
+    step()
+    assert (first.copy_to_host() == 2).all()
 
 
 # A clip of the norm of each tensor, in one launch whose blocks wait for each other.
