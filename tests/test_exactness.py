@@ -213,9 +213,13 @@ def test_lines_change_no_instruction():
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0), (12, 0)])
-def test_of_any_capability(capability):
+def test_of_any_capability(capability, monkeypatch):
     found = planted_in(library).inexact(X, capability=capability)
     assert {x.line for x in found} == {line_of(library, "planted")}
+    texts = []
+    monkeypatch.setattr(exactness, "read", lambda ptx, double: texts.append(ptx))
+    in_the_kernel.inexact(X, capability=capability)
+    assert f".target sm_{capability[0]}{capability[1]}" in texts[0]
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def check(kernel: Kernel, *args: Any, double: bool = False, capability: tuple[in
     """Compile a kernel to PTX and report every instruction that has not the bits of its Python text.
 
     Args:
-        kernel: of ``refopt.gpu.cuda.jit`` or ``refopt.gpu.parts``; not one of Numba's own.
+        kernel: of ``refopt.gpu.cuda.jit``; not one of Numba's own.
         args: what it is launched with, or arguments like those: arrays of NumPy or of a device in C order, integers,
             numbers of type ``np.float32``; or the types in words, such as ``"float32[1]"``, ``"int64"``.
         double: whether fp64 is meant. If not, all of it is reported, since it comes of a constant or an integer.
