@@ -113,12 +113,12 @@ def random(seed, dtype, sizes=SIZES):
 DTYPES = [("float32", "float32"), ("float32", "bfloat16"), ("float16", "float16"), ("bfloat16", "float32")]
 
 
-@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("shifts", [(0, 0), (1, 1), (0, 1)], ids=str)
 @pytest.mark.parametrize("dtypes", DTYPES, ids="-".join)
-def test_an_average_has_the_bits_of_numpy(dtypes, shift, machine):
+def test_an_average_has_the_bits_of_numpy(dtypes, shifts, machine):
     """Widened to fp32, two products and a sum, rounded when it is stored; every tensor whole, nothing beside it."""
     lists = [random(k, dtype) for k, dtype in enumerate(dtypes)]
-    device = [[shifted(machine, x, shift) for x in xs] for xs in lists]
+    device = [[shifted(machine, x, shift) for x in xs] for xs, shift in zip(lists, shifts, strict=True)]
     decay = np.float32(0.75)
     table = parts.Table(*device)
     assert table.dtypes == dtypes
