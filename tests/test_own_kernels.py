@@ -223,7 +223,7 @@ def clip_of(machine, params, most, **how):
     table = parts.Table(params)
     sums = machine.to_device(np.zeros((2, max(1, table.slots)), np.float32))
     roots = machine.to_device(np.zeros(len(params), np.float32))
-    return table.launch(clip, table.nodes, table.counters, sums, roots, most, block=128, **how)
+    return table.launch(clip, table.nodes, table.counters, sums, roots, most, **how)
 
 
 def test_a_clip_has_the_bits_of_numpy(machine):
@@ -313,8 +313,12 @@ def test_launches_that_are_refused(executor):
         table.launch(kernel, ONE, ONE)
     with pytest.raises(TypeError, match=r"^launch: kernel: expected one of refopt.gpu.cuda.jit, got function$"):
         table.launch(blend, ONE)
-    with pytest.raises(ValueError, match=r"^launch: block: expected a multiple of 32, got 48$"):
-        table.launch(kernel, ONE, block=48)
+    for block, said in ((48, "a multiple of 32, got 48"), (96, "an integer from 32 to 64, got 96")):
+        with pytest.raises(ValueError, match=rf"^launch: block: expected {said}$"):
+            table.launch(kernel, ONE, block=block)
+    assert table.launch(kernel, ONE).block == 64 and table.launch(kernel, ONE, block=32).block == 32
+    assert clip_of(executor, [ones(executor, 3)], ONE).block == 128
+    assert parts.Table([ones(executor, 3)]).launch(twice_all).block == 64
     with pytest.raises(TypeError, match=r"^launch: cooperative: expected True or False, got 1$"):
         table.launch(kernel, ONE, cooperative=1)
 
@@ -325,6 +329,11 @@ def test_a_launch_of_ones_own_refuses_a_double(executor):
         twice[1, 32](x, 2.0)
     twice[1, 32](x, np.float32(2))
     assert x.copy_to_host().tolist() == [2, 1, 1]
+
+
+@cuda.jit
+def twice_all(addresses, chunks):
+    scale(addresses, chunks, cuda.blockIdx.x, np.float32(2))
 
 
 @cuda.jit

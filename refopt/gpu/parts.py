@@ -98,15 +98,15 @@ class Table:
         self.counters = machine.to_device(np.zeros(len(host.nodes), np.uint32))
         self.slots, self.count = host.slots, len(host.chunks)
         self.dtypes = tuple(row[0].dtype if row else None for row in rows)
-        self._machine, self._keep = machine, lists
+        self._machine, self._keep = machine, [list(values) for values in lists]
 
-    def launch(self, kernel: Kernel, *args: Any, block: int = 64, cooperative: bool = False) -> Launch:
+    def launch(self, kernel: Kernel, *args: Any, block: int | None = None, cooperative: bool = False) -> Launch:
         """The launch of ``kernel(addresses, chunks, *args)``: a block for each chunk, none if there are none.
 
         Args:
             kernel: of ``refopt.gpu.cuda.jit``.
             args: device arrays in C order, integers, and numbers of type ``np.float32``.
-            block: threads of a block, a multiple of 32.
+            block: threads of a block, a multiple of 32; if not given, as many as the launch bounds allow, or 64.
             cooperative: whether blocks wait for each other, by ``cuda.cg.this_grid().sync()``. There are then as many
                 as can be resident at once, and each has to take chunks in turn.
 
@@ -115,7 +115,9 @@ class Table:
         """
         if not isinstance(kernel, Kernel):
             raise TypeError(f"launch: kernel: expected one of refopt.gpu.cuda.jit, got {type(kernel).__name__}")
-        if whole("launch: block", block, 32, 1024) % 32:
+        most = kernel.launch_bounds[0] if kernel.launch_bounds else 1024
+        block = (most if kernel.launch_bounds else 64) if block is None else whole("launch: block", block, 32, most)
+        if block % 32:
             raise ValueError(f"launch: block: expected a multiple of 32, got {block}")
         if len(args) != (takes := kernel.function.__code__.co_argcount - 2):
             raise TypeError(f"launch: args: expected {takes}, as {kernel.name} takes, got {len(args)}")
@@ -133,21 +135,18 @@ def _described(lists: Sequence[Sequence[Any]], describe: Callable) -> list[list[
         raise TypeError("Table: lists: expected at least one list of arrays, got none")
     rows: list[list[Array]] = []
     for k, values in enumerate(lists):
-        row: list[Array] = []
-        rows.append(row)
-        for i, value in enumerate(listed(f"Table: lists[{k}]", values)):
-            where = f"Table: lists[{k}][{i}]"
-            array = describe(value, where)
-            if array.dtype not in SIZES or array.dtype != (row[0] if row else array).dtype:
-                raise TypeError(f"{where}: expected {row[0].dtype if row else ' or '.join(SIZES)}, got {array.dtype}")
-            check_dense(where, array)
-            row.append(array)
+        given = enumerate(listed(f"Table: lists[{k}]", values))
+        rows.append(row := [describe(value, f"Table: lists[{k}][{i}]") for i, value in given])
         if len(row) != len(rows[0]):
             raise ValueError(f"Table: lists[{k}]: expected {len(rows[0])} arrays, as in lists[0], got {len(row)}")
         for i, (one, first) in enumerate(zip(row, rows[0], strict=True)):
+            where = f"Table: lists[{k}][{i}]"
+            if one.dtype not in SIZES or one.dtype != row[0].dtype:
+                raise TypeError(f"{where}: expected {row[0].dtype if i else ' or '.join(SIZES)}, got {one.dtype}")
+            check_dense(where, one)
             if (one.shape, one.layout()) != (first.shape, first.layout()):
                 expected = f"shape {first.shape} and the order of axes of lists[0][{i}]"
-                raise ValueError(f"Table: lists[{k}][{i}]: expected {expected}, got {one.shape}, strides {one.strides}")
+                raise ValueError(f"{where}: expected {expected}, got {one.shape}, strides {one.strides}")
     return rows
 
 
