@@ -123,8 +123,8 @@ def test_an_average_has_the_bits_of_numpy(dtypes, shifts, machine):
     table = parts.Table(*device)
     assert table.dtypes == dtypes
     step = table.launch(average_of(*dtypes), decay)
-    for _ in range(2):
-        step()
+    for run in (step, step.prepared() if machine.name == "gpu" else step):
+        run(0)
         for average, param in zip(*lists, strict=True):
             average[...] = decay * average.astype(np.float32) + (ONE - decay) * param.astype(np.float32)
     for xs, ys in zip(device, lists, strict=True):
@@ -149,6 +149,23 @@ def test_tensors_in_another_order_of_axes(executor):
     device = [[executor.to_device(x)], [executor.to_device(y)]]
     parts.Table(*device).launch(average_of("float32", "float32"), np.float32(0.5))()
     assert np.array_equal(device[0][0].copy_to_host(), np.float32(0.5) * x + np.float32(0.5) * y)
+
+
+def test_a_prepared_launch_keeps_its_arrays(monkeypatch):
+    """The machine is given grid, block, arguments and mode; what it has prepared holds on to the table."""
+    given = []
+
+    class Machine:
+        def prepare(self, *what):
+            given.append(what)
+            return lambda stream: None
+
+    monkeypatch.setattr(cuda, "device", lambda name: Machine())
+    table = object()
+    launch = cuda.Launch(twice, 3, 64, (1, 2), "cooperative", table)
+    assert launch.prepared().keep is table and given == [(twice, 3, 64, (1, 2), "cooperative")]
+    launch._replace(grid=0).prepared()(0)
+    assert len(given) == 1
 
 
 def test_no_elements(executor):

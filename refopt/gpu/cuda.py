@@ -70,8 +70,12 @@ class Launch(NamedTuple):
             self.kernel.executor[self.grid, self.block, stream](*self.args)
 
     def prepared(self) -> Callable[[Any], None]:
-        """What launches it on a GPU again and again, with arguments that are packed once."""
-        return device("gpu").prepare(self.kernel, self.grid, self.block, self.args, self.mode)
+        """What launches it on a GPU again and again, with arguments that are packed once; it takes a stream."""
+        if not self.grid:
+            return lambda stream: None
+        launch = device("gpu").prepare(self.kernel, self.grid, self.block, self.args, self.mode)
+        launch.keep = self.keep  # type: ignore[attr-defined]
+        return launch
 
 
 def jit(  # type: ignore[no-redef]
