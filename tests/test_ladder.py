@@ -160,6 +160,30 @@ def test_coalesce(rung, machine, shift):
     assert buffer.copy_to_host().tobytes() == expected.tobytes()
 
 
+# What the compiler makes of them.
+
+
+@pytest.mark.clause("N3")
+@pytest.mark.parametrize("rung", [*adam.RUNGS, *global_norm.RUNGS, *coalesce.RUNGS])
+def test_what_is_exact(rung, executor):
+    """All rungs but two kinds: plain Numba's contraction, and sums by atomics, at the lines that speak of them."""
+    needs.compiler()
+    grads = normal(1, [300])
+    if rung in adam.RUNGS:
+        launches = adam.RUNGS[rung](*placed(executor, adam_lists([300])), NUMBERS)
+    elif rung in global_norm.RUNGS:
+        out = executor.to_device(np.zeros(2, np.float32))
+        launches = global_norm.RUNGS[rung](*placed(executor, [grads]), out, CLIP)
+    else:
+        buffer = executor.to_device(np.zeros(coalesce.offsets_of([300])[-1], np.float16))
+        launches = coalesce.RUNGS[rung](*placed(executor, [grads]), buffer, np.float32(0.37))
+    found = [x for launch in launches for x in launch.kernel.inexact(*launch.args)]
+    expected = {"adam_0": "beta", "norm_0": "atomic.add", "norm_1": "atomic.add"}
+    assert launches and bool(found) == (rung in expected)
+    if found:
+        assert any(expected[rung] in x.text for x in found)
+
+
 @pytest.mark.parametrize("call", ["cuda.syncthreads()", "cuda.threadfence()"])
 def test_every_barrier_and_fence_of_the_norm_is_needed(call, executor):
     """Without any one of them, the race is seen; with all, there is none."""
