@@ -3,6 +3,7 @@
 import inspect
 import math
 import re
+from pathlib import Path
 
 import needs
 import numpy as np
@@ -153,6 +154,27 @@ def test_a_rule_of_eight_elements():
         x[0] = eight((x[0], x[1], x[2], x[0], x[1], x[2], x[0], x[1]), x[2])[7]
 
     assert any(x.line == line_of(one_minus, "planted") for x in eightfold.inexact(X))
+
+
+tenth = device_function(lambda x: x * 0.1)
+further = device_function(
+    lambda x:
+        x * 0.3
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error")
+def test_lambdas_have_their_lines():
+    """Also one whose source is no statement by itself."""
+
+    @kernel()
+    def two(x):
+        x[0] = tenth(x[0])
+        x[1] = further(x[1])
+
+    lines = Path(__file__).read_text().splitlines()
+    texts = {lines[x.line - 1].strip() for x in two.inexact(X) if x.calls}
+    assert texts == {"tenth = device_function(lambda x: x * 0.1)", "x * 0.3"}
 
 
 def test_a_function_called_from_two_lines():

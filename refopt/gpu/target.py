@@ -255,16 +255,18 @@ def exact_arithmetic(contract: bool = False) -> Iterator[None]:
 @contextlib.contextmanager
 def _pretend(capability: tuple[int, int], lines: bool) -> Iterator[None]:
     """Let device functions compile without a GPU: they ask for the device only to know what it is."""
-    from numba.cuda import dispatcher
+    from numba.cuda import dispatcher, lowering  # type: ignore[attr-defined]
 
-    ask = dispatcher.get_current_device
+    ask, find = dispatcher.get_current_device, lowering.get_func_def_lineno
+    # Numba parses the source for it, which fails for lambdas.
+    lowering.get_func_def_lineno = lambda function: function.__code__.co_firstlineno
     dispatcher.get_current_device = lambda: types.SimpleNamespace(compute_capability=capability)
     _pretended.append((capability, lines))
     try:
         yield
     finally:
         _pretended.pop()
-        dispatcher.get_current_device = ask
+        dispatcher.get_current_device, lowering.get_func_def_lineno = ask, find
 
 
 def _inline_asm(asm: str, constraints: str, result: str, arguments: str) -> Any:
