@@ -9,7 +9,7 @@ from refopt import cpu
 from refopt.catalog import ROUTINES
 from refopt.cpu.remainder import join, split, split_numbers
 from refopt.cpu.stochastic import dither, philox, random16
-from refopt.gpu import vectors
+from refopt.gpu import remainder
 from refopt.gpu.arrays import describer
 from refopt.gpu.philox import dither4_high, dither4_low, random4
 from refopt.gpu.target import cuda, kernel
@@ -73,7 +73,7 @@ def test_parameter_is_nearest():
 def test_intrinsics_are_the_reference(machine, name):
     """What the kernels load and store, on every kind of pattern, is what `split` and `join` give."""
     many = 4 if "4" in name else 1
-    load, store = getattr(vectors, name), getattr(vectors, name.replace("load", "store"))
+    load, store = getattr(remainder, name), getattr(remainder, name.replace("load", "store"))
 
     @kernel()
     def through(p, r, q, s, x, count):

@@ -16,6 +16,7 @@ from refopt.dtypes import ITEM_SIZES, SIZES, numpy_dtype
 from refopt.gpu import cast, tables, vectors, words
 from refopt.oracle.exact.placed import Placed
 from refopt.oracle.exact.strategies import dense, layouts, nasty_floats
+from refopt.simt import memory
 from refopt.ulp import same_bits
 
 FLOATS = tuple(SIZES)
@@ -611,10 +612,14 @@ def without_rest(source, target, first, stop):
     words.move1(source, target, first, first + (stop - first) // 16 * 16)
 
 
+def truncated(address, value):
+    memory.store(address, np.uint16, (np.uint16(int(np.float32(value).view(np.uint32)) >> 16),))
+
+
 KERNEL_MUTANTS = {
     "fp64 rounded twice": (cast, "to_odd", np.float32),
     "fp64 rounded toward zero": (cast, "to_odd", lambda x: np.nextafter(np.float32(x), np.float32(0))),
-    "bf16 truncated": (vectors, "_round_brain", lambda x: np.uint16(int(np.float32(x).view(np.uint32)) >> 16)),
+    "bf16 truncated": (vectors, "store_bfloat16", truncated),
     "scale forgotten": (cast, "scale8", lambda scale, x: x),
     "a copy through the arithmetic": (cast.CastPlan, "_launch", always_scaled),
     "the last chunk left out": (tables, "build", fewer_chunks),

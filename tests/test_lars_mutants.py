@@ -20,7 +20,7 @@ from refopt.oracle.exact.build import remainders
 from refopt.oracle.exact.cases import runner
 from refopt.oracle.exact.lars import STEP, gate, make
 from refopt.oracle.exact.placed import PlacedCase, kernels, merged_step
-from refopt.simt import cuda
+from refopt.simt import cuda, memory
 
 
 def check_gated(run):
@@ -139,8 +139,8 @@ def far_neighbours_first(s):
     return x
 
 
-def truncated(value):
-    return np.uint16(int(np.float32(value).view(np.uint32)) >> 16)
+def truncated(address, values):
+    memory.store(address, np.uint16, [np.uint16(int(np.float32(x).view(np.uint32)) >> 16) for x in values])
 
 
 def first_numbers(block):
@@ -183,7 +183,7 @@ KERNEL_MUTANTS = {
     "the squares contracted": ("add_squares", lambda _: contracted_squares),
     "lanes joined far neighbours first": ("lane_tree", lambda _: far_neighbours_first),
     "incomplete rows left out": ("rows_of", lambda _: lambda first, stop: min((stop - first) // 256, 4)),
-    "bf16 truncated, not rounded": ("_round_brain", lambda _: truncated),
+    "bf16 truncated, not rounded": ("store4_bfloat16", lambda _: truncated),
     "numbers of the first tensor for all": ("HyperBlock", first_numbers),
     "norm carried over before it is rounded": ("rounded8", lambda _: lambda dtype: lambda x: x),
     "the last chunk dropped": ("build", without_last_chunk),

@@ -17,7 +17,7 @@ from refopt import cpu, gpu, verify
 from refopt.catalog import LARS_MOMENTUM, ROUTINES
 from refopt.dtypes import numpy_dtype
 from refopt.gpu import runtime, target
-from refopt.gpu.target import Kernel, device_function, sqrt
+from refopt.gpu.target import Kernel, device_function, sqrt, transposed
 from refopt.oracle.exact import build
 from refopt.oracle.exact.build import SIGNATURES, step_of
 from refopt.oracle.exact.cases import assert_same, runner
@@ -281,7 +281,7 @@ def compiled(made):
     for name, of in made.functions.items():
         if isinstance(of, Kernel):
             kernels[of] = Kernel(scope[name].py_func, of.launch_bounds)
-        elif hasattr(of, "asm") or of is sqrt:
+        elif hasattr(of, "asm") or of in (sqrt, transposed):
             scope[name].__refopt_numba__ = of.__refopt_numba__
         elif hasattr(of, "__refopt_numba__"):
             device_function(scope[name])

@@ -20,6 +20,7 @@ from refopt.gpu.runtime import device
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import Kernel, cuda, device_function, factory, intrinsic, kernel
 from refopt.gpu.tiles import scale8
+from refopt.gpu.unroll import map8
 from refopt.gpu.vectors import ROW
 
 BOUNDS = 64, 16  # threads of a block, and blocks to fit on a multiprocessor
@@ -45,23 +46,16 @@ def to_odd(value):
 
 
 @device_function
-def same8(x):
-    return x
-
-
-def _each8(once: Callable) -> Callable:
-    @device_function
-    def all8(x):
-        return once(x[0]), once(x[1]), once(x[2]), once(x[3]), once(x[4]), once(x[5]), once(x[6]), once(x[7])
-
-    return all8
+def to_single(value):
+    return np.float32(value)
 
 
 def narrowed8(dtype: str, real: Any) -> Callable:
     """Eight values of the arithmetic type as the stores of a dtype take them, to be rounded there if at all."""
     if real is np.float32 or dtype == "float64":
-        return same8
-    return _each8(np.float32 if dtype == "float32" else to_odd)
+        return device_function(lambda x: x)
+    narrow8 = map8(to_single if dtype == "float32" else to_odd)
+    return device_function(lambda x: narrow8((x,)))
 
 
 @factory

@@ -105,11 +105,7 @@ def _variant(
         (where_exact, exact.store, "exact[0], rounded[0]"),
         *(((rows[name],), access[name].store, f"rounded[{k}]") for k, name in enumerate(states, 1)),
     ])  # fmt: skip
-    numbered = {name: k for k, name in enumerate(("params", *routine.states))}
-    by_chance = {name for name in numbered if stochastic and name in rows and dtypes[rows[name]] == "bfloat16"}
-    if dtypes[-1] == "uint16":
-        by_chance.discard("params")  # with its remainder, it is exact
-    rounded = philox.dither8([numbered[name] if name in by_chance else None for name in ("params", *states)])
+    rounded = _by_chance(routine, dtypes, states) if stochastic else device_function(lambda values, i, seed: values)
 
     @device_function
     def update(addresses, tensor, i, stop, h, s, factor_at, seed):
@@ -120,20 +116,36 @@ def _variant(
     return update
 
 
+def _by_chance(routine: Routine, dtypes: tuple, states: list[str]) -> Callable:
+    """The rounding to bf16 of the new values that are stored as such; a parameter with a remainder is exact."""
+    dtype_of = dict(zip(routine.slot_names, dtypes, strict=True))
+    exact = dtypes[-1] == "uint16"
+    return philox.dither8([
+        number if dtype_of[name] == "bfloat16" and not (name == "params" and exact) else None
+        for number, name in enumerate(("params", *routine.states)) if name in ("params", *states)
+    ])  # fmt: skip
+
+
 def _leave(routine: Routine, advance: Callable | None, real: type) -> Callable:
-    """Write the scalars of the next step: into the other slot, and into the caller's arrays."""
+    """Write the scalars of the next step: into the other slot, and into the caller's arrays. For Adamax::
+
+        def leave(addresses, tensor, h, s, carried, slot):
+            after = advance(h, s)
+            carried[slot, 0, tensor] = after[0]
+            store(addresses[4, tensor], after[0])
+    """
     store = getattr(vectors, f"store_{np.dtype(real).name}")
     lines = ["after = advance(h, s)"] if routine.scalars else ["pass"]
     for k, name in enumerate(routine.scalars):
         row = routine.slot_names.index(name)
         lines += [f"carried[slot, {k}, tensor] = after[{k}]", f"store(addresses[{row}, tensor], after[{k}])"]
-    return unroll.function("leave", "addresses, tensor, h, s, carried, slot", lines, advance=advance, store=store)
+    return unroll.written("leave", "addresses, tensor, h, s, carried, slot", lines, advance=advance, store=store)
 
 
 def _stay(routine: Routine) -> Callable:
-    """Leave the scalars as they are to the next step, when this one is skipped."""
+    """Leave the scalars as they are to the next step, when this one is skipped: ``carried[slot, 0, tensor] = s[0]``."""
     lines = [f"carried[slot, {k}, tensor] = s[{k}]" for k in range(len(routine.scalars))]
-    return unroll.function("stay", "tensor, s, carried, slot", lines or ["pass"])
+    return unroll.written("stay", "tensor, s, carried, slot", lines or ["pass"])
 
 
 @factory

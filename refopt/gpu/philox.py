@@ -6,8 +6,9 @@ from typing import Any
 
 from refopt.cpu.stochastic import KEY_STEPS, MULTIPLIERS, ROUNDS
 from refopt.gpu import unroll
+from refopt.gpu.patterns import WIDENED, pattern_of
 from refopt.gpu.target import intrinsic
-from refopt.gpu.vectors import SECOND, WIDENED, pattern_of
+from refopt.gpu.vectors import SECOND
 
 WORD = 0xFFFFFFFF
 
@@ -73,18 +74,29 @@ def _dithered(value: Any, bits: int) -> Any:
 def dither8(arrays: Sequence[int | None]) -> Callable:
     """``rounded(values, i, seed)``: eight values of each of several arrays, rounded to bf16 by chance.
 
-    ``arrays`` gives the number of each in `refopt.cpu.stochastic.random16`, ``None`` for those left as they are.
+    ``arrays`` gives the number of each in `refopt.cpu.stochastic.random16`, ``None`` for those left as they are. Arrays
+    2n and 2n + 1 share their words, of which each takes a half. The text for Adam with a master is::
+
+        def rounded(values, i, seed):
+            x0 = random4(i >> 2, 0, seed)
+            y0 = random4((i + 128) >> 2, 0, seed)
+            x1 = random4(i >> 2, 1, seed)
+            y1 = random4((i + 128) >> 2, 1, seed)
+            return (
+                low(values[0][:4], x0) + low(values[0][4:], y0),
+                high(values[1][:4], x0) + high(values[1][4:], y0),
+                low(values[2][:4], x1) + low(values[2][4:], y1),
+            )
     """
     lines, parts = [], []
     for pair in sorted({array // 2 for array in arrays if array is not None}):
-        lines.append(f"x{pair} = random4(i >> 2, {pair}, seed)")
-        lines.append(f"y{pair} = random4((i + {SECOND}) >> 2, {pair}, seed)")
+        lines += [f"x{pair} = random4(i >> 2, {pair}, seed)", f"y{pair} = random4((i + {SECOND}) >> 2, {pair}, seed)"]
     for n, array in enumerate(arrays):
         if array is None:
             parts.append(f"values[{n}]")
-            continue
-        half, pair = ("low", "high")[array % 2], array // 2
-        parts.append(f"{half}(values[{n}][:4], x{pair}) + {half}(values[{n}][4:], y{pair})")
+        else:
+            half, pair = ("low", "high")[array % 2], array // 2
+            parts.append(f"{half}(values[{n}][:4], x{pair}) + {half}(values[{n}][4:], y{pair})")
     lines.append(f"return ({', '.join(parts)},)")
     scope = {"random4": random4, "low": dither4_low, "high": dither4_high}
-    return unroll.function("rounded", "values, i, seed", lines, **scope)
+    return unroll.written("rounded", "values, i, seed", lines, **scope)

@@ -363,3 +363,30 @@ def sqrt(x: np.floating) -> np.floating:
 
 
 sqrt.__refopt_numba__ = lambda: math.sqrt  # type: ignore[attr-defined]
+
+
+def transposed(rows: tuple) -> tuple:
+    """The columns of a tuple of tuples. On a GPU it moves nothing: registers are called by other names."""
+    return tuple(zip(*rows, strict=True))
+
+
+def _transposed() -> Any:
+    from llvmlite import ir
+    from numba.core import types as nb
+    from numba.cuda.extending import intrinsic as numba_intrinsic
+
+    def typed(typingctx: Any, rows: Any) -> Any:
+        columns = nb.UniTuple(nb.Tuple([row.dtype for row in rows]), rows[0].count)
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            whole = ir.Constant(context.get_value_type(columns), ir.Undefined)
+            for i, j in itertools.product(range(rows.count), range(columns.count)):
+                whole = builder.insert_value(whole, builder.extract_value(args[0], (i, j)), (j, i))
+            return whole
+
+        return columns(rows), codegen
+
+    return numba_intrinsic(typed)
+
+
+transposed.__refopt_numba__ = _transposed  # type: ignore[attr-defined]

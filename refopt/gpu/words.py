@@ -5,6 +5,7 @@ are integers, those of 16 a pair of fp64 registers, which are as good as any as 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -27,44 +28,32 @@ def store16(address, words):
     memory.store(address, np.uint64, words)
 
 
-@intrinsic("ld.global.b64 $0, [$1];", "=l,l", "l", "l")
-def load8(address):
-    return memory.load(address, np.int64)[0]
+def _word(size: int, ptx: str, memory_type: Any) -> tuple[Callable, Callable]:
+    """Load and store of a word of 8, 4, 2 or 1 bytes, which is an integer of 64 bits in the thread.
+
+    A byte goes through a register of 16 bits, the smallest that there is.
+    """
+    bits = max(8 * size, 16)
+    widen, narrow = f"cvt.u64.u{bits} $0, w; ", f"cvt.u{bits}.u64 w, $1; "
+    if size == 8:
+        widen, narrow = "mov.b64 $0, w; ", "mov.b64 w, $1; "
+
+    @intrinsic(f"{{ .reg .b{bits} w; ld.global.{ptx} w, [$1]; {widen}}}", "=l,l", "l", "l")
+    def load(address):
+        return memory.load(address, memory_type)[0]
+
+    @intrinsic(f"{{ .reg .b{bits} w; {narrow}st.global.{ptx} [$0], w; }}", "l,l", "", "ll")
+    def store(address, word):
+        memory.store(address, memory_type, (word,))
+
+    load.__name__, store.__name__ = f"load{size}", f"store{size}"
+    return load, store
 
 
-@intrinsic("st.global.b64 [$0], $1;", "l,l", "", "ll")
-def store8(address, word):
-    memory.store(address, np.int64, (word,))
-
-
-@intrinsic("{ .reg .b32 w; ld.global.b32 w, [$1]; cvt.u64.u32 $0, w; }", "=l,l", "l", "l")
-def load4(address):
-    return memory.load(address, np.uint32)[0]
-
-
-@intrinsic("{ .reg .b32 w; cvt.u32.u64 w, $1; st.global.b32 [$0], w; }", "l,l", "", "ll")
-def store4(address, word):
-    memory.store(address, np.uint32, (word,))
-
-
-@intrinsic("{ .reg .b16 w; ld.global.b16 w, [$1]; cvt.u64.u16 $0, w; }", "=l,l", "l", "l")
-def load2(address):
-    return memory.load(address, np.uint16)[0]
-
-
-@intrinsic("{ .reg .b16 w; cvt.u16.u64 w, $1; st.global.b16 [$0], w; }", "l,l", "", "ll")
-def store2(address, word):
-    memory.store(address, np.uint16, (word,))
-
-
-@intrinsic("{ .reg .b16 w; ld.global.u8 w, [$1]; cvt.u64.u16 $0, w; }", "=l,l", "l", "l")
-def load1(address):
-    return memory.load(address, np.uint8)[0]
-
-
-@intrinsic("{ .reg .b16 w; cvt.u16.u64 w, $1; st.global.u8 [$0], w; }", "l,l", "", "ll")
-def store1(address, word):
-    memory.store(address, np.uint8, (word,))
+load8, store8 = _word(8, "b64", np.int64)
+load4, store4 = _word(4, "b32", np.uint32)
+load2, store2 = _word(2, "b16", np.uint16)
+load1, store1 = _word(1, "u8", np.uint8)
 
 
 @device_function

@@ -147,7 +147,11 @@ class Expressions:
 
     def _call(self, node: ast.Call) -> str:
         called = self.called(node)
-        if called is None or any(isinstance(x, ast.Starred) for x in node.args):
+        if called is None:
+            return self._spliced(node)
+        if any(isinstance(x, ast.Starred) for x in node.args):  # which parameter each is for is not written
+            for name in called.dropped:
+                self.symbols.keep(called, name)
             return self._spliced(node)
         given = dict(zip(called.parameters, node.args, strict=False)) | {x.arg or "": x.value for x in node.keywords}
         if self._can_inline(called, given, node):

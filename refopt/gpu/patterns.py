@@ -1,0 +1,28 @@
+"""Numbers by their bits, for the Python twins of PTX: NumPy has no bf16, which is the upper half of an fp32."""
+
+from collections.abc import Callable
+from struct import Struct
+
+import numpy as np
+
+# All bf16 numbers as fp32, by their patterns: on the executor a look-up takes a twentieth of a view's time.
+WIDENED = (np.arange(2**16, dtype=np.uint32) << np.uint32(16)).view(np.float32)
+_word: Callable[..., tuple[int]] = Struct("=I").unpack
+
+
+def pattern_of(value):
+    """The bits of a number as fp32."""
+    return _word(value if type(value) is np.float32 else np.float32(value))[0]
+
+
+def widen_bfloat16(pattern):
+    """The fp32 of a bf16's bits."""
+    return WIDENED[int(pattern)]
+
+
+def narrow_bfloat16(value):
+    """The bits of the bf16 nearest to a number, the even one of two; every NaN becomes one."""
+    if value != value:
+        return 0x7FFF
+    pattern = pattern_of(value)
+    return (pattern + 0x7FFF + (pattern >> 16 & 1)) >> 16
