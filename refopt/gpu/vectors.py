@@ -1,11 +1,11 @@
 """Loads and stores at an address: four elements at a time, or one where that is not possible.
 
 Bytes that are under way are what hides the latency of memory, and a thread has only so many loads under way at a time.
-So each has to carry much: 16 bytes are the most. A kernel that loads 4 bytes at a time stops at three quarters of the
-bandwidth of a GPU. Such an access is a vector, which ends up in registers of its own: ``.v4`` has four of 32 bits,
-``.v2`` two of 64, or two of 32 for four 16-bit elements. Its address must be a multiple of its size. Numba emits no
-vector access by itself; here it is inline PTX, beside a Python twin that the executor runs instead. Both follow from
-a table of dtypes, `FORMATS`.
+So each has to carry much: 16 bytes are the most, up to compute capability 9.0. A kernel that loads 4 bytes at a time
+stops at three quarters of the bandwidth of a GPU. Such an access is a vector, which ends up in registers of its own:
+``.v4`` has four of 32 bits, ``.v2`` two of 64, or two of 32 for four 16-bit elements. Its address must be a multiple of
+its size. Numba emits no vector access by itself; here it is inline PTX, beside a Python twin that the executor runs
+instead. Both follow from a table of dtypes, `FORMATS`.
 
 Values are fp32 or fp64. fp16 and bf16 are for storage only: a number is widened by an instruction of its own once it is
 loaded, which is exact, and rounded to nearest even before it is stored (numerics, N1).
@@ -16,7 +16,8 @@ A tail, the last elements of a tensor that do not fill a row, is accessed one el
 whose address is no multiple of a vector's size.
 
 Loads are ``ld.global``. The read-only path, ``ld.global.nc``, is for memory that nothing writes while the kernel runs;
-most of what is loaded here is stored again by the same thread.
+most of what is loaded here is stored again by the same thread. Gradients are not, but a launch reads each of them once,
+so a cache in front of L2 has nothing to give.
 """
 
 from collections.abc import Callable
