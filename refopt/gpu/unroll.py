@@ -110,13 +110,13 @@ def storer(stores: Sequence[tuple[tuple[int, ...], Callable, str]]) -> Callable:
     return written("store", "addresses, tensor, i, stop, exact, rounded", lines, **scope)
 
 
-def gather(item: str, parameters: str, size: int) -> Callable:
+def gather(item: str, parameters: str, size: int, **scope: object) -> Callable:
     """A tuple of so many values, each from an expression in its number ``{k}``. Of ``hyper[{k}, tensor]``, for SGD::
 
         def gather(hyper, tensor):
             return (hyper[0, tensor], hyper[1, tensor], hyper[2, tensor])
     """
-    return written("gather", parameters, [f"return {_tuple([item.format(k=k) for k in range(size)])}"])
+    return written("gather", parameters, [f"return {_tuple([item.format(k=k) for k in range(size)])}"], **scope)
 
 
 def _at(rows: Sequence[int]) -> str:

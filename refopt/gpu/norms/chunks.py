@@ -163,4 +163,4 @@ def _leave(routine: Routine, rule: NormRule, real: Any) -> Callable:
     for n, name in enumerate(routine.scalars, len(rule.numbers)):
         lines.append(f"store(at[{routine.slot_names.index(name)}], closed[{n}])")
     store = getattr(vectors, f"store_{np.dtype(real).name}")
-    return unroll.function("leave", "tensor, at, closed, numbers", lines, store=store)
+    return unroll.written("leave", "tensor, at, closed, numbers", lines, store=store)

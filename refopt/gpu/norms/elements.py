@@ -133,7 +133,7 @@ def norm_row(routine: Routine, dtypes: tuple, rule: NormRule, count: int) -> Cal
         values = ["x", "y"][:count]
         lines += [f"{_tuple(values)} = normed({elements}, k)"]
         lines += [f"return {_tuple([f'kept({x}, i, stop)' for x in values])}"]
-        return unroll.function("row", "at, first, stop, k", lines, **slots.scope)
+        return unroll.written("row", "at, first, stop, k", lines, **slots.scope)
 
     return variant
 
@@ -150,7 +150,7 @@ def update_row(routine: Routine, dtypes: tuple, rule: NormRule) -> Callable[[boo
         lines += [slots.load(name) for name in rule.updates]
         lines += [f"{_tuple(written)} = rule({', '.join(rule.updates)}, k)"]
         lines += [slots.store(name) for name in reversed(written)]
-        return unroll.function("update", "at, first, stop, k", [*lines, "return params"], **slots.scope)
+        return unroll.written("update", "at, first, stop, k", [*lines, "return params"], **slots.scope)
 
     return variant
 
@@ -160,7 +160,7 @@ def eight(rule: Callable, arrays: int, results: int) -> Callable:
     names = [f"x{n}" for n in range(arrays)]
     lines = [f"y{e} = rule({', '.join(f'{name}[{e}]' for name in names)}, k)" for e in range(8)]
     columns = [_tuple([f"y{e}[{n}]" for e in range(8)]) for n in range(results)]
-    return unroll.function("eight", ", ".join([*names, "k"]), [*lines, f"return {_tuple(columns)}"], rule=rule)
+    return unroll.written("eight", ", ".join([*names, "k"]), [*lines, f"return {_tuple(columns)}"], rule=rule)
 
 
 def _tuple(parts: Sequence[str]) -> str:
