@@ -28,7 +28,6 @@ from benchmarks.planted import DEFECTS
 from benchmarks.record import RESULTS, ROOT, begin, save, short_name
 from refopt import cpu, gpu, placement, sharding
 from refopt.catalog import ROUTINES, Routine
-from refopt.gpu.elementwise import RULES
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import arguments, assert_same
 from refopt.oracle.exact.laws import reference
@@ -209,7 +208,7 @@ def silent_tools(defects: list[dict[str, Any]]) -> list[str]:
 @cache
 def all_kernels() -> frozenset[str]:
     """The names of all kernels of refopt: functions that are decorated as such, and the elementwise routines."""
-    names = {ROUTINES[name].merged_name for name in RULES}
+    names = {row.merged_name for row in ROUTINES.values() if row.elementwise}
     for path in (ROOT / "refopt").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []

@@ -13,7 +13,7 @@ import refopt.gpu
 from refopt import cpu, simt
 from refopt.catalog import LARS_MOMENTUM
 from refopt.gpu import runtime, vectors
-from refopt.gpu.norms.chunks import RULES
+from refopt.gpu.rules import RULES
 from refopt.gpu.tables import SLOT
 from refopt.oracle.exact import check, lars, laws
 from refopt.oracle.exact.build import remainders
