@@ -120,30 +120,40 @@ def request(
     kept = _described(name, "outputs", lists["outputs"], describe)
     found = _shapes(name, arrays, kept, lists["shapes"])
     kind = _dtype(name, arrays, kept, dtype)
-    for key, value in (("align_size", align_size), ("size_of_dtype", size_of_dtype)):
-        if not is_whole(value) or (value < 1 and value != -1):
-            raise ValueError(f"{name}: {key}: expected -1 or an integer of at least 1, got {shown(value)}")
+    asked, item = _size("align_size", align_size), _size("size_of_dtype", size_of_dtype)
     align_unit = chosen(f"{name}: align_unit", align_unit, chunk)
-    copy_data = flag(f"{name}: copy_data", copy_data)
-    set_constant = flag(f"{name}: set_constant", set_constant)
-    persist_output = flag(f"{name}: persist_output", persist_output)
+    copies, fills, persists = _of_contents(copy_data, set_constant, persist_output, outputs)
     use_align = flag(f"{name}: use_align", use_align)
-    align = int(align_size) if align_size != -1 else chunk[align_unit]
-    item = kind.itemsize if size_of_dtype == -1 else int(size_of_dtype)
+    align, item = asked or chunk[align_unit], item or kind.itemsize
     names = [f"{name}: {'inputs' if array else 'shapes'}[{i}]" for i, array in enumerate(arrays)]
     counts, unit = [math.prod(s) for s in found], align if use_align else None
     made = arranged(f"{name}: align_size", names, counts, item, unit, align_unit)
     if made.total * kind.itemsize >= LIMIT:  # by the dtype, where size_of_dtype is smaller
         raise ValueError(f"{name}: size_of_dtype: expected a buffer below 2**63 bytes, got {made.total} of {kind}")
-    fills = set_constant and not copy_data
-    persists = persist_output and not (copy_data or set_constant)
-    if persists and outputs is None:
-        raise TypeError(f"{name}: outputs: expected a list of arrays, whose contents are to persist, got None")
     key = "outputs" if persists else "inputs"
-    contents = lists[key] if copy_data or persists else [None] * len(found)
+    contents = lists[key] if copies or persists else [None] * len(found)
     strides = [_strides(a, s, kind.itemsize) for a, s in zip(arrays, found, strict=True)]
     fill = _constant(name, kind, constant if fills else 0)
     return Request(kind, made, found, strides, fill, contents, (name, key, "views"))
+
+
+def _size(key: str, value: Any) -> int:
+    """A number of elements or bytes, 0 for -1."""
+    if not is_whole(value) or (value < 1 and value != -1):
+        raise ValueError(f"coalesce_tensor: {key}: expected -1 or an integer of at least 1, got {shown(value)}")
+    return max(int(value), 0)
+
+
+def _of_contents(copy_data: Any, set_constant: Any, persist_output: Any, outputs: Any) -> tuple[bool, bool, bool]:
+    """Whether the buffer takes the inputs, a constant or the outputs; the first that is asked for goes before."""
+    flags = {"copy_data": copy_data, "set_constant": set_constant, "persist_output": persist_output}
+    copies, fills, persists = (flag(f"coalesce_tensor: {key}", value) for key, value in flags.items())
+    fills, persists = fills and not copies, persists and not (copies or fills)
+    if persists and outputs is None:
+        raise TypeError(
+            "coalesce_tensor: outputs: expected a list of arrays, whose contents are to persist, got None"
+        )
+    return copies, fills, persists
 
 
 def _lists(name: str, inputs: Any, outputs: Any, shapes: Any) -> dict[str, list[Any]]:
@@ -211,17 +221,18 @@ def _dtype(name: str, arrays: list[Array | None], kept: list[Array | None], dtyp
         raise TypeError(f"{name}: dtype: expected one of {', '.join(ITEM_SIZES)}, got {kind}")
     for key, values in (("inputs", arrays), ("outputs", kept)):
         for i, array in enumerate(values):
-            if array is None or array.dtype == kind:
-                continue
-            if dtype is None:
-                raise TypeError(
-                    f"{name}: {key}[{i}]: expected {kind}, as inputs[{first}] has, got {array.dtype}; "
-                    "with a dtype given, floats are cast"
-                )
-            if not (array.dtype in SIZES and kind in SIZES):
-                expected = f"one of {', '.join(SIZES)}" if kind in SIZES else kind
-                raise TypeError(f"{name}: {key}[{i}]: expected {expected} for a buffer of {kind}, got {array.dtype}")
+            if array and array.dtype != kind:
+                _check_cast(f"{name}: {key}[{i}]", array.dtype, kind, f"inputs[{first}]" if dtype is None else "")
     return numpy_dtype(kind)
+
+
+def _check_cast(where: str, dtype: str, kind: str, like: str) -> None:
+    """Refuse an array of another dtype than the buffer's: any without a dtype given, then all but floats."""
+    if like:
+        raise TypeError(f"{where}: expected {kind}, as {like} has, got {dtype}; with a dtype given, floats are cast")
+    if dtype not in SIZES or kind not in SIZES:
+        expected = f"one of {', '.join(SIZES)}" if kind in SIZES else kind
+        raise TypeError(f"{where}: expected {expected} for a buffer of {kind}, got {dtype}")
 
 
 def _strides(array: Array | None, shape: tuple[int, ...], item: int) -> tuple[int, ...]:

@@ -57,7 +57,9 @@ def _one(
     param, master = arrays["params"], arrays["master_params"]
     real = arithmetic(param.dtype.name)
     values = {name: real(value) if name not in row.choices else value for name, value in numbers.items()}
-    rounding, seed = values.pop("rounding", "nearest"), int(values.pop("seed", 0))
+    seed = int(values.pop("seed", 0))
+    rounded = ("params", *row.states) if values.pop("rounding", "nearest") == "stochastic" else ()
+    chance = {name: k for k, name in enumerate(rounded)}
     g = values.pop("rescale_grad") * real(factor) * arrays["grads"].astype(real)
     carried = [name for name in row.slot_names if name in row.states or name in row.scalars]
     states = [_value(arrays[name], real, name in row.scalars) for name in carried]
@@ -65,17 +67,21 @@ def _one(
         values["stored"] = lambda name, x: (param if name == "params" else x.astype(arrays[name].dtype)).astype(real)
     results = rule(exact(param, master, real), g, *states, **values)
     _check_results(row, arrays, results)
-    chance = {name: k for k, name in enumerate(("params", *row.states))} if rounding == "stochastic" else {}
-    p, *states = results
-    for name, state in zip(carried, states, strict=True):
+    for name, state in zip(carried, results[1:], strict=True):
         if arrays[name] is not None:
             store(arrays[name], np.asarray(state), seed, chance.get(name))
+    _store_param(param, master, results[0], seed, chance.get("params"))
+
+
+def _store_param(
+    param: np.ndarray, master: np.ndarray | None, exact: np.ndarray, seed: int, chance: int | None
+) -> None:  # fmt: skip
     if master is not None and master.dtype == np.uint16:
-        param[...], master[...] = split_numbers(p)
+        param[...], master[...] = split_numbers(exact)
         return
-    store(param, p, seed, chance.get("params"))
+    store(param, exact, seed, chance)
     if master is not None:
-        master[...] = p
+        master[...] = exact
 
 
 def _check_results(row: Routine, arrays: dict[str, Any], results: tuple) -> None:

@@ -55,32 +55,23 @@ def routine(
         passes: how often a step reads or writes a slot, where that is not once for gradients and twice for all else; or
             a function of form, dtypes and choices.
         forms: the ways to run it on the device, where there are others than by tensor and merged.
-
         trial: numbers for ``refopt verify``, where its usual ones would leave little of a gradient.
 
     Raises:
         TypeError: signature, docstring and row are not of one routine.
     """
-    slots, where = (PARAMS, GRADS, *states, MASTERS), f"{function.__module__}: {function.__name__}"
-    parameters = list(inspect.signature(function).parameters.values())
-    _expect(where, "arguments by position", [x.name for x in parameters if x.kind is x.POSITIONAL_OR_KEYWORD],
-            [slot.name for slot in slots if not slot.optional])  # fmt: skip
-    absent = [*(slot.name for slot in slots if slot.optional), *SHARED]
-    _expect(where, "arguments that are None by default", [x.name for x in parameters if x.default is None], absent)
-    own = {x.name: x.default for x in parameters if x.kind is x.KEYWORD_ONLY and x.default is not None}
-    words = [name for name, default in own.items() if isinstance(default, str)]
-    _expect(where, "words by default", words, [*choices, *(name for name in ROUNDING if name in own)])
-    values = {name: (ROUNDING | dict(choices))[name] if name in words else (default, not default)
-              for name, default in own.items() if isinstance(default, bool | str)}  # fmt: skip
-    for name, possible in values.items():
-        _expect(where, f"{name}: default", [own[name]], [possible[0]])
-    numbers = {name: None if own[name] is inspect.Parameter.empty else float(own[name]) for name in own.keys() - values}
+    where, parameters = f"{function.__module__}: {function.__name__}", inspect.signature(function).parameters
+    slots = (PARAMS, GRADS, *states, MASTERS)
+    _check_slots(where, parameters, slots)
+    own = {x.name: x.default for x in parameters.values() if x.kind is x.KEYWORD_ONLY and x.default is not None}
+    values = _values(where, own, choices)
+    numbers = {name: default for name, default in own.items() if name not in values}
     _expect(where, "limits", [name for name in limits if name not in numbers], [])
     each = {slot.name: 2 for slot in slots if not slot.scalar} | {"grads": 1}
     row = Routine(
         name=function.__name__.removeprefix("merged_"),
         slots=slots,
-        hypers=tuple(Hyper(x, numbers[x], *(LIMITS | dict(limits)).get(x, ())) for x in own if x in numbers),
+        hypers=tuple(_hyper(name, default, LIMITS | dict(limits)) for name, default in numbers.items()),
         choices=values,
         forms=forms or {"separate": Form(launches, merged=False), "merged": Form(launches)},
         traffic=passes if callable(passes) else partial(_passes, each | dict(passes)),
@@ -90,8 +81,30 @@ def routine(
         elementwise=launches == 1 and not forms,
         remainders=True,
     )
-    function.__doc__ = documented(where, function.__doc__, [x.name for x in parameters], source)
+    function.__doc__ = documented(where, function.__doc__, list(parameters), source)
     return row
+
+
+def _check_slots(where: str, parameters: Mapping[str, inspect.Parameter], slots: tuple[Slot, ...]) -> None:
+    """Refuse a signature that has other arrays than the row."""
+    by_position = [x.name for x in parameters.values() if x.kind is x.POSITIONAL_OR_KEYWORD]
+    absent = [x.name for x in parameters.values() if x.default is None]
+    _expect(where, "arguments by position", by_position, [slot.name for slot in slots if not slot.optional])
+    _expect(where, "arguments that are None by default", absent, [*(x.name for x in slots if x.optional), *SHARED])
+
+
+def _values(where: str, own: dict[str, Any], choices: Mapping[str, tuple]) -> dict[str, tuple]:
+    """The values of each choice, the default first."""
+    words = {name: ROUNDING.get(name) or choices.get(name, ()) for name, x in own.items() if isinstance(x, str)}
+    _expect(where, "words by default", [name for name in words if name not in ROUNDING], [*choices])
+    for name, values in words.items():
+        _expect(where, f"{name}: default", [own[name]], [*values[:1]])
+    flags = {name: (x, not x) for name, x in own.items() if isinstance(x, bool)}
+    return {name: (words | flags)[name] for name in own if name in words or name in flags}
+
+
+def _hyper(name: str, default: Any, limits: Mapping[str, Limit]) -> Hyper:
+    return Hyper(name, None if default is inspect.Parameter.empty else float(default), *limits.get(name, ()))
 
 
 def single(function: Callable[..., None], **defaults: Any) -> Callable[..., None]:
