@@ -8,7 +8,6 @@ import torch
 
 from refopt import cpu, gpu, workloads
 from refopt.catalog import Routine
-from refopt.gpu.elementwise import RULES
 
 # Name of a dtype configuration -> dtype of params and grads, and whether there is an fp32 master.
 CONFIGS = {
@@ -87,7 +86,7 @@ class Tensors:
         Of larger ones than so many elements, the last so many; where a norm needs the whole tensor, none of them.
         """
         params = self.slots["params"]
-        parts = self.routine.name in RULES
+        parts = self.routine.elementwise
         order = sorted((k for k, x in enumerate(params) if parts or x.numel() <= most), key=lambda k: params[k].numel())
         if not order:
             raise ValueError(f"sample: expected a tensor of at most {most} elements, got none")
