@@ -124,6 +124,11 @@ class Routine(_Row):
         return tuple(slot.name for slot in self.slots if slot.scalar)
 
     @property
+    def carried(self) -> tuple[str, ...]:
+        """The states and scalars, in the order of the slots: what a rule takes and returns beside the parameter."""
+        return tuple(name for name in self.slot_names if name in self.states or name in self.scalars)
+
+    @property
     def merged_form(self) -> str:
         """The form that plans take."""
         merging = [name for name, form in self.forms.items() if form.merged]

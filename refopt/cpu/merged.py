@@ -61,7 +61,7 @@ def _one(
     rounded = ("params", *row.states) if values.pop("rounding", "nearest") == "stochastic" else ()
     chance = {name: k for k, name in enumerate(rounded)}
     g = values.pop("rescale_grad") * real(factor) * arrays["grads"].astype(real)
-    carried = [name for name in row.slot_names if name in row.states or name in row.scalars]
+    carried = row.carried
     states = [_value(arrays[name], real, name in row.scalars) for name in carried]
     if not row.elementwise:
         values["stored"] = lambda name, x: (param if name == "params" else x.astype(arrays[name].dtype)).astype(real)
@@ -86,7 +86,7 @@ def _store_param(
 
 def _check_results(row: Routine, arrays: dict[str, Any], results: tuple) -> None:
     """Refuse what a rule returns if it is not a value for the parameter and each state and scalar that is there."""
-    carried = [name for name in row.slot_names if name in row.states or name in row.scalars]
+    carried = row.carried
     missing = [name for name, state in zip(("params", *carried), results, strict=False)
                if state is None and arrays[name] is not None]  # fmt: skip
     if len(results) != 1 + len(carried) or missing:

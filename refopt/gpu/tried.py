@@ -41,8 +41,8 @@ def _try_norms(routine: Routine, rule: NormRule, x: Any, states: list[str]) -> N
     moved = [name for name in rule.reads if name in states] if rule.moments else []
     if rule.moments:
         _expect(routine, "moments", rule.moments, (*read, hypers + scalars), moved)
-    if norms_taken(routine, rule, type(x)) not in (1, 2):
-        _refuse(routine, "normed", "a tuple of one or two numbers", norms_taken(routine, rule, type(x)))
+    if (count := norms_taken(routine, rule, type(x))) not in (1, 2):
+        _refuse(routine, "normed", "a tuple of one or two numbers", count)
     _expect(routine, "close", rule.close, ((x, x), hypers + scalars), [*rule.numbers, *routine.scalars])
     common = hypers + (x,) * len(rule.numbers)
     written = ["the parameter", *(name for name in states if name not in moved)]

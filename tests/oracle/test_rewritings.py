@@ -30,7 +30,7 @@ def rewritten(row, case, real, rng, chance):
     arrays = case.tensor(0)
     numbers = {name: number(x) for name, x in case.numbers_of(0).items() if name not in ("seed", "rescale_grad")}
     numbers |= {name: value for name, value in case.choices.items() if name != "rounding"}
-    carried = [name for name in row.slot_names if name in row.states or name in row.scalars]
+    carried = row.carried
     if not row.elementwise:
         numbers["stored"] = lambda name, x: leaf(arrays["params"]) if name == "params" else x
     states = [number(arrays[name][0]) if name in row.scalars else leaf(arrays[name]) for name in carried]

@@ -120,7 +120,7 @@ def evaluate(
     factors = [x for x in factors if bounded.high(x.value) != 1]
     if factors:
         g = functools.reduce(lambda x, y: x * y, factors) * g
-    carried = [name for name in routine.slot_names if name in routine.states or name in routine.scalars]
+    carried = routine.carried
     p = lift(exact(held["params"], held.get("master_params"), real))
 
     def read(name: str) -> Any:
