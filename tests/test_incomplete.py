@@ -11,11 +11,13 @@ import pytest
 from refopt import catalog, cpu, gpu
 from refopt.catalog import ADAM, LAMB, SGD, Form, Hyper, Slot
 from refopt.cpu.merged import merged
+from refopt.cpu.routine import routine as declared
 from refopt.gpu import elementwise, family, rules
 from refopt.gpu.rules import Rule
 from refopt.gpu.target import device_function
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import arguments
+from refopt.rows import FRACTION
 
 SLOTS = SGD.slots
 ROWS = {
@@ -209,3 +211,43 @@ def test_every_routine_is_offered():
         for module in (cpu, gpu):
             assert {name, routine.merged_name} <= {*module.__all__}
     assert all(isinstance(row, Hyper) for routine in catalog.ROUTINES.values() for row in routine.hypers)
+
+
+def merged_new(
+    params, grads, moment, *, lr, eta=0.5, at="here", flip=False, rescale_grad=1.0, other=None, master_params=None,
+    grad_factor=None, found_inf=None, rounding="nearest", seed=0,
+):  # fmt: skip
+    """Update.
+
+    Args:
+        moment, eta, at, flip, other: of no meaning.
+    """
+
+
+STATES = [Slot("moment"), Slot("other", optional=True)]
+WHERE = {"at": ("here", "there")}
+DECLARED = {
+    "arguments by position: expected params, grads, got params, grads, moment": dict(states=STATES[1:], choices=WHERE),
+    "arguments that are None by default: expected master_params, grad_factor, found_inf, got other, master_params, "
+    "grad_factor, found_inf": dict(states=STATES[:1], choices=WHERE),
+    "words by default: expected none, got at": dict(states=STATES),
+    "words by default: expected at, to, got at": dict(states=STATES, choices=WHERE | {"to": ("x", "y")}),
+    "at: default: expected there, got here": dict(states=STATES, choices={"at": ("there", "here")}),
+    "limits: expected none, got mu": dict(states=STATES, choices=WHERE, limits={"mu": FRACTION}),
+}
+
+
+@pytest.mark.parametrize("message", DECLARED)
+def test_a_row_that_is_not_the_signatures(message):
+    with pytest.raises(TypeError) as caught:
+        declared(merged_new, SGD.rule, source="none", **DECLARED[message])
+    assert str(caught.value) == f"{__name__}: merged_new: {message}"
+
+
+def test_a_row_is_read_from_the_signature():
+    row = declared(merged_new, SGD.rule, source="none", states=STATES, choices=WHERE, limits={"eta": FRACTION})
+    assert [(x.name, x.default) for x in row.hypers] == [("lr", None), ("eta", 0.5), ("rescale_grad", 1.0), ("seed", 0)]
+    assert row.hypers[1].below == 1 and row.hypers[0].per_tensor
+    assert row.choices == {"at": ("here", "there"), "flip": (False, True), "rounding": ("nearest", "stochastic")}
+    assert row.slot_names == ("params", "grads", "moment", "other", "master_params")
+    assert merged_new.__doc__.count("of no meaning") == 3  # neighbours share a line
