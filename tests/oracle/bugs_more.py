@@ -110,7 +110,7 @@ FIRST = {
             "as if `g` were `v` (in lars_with)",
             {"np.linalg.norm(g.ravel())": "np.linalg.norm(v.ravel())"}),
         "rate on all of the velocity": (
-            "as if `mu * v + (...)` were `local_lr * (mu * v) + (...)` (in rule)",
+            "as if `mu * v + (...)` were `local_lr * (mu * v) + (...)` (in update)",
             {VELOCITY: "v[...] = local * (real(mu) * v + g + wd * p)"}),
         "root of the gradient norm forgotten": (
             "as if `sqrt(squares(g))` were `squares(g)` (in lars_with)",

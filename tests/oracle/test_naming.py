@@ -36,7 +36,8 @@ def test_most_have_a_name():
 )
 def test_it_is_named(routine, text, reason, changes):
     """Among the first reasons; lost elements are named by the pattern, which the reason refers to."""
-    laws = ["L1", "L3"] if "tensor" in reason or "enumerate" in str(changes) else ["L1"]
+    between = "tensor" in reason or any(text in str(changes) for text in ("enumerate", "last = None"))
+    laws = ["L1", "L3"] if between else ["L1"]  # of one tensor, and of several
     report = oracle.check(routine, step_of(text, changes), dtypes=["float32"], laws=laws, examples=0)
     assert not report.ok
     item = next(item for item in report.items if item.reasons is not None)
