@@ -53,8 +53,8 @@ def _cast(module: Any, arrays: Arrays) -> None:
     module.merged_cast(listed(arrays, "sources"), listed(arrays, "targets"), scale=arrays["scale"])
 
 
-def _scan(module: Any, arrays: Arrays) -> Any:
-    function = module.scan_gradients if module is cpu else module.scan
+def _gradient_check(module: Any, arrays: Arrays) -> Any:
+    function = module.check_gradients if module is cpu else module.gradient_check
     return function(listed(arrays, "grads"), loss_scale=arrays["loss_scale"])
 
 
@@ -83,7 +83,10 @@ ENTRIES = [
         "merged_cast", lambda: _floats("sources[0]", "sources[1]", "targets[0]", "targets[1]") | ONE, _cast,
         ("targets",),
     ),
-    Entry("scan_gradients", lambda: _floats("grads[0]", "grads[1]") | {"loss_scale": np.ones(1, np.float32)}, _scan),
+    Entry(
+        "check_gradients", lambda: _floats("grads[0]", "grads[1]") | {"loss_scale": np.ones(1, np.float32)},
+        _gradient_check,
+    ),
     Entry(
         "update_loss_scaling", _scaling,
         lambda module, arrays: module.update_loss_scaling(*arrays.values(), decr_every_n_nan_or_inf=1),

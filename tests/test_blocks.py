@@ -42,13 +42,13 @@ def test_steps(asked, routine, form, dtypes):
     assert max(asked) > 32
 
 
-def test_a_scan(asked):
+def test_a_gradient_check(asked):
     grads = [np.random.default_rng(n).normal(size=n).astype(np.float32) for n in SIZES]
     with gpu.use("executor") as machine:
-        scan = gpu.scan([machine.to_device(g) for g in grads])
-        scan()
-    for name, value in cpu.scan_gradients(grads)._asdict().items():
-        assert getattr(scan, name).copy_to_host().tobytes() == value.tobytes(), name
+        check = gpu.gradient_check([machine.to_device(g) for g in grads])
+        check()
+    for name, value in cpu.check_gradients(grads)._asdict().items():
+        assert getattr(check, name).copy_to_host().tobytes() == value.tobytes(), name
     assert max(asked) > 32
 
 

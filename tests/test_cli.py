@@ -57,7 +57,7 @@ def test_every_row_in_80_columns(capsys):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["adam", "scan_gradients", "merged_cast", "coalesce_tensor"])
+@pytest.mark.parametrize("name", ["adam", "check_gradients", "merged_cast", "coalesce_tensor"])
 def test_times_of_a_gpu(capsys, name):
     """On a GPU each row has a time, and the rates come after the table."""
     command = ["verify", "--workload", "tiny", "--device", "gpu", "--dtype", "fp32", "--routine", name]
@@ -175,7 +175,7 @@ def test_what_goes_on_around_a_step(capsys, monkeypatch, name):
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert {text.split()[0] for text in out.splitlines() if text.endswith(" ok")} == set(dtypes)
-    for idle in (gpu.GradientScan, cast.CastPlan):
+    for idle in (gpu.GradientCheck, cast.CastPlan):
         monkeypatch.setattr(idle, "__call__", lambda self, **scale: None)
     (row, *_) = report(capsys, name=name, form=None)["rows"]
     assert row["differing"] and [text.split(":")[0] for text in row["problems"]] == ["launches", "bytes"]

@@ -39,29 +39,29 @@ def test_around_a_chunk(machine, routine, form, chunk, chunks):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("chunks", [1, 2])
-def test_a_scan_around_a_chunk(machine, dtype, chunks):
-    """The same of a scan, with what is not finite in the last element of the last chunk."""
+def test_a_check_around_a_chunk(machine, dtype, chunks):
+    """The same of a gradient check, with what is not finite in the last element of the last chunk."""
     rng = np.random.default_rng(0)
     for bad in (1.0, np.inf):
         grads = [rng.normal(size=n).astype(numpy_dtype(dtype)) for n in around(chunks * chunk_of(dtype, dtype))]
         grads[-1][-1] = bad
-        expected = cpu.scan_gradients(grads)
-        scan = gpu.scan([Placed(machine, g).array for g in grads])
-        scan()
+        expected = cpu.check_gradients(grads)
+        check = gpu.gradient_check([Placed(machine, g).array for g in grads])
+        check()
         machine.synchronize()
         for name, value in expected._asdict().items():
-            assert getattr(scan, name).copy_to_host().tobytes() == value.tobytes(), name
+            assert getattr(check, name).copy_to_host().tobytes() == value.tobytes(), name
 
 
-def test_a_scan_of_nothing(machine):
+def test_a_check_of_nothing(machine):
     """No tensors, or none with an element: a norm of zero."""
     for grads in ([], [None], [np.zeros(0, np.float32)]):
-        expected = cpu.scan_gradients(grads)
+        expected = cpu.check_gradients(grads)
         with gpu.use(machine.name):
-            scan = gpu.scan([g if g is None else Placed(machine, g).array for g in grads])
-        scan()
-        assert scan.grad_norm.copy_to_host() == expected.grad_norm == 0
-        assert scan.found_inf.copy_to_host() == expected.found_inf == 0
+            check = gpu.gradient_check([g if g is None else Placed(machine, g).array for g in grads])
+        check()
+        assert check.grad_norm.copy_to_host() == expected.grad_norm == 0
+        assert check.found_inf.copy_to_host() == expected.found_inf == 0
 
 
 # Storage in which the arrays of a tensor have other sizes of element, and what is aligned for one is not for another.

@@ -38,9 +38,9 @@ def flushing() -> Iterator[Callable[[int], None]]:
 
 def call(name: str) -> tuple[Callable[[], object], list[np.ndarray]]:
     """A call of a function that computes, and the arrays that it is given."""
-    if name == "scan_gradients":
+    if name == "check_gradients":
         arrays = [np.ones(3, np.float32)]
-        return lambda: cpu.scan_gradients(arrays), arrays
+        return lambda: cpu.check_gradients(arrays), arrays
     if name == "merged_cast":
         arrays = [np.ones(3, np.float32), np.zeros(3, np.float16)]
         return lambda: cpu.merged_cast(arrays[:1], arrays[1:], scale=2.0), arrays
@@ -51,7 +51,7 @@ def call(name: str) -> tuple[Callable[[], object], list[np.ndarray]]:
     return lambda: step(*positional, **named, **step_of(routine)), [x for xs in case.slots.values() for x in xs or ()]
 
 
-COMPUTING = [*(routine.merged_name for routine in ROUTINES.values()), "scan_gradients", "merged_cast"]
+COMPUTING = [*(routine.merged_name for routine in ROUTINES.values()), "check_gradients", "merged_cast"]
 
 
 @pytest.mark.parametrize("name", COMPUTING)
@@ -65,4 +65,4 @@ def test_flushing_is_refused(flushing: Callable[[int], None], name: str) -> None
     flushing(DEFAULT)
     assert [x.tobytes() for x in arrays] == before
     compute()
-    assert name == "scan_gradients" or [x.tobytes() for x in arrays] != before
+    assert name == "check_gradients" or [x.tobytes() for x in arrays] != before

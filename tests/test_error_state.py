@@ -82,10 +82,10 @@ def test_functions_around_the_step(strict):
     x = np.ones(4, np.float32)
     with gpu.use("executor"):
         y = gpu.to_device(x)
-        scans = [gpu.scan([y], max_norm=1e300, epsilon=1e-60)]
-        scans[0]()
-    scans.append(cpu.scan_gradients([x], max_norm=1e300, epsilon=1e-60))
-    for found in scans:
+        checks = [gpu.gradient_check([y], max_norm=1e300, epsilon=1e-60)]
+        checks[0]()
+    checks.append(cpu.check_gradients([x], max_norm=1e300, epsilon=1e-60))
+    for found in checks:
         factor, norm = (getattr(found, name) for name in ("grad_factor", "grad_norm"))
         assert factor[0] == 1 and norm[0] == 2
     cpu.merged_cast([x], [x], scale=1e-42)

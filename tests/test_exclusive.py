@@ -122,8 +122,8 @@ def everything(executor):
     counts = [executor.to_device(np.zeros(1, np.int32)) for _ in range(2)]
     ones = [executor.to_device(np.ones(1, F)) for _ in range(2)]
     return [
-        gpu.plan("sgd", x[:1], x[1:], lr=1.0), gpu.cast_plan(x[:1], x[1:]), gpu.scan(x), gpu.coalesce_tensor(x),
-        gpu.loss_scaling(*ones, *counts), cpu.coalesce_tensor([np.ones(3, F)]),
+        gpu.plan("sgd", x[:1], x[1:], lr=1.0), gpu.cast_plan(x[:1], x[1:]), gpu.gradient_check(x),
+        gpu.coalesce_tensor(x), gpu.loss_scaling(*ones, *counts), cpu.coalesce_tensor([np.ones(3, F)]),
     ]  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def _ones():
 CALLS = dict([
     *(_step(ROUTINES[name]) for name in ("adamw", "lars_momentum")),
     ("merged_cast", lambda: {"sources": _floats(), "targets": _floats(), "scale": 2.0}),
-    ("scan_gradients", lambda: {"grads": _floats(), "loss_scale": np.ones(1, F), "max_norm": 1.0, "epsilon": 1e-6}),
+    ("check_gradients", lambda: {"grads": _floats(), "loss_scale": np.ones(1, F), "max_norm": 1.0, "epsilon": 1e-6}),
     ("update_loss_scaling", lambda: _ones() | {
         "incr_every_n_steps": 1, "decr_every_n_nan_or_inf": 1, "incr_ratio": 2.0, "decr_ratio": 0.5}),
     ("coalesce_tensor", lambda: {
@@ -131,7 +131,7 @@ def results_in(module, answer):
 
 def attempt(module, name, given):
     """What a call said, what was in its arrays before, and what is in them, and in what it returned, after."""
-    function = getattr(module, "scan" if (module is gpu and name == "scan_gradients") else name)
+    function = getattr(module, "gradient_check" if (module is gpu and name == "check_gradients") else name)
     kept, before = list(given.values()), arrays_in(given.values())
     answer, error = None, None
     try:

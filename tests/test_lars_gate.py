@@ -1,4 +1,4 @@
-"""LARS steps that are given what a scan of the gradients has found, with the clauses of docs/numerics.md."""
+"""LARS steps that are given what a gradient check has found, with the clauses of docs/numerics.md."""
 
 import re
 
@@ -169,7 +169,7 @@ def test_single_tensor_calls(machine, found):
             assert_same(expected, on.outcome(), name)
 
 
-def test_a_scan_and_steps_without_the_host(machine):
+def test_a_check_and_steps_without_the_host(machine):
     """Gradients of which one becomes inf, clipped; the factor of fp64 gradients is fp64."""
     for dtype in ("float32", "float64"):
         case = make([5, 1100], (dtype,) * 3)
@@ -178,13 +178,13 @@ def test_a_scan_and_steps_without_the_host(machine):
         spoiled[1][7] = np.inf
         there = [Placed(machine, g).array for g in spoiled]
         with gpu.use(machine.name):
-            scans = [gpu.scan(grads, max_norm=0.5) for grads in (there, placed.grads)]
-        for grads, on, scan in ((spoiled, there, scans[0]), (case.grads, placed.grads, scans[1])):
-            scan()
+            checks = [gpu.gradient_check(grads, max_norm=0.5) for grads in (there, placed.grads)]
+        for grads, on, check in ((spoiled, there, checks[0]), (case.grads, placed.grads, checks[1])):
+            check()
             positional, named = arguments(LARS_MOMENTUM, placed.slots | {"grads": on})
-            found = dict(grad_factor=scan.grad_factor, found_inf=scan.found_inf)
+            found = dict(grad_factor=check.grad_factor, found_inf=check.found_inf)
             gpu.plan("lars_momentum", *positional, **named, **found, form="carried_norm", **STEP)()
-            factor, flag, _ = cpu.scan_gradients(grads, max_norm=0.5)
+            factor, flag, _ = cpu.check_gradients(grads, max_norm=0.5)
             positional, named = arguments(LARS_MOMENTUM, host.slots | {"grads": grads})
             cpu.merged_lars_momentum(*positional, **named, **STEP, grad_factor=factor, found_inf=flag)
         assert factor.dtype == dtype and 0 < factor < 1

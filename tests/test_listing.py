@@ -116,14 +116,14 @@ def test_a_listing_with_a_gate_has_the_same_bits(form, listed):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-def test_listings_of_the_gradient_scan(dtype, listed):
+def test_listings_of_the_gradient_check(dtype, listed):
     values = np.random.default_rng(0).normal(size=1300).astype(numpy_dtype(dtype))
-    scan = gpu.scan([listed.to_device(values), listed.to_device(values[:7].copy())], max_norm=1.5)
-    scan()
-    expected = cpu.scan_gradients([values, values[:7].copy()], max_norm=1.5)
-    got = [x.copy_to_host() for x in (scan.grad_factor, scan.found_inf, scan.grad_norm)]
+    check = gpu.gradient_check([listed.to_device(values), listed.to_device(values[:7].copy())], max_norm=1.5)
+    check()
+    expected = cpu.check_gradients([values, values[:7].copy()], max_norm=1.5)
+    got = [x.copy_to_host() for x in (check.grad_factor, check.found_inf, check.grad_norm)]
     assert [np.asarray(x).tobytes() for x in expected] == [x.tobytes() for x in got]
-    assert listed.ran == {"scan_gradients": 1, "finish_scan": 1}
+    assert listed.ran == {"check_gradients": 1, "finish_check": 1}
 
 
 @pytest.mark.parametrize("scale", [1, 0.3])

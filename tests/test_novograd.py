@@ -1,6 +1,6 @@
 """NovoGrad: its formula evaluated in higher precision, within a running error bound, and what only it does.
 
-What it shares with the other routines is in test_family.py, test_scan.py and test_ptx.py.
+What it shares with the other routines is in test_family.py, test_gradient_check.py and test_ptx.py.
 """
 
 import math

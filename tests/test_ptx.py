@@ -137,14 +137,14 @@ def test_bf16_kernels_are_exact_and_vectorised(dtypes, rounding, monkeypatch):
 
 @pytest.mark.clause("N3")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
-def test_scan_kernels_are_exact_and_vectorised(dtype, monkeypatch):
-    """The scan of the gradients, and the joining of its sums."""
+def test_gradient_check_kernels_are_exact_and_vectorised(dtype, monkeypatch):
+    """The gradient check, and the joining of its sums."""
     recorder = Recorder()
     monkeypatch.setattr(runtime, "_executor", lambda: recorder)
-    gpu.scan([recorder.to_device(np.ones(5, numpy_dtype(dtype)))])
+    gpu.gradient_check([recorder.to_device(np.ones(5, numpy_dtype(dtype)))])
     texts = {name: exact_ptx(*kernel, double=dtype == "float64") for name, kernel in recorder.kernels.items()}
-    assert set(texts) == {"scan_gradients", "finish_scan"}
-    assert re.search(r"ld\.global\.v[24]", texts["scan_gradients"])
+    assert set(texts) == {"check_gradients", "finish_check"}
+    assert re.search(r"ld\.global\.v[24]", texts["check_gradients"])
 
 
 @pytest.mark.clause("N3")

@@ -71,12 +71,12 @@ def test_every_kernel_can_be_made_again_from_its_note(noting, routine, form):
 
 def test_kernels_around_a_step_can_be_made_again(noting):
     arrays = [noting.to_device(np.ones(5, dtype)) for dtype in (np.float32, np.float16, np.float32)]
-    gpu.scan(arrays)
+    gpu.gradient_check(arrays)
     gpu.cast_plan(arrays[:1], arrays[1:2], scale=2.0)
     gpu.cast_plan(arrays[:1], arrays[2:])
     gpu.loss_scaling(*(noting.to_device(np.ones(1, dtype)) for dtype in (np.float32, np.float32, np.int32, np.int32)))
     names = {note["name"] for note in notes.read(noting.folder)}
-    assert names >= {"scan_gradients", "finish_scan", "merged_cast", "merged_move", "update_loss_scaling"}
+    assert names >= {"check_gradients", "finish_check", "merged_cast", "merged_move", "update_loss_scaling"}
     for note in notes.read(noting.folder):
         assert notes.note(*notes.rebuilt(note)) == note
 

@@ -46,8 +46,8 @@ def cast(scale=1.0, sources=None):
     return lambda m, x: m.merged_cast(sources or [x()], [x()], scale=scale)
 
 
-def scan(**given):
-    return lambda m, x: (m.scan_gradients if m is cpu else m.scan)([x()], **given)
+def check(**given):
+    return lambda m, x: (m.check_gradients if m is cpu else m.gradient_check)([x()], **given)
 
 
 def scaling(**given):
@@ -85,8 +85,8 @@ REFUSED = [
     (lists("grads", lambda x: x), TypeError, "merged_sgd: grads: expected a list of arrays, got {array}"),
     (sgd(grads=memoryview(b"a")), TypeError, "merged_sgd: grads: expected a list of arrays, got memoryview"),
     (cast(sources=b"a"), TypeError, "merged_cast: sources: expected a list of arrays, got bytes"),
-    (lambda m, x: (m.scan_gradients if m is cpu else m.scan)(b"a"), TypeError,
-     "scan_gradients: grads: expected a list of arrays, got bytes"),
+    (lambda m, x: (m.check_gradients if m is cpu else m.gradient_check)(b"a"), TypeError,
+     "check_gradients: grads: expected a list of arrays, got bytes"),
     (coalesce(inputs=b"a"), TypeError, "coalesce_tensor: inputs: expected a list of arrays, got bytes"),
     (lambda m, x: m.coalesce_tensor([x()]).gather(b"a"), TypeError,
      "gather: tensors: expected a list of arrays, got bytes"),
@@ -105,12 +105,12 @@ REFUSED = [
     (cast(np.timedelta64(3)), TypeError, "merged_cast: scale: expected a number or an array of one element, got "),
     (cast(10**400), ValueError, f"merged_cast: scale: {BIG}"),
     (cast(10**39), ValueError, "merged_cast: scale: expected a finite float32, got 10000"),
-    (scan(max_norm=10**400), ValueError, f"scan_gradients: max_norm: {BIG}"),
-    (scan(max_norm="1"), TypeError, "scan_gradients: max_norm: expected a number of at least 0, got '1'"),
-    (scan(max_norm=np.ones(2)), TypeError, "scan_gradients: max_norm: expected a number of at least 0, got an array"),
-    (scan(max_norm=np.timedelta64(1)), TypeError, "scan_gradients: max_norm: expected a number of at least 0, got "),
-    (scan(epsilon=True), TypeError, "scan_gradients: epsilon: expected a number of at least 0, got True"),
-    (scan(epsilon=float("nan")), ValueError, "scan_gradients: epsilon: expected a number of at least 0, got nan"),
+    (check(max_norm=10**400), ValueError, f"check_gradients: max_norm: {BIG}"),
+    (check(max_norm="1"), TypeError, "check_gradients: max_norm: expected a number of at least 0, got '1'"),
+    (check(max_norm=np.ones(2)), TypeError, "check_gradients: max_norm: expected a number of at least 0, got an array"),
+    (check(max_norm=np.timedelta64(1)), TypeError, "check_gradients: max_norm: expected a number of at least 0, got "),
+    (check(epsilon=True), TypeError, "check_gradients: epsilon: expected a number of at least 0, got True"),
+    (check(epsilon=float("nan")), ValueError, "check_gradients: epsilon: expected a number of at least 0, got nan"),
     (scaling(incr_ratio=True), TypeError,
      "update_loss_scaling: incr_ratio: expected a finite number of at least 1, got True"),
     (scaling(incr_ratio=10**400), ValueError, f"update_loss_scaling: incr_ratio: {BIG}"),
@@ -184,7 +184,7 @@ def test_refuses(module, call, error, message):
 TAKEN = [
     (sgd(lr=Fraction(1, 2)), sgd(lr=0.5)), (sgd(lr=np.array([0.5])), sgd(lr=0.5)), (sgd(lr=range(1, 2)), sgd(lr=1.0)),
     (cast(Fraction(1, 2)), cast(0.5)),
-    (scan(max_norm=Fraction(1, 2)), scan(max_norm=0.5)), (scan(epsilon=np.array(2)), scan(epsilon=2.0)),
+    (check(max_norm=Fraction(1, 2)), check(max_norm=0.5)), (check(epsilon=np.array(2)), check(epsilon=2.0)),
     (scaling(incr_ratio=Fraction(3, 2), incr_every_n_steps=np.int64(1)), scaling(incr_ratio=1.5, incr_every_n_steps=1)),
     (lambda m, x: m.merged_sgd((x(),), (x(),), lr=0.5), sgd()),
 ]  # fmt: skip
@@ -258,7 +258,7 @@ def test_plan_refuses_options(executor, options, error, message):
     if "stream" in options:
         for name, call in (
             ("merged_cast", lambda s: gpu.cast_plan(x[:1], x[1:], stream=s)),
-            ("scan_gradients", lambda s: gpu.scan(x, stream=s)),
+            ("check_gradients", lambda s: gpu.gradient_check(x, stream=s)),
             ("coalesce_tensor", lambda s: gpu.coalesce_tensor(x, stream=s)),
         ):
             with pytest.raises(error) as caught:

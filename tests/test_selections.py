@@ -82,12 +82,12 @@ def test_threshold_of_radam(machine, form, rho, rectified):
         ([3, 4], dict(max_norm=INF), 0.5),
     ],
 )
-def test_clip_of_the_scan(machine, grads, numbers, factor):
+def test_clip_of_the_gradient_check(machine, grads, numbers, factor):
     """The clip is taken where it is below 1, and not where it is NaN."""
     g, scale = np.array(grads, np.float32), np.full(1, 2, np.float32)
-    assert cpu.scan_gradients([g], loss_scale=scale, **numbers).grad_factor == factor
+    assert cpu.check_gradients([g], loss_scale=scale, **numbers).grad_factor == factor
     with gpu.use(machine.name):
-        scan = gpu.scan([machine.to_device(g)], loss_scale=machine.to_device(scale), **numbers)
-    scan()
+        check = gpu.gradient_check([machine.to_device(g)], loss_scale=machine.to_device(scale), **numbers)
+    check()
     machine.synchronize()
-    assert scan.grad_factor.copy_to_host() == factor
+    assert check.grad_factor.copy_to_host() == factor

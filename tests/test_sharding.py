@@ -50,7 +50,7 @@ def copies_match(program, states):
 
 
 def test_a_step_in_order():
-    """Forward, then backward from the last parameter; sums, scan, loss scale, updates."""
+    """Forward, then backward from the last parameter; sums, gradient check, loss scale, updates."""
     program = step(PARAMS[:2], world_size=2, accumulate=2, recompute=True, fp32=["a.b"])
     micro = [
         ("cast", "a.w.cast_fp16"), ("forward", "a.w.cast_fp16"), ("forward", "a.b"),
@@ -62,7 +62,7 @@ def test_a_step_in_order():
         ("backward", "a.w.cast_fp16@GRAD@MICRO_1"), ("cast", "a.w@GRAD@MICRO_1"), ("sum", "a.w@GRAD"),
     ]  # fmt: skip
     reduced = [(kind, f"{name}@GRAD") for name in ("a.b", "a.w") for kind in ("all_reduce", "scale")]
-    last = [("scan_gradients", "sums"), ("finish_scan", "grad_factor"), ("update_loss_scaling", "loss_scaling"),
+    last = [("check_gradients", "sums"), ("finish_check", "grad_factor"), ("update_loss_scaling", "loss_scaling"),
             ("adam", "a.w"), ("adam", "a.b")]  # fmt: skip
     assert [(op.type, (op.writes or op.reads)[0]) for op in program.main] == [*micro, *again, *reduced, *last]
     assert sharding.gradient_of("a.w", 1) == "a.w.cast_fp16@GRAD@MICRO_1"
@@ -73,7 +73,7 @@ def test_a_step_in_order():
 @pytest.mark.parametrize("max_norm", [None, 0.5])
 @pytest.mark.parametrize(("ranks", "accumulate"), [(1, 1), (1, 2), (3, 1), (2, 3)])
 def test_a_step_written_out(ranks, accumulate, max_norm, recompute):
-    """Cast, gradients in fp16, summed in fp32 over micro-steps, then ranks; averaged, scanned, updated."""
+    """Cast, gradients in fp16, summed in fp32 over micro-steps, then ranks; averaged, checked, updated."""
     params = PARAMS[:3]
     program = step(params, world_size=ranks, accumulate=accumulate, fp32=["a.b"], max_norm=max_norm,
                    recompute=recompute)  # fmt: skip
@@ -101,12 +101,12 @@ def test_a_step_written_out(ranks, accumulate, max_norm, recompute):
                     own = own + gradient(part, k).astype(np.float32)
                 total[name] = own if rank == 0 else total[name] + own
         grads = [np.float32(1 / (ranks * accumulate)) * total[name] for name, _ in params]
-        scan = cpu.scan_gradients(grads, loss_scale=scale, max_norm=max_norm or np.inf)
+        check = cpu.check_gradients(grads, loss_scale=scale, max_norm=max_norm or np.inf)
         for (name, _), g in zip(params, grads, strict=True):
-            cpu.adam(p[name], g, *state[name], *powers[name], grad_factor=scan.grad_factor, **numbers_of("adam"))
-        cpu.update_loss_scaling(scan.found_inf, scale, good, bad, **SCALING)
+            cpu.adam(p[name], g, *state[name], *powers[name], grad_factor=check.grad_factor, **numbers_of("adam"))
+        cpu.update_loss_scaling(check.found_inf, scale, good, bad, **SCALING)
         if max_norm:
-            assert got[k + 1]["grad_norm"].tobytes() == scan.grad_norm.tobytes()
+            assert got[k + 1]["grad_norm"].tobytes() == check.grad_norm.tobytes()
         assert got[k + 1]["loss_scaling"] == scale
         for name in p:
             assert got[k + 1][name].tobytes() == p[name].tobytes(), name

@@ -34,7 +34,7 @@ def test_programs_of_bert_large(form, limit, batched):
     shares = shares_of(form)
     made = [programs.in_buckets(program, limit, batched) for program in shares]
     expected = bucket_counts.collectives(
-        **programs.formula(params, form, 2, limit), chunk=CHUNK["bytes"], scan=form == programs.SCAN
+        **programs.formula(params, form, 2, limit), chunk=CHUNK["bytes"], scan=form == programs.CHECKED
     )
     for program in made:
         program.check()
@@ -53,7 +53,7 @@ def test_programs_of_bert_large(form, limit, batched):
     assert sum(map(programs.update_bytes, made)) == each * sum(math.prod(shape) for _, shape in params)
 
 
-@pytest.mark.parametrize(("form", "odd"), [(form, False) for form in programs.FORMS] + [(programs.SCAN, True)])
+@pytest.mark.parametrize(("form", "odd"), [(form, False) for form in programs.FORMS] + [(programs.CHECKED, True)])
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_small_step_is_that_of_numpy(form, odd, batched):
     """Owned in several buckets, on two streams; with an inf, nothing changes."""

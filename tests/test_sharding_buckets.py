@@ -202,12 +202,12 @@ def listed(program, *kinds):
     return [(op.type, (op.writes or op.reads)[0]) for op in program.main if op.type in kinds]
 
 
-def test_averages_come_right_before_the_scan():
+def test_averages_come_right_before_the_check():
     """Which needs all of them; until then the backward pass waits for none."""
     program = step([("a", (4,)), ("b", (4,)), ("c", (4,))], world_size=2, max_norm=0.5)
     one = sharding.fuse_reduces(sharding.shard(program, 0, 2, "greedy").program, 1e-5).program
     kinds = [op.type for op in one.main]
-    assert kinds[kinds.index("scan_gradients") - 2 :][:2] == ["scale", "scale"]
+    assert kinds[kinds.index("check_gradients") - 2 :][:2] == ["scale", "scale"]
     assert {op.role for op in one.main if op.type == "scale"} == {"optimize"}
     last = max(k for k, kind in enumerate(kinds) if kind == "backward")
     assert kinds.index("scale") > last and kinds.count("reduce") == 3

@@ -295,7 +295,7 @@ def test_startup_of_one_rank():
 def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
     """Both have an epsilon."""
     program = step(PARAMS[:1], clip_epsilon=0.25, max_norm=1.0)
-    finish = next(op for op in program.main if op.type == "finish_scan")
+    finish = next(op for op in program.main if op.type == "finish_check")
     assert finish.attrs["epsilon"] == 0.25
     assert updates(program)[0].attrs["epsilon"] == numbers_of("adam")["epsilon"]
 

@@ -92,7 +92,7 @@ INELIGIBLE = {
         "forward of 'a.w.cast_fp16' reads 'a.w.cast_fp16', which is older than the parameter"),
     "changed elsewhere": (
         lambda: changed(step(PARAMS[:2]), lambda op: [op, Op("scale", {"x": ["a.w"]}, {"out": ["a.w"]}, {
-            "scale": 0.5}, "communicate")] if op.type == "finish_scan" else [op]),
+            "scale": 0.5}, "communicate")] if op.type == "finish_check" else [op]),
         "scale of 'a.w' changes it outside of the optimizer's stage"),
     "in a group": (
         lambda: changed(step(PARAMS[:2], world_size=2), lambda op: [op, Op("broadcast", {"x": ["a.w", "a.b"]}, {
@@ -306,24 +306,24 @@ def test_bad_ops():
         ops = [op.replace(**fields) if op.type == kind else op for op in getattr(made, part)]
         return made.replace(**{part: ops})
 
-    scan = next(op for op in made.main if op.type == "scan_gradients")
-    finish = next(op for op in made.main if op.type == "finish_scan")
+    check = next(op for op in made.main if op.type == "check_gradients")
+    finish = next(op for op in made.main if op.type == "finish_check")
     for bad, error, message in (
         (without("startup", "initialize", outputs={}), ValueError, r"initialize: out: expected variables, got none"),
         (without("startup", "delete", inputs={"x": ["a.b"]}), ValueError, r"x\[0\]: expected a variable that is not p"),
         (without("startup", "delete", role="forward"), ValueError, r"delete: role: expected startup, got forward"),
         (without("main", "forward", outputs={"out": ["a.b"]}), TypeError, r"forward: outputs: expected none, got out"),
         (without("main", "sum", inputs={"x": ["a.w@GRAD"], "out": ["a.b@GRAD"]}), ValueError, r"sum: .*out"),
-        (without("main", "scan_gradients", attrs={}), ValueError, r"positions: expected a place for each of 1 grad"),
-        (without("main", "scan_gradients", attrs={"positions": (2,)}), ValueError, r"positions\[0\]: expected a place"),
-        (without("main", "scan_gradients", inputs={"x": ["a.b@GRAD"] * 2}, attrs={"positions": (0, 0)}), ValueError,
+        (without("main", "check_gradients", attrs={}), ValueError, r"positions: expected a place for each of 1 grad"),
+        (without("main", "check_gradients", attrs={"positions": (2,)}), ValueError, r"positions\[0\]: expected a pla"),
+        (without("main", "check_gradients", inputs={"x": ["a.b@GRAD"] * 2}, attrs={"positions": (0, 0)}), ValueError,
          r"positions\[1\]: expected a place from 0 to 1, each once, got 0"),
-        (without("main", "scan_gradients", outputs={**scan.outputs, "odd": ["found_inf"]}), TypeError,
+        (without("main", "check_gradients", outputs={**check.outputs, "odd": ["found_inf"]}), TypeError,
          "odd: expected int32, got float32"),
-        (without("main", "finish_scan", attrs={"max_norm": -1.0, "epsilon": 0.0}), ValueError,
+        (without("main", "finish_check", attrs={"max_norm": -1.0, "epsilon": 0.0}), ValueError,
          "max_norm: expected a number of at least 0, got -1.0"),
-        (without("main", "finish_scan", inputs={**finish.inputs, "odd": ["sums"]}), TypeError, "odd: expected int32"),
-        (without("main", "finish_scan", outputs={"found_inf": ["found_inf"]}), TypeError, "grad_factor: expected var"),
+        (without("main", "finish_check", inputs={**finish.inputs, "odd": ["sums"]}), TypeError, "odd: expected int32"),
+        (without("main", "finish_check", outputs={"found_inf": ["found_inf"]}), TypeError, "grad_factor: expected var"),
         (without("main", "update_loss_scaling", attrs={}), TypeError, "incr_every_n_steps: expected an integer"),
     ):  # fmt: skip
         with pytest.raises(error, match=message):

@@ -107,9 +107,9 @@ def empty_ranks_find_nothing(program, made, rank, owners):
     if rank in owners.values():
         return made
     main = list(made.main)
-    place = next(i for i, op in enumerate(main) if op.type == "finish_scan")
-    scan = next(op for op in main if op.type == "scan_gradients")
-    return made.replace(main=[*main[:place], scan, *main[place:]])
+    place = next(i for i, op in enumerate(main) if op.type == "finish_check")
+    check = next(op for op in main if op.type == "check_gradients")
+    return made.replace(main=[*main[:place], check, *main[place:]])
 
 
 def all_from_rank_0(program, made, rank, owners):
@@ -136,7 +136,7 @@ def norm_by_owner(program, made, rank, owners):
     order = sorted(range(len(owners)), key=lambda k: -[*owners.values()][k])
 
     def change(op):
-        if op.type != "scan_gradients":
+        if op.type != "check_gradients":
             return [op]
         return [op.replace(attrs={"positions": tuple(order.index(k) for k in op.attrs["positions"])})]
 
@@ -144,15 +144,15 @@ def norm_by_owner(program, made, rank, owners):
 
 
 def sums_counted_twice(program, made, rank, owners):
-    """Scans before gradients of others are left out."""
-    whole = next(op for op in program.main if op.type == "scan_gradients")
-    return main_of(made, lambda op: [whole] if op.type == "scan_gradients" else [op])
+    """Checks the gradients before those of others are left out."""
+    whole = next(op for op in program.main if op.type == "check_gradients")
+    return main_of(made, lambda op: [whole] if op.type == "check_gradients" else [op])
 
 
 def loss_scale_before_sharing(program, made, rank, owners):
-    """Finishes the scan before the flags are added up."""
+    """Finishes the gradient check before the flags are added up."""
     main = list(made.main)
-    finish = next(op for op in main if op.type == "finish_scan")
+    finish = next(op for op in main if op.type == "finish_check")
     main.remove(finish)
     place = next(i for i, op in enumerate(main) if op.type == "all_reduce")
     return made.replace(main=[*main[:place], finish, *main[place:]])
@@ -243,7 +243,7 @@ LOOKS = {
     "recomputed copies not renamed": (cast, "_renamed", renamed_without_recomputed),
     "broadcasts not renamed": (cast, "_renamed", renamed_without_broadcasts),
     "masters not let go": (cast, "without_masters", lambda program, names: program),
-    "an empty list left to itself": (SHARD, "_scan", lambda op, foreign, norms, degree: [op]),
+    "an empty list left to itself": (SHARD, "_gradient_check", lambda op, foreign, norms, degree: [op]),
 }
 
 

@@ -56,9 +56,9 @@ EIGHT = [(name, (4,)) for name in "abcdefgh"]
 MIXED = dict(config="amp", grad_dtype="float32", world_size=2, lr=0.1)
 LIMIT = 33 / 2**20  # two gradients
 SCHEDULED = {
-    "scan": lambda: in_buckets(step(EIGHT, world_size=2, max_norm=0.5), LIMIT, "greedy"),
+    "gradient check": lambda: in_buckets(step(EIGHT, world_size=2, max_norm=0.5), LIMIT, "greedy"),
     "plain": lambda: in_buckets(step_program(EIGHT, "adam", **MIXED), LIMIT, "greedy"),
-    "scan in batches": lambda: in_buckets(step(EIGHT, world_size=2, max_norm=0.5), LIMIT, "greedy", True),
+    "gradient check in batches": lambda: in_buckets(step(EIGHT, world_size=2, max_norm=0.5), LIMIT, "greedy", True),
     "plain in batches": lambda: in_buckets(step_program(EIGHT, "adam", **MIXED), LIMIT, "greedy", True),
 }
 

@@ -162,7 +162,7 @@ def test_other_arguments_are_refused(routine, module):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (cpu.merged_cast, gpu.merged_cast), (cpu.merged_cast, gpu.cast_plan), (cpu.scan_gradients, gpu.scan),
+        (cpu.merged_cast, gpu.merged_cast), (cpu.merged_cast, gpu.cast_plan), (cpu.check_gradients, gpu.gradient_check),
         (cpu.update_loss_scaling, gpu.update_loss_scaling), (cpu.update_loss_scaling, gpu.loss_scaling),
         (cpu.coalesce_tensor, gpu.coalesce_tensor),
     ],

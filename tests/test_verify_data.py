@@ -11,7 +11,7 @@ from refopt.catalog import ROUTINES, Hyper, Slot
 from refopt.verify import data
 from refopt.verify.compare import idle, reference
 
-GATE = {"grad_factor", "found_inf"}  # what the scan leaves on the device
+GATE = {"grad_factor", "found_inf"}  # what the gradient check leaves on the device
 
 
 def cases(of):

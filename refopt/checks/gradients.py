@@ -1,4 +1,4 @@
-"""What goes on around a step: the scan of the gradients and the loss scale."""
+"""What goes on around a step: the gradient check and the loss scale."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +10,11 @@ from refopt.checks.arrays import Array, check_dense, check_one, refuse_overlaps
 from refopt.dtypes import SIZES
 
 
-def check_gradients(
+def check_gradient_list(
     grads: Any, loss_scale: Any, max_norm: Any, epsilon: Any, describe: Callable[[Any, str], Array]
 ) -> list[Array | None]:
-    """Check the arguments of ``scan_gradients``; raises, or describes the gradients."""
-    name = "scan_gradients"
+    """Check the arguments of ``check_gradients``; raises, or describes the gradients."""
+    name = "check_gradients"
     arrays = [
         None if g is None else describe(g, f"{name}: grads[{i}]") for i, g in enumerate(listed(f"{name}: grads", grads))
     ]
@@ -31,8 +31,8 @@ def check_gradients(
     return arrays
 
 
-def scan_type(arrays: list[Array | None]) -> type:
-    """The type that gradients are scanned in: fp64 if one of them is fp64."""
+def norm_type(arrays: list[Array | None]) -> type:
+    """The type that gradients are checked in, and their norm: fp64 if one of them is fp64."""
     return np.float64 if any(a and a.dtype == "float64" for a in arrays) else np.float32
 
 

@@ -9,14 +9,15 @@ from typing import Any
 
 from refopt.cpu.cast import merged_cast
 from refopt.cpu.coalesce import Coalesced, coalesce_tensor
+from refopt.cpu.gradient_check import check_gradients
 from refopt.cpu.lars_momentum import weight_decays
 from refopt.cpu.layouts import Layout, layout
 from refopt.cpu.loss_scale import update_loss_scaling
-from refopt.cpu.scan import scan_gradients
+from refopt.renamed import renamed_attribute
 from refopt.rows import Routine
 
 __all__ = [
-    "Coalesced", "Layout", "coalesce_tensor", "layout", "merged_cast", "scan_gradients", "update_loss_scaling",
+    "Coalesced", "Layout", "check_gradients", "coalesce_tensor", "layout", "merged_cast", "update_loss_scaling",
     "weight_decays",
 ]  # fmt: skip
 
@@ -31,4 +32,4 @@ for _found in list(iter_modules(__path__)):
 
 
 def __getattr__(name: str) -> Any:  # for type checkers, which do not see the functions of the optimizers
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return renamed_attribute(__name__, name, {"scan_gradients": "check_gradients"})

@@ -23,7 +23,7 @@ Args:
         ``None``.
     master_params: ``None``, or P arrays of the arithmetic type that hold the exact parameters, or of uint16 that hold
         what bf16 parameters leave out of them (numerics, N15); single entries may be ``None``.
-    grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see `scan_gradients`. fp32,
+    grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see `check_gradients`. fp32,
         or fp64 for fp64 parameters.
     found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
     rounding: ``"nearest"``, or ``"stochastic"``: bf16 arrays are rounded to by chance (numerics, N16).

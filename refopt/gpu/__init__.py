@@ -16,14 +16,15 @@ from refopt.checks.arguments import chosen
 from refopt.gpu import family
 from refopt.gpu.cast import CastPlan, cast_plan, merged_cast
 from refopt.gpu.coalesce import Coalesced, coalesce_tensor
+from refopt.gpu.gradient_check import GradientCheck, gradient_check
 from refopt.gpu.loss_scale import loss_scaling, update_loss_scaling
 from refopt.gpu.plan import Plan
 from refopt.gpu.runtime import device, use
-from refopt.gpu.scan import GradientScan, scan
+from refopt.renamed import renamed_attribute
 
 __all__ = [
-    "CastPlan", "Coalesced", "GradientScan", "Plan", "cast_plan", "coalesce_tensor", "device", "loss_scaling",
-    "merged_cast", "plan", "scan", "to_device", "update_loss_scaling", "use",
+    "CastPlan", "Coalesced", "GradientCheck", "Plan", "cast_plan", "coalesce_tensor", "device", "gradient_check",
+    "loss_scaling", "merged_cast", "plan", "to_device", "update_loss_scaling", "use",
 ]  # fmt: skip
 
 _PLANS = {name: family.planner(routine) for name, routine in ROUTINES.items()}
@@ -33,7 +34,7 @@ for _row in ROUTINES.values():  # the kernels of every optimizer of the catalogu
 
 
 def __getattr__(name: str) -> Any:  # for type checkers, which do not see the functions of the optimizers
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return renamed_attribute(__name__, name, {"scan": "gradient_check", "GradientScan": "GradientCheck"})
 
 
 def plan(routine: str, *slots: Any, **options: Any) -> Plan:

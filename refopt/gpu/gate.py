@@ -1,4 +1,4 @@
-"""How a step takes what a scan of the gradients has found, without the host having to wait for it."""
+"""How a step takes what a gradient check has found, without the host having to wait for it."""
 
 from collections.abc import Callable
 from functools import lru_cache

@@ -28,9 +28,9 @@ def fold_averages(program: Program, exact: bool = True) -> Result:
     within an update it is not, so these are folded only if bits may change; they are then closer to what they stand
     for.
 
-    Averages stay that something else uses, such as a scan for the norm, and those for updates that have a factor or a
-    ``rescale_grad`` already, since the product of two numbers is rounded; so it is of a ``rescale_grad`` given to a
-    step.
+    Averages stay that something else uses, such as a gradient check for the norm, and those for updates that have a
+    factor or a ``rescale_grad`` already, since the product of two numbers is rounded; so it is of a ``rescale_grad``
+    given to a step.
 
     Args:
         program: the program; it stays as it is.

@@ -5,15 +5,15 @@
 ``delete``               ``x`` are let go, their memory with them; at startup
 ``forward``              reads ``params``; what it makes is no part of the program
 ``sum``                  each of ``x`` is added to its place in ``out``, once, in the dtype of ``out``
-``scan_gradients``       ``sums`` has the sum of squares of each of ``x`` at its place of ``positions``, +0 elsewhere;
+``check_gradients``       ``sums`` has the sum of squares of each of ``x`` at its place of ``positions``, +0 elsewhere;
                          ``odd`` is 1 if any element of ``x`` is inf or NaN, else 0. There may be no ``x``
-``finish_scan``          ``found_inf`` is 1 if ``odd`` is not 0, else 0; ``grad_factor`` from ``loss_scale`` and, with
+``finish_check``          ``found_inf`` is 1 if ``odd`` is not 0, else 0; ``grad_factor`` from ``loss_scale`` and, with
                          ``sums``, the clip
 ``update_loss_scaling``  the routine; changes ``loss_scale``, ``good_steps``, ``bad_steps``
 =======================  ===============================================================================================
 
-``scan_gradients`` and ``finish_scan`` together are `refopt.cpu.scan_gradients`: sums of tensors, and then their tree
-in the order of ``positions`` (numerics, N7). Between the two, ranks that have scanned other tensors can add up their
+``check_gradients`` and ``finish_check`` together are `refopt.cpu.check_gradients`: sums of tensors, and then their tree
+in the order of ``positions`` (numerics, N7). Between the two, ranks that have checked other tensors can add up their
 ``sums`` and ``odd``: a sum of which all ranks but one have +0 is exact, so the norm is that of one rank with all.
 """
 
@@ -27,8 +27,8 @@ import numpy as np
 
 from refopt import checks, cpu
 from refopt.checks.arguments import is_whole, number
+from refopt.cpu.gradient_check import factor_of
 from refopt.cpu.reduce import sum_of_squares, tree_sum
-from refopt.cpu.scan import factor_of
 from refopt.dtypes import SIZES
 from refopt.program import kinds
 from refopt.program.backends import Gpu
@@ -71,7 +71,7 @@ def _check_sum(program: Program, op: Op) -> None:
             raise TypeError(f"out[{k}]: expected float32 or float64 that {given} widens to, got {made}")
 
 
-def _check_scan(program: Program, op: Op) -> None:
+def _check_gradient_check(program: Program, op: Op) -> None:
     kinds._check_slots(op, ["x", "sums", "odd"], ["x"], ["sums", "odd"])
     kinds.check_dense(program, op)
     (places,) = _one(program, op.outputs["sums"], "sums", "float32")
@@ -131,8 +131,8 @@ CHECKS: dict[str, Callable[[Program, Op], None]] = {
     "delete": _check_startup,
     "forward": _check_forward,
     "sum": _check_sum,
-    "scan_gradients": _check_scan,
-    "finish_scan": _check_finish,
+    "check_gradients": _check_gradient_check,
+    "finish_check": _check_finish,
     "update_loss_scaling": _check_scaling,
 }
 
@@ -160,15 +160,15 @@ def _sum(bound: Bound, op: Op) -> Callable[[], Any]:
     return run
 
 
-def _scan(bound: Bound, op: Op) -> Callable[[], Any]:
+def _gradient_check(bound: Bound, op: Op) -> Callable[[], Any]:
     grads = [bound.arrays[name] for name in op.inputs["x"]]
     positions = list(op.attrs["positions"])
     sums, odd = (bound.arrays[op.outputs[slot][0]] for slot in ("sums", "odd"))
     if isinstance(bound.backend, Gpu):
-        from refopt.program.amp_kernels import partial_scan
+        from refopt.program.amp_kernels import partial_check
 
-        return partial_scan(bound.backend, grads, positions, sums, odd)
-    checks.check_gradients(grads, None, math.inf, 0.0, checks.host_array)
+        return partial_check(bound.backend, grads, positions, sums, odd)
+    checks.check_gradient_list(grads, None, math.inf, 0.0, checks.host_array)
 
     def run() -> None:
         checks.require_subnormals()
@@ -186,9 +186,9 @@ def _finish(bound: Bound, op: Op) -> Callable[[], Any]:
     made = {slot: bound.arrays[names[0]] for slot, names in op.outputs.items()}
     max_norm, epsilon = op.attrs.get("max_norm", math.inf), op.attrs.get("epsilon", 0.0)
     if isinstance(bound.backend, Gpu):
-        from refopt.program.amp_kernels import scan_end
+        from refopt.program.amp_kernels import finish_check
 
-        return scan_end(bound.backend, inputs, made, max_norm, epsilon)
+        return finish_check(bound.backend, inputs, made, max_norm, epsilon)
 
     def run() -> None:
         real = np.float32
@@ -219,7 +219,7 @@ RUNNERS: dict[str, Callable[[Bound, Op], Callable[[], Any]]] = {
     "delete": _delete,
     "forward": _nothing,
     "sum": _sum,
-    "scan_gradients": _scan,
-    "finish_scan": _finish,
+    "check_gradients": _gradient_check,
+    "finish_check": _finish,
     "update_loss_scaling": _scaling,
 }

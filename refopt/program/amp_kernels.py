@@ -1,4 +1,4 @@
-"""The ops of `refopt.program.amp` on a device: by the kernels of `refopt.gpu.scan`, and one that adds."""
+"""The ops of `refopt.program.amp` on a device: by the kernels of `refopt.gpu.gradient_check`, and one that adds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from refopt.dtypes import ITEM_SIZES
 from refopt.gpu import vectors, words
-from refopt.gpu.scan import BOUNDS, finisher, first_pass
+from refopt.gpu.gradient_check import BOUNDS, finisher, first_pass
 from refopt.gpu.target import Kernel, cuda, factory, kernel
 
 BLOCK = 128
@@ -44,14 +44,14 @@ def accumulation(backend: Any, pairs: Sequence[tuple[Any, Any]]) -> Callable[[],
     return _bound(backend, launches)
 
 
-def partial_scan(
+def partial_check(
     backend: Any, grads: Sequence[Any], positions: Sequence[int], sums: Any, odd: Any
 ) -> Callable[[], None]:
-    """Sums of squares at their places, +0 elsewhere, and whether all is finite: the first pass of a scan."""
+    """Sums of squares at their places, +0 elsewhere, and whether all is finite: the first pass of a gradient check."""
     machine = backend.machine
     roots, ones = _roots(backend, sums.size), machine.to_device(np.zeros(1, np.int32))
     launches = [machine.prepare(words.fill, 1, words.BOUNDS[0], (backend.describe(ones, "odd").address, 4, 0))]
-    arrays = [backend.describe(g, f"scan_gradients: grads[{i}]") for i, g in enumerate(grads)]
+    arrays = [backend.describe(g, f"check_gradients: grads[{i}]") for i, g in enumerate(grads)]
     launches += first_pass(machine, dict(zip(positions, arrays, strict=True)), REAL, roots, ones)
     first, copy = _bound(backend, launches), backend.cast([_row(backend, roots, sums.size), ones], [sums, odd])
 
@@ -62,10 +62,10 @@ def partial_scan(
     return run
 
 
-def scan_end(
+def finish_check(
     backend: Any, inputs: Mapping[str, Any], made: Mapping[str, Any], max_norm: float, epsilon: float
 ) -> Callable[[], None]:
-    """What steps need, from the sums and the flag: the last launch of a scan."""
+    """What steps need, from the sums and the flag: the last launch of a gradient check."""
     machine = backend.machine
     count = inputs["sums"].size if "sums" in inputs else 0
     roots, ones = _roots(backend, count), machine.to_device(np.zeros(1, np.int32))
@@ -76,7 +76,7 @@ def scan_end(
     before = backend.cast(sources, targets)
     results = {slot: machine.to_device(np.zeros(1, REAL)) for slot in ("grad_factor", "found_inf", "grad_norm")}
     numbers = machine.to_device(np.array([max_norm, epsilon], REAL))
-    scale_at = backend.describe(inputs["loss_scale"], "finish_scan: loss_scale").address
+    scale_at = backend.describe(inputs["loss_scale"], "finish_check: loss_scale").address
     args = roots, count, ones, numbers, scale_at, *results.values()
     finish = _bound(backend, [machine.prepare(finisher(REAL), 1, BOUNDS[0], args)])
     after = backend.cast([results[slot] for slot in made], list(made.values()))

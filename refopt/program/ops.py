@@ -13,6 +13,7 @@ import numpy as np
 
 from refopt.checks.arguments import collected, flag, is_whole, number, shown, whole
 from refopt.dtypes import ITEM_SIZES
+from refopt.renamed import OPS, renamed
 
 ROLES = "forward", "backward", "communicate", "optimize", "startup"
 UNKNOWN = (-1,)  # the shape of a buffer, whose padding depends on the machine
@@ -100,7 +101,9 @@ class Op:
     def __post_init__(self) -> None:
         if not isinstance(self.type, str) or not self.type:
             raise TypeError(f"Op: type: expected a name, got {shown(self.type)}")
-        where, put = f"Op: {self.type}", partial(object.__setattr__, self)
+        put = partial(object.__setattr__, self)
+        put("type", renamed(self.type, OPS, "Op: ", stacklevel=3))
+        where = f"Op: {self.type}"
         for key in ("inputs", "outputs"):
             slots = mapping(f"{where}: {key}", getattr(self, key))
             put(key, MappingProxyType({slot: _names(where, slot, names) for slot, names in slots.items()}))

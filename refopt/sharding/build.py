@@ -56,7 +56,7 @@ def amp_program(
     In each micro-step every parameter is cast to fp16 (``w.cast_fp16``) and read by a ``forward`` op; then, from the
     last to the first, cast again if activations are recomputed (``w.cast_fp16.subprog_0``), read by a ``backward`` op,
     whose gradient is cast to fp32 and added to that of the micro-steps before. Then an ``all_reduce`` and a ``scale``
-    by 1 / (world_size * accumulate) for each parameter; a scan of all gradients; the loss scale of the next step; and
+    by 1 / (world_size * accumulate) for each parameter; a check of all gradients; the loss scale of the next step; and
     the updates, which unscale and clip as they read, and change nothing if an element of any gradient was inf or NaN.
     At startup, rank 0 broadcasts its parameters.
 
@@ -101,7 +101,7 @@ def amp_program(
             made.backward(name, micro)
     for name in reversed(order):
         made.reduce(name)
-    made.scan(order, max_norm, clip_epsilon)
+    made.check_gradients(order, max_norm, clip_epsilon)
     made.scaling(loss_scale, scaling)
     gates = {"grad_factor": ("grad_factor",), "found_inf": ("found_inf",)}
     made.main += [op.replace(inputs={**op.inputs, **gates}) for op in updates]
@@ -174,8 +174,8 @@ class _Builder:
         if self._ranks * self._accumulate > 1:
             self._add(param, "scale", "communicate", *x, {"scale": 1 / (self._ranks * self._accumulate)})
 
-    def scan(self, params: list[str], max_norm: float | None, epsilon: float) -> None:
-        """What `refopt.cpu.scan_gradients` does, in two ops."""
+    def check_gradients(self, params: list[str], max_norm: float | None, epsilon: float) -> None:
+        """What `refopt.cpu.check_gradients` does, in two ops."""
         self._shared("loss_scaling", "float32", initial=1.0)
         made = {"grad_factor": "grad_factor", "found_inf": "found_inf"}
         given, attrs = {"odd": ("odd",), "loss_scale": ("loss_scaling",)}, {}
@@ -188,8 +188,8 @@ class _Builder:
         self._shared("sums", "float32", len(params))
         grads, places = tuple(_part(param, 0) for param in params), tuple(range(len(params)))
         out = {"sums": ("sums",), "odd": ("odd",)}
-        self.main.append(Op("scan_gradients", {"x": grads}, out, {"positions": places}, "optimize"))
-        self.main.append(Op("finish_scan", given, {slot: (name,) for slot, name in made.items()}, attrs, "optimize"))
+        self.main.append(Op("check_gradients", {"x": grads}, out, {"positions": places}, "optimize"))
+        self.main.append(Op("finish_check", given, {slot: (name,) for slot, name in made.items()}, attrs, "optimize"))
 
     def scaling(self, loss_scale: float, numbers: Mapping[str, Any]) -> None:
         """The loss scale, and the op that changes it."""

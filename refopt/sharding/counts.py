@@ -114,8 +114,8 @@ def step(
         "reduce": params if owned is not None else 0,
         "all_reduce": 1 + clip if owned is not None else params * (world_size > 1),
         "scale": ours * (world_size * accumulate > 1),
-        "scan_gradients": 1,
-        "finish_scan": 1,
+        "check_gradients": 1,
+        "finish_check": 1,
         "update_loss_scaling": 1,
         routine: ours,
         merged: int(owned is not None and ours == 0),  # of no tensors

@@ -39,7 +39,7 @@ ORDERS = "program", "reduced"
 def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order: str = "program") -> Result:
     """The program of one rank of several that share out the optimizer.
 
-    Gradients are reduced to the owner of their parameter, who alone averages, scans and updates, and then broadcasts
+    Gradients are reduced to the owner of their parameter, who alone averages, checks and updates, and then broadcasts
     what the forward and the backward pass read of it: the fp16 copy if the optimizer's stage makes one, else the
     parameter. Whether a gradient was inf or NaN, and the sums of squares for the norm, are added up over all ranks,
     those with nothing included. State of others is not there, nor are their fp32 parameters, where copies do. A rank
@@ -175,7 +175,7 @@ def _main(program: Program, owned: Mapping[str, Owned], others: Mapping[str, Own
     by_grad = {its.grad: its for its in owned.values()}
     foreign = {name for its in others.values() for name in its.state} | set(others)
     foreign |= {copy for its in others.values() for copy in its.copies}
-    norms = {name for op in program.main if op.type == "finish_scan" for name in op.inputs.get("sums", ())}
+    norms = {name for op in program.main if op.type == "finish_check" for name in op.inputs.get("sums", ())}
     degree = next(op.attrs["ranks"] for op in program.main if op.type == "all_reduce")
     sent = {its.grad for its in others.values()}
     done: set[str] = set()  # gradients of others, which have been sent to them
@@ -189,8 +189,8 @@ def _main(program: Program, owned: Mapping[str, Owned], others: Mapping[str, Own
             its = by_grad[op.inputs["x"][0]]
             main.append(op.replace(type="reduce", attrs={**op.attrs, "root": its.owner}))
             done |= {its.grad} & sent
-        elif op.type == "scan_gradients":
-            main += _scan(op, sent, norms, degree)
+        elif op.type == "check_gradients":
+            main += _gradient_check(op, sent, norms, degree)
         elif not op.writes or any(x not in done and (op.role != "optimize" or x not in foreign) for x in op.writes):
             main.append(op)
     return main
@@ -202,14 +202,14 @@ def _of_nothing(op: Op) -> Op:
     return op.replace(type=MERGED + op.type, inputs=inputs, outputs=dict.fromkeys(op.outputs, ()), layer=None)
 
 
-def _scan(op: Op, foreign: set[str], norms: set[str], degree: int) -> list[Op]:
-    """A scan of what is owned, and the sums over the ranks."""
+def _gradient_check(op: Op, foreign: set[str], norms: set[str], degree: int) -> list[Op]:
+    """The gradient check of what is owned, and the sums over the ranks."""
     kept = [(name, k) for name, k in zip(op.inputs["x"], op.attrs["positions"], strict=True) if name not in foreign]
-    scan = op.replace(inputs={"x": [name for name, _ in kept]},
+    check = op.replace(inputs={"x": [name for name, _ in kept]},
                       attrs={**op.attrs, "positions": tuple(k for _, k in kept)})  # fmt: skip
     over = [op.outputs["odd"], *([op.outputs["sums"]] if set(op.outputs["sums"]) & norms else [])]
     sums = [Op("all_reduce", {"x": x}, {"out": x}, {"ranks": degree}, "communicate") for x in over]
-    return [scan, *sums]
+    return [check, *sums]
 
 
 def _sent(program: Program, owned: Mapping[str, Owned]) -> list[tuple[str, str, str | None]]:

@@ -1,6 +1,6 @@
-"""What goes on around a step, against its reference: the scan of the gradients, casts, coalescing.
+"""What goes on around a step, against its reference: the gradient check, casts, coalescing.
 
-Before merging each would be an op and a launch for each tensor; of the scan two, a check and a norm.
+Before merging each would be an op and a launch for each tensor; of the gradient check two, a finite check and a norm.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -73,19 +73,19 @@ def row(
     )  # fmt: skip
 
 
-def scan_rows(workload: Workload, dtype: str, machine: Any) -> Iterator[Row]:
+def check_rows(workload: Workload, dtype: str, machine: Any) -> Iterator[Row]:
     """Finite check, norm, unscaling and clipping of all gradients in one pass."""
     grads, scale = tensors(workload, dtype), np.array([8], np.float32)
     placed = put(machine, grads)
     with gpu.use(machine.name):
-        scan = gpu.scan(placed, loss_scale=machine.to_device(scale), max_norm=1.0)
-    expected = cpu.scan_gradients(grads, loss_scale=scale, max_norm=1.0)
+        check = gpu.gradient_check(placed, loss_scale=machine.to_device(scale), max_norm=1.0)
+    expected = cpu.check_gradients(grads, loss_scale=scale, max_norm=1.0)
 
     def pairs() -> list[tuple[np.ndarray, np.ndarray]]:
         kept = [(g, got(x, g)) for g, x in zip(grads, placed, strict=True)]
-        return kept + [(want, getattr(scan, name).copy_to_host()) for name, want in expected._asdict().items()]
+        return kept + [(want, getattr(check, name).copy_to_host()) for name, want in expected._asdict().items()]
 
-    yield row("scan_gradients", dtype, "scan", workload, scan, scan, machine, pairs, placed, ops=2)
+    yield row("check_gradients", dtype, "check", workload, check, check, machine, pairs, placed, ops=2)
 
 
 def cast_rows(workload: Workload, dtype: str, machine: Any) -> Iterator[Row]:
@@ -128,5 +128,5 @@ def coalesce_rows(workload: Workload, dtype: str, machine: Any) -> Iterator[Row]
 
 
 AROUND: dict[str, Callable[[Workload, str, Any], Iterator[Row]]] = {
-    "scan_gradients": scan_rows, "merged_cast": cast_rows, "coalesce_tensor": coalesce_rows,
+    "check_gradients": check_rows, "merged_cast": cast_rows, "coalesce_tensor": coalesce_rows,
 }  # fmt: skip

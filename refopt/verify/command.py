@@ -8,11 +8,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from refopt import gpu, verify, workloads
 from refopt.catalog import ROUTINES, Routine
 from refopt.cli import DIFFERS, EQUAL, Unusable, write
+from refopt.renamed import OPS, renamed
 from refopt.verify import report, table
 from refopt.verify.report import Target
 from refopt.verify.tasks import Task, all_rows
@@ -45,7 +47,8 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     several = {"routine": [*ROUTINES, *verify.AROUND], "dtype": list(verify.DTYPES), "form": forms}
     for name, choices in several.items():
         text = f"{', '.join(choices)}; default all" + (" but separate, where there are two" if name == "form" else "")
-        command.add_argument(f"--{name}", nargs="+", choices=choices, metavar=name[0].upper(), help=text)
+        word = partial(renamed, names=OPS, where=f"refopt verify: --{name} ")
+        command.add_argument(f"--{name}", nargs="+", type=word, choices=choices, metavar=name[0].upper(), help=text)
     names = list(workloads.WORKLOADS)
     text = f"{', '.join(names)}; default {names[0]}"
     command.add_argument("--workload", choices=names, default=names[0], metavar="W", help=text)

@@ -174,25 +174,25 @@ def test_around_chunks(machine, norm, form, dtypes):
     assert not wrong(norm, dtypes, tensors, kernels(form, machine))
 
 
-# The scan.
+# The gradient check.
 
 
 def norm_of_reference(grads):
-    return cpu.scan_gradients(grads).grad_norm[0]
+    return cpu.check_gradients(grads).grad_norm[0]
 
 
 def norm_on(machine):
     def norm(grads):
         with gpu.use(machine.name):
-            scan = gpu.scan([None if g is None else Placed(machine, g).array for g in grads])
-        scan()
+            check = gpu.gradient_check([None if g is None else Placed(machine, g).array for g in grads])
+        check()
         machine.synchronize()
-        return scan.grad_norm.copy_to_host()[0]
+        return check.grad_norm.copy_to_host()[0]
 
     return norm
 
 
-def wrong_of_scan(dtype: str, tensors: list[tuple[int, Triplet]], norm: Callable) -> list[str]:
+def wrong_of_check(dtype: str, tensors: list[tuple[int, Triplet]], norm: Callable) -> list[str]:
     real = arithmetic(dtype)
     return [
         f"{size} elements: {triplet}" for size, triplet in tensors
@@ -205,22 +205,22 @@ one_dtype = pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "
 
 @pytest.mark.clause("N6")
 @one_dtype
-def test_of_a_scan_by_the_reference(dtype):
+def test_of_a_gradient_check_by_the_reference(dtype):
     for size in (3, *SIZES, *near((dtype, dtype))):
         tensors = [(size, triplet) for triplet in triplets(size, f"{dtype} {size}", 60)]
-        assert tensors and not wrong_of_scan(dtype, tensors, norm_of_reference)
+        assert tensors and not wrong_of_check(dtype, tensors, norm_of_reference)
 
 
 @pytest.mark.clause("N6")
 @one_dtype
-def test_of_a_scan_by_the_kernels(machine, dtype):
+def test_of_a_gradient_check_by_the_kernels(machine, dtype):
     on_executor, sizes = machine.name == "executor", near((dtype, dtype))
     tensors = []
     for size in SIZES:
         tensors += [(size, t) for t in triplets(size, f"{dtype} {size}", 2 if on_executor else ON_GPU)]
     for size in sizes[1:2] if on_executor else sizes:
         tensors += at_the_end(size, dtype, 2 if on_executor else ON_GPU)
-    assert not wrong_of_scan(dtype, tensors, norm_on(machine))
+    assert not wrong_of_check(dtype, tensors, norm_on(machine))
 
 
 def of_tensors(a: int, b: int) -> int:
@@ -267,12 +267,12 @@ def test_of_tensors_by_the_kernels(machine, count):
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_order_is_seen(monkeypatch, name):
-    """By each routine, and by the scan."""
+    """By each routine, and by the gradient check."""
     size, dtypes = 5000, DTYPES[0]
     some = [(size, triplet) for triplet in triplets(size, name)]
-    for module in ("lars_momentum", "lamb", "novograd", "scan"):
+    for module in ("lars_momentum", "lamb", "novograd", "gradient_check"):
         monkeypatch.setattr(importlib.import_module(f"refopt.cpu.{module}"), "sum_of_squares", OTHERS[name])
-    assert wrong_of_scan(dtypes[0], some, norm_of_reference)
+    assert wrong_of_check(dtypes[0], some, norm_of_reference)
     for norm in NORMS:
         if "master" not in norm.choices.values() and len(norm.steps) == 1:
             assert wrong(norm, dtypes, some, reference), norm
@@ -280,11 +280,11 @@ def test_another_order_is_seen(monkeypatch, name):
 
 def test_the_contract_is_not_another_order(monkeypatch):
     """What the others are made of, put together as the contract has it, is right."""
-    monkeypatch.setattr(cpu.scan, "sum_of_squares", by_tile())
-    assert not wrong_of_scan("float32", [(5000, triplet) for triplet in triplets(5000, "")], norm_of_reference)
+    monkeypatch.setattr(cpu.gradient_check, "sum_of_squares", by_tile())
+    assert not wrong_of_check("float32", [(5000, triplet) for triplet in triplets(5000, "")], norm_of_reference)
 
 
 @pytest.mark.parametrize("other", [in_order, halves, np.sum])
 def test_another_order_of_tensors_is_seen(monkeypatch, other):
-    monkeypatch.setattr(cpu.scan, "tree_sum", other)
+    monkeypatch.setattr(cpu.gradient_check, "tree_sum", other)
     assert wrong_of_tensors(33, between_tensors(33, "", 200), norm_of_reference)

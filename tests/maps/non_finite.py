@@ -29,7 +29,7 @@ def page(items: Iterable[Item] = ()) -> str:
 
 
 def table(routine: Routine) -> list[str]:
-    """A row for each slot and for what comes from a scan, a column for each value."""
+    """A row for each slot and for what comes from a gradient check, a column for each value."""
     lines = [f"## {routine.name}", "", "| what enters | NaN | inf |", "| --- | --- | --- |"]
     for slot in (*(slot.name for slot in routine.slots if slot.name != "master_params"), *GATE):
         lines.append(f"| `{slot}` | {left(routine, slot, np.nan)} | {left(routine, slot, np.inf)} |")

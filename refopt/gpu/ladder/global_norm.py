@@ -1,6 +1,6 @@
 """The norm of all gradients together, and the factor that clips it: sums, from atomics to two launches.
 
-The reference is ``refopt.cpu.scan_gradients``, in NumPy::
+The reference is ``refopt.cpu.check_gradients``, in NumPy::
 
     norm   = sqrt(sum over all gradients of g * g)
     factor = min(max_norm / (norm + epsilon), 1)       # which the optimizer multiplies each gradient by
@@ -16,12 +16,12 @@ threads has the bits of an order, and whoever wants the same bits twice has to f
 
 Versions:
 
-    norm_0  each thread adds its squares, and then its sum to the total by an atomic: bits change from run to run
-    norm_1  a tree in shared memory makes one sum of each block, which goes to the total by an atomic: they still do
-    norm_2  a tile to a block, its sum to memory, further launches join them: the bits of the reference from here on
-    norm_3  all tensors in one launch; a warp to a tile, 16-byte loads, a tree of shuffles
-    norm_4  two launches: the last block of a tensor to finish joins its sums
-    scan    ``refopt/gpu/scan.py``, which is what ``gpu.scan`` runs
+    norm_0      each thread adds its squares, and then its sum to the total by an atomic: bits change from run to run
+    norm_1      a tree in shared memory makes one sum of each block, which goes to the total by an atomic: they still do
+    norm_2      a tile to a block, its sum to memory, further launches join them: the bits of the reference from here on
+    norm_3      all tensors in one launch; a warp to a tile, 16-byte loads, a tree of shuffles
+    norm_4      two launches: the last block of a tensor to finish joins its sums
+    production  ``refopt/gpu/gradient_check.py``, which is what ``gpu.gradient_check`` runs
 
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
@@ -338,8 +338,8 @@ def launches_4(grads, out, numbers):
     return [Launch(norm_4, chunks.shape[0], THREADS, args), Launch(finish_roots, 1, 256, (roots, out, *numbers))]
 
 
-# In production, ``refopt/gpu/scan.py`` has the shape of norm_4. It also looks for inf and NaN, which costs nothing
-# where the sum of a tile is finite; gradients are of any dtype; and a tensor of more than 2**20 elements is joined by
-# several blocks, which report to each other as chunks do here (``joiner`` in ``refopt/gpu/tiles.py``).
+# In production, ``refopt/gpu/gradient_check.py`` has the shape of norm_4. It also looks for inf and NaN, which costs
+# nothing where the sum of a tile is finite; gradients are of any dtype; and a tensor of more than 2**20 elements is
+# joined by several blocks, which report to each other as chunks do here (``joiner`` in ``refopt/gpu/tiles.py``).
 
 RUNGS = {"norm_0": launches_0, "norm_1": launches_1, "norm_2": launches_2, "norm_3": launches_3, "norm_4": launches_4}

@@ -26,7 +26,7 @@ def make(
 
 
 def gate(factor: float, found: float = 0.0, real: type = np.float32) -> dict[str, np.ndarray]:
-    """What a scan of the gradients gives to a step."""
+    """What a gradient check gives to a step."""
     return {"grad_factor": np.array([factor], real), "found_inf": np.array([found], np.float32)}
 
 

@@ -272,7 +272,7 @@ ELSEWHERE = (
     ),
     Elsewhere(
         "NaN dropped by fmaxf in a maximum norm", "Apex multi_tensor_l2norm_kernel.cu",
-        "no routine has a maximum norm; `test_every_element_is_looked_at` of tests/test_scan.py",
+        "no routine has a maximum norm; `test_every_element_is_looked_at` of tests/test_gradient_check.py",
     ),
     Elsewhere(
         "a table uploaded during the capture of a graph", "pytorch #119153",

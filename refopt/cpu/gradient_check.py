@@ -20,7 +20,7 @@ from refopt import checks
 from refopt.cpu.reduce import sum_of_squares, tree_sum
 
 
-class Scan(NamedTuple):
+class GradientCheck(NamedTuple):
     """Arrays of one element, of the arithmetic type; ``found_inf`` is fp32."""
 
     grad_factor: np.ndarray
@@ -34,7 +34,9 @@ def factor_of(grad_norm, inverse_scale, *, max_norm, epsilon):
     return inverse_scale * clip if clip < 1 else inverse_scale
 
 
-def scan_gradients(grads: list, *, loss_scale: Any = None, max_norm: float = np.inf, epsilon: float = 1e-6) -> Scan:
+def check_gradients(
+    grads: list, *, loss_scale: Any = None, max_norm: float = np.inf, epsilon: float = 1e-6
+) -> GradientCheck:
     """Look for inf and NaN in a list of gradients, and work out the factor that unscales and clips them.
 
     Args:
@@ -53,7 +55,7 @@ def scan_gradients(grads: list, *, loss_scale: Any = None, max_norm: float = np.
     Source: Paddle's ``check_finite_and_unscale`` operator; the clip is that of PyTorch's ``clip_grad_norm_``.
     """
     checks.require_subnormals()
-    real = checks.scan_type(checks.check_gradients(grads, loss_scale, max_norm, epsilon, checks.host_array))
+    real = checks.norm_type(checks.check_gradient_list(grads, loss_scale, max_norm, epsilon, checks.host_array))
     max_norm, epsilon = float(max_norm), float(epsilon)
     with np.errstate(all="ignore"):
         values: list[Any] = [None if g is None else checks.flat(g).astype(real) for g in grads]  # type: ignore[union-attr]
@@ -62,4 +64,4 @@ def scan_gradients(grads: list, *, loss_scale: Any = None, max_norm: float = np.
         inverse = real(1) / real(1 if loss_scale is None else loss_scale.reshape(-1)[0])
         norm = np.sqrt(tree_sum(np.array(sums, real))) * inverse
         factor = factor_of(norm, inverse, max_norm=real(max_norm), epsilon=real(epsilon))
-    return Scan(np.array([factor]), np.array([found], np.float32), np.array([norm]))
+    return GradientCheck(np.array([factor]), np.array([found], np.float32), np.array([norm]))

@@ -1,4 +1,4 @@
-"""The scan of the gradients, and steps that take its factor and its flag."""
+"""The gradient check, and steps that take its factor and its flag."""
 
 import numpy as np
 import pytest
@@ -34,23 +34,23 @@ def gradients(draw, dtypes=tuple(SIZES), max_tensors=6):
     return grads
 
 
-def scanned(machine, grads, shifts=(0,), **options):
-    """What the kernels leave, and the scan."""
+def checked(machine, grads, shifts=(0,), **options):
+    """What the kernels leave, and the plan of the check."""
     placed = [g if g is None else Placed(machine, g, shifts[i % len(shifts)]) for i, g in enumerate(grads)]
     scale = options.pop("loss_scale", None)
     scale = scale if scale is None else Placed(machine, scale).array
     with gpu.use(machine.name):
-        scan = gpu.scan([x if x is None else x.array for x in placed], loss_scale=scale, **options)
-    scan()
-    scan()  # nothing is left over from the first
+        check = gpu.gradient_check([x if x is None else x.array for x in placed], loss_scale=scale, **options)
+    check()
+    check()  # nothing is left over from the first
     machine.synchronize()
     for g, x in zip(grads, placed, strict=True):
         assert g is None or x.read().tobytes() == g.tobytes(), "a gradient was written"
-    return {name: [getattr(scan, name).copy_to_host()] for name in cpu.scan.Scan._fields}, scan
+    return {name: [getattr(check, name).copy_to_host()] for name in cpu.gradient_check.GradientCheck._fields}, check
 
 
 def expected(grads, **options):
-    return {name: [x] for name, x in cpu.scan_gradients(grads, **options)._asdict().items()}
+    return {name: [x] for name, x in cpu.check_gradients(grads, **options)._asdict().items()}
 
 
 @pytest.mark.clause("N4", "N6", "N7")
@@ -64,7 +64,7 @@ def expected(grads, **options):
 def test_kernels_are_reference(machine, grads, shifts, scale, max_norm, epsilon):
     """Factor, flag and norm have the reference's bits, wherever the gradients lie."""
     options = dict(loss_scale=scale and np.array([scale], np.float32), max_norm=max_norm, epsilon=epsilon)
-    assert_same(expected(grads, **options), scanned(machine, grads, shifts, **options)[0], "N7")
+    assert_same(expected(grads, **options), checked(machine, grads, shifts, **options)[0], "N7")
 
 
 @pytest.mark.clause("N7")
@@ -72,7 +72,7 @@ def test_kernels_are_reference(machine, grads, shifts, scale, max_norm, epsilon)
 def test_any_number_of_gradients(machine, count):
     """The tree over tensors has as many levels as it takes."""
     grads = [np.full(1 + i % 3, 1 + i % 7, np.float32) for i in range(count)]
-    assert_same(expected(grads, max_norm=1.0), scanned(machine, grads, max_norm=1.0)[0], "N7")
+    assert_same(expected(grads, max_norm=1.0), checked(machine, grads, max_norm=1.0)[0], "N7")
 
 
 @pytest.mark.clause("N7")
@@ -81,7 +81,7 @@ def test_norm_is_a_tree_in_the_order_of_the_list():
     grads = [np.full(3, x, np.float32) for x in (1, 2e-4, 3, 5e-4, 7)]
     grads[3:3] = [None, np.zeros(0, np.float32)]
     sums = np.array([0 if g is None else sum_of_squares(g) for g in grads], np.float32)
-    assert cpu.scan_gradients(grads).grad_norm[0] == np.sqrt(tree_sum(sums))
+    assert cpu.check_gradients(grads).grad_norm[0] == np.sqrt(tree_sum(sums))
 
 
 @pytest.mark.clause("N7")
@@ -91,7 +91,7 @@ def test_every_sum_goes_to_its_place(machine):
     grads = [rng.normal(size=1 + 5 * i).astype(np.float32) for i in range(11)]
     sums = np.array([sum_of_squares(g) for g in grads], np.float32)
     assert np.sqrt(tree_sum(sums)) != np.sqrt(tree_sum(sums[::-1]))
-    assert_same(expected(grads), scanned(machine, grads)[0], "N7")
+    assert_same(expected(grads), checked(machine, grads)[0], "N7")
 
 
 @pytest.mark.clause("N12")
@@ -100,39 +100,39 @@ def test_every_sum_goes_to_its_place(machine):
 @pytest.mark.parametrize("where", [0, 4095, 4100])
 def test_every_element_is_looked_at(machine, value, dtype, where):
     grads = [np.ones(3, np.float32), np.ones(4101, numpy_dtype(dtype))]
-    assert scanned(machine, grads)[0]["found_inf"] == [0]
+    assert checked(machine, grads)[0]["found_inf"] == [0]
     grads[1][where] = value
-    assert cpu.scan_gradients(grads).found_inf == 1
-    assert scanned(machine, grads)[0]["found_inf"] == [1]
+    assert cpu.check_gradients(grads).found_inf == 1
+    assert checked(machine, grads)[0]["found_inf"] == [1]
 
 
 @pytest.mark.clause("N12")
 def test_overflow_is_not_inf():
     """Finite gradients whose squares overflow: the flag stays 0, and clipping makes them 0."""
-    scan = cpu.scan_gradients([np.full(3, 1e30, np.float32)], max_norm=1.0)
-    assert (scan.found_inf, scan.grad_norm, scan.grad_factor) == (0, np.inf, 0)
+    check = cpu.check_gradients([np.full(3, 1e30, np.float32)], max_norm=1.0)
+    assert (check.found_inf, check.grad_norm, check.grad_factor) == (0, np.inf, 0)
 
 
 def test_factor_in_figures():
     """A gradient of norm 5 under a loss scale of 2, clipped to 1 and not clipped."""
     grads, scale = [np.array([3, 4], np.float32)], np.array([2], np.float32)
-    assert cpu.scan_gradients(grads, loss_scale=scale).grad_factor == 0.5
-    assert cpu.scan_gradients(grads, loss_scale=scale, max_norm=2.5, epsilon=0.0).grad_factor == 0.5
-    assert cpu.scan_gradients(grads, loss_scale=scale, max_norm=1.25, epsilon=0.0).grad_factor == 0.25
+    assert cpu.check_gradients(grads, loss_scale=scale).grad_factor == 0.5
+    assert cpu.check_gradients(grads, loss_scale=scale, max_norm=2.5, epsilon=0.0).grad_factor == 0.5
+    assert cpu.check_gradients(grads, loss_scale=scale, max_norm=1.25, epsilon=0.0).grad_factor == 0.25
 
 
 def test_bytes_launches_and_races(executor):
     """One read of every gradient and no write; a launch for each dtype and one more; no race."""
     grads = [np.ones(5000, np.float32), np.ones(3, np.float16), None, np.ones(1025, np.float32)]
     on = [g if g is None else gpu.to_device(g) for g in grads]
-    scan = gpu.scan(on, max_norm=1.0)
+    check = gpu.gradient_check(on, max_norm=1.0)
     with simt.observe(watch=True) as log:
-        scan()
-    assert len(log.launches) == scan.launches == 3
+        check()
+    assert len(log.launches) == check.launches == 3
     for x in on:
         if x is not None:
             assert (log.bytes_read(x), log.bytes_written(x)) == (x.nbytes, 0)
-    assert scan.bytes == sum(g.nbytes for g in grads if g is not None)
+    assert check.bytes == sum(g.nbytes for g in grads if g is not None)
 
 
 @pytest.mark.parametrize(
@@ -154,16 +154,16 @@ def test_refuses(machine, arguments, error, message):
         return machine.to_device(x) if x.base is None else machine.to_device(x.base)[::2]
 
     arguments = dict(grads=[np.ones(3, np.float32)]) | arguments
-    match = "^scan_gradients: " + message.replace("[", r"\[").replace("(", r"\(").replace(")", r"\)")
+    match = "^check_gradients: " + message.replace("[", r"\[").replace("(", r"\(").replace(")", r"\)")
     with pytest.raises(error, match=match):
-        cpu.scan_gradients(**arguments)
+        cpu.check_gradients(**arguments)
     grads = arguments.pop("grads")
     there = [to_device(g) for g in grads] if isinstance(grads, list) else grads
     with gpu.use(machine.name), pytest.raises(error, match=match):
-        gpu.scan(there, **{name: to_device(x) for name, x in arguments.items()})
+        gpu.gradient_check(there, **{name: to_device(x) for name, x in arguments.items()})
 
 
-# Steps that take what a scan leaves.
+# Steps that take what a gradient check leaves.
 
 
 def gated(machine, case, form, factors, flags):
@@ -235,21 +235,21 @@ def test_steps_refuse(machine, routine, name, value, error, message):
         assert_same(before, on.outcome(), "refused")
 
 
-def test_a_scan_and_a_step_without_the_host(machine):
-    """Scan and step follow each other on the device; the loss scale of the next iteration is data, too."""
+def test_a_check_and_a_step_without_the_host(machine):
+    """The check and the step follow each other on the device; the loss scale of the next iteration is data, too."""
     routine = ROUTINES["adamw"]
     case = make(routine, SMALL, steps=[step_of(routine)])
     host, placed = case.copy(), PlacedCase(machine, case)
     scale = np.array([8], np.float32)
     with gpu.use(machine.name):
-        scan = gpu.scan(placed.grads, loss_scale=Placed(machine, scale).array, max_norm=0.5)
+        check = gpu.gradient_check(placed.grads, loss_scale=Placed(machine, scale).array, max_norm=0.5)
     positional, named = arguments(routine, placed.slots)
-    gate = dict(grad_factor=scan.grad_factor, found_inf=scan.found_inf)
+    gate = dict(grad_factor=check.grad_factor, found_inf=check.found_inf)
     step = gpu.plan("adamw", *positional, **named, **gate)
     for _ in range(2):
-        scan()
+        check()
         step(**case.steps[0])
-        factor, found, _ = cpu.scan_gradients(host.grads, loss_scale=scale, max_norm=0.5)
+        factor, found, _ = cpu.check_gradients(host.grads, loss_scale=scale, max_norm=0.5)
         positional, named = arguments(routine, host.slots)
         cpu.merged_adamw(*positional, **named, **case.steps[0], grad_factor=factor, found_inf=found)
     assert_same(host.outcome(), placed.outcome(), "clipped steps")

@@ -1,4 +1,4 @@
-"""The pass over the gradients before a step: ``refopt.cpu.scan``, read-only, without the host having to wait.
+"""The pass over the gradients before a step: ``refopt.cpu.gradient_check``, read-only, without the host having to wait.
 
 A block takes a chunk and adds up squares as the norms of LARS do. As long as the sum of a tile is finite, so are its
 elements; where it is not, they are looked at one by one, since squares overflow before their elements do.
@@ -42,7 +42,7 @@ def oddness(x):
 
 
 @factory
-def scanner(dtype: str, real: Any) -> Kernel:
+def checker(dtype: str, real: Any) -> Kernel:
     """The kernel for gradients of a dtype: the sum of squares of each tensor, and whether all is finite."""
     zero = real(0)
 
@@ -76,14 +76,14 @@ def scanner(dtype: str, real: Any) -> Kernel:
     sums_of = chunk_sums(tile, real, (0, 1))
 
     @kernel(BOUNDS)
-    def scan_gradients(addresses, positions, chunks, nodes, counters, sums, roots, odd_ones):
+    def check_gradients(addresses, positions, chunks, nodes, counters, sums, roots, odd_ones):
         c = cuda.blockIdx.x
         tensor = chunks[c, TENSOR]
         closes, squares = sums_of(c, addresses[tensor], chunks, nodes, counters, sums, odd_ones)
         if closes and cuda.threadIdx.x == 0:
             roots[0, positions[tensor]] = squares[0]
 
-    return scan_gradients
+    return check_gradients
 
 
 @factory
@@ -99,7 +99,7 @@ def finisher(real: Any) -> Kernel:
         return inverse
 
     @kernel()
-    def finish_scan(roots, count, odd_ones, numbers, scale_at, grad_factor, found_inf, grad_norm):
+    def finish_check(roots, count, odd_ones, numbers, scale_at, grad_factor, found_inf, grad_norm):
         first = 0
         while count > 1:
             parents = (count + FANOUT - 1) // FANOUT
@@ -117,7 +117,7 @@ def finisher(real: Any) -> Kernel:
             found_inf[0] = odd_ones[0] != 0  # ranks may have added theirs up
             odd_ones[0] = 0
 
-    return finish_scan
+    return finish_check
 
 
 def first_pass(
@@ -141,12 +141,12 @@ def first_pass(
             roots,
             odd_ones,
         )
-        launches.append(machine.prepare(scanner(dtype, real), len(host.chunks), BOUNDS[0], args))
+        launches.append(machine.prepare(checker(dtype, real), len(host.chunks), BOUNDS[0], args))
     return launches
 
 
-class GradientScan(Exclusive):
-    """`refopt.cpu.scan_gradients` bound to its arrays. Made by `refopt.gpu.scan`.
+class GradientCheck(Exclusive):
+    """`refopt.cpu.check_gradients` bound to its arrays. Made by `refopt.gpu.gradient_check`.
 
     Each call is made as a whole, also where several threads call; there are no copies.
 
@@ -163,9 +163,9 @@ class GradientScan(Exclusive):
         machine = device(device_of_lists(grads))
         super().__init__(machine)
         describe = describer(machine.name)
-        arrays = checks.check_gradients(grads, loss_scale, max_norm, epsilon, describe)
-        real: Any = checks.scan_type(arrays)
-        self._stream = machine.stream(stream, "scan_gradients: stream")
+        arrays = checks.check_gradient_list(grads, loss_scale, max_norm, epsilon, describe)
+        real: Any = checks.norm_type(arrays)
+        self._stream = machine.stream(stream, "check_gradients: stream")
         self.grad_factor, self.grad_norm = (machine.to_device(np.zeros(1, real)) for _ in range(2))
         self.found_inf = machine.to_device(np.zeros(1, np.float32))
         odd_ones = machine.to_device(np.zeros(1, np.int32))
@@ -173,7 +173,7 @@ class GradientScan(Exclusive):
         numbers = machine.to_device(rounded([float(max_norm), float(epsilon)], real))
         steps = first_pass(machine, dict(enumerate(arrays)), real, roots, odd_ones)
         scale = machine.to_device(np.ones(1, np.float32)) if loss_scale is None else loss_scale
-        scale_at = describe(scale, "scan_gradients: loss_scale").address
+        scale_at = describe(scale, "check_gradients: loss_scale").address
         args = roots, len(arrays), odd_ones, numbers, scale_at, self.grad_factor, self.found_inf, self.grad_norm
         steps.append(machine.prepare(finisher(real), 1, BOUNDS[0], args))
         self._keep = list(grads), scale, stream
@@ -182,20 +182,20 @@ class GradientScan(Exclusive):
         self.bytes = sum(a.size * SIZES[a.dtype] for a in arrays if a)
 
     def __call__(self) -> None:
-        """Scan, in stream order."""
+        """Check the gradients, in stream order."""
         with self._turn:
             self.device.enter()
             self._run(self._stream)
 
 
-def scan(
+def gradient_check(
     grads: Any, *, loss_scale: Any = None, max_norm: float = np.inf, epsilon: float = 1e-6, stream: Any = 0
-) -> GradientScan:
-    """Bind a scan of gradients to its arrays; see `GradientScan`.
+) -> GradientCheck:
+    """Bind the check of gradients to its arrays; see `GradientCheck`.
 
     Args:
         grads: P device arrays, or ``None``.
-        loss_scale, max_norm, epsilon: as in `refopt.cpu.scan_gradients`.
+        loss_scale, max_norm, epsilon: as in `refopt.cpu.check_gradients`.
         stream: the stream that calls run on; the legacy default stream if not given.
     """
-    return GradientScan(grads, loss_scale, max_norm, epsilon, stream)
+    return GradientCheck(grads, loss_scale, max_norm, epsilon, stream)
