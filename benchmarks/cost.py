@@ -100,7 +100,9 @@ def steps_of(report: dict[str, Any], link: cost.Link, rates: Mapping[str, float]
         report: the report.
         link, rates: the network, and GB/s of updates, by how.
     """
-    measured = [row for row in report["steps"] if "form" in row]
+    measured = [  # older records call the form with a gradient check a scan
+        row | {"form": row["form"].replace("scan of", "checked")} for row in report["steps"] if "form" in row
+    ]
     steps = []
     for workload, form in dict.fromkeys((row["workload"], row["form"]) for row in measured):
         own = [row for row in measured if (row["workload"], row["form"]) == (workload, form)]

@@ -75,9 +75,9 @@ def bench_of(name: str, sizes: list[int]) -> Bench:
         numbers = tuple(map(np.float32, (1e-3, 0.9, 0.999, 1e-6, 0.01, 0.9, 0.9)))
         return Bench((params, grads, moment1, moment2, numbers), plan, plan.launches, plan.bytes)
     if name == "global_norm":
-        scan = gpu.scan(grads, max_norm=1.0)
+        check = gpu.gradient_check(grads, max_norm=1.0)
         out = torch.zeros(2, device="cuda")
-        return Bench((grads, out, (np.float32(1), np.float32(1e-6))), scan, scan.launches, 4 * elements)
+        return Bench((grads, out, (np.float32(1), np.float32(1e-6))), check, check.launches, 4 * elements)
     if name == "coalesce":
         offsets = module_of(name).offsets_of(sizes)
         buffer = torch.zeros(int(offsets[-1]), dtype=torch.float16, device="cuda")

@@ -90,37 +90,37 @@ def clipped(copy_gb_s: float, names: list[str]) -> list[dict]:
     for name in names:
         for config in ("fp32", "amp"):
             values = Tensors.make(ADAMW, shapes_of(name), config)
-            scan = gpu.scan(values.slots["grads"], max_norm=MAX_NORM)
-            plan = values.plan(grad_factor=scan.grad_factor, found_inf=scan.found_inf)
+            check = gpu.gradient_check(values.slots["grads"], max_norm=MAX_NORM)
+            plan = values.plan(grad_factor=check.grad_factor, found_inf=check.found_inf)
 
-            def both(scan: Any = scan, plan: gpu.Plan = plan) -> None:
-                scan()
+            def both(check: Any = check, plan: gpu.Plan = plan) -> None:
+                check()
                 plan()
 
             about = {"workload": name, "config": config, "routine": "adamw", "max_norm": MAX_NORM}
-            moved = scan.bytes + plan.bytes
-            own = {"launches": scan.launches + plan.launches} | row_of(both, moved, copy_gb_s)
-            factor = scan.grad_factor.copy_to_host()
+            moved = check.bytes + plan.bytes
+            own = {"launches": check.launches + plan.launches} | row_of(both, moved, copy_gb_s)
+            factor = check.grad_factor.copy_to_host()
             own = joined(own, values.differing_after(both, grad_factor=factor), differing_factor(values, factor))
-            rows.append(about | {"implementation": "refopt", "how": "scan and plan"} | own)
-            rows.append(about | {"implementation": "refopt", "how": "scan"} | row_of(scan, scan.bytes, copy_gb_s))
+            rows.append(about | {"implementation": "refopt", "how": "check and plan"} | own)
+            rows.append(about | {"implementation": "refopt", "how": "check"} | row_of(check, check.bytes, copy_gb_s))
             if config == "fp32":
                 step = clipped_torch_step(values, "fused", MAX_NORM)
                 rows.append(about | {"implementation": "torch fused", "how": "eager"} | row_of(step, moved, copy_gb_s))
                 row = row_of(captured(step), moved, copy_gb_s)
                 rows.append(about | {"implementation": "torch fused", "how": "graph"} | row)
                 del step
-            del values, scan, plan, both
+            del values, check, plan, both
             free()
     return rows
 
 
 def differing_factor(values: Tensors, factor: Any, most: int = 1 << 25) -> dict[str, Any]:
-    """Bytes in which the factor of a scan differs from NumPy's; of models of so many elements at most."""
+    """Bytes in which the factor of a gradient check differs from NumPy's; of models of so many elements at most."""
     grads = values.slots["grads"]
     if sum(grad.numel() for grad in grads) > most:
         return {"differing_bytes": 0, "factor_compared": False, "ok": True}
-    expected = cpu.scan_gradients([to_numpy(grad) for grad in grads], max_norm=MAX_NORM).grad_factor
+    expected = cpu.check_gradients([to_numpy(grad) for grad in grads], max_norm=MAX_NORM).grad_factor
     same = expected.tobytes() == factor.tobytes()
     return {"differing_bytes": 0 if same else factor.nbytes, "factor_compared": True, "ok": same}
 

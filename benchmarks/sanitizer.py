@@ -3,7 +3,7 @@
     python -m benchmarks.sanitizer [--out FILE]
 
 The work is small lists of tensors with empty, odd, misaligned and many-chunk ones, for each routine, each of
-its forms and several combinations of dtypes, two steps each, some rounded by chance; a scan of the gradients before
+its forms and several combinations of dtypes, two steps each, some rounded by chance; a check of the gradients before
 and an update of the loss scale after a step; casts and coalescing; programs that accumulate gradients and add up rows:
 compared with the CPU reference bit for bit. In the same run, each tool is given the kernels of `benchmarks.planted`,
 with a defect of its kind. The exit status is 1 if a tool has something to say of refopt's kernels, or nothing of those,
@@ -84,28 +84,28 @@ def steps(routine: Routine, machine: Any) -> None:
 
 
 def iteration(machine: Any) -> None:
-    """A scan, a step that takes what it found, and the loss scale after it: with finite gradients and with an inf."""
+    """A gradient check, a step that takes what it found, and the loss scale after it; finite gradients, then an inf."""
     for bad in (0.0, np.inf):
         case = make(ROUTINES["adamw"], SIZES, DTYPES[0], steps=[{}])
         case.grads[3][7] = bad
         host = [np.array([8], np.float32), np.array([3], np.int32), np.array([1], np.int32)]
         placed = PlacedCase(machine, case)
         device = [machine.to_device(x) for x in host]
-        scan = gpu.scan(placed.grads, loss_scale=device[0], max_norm=1.0)
-        step = placed.plan("merged", lr=0.1, grad_factor=scan.grad_factor, found_inf=scan.found_inf)
-        after = gpu.loss_scaling(scan.found_inf, *device)
-        found = cpu.scan_gradients(case.grads, loss_scale=host[0], max_norm=1.0)
+        check = gpu.gradient_check(placed.grads, loss_scale=device[0], max_norm=1.0)
+        step = placed.plan("merged", lr=0.1, grad_factor=check.grad_factor, found_inf=check.found_inf)
+        after = gpu.loss_scaling(check.found_inf, *device)
+        found = cpu.check_gradients(case.grads, loss_scale=host[0], max_norm=1.0)
         positional, named = arguments(case.routine, case.slots)
         for _ in range(2):
-            for each in (scan, step, after):
+            for each in (check, step, after):
                 each()
             cpu.merged_adamw(*positional, **named, lr=0.1, grad_factor=found.grad_factor, found_inf=found.found_inf)
             cpu.update_loss_scaling(found.found_inf, *host)
-            found = cpu.scan_gradients(case.grads, loss_scale=host[0], max_norm=1.0)
+            found = cpu.check_gradients(case.grads, loss_scale=host[0], max_norm=1.0)
         written = {slot.name: case.lists()[slot.name] for slot in case.routine.slots if slot.written}
         assert_same(written, placed.outcome(), "iteration")
         assert [x.copy_to_host().tobytes() for x in device] == [x.tobytes() for x in host]
-        print("scan, step, loss scale: equal", flush=True)
+        print("gradient check, step, loss scale: equal", flush=True)
 
 
 def moves(machine: Any) -> None:

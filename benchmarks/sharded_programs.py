@@ -22,14 +22,14 @@ Params = list[tuple[str, tuple[int, ...]]]  # names and shapes
 OPTIMIZER = "adam"
 NUMBERS = {"lr": 1e-3}
 MIXED = Config("float16", "float32", "float32", "float32")
-SCAN, PLAIN, HALF = "scan of fp32 gradients", "fp32 gradients", "fp16 gradients"
-FORMS = (PLAIN, SCAN, HALF)
+CHECKED, PLAIN, HALF = "checked fp32 gradients", "fp32 gradients", "fp16 gradients"
+FORMS = (PLAIN, CHECKED, HALF)
 FOLD = partial(passes.fold_averages, exact=False)  # fp16 averages are not rounded then
 
 
 def whole(params: Params, form: str, ranks: int) -> Program:
     """The step of a rank that sums every gradient and updates every parameter."""
-    if form == SCAN:
+    if form == CHECKED:
         return sharding.amp_program(params, OPTIMIZER, world_size=ranks, **NUMBERS)
     config = MIXED if form == PLAIN else "amp"
     return step_program(params, OPTIMIZER, config=config, world_size=ranks, **NUMBERS)

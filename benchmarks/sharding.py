@@ -28,10 +28,10 @@ from benchmarks.peers_sharding import PEERS
 from benchmarks.ranks import meeting, options_of, rank_ms
 from benchmarks.record import save
 from benchmarks.sharded_programs import (
+    CHECKED,
     FORMS,
     HALF,
     PLAIN,
-    SCAN,
     Params,
     brought,
     calls_of,
@@ -136,7 +136,7 @@ def step_row(
     counted = calls_in(world, made.step)
     ok = counted == bucket_counts.collectives(
         **formula(params, about["form"], world.size, about["limit_mib"]), chunk=CHUNK["bytes"],
-        scan=about["form"] == SCAN,
+        scan=about["form"] == CHECKED,
     )  # fmt: skip
     equal = same_everywhere(world, made, params)
     on_all = rank_ms(world, again(world, made, made.plan).step, FEWER)
@@ -301,7 +301,7 @@ def agreement(world: Any) -> list[dict]:
     """fp16 parameters after a step: the sharded one on GPUs against the whole one in NumPy, bit for bit."""
     rows = []
     for form in FORMS:
-        for odd in (False, True) if form == SCAN else (False,):
+        for odd in (False, True) if form == CHECKED else (False,):
             program = unsharded(SMALL, form, world.size)
             expected = local.run(partial(in_numpy, program, SMALL, odd), world.size)[world.rank]
             for batched in (False, True):
