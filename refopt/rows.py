@@ -99,9 +99,9 @@ class Routine(_Row):
     __slots__ = ()
 
     def __new__(cls, *fields: Any, **named: Any) -> Self:
-        made = super().__new__(cls, *fields, **named)
-        _check(made)
-        return made
+        row = super().__new__(cls, *fields, **named)
+        _check(row)
+        return row
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -39,9 +39,9 @@ def whole(where: str, value: Any, least: int | None = None, most: int | None = N
         ValueError: if it is out of range.
     """
     if is_whole(value):
-        found = operator.index(value)
-        if (least is None or found >= least) and (most is None or found <= most):
-            return found
+        integer = operator.index(value)
+        if (least is None or integer >= least) and (most is None or integer <= most):
+            return integer
     expected = "an integer"
     if most is not None:
         expected += f" from {0 if least is None else least} to {most}"
@@ -68,15 +68,15 @@ def number(
         ValueError: if it is out of range.
     """
     if is_number(value):
-        found = to_float(where, value)
+        converted = to_float(where, value)
         if (
-            (least is None or found >= least)
-            and (most is None or found <= most)
-            and (above is None or found > above)
-            and (below is None or found < below)
-            and (not finite or math.isfinite(found))
+            (least is None or converted >= least)
+            and (most is None or converted <= most)
+            and (above is None or converted > above)
+            and (below is None or converted < below)
+            and (not finite or math.isfinite(converted))
         ):
-            return found
+            return converted
     bounds = {"of at least": least, "above": above, "of at most": most, "below": below}
     limits = " and ".join(f"{word} {bound:.10g}" for word, bound in bounds.items() if bound is not None)
     expected = " ".join(filter(None, ("a finite number" if finite else "a number", limits)))
@@ -107,9 +107,9 @@ def flag(where: str, value: Any) -> bool:
 def chosen(where: str, value: Any, options: Iterable[Any]) -> Any:
     """One of some named options, which an array or a list never is; raises if it is none of them."""
     known = tuple(options)
-    given = bool(value) if isinstance(value, np.bool_) else value
+    plain = bool(value) if isinstance(value, np.bool_) else value
     for option in known:
-        if isinstance(given, type(option)) and given == option:
+        if isinstance(plain, type(option)) and plain == option:
             return option
     raise ValueError(f"{where}: expected one of {', '.join(map(str, known))}, got {shown(value)}")
 
@@ -142,11 +142,11 @@ def collected(where: str, value: Any, of: str) -> tuple[Any, ...]:
 
 def names(where: str, value: Any) -> tuple[str, ...]:
     """Names, as `collected`; raises if one of them is no text, with its index."""
-    found = collected(where, value, "names")
-    for k, name in enumerate(found):
+    entries = collected(where, value, "names")
+    for k, name in enumerate(entries):
         if not isinstance(name, str):
             raise TypeError(f"{where}[{k}]: expected a name, got {shown(name)}")
-    return found
+    return entries
 
 
 def mapped(where: str, value: Any, known: Iterable[str] | None = None, needed: Iterable[str] = ()) -> dict[str, Any]:

@@ -86,16 +86,16 @@ def check_scale(
         raise TypeError(f"{where}: expected a number, as before, got {kind_of(scale)}")
     if not number and (isinstance(scale, np.generic) or not hasattr(scale, "shape")):
         raise TypeError(f"{where}: expected a number or an array of one element, got {shown(scale)}")
-    found = None if number else describe(scale, where)  # type: ignore[misc]
-    if found:
-        check_one(where, found, ["float32", "float64"])
+    array = None if number else describe(scale, where)  # type: ignore[misc]
+    if array:
+        check_one(where, array, ["float32", "float64"])
     if number and scale == 1:
         return 1.0
     for i, pair in enumerate(pairs):
         if pair and pair[0].dtype not in SIZES:
             raise TypeError(f"{name}: {first}[{i}]: expected one of {', '.join(SIZES)} to scale, got {pair[0].dtype}")
-    if found:
-        return found
+    if array:
+        return array
     plain = to_float(where, scale)
     for real in Cast(list(pairs), 1.0).reals() or {np.float64}:
         if not np.isfinite(rounded(plain, real)):

@@ -39,21 +39,21 @@ def norm_type(arrays: list[Array | None]) -> type:
 def check_loss_scaling(arrays: list[Any], describe: Callable[[Any, str], Array], **numbers: Any) -> dict[str, Any]:
     """Check the arguments of ``update_loss_scaling``; raises, or returns the numbers, ratios in fp32."""
     name = "update_loss_scaling"
-    kinds = {"found_inf": "float32", "loss_scale": "float32", "good_steps": "int32", "bad_steps": "int32"}
-    described = {key: describe(array, f"{name}: {key}") for key, array in zip(kinds, arrays, strict=True)}
-    for key, dtype in kinds.items():
+    dtypes = {"found_inf": "float32", "loss_scale": "float32", "good_steps": "int32", "bad_steps": "int32"}
+    described = {key: describe(array, f"{name}: {key}") for key, array in zip(dtypes, arrays, strict=True)}
+    for key, dtype in dtypes.items():
         check_one(f"{name}: {key}", described[key], [dtype], written=key != "found_inf")
     # All are of four bytes.
     spans = ((array.address, array.address + 4, key != "found_inf", key) for key, array in described.items())
     refuse_overlaps(name, spans)
-    found: dict[str, Any] = {}
+    checked: dict[str, Any] = {}
     for key in ("incr_every_n_steps", "decr_every_n_nan_or_inf"):
-        found[key] = whole(f"{name}: {key}", numbers[key], 1, 2**31 - 1)  # which is what a counter may reach
-    found["incr_ratio"] = number(f"{name}: incr_ratio", numbers["incr_ratio"], 1, finite=True)
-    found["decr_ratio"] = number(f"{name}: decr_ratio", numbers["decr_ratio"], most=1, above=0)
+        checked[key] = whole(f"{name}: {key}", numbers[key], 1, 2**31 - 1)  # which is what a counter may reach
+    checked["incr_ratio"] = number(f"{name}: incr_ratio", numbers["incr_ratio"], 1, finite=True)
+    checked["decr_ratio"] = number(f"{name}: decr_ratio", numbers["decr_ratio"], most=1, above=0)
     for key in ("incr_ratio", "decr_ratio"):
-        stored = rounded(found[key], np.float32)[()]
+        stored = rounded(checked[key], np.float32)[()]
         if not 0 < stored < np.inf:
             raise ValueError(f"{name}: {key}: expected a finite float32 above 0, got {shown(numbers[key])}")
-        found[key] = stored
-    return found
+        checked[key] = stored
+    return checked

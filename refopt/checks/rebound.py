@@ -29,12 +29,12 @@ def rebound(call: Call, slots: Mapping[str, Any], describe: Callable[[Any, str],
     for slot, values in slots.items():
         if not isinstance(values, Sequence) or len(values) != len(arrays[slot]):
             return None
-        found = [None if x is None else describe(x, f"{name}: {slot}[{i}]") for i, x in enumerate(values)]
-        if not all(map(_alike, found, arrays[slot])):
+        described = [None if x is None else describe(x, f"{name}: {slot}[{i}]") for i, x in enumerate(values)]
+        if not all(map(_alike, described, arrays[slot])):
             return None
-        arrays[slot] = found
-    kept = {slot: found for slot, found in held.items() if slot not in slots}
-    extents = {slot: kept[slot] if slot in kept else extents_of(found) for slot, found in arrays.items()}
+        arrays[slot] = described
+    kept = {slot: described for slot, described in held.items() if slot not in slots}
+    extents = {slot: kept[slot] if slot in kept else extents_of(described) for slot, described in arrays.items()}
     written = [slot.written for slot in call.routine.slots]
     shared = extents_of(list(call.shared.values()))
     if overlap([*(extents[slot.name] for slot in call.routine.slots), shared], [*written, False]):
@@ -50,14 +50,14 @@ def _alike(new: Array | None, old: Array | None) -> bool:
 
 def extents_of(arrays: Sequence[Array | None]) -> Extents:
     """The extents of those that are there and have elements."""
-    found = [(a.address, a.address + a.size * ITEM_SIZES[a.dtype]) for a in arrays if a and a.size]
-    return np.array(found, np.int64).reshape(-1, 2).T
+    spans = [(a.address, a.address + a.size * ITEM_SIZES[a.dtype]) for a in arrays if a and a.size]
+    return np.array(spans, np.int64).reshape(-1, 2).T
 
 
 def overlap(extents: Sequence[Extents], written: Sequence[bool]) -> bool:
     """Whether an array that is written, one flag for each group, shares memory with any other."""
     starts, stops = np.concatenate(extents, 1)
-    flags = np.repeat(written, [found.shape[1] for found in extents])
+    flags = np.repeat(written, [each.shape[1] for each in extents])
     order = np.argsort(starts, kind="stable")
     starts, stops, flags = starts[order], stops[order], flags[order]
     before = [np.maximum.accumulate(x)[:-1] for x in (stops, np.where(flags, stops, 0))]

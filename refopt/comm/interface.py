@@ -61,22 +61,22 @@ class Communicator(ABC):
 
     def all_reduce(self, array: Any) -> None:
         """Replace the array, on every rank, by the sum over the ranks."""
-        given = self._payload("all_reduce: array", array, written=True)
-        self._submit(self._call("all_reduce", given, source=given, target=given))
+        payload = self._payload("all_reduce: array", array, written=True)
+        self._submit(self._call("all_reduce", payload, source=payload, target=payload))
 
     def reduce(self, array: Any, root: int) -> None:
         """Replace the array, on the root alone, by the sum over the ranks."""
         root = self._peer("reduce", root)
-        given = self._payload("reduce: array", array, written=self.rank == root)
-        target = given if self.rank == root else None
-        self._submit(self._call("reduce", given, source=given, target=target, peer=root))
+        payload = self._payload("reduce: array", array, written=self.rank == root)
+        target = payload if self.rank == root else None
+        self._submit(self._call("reduce", payload, source=payload, target=target, peer=root))
 
     def broadcast(self, array: Any, root: int) -> None:
         """Replace the array, on every rank, by that of the root."""
         root = self._peer("broadcast", root)
-        given = self._payload("broadcast: array", array, written=self.rank != root)
-        ends = (given, None) if self.rank == root else (None, given)
-        self._submit(self._call("broadcast", given, source=ends[0], target=ends[1], peer=root))
+        payload = self._payload("broadcast: array", array, written=self.rank != root)
+        ends = (payload, None) if self.rank == root else (None, payload)
+        self._submit(self._call("broadcast", payload, source=ends[0], target=ends[1], peer=root))
 
     def reduce_scatter(self, source: Any, target: Any) -> None:
         """Put part ``rank`` of the sum over the ranks into the target.
@@ -105,14 +105,14 @@ class Communicator(ABC):
     def send(self, array: Any, to: int) -> None:
         """Send to one rank, which receives. Two ranks that exchange arrays do so in a `batch`."""
         to = self._peer("send", to)
-        given = self._payload("send: array", array)
-        self._submit(self._call("send", given, source=given, peer=to))
+        payload = self._payload("send: array", array)
+        self._submit(self._call("send", payload, source=payload, peer=to))
 
     def recv(self, array: Any, source: int) -> None:
         """Overwrite the array by what one rank sends: as many elements, of the same dtype."""
         source = self._peer("recv", source)
-        given = self._payload("recv: array", array, written=True)
-        self._submit(self._call("recv", given, target=given, peer=source))
+        payload = self._payload("recv: array", array, written=True)
+        self._submit(self._call("recv", payload, target=payload, peer=source))
 
     def barrier(self) -> None:
         """Wait until every rank is here, and what it has called before is done."""
@@ -221,8 +221,8 @@ class Communicator(ABC):
     def _peer(self, operation: str, value: Any) -> int:
         return check_rank(f"{operation}: {PEER[operation]}", value, self.size)
 
-    def _call(self, operation: str, given: Payload, **ends: Any) -> Call:
-        return Call(operation, dtype=given.dtype, elements=given.size, nbytes=given.nbytes, **ends)
+    def _call(self, operation: str, payload: Payload, **ends: Any) -> Call:
+        return Call(operation, dtype=payload.dtype, elements=payload.size, nbytes=payload.nbytes, **ends)
 
     def _submit(self, call: Call) -> None:
         self._require_open(call.operation)

@@ -179,9 +179,9 @@ class MpiCommunicator(Communicator):
             return None
         members = [self.members[rank] for rank in ranks]
         name, watch = group_name(members), self._watch is not None
-        made = type(self)(part, members, name, self.algorithm, self.timeout, watch)
+        communicator = type(self)(part, members, name, self.algorithm, self.timeout, watch)
         part.Free()
-        return made
+        return communicator
 
     def _exchange(self, call: Call, data: bytes) -> list[bytes]:
         self._meet(call)
@@ -209,7 +209,7 @@ class MpiCommunicator(Communicator):
 
         def amiss() -> dict[int, str]:
             said = heard()
-            away = {peer: why for peer, why in watch.gone.items() if peer not in said}
+            away = {peer: reason for peer, reason in watch.gone.items() if peer not in said}
             return away | {peer: f"waits in {text}" for peer, text in said.items() if text != mine}
 
         poll(lambda: len(heard()) == len(watch.others) or bool(amiss()), deadline)
@@ -281,12 +281,12 @@ def _leave() -> None:
     """Tell the others that this rank ends. After a failure, wait for their reports a moment, then end them."""
     if MPI.Is_finalized():
         return
-    for made in _open:
-        if made._watch is not None:
-            made._watch.end()
-    failed = [made for made in _open if made._failed]
+    for communicator in _open:
+        if communicator._watch is not None:
+            communicator._watch.end()
+    failed = [communicator for communicator in _open if communicator._failed]
     if failed:
-        poll(lambda: all(_all_ended(made._watch) for made in failed), time.monotonic() + _GRACE)
+        poll(lambda: all(_all_ended(communicator._watch) for communicator in failed), time.monotonic() + _GRACE)
         time.sleep(_DRAIN)
         MPI.COMM_WORLD.Abort(1)
 

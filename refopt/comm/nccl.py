@@ -91,15 +91,15 @@ def connect(
     identity = nc.UniqueId.from_bytes(meeting.get("unique-id", 0))
     waiting = f"rank {rank}: connect: not done in {timeout:g} s"
     with _leaving_after(timeout + _PATIENCE, waiting):  # there is nothing to abort yet
-        made = nc.Communicator.init(size, rank, identity, nc.NCCLConfig(blocking=blocking))
-    return NcclCommunicator(made, rank, range(size), "", meeting, "", timeout, handle_of(stream))
+        communicator = nc.Communicator.init(size, rank, identity, nc.NCCLConfig(blocking=blocking))
+    return NcclCommunicator(communicator, rank, range(size), "", meeting, "", timeout, handle_of(stream))
 
 
 def _whole(name: str, value: Any, variable: str, least: int, most: int | None = None) -> int:
     """A number that is given, or that the environment has as text."""
-    found = _given(name, value, variable)
-    text = value is None and found.strip().isdecimal()
-    return arguments.whole(f"nccl.connect: {name}", int(found) if text else found, least, most)
+    raw = _given(name, value, variable)
+    text = value is None and raw.strip().isdecimal()
+    return arguments.whole(f"nccl.connect: {name}", int(raw) if text else raw, least, most)
 
 
 def _given(name: str, value: Any, variable: str) -> Any:
@@ -118,7 +118,7 @@ class NcclCommunicator(Communicator):
 
     def __init__(
         self,
-        made: Any,
+        communicator: Any,
         rank: int,
         members: Sequence[int],
         name: str,
@@ -129,10 +129,10 @@ class NcclCommunicator(Communicator):
     ) -> None:
         super().__init__(rank, members, name)
         self.timeout, self.stream = timeout, stream
-        self._nccl, self._meeting, self._key = made, meeting, key
+        self._nccl, self._meeting, self._key = communicator, meeting, key
         self._recent: deque[tuple[int, str]] = deque(maxlen=_REMEMBERED)
         self._describe_device = describer("gpu")
-        self._handle = calls.Comm(made.ptr)
+        self._handle = calls.Comm(communicator.ptr)
         self._settle("connect")
         self._token = int(checked(driver.cuMemAlloc(4)))  # what a barrier adds up
         self._within: tuple[str, float] | None = None  # the call that NCCL is in, and since when
@@ -170,10 +170,10 @@ class NcclCommunicator(Communicator):
     def _describe(self, value: Any, where: str) -> tuple[Array, Any]:
         return self._describe_device(value, where), None
 
-    def _execute(self, made: list[Call]) -> None:
-        self._recent += [(call.number, call.text) for call in made if call.collective]
-        waiting = str(made[0]) if len(made) == 1 else " and ".join(map(str, made))
-        moving = [call for call in made if call.elements or call.operation == "barrier"]
+    def _execute(self, batch: list[Call]) -> None:
+        self._recent += [(call.number, call.text) for call in batch if call.collective]
+        waiting = str(batch[0]) if len(batch) == 1 else " and ".join(map(str, batch))
+        moving = [call for call in batch if call.elements or call.operation == "barrier"]
         with self._looked_after(waiting):
             if len(moving) > 1:
                 calls.group_start()
@@ -184,7 +184,7 @@ class NcclCommunicator(Communicator):
                 if len(moving) > 1:
                     calls.group_end()
         self._settle(waiting)
-        if made[0].operation == "barrier":
+        if batch[0].operation == "barrier":
             self._wait(self._idle, waiting)
 
     def _enqueue(self, call: Call) -> None:

@@ -56,14 +56,14 @@ class Rendezvous:
 
     def _gather(self, key: str, ranks: list[int], name: Callable[[int], str]) -> list[bytes]:
         deadline = time.monotonic() + self.timeout
-        found: dict[int, bytes] = {}
+        received: dict[int, bytes] = {}
         while True:
             for rank in ranks:
-                if rank not in found and (data := self.peek(name(rank))) is not None:
-                    found[rank] = data
-            missing = [rank for rank in ranks if rank not in found]
+                if rank not in received and (data := self.peek(name(rank))) is not None:
+                    received[rank] = data
+            missing = [rank for rank in ranks if rank not in received]
             if not missing:
-                return [found[rank] for rank in ranks]
+                return [received[rank] for rank in ranks]
             if time.monotonic() > deadline:
                 reason = f"{key}: not heard from {listed(missing)} in {self.timeout:g} s"
                 raise CommError(f"rank {self.rank}: rendezvous {self.path}: {reason}")

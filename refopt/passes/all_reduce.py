@@ -32,8 +32,8 @@ def fuse_all_reduce(program: Program) -> Result:
         if _single(op, "scale"):
             scales.setdefault(op.inputs["x"][0], []).append(i)
     for layout, names in _groups(program):
-        found = [reduces[name] for name in names if name in reduces]
-        if len(names) < 2 or not found:
+        indices = [reduces[name] for name in names if name in reduces]
+        if len(names) < 2 or not indices:
             continue
         group = f"group from {names[0]!r} to {names[-1]!r}"
         missing = [name for name in names if name not in reduces]
@@ -41,20 +41,20 @@ def fuse_all_reduce(program: Program) -> Result:
             reasons.append(f"{group}: {missing[0]!r} has no all_reduce of its own")
             continue
         after = [[i for i in scales.get(name, ()) if i > reduces[name]] for name in names]
-        ops = [program.main[i] for i in found]
-        why = unlike(ops) or unlike_averages(program, after, "sum") or dependencies.among(program, ops)
-        members = [*found, *(places[0] for places in after if places)]
-        why = why or dependencies.between(program, members)
-        if why:
-            reasons.append(f"{group}: {why}")
+        ops = [program.main[i] for i in indices]
+        reason = unlike(ops) or unlike_averages(program, after, "sum") or dependencies.among(program, ops)
+        members = [*indices, *(places[0] for places in after if places)]
+        reason = reason or dependencies.between(program, members)
+        if reason:
+            reasons.append(f"{group}: {reason}")
             continue
-        first = program.main[found[0]]
-        layer = dependencies.common(program.main[i].layer for i in found)
+        first = program.main[indices[0]]
+        layer = dependencies.common(program.main[i].layer for i in indices)
         slots = {"inputs": {"x": names}, "outputs": {"out": names}, "layer": layer}
-        made = [first.replace(**slots, attrs={**first.attrs, **layout})]
+        fused = [first.replace(**slots, attrs={**first.attrs, **layout})]
         if after[0]:
-            made.append(program.main[after[0][0]].replace(**slots))
-        moves.append((members, made))
+            fused.append(program.main[after[0][0]].replace(**slots))
+        moves.append((members, fused))
     if not moves:
         return Result(program, False, (*reasons, "no group of two gradients or more is reduced one by one"))
     return Result(program.replace(main=dependencies.rewritten(program, moves)), True, tuple(reasons))

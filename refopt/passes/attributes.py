@@ -28,7 +28,7 @@ def differing(first: Op, second: Op, key: str | None = None) -> str:
 
 def unlike(ops: Sequence[Op]) -> str:
     """In what some ops differ beside their variables; empty if in nothing."""
-    return next((why for op in ops[1:] if (why := differing(ops[0], op))), "")
+    return next((reason for op in ops[1:] if (reason := differing(ops[0], op))), "")
 
 
 def unlike_averages(program: Program, after: Sequence[Sequence[int]], kind: str) -> str:

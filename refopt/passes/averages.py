@@ -42,36 +42,36 @@ def fold_averages(program: Program, exact: bool = True) -> Result:
     flag("fold_averages: exact", exact)
     users = _users(program)
     declined: dict[int, str] = {}  # by place of an average
-    for place, found in users.items():
-        if why := _why_not(program, place, found, exact):
-            declined |= dict.fromkeys(found - declined.keys(), why)
+    for place, sources in users.items():
+        if reason := _why_not(program, place, sources, exact):
+            declined |= dict.fromkeys(sources - declined.keys(), reason)
     _decline_with(users, declined)
     reasons = tuple(f"{title(program.main[i])}: {declined[i]}" for i in sorted(declined))
     moves: list[tuple[list[int], list[Op]]] = []
     factors: dict[str, Var] = {}
-    for place, found in users.items():
-        if not found & declined.keys():
+    for place, sources in users.items():
+        if not sources & declined.keys():
             op = program.main[place]
-            var = _factor(program, op, program.main[min(found)])
+            var = _factor(program, op, program.main[min(sources)])
             factors[var.name] = var
-            moves.append(([*found, place], [op.replace(inputs={**op.inputs, FACTOR: (var.name,)})]))
+            moves.append(([*sources, place], [op.replace(inputs={**op.inputs, FACTOR: (var.name,)})]))
     if not moves:
         return Result(program, False, (*reasons, "no average is read by updates alone"))
-    made = program.with_vars(var for name, var in factors.items() if program.vars.get(name) != var)
-    return Result(made.replace(main=dependencies.rewritten(program, moves)), True, reasons)
+    extended = program.with_vars(var for name, var in factors.items() if program.vars.get(name) != var)
+    return Result(extended.replace(main=dependencies.rewritten(program, moves)), True, reasons)
 
 
 def _decline_with(users: dict[int, set[int]], declined: dict[int, str]) -> None:
     """Decline the averages of updates that keep some already: an update keeps all of them or none."""
     of: dict[int, list[set[int]]] = {}
-    for found in users.values():
-        for i in found:
-            of.setdefault(i, []).append(found)
+    for sources in users.values():
+        for i in sources:
+            of.setdefault(i, []).append(sources)
     waiting = deque(sorted(declined))
     while waiting:
         first = waiting.popleft()
-        for found in of.pop(first, ()):
-            more = sorted(found - declined.keys())
+        for sources in of.pop(first, ()):
+            more = sorted(sources - declined.keys())
             declined |= dict.fromkeys(more, declined[first])
             waiting += more
 
@@ -82,33 +82,33 @@ def _users(program: Program) -> dict[int, set[int]]:
     users: dict[int, set[int]] = {}
     for i, op in enumerate(program.main):
         touched = cells(program, (*op.reads, *op.writes))
-        if found := {maker[cell] for cell in touched & maker.keys()}:
-            users[i] = found
+        if sources := {maker[cell] for cell in touched & maker.keys()}:
+            users[i] = sources
         if op.type == "scale":
             maker |= dict.fromkeys(touched, i)
     return users
 
 
-def _why_not(program: Program, place: int, found: set[int], exact: bool) -> str:
+def _why_not(program: Program, place: int, sources: set[int], exact: bool) -> str:
     """Why an op cannot form the averages that it uses. Empty if it can."""
-    op, averages = program.main[place], [program.main[i] for i in sorted(found)]
-    made = cells(program, [name for each in averages for name in each.writes])
+    op, averages = program.main[place], [program.main[i] for i in sorted(sources)]
+    averaged = cells(program, [name for each in averages for name in each.writes])
     read = cells(program, op.inputs.get("grads", ()))
     others = [name for slot, names in op.inputs.items() if slot != "grads" for name in names]
-    if routine_of(op) is None or made & cells(program, (*op.writes, *others)):
+    if routine_of(op) is None or averaged & cells(program, (*op.writes, *others)):
         return f"{title(op)} uses it, too"
-    if read - made:
-        return f"{title(op)} uses {min(read - made)!r}, too, which is no average"
+    if read - averaged:
+        return f"{title(op)} uses {min(read - averaged)!r}, too, which is no average"
     if FACTOR in op.inputs or (exact and op.attrs.get("rescale_grad", 1) != 1):
         return f"{title(op)} multiplies gradients by a number already"
-    if why := unlike(averages):
-        return why
+    if reason := unlike(averages):
+        return reason
     reals, scale = _reals(program, op), averages[0].attrs["scale"]
     if len(reals) > 1:
         return f"{title(op)} computes in {' and '.join(sorted(reals))}"
     if not abs(scale) <= float(np.finfo(min(reals)).max):
         return f"{scale!r} is no finite number of {min(reals)}"
-    for name in sorted(made):
+    for name in sorted(averaged):
         var = program.vars[name]
         if var.persistable:
             return f"{name!r} lives from step to step"

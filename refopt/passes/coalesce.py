@@ -43,13 +43,13 @@ def coalesce_gradients(program: Program, grouping: str | Callable[..., Grouping]
         return Result(program, False, (*reasons, "no gradient is reduced that is dense and in no buffer"))
     params, grads = [param for param, _ in pairs], [program.vars[grad] for _, grad in pairs]
     answer = rule(params, [grad.shape for grad in grads], [grad.dtype for grad in grads], **flags)
-    made = _checked_grouping(answer, len(grads))
+    grouped = _checked_grouping(answer, len(grads))
     ops, buffers = [], []
-    for numbers in made.buffers:
-        views = [grads[i] for number in numbers for i in made.groups[number]]
-        name = made.name.format(views[0].name)
+    for numbers in grouped.buffers:
+        views = [grads[i] for number in numbers for i in grouped.groups[number]]
+        name = grouped.name.format(views[0].name)
         buffers.append(Var(name, UNKNOWN, views[0].dtype, views[0].persistable))
-        sizes = tuple(len(made.groups[number]) for number in numbers)
+        sizes = tuple(len(grouped.groups[number]) for number in numbers)
         ops.append(coalesce_op([view.name for view in views], name, copy_data=views[0].persistable, groups=sizes))
     if not ops:
         return Result(program, False, (*reasons, "the rule puts no two gradients together"))
@@ -64,29 +64,30 @@ def coalesce_op(names: list[str], buffer: str, **attrs: Any) -> Op:
     return Op("coalesce_tensor", {"input": tuple(names)}, slots, {"copy_data": False} | layout | attrs, "startup")
 
 
-def _checked_grouping(made: Any, count: int) -> Grouping:
+def _checked_grouping(grouping: Any, count: int) -> Grouping:
     """What a rule gives; raises if it is no grouping of so many gradients."""
     where = "coalesce_gradients: grouping"
-    if not isinstance(made, Grouping):
-        raise TypeError(f"{where}: expected a Grouping from the rule, got {shown(made)}")
-    groups, buffers = (_numbers(f"{where}: {name}", getattr(made, name)) for name in ("groups", "buffers"))
+    if not isinstance(grouping, Grouping):
+        raise TypeError(f"{where}: expected a Grouping from the rule, got {shown(grouping)}")
+    groups, buffers = (_numbers(f"{where}: {name}", getattr(grouping, name)) for name in ("groups", "buffers"))
     if sorted(chain(*groups)) != list(range(count)):
-        raise ValueError(f"{where}: expected each of {count} gradients in one group, got {shown(made.groups)}")
+        raise ValueError(f"{where}: expected each of {count} gradients in one group, got {shown(grouping.groups)}")
     places = sorted(chain(*buffers))
     if any(not k < len(groups) for k in places) or len(set(places)) < len(places):
-        raise ValueError(f"{where}: expected each group in one buffer at most, got {shown(made.buffers)}")
-    if not isinstance(made.name, str) or made.name.replace("{}", "", 1).count("{") + made.name.count("}") > 1:
-        raise ValueError(f"{where}: expected a name with one {{}} at most, got {shown(made.name)}")
-    return Grouping(groups, buffers, made.name)
+        raise ValueError(f"{where}: expected each group in one buffer at most, got {shown(grouping.buffers)}")
+    name = grouping.name
+    if not isinstance(name, str) or name.replace("{}", "", 1).count("{") + name.count("}") > 1:
+        raise ValueError(f"{where}: expected a name with one {{}} at most, got {shown(name)}")
+    return Grouping(groups, buffers, name)
 
 
 def _numbers(where: str, value: Any) -> tuple[tuple[int, ...], ...]:
     """Groups of numbers, of which none is empty."""
-    found = []
+    checked = []
     for j, group in enumerate(collected(where, value, "groups")):
         members = enumerate(collected(f"{where}[{j}]", group, "numbers"))
-        found.append(tuple(whole(f"{where}[{j}][{k}]", member, 0) for k, member in members))
-    return tuple(found)
+        checked.append(tuple(whole(f"{where}[{j}][{k}]", member, 0) for k, member in members))
+    return tuple(checked)
 
 
 def _gradients(program: Program) -> tuple[list[tuple[str, str]], list[str]]:

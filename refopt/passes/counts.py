@@ -65,9 +65,9 @@ def fused_step(
         form: ``"flat"`` or ``"merged"``.
         folded: whether `fold_averages` has come last, and has declined nothing.
     """
-    given = {"tensors": tensors, "sparse": sparse, "world_size": world_size, "units": units}
-    given |= {} if groups is None else {"groups": groups}
-    _check("fused_step", routine, early=early, folded=folded, **given)
+    sizes = {"tensors": tensors, "sparse": sparse, "world_size": world_size, "units": units}
+    sizes |= {} if groups is None else {"groups": groups}
+    _check("fused_step", routine, early=early, folded=folded, **sizes)
     chosen("fused_step: form", form, ("flat", "merged"))
     dense, ranks = tensors - sparse, world_size > 1
     reduced = dense if groups is None else groups

@@ -62,9 +62,9 @@ def _first_between(program: Program, members: Collection[int]) -> int | None:
     read: dict[str, int] = {}  # by memory, the first of the members that reads it, or that writes it
     written: dict[str, int] = {}
     for i in sorted(inside):
-        for found, names in ((read, program.main[i].reads), (written, program.main[i].writes)):
+        for places, names in ((read, program.main[i].reads), (written, program.main[i].writes)):
             for cell in cells(program, names):
-                found.setdefault(cell, i)
+                places.setdefault(cell, i)
     best = last
     for firsts, sides in ((written, (0, 1)), (read, (1,))):
         for cell, first in firsts.items():
@@ -87,8 +87,8 @@ def first_after(program: Program, place: int, names: Iterable[str]) -> int | Non
     """The place of the first op after a place that reads or writes some variables, if there is one."""
     end = len(program.main)
     sides = [side for cell in cells(program, names) for side in program.users.get(cell, ())]
-    found = min((_next(side, place, end, ()) for side in sides), default=end)
-    return None if found == end else found
+    nearest = min((_next(side, place, end, ()) for side in sides), default=end)
+    return None if nearest == end else nearest
 
 
 def title(op: Op) -> str:
@@ -119,5 +119,5 @@ def rewritten(program: Program, moves: Iterable[tuple[Collection[int], Sequence[
 
 def common(values: Iterable[object]) -> object:
     """What all values are, or ``None``."""
-    found = set(values)
-    return found.pop() if len(found) == 1 else None
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None

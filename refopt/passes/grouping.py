@@ -214,22 +214,24 @@ RULES: dict[str, Callable[..., Grouping]] = {
 
 def _tensors(where: str, names: Any, shapes: Any, dtypes: Any) -> tuple[tuple[str, ...], list[Shape], tuple[str, ...]]:
     """What a rule is told of tensors; raises if it is nothing of the kind, or of several numbers of tensors."""
-    found, kinds = listed_names(f"{where}: names", names), listed_names(f"{where}: dtypes", dtypes)
-    given = collected(f"{where}: shapes", shapes, "shapes")
-    for key, values in (("shapes", given), ("dtypes", kinds)):
-        if len(values) != len(found):
-            raise ValueError(f"{where}: {key}: expected {len(found)} entries, as names has, got {len(values)}")
-    for k, dtype in enumerate(kinds):
+    checked_names, checked_dtypes = listed_names(f"{where}: names", names), listed_names(f"{where}: dtypes", dtypes)
+    checked_shapes = collected(f"{where}: shapes", shapes, "shapes")
+    for key, values in (("shapes", checked_shapes), ("dtypes", checked_dtypes)):
+        if len(values) != len(checked_names):
+            raise ValueError(f"{where}: {key}: expected {len(checked_names)} entries, as names has, got {len(values)}")
+    for k, dtype in enumerate(checked_dtypes):
         chosen(f"{where}: dtypes[{k}]", dtype, ITEM_SIZES)
-    return found, [extents_of(f"{where}: shapes[{k}]", x, ITEM_SIZES[kinds[k]]) for k, x in enumerate(given)], kinds
+    pairs = enumerate(zip(checked_shapes, checked_dtypes, strict=True))
+    extents = [extents_of(f"{where}: shapes[{k}]", shape, ITEM_SIZES[dtype]) for k, (shape, dtype) in pairs]
+    return checked_names, extents, checked_dtypes
 
 
 def check_limit(where: str, limit: Any, least: float = 0) -> float:
     """A limit in bytes or megabytes as a float; raises if it is none."""
-    found = number(where, limit, least if least > -math.inf else None)
-    if found != found:
+    value = number(where, limit, least if least > -math.inf else None)
+    if value != value:
         raise ValueError(f"{where}: expected a number, got nan")
-    return found
+    return value
 
 
 def _check_count(where: str, count: Any) -> None:
@@ -251,17 +253,17 @@ def _by_key(keys: Sequence[str]) -> list[list[int]]:
 
 def _joined(groups: list[list[int]], sizes: list[int], full: Callable[[int, int], bool]) -> list[list[int]]:
     """Groups appended to one another, each until it is full, by its bytes and the number of its tensors."""
-    made: list[list[int]] = []
+    joined: list[list[int]] = []
     length = 0  # of the last one
     for group in groups:
         more = sum(sizes[i] for i in group)
-        if made and not full(length, len(made[-1])):
-            made[-1] += group
+        if joined and not full(length, len(joined[-1])):
+            joined[-1] += group
             length += more
         else:
-            made.append(list(group))
+            joined.append(list(group))
             length = more
-    return made
+    return joined
 
 
 def _in_one_buffer(groups: list[list[int]]) -> Grouping:

@@ -76,19 +76,19 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto",
     chosen("fuse_optimizer: optimizer", optimizer, ("all", *ROUTINES))
     flag("fuse_optimizer: per_buffer", per_buffer)
     reasons: list[str] = []
-    moves, startup, made = [], list(program.startup), []
+    moves, startup, buffers = [], list(program.startup), []
     scales: dict[str, list[int]] = {}  # by variable, the ops that multiply it alone
     for i, op in enumerate(program.main):
         if op.type == "scale" and len(op.inputs["x"]) == 1:
             scales.setdefault(op.inputs["x"][0], []).append(i)
     for name in dict.fromkeys(op.type for op in program.main) if optimizer == "all" else [optimizer]:
         for places in _candidates(program, ROUTINES[name], form, per_buffer, reasons) if name in ROUTINES else ():
-            unit, why = _unit(program, ROUTINES[name], places, scales)
-            not_flat = why or _not_flat(program, unit)
-            if not why and not_flat and form == "flat":
-                why = f"not flat: {not_flat}"
-            if why:
-                reasons.append(f"{name} of {_about(program, places)}: {why}")
+            unit, reason = _unit(program, ROUTINES[name], places, scales)
+            not_flat = reason or _not_flat(program, unit)
+            if not reason and not_flat and form == "flat":
+                reason = f"not flat: {not_flat}"
+            if reason:
+                reasons.append(f"{name} of {_about(program, places)}: {reason}")
                 continue
             if form == "merged" or not_flat:
                 moves.append((unit.members(), _merged(program, unit)))
@@ -98,10 +98,10 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto",
             flat = flattened(program, unit.routine, unit.ops(program))
             moves.append((unit.members(), [flat.op, *_advances(program, unit, flat.scalars)]))
             startup += flat.startup
-            made += flat.buffers
+            buffers += flat.buffers
     if not moves:
         return Result(program, False, (*reasons, f"no two ops of {optimizer} can be one"))
-    changed = program.with_vars(made).replace(startup=startup, main=dependencies.rewritten(program, moves))
+    changed = program.with_vars(buffers).replace(startup=startup, main=dependencies.rewritten(program, moves))
     return Result(changed, True, tuple(reasons))
 
 
@@ -136,8 +136,9 @@ def _candidates(
 
 def _order(program: Program) -> dict[str, int]:
     """Gradients by when they are made, or, in a buffer, by where they lie."""
-    made = [name for op in program.main if op.type == "backward" for name in op.outputs["grads"]]
-    return {name: k for k, name in enumerate([*made, *(view for views in program.views.values() for view in views)])}
+    gradients = [name for op in program.main if op.type == "backward" for name in op.outputs["grads"]]
+    views = [view for views in program.views.values() for view in views]
+    return {name: k for k, name in enumerate([*gradients, *views])}
 
 
 def _unit(
@@ -147,34 +148,34 @@ def _unit(
     ops = [program.main[i] for i in places]
     own = {hyper.name for hyper in routine.hypers if hyper.per_tensor}
     uneven: dict[str, str] = {}
-    why = ""
+    reason = ""
     for op in ops[1:]:
         for key in differences(ops[0], op):
             if key in own:
                 uneven.setdefault(key, differing(ops[0], op, key))
             else:
-                why = why or differing(ops[0], op, key)
+                reason = reason or differing(ops[0], op, key)
     unit = Unit(routine, places, {}, uneven)
-    if not why and not advances(ops[0], routine):
-        why = _find_powers(program, unit, scales)
-    why = why or next((twice for slot in routine.scalars if (twice := _twice(ops, slot))), "")
-    why = why or dependencies.among(program, ops) or dependencies.between(program, unit.members())
-    return unit, why
+    if not reason and not advances(ops[0], routine):
+        reason = _find_powers(program, unit, scales)
+    reason = reason or next((twice for slot in routine.scalars if (twice := _twice(ops, slot))), "")
+    reason = reason or dependencies.among(program, ops) or dependencies.between(program, unit.members())
+    return unit, reason
 
 
 def _find_powers(program: Program, unit: Unit, scales: dict[str, list[int]]) -> str:
     """Find the ops that advance the scalars; or why there are none that could be one."""
     for slot in unit.routine.scalars:
-        found = [scales.get(op.inputs[slot][0], []) for op in unit.ops(program)]
-        if not any(found):
+        candidates = [scales.get(op.inputs[slot][0], []) for op in unit.ops(program)]
+        if not any(candidates):
             continue
-        for place, op, places in zip(unit.places, unit.ops(program), found, strict=True):
+        for place, op, places in zip(unit.places, unit.ops(program), candidates, strict=True):
             if len(places) != 1 or places[0] < place:
                 return f"{slot}: expected one scale op, after {dependencies.title(op)}, got another number or place"
-        unit.powers[slot] = tuple(places[0] for places in found)
-        why = unlike([program.main[places[0]] for places in found])
-        if why:
-            return why
+        unit.powers[slot] = tuple(places[0] for places in candidates)
+        reason = unlike([program.main[places[0]] for places in candidates])
+        if reason:
+            return reason
     return ""
 
 
@@ -218,20 +219,20 @@ def _merged(program: Program, unit: Unit) -> list[Op]:
         }
 
     layer: Any = dependencies.common(op.layer for op in ops)
-    made = ops[0].replace(
+    merged = ops[0].replace(
         type=MERGED + unit.routine.name, inputs=all_of("inputs"), outputs=all_of("outputs"), attrs=attrs, layer=layer
     )
-    return [made, *_advances(program, unit, {slot: made.inputs[slot] for slot in unit.routine.scalars})]
+    return [merged, *_advances(program, unit, {slot: merged.inputs[slot] for slot in unit.routine.scalars})]
 
 
 def _advances(program: Program, unit: Unit, scalars: dict[str, tuple[str, ...]]) -> list[Op]:
     """One op for each kind of scalar that ops had to advance."""
-    made = []
+    advancing = []
     for slot, places in unit.powers.items():
         x = {"x": scalars[slot]}, {"out": scalars[slot]}
         layer: Any = dependencies.common(program.main[i].layer for i in places)
-        made.append(program.main[places[0]].replace(inputs=x[0], outputs=x[1], layer=layer))
-    return made
+        advancing.append(program.main[places[0]].replace(inputs=x[0], outputs=x[1], layer=layer))
+    return advancing
 
 
 def _about(program: Program, places: tuple[int, ...]) -> str:

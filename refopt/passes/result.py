@@ -60,13 +60,13 @@ class Report(Result):
 
 def _steps(where: str, value: Any) -> tuple[tuple[str, Result], ...]:
     """Names and results; raises if there is anything else."""
-    found = []
+    checked = []
     for k, step in enumerate(collected(where, value, "names and results")):
         pair = collected(f"{where}[{k}]", step, "a name and a Result")
         if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], Result):
             raise TypeError(f"{where}[{k}]: expected a name and a Result, got {shown(step)}")
-        found.append((pair[0], pair[1]))
-    return tuple(found)
+        checked.append((pair[0], pair[1]))
+    return tuple(checked)
 
 
 def pipeline(program: Program, *passes: Callable[[Program], Result]) -> Report:

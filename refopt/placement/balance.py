@@ -40,17 +40,17 @@ class Balancer:
             ValueError, TypeError: naming the argument.
         """
         self.devices = whole("Balancer: devices", devices, 1, RANKS)
-        given = mapping("Balancer: sizes", sizes)
-        self._sizes = {name: whole(f"Balancer: sizes[{name!r}]", size) for name, size in given.items()}
+        checked = mapping("Balancer: sizes", sizes)
+        self._sizes = {name: whole(f"Balancer: sizes[{name!r}]", size) for name, size in checked.items()}
         self._unknown = chosen("Balancer: unknown", unknown, ("error", "ignore"))
         self._loads = [0] * self.devices
         self._places: dict[str, int] = {}
 
     def __copy__(self) -> Balancer:
         """A balancer that goes on from the same loads and places by itself."""
-        made = type(self)(self.devices, self._sizes, self._unknown)
-        made.take(self)
-        return made
+        twin = type(self)(self.devices, self._sizes, self._unknown)
+        twin.take(self)
+        return twin
 
     @property
     def loads(self) -> tuple[int, ...]:
@@ -72,10 +72,10 @@ class Balancer:
             ValueError: naming the name that has no size, or a size of less than 1; nothing has changed then.
             TypeError: if they are no names, or a single one.
         """
-        weight, given = 0, listed_names("get_appropriate_dev: names", names)
-        if not given:
+        weight, checked = 0, listed_names("get_appropriate_dev: names", names)
+        if not checked:
             raise ValueError("get_appropriate_dev: names: expected at least one name, got none")
-        for k, name in enumerate(given):
+        for k, name in enumerate(checked):
             if name not in self._sizes:
                 if self._unknown == "error":
                     raise ValueError(f"get_appropriate_dev: names[{k}]: expected a name with a size, got {name!r}")
@@ -132,8 +132,8 @@ def sizes_of(vars: Mapping[str, Var]) -> dict[str, int]:
     Raises:
         TypeError: naming what is no variable.
     """
-    given = mapping("sizes_of: vars", vars)
-    for name, var in given.items():
+    checked = mapping("sizes_of: vars", vars)
+    for name, var in checked.items():
         if not isinstance(var, Var):
             raise TypeError(f"sizes_of: vars[{name!r}]: expected a Var, got {shown(var)}")
-    return {name: math.prod(var.shape) for name, var in given.items() if -1 not in var.shape}
+    return {name: math.prod(var.shape) for name, var in checked.items() if -1 not in var.shape}

@@ -60,9 +60,9 @@ def slice_variable(
     """
     slice_count = whole("slice_variable: slice_count", slice_count, 1)
     min_block_size = whole("slice_variable: min_block_size", min_block_size, 1)
-    made = []
-    for i, given in enumerate(collected("slice_variable: shapes", shapes, "shapes")):
-        extents = enumerate(collected(f"slice_variable: shapes[{i}]", given, "extents"))
+    sliced = []
+    for i, entry in enumerate(collected("slice_variable: shapes", shapes, "shapes")):
+        extents = enumerate(collected(f"slice_variable: shapes[{i}]", entry, "extents"))
         shape = tuple(whole(f"slice_variable: shapes[{i}][{k}]", n, 1) for k, n in extents)
         count = math.prod(shape)
         blocks = min(slice_count, max(1, count // min_block_size))
@@ -71,8 +71,8 @@ def slice_variable(
             row = math.prod(shape[1:])
             size = -(-size // row) * row
         firsts = range(0, count, size)
-        made.append(tuple(Block(j, first, min(size, count - first)) for j, first in enumerate(firsts)))
-    return made
+        sliced.append(tuple(Block(j, first, min(size, count - first)) for j, first in enumerate(firsts)))
+    return sliced
 
 
 def rows_of(where: str, shape: Shape, block: Block) -> tuple[int, int]:
@@ -134,11 +134,11 @@ def concat(parts: Iterable[Any], target: Any, stream: Any = 0) -> None:
         raise ValueError("concat: target: expected a writable array, got a read-only one")
     shape, first, places = whole_target.shape, 0, []
     for k, part in enumerate(parts):
-        found = _described(f"concat: parts[{k}]", part)
-        if found.dtype != whole_target.dtype:
-            raise TypeError(f"concat: parts[{k}]: expected {whole_target.dtype}, as target has, got {found.dtype}")
-        if len(found.shape) != len(shape) or found.shape[1:] != shape[1:]:
-            raise ValueError(f"concat: parts[{k}]: expected rows of shape {shape[1:]}, got shape {found.shape}")
+        described = _described(f"concat: parts[{k}]", part)
+        if described.dtype != whole_target.dtype:
+            raise TypeError(f"concat: parts[{k}]: expected {whole_target.dtype}, as target has, got {described.dtype}")
+        if len(described.shape) != len(shape) or described.shape[1:] != shape[1:]:
+            raise ValueError(f"concat: parts[{k}]: expected rows of shape {shape[1:]}, got shape {described.shape}")
         rows = part.shape[0] if shape else 1
         places.append(slice(first, first + rows))
         first += rows
@@ -157,27 +157,27 @@ def concat(parts: Iterable[Any], target: Any, stream: Any = 0) -> None:
 def _described(where: str, array: Any) -> Array:
     """An array of NumPy or of a device as the checks see it; raises if it is none, or of no dtype of programs."""
     if isinstance(array, np.ndarray):
-        found = host_array(array, where)
+        described = host_array(array, where)
     else:
         from refopt.gpu.arrays import describer, device_of
 
         if not (device := device_of([array])):
             raise TypeError(f"{where}: expected an array of NumPy or of a device, got {shown(array)}")
-        found = describer(device)(array, where)
-    if found.dtype not in ITEM_SIZES:
-        raise TypeError(f"{where}: expected one of {', '.join(ITEM_SIZES)}, got {found.dtype}")
-    return found
+        described = describer(device)(array, where)
+    if described.dtype not in ITEM_SIZES:
+        raise TypeError(f"{where}: expected one of {', '.join(ITEM_SIZES)}, got {described.dtype}")
+    return described
 
 
 def _blocks(where: str, blocks: Any) -> list[Block]:
     """Blocks of whole numbers; raises if there is anything else among them."""
-    found = listed(where, blocks, "blocks")
-    for k, block in enumerate(found):
+    checked = listed(where, blocks, "blocks")
+    for k, block in enumerate(checked):
         if not isinstance(block, Block):
             raise TypeError(f"{where}[{k}]: expected a Block, got {shown(block)}")
         for key, value in block._asdict().items():
             whole(f"{where}[{k}]: {key}", value, 0)
-    return found
+    return checked
 
 
 def _check_place(where: str, part: Any, place: Any, target: Any) -> None:
@@ -198,9 +198,9 @@ def _outline(where: str, array: Any) -> np.ndarray:
         return array
     from refopt.gpu.arrays import describer, device_of
 
-    found = describer(device_of([array]))(array, where)
-    kind = f"|V{numpy_dtype(found.dtype).itemsize}"
-    about = {"data": (found.address, True), "shape": found.shape, "strides": found.strides, "typestr": kind}
+    described = describer(device_of([array]))(array, where)
+    kind = f"|V{numpy_dtype(described.dtype).itemsize}"
+    about = {"data": (described.address, True), "shape": described.shape, "strides": described.strides, "typestr": kind}
     return np.asarray(SimpleNamespace(__array_interface__=about | {"version": 3}))
 
 

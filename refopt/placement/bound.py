@@ -140,12 +140,12 @@ class BoundSchedule(Exclusive):
         if not self._done:
             raise RuntimeError("spans: expected step() before it, got none")
         self.synchronize()
-        origin, made = self._stop[self._anchors[0]], []
+        origin, spans = self._stop[self._anchors[0]], []
         at = {number: origin.elapsed_time(event) * 1e-3 for number, event in self._stop.items()}
         for task in self.plan.tasks:
             stop, start = at[self._anchors[task.number]], self._start.get(task.number)
-            made.append(Span(task, stop if start is None else origin.elapsed_time(start) * 1e-3, stop))
-        return made
+            spans.append(Span(task, stop if start is None else origin.elapsed_time(start) * 1e-3, stop))
+        return spans
 
     def _finish(self) -> None:
         self.bound.steps += 1
@@ -153,17 +153,17 @@ class BoundSchedule(Exclusive):
 
     def _staged(self) -> dict[str, Any]:
         """Staging memory of messages, on the device."""
-        made = {}
+        buffers = {}
         for task in self.plan.tasks:
             if task.kind in COPIES:
                 (name,), var = task.names, self.plan.program.vars[task.names[0]]
                 where = sent(name) if task.kind == "copy_out" else received(name)
-                made[where] = self.bound.backend.full(var.shape, var.dtype, 0.0)
-        return made
+                buffers[where] = self.bound.backend.full(var.shape, var.dtype, 0.0)
+        return buffers
 
     def _exchanged(self) -> dict[int, list[Message]]:
         """By place of a barrier in ``main``, the messages that it exchanges."""
-        made: dict[int, list[Message]] = {}
+        messages: dict[int, list[Message]] = {}
         waiting: list[Message] = []
         for i, op in enumerate(self.plan.program.main):
             if op.type == "send":
@@ -171,8 +171,8 @@ class BoundSchedule(Exclusive):
             elif op.type == "recv":
                 waiting.append(("recv", self._staging[received(op.writes[0])], op.attrs["source"]))
             elif op.type.endswith("_barrier"):
-                made[i], waiting = waiting, []
-        return made
+                messages[i], waiting = waiting, []
+        return messages
 
     def _work(self, task: Task, view: _OnStream) -> Call | None:
         """What a task enqueues between its waits and its event; ``None`` for nothing."""
@@ -240,13 +240,13 @@ def _each(calls: Sequence[Call]) -> None:
 
 def _anchors(plan: Schedule, work: Sequence[Call | None]) -> list[int]:
     """By task, the one after which its stream has done it: itself, or one before if it waits for and does nothing."""
-    made: list[int] = []
+    anchors: list[int] = []
     last: dict[str, int] = {}
     for task in plan.tasks:
         idle = work[task.number] is None and not task.waits and task.stream in last
-        made.append(last[task.stream] if idle else task.number)
-        last[task.stream] = made[-1]
-    return made
+        anchors.append(last[task.stream] if idle else task.number)
+        last[task.stream] = anchors[-1]
+    return anchors
 
 
 def bind_schedule(
@@ -287,11 +287,11 @@ def bind_schedule(
     if multiprocessors is not None:
         multiprocessors = whole("bind_schedule: multiprocessors", multiprocessors, 1)
         backend.machine.new_stream(multiprocessors)  # so that too many are refused before anything is done
-    made = hosted.arrays_of(plan.program, arrays, backend)
+    offloaded = hosted.arrays_of(plan.program, arrays, backend)
     refuse_shared("bind_schedule", plan.program, arrays, backend)  # rings share memory on purpose
-    bound = Bound(plan.program, {**arrays, **made.arrays}, "gpu", comm, gradients, stream)
+    bound = Bound(plan.program, {**arrays, **offloaded.arrays}, "gpu", comm, gradients, stream)
     bound.startup()
-    scheduled = BoundSchedule(plan, bound, made.blocks, timing, multiprocessors)
+    scheduled = BoundSchedule(plan, bound, offloaded.blocks, timing, multiprocessors)
     if comm is not None:
         comm.barrier()  # no rank begins a step while others are still binding
     return scheduled

@@ -162,8 +162,8 @@ def pipelined(stages: Sequence[float], count: int) -> float:
     copies and compute as stages this is how long overlapped copies take; without overlap it is
     ``count * sum(stages)``.
     """
-    given = collected("pipelined: stages", stages, "times")
-    stages = [number(f"pipelined: stages[{k}]", s, 0) for k, s in enumerate(given)]
+    times = collected("pipelined: stages", stages, "times")
+    stages = [number(f"pipelined: stages[{k}]", s, 0) for k, s in enumerate(times)]
     if not stages:
         raise ValueError("pipelined: stages: expected some times of at least 0, got none")
     count = whole("pipelined: count", count, 0)
@@ -212,8 +212,8 @@ def bytes_of(program: Program, names: Sequence[str]) -> int:
 
 def _numbers(where: str, values: Any) -> np.ndarray:
     """Numbers as an array of fp64, (n,)."""
-    given = collected(where, values, "numbers")
-    return np.array([number(f"{where}[{k}]", value) for k, value in enumerate(given)], np.float64)
+    entries = collected(where, values, "numbers")
+    return np.array([number(f"{where}[{k}]", value) for k, value in enumerate(entries)], np.float64)
 
 
 def _rounds(devices: int) -> int:
@@ -228,8 +228,8 @@ def _known(where: str, value: str, *known: str) -> str:
 def _checked(where: str, link: Link, nbytes: float, devices: int = 1) -> tuple[Link, float, int]:
     """What a formula is asked, as numbers of Python; raises if it is none of that, naming the argument."""
     expect_link(f"{where}: link", link)
-    found = Link(*(to_float(f"{where}: link: {name}", value) for name, value in link._asdict().items()))
-    return found, number(f"{where}: nbytes", nbytes, 0), whole(f"{where}: devices", devices, 1, RANKS)
+    checked = Link(*(to_float(f"{where}: link: {name}", value) for name, value in link._asdict().items()))
+    return checked, number(f"{where}: nbytes", nbytes, 0), whole(f"{where}: devices", devices, 1, RANKS)
 
 
 def expect_link(where: str, link: Any) -> None:

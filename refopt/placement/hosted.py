@@ -69,8 +69,8 @@ def offload(program: Program, *, nbytes: int | None = None, ring: int = 3, maste
     sizes: list[int] = []
     for op in program.main:
         routine = routine_of(op)
-        slots, why = ((), "") if routine is None else _slots(program, op, routine, masters, users)
-        reasons += [f"{dependencies.title(op)}: {why}"] if why else []
+        slots, reason = ((), "") if routine is None else _slots(program, op, routine, masters, users)
+        reasons += [f"{dependencies.title(op)}: {reason}"] if reason else []
         for piece in _pieces(program, op, routine, slots, nbytes) if slots and routine else ():
             vars = [program.vars[name] for slot in slots for name in piece.inputs[slot]]
             main += _copied(piece, slots, [var.name for var in vars], f"@RING@{len(sizes) % ring}")
@@ -94,9 +94,9 @@ def _slots(
         return (), "it has no states"
     if is_flat(program, op):
         return (), "it is flat, and its states are in buffers that startup makes; the merged form has them apart"
-    made = {name for op in program.startup for name in {*op.writes} - {*op.reads}}
+    created = {name for op in program.startup for name in {*op.writes} - {*op.reads}}
     for name in names:
-        if name in made:
+        if name in created:
             return (), f"{name!r} is made at startup, on the device"
         if name in program.buffer_of or name in program.parts or not program.vars[name].persistable:
             return (), f"{name!r} is no memory of its own that lives from step to step"
@@ -130,7 +130,7 @@ def _copied(op: Op, slots: Sequence[str], names: Sequence[str], ring: str) -> li
     """Copy in, update, copy out."""
     near = [f"{name}@DEVICE" for name in names]
     sides = [
-        {slot: tuple(f"{name}@DEVICE" for name in given) if slot in slots else given for slot, given in side.items()}
+        {slot: tuple(f"{x}@DEVICE" for x in own) if slot in slots else own for slot, own in side.items()}
         for side in (op.inputs, op.outputs)
     ]
     return [
@@ -172,13 +172,13 @@ def arrays_of(program: Program, arrays: Mapping[str, Any], backend: Gpu) -> Host
     Raises:
         ValueError: naming the array that is missing or other than it must be.
     """
-    made, machine = Hosted({}, {}), backend.machine
+    offloaded, machine = Hosted({}, {}), backend.machine
     back: dict[tuple[str, ...], Ends] = {}
     for i, op in enumerate(program.main):
         if op.type == "copy_in":
             (ring,), names = op.outputs["ring"], op.inputs["x"]
-            if ring not in made.arrays:
-                made.arrays[ring] = machine.empty(program.vars[ring].shape, np.uint8)
+            if ring not in offloaded.arrays:
+                offloaded.arrays[ring] = machine.empty(program.vars[ring].shape, np.uint8)
             firsts, size = _layout([program.vars[name] for name in names])
             image = np.zeros(size, np.uint8)
             for name, first in zip(names, firsts, strict=True):
@@ -186,14 +186,14 @@ def arrays_of(program: Program, arrays: Mapping[str, Any], backend: Gpu) -> Host
                 np.ndarray(var.shape, numpy_dtype(var.dtype), image, first)[...] = _value(
                     program, arrays, backend, name
                 )
-            host, near = machine.pinned(image), machine.view(made.arrays[ring], 0, (size,), (1,))
-            for block, given in ((host, names), (near, op.outputs["out"])):
-                for name, first in zip(given, firsts, strict=True):
-                    made.arrays[name] = _view(machine, block, first, program.vars[name])
-            made.blocks[i], back[names] = (host, near), (near, host)
+            host, near = machine.pinned(image), machine.view(offloaded.arrays[ring], 0, (size,), (1,))
+            for block, members in ((host, names), (near, op.outputs["out"])):
+                for name, first in zip(members, firsts, strict=True):
+                    offloaded.arrays[name] = _view(machine, block, first, program.vars[name])
+            offloaded.blocks[i], back[names] = (host, near), (near, host)
         elif op.type == "copy_out" and op.outputs["out"] in back:
-            made.blocks[i] = back[op.outputs["out"]]
-    return made
+            offloaded.blocks[i] = back[op.outputs["out"]]
+    return offloaded
 
 
 def _view(machine: Any, block: Any, first: int, var: Var) -> Any:
@@ -207,9 +207,9 @@ def _value(program: Program, arrays: Mapping[str, Any], backend: Gpu, name: str)
     """What a variable holds before the first step."""
     var = program.vars[name]
     if name in arrays:
-        found = backend.describe(arrays[name], f"bind_schedule: arrays: {name!r}")
-        if (found.dtype, found.shape) != (var.dtype, var.shape):
-            expected, got = f"{var.dtype} of shape {var.shape}", f"{found.dtype} of shape {found.shape}"
+        described = backend.describe(arrays[name], f"bind_schedule: arrays: {name!r}")
+        if (described.dtype, described.shape) != (var.dtype, var.shape):
+            expected, got = f"{var.dtype} of shape {var.shape}", f"{described.dtype} of shape {described.shape}"
             raise ValueError(f"bind_schedule: arrays: {name!r}: expected {expected}, got {got}")
         return backend.read(arrays[name])
     if var.initial is None:

@@ -119,12 +119,12 @@ def _check_one(names: tuple[str, ...], slot: str) -> None:
 
 def blocks_of(program: Program, whole: str, parts: Sequence[str]) -> list[Block]:
     """The blocks that parts of a variable are, by their sizes."""
-    made, first = [], 0
+    blocks, first = [], 0
     for number, name in enumerate(parts):
         size = math.prod(program.vars[name].shape)
-        made.append(Block(number, first, size))
+        blocks.append(Block(number, first, size))
         first += size
-    return made
+    return blocks
 
 
 def _nothing() -> None:

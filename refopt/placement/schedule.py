@@ -53,8 +53,8 @@ class Task:
         chosen(f"{where}: stream", self.stream, STREAMS)
         whole(f"{where}: op", self.op, -1)
         for key in ("names", "reads", "writes"):
-            found = names(f"{where}: {key}", getattr(self, key))
-            object.__setattr__(self, key, found if key == "names" else frozenset(found))
+            checked = names(f"{where}: {key}", getattr(self, key))
+            object.__setattr__(self, key, checked if key == "names" else frozenset(checked))
         waits = collected(f"{where}: waits", self.waits, "numbers of tasks")
         numbers = tuple(whole(f"{where}: waits[{k}]", number, 0) for k, number in enumerate(waits))
         object.__setattr__(self, "waits", numbers)
@@ -101,10 +101,10 @@ class Schedule:
     @cached_property
     def streams(self) -> Mapping[str, tuple[Task, ...]]:
         """By stream, its tasks in order."""
-        found: dict[str, list[Task]] = {}
+        by_stream: dict[str, list[Task]] = {}
         for task in self.tasks:
-            found.setdefault(task.stream, []).append(task)
-        return MappingProxyType({name: tuple(tasks) for name, tasks in found.items()})
+            by_stream.setdefault(task.stream, []).append(task)
+        return MappingProxyType({name: tuple(tasks) for name, tasks in by_stream.items()})
 
     @cached_property
     def events(self) -> frozenset[int]:
@@ -125,10 +125,10 @@ class Schedule:
         known: list[set[int]] = []
         last: dict[str, int] = {}
         for task in self.tasks:
-            found: set[int] = set()
+            ancestors: set[int] = set()
             for number in (*task.waits, *([last[task.stream]] if task.stream in last else [])):
-                found |= known[number] | {number}
-            known.append(found)
+                ancestors |= known[number] | {number}
+            known.append(ancestors)
             last[task.stream] = task.number
         return known
 
@@ -147,13 +147,13 @@ class Schedule:
         chance = random.Random(whole("order: seed", seed))
         left = {name: deque(tasks) for name, tasks in self.streams.items()}
         done: set[int] = set()
-        made: list[Task] = []
+        ordered: list[Task] = []
         while any(left.values()):
             ready = [tasks for tasks in left.values() if tasks and done.issuperset(tasks[0].waits)]
             task = chance.choice(ready).popleft()
             done.add(task.number)
-            made.append(task)
-        return made
+            ordered.append(task)
+        return ordered
 
     def __str__(self) -> str:
         """A line for each task: number, stream, what it is, and which tasks it waits for."""
@@ -197,12 +197,12 @@ def on_streams(program: Program, streams: Mapping[str, str] | None = None) -> Sc
             if program.vars[name].sparse:
                 raise ValueError(f"on_streams: main[{i}] {op.type}: expected dense variables, got {name!r}")
     _check_messages(program)
-    made = _Builder(program, instead)
-    made.add("begin", "compute", -1, (), (), ())
+    builder = _Builder(program, instead)
+    builder.add("begin", "compute", -1, (), (), ())
     for i, op in enumerate(program.main):
-        _add(made, i, op)
-    made.add("end", "compute", -1, (), (), ())
-    return Schedule(program, tuple(made.tasks))
+        _add(builder, i, op)
+    builder.add("end", "compute", -1, (), (), ())
+    return Schedule(program, tuple(builder.tasks))
 
 
 def _check_messages(program: Program) -> None:
@@ -221,19 +221,19 @@ def _check_messages(program: Program) -> None:
             coming |= writes
 
 
-def _add(made: _Builder, i: int, op: Op) -> None:
+def _add(builder: _Builder, i: int, op: Op) -> None:
     """The tasks of an op."""
     if op.type == "send":
-        made.add("copy_out", "copy_out", i, op.reads, op.reads, [sent(name) for name in op.reads])
+        builder.add("copy_out", "copy_out", i, op.reads, op.reads, [sent(name) for name in op.reads])
     elif op.type in BARRIERS:
         x, out = op.inputs["x"], op.outputs["out"]
-        made.add("exchange", "communication", i, (), map(sent, x), map(received, out))
+        builder.add("exchange", "communication", i, (), map(sent, x), map(received, out))
         for name in out:
-            made.add("copy_in", "copy_in", i, (name,), [received(name)], [name])
+            builder.add("copy_in", "copy_in", i, (name,), [received(name)], [name])
     elif op.type not in ("recv", "split_by_ref"):
         about = op.outputs.get("params", op.writes)
         stream = op.type if op.type in COPIES else "communication" if op.role == "communicate" else "compute"
-        made.add("run", stream, i, about, op.reads, op.writes)
+        builder.add("run", stream, i, about, op.reads, op.writes)
 
 
 def sent(name: str) -> str:
@@ -288,9 +288,9 @@ class _Builder:
         """Tasks that must come before: the last that wrote, and those that have read since."""
         if kind == "end":
             return set(self._last.values())
-        found = {self._writer[cell] for cell in reads | writes if cell in self._writer}
-        found |= {reader for cell in writes for reader in self._readers.get(cell, ())}
-        return found | {0} if self.tasks else found
+        needed = {self._writer[cell] for cell in reads | writes if cell in self._writer}
+        needed |= {reader for cell in writes for reader in self._readers.get(cell, ())}
+        return needed | {0} if self.tasks else needed
 
     def _cells(self, names: Iterable[str]) -> set[str]:
         return dependencies.cells(self.program, names)

@@ -78,9 +78,9 @@ def send_to_owners(
     chosen("send_to_owners: receiver", receiver, RECEIVERS)
     slice_count = None if slice_count is None else whole("send_to_owners: slice_count", slice_count, 1)
     min_block_size = whole("send_to_owners: min_block_size", min_block_size, 1)
-    why = declined("send_to_owners", program, devices) or _unfit(program)
-    if why:
-        return Result(program, False, (why,))
+    reason = declined("send_to_owners", program, devices) or _unfit(program)
+    if reason:
+        return Result(program, False, (reason,))
     vars: dict[str, Var] = {}
     balancer = Balancer(devices, sizes := sizes_of(program.vars))
     summed = communicated(program, devices, balancer if strategy == "reduce" else None)
@@ -95,9 +95,9 @@ def send_to_owners(
         if not sizes[grad]:
             here += ops
             continue
-        blocks, why = _cut(program, ops, devices if slice_count is None else slice_count, min_block_size)
-        if why:
-            reasons.append(why)
+        blocks, reason = _cut(program, ops, devices if slice_count is None else slice_count, min_block_size)
+        if reason:
+            reasons.append(reason)
         pieces = []
         for block in blocks:
             names = _names(program, ops, name, block, len(blocks), vars)
@@ -123,7 +123,7 @@ def send_to_owners(
 def _unfit(program: Program) -> str:
     """Why the updates cannot be moved to servers. Empty if they can."""
     begun = ""
-    made = {name for op in program.main if op.type in ("backward", "scatter_add") for name in op.writes}
+    produced = {name for op in program.main if op.type in ("backward", "scatter_add") for name in op.writes}
     known: dict[str, str] = {}
     for op in program.main:
         if op.role != "optimize":
@@ -135,7 +135,7 @@ def _unfit(program: Program) -> str:
             return f"{op.type} shares what it needs with others; expected updates of one tensor each"
         if routine_of(op) is not None:
             ((name,), (grad,)) = op.inputs["params"], op.inputs["grads"]
-            if grad not in made:
+            if grad not in produced:
                 return f"{op.type} of {name!r}: no backward op makes {grad!r}"
             for used in op.reads:
                 if used in known:
@@ -148,16 +148,16 @@ def _unfit(program: Program) -> str:
 
 def _by_parameter(updates: list[Op]) -> dict[str, list[Op]]:
     """The ops of each parameter: its update, and those that advance its scalars."""
-    found: dict[str, list[Op]] = {}
+    by_param: dict[str, list[Op]] = {}
     of: dict[str, str] = {}
     for op in updates:
         if routine_of(op) is not None:
             (name,) = op.inputs["params"]
-            found.setdefault(name, []).append(op)
+            by_param.setdefault(name, []).append(op)
             of.update(dict.fromkeys(op.reads, name))
         else:
-            found[of[op.reads[0]]].append(op)
-    return found
+            by_param[of[op.reads[0]]].append(op)
+    return by_param
 
 
 def _cut(program: Program, ops: list[Op], slice_count: int, min_block_size: int) -> tuple[tuple[Block, ...], str]:
@@ -177,7 +177,7 @@ def _cut(program: Program, ops: list[Op], slice_count: int, min_block_size: int)
 
 
 def _names(
-    program: Program, ops: list[Op], param: str, block: Block, count: int, made: dict[str, Var]
+    program: Program, ops: list[Op], param: str, block: Block, count: int, new_vars: dict[str, Var]
 ) -> dict[str, str]:
     """What a block's variables are called, which are made unless the block is the whole."""
     every = list(dict.fromkeys(name for op in ops for name in op.reads))
@@ -191,7 +191,7 @@ def _names(
         names[name] = f"{param}.block{block.number}{suffix}" if suffix else f"{name}.block{block.number}"
         own = block_shape(shape, block) if var.shape == shape else var.shape
         initial = 0.0 if var.persistable else None  # startup cuts what the whole starts from
-        made[names[name]] = Var(names[name], own, var.dtype, var.persistable, initial=initial)
+        new_vars[names[name]] = Var(names[name], own, var.dtype, var.persistable, initial=initial)
     return names
 
 
@@ -241,22 +241,22 @@ def _concat(p: Parameter, device: int) -> list[Op]:
 
 def _updates(p: Parameter) -> list[Op]:
     """The ops of the update for each piece, on its server."""
-    made = []
+    updates = []
     for piece in p.pieces:
         for op in p.ops:
             inputs, outputs = (
                 {slot: [piece.names[name] for name in names] for slot, names in side.items()}
                 for side in (op.inputs, op.outputs)
             )
-            made.append(op.replace(inputs=inputs, outputs=outputs, device=piece.server))
-    return made
+            updates.append(op.replace(inputs=inputs, outputs=outputs, device=piece.server))
+    return updates
 
 
 def _states(program: Program, p: Parameter) -> list[Op]:
     """Startup ops that give servers their blocks of what lives from step to step; what is not theirs is let go."""
     if len(p.pieces) == 1:
         return []
-    made = []
+    splits = []
     lasting = [name for name in p.pieces[0].names if program.vars[name].persistable]
     for server in sorted({piece.server for piece in p.pieces}):
         own = [piece for piece in p.pieces if piece.server == server]
@@ -265,5 +265,5 @@ def _states(program: Program, p: Parameter) -> list[Op]:
             blocks = tuple(Block(0, 0, 1) if scalar else piece.block for piece in own)
             slots: Any = {"inputs": {"x": [name]}, "outputs": {"out": [piece.names[name] for piece in own]}}
             attrs = {"blocks": blocks, "keep": name == p.name}
-            made.append(Op("split", **slots, attrs=attrs, role="startup", device=server))
-    return made
+            splits.append(Op("split", **slots, attrs=attrs, role="startup", device=server))
+    return splits

@@ -35,11 +35,11 @@ def all_reduce(program: Program, devices: int) -> Result:
 
     Source: strategy ``kAllReduce`` of Paddle's ``MultiDevSSAGraphBuilder``.
     """
-    why = declined("all_reduce", program, devices)
-    if why:
-        return Result(program, False, (why,))
-    made = communicated(program, devices, None)
-    return Result(program.with_vars(made.vars).replace(main=made.main), True)
+    reason = declined("all_reduce", program, devices)
+    if reason:
+        return Result(program, False, (reason,))
+    exchanged = communicated(program, devices, None)
+    return Result(program.with_vars(exchanged.vars).replace(main=exchanged.main), True)
 
 
 def reduce(program: Program, devices: int) -> Result:
@@ -63,18 +63,18 @@ def reduce(program: Program, devices: int) -> Result:
 
     Source: strategy ``kReduce`` of Paddle's ``MultiDevSSAGraphBuilder``, and ``BCastParamsToDevices``.
     """
-    why = declined("reduce", program, devices)
-    if why:
-        return Result(program, False, (why,))
+    reason = declined("reduce", program, devices)
+    if reason:
+        return Result(program, False, (reason,))
     balancer = Balancer(devices, sizes_of(program.vars))
-    made = communicated(program, devices, balancer)
+    exchanged = communicated(program, devices, balancer)
     main: list[Op] = []
     changed: dict[str, int] = {}
-    for op in made.main:
+    for op in exchanged.main:
         if op.role == "optimize":
-            device, why = _device(op, balancer)
-            if why:
-                return Result(program, False, (why,))
+            device, reason = _device(op, balancer)
+            if reason:
+                return Result(program, False, (reason,))
             if device is not None:
                 op = op.replace(device=device)
                 for slot, names in {**op.inputs, **op.outputs}.items():
@@ -83,7 +83,7 @@ def reduce(program: Program, devices: int) -> Result:
                 changed.update(dict.fromkeys(op.outputs.get("params", ()), device))
         main.append(op)
     main += broadcasts(changed, devices)
-    return Result(program.with_vars(made.vars).replace(main=main), True, made.reasons)
+    return Result(program.with_vars(exchanged.vars).replace(main=main), True, exchanged.reasons)
 
 
 class Communicated(NamedTuple):
@@ -112,7 +112,7 @@ def communicated(program: Program, devices: int, balancer: Balancer | None) -> C
     """The ops of a step, with a sum and an average after each gradient: on all devices, or where a balancer says."""
     ranks = {"ranks": devices}
     main: list[Op] = []
-    made: list[Var] = []
+    new_vars: list[Var] = []
     reasons: list[str] = []
     gathered: dict[str, str] = {}
     alone: set[str] = set()
@@ -136,14 +136,14 @@ def communicated(program: Program, devices: int, balancer: Balancer | None) -> C
                 alone.add(grad)
             elif var.sparse:
                 gathered[grad] = f"{grad}@GATHERED"
-                made.append(Var(gathered[grad], var.shape, var.dtype, sparse=True))
+                new_vars.append(Var(gathered[grad], var.shape, var.dtype, sparse=True))
                 main.append(_communicate("all_gather", [grad], [gathered[grad]], ranks, op.layer))
             else:
                 device = None if balancer is None else balancer.place(grad)
                 kind, root = ("all_reduce", {}) if device is None else ("reduce", {"root": device})
                 main.append(_communicate(kind, [grad], [grad], ranks | root, op.layer))
                 main.append(_scale(op, grad, devices, device))
-    return Communicated(main, made, tuple(reasons))
+    return Communicated(main, new_vars, tuple(reasons))
 
 
 def broadcasts(owners: Mapping[str, int], devices: int) -> list[Op]:
@@ -181,9 +181,9 @@ def broadcast_params(comm: Any, arrays: Mapping[str, Any], owners: Mapping[str, 
     if not isinstance(comm, Communicator):
         raise TypeError(f"broadcast_params: comm: expected a communicator of refopt.comm, got {shown(comm)}")
     arrays = mapping("broadcast_params: arrays", arrays)
-    given = dict.fromkeys(arrays, 0) if owners is None else mapping("broadcast_params: owners", owners)
+    root_of = dict.fromkeys(arrays, 0) if owners is None else mapping("broadcast_params: owners", owners)
     roots = {}
-    for name, root in given.items():
+    for name, root in root_of.items():
         if name not in arrays:
             raise ValueError(f"broadcast_params: owners: expected names of arrays, got {name!r}")
         roots[name] = check_rank(f"broadcast_params: owners[{name!r}]", root, comm.size)
@@ -250,8 +250,8 @@ def _communicate(
 def _device(op: Op, balancer: Balancer) -> tuple[int | None, str]:
     """The device of the first input that has a place, and why it cannot be there. ``None`` for all devices."""
     names = [name for slot, names in op.inputs.items() if slot not in SHARED for name in names]
-    found = [(name, balancer.places[name]) for name in names if name in balancer.places]
-    for name, device in found[1:]:
-        if device != found[0][1]:
-            return None, f"{op.type}: {found[0][0]!r} is on device {found[0][1]}, and {name!r} on device {device}"
-    return (found[0][1], "") if found else (None, "")
+    placed = [(name, balancer.places[name]) for name in names if name in balancer.places]
+    for name, device in placed[1:]:
+        if device != placed[0][1]:
+            return None, f"{op.type}: {placed[0][0]!r} is on device {placed[0][1]}, and {name!r} on device {device}"
+    return (placed[0][1], "") if placed else (None, "")

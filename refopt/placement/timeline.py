@@ -60,11 +60,11 @@ def simulate(plan: Schedule, costs: Costs, beside: float = 1.0) -> list[Span]:
     number("simulate: beside", beside, most=1, above=0)
     if not callable(costs) and not isinstance(costs, Mapping):
         raise TypeError(f"simulate: costs: expected a mapping or a function, got {shown(costs)}")
-    given = (lambda task: costs.get(task.number, 0.0)) if isinstance(costs, Mapping) else costs
+    cost_of = (lambda task: costs.get(task.number, 0.0)) if isinstance(costs, Mapping) else costs
     spans: list[Span] = []
     free: dict[str, float] = {}
     for task in plan.tasks:
-        long = number(f"simulate: costs: task {task.number}", given(task), 0, finite=True)
+        long = number(f"simulate: costs: task {task.number}", cost_of(task), 0, finite=True)
         start = max([free.get(task.stream, 0.0), *(spans[number].stop for number in task.waits)])
         spans.append(Span(task, start, start + long))
         free[task.stream] = start + long
@@ -96,8 +96,8 @@ def fit_beside(gains: Sequence[Overlap], times: Sequence[float]) -> float:
         ValueError: naming the argument.
     """
     gains = [_gain(f"fit_beside: gains[{k}]", x) for k, x in enumerate(listed("fit_beside: gains", gains, "gains"))]
-    given = enumerate(collected("fit_beside: times", times, "times"))
-    times = [number(f"fit_beside: times[{k}]", t, above=0, finite=True) for k, t in given]
+    entries = enumerate(collected("fit_beside: times", times, "times"))
+    times = [number(f"fit_beside: times[{k}]", t, above=0, finite=True) for k, t in entries]
     if len(times) != len(gains):
         raise ValueError(f"fit_beside: times: expected one for each of {len(gains)} gains, got {len(times)}")
     hidden = sum((gain.hidden / t) ** 2 for gain, t in zip(gains, times, strict=True))
@@ -189,13 +189,13 @@ def text(plan: Schedule, spans: Sequence[Span], width: int = 100) -> str:
 
 def _spans(where: str, value: Any) -> list[Span]:
     """Spans of finite times that stop no earlier than they start; raises if there is anything else among them."""
-    found = []
+    checked = []
     for k, span in enumerate(listed(where, value, "spans")):
         if not isinstance(span, Span) or not isinstance(span.task, Task):
             raise TypeError(f"{where}[{k}]: expected a Span of a Task, got {shown(span)}")
         start = number(f"{where}[{k}]: start", span.start, finite=True)
-        found.append(Span(span.task, start, number(f"{where}[{k}]: stop", span.stop, start, finite=True)))
-    return found
+        checked.append(Span(span.task, start, number(f"{where}[{k}]: stop", span.stop, start, finite=True)))
+    return checked
 
 
 def _gain(where: str, value: Any) -> Overlap:
@@ -222,23 +222,23 @@ def _both(spans: Sequence[Span]) -> list[tuple[float, float]]:
         if stop > start:
             busy[task.stream == "compute"].append((start, stop))
     ours, others = sorted(busy[True]), _united(busy[False])
-    found, k = [], 0
+    overlaps, k = [], 0
     for a, b in ours:  # which do not overlap, being on one stream
         while k < len(others) and others[k][1] <= a:
             k += 1
         j = k
         while j < len(others) and others[j][0] < b:
-            found.append((max(a, others[j][0]), min(b, others[j][1])))
+            overlaps.append((max(a, others[j][0]), min(b, others[j][1])))
             j += 1
-    return found
+    return overlaps
 
 
 def _united(intervals: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Intervals that do not overlap, and cover what these do."""
-    made: list[tuple[float, float]] = []
+    united: list[tuple[float, float]] = []
     for start, stop in sorted(intervals):
-        if made and start <= made[-1][1]:
-            made[-1] = made[-1][0], max(made[-1][1], stop)
+        if united and start <= united[-1][1]:
+            united[-1] = united[-1][0], max(united[-1][1], stop)
         else:
-            made.append((start, stop))
-    return made
+            united.append((start, stop))
+    return united

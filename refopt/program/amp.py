@@ -66,9 +66,9 @@ def _check_sum(program: Program, op: Op) -> None:
     if op.inputs.get("out") != op.outputs["out"]:
         raise ValueError("out: expected the same variables in inputs and outputs, since they are added to")
     for k, (x, y) in enumerate(zip(op.inputs["x"], op.outputs["out"], strict=True)):
-        given, made = program.vars[x].dtype, program.vars[y].dtype
-        if made not in ("float32", "float64") or SIZES.get(given, 9) > SIZES[made]:
-            raise TypeError(f"out[{k}]: expected float32 or float64 that {given} widens to, got {made}")
+        source, target = program.vars[x].dtype, program.vars[y].dtype
+        if target not in ("float32", "float64") or SIZES.get(source, 9) > SIZES[target]:
+            raise TypeError(f"out[{k}]: expected float32 or float64 that {source} widens to, got {target}")
 
 
 def _check_gradient_check(program: Program, op: Op) -> None:
@@ -183,23 +183,23 @@ def _gradient_check(bound: Bound, op: Op) -> Callable[[], Any]:
 
 def _finish(bound: Bound, op: Op) -> Callable[[], Any]:
     inputs = {slot: bound.arrays[names[0]] for slot, names in op.inputs.items()}
-    made = {slot: bound.arrays[names[0]] for slot, names in op.outputs.items()}
+    outputs = {slot: bound.arrays[names[0]] for slot, names in op.outputs.items()}
     max_norm, epsilon = op.attrs.get("max_norm", math.inf), op.attrs.get("epsilon", 0.0)
     if isinstance(bound.backend, Gpu):
         from refopt.program.amp_kernels import finish_check
 
-        return finish_check(bound.backend, inputs, made, max_norm, epsilon)
+        return finish_check(bound.backend, inputs, outputs, max_norm, epsilon)
 
     def run() -> None:
         real = np.float32
         with np.errstate(all="ignore"):
             inverse = real(1) / inputs["loss_scale"][0]
-            made["found_inf"][0] = inputs["odd"][0] != 0
-            made["grad_factor"][0] = inverse
+            outputs["found_inf"][0] = inputs["odd"][0] != 0
+            outputs["grad_factor"][0] = inverse
             if "sums" in inputs:
                 norm = np.sqrt(tree_sum(inputs["sums"])) * inverse
-                made["grad_norm"][0] = norm
-                made["grad_factor"][0] = factor_of(norm, inverse, max_norm=real(max_norm), epsilon=real(epsilon))
+                outputs["grad_norm"][0] = norm
+                outputs["grad_factor"][0] = factor_of(norm, inverse, max_norm=real(max_norm), epsilon=real(epsilon))
 
     return run
 

@@ -63,7 +63,7 @@ def partial_check(
 
 
 def finish_check(
-    backend: Any, inputs: Mapping[str, Any], made: Mapping[str, Any], max_norm: float, epsilon: float
+    backend: Any, inputs: Mapping[str, Any], outputs: Mapping[str, Any], max_norm: float, epsilon: float
 ) -> Callable[[], None]:
     """What steps need, from the sums and the flag: the last launch of a gradient check."""
     machine = backend.machine
@@ -79,7 +79,7 @@ def finish_check(
     scale_at = backend.describe(inputs["loss_scale"], "finish_check: loss_scale").address
     args = roots, count, ones, numbers, scale_at, *results.values()
     finish = _bound(backend, [machine.prepare(finisher(REAL), 1, BOUNDS[0], args)])
-    after = backend.cast([results[slot] for slot in made], list(made.values()))
+    after = backend.cast([results[slot] for slot in outputs], list(outputs.values()))
 
     def run() -> None:
         before()

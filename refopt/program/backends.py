@@ -106,11 +106,11 @@ class Gpu:
         if not math.prod(shape):
             return self.machine.empty(shape, numpy_dtype(dtype))
         with self._gpu.use(self.machine.name):
-            made = self._gpu.coalesce_tensor(
+            coalesced = self._gpu.coalesce_tensor(
                 [None], shapes=[shape], dtype=dtype, set_constant=True, constant=value, use_align=False,
                 stream=self._given,
             )  # fmt: skip
-        return made.views[0]
+        return coalesced.views[0]
 
     def upload(self, host: np.ndarray) -> Any:
         return self.machine.to_device(host)

@@ -41,9 +41,9 @@ class Backward:
                 rows.checked(bound.backend, f"backward: {name!r}", var, value)
             elif value is not None and value is not bound.arrays[name]:
                 if bound.backend.name == "gpu" and isinstance(value, np.ndarray):
-                    found = checks.host_array(value, f"backward: {name!r}")
-                    _expect(name, var, found)
-                    if found.layout() == bound.backend.describe(bound.arrays[name], name).layout():
+                    described = checks.host_array(value, f"backward: {name!r}")
+                    _expect(name, var, described)
+                    if described.layout() == bound.backend.describe(bound.arrays[name], name).layout():
                         continue  # so that it need not be uploaded to see
                 self._copy(name, value)
 
@@ -63,7 +63,7 @@ class Backward:
         return run
 
 
-def _expect(name: str, var: Var, found: Array) -> None:
-    if (found.dtype, found.shape) != (var.dtype, var.shape):
-        expected, got = f"{var.dtype} of shape {var.shape}", f"{found.dtype} of shape {found.shape}"
+def _expect(name: str, var: Var, described: Array) -> None:
+    if (described.dtype, described.shape) != (var.dtype, var.shape):
+        expected, got = f"{var.dtype} of shape {var.shape}", f"{described.dtype} of shape {described.shape}"
         raise ValueError(f"backward: {name!r}: expected {expected}, got {got}")

@@ -156,11 +156,12 @@ class Bound(Exclusive):
     def put(self, name: str, array: Any) -> None:
         """Let a variable be another array: what a startup op does."""
         self._expect_variable("put", name)
-        found, var, where = self.backend.describe(array, "Bound.put"), self.program.vars[name], f"Bound.put: {name!r}"
-        if found.dtype != var.dtype:
-            raise TypeError(f"{where}: expected {var.dtype}, got {found.dtype}")
-        if var.shape not in (UNKNOWN, found.shape):
-            raise ValueError(f"{where}: expected shape {var.shape}, got {found.shape}")
+        described, where = self.backend.describe(array, "Bound.put"), f"Bound.put: {name!r}"
+        var = self.program.vars[name]
+        if described.dtype != var.dtype:
+            raise TypeError(f"{where}: expected {var.dtype}, got {described.dtype}")
+        if var.shape not in (UNKNOWN, described.shape):
+            raise ValueError(f"{where}: expected shape {var.shape}, got {described.shape}")
         self._arrays[name] = array
 
     def drop(self, names: Iterable[str]) -> None:
@@ -218,26 +219,26 @@ class Bound(Exclusive):
             whole = self.program.whole_of[name]
             raise ValueError(f"{where}: expected no array for {name!r}, which is a block of {whole!r}, got one")
         where = f"{where}: {name!r}"
-        found = self.backend.describe(array, where)
-        if found.shape != var.shape:
-            raise ValueError(f"{where}: expected shape {var.shape}, got {found.shape}")
-        if found.dtype != var.dtype:
-            raise TypeError(f"{where}: expected {var.dtype}, got {found.dtype}")
-        check_dense(where, found)
-        if self.program.writers[name] and not found.writable:
+        described = self.backend.describe(array, where)
+        if described.shape != var.shape:
+            raise ValueError(f"{where}: expected shape {var.shape}, got {described.shape}")
+        if described.dtype != var.dtype:
+            raise TypeError(f"{where}: expected {var.dtype}, got {described.dtype}")
+        check_dense(where, described)
+        if self.program.writers[name] and not described.writable:
             raise ValueError(f"{where}: expected a writable array, got a read-only one")
         return array
 
     def _allocate(self) -> None:
         """Arrays for what the caller has not brought and startup does not make."""
         coalesced = (op for op in self.program.startup if op.type == "coalesce_tensor")
-        made = {name for op in coalesced if not op.attrs.get("copy_data") for name in op.writes}
-        made |= {block for blocks in self.program.parts.values() for block in blocks}
+        allocated = {name for op in coalesced if not op.attrs.get("copy_data") for name in op.writes}
+        allocated |= {block for blocks in self.program.parts.values() for block in blocks}
         brought = {name for op in self.program.startup if op.type == "initialize" for name in op.writes}
         wanted = [var for var in self.program.vars.values() if not (var.sparse or var.shape == UNKNOWN)]
         copies: list[Var] = []
         for var in wanted:
-            if var.name in self._arrays or var.name in made:
+            if var.name in self._arrays or var.name in allocated:
                 continue
             if (var.persistable or var.name in brought) and var.initial is None:
                 raise ValueError(f"bind: arrays: {var.name!r}: expected an array, since it starts from none, got none")

@@ -86,18 +86,18 @@ def step_program(
         find_routine("step_program: optimizer", optimizer)  # though there may be no parameters
     if len({name for name, _ in listed}) != len(listed):
         raise ValueError("step_program: params: expected each name once, got one again")
-    rows, given = frozenset(names("step_program: sparse", sparse)), names("step_program: optional", optional)
+    rows, wanted = frozenset(names("step_program: sparse", sparse)), names("step_program: optional", optional)
     if layer is not None and not callable(layer):
         raise TypeError(f"step_program: layer: expected a function of a name, or None, got {shown(layer)}")
     for unknown in sorted(rows - {name for name, _ in listed}):
         raise ValueError(f"step_program: sparse: expected names of params, got {unknown!r}")
     steps = []
     for name, shape in listed:
-        made = _of(config, name, "config")
-        if not isinstance(made, Config) and not (isinstance(made, str) and made in CONFIGS):
+        entry = _of(config, name, "config")
+        if not isinstance(entry, Config) and not (isinstance(entry, str) and entry in CONFIGS):
             expected = f"expected one of {', '.join(CONFIGS)} or a Config"
-            raise ValueError(f"step_program: config: {expected}, got {shown(made)}")
-        dtypes = made if isinstance(made, Config) else CONFIGS[made]
+            raise ValueError(f"step_program: config: {expected}, got {shown(entry)}")
+        dtypes = entry if isinstance(entry, Config) else CONFIGS[entry]
         for key, dtype in dtypes._asdict().items():
             if not (key == "master" and dtype is None):
                 chosen(f"step_program: config: {key}", dtype, ITEM_SIZES)
@@ -111,15 +111,15 @@ def step_program(
                 raise TypeError(f"step_program: {key}: {expected}, got {shown(value)}")
         routine = find_routine("step_program: optimizer", _of(optimizer, name, "optimizer"))
         for hyper in (hyper for hyper in routine.hypers if hyper.name in own):
-            found = number(f"step_program: {hyper.name}", own[hyper.name])
+            checked = number(f"step_program: {hyper.name}", own[hyper.name])
             if type(own[hyper.name]) not in (int, float):
-                own[hyper.name] = found
+                own[hyper.name] = checked
         for choice in routine.choices.keys() & own.keys():
             own[choice] = chosen(f"step_program: {choice}", own[choice], routine.choices[choice])
         steps.append(
             _Step(
                 name, shape, routine,
-                dtypes._replace(grad=grad or dtypes.grad), world_size, early, own, name in rows, given,
+                dtypes._replace(grad=grad or dtypes.grad), world_size, early, own, name in rows, wanted,
                 layer(name) if layer else name.partition(".")[0],
             )
         )  # fmt: skip
@@ -128,7 +128,7 @@ def step_program(
     for unknown in sorted(set(numbers) - known) if steps else ():
         raise TypeError(f"step_program: {unknown}: expected one of {', '.join(sorted(known))}")
     states = {slot.name for step in steps for slot in step.routine.slots if slot.optional} - {"master_params"}
-    for unknown in sorted(set(given) - states) if steps else ():
+    for unknown in sorted(set(wanted) - states) if steps else ():
         expected = ", ".join(sorted(states)) or "none"
         raise ValueError(f"step_program: optional: expected some of {expected}, got {unknown!r}")
     ops = [op for step in reversed(steps) for op in step.gradient()]
@@ -164,7 +164,7 @@ def named_shapes(where: str, params: Any) -> list[tuple[str, tuple[int, ...]]]:
     Raises:
         TypeError, ValueError: naming the entry, by its index or its name.
     """
-    found = []
+    pairs = []
     for k, entry in enumerate(collected(where, params, "names and shapes")):
         pair = collected(f"{where}[{k}]", entry, "a name and a shape")
         if len(pair) != 2:
@@ -172,8 +172,8 @@ def named_shapes(where: str, params: Any) -> list[tuple[str, tuple[int, ...]]]:
         name, shape = pair
         if not isinstance(name, str) or not name:
             raise TypeError(f"{where}[{k}]: expected a name and a shape, got {shown(name)} for the name")
-        found.append((name, extents_of(f"{where}: {name!r}: shape", shape, ITEM_SIZES["float64"])))
-    return found
+        pairs.append((name, extents_of(f"{where}: {name!r}: shape", shape, ITEM_SIZES["float64"])))
+    return pairs
 
 
 def _of(value: Any, name: str, key: str) -> Any:
@@ -236,22 +236,22 @@ class _Step:
         return {name: self.numbers.get(name, value) for name, value in default.items()}
 
     def vars(self) -> list[Var]:
-        made = [Var(self.name, self.shape, self.dtypes.param, persistable=True)]
-        made.append(Var(self.grad, self.shape, self.dtypes.grad, sparse=self.sparse))
+        variables = [Var(self.name, self.shape, self.dtypes.param, persistable=True)]
+        variables.append(Var(self.grad, self.shape, self.dtypes.grad, sparse=self.sparse))
         if self.sparse:
-            made.append(Var(self.dense_grad, self.shape, self.real))
+            variables.append(Var(self.dense_grad, self.shape, self.real))
             if self.ranks > 1:
-                made.append(Var(f"{self.grad}@GATHERED", self.shape, self.dtypes.grad, sparse=True))
+                variables.append(Var(f"{self.grad}@GATHERED", self.shape, self.dtypes.grad, sparse=True))
         for slot, name in self.slots.items():
             if slot in self.routine.scalars:
-                made.append(Var(name, (1,), self.real, persistable=True, initial=self._first(slot)))
+                variables.append(Var(name, (1,), self.real, persistable=True, initial=self._first(slot)))
             elif slot == "master_params":
                 # A remainder is 0 where the parameter is exact.
                 first_of = 0.0 if self.dtypes.master == "uint16" else self.name
-                made.append(Var(name, self.shape, self.dtypes.master or "", persistable=True, initial=first_of))
+                variables.append(Var(name, self.shape, self.dtypes.master or "", persistable=True, initial=first_of))
             elif slot in self.routine.states:
-                made.append(Var(name, self.shape, self.dtypes.state, persistable=True, initial=0.0))
-        return made
+                variables.append(Var(name, self.shape, self.dtypes.state, persistable=True, initial=0.0))
+        return variables
 
     def _first(self, scalar: str) -> float:
         """What a scalar holds before the first step."""
@@ -266,20 +266,20 @@ class _Step:
 
     def gradient(self) -> list[Op]:
         """Backward, and what makes one gradient of those of all ranks."""
-        made = [self._op("backward", "backward", {"params": [self.name]}, {"grads": [self.grad]})]
+        ops = [self._op("backward", "backward", {"params": [self.name]}, {"grads": [self.grad]})]
         ranks = {"ranks": self.ranks}
-        given = self.grad
+        grad = self.grad
         if self.sparse:
             if self.ranks > 1:
-                given = f"{self.grad}@GATHERED"
-                made.append(self._op("all_gather", "communicate", {"x": [self.grad]}, {"out": [given]}, ranks))
-            made.append(self._op("scatter_add", "communicate", {"x": [given]}, {"out": [self.dense_grad]}))
+                grad = f"{self.grad}@GATHERED"
+                ops.append(self._op("all_gather", "communicate", {"x": [self.grad]}, {"out": [grad]}, ranks))
+            ops.append(self._op("scatter_add", "communicate", {"x": [grad]}, {"out": [self.dense_grad]}))
         elif self.ranks > 1:
-            made.append(self._op("all_reduce", "communicate", {"x": [given]}, {"out": [given]}, ranks))
+            ops.append(self._op("all_reduce", "communicate", {"x": [grad]}, {"out": [grad]}, ranks))
         if self.ranks > 1:
             x = [self.dense_grad]
-            made.append(self._op("scale", "communicate", {"x": x}, {"out": x}, {"scale": 1 / self.ranks}))
-        return made
+            ops.append(self._op("scale", "communicate", {"x": x}, {"out": x}, {"scale": 1 / self.ranks}))
+        return ops
 
     def update(self) -> Op:
         """The optimizer's op."""

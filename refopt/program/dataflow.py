@@ -21,7 +21,7 @@ def check(program: Program) -> None:
         if isinstance(var.initial, str) and var.initial not in program.vars:
             raise ValueError(f"program: {key!r}: initial: expected a variable of the program, got {var.initial!r}")
         _starts(program, var, sound)
-    made = {name for name, var in program.vars.items() if var.persistable}
+    ready = {name for name, var in program.vars.items() if var.persistable}
     placed: set[str] = set()
     fit: set[Hashable] = set()
     for i, op in enumerate(program.startup):
@@ -33,20 +33,20 @@ def check(program: Program) -> None:
                     raise ValueError(f"{where}: {name!r}: expected each variable in one buffer, got it in two")
                 placed.add(name)
         if op.type != "coalesce_tensor" or op.attrs.get("copy_data"):  # which otherwise makes room and nothing in it
-            _made(program, where, op.reads, made)
-            made.update(op.writes)
+            _check_ready(program, where, op.reads, ready)
+            ready.update(op.writes)
         if op.type == "delete":
-            made.difference_update(op.reads)
+            ready.difference_update(op.reads)
         _fits(program, where, op, fit)
     for i, op in enumerate(program.main):
         where = f"program: main[{i}] {op.type}"
         _known(program, where, op)
         if op.type == "coalesce_tensor":
             raise ValueError(f"{where}: expected it in startup, since arrays that move are bound to ops")
-        _made(program, where, op.reads, made)
+        _check_ready(program, where, op.reads, ready)
         for name in op.writes:
-            made.add(name)
-            made.update(program.memory(name))
+            ready.add(name)
+            ready.update(program.memory(name))
         _fits(program, where, op, fit)
 
 
@@ -78,10 +78,10 @@ def _known(program: Program, where: str, op: Op) -> None:
                 seen.add(name)
 
 
-def _made(program: Program, where: str, names: tuple[str, ...], made: set[str]) -> None:
+def _check_ready(program: Program, where: str, names: tuple[str, ...], ready: set[str]) -> None:
     for name in names:
         for cell in program.memory(name):
-            if cell not in made:
+            if cell not in ready:
                 part = "" if cell == name else f", of which {cell!r} is part,"
                 raise ValueError(
                     f"{where}: {name!r}: expected a variable that is persistable or made before{part} got one that "

@@ -176,12 +176,12 @@ def _vars(program: Program, names: tuple[str, ...]) -> list[Var]:
 
 def _check_alike(program: Program, op: Op, first: str, second: str, dtype: bool = True, in_place: bool = False) -> None:
     """Two slots of variables of the same shapes."""
-    given, made = op.inputs.get(first, ()), op.outputs[second]
-    if len(given) != len(made) or not made:
-        raise ValueError(f"{second}: expected {len(given) or 'some'} variables, as {first} has, got {len(made)}")
-    if in_place and given != made:
-        raise ValueError(f"{second}: expected the variables of {first}, got {', '.join(made)}")
-    for k, (x, y) in enumerate(zip(_vars(program, given), _vars(program, made), strict=True)):
+    inputs, outputs = op.inputs.get(first, ()), op.outputs[second]
+    if len(inputs) != len(outputs) or not outputs:
+        raise ValueError(f"{second}: expected {len(inputs) or 'some'} variables, as {first} has, got {len(outputs)}")
+    if in_place and inputs != outputs:
+        raise ValueError(f"{second}: expected the variables of {first}, got {', '.join(outputs)}")
+    for k, (x, y) in enumerate(zip(_vars(program, inputs), _vars(program, outputs), strict=True)):
         if x.shape != y.shape:
             raise ValueError(f"{second}[{k}] {y.name!r}: expected shape {x.shape}, as {x.name!r} has, got {y.shape}")
         if dtype and x.dtype != y.dtype:
@@ -276,9 +276,9 @@ def _check_coalesce(program: Program, op: Op) -> None:
             raise ValueError(f"{key}: expected -1 or an integer of at least 1, got 0")
     if "groups" in op.attrs:
         groups = collected("groups", op.attrs["groups"], "counts")
-        found = sum(whole(f"groups[{k}]", count, 1) for k, count in enumerate(groups))
-        if found != len(op.outputs["output"]):
-            raise ValueError(f"groups: expected counts that add up to {len(op.outputs['output'])}, got {found}")
+        total = sum(whole(f"groups[{k}]", count, 1) for k, count in enumerate(groups))
+        if total != len(op.outputs["output"]):
+            raise ValueError(f"groups: expected counts that add up to {len(op.outputs['output'])}, got {total}")
     names = op.outputs["fused_output"]
     if len(names) != 1 or program.vars[names[0]].shape != UNKNOWN:
         raise ValueError(f"fused_output: expected one variable of shape {UNKNOWN}, got {', '.join(names)}")

@@ -44,29 +44,29 @@ def _part(program: Program, part: str, width: int, fold: bool) -> list[str]:
 
 def _folded(ops: Sequence[Op]) -> list[int | str]:
     """Numbers of the ops to show, and what to say of those in between."""
-    kinds = [(op.type, op.role) for op in ops]
+    pairs = [(op.type, op.role) for op in ops]
     items: list[int | str] = []
     i = 0
     while i < len(ops):
-        period, rounds = _run(kinds, i)
+        period, rounds = _run(pairs, i)
         if rounds <= KEEP + 1 or rounds * period < LONG:
             items.append(i)
             i += 1
             continue
         items += range(i, i + KEEP * period)
-        names = " ".join(kind for kind, _ in kinds[i : i + period])
+        names = " ".join(kind for kind, _ in pairs[i : i + period])
         items.append(f"     ... {rounds - KEEP} more {names if period == 1 else f'of {names}'}")
         i += rounds * period
     return items
 
 
-def _run(kinds: Sequence[Any], start: int) -> tuple[int, int]:
+def _run(pairs: Sequence[Any], start: int) -> tuple[int, int]:
     """The length of the shortest round that is repeated from there on, and how often it comes."""
     best = 1, 1
     for period in range(1, PERIOD + 1):
-        first = kinds[start : start + period]
+        first = pairs[start : start + period]
         rounds = 1
-        while kinds[start + rounds * period : start + (rounds + 1) * period] == first:
+        while pairs[start + rounds * period : start + (rounds + 1) * period] == first:
             rounds += 1
         if rounds * period > best[0] * best[1] and rounds > 1:
             best = period, rounds
@@ -76,18 +76,18 @@ def _run(kinds: Sequence[Any], start: int) -> tuple[int, int]:
 
 
 def _line(number: int, op: Op) -> str:
-    made = [name for name in op.writes if name not in op.reads] or list(op.writes[:1] if op.inputs else op.writes)
+    written = [name for name in op.writes if name not in op.reads] or list(op.writes[:1] if op.inputs else op.writes)
     if op.type.removeprefix("merged_") in ROUTINES:
-        made = list(op.outputs["params"])
+        written = list(op.outputs["params"])
         used = list(op.inputs["grads"])
     elif op.type == "coalesce_tensor":
-        made, used = list(op.outputs["fused_output"]), list(op.inputs["input"])
+        written, used = list(op.outputs["fused_output"]), list(op.inputs["input"])
     else:
         used = [name for name in op.reads if name not in op.writes]
         if not used:
-            made = list(op.writes)
+            written = list(op.writes)
     attrs = [f"{name}={_value(value)}" for name, value in op.attrs.items() if not _default(op, name, value)]
-    parts = [f"{number:>5}  {op.type:<15}", _some(made), f"<- {_some(used)}" if used else "", " ".join(attrs)]
+    parts = [f"{number:>5}  {op.type:<15}", _some(written), f"<- {_some(used)}" if used else "", " ".join(attrs)]
     where = f"@{op.device}" if op.device is not None else ""
     return "  ".join(part for part in (*parts, where) if part)
 

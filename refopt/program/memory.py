@@ -16,7 +16,7 @@ Held = Mapping[str, Any]
 
 def refuse_shared(
     where: str, program: Program, arrays: Mapping[str, Any], backend: Backend, held: Held | None = None,
-    given: Held | None = None,
+    brought: Held | None = None,
 ) -> None:  # fmt: skip
     """Raise if an array that ops change shares memory with another one.
 
@@ -26,13 +26,13 @@ def refuse_shared(
         arrays: by name of a variable, the arrays to be looked at; names that the program has not are left out.
         backend: the machine.
         held: what is behind the names now and stays there, unless ``arrays`` has another for it.
-        given: what the caller has brought for them, some of which startup has moved into buffers.
+        brought: what the caller has brought for them, some of which startup has moved into buffers.
     """
     now = {} if held is None else held
-    found = {name: backend.describe(x, f"{where}: arrays: {name!r}") for name, x in arrays.items()
+    described = {name: backend.describe(x, f"{where}: arrays: {name!r}") for name, x in arrays.items()
              if name in program.vars}  # fmt: skip
     kept = {name: backend.describe(x, name) for name, x in now.items()}
-    fresh = {name: array for name, array in found.items() if name not in kept or array != kept[name]}
+    fresh = {name: array for name, array in described.items() if name not in kept or array != kept[name]}
     buffers = {name: kept[name] for name in program.views if name in kept}
     others = {
         name: array for name, array in kept.items()
@@ -40,7 +40,7 @@ def refuse_shared(
         and not _within(array, buffers.get(program.buffer_of.get(name, "")))
     }  # fmt: skip
     left = {
-        name: backend.describe(x, name) for name, x in (given or {}).items()
+        name: backend.describe(x, name) for name, x in (brought or {}).items()
         if x is not now.get(name) and name not in arrays
     }  # fmt: skip
     refuse_overlaps(where, _spans(program, {"": fresh, " as it is now": others, " as it was given": left}))

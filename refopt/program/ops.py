@@ -151,8 +151,8 @@ def extents_of(where: str, shape: Any, item: int, unknown: tuple[int, ...] | Non
         TypeError, ValueError: naming the shape, or the index of an extent.
     """
     if type(shape) is not tuple or not all(type(extent) is int for extent in shape):
-        given = collected(where, shape, "extents")
-        shape = tuple(whole(f"{where}[{k}]", extent) for k, extent in enumerate(given))
+        extents = collected(where, shape, "extents")
+        shape = tuple(whole(f"{where}[{k}]", extent) for k, extent in enumerate(extents))
     if shape == unknown:
         return shape
     if any(extent < 0 for extent in shape):
@@ -169,10 +169,10 @@ def _initial(where: str, value: Any, dtype: str) -> float:
     if dtype == "bool":
         return flag(where, bool(value) if is_whole(value) and value in (0, 1) else value)
     if dtype in _LARGEST:
-        found = number(where, value)
-        if math.isnan(found) or _LARGEST[dtype] <= abs(found) < math.inf:
+        converted = number(where, value)
+        if math.isnan(converted) or _LARGEST[dtype] <= abs(converted) < math.inf:
             raise ValueError(f"{where}: expected a number of {dtype}, got {shown(value)}")
-        return found
+        return converted
     bits, signed = 8 * ITEM_SIZES[dtype], dtype.startswith("int")
     if isinstance(value, float | np.floating) and float(value).is_integer():
         value = int(value)
@@ -191,8 +191,8 @@ def mapping(where: str, value: Any) -> dict[str, Any]:
 
 
 def _names(where: str, slot: str, names: Any) -> tuple[str, ...]:
-    found = tuple(names) if type(names) in (tuple, list) else collected(f"{where}: {slot}", names, "names")
-    for name in found:
+    entries = tuple(names) if type(names) in (tuple, list) else collected(f"{where}: {slot}", names, "names")
+    for name in entries:
         if not isinstance(name, str):
             raise TypeError(f"{where}: {slot}: expected a sequence of names, got {shown(names)}")
-    return found
+    return entries

@@ -90,14 +90,14 @@ class Program:
     @cached_property
     def views(self) -> Mapping[str, tuple[str, ...]]:
         """By name of a buffer that a startup op makes, the variables that become views into it, in memory order."""
-        made = (op for op in self.startup if op.type == "coalesce_tensor")
-        return MappingProxyType({op.outputs["fused_output"][0]: op.outputs["output"] for op in made})
+        coalesced = (op for op in self.startup if op.type == "coalesce_tensor")
+        return MappingProxyType({op.outputs["fused_output"][0]: op.outputs["output"] for op in coalesced})
 
     @cached_property
     def makers(self) -> Mapping[str, int]:
         """By name of a buffer, the place in ``startup`` of the op that makes it."""
-        made = ((i, op) for i, op in enumerate(self.startup) if op.type == "coalesce_tensor")
-        return MappingProxyType({op.outputs["fused_output"][0]: i for i, op in made})
+        coalesced = ((i, op) for i, op in enumerate(self.startup) if op.type == "coalesce_tensor")
+        return MappingProxyType({op.outputs["fused_output"][0]: i for i, op in coalesced})
 
     @cached_property
     def buffer_of(self) -> Mapping[str, str]:
@@ -131,12 +131,12 @@ class Program:
     @cached_property
     def users(self) -> Mapping[str, tuple[Sequence[int], Sequence[int]]]:
         """By name of a variable that overlaps no other, places of the ops of a step that read it, and write it."""
-        found: dict[str, tuple[list[int], list[int]]] = {}
+        by_cell: dict[str, tuple[list[int], list[int]]] = {}
         for i, op in enumerate(self.main):
             for side, names in enumerate((op.reads, op.writes)):
                 for cell in {cell: None for name in names for cell in self.memory(name)}:
-                    found.setdefault(cell, ([], []))[side].append(i)
-        return MappingProxyType(found)
+                    by_cell.setdefault(cell, ([], []))[side].append(i)
+        return MappingProxyType(by_cell)
 
     @cached_property
     def writers(self) -> Counter[str]:

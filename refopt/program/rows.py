@@ -62,10 +62,10 @@ def gathered(backend: Backend, comm: Any, var: Var, segment: Segment) -> list[Se
     if most * row == 0:
         return []
     every = []
-    for given, dtype, width in ((indices, "int64", 1), (values, var.dtype, row)):
+    for source, dtype, width in ((indices, "int64", 1), (values, var.dtype, row)):
         mine, all_ = (backend.full((n * most * width,), dtype, 0) for n in (1, comm.size))
         if count:
-            backend.cast([given.reshape(count * width)], [backend.part(mine, 0, count * width)])()
+            backend.cast([source.reshape(count * width)], [backend.part(mine, 0, count * width)])()
         comm.all_gather(mine, all_)
         every.append([backend.part(all_, r * most * width, int(n) * width) for r, n in enumerate(ours)])
     return [

@@ -42,13 +42,13 @@ def sequence(program: Program, chunk: int) -> list[str]:
     calls = []
     for part in ("startup", "main"):
         for op in getattr(program, part):
-            made = batches.calls(op) if op.type in kinds.COLLECTIVES else []
-            for k, each in enumerate(made):
+            parts = batches.calls(op) if op.type in kinds.COLLECTIVES else []
+            for k, each in enumerate(parts):
                 names = ", ".join(str(program.vars[name]) for name in _in_memory(program, each.inputs["x"]))
                 root = f" root {each.attrs['root']}" if "root" in each.attrs else ""
                 layout = "".join(f" {key}={each.attrs[key]}" for key in kinds.LAYOUT if key in each.attrs)
                 aligned = f" aligned to {chunk}{layout}" if len(each.inputs["x"]) > 1 else ""
-                batch = f", {k + 1} of {len(made)} in a batch" if op.type == batches.BATCH else ""
+                batch = f", {k + 1} of {len(parts)} in a batch" if op.type == batches.BATCH else ""
                 calls.append(f"{part} {each.type}{root} of {names}{aligned}{batch}")
     return calls
 
@@ -89,24 +89,24 @@ def _range(bound: Bound, op: Op, names: tuple[str, ...]) -> Any:
         ValueError: naming two of them that do not lie next to each other.
     """
     backend, vars = bound.backend, bound.program.vars
-    found = {name: backend.describe(bound.arrays[name], f"{op.type}: {name!r}") for name in names}
-    ordered = sorted(names, key=lambda name: found[name].address)
+    described = {name: backend.describe(bound.arrays[name], f"{op.type}: {name!r}") for name in names}
+    ordered = sorted(names, key=lambda name: described[name].address)
     dtype = vars[names[0]].dtype
     item, lengths = ITEM_SIZES[dtype], []
     for name in ordered:
-        lengths.append(_padded(op.attrs, found[name].size, dtype, backend.chunk))
+        lengths.append(_padded(op.attrs, described[name].size, dtype, backend.chunk))
     for k in range(1, len(ordered)):
-        expected = found[ordered[k - 1]].address + lengths[k - 1] * item
-        if found[ordered[k]].address != expected:
+        expected = described[ordered[k - 1]].address + lengths[k - 1] * item
+        if described[ordered[k]].address != expected:
             raise ValueError(
                 f"{op.type}: {ordered[k]!r}: expected it at address {expected:#x}, after {ordered[k - 1]!r} with its "
-                f"padding, got {found[ordered[k]].address:#x}"
+                f"padding, got {described[ordered[k]].address:#x}"
             )
     buffer = bound.arrays.get(bound.program.buffer_of.get(ordered[0], ""))
     if buffer is None:
         raise ValueError(f"{op.type}: {ordered[0]!r}: expected a view of a buffer that startup makes, got none")
     whole = backend.describe(buffer, op.type)
-    first, count = (found[ordered[0]].address - whole.address) // item, sum(lengths)
+    first, count = (described[ordered[0]].address - whole.address) // item, sum(lengths)
     if first < 0 or first + count > whole.size:
         raise ValueError(f"{op.type}: {ordered[0]!r}: expected a view of the buffer, got an array elsewhere")
     return backend.part(buffer, first, count)
@@ -121,12 +121,12 @@ def _padded(attrs: Mapping[str, Any], size: int, dtype: str, chunk: int) -> int:
 
 
 def _all_gather(bound: Bound, op: Op) -> Callable[[], Any]:
-    (given,), (made,) = op.inputs["x"], op.outputs["out"]
-    var = bound.program.vars[given]
+    (source,), (target,) = op.inputs["x"], op.outputs["out"]
+    var = bound.program.vars[source]
 
     def run() -> None:
-        (segment,) = bound.rows[given]
-        bound.rows[made] = rows.gathered(bound.backend, bound.comm, var, segment)
+        (segment,) = bound.rows[source]
+        bound.rows[target] = rows.gathered(bound.backend, bound.comm, var, segment)
 
     return run
 
@@ -135,8 +135,8 @@ def _scatter_add(bound: Bound, op: Op) -> Callable[[], Any]:
     pairs = list(zip(op.inputs["x"], op.outputs["out"], strict=True))
 
     def run() -> None:
-        for given, made in pairs:
-            bound.backend.add_rows(bound.rows[given], bound.arrays[made])
+        for source, target in pairs:
+            bound.backend.add_rows(bound.rows[source], bound.arrays[target])
 
     return run
 
@@ -158,13 +158,13 @@ def _coalesce(bound: Bound, op: Op) -> Callable[[], Any]:
 
     def run() -> None:
         inputs = [bound.arrays[name] if copied else None for name in op.inputs["input"]]
-        made = bound.backend.coalesce(
+        coalesced = bound.backend.coalesce(
             inputs, dtype=vars[op.outputs["fused_output"][0]].dtype, copy_data=copied,
             shapes=[vars[name].shape for name in op.inputs["input"]],
             **{name: attrs[name] for name in kinds.LAYOUT if name in attrs},
         )  # fmt: skip
-        bound.put(op.outputs["fused_output"][0], made.buffer)
-        for name, view in zip(op.outputs["output"], made.views, strict=True):
+        bound.put(op.outputs["fused_output"][0], coalesced.buffer)
+        for name, view in zip(op.outputs["output"], coalesced.views, strict=True):
             bound.put(name, view)
 
     return run

@@ -94,12 +94,12 @@ class Update(Runner):
     def _keep(self, slots: dict[str, list]) -> Any:
         """Give the routine copies of the scalars, which it may advance; what they are copies of stays."""
         backend, vars = self._bound.backend, self._bound.program.vars
-        given, copies = [], []
+        sources, copies = [], []
         for name in self._routine.scalars:
-            given += slots[name]
+            sources += slots[name]
             slots[name] = [backend.full((1,), vars[var].dtype, 0.0) for var in self._op.inputs[name]]
             copies += slots[name]
-        return backend.cast(given, copies)
+        return backend.cast(sources, copies)
 
     def _spread(self, slots: dict[str, list]) -> Any:
         """Leave in all scalars of a buffer what the first has become."""
@@ -129,8 +129,8 @@ class Update(Runner):
         for slot, (buffer,) in ((s, n) for s, n in self._op.inputs.items() if s not in kinds.SHARED):
             whole = backend.describe(arrays[buffer], slot)
             item = arrays[buffer].dtype.itemsize
-            found = (backend.describe(arrays[view], slot) for view in views[buffer])
-            place = [((x.address - whole.address) // item, x.size) for x in found]
+            described = (backend.describe(arrays[view], slot) for view in views[buffer])
+            place = [((x.address - whole.address) // item, x.size) for x in described]
             for view, (first, _) in zip(views[buffer], place, strict=True):
                 if not 0 <= first < whole.size:
                     raise ValueError(f"{self._op.type}: {slot}: expected {view!r} in its buffer, got it elsewhere")

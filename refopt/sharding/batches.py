@@ -33,9 +33,9 @@ def batch_owners(program: Program) -> Result:
                 continue
             ops, averages = [program.main[i] for i in places], _averages(program, places)
             members = [*places, *averages]
-            why = _unlike(ops) or dependencies.among(program, ops) or dependencies.between(program, members)
-            if why:
-                reasons.append(f"{kind} {turn} of each root: {why}")
+            reason = _unlike(ops) or dependencies.among(program, ops) or dependencies.between(program, members)
+            if reason:
+                reasons.append(f"{kind} {turn} of each root: {reason}")
                 continue
             layer = dependencies.common(op.layer for op in ops)
             moves.append((members, [batches.batch(ops).replace(layer=layer), *(program.main[i] for i in averages)]))

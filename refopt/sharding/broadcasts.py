@@ -35,15 +35,15 @@ def fuse_broadcasts(program: Program, limit: float = 32.0) -> Result:
             continue
         ops = [program.main[i] for i in places]
         names = [op.inputs["x"][0] for op in ops]
-        why = unlike(ops) or dependencies.between(program, places) or dependencies.among(program, ops)
-        if why:
-            reasons.append(f"from {about(program, places)}: {why}")
+        reason = unlike(ops) or dependencies.between(program, places) or dependencies.among(program, ops)
+        if reason:
+            reasons.append(f"from {about(program, places)}: {reason}")
             continue
         buffer = Var(f"FusedBroadcast_{names[0]}", UNKNOWN, program.vars[names[0]].dtype, persistable=True)
-        made = coalesce_op(names, buffer.name, copy_data=True)
-        layout = {key: made.attrs[key] for key in LAYOUT}
+        coalesce = coalesce_op(names, buffer.name, copy_data=True)
+        layout = {key: coalesce.attrs[key] for key in LAYOUT}
         buffers.append(buffer)
-        startup.append(made)
+        startup.append(coalesce)
         moves.append((places, [one_of(program, places, names, layout)]))
     if not moves:
         return Result(program, False, (*reasons, "no owner has two variables of one dtype in a row that fit together"))

@@ -32,7 +32,7 @@ def buckets(sizes: Sequence[int], items: Sequence[int], owners: Sequence[int], l
     """
     check_lengths("buckets", sizes, items=items, owners=owners)
     limit = check_limit("buckets: limit", limit)
-    made: list[list[int]] = []
+    groups: list[list[int]] = []
     last: dict[int, list[int]] = {}
     lengths: dict[int, int] = {}  # of these, in elements
     for i, (size, item, owner) in enumerate(zip(sizes, items, owners, strict=True)):
@@ -42,10 +42,10 @@ def buckets(sizes: Sequence[int], items: Sequence[int], owners: Sequence[int], l
             bucket.append(i)
             lengths[owner] += size
             continue
-        made.append([i])
+        groups.append([i])
         if size:
-            last[owner], lengths[owner] = made[-1], size
-    return made
+            last[owner], lengths[owner] = groups[-1], size
+    return groups
 
 
 def step(
@@ -74,8 +74,8 @@ def step(
     merged = find_routine("step: routine", routine).merged_name
     reduced = buckets(sizes, [gradient] * len(sizes), owners, limit)
     own = [bucket for bucket in reduced if owners[bucket[0]] == rank]
-    kinds = [sum(eligible[i] == kind for i in bucket) for bucket in own for kind in (True, False)]
-    alone, together = sum(count == 1 for count in kinds), sum(count > 1 for count in kinds)
+    counts = [sum(eligible[i] == kind for i in bucket) for bucket in own for kind in (True, False)]
+    alone, together = sum(count == 1 for count in counts), sum(count > 1 for count in counts)
     sent = buckets(sizes, [HALF if good else SINGLE for good in eligible], owners, send_limit)
     (reductions, first), (broadcasts, second) = (
         batches([owners[bucket[0]] for bucket in each]) if batched else (len(each), 0) for each in (reduced, sent)
@@ -124,15 +124,15 @@ def collectives(
     whole("collectives: chunk", chunk, 1)
     whole("collectives: gradient", gradient, 1)
     check_flags("collectives", clip=clip, scan=scan)
-    made = {}
+    counted = {}
     sent = [HALF if good else SINGLE for good in eligible]
     for name, items, most in (("reduce", [gradient] * len(sizes), limit), ("broadcast", sent, send_limit)):
         groups = [[sizes[i] * items[i] for i in bucket] for bucket in buckets(sizes, items, owners, most)]
         padded = sum(n if len(group) == 1 else -(-n // chunk) * chunk for group in groups for n in group)
-        made[name] = Counted(len(groups), padded)
+        counted[name] = Counted(len(groups), padded)
     if scan:
-        made["all_reduce"] = Counted(1 + clip, SINGLE + clip * SINGLE * len(sizes))
-    return made
+        counted["all_reduce"] = Counted(1 + clip, SINGLE + clip * SINGLE * len(sizes))
+    return counted
 
 
 def _check(

@@ -93,23 +93,23 @@ def amp_program(
     plain = step_program(listed, optimizer, layer=layer, optional=optional, **numbers)
     updates = [op for op in plain.main if op.role == "optimize"]
     layers = {name: op.layer for op in updates for name in op.outputs["params"]}
-    made = _Builder(plain, layers, world_size, accumulate, recompute, wide)
+    builder = _Builder(plain, layers, world_size, accumulate, recompute, wide)
     for micro in range(accumulate):
         for name in order:
-            made.forward(name)
+            builder.forward(name)
         for name in reversed(order):
-            made.backward(name, micro)
+            builder.backward(name, micro)
     for name in reversed(order):
-        made.reduce(name)
-    made.check_gradients(order, max_norm, clip_epsilon)
-    made.scaling(loss_scale, scaling)
+        builder.reduce(name)
+    builder.check_gradients(order, max_norm, clip_epsilon)
+    builder.scaling(loss_scale, scaling)
     gates = {"grad_factor": ("grad_factor",), "found_inf": ("found_inf",)}
-    made.main += [op.replace(inputs={**op.inputs, **gates}) for op in updates]
+    builder.main += [op.replace(inputs={**op.inputs, **gates}) for op in updates]
     startup = [
         Op("broadcast", {"x": (name,)}, {"out": (name,)}, {"ranks": world_size, "root": 0}, "startup", layers[name])
         for name in order if world_size > 1
     ]  # fmt: skip
-    program = Program(made.vars, tuple(startup), tuple(made.main))
+    program = Program(builder.vars, tuple(startup), tuple(builder.main))
     program.check()
     return program
 
@@ -125,9 +125,9 @@ def _check_numbers(max_norm: Any, clip_epsilon: Any, loss_scale: Any) -> None:
     if max_norm is not None:
         number("amp_program: max_norm", max_norm, 0)
     number("amp_program: clip_epsilon", clip_epsilon, 0)
-    found = number("amp_program: loss_scale", loss_scale)
+    scale = number("amp_program: loss_scale", loss_scale)
     with np.errstate(all="ignore"):
-        if not 0 < np.float32(found) < np.inf:
+        if not 0 < np.float32(scale) < np.inf:
             raise ValueError(f"amp_program: loss_scale: expected a finite float32 above 0, got {loss_scale!r}")
 
 
@@ -157,12 +157,12 @@ class _Builder:
         read = param if param in self._wide else copy_of(param)
         if self._recompute:
             read = self._cast(param, recomputed_copy_of(param), "backward")
-        given, part = gradient_of(param, micro, param in self._wide), _part(param, micro)
-        self._like(param, given, "float32" if param in self._wide else "float16")
-        self._add(param, "backward", "backward", {"params": [read]}, {"grads": [given]})
-        if given != part:
+        grad, part = gradient_of(param, micro, param in self._wide), _part(param, micro)
+        self._like(param, grad, "float32" if param in self._wide else "float16")
+        self._add(param, "backward", "backward", {"params": [read]}, {"grads": [grad]})
+        if grad != part:
             self._like(param, part, "float32")
-            self._add(param, "cast", "backward", {"x": [given]}, {"out": [part]})
+            self._add(param, "cast", "backward", {"x": [grad]}, {"out": [part]})
         if micro:
             total = [_part(param, 0)]
             self._add(param, "sum", "backward", {"x": [part], "out": total}, {"out": total})
@@ -177,19 +177,20 @@ class _Builder:
     def check_gradients(self, params: list[str], max_norm: float | None, epsilon: float) -> None:
         """What `refopt.cpu.check_gradients` does, in two ops."""
         self._shared("loss_scaling", "float32", initial=1.0)
-        made = {"grad_factor": "grad_factor", "found_inf": "found_inf"}
-        given, attrs = {"odd": ("odd",), "loss_scale": ("loss_scaling",)}, {}
+        outputs = {"grad_factor": "grad_factor", "found_inf": "found_inf"}
+        inputs, attrs = {"odd": ("odd",), "loss_scale": ("loss_scaling",)}, {}
         if max_norm is not None:
-            given["sums"], made["grad_norm"] = ("sums",), "grad_norm"
+            inputs["sums"], outputs["grad_norm"] = ("sums",), "grad_norm"
             attrs = {"max_norm": float(max_norm), "epsilon": float(epsilon)}
-        for name in made:
+        for name in outputs:
             self._shared(name, "float32")
         self._shared("odd", "int32")
         self._shared("sums", "float32", len(params))
         grads, places = tuple(_part(param, 0) for param in params), tuple(range(len(params)))
         out = {"sums": ("sums",), "odd": ("odd",)}
         self.main.append(Op("check_gradients", {"x": grads}, out, {"positions": places}, "optimize"))
-        self.main.append(Op("finish_check", given, {slot: (name,) for slot, name in made.items()}, attrs, "optimize"))
+        slots = {slot: (name,) for slot, name in outputs.items()}
+        self.main.append(Op("finish_check", inputs, slots, attrs, "optimize"))
 
     def scaling(self, loss_scale: float, numbers: Mapping[str, Any]) -> None:
         """The loss scale, and the op that changes it."""

@@ -32,28 +32,28 @@ def optimize_cast(program: Program) -> Result:
     ``opt_sharding_cast_fp32param``, PR 35878.
     """
     expect_program("optimize_cast", program)
-    found = eligible(program)
-    if not found.copies:
-        return Result(program, False, (*found.reasons, "neither pass casts a parameter that can live in fp16"))
+    analysis = eligible(program)
+    if not analysis.copies:
+        return Result(program, False, (*analysis.reasons, "neither pass casts a parameter that can live in fp16"))
     main: list[Op] = []
     updated: set[str] = set()
-    order = {param: k for k, param in enumerate(found.copies)}
+    order = {param: k for k, param in enumerate(analysis.copies)}
     for i, op in enumerate(program.main):
-        if i in found.casts:
+        if i in analysis.casts:
             continue
-        main.append(_renamed(op, found))
+        main.append(_renamed(op, analysis))
         written = cells(program, op.writes) if op.role == "optimize" else set()
-        for param in sorted(written & found.copies.keys(), key=order.__getitem__):
-            main.append(Op("cast", {"x": (param,)}, {"out": (found.copies[param],)}, {}, "optimize", op.layer))
+        for param in sorted(written & analysis.copies.keys(), key=order.__getitem__):
+            main.append(Op("cast", {"x": (param,)}, {"out": (analysis.copies[param],)}, {}, "optimize", op.layer))
             updated.add(param)
-    vars = {name: var for name, var in program.vars.items() if name not in found.recomputed}
-    for copy in found.copies.values():
+    vars = {name: var for name, var in program.vars.items() if name not in analysis.recomputed}
+    for copy in analysis.copies.values():
         vars[copy] = replace(vars[copy], persistable=True, initial=0.0)
-    startup = [Op("cast", {"x": (param,)}, {"out": (copy,)}, {}, "startup") for param, copy in found.copies.items()]
+    startup = [Op("cast", {"x": (param,)}, {"out": (copy,)}, {}, "startup") for param, copy in analysis.copies.items()]
     sent = {op.inputs["x"][0] for op in program.main if op.type == "broadcast"}
-    gone = [param for param in found.copies if param in sent and param not in updated]
-    made = program.replace(vars=vars, startup=[*program.startup, *startup], main=main)
-    return Result(without_masters(made, gone), True, found.reasons)
+    gone = [param for param in analysis.copies if param in sent and param not in updated]
+    rewritten = program.replace(vars=vars, startup=[*program.startup, *startup], main=main)
+    return Result(without_masters(rewritten, gone), True, analysis.reasons)
 
 
 def without_masters(program: Program, names: Collection[str]) -> Program:
@@ -70,9 +70,9 @@ def without_masters(program: Program, names: Collection[str]) -> Program:
     return program.replace(vars=vars, startup=[first, *startup, last])
 
 
-def _renamed(op: Op, found: Eligible) -> Op:
+def _renamed(op: Op, analysis: Eligible) -> Op:
     """An op that reads first copies where it has read later ones, and sends copies where it has sent parameters."""
-    new = (found.copies, found.recomputed) if op.type == "broadcast" else (found.recomputed,)
+    new = (analysis.copies, analysis.recomputed) if op.type == "broadcast" else (analysis.recomputed,)
     if not any(name in names for name in op.reads for names in new):
         return op
 

@@ -106,7 +106,7 @@ def step(
     owned = owned if params and world_size > 1 else None  # `shard` leaves other steps as they are
     ours, good = (params, eligible) if owned is None else owned
     form = casts(eligible, accumulate=accumulate, recompute=recompute, owned=good)
-    made = {
+    counts = {
         "forward": params * accumulate,
         "backward": params * accumulate,
         "cast": form["sharded" if optimize_cast else "before"] + eligible * accumulate,
@@ -121,7 +121,7 @@ def step(
         merged: int(owned is not None and ours == 0),  # of no tensors
         "broadcast": params if owned is not None else 0,
     }
-    return {kind: count for kind, count in made.items() if count}
+    return {kind: count for kind, count in counts.items() if count}
 
 
 def collectives(
@@ -158,8 +158,8 @@ def startup(sizes: Sequence[int], eligible: Sequence[bool], *, optimize_cast: bo
     """Ops at startup by type with several ranks: broadcasts in fp32, and then casts, on all ranks alike."""
     check_lengths("startup", sizes, eligible=eligible)
     check_flags("startup", optimize_cast=optimize_cast)
-    made = {"broadcast": len(sizes), "cast": sum(eligible) if optimize_cast else 0}
-    return {kind: number for kind, number in made.items() if number}
+    counts = {"broadcast": len(sizes), "cast": sum(eligible) if optimize_cast else 0}
+    return {kind: number for kind, number in counts.items() if number}
 
 
 def memory(

@@ -61,7 +61,7 @@ def eligible(program: Program) -> Eligible:
     these names. It fails on a parameter that no op reads, and takes one step for granted where copies could be old.
     """
     expect_program("eligible", program)
-    why: dict[str, str] = {}
+    stays: dict[str, str] = {}
     copies: dict[str, str] = {}
     recomputed: dict[str, str] = {}
     casts: dict[int, str] = {}
@@ -73,47 +73,47 @@ def eligible(program: Program) -> Eligible:
     for i, op in enumerate(program.main):
         for name in op.reads:
             if name in old:
-                why.setdefault(source[name], f"{title(op)} reads {name!r}, which is older than the parameter")
+                stays.setdefault(source[name], f"{title(op)} reads {name!r}, which is older than the parameter")
         for param in (name for name in op.reads if name in order):
             if op.role in STAGES:
                 reason = _no_cast(program, op, param, copies)
                 if reason:
-                    why.setdefault(param, reason)
+                    stays.setdefault(param, reason)
                     continue
-                (made,) = op.outputs["out"]
-                casts[i] = source[made] = param
-                made_of.setdefault(param, set()).add(made)
-                old.discard(made)
-                if made == copy_of(param):
-                    copies[param] = made
+                (copy,) = op.outputs["out"]
+                casts[i] = source[copy] = param
+                made_of.setdefault(param, set()).add(copy)
+                old.discard(copy)
+                if copy == copy_of(param):
+                    copies[param] = copy
                 else:
-                    recomputed[made] = copy_of(param)
+                    recomputed[copy] = copy_of(param)
             elif op.type in COLLECTIVES and len(op.reads) > 1:
-                why.setdefault(param, f"{op.type} has it in a group; fuse_broadcasts comes after")
+                stays.setdefault(param, f"{op.type} has it in a group; fuse_broadcasts comes after")
         written = cells(program, op.writes)
         if op.role != "optimize" and op.type != "broadcast":
             for param in sorted(written & order.keys(), key=order.__getitem__):
-                why.setdefault(param, f"{title(op)} changes it outside of the optimizer's stage")
+                stays.setdefault(param, f"{title(op)} changes it outside of the optimizer's stage")
         old.update(name for param in written & made_of.keys() for name in made_of[param] if source[name] == param)
     for param in params:
         if param not in copies:
-            why.setdefault(param, "neither pass casts it")
-    good = {param: copies[param] for param in params if param not in why}
+            stays.setdefault(param, "neither pass casts it")
+    good = {param: copies[param] for param in params if param not in stays}
     return Eligible(
         good,
-        {made: first for made, first in recomputed.items() if source[made] in good},
+        {copy: first for copy, first in recomputed.items() if source[copy] in good},
         frozenset(i for i, param in casts.items() if param in good),
-        tuple(f"{param!r} stays fp32: {reason}" for param, reason in why.items()),
+        tuple(f"{param!r} stays fp32: {reason}" for param, reason in stays.items()),
     )
 
 
 def _params(program: Program) -> list[str]:
     """fp32 parameters: what ops of routines update, here or where they come from, and what is cast."""
-    found = {name for op in program.main if op.type.removeprefix(MERGED) in ROUTINES for name in op.outputs["params"]}
-    found |= {name for op in program.main if op.type == "broadcast" or op.role in STAGES for name in op.reads}
-    found = cells(program, found)
+    touched = {name for op in program.main if op.type.removeprefix(MERGED) in ROUTINES for name in op.outputs["params"]}
+    touched |= {name for op in program.main if op.type == "broadcast" or op.role in STAGES for name in op.reads}
+    touched = cells(program, touched)
     return [
-        name for name, var in program.vars.items() if name in found and var.persistable and var.dtype == "float32"
+        name for name, var in program.vars.items() if name in touched and var.persistable and var.dtype == "float32"
     ]  # fmt: skip
 
 
@@ -123,9 +123,9 @@ def _no_cast(program: Program, op: Op, param: str, copies: Mapping[str, str]) ->
         return f"{title(op)} reads it"
     if len(op.inputs["x"]) > 1:
         return "its cast is one with others"
-    (made,) = op.outputs["out"]
-    if program.vars[made].dtype != "float16":
-        return f"its cast {made!r} is {program.vars[made].dtype}"
-    if made == copy_of(param) or (CAST in made and RECOMPUTED in made and param in copies):
+    (copy,) = op.outputs["out"]
+    if program.vars[copy].dtype != "float16":
+        return f"its cast {copy!r} is {program.vars[copy].dtype}"
+    if copy == copy_of(param) or (CAST in copy and RECOMPUTED in copy and param in copies):
         return ""
-    return f"its cast is named {made!r}"
+    return f"its cast is named {copy!r}"

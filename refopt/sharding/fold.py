@@ -40,9 +40,9 @@ def fold_casts(program: Program) -> Result:
     for i, op in enumerate(program.main):
         if routine_of(op) is None or not any(name in casts for name in op.outputs["params"]):
             continue
-        why = _why_not(program, i, casts, writers, begun)
-        if why:
-            reasons.append(f"{title(op)}: {why}")
+        reason = _why_not(program, i, casts, writers, begun)
+        if reason:
+            reasons.append(f"{title(op)}: {reason}")
             continue
         places = [casts[name][0] for name in op.outputs["params"]]
         moves.append(([i, *places], [_folded(op, [program.main[k].outputs["out"][0] for k in places])]))
@@ -68,9 +68,9 @@ def _why_not(
         if len(casts.get(name, ())) != 1 or casts[name][0] < place:
             return f"expected one cast of {name!r} alone, after it, got another number or place"
         (copy,) = program.main[casts[name][0]].outputs["out"]
-        given, made = program.vars[name].dtype, program.vars[copy].dtype
-        if (given, made) != ("float32", "float16"):
-            return f"{copy!r}, the cast of {name!r}, is {made}, and that {given}"
+        dtype, copy_dtype = program.vars[name].dtype, program.vars[copy].dtype
+        if (dtype, copy_dtype) != ("float32", "float16"):
+            return f"{copy!r}, the cast of {name!r}, is {copy_dtype}, and that {dtype}"
         if (name, copy) not in begun:
             return f"{copy!r} is not made at startup, so it need not be what {name!r} is, rounded, if a step is skipped"
         places.append(casts[name][0])

@@ -12,10 +12,10 @@ def in_order(sizes: Sequence[int], ranks: int) -> list[int]:
 
     ::
 
-        total = sum(sizes);  rank = 0;  given = 0
+        total = sum(sizes);  rank = 0;  assigned = 0
         for each size:
-            if given > total * (rank + 1) / ranks:  rank = rank + 1
-            the tensor goes to rank;  given = given + size
+            if assigned > total * (rank + 1) / ranks:  rank = rank + 1
+            the tensor goes to rank;  assigned = assigned + size
 
     The comparison is strict, comes before the tensor is added, and moves on by one rank at most. So the last ranks may
     own nothing (``[1, 1, 1, 10]`` over two ranks all goes to the first), and a rank may own much more than its share.
@@ -23,13 +23,13 @@ def in_order(sizes: Sequence[int], ranks: int) -> list[int]:
 
     Source: ``Shard._split_params`` of Paddle's ``sharding_optimizer``.
     """
-    total, rank, given = sum(sizes), 0, 0
+    total, rank, assigned = sum(sizes), 0, 0
     owners = []
     for size in sizes:
-        if given * ranks > total * (rank + 1):
+        if assigned * ranks > total * (rank + 1):
             rank += 1
         owners.append(rank)
-        given += size
+        assigned += size
     return owners
 
 
@@ -66,5 +66,5 @@ def partition(sizes: Sequence[int], ranks: int, rule: str = "paddle") -> list[in
     """
     chosen("partition: rule", rule, RULES)
     count = whole("partition: ranks", ranks, 1)
-    given = collected("partition: sizes", sizes, "sizes")
-    return RULES[rule]([whole(f"partition: sizes[{i}]", size, 0) for i, size in enumerate(given)], count)
+    checked = collected("partition: sizes", sizes, "sizes")
+    return RULES[rule]([whole(f"partition: sizes[{i}]", size, 0) for i, size in enumerate(checked)], count)

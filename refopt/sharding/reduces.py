@@ -43,20 +43,20 @@ def fuse_reduces(program: Program, limit: float = 32.0) -> Result:
         ops = [program.main[i] for i in places]
         names = [op.inputs["x"][0] for op in ops]
         after = [[i for i in scales.get(name, ()) if i > place] for name, place in zip(names, places, strict=True)]
-        averages = [found[0] for found in after if found]
+        averages = [each[0] for each in after if each]
         members = [*places, *averages]
-        why = unlike(ops) or unlike_averages(program, after, "reduce")
-        why = why or dependencies.among(program, ops) or dependencies.between(program, members)
-        if why:
-            reasons.append(f"to {about(program, places)}: {why}")
+        reason = unlike(ops) or unlike_averages(program, after, "reduce")
+        reason = reason or dependencies.among(program, ops) or dependencies.between(program, members)
+        if reason:
+            reasons.append(f"to {about(program, places)}: {reason}")
             continue
         if len(places) > 1:
-            made = _buffer(program, names)
-            layout = {key: made.attrs[key] for key in LAYOUT}
+            coalesce = _buffer(program, names)
+            layout = {key: coalesce.attrs[key] for key in LAYOUT}
             moves.append((places, [one_of(program, places, names, layout)]))
-            startup.append(made)
+            startup.append(coalesce)
             first = program.vars[names[0]]
-            buffers.append(Var(made.outputs["fused_output"][0], UNKNOWN, first.dtype, first.persistable))
+            buffers.append(Var(coalesce.outputs["fused_output"][0], UNKNOWN, first.dtype, first.persistable))
         reader = dependencies.first_after(program, max(members), names) if averages else None
         if averages and reader is not None:
             gone, come = late.setdefault(reader, ([], []))

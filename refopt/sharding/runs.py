@@ -37,12 +37,12 @@ def runs(program: Program, kind: str, limit: float, reasons: list[str]) -> list[
             reasons.append(f"{name!r} has no elements")
         else:
             stretches[-1].append(i)
-    found = []
+    buckets = []
     for places in (places for stretches in roots.values() for places in stretches):
         vars = [program.vars[program.main[i].inputs["x"][0]] for i in places]
         names, shapes, dtypes = ([getattr(var, key) for var in vars] for key in ("name", "shape", "dtype"))
-        found += [[places[k] for k in group] for group in fuse_size(names, shapes, dtypes, limit=limit).groups]
-    return found
+        buckets += [[places[k] for k in group] for group in fuse_size(names, shapes, dtypes, limit=limit).groups]
+    return buckets
 
 
 def one_of(program: Program, places: list[int], names: list[str], layout: Mapping[str, Any]) -> Op:

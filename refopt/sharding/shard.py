@@ -71,13 +71,13 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
     _check(program, degree)
     if degree == 1:
         return Result(program, False, ("one rank owns everything",))
-    why = _declined(program)
-    if why:
-        return Result(program, False, (why,))
+    reason = _declined(program)
+    if reason:
+        return Result(program, False, (reason,))
     owned, reasons = _owned(program, degree, rule), []
     if order == "reduced":
-        program, why = _as_reduced(program)
-        reasons += [why] if why else []
+        program, reason = _as_reduced(program)
+        reasons += [reason] if reason else []
         owned = {op.inputs["params"][0]: owned[op.inputs["params"][0]] for op in program.main if routine_of(op)}
     others = {param: its for param, its in owned.items() if its.owner != rank}
     main = _main(program, owned, others)
@@ -90,10 +90,10 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
     vars = {name: var for name, var in program.vars.items() if name not in gone}
     there = {name for _, name, _ in sent}
     masters = [param for param in others if param not in there]
-    made = without_masters(program.replace(vars=vars, main=main), masters)
+    rewritten = without_masters(program.replace(vars=vars, main=main), masters)
     nothing = sorted(set(range(degree)) - {its.owner for its in owned.values()})
     reasons += [f"rank {r} owns nothing: {len(owned)} parameters by the rule {rule!r}" for r in nothing]
-    return Result(made, True, tuple(reasons))
+    return Result(rewritten, True, tuple(reasons))
 
 
 def _check(program: Program, degree: int) -> None:
@@ -161,9 +161,9 @@ def _as_reduced(program: Program) -> tuple[Program, str]:
     """Updates in the order in which their gradients are reduced, where the last of them stood; or why they are not."""
     places = [i for i, op in enumerate(program.main) if routine_of(op)]
     ops = [program.main[i] for i in places]
-    why = dependencies.among(program, ops) or dependencies.between(program, places)
-    if why:
-        return program, f"updates stay in the order of the program: {why}"
+    reason = dependencies.among(program, ops) or dependencies.between(program, places)
+    if reason:
+        return program, f"updates stay in the order of the program: {reason}"
     sums = [op for op in program.main if op.type in ("all_reduce", "scatter_add")]
     when = {name: k for k, op in enumerate(sums) for name in op.writes}
     ops.sort(key=lambda op: when[op.inputs["grads"][0]])

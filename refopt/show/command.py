@@ -81,7 +81,7 @@ def ptx(launches: Launches) -> str:
     from refopt.gpu.driver import signature_of
 
     kernels = {x.kernel: x.args for x in launches.prepared}
-    return "\n".join(f"// {made.name}\n{made.ptx(signature_of(args))}" for made, args in kernels.items())
+    return "\n".join(f"// {kernel.name}\n{kernel.ptx(signature_of(args))}" for kernel, args in kernels.items())
 
 
 def _save(path: str, text: str) -> None:

@@ -89,8 +89,8 @@ class Expressions:
 
     def _number(self, node: ast.expr) -> int | None:
         """An integer that stands there or in the closure; those of modules have names that say more."""
-        given = isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in self.scope.closed)
-        value = self.value(node) if given else None
+        known = isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in self.scope.closed)
+        value = self.value(node) if known else None
         return value if type(value) is int else None
 
     def static(self, node: ast.expr) -> Any:
@@ -153,38 +153,38 @@ class Expressions:
             for name in called.dropped:
                 self.symbols.keep(called, name)
             return self._spliced(node)
-        given = dict(zip(called.parameters, node.args, strict=False)) | {x.arg or "": x.value for x in node.keywords}
-        if self._can_inline(called, given, node):
-            arguments = {name: self.text(given[name]) for name in dict.fromkeys(MARKERS.findall(called.inline or ""))}
+        passed = dict(zip(called.parameters, node.args, strict=False)) | {x.arg or "": x.value for x in node.keywords}
+        if self._can_inline(called, passed, node):
+            arguments = {name: self.text(passed[name]) for name in dict.fromkeys(MARKERS.findall(called.inline or ""))}
             return self._whole(MARKERS.sub(lambda found: arguments[found[1]], called.inline or ""))
-        dropped = {name for name in called.dropped if name in given}
+        dropped = {name for name in called.dropped if name in passed}
         if not dropped:
             return self._spliced(node)
         for name in dropped:
-            if not self.pure(given[name]):
+            if not self.pure(passed[name]):
                 self.symbols.keep(called, name)
-        kept = [self.text(x) for name, x in given.items() if name not in dropped]
+        kept = [self.text(x) for name, x in passed.items() if name not in dropped]
         return f"{self.text(node.func)}({', '.join(kept)})"
 
     def _whole(self, text: str) -> str:
         """The name of a tuple instead of a tuple of its elements, one after the other."""
-        found = re.fullmatch(r"\(((\w+)\[0\].*?),?\)", text)
-        if found is None:
+        match = re.fullmatch(r"\(((\w+)\[0\].*?),?\)", text)
+        if match is None:
             return text
-        values = [x.value for x in ast.walk(self.node) if isinstance(x, ast.Assign) and found[2] in own_names(x)]
+        values = [x.value for x in ast.walk(self.node) if isinstance(x, ast.Assign) and match[2] in own_names(x)]
         if len(values) != 1 or not isinstance(values[0], ast.Call) or (called := self.called(values[0])) is None:
             return text
-        elements = ", ".join(f"{found[2]}[{k}]" for k in range(called.arity))
-        return found[2] if found[1] == elements else text
+        elements = ", ".join(f"{match[2]}[{k}]" for k in range(called.arity))
+        return match[2] if match[1] == elements else text
 
-    def _can_inline(self, called: Called, given: dict[str, ast.expr], node: ast.Call) -> bool:
+    def _can_inline(self, called: Called, passed: dict[str, ast.expr], node: ast.Call) -> bool:
         if called.inline is None or (called.statement and node is not self.alone):
             return False
         names = MARKERS.findall(called.inline)
-        wanted = [given[name] for name in names]
-        plain = all(isinstance(given[name], ast.Name | ast.Constant) for name in names if names.count(name) > 1)
-        plain &= all(isinstance(given[name], ast.Name) for name in names if f"\ue002{name}\ue003[" in called.inline)
-        unused = [x for name, x in given.items() if name not in names]
+        wanted = [passed[name] for name in names]
+        plain = all(isinstance(passed[name], ast.Name | ast.Constant) for name in names if names.count(name) > 1)
+        plain &= all(isinstance(passed[name], ast.Name) for name in names if f"\ue002{name}\ue003[" in called.inline)
+        unused = [x for name, x in passed.items() if name not in names]
         return plain and all(map(self.pure, unused)) and sum(not self.pure(x) for x in wanted) <= 1
 
     def _spliced(self, node: ast.AST) -> str:

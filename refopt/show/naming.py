@@ -80,8 +80,8 @@ def _choices(part: Part, group: Sequence[Part], words: Mapping[Part, Words]) -> 
     if place not in ("", *VARIANTS):
         suffixes += [(place,), (place, *differing)]
     suffixes += [words[part][:2], words[part], (place, *words[part])]
-    made = ["_".join([base, *filter(None, suffix)]) for suffix in suffixes]
-    return plain + made
+    suffixed = ["_".join([base, *filter(None, suffix)]) for suffix in suffixes]
+    return plain + suffixed
 
 
 def _words(order: Sequence[Part], parts: Parts) -> dict[Part, Words]:
@@ -91,11 +91,11 @@ def _words(order: Sequence[Part], parts: Parts) -> dict[Part, Words]:
     for part in order:
         callees = [x for x in (parts.all[number] for number in part.numbers()) if isinstance(x, Part)]
         own = {x for x in VARIANTS if x in part.aliases or x == _place(part)}
-        found = [own or {words[x][0] for x in callees}]
+        combined = [own or {words[x][0] for x in callees}]
         for k, known in enumerate((DTYPES, tuple(POLICIES)), 1):
             said = {word for word in known if f"_{word}" in part.base}
-            found.append(said or {words[x][k] for x in callees})
-        variant, dtype, policy = (x.pop() if len(x := each - {""}) == 1 else "" for each in found)
+            combined.append(said or {words[x][k] for x in callees})
+        variant, dtype, policy = (x.pop() if len(x := each - {""}) == 1 else "" for each in combined)
         words[part] = variant, dtype, policy
         for callee in callees:
             callers.setdefault(callee, []).append(part)

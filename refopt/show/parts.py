@@ -173,9 +173,9 @@ class Parts:
     def part(self, function: Callable, alias: str = "", whole: bool = False) -> Part:
         """The part of a function; ``whole`` keeps all parameters, as a kernel has to."""
         if id(function) not in self._of:
-            made = self._made(function, alias, whole)
-            key = made.base, made.text, made.asm
-            self._of[id(function)] = self._same.setdefault(key, made)
+            part = self._made(function, alias, whole)
+            key = part.base, part.text, part.asm
+            self._of[id(function)] = self._same.setdefault(key, part)
         return self._of[id(function)]
 
     def _made(self, function: Callable, alias: str, whole: bool) -> Part:
@@ -262,8 +262,8 @@ def _is_ours(function: FunctionType) -> bool:
 
 
 def _is_device_function(function: Any) -> bool:
-    made = getattr(function, "__refopt_numba__", None)
-    return made is not None and made.__qualname__.startswith("device_function.")
+    original = getattr(function, "__refopt_numba__", None)
+    return original is not None and original.__qualname__.startswith("device_function.")
 
 
 def _caches(decorator: ast.expr, scope: Scope) -> bool:

@@ -141,9 +141,9 @@ def defined(module: str, name: str) -> Definition | str | None:
     file = read(str(place.__file__))
     for statement in file.tree.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign):
-            made = Definition(place, file, statement)
-            if name in made.names:
-                return made
+            definition = Definition(place, file, statement)
+            if name in definition.names:
+                return definition
         elif isinstance(statement, ast.ImportFrom):
             for alias in statement.names:
                 if (alias.asname or alias.name) == name:

@@ -69,8 +69,8 @@ def _made_by(kernel: Kernel) -> list[str]:
     """A kernel's name, and what made it of what."""
     if kernel.origin is None:
         return [kernel.name]
-    factory, given = kernel.origin
-    text = f"{kernel.name}, made by {factory.__module__}.{factory.__name__}({', '.join(map(_short, given))})"
+    factory, args = kernel.origin
+    text = f"{kernel.name}, made by {factory.__module__}.{factory.__name__}({', '.join(map(_short, args))})"
     return textwrap.wrap(text, WIDTH - 2, subsequent_indent="    ")
 
 

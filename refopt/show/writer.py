@@ -43,9 +43,9 @@ class Writer(Expressions):
         for statement in body:
             above = self._lines(line, statement.lineno - 1)
             line = (statement.end_lineno or 0) + 1
-            made, ends = self._statement(statement)
-            if made:
-                lines += above + made
+            written, ends = self._statement(statement)
+            if written:
+                lines += above + written
             if ends:
                 break
         self._depth -= 1

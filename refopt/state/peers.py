@@ -87,7 +87,7 @@ def peer_of(where: str, routine: Routine) -> Peer:
 
 
 def to_group(
-    where: str, routine: Routine, numbers: Mapping[str, Any], given: Mapping[str, Any], peer: Peer | None = None
+    where: str, routine: Routine, numbers: Mapping[str, Any], present: Mapping[str, Any], peer: Peer | None = None
 ) -> dict[str, Any]:
     """A group of PyTorch's, but for its parameters, from a tensor's numbers and states; raises where there is none.
 
@@ -106,7 +106,7 @@ def to_group(
     for ours, theirs in peer.numbers.items():
         if group[theirs] != peer.only.get(theirs, group[theirs]):
             raise ValueError(f"{where}: {ours}: expected {peer.only[theirs]}, for PyTorch, got {numbers[ours]}")
-    group |= {**peer.only, **{theirs: ours in given for ours, theirs in peer.switches.items()}}
+    group |= {**peer.only, **{theirs: ours in present for ours, theirs in peer.switches.items()}}
     if "beta1" in group:
         group["betas"] = group.pop("beta1"), group.pop("beta2")
     return group
@@ -132,20 +132,20 @@ def from_group(where: str, routine: Routine, group: Mapping[str, Any]) -> dict[s
         if check(f"{where}: {name}", got) != value:
             raise ValueError(f"{where}: {name}: expected {value}, which is refopt's rule, got {shown(got)}")
     limits = {hyper.name: hyper.below for hyper in routine.hypers}
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for ours, theirs in {**peer.numbers, **{name: name for name in peer.switches.values()}}.items():
         kind = "True or False" if ours in (*peer.switches.values(), "use_nesterov") else "a number"
         if theirs not in flat and theirs != "nesterov":  # which came later than SGD
             raise TypeError(f"{where}: {theirs}: expected {kind}, got none")
         value, label = _plain(flat.get(theirs, False)), f"{where}: {theirs}"
         if kind != "a number":
-            found[ours] = flag(label, value)
+            numbers[ours] = flag(label, value)
         else:
             below = limits[ours] if ours != "decay_base" and limits[ours] < math.inf else None
-            found[ours] = number(label, value, 0, below=below, finite=True)
-    if "decay_base" in found:
-        found["decay_base"] = 0.96 ** found["decay_base"]
-    return found
+            numbers[ours] = number(label, value, 0, below=below, finite=True)
+    if "decay_base" in numbers:
+        numbers["decay_base"] = 0.96 ** numbers["decay_base"]
+    return numbers
 
 
 def _pair(where: str, value: Any) -> list[Any]:

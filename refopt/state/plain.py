@@ -96,7 +96,7 @@ def load(
     """
     row = routine_of("load", routine)
     where = f"{row.merged_name}: state"
-    theirs, given, numbers = parse(saved, where)
+    theirs, hosts, numbers = parse(saved, where)
     if theirs is not row:
         raise ValueError(f"{where}: routine: expected {row.name}, got {theirs.name}")
     lists = _lists(row, slots)
@@ -104,15 +104,15 @@ def load(
     call = _checked(row, lists, numbers, memory)
     kept = _kept(call, numbers)
     for slot in saved_slots(row):
-        _match(where, row, slot, given[slot.name], call.arrays[slot.name], kept)
+        _match(where, row, slot, hosts[slot.name], call.arrays[slot.name], kept)
     for name, value in mapped(f"{row.merged_name}: choices", {} if choices is None else choices, row.choices).items():
         planned = chosen(f"{row.merged_name}: choices: {name}", value, row.choices[name])
         if kept.get(name, planned) != planned:
             raise ValueError(f"{where}: {name}: expected {planned}, as planned, got {kept[name]}")
     if isinstance(memory, HostMemory):
-        _set_apart(given, call)
+        _set_apart(hosts, call)
     for slot in saved_slots(row):
-        for value, array, host in zip(call.slots[slot.name], call.arrays[slot.name], given[slot.name], strict=True):
+        for value, array, host in zip(call.slots[slot.name], call.arrays[slot.name], hosts[slot.name], strict=True):
             if array is not None and host is not None:
                 memory.write(value, array, host.reshape(array.shape))
     memory.finish()
@@ -158,9 +158,9 @@ def parse(saved: Any, where: str) -> tuple[Routine, dict[str, list[np.ndarray | 
 
 def _lists(row: Routine, slots: Any) -> dict[str, Any]:
     """The slots that are given, with gradients, which no state is made of, left out."""
-    given = mapped(f"{row.merged_name}: slots", slots, row.slot_names)
-    params = listed(f"{row.merged_name}: params", given.get("params"))
-    return {name: given.get(name) for name in row.slot_names} | {"grads": [None] * len(params)}
+    lists = mapped(f"{row.merged_name}: slots", slots, row.slot_names)
+    params = listed(f"{row.merged_name}: params", lists.get("params"))
+    return {name: lists.get(name) for name in row.slot_names} | {"grads": [None] * len(params)}
 
 
 def _checked(
@@ -195,12 +195,12 @@ def _memory(row: Routine, lists: dict[str, Any], stream: Any) -> Any:
 
 
 def _match(
-    where: str, row: Routine, slot: Slot, given: list, arrays: list[Array | None], numbers: dict[str, Any]
+    where: str, row: Routine, slot: Slot, hosts: list, arrays: list[Array | None], numbers: dict[str, Any]
 ) -> None:
     """Refuse saved entries of a slot that are not fit for the arrays that are to take them."""
-    if len(given) != len(arrays):
-        raise ValueError(f"{where}: {slot.name}: expected {len(arrays)} entries, as params has, got {len(given)}")
-    for i, (host, array) in enumerate(zip(given, arrays, strict=True)):
+    if len(hosts) != len(arrays):
+        raise ValueError(f"{where}: {slot.name}: expected {len(arrays)} entries, as params has, got {len(hosts)}")
+    for i, (host, array) in enumerate(zip(hosts, arrays, strict=True)):
         expected = "None" if array is None else f"{array.dtype} of shape {array.shape}"
         got = "None" if host is None else f"{name_of(host.dtype)} of shape {host.shape}"
         scalar = slot.scalar and host is not None and array is not None and name_of(host.dtype) == array.dtype
@@ -210,14 +210,14 @@ def _match(
             check_values(f"{where}: {slot.name}[{i}]", row, slot, host, numbers)
 
 
-def _set_apart(given: dict[str, list], call: checks.Call) -> None:
+def _set_apart(lists: dict[str, list], call: checks.Call) -> None:
     """Copy the saved arrays that share memory with what is written, so that no write changes one still to be read."""
     spans = sorted(
         (array.address, array.address + array.size * ITEM_SIZES[array.dtype])
-        for name in given for array in call.arrays[name] if array is not None and array.size
+        for name in lists for array in call.arrays[name] if array is not None and array.size
     )  # fmt: skip
     starts = [start for start, _ in spans]  # the spans are apart, so their ends are in order, too
-    for values in given.values():
+    for values in lists.values():
         for i, host in enumerate(values):
             if host is not None and host.size:
                 low, high = np.lib.array_utils.byte_bounds(host)

@@ -70,11 +70,11 @@ def to_torch(saved: Mapping[str, Any], *, step: int | Sequence[int] | None = Non
     entries = {}
     for i in range(count):
         one = {name: value[i] if isinstance(value, list) else value for name, value in numbers.items()}
-        given = {name: array for name, values in slots.items() if (array := values[i]) is not None}
-        groups.setdefault(tuple(to_group(where, row, one, given).items()), []).append(i)
-        entry = _tensors(where, row, peer, i, one, given)
+        arrays = {name: array for name, values in slots.items() if (array := values[i]) is not None}
+        groups.setdefault(tuple(to_group(where, row, one, arrays).items()), []).append(i)
+        entry = _tensors(where, row, peer, i, one, arrays)
         if peer.counts:
-            entry["step"] = np.array(_steps(where, row, i, one, given, steps[i]), np.float32)
+            entry["step"] = np.array(_steps(where, row, i, one, arrays, steps[i]), np.float32)
         if entry:
             entries[i] = entry
     return {"state": entries, "param_groups": [dict(key) | {"params": members} for key, members in groups.items()]}
@@ -93,14 +93,14 @@ def _counted(where: str, step: Any, count: int) -> list[int | None]:
 
 
 def _tensors(
-    where: str, row: Routine, peer: Peer, i: int, numbers: dict, given: dict[str, np.ndarray]
+    where: str, row: Routine, peer: Peer, i: int, numbers: dict, arrays: dict[str, np.ndarray]
 ) -> dict[str, Any]:
     """The state of one tensor, by PyTorch's names."""
     entry = {}
     for ours, theirs in peer.states.items():
-        if ours not in given or (theirs == "momentum_buffer" and numbers["mu"] == 0):
+        if ours not in arrays or (theirs == "momentum_buffer" and numbers["mu"] == 0):
             continue
-        array = given[ours].copy(order="K")
+        array = arrays[ours].copy(order="K")
         if ours == "velocity":
             if numbers["lr"] == 0:
                 raise ValueError(f"{where}: lr: expected a number above 0, by which PyTorch's momentum is less, got 0")
@@ -109,9 +109,9 @@ def _tensors(
     return entry
 
 
-def _steps(where: str, row: Routine, i: int, numbers: dict, given: dict[str, np.ndarray], step: Any) -> int:
+def _steps(where: str, row: Routine, i: int, numbers: dict, arrays: dict[str, np.ndarray], step: Any) -> int:
     """How many steps a tensor has taken, by its powers or, if they leave it open, by what the caller says."""
-    scalars = {name: given[name].reshape(-1)[0] for name in row.scalars}
+    scalars = {name: arrays[name].reshape(-1)[0] for name in row.scalars}
     low, high = 0, math.inf
     for name in scalars.keys() & BASES.keys():
         base = scalars[name].dtype.type(numbers[BASES[name]])
@@ -172,18 +172,18 @@ def from_torch(routine: str, saved: Mapping[str, Any], params: Sequence[Any]) ->
         raise ValueError(f"{where}: param_groups: expected at least one group, got none")
     group_of = _members(where, groups, len(params))
     entries = _entries(f"{where}: state", parts["state"], len(params))
-    found = [from_group(f"{where}: param_groups[{k}]", row, group) for k, group in enumerate(groups)]
+    per_group = [from_group(f"{where}: param_groups[{k}]", row, group) for k, group in enumerate(groups)]
     per_tensor = {hyper.name for hyper in row.hypers if hyper.per_tensor}
-    given: dict[str, Any] = {}
+    shared: dict[str, Any] = {}
     for name, theirs in peer.numbers.items():
-        values = [numbers[name] for numbers in found]
-        given[name] = _common(f"{where}: param_groups", theirs, values, group_of, name in per_tensor)
+        values = [numbers[name] for numbers in per_group]
+        shared[name] = _common(f"{where}: param_groups", theirs, values, group_of, name in per_tensor)
     reals = {arithmetic(name_of(param.dtype)) for param in params} or {np.float64}
-    hypers = check_hypers(row, given | dict(peer.choices), len(params), reals)
+    hypers = check_hypers(row, shared | dict(peer.choices), len(params), reals)
     slots: dict[str, list] = {slot.name: [] for slot in saved_slots(row)}
     for i, param in enumerate(params):
         one = {name: value[i] if isinstance(value, list) else value for name, value in hypers.items()}
-        absent = {theirs: ours for ours, theirs in peer.switches.items() if not found[group_of[i]][theirs]}
+        absent = {theirs: ours for ours, theirs in peer.switches.items() if not per_group[group_of[i]][theirs]}
         label, entry = f"{where}: state[{i}]", entries.get(i, {})
         arrays = read_tensors(label, row, entry, param, absent)
         arrays |= read_scalars(label, row, one, entry, arithmetic(name_of(param.dtype)))

@@ -51,11 +51,11 @@ def row(
     machine.synchronize()
     differing = most = 0
     mismatches: list[Mismatch] = []
-    for i, (want, found) in enumerate(pairs()):
-        where, ulps = compare(want, found)
-        differing, most = differing + len(where), max(most, int(ulps.max(initial=0)))
-        for at, n in zip(where[: SHOWN - len(mismatches)], ulps, strict=False):
-            a, b = text_of(want.reshape(-1)[at]), text_of(found.reshape(-1)[at])
+    for i, (want, actual) in enumerate(pairs()):
+        indices, ulps = compare(want, actual)
+        differing, most = differing + len(indices), max(most, int(ulps.max(initial=0)))
+        for at, n in zip(indices[: SHOWN - len(mismatches)], ulps, strict=False):
+            a, b = text_of(want.reshape(-1)[at]), text_of(actual.reshape(-1)[at])
             label = workload.tensors[i].name if i < len(workload) else "result"
             mismatches.append(Mismatch(1, form, i, label, int(at), a, b, int(n)))
     launches, traffic, problems = plan.launches, plan.bytes, []

@@ -132,7 +132,7 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: s
     device = _device(machine, args.device)
     whole = workloads.load(args.workload)
     workload = max((task.workload for task in tasks), key=lambda workload: workload.elements)
-    skipped = {} if args.dtype else {name: why for name in verify.DTYPES if (why := verify.unavailable(name))}
+    skipped = {} if args.dtype else {name: reason for name in verify.DTYPES if (reason := verify.unavailable(name))}
     copy = verify.copy_bandwidth() if machine.name == "gpu" else None
     with table.Progress(sys.stderr, len(tasks)) as progress:
 
@@ -145,8 +145,8 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: s
         say(table.wrap("tensors", f"the {len(whole)} of {workload.name}, {whole.elements:,} elements"))
         if scaled:
             say(table.wrap("", f"scaled to {workload.elements:,}: {scaled}"))
-        for name, why in skipped.items():
-            say(table.wrap("skipped", f"{name}: {why}"))
+        for name, reason in skipped.items():
+            say(table.wrap("skipped", f"{name}: {reason}"))
         rows = _rows(tasks, machine, args.steps, copy, progress, say)
         for row in rows:
             if not row.ok:
@@ -156,7 +156,7 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: s
     ok = all(row.ok for row in rows)
     if target:
         used = {"elements_used": workload.elements, "scaled": scaled}
-        made = {
+        document = {
             "schema": report.SCHEMA,
             "ok": ok,
             "versions": report.versions(),
@@ -168,7 +168,7 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: s
             "copy_bytes_per_second": copy,
             "rows": [report.record(row, copy) for row in rows],
         }
-        target.write(json.dumps(made, indent=2) + "\n")
+        target.write(json.dumps(document, indent=2) + "\n")
     return EQUAL if ok else DIFFERS
 
 

@@ -200,8 +200,8 @@ def _plan(case: Case, form: str, machine: Any) -> tuple[Any, dict[str, list]]:
     Copies are of bit patterns, because Numba copies no bf16.
     """
     bits = {n: [machine.to_device(ulp.bits(x)) for x in values] for n, values in case.slots.items() if values}
-    kinds = {s.name: numpy_dtype(slot_dtype(s, case.dtype)) for s in case.routine.slots}
-    slots = {name: [x.view(kinds[name]) for x in bits[name]] if name in bits else None for name in case.slots}
+    dtypes = {s.name: numpy_dtype(slot_dtype(s, case.dtype)) for s in case.routine.slots}
+    slots = {name: [x.view(dtypes[name]) for x in bits[name]] if name in bits else None for name in case.slots}
     positional, named = arguments(case.routine, slots)
     return gpu.plan(case.routine.name, *positional, **named, form=form, **case.choices, **case.hypers[0]), bits
 

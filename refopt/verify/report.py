@@ -105,8 +105,8 @@ class Target:
                 self._beside = ""
 
     def _unusable(self, error: OSError | ValueError) -> Unusable:
-        why = error.strerror if isinstance(error, OSError) else error
-        return Unusable(f"--json: cannot write to {self.path!r}: {why}")
+        reason = error.strerror if isinstance(error, OSError) else error
+        return Unusable(f"--json: cannot write to {self.path!r}: {reason}")
 
 
 def _mode(path: str) -> int | None:
@@ -126,18 +126,18 @@ def _write(file: Any, data: bytes) -> None:
 
 def record(row: Row, copy: float | None) -> dict[str, Any]:
     """A row; with the bandwidth of a copy in bytes per second, also the share of it that a step has."""
-    found = row._asdict() | {"ok": row.ok, "mismatches": [m._asdict() for m in row.mismatches]}
+    entry = row._asdict() | {"ok": row.ok, "mismatches": [m._asdict() for m in row.mismatches]}
     if copy and row.milliseconds:
-        found["copy_share"] = row.bytes / row.milliseconds * 1000 / copy
-    return found
+        entry["copy_share"] = row.bytes / row.milliseconds * 1000 / copy
+    return entry
 
 
 def versions() -> dict[str, str | None]:
     """What the report was made with; None for packages that are not there."""
-    found: dict[str, str | None] = {"refopt": refopt.__version__, "python": platform.python_version()}
+    by_package: dict[str, str | None] = {"refopt": refopt.__version__, "python": platform.python_version()}
     for package in ("numpy", "numba", "numba-cuda", "ml_dtypes"):
         try:
-            found[package] = version(package)
+            by_package[package] = version(package)
         except PackageNotFoundError:
-            found[package] = None
-    return found
+            by_package[package] = None
+    return by_package
