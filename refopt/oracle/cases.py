@@ -149,18 +149,18 @@ def draw(
         optional: optional states that are there.
         count: the step that is to be taken, from 1.
     """
-    every = [(i % PATTERNS, tuple(shape), kinds) for i, (shape, kinds) in enumerate(zip(shapes, dtypes, strict=True))]
+    every = [(i % PATTERNS, tuple(shape), types) for i, (shape, types) in enumerate(zip(shapes, dtypes, strict=True))]
     unlike = list(dict.fromkeys(every))
     slots: dict[str, Any] = {slot.name: [] for slot in row.slots}
-    for pattern, shape, kinds in unlike:
+    for pattern, shape, types in unlike:
         exact = noise([seed, 0, pattern], shape)
-        real = numpy_dtype(arithmetic_name(kinds.param))
+        real = numpy_dtype(arithmetic_name(types.param))
         master = None
-        if kinds.master == "uint16":
+        if types.master == "uint16":
             param, master = split_numbers(exact.astype(np.float32))
         else:
-            param = exact.astype(numpy_dtype(kinds.param))
-            if kinds.master:
+            param = exact.astype(numpy_dtype(types.param))
+            if types.master:
                 master = exact.astype(real)
         slots["params"].append(param)
         slots["master_params"].append(master)
@@ -173,11 +173,11 @@ def draw(
                 slots[slot.name].append(None)
             else:
                 first = initial_of(row, slot.name, numbers)
-                slots[slot.name].append(np.full(shape, first, numpy_dtype(kinds.state)))
+                slots[slot.name].append(np.full(shape, first, numpy_dtype(types.state)))
     case = Case(row, slots, [dict(numbers)], dict(choices))
     before = {name: value for name, value in choices.items() if name != "rounding"}
     for t in range(1, count + 1):
-        grads = [noise([seed, t, k], shape).astype(numpy_dtype(kinds.grad)) for k, shape, kinds in unlike]
+        grads = [noise([seed, t, k], shape).astype(numpy_dtype(types.grad)) for k, shape, types in unlike]
         case = case.replace(grads=grads)
         if t < count:
             case = case.replace(**reference(case.replace(choices=before)))

@@ -89,15 +89,15 @@ def check(
     row = ROUTINES[chosen("check: routine", routine, ROUTINES)]
     exact = flag("check: exact", exact)
     wanted = _laws(laws, exact)
-    given = _fixed(row, {} if set is None else set)
+    settings = _fixed(row, {} if set is None else set)
     count = 5 if examples is None else whole("check: examples", examples, least=0)
     seed = whole("check: seed", seed, least=0)
     allowed, left_out = reasons("expected_failures", expected_failures), reasons("skips", skips)
-    allowed = {entry: why for entry, why in allowed.items() if any(covers(entry, x.id) for x in wanted)}
+    allowed = {entry: because for entry, because in allowed.items() if any(covers(entry, x.id) for x in wanted)}
     tested = subject_of(row, subject, arrays=arrays, device=device, names=names, options=options)
     asked = _listed("dtypes", dtypes, getattr(tested, "dtypes", DTYPES))
-    kinds = [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(asked)]
-    fixed = {**getattr(tested, "fixed", {}), **given}
+    tried = [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(asked)]
+    fixed = {**getattr(tested, "fixed", {}), **settings}
     for name in (hyper.name for hyper in row.hypers if hyper.default is None):
         if not tested.takes(name) and name not in fixed:
             expected = f"expected a step that takes {name}, or set={{{name!r}: ...}}, got neither"
@@ -107,22 +107,22 @@ def check(
     largest: dict[str, dict[str, float]] = {}
     compared = unbounded = 0
     notes: dict[str, None] = dict.fromkeys(getattr(tested, "notes", ()))
-    for kind in kinds:
+    for kind in tried:
         if not has(kind):
             items += [Item(law.id, kind, law.name, SKIPPED, "ml_dtypes is not installed") for law in wanted]
             continue
-        trial = Trial(row, tested, kind, seed, fixed, kinds)
+        trial = Trial(row, tested, kind, seed, fixed, tried)
         for law in wanted:
-            if (why := reason(left_out, law.id, kind)) is not None:
-                items.append(Item(law.id, kind, law.name, SKIPPED, f"left out: {why}"))
+            if (because := reason(left_out, law.id, kind)) is not None:
+                items.append(Item(law.id, kind, law.name, SKIPPED, f"left out: {because}"))
                 continue
             if progress is not None:
-                done = kinds.index(kind) * len(wanted) + wanted.index(law)
-                progress(done, len(kinds) * len(wanted), f"{law.id} {law.name}, {kind}")
+                done = tried.index(kind) * len(wanted) + wanted.index(law)
+                progress(done, len(tried) * len(wanted), f"{law.id} {law.name}, {kind}")
             tries = list(law.tries(trial)) + (list(random_tries(trial, count)) if law.id == "L1" else [])
-            command = _command(row, tested.name, kinds if law.id == "L10" else [kind], law, given, count, seed)
-            found = _try_all(law, kind, tries, command, trial, explained(items) if diagnose else None)
-            items += found
+            command = _command(row, tested.name, tried if law.id == "L10" else [kind], law, settings, count, seed)
+            outcomes = _try_all(law, kind, tries, command, trial, explained(items) if diagnose else None)
+            items += outcomes
         largest[kind] = dict(trial.largest)
         compared, unbounded = compared + trial.compared, unbounded + trial.unbounded
         notes |= dict.fromkeys(_rounded(trial))
@@ -135,11 +135,11 @@ def check(
     missing = [name for name in own if not tested.takes(name) and name not in fixed]
     missing = [name for name in missing if name != "seed" or tested.takes("rounding")]  # which is by chance alone
     if missing:
-        held = Trial(row, tested, kinds[0], seed, fixed).numbers() if kinds else {}
+        held = Trial(row, tested, tried[0], seed, fixed).numbers() if tried else {}
         notes[f"not taken: {', '.join(f'{name} ({held[name]:g} in the rule)' for name in missing if held)}"] = None
     return Report(
         row.name, tested.name, items, {law.id: law.name for law in wanted}, largest=largest, compared=compared,
-        unbounded=unbounded, expected_failures=allowed, dtypes=kinds, notes=list(notes),
+        unbounded=unbounded, expected_failures=allowed, dtypes=tried, notes=list(notes),
         seconds=time.perf_counter() - started,
     )  # fmt: skip
 
@@ -172,12 +172,13 @@ def _try_all(
                 passed.append(case)
     if failed:
         _, k, case, one, error = min(failed, key=lambda x: x[0])
-        found = diagnosis.Found()
+        diagnosed = diagnosis.Found()
         if known is not None:
-            found = diagnosis.of_failures(trial, law.id, [(x[2], x[4]) for x in failed], passed, known)
+            diagnosed = diagnosis.of_failures(trial, law.id, [(x[2], x[4]) for x in failed], passed, known)
         small = shrink.smallest(case, one.holds, error)
         items[k] = items[k]._replace(
-            example=shrink.shown(*small), pattern=found.pattern, reasons=found.reasons, smallest=Smallest(*small, trial)
+            example=shrink.shown(*small), pattern=diagnosed.pattern, reasons=diagnosed.reasons,
+            smallest=Smallest(*small, trial),
         )
     return items
 
@@ -214,12 +215,12 @@ def _laws(laws: Any, exact: bool) -> list[Law]:
     return [law for law in LAWS.values() if law.id in ids]
 
 
-def _fixed(row: Routine, given: Any) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        raise TypeError(f"check: set: expected numbers and choices by name, got {kind_of(given)}")
+def _fixed(row: Routine, settings: Any) -> dict[str, Any]:
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"check: set: expected numbers and choices by name, got {kind_of(settings)}")
     hypers = {hyper.name: hyper for hyper in row.hypers}
     fixed: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in settings.items():
         if name in row.choices:
             fixed[name] = chosen(f"check: set[{name!r}]", value, row.choices[name])
         elif name == FLUSHES:
@@ -235,8 +236,8 @@ def _fixed(row: Routine, given: Any) -> dict[str, Any]:
 
 
 def _command(
-    row: Routine, name: str, kinds: list[str], law: Law, fixed: dict[str, Any], examples: int, seed: int
+    row: Routine, name: str, dtypes: list[str], law: Law, fixed: dict[str, Any], examples: int, seed: int
 ) -> str:
     named = f", set={fixed}" if fixed else ""
     named += (f", examples={examples}" if examples != 5 else "") + (f", seed={seed}" if seed else "")
-    return f"oracle.check({row.name!r}, {name}, dtypes={kinds!r}, laws=[{law.id!r}]{named})"
+    return f"oracle.check({row.name!r}, {name}, dtypes={dtypes!r}, laws=[{law.id!r}]{named})"

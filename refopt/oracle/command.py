@@ -49,8 +49,8 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         help="what the optimizer calls its states and numbers, such as moment1=m step=t",
     )  # fmt: skip
     command.add_argument("--arrays", choices=NAMES, metavar="A", help=f"what a function is given: {', '.join(NAMES)}")
-    kinds, by_request = [*SHORT, *DTYPES], [law.id for law in LAWS.values() if law.asked]
-    command.add_argument("--dtype", nargs="+", choices=kinds, metavar="D", help=f"{', '.join(SHORT)}; default all")
+    dtypes, by_request = [*SHORT, *DTYPES], [law.id for law in LAWS.values() if law.asked]
+    command.add_argument("--dtype", nargs="+", choices=dtypes, metavar="D", help=f"{', '.join(SHORT)}; default all")
     usual = f"ids; default all but {', '.join(by_request)}"
     command.add_argument("--law", nargs="+", choices=list(LAWS), metavar="L", help=usual)
     command.add_argument("--list-laws", action="store_true", help="list the laws, and do nothing else")
@@ -205,8 +205,9 @@ def _command(args: argparse.Namespace, dtype: str, law: str) -> str:
     words = ["refopt", "check", args.step, "--as", args.routine, "--dtype", short[dtype], "--law", law]
     for name, values in (("--with", args.options), ("--set", args.fixed), ("--names", args.names)):
         words += [name, *values] if values else []
-    given = {"--seed": args.seed or None, "--examples": args.examples, "--arrays": args.arrays, "--device": args.device}
-    for name, value in given.items():
+    options = {"--seed": args.seed or None, "--examples": args.examples}
+    options |= {"--arrays": args.arrays, "--device": args.device}
+    for name, value in options.items():
         words += [name, str(value)] if value is not None else []
     return shlex.join(words + ["--exact"] * args.exact)
 

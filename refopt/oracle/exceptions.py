@@ -31,11 +31,11 @@ def reasons(name: str, given: Any) -> dict[str, str]:
     if not isinstance(given, Mapping):
         expected = "expected reasons by the id of a law, or the path of a file"
         raise TypeError(f"check: {name}: {expected}, got {kind_of(given)}")
-    for entry, why in given.items():
+    for entry, reason in given.items():
         if not _is_entry(entry):
             raise ValueError(f"check: {name}: expected {EXPECTED}, got {entry!r}")
-        if not isinstance(why, str):
-            raise TypeError(f"check: {name}[{entry!r}]: expected a reason, got {kind_of(why)}")
+        if not isinstance(reason, str):
+            raise TypeError(f"check: {name}[{entry!r}]: expected a reason, got {kind_of(reason)}")
     return dict(given)
 
 
@@ -63,15 +63,15 @@ def _of_file(name: str, path: Any) -> dict[str, str]:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise ValueError(f"check: {name}: expected a file that can be read, got {path}: {why}") from error
-    found: dict[str, str] = {}
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ValueError(f"check: {name}: expected a file that can be read, got {path}: {reason}") from error
+    by_entry: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
-        entry, _, why = (part.strip() for part in line.partition("#"))
+        entry, _, reason = (part.strip() for part in line.partition("#"))
         if not entry:
             continue
-        if not _is_entry(entry) or not why or entry in found:
+        if not _is_entry(entry) or not reason or entry in by_entry:
             expected = f"{EXPECTED}, each once, and why, such as 'L7 # flushes to zero'"
             raise ValueError(f"check: {name}: {path}, line {number}: expected {expected}, got {line!r}")
-        found[entry] = why
-    return found
+        by_entry[entry] = reason
+    return by_entry

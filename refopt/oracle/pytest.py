@@ -73,17 +73,17 @@ def parametrize(
     chosen("parametrize: routine", routine, ROUTINES)
     asked = [law.id for law in LAWS.values() if not law.asked] if laws is None else list(laws)
     checking.check(routine, subject, laws=asked, dtypes=[], **named)  # which refuses what is not expected
-    kinds = checking.check(routine, subject, laws=[], dtypes=dtypes, **named).dtypes
-    kinds = kinds if dtypes is not None else [x for x in kinds if has(x)]
+    tried = checking.check(routine, subject, laws=[], dtypes=dtypes, **named).dtypes
+    tried = tried if dtypes is not None else [x for x in tried if has(x)]
     expected, left_out = reasons("expected_failures", expected_failures), reasons("skips", skips)
     items = []
     for law in asked:
-        for dtype in kinds:
+        for dtype in tried:
             marks = []
-            if (why := reason(left_out, law, dtype)) is not None:
-                marks.append(pytest.mark.skip(reason=why))
-            elif (why := reason(expected, law, dtype)) is not None:
-                marks.append(pytest.mark.xfail(strict=True, reason=why))
-            held = Check(routine, subject, law, dtype, tuple(kinds), named)
+            if (because := reason(left_out, law, dtype)) is not None:
+                marks.append(pytest.mark.skip(reason=because))
+            elif (because := reason(expected, law, dtype)) is not None:
+                marks.append(pytest.mark.xfail(strict=True, reason=because))
+            held = Check(routine, subject, law, dtype, tuple(tried), named)
             items.append(pytest.param(held, id=f"{law}-{dtype}", marks=marks))
     return pytest.mark.parametrize("check", items)

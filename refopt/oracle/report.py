@@ -87,7 +87,7 @@ class Report:
         """What was expected to fail, and holds."""
         tried = {entry: [x for x in self.items if covers(entry, x.law, x.dtype)] for entry in self.expected_failures}
         states = {entry: {x.status for x in items} for entry, items in tried.items()}
-        return [entry for entry, found in states.items() if PASSED in found and FAILED not in found]
+        return [entry for entry, outcomes in states.items() if PASSED in outcomes and FAILED not in outcomes]
 
     @property
     def step_compared(self) -> bool:
@@ -140,8 +140,8 @@ class Report:
         if self.ok:
             word = "right, as far as was compared" if not self.failed_laws else "right but for what was expected"
         elif not self.wrong:
-            why = Counter(item.text for item in self.of(SKIPPED) if item.law == "L1").most_common(1)
-            word = "NOT COMPARED" + (f": {why[0][0]}" if why else ", since the step law was left out")
+            commonest = Counter(item.text for item in self.of(SKIPPED) if item.law == "L1").most_common(1)
+            word = "NOT COMPARED" + (f": {commonest[0][0]}" if commonest else ", since the step law was left out")
         else:
             word = f"WRONG, {', '.join(self.wrong)}"
         total, skipped = len(self.items), len(self.of(SKIPPED))
@@ -164,8 +164,8 @@ class Report:
                 lines.append(f"largest error over its bound, {dtype}: {shown}")
         share = f"; {self.unbounded} have no bound" if self.unbounded else ""
         lines.append(f"{self.compared} elements compared{share}; {self.seconds:.1f} s")
-        for why, items in self._skips().items():
-            lines.append(f"skipped: {why}: {items}")
+        for text, items in self._skips().items():
+            lines.append(f"skipped: {text}: {items}")
         return "\n".join(lines + self.notes)
 
     def _lines(self, law: str, name: str, dtype: str, items: list[Item]) -> list[str]:
@@ -176,8 +176,8 @@ class Report:
         example = next((item.example for item in failed if item.example), "")
         head = f"{first.ratio:.3g} times the bound: " if first.ratio is not None else ""
         expected = reason(self.expected_failures, law, dtype)
-        why = "" if expected is None else f" (expected: {expected})"
-        lines = [f"{law} {name}, {dtype}{why}: {head}{first.text}"]
+        note = "" if expected is None else f" (expected: {expected})"
+        lines = [f"{law} {name}, {dtype}{note}: {head}{first.text}"]
         lines += [f"    {line}" for line in example.splitlines() if line.strip() != first.text]
         shown = next((item for item in failed if item.smallest), first)
         if shown.pattern:
@@ -193,7 +193,7 @@ class Report:
         reasons: dict[str, dict[str, None]] = {}
         for item in self.of(SKIPPED):
             reasons.setdefault(item.text, {})[f"{item.law} {item.label}"] = None
-        return {why: _some(list(labels)) for why, labels in reasons.items()}
+        return {text: _some(list(labels)) for text, labels in reasons.items()}
 
 
 def _plain(x: Any) -> Any:

@@ -150,15 +150,15 @@ def _function(subject: Any, case: Case) -> Call:
     if not isinstance(subject, Function):
         lines = f"# Call {getattr(subject, 'name', 'the step')} here, and keep its arrays.\ngot = {{}}"
         return Call("", case.slots, case.steps[0], lines, library_of(None))
-    given = [name for name in case.slots if case.slots[name] is not None and subject.takes(name)]
+    present = [name for name in case.slots if case.slots[name] is not None and subject.takes(name)]
     options = {STEP: case.count, **case.choices, **case.steps[0]}
     numbers = {name: x for name, x in options.items() if name in subject.named}
-    named = [f"{name}={name}" for name in given if name in subject.named]
+    named = [f"{name}={name}" for name in present if name in subject.named]
     arguments = ", ".join([*subject.positional, *named, *(["**numbers"] if numbers else [])])
-    written = [slot.name for slot in case.routine.slots if slot.written and slot.name in given]
+    written = [slot.name for slot in case.routine.slots if slot.written and slot.name in present]
     kept = ", ".join(f'"{name}": {name}' for name in written)
     text = [f"result = optimizer_step({arguments})", f"got = {{{kept}}}"]
     text += ["if result is not None:", "    lists = result if isinstance(result, tuple) else (result,)"]
     text += ["    got = result if isinstance(result, dict) else dict(zip(got, lists))"]
     define = definition(subject.function, "optimizer_step")
-    return Call(define, {x: case.slots[x] for x in given}, numbers, "\n".join(text), library_of(subject.arrays))
+    return Call(define, {x: case.slots[x] for x in present}, numbers, "\n".join(text), library_of(subject.arrays))

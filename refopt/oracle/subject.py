@@ -148,25 +148,25 @@ class Function:
         """New lists by slot."""
         written = [slot.name for slot in self.row.slots if slot.written and slots.get(slot.name) is not None]
         if isinstance(result, Mapping):
-            found = dict(result)
+            returned = dict(result)
         elif isinstance(result, tuple) and len(result) == len(written):
-            found = dict(zip(written, result, strict=True))
+            returned = dict(zip(written, result, strict=True))
         elif isinstance(result, list) and (len(written) == 1 or len(result) == len(slots["params"])):
-            found = {"params": result}
+            returned = {"params": result}
         else:
             raise Wrong(f"returned: expected None or lists of {', '.join(written)}, got {_of_so_many(result)}")
-        for name, values in found.items():
+        for name, values in returned.items():
             if name not in written:
                 raise Wrong(f"returned: expected lists of {', '.join(written)}, got one of {name!r}")
             if not isinstance(values, Sequence) or len(values) != len(slots["params"]):
                 many = "one array" if len(slots["params"]) == 1 else f"{len(slots['params'])} arrays"
                 raise Wrong(f"returned: {name}: expected a list of {many}, got {_of_so_many(values)}")
-        return {name: list(values) for name, values in found.items()}
+        return {name: list(values) for name, values in returned.items()}
 
 
-def _same(given: Any, now: Any) -> bool:
+def _same(before: Any, now: Any) -> bool:
     """Whether a list still has the arrays that it was given with."""
-    return given is None or (len(given) == len(now) and all(x is y for x, y in zip(given, now, strict=True)))
+    return before is None or (len(before) == len(now) and all(x is y for x, y in zip(before, now, strict=True)))
 
 
 def _of_so_many(value: Any) -> str:

@@ -115,8 +115,8 @@ class Trial:
     ) -> Case:  # fmt: skip
         """A case of tensors of some shapes, or sizes, at the step ``count``. Skips what the subject does not take."""
         shapes = [(shape,) if isinstance(shape, int) else tuple(shape) for shape in shapes]
-        kinds = dtypes or self.kinds(self.dtype)
-        rows = [kinds] * len(shapes) if isinstance(kinds, Dtypes) else list(kinds)
+        types = dtypes or self.kinds(self.dtype)
+        rows = [types] * len(shapes) if isinstance(types, Dtypes) else list(types)
         others = {name: x for name, x in (choices or {}).items() if x != self.choices()[name]}
         optional = list(dict.fromkeys([*optional, *getattr(self.subject, "always", ())]))
         self.need(*optional, *others, *numbers, *(["master_params"] if any(x.master for x in rows) else []))
@@ -209,14 +209,14 @@ class Trial:
         for i in range(len(case)):
             of_tensor = self.expected(case, i, depth, leasts)
             for name, expected in of_tensor.items():
-                found = self._of(got, name, i)
-                if found is None:
+                actual = self._of(got, name, i)
+                if actual is None:
                     continue
-                same = (id(of_tensor), name, found.tobytes()) if found.nbytes <= CACHED else None
+                same = (id(of_tensor), name, actual.tobytes()) if actual.nbytes <= CACHED else None
                 if same in right:
-                    self.compared += found.size
+                    self.compared += actual.size
                     continue
-                broken = self._compare(name, i, expected, found, measured)
+                broken = self._compare(name, i, expected, actual, measured)
                 if broken and (worst is None or (broken.ratio or 0) > (worst.ratio or 0)):
                     worst = broken
                 if same and not broken:

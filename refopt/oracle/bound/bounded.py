@@ -78,16 +78,16 @@ class Arithmetic:
         wide = np.float64(x)
         flushed = abs(wide) if self.flushes and np.ndim(wide) else 0.0
         error = np.where((flushed > 0) & (flushed < self.tiny), flushed, 0.0) + np.zeros(np.shape(wide))
-        found = Bounded(wide if self.real is np.float32 else DoubleDouble(wide), error, self)
-        found.never_negative = bool(np.all(wide >= 0))
-        return found
+        bounded = Bounded(wide if self.real is np.float32 else DoubleDouble(wide), error, self)
+        bounded.never_negative = bool(np.all(wide >= 0))
+        return bounded
 
     def number(self, x):
         """A number of a step, rounded to the arithmetic (N2)."""
-        found = self.exact(self.real(x))
+        bounded = self.exact(self.real(x))
         if self.inputs:
-            found.error = np.abs(np.float64(self.real(x)) - np.float64(x))
-        return found
+            bounded.error = np.abs(np.float64(self.real(x)) - np.float64(x))
+        return bounded
 
 
 class Bounded:
@@ -120,10 +120,10 @@ class Bounded:
         if terms is not None:
             reach = np.fmax(reach, terms)
         known = np.where(reach <= of.most, error + of.unit * reach + of.least * (reach > 0), np.inf)
-        found = Bounded(value, known, of)
-        found.terms = terms
-        found.never_negative = np.ndim(known) == 0 and bool(high(value) >= known)
-        return found
+        bounded = Bounded(value, known, of)
+        bounded.terms = terms
+        bounded.never_negative = np.ndim(known) == 0 and bool(high(value) >= known)
+        return bounded
 
     def signed_as(self, *others):
         """This number, never negative if none of the others is."""
@@ -276,8 +276,8 @@ def where(condition, x, y):
 def maximum(x, y):
     """The larger of two, element by element. It is off by no more than one of them, and does not round."""
     larger = high(x.value - y.value) > 0
-    found = Bounded(select(larger, x.value, y.value), np.maximum(x.error, y.error), x.arithmetic)
-    return found.signed_as(x, y)
+    bounded = Bounded(select(larger, x.value, y.value), np.maximum(x.error, y.error), x.arithmetic)
+    return bounded.signed_as(x, y)
 
 
 def sign(x):
@@ -300,9 +300,9 @@ def total(x):
     share = depth * unit / (1 - depth * unit) + own
     reach = size(value) + error
     known = np.where(reach <= x.arithmetic.most, error + share * reach, np.inf)
-    found = Bounded(value, known, x.arithmetic)
-    found.never_negative = True
-    return found
+    bounded = Bounded(value, known, x.arithmetic)
+    bounded.never_negative = True
+    return bounded
 
 
 def norm(x):

@@ -205,7 +205,7 @@ def _depth(sum_of: Any) -> sums.Depth:
     return sums.declared(whole("expect: sum_of", sum_of, least=0))
 
 
-def _arguments(row: Routine, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _arguments(row: Routine, named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The slots and the numbers and choices, with the defaults of the merged function."""
     parameters = inspect.signature(getattr(cpu, row.merged_name)).parameters
     defaults = {name: parameter.default for name, parameter in parameters.items()}
@@ -214,14 +214,14 @@ def _arguments(row: Routine, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
         {slot.name: None for slot in row.slots},
     ):  # fmt: skip
         defaults |= {name: value for name, value in own.items() if name not in defaults}
-    for name in given:
+    for name in named:
         if name not in defaults:
             raise TypeError(f"expect: {name}: expected an argument of {row.merged_name}, got one that it does not take")
     filled = {}
     for name, default in defaults.items():
-        if name not in given and default is inspect.Parameter.empty:
+        if name not in named and default is inspect.Parameter.empty:
             raise TypeError(f"expect: {name}: expected it, got none")
-        filled[name] = given.get(name, default)
+        filled[name] = named.get(name, default)
     of = variants_of(row)
     for name in of.counted if of else ():
         if filled[name] != defaults[name] and filled[STEP_NUMBER.name] is None:

@@ -23,13 +23,13 @@ OTHER: dict[type, Any] = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div,
 def of_rule(row: Routine) -> tuple[Hypothesis, ...]:
     """A hypothesis for each change of a routine's rule and of what it calls."""
     rule = base_rule(row)
-    found: list[Hypothesis] = []
+    hypotheses: list[Hypothesis] = []
     for function in reached(rule):
         for edit in _edits(function):
             changed = substituted(rule, function, edit.function)
             name = f"{edit.text} (in {function.__name__})"
-            found.append(Hypothesis(name, partial(_with, rule=changed, base=rule), "edit"))
-    return tuple(found)
+            hypotheses.append(Hypothesis(name, partial(_with, rule=changed, base=rule), "edit"))
+    return tuple(hypotheses)
 
 
 def _with(s: Situation, rule: Rule, base: Rule) -> Situation | None:
@@ -43,9 +43,9 @@ class Edit(NamedTuple):
 
 def _edits(function: Any) -> Iterator[Edit]:
     for change in _changes(source(function)):
-        made = compiled(function, change.tree)
-        if made is not None:
-            yield Edit(change.text, made)
+        edited = compiled(function, change.tree)
+        if edited is not None:
+            yield Edit(change.text, edited)
 
 
 class Change(NamedTuple):
@@ -130,9 +130,9 @@ def _factor_moved(node: ast.BinOp) -> Iterator[ast.expr]:
 
 def _values(tree: ast.FunctionDef) -> set[str]:
     """The names of a function's parameters and variables."""
-    given = {x.arg for x in (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)}
+    params = {x.arg for x in (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)}
     nodes = ast.walk(tree)
-    return given | {x.id for x in nodes if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+    return params | {x.id for x in nodes if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
 
 
 def _is_root(node: ast.expr) -> bool:

@@ -55,8 +55,8 @@ def tensors_of(trial: Trial, case: Case, first: int = 0) -> list[Tensor]:
         got = trial.run(case)
     except Exception:  # the subject's own
         return []
-    given = [i for i, g in enumerate(case.grads) if g is not None and g.size]
-    some = dict.fromkeys([*(i for i in (first,) if i in given), *spread(given, TENSORS)])
+    present = [i for i, g in enumerate(case.grads) if g is not None and g.size]
+    some = dict.fromkeys([*(i for i in (first,) if i in present), *spread(present, TENSORS)])
     return [_tensor(trial, case, i, got) for i in some]
 
 

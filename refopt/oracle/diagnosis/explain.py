@@ -125,14 +125,14 @@ class Explainer:
         return near is None or all(near[name].mean() >= 1 - SPOILT for name in right if name in near)
 
     def _tried(self, candidates: Iterable[tuple[Hypothesis, ...]], seconds: float = SECONDS) -> list[Explanation]:
-        until, found = time.process_time() + seconds, []
+        until, explanations = time.process_time() + seconds, []
         for hypotheses in candidates:
             if time.process_time() > until:
                 break
             explanation = self._explanation(hypotheses)
             if explanation and explanation.share >= PARTLY:
-                found.append(explanation)
-        return found
+                explanations.append(explanation)
+        return explanations
 
     def _explanation(self, hypotheses: tuple[Hypothesis, ...]) -> Explanation | None:
         """The share of the wrong elements that are as the hypotheses have it, less that of tensors they spoil."""

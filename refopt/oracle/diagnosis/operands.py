@@ -32,7 +32,7 @@ def of_rule(row: Routine) -> tuple[Hypothesis, ...]:
     """A hypothesis for each expression of a routine's rule, and each value that it may have instead."""
     rule = base_rule(row)
     summed: list[tuple[str, Value]] = [(text, partial(_alone, by=by)) for text, by in norms.summands()]
-    found: list[tuple[int, Hypothesis]] = []
+    hypotheses: list[tuple[int, Hypothesis]] = []
     for function in reached(rule):
         tree = source(function)
         values = list(_values(row, tree))
@@ -42,11 +42,11 @@ def of_rule(row: Routine) -> tuple[Hypothesis, ...]:
                 name = place.named(text, function.__name__)
                 if name:
                     change = partial(_with, base=rule, function=function, hole=hole, value=value)
-                    found.append((number, Hypothesis(name, change, "edit")))
+                    hypotheses.append((number, Hypothesis(name, change, "edit")))
                     if elsewhere := next((x for x in MOVED if isinstance(value, partial) and x in _named(value)), ""):
                         change = partial(change, without=elsewhere)
-                        found.append((number, Hypothesis(f"{name}, and no {elsewhere} elsewhere", change, "edit")))
-    return tuple(hypothesis for _, hypothesis in sorted(found, key=lambda x: x[0]))
+                        hypotheses.append((number, Hypothesis(f"{name}, and no {elsewhere} elsewhere", change, "edit")))
+    return tuple(hypothesis for _, hypothesis in sorted(hypotheses, key=lambda x: x[0]))
 
 
 def _named(value: partial) -> tuple[str, ...]:

@@ -94,17 +94,17 @@ class Situation(NamedTuple):
         def bounds(scalars: dict[str, Bounded]) -> dict[str, Bounded]:
             return evaluate(self.row, self.arrays, self.numbers, choices, of, rule=self.rule, scalars=scalars)
 
-        found = bounds(used)
+        bounded = bounds(used)
         if self.powers:  # which are used otherwise, and advanced as they should be
-            found |= {name: x for name, x in bounds(right).items() if name in self.row.scalars}
+            bounded |= {name: x for name, x in bounds(right).items() if name in self.row.scalars}
         for name in self.rounded:
-            found["params"] = self._of_rounded(name, found[name], used, choices, of)["params"]
-        found = {name: x for name, x in found.items() if self.arrays.get(name) is not None}
+            bounded["params"] = self._of_rounded(name, bounded[name], used, choices, of)["params"]
+        bounded = {name: x for name, x in bounded.items() if self.arrays.get(name) is not None}
         like = dict(self.arrays)
         for name, dtype in self.narrow.items():
             if like.get(name) is not None:
                 like[name] = np.empty_like(like[name], numpy_dtype(dtype))
-        expected = stored(like, found, self.choices.get("rounding") == "stochastic")
+        expected = stored(like, bounded, self.choices.get("rounding") == "stochastic")
         for name in self.kept & expected.keys():
             still = of.exact(memory(self.arrays[name]).astype(self.real))
             expected[name] = Expected(still, self.arrays[name])
@@ -119,10 +119,10 @@ class Situation(NamedTuple):
         inputs = inputs or self.inputs()
         if inputs is None:
             return None
-        found = dict(zip(inputs.names, self.rule(*inputs.arrays, **inputs.numbers), strict=True))
-        for name in self.kept & found.keys():
-            found[name] = memory(self.arrays[name]).astype(np.float64)
-        return {name: x for name, x in found.items() if x is not None and name not in cases.by_count(self.row)}
+        results = dict(zip(inputs.names, self.rule(*inputs.arrays, **inputs.numbers), strict=True))
+        for name in self.kept & results.keys():
+            results[name] = memory(self.arrays[name]).astype(np.float64)
+        return {name: x for name, x in results.items() if x is not None and name not in cases.by_count(self.row)}
 
     def inputs(self) -> "Inputs | None":
         """What `plain` gives the rule; ``None`` if there is nothing that it could be given."""

@@ -29,10 +29,10 @@ def _inner(function: Any) -> Iterator[Any]:
 @functools.cache
 def reached(function: Any) -> tuple[Any, ...]:
     """A function, and those of refopt that it calls, directly or not."""
-    found = {function: None}
+    functions = {function: None}
     for value in _inner(function):
-        found |= dict.fromkeys(reached(value))
-    return tuple(found)
+        functions |= dict.fromkeys(reached(value))
+    return tuple(functions)
 
 
 def substituted(function: Any, old: Any, new: Any) -> Any:
@@ -48,9 +48,9 @@ def substituted(function: Any, old: Any, new: Any) -> Any:
         return substituted(value, old, new) if ours and value is not function and value not in PRIMITIVES else value
 
     names |= {name: other(names[name]) for name in function.__code__.co_names if name in names}
-    made = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    made.__kwdefaults__ = {name: other(value) for name, value in (function.__kwdefaults__ or {}).items()}
-    return made
+    twin = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    twin.__kwdefaults__ = {name: other(value) for name, value in (function.__kwdefaults__ or {}).items()}
+    return twin
 
 
 def source(function: Any) -> ast.FunctionDef:
@@ -72,8 +72,8 @@ def compiled(function: Any, tree: ast.FunctionDef) -> Any:
         exec(compile(module, f"<{function.__name__} with a change>", "exec"), names)
     except (SyntaxError, ValueError):
         return None
-    made = names[tree.name]
-    copied = FunctionType(made.__code__, names | {tree.name: function}, made.__name__, made.__defaults__)
+    edited = names[tree.name]
+    copied = FunctionType(edited.__code__, names | {tree.name: function}, edited.__name__, edited.__defaults__)
     copied.__kwdefaults__ = function.__kwdefaults__
     return copied
 

@@ -103,14 +103,14 @@ def runner(merged_step: Callable[..., None]) -> Run:
     """
 
     def run(case: Case) -> Outcome:
-        given, case = case, case.copy()
+        before, case = case, case.copy()
         for hyper in case.steps:
             slots = {name: values and list(values) for name, values in case.slots.items()}
             positional, named = arguments(case.routine, slots)
             merged_step(*positional, **named, **hyper, **case.choices)
         for slot in case.routine.slots:
             if not slot.written:
-                kept = {slot.name: given.lists()[slot.name]}
+                kept = {slot.name: before.lists()[slot.name]}
                 assert_same(kept, case.lists(), "not to be written")
         return case.outcome()
 

@@ -34,9 +34,9 @@ def gated() -> Iterator[tuple[str, Case]]:
     """Named cases of steps that are given a factor and a flag."""
     flags = {"taken first": (0, 1, 0, np.nan, 1, 0, 0), "skipped first": (1, 0, np.inf, 1, 0, 0, 1)}
     factors = (1, 0.3, 3, np.nan, 0.7, 1 / 65536, 2)
-    for name, found in flags.items():
-        gates = [gate(*pair) for pair in zip(factors, found, strict=True)]
-        steps = [STEP | dict(lr=0.1 * k) | given for k, given in enumerate(gates, 1)]
+    for name, flag_values in flags.items():
+        gates = [gate(*pair) for pair in zip(factors, flag_values, strict=True)]
+        steps = [STEP | dict(lr=0.1 * k) | each for k, each in enumerate(gates, 1)]
         masters = ("float16", "float16", "float32", "float32"), *remainders()[:1]
         for dtypes in (("float32",) * 3, ("float64",) * 3, *masters):
             yield f"{' '.join(dtypes)}, {name}", make([*SMALL, 2100], dtypes, steps=steps)

@@ -94,9 +94,9 @@ class PlacedCase:
         self._machine.synchronize()
         now = {name: [x if x is None else x.read() for x in slot] for name, slot in self.placed.items()}
         for slot in self.case.routine.slots:
-            for i, given in enumerate(self.case.lists()[slot.name]):
-                if given is not None and not slot.written:
-                    assert now[slot.name][i].tobytes() == given.tobytes(), f"{slot.name}[{i}] was written"  # type: ignore[union-attr]
+            for i, before in enumerate(self.case.lists()[slot.name]):
+                if before is not None and not slot.written:
+                    assert now[slot.name][i].tobytes() == before.tobytes(), f"{slot.name}[{i}] was written"  # type: ignore[union-attr]
         return {slot.name: now[slot.name] for slot in self.case.routine.slots if slot.written}
 
 
@@ -109,8 +109,8 @@ def kernels(form: str, machine: Device, shifts: Shifts = (0,)) -> Callable[[Case
 
     def run(case: Case) -> Outcome:
         placed = PlacedCase(machine, case, shifts)
-        given = case.steps[0] if case.steps else {}
-        gate = {name: Placed(machine, given[name]) for name in GATE if name in given}
+        numbers = case.steps[0] if case.steps else {}
+        gate = {name: Placed(machine, numbers[name]) for name in GATE if name in numbers}
         step = placed.plan(form, **{name: target.array for name, target in gate.items()})
         for hyper in case.steps:
             for name, target in gate.items():

@@ -147,14 +147,14 @@ def cases(
                 slots["params"][-1][...] = slots["master_params"][-1].astype(numpy_dtype(p))
         if draw(st.integers(0, 9)) == 9:
             slots["grads"][-1] = None
-    given = {
+    drawn = {
         name: arrays if any(x is not None for x in arrays) or not _slot(routine, name).optional else None
         for name, arrays in slots.items()
     }
     count = len(slots["params"])
     steps = draw(st.lists(hyperparameters(routine, count), min_size=1, max_size=max_steps))
     choices = {name: draw(st.sampled_from(values)) for name, values in routine.choices.items()}
-    return Case(routine, given, steps, choices)
+    return Case(routine, drawn, steps, choices)
 
 
 @st.composite

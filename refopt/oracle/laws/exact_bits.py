@@ -39,18 +39,18 @@ def taken(trial: Trial, case: of_bits.Case) -> Case:
     """A case without the numbers that the step does not take; skipped if it lacks anything else of the case."""
     if trial.row.scalars and not isinstance(trial.subject, Function):
         raise Skipped("powers that are those of no step")
-    given = [slot.name for slot in trial.row.slots if not slot.optional or case.slots[slot.name] is not None]
+    present = [slot.name for slot in trial.row.slots if not slot.optional or case.slots[slot.name] is not None]
     gate = [name for name in GATE if any(name in step for step in case.steps)]
     others = [name for name, value in case.choices.items() if value != trial.choices()[name]]
-    trial.need(*given, *gate, *others)
+    trial.need(*present, *gate, *others)
     known = {h.name: NEUTRAL.get(h.name, h.default) for h in trial.row.hypers}
     held = {name: trial.fixed.get(name, known[name]) for name in known if not trial.takes(name)}
-    made = Case(case.routine, case.slots, [step | held for step in case.steps], case.choices)
-    if any(g is None for g in made.grads):
-        run_if_taken(trial, made, "gradients of None")
-    if any(isinstance(x, list) for step in made.steps for x in step.values()):
-        run_if_taken(trial, made, "numbers in lists")
-    return made
+    gated = Case(case.routine, case.slots, [step | held for step in case.steps], case.choices)
+    if any(g is None for g in gated.grads):
+        run_if_taken(trial, gated, "gradients of None")
+    if any(isinstance(x, list) for step in gated.steps for x in step.values()):
+        run_if_taken(trial, gated, "numbers in lists")
+    return gated
 
 
 def same_bits(trial: Trial, case: Case) -> None:

@@ -51,9 +51,9 @@ def factor(trial: Trial) -> Iterator[Try]:
     def case(rescale: bool, factor: str) -> Case:
         trial.need(*(["rescale_grad"] if rescale else []), *(["grad_factor"] if factor else []))
         numbers = {"rescale_grad": NUMBERS["rescale_grad"]} if rescale else {}
-        made = trial.case(SIZES, None, count=2, **numbers)  # type: ignore[arg-type]
+        plain = trial.case(SIZES, None, count=2, **numbers)  # type: ignore[arg-type]
         extra: dict[str, Any] = {"grad_factor": np.full(1, 0.5625, factor)} if factor else {}
-        return made.replace(steps=[made.steps[0] | extra])
+        return plain.replace(steps=[plain.steps[0] | extra])
 
     yield Try("rescale_grad", partial(case, True, ""), trial.hold)
     yield Try("grad_factor", partial(case, False, "float32"), trial.hold)

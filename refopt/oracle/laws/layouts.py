@@ -37,8 +37,8 @@ def layouts(trial: Trial) -> Iterator[Try]:
         """No gradient is written."""
         mine = case.copy()
         trial.run_in_place(mine)
-        for i, (given, now) in enumerate(zip(case.grads, mine.grads, strict=True)):
-            if given.tobytes() != now.tobytes():
+        for i, (before, now) in enumerate(zip(case.grads, mine.grads, strict=True)):
+            if before.tobytes() != now.tobytes():
                 raise Broken(f"grads[{i}]: expected as it was, since a step does not write it, got another")
 
     def lists_kept(case: Case) -> None:

@@ -88,9 +88,9 @@ def example(trial: Trial, k: int) -> Case:
             below = 4079 / 4096 if x < 1 and name in ("beta1", "beta2", "rho", "decay_base", "mu") else 2.0
             numbers[name] = float(min(np.round(4096 * x * rng.uniform(0.25, 4)) / 4096, below)) or x
     optional = [s.name for s in row.slots if s.optional and not s.scalar and s.name != "master_params"]
-    given = [name for name in optional if trial.takes(name) and rng.integers(2)]
+    chosen = [name for name in optional if trial.takes(name) and rng.integers(2)]
     size, count = int(rng.integers(1, 2000)), int(rng.integers(1, 20))
-    case = trial.case([size], None, count=count, optional=given, seed=k + 1, **numbers)  # type: ignore[arg-type]
+    case = trial.case([size], None, count=count, optional=chosen, seed=k + 1, **numbers)  # type: ignore[arg-type]
     for name in ("params", "grads"):
         for x in case.slots[name] or ():
             memory(x)[...] *= x.dtype.type(2.0 ** rng.integers(-6, 7))

@@ -33,8 +33,8 @@ def in_one_list(trial: Trial) -> Iterator[Try]:
     """Tensors of several dtypes in one list, of those that the subject is held to."""
     others = [x for x in trial.dtypes if has(x) and x != trial.dtype]
     for other in others:
-        kinds = [trial.kinds(x) for x in (trial.dtype, other, trial.dtype, other)]
-        make = partial(trial.case, (45, 7, 3, 20), kinds, count=2)
+        rows = [trial.kinds(x) for x in (trial.dtype, other, trial.dtype, other)]
+        make = partial(trial.case, (45, 7, 3, 20), rows, count=2)
         yield Try(f"{trial.dtype} and {other} in one list", make, trial.hold)
 
 
@@ -71,11 +71,11 @@ def of_dtypes(trial: Trial, dtypes: Dtypes, **choices: str) -> Try:
 def by_chance(trial: Trial) -> Iterator[Try]:
     if trial.dtype != "bfloat16" or "rounding" not in trial.row.choices:
         return
-    kinds = [Dtypes("bfloat16", "float32", "bfloat16"), Dtypes("bfloat16", "bfloat16", "float32")]
-    for dtypes in kinds:
+    pairs = [Dtypes("bfloat16", "float32", "bfloat16"), Dtypes("bfloat16", "bfloat16", "float32")]
+    for dtypes in pairs:
         yield Try(f"{dtypes}: a neighbour", partial(stochastic, trial, dtypes), trial.hold)
-    yield Try("unbiased", partial(stochastic, trial, kinds[0], MANY), partial(unbiased, trial))
-    yield Try("another seed", partial(stochastic, trial, kinds[0], MANY), partial(seeded, trial))
+    yield Try("unbiased", partial(stochastic, trial, pairs[0], MANY), partial(unbiased, trial))
+    yield Try("another seed", partial(stochastic, trial, pairs[0], MANY), partial(seeded, trial))
 
 
 def stochastic(trial: Trial, dtypes: Dtypes, size: int = 300) -> Case:

@@ -36,23 +36,23 @@ def subject_of(
     options, own = dict(options or {}), mapped("check: names", {} if names is None else names, known)
     kind = chosen("check: arrays", "numpy" if arrays is None else arrays, NAMES)
     if "optax" in sys.modules and arrays is None:
-        made = _of_optax(row, subject, own, options, device)
-        if made is not None:
-            return made
+        tested = _of_optax(row, subject, own, options, device)
+        if tested is not None:
+            return tested
     torch = sys.modules.get("torch")
     if torch is not None and arrays is None:
-        made = _of_torch(torch, row, subject, own, options, device or "cpu")
-        if made is not None:
-            return made
+        tested = _of_torch(torch, row, subject, own, options, device or "cpu")
+        if tested is not None:
+            return tested
     for what, values in [*options.items(), *([("names", own)] if own else [])]:
         raise TypeError(f"check: {what}: expected none, which is for optimizers of libraries, got {shown(values)}")
     if not isinstance(subject, type) and hasattr(subject, "run") and hasattr(subject, "takes"):
         return subject
     if not callable(subject):
         raise TypeError(f"check: subject: expected a function, or a Subject, got {kind_of(subject)}")
-    made = Function(row, subject, arrays_of(kind, device))
-    made.name += "".join(f", {name}={x!r}" for name, x in (("arrays", arrays), ("device", device)) if x is not None)
-    return made
+    tested = Function(row, subject, arrays_of(kind, device))
+    tested.name += "".join(f", {name}={x!r}" for name, x in (("arrays", arrays), ("device", device)) if x is not None)
+    return tested
 
 
 def _of_optax(
@@ -106,14 +106,14 @@ def _of_torch(
         accepts = {*accepted(subject)} if isinstance(subject, type) else _accepted_beside_params(subject, theirs)
         if accepts is None:
             return None
-        made = TorchOptimizer(
+        optimizer = TorchOptimizer(
             row, subject, name, options=options, accepts=accepts, peer=peer, step=names.get("step", "step"),
             without_lr=without_lr, device=device,
         )  # fmt: skip
-        if made.kind is kind:
+        if optimizer.kind is kind:
             break
-        kind = made.kind  # of what a function has returned
-    return made
+        kind = optimizer.kind  # of what a function has returned
+    return optimizer
 
 
 def _accepted_beside_params(function: Callable[..., Any], all_names: set[str]) -> set[str] | None:
@@ -132,16 +132,16 @@ def _accepted_beside_params(function: Callable[..., Any], all_names: set[str]) -
 
 def accepted(cls: type) -> dict[str, Any]:
     """What the constructor of a class takes, and those above it where it passes it on: defaults by name."""
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for one in cls.__mro__:
         if "__init__" not in vars(one):
             continue
         parameters = list(inspect.signature(vars(one)["__init__"]).parameters.values())[2:]
         named = (p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
-        found = {p.name: p.default for p in named} | found
+        defaults = {p.name: p.default for p in named} | defaults
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
-    return found
+    return defaults
 
 
 def public_name(thing: Callable[..., Any], options: Mapping[str, Any]) -> str:
@@ -151,9 +151,9 @@ def public_name(thing: Callable[..., Any], options: Mapping[str, Any]) -> str:
     name = getattr(thing, "__qualname__", kind_of(thing))
     for k in range(1, len(path) + 1):
         own = vars(sys.modules.get(".".join(path[:k]), sys))
-        found = name if own.get(name) is thing else next((x for x, value in own.items() if value is thing), None)
-        if found and not found.startswith("_"):
-            name = ".".join([*path[:k], found]) if path[0] != "__main__" else found
+        alias = name if own.get(name) is thing else next((x for x, value in own.items() if value is thing), None)
+        if alias and not alias.startswith("_"):
+            name = ".".join([*path[:k], alias]) if path[0] != "__main__" else alias
             break
     shown = {option: value.__qualname__ if callable(value) else repr(value) for option, value in options.items()}
     return ", ".join([name, *(f"{option}={text}" for option, text in shown.items())])

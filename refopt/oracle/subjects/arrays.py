@@ -19,8 +19,8 @@ def arrays_of(name: str, device: str | None = None) -> Arrays:
         return Torch(device or "cpu")
     if device is not None:
         raise ValueError(f"check: device: expected none but for torch, got {device!r} for {name}")
-    kinds: dict[str, Callable[[], Arrays]] = {"numpy": NumPy, "jax": Jax, "cupy": CuPy}
-    return kinds[name]()
+    libraries: dict[str, Callable[[], Arrays]] = {"numpy": NumPy, "jax": Jax, "cupy": CuPy}
+    return libraries[name]()
 
 
 class Torch:
@@ -56,10 +56,10 @@ class Jax:
         self.jax: Any = importlib.import_module("jax")
 
     def of(self, array: np.ndarray) -> Any:
-        made = self.jax.numpy.asarray(array)
-        if made.dtype != array.dtype:
+        copied = self.jax.numpy.asarray(array)
+        if copied.dtype != array.dtype:
             raise NotImplementedError("JAX has no fp64 without jax_enable_x64")
-        return made
+        return copied
 
     def back(self, array: Any) -> np.ndarray:
         if not isinstance(array, self.jax.Array):

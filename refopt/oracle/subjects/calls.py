@@ -35,8 +35,8 @@ def of_torch(subject: Any, case: Case) -> Call:
     """Of a `torch.TorchOptimizer`: states are put into ``optimizer.state``, gradients into ``grad``."""
     of = library_of(subject.arrays)
     define, make = _made(subject.make, subject.name, subject.options)
-    given, rows = subject._optional(case), subject._rows(case, case.steps[0])
-    groups = [subject._group(row, given) for row in rows]
+    optional, rows = subject._optional(case), subject._rows(case, case.steps[0])
+    groups = [subject._group(row, optional) for row in rows]
     first = {name: x for name, x in groups[0].items() if name in subject.accepts} | subject.options
     params = '[{"params": [p]} for p in params]' if len(groups) > 1 else "params"
     lines = [f"optimizer = {make}({params}, **numbers)"]
@@ -46,7 +46,7 @@ def of_torch(subject: Any, case: Case) -> Call:
         if unlike:
             named = ", ".join(f"{name!r}: {number(x, of)}" for name, x in unlike.items())
             lines.append(f"optimizer.param_groups[{k}].update({{{named}}})")
-    template = subject._template(case.params[0].dtype, rows[0], given)
+    template = subject._template(case.params[0].dtype, rows[0], optional)
     steps = f"optimizer.state[p][{subject.step!r}]"
     if template.in_group is not None:
         steps = f"optimizer.param_groups[0][{subject.step!r}]"
@@ -54,7 +54,7 @@ def of_torch(subject: Any, case: Case) -> Call:
         steps = f"optimizer.{subject.step}"
     if not is_initial(case, subject.peer.states):
         for i in range(len(case)):
-            entry = subject._entry(case, i, rows[min(i, len(rows) - 1)], given)
+            entry = subject._entry(case, i, rows[min(i, len(rows) - 1)], optional)
             named = ", ".join(f"{name!r}: {_state(x, subject, of)}" for name, x in entry.items())
             lines.append(f"optimizer.state[params[{i}]] = {{{named}}}")
         if template.in_group is not None:

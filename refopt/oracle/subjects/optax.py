@@ -116,16 +116,16 @@ class OptaxOptimizer:
 
     def _leaves(self, state: Any) -> dict[tuple[str, int | None], Any]:
         """The arrays of a state by the name of their field, and the number of the parameter in a list of them."""
-        found: dict[tuple[str, int | None], Any] = {}
+        leaves: dict[tuple[str, int | None], Any] = {}
         for path, leaf in self.arrays.jax.tree_util.tree_flatten_with_path(state)[0]:
-            found.setdefault(_place(path), leaf)
-        return found
+            leaves.setdefault(_place(path), leaf)
+        return leaves
 
     def _made(self, numbers: Mapping[str, Any]) -> Any:
-        made = self.make(**{name: x for name, x in numbers.items() if name in self.accepts} | self.options)
-        if not hasattr(made, "init") or not hasattr(made, "update"):
-            raise Wrong(f"expected a GradientTransformation, got {kind_of(made)}")
-        return made
+        transformation = self.make(**{name: x for name, x in numbers.items() if name in self.accepts} | self.options)
+        if not hasattr(transformation, "init") or not hasattr(transformation, "update"):
+            raise Wrong(f"expected a GradientTransformation, got {kind_of(transformation)}")
+        return transformation
 
     def takes(self, what: str) -> bool:
         slot = next((slot for slot in self.row.slots if slot.name == what), None)
@@ -207,19 +207,19 @@ class OptaxOptimizer:
         """Some velocities are what is added in optax, and what is subtracted in refopt."""
         return -x if ours in self.negative else x
 
-    def _outcome(self, case: Case, params: list, found: Mapping[tuple[str, int | None], Any]) -> Outcome:
+    def _outcome(self, case: Case, params: list, leaves: Mapping[tuple[str, int | None], Any]) -> Outcome:
         got: Outcome = {"params": [self.arrays.back(p) for p in params]}
         lists = case.lists()
         for slot in case.routine.slots[2:-1]:
             known, theirs = lists[slot.name], self.states.get(slot.name, "")
-            if known and all(x is not None and (theirs, i) in found for i, x in enumerate(known)):
-                arrays = [self.arrays.back(found[theirs, i]) for i in range(len(known))]
+            if known and all(x is not None and (theirs, i) in leaves for i, x in enumerate(known)):
+                arrays = [self.arrays.back(leaves[theirs, i]) for i in range(len(known))]
                 got[slot.name] = [
                     self._signed(slot.name, x.reshape(like.shape)) for x, like in zip(arrays, known, strict=True)
                 ]
             elif self._follows(slot.name):
                 got[slot.name] = [
-                    scalar_after(slot.name, case.numbers_of(i), int(found[COUNT, None]), x.dtype.type)
+                    scalar_after(slot.name, case.numbers_of(i), int(leaves[COUNT, None]), x.dtype.type)
                     for i, x in enumerate(known)
                 ]
         return got

@@ -139,8 +139,8 @@ class TorchOptimizer:
         except Exception:  # which a case of the step law will show
             return alike(dtype)
         states = [entry.get(theirs) for ours, theirs in self.peer.states.items() if ours not in self.row.scalars]
-        kinds = {str(x.dtype).removeprefix("torch.") for x in states if isinstance(x, self.torch.Tensor)}
-        return Dtypes(dtype, dtype, arithmetic_name(dtype)) if kinds == {arithmetic_name(dtype)} else alike(dtype)
+        dtypes = {str(x.dtype).removeprefix("torch.") for x in states if isinstance(x, self.torch.Tensor)}
+        return Dtypes(dtype, dtype, arithmetic_name(dtype)) if dtypes == {arithmetic_name(dtype)} else alike(dtype)
 
     def run(self, case: Case) -> Outcome:
         if not len(case):
@@ -148,22 +148,22 @@ class TorchOptimizer:
         check_dtypes(case, self.dtypes, self.stores)
         if self.group.get("capturable") and self.arrays.device.type == "cpu" and self._is_pytorchs():
             raise NotImplementedError("capturable=True takes tensors of a GPU: device='cuda'")
-        given = self._optional(case)
+        optional = self._optional(case)
         params = [self._parameter(x) for x in case.params]
         rows = [self._rows(case, step) for step in case.steps]
-        optimizer = self._built(params, rows[0], given)
-        self._check_changes(optimizer, rows, given)
+        optimizer = self._built(params, rows[0], optional)
+        self._check_changes(optimizer, rows, optional)
         if not is_initial(case, self.peer.states):
             for i, p in enumerate(params):
-                optimizer.state[p] = self._entry(case, i, rows[0][min(i, len(rows[0]) - 1)], given)
-            template = self._template(case.params[0].dtype, rows[0][0], given)
+                optimizer.state[p] = self._entry(case, i, rows[0][min(i, len(rows[0]) - 1)], optional)
+            template = self._template(case.params[0].dtype, rows[0][0], optional)
             if template.in_group is not None:
                 for group in optimizer.param_groups:
                     group[self.step] = _like(self.torch, template.in_group, case.count - 1)
             if template.in_optimizer is not None:
                 setattr(optimizer, self.step, _like(self.torch, template.in_optimizer, case.count - 1))
         for step, numbers in zip(case.steps, rows, strict=True):
-            self._number(optimizer, params, numbers, given)
+            self._number(optimizer, params, numbers, optional)
             self._gate(optimizer, step, case.params[0].dtype)
             for p, g in zip(params, case.grads, strict=True):
                 p.grad = None if g is None else self.arrays.of(g)
@@ -202,55 +202,55 @@ class TorchOptimizer:
             for i in range(len(case) if apart else 1)
         ]
 
-    def _built(self, params: list[Any], rows: list[dict[str, Any]], given: tuple[str, ...]) -> Any:
+    def _built(self, params: list[Any], rows: list[dict[str, Any]], optional: tuple[str, ...]) -> Any:
         """An optimizer over parameters with a group for each of the rows of numbers."""
-        numbers = self._group(rows[0], given)
+        numbers = self._group(rows[0], optional)
         named = {name: x for name, x in numbers.items() if name in self.accepts} | self.options
         try:
-            made = self.make([{"params": [p]} for p in params] if len(rows) > 1 else params, **named)
+            optimizer = self.make([{"params": [p]} for p in params] if len(rows) > 1 else params, **named)
         except ValueError as error:  # numbers that it does not take
             raise NotImplementedError(str(error)) from error
-        if not isinstance(made, self.torch.optim.Optimizer):
-            raise Wrong(f"expected an optimizer of PyTorch, got {kind_of(made)}")
-        self._number(made, params, rows, given)
-        return made
+        if not isinstance(optimizer, self.torch.optim.Optimizer):
+            raise Wrong(f"expected an optimizer of PyTorch, got {kind_of(optimizer)}")
+        self._number(optimizer, params, rows, optional)
+        return optimizer
 
-    def _number(self, optimizer: Any, params: list[Any], rows: list[dict[str, Any]], given: tuple[str, ...]) -> None:
+    def _number(self, optimizer: Any, params: list[Any], rows: list[dict[str, Any]], optional: tuple[str, ...]) -> None:
         """Numbers in the groups that there are: one row for all, or one per tensor; options stay as they are."""
         for group in optimizer.param_groups:
             members = {id(p) for p in group["params"]}
             own = rows if len(rows) == 1 else [row for p, row in zip(params, rows, strict=True) if id(p) in members]
             if any(row != own[0] for row in own):
                 raise NotImplementedError("numbers for each tensor of a group")
-            numbers = self._group(own[0], given) if own else {}
+            numbers = self._group(own[0], optional) if own else {}
             group.update({name: x for name, x in numbers.items() if name in group and name not in self.options})
 
-    def _check_changes(self, optimizer: Any, rows: list[list[dict[str, Any]]], given: tuple[str, ...]) -> None:
+    def _check_changes(self, optimizer: Any, rows: list[list[dict[str, Any]]], optional: tuple[str, ...]) -> None:
         """Numbers that are in no group cannot change from step to step."""
         if all(row == rows[0] for row in rows):
             return
         known = {*optimizer.param_groups[0], *self.options, "beta1", "beta2"}
-        outside = [name for name in self._group(rows[0][0], given) if name in self.accepts and name not in known]
+        outside = [name for name in self._group(rows[0][0], optional) if name in self.accepts and name not in known]
         if outside:
             raise NotImplementedError(f"steps of other numbers: {outside[0]} is in no group")
 
-    def _group(self, numbers: Mapping[str, Any], given: tuple[str, ...]) -> dict[str, Any]:
+    def _group(self, numbers: Mapping[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:
         """Numbers and switches by the optimizer's names; what else there is stays as its options say."""
         if numbers.get("mu") == 0 and numbers.get("dampening"):
             raise NotImplementedError("dampening without momentum, which PyTorch leaves out")
         try:
             numbers = self._neutral | dict(numbers) | dict(self.peer.choices)  # whatever its rule is held to
             switched = {name: SWITCHED[name][numbers[name]] for name in SWITCHED.keys() & self.peer.numbers.keys()}
-            group = to_group("check", self.row, numbers | switched, dict.fromkeys(given), self.peer)
+            group = to_group("check", self.row, numbers | switched, dict.fromkeys(optional), self.peer)
         except ValueError as error:
             raise NotImplementedError(str(error)) from None
         group |= {name: numbers[name] for name in ("beta1", "beta2") if name in numbers}
         left_alone = self.peer.only.keys() - self.peer.numbers.values()
         return {name: x for name, x in group.items() if name not in left_alone}
 
-    def _entry(self, case: Case, i: int, numbers: dict[str, Any], given: tuple[str, ...]) -> dict[str, Any]:
+    def _entry(self, case: Case, i: int, numbers: dict[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:
         """The state of a parameter, of the same kinds as a step leaves."""
-        template = self._template(case.params[i].dtype, numbers, given)
+        template = self._template(case.params[i].dtype, numbers, optional)
         entry = {}
         for ours, theirs in self.peer.states.items():
             x = case.lists()[ours][i]
@@ -269,12 +269,12 @@ class TorchOptimizer:
             raise NotImplementedError(f"no {self.step} in its states, groups or attributes: names={{'step': ...}}")
         return entry
 
-    def _template(self, dtype: Any, numbers: dict[str, Any], given: tuple[str, ...]) -> Template:
+    def _template(self, dtype: Any, numbers: dict[str, Any], optional: tuple[str, ...]) -> Template:
         """What a step leaves in the state of a parameter, and where the number of steps is."""
-        key = dtype, given, numbers.get("mu") == 0
+        key = dtype, optional, numbers.get("mu") == 0
         if key not in self._templates:
             p = self._parameter(np.ones(2, dtype))
-            optimizer = self._built([p], [numbers], given)
+            optimizer = self._built([p], [numbers], optional)
             p.grad = self.arrays.of(np.ones(2, dtype))
             self._take_step(optimizer)
             entry, in_group = dict(optimizer.state.get(p, {})), optimizer.param_groups[0].get(self.step)

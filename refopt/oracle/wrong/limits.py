@@ -9,8 +9,8 @@ USUAL = 0.01, 0.1, 1.0, 5.0, 10.0  # of limits
 
 def chosen(condition, x, y):
     """`np.where`, of single numbers a number."""
-    found = np.where(condition, x, y)
-    return found[()] if isinstance(found, np.ndarray) else found
+    selected = np.where(condition, x, y)
+    return selected[()] if isinstance(selected, np.ndarray) else selected
 
 
 def at_most(x, limit):
