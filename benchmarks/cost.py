@@ -116,11 +116,11 @@ def steps_of(report: dict[str, Any], link: cost.Link, rates: Mapping[str, float]
 
 def besides(steps: Sequence[Step]) -> dict[str, float]:
     """The rates beside something else that take these steps best, by how."""
-    found = {"one stream": 1.0}
+    rates = {"one stream": 1.0}
     for how in ("confined", "on all"):
         own = [step for step in steps if step.how == how and step.can_be_fitted]
-        found[how] = fit_beside([step.gain for step in own], [step.measured_ms * 1e-3 for step in own])
-    return found
+        rates[how] = fit_beside([step.gain for step in own], [step.measured_ms * 1e-3 for step in own])
+    return rates
 
 
 def compared(steps: Sequence[Step], beside: Mapping[str, float], fitted: bool = True) -> list[dict]:

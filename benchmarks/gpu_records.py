@@ -64,12 +64,12 @@ def main() -> int:
         step, start = steps[name], time.perf_counter()
         left = options.seconds - (start - began)
         out = options.to / f"{step.file}-{device}.json"
-        given = [word.format(to=options.to, device=device) for word in step.arguments]
+        arguments = [word.format(to=options.to, device=device) for word in step.arguments]
         print(f"\n== {name}", flush=True)
         status: int | str = "no time left"
         if left > 0:
             seconds = min(step.seconds, left)
-            status, _ = run([sys.executable, *given, step.out, str(out)], seconds, cwd=ROOT, quiet=False)
+            status, _ = run([sys.executable, *arguments, step.out, str(out)], seconds, cwd=ROOT, quiet=False)
         lines.append((name, status, time.perf_counter() - start, out))
     print()
     for name, status, seconds, out in lines:

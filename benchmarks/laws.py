@@ -78,20 +78,20 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
 
 def summary(outcomes: Iterable[Outcome]) -> dict[str, Any]:
     """What the report says of outcomes."""
-    found = list({(row["test"], row["outcome"]): row for row in outcomes}.values())
+    distinct = list({(row["test"], row["outcome"]): row for row in outcomes}.values())
     skips: dict[str, list[str]] = {}
-    for row in found:
+    for row in distinct:
         if row["outcome"] == "skipped":
             skips.setdefault(row["reason"], []).append(row["test"])
-    passed = [row["test"] for row in found if row["outcome"] == "passed"]
-    slowest = sorted(found, key=lambda row: -row["seconds"])[:10]
+    passed = [row["test"] for row in distinct if row["outcome"] == "passed"]
+    slowest = sorted(distinct, key=lambda row: -row["seconds"])[:10]
     return {
-        "counts": dict(Counter(row["outcome"] for row in found)),
+        "counts": dict(Counter(row["outcome"] for row in distinct)),
         "skips": skips,
-        "failures": {row["test"]: row["text"] for row in found if row["outcome"] == "failed"},
+        "failures": {row["test"]: row["text"] for row in distinct if row["outcome"] == "failed"},
         "passed_by_file": dict(sorted(Counter(test.partition("::")[0] for test in passed).items())),
         "listed": {
-            row["test"]: row["outcome"] for row in found
+            row["test"]: row["outcome"] for row in distinct
             if row["test"].startswith(LISTED) or LARGE.search(row["test"].partition("::")[2].partition("[")[0])
         },
         "slowest": [[row["test"], row["seconds"]] for row in slowest],
@@ -101,13 +101,13 @@ def summary(outcomes: Iterable[Outcome]) -> dict[str, Any]:
 def read(path: Path) -> list[Outcome]:
     """The lines so far; the last may be half of one."""
     lines = path.read_text().splitlines() if path.is_file() else []
-    found = []
+    rows = []
     for line in lines:
         try:
-            found.append(json.loads(line))
+            rows.append(json.loads(line))
         except ValueError:
             break
-    return found
+    return rows
 
 
 def run_tests(arguments: list[str], seconds: float, device: str) -> tuple[int | str, list[Outcome]]:

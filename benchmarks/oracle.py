@@ -63,10 +63,10 @@ def rows() -> Iterator[Row]:
             ways += [{"fused": True}] if name in FUSED else []
             ways += [{"capturable": True}] if name in CAPTURABLE else []
             for options in ways:
-                kinds = {"dtypes": every} if "fused" in options else {}
-                yield Row(routine, "torch.optim", name, options, cuda | kinds)
+                limits = {"dtypes": every} if "fused" in options else {}
+                yield Row(routine, "torch.optim", name, options, cuda | limits)
                 if "capturable" not in options:
-                    yield Row(routine, "torch.optim", name, options, {"device": "cpu"} | kinds)
+                    yield Row(routine, "torch.optim", name, options, {"device": "cpu"} | limits)
     if importlib.util.find_spec("timm"):
         for routine, module, name, options in TIMM:
             yield Row(routine, f"timm.optim.{module}", name, options, cuda)
@@ -135,16 +135,16 @@ def main() -> int:
                 report["errors"][str(row)] = f"{type(error).__name__}: {error}"
                 print(f"{row}: {report['errors'][str(row)]}", flush=True)
                 continue
-            found = done.result()
-            report["rows"].append(found)
-            verdict = "right" if found["ok"] else f"WRONG, {', '.join(found['failed'])}"
-            print(f"{found['seconds']:6.1f} s  {row}: {verdict}", flush=True)
+            outcome = done.result()
+            report["rows"].append(outcome)
+            verdict = "right" if outcome["ok"] else f"WRONG, {', '.join(outcome['failed'])}"
+            print(f"{outcome['seconds']:6.1f} s  {row}: {verdict}", flush=True)
             report["seconds"] = round(time.perf_counter() - start, 1)
             save(report, out)
     order = [str(row) for row in wanted]
-    report["rows"].sort(key=lambda found: order.index(found["subject"]))
+    report["rows"].sort(key=lambda row: order.index(row["subject"]))
     save(report, out)
-    ours = [found["subject"] for found in report["rows"] if not found["ok"] and "refopt.gpu" in found["subject"]]
+    ours = [x["subject"] for x in report["rows"] if not x["ok"] and "refopt.gpu" in x["subject"]]
     errors = len(report["errors"])
     print(f"{len(report['rows'])} checks, {errors} errors, {len(ours)} of refopt's kernels wrong, written to {out}")
     return int(bool(ours or report["errors"]))

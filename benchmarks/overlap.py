@@ -150,8 +150,8 @@ def steps(
             row |= predicted(program, plans, links, rate, row)
             yield row, [
                 {"workload": name, "order": order, "piece_mib": mib, "streams": 1 + 2 * (way == "streams"),
-                 "unit": "microseconds", "spans": drawn(plans[way], found)}
-                for way, found in spans.items()
+                 "unit": "microseconds", "spans": drawn(plans[way], own)}
+                for way, own in spans.items()
             ]  # fmt: skip
 
 
@@ -218,8 +218,8 @@ def predicted(
 
 def drawn(plan: Schedule, spans: list[Span]) -> list[list]:
     """Tasks that take time: name, stream, start and stop."""
-    found = [span for span in spans if span.stop > span.start and span.task.kind == "run"]
-    return [[plan.label(task), task.stream, 1e6 * start, 1e6 * stop] for task, start, stop in found]
+    runs = [span for span in spans if span.stop > span.start and span.task.kind == "run"]
+    return [[plan.label(task), task.stream, 1e6 * start, 1e6 * stop] for task, start, stop in runs]
 
 
 def bits(name: str, params: Shapes, mib: float = PIECES[0], count: int = 2) -> list[dict]:
@@ -230,22 +230,22 @@ def bits(name: str, params: Shapes, mib: float = PIECES[0], count: int = 2) -> l
     slots: dict[str, list[np.ndarray]] = {"params": [], "grads": []}
     names: dict[str, list[str]] = {}
     for op in program.main:
-        for slot, given in op.inputs.items() if op.type == "merged_adam" else ():
-            names.setdefault(slot, []).extend(name.removesuffix("@DEVICE") for name in given)
-    for slot, given in names.items():
-        initial = [program.vars[n].initial for n in given]
+        for slot, names_of in op.inputs.items() if op.type == "merged_adam" else ():
+            names.setdefault(slot, []).extend(name.removesuffix("@DEVICE") for name in names_of)
+    for slot, names_of in names.items():
+        initial = [program.vars[n].initial for n in names_of]
         slots[slot] = [
             host[n] if n in host else np.full(program.vars[n].shape, value, np.float32)
-            for n, value in zip(given, initial, strict=True)
+            for n, value in zip(names_of, initial, strict=True)
         ]
     for _ in range(count):
         run.step()
         cpu.merged_adam(**slots, **NUMBERS)
     differing = 0
-    for slot, given in names.items():
-        for n, expected in zip(given, slots[slot], strict=True):
-            found = run.bound.read(n).reshape(-1).view(np.uint8)
-            differing += int(np.count_nonzero(found != expected.reshape(-1).view(np.uint8)))
+    for slot, names_of in names.items():
+        for n, expected in zip(names_of, slots[slot], strict=True):
+            actual = run.bound.read(n).reshape(-1).view(np.uint8)
+            differing += int(np.count_nonzero(actual != expected.reshape(-1).view(np.uint8)))
     return [{"workload": name, "steps": count, "differing_bytes": differing, "ok": differing == 0}]
 
 
@@ -259,7 +259,7 @@ def differing_after(run: BoundSchedule, params: Shapes, most: int = 1 << 20) -> 
     chosen = list(dict.fromkeys(small[round(part * (len(small) - 1) / 3)] for part in range(4)))
     names: dict[str, list[str]] = {}
     for op in (op for op in run.plan.program.main if op.type == "merged_adam"):
-        columns = {slot: [name.removesuffix("@DEVICE") for name in given] for slot, given in op.inputs.items()}
+        columns = {slot: [name.removesuffix("@DEVICE") for name in own] for slot, own in op.inputs.items()}
         for k in (k for k, name in enumerate(columns["params"]) if name in chosen):
             for slot, column in columns.items():
                 names.setdefault(slot, []).append(column[k])
@@ -272,8 +272,8 @@ def differing_after(run: BoundSchedule, params: Shapes, most: int = 1 << 20) -> 
     differing = 0
     for slot, column in names.items():
         for name, expected in zip(column, slots[slot], strict=True):
-            found = run.bound.read(name).reshape(-1).view(np.uint8)
-            differing += int(np.count_nonzero(found != expected.reshape(-1).view(np.uint8)))
+            actual = run.bound.read(name).reshape(-1).view(np.uint8)
+            differing += int(np.count_nonzero(actual != expected.reshape(-1).view(np.uint8)))
     moves = any(x.tobytes() != y for x, y in zip(slots["params"], before, strict=True))
     return {"tensors_compared": len(chosen), "differing_bytes": differing, "ok": differing == 0 and moves}
 
@@ -306,18 +306,19 @@ def main() -> int:
 
         def measure(name: str = name, params: Shapes = params) -> list[dict]:
             arrays = {key: gpu.to_device(value) for key, value in arrays_of(params).items()}
-            found = []
+            pairs = []
             for row, spans in steps(name, params, arrays, report["bus"], report["copy_gb_s"] * 1e9, milliseconds):
-                found.append((row, spans))
+                pairs.append((row, spans))
                 report["steps"].append(row)
                 save(report, out)
                 print(*(f"{key}={value}" for key, value in row.items()), flush=True)
-            report["spans"] += min(found, key=lambda pair: pair[0]["streams_ms"])[1]  # of the fastest
-            return [row for row, _ in found]
+            report["spans"] += min(pairs, key=lambda pair: pair[0]["streams_ms"])[1]  # of the fastest
+            return [row for row, _ in pairs]
 
         attempt(name, measure, failures)
     save(report, out)
-    print(*report["bits"] or [], *(f"{name}: {why}" for name, why in failures.items()), f"written to {out}", sep="\n")
+    failed = (f"{name}: {reason}" for name, reason in failures.items())
+    print(*report["bits"] or [], *failed, f"written to {out}", sep="\n")
     return 1 if failures else 0
 
 

@@ -30,10 +30,10 @@ IMPLEMENTATIONS = {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop
 
 def parameters(values: list, grads: list) -> list[torch.nn.Parameter]:
     """Parameters that share memory with tensors, with gradients that do."""
-    made = [torch.nn.Parameter(value) for value in values]
-    for parameter, grad in zip(made, grads, strict=True):
+    params = [torch.nn.Parameter(value) for value in values]
+    for parameter, grad in zip(params, grads, strict=True):
         parameter.grad = grad
-    return made
+    return params
 
 
 def torch_step(tensors: Tensors, implementation: str) -> Step:
@@ -45,8 +45,8 @@ def torch_step(tensors: Tensors, implementation: str) -> Step:
     kind, arguments, _ = CLASSES[tensors.routine.name]
     grads, masters = tensors.slots["grads"], tensors.slots.get("master_params")
     wide = [grad.float() for grad in grads] if masters else grads
-    made = parameters(masters or tensors.slots["params"], wide)
-    optimizer = kind(made, lr=LR, **arguments, **IMPLEMENTATIONS[implementation])
+    params = parameters(masters or tensors.slots["params"], wide)
+    optimizer = kind(params, lr=LR, **arguments, **IMPLEMENTATIONS[implementation])
     if not masters:
         return optimizer.step
 
@@ -67,11 +67,11 @@ def compiled(step: Step) -> Step:
 def clipped_torch_step(tensors: Tensors, implementation: str, max_norm: float) -> Step:
     """The same with the gradients clipped by their global norm before."""
     kind, arguments, _ = CLASSES[tensors.routine.name]
-    made = parameters(tensors.slots["params"], tensors.slots["grads"])
-    optimizer = kind(made, lr=LR, **arguments, **IMPLEMENTATIONS[implementation])
+    params = parameters(tensors.slots["params"], tensors.slots["grads"])
+    optimizer = kind(params, lr=LR, **arguments, **IMPLEMENTATIONS[implementation])
 
     def step() -> None:
-        torch.nn.utils.clip_grad_norm_(made, max_norm, foreach=True)
+        torch.nn.utils.clip_grad_norm_(params, max_norm, foreach=True)
         optimizer.step()
 
     return step

@@ -32,12 +32,12 @@ class InPlace(Buckets):
 
 def zero(buckets: type[Buckets], as_view: bool, params: Params) -> Callable[[], None]:
     """PyTorch's step: gradients averaged in buckets, a fused Adam on the owner of each parameter, and broadcasts."""
-    made = [torch.nn.Parameter(torch.empty(shape, device="cuda").normal_(0, 0.02)) for _, shape in params]
-    for param in made:
+    parameters = [torch.nn.Parameter(torch.empty(shape, device="cuda").normal_(0, 0.02)) for _, shape in params]
+    for param in parameters:
         param.grad = torch.empty_like(param).normal_()
-    reduced = buckets([param.grad for param in made], [MEBIBYTE, 25 * MEBIBYTE])
+    reduced = buckets([param.grad for param in parameters], [MEBIBYTE, 25 * MEBIBYTE])
     optimizer = ZeroRedundancyOptimizer(
-        made, torch.optim.Adam, parameters_as_bucket_view=as_view, fused=True, **NUMBERS
+        parameters, torch.optim.Adam, parameters_as_bucket_view=as_view, fused=True, **NUMBERS
     )  # fmt: skip
 
     def step() -> None:

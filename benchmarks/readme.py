@@ -65,10 +65,10 @@ WAYS = {
 def reductions() -> str:
     """Milliseconds to sum a model's gradients over two GPUs, by way."""
     rows = json.loads((RESULTS / "communication-h200-x2.json").read_text())["gradients"]
-    found = {(row["workload"], row["way"]): row.get("ms") for row in rows}
+    ms_of = {(row["workload"], row["way"]): row.get("ms") for row in rows}
     names = ("resnet50", "bert-large")
     lines = [["", *(WORKLOADS[name] for name in names)], ["---"] + ["---:"] * len(names)]
-    lines += [[label, *(f"{found[name, way]:.3f}" for name in names)] for way, label in WAYS.items()]
+    lines += [[label, *(f"{ms_of[name, way]:.3f}" for name in names)] for way, label in WAYS.items()]
     return sections.table(lines)
 
 
@@ -78,8 +78,8 @@ def shards() -> str:
     names = ("bert-large", "gpt2-xl")
 
     def best(name: str, form: str, key: str = "ms") -> str:
-        found = [row for row in rows if row["workload"] == name and row.get("form", "PyTorch") == form]
-        return f"{min(found, key=lambda row: row['ms'])[key]:.2f}"
+        own = [row for row in rows if row["workload"] == name and row.get("form", "PyTorch") == form]
+        return f"{min(own, key=lambda row: row['ms'])[key]:.2f}"
 
     lines = [["", *(WORKLOADS[name] for name in names)], ["---"] + ["---:"] * len(names)]
     theirs = "PyTorch, DDP's buckets and `ZeroRedundancyOptimizer`, all in fp32"
@@ -103,8 +103,8 @@ def routines() -> str:
         states = [name for name in (*routine.states, *routine.scalars) if required[name]]
         moved = []
         for param, master in (("float32", None), ("float16", "float32")):
-            kinds = {"params": param, "grads": param, "master_params": master}
-            dtypes = (kinds.get(n, "float32") if n in kinds or required[n] else None for n in routine.slot_names)
+            named = {"params": param, "grads": param, "master_params": master}
+            dtypes = (named.get(n, "float32") if n in named or required[n] else None for n in routine.slot_names)
             moved.append(str(routine.bytes([Spec(1, tuple(dtypes))], form)))
         launches = str(routine.forms[form].launches)
         names = ", ".join(f"`{name}`" for name in states)
@@ -122,6 +122,6 @@ def with_tables(text: str) -> str:
         "shards": shards(),
         "routines": routines(),
     }
-    for name, made in tables.items():
-        text = with_section(text, name, made)
+    for name, rendered in tables.items():
+        text = with_section(text, name, rendered)
     return text

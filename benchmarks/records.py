@@ -60,28 +60,28 @@ def changed_sources(record: dict[str, Any]) -> list[str]:
     """What is wrong with the sources of a benchmark."""
     if not record.get("sources"):
         return ["it has no digest of the benchmark's source"]
-    found = []
+    changes = []
     for name, digest in record["sources"].items():
         path = ROOT / name
         if not path.is_file():
-            found.append(f"{name} is gone")
+            changes.append(f"{name} is gone")
         elif source_digest(path.read_text()) != digest:
-            found.append(f"{name} has changed")
+            changes.append(f"{name} has changed")
     for name, digest in record.get("reports", {}).items():
         if not (path := RESULTS / name).is_file() or data_digest(path) != digest:
-            found.append(f"it was made of another {name}")
-    return found
+            changes.append(f"it was made of another {name}")
+    return changes
 
 
 def changed_kernels(record: dict[str, Any], digests: dict[str, str]) -> list[str]:
     """What is wrong with the kernels of a record, given the digests of their PTX as it is now."""
-    found = []
+    changes = []
     for note in filter(rebuildable, record["kernels"]):
         now = digests[key_of(note)]
         if now != note["ptx"]:
             what = f"kernel {note['name']} ({', '.join(note['signature'])}) of {note['module']}"
-            found.append(f"{what}: {now}" if now.startswith("none: ") else f"{what} has other PTX")
-    return found
+            changes.append(f"{what}: {now}" if now.startswith("none: ") else f"{what} has other PTX")
+    return changes
 
 
 def needs_ptx(record: dict[str, Any], always: bool = False) -> bool:
@@ -102,23 +102,23 @@ def reasons(record: dict[str, Any], digests: dict[str, str]) -> list[str]:
         record: what a file of results has.
         digests: of the PTX of its kernels as it is now, where `needs_ptx` says so.
     """
-    found = changed_sources(record)
+    changes = changed_sources(record)
     if "kernels" not in record:
-        return [*found, "it has no digest of the kernels that it ran"]
+        return [*changes, "it has no digest of the kernels that it ran"]
     if not any(map(rebuildable, record["kernels"])):
-        return found
+        return changes
     same_code = record.get("code") == code_digest(record["kernels"])
     if not sealed(record):
         if not same_code:
-            why = "the kernels' sources have changed since, and the digests of their PTX had not been written into it"
-            return [*found, why]
+            reason = "the kernels' sources have changed since, and the digests of their PTX had not been written"
+            return [*changes, f"{reason} into it"]
         for note in filter(rebuildable, record["kernels"]):
             note["ptx"] = digests[key_of(note)]
         record["compiler"] = compiler()
-        return found
+        return changes
     if record["compiler"] != compiler() and not same_code:
-        return [*found, f"made for another compiler: {_spelled(record['compiler'])}, here {_spelled(compiler())}"]
-    return found + (changed_kernels(record, digests) if all(map(digests.get, _keys(record))) else [])
+        return [*changes, f"made for another compiler: {_spelled(record['compiler'])}, here {_spelled(compiler())}"]
+    return changes + (changed_kernels(record, digests) if all(map(digests.get, _keys(record))) else [])
 
 
 def _keys(record: dict[str, Any]) -> list[str]:
@@ -143,13 +143,13 @@ def checked(paths: Iterable[Path], always: bool = False) -> dict[str, list[str]]
                 raise SystemExit(f"records: PTX is compared as {name} {version} makes it, got {version_of(name)}")
         print(f"PTX of {len({key_of(note) for note in wanted})} kernels", file=sys.stderr, flush=True)
         digests = ptx_digests(wanted)
-    found = {}
+    by_file = {}
     for path, record in records.items():
         before = json.dumps(record)
-        found[path.name] = reasons(record, digests)
+        by_file[path.name] = reasons(record, digests)
         if json.dumps(record) != before:
             write(record, path)
-    return found
+    return by_file
 
 
 def main() -> int:
@@ -158,14 +158,14 @@ def main() -> int:
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: all of benchmarks/results")
     parser.add_argument("--compile", action="store_true", help="make the PTX even where no source has changed")
     options = parser.parse_args()
-    found = checked(options.files or sorted(RESULTS.iterdir()), options.compile)
-    for name, why in found.items():
-        print(f"{name}: {'holds' if not why else 'must be made again'}")
-        for reason in why[:SHOWN]:
+    by_file = checked(options.files or sorted(RESULTS.iterdir()), options.compile)
+    for name, own in by_file.items():
+        print(f"{name}: {'holds' if not own else 'must be made again'}")
+        for reason in own[:SHOWN]:
             print(f"  {reason}")
-        if len(why) > SHOWN:
-            print(f"  and {len(why) - SHOWN} more")
-    return int(any(found.values()))
+        if len(own) > SHOWN:
+            print(f"  and {len(own) - SHOWN} more")
+    return int(any(by_file.values()))
 
 
 if __name__ == "__main__":

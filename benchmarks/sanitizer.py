@@ -94,14 +94,14 @@ def iteration(machine: Any) -> None:
         check = gpu.gradient_check(placed.grads, loss_scale=device[0], max_norm=1.0)
         step = placed.plan("merged", lr=0.1, grad_factor=check.grad_factor, found_inf=check.found_inf)
         after = gpu.loss_scaling(check.found_inf, *device)
-        found = cpu.check_gradients(case.grads, loss_scale=host[0], max_norm=1.0)
+        checked = cpu.check_gradients(case.grads, loss_scale=host[0], max_norm=1.0)
         positional, named = arguments(case.routine, case.slots)
         for _ in range(2):
             for each in (check, step, after):
                 each()
-            cpu.merged_adamw(*positional, **named, lr=0.1, grad_factor=found.grad_factor, found_inf=found.found_inf)
-            cpu.update_loss_scaling(found.found_inf, *host)
-            found = cpu.check_gradients(case.grads, loss_scale=host[0], max_norm=1.0)
+            cpu.merged_adamw(*positional, **named, lr=0.1, grad_factor=checked.grad_factor, found_inf=checked.found_inf)
+            cpu.update_loss_scaling(checked.found_inf, *host)
+            checked = cpu.check_gradients(case.grads, loss_scale=host[0], max_norm=1.0)
         written = {slot.name: case.lists()[slot.name] for slot in case.routine.slots if slot.written}
         assert_same(written, placed.outcome(), "iteration")
         assert [x.copy_to_host().tobytes() for x in device] == [x.tobytes() for x in host]
@@ -130,8 +130,8 @@ def programs(machine: Any) -> None:
         "sparse": step_program(wide, "adam", sparse=[wide[0][0], wide[-2][0]], **numbers),
     }.items():
         params = {key: random.normal(size=shape).astype(np.float32) for key, shape in wide}
-        made = [key for op in program.main if op.type == "backward" for key in op.outputs["grads"]]
-        grads = {key: gradient(program.vars[key], random) for key in made}
+        names = [key for op in program.main if op.type == "backward" for key in op.outputs["grads"]]
+        grads = {key: gradient(program.vars[key], random) for key in names}
         expected = ran(partial(bind, program), {key: x.copy() for key, x in params.items()}, grads)
         ways: dict[str, Callable[..., Any]] = {"op for op": partial(bind, program, backend="gpu")}
         if name == "accumulated":
@@ -151,12 +151,12 @@ def gradient(var: Var, random: np.random.Generator) -> Any:
 
 def ran(call: Callable[..., Any], arrays: dict[str, Any], grads: dict[str, Any]) -> dict[str, bytes]:
     """All that lives from step to step, after two steps."""
-    made = call(arrays, gradients=lambda name, step: grads[name])
-    bound = getattr(made, "bound", made)
-    if bound is made:
-        made.startup()
+    runnable = call(arrays, gradients=lambda name, step: grads[name])
+    bound = getattr(runnable, "bound", runnable)
+    if bound is runnable:
+        runnable.startup()
     for _ in range(2):
-        made.step()
+        runnable.step()
     return {key: bound.read(key).tobytes() for key, var in bound.program.vars.items() if var.persistable}
 
 
@@ -249,8 +249,8 @@ def main() -> int:
             save(report, out)
     report["failures"] = judged(report)
     save(report, out)
-    for name, why in report["failures"].items():
-        print(f"FAILED {name}: {why}")
+    for name, reason in report["failures"].items():
+        print(f"FAILED {name}: {reason}")
     return int(bool(report["failures"]))
 
 

@@ -81,13 +81,13 @@ def after_backward(program: Program) -> Program:
     """The ops that come once the gradients are there, which the caller brings, and the variables that these take."""
     main = [op for op in program.main if op.role in ("communicate", "optimize")]
     used = {name for op in (*program.startup, *main) for name in (*op.reads, *op.writes)}
-    given: set[str] = set()
-    made: set[str] = set()
+    brought: set[str] = set()
+    written: set[str] = set()
     for op in main:
-        given |= set(op.reads) - made
-        made |= {*op.writes}
+        brought |= set(op.reads) - written
+        written |= {*op.writes}
     vars = {
-        name: replace(var, persistable=var.persistable or name in given)
+        name: replace(var, persistable=var.persistable or name in brought)
         for name, var in program.vars.items() if name in used
     }  # fmt: skip
     return program.replace(vars=vars, main=main)
@@ -167,13 +167,13 @@ def halves(program: Program, params: Params) -> list[str]:
 
 def in_host(program: Program, rank: int, odd: bool) -> dict[str, np.ndarray]:
     """Parameters, alike on all ranks, and gradients, of which one of rank 0 may have an inf."""
-    made = {}
+    arrays = {}
     for name, shape, dtype in brought(program):
         seed = [rank + 1 if "@GRAD" in name else 0, *map(ord, name)]
-        made[name] = np.random.default_rng(seed).normal(size=shape).astype(dtype)
+        arrays[name] = np.random.default_rng(seed).normal(size=shape).astype(dtype)
         if odd and rank == 0 and name.startswith("e@GRAD"):
-            made[name].reshape(-1)[-1] = np.inf
-    return made
+            arrays[name].reshape(-1)[-1] = np.inf
+    return arrays
 
 
 def in_numpy(program: Program, params: Params, odd: bool, world: Any) -> dict[str, np.ndarray]:

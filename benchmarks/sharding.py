@@ -130,20 +130,21 @@ def step_row(
         spans: what tasks took is added to it.
     """
     start = time.perf_counter()
-    made = placement.bind_schedule(plan_of(program), filled(program, world.rank), comm=world, multiprocessors=CONFINED)
+    arrays = filled(program, world.rank)
+    scheduled = placement.bind_schedule(plan_of(program), arrays, comm=world, multiprocessors=CONFINED)
     bind_s = time.perf_counter() - start
-    ms, host = rank_ms(world, made.step), host_ms(made)
-    counted = calls_in(world, made.step)
+    ms, host = rank_ms(world, scheduled.step), host_ms(scheduled)
+    counted = calls_in(world, scheduled.step)
     ok = counted == bucket_counts.collectives(
         **formula(params, about["form"], world.size, about["limit_mib"]), chunk=CHUNK["bytes"],
         scan=about["form"] == CHECKED,
     )  # fmt: skip
-    equal = same_everywhere(world, made, params)
-    on_all = rank_ms(world, again(world, made, made.plan).step, FEWER)
-    one_stream = rank_ms(world, again(world, made, plan_of(program, 1)).step, FEWER)
+    equal = same_everywhere(world, scheduled, params)
+    on_all = rank_ms(world, again(world, scheduled, scheduled.plan).step, FEWER)
+    one_stream = rank_ms(world, again(world, scheduled, plan_of(program, 1)).step, FEWER)
     if about["limit_mib"] == SPANS:
-        spans += timed(world, made, about)
-    del made
+        spans += timed(world, scheduled, about)
+    del scheduled
     bare = bare_calls(world, program)
     ok = ok and calls_in(world, bare) == counted
     floors = {"communication_floor_ms": rank_ms(world, bare, FEWER), "update_floor_ms": floor}
@@ -158,24 +159,24 @@ def step_row(
     }  # fmt: skip
 
 
-def again(world: Any, made: Any, plan: Schedule, **options: Any) -> Any:
+def again(world: Any, scheduled: Any, plan: Schedule, **options: Any) -> Any:
     """Another schedule of the same arrays."""
-    made.synchronize()
-    other = placement.BoundSchedule(plan, made.bound, {}, **options)
+    scheduled.synchronize()
+    other = placement.BoundSchedule(plan, scheduled.bound, {}, **options)
     world.barrier()
     return other
 
 
-def host_ms(made: Any, repeats: int = 10) -> float:
+def host_ms(scheduled: Any, repeats: int = 10) -> float:
     """What enqueueing a step takes on the host, the device idle before."""
-    found = []
+    times = []
     for _ in range(repeats):
-        made.synchronize()
+        scheduled.synchronize()
         start = time.perf_counter()
-        made.step()
-        found.append((time.perf_counter() - start) * 1e3)
-    made.synchronize()
-    return sorted(found)[repeats // 2]
+        scheduled.step()
+        times.append((time.perf_counter() - start) * 1e3)
+    scheduled.synchronize()
+    return sorted(times)[repeats // 2]
 
 
 def calls_in(world: Any, call: Callable[[], Any]) -> dict[str, Any]:
@@ -209,12 +210,12 @@ def bare_calls(world: Any, program: Program) -> Callable[[], None]:
     return run
 
 
-def same_everywhere(world: Any, made: Any, params: Params) -> bool:
+def same_everywhere(world: Any, scheduled: Any, params: Params) -> bool:
     """Whether all ranks have the fp16 parameters of rank 0, bit for bit."""
-    made.synchronize()
+    scheduled.synchronize()
     differing = torch.zeros(1, dtype=torch.int64, device="cuda")
-    for name in halves(made.plan.program, params):
-        mine = torch.as_tensor(made.bound.arrays[name])
+    for name in halves(scheduled.plan.program, params):
+        mine = torch.as_tensor(scheduled.bound.arrays[name])
         theirs = mine.clone()
         world.broadcast(theirs, 0)
         differing += (mine.view(torch.int16) != theirs.view(torch.int16)).sum()
@@ -223,16 +224,16 @@ def same_everywhere(world: Any, made: Any, params: Params) -> bool:
     return differing.item() == 0
 
 
-def timed(world: Any, made: Any, about: dict[str, Any]) -> list[dict]:
+def timed(world: Any, scheduled: Any, about: dict[str, Any]) -> list[dict]:
     """When the tasks of a step ran, on rank 0."""
-    plan = made.plan
-    other = again(world, made, plan, timing=True, multiprocessors=CONFINED)
+    plan = scheduled.plan
+    other = again(world, scheduled, plan, timing=True, multiprocessors=CONFINED)
     for _ in range(5):
         world.barrier()
         other.step()
-    found = other.spans()
-    hidden = placement.overlap(found)
-    tasks = [[span.task.stream, plan.label(span.task), span.start * 1e3, span.stop * 1e3] for span in found]
+    timeline = other.spans()
+    hidden = placement.overlap(timeline)
+    tasks = [[span.task.stream, plan.label(span.task), span.start * 1e3, span.stop * 1e3] for span in timeline]
     return [about | {f"{key}_ms": value * 1e3 for key, value in hidden._asdict().items()} | {"tasks": tasks}]
 
 
@@ -317,11 +318,11 @@ def agreement(world: Any) -> list[dict]:
 
 def wrong_bits(world: Any, program: Program, expected: dict[str, np.ndarray], odd: bool) -> int:
     """How many fp16 parameters, on all ranks, differ from those expected after a step."""
-    given = {name: gpu.to_device(x) for name, x in in_host(program, world.rank, odd).items()}
-    made = placement.bind_schedule(plan_of(program), given, comm=world)
-    made.step()
-    made.synchronize()
-    wrong = sum(int((made.bound.read(n).view(np.uint16) != x.view(np.uint16)).sum()) for n, x in expected.items())
+    arrays = {name: gpu.to_device(x) for name, x in in_host(program, world.rank, odd).items()}
+    scheduled = placement.bind_schedule(plan_of(program), arrays, comm=world)
+    scheduled.step()
+    scheduled.synchronize()
+    wrong = sum(int((scheduled.bound.read(n).view(np.uint16) != x.view(np.uint16)).sum()) for n, x in expected.items())
     differing = torch.tensor([wrong], device="cuda")
     world.all_reduce(differing)
     world.synchronize()

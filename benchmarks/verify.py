@@ -66,14 +66,14 @@ def main() -> int:
             for name in (*ROUTINES, *AROUND)
         }
         for done in as_completed(waiting):
-            name, found = waiting[done], done.result()
-            if why := wrong(found):
-                report["failures"][name] = why
-            report["rows"] += found.get("rows", [])
-            report |= {key: found[key] for key in ("workload", "steps", "skipped") if key in found}
+            name, outcome = waiting[done], done.result()
+            if reason := wrong(outcome):
+                report["failures"][name] = reason
+            report["rows"] += outcome.get("rows", [])
+            report |= {key: outcome[key] for key in ("workload", "steps", "skipped") if key in outcome}
             report["seconds"] = round(time.perf_counter() - start, 1)
             save(report, out)
-            print(f"{report['seconds']:6.1f} s  {name}: {why or 'equal in every bit'}", flush=True)
+            print(f"{report['seconds']:6.1f} s  {name}: {reason or 'equal in every bit'}", flush=True)
     order = [*ROUTINES, *AROUND]
     report["rows"].sort(key=lambda row: order.index(row["routine"]))
     save(report, out)

@@ -18,14 +18,14 @@ MOST = 4  # ranks that a test starts
 
 def compiler():
     """A compiler of kernels to PTX. It takes no GPU."""
-    if why := target.no_compiler():
-        pytest.skip(f"compiles no PTX: {why}", allow_module_level=True)
+    if reason := target.no_compiler():
+        pytest.skip(f"compiles no PTX: {reason}", allow_module_level=True)
 
 
 def ranks():
     """MPI, by an mpiexec that starts processes of mpi4py's library."""
-    if why := no_ranks(mpiexec()):
-        pytest.skip(f"starts no ranks: {why}")
+    if reason := no_ranks(mpiexec()):
+        pytest.skip(f"starts no ranks: {reason}")
 
 
 def mpiexec():

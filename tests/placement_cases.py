@@ -26,8 +26,8 @@ def on_rank(program, world, backend="cpu", seed=0, wrap=lambda world: world):
     arrays = arrays_of(mine, seed)
     if backend == "gpu":
         arrays = {name: gpu.to_device(array) for name, array in arrays.items()}
-    given = gradients_of(mine, world.rank, seed)
-    bound = bind(mine, arrays, backend=backend, comm=wrap(world), gradients=given)
+    gradients = gradients_of(mine, world.rank, seed)
+    bound = bind(mine, arrays, backend=backend, comm=wrap(world), gradients=gradients)
     bound.startup()
     return bound
 
@@ -74,23 +74,23 @@ def expected_of(program, devices, steps=2, seed=0):
 # The laws.
 
 
-def same_bits(made, program, devices, steps=2, backend="cpu", seed=0, **options):
+def same_bits(placed, program, devices, steps=2, backend="cpu", seed=0, **options):
     """N11: a placed step computes what the step everywhere does, given the same gradients.
 
     On every rank for parameters; for states on the rank that updates, the blocks of a state making up the whole.
     """
     expected = expected_of(program, devices, steps, seed)
-    found = ends(made, devices, steps, backend, seed, **options)
-    for rank, got in enumerate(found):
+    states = ends(placed, devices, steps, backend, seed, **options)
+    for rank, got in enumerate(states):
         for name in params_of(program):
             assert got[name] == expected[name], f"N11: {name!r} differs on rank {rank}"
     cut = {}
-    for rank, got in enumerate(found):
+    for rank, got in enumerate(states):
         for name, value in got.items():
             match = re.fullmatch(r"(.+)\.block(\d+)(_\w+)?", name)
             if match is None:
                 assert value == expected[name], f"N11: {name!r} differs on rank {rank}"
-            elif any(name in op.writes and op.device == rank for op in made.main if op.role == "optimize"):
+            elif any(name in op.writes and op.device == rank for op in placed.main if op.role == "optimize"):
                 cut.setdefault(match[1] + (match[3] or ""), {})[int(match[2])] = value
     for name, parts in cut.items():
         if len(parts[0]) == len(expected[name]):
@@ -100,22 +100,22 @@ def same_bits(made, program, devices, steps=2, backend="cpu", seed=0, **options)
             assert whole == expected[name], f"N11: the blocks of {name!r} differ"
 
 
-def one_update_each(made, program):
+def one_update_each(placed, program):
     """Whatever is updated is updated on one device, and nothing twice."""
-    changed = [name for op in updates(made) for name in op.outputs["params"]]
+    changed = [name for op in updates(placed) for name in op.outputs["params"]]
     assert len(set(changed)) == len(changed), "a parameter is updated twice"
-    for op in updates(made):
-        sizes = [made.vars[name].shape for name in op.inputs["params"]]
+    for op in updates(placed):
+        sizes = [placed.vars[name].shape for name in op.inputs["params"]]
         assert op.device is not None or 0 in sizes[0], f"{op.type} of {op.inputs['params']} is on every device"
 
 
-def one_place_each(made):
+def one_place_each(placed):
     """What reduces, averages, cuts and sends a gradient is on one device; what receives and broadcasts it, too."""
     places, homes = {}, {}
-    whole = {part: op.reads[0] for op in made.main if op.type == "split_by_ref" for part in op.writes}
-    joined = {part: op.writes[0] for op in made.main if op.type == "concat" for part in op.reads}
+    whole = {part: op.reads[0] for op in placed.main if op.type == "split_by_ref" for part in op.writes}
+    joined = {part: op.writes[0] for op in placed.main if op.type == "concat" for part in op.reads}
     late = False
-    for op in made.main:
+    for op in placed.main:
         late = late or op.type == "send_barrier"
         if op.type in ("reduce", "scale", "split_by_ref", "send") and not late:
             (name, *_) = op.reads
@@ -128,39 +128,39 @@ def one_place_each(made):
             assert homes.setdefault(joined.get(name, name), where) == where, f"{op.type} of {name!r} is elsewhere"
 
 
-def in_order(made):
+def in_order(placed):
     """send, send_barrier, update, send back, fetch_barrier, concat, broadcast."""
-    order = [op.type for op in made.main]
+    order = [op.type for op in placed.main]
     gradients, parameters = order.index("send_barrier"), order.index("fetch_barrier")
     assert gradients < parameters and order.count("send_barrier") == order.count("fetch_barrier") == 1
-    for i, op in enumerate(made.main):
+    for i, op in enumerate(placed.main):
         if op.type == "split_by_ref":
             assert i < gradients
         if op.role == "optimize":
             assert gradients < i < parameters
         if op.type in ("send", "recv"):
             assert i < parameters
-            updated = any(set(op.reads + op.writes) & set(x.outputs.get("params", ())) for x in updates(made))
+            updated = any(set(op.reads + op.writes) & set(x.outputs.get("params", ())) for x in updates(placed))
             assert updated == (i > gradients), f"{op.type} of {op.reads + op.writes} is on the wrong side"
         if op.type in ("concat", "broadcast"):
             assert i > parameters
-    kinds = [kind for kind in order[parameters:] if kind in ("concat", "broadcast")]
-    assert kinds == sorted(kinds, reverse=True), "broadcast before all blocks are together"
+    types = [kind for kind in order[parameters:] if kind in ("concat", "broadcast")]
+    assert types == sorted(types, reverse=True), "broadcast before all blocks are together"
 
 
-def messages_fit(made, devices):
+def messages_fit(placed, devices):
     """Each message is sent once and received once, between the same ranks, and its barrier has it."""
     for side, other in (("send", "recv"), ("recv", "send")):
-        for op in made.main:
+        for op in placed.main:
             if op.type == side:
                 (name,) = op.reads + op.writes
                 to = op.attrs["to" if side == "send" else "source"]
-                meets = [x for x in made.main if x.type == other and (*x.reads, *x.writes) == (name,)
+                meets = [x for x in placed.main if x.type == other and (*x.reads, *x.writes) == (name,)
                          and x.device == to and x.attrs["source" if side == "send" else "to"] == op.device]  # fmt: skip
                 assert len(meets) == 1 and to != op.device, f"{side} of {name!r} meets {len(meets)}"
     for rank in range(devices):
         waiting = set(), set()
-        for op in placement.on_device(made, rank).main:
+        for op in placement.on_device(placed, rank).main:
             if op.type.endswith("_barrier"):
                 assert (set(op.reads), set(op.writes)) == waiting, f"{op.type} of rank {rank} has other messages"
                 waiting = set(), set()

@@ -57,13 +57,13 @@ def gradients_of(program, rank, seed=0):
 
 def bound_on(program, world=None, backend="cpu", arrays=None, seed=0):
     """The program bound on a rank, started."""
-    given = arrays_of(program, seed) if arrays is None else arrays
+    brought = arrays_of(program, seed) if arrays is None else arrays
     if backend == "gpu":
-        given = {name: gpu.to_device(array) for name, array in given.items()}
+        brought = {name: gpu.to_device(array) for name, array in brought.items()}
     rank = world.rank if world else 0
-    made = bind(program, given, backend=backend, comm=world, gradients=gradients_of(program, rank, seed))
-    made.startup()
-    return made
+    bound = bind(program, brought, backend=backend, comm=world, gradients=gradients_of(program, rank, seed))
+    bound.startup()
+    return bound
 
 
 def read(bound):
@@ -102,9 +102,9 @@ def outcome(program, steps=2, backend="cpu", seed=0, change=None, **options):
 
 def same_bits(apply, program, steps=2, backend="cpu", seed=0):
     """A pass changes no bit of what a step computes (numerics, N11)."""
-    made = apply(program).program
-    made.check()
-    expected, got = outcome(program, steps, seed=seed), outcome(made, steps, backend, seed=seed)
+    changed = apply(program).program
+    changed.check()
+    expected, got = outcome(program, steps, seed=seed), outcome(changed, steps, backend, seed=seed)
     assert expected.keys() == got.keys()
     different = [name for name in expected if expected[name] != got[name]]
     assert not different, f"N11: {different} differ"

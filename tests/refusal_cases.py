@@ -32,8 +32,8 @@ def _routine(routine: Any) -> Entry:
     def arrays() -> Arrays:
         dtypes = ("bfloat16", "float32", "float32", "float32")
         case = make(routine, [4, 6], dtypes, optional=tuple(set(optional) - {"master_params"}))
-        found = {f"{slot}[{i}]": x for slot, xs in case.lists().items() for i, x in enumerate(xs)}
-        return found | {"grad_factor": np.ones(1, np.float32), "found_inf": np.zeros(1, np.float32)}
+        named = {f"{slot}[{i}]": x for slot, xs in case.lists().items() for i, x in enumerate(xs)}
+        return named | {"grad_factor": np.ones(1, np.float32), "found_inf": np.zeros(1, np.float32)}
 
     def run(module: Any, arrays: Arrays) -> None:
         lists = [listed(arrays, slot.name) for slot in routine.slots if not slot.optional]
@@ -70,8 +70,8 @@ def _persisting(module: Any, arrays: Arrays) -> Any:
 
 def _gathered(way: str) -> Callable[[Any, Arrays], Any]:
     def run(module: Any, arrays: Arrays) -> Any:
-        made = module.coalesce_tensor([None, None], shapes=[(4,), (4,)], dtype="float32")
-        getattr(made, way)(listed(arrays, "tensors"), scale=arrays["scale"])
+        coalesced = module.coalesce_tensor([None, None], shapes=[(4,), (4,)], dtype="float32")
+        getattr(coalesced, way)(listed(arrays, "tensors"), scale=arrays["scale"])
 
     return run
 

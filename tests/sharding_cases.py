@@ -40,12 +40,12 @@ def owners_of(program, rule="paddle"):
 
 def shards(program, rule="paddle", cast=True, fuse=None):
     """The program of each rank."""
-    ranks, made = ranks_of(program), []
+    ranks, programs = ranks_of(program), []
     for rank in range(ranks):
         each = sharding.shard(program, rank, ranks, rule).program
         each = sharding.optimize_cast(each).program if cast else each
-        made.append(each if fuse is None else sharding.fuse_broadcasts(each, fuse).program)
-    return made
+        programs.append(each if fuse is None else sharding.fuse_broadcasts(each, fuse).program)
+    return programs
 
 
 def params_of(program, rule):
@@ -61,7 +61,7 @@ def in_buckets(program, limit=32.0, rule="paddle", batched=False):
 
     If so asked, the collectives of several owners are made at once.
     """
-    ranks, made = ranks_of(program), []
+    ranks, programs = ranks_of(program), []
     for rank in range(ranks):
         each = program
         for apply in (
@@ -74,8 +74,8 @@ def in_buckets(program, limit=32.0, rule="paddle", batched=False):
             *([sharding.batch_owners] if batched else []),
         ):
             each = apply(each).program
-        made.append(each)
-    return made
+        programs.append(each)
+    return programs
 
 
 def gradients_on(bounds, program, rank, odd=()):
@@ -119,10 +119,10 @@ def bound_on(program, world, backend="cpu", odd=()):
     arrays, bounds = brought(program, rank), []
     if backend == "gpu":
         arrays = {name: gpu.to_device(array) for name, array in arrays.items()}
-    made = bind(program, arrays, backend=backend, comm=world, gradients=gradients_on(bounds, program, rank, odd))
-    bounds.append(made)
-    made.startup()
-    return made
+    bound = bind(program, arrays, backend=backend, comm=world, gradients=gradients_on(bounds, program, rank, odd))
+    bounds.append(bound)
+    bound.startup()
+    return bound
 
 
 def read(bound):
@@ -187,10 +187,10 @@ def rank_has(name, x, rank, owners, halves):
     about = next((p for p in sorted(owners, key=len, reverse=True) if name == p or name.startswith(f"{p}_")), None)
     if about is None:
         return {name: x}
-    made = {sharding.copy_of(name): x.astype(np.float16)} if name in halves else {}
+    arrays = {sharding.copy_of(name): x.astype(np.float16)} if name in halves else {}
     if owners[about] == rank or (name == about and name not in halves):
-        made[name] = x
-    return made
+        arrays[name] = x
+    return arrays
 
 
 def skipped(programs, step, **options):

@@ -32,7 +32,7 @@ def everything(comm, dtypes=tuple(DTYPES), seed=0, place=lambda array: array, re
 
     ``place`` puts a NumPy array where the engine takes it from, ``read`` brings it back.
     """
-    found = []
+    cases = []
     rank, size = comm.rank, comm.size
     for dtype in dtypes:
         for count in SIZES_OF_PARTS:
@@ -43,7 +43,7 @@ def everything(comm, dtypes=tuple(DTYPES), seed=0, place=lambda array: array, re
             root = count % size
 
             def note(operation, array, expected, dtype=dtype, count=count):
-                found.append((f"{operation} of {count} {dtype}", read(array).copy(), expected))
+                cases.append((f"{operation} of {count} {dtype}", read(array).copy(), expected))
 
             x = place(arrays[rank].copy())
             comm.all_reduce(x)
@@ -85,7 +85,7 @@ def everything(comm, dtypes=tuple(DTYPES), seed=0, place=lambda array: array, re
                     comm.recv(y, 0)
                     note("recv", y, arrays[0])
     comm.barrier()
-    return found
+    return cases
 
 
 def groups(comm, place=lambda array: array, read=lambda array: array):
@@ -96,23 +96,23 @@ def groups(comm, place=lambda array: array, read=lambda array: array):
     dtypes = "float32", "bfloat16", "int32"
     chosen = list(range(comm.size))[::-1][: max(2, comm.size - 1)]
     part = comm.group(chosen)
-    found = []
+    cases = []
     if part is not None:
         assert (part.rank, part.size, part.members) == (chosen.index(comm.rank), len(chosen), tuple(chosen))
-        found += [("group: " + what, *ends) for what, *ends in everything(part, dtypes, 2, place, read)]
+        cases += [("group: " + what, *ends) for what, *ends in everything(part, dtypes, 2, place, read)]
         inside = list(range(part.size))[1::-1]
         inner = part.group(inside)
         if inner is not None:
             assert (inner.rank, inner.members) == (inside.index(part.rank), tuple(chosen[k] for k in inside))
-            found += [("group of a group: " + what, *ends) for what, *ends in everything(inner, dtypes, 4, place, read)]
+            cases += [("group of a group: " + what, *ends) for what, *ends in everything(inner, dtypes, 4, place, read)]
             inner.close()
         part.close()
-    found += [("beside a group: " + what, *ends) for what, *ends in everything(comm, dtypes[:1], 6, place, read)]
-    return found
+    cases += [("beside a group: " + what, *ends) for what, *ends in everything(comm, dtypes[:1], 6, place, read)]
+    return cases
 
 
-def assert_equal_bits(found):
-    for what, got, expected in found:
+def assert_equal_bits(cases):
+    for what, got, expected in cases:
         assert got.dtype == expected.dtype and got.tobytes() == expected.tobytes(), what
 
 

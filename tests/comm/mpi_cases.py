@@ -13,10 +13,10 @@ from refopt.comm import CommError, local
 
 def agrees_with_numpy_and_the_local_engine():
     with comm.mpi.connect() as world:
-        found = everything(world)
-        assert_equal_bits(found)
+        cases = everything(world)
+        assert_equal_bits(cases)
         same = local.run(everything, world.size)[world.rank]
-        assert [array.tobytes() for _, array, _ in found] == [array.tobytes() for _, array, _ in same]
+        assert [array.tobytes() for _, array, _ in cases] == [array.tobytes() for _, array, _ in same]
         assert_equal_bits(groups(world))
         counts = local.run(lambda c: (everything(c), c.counts)[1], world.size)[world.rank]
         world.reset_counts()

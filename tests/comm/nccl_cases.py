@@ -53,12 +53,12 @@ def agrees_with_numpy_and_the_local_engine():
     """Two ranks have one order of addition."""
     with comm.nccl.connect() as world:
         assert world.size == 2
-        found = everything(world, place=OnDevice, read=reading(world))
-        assert_equal_bits(found)
+        cases = everything(world, place=OnDevice, read=reading(world))
+        assert_equal_bits(cases)
         counts = world.counts
         assert_equal_bits(groups(world, place=OnDevice, read=reading(world)))
         same, same_counts = local.run(lambda c: (everything(c), c.counts), 2)[world.rank]
-        assert [array.tobytes() for _, array, _ in found] == [array.tobytes() for _, array, _ in same]
+        assert [array.tobytes() for _, array, _ in cases] == [array.tobytes() for _, array, _ in same]
         assert counts == same_counts, (counts, same_counts)
 
 

@@ -35,14 +35,14 @@ class Entry(NamedTuple):
     def arguments(self) -> dict[str, str]:
         """The options that are numbers or choices of the formula: refopt's names by theirs."""
         peer = self.peer
-        found = {theirs: ours for ours, theirs in (*peer.numbers.items(), *peer.switches.items())}
+        ours_of = {theirs: ours for ours, theirs in (*peer.numbers.items(), *peer.switches.items())}
         if self.name == "Lars":
-            found |= {"always_adapt": "adapt"}
-        betas = [theirs for theirs in ("beta1", "beta2") if theirs in found and self.library != "optax"]
+            ours_of |= {"always_adapt": "adapt"}
+        betas = [theirs for theirs in ("beta1", "beta2") if theirs in ours_of and self.library != "optax"]
         for theirs in betas:
-            found.pop(theirs)
-        found |= {"betas": ", ".join(betas)} if betas else {}
-        return {theirs: ours for theirs, ours in found.items() if theirs not in self.without}
+            ours_of.pop(theirs)
+        ours_of |= {"betas": ", ".join(betas)} if betas else {}
+        return {theirs: ours for theirs, ours in ours_of.items() if theirs not in self.without}
 
     @property
     def only(self) -> dict[str, Any]:
@@ -89,11 +89,11 @@ def table(rows: list[Entry]) -> Iterator[str]:
             _equal({name: x for name, x in entry.only.items() if name not in free}),
         )  # fmt: skip
         yield f"| {' | '.join(columns)} |"
-    found = {"optax": OPTAX, "torch.optim": TORCH, "timm.optim": TIMM}[rows[0].library]
+    notes = {"optax": OPTAX, "torch.optim": TORCH, "timm.optim": TIMM}[rows[0].library]
     yield ""
     yield "Not right, or of another formula ([findings.md](findings.md)):"
     yield ""
-    for row in (row for row in found if row.fails):
+    for row in (row for row in notes if row.fails):
         options = "".join(f", {name}={value!r}" for name, value in row.options.items())
         what = f"`{row.name}{options}` as `{row.routine}` in {', '.join(row.dtypes)}"
         yield f"- {what}: {row.note} ({', '.join(row.fails)})"

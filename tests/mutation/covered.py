@@ -96,8 +96,8 @@ class Covered:
         if not new.exists():
             return
         for before, now in moved(old.read_text().splitlines(), new.read_text().splitlines()):
-            found = (self._test(context) for context in contexts.get(before, ()))
-            self.lines[file][now] |= {test for test in found if test}
+            tests = (self._test(context) for context in contexts.get(before, ()))
+            self.lines[file][now] |= {test for test in tests if test}
 
     def _test(self, context: str) -> str:
         """The id of the test that a context speaks of: ``id|run``, or ``id (call)`` in another process."""
@@ -115,15 +115,15 @@ class Covered:
 
     def _users(self, name: str) -> set[str]:
         """The tests that run a line of a function, of any file, which has a name in it."""
-        found: set[str] = set()
+        users: set[str] = set()
         for file, known in self.lines.items():
             if name not in self._text(file):
                 continue
             rows, assigned = self._text(file).splitlines(), self._at_import(file)
             for line, tests in known.items():
                 if re.search(rf"\b{re.escape(name)}\b", rows[line - 1]) and not any(line in span for span in assigned):
-                    found |= tests
-        return found
+                    users |= tests
+        return users
 
     def _text(self, file: str) -> str:
         return self.texts.setdefault(file, (self.root / file).read_text())
