@@ -31,5 +31,5 @@ for _found in list(iter_modules(__path__)):
         __all__ += _names
 
 
-def __getattr__(name: str) -> Any:  # for type checkers, which do not see the functions of the optimizers
+def __getattr__(name: str) -> Any:  # names of before; type checkers see no functions of the optimizers
     return renamed_attribute(__name__, name, {"scan_gradients": "check_gradients"})

@@ -33,7 +33,7 @@ for _row in ROUTINES.values():  # the kernels of every optimizer of the catalogu
     __all__ += _row.merged_name, _row.name
 
 
-def __getattr__(name: str) -> Any:  # for type checkers, which do not see the functions of the optimizers
+def __getattr__(name: str) -> Any:  # names of before; type checkers see no functions of the optimizers
     return renamed_attribute(__name__, name, {"scan": "gradient_check", "GradientScan": "GradientCheck"})
 
 
