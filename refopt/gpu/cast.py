@@ -15,7 +15,7 @@ from refopt.checks.arguments import rounded
 from refopt.dtypes import ITEM_SIZES, SIZES
 from refopt.gpu import tables, vectors, words
 from refopt.gpu.arrays import describer, device_of_lists
-from refopt.gpu.exclusive import Exclusive
+from refopt.gpu.exclusive import Exclusive, in_turn
 from refopt.gpu.runtime import device
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import Kernel, cuda, device_function, factory, intrinsic, kernel
@@ -120,13 +120,9 @@ class CastPlan(Exclusive):
     """
 
     def __init__(
-        self,
-        sources: Any,
-        targets: Any,
-        scale: Any = 1.0,
-        stream: Any = 0,
+        self, sources: Any, targets: Any, scale: Any = 1.0, stream: Any = 0,
         names: checks.Names = ("merged_cast", "sources", "targets"),
-    ) -> None:
+    ) -> None:  # fmt: skip
         machine = device(device_of_lists(sources, targets))
         super().__init__(machine)
         self._describe = describer(machine.name)
@@ -150,24 +146,19 @@ class CastPlan(Exclusive):
         items = ((pair[0].size, dtypes) for dtypes, group in self._groups.items() for pair in group)
         self.bytes = sum(size * (ITEM_SIZES[source] + ITEM_SIZES[target]) for size, (source, target) in items)
 
+    @in_turn
     def __call__(self, *, scale: Any = None) -> None:
         """Cast, in stream order. A scale given here is kept for the calls to come."""
-        with self._turn:
-            self.device.enter()
-            if scale is not None:
-                self._set(scale)
-            self._run(self.stream)
+        if scale is not None:
+            self.set(scale=scale)
+        self._run(self.stream)
 
+    @in_turn
     def set(self, *, scale: Any) -> None:
         """Change the scale, a number, in stream order: of the next call, or of the next replay of a captured one.
 
         A call that was captured with the number 1 does not multiply, whatever is set later.
         """
-        with self._turn:
-            self.device.enter()
-            self._set(scale)
-
-    def _set(self, scale: Any) -> None:
         name, first, _ = self._names
         if self._array:
             raise TypeError(f"{name}: scale: expected none, since it is an array, as planned; got {scale!r}")

@@ -1,16 +1,20 @@
 """What is bound to arrays and tables on a device: one thread at a time, and no copies."""
 
 import threading
-from typing import Any, NoReturn
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NoReturn, TypeVar
 
 from refopt.gpu.runtime import Device
+
+Method = TypeVar("Method", bound=Callable)
 
 
 class Exclusive:
     """Each call is made as a whole: threads that call at the same time take turns.
 
-    A subclass does its work under ``with self._turn`` and `enter`. What it has on the device is not copied with it, so
-    a copy would write the same arrays without knowing of the original's steps; there is none.
+    The methods that a caller may call are `in_turn`. What a subclass has on the device is not copied with it, so a copy
+    would write the same arrays without knowing of the original's steps; there is none.
     """
 
     def __init__(self, machine: Device) -> None:
@@ -21,3 +25,15 @@ class Exclusive:
         """What ``copy``, ``deepcopy`` and ``pickle`` ask for."""
         name = type(self).__name__
         raise TypeError(f"{name}: expected no copy of it, since it is bound to its arrays; make another of others")
+
+
+def in_turn(method: Method) -> Method:
+    """A method of an `Exclusive`, made as a whole, in a thread that has entered the device."""
+
+    @wraps(method)
+    def whole(self: Exclusive, *args: Any, **named: Any) -> Any:
+        with self._turn:
+            self.device.enter()
+            return method(self, *args, **named)
+
+    return whole  # type: ignore[return-value]

@@ -6,7 +6,7 @@ import numpy as np
 
 from refopt import checks
 from refopt.gpu.arrays import describer, device_of, one_of
-from refopt.gpu.exclusive import Exclusive
+from refopt.gpu.exclusive import Exclusive, in_turn
 from refopt.gpu.runtime import device
 from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel
 
@@ -60,11 +60,10 @@ class LossScaling(Exclusive):
         self._keep = arrays, stream
         self._run = machine.sequence([machine.prepare(updater(), 1, 32, own)])
 
+    @in_turn
     def __call__(self) -> None:
         """Update, in stream order."""
-        with self._turn:
-            self.device.enter()
-            self._run(self._stream)
+        self._run(self._stream)
 
 
 def loss_scaling(

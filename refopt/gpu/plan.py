@@ -12,7 +12,7 @@ from refopt.checks.arguments import chosen
 from refopt.dtypes import ITEM_SIZES, SIZES, arithmetic
 from refopt.gpu import tables
 from refopt.gpu.arrays import describer, device_of_lists
-from refopt.gpu.exclusive import Exclusive
+from refopt.gpu.exclusive import Exclusive, in_turn
 from refopt.gpu.launches import Alternating, Launches
 from refopt.gpu.runtime import Device, device
 
@@ -21,14 +21,9 @@ class Group:
     """The tensors of one dtype signature, with their tables on the device."""
 
     def __init__(
-        self,
-        machine: Device,
-        routine: Routine,
-        dtypes: tuple,
-        members: list[int],
-        arrays: dict,
+        self, machine: Device, routine: Routine, dtypes: tuple, members: list[int], arrays: dict,
         shared: dict[str, Array],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.machine, self.routine, self.dtypes, self.members = machine, routine, dtypes, members
         self.arrays: list[list[Array | None]] = [[arrays[name][i] for i in members] for name in routine.slot_names]
         self.real = arithmetic(dtypes[0])
@@ -128,15 +123,9 @@ class Plan(Exclusive):
     """
 
     def __init__(
-        self,
-        routine: Routine,
-        launcher: Callable[..., Launches | Alternating],
-        slots: dict[str, Any],
-        hypers: dict[str, Any],
-        form: str,
-        stream: Any = 0,
-        shared: dict[str, Any] | None = None,
-    ) -> None:
+        self, routine: Routine, launcher: Callable[..., Launches | Alternating], slots: dict[str, Any],
+        hypers: dict[str, Any], form: str, stream: Any = 0, shared: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         name = routine.merged_name
         self.routine, self.form = routine, chosen(f"{name}: form", form, routine.forms)
         self._launcher = launcher
@@ -146,9 +135,9 @@ class Plan(Exclusive):
         self._keep = stream
         self.stream = self.device.stream(stream, f"{name}: stream")
         self._describe = describer(self.device.name)
-        stand_in = {name: 0.0 for name in self._missing}
         self._extents: dict[str, Any] = {}  # of the slots' arrays, as `checks.rebound` keeps them
-        self._call = checks.check(routine, slots, hypers | stand_in, self._describe, self._shared)
+        stand_ins = dict.fromkeys(self._missing, 0.0)
+        self._call = checks.check(routine, slots, hypers | stand_ins, self._describe, self._shared)
         self._build()
 
     def _build(self) -> None:
@@ -158,7 +147,7 @@ class Plan(Exclusive):
             spec = call.spec(i)
             if spec.size or self.routine.scalars:
                 members.setdefault(spec.dtypes, []).append(i)
-        choices = {name: call.hypers[name] for name in self.routine.choices}
+        choices = self._choices()
         self._groups = [Group(self.device, self.routine, d, m, call.arrays, call.shared) for d, m in members.items()]
         self._steps = [self._launcher(group, self.form, **choices) for group in self._groups]
         self._rows = {hyper.name: hyper for hyper in self.routine.hypers}
@@ -171,26 +160,21 @@ class Plan(Exclusive):
         self.launches = sum(step.launches for step in self._steps)
         self.bytes = self.routine.bytes(self.specs, self.form, **choices)
 
+    @in_turn
     def step(self, **hyper: Any) -> None:
         """One optimizer step, in stream order. Hyperparameters given here are kept for the steps to come."""
-        with self._turn:
-            self.device.enter()
-            if hyper:
-                self._set(hyper)
-            if self._missing:
-                raise TypeError(f"{self.routine.merged_name}: {min(self._missing)}: expected a number, got none")
-            for run in self._steps:
-                run(self.stream)
+        if hyper:
+            self.set(**hyper)
+        if self._missing:
+            raise TypeError(f"{self.routine.merged_name}: {min(self._missing)}: expected a number, got none")
+        for run in self._steps:
+            run(self.stream)
 
     __call__ = step
 
+    @in_turn
     def set(self, **hyper: Any) -> None:
         """Change hyperparameters, in stream order: of the next step, or of the next replay of a captured one."""
-        with self._turn:
-            self.device.enter()
-            self._set(hyper)
-
-    def _set(self, hyper: dict[str, Any]) -> None:
         held = self._hypers
         changed: dict[str, Any] = {}
         for name, value in hyper.items():
@@ -214,72 +198,52 @@ class Plan(Exclusive):
             for name, value in hypers.items():
                 group.hypers.set(name, value, self.stream)
 
+    @in_turn
     def rebind(self, **slots: Any) -> None:
         """Put other arrays of the same shapes, dtypes and alignment in the place of a slot's.
 
         For frameworks that make new gradients every step. Which gradients are ``None`` may change, at the
         price of building the tables anew.
         """
-        with self._turn:
-            self.device.enter()
-            self._rebind(slots)
-
-    def _rebind(self, slots: dict[str, Any]) -> None:
-        for name in slots:
+        where = self.routine.merged_name
+        for name, values in slots.items():
             if name not in self.routine.slot_names:
-                expected = ", ".join(self.routine.slot_names)
-                raise TypeError(f"{self.routine.merged_name}: {name}: expected one of {expected}")
-        self._check_counts(slots)
+                raise TypeError(f"{where}: {name}: expected one of {', '.join(self.routine.slot_names)}")
+            if isinstance(values, list | tuple) and len(values) != self._count:
+                raise ValueError(f"{where}: {name}: expected {self._count} entries, as planned, got {len(values)}")
         call = checks.rebound(self._call, slots, self._describe, self._extents) or self._checked(slots)
-        call = call._replace(hypers=self._hypers | self._choices())
         same_tables = call.active == self._call.active and self.routine.forms[self.form].merged
-        self._call = call
-        if same_tables:
-            same_tables = all(group.rebind(call.arrays, slots, self.stream) for group in self._groups)
-        if not same_tables:
+        self._call = call._replace(hypers=self._hypers | self._choices())
+        if not (same_tables and all(group.rebind(call.arrays, slots, self.stream) for group in self._groups)):
             self._build()
         elif not {"params", "master_params", *self.routine.scalars}.isdisjoint(slots):
             self.refresh()
 
-    def _check_counts(self, slots: dict[str, Any]) -> None:
-        for name, value in slots.items():
-            if isinstance(value, list | tuple) and len(value) != self._count:
-                raise ValueError(
-                    f"{self.routine.merged_name}: {name}: expected {self._count} entries, as planned, got {len(value)}"
-                )
-
     def _checked(self, slots: dict[str, Any]) -> checks.Call:
+        """The call with other arrays, checked as a whole."""
         self._extents.clear()
         call = checks.check(self.routine, self._call.slots | slots, self._call.hypers, self._describe, self._shared)
-        self._check_same(call)
-        return call
-
-    def _check_same(self, call: checks.Call) -> None:
-        def form(array: Array | None) -> str:
-            return f"{array.dtype} of shape {array.shape}" if array else "None"
-
         for name in self.routine.slot_names:
             for i, (new, old) in enumerate(zip(call.arrays[name], self._call.arrays[name], strict=True)):
-                if form(new) != form(old) and (name != "grads" or (new and old)):
-                    expected, got = form(old), form(new)
+                expected, got = (f"{x.dtype} of shape {x.shape}" if x else "None" for x in (old, new))
+                if got != expected and (name != "grads" or (new and old)):
                     where = f"{self.routine.merged_name}: {name}[{i}]"
                     raise ValueError(f"{where}: expected {expected}, as planned, got {got}")
+        return call
 
+    @in_turn
     def refresh(self) -> None:
         """Say that somebody else has written a parameter or a scalar: what the last step carried over is dropped."""
-        with self._turn:
-            self.device.enter()
-            for step in self._steps:
-                step.forget(self.stream)
+        for step in self._steps:
+            step.forget(self.stream)
 
+    @in_turn
     def state_dict(self) -> dict[str, Any]:
         """Host copies of what steps change beside the parameters, and the hyperparameters; see `refopt.state`."""
-        with self._turn:
-            self.device.enter()
-            numbers = {name: value for name, value in self._hypers.items() if name not in self._missing}
-            slots, name = self._call.slots, self.routine.name
-            return state.state_dict(name, slots, numbers | self._choices(), stream=self.stream)
+        numbers = {name: value for name, value in self._hypers.items() if name not in self._missing}
+        return state.state_dict(self.routine.name, self._call.slots, numbers | self._choices(), stream=self.stream)
 
+    @in_turn
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go on from a state dictionary: its arrays are copied into the plan's, in place, its numbers are set.
 
@@ -290,12 +254,10 @@ class Plan(Exclusive):
             ValueError, TypeError: naming the slot and the index: it is another routine's, or of other shapes, dtypes
                 or choices than the plan's; nothing has been modified then.
         """
-        with self._turn:
-            self.device.enter()
-            slots, choices = self._call.slots, self._choices()
-            kept = state.load(saved, self.routine.name, slots, choices=choices, stream=self.stream)
-            self._set({name: value for name, value in kept.items() if name not in choices})
-            self.refresh()
+        choices = self._choices()
+        kept = state.load(saved, self.routine.name, self._call.slots, choices=choices, stream=self.stream)
+        self.set(**{name: value for name, value in kept.items() if name not in choices})
+        self.refresh()
 
     def _choices(self) -> dict[str, Any]:
         return {name: self._call.hypers[name] for name in self.routine.choices}
