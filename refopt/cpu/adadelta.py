@@ -14,7 +14,7 @@ import numpy as np
 
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
-from refopt.rows import FRACTION, Slot
+from refopt.rows import Slot
 
 
 def rule(p, g, s, x, *, lr, rho, epsilon):
@@ -43,7 +43,6 @@ def merged_adadelta(
 ADADELTA = routine(
     merged_adadelta, rule, source="arXiv:1212.5701; Paddle's adadelta operator",
     states=[Slot("avg_squared_grad", signed=False), Slot("avg_squared_update", signed=False)],
-    limits={"rho": FRACTION},
     trial={"lr": 10.0},
 )  # fmt: skip
 adadelta = single(merged_adadelta)

@@ -23,7 +23,7 @@ import numpy as np
 
 from refopt.cpu.merged import step
 from refopt.cpu.routine import MOMENTS, POWERS, routine, single
-from refopt.rows import FRACTION, Slot
+from refopt.rows import Slot
 
 
 def moments(g, m, u, *, beta1, beta2):
@@ -65,7 +65,6 @@ def merged_adam(
 ADAM = routine(
     merged_adam, rule, source="arXiv:1412.6980; AMSGrad: Reddi et al. 2018; Paddle PR 15497",
     states=[*MOMENTS, *POWERS, Slot("moment2_max", signed=False, optional=True)],
-    limits={"beta1": FRACTION, "beta2": FRACTION},
     choices={"epsilon_at": ("corrected", "uncorrected")},
 )  # fmt: skip
 adam = single(merged_adam)

@@ -17,7 +17,7 @@ Where g' is NaN, n goes on without it, and a NaN in n stays (N5); m, and with it
 from refopt.cpu.adam import larger
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, scalars, single
-from refopt.rows import FRACTION, Slot
+from refopt.rows import Slot
 
 
 def rule(p, g, m, n, beta1_pow, *, lr, beta1, beta2, epsilon):
@@ -47,6 +47,5 @@ def merged_adamax(
 ADAMAX = routine(
     merged_adamax, rule, source="arXiv:1412.6980, Algorithm 2; Paddle's adamax operator",
     states=[Slot("moment"), Slot("inf_norm", signed=False), *scalars(beta1_pow="beta1")],
-    limits={"beta1": FRACTION, "beta2": FRACTION},
 )  # fmt: skip
 adamax = single(merged_adamax)

@@ -13,7 +13,7 @@ from refopt.cpu.adam import ADAM
 from refopt.cpu.adam import rule as adam_rule
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
-from refopt.rows import FRACTION, PER_TENSOR
+from refopt.rows import PER_TENSOR
 
 
 def rule(p, g, *states, lr, coeff, lr_ratio, **numbers):
@@ -38,7 +38,7 @@ def merged_adamw(
 ADAMW = routine(
     merged_adamw, rule, source="arXiv:1711.05101; Paddle's adamw operator",
     states=ADAM.slots[2:-1],
-    limits={"beta1": FRACTION, "beta2": FRACTION, "coeff": PER_TENSOR, "lr_ratio": PER_TENSOR},
+    limits={"lr_ratio": PER_TENSOR},
     choices={"epsilon_at": ADAM.choices["epsilon_at"]},
 )  # fmt: skip
 adamw = single(merged_adamw)

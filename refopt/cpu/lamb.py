@@ -24,7 +24,6 @@ from refopt.cpu.adam import moments
 from refopt.cpu.merged import step
 from refopt.cpu.reduce import sum_of_squares
 from refopt.cpu.routine import MOMENTS, POWERS, routine, single
-from refopt.rows import FRACTION, PER_TENSOR
 
 
 def direction(p, m, u, beta1_pow, beta2_pow, *, epsilon, weight_decay):
@@ -65,7 +64,6 @@ def merged_lamb(
 LAMB = routine(
     merged_lamb, rule, source="arXiv:1904.00962; Paddle's lamb operator",
     states=[*MOMENTS, *POWERS],
-    limits={"beta1": FRACTION, "beta2": FRACTION, "weight_decay": PER_TENSOR},
     launches=2,
     # The moments are written in the first launch and read again in the second.
     passes={"params": 3, "moment1": 3, "moment2": 3},

@@ -14,7 +14,7 @@ import numpy as np
 
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
-from refopt.rows import FRACTION, PER_TENSOR, Slot
+from refopt.rows import Slot
 
 
 def sign(x):
@@ -31,21 +31,9 @@ def rule(p, g, m, *, lr, beta1, beta2, coeff):
 
 
 def merged_lion(
-    params,
-    grads,
-    moment,
-    *,
-    lr,
-    beta1=0.9,
-    beta2=0.99,
-    coeff=0.0,
-    rescale_grad=1.0,
-    master_params=None,
-    grad_factor=None,
-    found_inf=None,
-    rounding="nearest",
-    seed=0,
-):
+    params, grads, moment, *, lr, beta1=0.9, beta2=0.99, coeff=0.0, rescale_grad=1.0, master_params=None,
+    grad_factor=None, found_inf=None, rounding="nearest", seed=0,
+):  # fmt: skip
     """Update every tensor of a list by Lion, in place.
 
     Args:
@@ -60,6 +48,5 @@ def merged_lion(
 LION = routine(
     merged_lion, rule, source="arXiv:2302.06675",
     states=[Slot("moment")],
-    limits={"beta1": FRACTION, "beta2": FRACTION, "coeff": PER_TENSOR},
 )  # fmt: skip
 lion = single(merged_lion)

@@ -9,7 +9,7 @@ In the form of Paddle's ``momentum`` operator, with lr outside of the velocity::
 
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
-from refopt.rows import PER_TENSOR, Slot
+from refopt.rows import Slot
 
 
 def rule(p, g, v, *, lr, mu, l2_decay, use_nesterov):
@@ -20,21 +20,9 @@ def rule(p, g, v, *, lr, mu, l2_decay, use_nesterov):
 
 
 def merged_momentum(
-    params,
-    grads,
-    velocities,
-    *,
-    lr,
-    mu,
-    l2_decay=0.0,
-    rescale_grad=1.0,
-    use_nesterov=False,
-    master_params=None,
-    grad_factor=None,
-    found_inf=None,
-    rounding="nearest",
-    seed=0,
-):
+    params, grads, velocities, *, lr, mu, l2_decay=0.0, rescale_grad=1.0, use_nesterov=False, master_params=None,
+    grad_factor=None, found_inf=None, rounding="nearest", seed=0,
+):  # fmt: skip
     """Update every tensor of a list by gradient descent with momentum, in place.
 
     Args:
@@ -46,6 +34,6 @@ def merged_momentum(
 
 MOMENTUM = routine(
     merged_momentum, rule, source="Polyak 1964; Sutskever et al. 2013; Paddle PR 36380",
-    states=[Slot("velocities")], limits={"l2_decay": PER_TENSOR},
+    states=[Slot("velocities")],
 )  # fmt: skip
 momentum = single(merged_momentum)

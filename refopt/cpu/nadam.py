@@ -24,7 +24,6 @@ import numpy as np
 from refopt.cpu.adam import moments
 from refopt.cpu.merged import step
 from refopt.cpu.routine import MOMENTS, routine, scalars, single
-from refopt.rows import FRACTION
 
 
 def rule(p, g, m, u, momentum_decay_pow, beta2_pow, mu_product, *, lr, beta1, beta2, epsilon, decay_base):
@@ -58,6 +57,5 @@ def merged_nadam(
 NADAM = routine(
     merged_nadam, rule, source="Dozat 2016; Paddle's nadam operator",
     states=[*MOMENTS, *scalars(momentum_decay_pow="decay_base", beta2_pow="beta2", mu_product=1.0)],
-    limits={"beta1": FRACTION, "beta2": FRACTION},
 )  # fmt: skip
 nadam = single(merged_nadam)

@@ -21,7 +21,7 @@ import numpy as np
 from refopt.cpu.merged import step
 from refopt.cpu.reduce import sum_of_squares
 from refopt.cpu.routine import routine, scalars, single
-from refopt.rows import FRACTION, PER_TENSOR, Slot
+from refopt.rows import Slot
 
 
 def average(v, n, *, beta2):
@@ -62,7 +62,6 @@ def merged_novograd(
 NOVOGRAD = routine(
     merged_novograd, rule, source="arXiv:1905.11286; NVIDIA's Jasper",
     states=[Slot("moment"), *scalars(second_moment=0.0)],
-    limits={"beta1": FRACTION, "beta2": FRACTION, "weight_decay": PER_TENSOR},
     launches=2,
     passes={"grads": 2},  # the gradient is read for its norm, and again
 )  # fmt: skip

@@ -24,7 +24,6 @@ import numpy as np
 from refopt.cpu.adam import moments
 from refopt.cpu.merged import step
 from refopt.cpu.routine import MOMENTS, POWERS, routine, scalars, single
-from refopt.rows import FRACTION
 
 
 def rectification(rho, beta2):
@@ -66,6 +65,5 @@ def merged_radam(
 RADAM = routine(
     merged_radam, rule, source="arXiv:1908.03265; Paddle's radam operator",
     states=[*MOMENTS, *POWERS, *scalars(rho=1.0)],
-    limits={"beta1": FRACTION, "beta2": FRACTION},
 )  # fmt: skip
 radam = single(merged_radam)

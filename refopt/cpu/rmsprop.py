@@ -21,7 +21,7 @@ import numpy as np
 
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
-from refopt.rows import FRACTION, Slot
+from refopt.rows import Slot
 
 
 def root(d, epsilon, epsilon_at):
@@ -61,7 +61,6 @@ RMSPROP = routine(
     merged_rmsprop, rule,
     source="Tieleman and Hinton 2012; centered: Graves, arXiv:1308.0850; Paddle's rmsprop operator",
     states=[Slot("mean_square", signed=False), Slot("velocity"), Slot("mean_grad", optional=True)],
-    limits={"rho": FRACTION},
     choices={"epsilon_at": ("inside", "outside")},
 )  # fmt: skip
 rmsprop = single(merged_rmsprop)

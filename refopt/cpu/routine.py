@@ -7,14 +7,15 @@ from types import MappingProxyType
 from typing import Any
 
 from refopt.cpu.arguments import documented
-from refopt.rows import PER_TENSOR, Form, Hyper, Limit, Routine, Slot
+from refopt.rows import FRACTION, PER_TENSOR, Form, Hyper, Limit, Routine, Slot
 
 # What the functions of all routines take, as refopt/cpu/arguments.py says, and what their numbers are limited to.
 PARAMS, GRADS = Slot("params"), Slot("grads", written=False)
 MASTERS = Slot("master_params", optional=True)
 SHARED = "grad_factor", "found_inf"
 LIMITS = {
-    "lr": PER_TENSOR,
+    **dict.fromkeys(("lr", "l2_decay", "coeff", "weight_decay"), PER_TENSOR),
+    **dict.fromkeys(("beta1", "beta2", "rho"), FRACTION),
     "rescale_grad": Limit(positive=True),
     "seed": Limit(per_tensor=True, below=2.0**24, whole=True),  # so that it is a number of every arithmetic type
 }
@@ -49,7 +50,7 @@ def routine(
         rule: what it does to one tensor, as `refopt.cpu.merged` has it.
         source: where the formula is from.
         states: a slot for each state and scalar, in the order of the signature; optional ones are given by keyword.
-        limits: of its own numbers, those that are not just at least 0.
+        limits: of numbers that only it has, those that are not just at least 0.
         choices: the values of each choice that is a word, the default first.
         launches: of a step on the device: 1 if each element is for itself.
         passes: how often a step reads or writes a slot, where that is not once for gradients and twice for all else; or

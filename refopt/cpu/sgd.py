@@ -8,7 +8,6 @@
 
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
-from refopt.rows import PER_TENSOR
 
 
 def rule(p, g, *, lr, l2_decay):
@@ -27,6 +26,6 @@ def merged_sgd(
 
 SGD = routine(
     merged_sgd, rule, source="Robbins and Monro 1951; Paddle's sgd operator",
-    limits={"l2_decay": PER_TENSOR}, trial={"lr": 10.0},
+    trial={"lr": 10.0},
 )  # fmt: skip
 sgd = single(merged_sgd)
