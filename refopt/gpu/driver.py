@@ -73,7 +73,7 @@ class Gpu:
         memory = array.gpu_data.view(start, start + math.prod(shape) * kind.itemsize)
         return DeviceNDArray(shape, strides, kind, gpu_data=memory)
 
-    def stream(self, stream: Any, where: str = "stream") -> int:
+    def stream(self, stream: Any, where: str = "stream") -> Any:
         """What `Launch` takes: the handle of a stream."""
         return handle_of(stream, where)
 

@@ -9,7 +9,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -17,12 +17,16 @@ from refopt import checks, simt
 from refopt.checks.arguments import is_whole, rounded, shown
 from refopt.gpu.target import Kernel, check_compiler, failure
 
+if TYPE_CHECKING:
+    from refopt.gpu.driver import Gpu
+
 Writer = Callable[[int, Any, Any], None]
 Filler = Callable[[float, Any], None]
+Device: TypeAlias = "Executor | Gpu"  # with the same methods; what one gives, such as a stream, is passed to that one
 
 
 class Event(Protocol):
-    """A point in a stream's work. Streams are as `Device.stream` gives them."""
+    """A point in a stream's work. Streams are as ``stream`` of a `Device` gives them."""
 
     def record(self, stream: Any) -> None:
         """Mark what has been enqueued on a stream so far."""
@@ -32,31 +36,6 @@ class Event(Protocol):
 
     def elapsed_time(self, end: Any) -> float:
         """Milliseconds from this event to another, both of which have timing and are over."""
-
-
-class Device(Protocol):
-    """A machine: memory, and launches prepared once and made many times."""
-
-    name: str
-
-    def enter(self) -> None: ...
-    def to_device(self, array: np.ndarray) -> Any: ...
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any: ...
-    def pinned(self, array: np.ndarray) -> Any: ...
-    def view(
-        self, array: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any = None
-    ) -> Any: ...
-    def stream(self, stream: Any, where: str = "stream") -> Any: ...
-    def new_stream(self, multiprocessors: int | None = None) -> Any: ...
-    def new_event(self, timing: bool = False) -> Event: ...
-    def copier(self, source: Any, target: Any) -> Callable[[Any], None]: ...
-    def capturing(self, stream: Any) -> bool: ...
-    def writer(self, array: Any) -> Writer: ...
-    def filler(self, array: Any, first: int, count: int) -> Filler: ...
-    def resident(self, kernel: Kernel, block: int, args: tuple) -> int: ...
-    def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]: ...
-    def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], bool]: ...
-    def synchronize(self) -> None: ...
 
 
 class Executor:
