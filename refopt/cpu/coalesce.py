@@ -5,17 +5,19 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from refopt import checks
 from refopt.checks import Array
 from refopt.checks.arguments import chosen, flag, is_number, is_whole, listed, shown, to_float, whole
+from refopt.checks.arrays import c_strides, check_dense
 from refopt.cpu import cast
 from refopt.cpu.layouts import CHUNK, LIMIT, Layout, arranged
 from refopt.dtypes import ITEM_SIZES, SIZES, name_of, numpy_dtype
 
+NAME = "coalesce_tensor"
 AXES = 64  # of an array of NumPy's, at most
 
 
@@ -80,184 +82,143 @@ class Coalesced:
         cast.run(checks.check_cast(sources, targets, scale, checks.host_array, names), sources, targets, scale)
 
 
-class Request(NamedTuple):
-    """A checked call of ``coalesce_tensor``: what the buffer and its views are, and what goes into them."""
+def coalesced(
+    inputs: Any, describe: Callable[[Any, str], Array], chunk: dict[str, int], make: Callable[..., Coalesced], /, *,
+    scale: Any = 1.0, dtype: Any = None, outputs: Any = None, shapes: Any = None, copy_data: bool = False,
+    set_constant: bool = False, constant: float = 0.0, persist_output: bool = False, use_align: bool = True,
+    align_size: int = -1, align_unit: str = "bytes", size_of_dtype: int = -1, **unknown: Any,
+) -> Any:  # fmt: skip
+    """`coalesce_tensor` on any device.
 
-    dtype: np.dtype
-    layout: Layout
-    shapes: list[tuple[int, ...]]
-    strides: list[tuple[int, ...]]
-    constant: np.ndarray
-    contents: list[Any]
-    names: checks.Names
-
-
-def request(
-    inputs: Any,
-    describe: Callable[[Any, str], Array],
-    chunk: dict[str, int],
-    /,
-    *,
-    dtype: Any = None,
-    outputs: Any = None,
-    shapes: Any = None,
-    copy_data: bool = False,
-    set_constant: bool = False,
-    constant: float = 0.0,
-    persist_output: bool = False,
-    use_align: bool = True,
-    align_size: int = -1,
-    align_unit: str = "bytes",
-    size_of_dtype: int = -1,
-    **unknown: Any,
-) -> Request:
-    """Check a call; ``chunk`` is the device's default alignment in each unit."""
-    name = "coalesce_tensor"
+    Args:
+        inputs: as there, and so is what is given by name.
+        describe: what the device's arrays are to the checks.
+        chunk: the device's default alignment in each unit.
+        make: ``make(layout, shapes, strides, constant)`` gives a new buffer with its views, of strides in bytes, and
+            fills it with ``constant``, an array of one element that has the buffer's dtype.
+    """
     for key in unknown:
-        raise TypeError(f"{name}: {key}: expected one of scale, {', '.join(request.__kwdefaults__ or ())}")
-    lists = _lists(name, inputs, outputs, shapes)
-    arrays = _described(name, "inputs", lists["inputs"], describe)
-    kept = _described(name, "outputs", lists["outputs"], describe)
-    found = _shapes(name, arrays, kept, lists["shapes"])
-    kind = _dtype(name, arrays, kept, dtype)
-    asked, item = _size("align_size", align_size), _size("size_of_dtype", size_of_dtype)
-    align_unit = chosen(f"{name}: align_unit", align_unit, chunk)
-    copies, fills, persists = _of_contents(copy_data, set_constant, persist_output, outputs)
-    use_align = flag(f"{name}: use_align", use_align)
-    align, item = asked or chunk[align_unit], item or kind.itemsize
-    names = [f"{name}: {'inputs' if array else 'shapes'}[{i}]" for i, array in enumerate(arrays)]
-    counts, unit = [math.prod(s) for s in found], align if use_align else None
-    made = arranged(f"{name}: align_size", names, counts, item, unit, align_unit)
-    if made.total * kind.itemsize >= LIMIT:  # by the dtype, where size_of_dtype is smaller
-        raise ValueError(f"{name}: size_of_dtype: expected a buffer below 2**63 bytes, got {made.total} of {kind}")
-    key = "outputs" if persists else "inputs"
-    contents = lists[key] if copies or persists else [None] * len(found)
-    strides = [_strides(a, s, kind.itemsize) for a, s in zip(arrays, found, strict=True)]
-    fill = _constant(name, kind, constant if fills else 0)
-    return Request(kind, made, found, strides, fill, contents, (name, key, "views"))
-
-
-def _size(key: str, value: Any) -> int:
-    """A number of elements or bytes, 0 for -1."""
-    if not is_whole(value) or (value < 1 and value != -1):
-        raise ValueError(f"coalesce_tensor: {key}: expected -1 or an integer of at least 1, got {shown(value)}")
-    return max(int(value), 0)
-
-
-def _of_contents(copy_data: Any, set_constant: Any, persist_output: Any, outputs: Any) -> tuple[bool, bool, bool]:
-    """Whether the buffer takes the inputs, a constant or the outputs; the first that is asked for goes before."""
-    flags = {"copy_data": copy_data, "set_constant": set_constant, "persist_output": persist_output}
-    copies, fills, persists = (flag(f"coalesce_tensor: {key}", value) for key, value in flags.items())
-    fills, persists = fills and not copies, persists and not (copies or fills)
+        raise TypeError(f"{NAME}: {key}: expected one of {', '.join(coalesced.__kwdefaults__ or ())}")
+    lists = _lists(inputs, outputs, shapes)
+    arrays, kept = (_described(key, lists[key], describe) for key in ("inputs", "outputs"))
+    extents = [_shape(i, *of_one) for i, of_one in enumerate(zip(arrays, kept, lists["shapes"], strict=True))]
+    kind = _dtype(arrays, kept, dtype)
+    align_unit = chosen(f"{NAME}: align_unit", align_unit, chunk)
+    align = _size("align_size", align_size, chunk[align_unit])
+    item = _size("size_of_dtype", size_of_dtype, kind.itemsize)
+    copies, fills = flag(f"{NAME}: copy_data", copy_data), flag(f"{NAME}: set_constant", set_constant)
+    persists = flag(f"{NAME}: persist_output", persist_output) and not (copies or fills)
     if persists and outputs is None:
-        raise TypeError(
-            "coalesce_tensor: outputs: expected a list of arrays, whose contents are to persist, got None"
-        )
-    return copies, fills, persists
+        raise TypeError(f"{NAME}: outputs: expected a list of arrays, whose contents are to persist, got None")
+    unit = align if flag(f"{NAME}: use_align", use_align) else None
+    names = [f"{NAME}: {'inputs' if array else 'shapes'}[{i}]" for i, array in enumerate(arrays)]
+    layout = arranged(f"{NAME}: align_size", names, [math.prod(x) for x in extents], item, unit, align_unit)
+    if layout.total * kind.itemsize >= LIMIT:  # by the dtype, where size_of_dtype is smaller
+        raise ValueError(f"{NAME}: size_of_dtype: expected a buffer below 2**63 bytes, got {layout.total} of {kind}")
+    strides = [_strides(array, shape, kind.itemsize) for array, shape in zip(arrays, extents, strict=True)]
+    made = make(layout, extents, strides, _constant(kind, constant if fills and not copies else 0))
+    source = "outputs" if persists else "inputs"
+    contents = lists[source] if copies or persists else [None] * len(extents)
+    made._gather(contents, scale, (NAME, source, "views"))
+    return made
 
 
-def _lists(name: str, inputs: Any, outputs: Any, shapes: Any) -> dict[str, list[Any]]:
-    lists: dict[str, list[Any]] = {}
-    for key, value in (("inputs", inputs), ("outputs", outputs), ("shapes", shapes)):
-        if value is None and key != "inputs":
-            value = [None] * len(lists["inputs"])
-        lists[key] = listed(f"{name}: {key}", value, "shapes" if key == "shapes" else "arrays")
-        expected, got = len(lists["inputs"]), len(lists[key])
-        if got != expected:
-            raise ValueError(f"{name}: {key}: expected {expected} entries, as inputs has, got {got}")
-    if not lists["inputs"]:
-        raise ValueError(f"{name}: inputs: expected at least one tensor, got none")
+def _size(key: str, value: Any, default: int) -> int:
+    """A number of elements or bytes, the default for -1."""
+    if not is_whole(value) or (value < 1 and value != -1):
+        raise ValueError(f"{NAME}: {key}: expected -1 or an integer of at least 1, got {shown(value)}")
+    return default if value == -1 else int(value)
+
+
+def _lists(inputs: Any, outputs: Any, shapes: Any) -> dict[str, list[Any]]:
+    lists = {"inputs": listed(f"{NAME}: inputs", inputs)}
+    if not (count := len(lists["inputs"])):
+        raise ValueError(f"{NAME}: inputs: expected at least one tensor, got none")
+    for key, value, of in (("outputs", outputs, "arrays"), ("shapes", shapes, "shapes")):
+        lists[key] = [None] * count if value is None else listed(f"{NAME}: {key}", value, of)
+        if len(lists[key]) != count:
+            raise ValueError(f"{NAME}: {key}: expected {count} entries, as inputs has, got {len(lists[key])}")
     return lists
 
 
-def _described(name: str, key: str, values: list[Any], describe: Callable[[Any, str], Array]) -> list[Array | None]:
-    arrays = [None if x is None else describe(x, f"{name}: {key}[{i}]") for i, x in enumerate(values)]
+def _described(key: str, values: list[Any], describe: Callable[[Any, str], Array]) -> list[Array | None]:
+    arrays = [None if x is None else describe(x, f"{NAME}: {key}[{i}]") for i, x in enumerate(values)]
     for i, array in enumerate(arrays):
         if array and array.dtype not in ITEM_SIZES:
-            raise TypeError(f"{name}: {key}[{i}]: expected one of {', '.join(ITEM_SIZES)}, got {array.dtype}")
-        if array and array.size and array.layout() is None:
-            raise ValueError(
-                f"{name}: {key}[{i}]: expected a dense array, got strides {array.strides} for {array.shape}"
-            )
+            raise TypeError(f"{NAME}: {key}[{i}]: expected one of {', '.join(ITEM_SIZES)}, got {array.dtype}")
+        if array:
+            check_dense(f"{NAME}: {key}[{i}]", array)
     return arrays
 
 
-def _shapes(name: str, arrays: list[Array | None], kept: list[Array | None], given: list[Any]) -> list[tuple[int, ...]]:
-    """The shape of every tensor, from itself or from what the caller says of one that is not there yet."""
-    shapes: list[tuple[int, ...]] = []
-    for i, (array, output, shape) in enumerate(zip(arrays, kept, given, strict=True)):
-        where = f"{name}: shapes[{i}]"
-        if shape is None and not array:
-            raise TypeError(f"{where}: expected a shape, since inputs[{i}] is None, got None")
-        extents = [] if shape is None else listed(where, shape, "extents")
-        asked = tuple(whole(f"{where}[{k}]", extent) for k, extent in enumerate(extents))
-        found = array.shape if array else asked
-        if shape is not None and asked != found:
-            raise ValueError(f"{where}: expected {found}, as inputs[{i}] has, got {asked}")
-        if len(found) > AXES:
-            raise ValueError(f"{where}: expected at most {AXES} axes, got {len(found)}")
-        if any(extent < 1 for extent in found):
-            raise ValueError(
-                f"{name}: {'inputs' if array else 'shapes'}[{i}]: expected at least one element, since a view of none "
-                f"has no place in the buffer, got shape {found}"
-            )
-        if output and output.shape != found:
-            raise ValueError(f"{name}: outputs[{i}]: expected shape {found}, as inputs[{i}] has, got {output.shape}")
-        shapes.append(found)
-    return shapes
+def _shape(i: int, array: Array | None, output: Array | None, asked: Any) -> tuple[int, ...]:
+    """The shape of a tensor, from itself or from what the caller says of one that is not there yet."""
+    where = f"{NAME}: shapes[{i}]"
+    if asked is None and not array:
+        raise TypeError(f"{where}: expected a shape, since inputs[{i}] is None, got None")
+    extents = [] if asked is None else listed(where, asked, "extents")
+    given = tuple(whole(f"{where}[{k}]", extent) for k, extent in enumerate(extents))
+    shape = array.shape if array else given
+    if asked is not None and given != shape:
+        raise ValueError(f"{where}: expected {shape}, as inputs[{i}] has, got {given}")
+    if len(shape) > AXES:
+        raise ValueError(f"{where}: expected at most {AXES} axes, got {len(shape)}")
+    if any(extent < 1 for extent in shape):
+        raise ValueError(
+            f"{NAME}: {'inputs' if array else 'shapes'}[{i}]: expected at least one element, since a view of none "
+            f"has no place in the buffer, got shape {shape}"
+        )
+    if output and output.shape != shape:
+        raise ValueError(f"{NAME}: outputs[{i}]: expected shape {shape}, as inputs[{i}] has, got {output.shape}")
+    return shape
 
 
-def _dtype(name: str, arrays: list[Array | None], kept: list[Array | None], dtype: Any) -> np.dtype:
+def _dtype(arrays: list[Array | None], kept: list[Array | None], asked: Any) -> np.dtype:
     """The dtype of the buffer: the one asked for, or the one that all inputs have."""
     first = next((i for i, array in enumerate(arrays) if array), None)
-    if dtype is None and first is None:
-        raise TypeError(f"{name}: dtype: expected a dtype, since no input has one, got None")
-    checks.check_native(f"{name}: dtype", dtype)
-    named = dtype is None or isinstance(dtype, str | type | np.dtype) or type(dtype).__name__ == "dtype"  # PyTorch's
-    if not named:
-        raise TypeError(f"{name}: dtype: expected one of {', '.join(ITEM_SIZES)}, got {shown(dtype)}")
-    kind = arrays[first].dtype if dtype is None else name_of(dtype)  # type: ignore[index, union-attr]
-    if kind not in ITEM_SIZES:
-        raise TypeError(f"{name}: dtype: expected one of {', '.join(ITEM_SIZES)}, got {kind}")
-    for key, values in (("inputs", arrays), ("outputs", kept)):
-        for i, array in enumerate(values):
-            if array and array.dtype != kind:
-                _check_cast(f"{name}: {key}[{i}]", array.dtype, kind, f"inputs[{first}]" if dtype is None else "")
-    return numpy_dtype(kind)
-
-
-def _check_cast(where: str, dtype: str, kind: str, like: str) -> None:
-    """Refuse an array of another dtype than the buffer's: any without a dtype given, then all but floats."""
-    if like:
-        raise TypeError(f"{where}: expected {kind}, as {like} has, got {dtype}; with a dtype given, floats are cast")
-    if dtype not in SIZES or kind not in SIZES:
-        expected = f"one of {', '.join(SIZES)}" if kind in SIZES else kind
-        raise TypeError(f"{where}: expected {expected} for a buffer of {kind}, got {dtype}")
+    if asked is None and first is None:
+        raise TypeError(f"{NAME}: dtype: expected a dtype, since no input has one, got None")
+    dtype = arrays[first].dtype if asked is None else asked  # type: ignore[index, union-attr]
+    checks.check_native(f"{NAME}: dtype", dtype)
+    known = isinstance(dtype, str | type | np.dtype) or type(dtype).__name__ == "dtype"  # PyTorch's
+    name = name_of(dtype) if known else shown(dtype)
+    if not known or name not in ITEM_SIZES:
+        raise TypeError(f"{NAME}: dtype: expected one of {', '.join(ITEM_SIZES)}, got {name}")
+    entries = [("inputs", *x) for x in enumerate(arrays)] + [("outputs", *x) for x in enumerate(kept)]
+    for key, i, array in entries:
+        if array is None or array.dtype == name:
+            continue
+        where = f"{NAME}: {key}[{i}]"
+        if asked is None:
+            expected = f"{name}, as inputs[{first}] has"
+            raise TypeError(f"{where}: expected {expected}, got {array.dtype}; with a dtype given, floats are cast")
+        if array.dtype not in SIZES or name not in SIZES:
+            expected = f"one of {', '.join(SIZES)}" if name in SIZES else name
+            raise TypeError(f"{where}: expected {expected} for a buffer of {name}, got {array.dtype}")
+    return numpy_dtype(name)
 
 
 def _strides(array: Array | None, shape: tuple[int, ...], item: int) -> tuple[int, ...]:
     """Dense strides in bytes, axes in the order that the array has them in."""
-    given = array.strides if array else [0] * len(shape)
-    strides = [0] * len(shape)
-    for axis in reversed(sorted(range(len(shape)), key=lambda axis: -given[axis])):
-        strides[axis] = item
-        item *= shape[axis]
-    return tuple(strides)
+    axes = range(len(shape))
+    outermost_first = sorted(axes, key=lambda axis: -array.strides[axis]) if array else axes
+    dense = c_strides([shape[axis] for axis in outermost_first], item)
+    return tuple(stride for _, stride in sorted(zip(outermost_first, dense, strict=True)))
 
 
-def _constant(name: str, dtype: np.dtype, value: Any) -> np.ndarray:
+def _constant(dtype: np.dtype, value: Any) -> np.ndarray:
     """A number as an array of one element of the buffer's dtype."""
     if not is_number(value) and not (dtype.kind == "b" and isinstance(value, bool | np.bool_)):
-        raise TypeError(f"{name}: constant: expected a number, got {shown(value)}")
-    to_float(f"{name}: constant", value)  # only to refuse
+        raise TypeError(f"{NAME}: constant: expected a number, got {shown(value)}")
+    number = to_float(f"{NAME}: constant", value)
     if dtype.name in SIZES:
         with np.errstate(all="ignore"):
-            return cast.rounded(np.array([float(value)]), dtype)
-    number: Any = value.item() if isinstance(value, np.generic | np.ndarray) else value
+            return cast.rounded(np.array([number]), dtype)
+    exact: Any = value.item() if isinstance(value, np.generic | np.ndarray) else value
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    if not low <= number <= high or int(number) != number:
-        raise ValueError(f"{name}: constant: expected a number of {dtype.name}, got {shown(value)}")
-    return np.array([int(number)], dtype)
+    if not low <= exact <= high or int(exact) != exact:
+        raise ValueError(f"{NAME}: constant: expected a number of {dtype.name}, got {shown(value)}")
+    return np.array([int(exact)], dtype)
 
 
 def coalesce_tensor(inputs: Any, *, scale: Any = 1.0, **attributes: Any) -> Coalesced:
@@ -297,12 +258,13 @@ def coalesce_tensor(inputs: Any, *, scale: Any = 1.0, **attributes: Any) -> Coal
     divide the alignment, which is refused here. Its ``check_name`` compares the names of inputs and outputs, which
     arrays do not have.
     """
-    asked = request(inputs, checks.host_array, CHUNK, **attributes)
-    buffer = np.full(asked.layout.total, asked.constant)
+    return coalesced(inputs, checks.host_array, CHUNK, _on_host, scale=scale, **attributes)
+
+
+def _on_host(layout: Layout, shapes: list, strides: list, constant: np.ndarray) -> Coalesced:
+    buffer = np.full(layout.total, constant)
     views = [
-        np.ndarray(shape, asked.dtype, buffer.view(np.uint8), int(first) * asked.dtype.itemsize, strides)
-        for first, shape, strides in zip(asked.layout.offsets, asked.shapes, asked.strides, strict=True)
+        np.ndarray(shape, buffer.dtype, buffer.view(np.uint8), int(first) * buffer.itemsize, steps)
+        for first, shape, steps in zip(layout.offsets, shapes, strides, strict=True)
     ]
-    made = Coalesced(views, buffer, asked.layout)
-    made._gather(asked.contents, scale, asked.names)
-    return made
+    return Coalesced(views, buffer, layout)

@@ -75,16 +75,14 @@ def coalesce_tensor(inputs: Any, *, scale: Any = 1.0, stream: Any = 0, **attribu
     """
     machine = device(device_of_lists(inputs, attributes.get("outputs")))
     handle = machine.stream(stream, "coalesce_tensor: stream")
-    asked = coalesce.request(inputs, describer(machine.name), CHUNK, **attributes)
-    buffer = machine.empty((asked.layout.total,), asked.dtype)
-    _fill(machine, buffer, asked.constant, handle)
-    views = [
-        machine.view(buffer, int(first), shape, strides)
-        for first, shape, strides in zip(asked.layout.offsets, asked.shapes, asked.strides, strict=True)
-    ]
-    made = Coalesced(views, buffer, asked.layout, stream)
-    made._gather(asked.contents, scale, asked.names)
-    return made
+
+    def on_device(layout: coalesce.Layout, shapes: list, strides: list, constant: np.ndarray) -> Coalesced:
+        buffer = machine.empty((layout.total,), constant.dtype)
+        _fill(machine, buffer, constant, handle)
+        places = zip(map(int, layout.offsets), shapes, strides, strict=True)
+        return Coalesced([machine.view(buffer, *place) for place in places], buffer, layout, stream)
+
+    return coalesce.coalesced(inputs, describer(machine.name), CHUNK, on_device, scale=scale, **attributes)
 
 
 def _fill(machine: Device, buffer: Any, constant: np.ndarray, stream: Any) -> None:
