@@ -111,14 +111,32 @@ def check_dense(where: str, array: Array) -> None:
         raise ValueError(f"{where}: expected a dense array, got strides {array.strides} for {array.shape}")
 
 
+def check_like(where: str, array: Array, like: Array, name: str, *, written: bool = False) -> None:
+    """Refuse an array of another shape or order of axes than the one of that name, with gaps, or not to be written."""
+    if array.shape != like.shape:
+        raise ValueError(f"{where}: expected shape {like.shape}, as {name} has, got {array.shape}")
+    check_dense(where, array)
+    if array.layout() != like.layout():
+        expected = f"the axis order of {name} with strides of {like.layout()} elements"
+        raise ValueError(f"{where}: expected {expected}, got {array.layout()}")
+    if written:
+        check_writable(where, array)
+
+
+def check_writable(where: str, array: Array) -> None:
+    """Refuse a read-only array."""
+    if not array.writable:
+        raise ValueError(f"{where}: expected a writable array, got a read-only one")
+
+
 def check_one(where: str, array: Array, dtypes: list[str], *, written: bool = False) -> None:
     """Refuse what is not an array of one element of some dtypes, writable if it is written."""
     if array.size != 1:
         raise ValueError(f"{where}: expected one element, got shape {array.shape}")
     if array.dtype not in dtypes:
         raise TypeError(f"{where}: expected {' or '.join(dtypes)}, got {array.dtype}")
-    if written and not array.writable:
-        raise ValueError(f"{where}: expected a writable array, got a read-only one")
+    if written:
+        check_writable(where, array)
 
 
 def refuse_overlaps(name: str, spans: Iterator[tuple[int, int, bool, str]]) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.checks.arguments import listed
-from refopt.checks.arrays import Array, check_dense, check_one, refuse_overlaps
+from refopt.checks.arrays import Array, check_like, check_one, refuse_overlaps
 from refopt.checks.numbers import check_hypers
 from refopt.dtypes import ITEM_SIZES, SIZES, arithmetic, widens
 from refopt.rows import Routine, Spec
@@ -100,17 +100,8 @@ def _check_tensor(name: str, routine: Routine, arrays: dict[str, list[Array | No
         if slot.scalar:
             check_one(where, array, [np.dtype(real).name], written=True)
             continue
-        if array.shape != param.shape:
-            raise ValueError(f"{where}: expected shape {param.shape}, as params[{i}] has, got {array.shape}")
         _check_dtype(where, slot.name, array.dtype, param.dtype, real, routine.remainders)
-        check_dense(where, array)
-        if array.layout() != param.layout():
-            raise ValueError(
-                f"{where}: expected the axis order of params[{i}] with strides of {param.layout()} elements, "
-                f"got {array.layout()}"
-            )
-        if slot.written and not array.writable:
-            raise ValueError(f"{where}: expected a writable array, got a read-only one")
+        check_like(where, array, param, f"params[{i}]", written=slot.written)
 
 
 def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type, remainders: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.checks.arguments import is_number, kind_of, listed, rounded, shown, to_float
-from refopt.checks.arrays import Array, check_dense, check_one, refuse_overlaps
+from refopt.checks.arrays import Array, check_dense, check_like, check_one, refuse_overlaps
 from refopt.dtypes import ITEM_SIZES, SIZES
 
 Names = tuple[str, str, str]  # of the function, its sources and its targets, for errors
@@ -59,17 +59,8 @@ def _check_pair(name: str, first: str, second: str, source: Array, target: Array
     if source.dtype != target.dtype and not (source.dtype in SIZES and target.dtype in SIZES):
         expected = f"one of {', '.join(SIZES)}" if source.dtype in SIZES else source.dtype
         raise TypeError(f"{name}: {second}: expected {expected} for {first} of {source.dtype}, got {target.dtype}")
-    if source.shape != target.shape:
-        raise ValueError(f"{name}: {second}: expected shape {source.shape}, as {first} has, got {target.shape}")
     check_dense(f"{name}: {first}", source)
-    check_dense(f"{name}: {second}", target)
-    if source.layout() != target.layout():
-        raise ValueError(
-            f"{name}: {second}: expected the axis order of {first} with strides of {source.layout()} elements, "
-            f"got {target.layout()}"
-        )
-    if not target.writable:
-        raise ValueError(f"{name}: {second}: expected a writable array, got a read-only one")
+    check_like(f"{name}: {second}", target, source, first, written=True)
 
 
 def check_scale(

@@ -39,7 +39,7 @@ import numpy as np
 
 from refopt.checks import Array
 from refopt.checks.arguments import chosen, flag, listed, whole
-from refopt.checks.arrays import check_dense
+from refopt.checks.arrays import check_like
 from refopt.cpu.reduce import TILE
 from refopt.dtypes import SIZES
 from refopt.gpu import tables, unroll, vectors
@@ -135,18 +135,15 @@ def _described(lists: Sequence[Sequence[Any]], describe: Callable) -> list[list[
         raise TypeError("Table: lists: expected at least one list of arrays, got none")
     rows: list[list[Array]] = []
     for k, values in enumerate(lists):
-        given = enumerate(listed(f"Table: lists[{k}]", values))
-        rows.append(row := [describe(value, f"Table: lists[{k}][{i}]") for i, value in given])
+        where = f"Table: lists[{k}]"
+        rows.append(row := [describe(x, f"{where}[{i}]") for i, x in enumerate(listed(where, values))])
         if len(row) != len(rows[0]):
-            raise ValueError(f"Table: lists[{k}]: expected {len(rows[0])} arrays, as in lists[0], got {len(row)}")
-        for i, (one, first) in enumerate(zip(row, rows[0], strict=True)):
-            where = f"Table: lists[{k}][{i}]"
-            if one.dtype not in SIZES or one.dtype != row[0].dtype:
-                raise TypeError(f"{where}: expected {row[0].dtype if i else ' or '.join(SIZES)}, got {one.dtype}")
-            check_dense(where, one)
-            if (one.shape, one.layout()) != (first.shape, first.layout()):
-                expected = f"shape {first.shape} and the order of axes of lists[0][{i}]"
-                raise ValueError(f"{where}: expected {expected}, got {one.shape}, strides {one.strides}")
+            raise ValueError(f"{where}: expected {len(rows[0])} arrays, as in lists[0], got {len(row)}")
+        for i, (array, first) in enumerate(zip(row, rows[0], strict=True)):
+            if array.dtype not in SIZES or array.dtype != row[0].dtype:
+                expected = row[0].dtype if i else " or ".join(SIZES)
+                raise TypeError(f"{where}[{i}]: expected {expected}, got {array.dtype}")
+            check_like(f"{where}[{i}]", array, first, f"lists[0][{i}]")
     return rows
 
 
