@@ -6,6 +6,7 @@ Accepted: arrays of the executor, and anything on the GPU with ``__cuda_array_in
 """
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,12 @@ def _machine_of(value: Any) -> str:
 def describer(device: str) -> Any:
     """The function that describes an array on a machine and refuses any that is elsewhere."""
 
+    on_device = _on_executor if device == "executor" else _on_gpu
+
     def describe(value: Any, where: str) -> Array:
-        array = _on_executor(value, where, device) if device == "executor" else _on_gpu(value, where, device)
+        if isinstance(value, np.ndarray | np.generic):
+            raise TypeError(f"{where}: expected a device array, got a NumPy array; gpu.to_device makes one")
+        array = on_device(value, where)
         item = ITEM_SIZES.get(array.dtype, 1)  # other dtypes are refused later on
         if array.size and array.address % item:
             raise ValueError(f"{where}: expected an address divisible by {item}, as {array.dtype} needs, got one with "
@@ -58,9 +63,7 @@ def describer(device: str) -> Any:
 _END = 2**64  # of addresses
 
 
-def _on_executor(value: Any, where: str, device: str) -> Array:
-    if isinstance(value, np.ndarray | np.generic):
-        raise TypeError(f"{where}: expected a device array, got a NumPy array; gpu.to_device makes one")
+def _on_executor(value: Any, where: str) -> Array:
     if not isinstance(value, simt.DeviceArray):
         if not any(hasattr(value, name) for name in ("data_ptr", "__cuda_array_interface__", "__dlpack__")):
             raise TypeError(f"{where}: expected a device array, got {type(value).__module__}.{type(value).__name__}")
@@ -69,11 +72,9 @@ def _on_executor(value: Any, where: str, device: str) -> Array:
     return Array(value.address, value.shape, name_of(value.dtype), value.strides, value.data.flags.writeable)
 
 
-def _on_gpu(value: Any, where: str, device: str) -> Array:
-    if isinstance(value, np.ndarray | np.generic):
-        raise TypeError(f"{where}: expected a device array, got a NumPy array; gpu.to_device makes one")
+def _on_gpu(value: Any, where: str) -> Array:
     if isinstance(value, simt.DeviceArray):
-        raise ValueError(f"{where}: expected an array on the {device}, got one on the executor")
+        raise ValueError(f"{where}: expected an array on the gpu, got one on the executor")
     if hasattr(value, "data_ptr"):
         return _torch(value, where)
     kind = f"{type(value).__module__}.{type(value).__name__}"
@@ -93,9 +94,8 @@ def _torch(value: Any, where: str) -> Array:
         raise TypeError(f"{where}: expected a device array, got a PyTorch tensor on {value.device}")
     if hasattr(value, "is_neg") and value.is_neg():  # a view whose memory holds the values with the other sign
         raise ValueError(f"{where}: expected values as they lie in memory, got a negated view; resolve_neg() copies it")
-    dtype = name_of(value.dtype)
     strides = tuple(s * value.element_size() for s in value.stride())
-    return Array(value.data_ptr(), tuple(value.shape), dtype, strides, True)
+    return Array(value.data_ptr(), tuple(value.shape), name_of(value.dtype), strides, True)
 
 
 def _interface(value: Any, interface: dict[str, Any], where: str) -> Array:
@@ -120,12 +120,5 @@ def one_of(value: Any) -> Any:
     """An array of one element as one of one dimension, which shares its memory."""
     if hasattr(value, "reshape"):
         return value.reshape(1)
-    return _One(value)
-
-
-class _One:
-    """One element of an array that offers nothing but its interface."""
-
-    def __init__(self, value: Any) -> None:
-        self._keep = value
-        self.__cuda_array_interface__ = value.__cuda_array_interface__ | {"shape": (1,), "strides": None}
+    interface = value.__cuda_array_interface__ | {"shape": (1,), "strides": None}
+    return SimpleNamespace(__cuda_array_interface__=interface, keep=value)

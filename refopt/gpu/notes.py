@@ -9,7 +9,6 @@ import importlib
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +55,14 @@ def rebuilt(note: Note) -> tuple[Kernel, tuple]:
         LookupError: the code has no such kernel any more, or makes it otherwise.
     """
     try:
-        made = getattr(importlib.import_module(note["module"]), note["made_by"] or "")
+        kernel = getattr(importlib.import_module(note["module"]), note["made_by"] or "")
         if note["args"] is not None:
-            made = made(*map(_value, note["args"]))
+            kernel = kernel(*map(_value, note["args"]))
     except Exception as error:  # whatever a factory of other arguments says
         raise LookupError(f"{note['module']}.{note['made_by']}: {type(error).__name__}: {error}") from error
-    if not isinstance(made, Kernel):
-        raise LookupError(f"{note['module']}.{note['made_by']}: expected a kernel, got {type(made).__name__}")
-    return made, signature_spelled(note["signature"])
+    if not isinstance(kernel, Kernel):
+        raise LookupError(f"{note['module']}.{note['made_by']}: expected a kernel, got {type(kernel).__name__}")
+    return kernel, signature_spelled(note["signature"])
 
 
 def digest(ptx: str) -> str:
@@ -75,12 +74,9 @@ def digest(ptx: str) -> str:
     ptx = re.sub(r"//[^\n]*|/\*.*?\*/", "", ptx, flags=re.DOTALL)
     ptx = re.sub(r"(?m)^\s*\.(version|file|loc)\s[^\n]*$|^\s*\.common [^\n]*NumbaEnv[^\n]*$", "", ptx)
     names: dict[str, str] = {}
-    ptx = re.sub(r"\b_Z\w+", lambda found: names.setdefault(found[0], f"name{len(names)}"), ptx)
-    return hashlib.sha256("\n".join(_lines(ptx)).encode()).hexdigest()[:16]
-
-
-def _lines(text: str) -> Iterator[str]:
-    return (" ".join(line.split()) for line in text.splitlines() if line.strip())
+    ptx = re.sub(r"\b_Z\w+", lambda name: names.setdefault(name[0], f"name{len(names)}"), ptx)
+    lines = (" ".join(line.split()) for line in ptx.splitlines() if line.strip())
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 def _plain(value: Any) -> Any:
@@ -91,8 +87,6 @@ def _plain(value: Any) -> Any:
         return {"dtype": np.dtype(value).name}
     if type(value) is tuple:
         return [_plain(entry) for entry in value]
-    if isinstance(value, tuple):  # such as LARS's Signature
-        return {"tuple": f"{type(value).__module__}:{type(value).__name__}", "of": [_plain(entry) for entry in value]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return {"other": type(value).__name__}  # of which the kernel cannot be made again
@@ -104,9 +98,4 @@ def _value(plain: Any) -> Any:
         return tuple(_value(entry) for entry in plain)
     if not isinstance(plain, dict):
         return plain
-    if "routine" in plain:
-        return ROUTINES[plain["routine"]]
-    if "dtype" in plain:
-        return np.dtype(plain["dtype"]).type
-    module, _, name = plain["tuple"].partition(":")
-    return tuple.__new__(getattr(importlib.import_module(module), name), map(_value, plain["of"]))
+    return ROUTINES[plain["routine"]] if "routine" in plain else np.dtype(plain["dtype"]).type
