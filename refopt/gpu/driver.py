@@ -26,10 +26,51 @@ from refopt.gpu.streams import Event, Stream, capturing, checked, handle_of
 from refopt.gpu.target import Kernel, argument_spelled, signature_spelled
 
 
+class Sequenced:
+    """Launches in a row as one graph: one call, and less of a gap between them. Says whether they will run.
+
+    A single launch is a graph, too, since that call takes the host less than half the time of a launch.
+
+    A stream that is itself being captured gets the launches, which become part of its graph and do not run.
+    """
+
+    def __init__(self, launches: Sequence[Callable[[Any], None]]) -> None:
+        self._launches = list(launches)
+        self._graph: Any = None  # made for the stream that it is first launched on
+
+    def __call__(self, stream: int) -> bool:
+        if capturing(stream):
+            for launch in self._launches:
+                launch(stream)
+            return False
+        if self._graph is None:
+            self._graph = self._captured(stream)
+        checked(driver.cuGraphLaunch(self._graph, stream))
+        return True
+
+    def _captured(self, stream: int) -> Any:
+        """The graph, by a stream like the one it is for: kernels keep to the multiprocessors they were captured on."""
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        other = Stream.like(stream)
+        checked(driver.cuStreamBeginCapture(other.handle, mode))
+        for launch in self._launches:
+            launch(other.handle)
+        graph = checked(driver.cuStreamEndCapture(other.handle))
+        executable = checked(driver.cuGraphInstantiate(graph, 0))
+        checked(driver.cuGraphDestroy(graph))
+        return executable
+
+    def __del__(self) -> None:
+        if self._graph is not None:
+            driver.cuGraphExecDestroy(self._graph)
+
+
 class Gpu:
     """The current CUDA device."""
 
     name = "gpu"
+    new_stream, new_event, sequence = Stream, Event, Sequenced
+    capturing, synchronize = staticmethod(capturing), staticmethod(cuda.synchronize)
 
     def __init__(self) -> None:
         self._thread = threading.local()
@@ -77,16 +118,6 @@ class Gpu:
         """What `Launch` takes: the handle of a stream."""
         return handle_of(stream, where)
 
-    def new_stream(self, multiprocessors: int | None = None) -> Stream:
-        """A stream that no other waits for, and that waits for none, the legacy default stream included.
-
-        Its kernels use some of the multiprocessors, or all.
-        """
-        return Stream(multiprocessors)
-
-    def new_event(self, timing: bool = False) -> Event:
-        return Event(timing)
-
     def copier(self, source: Any, target: Any) -> Callable[[Any], None]:
         """A function that copies an array to another of the same shape and dtype, in stream order.
 
@@ -101,14 +132,9 @@ class Gpu:
         nbytes, call, keep = ends[0].size * ITEM_SIZES[ends[0].dtype], driver.cuMemcpyAsync, (source, target)
 
         def copy(stream: int, keep: Any = keep) -> None:
-            if (answer := call(stop, start, nbytes, stream))[0]:
-                checked(answer)
+            checked(call(stop, start, nbytes, stream))
 
         return copy if nbytes else lambda stream: None
-
-    def capturing(self, stream: int) -> bool:
-        """Whether what is enqueued on a stream goes into a graph and does not run."""
-        return capturing(stream)
 
     def writer(self, array: Any) -> Writer:
         """A function that copies values into a C-contiguous array, from an element on, in stream order."""
@@ -133,8 +159,7 @@ class Gpu:
 
         def fill(value: float, stream: int) -> None:
             word.value = value
-            if (answer := memset(address, bits.value, count, stream))[0]:
-                checked(answer)
+            checked(memset(address, bits.value, count, stream))
 
         return fill
 
@@ -145,12 +170,6 @@ class Gpu:
     def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]:
         own = tuple(a if isinstance(a, int | np.float32 | DeviceNDArray) else cuda.as_cuda_array(a) for a in args)
         return Launch(kernel, grid, block, own, mode)
-
-    def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], bool]:
-        return Sequenced(launches)
-
-    def synchronize(self) -> None:
-        cuda.synchronize()
 
 
 class Pinned:
@@ -223,43 +242,3 @@ class Launch:
     def __call__(self, stream: int) -> None:
         self._config.hStream = stream
         checked(driver.cuLaunchKernelEx(self._config, self._function, self._params, 0))
-
-
-class Sequenced:
-    """Launches in a row as one graph: one call, and less of a gap between them. Says whether they will run.
-
-    A single launch is a graph, too, since that call takes the host less than half the time of a launch.
-
-    A stream that is itself being captured gets the launches, which become part of its graph and do not run.
-    """
-
-    def __init__(self, launches: Sequence[Callable[[Any], None]]) -> None:
-        self._launches = list(launches)
-        self._graph: Any = None  # made for the stream that it is first launched on
-
-    def __call__(self, stream: int) -> bool:
-        if capturing(stream):
-            for launch in self._launches:
-                launch(stream)
-            return False
-        if self._graph is None:
-            self._graph = self._captured(stream)
-        if (answer := driver.cuGraphLaunch(self._graph, stream))[0]:
-            checked(answer)
-        return True
-
-    def _captured(self, stream: int) -> Any:
-        """The graph, by a stream like the one it is for: kernels keep to the multiprocessors they were captured on."""
-        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        other = Stream.like(stream)
-        checked(driver.cuStreamBeginCapture(other.handle, mode))
-        for launch in self._launches:
-            launch(other.handle)
-        graph = checked(driver.cuStreamEndCapture(other.handle))
-        made = checked(driver.cuGraphInstantiate(graph, 0))
-        checked(driver.cuGraphDestroy(graph))
-        return made
-
-    def __del__(self) -> None:
-        if self._graph is not None:
-            driver.cuGraphExecDestroy(self._graph)

@@ -27,14 +27,13 @@ def handle_of(stream: Any, where: str = "stream") -> int:
 
 def checked(answer: tuple) -> Any:
     """What a driver call returned, or its error."""
-    error, *values = answer
-    if error != driver.CUresult.CUDA_SUCCESS:
+    if error := answer[0]:
         raise RuntimeError(f"{error.name}: {driver.cuGetErrorString(error)[1].decode()}")
-    return values[0] if values else None
+    return answer[1] if len(answer) > 1 else None
 
 
 def capturing(stream: int) -> bool:
-    """Whether a stream is being captured; a default stream, which 0 to 2 stand for, never is."""
+    """Whether what is enqueued on a stream goes into a graph and does not run; on a default stream, 0 to 2, it runs."""
     if stream <= 2:
         return False
     status = checked(driver.cuStreamIsCapturing(stream))
@@ -46,6 +45,8 @@ _confined: dict[int, int] = {}  # by handle of a stream, how many multiprocessor
 
 class Stream:
     """A stream of its own; it is given back when nobody has it any more, and its work is done.
+
+    It waits for no other, and no other for it, the legacy default stream included.
 
     Args:
         multiprocessors: how many of the device's its kernels may use, rounded up to what can be set apart (8 on
@@ -95,18 +96,16 @@ def _part(device: int, multiprocessors: int) -> Any:
 class Event:
     """`refopt.gpu.runtime.Event` by the driver."""
 
-    def __init__(self, timing: bool) -> None:
+    def __init__(self, timing: bool = False) -> None:
         cuda.current_context()
         flags = driver.CUevent_flags
         self._event = checked(driver.cuEventCreate(flags.CU_EVENT_DEFAULT if timing else flags.CU_EVENT_DISABLE_TIMING))
 
     def record(self, stream: int) -> None:
-        if (answer := driver.cuEventRecord(self._event, stream))[0]:
-            checked(answer)
+        checked(driver.cuEventRecord(self._event, stream))
 
     def wait(self, stream: int) -> None:
-        if (answer := driver.cuStreamWaitEvent(stream, self._event, 0))[0]:
-            checked(answer)
+        checked(driver.cuStreamWaitEvent(stream, self._event, 0))
 
     def elapsed_time(self, end: "Event") -> float:
         return checked(driver.cuEventElapsedTime(self._event, end._event))
