@@ -271,46 +271,35 @@ def _pretend(capability: tuple[int, int], lines: bool) -> Iterator[None]:
 
 def _inline_asm(asm: str, constraints: str, result: str, arguments: str) -> Any:
     from llvmlite import ir
+    from numba.core import cgutils
     from numba.core import types as nb
     from numba.cuda.extending import intrinsic as numba_intrinsic
 
-    kinds: dict[str, Any] = {
-        "f": (nb.float32, ir.FloatType()),
-        "d": (nb.float64, ir.DoubleType()),
-        "l": (nb.int64, ir.IntType(64)),
-        "r": (nb.uint32, ir.IntType(32)),
-    }
-    outputs = [kinds[c] for c in result]
-    inputs = [kinds[c] for c in arguments]
-    many = len(outputs) > 1
-    returns = nb.UniTuple(outputs[0][0], len(outputs)) if many else outputs[0][0] if outputs else nb.void
+    types_of = {"f": nb.float32, "d": nb.float64, "l": nb.int64, "r": nb.uint32}
+    outputs = [types_of[letter] for letter in result]
+    several = len(outputs) > 1
+    returns: Any = nb.UniTuple(outputs[0], len(outputs)) if several else outputs[0] if outputs else nb.void
     takes: list[Any] = []
     for letter, run in itertools.groupby(arguments):
-        kind, count = kinds[letter][0], len(list(run))
+        kind, count = types_of[letter], len(list(run))
         takes += [kind] * count if letter == "l" else [kind if count == 1 else nb.UniTuple(kind, count)]
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        flat = []
-        for arg, taken in zip(args, takes, strict=True):
-            count = len(taken) if isinstance(taken, nb.UniTuple) else 0
-            flat += [builder.extract_value(arg, k) for k in range(count)] if count else [arg]
-        if not outputs:
-            made: Any = ir.VoidType()
-        else:
-            made = ir.LiteralStructType([t for _, t in outputs]) if many else outputs[0][1]
+        operands: list[Any] = []
+        for arg, kind in zip(args, takes, strict=True):
+            operands += cgutils.unpack_tuple(builder, arg, len(kind)) if isinstance(kind, nb.UniTuple) else [arg]
+        results = [context.get_value_type(kind) for kind in outputs]
+        answers = ir.LiteralStructType(results) if several else results[0] if results else ir.VoidType()
         # The side effect keeps loads behind barriers and stores where they are written.
-        code = ir.InlineAsm(ir.FunctionType(made, [t for _, t in inputs]), asm, constraints, side_effect=True)
-        answer = builder.call(code, flat)
-        if not many:
-            return answer if outputs else context.get_dummy_value()
-        whole = ir.Constant(context.get_value_type(returns), ir.Undefined)
-        for k in range(len(outputs)):
-            whole = builder.insert_value(whole, builder.extract_value(answer, k), k)
-        return whole
+        shape = ir.FunctionType(answers, [operand.type for operand in operands])
+        answer = builder.call(ir.InlineAsm(shape, asm, constraints, side_effect=True), operands)
+        if several:
+            return cgutils.pack_array(builder, cgutils.unpack_tuple(builder, answer, len(results)))
+        return answer if results else context.get_dummy_value()
 
     # Numba looks at how many parameters an intrinsic has, and their names.
     names = ", ".join(["typingctx", *(f"x{k}" for k in range(len(takes)))])
-    return numba_intrinsic(eval(f"lambda {names}: (made, codegen)", {"made": returns(*takes), "codegen": codegen}))
+    return numba_intrinsic(eval(f"lambda {names}: (typed, codegen)", {"typed": returns(*takes), "codegen": codegen}))
 
 
 @intrinsic("fence.acq_rel.gpu;", "", "", "")
