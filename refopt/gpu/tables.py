@@ -50,20 +50,15 @@ def build(sizes: list[int], aligned: list[bool], chunk_tiles: int, keep_empty: b
             if keep_empty:
                 chunks.append(np.array([(tensor, 0, 0, 0, -1, False)], np.int64))
             continue
-        tiles = -(-size // TILE)
-        leaf = len(nodes)
         starts = np.arange(0, size, chunk_tiles * TILE, dtype=np.int64)
-        chunk = np.empty((starts.size, 6), np.int64)
-        chunk[:, TENSOR] = tensor
-        chunk[:, START] = starts
-        chunk[:, STOP] = np.minimum(starts + chunk_tiles * TILE, size)
-        chunk[:, SLOT] = slots + starts // TILE
-        chunk[:, NODE] = leaf + starts // TILE // FANOUT
-        chunk[:, ALIGNED] = aligned[tensor]
-        chunks.append(chunk)
-        first, count, per_arrival = slots, tiles, chunk_tiles
-        slots += tiles
-        while True:
+        stops = np.minimum(starts + chunk_tiles * TILE, size)
+        slot, leaf = slots + starts // TILE, len(nodes) + starts // TILE // FANOUT
+        columns = np.broadcast_arrays(tensor, starts, stops, slot, leaf, aligned[tensor])  # in the order of their names
+        chunks.append(np.stack(columns, 1).astype(np.int64))
+        first, count, per_arrival = slots, -(-size // TILE), chunk_tiles
+        slots += count
+        parents = 0
+        while parents != 1:
             parents = -(-count // FANOUT)
             above = len(nodes) + parents
             for k in range(parents):
@@ -72,8 +67,6 @@ def build(sizes: list[int], aligned: list[bool], chunk_tiles: int, keep_empty: b
                 nodes.append((first + k * FANOUT, under, slots + k, -(-under // per_arrival), parent))
             first, count, per_arrival = slots, parents, 1
             slots += parents
-            if parents == 1:
-                break
     table = np.concatenate(chunks) if chunks else np.empty((0, 6), np.int64)
     if keep_empty and not nodes:
         nodes.append((0, 0, 0, 0, -1))  # a table of no rows has no address
