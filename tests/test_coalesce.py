@@ -93,10 +93,10 @@ def test_layout_laws(sizes, itemsize, factor, unit):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([3, 0], 4), r"sizes\[1\]: expected at least one element, got 0"),
+        (([3, 0], 4), r"sizes\[1\]: expected an integer of at least 1, got 0"),
         (([3], 4, 6), "align: expected a multiple of the element's 4 bytes, got 6"),
         (([3], 4, 0), "align: expected a multiple of"),
-        (([3], 0, 4), "itemsize: expected at least 1 byte, got 0"),
+        (([3], 0, 4), "itemsize: expected an integer of at least 1, got 0"),
         (([3], 4, 4, "bits"), "align_unit: expected one of bytes, elements, got 'bits'"),
         (([1, 2**63], 1), r"sizes\[1\]: expected an end, padded, below 2\*\*63 bytes, got 9223372036854775809"),
         (([1, 2**62], 2), r"sizes\[1\]: expected an end, padded, below"),
@@ -113,9 +113,9 @@ def test_layout_refuses(arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([2.5], 4), r"sizes\[0\]: expected an integer, got 2.5"),
-        (([3, True], 4), r"sizes\[1\]: expected an integer, got True"),
-        (([3], 4.0), "itemsize: expected an integer, got 4.0"),
+        (([2.5], 4), r"sizes\[0\]: expected an integer of at least 1, got 2.5"),
+        (([3, True], 4), r"sizes\[1\]: expected an integer of at least 1, got True"),
+        (([3], 4.0), "itemsize: expected an integer of at least 1, got 4.0"),
         (([3], 4, 8.0), "align: expected an integer, got 8.0"),
     ],
 )

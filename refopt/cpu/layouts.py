@@ -43,14 +43,9 @@ def layout(sizes: Sequence[int], itemsize: int, align: int | None = None, align_
         ValueError, TypeError: naming the argument.
     """
     given = collected("layout: sizes", sizes, "sizes")
-    counts = [whole(f"layout: sizes[{i}]", size) for i, size in enumerate(given)]
-    itemsize = whole("layout: itemsize", itemsize)
-    for i, size in enumerate(counts):
-        if size < 1:
-            raise ValueError(f"layout: sizes[{i}]: expected at least one element, got {size}")
+    counts = [whole(f"layout: sizes[{i}]", size, 1) for i, size in enumerate(given)]
+    itemsize = whole("layout: itemsize", itemsize, 1)
     align_unit = chosen("layout: align_unit", align_unit, CHUNK)
-    if itemsize < 1:
-        raise ValueError(f"layout: itemsize: expected at least 1 byte, got {itemsize}")
     align = None if align is None else whole("layout: align", align)
     names = [f"layout: sizes[{i}]" for i in range(len(counts))]
     return arranged("layout: align", names, counts, itemsize, align, align_unit)
