@@ -109,10 +109,10 @@ class Gpu:
 
         With a ``dtype``, the bytes from there on as elements of that.
         """
-        kind = array.dtype if dtype is None else np.dtype(dtype)
+        dtype = array.dtype if dtype is None else np.dtype(dtype)
         start = first * array.dtype.itemsize
-        memory = array.gpu_data.view(start, start + math.prod(shape) * kind.itemsize)
-        return DeviceNDArray(shape, strides, kind, gpu_data=memory)
+        memory = array.gpu_data.view(start, start + math.prod(shape) * dtype.itemsize)
+        return DeviceNDArray(shape, strides, dtype, gpu_data=memory)
 
     def stream(self, stream: Any, where: str = "stream") -> Any:
         """What `Launch` takes: the handle of a stream."""

@@ -49,16 +49,19 @@ class LossScaling(Exclusive):
     Each call is made as a whole, also where several threads call; there are no copies.
     """
 
-    def __init__(self, arrays: list[Any], stream: Any, **numbers: Any) -> None:
+    def __init__(
+        self, found_inf: Any, loss_scale: Any, good_steps: Any, bad_steps: Any, stream: Any, **numbers: Any
+    ) -> None:
+        arrays = [found_inf, loss_scale, good_steps, bad_steps]
         machine = device(device_of(arrays) or None)
         super().__init__(machine)
-        describe = describer(machine.name)
-        found = checks.check_loss_scaling(arrays, describe, **numbers)
+        numbers = checks.check_loss_scaling(arrays, describer(machine.name), **numbers)
         self._stream = machine.stream(stream, "update_loss_scaling: stream")
-        ratios = machine.to_device(np.array([found["incr_ratio"], found["decr_ratio"]], np.float32))
-        own = *(one_of(x) for x in arrays), ratios, found["incr_every_n_steps"], found["decr_every_n_nan_or_inf"]
+        ratios = machine.to_device(np.array([numbers["incr_ratio"], numbers["decr_ratio"]], np.float32))
+        counts = numbers["incr_every_n_steps"], numbers["decr_every_n_nan_or_inf"]
         self._keep = arrays, stream
-        self._run = machine.sequence([machine.prepare(updater(), 1, 32, own)])
+        launch = machine.prepare(updater(), 1, 32, (*map(one_of, arrays), ratios, *counts))
+        self._run = machine.sequence([launch])
 
     @in_turn
     def __call__(self) -> None:
@@ -71,10 +74,7 @@ def loss_scaling(
     decr_every_n_nan_or_inf: int = 2, incr_ratio: float = 2.0, decr_ratio: float = 0.5, stream: Any = 0,
 ) -> LossScaling:  # fmt: skip
     """Bind `refopt.cpu.update_loss_scaling` to its arrays on the device: a call is one update, in stream order."""
-    return LossScaling(
-        [found_inf, loss_scale, good_steps, bad_steps], stream, incr_every_n_steps=incr_every_n_steps,
-        decr_every_n_nan_or_inf=decr_every_n_nan_or_inf, incr_ratio=incr_ratio, decr_ratio=decr_ratio,
-    )  # fmt: skip
+    return LossScaling(**locals())
 
 
 def update_loss_scaling(
@@ -82,9 +82,6 @@ def update_loss_scaling(
     decr_every_n_nan_or_inf: int = 2, incr_ratio: float = 2.0, decr_ratio: float = 0.5, stream: Any = 0,
 ) -> None:  # fmt: skip
     """`refopt.cpu.update_loss_scaling` for device arrays."""
-    update = loss_scaling(
-        found_inf, loss_scale, good_steps, bad_steps, incr_every_n_steps=incr_every_n_steps,
-        decr_every_n_nan_or_inf=decr_every_n_nan_or_inf, incr_ratio=incr_ratio, decr_ratio=decr_ratio, stream=stream,
-    )  # fmt: skip
+    update = LossScaling(**locals())
     update()
     update.device.synchronize()

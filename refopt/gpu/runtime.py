@@ -49,9 +49,9 @@ class Executor:
     def to_device(self, array: np.ndarray) -> Any:
         """A copy in the same order of axes if the array is dense, else in C order."""
         array = checks.dense(array)
-        made = simt.cuda.device_array(array.shape, array.dtype, strides=array.strides if array.size else None)
-        made.copy_to_device(array)
-        return made
+        copy = simt.cuda.device_array(array.shape, array.dtype, strides=array.strides if array.size else None)
+        copy.copy_to_device(array)
+        return copy
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return simt.cuda.device_array(shape, dtype)
@@ -65,9 +65,9 @@ class Executor:
 
         With a ``dtype``, the bytes from there on as elements of that.
         """
-        at = array.offset + first * array.dtype.itemsize
-        kind = array.dtype if dtype is None else np.dtype(dtype)
-        return simt.DeviceArray(array.buffer, np.ndarray(shape, kind, array.buffer.data, at, strides))
+        offset = array.offset + first * array.dtype.itemsize
+        dtype = array.dtype if dtype is None else dtype
+        return simt.DeviceArray(array.buffer, np.ndarray(shape, dtype, array.buffer.data, offset, strides))
 
     def stream(self, stream: Any, where: str = "stream") -> Any:
         """The stream itself, or its handle; raises, naming ``where``, if it is neither."""
@@ -149,9 +149,7 @@ def use(name: str) -> Iterator[Device]:
         _forced.pop()
 
 
-@lru_cache
-def _executor() -> Device:
-    return Executor()
+_executor = lru_cache(Executor)
 
 
 @lru_cache
