@@ -33,6 +33,15 @@ def implementation(form, machine):
 # Bits.
 
 
+@pytest.mark.clause("N3", "N6")
+@forms
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_the_norm_of_a_master_that_is_not_there(machine, form, dtype):
+    """It is that of the parameter as it is stored, in the next step, too."""
+    case = make([300, 2047], (dtype, dtype, "float32"), steps=[STEP] * 3, norm_of="master")
+    laws.same_bits_as_reference(kernels(form, machine), case)
+
+
 @pytest.mark.clause("N3", "N4", "N6")
 @forms
 @given(case=cases(LARS_MOMENTUM))
