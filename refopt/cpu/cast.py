@@ -67,8 +67,8 @@ def run(call: checks.Cast, sources: Sequence[Any], targets: Sequence[Any], scale
     checks.require_subnormals()
     factor = call.scale if isinstance(call.scale, float) else scale.reshape(-1)[0]
     plain = isinstance(call.scale, float) and factor == 1
-    for given, source, target in zip(call.pairs, sources, targets, strict=True):
-        if given:
+    for pair, source, target in zip(call.pairs, sources, targets, strict=True):
+        if pair:
             with np.errstate(all="ignore"):
                 _one(checks.flat(source), checks.flat(target), factor, plain)
 

@@ -102,10 +102,10 @@ def coalesced(
     lists = _lists(inputs, outputs, shapes)
     arrays, kept = (_described(key, lists[key], describe) for key in ("inputs", "outputs"))
     extents = [_shape(i, *of_one) for i, of_one in enumerate(zip(arrays, kept, lists["shapes"], strict=True))]
-    kind = _dtype(arrays, kept, dtype)
+    stored = _dtype(arrays, kept, dtype)
     align_unit = chosen(f"{NAME}: align_unit", align_unit, chunk)
     align = _size("align_size", align_size, chunk[align_unit])
-    item = _size("size_of_dtype", size_of_dtype, kind.itemsize)
+    item = _size("size_of_dtype", size_of_dtype, stored.itemsize)
     copies, fills = flag(f"{NAME}: copy_data", copy_data), flag(f"{NAME}: set_constant", set_constant)
     persists = flag(f"{NAME}: persist_output", persist_output) and not (copies or fills)
     if persists and outputs is None:
@@ -113,14 +113,14 @@ def coalesced(
     unit = align if flag(f"{NAME}: use_align", use_align) else None
     names = [f"{NAME}: {'inputs' if array else 'shapes'}[{i}]" for i, array in enumerate(arrays)]
     layout = arranged(f"{NAME}: align_size", names, [math.prod(x) for x in extents], item, unit, align_unit)
-    if layout.total * kind.itemsize >= LIMIT:  # by the dtype, where size_of_dtype is smaller
-        raise ValueError(f"{NAME}: size_of_dtype: expected a buffer below 2**63 bytes, got {layout.total} of {kind}")
-    strides = [_strides(array, shape, kind.itemsize) for array, shape in zip(arrays, extents, strict=True)]
-    made = make(layout, extents, strides, _constant(kind, constant if fills and not copies else 0))
+    if layout.total * stored.itemsize >= LIMIT:  # by the dtype, where size_of_dtype is smaller
+        raise ValueError(f"{NAME}: size_of_dtype: expected a buffer below 2**63 bytes, got {layout.total} of {stored}")
+    strides = [_strides(array, shape, stored.itemsize) for array, shape in zip(arrays, extents, strict=True)]
+    result = make(layout, extents, strides, _constant(stored, constant if fills and not copies else 0))
     source = "outputs" if persists else "inputs"
     contents = lists[source] if copies or persists else [None] * len(extents)
-    made._gather(contents, scale, (NAME, source, "views"))
-    return made
+    result._gather(contents, scale, (NAME, source, "views"))
+    return result
 
 
 def _size(key: str, value: Any, default: int) -> int:
@@ -156,11 +156,11 @@ def _shape(i: int, array: Array | None, output: Array | None, asked: Any) -> tup
     where = f"{NAME}: shapes[{i}]"
     if asked is None and not array:
         raise TypeError(f"{where}: expected a shape, since inputs[{i}] is None, got None")
-    extents = [] if asked is None else listed(where, asked, "extents")
-    given = tuple(whole(f"{where}[{k}]", extent) for k, extent in enumerate(extents))
-    shape = array.shape if array else given
-    if asked is not None and given != shape:
-        raise ValueError(f"{where}: expected {shape}, as inputs[{i}] has, got {given}")
+    entries = [] if asked is None else listed(where, asked, "extents")
+    extents = tuple(whole(f"{where}[{k}]", extent) for k, extent in enumerate(entries))
+    shape = array.shape if array else extents
+    if asked is not None and extents != shape:
+        raise ValueError(f"{where}: expected {shape}, as inputs[{i}] has, got {extents}")
     if len(shape) > AXES:
         raise ValueError(f"{where}: expected at most {AXES} axes, got {len(shape)}")
     if any(extent < 1 for extent in shape):

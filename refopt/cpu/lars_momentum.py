@@ -113,5 +113,5 @@ def weight_decays(names, lars_weight_decay, exclude, *, match="substring"):
     matches = {"substring": lambda name, entry: entry in name, "glob": fnmatchcase}
     hit = matches[chosen("weight_decays: match", match, matches)]
     decay = number("weight_decays: lars_weight_decay", lars_weight_decay, least=0, finite=True)
-    given, excluded = texts("weight_decays: names", names), texts("weight_decays: exclude", exclude)
-    return [0.0 if any(hit(name, entry) for entry in excluded) else decay for name in given]
+    params, excluded = texts("weight_decays: names", names), texts("weight_decays: exclude", exclude)
+    return [0.0 if any(hit(name, entry) for entry in excluded) else decay for name in params]

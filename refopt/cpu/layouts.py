@@ -42,8 +42,8 @@ def layout(sizes: Sequence[int], itemsize: int, align: int | None = None, align_
     Raises:
         ValueError, TypeError: naming the argument.
     """
-    given = collected("layout: sizes", sizes, "sizes")
-    counts = [whole(f"layout: sizes[{i}]", size, 1) for i, size in enumerate(given)]
+    entries = enumerate(collected("layout: sizes", sizes, "sizes"))
+    counts = [whole(f"layout: sizes[{i}]", size, 1) for i, size in entries]
     itemsize = whole("layout: itemsize", itemsize, 1)
     align_unit = chosen("layout: align_unit", align_unit, CHUNK)
     align = None if align is None else whole("layout: align", align)

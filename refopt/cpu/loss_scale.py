@@ -16,9 +16,9 @@ import numpy as np
 from refopt import checks
 
 
-def rule(found, scale, good, bad, *, incr_every_n_steps, decr_every_n_nan_or_inf, incr_ratio, decr_ratio):
+def rule(found_inf, scale, good, bad, *, incr_every_n_steps, decr_every_n_nan_or_inf, incr_ratio, decr_ratio):
     """The new scale and counts."""
-    if found:
+    if found_inf:
         bad = bad + 1
         if bad < decr_every_n_nan_or_inf:
             return scale, 0, bad
@@ -56,8 +56,8 @@ def update_loss_scaling(
         arrays, checks.host_array, incr_every_n_steps=incr_every_n_steps,
         decr_every_n_nan_or_inf=decr_every_n_nan_or_inf, incr_ratio=incr_ratio, decr_ratio=decr_ratio,
     )  # fmt: skip
-    found, *state = (x.reshape(-1)[0] for x in arrays)
+    overflow, *state = (x.reshape(-1)[0] for x in arrays)
     with np.errstate(all="ignore"):
-        after = rule(found != 0, *state, **numbers)
+        after = rule(overflow != 0, *state, **numbers)
     for array, value in zip(arrays[1:], after, strict=True):
         array[...] = value

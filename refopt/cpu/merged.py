@@ -31,13 +31,9 @@ def step(row: Routine, arguments: dict[str, Any]) -> None:
 
 
 def merged(
-    row: Routine,
-    rule: Callable[..., tuple],
-    slots: dict[str, Any],
-    numbers: dict[str, Any],
-    grad_factor: Any = None,
+    row: Routine, rule: Callable[..., tuple], slots: dict[str, Any], numbers: dict[str, Any], grad_factor: Any = None,
     found_inf: Any = None,
-) -> None:
+) -> None:  # fmt: skip
     """Apply a rule to every tensor that has a gradient; raises before anything is modified."""
     checks.require_subnormals()
     shared = {"grad_factor": grad_factor, "found_inf": found_inf}

@@ -111,15 +111,15 @@ def _hyper(name: str, default: Any, limits: Mapping[str, Limit]) -> Hyper:
 def single(function: Callable[..., None], **defaults: Any) -> Callable[..., None]:
     """The function of one tensor: a merged one of lists of one, where some defaults may be others."""
     signature, name = inspect.signature(function), function.__name__.removeprefix("merged_")
-    lists = [x for x, about in signature.parameters.items()
-             if about.default is None or about.kind is about.POSITIONAL_OR_KEYWORD]  # fmt: skip
+    lists = [x for x, about in signature.parameters.items() if x not in SHARED
+             and (about.default is None or about.kind is about.POSITIONAL_OR_KEYWORD)]  # fmt: skip
     plural = {SINGULAR.get(x, x): x for x in signature.parameters}
     one = [about.replace(name=x, default=defaults.get(plural[x], about.default))
            for x, about in zip(plural, signature.parameters.values(), strict=True)]  # fmt: skip
 
     def step(*args: Any, **named: Any) -> None:
-        bound = {plural[x]: value for x, value in bind(name, signature_of_one, args, named).items()}
-        function(**defaults | bound | {x: [bound[x]] for x in lists if x not in SHARED and bound.get(x) is not None})
+        arguments = {plural[x]: value for x, value in bind(name, signature_of_one, args, named).items()}
+        function(**defaults | arguments | {x: [arguments[x]] for x in lists if arguments.get(x) is not None})
 
     step.__signature__ = signature_of_one = signature.replace(parameters=one)  # type: ignore[attr-defined]
     step.__name__ = step.__qualname__ = name

@@ -19,6 +19,7 @@ that its arrays are on, a GPU or the executor.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,9 +90,8 @@ def jit(  # type: ignore[no-redef]
             has it so; here each operation is rounded by itself, as NumPy's are. The executor always does.
         bounds: launch bounds: the most threads of a block, and how many blocks are to fit on a multiprocessor.
     """
-    if function is None:
-        return lambda function: Kernel(function, bounds, contract)
-    return Kernel(function, bounds, contract)
+    decorate = partial(Kernel, launch_bounds=bounds, contract=contract)
+    return decorate if function is None else decorate(function)
 
 
 def address(array: Any) -> int:

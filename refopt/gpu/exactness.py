@@ -94,13 +94,13 @@ def check(kernel: Kernel, *args: Any, double: bool = False, capability: tuple[in
 def read(ptx: str, double: bool = False) -> list[Inexact]:
     """`check` of a PTX text; without directives of lines, the file is "" and the line 0."""
     rules = RULES[:-1] if double else RULES
-    found: dict[tuple[str, _Stack], dict[str, None]] = {}
+    opcodes_of: dict[tuple[str, _Stack], dict[str, None]] = {}
     for opcode, stack in _placed(ptx):
         for why in (why for pattern, why in rules if re.search(pattern, opcode)):
-            found.setdefault((why, stack), {})[opcode] = None
+            opcodes_of.setdefault((why, stack), {})[opcode] = None
     return [
         Inexact(why, tuple(opcodes), file, line, tuple(calls))
-        for (why, ((file, line), *calls)), opcodes in found.items()
+        for (why, ((file, line), *calls)), opcodes in opcodes_of.items()
     ]
 
 

@@ -54,9 +54,9 @@ def functions(routine: Routine) -> tuple[Callable[..., None], Callable[..., None
     signature = signature.replace(parameters=[*signature.parameters.values(), *own])
 
     def merged(*args: Any, **named: Any) -> None:
-        bound = bind(name, signature, args, named)
-        lists = [bound.pop(slot.name) for slot in routine.slots if not slot.optional]
-        step = plan(*lists, **bound)
+        arguments = bind(name, signature, args, named)
+        lists = [arguments.pop(slot.name) for slot in routine.slots if not slot.optional]
+        step = plan(*lists, **arguments)
         step()
         step.device.synchronize()
 

@@ -1,4 +1,4 @@
-"""Streams and events by the driver."""
+"""Streams and events of a CUDA GPU, by the driver's own interface."""
 
 from functools import lru_cache
 from typing import Any
@@ -81,8 +81,7 @@ class Stream:
 @lru_cache
 def _part(device: int, multiprocessors: int) -> Any:
     """Some multiprocessors of a device, as a green context, which is kept."""
-    kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
-    every = checked(driver.cuDeviceGetDevResource(device, kind))
+    every = checked(driver.cuDeviceGetDevResource(device, driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM))
     error, parts, *_ = driver.cuDevSmResourceSplitByCount(1, every, 0, multiprocessors)
     if error == driver.CUresult.CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION:
         expected = f"expected a number that can be set apart of {every.sm.smCount}"

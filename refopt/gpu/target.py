@@ -108,12 +108,12 @@ def factory(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
 
     @functools.lru_cache
     @functools.wraps(make)
-    def made(*args: Any) -> Kernel:
-        one = make(*args)
-        one.origin = make, args
-        return one
+    def cached(*args: Any) -> Kernel:
+        kernel = make(*args)
+        kernel.origin = make, args
+        return kernel
 
-    return made
+    return cached
 
 
 def device_function(function: Callable) -> Callable:
@@ -201,9 +201,9 @@ def _numba(value: Any) -> Any:
     if value is cuda:
         return numba_cuda()
     if isinstance(value, types.SimpleNamespace):
-        made = types.ModuleType("namespace")  # Numba resolves the attributes of modules, and of nothing else.
-        made.__dict__.update((k, _numba(v)) for k, v in vars(value).items())
-        return made
+        module = types.ModuleType("namespace")  # Numba resolves the attributes of modules, and of nothing else.
+        module.__dict__.update((k, _numba(v)) for k, v in vars(value).items())
+        return module
     make = getattr(value, "__refopt_numba__", None)
     if make is None and isinstance(value, types.ModuleType) and _has_device_functions(value):
         make = functools.partial(_Module, value)
@@ -342,8 +342,8 @@ def signature_spelled(words: list[str]) -> tuple:
     from numba.np.numpy_support import from_dtype
 
     pairs = [word.rstrip("]").partition("[") for word in words]
-    kinds = [(from_dtype(np.dtype(dtype)), axes) for dtype, _, axes in pairs]
-    return tuple(nb.Array(kind, int(axes), "C") if axes else kind for kind, axes in kinds)
+    types_of = [(from_dtype(np.dtype(dtype)), axes) for dtype, _, axes in pairs]
+    return tuple(nb.Array(dtype, int(axes), "C") if axes else dtype for dtype, axes in types_of)
 
 
 def sqrt(x: np.floating) -> np.floating:
