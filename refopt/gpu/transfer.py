@@ -30,8 +30,7 @@ class Transfer:
             return value.copy_to_host(stream=self._stream)
         image, host = _image(array)
         if array.size:
-            driver, checked = _driver()
-            checked(driver.cuMemcpyDtoHAsync(image.ctypes.data, array.address, image.nbytes, self._stream))
+            self._driver("cuMemcpyDtoHAsync", image.ctypes.data, array.address, image.nbytes)
         self._images.append(image)
         return host
 
@@ -43,8 +42,7 @@ class Transfer:
         image, ordered = _image(array)
         ordered[...] = host
         if array.size:
-            driver, checked = _driver()
-            checked(driver.cuMemcpyHtoDAsync(array.address, image.ctypes.data, image.nbytes, self._stream))
+            self._driver("cuMemcpyHtoDAsync", array.address, image.ctypes.data, image.nbytes)
         self._images.append(image)
 
     def finish(self) -> None:
@@ -52,9 +50,16 @@ class Transfer:
         if self._machine.name == "executor":
             self._machine.synchronize()
         else:
-            driver, checked = _driver()
-            checked(driver.cuStreamSynchronize(self._stream))
+            self._driver("cuStreamSynchronize")
         self._images.clear()
+
+    def _driver(self, function: str, *args: Any) -> None:
+        """A function of the driver's whose last argument is the stream."""
+        from cuda.bindings import driver
+
+        from refopt.gpu.streams import checked
+
+        checked(getattr(driver, function)(*args, self._stream))
 
 
 def _image(array: Array) -> tuple[np.ndarray, np.ndarray]:
@@ -63,11 +68,3 @@ def _image(array: Array) -> tuple[np.ndarray, np.ndarray]:
     image = np.empty(array.size * kind.itemsize, np.uint8)
     strides = array.strides if array.size else None
     return image, np.ndarray(array.shape, kind, image, strides=strides)
-
-
-def _driver() -> tuple[Any, Any]:
-    from cuda.bindings import driver
-
-    from refopt.gpu.streams import checked
-
-    return driver, checked
