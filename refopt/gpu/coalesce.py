@@ -11,7 +11,7 @@ from refopt.cpu import coalesce
 from refopt.gpu import words
 from refopt.gpu.arrays import describer, device_of, device_of_lists
 from refopt.gpu.cast import CastPlan
-from refopt.gpu.exclusive import Exclusive
+from refopt.gpu.exclusive import Exclusive, in_turn
 from refopt.gpu.runtime import Device, device
 
 CHUNK = {"bytes": 256, "elements": 256}
@@ -49,22 +49,17 @@ class Coalesced(Exclusive, coalesce.Coalesced):
         if not (same and all(x is y for x, y in zip(tensors, before, strict=True))):
             super()._matched(name, tensors)
 
+    @in_turn
     def _cast(self, sources: Sequence[Any], targets: Sequence[Any], scale: Any, names: checks.Names) -> None:
-        with self._turn:
-            self._plan(sources, targets, scale, names)()
-
-    def _plan(self, sources: Sequence[Any], targets: Sequence[Any], scale: Any, names: checks.Names) -> CastPlan:
         arrays = [*sources, *targets]
         before, plan = self._plans.get(names[0], ([], None))
-        if plan and all(x is y for x, y in zip(before, arrays, strict=True)):
-            if scale is plan.scale:
-                return plan
-            if is_number(scale) and isinstance(plan.scale, float):
-                plan.set(scale=scale)
-                return plan
+        numbers = plan and is_number(scale) and isinstance(plan.scale, float)
+        if plan and (numbers or scale is plan.scale) and all(x is y for x, y in zip(before, arrays, strict=True)):
+            plan(scale=scale if numbers else None)
+            return
         plan = CastPlan(sources, targets, scale, self._stream, names)
         self._plans[names[0]] = arrays, plan
-        return plan
+        plan()
 
 
 def coalesce_tensor(inputs: Any, *, scale: Any = 1.0, stream: Any = 0, **attributes: Any) -> Coalesced:
@@ -90,5 +85,4 @@ def _fill(machine: Device, buffer: Any, constant: np.ndarray, stream: Any) -> No
     address = describer(machine.name)(buffer, "buffer").address
     size = buffer.size * constant.itemsize
     word = np.frombuffer(np.repeat(constant, 8 // constant.itemsize).tobytes(), np.int64)
-    launch = machine.prepare(words.fill, -(-size // words.FILL), words.BOUNDS[0], (address, size, int(word[0])))
-    launch(stream)
+    machine.prepare(words.fill, -(-size // words.FILL), words.BOUNDS[0], (address, size, int(word[0])))(stream)

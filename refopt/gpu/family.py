@@ -25,9 +25,9 @@ def planner(routine: Routine) -> Callable[..., Plan]:
     """`refopt.gpu.plan` for a routine; raises TypeError if its rule is not complete."""
     launches = launches_of(routine)
     defaults = {name: values[0] for name, values in routine.choices.items() if name != "rounding"}
-    rule_for(routine, np.float32, frozenset(slot.name for slot in routine.slots if not slot.optional), defaults)
     required = [slot.name for slot in routine.slots if not slot.optional]
     optional = [slot.name for slot in routine.slots if slot.optional]
+    rule_for(routine, np.float32, frozenset(required), defaults)
 
     def plan(
         *lists: Any, form: str = routine.merged_form, stream: Any = 0, grad_factor: Any = None, found_inf: Any = None,
