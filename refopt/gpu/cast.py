@@ -165,11 +165,7 @@ class CastPlan(Exclusive):
         value: Any = checks.check_scale(name, first, self._pairs, scale)
         if value == self.scale:
             return
-        if self.device.capturing(self.stream):
-            raise RuntimeError(
-                f"{name}: scale: expected no new value during a capture, which would put it into every replay; "
-                "call set() between replays"
-            )
+        self._refuse_capture(f"{name}: scale", self.stream)
         self.scale = value
         for write in self._write:
             write(value, self.stream)

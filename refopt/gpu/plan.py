@@ -184,11 +184,7 @@ class Plan(Exclusive):
                 changed[name] = checks.check_hyper(self.routine, self._rows[name], value, self._count, self._reals)
         if not changed:
             return
-        if self.device.capturing(self.stream):
-            raise RuntimeError(
-                f"{self.routine.merged_name}: {next(iter(changed))}: expected no new value during a capture, "
-                "which would put it into every replay; call set() between replays"
-            )
+        self._refuse_capture(f"{self.routine.merged_name}: {next(iter(changed))}", self.stream)
         self._upload(changed)
         held.update(changed)
         self._missing -= changed.keys()
