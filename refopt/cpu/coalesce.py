@@ -106,21 +106,28 @@ def coalesced(
     align_unit = chosen(f"{NAME}: align_unit", align_unit, chunk)
     align = _size("align_size", align_size, chunk[align_unit])
     item = _size("size_of_dtype", size_of_dtype, stored.itemsize)
-    copies, fills = flag(f"{NAME}: copy_data", copy_data), flag(f"{NAME}: set_constant", set_constant)
-    persists = flag(f"{NAME}: persist_output", persist_output) and not (copies or fills)
-    if persists and outputs is None:
-        raise TypeError(f"{NAME}: outputs: expected a list of arrays, whose contents are to persist, got None")
+    flags = {"copy_data": copy_data, "set_constant": set_constant, "persist_output": persist_output}
+    source, fills = _source(flags, outputs)
     unit = align if flag(f"{NAME}: use_align", use_align) else None
     names = [f"{NAME}: {'inputs' if array else 'shapes'}[{i}]" for i, array in enumerate(arrays)]
     layout = arranged(f"{NAME}: align_size", names, [math.prod(x) for x in extents], item, unit, align_unit)
     if layout.total * stored.itemsize >= LIMIT:  # by the dtype, where size_of_dtype is smaller
         raise ValueError(f"{NAME}: size_of_dtype: expected a buffer below 2**63 bytes, got {layout.total} of {stored}")
     strides = [_strides(array, shape, stored.itemsize) for array, shape in zip(arrays, extents, strict=True)]
-    result = make(layout, extents, strides, _constant(stored, constant if fills and not copies else 0))
-    source = "outputs" if persists else "inputs"
-    contents = lists[source] if copies or persists else [None] * len(extents)
-    result._gather(contents, scale, (NAME, source, "views"))
+    result = make(layout, extents, strides, _constant(stored, constant if fills else 0))
+    contents = lists[source] if source else [None] * len(extents)
+    result._gather(contents, scale, (NAME, source or "inputs", "views"))
     return result
+
+
+def _source(flags: dict[str, Any], outputs: Any) -> tuple[str, bool]:
+    """Which list goes into the buffer, "" for none, and whether a constant does; the first that is asked for counts."""
+    copies, fills, persists = (flag(f"{NAME}: {key}", value) for key, value in flags.items())
+    if copies or fills or not persists:
+        return "inputs" if copies else "", fills and not copies
+    if outputs is None:
+        raise TypeError(f"{NAME}: outputs: expected a list of arrays, whose contents are to persist, got None")
+    return "outputs", False
 
 
 def _size(key: str, value: Any, default: int) -> int:
@@ -184,18 +191,20 @@ def _dtype(arrays: list[Array | None], kept: list[Array | None], asked: Any) -> 
     name = name_of(dtype) if known else shown(dtype)
     if not known or name not in ITEM_SIZES:
         raise TypeError(f"{NAME}: dtype: expected one of {', '.join(ITEM_SIZES)}, got {name}")
-    entries = [("inputs", *x) for x in enumerate(arrays)] + [("outputs", *x) for x in enumerate(kept)]
-    for key, i, array in entries:
-        if array is None or array.dtype == name:
-            continue
-        where = f"{NAME}: {key}[{i}]"
-        if asked is None:
-            expected = f"{name}, as inputs[{first}] has"
-            raise TypeError(f"{where}: expected {expected}, got {array.dtype}; with a dtype given, floats are cast")
-        if array.dtype not in SIZES or name not in SIZES:
-            expected = f"one of {', '.join(SIZES)}" if name in SIZES else name
-            raise TypeError(f"{where}: expected {expected} for a buffer of {name}, got {array.dtype}")
+    for key, values in (("inputs", arrays), ("outputs", kept)):
+        for i, array in enumerate(values):
+            if array and array.dtype != name:
+                _check_cast(f"{NAME}: {key}[{i}]", array.dtype, name, f"inputs[{first}]" if asked is None else "")
     return numpy_dtype(name)
+
+
+def _check_cast(where: str, dtype: str, stored: str, like: str) -> None:
+    """Refuse an array of another dtype than the buffer's: any if that is ``like`` an input's, else all but floats."""
+    if like:
+        raise TypeError(f"{where}: expected {stored}, as {like} has, got {dtype}; with a dtype given, floats are cast")
+    if dtype not in SIZES or stored not in SIZES:
+        expected = f"one of {', '.join(SIZES)}" if stored in SIZES else stored
+        raise TypeError(f"{where}: expected {expected} for a buffer of {stored}, got {dtype}")
 
 
 def _strides(array: Array | None, shape: tuple[int, ...], item: int) -> tuple[int, ...]:
