@@ -16,6 +16,7 @@ from refopt.dtypes import ITEM_SIZES, SIZES
 from refopt.gpu import tables, vectors, words
 from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.exclusive import Exclusive, in_turn
+from refopt.gpu.rows import either, of_warp, own
 from refopt.gpu.runtime import device
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
 from refopt.gpu.target import Kernel, cuda, device_function, factory, intrinsic, kernel
@@ -54,57 +55,41 @@ def narrowed8(dtype: str, real: Any) -> Callable:
     """Eight values of the arithmetic type as the stores of a dtype take them, to be rounded there if at all."""
     if real is np.float32 or dtype == "float64":
         return device_function(lambda x: x)
-    narrow8 = map8(to_single if dtype == "float32" else to_odd)
-    return device_function(lambda x: narrow8((x,)))
+    return map8(to_single if dtype == "float32" else to_odd, 1, 0)
 
 
 @factory
 def caster(source: str, target: str, scale: str) -> Kernel:
     """The kernel for a pair of dtypes and the dtype of the scale, empty for none."""
     real: Any = checks.cast_type(source, target)
-    full, partial = (_variant(source, target, real, scale, some) for some in (False, True))
+    row = either(lambda partial: _variant(source, target, real, scale, partial), ROW)
     load_scale, one = getattr(vectors, f"load_{scale or 'float32'}"), real(1)
-
-    @device_function
-    def given(at):
-        return real(load_scale(at))
-
-    @device_function
-    def none(at):
-        return one
-
-    scale_of = given if scale else none
+    scale_of = device_function((lambda at: real(load_scale(at))) if scale else (lambda at: one))
 
     @kernel(BOUNDS)
     def merged_cast(addresses, chunks, scale_at):
         c = cuda.blockIdx.x
         tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
-        x, y, factor = addresses[0, tensor], addresses[1, tensor], scale_of(scale_at)
-        for first in range(start + cuda.threadIdx.x // 32 * ROW, stop, cuda.blockDim.x // 32 * ROW):
-            i = first + 4 * (cuda.threadIdx.x % 32)
-            if chunks[c, ALIGNED] and first + ROW <= stop:
-                full(x, y, i, stop, factor)
-            else:
-                partial(x, y, i, stop, factor)
+        at, factor = (addresses[0, tensor], addresses[1, tensor]), scale_of(scale_at)
+        for first in of_warp(start, stop, ROW):
+            row(at, first, stop, chunks[c, ALIGNED], factor)
 
     return merged_cast
 
 
 def _variant(source: str, target: str, real: Any, scale: str, partial: bool) -> Callable:
-    """The cast of a thread's eight elements of a row."""
+    """The cast of a thread's eight elements of a row, ``at`` two addresses."""
     load = vectors.access(source, real, partial).load
     store = vectors.access(target, np.float64 if target == "float64" else np.float32, partial).store
-    narrowed = narrowed8(target, real)
+    narrowed, scaled = narrowed8(target, real), bool(scale)
 
     @device_function
-    def scaled(x, y, i, stop, factor):
-        store(y, i, stop, narrowed(scale8(factor, load(x, i, stop))))
+    def row(at, first, stop, factor):
+        i = own(first)
+        x = load(at[0], i, stop)
+        store(at[1], i, stop, narrowed(scale8(factor, x) if scaled else x))
 
-    @device_function
-    def plain(x, y, i, stop, factor):
-        store(y, i, stop, narrowed(load(x, i, stop)))
-
-    return scaled if scale else plain
+    return row
 
 
 class CastPlan(Exclusive):

@@ -19,9 +19,11 @@ from refopt.gpu import philox, unroll, vectors
 from refopt.gpu.gate import gate
 from refopt.gpu.launches import Alternating, Launches
 from refopt.gpu.plan import Group
+from refopt.gpu.rows import either, of_warp
 from refopt.gpu.rules import Rule
+from refopt.gpu.slots import Slots
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
-from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel
+from refopt.gpu.target import Kernel, cuda, factory, kernel
 from refopt.gpu.tiles import ROW
 from refopt.gpu.tried import rule_for
 
@@ -35,15 +37,13 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
     present = frozenset(name for name, dtype in zip(routine.slot_names, dtypes, strict=True) if dtype)
     named = dict(choices)
     stochastic = named.pop("rounding") == "stochastic"
-    made = rule_for(routine, real, present, named)
+    rule = rule_for(routine, real, present, named)
     found, factor_of = gate(real, factor)
-    update = _row(routine, dtypes, made, factor_of, stochastic)
-    each = "hyper[{k}, tensor]"
-    numbers = unroll.gather(each, "hyper, tensor", len(routine.hypers) - 1)
-    last = len(routine.hypers) - 1
+    row = either(lambda partial: row_of(routine, dtypes, rule, factor_of, stochastic, partial), ROW)
+    numbers = unroll.gather("hyper[{k}, tensor]", "hyper, tensor", len(routine.hypers) - 1)
     scalars = unroll.gather("carried[phase, {k}, tensor]", "carried, phase, tensor", len(routine.scalars))
     carries = bool(routine.scalars)
-    leave, stay = _leave(routine, made.advance, real), _stay(routine)
+    leave, stay = _leave(routine, rule.advance, real), _stay(routine)
 
     def merged(addresses, chunks, hyper, carried, phase, first_chunk, factor_at, found_at):
         c = first_chunk + cuda.blockIdx.x
@@ -54,9 +54,9 @@ def merged_update(routine: Routine, dtypes: tuple, choices: tuple, factor: str =
             if carries and opens:
                 stay(tensor, s, carried, 1 - phase)
             return
-        seed = np.int64(hyper[last, tensor]) if stochastic else 0
-        for first in range(start + cuda.threadIdx.x // 32 * ROW, stop, cuda.blockDim.x // 32 * ROW):
-            update(addresses, tensor, first, stop, chunks[c, ALIGNED], h, s, factor_at, seed)
+        at, k = (addresses, hyper, tensor), (h, s, factor_at)
+        for first in of_warp(start, stop, ROW):
+            row(at, first, stop, chunks[c, ALIGNED], k)
         if carries and opens:
             leave(addresses, tensor, h, s, carried, 1 - phase)
 
@@ -74,56 +74,32 @@ def resident(real: Any, states: int) -> int:
     return 12 if states < 3 else 10
 
 
-def _row(routine: Routine, dtypes: tuple, made: Rule, factor_of: Callable, stochastic: bool) -> Callable:
-    """The update of a row by a warp, full or partial."""
-    full, partial = (_variant(routine, dtypes, made, factor_of, stochastic, partial) for partial in (False, True))
-
-    @device_function
-    def update(addresses, tensor, first, stop, aligned, h, s, factor_at, seed):
-        i = first + 4 * (cuda.threadIdx.x % 32)
-        if aligned and first + ROW <= stop:
-            full(addresses, tensor, i, stop, h, s, factor_at, seed)
-        else:
-            partial(addresses, tensor, i, stop, h, s, factor_at, seed)
-
-    return update
-
-
-def _variant(
-    routine: Routine, dtypes: tuple, made: Rule, factor_of: Callable, stochastic: bool, partial: bool
+def row_of(
+    routine: Routine, dtypes: tuple, rule: Rule, factor_of: Callable, stochastic: bool, partial: bool
 ) -> Callable:
-    real: Any = arithmetic(dtypes[0])
-    rows = {name: row for row, name in enumerate(routine.slot_names) if dtypes[row]}
-    states = [name for name in routine.states if name in rows]
-    access = {name: vectors.access(dtypes[rows[name]], real, partial) for name in ("grads", *states)}
-    exact = vectors.exact_access(dtypes[0], dtypes[-1], real, partial)
-    where_exact = 0, len(dtypes) - 1
-    load = unroll.loader([(where_exact, exact.load), *(((rows[n],), access[n].load) for n in ("grads", *states))])
-    rule8 = unroll.eight(made.rule, 2 + len(states))
-    prepare = made.prepare
-    store = unroll.storer([
-        (where_exact, exact.store, "exact[0], rounded[0]"),
-        *(((rows[name],), access[name].store, f"rounded[{k}]") for k, name in enumerate(states, 1)),
-    ])  # fmt: skip
-    rounded = _by_chance(routine, dtypes, states) if stochastic else device_function(lambda values, i, seed: values)
-
-    @device_function
-    def update(addresses, tensor, i, stop, h, s, factor_at, seed):
-        held = load(addresses, tensor, i, stop)
-        values = rule8(held, h[-1] * factor_of(factor_at), prepare(h, s))  # while the loads are under way
-        store(addresses, tensor, i, stop, values, rounded(values, i, seed))
-
-    return update
+    """``row(at, first, stop, k)``: the update of a thread's eight elements of a row, the body of all these kernels."""
+    slots = Slots(routine, dtypes, partial, at="addresses[{}, tensor]")
+    states = [name for name in routine.states if dtypes[slots.rows[name]]]
+    elements, results = ["params", "rescale * grads", *states], ["params", *states]
+    lines = ["addresses, hyper, tensor, h, s, factor_at = *at, *k", *map(slots.load, ["params", "grads", *states])]
+    # What all elements have in common is made while the loads are under way.
+    lines.append("rescale, k = h[-1] * factor_of(factor_at), prepare(h, s)")
+    lines += slots.apply("rule", rule.rule, elements, results)
+    slots.scope |= {"factor_of": factor_of, "prepare": rule.prepare}
+    lines.append("exact = params")
+    if stochastic:
+        rounding, called = philox.by_chance(_by_chance(routine, dtypes, results))
+        lines += [f"seed = int64(hyper[{len(routine.hypers) - 1}, tensor])", *rounding]
+        slots.scope |= {"int64": np.int64, **called}
+    return slots.row([*lines, *(slots.store(name, "exact") for name in results)])
 
 
-def _by_chance(routine: Routine, dtypes: tuple, states: list[str]) -> Callable:
-    """The rounding to bf16 of the new values that are stored as such; a parameter with a remainder is exact."""
+def _by_chance(routine: Routine, dtypes: tuple, results: list[str]) -> dict[str, int]:
+    """The new values that are stored as bf16, with their numbers; a parameter with a remainder is exact."""
     dtype_of = dict(zip(routine.slot_names, dtypes, strict=True))
-    exact = dtypes[-1] == "uint16"
-    return philox.dither8([
-        number if dtype_of[name] == "bfloat16" and not (name == "params" and exact) else None
-        for number, name in enumerate(("params", *routine.states)) if name in ("params", *states)
-    ])  # fmt: skip
+    exact = "params" if dtypes[-1] == "uint16" else ""
+    numbers = {name: number for number, name in enumerate(("params", *routine.states))}
+    return {name: numbers[name] for name in results if dtype_of[name] == "bfloat16" and name != exact}
 
 
 def _leave(routine: Routine, advance: Callable | None, real: type) -> Callable:

@@ -19,7 +19,8 @@ from refopt.gpu import tables, vectors
 from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.exclusive import Exclusive
 from refopt.gpu.norms.chunks import chunk_sums
-from refopt.gpu.norms.elements import own, tile_sums
+from refopt.gpu.norms.elements import tile_sums
+from refopt.gpu.rows import own
 from refopt.gpu.runtime import Device, device
 from refopt.gpu.tables import TENSOR
 from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel, sqrt

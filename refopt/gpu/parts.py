@@ -42,13 +42,15 @@ from refopt.checks.arguments import chosen, flag, listed, whole
 from refopt.checks.arrays import check_like
 from refopt.cpu.reduce import TILE
 from refopt.dtypes import SIZES
-from refopt.gpu import tables, unroll, vectors
+from refopt.gpu import tables, vectors
 from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.cuda import Kernel, Launch
+from refopt.gpu.rows import either, of_warp, own
 from refopt.gpu.runtime import device
 from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
-from refopt.gpu.target import argument_spelled, cuda, device_function, sqrt
+from refopt.gpu.target import argument_spelled, device_function, sqrt
 from refopt.gpu.tiles import ARRIVALS, add_squares, joiner, lane_tree, rows_of, scale8
+from refopt.gpu.unroll import map8
 from refopt.gpu.vectors import ROW, Access
 
 __all__ = [
@@ -173,7 +175,7 @@ def eight(function: Callable, arrays: int) -> Callable:
 
     k is what all elements have in common: a number, or a tuple.
     """
-    return unroll.each(function, whole("eight: arrays", arrays, 1))
+    return map8(function, whole("eight: arrays", arrays, 1))
 
 
 def rows(make: Callable[[bool], Callable]) -> Callable:
@@ -184,17 +186,17 @@ def rows(make: Callable[[bool], Callable]) -> Callable:
             on. It is called twice, and told whether a row may be partial, or not aligned; see `access`. k is what
             elements have in common: a number, or a tuple.
     """
-    full, partial = make(False), make(True)
+
+    def variant(partial: bool) -> Callable:
+        row = make(partial)
+        return device_function(lambda at, first, stop, k: row(at[0], at[1], own(first), stop, k))
+
+    row = either(variant, ROW)
 
     @device_function
     def over_rows(addresses, chunks, c, k):
-        tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]
-        # A warp takes a row, and the block's next rows are the other warps'.
-        for first in range(start + cuda.threadIdx.x // 32 * ROW, stop, cuda.blockDim.x // 32 * ROW):
-            i = first + 4 * (cuda.threadIdx.x % 32)
-            if chunks[c, ALIGNED] and first + ROW <= stop:
-                full(addresses, tensor, i, stop, k)
-            else:
-                partial(addresses, tensor, i, stop, k)
+        at, start, stop = (addresses, chunks[c, TENSOR]), chunks[c, START], chunks[c, STOP]
+        for first in of_warp(start, stop, ROW):
+            row(at, first, stop, chunks[c, ALIGNED], k)
 
     return over_rows

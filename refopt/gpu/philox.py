@@ -1,11 +1,10 @@
 """Stochastic rounding to bf16: ``refopt.cpu.stochastic`` for the four neighbours that a thread has (N16)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from refopt.cpu.stochastic import KEY_STEPS, MULTIPLIERS, ROUNDS
-from refopt.gpu import unroll
 from refopt.gpu.patterns import WIDENED, pattern_of
 from refopt.gpu.target import intrinsic
 from refopt.gpu.vectors import SECOND
@@ -71,32 +70,24 @@ def _dithered(value: Any, bits: int) -> Any:
     return value if pattern & 0x7F800000 == 0x7F800000 else WIDENED[pattern + bits >> 16]
 
 
-def dither8(arrays: Sequence[int | None]) -> Callable:
-    """``rounded(values, i, seed)``: eight values of each of several arrays, rounded to bf16 by chance.
+def by_chance(arrays: Mapping[str, int]) -> tuple[list[str], dict[str, object]]:
+    """Lines that round arrays to bf16 by chance, eight values of each, and what the lines call.
 
-    ``arrays`` gives the number of each in `refopt.cpu.stochastic.random16`, ``None`` for those left as they are. Arrays
-    2n and 2n + 1 share their words, of which each takes a half. The text for Adam with a master is::
+    ``arrays`` gives the number of each variable in `refopt.cpu.stochastic.random16`. Arrays 2n and 2n + 1 share their
+    words, of which each takes a half. For Adam with a master::
 
-        def rounded(values, i, seed):
-            x0 = random4(i >> 2, 0, seed)
-            y0 = random4((i + 128) >> 2, 0, seed)
-            x1 = random4(i >> 2, 1, seed)
-            y1 = random4((i + 128) >> 2, 1, seed)
-            return (
-                low(values[0][:4], x0) + low(values[0][4:], y0),
-                high(values[1][:4], x0) + high(values[1][4:], y0),
-                low(values[2][:4], x1) + low(values[2][4:], y1),
-            )
+        x0 = random4(i >> 2, 0, seed)
+        y0 = random4((i + 128) >> 2, 0, seed)
+        x1 = random4(i >> 2, 1, seed)
+        y1 = random4((i + 128) >> 2, 1, seed)
+        params = low(params[:4], x0) + low(params[4:], y0)
+        moment1 = high(moment1[:4], x0) + high(moment1[4:], y0)
+        moment2 = low(moment2[:4], x1) + low(moment2[4:], y1)
     """
-    lines, parts = [], []
-    for pair in sorted({array // 2 for array in arrays if array is not None}):
+    lines = []
+    for pair in sorted({number // 2 for number in arrays.values()}):
         lines += [f"x{pair} = random4(i >> 2, {pair}, seed)", f"y{pair} = random4((i + {SECOND}) >> 2, {pair}, seed)"]
-    for n, array in enumerate(arrays):
-        if array is None:
-            parts.append(f"values[{n}]")
-        else:
-            half, pair = ("low", "high")[array % 2], array // 2
-            parts.append(f"{half}(values[{n}][:4], x{pair}) + {half}(values[{n}][4:], y{pair})")
-    lines.append(f"return ({', '.join(parts)},)")
-    scope = {"random4": random4, "low": dither4_low, "high": dither4_high}
-    return unroll.written("rounded", "values, i, seed", lines, **scope)
+    for name, number in arrays.items():
+        half, pair = ("low", "high")[number % 2], number // 2
+        lines.append(f"{name} = {half}({name}[:4], x{pair}) + {half}({name}[4:], y{pair})")
+    return lines, {"random4": random4, "low": dither4_low, "high": dither4_high}

@@ -13,6 +13,7 @@ import numpy as np
 
 from refopt.cpu.reduce import LANES, TILE
 from refopt.gpu.target import cuda, device_function, fence
+from refopt.gpu.unroll import gather
 from refopt.gpu.vectors import ROW
 
 ROWS = TILE // LANES
@@ -25,34 +26,9 @@ FIRST, COUNT, OUT, ARRIVALS, PARENT = range(5)
 assert ROW == LANES, "a thread's eight elements of a row are its eight lanes"
 
 
-@device_function
-def add_squares(sums, x):
-    """Eight lanes, each with the square of its element added."""
-    return (
-        sums[0] + x[0] * x[0],
-        sums[1] + x[1] * x[1],
-        sums[2] + x[2] * x[2],
-        sums[3] + x[3] * x[3],
-        sums[4] + x[4] * x[4],
-        sums[5] + x[5] * x[5],
-        sums[6] + x[6] * x[6],
-        sums[7] + x[7] * x[7],
-    )
-
-
-@device_function
-def scale8(factor, x):
-    """Eight products."""
-    return (
-        factor * x[0],
-        factor * x[1],
-        factor * x[2],
-        factor * x[3],
-        factor * x[4],
-        factor * x[5],
-        factor * x[6],
-        factor * x[7],
-    )
+# Eight lanes, each with the square of its element added; and eight products.
+add_squares = gather("sums[{k}] + x[{k}] * x[{k}]", "sums, x", 8, "add_squares")
+scale8 = gather("factor * x[{k}]", "factor, x", 8, "scale8")
 
 
 @device_function

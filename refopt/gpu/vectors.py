@@ -29,6 +29,7 @@ import numpy as np
 from refopt.dtypes import SIZES
 from refopt.gpu import remainder
 from refopt.gpu.patterns import narrow_bfloat16, widen_bfloat16
+from refopt.gpu.rows import own
 from refopt.gpu.target import device_function, intrinsic
 from refopt.gpu.unroll import map8
 from refopt.simt import memory
@@ -228,15 +229,11 @@ def _access(
         at = moved(address, first)
         return load4(at) + load4(moved(at, SECOND))
 
-    @device_function
-    def widened(x):
-        return real(x)
-
-    widened8 = map8(widened)
+    widened8 = map8(device_function(lambda x: real(x)), 1, 0)
 
     @device_function
     def load_widened(address, first, stop):
-        return widened8((load(address, first, stop),))
+        return widened8(load(address, first, stop))
 
     @device_function
     def store(address, first, stop, values):
@@ -250,11 +247,11 @@ def _access(
             return real(load1(moved(at, offset)))
         return zero
 
-    load_each = map8(load_or_zero)
+    load_each = map8(load_or_zero, 1, 2)
 
     @device_function
     def load_some(address, first, stop):
-        return load_each((OFFSETS,), moved(address, first), stop - first)
+        return load_each(OFFSETS, moved(address, first), stop - first)
 
     @device_function
     def store_some(address, first, stop, values):
@@ -330,23 +327,22 @@ def rounded8(dtype: str) -> Callable:
     """Eight values as they are after a store in a dtype."""
     if SIZES[dtype] > 2:
         return device_function(lambda x: x)
-    round8 = map8(globals()[f"round_{dtype}"])
-    return device_function(lambda x: round8((x,)))
+    return map8(globals()[f"round_{dtype}"], 1, 0)
 
 
 @lru_cache
 def kept8(real: type, partial: bool) -> Callable:
-    """Eight values of a row, with 0 in the place of those at or beyond ``stop`` if access is partial."""
+    """Eight values of the row at ``first``, with 0 in the place of those at or beyond ``stop`` if access is partial."""
     zero = real(0)
 
     @device_function
-    def value_or_zero(offset, x, first, stop):
-        return x if first + offset < stop else zero
+    def value_or_zero(offset, x, i, stop):
+        return x if i + offset < stop else zero
 
-    keep8 = map8(value_or_zero)
+    keep8 = map8(value_or_zero, 2, 2)
 
     @device_function
     def kept(x, first, stop):
-        return keep8((OFFSETS, x), first, stop) if partial else x
+        return keep8(OFFSETS, x, own(first), stop) if partial else x
 
     return kept

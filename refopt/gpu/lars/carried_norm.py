@@ -16,7 +16,7 @@ from refopt.gpu import vectors
 from refopt.gpu.lars.stored import stored8
 from refopt.gpu.norms import NORM_BOUNDS
 from refopt.gpu.norms.chunks import phases, walk_tiles
-from refopt.gpu.norms.elements import norm_row, own, tile_sums, update_row
+from refopt.gpu.norms.elements import norm_row, tile_sums, update_row
 from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel
 
 PAIR = 2 * TILE
@@ -57,8 +57,7 @@ def lars_update_and_norm(
 
         @device_function
         def updated(at, first, stop, k):
-            i = own(first)
-            return (kept(stored(update(at, first, stop, k)), i, stop),)
+            return (kept(stored(update(at, first, stop, k)), first, stop),)
 
         return updated
 

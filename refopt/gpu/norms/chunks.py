@@ -12,18 +12,13 @@ from refopt.cpu.reduce import TILE
 from refopt.dtypes import arithmetic
 from refopt.gpu import unroll, vectors
 from refopt.gpu.gate import gate
-from refopt.gpu.norms.elements import either, norm_row, tile_sums, update_row
+from refopt.gpu.norms.elements import norm_row, tile_sums, update_row
+from refopt.gpu.rows import either, of_warp
 from refopt.gpu.rules import NormRule
 from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
 from refopt.gpu.target import cuda, device_function, let_next_launch_begin, wait_for_previous_launch
 from refopt.gpu.tiles import ARRIVALS, ROW, WHOLE_WARP, joiner
 from refopt.gpu.tried import norms_taken, rule_for
-
-
-@device_function
-def of_warp(start, stop, length):
-    """Where the parts begin that fall to this warp, of so many elements each: the block's warps take turns."""
-    return range(start + cuda.threadIdx.x // 32 * length, stop, cuda.blockDim.x // 32 * length)
 
 
 def walk_tiles(tile: Callable, rows: tuple[int, int]) -> Callable:

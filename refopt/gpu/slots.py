@@ -1,0 +1,80 @@
+"""A thread's eight elements of a row of each of an optimizer's arrays: the lines of code that load and store them.
+
+Which arrays there are depends on the optimizer, and by which function each is loaded on their dtypes. So the body of an
+update is put together from lines. For Adam with a master they make, of a thread's part of a row::
+
+    params = load_params(at[0], at[7], i, stop)
+    grads = load_grads(at[1], i, stop)
+    moment1 = load_moment1(at[2], i, stop)
+    moment2 = load_moment2(at[3], i, stop)
+    params, moment1, moment2 = transposed((
+        rule(params[0], rescale * grads[0], moment1[0], moment2[0], k),
+        rule(params[1], rescale * grads[1], moment1[1], moment2[1], k),
+        ...
+    ))
+    store_params(at[0], at[7], i, stop, params, params)
+    store_moment1(at[2], i, stop, moment1)
+    store_moment2(at[3], i, stop, moment2)
+
+No load waits for the one before it, so the latency of all is that of one.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from refopt.catalog import Routine
+from refopt.dtypes import arithmetic
+from refopt.gpu import vectors
+from refopt.gpu.rows import own
+from refopt.gpu.target import transposed
+from refopt.gpu.tiles import scale8
+from refopt.gpu.unroll import written
+
+
+class Slots:
+    """The lines of one body, and what they call, in ``scope``. A slot's elements are in a variable of its name."""
+
+    def __init__(self, routine: Routine, dtypes: tuple, partial: bool, policy: str = "", at: str = "at[{}]") -> None:
+        """``at`` is the address of the array of a slot, by its number in the order of the routine's slots."""
+        self.rows = {name: row for row, name in enumerate(routine.slot_names)}
+        self.dtypes, self.partial, self.policy, self.at = dtypes, partial, policy, at
+        self.real: Any = arithmetic(dtypes[0])
+        self.scope: dict[str, Any] = {"own": own, "scale8": scale8, "transposed": transposed}
+
+    def load(self, name: str) -> str:
+        row, policy = self.rows[name.removeprefix("stored_")], self.policy
+        if name == "stored_params" and self.dtypes[-1] not in (None, "uint16"):
+            policy = policy and "pass"  # which the update writes, and does not read
+        access = self._exact() if name == "params" else self._access(row, policy)
+        self.scope[f"load_{name}"] = access.load
+        return f"{name} = load_{name}({self._addresses(name, row)}, i, stop)"
+
+    def store(self, name: str, exact: str = "params") -> str:
+        """Store a slot; the exact parameters may be in another variable than those that are rounded."""
+        row = self.rows[name]
+        access, values = self._access(row), name
+        if name == "params":
+            access, values = self._exact(), f"{exact}, params"
+        self.scope[f"store_{name}"] = access.store
+        return f"store_{name}({self._addresses(name, row)}, i, stop, {values})"
+
+    def apply(self, name: str, function: Callable, arrays: Sequence[str], results: Sequence[str]) -> list[str]:
+        """Make eight new elements of each of the results, by a function of an element of each array, and of k."""
+        self.scope[name] = function
+        calls = [f"    {name}({', '.join(f'{x}[{e}]' for x in arrays)}, k)," for e in range(8)]
+        return [f"{', '.join(results)}{',' * (len(results) == 1)} = transposed((", *calls, "))"]
+
+    def row(self, lines: Sequence[str], parameters: str = "at, first, stop, k") -> Callable:
+        """The device function of the lines."""
+        return written("row", parameters, ["i = own(first)", *lines], **self.scope)
+
+    def _addresses(self, name: str, row: int) -> str:
+        """Of the exact parameters two: that of the parameter, and that of its master or remainder."""
+        rows = (row, len(self.dtypes) - 1) if name == "params" else (row,)
+        return ", ".join(map(self.at.format, rows))
+
+    def _access(self, row: int, policy: str = "") -> vectors.Access:
+        return vectors.access(self.dtypes[row], self.real, self.partial, policy)
+
+    def _exact(self) -> vectors.Access:
+        return vectors.exact_access(self.dtypes[0], self.dtypes[-1], self.real, self.partial, self.policy)
