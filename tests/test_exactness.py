@@ -147,7 +147,7 @@ def test_a_rule_of_eight_elements():
     def rule(x, k):
         return one_minus(x) * k
 
-    eight = unroll.each(rule, 1)
+    eight = unroll.map8(rule, 1)
 
     @kernel()
     def eightfold(x):
