@@ -175,8 +175,8 @@ class CastPlan(Exclusive):
         aligned = [all(x.address % min(16, 4 * SIZES[x.dtype]) == 0 for x in pair) for pair in group]
         chunks = tables.build(sizes, aligned, CHUNK_TILES).chunks
         at, dtype = self._scale_of(checks.cast_type(source, target)) if scaled else (0, "")
-        made = caster(source, target, dtype)
-        return machine.prepare(made, len(chunks), BOUNDS[0], (addresses, machine.to_device(chunks), at))
+        cast = caster(source, target, dtype)
+        return machine.prepare(cast, len(chunks), BOUNDS[0], (addresses, machine.to_device(chunks), at))
 
     def _scale_of(self, real: type) -> tuple[int, str]:
         """Where the scale of an arithmetic type is, and its dtype there."""

@@ -152,22 +152,21 @@ def launches(group: Group, form: str, **choices: Any) -> Launches | Alternating:
     machine, routine = group.machine, group.routine
     if "bfloat16" not in group.dtypes:
         choices["rounding"] = "nearest"  # nothing is rounded by chance, so no other kernel is needed
-    made = merged_update(routine, group.dtypes, tuple(sorted(choices.items())), group.factor_dtype)
+    update = merged_update(routine, group.dtypes, tuple(sorted(choices.items())), group.factor_dtype)
     tensors = len(group.members)
     carried = group.zeros(2, max(1, len(routine.scalars)), tensors)
     pieces = [(0, group.chunk_count)] if routine.forms[form].merged else group.chunks_of_tensors()
 
     def step(phase: int) -> list:
         args = group.addresses, group.chunks, group.hypers.values, carried, phase
-        return [machine.prepare(made, chunks, BLOCK, (*args, first, *group.gate)) for first, chunks in pieces]
+        return [machine.prepare(update, chunks, BLOCK, (*args, first, *group.gate)) for first, chunks in pieces]
 
     def small(of: Kernel, *args: Any) -> Callable[[Any], None]:
         return machine.prepare(of, -(-tensors // 128), 128, args)
 
     if not routine.scalars:
         return Launches(machine, step(0))
-    real: Any = group.real
-    fetch = fetcher(routine, real)
+    fetch = fetcher(routine, group.real)
     return Alternating(
         machine,
         [step(phase) for phase in (0, 1)],
