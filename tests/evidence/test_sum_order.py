@@ -267,15 +267,16 @@ def test_of_tensors_by_the_kernels(machine, count):
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_order_is_seen(monkeypatch, name):
-    """By each routine, and by the gradient check."""
+    """By the gradient check, and by each routine of the triplets that the check sees it by."""
     size, dtypes = 5000, DTYPES[0]
-    some = [(size, triplet) for triplet in triplets(size, name)]
     for module in ("lars_momentum", "lamb", "novograd", "gradient_check"):
         monkeypatch.setattr(importlib.import_module(f"refopt.cpu.{module}"), "sum_of_squares", OTHERS[name])
-    assert wrong_of_check(dtypes[0], some, norm_of_reference)
+    some = [(size, triplet) for triplet in triplets(size, name)]
+    seen = [one for one in some if wrong_of_check(dtypes[0], [one], norm_of_reference)]
+    assert seen
     for norm in NORMS:
         if "master" not in norm.choices.values() and len(norm.steps) == 1:
-            assert wrong(norm, dtypes, some, reference), norm
+            assert wrong(norm, dtypes, seen[:10], reference), norm
 
 
 def test_the_contract_is_not_another_order(monkeypatch):
