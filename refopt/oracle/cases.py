@@ -1,6 +1,7 @@
 """Cases from states that so many real steps reach, of numbers that the working precision has."""
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ NEUTRAL = {
     "lars_weight_decay": 0.0, "mu": 0.0, "seed": 0, "dampening": 0.0, "lr_decay": 0.0, "initial_accumulator": 0.0,
     "epsilon_root": 0.0,
 }  # fmt: skip
+KEPT = 2**13  # elements of a case that is kept, for laws and other checks to draw again
 PATTERNS = 37  # tensors of a long list repeat after so many, which no limit on a launch is a multiple of
 
 
@@ -149,7 +151,20 @@ def draw(
         optional: optional states that are there.
         count: the step that is to be taken, from 1.
     """
-    every = [(i % PATTERNS, tuple(shape), types) for i, (shape, types) in enumerate(zip(shapes, dtypes, strict=True))]
+    of = tuple(map(tuple, shapes)), tuple(dtypes), seed, tuple(numbers.items()), tuple(choices.items())
+    small = len(shapes) <= PATTERNS and sum(map(math.prod, shapes)) <= KEPT
+    case = (_drawn if small else _drawn.__wrapped__)(row, *of, tuple(optional), count).copy()
+    return case.replace(steps=[dict(numbers)], choices=dict(choices))
+
+
+@functools.lru_cache(256)
+def _drawn(
+    row: Routine, shapes: tuple[tuple[int, ...], ...], dtypes: tuple[Dtypes, ...], seed: int, known: tuple,
+    chosen: tuple, optional: tuple[str, ...], count: int,
+) -> Case:  # fmt: skip
+    """The same, not to be written."""
+    numbers, choices = dict(known), dict(chosen)
+    every = [(i % PATTERNS, shape, types) for i, (shape, types) in enumerate(zip(shapes, dtypes, strict=True))]
     unlike = list(dict.fromkeys(every))
     slots: dict[str, Any] = {slot.name: [] for slot in row.slots}
     for pattern, shape, types in unlike:
@@ -174,7 +189,7 @@ def draw(
             else:
                 first = initial_of(row, slot.name, numbers)
                 slots[slot.name].append(np.full(shape, first, numpy_dtype(types.state)))
-    case = Case(row, slots, [dict(numbers)], dict(choices))
+    case = Case(row, slots, [numbers], choices)
     before = {name: value for name, value in choices.items() if name != "rounding"}
     for t in range(1, count + 1):
         grads = [noise([seed, t, k], shape).astype(numpy_dtype(types.grad)) for k, shape, types in unlike]
@@ -184,7 +199,7 @@ def draw(
     optional_slots = [slot.name for slot in row.slots if slot.optional]
     absent = {name: None for name in optional_slots if all(x is None for x in case.lists()[name])}
     case = case.replace(**absent, count=count)
-    return case if unlike == every else case.only([unlike.index(one) for one in every]).copy()
+    return case if unlike == every else case.only([unlike.index(one) for one in every])
 
 
 def true_scalars(row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, Any], choices: Mapping[str, Any],

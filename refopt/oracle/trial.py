@@ -1,5 +1,6 @@
 """What a law works with: a subject, the cases it can be given, and the comparison of what it makes of them."""
 
+import collections
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +23,9 @@ from refopt.ulp import same_bits
 
 FLUSHES = "flush_to_zero"  # what a step may declare of itself
 NO_ERROR, LONGEST = "expected no error", 300  # characters of what a step raises
-CACHED = 2**13  # bytes of the arrays of a tensor whose expectation is kept
+CACHED = 2**14  # bytes of the arrays of a tensor whose expectation is kept, for other trials as well
+_expectations: collections.OrderedDict[Any, dict[str, Expected]] = collections.OrderedDict()
+MOST = 1024  # of them
 
 
 class Skipped(Exception):
@@ -79,7 +82,7 @@ class Trial:
         self.rounded: dict[str, float] = {}
         self.compared = self.unbounded = 0
         self.silent: set[str] = set()
-        self._cache: dict[Any, dict[str, Expected]] = {}
+        self._flushes = bool(self.fixed.get(FLUSHES))
 
     def takes(self, *names: str) -> bool:
         return all(self.subject.takes(name) for name in names)
@@ -165,28 +168,37 @@ class Trial:
         key = None
         if sum(x.nbytes for x in arrays.values() if x is not None) <= CACHED:
             bits = ((n, x.dtype.name, x.shape, x.strides, x.tobytes()) for n, x in arrays.items() if x is not None)
-            key = (*bits, *numbers.items(), *choices.items(), case.count, depth, leasts)
-            if key in self._cache:
-                return self._cache[key]
+            exact = ((name, repr(x)) for name, x in numbers.items())  # which tells 0.0 and -0.0 apart
+            key = (self.row, *bits, *exact, *choices.items(), case.count, depth, leasts, self._flushes)
+            if key in _expectations:
+                self._note_rounded(numbers, arrays)
+                _expectations.move_to_end(key)
+                return _expectations[key]
         expected = self.expected_of_arrays(case, i, arrays, depth, leasts)
         if key:
-            self._cache[key] = expected
+            _expectations[key] = expected
+            if len(_expectations) > MOST:
+                _expectations.popitem(last=False)
         return expected
+
+    def _note_rounded(self, numbers: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
+        """Note the numbers that the arithmetic of a tensor's arrays rounds, and return that arithmetic's type."""
+        real = arithmetic(arrays["params"].dtype.name)
+        self.rounded |= {name: float(numbers[name]) for name in rounded_off(numbers, real)}
+        return real
 
     def expected_of_arrays(
         self, case: Case, i: int, arrays: Mapping[str, Any], depth: sums.Depth, leasts: int = 1
     ) -> dict[str, Expected]:
         """The same of other arrays for the tensor's, such as some of its elements."""
         numbers, choices = case.numbers_of(i), case.choices
-        real = arithmetic(arrays["params"].dtype.name)
-        self.rounded |= {name: float(numbers[name]) for name in rounded_off(numbers, real)}
+        real = self._note_rounded(numbers, arrays)
         known, without = (
             cases.true_scalars(self.row, arrays, numbers, choices, case.count, Arithmetic(real, inputs=inputs))
             for inputs in (True, False)
         )
-        flushes = bool(self.fixed.get(FLUSHES))
         return expected_of(
-            self.row, arrays, numbers, choices, depth=depth, flushes=flushes, leasts=leasts, scalars=known,
+            self.row, arrays, numbers, choices, depth=depth, flushes=self._flushes, leasts=leasts, scalars=known,
             scalars_without=without,
         )
 
@@ -205,7 +217,8 @@ class Trial:
         """
         got = self.run(case) if got is None else got
         worst: Broken | None = None
-        right: set[tuple[int, str, bytes]] = set()  # what has been compared; long lists have tensors that are alike
+        # What has been compared, for long lists have tensors that are alike; it is held, so that its id stays its own.
+        right: dict[tuple[int, str, bytes], dict[str, Expected]] = {}
         for i in range(len(case)):
             of_tensor = self.expected(case, i, depth, leasts)
             for name, expected in of_tensor.items():
@@ -220,7 +233,7 @@ class Trial:
                 if broken and (worst is None or (broken.ratio or 0) > (worst.ratio or 0)):
                     worst = broken
                 if same and not broken:
-                    right.add(same)
+                    right[same] = of_tensor
             self._stored(case, got, i)
         if worst is not None:
             if getattr(self.subject, "replaced", False):

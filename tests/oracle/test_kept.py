@@ -1,0 +1,43 @@
+"""What checks keep for one another: cases that were drawn, and what a step of them has to come to."""
+
+from refopt import cpu
+from refopt.catalog import ROUTINES
+from refopt.oracle.bound import sums
+from refopt.oracle.cases import alike, draw, number
+from refopt.oracle.exact.cases import assert_same
+from refopt.oracle.subjects import subject_of
+from refopt.oracle.trial import FLUSHES, Trial
+
+ADAM = ROUTINES["adam"]
+
+
+def drawn(**changed):
+    numbers = {hyper.name: number(hyper) for hyper in ADAM.hypers} | changed
+    choices = {name: values[0] for name, values in ADAM.choices.items()}
+    return draw(ADAM, [(5,), (2, 3)], [alike("float32")] * 2, seed=0, numbers=numbers, choices=choices, count=3)
+
+
+def test_a_case_drawn_again_has_arrays_of_its_own():
+    """Laws write theirs."""
+    first, case = drawn(), drawn()
+    there = {name: arrays for name, arrays in first.slots.items() if arrays}
+    for name in there:
+        for x in case.slots[name]:
+            x[...] = 7
+    case.steps[0]["lr"] = 5.0
+    again = drawn()
+    assert_same(there, again.slots, "drawn again")
+    assert again.steps == first.steps != case.steps
+    assert drawn(beta1=0.5).moment1[0][0] != first.moment1[0][0]
+
+
+def test_trials_alike_share_what_they_expect():
+    """Not those of code that flushes subnormal numbers; and each reports the numbers that were rounded."""
+    step = subject_of(ADAM, cpu.merged_adam, arrays=None, device=None, names=None, options={})
+    one, same, flushing = (Trial(ADAM, step, "float32", 0, fixed) for fixed in ({}, {}, {FLUSHES: True}))
+    case = drawn(lr=0.1)
+    first, second, other = (trial.expected(case, 0, sums.random_data) for trial in (one, same, flushing))
+    assert first is second and first is not other
+    assert one.rounded == same.rounded == {"lr": 0.1}
+    assert one.expected(drawn(lr=0.2), 0, sums.random_data) is not first
+    assert one.expected(case, 0, sums.any_order) is not first
