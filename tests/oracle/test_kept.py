@@ -19,7 +19,7 @@ def drawn(**changed):
 
 def test_a_case_drawn_again_has_arrays_of_its_own():
     """Laws write theirs."""
-    first, case = drawn(), drawn()
+    first, case = drawn().copy(), drawn()
     there = {name: arrays for name, arrays in first.slots.items() if arrays}
     for name in there:
         for x in case.slots[name]:
