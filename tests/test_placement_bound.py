@@ -108,7 +108,7 @@ def test_steps_come_after_and_before_what_the_caller_does(machine):
         bound.synchronize()
 
     if machine.name == "executor":
-        with observe(watch=True):
+        with observe(count=False, watch=True):
             run()
     else:
         run()
@@ -257,7 +257,7 @@ def test_gradients_that_are_there_take_no_time_of_streams(executor, monkeypatch)
     arrays = on(executor, arrays_of(program)) | grads
     plan = placement.on_streams(program)
     assert sum(len(task.waits) for task in plan.tasks) == 2 and len(plan.tasks) == 14
-    with observe(watch=True):
+    with observe(count=False, watch=True):
         run = placement.bind_schedule(plan, arrays, stream=streams.stream(), timing=True)
         assert calls == {"record": 1, "wait": 2}, "ops are bound on streams that have waited for startup"
         calls.clear()
