@@ -94,7 +94,9 @@ def test_hundreds_of_tensors_and_large_ones_among_them(machine, routine, form):
     large = 20_000 if not routine.elementwise else 5_000
     count = 70 if routine.forms[form].merged else 12
     sizes = [0, *([3, 1, 5] * (count // 3)), large, *([2, 0, 9] * (count // 3)), 1025, 1, large + 1, 0]
-    steps = [step_of(routine), step_of(routine, lr=[0.01 * (1 + i % 9) for i in range(len(sizes))])]
+    steps = [step_of(routine, lr=[0.01 * (1 + i % 9) for i in range(len(sizes))])]
+    if form == "carried_norm":
+        steps = [step_of(routine), *steps]  # the first has none to carry
     laws.same_bits_as_reference(kernels(form, machine), make(routine, sizes, steps=steps))
 
 
@@ -104,7 +106,7 @@ def test_rebinding_each_slot_alone(machine, routine, form):
     """What a step carries over is dropped when the array that it was carried over for is another one."""
     optional = tuple(slot.name for slot in routine.slots if slot.optional and slot.name in routine.states)
     dtypes = ("float16", "float16", "float32", "float32")
-    case, other = (make(routine, [300, 5, 1025], dtypes, seed=seed, optional=optional) for seed in (0, 1))
+    case, other = (make(routine, [300, 5, 40], dtypes, seed=seed, optional=optional) for seed in (0, 1))
     run, numbers = runner(getattr(cpu, routine.merged_name)), step_of(routine)
     for slot in routine.slots:
         placed, others = PlacedCase(machine, case), PlacedCase(machine, other)
