@@ -62,7 +62,7 @@ def ends(machine, plan, steps=2, issue=None, watch=False, brought=None):
 
     if machine.name != "executor":
         return run()
-    with observe(watch=watch):
+    with observe(count=False, watch=watch):
         return run()
 
 
@@ -198,7 +198,7 @@ def test_memory(executor, nbytes, ring, masters):
 def test_a_copy_is_in_one_piece(executor):
     """As many copies as updates, each way, of all bytes of its states."""
     made = placement.offload(merged(adam()), **LOOSE).program
-    with observe() as log:
+    with observe(count=()) as log:
         run = placement.bind_schedule(placement.on_streams(made), on(executor, arrays_of(made)))
         before = len(log.copies)
         run.step()
