@@ -8,6 +8,9 @@ FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MAX_LINES = 20
 OF_PEERS = {"11-the-oracle"}  # run by tests/peers/test_notebook.py
+# Hundreds of steps of a training show by their losses what twenty show of the code.
+FEWER = {"3-momentum-and-adam": ("name, steps=200,", "name, steps=20,"),
+         "5-mixed-precision": ("optimizer, steps=150,", "optimizer, steps=20,")}  # fmt: skip
 
 
 def read(path):
@@ -26,6 +29,10 @@ def test_there_are_notebooks():
 @pytest.mark.parametrize("path", [x for x in NOTEBOOKS if x.stem not in OF_PEERS], ids=lambda path: path.stem)
 def test_runs(path):
     nbclient, notebook = pytest.importorskip("nbclient"), read(path)
+    if path.stem in FEWER:
+        old, new = FEWER[path.stem]
+        (cell,) = [cell for cell in notebook.cells if old in cell.source]
+        cell.source = cell.source.replace(old, new)
     resources = {"metadata": {"path": str(FOLDER)}}
     nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
 
