@@ -52,7 +52,6 @@ def lars_separate(routine: Routine, dtypes: tuple, choices: tuple, factor: str |
             first, count = first + count, parents
             grid.sync()
 
-        k = do.common(hyper, tensor, at, factor_at)
         numbers = close((sums[0, first], sums[1, first]), k)  # by every thread, since all need them
         for row in range(warp * ROW, size, warps * ROW):
             do.row(at, row, size, aligned, k + numbers)

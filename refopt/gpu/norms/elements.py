@@ -26,23 +26,24 @@ def tile_sums(row: Callable[[bool], Callable], count: int, real: Any) -> Callabl
         rows = rows_of if partial else device_function(lambda first, stop: ROWS)
 
         @device_function
-        def tile_of_one(at, first, stop, k):
+        def lanes_of_one(at, first, stop, k):
             sums = zeros
             for n in range(rows(first, stop)):
                 sums = add_squares(sums, values(at, first + ROW * n, stop, k)[0])
-            return lane_tree(sums)
+            return (sums,)
 
         @device_function
-        def tile_of_two(at, first, stop, k):
+        def lanes_of_two(at, first, stop, k):
             sums, others = zeros, zeros
             for n in range(rows(first, stop)):
                 x, y = values(at, first + ROW * n, stop, k)
                 sums, others = add_squares(sums, x), add_squares(others, y)
-            return lane_tree_2(sums, others)
+            return sums, others
 
-        return tile_of_two if count == 2 else tile_of_one
+        return lanes_of_two if count == 2 else lanes_of_one
 
-    return either(variant, ROW * ROWS)
+    lanes, tree = either(variant, ROW * ROWS), lane_tree_2 if count == 2 else lane_tree
+    return device_function(lambda at, first, stop, aligned, k: tree(*lanes(at, first, stop, aligned, k)))
 
 
 def norm_row(routine: Routine, dtypes: tuple, rule: NormRule, count: int) -> Callable[[bool], Callable]:
