@@ -188,7 +188,7 @@ def _spelled(node: Any) -> str:
 
 def code_digest(noted: Iterable[notes.Note]) -> str:
     """Of all sources of refopt that kernels may depend on: while it stands, their PTX does."""
-    modules = sorted({note["module"] for note in noted if note["module"].startswith("refopt.")})
+    modules = sorted({note["module"] for note in noted if (note["module"] or "").startswith("refopt.")})
     return _code_digest(tuple(modules))
 
 

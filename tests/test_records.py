@@ -240,6 +240,12 @@ def project(tmp_path, monkeypatch):
     record._code_digest.cache_clear()
 
 
+def test_kernels_of_no_module_are_not_refopts():
+    """Such as one that a page defines, which a test executes."""
+    notes = [{"module": module} for module in (HERE, None, "__main__")]
+    assert record.code_digest(notes) == record.code_digest(notes[:1])
+
+
 def test_a_record_is_sealed_once_and_holds(project):
     assert project.check() == []
     (note,) = json.loads(project.path.read_text())["kernels"]
