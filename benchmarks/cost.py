@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 
 from benchmarks.record import RESULTS, closure, data_digest, digests, write
 from benchmarks.sharded_programs import HALF, in_buckets, params_of, plan_of, share, whole
-from refopt import placement
-from refopt.placement import Overlap, cost
-from refopt.placement.timeline import fit_beside
-from refopt.program import Program
+from refopt.program import Program, placement
+from refopt.program.placement import Overlap, cost
+from refopt.program.placement.timeline import fit_beside
 
 Ways = Sequence[tuple[float, bool]]  # limits in MiB, and whether in batches
 
@@ -58,7 +57,7 @@ def simulated(program: Program, link: cost.Link, gb_s: float, streams: int) -> O
 
 
 def milliseconds(gain: Overlap, beside: float) -> float:
-    """What the step takes if they do, by the formula of `refopt.placement.simulate`."""
+    """What the step takes if they do, by the formula of `refopt.program.placement.simulate`."""
     return (gain.elapsed + (1 / beside - 1) * gain.hidden) * 1e3
 
 

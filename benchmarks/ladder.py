@@ -153,7 +153,7 @@ def main() -> int:
             path.write_text(with_table(path.read_text(), table(record, name)))
         return 0
     from benchmarks.measure import copy_gb_s
-    from refopt import workloads
+    from refopt.catalog import workloads
 
     tensors = workloads.load("resnet50").tensors
     sizes = [int(np.prod(tensor.shape)) for tensor in tensors]

@@ -2,7 +2,7 @@
 
     python -m benchmarks.overlap [--workloads resnet50 bert-large] [--out FILE]
 
-Needs a CUDA GPU with PyTorch and numba-cuda. The step is `refopt.placement.offload`'s: before each of some updates its
+Needs a CUDA GPU with PyTorch and numba-cuda. The step is `placement.offload`'s: before each of some updates its
 states are copied in, after it out, through a ring of buffers. It is measured on one stream and on three, beside its
 updates alone and its copies alone, and compared with what the cost model says of a bus that is measured here, too. The
 report has the tasks of a step before and after, as events saw them. The exit status is 1 if a section failed or a row
@@ -22,12 +22,13 @@ import torch
 
 from benchmarks.measure import attempt, copy_gb_s, device_ms, free
 from benchmarks.record import RESULTS, begin, save, short_name
-from refopt import cpu, gpu, passes, placement, workloads
+from refopt import cpu, gpu
+from refopt.catalog import workloads
 from refopt.gpu.runtime import Device
-from refopt.placement import BoundSchedule, Schedule, Span, cost
-from refopt.placement.kinds import COPIES
-from refopt.placement.schedule import STREAMS
-from refopt.program import Program, step_program
+from refopt.program import Program, passes, placement, step_program
+from refopt.program.placement import BoundSchedule, Schedule, Span, cost
+from refopt.program.placement.kinds import COPIES
+from refopt.program.placement.schedule import STREAMS
 
 MIB = 1 << 20
 NUMBERS = {"lr": 1e-3}

@@ -26,15 +26,15 @@ import numpy as np
 from benchmarks.children import run
 from benchmarks.planted import DEFECTS
 from benchmarks.record import RESULTS, ROOT, begin, save, short_name
-from refopt import cpu, gpu, placement, sharding
+from refopt import cpu, gpu
 from refopt.catalog import ROUTINES, Routine
+from refopt.catalog.workloads import Parameter, Workload
+from refopt.cli.verify.around import PLAIN, cast_rows, coalesce_rows
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import arguments, assert_same
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.exact.placed import PlacedCase, kernels
-from refopt.program import Var, bind, step_program
-from refopt.verify.around import PLAIN, cast_rows, coalesce_rows
-from refopt.workloads import Parameter, Workload
+from refopt.program import Var, bind, placement, sharding, step_program
 
 LIMIT, PLANTED_LIMIT = 500.0, 120.0  # seconds of a part, and of a planted defect
 PARTS = 4  # of the work, each in a process of its own

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt import passes, placement, sharding, workloads
-from refopt.catalog import Spec
-from refopt.dtypes import ITEM_SIZES
+from refopt.catalog import Spec, workloads
+from refopt.checks.dtypes import ITEM_SIZES
 from refopt.gpu.coalesce import CHUNK
-from refopt.placement import Schedule
-from refopt.program import UNKNOWN, Op, Program, batches, bind, step_program
+from refopt.program import UNKNOWN, Op, Program, batches, bind, passes, placement, sharding, step_program
 from refopt.program.build import Config
 from refopt.program.kinds import COLLECTIVES, routine_of
+from refopt.program.placement import Schedule
 
 Params = list[tuple[str, tuple[int, ...]]]  # names and shapes
 
@@ -94,7 +93,7 @@ def after_backward(program: Program) -> Program:
 
 
 def formula(params: Params, form: str, ranks: int, limit: float) -> dict[str, Any]:
-    """What the formulae of `refopt.sharding.bucket_counts` take, tensors in the order in which they are reduced."""
+    """What the formulae of `sharding.bucket_counts` take, tensors in the order in which they are reduced."""
     sizes = [math.prod(shape) for _, shape in params]
     owners = sharding.partition(sizes, ranks, "greedy")
     item = ITEM_SIZES["float16" if form == HALF else "float32"]

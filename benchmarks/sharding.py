@@ -49,13 +49,13 @@ from benchmarks.sharded_programs import (
     whole,
 )
 from benchmarks.tensors import Tensors, shapes_of
-from refopt import gpu, placement, sharding
+from refopt import gpu
 from refopt.catalog import ADAM
 from refopt.comm import local
 from refopt.gpu.coalesce import CHUNK
-from refopt.placement import Schedule
-from refopt.program import Program
-from refopt.sharding import bucket_counts, counts
+from refopt.program import Program, placement, sharding
+from refopt.program.placement import Schedule
+from refopt.program.sharding import bucket_counts, counts
 
 LIMITS = {False: (32.0, 128.0), True: (32.0, 128.0, math.inf)}  # MiB of gradients in a bucket; one by one, in batches
 LARGE = 1 << 30  # parameters of a model of which fewer steps are measured

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from refopt import cpu, gpu, workloads
-from refopt.catalog import Routine
+from refopt import cpu, gpu
+from refopt.catalog import Routine, workloads
 
 # Name of a dtype configuration -> dtype of params and grads, and whether there is an fp32 master.
 CONFIGS = {

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.children import run
 from benchmarks.record import RESULTS, ROOT, begin, save, short_name
 from refopt.catalog import ROUTINES
-from refopt.verify import AROUND
+from refopt.cli.verify import AROUND
 
 TIMES = "milliseconds", "speedup", "copy_share"
 

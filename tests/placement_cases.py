@@ -4,9 +4,9 @@ import re
 
 from program_cases import arrays_of, gradients_of
 
-from refopt import gpu, placement
+from refopt import gpu
 from refopt.comm import local
-from refopt.program import bind
+from refopt.program import bind, placement
 from refopt.program.kinds import routine_of
 
 

@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from refopt import gpu, passes
+from refopt import gpu
 from refopt.catalog import ROUTINES
+from refopt.checks.dtypes import numpy_dtype
 from refopt.comm import local
-from refopt.dtypes import numpy_dtype
 from refopt.oracle.exact.build import step_of
-from refopt.program import UNKNOWN, bind, step_program
+from refopt.program import UNKNOWN, bind, passes, step_program
 
 PARAMS = [("a.w", (5, 3)), ("a.b", (7,)), ("b.w", (70,)), ("c", (1,)), ("b.v", (2, 2, 2)), ("d.e.f", (64,))]
 EARLY = "adam", "adamw", "lamb", "adamax"  # whose scalars are powers of beta

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import strategies as st
 from program_cases import numbers_of, on_ranks, shapes, values
 
-from refopt import gpu, passes, sharding
-from refopt.dtypes import numpy_dtype
-from refopt.program import UNKNOWN, bind
+from refopt import gpu
+from refopt.checks.dtypes import numpy_dtype
+from refopt.program import UNKNOWN, bind, passes, sharding
 
 PARAMS = [("a.w", (5, 3)), ("a.b", (7,)), ("b.w", (70,)), ("c", (1,)), ("b.v", (2, 2, 2)), ("d.e.f", (64,))]
 FULL = dict(accumulate=2, recompute=True, fp32=["c"], max_norm=0.5)

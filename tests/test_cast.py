@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from refopt import cpu, gpu, simt
 from refopt.checks import cast_type, flat
-from refopt.dtypes import ITEM_SIZES, SIZES, numpy_dtype
+from refopt.checks.dtypes import ITEM_SIZES, SIZES, numpy_dtype
 from refopt.gpu import cast, tables, vectors, words
 from refopt.oracle.exact.placed import Placed
 from refopt.oracle.exact.strategies import dense, layouts, nasty_floats
+from refopt.oracle.ulp import same_bits
 from refopt.simt import memory
-from refopt.ulp import same_bits
 
 FLOATS = tuple(SIZES)
 PAIRS = tuple(product(FLOATS, FLOATS))

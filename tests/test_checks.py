@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from refopt import cpu, gpu, simt
 from refopt.catalog import LARS_MOMENTUM
 from refopt.checks.arrays import refuse_overlaps
+from refopt.checks.dtypes import numpy_dtype
 from refopt.checks.rebound import overlap as shares_memory
-from refopt.dtypes import numpy_dtype
 
 HYPER = dict(lr=0.1, mu=0.9)
 

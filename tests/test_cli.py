@@ -8,12 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from refopt import catalog, cli, cpu, gpu, ulp, verify, workloads
-from refopt.catalog import LARS_MOMENTUM
+from refopt import catalog, cli, cpu, gpu
+from refopt.catalog import LARS_MOMENTUM, workloads
+from refopt.cli import verify
+from refopt.cli.verify import around, table, times
+from refopt.cli.verify.compare import Row
 from refopt.gpu import cast, tables
 from refopt.gpu.tiles import ROW, TILE
-from refopt.verify import around, table, times
-from refopt.verify.compare import Row
+from refopt.oracle import ulp
 
 HYPERS = [hyper.name for hyper in LARS_MOMENTUM.hypers]
 FOR_LARS = [dtype for dtype in verify.DTYPES if verify.offered(LARS_MOMENTUM, dtype)]
@@ -106,7 +108,7 @@ def test_json(capsys, tmp_path):
     assert run("--json", str(file), dtype="fp16-amp", form="cooperative") == 0
     assert "cooperative" in capsys.readouterr().out
     answer = json.loads(file.read_text())
-    assert answer["schema"] == "refopt.verify/1"
+    assert answer["schema"] == "refopt.cli.verify/1"
     assert set(answer) == {
         "schema", "ok", "versions", "device", "workload", "steps", "skipped", "seconds",
         "copy_bytes_per_second", "rows",

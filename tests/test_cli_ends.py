@@ -189,7 +189,7 @@ def test_workers_end_with_their_parent():
     assert not left
 
 
-@pytest.mark.parametrize("module", ["numpy", "refopt.verify", "json", "traceback"])
+@pytest.mark.parametrize("module", ["numpy", "refopt.cli.verify", "json", "traceback"])
 @pytest.mark.parametrize(("signum", "status", "said"), ENDS)
 def test_a_signal_during_import(tmp_path, module, signum, status, said):
     """Of whatever the command imports."""
@@ -209,7 +209,7 @@ def test_a_signal_during_import(tmp_path, module, signum, status, said):
 
 def test_an_error_of_its_own_is_no_mismatch(tmp_path):
     """It has a traceback, and a status of its own."""
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['refopt.workloads'] = None\n")
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['refopt.catalog.workloads'] = None\n")
     done = run(*QUICK, env=ENV | {"PYTHONPATH": os.pathsep.join([str(tmp_path), ENV["PYTHONPATH"]])})
     assert done.returncode == 3 and "Traceback" in done.stderr
 

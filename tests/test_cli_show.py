@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from refopt import cli, show
+from refopt import cli
 from refopt.catalog import ROUTINES
-from refopt.gpu import target
-from refopt.show import command
+from refopt.gpu import show, target
+from refopt.gpu.show import command
 
 
 def run(*args):

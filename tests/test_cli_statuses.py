@@ -5,7 +5,8 @@ import signal
 
 import pytest
 
-from refopt import cli, commands
+from refopt import cli
+from refopt.cli import commands
 
 
 class Shut(io.StringIO):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from refopt import cpu, gpu, simt
 from refopt.checks import flat
-from refopt.dtypes import ITEM_SIZES, SIZES, numpy_dtype
+from refopt.checks.dtypes import ITEM_SIZES, SIZES, numpy_dtype
 from refopt.gpu import coalesce as gpu_coalesce
 from refopt.gpu import words
 from refopt.oracle.exact.placed import Placed

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refopt import comm, gpu, simt
+from refopt.checks.dtypes import SIZES
 from refopt.comm import CommError, local
 from refopt.comm.calls import DTYPES
-from refopt.dtypes import SIZES
 from refopt.simt import cuda
 
 sys.path.insert(0, str(Path(__file__).parent / "comm"))

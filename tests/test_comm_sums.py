@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refopt.checks.dtypes import SIZES, numpy_dtype
 from refopt.comm import local, sums
-from refopt.dtypes import SIZES, numpy_dtype
 
 sys.path.insert(0, str(Path(__file__).parent / "comm"))
 from comm_cases import values

@@ -5,8 +5,8 @@ import pytest
 
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
+from refopt.checks.dtypes import SIZES, arithmetic, numpy_dtype
 from refopt.cpu.reduce import TILE
-from refopt.dtypes import SIZES, arithmetic, numpy_dtype
 from refopt.oracle.exact import laws
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import assert_same, runner

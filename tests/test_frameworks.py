@@ -16,7 +16,7 @@ import pytest
 
 from refopt import gpu
 from refopt.catalog import ROUTINES
-from refopt.dtypes import numpy_dtype
+from refopt.checks.dtypes import numpy_dtype
 from refopt.gpu import dlpack
 from refopt.gpu.arrays import describer, device_of
 from refopt.oracle.exact.build import make, step_of

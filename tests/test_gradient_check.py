@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from refopt import cpu, gpu, simt
 from refopt.catalog import ROUTINES
+from refopt.checks.dtypes import SIZES, numpy_dtype
 from refopt.cpu.reduce import sum_of_squares, tree_sum
-from refopt.dtypes import SIZES, numpy_dtype
 from refopt.oracle.exact.build import SMALL, make, step_of
 from refopt.oracle.exact.cases import arguments, assert_same
 from refopt.oracle.exact.laws import reference

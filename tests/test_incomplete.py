@@ -10,6 +10,7 @@ import pytest
 
 from refopt import catalog, cpu, gpu
 from refopt.catalog import ADAM, LAMB, SGD, Form, Hyper, Slot
+from refopt.checks.rows import FRACTION
 from refopt.cpu.merged import merged
 from refopt.cpu.routine import routine as declared
 from refopt.gpu import elementwise, family, rules
@@ -17,7 +18,6 @@ from refopt.gpu.rules import Rule
 from refopt.gpu.target import device_function
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import arguments
-from refopt.rows import FRACTION
 
 SLOTS = SGD.slots
 ROWS = {

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from test_junk import JUNK
 
-from refopt import passes, placement, sharding, state
+from refopt import state
 from refopt.catalog import ROUTINES
 from refopt.comm import local
 from refopt.oracle.exact.build import make
-from refopt.passes import counts as ops_counted
-from refopt.passes import grouping
-from refopt.placement import cost, timeline
-from refopt.program import Config, Op, Program, Var, bind, run, side_by_side, step_program
-from refopt.sharding import bucket_counts
-from refopt.sharding import counts as shares
+from refopt.program import Config, Op, Program, Var, bind, passes, placement, run, sharding, side_by_side, step_program
+from refopt.program.passes import counts as ops_counted
+from refopt.program.passes import grouping
+from refopt.program.placement import cost, timeline
+from refopt.program.sharding import bucket_counts
+from refopt.program.sharding import counts as shares
 
 F = np.float32
 PARAMS = [("a.w", (4, 3)), ("b.w", (2,))]

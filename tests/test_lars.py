@@ -18,7 +18,7 @@ from refopt.oracle.exact.lars import STEP, make
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.exact.placed import PlacedCase, kernels
 from refopt.oracle.exact.strategies import cases, storage
-from refopt.ulp import same_bits
+from refopt.oracle.ulp import same_bits
 
 FORMS = list(LARS_MOMENTUM.forms)
 forms = pytest.mark.parametrize("form", FORMS)

@@ -20,7 +20,7 @@ from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.exact.lars import STEP, gate, make, ties
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.exact.placed import PlacedCase, kernels
-from refopt.ulp import same_bits
+from refopt.oracle.ulp import same_bits
 
 forms = pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
 norms = pytest.mark.parametrize("norm_of", LARS_MOMENTUM.choices["norm_of"])

@@ -13,19 +13,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refopt import cpu, gpu, verify
+from refopt import cpu, gpu
 from refopt.catalog import LARS_MOMENTUM, ROUTINES
-from refopt.dtypes import numpy_dtype
+from refopt.checks.dtypes import numpy_dtype
+from refopt.cli import verify
+from refopt.cli.verify.data import DTYPES
 from refopt.gpu import runtime, target
+from refopt.gpu.show import listing, source
+from refopt.gpu.show.kernels import launches_of, request
 from refopt.gpu.target import Kernel, device_function, sqrt, transposed
 from refopt.oracle.exact import build
 from refopt.oracle.exact.build import SIGNATURES, step_of
 from refopt.oracle.exact.cases import assert_same, runner
 from refopt.oracle.exact.lars import gate
 from refopt.oracle.exact.placed import kernels
-from refopt.show import listing, source
-from refopt.show.kernels import launches_of, request
-from refopt.verify.data import DTYPES
 
 SIZES = [260, 1100]  # a row and more, a tile and more
 OPTIONAL = ("moment2_max", "mean_grad")

@@ -9,8 +9,8 @@ from refopt.catalog import ROUTINES
 from refopt.gpu import target
 from refopt.gpu.elementwise import merged_update
 from refopt.gpu.loss_scale import updater
+from refopt.gpu.show.parts import literal
 from refopt.gpu.target import Kernel, cuda, device_function
-from refopt.show.parts import literal
 
 # Above the constant.
 USED, ALSO = 3, 4  # beside it

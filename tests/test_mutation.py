@@ -66,7 +66,7 @@ def test_a_change_of_text_that_has_moved_is_refused():
 
 
 def test_a_sample_is_spread_over_the_parts_and_follows_its_seed():
-    files = ["refopt/cpu/adam.py", "refopt/gpu/rules/adam.py", "refopt/gpu/tables.py", "refopt/passes/flat.py"]
+    files = ["refopt/cpu/adam.py", "refopt/gpu/rules/adam.py", "refopt/gpu/tables.py", "refopt/program/passes/flat.py"]
     found = [edit for file in files for edit in edits(file, (ROOT / file).read_text())]
     drawn = sample(ROOT, found, 1, 40)
     assert drawn == sample(ROOT, found, 1, 40) != sample(ROOT, found, 2, 40)

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from program_cases import few
 
-from refopt.passes import dependencies
-from refopt.placement import schedule
 from refopt.program import Op, Program, Var
+from refopt.program.passes import dependencies
+from refopt.program.placement import schedule
 
 CELLS = "a", "b", "c"
 names = st.sets(st.sampled_from(CELLS), max_size=2).map(lambda chosen: tuple(sorted(chosen)))

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.record import ROOT
 from refopt import gpu, simt
+from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.reduce import tile_sums, tree_sum
-from refopt.dtypes import numpy_dtype
 from refopt.gpu import cuda, exactness, parts
 from refopt.gpu.exactness import instructions
 from refopt.gpu.target import argument_spelled, signature_spelled

@@ -26,9 +26,9 @@ from program_cases import (
     untouched,
 )  # fmt: skip
 
-from refopt import passes, ulp
 from refopt.comm import local
-from refopt.program import Op, Program, Var, bind, step_program
+from refopt.oracle import ulp
+from refopt.program import Op, Program, Var, bind, passes, step_program
 
 FORMS = st.sampled_from(["auto", "flat", "merged"])
 

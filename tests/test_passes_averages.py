@@ -24,12 +24,12 @@ from program_cases import (
 )
 from sharding_cases import step
 
-from refopt import cpu, gpu, passes, sharding
+from refopt import cpu, gpu
+from refopt.checks.dtypes import SIZES, numpy_dtype
 from refopt.comm.sums import rank_order
-from refopt.dtypes import SIZES, numpy_dtype
-from refopt.passes import Result, averages, fold_averages
-from refopt.program import Op, Var, run, step_program
+from refopt.program import Op, Var, passes, run, sharding, step_program
 from refopt.program.kinds import routine_of
+from refopt.program.passes import Result, averages, fold_averages
 
 ROUNDED = partial(fold_averages, exact=False)
 MERGED = partial(passes.fuse_optimizer, form="merged")

@@ -18,9 +18,8 @@ from program_cases import (
     same_bits,
 )  # fmt: skip
 
-from refopt import passes, workloads
-from refopt.catalog import ROUTINES
-from refopt.program import Config, Var, step_program
+from refopt.catalog import ROUTINES, workloads
+from refopt.program import Config, Var, passes, step_program
 
 RESNET = workloads.load("resnet50")
 

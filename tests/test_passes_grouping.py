@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refopt.passes.grouping import MB, RULES, Grouping, by_count, ddp, early, fuse_size, later
+from refopt.program.passes.grouping import MB, RULES, Grouping, by_count, ddp, early, fuse_size, later
 
 F, H = "float32", "float16"
 

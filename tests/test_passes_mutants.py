@@ -6,10 +6,9 @@ from functools import partial
 import pytest
 from program_cases import PARAMS, adam, idempotent, numbers_of, outcome, same_bits, untouched
 
-from refopt import passes
 from refopt.catalog import ROUTINES
-from refopt.passes import Result, attributes, coalesce, dependencies, flat, optimizer
-from refopt.program import Op, Program, Var, step_program, update
+from refopt.program import Op, Program, Var, passes, step_program, update
+from refopt.program.passes import Result, attributes, coalesce, dependencies, flat, optimizer
 
 ALIKE = [("a.w", (4, 2)), ("a.b", (8,)), ("b.w", (8,)), ("b.b", (2, 4))]  # where a mix-up shows in the values alone
 LR = {"a.w": 0.5, "a.b": 0.25, "b.w": 0.5, "b.b": 0.125}

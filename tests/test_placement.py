@@ -22,10 +22,9 @@ from placement_cases import (
 )
 from program_cases import PARAMS, adam, arrays_of, few, gradients_of, idempotent, numbers_of, programs, untouched
 
-from refopt import passes, placement
 from refopt.comm import CommError, local, sums
-from refopt.placement import on_device
-from refopt.program import Op, Var, bind, step_program
+from refopt.program import Op, Var, bind, passes, placement, step_program
+from refopt.program.placement import on_device
 
 STRATEGIES = {
     "reduce": placement.reduce,

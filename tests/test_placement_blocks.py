@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from program_cases import few
 
 from refopt import gpu
-from refopt.dtypes import numpy_dtype
-from refopt.placement import Block, concat, slice_variable, split_by_ref
+from refopt.checks.dtypes import numpy_dtype
+from refopt.program.placement import Block, concat, slice_variable, split_by_ref
 
 # Paddle's test_slice_var and the older default of 1024, with 10 blocks aimed at: sizes of blocks.
 GOLDEN = [

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from program_cases import adam, arrays_of, everything, gradients_of, numbers_of, read
 
-from refopt import gpu, placement
+from refopt import gpu
 from refopt.comm import local
-from refopt.placement import on_device, overlap, timeline
-from refopt.placement.network import OnExecutor, OnGpu
-from refopt.program import bind, step_program
+from refopt.program import bind, placement, step_program
+from refopt.program.placement import on_device, overlap, timeline
+from refopt.program.placement.network import OnExecutor, OnGpu
 from refopt.simt import DataRace, observe, streams
 
 SMALL = [("w", (4, 2)), ("v", (6,)), ("u", (3,))]
@@ -377,7 +377,7 @@ def test_too_many_multiprocessors_are_refused_before_anything_is_bound(executor,
         raise ValueError(f"multiprocessors: expected fewer, got {count}")
 
     monkeypatch.setattr(executor, "new_stream", new_stream)
-    monkeypatch.setattr(sys.modules["refopt.placement.bound"], "Bound", None)
+    monkeypatch.setattr(sys.modules["refopt.program.placement.bound"], "Bound", None)
     with pytest.raises(ValueError, match="expected fewer, got 999"):
         placement.bind_schedule(PLAN, on(executor, arrays_of(PLAN.program)), multiprocessors=999)
 

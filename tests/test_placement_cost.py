@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from program_cases import adam, few
 
-from refopt import placement, sharding
-from refopt.placement import cost
-from refopt.placement.cost import Link
-from refopt.program import step_program
+from refopt.program import placement, sharding, step_program
+from refopt.program.placement import cost
+from refopt.program.placement.cost import Link
 
 LINK = Link(7.0, 3.0, 0.5)
 DEVICES = 1, 2, 3, 4, 5, 7, 8

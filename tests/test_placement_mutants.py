@@ -8,11 +8,10 @@ import pytest
 from placement_cases import in_order, messages_fit, on_rank, one_place_each, one_update_each, same_bits, sent
 from program_cases import PARAMS, adam, numbers_of
 
-from refopt import placement
 from refopt.comm import CommError, local
-from refopt.placement import Balancer, Block, kinds, on_device, send, strategies
-from refopt.placement.blocks import slice_variable
-from refopt.program import Program, runners, step_program
+from refopt.program import Program, placement, runners, step_program
+from refopt.program.placement import Balancer, Block, kinds, on_device, send, strategies
+from refopt.program.placement.blocks import slice_variable
 
 EVEN = [("a", (6,)), ("b", (6,)), ("c", (3, 2)), ("d", (6,))]  # where a mix-up shows in the values alone
 EXAMPLES = {

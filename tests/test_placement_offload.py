@@ -25,12 +25,12 @@ from program_cases import (
     untouched,
 )
 
-from refopt import gpu, placement
+from refopt import gpu
 from refopt.catalog import ROUTINES
-from refopt.dtypes import ITEM_SIZES
-from refopt.placement import cost, overlap, simulate, task_cost
-from refopt.placement.schedule import STREAMS
-from refopt.program import Op, Program, Var, bind, step_program
+from refopt.checks.dtypes import ITEM_SIZES
+from refopt.program import Op, Program, Var, bind, placement, step_program
+from refopt.program.placement import cost, overlap, simulate, task_cost
+from refopt.program.placement.schedule import STREAMS
 from refopt.simt import DataRace, observe
 
 LOOSE = {"nbytes": 1024, "ring": 2}  # of PARAMS, four updates

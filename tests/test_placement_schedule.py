@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from placement_cases import sent, trained, written
 from program_cases import adam, arrays_of, everything, few, gradients_of, programs
 
-from refopt import gpu, placement
+from refopt import gpu
 from refopt.comm import local
-from refopt.placement import Schedule, Span, Task, cost, on_device, overlap, simulate, task_cost, timeline
-from refopt.placement import schedule as schedules
-from refopt.placement.network import OnExecutor
-from refopt.placement.schedule import STREAMS
-from refopt.program import Op, Program, Var, bind, step_program
+from refopt.program import Op, Program, Var, bind, placement, step_program
+from refopt.program.placement import Schedule, Span, Task, cost, on_device, overlap, simulate, task_cost, timeline
+from refopt.program.placement import schedule as schedules
+from refopt.program.placement.network import OnExecutor
+from refopt.program.placement.schedule import STREAMS
 from refopt.simt import DataRace, cuda, observe, streams
 from refopt.simt.state import current
 
@@ -261,7 +261,7 @@ def test_communication_that_reports_nothing_is_noticed(monkeypatch):
     """The detector would see no race with it, so the law that every missing wait is reported fails."""
     made = EXAMPLES["overwritten"]()
     assert reported(made, 0) == all_waits(made, 0)
-    monkeypatch.setattr("refopt.placement.network.OnExecutor.report", lambda *_: None)
+    monkeypatch.setattr("refopt.program.placement.network.OnExecutor.report", lambda *_: None)
     assert reported(made, 0) != all_waits(made, 0)
 
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from program_cases import adam, few
 
-from refopt.placement import Overlap, Schedule, Task, overlap, simulate
-from refopt.placement.schedule import STREAMS
-from refopt.placement.timeline import fit_beside
+from refopt.program.placement import Overlap, Schedule, Task, overlap, simulate
+from refopt.program.placement.schedule import STREAMS
+from refopt.program.placement.timeline import fit_beside
 
 PROGRAM = adam([("w", (2,))])
 

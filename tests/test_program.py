@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from program_cases import PARAMS, adam, everything, numbers_of
 
-from refopt import passes, workloads
-from refopt.catalog import ROUTINES
-from refopt.program import Op, Program, Var, side_by_side, step_program
+from refopt.catalog import ROUTINES, workloads
+from refopt.program import Op, Program, Var, passes, side_by_side, step_program
 
 RESNET = step_program(workloads.load("resnet50").tensors, "adam", lr=0.1, world_size=8, early=True)
 

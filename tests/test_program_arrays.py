@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from program_cases import PARAMS, adam, bound_on, values
 
-from refopt import gpu, passes, sharding
+from refopt import gpu
 from refopt.comm import CommError, local
 from refopt.cpu import remainder
-from refopt.placement import on_device, send_to_owners
-from refopt.program import UNKNOWN, Config, Op, Program, Var, bind, run, step_program
+from refopt.program import UNKNOWN, Config, Op, Program, Var, bind, passes, run, sharding, step_program
+from refopt.program.placement import on_device, send_to_owners
 
 BACKENDS = pytest.mark.parametrize("backend", ["cpu", "gpu"])
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from program_cases import PARAMS, adam, everything, gradients_of, read
 
-from refopt import gpu, passes, placement, sharding
+from refopt import gpu
 from refopt.comm import CommError, local
-from refopt.program import Op, Program, Var, bind, step_program
+from refopt.program import Op, Program, Var, bind, passes, placement, sharding, step_program
 
 CHANGES = {
     "pickle": lambda value: pickle.loads(pickle.dumps(value)), "copy": copy.copy, "deepcopy": copy.deepcopy,

@@ -8,9 +8,8 @@ from functools import lru_cache, partial
 import numpy as np
 import pytest
 
-from refopt import passes, placement, sharding
-from refopt.passes import grouping
-from refopt.program import bind, runners, step_program
+from refopt.program import bind, passes, placement, runners, sharding, step_program
+from refopt.program.passes import grouping
 
 FEW, TIMES = 250, 8
 

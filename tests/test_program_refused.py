@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from program_cases import adam, numbers_of, values
 
-from refopt import gpu, passes, placement
+from refopt import gpu
 from refopt.catalog import ROUTINES
 from refopt.comm import local
-from refopt.program import bind, run, step_program
+from refopt.program import bind, passes, placement, run, step_program
 
 PARAMS = [("a", (3,)), ("b", (2, 2)), ("c", (5,))]
 FUSED = {

@@ -18,9 +18,9 @@ from program_cases import (
     values,
 )  # fmt: skip
 
-from refopt import cpu, gpu, passes
+from refopt import cpu, gpu
 from refopt.comm import CommError, local
-from refopt.program import Op, Program, Var, bind, run, step_program
+from refopt.program import Op, Program, Var, bind, passes, run, step_program
 
 # Running one.
 

@@ -11,7 +11,7 @@ needs.compiler()
 
 from refopt import gpu
 from refopt.catalog import LARS_MOMENTUM, ROUTINES
-from refopt.dtypes import numpy_dtype
+from refopt.checks.dtypes import numpy_dtype
 from refopt.gpu import exactness, runtime
 from refopt.gpu.driver import signature_of
 from refopt.gpu.exactness import instructions

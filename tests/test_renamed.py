@@ -7,7 +7,9 @@ import pytest
 from sharding_cases import bits as bits_of
 from sharding_cases import history, step
 
-from refopt import cli, cpu, gpu, renamed, workloads
+from refopt import cli, cpu, gpu
+from refopt.catalog import workloads
+from refopt.checks import renamed
 from refopt.cpu.gradient_check import GradientCheck
 from refopt.program import Op
 

@@ -26,9 +26,9 @@ from sharding_cases import (
     updates,
 )  # fmt: skip
 
-from refopt import cpu, gpu, sharding
+from refopt import cpu, gpu
 from refopt.comm import local
-from refopt.program import bind, step_program
+from refopt.program import bind, sharding, step_program
 
 
 def unsharded(program):

@@ -23,12 +23,11 @@ from sharding_cases import (
     steps,
 )
 
-from refopt import passes, sharding
 from refopt.comm import CommError, local
 from refopt.comm.local import LocalCommunicator
-from refopt.program import Op, Program, Var, batches, bind, step_program
+from refopt.program import Op, Program, Var, batches, bind, passes, sharding, step_program
 from refopt.program.kinds import routine_of
-from refopt.sharding import bucket_counts
+from refopt.program.sharding import bucket_counts
 
 # No bit changes.
 

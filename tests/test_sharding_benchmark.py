@@ -8,11 +8,12 @@ import pytest
 
 from benchmarks import cost as costs
 from benchmarks import sharded_programs as programs
-from refopt import gpu, placement
+from refopt import gpu
 from refopt.comm import local
 from refopt.gpu.coalesce import CHUNK
-from refopt.placement import cost
-from refopt.sharding import bucket_counts, counts
+from refopt.program import placement
+from refopt.program.placement import cost
+from refopt.program.sharding import bucket_counts, counts
 
 WAY = "workload", "form", "limit_mib", "batched"
 TIMES = "predicted_ms", "one_stream_ms", "updates_ms"

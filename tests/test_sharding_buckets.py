@@ -29,12 +29,11 @@ from sharding_cases import (
     steps,
 )  # fmt: skip
 
-from refopt import passes, sharding
 from refopt.comm import local
 from refopt.cpu.coalesce import CHUNK
-from refopt.program import Op, bind, step_program
+from refopt.program import Op, bind, passes, sharding, step_program
 from refopt.program.kinds import routine_of
-from refopt.sharding import bucket_counts, counts
+from refopt.program.sharding import bucket_counts, counts
 
 # No bit changes.
 

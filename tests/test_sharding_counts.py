@@ -20,11 +20,11 @@ from sharding_cases import (
     updates,
 )  # fmt: skip
 
-from refopt import sharding, workloads
+from refopt.catalog import workloads
 from refopt.comm import local
 from refopt.cpu import layout
-from refopt.program import UNKNOWN, bind
-from refopt.sharding import counts
+from refopt.program import UNKNOWN, bind, sharding
+from refopt.program.sharding import counts
 
 SCALING = {"loss_scaling", "good_steps", "bad_steps"}
 

@@ -8,9 +8,9 @@ import pytest
 from program_cases import adam, everything, idempotent, numbers_of, untouched, values
 from sharding_cases import PARAMS, bits, bound_on, history, owners_of, read, same_bits, shards, step, updates
 
-from refopt import gpu, passes, sharding
+from refopt import gpu
 from refopt.comm import CommError, local
-from refopt.program import Op, Program, Var, bind, step_program
+from refopt.program import Op, Program, Var, bind, passes, sharding, step_program
 
 
 def changed(program, change, **vars):

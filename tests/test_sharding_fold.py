@@ -3,10 +3,9 @@
 import pytest
 from sharding_cases import PARAMS, bits, history, step
 
-from refopt import passes, sharding
-from refopt.program import Op
+from refopt.program import Op, passes, sharding
 from refopt.program.kinds import routine_of
-from refopt.sharding import counts
+from refopt.program.sharding import counts
 
 
 def edited(program, change):

@@ -6,15 +6,14 @@ import pytest
 from program_cases import idempotent
 from sharding_cases import bits, history, owners_of, ranks_of, same_bits, shards, skipped, step, updates
 
-from refopt import sharding
 from refopt.comm import CommError
-from refopt.passes import Result
-from refopt.program import Op
-from refopt.sharding import cast, counts
+from refopt.program import Op, sharding
+from refopt.program.passes import Result
+from refopt.program.sharding import cast, counts
 
 ALIKE = [("a", (4, 2)), ("b", (8,)), ("c", (2, 4)), ("d", (8, 1)), ("e", (8,))]  # where a mix-up shows in values alone
 FULL = dict(accumulate=2, recompute=True, fp32=["d"])
-PARTITION, SHARD = (import_module(f"refopt.sharding.{name}") for name in ("partition", "shard"))
+PARTITION, SHARD = (import_module(f"refopt.program.sharding.{name}") for name in ("partition", "shard"))
 KILLED = AssertionError, ValueError, TypeError, KeyError, CommError
 EXAMPLES = {
     "clip": lambda: step(ALIKE, world_size=3, max_norm=0.5, **FULL),

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from program_cases import few
 
-from refopt import sharding, workloads
+from refopt.catalog import workloads
+from refopt.program import sharding
 
 
 @pytest.mark.parametrize(("sizes", "ranks", "owners"), [

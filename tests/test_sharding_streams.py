@@ -6,9 +6,9 @@ import pytest
 from program_cases import values
 from sharding_cases import bits, in_buckets, read, step
 
-from refopt import gpu, placement
+from refopt import gpu
 from refopt.comm import local
-from refopt.program import UNKNOWN, bind, step_program
+from refopt.program import UNKNOWN, bind, placement, step_program
 from refopt.simt import DataRace, observe
 
 

@@ -9,7 +9,7 @@ from state_cases import array, put
 
 from refopt import state
 from refopt.catalog import ROUTINES
-from refopt.dtypes import numpy_dtype
+from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.exact.build import make
 from refopt.state.peers import PEERS
 from refopt.state.steps import power_after, rho_after

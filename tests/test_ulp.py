@@ -1,4 +1,4 @@
-"""Laws of `refopt.ulp`."""
+"""Laws of `refopt.oracle.ulp`."""
 
 import doctest
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refopt import ulp
+from refopt.oracle import ulp
 
 DTYPES = {
     np.dtype(np.float16): np.uint16,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refopt.dtypes import SIZES, numpy_dtype
+from refopt.checks.dtypes import SIZES, numpy_dtype
 from refopt.gpu.target import cuda, kernel
 from refopt.gpu.vectors import ROW, access, rounded8
 from refopt.oracle.exact.cases import same_bits

@@ -6,10 +6,12 @@ from functools import cache
 
 import pytest
 
-from refopt import cpu, ulp, verify, workloads
-from refopt.catalog import ROUTINES, Hyper, Slot
-from refopt.verify import data
-from refopt.verify.compare import idle, reference
+from refopt import cpu
+from refopt.catalog import ROUTINES, Hyper, Slot, workloads
+from refopt.cli import verify
+from refopt.cli.verify import data
+from refopt.cli.verify.compare import idle, reference
+from refopt.oracle import ulp
 
 GATE = {"grad_factor", "found_inf"}  # what the gradient check leaves on the device
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refopt import workloads
-from refopt.workloads import WORKLOADS, Parameter, Workload, load
+from refopt.catalog import workloads
+from refopt.catalog.workloads import WORKLOADS, Parameter, Workload, load
 
 caps = st.integers(1, 10_000)
 shapes = st.lists(st.integers(1, 5000), max_size=4).map(tuple)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.dtypes import ITEM_SIZES, name_of
+from refopt.checks.dtypes import ITEM_SIZES, name_of
 
 PLAIN = np.ndarray, np.memmap  # the second differs in where it is stored alone
 

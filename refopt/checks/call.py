@@ -7,9 +7,9 @@ import numpy as np
 
 from refopt.checks.arguments import listed
 from refopt.checks.arrays import Array, check_like, check_one, refuse_overlaps
+from refopt.checks.dtypes import ITEM_SIZES, SIZES, arithmetic, widens
 from refopt.checks.numbers import check_hypers
-from refopt.dtypes import ITEM_SIZES, SIZES, arithmetic, widens
-from refopt.rows import Routine, Spec
+from refopt.checks.rows import Routine, Spec
 
 
 class Call(NamedTuple):

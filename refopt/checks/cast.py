@@ -7,7 +7,7 @@ import numpy as np
 
 from refopt.checks.arguments import is_number, kind_of, listed, rounded, shown, to_float
 from refopt.checks.arrays import Array, check_dense, check_like, check_one, refuse_overlaps
-from refopt.dtypes import ITEM_SIZES, SIZES
+from refopt.checks.dtypes import ITEM_SIZES, SIZES
 
 Names = tuple[str, str, str]  # of the function, its sources and its targets, for errors
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from refopt.checks.arguments import listed, number, rounded, shown, whole
 from refopt.checks.arrays import Array, check_dense, check_one, refuse_overlaps
-from refopt.dtypes import SIZES
+from refopt.checks.dtypes import SIZES
 
 
 def check_gradient_list(

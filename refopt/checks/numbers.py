@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from refopt.checks.arguments import chosen, is_number, listed, rounded, shown, to_float
-from refopt.rows import Hyper, Routine
+from refopt.checks.rows import Hyper, Routine
 
 
 def check_hypers(routine: Routine, hypers: dict[str, Any], count: int, reals: set[type]) -> dict[str, Any]:

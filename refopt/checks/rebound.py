@@ -7,7 +7,7 @@ import numpy as np
 
 from refopt.checks.arrays import Array
 from refopt.checks.call import Call
-from refopt.dtypes import ITEM_SIZES
+from refopt.checks.dtypes import ITEM_SIZES
 
 Extents = np.ndarray  # (2, n): where each array that is there begins and ends, in bytes
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from refopt.checks import Array
 from refopt.checks.arguments import TEXT, is_whole, shown
-from refopt.dtypes import SIZES
+from refopt.checks.dtypes import SIZES
 
 # Those that NCCL has: what one engine takes, all take.
 DTYPES = SIZES | {"int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8}

@@ -22,10 +22,10 @@ from greenlet import getcurrent, greenlet
 from refopt import checks
 from refopt.checks import Array
 from refopt.checks.arguments import RANKS, chosen, shown, whole
+from refopt.checks.dtypes import name_of
 from refopt.comm import sums
 from refopt.comm.calls import Call
 from refopt.comm.interface import CommError, Communicator, group_name
-from refopt.dtypes import name_of
 from refopt.simt.arrays import Copy, DeviceArray
 from refopt.simt.state import current
 from refopt.simt.streams import default_stream

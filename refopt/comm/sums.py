@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from refopt.checks.arguments import chosen
-from refopt.dtypes import SIZES, arithmetic
+from refopt.checks.dtypes import SIZES, arithmetic
 
 ALGORITHMS = "rank_order", "ring"
 

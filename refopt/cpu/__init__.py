@@ -7,14 +7,14 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
+from refopt.checks.renamed import renamed_attribute
+from refopt.checks.rows import Routine
 from refopt.cpu.cast import merged_cast
 from refopt.cpu.coalesce import Coalesced, coalesce_tensor
 from refopt.cpu.gradient_check import check_gradients
 from refopt.cpu.lars_momentum import weight_decays
 from refopt.cpu.layouts import Layout, layout
 from refopt.cpu.loss_scale import update_loss_scaling
-from refopt.renamed import renamed_attribute
-from refopt.rows import Routine
 
 __all__ = [
     "Coalesced", "Layout", "check_gradients", "coalesce_tensor", "layout", "merged_cast", "update_loss_scaling",

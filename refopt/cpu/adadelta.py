@@ -12,9 +12,9 @@ later form, the paper and PyTorch divide one root by another, which differs by r
 
 import numpy as np
 
+from refopt.checks.rows import Slot
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
-from refopt.rows import Slot
 
 
 def rule(p, g, s, x, *, lr, rho, epsilon):

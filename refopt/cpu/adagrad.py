@@ -9,9 +9,9 @@ The adaptive subgradient method (Duchi, Hazan and Singer 2011) in the form of Pa
 
 import numpy as np
 
+from refopt.checks.rows import Slot
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
-from refopt.rows import Slot
 
 
 def rule(p, g, s, *, lr, epsilon):

@@ -21,9 +21,9 @@ AMSGrad (Reddi, Kale and Kumar 2018) replaces u in the denominator by its maximu
 
 import numpy as np
 
+from refopt.checks.rows import Slot
 from refopt.cpu.merged import step
 from refopt.cpu.routine import MOMENTS, POWERS, routine, single
-from refopt.rows import Slot
 
 
 def moments(g, m, u, *, beta1, beta2):

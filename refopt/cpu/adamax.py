@@ -14,10 +14,10 @@ PyTorch adds epsilon to the gradient instead, larger(beta2 * n, |g'| + epsilon);
 Where g' is NaN, n goes on without it, and a NaN in n stays (N5); m, and with it p, is NaN in both cases.
 """
 
+from refopt.checks.rows import Slot
 from refopt.cpu.adam import larger
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, scalars, single
-from refopt.rows import Slot
 
 
 def rule(p, g, m, n, beta1_pow, *, lr, beta1, beta2, epsilon):

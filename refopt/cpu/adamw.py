@@ -9,11 +9,11 @@ As in Paddle's CPU operator, ``lr_ratio`` is a factor of the decay alone; in its
 step, too.
 """
 
+from refopt.checks.rows import PER_TENSOR
 from refopt.cpu.adam import ADAM
 from refopt.cpu.adam import rule as adam_rule
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
-from refopt.rows import PER_TENSOR
 
 
 def rule(p, g, *states, lr, coeff, lr_ratio, **numbers):

@@ -13,9 +13,9 @@ from refopt import checks
 from refopt.checks import Array
 from refopt.checks.arguments import chosen, flag, is_number, is_whole, listed, shown, to_float, whole
 from refopt.checks.arrays import c_strides, check_dense
+from refopt.checks.dtypes import ITEM_SIZES, SIZES, name_of, numpy_dtype
 from refopt.cpu import cast
 from refopt.cpu.layouts import CHUNK, LIMIT, Layout, arranged
-from refopt.dtypes import ITEM_SIZES, SIZES, name_of, numpy_dtype
 
 NAME = "coalesce_tensor"
 AXES = 64  # of an array of NumPy's, at most

@@ -18,10 +18,10 @@ import numpy as np
 
 from refopt.checks.arguments import chosen, number
 from refopt.checks.arguments import names as texts
+from refopt.checks.rows import PER_TENSOR, Form, Slot
 from refopt.cpu.merged import step
 from refopt.cpu.reduce import sum_of_squares
 from refopt.cpu.routine import routine, single
-from refopt.rows import PER_TENSOR, Form, Slot
 
 
 def adapts(param_norm, grad_norm, weight_decay, adapt):

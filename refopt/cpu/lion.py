@@ -12,9 +12,9 @@ gradient; the momentum itself moves more slowly::
 
 import numpy as np
 
+from refopt.checks.rows import Slot
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
-from refopt.rows import Slot
 
 
 def sign(x):

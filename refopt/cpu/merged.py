@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from refopt import checks
+from refopt.checks.dtypes import arithmetic
+from refopt.checks.rows import Routine
 from refopt.cpu.remainder import join, split_numbers
 from refopt.cpu.stochastic import dither, random16
-from refopt.dtypes import arithmetic
-from refopt.rows import Routine
 
 
 def step(row: Routine, arguments: dict[str, Any]) -> None:

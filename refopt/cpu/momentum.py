@@ -7,9 +7,9 @@ In the form of Paddle's ``momentum`` operator, with lr outside of the velocity::
     p  = p - lr * v                  or, with Nesterov's momentum, p - lr * (g' + mu * v)
 """
 
+from refopt.checks.rows import Slot
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
-from refopt.rows import Slot
 
 
 def rule(p, g, v, *, lr, mu, l2_decay, use_nesterov):

@@ -18,10 +18,10 @@ With a master parameter p is the master throughout, and the stored parameter is 
 
 import numpy as np
 
+from refopt.checks.rows import Slot
 from refopt.cpu.merged import step
 from refopt.cpu.reduce import sum_of_squares
 from refopt.cpu.routine import routine, scalars, single
-from refopt.rows import Slot
 
 
 def average(v, n, *, beta2):

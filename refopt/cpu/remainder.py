@@ -12,7 +12,7 @@ arithmetic makes, and their parameter is a zero.
 
 import numpy as np
 
-from refopt.dtypes import numpy_dtype
+from refopt.checks.dtypes import numpy_dtype
 
 SIGN, INFINITY, HALF = 0x8000, 0x7F80, 0x8000
 NAN = np.uint32(0x7FC00000).view(np.float32)

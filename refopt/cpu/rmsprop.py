@@ -19,9 +19,9 @@ sqrt(s) + epsilon; its velocity is without lr, which is the same while lr is con
 
 import numpy as np
 
+from refopt.checks.rows import Slot
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
-from refopt.rows import Slot
 
 
 def root(d, epsilon, epsilon_at):

@@ -6,8 +6,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from refopt.checks.rows import FRACTION, PER_TENSOR, Form, Hyper, Limit, Routine, Slot
 from refopt.cpu.arguments import documented
-from refopt.rows import FRACTION, PER_TENSOR, Form, Hyper, Limit, Routine, Slot
 
 # What the functions of all routines take, as refopt/cpu/arguments.py says, and what their numbers are limited to.
 PARAMS, GRADS = Slot("params"), Slot("grads", written=False)

@@ -13,6 +13,7 @@ import numpy as np
 from refopt import checks
 from refopt.catalog import ROUTINES
 from refopt.checks.arguments import chosen
+from refopt.checks.renamed import renamed_attribute
 from refopt.gpu import family
 from refopt.gpu.cast import CastPlan, cast_plan, merged_cast
 from refopt.gpu.coalesce import Coalesced, coalesce_tensor
@@ -20,7 +21,6 @@ from refopt.gpu.gradient_check import GradientCheck, gradient_check
 from refopt.gpu.loss_scale import loss_scaling, update_loss_scaling
 from refopt.gpu.plan import Plan
 from refopt.gpu.runtime import device, use
-from refopt.renamed import renamed_attribute
 
 __all__ = [
     "CastPlan", "Coalesced", "GradientCheck", "Plan", "cast_plan", "coalesce_tensor", "device", "gradient_check",

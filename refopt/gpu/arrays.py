@@ -13,7 +13,7 @@ import numpy as np
 
 from refopt import simt
 from refopt.checks import Array, c_strides, check_native
-from refopt.dtypes import ITEM_SIZES, name_of
+from refopt.checks.dtypes import ITEM_SIZES, name_of
 from refopt.gpu import dlpack
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from refopt import checks
 from refopt.checks import Array
 from refopt.checks.arguments import rounded
-from refopt.dtypes import ITEM_SIZES, SIZES
+from refopt.checks.dtypes import ITEM_SIZES, SIZES
 from refopt.gpu import tables, vectors, words
 from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.exclusive import Exclusive, in_turn

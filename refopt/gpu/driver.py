@@ -19,7 +19,7 @@ from numba.cuda.cudadrv.driver import MemoryPointer
 
 from refopt.checks import dense, flat
 from refopt.checks.arguments import rounded
-from refopt.dtypes import ITEM_SIZES
+from refopt.checks.dtypes import ITEM_SIZES
 from refopt.gpu.arrays import describer
 from refopt.gpu.runtime import Filler, Writer
 from refopt.gpu.streams import Event, Stream, capturing, checked, handle_of

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import Routine
-from refopt.dtypes import arithmetic
+from refopt.checks.dtypes import arithmetic
 from refopt.gpu import philox, unroll, vectors
 from refopt.gpu.gate import gate
 from refopt.gpu.launches import Alternating, Launches

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from refopt import cpu
+from refopt.checks.rows import Routine
 from refopt.cpu.routine import bind, single
 from refopt.gpu import elementwise, lars, norms
 from refopt.gpu.plan import Plan
 from refopt.gpu.tried import rule_for
-from refopt.rows import Routine
 
 
 def launches_of(routine: Routine) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from refopt import checks
 from refopt.checks import Array
 from refopt.checks.arguments import rounded
-from refopt.dtypes import SIZES
+from refopt.checks.dtypes import SIZES
 from refopt.gpu import tables, vectors
 from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.exclusive import Exclusive

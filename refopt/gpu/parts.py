@@ -40,8 +40,8 @@ import numpy as np
 from refopt.checks import Array
 from refopt.checks.arguments import chosen, flag, listed, whole
 from refopt.checks.arrays import check_like
+from refopt.checks.dtypes import SIZES
 from refopt.cpu.reduce import TILE
-from refopt.dtypes import SIZES
 from refopt.gpu import tables, vectors
 from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.cuda import Kernel, Launch

@@ -9,7 +9,7 @@ from refopt import checks, state
 from refopt.catalog import Routine
 from refopt.checks import Array
 from refopt.checks.arguments import chosen
-from refopt.dtypes import ITEM_SIZES, SIZES, arithmetic
+from refopt.checks.dtypes import ITEM_SIZES, SIZES, arithmetic
 from refopt.gpu import tables
 from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.exclusive import Exclusive, in_turn

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from refopt.catalog import Routine
-from refopt.dtypes import arithmetic
+from refopt.checks.dtypes import arithmetic
 from refopt.gpu import vectors
 from refopt.gpu.rows import own
 from refopt.gpu.target import transposed

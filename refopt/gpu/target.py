@@ -26,7 +26,7 @@ import numpy as np
 
 from refopt import simt
 from refopt.checks.arguments import shown
-from refopt.dtypes import name_of
+from refopt.checks.dtypes import name_of
 from refopt.simt import cuda
 
 __all__ = ["Kernel", "cuda", "device_function", "factory", "intrinsic", "kernel", "no_compiler", "sqrt"]
@@ -66,12 +66,12 @@ class Kernel:
         return self._compiled[signature]
 
     def source(self) -> str:
-        """All that the kernel runs, as one text in Python that the executor runs with the same bits: `refopt.show`.
+        """All that the kernel runs, as one text in Python that the executor runs with the same bits: `refopt.gpu.show`.
 
         Raises:
             OSError: a function that it calls has no file that can be read.
         """
-        from refopt.show import listing
+        from refopt.gpu.show import listing
 
         return listing([self]).text
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from refopt.checks import Array
-from refopt.dtypes import numpy_dtype
+from refopt.checks.dtypes import numpy_dtype
 from refopt.gpu.arrays import describer, device_of
 from refopt.gpu.runtime import device
 

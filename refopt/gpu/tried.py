@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from refopt.checks.rows import Routine
 from refopt.gpu.rules import RULES, NormRule, Rule
-from refopt.rows import Routine
 
 
 def rule_for(routine: Routine, real: Any, present: frozenset[str], choices: dict[str, Any]) -> Any:

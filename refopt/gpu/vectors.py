@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refopt.dtypes import SIZES
+from refopt.checks.dtypes import SIZES
 from refopt.gpu import remainder
 from refopt.gpu.patterns import narrow_bfloat16, widen_bfloat16
 from refopt.gpu.rows import own

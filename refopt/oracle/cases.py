@@ -9,8 +9,8 @@ import numpy as np
 
 from refopt.catalog import Hyper, Routine
 from refopt.checks import flat
+from refopt.checks.dtypes import arithmetic_name, numpy_dtype
 from refopt.cpu.remainder import split_numbers
-from refopt.dtypes import arithmetic_name, numpy_dtype
 from refopt.oracle.bound.bounded import SLACK, Arithmetic, Bounded
 from refopt.oracle.bound.evaluate import evaluate, rounded_off
 from refopt.oracle.bound.values import high, size

@@ -11,7 +11,7 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, flag, is_number, kind_of, shown, whole
 from refopt.checks.arguments import names as list_of_names
-from refopt.dtypes import SIZES
+from refopt.checks.dtypes import SIZES
 from refopt.oracle import diagnosis, shrink
 from refopt.oracle.cases import Case, has
 from refopt.oracle.exceptions import covers, reason, reasons

@@ -15,12 +15,12 @@ from typing import Any
 
 from refopt.catalog import ROUTINES
 from refopt.cli import DIFFERS, EQUAL, Unusable, write
+from refopt.cli.verify.report import Target
+from refopt.cli.verify.table import Progress
 from refopt.oracle.checking import DTYPES, check
 from refopt.oracle.laws import LAWS
 from refopt.oracle.report import Report
 from refopt.oracle.subjects.arrays import NAMES
-from refopt.verify.report import Target
-from refopt.verify.table import Progress
 
 SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
 WIDTH = 80

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from refopt.checks.arguments import kind_of
-from refopt.dtypes import SIZES
+from refopt.checks.dtypes import SIZES
 from refopt.oracle.laws import LAWS
 
 EXPECTED = "the id of a law, or of one in a dtype, such as L7 or L7-float32"

@@ -9,8 +9,8 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import kind_of
+from refopt.checks.dtypes import arithmetic
 from refopt.cli import Terminated
-from refopt.dtypes import arithmetic
 from refopt.oracle import cases
 from refopt.oracle.bound import storage, sums
 from refopt.oracle.bound.bounded import Arithmetic
@@ -19,7 +19,7 @@ from refopt.oracle.bound.expected import Expected, expected_of, unchanged
 from refopt.oracle.cases import NEUTRAL, Case, Dtypes, alike, memory
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.subject import Subject, Wrong
-from refopt.ulp import same_bits
+from refopt.oracle.ulp import same_bits
 
 FLUSHES = "flush_to_zero"  # what a step may declare of itself
 NO_ERROR, LONGEST = "expected no error", 300  # characters of what a step raises

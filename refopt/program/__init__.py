@@ -1,4 +1,4 @@
-"""A training step as a list of ops: written down, looked at, rewritten by `refopt.passes`, and run.
+"""A training step as a list of ops: written down, looked at, rewritten by `refopt.program.passes`, and run.
 
     >>> from refopt.program import step_program
     >>> program = step_program([("fc.weight", (4, 3)), ("fc.bias", (4,))], "adam", lr=0.1, world_size=2)

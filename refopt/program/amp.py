@@ -27,9 +27,9 @@ import numpy as np
 
 from refopt import checks, cpu
 from refopt.checks.arguments import is_whole, number
+from refopt.checks.dtypes import SIZES
 from refopt.cpu.gradient_check import factor_of
 from refopt.cpu.reduce import sum_of_squares, tree_sum
-from refopt.dtypes import SIZES
 from refopt.program import kinds
 from refopt.program.backends import Gpu
 from refopt.program.ops import Op

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from refopt.dtypes import ITEM_SIZES
+from refopt.checks.dtypes import ITEM_SIZES
 from refopt.gpu import vectors, words
 from refopt.gpu.gradient_check import BOUNDS, finisher, first_pass
 from refopt.gpu.target import Kernel, cuda, factory, kernel

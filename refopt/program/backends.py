@@ -12,8 +12,8 @@ from refopt import checks, cpu
 from refopt.catalog import Routine
 from refopt.checks import Array
 from refopt.checks.arguments import chosen, whole
+from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu import coalesce
-from refopt.dtypes import numpy_dtype
 from refopt.program.rows import add_rows
 
 Run = Callable[[], None]

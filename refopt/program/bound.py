@@ -48,7 +48,7 @@ class Bound(Exclusive):
         self._arrays: dict[str, Any] = dict(self._given)
         self.arrays: Mapping[str, Any] = MappingProxyType(self._arrays)
         self.rows: dict[str, list[tuple[Any, Any]]] = {}  # of sparse variables, by name
-        self.messages: list[tuple[str, Any, int]] = []  # under way, until a barrier of `refopt.placement` takes them
+        self.messages: list[tuple[str, Any, int]] = []  # under way, until a barrier of `placement` takes them
         self.steps = 0
         self._gradients = gradients
         self._numbers: dict[str, Any] = {}
@@ -80,7 +80,7 @@ class Bound(Exclusive):
                 steps to come.
 
         Raises:
-            RuntimeError: before `startup`, or of a program that is stepped by a `refopt.placement.BoundSchedule`.
+            RuntimeError: before `startup`, or of a program that is stepped by a `placement.BoundSchedule`.
             TypeError, ValueError: naming the number, or the gradient in a mapping; nothing has been done then. Those of
                 a function are made, and checked, one after the other, as the step goes on.
         """

@@ -11,7 +11,7 @@ import numpy as np
 
 from refopt.catalog import ROUTINES, Routine
 from refopt.checks.arguments import chosen, collected, flag, names, number, shown, whole
-from refopt.dtypes import ITEM_SIZES, arithmetic_name
+from refopt.checks.dtypes import ITEM_SIZES, arithmetic_name
 from refopt.program.ops import Op, Var, extents_of
 from refopt.program.program import Program
 
@@ -58,7 +58,7 @@ def step_program(
     Whatever is said here of a parameter may be one thing for all, or a mapping that has it by the parameter's name.
 
     Args:
-        params: names and shapes, in the order of the model, such as the tensors of a `refopt.workloads.Workload`.
+        params: names and shapes in the model's order, such as the tensors of a `refopt.catalog.workloads.Workload`.
         optimizer: a name of `refopt.catalog.ROUTINES`.
         config: dtypes: a name of `CONFIGS`, or a `Config`.
         world_size: the number of ranks.

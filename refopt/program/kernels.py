@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from refopt.checks import Array
-from refopt.dtypes import ITEM_SIZES
+from refopt.checks.dtypes import ITEM_SIZES
 from refopt.gpu import vectors, words
 from refopt.gpu.runtime import Device
 from refopt.gpu.target import Kernel, cuda, factory, kernel

@@ -35,14 +35,14 @@ from refopt import checks
 from refopt.catalog import ROUTINES, Routine
 from refopt.checks import Array
 from refopt.checks.arguments import collected, flag, number, whole
-from refopt.dtypes import ITEM_SIZES, SIZES
+from refopt.checks.dtypes import ITEM_SIZES, SIZES
 from refopt.program import batches
 from refopt.program.ops import UNKNOWN, Op, Var
 
 if TYPE_CHECKING:
     from refopt.program.program import Program
 
-PACKAGES = "refopt.program.amp", "refopt.placement.kinds", "refopt.placement.hosted"  # with further types of ops
+PACKAGES = tuple(f"refopt.program.{name}" for name in ("amp", "placement.kinds", "placement.hosted"))  # with more ops
 SHARED = "grad_factor", "found_inf"
 MERGED = "merged_"
 LAYOUT = "use_align", "align_size", "size_of_dtype"  # attributes by which tensors lie in a buffer

@@ -7,7 +7,7 @@ from typing import Any
 
 from refopt.checks import Array
 from refopt.checks.arrays import refuse_overlaps
-from refopt.dtypes import ITEM_SIZES
+from refopt.checks.dtypes import ITEM_SIZES
 from refopt.program.backends import Backend
 from refopt.program.program import Program
 

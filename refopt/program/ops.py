@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from refopt.checks.arguments import collected, flag, is_whole, number, shown, whole
-from refopt.dtypes import ITEM_SIZES
-from refopt.renamed import OPS, renamed
+from refopt.checks.dtypes import ITEM_SIZES
+from refopt.checks.renamed import OPS, renamed
 
 ROLES = "forward", "backward", "communicate", "optimize", "startup"
 UNKNOWN = (-1,)  # the shape of a buffer, whose padding depends on the machine

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from refopt import cpu
-from refopt.dtypes import ITEM_SIZES
+from refopt.checks.dtypes import ITEM_SIZES
 from refopt.program import batches, kinds, rows
 from refopt.program.backward import Backward
 from refopt.program.ops import Op

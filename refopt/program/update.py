@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from refopt import checks
 from refopt.catalog import Routine
-from refopt.dtypes import SIZES, arithmetic
+from refopt.checks.dtypes import SIZES, arithmetic
 from refopt.program import kinds
 from refopt.program.backward import Backward
 from refopt.program.ops import Op

@@ -10,7 +10,7 @@ from refopt import checks
 from refopt.catalog import ROUTINES, Routine, Slot
 from refopt.checks import Array
 from refopt.checks.arguments import chosen, listed, mapped, shown, whole
-from refopt.dtypes import ITEM_SIZES, name_of
+from refopt.checks.dtypes import ITEM_SIZES, name_of
 from refopt.state.saved import check_values, saved_array
 
 VERSION = 1

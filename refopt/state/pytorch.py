@@ -12,7 +12,7 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks import check_hypers
 from refopt.checks.arguments import is_whole, kind_of, listed, mapped, whole
-from refopt.dtypes import SIZES, arithmetic, name_of
+from refopt.checks.dtypes import SIZES, arithmetic, name_of
 from refopt.state.peers import Peer, from_group, peer_of, to_group
 from refopt.state.plain import VERSION, parse, routine_of, saved_slots
 from refopt.state.saved import check_alike, check_values

@@ -8,7 +8,7 @@ import numpy as np
 from refopt.catalog import Routine, Slot
 from refopt.checks.arguments import kind_of, shown
 from refopt.checks.arrays import PLAIN
-from refopt.dtypes import SIZES, arithmetic_name, name_of
+from refopt.checks.dtypes import SIZES, arithmetic_name, name_of
 from refopt.state.steps import BASES
 
 

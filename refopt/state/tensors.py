@@ -7,7 +7,7 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import is_number, kind_of, number, shown
-from refopt.dtypes import arithmetic, arithmetic_name, name_of, numpy_dtype
+from refopt.checks.dtypes import arithmetic, arithmetic_name, name_of, numpy_dtype
 from refopt.state.peers import PEERS
 from refopt.state.saved import native
 from refopt.state.steps import BASES, power_after, rho_after

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from refopt.checks.dtypes import SIZES, arithmetic, numpy_dtype
 from refopt.comm import CommError, local
 from refopt.comm.calls import DTYPES
-from refopt.dtypes import SIZES, arithmetic, numpy_dtype
 
 SIZES_OF_PARTS = [0, 1, 2, 7, 33]
 

@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 import numpy as np
 from comm_cases import in_rank_order
 
-from refopt.dtypes import numpy_dtype
+from refopt.checks.dtypes import numpy_dtype
 
 SUM = 0
 DATATYPES = "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16"

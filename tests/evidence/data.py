@@ -7,7 +7,7 @@ import numpy as np
 from evidence.cells import DECAYS, GRAD_FACTOR, NO_DECAY, RESCALE_GRAD, STOCHASTIC
 
 from refopt.catalog import Hyper
-from refopt.dtypes import numpy_dtype
+from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.bound import storage
 
 # More than a tile, a tail, no dimension, no element, two dimensions.

@@ -8,7 +8,7 @@ from evidence import philox
 from evidence.cells import STOCHASTIC, cells
 from evidence.trial import Trial, flat
 
-from refopt.dtypes import numpy_dtype
+from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.bound.storage import from_words, words
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.exact.laws import reference

@@ -12,7 +12,7 @@ from evidence.triplets import LARGE, Triplet, across, triplets, values
 
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
-from refopt.dtypes import arithmetic, numpy_dtype
+from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.oracle.exact.cases import Case
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.exact.placed import Placed, kernels

@@ -14,7 +14,7 @@ from evidence.cells import FOUND_INF, GRAD_FACTOR, PRECISIONS, STOCHASTIC, optio
 from evidence.data import EVERY, SHAPES
 
 from refopt.catalog import ROUTINES
-from refopt.dtypes import numpy_dtype
+from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.bound import storage
 from refopt.oracle.bound.bounded import Arithmetic, Bounded
 from refopt.oracle.bound.values import size

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import ROUTINES, Hyper, Routine
-from refopt.dtypes import numpy_dtype
+from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import Case, Outcome
 from refopt.oracle.exact.examples import varied

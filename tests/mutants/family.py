@@ -12,10 +12,10 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks import flat
+from refopt.checks.dtypes import arithmetic
 from refopt.cpu.merged import exact
 from refopt.cpu.remainder import split_numbers
 from refopt.cpu.stochastic import dither, random16
-from refopt.dtypes import arithmetic
 from refopt.oracle.exact.cases import Case, Outcome, Run
 from refopt.oracle.wrong import RULES
 

@@ -13,17 +13,17 @@ from mutation.edits import Edit, compiles, edits
 # The parts that kill rates are reported for; a file belongs to the first that its path begins with.
 PARTS = {
     "cpu": ("refopt/cpu/",), "gpu rules": ("refopt/gpu/rules/",),
-    "tiles, tables": ("refopt/gpu/tiles", "refopt/gpu/tables"), "passes": ("refopt/passes/",),
+    "tiles, tables": ("refopt/gpu/tiles", "refopt/gpu/tables"), "passes": ("refopt/program/passes/",),
     "comm": ("refopt/comm/",), "gpu": ("refopt/gpu/",), "program": ("refopt/program/",),
-    "placement": ("refopt/placement/",), "sharding": ("refopt/sharding/",), "state": ("refopt/state/",),
+    "placement": ("refopt/program/placement/",), "sharding": ("refopt/program/sharding/",), "state": ("refopt/state/",),
     "simt": ("refopt/simt/",), "checks": ("refopt/checks/",), "oracle": ("refopt/oracle/",),
-    "verify": ("refopt/verify/",), "top": ("refopt/",),
+    "verify": ("refopt/cli/verify/",), "top": ("refopt/",),
 }  # fmt: skip
 
 LEFT_OUT = {
     # what tests draw: a change makes it another draw,
     "refopt/oracle/exact/strategies.py", "refopt/oracle/exact/examples.py", "refopt/oracle/exact/lars.py",
-    "refopt/oracle/exact/build.py", "refopt/verify/data.py",
+    "refopt/oracle/exact/build.py", "refopt/cli/verify/data.py",
     # and what calls CUDA itself, which runs on a GPU alone, where the laws are its tests.
     "refopt/gpu/driver.py",
 }  # fmt: skip

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from refopt import cpu, oracle
-from refopt.dtypes import numpy_dtype
+from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.bound import sums
 
 pytestmark = pytest.mark.clause("N13")

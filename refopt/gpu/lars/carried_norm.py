@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from refopt.catalog import Routine
+from refopt.checks.dtypes import arithmetic
 from refopt.cpu.reduce import TILE
-from refopt.dtypes import arithmetic
 from refopt.gpu import vectors
 from refopt.gpu.lars.stored import stored8
 from refopt.gpu.norms import NORM_BOUNDS

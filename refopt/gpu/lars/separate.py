@@ -7,8 +7,8 @@ model of many small tensors most of the time goes into launching, and into a GPU
 from typing import Any
 
 from refopt.catalog import Routine
+from refopt.checks.dtypes import arithmetic
 from refopt.cpu.reduce import TILE
-from refopt.dtypes import arithmetic
 from refopt.gpu.norms import NORM_BOUNDS
 from refopt.gpu.norms.chunks import phases
 from refopt.gpu.target import Kernel, cuda, factory, kernel

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import Routine
+from refopt.checks.dtypes import arithmetic
 from refopt.cpu.reduce import TILE
-from refopt.dtypes import arithmetic
 from refopt.gpu import unroll, vectors
 from refopt.gpu.gate import gate
 from refopt.gpu.norms.elements import norm_row, tile_sums, update_row

@@ -10,7 +10,8 @@ from refopt import checks, cpu
 from refopt.catalog import ROUTINES
 from refopt.checks import flat
 from refopt.checks.arguments import chosen, whole
-from refopt.dtypes import arithmetic, numpy_dtype
+from refopt.checks.dtypes import arithmetic, numpy_dtype
+from refopt.checks.rows import Routine
 from refopt.oracle.bound import storage, sums
 from refopt.oracle.bound.bounded import Arithmetic, Bounded, roundings_of
 from refopt.oracle.bound.double_double import DoubleDouble
@@ -18,7 +19,6 @@ from refopt.oracle.bound.evaluate import evaluate, rounded_off
 from refopt.oracle.bound.values import high
 from refopt.oracle.variants import row_for, variants_of
 from refopt.oracle.variants.variant import STEP_NUMBER
-from refopt.rows import Routine
 
 GATE = "grad_factor", "found_inf"
 

@@ -5,7 +5,7 @@ bf16 is the upper half of fp32, and is rounded as an integer; fp16 is rounded by
 
 import numpy as np
 
-from refopt.dtypes import numpy_dtype
+from refopt.checks.dtypes import numpy_dtype
 
 
 def words(x):

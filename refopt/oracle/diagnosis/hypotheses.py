@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt import catalog
+from refopt.checks.dtypes import SIZES, numpy_dtype
+from refopt.checks.rows import Routine
 from refopt.cpu.adam import descend, moments
-from refopt.dtypes import SIZES, numpy_dtype
 from refopt.oracle import variants
 from refopt.oracle.bound.evaluate import rule_of
 from refopt.oracle.cases import Case, has, memory
@@ -21,7 +22,6 @@ from refopt.oracle.wrong import OF, limits, norms
 from refopt.oracle.wrong.adamw import decayed
 from refopt.oracle.wrong.lamb import lamb_with
 from refopt.oracle.wrong.novograd import novograd_with
-from refopt.rows import Routine
 
 CORRECTS = {
     "beta1_pow": "no bias correction of the first moment", "beta2_pow": "no bias correction of the second moment",

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.catalog import Routine
+from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.merged import exact
-from refopt.dtypes import numpy_dtype
 from refopt.oracle import cases
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.bounded import Arithmetic, Bounded, high, roundings_of, size

@@ -6,8 +6,8 @@ import numpy as np
 
 from refopt.catalog import Hyper, Routine
 from refopt.checks.arguments import chosen
+from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.remainder import split
-from refopt.dtypes import numpy_dtype
 from refopt.oracle.exact.cases import Case, row
 
 SMALL = [3, 1, 0, 7, 260]

@@ -7,7 +7,7 @@ import numpy as np
 
 from refopt.catalog import Routine, Spec
 from refopt.checks.arguments import kind_of, mapped, shown
-from refopt.ulp import same_bits
+from refopt.oracle.ulp import same_bits
 
 Outcome = dict[str, list[Any]]
 

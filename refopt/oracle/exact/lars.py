@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import LARS_MOMENTUM
-from refopt.dtypes import numpy_dtype
+from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.exact import build
 from refopt.oracle.exact.build import SMALL, remainders, scaled, storages
 from refopt.oracle.exact.cases import Case

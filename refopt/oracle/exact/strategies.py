@@ -11,8 +11,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from refopt.catalog import Hyper, Routine, Slot
+from refopt.checks.dtypes import SIZES, arithmetic, numpy_dtype
 from refopt.cpu.reduce import LANES, TILE
-from refopt.dtypes import SIZES, arithmetic, numpy_dtype
 from refopt.gpu import tables
 from refopt.oracle.exact.cases import Case
 

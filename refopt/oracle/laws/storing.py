@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from refopt.dtypes import SIZES, arithmetic_name
+from refopt.checks.dtypes import SIZES, arithmetic_name
 from refopt.oracle.bound import storage
 from refopt.oracle.bound.bounded import Arithmetic
 from refopt.oracle.bound.evaluate import evaluate

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from refopt.checks.arguments import kind_of
-from refopt.dtypes import numpy_dtype
+from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.subject import Arrays, NumPy, Wrong
 
 NAMES = "numpy", "torch", "jax", "cupy"

@@ -15,7 +15,7 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, flag, is_number, kind_of, number
-from refopt.dtypes import arithmetic
+from refopt.checks.dtypes import arithmetic
 from refopt.oracle.cases import Case
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.subject import Wrong

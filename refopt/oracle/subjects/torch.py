@@ -12,7 +12,7 @@ import numpy as np
 
 from refopt.catalog import Routine
 from refopt.checks.arguments import is_number, kind_of
-from refopt.dtypes import arithmetic, arithmetic_name, numpy_dtype
+from refopt.checks.dtypes import arithmetic, arithmetic_name, numpy_dtype
 from refopt.oracle.cases import NUMBERS, Case, Dtypes, alike
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.subject import GATE, Wrong

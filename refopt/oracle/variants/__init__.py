@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from refopt import catalog
+from refopt.checks.rows import Routine
 from refopt.cpu.merged import merged
 from refopt.oracle.variants.adadelta import ADADELTA
 from refopt.oracle.variants.adagrad import ADAGRAD
@@ -23,7 +24,6 @@ from refopt.oracle.variants.radam import RADAM
 from refopt.oracle.variants.rmsprop import RMSPROP
 from refopt.oracle.variants.sgd import SGD
 from refopt.oracle.variants.variant import Variants
-from refopt.rows import Routine
 
 EVERY = SGD, MOMENTUM, ADAM, ADAMW, ADAGRAD, RMSPROP, ADADELTA, ADAMAX, NADAM, RADAM, LARS_MOMENTUM, NOVOGRAD
 VARIANTS: dict[str, Variants] = {of.row.name: of for of in EVERY}

@@ -12,6 +12,7 @@ Before the first step s is ``initial_accumulator``; in optax that is 0.1 by defa
 import numpy as np
 
 from refopt import catalog
+from refopt.checks.rows import Hyper
 from refopt.cpu.adagrad import rule as adagrad_rule
 from refopt.oracle.variants.variant import (
     DECAY,
@@ -24,7 +25,6 @@ from refopt.oracle.variants.variant import (
     extended,
     prepared,
 )
-from refopt.rows import Hyper
 
 
 def epsilon_in_the_root(p, g, s, *, lr, epsilon):

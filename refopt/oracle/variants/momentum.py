@@ -8,9 +8,9 @@ Where mu is 0, PyTorch has no velocity and no dampening.
 """
 
 from refopt import catalog
+from refopt.checks.rows import Hyper
 from refopt.cpu.momentum import rule as momentum_rule
 from refopt.oracle.variants.variant import DECAY, MAXIMIZE, OF_DECAY, STEP_NUMBER, Variants, advanced, extended
-from refopt.rows import Hyper
 
 
 def dampened(p, g, v, *, lr, mu, l2_decay, use_nesterov, dampening):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from refopt.rows import Hyper, Routine, Slot
+from refopt.checks.rows import Hyper, Routine, Slot
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 

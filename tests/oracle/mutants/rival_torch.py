@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from oracle.mutants.rivals import Different, Twins, verdict
 
-from refopt.dtypes import numpy_dtype
+from refopt.checks.dtypes import numpy_dtype
 
 ADAM = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 MAXIMUM = {"optional": ["moment2_max"]}

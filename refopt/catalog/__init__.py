@@ -1,0 +1,25 @@
+"""One row per routine, collected from `refopt.cpu`: what it takes, in how many launches and over how many bytes.
+
+The checks, the plans, the command line, the laws and the tables of the documentation follow these rows. Simple ones
+come first: those of one launch before those of two, and by how many states and scalars they carry.
+"""
+
+from refopt import cpu
+from refopt.checks.rows import Form, Hyper, Limit, Routine, Slot, Spec
+
+__all__ = ["ROUTINES", "Form", "Hyper", "Limit", "Routine", "Slot", "Spec"]
+
+
+
+def _order(row: Routine) -> tuple:
+    return not row.elementwise, sum(not slot.optional for slot in row.slots), row.name
+
+
+ROUTINES: dict[str, Routine] = {row.name: row for row in sorted(cpu.ROWS.values(), key=_order)}
+
+
+def __getattr__(name: str) -> Routine:
+    """A row under its name in capitals, such as ``catalog.ADAM``."""
+    if name.isupper() and name.lower() in ROUTINES:
+        return ROUTINES[name.lower()]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

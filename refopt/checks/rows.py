@@ -1,0 +1,189 @@
+"""What a routine is made of: slots, numbers, named choices and forms. `refopt.catalog` has a row of each routine."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Self
+
+from refopt.checks.dtypes import ITEM_SIZES
+
+
+class Slot(NamedTuple):
+    """One list of arrays of a routine: tensors, or a ``scalar`` per tensor that goes from step to step.
+
+    ``signed`` says whether what is in them may be negative. ``initial`` is what a scalar holds before the first step: a
+    number, or the hyperparameter of this name, whose running powers it then holds (numerics, N9).
+    """
+
+    name: str
+    written: bool = True
+    optional: bool = False
+    scalar: bool = False
+    signed: bool = True
+    initial: float | str | None = None
+
+
+class Hyper(NamedTuple):
+    """One number of a routine, at least 0. ``default`` None means that the caller must give it."""
+
+    name: str
+    default: float | None
+    positive: bool = False
+    per_tensor: bool = False
+    below: float = math.inf
+    whole: bool = False
+
+    @property
+    def other(self) -> float:
+        """Another number than the default, for checks whose tables have none under its name."""
+        return 0.75 * (self.default or 1.0)
+
+
+class Limit(NamedTuple):
+    """Which numbers a hyperparameter may be, as `Hyper` has it: at least 0, if nothing else is said."""
+
+    positive: bool = False
+    per_tensor: bool = False
+    below: float = math.inf
+    whole: bool = False
+
+
+PER_TENSOR = Limit(per_tensor=True)
+FRACTION = Limit(below=1.0)
+
+
+class Spec(NamedTuple):
+    """What a tensor is to launch and byte counts: its elements and the dtype of each slot, None if absent."""
+
+    size: int
+    dtypes: tuple[str | None, ...]
+
+
+class Form(NamedTuple):
+    """One way to run a routine on the device: launches for one dtype signature, merged or for each tensor.
+
+    ``usual`` marks the one that plans take, if it is not the first that merges.
+    """
+
+    launches: int
+    merged: bool = True
+    norm_reads_param: bool = True
+    usual: bool = False
+
+
+class _Row(NamedTuple):
+    name: str
+    slots: tuple[Slot, ...]
+    hypers: tuple[Hyper, ...]
+    choices: Mapping[str, tuple]
+    forms: Mapping[str, Form]
+    traffic: Callable[..., dict[str, int]]
+    source: str
+    rule: Callable[..., tuple]
+    trial: Mapping[str, float]
+    elementwise: bool = False
+    remainders: bool = False
+
+
+class Routine(_Row):
+    """A routine: its slots in order, its numbers, its named choices (the first is the default), its forms.
+
+    ``rule`` is the routine's in `refopt.cpu`: (p, g, *states, *scalars, **numbers), as `refopt.cpu.merged` has it.
+    ``trial`` has numbers for ``refopt verify`` where its usual ones would leave little of a gradient.
+    ``elementwise`` says that each element is for itself: one pass, by the kernel that such routines share.
+    ``remainders`` says that uint16 arrays may stand in the place of masters (numerics, N15).
+
+    Raises:
+        TypeError: naming what is missing or misplaced, when a row is made.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *fields: Any, **named: Any) -> Self:
+        row = super().__new__(cls, *fields, **named)
+        _check(row)
+        return row
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def merged_name(self) -> str:
+        return "merged_" + self.name
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The slots of tensors that a step changes beside the parameters."""
+        return tuple(
+            slot.name for slot in self.slots
+            if slot.written and not slot.scalar and slot.name not in ("params", "master_params")
+        )  # fmt: skip
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """The slots of scalars."""
+        return tuple(slot.name for slot in self.slots if slot.scalar)
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """The states and scalars, in the order of the slots: what a rule takes and returns beside the parameter."""
+        return tuple(name for name in self.slot_names if name in self.states or name in self.scalars)
+
+    @property
+    def merged_form(self) -> str:
+        """The form that plans take."""
+        merging = [name for name, form in self.forms.items() if form.merged]
+        return next((name for name in merging if self.forms[name].usual), merging[0])
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        return tuple(slot.name for slot in self.slots)
+
+    def launches(self, specs: Iterable[Spec], form: str) -> int:
+        """Launches of one step: each dtype signature has its own; a tensor without elements or scalars has none."""
+        specs = [spec for spec in specs if spec.size or self.scalars]
+        units = {spec.dtypes for spec in specs} if self.forms[form].merged else specs
+        return len(units) * self.forms[form].launches
+
+    def bytes(self, specs: Iterable[Spec], form: str, **choices: Any) -> int:
+        """Bytes of the tensors that one step reads and writes; tables, scalars and partial sums are not in it."""
+        total = 0
+        for spec in specs:
+            passes = self.traffic(self.forms[form], spec.dtypes, **choices)
+            sizes = {n: ITEM_SIZES[d] for n, d in zip(self.slot_names, spec.dtypes, strict=True) if d}
+            total += spec.size * sum(passes.get(name, 0) * size for name, size in sizes.items())
+        return total
+
+
+def _check(row: Routine) -> None:
+    """Refuse a row that functions, plans or kernels could not follow."""
+
+    def expect(holds: bool, what: str, got: Iterable[str]) -> None:
+        if not holds:
+            raise TypeError(f"catalog: {row.name}: {what}, got {', '.join(got) or 'none'}")
+
+    slots, hypers = [slot.name for slot in row.slots], [hyper.name for hyper in row.hypers]
+    expect(slots[:2] == ["params", "grads"], "slots: expected params and grads first", slots)
+    masters = slots[-1] == "master_params" and row.slots[-1].optional
+    expect(masters, "slots: expected optional master_params last", slots)
+    written = {slot.name for slot in row.slots if slot.written}
+    expect(written == {*slots} - {"grads"}, "slots: expected all but grads to be written", sorted(written))
+    names = [*slots, *hypers, *row.choices]
+    expect(len({*names}) == len(names), "expected names of one slot, number or choice each", names)
+    for slot in row.slots:
+        first = slot.initial
+        known = isinstance(first, float) or first in hypers if slot.scalar else first is None
+        what = "a number or a hyperparameter" if slot.scalar else "none, since it is no scalar"
+        expect(known, f"slots: {slot.name}: initial: expected {what}", [] if first is None else [repr(first)])
+    expect("rescale_grad" in hypers, "hypers: expected rescale_grad", hypers)
+    if row.elementwise:
+        expect(hypers[-1] == "seed", "hypers: expected seed last, as elementwise kernels take it", hypers)
+        expect("rounding" in row.choices, "choices: expected rounding, as elementwise kernels take it", row.choices)
+    for name, values in row.choices.items():
+        expect(len(values) > 1, f"choices: {name}: expected two values or more", map(repr, values))
+    expect(any(form.merged for form in row.forms.values()), "forms: expected one that merges", row.forms)
+    for name, form in row.forms.items():
+        passes = row.traffic(form, ("float32",) * len(slots))
+        expect({*passes} <= {*slots}, f"traffic: {name}: expected passes over slots", passes)
+        tensors = [slot.name for slot in row.slots if not slot.scalar and not slot.optional]
+        missing = [f"none over {slot}" for slot in tensors if not passes.get(slot)]
+        expect(not missing, f"traffic: {name}: expected passes over every slot", missing)

@@ -1,0 +1,54 @@
+"""The commands of ``refopt``: their arguments, and which module runs each."""
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import refopt
+from refopt.cli import write
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose help goes the way of other output; by itself it says nothing where that fails."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, in 80 columns."""
+        self.print_usage(sys.stderr)
+        text = f"{self.prog}: error: {message}"
+        self.exit(2, textwrap.fill(text, 80, subsequent_indent="  ", break_on_hyphens=False) + "\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is sys.stdout:
+            write(message)
+        else:
+            super()._print_message(message, file)
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its status.
+
+    Raises:
+        SystemExit: help was asked for, or an argument is wrong, which is told.
+        Unusable: output cannot be written, or what is to be checked cannot be had.
+    """
+    from refopt.cli.verify import command as verify
+    from refopt.gpu.show import command as show
+    from refopt.oracle import command as check
+
+    parser = Parser(
+        prog="refopt",
+        description="Merged optimizer steps, in NumPy and as CUDA kernels, bit for bit equal; "
+        "their kernels as text; and whether other optimizers are right.",
+    )
+    parser.add_argument("--version", action="version", version=f"refopt {refopt.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    by_name = {
+        "verify": (verify, verify.add_to(commands)),
+        "check": (check, check.add_to(commands)),
+        "show": (show, show.add_to(commands)),
+    }
+    args = parser.parse_args(argv)
+    module, of_command = by_name[args.command]
+    return module.run(args, of_command)

@@ -1,0 +1,16 @@
+"""The comparison behind ``refopt verify``: CPU reference against kernel, on the tensors of a real model.
+
+`rows` runs one routine in one dtype configuration through its forms and gives a `Row` for each: whether every
+bit agrees after every step, and launches and bytes, counted on the executor, against the catalogue. `AROUND` has the
+same for what goes on around a step.
+"""
+
+from refopt.cli.verify.around import AROUND, PLAIN
+from refopt.cli.verify.compare import Mismatch, Row, rows, unmerged
+from refopt.cli.verify.data import DTYPES, extents, hypers, make_case, offered, unavailable
+from refopt.cli.verify.times import copy_bandwidth
+
+__all__ = [
+    "AROUND", "DTYPES", "PLAIN", "Mismatch", "Row", "copy_bandwidth", "extents", "hypers", "make_case", "offered",
+    "rows", "unavailable", "unmerged",
+]  # fmt: skip

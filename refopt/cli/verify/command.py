@@ -1,0 +1,197 @@
+"""``refopt verify``: its arguments, and from them what is computed, printed and reported."""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from refopt import gpu
+from refopt.catalog import ROUTINES, Routine, workloads
+from refopt.checks.renamed import OPS, renamed
+from refopt.cli import DIFFERS, EQUAL, Unusable, verify, write
+from refopt.cli.verify import report, table
+from refopt.cli.verify.report import Target
+from refopt.cli.verify.tasks import Task, all_rows
+
+
+def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Run the command and return its status.
+
+    Raises:
+        SystemExit: an argument is wrong, which is told.
+        Unusable: output cannot be written.
+    """
+    machine, tasks, scaled = _chosen(args, parser)
+    with contextlib.ExitStack() as stack:
+        target = None if args.json is None else stack.enter_context(Target(args.json))
+        return _verify(args, machine, tasks, scaled, target)
+
+
+def add_to(commands: Any) -> argparse.ArgumentParser:
+    """Add the command and its arguments to those of ``refopt``."""
+    command = commands.add_parser(
+        "verify",
+        help="compare CPU reference and kernels, bit for bit",
+        description="Compare the CPU reference with the kernels, bit for bit, on the tensors of a real model, "
+        "and launches and bytes with the catalogue.",
+        epilog="Exit status: 0 if all is equal, 1 if anything differs, 2 for arguments or files that cannot be used, "
+        "3 if the command itself fails; 130, 141 and 143 for Ctrl-C, a closed pipe and SIGTERM.",
+    )
+    forms = list(dict.fromkeys(form for routine in ROUTINES.values() for form in routine.forms))
+    several = {"routine": [*ROUTINES, *verify.AROUND], "dtype": list(verify.DTYPES), "form": forms}
+    for name, choices in several.items():
+        text = f"{', '.join(choices)}; default all" + (" but separate, where there are two" if name == "form" else "")
+        word = partial(renamed, names=OPS, where=f"refopt verify: --{name} ")
+        command.add_argument(f"--{name}", nargs="+", type=word, choices=choices, metavar=name[0].upper(), help=text)
+    names = list(workloads.WORKLOADS)
+    text = f"{', '.join(names)}; default {names[0]}"
+    command.add_argument("--workload", choices=names, default=names[0], metavar="W", help=text)
+    command.add_argument("--device", choices=("gpu", "executor"), help="default: the GPU if there is one")
+    command.add_argument("--steps", type=_at_least(2), default=2, metavar="N", help="at least 2; default 2")
+    command.add_argument("--max-elements", type=_at_least(1), metavar="N", help="cap the elements of each tensor")
+    command.add_argument(
+        "--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else"
+    )
+    return command
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not (text.isdecimal() and int(text) >= least):
+            raise argparse.ArgumentTypeError(f"expected an integer of at least {least}, got {text!r}")
+        return int(text)
+
+    return number
+
+
+def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[Any, list[Task], str]:
+    """The device, the tasks asked for, and how their tensors were scaled; exits with status 2 if they cannot be had."""
+    try:
+        machine = gpu.device(args.device)
+    except (RuntimeError, ValueError) as error:
+        raise Unusable(str(error)) from error
+    routines = [ROUTINES[name] for name in dict.fromkeys(args.routine or ROUTINES) if name in ROUTINES]
+    for routine in routines if args.routine else ():
+        if not _forms(routine, args.form):
+            parser.error(f"argument --form: {routine.name} has {', '.join(routine.forms)}")
+    for name in args.dtype or ():
+        if reason := verify.unavailable(name):
+            parser.error(f"argument --dtype: {name}: {reason}")
+    dtypes = list(dict.fromkeys(args.dtype or (name for name in verify.DTYPES if not verify.unavailable(name))))
+    whole = workloads.load(args.workload)
+    workload, scaled = verify.extents(whole, machine.name, args.max_elements)
+    small, _ = verify.extents(whole, machine.name, args.max_elements, norms=False)
+    tasks = [
+        Task(routine.name, dtype, small if routine.elementwise else workload, tuple(forms))
+        for routine in routines
+        if (forms := _forms(routine, args.form))
+        for dtype in dtypes
+        if verify.offered(routine, dtype)
+    ]
+    # What goes on around a step has forms of its own.
+    asked = args.routine or ([] if args.form else verify.AROUND)
+    around = [name for name in verify.AROUND if name in asked]
+    tasks += [Task(name, dtype, workload) for name in around for dtype in dtypes if dtype in verify.PLAIN]
+    if not tasks:
+        parser.error("nothing to verify: no routine that was asked for has the dtypes asked for")
+    return machine, tasks, scaled
+
+
+def _forms(routine: Routine, asked: list[str] | None) -> list[str]:
+    """The forms of a routine that were asked for; else all of a ladder, and the merged one of two."""
+    shown = list(routine.forms) if len(routine.forms) > 2 else [routine.merged_form]
+    return shown if asked is None else [form for form in routine.forms if form in asked]
+
+
+def _device(machine: Any, asked: str | None) -> dict[str, str]:
+    """Which device is used, and why."""
+    if machine.name == "gpu":
+        from numba import cuda
+
+        name = cuda.get_current_device().name
+        return {"kind": "gpu", "name": name.decode() if isinstance(name, bytes) else str(name), "reason": ""}
+    name = "the executor, on the CPU"
+    if asked or os.environ.get("REFOPT_DEVICE"):
+        return {"kind": "executor", "name": name, "reason": "as asked"}
+    try:
+        gpu.device("gpu")
+        reason = ""
+    except RuntimeError as error:
+        reason = str(error).partition("got none: ")[2] or str(error)
+    return {"kind": "executor", "name": name, "reason": reason}
+
+
+def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: str, target: Target | None) -> int:
+    start = time.monotonic()
+    device = _device(machine, args.device)
+    whole = workloads.load(args.workload)
+    workload = max((task.workload for task in tasks), key=lambda workload: workload.elements)
+    skipped = {} if args.dtype else {name: reason for name in verify.DTYPES if (reason := verify.unavailable(name))}
+    copy = verify.copy_bandwidth() if machine.name == "gpu" else None
+    with table.Progress(sys.stderr, len(tasks)) as progress:
+
+        def say(text: str = "") -> None:
+            progress.clear()
+            if args.json != "-":
+                write(text + "\n")
+
+        say(table.wrap("device", device["name"] + (f" ({device['reason']})" if device["reason"] else "")))
+        say(table.wrap("tensors", f"the {len(whole)} of {workload.name}, {whole.elements:,} elements"))
+        if scaled:
+            say(table.wrap("", f"scaled to {workload.elements:,}: {scaled}"))
+        for name, reason in skipped.items():
+            say(table.wrap("skipped", f"{name}: {reason}"))
+        rows = _rows(tasks, machine, args.steps, copy, progress, say)
+        for row in rows:
+            if not row.ok:
+                say(table.explain(row) + "\n")
+        seconds = time.monotonic() - start
+        say(table.summary(rows, seconds))
+    ok = all(row.ok for row in rows)
+    if target:
+        used = {"elements_used": workload.elements, "scaled": scaled}
+        document = {
+            "schema": report.SCHEMA,
+            "ok": ok,
+            "versions": report.versions(),
+            "device": device,
+            "workload": {"name": workload.name, "tensors": len(workload), "elements": whole.elements, **used},
+            "steps": args.steps,
+            "skipped": skipped,
+            "seconds": round(seconds, 3),
+            "copy_bytes_per_second": copy,
+            "rows": [report.record(row, copy) for row in rows],
+        }
+        target.write(json.dumps(document, indent=2) + "\n")
+    return EQUAL if ok else DIFFERS
+
+
+def _rows(
+    tasks: list[Task], machine: Any, steps: int, copy: float | None, progress: table.Progress, say: Callable[..., None]
+) -> list[verify.Row]:
+    """All rows, each told of as it comes."""
+    rows: list[verify.Row] = []
+    with contextlib.closing(all_rows(tasks, machine, steps, progress.show)) as stream:
+        for name, of_name in itertools.groupby(stream, key=lambda pair: pair[0].name):
+            first, routine = len(rows), ROUTINES.get(name)
+            compared = f", compared after each of {steps} steps" if routine else ""
+            say(f"\n{name}: CPU reference and kernels{compared}\n\n{table.HEADER}")
+            for task, row in of_name:
+                rows.append(row)
+                progress.done = tasks.index(task)
+                say(table.line(row))
+            if copy:
+                say(f"\n{table.SPEED_HEADER}")
+                for row in rows[first:]:
+                    say(table.speed_line(row, copy))
+                if routine:
+                    say(table.wrap("of copy", f"of 2 GB on the device, read and written at {copy / 1e9:,.0f} GB/s"))
+                    say(table.wrap("speed-up", f"over {verify.unmerged(routine)}, which launches for each tensor"))
+    say()
+    return rows

@@ -1,0 +1,213 @@
+"""One routine against its reference: a row for each form and dtype configuration."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt import cpu, gpu, simt
+from refopt.catalog import Routine, Spec
+from refopt.catalog.workloads import Workload
+from refopt.checks.dtypes import numpy_dtype
+from refopt.cli.verify.data import Case, make_case, slot_dtype
+from refopt.cli.verify.times import step_time
+from refopt.oracle import ulp
+from refopt.oracle.exact.cases import arguments
+
+SHOWN = 4  # mismatches kept of a row
+
+
+class Mismatch(NamedTuple):
+    """One element that differs. ``expected`` and ``got`` are a bit pattern and its value, as text."""
+
+    step: int
+    slot: str
+    tensor: int
+    name: str
+    element: int
+    expected: tuple[str, str]
+    got: tuple[str, str]
+    ulps: int
+
+
+class Row(NamedTuple):
+    """One form of a routine in one dtype configuration. Counts are of the last step.
+
+    Ops are those of the optimizer: one per tensor, or one per dtype signature once merged. ``counted`` says
+    whether launches and bytes were counted, which the executor can, or are what the plan says.
+    """
+
+    routine: str
+    dtype: str
+    form: str
+    tensors: int
+    elements: int
+    ops_before: int
+    ops_after: int
+    launches_before: int
+    launches_after: int
+    bytes: int
+    counted: bool
+    max_ulps: int
+    differing: int
+    mismatches: tuple[Mismatch, ...]
+    problems: tuple[str, ...]
+    milliseconds: float | None = None
+    speedup: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        return not self.differing and not self.problems
+
+
+States = list[dict[str, list[np.ndarray]]]  # for each step, the arrays of each slot
+
+
+def reference(case: Case) -> States:
+    """Every slot after each step, by the CPU routine."""
+    slots = {name: arrays and [x.copy() for x in arrays] for name, arrays in case.slots.items()}
+    after = []
+    for grads, numbers in zip(case.grads, case.hypers, strict=True):
+        slots["grads"] = grads
+        positional, named = arguments(case.routine, slots)
+        getattr(cpu, case.routine.merged_name)(*positional, **named, **case.choices, **numbers)
+        after.append({slot.name: [x.copy() for x in slots[slot.name] or ()] if slot.written else grads
+                      for slot in case.routine.slots if slots[slot.name]})  # fmt: skip
+    return after
+
+
+def rows(
+    routine: Routine,
+    workload: Workload,
+    dtype: str,
+    forms: Sequence[str],
+    machine: Any,
+    steps: int = 2,
+    report: Callable[[str], None] = lambda stage: None,
+) -> Iterator[Row]:
+    """Verify the forms of a routine in one dtype configuration. ``report`` is told of each stage."""
+    report(f"{dtype} reference")
+    case = make_case(routine, workload, dtype, steps)
+    expected = reference(case)
+    lying_still = idle(case, expected)
+    before, alone = unmerged(routine), None
+    for form in forms:
+        report(f"{dtype} {form}")
+        row, plan = _verify(case, expected, form, machine)
+        if machine.name == "gpu":
+            time = step_time(plan.step)
+            if alone is None:
+                alone = time if form == before else step_time(_plan(case, before, machine)[0].step)
+            row = row._replace(milliseconds=time, speedup=alone / time if alone else None)
+        yield row._replace(problems=(*lying_still, *row.problems))
+
+
+def unmerged(routine: Routine) -> str:
+    """The form with launches for each tensor, which the others are measured against."""
+    return next(name for name, form in routine.forms.items() if not form.merged)
+
+
+def _verify(case: Case, expected: States, form: str, machine: Any) -> tuple[Row, Any]:
+    routine, specs = case.routine, case.specs
+    before = unmerged(routine)
+    plan, arrays = _plan(case, form, machine)
+    tensors = [x for name, values in arrays.items() if name not in routine.scalars for x in values]
+    mismatches: list[Mismatch] = []
+    differing = most = 0
+    log = None
+    for step, (grads, numbers) in enumerate(zip(case.grads, case.hypers, strict=True)):
+        if step:
+            for array, grad in zip(arrays["grads"], grads, strict=True):
+                array.copy_to_device(ulp.bits(grad))
+        if machine.name == "executor" and step == len(case.grads) - 1:
+            with simt.observe(count=tensors) as log:
+                plan.step(**numbers)
+        else:
+            plan.step(**numbers)
+        machine.synchronize()
+        for slot, values in expected[step].items():
+            for i, want in enumerate(values):
+                got = arrays[slot][i].copy_to_host().view(want.dtype)
+                where, ulps = compare(want, got)
+                differing += len(where)
+                most = max(most, int(ulps.max(initial=0)))
+                for at, n in zip(where[: SHOWN - len(mismatches)], ulps, strict=False):
+                    a, b = text_of(want.reshape(-1)[at]), text_of(got.reshape(-1)[at])
+                    name = case.workload.tensors[i].name
+                    mismatches.append(Mismatch(step + 1, slot, i, name, int(at), a, b, int(n)))
+    launches, traffic = plan.launches, plan.bytes
+    if log is not None:
+        launches = len(log.launches)
+        traffic = sum(log.bytes_read(x) + log.bytes_written(x) for x in tensors)
+    signatures = routine.launches(specs, routine.merged_form) // routine.forms[routine.merged_form].launches
+    return Row(
+        routine=routine.name,
+        dtype=case.dtype,
+        form=form,
+        tensors=len(specs),
+        elements=case.workload.elements,
+        ops_before=len(specs),
+        ops_after=signatures if routine.forms[form].merged else len(specs),
+        launches_before=routine.launches(specs, before),
+        launches_after=launches,
+        bytes=traffic,
+        counted=log is not None,
+        max_ulps=most,
+        differing=differing,
+        mismatches=tuple(mismatches),
+        problems=_counts(routine, specs, form, launches, traffic),
+    ), plan
+
+
+def compare(want: np.ndarray, got: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where two arrays differ (indices into the flat array), and by how many ULPs."""
+    a, b = want.reshape(-1), got.reshape(-1)
+    if np.array_equal(ulp.bits(a), ulp.bits(b)):
+        return np.empty(0, np.int64), np.empty(0, np.uint64)
+    where = np.flatnonzero(~ulp.same_bits(a, b))
+    return where, ulp.distance(a[where], b[where])
+
+
+def _counts(routine: Routine, specs: list[Spec], form: str, launches: int, traffic: int) -> tuple[str, ...]:
+    """What is counted against what the catalogue says."""
+    counts = {
+        "launches": (routine.launches(specs, form), launches),
+        "bytes": (routine.bytes(specs, form), traffic),
+    }
+    return tuple(
+        f"{what}: expected {expected:,} by the catalogue, got {got:,}"
+        for what, (expected, got) in counts.items()
+        if got != expected
+    )
+
+
+def idle(case: Case, expected: States) -> list[str]:
+    """Tensors with a gradient that the reference leaves alone: there, a kernel that does nothing would pass.
+
+    Remainders may stay as they are when their parameters move.
+    """
+    return [
+        f"{slot.name}[{i}] {case.workload.tensors[i].name}: the reference changes nothing"
+        for slot in case.routine.slots
+        for i, before in enumerate((slot.written and case.slots[slot.name]) or ())
+        if before.size and before.dtype != np.uint16 and case.grads[0][i].any()
+        and np.array_equal(ulp.bits(before), ulp.bits(expected[-1][slot.name][i]))
+    ]
+
+
+def _plan(case: Case, form: str, machine: Any) -> tuple[Any, dict[str, list]]:
+    """The kernel's side: a plan, and the bit patterns of its arrays on the device.
+
+    Copies are of bit patterns, because Numba copies no bf16.
+    """
+    bits = {n: [machine.to_device(ulp.bits(x)) for x in values] for n, values in case.slots.items() if values}
+    dtypes = {s.name: numpy_dtype(slot_dtype(s, case.dtype)) for s in case.routine.slots}
+    slots = {name: [x.view(dtypes[name]) for x in bits[name]] if name in bits else None for name in case.slots}
+    positional, named = arguments(case.routine, slots)
+    return gpu.plan(case.routine.name, *positional, **named, form=form, **case.choices, **case.hypers[0]), bits
+
+
+def text_of(x: Any) -> tuple[str, str]:
+    """Bit pattern and value."""
+    pattern = ulp.bits(x)
+    return f"0x{int(pattern):0{2 * pattern.itemsize}x}", str(x)

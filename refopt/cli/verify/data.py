@@ -1,0 +1,194 @@
+"""What is computed: dtype configurations, sizes for a device, and seeded data of realistic scale."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt import cpu
+from refopt.catalog import Hyper, Routine, Slot, Spec
+from refopt.catalog.workloads import Workload
+from refopt.checks.dtypes import arithmetic, numpy_dtype
+from refopt.cpu.remainder import split
+
+
+class Dtypes(NamedTuple):
+    """A dtype configuration: what parameters and gradients are, and what else is there.
+
+    With ``master`` or ``remainder`` every state is of the arithmetic type; ``chance`` is stochastic rounding.
+    """
+
+    param: str
+    master: bool = False
+    remainder: bool = False
+    chance: bool = False
+
+
+DTYPES = {
+    "fp32": Dtypes("float32"),
+    "fp64": Dtypes("float64"),
+    "fp16": Dtypes("float16"),
+    "bf16": Dtypes("bfloat16"),
+    "fp16-amp": Dtypes("float16", master=True),
+    "bf16-amp": Dtypes("bfloat16", master=True),
+    "bf16+16": Dtypes("bfloat16", remainder=True),
+    "bf16-sr": Dtypes("bfloat16", chance=True),
+}
+
+# Numbers so large that they change bits in every dtype, where a default may change none.
+HYPERS = {
+    "lr": 0.05, "mu": 0.9, "beta1": 0.8, "beta2": 0.9, "rho": 0.95, "decay_base": 0.96**0.004, "l2_decay": 0.01,
+    "coeff": 0.1, "weight_decay": 0.1, "lars_coeff": 0.001, "lars_weight_decay": 0.0005, "lr_ratio": 0.5,
+    "epsilon": 1e-4, "rescale_grad": 1 / 192,
+}  # fmt: skip
+# From where to where powers and averages of tensors are drawn, and lengths: RAdam rectifies where its is above 5.
+SCALARS = 0.3, 0.95
+LENGTHS = {"rho": (3.0, 12.0)}
+NO_DECAY = ("*.bias", "*bn?.*", "*downsample.1.*", "*LayerNorm.*", "*.ln_?.*", "*norm.*")  # biases and norms
+
+
+class Case(NamedTuple):
+    """What is computed: the arrays of each slot, the gradients and the hyperparameters of each step."""
+
+    routine: Routine
+    workload: Workload
+    dtype: str
+    slots: dict[str, list[np.ndarray] | None]
+    grads: list[list[np.ndarray]]
+    hypers: list[dict[str, Any]]
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """The choices that are not the routine's defaults."""
+        return {"rounding": "stochastic"} if DTYPES[self.dtype].chance else {}
+
+    @property
+    def specs(self) -> list[Spec]:
+        present = [(slot, self.slots[slot.name] is not None) for slot in self.routine.slots]
+        dtypes = tuple(slot_dtype(slot, self.dtype) if there else None for slot, there in present)
+        return [Spec(tensor.elements, dtypes) for tensor in self.workload.tensors]
+
+
+def unavailable(dtype: str) -> str:
+    """Why a dtype configuration cannot be used here; empty if it can."""
+    if DTYPES[dtype].param == "bfloat16":
+        try:
+            import ml_dtypes  # noqa: F401
+        except ImportError:
+            return "ml_dtypes is not installed"
+    return ""
+
+
+def offered(routine: Routine, dtype: str) -> bool:
+    """Whether a routine has what a dtype configuration asks for."""
+    asked = DTYPES[dtype]
+    return (routine.remainders or not asked.remainder) and ("rounding" in routine.choices or not asked.chance)
+
+
+def extents(
+    workload: Workload, device: str, cap: int | None = None, norms: bool = True
+) -> tuple[Workload, str]:
+    """The workload at a size for the device, and in words how it was scaled down; empty if it was not.
+
+    On the executor some tensors stay larger than a row of the kernels (256 elements), a tile (1024) and a chunk of
+    every dtype (16,384 at 16 bits); without ``norms``, where a tile is a chunk, than a row and a tile.
+    """
+    if cap is not None:
+        scaled, how = workload.scaled(cap), f"tensors of up to {cap:,}"
+    elif device == "gpu":
+        if workload.elements < 500_000_000:
+            return workload, ""
+        scaled, how = workload.scaled(2_000_000), "tensors of up to 2,000,000"
+    else:
+        order = sorted(range(len(workload)), key=lambda i: -workload.tensors[i].elements)
+        limit = dict.fromkeys(order, 16) | dict.fromkeys(order[:7], 300) | dict.fromkeys(order[:3], 1500)
+        limit[order[0]] = 17_500 if norms else 1500
+        by_limit = {n: workload.scaled(n).tensors for n in set(limit.values())}
+        scaled = replace(workload, tensors=tuple(by_limit[limit[i]][i] for i in range(len(workload))))
+        how = "at most 17,500 (1 tensor; 1,500 without norms), 1,500 (2), 300 (4), 16 (others)"
+    return scaled, how if scaled.elements < workload.elements else ""
+
+
+def slot_dtype(slot: Slot, dtype: str) -> str:
+    """The dtype of a slot: the parameter's, but with masters every state is in the arithmetic type."""
+    asked = DTYPES[dtype]
+    if slot.name == "master_params" and asked.remainder:
+        return "uint16"
+    exact = slot.scalar or ((asked.master or asked.remainder) and slot.name not in ("params", "grads"))
+    return np.dtype(arithmetic(asked.param)).name if exact else asked.param
+
+
+def make_case(routine: Routine, workload: Workload, dtype: str, steps: int, seed: int = 0) -> Case:
+    """Seeded data of realistic scale: fresh gradients every step, no state at zero, some tensors all zero.
+
+    Every step moves every element by more than its rounding, so a kernel that does nothing is found out.
+    """
+    real = arithmetic(DTYPES[dtype].param)
+    values = np.random.default_rng(seed)
+    slots: dict[str, list[np.ndarray] | None] = {}
+    exact = [_param(values, real, i, tensor) for i, tensor in enumerate(workload.tensors)]
+    for slot in routine.slots:
+        kind = numpy_dtype(slot_dtype(slot, dtype))
+        if slot.name == "master_params" and DTYPES[dtype].remainder:
+            halves = [split(x) for x in exact]
+            slots |= {"params": [p for p, _ in halves], "master_params": [r for _, r in halves]}
+        elif slot.name in ("params", "master_params"):
+            present = slot.name == "params" or DTYPES[dtype].master
+            slots[slot.name] = [x.astype(kind) for x in exact] if present else None
+        elif slot.optional:
+            slots[slot.name] = None
+        elif slot.scalar:
+            low, high = LENGTHS.get(slot.name, SCALARS)
+            slots[slot.name] = [values.uniform(low, high, 1).astype(kind) for _ in workload.tensors]
+        elif slot.name != "grads":
+            slots[slot.name] = [_state(values, real, slot, t).astype(kind) for t in workload.tensors]
+    kind = numpy_dtype(DTYPES[dtype].param)
+    tensors = list(enumerate(workload.tensors))
+    grads = [[_grad(values, real, i, t).astype(kind) for i, t in tensors] for _ in range(steps)]
+    slots["grads"] = grads[0]
+    return Case(routine, workload, dtype, slots, grads, [hypers(routine, workload, k) for k in range(steps)])
+
+
+def hypers(routine: Routine, workload: Workload, step: int) -> dict[str, Any]:
+    """The hyperparameters of a step: a value per tensor wherever the routine takes one, lr falling."""
+    names = [tensor.name for tensor in workload.tensors]
+
+    def value(hyper: Hyper) -> Any:
+        if hyper.whole:
+            return [step + i for i in range(len(names))]
+        number = routine.trial.get(hyper.name, HYPERS.get(hyper.name, hyper.other))
+        if hyper.name == "lr":
+            number *= 0.75**step
+        if not hyper.per_tensor:
+            return number
+        if hyper.name in ("lars_weight_decay", "l2_decay", "coeff", "weight_decay"):
+            return cpu.weight_decays(names, number, NO_DECAY, match="glob")
+        return [number * (1 + i % 7 / 8) for i in range(len(names))]
+
+    return {hyper.name: value(hyper) for hyper in routine.hypers}
+
+
+def _scale(tensor: Any) -> float:
+    """The size of a parameter's elements: by fan-in for matrices, around 1 for norms, small for biases."""
+    if len(tensor.shape) > 1:
+        return float(1 / np.sqrt(max(1, tensor.elements // tensor.shape[0])))
+    return 0.01 if tensor.name.endswith("bias") else 1.0
+
+
+def _param(values: np.random.Generator, real: type, i: int, tensor: Any) -> np.ndarray:
+    x = values.standard_normal(tensor.shape, real)
+    if i % 37 in (5, 17):
+        return np.zeros_like(x)
+    return 1 + x / 8 if _scale(tensor) == 1 else x * real(_scale(tensor))
+
+
+def _grad(values: np.random.Generator, real: type, i: int, tensor: Any) -> np.ndarray:
+    x = values.standard_normal(tensor.shape, real) / 2
+    return np.zeros_like(x) if i % 37 in (11, 17) else x
+
+
+def _state(values: np.random.Generator, real: type, slot: Slot, tensor: Any) -> np.ndarray:
+    """Away from zero by more than a rounding of the parameter; averages of squares are positive."""
+    x = values.standard_normal(tensor.shape, real)
+    x = real(_scale(tensor) / 16) * (x + np.copysign(real(1), x))
+    return x if slot.signed else x * x

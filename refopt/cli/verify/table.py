@@ -1,0 +1,116 @@
+"""What ``refopt verify`` prints: a line for each row, what is wrong with it, a summary; 80 columns."""
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+from typing import TextIO
+
+from refopt.cli.verify.compare import Row
+from refopt.oracle import ulp
+
+SHOWN = 4  # problems shown of a row
+
+# With the spaces between the columns and the verdict, 80 wide.
+_COLUMNS = "{:<8}  {:<12}  {:>6} {:>5}  {:>6} {:>5}  {:>14}  {:>6}  {}"
+HEADER = """\
+                           ops         launches
+dtype     form          before after  before after    bytes a step    ULPs"""
+
+_SPEED_COLUMNS = "{:<8}  {:<12}  {:>9}  {:>7}  {:>7}  {:>8}"
+SPEED_HEADER = _SPEED_COLUMNS.format("dtype", "form", "ms a step", "GB/s", "of copy", "speed-up")
+
+
+def wrap(title: str, text: str) -> str:
+    """A titled paragraph."""
+    return textwrap.fill(text, 80, initial_indent=f"{title:<9}", subsequent_indent=" " * 9)
+
+
+def line(row: Row) -> str:
+    """A row of the table."""
+    return _COLUMNS.format(
+        row.dtype,
+        row.form,
+        row.ops_before,
+        row.ops_after,
+        row.launches_before,
+        row.launches_after,
+        f"{row.bytes:,}",
+        _ulps(row.max_ulps),
+        "ok" if row.ok else "FAIL",
+    )
+
+
+def speed_line(row: Row, copy: float) -> str:
+    """A row of the table of times."""
+    assert row.milliseconds
+    rate = row.bytes / row.milliseconds * 1000
+    return _SPEED_COLUMNS.format(
+        row.dtype,
+        row.form,
+        f"{row.milliseconds:,.3f}",
+        f"{rate / 1e9:,.0f}",
+        f"{rate / copy:.0%}",
+        f"{row.speedup:.2f} x" if row.speedup else "",
+    )
+
+
+def _ulps(n: int) -> str:
+    if n == ulp.MAXIMUM:
+        return "NaN"
+    return f"{n}" if n < 1_000_000 else f"{n:.0e}"
+
+
+def explain(row: Row) -> str:
+    """What is wrong with a row that failed."""
+    lines = [f"{row.routine} {row.dtype} {row.form}:"]
+    lines += [f"  {problem}" for problem in row.problems[:SHOWN]]
+    if len(row.problems) > SHOWN:
+        lines.append(f"  and {len(row.problems) - SHOWN} more")
+    for m in row.mismatches:
+        where = f"{m.slot}[{m.tensor}] {m.name}, element {m.element}"
+        text = f"  step {m.step}, {where}: off by {_ulps(m.ulps)} ULP"
+        lines += textwrap.wrap(text, 80, subsequent_indent="    ")
+        lines.append(f"    expected {m.expected[0]} = {m.expected[1]}")
+        lines.append(f"    got      {m.got[0]} = {m.got[1]}")
+    if more := row.differing - len(row.mismatches):
+        lines.append(f"  and {more:,} more differences")
+    return "\n".join(lines)
+
+
+def summary(rows: Sequence[Row], seconds: float) -> str:
+    """The last line."""
+    failed = sum(not row.ok for row in rows)
+    took = f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    if failed:
+        return f"{failed} of {len(rows)} FAILED; {took}"
+    counts = "as in the catalogue" if all(row.counted for row in rows) else "computed, not counted"
+    return f"{len(rows)} of {len(rows)} equal in every bit; launches and bytes {counts}; {took}"
+
+
+class Progress:
+    """One line, rewritten, and gone in the end; on a terminal only."""
+
+    def __init__(self, stream: TextIO | None, total: int) -> None:
+        self.total, self.done = total, 0
+        self._terminal = stream if stream is not None and stream.isatty() else None
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def show(self, stage: str) -> None:
+        """Say what is being done now."""
+        bar = "#" * (30 * self.done // self.total)
+        text = f"[{bar:<30}] {self.done}/{self.total}  {stage}"
+        self._write("\r\033[K" + text[: shutil.get_terminal_size().columns - 1])
+
+    def clear(self) -> None:
+        """Take the line away."""
+        self._write("\r\033[K")
+
+    def _write(self, text: str) -> None:
+        if self._terminal is not None:
+            self._terminal.write(text)
+            self._terminal.flush()

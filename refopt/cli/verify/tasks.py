@@ -1,0 +1,99 @@
+"""What there is to verify, task by task: in order, on the executor by as many processes as there are processors."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import wait
+from typing import Any, NamedTuple
+
+from refopt import gpu
+from refopt.catalog import ROUTINES
+from refopt.catalog.workloads import Workload
+from refopt.cli.verify import around, compare
+from refopt.cli.verify.compare import Row
+
+
+class Task(NamedTuple):
+    """A routine, or what goes on around a step, in one dtype configuration; ``forms`` are those of a routine."""
+
+    name: str
+    dtype: str
+    workload: Workload
+    forms: tuple[str, ...] = ()
+
+    def rows(self, machine: Any, steps: int, report: Callable[[str], None] = lambda stage: None) -> Iterator[Row]:
+        """Its rows. ``report`` is told of each stage."""
+        if self.name in around.AROUND:
+            report(f"{self.dtype} {self.name}")
+            return around.AROUND[self.name](self.workload, self.dtype, machine)
+        return compare.rows(ROUTINES[self.name], self.workload, self.dtype, self.forms, machine, steps, report)
+
+
+def all_rows(
+    tasks: Sequence[Task], machine: Any, steps: int = 2, report: Callable[[str], None] = lambda stage: None
+) -> Generator[tuple[Task, Row], None, None]:
+    """The rows of all tasks, in order."""
+    parallel = machine.name == "executor" and hasattr(os, "sched_getaffinity")  # where fork is safe, too
+    workers = min(len(os.sched_getaffinity(0)), len(tasks)) if parallel else 1
+    if workers < 2:
+        for task in tasks:
+            for row in task.rows(machine, steps, report):
+                yield task, row
+        return
+    report(f"{workers} at a time")
+    with _processes(workers) as pool:
+        with _held_back():  # until workers are there, which take none
+            futures = [pool.submit(_rows_here, task, steps) for task in tasks]
+        for task, future in zip(tasks, futures, strict=True):
+            for row in future.result():
+                yield task, row
+
+
+def _rows_here(task: Task, steps: int) -> list[Row]:
+    with gpu.use("executor") as machine:
+        return list(task.rows(machine, steps))
+
+
+@contextlib.contextmanager
+def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes, ended with the block: after their work, or at once if the block fails."""
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+            process.join()
+        raise
+    pool.shutdown()
+
+
+@contextlib.contextmanager
+def _held_back() -> Iterator[None]:
+    """Signals that end the command wait until the end of the block; processes made in it start with them blocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start() -> None:
+    """A worker leaves Ctrl-C to its parent, and ends with it, however that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)

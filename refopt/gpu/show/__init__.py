@@ -1,0 +1,40 @@
+"""Kernels as one reads them: all that a GPU runs for a routine as one text in plain Python.
+
+A kernel is put together from functions of several files, made for dtypes and choices. `listing` writes each of them
+once, callees first, with the values it was made for in their places, without the branches that these leave dead, and
+with the comments of the sources. `refopt show` is the command, `Kernel.source` a kernel's own.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from refopt.gpu.show.header import header
+from refopt.gpu.show.kernels import Request, launches_of, request, sizes_of
+from refopt.gpu.show.text import Listing, listing
+
+__all__ = ["Listing", "listing", "source"]
+
+
+def source(
+    routine: str, dtype: str = "fp32", form: str | None = None, states: Iterable[str] = (), **choices: Any
+) -> str:
+    """The listing of all kernels that a routine runs, as ``refopt show`` prints it.
+
+    Args:
+        routine: a name of `refopt.catalog.ROUTINES`.
+        dtype: fp32, fp64, fp16, bf16; fp16-amp and bf16-amp, with fp32 masters; bf16+16, with remainders; bf16-sr,
+            rounded by chance.
+        form: one of the routine's forms; the one that plans take if not given.
+        states: optional states that are given, such as moment2_max.
+        choices: values of the routine's choices; the first of each if not given.
+
+    Raises:
+        ValueError, TypeError: the routine has no such dtypes, form, states or choices.
+    """
+    return whole(request(routine, dtype, form, states, choices))
+
+
+def whole(asked: Request) -> str:
+    """The listing of what is asked for."""
+    launches = launches_of(asked, sizes_of())
+    return listing(launches.kernels, header(asked, launches)).text

@@ -1,0 +1,91 @@
+"""``refopt show``: the kernels of a routine, as text in Python or as PTX."""
+
+import argparse
+import ast
+from pathlib import Path
+from typing import Any
+
+from refopt.catalog import ROUTINES
+from refopt.cli import EQUAL, Unusable, write
+from refopt.cli.verify.data import DTYPES
+from refopt.gpu.show import whole
+from refopt.gpu.show.kernels import Launches, launches_of, request, sizes_of
+from refopt.gpu.target import no_compiler
+
+
+def add_to(commands: Any) -> argparse.ArgumentParser:
+    """Add the command and its arguments to those of ``refopt``."""
+    command = commands.add_parser(
+        "show",
+        help="print the kernels of a routine, whole",
+        description="Print all that a GPU runs for a routine as one text in Python: every function once, callees "
+        "first, made for the dtypes and the choices, each PTX intrinsic with its twin. It runs as it stands on the "
+        "executor, with the same bits.",
+        epilog="Exit status: 0, 2 for arguments or files that cannot be used, 3 if the command itself fails; 130, 141 "
+        "and 143 for Ctrl-C, a closed pipe and SIGTERM.",
+    )
+    names = ", ".join(ROUTINES)
+    command.add_argument("routine", choices=list(ROUTINES), metavar="ROUTINE", help=names)
+    text = f"{', '.join(DTYPES)}; default fp32. amp has fp32 masters, +16 remainders, sr rounds by chance"
+    command.add_argument("--dtype", choices=list(DTYPES), default="fp32", metavar="D", help=text)
+    command.add_argument("--form", metavar="F", help="one of the routine's forms; default the one that plans take")
+    command.add_argument(
+        "--set", dest="choices", nargs="+", default=[], metavar="NAME=VALUE",
+        help="choices of the routine, such as epsilon_at=uncorrected",
+    )  # fmt: skip
+    command.add_argument(
+        "--state", nargs="+", default=[], metavar="NAME", help="optional states that are given, such as moment2_max"
+    )
+    command.add_argument("--ptx", action="store_true", help="print the PTX instead, by the compiler; needs no GPU")
+    command.add_argument("--out", metavar="FILE", help="write it to a file")
+    return command
+
+
+def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Run the command and return its status.
+
+    Raises:
+        SystemExit: an argument is wrong, which is told.
+        Unusable: there is no compiler, or output cannot be written.
+    """
+    choices: dict[str, Any] = {}
+    for pair in args.choices:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.isidentifier():
+            parser.error(f"argument --set: expected NAME=VALUE, got {pair!r}")
+        choices[name] = _value(text)
+    try:
+        asked = request(args.routine, args.dtype, args.form, args.state, choices)
+    except (TypeError, ValueError) as error:
+        parser.error(str(error).removeprefix("show: "))
+    if args.ptx and (reason := no_compiler()):
+        raise Unusable(f"--ptx: {reason}")
+    text = ptx(launches_of(asked, sizes_of())) if args.ptx else whole(asked)
+    if args.out is None:
+        write(text)
+    else:
+        _save(args.out, text)
+    return EQUAL
+
+
+def _value(text: str) -> Any:
+    """A literal of Python's, in any case; any other text as it is."""
+    try:
+        return ast.literal_eval(text.capitalize() if text.lower() in ("true", "false", "none") else text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def ptx(launches: Launches) -> str:
+    """The PTX of each kernel, once."""
+    from refopt.gpu.driver import signature_of
+
+    kernels = {x.kernel: x.args for x in launches.prepared}
+    return "\n".join(f"// {kernel.name}\n{kernel.ptx(signature_of(args))}" for kernel, args in kernels.items())
+
+
+def _save(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text)
+    except OSError as error:
+        raise Unusable(f"--out: cannot write to {path!r}: {error.strerror}") from error

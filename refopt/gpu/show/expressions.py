@@ -1,0 +1,235 @@
+"""The text of expressions for the values that a function closes over: constants put in, calls of one call unfolded."""
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from refopt.gpu.show.source import File, Scope
+
+UNKNOWN: Any = object()  # what is known only as the kernel runs
+SIMPLE = bool, int, float, str, type(None)
+PURE = min, max, abs, int  # calls that may be left out if nobody reads what they come to
+MARKERS = re.compile("\ue002(\\w+)\ue003")  # parameters in an expression that is put in the place of a call
+ATOM = re.compile(r"[\w.]+(\[[^\[\]]*\])*")
+COMPARE: dict[type, Callable[[Any, Any], bool]] = {
+    ast.Eq: lambda x, y: x == y, ast.NotEq: lambda x, y: x != y, ast.Is: lambda x, y: x is y,
+    ast.IsNot: lambda x, y: x is not y, ast.Lt: lambda x, y: x < y, ast.LtE: lambda x, y: x <= y,
+    ast.Gt: lambda x, y: x > y, ast.GtE: lambda x, y: x >= y,
+}  # fmt: skip
+FOLDED: dict[type, Callable[..., int]] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+
+
+class Called(Protocol):
+    """What a call has to know of the function that it names."""
+
+    dropped: frozenset[str]
+    parameters: list[str]
+    inline: str | None
+    statement: bool
+    known: Any
+    arity: int
+
+
+class Symbols(Protocol):
+    """Where the text of a value comes from that a name stands for."""
+
+    def text(self, value: Any, name: str, scope: Scope) -> str: ...
+    def called(self, value: Any, name: str) -> Called | None: ...
+    def keep(self, called: Any, parameter: str) -> None: ...
+
+
+class Expressions:
+    """Writes the expressions of one function.
+
+    Attributes:
+        used: local names and parameters that what was written reads.
+        marked: parameters that markers are written for.
+        alone: the call that is a statement.
+    """
+
+    def __init__(
+        self, file: File, node: ast.FunctionDef | ast.Lambda | ast.expr, scope: Scope, symbols: Symbols
+    ) -> None:
+        self.file, self.node, self.scope, self.symbols = file, node, scope, symbols
+        self.locals = own_names(node)
+        self.used: set[str] = set()
+        self.marked: frozenset[str] = frozenset()
+        self.alone: ast.expr | None = None
+
+    def text(self, node: ast.expr) -> str:
+        """The text of an expression."""
+        if isinstance(node, ast.Name) and node.id in self.locals:
+            if isinstance(node.ctx, ast.Load):
+                self.used.add(node.id)
+            return f"\ue002{node.id}\ue003" if node.id in self.marked else node.id
+        static = self.static(node)
+        if static is not UNKNOWN:
+            return self.symbols.text(static, _alias(node), self.scope)
+        value = UNKNOWN if isinstance(node, ast.Constant) else self.value(node)
+        if type(value) in SIMPLE:
+            return repr(value)
+        if isinstance(node, ast.IfExp) and (test := self.value(node.test)) is not UNKNOWN:
+            return self.text(node.body if test else node.orelse)
+        if isinstance(node, ast.BoolOp):
+            stops = isinstance(node.op, ast.Or)
+            kept = [x for x in node.values if (value := self.value(x)) is UNKNOWN or bool(value) == stops]
+            if len(kept) < len(node.values):  # the others change nothing
+                return (" and " if isinstance(node.op, ast.And) else " or ").join(map(self.text, kept))
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        if isinstance(node, ast.BinOp) and type(node.op) in FOLDED:
+            sides = [self._number(x) for x in (node.left, node.right)]
+            if None not in sides and not all(isinstance(x, ast.Constant) for x in (node.left, node.right)):
+                return repr(FOLDED[type(node.op)](*sides))
+        return self._spliced(node)
+
+    def _number(self, node: ast.expr) -> int | None:
+        """An integer that stands there or in the closure; those of modules have names that say more."""
+        known = isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in self.scope.closed)
+        value = self.value(node) if known else None
+        return value if type(value) is int else None
+
+    def static(self, node: ast.expr) -> Any:
+        """What a name, or an attribute of a namespace, stands for outside the function."""
+        if isinstance(node, ast.Name):
+            return UNKNOWN if node.id in self.locals else self.scope[node.id]
+        if isinstance(node, ast.Attribute):
+            of = self.static(node.value)
+            fields = isinstance(of, SimpleNamespace) or (isinstance(of, tuple) and hasattr(of, "_fields"))
+            return getattr(of, node.attr) if fields else UNKNOWN
+        return UNKNOWN
+
+    def value(self, node: ast.expr) -> Any:
+        """What an expression comes to, if the values of the function's scope decide it."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name | ast.Attribute):
+            static = self.static(node)
+            return static if type(static) in SIMPLE else UNKNOWN
+        if isinstance(node, ast.Call):
+            called = self.called(node)
+            return called.known if called and all(map(self.pure, node.args)) else UNKNOWN
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            inner = self.value(node.operand)
+            return UNKNOWN if inner is UNKNOWN else not inner
+        if isinstance(node, ast.BoolOp):
+            stops = isinstance(node.op, ast.Or)
+            for operand in node.values:
+                value = self.value(operand)
+                if value is not UNKNOWN and bool(value) == stops:
+                    return stops
+                if not self.pure(operand):  # it has to be looked at, whatever follows
+                    return UNKNOWN
+            return UNKNOWN if any(self.value(x) is UNKNOWN for x in node.values) else not stops
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARE:
+            pair = self.value(node.left), self.value(node.comparators[0])
+            return UNKNOWN if UNKNOWN in pair else COMPARE[type(node.ops[0])](*pair)
+        return UNKNOWN
+
+    def pure(self, node: ast.expr) -> bool:
+        """Whether an expression does nothing but come to a value."""
+        if isinstance(node, ast.IfExp) and (test := self.value(node.test)) is not UNKNOWN:
+            return self.pure(node.body if test else node.orelse)
+        if isinstance(node, ast.Call):
+            static, called = self.static(node.func), self.called(node)
+            plain = static in PURE or (called and called.inline is not None and "(" not in called.inline.strip("()"))
+            if not plain:
+                return False
+        return all(self.pure(x) for x in ast.iter_child_nodes(node) if isinstance(x, ast.expr))
+
+    def called(self, node: ast.Call) -> Called | None:
+        static = self.static(node.func)
+        return None if static is UNKNOWN else self.symbols.called(static, _alias(node.func))
+
+    def _call(self, node: ast.Call) -> str:
+        called = self.called(node)
+        if called is None:
+            return self._spliced(node)
+        if any(isinstance(x, ast.Starred) for x in node.args):  # which parameter each is for is not written
+            for name in called.dropped:
+                self.symbols.keep(called, name)
+            return self._spliced(node)
+        passed = dict(zip(called.parameters, node.args, strict=False)) | {x.arg or "": x.value for x in node.keywords}
+        if self._can_inline(called, passed, node):
+            arguments = {name: self.text(passed[name]) for name in dict.fromkeys(MARKERS.findall(called.inline or ""))}
+            return self._whole(MARKERS.sub(lambda found: arguments[found[1]], called.inline or ""))
+        dropped = {name for name in called.dropped if name in passed}
+        if not dropped:
+            return self._spliced(node)
+        for name in dropped:
+            if not self.pure(passed[name]):
+                self.symbols.keep(called, name)
+        kept = [self.text(x) for name, x in passed.items() if name not in dropped]
+        return f"{self.text(node.func)}({', '.join(kept)})"
+
+    def _whole(self, text: str) -> str:
+        """The name of a tuple instead of a tuple of its elements, one after the other."""
+        match = re.fullmatch(r"\(((\w+)\[0\].*?),?\)", text)
+        if match is None:
+            return text
+        values = [x.value for x in ast.walk(self.node) if isinstance(x, ast.Assign) and match[2] in own_names(x)]
+        if len(values) != 1 or not isinstance(values[0], ast.Call) or (called := self.called(values[0])) is None:
+            return text
+        elements = ", ".join(f"{match[2]}[{k}]" for k in range(called.arity))
+        return match[2] if match[1] == elements else text
+
+    def _can_inline(self, called: Called, passed: dict[str, ast.expr], node: ast.Call) -> bool:
+        if called.inline is None or (called.statement and node is not self.alone):
+            return False
+        names = MARKERS.findall(called.inline)
+        wanted = [passed[name] for name in names]
+        plain = all(isinstance(passed[name], ast.Name | ast.Constant) for name in names if names.count(name) > 1)
+        plain &= all(isinstance(passed[name], ast.Name) for name in names if f"\ue002{name}\ue003[" in called.inline)
+        unused = [x for name, x in passed.items() if name not in names]
+        return plain and all(map(self.pure, unused)) and sum(not self.pure(x) for x in wanted) <= 1
+
+    def _spliced(self, node: ast.AST) -> str:
+        return self.with_edits(*self.file.span(node), self.edits(node))
+
+    def _span(self, node: ast.expr, text: str) -> tuple[int, int]:
+        """From where to where a text takes an expression's place, with brackets that it no longer needs."""
+        first, stop = self.file.span(node)
+        before, after = self.file.text[first - 2 : first], self.file.text[stop : stop + 1]
+        bare = ATOM.fullmatch(text) and before[:1] in b" (["
+        return (first - 1, stop + 1) if bare and before[1:] == b"(" and after == b")" else (first, stop)
+
+    def with_edits(self, first: int, stop: int, edits: Sequence[tuple[int, int, str]]) -> str:
+        parts, at = [], first
+        for begin, end, text in sorted(edits):
+            parts += [self.file.text[at:begin].decode(), text]
+            at = end
+        return "".join([*parts, self.file.text[at:stop].decode()])
+
+    def edits(self, node: ast.AST) -> list[tuple[int, int, str]]:
+        """What is to stand in the place of the expressions within a node that change."""
+        edits = []
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                text = self.text(child)
+                if text != self.file.segment(child):
+                    edits.append((*self._span(child, text), text))
+            elif not isinstance(child, ast.arguments):
+                edits += self.edits(child)
+        return edits
+
+
+@cache
+def own_names(node: ast.AST) -> frozenset[str]:
+    """The parameters of a function and what it assigns, comprehensions included."""
+    names = set()
+    for x in ast.walk(node):
+        if isinstance(x, ast.arg):
+            names.add(x.arg)
+        elif isinstance(x, ast.Name) and not isinstance(x.ctx, ast.Load):
+            names.add(x.id)
+        elif isinstance(x, ast.alias):
+            names.add((x.asname or x.name).partition(".")[0])
+    return frozenset(names)
+
+
+def _alias(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")

@@ -1,0 +1,63 @@
+"""What a listing begins with: what it is of, how its kernels are launched, and how it runs."""
+
+import textwrap
+from collections.abc import Sequence
+
+from refopt.gpu.show.kernels import WORKLOAD, Launched, Launches, Request
+
+WIDTH = 118
+MODES = {
+    "": "", "cooperative": " with a barrier across the grid",
+    "overlapping": " whose blocks may start while the launch before it drains",
+}  # fmt: skip
+
+
+def header(asked: Request, launches: Launches) -> str:
+    """The comment above a listing of the launches of a routine."""
+    routine, dtypes, form, choices = asked
+    by_chance = "bfloat16" in dtypes.values()  # else nothing can be, and no kernel reads the seed
+    lines = [f"refopt.gpu: {routine.merged_name}, form {form}", ""]
+    lines += _wrapped("arrays: ", [f"{name} {dtype}" for name, dtype in dtypes.items()])
+    lines += _wrapped("choices: ", [f"{n}={value}" for n, value in choices.items() if by_chance or n != "rounding"])
+    lines += _wrapped("rows of addresses: ", [f"{k} {n}" for k, n in enumerate(routine.slot_names) if n in dtypes])
+    hypers = [f"{k} {hyper.name}" for k, hyper in enumerate(routine.hypers) if by_chance or not hyper.whole]
+    lines += _wrapped("rows of hyper: ", hypers)
+    if routine.scalars and routine.elementwise:
+        lines += _wrapped("rows of carried: ", [f"{k} {name}" for k, name in enumerate(routine.scalars)])
+    lines += ["", f"Launches for the tensors of {WORKLOAD}, as kernel[blocks, threads]:"]
+    lines += _wrapped("before the first step: ", _in_words(launches.before))
+    if [x.kernel for x in launches.first] != [x.kernel for x in launches.steady]:
+        lines += _wrapped("in the first step, and after refresh(): ", _in_words(launches.first))
+    lines += _wrapped("in a step: ", _in_words(launches.steady))
+    seen = {x.kernel for x in (*launches.before, *launches.first, *launches.steady)}
+    others = [x for x in launches.prepared if x.kernel not in seen]
+    lines += _wrapped("after a step that is replayed: ", _in_words(others[:1]))
+    lines += ["", *_wrapped("", [HOW])]
+    return "\n".join(f"# {line}".rstrip() for line in lines)
+
+
+HOW = (
+    "The compiler puts every function into its kernel, rounds a * b + c twice, and where a function has PTX above it, "
+    "takes that in its place. The executor runs this text as it stands, with the same bits. launch_bounds are the most "
+    "threads of a block, and the blocks that are to fit on a multiprocessor at a time, which tells the compiler how "
+    "many registers a thread may have."
+)
+
+
+def _in_words(launches: Sequence[Launched]) -> list[str]:
+    """Launches, those of a kernel together."""
+    parts = []
+    for kernel in dict.fromkeys(x.kernel for x in launches):
+        own = [x for x in launches if x.kernel is kernel]
+        least, most = min(x.grid for x in own), max(x.grid for x in own)
+        grid = str(least) if least == most else f"{least} to {most}"
+        if own[0].mode == "cooperative":
+            grid = "as many as fit at a time"
+        times = f"{len(own)} times " if len(own) > 1 else ""
+        parts.append(f"{times}{kernel.name}[{grid}, {own[0].block}]{MODES[own[0].mode]}")
+    return parts
+
+
+def _wrapped(lead: str, parts: Sequence[str]) -> list[str]:
+    text = lead + ", ".join(parts)
+    return textwrap.wrap(text, WIDTH, subsequent_indent=" " * len(lead), break_on_hyphens=False) if parts else []

@@ -1,0 +1,123 @@
+"""The kernels that a routine runs for dtypes and choices, and how they are launched, without an array."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from refopt.catalog import ROUTINES, Routine, workloads
+from refopt.checks import Array
+from refopt.checks.arguments import chosen, names
+from refopt.cli.verify.data import DTYPES, offered, slot_dtype
+from refopt.gpu import family, runtime
+from refopt.gpu.plan import Group
+from refopt.gpu.target import Kernel
+
+WORKLOAD = "resnet50"  # whose tensors the launches are counted for
+
+
+class Request(NamedTuple):
+    """A routine, the dtype of each slot that is given, a form, and a value of each choice."""
+
+    routine: Routine
+    dtypes: Mapping[str, str]
+    form: str
+    choices: Mapping[str, Any]
+
+
+def request(
+    routine: str, dtype: str = "fp32", form: str | None = None, states: Iterable[str] = (),
+    choices: Mapping[str, Any] | None = None,
+) -> Request:  # fmt: skip
+    """A request, checked.
+
+    Args:
+        routine: a name of `refopt.catalog.ROUTINES`.
+        dtype: a dtype configuration of ``refopt verify``.
+        form: one of the routine's forms; the one that plans take if not given.
+        states: the optional states that are given.
+        choices: values of the routine's choices; the first of each if not given.
+
+    Raises:
+        ValueError, TypeError: the routine has no such dtypes, form, states or choices.
+    """
+    row = ROUTINES[chosen("show: routine", routine, ROUTINES)]
+    asked = DTYPES[chosen("show: dtype", dtype, [name for name in DTYPES if offered(row, name)])]
+    form = row.merged_form if form is None else chosen("show: form", form, row.forms)
+    optional = [slot.name for slot in row.slots if slot.optional and slot.name != "master_params"]
+    present = set(names("show: states", states))
+    for name in present:
+        if not optional:
+            raise ValueError(f"show: states: {row.name} has no optional states, got {name}")
+        chosen("show: states", name, optional)
+    present |= {slot.name for slot in row.slots if not slot.optional}
+    present |= {"master_params"} if asked.master or asked.remainder else set()
+    every = {name: values[0] for name, values in row.choices.items()}
+    every |= {"rounding": "stochastic"} if asked.chance else {}
+    for name, value in (choices or {}).items():
+        name = chosen("show: choices", name, row.choices)
+        every[name] = chosen(f"show: {name}", value, row.choices[name])
+    dtypes = {slot.name: slot_dtype(slot, dtype) for slot in row.slots if slot.name in present}
+    return Request(row, dtypes, form, every)
+
+
+class Launched(NamedTuple):
+    """A kernel, its grid and block, the mode of its launch, and its arguments."""
+
+    kernel: Kernel
+    grid: int
+    block: int
+    mode: str
+    args: tuple
+
+
+class Launches(NamedTuple):
+    """What a plan launches: before its first step, in that step, in every other; and all that it has prepared."""
+
+    before: list[Launched]
+    first: list[Launched]
+    steady: list[Launched]
+    prepared: list[Launched]
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """Each kernel once."""
+        return list(dict.fromkeys(x.kernel for x in self.prepared))
+
+
+class Recorder(runtime.Executor):
+    """The executor, but for launches, which are noted and not made."""
+
+    def __init__(self) -> None:
+        self.prepared: list[Launched] = []
+        self.made: list[Launched] = []
+
+    def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]:
+        self.prepared.append(launched := Launched(kernel, grid, block, mode, args))
+        return lambda stream: self.made.append(launched)
+
+
+def launches_of(asked: Request, sizes: Sequence[int]) -> Launches:
+    """The launches of a plan over tensors of so many elements that is given neither a factor nor a flag."""
+    routine, dtypes, form, choices = asked
+    machine = Recorder()
+    arrays = {
+        name: [_array(dtypes[name], size) if name in dtypes else None for size in sizes] for name in routine.slot_names
+    }
+    signature = tuple(dtypes.get(name) for name in routine.slot_names)
+    group = Group(machine, routine, signature, list(range(len(sizes))), arrays, {})
+    step = family.launches_of(routine)(group, form, **choices)
+
+    def made(do: Callable[[Any], None]) -> list[Launched]:
+        machine.made = []
+        do(None)
+        return machine.made
+
+    return Launches(made(step.forget), made(step), made(step), machine.prepared)
+
+
+def _array(dtype: str, size: int) -> Array:
+    """What the tables need to know of an array; there is none at its address."""
+    return Array(1 << 20, (size,), dtype, (1,), True)
+
+
+def sizes_of(workload: str = WORKLOAD) -> list[int]:
+    return [tensor.elements for tensor in workloads.load(workload).tensors]

@@ -1,0 +1,157 @@
+"""The listing: the parts in call order, each under a name of its own, with the PTX of those that have some."""
+
+import contextlib
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from itertools import compress
+from types import CodeType
+from typing import Any, NamedTuple
+
+from refopt.catalog import Routine
+from refopt.gpu.show.naming import names_of
+from refopt.gpu.show.parts import REFERENCE, Again, Constant, Named, Part, Parts
+from refopt.gpu.show.wrap import wrapped
+from refopt.gpu.target import Kernel
+
+WIDTH = 120
+
+
+class Listing(NamedTuple):
+    """The text, and by the name of each of its functions, the function or the kernel that it was made of."""
+
+    text: str
+    functions: dict[str, Any]
+
+
+def listing(kernels: Sequence[Kernel], header: str = "") -> Listing:
+    """All that some kernels run, as a text in Python: callees before callers, in the order of the calls.
+
+    Raises:
+        OSError: a function has no file that can be read.
+    """
+    kept: set[tuple[CodeType, str]] = set()
+    while True:
+        parts = Parts(kept)
+        with contextlib.suppress(Again):
+            tops = {parts.part(kernel.function, whole=True): kernel for kernel in dict.fromkeys(kernels)}
+            break
+    for part, kernel in tops.items():
+        part.base = kernel.name
+    order: dict[Part, None] = {}
+    constants: dict[Constant, list[Named]] = {}
+    for part in tops:
+        _visit(part, parts, order, constants)
+    named = [x for names in constants.values() for x in dict.fromkeys(names)]
+    names = names_of(list(order), named, parts, {part: kernel.name for part, kernel in tops.items()})
+
+    def filled(text: str, own: str = "") -> str:
+        return REFERENCE.sub(lambda found: names[parts.all[int(found[1])]], text).replace("\ue004", own)
+
+    blocks = [_block(part, filled, names[part], tops.get(part)) for part in order]
+    numbers = [filled(constant.text, names[used[0]]) for constant, used in constants.items()]
+    of_closures = ["\ue004" in constant.text for constant in constants]
+    groups = ("\n".join(compress(numbers, flags)) for flags in ([not x for x in of_closures], of_closures))
+    body = "\n\n\n".join(filter(None, ["\n\n".join(filter(None, groups)), *blocks]))
+    imports = [x for name, x in parts.imports.items() if re.search(rf"\b{name}\b", body)]
+    modules = dict.fromkeys(x.function.__module__ or "" for x in order)
+    files = sorted(x for x in modules if x not in ("", "builtins"))  # which functions made from text say they are of
+    sources = textwrap.wrap(f"Sources: {', '.join(files)}", WIDTH - 2)
+    about = [header.rstrip("\n")] if header else [f"# {line}" for kernel in kernels for line in _made_by(kernel)]
+    top = "\n".join([*about, "#", *(f"# {line}" for line in sources)]) + f"\n\n{_imports(imports)}"
+    return Listing(
+        f"{top}\n\n{'' if numbers else chr(10)}{body}\n",
+        {names[part]: tops.get(part, part.function) for part in order},
+    )
+
+
+def _made_by(kernel: Kernel) -> list[str]:
+    """A kernel's name, and what made it of what."""
+    if kernel.origin is None:
+        return [kernel.name]
+    factory, args = kernel.origin
+    text = f"{kernel.name}, made by {factory.__module__}.{factory.__name__}({', '.join(map(_short, args))})"
+    return textwrap.wrap(text, WIDTH - 2, subsequent_indent="    ")
+
+
+def _short(value: Any) -> str:
+    """An argument of a factory; types and rows of the catalogue by their names."""
+    if isinstance(value, Routine):
+        return value.name
+    if isinstance(value, type):
+        return value.__name__
+    return f"({', '.join(map(_short, value))})" if isinstance(value, tuple) else str(value)
+
+
+def _visit(part: Part, parts: Parts, order: dict[Part, None], constants: dict[Constant, list[Named]]) -> None:
+    """Put a function after what it calls."""
+    if part in order:
+        return
+    for number in REFERENCE.findall(part.text + part.above):
+        _put(parts.all[int(number)], parts, order, constants)
+    order[part] = None
+
+
+def _put(what: Part | Named, parts: Parts, order: dict[Part, None], constants: dict[Constant, list[Named]]) -> None:
+    if isinstance(what, Part):
+        _visit(what, parts, order, constants)
+        return
+    for number in REFERENCE.findall(what.constant.text):
+        _put(parts.all[int(number)], parts, order, constants)
+    constants.setdefault(what.constant, []).append(what)
+
+
+def _imports(lines: Sequence[str]) -> str:
+    """Import statements in three blocks: Python's, NumPy, refopt's."""
+    ours = [x.removeprefix("from refopt.simt import ") for x in lines if x.startswith("from refopt.simt")]
+    others = [x for x in sorted(lines) if not x.startswith(("from refopt.simt", "import numpy"))]
+    blocks = [others, [x for x in lines if x.startswith("import numpy")]]
+    blocks.append([f"from refopt.simt import {', '.join(sorted(ours))}"] if ours else [])
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _block(part: Part, filled: Callable[..., str], name: str, kernel: Kernel | None) -> str:
+    """A function with what stands above it."""
+    above = [filled(part.above)] if part.above else []
+    if kernel:
+        bounds = f"(launch_bounds={kernel.launch_bounds})" if kernel.launch_bounds else ""
+        above = [f"@cuda.jit{bounds}"]
+    if part.asm is not None:
+        above = _ptx(*part.asm, since=part.function.since)  # type: ignore[attr-defined]
+    return "\n".join([*above, wrapped(filled(part.text, name), WIDTH)])
+
+
+def _ptx(asm: str, constraints: str, result: str, arguments: str, since: tuple[int, int]) -> list[str]:
+    """A comment of the instructions of an intrinsic, which run in the place of the function below."""
+    said = [_operands(0, len(result), "returned"), _operands(len(result), len(arguments), "passed")]
+    said.append(f"from compute capability {since[0]}.{since[1]} on, before it nothing" if since > (8, 0) else "")
+    lines = _instructions([x.strip() for x in re.findall(r"[^;]*;|[^;]+$", asm)])
+    return [f"# PTX: {'; '.join(filter(None, said))}".rstrip(": "), *(f"#     {line}" for line in lines)]
+
+
+def _instructions(asm: Sequence[str]) -> list[str]:
+    """The instructions line by line, those of one kind beside each other, and what is repeated once."""
+    for first in range(len(asm)):
+        for length in range(6, (len(asm) - first) // 3 + 1):
+            part, times = asm[first : first + length], 1
+            while asm[first + times * length : first + (times + 1) * length] == part:
+                times += 1
+            if times > 2:
+                again = [f"{times} times:", *(f"    {line}" for line in _instructions(part))]
+                return [*_instructions(asm[:first]), *again, *_instructions(asm[first + times * length :])]
+    lines: list[str] = []
+    kind = ""
+    for instruction in asm:
+        before, kind = kind, instruction.lstrip("{ ").split(" ")[0]
+        if lines and kind in (before, "}") and len(lines[-1]) + len(instruction) < WIDTH - 10:
+            lines[-1] += f" {instruction}"
+        else:
+            lines.append(instruction)
+    return lines
+
+
+def _operands(first: int, count: int, what: str) -> str:
+    """Which operands are what, in words."""
+    if count < 2:
+        return f"${first} is {what}" if count else ""
+    return f"${first} {'and' if count == 2 else 'to'} ${first + count - 1} are {what}"

@@ -1,0 +1,51 @@
+"""In what two ops differ beside what they work on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from refopt.program import Op, Program
+from refopt.program.passes.dependencies import title
+
+FIELDS = "role", "device"
+
+
+def differences(first: Op, second: Op) -> list[str]:
+    """Names of all attributes, and of the fields in `FIELDS`, that are not the same."""
+    keys = [key for key in dict.fromkeys((*first.attrs, *second.attrs)) if _attr(first, key) != _attr(second, key)]
+    return keys + [key for key in FIELDS if getattr(first, key) != getattr(second, key)]
+
+
+def differing(first: Op, second: Op, key: str | None = None) -> str:
+    """In words, in what two ops differ, or the first thing that they differ in; empty if there is none."""
+    if key is None:
+        key = next(iter(differences(first, second)), "")
+    if not key:
+        return ""
+    here, there = (getattr(op, key) if key in FIELDS else _attr(op, key) for op in (first, second))
+    return f"{key} differs: {here!r} for {title(first)}, {there!r} for {title(second)}"
+
+
+def unlike(ops: Sequence[Op]) -> str:
+    """In what some ops differ beside their variables; empty if in nothing."""
+    return next((reason for op in ops[1:] if (reason := differing(ops[0], op))), "")
+
+
+def unlike_averages(program: Program, after: Sequence[Sequence[int]], kind: str) -> str:
+    """Why the multiplications after each of some reductions, of which there may be none, cannot be one; or empty.
+
+    Args:
+        program: the program.
+        after: by reduction, the places of the multiplications.
+        kind: what reports call a reduction.
+    """
+    if not any(after):
+        return ""
+    for places in after:
+        if len(places) != 1:
+            return f"expected one scale op after each {kind}, or none, got {len(places)}"
+    return unlike([program.main[place] for (place,) in after])
+
+
+def _attr(op: Op, key: str) -> object:
+    return op.attrs.get(key, "nothing")

@@ -1,0 +1,128 @@
+"""Averages of gradients that are formed by the updates themselves."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from refopt.checks.arguments import flag
+from refopt.checks.dtypes import arithmetic_name
+from refopt.program import Op, Program, Var
+from refopt.program.kinds import SHARED, routine_of
+from refopt.program.passes import dependencies
+from refopt.program.passes.attributes import unlike
+from refopt.program.passes.dependencies import cells, title
+from refopt.program.passes.result import Result
+from refopt.program.program import expect_program
+
+FACTOR = SHARED[0]
+
+
+def fold_averages(program: Program, exact: bool = True) -> Result:
+    """Let updates multiply sums of gradients by 1 / W as they read them, so that no op has to do it before.
+
+    An update of gradients that ``scale`` ops have averaged becomes one of their sums, with 1 / W for its
+    ``grad_factor``; the gradients then hold sums after a step. In fp32 no bit of anything else changes, since an update
+    forms the product in fp32 (numerics, N8), as the ``scale`` op did. A 16-bit average is rounded to 16 bits, and
+    within an update it is not, so these are folded only if bits may change; they are then closer to what they stand
+    for.
+
+    Averages stay that something else uses, such as a gradient check for the norm, and those for updates that have a
+    factor or a ``rescale_grad`` already, since the product of two numbers is rounded; so it is of a ``rescale_grad``
+    given to a step.
+
+    Args:
+        program: the program; it stays as it is.
+        exact: whether every bit has to stay.
+
+    Source: in Paddle there is nothing to average, since it is the loss that is multiplied by 1 / W.
+    """
+    expect_program("fold_averages", program)
+    flag("fold_averages: exact", exact)
+    users = _users(program)
+    declined: dict[int, str] = {}  # by place of an average
+    for place, sources in users.items():
+        if reason := _why_not(program, place, sources, exact):
+            declined |= dict.fromkeys(sources - declined.keys(), reason)
+    _decline_with(users, declined)
+    reasons = tuple(f"{title(program.main[i])}: {declined[i]}" for i in sorted(declined))
+    moves: list[tuple[list[int], list[Op]]] = []
+    factors: dict[str, Var] = {}
+    for place, sources in users.items():
+        if not sources & declined.keys():
+            op = program.main[place]
+            var = _factor(program, op, program.main[min(sources)])
+            factors[var.name] = var
+            moves.append(([*sources, place], [op.replace(inputs={**op.inputs, FACTOR: (var.name,)})]))
+    if not moves:
+        return Result(program, False, (*reasons, "no average is read by updates alone"))
+    extended = program.with_vars(var for name, var in factors.items() if program.vars.get(name) != var)
+    return Result(extended.replace(main=dependencies.rewritten(program, moves)), True, reasons)
+
+
+def _decline_with(users: dict[int, set[int]], declined: dict[int, str]) -> None:
+    """Decline the averages of updates that keep some already: an update keeps all of them or none."""
+    of: dict[int, list[set[int]]] = {}
+    for sources in users.values():
+        for i in sources:
+            of.setdefault(i, []).append(sources)
+    waiting = deque(sorted(declined))
+    while waiting:
+        first = waiting.popleft()
+        for sources in of.pop(first, ()):
+            more = sorted(sources - declined.keys())
+            declined |= dict.fromkeys(more, declined[first])
+            waiting += more
+
+
+def _users(program: Program) -> dict[int, set[int]]:
+    """By place of an op that uses what ``scale`` ops have made, or multiplies it once more, the places of those."""
+    maker: dict[str, int] = {}  # by memory
+    users: dict[int, set[int]] = {}
+    for i, op in enumerate(program.main):
+        touched = cells(program, (*op.reads, *op.writes))
+        if sources := {maker[cell] for cell in touched & maker.keys()}:
+            users[i] = sources
+        if op.type == "scale":
+            maker |= dict.fromkeys(touched, i)
+    return users
+
+
+def _why_not(program: Program, place: int, sources: set[int], exact: bool) -> str:
+    """Why an op cannot form the averages that it uses. Empty if it can."""
+    op, averages = program.main[place], [program.main[i] for i in sorted(sources)]
+    averaged = cells(program, [name for each in averages for name in each.writes])
+    read = cells(program, op.inputs.get("grads", ()))
+    others = [name for slot, names in op.inputs.items() if slot != "grads" for name in names]
+    if routine_of(op) is None or averaged & cells(program, (*op.writes, *others)):
+        return f"{title(op)} uses it, too"
+    if read - averaged:
+        return f"{title(op)} uses {min(read - averaged)!r}, too, which is no average"
+    if FACTOR in op.inputs or (exact and op.attrs.get("rescale_grad", 1) != 1):
+        return f"{title(op)} multiplies gradients by a number already"
+    if reason := unlike(averages):
+        return reason
+    reals, scale = _reals(program, op), averages[0].attrs["scale"]
+    if len(reals) > 1:
+        return f"{title(op)} computes in {' and '.join(sorted(reals))}"
+    if not abs(scale) <= float(np.finfo(min(reals)).max):
+        return f"{scale!r} is no finite number of {min(reals)}"
+    for name in sorted(averaged):
+        var = program.vars[name]
+        if var.persistable:
+            return f"{name!r} lives from step to step"
+        if exact and name in read and var.dtype not in reals:
+            return f"{name!r} is rounded to {var.dtype}"
+    return ""
+
+
+def _reals(program: Program, op: Op) -> set[str]:
+    """The dtypes in which an update computes."""
+    return {arithmetic_name(program.vars[name].dtype) for name in op.inputs["params"]}
+
+
+def _factor(program: Program, op: Op, average: Op) -> Var:
+    """What multiplies the gradients of an update."""
+    (real,), scale = _reals(program, op), float(average.attrs["scale"]) + 0.0  # of two zeros the one that scale takes
+    return Var(f"{FACTOR}@{scale!r}@{real}", (1,), real, persistable=True, initial=scale)

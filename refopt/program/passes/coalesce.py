@@ -1,0 +1,110 @@
+"""Gradients as views of buffers, so that neighbours can be reduced, and updated, as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+from refopt.checks.arguments import collected, shown, whole
+from refopt.program import UNKNOWN, Op, Program, Var
+from refopt.program.passes.grouping import RULES, Grouping, later
+from refopt.program.passes.result import Result
+from refopt.program.program import expect_program
+
+
+def coalesce_gradients(program: Program, grouping: str | Callable[..., Grouping] = later, **flags: Any) -> Result:
+    """Put the gradients that are reduced into buffers, by ``coalesce_tensor`` ops at startup.
+
+    The ops of a step stay as they are: each gradient is then a view, which `fuse_all_reduce` and `fuse_optimizer` make
+    use of. Gradients that are sparse, that have no elements, that are not reduced or that are views already are left
+    out. With one rank nothing is reduced and nothing is done, as in Paddle; `fuse_optimizer` makes its own buffer.
+
+    Args:
+        program: the program; it stays as it is.
+        grouping: a rule of `refopt.program.passes.grouping`, or its name, or a function like these.
+        flags: of the rule.
+
+    Raises:
+        ValueError, TypeError: from the rule; or if a buffer's name is taken.
+
+    Source: Paddle's ``coalesce_grad_tensor_pass``, first ``alloc_continuous_space_for_grad_pass`` of PR 15497.
+    """
+    expect_program("coalesce_gradients", program)
+    if not callable(grouping) and not (isinstance(grouping, str) and grouping in RULES):
+        expected = f"expected one of {', '.join(RULES)} or a function"
+        raise ValueError(f"coalesce_gradients: grouping: {expected}, got {shown(grouping)}")
+    rule = RULES[grouping] if isinstance(grouping, str) else grouping
+    if any("groups" in op.attrs for op in program.startup):
+        return Result(program, False, ("gradients have been put into buffers already",))
+    pairs, reasons = _gradients(program)
+    if not pairs:
+        return Result(program, False, (*reasons, "no gradient is reduced that is dense and in no buffer"))
+    params, grads = [param for param, _ in pairs], [program.vars[grad] for _, grad in pairs]
+    answer = rule(params, [grad.shape for grad in grads], [grad.dtype for grad in grads], **flags)
+    grouped = _checked_grouping(answer, len(grads))
+    ops, buffers = [], []
+    for numbers in grouped.buffers:
+        views = [grads[i] for number in numbers for i in grouped.groups[number]]
+        name = grouped.name.format(views[0].name)
+        buffers.append(Var(name, UNKNOWN, views[0].dtype, views[0].persistable))
+        sizes = tuple(len(grouped.groups[number]) for number in numbers)
+        ops.append(coalesce_op([view.name for view in views], name, copy_data=views[0].persistable, groups=sizes))
+    if not ops:
+        return Result(program, False, (*reasons, "the rule puts no two gradients together"))
+    changed = program.with_vars(buffers)
+    return Result(changed.replace(startup=(*program.startup, *ops)), True, tuple(reasons))
+
+
+def coalesce_op(names: list[str], buffer: str, **attrs: Any) -> Op:
+    """A ``coalesce_tensor`` op, aligned as the machine is used to."""
+    layout = {"use_align": True, "align_size": -1, "size_of_dtype": -1}
+    slots: Any = {"output": names, "fused_output": [buffer]}
+    return Op("coalesce_tensor", {"input": tuple(names)}, slots, {"copy_data": False} | layout | attrs, "startup")
+
+
+def _checked_grouping(grouping: Any, count: int) -> Grouping:
+    """What a rule gives; raises if it is no grouping of so many gradients."""
+    where = "coalesce_gradients: grouping"
+    if not isinstance(grouping, Grouping):
+        raise TypeError(f"{where}: expected a Grouping from the rule, got {shown(grouping)}")
+    groups, buffers = (_numbers(f"{where}: {name}", getattr(grouping, name)) for name in ("groups", "buffers"))
+    if sorted(chain(*groups)) != list(range(count)):
+        raise ValueError(f"{where}: expected each of {count} gradients in one group, got {shown(grouping.groups)}")
+    places = sorted(chain(*buffers))
+    if any(not k < len(groups) for k in places) or len(set(places)) < len(places):
+        raise ValueError(f"{where}: expected each group in one buffer at most, got {shown(grouping.buffers)}")
+    name = grouping.name
+    if not isinstance(name, str) or name.replace("{}", "", 1).count("{") + name.count("}") > 1:
+        raise ValueError(f"{where}: expected a name with one {{}} at most, got {shown(name)}")
+    return Grouping(groups, buffers, name)
+
+
+def _numbers(where: str, value: Any) -> tuple[tuple[int, ...], ...]:
+    """Groups of numbers, of which none is empty."""
+    checked = []
+    for j, group in enumerate(collected(where, value, "groups")):
+        members = enumerate(collected(f"{where}[{j}]", group, "numbers"))
+        checked.append(tuple(whole(f"{where}[{j}][{k}]", member, 0) for k, member in members))
+    return tuple(checked)
+
+
+def _gradients(program: Program) -> tuple[list[tuple[str, str]], list[str]]:
+    """Parameters and gradients that can go into buffers, in the order of the backward pass, and why others cannot."""
+    reduced = {op.inputs["x"][0] for op in program.main if op.type == "all_reduce" and len(op.inputs["x"]) == 1}
+    pairs, reasons = [], []
+    for op in program.main:
+        for param, grad in zip(op.inputs["params"], op.outputs["grads"], strict=True) if op.type == "backward" else ():
+            var = program.vars[grad]
+            if var.sparse:
+                reasons.append(f"{grad!r} is sparse and stays out")
+            elif math.prod(var.shape) == 0:
+                reasons.append(f"{grad!r} has no elements and stays out")
+            elif grad in reduced and grad not in program.buffer_of:
+                pairs.append((param, grad))
+    kept = [grad for _, grad in pairs if program.vars[grad].persistable]
+    if 0 < len(kept) < len(pairs):
+        reasons += [f"{grad!r} lives from step to step, as others do not, and stays out" for grad in kept]
+        pairs = [pair for pair in pairs if pair[1] not in kept]
+    return pairs, reasons

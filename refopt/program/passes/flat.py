@@ -1,0 +1,73 @@
+"""An optimizer op over flat buffers: what has to be coalesced for it, and how it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from refopt.catalog import Routine
+from refopt.checks.dtypes import ITEM_SIZES
+from refopt.program import UNKNOWN, Op, Program, Var
+from refopt.program.kinds import SHARED
+from refopt.program.passes import dependencies
+from refopt.program.passes.coalesce import coalesce_op
+
+
+class Flat(NamedTuple):
+    """A flat op, with the startup ops and buffers that it needs, and its scalars by slot."""
+
+    op: Op
+    startup: list[Op]
+    buffers: list[Var]
+    scalars: dict[str, tuple[str, ...]]
+
+
+def role(slot: str) -> str:
+    """What Paddle calls a slot: ``Param`` for ``params``, ``Beta1Pow`` for ``beta1_pow``."""
+    singular = {"velocities": "velocity"}.get(slot, slot.removesuffix("s") if slot.endswith("params") else slot)
+    singular = {"grads": "grad"}.get(singular, singular)
+    return "".join(word.capitalize() for word in singular.split("_"))
+
+
+def gradient_buffer(program: Program, grads: Sequence[str]) -> tuple[Op | None, str]:
+    """The startup op that makes the buffer of just these gradients, or ``None`` if they are in none; or why neither."""
+    buffers = dict.fromkeys(program.buffer_of.get(grad) for grad in grads)
+    if len(buffers) > 1:
+        names = ", ".join(repr(name) if name else "none" for name in buffers)
+        return None, f"the gradients are in {len(buffers)} buffers ({names})"
+    (buffer,) = buffers
+    if buffer is None:
+        return None, ""
+    own = set(grads)
+    others = [view for view in program.views[buffer] if view not in own]
+    if others:
+        return None, f"{others[0]!r} is in the gradients' buffer, too"
+    return program.startup[program.makers[buffer]], ""
+
+
+def flattened(program: Program, routine: Routine, ops: Sequence[Op]) -> Flat:
+    """The flat op in the place of ops that have been found to be fit for it."""
+    grads = [op.inputs["grads"][0] for op in ops]
+    there, _ = gradient_buffer(program, grads)
+    first = ops[0]
+    buffers, startup = [], []
+    layout: dict[str, Any] = {} if there is None else {key: there.attrs[key] for key in ("use_align", "align_size")}
+    # All buffers have the layout of the gradients in elements, whatever their own dtypes.
+    override = -1 if there is None else there.attrs["size_of_dtype"]
+    item = ITEM_SIZES[program.vars[grads[0]].dtype] if override == -1 else override
+    names: dict[str, str] = {} if there is None else {"grads": there.outputs["fused_output"][0]}
+    for slot in (slot for slot in routine.slot_names if slot in first.inputs and slot not in names):
+        tensors = [op.inputs[slot][0] for op in ops]
+        var = program.vars[tensors[0]]
+        names[slot] = f"@FUSEDVAR@_{routine.name}_{role(slot)}_{tensors[0]}"
+        buffers.append(Var(names[slot], UNKNOWN, var.dtype, var.persistable))
+        own = -1 if ITEM_SIZES[var.dtype] == item else item
+        attrs = {**layout, "copy_data": slot != "grads" or var.persistable, "size_of_dtype": own}
+        startup.append(coalesce_op(tensors, names[slot], **attrs))
+    both = [
+        {slot: side[slot] if slot in SHARED else (names[slot],) for slot in side}
+        for side in (first.inputs, first.outputs)
+    ]
+    layer: Any = dependencies.common(op.layer for op in ops)
+    op = first.replace(inputs=both[0], outputs=both[1], layer=layer)
+    return Flat(op, startup, buffers, {slot: (names[slot],) for slot in routine.scalars})

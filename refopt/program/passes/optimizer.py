@@ -1,0 +1,240 @@
+"""One optimizer op for many."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from refopt.catalog import ROUTINES, Routine
+from refopt.checks.arguments import chosen, flag
+from refopt.program import Op, Program
+from refopt.program.kinds import MERGED, SHARED, advances, is_flat
+from refopt.program.passes import dependencies
+from refopt.program.passes.attributes import differences, differing, unlike
+from refopt.program.passes.flat import flattened, gradient_buffer
+from refopt.program.passes.result import Result
+from refopt.program.program import expect_program
+
+FORMS = "auto", "flat", "merged"
+
+
+class Unit(NamedTuple):
+    """Ops that are to be one.
+
+    Attributes:
+        routine: what they are ops of.
+        places: where they are in ``main``, in the order in which their tensors are to be.
+        powers: by scalar that other ops advance, the places of these, in the same order.
+        uneven: numbers that are not the same for all, by name, and whose they are.
+    """
+
+    routine: Routine
+    places: tuple[int, ...]
+    powers: dict[str, tuple[int, ...]]
+    uneven: dict[str, str]
+
+    def ops(self, program: Program) -> list[Op]:
+        return [program.main[i] for i in self.places]
+
+    def members(self) -> list[int]:
+        """All places that go."""
+        return [*self.places, *(i for places in self.powers.values() for i in places)]
+
+
+def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto", per_buffer: bool = False) -> Result:
+    """Replace the ops of a routine, one for each tensor, by one for each signature of dtypes.
+
+    Two forms. *Flat*: parameters, states and scalars are coalesced at startup like the gradients, and one op of the
+    same type takes each buffer for one tensor; a scalar of the first tensor is that of all, and all are advanced.
+    *Merged*: one op of type ``merged_`` over the tensors as they lie, which keeps each tensor's numbers, scalars and
+    norms apart. The order of tensors is that of the gradients. Scalars that ``scale`` ops advance, two for each tensor
+    of Adam, are then advanced by one op for each kind.
+
+    Flat is for routines that take each element for itself, with the same numbers for all tensors, rounding to nearest,
+    gradients that are in one buffer by themselves or in none, and scalars that are equal to begin with, which
+    `refopt.program.Bound.startup` makes sure of. Ops whose attributes differ in what a merged op has one of only, that
+    depend on each other, or whose gradients are sparse, are left alone.
+
+    Args:
+        program: the program; it stays as it is.
+        optimizer: a name of `refopt.catalog.ROUTINES`, or ``"all"``.
+        form: ``"flat"``, one op for each buffer of gradients; ``"merged"``; or ``"auto"``: flat where that makes one op
+            of a signature, else merged.
+        per_buffer: keep updates apart whose gradients are in different buffers, or in none, in the merged form as well:
+            each then waits for its own gradients only.
+
+    Raises:
+        ValueError: naming the argument; or if a buffer's name is taken.
+
+    Source: Paddle's ``fuse_optimizer_op_pass`` and those of Adam, SGD and momentum, of PR 15933, first in PR 15497. It
+    takes learning rate, beta powers and whatever it does not compare from the first op, without a word.
+    """
+    expect_program("fuse_optimizer", program)
+    chosen("fuse_optimizer: form", form, FORMS)
+    chosen("fuse_optimizer: optimizer", optimizer, ("all", *ROUTINES))
+    flag("fuse_optimizer: per_buffer", per_buffer)
+    reasons: list[str] = []
+    moves, startup, buffers = [], list(program.startup), []
+    scales: dict[str, list[int]] = {}  # by variable, the ops that multiply it alone
+    for i, op in enumerate(program.main):
+        if op.type == "scale" and len(op.inputs["x"]) == 1:
+            scales.setdefault(op.inputs["x"][0], []).append(i)
+    for name in dict.fromkeys(op.type for op in program.main) if optimizer == "all" else [optimizer]:
+        for places in _candidates(program, ROUTINES[name], form, per_buffer, reasons) if name in ROUTINES else ():
+            unit, reason = _unit(program, ROUTINES[name], places, scales)
+            not_flat = reason or _not_flat(program, unit)
+            if not reason and not_flat and form == "flat":
+                reason = f"not flat: {not_flat}"
+            if reason:
+                reasons.append(f"{name} of {_about(program, places)}: {reason}")
+                continue
+            if form == "merged" or not_flat:
+                moves.append((unit.members(), _merged(program, unit)))
+                if form == "auto":
+                    reasons.append(f"{name} of {_about(program, places)}: merged and not flat: {not_flat}")
+                continue
+            flat = flattened(program, unit.routine, unit.ops(program))
+            moves.append((unit.members(), [flat.op, *_advances(program, unit, flat.scalars)]))
+            startup += flat.startup
+            buffers += flat.buffers
+    if not moves:
+        return Result(program, False, (*reasons, f"no two ops of {optimizer} can be one"))
+    changed = program.with_vars(buffers).replace(startup=startup, main=dependencies.rewritten(program, moves))
+    return Result(changed, True, tuple(reasons))
+
+
+def _candidates(
+    program: Program, routine: Routine, form: str, per_buffer: bool, reasons: list[str]
+) -> Iterator[tuple[int, ...]]:
+    """Places of the ops of one signature that may be one, in the order of their gradients; others are reasons."""
+    sums = {name for op in program.main if op.type == "scatter_add" for name in op.writes}
+    rank = _order(program)
+    units: dict[tuple, list[int]] = {}
+    for i, op in enumerate(program.main):
+        if op.type != routine.name or is_flat(program, op):
+            continue
+        grad, param = op.inputs["grads"][0], program.vars[op.inputs["params"][0]]
+        if grad in sums:
+            reasons.append(f"{dependencies.title(op)}: its gradient is sparse")
+            continue
+        slots = [op.inputs.get(slot) for slot in routine.slot_names]
+        key: list[Any] = [program.vars[names[0]].dtype if names else None for names in slots]
+        key += [op.inputs.get(slot) for slot in SHARED] + [advances(op, routine)]
+        if form == "flat":
+            key += [program.buffer_of.get(grad), math.prod(param.shape) > 0]
+        if per_buffer:
+            key.append(program.buffer_of.get(grad, grad))
+        units.setdefault(tuple(key), []).append(i)
+    for places in units.values():
+        if len(places) == 1:
+            reasons.append(f"{dependencies.title(program.main[places[0]])}: the only one of its kind")
+        else:
+            yield tuple(sorted(places, key=lambda i: rank.get(program.main[i].inputs["grads"][0], len(rank))))
+
+
+def _order(program: Program) -> dict[str, int]:
+    """Gradients by when they are made, or, in a buffer, by where they lie."""
+    gradients = [name for op in program.main if op.type == "backward" for name in op.outputs["grads"]]
+    views = [view for views in program.views.values() for view in views]
+    return {name: k for k, name in enumerate([*gradients, *views])}
+
+
+def _unit(
+    program: Program, routine: Routine, places: tuple[int, ...], scales: dict[str, list[int]]
+) -> tuple[Unit, str]:
+    """The ops as one, and why they cannot be. Empty if they can."""
+    ops = [program.main[i] for i in places]
+    own = {hyper.name for hyper in routine.hypers if hyper.per_tensor}
+    uneven: dict[str, str] = {}
+    reason = ""
+    for op in ops[1:]:
+        for key in differences(ops[0], op):
+            if key in own:
+                uneven.setdefault(key, differing(ops[0], op, key))
+            else:
+                reason = reason or differing(ops[0], op, key)
+    unit = Unit(routine, places, {}, uneven)
+    if not reason and not advances(ops[0], routine):
+        reason = _find_powers(program, unit, scales)
+    reason = reason or next((twice for slot in routine.scalars if (twice := _twice(ops, slot))), "")
+    reason = reason or dependencies.among(program, ops) or dependencies.between(program, unit.members())
+    return unit, reason
+
+
+def _find_powers(program: Program, unit: Unit, scales: dict[str, list[int]]) -> str:
+    """Find the ops that advance the scalars; or why there are none that could be one."""
+    for slot in unit.routine.scalars:
+        candidates = [scales.get(op.inputs[slot][0], []) for op in unit.ops(program)]
+        if not any(candidates):
+            continue
+        for place, op, places in zip(unit.places, unit.ops(program), candidates, strict=True):
+            if len(places) != 1 or places[0] < place:
+                return f"{slot}: expected one scale op, after {dependencies.title(op)}, got another number or place"
+        unit.powers[slot] = tuple(places[0] for places in candidates)
+        reason = unlike([program.main[places[0]] for places in candidates])
+        if reason:
+            return reason
+    return ""
+
+
+def _not_flat(program: Program, unit: Unit) -> str:
+    """Why ops cannot be a flat one. Empty if they can."""
+    ops, routine = unit.ops(program), unit.routine
+    if not routine.elementwise:
+        return f"{routine.name} has norms of tensors"
+    if unit.uneven:
+        return next(iter(unit.uneven.values()))
+    if ops[0].attrs.get("rounding") == "stochastic":
+        return "stochastic rounding counts the elements of each tensor"
+    for op in ops:
+        if math.prod(program.vars[op.inputs["params"][0]].shape) == 0:
+            return f"{dependencies.title(op)} has no elements"
+        if program.vars[op.inputs["grads"][0]].persistable != program.vars[ops[0].inputs["grads"][0]].persistable:
+            return "some gradients live from step to step, and others do not"
+        for slot, (name,) in ((s, n) for s, n in op.inputs.items() if s not in ("grads", *SHARED)):
+            if name in program.buffer_of:
+                return f"{slot}: {name!r} is in a buffer already, {program.buffer_of[name]!r}"
+    return _twice(ops, "grads") or gradient_buffer(program, [op.inputs["grads"][0] for op in ops])[1]
+
+
+def _twice(ops: list[Op], slot: str) -> str:
+    """Which variable of a slot two of the ops have in common; empty if none."""
+    name, count = Counter(op.inputs[slot][0] for op in ops).most_common(1)[0]
+    return f"{slot}: {name!r} is that of {count} ops" if count > 1 else ""
+
+
+def _merged(program: Program, unit: Unit) -> list[Op]:
+    """The merged op over the tensors as they are, and those that advance scalars."""
+    ops = unit.ops(program)
+    attrs = {
+        key: tuple(op.attrs[key] for op in ops) if key in unit.uneven else value for key, value in ops[0].attrs.items()
+    }
+
+    def all_of(side: str) -> dict[str, tuple[str, ...]]:
+        slots = getattr(ops[0], side)
+        return {
+            slot: slots[slot] if slot in SHARED else tuple(getattr(op, side)[slot][0] for op in ops) for slot in slots
+        }
+
+    layer: Any = dependencies.common(op.layer for op in ops)
+    merged = ops[0].replace(
+        type=MERGED + unit.routine.name, inputs=all_of("inputs"), outputs=all_of("outputs"), attrs=attrs, layer=layer
+    )
+    return [merged, *_advances(program, unit, {slot: merged.inputs[slot] for slot in unit.routine.scalars})]
+
+
+def _advances(program: Program, unit: Unit, scalars: dict[str, tuple[str, ...]]) -> list[Op]:
+    """One op for each kind of scalar that ops had to advance."""
+    advancing = []
+    for slot, places in unit.powers.items():
+        x = {"x": scalars[slot]}, {"out": scalars[slot]}
+        layer: Any = dependencies.common(program.main[i].layer for i in places)
+        advancing.append(program.main[places[0]].replace(inputs=x[0], outputs=x[1], layer=layer))
+    return advancing
+
+
+def _about(program: Program, places: tuple[int, ...]) -> str:
+    names = [program.main[i].inputs["params"][0] for i in places]
+    return f"{names[0]!r} to {names[-1]!r}"

@@ -1,0 +1,241 @@
+"""How long messages take, by two numbers: ``alpha``, seconds a message, and ``beta``, seconds a byte.
+
+A message of n bytes takes ``alpha + beta * n`` (R. W. Hockney, "The communication challenge for MPP: Intel Paragon and
+Meiko CS-2", Parallel Computing 20, 1994), whatever else is under way; a device sends one and receives one at a time.
+``gamma``, seconds a byte, is what it takes to add what has come to what is there. The formulae of collectives over p
+devices are those of R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in
+MPICH", IJHPCA 19, 2005; they are for n that p divides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.checks.arguments import RANKS, chosen, collected, is_number, number, shown, to_float, whole
+from refopt.checks.arguments import names as listed_names
+from refopt.checks.dtypes import ITEM_SIZES
+from refopt.program import Op, Program, batches
+from refopt.program.placement.kinds import BARRIERS, COPIES, MESSAGES
+from refopt.program.program import expect_program
+
+
+class Link(NamedTuple):
+    """A network. The formulae refuse one whose numbers are below 0 or not finite.
+
+    Attributes:
+        alpha: seconds a message, at least 0.
+        beta: seconds a byte, at least 0: the inverse of the bandwidth.
+        gamma: seconds a byte for the addition of a reduction, at least 0.
+    """
+
+    alpha: float
+    beta: float
+    gamma: float = 0.0
+
+
+def send(link: Link, nbytes: float) -> float:
+    """Seconds for one message: ``alpha + n * beta``."""
+    link, nbytes, _ = _checked("send", link, nbytes)
+    return link.alpha + nbytes * link.beta
+
+
+def broadcast(link: Link, nbytes: float, devices: int, algorithm: str = "tree") -> float:
+    """Seconds until all devices have what one has.
+
+    Args:
+        link: the network.
+        nbytes: n, of the array.
+        devices: p.
+        algorithm: ``"tree"``, a binomial tree: ``ceil(log2 p) * (alpha + n * beta)``; or ``"scatter"``, for long
+            messages, a binomial scatter and then a ring that gathers:
+            ``(ceil(log2 p) + p - 1) * alpha + 2 * (p - 1) / p * n * beta``.
+    """
+    link, nbytes, devices = _checked("broadcast", link, nbytes, devices)
+    rounds, share = _rounds(devices), (devices - 1) / devices
+    if _known("broadcast", algorithm, "tree", "scatter") == "tree":
+        return rounds * (link.alpha + nbytes * link.beta)
+    return (rounds + devices - 1) * link.alpha + 2 * share * nbytes * link.beta if devices > 1 else 0.0
+
+
+def reduce(link: Link, nbytes: float, devices: int, algorithm: str = "tree") -> float:
+    """Seconds until one device has the sum of what all have.
+
+    Args:
+        link: the network.
+        nbytes: n, of the array.
+        devices: p.
+        algorithm: ``"tree"``, a binomial tree: ``ceil(log2 p) * (alpha + n * beta + n * gamma)``; or ``"scatter"``,
+            Rabenseifner's, for long messages and p a power of two, a reduce-scatter by halves and then a gather:
+            ``2 * log2 p * alpha + 2 * (p - 1) / p * n * beta + (p - 1) / p * n * gamma``.
+    """
+    link, nbytes, devices = _checked("reduce", link, nbytes, devices)
+    rounds, share = _rounds(devices), (devices - 1) / devices
+    if _known("reduce", algorithm, "tree", "scatter") == "tree":
+        return rounds * (link.alpha + nbytes * (link.beta + link.gamma))
+    if devices & (devices - 1):
+        raise ValueError(f"reduce: devices: expected a power of two, which scatter is for, got {devices}")
+    return 2 * rounds * link.alpha + 2 * share * nbytes * link.beta + share * nbytes * link.gamma
+
+
+def all_reduce(link: Link, nbytes: float, devices: int) -> float:
+    """Seconds until all devices have the sum of what all have, by a ring.
+
+    A reduce-scatter and an all-gather, each of p - 1 messages of n / p bytes:
+    ``2 * (p - 1) * alpha + 2 * (p - 1) / p * n * beta + (p - 1) / p * n * gamma``.
+    """
+    link, nbytes, devices = _checked("all_reduce", link, nbytes, devices)
+    share = (devices - 1) / devices
+    return 2 * (devices - 1) * link.alpha + 2 * share * nbytes * link.beta + share * nbytes * link.gamma
+
+
+def batch(link: Link, kind: str, nbytes: Mapping[int, float], devices: int) -> float:
+    """Seconds for broadcasts or reductions of different roots that are made at once.
+
+    That of the device that takes longest. While a root sends its broadcast, or receives its reduction, which takes what
+    the formula of a single one says, by a tree, it does one message for each other root in the other direction:
+    ``max over d of max(T(n_d), sum over roots r other than d of (alpha + n_r * beta))``. For two devices that is the
+    longest of the single calls. For more it is too little where devices that pass on what is of others are late.
+
+    Args:
+        link: the network, which carries as much in both directions as in one.
+        kind: ``"broadcast"`` or ``"reduce"``.
+        nbytes: by root, n of its array.
+        devices: p.
+    """
+    single = {"broadcast": broadcast, "reduce": reduce}
+    kind = chosen("batch: kind", kind, single)
+    link, _, devices = _checked("batch", link, 0, devices)
+    if not isinstance(nbytes, Mapping):
+        raise TypeError(f"batch: nbytes: expected a mapping from roots, got {shown(nbytes)}")
+    sizes = {
+        whole("batch: nbytes: root", root, 0, devices - 1): number(f"batch: nbytes: {shown(root)}", n, 0)
+        for root, n in nbytes.items()
+    }
+    own = [single[kind](link, n, devices) for n in sizes.values()]
+    # Of the devices that are no roots all are alike.
+    some = [*sizes, *([None] if len(sizes) < devices else [])]
+    others = [sum(send(link, n) for root, n in sizes.items() if root != device) for device in some]
+    return max([*own, *others])
+
+
+def fit(messages: Sequence[float], times: Sequence[float]) -> Link:
+    """Alpha and beta of a link, by least squares over measured messages.
+
+    The sum of the squares of ``alpha + beta * n - t`` is least; nothing is weighed, so long messages have most to say.
+
+    Args:
+        messages: bytes, at least two different numbers.
+        times: seconds, one for each.
+
+    Returns:
+        Beta is at least 0; alpha is what the line says, so where short messages are quick it may be below 0.
+
+    Raises:
+        ValueError: naming the argument, ``times`` if the line falls: that is no link.
+    """
+    n, t = _numbers("fit: messages", messages), _numbers("fit: times", times)
+    if t.shape != n.shape:
+        raise ValueError(f"fit: times: expected one for each of {n.shape} messages, got {t.shape}")
+    for name, values in (("messages", n), ("times", t)):
+        if not np.isfinite(values).all():
+            raise ValueError(f"fit: {name}: expected finite numbers, got {values[~np.isfinite(values)][0]}")
+        if (values < 0).any():
+            raise ValueError(f"fit: {name}: expected numbers of at least 0, got {values.min()}")
+    if np.unique(n).size < 2:
+        raise ValueError(f"fit: messages: expected at least two different sizes, got {np.unique(n).size}")
+    scale = np.abs(n).max()  # columns of like size, since bytes and ones are far apart
+    (alpha, beta), *_ = np.linalg.lstsq(np.stack([np.ones_like(n), n / scale], 1), t, rcond=None)
+    if beta * (n.max() - n.min()) / scale < -1e-9 * t.max():  # beyond what rounding makes of equal times
+        expected = "expected them to grow with the messages"
+        raise ValueError(f"fit: times: {expected}, got a line of {beta / scale:g} seconds a byte")
+    return Link(float(alpha), max(float(beta / scale), 0.0))
+
+
+def pipelined(stages: Sequence[float], count: int) -> float:
+    """Seconds for so many items, each of which passes through all stages in order, on a stream for each stage.
+
+    ``sum(stages) + (count - 1) * max(stages)``: the time of one, and then one more for every turn of the longest. With
+    copies and compute as stages this is how long overlapped copies take; without overlap it is
+    ``count * sum(stages)``.
+    """
+    times = collected("pipelined: stages", stages, "times")
+    stages = [number(f"pipelined: stages[{k}]", s, 0) for k, s in enumerate(times)]
+    if not stages:
+        raise ValueError("pipelined: stages: expected some times of at least 0, got none")
+    count = whole("pipelined: count", count, 0)
+    to_float("pipelined: count", count)
+    return sum(stages) + (count - 1) * max(stages) if count else 0.0
+
+
+def of_op(program: Program, op: Op, link: Link, rate: float) -> float:
+    """Seconds for an op of a placed program.
+
+    Collectives take what their formulae say, ``broadcast`` and ``reduce`` by a tree, and a ``batch`` of them what
+    `batch` says; anything else reads its inputs and writes its outputs at a rate.
+
+    Args:
+        program: whose op it is.
+        op: no message or barrier, since what they take depends on what is under way; no copy between host and device,
+            which is a message of the bus; and none whose tensors are sparse.
+        link: the network.
+        rate: bytes a second of a device's memory, more than 0.
+    """
+    expect_program("of_op", program)
+    if not isinstance(op, Op):
+        raise TypeError(f"of_op: op: expected an Op, got {shown(op)}")
+    expect_link("of_op: link", link)
+    rate = number("of_op: rate", rate, above=0)
+    if op.type in (*MESSAGES, *BARRIERS, *COPIES) or any(program.vars[name].sparse for name in (*op.reads, *op.writes)):
+        raise ValueError(f"of_op: op: expected dense tensors and no message, got {op.type} of {', '.join(op.reads)}")
+    if op.type == "batch":
+        sent = {each.attrs["root"]: bytes_of(program, each.reads) for each in batches.calls(op)}
+        return batch(link, op.attrs["kind"], sent, op.attrs["ranks"])
+    known = {"broadcast": broadcast, "reduce": reduce, "all_reduce": all_reduce}
+    if op.type in known:
+        return known[op.type](link, bytes_of(program, op.reads), op.attrs["ranks"])
+    return (bytes_of(program, op.reads) + bytes_of(program, op.writes)) / rate
+
+
+def bytes_of(program: Program, names: Sequence[str]) -> int:
+    """Bytes of variables; of a buffer, those of its tensors, without padding."""
+    expect_program("bytes_of", program)
+    for k, name in enumerate(listed_names("bytes_of: names", names)):
+        if name not in program.vars:
+            raise ValueError(f"bytes_of: names[{k}]: expected a variable of the program, got {name!r}")
+    cells = [program.vars[cell] for name in names for cell in program.memory(name)]
+    return sum(math.prod(var.shape) * ITEM_SIZES[var.dtype] for var in cells)
+
+
+def _numbers(where: str, values: Any) -> np.ndarray:
+    """Numbers as an array of fp64, (n,)."""
+    entries = collected(where, values, "numbers")
+    return np.array([number(f"{where}[{k}]", value) for k, value in enumerate(entries)], np.float64)
+
+
+def _rounds(devices: int) -> int:
+    """``ceil(log2 devices)``, exactly."""
+    return (devices - 1).bit_length()
+
+
+def _known(where: str, value: str, *known: str) -> str:
+    return chosen(f"{where}: algorithm", value, known)
+
+
+def _checked(where: str, link: Link, nbytes: float, devices: int = 1) -> tuple[Link, float, int]:
+    """What a formula is asked, as numbers of Python; raises if it is none of that, naming the argument."""
+    expect_link(f"{where}: link", link)
+    checked = Link(*(to_float(f"{where}: link: {name}", value) for name, value in link._asdict().items()))
+    return checked, number(f"{where}: nbytes", nbytes, 0), whole(f"{where}: devices", devices, 1, RANKS)
+
+
+def expect_link(where: str, link: Any) -> None:
+    """Raise if it is no link, or one with a number that is below 0 or not finite."""
+    if not isinstance(link, Link):
+        raise TypeError(f"{where}: expected a Link, got {shown(link)}")
+    for name, value in link._asdict().items():
+        if not is_number(value) or not 0 <= value < math.inf:
+            raise ValueError(f"{where}: expected a finite {name} of at least 0, got {shown(value)}")

@@ -1,0 +1,62 @@
+"""Runs a schedule on streams and events of the executor, which finds races between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from refopt.checks.arguments import chosen, whole
+from refopt.program import Bound
+from refopt.program.backends import Gpu, backend_of
+from refopt.program.bound import Gradients
+from refopt.program.ops import mapping
+from refopt.program.placement.bound import bind_schedule
+from refopt.program.placement.schedule import Schedule
+from refopt.simt import streams
+
+ISSUES = "program", "random"
+
+
+def run_schedule(
+    plan: Schedule, arrays: Mapping[str, Any], *, comm: Any = None, gradients: Gradients = None, steps: int = 1,
+    issue: str = "program", seed: int = 0, **numbers: Any,
+) -> Bound:  # fmt: skip
+    """Bind a schedule to arrays of the executor, and run some steps.
+
+    Each stream is one of the executor's, the caller's included. A task is enqueued on its stream, after the stream has
+    waited for the events of the tasks that it waits for. Under `refopt.simt.observe` with ``watch=True``, two tasks
+    that meet in memory without an order are a `refopt.simt.DataRace`. Communication is work of its stream, too. A
+    ``backward`` op, whose gradients come from outside, reads its parameters.
+
+    Args:
+        plan: the schedule.
+        arrays: by name, arrays of the executor, as for `refopt.program.bind`.
+        comm: a communicator of `refopt.comm.local`, if the program has collectives or messages.
+        gradients: as for `bind`; arrays of the executor, ready when a step begins, and the same ones in every step: a
+            new array, or one of NumPy's, has work done on the default stream, which everything else waits for.
+        steps: how many.
+        issue: the order in which tasks are enqueued: that of the ``"program"``, or any other that streams and events
+            allow, ``"random"``, another one in each step. With all waits in place it changes no bit.
+        seed: of the random order.
+        numbers: as for `Bound.step`, in the first step.
+
+    Returns:
+        The bound program, whose arrays are complete.
+
+    Raises:
+        ValueError, TypeError: as `bind` does, or naming the argument.
+        RuntimeError: if the arrays are not on the executor.
+    """
+    chosen("run_schedule: issue", issue, ISSUES)
+    steps, seed = whole("run_schedule: steps", steps, 0), whole("run_schedule: seed", seed)
+    arrays = mapping("run_schedule: arrays", arrays)
+    backend = backend_of("gpu", arrays, 0)
+    if not isinstance(backend, Gpu) or backend.machine.name != "executor":
+        raise RuntimeError("run_schedule: arrays: expected arrays of the executor, got those of a GPU")
+    # Of the default stream the executor knows more: that all others wait for it.
+    scheduled = bind_schedule(plan, arrays, comm=comm, gradients=gradients, stream=streams.stream())
+    scheduled.set(**numbers)
+    for k in range(steps):
+        scheduled.step_in(plan.tasks if issue == "program" else plan.order(seed + k))
+    streams.synchronize()
+    return scheduled.bound
