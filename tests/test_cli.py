@@ -11,6 +11,7 @@ import pytest
 from refopt import catalog, cli, cpu, gpu
 from refopt.catalog import LARS_MOMENTUM, workloads
 from refopt.cli import verify
+from refopt.cli.progress import Progress
 from refopt.cli.verify import around, table, times
 from refopt.cli.verify.compare import Row
 from refopt.gpu import cast, tables
@@ -108,7 +109,7 @@ def test_json(capsys, tmp_path):
     assert run("--json", str(file), dtype="fp16-amp", form="cooperative") == 0
     assert "cooperative" in capsys.readouterr().out
     answer = json.loads(file.read_text())
-    assert answer["schema"] == "refopt.cli.verify/1"
+    assert answer["schema"] == "refopt.verify/1"
     assert set(answer) == {
         "schema", "ok", "versions", "device", "workload", "steps", "skipped", "seconds",
         "copy_bytes_per_second", "rows",
@@ -276,7 +277,7 @@ def test_progress_is_one_line_and_gone_in_the_end():
 
     terminal, pipe = Terminal(), io.StringIO()
     for stream in (terminal, pipe):
-        with table.Progress(stream, 2) as progress:
+        with Progress(stream, 2) as progress:
             progress.show("fp32 reference")
             progress.done += 1
             progress.show("fp32 cooperative")

@@ -6,8 +6,8 @@ import pytest
 
 from refopt import cli
 from refopt.catalog import ROUTINES
+from refopt.cli import show as command
 from refopt.gpu import show, target
-from refopt.gpu.show import command
 
 
 def run(*args):

@@ -15,9 +15,9 @@ import pytest
 
 from refopt import cpu, gpu
 from refopt.catalog import LARS_MOMENTUM, ROUTINES
+from refopt.catalog.data import DTYPES
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cli import verify
-from refopt.cli.verify.data import DTYPES
 from refopt.gpu import runtime, target
 from refopt.gpu.show import listing, source
 from refopt.gpu.show.kernels import launches_of, request

@@ -8,8 +8,8 @@ import pytest
 from refopt.catalog import ROUTINES
 from refopt.gpu import target
 from refopt.gpu.elementwise import merged_update
+from refopt.gpu.listing.parts import literal
 from refopt.gpu.loss_scale import updater
-from refopt.gpu.show.parts import literal
 from refopt.gpu.target import Kernel, cuda, device_function
 
 # Above the constant.

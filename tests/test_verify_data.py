@@ -7,9 +7,8 @@ from functools import cache
 import pytest
 
 from refopt import cpu
-from refopt.catalog import ROUTINES, Hyper, Slot, workloads
+from refopt.catalog import ROUTINES, Hyper, Slot, data, workloads
 from refopt.cli import verify
-from refopt.cli.verify import data
 from refopt.cli.verify.compare import idle, reference
 from refopt.oracle import ulp
 

@@ -9,17 +9,24 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-# Exit statuses; from 128 on, what a shell makes of the signal.
-EQUAL, DIFFERS, UNUSABLE, FAILED, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 3, 130, 141, 143
-ENDS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+from refopt.cli.output import (
+    BROKEN_PIPE,
+    DIFFERS,
+    ENDS,
+    EQUAL,
+    FAILED,
+    INTERRUPTED,
+    TERMINATED,
+    UNUSABLE,
+    Terminated,
+    Unusable,
+    write,
+)
 
-
-class Unusable(Exception):
-    """What was asked for cannot be had, such as a file that cannot be written; says why in one line."""
-
-
-class Terminated(BaseException):
-    """SIGTERM came."""
+__all__ = [
+    "BROKEN_PIPE", "DIFFERS", "ENDS", "EQUAL", "FAILED", "INTERRUPTED", "TERMINATED", "UNUSABLE", "Terminated",
+    "Unusable", "main", "run",
+]  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,10 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             status = int(end.code or 0)
         write("")
         return status
-    except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
     except Terminated:
         return _say("terminated", TERMINATED)
+    except KeyboardInterrupt:
+        return _say("interrupted", INTERRUPTED)
     except BrokenPipeError:
         return BROKEN_PIPE
     except Unusable as error:
@@ -52,31 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
 
 
-def write(text: str) -> None:
-    """Write to standard output, at once; nowhere if it is closed.
-
-    Raises:
-        BrokenPipeError: nobody reads it any more.
-        Unusable: it cannot be written.
-    """
-    try:
-        if sys.stdout is not None:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise Unusable(f"standard output: {error.strerror}") from error
-
-
 def run() -> NoReturn:
     """`main` as a process, to its very end."""
     _on_signals(_leave)
     _on_signals(_interrupt)
     try:
         status = main()
-    except (KeyboardInterrupt, Terminated) as error:  # a signal in the moment that `main` was coming or going
-        status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else TERMINATED
+    except KeyboardInterrupt as error:  # a signal in the moment that `main` was coming or going
+        status = TERMINATED if isinstance(error, Terminated) else INTERRUPTED
     _on_signals(_leave)
     for stream in (sys.stdout, sys.stderr):
         try:

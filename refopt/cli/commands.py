@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import refopt
-from refopt.cli import write
+from refopt.cli import check, show
+from refopt.cli.output import write
+from refopt.cli.verify import command as verify
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,10 +35,6 @@ def run(argv: Sequence[str] | None = None) -> int:
         SystemExit: help was asked for, or an argument is wrong, which is told.
         Unusable: output cannot be written, or what is to be checked cannot be had.
     """
-    from refopt.cli.verify import command as verify
-    from refopt.gpu.show import command as show
-    from refopt.oracle import command as check
-
     parser = Parser(
         prog="refopt",
         description="Merged optimizer steps, in NumPy and as CUDA kernels, bit for bit equal; "

@@ -10,7 +10,6 @@ import numpy as np
 from refopt.catalog import Routine
 from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import arithmetic
-from refopt.cli import Terminated
 from refopt.oracle import cases
 from refopt.oracle.bound import storage, sums
 from refopt.oracle.bound.bounded import Arithmetic
@@ -140,7 +139,7 @@ class Trial:
                 got = self.subject.run(case)
         except NotImplementedError as error:
             raise Skipped(str(error) or "raised NotImplementedError") from None
-        except (KeyboardInterrupt, Terminated):
+        except KeyboardInterrupt:
             raise
         except Wrong as error:
             raise Broken(f"{self.subject.name}: {error}") from None

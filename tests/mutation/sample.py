@@ -23,7 +23,7 @@ PARTS = {
 LEFT_OUT = {
     # what tests draw: a change makes it another draw,
     "refopt/oracle/exact/strategies.py", "refopt/oracle/exact/examples.py", "refopt/oracle/exact/lars.py",
-    "refopt/oracle/exact/build.py", "refopt/cli/verify/data.py",
+    "refopt/oracle/exact/build.py", "refopt/catalog/data.py",
     # and what calls CUDA itself, which runs on a GPU alone, where the laws are its tests.
     "refopt/gpu/driver.py",
 }  # fmt: skip

@@ -5,9 +5,9 @@ bit agrees after every step, and launches and bytes, counted on the executor, ag
 same for what goes on around a step.
 """
 
+from refopt.catalog.data import DTYPES, extents, hypers, make_case, offered, unavailable
 from refopt.cli.verify.around import AROUND, PLAIN
 from refopt.cli.verify.compare import Mismatch, Row, rows, unmerged
-from refopt.cli.verify.data import DTYPES, extents, hypers, make_case, offered, unavailable
 from refopt.cli.verify.times import copy_bandwidth
 
 __all__ = [

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from refopt import cpu, gpu, simt
+from refopt.catalog.data import DTYPES, unavailable
 from refopt.catalog.workloads import Workload
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cli.verify.compare import SHOWN, Mismatch, Row, compare, text_of
-from refopt.cli.verify.data import DTYPES, unavailable
 from refopt.cli.verify.times import step_time
 from refopt.oracle import ulp
 

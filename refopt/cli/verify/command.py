@@ -14,9 +14,11 @@ from typing import Any
 from refopt import gpu
 from refopt.catalog import ROUTINES, Routine, workloads
 from refopt.checks.renamed import OPS, renamed
-from refopt.cli import DIFFERS, EQUAL, Unusable, verify, write
+from refopt.cli import verify
+from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
+from refopt.cli.progress import Progress
+from refopt.cli.report_file import Target
 from refopt.cli.verify import report, table
-from refopt.cli.verify.report import Target
 from refopt.cli.verify.tasks import Task, all_rows
 
 
@@ -134,7 +136,7 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: s
     workload = max((task.workload for task in tasks), key=lambda workload: workload.elements)
     skipped = {} if args.dtype else {name: reason for name in verify.DTYPES if (reason := verify.unavailable(name))}
     copy = verify.copy_bandwidth() if machine.name == "gpu" else None
-    with table.Progress(sys.stderr, len(tasks)) as progress:
+    with Progress(sys.stderr, len(tasks)) as progress:
 
         def say(text: str = "") -> None:
             progress.clear()
@@ -173,7 +175,7 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: s
 
 
 def _rows(
-    tasks: list[Task], machine: Any, steps: int, copy: float | None, progress: table.Progress, say: Callable[..., None]
+    tasks: list[Task], machine: Any, steps: int, copy: float | None, progress: Progress, say: Callable[..., None]
 ) -> list[verify.Row]:
     """All rows, each told of as it comes."""
     rows: list[verify.Row] = []

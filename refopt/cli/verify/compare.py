@@ -7,9 +7,9 @@ import numpy as np
 
 from refopt import cpu, gpu, simt
 from refopt.catalog import Routine, Spec
+from refopt.catalog.data import Case, make_case, slot_dtype
 from refopt.catalog.workloads import Workload
 from refopt.checks.dtypes import numpy_dtype
-from refopt.cli.verify.data import Case, make_case, slot_dtype
 from refopt.cli.verify.times import step_time
 from refopt.oracle import ulp
 from refopt.oracle.exact.cases import arguments

@@ -1,127 +1,13 @@
-"""The report of ``refopt verify`` in JSON: its file, which is there whole or not at all, and what is in it."""
+"""What is in the report of ``refopt verify`` in JSON."""
 
-import contextlib
-import os
 import platform
-import stat
-import sys
 from importlib.metadata import PackageNotFoundError, version
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import refopt
-from refopt.cli import Unusable, write
 from refopt.cli.verify.compare import Row
 
-SCHEMA = "refopt.cli.verify/1"
-ROOM = 1 << 20  # bytes, more than a report takes
-BEGINNING = "{"  # of a report; what is written at once where nothing can be written beside
-SPECIAL = ("/dev/", "/proc/")  # where names stand for what is open
-
-
-class Target:
-    """Where the report goes, made sure of before any work is done.
-
-    A file is written beside its place and moved there at the end; until then, one of that name stays as it is. What is
-    no regular file, such as a pipe, is written to; ``-`` is standard output.
-
-    Raises:
-        Unusable: it cannot be written, or there is no room for a report.
-    """
-
-    _place: str
-
-    def __init__(self, path: str) -> None:
-        self.path, self._beside, self._file = path, "", None
-        try:
-            if path == "-":
-                if sys.stdout is None:
-                    raise OSError(0, "standard output is closed")
-                write(BEGINNING)
-                return
-            if not path or path.endswith(os.sep):
-                raise OSError(0, "expected the name of a file")
-            mode = _mode(path)
-            if (mode is None or stat.S_ISREG(mode)) and not os.path.abspath(path).startswith(SPECIAL):
-                self._file = self._open_beside(mode)
-            else:
-                self._file = open(path, "wb", buffering=0)  # noqa: SIM115
-                _write(self._file, BEGINNING.encode())
-        except BrokenPipeError:
-            raise
-        except (OSError, ValueError) as error:
-            self._drop()
-            raise self._unusable(error) from error
-
-    def _open_beside(self, mode: int | None) -> Any:
-        self._place = os.path.realpath(self.path)
-        if mode is not None:
-            os.close(os.open(self._place, os.O_WRONLY))  # so that what is protected stays
-        beside = os.path.join(os.path.dirname(self._place), f".refopt-{os.getpid()}.json")
-        file = os.fdopen(os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "wb", buffering=0)
-        self._beside = beside
-        if mode is not None:
-            os.chmod(beside, stat.S_IMODE(mode))
-        try:
-            _write(file, b" " * ROOM)
-        except OSError:
-            file.close()
-            raise
-        return file
-
-    def write(self, text: str) -> None:
-        """Put the report in its place; it begins with `BEGINNING`."""
-        if self._file is None:
-            write(text.removeprefix(BEGINNING))
-            return
-        try:
-            if self._beside:
-                self._file.seek(0)
-                _write(self._file, text.encode())
-                self._file.truncate()
-                os.fsync(self._file.fileno())
-                os.replace(self._beside, self._place)
-                self._beside = ""
-            else:
-                _write(self._file, text.removeprefix(BEGINNING).encode())
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise self._unusable(error) from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._drop()
-
-    def _drop(self) -> None:
-        with contextlib.suppress(OSError):
-            if self._file is not None:
-                self._file.close()
-        with contextlib.suppress(OSError):
-            if self._beside:
-                os.unlink(self._beside)
-                self._beside = ""
-
-    def _unusable(self, error: OSError | ValueError) -> Unusable:
-        reason = error.strerror if isinstance(error, OSError) else error
-        return Unusable(f"--json: cannot write to {self.path!r}: {reason}")
-
-
-def _mode(path: str) -> int | None:
-    """The mode of what is there; None for nothing."""
-    try:
-        return os.stat(path).st_mode
-    except FileNotFoundError:
-        return None
-
-
-def _write(file: Any, data: bytes) -> None:
-    """All of it: an unbuffered write may take less."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[file.write(rest) :]
+SCHEMA = "refopt.verify/1"
 
 
 def record(row: Row, copy: float | None) -> dict[str, Any]:

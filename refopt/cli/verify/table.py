@@ -1,9 +1,7 @@
 """What ``refopt verify`` prints: a line for each row, what is wrong with it, a summary; 80 columns."""
 
-import shutil
 import textwrap
 from collections.abc import Sequence
-from typing import TextIO
 
 from refopt.cli.verify.compare import Row
 from refopt.oracle import ulp
@@ -85,32 +83,3 @@ def summary(rows: Sequence[Row], seconds: float) -> str:
         return f"{failed} of {len(rows)} FAILED; {took}"
     counts = "as in the catalogue" if all(row.counted for row in rows) else "computed, not counted"
     return f"{len(rows)} of {len(rows)} equal in every bit; launches and bytes {counts}; {took}"
-
-
-class Progress:
-    """One line, rewritten, and gone in the end; on a terminal only."""
-
-    def __init__(self, stream: TextIO | None, total: int) -> None:
-        self.total, self.done = total, 0
-        self._terminal = stream if stream is not None and stream.isatty() else None
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.clear()
-
-    def show(self, stage: str) -> None:
-        """Say what is being done now."""
-        bar = "#" * (30 * self.done // self.total)
-        text = f"[{bar:<30}] {self.done}/{self.total}  {stage}"
-        self._write("\r\033[K" + text[: shutil.get_terminal_size().columns - 1])
-
-    def clear(self) -> None:
-        """Take the line away."""
-        self._write("\r\033[K")
-
-    def _write(self, text: str) -> None:
-        if self._terminal is not None:
-            self._terminal.write(text)
-            self._terminal.flush()

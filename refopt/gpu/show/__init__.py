@@ -8,9 +8,9 @@ with the comments of the sources. `refopt show` is the command, `Kernel.source` 
 from collections.abc import Iterable
 from typing import Any
 
+from refopt.gpu.listing.text import Listing, listing
 from refopt.gpu.show.header import header
 from refopt.gpu.show.kernels import Request, launches_of, request, sizes_of
-from refopt.gpu.show.text import Listing, listing
 
 __all__ = ["Listing", "listing", "source"]
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from refopt.catalog import ROUTINES, Routine, workloads
+from refopt.catalog.data import DTYPES, offered, slot_dtype
 from refopt.checks import Array
 from refopt.checks.arguments import chosen, names
-from refopt.cli.verify.data import DTYPES, offered, slot_dtype
 from refopt.gpu import family, runtime
 from refopt.gpu.plan import Group
 from refopt.gpu.target import Kernel

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from refopt.catalog import ROUTINES
-from refopt.cli import EQUAL, Unusable, write
-from refopt.cli.verify.data import DTYPES
+from refopt.catalog.data import DTYPES
+from refopt.cli.output import EQUAL, Unusable, write
 from refopt.gpu.show import whole
 from refopt.gpu.show.kernels import Launches, launches_of, request, sizes_of
 from refopt.gpu.target import no_compiler

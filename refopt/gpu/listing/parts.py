@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from refopt.gpu import cuda as launched
-from refopt.gpu.show.expressions import SIMPLE, UNKNOWN, own_names
-from refopt.gpu.show.source import Definition, File, Scope, defined, found
-from refopt.gpu.show.writer import Writer, arity, assigned, moved, signature
+from refopt.gpu.listing.expressions import SIMPLE, UNKNOWN, own_names
+from refopt.gpu.listing.source import Definition, File, Scope, defined, found
+from refopt.gpu.listing.writer import Writer, arity, assigned, moved, signature
 from refopt.gpu.target import cuda
 from refopt.gpu.vectors import POLICIES
 from refopt.simt import memory

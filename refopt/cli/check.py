@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from refopt.catalog import ROUTINES
-from refopt.cli import DIFFERS, EQUAL, Unusable, write
-from refopt.cli.verify.report import Target
-from refopt.cli.verify.table import Progress
+from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
+from refopt.cli.progress import Progress
+from refopt.cli.report_file import Target
 from refopt.oracle.checking import DTYPES, check
 from refopt.oracle.laws import LAWS
 from refopt.oracle.report import Report

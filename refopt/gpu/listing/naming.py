@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count
 
 from refopt.checks.dtypes import SIZES
-from refopt.gpu.show.parts import Named, Part, Parts
+from refopt.gpu.listing.parts import Named, Part, Parts
 from refopt.gpu.vectors import POLICIES
 
 VARIANTS = "full", "partial"  # access to all of a row, or to what there is of it

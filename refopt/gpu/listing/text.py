@@ -9,9 +9,9 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from refopt.catalog import Routine
-from refopt.gpu.show.naming import names_of
-from refopt.gpu.show.parts import REFERENCE, Again, Constant, Named, Part, Parts
-from refopt.gpu.show.wrap import wrapped
+from refopt.gpu.listing.naming import names_of
+from refopt.gpu.listing.parts import REFERENCE, Again, Constant, Named, Part, Parts
+from refopt.gpu.listing.wrap import wrapped
 from refopt.gpu.target import Kernel
 
 WIDTH = 120

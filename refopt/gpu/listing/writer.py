@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from refopt.gpu.show.expressions import UNKNOWN, Expressions, Symbols
-from refopt.gpu.show.source import File, Scope
+from refopt.gpu.listing.expressions import UNKNOWN, Expressions, Symbols
+from refopt.gpu.listing.source import File, Scope
 
 REMARK = re.compile(r"\s*# (fmt: skip|noqa\b.*|type: ignore.*)$")  # for other tools
 

@@ -8,7 +8,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from refopt.gpu.show.source import File, Scope
+from refopt.gpu.listing.source import File, Scope
 
 UNKNOWN: Any = object()  # what is known only as the kernel runs
 SIMPLE = bool, int, float, str, type(None)
