@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt import gpu
-from refopt.gpu.target import Kernel, cuda, kernel
+from refopt.gpu.kernels import Kernel, kernel
+from refopt.gpu.target import cuda
 
 THREADS = 64
 

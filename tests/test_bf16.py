@@ -11,8 +11,9 @@ from refopt.cpu.remainder import join, split, split_numbers
 from refopt.cpu.stochastic import dither, philox, random16
 from refopt.gpu import remainder
 from refopt.gpu.arrays import describer
+from refopt.gpu.kernels import kernel
 from refopt.gpu.philox import dither4_high, dither4_low, random4
-from refopt.gpu.target import cuda, kernel
+from refopt.gpu.target import cuda
 from refopt.oracle.exact.build import SMALL, make, step_of
 from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.exact.laws import reference

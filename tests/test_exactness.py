@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from refopt.gpu import cuda, exactness, unroll
+from refopt.gpu.kernels import kernel
 from refopt.gpu.ladder import adam, global_norm
 from refopt.gpu.notes import digest
-from refopt.gpu.target import device_function, kernel, signature_spelled, sqrt
+from refopt.gpu.target import device_function, signature_spelled, sqrt
 
 X = np.ones(3, np.float32)
 

@@ -194,7 +194,7 @@ def test_ptx_is_exact(name, rung, executor):
     needs.compiler()
     from test_ptx import assert_not_spilled, exact_ptx
 
-    from refopt.gpu.driver import signature_of
+    from refopt.gpu.target import signature_of
 
     ladder = LADDERS[name]
     texts = []

@@ -11,8 +11,9 @@ from refopt import cpu, gpu, simt
 from refopt.catalog import LARS_MOMENTUM
 from refopt.cpu.remainder import join, split_numbers
 from refopt.gpu import tables
+from refopt.gpu.kernels import kernel
 from refopt.gpu.lars.stored import round4_away
-from refopt.gpu.target import cuda, kernel
+from refopt.gpu.target import cuda
 from refopt.gpu.vectors import POLICIES
 from refopt.oracle.exact import laws
 from refopt.oracle.exact.build import SMALL, remainders

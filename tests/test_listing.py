@@ -19,9 +19,10 @@ from refopt.catalog.data import DTYPES
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cli import verify
 from refopt.gpu import runtime, target
+from refopt.gpu.kernels import Kernel
 from refopt.gpu.show import listing, source
 from refopt.gpu.show.kernels import launches_of, request
-from refopt.gpu.target import Kernel, device_function, sqrt, transposed
+from refopt.gpu.target import device_function, sqrt, transposed
 from refopt.oracle.exact import build
 from refopt.oracle.exact.build import SIGNATURES, step_of
 from refopt.oracle.exact.cases import assert_same, runner

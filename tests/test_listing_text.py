@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from refopt.catalog import ROUTINES
-from refopt.gpu import target
+from refopt.gpu import kernels, target
 from refopt.gpu.elementwise import merged_update
+from refopt.gpu.kernels import Kernel
 from refopt.gpu.listing.parts import literal
 from refopt.gpu.loss_scale import updater
-from refopt.gpu.target import Kernel, cuda, device_function
+from refopt.gpu.target import cuda, device_function
 
 # Above the constant.
 USED, ALSO = 3, 4  # beside it
@@ -46,7 +47,7 @@ def kernel_of(yes, size, real=np.float32, other=None):
     def same(values):
         return (values[0], values[1])
 
-    @target.kernel((32, 2))
+    @kernels.kernel((32, 2))
     def shown(x, n, unread):
         # Above.
         i, dead, also = cuda.threadIdx.x, n + 1, USED  # beside
@@ -177,7 +178,7 @@ def tangled():
         x[i] += x[i]
         return i
 
-    @target.kernel()
+    @kernels.kernel()
     def tangle(x, n):
         total = x[0]
         total += x[1]
@@ -277,7 +278,7 @@ def test_names_keep_out_of_the_way_of_locals():
 
     largest = max
 
-    @target.kernel()
+    @kernels.kernel()
     def caller(x):
         later = x[1]
         x[2] = later + largest(x) + alias(x)
@@ -311,7 +312,7 @@ def test_intrinsics_of_one_name_are_told_apart_by_their_ptx():
 
     one, two, one_again = made("bar.sync 0;"), made("bar.sync 1;"), made("bar.sync 0;")
 
-    @target.kernel()
+    @kernels.kernel()
     def waits():
         one()
         two()

@@ -12,7 +12,7 @@ pytest.importorskip("numba.cuda", exc_type=ImportError)
 from benchmarks import record, records
 from refopt import gpu
 from refopt.catalog import ROUTINES
-from refopt.gpu import elementwise, notes, runtime, target
+from refopt.gpu import elementwise, kernels, notes, runtime, target
 from refopt.oracle.exact import build
 from refopt.oracle.exact.build import step_of
 from refopt.oracle.exact.lars import make
@@ -91,7 +91,7 @@ def test_a_kernel_is_noted_when_it_is_compiled_for_a_gpu(tmp_path, monkeypatch):
         def compile(self, signature):
             self.overloads = {signature: "code"}
 
-    one = target.kernel()(lambda x: None)
+    one = kernels.kernel()(lambda x: None)
     monkeypatch.setattr(target, "numba_cuda", Compiler)
     monkeypatch.setattr(target, "_numba_form", lambda function: function)
     monkeypatch.delenv("REFOPT_KERNELS", raising=False)

@@ -295,7 +295,9 @@ def test_refused_targets(machine):
         on_executor = PlacedCase(gpu.device("executor"), case)
         state.state_dict("momentum", case.slots | {"velocities": on_executor.velocities})
     with pytest.raises(TypeError, match=r"velocities\[0\]: expected a device array, got a NumPy array"):
-        state.load(saved, "momentum", PlacedCase(machine, case).slots | {"velocities": case.velocities})
+        placed = PlacedCase(machine, case)
+        slots = placed.slots | {"velocities": case.velocities}
+        state.load(saved, "momentum", slots, memory=gpu.Transfer(placed.params[0]))
 
 
 def test_no_copies_into_a_capture(executor, monkeypatch):

@@ -5,8 +5,9 @@ import pytest
 
 from refopt.cpu.reduce import LANES, TILE, tree_sum
 from refopt.gpu import tables
+from refopt.gpu.kernels import kernel
 from refopt.gpu.tables import NODE
-from refopt.gpu.target import cuda, kernel
+from refopt.gpu.target import cuda
 from refopt.gpu.tiles import ARRIVALS, WHOLE_WARP, joiner, lane_tree, lane_tree_2, warp_tree_2
 
 pytestmark = pytest.mark.clause("N6")

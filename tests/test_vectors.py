@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refopt.checks.dtypes import SIZES, numpy_dtype
-from refopt.gpu.target import cuda, kernel
+from refopt.gpu.kernels import kernel
+from refopt.gpu.target import cuda
 from refopt.gpu.vectors import ROW, access, rounded8
 from refopt.oracle.exact.cases import same_bits
 from refopt.oracle.exact.placed import Placed

@@ -17,10 +17,7 @@ from refopt.catalog import ROUTINES
 from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
-from refopt.oracle.checking import DTYPES, check
-from refopt.oracle.laws import LAWS
-from refopt.oracle.report import Report
-from refopt.oracle.subjects.arrays import NAMES
+from refopt.oracle import ARRAYS, DTYPES, LAWS, Report, check
 
 SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
 WIDTH = 80
@@ -48,7 +45,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         "--names", nargs="+", default=[], metavar="OURS=THEIRS",
         help="what the optimizer calls its states and numbers, such as moment1=m step=t",
     )  # fmt: skip
-    command.add_argument("--arrays", choices=NAMES, metavar="A", help=f"what a function is given: {', '.join(NAMES)}")
+    command.add_argument("--arrays", choices=ARRAYS, metavar="A", help=f"what a function is given: {', '.join(ARRAYS)}")
     dtypes, by_request = [*SHORT, *DTYPES], [law.id for law in LAWS.values() if law.asked]
     command.add_argument("--dtype", nargs="+", choices=dtypes, metavar="D", help=f"{', '.join(SHORT)}; default all")
     usual = f"ids; default all but {', '.join(by_request)}"

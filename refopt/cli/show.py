@@ -8,8 +8,7 @@ from typing import Any
 from refopt.catalog import ROUTINES
 from refopt.catalog.data import DTYPES
 from refopt.cli.output import EQUAL, Unusable, write
-from refopt.gpu.show import whole
-from refopt.gpu.show.kernels import Launches, launches_of, request, sizes_of
+from refopt.gpu.show import ptx, request, whole
 from refopt.gpu.target import no_compiler
 
 
@@ -60,7 +59,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error(str(error).removeprefix("show: "))
     if args.ptx and (reason := no_compiler()):
         raise Unusable(f"--ptx: {reason}")
-    text = ptx(launches_of(asked, sizes_of())) if args.ptx else whole(asked)
+    text = ptx(asked) if args.ptx else whole(asked)
     if args.out is None:
         write(text)
     else:
@@ -74,14 +73,6 @@ def _value(text: str) -> Any:
         return ast.literal_eval(text.capitalize() if text.lower() in ("true", "false", "none") else text)
     except (ValueError, SyntaxError):
         return text
-
-
-def ptx(launches: Launches) -> str:
-    """The PTX of each kernel, once."""
-    from refopt.gpu.driver import signature_of
-
-    kernels = {x.kernel: x.args for x in launches.prepared}
-    return "\n".join(f"// {kernel.name}\n{kernel.ptx(signature_of(args))}" for kernel, args in kernels.items())
 
 
 def _save(path: str, text: str) -> None:

@@ -26,10 +26,8 @@ from refopt.checks.dtypes import name_of
 from refopt.comm import sums
 from refopt.comm.calls import Call
 from refopt.comm.interface import CommError, Communicator, group_name
-from refopt.simt.arrays import Copy, DeviceArray
-from refopt.simt.state import current
-from refopt.simt.streams import default_stream
-from refopt.simt.threads import Schedule
+from refopt.simt import DeviceArray
+from refopt.simt.outside import Schedule, in_kernel, note_copies
 
 
 def run(
@@ -288,7 +286,7 @@ class LocalCommunicator(Communicator):
         self._world.park(self._me)
 
     def _require_open(self, operation: str) -> None:
-        if current.inside:
+        if in_kernel():
             raise CommError(f"{operation}: expected a call from a rank, got one from within a kernel")
         if not self._world.failure and getcurrent() is not self._me.greenlet:
             raise CommError(f"{operation}: expected a call from rank {self._me.number}, whose communicator this is")
@@ -302,11 +300,5 @@ def _observe(call: Call) -> None:
         end.owner if end is not None and isinstance(end.owner, DeviceArray) else None
         for end in (call.source, call.target)
     )
-    if source is None and target is None:
-        return
-    stream = default_stream()
-    operation = stream.enqueue(call.operation)
-    if current.observer is not None:
-        names = [array.name if array is not None else None for array in (source, target)]
-        copy = Copy(call.operation, call.nbytes, names[0], names[1], stream)
-        current.observer.copy(copy, operation, source, target)
+    if source is not None or target is not None:
+        note_copies(call.operation, [(source, target)], call.nbytes)

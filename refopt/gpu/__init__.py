@@ -21,10 +21,11 @@ from refopt.gpu.gradient_check import GradientCheck, gradient_check
 from refopt.gpu.loss_scale import loss_scaling, update_loss_scaling
 from refopt.gpu.plan import Plan
 from refopt.gpu.runtime import device, use
+from refopt.gpu.transfer import Transfer
 
 __all__ = [
-    "CastPlan", "Coalesced", "GradientCheck", "Plan", "cast_plan", "coalesce_tensor", "device", "gradient_check",
-    "loss_scaling", "merged_cast", "plan", "to_device", "update_loss_scaling", "use",
+    "CastPlan", "Coalesced", "GradientCheck", "Plan", "Transfer", "cast_plan", "coalesce_tensor", "device",
+    "gradient_check", "loss_scaling", "merged_cast", "plan", "to_device", "update_loss_scaling", "use",
 ]  # fmt: skip
 
 _PLANS = {name: family.planner(routine) for name, routine in ROUTINES.items()}

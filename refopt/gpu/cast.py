@@ -16,10 +16,11 @@ from refopt.checks.dtypes import ITEM_SIZES, SIZES
 from refopt.gpu import tables, vectors, words
 from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.exclusive import Exclusive, in_turn
+from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.rows import either, of_warp, own
 from refopt.gpu.runtime import device
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
-from refopt.gpu.target import Kernel, cuda, device_function, factory, intrinsic, kernel
+from refopt.gpu.target import cuda, device_function, intrinsic
 from refopt.gpu.tiles import scale8
 from refopt.gpu.unroll import map8
 from refopt.gpu.vectors import ROW

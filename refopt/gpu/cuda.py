@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refopt.gpu.arrays import describer, device_of
+from refopt.gpu.kernels import Kernel as _Kernel
 from refopt.gpu.runtime import device
-from refopt.gpu.target import Kernel as _Kernel
 from refopt.gpu.target import argument_spelled, numba_cuda
 from refopt.simt.cuda import *  # noqa: F403
 

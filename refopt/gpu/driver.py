@@ -21,9 +21,10 @@ from refopt.checks import dense, flat
 from refopt.checks.arguments import rounded
 from refopt.checks.dtypes import ITEM_SIZES
 from refopt.gpu.arrays import describer
-from refopt.gpu.runtime import Filler, Writer
+from refopt.gpu.kernels import Kernel
+from refopt.gpu.machine import Filler, Writer
 from refopt.gpu.streams import Event, Stream, capturing, checked, handle_of
-from refopt.gpu.target import Kernel, argument_spelled, signature_spelled
+from refopt.gpu.target import signature_of
 
 
 class Sequenced:
@@ -189,11 +190,6 @@ class Pinned:
         if hasattr(self, "address"):
             driver.cuCtxSynchronize()  # copies may be under way
             driver.cuMemFreeHost(self.address)
-
-
-def signature_of(args: tuple) -> tuple:
-    """Numba's types of kernel arguments: C-contiguous device arrays, 64-bit integers and fp32 numbers."""
-    return signature_spelled([argument_spelled(f"kernel: args[{k}]", arg) for k, arg in enumerate(args)])
 
 
 class Launch:

@@ -17,13 +17,14 @@ from refopt.catalog import Routine
 from refopt.checks.dtypes import arithmetic
 from refopt.gpu import philox, unroll, vectors
 from refopt.gpu.gate import gate
+from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.launches import Alternating, Launches
 from refopt.gpu.plan import Group
 from refopt.gpu.rows import either, of_warp
 from refopt.gpu.rules import Rule
 from refopt.gpu.slots import Slots
 from refopt.gpu.tables import ALIGNED, START, STOP, TENSOR
-from refopt.gpu.target import Kernel, cuda, factory, kernel
+from refopt.gpu.target import cuda
 from refopt.gpu.tiles import ROW
 from refopt.gpu.tried import rule_for
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refopt.checks.arguments import flag, kind_of
-from refopt.gpu.target import Kernel, argument_spelled, no_compiler, signature_spelled
+from refopt.gpu.target import Compilable, argument_spelled, no_compiler, signature_spelled
 
 # What breaks the bits: a pattern of the opcode, and why. The last is no fault where fp64 is meant.
 RULES = [
@@ -63,7 +63,7 @@ class Inexact(NamedTuple):
         return f"{Path(self.file).name}:{self.line}{calls}: {self.text}: {', '.join(self.opcodes)}: {self.why}"
 
 
-def check(kernel: Kernel, *args: Any, double: bool = False, capability: tuple[int, int] = (9, 0)) -> list[Inexact]:
+def check(kernel: Compilable, *args: Any, double: bool = False, capability: tuple[int, int] = (9, 0)) -> list[Inexact]:
     """Compile a kernel to PTX and report every instruction that has not the bits of its Python text.
 
     Args:
@@ -80,7 +80,7 @@ def check(kernel: Kernel, *args: Any, double: bool = False, capability: tuple[in
         RuntimeError: there is no compiler here; the text says why.
         TypeError: it is no kernel, or takes other arguments.
     """
-    if not isinstance(kernel, Kernel):
+    if not isinstance(kernel, Compilable):
         raise TypeError(f"check: kernel: expected a kernel of refopt.gpu.cuda.jit, got {kind_of(kernel)}")
     double = flag("check: double", double)
     if len(args) != (takes := kernel.function.__code__.co_argcount):

@@ -18,12 +18,13 @@ from refopt.checks.dtypes import SIZES
 from refopt.gpu import tables, vectors
 from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.exclusive import Exclusive
+from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.norms.chunks import chunk_sums
 from refopt.gpu.norms.elements import tile_sums
 from refopt.gpu.rows import own
 from refopt.gpu.runtime import Device, device
 from refopt.gpu.tables import TENSOR
-from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel, sqrt
+from refopt.gpu.target import cuda, device_function, sqrt
 from refopt.gpu.tiles import FANOUT, ROW, WHOLE_WARP, joiner, rows_of
 
 # Of 8 bounds and 3 sizes of a chunk, measured best on an H200: chunks as of elements of 4 bytes, whatever the dtype.

@@ -7,8 +7,9 @@ import numpy as np
 from refopt import checks
 from refopt.gpu.arrays import describer, device_of, one_of
 from refopt.gpu.exclusive import Exclusive, in_turn
+from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.runtime import device
-from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel
+from refopt.gpu.target import cuda, device_function
 
 GROW, SHRINK = range(2)
 

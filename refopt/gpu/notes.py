@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import ROUTINES, Routine
-from refopt.gpu.target import Kernel, signature_spelled, spelled
+from refopt.gpu.target import Compilable, signature_spelled, spelled
 
 Note = dict[str, Any]
 
 
-def append(kernel: Kernel, signature: tuple, folder: str | Path) -> None:
+def append(kernel: Compilable, signature: tuple, folder: str | Path) -> None:
     """Write the note of a kernel and the types of its arguments to this process's file of a folder."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     with open(Path(folder) / f"{os.getpid()}.jsonl", "a") as file:
@@ -33,7 +33,7 @@ def read(folder: str | Path) -> list[Note]:
     return [json.loads(line) for line in sorted(lines)]
 
 
-def note(kernel: Kernel, signature: tuple) -> Note:
+def note(kernel: Compilable, signature: tuple) -> Note:
     """What `rebuilt` takes; a kernel inside a function that is no factory has no ``made_by``, and cannot be made again.
 
     The keys: module, name (the kernel's), ``made_by`` (the factory's name, or the kernel's own), ``args`` (the
@@ -48,7 +48,7 @@ def note(kernel: Kernel, signature: tuple) -> Note:
     return about | {"signature": spelled(signature)}
 
 
-def rebuilt(note: Note) -> tuple[Kernel, tuple]:
+def rebuilt(note: Note) -> tuple[Compilable, tuple]:
     """The kernel of a note as the code makes it now, and the types of its arguments.
 
     Raises:
@@ -60,7 +60,7 @@ def rebuilt(note: Note) -> tuple[Kernel, tuple]:
             kernel = kernel(*map(_value, note["args"]))
     except Exception as error:  # whatever a factory of other arguments says
         raise LookupError(f"{note['module']}.{note['made_by']}: {type(error).__name__}: {error}") from error
-    if not isinstance(kernel, Kernel):
+    if not isinstance(kernel, Compilable):
         raise LookupError(f"{note['module']}.{note['made_by']}: expected a kernel, got {type(kernel).__name__}")
     return kernel, signature_spelled(note["signature"])
 

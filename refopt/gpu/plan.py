@@ -15,6 +15,7 @@ from refopt.gpu.arrays import describer, device_of_lists
 from refopt.gpu.exclusive import Exclusive, in_turn
 from refopt.gpu.launches import Alternating, Launches
 from refopt.gpu.runtime import Device, device
+from refopt.gpu.transfer import Transfer
 
 
 class Group:
@@ -237,7 +238,7 @@ class Plan(Exclusive):
     def state_dict(self) -> dict[str, Any]:
         """Host copies of what steps change beside the parameters, and the hyperparameters; see `refopt.state`."""
         numbers = {name: value for name, value in self._hypers.items() if name not in self._missing}
-        return state.state_dict(self.routine.name, self._call.slots, numbers | self._choices(), stream=self.stream)
+        return state.state_dict(self.routine.name, self._call.slots, numbers | self._choices(), memory=self._memory())
 
     @in_turn
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -251,9 +252,14 @@ class Plan(Exclusive):
                 or choices than the plan's; nothing has been modified then.
         """
         choices = self._choices()
-        kept = state.load(saved, self.routine.name, self._call.slots, choices=choices, stream=self.stream)
+        kept = state.load(saved, self.routine.name, self._call.slots, choices=choices, memory=self._memory())
         self.set(**{name: value for name, value in kept.items() if name not in choices})
         self.refresh()
+
+    def _memory(self) -> Transfer | None:
+        """What reads and writes the arrays; nothing has to where there are none."""
+        first = next((x for xs in self._call.slots.values() for x in xs or () if x is not None), None)
+        return None if first is None else Transfer(first, self.stream, self.routine.merged_name)
 
     def _choices(self) -> dict[str, Any]:
         return {name: self._call.hypers[name] for name in self.routine.choices}

@@ -9,33 +9,20 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from refopt import checks, simt
 from refopt.checks.arguments import is_whole, rounded, shown
-from refopt.gpu.target import Kernel, check_compiler, failure
+from refopt.gpu.kernels import Kernel
+from refopt.gpu.machine import Event, Filler, Writer
+from refopt.gpu.target import check_compiler, failure
 
 if TYPE_CHECKING:
     from refopt.gpu.driver import Gpu
 
-Writer = Callable[[int, Any, Any], None]
-Filler = Callable[[float, Any], None]
 Device: TypeAlias = "Executor | Gpu"  # with the same methods; what one gives, such as a stream, is passed to that one
-
-
-class Event(Protocol):
-    """A point in a stream's work. Streams are as ``stream`` of a `Device` gives them."""
-
-    def record(self, stream: Any) -> None:
-        """Mark what has been enqueued on a stream so far."""
-
-    def wait(self, stream: Any) -> None:
-        """Let a stream's later work begin only after what was marked last."""
-
-    def elapsed_time(self, end: Any) -> float:
-        """Milliseconds from this event to another, both of which have timing and are over."""
 
 
 class Executor:

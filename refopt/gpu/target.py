@@ -1,7 +1,7 @@
 """The compiler, and what kernels need of it that it does not offer: the one file that knows Numba.
 
 Kernels are written once, in plain Numba spelling, against ``cuda`` of this module, which is the executor's.
-A `Kernel` holds both forms: the function as written, which `refopt.simt` runs, and a copy of it with
+A `Compilable` holds both forms: the function as written, which `refopt.simt` runs, and a copy of it with
 ``cuda`` and the device functions replaced by Numba's, which the GPU runs.
 
 Exact arithmetic (numerics, N3) takes two settings. NVVM contracts ``a * b + c`` into one rounding unless it
@@ -15,7 +15,6 @@ import dis
 import functools
 import itertools
 import math
-import os
 import textwrap
 import threading
 import types
@@ -29,13 +28,13 @@ from refopt.checks.arguments import shown
 from refopt.checks.dtypes import name_of
 from refopt.simt import cuda
 
-__all__ = ["Kernel", "cuda", "device_function", "factory", "intrinsic", "kernel", "no_compiler", "sqrt"]
+__all__ = ["Compilable", "cuda", "device_function", "intrinsic", "no_compiler", "sqrt"]
 
 _compiling = threading.RLock()
 
 
-class Kernel:
-    """A kernel in both forms. ``kernel.executor`` is launched as ``executor[grid, block](*args)``.
+class Compilable:
+    """A kernel in both forms. ``executor`` is launched as ``executor[grid, block](*args)``.
 
     Attributes:
         function, launch_bounds, name: what it was made of, and the function's name.
@@ -59,27 +58,7 @@ class Kernel:
                 dispatcher = numba_cuda().jit(_numba_form(self.function), lto=False, launch_bounds=self.launch_bounds)
                 dispatcher.compile(signature)
                 self._compiled[signature] = dispatcher.overloads[signature]
-            if folder := os.environ.get("REFOPT_KERNELS"):
-                from refopt.gpu.notes import append
-
-                append(self, signature, folder)
         return self._compiled[signature]
-
-    def source(self) -> str:
-        """All that the kernel runs, as one text in Python that the executor runs with the same bits: `refopt.gpu.show`.
-
-        Raises:
-            OSError: a function that it calls has no file that can be read.
-        """
-        from refopt.gpu.show import listing
-
-        return listing([self]).text
-
-    def inexact(self, *args: Any, double: bool = False, capability: tuple[int, int] = (9, 0)) -> list[Any]:
-        """The instructions that break the bits, by lines of Python: `refopt.gpu.exactness.check`. No GPU is needed."""
-        from refopt.gpu.exactness import check
-
-        return check(self, *args, double=double, capability=capability)
 
     def ptx(self, signature: tuple, capability: tuple[int, int] = (9, 0), lines: bool = False) -> str:
         """The PTX that `compiled` gives for a compute capability; no GPU is needed.
@@ -92,28 +71,6 @@ class Kernel:
                 launch_bounds=self.launch_bounds, lineinfo=lines,
             )  # fmt: skip
         return text
-
-
-def kernel(launch_bounds: tuple[int, int] | None = None) -> Callable[[Callable], Kernel]:
-    """Make a kernel of a function written against this module's ``cuda``.
-
-    ``launch_bounds``: the most threads of a block, and the blocks that should fit on a multiprocessor at a
-    time. From these the compiler knows how many registers it may spend on having many loads under way.
-    """
-    return lambda function: Kernel(function, launch_bounds)
-
-
-def factory(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
-    """Make each kernel of a function of hashable arguments once, and let it know what it was made by."""
-
-    @functools.lru_cache
-    @functools.wraps(make)
-    def cached(*args: Any) -> Kernel:
-        kernel = make(*args)
-        kernel.origin = make, args
-        return kernel
-
-    return cached
 
 
 def device_function(function: Callable) -> Callable:
@@ -170,7 +127,7 @@ def check_compiler(launch: bool) -> None:
     numba_cuda()
     from numba.core import types as nb
 
-    empty = Kernel(lambda x: None)
+    empty = Compilable(lambda x: None)
     empty.compiled((nb.int64,)) if launch else empty.ptx((nb.int64,))
 
 
@@ -344,6 +301,11 @@ def signature_spelled(words: list[str]) -> tuple:
     pairs = [word.rstrip("]").partition("[") for word in words]
     types_of = [(from_dtype(np.dtype(dtype)), axes) for dtype, _, axes in pairs]
     return tuple(nb.Array(dtype, int(axes), "C") if axes else dtype for dtype, axes in types_of)
+
+
+def signature_of(args: tuple) -> tuple:
+    """Numba's types of kernel arguments: C-contiguous device arrays, 64-bit integers and fp32 numbers."""
+    return signature_spelled([argument_spelled(f"kernel: args[{k}]", arg) for k, arg in enumerate(args)])
 
 
 def sqrt(x: np.floating) -> np.floating:

@@ -13,10 +13,16 @@ from refopt.gpu.runtime import device
 class Transfer:
     """Copies to and from the machine that an array is on. What they read or write is complete after `finish`.
 
-    Arrays are given twice, as they are and as ``describe`` sees them; each must be dense.
+    Arrays are given twice, as they are and as ``describe`` sees them; each must be dense. `refopt.state.state_dict` and
+    `refopt.state.load` take it as their ``memory``.
+
+    Args:
+        first: one of the arrays.
+        stream: the stream that the last step was on; it is waited for.
+        where: what errors begin with.
     """
 
-    def __init__(self, first: Any, stream: Any, where: str) -> None:
+    def __init__(self, first: Any, stream: Any = 0, where: str = "transfer") -> None:
         self._machine = device(device_of([first]))
         self._stream = self._machine.stream(stream)
         if self._machine.capturing(self._stream):

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from refopt.gpu.kernels import kernel
 from refopt.gpu.tables import START, STOP, TENSOR
-from refopt.gpu.target import cuda, device_function, intrinsic, kernel
+from refopt.gpu.target import cuda, device_function, intrinsic
 from refopt.simt import memory
 
 BOUNDS = 64, 16  # threads of a block, and blocks to fit on a multiprocessor

@@ -9,8 +9,8 @@ import numpy as np
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.expected import Expected
 from refopt.oracle.cases import Case
+from refopt.oracle.literals import Literals, definition, floats, library_of, lists, number
 from refopt.oracle.subject import STEP, Function
-from refopt.oracle.subjects.literals import Literals, definition, floats, library_of, lists, number
 from refopt.oracle.trial import Broken, Trial
 
 HEAD = '''"""{title}

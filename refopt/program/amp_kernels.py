@@ -10,7 +10,8 @@ import numpy as np
 from refopt.checks.dtypes import ITEM_SIZES
 from refopt.gpu import vectors, words
 from refopt.gpu.gradient_check import BOUNDS, finisher, first_pass
-from refopt.gpu.target import Kernel, cuda, factory, kernel
+from refopt.gpu.kernels import Kernel, factory, kernel
+from refopt.gpu.target import cuda
 
 BLOCK = 128
 REAL = np.float32

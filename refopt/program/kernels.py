@@ -10,8 +10,9 @@ import numpy as np
 from refopt.checks import Array
 from refopt.checks.dtypes import ITEM_SIZES
 from refopt.gpu import vectors, words
+from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.runtime import Device
-from refopt.gpu.target import Kernel, cuda, factory, kernel
+from refopt.gpu.target import cuda
 
 BLOCK = 128
 

@@ -33,7 +33,7 @@ threads run: a spin needs an atomic or a fence. An atomic counts as a load and a
 turns: a launch or a copy begins when that of another has ended.
 """
 
-from . import cuda, memory
+from . import cuda, memory, outside
 from .arrays import DeviceArray
 from .errors import (
     BarrierDivergence,
@@ -60,4 +60,5 @@ __all__ = [
     "cuda",
     "memory",
     "observe",
+    "outside",
 ]

@@ -14,8 +14,9 @@ A state dictionary has what a step changes beside the parameters::
 
 Each slot has an entry per tensor: an array of NumPy, or ``None`` where there is none. Parameters are the model's and
 belong to its own checkpoint; master parameters are the optimizer's and are here. `state_dict` and `load` do the same
-without a plan, for arrays of NumPy, too. `to_torch` and `from_torch` convert to and from what ``state_dict()`` of an
-optimizer in ``torch.optim`` returns. All of it needs NumPy alone.
+without a plan, for arrays of NumPy, or with ``memory=gpu.Transfer(params[0])`` for those of a device. `to_torch` and
+`from_torch` convert to and from what ``state_dict()`` of an optimizer in ``torch.optim`` returns. All of it needs NumPy
+alone.
 """
 
 from refopt.state.plain import load, state_dict

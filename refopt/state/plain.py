@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,8 +17,23 @@ VERSION = 1
 KEYS = "routine", "version", "hypers", "slots"
 
 
+class Memory(Protocol):
+    """How arrays are read and written where they are: `HostMemory`, or `refopt.gpu.Transfer`."""
+
+    def describe(self, value: Any, where: str) -> Array: ...
+
+    def read(self, value: Any, array: Array) -> np.ndarray:
+        """A host copy in the same order of axes."""
+
+    def write(self, value: Any, array: Array, host: np.ndarray) -> None:
+        """Overwrite the array with one of the same shape and dtype."""
+
+    def finish(self) -> None:
+        """Wait for what has been read and written."""
+
+
 class HostMemory:
-    """NumPy's arrays, in the terms of `refopt.gpu.transfer.Transfer`."""
+    """NumPy's arrays."""
 
     describe = staticmethod(checks.host_array)
 
@@ -33,16 +48,16 @@ class HostMemory:
 
 
 def state_dict(
-    routine: str, slots: Mapping[str, Any], hypers: Mapping[str, Any] | None = None, *, stream: Any = 0
+    routine: str, slots: Mapping[str, Any], hypers: Mapping[str, Any] | None = None, *, memory: Memory | None = None
 ) -> dict[str, Any]:
     """Host copies of what a step of a routine changes beside the parameters.
 
     Args:
         routine: a name of `refopt.catalog.ROUTINES`.
-        slots: the routine's lists of arrays by name, as its functions take them, of NumPy or on a device;
-            ``params`` among them. Gradients may be left out, and are not looked at.
+        slots: the routine's lists of arrays by name, as its functions take them; ``params`` among them. Gradients may
+            be left out, and are not looked at.
         hypers: the hyperparameters and named choices to be kept with them.
-        stream: for device arrays, the stream that the last step was on; it is waited for.
+        memory: where the arrays are, NumPy's if not given; `refopt.gpu.Transfer` for those on a device.
 
     Returns:
         The dictionary described in `refopt.state`.
@@ -52,7 +67,7 @@ def state_dict(
     """
     row = routine_of("state_dict", routine)
     lists = _lists(row, slots)
-    memory = _memory(row, lists, stream)
+    memory = memory or HostMemory()
     numbers = mapped(f"{row.merged_name}: hypers", {} if hypers is None else hypers)
     call = _checked(row, lists, numbers, memory, read_only=True)
     copies = {
@@ -72,7 +87,7 @@ def load(
     slots: Mapping[str, Any],
     *,
     choices: Mapping[str, Any] | None = None,
-    stream: Any = 0,
+    memory: Memory | None = None,
 ) -> dict[str, Any]:
     """Put a state dictionary back into arrays, in place.
 
@@ -84,7 +99,7 @@ def load(
         slots: its lists of arrays by name, of the shapes and dtypes that were saved; ``params`` among them,
             which are not written.
         choices: named choices, such as ``epsilon_at``, that the saved ones must agree with.
-        stream: for device arrays, the stream that the next step will be on; it is waited for.
+        memory: where the arrays are, NumPy's if not given; `refopt.gpu.Transfer` for those on a device.
 
     Returns:
         The hyperparameters and named choices that were saved.
@@ -100,7 +115,7 @@ def load(
     if theirs is not row:
         raise ValueError(f"{where}: routine: expected {row.name}, got {theirs.name}")
     lists = _lists(row, slots)
-    memory = _memory(row, lists, stream)
+    memory = memory or HostMemory()
     call = _checked(row, lists, numbers, memory)
     kept = _kept(call, numbers)
     for slot in saved_slots(row):
@@ -164,7 +179,7 @@ def _lists(row: Routine, slots: Any) -> dict[str, Any]:
 
 
 def _checked(
-    row: Routine, lists: dict[str, Any], numbers: dict[str, Any], memory: Any, *, read_only: bool = False
+    row: Routine, lists: dict[str, Any], numbers: dict[str, Any], memory: Memory, *, read_only: bool = False
 ) -> checks.Call:
     """The arrays and numbers, checked as a step checks them; numbers that are not given are none it asks for."""
 
@@ -179,19 +194,6 @@ def _checked(
 def _kept(call: checks.Call, numbers: dict[str, Any]) -> dict[str, Any]:
     """The hyperparameters and choices that are given, each a number or a list of one per tensor."""
     return {name: call.hypers[name] for name in numbers}
-
-
-def _memory(row: Routine, lists: dict[str, Any], stream: Any) -> Any:
-    """What reads and writes the arrays: the host if the first of them is NumPy's."""
-    entries = (x for values in lists.values() if isinstance(values, list | tuple) for x in values)
-    first = next((x for x in entries if x is not None), None)
-    if first is None or isinstance(first, np.ndarray):
-        if stream is not None:
-            whole(f"{row.merged_name}: stream", stream, 0, 0)  # NumPy has no other
-        return HostMemory()
-    from refopt.gpu.transfer import Transfer
-
-    return Transfer(first, stream, row.merged_name)
 
 
 def _match(

@@ -13,11 +13,12 @@ from refopt.catalog import Routine
 from refopt.checks.dtypes import arithmetic
 from refopt.cpu.reduce import TILE
 from refopt.gpu import vectors
+from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.lars.stored import stored8
 from refopt.gpu.norms import NORM_BOUNDS
 from refopt.gpu.norms.chunks import phases, walk_tiles
 from refopt.gpu.norms.elements import norm_row, tile_sums, update_row
-from refopt.gpu.target import Kernel, cuda, device_function, factory, kernel
+from refopt.gpu.target import cuda, device_function
 
 PAIR = 2 * TILE
 UPDATE_AND_NORM_BOUNDS = 64, 8

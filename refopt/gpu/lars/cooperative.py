@@ -6,9 +6,10 @@ model, and updates, last chunks first: those are still in the L2 cache.
 
 from refopt.catalog import Routine
 from refopt.cpu.reduce import TILE
+from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.norms import NORM_BOUNDS
 from refopt.gpu.norms.chunks import phases
-from refopt.gpu.target import Kernel, cuda, factory, kernel
+from refopt.gpu.target import cuda
 
 
 @factory

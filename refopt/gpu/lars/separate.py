@@ -9,9 +9,10 @@ from typing import Any
 from refopt.catalog import Routine
 from refopt.checks.dtypes import arithmetic
 from refopt.cpu.reduce import TILE
+from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.norms import NORM_BOUNDS
 from refopt.gpu.norms.chunks import phases
-from refopt.gpu.target import Kernel, cuda, factory, kernel
+from refopt.gpu.target import cuda
 from refopt.gpu.tiles import FANOUT, ROW, joiner
 
 

@@ -11,17 +11,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from refopt.gpu import cuda as launched
 from refopt.gpu.listing.expressions import SIMPLE, UNKNOWN, own_names
 from refopt.gpu.listing.source import Definition, File, Scope, defined, found
 from refopt.gpu.listing.writer import Writer, arity, assigned, moved, signature
-from refopt.gpu.target import cuda
 from refopt.gpu.vectors import POLICIES
-from refopt.simt import memory
 
 REFERENCE = re.compile("\ue000(\\d+)\ue001")  # to a part by its number, until it has its name
-MODULES = {np: "import numpy as np", memory: "from refopt.simt import memory"}
-MODULES |= dict.fromkeys((cuda, launched), "from refopt.simt import cuda")
+CUDA = "from refopt.simt import cuda"
+MODULES = {"numpy": "import numpy as np", "refopt.simt.memory": "from refopt.simt import memory"}
+MODULES |= dict.fromkeys(("refopt.simt.cuda", "refopt.gpu.cuda"), CUDA)
 UNROLLED = "<unrolled"  # how the files of functions that are made from strings begin
 
 
@@ -87,7 +85,7 @@ class Parts:
     def __init__(self, kept: set[tuple[CodeType, str]]) -> None:
         self.kept = kept
         self.all: list[Part | Named] = []
-        self.imports = {"cuda": MODULES[cuda]}  # a kernel's decorator is of it
+        self.imports = {"cuda": CUDA}  # a kernel's decorator is of it
         self._number: dict[Any, int] = {}
         self._of: dict[int, Part] = {}
         self._named: dict[tuple[str, Any], Named] = {}
@@ -143,7 +141,7 @@ class Parts:
         return name
 
     def _module(self, module: ModuleType, name: str) -> str:
-        statement = MODULES.get(module, f"import {module.__name__}")
+        statement = MODULES.get(module.__name__, f"import {module.__name__}")
         self.imports[name] = statement if statement.endswith(f" {name}") else f"{statement} as {name}"
         return name
 

@@ -12,7 +12,7 @@ from refopt.catalog import Routine
 from refopt.gpu.listing.naming import names_of
 from refopt.gpu.listing.parts import REFERENCE, Again, Constant, Named, Part, Parts
 from refopt.gpu.listing.wrap import wrapped
-from refopt.gpu.target import Kernel
+from refopt.gpu.target import Compilable
 
 WIDTH = 120
 
@@ -24,7 +24,7 @@ class Listing(NamedTuple):
     functions: dict[str, Any]
 
 
-def listing(kernels: Sequence[Kernel], header: str = "") -> Listing:
+def listing(kernels: Sequence[Compilable], header: str = "") -> Listing:
     """All that some kernels run, as a text in Python: callees before callers, in the order of the calls.
 
     Raises:
@@ -65,7 +65,7 @@ def listing(kernels: Sequence[Kernel], header: str = "") -> Listing:
     )
 
 
-def _made_by(kernel: Kernel) -> list[str]:
+def _made_by(kernel: Compilable) -> list[str]:
     """A kernel's name, and what made it of what."""
     if kernel.origin is None:
         return [kernel.name]
@@ -110,7 +110,7 @@ def _imports(lines: Sequence[str]) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def _block(part: Part, filled: Callable[..., str], name: str, kernel: Kernel | None) -> str:
+def _block(part: Part, filled: Callable[..., str], name: str, kernel: Compilable | None) -> str:
     """A function with what stands above it."""
     above = [filled(part.above)] if part.above else []
     if kernel:

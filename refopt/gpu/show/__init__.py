@@ -11,8 +11,9 @@ from typing import Any
 from refopt.gpu.listing.text import Listing, listing
 from refopt.gpu.show.header import header
 from refopt.gpu.show.kernels import Request, launches_of, request, sizes_of
+from refopt.gpu.target import signature_of
 
-__all__ = ["Listing", "listing", "source"]
+__all__ = ["Listing", "Request", "listing", "ptx", "request", "source", "whole"]
 
 
 def source(
@@ -38,3 +39,9 @@ def whole(asked: Request) -> str:
     """The listing of what is asked for."""
     launches = launches_of(asked, sizes_of())
     return listing(launches.kernels, header(asked, launches)).text
+
+
+def ptx(asked: Request) -> str:
+    """The PTX of each kernel that is asked for, once; it takes a compiler, and no GPU."""
+    kernels = {x.kernel: x.args for x in launches_of(asked, sizes_of()).prepared}
+    return "\n".join(f"// {kernel.name}\n{kernel.ptx(signature_of(args))}" for kernel, args in kernels.items())

@@ -89,6 +89,10 @@ class Arithmetic:
             bounded.error = np.abs(np.float64(self.real(x)) - np.float64(x))
         return bounded
 
+    def where(self, condition, x, y):
+        """`where`, for conditions to find."""
+        return where(condition, x, y)
+
 
 class Bounded:
     """A value and the bound on its error, arrays or scalars of one shape. ``type(x)(1)`` is the constant 1."""

@@ -45,9 +45,8 @@ class Condition:
         return ~(~self & ~other)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, named: Any) -> Any:
-        from refopt.oracle.bound.bounded import where
-
-        return where(*arguments) if function is np.where and not named else NotImplemented
+        choose = function is np.where and not named
+        return self.arithmetic.where(*arguments) if choose else NotImplemented
 
 
 _WALK: ContextVar[Any] = ContextVar("walk", default=None)

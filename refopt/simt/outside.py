@@ -1,0 +1,34 @@
+"""For code around kernels, such as collectives: the order of turns, and word of copies that it makes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .arrays import Copy, DeviceArray
+from .state import current
+from .streams import Stream, default_stream
+from .threads import Schedule
+
+__all__ = ["Ends", "Schedule", "in_kernel", "note_copies"]
+
+Ends = tuple[DeviceArray | None, DeviceArray | None]  # where a copy comes from and goes to, None for what is no array
+
+
+def in_kernel() -> bool:
+    """Whether the caller is part of a kernel that runs."""
+    return current.inside
+
+
+def note_copies(name: str, copies: Iterable[Ends], nbytes: int | None = None, stream: Stream | None = None) -> None:
+    """Let copies that somebody else makes be work of a stream, the default one if not given, and be observed.
+
+    ``nbytes`` is what each of them copies: all of its array if not given.
+    """
+    stream = stream or default_stream()
+    operation = stream.enqueue(name)
+    for source, target in copies if current.observer is not None else ():
+        array = source if source is not None else target
+        assert array is not None
+        names = [end.name if end is not None else None for end in (source, target)]
+        copy = Copy(name, array.nbytes if nbytes is None else nbytes, names[0], names[1], stream)
+        current.observer.copy(copy, operation, source, target)
