@@ -66,12 +66,13 @@ mutants: $(INSTALLED)  ## plant changes in the package, and see which ones the t
 oracle: $(INSTALLED)  ## the oracle's kill table: each mutant of a step, and what other projects' tests say; ARGS
 	PYTHONPATH=.:tests .venv/bin/python -m oracle.mutants.kill_table $(ARGS)
 
-lint: $(INSTALLED)  ## ruff and mypy
+lint: $(INSTALLED)  ## ruff, mypy, and which package imports which
 	.venv/bin/ruff check
 	.venv/bin/mypy
+	.venv/bin/lint-imports
 
 clean:  ## remove what builds and tests leave behind; environments stay
-	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 $(PEERS): requirements/peers.txt requirements/torch.txt pyproject.toml

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import math
 import os
+import pkgutil
 import platform
 import re
 import shlex
@@ -216,8 +217,11 @@ def _path(module: str) -> Path | None:
 
 def _imports(module: str, path: Path) -> list[str]:
     """Every module that a file imports anywhere, as far as it is one of this project, and the packages around it."""
+    text = path.read_text()
     names: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    if path.name == "__init__.py" and "import_module(" in text:  # by their names, which follow from a catalogue
+        names += [f"{module}.{each.name}" for each in pkgutil.iter_modules([str(path.parent)])]
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

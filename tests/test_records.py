@@ -201,7 +201,7 @@ def test_sources_are_those_a_benchmark_imports():
     assert names >= {"lars.py", "measure.py", "tensors.py", "peers_lars.py", "plans.py"}
     assert not names & {"record.py", "optimizers.py", "readme.py", "run.py"}
     kernels = {path.name for path in record.closure("refopt.gpu.norms")}
-    assert kernels >= {"lamb.py", "vectors.py", "tiles.py", "reduce.py", "target.py"}
+    assert kernels >= {"lamb.py", "radam.py", "vectors.py", "tiles.py", "reduce.py", "target.py"}
 
 
 # Staleness.

@@ -1,6 +1,9 @@
 """What every routine checks before it touches anything.
 
-An error names the routine, the argument, the index, what was expected and what came.
+An error names the routine, the argument, the index, what was expected and what came. Beside the names here,
+`refopt.checks.arguments` has the checks of single arguments, `refopt.checks.arrays` those of arrays,
+`refopt.checks.dtypes` the dtypes, `refopt.checks.rows` what a row of the catalogue is made of, and
+`refopt.checks.renamed` the names of before.
 """
 
 from refopt.checks.arrays import (

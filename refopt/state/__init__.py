@@ -15,7 +15,8 @@ A state dictionary has what a step changes beside the parameters::
 Each slot has an entry per tensor: an array of NumPy, or ``None`` where there is none. Parameters are the model's and
 belong to its own checkpoint; master parameters are the optimizer's and are here. `state_dict` and `load` do the same
 without a plan, for arrays of NumPy, or with ``memory=gpu.Transfer(params[0])`` for those of a device. `to_torch` and
-`from_torch` convert to and from what ``state_dict()`` of an optimizer in ``torch.optim`` returns. All of it needs NumPy
+`from_torch` convert to and from what ``state_dict()`` of an optimizer in ``torch.optim`` returns. `refopt.state.peers`
+says which of theirs is which, `refopt.state.steps` how powers and counts follow from each other. All of it needs NumPy
 alone.
 """
 
