@@ -34,6 +34,15 @@ def test_pages_are_up_to_date(items, module):
     assert module.PAGE.read_text() == module.page(items)
 
 
+def test_the_architecture_is_that_of_the_imports():
+    """In its page and in the README; if this fails, run make maps."""
+    pytest.importorskip("grimp")
+    from maps import architecture
+
+    assert architecture.PAGE.read_text() == architecture.page()
+    assert architecture.README.read_text() == architecture.with_picture(architecture.README.read_text())
+
+
 # That these can fail.
 
 
