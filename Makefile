@@ -17,7 +17,7 @@ CHECK_PYTHON = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) an
 PIP_INSTALL := -m pip install -q --disable-pip-version-check
 
 .PHONY: help verify test test-peers test-long test-gpu bench notebooks docs maps mutants oracle lint clean
-.PHONY: records gpu-records
+.PHONY: records gpu-records wheels
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -65,6 +65,9 @@ mutants: $(INSTALLED)  ## plant changes in the package, and see which ones the t
 
 oracle: $(INSTALLED)  ## the oracle's kill table: each mutant of a step, and what other projects' tests say; ARGS
 	PYTHONPATH=.:tests .venv/bin/python -m oracle.mutants.kill_table $(ARGS)
+
+wheels:  ## the wheel, and the README's lines with it, in a bare environment of every Python at hand (ARGS)
+	$(PYTHON) tests/wheels.py $(ARGS)
 
 lint: $(INSTALLED)  ## ruff, mypy, and which package imports which
 	.venv/bin/ruff check
