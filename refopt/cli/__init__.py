@@ -1,6 +1,6 @@
 """The command `refopt`: verify, check and show, and how it starts and how it ends, whatever comes.
 
-Each command is a file or a package, and `refopt.cli.commands` lists them. NumPy and the rest are imported only once `run`
+Each command is a file or a package, which `refopt.cli.commands` lists. NumPy and the rest are imported only once `run`
 sees to signals, so that Ctrl-C is no traceback even then.
 """
 
