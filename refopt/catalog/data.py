@@ -125,28 +125,37 @@ def make_case(routine: Routine, workload: Workload, dtype: str, steps: int, seed
     """
     real = arithmetic(DTYPES[dtype].param)
     values = np.random.default_rng(seed)
-    slots: dict[str, list[np.ndarray] | None] = {}
     exact = [_param(values, real, i, tensor) for i, tensor in enumerate(workload.tensors)]
-    for slot in routine.slots:
-        kind = numpy_dtype(slot_dtype(slot, dtype))
-        if slot.name == "master_params" and DTYPES[dtype].remainder:
-            halves = [split(x) for x in exact]
-            slots |= {"params": [p for p, _ in halves], "master_params": [r for _, r in halves]}
-        elif slot.name in ("params", "master_params"):
-            present = slot.name == "params" or DTYPES[dtype].master
-            slots[slot.name] = [x.astype(kind) for x in exact] if present else None
-        elif slot.optional:
-            slots[slot.name] = None
-        elif slot.scalar:
-            low, high = LENGTHS.get(slot.name, SCALARS)
-            slots[slot.name] = [values.uniform(low, high, 1).astype(kind) for _ in workload.tensors]
-        elif slot.name != "grads":
-            slots[slot.name] = [_state(values, real, slot, t).astype(kind) for t in workload.tensors]
+    slots = {
+        slot.name: _params(slot, dtype, exact) if slot.name in ("params", "master_params")
+        else _states(values, real, slot, workload, numpy_dtype(slot_dtype(slot, dtype)))
+        for slot in routine.slots if slot.name != "grads"
+    }  # fmt: skip
     kind = numpy_dtype(DTYPES[dtype].param)
     tensors = list(enumerate(workload.tensors))
     grads = [[_grad(values, real, i, t).astype(kind) for i, t in tensors] for _ in range(steps)]
     slots["grads"] = grads[0]
     return Case(routine, workload, dtype, slots, grads, [hypers(routine, workload, k) for k in range(steps)])
+
+
+def _params(slot: Slot, dtype: str, exact: list[np.ndarray]) -> list[np.ndarray] | None:
+    """Parameters as they are stored, or what stands beside them: masters, remainders or nothing."""
+    if DTYPES[dtype].remainder:
+        return [split(x)[slot.name == "master_params"] for x in exact]
+    present = slot.name == "params" or DTYPES[dtype].master
+    kind = numpy_dtype(slot_dtype(slot, dtype))
+    return [x.astype(kind) for x in exact] if present else None
+
+
+def _states(
+    values: np.random.Generator, real: type, slot: Slot, workload: Workload, kind: Any
+) -> list[np.ndarray] | None:
+    if slot.optional:
+        return None
+    if slot.scalar:
+        low, high = LENGTHS.get(slot.name, SCALARS)
+        return [values.uniform(low, high, 1).astype(kind) for _ in workload.tensors]
+    return [_state(values, real, slot, t).astype(kind) for t in workload.tensors]
 
 
 def hypers(routine: Routine, workload: Workload, step: int) -> dict[str, Any]:

@@ -69,13 +69,9 @@ def number(
     """
     if is_number(value):
         converted = to_float(where, value)
-        if (
-            (least is None or converted >= least)
-            and (most is None or converted <= most)
-            and (above is None or converted > above)
-            and (below is None or converted < below)
-            and (not finite or math.isfinite(converted))
-        ):
+        limits_of = (least, operator.ge), (most, operator.le), (above, operator.gt), (below, operator.lt)
+        in_range = all(holds(converted, bound) for bound, holds in limits_of if bound is not None)
+        if in_range and (not finite or math.isfinite(converted)):
             return converted
     bounds = {"of at least": least, "above": above, "of at most": most, "below": below}
     limits = " and ".join(f"{word} {bound:.10g}" for word, bound in bounds.items() if bound is not None)

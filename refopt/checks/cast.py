@@ -1,6 +1,6 @@
 """Casts and copies."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,23 +72,31 @@ def check_scale(
 ) -> float | Array:
     """The scale of a cast: a float that is finite where it is used, or, given ``describe``, an array of one element."""
     where = f"{name}: scale"
-    number = is_number(scale) and not isinstance(scale, np.ndarray)
-    if not number and describe is None:
-        raise TypeError(f"{where}: expected a number, as before, got {kind_of(scale)}")
-    if not number and (isinstance(scale, np.generic) or not hasattr(scale, "shape")):
-        raise TypeError(f"{where}: expected a number or an array of one element, got {shown(scale)}")
-    array = None if number else describe(scale, where)  # type: ignore[misc]
-    if array:
-        check_one(where, array, ["float32", "float64"])
-    if number and scale == 1:
+    array = None if is_number(scale) and not isinstance(scale, np.ndarray) else _scale_array(where, scale, describe)
+    if array is None and scale == 1:
         return 1.0
     for i, pair in enumerate(pairs):
         if pair and pair[0].dtype not in SIZES:
             raise TypeError(f"{name}: {first}[{i}]: expected one of {', '.join(SIZES)} to scale, got {pair[0].dtype}")
     if array:
         return array
+    return _finite_scale(where, scale, Cast(list(pairs), 1.0).reals() or {np.float64})
+
+
+def _scale_array(where: str, scale: Any, describe: Callable[[Any, str], Array] | None) -> Array:
+    """A scale that is no number, described."""
+    if describe is None:
+        raise TypeError(f"{where}: expected a number, as before, got {kind_of(scale)}")
+    if isinstance(scale, np.generic) or not hasattr(scale, "shape"):
+        raise TypeError(f"{where}: expected a number or an array of one element, got {shown(scale)}")
+    array = describe(scale, where)
+    check_one(where, array, ["float32", "float64"])
+    return array
+
+
+def _finite_scale(where: str, scale: Any, reals: Iterable[type]) -> float:
     plain = to_float(where, scale)
-    for real in Cast(list(pairs), 1.0).reals() or {np.float64}:
+    for real in reals:
         if not np.isfinite(rounded(plain, real)):
             raise ValueError(f"{where}: expected a finite {np.dtype(real).name}, got {shown(scale)}")
     return plain + 0.0  # -0 is taken for 0

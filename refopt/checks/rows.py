@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 from refopt.checks.dtypes import ITEM_SIZES
@@ -156,11 +157,7 @@ class Routine(_Row):
 
 def _check(row: Routine) -> None:
     """Refuse a row that functions, plans or kernels could not follow."""
-
-    def expect(holds: bool, what: str, got: Iterable[str]) -> None:
-        if not holds:
-            raise TypeError(f"catalog: {row.name}: {what}, got {', '.join(got) or 'none'}")
-
+    expect = partial(_expect, row.name)
     slots, hypers = [slot.name for slot in row.slots], [hyper.name for hyper in row.hypers]
     expect(slots[:2] == ["params", "grads"], "slots: expected params and grads first", slots)
     masters = slots[-1] == "master_params" and row.slots[-1].optional
@@ -169,11 +166,7 @@ def _check(row: Routine) -> None:
     expect(written == {*slots} - {"grads"}, "slots: expected all but grads to be written", sorted(written))
     names = [*slots, *hypers, *row.choices]
     expect(len({*names}) == len(names), "expected names of one slot, number or choice each", names)
-    for slot in row.slots:
-        first = slot.initial
-        known = isinstance(first, float) or first in hypers if slot.scalar else first is None
-        what = "a number or a hyperparameter" if slot.scalar else "none, since it is no scalar"
-        expect(known, f"slots: {slot.name}: initial: expected {what}", [] if first is None else [repr(first)])
+    _check_initial(row, hypers)
     expect("rescale_grad" in hypers, "hypers: expected rescale_grad", hypers)
     if row.elementwise:
         expect(hypers[-1] == "seed", "hypers: expected seed last, as elementwise kernels take it", hypers)
@@ -181,6 +174,27 @@ def _check(row: Routine) -> None:
     for name, values in row.choices.items():
         expect(len(values) > 1, f"choices: {name}: expected two values or more", map(repr, values))
     expect(any(form.merged for form in row.forms.values()), "forms: expected one that merges", row.forms)
+    _check_traffic(row, slots)
+
+
+def _expect(routine: str, holds: bool, what: str, got: Iterable[str]) -> None:
+    if not holds:
+        raise TypeError(f"catalog: {routine}: {what}, got {', '.join(got) or 'none'}")
+
+
+def _check_initial(row: Routine, hypers: list[str]) -> None:
+    """A scalar begins as a number or a hyperparameter, other slots as zeros."""
+    for slot in row.slots:
+        first = slot.initial
+        known = isinstance(first, float) or first in hypers if slot.scalar else first is None
+        what = "a number or a hyperparameter" if slot.scalar else "none, since it is no scalar"
+        got = [] if first is None else [repr(first)]
+        _expect(row.name, known, f"slots: {slot.name}: initial: expected {what}", got)
+
+
+def _check_traffic(row: Routine, slots: list[str]) -> None:
+    """Every form passes over every slot that tensors have, and over slots alone."""
+    expect = partial(_expect, row.name)
     for name, form in row.forms.items():
         passes = row.traffic(form, ("float32",) * len(slots))
         expect({*passes} <= {*slots}, f"traffic: {name}: expected passes over slots", passes)

@@ -189,8 +189,7 @@ class _Board:
     def _perform(self, met: list[_Pending]) -> None:
         """Carry out a collective. All that ranks bring is read before anything is written."""
         calls = [pending.call for pending in met]
-        parts = [call.source.data for call in calls if call.source is not None]
-        targets = [call.target.data if call.target is not None else None for call in calls]
+        parts, targets = _ends(calls)
         algorithm, root = self.world.algorithm, calls[0].peer
         match calls[0].operation:
             case "all_reduce":
@@ -206,15 +205,25 @@ class _Board:
             case "broadcast":
                 _write(targets, parts * len(targets))
             case "group":
-                chosen = met[0].result
-                members = tuple(self.members[rank] for rank in chosen)
-                board = _Board(self.world, members, group_name(members))
-                for rank, pending in enumerate(met):
-                    pending.result = (board, chosen.index(rank)) if rank in chosen else None
+                self._form(met)
             case "agree":
                 everything = [pending.result for pending in met]
                 for pending in met:
                     pending.result = everything
+
+    def _form(self, met: list[_Pending]) -> None:
+        """Make a group of the ranks that all of them name."""
+        chosen = met[0].result
+        members = tuple(self.members[rank] for rank in chosen)
+        board = _Board(self.world, members, group_name(members))
+        for rank, pending in enumerate(met):
+            pending.result = (board, chosen.index(rank)) if rank in chosen else None
+
+
+def _ends(calls: Sequence[Call]) -> tuple[list[np.ndarray], list[np.ndarray | None]]:
+    """What ranks bring, and where what comes of it goes."""
+    parts = [call.source.data for call in calls if call.source is not None]
+    return parts, [call.target.data if call.target is not None else None for call in calls]
 
 
 def _fit(send: Call, recv: Call) -> bool:

@@ -122,15 +122,7 @@ def from_group(where: str, routine: Routine, group: Mapping[str, Any]) -> dict[s
     flat = dict(group)
     if "beta1" in peer.numbers:
         flat["beta1"], flat["beta2"] = _pair(f"{where}: betas", flat.pop("betas", None))
-    own = {*peer.numbers.values(), *peer.only, *peer.switches.values(), *ANYBODYS}
-    if foreign := sorted(name for name in flat.keys() & THEIRS if name not in own):
-        name = foreign[0]
-        raise TypeError(f"{where}: {name}: expected none, which {routine.name} has not, got {shown(flat[name])}")
-    for name, value in peer.only.items():
-        got = _plain(flat.get(name, value))
-        check = flag if isinstance(value, bool) else number
-        if check(f"{where}: {name}", got) != value:
-            raise ValueError(f"{where}: {name}: expected {value}, which is refopt's rule, got {shown(got)}")
+    _check_rule(where, routine, peer, flat)
     limits = {hyper.name: hyper.below for hyper in routine.hypers}
     numbers: dict[str, Any] = {}
     for ours, theirs in {**peer.numbers, **{name: name for name in peer.switches.values()}}.items():
@@ -146,6 +138,19 @@ def from_group(where: str, routine: Routine, group: Mapping[str, Any]) -> dict[s
     if "decay_base" in numbers:
         numbers["decay_base"] = 0.96 ** numbers["decay_base"]
     return numbers
+
+
+def _check_rule(where: str, routine: Routine, peer: Peer, flat: Mapping[str, Any]) -> None:
+    """Refuse a group of another rule than the routine's."""
+    own = {*peer.numbers.values(), *peer.only, *peer.switches.values(), *ANYBODYS}
+    if foreign := sorted(name for name in flat.keys() & THEIRS if name not in own):
+        name = foreign[0]
+        raise TypeError(f"{where}: {name}: expected none, which {routine.name} has not, got {shown(flat[name])}")
+    for name, value in peer.only.items():
+        got = _plain(flat.get(name, value))
+        check = flag if isinstance(value, bool) else number
+        if check(f"{where}: {name}", got) != value:
+            raise ValueError(f"{where}: {name}: expected {value}, which is refopt's rule, got {shown(got)}")
 
 
 def _pair(where: str, value: Any) -> list[Any]:

@@ -55,16 +55,7 @@ def to_torch(saved: Mapping[str, Any], *, step: int | Sequence[int] | None = Non
     """
     row, slots, hypers = parse(saved, "to_torch")
     peer, where, count = peer_of("to_torch", row), f"to_torch: {row.name}", len(slots["master_params"])
-    for i, master in enumerate(slots["master_params"]):
-        if master is not None:
-            expected = "None, since masters are the parameters of PyTorch's optimizer"
-            raise ValueError(f"{where}: master_params[{i}]: expected {expected}, got an array")
-    reals = {check_alike(where, row, i, {name: values[i] for name, values in slots.items()}) for i in range(count)}
-    numbers = check_hypers(row, hypers, count, reals or {np.float64})
-    for slot in saved_slots(row):
-        for i, array in enumerate(slots[slot.name]):
-            if array is not None:
-                check_values(f"{where}: {slot.name}[{i}]", row, slot, array, numbers)
+    numbers = _checked(where, row, slots, hypers)
     steps = _counted(f"{where}: step", step, count)
     groups: dict[tuple, list[int]] = {}
     entries = {}
@@ -78,6 +69,22 @@ def to_torch(saved: Mapping[str, Any], *, step: int | Sequence[int] | None = Non
         if entry:
             entries[i] = entry
     return {"state": entries, "param_groups": [dict(key) | {"params": members} for key, members in groups.items()]}
+
+
+def _checked(where: str, row: Routine, slots: dict[str, list], hypers: dict[str, Any]) -> dict[str, Any]:
+    """The numbers; raises unless the states are those of a step of PyTorch's."""
+    for i, master in enumerate(slots["master_params"]):
+        if master is not None:
+            expected = "None, since masters are the parameters of PyTorch's optimizer"
+            raise ValueError(f"{where}: master_params[{i}]: expected {expected}, got an array")
+    count = len(slots["master_params"])
+    reals = {check_alike(where, row, i, {name: values[i] for name, values in slots.items()}) for i in range(count)}
+    numbers = check_hypers(row, hypers, count, reals or {np.float64})
+    for slot in saved_slots(row):
+        for i, array in enumerate(slots[slot.name]):
+            if array is not None:
+                check_values(f"{where}: {slot.name}[{i}]", row, slot, array, numbers)
+    return numbers
 
 
 def _counted(where: str, step: Any, count: int) -> list[int | None]:
@@ -164,12 +171,7 @@ def from_torch(routine: str, saved: Mapping[str, Any], params: Sequence[Any]) ->
     params = listed(f"{where}: params", params)
     for i, param in enumerate(params):
         _check_param(f"{where}: params[{i}]", param)
-    groups = [
-        mapped(f"{where}: param_groups[{k}]", group)
-        for k, group in enumerate(listed(f"{where}: param_groups", parts["param_groups"], "groups"))
-    ]
-    if not groups:
-        raise ValueError(f"{where}: param_groups: expected at least one group, got none")
+    groups = _groups(f"{where}: param_groups", parts["param_groups"])
     group_of = _members(where, groups, len(params))
     entries = _entries(f"{where}: state", parts["state"], len(params))
     per_group = [from_group(f"{where}: param_groups[{k}]", row, group) for k, group in enumerate(groups)]
@@ -178,25 +180,43 @@ def from_torch(routine: str, saved: Mapping[str, Any], params: Sequence[Any]) ->
     for name, theirs in peer.numbers.items():
         values = [numbers[name] for numbers in per_group]
         shared[name] = _common(f"{where}: param_groups", theirs, values, group_of, name in per_tensor)
-    reals = {arithmetic(name_of(param.dtype)) for param in params} or {np.float64}
-    hypers = check_hypers(row, shared | dict(peer.choices), len(params), reals)
+    hypers = check_hypers(row, shared | dict(peer.choices), len(params), _reals(params))
     slots: dict[str, list] = {slot.name: [] for slot in saved_slots(row)}
     for i, param in enumerate(params):
         one = {name: value[i] if isinstance(value, list) else value for name, value in hypers.items()}
         absent = {theirs: ours for ours, theirs in peer.switches.items() if not per_group[group_of[i]][theirs]}
-        label, entry = f"{where}: state[{i}]", entries.get(i, {})
-        arrays = read_tensors(label, row, entry, param, absent)
-        arrays |= read_scalars(label, row, one, entry, arithmetic(name_of(param.dtype)))
-        for slot in saved_slots(row):
-            if slot.name in arrays:
-                name = peer.states.get(slot.name, slot.name)
-                check_values(f"{label}: {name}", row, slot, arrays[slot.name], one)
-        if "velocity" in arrays:
-            name = f"{label}: {peer.states['velocity']}"
-            arrays["velocity"] = scaled(name, arrays["velocity"], one["lr"], 1)
+        arrays = _of_tensor(f"{where}: state[{i}]", row, entries.get(i, {}), param, absent, one)
         for name in slots:
             slots[name].append(arrays.get(name))
     return {"routine": row.name, "version": VERSION, "hypers": hypers, "slots": slots}
+
+
+def _reals(params: Sequence[Any]) -> set[type]:
+    """The arithmetic types."""
+    return {arithmetic(name_of(param.dtype)) for param in params} or {np.float64}
+
+
+def _groups(where: str, groups: Any) -> list[dict[str, Any]]:
+    mappings = [mapped(f"{where}[{k}]", group) for k, group in enumerate(listed(where, groups, "groups"))]
+    if not mappings:
+        raise ValueError(f"{where}: expected at least one group, got none")
+    return mappings
+
+
+def _of_tensor(
+    where: str, row: Routine, entry: Mapping[str, Any], param: Any, absent: Mapping[str, str], numbers: dict[str, Any]
+) -> dict[str, np.ndarray]:
+    """The states of a tensor by refopt's names, checked."""
+    peer = peer_of("from_torch", row)
+    arrays = read_tensors(where, row, entry, param, absent)
+    arrays |= read_scalars(where, row, numbers, entry, arithmetic(name_of(param.dtype)))
+    for slot in saved_slots(row):
+        if slot.name in arrays:
+            check_values(f"{where}: {peer.states.get(slot.name, slot.name)}", row, slot, arrays[slot.name], numbers)
+    if "velocity" in arrays:
+        name = f"{where}: {peer.states['velocity']}"
+        arrays["velocity"] = scaled(name, arrays["velocity"], numbers["lr"], 1)
+    return arrays
 
 
 def _check_param(where: str, param: Any) -> None:

@@ -26,14 +26,7 @@ def read_tensors(
         absent: the switches of its group that are off, and the slots that they stand for.
     """
     peer = PEERS[row.name]
-    known = [*["step"] * peer.counts, *peer.states.values(), *["momentum_buffer"] * (row.name == "sgd")]
-    if unknown := [name for name in entry if name not in known]:
-        raise ValueError(f"{where}: expected no more than {', '.join(sorted(known))}, got {', '.join(unknown)}")
-    for name in known:
-        off = next((switch for switch, ours in absent.items() if peer.states[ours] == name), None)
-        off = "momentum" if row.name == "sgd" else off
-        if off and entry.get(name) is not None:
-            raise ValueError(f"{where}: {name}: expected none, as {off} is off, got {kind_of(entry[name])}")
+    _check_keys(where, row, entry, absent)
     arrays = {}
     for ours, theirs in peer.states.items():
         if ours in absent.values() or ours in row.scalars:
@@ -46,6 +39,19 @@ def read_tensors(
         else:
             arrays[ours] = np.zeros(tuple(param.shape), numpy_dtype(name_of(param.dtype)))
     return arrays
+
+
+def _check_keys(where: str, row: Routine, entry: Mapping[str, Any], absent: Mapping[str, str]) -> None:
+    """Refuse what has no place in a tensor's state, or stands for a switch that is off."""
+    peer = PEERS[row.name]
+    known = [*["step"] * peer.counts, *peer.states.values(), *["momentum_buffer"] * (row.name == "sgd")]
+    if unknown := [name for name in entry if name not in known]:
+        raise ValueError(f"{where}: expected no more than {', '.join(sorted(known))}, got {', '.join(unknown)}")
+    for name in known:
+        off = next((switch for switch, ours in absent.items() if peer.states[ours] == name), None)
+        off = "momentum" if row.name == "sgd" else off
+        if off and entry.get(name) is not None:
+            raise ValueError(f"{where}: {name}: expected none, as {off} is off, got {kind_of(entry[name])}")
 
 
 def _tensor(where: str, value: Any, param: Any) -> np.ndarray:

@@ -82,10 +82,7 @@ def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
     for routine in routines if args.routine else ():
         if not _forms(routine, args.form):
             parser.error(f"argument --form: {routine.name} has {', '.join(routine.forms)}")
-    for name in args.dtype or ():
-        if reason := verify.unavailable(name):
-            parser.error(f"argument --dtype: {name}: {reason}")
-    dtypes = list(dict.fromkeys(args.dtype or (name for name in verify.DTYPES if not verify.unavailable(name))))
+    dtypes = _dtypes(args.dtype, parser)
     whole = workloads.load(args.workload)
     workload, scaled = verify.extents(whole, machine.name, args.max_elements)
     small, _ = verify.extents(whole, machine.name, args.max_elements, norms=False)
@@ -96,13 +93,25 @@ def _chosen(args: argparse.Namespace, parser: argparse.ArgumentParser) -> tuple[
         for dtype in dtypes
         if verify.offered(routine, dtype)
     ]
-    # What goes on around a step has forms of its own.
-    asked = args.routine or ([] if args.form else verify.AROUND)
-    around = [name for name in verify.AROUND if name in asked]
-    tasks += [Task(name, dtype, workload) for name in around for dtype in dtypes if dtype in verify.PLAIN]
+    tasks += _around(args, workload, dtypes)
     if not tasks:
         parser.error("nothing to verify: no routine that was asked for has the dtypes asked for")
     return machine, tasks, scaled
+
+
+def _dtypes(asked: list[str] | None, parser: argparse.ArgumentParser) -> list[str]:
+    """The dtype configurations that were asked for, or else all that there are here."""
+    for name in asked or ():
+        if reason := verify.unavailable(name):
+            parser.error(f"argument --dtype: {name}: {reason}")
+    return list(dict.fromkeys(asked or (name for name in verify.DTYPES if not verify.unavailable(name))))
+
+
+def _around(args: argparse.Namespace, workload: workloads.Workload, dtypes: list[str]) -> list[Task]:
+    """What goes on around a step, which has forms of its own."""
+    asked = args.routine or ([] if args.form else verify.AROUND)
+    around = [name for name in verify.AROUND if name in asked]
+    return [Task(name, dtype, workload) for name in around for dtype in dtypes if dtype in verify.PLAIN]
 
 
 def _forms(routine: Routine, asked: list[str] | None) -> list[str]:

@@ -75,17 +75,27 @@ class Expressions:
         if isinstance(node, ast.IfExp) and (test := self.value(node.test)) is not UNKNOWN:
             return self.text(node.body if test else node.orelse)
         if isinstance(node, ast.BoolOp):
-            stops = isinstance(node.op, ast.Or)
-            kept = [x for x in node.values if (value := self.value(x)) is UNKNOWN or bool(value) == stops]
-            if len(kept) < len(node.values):  # the others change nothing
-                return (" and " if isinstance(node.op, ast.And) else " or ").join(map(self.text, kept))
+            return self._either(node)
         if isinstance(node, ast.Call):
             return self._call(node)
         if isinstance(node, ast.BinOp) and type(node.op) in FOLDED:
-            sides = [self._number(x) for x in (node.left, node.right)]
-            if None not in sides and not all(isinstance(x, ast.Constant) for x in (node.left, node.right)):
-                return repr(FOLDED[type(node.op)](*sides))
+            return self._folded(node)
         return self._spliced(node)
+
+    def _either(self, node: ast.BoolOp) -> str:
+        """``and`` and ``or`` without what is known to change nothing."""
+        stops = isinstance(node.op, ast.Or)
+        kept = [x for x in node.values if (value := self.value(x)) is UNKNOWN or bool(value) == stops]
+        if len(kept) == len(node.values):
+            return self._spliced(node)
+        return (" or " if stops else " and ").join(map(self.text, kept))
+
+    def _folded(self, node: ast.BinOp) -> str:
+        """The number that two integers come to, unless both stand there."""
+        sides = [self._number(x) for x in (node.left, node.right)]
+        if None in sides or all(isinstance(x, ast.Constant) for x in (node.left, node.right)):
+            return self._spliced(node)
+        return repr(FOLDED[type(node.op)](*sides))
 
     def _number(self, node: ast.expr) -> int | None:
         """An integer that stands there or in the closure; those of modules have names that say more."""
@@ -117,18 +127,22 @@ class Expressions:
             inner = self.value(node.operand)
             return UNKNOWN if inner is UNKNOWN else not inner
         if isinstance(node, ast.BoolOp):
-            stops = isinstance(node.op, ast.Or)
-            for operand in node.values:
-                value = self.value(operand)
-                if value is not UNKNOWN and bool(value) == stops:
-                    return stops
-                if not self.pure(operand):  # it has to be looked at, whatever follows
-                    return UNKNOWN
-            return UNKNOWN if any(self.value(x) is UNKNOWN for x in node.values) else not stops
+            return self._truth(node)
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARE:
             pair = self.value(node.left), self.value(node.comparators[0])
             return UNKNOWN if UNKNOWN in pair else COMPARE[type(node.ops[0])](*pair)
         return UNKNOWN
+
+    def _truth(self, node: ast.BoolOp) -> Any:
+        """What ``and`` and ``or`` come to."""
+        stops = isinstance(node.op, ast.Or)
+        for operand in node.values:
+            value = self.value(operand)
+            if value is not UNKNOWN and bool(value) == stops:
+                return stops
+            if not self.pure(operand):  # it has to be looked at, whatever follows
+                return UNKNOWN
+        return UNKNOWN if any(self.value(x) is UNKNOWN for x in node.values) else not stops
 
     def pure(self, node: ast.expr) -> bool:
         """Whether an expression does nothing but come to a value."""
@@ -160,6 +174,10 @@ class Expressions:
         dropped = {name for name in called.dropped if name in passed}
         if not dropped:
             return self._spliced(node)
+        return self._without(dropped, called, passed, node)
+
+    def _without(self, dropped: set[str], called: Called, passed: dict[str, ast.expr], node: ast.Call) -> str:
+        """A call without the arguments that nothing reads; of those that do something, the parameters are kept."""
         for name in dropped:
             if not self.pure(passed[name]):
                 self.symbols.keep(called, name)

@@ -2,7 +2,7 @@
 
 import builtins
 import keyword
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 
 from refopt.checks.dtypes import SIZES
@@ -26,47 +26,63 @@ def names_of(
         fixed: the functions that keep their names.
     """
     taken = set(fixed.values()) | set(dir(builtins)) | set(keyword.kwlist) | {"np", "cuda", "memory"}
-    hidden: dict[Part | Named, set[str]] = {}  # locals of where it is used
-    for part in order:
-        for number in part.numbers():
-            hidden.setdefault(parts.all[number], set()).update(part.own)
-    names: dict[Part | Named, str] = {part: name for part, name in fixed.items()}
-
-    def free(name: str, of: Part | Named) -> bool:
-        return name not in taken and name not in hidden.get(of, ())
-
+    given = Names(fixed, taken, _hidden(order, parts))
     for one in named:
         dtype = getattr(getattr(one.value, "dtype", None), "name", "other")
-        choices = chain([one.base, f"{one.base}_{dtype}"], (f"{one.base}_{n}" for n in count(2)))
-        names[one] = next(name for name in choices if free(name, one))
-        taken.add(names[one])
+        given.give(one, chain([one.base, f"{one.base}_{dtype}"], (f"{one.base}_{n}" for n in count(2))))
     words = _words(order, parts)
     groups: dict[str, list[Part]] = {}
     for part in reversed(order):  # callers before callees
-        if part not in names:
+        if part not in given.names:
             groups.setdefault(part.base, []).append(part)
     for group in (x for x in groups.values() if len(x) == 1):
-        if free(group[0].base, group[0]):
-            names[group[0]] = group[0].base
-            taken.add(group[0].base)
+        given.give(group[0], [group[0].base])
     for group in groups.values():
-        left = [part for part in group if part not in names]
-        depths = {part: _depth(part, group, parts) for part in left}
-        # Among functions of all variants, the innermost is the plainest; among those of one, the outermost.
-        order_of = {part: (not words[part][0], depths[part] * (1 if words[part][0] else -1)) for part in left}
-        for rank in sorted(set(order_of.values())):
-            layer = [part for part in left if order_of[part] == rank]
+        left = [part for part in group if part not in given.names]
+        for layer in _layers(left, group, words, parts):
             offered = {part: _choices(part, group, words) for part in layer}
             for part in layer:
-                others = [offered[other] for other in layer if other is not part]
-                plain = (
-                    name for k, name in enumerate(offered[part])
-                    if free(name, part) and not any(name in other[: k + 1] for other in others)
-                )  # fmt: skip
-                numbered = (f"{part.base}_{n}" for n in count(2))
-                names[part] = next(chain(plain, (name for name in numbered if free(name, part))))
-                taken.add(names[part])
-    return names
+                given.give(part, chain(_own(part, offered), (f"{part.base}_{n}" for n in count(2))))
+    return given.names
+
+
+def _hidden(order: Sequence[Part], parts: Parts) -> dict[Part | Named, set[str]]:
+    """By what is used, the locals of where it is."""
+    hidden: dict[Part | Named, set[str]] = {}
+    for part in order:
+        for number in part.numbers():
+            hidden.setdefault(parts.all[number], set()).update(part.own)
+    return hidden
+
+
+class Names:
+    """Names that are given one after the other, none twice."""
+
+    def __init__(self, fixed: Mapping[Part, str], taken: set[str], hidden: Mapping[Part | Named, set[str]]) -> None:
+        self.names: dict[Part | Named, str] = {part: name for part, name in fixed.items()}
+        self._taken, self._hidden = taken, hidden
+
+    def give(self, one: Part | Named, choices: Iterable[str]) -> None:
+        """The first of some names that is free."""
+        free = (name for name in choices if name not in self._taken and name not in self._hidden.get(one, ()))
+        if (name := next(free, None)) is not None:
+            self.names[one] = name
+            self._taken.add(name)
+
+
+def _layers(
+    left: Sequence[Part], group: Sequence[Part], words: Mapping[Part, Words], parts: Parts
+) -> Iterator[list[Part]]:
+    """Functions of one name, the plainest first: of all variants the innermost, of one the outermost."""
+    rank_of = {part: (not words[part][0], _depth(part, group, parts) * (1 if words[part][0] else -1)) for part in left}
+    for rank in sorted(set(rank_of.values())):
+        yield [part for part in left if rank_of[part] == rank]
+
+
+def _own(part: Part, offered: Mapping[Part, list[str]]) -> Iterator[str]:
+    """Names that no other function of the layer would take as early."""
+    others = [names for other, names in offered.items() if other is not part]
+    return (x for k, x in enumerate(offered[part]) if not any(x in names[: k + 1] for names in others))
 
 
 def _choices(part: Part, group: Sequence[Part], words: Mapping[Part, Words]) -> list[str]:
@@ -90,19 +106,24 @@ def _words(order: Sequence[Part], parts: Parts) -> dict[Part, Words]:
     callers: dict[Part, list[Part]] = {}
     for part in order:
         callees = [x for x in (parts.all[number] for number in part.numbers()) if isinstance(x, Part)]
-        own = {x for x in VARIANTS if x in part.aliases or x == _place(part)}
-        combined = [own or {words[x][0] for x in callees}]
-        for k, known in enumerate((DTYPES, tuple(POLICIES)), 1):
-            said = {word for word in known if f"_{word}" in part.base}
-            combined.append(said or {words[x][k] for x in callees})
-        variant, dtype, policy = (x.pop() if len(x := each - {""}) == 1 else "" for each in combined)
-        words[part] = variant, dtype, policy
+        words[part] = _own_words(part, [words[x] for x in callees])
         for callee in callees:
             callers.setdefault(callee, []).append(part)
     for part in reversed(order):
         if not words[part][0] and len(of := {words[x][0] for x in callers.get(part, ())}) == 1:
             words[part] = (of.pop(), *words[part][1:])
     return words
+
+
+def _own_words(part: Part, callees: Sequence[Words]) -> Words:
+    """What its own name says, or else what all that it calls have in common."""
+    own = {x for x in VARIANTS if x in part.aliases or x == _place(part)}
+    combined = [own or {x[0] for x in callees}]
+    for k, known in enumerate((DTYPES, tuple(POLICIES)), 1):
+        said = {word for word in known if f"_{word}" in part.base}
+        combined.append(said or {x[k] for x in callees})
+    variant, dtype, policy = (x.pop() if len(x := each - {""}) == 1 else "" for each in combined)
+    return variant, dtype, policy
 
 
 def _place(part: Part) -> str:

@@ -177,14 +177,7 @@ class Parts:
         return self._of[id(function)]
 
     def _made(self, function: Callable, alias: str, whole: bool) -> Part:
-        asm = getattr(function, "asm", None)
-        body, name = function, function.__name__
-        if asm and isinstance(found(function)[1], ast.Lambda):  # the twin of another intrinsic, under other PTX
-            ((_, body),) = inspect.getclosurevars(function).nonlocals.items()
-            policy = [name for name, bits in POLICIES.items() if f"{bits:#x}" in asm[0]]
-            name = "_".join([body.__name__, *policy])
-        elif name == "<lambda>" or function.__code__.co_filename.startswith(UNROLLED):
-            name = alias or name.strip("<>")
+        body, name = _body_of(function, alias)
         part = Part(function, name.lstrip("_"))
         file, node = found(body)
         part.parameters = [x.arg for x in (*node.args.posonlyargs, *node.args.args)]
@@ -286,3 +279,15 @@ def literal(value: Any) -> str:
         text = repr(number).replace("inf", "np.inf").replace("nan", "np.nan")
         return f"np.{value.dtype.name}({text})"
     return repr(value)
+
+
+def _body_of(function: Callable, alias: str) -> tuple[Callable, str]:
+    """The function whose text is listed, and its name."""
+    asm, name = getattr(function, "asm", None), function.__name__
+    if asm and isinstance(found(function)[1], ast.Lambda):  # the twin of another intrinsic, under other PTX
+        ((_, body),) = inspect.getclosurevars(function).nonlocals.items()
+        policy = [name for name, bits in POLICIES.items() if f"{bits:#x}" in asm[0]]
+        return body, "_".join([body.__name__, *policy])
+    if name == "<lambda>" or function.__code__.co_filename.startswith(UNROLLED):
+        name = alias or name.strip("<>")
+    return function, name

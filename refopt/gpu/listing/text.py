@@ -3,7 +3,7 @@
 import contextlib
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from types import CodeType
 from typing import Any, NamedTuple
@@ -30,14 +30,7 @@ def listing(kernels: Sequence[Compilable], header: str = "") -> Listing:
     Raises:
         OSError: a function has no file that can be read.
     """
-    kept: set[tuple[CodeType, str]] = set()
-    while True:
-        parts = Parts(kept)
-        with contextlib.suppress(Again):
-            tops = {parts.part(kernel.function, whole=True): kernel for kernel in dict.fromkeys(kernels)}
-            break
-    for part, kernel in tops.items():
-        part.base = kernel.name
+    parts, tops = _parts_of(kernels)
     order: dict[Part, None] = {}
     constants: dict[Constant, list[Named]] = {}
     for part in tops:
@@ -53,16 +46,32 @@ def listing(kernels: Sequence[Compilable], header: str = "") -> Listing:
     of_closures = ["\ue004" in constant.text for constant in constants]
     groups = ("\n".join(compress(numbers, flags)) for flags in ([not x for x in of_closures], of_closures))
     body = "\n\n\n".join(filter(None, ["\n\n".join(filter(None, groups)), *blocks]))
-    imports = [x for name, x in parts.imports.items() if re.search(rf"\b{name}\b", body)]
-    modules = dict.fromkeys(x.function.__module__ or "" for x in order)
-    files = sorted(x for x in modules if x not in ("", "builtins"))  # which functions made from text say they are of
-    sources = textwrap.wrap(f"Sources: {', '.join(files)}", WIDTH - 2)
     about = [header.rstrip("\n")] if header else [f"# {line}" for kernel in kernels for line in _made_by(kernel)]
-    top = "\n".join([*about, "#", *(f"# {line}" for line in sources)]) + f"\n\n{_imports(imports)}"
+    top = "\n".join([*about, "#", *_sources(order)]) + f"\n\n{_imports(parts, body)}"
     return Listing(
         f"{top}\n\n{'' if numbers else chr(10)}{body}\n",
         {names[part]: tops.get(part, part.function) for part in order},
     )
+
+
+def _parts_of(kernels: Sequence[Compilable]) -> tuple[Parts, dict[Part, Compilable]]:
+    """All functions, and which of them are the kernels."""
+    kept: set[tuple[CodeType, str]] = set()
+    while True:
+        parts = Parts(kept)
+        with contextlib.suppress(Again):
+            tops = {parts.part(kernel.function, whole=True): kernel for kernel in dict.fromkeys(kernels)}
+            break
+    for part, kernel in tops.items():
+        part.base = kernel.name
+    return parts, tops
+
+
+def _sources(order: Iterable[Part]) -> list[str]:
+    """A comment of the modules that the functions are of."""
+    modules = dict.fromkeys(x.function.__module__ or "" for x in order)
+    files = sorted(x for x in modules if x not in ("", "builtins"))  # which functions made from text say they are of
+    return [f"# {line}" for line in textwrap.wrap(f"Sources: {', '.join(files)}", WIDTH - 2)]
 
 
 def _made_by(kernel: Compilable) -> list[str]:
@@ -101,8 +110,9 @@ def _put(what: Part | Named, parts: Parts, order: dict[Part, None], constants: d
     constants.setdefault(what.constant, []).append(what)
 
 
-def _imports(lines: Sequence[str]) -> str:
-    """Import statements in three blocks: Python's, NumPy, refopt's."""
+def _imports(parts: Parts, body: str) -> str:
+    """The import statements of what is used, in three blocks: Python's, NumPy, refopt's."""
+    lines = [x for name, x in parts.imports.items() if re.search(rf"\b{name}\b", body)]
     ours = [x.removeprefix("from refopt.simt import ") for x in lines if x.startswith("from refopt.simt")]
     others = [x for x in sorted(lines) if not x.startswith(("from refopt.simt", "import numpy"))]
     blocks = [others, [x for x in lines if x.startswith("import numpy")]]

@@ -78,17 +78,7 @@ class Writer(Expressions):
     def _if(self, node: ast.If) -> tuple[list[str], bool]:
         test = self.value(node.test)
         if test is not UNKNOWN:  # it does nothing but come to a value
-            body = node.body if test else node.orelse
-            if not body:
-                return [], False
-            self._depth -= 1
-            lines, ends = self.block(body, self._first_of_body(node) if test else self._first_of_else(node))
-            self._depth += 1
-            if not test and self._is_elif(node):
-                if self.file.segment(node).startswith("elif"):
-                    return lines, ends
-                return [re.sub(r"^(\s*)elif\b", r"\1if", line) for line in lines[:1]] + lines[1:], ends
-            return moved(lines, node.col_offset - body[0].col_offset), ends
+            return self._decided(node, test)
         head, first = self._header(node)
         self._left(node)
         self._depth += 1
@@ -103,6 +93,20 @@ class Writer(Expressions):
         if not lines and not orelse and self.pure(node.test):
             return [], False
         return head + (lines or self._pass(node.body)) + orelse, False
+
+    def _decided(self, node: ast.If, test: Any) -> tuple[list[str], bool]:
+        """The branch that is taken."""
+        body = node.body if test else node.orelse
+        if not body:
+            return [], False
+        self._depth -= 1
+        lines, ends = self.block(body, self._first_of_body(node) if test else self._first_of_else(node))
+        self._depth += 1
+        if not test and self._is_elif(node):
+            if self.file.segment(node).startswith("elif"):
+                return lines, ends
+            return [re.sub(r"^(\s*)elif\b", r"\1if", line) for line in lines[:1]] + lines[1:], ends
+        return moved(lines, node.col_offset - body[0].col_offset), ends
 
     def _is_elif(self, node: ast.If) -> bool:
         return len(node.orelse) == 1 and self.file.segment(node.orelse[0]).startswith("elif")
@@ -140,11 +144,9 @@ class Writer(Expressions):
         (target,), value = node.targets, node.value
         if isinstance(target, ast.Name):
             return [] if target.id in self.dead and self.pure(value) else None
-        if not (isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts)):
-            return None
-        pairs = list(zip(target.elts, value.elts, strict=True))
+        pairs = _pairs(target, value)
         kept = [(x, y) for x, y in pairs if getattr(x, "id", None) not in self.dead or not self.pure(y)]
-        if len(kept) == len(pairs) or any(isinstance(x, ast.Starred) for x in (*target.elts, *value.elts)):
+        if len(kept) == len(pairs):
             return None
         if not kept:
             return []
@@ -201,3 +203,11 @@ def moved(lines: list[str], by: int) -> list[str]:
 def _plain(lines: list[str]) -> list[str]:
     """Lines without remarks for other tools."""
     return [REMARK.sub("", line) for line in lines]
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """The assignments of a tuple to a tuple, none of any other."""
+    if not (isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts)):
+        return []
+    starred = any(isinstance(x, ast.Starred) for x in (*target.elts, *value.elts))
+    return [] if starred else list(zip(target.elts, value.elts, strict=True))

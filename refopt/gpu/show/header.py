@@ -24,16 +24,20 @@ def header(asked: Request, launches: Launches) -> str:
     lines += _wrapped("rows of hyper: ", hypers)
     if routine.scalars and routine.elementwise:
         lines += _wrapped("rows of carried: ", [f"{k} {name}" for k, name in enumerate(routine.scalars)])
-    lines += ["", f"Launches for the tensors of {WORKLOAD}, as kernel[blocks, threads]:"]
+    lines += ["", *_launched(launches), "", *_wrapped("", [HOW])]
+    return "\n".join(f"# {line}".rstrip() for line in lines)
+
+
+def _launched(launches: Launches) -> list[str]:
+    """What is launched when."""
+    lines = [f"Launches for the tensors of {WORKLOAD}, as kernel[blocks, threads]:"]
     lines += _wrapped("before the first step: ", _in_words(launches.before))
     if [x.kernel for x in launches.first] != [x.kernel for x in launches.steady]:
         lines += _wrapped("in the first step, and after refresh(): ", _in_words(launches.first))
     lines += _wrapped("in a step: ", _in_words(launches.steady))
     seen = {x.kernel for x in (*launches.before, *launches.first, *launches.steady)}
     others = [x for x in launches.prepared if x.kernel not in seen]
-    lines += _wrapped("after a step that is replayed: ", _in_words(others[:1]))
-    lines += ["", *_wrapped("", [HOW])]
-    return "\n".join(f"# {line}".rstrip() for line in lines)
+    return lines + _wrapped("after a step that is replayed: ", _in_words(others[:1]))
 
 
 HOW = (

@@ -42,13 +42,7 @@ def request(
     row = ROUTINES[chosen("show: routine", routine, ROUTINES)]
     asked = DTYPES[chosen("show: dtype", dtype, [name for name in DTYPES if offered(row, name)])]
     form = row.merged_form if form is None else chosen("show: form", form, row.forms)
-    optional = [slot.name for slot in row.slots if slot.optional and slot.name != "master_params"]
-    present = set(names("show: states", states))
-    for name in present:
-        if not optional:
-            raise ValueError(f"show: states: {row.name} has no optional states, got {name}")
-        chosen("show: states", name, optional)
-    present |= {slot.name for slot in row.slots if not slot.optional}
+    present = _optional(row, states) | {slot.name for slot in row.slots if not slot.optional}
     present |= {"master_params"} if asked.master or asked.remainder else set()
     every = {name: values[0] for name, values in row.choices.items()}
     every |= {"rounding": "stochastic"} if asked.chance else {}
@@ -57,6 +51,17 @@ def request(
         every[name] = chosen(f"show: {name}", value, row.choices[name])
     dtypes = {slot.name: slot_dtype(slot, dtype) for slot in row.slots if slot.name in present}
     return Request(row, dtypes, form, every)
+
+
+def _optional(row: Routine, states: Iterable[str]) -> set[str]:
+    """The optional states that are given, checked."""
+    optional = [slot.name for slot in row.slots if slot.optional and slot.name != "master_params"]
+    present = set(names("show: states", states))
+    for name in present:
+        if not optional:
+            raise ValueError(f"show: states: {row.name} has no optional states, got {name}")
+        chosen("show: states", name, optional)
+    return present
 
 
 class Launched(NamedTuple):
