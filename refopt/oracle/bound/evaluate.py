@@ -110,11 +110,7 @@ def evaluate(
     """
     real, lift = arithmetic.real, arithmetic.exact
     held: dict[str, Any] = {name: None if x is None else flat(x) for name, x in arrays.items()}
-    values: dict[str, Any] = {name: arithmetic.number(x) for name, x in numbers.items() if name != "seed"}
-    values |= {name: value for name, value in choices.items() if name != "rounding"}
-    for hyper in routine.hypers:
-        if arithmetic.regroups and hyper.below == 1 and hyper.name in values:
-            values[hyper.name].terms = 1.0  # the weight of an average, which may be 1 - (1 - b)
+    values = _values(routine, numbers, choices, arithmetic)
     g = lift(held["grads"].astype(real))
     factors = [values.pop(name) for name in ("rescale_grad", "grad_factor") if name in values]
     factors = [x for x in factors if bounded.high(x.value) != 1]
@@ -130,10 +126,7 @@ def evaluate(
         return None if x is None else lift(x.reshape(-1)[0] if name in routine.scalars else x.astype(real))
 
     if not routine.elementwise:
-        known = {name: flat(x) for name, x in (after or {}).items() if name in routine.states and x is not None}
-        again = {name: lift(x.astype(real)) for name, x in known.items()}  # type: ignore[union-attr]
-        again["params"] = lift(held["params"].astype(real))
-        values["stored"] = lambda name, x: again[name] if name in again else as_stored(x, held[name].dtype)
+        values["stored"] = _stored(routine, held, after or {}, lambda x: lift(x.astype(real)))
     run = rebound(rule or rule_of(routine))
     token = bounded.CURRENT.set(arithmetic)
     try:
@@ -144,3 +137,24 @@ def evaluate(
     with np.errstate(all="ignore"):
         united = [None if x[0] is None else x[0].covering(*x[1:]) for x in zip(*ways, strict=True)]
     return {name: x for name, x in zip(("params", *carried), united, strict=True) if x is not None}
+
+
+def _values(
+    routine: Routine, numbers: Mapping[str, float], choices: Mapping[str, Any], arithmetic: Arithmetic
+) -> dict[str, Any]:
+    """The numbers as the arithmetic has them, and the choices."""
+    values: dict[str, Any] = {name: arithmetic.number(x) for name, x in numbers.items() if name != "seed"}
+    values |= {name: value for name, value in choices.items() if name != "rounding"}
+    for hyper in routine.hypers:
+        if arithmetic.regroups and hyper.below == 1 and hyper.name in values:
+            values[hyper.name].terms = 1.0  # the weight of an average, which may be 1 - (1 - b)
+    return values
+
+
+def _stored(
+    routine: Routine, held: Mapping[str, Any], after: Mapping[str, Any], lift: Callable[[Any], Bounded]
+) -> Callable[[str, Any], Any]:
+    """How a rule reads again what it has stored."""
+    again = {name: lift(flat(x)) for name, x in after.items() if name in routine.states and x is not None}
+    again["params"] = lift(held["params"])
+    return lambda name, x: again[name] if name in again else as_stored(x, held[name].dtype)

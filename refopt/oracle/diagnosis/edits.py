@@ -68,27 +68,8 @@ def _instead(node: ast.expr, tree: ast.FunctionDef) -> Iterator[ast.expr]:
     if isinstance(node, ast.BinOp):
         yield node.left
         yield node.right
-        if type(node.op) in OTHER:
-            yield ast.BinOp(node.left, OTHER[type(node.op)](), node.right)
-        if isinstance(node.op, ast.Sub | ast.Div):
-            yield ast.BinOp(node.right, node.op, node.left)
-        left, right = node.left, node.right
-        if isinstance(left, ast.BinOp):
-            yield ast.BinOp(left.left, left.op, ast.BinOp(left.right, node.op, right))
-        if isinstance(right, ast.BinOp):
-            yield ast.BinOp(ast.BinOp(left, node.op, right.left), right.op, right.right)
-        if isinstance(node.op, ast.Add | ast.Sub):
-            yield from _factor_moved(node)
-        if isinstance(node.op, ast.Add):
-            for one, other in itertools.product(_with_last_factor(left), _with_last_factor(right)):
-                yield ast.Call(ast.Attribute(ast.Name("np", ast.Load()), "maximum", ast.Load()), [one, other], [])
-        if _is_root(left):
-            for inside in (right, ast.BinOp(right, ast.Mult(), right)):
-                yield ast.Call(left.func, [ast.BinOp(left.args[0], node.op, inside)], [])  # type: ignore[attr-defined]
-        if isinstance(node.op, ast.Sub):
-            yield _root(node)
-        if isinstance(node.op, ast.Mult) and isinstance(left, ast.BinOp) and text_of(left.right) == text_of(right):
-            yield ast.BinOp(left.left, node.op, ast.Call(ast.Name("abs", ast.Load()), [right], []))
+        yield from _reordered(node)
+        yield from _of_operator(node)
     elif isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
         yield node.args[0]
         if _is_root(node):
@@ -103,14 +84,48 @@ def _instead(node: ast.expr, tree: ast.FunctionDef) -> Iterator[ast.expr]:
         yield node.body
         yield node.orelse
     elif isinstance(node, ast.Name):
-        for name in _alike(node.id, tree):
-            yield ast.Name(name, ast.Load())
-        if node.id not in ("np", "p", "type") and node.id in _values(tree):
-            yield ast.BinOp(node, ast.Mult(), node)
-            yield _root(node)
+        yield from _instead_of_name(node, tree)
     elif isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
         for value in {0, 1, 2, 2 * node.value} - {node.value}:
             yield ast.Constant(value)
+
+
+def _instead_of_name(node: ast.Name, tree: ast.FunctionDef) -> Iterator[ast.expr]:
+    for name in _alike(node.id, tree):
+        yield ast.Name(name, ast.Load())
+    if node.id not in ("np", "p", "type") and node.id in _values(tree):
+        yield ast.BinOp(node, ast.Mult(), node)
+        yield _root(node)
+
+
+def _reordered(node: ast.BinOp) -> Iterator[ast.expr]:
+    """Another operator, and operands in another order."""
+    left, right = node.left, node.right
+    if type(node.op) in OTHER:
+        yield ast.BinOp(left, OTHER[type(node.op)](), right)
+    if isinstance(node.op, ast.Sub | ast.Div):
+        yield ast.BinOp(right, node.op, left)
+    if isinstance(left, ast.BinOp):
+        yield ast.BinOp(left.left, left.op, ast.BinOp(left.right, node.op, right))
+    if isinstance(right, ast.BinOp):
+        yield ast.BinOp(ast.BinOp(left, node.op, right.left), right.op, right.right)
+
+
+def _of_operator(node: ast.BinOp) -> Iterator[ast.expr]:
+    """What a sum, a difference, a product or a root is taken for."""
+    left, right = node.left, node.right
+    if isinstance(node.op, ast.Add | ast.Sub):
+        yield from _factor_moved(node)
+    if isinstance(node.op, ast.Add):
+        for one, other in itertools.product(_with_last_factor(left), _with_last_factor(right)):
+            yield ast.Call(ast.Attribute(ast.Name("np", ast.Load()), "maximum", ast.Load()), [one, other], [])
+    if _is_root(left):
+        for inside in (right, ast.BinOp(right, ast.Mult(), right)):
+            yield ast.Call(left.func, [ast.BinOp(left.args[0], node.op, inside)], [])  # type: ignore[attr-defined]
+    if isinstance(node.op, ast.Sub):
+        yield _root(node)
+    if isinstance(node.op, ast.Mult) and isinstance(left, ast.BinOp) and text_of(left.right) == text_of(right):
+        yield ast.BinOp(left.left, node.op, ast.Call(ast.Name("abs", ast.Load()), [right], []))
 
 
 def _with_last_factor(node: ast.expr) -> list[ast.expr]:

@@ -91,26 +91,35 @@ def _places(tree: ast.FunctionDef) -> Iterator[Place]:
     """Each expression that has a number or an array for its value."""
     nodes = [(node, statement) for statement in tree.body for node in ast.walk(statement)]
     calls = [node for node, _ in nodes if isinstance(node, ast.Call)]
-    skipped = {id(call.func) for call in calls}
-    for call in calls:  # what is handed on by its own name is changed where it is used
-        skipped |= {id(x.value) for x in call.keywords if isinstance(x.value, ast.Name) and x.value.id == x.arg}
-    for node, _ in nodes:
-        if isinstance(node, ast.If | ast.IfExp):
-            skipped |= {id(x) for x in ast.walk(node.test)}
-        if isinstance(node, ast.Compare):
-            skipped |= {id(x) for x in ast.walk(node)}
-    skipped |= {id(call) for call in calls if text_of(call.func) in ("stored", "moments")}
-    reads = [node.id for node, _ in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-    for statement in tree.body:  # a value that is read once by its name is changed there
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-        if isinstance(target, ast.Name) and reads.count(target.id) == 1:
-            skipped.add(id(statement.value))  # type: ignore[attr-defined]
+    skipped = _skipped(tree, [node for node, _ in nodes], calls)
     summed = {id(call.args[0]) for call in calls if text_of(call.func) in ("sum_of_squares", "squares")}
     for k, (node, statement) in enumerate(nodes):
         value = isinstance(node, ast.BinOp | ast.Call) or id(node) in summed or _reads(node)
         if value and id(node) not in skipped:
             changed = replaced_node(tree, k, _hole(node))
             yield Place(text_of(node), text_of(statement), id(node) in summed, changed)
+    yield from _each(tree, nodes)
+
+
+def _skipped(tree: ast.FunctionDef, nodes: list[ast.AST], calls: list[ast.Call]) -> set[int]:
+    """Expressions that are no values, or that are changed elsewhere."""
+    skipped = {id(call.func) for call in calls}
+    for call in calls:  # what is handed on by its own name is changed where it is used
+        skipped |= {id(x.value) for x in call.keywords if isinstance(x.value, ast.Name) and x.value.id == x.arg}
+    for node in nodes:
+        test = node.test if isinstance(node, ast.If | ast.IfExp) else node if isinstance(node, ast.Compare) else None
+        skipped |= {id(x) for x in ast.walk(test)} if test is not None else set()
+    skipped |= {id(call) for call in calls if text_of(call.func) in ("stored", "moments")}
+    reads = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    for statement in tree.body:  # a value that is read once by its name is changed there
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        if isinstance(target, ast.Name) and reads.count(target.id) == 1:
+            skipped.add(id(statement.value))  # type: ignore[attr-defined]
+    return skipped
+
+
+def _each(tree: ast.FunctionDef, nodes: list[tuple[ast.AST, ast.stmt]]) -> Iterator[Place]:
+    """Names that a statement reads more than once, all at once."""
     for statement in [x for x in tree.body if isinstance(x, ast.Assign | ast.Return)]:
         mine = [(k, node) for k, (node, where) in enumerate(nodes) if where is statement and _reads(node)]
         names = [node.id for _, node in mine if isinstance(node, ast.Name)]
@@ -133,13 +142,7 @@ def _hole(node: Any) -> ast.Call:
 
 def _values(row: Routine, tree: ast.FunctionDef) -> Iterator[tuple[str, Value]]:
     """What an expression ``{}`` may be instead, simple things first."""
-    parameters = [x.arg for x in (*tree.args.posonlyargs, *tree.args.args)]
-    inputs = {*parameters, *(x.arg for x in tree.args.kwonlyargs)}
-    numbers = [name for name in (hyper.name for hyper in row.hypers) if name not in ("seed", "rescale_grad")]
-    numbers += [name for name in row.scalars if name in inputs]
-    arrays = [name for name in inputs - set(numbers) if name in parameters] + sorted(_assigned(tree) - inputs)
-    singles = [name for name in sorted(inputs) if name.endswith(("_pow", "_norm", "_lr"))]
-    numbers = list(dict.fromkeys([*numbers, *singles, *(x for x in ("b1", "b2") if x in inputs)]))
+    numbers, arrays = _operands(row, tree)
     if "epsilon" in numbers:
         yield "{} + epsilon", partial(_by_one, by=lambda x, n: x + n, name="epsilon")
     for decay in [name for name in numbers if name in DECAYS]:
@@ -147,6 +150,23 @@ def _values(row: Routine, tree: ast.FunctionDef) -> Iterator[tuple[str, Value]]:
     yield from _plain_values()
     for name in dict.fromkeys([*numbers, *sorted(arrays)]):
         yield name, partial(_other, name=name)
+    yield from _with_numbers(row, numbers)
+    for array in sorted(arrays):
+        yield from _with_array(array, numbers)
+
+
+def _operands(row: Routine, tree: ast.FunctionDef) -> tuple[list[str], list[str]]:
+    """The names of numbers and of arrays in a rule."""
+    parameters = [x.arg for x in (*tree.args.posonlyargs, *tree.args.args)]
+    inputs = {*parameters, *(x.arg for x in tree.args.kwonlyargs)}
+    numbers = [name for name in (hyper.name for hyper in row.hypers) if name not in ("seed", "rescale_grad")]
+    numbers += [name for name in row.scalars if name in inputs]
+    arrays = [name for name in inputs - set(numbers) if name in parameters] + sorted(_assigned(tree) - inputs)
+    singles = [name for name in sorted(inputs) if name.endswith(("_pow", "_norm", "_lr"))]
+    return list(dict.fromkeys([*numbers, *singles, *(x for x in ("b1", "b2") if x in inputs)])), arrays
+
+
+def _with_numbers(row: Routine, numbers: list[str]) -> Iterator[tuple[str, Value]]:
     for number in numbers:
         for text, value in (
             ("{} * %s", lambda x, n: x * n), ("{} / %s", lambda x, n: x / n),
@@ -163,20 +183,22 @@ def _values(row: Routine, tree: ast.FunctionDef) -> Iterator[tuple[str, Value]]:
     for power in [name for name in numbers if name.endswith("_pow") or name in ("b1", "b2")]:
         yield f"{{}} * sqrt(1 - {power})", partial(_by_one, by=lambda x, n: x * np.sqrt(1 - n), name=power)
         yield f"{{}} / sqrt(1 - {power})", partial(_by_one, by=lambda x, n: x / np.sqrt(1 - n), name=power)
-    for array in sorted(arrays):
-        for decay in [name for name in numbers if name in DECAYS]:
-            yield f"{{}} - lr * {decay} * {array}", partial(_decayed_by, decay=decay, array=array)
-        for text, value in (
-            ("{} + %s", lambda x, a: x + a), ("{} - %s", lambda x, a: x - a), ("{} * %s", lambda x, a: x * a),
-            ("{} / %s", lambda x, a: x / a),
+
+
+def _with_array(array: str, numbers: list[str]) -> Iterator[tuple[str, Value]]:
+    for decay in [name for name in numbers if name in DECAYS]:
+        yield f"{{}} - lr * {decay} * {array}", partial(_decayed_by, decay=decay, array=array)
+    for text, value in (
+        ("{} + %s", lambda x, a: x + a), ("{} - %s", lambda x, a: x - a), ("{} * %s", lambda x, a: x * a),
+        ("{} / %s", lambda x, a: x / a),
+    ):  # fmt: skip
+        yield text % array, partial(_by_one, by=value, name=array)
+    for number in [name for name in numbers if name in WEIGHTS]:
+        for text, of_three in (
+            ("{} + %s * %s", lambda x, n, a: x + n * a), ("{} - %s * %s", lambda x, n, a: x - n * a),
+            ("{} * %s + %s", lambda x, n, a: x * n + a),
         ):  # fmt: skip
-            yield text % array, partial(_by_one, by=value, name=array)
-        for number in [name for name in numbers if name in WEIGHTS]:
-            for text, of_three in (
-                ("{} + %s * %s", lambda x, n, a: x + n * a), ("{} - %s * %s", lambda x, n, a: x - n * a),
-                ("{} * %s + %s", lambda x, n, a: x * n + a),
-            ):  # fmt: skip
-                yield text % (number, array), partial(_by_both, by=of_three, number=number, array=array)
+            yield text % (number, array), partial(_by_both, by=of_three, number=number, array=array)
 
 
 def _decayed(x: Any, lr: Any, decay: Any) -> Any:

@@ -50,21 +50,13 @@ def make(
 
     ``optional`` names the optional states that are given.
     """
-    row("make", routine)
-    for name in optional:
-        chosen(f"make: optional of {routine.name}", name, [s.name for s in routine.slots if s.optional])
-    for name, value in choices.items():
-        chosen(f"make: {name}", value, routine.choices[chosen("make: choices", name, routine.choices)])
+    _check_made_of(routine, optional, choices)
     rng = np.random.default_rng([seed, *sizes])
     real = "float64" if dtypes[0] == "float64" else "float32"
     slots: dict[str, Any] = {}
     for slot in routine.slots:
         if slot.name == "master_params":
-            if dtypes[3:] == ("uint16",):
-                wide = [x.astype(np.float32) * np.float32(1 + 2**-9) for x in slots["params"]]
-                slots["params"], slots[slot.name] = map(list, zip(*map(split, wide), strict=True)) if wide else ([], [])
-            elif dtypes[3:]:
-                slots[slot.name] = [x.astype(real) * numpy_dtype(real).type(1 + 2**-13) for x in slots["params"]]
+            slots |= _masters(slots["params"], real, dtypes[3:])
         elif slot.scalar:
             low, high = (3.0, 12.0) if slot.name == "rho" else (0.2, 0.95)
             slots[slot.name] = [rng.uniform(low, high, 1).astype(real) for _ in sizes]
@@ -75,6 +67,23 @@ def make(
             slots[slot.name] = [(x if slot.signed else abs(x)).astype(dtype) for x in values]
     every = {name: values[0] for name, values in routine.choices.items()} | choices
     return Case(routine, slots, [step_of(routine)] if steps is None else steps, every)
+
+
+def _check_made_of(routine: Routine, optional: tuple[str, ...], choices: dict[str, Any]) -> None:
+    row("make", routine)
+    for name in optional:
+        chosen(f"make: optional of {routine.name}", name, [s.name for s in routine.slots if s.optional])
+    for name, value in choices.items():
+        chosen(f"make: {name}", value, routine.choices[chosen("make: choices", name, routine.choices)])
+
+
+def _masters(params: list[np.ndarray], real: str, dtype: tuple[str, ...]) -> dict[str, Any]:
+    """Masters that parameters are rounded from, or remainders and the parameters that they belong to."""
+    if dtype == ("uint16",):
+        wide = [x.astype(np.float32) * np.float32(1 + 2**-9) for x in params]
+        halves = map(list, zip(*map(split, wide), strict=True)) if wide else ([], [])
+        return dict(zip(("params", "master_params"), halves, strict=True))
+    return {"master_params": [x.astype(real) * numpy_dtype(real).type(1 + 2**-13) for x in params]} if dtype else {}
 
 
 def scaled(case: Case, factor: float, *slots: str) -> Case:

@@ -1,6 +1,7 @@
 """Fixed cases of each routine, small, that between them tell apart everything the specification fixes."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -15,14 +16,35 @@ def examples(routine: Routine) -> Iterator[tuple[str, Case]]:
     if routine.name == "lars_momentum":
         yield from lars.examples()
         return
+    optional = tuple(slot.name for slot in routine.slots if slot.optional and slot.name != "master_params")
     one, other = step_of(routine), step_of(routine, lr=0.2, rescale_grad=3.0)
+    yield from _lists(routine, one, other)
+    yield from _choices_and_states(routine, one, other, optional)
+    yield from _zeros_and_non_finite(routine, one, optional)
+    if "weight_decay" in one:
+        yield from _weight_decays(routine)
+    yield from _scalars(routine, one, other)
+    yield from _sizes_of_numbers(routine, optional)
+    yield from _dtypes(routine, one, other, optional)
+
+
+Step = dict[str, Any]
+
+
+def _lists(routine: Routine, one: Step, other: Step) -> Iterator[tuple[str, Case]]:
+    """Lists of tensors, and numbers for them."""
     yield "one tensor", make(routine, [5])
     yield "no tensor", make(routine, [])
     yield "an empty tensor last", make(routine, [1, 0])
     yield "tiles and tails", make(routine, [1023, 1024, 1025, 2100])
     yield "two steps, other numbers", make(routine, SMALL, steps=[one, other])
     yield "numbers per tensor", make(routine, SMALL, steps=[one | varied(routine, len(SMALL))] * 2)
-    optional = tuple(slot.name for slot in routine.slots if slot.optional and slot.name != "master_params")
+
+
+def _choices_and_states(
+    routine: Routine, one: Step, other: Step, optional: tuple[str, ...]
+) -> Iterator[tuple[str, Case]]:
+    """Every choice, and the optional states one after the other."""
     for name, values in routine.choices.items():
         for value in values[1:]:
             yield f"{name}={value}", make(routine, SMALL, steps=[one, other], **{name: value})
@@ -33,6 +55,10 @@ def examples(routine: Routine) -> Iterator[tuple[str, Case]]:
         yield f"with {optional[k]}", case
         some = [None, *case.lists()[optional[k]][1:]]
         yield f"with some {optional[k]}", case.replace(**{optional[k]: some})
+
+
+def _zeros_and_non_finite(routine: Routine, one: Step, optional: tuple[str, ...]) -> Iterator[tuple[str, Case]]:
+    """In each slot."""
     for value in (np.inf, np.nan):
         for where in ("params", "grads", *routine.states):
             case = make(routine, [6, 2], optional=optional)
@@ -50,15 +76,21 @@ def examples(routine: Routine) -> Iterator[tuple[str, Case]]:
         case.slots["params"][1][...] = zero  # type: ignore[index]
         nothing = {slot: [np.full_like(x, zero) for x in case.lists()[slot]] for slot in still}
         yield f"all but parameters {zero}", case.replace(**nothing)
-    if "weight_decay" in step_of(routine):
-        for name, values in routine.choices.items():
-            for value in values:
-                for wd in (0.0, [0.3, 0.0]):
-                    steps = [step_of(routine, weight_decay=wd)]
-                    yield f"{name}={value}, weight decay {wd}", make(routine, [6, 2], steps=steps, **{name: value})
-                zeros = make(routine, [6, 2], steps=[step_of(routine, weight_decay=0.3)], **{name: value})
-                zeros.params[0][...] = 0
-                yield f"{name}={value}, a parameter of zeros", zeros
+
+
+def _weight_decays(routine: Routine) -> Iterator[tuple[str, Case]]:
+    """Some, none and of nothing, by choice."""
+    for name, value in [(name, value) for name, values in routine.choices.items() for value in values]:
+        for wd in (0.0, [0.3, 0.0]):
+            steps = [step_of(routine, weight_decay=wd)]
+            yield f"{name}={value}, weight decay {wd}", make(routine, [6, 2], steps=steps, **{name: value})
+        zeros = make(routine, [6, 2], steps=[step_of(routine, weight_decay=0.3)], **{name: value})
+        zeros.params[0][...] = 0
+        yield f"{name}={value}, a parameter of zeros", zeros
+
+
+def _scalars(routine: Routine, one: Step, other: Step) -> Iterator[tuple[str, Case]]:
+    """Values that scalars seldom have."""
     if "rho" in routine.scalars:
         case = make(routine, [6])
         yield "at the threshold of rho", case.replace(rho=[np.full(1, 5, np.float32)])
@@ -69,10 +101,18 @@ def examples(routine: Routine) -> Iterator[tuple[str, Case]]:
             yield f"{value} in second_moment", case.replace(second_moment=carried)
         case = make(routine, [6], steps=[one, other])
         yield "no gradient yet", case.replace(second_moment=[np.zeros(1, np.float32)], grads=[0 * case.grads[0]])
+
+
+def _sizes_of_numbers(routine: Routine, optional: tuple[str, ...]) -> Iterator[tuple[str, Case]]:
+    """Squares that underflow or overflow, and subnormal numbers."""
     for scale, name in ((1e-20, "squares underflow"), (1e25, "squares overflow")):
         yield name, scaled(make(routine, SMALL), scale, "grads")
     required = [name for name in routine.states if name not in optional]
     yield "everything subnormal", scaled(make(routine, SMALL), 1e-40, "params", "grads", *required)
+
+
+def _dtypes(routine: Routine, one: Step, other: Step, optional: tuple[str, ...]) -> Iterator[tuple[str, Case]]:
+    """Other dtypes than fp32, remainders, and rounding by chance."""
     for dtypes in storages():
         yield " ".join(dtypes), make(routine, SMALL, dtypes, steps=[one, one | dict(lr=0.125)])
     for dtypes in remainders() if routine.remainders else []:

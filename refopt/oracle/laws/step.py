@@ -23,22 +23,36 @@ SMALL = {"weight_decay": 2.0**-7, "lars_weight_decay": 2.0**-7}  # so that the d
 
 
 def tries(trial: Trial) -> Iterator[Try]:
-    row = trial.row
     for count in COUNTS:
         yield of_bound(trial, f"step {count}", [SIZE], count=count)
+    yield from _of_row(trial)
+    yield from _of_sizes(trial)
+    if "second_moment" in trial.row.scalars and not trial.takes("step"):
+        yield Try("second_moment zero", partial(zeroed, trial, ("second_moment",)), trial.hold)
+
+
+def _of_row(trial: Trial) -> Iterator[Try]:
+    """Each optional state, each value of a choice, and each number that may be 0."""
+    row = trial.row
     optional = [s.name for s in row.slots if s.optional and not s.scalar and s.name != "master_params"]
     for name in optional:
         yield of_bound(trial, f"with {name}", [SIZE], count=3, optional=[name])
     for name, values in row.choices.items():
-        known = trial.takes(name) or name not in added(row.name)  # variants are for those that ask for them
-        if name != "rounding" and name not in trial.fixed and known:
-            for value in values:
-                if value != trial.choices()[name]:
-                    yield of_bound(trial, f"{name}={value}", [SIZE], count=3, choices={name: value})
+        if name != "rounding" and _asked_for(trial, name):
+            for value in [x for x in values if x != trial.choices()[name]]:
+                yield of_bound(trial, f"{name}={value}", [SIZE], count=3, choices={name: value})
     for hyper in row.hypers:
-        known = trial.takes(hyper.name) or hyper.name not in added(row.name)
-        if not hyper.positive and not hyper.whole and hyper.name not in trial.fixed and known:
+        if not hyper.positive and not hyper.whole and _asked_for(trial, hyper.name):
             yield of_bound(trial, f"{hyper.name}=0", [SIZE], count=3, **{hyper.name: 0.0})
+
+
+def _asked_for(trial: Trial, name: str) -> bool:
+    """Whether a number or a choice is not fixed; variants are for those that ask for them."""
+    return name not in trial.fixed and (trial.takes(name) or name not in added(trial.row.name))
+
+
+def _of_sizes(trial: Trial) -> Iterator[Try]:
+    """Parameters and gradients of other sizes, or none."""
     for name in ("params", "grads"):
         yield Try(f"{name} zero", partial(zeroed, trial, (name,)), trial.hold)
     small = {name: x for name, x in SMALL.items() if name in trial.numbers() and free(trial, name)}
@@ -49,8 +63,6 @@ def tries(trial: Trial) -> Iterator[Try]:
     large = SCALES["large gradients"]
     yield Try(f"large gradients, step {LATE}", partial(scaled, trial, large, late, LATE), trial.hold)
     yield Try("everything zero", partial(zeroed, trial, ("params", "grads"), count=1), trial.hold)
-    if "second_moment" in row.scalars and not trial.takes("step"):
-        yield Try("second_moment zero", partial(zeroed, trial, ("second_moment",)), trial.hold)
 
 
 def free(trial: Trial, name: str) -> bool:
@@ -81,13 +93,8 @@ def random_tries(trial: Trial, examples: int) -> Iterator[Try]:
 def example(trial: Trial, k: int) -> Case:
     """A case drawn at random; its numbers have at most 13 bits."""
     rng = np.random.default_rng([trial.seed, k])
-    row = trial.row
-    numbers = {}
-    for name, x in trial.numbers().items():
-        if name not in trial.fixed and trial.takes(name) and x and name not in ("rescale_grad", "seed"):
-            below = 4079 / 4096 if x < 1 and name in ("beta1", "beta2", "rho", "decay_base", "mu") else 2.0
-            numbers[name] = float(min(np.round(4096 * x * rng.uniform(0.25, 4)) / 4096, below)) or x
-    optional = [s.name for s in row.slots if s.optional and not s.scalar and s.name != "master_params"]
+    numbers = _numbers(trial, rng)
+    optional = [s.name for s in trial.row.slots if s.optional and not s.scalar and s.name != "master_params"]
     chosen = [name for name in optional if trial.takes(name) and rng.integers(2)]
     size, count = int(rng.integers(1, 2000)), int(rng.integers(1, 20))
     case = trial.case([size], None, count=count, optional=chosen, seed=k + 1, **numbers)  # type: ignore[arg-type]
@@ -95,6 +102,16 @@ def example(trial: Trial, k: int) -> Case:
         for x in case.slots[name] or ():
             memory(x)[...] *= x.dtype.type(2.0 ** rng.integers(-6, 7))
     return case
+
+
+def _numbers(trial: Trial, rng: np.random.Generator) -> dict[str, float]:
+    """Those that cases may have any of, up to four times as large or small."""
+    numbers = {}
+    for name, x in trial.numbers().items():
+        if free(trial, name) and x and name not in ("rescale_grad", "seed"):
+            below = 4079 / 4096 if x < 1 and name in ("beta1", "beta2", "rho", "decay_base", "mu") else 2.0
+            numbers[name] = float(min(np.round(4096 * x * rng.uniform(0.25, 4)) / 4096, below)) or x
+    return numbers
 
 
 LAWS = (Law("L1", "step", "One step is within the bound, from states that real steps reach.", tries),)
