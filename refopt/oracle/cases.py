@@ -168,27 +168,9 @@ def _drawn(
     unlike = list(dict.fromkeys(every))
     slots: dict[str, Any] = {slot.name: [] for slot in row.slots}
     for pattern, shape, types in unlike:
-        exact = noise([seed, 0, pattern], shape)
-        real = numpy_dtype(arithmetic_name(types.param))
-        master = None
-        if types.master == "uint16":
-            param, master = split_numbers(exact.astype(np.float32))
-        else:
-            param = exact.astype(numpy_dtype(types.param))
-            if types.master:
-                master = exact.astype(real)
-        slots["params"].append(param)
-        slots["master_params"].append(master)
-        slots["grads"].append(None)
-        for slot in row.slots[2:-1]:
-            if slot.scalar:
-                first = numbers[slot.initial] if isinstance(slot.initial, str) else slot.initial
-                slots[slot.name].append(np.full(1, first, real))
-            elif slot.optional and slot.name not in optional:
-                slots[slot.name].append(None)
-            else:
-                first = initial_of(row, slot.name, numbers)
-                slots[slot.name].append(np.full(shape, first, numpy_dtype(types.state)))
+        first = _first(row, noise([seed, 0, pattern], shape), types, numbers, optional)
+        for name, values in slots.items():
+            values.append(first.get(name))
     case = Case(row, slots, [numbers], choices)
     before = {name: value for name, value in choices.items() if name != "rounding"}
     for t in range(1, count + 1):
@@ -196,10 +178,35 @@ def _drawn(
         case = case.replace(grads=grads)
         if t < count:
             case = case.replace(**reference(case.replace(choices=before)))
-    optional_slots = [slot.name for slot in row.slots if slot.optional]
-    absent = {name: None for name in optional_slots if all(x is None for x in case.lists()[name])}
-    case = case.replace(**absent, count=count)
+    case = case.replace(**_absent(case), count=count)
     return case if unlike == every else case.only([unlike.index(one) for one in every])
+
+
+def _absent(case: Case) -> dict[str, None]:
+    """The optional slots that no tensor has."""
+    optional = [slot.name for slot in case.routine.slots if slot.optional]
+    return {name: None for name in optional if all(x is None for x in case.lists()[name])}
+
+
+def _first(
+    row: Routine, exact: np.ndarray, types: Dtypes, numbers: Mapping[str, Any], optional: tuple[str, ...]
+) -> dict[str, np.ndarray]:
+    """A tensor's slots before the first step, but for the gradient."""
+    real = numpy_dtype(arithmetic_name(types.param))
+    slots: dict[str, np.ndarray] = {}
+    if types.master == "uint16":
+        slots["params"], slots["master_params"] = split_numbers(exact.astype(np.float32))
+    else:
+        slots["params"] = exact.astype(numpy_dtype(types.param))
+        if types.master:
+            slots["master_params"] = exact.astype(real)
+    for slot in row.slots[2:-1]:
+        if slot.scalar:
+            first = numbers[slot.initial] if isinstance(slot.initial, str) else slot.initial
+            slots[slot.name] = np.full(1, first, real)
+        elif not slot.optional or slot.name in optional:
+            slots[slot.name] = np.full(exact.shape, initial_of(row, slot.name, numbers), numpy_dtype(types.state))
+    return slots
 
 
 def true_scalars(row: Routine, arrays: Mapping[str, Any], numbers: Mapping[str, Any], choices: Mapping[str, Any],

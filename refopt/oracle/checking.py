@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -90,18 +90,15 @@ def check(
     exact = flag("check: exact", exact)
     wanted = _laws(laws, exact)
     settings = _fixed(row, {} if set is None else set)
-    count = 5 if examples is None else whole("check: examples", examples, least=0)
+    count = whole("check: examples", 5 if examples is None else examples, least=0)
     seed = whole("check: seed", seed, least=0)
-    allowed, left_out = reasons("expected_failures", expected_failures), reasons("skips", skips)
-    allowed = {entry: because for entry, because in allowed.items() if any(covers(entry, x.id) for x in wanted)}
+    allowed = _allowed(reasons("expected_failures", expected_failures), wanted)
+    left_out = reasons("skips", skips)
     tested = subject_of(row, subject, arrays=arrays, device=device, names=names, options=options)
     asked = _listed("dtypes", dtypes, getattr(tested, "dtypes", DTYPES))
     tried = [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(asked)]
     fixed = {**getattr(tested, "fixed", {}), **settings}
-    for name in (hyper.name for hyper in row.hypers if hyper.default is None):
-        if not tested.takes(name) and name not in fixed:
-            expected = f"expected a step that takes {name}, or set={{{name!r}: ...}}, got neither"
-            raise TypeError(f"check: {tested.name}: {expected}")
+    _require_numbers(row, tested, fixed)
     row = row_for(row.name, [*fixed, *(name for name in added(row.name) if tested.takes(name))])
     items: list[Item] = []
     largest: dict[str, dict[str, float]] = {}
@@ -109,7 +106,7 @@ def check(
     notes: dict[str, None] = dict.fromkeys(getattr(tested, "notes", ()))
     for kind in tried:
         if not has(kind):
-            items += [Item(law.id, kind, law.name, SKIPPED, "ml_dtypes is not installed") for law in wanted]
+            items += _uninstalled(kind, wanted)
             continue
         trial = Trial(row, tested, kind, seed, fixed, tried)
         for law in wanted:
@@ -119,24 +116,15 @@ def check(
             if progress is not None:
                 done = tried.index(kind) * len(wanted) + wanted.index(law)
                 progress(done, len(tried) * len(wanted), f"{law.id} {law.name}, {kind}")
-            tries = list(law.tries(trial)) + (list(random_tries(trial, count)) if law.id == "L1" else [])
             command = _command(row, tested.name, tried if law.id == "L10" else [kind], law, settings, count, seed)
-            outcomes = _try_all(law, kind, tries, command, trial, explained(items) if diagnose else None)
-            items += outcomes
+            items += _try_all(law, kind, _tries(law, trial, count), command, trial, explained(items, diagnose))
         largest[kind] = dict(trial.largest)
         compared, unbounded = compared + trial.compared, unbounded + trial.unbounded
-        notes |= dict.fromkeys(_rounded(trial))
-        notes |= {f"not returned, so not compared: {', '.join(sorted(trial.silent))}": None} if trial.silent else {}
-    if any(item.status == FAILED and NO_ERROR in item.text for item in items):
-        notes["what a step does not take, such as a dtype, is skipped if it raises NotImplementedError"] = None
-    if not compared and (libraries := _libraries_of_step(tested)):
-        notes[f"the step was given arrays of NumPy; for others, arrays={' or '.join(map(repr, libraries))}"] = None
-    own = [h.name for h in row.hypers if h.name not in added(row.name)]
-    missing = [name for name in own if not tested.takes(name) and name not in fixed]
-    missing = [name for name in missing if name != "seed" or tested.takes("rounding")]  # which is by chance alone
-    if missing:
+        notes |= dict.fromkeys([*_rounded(trial), *_silent(trial)])
+    notes |= dict.fromkeys(_of_items(items, compared, tested))
+    if missing := _missing(row, tested, fixed):
         held = Trial(row, tested, tried[0], seed, fixed).numbers() if tried else {}
-        notes[f"not taken: {', '.join(f'{name} ({held[name]:g} in the rule)' for name in missing if held)}"] = None
+        notes[_not_taken(missing, held)] = None
     return Report(
         row.name, tested.name, items, {law.id: law.name for law in wanted}, largest=largest, compared=compared,
         unbounded=unbounded, expected_failures=allowed, dtypes=tried, notes=list(notes),
@@ -144,9 +132,55 @@ def check(
     )  # fmt: skip
 
 
-def explained(items: Sequence[Item]) -> list[Item]:
-    """The failures that were looked into."""
-    return [item for item in items if item.reasons is not None]
+def _uninstalled(kind: str, wanted: Iterable[Law]) -> list[Item]:
+    return [Item(law.id, kind, law.name, SKIPPED, "ml_dtypes is not installed") for law in wanted]
+
+
+def _silent(trial: Trial) -> list[str]:
+    return [f"not returned, so not compared: {', '.join(sorted(trial.silent))}"] if trial.silent else []
+
+
+def _allowed(expected: Mapping[str, str], wanted: Iterable[Law]) -> dict[str, str]:
+    """The expected failures of the laws that are asked of it."""
+    ids = [law.id for law in wanted]
+    return {entry: because for entry, because in expected.items() if any(covers(entry, x) for x in ids)}
+
+
+def _not_taken(missing: Sequence[str], held: Mapping[str, float]) -> str:
+    return f"not taken: {', '.join(f'{name} ({held[name]:g} in the rule)' for name in missing if held)}"
+
+
+def _require_numbers(row: Routine, tested: Any, fixed: Mapping[str, Any]) -> None:
+    """Refuse a step that is not told a number that has no default."""
+    for name in (hyper.name for hyper in row.hypers if hyper.default is None):
+        if not tested.takes(name) and name not in fixed:
+            expected = f"expected a step that takes {name}, or set={{{name!r}: ...}}, got neither"
+            raise TypeError(f"check: {tested.name}: {expected}")
+
+
+def _missing(row: Routine, tested: Any, fixed: Mapping[str, Any]) -> list[str]:
+    """The numbers of the routine that a step does not take."""
+    own = [h.name for h in row.hypers if h.name not in added(row.name)]
+    missing = [name for name in own if not tested.takes(name) and name not in fixed]
+    return [name for name in missing if name != "seed" or tested.takes("rounding")]  # which is by chance alone
+
+
+def _of_items(items: Sequence[Item], compared: int, tested: Any) -> Iterator[str]:
+    """What whoever wrote the step should know of what came of it."""
+    if any(item.status == FAILED and NO_ERROR in item.text for item in items):
+        yield "what a step does not take, such as a dtype, is skipped if it raises NotImplementedError"
+    if not compared and (libraries := _libraries_of_step(tested)):
+        yield f"the step was given arrays of NumPy; for others, arrays={' or '.join(map(repr, libraries))}"
+
+
+def explained(items: Sequence[Item], diagnose: bool = True) -> list[Item] | None:
+    """The failures that were looked into; ``None`` if none is to be."""
+    return [item for item in items if item.reasons is not None] if diagnose else None
+
+
+def _tries(law: Law, trial: Trial, examples: int) -> list[Try]:
+    """The cases of a law; of the step, more of them that are drawn at random."""
+    return [*law.tries(trial), *(random_tries(trial, examples) if law.id == "L1" else ())]
 
 
 def _try_all(

@@ -174,10 +174,7 @@ class Report:
             return []
         first = max(failed, key=lambda item: item.ratio or 0)
         example = next((item.example for item in failed if item.example), "")
-        head = f"{first.ratio:.3g} times the bound: " if first.ratio is not None else ""
-        expected = reason(self.expected_failures, law, dtype)
-        note = "" if expected is None else f" (expected: {expected})"
-        lines = [f"{law} {name}, {dtype}{note}: {head}{first.text}"]
+        lines = [f"{law} {name}, {dtype}{self._note(law, dtype)}: {_head(first)}{first.text}"]
         lines += [f"    {line}" for line in example.splitlines() if line.strip() != first.text]
         shown = next((item for item in failed if item.smallest), first)
         if shown.pattern:
@@ -188,12 +185,20 @@ class Report:
             lines.append(f"  again: {first.command}")
         return lines
 
+    def _note(self, law: str, dtype: str) -> str:
+        expected = reason(self.expected_failures, law, dtype)
+        return "" if expected is None else f" (expected: {expected})"
+
     def _skips(self) -> dict[str, str]:
         """What was skipped, by the reason."""
         reasons: dict[str, dict[str, None]] = {}
         for item in self.of(SKIPPED):
             reasons.setdefault(item.text, {})[f"{item.law} {item.label}"] = None
         return {text: _some(list(labels)) for text, labels in reasons.items()}
+
+
+def _head(item: Item) -> str:
+    return f"{item.ratio:.3g} times the bound: " if item.ratio is not None else ""
 
 
 def _plain(x: Any) -> Any:

@@ -39,14 +39,7 @@ def _parts(case: Case, broken: Broken) -> Iterator[Case]:
     if count > 1:
         if where is not None:
             yield case.only([where.tensor])
-        kept = count // 2
-        while kept:
-            for start in range(0, count, kept):
-                rest = [i for i in range(count) if not start <= i < start + kept]
-                yield case.only(rest)
-            kept //= 2
-            if count > 64 and kept < count // 64:
-                break
+        yield from _without_some(case)
     for i in range(min(count, 4)):
         size = memory(case.params[i]).size
         if where is not None and where.tensor == i and size > 1:
@@ -59,6 +52,18 @@ def _parts(case: Case, broken: Broken) -> Iterator[Case]:
             yield case.part(i, 0, size - 1)
 
 
+def _without_some(case: Case) -> Iterator[Case]:
+    """A case without some tensors in a row, half of them at first."""
+    count = len(case)
+    kept = count // 2
+    while kept:
+        for start in range(0, count, kept):
+            yield case.only([i for i in range(count) if not start <= i < start + kept])
+        kept //= 2
+        if count > 64 and kept < count // 64:
+            break
+
+
 def shown(case: Case, broken: Broken) -> str:
     """A case and what is wrong of it, for a reader."""
     sizes = [x.size for x in case.params]
@@ -69,16 +74,19 @@ def shown(case: Case, broken: Broken) -> str:
     ]
     where = broken.where
     if where is not None and where.tensor < len(sizes):
-        arrays = case.tensor(where.tensor)
-        for name, x in arrays.items():
-            one = name in case.routine.scalars
-            if x is not None and (one or where.element < x.size):  # a scalar may be wrong of a tensor without elements
-                value = x.reshape(-1)[0] if one else memory(x)[where.element]
-                at = f"{name}[{where.tensor}]" + ("" if one else f"[{where.element}]")
-                lines.append(f"    {at} = {value!r} ({x.dtype})" if x.dtype.name == "uint16" else
-                             f"    {at} = {float(value)!r} ({x.dtype})")  # fmt: skip
+        lines += _element(case, where.tensor, where.element)
     lines.append(f"  {broken}")
     return "\n".join(lines)
+
+
+def _element(case: Case, tensor: int, element: int) -> Iterator[str]:
+    """What each slot has of an element."""
+    for name, x in case.tensor(tensor).items():
+        one = name in case.routine.scalars
+        if x is not None and (one or element < x.size):  # a scalar may be wrong of a tensor without elements
+            value = x.reshape(-1)[0] if one else memory(x)[element]
+            at = f"{name}[{tensor}]" + ("" if one else f"[{element}]")
+            yield f"    {at} = {value if x.dtype.name == 'uint16' else float(value)!r} ({x.dtype})"
 
 
 def _counted(count: int, what: str) -> str:

@@ -84,31 +84,35 @@ class Function:
         self.named: set[str] = set()
         self.everything = False
         self.replaced = False  # whether the last run put other arrays into the lists
-        required = [slot.name for slot in row.slots if not slot.optional]
         try:
             parameters = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):
             raise TypeError("check: subject: expected a function that has a signature, got none") from None
         for parameter in parameters:
-            name, left = parameter.name, [x for x in required if x not in self.positional]
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                self.positional += left
-            elif parameter.kind is parameter.VAR_KEYWORD:
-                self.everything = True
-            elif parameter.kind is parameter.KEYWORD_ONLY or self.named:
-                self._name(name, known, parameter.default is not parameter.empty)
-            elif name in row.slot_names and name not in self.positional:
-                self.positional.append(name)
-            elif name not in known and left and parameter.default is parameter.empty:
-                self.positional.append(left[0])
-            else:
-                self._name(name, known, parameter.default is not parameter.empty)
+            self._take(parameter, known)
         if self.everything:
             self.named |= known - {*self.positional, STEP} - added(row.name)
         for name in ("params", "grads", *(h.name for h in row.hypers if h.default is None)):
             if not self.takes(name):
                 got = f"the class {self.name}, of which an instance may be one" if isinstance(function, type) else "one"
                 raise TypeError(f"check: subject: expected a step that takes {name}, got {got} that does not")
+
+    def _take(self, parameter: inspect.Parameter, known: set[str]) -> None:
+        """Find what a parameter is for: a slot by its place, or anything by its name."""
+        required = [slot.name for slot in self.row.slots if not slot.optional]
+        name, left = parameter.name, [x for x in required if x not in self.positional]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            self.positional += left
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            self.everything = True
+        elif parameter.kind is parameter.KEYWORD_ONLY or self.named:
+            self._name(name, known, parameter.default is not parameter.empty)
+        elif name in self.row.slot_names and name not in self.positional:
+            self.positional.append(name)
+        elif name not in known and left and parameter.default is parameter.empty:
+            self.positional.append(left[0])
+        else:
+            self._name(name, known, parameter.default is not parameter.empty)
 
     def _name(self, name: str, known: set[str], default: bool) -> None:
         if name in known:
@@ -121,28 +125,28 @@ class Function:
         return what in self.positional or what in self.named
 
     def run(self, case: Case) -> Outcome:
-        slots = {
-            name: None if values is None else [x if x is None else self.arrays.of(x) for x in values]
-            for name, values in case.slots.items() if self.takes(name)
-        }  # fmt: skip
+        slots = {name: _each(self.arrays.of, values) for name, values in case.slots.items() if self.takes(name)}
         replaced = False
         for k, step in enumerate(case.steps):
-            lists = {name: None if values is None else list(values) for name, values in slots.items()}
-            options = dict.fromkeys(GATE) | {STEP: case.count + k} | case.choices | step
-            options |= {name: self.arrays.of(x) for name, x in options.items() if name in GATE and x is not None}
-            options = {name: value for name, value in options.items() if name in self.named}
+            lists = {name: _each(lambda x: x, values) for name, values in slots.items()}
+            options = self._options(case.choices | step, case.count + k)
             options |= {name: values for name, values in lists.items() if name in self.named}
             result = self.function(*(lists[name] for name in self.positional), **options)
             if result is not None:
                 slots |= self._returned(result, slots)
             elif any(not _same(values, lists[name]) for name, values in slots.items()):
                 replaced = True
-        written = {slot.name for slot in self.row.slots if slot.written} & slots.keys()
         self.replaced = replaced
         return {
-            name: [x if x is None else self.arrays.back(x) for x in slots[name] or [None] * len(case)]
-            for name in self.row.slot_names if name in written
+            slot.name: _each(self.arrays.back, slots[slot.name]) or [None] * len(case)
+            for slot in self.row.slots if slot.written and slot.name in slots
         }  # fmt: skip
+
+    def _options(self, given: dict[str, Any], step: int) -> dict[str, Any]:
+        """What it takes by name, but for lists, of a step of that number."""
+        options = dict.fromkeys(GATE) | {STEP: step} | given
+        options |= {name: self.arrays.of(x) for name, x in options.items() if name in GATE and x is not None}
+        return {name: value for name, value in options.items() if name in self.named}
 
     def _returned(self, result: Any, slots: Mapping[str, Any]) -> dict[str, Any]:
         """New lists by slot."""
@@ -155,13 +159,21 @@ class Function:
             returned = {"params": result}
         else:
             raise Wrong(f"returned: expected None or lists of {', '.join(written)}, got {_of_so_many(result)}")
+        self._check_returned(returned, written, len(slots["params"]))
+        return {name: list(values) for name, values in returned.items()}
+
+    def _check_returned(self, returned: Mapping[str, Any], written: list[str], count: int) -> None:
         for name, values in returned.items():
             if name not in written:
                 raise Wrong(f"returned: expected lists of {', '.join(written)}, got one of {name!r}")
-            if not isinstance(values, Sequence) or len(values) != len(slots["params"]):
-                many = "one array" if len(slots["params"]) == 1 else f"{len(slots['params'])} arrays"
+            if not isinstance(values, Sequence) or len(values) != count:
+                many = "one array" if count == 1 else f"{count} arrays"
                 raise Wrong(f"returned: {name}: expected a list of {many}, got {_of_so_many(values)}")
-        return {name: list(values) for name, values in returned.items()}
+
+
+def _each(function: Callable[[Any], Any], values: Sequence[Any] | None) -> list[Any] | None:
+    """A list of what a function makes of each array that there is."""
+    return None if values is None else [None if x is None else function(x) for x in values]
 
 
 def _same(before: Any, now: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import collections
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,17 +146,16 @@ class Trial:
         except BaseException as error:  # a step may end the process, or fail in another language than Python
             text = textwrap.shorten(f"{kind_of(error)}: {error}", LONGEST, placeholder=" ...")
             raise Broken(f"{self.subject.name}: {NO_ERROR}, got {text}") from error
-        kept = [slot for slot in self.row.slots if slot.written and not (slot.scalar and slot.optional)]
-        self.silent |= {slot.name for slot in kept if case.slots[slot.name] is not None}
-        self.silent -= got.keys()
+        self.silent = (self.silent | self._kept(case)) - got.keys()
         for name, values in got.items():
             for i, (x, known) in enumerate(zip(values, shapes[name], strict=True)):
-                if known is not None and x is not None and (x.shape, x.dtype) != known:
-                    expected = f"an array of {known[1]} of shape {known[0]}"
-                    raise Broken(f"{name}[{i}]: expected {expected}, got one of {x.dtype} of shape {x.shape}")
-                if (known is None) != (x is None):
-                    raise Broken(f"{name}[{i}]: expected {'None' if known is None else 'an array'}, got {kind_of(x)}")
+                _check_alike(f"{name}[{i}]", x, known)
         return got
+
+    def _kept(self, case: Case) -> set[str]:
+        """The slots of a case that a subject is to return."""
+        kept = [slot.name for slot in self.row.slots if slot.written and not (slot.scalar and slot.optional)]
+        return {name for name in kept if case.slots[name] is not None}
 
     def expected(self, case: Case, i: int, depth: sums.Depth, leasts: int = 1) -> dict[str, Expected]:
         """What one tensor of a case of one step has to come to."""
@@ -220,10 +219,7 @@ class Trial:
         right: dict[tuple[int, str, bytes], dict[str, Expected]] = {}
         for i in range(len(case)):
             of_tensor = self.expected(case, i, depth, leasts)
-            for name, expected in of_tensor.items():
-                actual = self._of(got, name, i)
-                if actual is None:
-                    continue
+            for name, expected, actual in self._pairs(of_tensor, got, i):
                 same = (id(of_tensor), name, actual.tobytes()) if actual.nbytes <= CACHED else None
                 if same in right:
                     self.compared += actual.size
@@ -235,10 +231,18 @@ class Trial:
                     right[same] = of_tensor
             self._stored(case, got, i)
         if worst is not None:
-            if getattr(self.subject, "replaced", False):
-                worst.args = (f"{worst}; the arrays in the lists were replaced, expected to be written",)
-            raise worst
+            raise self._told(worst)
         return got
+
+    def _pairs(self, of_tensor: dict[str, Expected], got: Outcome, i: int) -> Iterator[tuple[str, Expected, Any]]:
+        """What a tensor's slots have to hold, and what they do, of those that were returned."""
+        there = ((name, expected, self._of(got, name, i)) for name, expected in of_tensor.items())
+        return ((name, expected, actual) for name, expected, actual in there if actual is not None)
+
+    def _told(self, broken: Broken) -> Broken:
+        if getattr(self.subject, "replaced", False):
+            broken.args = (f"{broken}; the arrays in the lists were replaced, expected to be written",)
+        return broken
 
     def same(self, expected: Outcome, got: Outcome, what: str, first: int = 0) -> None:
         """Raise `Broken` unless two outcomes have the same bits. ``first`` is the number of their first tensor."""
@@ -301,3 +305,12 @@ class Trial:
                 f"params[{i}], element {k}: expected master_params[{i}] rounded to {param.dtype}, "
                 f"{float(rounded[k])!r}, got {float(param[k])!r}"
             )
+
+
+def _check_alike(where: str, x: Any, known: tuple[Any, Any] | None) -> None:
+    """Raise `Broken` unless an array has the shape and the dtype that it had, and is there if it was."""
+    if known is not None and x is not None and (x.shape, x.dtype) != known:
+        expected = f"an array of {known[1]} of shape {known[0]}"
+        raise Broken(f"{where}: expected {expected}, got one of {x.dtype} of shape {x.shape}")
+    if (known is None) != (x is None):
+        raise Broken(f"{where}: expected {'None' if known is None else 'an array'}, got {kind_of(x)}")

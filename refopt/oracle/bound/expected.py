@@ -128,19 +128,17 @@ def expect(
         call = checks.check(row, slots, numbers, checks.host_array, gate)
     except (TypeError, ValueError) as error:
         raise type(error)(str(error).replace(f"{row.merged_name}:", "expect:", 1)) from None
-    flag, factor = gate["found_inf"], gate["grad_factor"]
-    skipped = flag is not None and flag.reshape(-1)[0] != 0
+    factor, skipped = gate["grad_factor"], _is_set(gate["found_inf"])
     expected: dict[str, list[Any]] = {slot.name: [] for slot in row.slots if slot.written}
     expected["exact_params"] = []
+    of_gate = {} if factor is None else {"grad_factor": factor.reshape(-1)[0]}
     for i in range(len(call.slots["params"])):
         arrays = {name: call.slots[name][i] for name in row.slot_names}
-        hypers = call.hyper_of(i)
-        numbers = {name: x for name, x in hypers.items() if name not in row.choices}
-        if factor is not None:
-            numbers["grad_factor"] = factor.reshape(-1)[0]
-        choices = {name: hypers[name] for name in row.choices}
-        still = skipped or i not in call.active
-        one = unchanged(row, arrays) if still else expected_of(row, arrays, numbers, choices, depth=depth, rule=rule)
+        if skipped or i not in call.active:
+            one = unchanged(row, arrays)
+        else:
+            numbers, choices = _split(row, call.hyper_of(i))
+            one = expected_of(row, arrays, numbers | of_gate, choices, depth=depth, rule=rule)
         for name, list_ in expected.items():
             list_.append(one.get(name))
     return {name: list_ for name, list_ in expected.items() if any(x is not None for x in list_)}
@@ -205,23 +203,35 @@ def _depth(sum_of: Any) -> sums.Depth:
     return sums.declared(whole("expect: sum_of", sum_of, least=0))
 
 
-def _arguments(row: Routine, named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The slots and the numbers and choices, with the defaults of the merged function."""
+def _split(row: Routine, hypers: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Numbers and choices."""
+    numbers = {name: x for name, x in hypers.items() if name not in row.choices}
+    return numbers, {name: hypers[name] for name in row.choices}
+
+
+def _is_set(flag: Any) -> bool:
+    return flag is not None and flag.reshape(-1)[0] != 0
+
+
+def _defaults(row: Routine) -> dict[str, Any]:
+    """By name, of the merged function, and beside them of what variants have."""
     parameters = inspect.signature(getattr(cpu, row.merged_name)).parameters
     defaults = {name: parameter.default for name, parameter in parameters.items()}
-    for own in (
-        {hyper.name: hyper.default for hyper in row.hypers}, {name: values[0] for name, values in row.choices.items()},
-        {slot.name: None for slot in row.slots},
-    ):  # fmt: skip
-        defaults |= {name: value for name, value in own.items() if name not in defaults}
+    own = {hyper.name: hyper.default for hyper in row.hypers} | dict.fromkeys(row.slot_names)
+    own |= {name: values[0] for name, values in row.choices.items()}
+    return defaults | {name: value for name, value in own.items() if name not in defaults}
+
+
+def _arguments(row: Routine, named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The slots and the numbers and choices, with the defaults of the merged function."""
+    defaults = _defaults(row)
     for name in named:
         if name not in defaults:
             raise TypeError(f"expect: {name}: expected an argument of {row.merged_name}, got one that it does not take")
-    filled = {}
     for name, default in defaults.items():
         if name not in named and default is inspect.Parameter.empty:
             raise TypeError(f"expect: {name}: expected it, got none")
-        filled[name] = named.get(name, default)
+    filled = {name: named.get(name, default) for name, default in defaults.items()}
     of = variants_of(row)
     for name in of.counted if of else ():
         if filled[name] != defaults[name] and filled[STEP_NUMBER.name] is None:

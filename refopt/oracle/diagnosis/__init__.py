@@ -55,20 +55,32 @@ def of_failures(
         explained: items of failures that were looked into already. Their explanations are tried first. Where there was
             none, no more than single hypotheses are tried again.
     """
-    bounded = [(case, broken) for case, broken in failed if broken.where is not None and len(case.steps) == 1]
-    bounded = [(case, broken) for case, broken in bounded if broken.ratio is not None]
+    bounded = [one for one in failed if _is_bounded(*one)]
     if not bounded:
         return Found()
     worst = max((case for case, _ in bounded), key=_elements)
     where = pattern_of(trial, worst)
     if law != STEP and any(item.law == STEP and item.dtype == trial.dtype for item in explained):
         return Found(where)
-    small = [one for one in bounded if _elements(one[0]) <= MOST] or [min(bounded, key=lambda one: _elements(one[0]))]
     known = dict.fromkeys(name for item in explained for name, share in item.reasons if share >= ENOUGH)
-    quick = any(not item.reasons for item in explained)
-    places = [(case, broken.where.tensor) for case, broken in small if broken.where is not None]
-    explainer = Explainer(trial, places, [case for case in passed if _elements(case) <= MOST])
+    quick = not all(item.reasons for item in explained)
+    explainer = Explainer(trial, _places(bounded), list(filter(_is_small, passed)))
     return Found(where, tuple((x.text, round(x.share, 4)) for x in explainer.explanations(list(known), quick)))
+
+
+def _is_bounded(case: Case, broken: Broken) -> bool:
+    """Whether one step was over its bound, at a place that is known."""
+    return broken.where is not None and broken.ratio is not None and len(case.steps) == 1
+
+
+def _places(failed: Sequence[tuple[Case, Broken]]) -> list[tuple[Case, int]]:
+    """Small cases, or the smallest one, each with the tensor that is wrong."""
+    small = [one for one in failed if _is_small(one[0])] or [min(failed, key=lambda one: _elements(one[0]))]
+    return [(case, broken.where.tensor) for case, broken in small if broken.where is not None]
+
+
+def _is_small(case: Case) -> bool:
+    return _elements(case) <= MOST
 
 
 def _elements(case: Case) -> int:

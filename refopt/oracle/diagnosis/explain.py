@@ -45,14 +45,13 @@ class Explainer:
     def __init__(self, trial: Trial, failed: Sequence[tuple[Case, int]], passed: Sequence[Case] = ()) -> None:
         self.trial, self.row = trial, trial.row
         tensors = [x for case, i in spread(failed, MOST) for x in tensors_of(trial, case, i)]
-        wrong, right = [x for x in tensors if x.is_wrong], [x for x in tensors if not x.is_wrong]
+        right, wrong = ([x for x in tensors if x.is_wrong == is_wrong] for is_wrong in (False, True))
         moved = [x for x in (x.without_unchanged() for x in wrong) if x.is_wrong]
         self.moved = bool(moved)
         self.wrong = spread(moved or wrong, MOST)
         self.right = spread(right + [x for case in spread(passed, MOST) for x in tensors_of(trial, case)], MOST)
         self.known: dict[tuple[int, int], tuple[Situation, Inputs | None]] = {}
-        takes, fixed = trial.subject.takes, trial.fixed
-        self.named = [h for h in named(trial.row) if all(takes(x) or x in fixed for x in h.needs)]
+        self.named = [h for h in named(trial.row) if all(_has(trial, x) for x in h.needs)]
 
     def explanations(self, known: Sequence[str] = (), quick: bool = False) -> list[Explanation]:
         """Those that explain nearly all; else those that explain some of it; none if nothing does.
@@ -62,15 +61,8 @@ class Explainer:
         """
         if not self.wrong:
             return []
-        changes = (*edits.of_rule(self.row), *operands.of_rule(self.row))
-        before = [h for h in (*self.named, *changes) if any(_begins(text, h.name) for text in known)] if known else []
-        narrow = [h for h in self.named if h.kind in ("arithmetic", "narrow")]
-        both = [pair for pair in itertools.product(before, narrow) if pair[0].kind != pair[1].kind]
-        for candidates in ([(h,) for h in before], both):
-            if full := _full(self._tried(candidates)):
-                return full
-        if before:
-            return _partly(self._tried((h,) for h in before))
+        if before := self._of_names(known) if known else []:
+            return self._by_known(before)
         single = self._tried((h,) for h in self.named)
         if full := _full(single):
             return full
@@ -87,6 +79,20 @@ class Explainer:
             return full
         return _partly(single + self._by_slot())
 
+    def _of_names(self, known: Sequence[str]) -> list[Hypothesis]:
+        """The hypotheses that explained something before."""
+        every = (*self.named, *edits.of_rule(self.row), *operands.of_rule(self.row))
+        return [h for h in every if any(_begins(text, h.name) for text in known)]
+
+    def _by_known(self, before: Sequence[Hypothesis]) -> list[Explanation]:
+        """By hypotheses that explained something before, alone or with one of storage or precision."""
+        narrow = [h for h in self.named if h.kind in ("arithmetic", "narrow")]
+        both = [pair for pair in itertools.product(before, narrow) if pair[0].kind != pair[1].kind]
+        for candidates in ([(h,) for h in before], both):
+            if full := _full(self._tried(candidates)):
+                return full
+        return _partly(self._tried((h,) for h in before))
+
     def _by_slot(self) -> list[Explanation]:
         """An explanation of each slot by itself, from states that are right: mistakes that have nothing in common."""
         slots = dict.fromkeys(name for x in self.wrong for name, mask in x.wrong.items() if mask.any())
@@ -95,16 +101,20 @@ class Explainer:
         texts, explained = [], 0
         counts = {name: sum(int(x.wrong[name].sum()) for x in self.wrong if name in x.wrong) for name in slots}
         for name in slots:
-            part = copy.copy(self)
-            wrong = (x.of_slot(name) for x in self.wrong)
-            part.wrong = [x for x in wrong if x.is_wrong]
-            part.right = [x.of_slot(name) for x in (*self.right, *self.wrong) if not x.of_slot(name).is_wrong][:MOST]
+            part = self._of_slot(name)
             for hypotheses in (self.named, edits.of_rule(self.row), operands.of_rule(self.row)):
                 if full := _full(part._tried((h,) for h in hypotheses)):
                     texts.append(f"{name}: {full[0].text}")
                     explained += counts[name]
                     break
         return [Explanation("; ".join(texts), explained / sum(counts.values()))] if texts else []
+
+    def _of_slot(self, name: str) -> "Explainer":
+        """The same of one slot."""
+        part = copy.copy(self)
+        part.wrong = [x for x in (x.of_slot(name) for x in self.wrong) if x.is_wrong]
+        part.right = [x for x in (x.of_slot(name) for x in (*self.right, *self.wrong)) if not x.is_wrong][:MOST]
+        return part
 
     def _pairs(self) -> Iterator[tuple[Hypothesis, Hypothesis]]:
         """Pairs of hypotheses each of which matters where something is wrong."""
@@ -145,21 +155,23 @@ class Explainer:
             inside = self._inside(tensor, hypotheses)
             if inside is None:
                 continue
-            spoils = False
             for name, (within, known) in inside.items():
                 mask = tensor.wrong[name]
                 explained += int((within & mask & known).sum())
                 bounded += int((mask & known).sum())
                 total += int(mask.sum())
-                right = known & ~mask & ~tensor.unchanged[name]
-                spoils = spoils or bool((right & ~within).sum() > SPOILT * mask.size)
-            if spoils:
-                spoilt.append(tensor)
+            spoils = any(_spoils_right(tensor, name, *masks) for name, masks in inside.items())
+            spoilt += [tensor] * spoils
             if (spoils and tensor is self.wrong[0]) or (total and explained < PARTLY * total):
                 return None
         if not explained:
             return None
-        text, share = " and ".join(h.name for h in hypotheses), explained / bounded
+        return self._of_share(" and ".join(h.name for h in hypotheses), explained / bounded, spoilt, hypotheses)
+
+    def _of_share(
+        self, text: str, share: float, spoilt: list[Tensor], hypotheses: tuple[Hypothesis, ...]
+    ) -> Explanation:
+        """An explanation of a share, less that of the tensors that are spoilt, unless these are of other steps."""
         if not spoilt:
             spoilt = [x for x in self.right if self._spoils(x, hypotheses)]
             if steps := _steps(self.wrong, spoilt) if share >= ENOUGH else "":
@@ -259,3 +271,15 @@ def _full(explanations: list[Explanation]) -> list[Explanation]:
     """Those that explain all, each once."""
     best = sorted((x for x in explanations if x.share >= ENOUGH), key=lambda x: -x.share)
     return list({x.text: x for x in best[::-1]}.values())[::-1]
+
+
+def _spoils_right(tensor: Tensor, name: str, within: Any, known: Any) -> bool:
+    """Whether what is right in a slot would be wrong."""
+    mask = tensor.wrong[name]
+    right = known & ~mask & ~tensor.unchanged[name]
+    return bool((right & ~within).sum() > SPOILT * mask.size)
+
+
+def _has(trial: Trial, name: str) -> bool:
+    """Whether a number or a choice is the subject's, given or fixed."""
+    return trial.subject.takes(name) or name in trial.fixed

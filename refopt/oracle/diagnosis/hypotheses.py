@@ -10,7 +10,7 @@ import numpy as np
 
 from refopt import catalog
 from refopt.checks.dtypes import SIZES, numpy_dtype
-from refopt.checks.rows import Routine
+from refopt.checks.rows import Routine, Slot
 from refopt.cpu.adam import descend, moments
 from refopt.oracle import variants
 from refopt.oracle.bound.evaluate import rule_of
@@ -329,13 +329,19 @@ def _arrays(row: Routine) -> Iterator[Hypothesis]:
             if name != "params":
                 yield Hypothesis(f"{name} of {what}", partial(_of_tensor, name=name, which=which), "array", name, False)
         for dtype in ("float16", "bfloat16", "float32") if has("bfloat16") else ("float16", "float32"):
-            if slot.written and not slot.scalar:
-                yield Hypothesis(f"{name} stored in {dtype}", partial(_narrow, name=name, dtype=dtype), "narrow", name)
-                if name in row.states and row.elementwise:
-                    rounded = partial(_narrow, name=name, dtype=dtype, first=True)
-                    yield Hypothesis(f"{name} rounded to {dtype} before its use", rounded, "narrow", name)
-            if not slot.written or name in row.states:
-                yield Hypothesis(f"{name} read in {dtype}", partial(_through, name=name, dtype=dtype), "array", name)
+            yield from _in_dtype(row, slot, dtype)
+
+
+def _in_dtype(row: Routine, slot: Slot, dtype: str) -> Iterator[Hypothesis]:
+    """A slot that is stored, used or read in another dtype."""
+    name = slot.name
+    if slot.written and not slot.scalar:
+        yield Hypothesis(f"{name} stored in {dtype}", partial(_narrow, name=name, dtype=dtype), "narrow", name)
+        if name in row.states and row.elementwise:
+            rounded = partial(_narrow, name=name, dtype=dtype, first=True)
+            yield Hypothesis(f"{name} rounded to {dtype} before its use", rounded, "narrow", name)
+    if not slot.written or name in row.states:
+        yield Hypothesis(f"{name} read in {dtype}", partial(_through, name=name, dtype=dtype), "array", name)
 
 
 def _started(s: Situation, name: str) -> Situation | None:

@@ -106,16 +106,18 @@ def _skipped(tree: ast.FunctionDef, nodes: list[ast.AST], calls: list[ast.Call])
     skipped = {id(call.func) for call in calls}
     for call in calls:  # what is handed on by its own name is changed where it is used
         skipped |= {id(x.value) for x in call.keywords if isinstance(x.value, ast.Name) and x.value.id == x.arg}
-    for node in nodes:
-        test = node.test if isinstance(node, ast.If | ast.IfExp) else node if isinstance(node, ast.Compare) else None
-        skipped |= {id(x) for x in ast.walk(test)} if test is not None else set()
+    tests = [node.test for node in nodes if isinstance(node, ast.If | ast.IfExp)]
+    tests += [node for node in nodes if isinstance(node, ast.Compare)]
+    skipped |= {id(x) for test in tests for x in ast.walk(test)}
     skipped |= {id(call) for call in calls if text_of(call.func) in ("stored", "moments")}
-    reads = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-    for statement in tree.body:  # a value that is read once by its name is changed there
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-        if isinstance(target, ast.Name) and reads.count(target.id) == 1:
-            skipped.add(id(statement.value))  # type: ignore[attr-defined]
-    return skipped
+    return skipped | _read_once(tree, nodes)
+
+
+def _read_once(tree: ast.FunctionDef, nodes: list[ast.AST]) -> set[int]:
+    """Values that are read once by a name: they are changed there."""
+    reads = [node.id for node in nodes if _is_read(node)]  # type: ignore[attr-defined]
+    assigned = [(x.targets[0], x.value) for x in tree.body if isinstance(x, ast.Assign)]
+    return {id(value) for x, value in assigned if isinstance(x, ast.Name) and reads.count(x.id) == 1}
 
 
 def _each(tree: ast.FunctionDef, nodes: list[tuple[ast.AST, ast.stmt]]) -> Iterator[Place]:
@@ -131,8 +133,12 @@ def _each(tree: ast.FunctionDef, nodes: list[tuple[ast.AST, ast.stmt]]) -> Itera
             yield Place(f"each {name}", text_of(statement), False, changed)
 
 
+def _is_read(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+
+
 def _reads(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in ("np", "type")
+    return _is_read(node) and node.id not in ("np", "type")  # type: ignore[attr-defined]
 
 
 def _hole(node: Any) -> ast.Call:

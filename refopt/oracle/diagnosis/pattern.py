@@ -14,13 +14,31 @@ def of_tensor(wrong: np.ndarray) -> str:
         return "all elements" if size > 1 else "the only element"
     first, last = int(np.argmax(wrong)), size - 1 - int(np.argmax(wrong[::-1]))
     dense = last - first + 1 == count
-    if dense and last == size - 1:
+    if dense and (first == 0 or last == size - 1):
+        return _at_an_end(first, count, size)
+    if regular := _regular(wrong, first, last):
+        return regular
+    if dense:
+        return f"elements {first} to {last} of {size}" if count > 1 else f"element {first} of {size}"
+    if size - count <= max(3, size // 50):
+        return f"nearly all, {count} of {size} elements"
+    share = f"{100 * count / size:.2g} %" if count > 2 else f"{first} and {last}"
+    return f"{count} of {size} elements, scattered ({share})"
+
+
+def _at_an_end(first: int, count: int, size: int) -> str:
+    """Elements in a row that are the last or the first ones."""
+    if first:
         tail = f"the last {count} of {size} elements" if count > 1 else f"the last of {size} elements"
-        return tail + _after([b for b in BLOCKS if first and first % b == 0 and count < b])
-    if dense and first == 0:
-        head = f"the first {count} of {size} elements" if count > 1 else f"the first of {size} elements"
-        blocks = [b for b in BLOCKS if count % b == 0 and size - count < b]
-        return head + (", all but a tail" + _after(blocks).removeprefix(", a tail") if blocks else "")
+        return tail + _after([b for b in BLOCKS if first % b == 0 and count < b])
+    head = f"the first {count} of {size} elements" if count > 1 else f"the first of {size} elements"
+    blocks = [b for b in BLOCKS if count % b == 0 and size - count < b]
+    return head + (", all but a tail" + _after(blocks).removeprefix(", a tail") if blocks else "")
+
+
+def _regular(wrong: np.ndarray, first: int, last: int) -> str:
+    """Whole blocks, or elements at one distance; nothing if it is neither."""
+    size, count = wrong.size, int(wrong.sum())
     for block in BLOCKS:
         if size >= 2 * block and _in_blocks(wrong, block):
             number = len({k // block for k in np.flatnonzero(wrong)})
@@ -28,12 +46,7 @@ def of_tensor(wrong: np.ndarray) -> str:
     for step in range(2, 65):
         if count > 2 and count == len(range(first, size, step)) and wrong[first::step].all():
             return f"every {_ordinal(step)} element from {first}"
-    if dense:
-        return f"elements {first} to {last} of {size}" if count > 1 else f"element {first} of {size}"
-    if size - count <= max(3, size // 50):
-        return f"nearly all, {count} of {size} elements"
-    share = f"{100 * count / size:.2g} %" if count > 2 else f"{first} and {last}"
-    return f"{count} of {size} elements, scattered ({share})"
+    return ""
 
 
 def _after(blocks: Sequence[int]) -> str:
@@ -61,13 +74,14 @@ def of_tensors(wrong: Sequence[bool], empty: Sequence[bool] = ()) -> str:
     if bad == held:
         return f"all {count} tensors" if count > 1 else "the tensor"
     first = bad[0]
-    if bad == [k for k in held if k >= first]:
+    if bad == held[held.index(first) :]:
         return f"tensors from number {first} on, of {count}" if len(bad) > 1 else f"the last tensor of {count}"
-    if bad == [k for k in held if k <= bad[-1]]:
+    if bad == held[: held.index(bad[-1]) + 1]:
         return f"tensors up to number {bad[-1]}, of {count}"
     if bad == list(range(first, bad[-1] + 1)):
         return f"tensors {first} to {bad[-1]} of {count}" if len(bad) > 1 else f"tensor {first} of {count}"
-    return f"{len(bad)} of {count} tensors: {', '.join(map(str, bad[:5]))}{', ...' if len(bad) > 5 else ''}"
+    more = ", ..." if len(bad) > 5 else ""
+    return f"{len(bad)} of {count} tensors: {', '.join(map(str, bad[:5]))}{more}"
 
 
 def described(slots: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]]) -> str:
@@ -79,19 +93,23 @@ def described(slots: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray, np.ndar
     right = [name for name, tensors in slots.items() if not any(x.any() for x, _, _ in tensors)]
     places: dict[str, list[str]] = {}
     for name, tensors in slots.items():
-        if name in right:
-            continue
-        still = [(x & (now == before), now, before) for x, now, before in tensors]
-        moved = [(x & (now != before), now, before) for x, now, before in tensors]
-        parts = [(part, text) for part, text in ((still, "unchanged"), (moved, "")) if any(x.any() for x, *_ in part)]
-        texts = [_place([x for x, *_ in part]) + (f": {text}" if text else "") for part, text in parts]
-        if len(parts) == 2 and all((x | ~y).all() for (x, *_), (y, *_) in zip(still, tensors, strict=True)):
-            texts = texts[:1]
-        places.setdefault(", and ".join(texts), []).append(name)
+        if name not in right:
+            places.setdefault(_of_slot(tensors), []).append(name)
     lines = [f"{', '.join(names)}: {place}" for place, names in places.items()]
     if right and lines:
         lines.append(f"right: {', '.join(right)}")
     return "; ".join(lines)
+
+
+def _of_slot(tensors: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> str:
+    """Where the tensors of a slot are wrong: what is unchanged, and what is not."""
+    still = [x & (now == before) for x, now, before in tensors]
+    moved = [x & (now != before) for x, now, before in tensors]
+    parts = [(part, text) for part, text in ((still, ": unchanged"), (moved, "")) if any(x.any() for x in part)]
+    texts = [_place(part) + text for part, text in parts]
+    if len(parts) == 2 and all((x | ~y).all() for x, (y, *_) in zip(still, tensors, strict=True)):
+        texts = texts[:1]
+    return ", and ".join(texts)
 
 
 def _place(masks: Sequence[np.ndarray]) -> str:

@@ -100,15 +100,19 @@ class Situation(NamedTuple):
         for name in self.rounded:
             bounded["params"] = self._of_rounded(name, bounded[name], used, choices, of)["params"]
         bounded = {name: x for name, x in bounded.items() if self.arrays.get(name) is not None}
-        like = dict(self.arrays)
-        for name, dtype in self.narrow.items():
-            if like.get(name) is not None:
-                like[name] = np.empty_like(like[name], numpy_dtype(dtype))
-        expected = stored(like, bounded, self.choices.get("rounding") == "stochastic")
+        expected = stored(self._narrowed(), bounded, self.choices.get("rounding") == "stochastic")
         for name in self.kept & expected.keys():
             still = of.exact(memory(self.arrays[name]).astype(self.real))
             expected[name] = Expected(still, self.arrays[name])
         return expected
+
+    def _narrowed(self) -> dict[str, Any]:
+        """Arrays of the dtypes that results are stored in."""
+        like = dict(self.arrays)
+        for name, dtype in self.narrow.items():
+            if like.get(name) is not None:
+                like[name] = np.empty_like(like[name], numpy_dtype(dtype))
+        return like
 
     def plain(self, inputs: "Inputs | None" = None) -> dict[str, Any] | None:
         """What the rule comes to in fp64, by slot, without bounds and before it is stored; ``None`` if it says nothing.
@@ -126,15 +130,9 @@ class Situation(NamedTuple):
 
     def inputs(self) -> "Inputs | None":
         """What `plain` gives the rule; ``None`` if there is nothing that it could be given."""
-        wide: dict[str, Any] = {}
-        for name, x in self.arrays.items():
-            if name in cases.by_count(self.row):
-                wide[name] = self._plain_power(name)
-                if wide[name] is None:
-                    return None
-            elif x is not None:
-                one = name in self.row.scalars
-                wide[name] = np.float64(x.reshape(-1)[0]) if one else memory(x).astype(np.float64)
+        wide = self._wide()
+        if wide is None:
+            return None
         numbers: dict[str, Any] = {name: np.float64(self.real(x)) for name, x in self.numbers.items() if name != "seed"}
         g = wide["grads"]
         for name in ("rescale_grad", "grad_factor"):
@@ -146,6 +144,19 @@ class Situation(NamedTuple):
             numbers["stored"] = lambda name, x: wide["params"] if name == "params" else x
         names = [name for name in self.row.slot_names if name in self.row.states or name in self.row.scalars]
         return Inputs(("params", *names), (p, g, *map(wide.get, names)), numbers)
+
+    def _wide(self) -> dict[str, Any] | None:
+        """The arrays in fp64, with the powers of the hypothesis; ``None`` if it has none."""
+        wide: dict[str, Any] = {}
+        for name, x in self.arrays.items():
+            if name in cases.by_count(self.row):
+                wide[name] = self._plain_power(name)
+                if wide[name] is None:
+                    return None
+            elif x is not None:
+                one = name in self.row.scalars
+                wide[name] = np.float64(x.reshape(-1)[0]) if one else memory(x).astype(np.float64)
+        return wide
 
     def _plain_power(self, name: str) -> Any:
         count = self.powers.get(name, self.case.count)

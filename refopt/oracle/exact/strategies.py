@@ -4,6 +4,7 @@ Strategies are made once for each of their arguments: Hypothesis takes longer to
 """
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -126,14 +127,15 @@ def cases(
     With ``large``, tensors of routines with norms may have as many elements as a chunk.
     """
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    large = large and not routine.elementwise
     finite = draw(st.integers(0, 3)) > 0
     slots: dict[str, list[Any]] = {name: [] for name in routine.slot_names}
     common = draw(st.one_of(st.none(), storage(params, routine.remainders)))
-    optional = [name for name in routine.states if _slot(routine, name).optional]
+    optional = _optional(routine)
     for _ in range(draw(st.integers(1, max_tensors))):
         p, g, state, master = common or draw(storage(params, routine.remainders))
-        shape, order = draw(layouts(around(chunk_of(p, g)) if large and not routine.elementwise else ()))
-        absent = {name for name in optional if draw(st.booleans())}
+        shape, order = draw(layouts(around(chunk_of(p, g)) if large else ()))
+        absent = draw(_some(optional))
         for name, arrays in slots.items():
             dtype = {"params": p, "grads": g, "master_params": master}.get(name, state)
             if _slot(routine, name).scalar:
@@ -143,18 +145,23 @@ def cases(
             else:
                 arrays.append(dense(draw(_values(math.prod(shape), dtype, finite, rng)), shape, order))
         if master and master != "uint16" and draw(st.booleans()):
-            with np.errstate(all="ignore"):
-                slots["params"][-1][...] = slots["master_params"][-1].astype(numpy_dtype(p))
+            _round_into(slots["params"][-1], slots["master_params"][-1])
         if draw(st.integers(0, 9)) == 9:
             slots["grads"][-1] = None
-    drawn = {
-        name: arrays if any(x is not None for x in arrays) or not _slot(routine, name).optional else None
-        for name, arrays in slots.items()
-    }
-    count = len(slots["params"])
-    steps = draw(st.lists(hyperparameters(routine, count), min_size=1, max_size=max_steps))
-    choices = {name: draw(st.sampled_from(values)) for name, values in routine.choices.items()}
-    return Case(routine, drawn, steps, choices)
+    drawn = {name: _unless_absent(_slot(routine, name), arrays) for name, arrays in slots.items()}
+    numbers = hyperparameters(routine, len(slots["params"]))
+    steps = draw(st.lists(numbers, min_size=1, max_size=max_steps))
+    return Case(routine, drawn, steps, draw(_choices(routine)))
+
+
+def _choices(routine: Routine) -> st.SearchStrategy[dict[str, Any]]:
+    """A value of each choice."""
+    return st.fixed_dictionaries({name: st.sampled_from(values) for name, values in routine.choices.items()})
+
+
+def _round_into(param: np.ndarray, master: np.ndarray) -> None:
+    with np.errstate(all="ignore"):
+        param[...] = master.astype(param.dtype)
 
 
 @st.composite
@@ -163,6 +170,21 @@ def scalars(draw: Any, real: str) -> np.ndarray:
     usual = st.sampled_from([0.9, 0.999, 0.5, 0.0, 1.0, 4.0, 5.0, 5.5, 900.0])
     value = draw(st.one_of(usual, st.floats(0, 1, width=32)))
     return np.full(draw(st.sampled_from([(), (1,)])), value, real)
+
+
+@st.composite
+def _some(draw: Any, names: Sequence[str]) -> set[str]:
+    return {name for name in names if draw(st.booleans())}
+
+
+def _optional(routine: Routine) -> list[str]:
+    """The states that need not be there."""
+    return [name for name in routine.states if _slot(routine, name).optional]
+
+
+def _unless_absent(slot: Slot, arrays: list[Any]) -> list[Any] | None:
+    """The list of a slot; none of an optional one that no tensor has."""
+    return None if slot.optional and all(x is None for x in arrays) else arrays
 
 
 def _slot(routine: Routine, name: str) -> Slot:

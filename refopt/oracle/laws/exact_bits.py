@@ -39,10 +39,7 @@ def taken(trial: Trial, case: of_bits.Case) -> Case:
     """A case without the numbers that the step does not take; skipped if it lacks anything else of the case."""
     if trial.row.scalars and not isinstance(trial.subject, Function):
         raise Skipped("powers that are those of no step")
-    present = [slot.name for slot in trial.row.slots if not slot.optional or case.slots[slot.name] is not None]
-    gate = [name for name in GATE if any(name in step for step in case.steps)]
-    others = [name for name, value in case.choices.items() if value != trial.choices()[name]]
-    trial.need(*present, *gate, *others)
+    trial.need(*_needs(trial, case))
     known = {h.name: NEUTRAL.get(h.name, h.default) for h in trial.row.hypers}
     held = {name: trial.fixed.get(name, known[name]) for name in known if not trial.takes(name)}
     gated = Case(case.routine, case.slots, [step | held for step in case.steps], case.choices)
@@ -51,6 +48,13 @@ def taken(trial: Trial, case: of_bits.Case) -> Case:
     if any(isinstance(x, list) for step in gated.steps for x in step.values()):
         run_if_taken(trial, gated, "numbers in lists")
     return gated
+
+
+def _needs(trial: Trial, case: of_bits.Case) -> list[str]:
+    """What a step has to take for a case: slots, the gate, and choices that are not the subject's."""
+    present = [slot.name for slot in trial.row.slots if not slot.optional or case.slots[slot.name] is not None]
+    gate = [name for name in GATE if any(name in step for step in case.steps)]
+    return [*present, *gate, *(name for name, value in case.choices.items() if value != trial.choices()[name])]
 
 
 def same_bits(trial: Trial, case: Case) -> None:

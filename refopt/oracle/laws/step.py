@@ -34,8 +34,7 @@ def tries(trial: Trial) -> Iterator[Try]:
 def _of_row(trial: Trial) -> Iterator[Try]:
     """Each optional state, each value of a choice, and each number that may be 0."""
     row = trial.row
-    optional = [s.name for s in row.slots if s.optional and not s.scalar and s.name != "master_params"]
-    for name in optional:
+    for name in _optional(trial):
         yield of_bound(trial, f"with {name}", [SIZE], count=3, optional=[name])
     for name, values in row.choices.items():
         if name != "rounding" and _asked_for(trial, name):
@@ -44,6 +43,10 @@ def _of_row(trial: Trial) -> Iterator[Try]:
     for hyper in row.hypers:
         if not hyper.positive and not hyper.whole and _asked_for(trial, hyper.name):
             yield of_bound(trial, f"{hyper.name}=0", [SIZE], count=3, **{hyper.name: 0.0})
+
+
+def _optional(trial: Trial) -> list[str]:
+    return [s.name for s in trial.row.slots if s.optional and not s.scalar and s.name != "master_params"]
 
 
 def _asked_for(trial: Trial, name: str) -> bool:
@@ -94,8 +97,7 @@ def example(trial: Trial, k: int) -> Case:
     """A case drawn at random; its numbers have at most 13 bits."""
     rng = np.random.default_rng([trial.seed, k])
     numbers = _numbers(trial, rng)
-    optional = [s.name for s in trial.row.slots if s.optional and not s.scalar and s.name != "master_params"]
-    chosen = [name for name in optional if trial.takes(name) and rng.integers(2)]
+    chosen = [name for name in _optional(trial) if trial.takes(name) and rng.integers(2)]
     size, count = int(rng.integers(1, 2000)), int(rng.integers(1, 20))
     case = trial.case([size], None, count=count, optional=chosen, seed=k + 1, **numbers)  # type: ignore[arg-type]
     for name in ("params", "grads"):

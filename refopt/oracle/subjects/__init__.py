@@ -35,23 +35,28 @@ def subject_of(
     known = ("step", *row.slot_names[2:-1], *(hyper.name for hyper in row.hypers), *row.choices)
     options, own = dict(options or {}), mapped("check: names", {} if names is None else names, known)
     kind = chosen("check: arrays", "numpy" if arrays is None else arrays, NAMES)
-    if "optax" in sys.modules and arrays is None:
-        tested = _of_optax(row, subject, own, options, device)
-        if tested is not None:
-            return tested
-    torch = sys.modules.get("torch")
-    if torch is not None and arrays is None:
-        tested = _of_torch(torch, row, subject, own, options, device or "cpu")
-        if tested is not None:
-            return tested
+    if arrays is None and (tested := _of_library(row, subject, own, options, device)) is not None:
+        return tested
     for what, values in [*options.items(), *([("names", own)] if own else [])]:
         raise TypeError(f"check: {what}: expected none, which is for optimizers of libraries, got {shown(values)}")
     if not isinstance(subject, type) and hasattr(subject, "run") and hasattr(subject, "takes"):
         return subject
     if not callable(subject):
         raise TypeError(f"check: subject: expected a function, or a Subject, got {kind_of(subject)}")
-    tested = Function(row, subject, arrays_of(kind, device))
-    tested.name += "".join(f", {name}={x!r}" for name, x in (("arrays", arrays), ("device", device)) if x is not None)
+    step = Function(row, subject, arrays_of(kind, device))
+    step.name += "".join(f", {name}={x!r}" for name, x in (("arrays", arrays), ("device", device)) if x is not None)
+    return step
+
+
+def _of_library(
+    row: Routine, subject: Any, names: dict[str, str], options: dict[str, Any], device: str | None
+) -> Subject | None:
+    """An optimizer of a library that has been imported."""
+    tested: Subject | None = None
+    if "optax" in sys.modules:
+        tested = _of_optax(row, subject, names, options, device)
+    if tested is None and (torch := sys.modules.get("torch")) is not None:
+        tested = _of_torch(torch, row, subject, names, options, device or "cpu")
     return tested
 
 
@@ -89,11 +94,8 @@ def _of_torch(
     if isinstance(subject, partial) and isinstance(subject.func, type) and not subject.args:
         subject, options = subject.func, subject.keywords | options
     if isinstance(subject, base):
-        subject, defaults = type(subject), subject.defaults
-        known = accepted(subject)
-        numbers = {"betas", *renamed(peer_of(row.name, subject, {})[0], names).numbers.values()}
-        changed = {name for name in known.keys() & defaults.keys() - numbers if defaults[name] != known[name]}
-        options = {name: defaults[name] for name in defaults if name in changed} | options
+        peer = renamed(peer_of(row.name, type(subject), {})[0], names)
+        subject, options = type(subject), _changed(subject, {"betas", *peer.numbers.values()}) | options
     kind = subject if isinstance(subject, type) else None
     if kind is not None and not issubclass(kind, base):
         return None
@@ -114,6 +116,13 @@ def _of_torch(
             break
         kind = optimizer.kind  # of what a function has returned
     return optimizer
+
+
+def _changed(optimizer: Any, numbers: set[str]) -> dict[str, Any]:
+    """The options of an instance that are not the defaults of its class, but for numbers."""
+    known, defaults = accepted(type(optimizer)), optimizer.defaults
+    changed = {name for name in known.keys() & defaults.keys() - numbers if defaults[name] != known[name]}
+    return {name: defaults[name] for name in defaults if name in changed}
 
 
 def _accepted_beside_params(function: Callable[..., Any], all_names: set[str]) -> set[str] | None:

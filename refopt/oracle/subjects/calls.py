@@ -1,5 +1,6 @@
 """How a script calls an optimizer of PyTorch or optax on a case."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,13 +40,7 @@ def of_torch(subject: Any, case: Case) -> Call:
     groups = [subject._group(row, optional) for row in rows]
     first = {name: x for name, x in groups[0].items() if name in subject.accepts} | subject.options
     params = '[{"params": [p]} for p in params]' if len(groups) > 1 else "params"
-    lines = [f"optimizer = {make}({params}, **numbers)"]
-    for k, group in enumerate(groups):
-        unlike = {name: x for name, x in group.items() if name in subject.group and name not in subject.options}
-        unlike = {name: x for name, x in unlike.items() if first.get(name) != x or name not in subject.accepts}
-        if unlike:
-            named = ", ".join(f"{name!r}: {number(x, of)}" for name, x in unlike.items())
-            lines.append(f"optimizer.param_groups[{k}].update({{{named}}})")
+    lines = [f"optimizer = {make}({params}, **numbers)", *_groups(subject, groups, first, of)]
     template = subject._template(case.params[0].dtype, rows[0], optional)
     steps = f"optimizer.state[p][{subject.step!r}]"
     if template.in_group is not None:
@@ -61,29 +56,55 @@ def of_torch(subject: Any, case: Case) -> Call:
             lines += ["for group in optimizer.param_groups:", f"    group[{subject.step!r}] = {case.count - 1}"]
         elif template.in_optimizer is not None:
             lines.append(f"{steps} = {case.count - 1}")
+    lines += _gate(case, of)
+    lines += ["for p, g in zip(params, grads):", "    p.grad = g", "optimizer.step()", 'got = {"params": params}']
+    lines += _results(subject, case, template.entry, rows[0], steps)
+    return Call(define, {"params": case.params, "grads": case.grads}, first, "\n".join(lines), of)
+
+
+def _groups(subject: Any, groups: Sequence[Any], first: Mapping[str, Any], of: Literals) -> Iterator[str]:
+    """What groups have that the optimizer was not made with."""
+    for k, group in enumerate(groups):
+        unlike = {name: x for name, x in group.items() if name in subject.group and name not in subject.options}
+        unlike = {name: x for name, x in unlike.items() if first.get(name) != x or name not in subject.accepts}
+        if unlike:
+            named = ", ".join(f"{name!r}: {number(x, of)}" for name, x in unlike.items())
+            yield f"optimizer.param_groups[{k}].update({{{named}}})"
+
+
+def _gate(case: Case, of: Literals) -> Iterator[str]:
+    """The scale and the flag that fused optimizers look at."""
     flag, factor = (case.steps[0].get(name) for name in ("found_inf", "grad_factor"))
     if flag is not None or factor is not None:
         scale = 1 / (np.ones(()) if factor is None else factor.astype(np.float64).reshape(()))
-        lines.append(f"optimizer.grad_scale = {of.array(np.asarray(scale, np.float32).reshape(()))}")
+        yield f"optimizer.grad_scale = {of.array(np.asarray(scale, np.float32).reshape(()))}"
     if flag is not None:
-        lines.append(f"optimizer.found_inf = {of.array(flag.astype(np.float32).reshape(()))}")
-    lines += ["for p, g in zip(params, grads):", "    p.grad = g", "optimizer.step()", 'got = {"params": params}']
+        yield f"optimizer.found_inf = {of.array(flag.astype(np.float32).reshape(()))}"
+
+
+def _results(subject: Any, case: Case, entry: Any, numbers: Mapping[str, Any], steps: str) -> Iterator[str]:
+    """The states after the step."""
     for slot in case.routine.slots[2:-1]:
         theirs = subject.peer.states.get(slot.name)
-        if theirs in template.entry and case.slots[slot.name] is not None:
-            times = f" * {rows[0]['lr']!r}" if slot.name in subject.without_lr else ""
+        if theirs in entry and case.slots[slot.name] is not None:
+            times = f" * {numbers['lr']!r}" if slot.name in subject.without_lr else ""
             states = f"optimizer.state[p].get({theirs!r}) for p in params"
-            lines.append(f'got["{slot.name}"] = [None if x is None else torch.as_tensor(x){times} for x in ({states})]')
+            yield f'got["{slot.name}"] = [None if x is None else torch.as_tensor(x){times} for x in ({states})]'
         elif slot.name in BASES and subject._follows(slot.name):
-            power = f"{rows[0][BASES[slot.name]]!r} ** (1 + float({steps}))"
+            power = f"{numbers[BASES[slot.name]]!r} ** (1 + float({steps}))"
             power = f"torch.tensor({power}) if optimizer.state[p] else None"
-            lines.append(f'got["{slot.name}"] = [{power} for p in params]')
-    return Call(define, {"params": case.params, "grads": case.grads}, first, "\n".join(lines), of)
+            yield f'got["{slot.name}"] = [{power} for p in params]'
 
 
 def _state(value: Any, subject: Any, of: Literals) -> str:
     """An entry of a state: a tensor, or a number."""
     return of.array(subject.arrays.back(value)) if isinstance(value, subject.torch.Tensor) else repr(value)
+
+
+def _signed(subject: Any, case: Case, ours: str) -> list[Any]:
+    """A slot's arrays as optax has them."""
+    scalar = ours in case.routine.scalars
+    return [subject._signed(ours, x.reshape(()) if scalar else x) for x in case.slots[ours] or ()]
 
 
 def of_optax(subject: Any, case: Case) -> Call:
@@ -96,9 +117,7 @@ def of_optax(subject: Any, case: Case) -> Call:
     lines, arrays = [f"optimizer = {make}(**numbers)", "state = optimizer.init(params)"], {"params": case.params}
     if not is_initial(case, subject.states):
         held = {theirs: ours for ours, theirs in subject.states.items() if case.slots[ours] is not None}
-        for theirs, ours in held.items():
-            scalar = ours in case.routine.scalars
-            arrays[theirs] = [subject._signed(ours, x.reshape(()) if scalar else x) for x in case.slots[ours] or ()]
+        arrays |= {theirs: _signed(subject, case, ours) for theirs, ours in held.items()}
         fields = ", ".join(f"{name!r}: {name}" for name in held)
         lines.append(f"held = {{{fields}}}")
         count = f"jnp.full_like(x, {case.count - 1}) if name == 'count' else "
@@ -106,8 +125,6 @@ def of_optax(subject: Any, case: Case) -> Call:
     lines += ["updates, state = optimizer.update(grads, state, params)"]
     lines += ["params = optax.apply_updates(params, updates)", "found = {}"]
     lines += ["walk(state, lambda name, x: found.setdefault(name, x))", 'got = {"params": params}']
-    for ours, theirs in subject.states.items():
-        if case.slots[ours] is not None:
-            sign = "-" if ours in subject.negative else ""
-            lines.append(f'got["{ours}"] = [{sign}x for x in found.get({theirs!r}) or []]')
+    for ours, theirs in ((ours, x) for ours, x in subject.states.items() if case.slots[ours] is not None):
+        lines.append(f'got["{ours}"] = [{"-" * (ours in subject.negative)}x for x in found.get({theirs!r}) or []]')
     return Call(define, arrays | {"grads": case.grads}, named | subject.options, "\n".join(lines), of)

@@ -8,7 +8,7 @@ tuples, data classes and dictionaries have such. Those before the first step are
 import contextlib
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -61,32 +61,44 @@ class OptaxOptimizer:
         if unknown := sorted(self.options.keys() - self.accepts):
             expected = ", ".join(sorted(self.accepts))
             raise TypeError(f"check: {name}: expected options of {expected}, got {unknown[0]}")
-        self.fixed = {ours: x for ours, x in peer.choices.items() if self.numbers.get(ours) not in self.accepts}
-        self.fixed |= {ours: self._option(ours, theirs) for ours, theirs in self.numbers.items() if theirs in options}
+        self.fixed = self._fixed(peer.choices)
         self.always = tuple(ours for ours, theirs in self.switches.items() if options.get(theirs))
-        # XLA sets processors so that subnormal numbers are 0.
-        self.fixed[FLUSHES] = True
         self.notes = [
             "L2 within the bound, not bit for bit: XLA compiles each list anew",
             "subnormal numbers count as 0, as XLA has them",
             "16-bit dtypes by request: each operation is rounded to the parameter's dtype",
         ]
-        defaults = {p.name: p.default for p in inspect.signature(make).parameters.values()}
-        for option, value in peer.only.items():
-            if option in defaults and (held := self.options.get(option, defaults[option])) != value:
-                self.notes.append(f"{option}={held!r}: the rule of {row.name} is that of {value!r}")
+        self.notes += self._other_rules(peer.only)
         optional = [slot.name for slot in row.slots if slot.optional and slot.name in self.states]
         fields = self._fields(dict.fromkeys(self.numbers.values(), 0.5) | {self.numbers.get("use_nesterov", ""): False})
         self.counts = COUNT in fields
         self.always += tuple(x for x in optional if x not in self.switches and self.states[x] in fields)
         self.known = {ours for ours, theirs in self.states.items() if theirs in fields or ours in self.switches}
-        self.lacking = ""
-        for slot in row.slots[2:-1]:
+        self.lacking = self._lacking(fields)
+
+    def _fixed(self, choices: Mapping[str, Any]) -> dict[str, Any]:
+        """The numbers and choices that the options, or the rule, leave no choice of."""
+        fixed = {ours: x for ours, x in choices.items() if self.numbers.get(ours) not in self.accepts}
+        fixed |= {ours: self._option(ours, x) for ours, x in self.numbers.items() if x in self.options}
+        return fixed | {FLUSHES: True}  # XLA sets processors so that subnormal numbers are 0
+
+    def _other_rules(self, only: Mapping[str, Any]) -> Iterator[str]:
+        """Options that make it another rule than the routine's."""
+        defaults = {p.name: p.default for p in inspect.signature(self.make).parameters.values()}
+        for option, value in only.items():
+            if option in defaults and (held := self.options.get(option, defaults[option])) != value:
+                yield f"{option}={held!r}: the rule of {self.row.name} is that of {value!r}"
+
+    def _lacking(self, fields: set[str]) -> str:
+        """Which state it has not, by its names; empty if it has all."""
+        lacking = ""
+        for slot in self.row.slots[2:-1]:
             theirs = self.states.get(slot.name, "")
             unused = slot.name == "velocity" and self.fixed.get("mu") == 0
             if theirs and theirs not in fields and not slot.optional and not slot.scalar and not unused:
                 has = ", ".join(sorted(fields)) or "none"
-                self.lacking = f"no {theirs} for {slot.name} in its state, of {has}: names={{{slot.name!r}: ...}}"
+                lacking = f"no {theirs} for {slot.name} in its state, of {has}: names={{{slot.name!r}: ...}}"
+        return lacking
 
     def _option(self, ours: str, theirs: str) -> Any:
         """A number, or a choice, among the options. Without momentum optax has ``None``."""

@@ -58,11 +58,7 @@ class TorchOptimizer:
         self._neutral = {name: value for part in neutral(row.name) for name, value in part.items()}
         self._templates: dict[Any, Template] = {}
         self.group: Mapping[str, Any] = self.options
-        told = self.peer.numbers.keys() - {*ON_REQUEST}
-        numbers = {h.name: NUMBERS[h.name] if h.name in told else h.default for h in row.hypers}
-        numbers |= {ours: self.peer.only[x] for ours, x in self.peer.numbers.items() if x in self.peer.only}
-        numbers |= {name: values[0] for name, values in row.choices.items()} | dict(self.peer.choices)
-        self.numbers = numbers
+        self.numbers = _numbers(row, peer)
         first = self._first()
         self.kind = type(first)
         self.group = {name: x for name, x in first.param_groups[0].items() if name != "params"}
@@ -363,3 +359,11 @@ def _like(torch: Any, template: Any, value: float) -> Any:
     if isinstance(template, torch.Tensor):
         return torch.full_like(template, value)
     return type(template)(value)
+
+
+def _numbers(row: Routine, peer: Peer) -> dict[str, Any]:
+    """Numbers and choices of a first step."""
+    told = peer.numbers.keys() - {*ON_REQUEST}
+    numbers = {h.name: NUMBERS[h.name] if h.name in told else h.default for h in row.hypers}
+    numbers |= {ours: peer.only[x] for ours, x in peer.numbers.items() if x in peer.only}
+    return numbers | {name: values[0] for name, values in row.choices.items()} | dict(peer.choices)
