@@ -106,7 +106,7 @@ def example(trial: Trial, k: int) -> Case:
     return case
 
 
-def _numbers(trial: Trial, rng: np.random.Generator) -> dict[str, float]:
+def _numbers(trial: Trial, rng: "np.random.Generator") -> dict[str, float]:
     """Those that cases may have any of, up to four times as large or small."""
     numbers = {}
     for name, x in trial.numbers().items():
