@@ -1,0 +1,382 @@
+"""Typing of statements: variables, branches and loops.
+
+As in Numba's SSA form, each assignment makes a variable anew, of the type of its value. Only where branches meet, or a
+loop begins again, are the types of a variable unified, and the value converted there.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from . import dynamic
+from .calls import Calls
+from .convert import CONVERSIONS
+from .expressions import Unsupported, items_of
+from .kinds import Array, Kind, Known, Scalar, joined, limits, number, scalar, whole
+from .rules import FLOATS, INTEGERS, binary, unify
+
+Scope = dict[str, Kind]
+_ROUNDS = 12  # until the types in a loop stand still
+
+
+class Statements(Calls):
+    """The visits of statements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = True
+        self.returns: list[tuple[ast.Return, Kind]] = []
+        self.jumps: list[list[tuple[ast.stmt, Scope]]] = []  # breaks and continues, for each loop around
+
+    def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Statements one after another; what cannot be reached is left out."""
+        new: list[ast.stmt] = []
+        for statement in body:
+            if not self.live:
+                break
+            visitor = getattr(self, f"_do_{type(statement).__name__}", None)
+            if visitor is None:
+                raise Unsupported(f"{type(statement).__name__} in line {statement.lineno}")
+            new += visitor(statement)
+        return new or [ast.copy_location(ast.Pass(), body[0])]
+
+    def conversions(self, scope: Scope, target: Scope, at: ast.AST) -> list[ast.stmt]:
+        """Assignments that bring variables of one scope to the types of another."""
+        new: list[ast.stmt] = []
+        for name, kind in scope.items():
+            one, other = scalar(kind), scalar(target.get(name))
+            if name not in target or one is None or (other is not None and other.name == one.name):
+                continue
+            if other is None and (target[name] is not None or one.form != "py" or one.name in ("int64", "bool")):
+                continue
+            value = self.converted(_loaded(name, at), kind, (other or one).name)
+            new.append(ast.copy_location(ast.Assign([ast.copy_location(ast.Name(name, ast.Store()), at)], value), at))
+        return new
+
+    # Statements
+
+    def _do_Expr(self, node: ast.Expr) -> list[ast.stmt]:
+        if isinstance(node.value, ast.Constant):
+            return []
+        if isinstance(node.value, ast.Yield | ast.YieldFrom | ast.Await):
+            raise Unsupported(f"{type(node.value).__name__} in line {node.lineno}")
+        return [ast.copy_location(ast.Expr(self.raw(node.value)[0]), node)]
+
+    def _do_Pass(self, node: ast.stmt) -> list[ast.stmt]:
+        return [node]
+
+    def _do_Assert(self, node: ast.Assert) -> list[ast.stmt]:
+        return [ast.copy_location(ast.Assert(self.raw(node.test, True)[0], node.msg), node)]
+
+    def _do_Raise(self, node: ast.Raise) -> list[ast.stmt]:
+        self.live = False
+        return [node]
+
+    def _do_Delete(self, node: ast.Delete) -> list[ast.stmt]:
+        return [node]
+
+    def _do_FunctionDef(self, node: ast.FunctionDef) -> list[ast.stmt]:
+        self.scope[node.name] = None
+        return [node]
+
+    def _do_Return(self, node: ast.Return) -> list[ast.stmt]:
+        value, kind = self.visit(node.value) if node.value else (None, Known(None))
+        new = ast.copy_location(ast.Return(value), node)
+        self.returns.append((new, kind))
+        self.live = False
+        return [new]
+
+    def _do_Assign(self, node: ast.Assign) -> list[ast.stmt]:
+        value, kind = self.visit(node.value)
+        if len(node.targets) == 1 and isinstance(node.targets[0], ast.Subscript):
+            return [self._store(node, node.targets[0], value, kind)]
+        if len(node.targets) > 1 and any(isinstance(t, ast.Subscript) for t in node.targets):
+            name = self.temporary()
+            self.scope[name] = kind
+            new: list[ast.stmt] = [_assigned(name, value, node)]
+            for target in node.targets:
+                new += self._do_Assign(ast.copy_location(ast.Assign([target], _loaded(name, node)), node))
+            return new
+        targets = [self._target(target, kind) for target in node.targets]
+        return [ast.copy_location(ast.Assign(targets, value), node)]
+
+    def _do_AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
+        return self._do_Assign(ast.copy_location(ast.Assign([node.target], node.value), node)) if node.value else []
+
+    def _target(self, node: ast.expr, kind: Kind) -> ast.expr:
+        """What is assigned to, once it has a value of a kind."""
+        if isinstance(node, ast.Name):
+            self.scope[node.id] = kind
+            return node
+        if isinstance(node, ast.Tuple | ast.List):
+            items = items_of(kind)
+            starred = any(isinstance(part, ast.Starred) for part in node.elts)
+            known = items is not None and len(items) == len(node.elts) and not starred
+            kinds = items if items is not None and known else (None,) * len(node.elts)
+            parts = [self._target(part, each) for part, each in zip(node.elts, kinds, strict=True)]
+            return ast.copy_location(type(node)(parts, ast.Store()), node)
+        if isinstance(node, ast.Starred):
+            return ast.copy_location(ast.Starred(self._target(node.value, None), ast.Store()), node)
+        if isinstance(node, ast.Subscript):
+            base, index = self.visit(node.value)[0], self.visit(node.slice)[0]
+            return ast.copy_location(ast.Subscript(base, index, ast.Store()), node)
+        if isinstance(node, ast.Attribute):
+            return ast.copy_location(ast.Attribute(self.visit(node.value)[0], node.attr, ast.Store()), node)
+        raise Unsupported(f"assignment to {type(node).__name__} in line {node.lineno}")
+
+    def _store(self, node: ast.stmt, target: ast.Subscript, value: ast.expr, kind: Kind) -> ast.stmt:
+        """An assignment to an element or to a view."""
+        (base, array), (index, at) = self.visit(target.value), self.visit(target.slice)
+        element = self.item(array, at, target.slice)
+        if isinstance(array, Array) and array.dtype:
+            value = self.stored(value, kind, array.dtype if isinstance(element, Array | None) else element.name)  # type: ignore[union-attr]
+        new = ast.copy_location(ast.Subscript(base, index, ast.Store()), target)
+        return ast.copy_location(ast.Assign([new], value), node)
+
+    def stored(self, value: ast.expr, kind: Kind, name: str) -> ast.expr:
+        """A value as an element of a type holds it."""
+        known = scalar(kind)
+        if known is None:
+            if kind is not None or name in FLOATS:
+                return value
+            return self.apply(dynamic.conversion(name), f"to_{name}", value, value)
+        low, high = limits(name)
+        if name in FLOATS:
+            exact = known.name in FLOATS or -(2**53) <= known.low <= known.high <= 2**53 or name == "float64"
+            return value if exact else self.converted(value, kind, name)
+        if name in ("bool", known.name) or (known.name in INTEGERS and low <= known.low <= known.high <= high):
+            return value
+        return self.apply(CONVERSIONS[name], f"to_{name}", value, value)
+
+    def _do_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
+        symbol, target = type(node.op).__name__, node.target
+        if isinstance(target, ast.Name):
+            kind = self.visit(_loaded(target.id, target))[1]
+            if isinstance(kind, Array) or (isinstance(kind, Known) and scalar(kind) is None):
+                return [ast.copy_location(ast.AugAssign(target, node.op, self.visit(node.value)[0]), node)]
+            right = self.raw(node.value)
+            old = self.raw(_loaded(target.id, target))
+            if kind is None and scalar(right[1]) is None:
+                value = self.apply(dynamic.binary(symbol, True), f"in_place_{symbol}", node, old[0], right[0])
+            else:
+                value, kind = self.settled(*self.operation(_at(node), symbol, old, right))
+            self.scope[target.id] = kind
+            return [_assigned(target.id, value, node)]
+        if not isinstance(target, ast.Subscript):
+            raise Unsupported(f"{symbol} to {type(target).__name__} in line {node.lineno}")
+        (base, array), (index, at) = self.visit(target.value), self.visit(target.slice)
+        element = self.item(array, at, target.slice)
+        if isinstance(element, Array) or (isinstance(array, Known) and element is None):
+            new = ast.copy_location(ast.Subscript(base, index, ast.Store()), target)
+            return [ast.copy_location(ast.AugAssign(new, node.op, self.visit(node.value)[0]), node)]
+        value, kind = self.visit(node.value)
+        if self._adds_as_it_is(symbol, element, kind):
+            new = ast.copy_location(ast.Subscript(base, index, ast.Store()), target)
+            return [ast.copy_location(ast.AugAssign(new, node.op, value), node)]
+        before: list[ast.stmt] = []
+        base, index = self._once(base, before, node), self._once(index, before, node)
+        load = ast.copy_location(ast.Subscript(base, index, ast.Load()), node)
+        old = load, element
+        if before and not isinstance(value, ast.Constant):
+            name = self.temporary()
+            before.append(_assigned(name, load, node))
+            old = _loaded(name, node), element
+        result, kind = self.settled(*self.operation(_at(node), symbol, old, (value, kind)))
+        if isinstance(array, Array) and array.dtype:
+            result = self.stored(result, kind, array.dtype)
+        place = ast.copy_location(ast.Subscript(base, index, ast.Store()), node)
+        return [*before, ast.copy_location(ast.Assign([place], result), node)]
+
+    def _adds_as_it_is(self, symbol: str, element: Kind, value: Kind) -> bool:
+        """Whether ``x[i] += value`` is the same in NumPy's types: floats alone, the element's no narrower."""
+        one, other = scalar(element), scalar(value)
+        if one is None or other is None or symbol not in ("Add", "Sub", "Mult", "Div"):
+            return False
+        rule = binary(symbol, one.name, other.name)
+        return rule is not None and rule[2] == one.name and one.name in FLOATS and other.name in FLOATS
+
+    def _once(self, node: ast.expr, before: list[ast.stmt], at: ast.AST) -> ast.expr:
+        """An expression that may be used twice, evaluated once."""
+        if isinstance(node, ast.Name | ast.Constant):
+            return node
+        if isinstance(node, ast.Tuple) and all(isinstance(part, ast.Name | ast.Constant) for part in node.elts):
+            return node
+        name = self.temporary()
+        before.append(_assigned(name, node, at))
+        return _loaded(name, at)
+
+    # Branches
+
+    def _do_If(self, node: ast.If) -> list[ast.stmt]:
+        test, kind = self.raw(node.test, test=True)
+        if isinstance(kind, Known) and type(kind.value) in (bool, int, type(None)):
+            self.changed = True
+            chosen = node.body if kind.value else node.orelse
+            return self.block(chosen) if chosen else []
+        before = dict(self.scope)
+        body, after_body, body_live = self.block(node.body), self.scope, self.live
+        self.scope, self.live = before, True
+        orelse = self.block(node.orelse) if node.orelse else []
+        after_else, else_live = self.scope, self.live
+        if body_live and else_live:
+            self.scope = _merged(after_body, after_else)
+            body += self.conversions(after_body, self.scope, node)
+            orelse += self.conversions(after_else, self.scope, node)
+        elif body_live:
+            self.scope = after_body
+        self.live = body_live or else_live
+        return [ast.copy_location(ast.If(test, body, orelse), node)]
+
+    # Loops
+
+    def _do_Break(self, node: ast.stmt) -> list[ast.stmt]:
+        new = ast.copy_location(type(node)(), node)
+        self.jumps[-1].append((new, dict(self.scope)))
+        self.live = False
+        return [new]
+
+    _do_Continue = _do_Break
+
+    def _do_While(self, node: ast.While) -> list[ast.stmt]:
+        return self._loop(node)
+
+    def _do_For(self, node: ast.For) -> list[ast.stmt]:
+        iterated, kind = self.visit(node.iter)
+        return self._loop(node, iterated, self._element(node.iter, iterated, kind))
+
+    def _element(self, written: ast.expr, node: ast.expr, kind: Kind) -> Kind:
+        """The kind of what a loop runs over."""
+        if isinstance(written, ast.Call) and self.raw(written.func)[1] == Known(range):
+            return _counted([scalar(self.visit(arg)[1]) for arg in written.args])
+        items = items_of(kind)
+        if items:
+            first = items[0]
+            for other in items[1:]:
+                first = joined(first, other)
+            same = all(_type_of(item) == _type_of(first) for item in items)
+            return first if same else None
+        if isinstance(kind, Array):
+            return Array(kind.dtype, kind.axes - 1) if kind.axes > 1 else number(kind.dtype) if kind.dtype else None
+        return None
+
+    def _loop(self, node: Any, iterated: ast.expr | None = None, element: Kind = None) -> list[ast.stmt]:
+        entry, header, noted = dict(self.scope), dict(self.scope), self.notes()
+        for _ in range(_ROUNDS):
+            self.restore(noted)
+            self.scope, self.live = dict(header), True
+            returns = len(self.returns)
+            self.jumps.append([])
+            if iterated is None:
+                test, _known = self.raw(node.test, test=True)
+                outside = dict(self.scope)
+            else:
+                target = self._target(node.target, element)
+                outside = dict(header)
+                for name in ast.walk(node.target):
+                    if isinstance(name, ast.Name):
+                        inside = self.scope.get(name.id)
+                        outside[name.id] = joined(header[name.id], inside) if name.id in header else inside
+            body = self.block(node.body)
+            jumps = self.jumps.pop()
+            ends: list[tuple[ast.stmt | None, Scope]] = [(None, self.scope)] if self.live else []
+            ends += [(jump, scope) for jump, scope in jumps if isinstance(jump, ast.Continue)]
+            new = dict(header)
+            for _jump, scope in ends:
+                new = _merged(new, scope, widen=True)
+            if new == header:
+                break
+            header = new
+            del self.returns[returns:]
+        else:
+            raise Unsupported(f"types that do not settle in the loop of line {node.lineno}")
+        before = self.conversions(entry, header, node)
+        inserted = {id(jump): self.conversions(scope, header, node) for jump, scope in ends if jump is not None}
+        if self.live:
+            body += self.conversions(self.scope, header, node)
+        self.scope, self.live = outside, True
+        orelse = self.block(node.orelse) if node.orelse else []
+        breaks = [(jump, scope) for jump, scope in jumps if isinstance(jump, ast.Break)]
+        endless = iterated is None and isinstance(node.test, ast.Constant) and bool(node.test.value)
+        ways = [self.scope] if self.live and not endless else []
+        after: Scope | None = None
+        for scope in [*ways, *(scope for _, scope in breaks)]:
+            after = dict(scope) if after is None else _merged(after, scope)
+        self.live = after is not None
+        if after is not None:
+            if ways:
+                orelse += self.conversions(ways[0], after, node)
+            inserted |= {id(jump): self.conversions(scope, after, node) for jump, scope in breaks}
+            self.scope = after
+        if any(inserted.values()):
+            body = _with_inserted(body, inserted)
+        if iterated is None:
+            loop: ast.stmt = ast.While(test, body, orelse)
+        else:
+            loop = ast.For(target, iterated, body, orelse, None)
+        return [*before, ast.copy_location(loop, node)]
+
+    def notes(self) -> Any:
+        """What has been noted so far."""
+        raise NotImplementedError
+
+    def restore(self, noted: Any) -> None:
+        """Forget what has been noted since."""
+        raise NotImplementedError
+
+
+def _assigned(name: str, value: ast.expr, at: ast.AST) -> ast.stmt:
+    return ast.copy_location(ast.Assign([ast.copy_location(ast.Name(name, ast.Store()), at)], value), at)
+
+
+def _at(node: ast.stmt) -> ast.expr:
+    """A place for an operation that an augmented assignment does."""
+    return ast.copy_location(ast.Constant(None), node)
+
+
+def _loaded(name: str, at: ast.AST) -> ast.expr:
+    return ast.copy_location(ast.Name(name, ast.Load()), at)
+
+
+def _type_of(kind: Kind) -> Any:
+    known = scalar(kind)
+    return known.name if known else kind
+
+
+def _merged(a: Scope, b: Scope, widen: bool = False) -> Scope:
+    """The variables after two ways that meet."""
+    merged = dict(a)
+    for name, kind in b.items():
+        if name not in merged:
+            merged[name] = kind
+        elif merged[name] != kind:
+            merged[name] = joined(merged[name], kind, widen)
+    return merged
+
+
+def _counted(kinds: list[Scalar | None]) -> Kind:
+    """What `range` gives."""
+    if not kinds or any(kind is None for kind in kinds):
+        return number("int64", "py")
+    known = [kind for kind in kinds if kind]
+    start, stop = (whole(0, 0), known[0]) if len(known) == 1 else known[:2]
+    step = known[2] if len(known) > 2 else whole(1, 1)
+    name = known[0].name
+    for other in known[1:]:
+        name = unify(name, other.name)
+    if name not in ("int32", "int64", "uint64"):
+        name = "int32" if name in ("int8", "int16", "uint8", "uint16", "bool") else "int64"
+    if step.low > 0:
+        return whole(start.low, max(start.low, stop.high - 1), name)
+    return whole(min(start.low, stop.low), max(start.high, stop.high), name)
+
+
+def _with_inserted(body: list[ast.stmt], inserted: dict[int, list[ast.stmt]]) -> list[ast.stmt]:
+    """Statements with others before some of them, in branches too."""
+    new: list[ast.stmt] = []
+    for statement in body:
+        for field in ("body", "orelse"):
+            if isinstance(getattr(statement, field, None), list):
+                setattr(statement, field, _with_inserted(getattr(statement, field), inserted))
+        new += [*inserted.get(id(statement), ()), statement]
+    return new
