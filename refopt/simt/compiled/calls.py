@@ -13,7 +13,7 @@ from .. import atomics, barriers, indices, shared, state, warps
 from . import dynamic, functions, operators
 from .convert import CONVERSIONS, name_of
 from .expressions import Expressions, Typed, items_of
-from .kinds import BOOL, INT64, Array, Kind, Known, Scalar, Tuple, array_of, joined, number, scalar, whole, widened
+from .kinds import BOOL, INT64, Array, Kind, Known, Record, Scalar, Tuple, array_of, field, joined, number, scalar, whole, widened
 from .rules import INTEGERS
 
 _MOST = 2**31 - 1
@@ -60,6 +60,8 @@ class Calls(Expressions):
             return self._known_attribute(node, kind.value, name)
         if isinstance(kind, Array):
             return node, _array_attribute(kind, name)
+        if isinstance(kind, Record):
+            return node, field(kind, name)
         if isinstance(kind, Scalar) and name == "real":
             return node, kind
         return node, None

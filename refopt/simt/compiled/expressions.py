@@ -13,7 +13,7 @@ import numpy as np
 
 from . import dynamic, operators
 from .convert import CONVERSIONS, wrapped
-from .kinds import BOOL, FLOAT64, INT64, Array, Kind, Known, Scalar, Tuple, joined, limits, number, scalar, whole
+from .kinds import (BOOL, FLOAT64, INT64, Array, Kind, Known, Record, Scalar, Tuple, element, field, joined, limits, number, scalar, whole)
 from .rules import FLOATS, INTEGERS, UNSIGNED, binary, unary
 
 _LOW, _HIGH = limits("int64")
@@ -161,20 +161,21 @@ class Expressions:
             for other in kind.items[1:]:
                 first = joined(first, other)
             return first
+        if isinstance(kind, Record):
+            return field(kind, at.value) if isinstance(at, Known) else None
         if not isinstance(kind, Array):
+            return None
+        if isinstance(at, Known) and isinstance(at.value, str):
             return None
         parts = at.items if isinstance(at, Tuple) else (at,)
         written = index.elts if isinstance(index, ast.Tuple) else [index]
         if all(scalar(part) is not None for part in parts) and not any(isinstance(w, ast.Starred) for w in written):
-            axes = kind.axes - len(parts)
-            if axes > 0:
-                return Array(kind.dtype, axes)
-            return number(kind.dtype) if kind.dtype and not axes else None
+            return element(kind, kind.axes - len(parts)) if len(parts) <= kind.axes else None
         if len(written) == len(parts) and all(
             scalar(part) is not None or isinstance(w, ast.Slice) or (isinstance(w, ast.Constant) and w.value is ...)
             for part, w in zip(parts, written, strict=True)
         ):
-            return Array(kind.dtype, kind.axes - sum(scalar(part) is not None for part in parts))
+            return kind._replace(axes=kind.axes - sum(scalar(part) is not None for part in parts))
         return None
 
     def _Slice(self, node: ast.Slice) -> Typed:

@@ -24,10 +24,17 @@ class Scalar(NamedTuple):
 
 
 class Array(NamedTuple):
-    """An array of a scalar type (None: of records or others)."""
+    """An array of a scalar type, or of records; of others both are None."""
 
     dtype: str | None
     axes: int
+    record: np.dtype | None = None
+
+
+class Record(NamedTuple):
+    """One element of an array of records."""
+
+    dtype: np.dtype
 
 
 class Tuple(NamedTuple):
@@ -58,7 +65,7 @@ class Known:
         return f"Known({self.value!r})"
 
 
-Kind = Scalar | Array | Tuple | Known | None  # None: anything
+Kind = Scalar | Array | Record | Tuple | Known | None  # None: anything
 _PLAIN = (int, float, bool, str, type(None))
 _SMALL = 2**31
 
@@ -105,13 +112,30 @@ def of_value(value: Any) -> Kind:
         return Tuple(tuple(of_value(item) for item in value))
     dtype = getattr(value, "dtype", None)
     if isinstance(dtype, np.dtype) and hasattr(value, "ndim"):
-        return Array(_scalar_name(dtype), value.ndim)
-    return Known(value)
+        return array_of(dtype, value.ndim)
+    return None if isinstance(value, tuple | list | dict | set) else Known(value)
 
 
 def array_of(dtype: Any, axes: int) -> Array:
     """An array of a dtype."""
-    return Array(_scalar_name(np.dtype(dtype)), axes)
+    dtype = np.dtype(dtype)
+    return Array(_scalar_name(dtype), axes, dtype if dtype.names else None)
+
+
+def element(array: Array, axes: int = 0) -> Kind:
+    """An element of an array, or a view of so many axes."""
+    if axes:
+        return array._replace(axes=axes)
+    return number(array.dtype) if array.dtype else Record(array.record) if array.record else None
+
+
+def field(record: Record, name: Any) -> Kind:
+    """A field of a record."""
+    if not isinstance(name, str) or name not in (record.dtype.names or ()):
+        return None
+    dtype = record.dtype[name]
+    base, shape = dtype.subdtype or (dtype, ())
+    return element(array_of(base, 0), len(shape))
 
 
 def _scalar_name(dtype: np.dtype) -> str | None:

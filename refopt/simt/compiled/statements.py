@@ -13,7 +13,7 @@ from . import dynamic
 from .calls import Calls
 from .convert import CONVERSIONS
 from .expressions import Unsupported, items_of
-from .kinds import Array, Kind, Known, Scalar, joined, limits, number, scalar, whole
+from .kinds import Array, Kind, Known, Record, Scalar, element, field, joined, limits, number, scalar, whole
 from .rules import FLOATS, INTEGERS, binary, unify
 
 Scope = dict[str, Kind]
@@ -80,6 +80,43 @@ class Statements(Calls):
         self.scope[node.name] = None
         return [node]
 
+    def _do_Import(self, node: Any) -> list[ast.stmt]:
+        for alias in node.names:
+            self.scope[(alias.asname or alias.name).partition(".")[0]] = None
+        return [node]
+
+    _do_ImportFrom = _do_Import
+
+    def _do_With(self, node: ast.With) -> list[ast.stmt]:
+        items: list[ast.withitem] = []
+        for item in node.items:
+            entered = self.visit(item.context_expr)[0]
+            items.append(ast.withitem(entered, self._target(item.optional_vars, None) if item.optional_vars else None))
+        return [ast.copy_location(ast.With(items, self.block(node.body)), node)]
+
+    def _do_Try(self, node: ast.Try) -> list[ast.stmt]:
+        """What the body has assigned when it is left is not known: such variables may be anything afterwards."""
+        before = dict(self.scope)
+        body = self.block(node.body)
+        after, live = self.scope, self.live
+        left = {name: kind if before.get(name) == kind else None for name, kind in after.items()}
+        handlers: list[ast.ExceptHandler] = []
+        ways = [after] if live else []
+        for handler in node.handlers:
+            self.scope, self.live = dict(left), True
+            if handler.name:
+                self.scope[handler.name] = None
+            handlers.append(ast.copy_location(ast.ExceptHandler(handler.type, handler.name, self.block(handler.body)), handler))
+            ways += [self.scope] if self.live else []
+        self.scope, self.live = after, live
+        orelse = self.block(node.orelse) if node.orelse and live else []
+        for way in ways:
+            self.scope = {name: kind if way.get(name) == kind else None for name, kind in self.scope.items()}
+        self.live = True
+        final = self.block(node.finalbody) if node.finalbody else []
+        self.live = bool(ways)
+        return [ast.copy_location(ast.Try(body, handlers, orelse, final), node)]
+
     def _do_Return(self, node: ast.Return) -> list[ast.stmt]:
         value, kind = self.visit(node.value) if node.value else (None, Known(None))
         new = ast.copy_location(ast.Return(value), node)
@@ -91,6 +128,11 @@ class Statements(Calls):
         value, kind = self.visit(node.value)
         if len(node.targets) == 1 and isinstance(node.targets[0], ast.Subscript):
             return [self._store(node, node.targets[0], value, kind)]
+        if len(node.targets) == 1 and isinstance(place := node.targets[0], ast.Attribute):
+            base, owner = self.visit(place.value)
+            new_place = ast.copy_location(ast.Attribute(base, place.attr, ast.Store()), place)
+            part = field(owner, place.attr) if isinstance(owner, Record) else None
+            return [ast.copy_location(ast.Assign([new_place], self._fitting(value, kind, part)), node)]
         if len(node.targets) > 1 and any(isinstance(t, ast.Subscript) for t in node.targets):
             name = self.temporary()
             self.scope[name] = kind
@@ -128,11 +170,15 @@ class Statements(Calls):
     def _store(self, node: ast.stmt, target: ast.Subscript, value: ast.expr, kind: Kind) -> ast.stmt:
         """An assignment to an element or to a view."""
         (base, array), (index, at) = self.visit(target.value), self.visit(target.slice)
-        element = self.item(array, at, target.slice)
-        if isinstance(array, Array) and array.dtype:
-            value = self.stored(value, kind, array.dtype if isinstance(element, Array | None) else element.name)  # type: ignore[union-attr]
+        value = self._fitting(value, kind, self.item(array, at, target.slice), array)
         new = ast.copy_location(ast.Subscript(base, index, ast.Store()), target)
         return ast.copy_location(ast.Assign([new], value), node)
+
+    def _fitting(self, value: ast.expr, kind: Kind, element: Kind, array: Kind = None) -> ast.expr:
+        """A value as what it is assigned to holds it."""
+        if isinstance(element, Scalar):
+            return self.stored(value, kind, element.name)
+        return self.stored(value, kind, array.dtype) if isinstance(array, Array) and array.dtype else value
 
     def stored(self, value: ast.expr, kind: Kind, name: str) -> ast.expr:
         """A value as an element of a type holds it."""
@@ -166,25 +212,24 @@ class Statements(Calls):
         if not isinstance(target, ast.Subscript):
             raise Unsupported(f"{symbol} to {type(target).__name__} in line {node.lineno}")
         (base, array), (index, at) = self.visit(target.value), self.visit(target.slice)
-        element = self.item(array, at, target.slice)
-        if isinstance(element, Array) or (isinstance(array, Known) and element is None):
+        part = self.item(array, at, target.slice)
+        if isinstance(part, Array | Record) or (isinstance(array, Known) and part is None):
             new = ast.copy_location(ast.Subscript(base, index, ast.Store()), target)
             return [ast.copy_location(ast.AugAssign(new, node.op, self.visit(node.value)[0]), node)]
         value, kind = self.visit(node.value)
-        if self._adds_as_it_is(symbol, element, kind):
+        if self._adds_as_it_is(symbol, part, kind):
             new = ast.copy_location(ast.Subscript(base, index, ast.Store()), target)
             return [ast.copy_location(ast.AugAssign(new, node.op, value), node)]
         before: list[ast.stmt] = []
         base, index = self._once(base, before, node), self._once(index, before, node)
         load = ast.copy_location(ast.Subscript(base, index, ast.Load()), node)
-        old = load, element
+        old = load, part
         if before and not isinstance(value, ast.Constant):
             name = self.temporary()
             before.append(_assigned(name, load, node))
-            old = _loaded(name, node), element
+            old = _loaded(name, node), part
         result, kind = self.settled(*self.operation(_at(node), symbol, old, (value, kind)))
-        if isinstance(array, Array) and array.dtype:
-            result = self.stored(result, kind, array.dtype)
+        result = self._fitting(result, kind, part, array)
         place = ast.copy_location(ast.Subscript(base, index, ast.Store()), node)
         return [*before, ast.copy_location(ast.Assign([place], result), node)]
 
@@ -257,7 +302,7 @@ class Statements(Calls):
             same = all(_type_of(item) == _type_of(first) for item in items)
             return first if same else None
         if isinstance(kind, Array):
-            return Array(kind.dtype, kind.axes - 1) if kind.axes > 1 else number(kind.dtype) if kind.dtype else None
+            return element(kind, kind.axes - 1)
         return None
 
     def _loop(self, node: Any, iterated: ast.expr | None = None, element: Kind = None) -> list[ast.stmt]:
