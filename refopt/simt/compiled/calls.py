@@ -12,9 +12,27 @@ import numpy as np
 from .. import atomics, barriers, indices, shared, state, warps
 from . import dynamic, functions, operators
 from .convert import CONVERSIONS, name_of
-from .expressions import Expressions, Typed, items_of
-from .kinds import BOOL, INT64, Array, Kind, Known, Record, Scalar, Tuple, array_of, field, joined, number, scalar, whole, widened
-from .rules import INTEGERS
+from .expressions import Expressions, Typed
+from .kinds import (
+    BOOL,
+    INT64,
+    Array,
+    Kind,
+    Known,
+    Range,
+    Record,
+    Scalar,
+    Tuple,
+    array_of,
+    field,
+    items_of,
+    joined,
+    number,
+    scalar,
+    whole,
+    widened,
+)
+from .rules import INTEGERS, unify
 
 _MOST = 2**31 - 1
 _SIZE = 2**48  # more elements or bytes than any memory has
@@ -114,6 +132,8 @@ class Calls(Expressions):
         """A conversion to a type."""
         if function is tuple and len(args) == 1 and not starred:
             return node, args[0][1] if isinstance(args[0][1], Tuple) else None
+        if function is range and not starred:
+            return node, Range(counted([scalar(kind) for _, kind in args]))
         if function is zip:
             return node, _zipped([kind for _, kind in args], node)
         name = _PLAIN_TYPES.get(function)
@@ -325,3 +345,20 @@ def _hashable(value: Any) -> bool:
 
 
 __all__ = ["Calls", "name_of"]
+
+
+def counted(kinds: list[Scalar | None]) -> Scalar:
+    """What `range` gives."""
+    if not kinds or any(kind is None for kind in kinds):
+        return INT64
+    known = [kind for kind in kinds if kind]
+    start, stop = (whole(0, 0), known[0]) if len(known) == 1 else known[:2]
+    step = known[2] if len(known) > 2 else whole(1, 1)
+    name = known[0].name
+    for other in known[1:]:
+        name = unify(name, other.name)
+    if name not in ("int32", "int64", "uint64"):
+        name = "int32" if name in ("int8", "int16", "uint8", "uint16", "bool") else "int64"
+    if step.low > 0:
+        return whole(start.low, max(start.low, stop.high - 1), name)
+    return whole(min(start.low, stop.low), max(start.high, stop.high), name)

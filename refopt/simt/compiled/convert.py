@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,13 @@ def as_float16(x: Any) -> Any:
 def as_bool(x: Any) -> bool:
     """Any scalar as a truth value."""
     return bool(x != 0)
+
+
+@cache
+def convert_tuple(types: tuple) -> Callable[[tuple], tuple]:
+    """What brings the items of a tuple to types: names of scalars, tuples of such, or None for what stays."""
+    each = [convert_tuple(t) if isinstance(t, tuple) else CONVERSIONS[t] if t else None for t in types]
+    return lambda values: tuple(f(x) if f else x for f, x in zip(each, values, strict=True))
 
 
 _FLOAT_TYPES = (float, np.floating)

@@ -12,8 +12,25 @@ from typing import Any
 import numpy as np
 
 from . import dynamic, operators
-from .convert import CONVERSIONS, wrapped
-from .kinds import (BOOL, FLOAT64, INT64, Array, Kind, Known, Record, Scalar, Tuple, element, field, joined, limits, number, scalar, whole)
+from .convert import CONVERSIONS, convert_tuple, wrapped
+from .kinds import (
+    BOOL,
+    INT64,
+    Array,
+    Kind,
+    Known,
+    Record,
+    Scalar,
+    Tuple,
+    element,
+    field,
+    items_of,
+    joined,
+    limits,
+    number,
+    scalar,
+    whole,
+)
 from .rules import FLOATS, INTEGERS, UNSIGNED, binary, unary
 
 _LOW, _HIGH = limits("int64")
@@ -109,6 +126,16 @@ class Expressions:
         elif name == "float64":
             return self.apply(np.float64, name, node, node)
         return self.apply(CONVERSIONS[name], f"to_{name}", node, node)
+
+    def brought(self, node: ast.expr, kind: Kind, target: Kind) -> ast.expr:
+        """A value of a kind as one of another, which it has been joined to."""
+        joint = scalar(target)
+        if joint is not None:
+            return self.converted(node, kind, joint.name)
+        types = _types(target)
+        if types is None or _types(kind) == types:
+            return node
+        return self.apply(convert_tuple(types), "to_tuple", node, node)
 
     # Visits
 
@@ -436,22 +463,13 @@ class Expressions:
                     self.scope[name.id] = None
             tests = [self.raw(test, True)[0] for test in part.ifs]
             new.generators.append(ast.comprehension(part.target, iterated, tests, part.is_async))
-        for field in ("elt", "key", "value"):
-            if hasattr(node, field):
-                setattr(new, field, self.visit(getattr(node, field))[0])
+        for part in ("elt", "key", "value"):
+            if hasattr(node, part):
+                setattr(new, part, self.visit(getattr(node, part))[0])
         self.scope = outer
         return ast.copy_location(new, node), None
 
     _GeneratorExp = _ListComp = _SetComp = _DictComp = _comprehension
-
-
-def items_of(kind: Kind) -> tuple | None:
-    """The kinds of a tuple's items, if it is one."""
-    if isinstance(kind, Tuple):
-        return kind.items
-    if isinstance(kind, Known) and isinstance(kind.value, tuple):
-        return tuple(Known(item) for item in kind.value)
-    return None
 
 
 def _computed(name: str) -> Scalar:
@@ -513,8 +531,13 @@ def _bounds(symbol: str, a: Scalar, b: Scalar) -> tuple[int, int] | None:
     return None
 
 
+def _types(kind: Kind) -> Any:
+    """The scalar types in a tuple; None for all else."""
+    items = items_of(kind)
+    if items is None:
+        return None
+    return tuple(each.name if (each := scalar(item)) else _types(item) for item in items)
+
+
 def _spelled(value: float) -> str:
     return "".join(c if c.isalnum() else "_" for c in repr(value))
-
-
-__all__ = ["FLOAT64", "INT64", "Expressions", "Typed", "Unsupported", "items_of"]

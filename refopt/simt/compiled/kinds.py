@@ -43,6 +43,12 @@ class Tuple(NamedTuple):
     items: tuple
 
 
+class Range(NamedTuple):
+    """What `range` gives, of integers of a kind."""
+
+    item: Scalar
+
+
 class Known:
     """An object that is known: a constant, or a function, module or type that a kernel names."""
 
@@ -65,7 +71,7 @@ class Known:
         return f"Known({self.value!r})"
 
 
-Kind = Scalar | Array | Record | Tuple | Known | None  # None: anything
+Kind = Scalar | Array | Record | Tuple | Range | Known | None  # None: anything
 _PLAIN = (int, float, bool, str, type(None))
 _SMALL = 2**31
 
@@ -154,9 +160,9 @@ def widened(kind: Kind) -> Kind:
             if (0 if most == 64 else -most) <= known.low and known.high < most:
                 return Scalar(known.name, known.form, max(low, 0 if known.low >= 0 else -most), min(high, most - 1))
         return Scalar(known.name, known.form, low, high)
-    if isinstance(kind, Tuple):
-        return Tuple(tuple(widened(item) for item in kind.items))
-    return kind
+    if (items := items_of(kind)) is not None:
+        return Tuple(tuple(widened(item) for item in items))
+    return Range(widened(kind.item)) if isinstance(kind, Range) else kind  # type: ignore[arg-type]
 
 
 def joined(a: Kind, b: Kind, widen: bool = False) -> Kind:
@@ -173,8 +179,18 @@ def joined(a: Kind, b: Kind, widen: bool = False) -> Kind:
             low, high = limits(name)
         forms = {each.form if each.name == name else _converted(name) for each in (one, other)}
         return Scalar(name, forms.pop() if len(forms) == 1 else "any", low, high)
-    if isinstance(a, Tuple) and isinstance(b, Tuple) and len(a.items) == len(b.items):
-        return Tuple(tuple(joined(x, y, widen) for x, y in zip(a.items, b.items, strict=True)))
+    first, second = items_of(a), items_of(b)
+    if first is not None and second is not None and len(first) == len(second):
+        return Tuple(tuple(joined(x, y, widen) for x, y in zip(first, second, strict=True)))
+    return None
+
+
+def items_of(kind: Kind) -> tuple | None:
+    """The kinds of a tuple's items, if it is one."""
+    if isinstance(kind, Tuple):
+        return kind.items
+    if isinstance(kind, Known) and type(kind.value) is tuple:
+        return tuple(Known(item) for item in kind.value)
     return None
 
 

@@ -166,11 +166,9 @@ class Typer(Statements):
             kind = joined(kind, other)
         if self.live:
             return None if scalar(kind) or not isinstance(kind, Known) else joined(kind, Known(None))
-        joint = scalar(kind)
-        if joint is not None:
-            for node, each in self.returns:
-                if node.value is not None:
-                    node.value = self.converted(node.value, each, joint.name)
+        for node, each in self.returns:
+            if node.value is not None:
+                node.value = self.brought(node.value, each, kind)
         return widened(kind)
 
     def device_function(self, function: types.FunctionType, kinds: list[Kind]) -> tuple[Any, Kind] | None:

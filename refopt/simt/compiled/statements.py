@@ -12,9 +12,9 @@ from typing import Any
 from . import dynamic
 from .calls import Calls
 from .convert import CONVERSIONS
-from .expressions import Unsupported, items_of
-from .kinds import Array, Kind, Known, Record, Scalar, element, field, joined, limits, number, scalar, whole
-from .rules import FLOATS, INTEGERS, binary, unify
+from .expressions import Unsupported
+from .kinds import Array, Kind, Known, Range, Record, Scalar, element, field, items_of, joined, limits, scalar
+from .rules import FLOATS, INTEGERS, binary
 
 Scope = dict[str, Kind]
 _ROUNDS = 12  # until the types in a loop stand still
@@ -45,13 +45,15 @@ class Statements(Calls):
         """Assignments that bring variables of one scope to the types of another."""
         new: list[ast.stmt] = []
         for name, kind in scope.items():
-            one, other = scalar(kind), scalar(target.get(name))
-            if name not in target or one is None or (other is not None and other.name == one.name):
+            if name not in target or target[name] == kind:
                 continue
-            if other is None and (target[name] is not None or one.form != "py" or one.name in ("int64", "bool")):
-                continue
-            value = self.converted(_loaded(name, at), kind, (other or one).name)
-            new.append(ast.copy_location(ast.Assign([ast.copy_location(ast.Name(name, ast.Store()), at)], value), at))
+            load, one = _loaded(name, at), scalar(kind)
+            if target[name] is None and one is not None and one.form == "py" and one.name not in ("int64", "bool"):
+                value = self.converted(load, kind, one.name)  # its class is to say what it is
+            else:
+                value = self.brought(load, kind, target[name])
+            if value is not load:
+                new.append(_assigned(name, value, at))
         return new
 
     # Statements
@@ -106,7 +108,9 @@ class Statements(Calls):
             self.scope, self.live = dict(left), True
             if handler.name:
                 self.scope[handler.name] = None
-            handlers.append(ast.copy_location(ast.ExceptHandler(handler.type, handler.name, self.block(handler.body)), handler))
+            handlers.append(
+                ast.copy_location(ast.ExceptHandler(handler.type, handler.name, self.block(handler.body)), handler)
+            )
             ways += [self.scope] if self.live else []
         self.scope, self.live = after, live
         orelse = self.block(node.orelse) if node.orelse and live else []
@@ -288,22 +292,7 @@ class Statements(Calls):
 
     def _do_For(self, node: ast.For) -> list[ast.stmt]:
         iterated, kind = self.visit(node.iter)
-        return self._loop(node, iterated, self._element(node.iter, iterated, kind))
-
-    def _element(self, written: ast.expr, node: ast.expr, kind: Kind) -> Kind:
-        """The kind of what a loop runs over."""
-        if isinstance(written, ast.Call) and self.raw(written.func)[1] == Known(range):
-            return _counted([scalar(self.visit(arg)[1]) for arg in written.args])
-        items = items_of(kind)
-        if items:
-            first = items[0]
-            for other in items[1:]:
-                first = joined(first, other)
-            same = all(_type_of(item) == _type_of(first) for item in items)
-            return first if same else None
-        if isinstance(kind, Array):
-            return element(kind, kind.axes - 1)
-        return None
+        return self._loop(node, iterated, _iterated(kind))
 
     def _loop(self, node: Any, iterated: ast.expr | None = None, element: Kind = None) -> list[ast.stmt]:
         entry, header, noted = dict(self.scope), dict(self.scope), self.notes()
@@ -383,6 +372,19 @@ def _loaded(name: str, at: ast.AST) -> ast.expr:
     return ast.copy_location(ast.Name(name, ast.Load()), at)
 
 
+def _iterated(kind: Kind) -> Kind:
+    """The kind of what a loop over a value runs through."""
+    if isinstance(kind, Range):
+        return kind.item
+    items = items_of(kind)
+    if items:
+        first = items[0]
+        for other in items[1:]:
+            first = joined(first, other)
+        return first if all(_type_of(item) == _type_of(first) for item in items) else None
+    return element(kind, kind.axes - 1) if isinstance(kind, Array) else None
+
+
 def _type_of(kind: Kind) -> Any:
     known = scalar(kind)
     return known.name if known else kind
@@ -399,29 +401,12 @@ def _merged(a: Scope, b: Scope, widen: bool = False) -> Scope:
     return merged
 
 
-def _counted(kinds: list[Scalar | None]) -> Kind:
-    """What `range` gives."""
-    if not kinds or any(kind is None for kind in kinds):
-        return number("int64", "py")
-    known = [kind for kind in kinds if kind]
-    start, stop = (whole(0, 0), known[0]) if len(known) == 1 else known[:2]
-    step = known[2] if len(known) > 2 else whole(1, 1)
-    name = known[0].name
-    for other in known[1:]:
-        name = unify(name, other.name)
-    if name not in ("int32", "int64", "uint64"):
-        name = "int32" if name in ("int8", "int16", "uint8", "uint16", "bool") else "int64"
-    if step.low > 0:
-        return whole(start.low, max(start.low, stop.high - 1), name)
-    return whole(min(start.low, stop.low), max(start.high, stop.high), name)
-
-
 def _with_inserted(body: list[ast.stmt], inserted: dict[int, list[ast.stmt]]) -> list[ast.stmt]:
     """Statements with others before some of them, in branches too."""
     new: list[ast.stmt] = []
     for statement in body:
-        for field in ("body", "orelse"):
-            if isinstance(getattr(statement, field, None), list):
-                setattr(statement, field, _with_inserted(getattr(statement, field), inserted))
+        for part in ("body", "orelse"):
+            if isinstance(getattr(statement, part, None), list):
+                setattr(statement, part, _with_inserted(getattr(statement, part), inserted))
         new += [*inserted.get(id(statement), ()), statement]
     return new
