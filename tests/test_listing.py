@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import texts
 
 from refopt import cpu, gpu, verify
 from refopt.catalog import LARS_MOMENTUM, ROUTINES
@@ -50,9 +51,7 @@ class Listed(runtime.Executor):
 @functools.lru_cache
 def executed(kernel):
     """What a listing leaves behind that is executed by itself."""
-    scope = {}
-    exec(compile(kernel.source(), f"<{kernel.name}>", "exec"), scope)
-    return scope
+    return texts.executed(kernel.source())
 
 
 @pytest.fixture

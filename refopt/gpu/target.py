@@ -32,7 +32,7 @@ from refopt.simt import cuda
 __all__ = ["Kernel", "cuda", "device_function", "factory", "intrinsic", "kernel", "no_compiler", "sqrt"]
 
 _compiling = threading.RLock()
-_TYPES = {"f": "float32", "d": "float64", "r": "uint32", "l": "int64"}  # what registers of LLVM's letters hold
+TYPES = {"f": "float32", "d": "float64", "r": "uint32", "l": "int64"}  # what registers of LLVM's letters hold
 
 
 class Kernel:
@@ -143,8 +143,7 @@ def intrinsic(
             asm if _capability() >= since else "", constraints, result, arguments
         )
         twin.asm, twin.since = (asm, constraints, result, arguments), since  # type: ignore[attr-defined]
-        twin.__simt_types__ = tuple(_TYPES[letter] for letter in result)  # type: ignore[attr-defined]
-        return twin
+        return simt.ptx_twin(*(TYPES[letter] for letter in result))(twin)
 
     return decorate
 

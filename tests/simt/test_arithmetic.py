@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from texts import executed
 
 from refopt.simt import cuda
 from refopt.simt.compiled import rules
@@ -75,21 +76,8 @@ def test_signs_have_numbas_types(numbas):
 def compute(expression, *values):
     """The value of an expression of a[0] and b[0] in a kernel, and the name of its type."""
     notes = []
-    scope = {"note": notes.append}
-    text = f"def kernel(a, b):\n    note({expression})\n"
-    return run(text, scope, notes, values)
-
-
-_files = itertools.count()
-
-
-def run(text, scope, notes, values):
-    import linecache
-
-    file = f"<arithmetic {next(_files)}>"
-    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    exec(compile(text, file, "exec"), scope)
-    cuda.jit(scope["kernel"])[1, 1](*(np.array([value]) for value in values))
+    kernel = executed(f"def kernel(a, b):\n    note({expression})\n", note=notes.append)["kernel"]
+    cuda.jit(kernel)[1, 1](*(np.array([value]) for value in values))
     (value,) = notes
     return value, "int64" if type(value) is int else "bool" if type(value) is bool else np.asarray(value).dtype.name
 

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from texts import executed
 
 from refopt import simt
 from refopt.simt import cuda
@@ -154,7 +155,8 @@ def divided(x, n):
 
 FUNCTIONS = [
     if_only, either_branch, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted,
-    two_returns, conditional, any_of, greatest, absolute, truncated, real, rounded, root, negated, pair, powers, divided,
+    two_returns, conditional, any_of, greatest, absolute, truncated, real, rounded, root, negated, pair, powers,
+    divided,
 ]  # fmt: skip
 
 
@@ -420,14 +422,31 @@ def test_doubles_are_refused_before_the_launch():
         pass
 
 
-def test_a_captured_number_is_that_of_the_first_launch():
-    scope = {"cuda": cuda, "factor": 2}
-    text = "def kernel(x):\n    x[0] = x[0] * factor\n"
-    file = "<captured>"
-    import linecache
+def test_a_function_without_source_is_said_to_be_untyped():
+    scope = {"cuda": cuda}
+    exec("def kernel(x):\n    x[0] += 1", scope)
+    x = np.zeros(1)
+    with pytest.warns(simt.UntypedWarning, match=r"kernel .*NumPy's rules.*its source cannot be read"):
+        cuda.jit(scope["kernel"])[1, 1](x)
+    assert x[0] == 1
 
-    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    exec(compile(text, file, "exec"), scope)
+
+def test_a_twin_of_ptx_runs_as_it_is():
+    @simt.ptx_twin("float32")
+    def flipped(x):
+        return (x.view(np.uint32) | np.uint32(1 << 31)).view(np.float32)
+
+    def kernel(x, out):
+        out[0] = flipped(x[0]) * 0.1
+
+    x = np.array([1.1], np.float32)
+    assert results(kernel, x)[0] == float(-x[0]) * 0.1
+    with pytest.raises(ValueError, match=r"types\[0\]: expected one of bool"):
+        simt.ptx_twin("float")
+
+
+def test_a_captured_number_is_that_of_the_first_launch():
+    scope = executed("def kernel(x):\n    x[0] = x[0] * factor\n", factor=2)
     kernel, x = cuda.jit(scope["kernel"]), np.ones(1)
     kernel[1, 1](x)
     scope["factor"] = 100

@@ -6,6 +6,7 @@ import ast
 import builtins
 import sys
 import types
+import warnings
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,10 @@ from .expressions import Unsupported
 from .kinds import Kind, Known, Tuple, joined, of_value, scalar, widened
 from .source import definition
 from .statements import Statements
+
+
+class UntypedWarning(UserWarning):
+    """A function of a kernel is computed by NumPy's rules, since it cannot be typed as Numba types it."""
 
 
 class Double(NamedTuple):
@@ -59,10 +64,18 @@ def _typed(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled | 
             known[kinds] = _compile(function, kinds)
         except Unsupported as reason:
             known[kinds] = Compiled(function, None, untyped=str(reason))
+            _warn(function, reason)
         except BaseException:
             del known[kinds]
             raise
     return known[kinds]
+
+
+def _warn(function: types.FunctionType, reason: Unsupported) -> None:
+    code = function.__code__
+    where = f"{function.__name__} ({code.co_filename}:{code.co_firstlineno})"
+    text = f"{where} is computed by NumPy's rules, not in the types that Numba gives it: {reason}"
+    warnings.warn(text, UntypedWarning, stacklevel=2)
 
 
 def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
