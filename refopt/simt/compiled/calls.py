@@ -66,6 +66,10 @@ class Calls(Library):
         """A device function typed for arguments, and what it returns; None if it runs as it is."""
         raise NotImplementedError
 
+    def named_function(self, names: Any, name: str, value: Any) -> None:
+        """Note where a device function was found."""
+        raise NotImplementedError
+
     def attribute(self, node: ast.Attribute, kind: Kind, name: str) -> Typed:
         """An attribute of a value of a kind."""
         if isinstance(kind, Known):
@@ -88,6 +92,8 @@ class Calls(Library):
                 known = Known(getattr(value, name))
             except AttributeError:
                 return node, None
+            if isinstance(value, types.ModuleType):
+                self.named_function(value.__dict__, name, known.value)
             return self.fixed(node, known), known
         return node, None
 

@@ -39,12 +39,18 @@ class Compiled(NamedTuple):
         result: what it returns.
         doubles: where it computes in fp64 for other reasons than an fp64 operand, in the functions it calls too.
         untyped: why it is not typed, if it is not.
+        calls: the device functions that it names, and those they name: each the names it is one of, its name, and it.
     """
 
     function: Any
     result: Kind
     doubles: frozenset[Double] = frozenset()
     untyped: str = ""
+    calls: tuple[tuple[Any, str, Any], ...] = ()
+
+    def stale(self) -> bool:
+        """Whether a device function has been replaced since. Numba would not see that; who changes a module may."""
+        return any(_current(names, name) is not function for names, name, function in self.calls)
 
 
 _compiled: WeakKeyDictionary[Any, dict[tuple, Compiled | None]] = WeakKeyDictionary()
@@ -52,7 +58,20 @@ _compiled: WeakKeyDictionary[Any, dict[tuple, Compiled | None]] = WeakKeyDiction
 
 def compiled(function: types.FunctionType, args: tuple) -> Compiled:
     """A kernel typed for arguments."""
-    return _typed(function, tuple(widened(of_value(arg)) for arg in args)) or Compiled(function, None)
+    kinds = tuple(widened(of_value(arg)) for arg in args)
+    typed = _typed(function, kinds)
+    if typed is not None and typed.stale():
+        _compiled.clear()
+        typed = _typed(function, kinds)
+    return typed or Compiled(function, None)
+
+
+def _current(names: Any, name: str) -> Any:
+    """What a name stands for now, among the globals of a module or in a closure's cell."""
+    try:
+        return names.cell_contents if isinstance(names, types.CellType) else names.get(name)
+    except ValueError:
+        return None
 
 
 def _typed(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled | None:
@@ -89,7 +108,7 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     result = typer.result()
     doubles = frozenset(typer.doubles)
     if not typer.changed:
-        return Compiled(function, result, doubles)
+        return Compiled(function, result, doubles, calls=tuple(typer.calls.values()))
     arguments = ast.arguments(
         [ast.arg(a.arg) for a in node.args.posonlyargs],
         [ast.arg(a.arg) for a in node.args.args],
@@ -107,7 +126,7 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     inner = inner.replace(co_name=code.co_name, co_qualname=code.co_qualname, co_firstlineno=code.co_firstlineno)
     typed = types.FunctionType(inner, typer.namespace(), function.__name__, function.__defaults__)
     typed.__kwdefaults__, typed.__module__ = function.__kwdefaults__, function.__module__
-    return Compiled(typed, result, doubles)
+    return Compiled(typed, result, doubles, calls=tuple(typer.calls.values()))
 
 
 class Typer(Statements):
@@ -118,6 +137,7 @@ class Typer(Statements):
         self.function, self.node = function, node
         self.doubles: set[Double] = set()
         self.captured: dict[str, Any] = {}
+        self.calls: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         self.scope = self._bound(node.args, kinds)
         self.free = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
@@ -152,11 +172,18 @@ class Typer(Statements):
                 return None
             raise Unsupported(f"name {name} is not defined") from None
         self.captured[name] = frozen = _frozen(value)
+        if name in self.free or name in self.function.__globals__:
+            self.named_function(self.free.get(name, self.function.__globals__), name, value)
         if frozen is not value:
             self.changed = True
         if isinstance(frozen, np.ndarray):
             return of_value(frozen)
         return Known(value) if not isinstance(value, list | dict | set) else None
+
+    def named_function(self, names: Any, name: str, value: Any) -> None:
+        """Note where a device function was found."""
+        if isinstance(value, types.FunctionType) and _is_kernels(value):
+            self.calls[id(names), name] = names, name, value
 
     def namespace(self) -> dict[str, Any]:
         """The globals of the typed function."""
@@ -192,6 +219,7 @@ class Typer(Statements):
         if typed is None:
             return _resolved(function), None
         self.doubles |= typed.doubles
+        self.calls |= {(id(names), name): (names, name, value) for names, name, value in typed.calls}
         return typed.function, typed.result
 
     def resolver(self) -> Any:
