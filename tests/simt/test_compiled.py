@@ -12,7 +12,7 @@ from refopt.simt import cuda
 from refopt.simt.compiled import specialize
 from refopt.simt.compiled.kinds import of_value, scalar
 
-HALF, SCALE, TABLE = 0.5, np.float32(3), (1, 0.25)
+THIRD, SCALE, TABLE = 1 / 3, np.float32(3), (1, 0.7)
 
 
 def results(function, *args, size=4, dtype=np.float64):
@@ -217,12 +217,12 @@ def test_a_sum_of_halves_from_a_float_of_pythons_is_a_double():
 def test_a_bare_constant_makes_a_double():
     def kernel(x, out):
         out[0] = x[0] * 0.1
-        out[1] = x[0] * HALF * TABLE[1] * 0.1
+        out[1] = x[0] * THIRD * TABLE[1]
         out[2] = x[0] * SCALE
         out[3] = x[0] * math.pi
 
     x = np.array([1.1], np.float32)
-    expected = [float(x[0]) * 0.1, float(x[0]) * 0.125 * 0.1, float(x[0] * SCALE), float(x[0]) * math.pi]
+    expected = [float(x[0]) * 0.1, float(x[0]) * THIRD * 0.7, float(x[0] * SCALE), float(x[0]) * math.pi]
     assert results(kernel, x) == expected
 
 

@@ -247,7 +247,7 @@ def _exact(constant: Kind, other: Kind) -> bool:
     if type(constant.value) not in (int, float):
         return False
     with np.errstate(all="ignore"):
-        return bool(getattr(np, known.name)(np.float64(constant.value)) == constant.value)
+        return float(getattr(np, known.name)(np.float64(constant.value))) == constant.value
 
 
 def _bounds(symbol: str, a: Scalar, b: Scalar) -> tuple[int, int] | None:
