@@ -196,7 +196,7 @@ def test_every_function_once_callees_first_and_nothing_besides(name, dtype, form
     names = [x.name for x in functions]
     assert len(set(names)) == len(names) and not {*names} & {*dir(builtins)}
     # No two are the same but for their names, if not for the PTX above them.
-    above = {x.name: re.search(rf"((?:^#.*\n)*)def {x.name}\(", text, re.MULTILINE)[1] for x in functions}
+    above = {x.name: re.search(rf"((?:^[#@].*\n)*)def {x.name}\(", text, re.MULTILINE)[1] for x in functions}
     bodies = Counter((ast.dump(x.args), *map(ast.dump, x.body), above[x.name]) for x in functions)
     assert bodies.most_common(1)[0][1] == 1
     known = {"np", "cuda", "memory", *dir(builtins)}
@@ -242,7 +242,7 @@ def test_comments_and_docstrings_stay():
         "# Columns of the node table: first child's slot",
         "#     ld.global.L2::cache_hint.v4.f32 {$0, $1, $2, $3}, [$4], policy; }",
         "# PTX: $0 to $3 are returned; $4 is passed\n",
-        "# PTX: from compute capability 9.0 on, before it nothing\n#     griddepcontrol.wait;\ndef wait_for_previous",
+        "# PTX: from compute capability 9.0 on, before it nothing\n#     griddepcontrol.wait;\n@ptx_twin()\ndef wait_for_previous",
         "WHOLE_WARP = 0xFFFFFFFF\n",
         "@cuda.jit(launch_bounds=(64, 14))\ndef merged_lars_momentum_update(",
     ):

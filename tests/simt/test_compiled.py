@@ -193,6 +193,41 @@ def test_a_variable_that_becomes_a_double_is_one_on_both_ways():
     assert results(kernel, x, True)[1] == 1
 
 
+def test_values_are_converted_where_branches_meet_and_loops_begin():
+    def kernel(x, n, out):
+        if n > 3:
+            s = x[0]
+        else:
+            s = 0.5
+        out[0] = s * s
+        t = 0
+        for i in range(n - 4):
+            t += x[i]
+        out[1] = -t  # minus zero, if no element was added
+        u = x[0]
+        while n > 0:
+            n -= 3
+            if n == 1:
+                u = 2
+                break
+        out[2] = u * x[0]
+
+    x = np.array([1.1], np.float32)
+    first, second, third, _ = results(kernel, x, 4)
+    assert first == float(x[0]) ** 2 and math.copysign(1, second) == -1 and third == 2 * float(x[0])
+    assert results(kernel, x, 5)[1:3] == [-float(x[0]), float(x[0]) ** 2]
+
+
+def test_integers_are_negated_in_their_own_width():
+    def kernel(x, out):
+        out[0], out[1], out[2] = -x[0], +x[0], ~x[0]
+
+    assert results(kernel, np.array([1], np.uint8))[:3] == [255, 1, 254]
+    assert results(kernel, np.array([-128], np.int8))[:3] == [-128, -128, 127]
+    assert results(kernel, np.array([5], np.uint32))[:3] == [2**32 - 5, 5, 2**32 - 6]
+    assert results(kernel, np.array([True]))[:3] == [-1, 1, 0]
+
+
 def test_integers_of_few_bits_are_added_in_64():
     def kernel(x, y, out):
         out[0] = (x[0] + x[0]) // 2
