@@ -113,6 +113,10 @@ class Expressions:
         known = scalar(kind)
         if known is None:
             return self.apply(dynamic.conversion(name), f"to_{name}", node, node)
+        if isinstance(kind, Known) and (known.name != name or name in ("float16", "float32")):
+            with np.errstate(all="ignore"):
+                value = CONVERSIONS[name](kind.value)
+            return self.constant(value, f"{name}_{_spelled(value)}", node)
         if known.name == name:
             if name in ("int64", "bool") or name in FLOATS or known.form == "np":
                 return node
@@ -288,5 +292,5 @@ def _types(kind: Kind) -> Any:
     return tuple(each.name if (each := scalar(item)) else _types(item) for item in items)
 
 
-def _spelled(value: float) -> str:
-    return "".join(c if c.isalnum() else "_" for c in repr(value))
+def _spelled(value: Any) -> str:
+    return "".join(c if c.isalnum() else "_" for c in str(value))

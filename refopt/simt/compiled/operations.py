@@ -11,6 +11,7 @@ from .convert import CONVERSIONS
 from .expressions import Expressions, Typed, Unsupported
 from .kinds import (
     BOOL,
+    INT64,
     Array,
     Kind,
     Known,
@@ -26,6 +27,7 @@ from .kinds import (
 from .rules import FLOATS, INTEGERS, UNSIGNED, binary, unary
 
 _RING = {"Add", "Sub", "Mult"}
+_FLOAT = {"Add", "Sub", "Mult", "Div", "FloorDiv", "Mod"}
 
 
 class Operations(Expressions):
@@ -49,7 +51,7 @@ class Operations(Expressions):
         result = rule[2] if rule else None
         if result == "float64" and (one.name != other.name or one.name in INTEGERS):
             self.doubled(node, f"{one.name} and {other.name}")
-        if rule is not None and result in FLOATS and symbol in ("Add", "Sub", "Mult", "Div"):
+        if rule is not None and result in FLOATS and symbol in _FLOAT:
             x, y = self._float_operands(self.settled(x, a), self.settled(y, b), rule)
             return self._infix(node, symbol, x, y), number(rule[2])
         if result == "int64" and (new := self._whole_operation(node, symbol, (x, one), (y, other))):
@@ -79,8 +81,9 @@ class Operations(Expressions):
             result = binary("Pow", one.name, "int64")[2]  # type: ignore[index]
             power = ast.copy_location(ast.Constant(exponent), node)
             return self.apply(function, function.__name__, node, x, power), _computed(result)
-        if exponent == 2 and isinstance(x, ast.Name):
-            return self._infix(node, "Mult", x, x), number(one.name)
+        if exponent == 2:
+            x, again = self._twice(x)
+            return self._infix(node, "Mult", x, again), number(one.name)
         power = ast.copy_location(ast.Constant(exponent), node)
         return self.apply(operators.squarings, "squarings", node, x, power), number(one.name)
 
@@ -116,7 +119,7 @@ class Operations(Expressions):
             one, other = scalar(kind) or one, scalar(second) or other
         bounds = _bounds(symbol, one, other)
         if bounds is None:
-            return None
+            return self._guarded(node, symbol, (x, one), (y, other))
         if symbol in _RING and one.name == other.name == "int64" and {one.form, other.form} in ({"np"}, {"np", "py"}):
             (x, _), (y, _) = self.settled(x, one), self.settled(y, other)
             return self._infix(node, symbol, x, y), number("int64")  # NumPy's int64 wraps by itself
@@ -126,6 +129,35 @@ class Operations(Expressions):
             bounds = _bounds(symbol, one, other) or bounds
         x, y = self._python(x, one), self._python(y, other)
         return self._infix(node, symbol, x, y), whole(*bounds)
+
+    def _guarded(
+        self, node: ast.expr, symbol: str, left: tuple[ast.expr, Scalar], right: tuple[ast.expr, Scalar]
+    ) -> Typed | None:
+        """A division or a shift as Python's where the second operand, looked at first, allows it."""
+        (x, one), (y, other) = left, right
+        low, high = (1, other.high) if symbol in ("FloorDiv", "Mod") else (0, 63)
+        usual = other._replace(low=low, high=min(high, other.high))
+        bounds = _bounds(symbol, one, usual) if usual.low <= usual.high else None
+        if bounds is None or any(isinstance(part, ast.Call | ast.NamedExpr) for part in ast.walk(y)):
+            return None
+        y, again = self._twice(self._python(y, other))
+        within = ast.Compare(ast.Constant(low), [ast.LtE()], [y])
+        if usual.high != other.high:
+            within = ast.Compare(ast.Constant(low), [ast.LtE(), ast.LtE()], [y, ast.Constant(high)])
+        plain = self._infix(node, symbol, self._python(x, one), again)
+        plain, _ = self.settled(plain, whole(*bounds))
+        function = operators.typed(symbol, one.name, other.name)
+        rest = self.apply(function, function.__name__, node, x, again)
+        choice = ast.fix_missing_locations(ast.copy_location(ast.IfExp(within, plain, rest), node))
+        return choice, INT64
+
+    def _twice(self, node: ast.expr) -> tuple[ast.expr, ast.expr]:
+        """An expression, and one that gives the same value again after it."""
+        if isinstance(node, ast.Name | ast.Constant):
+            return node, node
+        name = self.temporary()
+        stored = ast.copy_location(ast.Name(name, ast.Store()), node)
+        return ast.copy_location(ast.NamedExpr(stored, node), node), ast.copy_location(ast.Name(name, ast.Load()), node)
 
     def _python(self, node: ast.expr, kind: Scalar) -> ast.expr:
         """An integer as Python's."""

@@ -65,7 +65,7 @@ def _computation(symbol: str, a: str, b: str, result: str) -> Callable[[Any, Any
     if symbol == "Pow":
         return _power(b, result)
     if result in FLOATS:
-        return {"FloorDiv": _float_floor, "Mod": _float_mod}.get(symbol, plain)
+        return plain
     if symbol == "LShift":
         return _left(result)
     if symbol == "RShift":
@@ -93,14 +93,6 @@ def _left(result: str) -> Callable[[Any, Any], Any]:
 
 def _right(x: Any, y: Any, result: str) -> Any:
     return CONVERSIONS[result](int(x) >> (int(y) if 0 <= y < 64 else 64))
-
-
-def _float_mod(x: Any, y: Any) -> Any:
-    return np.remainder(x, y)
-
-
-def _float_floor(x: Any, y: Any) -> Any:
-    return np.floor_divide(x, y)
 
 
 def _power(b: str, result: str) -> Callable[[Any, Any], Any]:
@@ -174,7 +166,13 @@ def extreme(greatest: bool, *names: str) -> Callable[..., Any]:
                 best = value
         return best
 
-    return pick
+    if len(names) != 2 or names[0] != names[1]:
+        return pick
+
+    def pick_one(x: Any, y: Any) -> Any:
+        return y if above(y, x) else x if above(x, y) else pick(x, y)
+
+    return pick_one
 
 
 def absolute(x: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-import sys
+import os
 import types
 import warnings
 from typing import Any, NamedTuple
@@ -53,6 +53,7 @@ class Compiled(NamedTuple):
         return any(_current(names, name) is not function for names, name, function in self.calls)
 
 
+_NUMPY, _PYTHON = (os.path.dirname(module.__file__) + os.sep for module in (np, os))
 _compiled: WeakKeyDictionary[Any, dict[tuple, Compiled | None]] = WeakKeyDictionary()
 
 
@@ -119,6 +120,7 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
         [],
     )
     new = ast.FunctionDef("typed", arguments, new_body, [], None)
+    new.type_params = []  # type: ignore[attr-defined]  # from Python 3.12 on
     tree = ast.fix_missing_locations(ast.Module([ast.copy_location(new, node)], []))
     code = function.__code__
     module = compile(tree, code.co_filename, "exec", dont_inherit=True)
@@ -257,9 +259,9 @@ def _frozen(value: Any) -> Any:
 
 def _is_kernels(function: types.FunctionType) -> bool:
     """Whether a function is one that a kernel would compile: no part of NumPy, Python or the executor."""
-    root = (function.__module__ or "").partition(".")[0]
-    library = root == "numpy" or (root in sys.stdlib_module_names and root != "__main__")
-    return not library and not is_internal(function.__code__.co_filename)
+    file = function.__code__.co_filename
+    library = file.startswith(_NUMPY) or (file.startswith(_PYTHON) and "site-packages" not in file)
+    return not library and not is_internal(file)
 
 
 def _resolved(function: Any) -> Any:
