@@ -261,6 +261,21 @@ def test_a_bare_constant_makes_a_double():
     assert results(kernel, x) == expected
 
 
+def test_comparisons_are_made_in_the_type_that_holds_both():
+    def kernel(x, n, out):
+        out[0] = x[0] == 16777217  # which float32 has not
+        out[1] = x[1] == 0.1
+        out[2] = n[0] < n[1]
+
+    x, n = np.array([16777216, 0.1], np.float32), np.array([2**53, 2**53 + 1], np.uint64)
+    assert results(kernel, x, n)[:3] == [0, 0, 1]
+
+    def mixed_signs(n, m, out):
+        out[0] = n[0] == m[0]  # doubles, on a GPU
+
+    assert results(mixed_signs, np.array([2**53], np.uint64), np.array([2**53 + 1]))[0] == 1
+
+
 def test_integers_wrap_at_64_bits():
     def kernel(seed, out):
         s = seed

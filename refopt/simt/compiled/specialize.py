@@ -53,7 +53,7 @@ class Compiled(NamedTuple):
         return any(_current(names, name) is not function for names, name, function in self.calls)
 
 
-_NUMPY, _PYTHON = (os.path.dirname(module.__file__) + os.sep for module in (np, os))
+_NUMPY, _PYTHON = (os.path.dirname(str(module.__file__)) + os.sep for module in (np, os))
 _compiled: WeakKeyDictionary[Any, dict[tuple, Compiled | None]] = WeakKeyDictionary()
 
 
