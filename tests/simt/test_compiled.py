@@ -347,6 +347,25 @@ def test_a_function_is_typed_for_its_arguments():
     assert results(kernel, x, y) == expected
 
 
+def test_items_of_tuples_are_converted_where_branches_meet():
+    def factors(n):
+        if n > 3:
+            return 1, n
+        return 0.5, n
+
+    def kernel(x, n, out):
+        pair = factors(n)
+        out[0] = pair[0] * x[0] * x[0]
+        other = (x[0], 2)
+        if n > 3:
+            other = (1.0, 2)
+        out[1] = other[0] * x[0]
+
+    x = np.array([1.1], np.float32)
+    assert results(kernel, x, 4)[:2] == [float(x[0]) ** 2, float(x[0])]
+    assert results(kernel, x, 3)[:2] == [float(x[0]) ** 2 / 2, float(x[0]) ** 2]
+
+
 def test_what_is_known_only_at_run_time_is_computed_by_the_same_rules():
     def kernel(x, functions, out):
         values = [x[0], 2]
