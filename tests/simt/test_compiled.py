@@ -434,6 +434,26 @@ def test_atomics_wrap(dtype, wrapped):
     assert x[0] == wrapped and old[0] == np.iinfo(dtype).max
 
 
+def test_an_atomic_gives_a_value_of_its_arrays_type():
+    @cuda.jit
+    def kernel(x, out):
+        s = 0
+        for _ in range(2):
+            s = cuda.atomic.add(x, 0, 1)
+        out[0] = s * 0.1
+
+    x, out = np.full(1, 0.1, np.float32), np.zeros(1)
+    kernel[1, 1](x, out)
+    old = np.float32(0.1) + np.float32(1)
+    assert out[0] == float(old) * 0.1
+    kinds = tuple(map(of_value, (x, out)))
+    assert scalar(specialize._typed(first_of, kinds).result).name == "float32"
+
+
+def first_of(x, out):
+    return cuda.atomic.exch(x, 0, out[0])
+
+
 def test_an_atomic_takes_the_lowest_bits_of_its_operand():
     @cuda.jit
     def kernel(x, y, n):

@@ -56,7 +56,6 @@ _RESULTS: dict[Any, Kind] = {
 }
 _SHUFFLES = {warps.shfl_sync, warps.shfl_up_sync, warps.shfl_down_sync, warps.shfl_xor_sync}
 _BITS = {indices.popc, indices.clz, indices.ffs, indices.brev}
-_ATOMICS = {value for value in vars(atomics).values() if isinstance(value, types.FunctionType)}
 
 
 class Calls(Library):
@@ -145,7 +144,7 @@ class Calls(Library):
             return node, each if axes == 1 else Tuple((each,) * axes)
         if function in _BITS:
             return self._bits(node, function, args)
-        if function in _ATOMICS and kinds and isinstance(kinds[0], Array):
+        if function.__module__ == atomics.__name__ and kinds and isinstance(kinds[0], Array):
             return node, number(kinds[0].dtype) if kinds[0].dtype else None
         if function is indices.selp and len(kinds) == 3:
             return node, joined(kinds[1], kinds[2])
