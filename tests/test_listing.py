@@ -242,7 +242,8 @@ def test_comments_and_docstrings_stay():
         "# Columns of the node table: first child's slot",
         "#     ld.global.L2::cache_hint.v4.f32 {$0, $1, $2, $3}, [$4], policy; }",
         "# PTX: $0 to $3 are returned; $4 is passed\n",
-        "# PTX: from compute capability 9.0 on, before it nothing\n#     griddepcontrol.wait;\n@ptx_twin()\ndef wait_for_previous",
+        "# PTX: from compute capability 9.0 on, before it nothing\n#     griddepcontrol.wait;\n"
+        "@ptx_twin()\ndef wait_for_previous",
         "WHOLE_WARP = 0xFFFFFFFF\n",
         "@cuda.jit(launch_bounds=(64, 14))\ndef merged_lars_momentum_update(",
     ):

@@ -44,7 +44,9 @@ def _fits(node: Definition, code: CodeType) -> bool:
     name = node.name if isinstance(node, ast.FunctionDef) else "<lambda>"
     a = node.args
     names = [x.arg for x in (*a.posonlyargs, *a.args, *a.kwonlyargs)] + [x.arg for x in (a.vararg, a.kwarg) if x]
-    return name == code.co_name and tuple(names) == code.co_varnames[: len(names)]
+    last = max((line for _, _, line in code.co_lines() if line), default=0)
+    inside = last <= (node.end_lineno or 0)  # else the file has changed since it was imported
+    return inside and name == code.co_name and tuple(names) == code.co_varnames[: len(names)]
 
 
 def _contains(node: Definition, place: tuple[int, int]) -> bool:
