@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import texts
 
 from refopt import cpu, gpu, verify
 from refopt.catalog import LARS_MOMENTUM, ROUTINES
@@ -50,9 +51,7 @@ class Listed(runtime.Executor):
 @functools.lru_cache
 def executed(kernel):
     """What a listing leaves behind that is executed by itself."""
-    scope = {}
-    exec(compile(kernel.source(), f"<{kernel.name}>", "exec"), scope)
-    return scope
+    return texts.executed(kernel.source())
 
 
 @pytest.fixture
@@ -197,7 +196,7 @@ def test_every_function_once_callees_first_and_nothing_besides(name, dtype, form
     names = [x.name for x in functions]
     assert len(set(names)) == len(names) and not {*names} & {*dir(builtins)}
     # No two are the same but for their names, if not for the PTX above them.
-    above = {x.name: re.search(rf"((?:^#.*\n)*)def {x.name}\(", text, re.MULTILINE)[1] for x in functions}
+    above = {x.name: re.search(rf"((?:^[#@].*\n)*)def {x.name}\(", text, re.MULTILINE)[1] for x in functions}
     bodies = Counter((ast.dump(x.args), *map(ast.dump, x.body), above[x.name]) for x in functions)
     assert bodies.most_common(1)[0][1] == 1
     known = {"np", "cuda", "memory", *dir(builtins)}
@@ -243,7 +242,8 @@ def test_comments_and_docstrings_stay():
         "# Columns of the node table: first child's slot",
         "#     ld.global.L2::cache_hint.v4.f32 {$0, $1, $2, $3}, [$4], policy; }",
         "# PTX: $0 to $3 are returned; $4 is passed\n",
-        "# PTX: from compute capability 9.0 on, before it nothing\n#     griddepcontrol.wait;\ndef wait_for_previous",
+        "# PTX: from compute capability 9.0 on, before it nothing\n#     griddepcontrol.wait;\n"
+        "@ptx_twin()\ndef wait_for_previous",
         "WHOLE_WARP = 0xFFFFFFFF\n",
         "@cuda.jit(launch_bounds=(64, 14))\ndef merged_lars_momentum_update(",
     ):

@@ -32,6 +32,7 @@ from refopt.simt import cuda
 __all__ = ["Kernel", "cuda", "device_function", "factory", "intrinsic", "kernel", "no_compiler", "sqrt"]
 
 _compiling = threading.RLock()
+TYPES = {"f": "float32", "d": "float64", "r": "uint32", "l": "int64"}  # what registers of LLVM's letters hold
 
 
 class Kernel:
@@ -142,7 +143,7 @@ def intrinsic(
             asm if _capability() >= since else "", constraints, result, arguments
         )
         twin.asm, twin.since = (asm, constraints, result, arguments), since  # type: ignore[attr-defined]
-        return twin
+        return simt.ptx_twin(*(TYPES[letter] for letter in result))(twin)
 
     return decorate
 

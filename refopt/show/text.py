@@ -9,7 +9,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from refopt.catalog import Routine
-from refopt.gpu.target import Kernel
+from refopt.gpu.target import TYPES, Kernel
 from refopt.show.naming import names_of
 from refopt.show.parts import REFERENCE, Again, Constant, Named, Part, Parts
 from refopt.show.wrap import wrapped
@@ -117,7 +117,8 @@ def _block(part: Part, filled: Callable[..., str], name: str, kernel: Kernel | N
         bounds = f"(launch_bounds={kernel.launch_bounds})" if kernel.launch_bounds else ""
         above = [f"@cuda.jit{bounds}"]
     if part.asm is not None:
-        above = _ptx(*part.asm, since=part.function.since)  # type: ignore[attr-defined]
+        types = ", ".join(f'"{TYPES[letter]}"' for letter in part.asm[2])
+        above = [*_ptx(*part.asm, since=part.function.since), f"@ptx_twin({types})"]  # type: ignore[attr-defined]
     return "\n".join([*above, wrapped(filled(part.text, name), WIDTH)])
 
 

@@ -27,14 +27,21 @@ non-atomic write, that no barrier, warp operation, fence and atomic, stream, eve
 orders. Without the `syncthreads` above it raises a `DataRace` that names both lines and threads, whichever
 ran first.
 
-Arithmetic is NumPy's. Integer arguments become Python ints, because NumPy's integers promote otherwise than
-Numba's; wrap-around has to be masked explicitly. Fresh memory is poisoned. Plain loads do not let other
-threads run: a spin needs an atomic or a fence. An atomic counts as a load and a store. Threads of Python take
-turns: a launch or a copy begins when that of another has ended.
+Arithmetic is that of the kernel as Numba compiles it for CUDA: integers are computed in 64 bits and wrap, a
+float of Python's is a double, a variable that is one type on one way and another on the other is what holds
+both, and what a kernel captures is constant (`refopt.simt.compiled`). `observe(doubles="report")` lists the
+lines on which a kernel that has no fp64 array computes in fp64. Functions of `math` are rounded once, where a
+GPU's may be a few ULP off; nothing is contracted. A function whose source cannot be read, or that has a
+statement Numba would not compile, is computed by NumPy's rules, with an `UntypedWarning`.
+
+Fresh memory is poisoned. Plain loads do not let other threads run: a spin needs an atomic or a fence. An atomic
+counts as a load and a store. Threads of Python take turns: a launch or a copy begins when that of another has
+ended.
 """
 
 from . import cuda, memory
 from .arrays import DeviceArray
+from .compiled import UntypedWarning, ptx_twin
 from .errors import (
     BarrierDivergence,
     DataRace,
@@ -57,7 +64,9 @@ __all__ = [
     "OutOfBounds",
     "SimtError",
     "UninitializedRead",
+    "UntypedWarning",
     "cuda",
     "memory",
     "observe",
+    "ptx_twin",
 ]

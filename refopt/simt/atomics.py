@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .compiled.convert import CONVERSIONS
 from .observed import ObservedArray
 from .state import current
 
@@ -13,7 +14,7 @@ def _update(array: Any, index: Any, value: Any, operation: Callable[[Any, Any], 
     if type(array) is ObservedArray:
         array = array.atomic(index)
     old = array[index]
-    new = operation(old, type(old)(value))
+    new = operation(old, CONVERSIONS.get(old.dtype.name, type(old))(value))
     array[index] = new
     current.launch.pause(new != old)
     return old

@@ -13,6 +13,7 @@ import numpy as np
 from . import launch as launching
 from .arguments import whole
 from .arrays import DeviceArray, as_cuda_array, is_cuda_array, to_device
+from .compiled import compiled
 from .errors import LaunchError
 from .launch import Launch
 from .observed import ObservedArray
@@ -79,11 +80,14 @@ class Configured(NamedTuple):
                 f"kernel {kernel.__name__} takes {len(kernel.parameters)} arguments, not {len(args)}"
             )
         with one_at_a_time:
-            run = Launch(kernel.py_func, kernel.__name__, self.grid, self.block, self.dynamic_bytes)
             written_back: list[tuple[np.ndarray, DeviceArray]] = []
             converted = tuple(
                 _argument(arg, name, written_back) for arg, name in zip(args, kernel.parameters, strict=True)
             )
+            typed = compiled(kernel.py_func, converted)  # type: ignore[arg-type]
+            if current.observer is not None:
+                current.observer.typed(kernel.__name__, converted, typed)
+            run = Launch(typed.function, kernel.__name__, self.grid, self.block, self.dynamic_bytes)
             operation = self.stream.enqueue(kernel.__name__)
             observer = current.observer
             with observer.launch(run, operation, self.stream) if observer is not None else nullcontext():
@@ -94,10 +98,12 @@ class Configured(NamedTuple):
 
 def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceArray]]) -> Any:
     """What the kernel sees for an argument."""
-    if isinstance(arg, np.integer):
-        return int(arg)  # NumPy integers promote differently from Numba's
+    if isinstance(arg, np.int64):
+        return int(arg)
     if isinstance(arg, np.bool_):
         return bool(arg)
+    if type(arg) is float:
+        return np.float64(arg)
     if isinstance(arg, tuple):
         parts = [_argument(part, f"{name}[{i}]", written_back) for i, part in enumerate(arg)]
         return type(arg)(*parts) if hasattr(arg, "_fields") else tuple(parts)

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .arguments import flag
+from .arguments import flag, shown
 from .arrays import Copy, DeviceArray
+from .compiled import Compiled
+from .doubles import Double, check, doubles_of
 from .errors import LaunchError, here
 from .launch import Launch as Execution
 from .memory import Buffer
@@ -33,8 +35,12 @@ class Launch(NamedTuple):
 class Log:
     """What was observed. The methods from `launch` on are how the executor reports."""
 
-    def __init__(self, count: bool | Sequence[DeviceArray], watch: bool, schedule: Schedule) -> None:
+    def __init__(
+        self, count: bool | Sequence[DeviceArray], watch: bool, schedule: Schedule, doubles: str = "ignore"
+    ) -> None:
         self.schedule = schedule
+        self.doubles: list[Double] = []  # in the order in which they were met, each once
+        self._on_doubles = doubles
         self.launches: list[Launch] = []
         self.copies: list[Copy] = []
         self._count = bool(count) if isinstance(count, bool) else True
@@ -68,6 +74,14 @@ class Log:
         finally:
             if self._count:
                 self.launches.append(Launch(run.name, run.grid, run.block, stream, run.cooperative))
+
+    def typed(self, kernel: str, args: tuple, typed: Compiled) -> None:
+        """A kernel was typed for the arguments of a launch, which has not begun."""
+        if self._on_doubles != "ignore":
+            doubles = doubles_of(kernel, args, typed)
+            if self._on_doubles == "refuse":
+                check(doubles)
+            self.doubles += [double for double in doubles if double not in self.doubles]
 
     def start(self, threads: list[Thread]) -> None:
         """A block becomes resident."""
@@ -142,15 +156,23 @@ def _total(times: dict[tuple[int, int], int], array: DeviceArray) -> int:
 
 @contextmanager
 def observe(
-    count: bool | Sequence[DeviceArray] = True, watch: bool = False, schedule: str = "forward", seed: int = 0
+    count: bool | Sequence[DeviceArray] = True,
+    watch: bool = False,
+    schedule: str = "forward",
+    seed: int = 0,
+    doubles: str = "ignore",
 ) -> Iterator[Log]:
     """Observe the launches of a with block: count launches and bytes, watch for defects, set the schedule.
 
     ``count`` may be a list of the arrays whose bytes are asked for: others are then as fast as without it.
+    ``doubles="report"`` lists in ``log.doubles`` the lines on which a kernel that has no fp64 array computes in fp64,
+    as a constant of Python's makes it do; ``"refuse"`` does not launch such a kernel, and raises a `LaunchError`.
     All threads of Python are observed. The block begins and ends between launches, never in one.
     """
     counted = count if isinstance(count, list | tuple) else flag("count", count)
-    log = Log(counted, flag("watch", watch), Schedule(schedule, seed))
+    if doubles not in ("ignore", "report", "refuse"):
+        raise ValueError(f"observe: doubles: expected ignore, report or refuse, got {shown(doubles)}")
+    log = Log(counted, flag("watch", watch), Schedule(schedule, seed), doubles)
     with one_at_a_time:
         if current.inside:
             raise LaunchError("a kernel cannot be observed from within", here())

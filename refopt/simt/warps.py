@@ -52,27 +52,33 @@ def _vote(result: Callable[[list[bool]], Any]) -> Callable[[list[Thread]], None]
 
 
 def _ballot(lanes: list[Thread]) -> None:
-    mask = _lanes(thread for thread in lanes if thread.value)
+    mask = _signed(_lanes(thread for thread in lanes if thread.value))
     for thread in lanes:
         thread.result = mask
 
 
 def _match_any(lanes: list[Thread]) -> None:
     for thread in lanes:
-        thread.result = _lanes(other for other in lanes if other.value == thread.value)
+        thread.result = _signed(_lanes(other for other in lanes if other.value == thread.value))
 
 
 def _match_all(lanes: list[Thread]) -> None:
     same = all(thread.value == lanes[0].value for thread in lanes)
     for thread in lanes:
-        thread.result = (_lanes(lanes), True) if same else (0, False)
+        thread.result = (_signed(_lanes(lanes)), True) if same else (0, False)
 
 
 def _lanes(threads: Any) -> int:
     return sum(1 << thread.lane for thread in threads)
 
 
-# A lane that does not exist, or does not take part, gives the caller its own value back.
+def _signed(mask: int) -> int:
+    """A mask as Numba gives it, an int32: that of all lanes is -1."""
+    return mask - (mask >> 31 << 32)
+
+
+# PTX takes the lowest five bits of the operand. A lane beyond the ends, or one that does not take part, gives the
+# caller its own value back.
 _index = _shuffle(lambda thread: thread.operand)
 _up = _shuffle(lambda thread: thread.lane - thread.operand)
 _down = _shuffle(lambda thread: thread.lane + thread.operand)
@@ -83,23 +89,23 @@ _barrier = _vote(lambda values: None)
 
 
 def shfl_sync(mask: int, value: Any, src_lane: int) -> Any:
-    """The value of lane `src_lane`."""
-    return _meet(_index, mask, value, int(src_lane))
+    """The value of lane `src_lane`, modulo 32."""
+    return _meet(_index, mask, value, int(src_lane) & 31)
 
 
 def shfl_up_sync(mask: int, value: Any, delta: int) -> Any:
-    """The value of the lane `delta` below."""
-    return _meet(_up, mask, value, int(delta))
+    """The value of the lane `delta`, modulo 32, below."""
+    return _meet(_up, mask, value, int(delta) & 31)
 
 
 def shfl_down_sync(mask: int, value: Any, delta: int) -> Any:
-    """The value of the lane `delta` above."""
-    return _meet(_down, mask, value, int(delta))
+    """The value of the lane `delta`, modulo 32, above."""
+    return _meet(_down, mask, value, int(delta) & 31)
 
 
 def shfl_xor_sync(mask: int, value: Any, lane_mask: int) -> Any:
     """The value of the lane whose number differs by an exclusive or with `lane_mask`."""
-    return _meet(_xor, mask, value, int(lane_mask))
+    return _meet(_xor, mask, value, int(lane_mask) & 31)
 
 
 def all_sync(mask: int, predicate: Any) -> bool:
@@ -118,17 +124,17 @@ def eq_sync(mask: int, predicate: Any) -> bool:
 
 
 def ballot_sync(mask: int, predicate: Any) -> int:
-    """The mask of the lanes whose predicate is true."""
+    """The mask of the lanes whose predicate is true, as an int32."""
     return _meet(_ballot, mask, predicate)
 
 
 def match_any_sync(mask: int, value: Any) -> int:
-    """The mask of the lanes that have this lane's value."""
+    """The mask of the lanes that have this lane's value, as an int32."""
     return _meet(_match_any, mask, value)
 
 
 def match_all_sync(mask: int, value: Any) -> tuple[int, bool]:
-    """The mask and true if all lanes have the same value, else 0 and false."""
+    """The mask, as an int32, and true if all lanes have the same value, else 0 and false."""
     return _meet(_match_all, mask, value)
 
 
