@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import streams
+from . import initialized, streams
 from .arguments import element, shown, wholes
 from .memory import POISON, Buffer, allocate, find
 from .state import current, one_at_a_time
@@ -152,6 +152,8 @@ def _copied(
 ) -> None:
     queue = streams.as_stream(stream)
     operation = queue.enqueue(f"{kind} copy")
+    if target is not None:
+        initialized.copied(target, source)
     if current.observer is not None:
         copy = Copy(
             kind,
@@ -184,6 +186,7 @@ def device_array(
         )
     buffer = allocate(nbytes)
     buffer.shape, buffer.dtype = shape, kind
+    initialized.fresh(buffer)
     return DeviceArray(buffer, np.ndarray(shape, kind, buffer.data, strides=strides, order=order))
 
 

@@ -9,12 +9,16 @@ from .observed import ObservedArray
 from .state import current
 
 
-def _update(array: Any, index: Any, value: Any, operation: Callable[[Any, Any], Any]) -> Any:
-    if type(array) is ObservedArray:
+def _update(array: Any, index: Any, value: Any, operation: Callable[[Any, Any], Any], lock: bool = False) -> Any:
+    """`lock`: it is an operation that locks are built of, so that what it learns needs a fence (rule acquire)."""
+    watched = type(array) is ObservedArray
+    if watched:
         array = array.atomic(index)
     old = array[index]
     new = operation(old, type(old)(value))
     array[index] = new
+    if watched and not lock and new != old:
+        current.observer.ticket()
     current.launch.pause(new != old)
     return old
 
@@ -46,7 +50,7 @@ def xor(array: Any, index: Any, value: Any) -> Any:
 
 def exch(array: Any, index: Any, value: Any) -> Any:
     """array[index] = value."""
-    return _update(array, index, value, lambda old, value: value)
+    return _update(array, index, value, lambda old, value: value, lock=True)
 
 
 def max(array: Any, index: Any, value: Any) -> Any:
@@ -85,7 +89,7 @@ def dec(array: Any, index: Any, value: Any) -> Any:
 
 def cas(array: Any, index: Any, old: Any, value: Any) -> Any:
     """array[index] = value if it equals `old`."""
-    return _update(array, index, value, lambda found, value: value if found == old else found)
+    return _update(array, index, value, lambda found, value: value if found == old else found, lock=True)
 
 
 def compare_and_swap(array: Any, old: Any, val: Any) -> Any:

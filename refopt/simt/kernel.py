@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import initialized
 from . import launch as launching
 from .arguments import whole
 from .arrays import DeviceArray, as_cuda_array, is_cuda_array, to_device
 from .errors import LaunchError
 from .launch import Launch
+from .memory import FIRST_BASE
 from .observed import ObservedArray
 from .shared import SHARED_LIMIT
 from .state import current, one_at_a_time
@@ -94,6 +96,9 @@ class Configured(NamedTuple):
 
 def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceArray]]) -> Any:
     """What the kernel sees for an argument."""
+    watching = current.observer is not None and current.observer.watching
+    if isinstance(arg, int | np.integer) and arg >= FIRST_BASE and not watching:
+        initialized.assume_all()  # it may be an address
     if isinstance(arg, np.integer):
         return int(arg)  # NumPy integers promote differently from Numba's
     if isinstance(arg, np.bool_):
@@ -109,8 +114,10 @@ def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceAr
         if not is_cuda_array(arg):
             return arg
         arg = as_cuda_array(arg)
-    if current.observer is None or not current.observer.concerns(arg.buffer):
-        return arg.data
+    if not watching:
+        initialized.taken(arg)
+        if current.observer is None or not current.observer.concerns(arg.buffer):
+            return arg.data
     arg.buffer.parameter = name
     return ObservedArray(arg.buffer, arg.data, current.observer)
 

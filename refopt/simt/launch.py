@@ -17,8 +17,11 @@ from typing import Any
 import numpy as np
 from greenlet import getcurrent, greenlet
 
+from .barriers import complete_barrier
 from .diagnosis import divergence, is_outside, place_of
 from .errors import Deadlock, LaunchError, OutOfBounds, SimtError, here
+from .returns import EARLY, marked
+from .rules import DEFAULT, Rules
 from .state import blockDim, blockIdx, current, gridDim, threadIdx
 from .threads import FORWARD, Block, Index, Schedule, Thread
 
@@ -35,9 +38,10 @@ class Launch:
     """A kernel launch from start to end."""
 
     def __init__(self, function: Callable, name: str, grid: Index, block: Index, dynamic_bytes: int) -> None:
-        self.function, self.name = function, name
+        self.function, self.name = marked(function), name
         self.grid, self.block, self.dynamic_bytes = grid, block, dynamic_bytes
         self.schedule: Schedule = current.observer.schedule if current.observer is not None else FORWARD
+        self.rules: Rules = current.observer.rules if current.observer is not None else DEFAULT
         self.patience = 1 if self.schedule.random is not None else _PATIENCE
         self.cooperative = False
         self.args: tuple = ()
@@ -153,8 +157,7 @@ class Launch:
         """Run threads that have not started, until the next in turn is a suspended one."""
         worker = getcurrent()
         while True:
-            self.function(*self.args)
-            self._exit(current.thread)
+            self._exit(current.thread, self.function(*self.args) is EARLY)
             thread = self._next()
             if thread is None or thread.greenlet is not None:
                 return thread
@@ -198,9 +201,9 @@ class Launch:
             self.later.append(thread)
             self.park()
 
-    def _exit(self, thread: Thread) -> None:
-        warp = thread.warp
-        thread.greenlet = None
+    def _exit(self, thread: Thread, early: bool) -> None:
+        warp, block = thread.warp, thread.block
+        thread.greenlet = thread.site = None
         self.exited += 1
         self.unfinished -= 1
         self.unchanged = self.released = self.atomics = 0
@@ -208,6 +211,12 @@ class Launch:
         if warp.pending:
             for key in list(warp.pending):
                 warp.complete(key)
+        if early:
+            block.returned += 1
+        else:
+            block.skipped += 1
+        if block.arrived:
+            complete_barrier(block)
 
     def _abandon(self) -> None:
         """Unwind the threads that an error left suspended."""

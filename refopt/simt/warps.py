@@ -79,7 +79,7 @@ _down = _shuffle(lambda thread: thread.lane + thread.operand)
 _xor = _shuffle(lambda thread: thread.lane ^ thread.operand)
 _all, _any = _vote(all), _vote(any)
 _eq = _vote(lambda values: len(set(values)) == 1)
-_barrier = _vote(lambda values: None)
+warp_barrier = _vote(lambda values: None)
 
 
 def shfl_sync(mask: int, value: Any, src_lane: int) -> Any:
@@ -134,7 +134,7 @@ def match_all_sync(mask: int, value: Any) -> tuple[int, bool]:
 
 def syncwarp(mask: int = FULL_MASK) -> None:
     """Wait for the lanes of the mask."""
-    _meet(_barrier, mask, None)
+    _meet(warp_barrier, mask, None)
 
 
 def activemask() -> int:

@@ -9,13 +9,13 @@ from refopt.simt import cuda, memory
 SCHEDULES = [("forward", 0), ("reverse", 0), ("random", 1), ("random", 2)]
 
 
-def race(body, *args, grid=1, block=2):
+def race(body, *args, grid=1, block=2, strict="same-value", lenient=()):
     """Whether a race is found in a kernel: the answer must not depend on the schedule."""
     answers = set()
     for schedule, seed in SCHEDULES:
         arrays = [cuda.to_device(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
         try:
-            with simt.observe(watch=True, schedule=schedule, seed=seed):
+            with simt.observe(watch=True, schedule=schedule, seed=seed, strict=strict, lenient=lenient):
                 cuda.jit(body)[grid, block](*arrays)
             answers.add(False)
         except simt.DataRace:
@@ -57,8 +57,9 @@ def test_block_barrier_orders_a_block(barrier, found):
     "order, found",
     [
         (cuda.syncwarp, False),
-        (lambda: cuda.shfl_sync(-1, 0, 0), False),
-        (lambda: cuda.any_sync(-1, 0), False),
+        (lambda: cuda.shfl_sync(-1, 0, 0), True),
+        (lambda: cuda.any_sync(-1, 0), True),
+        (lambda: cuda.match_any_sync(-1, 0), True),
         (nothing, True),
         (lambda: cuda.syncwarp(0xFFFF if cuda.laneid < 16 else 0xFFFF0000), True),
     ],
@@ -237,7 +238,74 @@ def last_block_done(barrier=cuda.syncthreads, release=cuda.threadfence, acquire=
     ],
 )
 def test_last_block_done_needs_its_barrier_and_both_fences(options, found):
-    assert race(last_block_done(**options), zeros(12), zeros(1), zeros(1), grid=3, block=4) is found
+    """Between blocks a barrier is no fence, by the letter; by default the second fence is not asked for."""
+    arrays = zeros(12), zeros(1), zeros(1)
+    assert race(last_block_done(**options), *arrays, grid=3, block=4, strict="acquire-always") is found
+    assert race(last_block_done(**options), *arrays, grid=3, block=4) is (found and "acquire" not in options)
+
+
+@pytest.mark.parametrize("take", [lambda n: cuda.atomic.add(n, 0, 1), lambda n: cuda.atomic.inc(n, 0, 9)])
+def test_one_thread_may_sum_what_a_ticket_counts(take):
+    """The last block, of one thread: its ticket orders what it reads, by default."""
+
+    def body(part, count, out):
+        part[cuda.blockIdx.x] = 1
+        cuda.threadfence()
+        if take(count) == cuda.gridDim.x - 1:
+            for i in range(part.size):
+                out[0] += part[i]
+
+    arrays = zeros(3), zeros(1, np.uint32), zeros(1)
+    assert race(body, *arrays, grid=3, block=1) is False
+    assert race(body, *arrays, grid=3, block=1, strict="acquire-always") is True
+
+
+@pytest.mark.parametrize(("fence", "found"), [(cuda.threadfence, False), (cuda.syncthreads, False), (nothing, True)])
+def test_a_flag_that_is_waited_for_needs_a_fence_after_it(fence, found):
+    def body(x, flag, out):
+        cuda.cg.this_grid()
+        if cuda.blockIdx.x:
+            x[0] = 1
+            cuda.threadfence()
+            cuda.atomic.exch(flag, 0, 1)
+        else:
+            while cuda.atomic.cas(flag, 0, 2, 2) == 0:
+                pass
+            fence()
+            out[0] = x[0]
+
+    arrays = zeros(1), zeros(1), zeros(1)
+    assert race(body, *arrays, grid=2, block=1) is found
+    assert race(body, *arrays, grid=2, block=1, lenient="acquire") is False
+
+
+def test_writes_of_one_value():
+    """Whoever comes last, it is the same; another value, or a reader beside the writers, is a race."""
+
+    def body(x, values, read):
+        x[0] = values[cuda.threadIdx.x]
+        if x[0] != 1:
+            x[1] = 1
+        if cuda.threadIdx.x == read:
+            x[2] = 0
+
+    def reader(x):
+        if cuda.threadIdx.x < 2:
+            x[0] = 1
+        else:
+            x[0]
+
+    def overwriter(x):
+        x[0] = 1
+        if cuda.threadIdx.x == 1:
+            x[0] = 2
+
+    same, other = np.ones(3, np.int32), np.array([1, 1, 2], np.int32)
+    assert race(body, zeros(), same, 0, block=3, strict=()) is False
+    assert race(body, zeros(), same, 0, block=3) is True
+    assert race(body, zeros(), other, 0, block=3, strict=()) is True
+    assert race(reader, zeros(), block=3, strict=()) is True
+    assert race(overwriter, zeros(), block=3, strict=()) is True
 
 
 def test_every_thread_may_fence_instead():
