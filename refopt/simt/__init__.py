@@ -43,9 +43,11 @@ from .errors import (
     MisalignedAddress,
     OutOfBounds,
     SimtError,
+    TimeLimitExceeded,
     UninitializedRead,
 )
 from .observe import observe
+from .watchdog import limits
 
 __all__ = [
     "BarrierDivergence",
@@ -56,8 +58,10 @@ __all__ = [
     "MisalignedAddress",
     "OutOfBounds",
     "SimtError",
+    "TimeLimitExceeded",
     "UninitializedRead",
     "cuda",
+    "limits",
     "memory",
     "observe",
 ]

@@ -77,6 +77,10 @@ class Deadlock(SimtError):
     """Threads that spin on a value that nobody will change."""
 
 
+class TimeLimitExceeded(Deadlock):
+    """A thread that runs on for longer than `simt.limits.seconds` without a barrier, an atomic, a fence or its end."""
+
+
 def is_internal(filename: str) -> bool:
     """Whether a source file belongs to the executor itself."""
     known = _internal.get(filename)

@@ -122,6 +122,13 @@ def _forget_freed() -> None:
         del _allocations[base], _bases[bisect_right(_bases, base) - 1]
 
 
+def allocations() -> dict[int, weakref.ref[Buffer]]:
+    """The live allocations by their base."""
+    with _tables:
+        _forget_freed()
+        return dict(_allocations)
+
+
 def live_bytes() -> int:
     """Bytes of all live allocations."""
     with _tables:
