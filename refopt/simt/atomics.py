@@ -7,12 +7,14 @@ from typing import Any
 
 from .observed import ObservedArray
 from .state import current
+from .undefined import refuse
 
 
 def _update(array: Any, index: Any, value: Any, operation: Callable[[Any, Any], Any], lock: bool = False) -> Any:
     """`lock`: it is an operation that locks are built of, so that what it learns needs a fence (rule acquire)."""
     watched = type(array) is ObservedArray
     if watched:
+        refuse(value, "an atomic")
         array = array.atomic(index)
     old = array[index]
     new = operation(old, type(old)(value))

@@ -102,3 +102,14 @@ def join(clocks: list[ThreadClock]) -> None:
     view = publish(clocks)
     for clock in clocks:
         clock.view = clock.base = view
+
+
+def share(clocks: list[ThreadClock]) -> None:
+    """These threads met: what any of them has made visible by a fence, an atomic of any of them may release."""
+    fenced = [clock.released for clock in clocks if clock.released is not None]
+    if not fenced:
+        return
+    scopes = {scope for released in fenced for scope in released}
+    merged = {scope: merge(released.get(scope, _NOTHING) for released in fenced) for scope in scopes}
+    for clock in clocks:
+        clock.released = {scope: view for scope, view in merged.items() if scope in (None, clock.block)}

@@ -14,6 +14,7 @@ from . import initialized
 from . import launch as launching
 from .arguments import whole
 from .arrays import DeviceArray, as_cuda_array, is_cuda_array, to_device
+from .captures import bound
 from .errors import LaunchError
 from .launch import Launch
 from .memory import FIRST_BASE
@@ -81,7 +82,7 @@ class Configured(NamedTuple):
                 f"kernel {kernel.__name__} takes {len(kernel.parameters)} arguments, not {len(args)}"
             )
         with one_at_a_time:
-            run = Launch(kernel.py_func, kernel.__name__, self.grid, self.block, self.dynamic_bytes)
+            run = Launch(bound(kernel.py_func, _captured), kernel.__name__, self.grid, self.block, self.dynamic_bytes)
             written_back: list[tuple[np.ndarray, DeviceArray]] = []
             converted = tuple(
                 _argument(arg, name, written_back) for arg, name in zip(args, kernel.parameters, strict=True)
@@ -92,6 +93,10 @@ class Configured(NamedTuple):
                 run.run(converted)
             for host, copy in written_back:
                 copy.copy_to_host(host)
+
+
+def _captured(array: DeviceArray, name: str) -> Any:
+    return _argument(array, name, [])
 
 
 def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceArray]]) -> Any:

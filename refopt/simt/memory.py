@@ -20,6 +20,7 @@ import numpy as np
 from .arguments import element, whole
 from .errors import MisalignedAddress, OutOfBounds, here
 from .state import current
+from .undefined import refuse
 
 POISON = 0xAB
 _ALIGNMENT = 256
@@ -242,6 +243,7 @@ def atomic_add(address: int, dtype: Any, value: Any) -> Any:
     """Add to the element at an address as one atomic operation; the old value."""
     view, index = _locate(int(address), dtype, 1)
     if current.observer is not None and current.inside:
+        refuse(value, "an atomic")
         current.observer.atomic(*find(int(address), view.itemsize), view.itemsize)
     old = view[index]
     new = view[index] = old + type(old)(value)

@@ -12,6 +12,7 @@ import numpy as np
 
 from .arguments import flag
 from .arrays import Copy, DeviceArray
+from .diagnosis import two_places
 from .errors import LaunchError, here
 from .launch import Launch as Execution
 from .memory import Buffer
@@ -21,7 +22,8 @@ from .rules import Rules
 from .state import current, one_at_a_time
 from .streams import Operation, Stream
 from .threads import Schedule, Thread
-from .warps import warp_barrier
+from .undefined import refuse
+from .warps import SHUFFLES, warp_barrier
 
 
 class Launch(NamedTuple):
@@ -86,8 +88,12 @@ class Log:
 
     def met(self, operation: Any, lanes: list[Thread]) -> None:
         """Lanes met in a warp operation: `syncwarp` orders memory, the others do not."""
-        if self._detector is not None and (operation is warp_barrier or not self.rules.warp_order):
+        if self._detector is None:
+            return
+        if operation is warp_barrier or not self.rules.warp_order:
             self._detector.join(lanes)
+        if operation in SHUFFLES and self.rules.shuffle_sites and len({lane.met for lane in lanes}) > 1:
+            raise two_places(current.launch, lanes)
 
     def fence(self, thread: Thread, device: bool) -> None:
         """A thread passed a fence."""
@@ -114,6 +120,10 @@ class Log:
             buffer.written = bytearray(buffer.nbytes)
         return ObservedArray(buffer, view, self)
 
+    def local(self, buffer: Buffer, view: np.ndarray) -> Any:
+        """A thread made a local array."""
+        return self.shared(buffer, view)
+
     @property
     def watching(self) -> bool:
         """Whether defects are looked for."""
@@ -133,6 +143,7 @@ class Log:
         if self._count and self._counts(buffer):
             _add(self._writes, buffer.base, offset, nbytes)
         if self._detector is not None:
+            refuse(value, f"a write to {buffer.label}")
 
             def same() -> bool:
                 try:

@@ -16,7 +16,7 @@ import numpy as np
 
 from .arrays import DeviceArray
 from .cells import Access, Cell, Past, Shadow
-from .clocks import KEY_BITS, ThreadClock, View, join
+from .clocks import KEY_BITS, ThreadClock, View, join, share
 from .errors import DataRace, Site, UninitializedRead, here
 from .initialized import track
 from .memory import Buffer, describe
@@ -44,9 +44,10 @@ class Detector:
     def join(self, threads: list[Thread]) -> None:
         """Threads met."""
         clocks = [thread.clock for thread in threads]
-        if not self.rules.acquire_always:
+        if not self.rules.both_fences:
             for clock in clocks:
                 clock.acquire()
+            share(clocks)
         join(clocks)
 
     def shadow(self, buffer: Buffer) -> Shadow:
@@ -164,7 +165,7 @@ class Detector:
 
     def ticket(self) -> None:
         """The atomic of the running thread changed something, and is no lock."""
-        if not self.rules.acquire_always:
+        if not self.rules.both_fences:
             current.thread.clock.acquire()
 
     def copy(self, kind: str, operation: Operation, array: DeviceArray) -> None:

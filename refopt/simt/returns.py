@@ -57,5 +57,5 @@ def _is_statement(code: CodeType, step: dis.Instruction) -> bool:
         return True
     text = linecache.getline(code.co_filename, at.lineno).encode()
     if text:
-        return text[at.col_offset :].startswith(b"return")
+        return text[at.col_offset :].startswith(b"return") or text.lstrip().startswith(b"return")
     return at.end_lineno == at.lineno and at.end_col_offset in (at.col_offset + len("return"), None)

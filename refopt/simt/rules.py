@@ -23,7 +23,8 @@ ON = {
     "warp-order": "shuffles, votes and matches order no memory; `syncwarp` does",
 }
 OFF = {
-    "acquire-always": "as `acquire`, also for an atomic that takes a ticket, as in the pattern of the last block",
+    "both-fences": "who does an atomic fences before and after it: what others have fenced before a barrier does not "
+    "count, and a ticket, as in the pattern of the last block, needs the second fence as well",
     "early-return": "no thread returns before a `syncthreads` of its block; from compute capability 7.0 on it may",
     "negative-index": "no index is negative; Numba counts it from the end",
     "same-value": "threads that are not ordered do not write one value to one place; only one of them does",
@@ -34,7 +35,7 @@ class Rules:
     """The rules that hold: an attribute each, with underscores for hyphens."""
 
     acquire: bool
-    acquire_always: bool
+    both_fences: bool
     early_return: bool
     host_access: bool
     negative_index: bool

@@ -70,7 +70,7 @@ def _digest(launch: Any) -> int:
     for reference in memory.allocations().values():
         buffer = reference()
         if buffer is not None:
-            digest = zlib.crc32(memoryview(buffer.data), digest)
+            digest = zlib.crc32(buffer.data.data, digest)
     for block in launch.resident:
         for array in block.shared.values():
             digest = zlib.crc32(_bytes(array), digest)

@@ -174,6 +174,11 @@ def event_elapsed_time(start: Event, end: Event) -> float:
     return start.elapsed_time(end)
 
 
+def is_waited_for(operation: Operation) -> bool:
+    """Whether the host has waited for an operation."""
+    return _host.get(operation.stream, 0) >= operation.number
+
+
 def synchronize() -> None:
     """Make the host wait for all work."""
     with one_at_a_time:

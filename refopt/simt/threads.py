@@ -43,6 +43,7 @@ class Thread:
     operand: Any = None
     result: Any = None  # what a warp operation gives it
     clock: Any = None  # watched only
+    met: Any = None  # where it called the warp operation that it waits at
 
     def __init__(self, block: Block, warp: Warp, index: Index, rank: int) -> None:
         self.block, self.warp, self.index, self.rank = block, warp, index, rank

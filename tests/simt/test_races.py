@@ -240,7 +240,7 @@ def last_block_done(barrier=cuda.syncthreads, release=cuda.threadfence, acquire=
 def test_last_block_done_needs_its_barrier_and_both_fences(options, found):
     """Between blocks a barrier is no fence, by the letter; by default the second fence is not asked for."""
     arrays = zeros(12), zeros(1), zeros(1)
-    assert race(last_block_done(**options), *arrays, grid=3, block=4, strict="acquire-always") is found
+    assert race(last_block_done(**options), *arrays, grid=3, block=4, strict="both-fences") is found
     assert race(last_block_done(**options), *arrays, grid=3, block=4) is (found and "acquire" not in options)
 
 
@@ -257,7 +257,7 @@ def test_one_thread_may_sum_what_a_ticket_counts(take):
 
     arrays = zeros(3), zeros(1, np.uint32), zeros(1)
     assert race(body, *arrays, grid=3, block=1) is False
-    assert race(body, *arrays, grid=3, block=1, strict="acquire-always") is True
+    assert race(body, *arrays, grid=3, block=1, strict="both-fences") is True
 
 
 @pytest.mark.parametrize(("fence", "found"), [(cuda.threadfence, False), (cuda.syncthreads, False), (nothing, True)])
