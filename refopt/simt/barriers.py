@@ -44,15 +44,15 @@ def _block_barrier(site: int, predicate: Any) -> int:
 def complete_barrier(block: Block) -> None:
     """Let the threads go that wait at the barrier of a block, if all have arrived that have to."""
     launch = current.launch
-    exited = block.returned + block.skipped
+    exited = block.exited
     threads = block.threads
     if block.arrived + exited < len(threads):
         return
     if exited:
         rules = launch.rules
-        if (block.returned and rules.early_return) or (block.skipped and rules.skipped_barrier):
+        if (block.returned and rules.early_return) or (block.returned < exited and rules.skipped_barrier):
             return  # the launch ends with these threads waiting, which is the error
-        threads = [thread for thread in threads if thread.site is not None]
+        threads = [thread for thread in threads if thread.greenlet is not None]
     if len({thread.site for thread in threads}) > 1 and _diverged(threads):
         raise divergence(launch)
     block.arrived = 0
@@ -64,7 +64,7 @@ def complete_barrier(block: Block) -> None:
 
 def _diverged(threads: list[Thread]) -> bool:
     """Whether lanes of one warp are at different barriers: to a warp bar.sync must be one instruction."""
-    sites: dict[Warp, int | None] = {}
+    sites: dict[Warp, int] = {}
     return any(sites.setdefault(thread.warp, thread.site) != thread.site for thread in threads)
 
 

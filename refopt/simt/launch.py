@@ -54,7 +54,7 @@ class Launch:
         self.arrived = self.exited = self.unfinished = 0
         self.unchanged = self.released = self.atomics = 0
         self.spins: spinning.Spins | None = None  # since atomics change nothing
-        self.steps = 0  # times that a thread began or went on, for the watchdog
+        self.steps = 0  # times that a thread was suspended, for the watchdog
         self.stopped = False  # by it
         self.hub: Any = None
         self.context: Any = None
@@ -139,7 +139,6 @@ class Launch:
                 chosen = random.randrange(len(ready))
                 ready[chosen], ready[-1] = ready[-1], ready[chosen]
         thread = ready.pop()
-        self.steps += 1
         current.thread = thread
         threadIdx.x, threadIdx.y, threadIdx.z = thread.index
         if thread.block is not current.block:
@@ -174,6 +173,7 @@ class Launch:
 
     def park(self) -> None:
         """Suspend the running thread; it continues when the scheduler picks it again."""
+        self.steps += 1
         thread = self._next()
         if thread is None:
             self.hub.switch()
@@ -209,8 +209,8 @@ class Launch:
 
     def _look(self, unchanged: bool = True) -> None:
         """Many atomics were done without a thread finishing."""
-        if self.spins is None:
-            self.spins = spinning.Spins()
+        if self.spins is None or self.spins.exited != self.exited:
+            self.spins = spinning.Spins(self.exited)
         if unchanged:
             self.unchanged = self.released = 0
             self.spins.look(self)
@@ -220,19 +220,17 @@ class Launch:
 
     def _exit(self, thread: Thread, early: bool) -> None:
         warp, block = thread.warp, thread.block
-        thread.greenlet = thread.site = None
+        thread.greenlet = None
         self.exited += 1
         self.unfinished -= 1
         self.unchanged = self.released = self.atomics = 0
-        self.spins = None
         warp.alive &= ~(1 << thread.lane)
         if warp.pending:
             for key in list(warp.pending):
                 warp.complete(key)
+        block.exited += 1
         if early:
             block.returned += 1
-        else:
-            block.skipped += 1
         if block.arrived:
             complete_barrier(block)
 

@@ -8,29 +8,31 @@ So a kernel runs as a copy of its bytecode in which each `return` statement retu
 from __future__ import annotations
 
 import dis
-import functools
 import linecache
+import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
 
 EARLY = object()
+_copies: weakref.WeakKeyDictionary[Callable, Callable] = weakref.WeakKeyDictionary()
 
 
 def marked(function: Callable) -> Callable:
     """A copy of a kernel whose `return` statements give EARLY, or the function itself if it has none."""
-    code = getattr(function, "__code__", None)
-    if not isinstance(function, FunctionType) or not isinstance(code, CodeType):
-        return function
-    changed = _marked(code)
-    if changed is code:
-        return function
+    copy = _copies.get(function)
+    if copy is None:
+        copy = _copies[function] = _marked(function) if isinstance(function, FunctionType) else function
+    return copy
+
+
+def _marked(function: FunctionType) -> FunctionType:
+    changed = _code(function.__code__)
     copy = FunctionType(changed, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
 
 
-@functools.lru_cache(512)
-def _marked(code: CodeType) -> CodeType:
+def _code(code: CodeType) -> CodeType:
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP")]
     early = len(code.co_consts)
     changed = bytearray(code.co_code)

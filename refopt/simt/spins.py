@@ -33,7 +33,8 @@ _TIMES = 6  # what of the limit in seconds threads may spin on
 class Spins:
     """What was seen of the threads of a launch since an atomic last changed something."""
 
-    def __init__(self) -> None:
+    def __init__(self, exited: int) -> None:
+        self.exited = exited
         self.seen: set[tuple] = set()
         self.digest = -1
         self.looks = 0

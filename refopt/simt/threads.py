@@ -37,7 +37,7 @@ class Thread:
     """A CUDA thread."""
 
     greenlet: Any = None  # only from its start to its end
-    site: int | None = 0  # the instruction of the barrier it waits at; none once it has exited
+    site = 0  # the instruction of the barrier it waits at
     pauses = 0  # atomics since it last let others run
     value: Any = None  # what it brings to a barrier or warp operation
     operand: Any = None
@@ -78,11 +78,11 @@ class Block:
     __slots__ = (
         "arrived",
         "dynamic",
+        "exited",
         "index",
         "number",
         "returned",
         "shared",
-        "skipped",
         "static_bytes",
         "tally",
         "threads",
@@ -98,7 +98,7 @@ class Block:
         for rank in range(0, len(thread_indices), WARP_SIZE):
             warps[rank // WARP_SIZE].alive = (1 << min(WARP_SIZE, len(thread_indices) - rank)) - 1
         self.arrived = 0  # threads at the block barrier
-        self.returned = self.skipped = 0  # threads that have exited by a return statement, and at the kernel's end
+        self.exited = self.returned = 0  # threads that have, and those of them that did by a return statement
         self.tally = 0  # true predicates at the last barrier
         self.shared: dict[Any, Any] = {}  # call site -> shared array
         self.dynamic: Any = None

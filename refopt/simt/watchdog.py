@@ -70,7 +70,7 @@ class _Watch:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(runner), None)
 
     def _look(self) -> None:
-        launch, steps, since, idle = None, (-1, -1), 0.0, time.monotonic()
+        launch, steps, since, idle = None, (-1, -1, -1), 0.0, time.monotonic()
         while self.launch is not None or time.monotonic() - idle < _IDLE:
             limit = limits.seconds
             time.sleep(min(_PERIOD, limit / 4))
@@ -80,7 +80,7 @@ class _Watch:
                     launch = None
                     continue
                 now = _seconds(current.runner)
-                progress = self.launch.steps, self.launch.atomics
+                progress = self.launch.exited, self.launch.steps, self.launch.atomics
                 if self.launch is not launch or progress != steps:
                     launch, steps, since = self.launch, progress, now
                 elif now - since > limit and not launch.stopped and not math.isinf(limit):
