@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
@@ -135,6 +135,12 @@ class Log:
             _add(self._reads, buffer.base, offset, nbytes)
         if self._detector is not None:
             self._detector.read(buffer, offset, nbytes, frame or sys._getframe(1))
+
+    def reader(self, buffer: Buffer) -> Callable[[Buffer, int, int, FrameType], None]:
+        """What is to be told of loads from a buffer: `read`, or what it would tell."""
+        if self._detector is None or (self._count and self._counts(buffer)):
+            return self.read
+        return self._detector.read
 
     def write(
         self, buffer: Buffer, offset: int, nbytes: int, value: Any, dtype: np.dtype, frame: FrameType | None = None

@@ -17,13 +17,14 @@ from .whole import Whole
 class ObservedArray(Whole):
     """Wraps a view of a buffer: access to one element is reported, slicing gives another wrapper."""
 
-    __slots__ = ("_buffer", "_data", "_itemsize", "_observer", "_offset", "_records", "_shape", "_strides")
+    __slots__ = ("_buffer", "_data", "_itemsize", "_observer", "_offset", "_read", "_records", "_shape", "_strides")
 
     def __init__(self, buffer: Buffer, data: np.ndarray, observer: Any) -> None:
         self._buffer, self._data, self._observer = buffer, data, observer
         self._offset = data.__array_interface__["data"][0] - buffer.data.__array_interface__["data"][0]
         self._itemsize, self._shape, self._strides = data.itemsize, data.shape, data.strides
         self._records = data.dtype.names is not None
+        self._read = observer.reader(buffer)
 
     def __getitem__(self, index: Any) -> Any:
         offset = self._locate(index)
@@ -31,7 +32,7 @@ class ObservedArray(Whole):
             return self._part(index)
         if self._records:
             return ObservedRecord(self._buffer, self._data[index], self._observer, offset)
-        self._observer.read(self._buffer, offset, self._itemsize, sys._getframe(1))
+        self._read(self._buffer, offset, self._itemsize, sys._getframe(1))
         return self._data[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
