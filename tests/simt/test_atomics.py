@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refopt import simt
-from refopt.simt import cuda
+from refopt.simt import cuda, memory
 
 SCHEDULES = ["forward", "reverse", "random"]
 NAN = float("nan")
@@ -229,6 +229,20 @@ def test_atomics_that_change_nothing_are_no_spin(body, threads, hasty):
     """More of them than a spin may do, between two ends of threads."""
     simt.limits.seconds = 10
     cuda.jit(body)[1, threads](np.zeros(16_000 if threads == 1 else 1_000), np.zeros(1))
+
+
+def test_a_count_at_an_address_is_no_spin(hasty):
+    """No variable of the thread changes, but memory does."""
+    simt.limits.seconds = 10
+
+    @cuda.jit
+    def body(address, flag):
+        while memory.load(address, np.int32)[0] < 16_000:
+            cuda.atomic.add(flag, 0, 0)
+            memory.store(address, np.int32, (memory.load(address, np.int32)[0] + 1,))
+
+    x = cuda.to_device(np.zeros(1, np.int32))
+    body[1, 1](x.address, np.zeros(1))
 
 
 @pytest.mark.parametrize("watch", [False, True])

@@ -279,6 +279,131 @@ def test_a_flag_that_is_waited_for_needs_a_fence_after_it(fence, found):
     assert race(body, *arrays, grid=2, block=1, lenient="acquire") is False
 
 
+@pytest.mark.parametrize(("fence", "found"), [(cuda.threadfence, False), (nothing, True)])
+def test_what_a_lock_protects_needs_a_fence_behind_it(fence, found):
+    """Whoever takes the lock has changed it, but that is no ticket."""
+
+    def body(lock, total):
+        cuda.cg.this_grid()
+        while cuda.atomic.cas(lock, 0, 0, 1):
+            pass
+        fence()
+        total[0] += 1
+        cuda.threadfence()
+        cuda.atomic.exch(lock, 0, 0)
+
+    assert race(body, zeros(1), zeros(1), grid=3, block=1) is found
+    assert race(body, zeros(1), zeros(1), grid=3, block=1, lenient="acquire") is False
+
+
+def test_polling_is_no_ticket():
+    def body(x, flag, out):
+        cuda.cg.this_grid()
+        if cuda.blockIdx.x:
+            x[0] = 1
+            cuda.threadfence()
+            cuda.atomic.add(flag, 0, 1)
+        else:
+            while cuda.atomic.add(flag, 0, 0) == 0:
+                pass
+            out[0] = x[0]
+
+    assert race(body, zeros(1), zeros(1), zeros(1), grid=2, block=1) is True
+
+
+# What a thread has found in its view must not be believed of others.
+
+
+def passed_on(body, meet=cuda.syncthreads):
+    """Thread 0 writes or reads and hands that to thread 1 alone, by a flag; then all do what `body` says."""
+
+    def kernel(x, flag):
+        t = cuda.threadIdx.x
+        meet()
+        body[0](x) if t == 0 else None
+        if t == 0:
+            cuda.threadfence()
+            cuda.atomic.exch(flag, 0, 1)
+        if t == 1:
+            while cuda.atomic.add(flag, 0, 0) == 0:
+                pass
+            cuda.threadfence()
+            body[1](x)
+            cuda.threadfence()
+            cuda.atomic.exch(flag, 1, 1)
+        if t == 2:
+            while cuda.atomic.add(flag, 1, 0) == 0:
+                pass
+            body[2](x)
+
+    return kernel
+
+
+def add_to_first_element(x):
+    cuda.atomic.add(x, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (write_first_element, read_first_element),
+        (add_to_first_element, read_first_element),
+        (read_first_element, add_to_first_element),
+        (write_first_element, add_to_first_element),
+    ],
+)
+def test_what_one_thread_knows_its_neighbour_does_not(first, then):
+    """Thread 2 comes after thread 1, with the view of the same barrier, but without a fence."""
+    arrays = zeros(), zeros(2)
+    assert race(passed_on((first, then, then)), *arrays, block=3) is True
+    assert race(passed_on((first, then, nothing)), *arrays, block=3) is False
+    assert race(passed_on((first, then, lambda x: (cuda.threadfence(), then(x)))), *arrays, block=3) is False
+
+
+@pytest.mark.parametrize(
+    ("early", "late"), [(read_first_element, add_to_first_element), (add_to_first_element, read_first_element)]
+)
+def test_a_later_access_has_to_be_known_as_well(early, late):
+    """All know the early ones, one has checked it; then another early one comes, which nobody knows."""
+
+    def body(x):
+        t = cuda.threadIdx.x
+        if t == 0:
+            early(x)
+        cuda.syncthreads()
+        for turn in range(3):  # one after another in any schedule, but only those of turn 1 are not ordered
+            if turn == 0 and t == 1:
+                late(x)
+            if turn == 0 or turn == 1:
+                cuda.syncthreads() if turn == 0 else None
+            if turn == 1 and t == 2:
+                early(x)
+            if turn == 2 and t == 3:
+                late(x)
+
+    assert race(body, zeros(), block=4) is True
+
+
+@pytest.mark.parametrize("late", [read_first_element, add_to_first_element])
+def test_an_own_access_is_known_to_nobody_else(late):
+    """Thread 0 does both; thread 1, which shares its view, does the second alone."""
+    early = add_to_first_element if late is read_first_element else read_first_element
+
+    def body(x):
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            early(x)
+        late(x)
+
+    def alone(x):
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            early(x)
+            late(x)
+
+    assert race(body, zeros(), block=2) is True and race(alone, zeros(), block=2) is False
+
+
 def test_writes_of_one_value():
     """Whoever comes last, it is the same; another value, or a reader beside the writers, is a race."""
 
