@@ -62,7 +62,7 @@ class MisalignedAddress(SimtError):
 
 
 class UninitializedRead(SimtError):
-    """A read of shared memory that no thread of the block has written."""
+    """A read of memory that nobody has written, or a store of what a shuffle gave for a lane that takes no part."""
 
 
 class DataRace(SimtError):
@@ -70,7 +70,7 @@ class DataRace(SimtError):
 
 
 class BarrierDivergence(SimtError):
-    """A barrier or warp operation that some of its threads never reach."""
+    """A barrier or warp operation that some of its threads never reach, or reach in another place."""
 
 
 class Deadlock(SimtError):
