@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any
 
 from .diagnosis import divergence
+from .errors import Site
 from .state import current
 from .threads import Block, Thread, Warp
 
 
 def syncthreads() -> None:
     """Wait for all threads of the block."""
-    _block_barrier(sys._getframe(1).f_lasti, None)
+    _block_barrier(sys._getframe(1), None)
 
 
 def syncthreads_count(predicate: Any) -> int:
     """Wait for all threads of the block; the number of them whose predicate is true."""
-    return _block_barrier(sys._getframe(1).f_lasti, predicate)
+    return _block_barrier(sys._getframe(1), predicate)
 
 
 def syncthreads_and(predicate: Any) -> int:
     """Wait for all threads of the block; 1 if the predicate is true in all of them."""
-    return int(_block_barrier(sys._getframe(1).f_lasti, not predicate) == 0)
+    return int(_block_barrier(sys._getframe(1), not predicate) == 0)
 
 
 def syncthreads_or(predicate: Any) -> int:
     """Wait for all threads of the block; 1 if the predicate is true in any of them."""
-    return int(_block_barrier(sys._getframe(1).f_lasti, predicate) > 0)
+    return int(_block_barrier(sys._getframe(1), predicate) > 0)
 
 
-def _block_barrier(site: int, predicate: Any) -> int:
+def _block_barrier(frame: FrameType, predicate: Any) -> int:
     thread = current.thread
     block = thread.block
-    thread.site = site
+    # A helper's barrier is another instruction wherever the kernel calls the helper.
+    thread.site = frame.f_lasti if frame.f_code is current.kernel_code else Site.of(frame)
     thread.value = predicate
     block.arrived += 1
     complete_barrier(block)
@@ -64,7 +67,7 @@ def complete_barrier(block: Block) -> None:
 
 def _diverged(threads: list[Thread]) -> bool:
     """Whether lanes of one warp are at different barriers: to a warp bar.sync must be one instruction."""
-    sites: dict[Warp, int] = {}
+    sites: dict[Warp, Any] = {}
     return any(sites.setdefault(thread.warp, thread.site) != thread.site for thread in threads)
 
 

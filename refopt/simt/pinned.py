@@ -21,7 +21,7 @@ _WRITTEN = "fill itemset partition put sort"
 
 
 class PinnedArray(np.ndarray):
-    """A host array that knows which copies from and to it are under way."""
+    """A host array that knows which watched copies from and to it are under way."""
 
     copies: list[tuple[bool, streams.Operation, Place]]  # whether it is written, by what, and where that was asked for
 
@@ -70,8 +70,6 @@ class PinnedArray(np.ndarray):
         if not self.copies:
             return
         self.copies[:] = [one for one in self.copies if not streams.is_waited_for(one[1])]
-        if current.observer is None or not current.observer.watching or not current.observer.rules.host_access:
-            return
         for written, operation, place in self.copies:
             if written or how == "writes":
                 second = Site.of(sys._getframe(1)).place(None)
@@ -103,10 +101,15 @@ def _plain(value: Any) -> Any:
 
 
 def copying(array: Any, operation: streams.Operation, stream: Any, written: bool) -> Any:
-    """A copy on a stream reads, or writes, a host array; what to do it on. Without a stream the host waits for it."""
+    """A copy on a stream reads, or writes, a host array; what to do it on. Without a stream the host waits for it.
+
+    A copy that was watched is waited for even if the host looks at the array later, when nothing is.
+    """
     if not isinstance(array, PinnedArray):
         return array
-    if streams.as_stream(stream) is not streams.default_stream():
+    observer = current.observer
+    watched = observer is not None and observer.watching and observer.rules.host_access
+    if watched and streams.as_stream(stream) is not streams.default_stream():
         array.copies.append((written, operation, Site.of(sys._getframe(1)).place(None)))
     return _plain(array)
 

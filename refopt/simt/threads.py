@@ -37,7 +37,7 @@ class Thread:
     """A CUDA thread."""
 
     greenlet: Any = None  # only from its start to its end
-    site = 0  # the instruction of the barrier it waits at
+    site: Any = 0  # the instruction of the barrier it waits at
     pauses = 0  # atomics since it last let others run
     value: Any = None  # what it brings to a barrier or warp operation
     operand: Any = None

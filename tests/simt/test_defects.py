@@ -388,6 +388,17 @@ def two_barriers_in_one_warp(x):
 
 
 @defect(simt.BarrierDivergence, ints)
+def helper_with_a_barrier_in_two_branches(x):
+    def wait():
+        cuda.syncthreads()
+
+    if cuda.threadIdx.x % 2:
+        wait()
+    else:
+        wait()
+
+
+@defect(simt.BarrierDivergence, ints)
 def loop_of_another_length(x):
     for _ in range(cuda.threadIdx.x // 16 + 1):
         cuda.syncthreads()

@@ -181,6 +181,14 @@ def test_the_host_waits_for_copies_of_pinned_arrays(kind, use):
             wait()
             use(pinned)
 
+    def afterwards():
+        with simt.observe(watch=True):
+            pinned = started(kind, stream)
+        use(pinned)
+
+    with pytest.raises(simt.DataRace) if found[0] else nullcontext():
+        afterwards()
+    use(started(kind, stream))  # nobody watches
     event = cuda.event()
     waited(stream.synchronize, stream)
     waited(cuda.synchronize, stream)
