@@ -7,6 +7,7 @@ computed from it is undefined as well, until it is converted or decides a branch
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,11 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
         return float(self.value)
 
     def __round__(self, digits: Any = None) -> Any:
-        return Undefined(round(self.value, digits), self.why, self.place)
+        return self.through(lambda value: round(value, digits))
+
+    def through(self, convert: Callable[[Any], Any]) -> Undefined:
+        """What a conversion makes of it, as undefined as it is."""
+        return Undefined(convert(self.value), self.why, self.place)
 
     def __hash__(self) -> int:
         return hash(self.value)

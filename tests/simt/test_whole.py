@@ -18,7 +18,7 @@ READS = {
     "list of indices": lambda x: x[[1, 0]],
     "reduction": lambda x: np.add.reduce(x, axis=1), "flat": lambda x: list(x.flat),
     "transposed": lambda x: x.T.sum(0),
-    "unpacking": lambda x: [a + b for a, b, _ in x], "truth": lambda x: bool(x[:1, :1]),
+    "unpacking": lambda x: [a + b for a, b, _ in x],
     "float": lambda x: float(x[0, 1:2].sum()), "maximum": lambda x: np.maximum(x[0], x[1]),
     "power": lambda x: x**2, "absolute": lambda x: abs(-x), "sorted": lambda x: np.sort(x, axis=None),
     "swapped": lambda x: x.swapaxes(0, 1)[1].copy(), "column": lambda x: x[:, 1].copy(),
