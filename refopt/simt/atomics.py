@@ -10,12 +10,14 @@ from .state import current
 from .undefined import refuse
 
 
-def _update(array: Any, index: Any, value: Any, operation: Callable[[Any, Any], Any], lock: bool = False) -> Any:
-    """`lock`: it is an operation that locks are built of, so that what it learns needs a fence (rule acquire)."""
+def _update(
+    array: Any, index: Any, value: Any, operation: Callable[[Any, Any], Any], lock: bool = False, fresh: bool = False
+) -> Any:
+    """`lock`: locks are built of it, so that what it learns needs a fence; `fresh`: what was there does not matter."""
     watched = type(array) is ObservedArray
     if watched:
         refuse(value, "an atomic")
-        array = array.atomic(index)
+        array = array.atomic(index, fresh)
     old = array[index]
     new = operation(old, type(old)(value))
     array[index] = new
@@ -52,7 +54,7 @@ def xor(array: Any, index: Any, value: Any) -> Any:
 
 def exch(array: Any, index: Any, value: Any) -> Any:
     """array[index] = value."""
-    return _update(array, index, value, lambda old, value: value, lock=True)
+    return _update(array, index, value, lambda old, value: value, lock=True, fresh=True)
 
 
 def max(array: Any, index: Any, value: Any) -> Any:

@@ -112,4 +112,4 @@ def share(clocks: list[ThreadClock]) -> None:
     scopes = {scope for released in fenced for scope in released}
     merged = {scope: merge(released.get(scope, _NOTHING) for released in fenced) for scope in scopes}
     for clock in clocks:
-        clock.released = {scope: view for scope, view in merged.items() if scope in (None, clock.block)}
+        clock.released = dict(merged)

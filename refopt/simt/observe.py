@@ -164,13 +164,13 @@ class Log:
         if self._detector is not None:
             self._detector.ticket()
 
-    def atomic(self, buffer: Buffer, offset: int, nbytes: int) -> None:
+    def atomic(self, buffer: Buffer, offset: int, nbytes: int, fresh: bool = False) -> None:
         """The running thread does an atomic operation."""
         if self._count and self._counts(buffer):
             _add(self._reads, buffer.base, offset, nbytes)
             _add(self._writes, buffer.base, offset, nbytes)
         if self._detector is not None:
-            self._detector.atomic(buffer, offset, nbytes, sys._getframe(1))
+            self._detector.atomic(buffer, offset, nbytes, sys._getframe(1), fresh)
 
 
 def _add(counts: dict[int, dict[tuple[int, int], int]], base: int, offset: int, nbytes: int) -> None:

@@ -46,12 +46,12 @@ class ObservedArray(Whole):
         self._observer.write(self._buffer, offset, self._itemsize, value, data.dtype, sys._getframe(1))
         data[index] = value
 
-    def atomic(self, index: Any) -> np.ndarray:
-        """Report an atomic access to an element; the plain array to do it on."""
+    def atomic(self, index: Any, fresh: bool = False) -> np.ndarray:
+        """Report an atomic access to an element, which may be uninitialised if `fresh`; the array to do it on."""
         offset = self._locate(index)
         if offset is None:
             raise TypeError(f"an atomic operation needs the index of one element, not {index!r}")
-        self._observer.atomic(self._buffer, offset, self._itemsize)
+        self._observer.atomic(self._buffer, offset, self._itemsize, fresh)
         return self._data
 
     def _wrap(self, data: np.ndarray) -> ObservedArray:

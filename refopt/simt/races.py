@@ -136,10 +136,13 @@ class Detector:
         cell.write, cell.same, cell.write_known = access, None, None
         cell.atomics.clear()
 
-    def atomic(self, buffer: Buffer, offset: int, nbytes: int, frame: FrameType) -> None:
+    def atomic(self, buffer: Buffer, offset: int, nbytes: int, frame: FrameType, fresh: bool) -> None:
         """The running thread does an atomic operation."""
         shadow, clock = self.shadow(buffer), current.thread.clock
-        self._check_initialized(buffer, offset, nbytes)
+        if not fresh:
+            self._check_initialized(buffer, offset, nbytes)
+        elif buffer.written is not None:
+            buffer.written[offset : offset + nbytes] = b"\1" * nbytes
         self._check_copies("atomic", shadow, clock, buffer, offset, nbytes, frame)
         for cell in shadow.at(offset, nbytes):
             cell.written = True

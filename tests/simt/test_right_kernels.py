@@ -277,6 +277,27 @@ def methods_of_arrays(x, out):
     out[1] = (x[1] * 2)[0] + row[0] - x[1, 0] + np.dot(x[0], x[0]) * 0
 
 
+@right([4, 1], lambda: cuda.device_array(2, np.int32), ints, block=4)
+def counter_set_by_an_exchange(count, out):
+    """What was there before does not matter."""
+    if cuda.threadIdx.x == 0:
+        cuda.atomic.exch(count, 0, 0)
+    cuda.syncthreads()
+    cuda.atomic.add(count, 0, 1)
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        out[0] = count[0]
+        out[1] = 1
+
+
+@right([6, 0], lambda: np.zeros(2, PAIR), lambda: np.zeros(2, np.float32), block=4)
+def atomics_on_a_column_of_records(x, out):
+    cuda.atomic.add(x["b"], 1, cuda.threadIdx.x)
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        out[0], out[1] = x[1]["b"], x["a"][1]
+
+
 @right([31, 0], ints, ints)
 def index_from_the_end(x, out):
     if cuda.threadIdx.x == 31:
