@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from itertools import chain
 from types import FrameType
 from typing import Any
 
@@ -85,7 +86,7 @@ class Detector:
         if write is not None and cell.write_known is not clock.view and cell.write_known is not clock.base:
             if _contains(clock.view, write):
                 cell.write_known = clock.view
-            elif write[0] != clock.key and not (cell.same and any(clock.knows(*one[:2]) for one in cell.same.values())):
+            elif write[0] != clock.key and not (cell.same and _knows_one(clock, cell.same)):
                 raise self._race(buffer, offset, "write", write, "read", _access(clock, frame))
         unseen = cell.atomics and cell.atomics_known is not clock.view and cell.atomics_known is not clock.base
         if unseen and self._all_known("atomic", cell.atomics, clock, buffer, offset, "read", frame):
@@ -118,11 +119,12 @@ class Detector:
         joins = False  # writes what others write that it is not ordered with
         write = cell.write
         if write is not None and (cell.same or cell.write_known is not clock.view):
-            for one in (write, *(cell.same or {}).values()):
-                if not clock.knows(one[0], one[1]) and not joins:
+            for one in chain((write,), (cell.same or {}).values()):
+                if not clock.knows(one[0], one[1]):
                     if self.rules.same_value or not same():
                         raise self._race(buffer, offset, "write", one, "write", access)
                     joins = True
+                    break
         if cell.atomics:
             self._all_known("atomic", cell.atomics, clock, buffer, offset, "write", frame)
         if joins:
@@ -254,6 +256,11 @@ def _contains(view: View, access: Access) -> bool:
     """Whether a view has an access."""
     vector = view.get(access[0] >> KEY_BITS)
     return vector is not None and vector.item(access[0] & _RANK) >= access[1]
+
+
+def _knows_one(clock: ThreadClock, accesses: dict[int, Access]) -> bool:
+    """Whether a thread did one of these, or knows one."""
+    return clock.key in accesses or any(clock.knows(one[0], one[1]) for one in accesses.values())
 
 
 def _access(clock: ThreadClock, frame: FrameType) -> Access:

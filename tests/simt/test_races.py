@@ -569,3 +569,51 @@ def test_watching_is_fast_enough():
     start = time.perf_counter()
     assert not race(body, np.ones(256, np.float32), zeros(4, np.float32), grid=4, block=64)
     assert time.perf_counter() - start < 4 * len(SCHEDULES)
+
+
+def all_read_one(x, y):
+    y[cuda.grid(1)] = x[0]
+
+
+def all_add_then_all_read(x, y):
+    cuda.cg.this_grid()
+    cuda.atomic.add(x, 0, 1)
+    cuda.cg.this_grid().sync()
+    y[cuda.grid(1)] = x[0]
+
+
+def all_read_then_all_add(x, y):
+    grid = cuda.cg.this_grid()
+    y[cuda.grid(1)] = x[0]
+    grid.sync()
+    cuda.atomic.add(x, 0, 1)
+
+
+def all_write_one_value(x, y):
+    x[0] = 1
+    y[cuda.grid(1)] = x[0]
+
+
+def all_fence_and_count(x, y):
+    y[cuda.grid(1)] = 1
+    cuda.threadfence()
+    cuda.atomic.add(x, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "body", [all_read_one, all_add_then_all_read, all_read_then_all_add, all_write_one_value, all_fence_and_count]
+)
+def test_the_cost_of_watching_is_linear(body):
+    """Eight times the threads at one location take about eight times the processor time; 64 times, if it were not."""
+    import time
+
+    def seconds(threads):
+        arrays = [cuda.to_device(np.zeros(n, np.int32)) for n in (1, threads)]
+        start = time.process_time()
+        with simt.observe(watch=True):
+            for _ in range(2):
+                cuda.jit(body)[threads // 128, 128](*arrays)
+        return time.process_time() - start
+
+    seconds(1024)
+    assert seconds(8192) < 24 * min(seconds(1024) for _ in range(2)) + 0.1
