@@ -26,6 +26,7 @@ from refopt.comm import sums
 from refopt.comm.calls import Call
 from refopt.comm.interface import CommError, Communicator, group_name
 from refopt.dtypes import name_of
+from refopt.simt import initialized
 from refopt.simt.arrays import Copy, DeviceArray
 from refopt.simt.state import current
 from refopt.simt.streams import default_stream
@@ -255,6 +256,7 @@ class LocalCommunicator(Communicator):
     def _describe(self, value: Any, where: str) -> tuple[Array, Any]:
         if isinstance(value, DeviceArray):
             data = value.data
+            initialized.assume(value.buffer)
             described = Array(value.address, data.shape, name_of(data.dtype), data.strides, data.flags.writeable)
         elif isinstance(value, np.ndarray):
             data, described = value, checks.host_array(value, where)

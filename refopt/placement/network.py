@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from refopt.placement.kinds import Message
+from refopt.simt import initialized
 from refopt.simt.arrays import Copy, DeviceArray
 from refopt.simt.state import current
 from refopt.simt.streams import Stream
@@ -57,6 +58,8 @@ class OnExecutor:
     def report(self, name: str, sources: Sequence[DeviceArray], targets: Sequence[DeviceArray]) -> None:
         """Tell the executor what memory the stream is about to work on."""
         operation = self._stream.enqueue(name)
+        for written in targets:
+            initialized.assume(written.buffer)
         for source, target in [(source, None) for source in sources] + [(None, target) for target in targets]:
             if current.observer is not None:
                 array = source if source is not None else target

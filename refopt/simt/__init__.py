@@ -19,13 +19,15 @@ its blocks one after another, a cooperative one (`cuda.cg.this_grid()`) has all 
     (array([3, 2, 1, 0]), 32, 1)
 
 Always an error: a barrier that some threads do not reach, a raw address (`simt.memory`) outside live memory
-or misaligned, an index outside an array, a spin on an atomic that nobody will change. Other errors, a list
+or misaligned, an index outside an array, a spin on an atomic that nobody will change, a thread that runs for
+`simt.limits.seconds` (10) without a barrier, an atomic, a fence or its end. Other errors, a list
 that is too short among them, stay what they are, with a note of the thread. `observe` counts
 launches, copies and bytes, and can run blocks and threads in another order. With `watch=True` it also finds
-reads of shared memory that nobody wrote, and data races: two accesses to one byte, at least one a
-non-atomic write, that no barrier, warp operation, fence and atomic, stream, event or host synchronisation
-orders. Without the `syncthreads` above it raises a `DataRace` that names both lines and threads, whichever
-ran first.
+reads of shared, local and device memory that nobody wrote, values that a shuffle takes from lanes which do not
+take part, and data races: two accesses to one byte, at least one a non-atomic write, that no barrier, `syncwarp`,
+fence and atomic, stream, event or host synchronisation orders. Without the `syncthreads` above it raises a
+`DataRace` that names both lines and threads, whichever ran first. What is a defect and what is only bad style
+depends on the hardware: each rule has a name, and can be turned on or off (`simt.rules`).
 
 Arithmetic is that of the kernel as Numba compiles it for CUDA: integers are computed in 64 bits and wrap, a
 float of Python's is a double, a variable that is one type on one way and another on the other is what holds
@@ -39,7 +41,7 @@ counts as a load and a store. Threads of Python take turns: a launch or a copy b
 ended.
 """
 
-from . import cuda, memory
+from . import cuda, memory, rules
 from .arrays import DeviceArray
 from .compiled import UntypedWarning, ptx_twin
 from .errors import (
@@ -50,9 +52,11 @@ from .errors import (
     MisalignedAddress,
     OutOfBounds,
     SimtError,
+    TimeLimitExceeded,
     UninitializedRead,
 )
 from .observe import observe
+from .watchdog import limits
 
 __all__ = [
     "BarrierDivergence",
@@ -63,10 +67,13 @@ __all__ = [
     "MisalignedAddress",
     "OutOfBounds",
     "SimtError",
+    "TimeLimitExceeded",
     "UninitializedRead",
     "UntypedWarning",
     "cuda",
+    "limits",
     "memory",
     "observe",
+    "rules",
     "ptx_twin",
 ]

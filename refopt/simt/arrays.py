@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import streams
+from . import initialized, pinned, streams
 from .arguments import element, shown, wholes
-from .memory import POISON, Buffer, allocate, find
+from .memory import Buffer, allocate, find
 from .state import current, one_at_a_time
 
 _HIDDEN = "a device array is no host array: use copy_to_host()"
@@ -119,19 +119,20 @@ class DeviceArray:
         elif ary.shape != self.shape or ary.dtype != self.dtype:
             raise ValueError(f"cannot copy {self!r} into a host array of {ary.shape} {ary.dtype}")
         with one_at_a_time:
-            _copied("DtoH", stream, self.nbytes, source=self)
-            np.copyto(ary, self.data)
+            operation = _copied("DtoH", stream, self.nbytes, source=self)
+            np.copyto(pinned.copying(ary, operation, stream, written=True), self.data)
         return ary
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
         """Overwrite the elements with those of a host or device array of the same shape and type."""
         source = ary if isinstance(ary, DeviceArray) else None
-        data = ary.data if source is not None else np.asarray(ary)
+        data = ary.data if source is not None else np.asanyarray(ary)
         if data.shape != self.shape or data.dtype != self.dtype:
             raise ValueError(f"cannot copy {data.shape} {data.dtype} into {self!r}")
         with one_at_a_time:
-            _copied("DtoD" if source is not None else "HtoD", stream, self.nbytes, source, self)
-            np.copyto(self.data, data)
+            kind = "DtoD" if source is not None else "HtoD"
+            operation = _copied(kind, stream, self.nbytes, source, self)
+            np.copyto(self.data, pinned.copying(data, operation, stream, written=False))
 
     def _is_fortran(self) -> bool:
         return self.data.flags.f_contiguous and not self.data.flags.c_contiguous
@@ -149,9 +150,11 @@ class Copy(NamedTuple):
 
 def _copied(
     kind: str, stream: Any, nbytes: int, source: DeviceArray | None = None, target: DeviceArray | None = None
-) -> None:
+) -> streams.Operation:
     queue = streams.as_stream(stream)
     operation = queue.enqueue(f"{kind} copy")
+    if target is not None:
+        initialized.copied(target, source)
     if current.observer is not None:
         copy = Copy(
             kind,
@@ -161,6 +164,7 @@ def _copied(
             queue,
         )
         current.observer.copy(copy, operation, source, target)
+    return operation
 
 
 def device_array(
@@ -184,6 +188,7 @@ def device_array(
         )
     buffer = allocate(nbytes)
     buffer.shape, buffer.dtype = shape, kind
+    initialized.fresh(buffer)
     return DeviceArray(buffer, np.ndarray(shape, kind, buffer.data, strides=strides, order=order))
 
 
@@ -198,7 +203,7 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | No
     """A device array with the elements of a contiguous host array (`to`, if given)."""
     if isinstance(obj, DeviceArray):
         return obj
-    data = np.asarray(obj)
+    data = np.asanyarray(obj)
     element("obj", data.dtype)
     if to is not None and not isinstance(to, DeviceArray):
         raise TypeError(f"to: expected a device array, got {shown(to)}")
@@ -209,13 +214,6 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | No
     if copy:
         to.copy_to_device(data, stream)
     return to
-
-
-def pinned_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C") -> np.ndarray:
-    """A host array; here, as any other, but poisoned."""
-    array = np.empty(shape, dtype, order=order)
-    array.reshape(-1, order="A").view(np.uint8)[...] = POISON
-    return array
 
 
 def is_cuda_array(obj: Any) -> bool:

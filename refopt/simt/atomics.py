@@ -8,14 +8,22 @@ from typing import Any
 from .compiled.convert import CONVERSIONS
 from .observed import ObservedArray
 from .state import current
+from .undefined import refuse
 
 
-def _update(array: Any, index: Any, value: Any, operation: Callable[[Any, Any], Any]) -> Any:
-    if type(array) is ObservedArray:
-        array = array.atomic(index)
+def _update(
+    array: Any, index: Any, value: Any, operation: Callable[[Any, Any], Any], lock: bool = False, fresh: bool = False
+) -> Any:
+    """`lock`: locks are built of it, so that what it learns needs a fence; `fresh`: what was there does not matter."""
+    watched = type(array) is ObservedArray
+    if watched:
+        refuse(value, "an atomic")
+        array = array.atomic(index, fresh)
     old = array[index]
     new = operation(old, CONVERSIONS.get(old.dtype.name, type(old))(value))
     array[index] = new
+    if watched and not lock and new != old:
+        current.observer.ticket()
     current.launch.pause(new != old)
     return old
 
@@ -47,7 +55,7 @@ def xor(array: Any, index: Any, value: Any) -> Any:
 
 def exch(array: Any, index: Any, value: Any) -> Any:
     """array[index] = value."""
-    return _update(array, index, value, lambda old, value: value)
+    return _update(array, index, value, lambda old, value: value, lock=True, fresh=True)
 
 
 def max(array: Any, index: Any, value: Any) -> Any:
@@ -86,7 +94,7 @@ def dec(array: Any, index: Any, value: Any) -> Any:
 
 def cas(array: Any, index: Any, old: Any, value: Any) -> Any:
     """array[index] = value if it equals `old`."""
-    return _update(array, index, value, lambda found, value: value if found == old else found)
+    return _update(array, index, value, lambda found, value: value if found == old else found, lock=True)
 
 
 def compare_and_swap(array: Any, old: Any, val: Any) -> Any:

@@ -3,58 +3,72 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any
 
 from .diagnosis import divergence
+from .errors import Site
 from .state import current
-from .threads import WARP_SIZE, Thread
+from .threads import Block, Thread, Warp
 
 
 def syncthreads() -> None:
     """Wait for all threads of the block."""
-    _block_barrier(sys._getframe(1).f_lasti, None)
+    _block_barrier(sys._getframe(1), None)
 
 
 def syncthreads_count(predicate: Any) -> int:
     """Wait for all threads of the block; the number of them whose predicate is true."""
-    return _block_barrier(sys._getframe(1).f_lasti, predicate)
+    return _block_barrier(sys._getframe(1), predicate)
 
 
 def syncthreads_and(predicate: Any) -> int:
     """Wait for all threads of the block; 1 if the predicate is true in all of them."""
-    count = _block_barrier(sys._getframe(1).f_lasti, predicate)
-    return int(count == len(current.block.threads))
+    return int(_block_barrier(sys._getframe(1), not predicate) == 0)
 
 
 def syncthreads_or(predicate: Any) -> int:
     """Wait for all threads of the block; 1 if the predicate is true in any of them."""
-    return int(_block_barrier(sys._getframe(1).f_lasti, predicate) > 0)
+    return int(_block_barrier(sys._getframe(1), predicate) > 0)
 
 
-def _block_barrier(site: int, predicate: Any) -> int:
+def _block_barrier(frame: FrameType, predicate: Any) -> int:
     thread = current.thread
-    block, launch = thread.block, current.launch
-    thread.site = site
+    block = thread.block
+    # A helper's barrier is another instruction wherever the kernel calls the helper.
+    thread.site = frame.f_lasti if frame.f_code is current.kernel_code else Site.of(frame)
     thread.value = predicate
     block.arrived += 1
-    threads = block.threads
-    if block.arrived == len(threads):
-        if len({thread.site for thread in threads}) > 1 and _diverged(threads):
-            raise divergence(launch)
-        block.arrived = 0
-        if predicate is not None:
-            block.tally = sum(1 for thread in threads if thread.value)
-        if current.observer is not None:
-            current.observer.join(threads)
-        launch.release(threads)
-    launch.park()
+    complete_barrier(block)
+    current.launch.park()
     return block.tally
+
+
+def complete_barrier(block: Block) -> None:
+    """Let the threads go that wait at the barrier of a block, if all have arrived that have to."""
+    launch = current.launch
+    exited = block.exited
+    threads = block.threads
+    if block.arrived + exited < len(threads):
+        return
+    if exited:
+        rules = launch.rules
+        if (block.returned and rules.early_return) or (block.returned < exited and rules.skipped_barrier):
+            return  # the launch ends with these threads waiting, which is the error
+        threads = [thread for thread in threads if thread.greenlet is not None]
+    if len({thread.site for thread in threads}) > 1 and _diverged(threads):
+        raise divergence(launch)
+    block.arrived = 0
+    block.tally = sum(1 for thread in threads if thread.value)
+    if current.observer is not None:
+        current.observer.join(threads)
+    launch.release(threads)
 
 
 def _diverged(threads: list[Thread]) -> bool:
     """Whether lanes of one warp are at different barriers: to a warp bar.sync must be one instruction."""
-    warps = (threads[first : first + WARP_SIZE] for first in range(0, len(threads), WARP_SIZE))
-    return any(len({thread.site for thread in warp}) > 1 for warp in warps)
+    sites: dict[Warp, Any] = {}
+    return any(sites.setdefault(thread.warp, thread.site) != thread.site for thread in threads)
 
 
 class GridGroup:

@@ -10,7 +10,6 @@ from .arrays import (
     device_array,
     device_array_like,
     is_cuda_array,
-    pinned_array,
     to_device,
 )
 from .barriers import (
@@ -26,6 +25,7 @@ from .barriers import (
 )
 from .indices import brev, clz, ffs, grid, gridsize, popc, selp
 from .kernel import jit
+from .pinned import pinned_array
 from .shared import const, local, shared
 from .state import blockDim, blockIdx, gridDim, threadIdx
 from .streams import default_stream, event, event_elapsed_time, external_stream, stream, synchronize

@@ -62,7 +62,7 @@ class MisalignedAddress(SimtError):
 
 
 class UninitializedRead(SimtError):
-    """A read of shared memory that no thread of the block has written."""
+    """A read of memory that nobody has written, or a store of what a shuffle gave for a lane that takes no part."""
 
 
 class DataRace(SimtError):
@@ -70,11 +70,15 @@ class DataRace(SimtError):
 
 
 class BarrierDivergence(SimtError):
-    """A barrier or warp operation that some of its threads never reach."""
+    """A barrier or warp operation that some of its threads never reach, or reach in another place."""
 
 
 class Deadlock(SimtError):
     """Threads that spin on a value that nobody will change."""
+
+
+class TimeLimitExceeded(Deadlock):
+    """A thread that runs on for longer than `simt.limits.seconds` without a barrier, an atomic, a fence or its end."""
 
 
 def is_internal(filename: str) -> bool:

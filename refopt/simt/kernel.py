@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import initialized
 from . import launch as launching
 from .arguments import whole
 from .arrays import DeviceArray, as_cuda_array, is_cuda_array, to_device
+from .captures import bound
 from .compiled import compiled
 from .errors import LaunchError
 from .launch import Launch
+from .memory import FIRST_BASE
 from .observed import ObservedArray
 from .shared import SHARED_LIMIT
 from .state import current, one_at_a_time
@@ -87,7 +90,7 @@ class Configured(NamedTuple):
             typed = compiled(kernel.py_func, converted)  # type: ignore[arg-type]
             if current.observer is not None:
                 current.observer.typed(kernel.__name__, converted, typed)
-            run = Launch(typed.function, kernel.__name__, self.grid, self.block, self.dynamic_bytes)
+            run = Launch(bound(typed.function, _captured), kernel.__name__, self.grid, self.block, self.dynamic_bytes)
             operation = self.stream.enqueue(kernel.__name__)
             observer = current.observer
             with observer.launch(run, operation, self.stream) if observer is not None else nullcontext():
@@ -96,8 +99,15 @@ class Configured(NamedTuple):
                 copy.copy_to_host(host)
 
 
+def _captured(array: DeviceArray, name: str) -> Any:
+    return _argument(array, name, [])
+
+
 def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceArray]]) -> Any:
     """What the kernel sees for an argument."""
+    watching = current.observer is not None and current.observer.watching
+    if isinstance(arg, int | np.integer) and arg >= FIRST_BASE and not watching:
+        initialized.assume_all()  # it may be an address
     if isinstance(arg, np.int64):
         return int(arg)
     if isinstance(arg, np.bool_):
@@ -115,8 +125,10 @@ def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceAr
         if not is_cuda_array(arg):
             return arg
         arg = as_cuda_array(arg)
-    if current.observer is None or not current.observer.concerns(arg.buffer):
-        return arg.data
+    if not watching:
+        initialized.taken(arg)
+        if current.observer is None or not current.observer.concerns(arg.buffer):
+            return arg.data
     arg.buffer.parameter = name
     return ObservedArray(arg.buffer, arg.data, current.observer)
 

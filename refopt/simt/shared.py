@@ -66,11 +66,21 @@ class local:
     """Memory of one thread."""
 
     @staticmethod
-    def array(shape: Any, dtype: Any) -> np.ndarray:
+    def array(shape: Any, dtype: Any) -> Any:
         """A new array of the calling thread."""
         kind = np.dtype(dtype)
+        if current.observer is not None and current.observer.watching:
+            return _observed(_shape(shape), kind, sys._getframe(1).f_lineno)
         data = np.full(math.prod(_shape(shape)) * kind.itemsize, _poison(kind), np.uint8)
         return data.view(kind).reshape(_shape(shape))
+
+
+def _observed(shape: tuple[int, ...], kind: np.dtype, line: int) -> Any:
+    """A local array whose reads are watched."""
+    buffer = Buffer(math.prod(shape) * kind.itemsize, f"local array of line {line}")
+    buffer.data.fill(_poison(kind))
+    buffer.shape, buffer.dtype = shape, kind
+    return current.observer.local(buffer, np.ndarray(shape, kind, buffer.data))
 
 
 class const:

@@ -40,11 +40,12 @@ _host: Clock = {}  # the work that the host has waited for
 class Operation:
     """A launch or a copy, with what it is ordered after."""
 
-    __slots__ = ("clock", "name", "number", "stream")
+    __slots__ = ("clock", "extents", "name", "number", "stream")
 
     def __init__(self, stream: Stream, name: str) -> None:
         self.stream, self.name, self.clock = stream.id, name, stream.clock
         self.number = self.clock[stream.id]
+        self.extents = (1, 1, 1), (1, 1, 1)  # grid and block, of a launch
 
     def after(self, other: Operation) -> bool:
         """Whether `other` is complete before this one starts."""
@@ -171,6 +172,11 @@ def event(timing: bool = True) -> Event:
 def event_elapsed_time(start: Event, end: Event) -> float:
     """Milliseconds between two recorded events."""
     return start.elapsed_time(end)
+
+
+def is_waited_for(operation: Operation) -> bool:
+    """Whether the host has waited for an operation."""
+    return _host.get(operation.stream, 0) >= operation.number
 
 
 def synchronize() -> None:

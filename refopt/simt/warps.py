@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from .errors import LaunchError, here
+from .errors import LaunchError, Site, here
 from .state import current
 from .threads import WARP_SIZE, Thread
+from .undefined import Undefined
 
 FULL_MASK = 0xFFFFFFFF
 
@@ -22,6 +24,8 @@ def _meet(operation: Callable[[list[Thread]], None], mask: int, value: Any, oper
             f"lane {thread.lane} calls a warp operation whose mask {mask:#010x} does not name it", here()
         )
     thread.value, thread.operand = value, operand
+    if current.observer is not None and current.observer.watching:
+        thread.met = Site.of(sys._getframe(2))
     key = operation, mask
     lanes = warp.pending.get(key)
     if lanes is None:
@@ -37,9 +41,19 @@ def _shuffle(source: Callable[[Thread], int]) -> Callable[[list[Thread]], None]:
     def operation(lanes: list[Thread]) -> None:
         values = {thread.lane: thread.value for thread in lanes}
         for thread in lanes:
-            thread.result = values.get(source(thread), thread.value)
+            lane = source(thread)
+            thread.result = values[lane] if lane in values else _missing(thread, lane)
 
     return operation
+
+
+def _missing(thread: Thread, lane: int) -> Any:
+    """What a shuffle gives for a lane that does not take part: the own value, which is right beyond the ends alone."""
+    observer = current.observer
+    if not 0 <= lane < WARP_SIZE or observer is None or not observer.watching or not observer.rules.shuffle_lanes:
+        return thread.value
+    why = f"lane {lane} has exited" if not thread.warp.alive >> lane & 1 else f"the mask leaves out lane {lane}"
+    return Undefined(thread.value, why, thread.met.place(current.launch.name, thread.block.index, thread.index))
 
 
 def _vote(result: Callable[[list[bool]], Any]) -> Callable[[list[Thread]], None]:
@@ -83,9 +97,10 @@ _index = _shuffle(lambda thread: thread.operand)
 _up = _shuffle(lambda thread: thread.lane - thread.operand)
 _down = _shuffle(lambda thread: thread.lane + thread.operand)
 _xor = _shuffle(lambda thread: thread.lane ^ thread.operand)
+SHUFFLES = {_index, _up, _down, _xor}
 _all, _any = _vote(all), _vote(any)
 _eq = _vote(lambda values: len(set(values)) == 1)
-_barrier = _vote(lambda values: None)
+warp_barrier = _vote(lambda values: None)
 
 
 def shfl_sync(mask: int, value: Any, src_lane: int) -> Any:
@@ -140,7 +155,7 @@ def match_all_sync(mask: int, value: Any) -> tuple[int, bool]:
 
 def syncwarp(mask: int = FULL_MASK) -> None:
     """Wait for the lanes of the mask."""
-    _meet(_barrier, mask, None)
+    _meet(warp_barrier, mask, None)
 
 
 def activemask() -> int:

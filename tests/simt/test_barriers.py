@@ -130,6 +130,25 @@ def test_divergent_barriers_are_errors(body, schedule):
     assert caught.value.line in {line for *_, line in body.__code__.co_lines()}
 
 
+@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
+def test_a_return_may_stand_behind_its_condition(schedule):
+    """On one line with it, or in a kernel without a file."""
+    text = "def kernel(out):\n    t = cuda.threadIdx.x\n    if t >= 3: return\n    out[t] = cuda.syncthreads_count(1)\n"
+    scope = {"cuda": cuda}
+    exec(text, scope)
+
+    def with_a_file(out):
+        t = cuda.threadIdx.x
+        if t >= 3: return  # noqa: E701
+        out[t] = cuda.syncthreads_count(1)
+
+    for body in (scope["kernel"], with_a_file):
+        out = np.zeros(4, np.int32)
+        with simt.observe(schedule=schedule):
+            cuda.jit(body)[1, 4](out)
+        assert out.tolist() == [3, 3, 3, 0]
+
+
 def test_an_exit_without_a_barrier_in_sight_is_fine():
     @cuda.jit
     def kernel():

@@ -67,8 +67,10 @@ def test_out_of_bounds(access, offset, watch):
     x.name = "momentum"
     neighbour = cuda.to_device(np.zeros(4, np.int32))  # noqa: F841
 
+    first = x.address
+
     def body(address):
-        access(x.address)
+        access(first)
         access(address)
 
     with pytest.raises(simt.OutOfBounds) as caught, simt.observe(watch=True) if watch else nullcontext():

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..undefined import Undefined
 from .rules import FLOATS, INTEGERS, SIGNED, UNSIGNED
 
 _LOW, _HIGH, _SPAN = -(2**63), 2**63 - 1, 2**64
@@ -34,6 +35,8 @@ def as_int64(x: Any) -> int:
     """Any scalar as an int64."""
     if isinstance(x, _FLOAT_TYPES):
         x = _whole(x, "int64")
+    elif type(x) is Undefined:
+        return x.through(as_int64)  # type: ignore[return-value]
     x = int(x)
     return x if _LOW <= x <= _HIGH else wrapped(x)
 
@@ -64,6 +67,8 @@ def _integer(name: str) -> Callable[[Any], Any]:
     def convert(x: Any) -> Any:
         if isinstance(x, _FLOAT_TYPES):
             x = _whole(x, name)
+        elif type(x) is Undefined:
+            return x.through(convert)
         bits = unsigned(int(x) & mask)
         return bits if unsigned is numpy_type else bits.view(numpy_type)
 
@@ -75,12 +80,12 @@ def as_float32(x: Any) -> Any:
     """Any scalar as a float32, rounded once: NumPy takes a Python int through float64."""
     if type(x) is int and not -(2**53) <= x <= 2**53:
         return np.uint64(x).astype(np.float32) if x > _HIGH else np.int64(x).astype(np.float32)
-    return np.float32(x)
+    return x.through(as_float32) if type(x) is Undefined else np.float32(x)
 
 
 def as_float16(x: Any) -> Any:
     """Any scalar as a float16; of integers above 65504, which are infinite, the rounding to float64 does not matter."""
-    return np.float16(np.float64(x))
+    return x.through(as_float16) if type(x) is Undefined else np.float16(np.float64(x))
 
 
 def as_bool(x: Any) -> bool:

@@ -125,7 +125,7 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     code = function.__code__
     module = compile(tree, code.co_filename, "exec", dont_inherit=True)
     (inner,) = (constant for constant in module.co_consts if isinstance(constant, types.CodeType))
-    inner = inner.replace(co_name=code.co_name, co_qualname=code.co_qualname, co_firstlineno=code.co_firstlineno)
+    inner = inner.replace(co_name=code.co_name, co_qualname=code.co_qualname)
     typed = types.FunctionType(inner, typer.namespace(), function.__name__, function.__defaults__)
     typed.__kwdefaults__, typed.__module__ = function.__kwdefaults__, function.__module__
     return Compiled(typed, result, doubles, calls=tuple(typer.calls.values()))

@@ -1,0 +1,68 @@
+"""Which bytes of device memory somebody has written, as far as that is known.
+
+It is known of allocations that no copy has filled, as long as every launch that may have written to them was
+watched. A launch that is not watched makes what it takes count as initialised, and everything if it takes an
+address; so does host code that writes to the bytes itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .memory import Buffer
+
+_generation = 0
+
+
+def fresh(buffer: Buffer) -> None:
+    """Nobody has written to a buffer yet."""
+    buffer.fresh = _generation
+
+
+def assume(buffer: Buffer) -> None:
+    """All of a buffer counts as initialised."""
+    buffer.fresh, buffer.written = -1, None
+
+
+def assume_all() -> None:
+    """All memory of now counts as initialised."""
+    global _generation
+    _generation += 1
+
+
+def track(buffer: Buffer) -> None:
+    """Let a buffer have a record of its bytes, if it is known what has been written."""
+    if buffer.fresh != _generation:
+        assume(buffer)
+    elif buffer.written is None:
+        buffer.written = bytearray(buffer.nbytes)
+
+
+def taken(array: Any) -> None:
+    """A launch that is not watched takes an array, which may hold addresses of others."""
+    assume(array.buffer)
+    if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
+        assume_all()
+
+
+def copied(target: Any, source: Any = None) -> None:
+    """The host copies to a device array, from another (whose elements may be uninitialised) or from its own memory."""
+    buffer = target.buffer
+    unknown = source is None or source.buffer.fresh != _generation
+    if buffer.fresh != _generation or (unknown and target.nbytes == buffer.nbytes):
+        assume(buffer)
+        return
+    track(buffer)
+    if unknown:
+        bytes_of(target)[...] = 1
+    else:
+        track(source.buffer)
+        bytes_of(target)[...] = bytes_of(source)
+
+
+def bytes_of(array: Any) -> np.ndarray:
+    """For each byte of an array, in the last axis, whether it is initialised."""
+    shape, strides = (*array.shape, array.data.itemsize), (*array.strides, 1)
+    return np.ndarray(shape, np.uint8, array.buffer.written, array.offset, strides)
