@@ -1,0 +1,219 @@
+"""Which executions of an instruction by the lanes of a warp are one: where each thread is in its loops and calls.
+
+Lanes run one after another here. On a GPU they run an instruction together if they came to it in the same way: by the
+same calls, and in the same iteration of each loop around it, counted from where the loop was entered. Lanes that leave
+a loop early wait behind it for the others; lanes that take the other side of a branch meet them where the sides join.
+That is how compiled kernels run whose control flow is structured, as all of Python's is.
+
+While a tracer is on, each line is an event (`sys.settrace`). A jump backward begins the next iteration of the innermost
+loop that contains it; which loops contain an instruction is read from the bytecode.
+"""
+
+from __future__ import annotations
+
+import dis
+import os
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+
+from .errors import is_internal
+from .state import current
+
+_NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
+RETURN = 0  # the line that follows the last one of a function
+
+class Loops:
+    """The loops of a function, by the offsets of the first and of the last instruction of each, the outermost first."""
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+        self.spans: list[tuple[int, int]] = []
+        self.tests: dict[int, int] = {}  # instruction -> the loop whose next iteration it begins
+        self._around: dict[int, tuple[int, ...]] = {}
+        jumps: dict[int, int] = {}
+        steps = list(dis.get_instructions(code))
+        for step in steps:
+            if "JUMP" in step.opname and isinstance(step.argval, int) and step.argval <= step.offset:
+                jumps[step.argval] = max(step.offset, jumps.get(step.argval, 0))
+        for first, last in sorted(jumps.items()):
+            # A `while` tests its condition in two places, so `continue` jumps elsewhere than the end of the loop does.
+            part = next((n for n, (begin, end) in enumerate(self.spans) if begin < first <= end < last), None)
+            if part is None:
+                self.spans.append((first, last))
+            else:
+                self.spans[part] = self.spans[part][0], last
+        for loop, span in enumerate(self.spans):
+            self._find_tests(loop, [step for step in steps if span[0] <= step.offset <= span[1]])
+
+    def _find_tests(self, loop: int, steps: list[dis.Instruction]) -> None:
+        """A `while` tests first before its body and then at its end: the latter begins the next iteration already."""
+        if "POP_JUMP" not in steps[-1].opname and "POP_JUMP" not in steps[-2].opname:
+            return
+        lines = [(step.positions and step.positions.lineno) or 0 for step in steps]
+        body = [n for n, line in enumerate(lines) if line > lines[-1]]  # none if all of the loop is on one line
+        if body:
+            self.tests.update((step.offset, loop) for step in steps[body[-1] + 1 :])
+
+    def around(self, offset: int) -> tuple[int, ...]:
+        """The numbers of the loops that contain an instruction, the outermost first."""
+        loops = self._around.get(offset)
+        if loops is None:
+            loops = tuple(n for n, (first, last) in enumerate(self.spans) if first <= offset <= last)
+            self._around[offset] = loops
+        return loops
+
+    def within(self, loop: int) -> list[int]:
+        """The loops that a loop contains."""
+        begin, end = self.spans[loop]
+        return [n for n, (first, last) in enumerate(self.spans) if n != loop and begin <= first and last <= end]
+
+
+class Activation:
+    """One call of a function by one thread."""
+
+    __slots__ = ("_ahead", "_base", "_contexts", "_counts", "_following", "_line", "_offset", "_tracer", "loops")
+
+    def __init__(self, tracer: Tracer, loops: Loops, base: int) -> None:
+        self.loops, self._tracer, self._base = loops, tracer, base
+        self._counts: dict[int, int] = {}  # loop -> iterations begun after the first
+        self._contexts: dict[tuple[int, ...], int] = {}
+        self._ahead: int | None = None  # a loop whose next iteration has begun with the test at the end of the last
+        self._offset = self._line = -1  # of the last line event
+        self._following: set[int] | None = None  # the lines that the warp went on to from there
+
+    def context(self, offset: int) -> int:
+        """A number for the way to an instruction, equal for lanes that came to it in the same way."""
+        loops = self.loops.around(offset)
+        if not loops:
+            return self._base
+        context = self._contexts.get(loops)
+        if context is None:
+            iterations = tuple(self._counts.get(loop, 0) for loop in loops)
+            context = self._contexts[loops] = self._tracer.number((self._base, loops, iterations))
+        return context
+
+    def _jump_back(self, offset: int) -> None:
+        """A jump backward to an instruction, or at it: the next iteration of the innermost loop around both ends."""
+        loops = self.loops.around(offset)
+        if offset < self._offset:
+            both = self.loops.around(self._offset)
+            loops = tuple(loop for loop in loops if loop in both)
+        if loops:
+            if loops[-1] != self._ahead:
+                self._iterate(loops[-1])
+            self._ahead = None
+
+    def _iterate(self, loop: int) -> None:
+        for inner in self.loops.within(loop):
+            self._counts.pop(inner, None)
+        self._counts[loop] = self._counts.get(loop, 0) + 1
+        self._contexts.clear()
+
+    def trace(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """The local trace function."""
+        if event == "line":
+            offset, line = frame.f_lasti, frame.f_lineno
+            # From Python 3.12 on, a jump backward within a line is reported at the jump, not at its target.
+            if offset <= self._offset or line == self._line:
+                self._jump_back(offset)
+            test = self.loops.tests.get(offset)
+            if test is not None and test != self._ahead:
+                self._iterate(test)
+                self._ahead = test
+            if self._following is not None:
+                self._following.add(line)
+            self._offset, self._line = offset, line
+            self._following = self._tracer.executed(self.loops.code, line, self.context(offset))
+        elif event == "return":
+            if self._following is not None:
+                self._following.add(RETURN)
+            self._tracer.leave(frame)
+        return self.trace
+
+
+class Execution:
+    """A line executed by a warp: by how many lanes, and the lines at which they went on."""
+
+    __slots__ = ("following", "lanes")
+
+    def __init__(self) -> None:
+        self.lanes = 0
+        self.following: set[int] = set()
+
+
+class Tracer:
+    """Follows all threads of the launches of one observe block."""
+
+    def __init__(self) -> None:
+        self._activations: dict[FrameType, Activation] = {}
+        self._loops: dict[int, Loops] = {}
+        self._numbers: dict[Any, int] = {}
+        self._before: Any = None
+        self.executions: dict[tuple[int, int, int, int], Execution] = {}  # of this launch: code, line, context, warp
+
+    def number(self, way: Any) -> int:
+        """A number for a way through calls and loops, from 1."""
+        return self._numbers.setdefault(way, len(self._numbers) + 1)
+
+    def begin(self) -> None:
+        """A launch begins. A debugger, or what measures coverage, sees nothing of it."""
+        self.executions = {}
+        self._before = sys.gettrace()
+        sys.settrace(self._called)
+
+    def end(self) -> None:
+        """The launch has ended."""
+        sys.settrace(self._before)
+        self._activations.clear()
+
+    def code(self, number: int) -> CodeType:
+        """The function that a key of `executions` names."""
+        return self._loops[number].code
+
+    def leave(self, frame: FrameType) -> None:
+        """A function returns."""
+        self._activations.pop(frame, None)
+
+    def nearest(self, frame: FrameType | None) -> tuple[Activation, int] | None:
+        """The innermost call that is followed, and the offset of the instruction that it is at."""
+        while frame is not None:
+            activation = self._activations.get(frame)
+            if activation is not None:
+                return activation, frame.f_lasti
+            if frame.f_code is current.kernel_code:
+                break
+            frame = frame.f_back
+        return None
+
+    def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """The global trace function."""
+        code = frame.f_code
+        if is_internal(code.co_filename) or code.co_filename.startswith(_NUMPY):
+            return None
+        if frame.f_globals.get("__name__", "").startswith("namedtuple_"):
+            return None  # the constructor of a named tuple
+        base = 0
+        if code is not current.kernel_code:
+            caller = self.nearest(frame.f_back)
+            if caller is None:
+                return None
+            outer, at = caller
+            base = self.number((outer.context(at), at, id(code)))
+        loops = self._loops.get(id(code))
+        if loops is None:
+            loops = self._loops[id(code)] = Loops(code)  # which keeps the code, so that no other has its id
+        activation = self._activations[frame] = Activation(self, loops, base)
+        return activation.trace
+
+    def executed(self, code: CodeType, line: int, context: int) -> set[int]:
+        """The running thread executes a line; the set of those at which its warp goes on."""
+        thread = current.thread
+        key = id(code), line, context, thread.block.number << 5 | thread.rank >> 5
+        execution = self.executions.get(key)
+        if execution is None:
+            execution = self.executions[key] = Execution()
+        execution.lanes += 1
+        return execution.following

@@ -1,0 +1,82 @@
+"""Sectors of global memory, bank conflicts of shared memory, and divergence, by line."""
+
+import numpy as np
+import pytest
+
+from refopt import simt
+from refopt.simt import cuda, memory
+
+
+@cuda.jit
+def copy(x, y, first, step):
+    i = cuda.grid(1)
+    if first + i * step < x.size:
+        y[i] = x[first + i * step]
+
+
+@cuda.jit
+def vectors(source, target):
+    i = cuda.grid(1)
+    memory.store(target + 16 * i, np.float32, memory.load(source + 16 * i, np.float32, 4))
+
+
+def profiled(kernel, grid, block, *args, **options):
+    with simt.observe(profile=True, **options) as log:
+        kernel[grid, block](*args)
+    return log.profile
+
+
+def costs(profile, kind):
+    """Requests and sectors of the accesses of a kind."""
+    rows = [row for row in profile.sectors if row.kind == kind]
+    return sum(row.requests for row in rows), sum(row.sectors for row in rows)
+
+
+# The figures that NVIDIA states: 4, 8 and 16 sectors of a request for 32 lanes with 4, 8 and 16 bytes side by side.
+@pytest.mark.parametrize(
+    ("dtype", "first", "step", "sectors"),
+    [
+        (np.float32, 0, 1, 4),
+        (np.float32, 8, 1, 4),
+        (np.float32, 1, 1, 5),
+        (np.float32, 0, 2, 8),
+        (np.float32, 0, 8, 32),
+        (np.float32, 0, 32, 32),
+        (np.float32, 0, 0, 1),
+        (np.float32, 31, -1, 4),
+        (np.uint8, 0, 1, 1),
+        (np.float16, 0, 1, 2),
+        (np.float64, 0, 1, 8),
+        (np.complex128, 0, 1, 16),
+    ],
+)
+@pytest.mark.parametrize("schedule", ["forward", "random"])
+def test_sectors_of_a_warp(dtype, first, step, sectors, schedule):
+    x, y = cuda.to_device(np.zeros(1024, dtype)), cuda.device_array(32, dtype)
+    profile = profiled(copy, 1, 32, x, y, first, step, schedule=schedule)
+    assert costs(profile, "load") == (1, sectors)
+    [load] = [row for row in profile.sectors if row.kind == "load"]
+    assert (load.array, load.lanes, load.per_request) == ("x", 32, sectors)
+    distinct = len({first + i * step for i in range(32)}) * np.dtype(dtype).itemsize
+    assert load.efficiency == -(-distinct // 32) / sectors
+
+
+def test_warps_blocks_and_launches_add_up():
+    x, y = cuda.to_device(np.zeros(100, np.float32)), cuda.device_array(256, np.float32)
+    with simt.observe(profile=True) as log:
+        copy[2, 48](x, y, 0, 1)  # warps of 32, 16, 32 and 16 lanes
+        copy[4, 32](x, y, 0, 1)  # the last has 4
+    assert costs(log.profile, "load") == (4 + 4, 4 + 2 + 4 + 2 + 4 + 4 + 4 + 1)
+    assert costs(log.profile, "store") == costs(log.profile, "load")
+
+
+def test_accesses_by_address_are_vectors():
+    x, y = (cuda.to_device(np.zeros(128, np.float32)) for _ in range(2))
+    profile = profiled(vectors, 1, 32, x.address, y.address)
+    assert costs(profile, "load") == costs(profile, "store") == (1, 16)
+
+
+def test_without_a_profile_there_is_none():
+    with simt.observe() as log:
+        pass
+    assert log.profile is None
