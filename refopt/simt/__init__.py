@@ -46,6 +46,7 @@ from .errors import (
     UninitializedRead,
 )
 from .observe import observe
+from .occupancy import occupancy
 
 __all__ = [
     "BarrierDivergence",
@@ -60,4 +61,5 @@ __all__ = [
     "cuda",
     "memory",
     "observe",
+    "occupancy",
 ]
