@@ -76,10 +76,10 @@ class Accesses:
         place = tracer.nearest(frame)
         if place is None:
             return
-        activation, at = place
+        loops, context, at = place
         # A vector access has up to 16 bytes. What is longer is as many accesses as there are elements.
         width = nbytes if nbytes <= WIDEST else buffer.dtype.itemsize
-        context, code = activation.context(at), activation.loops.code
+        code = loops.code
         key = kind, id(code), at, context, width, buffer.base == 0
         number = self._instruction.get(key)
         if number is None:

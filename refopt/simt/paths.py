@@ -14,6 +14,7 @@ from __future__ import annotations
 import dis
 import os
 import sys
+from bisect import bisect_right
 from types import CodeType, FrameType
 from typing import Any
 
@@ -31,7 +32,9 @@ class Loops:
     def __init__(self, code: CodeType) -> None:
         self.code = code
         self.spans: list[tuple[int, int]] = []
-        self.tests: dict[int, int] = {}  # instruction -> the loop whose next iteration it begins
+        self.tests: dict[int, int] = {}  # instruction of a second test -> the loop whose next iteration it begins
+        self._first: dict[int, int] = {}  # the same -> the instruction of the first test that it repeats
+        self._instructions: dict[int, int] = {}
         self._around: dict[int, tuple[int, ...]] = {}
         jumps: dict[int, int] = {}
         steps = list(dis.get_instructions(code))
@@ -47,15 +50,23 @@ class Loops:
                 self.spans[part] = self.spans[part][0], last
         for loop, span in enumerate(self.spans):
             self._find_tests(loop, [step for step in steps if span[0] <= step.offset <= span[1]])
+        self._offsets = [step.offset for step in steps]
+        seen: dict[Any, list[int]] = {}
+        for step in steps:
+            alike = seen.setdefault((step.positions, step.opcode), [])
+            if step.offset not in self.tests:
+                alike.append(step.offset)
+            elif alike:
+                self._first[step.offset] = alike.pop(0)
 
     def _find_tests(self, loop: int, steps: list[dis.Instruction]) -> None:
         """A `while` tests first before its body and then at its end: the latter begins the next iteration already."""
         if "POP_JUMP" not in steps[-1].opname and "POP_JUMP" not in steps[-2].opname:
             return
-        lines = [(step.positions and step.positions.lineno) or 0 for step in steps]
-        body = [n for n, line in enumerate(lines) if line > lines[-1]]  # none if all of the loop is on one line
-        if body:
-            self.tests.update((step.offset, loop) for step in steps[body[-1] + 1 :])
+        lines = {step.offset: (step.positions and step.positions.lineno) or 0 for step in steps}
+        body = lines[steps[-1].argval]  # the line to which the last jump goes
+        last = max(offset for offset, line in lines.items() if line >= body)
+        self.tests.update((step.offset, loop) for step in steps if step.offset > last)
 
     def around(self, offset: int) -> tuple[int, ...]:
         """The numbers of the loops that contain an instruction, the outermost first."""
@@ -64,6 +75,14 @@ class Loops:
             loops = tuple(n for n, (first, last) in enumerate(self.spans) if first <= offset <= last)
             self._around[offset] = loops
         return loops
+
+    def instruction(self, offset: int) -> int:
+        """The instruction at an offset, which may be in its inline cache; a test that is there twice is one."""
+        instruction = self._instructions.get(offset)
+        if instruction is None:
+            at = self._offsets[bisect_right(self._offsets, offset) - 1]
+            instruction = self._instructions[offset] = self._first.get(at, at)
+        return instruction
 
     def within(self, loop: int) -> list[int]:
         """The loops that a loop contains."""
@@ -96,11 +115,8 @@ class Activation:
         return context
 
     def _jump_back(self, offset: int) -> None:
-        """A jump backward to an instruction, or at it: the next iteration of the innermost loop around both ends."""
+        """A jump backward to an instruction, or at it: the next iteration of the innermost loop around it."""
         loops = self.loops.around(offset)
-        if offset < self._offset:
-            both = self.loops.around(self._offset)
-            loops = tuple(loop for loop in loops if loop in both)
         if loops:
             if loops[-1] != self._ahead:
                 self._iterate(loops[-1])
@@ -177,12 +193,13 @@ class Tracer:
         """A function returns."""
         self._activations.pop(frame, None)
 
-    def nearest(self, frame: FrameType | None) -> tuple[Activation, int] | None:
-        """The innermost call that is followed, and the offset of the instruction that it is at."""
+    def nearest(self, frame: FrameType | None) -> tuple[Loops, int, int] | None:
+        """Where the innermost call is that is followed: its function, the number of the way, and the instruction."""
         while frame is not None:
             activation = self._activations.get(frame)
             if activation is not None:
-                return activation, frame.f_lasti
+                at, loops = frame.f_lasti, activation.loops
+                return loops, activation.context(at), loops.instruction(at)
             if frame.f_code is current.kernel_code:
                 break
             frame = frame.f_back
@@ -200,8 +217,7 @@ class Tracer:
             caller = self.nearest(frame.f_back)
             if caller is None:
                 return None
-            outer, at = caller
-            base = self.number((outer.context(at), at, id(code)))
+            base = self.number((*caller[1:], id(code)))
         loops = self._loops.get(id(code))
         if loops is None:
             loops = self._loops[id(code)] = Loops(code)  # which keeps the code, so that no other has its id

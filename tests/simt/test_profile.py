@@ -76,6 +76,77 @@ def test_accesses_by_address_are_vectors():
     assert costs(profile, "load") == costs(profile, "store") == (1, 16)
 
 
+@cuda.jit
+def loops_on_a_line(x, y):
+    t = cuda.threadIdx.x
+    for i in range(3):
+        n = 0
+        while n < (t + i) % 3: n += x[t]  # fmt: skip # noqa: E701
+        for _ in range(t % 2): n += x[t]  # fmt: skip # noqa: E701
+        y[t] = n
+
+
+@cuda.jit
+def long_condition(x, y):
+    t = cuda.threadIdx.x
+    n = 0
+    while (
+        n < 4
+        and x[n]
+    ):  # fmt: skip
+        n += 1
+        if (n + t) % 2:
+            continue
+        n += 1
+    y[t] = n
+
+
+def test_loops_on_one_line():
+    """The iterations of each pass of the outer loop count apart: at most two, and one."""
+    x, y = cuda.to_device(np.ones(33, np.int64)), cuda.device_array(33, np.int64)
+    profile = profiled(loops_on_a_line, 1, 32, x, y)
+    first, second = [row for row in profile.sectors if row.kind == "load"]
+    assert (first.requests, second.requests) == (3 * 2, 3)
+    assert (first.lanes, second.lanes) == (sum((t + i) % 3 for t in range(32) for i in range(3)), 3 * 16)
+
+
+def test_a_condition_on_several_lines():
+    """It is tested first before the loop, then at its end or, after `continue`, at its start: with the others."""
+    x, y = cuda.to_device(np.ones(32, np.int64)), cuda.device_array(32, np.int64)
+    profile = profiled(long_condition, 1, 32, x, y)
+    [load] = [row for row in profile.sectors if row.kind == "load"]
+    # Even lanes: 0, 1, 3, 4. Odd lanes: 0, 2, 4. The last test of `x[n]` is that with n below 4.
+    assert (load.requests, load.lanes) == (3, 16 * 3 + 16 * 2)
+
+
+def test_divergence():
+    @cuda.jit
+    def kernel(y):
+        t = cuda.grid(1)
+        if t >= 48:
+            return
+        if t % 2:
+            y[t] = 1
+        for _ in range(t // 16):
+            y[t] += 1
+
+    profile = profiled(kernel, 2, 32, cuda.to_device(np.zeros(64, np.int64)))
+    first = kernel.py_func.__code__.co_firstlineno
+    rows = {row.line - first: (row.executions, row.lanes, row.divergent) for row in profile.lines}
+    assert rows == {
+        2: (2, 64, 0),
+        3: (2, 64, 1),
+        4: (1, 16, 0),
+        5: (2, 48, 2),
+        6: (2, 24, 0),
+        # Lanes of the first warp go around 0 times or once, those of the second twice.
+        7: (2 + 3, 32 + 16 + 3 * 16, 1),
+        8: (1 + 2, 16 + 32, 0),
+    }
+    active = {row.line - first: row.active for row in profile.lines}
+    assert (active[2], active[4], active[5]) == (1.0, 0.5, 0.75)
+
+
 def test_without_a_profile_there_is_none():
     with simt.observe() as log:
         pass
