@@ -11,83 +11,19 @@ loop that contains it; which loops contain an instruction is read from the bytec
 
 from __future__ import annotations
 
-import dis
 import os
 import sys
-from bisect import bisect_right
 from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 
 from .errors import is_internal
+from .loops import Loops
 from .state import current
 
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
 RETURN = 0  # the line that follows the last one of a function
-
-class Loops:
-    """The loops of a function, by the offsets of the first and of the last instruction of each, the outermost first."""
-
-    def __init__(self, code: CodeType) -> None:
-        self.code = code
-        self.spans: list[tuple[int, int]] = []
-        self.tests: dict[int, int] = {}  # instruction of a second test -> the loop whose next iteration it begins
-        self._first: dict[int, int] = {}  # the same -> the instruction of the first test that it repeats
-        self._instructions: dict[int, int] = {}
-        self._around: dict[int, tuple[int, ...]] = {}
-        jumps: dict[int, int] = {}
-        steps = list(dis.get_instructions(code))
-        for step in steps:
-            if "JUMP" in step.opname and isinstance(step.argval, int) and step.argval <= step.offset:
-                jumps[step.argval] = max(step.offset, jumps.get(step.argval, 0))
-        for first, last in sorted(jumps.items()):
-            # A `while` tests its condition in two places, so `continue` jumps elsewhere than the end of the loop does.
-            part = next((n for n, (begin, end) in enumerate(self.spans) if begin < first <= end < last), None)
-            if part is None:
-                self.spans.append((first, last))
-            else:
-                self.spans[part] = self.spans[part][0], last
-        for loop, span in enumerate(self.spans):
-            self._find_tests(loop, [step for step in steps if span[0] <= step.offset <= span[1]])
-        self._offsets = [step.offset for step in steps]
-        seen: dict[Any, list[int]] = {}
-        for step in steps:
-            alike = seen.setdefault((step.positions, step.opcode), [])
-            if step.offset not in self.tests:
-                alike.append(step.offset)
-            elif alike:
-                self._first[step.offset] = alike.pop(0)
-
-    def _find_tests(self, loop: int, steps: list[dis.Instruction]) -> None:
-        """A `while` tests first before its body and then at its end: the latter begins the next iteration already."""
-        if "POP_JUMP" not in steps[-1].opname and "POP_JUMP" not in steps[-2].opname:
-            return
-        lines = {step.offset: (step.positions and step.positions.lineno) or 0 for step in steps}
-        body = lines[steps[-1].argval]  # the line to which the last jump goes
-        last = max(offset for offset, line in lines.items() if line >= body)
-        self.tests.update((step.offset, loop) for step in steps if step.offset > last)
-
-    def around(self, offset: int) -> tuple[int, ...]:
-        """The numbers of the loops that contain an instruction, the outermost first."""
-        loops = self._around.get(offset)
-        if loops is None:
-            loops = tuple(n for n, (first, last) in enumerate(self.spans) if first <= offset <= last)
-            self._around[offset] = loops
-        return loops
-
-    def instruction(self, offset: int) -> int:
-        """The instruction at an offset, which may be in its inline cache; a test that is there twice is one."""
-        instruction = self._instructions.get(offset)
-        if instruction is None:
-            at = self._offsets[bisect_right(self._offsets, offset) - 1]
-            instruction = self._instructions[offset] = self._first.get(at, at)
-        return instruction
-
-    def within(self, loop: int) -> list[int]:
-        """The loops that a loop contains."""
-        begin, end = self.spans[loop]
-        return [n for n, (first, last) in enumerate(self.spans) if n != loop and begin <= first and last <= end]
 
 
 class Activation:
