@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -15,7 +14,6 @@ from .errors import LaunchError, here
 from .launch import Launch as Execution
 from .memory import Buffer
 from .observed import ObservedArray
-from .profile import Profile
 from .races import Detector
 from .state import current, one_at_a_time
 from .streams import Operation, Stream
@@ -35,13 +33,12 @@ class Launch(NamedTuple):
 class Log:
     """What was observed. The methods from `launch` on are how the executor reports."""
 
-    def __init__(
-        self, count: bool | Sequence[DeviceArray], watch: bool, schedule: Schedule, profile: bool
-    ) -> None:
+    def __init__(self, count: bool | Sequence[DeviceArray], watch: bool, schedule: Schedule) -> None:
         self.schedule = schedule
         self.launches: list[Launch] = []
         self.copies: list[Copy] = []
-        self.profile = Profile() if profile else None
+        self.profile: Any = None  # with `observe(profile=True)`, a `Profile`
+        self.floats: Any = None  # with `observe(floats=True)`, a `Floats`
         self._count = bool(count) if isinstance(count, bool) else True
         self._only = None if isinstance(count, bool) else frozenset(array.buffer.base for array in count)
         self._detector = Detector() if watch else None
@@ -50,7 +47,7 @@ class Log:
 
     def concerns(self, buffer: Buffer) -> bool:
         """Whether access to a buffer is to be reported."""
-        return self._detector is not None or self.profile is not None or (self._count and self._counts(buffer))
+        return self._detector is not None or (self._count and self._counts(buffer))
 
     def _counts(self, buffer: Buffer) -> bool:
         return buffer.base != 0 and (self._only is None or buffer.base in self._only)
@@ -68,13 +65,9 @@ class Log:
         """A launch, from start to end."""
         if self._detector is not None:
             self._detector.operation = operation
-        if self.profile is not None:
-            self.profile.begin(run)
         try:
             yield
         finally:
-            if self.profile is not None:
-                self.profile.end()
             if self._count:
                 self.launches.append(Launch(run.name, run.grid, run.block, stream, run.cooperative))
 
@@ -107,9 +100,9 @@ class Log:
 
     def shared(self, buffer: Buffer, view: np.ndarray) -> Any:
         """A block made a shared array; what its threads see of it."""
-        if self._detector is None and self.profile is None:
+        if self._detector is None:
             return view
-        if self._detector is not None and buffer.written is None:
+        if buffer.written is None:
             buffer.written = bytearray(buffer.nbytes)
         return ObservedArray(buffer, view, self)
 
@@ -119,8 +112,6 @@ class Log:
             _add(self._reads, buffer.base, offset, nbytes)
         if self._detector is not None:
             self._detector.access("read", buffer, offset, nbytes)
-        if self.profile is not None:
-            self.profile.access("load", buffer, offset, nbytes, sys._getframe(1))
 
     def write(self, buffer: Buffer, offset: int, nbytes: int) -> None:
         """The running thread stores."""
@@ -128,8 +119,6 @@ class Log:
             _add(self._writes, buffer.base, offset, nbytes)
         if self._detector is not None:
             self._detector.access("write", buffer, offset, nbytes)
-        if self.profile is not None:
-            self.profile.access("store", buffer, offset, nbytes, sys._getframe(1))
 
     def atomic(self, buffer: Buffer, offset: int, nbytes: int) -> None:
         """The running thread does an atomic operation."""
@@ -138,8 +127,6 @@ class Log:
             _add(self._writes, buffer.base, offset, nbytes)
         if self._detector is not None:
             self._detector.access("atomic", buffer, offset, nbytes)
-        if self.profile is not None:
-            self.profile.access("atomic", buffer, offset, nbytes, sys._getframe(1))
 
 
 def _add(counts: dict[int, dict[tuple[int, int], int]], base: int, offset: int, nbytes: int) -> None:
@@ -155,19 +142,29 @@ def _total(times: dict[tuple[int, int], int], array: DeviceArray) -> int:
     return sum((before[at + n] - before[at]) * count for (at, n), count in times.items())
 
 
+def _log(profile: bool, floats: bool, *args: Any) -> Log:
+    if not (profile or floats):
+        return Log(*args)
+    from .instrumented import InstrumentedLog
+
+    return InstrumentedLog(*args, profile=profile, floats=floats)
+
+
 @contextmanager
 def observe(
     count: bool | Sequence[DeviceArray] = True, watch: bool = False, schedule: str = "forward", seed: int = 0,
-    profile: bool = False,
+    profile: bool = False, floats: bool = False,
 ) -> Iterator[Log]:
     """Observe the launches of a with block: count launches and bytes, watch for defects, set the schedule.
 
     ``count`` may be a list of the arrays whose bytes are asked for: others are then as fast as without it.
-    With ``profile`` the log has a `Profile`: sectors of global memory, bank conflicts and divergence, by line.
+    With ``profile``, ``log.profile`` has sectors of global memory, bank conflicts of shared memory and divergence, by
+    line; with ``floats``, ``log.floats`` has where NaN, infinities, overflow and subnormal numbers arise.
     All threads of Python are observed. The block begins and ends between launches, never in one.
     """
     counted = count if isinstance(count, list | tuple) else flag("count", count)
-    log = Log(counted, flag("watch", watch), Schedule(schedule, seed), flag("profile", profile))
+    more = flag("profile", profile), flag("floats", floats)
+    log = _log(*more, counted, flag("watch", watch), Schedule(schedule, seed))
     with one_at_a_time:
         if current.inside:
             raise LaunchError("a kernel cannot be observed from within", here())
