@@ -35,6 +35,7 @@ turns: a launch or a copy begins when that of another has ended.
 
 from . import cuda, memory
 from .arrays import DeviceArray
+from .draw import Picture, draw
 from .errors import (
     BarrierDivergence,
     DataRace,
@@ -56,9 +57,11 @@ __all__ = [
     "LaunchError",
     "MisalignedAddress",
     "OutOfBounds",
+    "Picture",
     "SimtError",
     "UninitializedRead",
     "cuda",
+    "draw",
     "memory",
     "observe",
     "occupancy",

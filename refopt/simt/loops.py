@@ -30,8 +30,8 @@ class Loops:
         jumps = [(at, to) for at, targets in self._after.items() for to in targets if to <= at]
         spans = _spans(jumps)
         self._members = [self._natural([jump for jump in jumps if a <= jump[1] <= b], a) for a, b in spans]
-        for loop, (_, last) in enumerate(spans):
-            self._find_tests(loop, last)
+        for loop in range(len(spans)):
+            self._find_tests(loop)
         self._first = self._first_tests()
         for loop in range(len(spans)):
             self._add_exits(loop)
@@ -88,9 +88,9 @@ class Loops:
             members |= body
         return members
 
-    def _find_tests(self, loop: int, last: int) -> None:
+    def _find_tests(self, loop: int) -> None:
         """A `while` tests first before its body and then at its end: the latter begins the next iteration already."""
-        steps = [self._steps[at] for at in self._offsets if at in self._members[loop] and at <= last]
+        steps = [self._steps[at] for at in self._offsets if at in self._members[loop]]
         if "POP_JUMP" not in steps[-1].opname and "POP_JUMP" not in steps[-2].opname:
             return
         lines = {step.offset: (step.positions and step.positions.lineno) or 0 for step in steps}
