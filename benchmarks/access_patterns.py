@@ -190,6 +190,7 @@ CASES = {
     "copy": Case(copy, _flat()),
     "copy of bytes": Case(copy, _flat(dtype=np.uint8)),
     "copy of doubles": Case(copy, _flat(dtype=np.float64)),
+    "copy of complex numbers": Case(copy, _flat(dtype=np.complex64)),
     "misaligned by one": Case(misaligned, _flat(THREADS + 1)),
     "stride 2": Case(stride_2, _flat(2 * THREADS)),
     "stride 32": Case(stride_32, _flat(32 * THREADS)),

@@ -18,6 +18,7 @@ EXPECTED = {
     "copy": (4 * WARPS, 4 * WARPS, 0),
     "copy of bytes": (WARPS, WARPS, 0),
     "copy of doubles": (8 * WARPS, 8 * WARPS, 0),
+    "copy of complex numbers": (2 * 8 * WARPS, 2 * 8 * WARPS, 0),
     "misaligned by one": (5 * WARPS, 4 * WARPS, 0),
     "stride 2": (8 * WARPS, 4 * WARPS, 0),
     "stride 32": (32 * WARPS, 4 * WARPS, 0),

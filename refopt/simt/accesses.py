@@ -13,7 +13,8 @@ from .memory import Buffer
 from .paths import Tracer
 from .state import current
 from .threads import WARP_SIZE
-from .traffic import WIDEST
+
+VECTORS = 1, 2, 4, 8, 16  # bytes that a lane can access at a time
 
 
 class Array(NamedTuple):
@@ -77,8 +78,7 @@ class Accesses:
         if place is None:
             return
         loops, context, at = place
-        # A vector access has up to 16 bytes. What is longer is as many accesses as there are elements.
-        width = nbytes if nbytes <= WIDEST else buffer.dtype.itemsize
+        width = _width(buffer.dtype, nbytes)
         code = loops.code
         key = kind, id(code), at, context, width, buffer.base == 0
         number = self._instruction.get(key)
@@ -109,6 +109,18 @@ class Accesses:
     def close(self) -> None:
         """The launch has ended: its arrays may be freed."""
         self._array.clear()
+
+
+def _width(dtype: np.dtype, nbytes: int) -> int:
+    """The bytes of each access of which one of so many to an array consists, as Numba compiles it.
+
+    Complex numbers are accessed part by part, and whole records byte by byte. A vector has 2, 4, 8 or 16 bytes. What is
+    longer comes from several elements.
+    """
+    if nbytes == dtype.itemsize and dtype.names is not None:
+        return 1
+    part = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
+    return part if nbytes % dtype.itemsize == 0 and (dtype.kind == "c" or nbytes not in VECTORS) else nbytes
 
 
 def _instruction(kind: str, code: CodeType, at: int, nbytes: int, shared: bool, context: int) -> Instruction:

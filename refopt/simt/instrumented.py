@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -27,6 +28,7 @@ class InstrumentedLog(Log):
         self.profile = Profile() if profile else None
         self.floats = Floats() if floats else None
         self._fresh = False  # no block of the launch has started
+        self._local: WeakSet[Buffer] = WeakSet()
 
     def concerns(self, buffer: Buffer) -> bool:
         """Every buffer."""
@@ -36,6 +38,11 @@ class InstrumentedLog(Log):
         """A block made a shared array; what its threads see of it."""
         seen = super().shared(buffer, view)
         return seen if isinstance(seen, ObservedArray) else ObservedArray(buffer, view, self)
+
+    def local(self, buffer: Buffer, view: np.ndarray) -> Any:
+        """A thread made a local array. It costs nothing here: a compiler keeps it in registers, if it can."""
+        self._local.add(buffer)
+        return super().shared(buffer, view)
 
     @contextmanager
     def launch(self, run: Execution, operation: Operation, stream: Stream) -> Iterator[None]:
@@ -75,7 +82,7 @@ class InstrumentedLog(Log):
         self._report("atomic", buffer, offset, nbytes)
 
     def _report(self, kind: str, buffer: Buffer, offset: int, nbytes: int) -> None:
-        if self.profile is not None:
+        if self.profile is not None and buffer not in self._local:
             self.profile.access(kind, buffer, offset, nbytes, sys._getframe(2))
         if self.floats is not None:
             if kind == "load":

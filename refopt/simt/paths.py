@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
@@ -22,8 +23,18 @@ from .errors import is_internal
 from .loops import Loops
 from .state import current
 
-_NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
+# Not code of kernels, though what they call may call it
+_OTHERS = os.path.dirname(os.path.abspath(np.__file__)) + os.sep, os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_INSTALLED = "site-packages" + os.sep, "dist-packages" + os.sep
 RETURN = 0  # the line that follows the last one of a function
+
+
+@cache
+def _is_other(filename: str) -> bool:
+    """Whether a file belongs to the executor, to NumPy or to Python itself."""
+    numpy, python = _OTHERS
+    own = filename.startswith(python) and not any(folder in filename for folder in _INSTALLED)
+    return is_internal(filename) or filename.startswith((numpy, "<frozen ")) or own
 
 
 class Activation:
@@ -144,10 +155,8 @@ class Tracer:
     def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
         """The global trace function."""
         code = frame.f_code
-        if is_internal(code.co_filename) or code.co_filename.startswith(_NUMPY):
+        if _is_other(code.co_filename) or frame.f_globals.get("__name__", "").startswith("namedtuple_"):
             return None
-        if frame.f_globals.get("__name__", "").startswith("namedtuple_"):
-            return None  # the constructor of a named tuple
         base = 0
         if code is not current.kernel_code:
             caller = self.nearest(frame.f_back)

@@ -18,7 +18,6 @@ import numpy as np
 
 SECTOR = 32  # bytes
 BANKS, WORD = 32, 4  # bytes of a word
-WIDEST = 16  # bytes that one lane can access at a time
 
 
 class Costs(NamedTuple):
@@ -80,10 +79,11 @@ def sectors(request: np.ndarray, array: np.ndarray, start: np.ndarray, nbytes: n
     group, first = groups(request, array)
     access, sector = _units(start, nbytes, SECTOR)
     _, each = groups(group[access], sector)
-    access_of_byte, byte = _units(start, nbytes, 1)
-    _, once = groups(group[access_of_byte], byte)
+    size = int(np.gcd.reduce([*np.unique(start | nbytes), SECTOR]))  # parts of memory that all accesses fit
+    whole, part = _units(start, nbytes, size)
+    _, once = groups(group[whole], part)
     count = len(first)
-    distinct = np.bincount(group[access_of_byte[once]], minlength=count)
+    distinct = size * np.bincount(group[whole[once]], minlength=count)
     return Costs(
         first,
         np.bincount(group, minlength=count),
