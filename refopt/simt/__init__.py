@@ -27,6 +27,20 @@ non-atomic write, that no barrier, warp operation, fence and atomic, stream, eve
 orders. Without the `syncthreads` above it raises a `DataRace` that names both lines and threads, whichever
 ran first.
 
+`observe(profile=True)` puts the accesses of a warp together: `log.profile` has, by line, requests and 32-byte sectors
+of global memory, bank conflicts of shared memory, and how many lanes are active and diverge; printed, it is a table.
+`draw(log)` is a picture of which threads touch which elements. `observe(floats=True)` says in `log.floats` where NaN,
+infinities, overflow and subnormal numbers arise, are loaded and stored. `occupancy` is NVIDIA's occupancy calculator.
+
+    >>> @cuda.jit
+    ... def every_other(x, y):
+    ...     y[cuda.grid(1)] = x[2 * cuda.grid(1)]
+    >>> x, y = (cuda.to_device(np.zeros(n, np.float32)) for n in (64, 32))
+    >>> with simt.observe(profile=True) as log:
+    ...     every_other[1, 32](x, y)
+    >>> [(row.array, row.kind, row.requests, row.sectors) for row in log.profile.sectors]
+    [('x', 'load', 1, 8), ('y', 'store', 1, 4)]
+
 Arithmetic is NumPy's. Integer arguments become Python ints, because NumPy's integers promote otherwise than
 Numba's; wrap-around has to be masked explicitly. Fresh memory is poisoned. Plain loads do not let other
 threads run: a spin needs an atomic or a fence. An atomic counts as a load and a store. Threads of Python take

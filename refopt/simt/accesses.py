@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from types import CodeType, FrameType
+from types import FrameType
 from typing import NamedTuple
 
 import numpy as np
 
 from .errors import Site
+from .loops import Loops
 from .memory import Buffer
 from .paths import Tracer
 from .state import current
@@ -28,7 +29,7 @@ class Array(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """An instruction that accesses memory, and the way to it through calls and loops: see `refopt.simt.paths`."""
+    """An instruction that accesses memory."""
 
     kind: str  # load, store or atomic
     filename: str
@@ -36,25 +37,26 @@ class Instruction(NamedTuple):
     nbytes: int  # of one access
     shared: bool
     offset: int  # in the bytecode
-    context: int
 
 
 class Accesses:
     """The accesses of one launch, a row each; columns are arrays of integers."""
 
-    def __init__(self, kernel: str, threads: int) -> None:
+    def __init__(self, kernel: str, threads: int, tracer: Tracer) -> None:
         self.kernel, self.threads = kernel, threads  # of a block
         self.arrays: list[Array] = []
         self.instructions: list[Instruction] = []
-        self._columns = array("q"), array("q"), array("q"), array("q")
-        self._array: dict[int, tuple[int, Buffer]] = {}
-        self._names: dict[Array, int] = {}
-        self._instruction: dict[tuple[str, int, int, int, int, bool], int] = {}
+        self._tracer = tracer
+        self._columns = array("q"), array("q"), array("q"), array("q"), array("q")
+        # What is the same for the accesses of one kind and size by one instruction to one array: see `_enter`
+        self._sites: dict[tuple[int, int, str, int, int], tuple[int, int, int, Buffer]] = {}
+        self._numbers: dict[Array | Instruction, int] = {}
 
     instruction = property(lambda self: np.array(self._columns[0]))
-    array = property(lambda self: np.array(self._columns[1]))
-    thread = property(lambda self: np.array(self._columns[2]), doc="block * threads of a block + rank")
-    start = property(lambda self: np.array(self._columns[3]), doc="bytes from the start of the array's allocation")
+    context = property(lambda self: np.array(self._columns[1]), doc="the way to it: see `refopt.simt.paths`")
+    array = property(lambda self: np.array(self._columns[2]))
+    thread = property(lambda self: np.array(self._columns[3]), doc="block * threads of a block + rank")
+    start = property(lambda self: np.array(self._columns[4]), doc="bytes from the start of the array's allocation")
 
     @property
     def warp(self) -> np.ndarray:
@@ -72,43 +74,48 @@ class Accesses:
         values = np.array([getattr(instruction, field) for instruction in self.instructions])
         return values[self.instruction] if len(values) else np.zeros(0, np.int64)
 
-    def add(self, kind: str, buffer: Buffer, offset: int, nbytes: int, frame: FrameType, tracer: Tracer) -> None:
+    def add(self, kind: str, buffer: Buffer, offset: int, nbytes: int, frame: FrameType) -> None:
         """The running thread accesses memory, called from a frame."""
-        place = tracer.nearest(frame)
+        place = self._tracer.nearest(frame)
         if place is None:
             return
-        loops, context, at = place
-        width = _width(buffer.dtype, nbytes)
-        code = loops.code
-        key = kind, id(code), at, context, width, buffer.base == 0
-        number = self._instruction.get(key)
-        if number is None:
-            number = self._instruction[key] = len(self.instructions)
-            self.instructions.append(_instruction(kind, code, at, width, buffer.base == 0, context))
-        known = self._array.get(id(buffer))
-        target = known[0] if known is not None else self._enter(buffer)
+        loops, at, context = place
+        key = id(loops), at, kind, nbytes, id(buffer)
+        site = self._sites.get(key)
+        if site is None:
+            site = self._sites[key] = self._enter(kind, buffer, nbytes, loops, at)
+        number, target, width, _ = site
         thread = current.thread
         who = thread.block.number * self.threads + thread.rank
-        instructions, arrays, threads, starts = self._columns
-        for start in range(offset, offset + nbytes, width):
+        instructions, contexts, arrays, threads, starts = self._columns
+        for start in (offset,) if width == nbytes else range(offset, offset + nbytes, width):
             instructions.append(number)
+            contexts.append(context)
             arrays.append(target)
             threads.append(who)
             starts.append(start)
 
-    def _enter(self, buffer: Buffer) -> int:
-        """The number of an array; those that blocks share among their threads have one for all blocks."""
+    def _enter(self, kind: str, buffer: Buffer, nbytes: int, loops: Loops, at: int) -> tuple[int, int, int, Buffer]:
+        """The numbers of an instruction and of an array, the bytes of an access, and the buffer, which is thus kept.
+
+        Those arrays of all blocks that are one in the kernel have one number.
+        """
+        code, width, shared = loops.code, _width(buffer.dtype, nbytes), buffer.base == 0
         array = Array(buffer.label, buffer.base, buffer.shape, buffer.dtype, buffer.nbytes)
-        number = self._names.get(array)
+        line = Site(code, at, None, 0).place(None).line or code.co_firstlineno
+        instruction = Instruction(kind, code.co_filename, line, width, shared, loops.instruction(at))
+        return self._number(self.instructions, instruction), self._number(self.arrays, array), width, buffer
+
+    def _number(self, entries: list, entry: Array | Instruction) -> int:
+        number = self._numbers.get(entry)
         if number is None:
-            number = self._names[array] = len(self.arrays)
-            self.arrays.append(array)
-        self._array[id(buffer)] = number, buffer
+            number = self._numbers[entry] = len(entries)
+            entries.append(entry)
         return number
 
     def close(self) -> None:
         """The launch has ended: its arrays may be freed."""
-        self._array.clear()
+        self._sites.clear()
 
 
 def _width(dtype: np.dtype, nbytes: int) -> int:
@@ -121,8 +128,3 @@ def _width(dtype: np.dtype, nbytes: int) -> int:
         return 1
     part = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
     return part if nbytes % dtype.itemsize == 0 and (dtype.kind == "c" or nbytes not in VECTORS) else nbytes
-
-
-def _instruction(kind: str, code: CodeType, at: int, nbytes: int, shared: bool, context: int) -> Instruction:
-    line = Site(code, at, None, 0).place(None).line or code.co_firstlineno
-    return Instruction(kind, code.co_filename, line, nbytes, shared, at, context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 import os
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from .state import current
 # NumPy's words for the exceptions of IEEE 754, and what they bring
 _ARISES = {"invalid value": "nan", "divide by zero": "inf", "overflow": "overflow", "underflow": "subnormal"}
 _ENDLESS = "nan", "inf", "overflow"
+_TINY: dict[Any, float] = {np.dtype(t): float(np.finfo(t).tiny) for t in (np.float16, np.float32, np.float64)}
 _HOW = {"arises": "arises", "store": "is stored", "load": "is loaded"}
 
 
@@ -118,10 +120,14 @@ class Floats:
 def _seen(buffer: Buffer, offset: int, nbytes: int) -> list[str]:
     """What is in some bytes of an array: nan, inf, subnormal."""
     kind: Any = buffer.dtype
-    if kind.kind != "f" or nbytes % kind.itemsize:
+    if kind not in _TINY or nbytes % kind.itemsize:
         return []
+    if nbytes == kind.itemsize and offset % nbytes == 0:
+        size = abs(buffer.views[kind][0].item(offset // nbytes))
+        if size == 0 or _TINY[kind] <= size < math.inf:  # by far the most
+            return []
     values = buffer.data[offset : offset + nbytes].view(kind)
     with np.errstate(all="ignore"):
         size = np.abs(values)
-        tests = {"nan": values != values, "inf": size == np.inf, "subnormal": (size > 0) & (size < np.finfo(kind).tiny)}
+        tests = {"nan": values != values, "inf": size == np.inf, "subnormal": (size > 0) & (size < _TINY[kind])}
     return [what for what, where in tests.items() for _ in range(int(np.count_nonzero(where)))]

@@ -35,6 +35,8 @@ class Loops:
         self._first = self._first_tests()
         for loop in range(len(spans)):
             self._add_exits(loop)
+        # The loops that each loop contains
+        self.within = [[n for n, inner in enumerate(self._members) if inner < outer] for outer in self._members]
 
     def around(self, offset: int) -> tuple[int, ...]:
         """The numbers of the loops that contain the instruction at an offset, the outermost first."""
@@ -43,10 +45,6 @@ class Loops:
             at = self._start(offset)
             loops = self._around[offset] = tuple(n for n, members in enumerate(self._members) if at in members)
         return loops
-
-    def within(self, loop: int) -> list[int]:
-        """The loops that a loop contains."""
-        return [n for n, members in enumerate(self._members) if n != loop and members < self._members[loop]]
 
     def instruction(self, offset: int) -> int:
         """The instruction at an offset, which may be in its inline cache; a test that is there twice is one."""

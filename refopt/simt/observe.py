@@ -152,8 +152,12 @@ def _log(profile: bool, floats: bool, *args: Any) -> Log:
 
 @contextmanager
 def observe(
-    count: bool | Sequence[DeviceArray] = True, watch: bool = False, schedule: str = "forward", seed: int = 0,
-    profile: bool = False, floats: bool = False,
+    count: bool | Sequence[DeviceArray] = True,
+    watch: bool = False,
+    schedule: str = "forward",
+    seed: int = 0,
+    profile: bool = False,
+    floats: bool = False,
 ) -> Iterator[Log]:
     """Observe the launches of a with block: count launches and bytes, watch for defects, set the schedule.
 

@@ -40,7 +40,18 @@ def _is_other(filename: str) -> bool:
 class Activation:
     """One call of a function by one thread."""
 
-    __slots__ = ("_ahead", "_base", "_contexts", "_counts", "_following", "_line", "_offset", "_tracer", "loops")
+    __slots__ = (
+        "_ahead",
+        "_base",
+        "_contexts",
+        "_counts",
+        "_following",
+        "_line",
+        "_offset",
+        "_tracer",
+        "_visits",
+        "loops",
+    )
 
     def __init__(self, tracer: Tracer, loops: Loops, base: int) -> None:
         self.loops, self._tracer, self._base = loops, tracer, base
@@ -48,6 +59,7 @@ class Activation:
         self._contexts: dict[tuple[int, ...], int] = {}
         self._ahead: int | None = None  # a loop whose next iteration has begun with the test at the end of the last
         self._offset = self._line = -1  # of the last line event
+        self._visits: dict[tuple[int, int], int] = {}  # line and context -> times: a long statement comes back
         self._following: set[int] | None = None  # the lines that the warp went on to from there
 
     def context(self, offset: int) -> int:
@@ -70,10 +82,11 @@ class Activation:
             self._ahead = None
 
     def _iterate(self, loop: int) -> None:
-        for inner in self.loops.within(loop):
+        for inner in self.loops.within[loop]:
             self._counts.pop(inner, None)
         self._counts[loop] = self._counts.get(loop, 0) + 1
         self._contexts.clear()
+        self._visits.clear()
 
     def trace(self, frame: FrameType, event: str, arg: Any) -> Any:
         """The local trace function."""
@@ -89,7 +102,9 @@ class Activation:
             if self._following is not None:
                 self._following.add(line)
             self._offset, self._line = offset, line
-            self._following = self._tracer.executed(self.loops.code, line, self.context(offset))
+            context = self.context(offset)
+            visit = self._visits[line, context] = self._visits.get((line, context), 0) + 1
+            self._following = self._tracer.executed(self.loops.code, line, context, visit)
         elif event == "return":
             if self._following is not None:
                 self._following.add(RETURN)
@@ -113,9 +128,11 @@ class Tracer:
     def __init__(self) -> None:
         self._activations: dict[FrameType, Activation] = {}
         self._loops: dict[int, Loops] = {}
+        self._others: dict[int, CodeType] = {}  # code that is not followed, by its id
         self._numbers: dict[Any, int] = {}
         self._before: Any = None
-        self.executions: dict[tuple[int, int, int, int], Execution] = {}  # of this launch: code, line, context, warp
+        # Of this launch, by code, line, context, visit and warp
+        self.executions: dict[tuple[int, int, int, int, int], Execution] = {}
 
     def number(self, way: Any) -> int:
         """A number for a way through calls and loops, from 1."""
@@ -141,12 +158,13 @@ class Tracer:
         self._activations.pop(frame, None)
 
     def nearest(self, frame: FrameType | None) -> tuple[Loops, int, int] | None:
-        """Where the innermost call is that is followed: its function, the number of the way, and the instruction."""
+        """Where the innermost call is that is followed: its function, the offset in it, and the number of the way."""
+        activations = self._activations
         while frame is not None:
-            activation = self._activations.get(frame)
+            activation = activations.get(frame)
             if activation is not None:
-                at, loops = frame.f_lasti, activation.loops
-                return loops, activation.context(at), loops.instruction(at)
+                at = frame.f_lasti
+                return activation.loops, at, activation.context(at)
             if frame.f_code is current.kernel_code:
                 break
             frame = frame.f_back
@@ -155,24 +173,28 @@ class Tracer:
     def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
         """The global trace function."""
         code = frame.f_code
+        if id(code) in self._others:
+            return None
         if _is_other(code.co_filename) or frame.f_globals.get("__name__", "").startswith("namedtuple_"):
+            self._others[id(code)] = code
             return None
         base = 0
         if code is not current.kernel_code:
             caller = self.nearest(frame.f_back)
             if caller is None:
                 return None
-            base = self.number((*caller[1:], id(code)))
-        loops = self._loops.get(id(code))
-        if loops is None:
-            loops = self._loops[id(code)] = Loops(code)  # which keeps the code, so that no other has its id
-        activation = self._activations[frame] = Activation(self, loops, base)
+            loops, at, context = caller
+            base = self.number((context, loops.instruction(at), id(code)))
+        own = self._loops.get(id(code))
+        if own is None:
+            own = self._loops[id(code)] = Loops(code)  # which keeps the code, so that no other has its id
+        activation = self._activations[frame] = Activation(self, own, base)
         return activation.trace
 
-    def executed(self, code: CodeType, line: int, context: int) -> set[int]:
+    def executed(self, code: CodeType, line: int, context: int, visit: int) -> set[int]:
         """The running thread executes a line; the set of those at which its warp goes on."""
         thread = current.thread
-        key = id(code), line, context, thread.block.number << 5 | thread.rank >> 5
+        key = id(code), line, context, visit, thread.block.number << 5 | thread.rank >> 5
         execution = self.executions.get(key)
         if execution is None:
             execution = self.executions[key] = Execution()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -109,6 +109,7 @@ class Profile:
     def __init__(self) -> None:
         self.accesses: list[Accesses] = []  # by launches
         self._tracer = Tracer()
+        self.access: Callable[[str, Buffer, int, int, FrameType], None]  # the running thread accesses memory
         self._lines: dict[tuple[str, str, int], np.ndarray] = {}
         self._rows: tuple[int, list[Sectors], list[Banks]] | None = None
 
@@ -116,7 +117,8 @@ class Profile:
 
     def begin(self, launch: Launch) -> None:
         """A launch begins."""
-        self.accesses.append(Accesses(launch.name, math.prod(launch.block)))
+        self.accesses.append(Accesses(launch.name, math.prod(launch.block), self._tracer))
+        self.access = self.accesses[-1].add
         self._tracer.begin()
 
     def end(self) -> None:
@@ -124,13 +126,9 @@ class Profile:
         self._tracer.end()
         accesses = self.accesses[-1]
         accesses.close()
-        for (code, line, _, _), execution in self._tracer.executions.items():
+        for (code, line, *_), execution in self._tracer.executions.items():
             key = accesses.kernel, self._tracer.code(code).co_filename, line
             _add(self._lines, key, (1, execution.lanes, len(execution.following) > 1))
-
-    def access(self, kind: str, buffer: Buffer, offset: int, nbytes: int, frame: FrameType) -> None:
-        """The running thread accesses memory."""
-        self.accesses[-1].add(kind, buffer, offset, nbytes, frame, self._tracer)
 
     # What was observed
 
@@ -182,9 +180,9 @@ def _add(rows: dict[Any, np.ndarray], key: Any, values: Any) -> None:
 
 def _add_costs(accesses: Accesses, moved: dict[Any, np.ndarray], passes: dict[Any, np.ndarray]) -> None:
     """Add what the accesses of a launch cost."""
-    instruction, array, start, warp = accesses.instruction, accesses.array, accesses.start, accesses.warp
-    again = occurrences(instruction, accesses.thread)  # such as the elements of a slice
-    request, first_of = groups(instruction, warp, again)
+    instruction, context, array, start = accesses.instruction, accesses.context, accesses.array, accesses.start
+    again = occurrences(instruction, context, accesses.thread)  # such as the elements of a slice
+    request, first_of = groups(instruction, context, accesses.warp, again)
     nbytes, shared = accesses.of_instruction("nbytes"), accesses.of_instruction("shared").astype(bool)
     atomic = accesses.of_instruction("kind") == "atomic"
 

@@ -156,6 +156,21 @@ def test_divergence():
     assert (active[2], active[4], active[5]) == (1.0, 0.5, 0.75)
 
 
+def test_a_statement_of_several_lines_is_no_divergence():
+    @cuda.jit
+    def kernel(x, y):
+        t = cuda.threadIdx.x
+        y[
+            t
+        ] = max(
+            x[t],
+            x[t + 1],
+        )
+
+    profile = profiled(kernel, 1, 32, cuda.to_device(np.zeros(33)), cuda.device_array(32))
+    assert {(row.active, row.divergent) for row in profile.lines} == {(1.0, 0)}
+
+
 def test_without_a_profile_there_is_none():
     with simt.observe() as log:
         pass
