@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.access_patterns import BLOCK, CASES, launch
 from benchmarks.children import run
-from benchmarks.record import RESULTS, begin, save, short_name
+from benchmarks.record import RESULTS, ROOT, begin, save, short_name
 from refopt import gpu, simt
 
 LIMIT = 400.0  # seconds for all kernels under ncu
@@ -81,7 +81,7 @@ def profiled(metrics: dict[str, str]) -> tuple[list[dict[str, Any]], str]:
                 "--target-processes", "all", "--clock-control", "none", "--metrics", ",".join(metrics.values()),
                 sys.executable, "-m", "benchmarks.sectors", "--launch",
             ],
-            LIMIT,
+            LIMIT, cwd=ROOT,
         )  # fmt: skip
         text = table.read_text() if table.exists() else ""
     rows = parsed(text, metrics)
@@ -121,7 +121,7 @@ def compared(name: str, measured: dict[str, Any], capability: tuple[int, int]) -
         row["occupancy"] = fits._asdict()
         if abs(100 * fits.share - measured["occupancy"]) > 0.1:
             differ.append("occupancy")
-    if CASES[name].kernel.name not in measured["kernel"]:
+    if CASES[name].kernel.function.__code__.co_name not in measured["kernel"]:  # a compiled kernel is named by its code
         differ.append("kernel")
     return row | {"differ": differ}
 
@@ -144,7 +144,7 @@ def main() -> int:
         print(report["failure"], flush=True)
         report["metrics"] = CERTAIN
         measured, report["failure"] = profiled(CERTAIN)
-    capability = capability_of()
+    capability = capability_of() if measured else (0, 0)
     for name, row in zip(CASES, measured, strict=False):
         report["rows"].append(compared(name, row, capability))
         save(report, out)

@@ -55,6 +55,7 @@ def test_the_compiler_keeps_each_load(name):
     words = ["int64"] * len(arrays) if case.by_address else [f"{x.dtype}[{x.ndim}]" for x in arrays]
     ptx = case.kernel.ptx(signature_spelled(words))
     assert len(re.findall(r"\bld\.global", ptx)) == LOADS[name]
+    assert case.kernel.function.__code__.co_name in re.findall(r"\.entry (\w+)", ptx)[0]
 
 
 # Stands in for ncu: what the executor counts as ncu prints it, after lines of its own; {change} overwrites figures.
@@ -81,7 +82,8 @@ with open(sys.argv[sys.argv.index("--log-file") + 1], "w") as file:
         if name == "gather":
             counts |= {change}
         figures = {{sectors.METRICS[key]: f"{{value:,}}" for key, value in counts.items()}}
-        writer.writerow([number, "_ZN" + CASES[name].kernel.name + "B2v1", *(figures[name] for name in names)])
+        entry = "_ZN" + CASES[name].kernel.function.__code__.co_name + "B2v1"
+        writer.writerow([number, entry, *(figures[name] for name in names)])
 """
 
 
