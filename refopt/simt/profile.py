@@ -24,7 +24,7 @@ class Sectors(NamedTuple):
 
     Attributes:
         kernel, filename, line, array, kind: where, and whether load, store or atomic.
-        requests: warp accesses.
+        requests: warp accesses; one whose lanes access several arrays counts for the first of them.
         lanes: accesses of threads.
         sectors: of 32 bytes, that the requests move.
         least: as many as would hold the bytes that each request needs.
@@ -42,8 +42,8 @@ class Sectors(NamedTuple):
 
     @property
     def per_request(self) -> float:
-        """Sectors of a request: 4 for 32 lanes side by side with 4 bytes each."""
-        return self.sectors / self.requests
+        """Sectors of a request: 4 for 32 lanes side by side with 4 bytes each; NaN if another array has the requests."""
+        return self.sectors / self.requests if self.requests else math.nan
 
     @property
     def efficiency(self) -> float:
