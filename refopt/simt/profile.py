@@ -42,7 +42,7 @@ class Sectors(NamedTuple):
 
     @property
     def per_request(self) -> float:
-        """Sectors of a request: 4 for 32 lanes side by side with 4 bytes each; NaN if another array has the requests."""
+        """Sectors of a request: 4 for 32 lanes side by side with 4 bytes each; NaN without requests."""
         return self.sectors / self.requests if self.requests else math.nan
 
     @property

@@ -103,7 +103,7 @@ def wavefronts(
         start, nbytes: the bytes that it touches, from the start of the shared array.
     """
     group, first = groups(request)
-    part = lane * np.maximum(nbytes, WORD) // (BANKS * WORD)  # of the warp: the half of 8 bytes, the quarter of 16
+    part = lane * nbytes // (BANKS * WORD)  # of the warp: the half of 8 bytes, the quarter of 16
     access, word = _units(start, nbytes, WORD)
     # An atomic operation shares a word with no other lane.
     apart = np.where(atomic, lane + 1, 0)

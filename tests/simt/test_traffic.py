@@ -42,10 +42,10 @@ def test_sectors(rows):
     assert dict(zip(keys, costs.lanes.tolist(), strict=True)) == lanes
 
 
-@given(ACCESSES, st.sampled_from([1, 2, 4, 8, 16]), st.booleans())
-def test_wavefronts(rows, width, atomic):
+@given(ACCESSES, st.sampled_from([1, 2, 4, 8, 16]), st.booleans(), st.sampled_from([5, 100]))
+def test_wavefronts(rows, width, atomic, most):
     """The lanes of a request access as many bytes each; no lane twice."""
-    rows = list({row[:2]: (*row[:4], width) for row in rows}.values())
+    rows = list({row[:2]: (*row[:3], row[3] % most, width) for row in rows}.values())
     request, lane, _, start, nbytes = columns(rows)
     costs = wavefronts(request, lane, start, nbytes, np.full(len(rows), atomic))
     parts = defaultdict(lambda: defaultdict(list))  # by request and part of the warp: words of each bank
@@ -70,6 +70,21 @@ def test_groups_and_occurrences(rows):
     assert [keys[n] for n in numbers] == rows
     assert first.tolist() == [rows.index(key) for key in keys]
     assert occurrences(one, other).tolist() == [rows[:n].count(row) for n, row in enumerate(rows)]
+
+
+def test_atomics_on_one_word_are_done_one_after_another():
+    @cuda.jit
+    def kernel():
+        part = cuda.shared.array(64, np.int32)
+        t = cuda.threadIdx.x
+        part[t] = 0
+        cuda.syncwarp()
+        cuda.atomic.add(part, t // 8, 1)
+
+    with simt.observe(profile=True) as log:
+        kernel[1, 64]()
+    rows = [(row.kind, row.requests, row.wavefronts, row.conflicts) for row in log.profile.banks]
+    assert rows == [("store", 2, 2, 0), ("atomic", 2, 16, 14)]
 
 
 def test_a_request_to_two_arrays_is_one():
