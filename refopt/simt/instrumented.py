@@ -66,6 +66,10 @@ class InstrumentedLog(Log):
             self.floats.begin()
         self._fresh = False
 
+    def reader(self, buffer: Buffer) -> Any:
+        """What is to be told of loads from a buffer."""
+        return self.read
+
     def read(self, buffer: Buffer, offset: int, nbytes: int, *rest: Any, **named: Any) -> None:
         """The running thread loads."""
         super().read(buffer, offset, nbytes, *rest, **named)
