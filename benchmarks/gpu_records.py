@@ -36,6 +36,7 @@ ONE = {
     "overlap": Step(["-m", "benchmarks.overlap"], 200, "overlap"),
     "ladder": Step(["-m", "benchmarks.ladder"], 150, "ladder"),
     "oracle": Step(["-m", "benchmarks.oracle"], 480, "oracle"),
+    "sectors": Step(["-m", "benchmarks.sectors"], 450, "sectors"),
 }
 TWO = {
     "nccl": Step(["-m", "benchmarks.laws", "--two"], 300, "laws"),

@@ -29,6 +29,20 @@ fence and atomic, stream, event or host synchronisation orders. Without the `syn
 `DataRace` that names both lines and threads, whichever ran first. What is a defect and what is only bad style
 depends on the hardware: each rule has a name, and can be turned on or off (`simt.rules`).
 
+`observe(profile=True)` puts the accesses of a warp together: `log.profile` has, by line, requests and 32-byte sectors
+of global memory, bank conflicts of shared memory, and how many lanes are active and diverge; printed, it is a table.
+`draw(log)` is a picture of which threads touch which elements. `observe(floats=True)` says in `log.floats` where NaN,
+infinities, overflow and subnormal numbers arise, are loaded and stored. `occupancy` is NVIDIA's occupancy calculator.
+
+    >>> @cuda.jit
+    ... def every_other(x, y):
+    ...     y[cuda.grid(1)] = x[2 * cuda.grid(1)]
+    >>> x, y = (cuda.to_device(np.zeros(n, np.float32)) for n in (64, 32))
+    >>> with simt.observe(profile=True) as log:
+    ...     every_other[1, 32](x, y)
+    >>> [(row.array, row.kind, row.requests, row.sectors) for row in log.profile.sectors]
+    [('x', 'load', 1, 8), ('y', 'store', 1, 4)]
+
 Arithmetic is that of the kernel as Numba compiles it for CUDA: integers are computed in 64 bits and wrap, a
 float of Python's is a double, a variable that is one type on one way and another on the other is what holds
 both, and what a kernel captures is constant (`refopt.simt.compiled`). `observe(doubles="report")` lists the
@@ -44,6 +58,7 @@ ended.
 from . import cuda, memory, rules
 from .arrays import DeviceArray
 from .compiled import UntypedWarning, ptx_twin
+from .draw import Picture, draw
 from .errors import (
     BarrierDivergence,
     DataRace,
@@ -56,6 +71,7 @@ from .errors import (
     UninitializedRead,
 )
 from .observe import observe
+from .occupancy import occupancy
 from .watchdog import limits
 
 __all__ = [
@@ -66,14 +82,17 @@ __all__ = [
     "LaunchError",
     "MisalignedAddress",
     "OutOfBounds",
+    "Picture",
     "SimtError",
     "TimeLimitExceeded",
     "UninitializedRead",
     "UntypedWarning",
     "cuda",
+    "draw",
     "limits",
     "memory",
     "observe",
-    "rules",
+    "occupancy",
     "ptx_twin",
+    "rules",
 ]

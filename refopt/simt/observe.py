@@ -12,8 +12,8 @@ import numpy as np
 
 from .arguments import flag, shown
 from .arrays import Copy, DeviceArray
-from .diagnosis import two_places
 from .compiled import Compiled
+from .diagnosis import two_places
 from .doubles import Double, check, doubles_of
 from .errors import LaunchError, here
 from .launch import Launch as Execution
@@ -42,13 +42,16 @@ class Log:
     """What was observed. The methods from `launch` on are how the executor reports."""
 
     def __init__(
-        self, count: bool | Sequence[DeviceArray], watch: bool, schedule: Schedule, rules: Rules, doubles: str = "ignore"
-    ) -> None:
+        self, count: bool | Sequence[DeviceArray], watch: bool, schedule: Schedule, rules: Rules,
+        doubles: str = "ignore",
+    ) -> None:  # fmt: skip
         self.schedule, self.rules = schedule, rules
         self.doubles: list[Double] = []  # in the order in which they were met, each once
         self._on_doubles = doubles
         self.launches: list[Launch] = []
         self.copies: list[Copy] = []
+        self.profile: Any = None  # with `observe(profile=True)`, a `Profile`
+        self.floats: Any = None  # with `observe(floats=True)`, a `Floats`
         self._count = bool(count) if isinstance(count, bool) else True
         self._only = None if isinstance(count, bool) else frozenset(array.buffer.base for array in count)
         self._detector = Detector(rules) if watch else None
@@ -200,6 +203,14 @@ def _total(times: dict[tuple[int, int], int], array: DeviceArray) -> int:
     return sum((before[at + n] - before[at]) * count for (at, n), count in times.items())
 
 
+def _log(profile: bool, floats: bool, *args: Any) -> Log:
+    if not (profile or floats):
+        return Log(*args)
+    from .instrumented import InstrumentedLog
+
+    return InstrumentedLog(*args, profile=profile, floats=floats)
+
+
 @contextmanager
 def observe(
     count: bool | Sequence[DeviceArray] = True,
@@ -209,6 +220,8 @@ def observe(
     strict: str | Iterable[str] = (),
     lenient: str | Iterable[str] = (),
     doubles: str = "ignore",
+    profile: bool = False,
+    floats: bool = False,
 ) -> Iterator[Log]:
     """Observe the launches of a with block: count launches and bytes, watch for defects, set the schedule.
 
@@ -216,12 +229,15 @@ def observe(
     ``strict`` and ``lenient`` name rules that are to hold, or not to, apart from the default: `refopt.simt.rules`.
     ``doubles="report"`` lists in ``log.doubles`` the lines on which a kernel that has no fp64 array computes in fp64,
     as a constant of Python's makes it do; ``"refuse"`` does not launch such a kernel, and raises a `LaunchError`.
+    With ``profile``, ``log.profile`` has sectors of global memory, bank conflicts of shared memory and divergence, by
+    line; with ``floats``, ``log.floats`` has where NaN, infinities, overflow and subnormal numbers arise.
     All threads of Python are observed. The block begins and ends between launches, never in one.
     """
     counted = count if isinstance(count, list | tuple) else flag("count", count)
     if doubles not in ("ignore", "report", "refuse"):
         raise ValueError(f"observe: doubles: expected ignore, report or refuse, got {shown(doubles)}")
-    log = Log(counted, flag("watch", watch), Schedule(schedule, seed), Rules(strict, lenient), doubles)
+    more = flag("profile", profile), flag("floats", floats)
+    log = _log(*more, counted, flag("watch", watch), Schedule(schedule, seed), Rules(strict, lenient), doubles)
     with one_at_a_time:
         if current.inside:
             raise LaunchError("a kernel cannot be observed from within", here())
