@@ -18,6 +18,9 @@ its blocks one after another, a cooperative one (`cuda.cg.this_grid()`) has all 
     >>> x.copy_to_host(), log.bytes_read(x), len(log.launches)
     (array([3, 2, 1, 0]), 32, 1)
 
+`run` runs kernels that were written against `numba.cuda`; `replace_numba`, the environment variable
+`REFOPT_SIMT=1` and ``refopt simt script.py`` put the executor in the place of `numba.cuda`.
+
 Always an error: a barrier that some threads do not reach, a raw address (`simt.memory`) outside live memory
 or misaligned, an index outside an array, a spin on an atomic that nobody will change. Other errors, a list
 that is too short among them, stay what they are, with a note of the thread. `observe` counts
@@ -33,6 +36,8 @@ threads run: a spin needs an atomic or a fence. An atomic counts as a load and a
 turns: a launch or a copy begins when that of another has ended.
 """
 
+import os
+
 from . import cuda, memory
 from .arrays import DeviceArray
 from .errors import (
@@ -44,8 +49,11 @@ from .errors import (
     OutOfBounds,
     SimtError,
     UninitializedRead,
+    Unsupported,
 )
 from .observe import observe
+from .replace import replace_numba
+from .translate import run
 
 __all__ = [
     "BarrierDivergence",
@@ -57,7 +65,13 @@ __all__ = [
     "OutOfBounds",
     "SimtError",
     "UninitializedRead",
+    "Unsupported",
     "cuda",
     "memory",
     "observe",
+    "replace_numba",
+    "run",
 ]
+
+if os.environ.get("REFOPT_SIMT", "0") not in ("", "0"):
+    replace_numba()

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from .diagnosis import divergence
+from .errors import unsupported
 from .state import current
 from .threads import WARP_SIZE, Thread
 
@@ -74,7 +75,12 @@ class GridGroup:
         return 0
 
 
-class cg:
+class _Groups(type):
+    def __getattr__(cls, name: str) -> Any:
+        raise unsupported(f"cuda.cg.{name}")
+
+
+class cg(metaclass=_Groups):
     """Cooperative groups."""
 
     @staticmethod

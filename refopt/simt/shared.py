@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import LaunchError, here
+from .arguments import element, shown
+from .errors import LaunchError, here, unsupported
 from .memory import POISON, Buffer
 from .state import current
 
@@ -25,18 +26,34 @@ def _shape(shape: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
 
 
-class shared:
+def _aligned(alignment: Any) -> None:
+    """Check what is asked for: every array here begins where any alignment would have it."""
+    if alignment is None:
+        return
+    if type(alignment) is not int:
+        raise TypeError(f"alignment: expected an integer, got {shown(alignment)}")
+    if alignment < 1 or alignment & (alignment - 1):
+        raise ValueError(f"alignment: expected a power of two, got {alignment}")
+
+
+class _Namespace(type):
+    def __getattr__(cls, name: str) -> Any:
+        raise unsupported(f"cuda.{cls.__name__}.{name}")
+
+
+class shared(metaclass=_Namespace):
     """Memory shared by the threads of a block."""
 
     @staticmethod
-    def array(shape: Any, dtype: Any) -> Any:
+    def array(shape: Any, dtype: Any, alignment: int | None = None) -> Any:
         """The block's array of this call site; shape 0 is the dynamic shared memory of the launch."""
+        _aligned(alignment)
         frame = sys._getframe(1)
         block = current.block
         site = id(frame.f_code), frame.f_lasti
         array = block.shared.get(site)
         if array is None:
-            array = block.shared[site] = _make(block, _shape(shape), np.dtype(dtype), frame.f_lineno)
+            array = block.shared[site] = _make(block, _shape(shape), element("dtype", dtype), frame.f_lineno)
         return array
 
 
@@ -62,18 +79,19 @@ def _make(block: Any, shape: tuple[int, ...], dtype: np.dtype, line: int) -> Any
     return view if current.observer is None else current.observer.shared(buffer, view)
 
 
-class local:
+class local(metaclass=_Namespace):
     """Memory of one thread."""
 
     @staticmethod
-    def array(shape: Any, dtype: Any) -> np.ndarray:
+    def array(shape: Any, dtype: Any, alignment: int | None = None) -> np.ndarray:
         """A new array of the calling thread."""
-        kind = np.dtype(dtype)
+        _aligned(alignment)
+        kind = element("dtype", dtype)
         data = np.full(math.prod(_shape(shape)) * kind.itemsize, _poison(kind), np.uint8)
         return data.view(kind).reshape(_shape(shape))
 
 
-class const:
+class const(metaclass=_Namespace):
     """Constant memory."""
 
     @staticmethod

@@ -1,0 +1,109 @@
+"""Explicit signatures, ``@cuda.jit("void(float32[:], int32)")``: arguments are converted to them, or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .arguments import shown
+from .numba_types import TYPES, Array, Optional, Signature, Tuple, Type, dtype_of, is_numba_type
+
+_EXPECTED = "cuda.jit: expected a function, a signature or a list of signatures, got"
+
+
+def signatures_of(given: Any) -> tuple[tuple, ...]:
+    """The argument types of each signature that `cuda.jit` was given; none for None.
+
+    Raises:
+        TypeError: what was given is no signature, with what it is.
+    """
+    if given is None:
+        return ()
+    listed = given if isinstance(given, list) else [given]
+    return tuple(_arguments(one) for one in listed)
+
+
+def _arguments(one: Any) -> tuple:
+    if isinstance(one, str):
+        try:
+            one = eval(one, {"__builtins__": {}}, TYPES)
+        except Exception as error:
+            raise TypeError(f"{_EXPECTED} {shown(one)}: {error}") from None
+    if isinstance(one, tuple):
+        return tuple(_type(arg) for arg in one)
+    if isinstance(one, Signature) or (type(one).__name__ == "Signature" and hasattr(one, "return_type")):
+        return tuple(one.args)
+    if isinstance(one, Type) or is_numba_type(one):
+        return (one,)  # "(int32)" is no tuple
+    raise TypeError(f"{_EXPECTED} {shown(one)}")
+
+
+def _type(arg: Any) -> Any:
+    if isinstance(arg, (Type, Signature)) or is_numba_type(arg):
+        return arg
+    raise TypeError(f"{_EXPECTED} one with {shown(arg)} for a type")
+
+
+class Mismatch(Exception):
+    """An argument is not what a signature says; why."""
+
+
+def as_declared(kernel: str, parameters: list[str], signatures: tuple[tuple, ...], args: tuple) -> tuple:
+    """The arguments as the first signature that takes them has them.
+
+    Raises:
+        TypeError: no signature takes them. The first argument at fault is named.
+    """
+    reasons = []
+    for types in signatures:
+        try:
+            if len(types) != len(args):
+                raise Mismatch(f"{len(types)} arguments expected, got {len(args)}")
+            named = zip(parameters, types, args, strict=True)
+            return tuple(convert(value, type_, name) for name, type_, value in named)
+        except Mismatch as reason:
+            reasons.append(f"({', '.join(map(str, types))}): {reason}")
+    raise TypeError(f"kernel {kernel} is compiled for other arguments: {'; '.join(reasons)}")
+
+
+def convert(value: Any, type_: Any, name: str) -> Any:
+    """A value as one of a type: scalars are cast as Numba casts them, arrays must agree."""
+    kind = type(type_).__name__
+    if isinstance(type_, Array) or kind == "Array":
+        _check_array(value, type_, name)
+        return value
+    if isinstance(type_, Tuple) or kind in ("Tuple", "UniTuple"):
+        parts = list(type_)
+        if not isinstance(value, tuple) or len(value) != len(parts):
+            raise Mismatch(f"{name}: a tuple of {len(parts)} expected, got {shown(value)}")
+        return tuple(convert(v, t, f"{name}[{i}]") for i, (v, t) in enumerate(zip(value, parts, strict=True)))
+    if isinstance(type_, Optional) or kind == "Optional":
+        return None if value is None else convert(value, type_.type, name)
+    dtype = dtype_of(type_)
+    if not isinstance(dtype, np.dtype) or dtype.names:
+        return value
+    if np.ndim(value) or value is None or isinstance(value, (str, tuple, list)):
+        raise Mismatch(f"{name}: {type_} expected, got {shown(value)}")
+    if dtype.kind in "iu":
+        if not hasattr(value, "__index__"):
+            raise Mismatch(f"{name}: {type_} expected, got {shown(value)}")
+        return np.array(int(value) & (1 << 8 * dtype.itemsize) - 1, f"u{dtype.itemsize}").view(dtype)[()]
+    return dtype.type(value)
+
+
+def _check_array(value: Any, type_: Any, name: str) -> None:
+    dtype = dtype_of(type_.dtype)
+    flags = getattr(getattr(value, "data", value), "flags", None) or getattr(value, "flags", None)
+    if not hasattr(value, "dtype") or not hasattr(value, "ndim"):
+        if not hasattr(value, "__cuda_array_interface__"):
+            raise Mismatch(f"{name}: {type_} expected, got {shown(value)}")
+        value = np.lib.stride_tricks.as_strided(  # no element is touched: dtype and dimensions are asked for
+            np.empty(0, value.__cuda_array_interface__["typestr"]), value.__cuda_array_interface__["shape"]
+        )
+    if value.ndim != type_.ndim or (isinstance(dtype, np.dtype) and value.dtype != dtype):
+        raise Mismatch(f"{name}: {type_} expected, got {value.dtype} of {value.ndim} dimensions")
+    if flags is not None and type_.layout in ("C", "F"):
+        contiguous = flags["C_CONTIGUOUS"] if type_.layout == "C" else flags["F_CONTIGUOUS"]
+        if not contiguous:
+            raise Mismatch(f"{name}: {type_} expected, got an array that is not contiguous")
