@@ -66,6 +66,7 @@ class Kernel:
         self.argument_types = signatures  # of explicit signatures
         bounds = (options or {}).get("launch_bounds")
         self.most_threads = bounds[0] if isinstance(bounds, tuple) else bounds
+        self.extensions = list((options or {}).get("extensions") or ())  # whose prepare_args sees each argument
 
     def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Configured:
         """The kernel with its launch configuration, as ``kernel[griddim, blockdim, stream, sharedmem]``."""
@@ -83,6 +84,15 @@ class Kernel:
 
             self._function = translated(self.py_func)
         return self._function
+
+    def specialize(self, *_: Any) -> Kernel:
+        """The kernel for arguments like these: itself, since nothing is compiled."""
+        return self
+
+    @property
+    def overloads(self) -> Overloads:
+        """What Numba has compiled, by signature: for any, the kernel itself."""
+        return Overloads(self)
 
     def __getitem__(self, configuration: Any) -> Configured:
         if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
@@ -114,10 +124,24 @@ class Kernel:
     __name__: str
 
 
-_OF_COMPILED = """compile compile_device extensions get_const_mem_size get_local_mem_per_thread
+_OF_COMPILED = """compile compile_device get_const_mem_size get_local_mem_per_thread
 get_max_threads_per_block get_metadata get_regs_per_thread get_shared_mem_per_block inspect_asm inspect_llvm
-inspect_lto_ptx inspect_sass inspect_sass_cfg inspect_types nopython_signatures overloads recompile signatures
-specialize specialized stats"""
+inspect_lto_ptx inspect_sass inspect_sass_cfg inspect_types nopython_signatures recompile signatures
+specialized stats"""
+
+
+class Overloads:
+    """Kernels by signature, all the same one."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def __getitem__(self, signature: Any) -> Kernel:
+        return self.kernel
+
+    def values(self) -> tuple[Kernel, ...]:
+        """The kernel."""
+        return (self.kernel,)
 
 
 class ForAll(NamedTuple):
@@ -157,6 +181,10 @@ class Configured(NamedTuple):
             raise LaunchError(f"kernel {kernel.__name__}: block of {threads} threads, {bound}")
         if kernel.argument_types:
             args = as_declared(kernel.__name__, kernel.parameters, kernel.argument_types, args)
+        after: list[Callable[[], Any]] = []
+        for extension in reversed(kernel.extensions):
+            prepared = (extension.prepare_args(None, arg, stream=self.stream, retr=after) for arg in args)
+            args = tuple(value for _, value in prepared)
         with one_at_a_time:
             run = Launch(kernel.function, kernel.__name__, self.grid, self.block, self.dynamic_bytes)
             written_back: list[tuple[np.ndarray, DeviceArray]] = []
@@ -169,11 +197,13 @@ class Configured(NamedTuple):
                 run.run(converted)
             for host, copy in written_back:
                 copy.copy_to_host(host)
+        for call in after:
+            call()
 
 
 def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceArray]]) -> Any:
     """What the kernel sees for an argument."""
-    if isinstance(arg, np.integer):
+    if isinstance(arg, np.integer) and not isinstance(arg, np.timedelta64):
         return int(arg)  # NumPy integers promote differently from Numba's
     if isinstance(arg, np.bool_):
         return bool(arg)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from .arguments import shown
+from .arrays import DeviceArray, as_cuda_array, is_cuda_array
+from .host_memory import Copied
 from .numba_types import TYPES, Array, Optional, Signature, Tuple, Type, dtype_of, is_numba_type
 
 _EXPECTED = "cuda.jit: expected a function, a signature or a list of signatures, got"
@@ -50,29 +52,41 @@ class Mismatch(Exception):
 
 
 def as_declared(kernel: str, parameters: list[str], signatures: tuple[tuple, ...], args: tuple) -> tuple:
-    """The arguments as the first signature that takes them has them.
+    """The arguments as a signature has them: of those that take them, the first that changes the fewest types.
 
     Raises:
         TypeError: no signature takes them. The first argument at fault is named.
     """
-    reasons = []
+    reasons, best, fewest = [], None, len(args) + 1
     for types in signatures:
         try:
             if len(types) != len(args):
                 raise Mismatch(f"{len(types)} arguments expected, got {len(args)}")
             named = zip(parameters, types, args, strict=True)
-            return tuple(convert(value, type_, name) for name, type_, value in named)
+            declared = tuple(convert(value, type_, name) for name, type_, value in named)
         except Mismatch as reason:
             reasons.append(f"({', '.join(map(str, types))}): {reason}")
-    raise TypeError(f"kernel {kernel} is compiled for other arguments: {'; '.join(reasons)}")
+            continue
+        changed = sum(_type_of(old) != _type_of(new) for old, new in zip(args, declared, strict=True))
+        if changed < fewest:
+            best, fewest = declared, changed
+    if best is None:
+        raise TypeError(f"kernel {kernel} is compiled for other arguments: {'; '.join(reasons)}")
+    return best
+
+
+def _type_of(value: Any) -> Any:
+    """The dtype of a scalar as Numba types it; of anything else nothing."""
+    if isinstance(value, (bool, int, float, complex)):
+        return np.dtype("int64" if type(value) is int else type(value))
+    return value.dtype if isinstance(value, np.generic) else None
 
 
 def convert(value: Any, type_: Any, name: str) -> Any:
     """A value as one of a type: scalars are cast as Numba casts them, arrays must agree."""
     kind = type(type_).__name__
     if isinstance(type_, Array) or kind == "Array":
-        _check_array(value, type_, name)
-        return value
+        return _array(value, type_, name)
     if isinstance(type_, Tuple) or kind in ("Tuple", "UniTuple"):
         parts = list(type_)
         if not isinstance(value, tuple) or len(value) != len(parts):
@@ -92,18 +106,21 @@ def convert(value: Any, type_: Any, name: str) -> Any:
     return dtype.type(value)
 
 
-def _check_array(value: Any, type_: Any, name: str) -> None:
+def _array(value: Any, type_: Any, name: str) -> Any:
+    """An array that is what the type says. Integers of the other sign are taken as those of the type, as on a GPU."""
+    if isinstance(value, Copied):
+        _array(value.value, type_, name)
+        return value
+    if not isinstance(value, (np.ndarray, DeviceArray)) and is_cuda_array(value):
+        value = as_cuda_array(value)
+    if not isinstance(value, (np.ndarray, DeviceArray)):
+        raise Mismatch(f"{name}: {type_} expected, got {shown(value)}")
     dtype = dtype_of(type_.dtype)
-    flags = getattr(getattr(value, "data", value), "flags", None) or getattr(value, "flags", None)
-    if not hasattr(value, "dtype") or not hasattr(value, "ndim"):
-        if not hasattr(value, "__cuda_array_interface__"):
-            raise Mismatch(f"{name}: {type_} expected, got {shown(value)}")
-        value = np.lib.stride_tricks.as_strided(  # no element is touched: dtype and dimensions are asked for
-            np.empty(0, value.__cuda_array_interface__["typestr"]), value.__cuda_array_interface__["shape"]
-        )
+    if isinstance(dtype, np.dtype) and value.dtype != dtype and {value.dtype.kind, dtype.kind} == {"i", "u"}:
+        value = value.view(dtype) if value.dtype.itemsize == dtype.itemsize else value
     if value.ndim != type_.ndim or (isinstance(dtype, np.dtype) and value.dtype != dtype):
         raise Mismatch(f"{name}: {type_} expected, got {value.dtype} of {value.ndim} dimensions")
-    if flags is not None and type_.layout in ("C", "F"):
-        contiguous = flags["C_CONTIGUOUS"] if type_.layout == "C" else flags["F_CONTIGUOUS"]
-        if not contiguous:
-            raise Mismatch(f"{name}: {type_} expected, got an array that is not contiguous")
+    flags = value.data.flags if isinstance(value, DeviceArray) else value.flags
+    if (type_.layout == "C" and not flags.c_contiguous) or (type_.layout == "F" and not flags.f_contiguous):
+        raise Mismatch(f"{name}: {type_} expected, got an array that is not contiguous")
+    return value

@@ -113,7 +113,7 @@ class _Translation:
             known = TYPES.get("bool" if str(value) == "bool" else str(value))
             return known if isinstance(known, Scalar) else value
         function = python_function(value)
-        if function is None:
+        if function is None or isinstance(value, Kernel):  # a kernel of the executor is translated as it is called
             return value
         new = self.function(function)
         return value if new is function and value is function else new
@@ -164,6 +164,8 @@ class _Translation:
         if isinstance(value, types.FunctionType):
             used = _names(value.__code__)
             return any(self._refers(part, seen, used) for part in _parts(value, used))
+        if isinstance(value, Kernel):
+            return False
         return id(value) in self.names or is_numba_type(value) or python_function(value) is not None
 
 

@@ -9,6 +9,7 @@ from numba.np import numpy_support
 from refopt import simt
 from refopt.simt import cuda, numba_types
 from refopt.simt.numba_types import TYPES, Scalar, Type, dtype_of
+from refopt.simt.signatures import as_declared, signatures_of
 
 SCALARS = {name: value for name, value in TYPES.items() if isinstance(value, Scalar)}
 
@@ -85,6 +86,37 @@ def test_arguments_are_converted(signature):
     x = np.zeros(1, np.float32)
     kernel[1, 1](x, 300)
     assert x[0] == 44  # the lowest 8 bits
+
+
+@pytest.mark.parametrize(("value", "name"), [(1, "i8"), (1.5, "f8"), (np.float32(1), "f4"), (np.int16(1), "i4")])
+def test_the_best_signature_is_taken(value, name):
+    signatures = signatures_of([f"({each},)" for each in ("i4", "f4", "i8", "f8")])
+    (declared,) = as_declared("kernel", ["x"], signatures, (value,))
+    assert declared.dtype == name
+
+
+def test_integers_of_the_other_sign():
+    @cuda.jit("void(int32[:])")
+    def kernel(x):
+        x[0] = -1
+
+    x = np.zeros(1, np.uint32)
+    kernel[1, 1](x)
+    assert x[0] == 2**32 - 1
+
+
+def test_arrays_that_say_how_they_are_copied():
+    @cuda.jit("void(int32[:])")
+    def kernel(x):
+        x[0] += 1
+
+    x = np.zeros(1, np.int32)
+    kernel[1, 1](cuda.In(x))
+    assert x[0] == 0
+    kernel[1, 1](cuda.InOut(x))
+    assert x[0] == 1
+    kernel[1, 1](cuda.Out(x))
+    assert x[0] == np.int32(np.uint32(0xABABABAC).view(np.int32))  # from poison
 
 
 REFUSED = {
