@@ -48,6 +48,7 @@ from .devices import (
     require_context,
     select_device,
 )
+from .elementwise import vectorize
 from .errors import unsupported as _unsupported
 from .half import cbrt, fma, fp16
 from .host_memory import (
@@ -187,6 +188,7 @@ __all__ = [
     "threadfence_system",
     "to_device",
     "types",
+    "vectorize",
     "warpsize",
     *_NAMED,
 ]

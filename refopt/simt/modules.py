@@ -8,6 +8,7 @@ from typing import Any
 
 from . import cuda, devices, half, host_memory, numba_types
 from .arrays import DeviceArray, is_cuda_array
+from .elementwise import CUDAVectorize, vectorize
 from .errors import SimtError, unsupported
 from .kernel import Kernel
 from .reduction import Reduce
@@ -48,6 +49,7 @@ _BELOW: dict[str, dict[str, Any]] = {
     "cudadrv.error": {"CudaDriverError": CudaDriverError, "CudaSupportError": CudaSupportError},
     "decorators": {"jit": cuda.jit},
     "dispatcher": {"CUDADispatcher": Kernel},
+    "vectorizers": {"CUDAVectorize": CUDAVectorize},
     "kernels": {},
     "kernels.reduction": {"Reduce": Reduce},
 }
@@ -117,7 +119,7 @@ def stub() -> dict[str, types.ModuleType]:
     of_types = _module("numba.types", _TYPES)
     content: dict[str, Any] = {
         "cuda": cuda, "types": of_types, "core": core, "config": config, "errors": errors, "njit": _as_it_is,
-        "jit": _as_it_is, "prange": range, "literal_unroll": lambda items: items, "__version__": "0+refopt.simt",
+        "jit": _as_it_is, "prange": range, "vectorize": vectorize, "literal_unroll": lambda items: items, "__version__": "0+refopt.simt",
         "NumbaPerformanceWarning": NumbaWarning, "NumbaWarning": NumbaWarning, **names,
     }  # fmt: skip
     modules = {"numba": _module("numba", content), "numba.core": core, "numba.core.errors": errors}

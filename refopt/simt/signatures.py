@@ -22,22 +22,26 @@ def signatures_of(given: Any) -> tuple[tuple, ...]:
     """
     if given is None:
         return ()
-    listed = given if isinstance(given, list) else [given]
-    return tuple(_arguments(one) for one in listed)
+    return tuple(args for _, args in parsed(given))
 
 
-def _arguments(one: Any) -> tuple:
+def parsed(given: Any) -> tuple[tuple[Any, tuple], ...]:
+    """What each signature returns, None if it does not say, and its argument types."""
+    return tuple(_parse(one) for one in (given if isinstance(given, list) else [given]))
+
+
+def _parse(one: Any) -> tuple[Any, tuple]:
     if isinstance(one, str):
         try:
             one = eval(one, {"__builtins__": {}}, TYPES)
         except Exception as error:
             raise TypeError(f"{_EXPECTED} {shown(one)}: {error}") from None
     if isinstance(one, tuple):
-        return tuple(_type(arg) for arg in one)
+        return None, tuple(_type(arg) for arg in one)
     if isinstance(one, Signature) or (type(one).__name__ == "Signature" and hasattr(one, "return_type")):
-        return tuple(one.args)
+        return one.return_type, tuple(one.args)
     if isinstance(one, Type) or is_numba_type(one):
-        return (one,)  # "(int32)" is no tuple
+        return None, (one,)  # "(int32)" is no tuple
     raise TypeError(f"{_EXPECTED} {shown(one)}")
 
 
