@@ -70,6 +70,7 @@ from .state import blockDim, blockIdx, gridDim, threadIdx
 from .streams import default_stream, event, event_elapsed_time, external_stream, stream, synchronize
 from .streams import default_stream as legacy_default_stream
 from .streams import default_stream as per_thread_default_stream
+from .vector_types import VECTORS as _VECTORS
 from .warps import (
     activemask,
     all_sync,
@@ -93,7 +94,7 @@ types = SimpleNamespace(**_types.TYPES)
 
 # The names of types: cuda.float32 and the like.
 _NAMED = {name: type_ for name, type_ in _types.TYPES.items() if isinstance(type_, _types.Type)}
-globals().update(_NAMED)
+globals().update(_NAMED | _VECTORS)
 
 __all__ = [
     "In",
@@ -191,6 +192,7 @@ __all__ = [
     "vectorize",
     "warpsize",
     *_NAMED,
+    *_VECTORS,
 ]
 
 

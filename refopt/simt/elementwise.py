@@ -65,7 +65,9 @@ class Vectorized:
     def _signature(self, args: Any, arrays: list[np.ndarray]) -> tuple[Any, list[np.dtype]]:
         if not self.signatures:
             return None, [x.dtype for x in arrays]
-        given = [arg if isinstance(arg, (bool, int, float, complex)) else x.dtype for arg, x in zip(args, arrays, strict=True)]
+        plain = (bool, int, float, complex)
+        pairs = zip(args, arrays, strict=True)
+        given = [arg if isinstance(arg, plain) and not isinstance(arg, np.generic) else x.dtype for arg, x in pairs]
         for returned, taken in self.signatures:
             if len(taken) == len(given) and all(map(_fits, given, taken)):
                 return returned, taken
@@ -79,8 +81,10 @@ class Vectorized:
 
 
 def _fits(given: Any, taken: np.dtype) -> bool:
-    """Whether a dtype, or a plain number, can be had as another dtype; a number of Python needs its kind alone."""
-    return np.can_cast(np.asarray(given).dtype if not isinstance(given, np.dtype) else given, taken, "same_kind")
+    """Whether a dtype can be cast safely; of a number of Python the kind alone counts, as in NumPy."""
+    if isinstance(given, np.dtype):
+        return np.can_cast(given, taken, "safe")
+    return np.can_cast(np.asarray(given).dtype, taken, "same_kind")
 
 
 def _dtype(type_: Any) -> Any:

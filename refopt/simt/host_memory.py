@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from .arguments import element, shown, wholes
-from .arrays import DeviceArray, pinned_array
-from .memory import allocate
+from .arrays import DeviceArray
+from .memory import POISON, allocate
 
 
 class HostArray(np.ndarray):
@@ -75,7 +75,9 @@ def managed_array(
 
 def pinned_array_like(ary: Any) -> np.ndarray:
     """A pinned array of the shape, type and memory order of another."""
-    return pinned_array(ary.shape, ary.dtype, order=_order(ary))
+    array = np.empty_like(ary.data if isinstance(ary, DeviceArray) else ary)
+    array.ravel("K").view(np.uint8)[...] = POISON
+    return array
 
 
 def _order(ary: Any) -> Any:

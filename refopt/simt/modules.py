@@ -119,7 +119,8 @@ def stub() -> dict[str, types.ModuleType]:
     of_types = _module("numba.types", _TYPES)
     content: dict[str, Any] = {
         "cuda": cuda, "types": of_types, "core": core, "config": config, "errors": errors, "njit": _as_it_is,
-        "jit": _as_it_is, "prange": range, "vectorize": vectorize, "literal_unroll": lambda items: items, "__version__": "0+refopt.simt",
+        "jit": _as_it_is, "prange": range, "vectorize": vectorize,
+        "literal_unroll": lambda items: items, "__version__": "0+refopt.simt",
         "NumbaPerformanceWarning": NumbaWarning, "NumbaWarning": NumbaWarning, **names,
     }  # fmt: skip
     modules = {"numba": _module("numba", content), "numba.core": core, "numba.core.errors": errors}

@@ -18,12 +18,12 @@ def notebook(name: str, path: str) -> str:
     lines = []
     for cell in cells:
         if cell["cell_type"] == "code":
-            lines += "".join(cell["source"]).splitlines() + [""]
+            lines += [*"".join(cell["source"]).splitlines(), ""]
     return "\n".join("" if line.lstrip().startswith(("!", "%")) else line for line in lines)
 
 
 def kernels(name: str, path: str, wanted: Iterable[str], nth: int = 0, **values: Any) -> SimpleNamespace:
-    """Functions and constants of a file, by name, defined with `numba.cuda` replaced and with other values to begin with.
+    """Functions and constants of a file, by name, defined where `numba.cuda` is replaced, with values to begin with.
 
     Kept are, at their lines, imports of Numba, NumPy and math, and the statements that define a wanted name; of several
     that do, the `nth`.

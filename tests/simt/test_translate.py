@@ -153,7 +153,7 @@ def uses_missing_function(x):
 
 
 def uses_missing_type(x):
-    x[0] = cuda.float32x4(1, 2, 3, 4).x
+    x[0] = cuda.bfloat16(1)
 
 
 def uses_missing_method(x):
@@ -173,7 +173,7 @@ def uses_missing_name(x):
 
 MISSING = {
     uses_missing_function: "cuda.libdevice",
-    uses_missing_type: "cuda.float32x4",
+    uses_missing_type: "cuda.bfloat16",
     uses_missing_method: "cuda.atomic.multiply",
     uses_missing_memory: "cuda.shared.zeros",
 }
