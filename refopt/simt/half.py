@@ -19,7 +19,8 @@ def fma(a: Any, b: Any, c: Any) -> Any:
         kind = np.dtype(np.float64)
     x, y, z = float(a), float(b), float(c)
     if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)):
-        return kind.type(np.float64(x) * np.float64(y) + np.float64(z))
+        with np.errstate(invalid="ignore"):
+            return kind.type(np.float64(x) * np.float64(y) + np.float64(z))
     exact = Fraction(x) * Fraction(y) + Fraction(z)
     if not exact:  # the sign of a zero
         return kind.type(x * y + z if not x or not y else 0.0)
@@ -40,7 +41,7 @@ def rounded(exact: Fraction, kind: np.dtype) -> Any:
         value = math.inf
     if value > float(info.max):
         value = math.inf
-    return kind.type(math.copysign(value, exact) if value else math.copysign(0.0, exact))
+    return kind.type(-value if exact < 0 else value)
 
 
 def cbrt(x: Any) -> Any:

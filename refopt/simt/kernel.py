@@ -18,7 +18,7 @@ from .errors import LaunchError, unsupported
 from .host_memory import Copied
 from .launch import Launch
 from .observed import ObservedArray
-from .shared import SHARED_LIMIT
+from .shared import SHARED_LIMIT, with_fields
 from .signatures import as_declared, signatures_of
 from .state import current, one_at_a_time
 from .streams import Stream, as_stream
@@ -207,6 +207,8 @@ def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceAr
         return int(arg)  # NumPy integers promote differently from Numba's
     if isinstance(arg, np.bool_):
         return bool(arg)
+    if isinstance(arg, np.void) and arg.dtype.names:
+        return arg.view((np.record, arg.dtype))
     if isinstance(arg, tuple):
         parts = [_argument(part, f"{name}[{i}]", written_back) for i, part in enumerate(arg)]
         return type(arg)(*parts) if hasattr(arg, "_fields") else tuple(parts)
@@ -226,7 +228,7 @@ def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceAr
             return arg
         arg = as_cuda_array(arg)
     if current.observer is None or not current.observer.concerns(arg.buffer):
-        return arg.data
+        return with_fields(arg.data)
     arg.buffer.parameter = name
     return ObservedArray(arg.buffer, arg.data, current.observer)
 

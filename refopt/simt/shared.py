@@ -76,7 +76,12 @@ def _make(block: Any, shape: tuple[int, ...], dtype: np.dtype, line: int) -> Any
             )
     buffer.shape, buffer.dtype = shape, dtype
     view = np.ndarray(shape, dtype, buffer.data)
-    return view if current.observer is None else current.observer.shared(buffer, view)
+    return with_fields(view) if current.observer is None else current.observer.shared(buffer, view)
+
+
+def with_fields(array: np.ndarray) -> np.ndarray:
+    """An array of records as one whose fields are attributes too, as in Numba: ``array[i].x``, ``array.x``."""
+    return array if array.dtype.names is None else array.view(np.recarray)
 
 
 class local(metaclass=_Namespace):
@@ -88,7 +93,7 @@ class local(metaclass=_Namespace):
         _aligned(alignment)
         kind = element("dtype", dtype)
         data = np.full(math.prod(_shape(shape)) * kind.itemsize, _poison(kind), np.uint8)
-        return data.view(kind).reshape(_shape(shape))
+        return with_fields(data.view(kind).reshape(_shape(shape)))
 
 
 class const(metaclass=_Namespace):
