@@ -139,4 +139,4 @@ def here(frame: FrameType | None = None) -> Place:
 
 def unsupported(name: str, why: str = "") -> Unsupported:
     """The error for something that the executor does not have: its name, and where it was asked for."""
-    return Unsupported(f"the executor has no {name}{f': {why}' if why else ''}", here(sys._getframe(1)))
+    return Unsupported(f"the executor has no {name}{f': {why}' if why else ''}", here())

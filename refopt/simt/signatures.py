@@ -8,6 +8,7 @@ import numpy as np
 
 from .arguments import shown
 from .arrays import DeviceArray, as_cuda_array, is_cuda_array
+from .errors import unsupported
 from .host_memory import Copied
 from .numba_types import TYPES, Array, Optional, Signature, Tuple, Type, dtype_of, is_numba_type
 
@@ -99,7 +100,11 @@ def convert(value: Any, type_: Any, name: str) -> Any:
     if isinstance(type_, Optional) or kind == "Optional":
         return None if value is None else convert(value, type_.type, name)
     dtype = dtype_of(type_)
-    if not isinstance(dtype, np.dtype) or dtype.names:
+    if not isinstance(dtype, np.dtype):
+        if kind in ("CPointer", "RawPointer"):
+            raise unsupported(f"arguments of type {type_}")
+        return value
+    if dtype.names:
         return value
     if np.ndim(value) or value is None or isinstance(value, (str, tuple, list)):
         raise Mismatch(f"{name}: {type_} expected, got {shown(value)}")

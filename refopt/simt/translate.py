@@ -112,9 +112,11 @@ class _Translation:
         if is_numba_type(value):
             known = TYPES.get("bool" if str(value) == "bool" else str(value))
             return known if isinstance(known, Scalar) else value
-        function = python_function(value)
-        if function is None or isinstance(value, Kernel):  # a kernel of the executor is translated as it is called
+        if isinstance(value, Kernel):  # is translated as it is called
             return value
+        function = None if isinstance(value, types.FunctionType) and _is_of_cuda(value) else python_function(value)
+        if function is None:
+            return Missing(_called(value)) if _is_of_cuda(value) else value
         new = self.function(function)
         return value if new is function and value is function else new
 
@@ -166,7 +168,7 @@ class _Translation:
             return any(self._refers(part, seen, used) for part in _parts(value, used))
         if isinstance(value, Kernel):
             return False
-        return id(value) in self.names or is_numba_type(value) or python_function(value) is not None
+        return is_numba_type(value) or _is_of_cuda(value) or python_function(value) is not None
 
 
 def _parts(function: types.FunctionType, used: set[str]) -> Iterator[Any]:
@@ -224,6 +226,12 @@ def _members(value: Any) -> Iterator[tuple[str, Any]]:
     for name in dir(value):
         if not name.startswith("_"):
             yield name, getattr(value, name, None)
+
+
+def _called(value: Any) -> str:
+    """The name of an object of Numba's."""
+    home = getattr(value, "__module__", type(value).__module__)
+    return f"{home}.{getattr(value, '__name__', type(value).__name__)}"
 
 
 def _is_of_cuda(value: Any) -> bool:

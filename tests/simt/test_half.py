@@ -26,10 +26,17 @@ def test_rounding_is_that_of_a_division(x):
     assert rounded(exact, np.dtype(np.float64)) == exact.numerator / exact.denominator
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False).filter(bool), st.sampled_from(["float16", "float32"]))
+numbers = st.floats(allow_nan=False, allow_infinity=False) | st.floats(-(2**-13), 2**-13) | st.floats(-1e-37, 1e-37)
+
+
+@given(numbers.filter(bool), st.sampled_from(["float16", "float32"]))
 def test_rounding_is_that_of_numpy(x, kind):
     with np.errstate(all="ignore"):
         assert bits(rounded(Fraction(x), np.dtype(kind))) == bits(np.float64(x).astype(kind))
+
+
+def test_subnormals_are_rounded_once():
+    assert rounded(Fraction(1, 2**25) + Fraction(1, 2**60), np.dtype(np.float16)) == np.float16(2**-24)
 
 
 @pytest.mark.parametrize(("a", "b", "c"), [
@@ -82,7 +89,8 @@ def test_functions_of_one_half(a):
 def test_comparisons_and_extremes():
     nan = np.float16(math.nan)
     assert cuda.fp16.hmax(nan, 1) == cuda.fp16.hmin(1, nan) == 1
-    assert cuda.fp16.hlt(1, 2) is True and cuda.fp16.hge(1, 2) is False and cuda.fp16.heq(nan, nan) is False
+    assert cuda.fp16.hlt(1, 2) is True and cuda.fp16.hlt(1, 1) is False
+    assert cuda.fp16.hge(1, 2) is False and cuda.fp16.heq(nan, nan) is False
 
 
 def test_cube_roots():

@@ -138,6 +138,28 @@ def test_vectorize(by):
         combined.reduce(x)
 
 
+def test_no_precision_is_lost_by_a_signature():
+    @cuda.vectorize(["float32(float32)", "float64(float64)"])
+    def third(x):
+        return x / 3
+
+    assert third(np.ones(1)).tolist() == [1 / 3] and third(np.ones(1, np.float32)).dtype == np.float32
+
+
+def test_forall():
+    x = np.ones(300)
+    with simt.observe() as log:
+        doubled.forall(300)(x)
+        doubled.forall(300, tpb=64)(x)
+        doubled.forall(0)(x)
+    assert set(x) == {4.0}
+    assert [(launch.grid[0], launch.block[0]) for launch in log.launches] == [(3, 128), (5, 64)]
+    with pytest.raises(simt.LaunchError, match=r"^ntasks: expected an integer of at least 0, got -1"):
+        doubled.forall(-1)
+    doubled.configure(5, 64)(x)
+    assert set(x) == {8.0}
+
+
 def test_vector_types():
     @cuda.jit
     def kernel(out):

@@ -17,8 +17,11 @@ from refopt.simt import modules
 REAL = numba.cuda
 SCRIPT = """\
 import sys
+import numba
 import numpy as np
 from numba import cuda, float32, njit
+
+assert numba.cuda is cuda and numba.cuda.cudadrv.devices.gpus is cuda.gpus
 
 @njit
 def halved(x):

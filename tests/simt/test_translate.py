@@ -164,11 +164,15 @@ def uses_missing_memory(x):
     cuda.shared.zeros(3)
 
 
-fast = cuda.libdevice.fast_sinf
+fast, double = cuda.libdevice.fast_sinf, cuda.from_cuda_array_interface
+
+
+def uses_missing_name_of_a_module(x):
+    x[0] = fast(x[0])
 
 
 def uses_missing_name(x):
-    x[0] = fast(x[0])
+    x[0] = double(x[0])
 
 
 MISSING = {
@@ -176,6 +180,8 @@ MISSING = {
     uses_missing_type: "cuda.bfloat16",
     uses_missing_method: "cuda.atomic.multiply",
     uses_missing_memory: "cuda.shared.zeros",
+    uses_missing_name_of_a_module: "numba.cuda.libdevice.fast_sinf",
+    uses_missing_name: "cuda.from_cuda_array_interface",
 }
 
 
