@@ -163,7 +163,7 @@ class _Translation:
             return any(self._refers(vars(value)[name], seen, names) for name in (names or set()) & vars(value).keys())
         if type(value) is tuple:
             return any(self._refers(part, seen, names) for part in value)
-        if isinstance(value, types.FunctionType):
+        if isinstance(value, types.FunctionType) and not _is_of_cuda(value):
             used = _names(value.__code__)
             return any(self._refers(part, seen, used) for part in _parts(value, used))
         if isinstance(value, Kernel):
