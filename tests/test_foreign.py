@@ -28,7 +28,8 @@ def scale(x, factor):
 def scale_more():
     raise SystemExit
 '''
-CELLS = ["!pip install nothing\nimport cupy", "@cuda.jit\ndef one(x):\n    x[0] = 1", "def one(x):\n    x[0] = 2", "a b"]
+ONE = "@cuda.jit\ndef one(x):\n    x[0] = 1"
+CELLS = ["!pip install nothing\nimport cupy", ONE, "def one(x):\n    x[0] = 2", "a b"]
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_kernels_of_a_notebook(mirrored):
 
 def test_no_mirror(mirrored, monkeypatch, tmp_path):
     monkeypatch.setenv("REFOPT_MIRRORS", str(tmp_path / "nothing"))
-    with pytest.raises(FileNotFoundError, match="^REFOPT_MIRRORS: no "):
+    with pytest.raises(FileNotFoundError, match=r"^REFOPT_MIRRORS: no "):
         repositories.repository(mirrored)
 
 

@@ -18,6 +18,7 @@ from .kernel import Kernel
 from .modules import CUDA, PACKAGES, below
 from .numba_types import TYPES, Scalar, is_numba_type
 
+_WITHOUT = {"numpy", *sys.stdlib_module_names}  # packages that have nothing of Numba's: they are not searched
 _NAMESPACES = ("atomic", "shared", "local", "const", "cg", "fp16")
 
 
@@ -156,7 +157,7 @@ class _Translation:
             return False
         seen.add(id(value))
         if isinstance(value, types.ModuleType):
-            if value is cuda:
+            if value is cuda or value.__name__.partition(".")[0] in _WITHOUT:
                 return False
             if value.__name__ == "numba" or value.__name__.startswith((*PACKAGES, "numba.")):
                 return True
@@ -164,6 +165,8 @@ class _Translation:
         if type(value) is tuple:
             return any(self._refers(part, seen, names) for part in value)
         if isinstance(value, types.FunctionType) and not _is_of_cuda(value):
+            if str(value.__module__).partition(".")[0] in _WITHOUT - {"__main__"}:
+                return False
             used = _names(value.__code__)
             return any(self._refers(part, seen, used) for part in _parts(value, used))
         if isinstance(value, Kernel):
