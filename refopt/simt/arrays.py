@@ -61,7 +61,9 @@ class DeviceArray:
         }
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """A copy on the host, as Numba's arrays give one."""
+        """A copy on the host where the executor is in the place of Numba, whose arrays give one; else a TypeError."""
+        if not current.as_numba:
+            raise TypeError("a device array is no host array: use copy_to_host()")
         if copy is False:
             raise ValueError("a device array becomes a host array by a copy alone")
         return np.asarray(self.copy_to_host(), dtype)

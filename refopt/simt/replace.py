@@ -12,6 +12,7 @@ from typing import Any
 
 from . import cuda
 from .modules import PACKAGES, replacements, stub
+from .state import current
 
 _ABSENT = object()
 
@@ -39,6 +40,7 @@ class replace_numba(importlib.abc.MetaPathFinder):
         sys.modules.update(self.modules)
         cuda.__path__ = []
         sys.meta_path.insert(0, self)
+        current.as_numba += 1
         numba = sys.modules.get("numba")
         if numba is not None:
             self.attribute = vars(numba).get("cuda", _ABSENT)
@@ -55,6 +57,7 @@ class replace_numba(importlib.abc.MetaPathFinder):
         if self not in sys.meta_path:
             return
         sys.meta_path.remove(self)
+        current.as_numba -= 1
         for name in [name for name in sys.modules if _is_replaced(name)]:
             del sys.modules[name]
         sys.modules.update(self.saved)

@@ -243,4 +243,4 @@ def _is_of_cuda(value: Any) -> bool:
         return False
     home = getattr(value, "__module__", None) if isinstance(value, (type, types.FunctionType)) else None
     home = home or type(value).__module__
-    return isinstance(home, str) and home.startswith(PACKAGES)
+    return isinstance(home, str) and home.startswith(PACKAGES) and ".tests" not in home

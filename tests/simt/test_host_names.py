@@ -180,14 +180,22 @@ def test_vector_types():
 def test_views_of_device_arrays():
     host = np.arange(6).reshape(2, 3)
     x = cuda.to_device(host)
-    assert x.transpose().copy_to_host().tolist() == host.T.tolist() == np.asarray(x.T).tolist()
+    assert x.transpose().copy_to_host().tolist() == host.T.tolist()
     assert x.is_c_contiguous() and x.T.is_f_contiguous() and not x.T.flags["C_CONTIGUOUS"]
     assert x[:1].squeeze().shape == (3,) and x.getitem((1, 2)) == 5
     x.setitem((0, 0), 9)
     assert x[0, 0] == 9
     assert [part.copy_to_host().tolist() for part in x.ravel().split(4)] == [[9, 1, 2, 3], [4, 5]]
-    with pytest.raises(ValueError, match="by a copy alone"):
-        np.asarray(x, copy=False)
+
+
+def test_device_arrays_become_host_arrays_in_numbas_place():
+    x = cuda.to_device(np.arange(3))
+    with simt.replace_numba():
+        assert np.asarray(x).tolist() == np.array(x, np.float32).tolist() == [0, 1, 2]
+        with pytest.raises(ValueError, match="by a copy alone"):
+            np.asarray(x, copy=False)
+    with pytest.raises(TypeError, match="use copy_to_host"):
+        np.asarray(x)
 
 
 def test_callbacks_and_coroutines_of_streams():
