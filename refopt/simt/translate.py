@@ -117,9 +117,14 @@ class _Translation:
             return value
         function = None if isinstance(value, types.FunctionType) and _is_of_cuda(value) else python_function(value)
         if function is None:
-            return Missing(_called(value)) if _is_of_cuda(value) else value
+            return self._counterpart(value) if _is_of_cuda(value) else value
         new = self.function(function)
         return value if new is function and value is function else new
+
+    def _counterpart(self, value: Any) -> Any:
+        """What has the name of an object of Numba's that no module shows under it."""
+        name = getattr(value, "__name__", "")
+        return vars(cuda)[name] if name in cuda.__all__ else Missing(_called(value))
 
     def _named(self, name: str) -> Any:
         owner, _, member = name.rpartition(".")
