@@ -234,3 +234,23 @@ def test_device_functions_need_no_device():
     assert x[0] == 2
     with pytest.raises(simt.LaunchError, match="kernel twice needs a launch configuration"):
         twice(1)
+
+
+def test_an_object_that_no_module_shows_is_told_by_its_name():
+    class float32x2:
+        __module__ = "numba.cuda.elsewhere"
+
+    class float32x5:
+        __module__ = "numba.cuda.elsewhere"
+
+    def kernel(x):
+        x[0] = float32x2(1, 2).y
+
+    def missing(x):
+        x[0] = float32x5(1)
+
+    x = np.zeros(1)
+    simt.run(kernel)[1, 1](x)
+    assert x[0] == 2
+    with pytest.raises(simt.Unsupported, match=r"the executor has no numba\.cuda\.elsewhere\.float32x5"):
+        simt.run(missing)[1, 1](x)
