@@ -35,12 +35,13 @@ def run(argv: Sequence[str] | None = None) -> int:
     """
     from refopt.oracle import command as check
     from refopt.show import command as show
+    from refopt.simt import script as simt
     from refopt.verify import command as verify
 
     parser = Parser(
         prog="refopt",
         description="Merged optimizer steps, in NumPy and as CUDA kernels, bit for bit equal; "
-        "their kernels as text; and whether other optimizers are right.",
+        "their kernels as text; whether other optimizers are right; and kernels of numba.cuda without a GPU.",
     )
     parser.add_argument("--version", action="version", version=f"refopt {refopt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
@@ -48,6 +49,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         "verify": (verify, verify.add_to(commands)),
         "check": (check, check.add_to(commands)),
         "show": (show, show.add_to(commands)),
+        "simt": (simt, simt.add_to(commands)),
     }
     args = parser.parse_args(argv)
     module, of_command = by_name[args.command]

@@ -18,6 +18,9 @@ its blocks one after another, a cooperative one (`cuda.cg.this_grid()`) has all 
     >>> x.copy_to_host(), log.bytes_read(x), len(log.launches)
     (array([3, 2, 1, 0]), 32, 1)
 
+`run` runs kernels that were written against `numba.cuda`; `replace_numba`, the environment variable
+`REFOPT_SIMT=1` and ``refopt simt script.py`` put the executor in the place of `numba.cuda`.
+
 Always an error: a barrier that some threads do not reach, a raw address (`simt.memory`) outside live memory
 or misaligned, an index outside an array, a spin on an atomic that nobody will change, a thread that runs for
 `simt.limits.seconds` (10) without a barrier, an atomic, a fence or its end. Other errors, a list
@@ -55,6 +58,8 @@ counts as a load and a store. Threads of Python take turns: a launch or a copy b
 ended.
 """
 
+import os
+
 from . import cuda, memory, rules
 from .arrays import DeviceArray
 from .compiled import UntypedWarning, ptx_twin
@@ -69,9 +74,12 @@ from .errors import (
     SimtError,
     TimeLimitExceeded,
     UninitializedRead,
+    Unsupported,
 )
 from .observe import observe
 from .occupancy import occupancy
+from .replace import replace_numba
+from .translate import run
 from .watchdog import limits
 
 __all__ = [
@@ -86,6 +94,7 @@ __all__ = [
     "SimtError",
     "TimeLimitExceeded",
     "UninitializedRead",
+    "Unsupported",
     "UntypedWarning",
     "cuda",
     "draw",
@@ -94,5 +103,10 @@ __all__ = [
     "observe",
     "occupancy",
     "ptx_twin",
+    "replace_numba",
     "rules",
+    "run",
 ]
+
+if os.environ.get("REFOPT_SIMT", "0") not in ("", "0"):
+    replace_numba()

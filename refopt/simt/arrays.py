@@ -8,11 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import initialized, pinned, streams
-from .arguments import element, shown, wholes
+from .arguments import element, shown, whole, wholes
 from .memory import Buffer, allocate, find
 from .state import current, one_at_a_time
-
-_HIDDEN = "a device array is no host array: use copy_to_host()"
 
 
 class DeviceArray:
@@ -62,8 +60,13 @@ class DeviceArray:
             "data": (self.address if data.size else 0, not data.flags.writeable),
         }
 
-    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
-        raise TypeError(_HIDDEN)
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """A copy on the host where the executor is in the place of Numba, whose arrays give one; else a TypeError."""
+        if not current.as_numba:
+            raise TypeError("a device array is no host array: use copy_to_host()")
+        if copy is False:
+            raise ValueError("a device array becomes a host array by a copy alone")
+        return np.asarray(self.copy_to_host(), dtype)
 
     def __len__(self) -> int:
         return len(self.data)
@@ -104,6 +107,41 @@ class DeviceArray:
     def view(self, dtype: Any) -> DeviceArray:
         """A view of the same bytes as another type."""
         return self._view(self.data.view(dtype))
+
+    @property
+    def flags(self) -> dict[str, bool]:
+        """Whether the elements lie in C's order, in Fortran's."""
+        flags = self.data.flags
+        return {"C_CONTIGUOUS": flags.c_contiguous, "F_CONTIGUOUS": flags.f_contiguous}
+
+    def is_c_contiguous(self) -> bool:
+        """Whether the elements lie in C's order."""
+        return self.data.flags.c_contiguous
+
+    def is_f_contiguous(self) -> bool:
+        """Whether the elements lie in Fortran's order."""
+        return self.data.flags.f_contiguous
+
+    def transpose(self, axes: Any = None) -> DeviceArray:
+        """A view with the axes in another order, or reversed."""
+        return self._view(self.data.transpose(axes))
+
+    def squeeze(self, axis: Any = None, stream: Any = 0) -> DeviceArray:
+        """A view without axes of length 1."""
+        return self._view(self.data.squeeze(axis))
+
+    def split(self, section: int, stream: Any = 0) -> list[DeviceArray]:
+        """Views of so many elements each, the last of what is left, of an array of one dimension."""
+        section = whole("section", section, 1)
+        return [self[start : start + section] for start in range(0, len(self), section)]
+
+    def getitem(self, item: Any, stream: Any = 0) -> Any:
+        """``array[item]``."""
+        return self[item]
+
+    def setitem(self, key: Any, value: Any, stream: Any = 0) -> None:
+        """``array[key] = value``."""
+        self[key] = value
 
     def _view(self, data: np.ndarray) -> DeviceArray:
         if data.size and not np.may_share_memory(data, self.data):
@@ -195,8 +233,8 @@ def device_array(
 def device_array_like(ary: Any, stream: Any = 0) -> DeviceArray:
     """An uninitialised device array with the shape, type and memory order of another array."""
     data = ary.data if isinstance(ary, DeviceArray) else ary
-    fortran = data.flags.f_contiguous and not data.flags.c_contiguous
-    return device_array(data.shape, data.dtype, order="F" if fortran else "C")
+    like = np.lib.stride_tricks.as_strided(np.empty(1, data.dtype), data.shape, data.strides)
+    return device_array(data.shape, data.dtype, strides=np.empty_like(like).strides)
 
 
 def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | None = None) -> DeviceArray:

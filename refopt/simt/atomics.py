@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .compiled.convert import CONVERSIONS
+from .errors import unsupported
 from .observed import ObservedArray
 from .state import current
 from .undefined import refuse
@@ -100,3 +101,7 @@ def cas(array: Any, index: Any, old: Any, value: Any) -> Any:
 def compare_and_swap(array: Any, old: Any, val: Any) -> Any:
     """`cas` on the first element."""
     return cas(array, (0,) * array.ndim, old, val)
+
+
+def __getattr__(name: str) -> Any:
+    raise unsupported(f"cuda.atomic.{name}")

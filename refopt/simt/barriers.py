@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 from .diagnosis import divergence
-from .errors import Site
+from .errors import Site, unsupported
 from .state import current
 from .threads import Block, Thread, Warp
 
@@ -88,7 +88,12 @@ class GridGroup:
         return 0
 
 
-class cg:
+class _Groups(type):
+    def __getattr__(cls, name: str) -> Any:
+        raise unsupported(f"cuda.cg.{name}")
+
+
+class cg(metaclass=_Groups):
     """Cooperative groups."""
 
     @staticmethod

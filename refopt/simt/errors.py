@@ -73,6 +73,10 @@ class BarrierDivergence(SimtError):
     """A barrier or warp operation that some of its threads never reach, or reach in another place."""
 
 
+class Unsupported(SimtError, AttributeError, NotImplementedError):
+    """Something of `numba.cuda` that the executor does not have."""
+
+
 class Deadlock(SimtError):
     """Threads that spin on a value that nobody will change."""
 
@@ -135,3 +139,8 @@ def here(frame: FrameType | None = None) -> Place:
         return site.place(None)
     thread = current.thread
     return site.place(current.launch.name, thread.block.index, thread.index)
+
+
+def unsupported(name: str, why: str = "") -> Unsupported:
+    """The error for something that the executor does not have: its name, and where it was asked for."""
+    return Unsupported(f"the executor has no {name}{f': {why}' if why else ''}", here())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -12,15 +13,16 @@ import numpy as np
 
 from . import initialized
 from . import launch as launching
-from .arguments import whole
+from .arguments import shown, whole
 from .arrays import DeviceArray, as_cuda_array, is_cuda_array, to_device
-from .captures import bound
 from .compiled import compiled
-from .errors import LaunchError
+from .errors import LaunchError, unsupported
+from .host_memory import Copied
 from .launch import Launch
 from .memory import FIRST_BASE
 from .observed import ObservedArray
-from .shared import SHARED_LIMIT
+from .shared import SHARED_LIMIT, with_fields
+from .signatures import as_declared, signatures_of
 from .state import current, one_at_a_time
 from .streams import Stream, as_stream
 
@@ -29,20 +31,71 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
+_OPTIONS = """abi abi_info boundscheck cache cooperative debug error_model extensions fastmath forceinline inline
+launch_bounds lineinfo link lto max_registers nopython opt shared_memory_carveout"""
+
+
 def jit(func_or_sig: Any = None, argtypes: Any = None, device: bool = False, **options: Any) -> Any:
-    """Numba's `cuda.jit`. Signatures and compiler options are accepted and ignored."""
-    if not inspect.isfunction(func_or_sig):
-        return functools.partial(jit, device=device)
-    return func_or_sig if device else Kernel(func_or_sig)
+    """Numba's `cuda.jit`: of a function, or with signatures, to which arguments are then converted, and options.
+
+    Options of the compiler change nothing, but for ``launch_bounds``, whose most threads per block a launch is held to.
+    An option that Numba does not know is a TypeError, and ``link``, the code of other languages, is `Unsupported`.
+    """
+    unknown = sorted(options.keys() - set(_OPTIONS.split()))
+    if unknown:
+        raise TypeError(f"cuda.jit: option {unknown[0]}: expected one of {', '.join(_OPTIONS.split())}")
+    if options.get("link"):
+        raise unsupported("cuda.jit(link=...)", "it runs Python alone")
+    if inspect.isfunction(func_or_sig):
+        return func_or_sig if device else Kernel(func_or_sig, signatures_of(argtypes), options)
+    signatures = signatures_of(argtypes if func_or_sig is None else func_or_sig)
+
+    def decorate(function: Any) -> Any:
+        if not inspect.isfunction(function):
+            raise TypeError(f"cuda.jit: expected a function, got {shown(function)}")
+        return function if device else Kernel(function, signatures, options)
+
+    return decorate
 
 
 class Kernel:
     """A kernel: `kernel[grid, block, stream, dynamic_shared_bytes](*args)` launches it."""
 
-    def __init__(self, function: Callable) -> None:
+    def __init__(self, function: Callable, signatures: tuple[tuple, ...] = (), options: Any = None) -> None:
         functools.update_wrapper(self, function)
         self.py_func = function
         self.parameters = list(inspect.signature(function).parameters)
+        self._function: Callable | None = None
+        self.argument_types = signatures  # of explicit signatures
+        bounds = (options or {}).get("launch_bounds")
+        self.most_threads = bounds[0] if isinstance(bounds, tuple) else bounds
+        self.extensions = list((options or {}).get("extensions") or ())  # whose prepare_args sees each argument
+
+    def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Configured:
+        """The kernel with its launch configuration, as ``kernel[griddim, blockdim, stream, sharedmem]``."""
+        return self[griddim, blockdim, stream, sharedmem]
+
+    def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> ForAll:
+        """The kernel with blocks of `tpb` threads (128 unless told), enough for one thread per task."""
+        return ForAll(self, whole("ntasks", ntasks), whole("tpb", tpb) or 128, stream, sharedmem)
+
+    @property
+    def function(self) -> Callable:
+        """What runs: the function, with the executor's names for those of Numba's it has at the first launch."""
+        if self._function is None:
+            from .translate import translated  # which needs kernels
+
+            self._function = translated(self.py_func)
+        return self._function
+
+    def specialize(self, *_: Any) -> Kernel:
+        """The kernel for arguments like these: itself, since nothing is compiled."""
+        return self
+
+    @property
+    def overloads(self) -> Overloads:
+        """What Numba has compiled, by signature: for any, the kernel itself."""
+        return Overloads(self)
 
     def __getitem__(self, configuration: Any) -> Configured:
         if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
@@ -54,8 +107,16 @@ class Kernel:
             self, _extent(grid, "grid", MAX_GRID), _block(block), as_stream(stream), _shared(dynamic_bytes)
         )
 
-    def __call__(self, *_: Any) -> None:
+    def __call__(self, *args: Any) -> Any:
+        """From a kernel, a call of a device function, as in Numba, where `device=True` is not needed."""
+        if current.inside:
+            return self.function(*args)
         raise LaunchError(f"kernel {self.__name__} needs a launch configuration: kernel[grid, block](...)")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in _OF_COMPILED.split():
+            raise AttributeError(f"kernel {self.__dict__.get('__name__')} has no {name}")
+        raise unsupported(f"{name} of kernels", "it compiles nothing")
 
     def max_cooperative_grid_blocks(self, block: Any, dynamic_shared_bytes: int = 0) -> int:
         """The most blocks that a cooperative launch may have."""
@@ -64,6 +125,41 @@ class Kernel:
         return launching.MAX_RESIDENT_THREADS // (x * y * z)
 
     __name__: str
+
+
+_OF_COMPILED = """compile compile_device get_const_mem_size get_local_mem_per_thread
+get_max_threads_per_block get_metadata get_regs_per_thread get_shared_mem_per_block inspect_asm inspect_llvm
+inspect_lto_ptx inspect_sass inspect_sass_cfg inspect_types nopython_signatures recompile signatures
+specialized stats"""
+
+
+class Overloads:
+    """Kernels by signature, all the same one."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def __getitem__(self, signature: Any) -> Kernel:
+        return self.kernel
+
+    def values(self) -> tuple[Kernel, ...]:
+        """The kernel."""
+        return (self.kernel,)
+
+
+class ForAll(NamedTuple):
+    """A kernel that is launched with a thread per task."""
+
+    kernel: Kernel
+    ntasks: int
+    tpb: int
+    stream: Any
+    sharedmem: int
+
+    def __call__(self, *args: Any) -> None:
+        """Launch, unless there are no tasks."""
+        if self.ntasks:
+            self.kernel[-(-self.ntasks // self.tpb), self.tpb, self.stream, self.sharedmem](*args)
 
 
 class Configured(NamedTuple):
@@ -82,12 +178,22 @@ class Configured(NamedTuple):
             raise LaunchError(
                 f"kernel {kernel.__name__} takes {len(kernel.parameters)} arguments, not {len(args)}"
             )
+        threads = math.prod(self.block)
+        if kernel.most_threads and threads > kernel.most_threads:
+            most = f"launch_bounds {kernel.most_threads}"
+            raise LaunchError(f"kernel {kernel.__name__}: block of {threads} threads, {most}")
+        if kernel.argument_types:
+            args = as_declared(kernel.__name__, kernel.parameters, kernel.argument_types, args)
+        after: list[Callable[[], Any]] = []
+        for extension in reversed(kernel.extensions):
+            prepared = (extension.prepare_args(None, arg, stream=self.stream, retr=after) for arg in args)
+            args = tuple(value for _, value in prepared)
         with one_at_a_time:
             written_back: list[tuple[np.ndarray, DeviceArray]] = []
             converted = tuple(
                 _argument(arg, name, written_back) for arg, name in zip(args, kernel.parameters, strict=True)
             )
-            typed = compiled(kernel.py_func, converted)  # type: ignore[arg-type]
+            typed = compiled(kernel.function, converted)  # type: ignore[arg-type]
             if current.observer is not None:
                 current.observer.typed(kernel.__name__, converted, typed)
             run = Launch(bound(typed.function, _captured), kernel.__name__, self.grid, self.block, self.dynamic_bytes)
@@ -97,6 +203,8 @@ class Configured(NamedTuple):
                 run.run(converted)
             for host, copy in written_back:
                 copy.copy_to_host(host)
+        for call in after:
+            call()
 
 
 def _captured(array: DeviceArray, name: str) -> Any:
@@ -114,13 +222,22 @@ def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceAr
         return bool(arg)
     if type(arg) is float:
         return np.float64(arg)
+    if isinstance(arg, np.void) and arg.dtype.names:
+        return arg.view((np.record, arg.dtype))
     if isinstance(arg, tuple):
         parts = [_argument(part, f"{name}[{i}]", written_back) for i, part in enumerate(arg)]
         return type(arg)(*parts) if hasattr(arg, "_fields") else tuple(parts)
-    if isinstance(arg, np.ndarray):
+    if isinstance(arg, Copied) and isinstance(arg.value, np.ndarray):
+        host, way = arg.value, arg
+        arg = to_device(host, copy=way.to_device)
+        if way.to_host:
+            written_back.append((host, arg))
+    elif isinstance(arg, np.ndarray) and getattr(arg, "on_device", None) is None:
         host, arg = arg, to_device(arg)
         if host.flags.writeable:
             written_back.append((host, arg))
+    elif isinstance(arg, Copied):
+        arg = arg.value
     if not isinstance(arg, DeviceArray):
         if not is_cuda_array(arg):
             return arg
@@ -128,7 +245,7 @@ def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceAr
     if not watching:
         initialized.taken(arg)
         if current.observer is None or not current.observer.concerns(arg.buffer):
-            return arg.data
+            return with_fields(arg.data)
     arg.buffer.parameter = name
     return ObservedArray(arg.buffer, arg.data, current.observer)
 

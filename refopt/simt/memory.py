@@ -45,8 +45,8 @@ class Buffer:
         "written",
     )
 
-    def __init__(self, nbytes: int, name: str | None = None) -> None:
-        self.data = np.full(nbytes, POISON, np.uint8)
+    def __init__(self, nbytes: int, name: str | None = None, data: np.ndarray | None = None) -> None:
+        self.data = np.full(nbytes, POISON, np.uint8) if data is None else data
         self.nbytes = nbytes
         self.name = name
         self.parameter: str | None = None  # the last kernel parameter it was passed as, for want of a name
@@ -91,10 +91,10 @@ _NOTHING: tuple[int, int, _Views] = (0, -1, Buffer(0).views)
 _hit = _NOTHING  # base, size and views of the allocation last used; holds its bytes, not the allocation
 
 
-def allocate(nbytes: int, name: str | None = None) -> Buffer:
-    """A new poisoned allocation, freed when the last reference to it goes."""
+def allocate(nbytes: int, name: str | None = None, data: np.ndarray | None = None) -> Buffer:
+    """A new allocation, freed when the last reference to it goes: poisoned, or over the bytes of a host array."""
     global _next_base, _live_bytes
-    buffer = Buffer(nbytes, name)
+    buffer = Buffer(nbytes, name, data)
     with _tables:
         _forget_freed()
         buffer.base = base = _next_base

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -82,6 +82,14 @@ class Stream:
         """Make the host wait for the work enqueued so far."""
         with one_at_a_time:
             _host.update(_merge(_host, self.reached()))
+
+    def add_callback(self, callback: Callable[[Stream, int, Any], Any], arg: Any = None) -> None:
+        """Call a function of the stream, a status of 0 and an argument once the work so far is done: now."""
+        callback(self, 0, arg)
+
+    async def async_done(self) -> None:
+        """Wait for the work so far."""
+        self.synchronize()
 
     @contextmanager
     def auto_synchronize(self) -> Iterator[Stream]:

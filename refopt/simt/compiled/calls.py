@@ -104,7 +104,8 @@ class Calls(Library):
         new = ast.copy_location(ast.Call(callee, [arg for arg, _ in args], keywords), node)
         if not isinstance(kind, Known):
             return self._unknown(new), None
-        function = getattr(kind.value, "py_func", kind.value)  # a kernel that another calls
+        called = kind.value  # or a kernel that another calls: as it is translated, or as it was written
+        function = getattr(called, "function", getattr(called, "py_func", called))
         starred = any(isinstance(arg, ast.Starred) for arg in node.args)
         if isinstance(function, type):
             return self._type(new, function, args, starred)

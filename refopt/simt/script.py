@@ -1,0 +1,77 @@
+"""Runs a whole script with the executor in the place of `numba.cuda`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from .observe import observe
+from .replace import replace_numba
+
+ABOUT = """Runs a Python script, or with -m a module, with the executor in the place of numba.cuda. It takes no GPU, and
+no Numba. What the script raises ends it, the executor's reports as well."""
+ENDS = "Exit status: that of the script; 1 or 3 if it ends by an exception, 2 if there is none."
+
+
+def add_to(commands: Any) -> argparse.ArgumentParser:
+    """Add the command and its arguments to those of another."""
+    command = commands.add_parser(
+        "simt", help="run a script of numba.cuda without a GPU, watched if asked for", description=ABOUT, epilog=ENDS
+    )
+    add_arguments(command)
+    return command
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options, the script, and its own arguments."""
+    parser.add_argument("--watch", action="store_true", help="look for data races and uninitialised reads; slower")
+    orders = ("forward", "reverse", "random")
+    parser.add_argument("--schedule", choices=orders, default="forward", help="the order of blocks and threads")
+    parser.add_argument("--seed", type=int, default=0, help="of the random schedule")
+    parser.add_argument("-m", dest="module", action="store_true", help="the script is the name of a module")
+    parser.add_argument("script", help="a Python file, or a module with -m")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="the script's own arguments")
+
+
+def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Run the script to its end and return its exit status.
+
+    Raises:
+        SystemExit: there is no such script, which is told.
+        Exception: what the script raises.
+    """
+    missing = importlib.util.find_spec(args.script) is None if args.module else not os.path.exists(args.script)
+    if missing:
+        parser.error(f"no {'module' if args.module else 'script'} {args.script}")
+    argv, path = sys.argv, list(sys.path)
+    with ExitStack() as stack:
+        stack.enter_context(replace_numba())
+        if args.watch or args.schedule != "forward":
+            stack.enter_context(observe(False, watch=args.watch, schedule=args.schedule, seed=args.seed))
+        sys.argv = [args.script, *args.args]
+        sys.path.insert(0, os.getcwd() if args.module else os.path.dirname(os.path.abspath(args.script)))
+        try:
+            if args.module:
+                runpy.run_module(args.script, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(args.script, run_name="__main__")
+        except SystemExit as end:
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
+            return end.code if isinstance(end.code, int) else int(end.code is not None)
+        finally:
+            sys.argv, sys.path[:] = argv, path
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``python -m refopt.simt``: the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m refopt.simt", description=ABOUT, epilog=ENDS)
+    add_arguments(parser)
+    return run(parser.parse_args(argv), parser)
