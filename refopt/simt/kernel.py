@@ -15,6 +15,7 @@ from . import initialized
 from . import launch as launching
 from .arguments import shown, whole
 from .arrays import DeviceArray, as_cuda_array, is_cuda_array, to_device
+from .captures import bound
 from .compiled import compiled
 from .errors import LaunchError, unsupported
 from .host_memory import Copied
