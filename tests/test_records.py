@@ -222,6 +222,7 @@ def project(tmp_path, monkeypatch):
     made = {"ptx": "one"}
     monkeypatch.setattr(records, "ptx_digests", lambda wanted: {records.key_of(n): made["ptx"] for n in wanted})
     note = {"module": HERE, "name": NAME, "made_by": "merged_update", "args": [], "signature": ["int64"]}
+    record._code_digest.cache_clear()  # of the sources of the project itself
     about = {
         "sources": record.digests(record.closure("bench.speed")), "kernels": [note],
         "code": record.code_digest([note]),
