@@ -148,6 +148,12 @@ def histogram(x, counts, y):
 
 
 @kernel()
+def histogram_reduced(x, counts):
+    """The same, whose old values nobody wants."""
+    cuda.atomic.add(counts, x[cuda.grid(1)], 1)
+
+
+@kernel()
 def histogram_shared(x, y):
     """The same on shared memory."""
     counts = cuda.shared.array(BLOCK, np.int32)
@@ -215,6 +221,9 @@ CASES = {
     "shared doubles, stride 2": Case(shared_double_2, _flat(dtype=np.float64)),
     "shared doubles, stride 16": Case(shared_double_16, _flat(dtype=np.float64)),
     "histogram": Case(histogram, lambda: [_random(64), np.zeros(64, np.int32), _result(np.int32)]),
+    "histogram of doubles": Case(histogram, lambda: [_random(64), np.zeros(64), _result(np.float64)]),
+    "histogram of a sector": Case(histogram, lambda: [_random(8), np.zeros(8, np.int32), _result(np.int32)]),
+    "histogram, reduced": Case(histogram_reduced, lambda: [_random(64), np.zeros(64, np.int32)]),
     "histogram in shared memory": Case(histogram_shared, lambda: [_random(64), _result(np.int32)]),
 }
 

@@ -22,7 +22,8 @@ from benchmarks.record import RESULTS, ROOT, begin, save, short_name
 from refopt import gpu, simt
 
 LIMIT = 400.0  # seconds for all kernels under ncu
-KINDS = {"load": "ld", "store": "st", "atomic": "atom"}
+# An atomic operation whose result nobody wants is compiled to a reduction.
+KINDS = {"load": "ld", "store": "st", "atomic": "atom", "reduction": "red"}
 GLOBAL = {
     f"{what} {kind}": f"l1tex__t_{what}_pipe_lsu_mem_global_op_{short}.sum"
     for what in ("sectors", "requests")
@@ -31,10 +32,13 @@ GLOBAL = {
 SHARED = {
     f"conflicts {kind}": f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{short}.sum"
     for kind, short in KINDS.items()
+    if kind != "reduction"
 }
 # Reported for what they tell, and not compared: wavefronts of other units pass through the same pipe.
 WAVEFRONTS = {
-    f"wavefronts {kind}": f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{short}.sum" for kind, short in KINDS.items()
+    f"wavefronts {kind}": f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{short}.sum"
+    for kind, short in KINDS.items()
+    if kind != "reduction"
 }
 LAUNCHED = {
     "registers": "launch__registers_per_thread",
@@ -43,7 +47,11 @@ LAUNCHED = {
     "occupancy": "sm__maximum_warps_per_active_cycle_pct",
 }
 METRICS = GLOBAL | SHARED | WAVEFRONTS | LAUNCHED
-CERTAIN = {key: name for key, name in METRICS.items() if not key.endswith("atomic") and key not in WAVEFRONTS}
+CERTAIN = {
+    key: name
+    for key, name in METRICS.items()
+    if not key.endswith(("atomic", "reduction")) and key not in WAVEFRONTS
+}
 
 
 def on_executor(name: str) -> tuple[dict[str, int], list[np.ndarray]]:
@@ -113,6 +121,9 @@ def number(text: str) -> float | None:
 def compared(name: str, measured: dict[str, Any], capability: tuple[int, int]) -> dict[str, Any]:
     """The row of a kernel: both machines' figures, and the keys of those that differ."""
     counts, _ = on_executor(name)
+    for what in ("sectors", "requests"):  # the executor does not tell the two apart
+        if f"{what} reduction" in measured:
+            measured[f"{what} atomic"] += measured.pop(f"{what} reduction")
     row: dict[str, Any] = {"name": name, "executor": counts, "gpu": measured}
     differ = [key for key in GLOBAL | SHARED if measured.get(key) is not None and counts[key] != measured[key]]
     if all(measured.get(key) is not None for key in LAUNCHED):

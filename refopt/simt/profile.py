@@ -191,7 +191,7 @@ def _add_costs(accesses: Accesses, moved: dict[Any, np.ndarray], passes: dict[An
         return accesses.kernel, at.filename, at.line, accesses.arrays[array[row]].label, at.kind
 
     rows = np.flatnonzero(~shared)
-    costs = sectors(request[rows], array[rows], start[rows], nbytes[rows])
+    costs = sectors(request[rows], array[rows], start[rows], nbytes[rows], atomic[rows])
     # A request whose lanes access several arrays counts for the one that came first.
     counted = set(first_of.tolist())
     for row, lanes, cost, least in zip(rows[costs.first].tolist(), *costs[1:], strict=True):

@@ -4,6 +4,8 @@ The rules, for compute capability 5.0 and later, are those of NVIDIA's CUDA C++ 
 
 - An instruction of a warp that accesses global memory is one request, whatever the width of its accesses. It moves
   whole sectors of 32 aligned bytes, each of them once (`l1tex__t_requests` and `l1tex__t_sectors`).
+- Atomic operations on one element of global memory are passed on one after another: the second of a request moves the
+  sector again. NVIDIA does not say so; Nsight Compute counts so on an H200 (`benchmarks.sectors`).
 - Shared memory has 32 banks, each 4 bytes wide. A request takes as many wavefronts as there are different words in
   the bank that has most; lanes that read, or write, one word share it. Accesses of 8 bytes are done by half-warps and
   those of 16 by quarter-warps, one after another. What is more than one wavefront for each of these is a conflict.
@@ -68,17 +70,21 @@ def _units(start: np.ndarray, nbytes: np.ndarray, unit: int) -> tuple[np.ndarray
     return access, first[access] + within
 
 
-def sectors(request: np.ndarray, array: np.ndarray, start: np.ndarray, nbytes: np.ndarray) -> Costs:
+def sectors(
+    request: np.ndarray, array: np.ndarray, start: np.ndarray, nbytes: np.ndarray, atomic: np.ndarray
+) -> Costs:
     """The sectors of global memory that each request moves, one row for each request and array.
 
     Args:
         request, array: numbers of the request and of the array that an access belongs to.
+        atomic: whether it is an atomic operation.
         start, nbytes: the bytes that it touches, from the start of the array's allocation, whose address is a multiple
             of 256.
     """
     group, first = groups(request, array)
     access, sector = _units(start, nbytes, SECTOR)
-    _, each = groups(group[access], sector)
+    turn = np.where(atomic, occurrences(group, start), 0)
+    _, each = groups(group[access], turn[access], sector)
     size = int(np.gcd.reduce([*np.unique(start | nbytes), SECTOR]))  # parts of memory that all accesses fit
     whole, part = _units(start, nbytes, size)
     _, once = groups(group[whole], part)

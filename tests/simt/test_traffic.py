@@ -25,14 +25,16 @@ def columns(rows):
     return request, lane, array, at * nbytes, nbytes
 
 
-@given(ACCESSES)
-def test_sectors(rows):
+@given(ACCESSES, st.booleans())
+def test_sectors(rows, atomic):
     request, _, array, start, nbytes = columns(rows)
-    costs = sectors(request, array, start, nbytes)
-    touched, needed, lanes = defaultdict(set), defaultdict(set), defaultdict(int)
+    costs = sectors(request, array, start, nbytes, np.full(len(rows), atomic))
+    touched, needed, lanes, starts = defaultdict(set), defaultdict(set), defaultdict(int), []
     for r, _, a, at, width in rows:
         every = range(at * width, at * width + width)
-        touched[r, a] |= {byte // 32 for byte in every}
+        turn = starts.count((r, a, at * width)) if atomic else 0
+        starts.append((r, a, at * width))
+        touched[r, a] |= {(turn, byte // 32) for byte in every}
         needed[r, a] |= set(every)
         lanes[r, a] += 1
     keys = [(int(request[row]), int(array[row])) for row in costs.first]
@@ -85,6 +87,16 @@ def test_atomics_on_one_word_are_done_one_after_another():
         kernel[1, 64]()
     rows = [(row.kind, row.requests, row.wavefronts, row.conflicts) for row in log.profile.banks]
     assert rows == [("store", 2, 2, 0), ("atomic", 2, 16, 14)]
+
+
+def test_atomics_on_one_element_move_its_sector_each_in_turn():
+    @cuda.jit
+    def kernel(x):
+        cuda.atomic.add(x, cuda.threadIdx.x // 8 * 8, 1)
+
+    with simt.observe(profile=True) as log:
+        kernel[1, 32](cuda.to_device(np.zeros(32, np.int32)))
+    assert [(row.requests, row.sectors, row.least) for row in log.profile.sectors] == [(1, 32, 1)]
 
 
 def test_a_request_to_two_arrays_is_one():
