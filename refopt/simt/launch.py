@@ -55,7 +55,7 @@ class Launch:
         self.unchanged = self.released = self.atomics = 0
         self.spins: spinning.Spins | None = None  # since atomics change nothing
         self.steps = 0  # times that a thread was suspended, for the watchdog
-        self.stopped = False  # by it
+        self.stopped = False  # by it, but not yet here
         self.hub: Any = None
         self.context: Any = None
 
@@ -83,6 +83,7 @@ class Launch:
                 self._admit(number, index)
                 self._drain()
         except Stopped as error:
+            self.stopped = False
             raise TimeLimitExceeded(
                 f"a thread ran for {limits.seconds:g} s without a barrier, an atomic, a fence or its end "
                 "(simt.limits.seconds); a spin needs an atomic or a fence",

@@ -1,5 +1,8 @@
 """Atomic operations, and the spins that need them to be yield points."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -291,6 +294,32 @@ def test_a_thread_that_runs_on_is_stopped(watch, helper, hasty):
     maximum_of = np.zeros(1)
     cuda.jit(maximum)[1, 2](np.ones(3), maximum_of)
     assert maximum_of[0] == 1
+
+
+def test_a_launch_is_profiled_after_one_was_stopped(hasty):
+    """CPython 3.11 does not end a traced function while an exception from another thread seems to be on its way."""
+    code = """if True:
+        import numpy as np
+        from refopt import simt
+        from refopt.simt import cuda
+
+        def spin(x):
+            while x[0] == 0:
+                pass
+
+        def add(x):
+            x[0] += 1
+
+        simt.limits.seconds = 0.05
+        try:
+            simt.run(spin)[1, 1](np.zeros(1))
+        except simt.TimeLimitExceeded:
+            with simt.observe(profile=True):
+                simt.run(add)[1, 1](np.zeros(1))
+            print("profiled")
+    """
+    child = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=20)
+    assert child.stdout == "profiled\n", child.stderr
 
 
 def test_a_launch_may_take_longer_than_the_limit(hasty):
