@@ -17,7 +17,7 @@ from .arguments import shown, whole
 from .arrays import DeviceArray, as_cuda_array, is_cuda_array, to_device
 from .captures import bound
 from .compiled import compiled
-from .errors import LaunchError, unsupported
+from .errors import LaunchError, MisalignedAddress, here, unsupported
 from .host_memory import Copied
 from .launch import Launch
 from .memory import FIRST_BASE
@@ -243,6 +243,13 @@ def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceAr
         if not is_cuda_array(arg):
             return arg
         arg = as_cuda_array(arg)
+    if arg.size and arg.dtype.names is None and arg.address % arg.dtype.alignment:  # Numba loads fields byte by byte
+        raise MisalignedAddress(
+            f"argument {name}: {arg.dtype} at address {arg.address:#x}, which is no multiple of {arg.dtype.alignment}",
+            here(),
+            array=name,
+            address=arg.address,
+        )
     if not watching:
         initialized.taken(arg)
         if current.observer is None or not current.observer.concerns(arg.buffer):

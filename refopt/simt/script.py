@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from . import rules
 from .observe import observe
 from .replace import replace_numba
 
@@ -31,6 +32,12 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options, the script, and its own arguments."""
     parser.add_argument("--watch", action="store_true", help="look for data races and uninitialised reads; slower")
+    names = sorted(rules.ON | rules.OFF)
+    rule: dict[str, Any] = {"metavar": "RULE", "action": "append", "choices": names, "default": []}
+    parser.add_argument("--strict", **rule, help="a rule of simt.rules that is to hold; several times for several")
+    parser.add_argument("--lenient", **rule, help="one that is not to hold")
+    doubles = "launch no kernel that computes in doubles and has no fp64 array"
+    parser.add_argument("--doubles", choices=("ignore", "refuse"), default="ignore", help=f"refuse: {doubles}")
     orders = ("forward", "reverse", "random")
     parser.add_argument("--schedule", choices=orders, default="forward", help="the order of blocks and threads")
     parser.add_argument("--seed", type=int, default=0, help="of the random schedule")
@@ -52,8 +59,10 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     argv, path = sys.argv, list(sys.path)
     with ExitStack() as stack:
         stack.enter_context(replace_numba())
-        if args.watch or args.schedule != "forward":
-            stack.enter_context(observe(False, watch=args.watch, schedule=args.schedule, seed=args.seed))
+        named = args.strict or args.lenient
+        if args.watch or named or args.schedule != "forward" or args.doubles != "ignore":
+            how = {name: getattr(args, name) for name in ("watch", "schedule", "seed", "strict", "lenient", "doubles")}
+            stack.enter_context(observe(False, **how))
         sys.argv = [args.script, *args.args]
         sys.path.insert(0, os.getcwd() if args.module else os.path.dirname(os.path.abspath(args.script)))
         try:
