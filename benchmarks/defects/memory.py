@@ -82,12 +82,17 @@ def copy(x, y):
     y[cuda.threadIdx.x] = x[cuda.threadIdx.x]
 
 
-@script("a misaligned address", copy)
+@script("a misaligned address, of a slice and view that is passed", copy)
 def misaligned():
     data = cuda.to_device(np.arange(132, dtype=np.uint8))
     y = ints(32)
     jit(copy)[1, 32](data[1:129].view(np.int32), y)
     return y, np.arange(1, 129, dtype=np.uint8).view(np.int32)
+
+
+@case("a misaligned address, of a view made in the kernel", [np.arange(8, dtype=np.uint8), ints(1)], [67305985], block=1)
+def misaligned_view(x, y):
+    y[0] = x[1:5].view(np.int32)[0]
 
 
 @case("global memory that nobody wrote", [lambda: cuda.device_array(64, np.float32)], [1] * 64, block=64)
