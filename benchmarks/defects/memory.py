@@ -90,7 +90,9 @@ def misaligned():
     return y, np.arange(1, 129, dtype=np.uint8).view(np.int32)
 
 
-@case("a misaligned address, of a view made in the kernel", [np.arange(8, dtype=np.uint8), ints(1)], [67305985], block=1)
+@case(
+    "a misaligned address, of a view made in the kernel", [np.arange(8, dtype=np.uint8), ints(1)], [67305985], block=1,
+)  # fmt: skip
 def misaligned_view(x, y):
     y[0] = x[1:5].view(np.int32)[0]
 

@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--watch", action="store_true", help="look for data races and uninitialised reads; slower")
     names = sorted(rules.ON | rules.OFF)
     rule: dict[str, Any] = {"metavar": "RULE", "action": "append", "choices": names, "default": []}
-    parser.add_argument("--strict", **rule, help="a rule of simt.rules that is to hold; several times for several")
-    parser.add_argument("--lenient", **rule, help="one that is not to hold")
+    parser.add_argument("--strict", **rule, help="watch, by a rule of simt.rules more; several times for several")
+    parser.add_argument("--lenient", **rule, help="a rule that is not to hold")
     doubles = "launch no kernel that computes in doubles and has no fp64 array"
     parser.add_argument("--doubles", choices=("ignore", "refuse"), default="ignore", help=f"refuse: {doubles}")
     orders = ("forward", "reverse", "random")
@@ -59,10 +59,10 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     argv, path = sys.argv, list(sys.path)
     with ExitStack() as stack:
         stack.enter_context(replace_numba())
-        named = args.strict or args.lenient
-        if args.watch or named or args.schedule != "forward" or args.doubles != "ignore":
-            how = {name: getattr(args, name) for name in ("watch", "schedule", "seed", "strict", "lenient", "doubles")}
-            stack.enter_context(observe(False, **how))
+        watch = args.watch or bool(args.strict)
+        if watch or args.lenient or args.schedule != "forward" or args.doubles != "ignore":
+            how = {name: getattr(args, name) for name in ("schedule", "seed", "strict", "lenient", "doubles")}
+            stack.enter_context(observe(False, watch, **how))
         sys.argv = [args.script, *args.args]
         sys.path.insert(0, os.getcwd() if args.module else os.path.dirname(os.path.abspath(args.script)))
         try:

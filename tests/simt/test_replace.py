@@ -130,6 +130,34 @@ def test_a_script_that_races(tmp_path):
         assert ended == status and ("DataRace" in stderr) == bool(status)
 
 
+RULES = """
+import numpy as np
+from numba import cuda
+@cuda.jit
+def kernel(x):
+    x[-1] = 1 * x[0] {extra}
+kernel[1, 2](np.zeros(2, np.float32))
+"""
+
+
+def test_rules_of_a_script(tmp_path, capsys):
+    """Of which some hold, or do not, for the whole script."""
+    script = str(tmp_path / "rules.py")
+
+    def passes(*options, extra=""):
+        (tmp_path / "rules.py").write_text(RULES.format(extra=extra))
+        return cli.main(["simt", *options, script]) == 0
+
+    assert passes() and passes("--watch")
+    assert not passes("--strict", "negative-index") and not passes("--watch", "--strict", "same-value")
+    assert passes("--watch", "--strict", "same-value", "--lenient", "same-value", "--lenient", "acquire")
+    assert passes(extra="* 0.5") and passes("--doubles", "ignore", extra="* 0.5")
+    capsys.readouterr()
+    assert not passes("--doubles", "refuse", extra="* 0.5")
+    assert "computes in fp64" in capsys.readouterr().err
+    assert not passes("--strict", "nothing") and "invalid choice: 'nothing'" in capsys.readouterr().err
+
+
 def test_a_module(tmp_path):
     program = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r})\n" + textwrap.dedent("""
         from refopt.simt.script import main
