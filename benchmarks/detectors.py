@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks import children
 from benchmarks.children import run
 from benchmarks.defects import CASES, Case
 from benchmarks.detector_times import KERNELS
@@ -123,9 +125,13 @@ def rows(names: Iterable[str], cases: list[Case], jobs: int, keep: Callable[[lis
                 for case in cases if case.hangs == hangs
                 for name in names if name != "executor, on request" or case.options
             }  # fmt: skip
-            for done in as_completed(waiting):
-                by_name[waiting[done].name].append(done.result())
-                keep(table())
+            try:
+                for done in as_completed(waiting):
+                    by_name[waiting[done].name].append(done.result())
+                    keep(table())
+            except BaseException:  # ended from outside, or a fault: what has not begun does not begin
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
     for ways in by_name.values():
         ways.sort(key=lambda way: [*CPU, *GPU].index(way["how"]))
     return table()
@@ -177,6 +183,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, help="processes at a time; default: 1, on a GPU 16")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=CASES, help="these kernels alone, without times")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, children._end_all)  # which `run` sees to in the main thread alone
     device = machine()["device"]
     on = options.on or ("cpu" if device == "none" else "gpu")
     if on == "gpu" and shutil.which("compute-sanitizer") is None:

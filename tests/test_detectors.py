@@ -1,7 +1,9 @@
 """The kernels with defects, what is made of what each tool says of them, and the record with tools that are scripts."""
 
 import json
+import subprocess
 import sys
+import time
 from collections import defaultdict
 from types import SimpleNamespace
 
@@ -198,6 +200,20 @@ def test_a_silent_tool_and_a_wrong_result_fail_the_record(record_of):
     report, status = record_of(reports, "negative_index", "mean_of_bytes")
     assert status == 1
     assert report["failures"] == {"initcheck": "it has reported nothing at all", "mean_of_bytes, alone": WRONG}
+
+
+def test_what_is_ended_begins_nothing_more(tmp_path):
+    """By a signal, as `benchmarks.gpu_records` ends a step: no kernel is left running, and no other is started."""
+    out, log = tmp_path / "x.json", tmp_path / "log"
+    command = [sys.executable, "-m", "benchmarks.detectors", "--on", "cpu", "--out", str(out), "--only"]
+    with log.open("w") as file:
+        process = subprocess.Popen([*command, "no_guard", "lock", "no_syncwarp"], cwd=detectors.ROOT, stdout=file)
+    until = time.monotonic() + 60
+    while "no_guard" not in log.read_text() and time.monotonic() < until:
+        time.sleep(0.1)
+    process.terminate()
+    assert process.wait(20) == 143
+    assert len(json.loads(out.read_text())["rows"]) < 3
 
 
 def test_without_the_tool(monkeypatch, capsys):
