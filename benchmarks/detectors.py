@@ -88,8 +88,8 @@ def judged(how: Way, case: Case, status: int | str, output: str) -> dict[str, An
     """The verdict; of a report also what it is, its words, and whether they name the line and the threads."""
     says = re.search(how.report, output)
     if says:
-        # The host's own lines name the file, too: where it launched.
-        told = [line for line in output.splitlines() if "Host Frame" not in line and "in run" not in line]
+        # Where the host launched is no line of the kernel.
+        told = [line for line in output.splitlines() if "Host Frame" not in line]
         file, lines = case.lines()
         named = re.findall(rf'{re.escape(file)}(?::|", line )(\d+)', "\n".join(told))
         return {

@@ -243,7 +243,7 @@ def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceAr
         if not is_cuda_array(arg):
             return arg
         arg = as_cuda_array(arg)
-    if arg.size and arg.dtype.names is None and arg.address % arg.dtype.alignment:  # Numba loads fields byte by byte
+    if arg.size and arg.address % arg.dtype.alignment:  # 1 of packed records, whose fields Numba loads byte by byte
         raise MisalignedAddress(
             f"argument {name}: {arg.dtype} at address {arg.address:#x}, which is no multiple of {arg.dtype.alignment}",
             here(),
