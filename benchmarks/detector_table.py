@@ -110,7 +110,20 @@ def times(listed: list[Row]) -> str:
     return table(lines)
 
 
-SECTIONS = {"summary": summary, "defects": cases(False), "right kernels": cases(True), "times": times}
+def measured_with(listed: list[Row]) -> str:
+    """Versions, and on a GPU the device and the sanitizer."""
+    lines = []
+    for path in (RESULTS / "detectors.json", *sorted(RESULTS.glob("detectors-*.json"))):
+        record = _record(path)
+        versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("python", "numpy", "numba", "numba-cuda"))
+        where = "without a GPU"
+        if record["on"] == "gpu":
+            where = f"on {record['device']}, driver {record['driver']}, compute-sanitizer {record['sanitizer'][0]}"
+        lines.append(f"- `{path.name}`, {record['date'][:10]}: {where}; {versions}")
+    return "\n".join(lines)
+
+
+SECTIONS = {"measured": measured_with, "summary": summary, "defects": cases(False), "right kernels": cases(True), "times": times}
 
 
 def with_detectors(page: str) -> str:

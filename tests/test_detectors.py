@@ -50,7 +50,7 @@ def on_executor(monkeypatch):
 @pytest.mark.parametrize("name", CASES)
 def test_the_record_says_what_the_executor_says(on_executor, name):
     ways = {one["how"]: (one["verdict"], one.get("says", "")) for one in ROWS[name]["ways"]}
-    assert on_executor(CASES[name], ()) == ways["executor"]
+    assert on_executor(CASES[name], ()) == ways["executor"], "run python -m benchmarks.detectors --on cpu"
     assert (ways["executor"] == (RIGHT, "")) >= CASES[name].right
     if CASES[name].options:
         assert on_executor(CASES[name], CASES[name].options) == ways["executor, on request"]
@@ -240,10 +240,14 @@ def test_columns_of_a_gpu(tmp_path, monkeypatch):
         rows.append({"name": name, "ways": [{"how": key} | value for key, value in own.items()]})
     monkeypatch.setattr(detector_table, "RESULTS", tmp_path)
     assert "compute-sanitizer" not in detector_table.cases(False)(detector_table.rows())
-    (tmp_path / "detectors-h200.json").write_text(json.dumps({"rows": rows}))
+    about = {"device": "NVIDIA H200", "driver": "580", "sanitizer": ["Version 2026.1"], "on": "gpu", "date": "2026-11-23T"}
+    versions = dict.fromkeys(("python", "numpy", "numba", "numba-cuda"), "1.2")
+    (tmp_path / "detectors-h200.json").write_text(json.dumps(about | {"versions": versions, "rows": rows}))
     text = detector_table.cases(False)(detector_table.rows())
     assert "| GPU alone | compute-sanitizer |" in text
     (line,) = [line for line in text.splitlines() if "no `syncwarp`" in line]
     assert line.endswith("| nothing, the result is wrong | racecheck: **Race reported (without threads)** |")
+    page = (detectors.ROOT / "docs" / "executor-compared.md").read_text()
+    assert "on NVIDIA H200, driver 580, compute-sanitizer Version 2026.1; python 1.2" in detector_table.with_detectors(page)
     summary = detector_table.summary(detector_table.rows())
     assert "| compute-sanitizer, racecheck | 1 |" in summary and "| compute-sanitizer, any of the four | 1 |" in summary
