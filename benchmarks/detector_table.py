@@ -115,15 +115,19 @@ def measured_with(listed: list[Row]) -> str:
     lines = []
     for path in (RESULTS / "detectors.json", *sorted(RESULTS.glob("detectors-*.json"))):
         record = _record(path)
-        versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("python", "numpy", "numba", "numba-cuda"))
+        packages = ("python", "numpy", "numba", "numba-cuda")
+        versions = ", ".join(f"{name} {record['versions'][name]}" for name in packages)
         where = "without a GPU"
         if record["on"] == "gpu":
-            where = f"on {record['device']}, driver {record['driver']}, compute-sanitizer {record['sanitizer'][0]}"
+            where = f"on {record['device']}, driver {record['driver']}, compute-sanitizer {''.join(record['sanitizer'])}"
         lines.append(f"- `{path.name}`, {record['date'][:10]}: {where}; {versions}")
     return "\n".join(lines)
 
 
-SECTIONS = {"measured": measured_with, "summary": summary, "defects": cases(False), "right kernels": cases(True), "times": times}
+SECTIONS = {
+    "measured": measured_with, "summary": summary, "defects": cases(False), "right kernels": cases(True),
+    "times": times,
+}  # fmt: skip
 
 
 def with_detectors(page: str) -> str:

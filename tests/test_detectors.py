@@ -18,7 +18,8 @@ from benchmarks.detectors import CRASHES, HANGS, LACKS, REPORTED, RIGHT, TOOLS, 
 from refopt import simt
 
 ROWS = {row["name"]: row for row in json.loads((detectors.RESULTS / "detectors.json").read_text())["rows"]}
-HANDS = {"--strict": "strict", "--doubles": "doubles"}
+MISSED = {"misaligned_view"}  # by the executor, whatever it is asked
+OPTIONS = {"--strict": "strict", "--doubles": "doubles"}
 
 
 def test_the_record_has_every_kernel():
@@ -36,9 +37,9 @@ def on_executor(monkeypatch):
     monkeypatch.setattr(simt.limits, "seconds", 0.5)
 
     def run(one, options):
-        hands = dict(zip([HANDS[word] for word in options[::2]], options[1::2], strict=True))
+        named = dict(zip([OPTIONS[word] for word in options[::2]], options[1::2], strict=True))
         try:
-            with simt.observe(watch=True, **hands):
+            with simt.observe(watch=True, **named):
                 values, meant = one.run()
         except simt.SimtError as error:
             return REPORTED, type(error).__name__
@@ -54,7 +55,7 @@ def test_the_record_says_what_the_executor_says(on_executor, name):
     assert (ways["executor"] == (RIGHT, "")) >= CASES[name].right
     if CASES[name].options:
         assert on_executor(CASES[name], CASES[name].options) == ways["executor, on request"]
-    elif not CASES[name].right:
+    elif not CASES[name].right and name not in MISSED:
         assert ways["executor"][0] == REPORTED
 
 
@@ -139,16 +140,15 @@ def test_a_verdict(how, status, output, expected):
     assert tuple(row.get(key) for key in ("verdict", "says", "line", "threads"))[: len(expected)] == expected
 
 
-# The record of a GPU, on Numba's simulator, with a tool that is a script.
+# The record of a GPU: alone it is Numba's simulator, and the tool is a script that runs nothing.
 
 TOOL = """#!/bin/sh
 if [ "$1" = --version ]; then echo "Version 2026.1"; exit 0; fi
-tool=$2
-while [ "$1" != "{python}" ]; do shift; done
-"$@"
-status=$?
-case "$tool $*" in {reports} esac
-exit $status
+case "$2 $*" in
+  *wait_that_nobody_ends) sleep 60;;
+  {reports}
+  *) echo 'the result is wrong';;
+esac
 """
 REPORTS = {
     "memcheck negative_index": "Invalid __global__ write of size 4",
@@ -165,7 +165,7 @@ def record_of(tmp_path, monkeypatch):
     def run(reports, *names, hanging=3.0):
         tool = tmp_path / "compute-sanitizer"
         lines = (f"{key.replace(' ', '*')}) echo '========= {text}'; exit 9;;" for key, text in reports.items())
-        tool.write_text(TOOL.format(python=sys.executable, reports=" ".join(lines)))
+        tool.write_text(TOOL.format(reports="\n  ".join(lines)))
         tool.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
         real = detectors.way
@@ -240,7 +240,7 @@ def test_columns_of_a_gpu(tmp_path, monkeypatch):
         rows.append({"name": name, "ways": [{"how": key} | value for key, value in own.items()]})
     monkeypatch.setattr(detector_table, "RESULTS", tmp_path)
     assert "compute-sanitizer" not in detector_table.cases(False)(detector_table.rows())
-    about = {"device": "NVIDIA H200", "driver": "580", "sanitizer": ["Version 2026.1"], "on": "gpu", "date": "2026-11-23T"}
+    about = {"device": "NVIDIA H200", "driver": "580", "sanitizer": ["Version 2026.1"], "on": "gpu", "date": "2026-11"}
     versions = dict.fromkeys(("python", "numpy", "numba", "numba-cuda"), "1.2")
     (tmp_path / "detectors-h200.json").write_text(json.dumps(about | {"versions": versions, "rows": rows}))
     text = detector_table.cases(False)(detector_table.rows())
@@ -248,6 +248,7 @@ def test_columns_of_a_gpu(tmp_path, monkeypatch):
     (line,) = [line for line in text.splitlines() if "no `syncwarp`" in line]
     assert line.endswith("| nothing, the result is wrong | racecheck: **Race reported (without threads)** |")
     page = (detectors.ROOT / "docs" / "executor-compared.md").read_text()
-    assert "on NVIDIA H200, driver 580, compute-sanitizer Version 2026.1; python 1.2" in detector_table.with_detectors(page)
+    words = "on NVIDIA H200, driver 580, compute-sanitizer Version 2026.1; python 1.2"
+    assert words in detector_table.with_detectors(page)
     summary = detector_table.summary(detector_table.rows())
     assert "| compute-sanitizer, racecheck | 1 |" in summary and "| compute-sanitizer, any of the four | 1 |" in summary
