@@ -119,7 +119,8 @@ def measured_with(listed: list[Row]) -> str:
         versions = ", ".join(f"{name} {record['versions'][name]}" for name in packages)
         where = "without a GPU"
         if record["on"] == "gpu":
-            where = f"on {record['device']}, driver {record['driver']}, compute-sanitizer {''.join(record['sanitizer'])}"
+            sanitizer = f"compute-sanitizer {''.join(record['sanitizer'])}"
+            where = f"on {record['device']}, driver {record['driver']}, {sanitizer}"
         lines.append(f"- `{path.name}`, {record['date'][:10]}: {where}; {versions}")
     return "\n".join(lines)
 
