@@ -18,12 +18,17 @@ _COMPARE = {
     ast.Is: operator.is_,
     ast.IsNot: operator.is_not,
 }
-_UNARY: dict[type, Callable[[Any], Any]] = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert, ast.Not: operator.not_}
+_UNARY: dict[type, Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Invert: operator.invert,
+    ast.Not: operator.not_,
+}
 _NOTHING = object()
 
 
 class Constants(Expressions):
-    """What is constant for Numba: literals, names of globals, variables that are these, `ndim` and the `len` of tuples."""
+    """What is constant for Numba: literals, globals, variables that are these, `ndim`, and the `len` of tuples."""
 
     def decided(self, test: ast.expr, scope: dict[str, Kind] | None = None) -> bool | None:
         """Which way a test goes, with what is known in a scope; None if that is for the kernel to find out."""

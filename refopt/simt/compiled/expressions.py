@@ -62,7 +62,7 @@ class Expressions:
         raise NotImplementedError
 
     def doubled(self, node: ast.AST, why: str) -> None:
-        """An operation on less than fp64 computes in fp64."""
+        """An operation computes in fp64."""
         raise NotImplementedError
 
     # Helpers

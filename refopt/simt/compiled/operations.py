@@ -53,7 +53,7 @@ class Operations(Constants):
         if symbol == "Pow" and isinstance(b, Known) and type(b.value) is int and rule is not None:
             return self._constant_power(node, self.settled(x, a), b.value)
         result = rule[2] if rule else None
-        if result == "float64" and (one.name != other.name or one.name in INTEGERS):
+        if result == "float64":
             self.doubled(node, f"{one.name} and {other.name}")
         if rule is not None and result in FLOATS and symbol in _FLOAT:
             x, y = self._float_operands(self.settled(x, a), self.settled(y, b), rule)
@@ -265,7 +265,7 @@ class Operations(Constants):
     def _compared(self, node: ast.Compare, a: Kind, b: Kind, symbol: str) -> None:
         """Note a comparison of less than fp64 that is made in fp64, unless with a constant that is exact in less."""
         one, other = scalar(a), scalar(b)
-        if one is None or other is None or symbol not in operators.COMPARISONS or one.name == other.name:
+        if one is None or other is None or symbol not in operators.COMPARISONS:
             return
         if binary("Compare", one.name, other.name)[0] == "float64" and not _exact(a, b) and not _exact(b, a):  # type: ignore[index]
             self.doubled(node, f"{one.name} and {other.name}")

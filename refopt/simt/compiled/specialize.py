@@ -24,7 +24,7 @@ class UntypedWarning(UserWarning):
 
 
 class Double(NamedTuple):
-    """A line where an operation on less than fp64 is computed in fp64, and the types of its operands."""
+    """A line where an operation is computed in fp64, and the types of its operands."""
 
     filename: str
     line: int
@@ -37,7 +37,7 @@ class Compiled(NamedTuple):
     Attributes:
         function: the copy that computes as Numba's does, or the function itself if it does already.
         result: what it returns.
-        doubles: where it computes in fp64 for other reasons than an fp64 operand, in the functions it calls too.
+        doubles: where it computes in fp64, in the functions it calls too.
         untyped: why it is not typed, if it is not.
         calls: the device functions that it names, and those they name: each the names it is one of, its name, and it.
     """
@@ -237,7 +237,7 @@ class Typer(Statements):
         return _resolved
 
     def doubled(self, node: ast.AST, why: str) -> None:
-        """An operation on less than fp64 computes in fp64."""
+        """An operation computes in fp64."""
         self.doubles.add(Double(self.function.__code__.co_filename, node.lineno, why))  # type: ignore[attr-defined]
 
     def notes(self) -> Any:
