@@ -12,7 +12,6 @@ from .observed import ObservedArray
 from .state import current
 from .undefined import refuse
 
-
 WHOLE = {"int32", "uint32", "int64", "uint64"}
 NUMBERS = WHOLE | {"float32", "float64"}
 COUNTERS = {"uint32", "uint64"}

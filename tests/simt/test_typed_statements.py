@@ -111,6 +111,11 @@ def test_a_branch_that_is_not_taken_does_not_widen():
     assert value(body, X, 0)[:2] == [1, 0]
 
 
+def test_a_variable_set_on_two_ways_is_no_constant():
+    body = "    if n:\n        k = 1\n    else:\n        k = 1\n    s = x[0] if k else 0.5\n    out[0] = s * s\n"
+    assert value(body, X, 0)[0] == float(X[0]) ** 2 != float(X[0] * X[0])
+
+
 def test_what_is_absent_drops_the_branch_that_uses_it():
     def scaled(a, by=None, add=0.1):
         if by is None:
