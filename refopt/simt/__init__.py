@@ -50,7 +50,9 @@ Arithmetic is that of the kernel as Numba compiles it for CUDA: integers are com
 float of Python's is a double, a variable that is one type on one way and another on the other is what holds
 both, and what a kernel captures is constant (`refopt.simt.compiled`). `observe(doubles="report")` lists the
 lines on which a kernel that has no fp64 array computes in fp64. Functions of `math` are rounded once, where a
-GPU's may be a few ULP off; nothing is contracted. A function whose source cannot be read, or that has a
+GPU's may be a few ULP off; nothing is contracted. ``%`` and ``//`` of floats are exact here, where a GPU takes
+them from a rounded quotient; an atomic addition of float32 keeps subnormal numbers, which a GPU flushes in global
+memory. A function whose source cannot be read, or that has a
 statement Numba would not compile, is computed by NumPy's rules, with an `UntypedWarning`.
 
 Fresh memory is poisoned. Plain loads do not let other threads run: a spin needs an atomic or a fence. An atomic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,17 +12,34 @@ from .observed import ObservedArray
 from .state import current
 from .undefined import refuse
 
+WHOLE = {"int32", "uint32", "int64", "uint64"}
+NUMBERS = WHOLE | {"float32", "float64"}
+COUNTERS = {"uint32", "uint64"}
+
 
 def _update(
-    array: Any, index: Any, value: Any, operation: Callable[[Any, Any], Any], lock: bool = False, fresh: bool = False
+    array: Any,
+    index: Any,
+    value: Any,
+    operation: Callable[[Any, Any], Any],
+    types: set[str],
+    lock: bool = False,
+    fresh: bool = False,
 ) -> Any:
-    """`lock`: locks are built of it, so that what it learns needs a fence; `fresh`: what was there does not matter."""
+    """An atomic operation on elements of the types that Numba has it for.
+
+    `lock`: locks are built of it, so that what it learns needs a fence; `fresh`: what was there does not matter.
+    """
     watched = type(array) is ObservedArray
     if watched:
         refuse(value, "an atomic")
         array = array.atomic(index, fresh)
     old = array[index]
-    new = operation(old, CONVERSIONS.get(old.dtype.name, type(old))(value))
+    name = old.dtype.name
+    if name not in types:
+        caller = sys._getframe(1).f_code.co_name
+        raise TypeError(f"cuda.atomic.{caller}: expected an array of {', '.join(sorted(types))}, got {name}")
+    new = operation(old, CONVERSIONS[name](value))
     array[index] = new
     if watched and not lock and new != old:
         current.observer.ticket()
@@ -31,71 +49,75 @@ def _update(
 
 def add(array: Any, index: Any, value: Any) -> Any:
     """array[index] += value."""
-    return _update(array, index, value, lambda old, value: old + value)
+    return _update(array, index, value, lambda old, value: old + value, NUMBERS)
 
 
 def sub(array: Any, index: Any, value: Any) -> Any:
     """array[index] -= value."""
-    return _update(array, index, value, lambda old, value: old - value)
+    return _update(array, index, value, lambda old, value: old - value, NUMBERS)
 
 
 def and_(array: Any, index: Any, value: Any) -> Any:
     """array[index] &= value."""
-    return _update(array, index, value, lambda old, value: old & value)
+    return _update(array, index, value, lambda old, value: old & value, WHOLE)
 
 
 def or_(array: Any, index: Any, value: Any) -> Any:
     """array[index] |= value."""
-    return _update(array, index, value, lambda old, value: old | value)
+    return _update(array, index, value, lambda old, value: old | value, WHOLE)
 
 
 def xor(array: Any, index: Any, value: Any) -> Any:
     """array[index] ^= value."""
-    return _update(array, index, value, lambda old, value: old ^ value)
+    return _update(array, index, value, lambda old, value: old ^ value, WHOLE)
 
 
 def exch(array: Any, index: Any, value: Any) -> Any:
     """array[index] = value."""
-    return _update(array, index, value, lambda old, value: value, lock=True, fresh=True)
+    return _update(array, index, value, lambda old, value: value, WHOLE, lock=True, fresh=True)
 
 
 def max(array: Any, index: Any, value: Any) -> Any:
     """array[index] = the greater; no change if either is NaN, as in Numba."""
-    return _update(array, index, value, lambda old, value: value if value > old else old)
+    return _update(array, index, value, lambda old, value: value if value > old else old, NUMBERS)
 
 
 def min(array: Any, index: Any, value: Any) -> Any:
     """array[index] = the lesser; no change if either is NaN, as in Numba."""
-    return _update(array, index, value, lambda old, value: value if value < old else old)
+    return _update(array, index, value, lambda old, value: value if value < old else old, NUMBERS)
 
 
 def nanmax(array: Any, index: Any, value: Any) -> Any:
     """array[index] = the greater; a NaN there is replaced."""
-    return _update(array, index, value, lambda old, value: value if value > old or old != old else old)
+    return _update(array, index, value, lambda old, value: value if value > old or old != old else old, NUMBERS)
 
 
 def nanmin(array: Any, index: Any, value: Any) -> Any:
     """array[index] = the lesser; a NaN there is replaced."""
-    return _update(array, index, value, lambda old, value: value if value < old or old != old else old)
+    return _update(array, index, value, lambda old, value: value if value < old or old != old else old, NUMBERS)
 
 
 def inc(array: Any, index: Any, value: Any) -> Any:
     """Count up, from `value` to 0."""
     return _update(
-        array, index, value, lambda old, value: type(old)(0) if old >= value else old + type(old)(1)
+        array, index, value, lambda old, value: type(old)(0) if old >= value else old + type(old)(1), COUNTERS
     )
 
 
 def dec(array: Any, index: Any, value: Any) -> Any:
     """Count down, from 0 to `value`."""
     return _update(
-        array, index, value, lambda old, value: value if old == 0 or old > value else old - type(old)(1)
+        array, index, value, lambda old, value: value if old == 0 or old > value else old - type(old)(1), COUNTERS
     )
 
 
 def cas(array: Any, index: Any, old: Any, value: Any) -> Any:
     """array[index] = value if it equals `old`."""
-    return _update(array, index, value, lambda found, value: value if found == old else found, lock=True)
+
+    def swapped(current: Any, value: Any) -> Any:
+        return value if current == CONVERSIONS[current.dtype.name](old) else current
+
+    return _update(array, index, value, swapped, WHOLE, lock=True)
 
 
 def compare_and_swap(array: Any, old: Any, val: Any) -> Any:

@@ -59,6 +59,18 @@ def test_counting_operations():
     assert [once(cuda.atomic.dec, old, 2, dtype=np.uint32)[1] for old in (0, 1, 2, 3)] == [2, 0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("operation", "dtype"), [("add", np.int8), ("add", np.float16), ("exch", np.float32), ("inc", np.int32)]
+)
+def test_types_that_numba_has_no_atomic_for(operation, dtype):
+    with pytest.raises(TypeError, match=rf"atomic\.{operation}: expected an array of .*uint32.*, got {dtype.__name__}"):
+        once(getattr(cuda.atomic, operation), 1, 2, dtype=dtype)
+
+
+def test_compare_and_swap_takes_what_it_compares_with_as_an_element():
+    assert once(cuda.atomic.cas, 2**32 - 1, -1, 7, dtype=np.uint32)[1] == 7
+
+
 def test_nan():
     for operation, old, value, expected in (
         (cuda.atomic.max, 1, NAN, 1),

@@ -500,6 +500,18 @@ def test_doubles_are_reported_by_line():
     assert [double.operands for double in log.doubles][1:] == ["float32 and float64", "float32 and int64"]
 
 
+def test_a_line_on_doubles_alone_is_reported_too():
+    @cuda.jit
+    def kernel(x):
+        s = 0.5
+        t = s * s  # line: doubles
+        x[0] = math.sqrt(t)  # line: root
+
+    with simt.observe(doubles="report") as log:
+        kernel[1, 1](np.ones(4, np.float32))
+    assert [double.text.rpartition("line: ")[2] for double in log.doubles] == ["doubles", "root"]
+
+
 def test_doubles_are_refused_before_the_launch():
     x = np.ones(4, np.float32)
     with simt.observe(doubles="refuse") as log:

@@ -17,6 +17,10 @@ def ints(n=64):
     return np.zeros(n, np.int32)
 
 
+def counts():
+    return np.zeros(1, np.uint32)
+
+
 def counting(n=64):
     return np.arange(n, dtype=np.float32)
 
@@ -116,7 +120,7 @@ def last_block_with_one_fence(part, count, out):
         cuda.atomic.add(out, 0, part[t] + part[4 + t] + part[8 + t])
 
 
-@right(6, ints, ints, ints, grid=4, block=1)
+@right(6, ints, counts, ints, grid=4, block=1)
 def last_thread_with_one_fence(part, count, out):
     part[cuda.blockIdx.x] = cuda.blockIdx.x
     cuda.threadfence()

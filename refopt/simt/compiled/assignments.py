@@ -8,7 +8,7 @@ from . import dynamic
 from .calls import Calls
 from .convert import CONVERSIONS
 from .expressions import Unsupported
-from .kinds import Array, Kind, Known, Record, Scalar, field, items_of, limits, scalar
+from .kinds import Array, Kind, Known, Record, Scalar, field, items_of, limits, scalar, variable
 from .rules import FLOATS, INTEGERS, binary
 
 
@@ -64,7 +64,9 @@ class Assignments(Calls):
             items = items_of(kind)
             starred = any(isinstance(part, ast.Starred) for part in node.elts)
             known = items is not None and len(items) == len(node.elts) and not starred
-            kinds = items if items is not None and known else (None,) * len(node.elts)
+            kinds: tuple[Kind, ...] = items if items is not None and known else (None,) * len(node.elts)
+            if all(isinstance(each, Known) for each in kinds):
+                kinds = tuple(variable(each) for each in kinds)
             parts = [self._target(part, each) for part, each in zip(node.elts, kinds, strict=True)]
             return ast.copy_location(type(node)(parts, ast.Store()), node)
         if isinstance(node, ast.Starred):
@@ -118,8 +120,17 @@ class Assignments(Calls):
                 value, kind = self.settled(*self.operation(_at(node), symbol, old, right))
             self.scope[target.id] = kind
             return [assigned(target.id, value, node)]
-        if not isinstance(target, ast.Subscript):
-            raise Unsupported(f"{symbol} to {type(target).__name__} in line {node.lineno}")
+        before: list[ast.stmt] = []
+        if isinstance(target, ast.Attribute):
+            owner, record = self.visit(target.value)
+            owner = self._once(owner, before, node)
+            old = self.attribute(
+                ast.copy_location(ast.Attribute(owner, target.attr, ast.Load()), node), record, target.attr
+            )
+            result, kind = self.settled(*self.operation(_at(node), symbol, old, self.raw(node.value)))
+            attribute = ast.copy_location(ast.Attribute(owner, target.attr, ast.Store()), node)
+            part = field(record, target.attr) if isinstance(record, Record) else None
+            return [*before, ast.copy_location(ast.Assign([attribute], self._fitting(result, kind, part)), node)]
         (base, array), (index, at) = self.visit(target.value), self.visit(target.slice)
         part = self.item(array, at, target.slice)
         if isinstance(part, Array | Record) or (isinstance(array, Known) and part is None):
@@ -129,7 +140,6 @@ class Assignments(Calls):
         if self._adds_as_it_is(symbol, part, kind):
             new = ast.copy_location(ast.Subscript(base, index, ast.Store()), target)
             return [ast.copy_location(ast.AugAssign(new, node.op, value), node)]
-        before: list[ast.stmt] = []
         base, index = self._once(base, before, node), self._once(index, before, node)
         load = ast.copy_location(ast.Subscript(base, index, ast.Load()), node)
         old = load, part

@@ -17,6 +17,8 @@ from .kinds import (
     Array,
     Kind,
     Known,
+    Method,
+    Named,
     Record,
     Scalar,
     Tuple,
@@ -79,8 +81,8 @@ class Calls(Library):
             return node, _array_attribute(kind, name)
         if isinstance(kind, Record):
             return node, field(kind, name)
-        if isinstance(kind, Scalar) and name == "real":
-            return node, kind
+        if isinstance(kind, Scalar):
+            return (node, kind) if name == "real" else (node, Method(kind, name))
         return node, None
 
     def _known_attribute(self, node: ast.Attribute, value: Any, name: str) -> Typed:
@@ -100,8 +102,11 @@ class Calls(Library):
         """A call."""
         callee, kind = self.visit(node.func)
         args = [self.visit(arg) for arg in node.args]
-        keywords = [ast.keyword(k.arg, self.visit(k.value)[0]) for k in node.keywords]
+        named = {k.arg: self.visit(k.value) for k in node.keywords}
+        keywords = [ast.keyword(name, value) for name, (value, _) in named.items()]
         new = ast.copy_location(ast.Call(callee, [arg for arg, _ in args], keywords), node)
+        if isinstance(kind, Method):
+            return self._method(new, kind, args)
         if not isinstance(kind, Known):
             return self._unknown(new), None
         called = kind.value  # or a kernel that another calls: as it is translated, or as it was written
@@ -116,8 +121,22 @@ class Calls(Library):
         if (executor := self._executor(new, function, args)) is not None:
             return executor
         if isinstance(function, types.FunctionType):
-            return self._function(new, function, node, args)
+            return self._function(new, function, node, args, {name: kind for name, (_, kind) in named.items()})
         return new, None
+
+    def _method(self, node: ast.Call, method: Method, args: list[Typed]) -> Typed:
+        """A method of a number."""
+        place = node.func
+        assert isinstance(place, ast.Attribute)
+        if method.name in ("item", "conjugate") and not args:
+            return place.value, method.owner
+        if method.owner.form != "np":
+            place.value = self.apply(getattr(np, method.owner.name), method.owner.name, node, place.value)
+        if method.name == "view" and len(args) == 1 and isinstance(kind := args[0][1], Known):
+            given = kind.value if isinstance(kind.value, type) else getattr(kind.value, "dtype", None)
+            name = np.dtype(given).name if given is not None else None
+            return node, number(name) if name in CONVERSIONS else None
+        return node, None
 
     def _unknown(self, node: ast.Call) -> ast.expr:
         """A call of something that is known only when it runs."""
@@ -169,22 +188,30 @@ class Calls(Library):
             return self.apply(CONVERSIONS[name], f"to_{name}", node, node), number(name)
         return node, whole(0, 64, "uint32" if function is indices.ffs else "int8" if name == "bool" else name)
 
-    def _function(self, node: ast.Call, function: types.FunctionType, old: ast.Call, args: list[Typed]) -> Typed:
+    def _function(
+        self,
+        node: ast.Call,
+        function: types.FunctionType,
+        old: ast.Call,
+        args: list[Typed],
+        named: dict[str | None, Kind],
+    ) -> Typed:
         """A device function, or one of Python's."""
         if (result := getattr(function, "__simt_types__", None)) is not None:
             kinds = tuple(number(name, "any" if name in INTEGERS else "np") for name in result)
             return node, kinds[0] if len(kinds) == 1 else Tuple(kinds) if kinds else Known(None)
-        kinds_given: list[Kind] = []
+        passed: list[Kind] = []
         for arg, (_, kind) in zip(old.args, args, strict=True):
             if not isinstance(arg, ast.Starred):
-                kinds_given.append(widened(kind))
+                passed.append(widened(kind))
             elif (items := items_of(kind)) is not None:
-                kinds_given += [widened(item) for item in items]
+                passed += [widened(item) for item in items]
             else:
                 return self._unknown(node), None
-        if node.keywords:
+        if None in named:
             return self._unknown(node), None
-        typed = self.device_function(function, kinds_given)
+        passed += [Named(str(name), widened(kind)) for name, kind in named.items()]
+        typed = self.device_function(function, passed)
         if typed is None:
             return node, None
         if typed[0] is not function:

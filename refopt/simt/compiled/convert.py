@@ -45,7 +45,8 @@ def _whole(x: Any, name: str) -> int:
     """A float as an integer: ``cvt``, which clamps to the limits of the type.
 
     It rounds toward zero, from float16 to nearest even, as Numba asks for it. A type of 8 bits is the lower half of one
-    of 16, except from float16. NaN is 0, or, from float64 or into 64 bits, the highest bit alone.
+    of 16, except from float16. NaN is, by the PTX ISA 9.0 (cvt, "Integer Notes"), "zero if source is not .f64 and
+    destination is not .s64, .u64", otherwise the highest bit alone. Of a constant LLVM may make anything else.
     """
     bits, half, double = INTEGERS[name], type(x) is np.float16, isinstance(x, float)
     if bits == 8 and not half:

@@ -27,6 +27,7 @@ from .kinds import (
     joined,
     limits,
     scalar,
+    variable,
 )
 from .rules import FLOATS, INTEGERS, UNSIGNED
 
@@ -61,7 +62,7 @@ class Expressions:
         raise NotImplementedError
 
     def doubled(self, node: ast.AST, why: str) -> None:
-        """An operation on less than fp64 computes in fp64."""
+        """An operation computes in fp64."""
         raise NotImplementedError
 
     # Helpers
@@ -177,14 +178,14 @@ class Expressions:
         """The kind of an element, or of a view."""
         if isinstance(kind, Known) and type(kind.value) is tuple and isinstance(at, Known):
             try:
-                return Known(kind.value[at.value])
+                return variable(Known(kind.value[at.value]))
             except (TypeError, IndexError):
                 return None
         if isinstance(kind, Tuple):
             if isinstance(index, ast.Slice):
                 return _slice(kind, index)
             if isinstance(at, Known) and type(at.value) is int and -len(kind.items) <= at.value < len(kind.items):
-                return kind.items[at.value]
+                return variable(kind.items[at.value])
             first = kind.items[0] if kind.items else None
             for other in kind.items[1:]:
                 first = joined(first, other)

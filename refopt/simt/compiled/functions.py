@@ -14,22 +14,21 @@ from typing import Any
 import numpy as np
 
 from .convert import CONVERSIONS
-from .rules import INTEGERS, binary
+from .rules import FLOATS, INTEGERS, SCALARS, binary, chosen
 
 # Those that Numba computes in fp16; the others take an fp16 for an fp32.
-_HALF = {"sqrt", "exp", "log", "sin", "cos", "fabs", "floor", "ceil", "trunc", "log2", "log10"}
+_HALF = {"sqrt", "exp", "log", "sin", "cos", "fabs", "floor", "ceil", "trunc", "log2", "log10", "exp2"}
 _SAME = {f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "tan2")}
 TESTS = {math.isnan: np.isnan, math.isinf: np.isinf, math.isfinite: np.isfinite}
 ONE = {getattr(math, name): name for name in (
     *_HALF, "tan", "tanh", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "expm1", "log1p", "erf",
-    "erfc", "gamma", "lgamma", "exp2", "cbrt", "degrees", "radians",
+    "erfc", "gamma", "lgamma", "cbrt", "degrees", "radians",
 )}  # fmt: skip
-TWO = {getattr(math, name): name for name in ("atan2", "fmod", "hypot", "copysign", "pow", "remainder")}
-UFUNCS = {
-    "sqrt", "exp", "exp2", "log", "log2", "log10", "expm1", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh",
-    "arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh", "cbrt",
-}  # fmt: skip
-KEEPING = {"absolute", "fabs", "floor", "ceil", "trunc", "square", "negative", "sign", "rint", "reciprocal"}
+TWO = {getattr(math, name): name for name in (
+    "atan2", "fmod", "hypot", "copysign", "pow", "remainder", "ldexp", "nextafter",
+)}  # fmt: skip
+_ANY_WHOLE = {"hypot", "atan2"}  # these two take int64s as well
+_OF_LOOPS = SCALARS.keys() - {"float16"}
 
 
 @cache
@@ -44,25 +43,69 @@ def one(name: str, a: str) -> tuple[Callable[[Any], Any], str]:
 @cache
 def two(name: str, a: str, b: str) -> tuple[Callable[[Any, Any], Any], str]:
     """A function of two arguments."""
-    if a in INTEGERS and b in INTEGERS:
-        result = "float64"
-    else:
-        result = binary("Add", a, b)[2]  # type: ignore[index]
-    result = "float32" if result == "float16" else result
+    signatures = [("float32", "float32"), ("float64", "float64")]
+    if name in _ANY_WHOLE:
+        signatures = [("int64", "int64"), ("uint64", "uint64"), *signatures]
+    elif name == "pow":
+        signatures += [("float32", "int32"), ("float64", "int32")]
+    elif name == "ldexp":
+        signatures = [("float32", "int32"), ("float64", "int32")]
+    taken = chosen(tuple(signatures), (a, b))
+    result = taken[0] if taken[0] in FLOATS else "float64"
+    first, second = CONVERSIONS[taken[0]], CONVERSIONS[taken[1]]
+    kind = getattr(np, result)
+    if name in ("nextafter", "copysign", "ldexp"):
+        plain = getattr(np, name)
+        return lambda x, y: plain(first(x), second(y)), result
     ufunc = getattr(np, {"pow": "power", "remainder": "", **_SAME}.get(name, name), None)
-    kind, compute = getattr(np, result), ufunc if isinstance(ufunc, np.ufunc) else getattr(math, name)
-    return lambda x, y: kind(compute(np.float64(x), np.float64(y))), result
+    compute = ufunc if isinstance(ufunc, np.ufunc) else getattr(math, name)
+    return lambda x, y: kind(compute(np.float64(first(x)), np.float64(second(y)))), result
 
 
 @cache
-def ufunc_type(name: str, a: str) -> str | None:
-    """The type of a function of NumPy's of one scalar; None if it is not known here."""
-    if name in ("isnan", "isinf", "isfinite", "signbit", "logical_not"):
-        return "bool"
-    if name in UFUNCS:
-        return a if a in ("float32", "float64") else "float32" if a == "float16" or INTEGERS[a] < 32 else "float64"
-    if name in KEEPING:
-        return "float32" if a == "float16" else a
+def parts(function: Callable[[float], tuple], a: str) -> tuple[Callable[[Any], tuple], tuple[str, str]]:
+    """`math.modf` and `math.frexp`."""
+    if function is math.frexp:
+        first, second = chosen((("float32",), ("float64",)), (a,))[0], "int32"
+    else:
+        first = second = "float32" if a == "float32" else "float64"
+    one, other = getattr(np, first), getattr(np, second)
+
+    def compute(x: Any) -> tuple:
+        x, y = function(float(x))
+        return one(x), other(y)
+
+    return compute, (first, second)
+
+
+@cache
+def total(names: tuple[str, ...]) -> Callable[[tuple], Any]:
+    """`sum` of a tuple of scalar types."""
+    from .operators import typed
+
+    def add(values: tuple) -> Any:
+        result, type_of_it = 0, "int64"
+        for value, name in zip(values, names, strict=True):
+            result = typed("Add", type_of_it, name)(result, value)
+            type_of_it = binary("Add", type_of_it, name)[2]  # type: ignore[index]
+        return result
+
+    return add
+
+
+@cache
+def loop(function: np.ufunc, *names: str) -> tuple[list[str], str] | None:
+    """The types that a function of NumPy's computes in, and that of its result; None if Numba has none for these.
+
+    It is the first that holds the arguments; of an integer and a float any float will do. None is of float16.
+    """
+    mixed = any(name in FLOATS for name in names) and any(name in INTEGERS and name != "bool" for name in names)
+    for signature in function.types:
+        inputs, outputs = ([np.dtype(code).name for code in part] for part in signature.split("->"))
+        if len(inputs) == len(names) and len(outputs) == 1 and set((*inputs, *outputs)) <= _OF_LOOPS:
+            pairs = zip(names, inputs, strict=True)
+            if all(np.can_cast(a, to, "safe") or (mixed and a in INTEGERS and to in FLOATS) for a, to in pairs):
+                return inputs, outputs[0]
     return None
 
 

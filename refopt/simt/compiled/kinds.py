@@ -49,6 +49,20 @@ class Range(NamedTuple):
     item: Scalar
 
 
+class Method(NamedTuple):
+    """A method of a number."""
+
+    owner: Scalar
+    name: str
+
+
+class Named(NamedTuple):
+    """What is passed to a function by name."""
+
+    name: str
+    kind: Any
+
+
 class Known:
     """An object that is known: a constant, or a function, module or type that a kernel names."""
 
@@ -71,7 +85,7 @@ class Known:
         return f"Known({self.value!r})"
 
 
-Kind = Scalar | Array | Record | Tuple | Range | Known | None  # None: anything
+Kind = Scalar | Array | Record | Tuple | Range | Method | Named | Known | None  # None: anything
 _PLAIN = (int, float, bool, str, type(None))
 _SMALL = 2**31
 
@@ -107,6 +121,11 @@ def scalar(kind: Kind) -> Scalar | None:
     if name in INTEGERS:
         return Scalar(name, "py" if type(value) in (int, bool) and name != "uint64" else "np", int(value), int(value))
     return Scalar(name)
+
+
+def variable(kind: Kind) -> Kind:
+    """The kind of a value that Numba does not know to be constant: of a number without the number itself."""
+    return scalar(kind) or kind
 
 
 def of_value(value: Any) -> Kind:
@@ -166,9 +185,11 @@ def widened(kind: Kind) -> Kind:
 
 
 def joined(a: Kind, b: Kind, widen: bool = False) -> Kind:
-    """The kind of a variable that is one or the other."""
-    if a == b:
+    """The kind of a variable that is one or the other: no constant, even if both are the same one."""
+    if a is b:
         return a
+    if a == b:
+        return variable(a)
     one, other = scalar(a), scalar(b)
     if one is not None and other is not None:
         name = unify(one.name, other.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import types
 from typing import Any
 
@@ -22,12 +23,13 @@ from .kinds import (
     Tuple,
     items_of,
     joined,
+    limits,
     number,
     scalar,
     whole,
 )
 from .operations import Operations
-from .rules import INTEGERS, unify
+from .rules import INTEGERS, binary, chosen
 
 SIZE = 2**48  # more elements or bytes than any memory has
 _PLAIN_TYPES: dict[Any, str] = {int: "int64", float: "float64", bool: "bool"}
@@ -41,7 +43,7 @@ class Library(Operations):
         if function is tuple and len(args) == 1 and not starred:
             return node, args[0][1] if isinstance(args[0][1], Tuple) else None
         if function is range and not starred:
-            return node, Range(counted([scalar(kind) for _, kind in args]))
+            return self._range(node, args)
         if function is zip:
             return node, _zipped([kind for _, kind in args], node)
         name = _PLAIN_TYPES.get(function)
@@ -66,6 +68,17 @@ class Library(Operations):
         result = known if name == known.name else number(name, "py" if name in ("int64", "bool") else "np")
         return self.converted(x, kind, name), result
 
+    def _range(self, node: ast.Call, args: list[Typed]) -> Typed:
+        kinds = [known for _, kind in args if (known := scalar(kind))]
+        if len(kinds) != len(args) or not kinds:
+            return node, Range(INT64)
+        item = counted(kinds)
+        low, high = limits(item.name)
+        for n, ((x, kind), known) in enumerate(zip(args, kinds, strict=True)):
+            if known.name not in INTEGERS or known.low < low or known.high > high:
+                node.args[n] = self.converted(x, kind, item.name)
+        return node, Range(item)
+
     def _builtin(self, node: ast.Call, function: Any, args: list[Typed]) -> Typed | None:
         """A function of Python's, `math`'s or NumPy's."""
         if not is_function(function):
@@ -78,6 +91,8 @@ class Library(Operations):
             return node, whole(0, SIZE)
         if function is len and (items := items_of(args[0][1])) is not None:
             return node, whole(len(items), len(items))
+        if function is sum and len(args) == 1 and (items := items_of(args[0][1])):
+            return self._sum(node, args[0][0], items)
         if any(kind is None for kind in kinds) or not args:
             return None
         names = [kind.name for kind in kinds if kind]
@@ -99,6 +114,10 @@ class Library(Operations):
             compute, result = functions.one(functions.ONE[function], names[0])
         elif function in functions.TWO and len(args) == 2:
             compute, result = functions.two(functions.TWO[function], *names)
+        elif function in (math.modf, math.frexp) and len(args) == 1:
+            compute, results = functions.parts(function, names[0])
+            parts = tuple(number(name) for name in results)
+            return self.apply(compute, f"{function.__name__}_{names[0]}", node, *nodes), Tuple(parts)
         elif isinstance(function, np.ufunc):
             return self._ufunc(node, function, args, names)
         else:
@@ -107,6 +126,18 @@ class Library(Operations):
             self.doubled(node, f"{function.__name__} of {names[0]}")
         return self.apply(compute, f"{function.__name__}_{'_'.join(names)}", node, *nodes), number(result)
 
+    def _sum(self, node: ast.Call, arg: ast.expr, items: tuple) -> Typed:
+        """`sum` of a tuple: from the int64 0."""
+        kinds, result = [scalar(item) for item in items], "int64"
+        if any(kind is None for kind in kinds):
+            return node, None
+        names = tuple(kind.name for kind in kinds if kind)
+        for name in names:
+            result = binary("Add", result, name)[2]  # type: ignore[index]
+        compute = functions.total(names)
+        form = "py" if result == "int64" else "np"
+        return self.apply(compute, "_".join(["sum", *names]), node, arg), number(result, form)
+
     def _absolute(self, node: ast.Call, arg: Typed, name: str) -> Typed:
         known = scalar(arg[1])
         assert known is not None
@@ -114,22 +145,22 @@ class Library(Operations):
             return node, whole(0, max(abs(known.low), abs(known.high)))
         if name not in INTEGERS or (name != "bool" and known.form == "np"):
             return node, number(name)
+        name = "int8" if name == "bool" else name
         return self.apply(operators.absolute, "absolute", node, arg[0]), number(name, "any")
 
     def _ufunc(self, node: ast.Call, function: np.ufunc, args: list[Typed], names: list[str]) -> Typed | None:
-        name = function.__name__
-        if name in ("minimum", "maximum", "fmin", "fmax", "add", "subtract", "multiply") or len(args) != 1:
+        loop = functions.loop(function, *names)
+        if loop is None:
             return None
-        result = functions.ufunc_type(name, names[0])
-        if result is None:
-            return node, None
-        x, kind = args[0]
-        if names[0] == "float16" and result == "float32":
-            node.args = [self.converted(x, kind, "float32")]
-        elif names[0] in INTEGERS and result in ("float32", "float64"):
-            node.args = [self.converted(x, kind, result)]
-            if result == "float64":
-                self.doubled(node, f"{name} of {names[0]}")
+        inputs, result = loop
+        for n, (x, kind) in enumerate(args):
+            known = scalar(kind)
+            assert known is not None
+            node.args[n] = self.converted(x, kind, inputs[n])
+            if inputs[n] == "int64" and not (known.name == "int64" and known.form == "np"):
+                node.args[n] = self.apply(np.int64, "int64", node, node.args[n])
+        if result == "float64" and set(names) != {"float64"}:
+            self.doubled(node, f"{function.__name__} of {' and '.join(names)}")
         return node, number(result, "any" if result in INTEGERS else "np")
 
     def _extreme(self, node: ast.Call, greatest: bool, args: list[Typed]) -> Typed:
@@ -166,18 +197,14 @@ def is_function(value: Any) -> bool:
     return isinstance(value, types.FunctionType | types.BuiltinFunctionType | types.MethodType | np.ufunc)
 
 
-def counted(kinds: list[Scalar | None]) -> Scalar:
-    """What `range` gives."""
-    if not kinds or any(kind is None for kind in kinds):
-        return INT64
-    known = [kind for kind in kinds if kind]
-    start, stop = (whole(0, 0), known[0]) if len(known) == 1 else known[:2]
-    step = known[2] if len(known) > 2 else whole(1, 1)
-    name = known[0].name
-    for other in known[1:]:
-        name = unify(name, other.name)
-    if name not in ("int32", "int64", "uint64"):
-        name = "int32" if name in ("int8", "int16", "uint8", "uint16", "bool") else "int64"
+def counted(kinds: list[Scalar]) -> Scalar:
+    """What `range` gives: of its signatures the one that converts its arguments most safely."""
+    name = chosen(tuple((to,) * len(kinds) for to in ("int32", "int64", "uint64")), tuple(k.name for k in kinds))[0]
+    start, stop = (whole(0, 0), kinds[0]) if len(kinds) == 1 else kinds[:2]
+    step = kinds[2] if len(kinds) > 2 else whole(1, 1)
+    low, high = limits(name)
+    if any(kind.low < low or kind.high > high or kind.name not in INTEGERS for kind in kinds):
+        return number(name, "py")
     if step.low > 0:
         return whole(start.low, max(start.low, stop.high - 1), name)
     return whole(min(start.low, stop.low), max(start.high, stop.high), name)

@@ -7,8 +7,9 @@ import ast
 import numpy as np
 
 from . import dynamic, operators
+from .constants import Constants, folded
 from .convert import CONVERSIONS
-from .expressions import Expressions, Typed, Unsupported
+from .expressions import Typed, Unsupported
 from .kinds import (
     BOOL,
     INT64,
@@ -30,13 +31,16 @@ _RING = {"Add", "Sub", "Mult"}
 _FLOAT = {"Add", "Sub", "Mult", "Div", "FloorDiv", "Mod"}
 
 
-class Operations(Expressions):
+class Operations(Constants):
     """The visits of operators and comparisons."""
 
     def _BinOp(self, node: ast.BinOp) -> Typed:
         symbol = type(node.op).__name__
         if symbol not in operators.SYMBOLS:
             raise Unsupported(f"{symbol} in line {node.lineno}")
+        if isinstance(plain := folded(node), ast.Constant):
+            self.changed = True
+            return self.raw(plain)
         return self.operation(node, symbol, self.raw(node.left), self.raw(node.right))
 
     def operation(self, node: ast.expr, symbol: str, left: Typed, right: Typed) -> Typed:
@@ -49,7 +53,7 @@ class Operations(Expressions):
         if symbol == "Pow" and isinstance(b, Known) and type(b.value) is int and rule is not None:
             return self._constant_power(node, self.settled(x, a), b.value)
         result = rule[2] if rule else None
-        if result == "float64" and (one.name != other.name or one.name in INTEGERS):
+        if result == "float64":
             self.doubled(node, f"{one.name} and {other.name}")
         if rule is not None and result in FLOATS and symbol in _FLOAT:
             x, y = self._float_operands(self.settled(x, a), self.settled(y, b), rule)
@@ -81,11 +85,13 @@ class Operations(Expressions):
             result = binary("Pow", one.name, "int64")[2]  # type: ignore[index]
             power = ast.copy_location(ast.Constant(exponent), node)
             return self.apply(function, function.__name__, node, x, power), _computed(result)
+        name = "float32" if one.name == "float16" else one.name
+        x = self.converted(x, a, name)
         if exponent == 2:
             x, again = self._twice(x)
-            return self._infix(node, "Mult", x, again), number(one.name)
+            return self._infix(node, "Mult", x, again), number(name)
         power = ast.copy_location(ast.Constant(exponent), node)
-        return self.apply(operators.squarings, "squarings", node, x, power), number(one.name)
+        return self.apply(operators.squarings, "squarings", node, x, power), number(name)
 
     def _float_operands(self, left: Typed, right: Typed, rule: tuple[str, str, str]) -> tuple[ast.expr, ast.expr]:
         """Operands that NumPy promotes to the type of the rule."""
@@ -170,9 +176,9 @@ class Operations(Expressions):
         if symbol == "Not":
             value, _ = self.raw(node.operand, test=True)
             return ast.copy_location(ast.UnaryOp(ast.Not(), value), node), BOOL._replace(form="py")
-        if symbol == "USub" and isinstance(node.operand, ast.Constant) and isinstance(node.operand.value, int | float):
-            kind = Known(-node.operand.value)
-            return self.fixed(ast.copy_location(ast.Constant(kind.value), node), kind), kind
+        if isinstance(plain := folded(node), ast.Constant):
+            self.changed = True
+            return self.raw(plain)
         x, a = self.visit(node.operand)
         one = scalar(a)
         if one is None:
@@ -192,18 +198,31 @@ class Operations(Expressions):
     def _BoolOp(self, node: ast.BoolOp, test: bool = False) -> Typed:
         if test:
             return ast.copy_location(ast.BoolOp(node.op, [self.raw(v, True)[0] for v in node.values]), node), BOOL
-        parts = [self.visit(value) for value in node.values]
-        new = ast.copy_location(ast.BoolOp(node.op, [part for part, _ in parts]), node)
-        kind = parts[0][1]
-        for _, other in parts[1:]:
+        new, kinds = self._alternatives(node, {True, False})
+        kind = kinds[0]
+        for other in kinds[1:]:
             kind = joined(kind, other)
         joint = scalar(kind)
-        if joint is None or all((s := scalar(k)) is not None and s.name == joint.name for _, k in parts):
+        if joint is None or all((s := scalar(k)) is not None and s.name == joint.name for k in kinds):
             return new, kind
         form = "any" if joint.name in INTEGERS else "np"
         return self.apply(CONVERSIONS[joint.name], f"to_{joint.name}", node, new), number(joint.name, form)
 
+    def _alternatives(self, node: ast.expr, truths: set[bool]) -> tuple[ast.expr, list[Kind]]:
+        """An operand of ``and`` and ``or`` that is the value only if it is one of these, and what it may be then."""
+        if not isinstance(node, ast.BoolOp):
+            value, kind = self.visit(node)
+            return value, [kind] if truths else []
+        stops = {isinstance(node.op, ast.Or)}
+        reached = self.reached(node)
+        parts = [self._alternatives(value, truths & stops) for value in reached[:-1]]
+        parts.append(self._alternatives(reached[-1], truths))
+        values, kinds = [value for value, _ in parts], [kind for _, each in parts for kind in each]
+        return ast.copy_location(ast.BoolOp(node.op, values), node) if len(values) > 1 else values[0], kinds
+
     def _IfExp(self, node: ast.IfExp) -> Typed:
+        if (way := self.decided(node.test)) is not None:
+            return self.visit(node.body if way else node.orelse)
         test, _ = self.raw(node.test, test=True)
         (x, a), (y, b) = self.visit(node.body), self.visit(node.orelse)
         kind = joined(a, b)
@@ -246,7 +265,7 @@ class Operations(Expressions):
     def _compared(self, node: ast.Compare, a: Kind, b: Kind, symbol: str) -> None:
         """Note a comparison of less than fp64 that is made in fp64, unless with a constant that is exact in less."""
         one, other = scalar(a), scalar(b)
-        if one is None or other is None or symbol not in operators.COMPARISONS or one.name == other.name:
+        if one is None or other is None or symbol not in operators.COMPARISONS:
             return
         if binary("Compare", one.name, other.name)[0] == "float64" and not _exact(a, b) and not _exact(b, a):  # type: ignore[index]
             self.doubled(node, f"{one.name} and {other.name}")

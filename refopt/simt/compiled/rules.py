@@ -77,6 +77,26 @@ def unary(operator: str, a: str) -> str | None:
 
 
 @cache
+def cost(a: str, to: str) -> tuple[int, int, int]:
+    """Of a conversion, whether it is unsafe, safe to another kind of number, or a promotion within a kind."""
+    if a == to:
+        return 0, 0, 0
+    if to in FLOATS:
+        holds = (FLOATS.get(a) or _OPERAND[a]) <= FLOATS[to]
+        promotes = holds and a in FLOATS
+    else:
+        holds = a == "bool" or (a in INTEGERS and INTEGERS[a] < INTEGERS[to] and (a in UNSIGNED or to in SIGNED))
+        promotes = holds and a != "bool" and (a in SIGNED) == (to in SIGNED)
+    return int(not holds), int(holds and not promotes), int(promotes)
+
+
+@cache
+def chosen(signatures: tuple[tuple[str, ...], ...], names: tuple[str, ...]) -> tuple[str, ...]:
+    """The first of the signatures to which the arguments are converted most safely."""
+    return min(signatures, key=lambda to: [sum(each) for each in zip(*map(cost, names, to), strict=True)])
+
+
+@cache
 def unify(a: str, b: str) -> str:
     """The type of a variable that is one or the other, and of ``min`` and ``max``."""
     if a == b or b == "bool":

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import is_internal
 from .expressions import Unsupported
-from .kinds import Kind, Known, Tuple, joined, of_value, scalar, widened
+from .kinds import Kind, Known, Named, Tuple, joined, of_value, scalar, variable, widened
 from .source import definition
 from .statements import Statements
 
@@ -24,7 +24,7 @@ class UntypedWarning(UserWarning):
 
 
 class Double(NamedTuple):
-    """A line where an operation on less than fp64 is computed in fp64, and the types of its operands."""
+    """A line where an operation is computed in fp64, and the types of its operands."""
 
     filename: str
     line: int
@@ -37,7 +37,7 @@ class Compiled(NamedTuple):
     Attributes:
         function: the copy that computes as Numba's does, or the function itself if it does already.
         result: what it returns.
-        doubles: where it computes in fp64 for other reasons than an fp64 operand, in the functions it calls too.
+        doubles: where it computes in fp64, in the functions it calls too.
         untyped: why it is not typed, if it is not.
         calls: the device functions that it names, and those they name: each the names it is one of, its name, and it.
     """
@@ -107,6 +107,7 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     body = node.body if isinstance(node, ast.FunctionDef) else [ast.copy_location(ast.Return(node.body), node.body)]
     new_body = typer.block(body)
     result = typer.result()
+    typer.changed |= _frozen(function.__defaults__) is not function.__defaults__
     doubles = frozenset(typer.doubles)
     if not typer.changed:
         return Compiled(function, result, doubles, calls=tuple(typer.calls.values()))
@@ -126,8 +127,10 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     module = compile(tree, code.co_filename, "exec", dont_inherit=True)
     (inner,) = (constant for constant in module.co_consts if isinstance(constant, types.CodeType))
     inner = inner.replace(co_name=code.co_name, co_qualname=code.co_qualname)
-    typed = types.FunctionType(inner, typer.namespace(), function.__name__, function.__defaults__)
-    typed.__kwdefaults__, typed.__module__ = function.__kwdefaults__, function.__module__
+    typed = types.FunctionType(inner, typer.namespace(), function.__name__, _frozen(function.__defaults__))
+    named = function.__kwdefaults__
+    typed.__kwdefaults__ = {name: _frozen(value) for name, value in named.items()} if named else named
+    typed.__module__ = function.__module__
     return Compiled(typed, result, doubles, calls=tuple(typer.calls.values()))
 
 
@@ -137,6 +140,8 @@ class Typer(Statements):
     def __init__(self, function: types.FunctionType, node: Any, kinds: tuple[Kind, ...]) -> None:
         super().__init__()
         self.function, self.node = function, node
+        names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
+        self.local_names = {name.id for name in names if isinstance(name.ctx, ast.Store)}
         self.doubles: set[Double] = set()
         self.captured: dict[str, Any] = {}
         self.calls: dict[tuple[int, str], tuple[Any, str, Any]] = {}
@@ -145,17 +150,20 @@ class Typer(Statements):
 
     def _bound(self, args: ast.arguments, kinds: tuple[Kind, ...]) -> dict[str, Kind]:
         names = [a.arg for a in (*args.posonlyargs, *args.args)]
-        if args.kwarg or (len(kinds) > len(names) and not args.vararg):
+        named = {each.name: each.kind for each in kinds if isinstance(each, Named)}
+        kinds = tuple(kind for kind in kinds if not isinstance(kind, Named))
+        parameters = {a.arg for a in (*args.args, *args.kwonlyargs)} - set(names[: len(kinds)])
+        if args.kwarg or named.keys() - parameters or (len(kinds) > len(names) and not args.vararg):
             raise Unsupported("its arguments are not its parameters")
         defaults = self.function.__defaults__ or ()
         scope: dict[str, Kind] = dict(zip(names[len(names) - len(defaults) :], map(_default, defaults), strict=True))
-        scope |= dict(zip(names, kinds, strict=False))
+        scope |= dict(zip(names, kinds, strict=False)) | named
         if missing := [name for name in names if name not in scope]:
             raise Unsupported(f"no argument {missing[0]}")
         if args.vararg:
             scope[args.vararg.arg] = Tuple(kinds[len(names) :])
         for name, value in (self.function.__kwdefaults__ or {}).items():
-            scope[name] = _default(value)
+            scope.setdefault(name, _default(value))
         return scope
 
     def named(self, name: str) -> Kind:
@@ -229,7 +237,7 @@ class Typer(Statements):
         return _resolved
 
     def doubled(self, node: ast.AST, why: str) -> None:
-        """An operation on less than fp64 computes in fp64."""
+        """An operation computes in fp64."""
         self.doubles.add(Double(self.function.__code__.co_filename, node.lineno, why))  # type: ignore[attr-defined]
 
     def notes(self) -> Any:
@@ -242,7 +250,8 @@ class Typer(Statements):
 
 
 def _default(value: Any) -> Kind:
-    return Known(value) if type(value) is not float else of_value(np.float64(value))
+    """The kind of a default: no constant, unless it is None."""
+    return variable(Known(value))
 
 
 def _frozen(value: Any) -> Any:
@@ -270,9 +279,9 @@ def _resolved(function: Any) -> Any:
         return function
 
     def call(*args: Any, **named: Any) -> Any:
-        if named:
-            return function(*args, **named)
-        typed = _typed(function, tuple(widened(of_value(arg)) for arg in args))
-        return (typed.function if typed else function)(*args)
+        kinds = [widened(of_value(arg)) for arg in args]
+        kinds += [Named(name, widened(of_value(arg))) for name, arg in named.items()]
+        typed = _typed(function, tuple(kinds))
+        return (typed.function if typed else function)(*args, **named)
 
     return call

@@ -24,6 +24,7 @@ class Statements(Assignments):
         super().__init__()
         self.live = True
         self.returns: list[tuple[ast.Return, Kind]] = []
+        self.local_names: set[str] = set()
         self.jumps: list[list[tuple[ast.stmt, Scope]]] = []  # breaks and continues, for each loop around
 
     def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
@@ -64,6 +65,29 @@ class Statements(Assignments):
 
     def _do_Pass(self, node: ast.stmt) -> list[ast.stmt]:
         return [node]
+
+    def _do_Global(self, node: ast.Global) -> list[ast.stmt]:
+        if set(node.names) & self.local_names:
+            raise Unsupported(f"assignment to a global in line {node.lineno}")
+        return []
+
+    def _do_Match(self, node: ast.Match) -> list[ast.stmt]:
+        """As branches on the comparisons that it makes; of patterns with parts Numba has none."""
+        name = self.temporary()
+        subject = loaded(name, node)
+        choice: list[ast.stmt] = []
+        for case in reversed(node.cases):
+            pattern: ast.pattern | None = case.pattern
+            bound = None
+            if isinstance(case.pattern, ast.MatchAs) and not case.guard:
+                pattern, bound = case.pattern.pattern, case.pattern.name
+            test = _matches(pattern, subject)
+            if case.guard is not None:
+                test = ast.BoolOp(ast.And(), [test, case.guard])
+            body = [assigned(bound, subject, case.pattern), *case.body] if bound else case.body
+            branch = ast.copy_location(ast.If(test, body, choice), case.pattern)
+            choice = [ast.fix_missing_locations(branch)]
+        return self.block([assigned(name, node.subject, node), *choice])
 
     def _do_Assert(self, node: ast.Assert) -> list[ast.stmt]:
         return [ast.copy_location(ast.Assert(self.raw(node.test, True)[0], node.msg), node)]
@@ -126,11 +150,13 @@ class Statements(Assignments):
         return [new]
 
     def _do_If(self, node: ast.If) -> list[ast.stmt]:
-        test, kind = self.raw(node.test, test=True)
-        if isinstance(kind, Known) and type(kind.value) in (bool, int, type(None)):
-            self.changed = True
-            chosen = node.body if kind.value else node.orelse
-            return self.block(chosen) if chosen else []
+        if (way := self.decided(node.test)) is not None:
+            chosen = node.body if way else node.orelse
+            parts = ast.walk(node.test) if isinstance(node.test, ast.BoolOp) else ()
+            calls = any(isinstance(part, ast.Call) for part in parts)
+            tested = [ast.copy_location(ast.Expr(self.raw(node.test, True)[0]), node)] if calls else []
+            return [*tested, *(self.block(chosen) if chosen else [])]
+        test, _ = self.raw(node.test, test=True)
         before = dict(self.scope)
         body, after_body, body_live = self.block(node.body), self.scope, self.live
         self.scope, self.live = before, True
@@ -192,15 +218,25 @@ class Statements(Assignments):
             del self.returns[returns:]
         else:
             raise Unsupported(f"types that do not settle in the loop of line {node.lineno}")
+        way = self.decided(node.test, header) if iterated is None else None
+        continued = any(isinstance(jump, ast.Continue) for jump, _ in jumps)
+        first = self.decided(node.test, entry) if iterated is None and not continued else None
+        if first is False:
+            del self.returns[returns:]
+            self.scope, self.live = entry, True
+            return self.block(node.orelse) if node.orelse else []
         before = self.conversions(entry, header, node)
         inserted = {id(jump): self.conversions(scope, header, node) for jump, scope in ends if jump is not None}
         if self.live:
             body += self.conversions(self.scope, header, node)
+        at_exit: list[ast.stmt] = []
+        if first and not way and self.live:  # Python tests before the loop and again at its end, from where it is left
+            outside = outside | self.scope
+            at_exit = self.conversions(header, outside, node)
         self.scope, self.live = outside, True
-        orelse = self.block(node.orelse) if node.orelse else []
+        orelse = at_exit + (self.block(node.orelse) if node.orelse else [])
         breaks = [(jump, scope) for jump, scope in jumps if isinstance(jump, ast.Break)]
-        endless = iterated is None and isinstance(node.test, ast.Constant) and bool(node.test.value)
-        ways = [self.scope] if self.live and not endless else []
+        ways = [self.scope] if self.live and not way else []
         after: Scope | None = None
         for scope in [*ways, *(scope for _, scope in breaks)]:
             after = dict(scope) if after is None else _merged(after, scope)
@@ -227,6 +263,19 @@ class Statements(Assignments):
         raise NotImplementedError
 
 
+def _matches(pattern: ast.pattern | None, subject: ast.expr) -> ast.expr:
+    """The comparison that a pattern of a case makes."""
+    if pattern is None or (isinstance(pattern, ast.MatchAs) and pattern.name is None):
+        return ast.Constant(True)
+    if isinstance(pattern, ast.MatchValue):
+        return ast.copy_location(ast.Compare(subject, [ast.Eq()], [pattern.value]), pattern)
+    if isinstance(pattern, ast.MatchSingleton):
+        return ast.copy_location(ast.Compare(subject, [ast.Is()], [ast.Constant(pattern.value)]), pattern)
+    if isinstance(pattern, ast.MatchOr):
+        return ast.copy_location(ast.BoolOp(ast.Or(), [_matches(each, subject) for each in pattern.patterns]), pattern)
+    raise Unsupported(f"{type(pattern).__name__} in line {pattern.lineno}")
+
+
 def _iterated(kind: Kind) -> Kind:
     """The kind of what a loop over a value runs through."""
     if isinstance(kind, Range):
@@ -251,7 +300,7 @@ def _merged(a: Scope, b: Scope, widen: bool = False) -> Scope:
     for name, kind in b.items():
         if name not in merged:
             merged[name] = kind
-        elif merged[name] != kind:
+        else:
             merged[name] = joined(merged[name], kind, widen)
     return merged
 
