@@ -25,6 +25,7 @@ ONE = {getattr(math, name): name for name in (
     "erfc", "gamma", "lgamma", "exp2", "cbrt", "degrees", "radians",
 )}  # fmt: skip
 TWO = {getattr(math, name): name for name in ("atan2", "fmod", "hypot", "copysign", "pow", "remainder")}
+EXACT = {getattr(math, name): name for name in ("frexp", "ldexp", "modf", "nextafter")}
 UFUNCS = {
     "sqrt", "exp", "exp2", "log", "log2", "log10", "expm1", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh",
     "arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh", "cbrt",
@@ -44,14 +45,34 @@ def one(name: str, a: str) -> tuple[Callable[[Any], Any], str]:
 @cache
 def two(name: str, a: str, b: str) -> tuple[Callable[[Any, Any], Any], str]:
     """A function of two arguments."""
-    if a in INTEGERS and b in INTEGERS:
-        result = "float64"
-    else:
-        result = binary("Add", a, b)[2]  # type: ignore[index]
-    result = "float32" if result == "float16" else result
+    whole = a in INTEGERS and b in INTEGERS
+    result = "float64" if whole and name in ("atan2", "hypot") else _single(a, "int8" if _is_power(name, b) else b)
     ufunc = getattr(np, {"pow": "power", "remainder": "", **_SAME}.get(name, name), None)
     kind, compute = getattr(np, result), ufunc if isinstance(ufunc, np.ufunc) else getattr(math, name)
     return lambda x, y: kind(compute(np.float64(x), np.float64(y))), result
+
+
+def _single(a: str, b: str = "bool") -> str:
+    """The float, of at least 32 bits, in which two types meet."""
+    return binary("Compare", binary("Compare", "float32", a)[0], b)[0]  # type: ignore[index]
+
+
+def _is_power(name: str, b: str) -> bool:
+    """Whether a function is ``pow`` with an exponent that fits in an int32."""
+    return name == "pow" and b in ("bool", "int8", "int16", "int32", "uint8", "uint16")
+
+
+@cache
+def exact(name: str, *args: str) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    """A function of `math` that takes floats apart or puts them together, and the types of its results."""
+    result = _single(*args[: 2 if name == "nextafter" else 1])
+    if name == "modf" and args[0] != "float32":
+        result = "float64"
+    ufunc, convert = getattr(np, name), CONVERSIONS[result]
+    second = CONVERSIONS["int32"] if name == "ldexp" else convert
+    if name in ("ldexp", "nextafter"):
+        return lambda x, y: ufunc(convert(x), second(y)), (result,)
+    return lambda x: ufunc(convert(x)), (result, "int32" if name == "frexp" else result)
 
 
 @cache
@@ -64,6 +85,17 @@ def ufunc_type(name: str, a: str) -> str | None:
     if name in KEEPING:
         return "float32" if a == "float16" else a
     return None
+
+
+def printed(*values: Any) -> None:
+    """``print``, for which a float is no NumPy scalar, in a tuple either."""
+    print(*map(_plain, values))
+
+
+def _plain(value: Any) -> Any:
+    if type(value) is tuple:
+        return tuple(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 @cache
