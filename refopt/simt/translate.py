@@ -13,6 +13,7 @@ from typing import Any
 
 from . import cuda
 from .arguments import shown
+from .device_functions import declared
 from .errors import unsupported
 from .kernel import Kernel
 from .modules import CUDA, PACKAGES, below
@@ -37,10 +38,15 @@ def run(kernel: Any) -> Kernel:
     function = python_function(kernel)
     if function is None:
         raise TypeError(f"run: kernel: expected a function or a kernel of numba.cuda, got {shown(kernel)}")
-    signatures: tuple = ()
-    if kernel is not function and getattr(kernel, "_can_compile", True) is False:  # it has explicit signatures
-        signatures = tuple(kernel.overloads)
-    return Kernel(function, signatures)
+    return Kernel(function, tuple(args for _, args in _signatures(kernel)))
+
+
+def _signatures(dispatcher: Any) -> tuple[tuple[Any, tuple], ...]:
+    """What a function that Numba has compiled for explicit signatures returns by each, and its argument types."""
+    if getattr(dispatcher, "_can_compile", True) is not False:
+        return ()
+    found = ((getattr(each, "signature", None), args) for args, each in dispatcher.overloads.items())
+    return tuple((getattr(signature, "return_type", None), args) for signature, args in found)
 
 
 def python_function(value: Any) -> types.FunctionType | None:
@@ -119,6 +125,8 @@ class _Translation:
         if function is None:
             return self._counterpart(value) if _is_of_cuda(value) else value
         new = self.function(function)
+        if signatures := _signatures(value):
+            return declared(new, signatures)
         return value if new is function and value is function else new
 
     def _counterpart(self, value: Any) -> Any:

@@ -219,14 +219,14 @@ class Typer(Statements):
             return None
         typed = _typed(function, tuple(kinds))
         if typed is None:
-            return _resolved(function), None
+            return resolved(function), None
         self.doubles |= typed.doubles
         self.calls |= {(id(names), name): (names, name, value) for names, name, value in typed.calls}
         return typed.function, typed.result
 
     def resolver(self) -> Any:
         """What makes of a function one that is typed by its arguments when it is called."""
-        return _resolved
+        return resolved
 
     def doubled(self, node: ast.AST, why: str) -> None:
         """An operation on less than fp64 computes in fp64."""
@@ -264,7 +264,7 @@ def _is_kernels(function: types.FunctionType) -> bool:
     return not library and not is_internal(file)
 
 
-def _resolved(function: Any) -> Any:
+def resolved(function: Any) -> Any:
     """A function that is typed by its arguments when it is called; anything else as it is."""
     if not isinstance(function, types.FunctionType) or not _is_kernels(function) or hasattr(function, "__simt_types__"):
         return function
