@@ -14,7 +14,9 @@ from .kernel import Kernel
 from .reduction import Reduce
 
 # Where Numba's `cuda` is known as a module.
-CUDA = ("numba.cuda", "numba_cuda.numba.cuda", "numba_cuda.cuda", "numba_cuda_mlir.cuda")
+CUDA = (
+    "numba.cuda", "numba_cuda.numba.cuda", "numba_cuda.cuda", "numba_cuda_mlir.cuda", "numba_cuda_mlir.numba_cuda",
+)  # fmt: skip
 PACKAGES = ("numba.cuda", "numba_cuda", "numba_cuda_mlir")
 
 
@@ -80,6 +82,7 @@ def below(name: str) -> types.ModuleType | None:
     return None if content is None else _module(f"numba.cuda.{name}", content)
 
 
+@functools.cache
 def replacements() -> dict[str, types.ModuleType]:
     """The modules by the names they are imported by, but for `numba` itself."""
     modules: dict[str, types.ModuleType] = {name: cuda for name in CUDA}
@@ -89,7 +92,8 @@ def replacements() -> dict[str, types.ModuleType]:
     nested = _module("numba_cuda.numba", {"cuda": cuda})
     modules["numba_cuda"] = _module("numba_cuda", {"cuda": cuda, "numba": nested, **_TYPES})
     modules["numba_cuda.numba"] = nested
-    modules["numba_cuda_mlir"] = _module("numba_cuda_mlir", {"cuda": cuda, "types": below("types"), **_TYPES})
+    mlir = {"cuda": cuda, "numba_cuda": cuda, "types": below("types"), **_TYPES}
+    modules["numba_cuda_mlir"] = _module("numba_cuda_mlir", mlir)
     modules["numba_cuda_mlir.types"] = modules["numba.cuda.types"]
     return modules
 

@@ -16,7 +16,7 @@ from .arguments import shown
 from .device_functions import declared
 from .errors import unsupported
 from .kernel import Kernel
-from .modules import CUDA, PACKAGES, below
+from .modules import CUDA, PACKAGES, replacements
 from .numba_types import TYPES, Scalar, is_numba_type
 
 _WITHOUT = {"numpy", *sys.stdlib_module_names}  # packages that have nothing of Numba's: they are not searched
@@ -143,13 +143,15 @@ class _Translation:
         except AttributeError:
             return Missing(f"cuda.{name}")
 
-    def _module(self, module: types.ModuleType, names: set[str]) -> types.ModuleType:
+    def _module(self, module: types.ModuleType, names: set[str]) -> Any:
         name = module.__name__
         if module is cuda or name in CUDA:
             return cuda
         if name.startswith(PACKAGES):
-            package = next(package for package in CUDA if name.startswith(package))
-            return below(name.removeprefix(f"{package}.")) or _missing(name)
+            owner, _, member = name.rpartition(".")  # namespaces, which may be modules
+            if owner in CUDA and member in _NAMESPACES:
+                return vars(cuda)[member]
+            return replacements().get(name) or _missing(name)
         if name.startswith("numba.") or not self._refers(module, set(), names):
             return module
         new = self.done.get(id(module))
@@ -233,8 +235,8 @@ def _numba_names() -> dict[int, str]:
         for name, value in vars(module).items():
             if _is_of_cuda(value):
                 names[id(value)] = name
-                if name in _NAMESPACES:
-                    names |= {id(part): f"{name}.{n}" for n, part in _members(value) if _is_of_cuda(part)}
+            if name in _NAMESPACES:
+                names |= {id(part): f"{name}.{n}" for n, part in _members(value) if _is_of_cuda(part)}
     return names
 
 

@@ -67,7 +67,8 @@ def test_arrays_and_tuples():
     kernel[1, 1](x, out)
     assert out.tolist() == [45, np.float32(1 / 3)]
     place = r"device function both is compiled for other arguments: .*: x: array\(float32, 1d, A\) expected, got "
-    for wrong, got in (np.ones(2), "float64 of 1 dim"), (np.ones((2, 2), np.float32), "float32 of 2"), (1.0, "float64 of 0"):
+    square = np.ones((2, 2), np.float32)
+    for wrong, got in (np.ones(2), "float64 of 1 dim"), (square, "float32 of 2"), (1.0, "float64 of 0"):
         with pytest.raises(TypeError, match=place + f"({got})"):
             kernel[1, 1](wrong, out)
 
