@@ -6,7 +6,7 @@ import functools
 import types
 from typing import Any
 
-from . import cuda, devices, half, host_memory, numba_types
+from . import cuda, devices, half, host_memory, numba_types, xoroshiro
 from .arrays import DeviceArray, is_cuda_array
 from .elementwise import CUDAVectorize, vectorize
 from .errors import SimtError, unsupported
@@ -53,6 +53,7 @@ _BELOW: dict[str, dict[str, Any]] = {
     "dispatcher": {"CUDADispatcher": Kernel},
     "vectorizers": {"CUDAVectorize": CUDAVectorize},
     "kernels": {},
+    "random": {name: value for name, value in vars(xoroshiro).items() if "xoroshiro" in name},
     "kernels.reduction": {"Reduce": Reduce},
 }
 
