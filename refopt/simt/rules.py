@@ -19,7 +19,7 @@ ON = {
     "shuffle-lanes": "the value of a lane that a shuffle's mask does not name, or that has exited, is not used",
     "shuffle-sites": "the lanes of a shuffle meet in one call, not in two branches",
     "skipped-barrier": "a thread does not run past a barrier of its block or grid that others wait at, and end there",
-    "uninitialized": "shared, local and global memory is written before it is read",
+    "uninitialized": "shared, local and global memory is written before it is read, and a variable before it is stored",
     "warp-order": "shuffles, votes and matches order no memory; `syncwarp` does",
 }
 OFF = {

@@ -17,6 +17,7 @@ from .expressions import Unsupported
 from .kinds import Kind, Known, Tuple, joined, of_value, scalar, widened
 from .source import definition
 from .statements import Statements
+from .unassigned import unassigned
 
 
 class UntypedWarning(UserWarning):
@@ -137,6 +138,7 @@ class Typer(Statements):
     def __init__(self, function: types.FunctionType, node: Any, kinds: tuple[Kind, ...]) -> None:
         super().__init__()
         self.function, self.node = function, node
+        self.maybe = unassigned(node)
         self.doubles: set[Double] = set()
         self.captured: dict[str, Any] = {}
         self.calls: dict[tuple[int, str], tuple[Any, str, Any]] = {}
