@@ -33,8 +33,10 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
+# The latter are numba-cuda-mlir's.
 _OPTIONS = """abi abi_info boundscheck cache cooperative debug error_model extensions fastmath forceinline inline
-launch_bounds lineinfo link lto max_registers nopython opt shared_memory_carveout"""
+launch_bounds lineinfo link lto max_registers nopython opt shared_memory_carveout
+chip dump dump_cubin dump_ptx features opt_level print_after_all profile_jit"""
 
 
 def jit(func_or_sig: Any = None, argtypes: Any = None, device: bool = False, **options: Any) -> Any:

@@ -32,6 +32,10 @@ def _raise_driver_not_found() -> None:
     raise CudaSupportError("no driver is looked for")
 
 
+def _no_guvectorize(*_: Any, **__: Any) -> None:
+    raise unsupported("guvectorize for the device")
+
+
 _TYPES = {**numba_types.TYPES, "Float": numba_types.Scalar, "Integer": numba_types.Scalar}
 
 # Below `numba.cuda`: what of each module there is.
@@ -51,7 +55,7 @@ _BELOW: dict[str, dict[str, Any]] = {
     "cudadrv.error": {"CudaDriverError": CudaDriverError, "CudaSupportError": CudaSupportError},
     "decorators": {"jit": cuda.jit},
     "dispatcher": {"CUDADispatcher": Kernel},
-    "vectorizers": {"CUDAVectorize": CUDAVectorize},
+    "vectorizers": {"CUDAVectorize": CUDAVectorize, "CUDAGUFuncVectorize": _no_guvectorize},
     "kernels": {},
     "random": {name: value for name, value in vars(xoroshiro).items() if "xoroshiro" in name},
     "kernels.reduction": {"Reduce": Reduce},
