@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .compiled.convert import CONVERSIONS
+import numpy as np
+
+from .compiled.convert import CONVERSIONS, as_int64
 from .errors import unsupported
 from .observed import ObservedArray
 from .state import current
@@ -30,6 +32,8 @@ def _update(
 
     `lock`: locks are built of it, so that what it learns needs a fence; `fresh`: what was there does not matter.
     """
+    if type(index) is not int:
+        index = tuple(map(_whole, index)) if type(index) is tuple else _whole(index)
     watched = type(array) is ObservedArray
     if watched:
         refuse(value, "an atomic")
@@ -45,6 +49,11 @@ def _update(
         current.observer.ticket()
     current.launch.pause(new != old)
     return old
+
+
+def _whole(index: Any) -> Any:
+    """An index, which may be a float here, unlike in a subscript."""
+    return as_int64(index) if isinstance(index, float | np.floating) else index
 
 
 def add(array: Any, index: Any, value: Any) -> Any:

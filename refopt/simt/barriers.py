@@ -78,14 +78,30 @@ class GridGroup:
         """Wait for all threads of all blocks; 0, as in CUDA."""
         launch = current.launch
         launch.arrived += 1
-        if launch.arrived == launch.size:
-            launch.arrived = 0
-            threads = [thread for block in launch.resident for thread in block.threads]
-            if current.observer is not None:
-                current.observer.join(threads)
-            launch.release(threads)
+        complete_grid(launch)
         launch.park()
         return 0
+
+
+def complete_grid(launch: Any) -> None:
+    """Let the threads go that wait at the barrier of the grid, if all have arrived that have to.
+
+    It is a barrier in each block, and then one of the blocks' first threads: these may not have exited.
+    """
+    if launch.arrived + launch.exited < launch.size:
+        return
+    threads = [thread for block in launch.resident for thread in block.threads]
+    if launch.exited:
+        returned = sum(block.returned for block in launch.resident)
+        if (returned and launch.rules.early_return) or (returned < launch.exited and launch.rules.skipped_barrier):
+            return
+        if len(threads) < launch.size or any(block.threads[0].greenlet is None for block in launch.resident):
+            return
+        threads = [thread for thread in threads if thread.greenlet is not None]
+    launch.arrived = 0
+    if current.observer is not None:
+        current.observer.join(threads)
+    launch.release(threads)
 
 
 class _Groups(type):

@@ -90,7 +90,16 @@ from .warps import (
 from .warps import laneid as _laneid
 
 reduce = Reduce
-types = SimpleNamespace(**_types.TYPES)
+
+
+class _Types(SimpleNamespace):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _unsupported(f"cuda.types.{name}")
+
+
+types = _Types(**_types.TYPES)
 
 # The names of types: cuda.float32 and the like.
 _NAMED = {name: type_ for name, type_ in _types.TYPES.items() if isinstance(type_, _types.Type)}

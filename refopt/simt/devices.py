@@ -70,6 +70,7 @@ class Context:
         self.device = device
         self.deallocations = _Deallocations()
 
+    _device = property(lambda self: self.device)  # of `cuda.gpus[0]`, as packages ask for its name
     id = property(lambda self: self.device.id)
     name = property(lambda self: self.device.name)
     compute_capability = property(lambda self: self.device.compute_capability)

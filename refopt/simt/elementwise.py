@@ -21,8 +21,8 @@ _THREADS = 128
 class Vectorized:
     """A function of scalars that is called with arrays of shapes that broadcast: ``f(x, y, out=None, stream=0)``.
 
-    Of the signatures the first is taken to whose types all arguments can be cast safely. The result is on the device
-    if an argument is, or is `out`.
+    Of the signatures the first is taken to whose types all arguments can be cast safely, or else all arrays can. The
+    result is on the device if an argument is, or is `out`.
     """
 
     def __init__(self, function: Callable[..., Any], signatures: Any) -> None:
@@ -68,9 +68,14 @@ class Vectorized:
         plain = (bool, int, float, complex)
         pairs = zip(args, arrays, strict=True)
         given = [arg if isinstance(arg, plain) and not isinstance(arg, np.generic) else x.dtype for arg, x in pairs]
-        for returned, taken in self.signatures:
-            if len(taken) == len(given) and all(map(_fits, given, taken)):
-                return returned, taken
+        scalar = [x.ndim == 0 and not is_cuda_array(arg) for arg, x in zip(args, arrays, strict=True)]
+        for coerced in (False, True):  # any number becomes what a signature says, as in Numba, if none fits better
+            for returned, taken in self.signatures:
+                if len(taken) == len(given) and all(
+                    _fits(one, dtype) or (coerced and number and np.asarray(arg).dtype.kind in "biuf")
+                    for one, dtype, arg, number in zip(given, taken, args, scalar, strict=True)
+                ):
+                    return returned, taken
         shapes = ", ".join(str(x.dtype) for x in arrays)
         raise TypeError(f"{self.__name__}: no signature takes ({shapes})")
 

@@ -17,13 +17,14 @@ from .arguments import shown, whole
 from .arrays import DeviceArray, as_cuda_array, is_cuda_array, to_device
 from .captures import bound
 from .compiled import compiled
+from .device_functions import declared
 from .errors import LaunchError, MisalignedAddress, here, unsupported
 from .host_memory import Copied
 from .launch import Launch
 from .memory import FIRST_BASE
 from .observed import ObservedArray
 from .shared import SHARED_LIMIT, with_fields
-from .signatures import as_declared, signatures_of
+from .signatures import as_declared, parsed
 from .state import current, one_at_a_time
 from .streams import Stream, as_stream
 
@@ -32,8 +33,10 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
+# The latter are numba-cuda-mlir's.
 _OPTIONS = """abi abi_info boundscheck cache cooperative debug error_model extensions fastmath forceinline inline
-launch_bounds lineinfo link lto max_registers nopython opt shared_memory_carveout"""
+launch_bounds lineinfo link lto max_registers nopython opt shared_memory_carveout
+chip dump dump_cubin dump_ptx features opt_level print_after_all profile_jit"""
 
 
 def jit(func_or_sig: Any = None, argtypes: Any = None, device: bool = False, **options: Any) -> Any:
@@ -48,13 +51,16 @@ def jit(func_or_sig: Any = None, argtypes: Any = None, device: bool = False, **o
     if options.get("link"):
         raise unsupported("cuda.jit(link=...)", "it runs Python alone")
     if inspect.isfunction(func_or_sig):
-        return func_or_sig if device else Kernel(func_or_sig, signatures_of(argtypes), options)
-    signatures = signatures_of(argtypes if func_or_sig is None else func_or_sig)
+        return jit(argtypes, None, device, **options)(func_or_sig)
+    given = argtypes if func_or_sig is None else func_or_sig
+    signatures = () if given is None else parsed(given)
 
     def decorate(function: Any) -> Any:
         if not inspect.isfunction(function):
             raise TypeError(f"cuda.jit: expected a function, got {shown(function)}")
-        return function if device else Kernel(function, signatures, options)
+        if device:
+            return declared(function, signatures) if signatures else function
+        return Kernel(function, tuple(args for _, args in signatures), options)
 
     return decorate
 

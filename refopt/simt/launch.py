@@ -18,7 +18,7 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 
 from . import spins as spinning
-from .barriers import complete_barrier
+from .barriers import complete_barrier, complete_grid
 from .diagnosis import divergence, is_outside, place_of
 from .errors import LaunchError, OutOfBounds, SimtError, TimeLimitExceeded, here
 from .returns import EARLY, marked
@@ -234,6 +234,8 @@ class Launch:
             block.returned += 1
         if block.arrived:
             complete_barrier(block)
+        if self.arrived:
+            complete_grid(self)
 
     def _abandon(self) -> None:
         """Unwind the threads that an error left suspended."""

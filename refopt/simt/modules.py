@@ -6,7 +6,7 @@ import functools
 import types
 from typing import Any
 
-from . import cuda, devices, half, host_memory, numba_types
+from . import cuda, devices, half, host_memory, numba_types, xoroshiro
 from .arrays import DeviceArray, is_cuda_array
 from .elementwise import CUDAVectorize, vectorize
 from .errors import SimtError, unsupported
@@ -14,7 +14,9 @@ from .kernel import Kernel
 from .reduction import Reduce
 
 # Where Numba's `cuda` is known as a module.
-CUDA = ("numba.cuda", "numba_cuda.numba.cuda", "numba_cuda.cuda", "numba_cuda_mlir.cuda")
+CUDA = (
+    "numba.cuda", "numba_cuda.numba.cuda", "numba_cuda.cuda", "numba_cuda_mlir.cuda", "numba_cuda_mlir.numba_cuda",
+)  # fmt: skip
 PACKAGES = ("numba.cuda", "numba_cuda", "numba_cuda_mlir")
 
 
@@ -28,6 +30,10 @@ class CudaDriverError(Exception):
 
 def _raise_driver_not_found() -> None:
     raise CudaSupportError("no driver is looked for")
+
+
+def _no_guvectorize(*_: Any, **__: Any) -> None:
+    raise unsupported("guvectorize for the device")
 
 
 _TYPES = {**numba_types.TYPES, "Float": numba_types.Scalar, "Integer": numba_types.Scalar}
@@ -49,8 +55,9 @@ _BELOW: dict[str, dict[str, Any]] = {
     "cudadrv.error": {"CudaDriverError": CudaDriverError, "CudaSupportError": CudaSupportError},
     "decorators": {"jit": cuda.jit},
     "dispatcher": {"CUDADispatcher": Kernel},
-    "vectorizers": {"CUDAVectorize": CUDAVectorize},
+    "vectorizers": {"CUDAVectorize": CUDAVectorize, "CUDAGUFuncVectorize": _no_guvectorize},
     "kernels": {},
+    "random": {name: value for name, value in vars(xoroshiro).items() if "xoroshiro" in name},
     "kernels.reduction": {"Reduce": Reduce},
 }
 
@@ -80,6 +87,7 @@ def below(name: str) -> types.ModuleType | None:
     return None if content is None else _module(f"numba.cuda.{name}", content)
 
 
+@functools.cache
 def replacements() -> dict[str, types.ModuleType]:
     """The modules by the names they are imported by, but for `numba` itself."""
     modules: dict[str, types.ModuleType] = {name: cuda for name in CUDA}
@@ -89,7 +97,8 @@ def replacements() -> dict[str, types.ModuleType]:
     nested = _module("numba_cuda.numba", {"cuda": cuda})
     modules["numba_cuda"] = _module("numba_cuda", {"cuda": cuda, "numba": nested, **_TYPES})
     modules["numba_cuda.numba"] = nested
-    modules["numba_cuda_mlir"] = _module("numba_cuda_mlir", {"cuda": cuda, "types": below("types"), **_TYPES})
+    mlir = {"cuda": cuda, "numba_cuda": cuda, "types": below("types"), **_TYPES}
+    modules["numba_cuda_mlir"] = _module("numba_cuda_mlir", mlir)
     modules["numba_cuda_mlir.types"] = modules["numba.cuda.types"]
     return modules
 

@@ -53,18 +53,18 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         SystemExit: there is no such script, which is told.
         Exception: what the script raises.
     """
-    missing = importlib.util.find_spec(args.script) is None if args.module else not os.path.exists(args.script)
-    if missing:
-        parser.error(f"no {'module' if args.module else 'script'} {args.script}")
     argv, path = sys.argv, list(sys.path)
     with ExitStack() as stack:
         stack.enter_context(replace_numba())
+        sys.path.insert(0, os.getcwd() if args.module else os.path.dirname(os.path.abspath(args.script)))
+        if not (_is_module(args.script) if args.module else _is_script(args.script)):
+            sys.path[:] = path
+            parser.error(f"no {'module' if args.module else 'script'} {args.script}")
         watch = args.watch or bool(args.strict)
         if watch or args.lenient or args.schedule != "forward" or args.doubles != "ignore":
             how = {name: getattr(args, name) for name in ("schedule", "seed", "strict", "lenient", "doubles")}
             stack.enter_context(observe(False, watch, **how))
         sys.argv = [args.script, *args.args]
-        sys.path.insert(0, os.getcwd() if args.module else os.path.dirname(os.path.abspath(args.script)))
         try:
             if args.module:
                 runpy.run_module(args.script, run_name="__main__", alter_sys=True)
@@ -77,6 +77,21 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         finally:
             sys.argv, sys.path[:] = argv, path
     return 0
+
+
+def _is_script(name: str) -> bool:
+    """Whether there is a file, or a folder with a __main__.py."""
+    return os.path.isfile(name) or os.path.isfile(os.path.join(name, "__main__.py"))
+
+
+def _is_module(name: str) -> bool:
+    """Whether there is a module; those around it are imported, so that Numba has to be replaced by then."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError as error:
+        if error.name is not None and name.startswith(error.name):
+            return False
+        raise
 
 
 def main(argv: Sequence[str] | None = None) -> int:

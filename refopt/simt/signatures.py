@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,12 @@ from .numba_types import TYPES, Array, Optional, Signature, Tuple, Type, dtype_o
 _EXPECTED = "cuda.jit: expected a function, a signature or a list of signatures, got"
 
 
-def signatures_of(given: Any) -> tuple[tuple, ...]:
-    """The argument types of each signature that `cuda.jit` was given; none for None.
+def parsed(given: Any) -> tuple[tuple[Any, tuple], ...]:
+    """What each signature that `cuda.jit` was given returns, None if it does not say, and its argument types.
 
     Raises:
         TypeError: what was given is no signature, with what it is.
     """
-    if given is None:
-        return ()
-    return tuple(args for _, args in parsed(given))
-
-
-def parsed(given: Any) -> tuple[tuple[Any, tuple], ...]:
-    """What each signature returns, None if it does not say, and its argument types."""
     return tuple(_parse(one) for one in (given if isinstance(given, list) else [given]))
 
 
@@ -57,13 +51,21 @@ class Mismatch(Exception):
 
 
 def as_declared(kernel: str, parameters: list[str], signatures: tuple[tuple, ...], args: tuple) -> tuple:
-    """The arguments as a signature has them: of those that take them, the first that changes the fewest types.
+    """The arguments of a launch as a signature has them.
 
     Raises:
         TypeError: no signature takes them. The first argument at fault is named.
     """
+    return chosen(f"kernel {kernel}", parameters, signatures, args, convert)[1]
+
+
+def chosen(
+    what: str, parameters: list[str], signatures: tuple[tuple, ...], args: tuple, convert: Callable[..., Any]
+) -> tuple[int, tuple]:
+    """Of the signatures that take the arguments the first that changes the fewest types: its number, and they as it
+    has them."""
     reasons, best, fewest = [], None, len(args) + 1
-    for types in signatures:
+    for number, types in enumerate(signatures):
         try:
             if len(types) != len(args):
                 raise Mismatch(f"{len(types)} arguments expected, got {len(args)}")
@@ -74,9 +76,9 @@ def as_declared(kernel: str, parameters: list[str], signatures: tuple[tuple, ...
             continue
         changed = sum(_type_of(old) != _type_of(new) for old, new in zip(args, declared, strict=True))
         if changed < fewest:
-            best, fewest = declared, changed
+            best, fewest = (number, declared), changed
     if best is None:
-        raise TypeError(f"kernel {kernel} is compiled for other arguments: {'; '.join(reasons)}")
+        raise TypeError(f"{what} is compiled for other arguments: {'; '.join(reasons)}")
     return best
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 from . import cuda
 from .arguments import shown
+from .device_functions import declared
 from .errors import unsupported
 from .kernel import Kernel
-from .modules import CUDA, PACKAGES, below
+from .modules import CUDA, PACKAGES, replacements
 from .numba_types import TYPES, Scalar, is_numba_type
 
 _WITHOUT = {"numpy", *sys.stdlib_module_names}  # packages that have nothing of Numba's: they are not searched
@@ -37,10 +38,15 @@ def run(kernel: Any) -> Kernel:
     function = python_function(kernel)
     if function is None:
         raise TypeError(f"run: kernel: expected a function or a kernel of numba.cuda, got {shown(kernel)}")
-    signatures: tuple = ()
-    if kernel is not function and getattr(kernel, "_can_compile", True) is False:  # it has explicit signatures
-        signatures = tuple(kernel.overloads)
-    return Kernel(function, signatures)
+    return Kernel(function, tuple(args for _, args in _signatures(kernel)))
+
+
+def _signatures(dispatcher: Any) -> tuple[tuple[Any, tuple], ...]:
+    """What a function that Numba has compiled for explicit signatures returns by each, and its argument types."""
+    if getattr(dispatcher, "_can_compile", True) is not False:
+        return ()
+    found = ((getattr(each, "signature", None), args) for args, each in dispatcher.overloads.items())
+    return tuple((getattr(signature, "return_type", None), args) for signature, args in found)
 
 
 def python_function(value: Any) -> types.FunctionType | None:
@@ -119,6 +125,8 @@ class _Translation:
         if function is None:
             return self._counterpart(value) if _is_of_cuda(value) else value
         new = self.function(function)
+        if signatures := _signatures(value):
+            return declared(new, signatures)
         return value if new is function and value is function else new
 
     def _counterpart(self, value: Any) -> Any:
@@ -135,13 +143,15 @@ class _Translation:
         except AttributeError:
             return Missing(f"cuda.{name}")
 
-    def _module(self, module: types.ModuleType, names: set[str]) -> types.ModuleType:
+    def _module(self, module: types.ModuleType, names: set[str]) -> Any:
         name = module.__name__
         if module is cuda or name in CUDA:
             return cuda
         if name.startswith(PACKAGES):
-            package = next(package for package in CUDA if name.startswith(package))
-            return below(name.removeprefix(f"{package}.")) or _missing(name)
+            owner, _, member = name.rpartition(".")  # namespaces, which may be modules
+            if owner in CUDA and member in _NAMESPACES:
+                return vars(cuda)[member]
+            return replacements().get(name) or _missing(name)
         if name.startswith("numba.") or not self._refers(module, set(), names):
             return module
         new = self.done.get(id(module))
@@ -225,8 +235,8 @@ def _numba_names() -> dict[int, str]:
         for name, value in vars(module).items():
             if _is_of_cuda(value):
                 names[id(value)] = name
-                if name in _NAMESPACES:
-                    names |= {id(part): f"{name}.{n}" for n, part in _members(value) if _is_of_cuda(part)}
+            if name in _NAMESPACES:
+                names |= {id(part): f"{name}.{n}" for n, part in _members(value) if _is_of_cuda(part)}
     return names
 
 

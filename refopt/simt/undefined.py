@@ -1,4 +1,4 @@
-"""The value that a shuffle gives for a lane which does not take part: nobody may store it.
+"""The value that a shuffle gives for a lane which does not take part, or that no way has assigned: nobody may store it.
 
 Such values are common in right kernels: in a reduction over 16 lanes the upper ones add what they do not need. So
 it is no error to compute with one, only to store what comes of it. It behaves as the caller's own value, and what is
@@ -18,17 +18,17 @@ from .errors import Place, UninitializedRead, here
 class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
     """A value in the place of another that does not exist."""
 
-    __slots__ = ("place", "value", "why")
+    __slots__ = ("place", "rule", "value", "why")
 
-    def __init__(self, value: Any, why: str, place: Place) -> None:
-        self.value, self.why, self.place = value, why, place
+    def __init__(self, value: Any, why: str, place: Place, rule: str = "shuffle-lanes") -> None:
+        self.value, self.why, self.place, self.rule = value, why, place, rule
 
     dtype = property(lambda self: np.asarray(self.value).dtype)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         values = [one.value if isinstance(one, Undefined) else one for one in inputs]
         options.pop("out", None)  # of an operator in place
-        return Undefined(getattr(ufunc, method)(*values, **options), self.why, self.place)
+        return Undefined(getattr(ufunc, method)(*values, **options), self.why, self.place, self.rule)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return np.asarray(self.value, dtype)
@@ -50,7 +50,7 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
 
     def through(self, convert: Callable[[Any], Any]) -> Undefined:
         """What a conversion makes of it, as undefined as it is."""
-        return Undefined(convert(self.value), self.why, self.place)
+        return Undefined(convert(self.value), self.why, self.place, self.rule)
 
     def __hash__(self) -> int:
         return hash(self.value)
@@ -63,8 +63,6 @@ def refuse(values: Any, what: str) -> None:
     """Raise UninitializedRead if one of the values that are about to be stored is undefined."""
     for value in values if isinstance(values, tuple | list) else (values,):
         if type(value) is Undefined:
-            raise UninitializedRead(
-                f"{what} stores what a shuffle gave at {value.place.filename}:{value.place.line}, where {value.why} "
-                "(rule shuffle-lanes)",
-                here(),
-            )
+            source = "what a shuffle gave" if value.rule == "shuffle-lanes" else "a value"
+            at = f"{value.place.filename}:{value.place.line}"
+            raise UninitializedRead(f"{what} stores {source} at {at}, where {value.why} (rule {value.rule})", here())

@@ -28,6 +28,8 @@ class Whole(np.lib.mixins.NDArrayOperatorsMixin):
     nbytes = property(lambda self: self._data.nbytes)
     flags = property(lambda self: self._data.flags)
     T = property(lambda self: self._wrap(self._data.T))
+    real = property(lambda self: self._wrap(self._data.real))
+    imag = property(lambda self: self._wrap(self._data.imag) if self.dtype.kind == "c" else np.imag(self.plain()))
 
     def __getitem__(self, index: Any) -> Any:
         raise NotImplementedError

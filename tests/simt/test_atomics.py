@@ -351,3 +351,21 @@ def test_limits_are_checked(seconds):
         simt.limits.seconds = seconds
     with pytest.raises(AttributeError, match="no limit minutes"):
         simt.limits.minutes = 1
+
+
+def test_an_index_may_be_a_float():
+    """As where Numba unifies int64 and uint64."""
+
+    @cuda.jit
+    def kernel(x, y, where):
+        where = (where, np.uint64(1))
+        if where[0] > 5:
+            where = (0, 0)
+        cuda.atomic.add(x, where, 1)
+        cuda.atomic.add(y, np.float32(2.9), 1)
+
+    x, y = np.zeros((2, 2)), np.zeros(3)
+    for watch in (False, True):
+        with simt.observe(watch=watch):
+            kernel[1, 2](x, y, 1)
+    assert x.tolist() == [[0, 0], [0, 4]] and y.tolist() == [0, 0, 4]

@@ -153,10 +153,38 @@ def divided(x, n):
     return divmod(x, n)[1]
 
 
+def mantissa(x, n):
+    return math.frexp(x)[0]
+
+
+def exponent(x, n):
+    return math.frexp(x)[1]
+
+
+def put_together(x, n):
+    return math.ldexp(x, n)
+
+
+def fraction(x, n):
+    return math.modf(x)[0]
+
+
+def next_one(x, n):
+    return math.nextafter(x, n)
+
+
+def remains(x, n):
+    return math.fmod(x, n)
+
+
+def raised(x, n):
+    return math.pow(x, n)
+
+
 FUNCTIONS = [
     if_only, either_branch, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted,
     two_returns, conditional, any_of, greatest, absolute, truncated, real, rounded, root, negated, pair, powers,
-    divided,
+    divided, mantissa, exponent, put_together, fraction, next_one, remains, raised,
 ]  # fmt: skip
 
 
@@ -167,8 +195,8 @@ def test_variables_have_the_types_that_numba_infers(function):
     from numba.core.errors import NumbaError
     from numba.cuda.compiler import compile_cuda
 
-    for x in ("int8", "uint32", "float32", "float64"):
-        for n in ("int32", "int64"):
+    for x in ("int8", "uint16", "uint32", "float32", "float64"):
+        for n in ("int16", "int32", "int64"):
             try:
                 done = compile_cuda(function, None, (getattr(types, x), getattr(types, n)), cc=(9, 0))
             except NumbaError:
@@ -553,3 +581,24 @@ def test_a_captured_number_is_that_of_the_first_launch():
     scope["factor"] = 100
     kernel[1, 1](x)
     assert x[0] == 4
+
+
+def test_floats_are_taken_apart_in_their_type():
+    def kernel(x, n, out):
+        mantissa, exponent = math.frexp(x[0])
+        fraction, whole = math.modf(x[0])
+        out[0], out[1], out[2] = math.ldexp(mantissa, exponent), math.ldexp(x[0], n), exponent
+        out[3], out[4] = fraction, whole
+        out[5] = math.nextafter(x[0], x[1])
+
+    x, after = np.array([-5.5, 0], np.float32), float(np.nextafter(np.float32(-5.5), np.float32(0)))
+    for exponent in (2, np.int32(2), np.uint64(2)):
+        assert results(kernel, x, exponent, size=6) == [-5.5, -22, 3, -0.5, -5, after]
+
+
+def test_print_shows_numbers_alone(capsys):
+    def kernel(x, out):
+        print(x[0], (x[0], (cuda.threadIdx.x, np.int8(3))), "text")
+
+    results(kernel, np.ones(1))
+    assert capsys.readouterr().out == "1.0 (1.0, (0, 3)) text\n"

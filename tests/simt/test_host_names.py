@@ -146,6 +146,25 @@ def test_no_precision_is_lost_by_a_signature():
     assert third(np.ones(1)).tolist() == [1 / 3] and third(np.ones(1, np.float32)).dtype == np.float32
 
 
+def test_guvectorize_says_that_it_is_missing():
+    with simt.replace_numba(), pytest.raises(simt.Unsupported, match="no guvectorize for the device"):
+        numba.guvectorize(["(float64[:], float64[:])"], "(n)->()", target="cuda")(lambda x, y: None)
+
+
+def test_numbers_become_what_a_signature_of_arrays_says():
+    @cuda.vectorize(["int16(int16, int16)"])
+    def above(x, least):
+        return x if x > least else 0
+
+    x = np.arange(4, dtype=np.int16)
+    for least in (1.9, np.float64(1.9), np.int64(1)):
+        result = above(x, least)
+        assert result.tolist() == [0, 0, 2, 3] and result.dtype == np.int16
+    for wrong in (np.full(4, 1.9), 1j):
+        with pytest.raises(TypeError, match="above: no signature takes"):
+            above(x, wrong)
+
+
 def test_forall():
     x = np.ones(300)
     with simt.observe() as log:

@@ -9,7 +9,7 @@ from numba.np import numpy_support
 from refopt import simt
 from refopt.simt import cuda, numba_types
 from refopt.simt.numba_types import TYPES, Scalar, Type, dtype_of
-from refopt.simt.signatures import as_declared, signatures_of
+from refopt.simt.signatures import as_declared, parsed
 
 SCALARS = {name: value for name, value in TYPES.items() if isinstance(value, Scalar)}
 
@@ -90,7 +90,7 @@ def test_arguments_are_converted(signature):
 
 @pytest.mark.parametrize(("value", "name"), [(1, "i8"), (1.5, "f8"), (np.float32(1), "f4"), (np.int16(1), "i4")])
 def test_the_best_signature_is_taken(value, name):
-    signatures = signatures_of([f"({each},)" for each in ("i4", "f4", "i8", "f8")])
+    signatures = tuple(args for _, args in parsed([f"({each},)" for each in ("i4", "f4", "i8", "f8")]))
     (declared,) = as_declared("kernel", ["x"], signatures, (value,))
     assert declared.dtype == name
 

@@ -180,9 +180,29 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert numba.cuda is REAL
 
 
-def test_no_script(capsys):
-    assert cli.main(["simt", "nothing.py"]) == 2
-    assert "no script nothing.py" in capsys.readouterr().err
+@pytest.mark.parametrize("given", [
+    "nothing.py", "tests", "-m nothing", "-m nothing.inside", "-m os.path.nothing", "-m email.nothing",
+])  # fmt: skip
+def test_no_script(given, capsys):
+    before = list(sys.path)
+    assert cli.main(["simt", *given.split()]) == 2
+    kind = "module" if "-m" in given else "script"
+    assert f"no {kind} {given.split()[-1]}\n" in capsys.readouterr().err
+    assert sys.path == before and numba.cuda is REAL
+
+
+def test_a_module_of_a_package_that_imports_cuda(tmp_path, monkeypatch, capsys):
+    package = tmp_path / "of_kernels"
+    package.mkdir()
+    (package / "__init__.py").write_text("from numba import cuda\n")
+    (package / "inside.py").write_text("from . import cuda\nprint(cuda.__name__)\n")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["simt", "-m", "of_kernels.inside"]) == 0
+    assert capsys.readouterr().out == "refopt.simt.cuda\n"
+    sys.modules.pop("of_kernels")
+    (package / "__init__.py").write_text("import missing_here\n")
+    assert cli.main(["simt", "-m", "of_kernels.inside"]) == cli.FAILED
+    assert "No module named 'missing_here'" in capsys.readouterr().err
 
 
 def test_the_status_of_a_script(tmp_path, capsys):

@@ -121,3 +121,23 @@ def test_what_an_array_has_not():
             np.add.at(x, 0, 1)
 
     run(body, case(), watch=True)
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.float32])
+def test_parts_of_complex_numbers_are_views(dtype):
+    @cuda.jit
+    def kernel(x, part):
+        i = cuda.threadIdx.x
+        cuda.atomic.add(x.real, 0, 1)
+        x.real[1 + i] = 2
+        if part:
+            cuda.atomic.add(x.imag, 0, 3)
+
+    is_complex = dtype is np.complex64
+    for watch in (False, True):
+        x = np.zeros(3, dtype)
+        with simt.observe(watch=watch):
+            kernel[1, 2](x, is_complex)
+        assert x.tolist() == [2 + 6j * is_complex, 2, 2]
+        if watch:
+            assert np.imag(x).tolist() == [6 * is_complex, 0, 0]

@@ -9,7 +9,7 @@ promotions, `dynamic` what runs where a type is known only when the kernel runs.
 the one before it. `specialize` puts them to work on a function.
 """
 
-from .specialize import Compiled, UntypedWarning, compiled
+from .specialize import Compiled, UntypedWarning, compiled, resolved
 from .twin import ptx_twin
 
-__all__ = ["Compiled", "UntypedWarning", "compiled", "ptx_twin"]
+__all__ = ["Compiled", "UntypedWarning", "compiled", "ptx_twin", "resolved"]

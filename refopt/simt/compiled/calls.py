@@ -27,6 +27,7 @@ from .kinds import (
     items_of,
     joined,
     number,
+    of_type,
     scalar,
     whole,
     widened,
@@ -197,6 +198,8 @@ class Calls(Library):
         named: dict[str | None, Kind],
     ) -> Typed:
         """A device function, or one of Python's."""
+        for _, taken in getattr(function, "__simt_signatures__", ()):
+            self.device_function(_inner(function), [of_type(type_) for type_ in taken])  # for what it notes
         if (result := getattr(function, "__simt_types__", None)) is not None:
             kinds = tuple(number(name, "any" if name in INTEGERS else "np") for name in result)
             return node, kinds[0] if len(kinds) == 1 else Tuple(kinds) if kinds else Known(None)
@@ -217,6 +220,11 @@ class Calls(Library):
         if typed[0] is not function:
             node.func = self.constant(typed[0], f"typed_{function.__name__.strip('<>')}", node)
         return node, typed[1]
+
+
+def _inner(call: types.FunctionType) -> types.FunctionType:
+    """The function that one with explicit signatures stands for (`device_functions.declared`)."""
+    return dict(zip(call.__code__.co_freevars, call.__closure__ or (), strict=True))["function"].cell_contents
 
 
 def _declared(kinds: list[Kind]) -> Kind:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..numba_types import dtype_of
 from .convert import name_of
 from .rules import INTEGERS, SIGNED, UNSIGNED, unify
 
@@ -139,6 +140,15 @@ def of_value(value: Any) -> Kind:
     if isinstance(dtype, np.dtype) and hasattr(value, "ndim"):
         return array_of(dtype, value.ndim)
     return None if isinstance(value, tuple | list | dict | set) else Known(value)
+
+
+def of_type(type_: Any) -> Kind:
+    """The kind of a value of one of Numba's types, as far as a signature tells it."""
+    dtype = dtype_of(type_)
+    if isinstance(dtype, np.dtype):
+        return number(dtype.name) if _scalar_name(dtype) else None
+    inner = dtype_of(getattr(type_, "dtype", None))
+    return array_of(inner, type_.ndim) if isinstance(inner, np.dtype) and hasattr(type_, "ndim") else None
 
 
 def array_of(dtype: Any, axes: int) -> Array:

@@ -85,6 +85,9 @@ class Library(Operations):
             return None
         kinds = [scalar(kind) for _, kind in args]
         nodes = [arg for arg, _ in args]
+        if function is print:
+            node.func = self.constant(functions.printed, "print", node)
+            return node, None
         if function in (min, max) and len(args) > 1:
             return self._extreme(node, function is max, args)
         if function is len and isinstance(args[0][1], Array):
@@ -103,14 +106,14 @@ class Library(Operations):
         if function is pow and len(args) == 2:
             return self.operation(node, "Pow", args[0], args[1])
         if function is divmod:
-            pair, results = functions.quotient(*names)
-            parts = tuple(number(name, "py" if name == "int64" else "np") for name in results)
+            pair, held = functions.quotient(*names)
+            parts = tuple(number(name, "py" if name == "int64" else "np") for name in held)
             return self.apply(pair, f"divmod_{names[0]}_{names[1]}", node, *nodes), Tuple(parts)
+        compute: Any
         if function in functions.TESTS:
             node.func = self.constant(functions.TESTS[function], function.__name__, node)
             return node, BOOL
         if function in functions.ONE and len(args) == 1:
-            compute: Any
             compute, result = functions.one(functions.ONE[function], names[0])
         elif function in functions.TWO and len(args) == 2:
             compute, result = functions.two(functions.TWO[function], *names)

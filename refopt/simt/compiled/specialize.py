@@ -17,6 +17,7 @@ from .expressions import Unsupported
 from .kinds import Kind, Known, Named, Tuple, joined, of_value, scalar, variable, widened
 from .source import definition
 from .statements import Statements
+from .unassigned import unassigned
 
 
 class UntypedWarning(UserWarning):
@@ -142,6 +143,7 @@ class Typer(Statements):
         self.function, self.node = function, node
         names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
         self.local_names = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        self.maybe = unassigned(node)
         self.doubles: set[Double] = set()
         self.captured: dict[str, Any] = {}
         self.calls: dict[tuple[int, str], tuple[Any, str, Any]] = {}
@@ -227,14 +229,14 @@ class Typer(Statements):
             return None
         typed = _typed(function, tuple(kinds))
         if typed is None:
-            return _resolved(function), None
+            return resolved(function), None
         self.doubles |= typed.doubles
         self.calls |= {(id(names), name): (names, name, value) for names, name, value in typed.calls}
         return typed.function, typed.result
 
     def resolver(self) -> Any:
         """What makes of a function one that is typed by its arguments when it is called."""
-        return _resolved
+        return resolved
 
     def doubled(self, node: ast.AST, why: str) -> None:
         """An operation computes in fp64."""
@@ -273,7 +275,7 @@ def _is_kernels(function: types.FunctionType) -> bool:
     return not library and not is_internal(file)
 
 
-def _resolved(function: Any) -> Any:
+def resolved(function: Any) -> Any:
     """A function that is typed by its arguments when it is called; anything else as it is."""
     if not isinstance(function, types.FunctionType) or not _is_kernels(function) or hasattr(function, "__simt_types__"):
         return function

@@ -12,6 +12,7 @@ from typing import Any
 from .assignments import Assignments, assigned, loaded
 from .expressions import Unsupported
 from .kinds import Array, Kind, Known, Range, element, items_of, joined, scalar
+from .unassigned import nothing
 
 Scope = dict[str, Kind]
 _ROUNDS = 12  # until the types in a loop stand still
@@ -23,6 +24,7 @@ class Statements(Assignments):
     def __init__(self) -> None:
         super().__init__()
         self.live = True
+        self.maybe: set[str] = set()  # variables that may be read unassigned
         self.returns: list[tuple[ast.Return, Kind]] = []
         self.local_names: set[str] = set()
         self.jumps: list[list[tuple[ast.stmt, Scope]]] = []  # breaks and continues, for each loop around
@@ -51,6 +53,15 @@ class Statements(Assignments):
             else:
                 value = self.brought(load, kind, target[name])
             if value is not load:
+                new.append(assigned(name, value, at))
+        return [*new, *self.absent(scope, target, at)]
+
+    def absent(self, scope: Scope, target: Scope, at: ast.AST) -> list[ast.stmt]:
+        """Assignments of zero to variables that may be read although one scope does not have them."""
+        new: list[ast.stmt] = []
+        for name in sorted(self.maybe & target.keys() - scope.keys()):
+            if (kind := scalar(target[name])) is not None:
+                value = self.apply(nothing(kind.name, name), f"no_{kind.name}_{name}", at)
                 new.append(assigned(name, value, at))
         return new
 
@@ -225,7 +236,7 @@ class Statements(Assignments):
             del self.returns[returns:]
             self.scope, self.live = entry, True
             return self.block(node.orelse) if node.orelse else []
-        before = self.conversions(entry, header, node)
+        before = [*self.conversions(entry, header, node), *self.absent(header, outside, node)]
         inserted = {id(jump): self.conversions(scope, header, node) for jump, scope in ends if jump is not None}
         if self.live:
             body += self.conversions(self.scope, header, node)
