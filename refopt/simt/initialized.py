@@ -37,7 +37,30 @@ def track(buffer: Buffer) -> None:
     if buffer.fresh != _generation:
         assume(buffer)
     elif buffer.written is None:
-        buffer.written = bytearray(buffer.nbytes)
+        buffer.written = blank(buffer)
+
+
+def blank(buffer: Buffer) -> bytearray:
+    """A record of bytes of which nobody has written any, but for those between the fields, which nobody will."""
+    kind = buffer.dtype
+    if kind.names is None:
+        return bytearray(buffer.nbytes)
+    one = np.ones(kind.itemsize, np.uint8)
+    _fields(kind, one)
+    return bytearray(one.tobytes() * (buffer.nbytes // kind.itemsize) + bytes(buffer.nbytes % kind.itemsize))
+
+
+def _fields(kind: np.dtype, mask: np.ndarray) -> None:
+    """Set the bytes of a mask that a type uses to 0."""
+    if kind.subdtype is not None:
+        base, count = kind.base, kind.itemsize // kind.base.itemsize
+        for i in range(count):
+            _fields(base, mask[i * base.itemsize :])
+    elif kind.names is not None:
+        for field, start in (entry[:2] for entry in (kind.fields or {}).values()):
+            _fields(field, mask[start:])
+    else:
+        mask[: kind.itemsize] = 0
 
 
 def taken(array: Any) -> None:

@@ -20,6 +20,7 @@ from .compiled import compiled
 from .errors import LaunchError, unsupported
 from .host_memory import Copied
 from .launch import Launch
+from .lifted import with_undefined
 from .memory import FIRST_BASE
 from .observed import ObservedArray
 from .shared import SHARED_LIMIT, with_fields
@@ -197,7 +198,9 @@ class Configured(NamedTuple):
             typed = compiled(kernel.function, converted)  # type: ignore[arg-type]
             if current.observer is not None:
                 current.observer.typed(kernel.__name__, converted, typed)
-            run = Launch(bound(typed.function, _captured), kernel.__name__, self.grid, self.block, self.dynamic_bytes)
+            watching = current.observer is not None and current.observer.watching
+            function = with_undefined(typed.function) if watching else typed.function
+            run = Launch(bound(function, _captured), kernel.__name__, self.grid, self.block, self.dynamic_bytes)
             operation = self.stream.enqueue(kernel.__name__)
             observer = current.observer
             with observer.launch(run, operation, self.stream) if observer is not None else nullcontext():

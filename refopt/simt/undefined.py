@@ -1,8 +1,9 @@
 """The value that a shuffle gives for a lane which does not take part: nobody may store it.
 
 Such values are common in right kernels: in a reduction over 16 lanes the upper ones add what they do not need. So
-it is no error to compute with one, only to store what comes of it. It behaves as the caller's own value, and what is
-computed from it is undefined as well, until it is converted or decides a branch.
+it is no error to compute with one, only to store what comes of it, to index with it and to vote on it. It behaves as
+the caller's own value, and what is computed from it is undefined as well (`lifted` sees to that). A comparison with
+one holds: `if other > mine: mine = other` takes it, as it might on a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
     __slots__ = ("place", "value", "why")
 
     def __init__(self, value: Any, why: str, place: Place) -> None:
-        self.value, self.why, self.place = value, why, place
+        self.value = type(value)(True) if isinstance(value, bool | np.bool_) else value
+        self.why, self.place = why, place
 
     dtype = property(lambda self: np.asarray(self.value).dtype)
 
@@ -40,13 +42,20 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
         return int(self.value)
 
     def __index__(self) -> int:
-        return self.value.__index__()
+        refuse(self, "an index or a range that", "is")
+        raise AssertionError
 
     def __float__(self) -> float:
         return float(self.value)
 
     def __round__(self, digits: Any = None) -> Any:
         return self.through(lambda value: round(value, digits))
+
+    def __getattr__(self, name: str) -> Any:
+        part = getattr(self.value, name)
+        if callable(part):
+            return lambda *args: self.through(lambda _: part(*args))
+        return self.through(lambda _: part)
 
     def through(self, convert: Callable[[Any], Any]) -> Undefined:
         """What a conversion makes of it, as undefined as it is."""
@@ -59,12 +68,12 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
         return f"Undefined({self.value!r}: {self.why})"
 
 
-def refuse(values: Any, what: str) -> None:
-    """Raise UninitializedRead if one of the values that are about to be stored is undefined."""
+def refuse(values: Any, what: str, does: str = "stores") -> None:
+    """Raise UninitializedRead if one of the values that are about to be used for something is undefined."""
     for value in values if isinstance(values, tuple | list) else (values,):
         if type(value) is Undefined:
             raise UninitializedRead(
-                f"{what} stores what a shuffle gave at {value.place.filename}:{value.place.line}, where {value.why} "
+                f"{what} {does} what a shuffle gave at {value.place.filename}:{value.place.line}, where {value.why} "
                 "(rule shuffle-lanes)",
                 here(),
             )

@@ -22,6 +22,13 @@ def definition(function: FunctionType) -> Definition | None:
     return candidates[0] if len(candidates) == 1 else None
 
 
+def functions_of(code: CodeType) -> list[ast.FunctionDef]:
+    """The functions of a file that code with this name and first line may be of, with or without decorators."""
+    line = code.co_firstlineno
+    nodes = [node for first, nodes in _definitions(code).items() for node in nodes if line in (first, node.lineno)]
+    return [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == code.co_name]
+
+
 def _definitions(code: CodeType) -> dict[int, list[Definition]]:
     """All definitions of a file by the line that their code names as its first."""
     file = code.co_filename

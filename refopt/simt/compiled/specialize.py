@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ..errors import is_internal
+from ..lifted import SHUFFLES
 from .expressions import Unsupported
 from .kinds import Kind, Known, Tuple, joined, of_value, scalar, widened
 from .source import definition
@@ -108,7 +109,7 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     new_body = typer.block(body)
     result = typer.result()
     doubles = frozenset(typer.doubles)
-    if not typer.changed:
+    if not typer.changed and not _shuffles(node):
         return Compiled(function, result, doubles, calls=tuple(typer.calls.values()))
     arguments = ast.arguments(
         [ast.arg(a.arg) for a in node.args.posonlyargs],
@@ -129,6 +130,11 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     typed = types.FunctionType(inner, typer.namespace(), function.__name__, function.__defaults__)
     typed.__kwdefaults__, typed.__module__ = function.__kwdefaults__, function.__module__
     return Compiled(typed, result, doubles, calls=tuple(typer.calls.values()))
+
+
+def _shuffles(node: ast.AST) -> bool:
+    """Whether a function may get an undefined value from a shuffle: it needs a namespace of its own."""
+    return any(str(getattr(part, "attr", getattr(part, "id", ""))).startswith("shfl_") for part in ast.walk(node))
 
 
 class Typer(Statements):
@@ -196,7 +202,7 @@ class Typer(Statements):
                     self.named(name)
                 except Unsupported:
                     continue
-        scope = {"__builtins__": builtins, "__name__": self.function.__module__}
+        scope = {"__builtins__": builtins, "__name__": self.function.__module__, SHUFFLES: _shuffles(self.node)}
         return scope | self.captured | self.constants
 
     def result(self) -> Kind:
