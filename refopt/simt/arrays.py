@@ -159,6 +159,8 @@ class DeviceArray:
         with one_at_a_time:
             operation = _copied("DtoH", stream, self.nbytes, source=self)
             np.copyto(pinned.copying(ary, operation, stream, written=True), self.data)
+            if streams.as_stream(stream) is streams.default_stream():
+                streams.wait_for(operation)
         return ary
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:

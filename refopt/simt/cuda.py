@@ -59,11 +59,10 @@ from .host_memory import (
     mapped_array,
     mapped_array_like,
     pinned,
-    pinned_array_like,
 )
 from .indices import brev, clz, ffs, grid, gridsize, popc, selp
 from .kernel import jit
-from .pinned import pinned_array
+from .pinned import pinned_array, pinned_array_like
 from .reduction import Reduce
 from .shared import const, local, shared
 from .state import blockDim, blockIdx, gridDim, threadIdx

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .memory import Buffer
+from .memory import POISON, Buffer
 
 _generation = 0
 
@@ -68,6 +68,20 @@ def taken(array: Any) -> None:
     assume(array.buffer)
     if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
         assume_all()
+
+
+def host_wrote(array: Any) -> None:
+    """What the host has written itself to an array that both see: the elements that are no poison.
+
+    Of less than four bytes poison could be a value.
+    """
+    buffer, size = array.buffer, array.dtype.itemsize
+    track(buffer)
+    if size < 4:
+        assume(buffer)
+    if buffer.written is not None:
+        elements = (buffer.data.reshape(-1, size) != POISON).any(1)
+        np.frombuffer(buffer.written, np.uint8)[elements.repeat(size)] = 1
 
 
 def copied(target: Any, source: Any = None) -> None:

@@ -18,7 +18,7 @@ from .arrays import DeviceArray, as_cuda_array, is_cuda_array, to_device
 from .captures import bound
 from .compiled import compiled
 from .errors import LaunchError, unsupported
-from .host_memory import Copied
+from .host_memory import Copied, HostArray
 from .launch import Launch
 from .lifted import with_undefined
 from .memory import FIRST_BASE
@@ -245,6 +245,8 @@ def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceAr
     if not isinstance(arg, DeviceArray):
         if not is_cuda_array(arg):
             return arg
+        if watching and isinstance(arg, HostArray):
+            initialized.host_wrote(arg.on_device)
         arg = as_cuda_array(arg)
     if not watching:
         initialized.taken(arg)

@@ -131,6 +131,11 @@ class Log:
             if target is not None:
                 self._detector.copy("write", operation, target)
 
+    def host_copy(self, kind: str, operation: Operation, buffer: Buffer, part: np.ndarray) -> None:
+        """A copy reads, or writes, a part of host memory that kernels access as well."""
+        if self._detector is not None:
+            self._detector.copy(kind, operation, DeviceArray(buffer, part))
+
     def shared(self, buffer: Buffer, view: np.ndarray) -> Any:
         """A block made a shared array; what its threads see of it."""
         if self._detector is None:

@@ -187,6 +187,11 @@ def is_waited_for(operation: Operation) -> bool:
     return _host.get(operation.stream, 0) >= operation.number
 
 
+def wait_for(operation: Operation) -> None:
+    """Make the host wait for an operation, and what it is ordered after."""
+    _host.update(_merge(_host, operation.clock))
+
+
 def synchronize() -> None:
     """Make the host wait for all work."""
     with one_at_a_time:
