@@ -71,17 +71,29 @@ def taken(array: Any) -> None:
 
 
 def host_wrote(array: Any) -> None:
-    """What the host has written itself to an array that both see: the elements that are no poison.
+    """What the host has written itself to an array that both see: the elements that are no poison."""
+    track(array.buffer)
+    if array.buffer.written is not None:
+        bytes_of(array)[~_poisoned(array.data)] = 1
 
-    Of less than four bytes poison could be a value.
-    """
-    buffer, size = array.buffer, array.dtype.itemsize
-    track(buffer)
+
+def _poisoned(values: np.ndarray) -> np.ndarray:
+    """For each element, whether it is poison, as nobody has written it. Below four bytes poison could be a value."""
+    size = values.dtype.itemsize
     if size < 4:
-        assume(buffer)
-    if buffer.written is not None:
-        elements = (buffer.data.reshape(-1, size) != POISON).any(1)
-        np.frombuffer(buffer.written, np.uint8)[elements.repeat(size)] = 1
+        return np.zeros(values.shape, bool)
+    return (np.ascontiguousarray(values).view(np.uint8).reshape(*values.shape, size) == POISON).all(-1)
+
+
+def copied_poison(target: Any, values: np.ndarray) -> None:
+    """The host copies an array of its own that has been poisoned: what nobody has written stays uninitialised."""
+    poison = _poisoned(values)
+    if poison.any():
+        if target.buffer.fresh == -1:
+            target.buffer.fresh, target.buffer.written = _generation, bytearray(b"\1" * target.buffer.nbytes)
+        if target.buffer.fresh == _generation:
+            track(target.buffer)
+            bytes_of(target)[poison] = 0
 
 
 def copied(target: Any, source: Any = None) -> None:

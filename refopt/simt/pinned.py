@@ -79,14 +79,21 @@ class PinnedArray(np.ndarray):
         named = {name: seen(value, "writes" if name == "out" else "reads") for name, value in options.items()}
         return function(*first, *map(seen, args[1:]), **named)
 
+    @property
+    def flat(self) -> Any:
+        """All elements in C order, which count as read."""
+        self.host("reads")
+        return super().flat
+
     def host(self, how: str, index: Any = ...) -> None:
         """Raise DataRace if the host reads, or writes, what the device is using; forget the copies that are done."""
         if not self.copies and (self.buffer is None or self.buffer.shadow is None):
             return
         whole = _plain(self)
-        part = whole[(*index, ...) if type(index) is tuple else (index, ...)] if index is not ... else whole
-        if not np.may_share_memory(part, whole):
-            part = whole
+        part = whole
+        if index is not ... and not isinstance(index, str | list):
+            part = whole[(*index, ...) if type(index) is tuple else (index, ...)]
+            part = part if np.may_share_memory(part, whole) else whole
         self.copies[:] = [one for one in self.copies if not streams.is_waited_for(one.operation)]
         for one in self.copies:
             if (one.written or how == "writes") and np.shares_memory(one.part, part):

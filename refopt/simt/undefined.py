@@ -33,7 +33,7 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
         return Undefined(getattr(ufunc, method)(*values, **options), self.why, self.place)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        return np.asarray(self.value, dtype)
+        return np.asarray(self.__index__())  # NumPy makes an array of an index
 
     def __bool__(self) -> bool:
         return bool(self.value)
