@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import is_internal
+from .captures import global_names, is_library
 from .undefined import Undefined
 
 _BUILTINS = {one.__name__: one for one in (abs, bool, complex, divmod, float, int, max, min, pow, round)}
@@ -47,7 +47,7 @@ def _shuffles(function: FunctionType, seen: set[FunctionType]) -> bool:
 
 
 def _is_new(value: Any, seen: set[FunctionType]) -> bool:
-    return isinstance(value, FunctionType) and not is_internal(value.__code__.co_filename) and value not in seen
+    return isinstance(value, FunctionType) and SHUFFLES in value.__globals__ and value not in seen
 
 
 def _copy(function: FunctionType, known: dict[FunctionType, FunctionType]) -> FunctionType:
@@ -56,14 +56,16 @@ def _copy(function: FunctionType, known: dict[FunctionType, FunctionType]) -> Fu
         copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
         copy.__kwdefaults__ = function.__kwdefaults__
         known[function] = copy
-        names |= {name: _lifted(name, value, known) for name, value in function.__globals__.items()}
+        scope = function.__globals__
+        used = scope if SHUFFLES in scope else global_names(function)  # else it is the scope of a whole module
+        names |= {name: _lifted(name, scope[name], known) for name in used}
     return known[function]
 
 
 def _lifted(name: str, value: Any, known: dict[FunctionType, FunctionType]) -> Any:
     """What a name of a compiled namespace stands for in a copy."""
-    if isinstance(value, FunctionType) and not is_internal(value.__code__.co_filename):
-        return _copy(value, known) if SHUFFLES in value.__globals__ else value
+    if isinstance(value, FunctionType) and (SHUFFLES in value.__globals__ or not is_library(value)):
+        return _copy(value, known)
     if value is math or value is np:
         return _Module(value, None)
     if getattr(value, "__name__", None) == f"{__package__}.cuda":

@@ -52,6 +52,8 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
         return self.through(lambda value: round(value, digits))
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         part = getattr(self.value, name)
         if callable(part):
             return lambda *args: self.through(lambda _: part(*args))
