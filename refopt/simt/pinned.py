@@ -141,14 +141,16 @@ def copying(array: Any, operation: streams.Operation, stream: Any, written: bool
     if not isinstance(array, PinnedArray):
         return array
     observer, part = current.observer, _plain(array)
-    if observer is None or not observer.watching or not observer.rules.host_access:
+    if observer is None or not observer.watching:
+        return part
+    if array.buffer is not None:
+        observer.host_copy("write" if written else "read", operation, array.buffer, part)
+    if not observer.rules.host_access:
         return part
     for one in array.copies:
         if (one.written or written) and not operation.after(one.operation) and np.shares_memory(one.part, part):
             raise _race(one, f"another {operation.name}")
-    if array.buffer is not None:
-        observer.host_copy("write" if written else "read", operation, array.buffer, part)
-    elif streams.as_stream(stream) is not streams.default_stream():
+    if streams.as_stream(stream) is not streams.default_stream():
         array.copies.append(Use(part, written, operation, Site.of(sys._getframe(1)).place(None)))
     return part
 
