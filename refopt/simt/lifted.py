@@ -105,8 +105,12 @@ def lifted(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function, updated=())
     def apply(*args: Any, **named: Any) -> Any:
-        first = next((arg for arg in args if type(arg) is Undefined), None)
-        if first is None or not all(isinstance(arg, (Undefined, *_SCALARS)) for arg in args):
+        for first in args:
+            if type(first) is Undefined:
+                break
+        else:
+            return function(*args, **named)
+        if not all(isinstance(arg, (Undefined, *_SCALARS)) for arg in args):
             return function(*args, **named)
         # Of a truth value both are tried: `o | True` is true whatever o is.
         ways = [(False, True) if _is_open(arg) else (_value(arg),) for arg in args]
