@@ -76,18 +76,26 @@ class DeviceArray:
 
     def __getitem__(self, index: Any) -> Any:
         """A view that shares the memory, or one element, copied to the host."""
-        part = self.data[index]
-        if isinstance(part, np.ndarray):
-            return self._view(part)
-        where = index if isinstance(index, tuple) else (index,)
-        return self._view(self.data[(*where, ...)]).copy_to_host()[()]
+        return self.getitem(index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        where = index if isinstance(index, tuple) else (index,)
+        self.setitem(index, value)
+
+    def getitem(self, item: Any, stream: Any = 0) -> Any:
+        """``array[item]``; an element is copied on a stream."""
+        part = self.data[item]
+        if isinstance(part, np.ndarray):
+            return self._view(part)
+        where = item if isinstance(item, tuple) else (item,)
+        return self._view(self.data[(*where, ...)]).copy_to_host(stream=stream)[()]
+
+    def setitem(self, key: Any, value: Any, stream: Any = 0) -> None:
+        """``array[key] = value``, copied on a stream."""
+        where = key if isinstance(key, tuple) else (key,)
         target = self._view(self.data[where if Ellipsis in where else (*where, ...)])
         if not isinstance(value, DeviceArray):
             value = np.broadcast_to(np.asarray(value, self.dtype), target.shape)
-        target.copy_to_device(value)
+        target.copy_to_device(value, stream)
 
     def coverage(self) -> np.ndarray:
         """Which bytes of the allocation belong to the array."""
@@ -135,14 +143,6 @@ class DeviceArray:
         section = whole("section", section, 1)
         return [self[start : start + section] for start in range(0, len(self), section)]
 
-    def getitem(self, item: Any, stream: Any = 0) -> Any:
-        """``array[item]``."""
-        return self[item]
-
-    def setitem(self, key: Any, value: Any, stream: Any = 0) -> None:
-        """``array[key] = value``."""
-        self[key] = value
-
     def _view(self, data: np.ndarray) -> DeviceArray:
         if data.size and not np.may_share_memory(data, self.data):
             raise NotImplementedError("this would be a copy, not a view")
@@ -159,6 +159,8 @@ class DeviceArray:
         with one_at_a_time:
             operation = _copied("DtoH", stream, self.nbytes, source=self)
             np.copyto(pinned.copying(ary, operation, stream, written=True), self.data)
+            if not isinstance(ary, pinned.PinnedArray) or streams.as_stream(stream) is streams.default_stream():
+                streams.returned(operation)
         return ary
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
@@ -170,6 +172,8 @@ class DeviceArray:
         with one_at_a_time:
             kind = "DtoD" if source is not None else "HtoD"
             operation = _copied(kind, stream, self.nbytes, source, self)
+            if isinstance(data, pinned.PinnedArray):
+                initialized.copied_poison(self, np.asarray(data))
             np.copyto(self.data, pinned.copying(data, operation, stream, written=False))
 
     def _is_fortran(self) -> bool:

@@ -14,34 +14,39 @@ from .threads import Block, Thread, Warp
 
 def syncthreads() -> None:
     """Wait for all threads of the block."""
-    _block_barrier(sys._getframe(1), None)
+    _block_barrier(sys._getframe(1), None, "sync")
 
 
 def syncthreads_count(predicate: Any) -> int:
     """Wait for all threads of the block; the number of them whose predicate is true."""
-    return _block_barrier(sys._getframe(1), predicate)
+    return _block_barrier(sys._getframe(1), predicate, "count")
 
 
 def syncthreads_and(predicate: Any) -> int:
     """Wait for all threads of the block; 1 if the predicate is true in all of them."""
-    return int(_block_barrier(sys._getframe(1), not predicate) == 0)
+    return int(_block_barrier(sys._getframe(1), not predicate, "and") == 0)
 
 
 def syncthreads_or(predicate: Any) -> int:
     """Wait for all threads of the block; 1 if the predicate is true in any of them."""
-    return int(_block_barrier(sys._getframe(1), predicate) > 0)
+    return int(_block_barrier(sys._getframe(1), predicate, "or") > 0)
 
 
-def _block_barrier(frame: FrameType, predicate: Any) -> int:
+def _block_barrier(frame: FrameType, predicate: Any, what: str) -> int:
     thread = current.thread
     block = thread.block
-    # A helper's barrier is another instruction wherever the kernel calls the helper.
-    thread.site = frame.f_lasti if frame.f_code is current.kernel_code else Site.of(frame)
+    _arrive(thread, frame, what)
     thread.value = predicate
     block.arrived += 1
     complete_barrier(block)
     current.launch.park()
     return block.tally
+
+
+def _arrive(thread: Thread, frame: FrameType, what: str) -> None:
+    # A helper's barrier is another instruction wherever the kernel calls the helper.
+    thread.site = frame.f_lasti if frame.f_code is current.kernel_code else Site.of(frame)
+    thread.operand = what
 
 
 def complete_barrier(block: Block) -> None:
@@ -66,9 +71,17 @@ def complete_barrier(block: Block) -> None:
 
 
 def _diverged(threads: list[Thread]) -> bool:
-    """Whether lanes of one warp are at different barriers: to a warp bar.sync must be one instruction."""
+    """Whether lanes of one warp are at different barriers, or threads of a block at different kinds.
+
+    To a warp bar.sync must be one instruction, and to a block bar.sync and bar.red must not be mixed.
+    """
     sites: dict[Warp, Any] = {}
-    return any(sites.setdefault(thread.warp, thread.site) != thread.site for thread in threads)
+    kinds: dict[Block, Any] = {}
+    return any(
+        sites.setdefault(thread.warp, thread.site) != thread.site
+        or kinds.setdefault(thread.block, thread.operand) != thread.operand
+        for thread in threads
+    )
 
 
 class GridGroup:
@@ -77,6 +90,7 @@ class GridGroup:
     def sync(self) -> int:
         """Wait for all threads of all blocks; 0, as in CUDA."""
         launch = current.launch
+        _arrive(current.thread, sys._getframe(1), "grid")
         launch.arrived += 1
         complete_grid(launch)
         launch.park()
@@ -98,6 +112,8 @@ def complete_grid(launch: Any) -> None:
         if len(threads) < launch.size or any(block.threads[0].greenlet is None for block in launch.resident):
             return
         threads = [thread for thread in threads if thread.greenlet is not None]
+    if len({thread.site for thread in threads}) > 1 and _diverged(threads):
+        raise divergence(launch)
     launch.arrived = 0
     if current.observer is not None:
         current.observer.join(threads)

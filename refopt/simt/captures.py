@@ -36,7 +36,7 @@ def bound(function: Callable, argument: Callable[[DeviceArray, str], Any]) -> Ca
 def _freeze(function: FunctionType, known: dict[Any, Any]) -> FunctionType | None:
     """A copy with frozen arrays; None if there are none."""
     known[function] = None  # of one that calls itself
-    scope = {name: _constant(function.__globals__[name], known) for name in _globals(function)}
+    scope = {name: _constant(function.__globals__[name], known) for name in global_names(function)}
     changed = {name: value for name, value in scope.items() if value is not function.__globals__[name]}
     cells, other = [], False
     for cell in function.__closure__ or ():
@@ -54,7 +54,7 @@ def _freeze(function: FunctionType, known: dict[Any, Any]) -> FunctionType | Non
     return copy
 
 
-def _globals(function: FunctionType) -> list[str]:
+def global_names(function: FunctionType) -> list[str]:
     """The names that a function, or one inside it, looks up in its module."""
     names: set[str] = set()
     codes = [function.__code__]
@@ -77,20 +77,25 @@ def _constant(value: Any, known: dict[Any, Any]) -> Any:
     if not isinstance(value, FunctionType):
         return value
     if value not in known:
-        file = value.__code__.co_filename
-        known[value] = None if is_internal(file) or file.startswith(_LIBRARIES) else _freeze(value, known)
+        known[value] = None if is_library(value) else _freeze(value, known)
     return known[value] or value
 
 
+def is_library(function: FunctionType) -> bool:
+    """Whether a function is part of the executor, of Python or of an installed package."""
+    file = function.__code__.co_filename
+    return is_internal(file) or file.startswith(_LIBRARIES)
+
+
 def _devices(function: FunctionType) -> bool:
-    values = [function.__globals__[name] for name in _globals(function)]
+    values = [function.__globals__[name] for name in global_names(function)]
     values += [cell.cell_contents for cell in function.__closure__ or ()]
     return any(isinstance(value, DeviceArray) for value in values)
 
 
 def _with_arrays(function: FunctionType, argument: Callable[[DeviceArray, str], Any]) -> FunctionType:
     scope = dict(function.__globals__)
-    for name in _globals(function):
+    for name in global_names(function):
         if isinstance(scope[name], DeviceArray):
             scope[name] = argument(scope[name], name)
     cells = [

@@ -59,17 +59,23 @@ from .host_memory import (
     mapped_array,
     mapped_array_like,
     pinned,
-    pinned_array_like,
 )
 from .indices import brev, clz, ffs, grid, gridsize, popc, selp
 from .kernel import jit
-from .pinned import pinned_array
+from .pinned import pinned_array, pinned_array_like
 from .reduction import Reduce
 from .shared import const, local, shared
 from .state import blockDim, blockIdx, gridDim, threadIdx
-from .streams import default_stream, event, event_elapsed_time, external_stream, stream, synchronize
+from .streams import (
+    default_stream,
+    event,
+    event_elapsed_time,
+    external_stream,
+    per_thread_default_stream,
+    stream,
+    synchronize,
+)
 from .streams import default_stream as legacy_default_stream
-from .streams import default_stream as per_thread_default_stream
 from .vector_types import VECTORS as _VECTORS
 from .warps import (
     activemask,

@@ -32,11 +32,11 @@ def divergence(launch: Any) -> BarrierDivergence:
 
 
 def two_places(launch: Any, lanes: list[Any]) -> BarrierDivergence:
-    """The error for lanes that meet in a shuffle in two calls of it."""
+    """The error for lanes that meet in a shuffle, a vote or a match in two calls of it."""
     places = {lane.met: lane.met.place(launch.name, lane.block.index, lane.index) for lane in lanes}
     first, second = list(places.values())[:2]
     return BarrierDivergence(
-        f"the lanes of a shuffle meet in two calls of it (rule shuffle-sites): one in {first}", second
+        f"the lanes of a warp operation meet in two calls of it (rule shuffle-sites): one in {first}", second
     )
 
 

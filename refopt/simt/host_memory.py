@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from . import initialized
 from .arguments import element, shown, wholes
 from .arrays import DeviceArray
-from .memory import POISON, allocate
+from .memory import allocate
+from .pinned import PinnedArray
 
 
-class HostArray(np.ndarray):
+class HostArray(PinnedArray):
     """A host array whose memory kernels access too: passed to one, it is not copied."""
 
     on_device: DeviceArray | None = None  # views of it are ordinary arrays
@@ -46,7 +48,8 @@ def _visible(shape: Any, dtype: Any, order: Any) -> HostArray:
     buffer.shape, buffer.dtype = shape, kind
     data = np.ndarray(shape, kind, buffer.data, order=order)
     host = data.view(HostArray)
-    host.on_device = DeviceArray(buffer, data)
+    host.buffer, host.on_device = buffer, DeviceArray(buffer, data)
+    initialized.fresh(buffer)
     return host
 
 
@@ -71,13 +74,6 @@ def managed_array(
 ) -> HostArray:  # fmt: skip
     """An array that host and device share."""
     return _visible(shape, dtype, order)
-
-
-def pinned_array_like(ary: Any) -> np.ndarray:
-    """A pinned array of the shape, type and memory order of another."""
-    array = np.empty_like(ary.data if isinstance(ary, DeviceArray) else ary)
-    array.ravel("K").view(np.uint8)[...] = POISON
-    return array
 
 
 def _order(ary: Any) -> Any:

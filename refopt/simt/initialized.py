@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .memory import Buffer
+from .memory import POISON, Buffer
 
 _generation = 0
 
@@ -37,7 +37,30 @@ def track(buffer: Buffer) -> None:
     if buffer.fresh != _generation:
         assume(buffer)
     elif buffer.written is None:
-        buffer.written = bytearray(buffer.nbytes)
+        buffer.written = blank(buffer)
+
+
+def blank(buffer: Buffer) -> bytearray:
+    """A record of bytes of which nobody has written any, but for those between the fields, which nobody will."""
+    kind = buffer.dtype
+    if kind.names is None:
+        return bytearray(buffer.nbytes)
+    one = np.ones(kind.itemsize, np.uint8)
+    _fields(kind, one)
+    return bytearray(one.tobytes() * (buffer.nbytes // kind.itemsize) + bytes(buffer.nbytes % kind.itemsize))
+
+
+def _fields(kind: np.dtype, mask: np.ndarray) -> None:
+    """Set the bytes of a mask that a type uses to 0."""
+    if kind.subdtype is not None:
+        base, count = kind.base, kind.itemsize // kind.base.itemsize
+        for i in range(count):
+            _fields(base, mask[i * base.itemsize :])
+    elif kind.names is not None:
+        for field, start in (entry[:2] for entry in (kind.fields or {}).values()):
+            _fields(field, mask[start:])
+    else:
+        mask[: kind.itemsize] = 0
 
 
 def taken(array: Any) -> None:
@@ -45,6 +68,32 @@ def taken(array: Any) -> None:
     assume(array.buffer)
     if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
         assume_all()
+
+
+def host_wrote(array: Any) -> None:
+    """What the host has written itself to an array that both see: the elements that are no poison."""
+    track(array.buffer)
+    if array.buffer.written is not None:
+        bytes_of(array)[~_poisoned(array.data)] = 1
+
+
+def _poisoned(values: np.ndarray) -> np.ndarray:
+    """For each element, whether it is poison, as nobody has written it. Below four bytes poison could be a value."""
+    size = values.dtype.itemsize
+    if size < 4:
+        return np.zeros(values.shape, bool)
+    return (np.ascontiguousarray(values).view(np.uint8).reshape(*values.shape, size) == POISON).all(-1)
+
+
+def copied_poison(target: Any, values: np.ndarray) -> None:
+    """The host copies an array of its own that has been poisoned: what nobody has written stays uninitialised."""
+    poison = _poisoned(values)
+    if poison.any():
+        if target.buffer.fresh == -1:
+            target.buffer.fresh, target.buffer.written = _generation, bytearray(b"\1" * target.buffer.nbytes)
+        if target.buffer.fresh == _generation:
+            track(target.buffer)
+            bytes_of(target)[poison] = 0
 
 
 def copied(target: Any, source: Any = None) -> None:

@@ -19,8 +19,9 @@ from .captures import bound
 from .compiled import compiled
 from .device_functions import declared
 from .errors import LaunchError, MisalignedAddress, here, unsupported
-from .host_memory import Copied
+from .host_memory import Copied, HostArray
 from .launch import Launch
+from .lifted import with_undefined
 from .memory import FIRST_BASE
 from .observed import ObservedArray
 from .shared import SHARED_LIMIT, with_fields
@@ -203,7 +204,9 @@ class Configured(NamedTuple):
             typed = compiled(kernel.function, converted)  # type: ignore[arg-type]
             if current.observer is not None:
                 current.observer.typed(kernel.__name__, converted, typed)
-            run = Launch(bound(typed.function, _captured), kernel.__name__, self.grid, self.block, self.dynamic_bytes)
+            watching = current.observer is not None and current.observer.watching
+            function = with_undefined(typed.function) if watching else typed.function
+            run = Launch(bound(function, _captured), kernel.__name__, self.grid, self.block, self.dynamic_bytes)
             operation = self.stream.enqueue(kernel.__name__)
             observer = current.observer
             with observer.launch(run, operation, self.stream) if observer is not None else nullcontext():
@@ -248,6 +251,8 @@ def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceAr
     if not isinstance(arg, DeviceArray):
         if not is_cuda_array(arg):
             return arg
+        if watching and isinstance(arg, HostArray):
+            initialized.host_wrote(arg.on_device)
         arg = as_cuda_array(arg)
     if arg.size and arg.address % arg.dtype.alignment:  # 1 of packed records, whose fields Numba loads byte by byte
         raise MisalignedAddress(

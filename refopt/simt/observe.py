@@ -16,6 +16,7 @@ from .compiled import Compiled
 from .diagnosis import two_places
 from .doubles import Double, check, doubles_of
 from .errors import LaunchError, here
+from .initialized import blank
 from .launch import Launch as Execution
 from .memory import Buffer
 from .observed import ObservedArray
@@ -25,7 +26,7 @@ from .state import current, one_at_a_time
 from .streams import Operation, Stream
 from .threads import Schedule, Thread
 from .undefined import refuse
-from .warps import SHUFFLES, warp_barrier
+from .warps import warp_barrier
 
 
 class Launch(NamedTuple):
@@ -107,9 +108,10 @@ class Log:
         """Lanes met in a warp operation: `syncwarp` orders memory, the others do not."""
         if self._detector is None:
             return
-        if operation is warp_barrier or not self.rules.warp_order:
+        joins = operation is warp_barrier
+        if joins or not self.rules.warp_order:
             self._detector.join(lanes)
-        if operation in SHUFFLES and self.rules.shuffle_sites and len({lane.met for lane in lanes}) > 1:
+        if not joins and self.rules.shuffle_sites and len({lane.met for lane in lanes}) > 1:
             raise two_places(current.launch, lanes)
 
     def fence(self, thread: Thread, device: bool) -> None:
@@ -129,12 +131,17 @@ class Log:
             if target is not None:
                 self._detector.copy("write", operation, target)
 
+    def host_copy(self, kind: str, operation: Operation, buffer: Buffer, part: np.ndarray) -> None:
+        """A copy reads, or writes, a part of host memory that kernels access as well."""
+        if self._detector is not None:
+            self._detector.copy(kind, operation, DeviceArray(buffer, part))
+
     def shared(self, buffer: Buffer, view: np.ndarray) -> Any:
         """A block made a shared array; what its threads see of it."""
         if self._detector is None:
             return view
         if buffer.written is None:
-            buffer.written = bytearray(buffer.nbytes)
+            buffer.written = blank(buffer)
         return ObservedArray(buffer, view, self)
 
     def local(self, buffer: Buffer, view: np.ndarray) -> Any:

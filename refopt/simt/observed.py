@@ -95,7 +95,8 @@ class ObservedArray(Whole):
                 raise self._outside(index) from None
             raise
         where = index if type(index) is tuple else (index,)
-        if self._observer.rules.negative_index and any(isinstance(at, int | np.integer) and at < 0 for at in where):
+        parts = [at for part in where for at in ((part.start, part.stop) if isinstance(part, slice) else (part,))]
+        if self._observer.rules.negative_index and any(isinstance(at, int | np.integer) and at < 0 for at in parts):
             raise self._outside(index, "negative (rule negative-index)")
         return None
 

@@ -23,7 +23,7 @@ from .initialized import track
 from .memory import Buffer, describe
 from .rules import Rules
 from .state import current
-from .streams import Operation
+from .streams import Operation, is_waited_for
 from .threads import Thread
 
 _RANK = (1 << KEY_BITS) - 1
@@ -179,11 +179,7 @@ class Detector:
         if shadow is None or shadow.owner is not self:
             shadow = buffer.shadow = Shadow(self)
         access = Access(-1, 0, Site.of(sys._getframe(1)))
-        for start, cell in shadow.cells.items():
-            for past in [*cell.older, *cell.past()]:
-                conflict = past.conflicts(kind) and not operation.after(past.operation)
-                if conflict and mask[start : start + shadow.width].any():
-                    raise self._race(buffer, start, past.kind, past.access, kind, access, past.operation, operation)
+        self._check_launches(kind, buffer, mask, access, operation.after, operation)
         kept = []
         for past, bytes_of in shadow.copies:
             if operation.after(past.operation):
@@ -194,6 +190,26 @@ class Detector:
                 raise self._race(buffer, first, past.kind, past.access, kind, access, past.operation, operation)
             kept.append((past, bytes_of))
         shadow.copies = [*kept, (Past(kind, operation, access), mask)]
+
+    def host(self, kind: str, buffer: Buffer, part: np.ndarray) -> None:
+        """The host itself reads, or writes, a part of memory that kernels access as well."""
+        access, mask = Access(-1, 0, Site.of(sys._getframe(1))), DeviceArray(buffer, part).coverage()
+        self._check_launches(kind, buffer, mask, access, is_waited_for)
+        for past, bytes_of in buffer.shadow.copies:
+            if past.conflicts(kind) and not is_waited_for(past.operation) and (bytes_of & mask).any():
+                first = int(np.argmax(bytes_of & mask))
+                raise self._race(buffer, first, past.kind, past.access, kind, access, past.operation)
+
+    def _check_launches(
+        self, kind: str, buffer: Buffer, mask: np.ndarray, access: Access, after: Callable[[Operation], bool],
+        operation: Operation | None = None,
+    ) -> None:  # fmt: skip
+        """Check an access by the host against those by launches; `after` tells which of them it is ordered after."""
+        shadow = buffer.shadow
+        for start, cell in shadow.cells.items():
+            for past in [*cell.older, *cell.past()]:
+                if past.conflicts(kind) and not after(past.operation) and mask[start : start + shadow.width].any():
+                    raise self._race(buffer, start, past.kind, past.access, kind, access, past.operation, operation)
 
     def _all_known(
         self, first: str, accesses: dict[int, Access], clock: ThreadClock, buffer: Buffer, offset: int, kind: str,

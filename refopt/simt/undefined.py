@@ -1,8 +1,9 @@
 """The value that a shuffle gives for a lane which does not take part, or that no way has assigned: nobody may store it.
 
 Such values are common in right kernels: in a reduction over 16 lanes the upper ones add what they do not need. So
-it is no error to compute with one, only to store what comes of it. It behaves as the caller's own value, and what is
-computed from it is undefined as well, until it is converted or decides a branch.
+it is no error to compute with one, only to store what comes of it, to index with it and to vote on it. It behaves as
+the caller's own value, and what is computed from it is undefined as well (`lifted` sees to that). A comparison with
+one holds: `if other > mine: mine = other` takes it, as it might on a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
     __slots__ = ("place", "rule", "value", "why")
 
     def __init__(self, value: Any, why: str, place: Place, rule: str = "shuffle-lanes") -> None:
-        self.value, self.why, self.place, self.rule = value, why, place, rule
+        self.value = type(value)(True) if isinstance(value, bool | np.bool_) else value
+        self.why, self.place, self.rule = why, place, rule
 
     dtype = property(lambda self: np.asarray(self.value).dtype)
 
@@ -31,7 +33,7 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
         return Undefined(getattr(ufunc, method)(*values, **options), self.why, self.place, self.rule)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        return np.asarray(self.value, dtype)
+        return np.asarray(self.__index__())  # NumPy makes an array of an index
 
     def __bool__(self) -> bool:
         return bool(self.value)
@@ -40,13 +42,22 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
         return int(self.value)
 
     def __index__(self) -> int:
-        return self.value.__index__()
+        refuse(self, "an index or a range that", "is")
+        raise AssertionError
 
     def __float__(self) -> float:
         return float(self.value)
 
     def __round__(self, digits: Any = None) -> Any:
         return self.through(lambda value: round(value, digits))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        part = getattr(self.value, name)
+        if callable(part):
+            return lambda *args: self.through(lambda _: part(*args))
+        return self.through(lambda _: part)
 
     def through(self, convert: Callable[[Any], Any]) -> Undefined:
         """What a conversion makes of it, as undefined as it is."""
@@ -59,10 +70,10 @@ class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
         return f"Undefined({self.value!r}: {self.why})"
 
 
-def refuse(values: Any, what: str) -> None:
-    """Raise UninitializedRead if one of the values that are about to be stored is undefined."""
+def refuse(values: Any, what: str, does: str = "stores") -> None:
+    """Raise UninitializedRead if one of the values that are about to be used for something is undefined."""
     for value in values if isinstance(values, tuple | list) else (values,):
         if type(value) is Undefined:
             source = "what a shuffle gave" if value.rule == "shuffle-lanes" else "a value"
             at = f"{value.place.filename}:{value.place.line}"
-            raise UninitializedRead(f"{what} stores {source} at {at}, where {value.why} (rule {value.rule})", here())
+            raise UninitializedRead(f"{what} {does} {source} at {at}, where {value.why} (rule {value.rule})", here())

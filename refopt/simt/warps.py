@@ -9,7 +9,7 @@ from typing import Any
 from .errors import LaunchError, Site, here
 from .state import current
 from .threads import WARP_SIZE, Thread
-from .undefined import Undefined
+from .undefined import Undefined, refuse
 
 FULL_MASK = 0xFFFFFFFF
 
@@ -23,7 +23,9 @@ def _meet(operation: Callable[[list[Thread]], None], mask: int, value: Any, oper
         raise LaunchError(
             f"lane {thread.lane} calls a warp operation whose mask {mask:#010x} does not name it", here()
         )
-    thread.value, thread.operand = value, operand
+    if type(value) is Undefined and operation not in SHUFFLES:
+        refuse(value, "a vote", "is on")
+    thread.value, thread.operand = value, None if operand is None else int(operand) & 31
     if current.observer is not None and current.observer.watching:
         thread.met = Site.of(sys._getframe(2))
     key = operation, mask
@@ -34,7 +36,8 @@ def _meet(operation: Callable[[list[Thread]], None], mask: int, value: Any, oper
     if len(lanes) == (mask & warp.alive).bit_count():
         warp.complete(key)
     current.launch.park()
-    return thread.result
+    result = thread.result
+    return operand.through(lambda _: result) if type(operand) is Undefined else result
 
 
 def _shuffle(source: Callable[[Thread], int]) -> Callable[[list[Thread]], None]:
@@ -105,22 +108,22 @@ warp_barrier = _vote(lambda values: None)
 
 def shfl_sync(mask: int, value: Any, src_lane: int) -> Any:
     """The value of lane `src_lane`, modulo 32."""
-    return _meet(_index, mask, value, int(src_lane) & 31)
+    return _meet(_index, mask, value, src_lane)
 
 
 def shfl_up_sync(mask: int, value: Any, delta: int) -> Any:
     """The value of the lane `delta`, modulo 32, below."""
-    return _meet(_up, mask, value, int(delta) & 31)
+    return _meet(_up, mask, value, delta)
 
 
 def shfl_down_sync(mask: int, value: Any, delta: int) -> Any:
     """The value of the lane `delta`, modulo 32, above."""
-    return _meet(_down, mask, value, int(delta) & 31)
+    return _meet(_down, mask, value, delta)
 
 
 def shfl_xor_sync(mask: int, value: Any, lane_mask: int) -> Any:
     """The value of the lane whose number differs by an exclusive or with `lane_mask`."""
-    return _meet(_xor, mask, value, int(lane_mask) & 31)
+    return _meet(_xor, mask, value, lane_mask)
 
 
 def all_sync(mask: int, predicate: Any) -> bool:

@@ -145,6 +145,30 @@ def atomics_beside_a_plain_store(x):
         cuda.atomic.add(x, 0, 1)
 
 
+@defect(simt.DataRace, floats, block=64)
+def scratch_of_a_sum_used_again_too_early(x):
+    part = cuda.shared.array(2, np.float32)
+    t = cuda.threadIdx.x
+    value = x[t]
+    for _ in range(2):
+        for step in (16, 8, 4, 2, 1):
+            value += cuda.shfl_xor_sync(FULL, value, step)
+        if t % 32 == 0:
+            part[t // 32] = value
+        cuda.syncthreads()
+        value = part[0] + part[1]
+    x[t] = value
+
+
+@defect(simt.DataRace, floats, block=64)
+def halves_of_dynamic_memory_that_overlap(x):
+    memory = cuda.shared.array(0, np.float32)
+    t = cuda.threadIdx.x
+    first, second = memory[:64], memory[63:]
+    first[t] = x[t]
+    second[t] = 2 * t
+
+
 # Races between blocks and streams.
 
 
@@ -356,6 +380,28 @@ def helper_with_a_shuffle_in_two_branches(x):
 
 
 @defect(simt.BarrierDivergence, ints)
+def votes_of_two_branches(x):
+    t = cuda.threadIdx.x
+    if t < 16:
+        x[t] = cuda.ballot_sync(FULL, t > 3)
+    else:
+        x[t] = cuda.ballot_sync(FULL, t > 20)
+
+
+@defect(simt.UninitializedRead, ints)
+def maximum_with_lanes_outside_the_mask(x):
+    t = cuda.threadIdx.x
+    best = x[t]
+    if t < 16:
+        for step in (16, 8, 4, 2, 1):
+            other = cuda.shfl_down_sync(0xFFFF, best, step)
+            if other > best:
+                best = other
+    if t == 0:
+        x[0] = best
+
+
+@defect(simt.BarrierDivergence, ints)
 def vote_that_a_lane_misses(x):
     if cuda.threadIdx.x != 3:
         cuda.any_sync(FULL, 1)
@@ -410,6 +456,74 @@ def grid_barrier_that_a_thread_misses(x):
     if cuda.blockIdx.x == 1 and cuda.threadIdx.x == 0:
         return  # others may, but the blocks meet in their first threads
     grid.sync()
+
+
+@defect(simt.BarrierDivergence, ints, grid=2)
+def grid_barrier_in_two_places(x):
+    grid = cuda.cg.this_grid()
+    if cuda.threadIdx.x % 2:
+        grid.sync()
+    else:
+        grid.sync()
+
+
+@defect(simt.BarrierDivergence, ints, block=64)
+def barrier_that_counts_beside_one_that_does_not(x):
+    if cuda.threadIdx.x < 32:
+        x[cuda.threadIdx.x] = cuda.syncthreads_count(1)
+    else:
+        cuda.syncthreads()
+
+
+@defect(simt.BarrierDivergence, ints, block=64)
+def barrier_that_a_branch_beside_has_not(x):
+    t = cuda.threadIdx.x
+    if t < 32:
+        x[t] = 1
+        cuda.syncthreads()
+        x[t] += 1
+    else:
+        x[t] = 2
+
+
+@defect(simt.BarrierDivergence, floats, block=64)
+def barrier_within_a_guard(x):
+    """It completes on GPUs of today, as the others exit; by CUDA's own rules it must not be reached by some alone."""
+    part = cuda.shared.array(64, np.float32)
+    i = cuda.grid(1)
+    if i < 5:
+        part[i] = x[i]
+        cuda.syncthreads()
+        x[i] = part[4 - i]
+
+
+@defect(simt.BarrierDivergence, ints, block=64)
+def barrier_of_a_grid_stride_loop(x):
+    i = cuda.grid(1)
+    while i < x.size - 7:
+        x[i] = 1
+        cuda.syncthreads()
+        i += cuda.gridsize(1)
+
+
+@defect(simt.BarrierDivergence, ints)
+def barrier_that_continue_skips(x):
+    t = cuda.threadIdx.x
+    for i in range(4):
+        if (t + i) % 5 == 0:
+            continue
+        cuda.syncthreads()
+    x[t] = 1
+
+
+@defect(simt.Deadlock, ints)
+def spin_for_a_thread_at_a_barrier(flag):
+    if cuda.threadIdx.x == 0:
+        while cuda.atomic.add(flag, 0, 0) == 0:
+            pass
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 1:
+        cuda.atomic.exch(flag, 0, 1)
 
 
 # Bounds.
@@ -473,7 +587,7 @@ def test_a_defect_is_found(name, schedule, seed, monkeypatch):
     arrays = [make() for make in args]
     try:
         with pytest.raises(error) as caught, simt.observe(watch=True, schedule=schedule, seed=seed, **options):
-            cuda.jit(body)[grid, block](*arrays)
+            cuda.jit(body)[grid, block, 0, 1024](*arrays)
     finally:
         simt.limits.seconds = seconds
     lines = [line for *_, line in body.__code__.co_lines() if line]

@@ -329,6 +329,57 @@ def two_words_of_one_vector(x, out):
         out[0], out[1] = both >> 32, both & 0xFF
 
 
+PADDED = np.dtype([("a", np.int8), ("b", np.float64), ("c", np.int16, (3,))], align=True)
+
+
+@right([3, 4], lambda: cuda.device_array(32, PADDED), ints)
+def copy_of_a_record_with_padding(x, out):
+    t = cuda.threadIdx.x
+    mine = cuda.local.array(1, PADDED)
+    mine[0].a, mine[0].b = t, 4
+    for i in range(3):
+        mine[0].c[i] = 0
+    x[t] = mine[0]
+    cuda.syncwarp()
+    if t == 3:
+        out[0], out[1] = x[3].a, x[3].b
+
+
+@right([15], lambda: counting(32), ints)
+def greatest_of_half_a_warp(x, out):
+    """The lanes above the eighth compare what they get from outside the mask, and keep it to themselves."""
+    t = cuda.threadIdx.x
+    if t < 16:
+        best, at = x[t], t
+        for step in (8, 4, 2, 1):
+            other = cuda.shfl_down_sync(0xFFFF, best, step)
+            where = cuda.shfl_down_sync(0xFFFF, at, step)
+            if other > best or (other == best and where < at):
+                best, at = other, where
+        if t == 0:
+            out[0] = at
+
+
+@right([3, 4], lambda: ints(1), lambda: ints(1), lambda: ints(2), grid=2, block=1)
+def mailbox_that_is_filled_twice(box, full, out):
+    cuda.cg.this_grid()
+    for turn in range(2):
+        if cuda.blockIdx.x == 0:
+            while cuda.atomic.add(full, 0, 0) != 0:
+                pass
+            cuda.threadfence()
+            box[0] = 3 + turn
+            cuda.threadfence()
+            cuda.atomic.exch(full, 0, 1)
+        else:
+            while cuda.atomic.add(full, 0, 0) != 1:
+                pass
+            cuda.threadfence()
+            out[turn] = box[0]
+            cuda.threadfence()
+            cuda.atomic.exch(full, 0, 0)
+
+
 @right([5, 5], ints, block=64)
 def broadcast_through_shared_memory(out):
     value = cuda.shared.array(1, np.int32)

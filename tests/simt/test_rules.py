@@ -55,6 +55,11 @@ def negative_index(x, _):
         x[-1] = x[2:][-2]
 
 
+def negative_bound(x, _):
+    if cuda.threadIdx.x == 0:
+        x[0] = x[-3:][1]
+
+
 def same_value(x, _):
     x[0] = 1
 
@@ -62,6 +67,23 @@ def same_value(x, _):
 def shuffle_lanes(x, _):
     if cuda.threadIdx.x < 1:
         x[0] = cuda.shfl_sync(1, 5, 1)
+
+
+def vote_sites(x, _):
+    if cuda.threadIdx.x:
+        cuda.ballot_sync(3, 0)
+    else:
+        cuda.ballot_sync(3, 0)
+
+
+def index_by_shuffle(x, _):
+    if cuda.threadIdx.x < 1:
+        x[cuda.shfl_sync(1, 1, 1)] = 1
+
+
+def vote_on_shuffle(x, _):
+    if cuda.threadIdx.x < 1:
+        cuda.any_sync(1, cuda.shfl_sync(1, 1, 1))
 
 
 def shuffle_sites(x, _):
@@ -74,6 +96,16 @@ def shuffle_sites(x, _):
 def skipped_barrier(x, _):
     if cuda.threadIdx.x:
         cuda.syncthreads()
+    x[cuda.threadIdx.x] = 1
+
+
+def skipped_last_branch(x, _):
+    i = cuda.grid(1)
+    if i >= 1 and i < x.size:
+        x[i] = 1
+        if x[i]:
+            cuda.syncthreads()
+            x[i] = 2
 
 
 def uninitialized(x, _):
@@ -89,8 +121,11 @@ def warp_order(x, _):
 
 KERNELS = {
     "acquire": acquire, "both-fences": both_fences, "both-fences, barrier": fence_of_another,
-    "early-return": early_return, "negative-index": negative_index, "same-value": same_value,
-    "shuffle-lanes": shuffle_lanes, "shuffle-sites": shuffle_sites, "skipped-barrier": skipped_barrier,
+    "early-return": early_return,
+    "negative-index": negative_index, "negative-index, slice": negative_bound, "same-value": same_value,
+    "shuffle-lanes": shuffle_lanes, "shuffle-lanes, index": index_by_shuffle, "shuffle-lanes, vote": vote_on_shuffle,
+    "shuffle-sites": shuffle_sites, "shuffle-sites, vote": vote_sites, "skipped-barrier": skipped_barrier,
+    "skipped-barrier, branch": skipped_last_branch,
     "uninitialized": uninitialized, "warp-order": warp_order,
 }  # fmt: skip
 
@@ -114,7 +149,8 @@ def test_a_rule_is_on_or_off(case, schedule):
 
 
 def test_barriers_obey_their_rules_without_watching():
-    for kernel, name in ((early_return, "early-return"), (skipped_barrier, "skipped-barrier")):
+    skipped = (skipped_barrier, "skipped-barrier"), (skipped_last_branch, "skipped-barrier")
+    for kernel, name in ((early_return, "early-return"), *skipped):
         with simt.observe(lenient=name):
             cuda.jit(kernel)[1, 2](ints(), ints())
         with pytest.raises(simt.BarrierDivergence), simt.observe(strict=name):

@@ -78,6 +78,17 @@ def parts(function: Callable[[float], tuple], a: str) -> tuple[Callable[[Any], t
     return compute, (first, second)
 
 
+def printed(*values: Any) -> None:
+    """``print``, for which a float is no NumPy scalar, in a tuple either."""
+    print(*map(_plain, values))
+
+
+def _plain(value: Any) -> Any:
+    if type(value) is tuple:
+        return tuple(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
 @cache
 def total(names: tuple[str, ...]) -> Callable[[tuple], Any]:
     """`sum` of a tuple of scalar types."""

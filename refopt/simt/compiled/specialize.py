@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ..errors import is_internal
+from ..lifted import SHUFFLES
 from .expressions import Unsupported
 from .kinds import Kind, Known, Named, Tuple, joined, of_value, scalar, variable, widened
 from .source import definition
@@ -110,7 +111,7 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     result = typer.result()
     typer.changed |= _frozen(function.__defaults__) is not function.__defaults__
     doubles = frozenset(typer.doubles)
-    if not typer.changed:
+    if not typer.changed and not _shuffles(node):
         return Compiled(function, result, doubles, calls=tuple(typer.calls.values()))
     arguments = ast.arguments(
         [ast.arg(a.arg) for a in node.args.posonlyargs],
@@ -133,6 +134,11 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     typed.__kwdefaults__ = {name: _frozen(value) for name, value in named.items()} if named else named
     typed.__module__ = function.__module__
     return Compiled(typed, result, doubles, calls=tuple(typer.calls.values()))
+
+
+def _shuffles(node: ast.AST) -> bool:
+    """Whether a function may get an undefined value from a shuffle: it needs a namespace of its own."""
+    return any(str(getattr(part, "attr", getattr(part, "id", ""))).startswith("shfl_") for part in ast.walk(node))
 
 
 class Typer(Statements):
@@ -206,7 +212,7 @@ class Typer(Statements):
                     self.named(name)
                 except Unsupported:
                     continue
-        scope = {"__builtins__": builtins, "__name__": self.function.__module__}
+        scope = {"__builtins__": builtins, "__name__": self.function.__module__, SHUFFLES: _shuffles(self.node)}
         return scope | self.captured | self.constants
 
     def result(self) -> Kind:
