@@ -9,6 +9,7 @@ PEERS := .venv-peers/.installed
 OF_PEERS := tests/peers tests/test_benchmarks.py tests/test_frameworks.py tests/test_torch.py $(wildcard tests/test_state_pytorch*.py)
 NOTEBOOK_OF_PEERS := notebooks/11-the-oracle.ipynb
 SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
+FOREIGN := .venv-foreign/.installed
 # verify takes the environment that is there, for its compiler, or one that has what it needs.
 SMALL := .venv-verify/.installed
 VERIFY_PY := $(if $(SETUP),$(if $(wildcard $(INSTALLED)),$(PY),.venv-verify/bin/python),$(PY))
@@ -17,7 +18,7 @@ CHECK_PYTHON = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) an
 PIP_INSTALL := -m pip install -q --disable-pip-version-check
 
 .PHONY: help verify test test-peers test-long test-gpu bench notebooks docs maps mutants oracle lint clean
-.PHONY: records gpu-records wheels
+.PHONY: foreign records gpu-records wheels
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -57,7 +58,7 @@ notebooks: $(INSTALLED) $(PEERS)  ## execute the notebooks again, in place
 docs: $(INSTALLED)  ## the docstrings as web pages, in build/docs
 	.venv/bin/pdoc --docformat google -o build/docs refopt
 
-maps: $(INSTALLED)  ## docs/architecture.md, evidence.md, clauses.md, interface.md, non-finite.md and variants.md again
+maps: $(INSTALLED)  ## the pages of docs/ that are generated, again
 	PYTHONPATH=tests .venv/bin/python -m maps
 
 mutants: $(INSTALLED)  ## plant changes in the package, and see which ones the tests notice; ARGS are passed on
@@ -68,6 +69,9 @@ oracle: $(INSTALLED)  ## the oracle's kill table: each mutant of a step, and wha
 
 wheels:  ## the wheel, and the README's lines with it, in a bare environment of every Python at hand (ARGS)
 	$(PYTHON) tests/wheels.py $(ARGS)
+
+foreign: $(FOREIGN)  ## other people's kernels on the executor, fetched at pinned commits (REFOPT_MIRRORS: from there); ARGS
+	PYTHONPATH=.:tests .venv-foreign/bin/python -m foreign $(ARGS)
 
 lint: $(INSTALLED)  ## ruff, mypy, and which package imports which
 	.venv/bin/ruff check
@@ -85,6 +89,13 @@ $(PEERS): requirements/peers.txt requirements/torch.txt pyproject.toml
 	@.venv-peers/bin/python $(PIP_INSTALL) --no-deps -r requirements/torch.txt
 	@.venv-peers/bin/python $(PIP_INSTALL) --no-deps -r requirements/peers.txt
 	@.venv-peers/bin/python $(PIP_INSTALL) --no-deps -e .
+	@touch $@
+
+$(FOREIGN): requirements/dev.txt requirements/foreign.txt
+	@echo "Setting up .venv-foreign (once)"
+	$(CHECK_PYTHON)
+	@$(PYTHON) -m venv .venv-foreign
+	@.venv-foreign/bin/python $(PIP_INSTALL) --no-deps -r requirements/dev.txt -r requirements/foreign.txt
 	@touch $@
 
 $(INSTALLED): requirements/dev.txt pyproject.toml

@@ -36,6 +36,8 @@ ONE = {
     "overlap": Step(["-m", "benchmarks.overlap"], 200, "overlap"),
     "ladder": Step(["-m", "benchmarks.ladder"], 150, "ladder"),
     "oracle": Step(["-m", "benchmarks.oracle"], 480, "oracle"),
+    "sectors": Step(["-m", "benchmarks.sectors"], 450, "sectors"),
+    "detectors": Step(["-m", "benchmarks.detectors", "--on", "gpu"], 300, "detectors"),
 }
 TWO = {
     "nccl": Step(["-m", "benchmarks.laws", "--two"], 300, "laws"),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.detector_table import with_detectors
 from benchmarks.readme import with_tables
 from benchmarks.record import RESULTS, ROOT
 from benchmarks.sections import table, with_section
@@ -46,6 +47,7 @@ def with_ratios(page: str) -> str:
 
 PAGES: dict[Path, Callable[[str], str]] = {
     ROOT / "README.md": with_tables,
+    ROOT / "docs" / "executor-compared.md": with_detectors,
     ROOT / "docs" / "findings.md": with_findings,
     ROOT / "docs" / "oracle.md": with_ratios,
 }

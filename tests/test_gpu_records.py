@@ -195,6 +195,6 @@ def test_verify_runs_the_command_itself(tmp_path):
 
 def test_the_tools_ask_for_help():
     """Every command answers without a GPU."""
-    for name in ("laws", "verify", "sanitizer", "gpu_records", "records"):
+    for name in ("laws", "verify", "sanitizer", "sectors", "detectors", "gpu_records", "records"):
         done = subprocess.run([PYTHON, "-m", f"benchmarks.{name}", "--help"], cwd=record.ROOT, capture_output=True)
         assert done.returncode == 0, done.stderr

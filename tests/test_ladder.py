@@ -195,7 +195,7 @@ def test_every_barrier_and_fence_of_the_norm_is_needed(call, executor):
         exec(compile(source, global_norm.__file__, "exec"), vars(changed))
         (device,) = placed(executor, [normal(1, [5, 5000])])
         out = executor.to_device(np.zeros(2, np.float32))
-        with simt.observe(count=False, watch=True):
+        with simt.observe(count=False, watch=True, strict="both-fences"):
             for rung in list(changed.RUNGS.values())[1:]:
                 for launch in rung(device, out, CLIP):
                     launch()

@@ -175,7 +175,7 @@ def test_every_barrier_and_fence_is_needed(name, call, number, executor):
     """Without any one of them, the race is seen."""
     ladder = LADDERS[name]._replace(module=without(LADDERS[name].module, call, number))
     device = placed(executor, ladder.lists([8200]))
-    with pytest.raises(simt.DataRace), simt.observe(count=False, watch=True):
+    with pytest.raises(simt.DataRace), simt.observe(count=False, watch=True, strict="both-fences"):
         for rung in list(ladder.module.RUNGS)[1:]:  # the first has none
             step(ladder.launches(rung, device))
 

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+import texts
 
 from refopt.catalog import ROUTINES
 from refopt.gpu import kernels, target
@@ -258,7 +259,7 @@ def tangle(x, n):
 @pytest.mark.parametrize("n", range(10))
 @pytest.mark.parametrize("made", [tangled(), kernel_of(True, 2), kernel_of(False, 3)], ids=["tangled", "yes", "no"])
 def test_what_is_written_runs_as_the_function_does(made, n):
-    exec(made.source(), scope := {})
+    scope = texts.executed(made.source())
     values = np.random.default_rng(n).normal(size=12).astype(np.float32)
     outcomes = []
     for kernel in (made.executor, scope[made.name]):
@@ -283,7 +284,7 @@ def test_names_keep_out_of_the_way_of_locals():
         later = x[1]
         x[2] = later + largest(x) + alias(x)
 
-    exec(caller.source(), scope := {})
+    scope = texts.executed(caller.source())
     assert {name for name in scope if name != "__builtins__"} == {
         "np", "cuda", "caller", "alias", "largest", "range_float32"
     }  # fmt: skip
@@ -319,7 +320,7 @@ def test_intrinsics_of_one_name_are_told_apart_by_their_ptx():
         one_again()
 
     text = waits.source()
-    names = re.findall(r"#     bar\.sync (\d);\ndef (\w+)\(", text)
+    names = re.findall(r"#     bar\.sync (\d);\n@ptx_twin\(\)\ndef (\w+)\(", text)
     assert [number for number, _ in names] == ["0", "1"]
     calls = [name for _, name in names]
     assert body_of(text, "waits") == f"def waits():\n    {calls[0]}()\n    {calls[1]}()\n    {calls[0]}()"

@@ -2,7 +2,7 @@
 
 import pytest
 from evidence.cells import cells
-from maps import clauses, evidence, interface, non_finite, variants
+from maps import clauses, evidence, finds, interface, names, non_finite, variants
 from maps.collect import Item, suite
 
 
@@ -22,7 +22,7 @@ def test_every_clause_has_tests(items):
     assert not without, f"no test of {', '.join(without)}"
 
 
-@pytest.mark.parametrize("module", [interface, variants], ids=lambda module: module.PAGE.name)
+@pytest.mark.parametrize("module", [finds, interface, names, variants], ids=lambda module: module.PAGE.name)
 def test_what_follows_from_the_package_is_up_to_date(module):
     """If this fails, run make maps."""
     assert module.PAGE.read_text() == module.page()

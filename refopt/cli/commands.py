@@ -10,6 +10,7 @@ import refopt
 from refopt.cli import check, show
 from refopt.cli.output import write
 from refopt.cli.verify import command as verify
+from refopt.simt import script as simt
 
 
 class Parser(argparse.ArgumentParser):
@@ -38,7 +39,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     parser = Parser(
         prog="refopt",
         description="Merged optimizer steps, in NumPy and as CUDA kernels, bit for bit equal; "
-        "their kernels as text; and whether other optimizers are right.",
+        "their kernels as text; whether other optimizers are right; and kernels of numba.cuda without a GPU.",
     )
     parser.add_argument("--version", action="version", version=f"refopt {refopt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
@@ -46,6 +47,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         "verify": (verify, verify.add_to(commands)),
         "check": (check, check.add_to(commands)),
         "show": (show, show.add_to(commands)),
+        "simt": (simt, simt.add_to(commands)),
     }
     args = parser.parse_args(argv)
     module, of_command = by_name[args.command]

@@ -39,7 +39,7 @@ def build(sizes: list[int], aligned: list[bool], chunk_tiles: int, keep_empty: b
     nodes above them 1024 nodes each. A node waits for its chunks, or for its children.
 
     Large tensors come first: their sums take longest to join, and that should not be left for the end. With
-    ``keep_empty`` a tensor of no elements has a chunk too, which belongs to no node.
+    ``keep_empty`` a tensor of no elements has a chunk too, and a node that joins nothing.
     """
     chunks: list[np.ndarray] = []
     nodes: list[tuple[int, int, int, int, int]] = []
@@ -48,7 +48,9 @@ def build(sizes: list[int], aligned: list[bool], chunk_tiles: int, keep_empty: b
         size = sizes[tensor]
         if size == 0:
             if keep_empty:
-                chunks.append(np.array([(tensor, 0, 0, 0, -1, False)], np.int64))
+                chunks.append(np.array([(tensor, 0, 0, slots, len(nodes), False)], np.int64))
+                nodes.append((slots, 0, slots, 1, -1))
+                slots += 1
             continue
         starts = np.arange(0, size, chunk_tiles * TILE, dtype=np.int64)
         stops = np.minimum(starts + chunk_tiles * TILE, size)
@@ -68,6 +70,4 @@ def build(sizes: list[int], aligned: list[bool], chunk_tiles: int, keep_empty: b
             first, count, per_arrival = slots, parents, 1
             slots += parents
     table = np.concatenate(chunks) if chunks else np.empty((0, 6), np.int64)
-    if keep_empty and not nodes:
-        nodes.append((0, 0, 0, 0, -1))  # a table of no rows has no address
     return Tables(table, np.array(nodes, np.int64).reshape(-1, 5), slots)

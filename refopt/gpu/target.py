@@ -31,6 +31,7 @@ from refopt.simt import cuda
 __all__ = ["Compilable", "cuda", "device_function", "intrinsic", "no_compiler", "sqrt"]
 
 _compiling = threading.RLock()
+TYPES = {"f": "float32", "d": "float64", "r": "uint32", "l": "int64"}  # what registers of LLVM's letters hold
 
 
 class Compilable:
@@ -99,7 +100,7 @@ def intrinsic(
             asm if _capability() >= since else "", constraints, result, arguments
         )
         twin.asm, twin.since = (asm, constraints, result, arguments), since  # type: ignore[attr-defined]
-        return twin
+        return simt.ptx_twin(*(TYPES[letter] for letter in result))(twin)
 
     return decorate
 

@@ -18,23 +18,54 @@ its blocks one after another, a cooperative one (`cuda.cg.this_grid()`) has all 
     >>> x.copy_to_host(), log.bytes_read(x), len(log.launches)
     (array([3, 2, 1, 0]), 32, 1)
 
+`run` runs kernels that were written against `numba.cuda`; `replace_numba`, the environment variable
+`REFOPT_SIMT=1` and ``refopt simt script.py`` put the executor in the place of `numba.cuda`.
+
 Always an error: a barrier that some threads do not reach, a raw address (`simt.memory`) outside live memory
-or misaligned, an index outside an array, a spin on an atomic that nobody will change. Other errors, a list
+or misaligned, an index outside an array, a spin on an atomic that nobody will change, a thread that runs for
+`simt.limits.seconds` (10) without a barrier, an atomic, a fence or its end. Other errors, a list
 that is too short among them, stay what they are, with a note of the thread. `observe` counts
 launches, copies and bytes, and can run blocks and threads in another order. With `watch=True` it also finds
-reads of shared memory that nobody wrote, and data races: two accesses to one byte, at least one a
-non-atomic write, that no barrier, warp operation, fence and atomic, stream, event or host synchronisation
-orders. Without the `syncthreads` above it raises a `DataRace` that names both lines and threads, whichever
-ran first.
+reads of shared, local and device memory that nobody wrote, values that a shuffle takes from lanes which do not
+take part, and data races: two accesses to one byte, at least one a non-atomic write, that no barrier, `syncwarp`,
+fence and atomic, stream, event or host synchronisation orders. Without the `syncthreads` above it raises a
+`DataRace` that names both lines and threads, whichever ran first. What is a defect and what is only bad style
+depends on the hardware: each rule has a name, and can be turned on or off (`simt.rules`).
 
-Arithmetic is NumPy's. Integer arguments become Python ints, because NumPy's integers promote otherwise than
-Numba's; wrap-around has to be masked explicitly. Fresh memory is poisoned. Plain loads do not let other
-threads run: a spin needs an atomic or a fence. An atomic counts as a load and a store. Threads of Python take
-turns: a launch or a copy begins when that of another has ended.
+`observe(profile=True)` puts the accesses of a warp together: `log.profile` has, by line, requests and 32-byte sectors
+of global memory, bank conflicts of shared memory, and how many lanes are active and diverge; printed, it is a table.
+`draw(log)` is a picture of which threads touch which elements. `observe(floats=True)` says in `log.floats` where NaN,
+infinities, overflow and subnormal numbers arise, are loaded and stored. `occupancy` is NVIDIA's occupancy calculator.
+
+    >>> @cuda.jit
+    ... def every_other(x, y):
+    ...     y[cuda.grid(1)] = x[2 * cuda.grid(1)]
+    >>> x, y = (cuda.to_device(np.zeros(n, np.float32)) for n in (64, 32))
+    >>> with simt.observe(profile=True) as log:
+    ...     every_other[1, 32](x, y)
+    >>> [(row.array, row.kind, row.requests, row.sectors) for row in log.profile.sectors]
+    [('x', 'load', 1, 8), ('y', 'store', 1, 4)]
+
+Arithmetic is that of the kernel as Numba compiles it for CUDA: integers are computed in 64 bits and wrap, a
+float of Python's is a double, a variable that is one type on one way and another on the other is what holds
+both, and what a kernel captures is constant (`refopt.simt.compiled`). `observe(doubles="report")` lists the
+lines on which a kernel that has no fp64 array computes in fp64. Functions of `math` are rounded once, where a
+GPU's may be a few ULP off; nothing is contracted. ``%`` and ``//`` of floats are exact here, where a GPU takes
+them from a rounded quotient; an atomic addition of float32 keeps subnormal numbers, which a GPU flushes in global
+memory. A function whose source cannot be read, or that has a
+statement Numba would not compile, is computed by NumPy's rules, with an `UntypedWarning`.
+
+Fresh memory is poisoned. Plain loads do not let other threads run: a spin needs an atomic or a fence. An atomic
+counts as a load and a store. Threads of Python take turns: a launch or a copy begins when that of another has
+ended.
 """
 
-from . import cuda, memory, outside
+import os
+
+from . import cuda, memory, outside, rules
 from .arrays import DeviceArray
+from .compiled import UntypedWarning, ptx_twin
+from .draw import Picture, draw
 from .errors import (
     BarrierDivergence,
     DataRace,
@@ -43,9 +74,15 @@ from .errors import (
     MisalignedAddress,
     OutOfBounds,
     SimtError,
+    TimeLimitExceeded,
     UninitializedRead,
+    Unsupported,
 )
 from .observe import observe
+from .occupancy import occupancy
+from .replace import replace_numba
+from .translate import run
+from .watchdog import limits
 
 __all__ = [
     "BarrierDivergence",
@@ -55,10 +92,24 @@ __all__ = [
     "LaunchError",
     "MisalignedAddress",
     "OutOfBounds",
+    "Picture",
     "SimtError",
+    "TimeLimitExceeded",
     "UninitializedRead",
+    "Unsupported",
+    "UntypedWarning",
     "cuda",
+    "draw",
+    "limits",
     "memory",
     "observe",
+    "occupancy",
     "outside",
+    "ptx_twin",
+    "replace_numba",
+    "rules",
+    "run",
 ]
+
+if os.environ.get("REFOPT_SIMT", "0") not in ("", "0"):
+    replace_numba()

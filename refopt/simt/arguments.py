@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .errors import LaunchError
+from .numba_types import dtype_of
 
 
 def whole(what: str, value: Any, least: int = 0) -> int:
@@ -32,9 +33,9 @@ def flag(what: str, value: Any) -> bool:
 
 
 def element(what: str, dtype: Any) -> np.dtype:
-    """A dtype whose elements are bytes on a device: no objects, whose pointers would be anything."""
+    """A dtype, or Numba's type for one, of bytes on a device: no objects, whose pointers would be anything."""
     try:
-        kind = np.dtype(dtype)
+        kind = np.dtype(dtype_of(dtype))
     except (TypeError, ValueError):
         raise TypeError(f"{what}: expected a dtype, got {shown(dtype)}") from None
     if kind.hasobject or not kind.itemsize:

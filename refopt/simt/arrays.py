@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import streams
-from .arguments import element, shown, wholes
-from .memory import POISON, Buffer, allocate, find
+from . import initialized, pinned, streams
+from .arguments import element, shown, whole, wholes
+from .memory import Buffer, allocate, find
 from .state import current, one_at_a_time
-
-_HIDDEN = "a device array is no host array: use copy_to_host()"
 
 
 class DeviceArray:
@@ -62,8 +60,13 @@ class DeviceArray:
             "data": (self.address if data.size else 0, not data.flags.writeable),
         }
 
-    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
-        raise TypeError(_HIDDEN)
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """A copy on the host where the executor is in the place of Numba, whose arrays give one; else a TypeError."""
+        if not current.as_numba:
+            raise TypeError("a device array is no host array: use copy_to_host()")
+        if copy is False:
+            raise ValueError("a device array becomes a host array by a copy alone")
+        return np.asarray(self.copy_to_host(), dtype)
 
     def __len__(self) -> int:
         return len(self.data)
@@ -73,18 +76,26 @@ class DeviceArray:
 
     def __getitem__(self, index: Any) -> Any:
         """A view that shares the memory, or one element, copied to the host."""
-        part = self.data[index]
-        if isinstance(part, np.ndarray):
-            return self._view(part)
-        where = index if isinstance(index, tuple) else (index,)
-        return self._view(self.data[(*where, ...)]).copy_to_host()[()]
+        return self.getitem(index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        where = index if isinstance(index, tuple) else (index,)
+        self.setitem(index, value)
+
+    def getitem(self, item: Any, stream: Any = 0) -> Any:
+        """``array[item]``; an element is copied on a stream."""
+        part = self.data[item]
+        if isinstance(part, np.ndarray):
+            return self._view(part)
+        where = item if isinstance(item, tuple) else (item,)
+        return self._view(self.data[(*where, ...)]).copy_to_host(stream=stream)[()]
+
+    def setitem(self, key: Any, value: Any, stream: Any = 0) -> None:
+        """``array[key] = value``, copied on a stream."""
+        where = key if isinstance(key, tuple) else (key,)
         target = self._view(self.data[where if Ellipsis in where else (*where, ...)])
         if not isinstance(value, DeviceArray):
             value = np.broadcast_to(np.asarray(value, self.dtype), target.shape)
-        target.copy_to_device(value)
+        target.copy_to_device(value, stream)
 
     def coverage(self) -> np.ndarray:
         """Which bytes of the allocation belong to the array."""
@@ -105,6 +116,33 @@ class DeviceArray:
         """A view of the same bytes as another type."""
         return self._view(self.data.view(dtype))
 
+    @property
+    def flags(self) -> dict[str, bool]:
+        """Whether the elements lie in C's order, in Fortran's."""
+        flags = self.data.flags
+        return {"C_CONTIGUOUS": flags.c_contiguous, "F_CONTIGUOUS": flags.f_contiguous}
+
+    def is_c_contiguous(self) -> bool:
+        """Whether the elements lie in C's order."""
+        return self.data.flags.c_contiguous
+
+    def is_f_contiguous(self) -> bool:
+        """Whether the elements lie in Fortran's order."""
+        return self.data.flags.f_contiguous
+
+    def transpose(self, axes: Any = None) -> DeviceArray:
+        """A view with the axes in another order, or reversed."""
+        return self._view(self.data.transpose(axes))
+
+    def squeeze(self, axis: Any = None, stream: Any = 0) -> DeviceArray:
+        """A view without axes of length 1."""
+        return self._view(self.data.squeeze(axis))
+
+    def split(self, section: int, stream: Any = 0) -> list[DeviceArray]:
+        """Views of so many elements each, the last of what is left, of an array of one dimension."""
+        section = whole("section", section, 1)
+        return [self[start : start + section] for start in range(0, len(self), section)]
+
     def _view(self, data: np.ndarray) -> DeviceArray:
         if data.size and not np.may_share_memory(data, self.data):
             raise NotImplementedError("this would be a copy, not a view")
@@ -119,19 +157,24 @@ class DeviceArray:
         elif ary.shape != self.shape or ary.dtype != self.dtype:
             raise ValueError(f"cannot copy {self!r} into a host array of {ary.shape} {ary.dtype}")
         with one_at_a_time:
-            _copied("DtoH", stream, self.nbytes, source=self)
-            np.copyto(ary, self.data)
+            operation = _copied("DtoH", stream, self.nbytes, source=self)
+            np.copyto(pinned.copying(ary, operation, stream, written=True), self.data)
+            if not isinstance(ary, pinned.PinnedArray) or streams.as_stream(stream) is streams.default_stream():
+                streams.returned(operation)
         return ary
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
         """Overwrite the elements with those of a host or device array of the same shape and type."""
         source = ary if isinstance(ary, DeviceArray) else None
-        data = ary.data if source is not None else np.asarray(ary)
+        data = ary.data if source is not None else np.asanyarray(ary)
         if data.shape != self.shape or data.dtype != self.dtype:
             raise ValueError(f"cannot copy {data.shape} {data.dtype} into {self!r}")
         with one_at_a_time:
-            _copied("DtoD" if source is not None else "HtoD", stream, self.nbytes, source, self)
-            np.copyto(self.data, data)
+            kind = "DtoD" if source is not None else "HtoD"
+            operation = _copied(kind, stream, self.nbytes, source, self)
+            if isinstance(data, pinned.PinnedArray):
+                initialized.copied_poison(self, np.asarray(data))
+            np.copyto(self.data, pinned.copying(data, operation, stream, written=False))
 
     def _is_fortran(self) -> bool:
         return self.data.flags.f_contiguous and not self.data.flags.c_contiguous
@@ -149,9 +192,11 @@ class Copy(NamedTuple):
 
 def _copied(
     kind: str, stream: Any, nbytes: int, source: DeviceArray | None = None, target: DeviceArray | None = None
-) -> None:
+) -> streams.Operation:
     queue = streams.as_stream(stream)
     operation = queue.enqueue(f"{kind} copy")
+    if target is not None:
+        initialized.copied(target, source)
     if current.observer is not None:
         copy = Copy(
             kind,
@@ -161,6 +206,7 @@ def _copied(
             queue,
         )
         current.observer.copy(copy, operation, source, target)
+    return operation
 
 
 def device_array(
@@ -184,21 +230,22 @@ def device_array(
         )
     buffer = allocate(nbytes)
     buffer.shape, buffer.dtype = shape, kind
+    initialized.fresh(buffer)
     return DeviceArray(buffer, np.ndarray(shape, kind, buffer.data, strides=strides, order=order))
 
 
 def device_array_like(ary: Any, stream: Any = 0) -> DeviceArray:
     """An uninitialised device array with the shape, type and memory order of another array."""
     data = ary.data if isinstance(ary, DeviceArray) else ary
-    fortran = data.flags.f_contiguous and not data.flags.c_contiguous
-    return device_array(data.shape, data.dtype, order="F" if fortran else "C")
+    like = np.lib.stride_tricks.as_strided(np.empty(1, data.dtype), data.shape, data.strides)
+    return device_array(data.shape, data.dtype, strides=np.empty_like(like).strides)
 
 
 def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | None = None) -> DeviceArray:
     """A device array with the elements of a contiguous host array (`to`, if given)."""
     if isinstance(obj, DeviceArray):
         return obj
-    data = np.asarray(obj)
+    data = np.asanyarray(obj)
     element("obj", data.dtype)
     if to is not None and not isinstance(to, DeviceArray):
         raise TypeError(f"to: expected a device array, got {shown(to)}")
@@ -209,13 +256,6 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | No
     if copy:
         to.copy_to_device(data, stream)
     return to
-
-
-def pinned_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: Any = "C") -> np.ndarray:
-    """A host array; here, as any other, but poisoned."""
-    array = np.empty(shape, dtype, order=order)
-    array.reshape(-1, order="A").view(np.uint8)[...] = POISON
-    return array
 
 
 def is_cuda_array(obj: Any) -> bool:

@@ -3,58 +3,85 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any
 
 from .diagnosis import divergence
+from .errors import Site, unsupported
 from .state import current
-from .threads import WARP_SIZE, Thread
+from .threads import Block, Thread, Warp
 
 
 def syncthreads() -> None:
     """Wait for all threads of the block."""
-    _block_barrier(sys._getframe(1).f_lasti, None)
+    _block_barrier(sys._getframe(1), None, "sync")
 
 
 def syncthreads_count(predicate: Any) -> int:
     """Wait for all threads of the block; the number of them whose predicate is true."""
-    return _block_barrier(sys._getframe(1).f_lasti, predicate)
+    return _block_barrier(sys._getframe(1), predicate, "count")
 
 
 def syncthreads_and(predicate: Any) -> int:
     """Wait for all threads of the block; 1 if the predicate is true in all of them."""
-    count = _block_barrier(sys._getframe(1).f_lasti, predicate)
-    return int(count == len(current.block.threads))
+    return int(_block_barrier(sys._getframe(1), not predicate, "and") == 0)
 
 
 def syncthreads_or(predicate: Any) -> int:
     """Wait for all threads of the block; 1 if the predicate is true in any of them."""
-    return int(_block_barrier(sys._getframe(1).f_lasti, predicate) > 0)
+    return int(_block_barrier(sys._getframe(1), predicate, "or") > 0)
 
 
-def _block_barrier(site: int, predicate: Any) -> int:
+def _block_barrier(frame: FrameType, predicate: Any, what: str) -> int:
     thread = current.thread
-    block, launch = thread.block, current.launch
-    thread.site = site
+    block = thread.block
+    _arrive(thread, frame, what)
     thread.value = predicate
     block.arrived += 1
-    threads = block.threads
-    if block.arrived == len(threads):
-        if len({thread.site for thread in threads}) > 1 and _diverged(threads):
-            raise divergence(launch)
-        block.arrived = 0
-        if predicate is not None:
-            block.tally = sum(1 for thread in threads if thread.value)
-        if current.observer is not None:
-            current.observer.join(threads)
-        launch.release(threads)
-    launch.park()
+    complete_barrier(block)
+    current.launch.park()
     return block.tally
 
 
+def _arrive(thread: Thread, frame: FrameType, what: str) -> None:
+    # A helper's barrier is another instruction wherever the kernel calls the helper.
+    thread.site = frame.f_lasti if frame.f_code is current.kernel_code else Site.of(frame)
+    thread.operand = what
+
+
+def complete_barrier(block: Block) -> None:
+    """Let the threads go that wait at the barrier of a block, if all have arrived that have to."""
+    launch = current.launch
+    exited = block.exited
+    threads = block.threads
+    if block.arrived + exited < len(threads):
+        return
+    if exited:
+        rules = launch.rules
+        if (block.returned and rules.early_return) or (block.returned < exited and rules.skipped_barrier):
+            return  # the launch ends with these threads waiting, which is the error
+        threads = [thread for thread in threads if thread.greenlet is not None]
+    if len({thread.site for thread in threads}) > 1 and _diverged(threads):
+        raise divergence(launch)
+    block.arrived = 0
+    block.tally = sum(1 for thread in threads if thread.value)
+    if current.observer is not None:
+        current.observer.join(threads)
+    launch.release(threads)
+
+
 def _diverged(threads: list[Thread]) -> bool:
-    """Whether lanes of one warp are at different barriers: to a warp bar.sync must be one instruction."""
-    warps = (threads[first : first + WARP_SIZE] for first in range(0, len(threads), WARP_SIZE))
-    return any(len({thread.site for thread in warp}) > 1 for warp in warps)
+    """Whether lanes of one warp are at different barriers, or threads of a block at different kinds.
+
+    To a warp bar.sync must be one instruction, and to a block bar.sync and bar.red must not be mixed.
+    """
+    sites: dict[Warp, Any] = {}
+    kinds: dict[Block, Any] = {}
+    return any(
+        sites.setdefault(thread.warp, thread.site) != thread.site
+        or kinds.setdefault(thread.block, thread.operand) != thread.operand
+        for thread in threads
+    )
 
 
 class GridGroup:
@@ -63,18 +90,42 @@ class GridGroup:
     def sync(self) -> int:
         """Wait for all threads of all blocks; 0, as in CUDA."""
         launch = current.launch
+        _arrive(current.thread, sys._getframe(1), "grid")
         launch.arrived += 1
-        if launch.arrived == launch.size:
-            launch.arrived = 0
-            threads = [thread for block in launch.resident for thread in block.threads]
-            if current.observer is not None:
-                current.observer.join(threads)
-            launch.release(threads)
+        complete_grid(launch)
         launch.park()
         return 0
 
 
-class cg:
+def complete_grid(launch: Any) -> None:
+    """Let the threads go that wait at the barrier of the grid, if all have arrived that have to.
+
+    It is a barrier in each block, and then one of the blocks' first threads: these may not have exited.
+    """
+    if launch.arrived + launch.exited < launch.size:
+        return
+    threads = [thread for block in launch.resident for thread in block.threads]
+    if launch.exited:
+        returned = sum(block.returned for block in launch.resident)
+        if (returned and launch.rules.early_return) or (returned < launch.exited and launch.rules.skipped_barrier):
+            return
+        if len(threads) < launch.size or any(block.threads[0].greenlet is None for block in launch.resident):
+            return
+        threads = [thread for thread in threads if thread.greenlet is not None]
+    if len({thread.site for thread in threads}) > 1 and _diverged(threads):
+        raise divergence(launch)
+    launch.arrived = 0
+    if current.observer is not None:
+        current.observer.join(threads)
+    launch.release(threads)
+
+
+class _Groups(type):
+    def __getattr__(cls, name: str) -> Any:
+        raise unsupported(f"cuda.cg.{name}")
+
+
+class cg(metaclass=_Groups):
     """Cooperative groups."""
 
     @staticmethod

@@ -2,8 +2,7 @@
 
 A view says how much a thread knows of the others: for each block a vector with, for each of its threads,
 the last epoch whose accesses are ordered before. Views are never changed once made, so threads that met
-share one. A thread's own epoch grows whenever it publishes what it did: at barriers, warp operations and
-fences.
+share one. A thread's own epoch grows whenever it publishes what it did: at barriers, `syncwarp` and fences.
 """
 
 from __future__ import annotations
@@ -14,55 +13,73 @@ from typing import Any
 import numpy as np
 
 View = dict[int, np.ndarray]
+_NOTHING: View = {}
+KEY_BITS = 10  # a block has at most 1024 threads
 
 
 class ThreadClock:
     """What a thread knows, has released by fences, and has observed by atomics but not yet acquired."""
 
-    __slots__ = ("block", "epoch", "observed", "rank", "released", "size", "view")
+    __slots__ = ("base", "block", "epoch", "key", "observed", "rank", "released", "size", "view")
 
     def __init__(self, block: int, rank: int, size: int) -> None:
         self.block, self.rank, self.size = block, rank, size
+        self.key = block << KEY_BITS | rank
         self.epoch = 1
-        self.view: View = {}
+        self.view = self.base = _NOTHING  # base: the view of its last meeting, which others share
         # By scope: None is the device, a number the block of that number.
-        self.released: dict[int | None, View] = {}
-        self.observed: dict[int | None, View] = {}
+        self.released: dict[int | None, View] | None = None
+        self.observed: dict[int | None, View] | None = None
 
-    def knows(self, block: int, rank: int, epoch: int) -> bool:
+    def knows(self, key: int, epoch: int) -> bool:
         """Whether what a thread did in an epoch is ordered before this thread's next access."""
-        if block == self.block and rank == self.rank:
+        if key == self.key:
             return True
-        vector = self.view.get(block)
-        return vector is not None and vector[rank] >= epoch
+        vector = self.view.get(key >> KEY_BITS)
+        return vector is not None and vector.item(key & (1 << KEY_BITS) - 1) >= epoch
 
     def fence(self, device: bool) -> None:
         """Acquire what atomics have observed, then release all that is known so far."""
         scopes: tuple[int | None, ...] = (None, self.block) if device else (self.block,)
-        self.view = merge([self.view, *(self.observed.pop(scope, {}) for scope in scopes)])
+        if self.observed:
+            self.view = merge([self.view, *(self.observed.pop(scope, _NOTHING) for scope in scopes)])
         snapshot = publish([self])
+        if self.released is None:
+            self.released = {}
         for scope in scopes:
             self.released[scope] = snapshot
+
+    def acquire(self) -> None:
+        """Acquire all that atomics have observed."""
+        if self.observed:
+            self.view = merge([self.view, *self.observed.values()])
+            self.observed = None
 
     def atomic(self, location: dict[int | None, View]) -> None:
         """Observe what earlier atomics released at a location, and release there what fences released."""
         for scope in (None, self.block):
             if scope in location:
-                self.observed[scope] = merge([self.observed.get(scope, {}), location[scope]])
-            if scope in self.released:
-                location[scope] = merge([location.get(scope, {}), self.released[scope]])
+                if self.observed is None:
+                    self.observed = {}
+                self.observed[scope] = merge([self.observed.get(scope, _NOTHING), location[scope]])
+            if self.released is not None and scope in self.released:
+                location[scope] = merge([location.get(scope, _NOTHING), self.released[scope]])
 
 
 def merge(views: Iterable[View]) -> View:
     """The view that knows what any of these knows."""
     distinct = list({id(view): view for view in views if view}.values())
     if len(distinct) <= 1:
-        return distinct[0] if distinct else {}
-    merged: View = {}
-    for view in distinct:
+        return distinct[0] if distinct else _NOTHING
+    distinct.sort(key=len, reverse=True)
+    merged = dict(distinct[0])
+    for view in distinct[1:]:
         for block, vector in view.items():
             known = merged.get(block)
-            merged[block] = vector if known is None or known is vector else np.maximum(known, vector)
+            if known is None:
+                merged[block] = vector
+            elif known is not vector:
+                merged[block] = np.maximum(known, vector)
     return merged
 
 
@@ -84,4 +101,15 @@ def join(clocks: list[ThreadClock]) -> None:
     """These threads met: each knows what any of them knew and did."""
     view = publish(clocks)
     for clock in clocks:
-        clock.view = view
+        clock.view = clock.base = view
+
+
+def share(clocks: list[ThreadClock]) -> None:
+    """These threads met: what any of them has made visible by a fence, an atomic of any of them may release."""
+    fenced = [clock.released for clock in clocks if clock.released is not None]
+    if not fenced:
+        return
+    scopes = {scope for released in fenced for scope in released}
+    merged = {scope: merge(released.get(scope, _NOTHING) for released in fenced) for scope in scopes}
+    for clock in clocks:
+        clock.released = dict(merged)

@@ -1,16 +1,20 @@
-"""`numba.cuda` as kernels and their callers spell it, on the executor."""
+"""`numba.cuda` as kernels and their callers spell it, on the executor.
+
+What is not here says so: `Unsupported`, with the name and the place that asks for it.
+"""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from . import atomics as atomic
+from . import numba_types as _types
 from .arrays import (
     as_cuda_array,
     device_array,
     device_array_like,
     is_cuda_array,
-    pinned_array,
     to_device,
 )
 from .barriers import (
@@ -24,11 +28,55 @@ from .barriers import (
     threadfence_block,
     threadfence_system,
 )
+from .cache_hints import ldca, ldcg, ldcs, ldcv, ldlu, stcg, stcs, stwb, stwt
+from .devices import (
+    close,
+    current_context,
+    defer_cleanup,
+    detect,
+    get_current_device,
+    gpus,
+    is_available,
+    is_bfloat16_supported,
+    is_float16_supported,
+    is_supported_version,
+    list_devices,
+    profile_start,
+    profile_stop,
+    profiling,
+    require_context,
+    select_device,
+)
+from .elementwise import vectorize
+from .errors import unsupported as _unsupported
+from .half import cbrt, fma, fp16
+from .host_memory import (
+    In,
+    InOut,
+    Out,
+    managed_array,
+    mapped,
+    mapped_array,
+    mapped_array_like,
+    pinned,
+)
 from .indices import brev, clz, ffs, grid, gridsize, popc, selp
 from .kernel import jit
+from .pinned import pinned_array, pinned_array_like
+from .reduction import Reduce
 from .shared import const, local, shared
 from .state import blockDim, blockIdx, gridDim, threadIdx
-from .streams import default_stream, event, event_elapsed_time, external_stream, stream, synchronize
+from .streams import (
+    default_stream,
+    event,
+    event_elapsed_time,
+    external_stream,
+    per_thread_default_stream,
+    stream,
+    synchronize,
+)
+from .streams import default_stream as legacy_default_stream
+from .vector_types import VECTORS as _VECTORS
 from .warps import (
     activemask,
     all_sync,
@@ -47,7 +95,27 @@ from .warps import (
 )
 from .warps import laneid as _laneid
 
+reduce = Reduce
+
+
+class _Types(SimpleNamespace):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _unsupported(f"cuda.types.{name}")
+
+
+types = _Types(**_types.TYPES)
+
+# The names of types: cuda.float32 and the like.
+_NAMED = {name: type_ for name, type_ in _types.TYPES.items() if isinstance(type_, _types.Type)}
+globals().update(_NAMED | _VECTORS)
+
 __all__ = [
+    "In",
+    "InOut",
+    "Out",
+    "Reduce",
     "activemask",
     "all_sync",
     "any_sync",
@@ -57,10 +125,15 @@ __all__ = [
     "blockDim",
     "blockIdx",
     "brev",
+    "cbrt",
     "cg",
+    "close",
     "clz",
     "const",
+    "current_context",
     "default_stream",
+    "defer_cleanup",
+    "detect",
     "device_array",
     "device_array_like",
     "eq_sync",
@@ -68,25 +141,57 @@ __all__ = [
     "event_elapsed_time",
     "external_stream",
     "ffs",
+    "fma",
+    "fp16",
+    "get_current_device",
+    "gpus",
     "grid",
     "gridDim",
     "gridsize",
+    "is_available",
+    "is_bfloat16_supported",
     "is_cuda_array",
+    "is_float16_supported",
+    "is_supported_version",
     "jit",
     "lanemask_lt",
+    "ldca",
+    "ldcg",
+    "ldcs",
+    "ldcv",
+    "ldlu",
+    "legacy_default_stream",
+    "list_devices",
     "local",
+    "managed_array",
+    "mapped",
+    "mapped_array",
+    "mapped_array_like",
     "match_all_sync",
     "match_any_sync",
     "nanosleep",
+    "per_thread_default_stream",
+    "pinned",
     "pinned_array",
+    "pinned_array_like",
     "popc",
+    "profile_start",
+    "profile_stop",
+    "profiling",
+    "reduce",
+    "require_context",
+    "select_device",
     "selp",
     "shared",
     "shfl_down_sync",
     "shfl_sync",
     "shfl_up_sync",
     "shfl_xor_sync",
+    "stcg",
+    "stcs",
     "stream",
+    "stwb",
+    "stwt",
     "synchronize",
     "syncthreads",
     "syncthreads_and",
@@ -98,11 +203,22 @@ __all__ = [
     "threadfence_block",
     "threadfence_system",
     "to_device",
+    "types",
+    "vectorize",
     "warpsize",
+    *_NAMED,
+    *_VECTORS,
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name == "laneid":  # an attribute in Numba, not a function
         return _laneid()
-    raise AttributeError(f"the executor has no cuda.{name}")
+    if name.startswith("__"):
+        raise AttributeError(name)
+    from .modules import below  # which has this module
+
+    module = below(name)
+    if module is None:
+        raise _unsupported(f"cuda.{name}")
+    return module

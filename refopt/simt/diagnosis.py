@@ -23,10 +23,20 @@ def divergence(launch: Any) -> BarrierDivergence:
         f"{len(places)} at {filename}:{line}, first thread {places[0].thread} of block {places[0].block}"
         for (filename, line), places in groups.items()
     )
-    gone = f"{launch.exited} threads have exited"
+    returned = sum(block.returned for block in launch.resident)
+    gone = f"{launch.exited} threads have exited, {returned} of these blocks by a return statement"
     first = min(groups.values(), key=len)[0]  # the fewest are most likely to be the ones that went astray
     return BarrierDivergence(
         f"a barrier is not reached by all its threads. Threads wait: {waits}. {gone}", first
+    )
+
+
+def two_places(launch: Any, lanes: list[Any]) -> BarrierDivergence:
+    """The error for lanes that meet in a shuffle, a vote or a match in two calls of it."""
+    places = {lane.met: lane.met.place(launch.name, lane.block.index, lane.index) for lane in lanes}
+    first, second = list(places.values())[:2]
+    return BarrierDivergence(
+        f"the lanes of a warp operation meet in two calls of it (rule shuffle-sites): one in {first}", second
     )
 
 

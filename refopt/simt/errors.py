@@ -62,7 +62,7 @@ class MisalignedAddress(SimtError):
 
 
 class UninitializedRead(SimtError):
-    """A read of shared memory that no thread of the block has written."""
+    """A read of memory that nobody has written, or a store of what a shuffle gave for a lane that takes no part."""
 
 
 class DataRace(SimtError):
@@ -70,11 +70,19 @@ class DataRace(SimtError):
 
 
 class BarrierDivergence(SimtError):
-    """A barrier or warp operation that some of its threads never reach."""
+    """A barrier or warp operation that some of its threads never reach, or reach in another place."""
+
+
+class Unsupported(SimtError, AttributeError, NotImplementedError):
+    """Something of `numba.cuda` that the executor does not have."""
 
 
 class Deadlock(SimtError):
     """Threads that spin on a value that nobody will change."""
+
+
+class TimeLimitExceeded(Deadlock):
+    """A thread that runs on for longer than `simt.limits.seconds` without a barrier, an atomic, a fence or its end."""
 
 
 def is_internal(filename: str) -> bool:
@@ -131,3 +139,8 @@ def here(frame: FrameType | None = None) -> Place:
         return site.place(None)
     thread = current.thread
     return site.place(current.launch.name, thread.block.index, thread.index)
+
+
+def unsupported(name: str, why: str = "") -> Unsupported:
+    """The error for something that the executor does not have: its name, and where it was asked for."""
+    return Unsupported(f"the executor has no {name}{f': {why}' if why else ''}", here())

@@ -34,11 +34,8 @@ def _dimensions(ndim: int) -> int:
 
 
 def _bits(x: Any) -> tuple[int, int]:
-    """The bit pattern of an integer and its width; a Python int that fits in 32 bits counts as such."""
-    if isinstance(x, np.integer):
-        width = x.dtype.itemsize * 8
-    else:
-        width = 32 if -(2**31) <= x < 2**32 else 64
+    """The bit pattern of an integer and its width; a Python int is an int64, as in Numba."""
+    width = x.dtype.itemsize * 8 if isinstance(x, np.integer) else 64
     return int(x) & ((1 << width) - 1), width
 
 
@@ -48,7 +45,7 @@ def popc(x: Any) -> int:
 
 
 def clz(x: Any) -> int:
-    """The number of leading zero bits."""
+    """The number of leading zero bits, of as many as the type has."""
     bits, width = _bits(x)
     return width - bits.bit_length()
 
@@ -60,9 +57,9 @@ def ffs(x: Any) -> int:
 
 
 def brev(x: Any) -> int:
-    """The bits in reverse order."""
-    bits, width = _bits(x)
-    return int(f"{bits:0{width}b}"[::-1], 2)
+    """The bits in reverse order: of a uint64 all 64, of all else, int64 too, the lowest 32, as Numba types it."""
+    width = 64 if isinstance(x, np.uint64) else 32
+    return int(f"{int(x) & ((1 << width) - 1):0{width}b}"[::-1], 2)
 
 
 def selp(condition: Any, a: Any, b: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -11,12 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import launch as launching
-from .arguments import whole
-from .arrays import DeviceArray, as_cuda_array, is_cuda_array, to_device
-from .errors import LaunchError
+from .arguments import shown, whole
+from .arrays import DeviceArray
+from .captures import bound
+from .compiled import compiled
+from .device_functions import declared
+from .errors import LaunchError, unsupported
 from .launch import Launch
-from .observed import ObservedArray
+from .lifted import with_undefined
+from .passed import argument, captured
 from .shared import SHARED_LIMIT
+from .signatures import as_declared, parsed
 from .state import current, one_at_a_time
 from .streams import Stream, as_stream
 
@@ -25,20 +31,76 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
+# The latter are numba-cuda-mlir's.
+_OPTIONS = """abi abi_info boundscheck cache cooperative debug error_model extensions fastmath forceinline inline
+launch_bounds lineinfo link lto max_registers nopython opt shared_memory_carveout
+chip dump dump_cubin dump_ptx features opt_level print_after_all profile_jit"""
+
+
 def jit(func_or_sig: Any = None, argtypes: Any = None, device: bool = False, **options: Any) -> Any:
-    """Numba's `cuda.jit`. Signatures and compiler options are accepted and ignored."""
-    if not inspect.isfunction(func_or_sig):
-        return functools.partial(jit, device=device)
-    return func_or_sig if device else Kernel(func_or_sig)
+    """Numba's `cuda.jit`: of a function, or with signatures, to which arguments are then converted, and options.
+
+    Options of the compiler change nothing, but for ``launch_bounds``, whose most threads per block a launch is held to.
+    An option that Numba does not know is a TypeError, and ``link``, the code of other languages, is `Unsupported`.
+    """
+    unknown = sorted(options.keys() - set(_OPTIONS.split()))
+    if unknown:
+        raise TypeError(f"cuda.jit: option {unknown[0]}: expected one of {', '.join(_OPTIONS.split())}")
+    if options.get("link"):
+        raise unsupported("cuda.jit(link=...)", "it runs Python alone")
+    if inspect.isfunction(func_or_sig):
+        return jit(argtypes, None, device, **options)(func_or_sig)
+    given = argtypes if func_or_sig is None else func_or_sig
+    signatures = () if given is None else parsed(given)
+
+    def decorate(function: Any) -> Any:
+        if not inspect.isfunction(function):
+            raise TypeError(f"cuda.jit: expected a function, got {shown(function)}")
+        if device:
+            return declared(function, signatures) if signatures else function
+        return Kernel(function, tuple(args for _, args in signatures), options)
+
+    return decorate
 
 
 class Kernel:
     """A kernel: `kernel[grid, block, stream, dynamic_shared_bytes](*args)` launches it."""
 
-    def __init__(self, function: Callable) -> None:
+    def __init__(self, function: Callable, signatures: tuple[tuple, ...] = (), options: Any = None) -> None:
         functools.update_wrapper(self, function)
         self.py_func = function
         self.parameters = list(inspect.signature(function).parameters)
+        self._function: Callable | None = None
+        self.argument_types = signatures  # of explicit signatures
+        bounds = (options or {}).get("launch_bounds")
+        self.most_threads = bounds[0] if isinstance(bounds, tuple) else bounds
+        self.extensions = list((options or {}).get("extensions") or ())  # whose prepare_args sees each argument
+
+    def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Configured:
+        """The kernel with its launch configuration, as ``kernel[griddim, blockdim, stream, sharedmem]``."""
+        return self[griddim, blockdim, stream, sharedmem]
+
+    def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> ForAll:
+        """The kernel with blocks of `tpb` threads (128 unless told), enough for one thread per task."""
+        return ForAll(self, whole("ntasks", ntasks), whole("tpb", tpb) or 128, stream, sharedmem)
+
+    @property
+    def function(self) -> Callable:
+        """What runs: the function, with the executor's names for those of Numba's it has at the first launch."""
+        if self._function is None:
+            from .translate import translated  # which needs kernels
+
+            self._function = translated(self.py_func)
+        return self._function
+
+    def specialize(self, *_: Any) -> Kernel:
+        """The kernel for arguments like these: itself, since nothing is compiled."""
+        return self
+
+    @property
+    def overloads(self) -> Overloads:
+        """What Numba has compiled, by signature: for any, the kernel itself."""
+        return Overloads(self)
 
     def __getitem__(self, configuration: Any) -> Configured:
         if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
@@ -50,8 +112,16 @@ class Kernel:
             self, _extent(grid, "grid", MAX_GRID), _block(block), as_stream(stream), _shared(dynamic_bytes)
         )
 
-    def __call__(self, *_: Any) -> None:
+    def __call__(self, *args: Any) -> Any:
+        """From a kernel, a call of a device function, as in Numba, where `device=True` is not needed."""
+        if current.inside:
+            return self.function(*args)
         raise LaunchError(f"kernel {self.__name__} needs a launch configuration: kernel[grid, block](...)")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in _OF_COMPILED.split():
+            raise AttributeError(f"kernel {self.__dict__.get('__name__')} has no {name}")
+        raise unsupported(f"{name} of kernels", "it compiles nothing")
 
     def max_cooperative_grid_blocks(self, block: Any, dynamic_shared_bytes: int = 0) -> int:
         """The most blocks that a cooperative launch may have."""
@@ -60,6 +130,41 @@ class Kernel:
         return launching.MAX_RESIDENT_THREADS // (x * y * z)
 
     __name__: str
+
+
+_OF_COMPILED = """compile compile_device get_const_mem_size get_local_mem_per_thread
+get_max_threads_per_block get_metadata get_regs_per_thread get_shared_mem_per_block inspect_asm inspect_llvm
+inspect_lto_ptx inspect_sass inspect_sass_cfg inspect_types nopython_signatures recompile signatures
+specialized stats"""
+
+
+class Overloads:
+    """Kernels by signature, all the same one."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def __getitem__(self, signature: Any) -> Kernel:
+        return self.kernel
+
+    def values(self) -> tuple[Kernel, ...]:
+        """The kernel."""
+        return (self.kernel,)
+
+
+class ForAll(NamedTuple):
+    """A kernel that is launched with a thread per task."""
+
+    kernel: Kernel
+    ntasks: int
+    tpb: int
+    stream: Any
+    sharedmem: int
+
+    def __call__(self, *args: Any) -> None:
+        """Launch, unless there are no tasks."""
+        if self.ntasks:
+            self.kernel[-(-self.ntasks // self.tpb), self.tpb, self.stream, self.sharedmem](*args)
 
 
 class Configured(NamedTuple):
@@ -78,41 +183,35 @@ class Configured(NamedTuple):
             raise LaunchError(
                 f"kernel {kernel.__name__} takes {len(kernel.parameters)} arguments, not {len(args)}"
             )
+        threads = math.prod(self.block)
+        if kernel.most_threads and threads > kernel.most_threads:
+            most = f"launch_bounds {kernel.most_threads}"
+            raise LaunchError(f"kernel {kernel.__name__}: block of {threads} threads, {most}")
+        if kernel.argument_types:
+            args = as_declared(kernel.__name__, kernel.parameters, kernel.argument_types, args)
+        after: list[Callable[[], Any]] = []
+        for extension in reversed(kernel.extensions):
+            prepared = (extension.prepare_args(None, arg, stream=self.stream, retr=after) for arg in args)
+            args = tuple(value for _, value in prepared)
         with one_at_a_time:
-            run = Launch(kernel.py_func, kernel.__name__, self.grid, self.block, self.dynamic_bytes)
             written_back: list[tuple[np.ndarray, DeviceArray]] = []
             converted = tuple(
-                _argument(arg, name, written_back) for arg, name in zip(args, kernel.parameters, strict=True)
+                argument(arg, name, written_back) for arg, name in zip(args, kernel.parameters, strict=True)
             )
+            typed = compiled(kernel.function, converted)  # type: ignore[arg-type]
+            if current.observer is not None:
+                current.observer.typed(kernel.__name__, converted, typed)
+            watching = current.observer is not None and current.observer.watching
+            function = with_undefined(typed.function) if watching else typed.function
+            run = Launch(bound(function, captured), kernel.__name__, self.grid, self.block, self.dynamic_bytes)
             operation = self.stream.enqueue(kernel.__name__)
             observer = current.observer
             with observer.launch(run, operation, self.stream) if observer is not None else nullcontext():
                 run.run(converted)
             for host, copy in written_back:
                 copy.copy_to_host(host)
-
-
-def _argument(arg: Any, name: str, written_back: list[tuple[np.ndarray, DeviceArray]]) -> Any:
-    """What the kernel sees for an argument."""
-    if isinstance(arg, np.integer):
-        return int(arg)  # NumPy integers promote differently from Numba's
-    if isinstance(arg, np.bool_):
-        return bool(arg)
-    if isinstance(arg, tuple):
-        parts = [_argument(part, f"{name}[{i}]", written_back) for i, part in enumerate(arg)]
-        return type(arg)(*parts) if hasattr(arg, "_fields") else tuple(parts)
-    if isinstance(arg, np.ndarray):
-        host, arg = arg, to_device(arg)
-        if host.flags.writeable:
-            written_back.append((host, arg))
-    if not isinstance(arg, DeviceArray):
-        if not is_cuda_array(arg):
-            return arg
-        arg = as_cuda_array(arg)
-    if current.observer is None or not current.observer.concerns(arg.buffer):
-        return arg.data
-    arg.buffer.parameter = name
-    return ObservedArray(arg.buffer, arg.data, current.observer)
+        for call in after:
+            call()
 
 
 def _extent(value: Any, what: str, limits: tuple[int, int, int]) -> tuple[int, int, int]:

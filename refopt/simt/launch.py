@@ -17,27 +17,28 @@ from typing import Any
 import numpy as np
 from greenlet import getcurrent, greenlet
 
+from . import spins as spinning
+from .barriers import complete_barrier, complete_grid
 from .diagnosis import divergence, is_outside, place_of
-from .errors import Deadlock, LaunchError, OutOfBounds, SimtError, here
+from .errors import LaunchError, OutOfBounds, SimtError, TimeLimitExceeded, here
+from .returns import EARLY, marked
+from .rules import DEFAULT, Rules
 from .state import blockDim, blockIdx, current, gridDim, threadIdx
 from .threads import FORWARD, Block, Index, Schedule, Thread
+from .watchdog import Stopped, limits, watch
 
 MAX_RESIDENT_THREADS = 65536
 _PATIENCE = 8  # atomics in a row that a thread may do before the others get a turn
-
-# Without a thread finishing, it is a deadlock after so many
-_MAX_UNCHANGED = 1_000_000  # atomics and fences in a row that change nothing,
-_MAX_POLLS = 1_000, 3_000_000  # or fewer of these, but between them barriers let so many threads go,
-_MAX_ATOMICS = 10_000_000  # or atomics of any kind.
 
 
 class Launch:
     """A kernel launch from start to end."""
 
     def __init__(self, function: Callable, name: str, grid: Index, block: Index, dynamic_bytes: int) -> None:
-        self.function, self.name = function, name
+        self.function, self.name = marked(function), name
         self.grid, self.block, self.dynamic_bytes = grid, block, dynamic_bytes
         self.schedule: Schedule = current.observer.schedule if current.observer is not None else FORWARD
+        self.rules: Rules = current.observer.rules if current.observer is not None else DEFAULT
         self.patience = 1 if self.schedule.random is not None else _PATIENCE
         self.cooperative = False
         self.args: tuple = ()
@@ -52,6 +53,9 @@ class Launch:
         self.size = math.prod(grid) * math.prod(block)  # threads in all
         self.arrived = self.exited = self.unfinished = 0
         self.unchanged = self.released = self.atomics = 0
+        self.spins: spinning.Spins | None = None  # since atomics change nothing
+        self.steps = 0  # times that a thread was suspended, for the watchdog
+        self.stopped = False  # by it, but not yet here
         self.hub: Any = None
         self.context: Any = None
 
@@ -69,6 +73,7 @@ class Launch:
         blockIdx.set((0, 0, 0))
         current.launch, current.kernel_code = self, self.function.__code__
         current.runner = threading.get_ident()
+        watch.begin(self)
         try:
             # NumPy keeps its error state in a context variable, and a greenlet starts with an empty context.
             with np.errstate(all="ignore"):
@@ -77,6 +82,13 @@ class Launch:
                 self.resident.clear()
                 self._admit(number, index)
                 self._drain()
+        except Stopped as error:
+            self.stopped = False
+            raise TimeLimitExceeded(
+                f"a thread ran for {limits.seconds:g} s without a barrier, an atomic, a fence or its end "
+                "(simt.limits.seconds); a spin needs an atomic or a fence",
+                place_of(error),
+            ) from None
         except SimtError:
             raise
         except Exception as error:
@@ -85,6 +97,7 @@ class Launch:
             error.add_note(f"in {place_of(error)}")
             raise
         finally:
+            watch.end()
             self._abandon()
             current.reset()
             for dim in (threadIdx, blockIdx, blockDim, gridDim):
@@ -153,8 +166,7 @@ class Launch:
         """Run threads that have not started, until the next in turn is a suspended one."""
         worker = getcurrent()
         while True:
-            self.function(*self.args)
-            self._exit(current.thread)
+            self._exit(current.thread, self.function(*self.args) is EARLY)
             thread = self._next()
             if thread is None or thread.greenlet is not None:
                 return thread
@@ -162,6 +174,7 @@ class Launch:
 
     def park(self) -> None:
         """Suspend the running thread; it continues when the scheduler picks it again."""
+        self.steps += 1
         thread = self._next()
         if thread is None:
             self.hub.switch()
@@ -183,14 +196,11 @@ class Launch:
             self.unchanged = self.released = 0
         else:
             self.unchanged += 1
-        polls, released = _MAX_POLLS
-        if (
-            self.unchanged > _MAX_UNCHANGED
-            or self.atomics > _MAX_ATOMICS
-            or (self.unchanged > polls and self.released > released)
-        ):
-            kind = "cooperative launch" if self.cooperative else "launch whose blocks run one after another"
-            raise Deadlock(f"{self.unfinished} threads spin on atomics in vain, in a {kind}", here())
+            polls, released = spinning.POLLS
+            if self.unchanged >= spinning.UNCHANGED or (self.unchanged > polls and self.released > released):
+                self._look()
+        if self.atomics > spinning.ATOMICS:
+            self._look(unchanged=False)
         thread = current.thread
         thread.pauses += 1
         if thread.pauses >= self.patience:
@@ -198,8 +208,19 @@ class Launch:
             self.later.append(thread)
             self.park()
 
-    def _exit(self, thread: Thread) -> None:
-        warp = thread.warp
+    def _look(self, unchanged: bool = True) -> None:
+        """Many atomics were done without a thread finishing."""
+        if self.spins is None or self.spins.exited != self.exited:
+            self.spins = spinning.Spins(self.exited)
+        if unchanged:
+            self.unchanged = self.released = 0
+            self.spins.look(self)
+        else:
+            self.atomics -= spinning.ATOMICS // 100
+            self.spins.watch_the_clock(self)
+
+    def _exit(self, thread: Thread, early: bool) -> None:
+        warp, block = thread.warp, thread.block
         thread.greenlet = None
         self.exited += 1
         self.unfinished -= 1
@@ -208,6 +229,13 @@ class Launch:
         if warp.pending:
             for key in list(warp.pending):
                 warp.complete(key)
+        block.exited += 1
+        if early:
+            block.returned += 1
+        if block.arrived:
+            complete_barrier(block)
+        if self.arrived:
+            complete_grid(self)
 
     def _abandon(self) -> None:
         """Unwind the threads that an error left suspended."""

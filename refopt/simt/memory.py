@@ -20,6 +20,7 @@ import numpy as np
 from .arguments import element, whole
 from .errors import MisalignedAddress, OutOfBounds, here
 from .state import current
+from .undefined import refuse
 
 POISON = 0xAB
 _ALIGNMENT = 256
@@ -34,6 +35,7 @@ class Buffer:
         "base",
         "data",
         "dtype",
+        "fresh",
         "name",
         "nbytes",
         "parameter",
@@ -43,8 +45,8 @@ class Buffer:
         "written",
     )
 
-    def __init__(self, nbytes: int, name: str | None = None) -> None:
-        self.data = np.full(nbytes, POISON, np.uint8)
+    def __init__(self, nbytes: int, name: str | None = None, data: np.ndarray | None = None) -> None:
+        self.data = np.full(nbytes, POISON, np.uint8) if data is None else data
         self.nbytes = nbytes
         self.name = name
         self.parameter: str | None = None  # the last kernel parameter it was passed as, for want of a name
@@ -52,8 +54,9 @@ class Buffer:
         self.views = _Views(self.data, self)
         self.shape: tuple[int, ...] = (nbytes,)
         self.dtype = np.dtype(np.uint8)  # of the array it was made for, for reports
-        # Watched only: which bytes of a shared array have been written, and the race detector's record.
+        # Watched only: which bytes have been written (none if all may have been), and the race detector's record.
         self.written: bytearray | None = None
+        self.fresh = -1  # when it was that nobody had written to it: see `initialized`
         self.shadow: Any = None
 
     @property
@@ -79,7 +82,8 @@ class _Views(dict):
 
 _bases: list[int] = []
 _allocations: dict[int, weakref.ref[Buffer]] = {}
-_next_base = 0x7000_0000_0000
+FIRST_BASE = 0x7000_0000_0000
+_next_base = FIRST_BASE
 _live_bytes = 0
 _tables = threading.RLock()  # for what is above
 _freed: deque[tuple[int, int]] = deque()  # what is gone, but still in the tables
@@ -87,10 +91,10 @@ _NOTHING: tuple[int, int, _Views] = (0, -1, Buffer(0).views)
 _hit = _NOTHING  # base, size and views of the allocation last used; holds its bytes, not the allocation
 
 
-def allocate(nbytes: int, name: str | None = None) -> Buffer:
-    """A new poisoned allocation, freed when the last reference to it goes."""
+def allocate(nbytes: int, name: str | None = None, data: np.ndarray | None = None) -> Buffer:
+    """A new allocation, freed when the last reference to it goes: poisoned, or over the bytes of a host array."""
     global _next_base, _live_bytes
-    buffer = Buffer(nbytes, name)
+    buffer = Buffer(nbytes, name, data)
     with _tables:
         _forget_freed()
         buffer.base = base = _next_base
@@ -117,6 +121,13 @@ def _forget_freed() -> None:
         base, nbytes = _freed.popleft()
         _live_bytes -= nbytes
         del _allocations[base], _bases[bisect_right(_bases, base) - 1]
+
+
+def allocations() -> dict[int, weakref.ref[Buffer]]:
+    """The live allocations by their base."""
+    with _tables:
+        _forget_freed()
+        return dict(_allocations)
 
 
 def live_bytes() -> int:
@@ -222,7 +233,7 @@ def store(address: int, dtype: Any, values: Sequence[Any]) -> None:
     count = len(values)
     view, index = _locate(address, dtype, count)
     if current.observer is not None and current.inside:
-        current.observer.write(*_here(address), view.itemsize * count)
+        current.observer.write(*_here(address), view.itemsize * count, values, view.dtype)
     for value in values:
         view[index] = value
         index += 1
@@ -232,8 +243,11 @@ def atomic_add(address: int, dtype: Any, value: Any) -> Any:
     """Add to the element at an address as one atomic operation; the old value."""
     view, index = _locate(int(address), dtype, 1)
     if current.observer is not None and current.inside:
+        refuse(value, "an atomic")
         current.observer.atomic(*find(int(address), view.itemsize), view.itemsize)
     old = view[index]
     new = view[index] = old + type(old)(value)
+    if current.observer is not None and current.inside and new != old:
+        current.observer.ticket()
     current.launch.pause(new != old)
     return old

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from . import initialized
 from .arrays import Copy, DeviceArray
 from .state import current
 from .streams import Stream, default_stream
 from .threads import Schedule
 
-__all__ = ["Ends", "Schedule", "in_kernel", "note_copies"]
+__all__ = ["Ends", "Schedule", "Stream", "in_kernel", "note_copies"]
 
 Ends = tuple[DeviceArray | None, DeviceArray | None]  # where a copy comes from and goes to, None for what is no array
 
@@ -26,7 +27,11 @@ def note_copies(name: str, copies: Iterable[Ends], nbytes: int | None = None, st
     """
     stream = stream or default_stream()
     operation = stream.enqueue(name)
-    for source, target in copies if current.observer is not None else ():
+    for source, target in copies:
+        if target is not None:
+            initialized.assume(target.buffer)
+        if current.observer is None:
+            continue
         array = source if source is not None else target
         assert array is not None
         names = [end.name if end is not None else None for end in (source, target)]

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import LaunchError, here
+from .arguments import element, shown
+from .errors import LaunchError, here, unsupported
 from .memory import POISON, Buffer
 from .state import current
 
@@ -25,18 +26,34 @@ def _shape(shape: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
 
 
-class shared:
+def _aligned(alignment: Any) -> None:
+    """Check what is asked for: every array here begins where any alignment would have it."""
+    if alignment is None:
+        return
+    if type(alignment) is not int:
+        raise TypeError(f"alignment: expected an integer, got {shown(alignment)}")
+    if alignment < 1 or alignment & (alignment - 1):
+        raise ValueError(f"alignment: expected a power of two, got {alignment}")
+
+
+class _Namespace(type):
+    def __getattr__(cls, name: str) -> Any:
+        raise unsupported(f"cuda.{cls.__name__}.{name}")
+
+
+class shared(metaclass=_Namespace):
     """Memory shared by the threads of a block."""
 
     @staticmethod
-    def array(shape: Any, dtype: Any) -> Any:
+    def array(shape: Any, dtype: Any, alignment: int | None = None) -> Any:
         """The block's array of this call site; shape 0 is the dynamic shared memory of the launch."""
+        _aligned(alignment)
         frame = sys._getframe(1)
         block = current.block
         site = id(frame.f_code), frame.f_lasti
         array = block.shared.get(site)
         if array is None:
-            array = block.shared[site] = _make(block, _shape(shape), np.dtype(dtype), frame.f_lineno)
+            array = block.shared[site] = _make(block, _shape(shape), element("dtype", dtype), frame.f_lineno)
         return array
 
 
@@ -59,21 +76,37 @@ def _make(block: Any, shape: tuple[int, ...], dtype: np.dtype, line: int) -> Any
             )
     buffer.shape, buffer.dtype = shape, dtype
     view = np.ndarray(shape, dtype, buffer.data)
-    return view if current.observer is None else current.observer.shared(buffer, view)
+    return with_fields(view) if current.observer is None else current.observer.shared(buffer, view)
 
 
-class local:
+def with_fields(array: np.ndarray) -> np.ndarray:
+    """An array of records as one whose fields are attributes too, as in Numba: ``array[i].x``, ``array.x``."""
+    return array if array.dtype.names is None else array.view(np.recarray)
+
+
+class local(metaclass=_Namespace):
     """Memory of one thread."""
 
     @staticmethod
-    def array(shape: Any, dtype: Any) -> np.ndarray:
+    def array(shape: Any, dtype: Any, alignment: int | None = None) -> Any:
         """A new array of the calling thread."""
-        kind = np.dtype(dtype)
+        _aligned(alignment)
+        kind = element("dtype", dtype)
+        if current.observer is not None and current.observer.watching:
+            return _observed(_shape(shape), kind, sys._getframe(1).f_lineno)
         data = np.full(math.prod(_shape(shape)) * kind.itemsize, _poison(kind), np.uint8)
-        return data.view(kind).reshape(_shape(shape))
+        return with_fields(data.view(kind).reshape(_shape(shape)))
 
 
-class const:
+def _observed(shape: tuple[int, ...], kind: np.dtype, line: int) -> Any:
+    """A local array whose reads are watched."""
+    buffer = Buffer(math.prod(shape) * kind.itemsize, f"local array of line {line}")
+    buffer.data.fill(_poison(kind))
+    buffer.shape, buffer.dtype = shape, kind
+    return current.observer.local(buffer, np.ndarray(shape, kind, buffer.data))
+
+
+class const(metaclass=_Namespace):
     """Constant memory."""
 
     @staticmethod

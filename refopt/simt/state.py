@@ -62,10 +62,11 @@ NO_THREAD = NoThread()
 class Current:
     """The running thread, block and launch, and the observer if there is one."""
 
-    __slots__ = ("block", "kernel_code", "launch", "observer", "runner", "thread")
+    __slots__ = ("as_numba", "block", "kernel_code", "launch", "observer", "runner", "thread")
 
     def __init__(self) -> None:
         self.observer: Any = None
+        self.as_numba = 0  # how often the executor has been put in the place of Numba
         self.reset()
 
     def reset(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,16 +35,18 @@ _ids = itertools.count()
 _FIRST_HANDLE = 1 << 32  # so that they look like no handle made elsewhere
 _enqueued: Clock = {}  # all work so far
 _host: Clock = {}  # the work that the host has waited for
+_returned: Clock = {}  # the work that it knows to be done because a copy has returned
 
 
 class Operation:
     """A launch or a copy, with what it is ordered after."""
 
-    __slots__ = ("clock", "name", "number", "stream")
+    __slots__ = ("clock", "extents", "name", "number", "stream")
 
     def __init__(self, stream: Stream, name: str) -> None:
         self.stream, self.name, self.clock = stream.id, name, stream.clock
         self.number = self.clock[stream.id]
+        self.extents = (1, 1, 1), (1, 1, 1)  # grid and block, of a launch
 
     def after(self, other: Operation) -> bool:
         """Whether `other` is complete before this one starts."""
@@ -64,7 +66,8 @@ class Stream:
         return self.handle
 
     def __repr__(self) -> str:
-        return "default stream" if self is _default else f"stream {self.handle}"
+        names = {id(_default): "default stream", id(_per_thread): "per-thread default stream"}
+        return names.get(id(self), f"stream {self.handle}")
 
     def reached(self) -> Clock:
         """What the stream's next operation will be ordered after."""
@@ -82,6 +85,14 @@ class Stream:
         with one_at_a_time:
             _host.update(_merge(_host, self.reached()))
 
+    def add_callback(self, callback: Callable[[Stream, int, Any], Any], arg: Any = None) -> None:
+        """Call a function of the stream, a status of 0 and an argument once the work so far is done: now."""
+        callback(self, 0, arg)
+
+    async def async_done(self) -> None:
+        """Wait for the work so far."""
+        self.synchronize()
+
     @contextmanager
     def auto_synchronize(self) -> Iterator[Stream]:
         """Synchronize at the end of a with block."""
@@ -91,6 +102,8 @@ class Stream:
 
 _by_handle: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
 _default = Stream(0)
+_per_thread = Stream(2)  # the handles that CUDA has for them
+_by_handle[1] = _default
 
 
 class Event:
@@ -158,6 +171,11 @@ def default_stream() -> Stream:
     return _default
 
 
+def per_thread_default_stream() -> Stream:
+    """The default stream of a host thread: ordered with the legacy one as any stream is, not with others."""
+    return _per_thread
+
+
 def external_stream(ptr: int) -> Stream:
     """The stream with a handle made elsewhere."""
     return as_stream(ptr)
@@ -171,6 +189,20 @@ def event(timing: bool = True) -> Event:
 def event_elapsed_time(start: Event, end: Event) -> float:
     """Milliseconds between two recorded events."""
     return start.elapsed_time(end)
+
+
+def is_waited_for(operation: Operation) -> bool:
+    """Whether the host has waited for an operation."""
+    return max(_host.get(operation.stream, 0), _returned.get(operation.stream, 0)) >= operation.number
+
+
+def returned(operation: Operation) -> None:
+    """A copy to the host has returned, so it is done: on the default stream always, on others to pageable memory.
+
+    Only the first orders what is enqueued later. A program that relies on the second has a race as soon as its memory
+    is pinned.
+    """
+    (_host if operation.stream == _default.id else _returned).update(_merge(_host, _returned, operation.clock))
 
 
 def synchronize() -> None:

@@ -37,12 +37,13 @@ class Thread:
     """A CUDA thread."""
 
     greenlet: Any = None  # only from its start to its end
-    site = 0  # the instruction of the barrier it waits at
+    site: Any = 0  # the instruction of the barrier it waits at
     pauses = 0  # atomics since it last let others run
     value: Any = None  # what it brings to a barrier or warp operation
     operand: Any = None
     result: Any = None  # what a warp operation gives it
     clock: Any = None  # watched only
+    met: Any = None  # where it called the warp operation that it waits at
 
     def __init__(self, block: Block, warp: Warp, index: Index, rank: int) -> None:
         self.block, self.warp, self.index, self.rank = block, warp, index, rank
@@ -67,7 +68,7 @@ class Warp:
             lanes.sort(key=attrgetter("lane"))
             operation(lanes)
             if current.observer is not None:
-                current.observer.join(lanes)
+                current.observer.met(operation, lanes)
             current.launch.release(lanes)
 
 
@@ -77,8 +78,10 @@ class Block:
     __slots__ = (
         "arrived",
         "dynamic",
+        "exited",
         "index",
         "number",
+        "returned",
         "shared",
         "static_bytes",
         "tally",
@@ -95,6 +98,7 @@ class Block:
         for rank in range(0, len(thread_indices), WARP_SIZE):
             warps[rank // WARP_SIZE].alive = (1 << min(WARP_SIZE, len(thread_indices) - rank)) - 1
         self.arrived = 0  # threads at the block barrier
+        self.exited = self.returned = 0  # threads that have, and those of them that did by a return statement
         self.tally = 0  # true predicates at the last barrier
         self.shared: dict[Any, Any] = {}  # call site -> shared array
         self.dynamic: Any = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from .errors import LaunchError, here
+from .errors import LaunchError, Site, here
 from .state import current
 from .threads import WARP_SIZE, Thread
+from .undefined import Undefined, refuse
 
 FULL_MASK = 0xFFFFFFFF
 
@@ -21,7 +23,11 @@ def _meet(operation: Callable[[list[Thread]], None], mask: int, value: Any, oper
         raise LaunchError(
             f"lane {thread.lane} calls a warp operation whose mask {mask:#010x} does not name it", here()
         )
-    thread.value, thread.operand = value, operand
+    if type(value) is Undefined and operation not in SHUFFLES:
+        refuse(value, "a vote", "is on")
+    thread.value, thread.operand = value, None if operand is None else int(operand) & 31
+    if current.observer is not None and current.observer.watching:
+        thread.met = Site.of(sys._getframe(2))
     key = operation, mask
     lanes = warp.pending.get(key)
     if lanes is None:
@@ -30,16 +36,27 @@ def _meet(operation: Callable[[list[Thread]], None], mask: int, value: Any, oper
     if len(lanes) == (mask & warp.alive).bit_count():
         warp.complete(key)
     current.launch.park()
-    return thread.result
+    result = thread.result
+    return operand.through(lambda _: result) if type(operand) is Undefined else result
 
 
 def _shuffle(source: Callable[[Thread], int]) -> Callable[[list[Thread]], None]:
     def operation(lanes: list[Thread]) -> None:
         values = {thread.lane: thread.value for thread in lanes}
         for thread in lanes:
-            thread.result = values.get(source(thread), thread.value)
+            lane = source(thread)
+            thread.result = values[lane] if lane in values else _missing(thread, lane)
 
     return operation
+
+
+def _missing(thread: Thread, lane: int) -> Any:
+    """What a shuffle gives for a lane that does not take part: the own value, which is right beyond the ends alone."""
+    observer = current.observer
+    if not 0 <= lane < WARP_SIZE or observer is None or not observer.watching or not observer.rules.shuffle_lanes:
+        return thread.value
+    why = f"lane {lane} has exited" if not thread.warp.alive >> lane & 1 else f"the mask leaves out lane {lane}"
+    return Undefined(thread.value, why, thread.met.place(current.launch.name, thread.block.index, thread.index))
 
 
 def _vote(result: Callable[[list[bool]], Any]) -> Callable[[list[Thread]], None]:
@@ -52,54 +69,61 @@ def _vote(result: Callable[[list[bool]], Any]) -> Callable[[list[Thread]], None]
 
 
 def _ballot(lanes: list[Thread]) -> None:
-    mask = _lanes(thread for thread in lanes if thread.value)
+    mask = _signed(_lanes(thread for thread in lanes if thread.value))
     for thread in lanes:
         thread.result = mask
 
 
 def _match_any(lanes: list[Thread]) -> None:
     for thread in lanes:
-        thread.result = _lanes(other for other in lanes if other.value == thread.value)
+        thread.result = _signed(_lanes(other for other in lanes if other.value == thread.value))
 
 
 def _match_all(lanes: list[Thread]) -> None:
     same = all(thread.value == lanes[0].value for thread in lanes)
     for thread in lanes:
-        thread.result = (_lanes(lanes), True) if same else (0, False)
+        thread.result = (_signed(_lanes(lanes)), True) if same else (0, False)
 
 
 def _lanes(threads: Any) -> int:
     return sum(1 << thread.lane for thread in threads)
 
 
-# A lane that does not exist, or does not take part, gives the caller its own value back.
+def _signed(mask: int) -> int:
+    """A mask as Numba gives it, an int32: that of all lanes is -1."""
+    return mask - (mask >> 31 << 32)
+
+
+# PTX takes the lowest five bits of the operand. A lane beyond the ends, or one that does not take part, gives the
+# caller its own value back.
 _index = _shuffle(lambda thread: thread.operand)
 _up = _shuffle(lambda thread: thread.lane - thread.operand)
 _down = _shuffle(lambda thread: thread.lane + thread.operand)
 _xor = _shuffle(lambda thread: thread.lane ^ thread.operand)
+SHUFFLES = {_index, _up, _down, _xor}
 _all, _any = _vote(all), _vote(any)
 _eq = _vote(lambda values: len(set(values)) == 1)
-_barrier = _vote(lambda values: None)
+warp_barrier = _vote(lambda values: None)
 
 
 def shfl_sync(mask: int, value: Any, src_lane: int) -> Any:
-    """The value of lane `src_lane`."""
-    return _meet(_index, mask, value, int(src_lane))
+    """The value of lane `src_lane`, modulo 32."""
+    return _meet(_index, mask, value, src_lane)
 
 
 def shfl_up_sync(mask: int, value: Any, delta: int) -> Any:
-    """The value of the lane `delta` below."""
-    return _meet(_up, mask, value, int(delta))
+    """The value of the lane `delta`, modulo 32, below."""
+    return _meet(_up, mask, value, delta)
 
 
 def shfl_down_sync(mask: int, value: Any, delta: int) -> Any:
-    """The value of the lane `delta` above."""
-    return _meet(_down, mask, value, int(delta))
+    """The value of the lane `delta`, modulo 32, above."""
+    return _meet(_down, mask, value, delta)
 
 
 def shfl_xor_sync(mask: int, value: Any, lane_mask: int) -> Any:
     """The value of the lane whose number differs by an exclusive or with `lane_mask`."""
-    return _meet(_xor, mask, value, int(lane_mask))
+    return _meet(_xor, mask, value, lane_mask)
 
 
 def all_sync(mask: int, predicate: Any) -> bool:
@@ -118,23 +142,23 @@ def eq_sync(mask: int, predicate: Any) -> bool:
 
 
 def ballot_sync(mask: int, predicate: Any) -> int:
-    """The mask of the lanes whose predicate is true."""
+    """The mask of the lanes whose predicate is true, as an int32."""
     return _meet(_ballot, mask, predicate)
 
 
 def match_any_sync(mask: int, value: Any) -> int:
-    """The mask of the lanes that have this lane's value."""
+    """The mask of the lanes that have this lane's value, as an int32."""
     return _meet(_match_any, mask, value)
 
 
 def match_all_sync(mask: int, value: Any) -> tuple[int, bool]:
-    """The mask and true if all lanes have the same value, else 0 and false."""
+    """The mask, as an int32, and true if all lanes have the same value, else 0 and false."""
     return _meet(_match_all, mask, value)
 
 
 def syncwarp(mask: int = FULL_MASK) -> None:
     """Wait for the lanes of the mask."""
-    _meet(_barrier, mask, None)
+    _meet(warp_barrier, mask, None)
 
 
 def activemask() -> int:

@@ -1,12 +1,15 @@
 """Atomic operations, and the spins that need them to be yield points."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refopt import simt
-from refopt.simt import cuda
+from refopt.simt import cuda, memory
 
 SCHEDULES = ["forward", "reverse", "random"]
 NAN = float("nan")
@@ -54,6 +57,18 @@ def test_integer_operations(old, value):
 def test_counting_operations():
     assert [once(cuda.atomic.inc, old, 2, dtype=np.uint32)[1] for old in (0, 1, 2, 3)] == [1, 2, 0, 0]
     assert [once(cuda.atomic.dec, old, 2, dtype=np.uint32)[1] for old in (0, 1, 2, 3)] == [2, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("operation", "dtype"), [("add", np.int8), ("add", np.float16), ("exch", np.float32), ("inc", np.int32)]
+)
+def test_types_that_numba_has_no_atomic_for(operation, dtype):
+    with pytest.raises(TypeError, match=rf"atomic\.{operation}: expected an array of .*uint32.*, got {dtype.__name__}"):
+        once(getattr(cuda.atomic, operation), 1, 2, dtype=dtype)
+
+
+def test_compare_and_swap_takes_what_it_compares_with_as_an_element():
+    assert once(cuda.atomic.cas, 2**32 - 1, -1, 7, dtype=np.uint32)[1] == 7
 
 
 def test_nan():
@@ -153,12 +168,21 @@ def spin_of_a_warp(flag):
         pass
 
 
-@pytest.mark.parametrize("body", [spin_on_fences, spin_that_counts, spin_between_barriers, spin_of_a_warp])
-def test_other_spins_are_found_too(body, monkeypatch):
-    monkeypatch.setattr(simt.launch, "_MAX_UNCHANGED", 5_000)
-    monkeypatch.setattr(simt.launch, "_MAX_ATOMICS", 10_000)
-    monkeypatch.setattr(simt.launch, "_MAX_POLLS", (100, 3_000))
-    with pytest.raises(simt.Deadlock):
+@pytest.fixture
+def hasty(monkeypatch):
+    """Threads are looked at, and stopped, early."""
+    monkeypatch.setattr(simt.spins, "UNCHANGED", 500)
+    monkeypatch.setattr(simt.spins, "POLLS", (50, 150))
+    monkeypatch.setattr(simt.spins, "ATOMICS", 5_000)
+    seconds, simt.limits.seconds = simt.limits.seconds, 0.05
+    yield
+    simt.limits.seconds = seconds
+
+
+@pytest.mark.parametrize("body", [spin_on_fences, spin_between_barriers, spin_of_a_warp])
+def test_other_spins_are_found_too(body, hasty):
+    simt.limits.seconds = 10
+    with pytest.raises(simt.Deadlock, match="spin on atomics in vain"):
         cuda.jit(body)[1, 2](np.zeros(1, np.int64))
 
 
@@ -167,10 +191,181 @@ def spin_that_counts_itself(flag, spins):
         spins[cuda.threadIdx.x] += 1
 
 
-def test_a_spin_that_changes_nothing_is_found_before_one_that_does(monkeypatch):
-    monkeypatch.setattr(simt.launch, "_MAX_UNCHANGED", 1_000)
-    monkeypatch.setattr(simt.launch, "_MAX_ATOMICS", 4_000)
-    spins = cuda.to_device(np.zeros(2, np.int64))
-    with pytest.raises(simt.Deadlock):
-        cuda.jit(spin_that_counts_itself)[1, 2](np.zeros(1, np.int64), spins)
-    assert 900 < spins.copy_to_host().sum() <= 1_001
+def spin_with_a_counter(flag, spins):
+    tries = 0
+    while cuda.atomic.cas(flag, 0, 1, 1) == 0:
+        tries += 1
+
+
+@pytest.mark.parametrize("body", [spin_that_counts_itself, spin_with_a_counter, lambda flag, _: spin_that_counts(flag)])
+def test_spins_that_change_something_are_stopped_by_the_clock(body, hasty):
+    with pytest.raises(simt.Deadlock, match=r"6 times simt.limits.seconds"):
+        cuda.jit(body)[1, 2](np.zeros(1, np.int64), np.zeros(2, np.int64))
+
+
+def maximum(x, out):
+    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+        cuda.atomic.max(out, 0, x[i])
+
+
+def added_by_a_helper(x, out):
+    def add(value):
+        cuda.atomic.add(out, 0, value)
+
+    i = 0
+    while i < x.size:
+        add(x[i])
+        i += 1
+
+
+def counted_in_memory(x, out):
+    count = cuda.local.array(1, np.int64)
+    count[0] = 0
+    while count[0] < x.size:
+        cuda.atomic.add(out, 0, 0)
+        count[0] += 1
+
+
+def counted_in_shared_memory(x, out):
+    count = cuda.shared.array(1, np.int64)
+    count[0] = 0
+    cuda.syncthreads()
+    while count[0] < 2_000:
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            count[0] += 1
+            cuda.atomic.add(out, 0, 0)
+        cuda.syncthreads()
+
+
+def counted_in_shared_memory_of_a_helper(x, out):
+    """No thread has a variable of it where it is looked at."""
+
+    def count():
+        return cuda.shared.array(1, np.int64)
+
+    if cuda.threadIdx.x == 0:
+        count()[0] = 0
+        while count()[0] < x.size:
+            cuda.atomic.add(out, 0, 0)
+            count()[0] += 1
+
+
+NO_SPINS = [
+    maximum, added_by_a_helper, counted_in_memory, counted_in_shared_memory, counted_in_shared_memory_of_a_helper,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 32])
+@pytest.mark.parametrize("body", NO_SPINS)
+def test_atomics_that_change_nothing_are_no_spin(body, threads, hasty):
+    """More of them than a spin may do, between two ends of threads."""
+    simt.limits.seconds = 10
+    many = threads == 1 or body is counted_in_shared_memory_of_a_helper
+    cuda.jit(body)[1, threads](np.zeros(16_000 if many else 1_000), np.zeros(1))
+
+
+def test_a_count_at_an_address_is_no_spin(hasty):
+    """No variable of the thread changes, but memory does."""
+    simt.limits.seconds = 10
+
+    @cuda.jit
+    def body(address, flag):
+        while memory.load(address, np.int32)[0] < 16_000:
+            cuda.atomic.add(flag, 0, 0)
+            memory.store(address, np.int32, (memory.load(address, np.int32)[0] + 1,))
+
+    x = cuda.to_device(np.zeros(1, np.int32))
+    body[1, 1](x.address, np.zeros(1))
+
+
+@pytest.mark.parametrize("watch", [False, True])
+@pytest.mark.parametrize("helper", [False, True])
+def test_a_thread_that_runs_on_is_stopped(watch, helper, hasty):
+    """With the line, and the name of the setting; what comes after it works."""
+
+    def wait(flag):
+        while flag[0] == 0:
+            pass
+
+    @cuda.jit
+    def body(flag):
+        if cuda.threadIdx.x == 1:
+            if helper:
+                wait(flag)
+            else:
+                while flag[0] == 0:
+                    pass
+
+    stopped = pytest.raises(simt.TimeLimitExceeded, match=r"0.05 s .* \(simt.limits.seconds\)")
+    with stopped as caught, simt.observe(watch=watch):
+        body[1, 2](np.zeros(1))
+    error, first = caught.value, body.py_func.__code__.co_firstlineno
+    assert error.kernel == "body" and error.thread == (1, 0, 0) and error.filename == __file__
+    assert error.line in ([first - 4, first - 3] if helper else [first + 6, first + 7])
+    maximum_of = np.zeros(1)
+    cuda.jit(maximum)[1, 2](np.ones(3), maximum_of)
+    assert maximum_of[0] == 1
+
+
+def test_a_launch_is_profiled_after_one_was_stopped(hasty):
+    """CPython 3.11 does not end a traced function while an exception from another thread seems to be on its way."""
+    code = """if True:
+        import numpy as np
+        from refopt import simt
+        from refopt.simt import cuda
+
+        def spin(x):
+            while x[0] == 0:
+                pass
+
+        def add(x):
+            x[0] += 1
+
+        simt.limits.seconds = 0.05
+        try:
+            simt.run(spin)[1, 1](np.zeros(1))
+        except simt.TimeLimitExceeded:
+            with simt.observe(profile=True):
+                simt.run(add)[1, 1](np.zeros(1))
+            print("profiled")
+    """
+    child = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=20)
+    assert child.stdout == "profiled\n", child.stderr
+
+
+def test_a_launch_may_take_longer_than_the_limit(hasty):
+    """What counts is the time without a step; threads take them."""
+
+    @cuda.jit
+    def body(x):
+        for i in range(3_000):
+            x[cuda.threadIdx.x] += i
+
+    body[40, 8](np.zeros(8))
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), True, "10", None])
+def test_limits_are_checked(seconds):
+    with pytest.raises(ValueError, match=r"simt\.limits\.seconds: expected"):
+        simt.limits.seconds = seconds
+    with pytest.raises(AttributeError, match="no limit minutes"):
+        simt.limits.minutes = 1
+
+
+def test_an_index_may_be_a_float():
+    """As where Numba unifies int64 and uint64."""
+
+    @cuda.jit
+    def kernel(x, y, where):
+        where = (where, np.uint64(1))
+        if where[0] > 5:
+            where = (0, 0)
+        cuda.atomic.add(x, where, 1)
+        cuda.atomic.add(y, np.float32(2.9), 1)
+
+    x, y = np.zeros((2, 2)), np.zeros(3)
+    for watch in (False, True):
+        with simt.observe(watch=watch):
+            kernel[1, 2](x, y, 1)
+    assert x.tolist() == [[0, 0], [0, 4]] and y.tolist() == [0, 0, 4]

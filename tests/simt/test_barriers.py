@@ -64,6 +64,41 @@ def test_grid_barrier_over_many_blocks(schedule):
     assert log.launches[0].cooperative
 
 
+@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
+@pytest.mark.parametrize("strict", [(), "early-return"])
+def test_threads_may_return_before_a_grid_barrier(schedule, strict):
+    @cuda.jit
+    def kernel(x, y):
+        i = cuda.grid(1)
+        if i >= x.size:
+            return
+        grid = cuda.cg.this_grid()
+        x[i] = i
+        grid.sync()
+        y[i] = x[x.size - 1 - i]
+
+    x, y = np.zeros(5), np.zeros(5)
+    with simt.observe(watch=True, schedule=schedule, strict=strict):
+        if strict:
+            with pytest.raises(simt.BarrierDivergence, match="3 threads have exited"):
+                kernel[2, 4](x, y)
+        else:
+            kernel[2, 4](x, y)
+            assert y.tolist() == [4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_a_grid_barrier_takes_the_first_thread_of_each_block(blocks):
+    @cuda.jit
+    def kernel(x):
+        if cuda.grid(1) == x.size:
+            return
+        cuda.cg.this_grid().sync()
+
+    with pytest.raises(simt.BarrierDivergence, match="1 threads have exited, 1 of these blocks by a return"):
+        kernel[blocks, 2](np.zeros(2 * blocks - 2))
+
+
 def test_a_cooperative_launch_is_capped():
     @cuda.jit
     def kernel():
@@ -128,6 +163,25 @@ def test_divergent_barriers_are_errors(body, schedule):
     assert caught.value.kernel == body.__name__
     assert caught.value.filename == __file__
     assert caught.value.line in {line for *_, line in body.__code__.co_lines()}
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
+def test_a_return_may_stand_behind_its_condition(schedule):
+    """On one line with it, or in a kernel without a file."""
+    text = "def kernel(out):\n    t = cuda.threadIdx.x\n    if t >= 3: return\n    out[t] = cuda.syncthreads_count(1)\n"
+    scope = {"cuda": cuda}
+    exec(text, scope)
+
+    def with_a_file(out):
+        t = cuda.threadIdx.x
+        if t >= 3: return  # noqa: E701
+        out[t] = cuda.syncthreads_count(1)
+
+    for body in (scope["kernel"], with_a_file):
+        out = np.zeros(4, np.int32)
+        with simt.observe(schedule=schedule):
+            cuda.jit(body)[1, 4](out)
+        assert out.tolist() == [3, 3, 3, 0]
 
 
 def test_an_exit_without_a_barrier_in_sight_is_fine():

@@ -127,3 +127,30 @@ def test_observed_arrays_look_like_arrays():
             cuda.jit(body)[1, 1](x, out)
         results.append(out.tolist())
     assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("watch", [False, True])
+def test_arguments_are_aligned(watch):
+    """A GPU loads elements whole; fields of records that are packed it loads byte by byte. No elements are aligned."""
+    data = cuda.to_device(np.arange(72, dtype=np.uint8))
+    packed = np.dtype([("a", np.uint8), ("b", np.int32)])
+
+    @cuda.jit
+    def first(x, y):
+        y[0] = x[0]
+
+    with simt.observe(watch=watch):
+        for dtype in (np.int16, np.int32, np.float64, np.complex64):
+            alignment = np.dtype(dtype).alignment
+            for offset in range(9):
+                x = data[offset : offset + 64].view(dtype)
+                y = np.zeros(1, dtype)
+                if offset % alignment == 0:
+                    first[1, 1](x, y)
+                    assert y[0] == x.copy_to_host()[0]
+                    continue
+                words = rf"argument x: {np.dtype(dtype)} at .* no multiple of {alignment}\n  in host code"
+                with pytest.raises(simt.MisalignedAddress, match=words):
+                    first[1, 1](x, y)
+        first[1, 1](data[1:61].view(packed)["a"], np.zeros(1, np.uint8))
+        cuda.jit(lambda x, y: None)[1, 1](data[1:61].view(packed), data[1:5].view(np.int32)[:0])

@@ -113,7 +113,7 @@ def test_scalar_arguments():
         types.extend(map(type, (a, b, c, d, *pair)))
 
     note[1, 1](np.uint64(3), np.float32(1), 2.0, np.bool_(True), (np.int32(1), np.zeros(1)))
-    assert types == [int, np.float32, float, bool, int, np.ndarray]
+    assert types == [np.uint64, np.float32, np.float64, bool, np.int32, np.ndarray]
 
 
 def test_arithmetic_warnings_are_silent_in_kernels(recwarn):

@@ -242,9 +242,10 @@ def test_no_launch_comes_between_a_copy_and_its_place_in_the_order(monkeypatch, 
     copied, launched = arrays._copied, []
 
     def then_launch(*args, **named):
-        copied(*args, **named)
+        operation = copied(*args, **named)
         if not launched:
             launched.append(later(lambda: add_one[1, 2](x)))
+        return operation
 
     monkeypatch.setattr(arrays, "_copied", then_launch)
     if way == "to the host":

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from refopt.simt import cuda
-from refopt.simt.clocks import ThreadClock, join, merge, publish
-from refopt.simt.races import Access, Cell, Detector, Shadow
+from refopt.simt.cells import Access, Cell, Past, Shadow
+from refopt.simt.clocks import KEY_BITS, ThreadClock, join, merge, publish
+from refopt.simt.races import Detector
+from refopt.simt.rules import DEFAULT
 
 KINDS = "read", "write", "atomic"
 CONFLICTS = {  # what an access of a kind must be ordered after
@@ -21,15 +23,16 @@ def launch(stream=None):
     return (stream or cuda.stream()).enqueue("kernel")
 
 
-def access(kind, rank, operation, epoch=1, block=0):
-    return Access(kind, operation, block, rank, epoch, None, (block, 0, 0), (rank, 0, 0))
+def access(rank, epoch=1, block=0):
+    return Access(block << KEY_BITS | rank, epoch, None)
 
 
-def cell_of(*accesses):
-    cell = Cell()
-    for one in accesses:
-        cell.record(one)
-    return cell
+def record(cell, kind, one):
+    """What the detector does with an access that is ordered after all it conflicts with."""
+    if kind == "write":
+        cell.write, cell.reads, cell.atomics = one, {}, {}
+    else:
+        (cell.reads if kind == "read" else cell.atomics)[one.key] = one
 
 
 # Cells.
@@ -37,55 +40,55 @@ def cell_of(*accesses):
 
 @pytest.mark.parametrize("first", KINDS)
 @pytest.mark.parametrize("second", KINDS)
-def test_the_first_access_is_remembered(first, second):
-    """Whatever its kind: it is what the next one must be ordered after, if the two conflict."""
-    one = access(first, 0, launch())
-    assert cell_of(one).conflicts(second) == [one] * (first in CONFLICTS[second])
+def test_kinds_that_conflict(first, second):
+    assert Past(first, launch(), access(0)).conflicts(second) is (first in CONFLICTS[second])
 
 
 @pytest.mark.parametrize("kinds", [*itertools.product(KINDS, repeat=3)], ids="-".join)
-def test_what_later_accesses_leave(kinds):
-    """Of accesses by different threads, all since the last write are remembered, and that write; no other."""
-    operation = launch()
-    accesses = [access(kind, rank, operation) for rank, kind in enumerate(kinds)]
-    last = max((i for i, kind in enumerate(kinds) if kind == "write"), default=0)
-    for kind in KINDS:
-        expected = [one for one in accesses[last:] if one.kind in CONFLICTS[kind]]
-        assert sorted(cell_of(*accesses).conflicts(kind), key=accesses.index) == expected
-
-
-@pytest.mark.parametrize("kind", ["read", "atomic"])
-def test_one_access_of_each_thread(kind):
-    """A thread's later access stands for its earlier ones; threads of other blocks, of the same rank, are others."""
-    operation = launch()
-    kept = [access(kind, 1, operation, epoch=7), access(kind, 2, operation), access(kind, 1, operation, block=1)]
-    cell = cell_of(access(kind, 1, operation, epoch=5), *kept)
-    assert set(cell.conflicts("write")) == set(kept)
-
-
-@pytest.mark.parametrize("kind", ["read", "atomic"])
-def test_accesses_of_earlier_launches(kind):
-    """Those of a launch that is waited for are forgotten, whichever of its threads; those of any other stay."""
+def test_what_a_launch_leaves(kinds):
+    """One access of each kind since the last write, and that write, for a launch that does not wait; else nothing."""
     a, b = cuda.stream(), cuda.stream()
-    early = [access(kind, rank, operation) for operation in [launch(a)] for rank in range(3)]
-    beside = access(kind, 0, launch(b))
-    late = [access(kind, rank, operation) for operation in [launch(a)] for rank in range(2)]
-    assert set(cell_of(*early, beside, *late).conflicts("write")) == {beside, *late}
+    cell = Cell()
+    cell.enter(launch(a))
+    for rank, kind in enumerate(kinds):
+        record(cell, kind, access(rank))
+    last = max((i for i, kind in enumerate(kinds) if kind == "write"), default=0)
+    cell.enter(launch(a))
+    assert cell.pending == [] and (cell.write, cell.reads, cell.atomics) == (None, {}, {})
+    cell.enter(launch(b))
+    assert {past.kind for past in cell.pending} == set(kinds[last:]) and len(cell.pending) == len(set(kinds[last:]))
+
+
+@pytest.mark.parametrize("first", KINDS)
+@pytest.mark.parametrize("second", KINDS)
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_later_launch_stands_for_an_earlier_one(first, second, waits):
+    """If it waited for it, and what must be ordered after the one must be after the other."""
+    a, b = cuda.stream(), cuda.stream()
+    cell = Cell()
+    for kind, stream in ((first, a), (second, a if waits else b)):
+        cell.enter(launch(stream))
+        record(cell, kind, access(0))
+    cell.enter(launch())
+    kept = [first, second] if not waits or second not in ("write", first) else [second]
+    assert [past.kind for past in cell.pending] == kept
 
 
 def test_a_cell_is_copied_not_shared():
     """What is recorded in one part is not in the other."""
-    operation = launch()
-    write, read, atomic = (access(kind, rank, operation) for rank, kind in enumerate(("write", "read", "atomic")))
-    first = cell_of(write, read, atomic)
+    first = Cell()
+    first.enter(launch())
+    for rank, kind in enumerate(("write", "read", "atomic")):
+        record(first, kind, access(rank))
+    first.same = {7: access(7)}
     second = Cell(first)
-    assert set(second.conflicts("write")) == {write, read, atomic}
-    more = [access("read", 5, operation), access("atomic", 6, operation)]
-    for one in more:
-        second.record(one)
-    assert set(first.conflicts("write")) == {write, read, atomic}
-    second.record(access("write", 7, operation))
-    assert set(first.conflicts("write")) == {write, read, atomic}
+    assert [second.write, second.reads, second.atomics, second.same] == [
+        first.write, first.reads, first.atomics, first.same,
+    ]  # fmt: skip
+    second.reads[5] = second.atomics[6] = second.same[8] = access(5)
+    assert (set(first.reads), set(first.atomics), set(first.same)) == ({1}, {2}, {7})
+    second.enter(launch())
+    assert first.older == [] and first.write == access(0)
 
 
 # Shadows: cells of as many bytes as accesses allow.
@@ -93,16 +96,17 @@ def test_a_cell_is_copied_not_shared():
 
 def shadow_of(*ranges):
     """A shadow with cells for some ranges, each with a writer, two readers and an atomic; and what is in them."""
-    shadow, operation = Shadow(Detector()), launch()
+    shadow = Shadow(Detector(DEFAULT))
     for number, (offset, nbytes) in enumerate(ranges):
         for rank, kind in enumerate(("write", "read", "read", "atomic")):
             for cell in shadow.at(offset, nbytes):
-                cell.record(access(kind, 10 * number + rank, operation))
+                record(cell, kind, access(10 * number + rank))
     return shadow
 
 
 def ranks(cell):
-    return sorted(one.rank for one in cell.conflicts("write"))
+    accesses = [*([cell.write] if cell.write else []), *cell.reads.values(), *cell.atomics.values()]
+    return sorted(one.key for one in accesses)
 
 
 @pytest.mark.parametrize(
@@ -124,20 +128,20 @@ def test_a_split_forgets_nothing(offset, nbytes, width, count):
 
 def test_splits_follow_each_other():
     """8 bytes to 4, 2 and 1; what was recorded in between stays with its bytes."""
-    shadow, operation = shadow_of((0, 8)), launch()
+    shadow = shadow_of((0, 8))
     for rank, (offset, nbytes) in enumerate([(4, 4), (2, 2), (7, 1)], start=20):
         for cell in shadow.at(offset, nbytes):
-            cell.record(access("read", rank, operation))
+            record(cell, "read", access(rank))
     everywhere = [0, 1, 2, 3]
     expected = [everywhere] * 2 + [[*everywhere, 21]] * 2 + [[*everywhere, 20]] * 3 + [[*everywhere, 20, 22]]
     assert [ranks(shadow.at(at, 1)[0]) for at in range(8)] == expected
-    shadow.at(0, 4)[1].record(access("write", 30, operation))
+    record(shadow.at(0, 4)[1], "write", access(30))
     assert [ranks(shadow.at(at, 1)[0]) for at in range(3)] == [everywhere, [30], [*everywhere, 21]]
 
 
 def test_bytes_that_nobody_accessed_have_no_past():
     shadow = shadow_of((8, 4))
-    assert [cell.conflicts("write") for cell in shadow.at(0, 8)] == [[], []]
+    assert [ranks(cell) for cell in shadow.at(0, 8)] == [[], []]
     assert [ranks(cell) for cell in shadow.at(8, 8)] == [[0, 1, 2, 3], []]
 
 
@@ -148,18 +152,22 @@ def threads(count, block=0):
     return [ThreadClock(block, rank, count) for rank in range(count)]
 
 
+def knows(clock, block, rank, epoch):
+    return clock.knows(block << KEY_BITS | rank, epoch)
+
+
 def known(clock, other):
     """Whether what the other did before it last published is known, and what it did since."""
-    return clock.knows(other.block, other.rank, other.epoch - 1), clock.knows(other.block, other.rank, other.epoch)
+    return knows(clock, other.block, other.rank, other.epoch - 1), knows(clock, other.block, other.rank, other.epoch)
 
 
 def test_who_has_met_knows_the_other_both_ways():
     """What each did before is known to all, what each does afterwards to itself alone."""
     clocks = threads(4)
-    assert not any(a.knows(b.block, b.rank, 1) for a, b in itertools.permutations(clocks, 2))
+    assert not any(knows(a, b.block, b.rank, 1) for a, b in itertools.permutations(clocks, 2))
     join(clocks)
     assert all(known(a, b) == (True, False) for a, b in itertools.permutations(clocks, 2))
-    assert all(a.knows(a.block, a.rank, a.epoch) for a in clocks)
+    assert all(knows(a, a.block, a.rank, a.epoch) for a in clocks)
 
 
 @pytest.mark.parametrize("who", [c for n in (1, 2, 3) for c in itertools.combinations(range(4), n)], ids=str)
@@ -168,7 +176,7 @@ def test_who_has_not_met_knows_nothing(who):
     clocks = threads(4)
     join([clocks[rank] for rank in who])
     for a, b in itertools.permutations(range(4), 2):
-        assert clocks[a].knows(0, b, 1) == (a in who and b in who)
+        assert knows(clocks[a], 0, b, 1) == (a in who and b in who)
 
 
 def test_what_is_known_is_passed_on_and_not_back():
@@ -176,19 +184,19 @@ def test_what_is_known_is_passed_on_and_not_back():
     a, b, c = threads(3)
     join([a, b])
     join([b, c])
-    assert known(c, a) == (True, False) and c.knows(0, 1, 2) and not a.knows(0, 1, 2) and not a.knows(0, 2, 1)
+    assert known(c, a) == (True, False) and knows(c, 0, 1, 2) and not knows(a, 0, 1, 2) and not knows(a, 0, 2, 1)
     join([a, b])
-    assert a.knows(0, 2, 1) and not a.knows(0, 2, 2)
+    assert knows(a, 0, 2, 1) and not knows(a, 0, 2, 2)
 
 
 def test_blocks_are_told_apart():
     """Threads of one rank in two blocks; meeting, all know of both blocks."""
     here, there = threads(2, block=0), threads(3, block=5)
     join(here)
-    assert not here[0].knows(5, 1, 1) and here[0].knows(0, 1, 1)
+    assert not knows(here[0], 5, 1, 1) and knows(here[0], 0, 1, 1)
     join([*here, *there])
-    assert all(a.knows(b.block, b.rank, 1) for a in here + there for b in here + there)
-    assert here[0].knows(0, 1, 2) and not here[0].knows(5, 1, 2)
+    assert all(knows(a, b.block, b.rank, 1) for a in here + there for b in here + there)
+    assert knows(here[0], 0, 1, 2) and not knows(here[0], 5, 1, 2)
 
 
 def test_merging_takes_the_most_of_each():
@@ -216,11 +224,11 @@ def test_a_fence_an_atomic_and_a_fence(device, other_block, release, acquire):
         first.fence(device)
     first.atomic(location)
     second.atomic(location)
-    assert not second.knows(0, 0, 1)
+    assert not knows(second, 0, 0, 1)
     if acquire:
         second.fence(device)
-    assert second.knows(0, 0, 1) == (release and acquire and (device or not other_block))
-    assert not second.knows(0, 0, 2) and not first.knows(second.block, 1, 1)
+    assert knows(second, 0, 0, 1) == (release and acquire and (device or not other_block))
+    assert not knows(second, 0, 0, 2) and not knows(first, second.block, 1, 1)
 
 
 def test_what_came_before_an_atomic_alone_is_released():
@@ -230,10 +238,10 @@ def test_what_came_before_an_atomic_alone_is_released():
     first.fence(True)
     first.atomic(location)
     second.fence(True)
-    assert not second.knows(0, 0, 1)
+    assert not knows(second, 0, 0, 1)
     second.atomic(location)
     second.fence(True)
-    assert second.knows(0, 0, 1) and not second.knows(0, 0, 2)
+    assert knows(second, 0, 0, 1) and not knows(second, 0, 0, 2)
 
 
 def test_an_atomic_gathers_what_several_have_released():
@@ -244,4 +252,4 @@ def test_an_atomic_gathers_what_several_have_released():
         clock.atomic(location)
     reader.atomic(location)
     reader.fence(True)
-    assert all(reader.knows(0, rank, 1) for rank in range(3))
+    assert all(knows(reader, 0, rank, 1) for rank in range(3))

@@ -9,13 +9,13 @@ from refopt.simt import cuda, memory
 SCHEDULES = [("forward", 0), ("reverse", 0), ("random", 1), ("random", 2)]
 
 
-def race(body, *args, grid=1, block=2):
+def race(body, *args, grid=1, block=2, strict="same-value", lenient=()):
     """Whether a race is found in a kernel: the answer must not depend on the schedule."""
     answers = set()
     for schedule, seed in SCHEDULES:
         arrays = [cuda.to_device(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
         try:
-            with simt.observe(watch=True, schedule=schedule, seed=seed):
+            with simt.observe(watch=True, schedule=schedule, seed=seed, strict=strict, lenient=lenient):
                 cuda.jit(body)[grid, block](*arrays)
             answers.add(False)
         except simt.DataRace:
@@ -57,8 +57,9 @@ def test_block_barrier_orders_a_block(barrier, found):
     "order, found",
     [
         (cuda.syncwarp, False),
-        (lambda: cuda.shfl_sync(-1, 0, 0), False),
-        (lambda: cuda.any_sync(-1, 0), False),
+        (lambda: cuda.shfl_sync(-1, 0, 0), True),
+        (lambda: cuda.any_sync(-1, 0), True),
+        (lambda: cuda.match_any_sync(-1, 0), True),
         (nothing, True),
         (lambda: cuda.syncwarp(0xFFFF if cuda.laneid < 16 else 0xFFFF0000), True),
     ],
@@ -237,7 +238,195 @@ def last_block_done(barrier=cuda.syncthreads, release=cuda.threadfence, acquire=
     ],
 )
 def test_last_block_done_needs_its_barrier_and_both_fences(options, found):
-    assert race(last_block_done(**options), zeros(12), zeros(1), zeros(1), grid=3, block=4) is found
+    """Between blocks a barrier is no fence, by the letter; by default the second fence is not asked for."""
+    arrays = zeros(12), zeros(1), zeros(1)
+    assert race(last_block_done(**options), *arrays, grid=3, block=4, strict="both-fences") is found
+    assert race(last_block_done(**options), *arrays, grid=3, block=4) is (found and "acquire" not in options)
+
+
+@pytest.mark.parametrize("take", [lambda n: cuda.atomic.add(n, 0, 1), lambda n: cuda.atomic.inc(n, 0, 9)])
+def test_one_thread_may_sum_what_a_ticket_counts(take):
+    """The last block, of one thread: its ticket orders what it reads, by default."""
+
+    def body(part, count, out):
+        part[cuda.blockIdx.x] = 1
+        cuda.threadfence()
+        if take(count) == cuda.gridDim.x - 1:
+            for i in range(part.size):
+                out[0] += part[i]
+
+    arrays = zeros(3), zeros(1, np.uint32), zeros(1)
+    assert race(body, *arrays, grid=3, block=1) is False
+    assert race(body, *arrays, grid=3, block=1, strict="both-fences") is True
+
+
+@pytest.mark.parametrize(("fence", "found"), [(cuda.threadfence, False), (cuda.syncthreads, False), (nothing, True)])
+def test_a_flag_that_is_waited_for_needs_a_fence_after_it(fence, found):
+    def body(x, flag, out):
+        cuda.cg.this_grid()
+        if cuda.blockIdx.x:
+            x[0] = 1
+            cuda.threadfence()
+            cuda.atomic.exch(flag, 0, 1)
+        else:
+            while cuda.atomic.cas(flag, 0, 2, 2) == 0:
+                pass
+            fence()
+            out[0] = x[0]
+
+    arrays = zeros(1), zeros(1), zeros(1)
+    assert race(body, *arrays, grid=2, block=1) is found
+    assert race(body, *arrays, grid=2, block=1, lenient="acquire") is False
+
+
+@pytest.mark.parametrize(("fence", "found"), [(cuda.threadfence, False), (nothing, True)])
+def test_what_a_lock_protects_needs_a_fence_behind_it(fence, found):
+    """Whoever takes the lock has changed it, but that is no ticket."""
+
+    def body(lock, total):
+        cuda.cg.this_grid()
+        while cuda.atomic.cas(lock, 0, 0, 1):
+            pass
+        fence()
+        total[0] += 1
+        cuda.threadfence()
+        cuda.atomic.exch(lock, 0, 0)
+
+    assert race(body, zeros(1), zeros(1), grid=3, block=1) is found
+    assert race(body, zeros(1), zeros(1), grid=3, block=1, lenient="acquire") is False
+
+
+def test_polling_is_no_ticket():
+    def body(x, flag, out):
+        cuda.cg.this_grid()
+        if cuda.blockIdx.x:
+            x[0] = 1
+            cuda.threadfence()
+            cuda.atomic.add(flag, 0, 1)
+        else:
+            while cuda.atomic.add(flag, 0, 0) == 0:
+                pass
+            out[0] = x[0]
+
+    assert race(body, zeros(1), zeros(1), zeros(1), grid=2, block=1) is True
+
+
+# What a thread has found in its view must not be believed of others.
+
+
+def passed_on(body, meet=cuda.syncthreads):
+    """Thread 0 writes or reads and hands that to thread 1 alone, by a flag; then all do what `body` says."""
+
+    def kernel(x, flag):
+        t = cuda.threadIdx.x
+        meet()
+        body[0](x) if t == 0 else None
+        if t == 0:
+            cuda.threadfence()
+            cuda.atomic.exch(flag, 0, 1)
+        if t == 1:
+            while cuda.atomic.add(flag, 0, 0) == 0:
+                pass
+            cuda.threadfence()
+            body[1](x)
+            cuda.threadfence()
+            cuda.atomic.exch(flag, 1, 1)
+        if t == 2:
+            while cuda.atomic.add(flag, 1, 0) == 0:
+                pass
+            body[2](x)
+
+    return kernel
+
+
+def add_to_first_element(x):
+    cuda.atomic.add(x, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (write_first_element, read_first_element),
+        (add_to_first_element, read_first_element),
+        (read_first_element, add_to_first_element),
+        (write_first_element, add_to_first_element),
+    ],
+)
+def test_what_one_thread_knows_its_neighbour_does_not(first, then):
+    """Thread 2 comes after thread 1, with the view of the same barrier, but without a fence."""
+    arrays = zeros(), zeros(2)
+    assert race(passed_on((first, then, then)), *arrays, block=3) is True
+    assert race(passed_on((first, then, nothing)), *arrays, block=3) is False
+    assert race(passed_on((first, then, lambda x: (cuda.threadfence(), then(x)))), *arrays, block=3) is False
+
+
+@pytest.mark.parametrize(
+    ("early", "late"), [(read_first_element, add_to_first_element), (add_to_first_element, read_first_element)]
+)
+def test_a_later_access_has_to_be_known_as_well(early, late):
+    """All know what thread 0 did, and thread 1 has checked it; what thread 1 then does nobody knows."""
+
+    def body(x):
+        t = cuda.threadIdx.x
+        if t == 0:
+            early(x)
+        cuda.syncthreads()
+        if t == 1:
+            late(x)
+            early(x)
+        if t == 2:
+            late(x)
+
+    assert race(body, zeros(), block=3) is True
+
+
+@pytest.mark.parametrize("late", [read_first_element, add_to_first_element])
+def test_an_own_access_is_known_to_nobody_else(late):
+    """Thread 0 does both; thread 1, which shares its view, does the second alone."""
+    early = add_to_first_element if late is read_first_element else read_first_element
+
+    def body(x):
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            early(x)
+        late(x)
+
+    def alone(x):
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            early(x)
+            late(x)
+
+    assert race(body, zeros(), block=2) is True and race(alone, zeros(), block=2) is False
+
+
+def test_writes_of_one_value():
+    """Whoever comes last, it is the same; another value, or a reader beside the writers, is a race."""
+
+    def body(x, values, read):
+        x[0] = values[cuda.threadIdx.x]
+        if x[0] != 1:
+            x[1] = 1
+        if cuda.threadIdx.x == read:
+            x[2] = 0
+
+    def reader(x):
+        if cuda.threadIdx.x < 2:
+            x[0] = 1
+        else:
+            x[0]
+
+    def overwriter(x):
+        x[0] = 1
+        if cuda.threadIdx.x == 1:
+            x[0] = 2
+
+    same, other = np.ones(3, np.int32), np.array([1, 1, 2], np.int32)
+    assert race(body, zeros(), same, 0, block=3, strict=()) is False
+    assert race(body, zeros(), same, 0, block=3) is True
+    assert race(body, zeros(), other, 0, block=3, strict=()) is True
+    assert race(reader, zeros(), block=3, strict=()) is True
+    assert race(overwriter, zeros(), block=3, strict=()) is True
 
 
 def test_every_thread_may_fence_instead():
@@ -380,3 +569,51 @@ def test_watching_is_fast_enough():
     start = time.perf_counter()
     assert not race(body, np.ones(256, np.float32), zeros(4, np.float32), grid=4, block=64)
     assert time.perf_counter() - start < 4 * len(SCHEDULES)
+
+
+def all_read_one(x, y):
+    y[cuda.grid(1)] = x[0]
+
+
+def all_add_then_all_read(x, y):
+    cuda.cg.this_grid()
+    cuda.atomic.add(x, 0, 1)
+    cuda.cg.this_grid().sync()
+    y[cuda.grid(1)] = x[0]
+
+
+def all_read_then_all_add(x, y):
+    grid = cuda.cg.this_grid()
+    y[cuda.grid(1)] = x[0]
+    grid.sync()
+    cuda.atomic.add(x, 0, 1)
+
+
+def all_write_one_value(x, y):
+    x[0] = 1
+    y[cuda.grid(1)] = x[0]
+
+
+def all_fence_and_count(x, y):
+    y[cuda.grid(1)] = 1
+    cuda.threadfence()
+    cuda.atomic.add(x, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "body", [all_read_one, all_add_then_all_read, all_read_then_all_add, all_write_one_value, all_fence_and_count]
+)
+def test_the_cost_of_watching_is_linear(body):
+    """Eight times the threads at one location take about eight times the processor time; 64 times, if it were not."""
+    import time
+
+    def seconds(threads):
+        arrays = [cuda.to_device(np.zeros(n, np.int32)) for n in (1, threads)]
+        start = time.process_time()
+        with simt.observe(watch=True):
+            for _ in range(2):
+                cuda.jit(body)[threads // 128, 128](*arrays)
+        return time.process_time() - start
+
+    seconds(1024)
+    assert seconds(8192) < 24 * min(seconds(1024) for _ in range(2)) + 0.1

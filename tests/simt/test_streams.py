@@ -180,6 +180,28 @@ def overwritten_by_a_copy_of_another_array(x, a, b):
     x.copy_to_device(cuda.device_array(4), stream=b)
 
 
+def default_stream_of_a_thread(x, a, b):
+    write[1, 1, cuda.per_thread_default_stream()](x)
+    write[1, 1](x)
+    write[1, 1, 2](x)
+
+
+def default_stream_of_a_thread_beside_another(x, a, b):
+    write[1, 1, cuda.per_thread_default_stream()](x)
+    write[1, 1, a](x)
+
+
+def elements_set_on_another_stream(x, a, b):
+    write[1, 1, a](x)
+    x.setitem(slice(0, 2), 1.0, stream=b)
+
+
+def element_read_on_its_stream(x, a, b):
+    write[1, 1, a](x)
+    x.getitem(0, stream=a)
+    x.setitem(0, 1.0, stream=a)
+
+
 def handle(x, a, b):
     write[1, 1, int(a)](x)
     read[1, 1, a](x)
@@ -198,6 +220,8 @@ RIGHT = [
     copy_on_the_default_stream,
     read_after_an_asynchronous_copy,
     copy_of_other_elements,
+    default_stream_of_a_thread,
+    element_read_on_its_stream,
     handle,
 ]
 WRONG = [
@@ -213,6 +237,8 @@ WRONG = [
     write_after_an_asynchronous_copy,
     copies_on_two_streams,
     overwritten_by_a_copy_of_another_array,
+    default_stream_of_a_thread_beside_another,
+    elements_set_on_another_stream,
 ]
 
 

@@ -32,11 +32,19 @@ SHUFFLES = {
 
 
 @settings(deadline=None)
-@given(st.sampled_from(sorted(SHUFFLES)), st.integers(0, 31))
+@given(st.sampled_from(sorted(SHUFFLES)), st.integers(-(2**31), 2**31 - 1) | st.integers(-1, 33))
 def test_shuffle_gives_the_value_of_the_source_lane_or_the_own(name, n):
     shuffle, source = SHUFFLES[name]
-    expected = [100 + (source(lane, n) if 0 <= source(lane, n) < 32 else lane) for lane in range(32)]
+    sources = [source(lane, n & 31) for lane in range(32)]  # PTX takes five bits of the operand
+    expected = [100 + (j if 0 <= j < 32 else lane) for lane, j in enumerate(sources)]
     assert lanes(lambda lane: shuffle(FULL, 100 + lane, n)).tolist() == expected
+
+
+def test_a_shuffle_from_lane_32_is_one_from_lane_0():
+    got = lanes(lambda lane: cuda.shfl_sync(FULL, lane, lane + 1))
+    assert got[31] == 0 and got[5] == 6
+    assert lanes(lambda lane: cuda.shfl_xor_sync(FULL, lane, 33))[0] == 1
+    assert lanes(lambda lane: cuda.shfl_up_sync(FULL, lane, 33))[5] == 4
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32, np.uint64])
@@ -69,12 +77,13 @@ def test_votes(bits):
         )
 
     every = bits == FULL
-    assert set(lanes(votes).tolist()) == {bits | 1 << 32 | every << 33 | every << 34}
+    signed = int(np.uint32(bits).view(np.int32))
+    assert set(lanes(votes).tolist()) == {signed | 1 << 32 | every << 33 | every << 34}
 
 
 def test_match():
-    assert lanes(lambda lane: cuda.match_any_sync(FULL, lane % 2)).tolist() == [0x55555555, 0xAAAAAAAA] * 16
-    assert lanes(lambda lane: cuda.match_all_sync(FULL, 7)[0] + cuda.match_all_sync(FULL, lane)[0])[0] == FULL
+    assert lanes(lambda lane: cuda.match_any_sync(FULL, lane % 2)).tolist() == [0x55555555, -0x55555556] * 16
+    assert lanes(lambda lane: cuda.match_all_sync(FULL, 7)[0] + cuda.match_all_sync(FULL, lane)[0])[0] == -1
 
 
 def test_masks_of_halves_are_independent():
@@ -82,7 +91,7 @@ def test_masks_of_halves_are_independent():
         mask = 0xFFFF if lane < 16 else 0xFFFF0000
         return cuda.ballot_sync(mask, True)
 
-    assert lanes(half).tolist() == [0xFFFF] * 16 + [0xFFFF0000] * 16
+    assert lanes(half).tolist() == [0xFFFF] * 16 + [-0x10000] * 16
 
 
 def test_exited_lanes_are_not_waited_for():
@@ -95,11 +104,11 @@ def test_exited_lanes_are_not_waited_for():
 
 
 def test_a_short_warp_meets_under_the_full_mask():
-    assert set(lanes(lambda lane: cuda.ballot_sync(FULL, True), threads=40).tolist()) == {FULL, 0xFF}
+    assert set(lanes(lambda lane: cuda.ballot_sync(FULL, True), threads=40).tolist()) == {-1, 0xFF}
 
 
 def test_minus_one_is_the_full_mask():
-    assert set(lanes(lambda lane: cuda.ballot_sync(-(lane % 2) or FULL, True)).tolist()) == {FULL}
+    assert set(lanes(lambda lane: cuda.ballot_sync(-(lane % 2) or FULL, True)).tolist()) == {-1}
 
 
 def test_the_mask_must_name_the_caller():
@@ -120,8 +129,8 @@ def test_a_warp_operation_that_a_lane_misses():
 
 
 def test_integer_intrinsics():
-    assert [cuda.popc(255), cuda.clz(1), cuda.ffs(8), cuda.ffs(0), cuda.brev(1)] == [8, 31, 4, 0, 1 << 31]
-    assert [cuda.clz(np.int64(1)), cuda.popc(np.int32(-1)), cuda.brev(np.uint8(1))] == [63, 32, 128]
+    assert [cuda.popc(255), cuda.clz(1), cuda.ffs(8), cuda.ffs(0), cuda.brev(1)] == [8, 63, 4, 0, 1 << 31]
+    assert [cuda.clz(np.int32(1)), cuda.popc(np.int32(-1)), cuda.brev(np.uint64(1))] == [31, 32, 1 << 63]
     assert cuda.selp(True, 1, 2) == 1 and cuda.warpsize == 32
     assert lanes(lambda lane: cuda.lanemask_lt())[5] == 31
     assert lanes(lambda lane: cuda.activemask() >> lane & 1).all()

@@ -85,7 +85,8 @@ class Parts:
     def __init__(self, kept: set[tuple[CodeType, str]]) -> None:
         self.kept = kept
         self.all: list[Part | Named] = []
-        self.imports = {"cuda": CUDA}  # a kernel's decorator is of it
+        # What decorators are of.
+        self.imports = {"cuda": CUDA, "ptx_twin": "from refopt.simt import ptx_twin"}
         self._number: dict[Any, int] = {}
         self._of: dict[int, Part] = {}
         self._named: dict[tuple[str, Any], Named] = {}

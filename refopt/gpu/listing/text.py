@@ -12,7 +12,7 @@ from refopt.catalog import Routine
 from refopt.gpu.listing.naming import names_of
 from refopt.gpu.listing.parts import REFERENCE, Again, Constant, Named, Part, Parts
 from refopt.gpu.listing.wrap import wrapped
-from refopt.gpu.target import Compilable
+from refopt.gpu.target import TYPES, Compilable
 
 WIDTH = 120
 
@@ -127,7 +127,8 @@ def _block(part: Part, filled: Callable[..., str], name: str, kernel: Compilable
         bounds = f"(launch_bounds={kernel.launch_bounds})" if kernel.launch_bounds else ""
         above = [f"@cuda.jit{bounds}"]
     if part.asm is not None:
-        above = _ptx(*part.asm, since=part.function.since)  # type: ignore[attr-defined]
+        types = ", ".join(f'"{TYPES[letter]}"' for letter in part.asm[2])
+        above = [*_ptx(*part.asm, since=part.function.since), f"@ptx_twin({types})"]  # type: ignore[attr-defined]
     return "\n".join([*above, wrapped(filled(part.text, name), WIDTH)])
 
 

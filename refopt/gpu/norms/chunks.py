@@ -63,7 +63,7 @@ def chunk_sums(tile: Callable, real: Any, rows: tuple[int, int] = (0, 2)) -> Cal
     def sums_of(c, at, chunks, nodes, counters, sums, k):
         node = chunks[c, NODE]
         # How many chunks report to the node. Asked for early: whoever is the last to finish needs it in a hurry.
-        arrivals = nodes[max(node, 0), ARRIVALS]
+        arrivals = nodes[node, ARRIVALS]
         walk(c, chunks, at, chunks[c, START], chunks[c, STOP], chunks[c, SLOT], sums, k)
         # The last block to finish under a node of the tree joins its sums, so none waits for another.
         closes, x = climb(node, arrivals, nodes, counters, sums)

@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any
 
 from refopt.program.placement.kinds import Message
-from refopt.simt.arrays import Copy, DeviceArray
-from refopt.simt.state import current
-from refopt.simt.streams import Stream
+from refopt.simt import DeviceArray
+from refopt.simt.outside import Stream, note_copies
 
 
 class OnExecutor:
@@ -56,14 +55,8 @@ class OnExecutor:
 
     def report(self, name: str, sources: Sequence[DeviceArray], targets: Sequence[DeviceArray]) -> None:
         """Tell the executor what memory the stream is about to work on."""
-        operation = self._stream.enqueue(name)
-        for source, target in [(source, None) for source in sources] + [(None, target) for target in targets]:
-            if current.observer is not None:
-                array = source if source is not None else target
-                assert array is not None
-                names = [end.name if end is not None else None for end in (source, target)]
-                copy = Copy(name, array.nbytes, names[0], names[1], self._stream)
-                current.observer.copy(copy, operation, source, target)
+        copies = [*((source, None) for source in sources), *((None, target) for target in targets)]
+        note_copies(name, copies, stream=self._stream)
 
 
 class OnGpu:

@@ -1,0 +1,7 @@
+"""``python -m refopt.simt script.py``: a script with the executor in the place of `numba.cuda`."""
+
+import sys
+
+from .script import main
+
+sys.exit(main())

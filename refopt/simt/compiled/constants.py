@@ -1,0 +1,118 @@
+"""Tests that Numba decides when it compiles: it drops the other way before it infers types."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .expressions import Expressions
+from .kinds import Array, Kind, Known, items_of
+from .operators import SYMBOLS
+
+_COMPARE = {
+    **{getattr(ast, name): function for name, function in SYMBOLS.items()},
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+}
+_UNARY: dict[type, Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Invert: operator.invert,
+    ast.Not: operator.not_,
+}
+_NOTHING = object()
+
+
+class Constants(Expressions):
+    """What is constant for Numba: literals, globals, variables that are these, `ndim`, and the `len` of tuples."""
+
+    def decided(self, test: ast.expr, scope: dict[str, Kind] | None = None) -> bool | None:
+        """Which way a test goes, with what is known in a scope; None if that is for the kernel to find out."""
+        outer, self.scope = self.scope, self.scope if scope is None else scope
+        try:
+            way = self._way(folded(test))
+        finally:
+            self.scope = outer
+        if way is not None:
+            self.changed = True
+        return way
+
+    def _way(self, test: ast.expr) -> bool | None:
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            way = self._way(test.operand)
+            return None if way is None else not way
+        if isinstance(test, ast.BoolOp):
+            ways = {self._way(value) for value in test.values}
+            stops = isinstance(test.op, ast.Or)
+            return stops if stops in ways else None if None in ways else not stops
+        function, left, right = self._operator(test)
+        values = [self._constant(each) for each in (left, right)] if left and right else []
+        if function is not None and not any(value is _NOTHING for value in values):
+            try:
+                return bool(function(*values))
+            except (TypeError, ValueError, ArithmeticError):
+                return None
+        value = self._constant(test)
+        return bool(value) if isinstance(value, int | float | np.generic | str | tuple | None) else None
+
+    def _operator(self, test: ast.expr) -> tuple[Any, ast.expr | None, ast.expr | None]:
+        if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            return _COMPARE.get(type(test.ops[0])), test.left, test.comparators[0]
+        if isinstance(test, ast.BinOp):
+            return _COMPARE.get(type(test.op)), test.left, test.right
+        return None, None, None
+
+    def _constant(self, node: ast.expr) -> Any:
+        """The value of an expression, if it is constant."""
+        node = folded(node)
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            kind = self.scope[node.id] if node.id in self.scope else self.named(node.id)
+            return kind.value if isinstance(kind, Known) else _NOTHING
+        if isinstance(node, ast.Attribute) and node.attr == "ndim" and isinstance(node.value, ast.Name):
+            kind = self.scope.get(node.value.id)
+            return kind.axes if isinstance(kind, Array) else _NOTHING
+        if isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(name := node.args[0], ast.Name):
+            items = items_of(self.scope.get(name.id)) if self._constant(node.func) is len else None
+            return _NOTHING if items is None else len(items)
+        return _NOTHING
+
+    def reached(self, node: ast.BoolOp) -> list[ast.expr]:
+        """The operands of ``and`` or ``or`` that Numba does not drop."""
+        values: list[ast.expr] = []
+        for value in node.values[:-1]:
+            way = self.decided(value)
+            if way is isinstance(node.op, ast.And):
+                continue
+            values.append(value)
+            if way is not None:
+                return values
+        return [*values, node.values[-1]]
+
+
+def folded(node: ast.expr) -> ast.expr:
+    """An expression of literals as the literal that Python compiles it to."""
+    function: Callable[..., Any]
+    if isinstance(node, ast.UnaryOp):
+        operands, function = [folded(node.operand)], _UNARY[type(node.op)]
+    elif isinstance(node, ast.BinOp) and type(node.op).__name__ in SYMBOLS:
+        operands, function = [folded(node.left), folded(node.right)], SYMBOLS[type(node.op).__name__]
+    else:
+        return node
+    literals = (each.value for each in operands if isinstance(each, ast.Constant))
+    values = [value for value in literals if isinstance(value, int | float)]
+    if len(values) < len(operands):
+        return node
+    if isinstance(node.op, ast.LShift | ast.Pow) and abs(values[1]) > 128:
+        return node
+    try:
+        value = function(*values)
+    except (TypeError, ValueError, ArithmeticError):
+        return node
+    small = isinstance(value, int | float) and (isinstance(value, float) or value.bit_length() <= 128)
+    return ast.copy_location(ast.Constant(value), node) if small else node

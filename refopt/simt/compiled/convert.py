@@ -1,0 +1,118 @@
+"""Conversions between scalar types as PTX does them, and the operations on integers that Python does otherwise.
+
+An int64 is a Python int or an `np.int64`, all else NumPy's scalar of its type (bool also Python's).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..undefined import Undefined
+from .rules import FLOATS, INTEGERS, SIGNED, UNSIGNED
+
+_LOW, _HIGH, _SPAN = -(2**63), 2**63 - 1, 2**64
+
+
+def wrapped(x: int) -> int:
+    """An integer of any size as the int64 of its lowest 64 bits."""
+    x &= _SPAN - 1
+    return x - _SPAN if x > _HIGH else x
+
+
+def name_of(x: Any) -> str | None:
+    """The scalar type of a value; None if it is no scalar."""
+    kind = type(x)
+    name = _NAMES.get(kind)
+    return "uint64" if kind is int and x > _HIGH else name
+
+
+def as_int64(x: Any) -> int:
+    """Any scalar as an int64."""
+    if isinstance(x, _FLOAT_TYPES):
+        x = _whole(x, "int64")
+    elif type(x) is Undefined:
+        return x.through(as_int64)  # type: ignore[return-value]
+    x = int(x)
+    return x if _LOW <= x <= _HIGH else wrapped(x)
+
+
+def _whole(x: Any, name: str) -> int:
+    """A float as an integer: ``cvt``, which clamps to the limits of the type.
+
+    It rounds toward zero, from float16 to nearest even, as Numba asks for it. A type of 8 bits is the lower half of one
+    of 16, except from float16. NaN is, by the PTX ISA 9.0 (cvt, "Integer Notes"), "zero if source is not .f64 and
+    destination is not .s64, .u64", otherwise the highest bit alone. Of a constant LLVM may make anything else.
+    """
+    bits, half, double = INTEGERS[name], type(x) is np.float16, isinstance(x, float)
+    if bits == 8 and not half:
+        bits = 16
+    signed = name in SIGNED
+    x = float(x)
+    if x != x:
+        return 1 << bits - 1 if double or bits == 64 else 0
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    if math.isinf(x):
+        return high if x > 0 else low
+    return min(max(round(x) if half else int(x), low), high)
+
+
+def _integer(name: str) -> Callable[[Any], Any]:
+    numpy_type, mask = getattr(np, name), (1 << INTEGERS[name]) - 1
+    unsigned = np.dtype(f"u{name}" if name in SIGNED else name).type
+
+    def convert(x: Any) -> Any:
+        if isinstance(x, _FLOAT_TYPES):
+            x = _whole(x, name)
+        elif type(x) is Undefined:
+            return x.through(convert)
+        bits = unsigned(int(x) & mask)
+        return bits if unsigned is numpy_type else bits.view(numpy_type)
+
+    convert.__name__ = f"as_{name}"
+    return convert
+
+
+def as_float32(x: Any) -> Any:
+    """Any scalar as a float32, rounded once: NumPy takes a Python int through float64."""
+    if type(x) is int and not -(2**53) <= x <= 2**53:
+        return np.uint64(x).astype(np.float32) if x > _HIGH else np.int64(x).astype(np.float32)
+    return x.through(as_float32) if type(x) is Undefined else np.float32(x)
+
+
+def as_float16(x: Any) -> Any:
+    """Any scalar as a float16; of integers above 65504, which are infinite, the rounding to float64 does not matter."""
+    return x.through(as_float16) if type(x) is Undefined else np.float16(np.float64(x))
+
+
+def as_bool(x: Any) -> bool:
+    """Any scalar as a truth value."""
+    return bool(x != 0)
+
+
+@cache
+def convert_tuple(types: tuple) -> Callable[[tuple], tuple]:
+    """What brings the items of a tuple to types: names of scalars, tuples of such, or None for what stays."""
+    each = [convert_tuple(t) if isinstance(t, tuple) else CONVERSIONS[t] if t else None for t in types]
+    return lambda values: tuple(f(x) if f else x for f, x in zip(each, values, strict=True))
+
+
+_FLOAT_TYPES = (float, np.floating)
+_NAMES: dict[type, str] = {
+    int: "int64", float: "float64", bool: "bool", np.bool_: "bool",
+    **{getattr(np, name): name for name in (*SIGNED, *UNSIGNED, *FLOATS)},
+}  # fmt: skip
+_NAMES[np.dtype("longlong").type] = "int64"
+_NAMES[np.dtype("ulonglong").type] = "uint64"
+CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+    "bool": as_bool,
+    **{name: _integer(name) for name in (*SIGNED, *UNSIGNED)},
+    "int64": as_int64,
+    "float16": as_float16,
+    "float32": as_float32,
+    "float64": np.float64,
+}

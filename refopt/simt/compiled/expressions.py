@@ -1,0 +1,297 @@
+"""Typing of expressions: each is rewritten so that it computes in the types that Numba gives it.
+
+A visit returns the new expression and its kind. An integer that may have outgrown 64 bits, as a sum of Python ints can,
+wraps where it is used for anything but a further sum, difference or product: `Expressions.settled`.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import numpy as np
+
+from . import dynamic
+from .convert import CONVERSIONS, convert_tuple, wrapped
+from .kinds import (
+    INT64,
+    Array,
+    Kind,
+    Known,
+    Record,
+    Scalar,
+    Tuple,
+    element,
+    field,
+    items_of,
+    joined,
+    limits,
+    scalar,
+    variable,
+)
+from .rules import FLOATS, INTEGERS, UNSIGNED
+
+_LOW, _HIGH = limits("int64")
+_RING = {"Add", "Sub", "Mult"}
+_EXACT = 2**53  # integers up to here are float64s
+
+Typed = tuple[ast.expr, Kind]
+
+
+class Unsupported(Exception):
+    """What is not typed: the function runs as it is."""
+
+
+class Expressions:
+    """The visits of expressions. `scope` has the kinds of the local variables, `constants` what the new code names."""
+
+    def __init__(self) -> None:
+        self.scope: dict[str, Kind] = {}
+        self.constants: dict[str, Any] = {}
+        self.temporaries = 0
+        self.changed = False
+
+    # What the classes that add to this one define
+
+    def named(self, name: str) -> Kind:
+        """The kind of a name that is no local variable."""
+        raise NotImplementedError
+
+    def called(self, node: ast.Call, test: bool) -> Typed:
+        """A call."""
+        raise NotImplementedError
+
+    def doubled(self, node: ast.AST, why: str) -> None:
+        """An operation computes in fp64."""
+        raise NotImplementedError
+
+    # Helpers
+
+    def constant(self, value: Any, label: str, at: ast.AST) -> ast.expr:
+        """An expression for an object."""
+        name = f"_simt_{label}"
+        while self.constants.setdefault(name, value) is not value:
+            name += "_"
+        self.changed = True
+        return ast.copy_location(ast.Name(name, ast.Load()), at)
+
+    def temporary(self) -> str:
+        self.temporaries += 1
+        self.changed = True
+        return f"_simt_t{self.temporaries}"
+
+    def apply(self, function: Any, label: str, at: ast.AST, *args: ast.expr) -> ast.expr:
+        """A call of a function of the executor."""
+        call = ast.Call(self.constant(function, label, at), list(args), [])
+        return ast.copy_location(call, at)
+
+    def settled(self, node: ast.expr, kind: Kind) -> Typed:
+        """An integer back within 64 bits."""
+        if not isinstance(kind, Scalar) or (kind.low >= _LOW and kind.high <= _HIGH) or kind.name in UNSIGNED:
+            return node, kind
+        name = self.temporary()
+        assigned = ast.NamedExpr(ast.Name(name, ast.Store()), node)
+        inside = ast.Compare(ast.Constant(_LOW), [ast.LtE(), ast.LtE()], [assigned, ast.Constant(_HIGH)])
+        wrap = ast.Call(self.constant(wrapped, "wrapped", node), [ast.Name(name, ast.Load())], [])
+        new = ast.IfExp(inside, ast.Name(name, ast.Load()), wrap)
+        return ast.fix_missing_locations(ast.copy_location(new, node)), INT64._replace(form=kind.form)
+
+    def visit(self, node: ast.expr) -> Typed:
+        """An expression that is used for something: within 64 bits."""
+        return self.settled(*self.raw(node))
+
+    def raw(self, node: ast.expr, test: bool = False) -> Typed:
+        """An expression; with ``test``, only its truth value is asked for."""
+        visitor = getattr(self, f"_{type(node).__name__}", None)
+        if visitor is None:
+            raise Unsupported(f"{type(node).__name__} in line {node.lineno}")
+        if test and type(node) in (ast.BoolOp, ast.Call):
+            return visitor(node, True)
+        return visitor(node)
+
+    def converted(self, node: ast.expr, kind: Kind, name: str) -> ast.expr:
+        """A scalar as one of a type, if it is not held as that already."""
+        known = scalar(kind)
+        if known is None:
+            return self.apply(dynamic.conversion(name), f"to_{name}", node, node)
+        if isinstance(kind, Known) and (known.name != name or name in ("float16", "float32")):
+            with np.errstate(all="ignore"):
+                value = CONVERSIONS[name](kind.value)
+            return self.constant(value, f"{name}_{_spelled(value)}", node)
+        if known.name == name:
+            if name in ("int64", "bool") or name in FLOATS or known.form == "np":
+                return node
+        elif name == "int64" and known.name != "uint64" and known.name in INTEGERS:
+            return node if known.form == "py" and known.name != "bool" else self.apply(int, "int", node, node)
+        elif name in FLOATS and (known.name in FLOATS or -_EXACT <= known.low <= known.high <= _EXACT):
+            return self.apply(getattr(np, name), name, node, node)
+        elif name == "float64":
+            return self.apply(np.float64, name, node, node)
+        return self.apply(CONVERSIONS[name], f"to_{name}", node, node)
+
+    def brought(self, node: ast.expr, kind: Kind, target: Kind) -> ast.expr:
+        """A value of a kind as one of another, which it has been joined to."""
+        joint = scalar(target)
+        if joint is not None:
+            return self.converted(node, kind, joint.name)
+        types = _types(target)
+        if types is None or _types(kind) == types:
+            return node
+        return self.apply(convert_tuple(types), "to_tuple", node, node)
+
+    # Visits
+
+    def _Constant(self, node: ast.Constant) -> Typed:
+        kind = Known(node.value)
+        return self.fixed(node, kind), kind
+
+    def fixed(self, node: ast.expr, kind: Known) -> ast.expr:
+        """A constant as the class that tells its type: a float is a float64, an int above int64 a uint64."""
+        value = kind.value
+        if type(value) is float:
+            return self.constant(np.float64(value), f"float64_{_spelled(value)}", node)
+        if type(value) is int and value > _HIGH:
+            return self.constant(np.uint64(value), f"uint64_{value}", node)
+        return node
+
+    def _Name(self, node: ast.Name) -> Typed:
+        if node.id in self.scope:
+            return node, self.scope[node.id]
+        return node, self.named(node.id)
+
+    def _Attribute(self, node: ast.Attribute) -> Typed:
+        base, kind = self.visit(node.value)
+        new = ast.copy_location(ast.Attribute(base, node.attr, ast.Load()), node)
+        return self.attribute(new, kind, node.attr)
+
+    def attribute(self, node: ast.Attribute, kind: Kind, name: str) -> Typed:
+        """An attribute of a value of a kind."""
+        raise NotImplementedError
+
+    def _Subscript(self, node: ast.Subscript) -> Typed:
+        base, kind = self.visit(node.value)
+        index, at = self.visit(node.slice)
+        new = ast.copy_location(ast.Subscript(base, index, ast.Load()), node)
+        return new, self.item(kind, at, node.slice)
+
+    def item(self, kind: Kind, at: Kind, index: ast.expr) -> Kind:
+        """The kind of an element, or of a view."""
+        if isinstance(kind, Known) and type(kind.value) is tuple and isinstance(at, Known):
+            try:
+                return variable(Known(kind.value[at.value]))
+            except (TypeError, IndexError):
+                return None
+        if isinstance(kind, Tuple):
+            if isinstance(index, ast.Slice):
+                return _slice(kind, index)
+            if isinstance(at, Known) and type(at.value) is int and -len(kind.items) <= at.value < len(kind.items):
+                return variable(kind.items[at.value])
+            first = kind.items[0] if kind.items else None
+            for other in kind.items[1:]:
+                first = joined(first, other)
+            return first
+        if isinstance(kind, Record):
+            return field(kind, at.value) if isinstance(at, Known) else None
+        if not isinstance(kind, Array):
+            return None
+        if isinstance(at, Known) and isinstance(at.value, str):
+            return None
+        parts = at.items if isinstance(at, Tuple) else (at,)
+        written = index.elts if isinstance(index, ast.Tuple) else [index]
+        if all(scalar(part) is not None for part in parts) and not any(isinstance(w, ast.Starred) for w in written):
+            return element(kind, kind.axes - len(parts)) if len(parts) <= kind.axes else None
+        if len(written) == len(parts) and all(
+            scalar(part) is not None or isinstance(w, ast.Slice) or (isinstance(w, ast.Constant) and w.value is ...)
+            for part, w in zip(parts, written, strict=True)
+        ):
+            return kind._replace(axes=kind.axes - sum(scalar(part) is not None for part in parts))
+        return None
+
+    def _Slice(self, node: ast.Slice) -> Typed:
+        parts = [self.visit(part)[0] if part else None for part in (node.lower, node.upper, node.step)]
+        return ast.copy_location(ast.Slice(*parts), node), None
+
+    def _Tuple(self, node: ast.Tuple) -> Typed:
+        parts = [self.visit(part) for part in node.elts]
+        new = ast.copy_location(ast.Tuple([part for part, _ in parts], ast.Load()), node)
+        items: list[Kind] = []
+        for part, (_, kind) in zip(node.elts, parts, strict=True):
+            if not isinstance(part, ast.Starred):
+                items.append(kind)
+            elif (inner := items_of(kind)) is not None:
+                items += inner
+            else:
+                return new, None
+        return new, Tuple(tuple(items))
+
+    def _List(self, node: ast.List) -> Typed:
+        return ast.copy_location(ast.List([self.visit(part)[0] for part in node.elts], ast.Load()), node), None
+
+    def _Starred(self, node: ast.Starred) -> Typed:
+        value, kind = self.visit(node.value)
+        return ast.copy_location(ast.Starred(value, ast.Load()), node), kind
+
+    def _NamedExpr(self, node: ast.NamedExpr) -> Typed:
+        value, kind = self.visit(node.value)
+        self.scope[node.target.id] = kind
+        return ast.copy_location(ast.NamedExpr(node.target, value), node), kind
+
+    def _Call(self, node: ast.Call, test: bool = False) -> Typed:
+        return self.called(node, test)
+
+    def _JoinedStr(self, node: ast.JoinedStr) -> Typed:
+        return node, None
+
+    def _Lambda(self, node: ast.Lambda) -> Typed:
+        return node, None
+
+    def _Dict(self, node: ast.Dict) -> Typed:
+        return node, None
+
+    def _Set(self, node: ast.Set) -> Typed:
+        return node, None
+
+    def _comprehension(self, node: Any) -> Typed:
+        """A comprehension, whose variables may be anything."""
+        outer = dict(self.scope)
+        new = type(node)(**{field: getattr(node, field) for field in node._fields})
+        new.generators = []
+        for part in node.generators:
+            iterated, _ = self.visit(part.iter)
+            for name in ast.walk(part.target):
+                if isinstance(name, ast.Name):
+                    self.scope[name.id] = None
+            tests = [self.raw(test, True)[0] for test in part.ifs]
+            new.generators.append(ast.comprehension(part.target, iterated, tests, part.is_async))
+        for part in ("elt", "key", "value"):
+            if hasattr(node, part):
+                setattr(new, part, self.visit(getattr(node, part))[0])
+        self.scope = outer
+        return ast.copy_location(new, node), None
+
+    _GeneratorExp = _ListComp = _SetComp = _DictComp = _comprehension
+
+
+def _slice(kind: Tuple, index: ast.Slice) -> Kind:
+    parts: list[int | None] = []
+    for part in (index.lower, index.upper, index.step):
+        if part is None:
+            parts.append(None)
+            continue
+        try:
+            parts.append(ast.literal_eval(part))
+        except ValueError:
+            return None
+    return Tuple(kind.items[slice(*parts)])
+
+
+def _types(kind: Kind) -> Any:
+    """The scalar types in a tuple; None for all else."""
+    items = items_of(kind)
+    if items is None:
+        return None
+    return tuple(each.name if (each := scalar(item)) else _types(item) for item in items)
+
+
+def _spelled(value: Any) -> str:
+    return "".join(c if c.isalnum() else "_" for c in str(value))

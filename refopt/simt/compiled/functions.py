@@ -1,0 +1,138 @@
+"""Mathematical functions of scalars: their types, and values rounded once from fp64's.
+
+libdevice's, which a GPU runs, differ from these by the few ULP that CUDA's manual states, but for `sqrt`, `fabs` and
+those that give whole numbers, which are exact in both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .convert import CONVERSIONS
+from .rules import FLOATS, INTEGERS, SCALARS, binary, chosen
+
+# Those that Numba computes in fp16; the others take an fp16 for an fp32.
+_HALF = {"sqrt", "exp", "log", "sin", "cos", "fabs", "floor", "ceil", "trunc", "log2", "log10", "exp2"}
+_SAME = {f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "tan2")}
+TESTS = {math.isnan: np.isnan, math.isinf: np.isinf, math.isfinite: np.isfinite}
+ONE = {getattr(math, name): name for name in (
+    *_HALF, "tan", "tanh", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "expm1", "log1p", "erf",
+    "erfc", "gamma", "lgamma", "cbrt", "degrees", "radians",
+)}  # fmt: skip
+TWO = {getattr(math, name): name for name in (
+    "atan2", "fmod", "hypot", "copysign", "pow", "remainder", "ldexp", "nextafter",
+)}  # fmt: skip
+_ANY_WHOLE = {"hypot", "atan2"}  # these two take int64s as well
+_OF_LOOPS = SCALARS.keys() - {"float16"}
+
+
+@cache
+def one(name: str, a: str) -> tuple[Callable[[Any], Any], str]:
+    """A function of `math` for a scalar type, and the type of its result."""
+    result = "float64" if a in INTEGERS else "float32" if a == "float16" and name not in _HALF else a
+    ufunc = getattr(np, _SAME.get(name, name), None)
+    kind, compute = getattr(np, result), ufunc if isinstance(ufunc, np.ufunc) else getattr(math, name)
+    return lambda x: kind(compute(np.float64(x))), result
+
+
+@cache
+def two(name: str, a: str, b: str) -> tuple[Callable[[Any, Any], Any], str]:
+    """A function of two arguments."""
+    signatures = [("float32", "float32"), ("float64", "float64")]
+    if name in _ANY_WHOLE:
+        signatures = [("int64", "int64"), ("uint64", "uint64"), *signatures]
+    elif name == "pow":
+        signatures += [("float32", "int32"), ("float64", "int32")]
+    elif name == "ldexp":
+        signatures = [("float32", "int32"), ("float64", "int32")]
+    taken = chosen(tuple(signatures), (a, b))
+    result = taken[0] if taken[0] in FLOATS else "float64"
+    first, second = CONVERSIONS[taken[0]], CONVERSIONS[taken[1]]
+    kind = getattr(np, result)
+    if name in ("nextafter", "copysign", "ldexp"):
+        plain = getattr(np, name)
+        return lambda x, y: plain(first(x), second(y)), result
+    ufunc = getattr(np, {"pow": "power", "remainder": "", **_SAME}.get(name, name), None)
+    compute = ufunc if isinstance(ufunc, np.ufunc) else getattr(math, name)
+    return lambda x, y: kind(compute(np.float64(first(x)), np.float64(second(y)))), result
+
+
+@cache
+def parts(function: Callable[[float], tuple], a: str) -> tuple[Callable[[Any], tuple], tuple[str, str]]:
+    """`math.modf` and `math.frexp`."""
+    if function is math.frexp:
+        first, second = chosen((("float32",), ("float64",)), (a,))[0], "int32"
+    else:
+        first = second = "float32" if a == "float32" else "float64"
+    one, other = getattr(np, first), getattr(np, second)
+
+    def compute(x: Any) -> tuple:
+        x, y = function(float(x))
+        return one(x), other(y)
+
+    return compute, (first, second)
+
+
+def printed(*values: Any) -> None:
+    """``print``, for which a float is no NumPy scalar, in a tuple either."""
+    print(*map(_plain, values))
+
+
+def _plain(value: Any) -> Any:
+    if type(value) is tuple:
+        return tuple(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@cache
+def total(names: tuple[str, ...]) -> Callable[[tuple], Any]:
+    """`sum` of a tuple of scalar types."""
+    from .operators import typed
+
+    def add(values: tuple) -> Any:
+        result, type_of_it = 0, "int64"
+        for value, name in zip(values, names, strict=True):
+            result = typed("Add", type_of_it, name)(result, value)
+            type_of_it = binary("Add", type_of_it, name)[2]  # type: ignore[index]
+        return result
+
+    return add
+
+
+@cache
+def loop(function: np.ufunc, *names: str) -> tuple[list[str], str] | None:
+    """The types that a function of NumPy's computes in, and that of its result; None if Numba has none for these.
+
+    It is the first that holds the arguments; of an integer and a float any float will do. None is of float16.
+    """
+    mixed = any(name in FLOATS for name in names) and any(name in INTEGERS and name != "bool" for name in names)
+    for signature in function.types:
+        inputs, outputs = ([np.dtype(code).name for code in part] for part in signature.split("->"))
+        if len(inputs) == len(names) and len(outputs) == 1 and set((*inputs, *outputs)) <= _OF_LOOPS:
+            pairs = zip(names, inputs, strict=True)
+            if all(np.can_cast(a, to, "safe") or (mixed and a in INTEGERS and to in FLOATS) for a, to in pairs):
+                return inputs, outputs[0]
+    return None
+
+
+@cache
+def rounding(a: str) -> Callable[[Any], int]:
+    """``round`` of a scalar type with one argument: an int64, ties to even."""
+    to = "float64" if a == "float64" or (a in INTEGERS and (INTEGERS[a] >= 32 or a == "uint16")) else "float32"
+    convert, whole = CONVERSIONS[to], CONVERSIONS["int64"]
+    return lambda x: whole(np.rint(convert(x)))
+
+
+@cache
+def quotient(a: str, b: str) -> tuple[Callable[[Any, Any], Any], tuple[str, str]]:
+    """``divmod``."""
+    from .operators import typed
+
+    floor, mod = typed("FloorDiv", a, b), typed("Mod", a, b)
+    names = tuple(binary(symbol, a, b)[2] for symbol in ("FloorDiv", "Mod"))  # type: ignore[index]
+    return lambda x, y: (floor(x, y), mod(x, y)), names  # type: ignore[return-value]

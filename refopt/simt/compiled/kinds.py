@@ -1,0 +1,230 @@
+"""What is known of a value when a kernel is typed: the abstract values that the inference works on."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..numba_types import dtype_of
+from .convert import name_of
+from .rules import INTEGERS, SIGNED, UNSIGNED, unify
+
+
+class Scalar(NamedTuple):
+    """A number: its type, how it is held, and of an integer its limits.
+
+    ``form`` is py for a Python int, np for NumPy's scalar, any if it may be either. Only integers and truth values have
+    another than np.
+    """
+
+    name: str
+    form: str = "np"
+    low: int = 0
+    high: int = 0
+
+
+class Array(NamedTuple):
+    """An array of a scalar type, or of records; of others both are None."""
+
+    dtype: str | None
+    axes: int
+    record: np.dtype | None = None
+
+
+class Record(NamedTuple):
+    """One element of an array of records."""
+
+    dtype: np.dtype
+
+
+class Tuple(NamedTuple):
+    """A tuple of so many values."""
+
+    items: tuple
+
+
+class Range(NamedTuple):
+    """What `range` gives, of integers of a kind."""
+
+    item: Scalar
+
+
+class Method(NamedTuple):
+    """A method of a number."""
+
+    owner: Scalar
+    name: str
+
+
+class Named(NamedTuple):
+    """What is passed to a function by name."""
+
+    name: str
+    kind: Any
+
+
+class Known:
+    """An object that is known: a constant, or a function, module or type that a kernel names."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Known):
+            return False
+        return self.value is other.value or (
+            type(self.value) is type(other.value) in _PLAIN and repr(self.value) == repr(other.value)
+        )
+
+    def __hash__(self) -> int:
+        return hash(repr(self.value)) if type(self.value) in _PLAIN else id(self.value)
+
+    def __repr__(self) -> str:
+        return f"Known({self.value!r})"
+
+
+Kind = Scalar | Array | Record | Tuple | Range | Method | Named | Known | None  # None: anything
+_PLAIN = (int, float, bool, str, type(None))
+_SMALL = 2**31
+
+
+def limits(name: str) -> tuple[int, int]:
+    """The least and the greatest of an integer type."""
+    if name in SIGNED:
+        return -(1 << SIGNED[name] - 1), (1 << SIGNED[name] - 1) - 1
+    return 0, (1 << UNSIGNED[name]) - 1 if name in UNSIGNED else 1
+
+
+def number(name: str, form: str = "np") -> Scalar:
+    """Any number of a type."""
+    return Scalar(name, form, *limits(name)) if name in INTEGERS else Scalar(name)
+
+
+def whole(low: int, high: int, name: str = "int64") -> Scalar:
+    """A Python int between limits."""
+    return Scalar(name, "py", low, high)
+
+
+BOOL, INT64, FLOAT64 = number("bool", "any"), number("int64", "py"), number("float64")
+
+
+def scalar(kind: Kind) -> Scalar | None:
+    """The kind as that of a number, constants included; None if it is none."""
+    if isinstance(kind, Scalar):
+        return kind
+    name = name_of(kind.value) if isinstance(kind, Known) else None
+    if name is None:
+        return None
+    value = kind.value  # type: ignore[union-attr]
+    if name in INTEGERS:
+        return Scalar(name, "py" if type(value) in (int, bool) and name != "uint64" else "np", int(value), int(value))
+    return Scalar(name)
+
+
+def variable(kind: Kind) -> Kind:
+    """The kind of a value that Numba does not know to be constant: of a number without the number itself."""
+    return scalar(kind) or kind
+
+
+def of_value(value: Any) -> Kind:
+    """The kind of an argument of a kernel."""
+    name = name_of(value)
+    if name is not None:
+        return number(name, "py" if type(value) in (int, bool) else "np")
+    if type(value) is tuple:
+        return Tuple(tuple(of_value(item) for item in value))
+    dtype = getattr(value, "dtype", None)
+    if isinstance(dtype, np.dtype) and hasattr(value, "ndim"):
+        return array_of(dtype, value.ndim)
+    return None if isinstance(value, tuple | list | dict | set) else Known(value)
+
+
+def of_type(type_: Any) -> Kind:
+    """The kind of a value of one of Numba's types, as far as a signature tells it."""
+    dtype = dtype_of(type_)
+    if isinstance(dtype, np.dtype):
+        return number(dtype.name) if _scalar_name(dtype) else None
+    inner = dtype_of(getattr(type_, "dtype", None))
+    return array_of(inner, type_.ndim) if isinstance(inner, np.dtype) and hasattr(type_, "ndim") else None
+
+
+def array_of(dtype: Any, axes: int) -> Array:
+    """An array of a dtype."""
+    dtype = np.dtype(dtype)
+    return Array(_scalar_name(dtype), axes, dtype if dtype.names else None)
+
+
+def element(array: Array, axes: int = 0) -> Kind:
+    """An element of an array, or a view of so many axes."""
+    if axes:
+        return array._replace(axes=axes)
+    return number(array.dtype) if array.dtype else Record(array.record) if array.record else None
+
+
+def field(record: Record, name: Any) -> Kind:
+    """A field of a record."""
+    if not isinstance(name, str) or name not in (record.dtype.names or ()):
+        return None
+    dtype = record.dtype[name]
+    base, shape = dtype.subdtype or (dtype, ())
+    return element(array_of(base, 0), len(shape))
+
+
+def _scalar_name(dtype: np.dtype) -> str | None:
+    name = dtype.name
+    return name if name in INTEGERS or name in ("float16", "float32", "float64") else None
+
+
+def widened(kind: Kind) -> Kind:
+    """The kind as a device function is typed for: integers by how large they may be, in classes."""
+    known = scalar(kind)
+    if known is not None:
+        if known.name not in INTEGERS or known.name == "bool":
+            return number(known.name, known.form)
+        low, high = limits(known.name)
+        for most in (64, _SMALL):  # counts of a shift are the first
+            if (0 if most == 64 else -most) <= known.low and known.high < most:
+                return Scalar(known.name, known.form, max(low, 0 if known.low >= 0 else -most), min(high, most - 1))
+        return Scalar(known.name, known.form, low, high)
+    if (items := items_of(kind)) is not None:
+        return Tuple(tuple(widened(item) for item in items))
+    return Range(widened(kind.item)) if isinstance(kind, Range) else kind  # type: ignore[arg-type]
+
+
+def joined(a: Kind, b: Kind, widen: bool = False) -> Kind:
+    """The kind of a variable that is one or the other: no constant, even if both are the same one."""
+    if a is b:
+        return a
+    if a == b:
+        return variable(a)
+    one, other = scalar(a), scalar(b)
+    if one is not None and other is not None:
+        name = unify(one.name, other.name)
+        if name not in INTEGERS:
+            return Scalar(name)
+        low, high = min(one.low, other.low), max(one.high, other.high)
+        if widen or name not in (one.name, other.name):
+            low, high = limits(name)
+        forms = {each.form if each.name == name else _converted(name) for each in (one, other)}
+        return Scalar(name, forms.pop() if len(forms) == 1 else "any", low, high)
+    first, second = items_of(a), items_of(b)
+    if first is not None and second is not None and len(first) == len(second):
+        return Tuple(tuple(joined(x, y, widen) for x, y in zip(first, second, strict=True)))
+    return None
+
+
+def items_of(kind: Kind) -> tuple | None:
+    """The kinds of a tuple's items, if it is one."""
+    if isinstance(kind, Tuple):
+        return kind.items
+    if isinstance(kind, Known) and type(kind.value) is tuple:
+        return tuple(Known(item) for item in kind.value)
+    return None
+
+
+def _converted(name: str) -> str:
+    """How a conversion to a type holds its result."""
+    return "py" if name in ("int64", "bool") else "np"

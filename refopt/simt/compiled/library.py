@@ -1,0 +1,219 @@
+"""Typing of calls of types, and of Python's, `math`'s and NumPy's functions."""
+
+from __future__ import annotations
+
+import ast
+import math
+import types
+from typing import Any
+
+import numpy as np
+
+from . import dynamic, functions, operators
+from .convert import CONVERSIONS
+from .expressions import Typed
+from .kinds import (
+    BOOL,
+    INT64,
+    Array,
+    Kind,
+    Known,
+    Range,
+    Scalar,
+    Tuple,
+    items_of,
+    joined,
+    limits,
+    number,
+    scalar,
+    whole,
+)
+from .operations import Operations
+from .rules import INTEGERS, binary, chosen
+
+SIZE = 2**48  # more elements or bytes than any memory has
+_PLAIN_TYPES: dict[Any, str] = {int: "int64", float: "float64", bool: "bool"}
+
+
+class Library(Operations):
+    """The visits of calls that are no device function's and not the executor's."""
+
+    def _type(self, node: ast.Call, function: type, args: list[Typed], starred: bool) -> Typed:
+        """A conversion to a type."""
+        if function is tuple and len(args) == 1 and not starred:
+            return node, args[0][1] if isinstance(args[0][1], Tuple) else None
+        if function is range and not starred:
+            return self._range(node, args)
+        if function is zip:
+            return node, _zipped([kind for _, kind in args], node)
+        name = _PLAIN_TYPES.get(function)
+        if name is None and issubclass(function, np.generic):
+            name = np.dtype(function).name
+        if name not in CONVERSIONS or len(args) != 1 or starred:
+            return node, None
+        x, kind = args[0]
+        known = scalar(kind)
+        if function in (int, float) and known is not None and (known.name in INTEGERS) == (function is int):
+            name = "int64" if known.name == "bool" else known.name
+        elif known is None:
+            plain = {int: dynamic.whole, float: dynamic.real}.get(function, dynamic.conversion(name))
+            kind = None if function in (int, float) else number(name)
+            return self.apply(plain, f"as_{function.__name__}", node, x), kind
+        elif function is float and known.name == "float16":
+            name = "float16"
+        if known.name in CONVERSIONS and known.name not in INTEGERS and name == known.name and function is not float:
+            return (node if isinstance(kind, Known) else x), number(name)
+        if isinstance(kind, Known) and function not in (int, float, bool) and name == "float64":
+            return node, number(name)
+        result = known if name == known.name else number(name, "py" if name in ("int64", "bool") else "np")
+        return self.converted(x, kind, name), result
+
+    def _range(self, node: ast.Call, args: list[Typed]) -> Typed:
+        kinds = [known for _, kind in args if (known := scalar(kind))]
+        if len(kinds) != len(args) or not kinds:
+            return node, Range(INT64)
+        item = counted(kinds)
+        low, high = limits(item.name)
+        for n, ((x, kind), known) in enumerate(zip(args, kinds, strict=True)):
+            if known.name not in INTEGERS or known.low < low or known.high > high:
+                node.args[n] = self.converted(x, kind, item.name)
+        return node, Range(item)
+
+    def _builtin(self, node: ast.Call, function: Any, args: list[Typed]) -> Typed | None:
+        """A function of Python's, `math`'s or NumPy's."""
+        if not is_function(function):
+            return None
+        kinds = [scalar(kind) for _, kind in args]
+        if function is print:
+            node.func = self.constant(functions.printed, "print", node)
+            return node, None
+        if function in (min, max) and len(args) > 1:
+            return self._extreme(node, function is max, args)
+        if function is len and isinstance(args[0][1], Array):
+            return node, whole(0, SIZE)
+        if function is len and (items := items_of(args[0][1])) is not None:
+            return node, whole(len(items), len(items))
+        if function is sum and len(args) == 1 and (items := items_of(args[0][1])):
+            return self._sum(node, args[0][0], items)
+        if any(kind is None for kind in kinds) or not args:
+            return None
+        return self._of_scalars(node, function, args, [kind.name for kind in kinds if kind])
+
+    def _of_scalars(self, node: ast.Call, function: Any, args: list[Typed], names: list[str]) -> Typed | None:
+        """Such a function of scalars of known types."""
+        nodes = [arg for arg, _ in args]
+        if function is abs:
+            return self._absolute(node, args[0], names[0])
+        if function is round and len(args) == 1:
+            return self.apply(functions.rounding(names[0]), f"round_{names[0]}", node, *nodes), INT64
+        if function is pow and len(args) == 2:
+            return self.operation(node, "Pow", args[0], args[1])
+        if function is divmod:
+            pair, held = functions.quotient(*names)
+            parts = tuple(number(name, "py" if name == "int64" else "np") for name in held)
+            return self.apply(pair, f"divmod_{names[0]}_{names[1]}", node, *nodes), Tuple(parts)
+        if function in functions.TESTS:
+            node.func = self.constant(functions.TESTS[function], function.__name__, node)
+            return node, BOOL
+        if isinstance(function, np.ufunc):
+            return self._ufunc(node, function, args, names)
+        return self._of_math(node, function, nodes, names)
+
+    def _of_math(self, node: ast.Call, function: Any, nodes: list[ast.expr], names: list[str]) -> Typed | None:
+        compute: Any
+        if function in (math.modf, math.frexp) and len(nodes) == 1:
+            compute, results = functions.parts(function, names[0])
+            parts = tuple(number(name) for name in results)
+            return self.apply(compute, f"{function.__name__}_{names[0]}", node, *nodes), Tuple(parts)
+        if function in functions.ONE and len(nodes) == 1:
+            compute, result = functions.one(functions.ONE[function], names[0])
+        elif function in functions.TWO and len(nodes) == 2:
+            compute, result = functions.two(functions.TWO[function], *names)
+        else:
+            return None
+        if result == "float64":
+            self.doubled(node, f"{function.__name__} of {names[0]}")
+        return self.apply(compute, f"{function.__name__}_{'_'.join(names)}", node, *nodes), number(result)
+
+    def _sum(self, node: ast.Call, arg: ast.expr, items: tuple) -> Typed:
+        """`sum` of a tuple: from the int64 0."""
+        kinds, result = [scalar(item) for item in items], "int64"
+        if any(kind is None for kind in kinds):
+            return node, None
+        names = tuple(kind.name for kind in kinds if kind)
+        for name in names:
+            result = binary("Add", result, name)[2]  # type: ignore[index]
+        compute = functions.total(names)
+        form = "py" if result == "int64" else "np"
+        return self.apply(compute, "_".join(["sum", *names]), node, arg), number(result, form)
+
+    def _absolute(self, node: ast.Call, arg: Typed, name: str) -> Typed:
+        known = scalar(arg[1])
+        assert known is not None
+        if name == "int64" and known.form == "py":
+            return node, whole(0, max(abs(known.low), abs(known.high)))
+        if name not in INTEGERS or (name != "bool" and known.form == "np"):
+            return node, number(name)
+        name = "int8" if name == "bool" else name
+        return self.apply(operators.absolute, "absolute", node, arg[0]), number(name, "any")
+
+    def _ufunc(self, node: ast.Call, function: np.ufunc, args: list[Typed], names: list[str]) -> Typed | None:
+        loop = functions.loop(function, *names)
+        if loop is None:
+            return None
+        inputs, result = loop
+        for n, (x, kind) in enumerate(args):
+            known = scalar(kind)
+            assert known is not None
+            node.args[n] = self.converted(x, kind, inputs[n])
+            if inputs[n] == "int64" and not (known.name == "int64" and known.form == "np"):
+                node.args[n] = self.apply(np.int64, "int64", node, node.args[n])
+        if result == "float64" and set(names) != {"float64"}:
+            self.doubled(node, f"{function.__name__} of {' and '.join(names)}")
+        return node, number(result, "any" if result in INTEGERS else "np")
+
+    def _extreme(self, node: ast.Call, greatest: bool, args: list[Typed]) -> Typed:
+        kinds = [scalar(kind) for _, kind in args]
+        nodes = [arg for arg, _ in args]
+        if any(kind is None for kind in kinds):
+            return self.apply(dynamic.extreme(greatest), "max" if greatest else "min", node, *nodes), None
+        known = [kind for kind in kinds if kind]
+        joint = known[0]
+        for other in known[1:]:
+            joint = joined(joint, other)  # type: ignore[assignment]
+        names = [kind.name for kind in known]
+        if set(names) == {"int64"} or (joint.name == "int64" and all(kind.form == "py" for kind in known)):
+            choose = max if greatest else min
+            bounds = choose(kind.low for kind in known), choose(kind.high for kind in known)
+            return node, Scalar("int64", joint.form if set(names) == {"int64"} else "py", *bounds)
+        pick = operators.extreme(greatest, *names)
+        label = "_".join(["max" if greatest else "min", *names])
+        return self.apply(pick, label, node, *nodes), number(joint.name, "py" if joint.name == "int64" else "np")
+
+
+def _zipped(kinds: list[Kind], node: ast.Call) -> Kind:
+    """The tuples that zip gives of tuples."""
+    rows: list[tuple] = []
+    for kind, arg in zip(kinds, node.args, strict=True):
+        items = items_of(kind)
+        if items is None:
+            return None
+        rows += [items_of(item) or () for item in items] if isinstance(arg, ast.Starred) else [items]
+    return Tuple(tuple(Tuple(column) for column in zip(*rows, strict=False)))
+
+
+def is_function(value: Any) -> bool:
+    return isinstance(value, types.FunctionType | types.BuiltinFunctionType | types.MethodType | np.ufunc)
+
+
+def counted(kinds: list[Scalar]) -> Scalar:
+    """What `range` gives: of its signatures the one that converts its arguments most safely."""
+    name = chosen(tuple((to,) * len(kinds) for to in ("int32", "int64", "uint64")), tuple(k.name for k in kinds))[0]
+    start, stop = (whole(0, 0), kinds[0]) if len(kinds) == 1 else kinds[:2]
+    step = kinds[2] if len(kinds) > 2 else whole(1, 1)
+    low, high = limits(name)
+    if any(kind.low < low or kind.high > high or kind.name not in INTEGERS for kind in kinds):
+        return number(name, "py")
+    if step.low > 0:
+        return whole(start.low, max(start.low, stop.high - 1), name)
+    return whole(min(start.low, stop.low), max(start.high, stop.high), name)

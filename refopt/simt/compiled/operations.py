@@ -1,0 +1,331 @@
+"""Typing of operators and comparisons."""
+
+from __future__ import annotations
+
+import ast
+
+import numpy as np
+
+from . import dynamic, operators
+from .constants import Constants, folded
+from .convert import CONVERSIONS
+from .expressions import Typed, Unsupported
+from .kinds import (
+    BOOL,
+    INT64,
+    Array,
+    Kind,
+    Known,
+    Scalar,
+    Tuple,
+    items_of,
+    joined,
+    limits,
+    number,
+    scalar,
+    whole,
+)
+from .rules import FLOATS, INTEGERS, UNSIGNED, binary, unary
+
+_RING = {"Add", "Sub", "Mult"}
+_FLOAT = {"Add", "Sub", "Mult", "Div", "FloorDiv", "Mod"}
+
+
+class Operations(Constants):
+    """The visits of operators and comparisons."""
+
+    def _BinOp(self, node: ast.BinOp) -> Typed:
+        symbol = type(node.op).__name__
+        if symbol not in operators.SYMBOLS:
+            raise Unsupported(f"{symbol} in line {node.lineno}")
+        if isinstance(plain := folded(node), ast.Constant):
+            self.changed = True
+            return self.raw(plain)
+        return self.operation(node, symbol, self.raw(node.left), self.raw(node.right))
+
+    def operation(self, node: ast.expr, symbol: str, left: Typed, right: Typed) -> Typed:
+        """An arithmetic operator applied to two operands."""
+        (x, a), (y, b) = left, right
+        one, other = scalar(a), scalar(b)
+        if one is None or other is None:
+            return self._other_operation(node, symbol, self.settled(x, a), self.settled(y, b))
+        rule = binary(symbol, one.name, other.name)
+        if symbol == "Pow" and isinstance(b, Known) and type(b.value) is int and rule is not None:
+            return self._constant_power(node, self.settled(x, a), b.value)
+        result = rule[2] if rule else None
+        if result == "float64":
+            self.doubled(node, f"{one.name} and {other.name}")
+        if rule is not None and result in FLOATS and symbol in _FLOAT:
+            x, y = self._float_operands(self.settled(x, a), self.settled(y, b), rule)
+            return self._infix(node, symbol, x, y), number(rule[2])
+        if result == "int64" and (new := self._whole_operation(node, symbol, (x, one), (y, other))):
+            return new
+        (x, _), (y, _) = self.settled(x, a), self.settled(y, b)
+        function = operators.typed(symbol, one.name, other.name)
+        return self.apply(function, function.__name__, node, x, y), _computed(result) if result else None
+
+    def _infix(self, node: ast.expr, symbol: str, x: ast.expr, y: ast.expr) -> ast.expr:
+        return ast.copy_location(ast.BinOp(x, getattr(ast, symbol)(), y), node)
+
+    def _other_operation(self, node: ast.expr, symbol: str, left: Typed, right: Typed) -> Typed:
+        """An operator whose operands are not known to be scalars."""
+        (x, a), (y, b) = left, right
+        if symbol == "Add" and (one := items_of(a)) is not None and (other := items_of(b)) is not None:
+            return self._infix(node, symbol, x, y), Tuple((*one, *other))
+        if isinstance(a, Tuple | Array) or isinstance(b, Tuple | Array):
+            return self._infix(node, symbol, x, y), None
+        return self.apply(dynamic.binary(symbol), f"any_{symbol}", node, x, y), None
+
+    def _constant_power(self, node: ast.expr, base: Typed, exponent: int) -> Typed:
+        x, a = base
+        one = scalar(a)
+        assert one is not None
+        if one.name in INTEGERS:
+            function = operators.typed("Pow", one.name, "int64")
+            result = binary("Pow", one.name, "int64")[2]  # type: ignore[index]
+            power = ast.copy_location(ast.Constant(exponent), node)
+            return self.apply(function, function.__name__, node, x, power), _computed(result)
+        name = "float32" if one.name == "float16" else one.name
+        x = self.converted(x, a, name)
+        if exponent == 2:
+            x, again = self._twice(x)
+            return self._infix(node, "Mult", x, again), number(name)
+        power = ast.copy_location(ast.Constant(exponent), node)
+        return self.apply(operators.squarings, "squarings", node, x, power), number(name)
+
+    def _float_operands(self, left: Typed, right: Typed, rule: tuple[str, str, str]) -> tuple[ast.expr, ast.expr]:
+        """Operands that NumPy promotes to the type of the rule."""
+        (x, a), (y, b) = left, right
+        one, other = scalar(a), scalar(b)
+        assert one is not None and other is not None
+        meet = rule[2]
+        if binary("Add", one.name, other.name)[2] != meet or not self._meets(one, other, meet):  # type: ignore[index]
+            if one.name != meet:
+                x = self.converted(x, a, meet)
+            if other.name != meet:
+                y = self.converted(y, b, meet)
+        return x, y
+
+    def _meets(self, one: Scalar, other: Scalar, meet: str) -> bool:
+        if one.name in FLOATS and other.name in FLOATS:
+            return True
+        if one.form != "np" or other.form != "np":
+            return False
+        return np.result_type(one.name, other.name).name == meet
+
+    def _whole_operation(
+        self, node: ast.expr, symbol: str, left: tuple[ast.expr, Scalar], right: tuple[ast.expr, Scalar]
+    ) -> Typed | None:
+        """An operation on integers whose result is an int64, as one of Python's; None if it takes a function."""
+        (x, one), (y, other) = left, right
+        if "uint64" in (one.name, other.name) or symbol == "Pow":
+            return None
+        if symbol not in _RING:
+            (x, kind), (y, second) = self.settled(x, one), self.settled(y, other)
+            one, other = scalar(kind) or one, scalar(second) or other
+        bounds = _bounds(symbol, one, other)
+        if bounds is None:
+            return self._guarded(node, symbol, (x, one), (y, other))
+        if symbol in _RING and one.name == other.name == "int64" and {one.form, other.form} in ({"np"}, {"np", "py"}):
+            (x, _), (y, _) = self.settled(x, one), self.settled(y, other)
+            return self._infix(node, symbol, x, y), number("int64")  # NumPy's int64 wraps by itself
+        if max(abs(bounds[0]), abs(bounds[1])) > 1 << 256:
+            (x, kind), (y, second) = self.settled(x, one), self.settled(y, other)
+            one, other = scalar(kind) or one, scalar(second) or other
+            bounds = _bounds(symbol, one, other) or bounds
+        x, y = self._python(x, one), self._python(y, other)
+        return self._infix(node, symbol, x, y), whole(*bounds)
+
+    def _guarded(
+        self, node: ast.expr, symbol: str, left: tuple[ast.expr, Scalar], right: tuple[ast.expr, Scalar]
+    ) -> Typed | None:
+        """A division or a shift as Python's where the second operand, looked at first, allows it."""
+        (x, one), (y, other) = left, right
+        low, high = (1, other.high) if symbol in ("FloorDiv", "Mod") else (0, 63)
+        usual = other._replace(low=low, high=min(high, other.high))
+        bounds = _bounds(symbol, one, usual) if usual.low <= usual.high else None
+        if bounds is None or any(isinstance(part, ast.Call | ast.NamedExpr) for part in ast.walk(y)):
+            return None
+        y, again = self._twice(self._python(y, other))
+        within = ast.Compare(ast.Constant(low), [ast.LtE()], [y])
+        if usual.high != other.high:
+            within = ast.Compare(ast.Constant(low), [ast.LtE(), ast.LtE()], [y, ast.Constant(high)])
+        plain = self._infix(node, symbol, self._python(x, one), again)
+        plain, _ = self.settled(plain, whole(*bounds))
+        function = operators.typed(symbol, one.name, other.name)
+        rest = self.apply(function, function.__name__, node, x, again)
+        choice = ast.fix_missing_locations(ast.copy_location(ast.IfExp(within, plain, rest), node))
+        return choice, INT64
+
+    def _twice(self, node: ast.expr) -> tuple[ast.expr, ast.expr]:
+        """An expression, and one that gives the same value again after it."""
+        if isinstance(node, ast.Name | ast.Constant):
+            return node, node
+        name = self.temporary()
+        stored = ast.copy_location(ast.Name(name, ast.Store()), node)
+        return ast.copy_location(ast.NamedExpr(stored, node), node), ast.copy_location(ast.Name(name, ast.Load()), node)
+
+    def _python(self, node: ast.expr, kind: Scalar) -> ast.expr:
+        """An integer as Python's."""
+        if kind.form == "py" and kind.name != "bool":
+            return node
+        return self.apply(int, "int", node, node)
+
+    def _UnaryOp(self, node: ast.UnaryOp) -> Typed:
+        symbol = type(node.op).__name__
+        if symbol == "Not":
+            value, _ = self.raw(node.operand, test=True)
+            return ast.copy_location(ast.UnaryOp(ast.Not(), value), node), BOOL._replace(form="py")
+        if isinstance(plain := folded(node), ast.Constant):
+            self.changed = True
+            return self.raw(plain)
+        x, a = self.visit(node.operand)
+        one = scalar(a)
+        if one is None:
+            return self.apply(dynamic.unary(symbol), f"any_{symbol}", node, x), None
+        result = unary(symbol, one.name)
+        plain = ast.copy_location(ast.UnaryOp(node.op, x), node)
+        if result in FLOATS:
+            return plain, number(result)
+        least = one.name != "int64" and one.low == limits(one.name)[0] and symbol == "USub" and one.name != "bool"
+        if result == "int64" and symbol != "Invert" and not least:
+            plain.operand = self._python(x, one)
+            bounds = (-one.high, -one.low) if symbol == "USub" else (one.low, one.high)
+            return plain, whole(*bounds)
+        function = operators.negation(symbol, one.name)
+        return self.apply(function, f"{symbol}_{one.name}", node, x), number(result or "int64", "any")
+
+    def _BoolOp(self, node: ast.BoolOp, test: bool = False) -> Typed:
+        if test:
+            return ast.copy_location(ast.BoolOp(node.op, [self.raw(v, True)[0] for v in node.values]), node), BOOL
+        new, kinds = self._alternatives(node, {True, False})
+        kind = kinds[0]
+        for other in kinds[1:]:
+            kind = joined(kind, other)
+        joint = scalar(kind)
+        if joint is None or all((s := scalar(k)) is not None and s.name == joint.name for k in kinds):
+            return new, kind
+        form = "any" if joint.name in INTEGERS else "np"
+        return self.apply(CONVERSIONS[joint.name], f"to_{joint.name}", node, new), number(joint.name, form)
+
+    def _alternatives(self, node: ast.expr, truths: set[bool]) -> tuple[ast.expr, list[Kind]]:
+        """An operand of ``and`` and ``or`` that is the value only if it is one of these, and what it may be then."""
+        if not isinstance(node, ast.BoolOp):
+            value, kind = self.visit(node)
+            return value, [kind] if truths else []
+        stops = {isinstance(node.op, ast.Or)}
+        reached = self.reached(node)
+        parts = [self._alternatives(value, truths & stops) for value in reached[:-1]]
+        parts.append(self._alternatives(reached[-1], truths))
+        values, kinds = [value for value, _ in parts], [kind for _, each in parts for kind in each]
+        return ast.copy_location(ast.BoolOp(node.op, values), node) if len(values) > 1 else values[0], kinds
+
+    def _IfExp(self, node: ast.IfExp) -> Typed:
+        if (way := self.decided(node.test)) is not None:
+            return self.visit(node.body if way else node.orelse)
+        test, _ = self.raw(node.test, test=True)
+        (x, a), (y, b) = self.visit(node.body), self.visit(node.orelse)
+        kind = joined(a, b)
+        joint = scalar(kind)
+        if joint is not None:
+            x, y = self.converted(x, a, joint.name), self.converted(y, b, joint.name)
+        return ast.copy_location(ast.IfExp(test, x, y), node), kind
+
+    def _Compare(self, node: ast.Compare) -> Typed:
+        parts = [self.visit(part) for part in (node.left, *node.comparators)]
+        pairs = list(zip(parts, parts[1:], node.ops, strict=False))
+        for (_, a), (_, b), op in pairs:
+            self._compared(node, a, b, type(op).__name__)
+        if all(self._compares(a, b, type(op).__name__) for (_, a), (_, b), op in pairs):
+            new = ast.Compare(parts[0][0], node.ops, [part for part, _ in parts[1:]])
+            return ast.copy_location(new, node), BOOL
+        tests: list[ast.expr] = []
+        for n, ((x, a), (y, b), op) in enumerate(pairs):
+            if n + 1 < len(pairs) and not isinstance(y, ast.Name | ast.Constant):
+                name = self.temporary()
+                parts[n + 1] = ast.copy_location(ast.Name(name, ast.Load()), y), b
+                pairs[n + 1] = parts[n + 1], *pairs[n + 1][1:]
+                y = ast.copy_location(ast.NamedExpr(ast.copy_location(ast.Name(name, ast.Store()), y), y), y)
+            tests.append(self._comparison(node, (x, a), (y, b), op))
+        new_test = tests[0] if len(tests) == 1 else ast.copy_location(ast.BoolOp(ast.And(), tests), node)
+        return new_test, BOOL
+
+    def _compares(self, a: Kind, b: Kind, symbol: str) -> bool:
+        """Whether Python compares two operands as Numba does."""
+        if symbol not in operators.COMPARISONS:
+            return True
+        one, other = scalar(a), scalar(b)
+        if one is None or other is None:
+            return a is not None and b is not None
+        meet = binary("Compare", one.name, other.name)[0]  # type: ignore[index]
+        if one.name in INTEGERS and other.name in INTEGERS:
+            return meet != "float64"
+        return self._meets(one, other, meet) or _exact(a, b) or _exact(b, a)
+
+    def _compared(self, node: ast.Compare, a: Kind, b: Kind, symbol: str) -> None:
+        """Note a comparison of less than fp64 that is made in fp64, unless with a constant that is exact in less."""
+        one, other = scalar(a), scalar(b)
+        if one is None or other is None or symbol not in operators.COMPARISONS:
+            return
+        if binary("Compare", one.name, other.name)[0] == "float64" and not _exact(a, b) and not _exact(b, a):  # type: ignore[index]
+            self.doubled(node, f"{one.name} and {other.name}")
+
+    def _comparison(self, node: ast.Compare, left: Typed, right: Typed, op: ast.cmpop) -> ast.expr:
+        (x, a), (y, b) = left, right
+        symbol = type(op).__name__
+        if not self._compares(a, b, symbol):
+            one, other = scalar(a), scalar(b)
+            if one is None or other is None:
+                return self.apply(dynamic.binary(symbol), f"any_{symbol}", node, x, y)
+            meet = binary("Compare", one.name, other.name)[0]  # type: ignore[index]
+            if one.name != meet:
+                x = self.converted(x, a, meet)
+            if other.name != meet:
+                y = self.converted(y, b, meet)
+        return ast.copy_location(ast.Compare(x, [op], [y]), node)
+
+
+def _computed(name: str) -> Scalar:
+    """What a function of `operators` gives."""
+    return number(name, "py" if name == "int64" else "np")
+
+
+def _exact(constant: Kind, other: Kind) -> bool:
+    """Whether a constant is one that the float type of the other operand has, too."""
+    known = scalar(other)
+    if not isinstance(constant, Known) or known is None or known.name not in FLOATS:
+        return False
+    if type(constant.value) not in (int, float):
+        return False
+    with np.errstate(all="ignore"):
+        return float(getattr(np, known.name)(np.float64(constant.value))) == constant.value
+
+
+def _bounds(symbol: str, a: Scalar, b: Scalar) -> tuple[int, int] | None:
+    """The limits of the result of an operation on integers; None if Python's operator could fail or differ."""
+    if symbol == "Add":
+        return a.low + b.low, a.high + b.high
+    if symbol == "Sub":
+        return a.low - b.high, a.high - b.low
+    if symbol == "Mult":
+        corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+        return min(corners), max(corners)
+    if symbol == "FloorDiv" and b.low > 0:
+        corners = [x // y for x in (a.low, a.high) for y in (b.low, b.high)]
+        return min(corners), max(corners)
+    if symbol == "Mod" and b.low > 0:
+        return 0, b.high - 1 if a.low < 0 else min(a.high, b.high - 1)
+    if symbol == "RShift" and 0 <= b.low <= b.high < 64 and a.name not in UNSIGNED:
+        corners = [x >> y for x in (a.low, a.high) for y in (b.low, b.high)]
+        return min(corners), max(corners)
+    if symbol == "LShift" and 0 <= b.low <= b.high < 64 and a.name not in UNSIGNED:
+        corners = [x << y for x in (a.low, a.high) for y in (b.low, b.high)]
+        return min(corners), max(corners)
+    if symbol == "BitAnd" and (a.low >= 0 or b.low >= 0):
+        return 0, min(x.high for x in (a, b) if x.low >= 0)
+    if symbol in ("BitAnd", "BitOr", "BitXor"):
+        if a.low >= 0 and b.low >= 0:
+            return 0, (1 << max(a.high, b.high).bit_length()) - 1
+        bits = max(x.bit_length() for x in (a.low, a.high, b.low, b.high))
+        return -(1 << bits), (1 << bits) - 1
+    return None

@@ -1,0 +1,183 @@
+"""Operators on scalars by Numba's rules, each in one function: for operands that NumPy or Python would treat otherwise.
+
+Integers are divided as in Python, toward minus infinity, and by 0 give 0. A shift by the number of bits or more, as a
+negative count is, pushes all bits out. Floats follow NumPy's error model, as Numba's do in kernels: x / 0 is infinite.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .convert import CONVERSIONS, name_of, wrapped
+from .rules import FLOATS, binary, unary, unify
+
+SYMBOLS: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv,
+    "FloorDiv": operator.floordiv, "Mod": operator.mod, "Pow": operator.pow, "LShift": operator.lshift,
+    "RShift": operator.rshift, "BitAnd": operator.and_, "BitOr": operator.or_, "BitXor": operator.xor,
+    "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge, "Eq": operator.eq,
+    "NotEq": operator.ne,
+}  # fmt: skip
+_CUTOFF = 0x10000  # from here on Numba takes a power for one of floats
+COMPARISONS = {"Lt", "LtE", "Gt", "GtE", "Eq", "NotEq"}
+IN_PLACE = {
+    name: getattr(operator, f"i{function.__name__.strip('_')}")
+    for name, function in SYMBOLS.items()
+    if name not in COMPARISONS
+}
+
+
+@cache
+def typed(symbol: str, a: str, b: str) -> Callable[[Any, Any], Any]:
+    """The operator for operands of two scalar types; a TypeError when it runs if Numba refuses them."""
+    rule = binary("Compare" if symbol in COMPARISONS else symbol, a, b)
+    if rule is None:
+        return _refused(symbol, a, b)
+    to_a, to_b, result = rule
+    first, second, compute = CONVERSIONS[to_a], CONVERSIONS[to_b], _computation(symbol, to_a, to_b, result)
+
+    def apply(x: Any, y: Any) -> Any:
+        return compute(first(x), second(y))
+
+    apply.__name__ = f"{symbol}_{a}_{b}"
+    return apply
+
+
+def _refused(symbol: str, a: str, b: str) -> Callable[[Any, Any], Any]:
+    def refuse(x: Any, y: Any) -> Any:
+        raise TypeError(f"{symbol} of {a} and {b}: Numba has no such operator for CUDA")
+
+    return refuse
+
+
+def _computation(symbol: str, a: str, b: str, result: str) -> Callable[[Any, Any], Any]:
+    """The operator on operands that have been converted."""
+    plain = SYMBOLS[symbol]
+    if symbol in COMPARISONS:
+        return plain
+    if symbol == "Div" and result == "float64":
+        return lambda x, y: np.float64(x) / np.float64(y)
+    if symbol == "Pow":
+        return _power(b, result)
+    if result in FLOATS:
+        return plain
+    if symbol == "LShift":
+        return _left(result)
+    if symbol == "RShift":
+        return lambda x, y: _right(x, y, result)
+    if result == "bool":
+        return lambda x, y: bool(plain(x, y))
+    whole = {"FloorDiv": _floor, "Mod": lambda x, y: x % y if y else 0}.get(symbol, plain)
+    narrow: Callable[[Any], Any] = wrapped if result == "int64" else CONVERSIONS[result]
+    return lambda x, y: narrow(whole(_signed(int(x), result), _signed(int(y), result)))
+
+
+def _floor(x: int, y: int) -> int:
+    return x // y if y and (y != -1 or x != -(2**63)) else 0
+
+
+def _signed(x: int, result: str) -> int:
+    """An operand as the type that the result has."""
+    return wrapped(x) if result == "int64" else x
+
+
+def _left(result: str) -> Callable[[Any, Any], Any]:
+    narrow: Callable[[Any], Any] = wrapped if result == "int64" else CONVERSIONS[result]
+    return lambda x, y: narrow(int(x) << int(y) if 0 <= y < 64 else 0)
+
+
+def _right(x: Any, y: Any, result: str) -> Any:
+    return CONVERSIONS[result](int(x) >> (int(y) if 0 <= y < 64 else 64))
+
+
+def _power(b: str, result: str) -> Callable[[Any, Any], Any]:
+    if result in FLOATS:
+        kind = getattr(np, result)
+
+        def real_power(x: Any, y: Any) -> Any:
+            if b not in FLOATS and abs(y) <= _CUTOFF:
+                return squarings(x, y)
+            return kind(np.power(np.float64(x), np.float64(y)))
+
+        return real_power
+    narrow: Callable[[Any], Any] = wrapped if result == "int64" else CONVERSIONS[result]
+
+    def power(x: Any, y: Any) -> Any:
+        x, y = int(x), int(y)
+        if abs(y) > _CUTOFF:
+            return CONVERSIONS[result](np.power(np.float64(x), np.float64(y)))
+        if y < 0:
+            return -(2**63) if x == 0 else x ** (y % 2) if x in (1, -1) else 0
+        return narrow(pow(x, y, 2**64))
+
+    return power
+
+
+def squarings(x: Any, exponent: int) -> Any:
+    """A float to the power of an integer by repeated squaring in its type, as Numba does up to the cutoff."""
+    invert, exponent, one = exponent < 0, abs(int(exponent)), type(x)(1)
+    result, factor = one, x
+    while exponent:
+        if exponent & 1:
+            result = result * factor
+        exponent >>= 1
+        factor = factor * factor
+    return one / result if invert else result
+
+
+@cache
+def negation(symbol: str, a: str) -> Callable[[Any], Any]:
+    """-x, +x or ~x of a scalar type. An integer is negated in its own width, and widened then."""
+    result = unary(symbol, a)
+    plain: Any = {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}[symbol]
+    if result is None:
+        raise TypeError(f"{symbol} of {a}: Numba has no such operator for CUDA")
+    if result == "bool":
+        return lambda x: not x
+    if result in FLOATS:
+        return plain
+    own, wide = CONVERSIONS["int64" if a == "bool" else a], CONVERSIONS[result]
+    return lambda x: wide(own(plain(int(x))))
+
+
+@cache
+def extreme(greatest: bool, *names: str) -> Callable[..., Any]:
+    """``max`` or ``min`` of scalar types: in the one that holds all.
+
+    Of two floats, float32 or float64, it is PTX's instruction, which drops a NaN if the other operand is none; of
+    others Python's loop, in which a NaN stays if it is the first.
+    """
+    above = operator.gt if greatest else operator.lt
+    instruction = len(names) == 2 and set(names) <= {"float32", "float64"}
+
+    def pick(*values: Any) -> Any:
+        best, name = values[0], names[0]
+        for value, other in zip(values[1:], names[1:], strict=True):
+            name = unify(name, other)
+            best, value = CONVERSIONS[name](best), CONVERSIONS[name](value)
+            if above(value, best) or (
+                instruction and (best != best or (value == best == 0 and np.signbit(best) == greatest))
+            ):
+                best = value
+        return best
+
+    if len(names) != 2 or names[0] != names[1]:
+        return pick
+
+    def pick_one(x: Any, y: Any) -> Any:
+        return y if above(y, x) else x if above(x, y) else pick(x, y)
+
+    return pick_one
+
+
+def absolute(x: Any) -> Any:
+    """``abs``, in the type of x; the least of an integer type is its own."""
+    name = name_of(x)
+    if name in FLOATS:
+        return abs(x)
+    return CONVERSIONS["int8" if name == "bool" else name](abs(int(x)))  # type: ignore[index]

@@ -1,0 +1,295 @@
+"""Functions typed for their arguments, each once: kernels when they are launched, device functions when called."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import os
+import types
+import warnings
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from ..errors import is_internal
+from ..lifted import SHUFFLES
+from .expressions import Unsupported
+from .kinds import Kind, Known, Named, Tuple, joined, of_value, scalar, variable, widened
+from .source import definition
+from .statements import Statements
+from .unassigned import unassigned
+
+
+class UntypedWarning(UserWarning):
+    """A function of a kernel is computed by NumPy's rules, since it cannot be typed as Numba types it."""
+
+
+class Double(NamedTuple):
+    """A line where an operation is computed in fp64, and the types of its operands."""
+
+    filename: str
+    line: int
+    operands: str
+
+
+class Compiled(NamedTuple):
+    """A function typed for arguments.
+
+    Attributes:
+        function: the copy that computes as Numba's does, or the function itself if it does already.
+        result: what it returns.
+        doubles: where it computes in fp64, in the functions it calls too.
+        untyped: why it is not typed, if it is not.
+        calls: the device functions that it names, and those they name: each the names it is one of, its name, and it.
+    """
+
+    function: Any
+    result: Kind
+    doubles: frozenset[Double] = frozenset()
+    untyped: str = ""
+    calls: tuple[tuple[Any, str, Any], ...] = ()
+
+    def stale(self) -> bool:
+        """Whether a device function has been replaced since. Numba would not see that; who changes a module may."""
+        return any(_current(names, name) is not function for names, name, function in self.calls)
+
+
+_NUMPY, _PYTHON = (os.path.dirname(str(module.__file__)) + os.sep for module in (np, os))
+_compiled: WeakKeyDictionary[Any, dict[tuple, Compiled | None]] = WeakKeyDictionary()
+
+
+def compiled(function: types.FunctionType, args: tuple) -> Compiled:
+    """A kernel typed for arguments."""
+    kinds = tuple(widened(of_value(arg)) for arg in args)
+    typed = _typed(function, kinds)
+    if typed is not None and typed.stale():
+        _compiled.clear()
+        typed = _typed(function, kinds)
+    return typed or Compiled(function, None)
+
+
+def _current(names: Any, name: str) -> Any:
+    """What a name stands for now, among the globals of a module or in a closure's cell."""
+    try:
+        return names.cell_contents if isinstance(names, types.CellType) else names.get(name)
+    except ValueError:
+        return None
+
+
+def _typed(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled | None:
+    """A function typed for kinds of arguments; None while it is being typed, as it is where it calls itself."""
+    known = _compiled.setdefault(function, {})
+    if kinds not in known:
+        known[kinds] = None
+        try:
+            known[kinds] = _compile(function, kinds)
+        except Unsupported as reason:
+            known[kinds] = Compiled(function, None, untyped=str(reason))
+            _warn(function, reason)
+        except BaseException:
+            del known[kinds]
+            raise
+    return known[kinds]
+
+
+def _warn(function: types.FunctionType, reason: Unsupported) -> None:
+    code = function.__code__
+    where = f"{function.__name__} ({code.co_filename}:{code.co_firstlineno})"
+    text = f"{where} is computed by NumPy's rules, not in the types that Numba gives it: {reason}"
+    warnings.warn(text, UntypedWarning, stacklevel=2)
+
+
+def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
+    node = definition(function)
+    if node is None:
+        raise Unsupported("its source cannot be read")
+    typer = Typer(function, node, kinds)
+    body: list[ast.stmt]
+    body = node.body if isinstance(node, ast.FunctionDef) else [ast.copy_location(ast.Return(node.body), node.body)]
+    new_body = typer.block(body)
+    result = typer.result()
+    typer.changed |= _frozen(function.__defaults__) is not function.__defaults__
+    doubles = frozenset(typer.doubles)
+    if not typer.changed and not _shuffles(node):
+        return Compiled(function, result, doubles, calls=tuple(typer.calls.values()))
+    arguments = ast.arguments(
+        [ast.arg(a.arg) for a in node.args.posonlyargs],
+        [ast.arg(a.arg) for a in node.args.args],
+        ast.arg(node.args.vararg.arg) if node.args.vararg else None,
+        [ast.arg(a.arg) for a in node.args.kwonlyargs],
+        [None for _ in node.args.kwonlyargs],
+        None,
+        [],
+    )
+    new = ast.FunctionDef("typed", arguments, new_body, [], None)
+    new.type_params = []  # type: ignore[attr-defined]  # from Python 3.12 on
+    tree = ast.fix_missing_locations(ast.Module([ast.copy_location(new, node)], []))
+    code = function.__code__
+    module = compile(tree, code.co_filename, "exec", dont_inherit=True)
+    (inner,) = (constant for constant in module.co_consts if isinstance(constant, types.CodeType))
+    inner = inner.replace(co_name=code.co_name, co_qualname=code.co_qualname)
+    typed = types.FunctionType(inner, typer.namespace(), function.__name__, _frozen(function.__defaults__))
+    named = function.__kwdefaults__
+    typed.__kwdefaults__ = {name: _frozen(value) for name, value in named.items()} if named else named
+    typed.__module__ = function.__module__
+    return Compiled(typed, result, doubles, calls=tuple(typer.calls.values()))
+
+
+def _shuffles(node: ast.AST) -> bool:
+    """Whether a function may get an undefined value from a shuffle: it needs a namespace of its own."""
+    return any(str(getattr(part, "attr", getattr(part, "id", ""))).startswith("shfl_") for part in ast.walk(node))
+
+
+class Typer(Statements):
+    """The typing of one function for kinds of arguments."""
+
+    def __init__(self, function: types.FunctionType, node: Any, kinds: tuple[Kind, ...]) -> None:
+        super().__init__()
+        self.function, self.node = function, node
+        names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
+        self.local_names = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        self.maybe = unassigned(node)
+        self.doubles: set[Double] = set()
+        self.captured: dict[str, Any] = {}
+        self.calls: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        self.scope = self._bound(node.args, kinds)
+        self.free = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+
+    def _bound(self, args: ast.arguments, kinds: tuple[Kind, ...]) -> dict[str, Kind]:
+        names = [a.arg for a in (*args.posonlyargs, *args.args)]
+        named = {each.name: each.kind for each in kinds if isinstance(each, Named)}
+        kinds = tuple(kind for kind in kinds if not isinstance(kind, Named))
+        parameters = {a.arg for a in (*args.args, *args.kwonlyargs)} - set(names[: len(kinds)])
+        if args.kwarg or named.keys() - parameters or (len(kinds) > len(names) and not args.vararg):
+            raise Unsupported("its arguments are not its parameters")
+        defaults = self.function.__defaults__ or ()
+        scope: dict[str, Kind] = dict(zip(names[len(names) - len(defaults) :], map(_default, defaults), strict=True))
+        scope |= dict(zip(names, kinds, strict=False)) | named
+        if missing := [name for name in names if name not in scope]:
+            raise Unsupported(f"no argument {missing[0]}")
+        if args.vararg:
+            scope[args.vararg.arg] = Tuple(kinds[len(names) :])
+        for name, value in (self.function.__kwdefaults__ or {}).items():
+            scope.setdefault(name, _default(value))
+        return scope
+
+    def named(self, name: str) -> Kind:
+        """A global, or a variable of a function around it: as constant as in Numba."""
+        if name in self.captured:
+            return Known(self.captured[name])
+        try:
+            if name in self.free:
+                value = self.free[name].cell_contents
+            elif name in self.function.__globals__:
+                value = self.function.__globals__[name]
+            else:
+                value = getattr(builtins, name)
+        except (ValueError, AttributeError):
+            if name in self.function.__code__.co_varnames:
+                return None
+            raise Unsupported(f"name {name} is not defined") from None
+        self.captured[name] = frozen = _frozen(value)
+        if name in self.free or name in self.function.__globals__:
+            self.named_function(self.free.get(name, self.function.__globals__), name, value)
+        if frozen is not value:
+            self.changed = True
+        if isinstance(frozen, np.ndarray):
+            return of_value(frozen)
+        return Known(value) if not isinstance(value, list | dict | set) else None
+
+    def named_function(self, names: Any, name: str, value: Any) -> None:
+        """Note where a device function was found."""
+        if isinstance(value, types.FunctionType) and _is_kernels(value):
+            self.calls[id(names), name] = names, name, value
+
+    def namespace(self) -> dict[str, Any]:
+        """The globals of the typed function."""
+        names = {part.id for part in ast.walk(self.node) if isinstance(part, ast.Name)}
+        for name in names:
+            if name not in self.scope and name not in self.captured:
+                try:
+                    self.named(name)
+                except Unsupported:
+                    continue
+        scope = {"__builtins__": builtins, "__name__": self.function.__module__, SHUFFLES: _shuffles(self.node)}
+        return scope | self.captured | self.constants
+
+    def result(self) -> Kind:
+        """What the function returns, after the values have been brought to one type."""
+        if not self.returns:
+            return Known(None)
+        kind = self.returns[0][1]
+        for _, other in self.returns[1:]:
+            kind = joined(kind, other)
+        if self.live:
+            return None if scalar(kind) or not isinstance(kind, Known) else joined(kind, Known(None))
+        for node, each in self.returns:
+            if node.value is not None:
+                node.value = self.brought(node.value, each, kind)
+        return widened(kind)
+
+    def device_function(self, function: types.FunctionType, kinds: list[Kind]) -> tuple[Any, Kind] | None:
+        """A device function typed for arguments, and what it returns; None if it runs as it is."""
+        if not _is_kernels(function):
+            return None
+        typed = _typed(function, tuple(kinds))
+        if typed is None:
+            return resolved(function), None
+        self.doubles |= typed.doubles
+        self.calls |= {(id(names), name): (names, name, value) for names, name, value in typed.calls}
+        return typed.function, typed.result
+
+    def resolver(self) -> Any:
+        """What makes of a function one that is typed by its arguments when it is called."""
+        return resolved
+
+    def doubled(self, node: ast.AST, why: str) -> None:
+        """An operation computes in fp64."""
+        self.doubles.add(Double(self.function.__code__.co_filename, node.lineno, why))  # type: ignore[attr-defined]
+
+    def notes(self) -> Any:
+        """What has been noted so far."""
+        return set(self.doubles)
+
+    def restore(self, noted: Any) -> None:
+        """Forget what has been noted since."""
+        self.doubles = set(noted)
+
+
+def _default(value: Any) -> Kind:
+    """The kind of a default: no constant, unless it is None."""
+    return variable(Known(value))
+
+
+def _frozen(value: Any) -> Any:
+    """A captured value by whose class its type can be told."""
+    if type(value) is float:
+        return np.float64(value)
+    if type(value) is int and value > 2**63 - 1:
+        return np.uint64(value)
+    if type(value) is tuple:
+        items = tuple(_frozen(item) for item in value)
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+    return value
+
+
+def _is_kernels(function: types.FunctionType) -> bool:
+    """Whether a function is one that a kernel would compile: no part of NumPy, Python or the executor."""
+    file = function.__code__.co_filename
+    library = file.startswith(_NUMPY) or (file.startswith(_PYTHON) and "site-packages" not in file)
+    return not library and not is_internal(file)
+
+
+def resolved(function: Any) -> Any:
+    """A function that is typed by its arguments when it is called; anything else as it is."""
+    if not isinstance(function, types.FunctionType) or not _is_kernels(function) or hasattr(function, "__simt_types__"):
+        return function
+
+    def call(*args: Any, **named: Any) -> Any:
+        kinds = [widened(of_value(arg)) for arg in args]
+        kinds += [Named(name, widened(of_value(arg))) for name, arg in named.items()]
+        typed = _typed(function, tuple(kinds))
+        return (typed.function if typed else function)(*args, **named)
+
+    return call

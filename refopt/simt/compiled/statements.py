@@ -1,0 +1,327 @@
+"""Typing of statements: variables, branches and loops.
+
+As in Numba's SSA form, each assignment makes a variable anew, of the type of its value. Only where branches meet, or a
+loop begins again, are the types of a variable unified, and the value converted there.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from .assignments import Assignments, assigned, loaded
+from .expressions import Unsupported
+from .kinds import Array, Kind, Known, Range, element, items_of, joined, scalar
+from .unassigned import nothing
+
+Scope = dict[str, Kind]
+_ROUNDS = 12  # until the types in a loop stand still
+
+
+class Statements(Assignments):
+    """The visits of statements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = True
+        self.maybe: set[str] = set()  # variables that may be read unassigned
+        self.returns: list[tuple[ast.Return, Kind]] = []
+        self.local_names: set[str] = set()
+        self.jumps: list[list[tuple[ast.stmt, Scope]]] = []  # breaks and continues, for each loop around
+
+    def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Statements one after another; what cannot be reached is left out."""
+        new: list[ast.stmt] = []
+        for statement in body:
+            if not self.live:
+                break
+            visitor = getattr(self, f"_do_{type(statement).__name__}", None)
+            if visitor is None:
+                raise Unsupported(f"{type(statement).__name__} in line {statement.lineno}")
+            new += visitor(statement)
+        return new or [ast.copy_location(ast.Pass(), body[0])]
+
+    def conversions(self, scope: Scope, target: Scope, at: ast.AST) -> list[ast.stmt]:
+        """Assignments that bring variables of one scope to the types of another."""
+        new: list[ast.stmt] = []
+        for name, kind in scope.items():
+            if name not in target or target[name] == kind:
+                continue
+            load, one = loaded(name, at), scalar(kind)
+            if target[name] is None and one is not None and one.form == "py" and one.name not in ("int64", "bool"):
+                value = self.converted(load, kind, one.name)  # its class is to say what it is
+            else:
+                value = self.brought(load, kind, target[name])
+            if value is not load:
+                new.append(assigned(name, value, at))
+        return [*new, *self.absent(scope, target, at)]
+
+    def absent(self, scope: Scope, target: Scope, at: ast.AST) -> list[ast.stmt]:
+        """Assignments of zero to variables that may be read although one scope does not have them."""
+        new: list[ast.stmt] = []
+        for name in sorted(self.maybe & target.keys() - scope.keys()):
+            if (kind := scalar(target[name])) is not None:
+                value = self.apply(nothing(kind.name, name), f"no_{kind.name}_{name}", at)
+                new.append(assigned(name, value, at))
+        return new
+
+    # Statements
+
+    def _do_Expr(self, node: ast.Expr) -> list[ast.stmt]:
+        if isinstance(node.value, ast.Constant):
+            return []
+        if isinstance(node.value, ast.Yield | ast.YieldFrom | ast.Await):
+            raise Unsupported(f"{type(node.value).__name__} in line {node.lineno}")
+        return [ast.copy_location(ast.Expr(self.raw(node.value)[0]), node)]
+
+    def _do_Pass(self, node: ast.stmt) -> list[ast.stmt]:
+        return [node]
+
+    def _do_Global(self, node: ast.Global) -> list[ast.stmt]:
+        if set(node.names) & self.local_names:
+            raise Unsupported(f"assignment to a global in line {node.lineno}")
+        return []
+
+    def _do_Match(self, node: ast.Match) -> list[ast.stmt]:
+        """As branches on the comparisons that it makes; of patterns with parts Numba has none."""
+        name = self.temporary()
+        subject = loaded(name, node)
+        choice: list[ast.stmt] = []
+        for case in reversed(node.cases):
+            pattern: ast.pattern | None = case.pattern
+            bound = None
+            if isinstance(case.pattern, ast.MatchAs) and not case.guard:
+                pattern, bound = case.pattern.pattern, case.pattern.name
+            test = _matches(pattern, subject)
+            if case.guard is not None:
+                test = ast.BoolOp(ast.And(), [test, case.guard])
+            body = [assigned(bound, subject, case.pattern), *case.body] if bound else case.body
+            branch = ast.copy_location(ast.If(test, body, choice), case.pattern)
+            choice = [ast.fix_missing_locations(branch)]
+        return self.block([assigned(name, node.subject, node), *choice])
+
+    def _do_Assert(self, node: ast.Assert) -> list[ast.stmt]:
+        return [ast.copy_location(ast.Assert(self.raw(node.test, True)[0], node.msg), node)]
+
+    def _do_Raise(self, node: ast.Raise) -> list[ast.stmt]:
+        self.live = False
+        return [node]
+
+    def _do_Delete(self, node: ast.Delete) -> list[ast.stmt]:
+        return [node]
+
+    def _do_FunctionDef(self, node: ast.FunctionDef) -> list[ast.stmt]:
+        self.scope[node.name] = None
+        return [node]
+
+    def _do_Import(self, node: Any) -> list[ast.stmt]:
+        for alias in node.names:
+            self.scope[(alias.asname or alias.name).partition(".")[0]] = None
+        return [node]
+
+    _do_ImportFrom = _do_Import
+
+    def _do_With(self, node: ast.With) -> list[ast.stmt]:
+        items: list[ast.withitem] = []
+        for item in node.items:
+            entered = self.visit(item.context_expr)[0]
+            items.append(ast.withitem(entered, self._target(item.optional_vars, None) if item.optional_vars else None))
+        return [ast.copy_location(ast.With(items, self.block(node.body)), node)]
+
+    def _do_Try(self, node: ast.Try) -> list[ast.stmt]:
+        """What the body has assigned when it is left is not known: such variables may be anything afterwards."""
+        before = dict(self.scope)
+        body = self.block(node.body)
+        after, live = self.scope, self.live
+        left = {name: kind if before.get(name) == kind else None for name, kind in after.items()}
+        handlers: list[ast.ExceptHandler] = []
+        ways = [after] if live else []
+        for handler in node.handlers:
+            self.scope, self.live = dict(left), True
+            if handler.name:
+                self.scope[handler.name] = None
+            handlers.append(
+                ast.copy_location(ast.ExceptHandler(handler.type, handler.name, self.block(handler.body)), handler)
+            )
+            ways += [self.scope] if self.live else []
+        self.scope, self.live = after, live
+        orelse = self.block(node.orelse) if node.orelse and live else []
+        for way in ways:
+            self.scope = {name: kind if way.get(name) == kind else None for name, kind in self.scope.items()}
+        self.live = True
+        final = self.block(node.finalbody) if node.finalbody else []
+        self.live = bool(ways)
+        return [ast.copy_location(ast.Try(body, handlers, orelse, final), node)]
+
+    def _do_Return(self, node: ast.Return) -> list[ast.stmt]:
+        value, kind = self.visit(node.value) if node.value else (None, Known(None))
+        new = ast.copy_location(ast.Return(value), node)
+        self.returns.append((new, kind))
+        self.live = False
+        return [new]
+
+    def _do_If(self, node: ast.If) -> list[ast.stmt]:
+        if (way := self.decided(node.test)) is not None:
+            chosen = node.body if way else node.orelse
+            parts = ast.walk(node.test) if isinstance(node.test, ast.BoolOp) else ()
+            calls = any(isinstance(part, ast.Call) for part in parts)
+            tested = [ast.copy_location(ast.Expr(self.raw(node.test, True)[0]), node)] if calls else []
+            return [*tested, *(self.block(chosen) if chosen else [])]
+        test, _ = self.raw(node.test, test=True)
+        before = dict(self.scope)
+        body, after_body, body_live = self.block(node.body), self.scope, self.live
+        self.scope, self.live = before, True
+        orelse = self.block(node.orelse) if node.orelse else []
+        after_else, else_live = self.scope, self.live
+        if body_live and else_live:
+            self.scope = _merged(after_body, after_else)
+            body += self.conversions(after_body, self.scope, node)
+            orelse += self.conversions(after_else, self.scope, node)
+        elif body_live:
+            self.scope = after_body
+        self.live = body_live or else_live
+        return [ast.copy_location(ast.If(test, body, orelse), node)]
+
+    # Loops
+
+    def _do_Break(self, node: ast.stmt) -> list[ast.stmt]:
+        new = ast.copy_location(type(node)(), node)
+        self.jumps[-1].append((new, dict(self.scope)))
+        self.live = False
+        return [new]
+
+    _do_Continue = _do_Break
+
+    def _do_While(self, node: ast.While) -> list[ast.stmt]:
+        return self._loop(node)
+
+    def _do_For(self, node: ast.For) -> list[ast.stmt]:
+        iterated, kind = self.visit(node.iter)
+        return self._loop(node, iterated, _iterated(kind))
+
+    def _loop(self, node: Any, iterated: ast.expr | None = None, element: Kind = None) -> list[ast.stmt]:
+        entry, header, noted = dict(self.scope), dict(self.scope), self.notes()
+        for _ in range(_ROUNDS):
+            self.restore(noted)
+            self.scope, self.live = dict(header), True
+            returns = len(self.returns)
+            self.jumps.append([])
+            if iterated is None:
+                test, _known = self.raw(node.test, test=True)
+                outside = dict(self.scope)
+            else:
+                target = self._target(node.target, element)
+                outside = dict(header)
+                for name in ast.walk(node.target):
+                    if isinstance(name, ast.Name):
+                        inside = self.scope.get(name.id)
+                        outside[name.id] = joined(header[name.id], inside) if name.id in header else inside
+            body = self.block(node.body)
+            jumps = self.jumps.pop()
+            ends: list[tuple[ast.stmt | None, Scope]] = [(None, self.scope)] if self.live else []
+            ends += [(jump, scope) for jump, scope in jumps if isinstance(jump, ast.Continue)]
+            new = dict(header)
+            for _jump, scope in ends:
+                new = _merged(new, scope, widen=True)
+            if new == header:
+                break
+            header = new
+            del self.returns[returns:]
+        else:
+            raise Unsupported(f"types that do not settle in the loop of line {node.lineno}")
+        way = self.decided(node.test, header) if iterated is None else None
+        continued = any(isinstance(jump, ast.Continue) for jump, _ in jumps)
+        first = self.decided(node.test, entry) if iterated is None and not continued else None
+        if first is False:
+            del self.returns[returns:]
+            self.scope, self.live = entry, True
+            return self.block(node.orelse) if node.orelse else []
+        before = [*self.conversions(entry, header, node), *self.absent(header, outside, node)]
+        inserted = {id(jump): self.conversions(scope, header, node) for jump, scope in ends if jump is not None}
+        if self.live:
+            body += self.conversions(self.scope, header, node)
+        at_exit: list[ast.stmt] = []
+        if first and not way and self.live:  # Python tests before the loop and again at its end, from where it is left
+            outside = outside | self.scope
+            at_exit = self.conversions(header, outside, node)
+        self.scope, self.live = outside, True
+        orelse = at_exit + (self.block(node.orelse) if node.orelse else [])
+        breaks = [(jump, scope) for jump, scope in jumps if isinstance(jump, ast.Break)]
+        ways = [self.scope] if self.live and not way else []
+        after: Scope | None = None
+        for scope in [*ways, *(scope for _, scope in breaks)]:
+            after = dict(scope) if after is None else _merged(after, scope)
+        self.live = after is not None
+        if after is not None:
+            if ways:
+                orelse += self.conversions(ways[0], after, node)
+            inserted |= {id(jump): self.conversions(scope, after, node) for jump, scope in breaks}
+            self.scope = after
+        if any(inserted.values()):
+            body = _with_inserted(body, inserted)
+        if iterated is None:
+            loop: ast.stmt = ast.While(test, body, orelse)
+        else:
+            loop = ast.For(target, iterated, body, orelse, None)
+        return [*before, ast.copy_location(loop, node)]
+
+    def notes(self) -> Any:
+        """What has been noted so far."""
+        raise NotImplementedError
+
+    def restore(self, noted: Any) -> None:
+        """Forget what has been noted since."""
+        raise NotImplementedError
+
+
+def _matches(pattern: ast.pattern | None, subject: ast.expr) -> ast.expr:
+    """The comparison that a pattern of a case makes."""
+    if pattern is None or (isinstance(pattern, ast.MatchAs) and pattern.name is None):
+        return ast.Constant(True)
+    if isinstance(pattern, ast.MatchValue):
+        return ast.copy_location(ast.Compare(subject, [ast.Eq()], [pattern.value]), pattern)
+    if isinstance(pattern, ast.MatchSingleton):
+        return ast.copy_location(ast.Compare(subject, [ast.Is()], [ast.Constant(pattern.value)]), pattern)
+    if isinstance(pattern, ast.MatchOr):
+        return ast.copy_location(ast.BoolOp(ast.Or(), [_matches(each, subject) for each in pattern.patterns]), pattern)
+    raise Unsupported(f"{type(pattern).__name__} in line {pattern.lineno}")
+
+
+def _iterated(kind: Kind) -> Kind:
+    """The kind of what a loop over a value runs through."""
+    if isinstance(kind, Range):
+        return kind.item
+    items = items_of(kind)
+    if items:
+        first = items[0]
+        for other in items[1:]:
+            first = joined(first, other)
+        return first if all(_type_of(item) == _type_of(first) for item in items) else None
+    return element(kind, kind.axes - 1) if isinstance(kind, Array) else None
+
+
+def _type_of(kind: Kind) -> Any:
+    known = scalar(kind)
+    return known.name if known else kind
+
+
+def _merged(a: Scope, b: Scope, widen: bool = False) -> Scope:
+    """The variables after two ways that meet."""
+    merged = dict(a)
+    for name, kind in b.items():
+        if name not in merged:
+            merged[name] = kind
+        else:
+            merged[name] = joined(merged[name], kind, widen)
+    return merged
+
+
+def _with_inserted(body: list[ast.stmt], inserted: dict[int, list[ast.stmt]]) -> list[ast.stmt]:
+    """Statements with others before some of them, in branches too."""
+    new: list[ast.stmt] = []
+    for statement in body:
+        for part in ("body", "orelse"):
+            if isinstance(getattr(statement, part, None), list):
+                setattr(statement, part, _with_inserted(getattr(statement, part), inserted))
+        new += [*inserted.get(id(statement), ()), statement]
+    return new

@@ -1,0 +1,101 @@
+"""Runs a whole script with the executor in the place of `numba.cuda`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from . import rules
+from .observe import observe
+from .replace import replace_numba
+
+ABOUT = """Runs a Python script, or with -m a module, with the executor in the place of numba.cuda. It takes no GPU, and
+no Numba. What the script raises ends it, the executor's reports as well."""
+ENDS = "Exit status: that of the script; 1 or 3 if it ends by an exception, 2 if there is none."
+
+
+def add_to(commands: Any) -> argparse.ArgumentParser:
+    """Add the command and its arguments to those of another."""
+    command = commands.add_parser(
+        "simt", help="run a script of numba.cuda without a GPU, watched if asked for", description=ABOUT, epilog=ENDS
+    )
+    add_arguments(command)
+    return command
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options, the script, and its own arguments."""
+    parser.add_argument("--watch", action="store_true", help="look for data races and uninitialised reads; slower")
+    names = sorted(rules.ON | rules.OFF)
+    rule: dict[str, Any] = {"metavar": "RULE", "action": "append", "choices": names, "default": []}
+    parser.add_argument("--strict", **rule, help="watch, by a rule of simt.rules more; several times for several")
+    parser.add_argument("--lenient", **rule, help="a rule that is not to hold")
+    doubles = "launch no kernel that computes in doubles and has no fp64 array"
+    parser.add_argument("--doubles", choices=("ignore", "refuse"), default="ignore", help=f"refuse: {doubles}")
+    orders = ("forward", "reverse", "random")
+    parser.add_argument("--schedule", choices=orders, default="forward", help="the order of blocks and threads")
+    parser.add_argument("--seed", type=int, default=0, help="of the random schedule")
+    parser.add_argument("-m", dest="module", action="store_true", help="the script is the name of a module")
+    parser.add_argument("script", help="a Python file, or a module with -m")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="the script's own arguments")
+
+
+def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Run the script to its end and return its exit status.
+
+    Raises:
+        SystemExit: there is no such script, which is told.
+        Exception: what the script raises.
+    """
+    argv, path = sys.argv, list(sys.path)
+    with ExitStack() as stack:
+        stack.enter_context(replace_numba())
+        sys.path.insert(0, os.getcwd() if args.module else os.path.dirname(os.path.abspath(args.script)))
+        if not (_is_module(args.script) if args.module else _is_script(args.script)):
+            sys.path[:] = path
+            parser.error(f"no {'module' if args.module else 'script'} {args.script}")
+        watch = args.watch or bool(args.strict)
+        if watch or args.lenient or args.schedule != "forward" or args.doubles != "ignore":
+            how = {name: getattr(args, name) for name in ("schedule", "seed", "strict", "lenient", "doubles")}
+            stack.enter_context(observe(False, watch, **how))
+        sys.argv = [args.script, *args.args]
+        try:
+            if args.module:
+                runpy.run_module(args.script, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(args.script, run_name="__main__")
+        except SystemExit as end:
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
+            return end.code if isinstance(end.code, int) else int(end.code is not None)
+        finally:
+            sys.argv, sys.path[:] = argv, path
+    return 0
+
+
+def _is_script(name: str) -> bool:
+    """Whether there is a file, or a folder with a __main__.py."""
+    return os.path.isfile(name) or os.path.isfile(os.path.join(name, "__main__.py"))
+
+
+def _is_module(name: str) -> bool:
+    """Whether there is a module; those around it are imported, so that Numba has to be replaced by then."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError as error:
+        if error.name is not None and name.startswith(error.name):
+            return False
+        raise
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``python -m refopt.simt``: the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m refopt.simt", description=ABOUT, epilog=ENDS)
+    add_arguments(parser)
+    return run(parser.parse_args(argv), parser)

@@ -1,0 +1,79 @@
+"""The value that a shuffle gives for a lane which does not take part, or that no way has assigned: nobody may store it.
+
+Such values are common in right kernels: in a reduction over 16 lanes the upper ones add what they do not need. So
+it is no error to compute with one, only to store what comes of it, to index with it and to vote on it. It behaves as
+the caller's own value, and what is computed from it is undefined as well (`lifted` sees to that). A comparison with
+one holds: `if other > mine: mine = other` takes it, as it might on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .errors import Place, UninitializedRead, here
+
+
+class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
+    """A value in the place of another that does not exist."""
+
+    __slots__ = ("place", "rule", "value", "why")
+
+    def __init__(self, value: Any, why: str, place: Place, rule: str = "shuffle-lanes") -> None:
+        self.value = type(value)(True) if isinstance(value, bool | np.bool_) else value
+        self.why, self.place, self.rule = why, place, rule
+
+    dtype = property(lambda self: np.asarray(self.value).dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        values = [one.value if isinstance(one, Undefined) else one for one in inputs]
+        options.pop("out", None)  # of an operator in place
+        return Undefined(getattr(ufunc, method)(*values, **options), self.why, self.place, self.rule)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.asarray(self.__index__())  # NumPy makes an array of an index
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __index__(self) -> int:
+        refuse(self, "an index or a range that", "is")
+        raise AssertionError
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __round__(self, digits: Any = None) -> Any:
+        return self.through(lambda value: round(value, digits))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        part = getattr(self.value, name)
+        if callable(part):
+            return lambda *args: self.through(lambda _: part(*args))
+        return self.through(lambda _: part)
+
+    def through(self, convert: Callable[[Any], Any]) -> Undefined:
+        """What a conversion makes of it, as undefined as it is."""
+        return Undefined(convert(self.value), self.why, self.place, self.rule)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __repr__(self) -> str:
+        return f"Undefined({self.value!r}: {self.why})"
+
+
+def refuse(values: Any, what: str, does: str = "stores") -> None:
+    """Raise UninitializedRead if one of the values that are about to be used for something is undefined."""
+    for value in values if isinstance(values, tuple | list) else (values,):
+        if type(value) is Undefined:
+            source = "what a shuffle gave" if value.rule == "shuffle-lanes" else "a value"
+            at = f"{value.place.filename}:{value.place.line}"
+            raise UninitializedRead(f"{what} {does} {source} at {at}, where {value.why} (rule {value.rule})", here())

@@ -1,0 +1,105 @@
+"""Stops a thread that runs on without a barrier, an atomic, a fence or its end: nothing else would.
+
+A thread of Python of its own looks now and then whether the launch that runs has taken a step, so a step costs
+an addition. It ends when there has been nothing to look at for a while.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+import time
+from typing import Any
+
+from .arguments import shown
+from .state import current
+
+_IDLE = 2.0  # seconds without a launch after which the watching thread ends
+_PERIOD = 0.25  # seconds between two looks, at most
+
+
+class Stopped(BaseException):
+    """What the thread that runs on is given; no handler of a kernel is for it."""
+
+
+class Limits:
+    """What stops a launch that makes no progress. The environment variable SIMT_SECONDS sets the first value.
+
+    Attributes: seconds, for which a thread may run without a barrier, an atomic, a fence or its end (10, `math.inf`
+    for no limit); six times that long threads may spin on atomics that change nothing while only their own
+    variables change.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = float(os.environ.get("SIMT_SECONDS", 10))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "seconds":
+            raise AttributeError(f"there is no limit {name}: there is `seconds`")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise ValueError(f"simt.limits.seconds: expected a number of seconds above 0, got {shown(value)}")
+        object.__setattr__(self, name, value)
+
+
+limits = Limits()
+
+
+class _Watch:
+    """The thread that looks, and what it saw last."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.thread: threading.Thread | None = None
+        self.launch: Any = None
+
+    def begin(self, launch: Any) -> None:
+        """A launch starts."""
+        self.launch = launch
+        if self.thread is None or not self.thread.is_alive():
+            self.thread = threading.Thread(target=self._look, name="simt watchdog", daemon=True)
+            self.thread.start()
+
+    def end(self) -> None:
+        """It has ended. A stop that comes too late has no effect.
+
+        It is waited for: CPython 3.11 that has been told to take one back looks for it for ever, and hangs when traced.
+        """
+        try:
+            with self.lock:
+                launch, self.launch = self.launch, None
+            for _ in range(100 if launch is not None and launch.stopped else 0):
+                time.sleep(0)
+        except Stopped:
+            pass
+
+    def _look(self) -> None:
+        launch, steps, since, idle = None, (-1, -1, -1), 0.0, time.monotonic()
+        while self.launch is not None or time.monotonic() - idle < _IDLE:
+            limit = limits.seconds
+            time.sleep(min(_PERIOD, limit / 4))
+            with self.lock:
+                idle = time.monotonic() if self.launch is not None else idle
+                if self.launch is None or current.runner is None:
+                    launch = None
+                    continue
+                now = _seconds(current.runner)
+                progress = self.launch.exited, self.launch.steps, self.launch.atomics
+                if self.launch is not launch or progress != steps:
+                    launch, steps, since = self.launch, progress, now
+                elif now - since > limit and not launch.stopped and not math.isinf(limit):
+                    launch.stopped = True
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                        ctypes.c_ulong(current.runner), ctypes.py_object(Stopped)
+                    )
+
+
+def _seconds(runner: int) -> float:
+    """The time that a thread of Python has run: one that waits, for a debugger or its turn, is not stopped."""
+    if hasattr(time, "pthread_getcpuclockid"):
+        return time.clock_gettime(time.pthread_getcpuclockid(runner))
+    return time.monotonic()
+
+
+watch = _Watch()

@@ -1,0 +1,189 @@
+"""What an observed array has of NumPy's as a whole: functions, methods and operators that take all elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_VIEWS = "squeeze", "swapaxes", "transpose", "diagonal"
+_IN_PLACE = "sort", "partition", "put"
+
+
+class Whole(np.lib.mixins.NDArrayOperatorsMixin):
+    """Each of these reads, or writes, every element, and reports it."""
+
+    __slots__ = ()
+    _buffer: Any
+    _data: np.ndarray
+    _observer: Any
+    _offset: int
+
+    shape = property(lambda self: self._data.shape)
+    dtype = property(lambda self: self._data.dtype)
+    size = property(lambda self: self._data.size)
+    ndim = property(lambda self: self._data.ndim)
+    strides = property(lambda self: self._data.strides)
+    itemsize = property(lambda self: self._data.itemsize)
+    nbytes = property(lambda self: self._data.nbytes)
+    flags = property(lambda self: self._data.flags)
+    T = property(lambda self: self._wrap(self._data.T))
+    real = property(lambda self: self._wrap(self._data.real))
+    imag = property(lambda self: self._wrap(self._data.imag) if self.dtype.kind == "c" else np.imag(self.plain()))
+
+    def __getitem__(self, index: Any) -> Any:
+        raise NotImplementedError
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise NotImplementedError
+
+    def _wrap(self, data: np.ndarray) -> Any:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __iter__(self) -> Any:
+        return map(self.__getitem__, range(len(self._data)))
+
+    def __contains__(self, value: Any) -> bool:
+        return value in self.plain()
+
+    def __bool__(self) -> bool:
+        return bool(self.plain())
+
+    def __int__(self) -> int:
+        return int(self.plain())
+
+    def __float__(self) -> float:
+        return float(self.plain())
+
+    def __index__(self) -> int:
+        return self.plain().__index__()
+
+    def __repr__(self) -> str:
+        return f"Observed({self._data!r})"
+
+    def plain(self) -> np.ndarray:
+        """A copy of all elements."""
+        self._all(lambda offset, nbytes, _: self._observer.read(self._buffer, offset, nbytes))
+        return self._data.copy()
+
+    def _all(self, report: Any) -> None:
+        """Report every element, in one piece if they lie in one."""
+        data = self._data
+        if data.flags.c_contiguous:
+            if data.size:
+                report(self._offset, data.nbytes, ...)
+            return
+        steps = data.strides
+        for at in np.ndindex(data.shape):
+            report(self._offset + sum(i * s for i, s in zip(at, steps, strict=True)), data.itemsize, at)
+
+    def _overwrite(self, values: np.ndarray) -> None:
+        """Write all elements, of this shape and type."""
+
+        def report(offset: int, nbytes: int, at: Any) -> None:
+            self._observer.write(self._buffer, offset, nbytes, values[at], self._data.dtype)
+
+        self._all(report)
+        self._data[...] = values
+
+    def _part(self, index: Any) -> Any:
+        """The elements that an index with slices names: a view, or a copy as of NumPy's."""
+        part = self._data[index]
+        if isinstance(part, np.ndarray) and (not part.size or np.may_share_memory(part, self._data)):
+            return self._wrap(part)
+        return self.plain()[index]
+
+    def _assign(self, index: Any, value: Any) -> None:
+        """Write the elements that an index with slices names."""
+        part = self._part(index)
+        if isinstance(part, Whole):
+            values = np.empty(part.shape, part.dtype)
+            values[...] = plain(value)
+            part._overwrite(values)
+            return
+        numbers = np.arange(self.size).reshape(self.shape)[index]
+        values = np.broadcast_to(plain(value), numbers.shape)
+        for k, number in np.ndenumerate(numbers):
+            self[np.unravel_index(int(number), self.shape)] = values[k]
+
+    def view(self, dtype: Any) -> Any:
+        """The same bytes as another type."""
+        return self._wrap(self._data.view(dtype))
+
+    def reshape(self, *shape: Any, order: Any = "C") -> Any:
+        """The same elements in another shape."""
+        return self._shared(self._data.reshape(*shape, order=order))
+
+    def ravel(self, order: Any = "C") -> Any:
+        """The same elements in one dimension."""
+        return self._shared(self._data.ravel(order))
+
+    def fill(self, value: Any) -> None:
+        """Write one value to all elements."""
+        self._assign(..., value)
+
+    @property
+    def flat(self) -> Any:
+        """All elements in C order."""
+        return self.ravel()
+
+    def _shared(self, data: np.ndarray) -> Any:
+        if data.size and not np.may_share_memory(data, self._data):
+            self.plain()
+            return data
+        return self._wrap(data)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return self.plain() if dtype is None else self.plain().astype(dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
+        """Any ufunc: its inputs are read, and its outputs written, whole."""
+        inputs = tuple(plain(one) for one in inputs)
+        if method == "at":
+            raise TypeError(f"{ufunc.__name__}.at is nothing that a kernel can do: it has atomics")
+        if not out:
+            return getattr(ufunc, method)(*inputs, **options)
+        scratch = tuple(one._data.copy() if isinstance(one, Whole) else one for one in out)
+        getattr(ufunc, method)(*inputs, out=scratch, **options)
+        for one, values in zip(out, scratch, strict=True):
+            if isinstance(one, Whole):
+                one._overwrite(values)
+        return out[0] if len(out) == 1 else out
+
+    def __array_function__(self, function: Any, types: Any, args: tuple, options: dict) -> Any:
+        """Any other function of NumPy's: all that it takes is read; what it is to write to is written."""
+        if function is np.copyto:
+            args[0][...] = args[1]
+            return None
+        target = options.pop("out", None)
+        answer = function(*(plain(one) for one in args), **{name: plain(one) for name, one in options.items()})
+        if target is None:
+            return answer
+        target[...] = answer
+        return target
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in _VIEWS:
+            return lambda *args, **options: self._wrap(getattr(self._data, name)(*args, **options))
+        if name in _IN_PLACE:
+            return lambda *args, **options: self._change(name, *args, **options)
+        if not hasattr(np.ndarray, name):
+            raise AttributeError(f"an array has no attribute {name}")
+        return getattr(self.plain(), name)
+
+    def _change(self, name: str, *args: Any, **options: Any) -> None:
+        values = self.plain()
+        getattr(values, name)(*args, **options)
+        self._overwrite(values)
+
+
+def plain(value: Any) -> Any:
+    """A value with the elements of observed arrays in their place."""
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return type(value)(plain(one) for one in value)
+    return value.plain() if hasattr(type(value), "plain") else value

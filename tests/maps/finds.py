@@ -1,0 +1,50 @@
+"""docs/executor-finds.md: its programs are run, and what the executor says of each is written behind it; its rules."""
+
+import contextlib
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from maps.collect import ROOT, Item
+
+from benchmarks.sections import table, with_section
+from refopt import simt
+from refopt.simt import rules, script
+
+PAGE = ROOT / "docs" / "executor-finds.md"
+PROGRAM = re.compile(r"```python\n(# refopt simt (.*)\n(?:.*\n)*?)```\n\n```text\n(?:.*\n)*?```")
+
+
+def page(items: Iterable[Item] = ()) -> str:
+    """The page, with the reports of today."""
+
+    def with_report(found: re.Match[str]) -> str:
+        return f"```python\n{found[1]}```\n\n```text\n{said(found[1], found[2])}\n```"
+
+    text = PROGRAM.sub(with_report, PAGE.read_text())
+    lines = [["rule", "by default", "what it asks for"], ["---"] * 3]
+    for listed, default in ((rules.ON, "on"), (rules.OFF, "off")):
+        lines += [[f"`{name}`", default, what] for name, what in listed.items()]
+    return with_section(text, "rules", table(lines))
+
+
+def said(program: str, command: str) -> str:
+    """What ends a program: the exception, or that nothing was reported."""
+    seconds, before = simt.limits.seconds, os.getcwd()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = shlex.split(command)
+        Path(folder, arguments[-1]).write_text(program)
+        try:
+            os.chdir(folder)
+            with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+                script.main(arguments)
+        except Exception as error:
+            report = f"{type(error).__name__}: {error}".replace(f"{folder}/", "")
+            return re.sub(r"0x7[0-9a-f]{11}", "0x7...", report)  # which address it is depends on what ran before
+        finally:
+            simt.limits.seconds = seconds
+            os.chdir(before)
+    return "nothing"

@@ -1,0 +1,186 @@
+"""The arithmetic of kernels: each operator for each pair of types, as Numba types it for CUDA, and its values."""
+
+import itertools
+import operator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from texts import executed
+
+from refopt.simt import cuda
+from refopt.simt.compiled import rules
+
+numba = pytest.importorskip("numba")
+
+SCALARS = list(rules.SCALARS)
+PAIRS = list(itertools.product(SCALARS, SCALARS))
+OPERATORS = {
+    "Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "FloorDiv": "//", "Mod": "%", "Pow": "**", "LShift": "<<",
+    "RShift": ">>", "BitAnd": "&", "BitOr": "|", "BitXor": "^", "Lt": "<", "LtE": "<=", "Gt": ">", "GtE": ">=",
+    "Eq": "==", "NotEq": "!=",
+}  # fmt: skip
+FUNCTIONS = {
+    "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv,
+    "FloorDiv": operator.floordiv, "Mod": operator.mod, "Pow": operator.pow, "LShift": operator.lshift,
+    "RShift": operator.rshift, "BitAnd": operator.and_, "BitOr": operator.or_, "BitXor": operator.xor,
+    "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt, "GtE": operator.ge, "Eq": operator.eq,
+    "NotEq": operator.ne,
+}  # fmt: skip
+COMPARISONS = ("Lt", "LtE", "Gt", "GtE", "Eq", "NotEq")
+
+
+@pytest.fixture(scope="module")
+def numbas():
+    """The types of an operator's operands and result by Numba's typing for CUDA; None if it refuses them."""
+    pytest.importorskip("numba_cuda")
+    from numba.core import types
+    from numba.core.errors import NumbaError
+    from numba.cuda.descriptor import cuda_target
+
+    context = cuda_target.typing_context
+    context.refresh()
+
+    def resolve(function, *names):
+        args = tuple(types.boolean if name == "bool" else getattr(types, name) for name in names)
+        try:
+            signature = context.resolve_function_type(function, args, {})
+        except (NumbaError, NotImplementedError):
+            return None
+        return (*map(str, signature.args), str(signature.return_type))
+
+    resolve.unify = lambda a, b: str(
+        context.unify_types(*(types.boolean if name == "bool" else getattr(types, name) for name in (a, b)))
+    )
+    return resolve
+
+
+@pytest.mark.parametrize("symbol", OPERATORS)
+def test_results_have_numbas_types(symbol, numbas):
+    name = "Compare" if symbol in COMPARISONS else symbol
+    for a, b in PAIRS:
+        rule, expected = rules.binary(name, a, b), numbas(FUNCTIONS[symbol], a, b)
+        if symbol in ("LShift", "RShift") and rule and expected:  # what the operands become does not matter to these
+            rule, expected = rule[2], expected[2]
+        assert rule == expected, (symbol, a, b)
+
+
+def test_variables_have_numbas_types(numbas):
+    for a, b in PAIRS:
+        assert rules.unify(a, b) == numbas.unify(a, b), (a, b)
+
+
+def test_signs_have_numbas_types(numbas):
+    for symbol, function in {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}.items():
+        for a in SCALARS:
+            expected = numbas(function, a)
+            assert rules.unary(symbol, a) == (expected and expected[1]), (symbol, a)
+
+
+def compute(expression, *values, **scope):
+    """The value of an expression of a[0] and b[0] in a kernel, and the name of its type."""
+    notes = []
+    kernel = executed(f"def kernel(a, b):\n    note({expression})\n", note=notes.append, **scope)["kernel"]
+    cuda.jit(kernel)[1, 1](*(np.array([value]) for value in values))
+    (value,) = notes
+    return value, "int64" if type(value) is int else "bool" if type(value) is bool else np.asarray(value).dtype.name
+
+
+def numbers(name):
+    """Values of a type, its limits among them."""
+    dtype = np.dtype(name)
+    if name == "bool":
+        values = st.booleans()
+    elif dtype.kind == "f":
+        special = [0.0, -0.0, 1.0, -1.0, 2.0, 0.1, 7.5, -7.5, 1e-7, np.inf, -np.inf, np.nan]
+        values = st.sampled_from(special) | st.floats(width=8 * dtype.itemsize)
+    else:
+        info = np.iinfo(dtype)
+        edges = [info.min, info.max, 0, 1, 2, 3, 7, info.max - 1, info.max // 2]
+        values = st.sampled_from(edges) | st.integers(int(info.min), int(info.max)) | st.integers(0, 63)
+    return values.map(lambda x: np.array(x).astype(dtype)[()])
+
+
+def njit(expression):
+    scope = {}
+    exec(f"def f(a, b): return {expression}", scope)
+    return numba.njit(error_model="numpy")(scope["f"])
+
+
+def same(x, y):
+    """Equal in every bit, but for the payload of a NaN."""
+    x, y = np.asarray(x), np.asarray(y)
+    return bool((x != x and y != y) or (x == y and np.signbit(x) == np.signbit(y)) if x.dtype.kind == "f" else x == y)
+
+
+JITTED = {symbol: njit(f"a {op} b") for symbol, op in OPERATORS.items()}
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.data())
+@pytest.mark.parametrize("symbol", OPERATORS)
+@pytest.mark.parametrize("a", SCALARS)
+def test_values_are_those_that_numba_computes(symbol, a, data):
+    b = data.draw(st.sampled_from(SCALARS))
+    x, y = data.draw(numbers(a)), data.draw(numbers(b))
+    compare = symbol in COMPARISONS
+    rule = rules.binary("Compare" if compare else symbol, a, b)
+    expression = f"a[0] {OPERATORS[symbol]} b[0]"
+    if rule is None:
+        with pytest.raises(TypeError, match="no such operator"):
+            compute(expression, x, y)
+        return
+    value, name = compute(expression, x, y)
+    assert name == rule[2]
+    if symbol in ("LShift", "RShift") and not 0 <= y < 64:
+        return  # undefined in LLVM; PTX pushes all bits out
+    if symbol == "Pow" and rule[2] in rules.INTEGERS and abs(int(y)) > 65536:
+        return  # a float that may be infinite, as an integer, is undefined in LLVM; PTX clamps it
+    with np.errstate(all="ignore"):
+        left, right = np.dtype(rule[0]).type(x), np.dtype(rule[1]).type(y)
+        if rule[2] == "float16" or (compare and rule[0] == "float16"):
+            expected = FUNCTIONS[symbol](left, right)  # rounded once from an exact result
+        elif symbol == "Pow" and rule[2] == "float32":
+            return
+        else:
+            expected = JITTED[symbol](left, right)
+    assert same(value, expected), (x, y, value, expected)
+
+
+CONSTANTS = [0, 1, -2, 3, 63, 255, 2**31, -(2**40), 2**63 - 1, 2**63, 0.5, -1.75, 0.1, 1e300, float("inf")]
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("symbol", OPERATORS)
+def test_constants_of_pythons_are_int64_or_float64(symbol, captured):
+    rng = np.random.default_rng(7)
+    for a, constant in itertools.product(SCALARS, CONSTANTS):
+        b = "float64" if isinstance(constant, float) else "uint64" if constant > 2**63 - 1 else "int64"
+        first = bool(rng.integers(2))
+        rule = rules.binary("Compare" if symbol in COMPARISONS else symbol, *((a, b) if first else (b, a)))
+        if rule is None or (symbol == "Pow" and (not first or abs(constant) > 100)):
+            continue
+        bits = rng.integers(0, 2**64, dtype=np.uint64)
+        x = (
+            np.bool_(bits & np.uint64(1))
+            if a == "bool"
+            else bits.view(np.float64)
+            if a == "float64"
+            else bits.astype(a)
+        )
+        written = "c" if captured else {np.inf: "1e999"}.get(constant, repr(constant))
+        expression = f"a[0] {OPERATORS[symbol]} {written}" if first else f"({written}) {OPERATORS[symbol]} a[0]"
+        count = constant if first else x
+        if symbol in ("LShift", "RShift") and not 0 <= count < 64:
+            continue
+        with np.errstate(all="ignore"):
+            left, right = ((x, constant) if first else (constant, x))[:]
+            left, right = np.array(left).astype(rule[0])[()], np.array(right).astype(rule[1])[()]
+            if symbol == "Pow" and a == "float16":
+                continue  # a constant exponent keeps float16
+            halves = "float16" in rule[:2]
+            expected = FUNCTIONS[symbol](left, right) if halves else JITTED[symbol](left, right)
+        value, name = compute(expression, x, x, c=constant)
+        assert name == rule[2], expression
+        assert same(value, expected), (expression, x, value, expected)

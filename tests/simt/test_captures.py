@@ -1,0 +1,118 @@
+"""What kernels capture: constants, as in Numba, wherever they are named."""
+
+import numpy as np
+import pytest
+
+from refopt import simt
+from refopt.simt import cuda
+
+TABLE = np.arange(4, dtype=np.float32)
+
+
+def from_the_module(out):
+    out[cuda.threadIdx.x] = TABLE[cuda.threadIdx.x]
+
+
+def of_a_helper(i):
+    return TABLE[i]
+
+
+def through_a_helper(out):
+    out[cuda.threadIdx.x] = of_a_helper(cuda.threadIdx.x)
+
+
+def closing_over(table):
+    def kernel(out):
+        out[cuda.threadIdx.x] = table[cuda.threadIdx.x]
+
+    return kernel
+
+
+def in_a_lambda(out):
+    out[cuda.threadIdx.x] = (lambda i: TABLE[i])(cuda.threadIdx.x)
+
+
+@pytest.mark.parametrize("watch", [False, True])
+@pytest.mark.parametrize("make", [
+    lambda: from_the_module, lambda: through_a_helper, lambda: closing_over(TABLE), lambda: in_a_lambda,
+])  # fmt: skip
+def test_arrays_are_frozen_at_the_first_launch(make, watch):
+    kernel = cuda.jit(make())
+    before = TABLE.copy()
+    try:
+        first, second = np.zeros(4), np.zeros(4)
+        with simt.observe(watch=watch):
+            kernel[1, 4](first)
+            TABLE[:] = -1
+            kernel[1, 4](second)
+    finally:
+        TABLE[:] = before
+    assert first.tolist() == second.tolist() == before.tolist()
+
+
+@pytest.mark.parametrize("watch", [False, True])
+def test_arrays_that_are_captured_are_constants(watch):
+    """Numba refuses to compile it."""
+
+    @cuda.jit
+    def kernel(out):
+        TABLE[0] = 1
+
+    with pytest.raises(ValueError, match="read-only") as caught, simt.observe(watch=watch):
+        kernel[1, 1](np.zeros(1))
+    assert "in kernel kernel" in caught.value.__notes__[0] and TABLE[0] == 0
+
+
+def test_device_arrays_that_are_captured_are_arguments():
+    """They are live, counted and watched."""
+    x = cuda.to_device(np.zeros(4, np.float32))
+
+    def kernel(racing):
+        x[0 if racing else cuda.threadIdx.x] = cuda.threadIdx.x
+
+    with simt.observe(watch=True) as log:
+        cuda.jit(kernel)[1, 4](False)
+    assert x.copy_to_host().tolist() == [0, 1, 2, 3] and log.bytes_written(x) == 16
+    cuda.jit(kernel)[1, 2](False)
+    with pytest.raises(simt.DataRace) as caught, simt.observe(watch=True):
+        cuda.jit(kernel)[1, 4](True)
+    assert caught.value.array == "x"
+
+
+def test_kernels_without_captures_are_not_copied():
+    """What they find in their module later is what they see, as far as it is no array."""
+    seen = []
+
+    def kernel():
+        step()
+
+    step = lambda: seen.append(1)  # noqa: E731
+    launched = cuda.jit(kernel)
+    launched[1, 1]()
+    step = lambda: seen.append(2)  # noqa: E731
+    launched[1, 1]()
+    assert seen == [1, 2]
+
+
+@pytest.mark.parametrize("watch", [None, False, True])
+def test_helpers_under_njit(watch):
+    numba = pytest.importorskip("numba")
+
+    @numba.njit
+    def total(row):
+        answer = 0.0
+        for value in row:
+            answer += value
+        return answer
+
+    @cuda.jit
+    def kernel(x, out):
+        out[cuda.threadIdx.x] = total(x[cuda.threadIdx.x])
+
+    out = np.zeros(2)
+    if watch is None:
+        kernel[1, 2](np.ones((2, 3)), out)
+    else:
+        with simt.observe(watch=watch):
+            kernel[1, 2](np.ones((2, 3)), out)
+    assert out.tolist() == [3, 3]

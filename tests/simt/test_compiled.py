@@ -1,0 +1,604 @@
+"""Kernels as they are typed: variables, constants, conversions, elements, functions, and what is reported."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from texts import executed
+
+from refopt import simt
+from refopt.simt import cuda
+from refopt.simt.compiled import specialize
+from refopt.simt.compiled.kinds import of_value, scalar
+
+THIRD, SCALE, TABLE = 1 / 3, np.float32(3), (1, 0.7)
+
+
+def results(function, *args, size=4, dtype=np.float64):
+    """What a kernel leaves in ``out``, its last argument."""
+    out = np.zeros(size, dtype)
+    cuda.jit(function)[1, 1](*args, out)
+    return out.tolist()
+
+
+# Device functions whose results' types are compared with Numba's.
+
+
+def if_only(x, n):
+    s = x
+    if n > 3:
+        s = 1.0
+    return s
+
+
+def either_branch(x, n):
+    if n > 3:
+        s = 1
+    else:
+        s = x
+    return s
+
+
+def redefined(x, n):
+    s = x * 1.5
+    s = n
+    return s
+
+
+def summed(x, n):
+    s = 0
+    for _ in range(n):
+        s += x
+    return s
+
+
+def summed_from_a_float(x, n):
+    s = 0.0
+    for _ in range(3):
+        s += x
+    return s
+
+
+def broken_out_of(x, n):
+    i = 0
+    while i < n:
+        v = x
+        if i > 5:
+            break
+        i += 1
+    else:
+        v = 2
+    return v
+
+
+def continued(x, n):
+    w = x
+    for i in range(n):
+        w = 1
+        if i > 3:
+            w = x
+            continue
+    return w
+
+
+def nested(x, n):
+    s, t = 0, x
+    for _ in range(n):
+        for _ in range(2):
+            t = t + s
+        s = t
+    return t
+
+
+def counted(x, n):
+    last = n
+    for i in range(n):
+        last = i
+    return last
+
+
+def two_returns(x, n):
+    if n > 2:
+        return x
+    return n
+
+
+def conditional(x, n):
+    return x if n else 2
+
+
+def any_of(x, n):
+    return x and n
+
+
+def greatest(x, n):
+    return max(x, n, 1)
+
+
+def absolute(x, n):
+    return abs(x) + n
+
+
+def truncated(x, n):
+    return int(x)
+
+
+def real(x, n):
+    return float(n)
+
+
+def rounded(x, n):
+    return round(x)
+
+
+def root(x, n):
+    return math.sqrt(x)
+
+
+def negated(x, n):
+    return -x
+
+
+def pair(x, n):
+    t = (x, n)
+    return t[0] * t[1]
+
+
+def powers(x, n):
+    return x**2
+
+
+def divided(x, n):
+    return divmod(x, n)[1]
+
+
+def mantissa(x, n):
+    return math.frexp(x)[0]
+
+
+def exponent(x, n):
+    return math.frexp(x)[1]
+
+
+def put_together(x, n):
+    return math.ldexp(x, n)
+
+
+def fraction(x, n):
+    return math.modf(x)[0]
+
+
+def next_one(x, n):
+    return math.nextafter(x, n)
+
+
+def remains(x, n):
+    return math.fmod(x, n)
+
+
+def raised(x, n):
+    return math.pow(x, n)
+
+
+FUNCTIONS = [
+    if_only, either_branch, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted,
+    two_returns, conditional, any_of, greatest, absolute, truncated, real, rounded, root, negated, pair, powers,
+    divided, mantissa, exponent, put_together, fraction, next_one, remains, raised,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_variables_have_the_types_that_numba_infers(function):
+    pytest.importorskip("numba_cuda")
+    from numba.core import types
+    from numba.core.errors import NumbaError
+    from numba.cuda.compiler import compile_cuda
+
+    for x in ("int8", "uint16", "uint32", "float32", "float64"):
+        for n in ("int16", "int32", "int64"):
+            try:
+                done = compile_cuda(function, None, (getattr(types, x), getattr(types, n)), cc=(9, 0))
+            except NumbaError:
+                continue
+            expected = str(done.signature.return_type)
+            kinds = tuple(of_value(np.dtype(name).type(1)) for name in (x, n))
+            typed = specialize._typed(function, kinds)
+            assert not typed.untyped
+            assert scalar(typed.result).name == re.sub(r"Literal\[int\].*", "int64", expected), (x, n)
+
+
+def test_a_variable_that_becomes_a_double_is_one_on_both_ways():
+    def kernel(x, condition, out):
+        s = x[0]
+        before = s * s
+        if condition:
+            s = 1.0
+        out[0], out[1] = before, s * s
+
+    x = np.array([1.1], np.float32)
+    assert results(kernel, x, False)[:2] == [float(x[0] * x[0]), float(x[0]) ** 2]
+    assert results(kernel, x, True)[1] == 1
+
+
+def test_values_are_converted_where_branches_meet_and_loops_begin():
+    def kernel(x, n, out):
+        if n > 3:
+            s = x[0]
+        else:
+            s = 0.5
+        out[0] = s * s
+        t = 0
+        for i in range(n - 4):
+            t += x[i]
+        out[1] = -t  # minus zero, if no element was added
+        u = x[0]
+        while n > 0:
+            n -= 3
+            if n == 1:
+                u = 2
+                break
+        out[2] = u * x[0]
+
+    x = np.array([1.1], np.float32)
+    first, second, third, _ = results(kernel, x, 4)
+    assert first == float(x[0]) ** 2 and math.copysign(1, second) == -1 and third == 2 * float(x[0])
+    assert results(kernel, x, 5)[1:3] == [-float(x[0]), float(x[0]) ** 2]
+
+
+def test_integers_are_negated_in_their_own_width():
+    def kernel(x, out):
+        out[0], out[1], out[2] = -x[0], +x[0], ~x[0]
+
+    assert results(kernel, np.array([1], np.uint8))[:3] == [255, 1, 254]
+    assert results(kernel, np.array([-128], np.int8))[:3] == [-128, -128, 127]
+    assert results(kernel, np.array([5], np.uint32))[:3] == [2**32 - 5, 5, 2**32 - 6]
+    assert results(kernel, np.array([True]))[:3] == [-1, 1, 0]
+
+
+def test_integers_of_few_bits_are_added_in_64():
+    def kernel(x, y, out):
+        out[0] = (x[0] + x[0]) // 2
+        s = 0
+        for i in range(4):
+            s += y[i]
+        out[1], out[2] = s, y[0] * y[0] * y[0]
+
+    assert results(kernel, np.array([200], np.uint8), np.full(4, 100, np.int8))[:3] == [200, 400, 1e6]
+
+
+def test_a_sum_of_halves_from_a_float_of_pythons_is_a_double():
+    def kernel(x, out):
+        s = 0.0
+        for _ in range(5000):
+            s += x[0]
+        out[0] = s
+
+    assert results(kernel, np.ones(1, np.float16))[0] == 5000
+
+
+def test_a_bare_constant_makes_a_double():
+    def kernel(x, out):
+        out[0] = x[0] * 0.1
+        out[1] = x[0] * THIRD * TABLE[1]
+        out[2] = x[0] * SCALE
+        out[3] = x[0] * math.pi
+
+    x = np.array([1.1], np.float32)
+    expected = [float(x[0]) * 0.1, float(x[0]) * THIRD * 0.7, float(x[0] * SCALE), float(x[0]) * math.pi]
+    assert results(kernel, x) == expected
+
+
+def test_comparisons_are_made_in_the_type_that_holds_both():
+    def kernel(x, n, out):
+        out[0] = x[0] == 16777217  # which float32 has not
+        out[1] = x[1] == 0.1
+        out[2] = n[0] < n[1]
+
+    x, n = np.array([16777216, 0.1], np.float32), np.array([2**53, 2**53 + 1], np.uint64)
+    assert results(kernel, x, n)[:3] == [0, 0, 1]
+
+    def mixed_signs(n, m, out):
+        out[0] = n[0] == m[0]  # doubles, on a GPU
+
+    assert results(mixed_signs, np.array([2**53], np.uint64), np.array([2**53 + 1]))[0] == 1
+
+
+def test_integers_wrap_at_64_bits():
+    def kernel(seed, out):
+        s = seed
+        for i in range(3):
+            s = s * 6364136223846793005 + 1442695040888963407
+            out[i] = s
+        out[3] = np.uint32(1) - np.uint32(2)
+
+    state, expected = 12345, []
+    for _ in range(3):
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        expected.append(state - (state >> 63 << 64))
+    assert results(kernel, 12345, dtype=np.int64) == [*expected, -1]
+
+
+def test_elements_take_the_lowest_bits():
+    def kernel(n, out):
+        out[0], out[1] = n, -n
+        out[2] += n
+        out[3] -= 1
+
+    assert results(kernel, 70000, dtype=np.int16) == [4464, -4464, 4464, -1]
+    assert results(kernel, 70000, dtype=np.uint8) == [112, 144, 112, 255]
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "expected"),
+    [
+        (3e9, np.int32, 2**31 - 1), (-3e9, np.int32, -(2**31)), (-1.5, np.uint32, 0), (-1.9, np.int32, -1),
+        (300.0, np.uint8, 300 % 256), (1e30, np.int64, 2**63 - 1), (np.nan, np.int64, -(2**63)),
+        (np.float32(np.nan), np.int32, 0), (np.float16(1.5), np.int32, 2), (np.float16(2.5), np.int32, 2),
+        (np.inf, np.uint64, 2**64 - 1),
+    ],
+)  # fmt: skip
+def test_floats_become_integers_as_ptx_does_it(value, dtype, expected):
+    def kernel(x, out):
+        out[0] = x[0]
+
+    assert results(kernel, np.array([value]), size=1, dtype=dtype) == [expected]
+
+
+def test_fields_of_records_have_their_types():
+    records = np.zeros(1, [("a", np.int8), ("b", np.float32)])
+
+    def kernel(r, out):
+        r[0]["a"] += 100
+        r[0]["a"] += 100
+        r[0]["b"] = 0.1
+        out[0] = r[0]["a"] + r[0]["a"]
+        out[1] = r[0]["b"] * 3
+
+    assert results(kernel, records)[:2] == [-112, float(np.float32(0.1)) * 3]
+
+
+def test_a_function_is_typed_for_its_arguments():
+    def scaled(a, b=0.5):
+        return a * b
+
+    def factorial(n):
+        return n * factorial(n - 1) if n > 1 else 1
+
+    def kernel(x, y, out):
+        out[0], out[1] = scaled(x[0]), scaled(y[0])
+        out[2] = scaled(x[0], x[0])
+        out[3] = factorial(20)
+
+    x, y = np.array([1.1], np.float32), np.array([3], np.int8)
+    expected = [float(x[0]) * 0.5, 1.5, float(x[0] * x[0]), float(math.factorial(20))]
+    assert results(kernel, x, y) == expected
+
+
+def test_items_of_tuples_are_converted_where_branches_meet():
+    def factors(n):
+        if n > 3:
+            return 1, n
+        return 0.5, n
+
+    def kernel(x, n, out):
+        pair = factors(n)
+        out[0] = pair[0] * x[0] * x[0]
+        other = (x[0], 2)
+        if n > 3:
+            other = (1.0, 2)
+        out[1] = other[0] * x[0]
+
+    x = np.array([1.1], np.float32)
+    assert results(kernel, x, 4)[:2] == [float(x[0]) ** 2, float(x[0])]
+    assert results(kernel, x, 3)[:2] == [float(x[0]) ** 2 / 2, float(x[0]) ** 2]
+
+
+def test_what_is_known_only_at_run_time_is_computed_by_the_same_rules():
+    def kernel(x, functions, out):
+        values = [x[0], 2]
+        out[0] = values[0] * 0.1 + values[1]
+        out[1] = sum([v + v for v in [x[1], x[1]]])
+        total = values[1]
+        total += x[0]
+        out[2] = total
+        out[3] = max(*values)
+
+    x = np.array([100, 100], np.int8)
+    assert results(kernel, x, None) == [12, 400, 102, 100]
+
+
+def test_maxima_drop_a_nan():
+    def kernel(x, out):
+        out[0], out[1] = max(x[0], x[1]), min(x[1], x[0])
+        out[2], out[3] = max(x[2], x[3]), min(x[3], x[2])
+
+    values = results(kernel, np.array([np.nan, 1, 0.0, -0.0], np.float32))
+    assert values == [1, 1, 0, 0] and [math.copysign(1, v) for v in values[2:]] == [1, -1]
+
+
+def test_divisions_by_zero():
+    def kernel(x, n, out):
+        out[0], out[1], out[2], out[3] = x[0] / 0, 7 // n, 7 % n, -1 / n
+
+    assert results(kernel, np.ones(1, np.float32), 0) == [np.inf, 0, 0, -np.inf]
+
+
+def test_subnormal_numbers_stay():
+    def kernel(x, out):
+        out[0] = x[0] * np.float32(0.5)
+
+    tiny = np.float32(1e-40)
+    assert results(kernel, np.array([tiny]))[0] == float(tiny * np.float32(0.5)) != 0
+
+
+def test_bits_have_the_width_of_their_type():
+    def kernel(n, m, out):
+        out[0], out[1], out[2], out[3] = cuda.clz(n), cuda.clz(m), cuda.popc(m), cuda.brev(n)
+
+    assert results(kernel, np.int64(0x10000), np.int32(-1)) == [47, 0, 32, 0x8000]
+    assert results(kernel, np.uint64(1), np.int8(1)) == [63, 7, 1, 2.0**63]
+
+
+def test_ballots_are_signed():
+    out = np.zeros(32, np.int64)
+
+    @cuda.jit
+    def kernel(out):
+        out[cuda.laneid] = cuda.ballot_sync(0xFFFFFFFF, True)
+
+    kernel[1, 32](out)
+    assert set(out.tolist()) == {-1}
+
+
+@pytest.mark.parametrize(("dtype", "wrapped"), [(np.int32, -(2**31) + 4), (np.uint32, 4), (np.uint64, 4)])
+def test_atomics_wrap(dtype, wrapped):
+    @cuda.jit
+    def kernel(x, old):
+        old[0] = cuda.atomic.add(x, 0, 5)
+
+    x, old = np.array([np.iinfo(dtype).max], dtype), np.zeros(1, dtype)
+    kernel[1, 1](x, old)
+    assert x[0] == wrapped and old[0] == np.iinfo(dtype).max
+
+
+def test_an_atomic_gives_a_value_of_its_arrays_type():
+    @cuda.jit
+    def kernel(x, out):
+        s = 0
+        for _ in range(2):
+            s = cuda.atomic.add(x, 0, 1)
+        out[0] = s * 0.1
+
+    x, out = np.full(1, 0.1, np.float32), np.zeros(1)
+    kernel[1, 1](x, out)
+    old = np.float32(0.1) + np.float32(1)
+    assert out[0] == float(old) * 0.1
+    kinds = tuple(map(of_value, (x, out)))
+    assert scalar(specialize._typed(first_of, kinds).result).name == "float32"
+
+
+def first_of(x, out):
+    return cuda.atomic.exch(x, 0, out[0])
+
+
+def test_an_atomic_takes_the_lowest_bits_of_its_operand():
+    @cuda.jit
+    def kernel(x, y, n):
+        cuda.atomic.add(x, 0, n)
+        cuda.atomic.max(y, 0, -n)
+
+    x, y = np.zeros(1, np.int32), np.zeros(1, np.uint32)
+    kernel[1, 1](x, y, 2**32 + 7)
+    assert (x[0], y[0]) == (7, 2**32 - 7)
+
+
+@cuda.jit(device=True)
+def halved(a):
+    return a * 0.5  # line: halved
+
+
+@cuda.jit
+def mixed(x, n):
+    i = cuda.grid(1)
+    if i < n and x[i] > 0.5:
+        x[i] = x[i] * 0.1  # line: constant
+        x[i] += 1  # line: integer
+        x[i] = halved(x[i])
+        x[i] = np.float32(2) * x[i] / np.float32(n)
+
+
+@cuda.jit
+def single(x, n):
+    i = cuda.grid(1)
+    if i < n:
+        x[i] = x[i] * np.float32(0.1) + np.float32(n // 2)
+
+
+def test_doubles_are_reported_by_line():
+    x, y = np.ones(4, np.float32), np.ones(4)
+    with simt.observe(doubles="report") as log:
+        single[1, 4](x, 4)
+        assert log.doubles == []
+        mixed[1, 4](y, 4)
+        assert log.doubles == []
+        mixed[1, 4](x, 4)
+        mixed[1, 4](x, 4)
+    assert [double.text.rpartition("line: ")[2] for double in log.doubles] == ["halved", "constant", "integer"]
+    assert [double.operands for double in log.doubles][1:] == ["float32 and float64", "float32 and int64"]
+
+
+def test_a_line_on_doubles_alone_is_reported_too():
+    @cuda.jit
+    def kernel(x):
+        s = 0.5
+        t = s * s  # line: doubles
+        x[0] = math.sqrt(t)  # line: root
+
+    with simt.observe(doubles="report") as log:
+        kernel[1, 1](np.ones(4, np.float32))
+    assert [double.text.rpartition("line: ")[2] for double in log.doubles] == ["doubles", "root"]
+
+
+def test_doubles_are_refused_before_the_launch():
+    x = np.ones(4, np.float32)
+    with simt.observe(doubles="refuse") as log:
+        with pytest.raises(simt.LaunchError, match=r"mixed has no fp64 array[\s\S]*line: constant"):
+            mixed[1, 4](x, 4)
+        single[1, 4](x, 4)
+    assert len(log.launches) == 1
+    with pytest.raises(ValueError, match="expected ignore, report or refuse"), simt.observe(doubles="maybe"):
+        pass
+
+
+def test_a_function_without_source_is_said_to_be_untyped():
+    scope = {"cuda": cuda}
+    exec("def kernel(x):\n    x[0] += 1", scope)
+    x = np.zeros(1)
+    with pytest.warns(simt.UntypedWarning, match=r"kernel .*NumPy's rules.*its source cannot be read"):
+        cuda.jit(scope["kernel"])[1, 1](x)
+    assert x[0] == 1
+
+
+def test_a_twin_of_ptx_runs_as_it_is():
+    @simt.ptx_twin("float32")
+    def flipped(x):
+        return (x.view(np.uint32) | np.uint32(1 << 31)).view(np.float32)
+
+    def kernel(x, out):
+        out[0] = flipped(x[0]) * 0.1
+
+    x = np.array([1.1], np.float32)
+    assert results(kernel, x)[0] == float(-x[0]) * 0.1
+    with pytest.raises(ValueError, match=r"types\[0\]: expected one of bool"):
+        simt.ptx_twin("float")
+
+
+def test_a_captured_number_is_that_of_the_first_launch():
+    scope = executed("def kernel(x):\n    x[0] = x[0] * factor\n", factor=2)
+    kernel, x = cuda.jit(scope["kernel"]), np.ones(1)
+    kernel[1, 1](x)
+    scope["factor"] = 100
+    kernel[1, 1](x)
+    assert x[0] == 4
+
+
+def test_floats_are_taken_apart_in_their_type():
+    def kernel(x, n, out):
+        mantissa, exponent = math.frexp(x[0])
+        fraction, whole = math.modf(x[0])
+        out[0], out[1], out[2] = math.ldexp(mantissa, exponent), math.ldexp(x[0], n), exponent
+        out[3], out[4] = fraction, whole
+        out[5] = math.nextafter(x[0], x[1])
+
+    x, after = np.array([-5.5, 0], np.float32), float(np.nextafter(np.float32(-5.5), np.float32(0)))
+    for exponent in (2, np.int32(2), np.uint64(2)):
+        assert results(kernel, x, exponent, size=6) == [-5.5, -22, 3, -0.5, -5, after]
+
+
+def test_print_shows_numbers_alone(capsys):
+    def kernel(x, out):
+        print(x[0], (x[0], (cuda.threadIdx.x, np.int8(3))), "text")
+
+    results(kernel, np.ones(1))
+    assert capsys.readouterr().out == "1.0 (1.0, (0, 3)) text\n"

@@ -1,0 +1,137 @@
+"""Device functions with explicit signatures convert arguments and results, as in a call of C."""
+
+import numba.cuda
+import numpy as np
+import pytest
+from numba import float32, int32
+
+from refopt import simt
+from refopt.simt import cuda
+
+GIVEN = ["float32(float32, int32)", float32(float32, int32), ["float32(float32, int32)"]]
+
+
+def results(function, *args, dtype=np.float64):
+    """What a device function returns, as a kernel stores it, watched and not."""
+
+    def kernel(args, out):
+        out[0] = function(*args)
+
+    found = []
+    for watch in (False, True):
+        out = np.zeros(1, dtype)
+        with simt.observe(watch=watch):
+            cuda.jit(kernel)[1, 1](args, out)
+        found.append(out[0])
+    assert found[0] == found[1]
+    return found[0]
+
+
+@pytest.mark.parametrize("given", GIVEN, ids=str)
+def test_arguments_and_results_are_converted(given):
+    @cuda.jit(given, device=True)
+    def scaled(x, n):
+        return x * 1e-3 * n
+
+    third = np.float32(1 / 3)
+    assert results(scaled, 1 / 3, 2.9) == np.float32(np.float64(third) * 1e-3 * 2)
+    assert results(scaled, 1, np.int64(2**32 + 3)) == np.float32(np.float64(1) * 1e-3 * 3)
+
+
+def test_a_signature_may_leave_the_result_open():
+    @cuda.jit("(float32, int32)", device=True)
+    def scaled(x, n=2):
+        return x * n
+
+    assert results(scaled, 1 / 3) == np.float64(np.float32(1 / 3)) * 2
+
+
+def test_the_signature_that_changes_least_is_taken():
+    @cuda.jit(["int32(int32)", "float64(float64)"], device=True)
+    def halved(x):
+        return x / 2
+
+    assert (results(halved, np.int32(3)), results(halved, 3.0), results(halved, np.float64(0.5))) == (1, 1.5, 0.25)
+
+
+def test_arrays_and_tuples():
+    @cuda.jit("UniTuple(float32, 2)(float32[:], Tuple((int8, float64)))", device=True)
+    def both(x, pair):
+        return x[0] + pair[0], pair[1]
+
+    @cuda.jit
+    def kernel(x, out):
+        out[0], out[1] = both(x, (300, 1 / 3))
+
+    x, out = np.ones(2, np.float32), np.zeros(2)
+    kernel[1, 1](x, out)
+    assert out.tolist() == [45, np.float32(1 / 3)]
+    place = r"device function both is compiled for other arguments: .*: x: array\(float32, 1d, A\) expected, got "
+    square = np.ones((2, 2), np.float32)
+    for wrong, got in (np.ones(2), "float64 of 1 dim"), (square, "float32 of 2"), (1.0, "float64 of 0"):
+        with pytest.raises(TypeError, match=place + f"({got})"):
+            kernel[1, 1](wrong, out)
+
+
+def test_a_wrong_number_of_arguments():
+    with pytest.raises(TypeError, match=r"device function twice is .*: 1 arguments expected, got 2"):
+        results(cuda.jit("float32(float32)", device=True)(lambda_named("twice")), 1, 2)
+
+
+def lambda_named(name):
+    function = lambda x: x * 2  # noqa: E731
+    function.__name__ = name
+    return function
+
+
+def test_doubles_in_it_are_listed():
+    @cuda.jit("float32(float32)", device=True)
+    def scaled(x):
+        return x * 0.1
+
+    @cuda.jit
+    def kernel(x):
+        x[0] = scaled(x[0])
+
+    with simt.observe(doubles="report") as log:
+        kernel[1, 1](np.ones(1, np.float32))
+    assert [double.line for double in log.doubles] == [scaled_line(scaled)]
+
+
+def scaled_line(declared):
+    cells = dict(zip(declared.__code__.co_freevars, declared.__closure__, strict=True))
+    return cells["function"].cell_contents.__code__.co_firstlineno + 2
+
+
+def test_a_kernel_without_a_source_converts_as_well():
+    scaled = cuda.jit("float32(float32)", device=True)(lambda_named("scaled"))
+    space = {"scaled": scaled}
+    exec("def kernel(x, y):\n    x[0] = scaled(y)\n", space)
+    x = np.zeros(1)
+    with pytest.warns(simt.UntypedWarning):
+        cuda.jit(space["kernel"])[1, 1](x, 1 / 3)
+    assert x[0] == 2 * np.float32(1 / 3)
+
+
+@numba.cuda.jit(device=True)
+def of_numba(x):
+    return numba.cuda.threadIdx.x + x
+
+
+def test_those_of_numba_keep_their_signatures():
+    class Compiled:
+        signature = float32(int32)
+
+    of_numba.overloads[(int32,)] = Compiled
+    of_numba._can_compile = False
+
+    def kernel(x):
+        x[0] = of_numba(x[0])
+
+    x = np.array([2.9])
+    try:
+        simt.run(kernel)[1, 1](x)
+    finally:
+        of_numba.overloads.clear()
+        of_numba._can_compile = True
+    assert x[0] == 2

@@ -1,0 +1,31 @@
+"""Examples in docstrings give what they say."""
+
+import doctest
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from refopt import simt
+
+
+@pytest.mark.parametrize("module", [simt, sys.modules["refopt.simt.occupancy"]], ids=lambda module: module.__name__)
+def test_examples(module):
+    result = doctest.testmod(module)
+    assert result.failed == 0 < result.attempted
+
+
+def test_the_page_on_profiles():
+    page = Path(__file__).parents[2] / "docs" / "profile.md"
+    result = doctest.testfile(str(page), module_relative=False)
+    assert result.failed == 0 < result.attempted
+
+
+def test_every_report_has_a_program():
+    """On the page of what the executor finds. That programs end with their reports is shown in tests/test_maps.py."""
+    page = (Path(__file__).parents[2] / "docs" / "executor-finds.md").read_text()
+    public = {name: vars(simt)[name] for name in simt.__all__}
+    errors = {name for name, it in public.items() if isinstance(it, type) and issubclass(it, simt.SimtError)}
+    assert set(re.findall(r"```text\n(\w+): ", page)) == errors - {"SimtError"}
+    assert page.count("```python") == page.count("```text") == len(re.findall(r"# refopt simt .*\.py\n", page))

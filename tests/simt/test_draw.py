@@ -1,0 +1,92 @@
+"""The picture of which threads touch which elements."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from refopt import simt
+from refopt.simt import cuda, memory
+
+
+@cuda.jit
+def kernel(x, y, counts):
+    i = cuda.grid(1)
+    part = cuda.shared.array(4, np.float32)
+    part[cuda.threadIdx.x % 4] = 0
+    y[i] += x[2 * i + 1]
+    cuda.atomic.add(counts, i % 2, 1)
+
+
+@pytest.fixture
+def observed():
+    x, y = cuda.to_device(np.arange(100, dtype=np.float32)), cuda.to_device(np.zeros((5, 8), np.float32))
+    with simt.observe(profile=True) as log:
+        kernel[2, 20](x, y.reshape(40), cuda.to_device(np.zeros(2, np.int32)))
+        kernel[1, 1](x, y.reshape(40), cuda.to_device(np.zeros(2, np.int32)))
+    return log, x, y
+
+
+def marks(axis):
+    """The elements and threads drawn, by the number of the marker's kind."""
+    lines = [line for line in axis.get_lines() if line.get_linestyle() == "None"]
+    return [sorted(zip(*map(list, line.get_data()), strict=True)) for line in lines]
+
+
+def test_marks(observed):
+    log, *_ = observed
+    figure = simt.draw(log).figure
+    shared, y, x, counts = figure.axes
+    assert [axis.get_title()[:6] for axis in figure.axes] == ["shared", "y", "x", "counts"]
+    assert marks(x) == [[(2 * i + 1, i) for i in range(40)], [], []]
+    assert marks(y) == [[(i, i) for i in range(40)]] * 2 + [[]]
+    assert marks(counts)[2] == sorted((i % 2, i) for i in range(40))
+    assert marks(shared)[1] == sorted((i % 20 % 4, i) for i in range(40))
+    assert y.get_xlabel() == "element, rows of 8 (bands: sectors of 32 bytes)"
+    assert figure.get_suptitle() == "Which threads of kernel touch which elements"
+    # Warps begin with each block: blocks are of 20 threads.
+    assert sorted({line.get_ydata()[0] for line in x.get_lines() if line.get_linestyle() == "-"}) == [-0.5, 19.5, 39.5]
+
+
+def test_words_and_file(observed, tmp_path):
+    log, x, y = observed
+    picture = simt.draw(log, arrays=[x, y])
+    assert picture.alt == (
+        "Which threads of the kernel kernel touch which elements. "
+        "y: loads of 40 elements from 0 to 39, by 40 threads from 0 to 39; neighbouring threads are 1 apart. "
+        "y: stores to 40 elements from 0 to 39, by 40 threads from 0 to 39; neighbouring threads are 1 apart. "
+        "x: loads of 40 elements from 1 to 79, by 40 threads from 0 to 39; neighbouring threads are 2 apart."
+    )
+    for name in ("a.png", "a.svg", "a.pdf"):
+        picture.save(tmp_path / name)
+    assert b"neighbouring threads are 2 apart" in (tmp_path / "a.png").read_bytes()
+    assert picture._repr_html_().startswith(f'<svg role="img" aria-label="{picture.alt}"')
+    assert "y: loads of element 0, by thread 0." in simt.draw(log, launch=1).alt
+
+
+def test_a_vector_is_several_elements():
+    @cuda.jit
+    def vectors(address):
+        memory.load(address + 16 * cuda.threadIdx.x, np.float32, 4)
+
+    x = cuda.to_device(np.zeros(8, np.float32))
+    with simt.observe(profile=True) as log:
+        vectors[1, 2](x.address)
+    [axis] = simt.draw(log).figure.axes
+    assert marks(axis)[0] == [(i, i // 4) for i in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"launch": 2}, "launch: expected a number below 2, got 2"),
+        ({"arrays": []}, "expected 1 to 200000 accesses in a launch, got 0"),
+    ],
+)
+def test_refused(observed, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        simt.draw(observed[0], **arguments)
+    with simt.observe() as log:
+        pass
+    with pytest.raises(ValueError, match="expected the log of observe"):
+        simt.draw(log)

@@ -1,0 +1,177 @@
+"""Device memory that nobody has written: what counts as writing it, and what is known across launches."""
+
+import numpy as np
+import pytest
+
+from refopt import simt
+from refopt.simt import cuda, memory
+
+
+@cuda.jit
+def read(x, i):
+    x[i]
+
+
+@cuda.jit
+def write(x, i):
+    x[i] = 1
+
+
+@cuda.jit
+def write_at(address):
+    memory.store(address, np.float32, (1,))
+
+
+@cuda.jit
+def write_at_entry(table):
+    memory.store(int(table[0]), np.float32, (1,))
+
+
+def unwritten(x):
+    """The indices of a one-dimensional array that may not be read."""
+    refused = []
+    for i in range(x.size):
+        try:
+            with simt.observe(watch=True):
+                read[1, 1](x, i)
+        except simt.UninitializedRead as error:
+            assert error.line == read.py_func.__code__.co_firstlineno + 2 and error.kernel == "read"
+            refused.append(i)
+    return refused
+
+
+def fresh(n=4):
+    return cuda.device_array(n, np.float32)
+
+
+def part(x):
+    x[:2].copy_to_device(np.ones(2, np.float32))
+
+
+def strided(x):
+    x[::2].copy_to_device(np.ones(2, np.float32))
+
+
+def whole(x):
+    x.copy_to_device(np.ones(4, np.float32))
+
+
+def element(x):
+    x[3] = 1
+
+
+def from_fresh(x):
+    x.copy_to_device(fresh())
+
+
+def from_half_fresh(x):
+    other = fresh()
+    other[1:3].copy_to_device(np.ones(2, np.float32))
+    x.copy_to_device(other)
+
+
+def from_initialised(x):
+    x[1:].copy_to_device(cuda.to_device(np.ones(3, np.float32)))
+
+
+def initialised_then_fresh(x):
+    x.copy_to_device(np.ones(4, np.float32))
+    x.copy_to_device(fresh())
+
+
+def a_watched_launch(x):
+    with simt.observe(watch=True):
+        write[1, 1](x, 2)
+
+
+def a_launch(x):
+    write[1, 1](x, 2)
+
+
+def a_counted_launch(x):
+    with simt.observe(count=True):
+        write[1, 1](x, 2)
+
+
+def a_launch_with_its_address(x):
+    write_at[1, 1](x.address + 4)
+
+
+def a_launch_with_a_table_of_addresses(x):
+    write_at_entry[1, 1](np.array([x.address], np.int64))
+
+
+def another_launch(x):
+    write[1, 1](fresh(), 0)
+
+
+LEFT = [
+    (part, [2, 3]), (strided, [1, 3]), (whole, []), (element, [0, 1, 2]), (from_fresh, [0, 1, 2, 3]),
+    (from_half_fresh, [0, 3]), (from_initialised, [0]), (a_watched_launch, [0, 1, 3]), (another_launch, [0, 1, 2, 3]),
+]  # fmt: skip
+UNKNOWN = [a_launch, a_counted_launch, a_launch_with_its_address, a_launch_with_a_table_of_addresses]
+
+
+@pytest.mark.parametrize(("write_to", "left"), LEFT)
+def test_what_has_been_written_is_known(write_to, left):
+    x = fresh()
+    assert unwritten(x) == [0, 1, 2, 3]
+    write_to(x)
+    assert unwritten(x) == left
+
+
+@pytest.mark.parametrize("write_to", UNKNOWN)
+def test_what_was_not_watched_counts_as_written(write_to):
+    """A launch that may have written somewhere is believed to have written everywhere."""
+    x = fresh()
+    write_to(x)
+    assert unwritten(x) == []
+
+
+@pytest.mark.parametrize("write_to", [*UNKNOWN, a_watched_launch])
+def test_what_comes_after_is_known_again(write_to):
+    write_to(fresh())
+    assert unwritten(fresh()) == [0, 1, 2, 3]
+
+
+def test_views_share_what_is_known():
+    x = fresh()
+    x[:2].copy_to_device(np.ones(2, np.float32))
+    assert unwritten(x.view(np.int16)) == [4, 5, 6, 7] and unwritten(x[1:]) == [1, 2]
+    assert unwritten(cuda.device_array_like(x)) == [0, 1, 2, 3] and unwritten(cuda.to_device(np.ones(2))) == []
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
+def test_a_read_beside_the_write_is_a_race(schedule):
+    """Whichever comes first: another thread writes it, but does not wait."""
+
+    @cuda.jit
+    def kernel(x):
+        if cuda.threadIdx.x == 0:
+            x[0] = 1
+        else:
+            x[0]
+
+    with pytest.raises(simt.DataRace), simt.observe(watch=True, schedule=schedule):
+        kernel[1, 2](fresh())
+
+
+def test_local_arrays_are_watched_one_by_one():
+    @cuda.jit
+    def kernel(out, upto):
+        mine = cuda.local.array((2, 3), np.float32)
+        for i in range(upto):
+            mine[i // 3, i % 3] = i
+        mine[0, :2] = 7
+        out[0] = mine[1, 2] + mine.sum()
+
+    out = np.zeros(1, np.float32)
+    with simt.observe(watch=True):
+        kernel[1, 1](out, 6)
+    assert out[0] == 5 + 14 + 2 + 3 + 4 + 5
+    for upto in (0, 5):
+        with pytest.raises(simt.UninitializedRead, match="local array of line") as caught, simt.observe(watch=True):
+            kernel[1, 1](out, upto)
+        assert caught.value.thread == (0, 0, 0)
+    with simt.observe(watch=True, lenient="uninitialized"):
+        kernel[1, 1](out, 0)

@@ -1,0 +1,46 @@
+"""Accesses are put together by warps as another model does it, which keeps the lanes in step."""
+
+from random import Random
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from lockstep import LANES, SIZE, Warp, Writer
+
+from refopt import simt
+from refopt.simt import cuda
+
+
+def profiled(source, x):
+    scope = {}
+    exec(compile(source, "<kernel>", "exec"), scope)
+
+    @cuda.jit
+    def start(x, y):
+        t = cuda.threadIdx.x
+        y[t] = scope["kernel"](x, t, t % 5) or 0
+
+    with simt.observe(profile=True) as log:
+        start[1, LANES](cuda.to_device(x), cuda.device_array(LANES, np.int64))
+    return log.profile
+
+
+@given(st.integers(0, 2**32))
+def test_random_programs(seed):
+    for part in range(8):
+        source = Writer(Random(seed + part)).source()
+        x = Random(seed).choices(range(50), k=SIZE)
+        warp = Warp(source, x)
+        warp.run()
+        profile = profiled(source, np.array(x, np.int64))
+        lines = {row.line: row[3:] for row in profile.lines if row.filename == "<kernel>"}
+        expected = {
+            line: (len(runs), sum(run.lanes for run in runs), sum(len(run.following) > 1 for run in runs))
+            for line, runs in warp.lines.items()
+        }
+        assert lines == expected, source
+        rows = [row for row in profile.sectors if row.filename == "<kernel>"]
+        assert {row.line: (row.requests, row.lanes, row.sectors) for row in rows} == {
+            line: (len(runs), sum(map(len, runs)), sum(len({index // 4 for index in run}) for run in runs))
+            for line, runs in warp.loads.items()
+        }, source

@@ -1,0 +1,195 @@
+"""Sectors of global memory, bank conflicts of shared memory, and divergence, by line."""
+
+import numpy as np
+import pytest
+
+from refopt import simt
+from refopt.simt import cuda, memory
+
+
+@cuda.jit
+def copy(x, y, first, step):
+    i = cuda.grid(1)
+    if first + i * step < x.size:
+        y[i] = x[first + i * step]
+
+
+@cuda.jit
+def vectors(source, target):
+    i = cuda.grid(1)
+    memory.store(target + 16 * i, np.float32, memory.load(source + 16 * i, np.float32, 4))
+
+
+def profiled(kernel, grid, block, *args, **options):
+    with simt.observe(profile=True, **options) as log:
+        kernel[grid, block](*args)
+    return log.profile
+
+
+def costs(profile, kind):
+    """Requests and sectors of the accesses of a kind."""
+    rows = [row for row in profile.sectors if row.kind == kind]
+    return sum(row.requests for row in rows), sum(row.sectors for row in rows)
+
+
+# The figures that NVIDIA states: 4, 8 and 16 sectors of a request for 32 lanes with 4, 8 and 16 bytes side by side.
+@pytest.mark.parametrize(
+    ("dtype", "first", "step", "sectors"),
+    [
+        (np.float32, 0, 1, 4),
+        (np.float32, 8, 1, 4),
+        (np.float32, 1, 1, 5),
+        (np.float32, 0, 2, 8),
+        (np.float32, 0, 8, 32),
+        (np.float32, 0, 32, 32),
+        (np.float32, 0, 0, 1),
+        (np.float32, 31, -1, 4),
+        (np.uint8, 0, 1, 1),
+        (np.float16, 0, 1, 2),
+        (np.float64, 0, 1, 8),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"schedule": "random"}, {"watch": True}])
+def test_sectors_of_a_warp(dtype, first, step, sectors, options):
+    x, y = cuda.to_device(np.zeros(1024, dtype)), cuda.device_array(32, dtype)
+    profile = profiled(copy, 1, 32, x, y, first, step, **options)
+    assert costs(profile, "load") == (1, sectors)
+    [load] = [row for row in profile.sectors if row.kind == "load"]
+    assert (load.array, load.lanes, load.per_request) == ("x", 32, sectors)
+    distinct = len({first + i * step for i in range(32)}) * np.dtype(dtype).itemsize
+    assert load.efficiency == -(-distinct // 32) / sectors
+
+
+# As Numba compiles them: PTX of `copy` has two loads of half the bytes, and as many of a byte as a record has.
+@pytest.mark.parametrize(
+    ("dtype", "requests", "sectors"),
+    [(np.complex64, 2, 8), (np.complex128, 2, 16), (np.dtype([("a", np.float32), ("b", np.int16)]), 6, 6)],
+)
+def test_complex_numbers_and_records_are_several_accesses(dtype, requests, sectors):
+    x, y = cuda.to_device(np.zeros(32, dtype)), cuda.device_array(32, dtype)
+    assert costs(profiled(copy, 1, 32, x, y, 0, 1), "load") == (requests, requests * sectors)
+
+
+def test_warps_blocks_and_launches_add_up():
+    x, y = cuda.to_device(np.zeros(100, np.float32)), cuda.device_array(256, np.float32)
+    with simt.observe(profile=True) as log:
+        copy[2, 48](x, y, 0, 1)  # warps of 32, 16, 32 and 16 lanes
+        copy[4, 32](x, y, 0, 1)  # the last has 4
+    assert costs(log.profile, "load") == (4 + 4, 4 + 2 + 4 + 2 + 4 + 4 + 4 + 1)
+    assert costs(log.profile, "store") == costs(log.profile, "load")
+
+
+def test_accesses_by_address_are_vectors():
+    x, y = (cuda.to_device(np.zeros(128, np.float32)) for _ in range(2))
+    profile = profiled(vectors, 1, 32, x.address, y.address)
+    assert costs(profile, "load") == costs(profile, "store") == (1, 16)
+
+
+@cuda.jit
+def loops_on_a_line(x, y):
+    t = cuda.threadIdx.x
+    for i in range(3):
+        n = 0
+        while n < (t + i) % 3: n += x[t]  # fmt: skip # noqa: E701
+        for _ in range(t % 2): n += x[t]  # fmt: skip # noqa: E701
+        y[t] = n
+
+
+@cuda.jit
+def long_condition(x, y):
+    t = cuda.threadIdx.x
+    n = 0
+    while (
+        n < 4
+        and x[n]
+    ):  # fmt: skip
+        n += 1
+        if (n + t) % 2:
+            continue
+        n += 1
+    y[t] = n
+
+
+def test_loops_on_one_line():
+    """The iterations of each pass of the outer loop count apart: at most two, and one."""
+    x, y = cuda.to_device(np.ones(33, np.int64)), cuda.device_array(33, np.int64)
+    profile = profiled(loops_on_a_line, 1, 32, x, y)
+    first, second = [row for row in profile.sectors if row.kind == "load"]
+    assert (first.requests, second.requests) == (3 * 2, 3)
+    assert (first.lanes, second.lanes) == (sum((t + i) % 3 for t in range(32) for i in range(3)), 3 * 16)
+
+
+def test_a_condition_on_several_lines():
+    """It is tested first before the loop, then at its end or, after `continue`, at its start: with the others."""
+    x, y = cuda.to_device(np.ones(32, np.int64)), cuda.device_array(32, np.int64)
+    profile = profiled(long_condition, 1, 32, x, y)
+    [load] = [row for row in profile.sectors if row.kind == "load"]
+    # Even lanes: 0, 1, 3, 4. Odd lanes: 0, 2, 4. The last test of `x[n]` is that with n below 4.
+    assert (load.requests, load.lanes) == (3, 16 * 3 + 16 * 2)
+
+
+def test_divergence():
+    @cuda.jit
+    def kernel(y):
+        t = cuda.grid(1)
+        if t >= 48:
+            return
+        if t % 2:
+            y[t] = 1
+        for _ in range(t // 16):
+            y[t] += 1
+
+    profile = profiled(kernel, 2, 32, cuda.to_device(np.zeros(64, np.int64)))
+    first = kernel.py_func.__code__.co_firstlineno
+    rows = {row.line - first: (row.executions, row.lanes, row.divergent) for row in profile.lines}
+    assert rows == {
+        2: (2, 64, 0),
+        3: (2, 64, 1),
+        4: (1, 16, 0),
+        5: (2, 48, 2),
+        6: (2, 24, 0),
+        # Lanes of the first warp go around 0 times or once, those of the second twice.
+        7: (2 + 3, 32 + 16 + 3 * 16, 1),
+        8: (1 + 2, 16 + 32, 0),
+    }
+    active = {row.line - first: row.active for row in profile.lines}
+    assert (active[2], active[4], active[5]) == (1.0, 0.5, 0.75)
+
+
+def test_a_statement_of_several_lines_is_no_divergence():
+    @cuda.jit
+    def kernel(x, y):
+        t = cuda.threadIdx.x
+        y[
+            t
+        ] = max(
+            x[t],
+            x[t + 1],
+        )
+
+    profile = profiled(kernel, 1, 32, cuda.to_device(np.zeros(33)), cuda.device_array(32))
+    assert {(row.active, row.divergent) for row in profile.lines} == {(1.0, 0)}
+
+
+@pytest.mark.parametrize("watch", [False, True])
+def test_local_arrays_cost_nothing_and_shared_ones_wavefronts(watch):
+    @cuda.jit
+    def kernel(x, y):
+        t = cuda.threadIdx.x
+        own, part = cuda.local.array(1, np.float32), cuda.shared.array((32, 32), np.float32)
+        own[0] = x[t]
+        part[t, 0] = own[0]
+        cuda.syncthreads()
+        y[t] = part[31 - t, 0]
+
+    x, y = (cuda.to_device(np.zeros(32, np.float32)) for _ in range(2))
+    profile = profiled(kernel, 1, 32, x, y, watch=watch)
+    rows = [(row.kind, row.requests, row.wavefronts, row.conflicts, row.ways) for row in profile.banks]
+    assert rows == [("store", 1, 32, 31, 32.0), ("load", 1, 32, 31, 32.0)]
+    assert [(row.kind, row.array) for row in profile.sectors] == [("load", "x"), ("store", "y")]
+
+
+def test_without_a_profile_there_is_none():
+    with simt.observe() as log:
+        pass
+    assert log.profile is None

@@ -1,0 +1,213 @@
+"""The executor in the place of `numba.cuda`: in a with block, by an environment variable, for a script."""
+
+import importlib
+import os
+import subprocess
+import sys
+import textwrap
+
+import numba
+import numba.cuda
+import numpy as np
+import pytest
+
+from refopt import cli, simt
+from refopt.simt import modules
+
+REAL = numba.cuda
+SCRIPT = """\
+import sys
+import numba
+import numpy as np
+from numba import cuda, float32, njit
+
+assert numba.cuda is cuda and numba.cuda.cudadrv.devices.gpus is cuda.gpus
+
+@njit
+def halved(x):
+    return x / 2
+
+@cuda.jit
+def kernel(x):
+    s = cuda.shared.array(4, float32)
+    i = cuda.grid(1)
+    s[i] = halved(x[i])
+    cuda.syncthreads()
+    x[i] = s[3 - i]
+
+if __name__ == "__main__":
+    x = np.arange(4, dtype=np.float32)
+    kernel[1, 4](x)
+    print(__name__, sys.argv[1:], x, halved(3.0), cuda.__name__)
+"""
+OUTPUT = "__main__ ['a', '--watch'] [1.5 1.  0.5 0. ] 1.5 refopt.simt.cuda\n"
+
+
+def test_names_of_cuda():
+    with simt.replace_numba():
+        import numba_cuda.numba.cuda
+        import numba_cuda_mlir.cuda
+        from numba import cuda
+        from numba.cuda import grid
+        from numba.cuda.cudadrv.devicearray import DeviceNDArray
+        from numba_cuda import cuda as short
+
+        assert cuda is numba.cuda is numba_cuda.numba.cuda is numba_cuda_mlir.cuda is short is simt.cuda
+        assert grid is simt.cuda.grid and DeviceNDArray is simt.DeviceArray
+        assert numba.njit(lambda x: x + 1)(2) == 3
+    assert numba.cuda is REAL is sys.modules["numba.cuda"]
+    assert "numba_cuda_mlir" not in sys.modules
+
+
+def test_what_is_missing_says_so():
+    with simt.replace_numba():
+        with pytest.raises(ModuleNotFoundError, match=r"^the executor has no numba.cuda.nothing$"):
+            importlib.import_module("numba.cuda.nothing")
+        with pytest.raises(simt.Unsupported, match=r"^the executor has no numba.cuda.cudadrv.driver.nothing"):
+            _ = importlib.import_module("numba.cuda.cudadrv.driver").nothing
+        with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+            from numba.cuda import nothing  # noqa: F401
+
+
+def test_undone_after_an_error_and_once():
+    replaced = simt.replace_numba()
+    with pytest.raises(ZeroDivisionError), replaced:
+        _ = 1 / 0
+    assert numba.cuda is REAL
+    replaced.undo()
+    assert numba.cuda is REAL
+
+
+def test_kernels_outlive_the_with_block():
+    with simt.replace_numba():
+        space: dict = {"__name__": "other"}
+        exec(SCRIPT, space)
+    x = np.arange(4, dtype=np.float32)
+    space["kernel"][1, 4](x)
+    assert x.tolist() == [1.5, 1, 0.5, 0]
+
+
+def test_modules_are_all_there():
+    replaced = modules.replacements()
+    assert all(module.__name__ for module in replaced.values())
+    assert set(modules.stub()) >= {"numba", "numba.types", "numba.core.errors"}
+
+
+def python(tmp_path, *args, numba=True, **environment):
+    """A new process of Python, one that finds no Numba if asked for, and what it prints."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    path = [os.getcwd()]
+    if not numba:
+        hidden = "import sys\nsys.meta_path[:] = [f for f in sys.meta_path if 'umba' not in type(f).__name__]\n" + (
+            "from importlib.machinery import PathFinder\nfind = PathFinder.find_spec\n"
+            "PathFinder.find_spec = classmethod(lambda cls, name, *rest: "
+            "None if name.partition('.')[0] in ('numba', 'numba_cuda', 'llvmlite') else find(name, *rest))\n"
+        )
+        (tmp_path / "sitecustomize.py").write_text(hidden)
+        path.insert(0, str(tmp_path))
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path), **environment}
+    done = subprocess.run([sys.executable, *args], capture_output=True, text=True, env=variables, check=False)
+    return done.stdout, done.stderr, done.returncode
+
+
+@pytest.mark.parametrize("numba", [True, False], ids=["numba", "without"])
+def test_a_script(tmp_path, numba):
+    script = str(tmp_path / "script.py")
+    stdout, stderr, status = python(tmp_path, "-m", "refopt.simt", "--watch", script, "a", "--watch", numba=numba)
+    assert (stdout, stderr, status) == (OUTPUT, "", 0)
+
+
+def test_without_numba_there_is_none(tmp_path):
+    _, stderr, status = python(tmp_path, "-c", "import numba", numba=False)
+    assert status == 1 and "No module named 'numba'" in stderr
+
+
+def test_a_script_that_races(tmp_path):
+    racing = tmp_path / "racing.py"
+    racing.write_text(SCRIPT.replace("    cuda.syncthreads()\n", ""))
+    for options, status in ([], 0), (["--watch"], 1):
+        _, stderr, ended = python(tmp_path, "-m", "refopt.simt", *options, str(racing))
+        assert ended == status and ("DataRace" in stderr) == bool(status)
+
+
+RULES = """
+import numpy as np
+from numba import cuda
+@cuda.jit
+def kernel(x):
+    x[-1] = 1 * x[0] {extra}
+kernel[1, 2](np.zeros(2, np.float32))
+"""
+
+
+def test_rules_of_a_script(tmp_path, capsys):
+    """Of which some hold, or do not, for the whole script."""
+    script = str(tmp_path / "rules.py")
+
+    def passes(*options, extra=""):
+        (tmp_path / "rules.py").write_text(RULES.format(extra=extra))
+        return cli.main(["simt", *options, script]) == 0
+
+    assert passes() and passes("--watch")
+    assert not passes("--strict", "negative-index") and not passes("--watch", "--strict", "same-value")
+    assert passes("--watch", "--strict", "same-value", "--lenient", "same-value", "--lenient", "acquire")
+    assert passes(extra="* 0.5") and passes("--doubles", "ignore", extra="* 0.5")
+    capsys.readouterr()
+    assert not passes("--doubles", "refuse", extra="* 0.5")
+    assert "computes in fp64" in capsys.readouterr().err
+    assert not passes("--strict", "nothing") and "invalid choice: 'nothing'" in capsys.readouterr().err
+
+
+def test_a_module(tmp_path):
+    program = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r})\n" + textwrap.dedent("""
+        from refopt.simt.script import main
+        main(["-m", "script", "a", "--watch"])
+    """)
+    assert python(tmp_path, "-c", program) == (OUTPUT, "", 0)
+
+
+def test_the_environment_variable(tmp_path):
+    found = f"import sys, refopt.simt; sys.path.insert(0, {str(tmp_path)!r})"
+    program = f"{found}\nimport script; print(script.cuda.__name__)"
+    for value, name in ("1", "refopt.simt.cuda"), ("0", "numba.cuda"):
+        assert python(tmp_path, "-c", program, REFOPT_SIMT=value) == (f"{name}\n", "", 0)
+
+
+def test_the_command(tmp_path, capsys, monkeypatch):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    assert cli.main(["simt", str(tmp_path / "script.py"), "a", "--watch"]) == 0
+    assert capsys.readouterr().out == OUTPUT
+    assert numba.cuda is REAL
+
+
+@pytest.mark.parametrize("given", [
+    "nothing.py", "tests", "-m nothing", "-m nothing.inside", "-m os.path.nothing", "-m email.nothing",
+])  # fmt: skip
+def test_no_script(given, capsys):
+    before = list(sys.path)
+    assert cli.main(["simt", *given.split()]) == 2
+    kind = "module" if "-m" in given else "script"
+    assert f"no {kind} {given.split()[-1]}\n" in capsys.readouterr().err
+    assert sys.path == before and numba.cuda is REAL
+
+
+def test_a_module_of_a_package_that_imports_cuda(tmp_path, monkeypatch, capsys):
+    package = tmp_path / "of_kernels"
+    package.mkdir()
+    (package / "__init__.py").write_text("from numba import cuda\n")
+    (package / "inside.py").write_text("from . import cuda\nprint(cuda.__name__)\n")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["simt", "-m", "of_kernels.inside"]) == 0
+    assert capsys.readouterr().out == "refopt.simt.cuda\n"
+    sys.modules.pop("of_kernels")
+    (package / "__init__.py").write_text("import missing_here\n")
+    assert cli.main(["simt", "-m", "of_kernels.inside"]) == cli.FAILED
+    assert "No module named 'missing_here'" in capsys.readouterr().err
+
+
+def test_the_status_of_a_script(tmp_path, capsys):
+    (tmp_path / "ends.py").write_text("import sys\nsys.exit(7)\n")
+    assert cli.main(["simt", str(tmp_path / "ends.py")]) == 7
+    (tmp_path / "fails.py").write_text("1 / 0\n")
+    assert cli.main(["simt", str(tmp_path / "fails.py")]) == cli.FAILED
+    assert "ZeroDivisionError" in capsys.readouterr().err

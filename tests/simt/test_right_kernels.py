@@ -1,0 +1,423 @@
+"""Kernels that are right on a GPU and look as if they were not: watched, they give the right answer and no error."""
+
+import numpy as np
+import pytest
+
+from refopt import simt
+from refopt.simt import cuda, memory
+
+FULL = 0xFFFFFFFF
+SCHEDULES = [("forward", 0), ("reverse", 0), ("random", 3)]
+PAIR = np.dtype([("a", np.float32), ("b", np.float32)])
+NESTED = np.dtype([("at", [("x", np.float64), ("y", np.float64)]), ("w", np.float32, (2,)), ("n", np.int32)])
+TABLE = np.arange(32, dtype=np.int32)
+
+
+def ints(n=64):
+    return np.zeros(n, np.int32)
+
+
+def counts():
+    return np.zeros(1, np.uint32)
+
+
+def counting(n=64):
+    return np.arange(n, dtype=np.float32)
+
+
+RIGHT = {}
+
+
+def right(expected, *args, grid=1, block=32, **options):
+    """A kernel that leaves the expected values at the beginning of its last argument."""
+
+    def add(body):
+        RIGHT[body.__name__] = body, expected, args, grid, block, options
+        return body
+
+    return add
+
+
+@right(19 * 20 / 2 + 1.5 * 0, lambda: counting(20), lambda: np.zeros(1, np.float32))
+def return_before_a_barrier(x, out):
+    part = cuda.shared.array(32, np.float32)
+    t = cuda.threadIdx.x
+    part[t] = 0
+    if t >= x.size:
+        return
+    part[t] = x[t]
+    cuda.syncthreads()
+    if t == 0:
+        total = part[0]
+        for i in range(1, x.size):
+            total += part[i]
+        out[0] = total
+
+
+@right(20, ints, block=64)
+def return_before_a_count(out):
+    if cuda.threadIdx.x >= 20:
+        return
+    out[0] = cuda.syncthreads_count(1)
+
+
+@right([1, 1], ints, block=40)
+def all_of_those_that_are_left(out):
+    if cuda.threadIdx.x >= 35:
+        return
+    out[0] = cuda.syncthreads_and(cuda.threadIdx.x < 35)
+    out[1] = cuda.syncthreads_or(cuda.threadIdx.x == 34)
+
+
+@right([4, 3, 2, 1], lambda: ints(4), block=4)
+def return_within_a_loop(out):
+    t = cuda.threadIdx.x
+    out[t] = 0
+    while True:
+        out[t] += 1
+        if out[t] > 3 - t:
+            return
+        cuda.syncthreads()
+
+
+@right(7, ints, block=64)
+def one_value_from_all(out):
+    out[0] = 7
+
+
+@right([1, 0], lambda: np.array([3, 1, 4], np.int32), lambda: ints(2), block=3)
+def flag_set_by_whoever_finds_it(x, out):
+    found = cuda.shared.array(1, np.int32)
+    found[0] = 0
+    cuda.syncthreads()
+    if x[cuda.threadIdx.x] > 2:
+        found[0] = 1
+    cuda.syncthreads()
+    out[0] = found[0]
+
+
+@right(2, ints)
+def own_reading_of_one_value(out):
+    out[0] = 1
+    if out[0] == 1:
+        out[1] = 1
+    cuda.syncwarp()
+    if cuda.threadIdx.x == 3:
+        out[0] = 2
+
+
+@right(66, ints, ints, ints, grid=3, block=4)
+def last_block_with_one_fence(part, count, out):
+    last = cuda.shared.array(1, np.int32)
+    t = cuda.threadIdx.x
+    part[cuda.grid(1)] = cuda.grid(1)
+    cuda.threadfence()
+    cuda.syncthreads()
+    if t == 0:
+        last[0] = cuda.atomic.add(count, 0, 1) == cuda.gridDim.x - 1
+    cuda.syncthreads()
+    if last[0]:
+        cuda.atomic.add(out, 0, part[t] + part[4 + t] + part[8 + t])
+
+
+@right(6, ints, counts, ints, grid=4, block=1)
+def last_thread_with_one_fence(part, count, out):
+    part[cuda.blockIdx.x] = cuda.blockIdx.x
+    cuda.threadfence()
+    if cuda.atomic.inc(count, 0, cuda.gridDim.x - 1) == cuda.gridDim.x - 1:
+        for i in range(4):
+            out[0] += part[i]
+
+
+@right(12, ints, ints, grid=4, block=3)
+def spin_lock(lock, out):
+    cuda.cg.this_grid()
+    while cuda.atomic.cas(lock, 0, 0, 1):
+        pass
+    cuda.threadfence()
+    out[0] += 1
+    cuda.threadfence()
+    cuda.atomic.exch(lock, 0, 0)
+
+
+@right([2, 1, 0], lambda: ints(3), lambda: ints(1), lambda: ints(3), grid=3, block=1)
+def grid_barrier_by_hand(x, count, out):
+    cuda.cg.this_grid()
+    i = cuda.grid(1)
+    x[i] = i
+    cuda.threadfence()
+    cuda.atomic.add(count, 0, 1)
+    while cuda.atomic.add(count, 0, 0) < 3:
+        pass
+    cuda.threadfence()
+    out[i] = x[2 - i]
+
+
+@right(28, counting, lambda: np.zeros(1, np.float32))
+def sum_of_eight_lanes(x, out):
+    """The upper lanes add what their neighbours outside the mask have not got, and nobody needs it."""
+    t = cuda.threadIdx.x
+    if t < 8:
+        value = x[t]
+        for delta in (4, 2, 1):
+            value += cuda.shfl_down_sync(0xFF, value, delta)
+        if t == 0:
+            out[0] = value
+
+
+@right(7, lambda: np.array([3, 7, 5, 1], np.int32), ints, block=4)
+def greatest_of_four_lanes(x, out):
+    value = x[cuda.threadIdx.x]
+    for delta in (2, 1):
+        other = cuda.shfl_down_sync(FULL, value, delta)
+        if other > value:
+            value = other
+    if cuda.threadIdx.x == 0:
+        out[0] = value
+
+
+@right([31, 30], ints)
+def syncwarp_orders_a_warp(out):
+    s = cuda.shared.array(32, np.int32)
+    t = cuda.threadIdx.x
+    s[t] = t
+    cuda.syncwarp()
+    out[t] = s[31 - t]
+
+
+@right([15, 14], ints)
+def syncwarp_of_two_branches(out):
+    """The two calls of syncwarp meet: it is no shuffle."""
+    s = cuda.shared.array(32, np.int32)
+    t = cuda.threadIdx.x
+    s[t] = t
+    if t < 16:
+        cuda.syncwarp()
+    else:
+        cuda.syncwarp()
+    out[t] = s[15 - t]
+
+
+@right([1, 0, 3, 2], ints)
+def shuffles_of_disjoint_halves(out):
+    t = cuda.threadIdx.x
+    if t < 16:
+        out[t] = cuda.shfl_xor_sync(0xFFFF, t, 1)
+    else:
+        out[t] = cuda.shfl_xor_sync(0xFFFF0000, t, 1)
+
+
+@right([0, 0, 1, 3, 6], counting)
+def scan_with_two_buffers(x):
+    a, b = cuda.shared.array(32, np.float32), cuda.shared.array(32, np.float32)
+    t = cuda.threadIdx.x
+    a[t] = x[t - 1] if t else 0
+    cuda.syncthreads()
+    step = 1
+    while step < 32:
+        b[t] = a[t] + (a[t - step] if t >= step else 0)
+        cuda.syncthreads()
+        a, b = b, a
+        step *= 2
+    cuda.syncthreads()
+    x[t] = a[t]
+
+
+@right([2, 0], lambda: np.zeros(2, PAIR), lambda: np.zeros(2, np.float32), block=2)
+def fields_of_one_record(x, out):
+    """Two threads, two fields."""
+    t = cuda.threadIdx.x
+    if t:
+        x[0]["a"] = 2
+    else:
+        x[0]["b"] = 3
+    cuda.syncthreads()
+    if t == 0:
+        out[0] = x[0]["a"]
+
+
+@right([2, 3, 5], lambda: np.zeros(2, NESTED), lambda: np.zeros(3), block=1)
+def records_in_records(x, out):
+    x[0]["at"]["x"] = 2
+    x[0]["w"][1] = 3
+    x[0]["n"] = 5
+    x[1] = x[0]
+    out[0], out[1], out[2] = x[1]["at"]["x"], x["w"][1, 1], x["n"][1]
+
+
+@right([4, 8], lambda: np.zeros(2, PAIR), lambda: np.zeros(2, np.float32), block=1)
+def shared_records(x, out):
+    s = cuda.shared.array(2, PAIR)
+    s[0]["a"] = 4
+    s[0]["b"] = 8
+    x[0] = s[0]
+    out[0], out[1] = x[0]["a"], x[0]["b"]
+
+
+@right([31, 30], ints)
+def captured_table(out):
+    out[cuda.threadIdx.x] = TABLE[31 - cuda.threadIdx.x]
+
+
+@right(1, lambda: cuda.device_array(4, np.float32), ints, block=1)
+def fresh_memory_that_is_written_first(x, out):
+    x[0] = 1
+    memory_of_a_thread = cuda.local.array((2, 2), np.float32)
+    memory_of_a_thread[:] = 0
+    out[0] = x[0] + memory_of_a_thread[1, 1]
+
+
+@right(0, lambda: np.zeros(5_000, np.float32), lambda: np.zeros(1, np.float32), block=4)
+def maximum_of_zeros(x, out):
+    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+        cuda.atomic.max(out, 0, x[i])
+
+
+@right([9, 6], lambda: counting(12).reshape(4, 3), lambda: np.zeros(2, np.float32), block=1)
+def methods_of_arrays(x, out):
+    out[0] = x[1:3, 0].sum() + x[0].min()
+    row = np.zeros(3, np.float32)
+    np.add(x[0], x[1], row)
+    out[1] = (x[1] * 2)[0] + row[0] - x[1, 0] + np.dot(x[0], x[0]) * 0
+
+
+@right([4, 1], lambda: cuda.device_array(2, np.int32), ints, block=4)
+def counter_set_by_an_exchange(count, out):
+    """What was there before does not matter."""
+    if cuda.threadIdx.x == 0:
+        cuda.atomic.exch(count, 0, 0)
+    cuda.syncthreads()
+    cuda.atomic.add(count, 0, 1)
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        out[0] = count[0]
+        out[1] = 1
+
+
+@right([6, 0], lambda: np.zeros(2, PAIR), lambda: np.zeros(2, np.float32), block=4)
+def atomics_on_a_column_of_records(x, out):
+    cuda.atomic.add(x["b"], 1, cuda.threadIdx.x)
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        out[0], out[1] = x[1]["b"], x["a"][1]
+
+
+@right([31, 0], ints, ints)
+def index_from_the_end(x, out):
+    if cuda.threadIdx.x == 31:
+        x[-1] = 31
+        out[0] = x[63]
+
+
+@right([1, 1], ints, block=64)
+def warps_at_two_barriers(out):
+    """Each warp is at one: to the block they are the same barrier."""
+    if cuda.threadIdx.x < 32:
+        cuda.syncthreads()
+    else:
+        cuda.syncthreads()
+    out[cuda.threadIdx.x] = 1
+
+
+@right([2, 1], lambda: cuda.to_device(ints(8)), lambda: ints(2), block=2)
+def two_words_of_one_vector(x, out):
+    t = cuda.threadIdx.x
+    x[t] = t + 1
+    cuda.syncthreads()
+    if t == 0:
+        both = x.view(np.int64)[0]
+        out[0], out[1] = both >> 32, both & 0xFF
+
+
+PADDED = np.dtype([("a", np.int8), ("b", np.float64), ("c", np.int16, (3,))], align=True)
+
+
+@right([3, 4], lambda: cuda.device_array(32, PADDED), ints)
+def copy_of_a_record_with_padding(x, out):
+    t = cuda.threadIdx.x
+    mine = cuda.local.array(1, PADDED)
+    mine[0].a, mine[0].b = t, 4
+    for i in range(3):
+        mine[0].c[i] = 0
+    x[t] = mine[0]
+    cuda.syncwarp()
+    if t == 3:
+        out[0], out[1] = x[3].a, x[3].b
+
+
+@right([15], lambda: counting(32), ints)
+def greatest_of_half_a_warp(x, out):
+    """The lanes above the eighth compare what they get from outside the mask, and keep it to themselves."""
+    t = cuda.threadIdx.x
+    if t < 16:
+        best, at = x[t], t
+        for step in (8, 4, 2, 1):
+            other = cuda.shfl_down_sync(0xFFFF, best, step)
+            where = cuda.shfl_down_sync(0xFFFF, at, step)
+            if other > best or (other == best and where < at):
+                best, at = other, where
+        if t == 0:
+            out[0] = at
+
+
+@right([3, 4], lambda: ints(1), lambda: ints(1), lambda: ints(2), grid=2, block=1)
+def mailbox_that_is_filled_twice(box, full, out):
+    cuda.cg.this_grid()
+    for turn in range(2):
+        if cuda.blockIdx.x == 0:
+            while cuda.atomic.add(full, 0, 0) != 0:
+                pass
+            cuda.threadfence()
+            box[0] = 3 + turn
+            cuda.threadfence()
+            cuda.atomic.exch(full, 0, 1)
+        else:
+            while cuda.atomic.add(full, 0, 0) != 1:
+                pass
+            cuda.threadfence()
+            out[turn] = box[0]
+            cuda.threadfence()
+            cuda.atomic.exch(full, 0, 0)
+
+
+@right([5, 5], ints, block=64)
+def broadcast_through_shared_memory(out):
+    value = cuda.shared.array(1, np.int32)
+    if cuda.threadIdx.x == 0:
+        value[0] = 5
+    cuda.syncthreads()
+    out[cuda.threadIdx.x] = value[0]
+
+
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES, ids=[name for name, _ in SCHEDULES])
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_kernel_passes(name, schedule, seed, monkeypatch):
+    body, expected, args, grid, block, options = RIGHT[name]
+    monkeypatch.setattr(simt.spins, "UNCHANGED", 100)
+    answers = []
+    for watch in (False, True):
+        arrays = [make() for make in args]
+        with simt.observe(watch=watch, schedule=schedule, seed=seed, **options):
+            cuda.jit(body)[grid, block](*arrays)
+        expected = np.atleast_1d(expected)
+        answers.append(arrays[-1][: expected.size].tolist())
+    assert answers == [expected.tolist()] * 2
+
+
+def test_vector_stores_beside_each_other():
+    """Four elements at an address, by each thread."""
+
+    @cuda.jit
+    def body(address):
+        t = cuda.threadIdx.x
+        memory.store(address + 16 * t, np.float32, (t,) * 4)
+        cuda.syncwarp()
+        memory.store(address + 16 * t, np.float32, memory.load(address + 16 * (31 - t), np.float32, 4))
+
+    x = cuda.device_array(128, np.float32)
+    with pytest.raises(simt.DataRace), simt.observe(watch=True):
+        body[1, 32](x.address)
+
+
+def test_there_are_enough_of_them():
+    assert len(RIGHT) >= 25

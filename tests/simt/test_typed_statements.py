@@ -1,0 +1,160 @@
+"""What Numba decides when it compiles a kernel, and what it types: each with its type and its value."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from texts import executed
+
+from refopt import simt
+from refopt.simt import cuda
+from refopt.simt.compiled import functions, rules, specialize
+from refopt.simt.compiled.kinds import items_of, of_value, scalar
+
+RATE, MODE, TABLE = 0.1, 2, (1, 0.7)
+SCALARS = list(rules.SCALARS)
+
+
+def type_of(text, *names, **scope):
+    """The type of an expression of x and y, of these types."""
+    function = executed(f"def f({', '.join('xy'[: len(names)])}):\n    return {text}\n", math=math, np=np, **scope)["f"]
+    typed = specialize._typed(function, tuple(of_value(np.dtype(name).type(1)) for name in names))
+    assert not typed.untyped
+    items = items_of(typed.result)
+    return scalar(typed.result).name if items is None else tuple(scalar(item).name for item in items)
+
+
+def value(body, *args, size=4, dtype=np.float64, **scope):
+    """What a kernel of x, n and out leaves in out."""
+    scope = executed("def kernel(x, n, out):\n" + body, np=np, math=math, cuda=cuda, **scope)
+    out = np.zeros(size, dtype)
+    cuda.jit(scope["kernel"])[1, 1](*args, out)
+    return out.tolist()
+
+
+X = np.array([1.1, 2.2, 3.3], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x if MODE == 2 else 0.5", "float32"), ("x if not MODE else 0.5", "float64"), ("MODE and x", "float32"),
+        ("x if TABLE[0] else 0.5", "float64"), ("x if math.pi > 3 else 0.5", "float64"), ("1 << 63", "uint64"),
+        ("x if 2 * 3 == 6 else 0.5", "float32"), ("x and 1 or x", "float64"), ("0.5 and 0 or x", "float32"),
+        ("x if x < 1 and 0 else 1", "int64"), ("abs(True)", "int8"), ("x.item() * x.real", "float32"),
+        ("x.view(np.int32)", "int32"), ("sum((x, x))", "float64"), ("math.modf(x)", ("float32", "float32")),
+        ("math.frexp(x)", ("float32", "int32")), ("math.ldexp(x, 2)", "float32"), ("np.add(x, 1)", "float32"),
+        ("np.minimum(np.uint64(1), 1)", "float64"), ("math.fmod(np.int16(1), True)", "float32"),
+        ("np.float16(x) ** 2", "float32"), ("x ** MODE", "float32"), ("x ** TABLE[0]", "float32"),
+    ],
+)  # fmt: skip
+def test_types_are_those_that_numba_infers(text, expected):
+    assert type_of(text, "float32", MODE=MODE, TABLE=TABLE) == expected
+    compiler, types = pytest.importorskip("numba.cuda.compiler"), pytest.importorskip("numba.core.types")
+    if not hasattr(compiler, "compile_cuda") or "np." in text or "sum" in text:
+        return
+    function = executed(f"def f(x):\n    return {text}\n", math=math, np=np, MODE=MODE, TABLE=TABLE)["f"]
+    done = compiler.compile_cuda(function, None, (types.float32,), cc=(9, 0)).signature.return_type
+    names = tuple(str(t) for t in done) if isinstance(expected, tuple) else str(getattr(done, "literal_type", done))
+    assert names == expected
+
+
+def test_ranges_have_numbas_types():
+    pytest.importorskip("numba_cuda")
+    from numba.core import types
+    from numba.cuda.descriptor import cuda_target
+
+    context = cuda_target.typing_context
+    context.refresh()
+    function = context.resolve_value_type(range)
+    for count in (1, 2, 3):
+        for names in itertools.product(rules.INTEGERS, repeat=count):
+            given = tuple(types.boolean if name == "bool" else getattr(types, name) for name in names)
+            expected = str(context.resolve_function_type(function, given, {}).return_type)
+            signatures = tuple((to,) * count for to in ("int32", "int64", "uint64"))
+            assert f"range_state_{rules.chosen(signatures, names)[0]}" == expected, names
+
+
+def test_functions_of_numpy_have_numbas_types():
+    pytest.importorskip("numba_cuda")
+    from numba.core import types
+    from numba.cuda.descriptor import cuda_target
+
+    context = cuda_target.typing_context
+    context.refresh()
+    for ufunc in (np.add, np.minimum, np.fabs, np.rint, np.sign, np.hypot, np.true_divide, np.left_shift, np.sqrt):
+        for names in itertools.product(SCALARS, repeat=ufunc.nin):
+            given = tuple(types.boolean if name == "bool" else getattr(types, name) for name in names)
+            try:
+                expected = str(context.resolve_function_type(ufunc, given, {}).return_type)
+            except Exception:
+                expected = None
+            loop = functions.loop(ufunc, *names)
+            assert (loop and loop[1]) == expected, (ufunc, names)
+
+
+def test_a_loop_over_a_range_of_an_unsigned_integer_counts_in_uint64():
+    body = "    s = n\n    for i in range(np.uint16(2)):\n        s = s - i\n    out[0] = s - 3\n"
+    assert value(body, X, np.uint8(0), dtype=np.int64)[0] == -4
+    assert value("    for i in range(np.uint8(3)):\n        out[0] = i - np.uint64(3)\n", X, 0)[0] == 2.0**64
+
+
+def test_a_branch_that_is_not_taken_does_not_widen():
+    body = "    if MODE == 1:\n        s = 0.5\n    else:\n        s = x[0]\n    out[0] = s * s\n"
+    assert value(body, X, 0, MODE=2)[0] == float(X[0] * X[0])
+    body = "    s = 0.0\n    k = 0\n    while k < 2:\n        k += 1\n        s = x[0]\n    out[0] = s * s\n"
+    assert value(body, X, 0)[0] == float(X[0] * X[0])
+    body = "    while MODE == 1:\n        out[0] = 7\n    else:\n        out[1] = 8\n"
+    assert value(body, X, 0, MODE=2)[:2] == [0, 8]
+    body = "    if cuda.atomic.add(out, 0, 1) == 0 and False:\n        out[1] = 1\n"
+    assert value(body, X, 0)[:2] == [1, 0]
+
+
+def test_a_variable_set_on_two_ways_is_no_constant():
+    body = "    if n:\n        k = 1\n    else:\n        k = 1\n    s = x[0] if k else 0.5\n    out[0] = s * s\n"
+    assert value(body, X, 0)[0] == float(X[0]) ** 2 != float(X[0] * X[0])
+
+
+def test_what_is_absent_drops_the_branch_that_uses_it():
+    def scaled(a, by=None, add=0.1):
+        if by is None:
+            return a + add
+        return a * by
+
+    body = "    out[0] = scaled(x[0])\n    out[1] = scaled(x[0], x[0])\n    out[2] = scaled(add=x[1], a=x[0]) * n\n"
+    expected = [float(X[0]) + 0.1, float(X[0] * X[0]), float(X[0] + X[1]) * 0.3]
+    assert value(body, X, 0.3, scaled=scaled)[:3] == expected
+
+
+def test_a_default_is_a_double():
+    def scaled(a, by=0.1, *, more=0.7):
+        return a * by * more
+
+    assert value("    out[0] = scaled(x[0])\n", X, 0, scaled=scaled)[0] == float(X[0]) * 0.1 * 0.7
+
+
+def test_cases_are_branches():
+    body = """
+    match n:
+        case 1:
+            v = 1.0
+        case 2 | 3:
+            v = x[0]
+        case k:
+            v = k
+    out[0] = v * 0.1
+"""
+    assert [value(body, X, n)[0] for n in (1, 3, 5)] == [1.0 * 0.1, float(X[0]) * 0.1, 5 * 0.1]
+
+
+def test_fields_are_added_to_in_their_type():
+    records = np.zeros(1, [("a", np.int8), ("b", np.float32)])
+    body = "    x[0].a += 100\n    x[0].a += 100\n    x[0].b += 0.1\n    out[0] = x[0].a + 1\n    out[1] = x[0].b * 3\n"
+    assert value(body, records, 0)[:2] == [-55, float(np.float32(0.1)) * 3]
+
+
+def test_global_names_may_be_declared_and_not_assigned():
+    assert value("    global RATE\n    out[0] = x[0] * RATE\n", X, 0, RATE=RATE)[0] == float(X[0]) * RATE
+    with pytest.warns(simt.UntypedWarning, match="assignment to a global"):
+        value("    global RATE\n    RATE = 3\n", X, 0)

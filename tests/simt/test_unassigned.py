@@ -1,0 +1,99 @@
+"""Variables that are read before they are assigned: zero, as in Numba, and reported where they are stored."""
+
+import ast
+
+import numpy as np
+import pytest
+
+from refopt import simt
+from refopt.simt import cuda
+from refopt.simt.compiled.unassigned import unassigned
+
+
+def in_a_branch(x, n, out):
+    if n > 3:
+        value = x[0] * 2
+    out[0] = value + np.float32(1)
+
+
+def in_a_loop(x, n, out):
+    for i in range(n):
+        if i == 2:
+            last = x[i]
+    out[0] = last + np.float32(1)
+
+
+def the_loop_variable(x, n, out):
+    for i in range(n - 4):  # noqa: B007
+        pass
+    out[0] = i + 1
+
+
+def after_a_break(x, n, out):
+    while True:
+        if n < 3:
+            break
+        value = x[0]
+        n -= 10
+    out[0] = value + np.float32(1)
+
+
+BODIES = [in_a_branch, in_a_loop, the_loop_variable, after_a_break]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)
+def test_it_is_zero(body):
+    kernel, x = cuda.jit(body), np.full(5, 3, np.float32)
+    for n, expected in ((1, 1.0), (8, None)):
+        out = np.zeros(1)
+        kernel[1, 1](x, n, out)
+        assert out[0] == expected or (expected is None and out[0] > 1)
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)
+def test_watched_it_may_not_be_stored(body):
+    kernel, x = cuda.jit(body), np.full(5, 3, np.float32)
+    with simt.observe(watch=True):
+        kernel[1, 1](x, 8, np.zeros(1))
+        said = r"stores a value at .*test_unassigned.py:\d+, where variable \w+ is not assigned .*rule uninitialized"
+        with pytest.raises(simt.UninitializedRead, match=said):
+            kernel[1, 1](x, 1, np.zeros(1))
+    out = np.zeros(1)
+    with simt.observe(watch=True, lenient="uninitialized"):
+        kernel[1, 1](x, 1, out)
+    assert out[0] == 1
+
+
+@cuda.jit(device=True)
+def added(value, x):
+    return x + value
+
+
+def test_it_may_be_passed_on_and_left_alone():
+    @cuda.jit
+    def kernel(x, out):
+        i = cuda.grid(1)
+        if i < x.size:
+            value = x[i]
+        total = added(value, np.float32(1))
+        if i < x.size:
+            out[i] = total
+
+    out = np.zeros(3)
+    with simt.observe(watch=True):
+        kernel[1, 8](np.ones(3, np.float32), out)
+    assert out.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("y = x", ""), ("y = z", ""), ("if x: y = 1\nz = y", "y"), ("if x: y = 1\nelse: y = 2\nz = y", ""),
+    ("if x: y = 1\nelse: return\nz = y", ""), ("for i in x: y = i\nz = i", "i"), ("for i in x: z = i", ""),
+    ("while x: y = 1\nz = y", "y"), ("while True:\n  y = 1\n  if y: break\nz = y", ""),
+    ("while True:\n  if x: break\n  y = 1\nz = y", "y"), ("y += 1", "y"), ("y: int = 1\ny += y", ""),
+    ("for i in x:\n  if i: y = 1\n  else: continue\n  z = y", ""), ("z = [y for y in x]\ny = 1", ""),
+    ("if (y := x) > 1: pass\nz = y", ""), ("try: y = 1\nexcept E as e: z = e\nz = y", "y"), ("x[y] = 1\ny = 2", "y"),
+    ("a, (b, c) = x\nz = a + b + c", ""), ("z = (lambda q: q)(x)\nq = 1", ""), ("with x as y: pass\nz = y", ""),
+])  # fmt: skip
+def test_definite_assignment(text, expected):
+    node = ast.parse("def f(x):\n" + "\n".join(f"  {line}" for line in text.splitlines())).body[0]
+    assert unassigned(node) == set(expected.split())

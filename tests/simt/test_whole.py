@@ -1,0 +1,143 @@
+"""What NumPy does with an array it does with an observed one, with the same answer; all that it takes is reported."""
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+from refopt import simt
+from refopt.simt import cuda
+
+READS = {
+    "sum of a row": lambda x: x[1].sum(), "least": lambda x: x.min(), "mean of columns": lambda x: x.mean(axis=0),
+    "sine": lambda x: np.sin(x), "operator": lambda x: 2 * x[0] - x[1], "comparison": lambda x: (x > 2).any(),
+    "dot": lambda x: np.dot(x, x.T), "matrix product": lambda x: x @ x.T, "loop": lambda x: [v + 1 for v in x[0]],
+    "contains": lambda x: 3 in x, "list": lambda x: x.tolist(), "type": lambda x: x.astype(np.int64),
+    "where": lambda x: np.where(x > 1, x, 0), "concatenation": lambda x: np.concatenate([x[0], x[1]]),
+    "asarray": lambda x: np.asarray(x, np.float64), "mask": lambda x: x[x > 2],
+    "list of indices": lambda x: x[[1, 0]],
+    "reduction": lambda x: np.add.reduce(x, axis=1), "flat": lambda x: list(x.flat),
+    "transposed": lambda x: x.T.sum(0),
+    "unpacking": lambda x: [a + b for a, b, _ in x],
+    "float": lambda x: float(x[0, 1:2].sum()), "maximum": lambda x: np.maximum(x[0], x[1]),
+    "power": lambda x: x**2, "absolute": lambda x: abs(-x), "sorted": lambda x: np.sort(x, axis=None),
+    "swapped": lambda x: x.swapaxes(0, 1)[1].copy(), "column": lambda x: x[:, 1].copy(),
+    "new axis": lambda x: x[None, 0].shape,
+    "ravelled": lambda x: x.T.ravel()[1], "reshaped": lambda x: x.T.reshape(-1)[1],
+}  # fmt: skip
+
+
+def assign(x, value):
+    x[0] = value
+
+
+WRITES = {
+    "out": lambda x, y: np.sin(x, y), "out by name": lambda x, y: np.add(x, 1, out=y),
+    "row": lambda x, y: assign(y, x[1]), "in place": lambda x, y: y.__iadd__(x),
+    "copyto": lambda x, y: np.copyto(y, x), "fill": lambda x, y: y.fill(3),
+    "sort": lambda x, y: y.sort(), "slice": lambda x, y: y.__setitem__((slice(None), 1), x[:, 0]),
+    "mask": lambda x, y: y.__setitem__(np.asarray(x) > 2, 9), "function": lambda x, y: np.cumsum(x, axis=1, out=y),
+    "where": lambda x, y: np.sqrt(x, out=y, where=np.asarray(x) > 1),
+}  # fmt: skip
+
+
+def run(body, *arrays, threads=1, **options):
+    with simt.observe(**options) if options else nullcontext() as log:
+        cuda.jit(body)[1, threads](*arrays)
+    return log
+
+
+def case(n=6):
+    return np.arange(n, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.mark.parametrize("name", READS)
+def test_reading_as_a_whole(name):
+    answers = []
+
+    def body(x):
+        answers.append(READS[name](x))
+
+    for options in ({}, {"count": True}, {"watch": True}):
+        run(body, case(), **options)
+    plain, *others = [np.asarray(answer) for answer in answers]
+    for other in others:
+        assert other.dtype == plain.dtype and np.array_equal(other, plain)
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writing_as_a_whole(name):
+    answers = []
+    for options in ({}, {"count": True}, {"watch": True}):
+        y = cuda.to_device(1 - case())
+        run(WRITES[name], case(), y, **options)
+        answers.append(y.copy_to_host().tolist())
+    assert answers[0] == answers[1] == answers[2] != (1 - case()).tolist()
+
+
+@pytest.mark.parametrize("name", [name for name in WRITES if name != "sort"])
+def test_what_is_written_as_a_whole_is_watched(name):
+    """One thread reads what another writes so."""
+
+    def body(x, y):
+        if cuda.threadIdx.x:
+            WRITES[name](x, y)
+        else:
+            y.sum()
+
+    with pytest.raises(simt.DataRace):
+        run(body, case(), case(), threads=2, watch=True)
+
+
+@pytest.mark.parametrize("name", ["sum of a row", "sine", "operator", "where", "matrix product", "mask"])
+def test_what_is_read_as_a_whole_is_watched(name):
+    def body(x):
+        if cuda.threadIdx.x:
+            READS[name](x)
+        else:
+            x[1, 2] = 7
+
+    with pytest.raises(simt.DataRace):
+        run(body, case(), threads=2, watch=True)
+
+
+def test_bytes_of_whole_arrays():
+    """Those of what is taken, and no others."""
+    x, y = cuda.to_device(case()), cuda.to_device(case())
+
+    def body(x, y):
+        np.add(x[0], x[:, 1].sum(), y[1])
+
+    log = run(body, x, y, watch=True)
+    assert (log.bytes_read(x), log.bytes_written(x)) == (12 + 8, 0)
+    assert (log.bytes_read(y), log.bytes_written(y), log.bytes_written(y[0])) == (0, 12, 0)
+
+
+def test_what_an_array_has_not():
+    def body(x):
+        with pytest.raises(AttributeError, match="no attribute speed"):
+            x.speed  # noqa: B018
+        with pytest.raises(TypeError, match="atomics"):
+            np.add.at(x, 0, 1)
+
+    run(body, case(), watch=True)
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.float32])
+def test_parts_of_complex_numbers_are_views(dtype):
+    @cuda.jit
+    def kernel(x, part):
+        i = cuda.threadIdx.x
+        cuda.atomic.add(x.real, 0, 1)
+        x.real[1 + i] = 2
+        if part:
+            cuda.atomic.add(x.imag, 0, 3)
+
+    is_complex = dtype is np.complex64
+    for watch in (False, True):
+        x = np.zeros(3, dtype)
+        with simt.observe(watch=watch):
+            kernel[1, 2](x, is_complex)
+        assert x.tolist() == [2 + 6j * is_complex, 2, 2]
+        if watch:
+            assert np.imag(x).tolist() == [6 * is_complex, 0, 0]
