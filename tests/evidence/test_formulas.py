@@ -1,11 +1,11 @@
 """The formula of the paper or of the origin, in higher precision, within a bound on what rounding may do."""
 
 import pytest
-from evidence.cells import FOUND_INF, GRAD_FACTOR, RESCALE_GRAD, STOCHASTIC, Cell, cells, variants
-from evidence.trial import Trial
 from mutants.family import mutants
 from mutants.lars import MUTANTS as LARS_MUTANTS
 
+from evidence.cells import FOUND_INF, GRAD_FACTOR, RESCALE_GRAD, STOCHASTIC, Cell, cells, variants
+from evidence.trial import Trial
 from refopt.catalog import ROUTINES
 from refopt.oracle.exact.laws import reference
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+
 from evidence.other_sums import OTHERS, by_tile, halves, in_order
 from evidence.triplets import LARGE, Triplet, across, triplets, values
-
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import arithmetic, numpy_dtype
