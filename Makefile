@@ -58,7 +58,7 @@ notebooks: $(INSTALLED) $(PEERS)  ## execute the notebooks again, in place
 docs: $(INSTALLED)  ## the docstrings as web pages, in build/docs
 	.venv/bin/pdoc --docformat google -o build/docs refopt
 
-maps: $(INSTALLED)  ## docs/evidence.md, clauses.md, interface.md, non-finite.md and variants.md again
+maps: $(INSTALLED)  ## docs/evidence.md, specification.md, interface.md, non-finite.md and variants.md again
 	PYTHONPATH=tests .venv/bin/python -m maps
 
 mutants: $(INSTALLED)  ## plant changes in the package, and see which ones the tests notice; ARGS are passed on

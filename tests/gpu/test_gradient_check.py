@@ -9,10 +9,9 @@ from refopt import cpu, gpu, simt
 from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import SIZES, numpy_dtype
 from refopt.cpu.reduce import sum_of_squares, tree_sum
-from refopt.oracle.exact.build import SMALL, make, step_of
+from refopt.oracle.exact.build import make
 from refopt.oracle.exact.cases import arguments, assert_same
-from refopt.oracle.exact.laws import reference
-from refopt.oracle.exact.placed import Placed, PlacedCase, kernels
+from refopt.oracle.exact.placed import Placed, PlacedCase
 from refopt.oracle.exact.strategies import around, chunk_of, nasty_floats, sizes
 
 routines = pytest.mark.parametrize("routine", ROUTINES.values(), ids=lambda routine: routine.name)
@@ -166,54 +165,6 @@ def test_refuses(machine, arguments, error, message):
 # Steps that take what a gradient check leaves.
 
 
-def gated(machine, case, form, factors, flags):
-    """Steps with a factor and a flag each, on the CPU and by a plan: what both leave."""
-    case = case.replace(
-        steps=[
-            hyper | dict(grad_factor=np.array([factor], np.float32), found_inf=np.array([found], np.float32))
-            for hyper, factor, found in zip(case.steps, factors, flags, strict=True)
-        ]
-    )
-    return reference(case), kernels(form, machine)(case)
-
-
-@pytest.mark.clause("N8", "N9")
-@forms
-@pytest.mark.parametrize("dtypes", [("float32",) * 3, ("float16", "float16", "float32", "float32"), ("float64",) * 3])
-@pytest.mark.parametrize("flags", [[0, 1, 0, 1, 1, 0, 0], [1, 0, 1, 1, 0, 0, 1]], ids=["taken first", "skipped first"])
-def test_steps_with_factor_and_flag(machine, routine, form, dtypes, flags):
-    """Taken and skipped steps in any order leave the reference's bits."""
-    case = make(routine, SMALL, dtypes, steps=[step_of(routine, lr=0.1 * k) for k in range(1, 8)])
-    left, got = gated(machine, case, form, [1, 0.3, 3, 1, 0.7, 0, 2], flags)
-    assert_same(left, got, "N9")
-
-
-@pytest.mark.clause("N9")
-@forms
-@pytest.mark.parametrize("found", [1.0, np.inf, np.nan])
-def test_a_skipped_step_changes_no_bit(machine, routine, form, found):
-    """Neither parameters nor states nor powers, whatever the gradients are."""
-    case = make(routine, SMALL, steps=[step_of(routine)] * 3)
-    case.grads[0][0] = np.nan
-    before = case.copy().outcome()
-    for left in gated(machine, case, form, [np.nan] * 3, [found] * 3):
-        assert_same(before, left, "N9")
-
-
-@pytest.mark.clause("N8")
-@routines
-def test_factor_multiplies_like_rescale(routine):
-    """By powers of two, where nothing is rounded, a factor and rescale_grad are the same."""
-    one = make(routine, SMALL, steps=[step_of(routine, rescale_grad=0.25)])
-    other = make(routine, SMALL, steps=[step_of(routine, rescale_grad=1.0)])
-    positional, named = arguments(routine, one.slots)
-    step = getattr(cpu, routine.merged_name)
-    step(*positional, **named, **one.steps[0])
-    positional, named = arguments(routine, other.slots)
-    step(*positional, **named, **other.steps[0], grad_factor=np.array([0.25], np.float32))
-    assert_same(one.outcome(), other.outcome(), "N8")
-
-
 @routines
 @pytest.mark.parametrize(
     ("name", "value", "error", "message"),
@@ -233,24 +184,3 @@ def test_steps_refuse(machine, routine, name, value, error, message):
         with pytest.raises(error, match=f"^{routine.merged_name}: {name}: {message}"):
             getattr(module, routine.merged_name)(*positional, **named, **case.steps[0], **{name: array})
         assert_same(before, on.outcome(), "refused")
-
-
-def test_a_check_and_a_step_without_the_host(machine):
-    """The check and the step follow each other on the device; the loss scale of the next iteration is data, too."""
-    routine = ROUTINES["adamw"]
-    case = make(routine, SMALL, steps=[step_of(routine)])
-    host, placed = case.copy(), PlacedCase(machine, case)
-    scale = np.array([8], np.float32)
-    with gpu.use(machine.name):
-        check = gpu.gradient_check(placed.grads, loss_scale=Placed(machine, scale).array, max_norm=0.5)
-    positional, named = arguments(routine, placed.slots)
-    gate = dict(grad_factor=check.grad_factor, found_inf=check.found_inf)
-    step = gpu.plan("adamw", *positional, **named, **gate)
-    for _ in range(2):
-        check()
-        step(**case.steps[0])
-        factor, found, _ = cpu.check_gradients(host.grads, loss_scale=scale, max_norm=0.5)
-        positional, named = arguments(routine, host.slots)
-        cpu.merged_adamw(*positional, **named, **case.steps[0], grad_factor=factor, found_inf=found)
-    assert_same(host.outcome(), placed.outcome(), "clipped steps")
-    assert 0 < factor < 0.125

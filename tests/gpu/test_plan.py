@@ -8,121 +8,17 @@ import pytest
 from refopt import cpu, gpu, simt
 from refopt.catalog import LARS_MOMENTUM
 from refopt.gpu import runtime
-from refopt.oracle.exact.build import SMALL
 from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.exact.lars import STEP, make
 from refopt.oracle.exact.laws import reference
-from refopt.oracle.exact.placed import Placed, PlacedCase
+from refopt.oracle.exact.placed import PlacedCase
 
 forms = pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
-STORAGE = [
-    ("float32", "float32", "float32"),
-    ("float16", "float16", "float32", "float32"),
-    ("bfloat16", "float32", "float32"),
-]
-storage = pytest.mark.parametrize("dtypes", STORAGE, ids="-".join)
-STEPS = [STEP, STEP | dict(lr=0.3), STEP | dict(mu=0.1, lars_weight_decay=0.05), STEP | dict(rescale_grad=2.0)]
 
 
 def after(case, outcome):
     """The case that begins where another ended."""
     return case.replace(**{name: case.slots[name] and values for name, values in outcome.items()})
-
-
-def write(machine, placed, slot, values):
-    """Overwrite a slot's arrays on the device, as somebody else would."""
-    for target, value in zip(placed.placed[slot], values, strict=True):
-        fresh = Placed(machine, value)
-        target._memory.copy_to_device(fresh._memory)
-
-
-@forms
-@storage
-def test_save_and_resume(machine, form, dtypes):
-    """A plan that is dropped and built anew midway changes no bit."""
-    case = make([*SMALL, 2100], dtypes, steps=STEPS)
-    placed = PlacedCase(machine, case)
-    step = placed.plan(form)
-    for hyper in STEPS[:2]:
-        step(**hyper)
-    saved = after(case, placed.outcome())
-    resumed = PlacedCase(machine, saved)
-    step = resumed.plan(form)
-    for hyper in STEPS[2:]:
-        step(**hyper)
-    assert_same(reference(case), resumed.outcome(), "save and resume")
-
-
-@storage
-def test_refresh_after_an_outside_write(machine, dtypes):
-    """Once told that p was written, ``carried_norm`` takes the norm of p anew; untold, it goes on with the old one."""
-    case = make([5, 3000], dtypes, steps=[STEP])
-    for told in (True, False):
-        placed = PlacedCase(machine, case)
-        step = placed.plan("carried_norm")
-        step(**STEP)
-        middle = placed.outcome()
-        larger = [(x * x.dtype.type(2)).astype(x.dtype) for x in middle["params"]]
-        write(machine, placed, "params", larger)
-        if told:
-            step.refresh()
-        step(**STEP)
-        expected = reference(after(case, middle | {"params": larger}))
-        if told:
-            assert_same(expected, placed.outcome(), "refresh")
-        else:
-            with pytest.raises(AssertionError, match="velocities"):
-                assert_same({"velocities": expected["velocities"]}, placed.outcome(), "refresh")
-
-
-@forms
-def test_only_carried_norm_needs_to_be_told(machine, form):
-    """Every other form reads p at every step; ``refresh`` does no harm anywhere."""
-    case = make([5, 3000], steps=[STEP])
-    placed = PlacedCase(machine, case)
-    step = placed.plan(form)
-    step(**STEP)
-    middle = placed.outcome()
-    larger = [x * np.float32(2) for x in middle["params"]]
-    write(machine, placed, "params", larger)
-    if form == "carried_norm":
-        step.refresh()
-        step.refresh()
-    step(**STEP)
-    assert_same(reference(after(case, middle | {"params": larger})), placed.outcome(), "outside write")
-
-
-@forms
-@storage
-@pytest.mark.parametrize("shift", [0, 3])
-def test_rebind_gradients(machine, form, dtypes, shift):
-    """New gradients, aligned or not, give the bits that a new plan over them gives; the numbers are kept."""
-    case = make([*SMALL, 2100], dtypes, steps=[STEP])
-    others = make([*SMALL, 2100], dtypes, seed=1).grads
-    placed = PlacedCase(machine, case)
-    step = placed.plan(form)
-    step(**STEP)
-    middle = placed.outcome()
-    fresh = [Placed(machine, g, shift) for g in others]
-    step.rebind(grads=[g.array for g in fresh])
-    step()  # with the same numbers
-    assert_same(reference(after(case, middle).replace(grads=others)), placed.outcome(), "rebind")
-
-
-@forms
-def test_rebind_which_gradients_are_none(machine, form):
-    """Gradients may come and go between steps, and per-tensor numbers stay with their tensors."""
-    rates = dict(lr=[0.1, 0.2, 0.3, 0.4], lars_weight_decay=[0.4, 0.3, 0.2, 0.1])
-    case = make([5, 1, 2049, 7], steps=[STEP | rates])
-    placed = PlacedCase(machine, case)
-    step = placed.plan(form)
-    expected = case
-    for absent in ([], [0, 2], [1], [0, 1, 2, 3], [3]):
-        grads = [None if i in absent else g for i, g in enumerate(case.grads)]
-        step.rebind(grads=[None if i in absent else g for i, g in enumerate(placed.grads)])
-        step(**STEP | rates)
-        expected = after(case, reference(expected.replace(grads=grads)))
-        assert_same(expected.outcome(), placed.outcome(), f"without {absent}")
 
 
 @forms
@@ -136,22 +32,6 @@ def test_rebind_parameters(machine, form):
     step(**STEP)
     assert_same(reference(other), moved.outcome(), "rebind")
     assert_same(reference(case), placed.outcome(), "rebind")
-
-
-@forms
-def test_numbers_are_kept_for_the_steps_to_come(machine, form):
-    """A number given once holds until another is given; one for all and one per tensor may alternate."""
-    lists = dict(lr=[0.1, 0.2, 0.3], lars_weight_decay=[0.0, 0.5, 0.1])
-    given = [STEP, {}, lists, {}, dict(lr=0.7), lists | dict(mu=0.2), dict(lars_weight_decay=0.2, lr=[0.3, 0.2, 0.1])]
-    meant = [dict()]
-    for numbers in given:
-        meant.append(meant[-1] | numbers)
-    case = make([5, 300, 1], steps=meant[1:])
-    placed = PlacedCase(machine, case)
-    step = placed.plan(form)
-    for numbers in given:
-        step(**numbers)
-    assert_same(reference(case), placed.outcome(), "numbers kept")
 
 
 @forms
@@ -175,19 +55,6 @@ def test_numbers_at_planning_time(machine, form):
     placed = PlacedCase(machine, case)
     placed.plan(form, lr=0.1, mu=0.9)()
     assert_same(reference(case), placed.outcome(), "numbers of the plan")
-
-
-@pytest.mark.clause("N2")
-def test_numbers_round_once_to_the_type_of_each_tensor(machine):
-    """In a list of fp32 and fp64 tensors, each computes with numbers of its own type."""
-    case = make([5], ("float64",) * 3)
-    single = make([5])
-    both = case.replace(**{name: case.slots[name] + single.slots[name] for name in ("params", "grads", "velocities")})
-    placed = PlacedCase(machine, both)
-    placed.plan("two_launches")(**STEP)
-    got = placed.outcome()
-    for k, alone in enumerate((case, single)):
-        assert_same(reference(alone), {slot: values[k : k + 1] for slot, values in got.items()}, "N2")
 
 
 def test_two_plans_share_nothing(machine):

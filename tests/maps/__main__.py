@@ -1,10 +1,10 @@
 """Write the maps of the tests again: ``python -m maps``, with tests/ on the path."""
 
-from maps import clauses, evidence, interface, non_finite, variants
+from maps import evidence, interface, non_finite, specification, variants
 from maps.collect import suite
 
 if __name__ == "__main__":
     items = suite()
-    for module in (evidence, clauses, non_finite, interface, variants):
+    for module in (evidence, specification, non_finite, interface, variants):
         module.PAGE.write_text(module.page(items))
         print(f"{module.PAGE.name}: {len(items)} tests collected")

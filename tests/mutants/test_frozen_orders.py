@@ -6,7 +6,7 @@ import inspect
 import types
 
 import pytest
-from laws.test_frozen import ENTRIES, load
+from laws.test_n03_order import ENTRIES, load
 
 from refopt import cpu
 from refopt.catalog import ROUTINES

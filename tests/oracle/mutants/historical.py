@@ -259,8 +259,8 @@ ELSEWHERE = (
     Elsewhere(
         "2**31 elements or more, truncated to int32",
         "pytorch #101449, Apex #1825, DeepSpeed #7640, TransformerEngine #2918",
-        "`test_more_elements_than_an_int32_counts` of tests/laws/test_lars.py, on a GPU; `test_beyond_two_to_the_31` "
-        "of tests/gpu/test_tables.py",
+        "`test_more_elements_than_an_int32_counts` of tests/laws/test_n06_reduction.py, on a GPU; "
+        "`test_beyond_two_to_the_31` of tests/gpu/test_tables.py",
     ),
     Elsewhere(
         "2**31 elements or more in norms and scales", "Apex #1989, #2014",

@@ -1,29 +1,32 @@
-"""Maxima, signs and clips, on the CPU and in the kernels: which of two operands is taken, and what NaN does."""
+"""N5: maxima, signs and clips are a comparison and a selection: which operand is taken, and what NaN does."""
 
 import numpy as np
 import pytest
 
+from laws.routines import implementation, of, pairs
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
 from refopt.oracle.exact.build import make
 from refopt.oracle.exact.cases import assert_same
-from refopt.oracle.exact.laws import reference
-from refopt.oracle.exact.placed import kernels
 
 pytestmark = pytest.mark.clause("N5")
 
 NAN, INF = np.nan, np.inf
-implementations = pytest.mark.parametrize("form", ["reference", "separate", "merged"])
+
+
+def named(*routines):
+    """A mark: the test is of these routines, by the reference and in all forms."""
+    return of(pairs([ROUTINES[name] for name in routines], "reference"))
 
 
 def after(machine, form, routine, step, optional=(), **slots):
     """What a step leaves of flat tensors of some values; slots that are not named are 0."""
     size = len(next(iter(slots.values())))
-    case = make(ROUTINES[routine], [size], steps=[step], optional=optional)
+    case = make(routine, [size], steps=[step], optional=optional)
     for name, arrays in case.lists().items():
         if arrays[0] is not None:
             arrays[0][...] = slots.get(name, 0)
-    return (reference if form == "reference" else kernels(form, machine))(case)
+    return implementation(form, machine)(case)
 
 
 def assert_left(expected, outcome, name):
@@ -31,43 +34,43 @@ def assert_left(expected, outcome, name):
     assert_same({name: [np.array(expected, np.float32)]}, {name: outcome[name]}, "N5")
 
 
-@implementations
-def test_maximum_of_amsgrad(machine, form):
+@named(*[name for name, row in ROUTINES.items() if "moment2_max" in row.states])
+def test_amsgrads_maximum_takes_the_old_one_where_it_is_larger(machine, routine, form):
     """x if x > y else y, of the old maximum x and the second moment y: a NaN in either leaves y."""
     table = [(1, 2, 2), (2, 1, 2), (NAN, 1, 1), (1, NAN, NAN), (NAN, NAN, NAN), (INF, 1, INF), (-0.0, 0, 0.0)]
     x, y, largest = zip(*table, strict=True)
     step = dict(lr=0.1, beta1=0.5, beta2=0.5)
-    left = after(machine, form, "adam", step, ("moment2_max",), moment2=2 * np.array(y), moment2_max=x)
+    left = after(machine, form, routine, step, ("moment2_max",), moment2=2 * np.array(y), moment2_max=x)
     assert_left(largest, left, "moment2_max")
 
 
-@implementations
-def test_maximum_of_adamax(machine, form):
+@named("adamax")
+def test_the_maximum_takes_the_gradient_where_it_is_larger(machine, routine, form):
     """x if x > y else y, of |g| and the fading norm y: a NaN in the gradient leaves y, a NaN in the norm stays."""
     table = [(1, 2, 2), (-2, 1, 2), (NAN, 1, 1), (1, NAN, NAN), (NAN, NAN, NAN), (-INF, 1, INF), (-0.0, 0, 0.0)]
     g, y, largest = zip(*table, strict=True)
     step = dict(lr=0.1, beta1=0.5, beta2=0.5, epsilon=0.0, rescale_grad=1.0)
-    assert_left(largest, after(machine, form, "adamax", step, grads=g, inf_norm=2 * np.array(y)), "inf_norm")
+    assert_left(largest, after(machine, form, routine, step, grads=g, inf_norm=2 * np.array(y)), "inf_norm")
 
 
-@implementations
-def test_sign_of_lion(machine, form):
+@named("lion")
+def test_the_sign_of_zero_and_of_nan_is_itself(machine, routine, form):
     """1 above zero, -1 below, however small; the number itself elsewhere: NaN, +0 and -0 are their own signs."""
     table = [(1e-30, 1), (-1e-30, -1), (INF, 1), (-INF, -1), (NAN, NAN), (0.0, 0.0), (-0.0, -0.0)]
     blend, sign = zip(*table, strict=True)
     step = dict(lr=1.0, beta1=0.5, beta2=0.5, coeff=0.0, rescale_grad=1.0)
     zeros = np.float32(-0.0)  # less a zero of either sign they tell its sign
-    left = after(machine, form, "lion", step, params=[zeros] * len(table), grads=blend, moment=blend)
+    left = after(machine, form, routine, step, params=[zeros] * len(table), grads=blend, moment=blend)
     with np.errstate(invalid="ignore"):
         assert_left(zeros - np.array(sign, np.float32), left, "params")
 
 
-@implementations
 @pytest.mark.parametrize(("rho", "rectified"), [(5, False), (np.nextafter(5, 6, dtype=np.float32), True), (NAN, False)])
-def test_threshold_of_radam(machine, form, rho, rectified):
+@named("radam")
+def test_a_step_is_rectified_where_rho_is_above_5(machine, routine, form, rho, rectified):
     """Rectified where rho > 5; a NaN is not."""
     step = dict(lr=0.5, beta1=0.5, beta2=0.75, epsilon=0.0, rescale_grad=1.0)
-    left = after(machine, form, "radam", step, grads=[2.0], rho=rho)["params"][0][0]
+    left = after(machine, form, routine, step, grads=[2.0], rho=rho)["params"][0][0]
     assert (left != -0.5) == rectified
 
 
@@ -82,8 +85,8 @@ def test_threshold_of_radam(machine, form, rho, rectified):
         ([3, 4], dict(max_norm=INF), 0.5),
     ],
 )
-def test_clip_of_the_gradient_check(machine, grads, numbers, factor):
-    """The clip is taken where it is below 1, and not where it is NaN."""
+def test_the_gradient_check_clips_where_the_clip_is_below_1(machine, grads, numbers, factor):
+    """And not where it is NaN."""
     g, scale = np.array(grads, np.float32), np.full(1, 2, np.float32)
     assert cpu.check_gradients([g], loss_scale=scale, **numbers).grad_factor == factor
     with gpu.use(machine.name):

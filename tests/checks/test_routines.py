@@ -5,33 +5,14 @@ import re
 import numpy as np
 import pytest
 
+from checks.refused import call, refused
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import arguments, assert_same
 from refopt.oracle.exact.placed import PlacedCase
 
-FAMILY = [routine for routine in ROUTINES.values() if "merged" in routine.forms]
-routines = pytest.mark.parametrize("routine", FAMILY, ids=lambda routine: routine.name)
-
-
-def call(module, routine, slots, numbers):
-    positional, named = arguments(routine, slots)
-    getattr(module, routine.merged_name)(*positional, **named, **numbers)
-
-
-def refused(machine, case, numbers, error, message):
-    """Both sides raise the error, word for word, and change nothing."""
-    expected = re.escape(f"{case.routine.merged_name}: {message}")
-    before = case.copy()
-    with pytest.raises(error, match=f"^{expected}$"):
-        call(cpu, case.routine, case.slots, numbers)
-    placed = PlacedCase(machine, before)
-    with pytest.raises(error, match=f"^{expected}$"):
-        call(gpu, case.routine, placed.slots, numbers)
-    for outcome in (case.outcome(), placed.outcome()):
-        for slot, arrays in before.outcome().items():
-            assert [x is None or x.tobytes() for x in arrays] == [x is None or x.tobytes() for x in outcome[slot]]
+routines = pytest.mark.parametrize("routine", ROUTINES.values(), ids=lambda routine: routine.name)
 
 
 def spoiled(routine, slot, change, count=2):
@@ -76,30 +57,6 @@ def test_scalars(machine, routine):
         refused(machine, spoiled(routine, slot, lambda x: np.ones(2, x.dtype)), step, ValueError, message)
         message = f"{slot}[1]: expected float32, got float64"
         refused(machine, spoiled(routine, slot, lambda x: x.astype(np.float64)), step, TypeError, message)
-
-
-@pytest.mark.clause("N2")
-@routines
-def test_numbers(machine, routine):
-    case = make(routine, [4, 4])
-    rows = {hyper.name: hyper for hyper in routine.hypers}
-    for name, hyper in rows.items():
-        bound = "above 0" if hyper.positive else "at least 0"
-        bound += f" and below {hyper.below:.10g}" if hyper.below < np.inf else ""
-        kind = "whole number" if hyper.whole else "finite float32"
-        beyond = [1.0, 1 - 2**-30] if hyper.below == 1 else []  # the second rounds to the first
-        for value in (-1.0, np.nan, np.inf, *beyond, *([0.0] if hyper.positive else [])):
-            message = f"{name}: expected a {kind} {bound}, got {value!r}"
-            refused(machine, case, step_of(routine, **{name: value}), ValueError, message)
-        if hyper.per_tensor:
-            message = f"{name}: expected one number or one per tensor, 2, got 3"
-            refused(machine, case, step_of(routine, **{name: [0.1] * 3}), ValueError, message)
-        else:
-            message = f"{name}: expected one number for all tensors, got 2 values"
-            refused(machine, case, step_of(routine, **{name: [0.1] * 2}), TypeError, message)
-    for name, values in routine.choices.items():
-        message = f"{name}: expected one of {', '.join(map(str, values))}, got 'elsewhere'"
-        refused(machine, case, step_of(routine) | {name: "elsewhere"}, ValueError, message)
 
 
 @routines

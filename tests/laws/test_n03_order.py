@@ -1,4 +1,4 @@
-"""Bits that were written once: a change of them is a change of the specification."""
+"""N3: one rounding for each operator, in the written order: the bits are those that were written once."""
 
 import pytest
 from frozen import generate
@@ -18,7 +18,7 @@ FORMS = [(*key, form) for key in ENTRIES for form in ROUTINES[key[0]].forms]
 entries = pytest.mark.parametrize("key", ENTRIES, ids=", ".join)
 
 
-def test_every_routine_is_frozen():
+def test_every_routine_has_bits_written_once():
     """If this fails, run python tests/frozen/generate.py."""
     assert {routine for routine, _ in ENTRIES} == ROUTINES.keys()
 
@@ -29,20 +29,20 @@ def load(key):
 
 @pytest.mark.clause("N3")
 @entries
-def test_reference(key):
+def test_the_reference_has_the_bits_written_once(key):
     case, expected = load(key)
     assert_same(expected, reference(case), "frozen bits")
 
 
 @pytest.mark.clause("N3", "N4")
 @pytest.mark.parametrize("key", FORMS, ids=", ".join)
-def test_kernels(machine, key):
+def test_the_kernels_have_the_bits_written_once(machine, key):
     case, expected = load(key[:2])
     assert_same(expected, kernels(key[2], machine)(case), "frozen bits")
 
 
 @entries
-def test_a_bit_more_is_seen(key):
+def test_every_bit_that_was_written_counts(key):
     """Every word of the file counts."""
     case, expected = load(key)
     for arrays in expected.values():

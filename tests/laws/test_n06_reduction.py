@@ -1,22 +1,29 @@
-"""The order of every sum of squares, settled from outside: which elements meet first, as docs/numerics.md has it."""
+"""N6: sums of squares are a tree of tiles: which elements meet first is settled from outside, by triplets."""
 
-import importlib
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from evidence.triplets import LARGE, Triplet, triplets, values
 
-from evidence.other_sums import OTHERS, by_tile, halves, in_order
-from evidence.triplets import LARGE, Triplet, across, triplets, values
+from laws.routines import WITH_NORMS, forms, of, pairs
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import arithmetic, numpy_dtype
+from refopt.cpu.reduce import TILE
+from refopt.gpu.runtime import Executor
+from refopt.gpu.tiles import ROW
+from refopt.oracle.exact.build import SIGNATURES, make, remainders, step_of
 from refopt.oracle.exact.cases import Case
-from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.laws import reference, same_bits_as_reference
 from refopt.oracle.exact.placed import Placed, kernels
 from refopt.oracle.exact.strategies import chunk_of
+from refopt.oracle.ulp import same_bits
+
+pytestmark = pytest.mark.clause("N6")
 
 # Of p, g, states and master.
 DTYPES = [
@@ -28,6 +35,7 @@ DTYPES = [
     ("bfloat16", "float32", "float32", "uint16"),
 ]
 SIZES = 5, 257, 1025, 2100
+OF_ROWS = [1, ROW - 1, ROW, 2 * ROW, 2 * ROW + 5, 3 * ROW + 1, TILE, 2 * TILE + 3]
 ON_GPU = 40  # triplets of each size; on the executor there is one
 
 
@@ -147,17 +155,15 @@ def at_the_end(size: int, seed: str, count: int) -> list[tuple[int, Triplet]]:
     return [(size, triplet) for triplet in triplets(size, seed, count, first=(size - 1) // 1024 * 1024)]
 
 
-@pytest.mark.clause("N6")
 @pytest.mark.parametrize(("norm", "dtypes"), ROWS)
-def test_of_the_reference(norm, dtypes):
+def test_the_reference_adds_by_the_tree(norm, dtypes):
     for size, some in {3: 10, 5: 10, 257: 40, 1025: 40, 4097: 30, 9000: 5}.items():
         tensors = [(size, triplet) for triplet in triplets(size, f"{norm} {dtypes} {size}", some)]
         assert len(tensors) >= 2 and not wrong(norm, dtypes, tensors, reference)
 
 
-@pytest.mark.clause("N6")
 @pytest.mark.parametrize(("norm", "form", "dtypes"), FORMS)
-def test_of_the_kernels(machine, norm, form, dtypes):
+def test_the_kernels_add_by_the_tree(machine, norm, form, dtypes):
     tensors = []
     for size in SIZES:
         count = 1 if machine.name == "executor" else ON_GPU
@@ -165,9 +171,8 @@ def test_of_the_kernels(machine, norm, form, dtypes):
     assert not wrong(norm, dtypes, tensors, kernels(form, machine))
 
 
-@pytest.mark.clause("N6")
 @pytest.mark.parametrize(("norm", "form", "dtypes"), AROUND_CHUNKS)
-def test_around_chunks(machine, norm, form, dtypes):
+def test_the_tree_goes_on_over_the_ends_of_chunks(machine, norm, form, dtypes):
     tensors = []
     for size in near(dtypes)[1:2] if machine.name == "executor" else near(dtypes):
         tensors += at_the_end(size, f"{norm} {form} {dtypes}", 1 if machine.name == "executor" else ON_GPU)
@@ -203,17 +208,15 @@ def wrong_of_check(dtype: str, tensors: list[tuple[int, Triplet]], norm: Callabl
 one_dtype = pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 
 
-@pytest.mark.clause("N6")
 @one_dtype
-def test_of_a_gradient_check_by_the_reference(dtype):
+def test_the_reference_checks_gradients_by_the_tree(dtype):
     for size in (3, *SIZES, *near((dtype, dtype))):
         tensors = [(size, triplet) for triplet in triplets(size, f"{dtype} {size}", 60)]
         assert tensors and not wrong_of_check(dtype, tensors, norm_of_reference)
 
 
-@pytest.mark.clause("N6")
 @one_dtype
-def test_of_a_gradient_check_by_the_kernels(machine, dtype):
+def test_the_kernels_check_gradients_by_the_tree(machine, dtype):
     on_executor, sizes = machine.name == "executor", near((dtype, dtype))
     tensors = []
     for size in SIZES:
@@ -223,69 +226,77 @@ def test_of_a_gradient_check_by_the_kernels(machine, dtype):
     assert not wrong_of_check(dtype, tensors, norm_on(machine))
 
 
-def of_tensors(a: int, b: int) -> int:
-    """How far above the tensors two of them meet."""
-    return (a ^ b).bit_length()
+# Large tensors, and blocks as large as a GPU's.
 
 
-def between_tensors(count: int, seed: str, some: int) -> list[Triplet]:
-    """Triplets of tensors, which are joined neighbours first in the order of the list (N7)."""
-    return triplets(count, seed, some, of_tensors, across)
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [[2**20 + 1, 5, 2**20], [2**22], [2**22 - 1, 5, 2**21 + 3]], ids=str)
+@pytest.mark.parametrize("dtypes", [*SIGNATURES, *remainders()], ids="-".join)
+@of(pairs(WITH_NORMS))
+def test_trees_of_more_than_one_level_of_nodes(routine, form, dtypes, sizes):
+    """Of millions of elements, in two steps, whichever norm is asked for."""
+    if dtypes[3:] == ("uint16",) and not routine.remainders:
+        pytest.skip("takes no remainders")
+    for norm_of in routine.choices.get("norm_of", [None]):
+        choices = {} if norm_of is None else {"norm_of": norm_of}
+        case = make(routine, sizes, dtypes, steps=[step_of(routine)] * 2, **choices)
+        same_bits_as_reference(kernels(form, gpu.device("gpu")), case)
 
 
-def wrong_of_tensors(count: int, some: list[Triplet], norm: Callable) -> list[str]:
-    """Of tensors of one to three elements, of two dtypes by turns; one is not there, and one is empty."""
-    found = []
-    for triplet in some:
-        x = values(triplet, count, np.dtype(np.float32), np.float32)
-        grads: list[Any] = [np.zeros(1 + k % 3, ("f2", "f4")[k // 2 % 2]) for k in range(count)]
-        for k, g in enumerate(grads):
-            g[-1] = x[k]
-        rest = np.flatnonzero(x == 0)
-        if rest.size > 1:
-            grads[rest[0]], grads[rest[-1]] = None, np.zeros(0, np.float32)
-        if (norm(grads) > LARGE) != triplet.exceeds:
-            found.append(f"{count} tensors: {triplet}")
-    return found
+@pytest.fixture
+def blocks(monkeypatch):
+    """The executor with blocks as asked; the list says how large those were that have been prepared."""
+    asked = []
+
+    def prepare(self, kernel, grid, block, args, mode=""):
+        asked.append(block)
+        return lambda stream: kernel.executor[grid, block, stream](*args)
+
+    monkeypatch.setattr(Executor, "prepare", prepare)
+    return asked
 
 
-@pytest.mark.clause("N7")
-@pytest.mark.parametrize("count", [3, 4, 7, 33, 100, 1025])
-def test_of_tensors_by_the_reference(count):
-    assert not wrong_of_tensors(count, between_tensors(count, str(count), 60), norm_of_reference)
+@pytest.mark.parametrize("dtypes", SIGNATURES[::2], ids="-".join)
+@forms
+def test_blocks_of_as_many_threads_as_a_gpu_gets(blocks, routine, form, dtypes):
+    """What a thread leaves out or does twice depends on how many there are; elsewhere the executor has one warp."""
+    case = make(routine, OF_ROWS, dtypes, steps=[step_of(routine)] * 2)
+    same_bits_as_reference(kernels(form, gpu.device("executor")), case)
+    assert max(blocks) > 32
 
 
-@pytest.mark.clause("N7")
-@pytest.mark.parametrize("count", [3, 7, 33, 100])
-def test_of_tensors_by_the_kernels(machine, count):
-    some = between_tensors(count, f"kernels {count}", 8 if machine.name == "executor" else 100)
-    assert not wrong_of_tensors(count, some, norm_on(machine))
+@pytest.mark.clause("N3")
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_more_elements_than_an_int32_counts():
+    """Offsets are 64 bits wide throughout."""
+    from numba import cuda
 
+    size = 2**31 + 1025
+    p, g, v = (cuda.device_array(size, np.float32) for _ in range(3))
 
-# That any other tree is seen.
+    @cuda.jit
+    def fill(p, g, v):
+        for i in range(cuda.grid(1), p.size, cuda.gridsize(1)):
+            p[i] = np.float32(i % 7 - 3) / np.float32(4)
+            g[i] = np.float32(i % 5 + 1) / np.float32(8)
+            v[i] = np.float32(0)
 
+    fill[4096, 256](p, g, v)
+    lr, coeff = 0.5, 0.75
+    gpu.merged_lars_momentum([p], [g], [v], lr=lr, mu=0.0, lars_coeff=coeff, lars_weight_decay=0.0)
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_another_order_is_seen(monkeypatch, name):
-    """By the gradient check, and by each routine of the triplets that the check sees it by."""
-    size, dtypes = 5000, DTYPES[0]
-    for module in ("lars_momentum", "lamb", "novograd", "gradient_check"):
-        monkeypatch.setattr(importlib.import_module(f"refopt.cpu.{module}"), "sum_of_squares", OTHERS[name])
-    some = [(size, triplet) for triplet in triplets(size, name)]
-    seen = [one for one in some if wrong_of_check(dtypes[0], [one], norm_of_reference)]
-    assert seen
-    for norm in NORMS:
-        if "master" not in norm.choices.values() and len(norm.steps) == 1:
-            assert wrong(norm, dtypes, seen[:10], reference), norm
+    def squares(values):
+        counts = [size // len(values) + (k < size % len(values)) for k in range(len(values))]
+        return sum(n * x * x for n, x in zip(counts, values, strict=True))
 
-
-def test_the_contract_is_not_another_order(monkeypatch):
-    """What the others are made of, put together as the contract has it, is right."""
-    monkeypatch.setattr(cpu.gradient_check, "sum_of_squares", by_tile())
-    assert not wrong_of_check("float32", [(5000, triplet) for triplet in triplets(5000, "")], norm_of_reference)
-
-
-@pytest.mark.parametrize("other", [in_order, halves, np.sum])
-def test_another_order_of_tensors_is_seen(monkeypatch, other):
-    monkeypatch.setattr(cpu.gradient_check, "tree_sum", other)
-    assert wrong_of_tensors(33, between_tensors(33, "", 200), norm_of_reference)
+    p_norm = math.sqrt(squares([(k - 3) / 4 for k in range(7)]))
+    rate = lr * coeff * p_norm / math.sqrt(squares([(k + 1) / 8 for k in range(5)]))
+    local = v[0:1].copy_to_host()[0] * np.float32(8)  # g[0] is 1/8, and the product is exact
+    assert local == pytest.approx(rate, rel=1e-5)
+    for start in (0, 2**30, 2**31 - 512, 2**31, size - 1024):
+        i = np.arange(start, start + 1024 if start + 1024 <= size else size)
+        gradient, before = np.float32(i % 5 + 1) / np.float32(8), np.float32(i % 7 - 3) / np.float32(4)
+        velocity = np.float32(local) * gradient
+        assert same_bits(v[start : start + i.size].copy_to_host(), velocity).all()
+        assert same_bits(p[start : start + i.size].copy_to_host(), before - velocity).all()
