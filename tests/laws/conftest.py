@@ -9,12 +9,12 @@ MACHINES = "executor", pytest.param("gpu", marks=pytest.mark.gpu)
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc):
-    """After the test's own parameters, which are thus named before it."""
+    """After the test's own parameters, which are thus named before it; by module, so that files stay in order."""
     if "machine" in metafunc.fixturenames:
-        metafunc.parametrize("machine", MACHINES, indirect=True, scope="session")
+        metafunc.parametrize("machine", MACHINES, indirect=True, scope="module")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def machine(request):
     """The executor, and under ``-m gpu`` the GPU."""
     try:
