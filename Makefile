@@ -6,7 +6,8 @@ PYTHON ?= python3
 PY ?= .venv/bin/python
 INSTALLED := .venv/.installed
 PEERS := .venv-peers/.installed
-OF_PEERS := tests/peers tests/test_benchmarks.py tests/test_frameworks.py tests/test_torch.py $(wildcard tests/test_state_pytorch*.py)
+OF_PEERS := tests/peers tests/project/test_benchmarks.py tests/gpu/test_frameworks.py tests/evidence/test_torch.py \
+	$(wildcard tests/state/test_state_pytorch*.py)
 NOTEBOOK_OF_PEERS := notebooks/11-the-oracle.ipynb
 SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
 FOREIGN := .venv-foreign/.installed

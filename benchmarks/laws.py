@@ -23,9 +23,9 @@ from typing import Any
 from benchmarks.children import run
 from benchmarks.record import RESULTS, ROOT, begin, closure, digests, save, short_name, version_of
 
-TWO = ["-m", "gpu", "tests/test_comm_nccl.py"]
+TWO = ["-m", "gpu", "tests/comm/test_comm_nccl.py"]
 # Whose tests are listed one by one: other libraries' gradients, several GPUs; and by name, what 32 bits do not count.
-LISTED = ("tests/test_frameworks.py", "tests/test_comm_nccl.py")
+LISTED = ("tests/gpu/test_frameworks.py", "tests/comm/test_comm_nccl.py")
 LARGE = re.compile(r"int32|two_to_the|all_patterns")
 ALL = ["-m", "gpu or slow", "tests"]
 LONG = ["-m", "not gpu", "--hypothesis-profile=long", "tests"]

@@ -11,8 +11,8 @@ import types
 from collections import defaultdict, deque
 
 import numpy as np
-from comm_cases import in_rank_order
 
+from comm.comm_cases import in_rank_order
 from refopt.checks.dtypes import numpy_dtype
 
 SUM = 0

@@ -1,4 +1,4 @@
-"""What tests/test_comm_mpi.py runs under mpiexec: ``python mpi_cases.py CASE``."""
+"""What tests/comm/test_comm_mpi.py runs under mpiexec: ``python mpi_cases.py CASE``."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""What tests/test_comm_nccl.py launches on GPUs: ``python -m refopt.comm.launch -n 2 nccl_cases.py CASE``."""
+"""What tests/comm/test_comm_nccl.py launches on GPUs: ``python -m refopt.comm.launch -n 2 nccl_cases.py CASE``."""
 
 import os
 import sys

@@ -4,8 +4,8 @@ import functools
 from typing import Any
 
 import numpy as np
-from evidence.cells import DECAYS, GRAD_FACTOR, NO_DECAY, RESCALE_GRAD, STOCHASTIC
 
+from evidence.cells import DECAYS, GRAD_FACTOR, NO_DECAY, RESCALE_GRAD, STOCHASTIC
 from refopt.catalog import Hyper
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.bound import storage

@@ -4,11 +4,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from evidence.cells import FOUND_INF, RESCALE_GRAD, STOCHASTIC, cells
-from evidence.trial import Trial
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evidence.cells import FOUND_INF, RESCALE_GRAD, STOCHASTIC, cells
+from evidence.trial import Trial
 from refopt.oracle.bound import bounded
 from refopt.oracle.bound.bounded import Arithmetic
 from refopt.oracle.bound.branches import Undecided, every_way

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
+
 from evidence import philox
 from evidence.cells import STOCHASTIC, cells
 from evidence.trial import Trial, flat
-
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.bound.storage import from_words, words
 from refopt.oracle.exact.cases import Case

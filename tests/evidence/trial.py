@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from evidence import data, formulas, philox
 from evidence.cells import FOUND_INF, GRAD_FACTOR, PRECISIONS, STOCHASTIC, optional_states, variants
 from evidence.data import EVERY, SHAPES
-
 from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.bound import storage

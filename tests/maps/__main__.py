@@ -1,11 +1,11 @@
 """Write the maps of the tests again: ``python -m maps``, with tests/ on the path."""
 
-from maps import architecture, clauses, evidence, finds, interface, names, non_finite, variants
+from maps import architecture, evidence, finds, interface, names, non_finite, specification, variants
 from maps.collect import suite
 
 if __name__ == "__main__":
     architecture.write()
     items = suite()
-    for module in (evidence, clauses, non_finite, interface, variants, names, finds):
+    for module in (evidence, specification, non_finite, interface, variants, names, finds):
         module.PAGE.write_text(module.page(items))
         print(f"{module.PAGE.name}: {len(items)} tests collected")

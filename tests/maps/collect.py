@@ -5,6 +5,7 @@ As a plugin of that process this module writes one line of JSON for each item to
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,8 @@ class Item(NamedTuple):
     id: str
     function: str
     module: str  # the first sentence of the module's docstring
+    says: str  # that of the function's
+    routine: str  # what its id begins with
     markers: dict[str, list[tuple[list[str], dict[str, str]]]]
 
     def of(self, marker: str) -> list[tuple[list[str], dict[str, str]]]:
@@ -57,6 +60,8 @@ def described(item: Any) -> dict[str, Any]:
         "id": item.nodeid,
         "function": item.nodeid.partition("[")[0],
         "module": sentence(getattr(getattr(item, "module", None), "__doc__", None) or ""),
+        "says": (getattr(item.obj, "__doc__", None) or "").partition("\n")[0],
+        "routine": re.split("[-,\\]]", item.nodeid.partition("[")[2], maxsplit=1)[0],
         "markers": {name: marks for name, marks in markers.items() if marks},
     }
 

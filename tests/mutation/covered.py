@@ -67,7 +67,10 @@ def moved(old: list[str], new: list[str]) -> Iterator[tuple[int, int]]:
 
 
 # What reads code without running it, which coverage.py cannot see: kernels are compiled, signatures inspected.
-READERS = {"refopt/gpu/": "tests/test_ptx.py::", "refopt/": "tests/test_maps.py::test_the_interface"}
+READERS = {
+    "refopt/gpu/": "tests/gpu/test_ptx.py::",
+    "refopt/": "tests/project/test_maps.py::test_what_follows_from_the_package",
+}
 
 
 class Covered:

@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 import pytest
-from oracle.bugs import BUGS, with_bug
 
+from oracle.bugs import BUGS, with_bug
 from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
 from refopt.oracle.bound.evaluate import PRIMITIVES, rebound

@@ -5,13 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
+
 from oracle.mutants import built, rival_apex, rival_optax, rival_torch
 from oracle.mutants.historical import ELSEWHERE
 from oracle.mutants.historical import MUTANTS as HISTORICAL
 from oracle.mutants.kill_table import Verdict, line, rows, totals, verdict, wrong
 from oracle.mutants.rivals import Different
 from oracle.mutants.table import MUTANTS
-
 from refopt import oracle
 from refopt.catalog import ROUTINES
 from refopt.oracle.laws import LAWS

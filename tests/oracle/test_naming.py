@@ -7,8 +7,8 @@ it today; nothing, if nothing does.
 
 import numpy as np
 import pytest
-from oracle.bugs_more import FIRST, SECOND_SET, THIRD_SET, replaced
 
+from oracle.bugs_more import FIRST, SECOND_SET, THIRD_SET, replaced
 from refopt import oracle
 
 SETS = {"first": FIRST, "second": SECOND_SET, "third": THIRD_SET}

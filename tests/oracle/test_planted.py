@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+
 from oracle.planted import PLANTED
 from oracle.steps import adamw_in_pytorchs_order
-
 from refopt import oracle
 
 NAMES = [step.__name__ for *_, step in PLANTED]

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from oracle.rewritings import Number, evaluated, number
 
 from benchmarks.record import RESULTS
+from oracle.rewritings import Number, evaluated, number
 from refopt import cpu
 from refopt.catalog import ROUTINES
 from refopt.checks import flat

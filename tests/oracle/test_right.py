@@ -1,8 +1,8 @@
 """Right steps pass, whatever order of operations they have."""
 
 import pytest
-from oracle.steps import RIGHT
 
+from oracle.steps import RIGHT
 from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
 from refopt.oracle.laws import LAWS

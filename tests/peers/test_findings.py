@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from peers.test_timm import timm  # noqa: F401
 
+from peers.test_timm import timm  # noqa: F401
 from refopt import oracle
 
 torch = pytest.importorskip("torch")

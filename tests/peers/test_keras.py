@@ -9,6 +9,7 @@ are by pow(), good to one ulp, which is two roundings; the first power is exact.
 import functools
 
 import pytest
+
 from peers.trials import Row, hold, hold_to_numbers, rows_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras's NAdam

@@ -7,6 +7,7 @@ import functools
 
 import numpy as np
 import pytest
+
 from peers.trials import Row, hold, hold_to_numbers, rows_of
 
 DOMAIN = "ai.onnx.preview.training"

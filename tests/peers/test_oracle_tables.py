@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 from maps import variants
+
 from peers.test_timm import timm  # noqa: F401
 
 ENTRIES = variants.entries()

@@ -1,9 +1,9 @@
 """`refopt.oracle.check` of every optimizer of PyTorch, optax and timm that is one of refopt's routines."""
 
 import pytest
+
 from peers import verdicts
 from peers.test_timm import timm  # noqa: F401
-
 from refopt import oracle
 from refopt.catalog import ROUTINES
 

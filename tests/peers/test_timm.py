@@ -15,6 +15,7 @@ import types
 
 import numpy as np
 import pytest
+
 from peers.trials import Row, hold, hold_to_numbers, rows_of
 
 ONE_RATE = {"lr": 0.125}

@@ -2,8 +2,8 @@
 
 A peer keeps its own parameters, states and count of steps through all steps of a trial; what it has stored by one step
 is where the formula of the next begins. Its numbers may change from tensor to tensor and from step to step as refopt's
-do in `evidence.test_formulas`, so each tensor has an optimizer of its own. They are rounded to fp32, which some peers
-need, unless a row fixes them.
+do in the law of N13, so each tensor has an optimizer of its own. They are rounded to fp32, which some peers need,
+unless a row fixes them.
 
 The bound is that of the formula with two roundings for each of its operations (`refopt.oracle.bound`), and with sums in
 any order. Peers evaluate the same formula in other forms. Each peer's file says in which, and that it has no more

@@ -23,7 +23,7 @@ def test_the_page_on_profiles():
 
 
 def test_every_report_has_a_program():
-    """On the page of what the executor finds. That programs end with their reports is shown in tests/test_maps.py."""
+    """On the page of what the executor finds; tests/project/test_maps.py shows that programs end with their reports."""
     page = (Path(__file__).parents[2] / "docs" / "executor-finds.md").read_text()
     public = {name: vars(simt)[name] for name in simt.__all__}
     errors = {name for name, it in public.items() if isinstance(it, type) and issubclass(it, simt.SimtError)}

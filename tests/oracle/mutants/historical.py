@@ -259,12 +259,12 @@ ELSEWHERE = (
     Elsewhere(
         "2**31 elements or more, truncated to int32",
         "pytorch #101449, Apex #1825, DeepSpeed #7640, TransformerEngine #2918",
-        "`test_more_elements_than_an_int32_counts` of tests/test_lars.py, on a GPU; `test_beyond_two_to_the_31` of "
-        "tests/test_tables.py",
+        "`test_more_elements_than_an_int32_counts` of tests/laws/test_n06_reduction.py, on a GPU; "
+        "`test_beyond_two_to_the_31` of tests/gpu/test_tables.py",
     ),
     Elsewhere(
         "2**31 elements or more in norms and scales", "Apex #1989, #2014",
-        "the same, and `test_beyond_two_to_the_31` of tests/test_cast.py, on a GPU",
+        "the same, and `test_beyond_two_to_the_31` of tests/gpu/test_cast.py, on a GPU",
     ),
     Elsewhere(
         "21,000 tensors exhaust a pool of handles", "TransformerEngine #3418",
@@ -272,14 +272,14 @@ ELSEWHERE = (
     ),
     Elsewhere(
         "NaN dropped by fmaxf in a maximum norm", "Apex multi_tensor_l2norm_kernel.cu",
-        "no routine has a maximum norm; `test_every_element_is_looked_at` of tests/test_gradient_check.py",
+        "no routine has a maximum norm; `test_every_element_is_looked_at` of tests/gpu/test_gradient_check.py",
     ),
     Elsewhere(
         "a table uploaded during the capture of a graph", "pytorch #119153",
-        "`test_replays_of_a_captured_call` of tests/test_cast.py, on a GPU",
+        "`test_replays_of_a_captured_call` of tests/gpu/test_cast.py, on a GPU",
     ),
     Elsewhere(
         "ranks that disagree, shards without elements", "DeepSpeed #966, #1488, #8280",
-        "`test_shards_have_the_bits_of_the_whole` of tests/test_sharding.py",
+        "`test_shards_have_the_bits_of_the_whole` of tests/program/test_sharding.py",
     ),
 )  # fmt: skip

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 from oracle.mutants import WRITTEN, built, rival_apex, rival_optax, rival_torch
 from oracle.mutants.table import KINDS
 from oracle.planted import PLANTED
-
 from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
 

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+
 from oracle.mutants.rivals import Twins, verdict
 
 ADAM = {"lr": 5e-4, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}

@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from oracle.mutants.rivals import Different, verdict
 
+from oracle.mutants.rivals import Different, verdict
 from refopt.catalog import ROUTINES
 from refopt.oracle.cases import alike, draw
 from refopt.oracle.subject import Function

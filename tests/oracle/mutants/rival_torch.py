@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from oracle.mutants.rivals import Different, Twins, verdict
 
+from oracle.mutants.rivals import Different, Twins, verdict
 from refopt.checks.dtypes import numpy_dtype
 
 ADAM = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}

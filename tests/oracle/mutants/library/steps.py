@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+
 from oracle.mutants.library import functors
 from oracle.mutants.library.launcher import l2norms, multi_tensor_apply
 

@@ -1,0 +1,1 @@
+"""Rows of the catalogue, the signatures that they come from, and workloads."""

@@ -1,0 +1,1 @@
+"""The command ``refopt``, and the data of ``refopt verify``."""

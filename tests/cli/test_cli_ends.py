@@ -1,0 +1,224 @@
+"""How the command ends: its status, one line and no traceback, no process and no file left behind."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from refopt import cli
+
+ROOT = Path(__file__).parents[2]
+QUICK = ["verify", "--device", "executor", "--max-elements", "1", "--routine", "sgd", "--dtype", "fp32", "fp64"]
+ENV = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "COLUMNS": "80"}
+COMMAND = [sys.executable, "-m", "refopt"]
+FULL = Path("/dev/full")
+
+
+def run(*args, **options):
+    settings = {"env": ENV, "capture_output": True, "text": True, "timeout": 120, **options}
+    return subprocess.run([*COMMAND, *map(str, args)], **settings)
+
+
+def one_line(done, status):
+    assert done.returncode == status, done.stderr
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("refopt: "), done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [], ["--help"], ["--version"], ["verify", "--help"], ["check", "--help"], ["show", "--help"], ["verfy"],
+        ["verify", "--steps"], ["--json"], ["show", "adam", "--set", "a=b"], ["show", "adam", "--form", "separately"],
+    ],
+)  # fmt: skip
+def test_help_and_wrong_arguments(args):
+    done = run(*args)
+    asked = {"--help", "--version"} & set(args)
+    assert done.returncode == (0 if asked else 2)
+    assert bool(done.stdout) == bool(asked) and bool(done.stderr) != bool(asked)
+    assert max(map(len, (done.stdout + done.stderr).splitlines())) <= 80 and "Traceback" not in done.stderr
+
+
+def test_the_statuses_are_told():
+    words = " ".join(run("verify", "--help").stdout.split())
+    told = re.search(r"Exit status: (.*)", words)[1]
+    assert [int(n) for n in re.findall(r"\d+", told)] == [
+        cli.EQUAL, cli.DIFFERS, cli.UNUSABLE, cli.FAILED, cli.INTERRUPTED, cli.BROKEN_PIPE, cli.TERMINATED,
+    ]  # fmt: skip
+    listed = re.findall(r"^\| (\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert [int(n) for n in listed] == [int(n) for n in re.findall(r"\d+", told)]
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        (".", "Is a directory"),
+        ("", "expected the name of a file"),
+        ("missing/report.json", "No such file or directory"),
+        ("missing/", "expected the name of a file"),
+        ("file/report.json", "Not a directory"),
+        ("x" * 300, "File name too long"),
+        ("/dev/full", "No space left on device"),
+    ],
+)
+def test_a_report_that_cannot_be_written(tmp_path, path, why):
+    """Before any work is done, and nothing is left."""
+    (tmp_path / "file").write_text("old")
+    done = run("verify", "--device", "executor", "--json", path, cwd=tmp_path, timeout=30)
+    assert why in one_line(done, 2) and not done.stdout
+    assert [file.name for file in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "old"
+
+
+def limited(nbytes):
+    """A limit on the size of files, such as a disk that is nearly full."""
+    import resource
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, nbytes))
+
+
+def test_no_room_for_a_report(tmp_path):
+    file = tmp_path / "report.json"
+    file.write_text("old")
+    done = run("verify", "--device", "executor", "--json", file, preexec_fn=lambda: limited(50_000), timeout=30)
+    assert "File too large" in one_line(done, 2) and not done.stdout
+    assert [file.name for file in tmp_path.iterdir()] == ["report.json"] and file.read_text() == "old"
+
+
+def test_a_report_takes_the_place_of_an_old_one(tmp_path):
+    """With its permissions, behind a link, whole; a pipe is written to."""
+    old, link = tmp_path / "old.json", tmp_path / "link.json"
+    old.write_text("old")
+    old.chmod(0o640)
+    link.symlink_to(old)
+    assert run(*QUICK, "--json", link).returncode == 0
+    assert link.is_symlink() and json.loads(old.read_text())["ok"] and old.stat().st_mode & 0o777 == 0o640
+    assert {file.name for file in tmp_path.iterdir()} == {"old.json", "link.json"}
+    read, write = os.pipe()
+    done = run(*QUICK, "--json", f"/dev/fd/{write}", pass_fds=[write])
+    os.close(write)
+    with open(read) as file:
+        assert done.returncode == 0 and json.loads(file.read())["ok"]
+    assert run(*QUICK, "--json", os.devnull).returncode == 0 and not Path(os.devnull).is_file()
+
+
+@pytest.mark.parametrize("args", [[], ["--json", "-"]])
+def test_output_to_a_full_device(args):
+    if not FULL.exists():
+        pytest.skip("there is no /dev/full")
+    with FULL.open("w") as full:
+        done = run(*QUICK, *args, stdout=full, capture_output=False, stderr=subprocess.PIPE)
+    assert one_line(done, 2) == "refopt: standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("args", [QUICK, [*QUICK, "--json", "-"], ["verify", "--help"], ["--version"]])
+def test_a_closed_pipe(args):
+    """As ``refopt ... | head -1``, where what is printed first is lost, too: the status of SIGPIPE, without a word."""
+    read, write = os.pipe()
+    os.close(read)
+    done = run(*args, stdout=write, capture_output=False, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_pipe_that_closes_on_the_way():
+    command = f"set -o pipefail; {' '.join([*COMMAND, *QUICK])} | head -1"
+    done = subprocess.run(["bash", "-c", command], env=ENV, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (141, "", 1)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams(closed):
+    command = f"{' '.join([*COMMAND, *QUICK])} {closed}"
+    done = subprocess.run(["bash", "-c", command], env=ENV, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+
+
+def processes_of(group):
+    """Those of a process group that still run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(stat.parent.name)
+    return found
+
+
+ENDS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+
+
+@pytest.mark.parametrize("to_all", [False, True], ids=["to_it", "to_all"])
+@pytest.mark.parametrize(("signum", "status", "said"), ENDS)
+def test_a_signal_at_work(tmp_path, signum, status, said, to_all):
+    """Ctrl-C goes to all processes of a terminal. Workers end, too, and an unfinished report is no report."""
+    report = tmp_path / "report.json"
+    args = [*COMMAND, "verify", "--device", "executor", "--json", str(report)]
+    with subprocess.Popen(
+        args, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        process.stdout.readline()
+        time.sleep(1)
+        assert len(processes_of(process.pid)) > (len(os.sched_getaffinity(0)) > 1)
+        (os.killpg if to_all else os.kill)(process.pid, signum)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (status, f"refopt: {said}\n")
+    assert not processes_of(process.pid) and not list(tmp_path.iterdir())
+
+
+def test_workers_end_with_their_parent():
+    """However that ends."""
+    args = [*COMMAND, "verify", "--device", "executor"]
+    with subprocess.Popen(args, env=ENV, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        process.stdout.readline()
+        time.sleep(1)
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + 20
+        while (left := processes_of(process.pid)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+    assert not left
+
+
+@pytest.mark.parametrize("module", ["numpy", "refopt.cli.verify", "json", "traceback"])
+@pytest.mark.parametrize(("signum", "status", "said"), ENDS)
+def test_a_signal_during_import(tmp_path, module, signum, status, said):
+    """Of whatever the command imports."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), {int(signum)})\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    path = os.pathsep.join([str(tmp_path), ENV["PYTHONPATH"]])
+    done = run(*QUICK, env=ENV | {"PYTHONPATH": path})
+    if module == "traceback" and done.returncode == 0:
+        pytest.skip("is not imported")
+    assert (done.returncode, done.stdout) == (status, "") and done.stderr == f"refopt: {said}\n"
+
+
+def test_an_error_of_its_own_is_no_mismatch(tmp_path):
+    """It has a traceback, and a status of its own."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['refopt.catalog.workloads'] = None\n")
+    done = run(*QUICK, env=ENV | {"PYTHONPATH": os.pathsep.join([str(tmp_path), ENV["PYTHONPATH"]])})
+    assert done.returncode == 3 and "Traceback" in done.stderr
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")
+def test_what_cannot_be_written_is_not_tried_again():
+    """By the interpreter as it ends, which would say so with a status of its own."""
+    code = "import sys; from refopt import cli; cli.main = lambda: sys.stdout.write('text'); cli.run()"
+    env = ENV | {"PYTHONUNBUFFERED": ""}
+    with FULL.open("w") as full:
+        done = subprocess.run([sys.executable, "-c", code], env=env, stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (4, b"")

@@ -1,0 +1,1 @@
+"""The engines of communication, alike to the bit."""

@@ -1,0 +1,322 @@
+"""What all engines share, seen on the local one: batches, counts, agreement, and what is refused."""
+
+import re
+
+import numpy as np
+import pytest
+
+from comm.comm_cases import array, refused
+from refopt.comm import CommError, Counted, local
+
+
+def test_a_batch_runs_at_its_end_and_its_sends_all_at_once():
+    def rank(world):
+        x, y, z = np.array([world.rank], np.int32), np.zeros(1, np.int32), np.ones(1, np.float32)
+        with world.batch():
+            world.send(x, 1 - world.rank)
+            world.recv(y, 1 - world.rank)
+            with world.batch():
+                world.all_reduce(z)
+            world.broadcast(z, 1)
+            seen = y[0], z[0], world.counts
+            x += 10
+        return seen, y[0], z[0]
+
+    empty = (0, 1, {})
+    assert local.run(rank, 2) == [(empty, 11, 2), (empty, 10, 2)]
+
+
+def test_send_to_itself():
+    def rank(world):
+        x, y = np.ones(2, np.float32), np.zeros(2, np.float32)
+        with world.batch():
+            world.recv(y, world.rank)
+            world.send(x, world.rank)
+        return y.tolist()
+
+    assert local.run(rank, 2) == [[1, 1]] * 2
+
+
+def shifted(world):
+    """An array that goes round within itself."""
+    x = array()
+    with world.batch():
+        world.send(x, 1 - world.rank)
+        world.recv(x, 1 - world.rank)
+
+
+def part_of_what_is_sent(world):
+    x = array()
+    with world.batch():
+        world.recv(x[:6], 1 - world.rank)
+        world.send(x[5:11], 1 - world.rank)
+
+
+def received_twice(world):
+    x = array()
+    with world.batch():
+        world.recv(x, 0)
+        world.send(array(), 1 - world.rank)
+        world.recv(x, 1)
+
+
+def sent_and_summed(world):
+    x = array()
+    with world.batch():
+        world.send(x, 1 - world.rank)
+        world.recv(array(), 1 - world.rank)
+        world.all_reduce(x)
+
+
+def received_and_gathered(world):
+    x = array()
+    with world.batch():
+        world.all_gather(x, array(24))
+        world.recv(x[3:4], 1 - world.rank)
+
+
+SHARED = {  # by what rank 0 calls, the two calls
+    shifted: ("call 1, recv of 12 float32 from 1", "call 0, send of 12 float32 to 1"),
+    part_of_what_is_sent: ("call 1, send of 6 float32 to 1", "call 0, recv of 6 float32 from 1"),
+    received_twice: ("call 2, recv of 12 float32 from 1", "call 0, recv of 12 float32 from 0"),
+    sent_and_summed: ("call 2, all_reduce of 12 float32", "call 0, send of 12 float32 to 1"),
+    received_and_gathered: ("call 1, recv of 1 float32 from 1", "call 0, all_gather of 12 float32"),
+}
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse"])
+@pytest.mark.parametrize("exchange", SHARED, ids=lambda exchange: exchange.__name__)
+def test_messages_of_a_batch_have_memory_of_their_own(exchange, schedule):
+    """What is sent and received at once must not depend on the ranks' turns."""
+    this, other = SHARED[exchange]
+
+    def rank(world):
+        with pytest.raises(ValueError, match=r"^batch: call \d") as error:
+            exchange(world)
+        if world.rank == 0:
+            assert str(error.value) == f"batch: {this}: expected memory of its own, got an overlap with {other}"
+        assert world.counts == {}
+        world.barrier()  # nobody was left waiting
+
+    local.run(rank, 2, schedule=schedule)
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse"])
+def test_what_calls_of_a_batch_may_share(schedule):
+    """Several send one array, which others read; messages lie side by side; collectives are made in order."""
+
+    def rank(world):
+        x, y, z = array(4), np.zeros(8, np.float32), np.ones(4, np.float32)
+        with world.batch():
+            for k in range(2):
+                world.send(x, 1 - world.rank)
+                world.recv(y[4 * k : 4 * k + 4], 1 - world.rank)
+            world.send(x[:0], 1 - world.rank)
+            world.recv(x[2:][:0], 1 - world.rank)
+            world.reduce_scatter(x, z[:2])
+            world.all_reduce(z)
+            world.broadcast(z, 0)
+        return y.tolist() == 2 * x.tolist()
+
+    assert local.run(rank, 2, schedule=schedule) == [True, True]
+
+
+def test_a_batch_that_raises_makes_no_call():
+    def rank(world):
+        x = np.ones(2, np.float32)
+        with pytest.raises(KeyError), world.batch():
+            world.all_reduce(x)
+            raise KeyError
+        world.all_reduce(x)
+        return x.tolist(), world.counts["all_reduce"].calls
+
+    assert local.run(rank, 2) == [([2, 2], 1)] * 2
+
+
+@pytest.mark.parametrize("operation", ["barrier", "group", "agree"])
+def test_what_cannot_be_in_a_batch(operation):
+    def rank(world):
+        arguments = {"barrier": (), "group": ([0],), "agree": ([],)}[operation]
+        with world.batch():
+            getattr(world, operation)(*arguments)
+
+    with pytest.raises(CommError, match=rf"{operation}: expected a call outside of batch\(\), got one within"):
+        local.run(rank, 2)
+
+
+def test_counts():
+    def rank(world):
+        x, part, whole = array(6), array(3, np.float16), array(6, np.float16)
+        assert world.counts == {}
+        world.all_reduce(x)
+        world.all_reduce(x[:0])
+        world.reduce(x, 0)
+        world.broadcast(x[:2], 1)
+        world.reduce_scatter(whole, part)
+        world.all_gather(part, whole)
+        (world.send if world.rank else world.recv)(x, 1 - world.rank)
+        world.barrier()
+        world.group([0]), world.agree([])
+        counts = world.counts
+        world.reset_counts()
+        assert world.counts == {}
+        world.barrier()
+        with pytest.raises(TypeError):
+            world.all_reduce(None)
+        assert world.counts == {"barrier": Counted(1, 0)}
+        return counts
+
+    common = {
+        "all_reduce": Counted(2, 24),
+        "reduce": Counted(1, 24),
+        "broadcast": Counted(1, 8),
+        "reduce_scatter": Counted(1, 12),
+        "all_gather": Counted(1, 6),
+        "barrier": Counted(1, 0),
+    }
+    first, second = local.run(rank, 2)
+    assert first == common | {"recv": Counted(1, 24)} and second == common | {"send": Counted(1, 24)}
+
+
+def test_agreement():
+    local.run(lambda world: world.agree(["all_reduce of 4 float32", "barrier"]), 4)
+
+    def rank(world):
+        same = ["barrier"] * 7
+        world.agree([*same, "broadcast" if world.rank == 2 else "all_reduce of 1024 float32", f"of {world.rank}"])
+
+    message, ranks = refused(rank, 4)
+    assert message == "agree: call 7: ranks 0, 1 and 3 have all_reduce of 1024 float32, rank 2 has broadcast"
+    assert ranks == {0, 1, 2, 3}
+    message, _ = refused(lambda world: world.agree(["barrier"] * world.rank), 2)
+    assert message == "agree: call 0: rank 0 has no call, rank 1 has barrier"
+    for wrong in ("barrier", 3, b"barrier", ["barrier", 3]):
+        got = "[1]: expected a name" if isinstance(wrong, list) else ": expected a sequence of names"
+        with pytest.raises(TypeError, match=re.escape(f"agree: description{got}, got ")):
+            local.run(lambda world, wrong=wrong: world.agree(wrong), 1)
+    # Entries are compared one by one: these run together alike.
+    message, _ = refused(lambda world: world.agree([["ab", "c"], ["a", "bc"]][world.rank]), 2)
+    assert message == "agree: call 0: rank 0 has ab, rank 1 has a"
+
+
+def test_agreement_on_what_can_be_gone_through_once():
+    message, _ = refused(lambda world: world.agree(word for word in ("barrier", f"of {world.rank}")), 2)
+    assert message == "agree: call 1: rank 0 has of 0, rank 1 has of 1"
+
+
+def test_ranks_that_disagree_can_go_on():
+    def rank(world):
+        with pytest.raises(CommError):
+            world.agree([str(world.rank)])
+        world.barrier()
+
+    local.run(rank, 3)
+
+
+def read_only(count):
+    x = array(count)
+    x.flags.writeable = False
+    return x
+
+
+BAD = [
+    (
+        lambda w: w.all_reduce([1.0]),
+        TypeError,
+        "all_reduce: array: expected a NumPy array or an array of the executor, got builtins.list",
+    ),
+    (
+        lambda w: w.all_reduce(array(3, np.int16)),
+        TypeError,
+        "all_reduce: array: expected one of float16, .*, uint64, got int16",
+    ),
+    (lambda w: w.all_reduce(array(3, bool)), TypeError, "all_reduce: array: expected one of float16, .*, got bool"),
+    (lambda w: w.all_reduce(array(3, ">f4")), TypeError, "all_reduce: array: expected native byte order, got >f4"),
+    (
+        lambda w: w.all_reduce(array(6)[::2]),
+        ValueError,
+        r"all_reduce: array: expected a C-contiguous array, got strides \(8,\) for \(3,\)",
+    ),
+    (
+        lambda w: w.reduce(array(6).reshape(2, 3).T, 0),
+        ValueError,
+        r"reduce: array: expected a C-contiguous array, got strides \(4, 12\) for \(3, 2\)",
+    ),
+    (
+        lambda w: w.all_reduce(read_only(3)),
+        ValueError,
+        "all_reduce: array: expected a writable array, got a read-only one",
+    ),
+    (lambda w: w.reduce(read_only(3), 0), ValueError, "reduce: array: expected a writable array"),
+    (lambda w: w.broadcast(read_only(3), 1), ValueError, "broadcast: array: expected a writable array"),
+    (lambda w: w.recv(read_only(3), 1), ValueError, "recv: array: expected a writable array"),
+    (
+        lambda w: w.reduce_scatter(array(4), read_only(2)),
+        ValueError,
+        "reduce_scatter: target: expected a writable array",
+    ),
+    (lambda w: w.reduce(array(), 2), ValueError, "reduce: root: expected a rank from 0 to 1, got 2"),
+    (lambda w: w.broadcast(array(), -1), ValueError, "broadcast: root: expected a rank from 0 to 1, got -1"),
+    (lambda w: w.broadcast(array(), True), TypeError, "broadcast: root: expected a rank, got True"),
+    (lambda w: w.send(array(), "1"), TypeError, "send: to: expected a rank, got '1'"),
+    (lambda w: w.recv(array(), 1.0), TypeError, "recv: source: expected a rank, got 1.0"),
+    (
+        lambda w: w.reduce_scatter(array(5), array(2)),
+        ValueError,
+        "reduce_scatter: source: expected 4 elements, 2 ranks times the 2 of target, got 5",
+    ),
+    (
+        lambda w: w.all_gather(array(2), array(5)),
+        ValueError,
+        "all_gather: target: expected 4 elements, 2 ranks times the 2 of source, got 5",
+    ),
+    (
+        lambda w: w.all_gather(array(2), array(4, np.float16)),
+        TypeError,
+        "all_gather: target: expected float32, as source has, got float16",
+    ),
+    (
+        lambda w: (lambda x: w.all_gather(x[2:4], x))(array(4)),
+        ValueError,
+        "all_gather: source: expected no overlap, or in place, at byte 0 of target, got an overlap from byte 8",
+    ),
+    (
+        lambda w: (lambda x: w.reduce_scatter(x[:4], x[3:5]))(array(5)),
+        ValueError,
+        "reduce_scatter: target: expected no overlap, or in place, at byte 0 of source, got an overlap from byte 12",
+    ),
+    (lambda w: w.group([]), TypeError, r"group: ranks: expected a list of at least one rank, got \[\]"),
+    (lambda w: w.group([0, 2]), ValueError, r"group: ranks\[1\]: expected a rank from 0 to 1, got 2"),
+    (lambda w: w.group([0, 1, 0]), ValueError, r"group: ranks\[2\]: expected each rank once, got 0 again"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), BAD)
+def test_bad_input_is_refused_before_anything_moves(call, kind, message):
+    def rank(world):
+        if world.rank == 0:
+            with pytest.raises(kind, match=f"^{message}"):
+                call(world)
+            assert world.counts == {}
+        world.barrier()  # nobody was left waiting
+
+    local.run(rank, 2)
+
+
+def test_read_only_arrays_may_be_read():
+    def rank(world):
+        world.reduce(read_only(3) if world.rank else array(3), 0)
+        world.broadcast(array(3) if world.rank else read_only(3), 0)
+        world.all_gather(read_only(3), array(6))
+        world.reduce_scatter(read_only(4), array(2))
+        (world.send if world.rank else world.recv)(read_only(3) if world.rank else array(3), 1 - world.rank)
+
+    local.run(rank, 2)
+
+
+@pytest.mark.parametrize(("size", "message"), [(0, "from 1 to 1048576, got 0"), (True, "got True"), (2.0, "got 2.0")])
+def test_bad_sizes(size, message):
+    with pytest.raises((TypeError, ValueError), match=rf"local\.run: size: expected an integer .*{message}"):
+        local.run(print, size)
+    with pytest.raises(ValueError, match=r"local\.run: algorithm: expected one of rank_order, ring, got 'tree'"):
+        local.run(print, 1, algorithm="tree")

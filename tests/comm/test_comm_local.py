@@ -1,0 +1,399 @@
+"""The local engine: what it computes, and what it says of ranks that do not fit together."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comm.comm_cases import array, assert_equal_bits, everything, groups, in_rank_order, refused, values
+from refopt import comm, gpu, simt
+from refopt.checks.dtypes import SIZES
+from refopt.comm import CommError, local
+from refopt.comm.calls import DTYPES
+from refopt.simt import cuda
+
+SCHEDULES = "forward", "reverse", "random"
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+def test_every_operation_gives_what_numpy_gives(size):
+    for found in local.run(everything, size):
+        assert_equal_bits(found)
+
+
+@given(
+    size=st.integers(1, 8),
+    dtype=st.sampled_from(list(DTYPES)),
+    seed=st.integers(0, 2**16),
+    schedule=st.sampled_from(SCHEDULES),
+    turns=st.integers(0, 2**16),
+)
+def test_no_schedule_shows(size, dtype, seed, schedule, turns):
+    for found in local.run(everything, size, (dtype,), seed, schedule=schedule, seed=turns):
+        assert_equal_bits(found)
+
+
+def test_schedules_are_other_orders_and_repeatable():
+    def order(schedule, seed=0):
+        seen = []
+
+        def rank(world):
+            for _ in range(2):
+                seen.append(world.rank)
+                world.barrier()
+
+        local.run(rank, 4, schedule=schedule, seed=seed)
+        return seen
+
+    assert order("forward") == [0, 1, 2, 3] * 2 and order("reverse")[:4] == [3, 2, 1, 0]
+    assert order("random", 1) == order("random", 1)
+    assert len({tuple(order("random", seed)) for seed in range(8)}) > 4
+    with pytest.raises(ValueError, match=r"local\.run: schedule: expected one of forward, reverse, random, got 'b"):
+        order("backward")
+
+
+def test_results_are_in_rank_order_and_arguments_reach_all():
+    def rank(world, word, number):
+        world.barrier()
+        return world.rank, world.size, word * number
+
+    assert local.run(rank, 3, "ab", 2, schedule="reverse") == [(r, 3, "abab") for r in range(3)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_groups(size, schedule):
+    for found in local.run(groups, size, schedule=schedule):
+        assert_equal_bits(found)
+
+
+def test_a_group_of_a_group():
+    def rank(world):
+        part = world.group([3, 1, 2])
+        inner = part.group([2, 0]) if part is not None else None
+        if inner is None:
+            return None
+        x = np.array([world.rank], np.int32)
+        inner.broadcast(x, 0)
+        return inner.rank, inner.members, inner.name, x[0]
+
+    expected = [None, None, (0, (2, 3), "group (2, 3)", 2), (1, (2, 3), "group (2, 3)", 2)]
+    assert local.run(rank, 4) == expected
+
+
+def other_operation(world):
+    world.all_reduce(array())
+    if world.rank == 2:
+        return
+    world.all_reduce(array()) if world.rank == 0 else world.broadcast(array(), 0)
+
+
+def other_root(world):
+    world.broadcast(array(), int(world.rank == 1))
+
+
+def other_dtype(world):
+    world.all_reduce(array(dtype=np.float16 if world.rank == 1 else np.float32))
+
+
+def other_count(world):
+    world.all_reduce(array(13 if world.rank == 1 else 12))
+
+
+def one_leaves(world):
+    if world.rank:
+        world.barrier()
+
+
+def all_send(world):
+    world.send(array(), (world.rank + 1) % world.size)
+
+
+def nobody_sends(world):
+    if world.rank == 0:
+        world.recv(array(), 2)
+
+
+def other_count_sent(world):
+    if world.rank == 0:
+        world.send(array(), 1)
+    elif world.rank == 1:
+        world.recv(array(11), 0)
+
+
+def other_order_in_a_batch(world):
+    with world.batch():
+        if world.rank == 1:
+            world.broadcast(array(), 0)
+        world.all_reduce(array())
+
+
+def other_group(world):
+    world.group([0, 1] if world.rank else [0, 2])
+
+
+def apart(world):
+    part = world.group([0, 2])
+    (world if world.rank == 2 else part or world).all_reduce(array())
+
+
+SUM = "all_reduce of 12 float32, call 0"
+MISMATCHES = {
+    other_operation: (
+        "rank 0 waits in all_reduce of 12 float32, call 1; "
+        "rank 1 waits in broadcast of 12 float32 from 0, call 1; rank 2 has returned"
+    ),
+    other_root: (
+        "rank 0 waits in broadcast of 12 float32 from 0, call 0; "
+        "rank 1 waits in broadcast of 12 float32 from 1, call 0; rank 2 waits in broadcast of 12 float32 from 0, call 0"
+    ),
+    other_dtype: f"rank 0 waits in {SUM}; rank 1 waits in all_reduce of 12 float16, call 0; rank 2 waits in {SUM}",
+    other_count: f"rank 0 waits in {SUM}; rank 1 waits in all_reduce of 13 float32, call 0; rank 2 waits in {SUM}",
+    one_leaves: "rank 0 has returned; rank 1 waits in barrier, call 0; rank 2 waits in barrier, call 0",
+    all_send: (
+        "rank 0 waits in send of 12 float32 to 1; "
+        "rank 1 waits in send of 12 float32 to 2; rank 2 waits in send of 12 float32 to 0"
+    ),
+    nobody_sends: "rank 0 waits in recv of 12 float32 from 2; rank 1 has returned; rank 2 has returned",
+    other_count_sent: (
+        "rank 0 waits in send of 12 float32 to 1; rank 1 waits in recv of 11 float32 from 0; rank 2 has returned"
+    ),
+    other_order_in_a_batch: (
+        f"rank 0 waits in {SUM}; rank 1 waits in broadcast of 12 float32 from 0, call 0 and "
+        f"all_reduce of 12 float32, call 1; rank 2 waits in {SUM}"
+    ),
+    other_group: (
+        "rank 0 waits in group (0, 2), call 0; "
+        "rank 1 waits in group (0, 1), call 0; rank 2 waits in group (0, 1), call 0"
+    ),
+    apart: (
+        f"rank 0 waits in {SUM} of group (0, 2); "
+        "rank 1 waits in all_reduce of 12 float32, call 1; rank 2 waits in all_reduce of 12 float32, call 1"
+    ),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("rank", MISMATCHES, ids=lambda rank: rank.__name__)
+def test_ranks_that_do_not_fit_together(rank, schedule):
+    message, ranks = refused(rank, schedule=schedule)
+    assert message == f"no rank can go on: {MISMATCHES[rank]}"
+    assert ranks == {int(i) for i in re.findall(r"rank (\d) waits", message)}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_what_a_rank_raises_is_raised_and_ends_the_others(schedule):
+    got = {}
+
+    def rank(world):
+        world.barrier()
+        if world.rank == 1:
+            raise ValueError("no gradient")
+        try:
+            world.all_reduce(array())
+        except CommError as error:
+            got[world.rank] = str(error)
+            raise
+
+    with pytest.raises(ValueError, match="no gradient") as error:
+        local.run(rank, 3, schedule=schedule)
+    assert set(got.values()) <= {
+        "rank 1 raised ValueError: no gradient",
+        "all_reduce: no more calls can be made: rank 1 raised ValueError: no gradient",
+    }
+    assert set(got) == {0, 2} and error.value.__notes__ == ["in rank 1 of 3"]
+
+
+def test_a_refused_call_of_one_rank_ends_the_others():
+    with pytest.raises(ValueError, match="broadcast: root: expected a rank from 0 to 2, got 3"):
+        local.run(lambda world: world.broadcast(array(), 3 if world.rank == 2 else 0), 3)
+
+
+def test_ranks_that_catch_the_error_return():
+    def rank(world):
+        try:
+            world.broadcast(array(), world.rank)
+        except CommError:
+            with pytest.raises(CommError, match="barrier: no more calls can be made: no rank can go on: rank 0 waits"):
+                world.barrier()
+            return world.rank
+
+    assert local.run(rank, 3) == [0, 1, 2]
+
+
+def test_abort_reaches_all():
+    def rank(world):
+        if world.rank == 1:
+            world.abort()
+        world.barrier()
+
+    with pytest.raises(CommError, match=r"rank 1 called abort\(\)"):
+        local.run(rank, 3)
+    message, ranks = refused(lambda world: world.abort() if world.rank else world.barrier(), 2)
+    assert message == "rank 1 called abort()" and ranks == {0}
+
+
+def test_a_communicator_belongs_to_its_rank_and_its_run():
+    kept = []
+    local.run(kept.append, 2)
+    with pytest.raises(CommError, match="barrier: no more calls can be made: the run has ended"):
+        kept[0].barrier()
+
+    def rank(world):
+        kept.append(world)
+        world.barrier()
+        kept[-1 - world.rank].barrier()
+
+    with pytest.raises(CommError, match="barrier: expected a call from rank 1, whose communicator this is"):
+        local.run(rank, 2)
+
+
+def test_closed():
+    def rank(world):
+        with world:
+            world.barrier()
+        with pytest.raises(CommError, match="all_reduce: no more calls can be made: it is closed"):
+            world.all_reduce(array())
+
+    local.run(rank, 2)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2**20 + 1])
+def test_how_many_ranks_there_may_be(size):
+    with pytest.raises(ValueError, match=f"local.run: size: expected an integer from 1 to 1048576, got {size}"):
+        local.run(lambda world: None, size)
+
+
+def test_runs_nest_and_leave_numpy_error_states_alone():
+    def inner(world):
+        with np.errstate(over="raise"):
+            world.barrier()
+            return np.geterr()["over"]
+
+    def outer(world):
+        with np.errstate(over="ignore"):
+            world.barrier()
+            return local.run(inner, 2), np.geterr()["over"]
+
+    with np.errstate(under="raise"):
+        assert local.run(lambda world: np.geterr()["under"], 2) == ["raise"] * 2
+    before = np.geterr()
+    assert local.run(outer, 3, schedule="random", seed=1) == [(["raise"] * 2, "ignore")] * 3
+    assert np.geterr() == before
+
+
+@cuda.jit
+def scale(x, factor):
+    part = cuda.shared.array(32, np.float32)
+    t = cuda.threadIdx.x
+    part[t] = x[t]
+    cuda.syncthreads()
+    x[t] = part[31 - t] * factor
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_kernels_run_within_ranks(schedule):
+    """Barriers of kernels switch greenlets too; they must stay within the rank that launched."""
+
+    def rank(world):
+        x = cuda.to_device(np.arange(32, dtype=np.float32) + world.rank)
+        world.all_reduce(x)
+        scale[1, 32](x, np.float32(world.rank + 1))
+        world.barrier()
+        scale[1, 32](x, np.float32(1))
+        y = cuda.device_array(32 * world.size, np.float32)
+        world.all_gather(x, y)
+        world.all_reduce(y)
+        return y.copy_to_host()
+
+    total = 3 * np.arange(32, dtype=np.float32) + 3
+    expected = np.concatenate([total * 3 * (r + 1) for r in range(3)])
+    for got in local.run(rank, 3, schedule=schedule):
+        assert got.tobytes() == expected.tobytes()
+
+
+def test_every_operation_on_device_arrays():
+    found = local.run(
+        lambda world: everything(world, tuple(SIZES), 3, cuda.to_device, lambda array: array.copy_to_host()), 2
+    )
+    for each in found:
+        assert_equal_bits(each)
+
+
+def test_a_step_on_every_rank(executor):
+    """Averaged gradients and a merged step: the parameters stay equal on all ranks."""
+
+    def rank(world):
+        grads = [cuda.to_device(values(world.rank, "float32", count)) for count in (5, 0, 40)]
+        params = [cuda.to_device(values(9, "float32", count)) for count in (5, 0, 40)]
+        for grad in grads:
+            world.all_reduce(grad)
+        gpu.merged_sgd(params, grads, lr=0.1, rescale_grad=1 / world.size)
+        return [p.copy_to_host() for p in params]
+
+    with gpu.use("executor"):
+        everyone = local.run(rank, 3)
+    assert all(a.tobytes() == b.tobytes() for params in everyone for a, b in zip(params, everyone[0], strict=True))
+    total = in_rank_order([values(r, "float32", 40) for r in range(3)])
+    x = values(9, "float32", 40)
+    expected = x - np.float32(0.1) * (np.float32(1 / 3) * total)
+    np.testing.assert_allclose(everyone[0][2], expected, rtol=1e-6)
+    assert not np.array_equal(x, everyone[0][2])
+
+
+def test_an_observer_lists_collectives_among_the_copies():
+    def rank(world):
+        x = cuda.to_device(np.ones(4, np.float32))
+        x.name = f"x{world.rank}"
+        world.broadcast(x, 1)
+        scale[1, 32](cuda.to_device(np.ones(32, np.float32)), np.float32(1))
+
+    with simt.observe() as log:
+        local.run(rank, 2)
+    seen = [(c.kind, c.nbytes, c.source, c.target) for c in log.copies if c.kind == "broadcast"]
+    assert seen == [("broadcast", 16, None, "x0"), ("broadcast", 16, "x1", None)] and len(log.launches) == 2
+
+
+def test_a_collective_orders_streams_as_the_default_stream_does():
+    def rank(world, between):
+        x = cuda.to_device(np.ones(32, np.float32))
+        a, b = cuda.stream(), cuda.stream()
+        scale[1, 32, a](x, np.float32(2))
+        if between:
+            world.all_reduce(x)
+        scale[1, 32, b](x, np.float32(2))
+
+    with simt.observe(count=False, watch=True):
+        local.run(rank, 2, True)
+    with pytest.raises(simt.DataRace), simt.observe(count=False, watch=True):
+        local.run(rank, 2, False)
+
+
+def test_a_call_from_within_a_kernel_is_refused():
+    def rank(world):
+        @cuda.jit
+        def kernel():
+            world.barrier()
+
+        kernel[1, 1]()
+
+    with pytest.raises(CommError, match="barrier: expected a call from a rank, got one from within a kernel"):
+        local.run(rank, 2)
+
+
+def test_engines_are_imported_on_use():
+    assert comm.local is local
+    with pytest.raises(AttributeError, match=r"module 'refopt\.comm' has no attribute 'gloo'"):
+        comm.gloo  # noqa: B018
+
+
+@pytest.mark.parametrize(("use", "package"), [("mpi", "mpi4py"), ("nccl.connect(0, 1, 'x')", "nccl")])
+def test_a_missing_package_is_named(use, package):
+    script = f"import sys; sys.modules[{package!r}] = None; from refopt import comm; comm.local; comm.{use}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    engine = use.partition(".")[0]
+    assert f"ImportError: refopt.comm.{engine} needs " in done.stderr and f"'refopt[{engine}]'" in done.stderr

@@ -1,0 +1,1 @@
+"""The reference beside the routines: sums, and what the caller has told NumPy."""

@@ -1,0 +1,1 @@
+"""What the reference is held to beside its own code."""

@@ -1,0 +1,122 @@
+"""Results recorded from PaddlePaddle 3.3.1: somebody else's formulae, not ours."""
+
+import importlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mutants.family import Optimizer, mutants
+
+from evidence.cells import cell_of
+from refopt.catalog import ROUTINES
+from refopt.oracle.exact.cases import Case
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import kernels
+
+FOLDER = Path(__file__).parents[1] / "golden"
+ULPS = 16
+# Recorded operator: our routine, and its names for the slots after param and grad.
+OPERATORS = {
+    "sgd": ("sgd", {}),
+    "merged_momentum": ("momentum", {"velocity": "velocities"}),
+    "adam": ("adam", {}),
+    "merged_adam": ("adam", {}),
+    "adamw": ("adamw", {}),
+    "lamb": ("lamb", {}),
+}
+RECORDS = {name: np.load(FOLDER / f"{name}.npz") for name in OPERATORS}
+CASES = [(name, k) for name, record in RECORDS.items() for k in range(len(json.loads(str(record["meta"]))["cases"]))]
+
+
+def arrays(operator, k, direction):
+    """The recorded arrays by slot, and the attributes of the case."""
+    record, (routine, names) = RECORDS[operator], OPERATORS[operator]
+    attributes = json.loads(str(record["meta"]))["cases"][k]
+    names = {"param": "params", "grad": "grads"} | names
+    slots = sorted({key.split("/")[2] for key in record.files if key.startswith(f"{k}/{direction}/")})
+    found = {
+        names.get(slot, slot): [record[f"{k}/{direction}/{slot}/{i}"].copy() for i in range(attributes["tensors"])]
+        for slot in slots
+    }
+    return ROUTINES[routine], found, attributes
+
+
+def recorded(operator, k):
+    routine, slots, attributes = arrays(operator, k, "in")
+    step = {"lr": [float(x[0]) for x in slots.pop("lr")]}
+    step |= {hyper.name: attributes[hyper.name] for hyper in routine.hypers if hyper.name in attributes}
+    if "l2_decay" in step:
+        step["l2_decay"] = step["l2_decay"] or 0.0
+    choices = {name: attributes[name] for name in routine.choices if name in attributes}
+    return Case(routine, slots, [step], choices)
+
+
+def of_a_cell(operator, k):
+    """A case with the marker of the cell that it belongs to; without momentum it shows nothing of that."""
+    case = recorded(operator, k)
+    cells = [] if case.steps[0].get("mu") == 0 else cell_of(case.routine, "fp32", case.choices, case.steps[0])
+    marks = [pytest.mark.evidence(*cell, by="paddle") for cell in cells]
+    return pytest.param(operator, k, marks=marks, id="-".join([*sum(cells, ()), operator, str(k)]))
+
+
+every_case = pytest.mark.parametrize(("operator", "k"), [of_a_cell(operator, k) for operator, k in CASES])
+
+
+def assert_near(operator, k, got):
+    """Within `ULPS` of the larger of an element's old and new value and a twentieth of its tensor's maximum."""
+    _, before, _ = arrays(operator, k, "in")
+    _, after, _ = arrays(operator, k, "out")
+    for slot, values in after.items():
+        for i, (old, new, mine) in enumerate(zip(before[slot], values, got[slot], strict=True)):
+            size = np.maximum(np.maximum(abs(old), abs(new)), abs(new).max() / 20)
+            ulps = abs(mine.astype(np.float64) - new) / np.spacing(size)
+            assert ulps.max() <= ULPS, f"{slot}[{i}]: {ulps.max()} ulp"
+
+
+@every_case
+def test_reference(operator, k):
+    """The reference computes what Paddle does."""
+    assert_near(operator, k, reference(recorded(operator, k)))
+
+
+@every_case
+@pytest.mark.parametrize("form", ["separate", "merged"])
+def test_kernel(machine, operator, k, form):
+    """The kernels compute what Paddle does."""
+    assert_near(operator, k, kernels(form, machine)(recorded(operator, k)))
+
+
+def test_the_cases_are_many_and_varied():
+    assert len(CASES) == 48
+    assert {1, 205} <= {len(recorded("merged_adam", k)) for k in range(8)}
+
+
+FORMULAE = [
+    ("merged_momentum", "LearningRateInVelocity"), ("merged_momentum", "FirstLearningRate"),
+    ("merged_momentum", "DecayDecoupled"), ("merged_adam", "FirstLearningRate"), ("adam", "FirstScalars"),
+    ("adam", "NoBiasCorrection"), ("adam", "EpsilonUncorrected"), ("adam", "PowersBeforeUse"),
+    ("adamw", "DecayInGradient"), ("adamw", "RatioOnEverything"), ("sgd", "TailDropped"),
+    ("lamb", "RatioByNormsAlone"), ("lamb", "RatioForgotten"), ("lamb", "DecayAfterTheNorm"), ("lamb", "Uncorrected"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("operator", "name"), FORMULAE)
+def test_another_formula_is_seen(operator, name):
+    """The recorded inputs and the tolerance tell wrong formulae from the right one."""
+    routine = ROUTINES[OPERATORS[operator][0]]
+    wrong = mutants(routine)[name]
+    with pytest.raises(AssertionError):
+        for other, k in CASES:
+            if other == operator:
+                assert_near(operator, k, wrong(recorded(operator, k)))
+
+
+def test_the_right_formula_passes():
+    for operator, k in CASES:
+        assert_near(operator, k, Optimizer()(recorded(operator, k)))
+
+
+def test_the_reference_is_the_module_of_its_name():
+    for routine in ROUTINES.values():
+        assert importlib.import_module(f"refopt.cpu.{routine.name}").rule is routine.rule

@@ -1,0 +1,1 @@
+"""Kernels, tables and plans: access, sums over threads, PTX, other libraries' arrays, ladders and listings."""

@@ -1,0 +1,186 @@
+"""The gradient check, and steps that take its factor and its flag."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refopt import cpu, gpu, simt
+from refopt.catalog import ROUTINES
+from refopt.checks.dtypes import SIZES, numpy_dtype
+from refopt.cpu.reduce import sum_of_squares, tree_sum
+from refopt.oracle.exact.build import make
+from refopt.oracle.exact.cases import arguments, assert_same
+from refopt.oracle.exact.placed import Placed, PlacedCase
+from refopt.oracle.exact.strategies import around, chunk_of, nasty_floats, sizes
+
+routines = pytest.mark.parametrize("routine", ROUTINES.values(), ids=lambda routine: routine.name)
+FORMS = [(routine, form) for routine in ROUTINES.values() for form in routine.forms]
+forms = pytest.mark.parametrize(("routine", "form"), FORMS, ids=lambda x: getattr(x, "name", x))
+
+
+@st.composite
+def gradients(draw, dtypes=tuple(SIZES), max_tensors=6):
+    """Lists of gradients of any dtypes, some None, with a nasty value here and there."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    grads = []
+    for _ in range(draw(st.integers(1, max_tensors))):
+        dtype = draw(st.sampled_from(dtypes))
+        values = rng.normal(size=draw(sizes(around(chunk_of(dtype, dtype))))).astype(numpy_dtype(dtype))
+        if values.size and draw(st.integers(0, 3)) == 0:
+            values[rng.integers(values.size)] = draw(nasty_floats(dtype))
+        grads.append(None if draw(st.integers(0, 7)) == 0 else values)
+    return grads
+
+
+def checked(machine, grads, shifts=(0,), **options):
+    """What the kernels leave, and the plan of the check."""
+    placed = [g if g is None else Placed(machine, g, shifts[i % len(shifts)]) for i, g in enumerate(grads)]
+    scale = options.pop("loss_scale", None)
+    scale = scale if scale is None else Placed(machine, scale).array
+    with gpu.use(machine.name):
+        check = gpu.gradient_check([x if x is None else x.array for x in placed], loss_scale=scale, **options)
+    check()
+    check()  # nothing is left over from the first
+    machine.synchronize()
+    for g, x in zip(grads, placed, strict=True):
+        assert g is None or x.read().tobytes() == g.tobytes(), "a gradient was written"
+    return {name: [getattr(check, name).copy_to_host()] for name in cpu.gradient_check.GradientCheck._fields}, check
+
+
+def expected(grads, **options):
+    return {name: [x] for name, x in cpu.check_gradients(grads, **options)._asdict().items()}
+
+
+@pytest.mark.clause("N4", "N6", "N7")
+@given(
+    grads=gradients(),
+    shifts=st.lists(st.integers(0, 9), min_size=1, max_size=3),
+    scale=st.sampled_from([None, 1.0, 3.0, 65536.0]),
+    max_norm=st.sampled_from([np.inf, 1.0, 0.0, 1e-3]),
+    epsilon=st.sampled_from([1e-6, 0.0]),
+)
+def test_kernels_are_reference(machine, grads, shifts, scale, max_norm, epsilon):
+    """Factor, flag and norm have the reference's bits, wherever the gradients lie."""
+    options = dict(loss_scale=scale and np.array([scale], np.float32), max_norm=max_norm, epsilon=epsilon)
+    assert_same(expected(grads, **options), checked(machine, grads, shifts, **options)[0], "N7")
+
+
+@pytest.mark.clause("N7")
+@pytest.mark.parametrize("count", [1, 2, 1023, 1024, 1025, 2100])
+def test_any_number_of_gradients(machine, count):
+    """The tree over tensors has as many levels as it takes."""
+    grads = [np.full(1 + i % 3, 1 + i % 7, np.float32) for i in range(count)]
+    assert_same(expected(grads, max_norm=1.0), checked(machine, grads, max_norm=1.0)[0], "N7")
+
+
+@pytest.mark.clause("N7")
+def test_norm_is_a_tree_in_the_order_of_the_list():
+    """Neighbours first; None and empty count as +0 where they stand."""
+    grads = [np.full(3, x, np.float32) for x in (1, 2e-4, 3, 5e-4, 7)]
+    grads[3:3] = [None, np.zeros(0, np.float32)]
+    sums = np.array([0 if g is None else sum_of_squares(g) for g in grads], np.float32)
+    assert cpu.check_gradients(grads).grad_norm[0] == np.sqrt(tree_sum(sums))
+
+
+@pytest.mark.clause("N7")
+def test_every_sum_goes_to_its_place(machine):
+    """The kernels join the sums of tensors in the order of the list, though they begin with the largest."""
+    rng = np.random.default_rng(1)
+    grads = [rng.normal(size=1 + 5 * i).astype(np.float32) for i in range(11)]
+    sums = np.array([sum_of_squares(g) for g in grads], np.float32)
+    assert np.sqrt(tree_sum(sums)) != np.sqrt(tree_sum(sums[::-1]))
+    assert_same(expected(grads), checked(machine, grads)[0], "N7")
+
+
+@pytest.mark.clause("N12")
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", SIZES)
+@pytest.mark.parametrize("where", [0, 4095, 4100])
+def test_every_element_is_looked_at(machine, value, dtype, where):
+    grads = [np.ones(3, np.float32), np.ones(4101, numpy_dtype(dtype))]
+    assert checked(machine, grads)[0]["found_inf"] == [0]
+    grads[1][where] = value
+    assert cpu.check_gradients(grads).found_inf == 1
+    assert checked(machine, grads)[0]["found_inf"] == [1]
+
+
+@pytest.mark.clause("N12")
+def test_overflow_is_not_inf():
+    """Finite gradients whose squares overflow: the flag stays 0, and clipping makes them 0."""
+    check = cpu.check_gradients([np.full(3, 1e30, np.float32)], max_norm=1.0)
+    assert (check.found_inf, check.grad_norm, check.grad_factor) == (0, np.inf, 0)
+
+
+def test_factor_in_figures():
+    """A gradient of norm 5 under a loss scale of 2, clipped to 1 and not clipped."""
+    grads, scale = [np.array([3, 4], np.float32)], np.array([2], np.float32)
+    assert cpu.check_gradients(grads, loss_scale=scale).grad_factor == 0.5
+    assert cpu.check_gradients(grads, loss_scale=scale, max_norm=2.5, epsilon=0.0).grad_factor == 0.5
+    assert cpu.check_gradients(grads, loss_scale=scale, max_norm=1.25, epsilon=0.0).grad_factor == 0.25
+
+
+def test_bytes_launches_and_races(executor):
+    """One read of every gradient and no write; a launch for each dtype and one more; no race."""
+    grads = [np.ones(5000, np.float32), np.ones(3, np.float16), None, np.ones(1025, np.float32)]
+    on = [g if g is None else gpu.to_device(g) for g in grads]
+    check = gpu.gradient_check(on, max_norm=1.0)
+    with simt.observe(watch=True) as log:
+        check()
+    assert len(log.launches) == check.launches == 3
+    for x in on:
+        if x is not None:
+            assert (log.bytes_read(x), log.bytes_written(x)) == (x.nbytes, 0)
+    assert check.bytes == sum(g.nbytes for g in grads if g is not None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (dict(grads=3), TypeError, "grads: expected a list of arrays, got int"),
+        (dict(grads=[np.ones(3, np.int32)]), TypeError, "grads[0]: expected one of .*, got int32"),
+        (dict(grads=[None, np.ones(8, np.float32)[::2]]), ValueError, "grads[1]: expected a dense array"),
+        (dict(max_norm=-1.0), ValueError, "max_norm: expected a number of at least 0, got -1.0"),
+        (dict(epsilon=np.nan), ValueError, "epsilon: expected a number of at least 0, got nan"),
+        (dict(loss_scale=np.ones(2, np.float32)), ValueError, "loss_scale: expected one element, got shape (2,)"),
+        (dict(loss_scale=np.ones(1)), TypeError, "loss_scale: expected float32, got float64"),
+    ],
+)
+def test_refuses(machine, arguments, error, message):
+    def to_device(x):
+        if not isinstance(x, np.ndarray):
+            return x
+        return machine.to_device(x) if x.base is None else machine.to_device(x.base)[::2]
+
+    arguments = dict(grads=[np.ones(3, np.float32)]) | arguments
+    match = "^check_gradients: " + message.replace("[", r"\[").replace("(", r"\(").replace(")", r"\)")
+    with pytest.raises(error, match=match):
+        cpu.check_gradients(**arguments)
+    grads = arguments.pop("grads")
+    there = [to_device(g) for g in grads] if isinstance(grads, list) else grads
+    with gpu.use(machine.name), pytest.raises(error, match=match):
+        gpu.gradient_check(there, **{name: to_device(x) for name, x in arguments.items()})
+
+
+# Steps that take what a gradient check leaves.
+
+
+@routines
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("grad_factor", np.ones(2, np.float32), ValueError, "expected one element, got shape"),
+        ("grad_factor", np.ones(1, np.float16), TypeError, "expected float32, got float16"),
+        ("grad_factor", np.ones(1), TypeError, "expected float32, got float64"),
+        ("found_inf", np.ones(1, np.int32), TypeError, "expected float32, got int32"),
+    ],
+)
+def test_steps_refuse(machine, routine, name, value, error, message):
+    case = make(routine, [4])
+    before = case.copy().outcome()
+    placed = PlacedCase(machine, case)
+    for module, on, array in ((cpu, case, value), (gpu, placed, machine.to_device(value))):
+        positional, named = arguments(routine, on.slots)
+        with pytest.raises(error, match=f"^{routine.merged_name}: {name}: {message}"):
+            getattr(module, routine.merged_name)(*positional, **named, **case.steps[0], **{name: array})
+        assert_same(before, on.outcome(), "refused")

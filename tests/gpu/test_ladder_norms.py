@@ -1,0 +1,210 @@
+"""The ladders of LARS and LAMB: bits that are the reference's but for sums by atomics, and barriers that are needed."""
+
+import inspect
+import types
+from pathlib import Path
+from typing import NamedTuple
+
+import needs
+import numpy as np
+import pytest
+
+from gpu.test_ladder import back, normal, placed, same
+from refopt import cpu, oracle, simt
+from refopt.gpu.ladder import lamb, lars
+
+SIZES = {
+    "executor": [1, 0, 5, 300, 1023, 1024, 1025, 9000],
+    "gpu": [1, 0, 5, 300, 1023, 1024, 1025, 2100, 64, 8191, 70001, 2**20 + 3],
+}
+
+
+class Ladder(NamedTuple):
+    """A module, the routine of its reference and what the lists of a step are, in order, with the numbers of one."""
+
+    module: types.ModuleType
+    routine: str
+    slots: tuple[str, ...]
+    numbers: dict[str, float]
+    traffic: int  # bytes per element
+
+    def lists(self, sizes):
+        """Random tensors; where there are several, one has no gradient and another is 0."""
+        lists = [normal(k, sizes, np.square if slot == "moment2" else np.copy) for k, slot in enumerate(self.slots)]
+        if len(sizes) > 3:
+            lists[1][2][:] = 0
+            lists[0][3][:] = 0
+        return lists
+
+    def launches(self, rung, device):
+        return self.module.RUNGS[rung](*device, tuple(map(np.float32, self.numbers.values())))
+
+    def given(self, lists):
+        """The arguments of the routine; powers of beta are lists of arrays."""
+        rounded = {name: float(np.float32(x)) for name, x in self.numbers.items()}
+        for name in ("beta1_pow", "beta2_pow"):
+            if name in rounded:
+                rounded[name] = [np.full(1, rounded[name], np.float32) for _ in lists[0]]
+        return dict(zip(self.slots, lists, strict=True)) | rounded
+
+    def reference(self, lists):
+        getattr(cpu, f"merged_{self.routine}")(**self.given(lists))
+
+
+LADDERS = {
+    "lars": Ladder(
+        lars, "lars_momentum", ("params", "grads", "velocities"),
+        dict(lr=0.1, mu=0.9, lars_coeff=0.02, lars_weight_decay=0.05, epsilon=1e-6), 28,
+    ),
+    "lamb": Ladder(
+        lamb, "lamb", ("params", "grads", "moment1", "moment2"),
+        dict(lr=0.1, beta1=0.9, beta2=0.999, epsilon=1e-6, weight_decay=0.05, beta1_pow=0.9**3, beta2_pow=0.999**3), 40,
+    ),
+}  # fmt: skip
+RUNGS = [(name, rung) for name, ladder in LADDERS.items() for rung in ladder.module.RUNGS]
+BY_ATOMICS = "lars_1", "lamb_1"
+
+
+def step(launches):
+    for launch in launches:
+        launch()
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize(("name", "rung"), RUNGS)
+def test_two_steps(name, rung, machine, shift):
+    """Sums by atomics are within the bound of any order, all others have the bits of the reference."""
+    ladder = LADDERS[name]
+    before = ladder.lists(SIZES[machine.name])
+    device = placed(machine, before, shift)
+    launches = ladder.launches(rung, device)
+    for _ in range(2):
+        step(launches)
+        got = back(device)
+        if rung in BY_ATOMICS:
+            expected = oracle.expect(ladder.routine, sum_of="any", **ladder.given(before))
+            for slot, tensors in zip(ladder.slots, got, strict=True):
+                for k, x in enumerate(tensors if slot in expected else ()):
+                    assert (expected[slot][k].ratio(x) <= 1).all(), (slot, k)
+            assert same(before[1:2], got[1:2])
+        else:
+            ladder.reference(before)
+            assert same(before, got)
+        before = got
+
+
+@pytest.mark.parametrize(("name", "rung"), [row for row in RUNGS if row[1] not in BY_ATOMICS])
+def test_order_of_sums(name, rung, machine):
+    """One sum in another order often rounds to the same number; of many, one does not."""
+    ladder = LADDERS[name]
+    lists = ladder.lists([8] * 24 + [300] * 12 + [2100] * 8 + [5100] * 4)
+    device = placed(machine, lists)
+    step(ladder.launches(rung, device))
+    ladder.reference(lists)
+    assert same(lists, back(device))
+
+
+@pytest.mark.parametrize(("name", "rung"), RUNGS)
+def test_without_decay(name, rung, machine):
+    """LAMB has no ratio then, LARS has one."""
+    decay = "lars_weight_decay" if name == "lars" else "weight_decay"
+    ladder = LADDERS[name]._replace(numbers=LADDERS[name].numbers | {decay: 0})
+    lists = ladder.lists([2])  # in whatever order two squares are added, it is one sum
+    device = placed(machine, lists)
+    step(ladder.launches(rung, device))
+    ladder.reference(lists)
+    assert same(lists, back(device))
+
+
+@pytest.mark.parametrize("name", LADDERS)
+def test_bits_of_atomics_change_with_their_order(name, executor):
+    """Other schedules, other sums; a fixed order has the same bits under all."""
+    ladder = LADDERS[name]
+    for rung in ladder.module.RUNGS:
+        seen = set()
+        for seed in range(4):
+            device = placed(executor, ladder.lists([8200]))
+            with simt.observe(count=False, schedule="random", seed=seed):
+                step(ladder.launches(rung, device))
+            seen.add(b"".join(x.tobytes() for column in back(device) for x in column))
+        assert (len(seen) > 1) == (rung in BY_ATOMICS), rung
+
+
+@pytest.mark.parametrize(("name", "rung"), RUNGS)
+def test_traffic(name, rung, executor):
+    """What the file says of bytes per element, of the caller's arrays and of others as large."""
+    ladder = LADDERS[name]
+    device = placed(executor, ladder.lists([2048, 9000]))
+    launches = ladder.launches(rung, device)
+    with simt.observe() as log:
+        step(launches)
+    scratch = {id(x): x for launch in launches for x in launch.args if getattr(x, "size", 0) >= 2048}
+    large = {id(x): x for column in device for x in column} | scratch
+    moved = sum(log.bytes_read(x) + log.bytes_written(x) for x in large.values())
+    assert moved / 11048 == ladder.traffic
+
+
+@pytest.mark.parametrize(("name", "rung"), RUNGS)
+def test_no_race(name, rung, executor):
+    ladder = LADDERS[name]
+    device = placed(executor, ladder.lists([5, 8200]))  # which launches know by their addresses alone
+    launches = ladder.launches(rung, device)
+    with simt.observe(count=False, watch=True):
+        step(launches)
+        step(launches)
+
+
+def without(module, call, number):
+    """A module whose text lacks one of its barriers or fences."""
+    parts = Path(module.__file__).read_text().split(call)
+    changed = types.ModuleType(module.__name__)
+    text = call.join(parts[: number + 1]) + "None" + call.join(parts[number + 1 :])
+    exec(compile(text, module.__file__, "exec"), vars(changed))
+    return changed
+
+
+CALLS = [
+    (name, call, number)
+    for name, ladder in LADDERS.items() for call in ("cuda.syncthreads()", "cuda.threadfence()")
+    for number in range(Path(ladder.module.__file__).read_text().count(call))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "call", "number"), CALLS)
+def test_every_barrier_and_fence_is_needed(name, call, number, executor):
+    """Without any one of them, the race is seen."""
+    ladder = LADDERS[name]._replace(module=without(LADDERS[name].module, call, number))
+    device = placed(executor, ladder.lists([8200]))
+    with pytest.raises(simt.DataRace), simt.observe(count=False, watch=True, strict="both-fences"):
+        for rung in list(ladder.module.RUNGS)[1:]:  # the first has none
+            step(ladder.launches(rung, device))
+
+
+@pytest.mark.parametrize("name", LADDERS)
+def test_no_elements(name, executor):
+    ladder = LADDERS[name]
+    for rung in ladder.module.RUNGS:
+        for sizes in ([], [0], [0, 0]):
+            assert ladder.launches(rung, placed(executor, ladder.lists(sizes))) == []
+
+
+@pytest.mark.parametrize(("name", "rung"), RUNGS)
+def test_ptx_is_exact(name, rung, executor):
+    """No product and sum in one rounding, no double, no spilled register; 16-byte access where the file says so."""
+    needs.compiler()
+    from gpu.test_ptx import assert_not_spilled, exact_ptx
+    from refopt.gpu.target import signature_of
+
+    ladder = LADDERS[name]
+    texts = []
+    device = placed(executor, ladder.lists([5]))
+    for launch in ladder.launches(rung, device):
+        atomics = rung[-1] == "1" and "cuda.atomic.add" in inspect.getsource(launch.kernel.function)
+        ptx = exact_ptx(launch.kernel, signature_of(launch.args), atomics=atomics)
+        assert_not_spilled(ptx)
+        texts.append(ptx)
+        arrays = [x for x in launch.args if hasattr(x, "strides")]  # which the compiler takes to be in C order
+        assert all(x.strides == np.empty(x.shape, x.dtype).strides for x in arrays)
+    wide = rung[-1] in "34"
+    assert any("ld.global.v4.f32" in ptx for ptx in texts) == any("st.global.v4.f32" in ptx for ptx in texts) == wide
+    assert len(texts) == (2 if rung[-1] == "4" else 3)

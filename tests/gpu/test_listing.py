@@ -1,0 +1,321 @@
+"""Listings of kernels: that they run with the same bits, that they are whole, and that they are no longer than that."""
+
+import ast
+import builtins
+import functools
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import texts
+
+from refopt import cpu, gpu
+from refopt.catalog import LARS_MOMENTUM, ROUTINES
+from refopt.catalog.data import DTYPES
+from refopt.checks.dtypes import numpy_dtype
+from refopt.cli import verify
+from refopt.gpu import runtime, target
+from refopt.gpu.kernels import Kernel
+from refopt.gpu.show import listing, source
+from refopt.gpu.show.kernels import launches_of, request
+from refopt.gpu.target import device_function, sqrt, transposed
+from refopt.oracle.exact import build
+from refopt.oracle.exact.build import SIGNATURES, step_of
+from refopt.oracle.exact.cases import assert_same, runner
+from refopt.oracle.exact.lars import gate
+from refopt.oracle.exact.placed import kernels
+
+SIZES = [260, 1100]  # a row and more, a tile and more
+OPTIONAL = ("moment2_max", "mean_grad")
+
+
+class Listed(runtime.Executor):
+    """The executor, which runs the listing of a kernel in the place of the kernel."""
+
+    def __init__(self):
+        self.ran = Counter()
+
+    def prepare(self, kernel, grid, block, args, mode=""):
+        made = executed(kernel)[kernel.name]
+
+        def launch(stream):
+            self.ran[kernel.name] += 1
+            made[grid, 32, stream](*args)
+
+        return launch
+
+
+@functools.lru_cache
+def executed(kernel):
+    """What a listing leaves behind that is executed by itself."""
+    return texts.executed(kernel.source())
+
+
+@pytest.fixture
+def listed(monkeypatch):
+    made = Listed()
+    monkeypatch.setattr(runtime, "_executor", lambda: made)
+    return made
+
+
+def configurations():
+    """Every routine, form and dtype signature; those that differ in what kernels do are tried by make test."""
+    for routine in ROUTINES.values():
+        chance = build.stochastic() if "rounding" in routine.choices else []
+        own = [*SIGNATURES, *build.storages(), *(build.remainders() if routine.remainders else [])]
+        for form in routine.forms:
+            for dtypes in dict.fromkeys(own):
+                often = dtypes in SIGNATURES and form != "separate"
+                marks = () if often else pytest.mark.slow
+                name = f"{routine.name} {form} {'-'.join(dtypes)}"
+                yield pytest.param(routine, form, dtypes, {}, marks=marks, id=name)
+            for dtypes in chance:
+                often = routine.name == "adamw" and form != "separate"
+                choices = {"rounding": "stochastic"}
+                name = f"{routine.name} {form} {'-'.join(dtypes)} by chance"
+                yield pytest.param(routine, form, dtypes, choices, marks=() if often else pytest.mark.slow, id=name)
+
+
+@pytest.mark.parametrize(("routine", "form", "dtypes", "choices"), [*configurations()])
+def test_a_listing_has_the_same_bits(routine, form, dtypes, choices, listed):
+    """Two steps, of which the second may have launches of its own."""
+    steps = [step_of(routine), step_of(routine, lr=0.2)]
+    case = build.make(routine, SIZES, dtypes, steps=steps, **choices)
+    expected = runner(getattr(cpu, routine.merged_name))(case)
+    assert_same(expected, kernels(form, listed)(case), f"{routine.name} {form}")
+    assert listed.ran.total() >= 2 * routine.forms[form].launches
+
+
+VARIANTS = [
+    (routine, choices, optional)
+    for routine in ROUTINES.values()
+    for choices in ({}, *({name: x} for name, values in routine.choices.items() for x in values[1:]))
+    for optional in ((), *((name,) for name in routine.states if name in OPTIONAL))
+    if choices or optional
+]
+
+
+@pytest.mark.parametrize(("routine", "choices", "optional"), VARIANTS, ids=lambda x: getattr(x, "name", str(x)))
+def test_a_listing_of_other_choices_has_the_same_bits(routine, choices, optional, listed):
+    dtypes = build.stochastic()[0] if "rounding" in choices else SIGNATURES[2]
+    case = build.make(routine, [5, 1100], dtypes, optional=optional, **choices)
+    expected = runner(getattr(cpu, routine.merged_name))(case)
+    assert_same(expected, kernels(routine.merged_form, listed)(case), str(choices))
+
+
+@pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
+def test_a_listing_with_a_gate_has_the_same_bits(form, listed):
+    """A step that is skipped between two that are not."""
+    steps = [step_of(LARS_MOMENTUM) | gate(factor, found) for factor, found in ((0.3, 0), (1, 1), (0.7, 0))]
+    case = build.make(LARS_MOMENTUM, SIZES, steps=steps)
+    assert_same(runner(cpu.merged_lars_momentum)(case), kernels(form, listed)(case), form)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_listings_of_the_gradient_check(dtype, listed):
+    values = np.random.default_rng(0).normal(size=1300).astype(numpy_dtype(dtype))
+    check = gpu.gradient_check([listed.to_device(values), listed.to_device(values[:7].copy())], max_norm=1.5)
+    check()
+    expected = cpu.check_gradients([values, values[:7].copy()], max_norm=1.5)
+    got = [x.copy_to_host() for x in (check.grad_factor, check.found_inf, check.grad_norm)]
+    assert [np.asarray(x).tobytes() for x in expected] == [x.tobytes() for x in got]
+    assert listed.ran == {"check_gradients": 1, "finish_check": 1}
+
+
+@pytest.mark.parametrize("scale", [1, 0.3])
+@pytest.mark.parametrize("pair", ["float32 float32", "float64 float16", "float32 bfloat16", "float16 float64"])
+def test_listings_of_casts(pair, scale, listed):
+    """And of moves, which compute nothing."""
+    source, target = map(numpy_dtype, pair.split())
+    values = np.random.default_rng(0).normal(size=700).astype(source)
+    expected, made = np.zeros(700, target), listed.to_device(np.zeros(700, target))
+    cpu.merged_cast([values], [expected], scale=scale)
+    gpu.cast_plan([listed.to_device(values)], [made], scale=scale)()
+    assert made.copy_to_host().tobytes() == expected.tobytes() and listed.ran.total() == 1
+
+
+def test_listings_of_the_loss_scale_and_of_fill(listed):
+    arrays = [np.ones(1, np.float32), np.full(1, 8, np.float32), np.zeros(1, np.int32), np.ones(1, np.int32)]
+    on_device = [listed.to_device(x) for x in arrays]
+    gpu.update_loss_scaling(*on_device, decr_every_n_nan_or_inf=2)
+    cpu.update_loss_scaling(*arrays, decr_every_n_nan_or_inf=2)
+    assert [x.copy_to_host().tobytes() for x in on_device] == [x.tobytes() for x in arrays] and arrays[1] == 4
+    made = gpu.coalesce_tensor([listed.to_device(np.ones(5, np.float32))], set_constant=True, constant=3.0)
+    assert (made.buffer.copy_to_host() == 3).all() and set(listed.ran) == {"update_loss_scaling", "fill"}
+
+
+# What is in a listing.
+
+
+@functools.lru_cache
+def text_of(name, dtype, form=None):
+    return source(name, dtype, form)
+
+
+OFTEN = "fp32", "fp16-amp", "bf16-sr"  # of which make test looks at listings
+ALL = [
+    pytest.param(routine.name, dtype, form, marks=() if dtype in OFTEN and form != "separate" else pytest.mark.slow)
+    for routine in ROUTINES.values() for form in routine.forms for dtype in DTYPES
+    if verify.offered(routine, dtype) and (form != "separate" or dtype in ("fp32", "bf16"))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "form"), [(x.name, form) for x in ROUTINES.values() for form in x.forms])
+def test_fp32_has_no_trace_of_other_dtypes_or_chance(name, form):
+    text = text_of(name, "fp32", form)
+    by_chance = "dither|philox|random|stochastic|chance|seed|rounding"
+    assert not re.findall(f"{by_chance}|bf16|brain|float16|float64|f16|f64|_joined|remainder", text)
+
+
+def test_the_traces_are_there_where_they_belong():
+    assert {"dither4_low", "random4", "seed"} <= set(re.findall(r"\w+", text_of("adamw", "bf16-sr", "merged")))
+    assert not re.search("dither|random", text_of("adamw", "bf16", "merged"))
+
+
+def test_instructions_that_are_repeated_are_listed_once():
+    text = text_of("adamw", "bf16-sr", "merged")
+    assert text.count("mul.hi.u32 a, c0, 0xd2511f53;") == 1 and "\n#     10 times:\n#         mul.hi.u32" in text
+
+
+def functions_of(text):
+    return [x for x in ast.parse(text).body if isinstance(x, ast.FunctionDef)]
+
+
+def loads(node):
+    return [x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Load)]
+
+
+@pytest.mark.parametrize(("name", "dtype", "form"), ALL)
+def test_every_function_once_callees_first_and_nothing_besides(name, dtype, form):
+    text = text_of(name, dtype, form)
+    tree = ast.parse(text)
+    functions = functions_of(text)
+    names = [x.name for x in functions]
+    assert len(set(names)) == len(names) and not {*names} & {*dir(builtins)}
+    # No two are the same but for their names, if not for the PTX above them.
+    above = {x.name: re.search(rf"((?:^[#@].*\n)*)def {x.name}\(", text, re.MULTILINE)[1] for x in functions}
+    bodies = Counter((ast.dump(x.args), *map(ast.dump, x.body), above[x.name]) for x in functions)
+    assert bodies.most_common(1)[0][1] == 1
+    known = {"np", "cuda", "memory", *dir(builtins)}
+    used = set()
+    for node in tree.body:
+        own = {x.arg for x in ast.walk(node) if isinstance(x, ast.arg)}
+        own |= {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+        own |= {alias.name for x in ast.walk(node) if isinstance(x, ast.Import) for alias in x.names}
+        if isinstance(node, ast.FunctionDef):
+            assert set(loads(node)) <= known | own, node.name
+            known.add(node.name)
+        else:
+            known |= own | {alias.asname or alias.name for alias in getattr(node, "names", [])}
+        used |= set(loads(node)) - (own if isinstance(node, ast.FunctionDef) else set())
+    kernels = {x.name for x in functions if any("jit" in ast.dump(d) for d in x.decorator_list)}
+    assert set(names) - kernels <= used and kernels.isdisjoint(used)
+    assert all(used & {x.id for t in x.targets for x in ast.walk(t) if isinstance(x, ast.Name)}
+               for x in tree.body if isinstance(x, ast.Assign))  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "dtype", "form"), ALL)
+def test_nothing_is_left_of_what_values_decide(name, dtype, form):
+    text = text_of(name, dtype, form)
+    known = r"\b(?:True|False|None)\b"
+    assert not re.findall(rf"\b(?:if|and|or|not|while) {known}|{known} (?:and|or|if)\b", text)
+    assert max(map(len, text.split("\n"))) <= 120 and "\t" not in text and " \n" not in text
+    assert not re.search("[\ue000-\uf8ff]|type: ignore|fmt: skip|noqa|<unrolled", text)
+    above = "@cuda.jit", "# PTX", "    "
+    for node in functions_of(text):
+        line = text.split("\n")[node.lineno - 2]
+        if node.decorator_list or line.startswith(above) or "lru_cache" in line:
+            continue  # kernels and twins have the parameters that they are called with
+        missing = {x.arg for x in node.args.args} - set(loads(node))
+        assert not missing, f"{node.name}: {missing}"
+
+
+def test_comments_and_docstrings_stay():
+    text = text_of("lars_momentum", "fp32", "two_launches")
+    for said in (
+        "# How many chunks report to the node. Asked for early",
+        "# The last arrival turns the counter back to 0, for the next step.",
+        '"""The sum over a warp, neighbouring threads first: that of x in even threads, of y in odd ones."""',
+        "# Columns of the node table: first child's slot",
+        "#     ld.global.L2::cache_hint.v4.f32 {$0, $1, $2, $3}, [$4], policy; }",
+        "# PTX: $0 to $3 are returned; $4 is passed\n",
+        "# PTX: from compute capability 9.0 on, before it nothing\n#     griddepcontrol.wait;\n"
+        "@ptx_twin()\ndef wait_for_previous",
+        "WHOLE_WARP = 0xFFFFFFFF\n",
+        "@cuda.jit(launch_bounds=(64, 14))\ndef merged_lars_momentum_update(",
+    ):
+        assert said in text, said
+
+
+def test_listings_are_stable():
+    """Whatever the hash seed is, and what was listed before."""
+    asked = [("lars_momentum", "bf16-amp", "carried_norm"), ("adamw", "bf16-sr", "merged"), ("lamb", "fp16", "merged")]
+    code = f"import sys, gpu.test_listing as t; sys.stdout.write(''.join(t.text_of(*x) for x in {asked[::-1]}[::-1]))"
+    path = os.pathsep.join([*map(str, Path(__file__).parents[1:3]), *sys.path])
+    env = os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "3"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "".join(text_of(*x) for x in asked), done.stderr
+
+
+# That a listing is what the GPU runs.
+
+
+def instructions(ptx):
+    """A PTX text without what depends on names: they are numbered, as are arrays in shared memory.
+
+    A version of the compiler may order the operands of an addition by the names of variables.
+    """
+    ptx = re.sub(
+        r"(add\.rn\.f\d\d\s+%\w+), (%\w+), (%\w+);", lambda m: ", ".join((m[1], *sorted(m.group(2, 3)))) + ";", ptx
+    )
+    ptx = re.sub(r"//[^\n]*|/\*.*?\*/", "", ptx, flags=re.DOTALL)
+    ptx = re.sub(r"(?m)^\s*\.(?:file|loc|common|visible \.shared) [^\n]*$", "", ptx)
+    numbers = {}
+    ptx = re.sub(r"\b_(?:Z|cudapy_smem_)\w+", lambda found: numbers.setdefault(found[0], f"name{len(numbers)}"), ptx)
+    lines = [" ".join(line.split()) for line in ptx.split("\n") if line.strip()]
+    entry = next(k for k, line in enumerate(lines) if line.startswith(".visible .entry"))
+    return sorted(lines[:entry]) + lines[entry:]  # what is declared outside comes in any order
+
+
+def compiled(made):
+    """A listing's kernels, of its functions, with the PTX of the originals' intrinsics."""
+    scope, kernels = {}, {}
+    exec(made.text, scope)
+    for name, of in made.functions.items():
+        if isinstance(of, Kernel):
+            kernels[of] = Kernel(scope[name].py_func, of.launch_bounds)
+        elif hasattr(of, "asm") or of in (sqrt, transposed):
+            scope[name].__refopt_numba__ = of.__refopt_numba__
+        elif hasattr(of, "__refopt_numba__"):
+            device_function(scope[name])
+    return kernels
+
+
+PTX = [
+    ("sgd", "fp32", "merged"), ("novograd", "fp16-amp", "merged"),
+    *(pytest.param(*row, marks=pytest.mark.slow) for row in (
+        *((name, "fp32", form) for name in ROUTINES for form in ROUTINES[name].forms if name != "sgd"),
+        *(("adamw", dtype, "merged") for dtype in DTYPES if dtype != "fp32"),
+        *(("lars_momentum", dtype, "carried_norm") for dtype in DTYPES if dtype not in ("fp32", "bf16-sr")),
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "dtype", "form"), PTX)
+def test_a_listing_compiles_to_the_same_ptx(name, dtype, form):
+    """Instruction by instruction, register by register."""
+    if why := target.no_compiler():
+        pytest.skip(f"compiles no PTX: {why}")
+    from refopt.gpu.driver import signature_of
+
+    launches = launches_of(request(name, dtype, form), [5, 2000])
+    made = compiled(listing(launches.kernels))
+    assert made.keys() == set(launches.kernels)
+    for kernel, args in {x.kernel: x.args for x in launches.prepared}.items():
+        signature = signature_of(args)
+        assert instructions(made[kernel].ptx(signature)) == instructions(kernel.ptx(signature)), kernel.name

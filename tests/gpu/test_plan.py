@@ -1,0 +1,139 @@
+"""A plan over many steps: what it keeps, what it can be told, and that stopping and going on leaves no trace."""
+
+import gc
+
+import numpy as np
+import pytest
+
+from refopt import cpu, gpu, simt
+from refopt.catalog import LARS_MOMENTUM
+from refopt.gpu import runtime
+from refopt.oracle.exact.cases import assert_same
+from refopt.oracle.exact.lars import STEP, make
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import PlacedCase
+
+forms = pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
+
+
+def after(case, outcome):
+    """The case that begins where another ended."""
+    return case.replace(**{name: case.slots[name] and values for name, values in outcome.items()})
+
+
+@forms
+def test_rebind_parameters(machine, form):
+    """A plan moved to other parameters carries nothing over from the old ones."""
+    case, other = make([5, 3000], steps=[STEP]), make([5, 3000], seed=1, steps=[STEP])
+    placed, moved = PlacedCase(machine, case), PlacedCase(machine, other)
+    step = placed.plan(form)
+    step(**STEP)
+    step.rebind(params=moved.params, grads=moved.grads, velocities=moved.velocities)
+    step(**STEP)
+    assert_same(reference(other), moved.outcome(), "rebind")
+    assert_same(reference(case), placed.outcome(), "rebind")
+
+
+@forms
+def test_minus_zero_is_another_number(machine, form):
+    """A learning rate of -0 after one of +0 gives the bits that it gives in a plan of its own."""
+    case = make([5], steps=[STEP | dict(lr=0.0), STEP | dict(lr=-0.0)])
+    case.grads[0][...] = -abs(case.grads[0])
+    case.velocities[0][...] = -0.0
+    placed = PlacedCase(machine, case)
+    step = placed.plan(form)
+    for hyper in case.steps:
+        step(**hyper | dict(lars_weight_decay=0.0))
+    alike = case.replace(steps=[hyper | dict(lars_weight_decay=0.0) for hyper in case.steps])
+    assert_same(reference(alike), placed.outcome(), "N4, -0")
+
+
+@forms
+def test_numbers_at_planning_time(machine, form):
+    """Numbers may be given to the plan, and those with defaults may be left out."""
+    case = make([5, 3], steps=[dict(lr=0.1, mu=0.9)])
+    placed = PlacedCase(machine, case)
+    placed.plan(form, lr=0.1, mu=0.9)()
+    assert_same(reference(case), placed.outcome(), "numbers of the plan")
+
+
+def test_two_plans_share_nothing(machine):
+    """Steps of two plans may be interleaved."""
+    cases = [make([5, 2100], seed=k, steps=[STEP, STEP]) for k in range(2)]
+    placed = [PlacedCase(machine, case) for case in cases]
+    steps = [x.plan("carried_norm") for x in placed]
+    for _ in range(2):
+        for step in steps:
+            step(**STEP)
+    for case, x in zip(cases, placed, strict=True):
+        assert_same(reference(case), x.outcome(), "two plans")
+
+
+def test_plan_of_nothing(machine):
+    """No tensors, no elements, no gradients: no launches, no bytes, no error."""
+    empty = machine.to_device(np.zeros(0, np.float32))
+    full = machine.to_device(np.ones(3, np.float32))
+    other = machine.to_device(np.ones(3, np.float32))
+    for slots in (([], [], []), ([empty], [empty], [empty]), ([full], [None], [other])):
+        step = gpu.plan("lars_momentum", *slots)
+        step(lr=0.1, mu=0.9)
+        assert step.launches == step.bytes == 0
+    assert (full.copy_to_host() == 1).all()
+
+
+def test_plan_keeps_its_arrays_alive(executor):
+    """The caller may drop the arrays; a step on freed memory would be an access out of bounds."""
+    case = make([300, 5])
+    placed = PlacedCase(executor, case)
+    step = placed.plan("two_launches")
+    velocities = placed.velocities
+    del placed
+    step(**STEP)
+    expected = reference(case)["velocities"]
+    assert_same({"v": expected}, {"v": [v.copy_to_host() for v in velocities]}, "kept alive")
+
+
+def test_a_step_allocates_nothing(executor):
+    """After the plan is made, steps and new numbers take no device memory."""
+    placed = PlacedCase(executor, make([300, 5]))
+    step = placed.plan("carried_norm", **STEP)
+    gc.collect()  # what other tests have left in cycles
+    before = simt.memory.live_allocations()
+    for lr in (0.1, [0.1, 0.2], 0.3):
+        step(lr=lr)
+    assert simt.memory.live_allocations() == before
+
+
+def test_steps_follow_their_stream(executor):
+    """All launches and uploads of a plan are on its stream."""
+    stream = simt.cuda.stream()
+    placed = PlacedCase(executor, make([300, 5]))
+    step = placed.plan("carried_norm", stream=stream)
+    with simt.observe(count=()) as log:
+        step(**STEP)
+        step(**STEP | dict(lr=0.2))
+    assert {launch.stream for launch in log.launches} == {stream}
+    assert {copy.stream for copy in log.copies} == {stream} and log.copies
+
+
+def test_names(machine):
+    """The merged operator's name is a name of the routine too."""
+    call = [[machine.to_device(np.ones(2, np.float32))] for _ in range(3)]
+    assert gpu.plan("merged_lars_momentum", *call).routine is LARS_MOMENTUM
+
+
+def test_use_chooses_where_arrays_go():
+    """``use`` forces the machine of ``to_device``, and gives it back afterwards."""
+    with gpu.use("executor") as machine:
+        assert gpu.device() is machine and machine.name == "executor"
+        assert isinstance(gpu.to_device(np.ones(2)), simt.DeviceArray)
+    assert not runtime._forced
+
+
+def test_the_reference_has_no_state():
+    """Calling the reference step by step is calling it on what it left."""
+    case = make([5, 3], steps=[STEP])
+    twice = reference(case.replace(steps=[STEP, STEP]))
+    first = after(case, reference(case))
+    assert_same(twice, reference(first), "resume")
+    assert cpu.merged_lars_momentum([], [], [], lr=0.1, mu=0.9) is None

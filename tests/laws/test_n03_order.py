@@ -1,0 +1,54 @@
+"""N3: one rounding for each operator, in the written order: the bits are those that were written once."""
+
+import pytest
+from frozen import generate
+
+from refopt.catalog import ROUTINES
+from refopt.oracle.exact.cases import assert_same
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import kernels
+
+ENTRIES = {
+    (routine, name): entry
+    for routine in ROUTINES
+    for file in (routine, f"{routine}-orders")
+    for name, entry in generate.entries(file).items()
+}
+FORMS = [(*key, form) for key in ENTRIES for form in ROUTINES[key[0]].forms]
+entries = pytest.mark.parametrize("key", ENTRIES, ids=", ".join)
+
+
+def test_every_routine_has_bits_written_once():
+    """If this fails, run python tests/frozen/generate.py."""
+    assert {routine for routine, _ in ENTRIES} == ROUTINES.keys()
+
+
+def load(key):
+    return generate.load(ROUTINES[key[0]], ENTRIES[key])
+
+
+@pytest.mark.clause("N3")
+@entries
+def test_the_reference_has_the_bits_written_once(key):
+    case, expected = load(key)
+    assert_same(expected, reference(case), "frozen bits")
+
+
+@pytest.mark.clause("N3", "N4")
+@pytest.mark.parametrize("key", FORMS, ids=", ".join)
+def test_the_kernels_have_the_bits_written_once(machine, key):
+    case, expected = load(key[:2])
+    assert_same(expected, kernels(key[2], machine)(case), "frozen bits")
+
+
+@entries
+def test_every_bit_that_was_written_counts(key):
+    """Every word of the file counts."""
+    case, expected = load(key)
+    for arrays in expected.values():
+        last = next(array for array in reversed(arrays) if array.size)
+        word = last.view(f"u{last.itemsize}")
+        word[-1] ^= word.dtype.type(1)
+        with pytest.raises(AssertionError, match=r"\(1 differ\)"):
+            assert_same(expected, reference(case), "frozen bits")
+        word[-1] ^= word.dtype.type(1)

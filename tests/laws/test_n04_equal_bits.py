@@ -1,0 +1,189 @@
+"""N4: every form of the kernels leaves the bits that the reference leaves, for any list of tensors."""
+
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laws.routines import (
+    ALL,
+    LARS,
+    NOVOGRAD,
+    OF_EACH_FAMILY,
+    WITH_NORMS,
+    forms,
+    implementation,
+    implementations,
+    merged_forms,
+    of,
+    optional_states,
+    pairs,
+    routines,
+    signatures,
+)  # fmt: skip
+from refopt import cpu, gpu
+from refopt.oracle.exact import laws
+from refopt.oracle.exact.build import SIGNATURES, SMALL, make, step_of
+from refopt.oracle.exact.cases import arguments, assert_same, runner
+from refopt.oracle.exact.examples import examples
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import PlacedCase, kernels, merged_step
+from refopt.oracle.exact.strategies import cases
+
+pytestmark = pytest.mark.clause("N4")
+shifts = st.lists(st.integers(0, 9), min_size=1, max_size=4)
+
+
+@pytest.mark.clause("N3")
+@forms
+@given(data=st.data())
+def test_any_list_of_tensors_has_the_bits_of_the_reference(machine, routine, form, data):
+    """Wherever the tensors lie in memory; nothing beside them is written."""
+    at = data.draw(shifts)
+    laws.same_bits_as_reference(kernels(form, machine, at), data.draw(cases(routine, max_tensors=5)))
+
+
+@pytest.mark.clause("N3", "N6")
+@of(pairs(LARS))
+@given(data=st.data())
+@settings(max_examples=settings().max_examples * 2)
+def test_any_longer_list_has_the_bits_of_the_reference(machine, routine, form, data):
+    """The same for more tensors, of the routine whose sums reach the most forms."""
+    laws.same_bits_as_reference(kernels(form, machine), data.draw(cases(routine)))
+
+
+@pytest.mark.clause("N3")
+@routines
+def test_the_cases_for_other_implementations_hold_when_merged(machine, routine):
+    """Those of `refopt.oracle.exact`, by the function that takes lists."""
+    run = runner(merged_step(routine, routine.merged_form, machine))
+    # On the executor a case gives the same each time; laws that run it again need not.
+    laws.check_run(routine.name, cache(run) if machine.name == "executor" else run)
+
+
+@pytest.mark.clause("N3")
+@of([(routine, "separate") for routine in ALL])
+def test_the_cases_for_other_implementations_hold_when_separate(machine, routine, form):
+    """The same where a list is one launch after another, each as if its tensor were alone."""
+    for name, case in examples(routine):
+        try:
+            laws.same_bits_as_reference(kernels(form, machine), case)
+        except AssertionError as error:
+            raise AssertionError(f"case {name!r}: {error}") from None
+
+
+UPSTREAMS = 60, 61, 150, 200  # limits of LARS
+
+
+def often(routine, count):
+    """Whether make test tries so many: one routine of each family of kernels is enough."""
+    return count <= 59 or routine in (LARS if count in UPSTREAMS else OF_EACH_FAMILY)
+
+
+COUNTS = [
+    pytest.param(*pair, count, marks=[] if often(pair[0], count) else pytest.mark.slow)
+    for pair in pairs(ALL) for count in (0, 1, 59, *UPSTREAMS, 205, 1000)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("routine", "form", "count"), COUNTS, ids=lambda x: getattr(x, "name", str(x)))
+def test_any_number_of_tensors(machine, routine, form, count):
+    """There is no limit on the number of tensors, some of which have no elements; upstream's were 60, 150 and 200."""
+    laws.same_bits_as_reference(kernels(form, machine), make(routine, [(i + 1) % 4 for i in range(count)]))
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [0, 0], [1, 0], [0, 1], [1, 0, 1], [5, 0, 0, 3]], ids=str)
+@of(pairs(OF_EACH_FAMILY))
+def test_tensors_without_elements_stand_anywhere(machine, routine, form, sizes):
+    """Also at the end of a list: sizes=[1, 0] has broken four libraries."""
+    case = make(routine, sizes, steps=[step_of(routine)] * 2)
+    laws.same_bits_as_reference(kernels(form, machine), case)
+
+
+@implementations
+def test_a_gradient_of_none_leaves_its_tensor_alone(machine, routine, form):
+    """Parameter, states, scalars and master keep their bits; the tensors beside it do not."""
+    dtypes = SIGNATURES[2]
+    case = make(routine, SMALL, dtypes, steps=[step_of(routine)] * 2, optional=optional_states(routine))
+    case.grads[0] = case.grads[4] = None
+    got = implementation(form, machine)(case)
+    for slot, arrays in case.outcome().items():
+        for i in (0, 4):
+            assert arrays[i] is None or arrays[i].tobytes() == got[slot][i].tobytes()
+    assert case.outcome()["params"][3].tobytes() != got["params"][3].tobytes()
+
+
+@signatures
+@routines
+def test_a_tensor_alone_is_a_list_of_one(machine, routine, dtypes):
+    """A routine of a tensor leaves the bits of the merged one of a list of one, on both sides."""
+    case = make(routine, [300], dtypes, optional=optional_states(routine))
+    expected = reference(case)
+    host, placed = case.copy(), PlacedCase(machine, case)
+    for module, on in ((cpu, host), (gpu, placed)):
+        positional, named = arguments(routine, on.slots)
+        given = {name.replace("master_params", "master_param"): x and x[0] for name, x in named.items()}
+        getattr(module, routine.name)(*(x[0] for x in positional), **given, **case.steps[0], **case.choices)
+        assert_same(expected, on.outcome(), "one tensor")
+
+
+@forms
+def test_the_merged_function_is_a_plan_of_one_step(machine, routine, form):
+    """The function of `refopt.gpu` gives the bits of a plan's step, in each form."""
+    choices = {"norm_of": "master"} if "norm_of" in routine.choices else {}
+    case = make(routine, SMALL, SIGNATURES[2], **choices)
+    placed = PlacedCase(machine, case)
+    positional, named = arguments(routine, placed.slots)
+    getattr(gpu, routine.merged_name)(*positional, **named, form=form, **case.steps[0], **case.choices)
+    assert_same(reference(case), placed.outcome(), "N4")
+
+
+# Storage in which the arrays of a tensor have other sizes of element, and what is aligned for one is not for another.
+MIXED = [
+    ("float16", "float32", "float32", "float32"), ("float32", "float16", "float32"), ("float64", "float16", "float64"),
+    ("bfloat16", "bfloat16", "bfloat16"), ("bfloat16", "float32", "bfloat16", "uint16"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtypes", MIXED, ids="-".join)
+@merged_forms
+def test_each_slot_misaligned_alone(machine, routine, form, dtypes):
+    """A tensor all of whose arrays but one are aligned, for each slot, by 4 and by 8 bytes, and by an element."""
+    case = make(routine, [260, 9, 7], dtypes, optional=optional_states(routine))
+    expected = reference(case)
+    for slot in routine.slots:
+        if slot.scalar or not case.slots[slot.name]:
+            continue
+        item = case.slots[slot.name][0].itemsize
+        for shift in sorted({1, max(1, 4 // item), max(1, 8 // item)}):
+            got = kernels(form, machine, {slot.name: (shift, 0, shift)})(case)
+            assert_same(expected, got, f"{slot.name} {shift} off")
+
+
+@signatures
+@of(pairs(NOVOGRAD))
+def test_from_moments_of_zero(machine, routine, form, dtypes):
+    """Three steps from the beginning, of which the first takes the gradients' squared norm as it is."""
+    one = step_of(routine)
+    case = make(routine, [1025, 0, 7], dtypes, steps=[one, one | {"lr": 0.2}, one], grad_averaging=True)
+    zero = {name: [0 * x for x in case.slots[name]] for name in ("moment", "second_moment")}
+    laws.same_bits_as_reference(kernels(form, machine), case.replace(**zero))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@of([(routine, form) for routine, form in pairs(WITH_NORMS) if "norm_of" in routine.choices])
+def test_the_norm_of_a_master_that_is_not_there(machine, routine, form, dtype):
+    """It is that of the parameter as it is stored, in the next step, too."""
+    case = make(routine, [300, 2047], (dtype, dtype, "float32"), steps=[step_of(routine)] * 3, norm_of="master")
+    laws.same_bits_as_reference(kernels(form, machine), case)
+
+
+@routines
+def test_what_may_be_negative_becomes_so(routine):
+    """And nothing else does, as the catalogue says of each slot."""
+    case = make(routine, [300], steps=[step_of(routine)] * 2, optional=optional_states(routine))
+    left = reference(case)
+    for slot in routine.slots:
+        if slot.written and case.slots[slot.name]:
+            assert bool((left[slot.name][0] < 0).any()) == slot.signed, slot.name

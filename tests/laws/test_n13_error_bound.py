@@ -1,0 +1,32 @@
+"""N13: the formula of the paper or of the origin, in higher precision, within a bound on what rounding may do."""
+
+import pytest
+from evidence.cells import FOUND_INF, GRAD_FACTOR, RESCALE_GRAD, STOCHASTIC, cells
+from evidence.trial import Trial
+
+from refopt.catalog import ROUTINES
+from refopt.oracle.exact.laws import reference
+
+LIMIT = 50  # eps of the arithmetic that the bound of a tensor may be, on average
+OF_RHO = 200  # RAdam's rho is a difference of two numbers that are large beside it
+
+CELLS = cells()
+# What a cell shows beside the formula.
+OF_FEATURES = {GRAD_FACTOR: "N8", RESCALE_GRAD: "N8", FOUND_INF: "N9", STOCHASTIC: "N16"}
+OF_PRECISIONS = {"fp16": "N1", "bf16": "N1", "fp16+master": "N1", "bf16+master": "N1", "bf16+remainder": "N15"}
+
+
+def markers(cell):
+    clauses = ["N13", OF_FEATURES.get(cell.variant), OF_PRECISIONS.get(cell.precision)]
+    return [pytest.mark.evidence(*cell, by="formulas"), pytest.mark.clause(*filter(None, clauses))]
+
+
+@pytest.mark.parametrize("cell", [pytest.param(cell, marks=markers(cell), id="-".join(cell)) for cell in CELLS])
+def test_each_variant_is_its_formula(cell):
+    """Each slot, after each of some steps, is a rounding of something within the bound; and the bound is tight."""
+    for name, eps in Trial(cell).hold(reference).items():
+        assert eps <= (OF_RHO if name == "rho" else LIMIT), f"{name}: {eps}"
+
+
+def test_every_formula_is_that_of_a_routine():
+    assert {cell.routine for cell in cells()} == set(ROUTINES)

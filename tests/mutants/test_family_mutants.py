@@ -1,0 +1,29 @@
+"""The checks can fail: every mutant of a routine is found out, and what is right passes."""
+
+import pytest
+
+from mutants.family import Optimizer, mutants
+from refopt import cpu
+from refopt.catalog import ROUTINES
+from refopt.oracle.exact import check
+from refopt.oracle.exact.laws import check_run
+from refopt.oracle.wrong import RULES
+
+FAMILY = [routine for routine in ROUTINES.values() if "merged" in routine.forms]
+MUTANTS = [(routine, name) for routine in FAMILY for name in mutants(routine)]
+
+
+@pytest.mark.parametrize("routine", FAMILY, ids=lambda routine: routine.name)
+def test_what_is_right_passes(routine):
+    check(routine.name, getattr(cpu, routine.merged_name))
+    check_run(routine.name, Optimizer())
+
+
+@pytest.mark.parametrize(("routine", "name"), MUTANTS, ids=lambda x: x if isinstance(x, str) else x.name)
+def test_mutant_is_killed(routine, name):
+    with pytest.raises(AssertionError, match=r"case .*(N4|N11)"):
+        check_run(routine.name, mutants(routine)[name])
+
+
+def test_there_are_many():
+    assert all(len(RULES[routine.name]) >= 5 for routine in FAMILY)

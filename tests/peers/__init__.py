@@ -1,0 +1,1 @@
+"""Other libraries' optimizers, held to the formulae; make test-peers runs them."""

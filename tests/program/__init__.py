@@ -1,0 +1,1 @@
+"""Programs, passes, placement and sharding: bits, formulae, and what is refused."""

@@ -1,0 +1,112 @@
+"""The house: ten packages, arrows that point down, no circles, and doors."""
+
+import ast
+import importlib
+import inspect
+import re
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from refopt.catalog import ROUTINES
+
+grimp = pytest.importorskip("grimp")
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = sorted(x.name for x in (ROOT / "refopt").iterdir() if x.is_dir() and x.name != "__pycache__")
+# To be deleted line by line: packages that have circles, and arrows that pass by a door.
+CIRCLES = {
+    "refopt.program",
+    "refopt.simt",
+}
+PAST_DOORS = {
+    ("program", "refopt.comm.calls"),
+    ("program", "refopt.cpu.gradient_check"),
+    ("program", "refopt.gpu.coalesce"),
+    ("program", "refopt.gpu.gradient_check"),
+    ("program", "refopt.gpu.transfer"),
+    ("program", "refopt.simt.arrays"),
+    ("program", "refopt.simt.state"),
+    ("program", "refopt.simt.streams"),
+}
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return grimp.build_graph("refopt", cache_dir=None)
+
+
+def imports(graph):
+    """Each module with what it imports, lazy imports and those for types alone included."""
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+
+def package_of(module):
+    return module.split(".")[1] if "." in module else ""
+
+
+def door(package):
+    """The modules that others may import: the package, and those that its docstring or ``__all__`` names."""
+    name = f"refopt.{package}"
+    module = importlib.import_module(name)
+    named = set(re.findall(rf"`({name}\.\w+(?:\.\w+)*)`", module.__doc__))
+    named |= {f"{name}.{x}" for x in getattr(module, "__all__", ()) if inspect.ismodule(vars(module).get(x))}
+    if package == "cpu":  # the formulae of an optimizer, in the file of its name
+        named |= {f"{name}.{routine}" for routine in ROUTINES}
+    return {name, *named}
+
+
+def test_at_most_ten_packages_and_no_file_beside_them():
+    files = {x.name for x in (ROOT / "refopt").iterdir() if x.is_file()}
+    assert len(PACKAGES) <= 10 and files == {"__init__.py", "__main__.py", "py.typed"}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_says_what_it_is_for(package):
+    tree = ast.parse((ROOT / "refopt" / package / "__init__.py").read_text())
+    first = ast.get_docstring(tree).splitlines()[0]
+    assert first.endswith((".", "?")) and len(first) <= 117
+
+
+def test_contracts_of_imports(monkeypatch):
+    """Those of pyproject.toml: arrows between packages point down, and none of them is in a circle."""
+    from importlinter.cli import lint_imports
+
+    monkeypatch.syspath_prepend(str(ROOT))
+    assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True) == 0
+
+
+def test_no_circle_of_modules(graph):
+    """A package's own file among them."""
+    left = {
+        module: {x for x in of if not any(module.startswith(each) and x.startswith(each) for each in CIRCLES)}
+        for module, of in imports(graph).items()
+    }
+    try:
+        TopologicalSorter(left).prepare()
+    except CycleError as error:
+        raise AssertionError(" -> ".join(reversed(error.args[1]))) from None
+
+
+def test_others_come_in_by_the_door(graph):
+    doors = {package: door(package) for package in PACKAGES}
+    past = {
+        (package_of(module), x)
+        for module, of in imports(graph).items()
+        for x in of
+        if package_of(x) and package_of(module) != package_of(x) and x not in doors[package_of(x)]
+    }
+    assert past == PAST_DOORS
+
+
+def test_no_private_name_crosses_a_package():
+    past = []
+    for path in (ROOT / "refopt").rglob("*.py"):
+        own = path.relative_to(ROOT / "refopt").parts[0]
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("refopt."):
+                names = [*node.module.split("."), *(x.name for x in node.names)]
+                private = [x for x in names if x.startswith("_") and not x.startswith("__")]
+                past += [(str(path), x) for x in private if package_of(node.module) != own]
+    assert not past

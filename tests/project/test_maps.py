@@ -1,0 +1,108 @@
+"""The maps of the tests are those of the suite as it is, and nothing is missing from them."""
+
+import pytest
+from evidence.cells import cells
+from maps import evidence, finds, interface, names, non_finite, specification, variants
+from maps.collect import Item, suite
+from mutation.covered import READERS
+
+from refopt.catalog import ROUTINES
+
+
+@pytest.fixture(scope="module")
+def items():
+    return suite()
+
+
+def test_every_cell_has_evidence(items):
+    """Each routine in each of its variants and precisions is held to something beside its own code."""
+    without = evidence.missing(evidence.proofs(items))
+    assert not without, f"no evidence of {'; '.join(map(str, without))}"
+
+
+def test_every_clause_has_a_law(items):
+    without = specification.missing(specification.tests(items))
+    assert not without, f"no law of {', '.join(without)}"
+
+
+@pytest.mark.parametrize("module", [finds, interface, names, variants], ids=lambda module: module.PAGE.name)
+def test_what_follows_from_the_package_is_up_to_date(module):
+    """If this fails, run make maps."""
+    assert module.PAGE.read_text() == module.page()
+
+
+@pytest.mark.parametrize("module", [evidence, specification, non_finite], ids=lambda module: module.PAGE.name)
+def test_pages_are_up_to_date(items, module):
+    """If this fails, run make maps."""
+    assert module.PAGE.read_text() == module.page(items)
+
+
+def test_the_architecture_is_that_of_the_imports():
+    """In its page and in the README; if this fails, run make maps."""
+    pytest.importorskip("grimp")
+    from maps import architecture
+
+    assert architecture.PAGE.read_text() == architecture.page()
+    assert architecture.README.read_text() == architecture.with_picture(architecture.README.read_text())
+
+
+# That these can fail.
+
+
+def marked(marker, *args, **keywords):
+    return item_of("test_x.py", {marker: [[list(args), keywords]]})
+
+
+def item_of(file, markers, routine="z"):
+    return Item(f"{file}::test_y[{routine}]", f"{file}::test_y", "X", "Y.", routine, markers)
+
+
+def test_a_cell_without_evidence_is_named():
+    every = [marked("evidence", *cell) for cell in cells()]
+    assert not evidence.missing(evidence.proofs(every))
+    assert evidence.missing(evidence.proofs(every[1:])) == cells()[:1]
+
+
+@pytest.mark.parametrize("cell", [("adam", "default", "fp8"), ("adam", "no decay", "fp32"), ("adam", "default")])
+def test_evidence_of_what_is_no_cell_is_refused(cell):
+    with pytest.raises(evidence.Unknown, match=r"test_y\[z\]: evidence.* is no cell"):
+        evidence.proofs([marked("evidence", *cell)])
+
+
+def test_evidence_is_called_after_its_file_or_by_its_marker():
+    items = [marked("evidence", *cells()[0]), marked("evidence", *cells()[0], by="paddle")]
+    assert list(evidence.proofs(items)[cells()[0]]) == ["x", "paddle"]
+    assert "| default | paddle, x |" in evidence.page(items)
+
+
+def law_of(*clauses, routine="z"):
+    return item_of("tests/laws/test_x.py", {"clause": [[list(clauses), {}]]} if clauses else {}, routine)
+
+
+def test_a_clause_without_a_law_is_named():
+    """A test in another folder is none."""
+    every = list(specification.clauses())
+    assert every == [f"N{k}" for k in range(1, 17)]
+    assert not specification.missing(specification.tests([law_of(*every)]))
+    assert specification.missing(specification.tests([law_of(*every[1:]), marked("clause", *every)])) == ["N1"]
+
+
+def test_a_law_names_its_routines():
+    """By a group, if they are all of it; a law of no clause stands beside them."""
+    page = specification.page(law_of(routine=name) for name in ROUTINES)
+    assert page.endswith(f"| y | Y. | all | {len(ROUTINES)} |\n")
+    assert "| y | Y. | sgd, lamb | 2 |" in specification.page(law_of("N3", routine=name) for name in ("lamb", "sgd"))
+
+
+def test_what_reads_code_without_running_it_is_there(items):
+    """The tests that the mutation run takes for lines that no test runs."""
+    assert all(any(item.id.startswith(name) for item in items) for name in READERS.values())
+
+
+def test_a_test_of_what_is_no_clause_is_refused():
+    with pytest.raises(specification.Unknown, match=r"test_y\[z\]: N17 is no clause"):
+        specification.tests([marked("clause", "N4", "N17")])
+
+
+def test_cells_are_many_and_different():
+    assert len(set(cells())) == len(cells()) > 500

@@ -1,0 +1,170 @@
+"""The tests on other machines: with a GPU or without, with what some of them need, or with a broken one."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import needs
+import numpy as np
+import pytest
+
+from refopt import gpu
+from refopt.gpu import runtime, target
+
+HERE = Path(__file__).parents[1]
+
+
+def script(folder, text):
+    file = folder / "mpiexec"
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("echo mpiexec has detected an attempt to run as root. >&2; exit 1", r"status 1: .* attempt to run as root\.$"),
+        ("for i in 1 2 3 4; do echo rank of 1; done", r"status 0: rank of 1 rank of 1 "),
+        ("for i in 1 2 3; do echo rank of 4; done", r"status 0: rank of 4"),
+        ("for i in 1 2 3 4; do echo rank of 4; done; exit 7", r"status 7: "),
+        ("sleep 60 & sleep 60", r"does not end in 0\.2 s"),
+    ],
+)
+def test_an_mpiexec_that_starts_no_ranks(tmp_path, monkeypatch, text, why):
+    """Its tests are skipped, with what it said."""
+    command = script(tmp_path, text)
+    said = needs.no_ranks(command, 0.2 if "sleep" in text else 30)
+    assert re.search(why, said) and "\n" not in said and said.startswith(command)
+    monkeypatch.setattr(needs, "no_ranks", lambda command: said)
+    with pytest.raises(pytest.skip.Exception, match=why):
+        needs.ranks()
+
+
+def test_an_mpiexec_that_is_none(tmp_path):
+    file = tmp_path / "mpiexec"
+    assert needs.no_ranks(None) == "mpiexec was not found"
+    assert needs.no_ranks(str(file)).endswith("No such file or directory")
+    assert needs.no_ranks(str(tmp_path)).endswith("Permission denied")
+
+
+def test_an_mpiexec_that_starts_ranks(tmp_path):
+    assert needs.no_ranks(script(tmp_path, "for i in 1 2 3 4; do echo rank of 4; done")) == ""
+
+
+@pytest.fixture
+def beside_a_gpu(monkeypatch):
+    """A machine on which a GPU would be chosen by itself."""
+    monkeypatch.setattr(runtime, "_why_no_gpu", lambda: "")
+    monkeypatch.setattr(runtime, "_gpu", lambda: "a GPU")
+
+
+@pytest.fixture(scope="module")
+def of_the_module():
+    return gpu.to_device(np.zeros(3))
+
+
+ON_IMPORT = gpu.device()
+
+
+def test_tests_mean_the_executor(beside_a_gpu, of_the_module):
+    assert gpu.device().name == ON_IMPORT.name == "executor"
+    assert type(gpu.to_device(np.zeros(3))) is type(of_the_module)
+
+
+TESTS = """
+import os, pytest
+from refopt import gpu
+gpu.device = lambda name: None  # as if there were one
+on_import = os.environ["REFOPT_DEVICE"]
+@pytest.mark.parametrize("routine", ["sgd"])
+def test_plain(routine): assert (on_import, os.environ["REFOPT_DEVICE"]) == ("executor", "executor")
+@pytest.mark.gpu
+def test_gpu(): assert os.environ["REFOPT_DEVICE"] == "gpu"
+"""
+
+
+@pytest.mark.parametrize("asked", [None, "executor", "gpu"])
+def test_what_is_asked_for_is_taken(tmp_path, monkeypatch, asked):
+    """REFOPT_DEVICE decides, where it is given. Without pytest-xdist, too."""
+    file = tmp_path / "test_of_a_project.py"
+    file.write_text(TESTS.replace('"gpu"', f'"{asked or "gpu"}"').replace('"executor"', f'"{asked or "executor"}"'))
+    monkeypatch.delenv("REFOPT_DEVICE")
+    if asked:
+        monkeypatch.setenv("REFOPT_DEVICE", asked)
+    settings = HERE.parent / "pyproject.toml"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "conftest", "-c", settings, file]
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, cwd=HERE, env=os.environ | path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+class Broken:
+    """Finds a module, and fails in it."""
+
+    def __init__(self, name, error):
+        self.name, self.error = name, error
+
+    def find_spec(self, name, path=None, target=None):
+        if name == self.name:
+            raise self.error
+
+
+FAILURES = [
+    (ModuleNotFoundError("No module named 'numba_cuda'", name="numba_cuda"), "numba-cuda is not installed (No module"),
+    (ImportError("libcuda: cannot\n  open"), "numba-cuda fails (ImportError: libcuda: cannot open)"),
+    (AttributeError("module 'numpy' has no attribute 'row_stack'"), "numba-cuda fails (AttributeError: module 'numpy'"),
+    (RuntimeError("a driver " + 500 * "so old "), "numba-cuda fails (RuntimeError: a driver so old so old"),
+    (KeyError("LD_LIBRARY_PATH"), "numba-cuda fails (KeyError: 'LD_LIBRARY_PATH')"),
+]
+
+
+@pytest.fixture(params=FAILURES, ids=lambda failure: type(failure[0]).__name__)
+def broken(request, monkeypatch):
+    """A compiler whose import fails in some way, and how that is put."""
+    error, why = request.param
+    monkeypatch.delitem(sys.modules, "numba_cuda", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Broken("numba_cuda", error), *sys.meta_path])
+    for cached in (runtime._why_no_gpu, target.no_compiler):
+        cached.cache_clear()
+    monkeypatch.delenv("REFOPT_DEVICE")
+    yield why
+    for cached in (runtime._why_no_gpu, target.no_compiler):
+        cached.cache_clear()
+
+
+def test_a_compiler_that_cannot_be_imported_is_none(broken):
+    """The executor is taken; who asks for the GPU is told why there is none, in a line."""
+    assert gpu.device().name == "executor"
+    with pytest.raises(RuntimeError, match="expected a CUDA GPU, got none: " + re.escape(broken)) as told:
+        gpu.device("gpu")
+    assert "\n" not in str(told.value) and len(str(told.value)) < 300
+    with pytest.raises(pytest.skip.Exception, match=re.escape(broken)):
+        needs.compiler()
+
+
+def test_a_compiler_that_fails_later_is_none(monkeypatch):
+    """Much of it is imported when it compiles, after a GPU has been found."""
+
+    class Cuda:
+        is_available = staticmethod(lambda: True)
+        current_context = staticmethod(lambda: None)
+
+    def fails(launch):
+        raise AttributeError("no attribute 'row_stack'")
+
+    needs.compiler()
+    import numba
+
+    monkeypatch.setattr(numba, "cuda", Cuda)
+    monkeypatch.setattr(runtime, "check_compiler", fails)
+    monkeypatch.setattr(runtime, "_gpu", lambda: "a GPU")
+    assert runtime._why_no_gpu.__wrapped__() == "numba-cuda fails (AttributeError: no attribute 'row_stack')"
+    monkeypatch.setattr(runtime, "check_compiler", lambda launch: None)
+    assert runtime._why_no_gpu.__wrapped__() == ""
+    monkeypatch.setattr(Cuda, "current_context", staticmethod(lambda: fails(True)))
+    assert runtime._why_no_gpu.__wrapped__().startswith("numba-cuda fails (AttributeError")
+    monkeypatch.setattr(Cuda, "is_available", staticmethod(lambda: False))
+    assert runtime._why_no_gpu.__wrapped__() == "no CUDA device or driver was found"

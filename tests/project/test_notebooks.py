@@ -1,0 +1,51 @@
+"""The notebooks run from top to bottom, and are committed as they ran."""
+
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+MAX_LINES = 20
+OF_PEERS = {"11-the-oracle"}  # run by tests/peers/test_notebook.py
+# Hundreds of steps of a training show by their losses what twenty show of the code.
+FEWER = {"3-momentum-and-adam": ("name, steps=200,", "name, steps=20,"),
+         "5-mixed-precision": ("optimizer, steps=150,", "optimizer, steps=20,")}  # fmt: skip
+
+
+def read(path):
+    nbformat = pytest.importorskip("nbformat")  # here, since it takes seconds to import
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(path):
+    return [cell for cell in read(path).cells if cell.cell_type == "code"]
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+@pytest.mark.parametrize("path", [x for x in NOTEBOOKS if x.stem not in OF_PEERS], ids=lambda path: path.stem)
+def test_runs(path):
+    nbclient, notebook = pytest.importorskip("nbclient"), read(path)
+    if path.stem in FEWER:
+        old, new = FEWER[path.stem]
+        (cell,) = [cell for cell in notebook.cells if old in cell.source]
+        cell.source = cell.source.replace(old, new)
+    resources = {"metadata": {"path": str(FOLDER)}}
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_is_committed_as_it_ran(path):
+    cells = code_cells(path)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_cells_are_short(path):
+    assert not [cell.source for cell in code_cells(path) if cell.source.count("\n") >= MAX_LINES]

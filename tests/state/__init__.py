@@ -1,0 +1,1 @@
+"""State dictionaries, refopt's own and PyTorch's."""

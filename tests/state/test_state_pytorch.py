@@ -1,0 +1,528 @@
+"""State dictionaries in PyTorch's layout: there and back, what is refused, and PyTorch itself.
+
+Half of the steps by PyTorch and half by refopt come to what the rule comes to, within the bound of `test_torch`: the
+conversions round once where they round at all, which is less than a step of PyTorch's.
+"""
+
+import numpy as np
+import pytest
+
+from refopt import cpu, gpu, state
+from refopt.catalog import ROUTINES
+from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.cases import arguments
+from refopt.state.peers import PEERS
+from refopt.state.steps import power_after, rho_after, steps_of
+
+CARRYING = [routine for routine in ROUTINES.values() if {"beta1_pow", "beta2_pow"} & set(routine.scalars)]
+both_types = pytest.mark.parametrize("real", [np.float32, np.float64])
+
+
+def number(name, value):
+    return lambda saved: saved["hypers"].update({name: value})
+
+
+# Steps and powers.
+
+
+@pytest.mark.clause("N9")
+@pytest.mark.parametrize("routine", CARRYING, ids=lambda routine: routine.name)
+@both_types
+def test_scalars_after_steps(routine, real):
+    """Made from the number of steps, scalars are what a routine comes to step by step, and tell the number."""
+    numbers = {"beta1": 0.7, "beta2": 0.997, "decay_base": 0.96**0.01}
+    bases = {"beta1_pow": "beta1", "beta2_pow": "beta2", "momentum_decay_pow": "decay_base"}
+    case = make(routine, [0], (np.dtype(real).name,) * 3)
+    made = {name: power_after(real(numbers[base]), 0) for name, base in bases.items() if name in routine.scalars}
+    made |= {name: real(1) for name in routine.scalars if name not in made}
+    slots = case.slots | {name: [np.full(1, value)] for name, value in made.items()}
+    hyper = {name: value for name, value in numbers.items() if name in {row.name for row in routine.hypers}}
+    positional, named = arguments(routine, slots)
+    for steps in range(60):
+        for name, base in bases.items():
+            if name in routine.scalars:
+                power = power_after(real(numbers[base]), steps)
+                assert power.dtype == real and slots[name][0][0] == power
+                assert steps_of(power, real(numbers[base])) == (steps, steps)
+        if "rho" in routine.scalars:
+            assert slots["rho"][0][0] == rho_after(real(numbers["beta2"]), steps)
+        getattr(cpu, routine.merged_name)(*positional, **named, lr=0.1, **hyper)
+
+
+def test_many_steps():
+    """Over any number of steps, to where a power stays and no step can be told from it."""
+    beta = np.float32(0.999)
+    product, rho, at = beta, np.float32(1), {}
+    for steps in range(97_000):
+        at[steps] = product
+        product = product * beta
+    for steps in (16_383, 16_384, 16_385, 50_000, 96_900, 96_901, 96_999):
+        assert power_after(beta, steps) == at[steps]
+    assert power_after(beta, 10**9) == at[96_999] > 0
+    assert steps_of(at[50_000], beta) == (50_000, 50_000)
+    assert steps_of(at[96_999], beta) == (96_900, float("inf"))
+    assert steps_of(np.nextafter(at[50_000], np.float32(1)), beta) is None
+    assert steps_of(np.float32(0), beta) is None and steps_of(np.float32(1), beta) is None
+    assert steps_of(np.float32(0), np.float32(0)) == (0, float("inf")) == steps_of(np.float32(1), np.float32(1))
+    for steps in range(20_000):
+        rho = 1 + (rho + 1) * ((beta - at[steps + 1]) / (1 - at[steps + 1]))
+    assert rho_after(beta, 20_000) == rho
+    assert rho_after(np.float32(0.5), 10**9) == rho_after(np.float32(0.5), 200)
+    assert power_after(np.float64(0.5), 0).dtype == np.float64 != power_after(np.float32(0.5), 0).dtype
+
+
+# PyTorch's layout, without PyTorch.
+
+TAKEN = (0, 1, 7)  # steps of each tensor
+SHAPES = [(3,), (), (2, 5)]
+DIFFERENT = {"lr": [0.1, 0.2, 0.1], "l2_decay": [0.0, 0.5, 0.0], "coeff": [0.25, 0.5, 0.25], "lr_ratio": 1.0}
+
+
+def numbers_for(routine):
+    """Numbers that PyTorch has, some of them different between tensors."""
+    changed = {"epsilon": 0.0 if routine.name == "adamax" else 1e-6, "decay_base": 0.96**0.004, **DIFFERENT}
+    plain = {"rescale_grad": 1.0, "seed": 0.0}
+    numbers = {name: changed.get(name, value) for name, value in step_of(routine).items()} | plain
+    return {hyper.name: numbers[hyper.name] for hyper in routine.hypers}
+
+
+def refopts(name, dtype="float32"):
+    """A state dictionary of three tensors after different numbers of steps, and their parameters."""
+    routine, rng = ROUTINES[name], np.random.default_rng(5)
+    real = np.float64 if dtype == "float64" else np.float32
+    params = [rng.random(shape).astype(real) for shape in SHAPES]
+    numbers, slots = numbers_for(routine), {"params": params}
+    for slot in routine.states:
+        slots[slot] = [rng.random(shape).astype(real) for shape in SHAPES]
+        if slot in PEERS[name].switches:
+            slots[slot][1] = None
+    for slot, base in (("beta1_pow", "beta1"), ("beta2_pow", "beta2"), ("momentum_decay_pow", "decay_base")):
+        if slot in routine.scalars:
+            slots[slot] = [np.full(1, power_after(real(numbers[base]), steps)) for steps in TAKEN]
+    if "rho" in routine.scalars:
+        slots["rho"] = [np.full(1, rho_after(real(numbers["beta2"]), steps)) for steps in TAKEN]
+    if "mu_product" in routine.scalars:
+        slots["mu_product"] = [np.full(1, 0.25, real) for _ in TAKEN]
+    choices = {choice: values[0] for choice, values in routine.choices.items()} | dict(PEERS[name].choices)
+    return state.state_dict(name, slots, numbers | choices), params
+
+
+@pytest.mark.parametrize("name", PEERS)
+@both_types
+def test_there_and_back(name, real):
+    """To PyTorch's layout and back changes no bit and no number; RMSprop's momentum rounds, once each way."""
+    saved, params = refopts(name, np.dtype(real).name)
+    made = state.to_torch(saved, step=TAKEN if PEERS[name].counts else None)
+    if PEERS[name].counts:
+        assert [entry["step"].item() for entry in made["state"].values()] == list(TAKEN)
+    assert [group["params"] for group in made["param_groups"]] == [[0, 2], [1]]
+    back = state.from_torch(name, made, params)
+    for group in made["param_groups"]:
+        assert ("amsgrad" if name.startswith("adam") and name != "adamax" else "lr") in group
+    close = {"velocity": 2 * np.finfo(real).eps}
+    for slot, values in saved["slots"].items():
+        for x, y in zip(values, back["slots"][slot], strict=True):
+            assert (x is None) == (y is None), slot
+            if x is not None:
+                assert x.dtype == y.dtype and x.shape == y.shape, slot
+                assert (abs(x - y) <= close.get(slot, 0) * abs(x)).all(), slot
+    assert back["hypers"] == saved["hypers"]
+    for x, y in zip(made["state"].values(), state.to_torch(back, step=TAKEN)["state"].values(), strict=True):
+        assert x.keys() == y.keys()
+
+
+def test_groups():
+    """What a group of PyTorch's says, word for word."""
+    saved, _ = refopts("adamw")
+    saved["hypers"]["lr_ratio"] = [0.5, 1.0, 0.5]
+    groups = state.to_torch(saved)["param_groups"]
+    assert groups == [
+        {"lr": 0.1, "eps": 1e-6, "weight_decay": 0.125, "maximize": False, "decoupled_weight_decay": True,
+         "amsgrad": True, "betas": (0.7, 0.8), "params": [0, 2]},
+        {"lr": 0.2, "eps": 1e-6, "weight_decay": 0.5, "maximize": False, "decoupled_weight_decay": True,
+         "amsgrad": False, "betas": (0.7, 0.8), "params": [1]},
+    ]  # fmt: skip
+    assert state.to_torch(refopts("nadam")[0])["param_groups"][0]["momentum_decay"] == 0.004
+    sgd = state.to_torch(refopts("sgd")[0])
+    assert sgd["state"] == {} and sgd["param_groups"][1]["weight_decay"] == 0.5
+
+
+def test_arrays_are_copies():
+    """Neither side writes into the other."""
+    saved, params = refopts("adam")
+    made = state.to_torch(saved)
+    back = state.from_torch("adam", made, params)
+    for x, y, z in zip(
+        saved["slots"]["moment1"], (e["exp_avg"] for e in made["state"].values()), back["slots"]["moment1"], strict=True
+    ):
+        assert not np.shares_memory(x, y) and not np.shares_memory(y, z)
+
+
+@both_types
+def test_momentum_of_rmsprop(real):
+    """PyTorch's momentum is without lr: v = lr * buf of the group's lr, and none where there is no momentum."""
+    saved, params = refopts("rmsprop", np.dtype(real).name)
+    made = state.to_torch(saved, step=3)
+    for i, lr in enumerate((0.1, 0.2, 0.1)):
+        assert (made["state"][i]["momentum_buffer"] == saved["slots"]["velocity"][i] / real(lr)).all()
+    made["param_groups"][0]["lr"] = 0.5
+    back = state.from_torch("rmsprop", made, params)["slots"]["velocity"]
+    assert (back[0] == real(0.5) * made["state"][0]["momentum_buffer"]).all()
+    saved["hypers"]["mu"] = 0.0
+    made = state.to_torch(saved, step=3)
+    assert not any("momentum_buffer" in entry for entry in made["state"].values())
+    assert not any(x.any() for x in state.from_torch("rmsprop", made, params)["slots"]["velocity"])
+
+
+def test_a_parameter_without_a_state():
+    """It has taken no step: zeros, powers of the first step, in its own dtype and arithmetic type."""
+    made = state.to_torch(refopts("radam")[0])
+    params = [np.zeros(3, "f4"), np.zeros((), "f8"), np.zeros((2, 5), "f4")]
+    del made["state"][1]
+    slots = state.from_torch("radam", made, params)["slots"]
+    assert slots["moment1"][1].dtype == np.float64 and slots["moment1"][1].shape == ()
+    assert (slots["beta2_pow"][1], slots["rho"][1]) == (np.float64(0.8), np.float64(1))
+    assert slots["beta2_pow"][1].dtype == np.float64 and slots["beta2_pow"][0] == np.float32(0.8)
+    made["state"][1] = {"step": 0, "exp_avg": 0.0, "exp_avg_sq": 0.0}
+    assert state.from_torch("radam", made, params)["slots"]["beta2_pow"][1] == np.float64(0.8)
+
+
+def group(**changed):
+    return lambda t: t["param_groups"][1].update(changed)
+
+
+def of_state(i, **changed):
+    return lambda t: t["state"][i].update(changed)
+
+
+FROM = {
+    "lion": ("lion", lambda t: None, ValueError, "from_torch: routine: expected one of sgd, momentum, adam, adamw,"),
+    "no routine": ("adams", lambda t: None, ValueError, "from_torch: routine: expected one of sgd, adagrad"),
+    "no groups": ("sgd", lambda t: t.clear(), TypeError, "expected a dictionary with state, param_groups, got none of"),
+    "maximize": (
+        "sgd", group(maximize=True), ValueError,
+        "param_groups[1]: maximize: expected False, which is refopt's rule, got True",
+    ),
+    "dampening": (
+        "momentum", group(dampening=0.5), ValueError,
+        "param_groups[1]: dampening: expected 0, which is refopt's rule, got 0.5",
+    ),
+    "momentum": ("sgd", group(momentum=0.9), ValueError, "param_groups[1]: momentum: expected 0, which is"),
+    "decay": ("adam", group(weight_decay=0.1), ValueError, "param_groups[1]: weight_decay: expected 0, which is"),
+    "coupled": ("adamw", group(decoupled_weight_decay=False), ValueError, "decoupled_weight_decay: expected True,"),
+    "lr_decay": ("adagrad", group(lr_decay=0.1), ValueError, "param_groups[1]: lr_decay: expected 0, which is"),
+    "initial": ("adagrad", group(initial_accumulator_value=1), ValueError, "initial_accumulator_value: expected 0,"),
+    "eps": (
+        "adamax", group(eps=1e-8), ValueError,
+        "param_groups[1]: eps: expected 0, which is refopt's rule, got 1e-08",
+    ),
+    "two eps": ("adam", group(eps=0.5), ValueError, "param_groups[1]: eps: expected 1e-06, as in the first, got 0.5"),
+    "two switches": ("momentum", group(nesterov=True), ValueError, "param_groups[1]: nesterov: expected False, as in"),
+    "no lr": (
+        "adam", lambda t: t["param_groups"][1].pop("lr"), TypeError,
+        "param_groups[1]: lr: expected a number, got none",
+    ),
+    "lr below 0": (
+        "adam", group(lr=-1.0), ValueError,
+        "param_groups[1]: lr: expected a finite number of at least 0, got -1.0",
+    ),
+    "a parameter more": ("adam", group(params=[1, 3]), ValueError, "params: expected 4, those of param_groups, got 3"),
+    "no moment": (
+        "adam", lambda t: t["state"][2].pop("exp_avg"), TypeError,
+        "state[2]: exp_avg: expected an array, got none",
+    ),
+    "another shape": (
+        "adam", of_state(2, exp_avg=np.zeros(4, "f4")), ValueError,
+        "exp_avg: expected float32 of shape (2, 5), got float32 of shape (4,)",
+    ),
+    "integers": (
+        "adam", of_state(0, exp_avg=np.zeros(3, int)), ValueError,
+        "exp_avg: expected float32 of shape (3,), got int64 of shape (3,)",
+    ),
+    "no step": (
+        "adam", lambda t: t["state"][2].pop("step"), TypeError,
+        "state[2]: step: expected a finite number of at least 0, got None",
+    ),
+    "half a step": ("radam", of_state(1, step=1.5), ValueError, "step: expected a whole number of steps, got 1.5"),
+    "a step below 0": ("nadam", of_state(1, step=-1), ValueError, "step: expected a finite number of at least 0, got"),
+    "no product": (
+        "nadam", lambda t: t["state"][1].pop("mu_product"), TypeError,
+        "state[1]: mu_product: expected a number",
+    ),
+    "another optimizer": (
+        "sgd", lambda t: t["state"].update({0: {"step": 1, "exp_avg": 0}}), ValueError,
+        "state[0]: expected no more than momentum_buffer, got step, exp_avg",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FROM)
+def test_refused_from_torch(what):
+    """What refopt has no rule for, and what is missing, is named."""
+    name, change, error, message = FROM[what]
+    saved, params = refopts(name if name in PEERS else "adam")
+    made = state.to_torch(saved, step=TAKEN)
+    change(made)
+    with pytest.raises(error) as caught:
+        state.from_torch(name, made, params)
+    assert message in str(caught.value)
+
+
+def scalar(slot, i, value):
+    def change(s):
+        s["slots"][slot][i] = np.full(1, value, np.float32)
+
+    return change
+
+
+B1, B2 = np.float32(0.7), np.float32(0.8)
+TO = {
+    "lars": ("lars_momentum", lambda s: None, None, "to_torch: routine: expected one of sgd, momentum, adam, adamw,"),
+    "rescale_grad": (
+        "adam", number("rescale_grad", 0.5), None,
+        "adam: rescale_grad: expected 1.0, which PyTorch has, got 0.5",
+    ),
+    "epsilon in Adam": (
+        "adam", number("epsilon_at", "uncorrected"), None,
+        "epsilon_at: expected corrected, which PyTorch has",
+    ),
+    "epsilon in RMSprop": (
+        "rmsprop", number("epsilon_at", "inside"), 1,
+        "epsilon_at: expected outside, which PyTorch has",
+    ),
+    "epsilon in Adamax": (
+        "adamax", number("epsilon", 1e-8), None,
+        "adamax: epsilon: expected 0, for PyTorch, got 1e-08",
+    ),
+    "lr of 0": (
+        "rmsprop", number("lr", 0.0), 1,
+        "rmsprop: lr: expected a number above 0, by which PyTorch's momentum is less",
+    ),
+    "no lr": ("adam", lambda s: s["hypers"].pop("lr"), None, "merged_adam: lr: expected a number, got None"),
+    "decay_base": (
+        "nadam", number("decay_base", 0.0), None,
+        "nadam: decay_base: expected a number above 0 and at most 1",
+    ),
+    "masters": (
+        "adam", lambda s: s["slots"].update(master_params=[None, np.zeros(()), None]), None,
+        "adam: master_params[1]: expected None, since masters are the parameters of PyTorch's optimizer, got an array",
+    ),
+    "steps": ("adam", lambda s: None, (1, 2), "adam: step: expected one number or one per tensor, 3, got 2"),
+    "uncounted": (
+        "adagrad", lambda s: None, None,
+        "adagrad: step: expected the number of steps of tensor 0, at least 0, got None",
+    ),
+    "no power": ("adam", scalar("beta2_pow", 1, 0.5), None, "adam: beta2_pow[1]: expected a power of beta2 0.8"),
+    "powers of two steps": (
+        "adam", scalar("beta2_pow", 1, B2), None,
+        "adam: tensor 1: expected scalars of one step, got beta1_pow 0.48",
+    ),
+    "a product of two steps": (
+        "nadam", scalar("beta2_pow", 1, B2), None,
+        "nadam: tensor 1: expected scalars of one step",
+    ),
+    "rho of another step": ("radam", scalar("rho", 2, 1.0), None, "radam: rho[2]: expected"),
+    "another step": ("adam", lambda s: None, (0, 1, 6), "adam: step: expected 7 for tensor 2, by its powers, got 6"),
+    "half a step": (
+        "adagrad", lambda s: None, 1.5,
+        "adagrad: step: expected an integer from 0 to 16777216, got 1.5",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", TO)
+def test_refused_to_torch(what):
+    """What PyTorch has no rule for, and scalars that contradict each other or the step, are named."""
+    name, change, step, message = TO[what]
+    saved = refopts(name)[0] if name in PEERS else state.state_dict(name, make(ROUTINES[name], [3]).slots)
+    change(saved)
+    with pytest.raises((ValueError, TypeError)) as caught:
+        state.to_torch(saved, step=step)
+    assert message in str(caught.value)
+
+
+def test_the_step_where_powers_leave_it_open():
+    """At the last power before 0, and with betas of 0, the caller says the step; it must be one that can be."""
+    saved, _ = refopts("adam")
+    last = power_after(B1, 10**6)
+    saved["slots"]["beta1_pow"] = [np.full(1, last)] * 3
+    saved["slots"]["beta2_pow"] = [np.full(1, power_after(B2, 300))] * 3
+    assert state.to_torch(saved)["state"][0]["step"] == 300, "beta2 changes longer"
+    saved["slots"]["beta2_pow"] = [np.full(1, power_after(B2, 10**6))] * 3
+    with pytest.raises(ValueError, match=r"expected the number of steps of tensor 0, at least 4\d\d, got None"):
+        state.to_torch(saved)
+    assert state.to_torch(saved, step=12345)["state"][2]["step"] == 12345
+    with pytest.raises(ValueError, match=r"step: expected an integer of at least 4\d\d for tensor 0, .* got 9"):
+        state.to_torch(saved, step=9)
+    saved["hypers"] |= {"beta1": 0.0, "beta2": 0.0}
+    saved["slots"] |= {name: [np.zeros(1, "f4")] * 3 for name in ("beta1_pow", "beta2_pow")}
+    assert state.to_torch(saved, step=np.array([5, 0, 2]))["state"][0]["step"] == 5
+    saved["hypers"]["beta2"] = 0.8
+    saved["slots"]["beta2_pow"] = [np.full(1, power_after(B2, 5))] * 3
+    assert state.to_torch(saved)["state"][0]["step"] == 5
+
+
+# PyTorch itself.
+
+STEPS = 10
+
+
+@pytest.fixture(scope="module")
+def peer():
+    """The rows and the bound of `test_torch`."""
+    pytest.importorskip("torch")
+    from evidence import test_torch
+
+    return test_torch
+
+
+class Theirs:
+    """An optimizer of PyTorch over tensors with the values of some arrays."""
+
+    def __init__(self, peer, row, real, params):
+        numbers = {peer.THEIR_NAMES.get(name, name): float(real(x)) for name, x in row.numbers.items()}
+        numbers = {name: x for name, x in numbers.items() if name != "decay_base"} | row.switches
+        if "beta1" in numbers:
+            numbers["betas"] = numbers.pop("beta1"), numbers.pop("beta2")
+        if row.peer == "RMSprop":
+            numbers["alpha"] = numbers.pop("rho")
+        self.params = [peer.torch.nn.Parameter(peer.torch.from_numpy(np.array(x))) for x in params]
+        self.optimizer = getattr(peer.torch.optim, row.peer)(self.params, **numbers)
+
+    def run(self, gradients):
+        for grads in gradients:
+            for p, g in zip(self.params, grads, strict=True):
+                p.grad = _tensor(g)
+            self.optimizer.step()
+
+    def values(self):
+        return [p.detach().numpy().copy() for p in self.params]
+
+
+def _tensor(x):
+    """As in the documentation of `refopt.state.to_torch`."""
+    import torch
+
+    if x.dtype.name == "bfloat16":
+        return torch.from_numpy(x.view("i2")).view(torch.bfloat16)
+    return torch.from_numpy(x)
+
+
+def with_tensors(made):
+    states = {i: {name: _tensor(x) for name, x in entry.items()} for i, entry in made["state"].items()}
+    return made | {"state": states}
+
+
+@pytest.fixture(params=[np.float32, np.float64], ids=["float32", "float64"])
+def real(request, peer):
+    """A type, while it is PyTorch's default: the product of NAdam is of this type there."""
+    if request.param is np.float64 and peer.PLAIN_LONG_DOUBLE:
+        pytest.skip("long double is fp64 here")
+    before = peer.torch.get_default_dtype()
+    peer.torch.set_default_dtype(peer.torch.float64 if request.param is np.float64 else peer.torch.float32)
+    yield request.param
+    peer.torch.set_default_dtype(before)
+
+
+ROWS = [
+    "sgd", "momentum", "nesterov", "adam", "amsgrad", "adamw", "adagrad", "rmsprop", "centered", "adadelta", "adamax",
+    "nadam", "radam",
+]  # fmt: skip
+rows = pytest.mark.parametrize("name", ROWS)
+stops = pytest.mark.parametrize("taken", [0, 1, 5, 9])
+
+
+def start(peer, row, real):
+    """The slots of refopt's routine before the first step."""
+    params = peer.arrays(0, real)
+    zeros, one = lambda: [np.zeros_like(p) for p in params], lambda x: [np.full(1, x, real) for _ in params]
+    return {"params": params, "grads": params, "master_params": None} | peer.first(row, row.numbers, zeros, one)
+
+
+def run(peer, row, slots, gradients):
+    """Steps of refopt's, in place."""
+    for grads in gradients:
+        positional, named = arguments(ROUTINES[row.routine], slots | {"grads": grads})
+        getattr(cpu, "merged_" + row.routine)(*positional, **named, **row.numbers, **row.choices)
+
+
+@rows
+@stops
+def test_from_pytorch(peer, real, name, taken):
+    """PyTorch's steps, then refopt's; what is carried has the bits of refopt's own steps, the numbers are the same."""
+    row, all_grads = peer.ROWS[name], [peer.arrays(step, real) for step in range(1, STEPS + 1)]
+    theirs = Theirs(peer, row, real, peer.arrays(0, real))
+    theirs.run(all_grads[:taken])
+    saved = state.from_torch(row.routine, theirs.optimizer.state_dict(), theirs.params)
+    ours, own = start(peer, row, real), start(peer, row, real)
+    ours["params"] = theirs.values()
+    kept = state.load(saved, row.routine, ours)
+    assert {name: real(kept[name]) for name in row.numbers} == {name: real(x) for name, x in row.numbers.items()}
+    assert all(kept[name] == value for name, value in row.choices.items())
+    run(peer, row, own, all_grads[:taken])
+    for scalar in set(ROUTINES[row.routine].scalars) - {"mu_product"}:
+        assert own[scalar] == ours[scalar]
+    run(peer, row, ours, all_grads[taken:])
+    assert peer.inside(name, real, peer.joined(ours["params"]))
+
+
+@rows
+@stops
+def test_to_pytorch(peer, real, name, taken):
+    """refopt's steps, then PyTorch's; PyTorch saves again what it was given."""
+    row, all_grads = peer.ROWS[name], [peer.arrays(step, real) for step in range(1, STEPS + 1)]
+    ours = start(peer, row, real)
+    run(peer, row, ours, all_grads[:taken])
+    numbers = {name: float(real(x)) for name, x in row.numbers.items() if name != "decay_base"}
+    made = state.to_torch(state.state_dict(row.routine, ours, numbers | dict(row.choices)), step=taken)
+    theirs = Theirs(peer, row, real, ours["params"])
+    assert made["param_groups"][0].items() <= theirs.optimizer.state_dict()["param_groups"][0].items()
+    theirs.optimizer.load_state_dict(with_tensors(made))
+    again = theirs.optimizer.state_dict()
+    assert made["param_groups"][0].items() <= again["param_groups"][0].items()
+    for i, entry in made["state"].items():
+        assert {name: x.tolist() for name, x in entry.items()} == {n: x.tolist() for n, x in again["state"][i].items()}
+    theirs.run(all_grads[taken:])
+    assert peer.inside(name, real, peer.joined(theirs.values()))
+
+
+def test_a_plan_takes_over(peer, executor):
+    """A plan goes on where PyTorch stopped; groups become numbers per tensor, and AMSGrad is one tensor's."""
+    torch, rng = peer.torch, np.random.default_rng(1)
+    values = [rng.random(shape, np.float32) for shape in ((3,), (4, 2))]
+    params = [torch.nn.Parameter(torch.from_numpy(x.copy())) for x in values]
+    groups = [{"params": params[:1], "lr": 0.25, "amsgrad": True}, {"params": params[1:], "weight_decay": 0.5}]
+    optimizer = torch.optim.AdamW(groups, lr=0.125, betas=(0.5, 0.75), eps=2**-10, weight_decay=0.25)
+    grads = [rng.random(x.shape, np.float32) for x in values]
+    for p, g in zip(params, grads, strict=True):
+        p.grad = torch.from_numpy(g.copy())
+    optimizer.step()
+    optimizer.step()
+    saved = state.from_torch("adamw", optimizer.state_dict(), params)
+    assert saved["hypers"]["lr"] == [0.25, 0.125] and saved["hypers"]["coeff"] == [0.25, 0.5]
+    before = [p.detach().numpy().copy() for p in params]
+    put = [[executor.to_device(x) for x in xs] for xs in (before, grads, *([np.full_like(x, 9) for x in grads],) * 2)]
+    powers = [[executor.to_device(np.zeros(1, np.float32)) for _ in params] for _ in range(2)]
+    largest = [executor.to_device(np.zeros(3, np.float32)), None]
+    plan = gpu.plan("adamw", *put, *powers, moment2_max=largest)
+    plan.load_state_dict(saved)
+    plan()
+    optimizer.step()
+    for ours, theirs in zip(put[0], params, strict=True):
+        theirs = theirs.detach().numpy()
+        assert (abs(ours.copy_to_host() - theirs) <= 8 * np.finfo(np.float32).eps * abs(theirs)).all()
+
+
+def test_bfloat16(peer):
+    """bf16 tensors of PyTorch become those of ml_dtypes, and again PyTorch's, bit for bit."""
+    torch = peer.torch
+    torch.manual_seed(0)
+    param = torch.nn.Parameter(torch.randn(50).to(torch.bfloat16))
+    optimizer = torch.optim.AdamW([param])
+    param.grad = torch.randn(50).to(torch.bfloat16)
+    optimizer.step()
+    saved = state.from_torch("adamw", optimizer.state_dict(), [param])
+    assert saved["slots"]["moment1"][0].dtype == "bfloat16" and saved["slots"]["beta1_pow"][0].dtype == np.float32
+    again = with_tensors(state.to_torch(saved))["state"][0]
+    for name, x in optimizer.state_dict()["state"][0].items():
+        assert again[name].dtype == x.dtype and torch.equal(again[name], x)
