@@ -27,8 +27,8 @@ from sharding_cases import step
 from refopt import cpu, gpu
 from refopt.checks.dtypes import SIZES, numpy_dtype
 from refopt.comm.sums import rank_order
-from refopt.program import Op, Var, passes, run, sharding, step_program
-from refopt.program.kinds import routine_of
+from refopt.program import Op, Var, passes, run, step_program
+from refopt.program.ops.updates import routine_of
 from refopt.program.passes import Result, averages, fold_averages
 
 ROUNDED = partial(fold_averages, exact=False)
@@ -141,9 +141,9 @@ def test_gradients_hold_sums(backend):
 
 def sharded(program, rule, place, fold):
     """The program of each rank, with all other passes."""
-    others = sharding.fuse_reduces, partial(MERGED, per_buffer=True), sharding.fuse_broadcasts, sharding.batch_owners
+    others = passes.fuse_reduces, partial(MERGED, per_buffer=True), passes.fuse_broadcasts, passes.batch_owners
     size = ranks_of(program)
-    shards = [partial(sharding.shard, rank=rank, degree=size, rule=rule, order="reduced") for rank in range(size)]
+    shards = [partial(passes.shard, rank=rank, degree=size, rule=rule, order="reduced") for rank in range(size)]
     return [pipeline(program, (shard, *others), place, fold) for shard in shards]
 
 

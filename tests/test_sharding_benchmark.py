@@ -11,9 +11,8 @@ from benchmarks import sharded_programs as programs
 from refopt import gpu
 from refopt.comm import local
 from refopt.gpu.coalesce import CHUNK
-from refopt.program import placement
+from refopt.program import counts, placement
 from refopt.program.placement import cost
-from refopt.program.sharding import bucket_counts, counts
 
 WAY = "workload", "form", "limit_mib", "batched"
 TIMES = "predicted_ms", "one_stream_ms", "updates_ms"
@@ -34,7 +33,7 @@ def test_programs_of_bert_large(form, limit, batched):
     params = programs.params_of("bert-large")
     shares = shares_of(form)
     made = [programs.in_buckets(program, limit, batched) for program in shares]
-    expected = bucket_counts.collectives(
+    expected = counts.bucketed_collectives(
         **programs.formula(params, form, 2, limit), chunk=CHUNK["bytes"], scan=form == programs.CHECKED
     )
     for program in made:

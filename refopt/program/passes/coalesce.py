@@ -8,10 +8,10 @@ from itertools import chain
 from typing import Any
 
 from refopt.checks.arguments import collected, shown, whole
-from refopt.program import UNKNOWN, Op, Program, Var
+from refopt.program.model import UNKNOWN, Op, Var
 from refopt.program.passes.grouping import RULES, Grouping, later
 from refopt.program.passes.result import Result
-from refopt.program.program import expect_program
+from refopt.program.program import Program, expect_program
 
 
 def coalesce_gradients(program: Program, grouping: str | Callable[..., Grouping] = later, **flags: Any) -> Result:

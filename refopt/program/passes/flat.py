@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 from refopt.catalog import Routine
 from refopt.checks.dtypes import ITEM_SIZES
-from refopt.program import UNKNOWN, Op, Program, Var
-from refopt.program.kinds import SHARED
+from refopt.program.model import UNKNOWN, Op, Var
+from refopt.program.ops.updates import SHARED
 from refopt.program.passes import dependencies
 from refopt.program.passes.coalesce import coalesce_op
+from refopt.program.program import Program
 
 
 class Flat(NamedTuple):

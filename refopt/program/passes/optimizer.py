@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from refopt.catalog import ROUTINES, Routine
 from refopt.checks.arguments import chosen, flag
-from refopt.program import Op, Program
-from refopt.program.kinds import MERGED, SHARED, advances, is_flat
+from refopt.program.model import Op
+from refopt.program.ops.updates import MERGED, SHARED, advances, is_flat
 from refopt.program.passes import dependencies
 from refopt.program.passes.attributes import differences, differing, unlike
 from refopt.program.passes.flat import flattened, gradient_buffer
 from refopt.program.passes.result import Result
-from refopt.program.program import expect_program
+from refopt.program.program import Program, expect_program
 
 FORMS = "auto", "flat", "merged"
 

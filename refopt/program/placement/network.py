@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from refopt.program.placement.kinds import Message
+from refopt.program.ops.context import Message
 from refopt.simt.arrays import Copy, DeviceArray
 from refopt.simt.state import current
 from refopt.simt.streams import Stream

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from refopt.checks.arguments import chosen, whole
-from refopt.program import Bound
-from refopt.program.backends import Gpu, backend_of
-from refopt.program.bound import Gradients
-from refopt.program.ops import mapping
+from refopt.program.backends import backend_of
+from refopt.program.bound import Bound
+from refopt.program.gpu.backend import Gpu
+from refopt.program.model import mapping
+from refopt.program.ops.context import Gradients
 from refopt.program.placement.bound import bind_schedule
 from refopt.program.placement.schedule import Schedule
 from refopt.simt import streams
