@@ -14,7 +14,8 @@ from program_cases import adam, arrays_of, everything, gradients_of, numbers_of,
 from refopt import gpu
 from refopt.comm import local
 from refopt.program import bind, passes, placement, step_program
-from refopt.program.placement import on_device, overlap, timeline
+from refopt.program.passes import on_device
+from refopt.program.placement import overlap, timeline
 from refopt.program.placement.network import OnExecutor, OnGpu
 from refopt.simt import DataRace, observe, streams
 

@@ -72,7 +72,7 @@ def edited(make, edit):
         for op in result.program.main:
             other = edit(op, devices)
             main += [other] if not isinstance(other, list) else other
-        return placement.send.Result(result.program.replace(main=main), True, result.reasons)
+        return send.Result(result.program.replace(main=main), True, result.reasons)
 
     return wrong
 

@@ -14,7 +14,8 @@ from program_cases import adam, arrays_of, everything, few, gradients_of, progra
 from refopt import gpu
 from refopt.comm import local
 from refopt.program import Op, Program, Var, bind, passes, placement, step_program
-from refopt.program.placement import Schedule, Span, Task, cost, on_device, overlap, simulate, task_cost, timeline
+from refopt.program.passes import on_device
+from refopt.program.placement import Schedule, Span, Task, cost, overlap, simulate, task_cost, timeline
 from refopt.program.placement import schedule as schedules
 from refopt.program.placement.network import OnExecutor
 from refopt.program.placement.schedule import STREAMS
