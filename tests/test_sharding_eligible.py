@@ -310,10 +310,10 @@ def test_bad_ops():
     check = next(op for op in made.main if op.type == "check_gradients")
     finish = next(op for op in made.main if op.type == "finish_check")
     for bad, error, message in (
-        (without("startup", "initialize", outputs={}), ValueError, r"initialize: out: expected variables, got none"),
+        (without("startup", "initialize", outputs={}), TypeError, r"initialize: out: expected variables, got none"),
         (without("startup", "delete", inputs={"x": ["a.b"]}), ValueError, r"x\[0\]: expected a variable that is not p"),
         (without("startup", "delete", role="forward"), ValueError, r"delete: role: expected startup, got forward"),
-        (without("main", "forward", outputs={"out": ["a.b"]}), TypeError, r"forward: outputs: expected none, got out"),
+        (without("main", "forward", outputs={"out": ["a.b"]}), TypeError, r"forward: out: expected no variables, got an unk"),
         (without("main", "sum", inputs={"x": ["a.w@GRAD"], "out": ["a.b@GRAD"]}), ValueError, r"sum: .*out"),
         (without("main", "check_gradients", attrs={}), ValueError, r"positions: expected a place for each of 1 grad"),
         (without("main", "check_gradients", attrs={"positions": (2,)}), ValueError, r"positions\[0\]: expected a pla"),

@@ -109,7 +109,8 @@ def check_slots(op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> No
         names = [name.removesuffix("?") for name in expected]
         for name in slots:
             if name not in names and ANY not in names:
-                raise TypeError(f"{name}: expected one of {', '.join(names) or 'none'}, got an unknown {side}")
+                what = f"one of {', '.join(names)}" if names else "no variables"
+                raise TypeError(f"{name}: expected {what}, got an unknown {side}")
 
 
 def check_op(graph: Graph, op: Op, known: OpType) -> None:
