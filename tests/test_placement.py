@@ -346,7 +346,7 @@ JOIN = {"inputs": {"x": ["a", "b"]}, "outputs": {"out": ["w"]}}
     ({"a": (2, 3)}, Op("recv", {}, {"out": ["a"]}, {"source": 1}), "ranks: expected an integer of at least 1, got No"),
     ({"a": (2, 3)}, Op("send", {"x": ["a", "w"]}, {}, {"ranks": 2, "to": 1}), "x: expected one variable, got 2"),
     ({"a": (2, 3)}, Op("send_barrier", {"x": ["a"]}), "out: expected variables, got none"),
-    ({"a": (2, 3), "b": (2, 3)}, Op("split", attrs={"blocks": ((0, 0, 6), (1, 6, 6))}, **X), "role: expected startup"),
+    ({"a": (2, 3), "b": (2, 3)}, Op("split", attrs={"blocks": ((0, 0, 6), (1, 6, 6))}, **X), "expected it in startup"),
 ])  # fmt: skip
 def test_bad_ops(shapes, op, message):
     program = step_program([("w", (4, 3))], "sgd", lr=1.0)
