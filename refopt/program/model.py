@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -123,12 +123,12 @@ class Op:
     def __hash__(self) -> int:
         return hash((self.type, self.reads, self.writes))
 
-    @property
+    @cached_property
     def reads(self) -> tuple[str, ...]:
         """All names of the inputs."""
         return tuple(name for names in self.inputs.values() for name in names)
 
-    @property
+    @cached_property
     def writes(self) -> tuple[str, ...]:
         """All names of the outputs."""
         return tuple(name for names in self.outputs.values() for name in names)
@@ -182,15 +182,17 @@ def _initial(where: str, value: Any, dtype: str) -> float:
 
 def mapping(where: str, value: Any) -> dict[str, Any]:
     """What is given by name; raises if it is no mapping from names."""
-    if type(value) is not dict and not isinstance(value, Mapping):
+    if type(value) not in (dict, MappingProxyType) and not isinstance(value, Mapping):
         raise TypeError(f"{where}: expected a mapping, got {shown(value)}")
     for name in value:
-        if not isinstance(name, str):
+        if type(name) is not str and not isinstance(name, str):
             raise TypeError(f"{where}: expected names, got {shown(name)}")
     return dict(value)
 
 
 def _names(where: str, slot: str, names: Any) -> tuple[str, ...]:
+    if type(names) is tuple and len(names) == 1 and type(names[0]) is str:
+        return names
     entries = tuple(names) if type(names) in (tuple, list) else collected(f"{where}: {slot}", names, "names")
     for name in entries:
         if not isinstance(name, str):

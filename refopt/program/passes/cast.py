@@ -34,6 +34,19 @@ def optimize_cast(program: Program) -> Result:
     analysis = eligible(program)
     if not analysis.copies:
         return Result(program, False, (*analysis.reasons, "neither pass casts a parameter that can live in fp16"))
+    main, updated = _main(program, analysis)
+    vars = {name: var for name, var in program.vars.items() if name not in analysis.recomputed}
+    for copy in analysis.copies.values():
+        vars[copy] = replace(vars[copy], persistable=True, initial=0.0)
+    startup = [Op("cast", {"x": (param,)}, {"out": (copy,)}, {}, "startup") for param, copy in analysis.copies.items()]
+    sent = {op.inputs["x"][0] for op in program.main if op.type == "broadcast"}
+    gone = [param for param in analysis.copies if param in sent and param not in updated]
+    rewritten = program.replace(vars=vars, startup=[*program.startup, *startup], main=main)
+    return Result(without_masters(rewritten, gone), True, analysis.reasons)
+
+
+def _main(program: Program, analysis: Eligible) -> tuple[list[Op], set[str]]:
+    """The ops with casts after updates and no others of eligible parameters, and which of these are updated here."""
     main: list[Op] = []
     updated: set[str] = set()
     order = {param: k for k, param in enumerate(analysis.copies)}
@@ -45,14 +58,7 @@ def optimize_cast(program: Program) -> Result:
         for param in sorted(written & analysis.copies.keys(), key=order.__getitem__):
             main.append(Op("cast", {"x": (param,)}, {"out": (analysis.copies[param],)}, {}, "optimize", op.layer))
             updated.add(param)
-    vars = {name: var for name, var in program.vars.items() if name not in analysis.recomputed}
-    for copy in analysis.copies.values():
-        vars[copy] = replace(vars[copy], persistable=True, initial=0.0)
-    startup = [Op("cast", {"x": (param,)}, {"out": (copy,)}, {}, "startup") for param, copy in analysis.copies.items()]
-    sent = {op.inputs["x"][0] for op in program.main if op.type == "broadcast"}
-    gone = [param for param in analysis.copies if param in sent and param not in updated]
-    rewritten = program.replace(vars=vars, startup=[*program.startup, *startup], main=main)
-    return Result(without_masters(rewritten, gone), True, analysis.reasons)
+    return main, updated
 
 
 def without_masters(program: Program, names: Collection[str]) -> Program:

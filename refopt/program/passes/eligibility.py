@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from refopt.catalog import ROUTINES
 from refopt.program.mixed_precision import CAST, RECOMPUTED, copy_of
 from refopt.program.model import Op
 from refopt.program.ops.registry import of_way
-from refopt.program.ops.updates import MERGED
+from refopt.program.ops.updates import routine_of
 from refopt.program.passes.dependencies import title
 from refopt.program.program import Program, expect_program
 
@@ -43,55 +42,81 @@ def eligible(program: Program) -> Eligible:
     these names. It fails on a parameter that no op reads, and takes one step for granted where copies could be old.
     """
     expect_program("eligible", program)
-    stays: dict[str, str] = {}
-    copies: dict[str, str] = {}
-    recomputed: dict[str, str] = {}
-    casts: dict[int, str] = {}
-    source: dict[str, str] = {}
-    old: set[str] = set()
-    params = _params(program)
-    made_of: dict[str, set[str]] = {}  # by parameter, what it has been cast to
-    order = {param: k for k, param in enumerate(params)}
+    search = _Search(program)
     for i, op in enumerate(program.main):
+        search.look(i, op)
+    return search.answer()
+
+
+class _Search:
+    """Goes through the ops of a step, in order."""
+
+    def __init__(self, program: Program) -> None:
+        self._program, self._collectives = program, of_way("network")
+        self._params = {param: k for k, param in enumerate(_params(program))}
+        self._stays: dict[str, str] = {}  # by parameter, why it is not eligible
+        self._copies: dict[str, str] = {}
+        self._recomputed: dict[str, str] = {}
+        self._casts: dict[int, str] = {}
+        self._source: dict[str, str] = {}
+        self._old: set[str] = set()  # copies that are older than their parameter
+        self._cast_to: dict[str, set[str]] = {}  # by parameter, its copies
+
+    def look(self, place: int, op: Op) -> None:
+        """Take notice of one op."""
         for name in op.reads:
-            if name in old:
-                stays.setdefault(source[name], f"{title(op)} reads {name!r}, which is older than the parameter")
-        for param in (name for name in op.reads if name in order):
+            if name in self._old:
+                self._keep(self._source[name], f"{title(op)} reads {name!r}, which is older than the parameter")
+        for param in (name for name in op.reads if name in self._params):
             if op.role in STAGES:
-                reason = _no_cast(program, op, param, copies)
-                if reason:
-                    stays.setdefault(param, reason)
-                    continue
-                (copy,) = op.outputs["out"]
-                casts[i] = source[copy] = param
-                made_of.setdefault(param, set()).add(copy)
-                old.discard(copy)
-                if copy == copy_of(param):
-                    copies[param] = copy
-                else:
-                    recomputed[copy] = copy_of(param)
-            elif op.type in of_way("network") and len(op.reads) > 1:
-                stays.setdefault(param, f"{op.type} has it in a group; fuse_broadcasts comes after")
-        written = program.cells(op.writes)
+                self._read(place, op, param)
+            elif op.type in self._collectives and len(op.reads) > 1:
+                self._keep(param, f"{op.type} has it in a group; fuse_broadcasts comes after")
+        written = self._program.cells(op.writes) & self._params.keys()
         if op.role != "optimize" and op.type != "broadcast":
-            for param in sorted(written & order.keys(), key=order.__getitem__):
-                stays.setdefault(param, f"{title(op)} changes it outside of the optimizer's stage")
-        old.update(name for param in written & made_of.keys() for name in made_of[param] if source[name] == param)
-    for param in params:
-        if param not in copies:
-            stays.setdefault(param, "neither pass casts it")
-    good = {param: copies[param] for param in params if param not in stays}
-    return Eligible(
-        good,
-        {copy: first for copy, first in recomputed.items() if source[copy] in good},
-        frozenset(i for i, param in casts.items() if param in good),
-        tuple(f"{param!r} stays fp32: {reason}" for param, reason in stays.items()),
-    )
+            for param in sorted(written, key=self._params.__getitem__):
+                self._keep(param, f"{title(op)} changes it outside of the optimizer's stage")
+        self._old.update(
+            name for param in written & self._cast_to.keys() for name in self._cast_to[param]
+            if self._source[name] == param
+        )  # fmt: skip
+
+    def _read(self, place: int, op: Op, param: str) -> None:
+        """Take notice of an op of the forward or the backward pass that reads a parameter."""
+        reason = _no_cast(self._program, op, param, self._copies)
+        if reason:
+            self._keep(param, reason)
+            return
+        (copy,) = op.outputs["out"]
+        self._casts[place] = self._source[copy] = param
+        self._cast_to.setdefault(param, set()).add(copy)
+        self._old.discard(copy)
+        if copy == copy_of(param):
+            self._copies[param] = copy
+        else:
+            self._recomputed[copy] = copy_of(param)
+
+    def _keep(self, param: str, reason: str) -> None:
+        """Leave a parameter as it is."""
+        self._stays.setdefault(param, reason)
+
+    def answer(self) -> Eligible:
+        """What has been learnt."""
+        for param in self._params:
+            if param not in self._copies:
+                self._keep(param, "neither pass casts it")
+        good = {param: self._copies[param] for param in self._params if param not in self._stays}
+        return Eligible(
+            good,
+            {copy: first for copy, first in self._recomputed.items() if self._source[copy] in good},
+            frozenset(i for i, param in self._casts.items() if param in good),
+            tuple(f"{param!r} stays fp32: {reason}" for param, reason in self._stays.items()),
+        )
 
 
 def _params(program: Program) -> list[str]:
     """fp32 parameters: what ops of routines update, here or where they come from, and what is cast."""
-    touched = {name for op in program.main if op.type.removeprefix(MERGED) in ROUTINES for name in op.outputs["params"]}
+    touched = {name for op in program.main if routine_of(op) for name in op.outputs["params"]}
     touched |= {name for op in program.main if op.type == "broadcast" or op.role in STAGES for name in op.reads}
     touched = program.cells(touched)
     return [

@@ -28,16 +28,12 @@ def fold_casts(program: Program) -> Result:
     is Paddle's ``multi_precision``, as of PR 35476.
     """
     expect_program("fold_casts", program)
-    casts: dict[str, list[int]] = {}
-    writers: dict[str, set[int]] = {}
-    for i, op in enumerate(program.main):
-        if op.type == "cast" and op.role == "optimize" and len(op.inputs["x"]) == 1:
-            casts.setdefault(op.inputs["x"][0], []).append(i)
-        for cell in program.cells(op.writes) if op.type != "broadcast" else ():
-            writers.setdefault(cell, set()).add(i)
+    casts = dependencies.singles(program, "cast", "optimize")
+    writers = _writers(program)
     at_startup = (op for op in program.startup if op.type == "cast")
     begun = {pair for op in at_startup for pair in zip(op.inputs["x"], op.outputs["out"], strict=True)}
-    moves, reasons = [], []
+    moves: list[tuple[list[int], list[Op]]] = []
+    reasons: list[str] = []
     for i, op in enumerate(program.main):
         if routine_of(op) is None or not any(name in casts for name in op.outputs["params"]):
             continue
@@ -52,13 +48,19 @@ def fold_casts(program: Program) -> Result:
     return Result(program.replace(main=dependencies.rewritten(program, moves)), True, tuple(reasons))
 
 
+def _writers(program: Program) -> dict[str, set[int]]:
+    """By memory, places of what changes it. A broadcast does not: it comes from the rank that updates."""
+    writers: dict[str, set[int]] = {}
+    for i, op in enumerate(program.main):
+        for cell in program.cells(op.writes) if op.type != "broadcast" else ():
+            writers.setdefault(cell, set()).add(i)
+    return writers
+
+
 def _why_not(
     program: Program, place: int, casts: dict[str, list[int]], writers: dict[str, set[int]], begun: set[tuple[str, str]]
 ) -> str:
-    """Why an update cannot do the casts of its parameters. Empty if it can.
-
-    A broadcast is no change: it comes from the rank that updates.
-    """
+    """Why an update cannot do the casts of its parameters. Empty if it can."""
     op = program.main[place]
     if is_flat(program, op):
         return "it is one for buffers"

@@ -79,22 +79,25 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
     if order == "reduced":
         program, reason = _as_reduced(program)
         reasons += [reason] if reason else []
-        owned = {op.inputs["params"][0]: owned[op.inputs["params"][0]] for op in program.main if routine_of(op)}
+        owned = {op.inputs["params"][0]: owned[op.inputs["params"][0]] for op in _updates(program)}
     others = {param: its for param, its in owned.items() if its.owner != rank}
-    main = _main(program, owned, others)
     sent = _sent(program, owned)
-    main += [
+    main = _main(program, owned, others) + [
         Op("broadcast", {"x": (name,)}, {"out": (name,)}, {"ranks": degree, "root": owned[param].owner}, "communicate",
            layer) for param, name, layer in sent
     ]  # fmt: skip
     gone = {name for its in others.values() for name in its.state}
     vars = {name: var for name, var in program.vars.items() if name not in gone}
-    there = {name for _, name, _ in sent}
-    masters = [param for param in others if param not in there]
+    masters = others.keys() - {name for _, name, _ in sent}
     rewritten = without_masters(program.replace(vars=vars, main=main), masters)
     nothing = sorted(set(range(degree)) - {its.owner for its in owned.values()})
     reasons += [f"rank {r} owns nothing: {len(owned)} parameters by the rule {rule!r}" for r in nothing]
     return Result(rewritten, True, tuple(reasons))
+
+
+def _updates(program: Program) -> list[Op]:
+    """The ops of routines."""
+    return [op for op in program.main if routine_of(op)]
 
 
 def _check(program: Program, degree: int) -> None:
@@ -105,32 +108,48 @@ def _check(program: Program, degree: int) -> None:
 
 def _declined(program: Program) -> str:
     """Why a program cannot be shared out. Empty if it can."""
-    updates = [op for op in program.main if routine_of(op)]
-    if any(op.type == "reduce" for op in program.main):
+    types = {op.type for op in program.main}
+    if "reduce" in types:
         return "gradients are reduced to owners already"
-    if not any(op.type == "all_reduce" for op in program.main):
+    if "all_reduce" not in types:
         return "no gradient is reduced over the ranks"
+    updates = _updates(program)
     begun = {name for op in program.startup for name in (*op.reads, *op.writes)}
-    for op in updates:
-        if not begun.isdisjoint(op.inputs.get("master_params", ())):
-            return f"{title(op)} writes what was cast; fold_casts comes after"
-        if op.type.startswith(MERGED) or is_flat(program, op):
-            return f"{title(op)} is one for several parameters; passes that fuse come after"
-        if op.role != "optimize":
-            return f"{title(op)}: expected role optimize, got {op.role}"
+    reasons = (reason for op in updates if (reason := _unfit(program, op, begun)))
+    return next(reasons, "") or _not_reduced(program, updates) or _needed_early(program)
+
+
+def _unfit(program: Program, op: Op, begun: set[str]) -> str:
+    """Why an update cannot be an owner's alone. Empty if it can."""
+    if not begun.isdisjoint(op.inputs.get("master_params", ())):
+        return f"{title(op)} writes what was cast; fold_casts comes after"
+    if op.type.startswith(MERGED) or is_flat(program, op):
+        return f"{title(op)} is one for several parameters; passes that fuse come after"
+    return "" if op.role == "optimize" else f"{title(op)}: expected role optimize, got {op.role}"
+
+
+def _not_reduced(program: Program, updates: list[Op]) -> str:
+    """Which gradient is not reduced by itself over the ranks, or what else is. Empty if all are, and nothing else."""
     grads = {name for op in updates for name in op.inputs["grads"]}
+    reduced: set[str] = set()
     for op in program.main:
         if op.type == "all_reduce" and (len(op.inputs["x"]) > 1 or op.inputs["x"][0] not in grads):
             return f"{title(op)} is not of the gradient of one parameter"
-    reduced = {name for op in program.main if op.type in ("all_reduce", "scatter_add") for name in op.writes}
-    for name in grads - reduced:
-        return f"{name!r} is not reduced over the ranks"
-    new: set[str] = set()  # what is sent at the end of the step
+        if op.type in ("all_reduce", "scatter_add"):
+            reduced.update(op.writes)
+    return next((f"{name!r} is not reduced over the ranks" for name in sorted(grads - reduced)), "")
+
+
+def _needed_early(program: Program) -> str:
+    """Which op needs what has been updated before it is sent, at the end of the step. Empty if none does."""
+    new: set[str] = set()
     for op in program.main:
-        late = [name for name in op.reads if name in new]
-        if late and (op.role in STAGES or routine_of(op)):
-            return f"{title(op)} needs {late[0]!r} after its update, before it is broadcast"
-        if routine_of(op):
+        routine = routine_of(op)
+        if new and (routine or op.role in STAGES):
+            late = next((name for name in op.reads if name in new), None)
+            if late is not None:
+                return f"{title(op)} needs {late!r} after its update, before it is broadcast"
+        if routine:
             new.update(op.outputs["params"])
         elif op.type == "cast" and op.role == "optimize":
             new.update(op.writes)
@@ -139,20 +158,19 @@ def _declined(program: Program) -> str:
 
 def _owned(program: Program, degree: int, rule: str) -> dict[str, Owned]:
     """By parameter, in the order of the updates."""
-    updates = {op.inputs["params"][0]: op for op in program.main if routine_of(op)}
+    updates = {op.inputs["params"][0]: op for op in _updates(program)}
     owners = partition([math.prod(program.vars[name].shape) for name in updates], degree, rule)
-    casts: dict[str, list[str]] = {name: [] for name in updates}
+    casts: dict[str, list[str]] = {}
     for op in program.main:
         if op.type == "cast" and op.role == "optimize":
             for x, out in zip(op.inputs["x"], op.outputs["out"], strict=True):
-                if x in casts:
-                    casts[x].append(out)
+                casts.setdefault(x, []).append(out)
     shared = ("params", "grads", *SHARED)
     return {
         param: Owned(
             owner, op.inputs["grads"][0],
             frozenset(name for slot, names in op.inputs.items() if slot not in shared for name in names),
-            tuple(dict.fromkeys(casts[param])),
+            tuple(dict.fromkeys(casts.get(param, ()))),
         )
         for owner, (param, op) in zip(owners, updates.items(), strict=True)
     }  # fmt: skip
@@ -174,27 +192,32 @@ def _as_reduced(program: Program) -> tuple[Program, str]:
 def _main(program: Program, owned: Mapping[str, Owned], others: Mapping[str, Owned]) -> list[Op]:
     """What is left of the ops, and what comes between them."""
     by_grad = {its.grad: its for its in owned.values()}
-    foreign = {name for its in others.values() for name in its.state} | set(others)
-    foreign |= {copy for its in others.values() for copy in its.copies}
+    foreign = {*others, *(name for its in others.values() for name in (*its.state, *its.copies))}
     norms = {name for op in program.main if op.type == "finish_check" for name in op.inputs.get("sums", ())}
     degree = next(op.attrs["ranks"] for op in program.main if op.type == "all_reduce")
     sent = {its.grad for its in others.values()}
     done: set[str] = set()  # gradients of others, which have been sent to them
-    here = {op.type for op in program.main if routine_of(op) and op.outputs["params"][0] not in others}
+    here = {op.type for op in _updates(program) if op.outputs["params"][0] not in others}
     main: list[Op] = []
     for op in program.main:
-        if routine_of(op) and op.type not in here:
-            main.append(_of_nothing(op))
-            here.add(op.type)
-        elif op.type == "all_reduce":
+        if op.type == "all_reduce":
             its = by_grad[op.inputs["x"][0]]
             main.append(op.replace(type="reduce", attrs={**op.attrs, "root": its.owner}))
             done |= {its.grad} & sent
         elif op.type == "check_gradients":
             main += _gradient_check(op, sent, norms, degree)
-        elif not op.writes or any(x not in done and (op.role != "optimize" or x not in foreign) for x in op.writes):
+        elif op.type not in here and routine_of(op):
+            main.append(_of_nothing(op))
+            here.add(op.type)
+        elif _stays(op, done, foreign):
             main.append(op)
     return main
+
+
+def _stays(op: Op, done: set[str], foreign: set[str]) -> bool:
+    """Whether an op makes anything that this rank has."""
+    others = foreign if op.role == "optimize" else ()
+    return not op.writes or any(name not in done and name not in others for name in op.writes)
 
 
 def _of_nothing(op: Op) -> Op:
@@ -216,7 +239,7 @@ def _gradient_check(op: Op, foreign: set[str], norms: set[str], degree: int) -> 
 def _sent(program: Program, owned: Mapping[str, Owned]) -> list[tuple[str, str, str | None]]:
     """Parameters, the variables in which the passes read them, and their layers."""
     read = {name for op in program.main if op.role in STAGES for name in op.reads}
-    layers = {op.inputs["params"][0]: op.layer for op in program.main if routine_of(op)}
+    layers = {op.inputs["params"][0]: op.layer for op in _updates(program)}
     return [
         (param, name, layers[param])
         for param, its in owned.items()
