@@ -127,24 +127,13 @@ def concat(parts: Iterable[Any], target: Any, stream: Any = 0) -> None:
     Raises:
         ValueError, TypeError: naming the part; nothing has been modified then.
     """
-    parts, whole_target = collected("concat: parts", parts, "arrays"), _described("concat: target", target)
+    parts, all_of_it = collected("concat: parts", parts, "arrays"), _described("concat: target", target)
     if isinstance(target, np.ndarray) and stream is not None:
         whole("concat: stream", stream, 0, 0)  # NumPy has no other
-    if not whole_target.writable:
+    if not all_of_it.writable:
         raise ValueError("concat: target: expected a writable array, got a read-only one")
-    shape, first, places = whole_target.shape, 0, []
-    for k, part in enumerate(parts):
-        described = _described(f"concat: parts[{k}]", part)
-        if described.dtype != whole_target.dtype:
-            raise TypeError(f"concat: parts[{k}]: expected {whole_target.dtype}, as target has, got {described.dtype}")
-        if len(described.shape) != len(shape) or described.shape[1:] != shape[1:]:
-            raise ValueError(f"concat: parts[{k}]: expected rows of shape {shape[1:]}, got shape {described.shape}")
-        rows = part.shape[0] if shape else 1
-        places.append(slice(first, first + rows))
-        first += rows
-    if first != (shape[0] if shape else 1):
-        raise ValueError(f"concat: parts: expected {shape[0] if shape else 1} rows in all, got {first}")
-    ends = [(part, target[rows] if shape else target) for part, rows in zip(parts, places, strict=True)]
+    places = _places(parts, all_of_it)
+    ends = [(part, target[rows] if all_of_it.shape else target) for part, rows in zip(parts, places, strict=True)]
     for k, (part, place) in enumerate(ends):
         _check_place(f"concat: parts[{k}]", part, place, target)
     for part, place in ends:
@@ -152,6 +141,24 @@ def concat(parts: Iterable[Any], target: Any, stream: Any = 0) -> None:
             place.copy_to_device(part, stream=stream)
         else:
             place[...] = part
+
+
+def _places(parts: Sequence[Any], target: Array) -> list[slice]:
+    """The rows of the target that each part is for; raises if parts are not its rows, all of them."""
+    shape, first, places = target.shape, 0, []
+    for k, part in enumerate(parts):
+        described = _described(f"concat: parts[{k}]", part)
+        if described.dtype != target.dtype:
+            raise TypeError(f"concat: parts[{k}]: expected {target.dtype}, as target has, got {described.dtype}")
+        if len(described.shape) != len(shape) or described.shape[1:] != shape[1:]:
+            raise ValueError(f"concat: parts[{k}]: expected rows of shape {shape[1:]}, got shape {described.shape}")
+        rows = part.shape[0] if shape else 1
+        places.append(slice(first, first + rows))
+        first += rows
+    expected = shape[0] if shape else 1
+    if first != expected:
+        raise ValueError(f"concat: parts: expected {expected} rows in all, got {first}")
+    return places
 
 
 def _described(where: str, array: Any) -> Array:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from refopt.checks.arguments import shown, whole
 from refopt.checks.arrays import check_dense
 from refopt.program import ops
-from refopt.program.backends import backend_of
+from refopt.program.backends import Backend, backend_of
 from refopt.program.exclusive import Exclusive
 from refopt.program.graph import Graph
 from refopt.program.memory import refuse_shared
-from refopt.program.model import UNKNOWN, Op, Var, mapping
+from refopt.program.model import UNKNOWN, Var, mapping
 from refopt.program.ops.collectives import sequence
 from refopt.program.ops.context import Context, Gradients
 from refopt.program.ops.runner import Runners
@@ -170,35 +170,47 @@ class Bound(Exclusive, Context):
             raise ValueError(f"{where}: expected a writable array, got a read-only one")
 
 
-def _allocated(graph: Graph, there: Mapping[str, Any], backend: Any) -> dict[str, Any]:
+def _allocated(graph: Graph, there: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
     """Arrays for what the caller has not brought and startup does not make."""
-    elsewhere = {name for op in graph.startup if _makes_room(op) for name in op.writes}
-    elsewhere |= graph.whole_of.keys()
     brought = {name for op in graph.startup if op.type == "initialize" for name in op.writes}
     arrays: dict[str, Any] = {}
-    copies: dict[str, list[Var]] = {}  # by what they start from
-    for var in graph.vars.values():
-        if var.sparse or var.shape == UNKNOWN or var.name in there or var.name in elsewhere:
-            continue
-        if (var.persistable or var.name in brought) and var.initial is None:
+    copies: dict[str, list[str]] = {}  # by what they start from
+    for var in _wanted(graph, there):
+        first = var.initial
+        if first is None and (var.persistable or var.name in brought):
             raise ValueError(f"bind: arrays: {var.name!r}: expected an array, since it starts from none, got none")
-        if isinstance(var.initial, str):
-            copies.setdefault(var.initial, []).append(var)
-        value = 0.0 if var.initial is None or isinstance(var.initial, str) else var.initial
-        arrays[var.name] = backend.full(var.shape, var.dtype, value)
-    own = {var.name for each in copies.values() for var in each}
-    waiting = [name for name in copies if name not in own]  # first those that are no copies of others
-    for name in waiting:
-        source = arrays[name] if name in arrays else there[name]
-        for var in copies[name]:
-            backend.cast([source], [arrays[var.name]])()
-            waiting += [var.name] if var.name in copies else []
+        if isinstance(first, str):
+            copies.setdefault(first, []).append(var.name)
+        arrays[var.name] = backend.full(var.shape, var.dtype, 0.0 if first is None or isinstance(first, str) else first)
+    _copy_first({**there, **arrays}, copies, backend)
     return arrays
 
 
-def _makes_room(op: Op) -> bool:
-    """Whether a startup op makes new arrays of what it writes, and needs none before."""
-    return op.type == "coalesce_tensor" and not op.attrs.get("copy_data")
+def _copy_first(arrays: Mapping[str, Any], copies: Mapping[str, list[str]], backend: Backend) -> None:
+    """Let arrays be copies of what they start from, which may be copies themselves.
+
+    Args:
+        arrays: by name.
+        copies: by name of an array, those that start from it.
+        backend: the machine.
+    """
+    own = {name for names in copies.values() for name in names}
+    waiting = [name for name in copies if name not in own]  # first those that are no copies of others
+    for source in waiting:
+        for name in copies[source]:
+            backend.cast([arrays[source]], [arrays[name]])()
+            waiting += [name] if name in copies else []
+
+
+def _wanted(graph: Graph, there: Mapping[str, Any]) -> Iterator[Var]:
+    """The dense variables that are not there, and that no startup op makes room for."""
+    elsewhere = set(graph.whole_of)
+    for op in graph.startup:
+        if op.type == "coalesce_tensor" and not op.attrs.get("copy_data"):
+            elsewhere.update(op.writes)
+    for var in graph.vars.values():
+        if not (var.sparse or var.shape == UNKNOWN or var.name in there or var.name in elsewhere):
+            yield var
 
 
 def bind(

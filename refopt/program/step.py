@@ -62,13 +62,8 @@ def step_program(
     listed = named_shapes("step_program: params", params)
     if not isinstance(optimizer, Mapping):
         find_routine("step_program: optimizer", optimizer)  # though there may be no parameters
-    if len({name for name, _ in listed}) != len(listed):
-        raise ValueError("step_program: params: expected each name once, got one again")
     rows, wanted = frozenset(names("step_program: sparse", sparse)), names("step_program: optional", optional)
-    if layer is not None and not callable(layer):
-        raise TypeError(f"step_program: layer: expected a function of a name, or None, got {shown(layer)}")
-    for unknown in sorted(rows - {name for name, _ in listed}):
-        raise ValueError(f"step_program: sparse: expected names of params, got {unknown!r}")
+    _check_names([name for name, _ in listed], rows, layer)
     steps = []
     for name, shape in listed:
         dtypes, own = _dtypes(name, config, grad_dtype), _numbers(name, numbers)
@@ -78,6 +73,13 @@ def step_program(
         steps.append(Parameter(name, shape, routine, dtypes, world_size, early, own, name in rows, wanted, where))
     if steps:
         _check_known([step.routine for step in steps], numbers, wanted)
+    program = _put_together(steps)
+    program.check()
+    return program
+
+
+def _put_together(steps: list[Parameter]) -> Program:
+    """The program of all parameters: gradients from the last to the first, and then updates."""
     ops = [op for step in reversed(steps) for op in step.gradient()]
     ops += [step.update() for step in steps]
     ops += [op for step in steps for op in step.advances()]
@@ -87,9 +89,17 @@ def step_program(
         for var in step.vars():
             check_owner("step_program", owners, var.name, step.name)
             vars[var.name] = var
-    program = Program(vars, (), tuple(ops))
-    program.check()
-    return program
+    return Program(vars, (), tuple(ops))
+
+
+def _check_names(params: list[str], sparse: frozenset[str], layer: Any) -> None:
+    """Raise if a parameter comes twice, if there is none of a name, or no function that gives layers."""
+    if len(set(params)) != len(params):
+        raise ValueError("step_program: params: expected each name once, got one again")
+    if layer is not None and not callable(layer):
+        raise TypeError(f"step_program: layer: expected a function of a name, or None, got {shown(layer)}")
+    for unknown in sorted(sparse - set(params)):
+        raise ValueError(f"step_program: sparse: expected names of params, got {unknown!r}")
 
 
 def _dtypes(name: str, config: Any, grad_dtype: Any) -> Config:

@@ -187,15 +187,16 @@ def memory(
     whole("memory: optional", optional, 0)
     check_flags("memory", optimize_cast=optimize_cast)
     row = find_routine("memory: routine", routine)
-    mine = [owner == rank for owner in owners] if owners is not None else [True] * len(sizes)
-    copies = [good and optimize_cast for good in eligible]
     required = {slot.name for slot in row.slots if not slot.optional}
     tensors = sum(name in required for name in row.states) + optional
-    return {
-        "fp16": HALF * sum(size for size, copy in zip(sizes, copies, strict=True) if copy),
-        "fp32": SINGLE * sum(size for size, copy, own in zip(sizes, copies, mine, strict=True) if own or not copy),
-        "state": SINGLE * sum(tensors * size + len(row.scalars) for size, own in zip(sizes, mine, strict=True) if own),
-    }
+    kept = {"fp16": 0, "fp32": 0, "state": 0}
+    ranks = [rank] * len(sizes) if owners is None else owners
+    for size, good, owner in zip(sizes, eligible, ranks, strict=True):
+        copied, own = good and optimize_cast, owner == rank
+        kept["fp16"] += HALF * size * copied
+        kept["fp32"] += SINGLE * size * (own or not copied)
+        kept["state"] += SINGLE * (tensors * size + len(row.scalars)) * own
+    return kept
 
 
 def saved(elements: int, degree: float) -> float:

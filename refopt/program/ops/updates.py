@@ -9,7 +9,7 @@ one tensor. Of a buffer of scalars it reads the first, and leaves in all what th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -127,24 +127,37 @@ class Update(Runner):
         own = advances(op, routine)
         fixed = set() if own else {"beta1", "beta2"}  # what other ops advance the scalars by
         self.numbers = frozenset(hyper.name for hyper in routine.hypers) - fixed
-        flat = is_flat(context.program, op)
         slots = {slot: [context.arrays[name] for name in names] for slot, names in op.inputs.items()}
         shared = {slot: slots.pop(slot)[0] for slot in SHARED if slot in slots}
-        if flat:
-            self._take_first(slots)
-            self._check_layouts()
-        keep = self._keep(slots) if not own else None
-        spread = self._spread(slots) if own and flat and routine.scalars else None
-        step = self._step = context.backend.step(routine, slots, shared, op.attrs)
-        # What a step has carried on is not what is there, if another op changes scalars.
-        refresh = step.refresh if not own or self._shares_scalars() else None
-        calls = [call for call in (keep, refresh, step, spread) if call is not None]
+        calls = self._calls(slots, shared, own, is_flat(context.program, op))
 
         def run() -> None:
             for call in calls:
                 call()
 
         super().__init__(run)
+
+    def _calls(self, slots: dict[str, list], shared: Mapping[str, Any], own: bool, flat: bool) -> list[Callable]:
+        """The step, and what comes before and after it.
+
+        Args:
+            slots: arrays by slot.
+            shared: what all tensors have one of.
+            own: whether the step advances the scalars.
+            flat: whether it takes buffers for tensors.
+        """
+        if flat:
+            self._take_first(slots)
+            self._check_layouts()
+        before, after = [], []
+        if not own:
+            before.append(self._keep(slots))
+        elif flat and self._routine.scalars:
+            after.append(self._spread(slots))
+        self._step = self._context.backend.step(self._routine, slots, shared, self._op.attrs)
+        if not own or self._shares_scalars():  # what a step has carried on is not what is there
+            before.append(self._step.refresh)
+        return [*before, self._step, *after]
 
     def _take_first(self, slots: dict[str, list]) -> None:
         """Give the routine the first of the scalars of a buffer, which are equal."""

@@ -35,27 +35,30 @@ def fuse_all_reduce(program: Program) -> Result:
     """
     expect_program("fuse_all_reduce", program)
     moves: list[tuple[list[int], list[Op]]] = []
-    reasons: list[str] = []
-    if not program.views:
-        reasons.append("no gradients have been put into buffers; coalesce_gradients does that")
+    reasons = [] if program.views else ["no gradients have been put into buffers; coalesce_gradients does that"]
     reduces = {name: places[-1] for name, places in dependencies.singles(program, "all_reduce", "communicate").items()}
     scales = dependencies.singles(program, "scale", "communicate")
     for layout, names in _groups(program):
         places = [reduces[name] for name in names if name in reduces]
         if len(names) < 2 or not places:
             continue
-        missing = next((f"{name!r} has no all_reduce of its own" for name in names if name not in reduces), "")
-        averages, reason = ([], missing) if missing else _checked(program, places, scales, "sum")
+        averages, reason = _checked(program, places, scales, "sum")
+        if len(places) < len(names):
+            reason = f"{next(name for name in names if name not in reduces)!r} has no all_reduce of its own"
         if reason:
             reasons.append(f"group from {names[0]!r} to {names[-1]!r}: {reason}")
             continue
-        members = [*places, *averages]
-        layer: Any = dependencies.common(program.main[i].layer for i in members)
-        fused = [_one(program, places, layout), *([_one(program, averages, {})] if averages else [])]
-        moves.append((members, [op.replace(layer=layer) for op in fused]))
+        moves.append(([*places, *averages], _reduced(program, places, averages, layout)))
     if not moves:
         return Result(program, False, (*reasons, "no group of two gradients or more is reduced one by one"))
     return Result(program.replace(main=dependencies.rewritten(program, moves)), True, tuple(reasons))
+
+
+def _reduced(program: Program, places: list[int], averages: list[int], layout: Mapping[str, Any]) -> list[Op]:
+    """One reduction for a group, and one multiplication if there are some."""
+    layer: Any = dependencies.common(program.main[i].layer for i in (*places, *averages))
+    fused = [_one(program, places, layout), *([_one(program, averages, {})] if averages else [])]
+    return [op.replace(layer=layer) for op in fused]
 
 
 def fuse_reduces(program: Program, limit: float = 32.0) -> Result:

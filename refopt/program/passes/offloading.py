@@ -49,47 +49,66 @@ def offload(program: Program, *, nbytes: int | None = None, ring: int = 3, maste
     flag("offload: masters", masters)
     if len({op.device for op in program.main} - {None}) > 1:
         return Result(program, False, ("ops are of several devices; expected those of one",))
-    users = Counter(name for op in program.main for name in program.cells({*op.reads, *op.writes}))
-    main: list[Op] = []
-    near: list[Var] = []
-    reasons: list[str] = []
-    sizes: list[int] = []
+    builder = _Builder(program, ring, nbytes, ("master_params",) if masters else ())
     for op in program.main:
+        builder.add(op)
+    if not builder.sizes:
+        return Result(program, False, (*builder.reasons, "no update has states to keep elsewhere"))
+    return Result(program.with_vars(builder.vars()).replace(main=builder.main), True, tuple(builder.reasons))
+
+
+class _Builder:
+    """The ops of a step as they grow."""
+
+    def __init__(self, program: Program, ring: int, nbytes: int | None, kept: tuple[str, ...]) -> None:
+        self.main: list[Op] = []
+        self.reasons: list[str] = []
+        self.sizes: list[int] = []  # of the blocks of states that are copied, in bytes
+        self._near: list[Var] = []
+        self._program, self._ring, self._nbytes, self._kept = program, ring, nbytes, kept
+        self._users = Counter(name for op in program.main for name in program.cells({*op.reads, *op.writes}))
+        self._created = {name for op in program.startup for name in {*op.writes} - {*op.reads}}
+
+    def add(self, op: Op) -> None:
+        """Add an op, with copies if it is an update whose states can be kept elsewhere."""
         routine = routine_of(op)
-        slots, reason = ((), "") if routine is None else _slots(program, op, routine, masters, users)
-        reasons += [f"{dependencies.title(op)}: {reason}"] if reason else []
-        for piece in _pieces(program, op, routine, slots, nbytes) if slots and routine else ():
-            vars = [program.vars[name] for slot in slots for name in piece.inputs[slot]]
-            main += _copied(piece, slots, [var.name for var in vars], f"@RING@{len(sizes) % ring}")
-            near += [Var(f"{var.name}@DEVICE", var.shape, var.dtype) for var in vars]
-            sizes.append(layout(vars)[1])
-        main += [] if slots else [op]
-    if not sizes:
-        return Result(program, False, (*reasons, "no update has states to keep elsewhere"))
-    near += [Var(f"@RING@{r}", (max(sizes[r::ring]),), "uint8") for r in range(min(ring, len(sizes)))]
-    return Result(program.with_vars(near).replace(main=main), True, tuple(reasons))
+        if routine is None:
+            self.main.append(op)
+            return
+        slots = tuple(slot for slot in (*routine.states, *self._kept) if slot in op.inputs)
+        reason = _why_not(self._program, op, slots, self._users, self._created)
+        if reason:
+            self.reasons.append(f"{dependencies.title(op)}: {reason}")
+            self.main.append(op)
+            return
+        for piece in _pieces(self._program, op, routine, slots, self._nbytes):
+            vars = [self._program.vars[name] for slot in slots for name in piece.inputs[slot]]
+            buffer = f"@RING@{len(self.sizes) % self._ring}"
+            self.main += _copied(piece, slots, [var.name for var in vars], buffer)
+            self._near += [Var(f"{var.name}@DEVICE", var.shape, var.dtype) for var in vars]
+            self.sizes.append(layout(vars)[1])
+
+    def vars(self) -> list[Var]:
+        """The variables on the device: states, and the buffers of the ring."""
+        sizes = (self.sizes[r :: self._ring] for r in range(min(self._ring, len(self.sizes))))
+        return [*self._near, *(Var(f"@RING@{r}", (max(each),), "uint8") for r, each in enumerate(sizes))]
 
 
-def _slots(
-    program: Program, op: Op, routine: Routine, masters: bool, users: Mapping[str, int]
-) -> tuple[tuple[str, ...], str]:
-    """The slots of an update that are kept elsewhere, and why there are none."""
-    wanted = (*routine.states, *(["master_params"] if masters else []))
-    slots = tuple(slot for slot in wanted if slot in op.inputs)
+def _why_not(program: Program, op: Op, slots: Sequence[str], users: Mapping[str, int], created: set[str]) -> str:
+    """Why the slots of an update cannot be kept elsewhere. Empty if they can."""
     names = [name for slot in slots for name in op.inputs[slot]]
     if not any(math.prod(program.vars[name].shape) for name in names):
-        return (), "it has no states"
+        return "it has no states"
     if is_flat(program, op):
-        return (), "it is flat, and its states are in buffers that startup makes; the merged form has them apart"
-    created = {name for op in program.startup for name in {*op.writes} - {*op.reads}}
+        return "it is flat, and its states are in buffers that startup makes; the merged form has them apart"
     for name in names:
         if name in created:
-            return (), f"{name!r} is made at startup, on the device"
+            return f"{name!r} is made at startup, on the device"
         if name in program.buffer_of or name in program.parts or not program.vars[name].persistable:
-            return (), f"{name!r} is no memory of its own that lives from step to step"
+            return f"{name!r} is no memory of its own that lives from step to step"
         if users[name] > 1:
-            return (), f"{name!r} is used by other ops, too"
-    return slots, ""
+            return f"{name!r} is used by other ops, too"
+    return ""
 
 
 def _pieces(program: Program, op: Op, routine: Routine, slots: Sequence[str], nbytes: int | None) -> Iterator[Op]:

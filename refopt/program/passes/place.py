@@ -108,40 +108,55 @@ def declined(where: str, program: Program, devices: int) -> str:
 
 def communicated(program: Program, devices: int, balancer: Balancer | None) -> Communicated:
     """The ops of a step, with a sum and an average after each gradient: on all devices, or where a balancer says."""
-    ranks = {"ranks": devices}
-    main: list[Op] = []
-    new_vars: list[Var] = []
-    reasons: list[str] = []
-    gathered: dict[str, str] = {}
-    alone: set[str] = set()
+    builder = _Builder(program, devices, balancer)
     for op in program.main:
         if op.type == "scatter_add":
-            names = tuple(gathered.get(name, name) for name in op.inputs["x"])
-            pairs = list(zip(op.inputs["x"], op.outputs["out"], strict=True))
-            device = None
-            if balancer is not None and pairs[0][0] not in alone:
-                device = balancer.place(pairs[0][0])
-                for name in (*op.reads, *op.writes):
-                    balancer.record(name, device)
-            main.append(op.replace(inputs={"x": names}, device=device))
-            main += [_scale(op, name, devices, device) for _, name in pairs if any(x in gathered for x, _ in pairs)]
+            builder.add_rows(op)
             continue
-        main.append(op)
+        builder.main.append(op)
         for grad in op.outputs.get("grads", ()) if op.type == "backward" else ():
-            var = program.vars[grad]
-            if balancer is not None and math.prod(var.shape) == 0:
-                reasons.append(f"{grad!r} has no elements and stays on all devices")
-                alone.add(grad)
-            elif var.sparse:
-                gathered[grad] = f"{grad}@GATHERED"
-                new_vars.append(Var(gathered[grad], var.shape, var.dtype, sparse=True))
-                main.append(_communicate("all_gather", [grad], [gathered[grad]], ranks, op.layer))
-            else:
-                device = None if balancer is None else balancer.place(grad)
-                kind, root = ("all_reduce", {}) if device is None else ("reduce", {"root": device})
-                main.append(_communicate(kind, [grad], [grad], ranks | root, op.layer))
-                main.append(_scale(op, grad, devices, device))
-    return Communicated(main, new_vars, tuple(reasons))
+            builder.sum(op, grad)
+    return Communicated(builder.main, builder.vars, tuple(builder.reasons))
+
+
+class _Builder:
+    """The ops of a step as they grow."""
+
+    def __init__(self, program: Program, devices: int, balancer: Balancer | None) -> None:
+        self.main: list[Op] = []
+        self.vars: list[Var] = []
+        self.reasons: list[str] = []
+        self._program, self._devices, self._balancer = program, devices, balancer
+        self._gathered: dict[str, str] = {}
+        self._alone: set[str] = set()
+
+    def sum(self, op: Op, grad: str) -> None:
+        """Sum a gradient that a ``backward`` op has made, and average it; or gather its rows."""
+        var, balancer, ranks = self._program.vars[grad], self._balancer, {"ranks": self._devices}
+        if balancer is not None and math.prod(var.shape) == 0:
+            self.reasons.append(f"{grad!r} has no elements and stays on all devices")
+            self._alone.add(grad)
+        elif var.sparse:
+            self._gathered[grad] = name = f"{grad}@GATHERED"
+            self.vars.append(Var(name, var.shape, var.dtype, sparse=True))
+            self.main.append(_communicate("all_gather", [grad], [name], ranks, op.layer))
+        else:
+            device = None if balancer is None else balancer.place(grad)
+            kind, root = ("all_reduce", {}) if device is None else ("reduce", {"root": device})
+            self.main.append(_communicate(kind, [grad], [grad], ranks | root, op.layer))
+            self.main.append(_scale(op, grad, self._devices, device))
+
+    def add_rows(self, op: Op) -> None:
+        """Add up the rows of all devices, and average the sum."""
+        names = tuple(self._gathered.get(name, name) for name in op.inputs["x"])
+        device, balancer, first = None, self._balancer, op.inputs["x"][0]
+        if balancer is not None and first not in self._alone:
+            device = balancer.place(first)
+            for name in (*op.reads, *op.writes):
+                balancer.record(name, device)
+        self.main.append(op.replace(inputs={"x": names}, device=device))
+        if not self._gathered.keys().isdisjoint(op.inputs["x"]):
+            self.main += [_scale(op, name, self._devices, device) for name in op.outputs["out"]]
 
 
 def broadcasts(owners: Mapping[str, int], devices: int) -> list[Op]:
@@ -182,13 +197,22 @@ def on_device(program: Program, device: int) -> Program:
     expect_program("on_device", program)
     ranks = (op.attrs["ranks"] for op in (*program.startup, *program.main) if "ranks" in op.attrs)
     check_rank("on_device: device", device, max(ranks, default=sys.maxsize))
-    startup = [op for op in program.startup if op.device in (None, device)]
+    startup = tuple(op for op in program.startup if op.device in (None, device))
+    main = _part_of(program, device)
+    vars = program.vars
+    used = {name for op in (*startup, *main) for name in (*op.reads, *op.writes)}
+    for name in reversed(list(vars)):  # which holds a variable before those that start from it
+        if name in used and isinstance(vars[name].initial, str):
+            used.add(str(vars[name].initial))
+    return Program({name: var for name, var in vars.items() if name in used}, startup, main)
+
+
+def _part_of(program: Program, device: int) -> tuple[Op, ...]:
+    """The ops of a step that a device takes part in."""
     main: list[Op] = []
     sent: list[str] = []
     received: list[str] = []
-    for op in program.main:
-        if op.device not in (None, device):
-            continue
+    for op in (op for op in program.main if op.device in (None, device)):
         if op.type in MESSAGES:
             sent += op.reads
             received += op.writes
@@ -196,12 +220,7 @@ def on_device(program: Program, device: int) -> Program:
             op = op.replace(inputs={"x": sent}, outputs={"out": received})
             sent, received = [], []
         main.append(op)
-    vars = program.vars
-    used = {name for op in (*startup, *main) for name in (*op.reads, *op.writes)}
-    for name in reversed(list(vars)):  # which holds a variable before those that start from it
-        if name in used and isinstance(vars[name].initial, str):
-            used.add(str(vars[name].initial))
-    return Program({name: var for name, var in vars.items() if name in used}, tuple(startup), tuple(main))
+    return tuple(main)
 
 
 def _scale(op: Op, name: str, devices: int, device: int | None) -> Op:

@@ -82,68 +82,106 @@ def send_to_owners(
     reason = declined("send_to_owners", program, devices) or _unfit(program)
     if reason:
         return Result(program, False, (reason,))
-    vars: dict[str, Var] = {}
-    balancer = Balancer(devices, sizes := sizes_of(program.vars))
+    sizes = sizes_of(program.vars)
+    balancer = Balancer(devices, sizes)
     summed = communicated(program, devices, balancer if strategy == "reduce" else None)
-    reasons = list(summed.reasons)
-    main = [op for op in summed.main if op.role != "optimize"]
-    updates = [op for op in program.main if op.role == "optimize"]
-    parameters: list[Parameter] = []
+    dealer = _Dealer(program, balancer, devices if slice_count is None else slice_count, min_block_size)
     here: list[Op] = []  # updates that stay on all devices
-    dealt = 0
-    for name, ops in _by_parameter(updates).items():
-        grad = ops[0].inputs["grads"][0]
-        if not sizes[grad]:
+    for name, ops in _by_parameter([op for op in program.main if op.role == "optimize"]).items():
+        if sizes[ops[0].inputs["grads"][0]]:
+            dealer.deal(name, ops)
+        else:
             here += ops
-            continue
-        blocks, reason = _cut(program, ops, devices if slice_count is None else slice_count, min_block_size)
-        if reason:
-            reasons.append(reason)
-        pieces = []
-        for block in blocks:
-            names = _names(program, ops, name, block, len(blocks), vars)
-            pieces.append(Piece(block, dealt % devices, names))
-            dealt += 1
-        parameters.append(Parameter(name, grad, ops, pieces, balancer.place(grad)))
-    changed = program.with_vars([*summed.vars, *vars.values()])
+    parameters = dealer.parameters
+    changed = program.with_vars([*summed.vars, *dealer.vars.values()])
     received = _received(changed, parameters, balancer, receiver)
+    main = [op for op in summed.main if op.role != "optimize"]
+    main += _exchanged(parameters, received, here, devices)
+    startup = [*program.startup, *(op for p in parameters for op in _states(program, p))]
+    return Result(changed.replace(startup=startup, main=main), True, (*summed.reasons, *dealer.reasons))
+
+
+def _exchanged(parameters: list[Parameter], received: dict[str, int], here: list[Op], devices: int) -> list[Op]:
+    """What comes behind the gradients: to the servers, the updates, and back.
+
+    Args:
+        parameters: those that servers update.
+        received: by parameter, the device that receives it.
+        here: updates of others, on all devices.
+        devices: how many there are.
+    """
     sends, gradients = _exchange(parameters, "grad", {p.name: p.device for p in parameters}, devices)
     back, params = _exchange(parameters, "name", received, devices, to_servers=False)
-    both = tuple({"inputs": {"x": names}, "outputs": {"out": names}} for names in (gradients, params))
-    slots: Any = [{**x, "attrs": {"ranks": devices}, "role": "communicate"} for x in both]
-    main += [op for p in parameters for op in _split(p)]
-    main += [*sends, Op("send_barrier", **slots[0]), *here]
-    main += [op for p in parameters for op in _updates(p)]
-    main += [*back, Op("fetch_barrier", **slots[1])]
-    main += [op for p in parameters for op in _concat(p, received[p.name])]
-    main += broadcasts(received, devices)
-    startup = [*program.startup, *(op for p in parameters for op in _states(program, p))]
-    return Result(changed.replace(startup=startup, main=main), True, tuple(reasons))
+    return [
+        *(op for p in parameters for op in _split(p)),
+        *sends, _barrier("send_barrier", gradients, devices), *here,
+        *(op for p in parameters for op in _updates(p)),
+        *back, _barrier("fetch_barrier", params, devices),
+        *(op for p in parameters for op in _concat(p, received[p.name])),
+        *broadcasts(received, devices),
+    ]  # fmt: skip
+
+
+class _Dealer:
+    """Cuts parameters into pieces, and gives these to servers in turn."""
+
+    def __init__(self, program: Program, balancer: Balancer, slice_count: int, min_block_size: int) -> None:
+        self.parameters: list[Parameter] = []
+        self.vars: dict[str, Var] = {}
+        self.reasons: list[str] = []
+        self._program, self._balancer = program, balancer
+        self._slice_count, self._min_block_size = slice_count, min_block_size
+        self._dealt = 0
+
+    def deal(self, name: str, ops: list[Op]) -> None:
+        """Cut one parameter."""
+        blocks, reason = _cut(self._program, ops, self._slice_count, self._min_block_size)
+        self.reasons += [reason] if reason else []
+        pieces = []
+        for block in blocks:
+            names = _names(self._program, ops, name, block, len(blocks), self.vars)
+            pieces.append(Piece(block, self._dealt % self._balancer.devices, names))
+            self._dealt += 1
+        grad = ops[0].inputs["grads"][0]
+        self.parameters.append(Parameter(name, grad, ops, pieces, self._balancer.place(grad)))
+
+
+def _barrier(kind: str, names: list[str], devices: int) -> Op:
+    """A barrier of all devices."""
+    return Op(kind, {"x": tuple(names)}, {"out": tuple(names)}, {"ranks": devices}, "communicate")
 
 
 def _unfit(program: Program) -> str:
     """Why the updates cannot be moved to servers. Empty if they can."""
     begun = ""
     produced = {name for op in program.main if op.type in ("backward", "scatter_add") for name in op.writes}
-    known: dict[str, str] = {}
+    known: dict[str, str] = {}  # by variable, the parameter whose update it is of
     for op in program.main:
-        if op.role != "optimize":
-            if begun:
-                return f"{op.type} comes after {begun}; expected all updates behind all gradients"
-            continue
-        begun = op.type
-        if op.type.startswith(MERGED) or any(slot in op.inputs for slot in SHARED):
-            return f"{op.type} shares what it needs with others; expected updates of one tensor each"
-        if routine_of(op) is not None:
-            ((name,), (grad,)) = op.inputs["params"], op.inputs["grads"]
-            if grad not in produced:
-                return f"{op.type} of {name!r}: no backward op makes {grad!r}"
-            for used in op.reads:
-                if used in known:
-                    return f"{op.type} of {name!r}: {used!r} is of the update of {known[used]!r}, too"
-            known.update(dict.fromkeys(op.reads, name))
-        elif op.type != "scale" or len(op.reads) != 1 or op.reads[0] not in known:
-            return f"{op.type} of {', '.join(op.reads)}: expected updates, and scale ops that advance their scalars"
+        if op.role == "optimize":
+            begun = op.type
+            reason = _unfit_update(op, produced, known)
+        else:
+            reason = f"{op.type} comes after {begun}; expected all updates behind all gradients" if begun else ""
+        if reason:
+            return reason
+    return ""
+
+
+def _unfit_update(op: Op, produced: set[str], known: dict[str, str]) -> str:
+    """Why an op of the optimizer cannot be moved to a server. Empty if it can; what it uses is known then."""
+    if op.type.startswith(MERGED) or any(slot in op.inputs for slot in SHARED):
+        return f"{op.type} shares what it needs with others; expected updates of one tensor each"
+    if routine_of(op) is None:
+        if op.type == "scale" and len(op.reads) == 1 and op.reads[0] in known:
+            return ""
+        return f"{op.type} of {', '.join(op.reads)}: expected updates, and scale ops that advance their scalars"
+    ((name,), (grad,)) = op.inputs["params"], op.inputs["grads"]
+    if grad not in produced:
+        return f"{op.type} of {name!r}: no backward op makes {grad!r}"
+    for used in op.reads:
+        if used in known:
+            return f"{op.type} of {name!r}: {used!r} is of the update of {known[used]!r}, too"
+    known.update(dict.fromkeys(op.reads, name))
     return ""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from refopt.checks.arguments import chosen, whole
-from refopt.program.model import Op
+from refopt.program.model import Op, Var
 from refopt.program.ops.updates import MERGED, SHARED, is_flat, routine_of
 from refopt.program.passes import dependencies
 from refopt.program.passes.cast import without_masters
@@ -70,9 +70,7 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
     chosen("shard: rule", rule, RULES)
     chosen("shard: order", order, ORDERS)
     _check(program, degree)
-    if degree == 1:
-        return Result(program, False, ("one rank owns everything",))
-    reason = _declined(program)
+    reason = _declined(program) if degree > 1 else "one rank owns everything"
     if reason:
         return Result(program, False, (reason,))
     owned, reasons = _owned(program, degree, rule), []
@@ -86,13 +84,19 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
         Op("broadcast", {"x": (name,)}, {"out": (name,)}, {"ranks": degree, "root": owned[param].owner}, "communicate",
            layer) for param, name, layer in sent
     ]  # fmt: skip
-    gone = {name for its in others.values() for name in its.state}
-    vars = {name: var for name, var in program.vars.items() if name not in gone}
+    vars = _vars(program, others)
     masters = others.keys() - {name for _, name, _ in sent}
     rewritten = without_masters(program.replace(vars=vars, main=main), masters)
-    nothing = sorted(set(range(degree)) - {its.owner for its in owned.values()})
-    reasons += [f"rank {r} owns nothing: {len(owned)} parameters by the rule {rule!r}" for r in nothing]
+    owners = {its.owner for its in owned.values()}
+    nothing = f"owns nothing: {len(owned)} parameters by the rule {rule!r}"
+    reasons += [f"rank {r} {nothing}" for r in range(degree) if r not in owners]
     return Result(rewritten, True, tuple(reasons))
+
+
+def _vars(program: Program, others: Mapping[str, Owned]) -> dict[str, Var]:
+    """The variables without the states of others."""
+    gone = {name for its in others.values() for name in its.state}
+    return {name: var for name, var in program.vars.items() if name not in gone}
 
 
 def _updates(program: Program) -> list[Op]:
@@ -191,27 +195,31 @@ def _as_reduced(program: Program) -> tuple[Program, str]:
 
 def _main(program: Program, owned: Mapping[str, Owned], others: Mapping[str, Owned]) -> list[Op]:
     """What is left of the ops, and what comes between them."""
-    by_grad = {its.grad: its for its in owned.values()}
-    foreign = {*others, *(name for its in others.values() for name in (*its.state, *its.copies))}
-    norms = {name for op in program.main if op.type == "finish_check" for name in op.inputs.get("sums", ())}
-    degree = next(op.attrs["ranks"] for op in program.main if op.type == "all_reduce")
+    owner = {its.grad: its.owner for its in owned.values()}
     sent = {its.grad for its in others.values()}
+    foreign = {*others, *(name for its in others.values() for name in (*its.state, *its.copies))}
     done: set[str] = set()  # gradients of others, which have been sent to them
     here = {op.type for op in _updates(program) if op.outputs["params"][0] not in others}
     main: list[Op] = []
     for op in program.main:
         if op.type == "all_reduce":
-            its = by_grad[op.inputs["x"][0]]
-            main.append(op.replace(type="reduce", attrs={**op.attrs, "root": its.owner}))
-            done |= {its.grad} & sent
+            grad = op.inputs["x"][0]
+            main.append(op.replace(type="reduce", attrs={**op.attrs, "root": owner[grad]}))
+            done |= {grad} & sent
         elif op.type == "check_gradients":
-            main += _gradient_check(op, sent, norms, degree)
+            main += _gradient_check(op, sent, *_norms(program))
         elif op.type not in here and routine_of(op):
             main.append(_of_nothing(op))
             here.add(op.type)
         elif _stays(op, done, foreign):
             main.append(op)
     return main
+
+
+def _norms(program: Program) -> tuple[set[str], int]:
+    """The sums that norms are formed of, and the number of ranks."""
+    norms = {name for op in program.main if op.type == "finish_check" for name in op.inputs.get("sums", ())}
+    return norms, next(op.attrs["ranks"] for op in program.main if op.type == "all_reduce")
 
 
 def _stays(op: Op, done: set[str], foreign: set[str]) -> bool:

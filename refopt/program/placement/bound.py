@@ -70,13 +70,17 @@ class BoundSchedule(Exclusive):
         work = [self._work(task, views[task.stream], bound_ops) for task in plan.tasks]
         self._runners = Runners(bound_ops)
         self._anchors = _anchors(plan, work)
-        marked = {self._anchors[number] for number in (0, -1, *plan.events)} | set(self._anchors if timing else ())
-        self._stop: dict[int, Event] = {number: machine.new_event(timing) for number in sorted(marked)}
-        self._start: dict[int, Event] = {number: machine.new_event(True) for number in self._stop if timing and number}
+        self._stop, self._start = self._events(timing)
         awaited: dict[str, MutableSet[int]] = {name: set() for name in plan.streams}
         self._calls = [self._enqueued(task, work[task.number], awaited[task.stream]) for task in plan.tasks]
         self._all = [call for calls in self._calls for call in calls]
         machine.synchronize()
+
+    def _events(self, timing: bool) -> tuple[dict[int, Event], dict[int, Event]]:
+        """By task, the events that are recorded after it, and before it."""
+        marked = {self._anchors[number] for number in (0, -1, *self.plan.events)} | set(self._anchors if timing else ())
+        stop = {number: self._machine.new_event(timing) for number in sorted(marked)}
+        return stop, {number: self._machine.new_event(True) for number in stop if timing and number}
 
     def step(self, **numbers: Any) -> None:
         """Enqueue one step, in the order of the program.
