@@ -3,7 +3,7 @@
     python -m benchmarks.growth [--counts 1250 2500 5000 10000] [--out FILE] [--plot FILE]
 
 Seconds of the processor, without the collector of garbage. Each row is one thing that is done with a program that
-stands already; ``all`` is their sum. Shapes come again and again, and the tensors of a layer are far apart. Needs no GPU.
+stands already; ``all`` is their sum. Shapes come again and again; the tensors of a layer are far apart. Needs no GPU.
 """
 
 import argparse

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +25,7 @@ _LARGEST = {
     "float16": 2.0**16 - 2.0**4, "bfloat16": 2.0**128 - 2.0**119, "float32": 2.0**128 - 2.0**103, "float64": math.inf,
 }  # fmt: skip
 
+_FIELDS = "inputs", "outputs", "attrs", "role", "layer", "device"  # of an op, beside its type
 Slots = Mapping[str, tuple[str, ...]]
 
 
@@ -59,12 +60,13 @@ class Var:
         where = f"Var: {self.name!r}"
         if not isinstance(self.dtype, str) or self.dtype not in ITEM_SIZES:
             raise TypeError(f"{where}: dtype: expected one of {', '.join(ITEM_SIZES)}, got {shown(self.dtype)}")
-        put = partial(object.__setattr__, self)
-        put("shape", extents_of(f"{where}: shape", self.shape, ITEM_SIZES[self.dtype], UNKNOWN))
-        put("persistable", flag(f"{where}: persistable", self.persistable))
-        put("sparse", flag(f"{where}: sparse", self.sparse))
+        own = vars(self)  # which a frozen dataclass lets nobody set otherwise
+        own["shape"] = extents_of(f"{where}: shape", self.shape, ITEM_SIZES[self.dtype], UNKNOWN)
+        for key in ("persistable", "sparse"):
+            if type(own[key]) is not bool:
+                own[key] = flag(f"{where}: {key}", own[key])
         if self.initial is not None and not isinstance(self.initial, str):
-            put("initial", _initial(f"{where}: initial", self.initial, self.dtype))
+            own["initial"] = _initial(f"{where}: initial", self.initial, self.dtype)
         if self.sparse and not self.shape:
             expected = "expected at least one axis, that of the rows of a sparse variable"
             raise ValueError(f"{where}: shape: {expected}, got ()")
@@ -101,19 +103,25 @@ class Op:
     def __post_init__(self) -> None:
         if not isinstance(self.type, str) or not self.type:
             raise TypeError(f"Op: type: expected a name, got {shown(self.type)}")
-        put = partial(object.__setattr__, self)
-        put("type", renamed(self.type, OPS, "Op: ", stacklevel=3))
-        where = f"Op: {self.type}"
-        for key in ("inputs", "outputs"):
-            slots = mapping(f"{where}: {key}", getattr(self, key))
-            put(key, MappingProxyType({slot: _names(where, slot, names) for slot, names in slots.items()}))
-        put("attrs", MappingProxyType(mapping(f"{where}: attrs", self.attrs)))
-        if not isinstance(self.role, str) or self.role not in ROLES:
-            raise ValueError(f"{where}: role: expected one of {', '.join(ROLES)}, got {shown(self.role)}")
-        if self.layer is not None and not isinstance(self.layer, str):
-            raise TypeError(f"{where}: layer: expected a name or None, got {shown(self.layer)}")
-        if self.device is not None:
-            put("device", whole(f"{where}: device", self.device, 0))
+        vars(self)["type"] = renamed(self.type, OPS, "Op: ", stacklevel=3)
+        self._settle(_FIELDS)
+
+    def _settle(self, keys: Iterable[str]) -> None:
+        """Check fields other than the type, and keep them as they cannot be changed."""
+        own, where = vars(self), f"Op: {self.type}"
+        for key in keys:
+            value = own[key]
+            if key in ("inputs", "outputs"):
+                slots = mapping(f"{where}: {key}", value)
+                own[key] = MappingProxyType({slot: _names(where, slot, names) for slot, names in slots.items()})
+            elif key == "attrs":
+                own[key] = MappingProxyType(mapping(f"{where}: {key}", value))
+            elif key == "role" and (not isinstance(value, str) or value not in ROLES):
+                raise ValueError(f"{where}: role: expected one of {', '.join(ROLES)}, got {shown(value)}")
+            elif key == "layer" and value is not None and not isinstance(value, str):
+                raise TypeError(f"{where}: layer: expected a name or None, got {shown(value)}")
+            elif key == "device" and value is not None:
+                own[key] = whole(f"{where}: device", value, 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """An op can be copied and sent to other processes, though its mappings by themselves cannot."""
@@ -135,7 +143,12 @@ class Op:
 
     def replace(self, **changes: Any) -> Op:
         """The op with other fields."""
-        return replace(self, **changes)
+        if "type" in changes or not changes.keys() <= set(_FIELDS):
+            return replace(self, **changes)
+        op = object.__new__(type(self))  # what stays has been checked
+        vars(op).update({"type": self.type} | {key: changes.get(key, vars(self)[key]) for key in _FIELDS})
+        op._settle(changes)
+        return op
 
 
 def extents_of(where: str, shape: Any, item: int, unknown: tuple[int, ...] | None = None) -> tuple[int, ...]:

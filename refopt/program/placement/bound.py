@@ -66,9 +66,9 @@ class BoundSchedule(Exclusive):
         }
         self._blocks, self._staging = blocks, self._staged()
         self._messages = self._exchanged()
-        bound_ops: list[Runner] = []
-        work = [self._work(task, views[task.stream], bound_ops) for task in plan.tasks]
-        self._runners = Runners(bound_ops)
+        self._stepped: list[Runner] = []  # those that are given something in a step
+        work = [self._work(task, views[task.stream]) for task in plan.tasks]
+        self._runners = Runners(self._stepped)
         self._anchors = _anchors(plan, work)
         self._stop, self._start = self._events(timing)
         awaited: dict[str, MutableSet[int]] = {name: set() for name in plan.streams}
@@ -179,11 +179,11 @@ class BoundSchedule(Exclusive):
                 messages[i], waiting = waiting, []
         return messages
 
-    def _work(self, task: Task, view: Context, runners: list[Runner]) -> Call | None:
+    def _work(self, task: Task, view: Context) -> Call | None:
         """What a task enqueues between its waits and its event; ``None`` for nothing."""
         stream, arrays = self._streams[task.stream], self.bound.arrays
         if task.kind == "run":
-            return self._op(task, view, runners)
+            return self._op(task, view)
         if task.kind == "exchange":
             return partial(view.comm.exchange, self._messages[task.op])
         if task.kind == "copy_out":
@@ -192,12 +192,12 @@ class BoundSchedule(Exclusive):
             return partial(self._machine.copier(self._staging[received(task.names[0])], arrays[task.names[0]]), stream)
         return None
 
-    def _op(self, task: Task, view: Context, runners: list[Runner]) -> Call | None:
+    def _op(self, task: Task, view: Context) -> Call | None:
         op = self.plan.program.main[task.op]
         if task.op in self._blocks:
             return partial(self._machine.copier(*self._blocks[task.op]), self._streams[task.stream])
         runner = ops.bind(view, op)
-        runners += [runner] if runner.numbers or runner.provided else []
+        self._stepped += [runner] if runner.numbers or runner.provided else []
         if not runner.provided:
             return runner.run
         # Who makes the gradients has read the parameters. If they are in their arrays already, that is all.
