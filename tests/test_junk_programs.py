@@ -138,7 +138,7 @@ CALLS = {
                 "device": (0, "none|integer")}),
     "Program": (Program, {"vars": ({"a": Var("a", (2,), "float32")}, ""), "startup": ((), "empty"),
                           "main": ((), "empty")}),
-    "program: made": (PLAIN.with_vars, {"made": ([Var("new", (2,), "float32")], "empty")}),
+    "program: new": (PLAIN.with_vars, {"new": ([Var("new", (2,), "float32")], "empty")}),
     "counts": (PLAIN.counts, {"by": ("type", ""), "part": ("main", "")}),
     "memory": (PLAIN.memory, {"name": ("a.w", "name")}),
     "listing": (PLAIN.listing, {"width": (100, ""), "fold": (True, "flag")}),
@@ -271,7 +271,7 @@ CALLS = {
     "casts": (counts.casts, {
         "eligible": (2, "integer"), "accumulate": (1, "integer"), "recompute": (True, "flag"),
         "owned": (1, "none|integer")}),
-    "step of shares": (counts.mixed_step, {
+    "mixed_step": (counts.mixed_step, {
         "routine": ("adam", ""), "params": (2, "integer"), "eligible": (2, "integer"), "world_size": (2, "integer"),
         "accumulate": (1, "integer"), "recompute": (True, "flag"), "clip": (True, "flag"),
         "optimize_cast": (True, "flag"), "owned": ((1, 1), "none|range")}),
@@ -288,10 +288,10 @@ CALLS = {
     "buckets": (counts.buckets, {
         "sizes": ([1, 2], "integers listed"), "items": ([4, 4], "integers listed"),
         "owners": ([0, 1], "integers listed"), "limit": (1.0, "number")}),
-    "step of buckets": (counts.bucketed_step, {"routine": ("adam", ""), **OWNED, "rank": (0, "integer"), **BUCKETS,
+    "bucketed_step": (counts.bucketed_step, {"routine": ("adam", ""), **OWNED, "rank": (0, "integer"), **BUCKETS,
                                              "batched": (True, "flag")}),
     "batches": (counts.batches, {"roots": ([0, 1], "integers listed")}),
-    "collectives of buckets": (counts.bucketed_collectives, OWNED | BUCKETS | {
+    "bucketed_collectives": (counts.bucketed_collectives, OWNED | BUCKETS | {
         "chunk": (4, "integer"), "clip": (True, "flag"), "scan": (True, "flag")}),
     "local.run": (local.run, {
         "function": (do_nothing, "function"), "size": (2, "small"), "schedule": ("forward", ""),

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 from refopt.checks.arguments import listed, whole
 from refopt.comm import Counted
-from refopt.program.counts.mixed import HALF, SINGLE, check_flags, check_lengths
+from refopt.program.counts.arguments import check
+from refopt.program.counts.mixed import HALF, SINGLE
 from refopt.program.passes.grouping import MB, check_limit
 from refopt.program.step import find_routine
 
@@ -26,11 +27,8 @@ def buckets(sizes: Sequence[int], items: Sequence[int], owners: Sequence[int], l
             is by itself.
         owners: of each.
         limit: megabytes of 2**20 bytes, at least 0; a larger tensor is by itself.
-
-    Raises:
-        ValueError: naming the argument.
     """
-    check_lengths("buckets", sizes, items=items, owners=owners)
+    check("buckets", sizes=sizes, items=items, owners=owners)
     limit = check_limit("buckets: limit", limit)
     groups: list[list[int]] = []
     last: dict[int, list[int]] = {}
@@ -63,14 +61,9 @@ def bucketed_step(
         gradient: bytes of an element of a gradient.
         limit, send_limit: megabytes of a bucket of gradients, and of what is broadcast.
         batched: whether `refopt.program.passes.batch_owners` has come last.
-
-    Raises:
-        ValueError: naming the argument.
     """
-    _check("bucketed_step", sizes, eligible, owners, limit, send_limit)
-    whole("bucketed_step: rank", rank, 0)
-    whole("bucketed_step: gradient", gradient, 1)
-    check_flags("bucketed_step", batched=batched)
+    check("bucketed_step", sizes=sizes, eligible=eligible, owners=owners, limit=limit, send_limit=send_limit, rank=rank,
+          gradient=gradient, batched=batched)  # fmt: skip
     merged = find_routine("bucketed_step: routine", routine).merged_name
     reduced = buckets(sizes, [gradient] * len(sizes), owners, limit)
     own = [bucket for bucket in reduced if owners[bucket[0]] == rank]
@@ -116,14 +109,9 @@ def bucketed_collectives(
         chunk: bytes that each tensor of a bucket is padded to a multiple of: 256 on a GPU and the executor, 4096 in
             NumPy. A tensor that is by itself has no padding.
         clip, scan: whether the norm of all gradients is formed, and whether they are looked at for inf and NaN.
-
-    Raises:
-        ValueError: naming the argument.
     """
-    _check("bucketed_collectives", sizes, eligible, owners, limit, send_limit)
-    whole("bucketed_collectives: chunk", chunk, 1)
-    whole("bucketed_collectives: gradient", gradient, 1)
-    check_flags("bucketed_collectives", clip=clip, scan=scan)
+    check("bucketed_collectives", sizes=sizes, eligible=eligible, owners=owners, limit=limit, send_limit=send_limit,
+          chunk=chunk, gradient=gradient, clip=clip, scan=scan)  # fmt: skip
     counted = {}
     sent = [HALF if good else SINGLE for good in eligible]
     for name, items, most in (("reduce", [gradient] * len(sizes), limit), ("broadcast", sent, send_limit)):
@@ -133,11 +121,3 @@ def bucketed_collectives(
     if scan:
         counted["all_reduce"] = Counted(1 + clip, SINGLE + clip * SINGLE * len(sizes))
     return counted
-
-
-def _check(
-    where: str, sizes: Sequence[int], eligible: Sequence[bool], owners: Sequence[int], limit: float, send_limit: float
-) -> None:
-    check_lengths(where, sizes, eligible=eligible, owners=owners)
-    check_limit(f"{where}: limit", limit)
-    check_limit(f"{where}: send_limit", send_limit)

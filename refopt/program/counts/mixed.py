@@ -32,11 +32,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from refopt.checks.arguments import flag, listed, number, whole
+from refopt.checks.arguments import listed, number, whole
 from refopt.checks.dtypes import ITEM_SIZES
 from refopt.comm import Counted
+from refopt.program.counts.arguments import check, there
 from refopt.program.model import BYTES, UNKNOWN, mapping
 from refopt.program.program import Program, expect_program
 from refopt.program.step import find_routine
@@ -55,13 +55,9 @@ def casts(eligible: int, *, accumulate: int = 1, recompute: bool = False, owned:
 
     Returns:
         ``"before"``, ``"cast"`` in the optimizer's stage, that ``"sharded"``, and ``"folded"`` into the updates.
-
-    Raises:
-        ValueError: naming the argument.
     """
     whole("casts: eligible", eligible, 0)
-    check_flags("casts", recompute=recompute)
-    whole("casts: accumulate", accumulate, 1)
+    check("casts", recompute=recompute, accumulate=accumulate)
     if owned is not None:
         whole("casts: owned", owned, 0, eligible)
     return {
@@ -87,16 +83,11 @@ def mixed_step(
         clip: whether the norm of all gradients is formed.
         optimize_cast: whether parameters are cast in the optimizer's stage.
         owned: in shards, how many parameters the rank owns, and how many of these are eligible.
-
-    Raises:
-        ValueError: naming the argument.
     """
     merged = find_routine("mixed_step: routine", routine).merged_name
-    check_flags("mixed_step", recompute=recompute, clip=clip, optimize_cast=optimize_cast)
-    whole("mixed_step: params", params, 0)
+    check("mixed_step", params=params, world_size=world_size, accumulate=accumulate, recompute=recompute, clip=clip,
+          optimize_cast=optimize_cast)  # fmt: skip
     whole("mixed_step: eligible", eligible, 0, params)
-    whole("mixed_step: world_size", world_size, 1)
-    whole("mixed_step: accumulate", accumulate, 1)
     if owned is not None:
         if len(listed("mixed_step: owned", owned, "two numbers")) != 2:
             raise ValueError(f"mixed_step: owned: expected two numbers, got {len(owned)}")
@@ -120,7 +111,7 @@ def mixed_step(
         merged: int(owned is not None and ours == 0),  # of no tensors
         "broadcast": params if owned is not None else 0,
     }
-    return {kind: count for kind, count in counts.items() if count}
+    return there(counts)
 
 
 def collectives(
@@ -136,12 +127,8 @@ def collectives(
         sharded: whether each gradient is reduced to its owner, and each parameter broadcast.
         optimize_cast: whether eligible ones are broadcast in fp16.
         clip: whether the norm of all gradients is formed.
-
-    Raises:
-        ValueError: naming the argument.
     """
-    check_lengths("collectives", sizes, eligible=eligible)
-    check_flags("collectives", sharded=sharded, optimize_cast=optimize_cast, clip=clip)
+    check("collectives", sizes=sizes, eligible=eligible, sharded=sharded, optimize_cast=optimize_cast, clip=clip)
     count, elements = len(sizes), sum(sizes)
     if not sharded:
         return {"all_reduce": Counted(count, SINGLE * elements)}
@@ -155,10 +142,8 @@ def collectives(
 
 def startup(sizes: Sequence[int], eligible: Sequence[bool], *, optimize_cast: bool) -> dict[str, int]:
     """Ops at startup by type with several ranks: broadcasts in fp32, and then casts, on all ranks alike."""
-    check_lengths("startup", sizes, eligible=eligible)
-    check_flags("startup", optimize_cast=optimize_cast)
-    counts = {"broadcast": len(sizes), "cast": sum(eligible) if optimize_cast else 0}
-    return {kind: number for kind, number in counts.items() if number}
+    check("startup", sizes=sizes, eligible=eligible, optimize_cast=optimize_cast)
+    return there({"broadcast": len(sizes), "cast": sum(eligible) if optimize_cast else 0})
 
 
 def memory(
@@ -178,14 +163,9 @@ def memory(
 
     Returns:
         ``"fp16"``, ``"fp32"``: parameters; ``"state"``: tensors and scalars.
-
-    Raises:
-        ValueError: naming the argument.
     """
-    check_lengths("memory", sizes, eligible=eligible, **({} if owners is None else {"owners": owners}))
-    whole("memory: rank", rank, 0)
-    whole("memory: optional", optional, 0)
-    check_flags("memory", optimize_cast=optimize_cast)
+    others = {} if owners is None else {"owners": owners}
+    check("memory", sizes=sizes, eligible=eligible, **others, rank=rank, optional=optional, optimize_cast=optimize_cast)
     row = find_routine("memory: routine", routine)
     required = {slot.name for slot in row.slots if not slot.optional}
     tensors = sum(name in required for name in row.states) + optional
@@ -207,9 +187,6 @@ def saved(elements: int, degree: float) -> float:
     Args:
         elements: N, at least 0.
         degree: W, at least 1; for a curve, also between whole numbers.
-
-    Raises:
-        ValueError: naming the argument.
     """
     elements = whole("saved: elements", elements, 0, BYTES)
     degree = number("saved: degree", degree, 1)
@@ -242,24 +219,3 @@ def kept(program: Program) -> int:
 def total(parts: Mapping[str, int]) -> int:
     """The sum of what `memory` gives back."""
     return sum(whole(f"total: parts[{name!r}]", part, 0) for name, part in mapping("total: parts", parts).items())
-
-
-def check_lengths(where: str, sizes: Sequence[int], **others: Sequence[Any]) -> None:
-    """Raise if what is said of tensors is no list, or of another number of tensors than there are sizes.
-
-    Sizes, ``items`` and ``owners`` are integers; ``eligible`` are truth values.
-    """
-    for name, values in {"sizes": sizes, **others}.items():
-        for k, value in enumerate(listed(f"{where}: {name}", values, "entries")):
-            if name == "eligible":
-                flag(f"{where}: {name}[{k}]", value)
-            else:
-                whole(f"{where}: {name}[{k}]", value, 0)
-        if len(values) != len(sizes):
-            raise ValueError(f"{where}: {name}: expected {len(sizes)} entries, as sizes has, got {len(values)}")
-
-
-def check_flags(where: str, **values: Any) -> None:
-    """Raise if one of some values is no truth value; the error names it."""
-    for name, value in values.items():
-        flag(f"{where}: {name}", value)

@@ -24,7 +24,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from refopt.catalog import Routine
-from refopt.checks.arguments import chosen, flag, names, shown, whole
+from refopt.checks.arguments import chosen, names
+from refopt.program.counts.arguments import check_plain, there
 
 
 def step(
@@ -39,9 +40,9 @@ def step(
         world_size: the number of ranks.
         early: whether ``scale`` ops advance the scalars.
     """
-    _check("step", routine, early=early, tensors=tensors, sparse=sparse, world_size=world_size)
+    check_plain("step", routine, early=early, tensors=tensors, sparse=sparse, world_size=world_size)
     ranks = world_size > 1
-    return _there({
+    return there({
         "backward": tensors,
         "all_reduce": ranks * (tensors - sparse),
         "all_gather": ranks * sparse,
@@ -67,7 +68,7 @@ def fused_step(
     """
     sizes = {"tensors": tensors, "sparse": sparse, "world_size": world_size, "units": units}
     sizes |= {} if groups is None else {"groups": groups}
-    _check("fused_step", routine, early=early, folded=folded, **sizes)
+    check_plain("fused_step", routine, early=early, folded=folded, **sizes)
     chosen("fused_step: form", form, ("flat", "merged"))
     dense, ranks = tensors - sparse, world_size > 1
     reduced = dense if groups is None else groups
@@ -78,7 +79,7 @@ def fused_step(
         routine.name: sparse,
     }
     counts[fused] = counts.get(fused, 0) + units
-    return _there(counts)
+    return there(counts)
 
 
 def coalesce_ops(routine: Routine, *, optional: Collection[str] = (), units: int = 1, gradients: int = 0) -> int:
@@ -90,23 +91,7 @@ def coalesce_ops(routine: Routine, *, optional: Collection[str] = (), units: int
         units: as in `fused_step`.
         gradients: buffers of gradients, whoever has made them: one for each unit, if `fuse_optimizer` does it.
     """
-    _check("coalesce_ops", routine, units=units, gradients=gradients)
+    check_plain("coalesce_ops", routine, units=units, gradients=gradients)
     optional = names("coalesce_ops: optional", optional)
     slots = [slot for slot in routine.slots if slot.name != "grads" and (not slot.optional or slot.name in optional)]
     return units * len(slots) + gradients
-
-
-def _check(where: str, routine: Routine, early: bool = False, folded: bool = False, **counts: int) -> None:
-    """Raise if an argument is no routine, no flag or no number of things; the error names it."""
-    if not isinstance(routine, Routine):
-        raise TypeError(f"{where}: routine: expected a row of refopt.catalog.ROUTINES, got {shown(routine)}")
-    flag(f"{where}: early", early)
-    flag(f"{where}: folded", folded)
-    for name, value in counts.items():
-        whole(f"{where}: {name}", value, 1 if name == "world_size" else 0)
-    if counts.get("sparse", 0) > counts.get("tensors", 0):
-        raise ValueError(f"{where}: sparse: expected at most the {counts['tensors']} tensors, got {counts['sparse']}")
-
-
-def _there(counts: dict[str, int]) -> dict[str, int]:
-    return {kind: count for kind, count in counts.items() if count}
