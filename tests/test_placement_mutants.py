@@ -13,7 +13,7 @@ from refopt.comm import CommError, local
 from refopt.program import Program, passes, placement, step_program
 from refopt.program.blocks import Block, slice_variable
 from refopt.program.ops import TYPES, messages
-from refopt.program.passes import Balancer, on_device, place, send
+from refopt.program.passes import Balancer, on_device, pieces, place, send
 
 EVEN = [("a", (6,)), ("b", (6,)), ("c", (3, 2)), ("d", (6,))]  # where a mix-up shows in the values alone
 EXAMPLES = {
@@ -286,7 +286,7 @@ def all_to_server_0(*args):
 _updates = send._updates
 ASKED = {
     "drawn again": (Balancer, "place", drawn_again, sent),
-    "offset by number": (send, "slice_variable", offset_by_number, sent),
+    "offset by number": (pieces, "slice_variable", offset_by_number, sent),
     "first rows for all": (send, "_states", first_block_for_all, sent),
     "no states": (send, "_states", no_states, sent),
     "server 0": (send, "_updates", all_to_server_0, sent),
@@ -312,7 +312,7 @@ def test_laws_kill_what_is_asked_wrongly(monkeypatch, mutant):
 def test_laws_kill_norms_of_blocks(monkeypatch):
     program = step_program([("w", (8, 3))], "lars_momentum", **numbers_of("lars_momentum"))
     same_bits(sent(program, 2).program, program, 2)
-    monkeypatch.setattr(send, "_cut", always_elementwise)
+    monkeypatch.setattr(pieces, "_cut", always_elementwise)
     with pytest.raises(AssertionError, match="N11"):
         same_bits(sent(program, 2).program, program, 2)
 

@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from refopt.checks.arguments import chosen, whole
-from refopt.program.blocks import Block, block_shape, slice_variable
-from refopt.program.model import Op, Var
+from refopt.program.blocks import Block
+from refopt.program.model import Op
 from refopt.program.ops.updates import MERGED, SHARED, routine_of
 from refopt.program.passes.balance import Balancer, sizes_of
+from refopt.program.passes.pieces import Dealer, Parameter
 from refopt.program.passes.place import broadcasts, communicated, declined
 from refopt.program.passes.result import Result
 from refopt.program.program import Program
 
 STRATEGIES = "reduce", "all_reduce"
 RECEIVERS = "gradient", "balanced"
-
-
-class Piece(NamedTuple):
-    """A block of a parameter, and what of its update belongs to it.
-
-    Attributes:
-        block: which one.
-        server: the rank that updates it.
-        names: by variable of the update, the piece's own.
-    """
-
-    block: Block
-    server: int
-    names: Mapping[str, str]
-
-
-class Parameter(NamedTuple):
-    """A parameter that is updated elsewhere: its name, its gradient, its ops, its pieces, and the device it is on."""
-
-    name: str
-    grad: str
-    ops: list[Op]
-    pieces: list[Piece]
-    device: int
 
 
 def send_to_owners(
@@ -85,7 +62,7 @@ def send_to_owners(
     sizes = sizes_of(program.vars)
     balancer = Balancer(devices, sizes)
     summed = communicated(program, devices, balancer if strategy == "reduce" else None)
-    dealer = _Dealer(program, balancer, devices if slice_count is None else slice_count, min_block_size)
+    dealer = Dealer(program, balancer, devices if slice_count is None else slice_count, min_block_size)
     here: list[Op] = []  # updates that stay on all devices
     for name, ops in _by_parameter([op for op in program.main if op.role == "optimize"]).items():
         if sizes[ops[0].inputs["grads"][0]]:
@@ -120,30 +97,6 @@ def _exchanged(parameters: list[Parameter], received: dict[str, int], here: list
         *(op for p in parameters for op in _concat(p, received[p.name])),
         *broadcasts(received, devices),
     ]  # fmt: skip
-
-
-class _Dealer:
-    """Cuts parameters into pieces, and gives these to servers in turn."""
-
-    def __init__(self, program: Program, balancer: Balancer, slice_count: int, min_block_size: int) -> None:
-        self.parameters: list[Parameter] = []
-        self.vars: dict[str, Var] = {}
-        self.reasons: list[str] = []
-        self._program, self._balancer = program, balancer
-        self._slice_count, self._min_block_size = slice_count, min_block_size
-        self._dealt = 0
-
-    def deal(self, name: str, ops: list[Op]) -> None:
-        """Cut one parameter."""
-        blocks, reason = _cut(self._program, ops, self._slice_count, self._min_block_size)
-        self.reasons += [reason] if reason else []
-        pieces = []
-        for block in blocks:
-            names = _names(self._program, ops, name, block, len(blocks), self.vars)
-            pieces.append(Piece(block, self._dealt % self._balancer.devices, names))
-            self._dealt += 1
-        grad = ops[0].inputs["grads"][0]
-        self.parameters.append(Parameter(name, grad, ops, pieces, self._balancer.place(grad)))
 
 
 def _barrier(kind: str, names: list[str], devices: int) -> Op:
@@ -197,41 +150,6 @@ def _by_parameter(updates: list[Op]) -> dict[str, list[Op]]:
         else:
             by_param[of[op.reads[0]]].append(op)
     return by_param
-
-
-def _cut(program: Program, ops: list[Op], slice_count: int, min_block_size: int) -> tuple[tuple[Block, ...], str]:
-    """The blocks of a parameter, and why it is one although it need not be."""
-    shape = program.vars[ops[0].inputs["params"][0]].shape
-    (blocks,) = slice_variable([shape], slice_count, min_block_size)
-    routine, whole = routine_of(ops[0]), (Block(0, 0, blocks[-1].first + blocks[-1].size),)
-    assert routine is not None
-    if len(blocks) == 1:
-        return whole, ""
-    name = ops[0].inputs["params"][0]
-    if not routine.elementwise:
-        return whole, f"{name!r} is not cut: {routine.name} has norms of tensors"
-    if ops[0].attrs.get("rounding") == "stochastic":
-        return whole, f"{name!r} is not cut: stochastic rounding counts the elements of each tensor"
-    return blocks, ""
-
-
-def _names(
-    program: Program, ops: list[Op], param: str, block: Block, count: int, new_vars: dict[str, Var]
-) -> dict[str, str]:
-    """What a block's variables are called, which are made unless the block is the whole."""
-    every = list(dict.fromkeys(name for op in ops for name in op.reads))
-    if count == 1:
-        return {name: name for name in every}
-    names = {}
-    shape = program.vars[param].shape
-    for name in every:
-        var = program.vars[name]
-        suffix = name.removeprefix(param) if name.startswith(f"{param}_") else ""
-        names[name] = f"{param}.block{block.number}{suffix}" if suffix else f"{name}.block{block.number}"
-        own = block_shape(shape, block) if var.shape == shape else var.shape
-        initial = 0.0 if var.persistable else None  # startup cuts what the whole starts from
-        new_vars[names[name]] = Var(names[name], own, var.dtype, var.persistable, initial=initial)
-    return names
 
 
 def _received(program: Program, parameters: list[Parameter], balancer: Balancer, receiver: str) -> dict[str, int]:
