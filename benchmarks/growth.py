@@ -106,6 +106,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
         scale = rows[0][str(counts[0])] / counts[0]
         axes.loglog(counts, [scale * count for count in counts], color="0.85", zorder=0, label="proportional")
         axes.set_xticks(counts, [f"{count:,}" for count in counts])
+        axes.set_yticks([1, 3, 10, 30], ["1", "3", "10", "30"])
         axes.minorticks_off()
         axes.set(title="A program through every pass", xlabel="parameters", ylabel="processor time (seconds)")
         axes.legend(fontsize=9)

@@ -31,12 +31,12 @@ class Graph:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "vars", MappingProxyType(mapping("Program: vars", self.vars)))
-        for key, var in self.vars.items():
+        for key, var in self.vars.items() if {*map(type, self.vars.values())} - {Var} else ():
             if not isinstance(var, Var):
                 raise TypeError(f"Program: vars[{key!r}]: expected a Var, got {shown(var)}")
         for part in ("startup", "main"):
             ops = collected(f"Program: {part}", getattr(self, part), "ops")
-            for k, op in enumerate(ops):
+            for k, op in enumerate(ops) if {*map(type, ops)} - {Op} else ():
                 if not isinstance(op, Op):
                     raise TypeError(f"Program: {part}[{k}]: expected an Op, got {shown(op)}")
             object.__setattr__(self, part, ops)

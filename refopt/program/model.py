@@ -143,10 +143,11 @@ class Op:
 
     def replace(self, **changes: Any) -> Op:
         """The op with other fields."""
-        if "type" in changes or not changes.keys() <= set(_FIELDS):
-            return replace(self, **changes)
+        own, kind = vars(self), changes.pop("type", self.type)
+        if type(kind) is not str or not kind or kind in OPS or not changes.keys() <= set(_FIELDS):
+            return replace(self, type=kind, **changes)
         op = object.__new__(type(self))  # what stays has been checked
-        vars(op).update({"type": self.type} | {key: changes.get(key, vars(self)[key]) for key in _FIELDS})
+        vars(op).update({"type": kind} | {key: changes.get(key, own[key]) for key in _FIELDS})
         op._settle(changes)
         return op
 

@@ -34,6 +34,11 @@ def routine_of(op: Op) -> Routine | None:
     return ROUTINES.get(op.type.removeprefix(MERGED))
 
 
+def update_types(graph: Graph) -> frozenset[str]:
+    """The types of the ops of a step that are of a routine."""
+    return frozenset(kind for kind in {op.type for op in graph.main} if kind.removeprefix(MERGED) in ROUTINES)
+
+
 def is_flat(graph: Graph, op: Op) -> bool:
     """Whether an op of a routine takes a buffer for one tensor."""
     return any(name in graph.views for name in op.inputs.get("params", ()))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from refopt.checks.arguments import chosen, whole
 from refopt.program.model import Op, Var
-from refopt.program.ops.updates import MERGED, SHARED, is_flat, routine_of
+from refopt.program.ops.updates import MERGED, SHARED, is_flat, update_types
 from refopt.program.passes import dependencies
 from refopt.program.passes.cast import without_masters
 from refopt.program.passes.dependencies import title
@@ -101,7 +101,8 @@ def _vars(program: Program, others: Mapping[str, Owned]) -> dict[str, Var]:
 
 def _updates(program: Program) -> list[Op]:
     """The ops of routines."""
-    return [op for op in program.main if routine_of(op)]
+    types = update_types(program)
+    return [op for op in program.main if op.type in types]
 
 
 def _check(program: Program, degree: int) -> None:
@@ -147,13 +148,13 @@ def _not_reduced(program: Program, updates: list[Op]) -> str:
 def _needed_early(program: Program) -> str:
     """Which op needs what has been updated before it is sent, at the end of the step. Empty if none does."""
     new: set[str] = set()
+    types = update_types(program)
     for op in program.main:
-        routine = routine_of(op)
-        if new and (routine or op.role in STAGES):
+        if new and (op.type in types or op.role in STAGES):
             late = next((name for name in op.reads if name in new), None)
             if late is not None:
                 return f"{title(op)} needs {late!r} after its update, before it is broadcast"
-        if routine:
+        if op.type in types:
             new.update(op.outputs["params"])
         elif op.type == "cast" and op.role == "optimize":
             new.update(op.writes)
@@ -182,7 +183,8 @@ def _owned(program: Program, degree: int, rule: str) -> dict[str, Owned]:
 
 def _as_reduced(program: Program) -> tuple[Program, str]:
     """Updates in the order in which their gradients are reduced, where the last of them stood; or why they are not."""
-    places = [i for i, op in enumerate(program.main) if routine_of(op)]
+    types = update_types(program)
+    places = [i for i, op in enumerate(program.main) if op.type in types]
     ops = [program.main[i] for i in places]
     reason = dependencies.among(program, ops) or dependencies.between(program, places)
     if reason:
@@ -200,6 +202,7 @@ def _main(program: Program, owned: Mapping[str, Owned], others: Mapping[str, Own
     foreign = {*others, *(name for its in others.values() for name in (*its.state, *its.copies))}
     done: set[str] = set()  # gradients of others, which have been sent to them
     here = {op.type for op in _updates(program) if op.outputs["params"][0] not in others}
+    elsewhere = update_types(program) - here
     main: list[Op] = []
     for op in program.main:
         if op.type == "all_reduce":
@@ -208,9 +211,9 @@ def _main(program: Program, owned: Mapping[str, Owned], others: Mapping[str, Own
             done |= {grad} & sent
         elif op.type == "check_gradients":
             main += _gradient_check(op, sent, *_norms(program))
-        elif op.type not in here and routine_of(op):
+        elif op.type in elsewhere:
             main.append(_of_nothing(op))
-            here.add(op.type)
+            elsewhere -= {op.type}
         elif _stays(op, done, foreign):
             main.append(op)
     return main

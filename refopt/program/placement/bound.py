@@ -255,7 +255,7 @@ def bind_schedule(
 
     Args:
         plan: the schedule.
-        arrays: by name, device arrays, as for `bind`. What `refopt.program.placement.offload` has put in the
+        arrays: by name, device arrays, as for `bind`. What `refopt.program.passes.offload` has put in the
             host's memory is copied there.
         comm: a communicator, if the program has collectives or messages: on a GPU one of GPUs, whose calls are put on
             the stream ``communication``; on the executor one of the host.

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from refopt.program.ops.context import Message
-from refopt.simt.arrays import Copy, DeviceArray
+from refopt.simt import DeviceArray
+from refopt.simt.arrays import Copy
 from refopt.simt.state import current
 from refopt.simt.streams import Stream
 
