@@ -20,7 +20,7 @@ def check(graph: Graph) -> None:
         _check_known(graph, where, op)
         _check_placed(where, op, placed)
         known = ops.find(op.type)
-        if known is None or known.fills(op):
+        if known is None or known.fills is None or known.fills(op):
             _check_ready(graph, where, op.reads, ready)
             ready.update(op.writes)
         if known is not None and known.drops:

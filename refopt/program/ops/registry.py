@@ -49,7 +49,7 @@ class OpType:
     way: str = "memory"
     startup: bool = False
     dense: bool = True
-    fills: Callable[[Op], bool] = lambda op: True
+    fills: Callable[[Op], bool] | None = None
     drops: bool = False
 
     @property
