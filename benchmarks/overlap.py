@@ -2,7 +2,7 @@
 
     python -m benchmarks.overlap [--workloads resnet50 bert-large] [--out FILE]
 
-Needs a CUDA GPU with PyTorch and numba-cuda. The step is `placement.offload`'s: before each of some updates its
+Needs a CUDA GPU with PyTorch and numba-cuda. The step is `passes.offload`'s: before each of some updates its
 states are copied in, after it out, through a ring of buffers. It is measured on one stream and on three, beside its
 updates alone and its copies alone, and compared with what the cost model says of a bus that is measured here, too. The
 report has the tasks of a step before and after, as events saw them. The exit status is 1 if a section failed or a row
@@ -26,8 +26,8 @@ from refopt import cpu, gpu
 from refopt.catalog import workloads
 from refopt.gpu.runtime import Device
 from refopt.program import Program, passes, placement, step_program
+from refopt.program.ops.offload import COPIES
 from refopt.program.placement import BoundSchedule, Schedule, Span, cost
-from refopt.program.placement.kinds import COPIES
 from refopt.program.placement.schedule import STREAMS
 
 MIB = 1 << 20
@@ -53,7 +53,7 @@ def offloaded(params: Shapes, order: str, mib: float) -> Program:
     """The step: updates of so many MiB of states, with their copies."""
     listed = params[::-1] if order == "model" else params  # gradients, and so updates, come from the last to the first
     fused = passes.fuse_optimizer(step_program(listed, "adam", **NUMBERS), form="merged").program
-    return placement.offload(fused, nbytes=int(mib * MIB), ring=RING).program
+    return passes.offload(fused, nbytes=int(mib * MIB), ring=RING).program
 
 
 def updates_alone(program: Program) -> Program:

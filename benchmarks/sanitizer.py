@@ -34,7 +34,7 @@ from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import arguments, assert_same
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.exact.placed import PlacedCase, kernels
-from refopt.program import Var, bind, placement, sharding, step_program
+from refopt.program import Var, amp_program, bind, placement, step_program
 
 LIMIT, PLANTED_LIMIT = 500.0, 120.0  # seconds of a part, and of a planted defect
 PARTS = 4  # of the work, each in a process of its own
@@ -126,7 +126,7 @@ def programs(machine: Any) -> None:
     wide = [(f"{size}", (size, 3)) for size in SIZES if 0 < size < 1 << 17]
     numbers = {"lr": 0.1}
     for name, program in {
-        "accumulated": sharding.amp_program(wide, "adam", accumulate=2, max_norm=1.0, **numbers),
+        "accumulated": amp_program(wide, "adam", accumulate=2, max_norm=1.0, **numbers),
         "sparse": step_program(wide, "adam", sparse=[wide[0][0], wide[-2][0]], **numbers),
     }.items():
         params = {key: random.normal(size=shape).astype(np.float32) for key, shape in wide}

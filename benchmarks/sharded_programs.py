@@ -11,9 +11,10 @@ import numpy as np
 from refopt.catalog import Spec, workloads
 from refopt.checks.dtypes import ITEM_SIZES
 from refopt.gpu.coalesce import CHUNK
-from refopt.program import UNKNOWN, Op, Program, batches, bind, passes, placement, sharding, step_program
-from refopt.program.build import Config
-from refopt.program.kinds import COLLECTIVES, routine_of
+from refopt.program import UNKNOWN, Config, Op, Program, amp_program, bind, passes, placement, step_program
+from refopt.program.mixed_precision import copy_of
+from refopt.program.ops import collectives, of_way
+from refopt.program.ops.updates import routine_of
 from refopt.program.placement import Schedule
 
 Params = list[tuple[str, tuple[int, ...]]]  # names and shapes
@@ -29,14 +30,14 @@ FOLD = partial(passes.fold_averages, exact=False)  # fp16 averages are not round
 def whole(params: Params, form: str, ranks: int) -> Program:
     """The step of a rank that sums every gradient and updates every parameter."""
     if form == CHECKED:
-        return sharding.amp_program(params, OPTIMIZER, world_size=ranks, **NUMBERS)
+        return amp_program(params, OPTIMIZER, world_size=ranks, **NUMBERS)
     config = MIXED if form == PLAIN else "amp"
     return step_program(params, OPTIMIZER, config=config, world_size=ranks, **NUMBERS)
 
 
 def unsharded(params: Params, form: str, ranks: int) -> Program:
     """What every rank does from the gradients on if nothing is shared out, with fp16 copies of all parameters."""
-    return after_backward(passes.pipeline(whole(params, form, ranks), sharding.optimize_cast, FOLD).program)
+    return after_backward(passes.pipeline(whole(params, form, ranks), passes.optimize_cast, FOLD).program)
 
 
 def in_shards(program: Program, rank: int, ranks: int, limit: float, batched: bool = False) -> Program:
@@ -55,9 +56,9 @@ def share(program: Program, rank: int, ranks: int) -> Program:
     """What a rank does from the gradients on, tensor by tensor."""
     own = passes.pipeline(
         program,
-        partial(sharding.shard, rank=rank, degree=ranks, rule="greedy", order="reduced"),
-        sharding.optimize_cast,
-        sharding.fold_casts,
+        partial(passes.shard, rank=rank, degree=ranks, rule="greedy", order="reduced"),
+        passes.optimize_cast,
+        passes.fold_casts,
         FOLD,
     )
     return after_backward(own.program)
@@ -69,10 +70,10 @@ def in_buckets(program: Program, limit: float, batched: bool) -> Program:
     item = ITEM_SIZES[program.vars[reduced.inputs["x"][0]].dtype]
     return passes.pipeline(
         program,
-        partial(sharding.fuse_reduces, limit=limit),
+        partial(passes.fuse_reduces, limit=limit),
         partial(passes.fuse_optimizer, form="merged", per_buffer=True),
-        partial(sharding.fuse_broadcasts, limit=limit * ITEM_SIZES["float16"] / item),
-        *([sharding.batch_owners] if batched else []),
+        partial(passes.fuse_broadcasts, limit=limit * ITEM_SIZES["float16"] / item),
+        *([passes.batch_owners] if batched else []),
     ).program
 
 
@@ -93,9 +94,9 @@ def after_backward(program: Program) -> Program:
 
 
 def formula(params: Params, form: str, ranks: int, limit: float) -> dict[str, Any]:
-    """What the formulae of `sharding.bucket_counts` take, tensors in the order in which they are reduced."""
+    """What the formulae of `counts` take, tensors in the order in which they are reduced."""
     sizes = [math.prod(shape) for _, shape in params]
-    owners = sharding.partition(sizes, ranks, "greedy")
+    owners = passes.partition(sizes, ranks, "greedy")
     item = ITEM_SIZES["float16" if form == HALF else "float32"]
     return {
         "sizes": sizes[::-1], "eligible": [True] * len(sizes), "owners": owners[::-1], "gradient": item,
@@ -115,8 +116,8 @@ class Called(NamedTuple):
 def calls_of(program: Program) -> Iterator[list[Called]]:
     """The collectives of a step, those that are made at once together."""
     for op in program.main:
-        if op.type in COLLECTIVES:
-            yield [_called(program, each) for each in batches.calls(op)]
+        if op.type in of_way("network"):
+            yield [_called(program, each) for each in collectives.calls(op)]
 
 
 def _called(program: Program, op: Op) -> Called:
@@ -161,7 +162,7 @@ def plan_of(program: Program, streams: int = 2) -> Schedule:
 
 def halves(program: Program, params: Params) -> list[str]:
     """The fp16 variable of each parameter."""
-    return [copy if (copy := sharding.copy_of(name)) in program.vars else name for name, _ in params]
+    return [copy if (copy := copy_of(name)) in program.vars else name for name, _ in params]
 
 
 def in_host(program: Program, rank: int, odd: bool) -> dict[str, np.ndarray]:

@@ -53,9 +53,8 @@ from refopt import gpu
 from refopt.catalog import ADAM
 from refopt.comm import local
 from refopt.gpu.coalesce import CHUNK
-from refopt.program import Program, placement, sharding
+from refopt.program import Program, counts, passes, placement
 from refopt.program.placement import Schedule
-from refopt.program.sharding import bucket_counts, counts
 
 LIMITS = {False: (32.0, 128.0), True: (32.0, 128.0, math.inf)}  # MiB of gradients in a bucket; one by one, in batches
 LARGE = 1 << 30  # parameters of a model of which fewer steps are measured
@@ -135,7 +134,7 @@ def step_row(
     bind_s = time.perf_counter() - start
     ms, host = rank_ms(world, scheduled.step), host_ms(scheduled)
     counted = calls_in(world, scheduled.step)
-    ok = counted == bucket_counts.collectives(
+    ok = counted == counts.bucketed_collectives(
         **formula(params, about["form"], world.size, about["limit_mib"]), chunk=CHUNK["bytes"],
         scan=about["form"] == CHECKED,
     )  # fmt: skip
@@ -265,7 +264,7 @@ def broadcasts(world: Any, name: str) -> list[dict]:
     sizes = [math.prod(shape) for _, shape in params_of(name)]
     arrays = [torch.zeros(size, dtype=torch.float16, device="cuda") for size in sizes]
     flat = torch.zeros(sum(sizes), dtype=torch.float16, device="cuda")
-    owners = sharding.partition(sizes, world.size, "greedy")
+    owners = passes.partition(sizes, world.size, "greedy")
     parts = [flat[: sum(s for s, o in zip(sizes, owners, strict=True) if o == r)] for r in range(world.size)]
 
     def one_by_one(roots: list[int]) -> None:

@@ -6,22 +6,22 @@ from program_cases import arrays_of, gradients_of
 
 from refopt import gpu
 from refopt.comm import local
-from refopt.program import bind, placement
-from refopt.program.kinds import routine_of
+from refopt.program import bind, passes
+from refopt.program.ops.updates import routine_of
 
 
 def everywhere(program, devices):
     """The step by which others are judged: the same on every device."""
-    return placement.all_reduce(program, devices).program
+    return passes.all_reduce_gradients(program, devices).program
 
 
 def sent(program, devices, **options):
-    return placement.send_to_owners(program, devices, **{"min_block_size": 4, **options})
+    return passes.send_to_owners(program, devices, **{"min_block_size": 4, **options})
 
 
 def on_rank(program, world, backend="cpu", seed=0, wrap=lambda world: world):
     """A rank's part of a placed program, bound and started."""
-    mine = placement.on_device(program, world.rank)
+    mine = passes.on_device(program, world.rank)
     mine.check()
     arrays = arrays_of(mine, seed)
     if backend == "gpu":
@@ -160,7 +160,7 @@ def messages_fit(placed, devices):
                 assert len(meets) == 1 and to != op.device, f"{side} of {name!r} meets {len(meets)}"
     for rank in range(devices):
         waiting = set(), set()
-        for op in placement.on_device(placed, rank).main:
+        for op in passes.on_device(placed, rank).main:
             if op.type.endswith("_barrier"):
                 assert (set(op.reads), set(op.writes)) == waiting, f"{op.type} of rank {rank} has other messages"
                 waiting = set(), set()

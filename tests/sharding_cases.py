@@ -8,7 +8,8 @@ from program_cases import numbers_of, on_ranks, shapes, values
 
 from refopt import gpu
 from refopt.checks.dtypes import numpy_dtype
-from refopt.program import UNKNOWN, bind, passes, sharding
+from refopt.program import UNKNOWN, amp_program, bind, passes
+from refopt.program.mixed_precision import copy_of
 
 PARAMS = [("a.w", (5, 3)), ("a.b", (7,)), ("b.w", (70,)), ("c", (1,)), ("b.v", (2, 2, 2)), ("d.e.f", (64,))]
 FULL = dict(accumulate=2, recompute=True, fp32=["c"], max_norm=0.5)
@@ -20,7 +21,7 @@ SCALING = {"decr_every_n_nan_or_inf": 1, "incr_every_n_steps": 2}
 def step(params=PARAMS, optimizer="adam", **options):
     """A step in mixed precision. The loss scale moves soon, and nothing is at its default."""
     options = {"loss_scale": 8.0, "scaling": SCALING, **numbers_of(optimizer), **options}
-    return sharding.amp_program(params, optimizer, **options)
+    return amp_program(params, optimizer, **options)
 
 
 def ranks_of(program):
@@ -35,16 +36,16 @@ def owners_of(program, rule="paddle"):
     """By parameter, in the order of the updates."""
     names = [op.outputs["params"][0] for op in updates(program)]
     sizes = [math.prod(program.vars[name].shape) for name in names]
-    return dict(zip(names, sharding.partition(sizes, ranks_of(program), rule), strict=True))
+    return dict(zip(names, passes.partition(sizes, ranks_of(program), rule), strict=True))
 
 
 def shards(program, rule="paddle", cast=True, fuse=None):
     """The program of each rank."""
     ranks, programs = ranks_of(program), []
     for rank in range(ranks):
-        each = sharding.shard(program, rank, ranks, rule).program
-        each = sharding.optimize_cast(each).program if cast else each
-        programs.append(each if fuse is None else sharding.fuse_broadcasts(each, fuse).program)
+        each = passes.shard(program, rank, ranks, rule).program
+        each = passes.optimize_cast(each).program if cast else each
+        programs.append(each if fuse is None else passes.fuse_broadcasts(each, fuse).program)
     return programs
 
 
@@ -53,7 +54,7 @@ def params_of(program, rule):
     owners = owners_of(program, rule)
     names = list(reversed(owners))
     sizes = [math.prod(program.vars[name].shape) for name in names]
-    return sizes, [sharding.copy_of(name) in program.vars for name in names], [owners[name] for name in names]
+    return sizes, [copy_of(name) in program.vars for name in names], [owners[name] for name in names]
 
 
 def in_buckets(program, limit=32.0, rule="paddle", batched=False):
@@ -65,13 +66,13 @@ def in_buckets(program, limit=32.0, rule="paddle", batched=False):
     for rank in range(ranks):
         each = program
         for apply in (
-            lambda p, rank=rank: sharding.shard(p, rank, ranks, rule, order="reduced"),
-            sharding.optimize_cast,
-            sharding.fold_casts,
-            lambda p: sharding.fuse_reduces(p, limit),
+            lambda p, rank=rank: passes.shard(p, rank, ranks, rule, order="reduced"),
+            passes.optimize_cast,
+            passes.fold_casts,
+            lambda p: passes.fuse_reduces(p, limit),
             lambda p: passes.fuse_optimizer(p, form="merged", per_buffer=True),
-            lambda p: sharding.fuse_broadcasts(p, limit / 2),
-            *([sharding.batch_owners] if batched else []),
+            lambda p: passes.fuse_broadcasts(p, limit / 2),
+            *([passes.batch_owners] if batched else []),
         ):
             each = apply(each).program
         programs.append(each)
@@ -179,7 +180,7 @@ def same_bits(program, programs, rule="paddle", steps=2, backend="cpu", odd=(), 
 def halves_of(program):
     """Parameters of which copies are kept."""
     kept = {name for name, var in program.vars.items() if var.persistable}
-    return {name for name in program.vars if sharding.copy_of(name) in kept}
+    return {name for name in program.vars if copy_of(name) in kept}
 
 
 def rank_has(name, x, rank, owners, halves):
@@ -187,7 +188,7 @@ def rank_has(name, x, rank, owners, halves):
     about = next((p for p in sorted(owners, key=len, reverse=True) if name == p or name.startswith(f"{p}_")), None)
     if about is None:
         return {name: x}
-    arrays = {sharding.copy_of(name): x.astype(np.float16)} if name in halves else {}
+    arrays = {copy_of(name): x.astype(np.float16)} if name in halves else {}
     if owners[about] == rank or (name == about and name not in halves):
         arrays[name] = x
     return arrays

@@ -5,15 +5,24 @@
     >>> program.counts()
     {'backward': 2, 'all_reduce': 2, 'scale': 2, 'adam': 2}
 
-`bind` puts arrays and ranks behind the names; `Bound.startup` runs what is done once, `Bound.step` a step.
+===============  =======================================================================================================
+``model``        what a program is made of: `Var`, `Op`; ``graph`` and ``program`` put them together: `Program`
+``step``         programs to start from: `step_program`; ``mixed_precision``: `amp_program`
+``ops``          the types of ops, a file a family: slots, checks, runners; ``gpu`` has runners of their own for devices
+``passes``       rewrites, from a program to a program; ``counts``: how many ops they leave, as formulae
+``bound``        arrays and ranks behind the names: `bind` makes a `Bound`, which runs `startup` once, and then `step`
+``placement``    streams of a device: schedules, when what is done, and what it costs
+===============  =======================================================================================================
 """
 
 from refopt.program.bound import Bound, bind, run
-from refopt.program.build import CONFIGS, Config, step_program
-from refopt.program.ops import ROLES, UNKNOWN, Op, Var
+from refopt.program.mixed_precision import amp_program, gradient_of
+from refopt.program.model import ROLES, UNKNOWN, Op, Var
+from refopt.program.parameter import CONFIGS, Config
 from refopt.program.program import Program, side_by_side
+from refopt.program.step import step_program
 
 __all__ = [
-    "CONFIGS", "ROLES", "UNKNOWN", "Bound", "Config", "Op", "Program", "Var", "bind", "run", "side_by_side",
-    "step_program",
+    "CONFIGS", "ROLES", "UNKNOWN", "Bound", "Config", "Op", "Program", "Var", "amp_program", "bind", "gradient_of",
+    "run", "side_by_side", "step_program",
 ]  # fmt: skip

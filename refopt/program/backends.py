@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -14,7 +13,9 @@ from refopt.checks import Array
 from refopt.checks.arguments import chosen, whole
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu import coalesce
-from refopt.program.rows import add_rows
+
+if TYPE_CHECKING:
+    from refopt.program.gpu.backend import Gpu
 
 Run = Callable[[], None]
 
@@ -58,10 +59,6 @@ class Cpu:
         """A routine bound to its arrays."""
         return CpuStep(routine, slots, shared, numbers)
 
-    def add_rows(self, segments: Iterable[tuple[Any, Any]], dense: Any) -> None:
-        """Replace an array by the sum of rows: segment after segment, row after row."""
-        add_rows(segments, dense)
-
 
 class CpuStep:
     """A routine of `refopt.cpu` and its arrays, which are checked as it is made."""
@@ -87,64 +84,7 @@ class CpuStep:
         """Nothing is carried over from step to step."""
 
 
-class Gpu:
-    """Device arrays, on a GPU or on the executor. What it runs is done in the order of a stream."""
-
-    name = "gpu"
-
-    def __init__(self, arrays: Iterable[Any], stream: Any) -> None:
-        from refopt import gpu
-        from refopt.gpu.arrays import describer, device_of
-        from refopt.gpu.coalesce import CHUNK
-
-        self._gpu, self._given = gpu, stream
-        self.machine = gpu.device(device_of(arrays) or None)
-        self.stream = self.machine.stream(stream)
-        self.chunk, self.describe = CHUNK["bytes"], describer(self.machine.name)
-
-    def full(self, shape: tuple[int, ...], dtype: str, value: float) -> Any:
-        if not math.prod(shape):
-            return self.machine.empty(shape, numpy_dtype(dtype))
-        with self._gpu.use(self.machine.name):
-            coalesced = self._gpu.coalesce_tensor(
-                [None], shapes=[shape], dtype=dtype, set_constant=True, constant=value, use_align=False,
-                stream=self._given,
-            )  # fmt: skip
-        return coalesced.views[0]
-
-    def upload(self, host: np.ndarray) -> Any:
-        return self.machine.to_device(host)
-
-    def read(self, value: Any) -> np.ndarray:
-        from refopt.gpu.transfer import Transfer
-
-        transfer = Transfer(value, self._given, "program")
-        host = transfer.read(value, self.describe(value, "program"))
-        transfer.finish()
-        return host
-
-    def part(self, buffer: Any, first: int, count: int) -> Any:
-        return self.machine.view(buffer, first, (count,), (buffer.dtype.itemsize,))
-
-    def cast(self, sources: Sequence[Any], targets: Sequence[Any], scale: float = 1.0) -> Run:
-        return self._gpu.cast_plan(sources, targets, scale=scale, stream=self._given)
-
-    def coalesce(self, inputs: Sequence[Any], **attributes: Any) -> coalesce.Coalesced:
-        with self._gpu.use(self.machine.name):
-            return self._gpu.coalesce_tensor(inputs, stream=self._given, **attributes)
-
-    def step(self, routine: Routine, slots: Mapping[str, list], shared: Mapping[str, Any], numbers: Mapping) -> Any:
-        lists = [slots[slot.name] for slot in routine.slots if not slot.optional]
-        named = {slot.name: slots.get(slot.name) for slot in routine.slots if slot.optional}
-        return self._gpu.plan(routine.name, *lists, **named, **shared, **numbers, stream=self._given)
-
-    def add_rows(self, segments: Iterable[tuple[Any, Any]], dense: Any) -> None:
-        from refopt.program.kernels import add_rows
-
-        add_rows(self.machine, self.describe, segments, dense, self.stream)
-
-
-Backend = Cpu | Gpu
+Backend: TypeAlias = "Cpu | Gpu"
 
 
 def backend_of(name: str, arrays: Mapping[str, Any], stream: Any) -> Backend:
@@ -154,6 +94,8 @@ def backend_of(name: str, arrays: Mapping[str, Any], stream: Any) -> Backend:
         if isinstance(array, np.ndarray):
             raise TypeError(f"bind: arrays: {key!r}: expected a device array, got a NumPy array")
     if name == "gpu":
+        from refopt.program.gpu.backend import Gpu
+
         return Gpu(arrays.values(), stream)
     if stream is not None:
         whole("bind: stream", stream, 0, 0)  # NumPy has no other

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from refopt.checks.arguments import names as listed_names
 from refopt.checks.arguments import shown, whole
 from refopt.checks.arrays import check_dense
-from refopt.program import kinds, runners
-from refopt.program.backends import backend_of
+from refopt.program import ops
+from refopt.program.backends import Backend, backend_of
 from refopt.program.exclusive import Exclusive
+from refopt.program.graph import Graph
 from refopt.program.memory import refuse_shared
-from refopt.program.ops import UNKNOWN, Var, mapping
+from refopt.program.model import UNKNOWN, Var, mapping
+from refopt.program.ops.collectives import sequence
+from refopt.program.ops.context import Context, Gradients
+from refopt.program.ops.runner import Runners
 from refopt.program.program import Program, expect_program
-from refopt.program.update import Runner
-
-Gradients = Mapping[str, Any] | Callable[[str, int], Any] | None
 
 
-class Bound(Exclusive):
+class Bound(Exclusive, Context):
     """A program that can be run. Made by `bind`.
 
     Threads that call at the same time take turns, so that each step is made as a whole; with a communicator, calls are
@@ -34,29 +33,26 @@ class Bound(Exclusive):
         steps: steps taken.
     """
 
+    program: Program
+
     def __init__(
         self, program: Program, arrays: Mapping[str, Any], backend: str, comm: Any, gradients: Gradients, stream: Any
     ) -> None:
-        super().__init__(comm)
+        Exclusive.__init__(self, comm)
         program.check()
         for op in (*program.startup, *program.main):
-            if kinds.routine_of(op) is None and runners.runner_of(op.type) is None:
-                raise ValueError(f"bind: {op.type}: expected a type that can be run, one of refopt.program.kinds")
-        self.program, self.backend, self.comm = program, backend_of(backend, arrays, stream), comm
+            if not ops.runs(op):
+                raise ValueError(f"bind: {op.type}: expected a type that can be run, one of refopt.program.ops")
+        Context.__init__(self, program, arrays, backend_of(backend, arrays, stream), comm, gradients)
         self._check_ranks()
-        self._given = {name: self._checked("bind", name, array) for name, array in arrays.items()}
-        self._arrays: dict[str, Any] = dict(self._given)
-        self.arrays: Mapping[str, Any] = MappingProxyType(self._arrays)
-        self.rows: dict[str, list[tuple[Any, Any]]] = {}  # of sparse variables, by name
-        self.messages: list[tuple[str, Any, int]] = []  # under way, until a barrier of `placement` takes them
-        self.steps = 0
-        self._gradients = gradients
+        for name, array in arrays.items():
+            self._check("bind", name, array)
         self._numbers: dict[str, Any] = {}
-        self._main: list[Runner] | None = None
+        self._main: Runners | None = None
         self._stepped_by = ""  # what takes the steps, if it is not this
-        self._allocate()
+        self._arrays.update(_allocated(program, self._arrays, self.backend))
         if comm is not None:
-            comm.agree(runners.sequence(program, self.backend.chunk))
+            comm.agree(sequence(program, self.backend.chunk))
 
     def startup(self) -> None:
         """Run what is done once, and bind the ops of a step to the arrays as they then are.
@@ -69,8 +65,8 @@ class Bound(Exclusive):
             if self._main is not None:
                 raise RuntimeError("Bound.startup: expected to be called once, got called again")
             for op in self.program.startup:
-                runners.bind(self, op).run()
-            self._main = [runners.bind(self, op) for op in self.program.main]
+                ops.bind(self, op).run()
+            self._main = Runners(ops.bind(self, op) for op in self.program.main)
 
     def step(self, **numbers: Any) -> None:
         """One step.
@@ -86,11 +82,11 @@ class Bound(Exclusive):
         """
         with self._turn("step"):
             main = self._ready("step")
-            self._check_numbers(numbers, main)
-            self._check_gradients(main)
-            self._set(numbers, main)
-            for runner in main:
-                runner.run()
+            main.check_numbers(numbers)
+            self.check_gradients(main)
+            main.set(numbers)
+            self._numbers |= numbers
+            main.run()
             self.steps += 1
 
     def rebind(self, arrays: Mapping[str, Any]) -> None:
@@ -108,19 +104,19 @@ class Bound(Exclusive):
             self._rebind(arrays)
 
     def _rebind(self, arrays: Mapping[str, Any]) -> None:
-        new = {name: self._checked("rebind", name, array) for name, array in arrays.items()}
-        refuse_shared("rebind", self.program, new, self.backend, self._arrays, self._given)
+        for name, array in arrays.items():
+            self._check("rebind", name, array)
+        refuse_shared("rebind", self.program, arrays, self.backend, self._arrays, self._brought)
         old = dict(self._arrays)  # all of them, since ops that cut arrays put the blocks in as they are bound
-        self._arrays.update(new)
+        self._arrays.update(arrays)
         try:
-            main = [runners.bind(self, op) for op in self.program.main]
+            main = Runners(ops.bind(self, op) for op in self.program.main)
         except BaseException:
             self._arrays.update(old)
             raise
-        for runner in main:
-            runner.set({name: x for name, x in self._numbers.items() if name in runner.numbers})
+        main.set(self._numbers)
         self._main = main
-        self._given.update(new)
+        self._brought.update(arrays)
 
     def copy_back(self) -> None:
         """Copy what startup has moved into buffers to the arrays that the caller has brought."""
@@ -128,80 +124,25 @@ class Bound(Exclusive):
             self._copy_back()
 
     def _copy_back(self) -> None:
-        moved = [name for name, array in self._given.items() if self._arrays[name] is not array]
+        moved = [name for name, array in self._brought.items() if self._arrays[name] is not array]
         if moved:
-            self.backend.cast([self._arrays[name] for name in moved], [self._given[name] for name in moved])()
+            self.backend.cast([self._arrays[name] for name in moved], [self._brought[name] for name in moved])()
 
-    def read(self, name: str) -> Any:
-        """A host copy of a variable's array, a NumPy array."""
-        if not isinstance(name, str) or name not in self._arrays:
-            raise ValueError(f"Bound.read: expected a dense variable of the program, got {shown(name)}")
-        return self.backend.read(self._arrays[name])
-
-    def gradient(self, name: str) -> Any:
-        """What the caller provides for a gradient in this step; ``None`` if it is in the gradient's array already."""
-        self._expect_variable("gradient", name)
-        if self._gradients is None:
-            return None
-        if callable(self._gradients):
-            value = self._gradients(name, self.steps)
-        elif name in self._gradients:
-            value = self._gradients[name]
-        else:
-            raise ValueError(f"backward: gradients: expected an entry for {name!r}, got none")
-        if value is None:
-            raise TypeError(f"backward: gradients: {name!r}: expected an array, got None")
-        return value
-
-    def put(self, name: str, array: Any) -> None:
-        """Let a variable be another array: what a startup op does."""
-        self._expect_variable("put", name)
-        described, where = self.backend.describe(array, "Bound.put"), f"Bound.put: {name!r}"
-        var = self.program.vars[name]
-        if described.dtype != var.dtype:
-            raise TypeError(f"{where}: expected {var.dtype}, got {described.dtype}")
-        if var.shape not in (UNKNOWN, described.shape):
-            raise ValueError(f"{where}: expected shape {var.shape}, got {described.shape}")
-        self._arrays[name] = array
-
-    def drop(self, names: Iterable[str]) -> None:
-        """Let arrays go that no op uses from here on: what a startup op does."""
-        gone = listed_names("Bound.drop: names", names)
-        for name in gone:
-            self._expect_variable("drop", name)
-        for name in gone:
-            self._arrays.pop(name, None)
-            self._given.pop(name, None)
-
-    def _expect_variable(self, what: str, name: Any) -> None:
-        if not isinstance(name, str) or name not in self.program.vars:
-            raise ValueError(f"Bound.{what}: expected a variable of the program, got {shown(name)}")
-
-    def _ready(self, what: str) -> list[Runner]:
+    def _ready(self, what: str) -> Runners:
         if self._main is None:
             raise RuntimeError(f"Bound.{what}: expected startup() before it, got none")
         if self._stepped_by:
             raise RuntimeError(f"Bound.{what}: expected what nothing else steps, got what a {self._stepped_by} does")
         return self._main
 
-    def _check_gradients(self, main: Iterable[Runner]) -> None:
-        if isinstance(self._gradients, Mapping):
-            for runner in main:
-                runner.check_gradients()
+    def check_gradients(self, runners: Runners) -> None:
+        """Raise if what the caller provides for gradients, in a mapping, cannot be written by some ops of a step."""
+        if isinstance(self.gradients, Mapping):
+            runners.check_gradients()
 
-    def _check_numbers(self, numbers: dict[str, Any], main: list[Runner]) -> None:
-        known = {name for runner in main for name in runner.numbers}
-        for name, value in numbers.items():
-            if name not in known:
-                raise TypeError(f"step: {name}: expected one of {', '.join(sorted(known)) or 'none'}, got a number")
-            for runner in main:
-                if name in runner.numbers:
-                    runner.check(name, value)
-
-    def _set(self, numbers: dict[str, Any], main: list[Runner]) -> None:
-        for runner in main if numbers else ():
-            runner.set({name: value for name, value in numbers.items() if name in runner.numbers})
-        self._numbers |= numbers
+    def hand_over(self, stepper: str) -> None:
+        """Let something else take the steps from here on."""
+        self._stepped_by = stepper
 
     def _check_ranks(self) -> None:
         size = 1 if self.comm is None else self.comm.size
@@ -211,7 +152,7 @@ class Bound(Exclusive):
                 got = "None" if self.comm is None else f"one of {size}"
                 raise ValueError(f"bind: comm: expected a communicator of {ranks} ranks, as {op.type} needs, got {got}")
 
-    def _checked(self, where: str, name: str, array: Any) -> Any:
+    def _check(self, where: str, name: str, array: Any) -> None:
         var, where = self.program.vars.get(name), f"{where}: arrays"
         if var is None or var.sparse or var.shape == UNKNOWN:
             raise ValueError(f"{where}: expected names of dense tensors of the program, got {name!r}")
@@ -227,30 +168,49 @@ class Bound(Exclusive):
         check_dense(where, described)
         if self.program.writers[name] and not described.writable:
             raise ValueError(f"{where}: expected a writable array, got a read-only one")
-        return array
 
-    def _allocate(self) -> None:
-        """Arrays for what the caller has not brought and startup does not make."""
-        coalesced = (op for op in self.program.startup if op.type == "coalesce_tensor")
-        allocated = {name for op in coalesced if not op.attrs.get("copy_data") for name in op.writes}
-        allocated |= {block for blocks in self.program.parts.values() for block in blocks}
-        brought = {name for op in self.program.startup if op.type == "initialize" for name in op.writes}
-        wanted = [var for var in self.program.vars.values() if not (var.sparse or var.shape == UNKNOWN)]
-        copies: list[Var] = []
-        for var in wanted:
-            if var.name in self._arrays or var.name in allocated:
-                continue
-            if (var.persistable or var.name in brought) and var.initial is None:
-                raise ValueError(f"bind: arrays: {var.name!r}: expected an array, since it starts from none, got none")
-            if isinstance(var.initial, str):
-                copies.append(var)
-            value = 0.0 if var.initial is None or isinstance(var.initial, str) else var.initial
-            self._arrays[var.name] = self.backend.full(var.shape, var.dtype, value)
-        while copies:  # first those that are no copies of others
-            later = {var.name for var in copies}
-            for var in (var for var in copies if var.initial not in later):
-                self.backend.cast([self._arrays[str(var.initial)]], [self._arrays[var.name]])()
-            copies = [var for var in copies if var.initial in later]
+
+def _allocated(graph: Graph, there: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
+    """Arrays for what the caller has not brought and startup does not make."""
+    brought = {name for op in graph.startup if op.type == "initialize" for name in op.writes}
+    arrays: dict[str, Any] = {}
+    copies: dict[str, list[str]] = {}  # by what they start from
+    for var in _wanted(graph, there):
+        first = var.initial
+        if first is None and (var.persistable or var.name in brought):
+            raise ValueError(f"bind: arrays: {var.name!r}: expected an array, since it starts from none, got none")
+        if isinstance(first, str):
+            copies.setdefault(first, []).append(var.name)
+        arrays[var.name] = backend.full(var.shape, var.dtype, 0.0 if first is None or isinstance(first, str) else first)
+    _copy_first({**there, **arrays}, copies, backend)
+    return arrays
+
+
+def _copy_first(arrays: Mapping[str, Any], copies: Mapping[str, list[str]], backend: Backend) -> None:
+    """Let arrays be copies of what they start from, which may be copies themselves.
+
+    Args:
+        arrays: by name.
+        copies: by name of an array, those that start from it.
+        backend: the machine.
+    """
+    own = {name for names in copies.values() for name in names}
+    waiting = [name for name in copies if name not in own]  # first those that are no copies of others
+    for source in waiting:
+        for name in copies[source]:
+            backend.cast([arrays[source]], [arrays[name]])()
+            waiting += [name] if name in copies else []
+
+
+def _wanted(graph: Graph, there: Mapping[str, Any]) -> Iterator[Var]:
+    """The dense variables that are not there, and that no startup op makes room for."""
+    elsewhere = set(graph.whole_of)
+    for op in graph.startup:
+        if op.type == "coalesce_tensor" and not op.attrs.get("copy_data"):
+            elsewhere.update(op.writes)
+    for var in graph.vars.values():
+        if not (var.sparse or var.shape == UNKNOWN or var.name in there or var.name in elsewhere):
+            yield var
 
 
 def bind(

@@ -3,58 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
-from refopt.program import kinds
-from refopt.program.ops import Op, Var
-
-if TYPE_CHECKING:
-    from refopt.program.program import Program
+from refopt.program import ops
+from refopt.program.graph import Graph
+from refopt.program.model import Op, Var
 
 
-def check(program: Program) -> None:
+def check(graph: Graph) -> None:
     """See `refopt.program.Program.check`."""
-    sound: set[str] = set()
-    for key, var in program.vars.items():
-        if key != var.name:
-            raise ValueError(f"program: vars: expected {var.name!r} under its name, got it under {key!r}")
-        if isinstance(var.initial, str) and var.initial not in program.vars:
-            raise ValueError(f"program: {key!r}: initial: expected a variable of the program, got {var.initial!r}")
-        _starts(program, var, sound)
-    ready = {name for name, var in program.vars.items() if var.persistable}
-    placed: set[str] = set()
+    _check_vars(graph)
+    ready = {name for name, var in graph.vars.items() if var.persistable}
     fit: set[Hashable] = set()
-    for i, op in enumerate(program.startup):
+    placed: set[str] = set()
+    for i, op in enumerate(graph.startup):
         where = f"program: startup[{i}] {op.type}"
-        _known(program, where, op)
-        if op.type == "coalesce_tensor":
-            for name in op.outputs.get("output", ()):
-                if name in placed:
-                    raise ValueError(f"{where}: {name!r}: expected each variable in one buffer, got it in two")
-                placed.add(name)
-        if op.type != "coalesce_tensor" or op.attrs.get("copy_data"):  # which otherwise makes room and nothing in it
-            _check_ready(program, where, op.reads, ready)
+        _check_known(graph, where, op)
+        _check_placed(where, op, placed)
+        known = ops.find(op.type)
+        if known is None or known.fills is None or known.fills(op):
+            _check_ready(graph, where, op.reads, ready)
             ready.update(op.writes)
-        if op.type == "delete":
+        if known is not None and known.drops:
             ready.difference_update(op.reads)
-        _fits(program, where, op, fit)
-    for i, op in enumerate(program.main):
+        _check_fits(graph, where, op, fit)
+    for i, op in enumerate(graph.main):
         where = f"program: main[{i}] {op.type}"
-        _known(program, where, op)
-        if op.type == "coalesce_tensor":
+        _check_known(graph, where, op)
+        known = ops.find(op.type)
+        if known is not None and known.startup:
             raise ValueError(f"{where}: expected it in startup, since arrays that move are bound to ops")
-        _check_ready(program, where, op.reads, ready)
+        _check_ready(graph, where, op.reads, ready)
         for name in op.writes:
             ready.add(name)
-            ready.update(program.memory(name))
-        _fits(program, where, op, fit)
+            ready.update(graph.memory(name))
+        _check_fits(graph, where, op, fit)
 
 
-def _starts(program: Program, var: Var, sound: set[str]) -> None:
+def _check_vars(graph: Graph) -> None:
+    """Raise if a variable is under another name, or cannot start from what it is said to start from."""
+    sound: set[str] = set()
+    for key, var in graph.vars.items():
+        if key != var.name:
+            raise ValueError(f"program: vars: expected {var.name!r} under its name, got it under {key!r}")
+        if isinstance(var.initial, str) and var.initial not in graph.vars:
+            raise ValueError(f"program: {key!r}: initial: expected a variable of the program, got {var.initial!r}")
+        _check_start(graph, var, sound)
+
+
+def _check_placed(where: str, op: Op, placed: set[str]) -> None:
+    """Raise if a variable is put into a buffer the second time; add those that are."""
+    for name in op.outputs.get("output", ()) if op.type == "coalesce_tensor" else ():
+        if name in placed:
+            raise ValueError(f"{where}: {name!r}: expected each variable in one buffer, got it in two")
+        placed.add(name)
+
+
+def _check_start(graph: Graph, var: Var, sound: set[str]) -> None:
     """Raise if a variable cannot start from what it is said to start from; add it to those that can."""
     seen, now = {var.name}, var
-    while isinstance(now.initial, str) and now.initial in program.vars:
-        now = program.vars[now.initial]
+    while isinstance(now.initial, str) and now.initial in graph.vars:
+        now = graph.vars[now.initial]
         if now.name in seen:
             raise ValueError(f"program: {var.name!r}: initial: expected a value in the end, got {now.name!r} again")
         if now.sparse or now.shape != var.shape:
@@ -66,21 +74,21 @@ def _starts(program: Program, var: Var, sound: set[str]) -> None:
     sound |= seen
 
 
-def _known(program: Program, where: str, op: Op) -> None:
+def _check_known(graph: Graph, where: str, op: Op) -> None:
     for side, slots in (("inputs", op.inputs), ("outputs", op.outputs)):
         for slot, names in slots.items():
             seen: set[str] = set()
             for k, name in enumerate(names):
-                if name not in program.vars:
+                if name not in graph.vars:
                     raise ValueError(f"{where}: {slot}[{k}]: expected a variable of the program, got {name!r}")
                 if side == "outputs" and name in seen:
                     raise ValueError(f"{where}: {slot}[{k}]: expected each variable once, got {name!r} again")
                 seen.add(name)
 
 
-def _check_ready(program: Program, where: str, names: tuple[str, ...], ready: set[str]) -> None:
+def _check_ready(graph: Graph, where: str, names: tuple[str, ...], ready: set[str]) -> None:
     for name in names:
-        for cell in program.memory(name):
+        for cell in graph.memory(name):
             if cell not in ready:
                 part = "" if cell == name else f", of which {cell!r} is part,"
                 raise ValueError(
@@ -89,8 +97,8 @@ def _check_ready(program: Program, where: str, names: tuple[str, ...], ready: se
                 )
 
 
-def _fits(program: Program, where: str, op: Op, fit: set[Hashable]) -> None:
+def _check_fits(graph: Graph, where: str, op: Op, fit: set[Hashable]) -> None:
     try:
-        kinds.check(program, op, fit)
+        ops.check(graph, op, fit)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{where}: {error}") from None

@@ -4,38 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from refopt.catalog import ROUTINES
-from refopt.program.ops import Op
-
-if TYPE_CHECKING:
-    from refopt.program.program import Program
+from refopt.program.graph import Graph
+from refopt.program.model import Op
+from refopt.program.ops.updates import routine_of
 
 KEEP = 2  # of the rounds of a run that is folded, shown at its start
 LONG = 6  # ops in a run that is worth folding
 PERIOD = 4  # ops at most in a round
 
 
-def text(program: Program, width: int, fold: bool) -> str:
+def text(graph: Graph, width: int, fold: bool) -> str:
     """Both parts, a line for each op."""
-    lines = [line for part in ("startup", "main") for line in _part(program, part, width, fold)]
+    lines = [line for part in ("startup", "main") for line in _part(graph, part, width, fold)]
     return "\n".join(lines)
 
 
-def side_by_side(before: Program, after: Program, width: int) -> str:
+def side_by_side(before: Graph, after: Graph, width: int) -> str:
     """Two programs in two columns, part beside part."""
     column = (width - 3) // 2
     lines = []
     for part in ("startup", "main"):
-        both = (_part(program, part, column, fold=True) for program in (before, after))
+        both = (_part(graph, part, column, fold=True) for graph in (before, after))
         lines += [f"{left:<{column}} | {right}".rstrip() for left, right in zip_longest(*both, fillvalue="")]
     return "\n".join(lines)
 
 
-def _part(program: Program, part: str, width: int, fold: bool) -> list[str]:
-    ops = getattr(program, part)
-    counts = ", ".join(f"{count} {kind}" for kind, count in program.counts(part=part).items())
+def _part(graph: Graph, part: str, width: int, fold: bool) -> list[str]:
+    ops = getattr(graph, part)
+    counts = ", ".join(f"{count} {kind}" for kind, count in graph.counts(part=part).items())
     lines = [_cut(f"{part}: {counts or 'nothing'}", width)]
     for item in _folded(ops) if fold else range(len(ops)):
         lines.append(_cut(item if isinstance(item, str) else _line(item, ops[item]), width))
@@ -76,25 +74,28 @@ def _run(pairs: Sequence[Any], start: int) -> tuple[int, int]:
 
 
 def _line(number: int, op: Op) -> str:
-    written = [name for name in op.writes if name not in op.reads] or list(op.writes[:1] if op.inputs else op.writes)
-    if op.type.removeprefix("merged_") in ROUTINES:
-        written = list(op.outputs["params"])
-        used = list(op.inputs["grads"])
-    elif op.type == "coalesce_tensor":
-        written, used = list(op.outputs["fused_output"]), list(op.inputs["input"])
-    else:
-        used = [name for name in op.reads if name not in op.writes]
-        if not used:
-            written = list(op.writes)
+    written, used = _ends(op)
     attrs = [f"{name}={_value(value)}" for name, value in op.attrs.items() if not _default(op, name, value)]
     parts = [f"{number:>5}  {op.type:<15}", _some(written), f"<- {_some(used)}" if used else "", " ".join(attrs)]
     where = f"@{op.device}" if op.device is not None else ""
     return "  ".join(part for part in (*parts, where) if part)
 
 
+def _ends(op: Op) -> tuple[Sequence[str], Sequence[str]]:
+    """What a line says that an op makes, and of what."""
+    if routine_of(op) is not None:
+        return op.outputs["params"], op.inputs["grads"]
+    if op.type == "coalesce_tensor":
+        return op.outputs["fused_output"], op.inputs["input"]
+    used = [name for name in op.reads if name not in op.writes]
+    if not used:
+        return op.writes, used
+    return [name for name in op.writes if name not in op.reads] or op.writes[:1], used
+
+
 def _default(op: Op, name: str, value: Any) -> bool:
     """Whether an attribute is what it is anyway, and not worth a place in a line."""
-    routine = ROUTINES.get(op.type.removeprefix("merged_"))
+    routine = routine_of(op)
     if routine is None:
         return name in ("groups", "dtype") or value is False or value == -1 or (name, value) == ("use_align", True)
     defaults = {hyper.name: hyper.default for hyper in routine.hypers}

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
-from refopt.checks.arguments import chosen, collected, flag, shown, whole
+from refopt.checks.arguments import flag, shown, whole
 from refopt.program import dataflow, listing
-from refopt.program.ops import Op, Var, mapping
+from refopt.program.graph import Graph
 
-COUNTED = "type", "role", "layer", "device"
 WIDTH = 20, 10_000  # columns of a listing, at least and at most
 
 
 @dataclass(frozen=True)
-class Program:
+class Program(Graph):
     """What is done once, and what is done in every step. Nothing in it changes; `replace` makes another one.
 
     Attributes:
@@ -27,121 +22,7 @@ class Program:
         main: the ops of a step.
     """
 
-    vars: Mapping[str, Var]
-    startup: tuple[Op, ...] = ()
-    main: tuple[Op, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "vars", MappingProxyType(mapping("Program: vars", self.vars)))
-        for key, var in self.vars.items():
-            if not isinstance(var, Var):
-                raise TypeError(f"Program: vars[{key!r}]: expected a Var, got {shown(var)}")
-        for part in ("startup", "main"):
-            ops = collected(f"Program: {part}", getattr(self, part), "ops")
-            for k, op in enumerate(ops):
-                if not isinstance(op, Op):
-                    raise TypeError(f"Program: {part}[{k}]: expected an Op, got {shown(op)}")
-            object.__setattr__(self, part, ops)
-
-    def __hash__(self) -> int:
-        return hash((self.startup, self.main))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A program can be copied, and sent to other processes."""
-        return type(self), (dict(self.vars), self.startup, self.main)
-
-    def replace(
-        self, *, vars: Mapping[str, Var] | None = None, startup: Iterable[Op] | None = None,
-        main: Iterable[Op] | None = None,
-    ) -> Program:  # fmt: skip
-        """The program with another part."""
-        return Program(
-            self.vars if vars is None else vars,
-            self.startup if startup is None else startup,  # type: ignore[arg-type]  # which becomes a tuple
-            self.main if main is None else main,  # type: ignore[arg-type]
-        )
-
-    def with_vars(self, made: Iterable[Var]) -> Program:
-        """The program with more variables.
-
-        Raises:
-            ValueError: if there is one of that name already.
-        """
-        more: dict[str, Var] = {}
-        for k, var in enumerate(collected("program: made", made, "variables")):
-            if not isinstance(var, Var):
-                raise TypeError(f"program: made[{k}]: expected a Var, got {shown(var)}")
-            if var.name in self.vars or var.name in more:
-                raise ValueError(f"program: {var.name!r}: expected a new name, got one that the program has already")
-            more[var.name] = var
-        return self.replace(vars={**self.vars, **more})
-
-    def counts(self, by: str = "type", part: str = "main") -> dict[Any, int]:
-        """How many ops there are of each type, role, layer or device, in the order in which they first appear.
-
-        Args:
-            by: one of `COUNTED`.
-            part: ``"main"`` or ``"startup"``.
-        """
-        chosen("counts: by", by, COUNTED)
-        chosen("counts: part", part, ("main", "startup"))
-        return dict(Counter(getattr(op, by) for op in getattr(self, part)))
-
-    @cached_property
-    def views(self) -> Mapping[str, tuple[str, ...]]:
-        """By name of a buffer that a startup op makes, the variables that become views into it, in memory order."""
-        coalesced = (op for op in self.startup if op.type == "coalesce_tensor")
-        return MappingProxyType({op.outputs["fused_output"][0]: op.outputs["output"] for op in coalesced})
-
-    @cached_property
-    def makers(self) -> Mapping[str, int]:
-        """By name of a buffer, the place in ``startup`` of the op that makes it."""
-        coalesced = ((i, op) for i, op in enumerate(self.startup) if op.type == "coalesce_tensor")
-        return MappingProxyType({op.outputs["fused_output"][0]: i for i, op in coalesced})
-
-    @cached_property
-    def buffer_of(self) -> Mapping[str, str]:
-        """By name of a variable that is a view, its buffer."""
-        return MappingProxyType({view: buffer for buffer, views in self.views.items() for view in views})
-
-    @cached_property
-    def parts(self) -> Mapping[str, tuple[str, ...]]:
-        """By name of a variable that a ``split_by_ref`` op cuts, its blocks, which are views of it."""
-        cuts = (op for op in self.main if op.type == "split_by_ref")
-        return MappingProxyType({op.inputs["x"][0]: op.outputs["out"] for op in cuts})
-
-    @cached_property
-    def whole_of(self) -> Mapping[str, str]:
-        """By name of a variable that is a block, what it is a block of."""
-        return MappingProxyType({block: whole for whole, blocks in self.parts.items() for block in blocks})
-
-    def memory(self, name: str) -> tuple[str, ...]:
-        """The variables that a variable is in memory, which do not overlap: itself, its views, or its blocks."""
-        if not isinstance(name, str):
-            raise TypeError(f"memory: name: expected a name, got {shown(name)}")
-        if not self.views and not self.parts:
-            return (name,)
-        return tuple(cell for view in self.views.get(name, (name,)) for cell in self.parts.get(view, (view,)))
-
-    @cached_property
-    def place_of(self) -> Mapping[str, int]:
-        """By name of a variable that is a view, how many come before it in its buffer."""
-        return MappingProxyType({view: k for views in self.views.values() for k, view in enumerate(views)})
-
-    @cached_property
-    def users(self) -> Mapping[str, tuple[Sequence[int], Sequence[int]]]:
-        """By name of a variable that overlaps no other, places of the ops of a step that read it, and write it."""
-        by_cell: dict[str, tuple[list[int], list[int]]] = {}
-        for i, op in enumerate(self.main):
-            for side, names in enumerate((op.reads, op.writes)):
-                for cell in {cell: None for name in names for cell in self.memory(name)}:
-                    by_cell.setdefault(cell, ([], []))[side].append(i)
-        return MappingProxyType(by_cell)
-
-    @cached_property
-    def writers(self) -> Counter[str]:
-        """By name of a variable that does not overlap others, how many ops of a step change it."""
-        return Counter({cell: len(writes) for cell, (_, writes) in self.users.items() if writes})
+    __hash__ = Graph.__hash__
 
     def check(self) -> None:
         """Make sure that the program makes sense.

@@ -16,7 +16,7 @@ from refopt.state.peers import PEERS
 PAGE = ROOT / "docs" / "interface.md"
 PACKAGES = (
     "cpu", "gpu", "gpu.parts", "gpu.exactness", "program", "program.passes", "program.placement",
-    "program.sharding", "comm", "state", "simt",
+    "program.counts", "program.ops", "program.blocks", "comm", "state", "simt",
 )  # fmt: skip
 SIGNATURES = {
     "fp32": ("float32",) * 3, "fp64": ("float64",) * 3, "fp16, fp32 states": ("float16", "float16", "float32"),

@@ -14,8 +14,8 @@ from mutation.edits import Edit, compiles, edits
 PARTS = {
     "cpu": ("refopt/cpu/",), "gpu rules": ("refopt/gpu/rules/",),
     "tiles, tables": ("refopt/gpu/tiles", "refopt/gpu/tables"), "passes": ("refopt/program/passes/",),
-    "comm": ("refopt/comm/",), "gpu": ("refopt/gpu/",), "placement": ("refopt/program/placement/",),
-    "sharding": ("refopt/program/sharding/",), "program": ("refopt/program/",), "state": ("refopt/state/",),
+    "ops": ("refopt/program/ops/",), "placement": ("refopt/program/placement/",), "program": ("refopt/program/",),
+    "comm": ("refopt/comm/",), "gpu": ("refopt/gpu/",), "state": ("refopt/state/",),
     "simt": ("refopt/simt/",), "checks": ("refopt/checks/",), "oracle": ("refopt/oracle/",),
     "verify": ("refopt/cli/verify/",), "top": ("refopt/",),
 }  # fmt: skip

@@ -12,22 +12,35 @@ from refopt import state
 from refopt.catalog import ROUTINES
 from refopt.comm import local
 from refopt.oracle.exact.build import make
-from refopt.program import Config, Op, Program, Var, bind, passes, placement, run, sharding, side_by_side, step_program
-from refopt.program.passes import counts as ops_counted
+from refopt.program import (
+    Config,
+    Op,
+    Program,
+    Var,
+    amp_program,
+    bind,
+    blocks,
+    counts,
+    gradient_of,
+    passes,
+    placement,
+    run,
+    side_by_side,
+    step_program,
+)
+from refopt.program.mixed_precision import copy_of, recomputed_copy_of
 from refopt.program.passes import grouping
 from refopt.program.placement import cost, timeline
-from refopt.program.sharding import bucket_counts
-from refopt.program.sharding import counts as shares
 
 F = np.float32
 PARAMS = [("a.w", (4, 3)), ("b.w", (2,))]
 PLAIN, RANKS = (step_program(PARAMS, "adam", lr=0.5, world_size=n) for n in (1, 2))
-PLACED = placement.reduce(PLAIN, 2).program
-ONE = placement.on_device(PLACED, 0)
+PLACED = passes.reduce_to_owners(PLAIN, 2).program
+ONE = passes.on_device(PLACED, 0)
 PLAN = placement.on_streams(ONE)
-AMP = sharding.amp_program(PARAMS, "adam", lr=0.5, world_size=2)
+AMP = amp_program(PARAMS, "adam", lr=0.5, world_size=2)
 LINK = cost.Link(1e-6, 1e-9, 1e-10)
-BLOCKS = placement.slice_variable([(4, 3)], 2, 2)[0]
+BLOCKS = blocks.slice_variable([(4, 3)], 2, 2)[0]
 SPANS = placement.simulate(PLAN, {1: 1.0, 2: 1.0})
 GAIN = placement.Overlap(3.0, 2.0, 1.0)
 
@@ -83,7 +96,7 @@ def stepped(gradient):
 
 
 def balancer():
-    made = placement.Balancer(2, {"a": 3, "b": 2})
+    made = passes.Balancer(2, {"a": 3, "b": 2})
     made.record("a", 1)
     return made
 
@@ -125,7 +138,7 @@ CALLS = {
                 "device": (0, "none|integer")}),
     "Program": (Program, {"vars": ({"a": Var("a", (2,), "float32")}, ""), "startup": ((), "empty"),
                           "main": ((), "empty")}),
-    "program: made": (PLAIN.with_vars, {"made": ([Var("new", (2,), "float32")], "empty")}),
+    "program: new": (PLAIN.with_vars, {"new": ([Var("new", (2,), "float32")], "empty")}),
     "counts": (PLAIN.counts, {"by": ("type", ""), "part": ("main", "")}),
     "memory": (PLAIN.memory, {"name": ("a.w", "name")}),
     "listing": (PLAIN.listing, {"width": (100, ""), "fold": (True, "flag")}),
@@ -168,39 +181,39 @@ CALLS = {
     "fuse_size": (grouping.fuse_size, TENSORS | {"limit": (1.0, "number")}),
     "by_count": (grouping.by_count, TENSORS | {"count": (1, "integer")}),
     "ddp": (grouping.ddp, TENSORS | {"bucket_cap_mb": (1.0, "number"), "first_bucket_mb": (1.0, "number")}),
-    "step": (ops_counted.step, COUNTS),
-    "fused_step": (ops_counted.fused_step, COUNTS | {
+    "step": (counts.step, COUNTS),
+    "fused_step": (counts.fused_step, COUNTS | {
         "groups": (1, "none|integer"), "units": (1, "integer"), "form": ("flat", ""), "folded": (True, "flag")}),
-    "coalesce_ops": (ops_counted.coalesce_ops, {
+    "coalesce_ops": (counts.coalesce_ops, {
         "routine": (ROUTINES["adam"], ""), "optional": ((), "names"), "units": (1, "integer"),
         "gradients": (1, "integer")}),
-    "Balancer": (placement.Balancer, {"devices": (2, "small"), "sizes": ({"a": 1}, ""), "unknown": ("error", "")}),
+    "Balancer": (passes.Balancer, {"devices": (2, "small"), "sizes": ({"a": 1}, ""), "unknown": ("error", "")}),
     "get_appropriate_dev": (lambda **x: balancer().get_appropriate_dev(**x), {"names": (["a"], "names of two")}),
     "record": (lambda **x: balancer().record(**x), {"name": ("a", "name"), "device": (1, "integer")}),
     "place|get_appropriate_dev": (lambda **x: balancer().place(**x), {"name": ("a", "")}),
     "take": (lambda **x: balancer().take(**x), {"other": (balancer, "")}),
     "device_of": (lambda **x: balancer().device_of(**x), {"name": ("a", "")}),
-    "sizes_of": (placement.sizes_of, {"vars": (PLAIN.vars, "")}),
-    "slice_variable": (placement.slice_variable, {
+    "sizes_of": (passes.sizes_of, {"vars": (PLAIN.vars, "")}),
+    "slice_variable": (blocks.slice_variable, {
         "shapes": ([(4, 3)], "shapes"), "slice_count": (2, "integer"), "min_block_size": (2, "integer")}),
-    "split_by_ref: blocks": (lambda **x: placement.split_by_ref(np.ones(1), [placement.Block(**x)]), {
+    "split_by_ref: blocks": (lambda **x: blocks.split_by_ref(np.ones(1), [blocks.Block(**x)]), {
         "number": (0, "integer"), "first": (0, "integer"), "size": (1, "integer")}),
     "text: name": (BLOCKS[0].text, {"name": ("w", "name")}),
-    "split_by_ref": (placement.split_by_ref, {"array": (lambda: np.ones((4, 3), F), ""), "blocks": (list(BLOCKS), "")}),
-    "concat": (placement.concat, {
+    "split_by_ref": (blocks.split_by_ref, {"array": (lambda: np.ones((4, 3), F), ""), "blocks": (list(BLOCKS), "")}),
+    "concat": (blocks.concat, {
         "parts": (lambda: [np.ones((2, 3), F)] * 2, ""), "target": (lambda: np.ones((4, 3), F), ""),
         "stream": (0, "none|zero")}),
-    "concat: parts": (lambda part: placement.concat([part, np.ones((2, 3), F)], np.ones((4, 3), F)), {
+    "concat: parts": (lambda part: blocks.concat([part, np.ones((2, 3), F)], np.ones((4, 3), F)), {
         "part": (lambda: np.ones((2, 3), F), "")}),
     "broadcast_params": (lambda **x: local.run(lambda world: placement.broadcast_params(world, **x), 1), {
         "arrays": (variables, ""), "owners": (dict.fromkeys(variables(), 0), "none")}),
-    "all_reduce": (placement.all_reduce, {"program": (PLAIN, ""), "devices": (2, "small")}),
-    "reduce": (placement.reduce, {"program": (PLAIN, ""), "devices": (2, "small")}),
-    "offload": (placement.offload, {
+    "all_reduce": (passes.all_reduce_gradients, {"program": (PLAIN, ""), "devices": (2, "small")}),
+    "reduce": (passes.reduce_to_owners, {"program": (PLAIN, ""), "devices": (2, "small")}),
+    "offload": (passes.offload, {
         "program": (ONE, ""), "nbytes": (2, "none|integer"), "ring": (3, "integer"), "masters": (True, "flag")}),
-    "on_device": (placement.on_device, {"program": (PLACED, ""), "device": (0, "integer")}),
-    "owners": (placement.owners, {"program": (PLACED, "")}),
-    "send_to_owners": (placement.send_to_owners, {
+    "on_device": (passes.on_device, {"program": (PLACED, ""), "device": (0, "integer")}),
+    "owners": (passes.owners, {"program": (PLACED, "")}),
+    "send_to_owners": (passes.send_to_owners, {
         "program": (PLAIN, ""), "devices": (2, "small"), "strategy": ("reduce", ""), "slice_count": (2, "none|integer"),
         "min_block_size": (1, "integer"), "receiver": ("gradient", "")}),
     "on_streams": (placement.on_streams, {"program": (ONE, ""), "streams": ({"compute": "compute"}, "none")}),
@@ -238,47 +251,47 @@ CALLS = {
     "pipelined": (cost.pipelined, {"stages": ([1.0, 2.0], "numbers|infs"), "count": (2, "integer")}),
     "of_op": (cost.of_op, {"program": (ONE, ""), "op": (ONE.main[0], ""), "link": (LINK, ""), "rate": (1.0, "number")}),
     "bytes_of": (cost.bytes_of, {"program": (ONE, ""), "names": (["a.w"], "empty")}),
-    "amp_program|step_program|program: main": (sharding.amp_program, {
+    "amp_program|step_program|program: main": (amp_program, {
         "params": (PARAMS, "empty"), "optimizer": ("adam", ""), "world_size": (2, "integer"),
         "accumulate": (2, "small"), "recompute": (True, "flag"), "fp32": ((), "empty"),
         "max_norm": (1.0, "none|number"),
         "clip_epsilon": (1.0, "number"), "loss_scale": (2.0, "number"), "scaling": ({}, "none"),
         "layer": (str, "none|function"), "optional": ((), "empty"), "lr": (0.5, "number")}),
-    **{name: (getattr(sharding, name), {"program": (AMP, "")})
+    **{name: (getattr(passes, name), {"program": (AMP, "")})
        for name in ("batch_owners", "eligible", "fold_casts", "optimize_cast")},
-    "copy_of": (sharding.copy_of, {"param": ("a", "name")}),
-    "recomputed_copy_of": (sharding.recomputed_copy_of, {"param": ("a", "name"), "number": (0, "integer")}),
-    "gradient_of": (sharding.gradient_of, {"param": ("a", "name"), "micro": (0, "integer"), "fp32": (True, "flag")}),
-    "fuse_broadcasts": (sharding.fuse_broadcasts, {"program": (AMP, ""), "limit": (1.0, "number")}),
-    "fuse_reduces": (sharding.fuse_reduces, {"program": (AMP, ""), "limit": (1.0, "number")}),
-    "partition": (sharding.partition, {"sizes": ([1, 2], "integers"), "ranks": (2, "integer"), "rule": ("paddle", "")}),
-    "shard": (sharding.shard, {
+    "copy_of": (copy_of, {"param": ("a", "name")}),
+    "recomputed_copy_of": (recomputed_copy_of, {"param": ("a", "name"), "number": (0, "integer")}),
+    "gradient_of": (gradient_of, {"param": ("a", "name"), "micro": (0, "integer"), "fp32": (True, "flag")}),
+    "fuse_broadcasts": (passes.fuse_broadcasts, {"program": (AMP, ""), "limit": (1.0, "number")}),
+    "fuse_reduces": (passes.fuse_reduces, {"program": (AMP, ""), "limit": (1.0, "number")}),
+    "partition": (passes.partition, {"sizes": ([1, 2], "integers"), "ranks": (2, "integer"), "rule": ("paddle", "")}),
+    "shard": (passes.shard, {
         "program": (AMP, ""), "rank": (0, "integer"), "degree": (2, ""), "rule": ("paddle", ""),
         "order": ("program", "")}),
-    "casts": (shares.casts, {
+    "casts": (counts.casts, {
         "eligible": (2, "integer"), "accumulate": (1, "integer"), "recompute": (True, "flag"),
         "owned": (1, "none|integer")}),
-    "step of shares": (shares.step, {
+    "mixed_step": (counts.mixed_step, {
         "routine": ("adam", ""), "params": (2, "integer"), "eligible": (2, "integer"), "world_size": (2, "integer"),
         "accumulate": (1, "integer"), "recompute": (True, "flag"), "clip": (True, "flag"),
         "optimize_cast": (True, "flag"), "owned": ((1, 1), "none|range")}),
-    "collectives": (shares.collectives, LISTS | {
+    "collectives": (counts.collectives, LISTS | {
         "sharded": (True, "flag"), "optimize_cast": (True, "flag"), "clip": (True, "flag")}),
-    "startup": (shares.startup, LISTS | {"optimize_cast": (True, "flag")}),
-    "memory of shares": (shares.memory, OWNED | {
+    "startup": (counts.startup, LISTS | {"optimize_cast": (True, "flag")}),
+    "memory of shares": (counts.memory, OWNED | {
         "routine": ("adam", ""), "owners": ([0, 1], "none|integers listed"), "rank": (0, "integer"),
         "optimize_cast": (True, "flag"), "optional": (0, "integer")}),
-    "saved": (shares.saved, {"elements": (4, "integer"), "degree": (2.0, "number")}),
-    "param_casts": (shares.param_casts, {"program": (AMP, "")}),
-    "kept": (shares.kept, {"program": (AMP, "")}),
-    "total": (shares.total, {"parts": ({"a": 1}, "")}),
-    "buckets": (bucket_counts.buckets, {
+    "saved": (counts.saved, {"elements": (4, "integer"), "degree": (2.0, "number")}),
+    "param_casts": (counts.param_casts, {"program": (AMP, "")}),
+    "kept": (counts.kept, {"program": (AMP, "")}),
+    "total": (counts.total, {"parts": ({"a": 1}, "")}),
+    "buckets": (counts.buckets, {
         "sizes": ([1, 2], "integers listed"), "items": ([4, 4], "integers listed"),
         "owners": ([0, 1], "integers listed"), "limit": (1.0, "number")}),
-    "step of buckets": (bucket_counts.step, {"routine": ("adam", ""), **OWNED, "rank": (0, "integer"), **BUCKETS,
+    "bucketed_step": (counts.bucketed_step, {"routine": ("adam", ""), **OWNED, "rank": (0, "integer"), **BUCKETS,
                                              "batched": (True, "flag")}),
-    "batches": (bucket_counts.batches, {"roots": ([0, 1], "integers listed")}),
-    "collectives of buckets": (bucket_counts.collectives, OWNED | BUCKETS | {
+    "batches": (counts.batches, {"roots": ([0, 1], "integers listed")}),
+    "bucketed_collectives": (counts.bucketed_collectives, OWNED | BUCKETS | {
         "chunk": (4, "integer"), "clip": (True, "flag"), "scan": (True, "flag")}),
     "local.run": (local.run, {
         "function": (do_nothing, "function"), "size": (2, "small"), "schedule": ("forward", ""),
@@ -325,7 +338,7 @@ def test_junk(name):
 
 def test_integers_that_python_does_not_write_out():
     with pytest.raises(ValueError, match="Balancer: devices: expected an integer from 1 to 1048576, got int of many"):
-        placement.Balancer(10**5000, {})
+        passes.Balancer(10**5000, {})
 
 
 @pytest.mark.parametrize("change", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])

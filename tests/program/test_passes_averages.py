@@ -27,8 +27,8 @@ from sharding_cases import step
 from refopt import cpu, gpu
 from refopt.checks.dtypes import SIZES, numpy_dtype
 from refopt.comm.sums import rank_order
-from refopt.program import Op, Var, passes, run, sharding, step_program
-from refopt.program.kinds import routine_of
+from refopt.program import Op, Program, Var, passes, run, step_program
+from refopt.program.ops.updates import routine_of
 from refopt.program.passes import Result, averages, fold_averages
 
 ROUNDED = partial(fold_averages, exact=False)
@@ -141,9 +141,9 @@ def test_gradients_hold_sums(backend):
 
 def sharded(program, rule, place, fold):
     """The program of each rank, with all other passes."""
-    others = sharding.fuse_reduces, partial(MERGED, per_buffer=True), sharding.fuse_broadcasts, sharding.batch_owners
+    others = passes.fuse_reduces, partial(MERGED, per_buffer=True), passes.fuse_broadcasts, passes.batch_owners
     size = ranks_of(program)
-    shards = [partial(sharding.shard, rank=rank, degree=size, rule=rule, order="reduced") for rank in range(size)]
+    shards = [partial(passes.shard, rank=rank, degree=size, rule=rule, order="reduced") for rank in range(size)]
     return [pipeline(program, (shard, *others), place, fold) for shard in shards]
 
 
@@ -371,7 +371,7 @@ MUTANTS = {
         i: found for i, found in _users(program).items() if routine_of(program.main[i])}),
     "last average alone": ("_users", lambda program: {i: {max(found)} for i, found in _users(program).items()}),
     "users are not asked again": ("_users", lambda program: Apart(_users(program))),
-    "views not seen": ("cells", lambda program, names: set(names)),
+    "views not seen": ("cells", lambda self, names: set(names)),
     "no factor": ("_factor", lambda *about: replace(_factor(*about), initial=1.0)),
     "a factor of fp32": ("_factor", lambda *about: replace(_factor(*about), dtype="float32")),
     "arithmetic of fp32": ("_reals", lambda program, op: {"float32"}),
@@ -380,7 +380,8 @@ MUTANTS = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_laws_kill_mutants(monkeypatch, mutant):
-    monkeypatch.setattr(averages, *MUTANTS[mutant])
+    name, wrong = MUTANTS[mutant]
+    monkeypatch.setattr(Program if name == "cells" else averages, name, wrong)
     with pytest.raises(AssertionError):
         for make, names, *_ in CASES.values():
             laws(make(), [f"{name}@GRAD" for name in names])

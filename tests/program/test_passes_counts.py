@@ -19,7 +19,7 @@ from program_cases import (
 )  # fmt: skip
 
 from refopt.catalog import ROUTINES, workloads
-from refopt.program import Config, Var, passes, step_program
+from refopt.program import Config, Var, counts, passes, step_program
 
 RESNET = workloads.load("resnet50")
 
@@ -35,19 +35,19 @@ def test_op_counts_of_resnet50(optimizer, early, ranks, config):
     program = step_program(
         RESNET.tensors, optimizer, config=config, world_size=ranks, early=early, **numbers_of(optimizer)
     )
-    assert program.counts() == passes.counts.step(routine, 161, world_size=ranks, early=early)
+    assert program.counts() == counts.step(routine, 161, world_size=ranks, early=early)
     optional = ["master_params"] if config == "amp" else []
     for form in ("flat", "merged"):
         made = everything(form)(program).program
         groups = 7 if ranks > 1 else None  # conv1, bn1, four stages, fc
-        expected = passes.counts.fused_step(routine, 161, world_size=ranks, early=early, groups=groups, form=form)
+        expected = counts.fused_step(routine, 161, world_size=ranks, early=early, groups=groups, form=form)
         assert made.counts() == expected
         folded = passes.fold_averages(made, exact=False).program
-        expected = passes.counts.fused_step(
+        expected = counts.fused_step(
             routine, 161, world_size=ranks, early=early, groups=groups, form=form, folded=True
         )
         assert folded.counts() == expected
-        startup = passes.counts.coalesce_ops(routine, optional=optional, gradients=1) if form == "flat" else ranks > 1
+        startup = counts.coalesce_ops(routine, optional=optional, gradients=1) if form == "flat" else ranks > 1
         assert made.counts(part="startup").get("coalesce_tensor", 0) == startup
 
 
@@ -62,7 +62,7 @@ def test_op_counts_in_figures():
     for optimizer, count in (("adam", 5), ("momentum", 2), ("sgd", 1)):
         alone = passes.fuse_optimizer(step_program(RESNET.tensors, optimizer, **numbers_of(optimizer)))
         assert alone.program.counts()[optimizer] == 1
-        assert len(alone.program.startup) == count + 1 == passes.counts.coalesce_ops(ROUTINES[optimizer], gradients=1)
+        assert len(alone.program.startup) == count + 1 == counts.coalesce_ops(ROUTINES[optimizer], gradients=1)
 
 
 @given(
@@ -88,7 +88,7 @@ def test_op_counts(program, grouping, form):
     fused = sum(unit > 1 for unit in units)
     single = sum(unit == 1 for unit in units)
     adam = ROUTINES["adam"]
-    expected = passes.counts.fused_step(
+    expected = counts.fused_step(
         adam, len(sizes) - single, sparse=sparse, world_size=ranks, early=early, groups=groups, form=form, units=fused
     )
     assert made.counts()["backward"] == len(sizes)
@@ -288,8 +288,8 @@ def test_passes_compose_in_any_order():
     (dict(early="no"), "early: expected True or False, got 'no'"),
 ])  # fmt: skip
 def test_formulae_of_what_is_none(changes, message):
-    for function in (passes.counts.step, passes.counts.fused_step):
+    for function in (counts.step, counts.fused_step):
         with pytest.raises((TypeError, ValueError), match=f"^{function.__name__}: {message}"):
             function(**{"routine": ROUTINES["adam"], "tensors": 3} | changes)
-    made = (passes.counts.step(ROUTINES["adam"], count) for count in (np.int64(3), 3))
+    made = (counts.step(ROUTINES["adam"], count) for count in (np.int64(3), 3))
     assert next(made) == next(made)

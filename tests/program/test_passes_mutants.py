@@ -7,7 +7,8 @@ import pytest
 from program_cases import PARAMS, adam, idempotent, numbers_of, outcome, same_bits, untouched
 
 from refopt.catalog import ROUTINES
-from refopt.program import Op, Program, Var, passes, step_program, update
+from refopt.program import Op, Program, Var, counts, passes, step_program
+from refopt.program.ops import updates
 from refopt.program.passes import Result, attributes, coalesce, dependencies, flat, optimizer
 
 ALIKE = [("a.w", (4, 2)), ("a.b", (8,)), ("b.w", (8,)), ("b.b", (2, 4))]  # where a mix-up shows in the values alone
@@ -162,7 +163,7 @@ def test_laws_kill_mutants_of_coalesce_gradients(edit):
 def counts_are(program, *apply):
     """The formula, which notices what changes no bit."""
     made = passes.pipeline(program, *apply).program.counts()
-    assert made == passes.counts.fused_step(ROUTINES["adam"], 4, world_size=2, groups=1), f"counts: {made}"
+    assert made == counts.fused_step(ROUTINES["adam"], 4, world_size=2, groups=1), f"counts: {made}"
 
 
 def test_coalescing_again_is_noticed():
@@ -288,7 +289,7 @@ FUSE = {
     "dependencies among": (dependencies, "among", lambda program, ops: ""),
     "in between": (dependencies, "between", lambda program, members: ""),
     "layout of each dtype": (flat, "coalesce_op", None),
-    "powers go stale": (update.Update, "_spread", lambda self, slots: lambda: None),
+    "powers go stale": (updates.Update, "_spread", lambda self, slots: lambda: None),
 }
 
 

@@ -24,10 +24,10 @@ from program_cases import PARAMS, adam, arrays_of, few, gradients_of, idempotent
 
 from refopt.comm import CommError, local, sums
 from refopt.program import Op, Var, bind, passes, placement, step_program
-from refopt.program.placement import on_device
+from refopt.program.passes import on_device
 
 STRATEGIES = {
-    "reduce": placement.reduce,
+    "reduce": passes.reduce_to_owners,
     "send": sent,
     "send balanced": partial(sent, receiver="balanced"),
     "send after all_reduce": partial(sent, strategy="all_reduce"),
@@ -48,7 +48,7 @@ def test_all_reduce_is_the_usual_step(devices, options):
     params = [*PARAMS, ("none", (0, 2))]
     options = {key: {"none": "fp32", **value} if isinstance(value, dict) else value for key, value in options.items()}
     one, many = (adam(params, world_size=world, **options) for world in (1, devices))
-    made = placement.all_reduce(one, devices)
+    made = passes.all_reduce_gradients(one, devices)
     assert made.program == many and made.applied == (devices > 1)
     made.program.check()
 
@@ -114,9 +114,9 @@ def test_passes_are_idempotent_and_leave_their_input_alone(strategy):
 
 def test_where_reduce_puts_things():
     """The balancer's rule by hand: gradients come from the last to the first, of 64, 8, 1, 70, 7, 15 elements."""
-    made = placement.reduce(adam(), 3).program
-    assert placement.owners(made) == {"d.e.f": 0, "a.b": 1, "a.w": 1, "b.v": 1, "b.w": 2, "c": 2}
-    assert list(placement.owners(made)) == ["d.e.f", "a.b", "a.w", "b.v", "b.w", "c"], "device by device, then by name"
+    made = passes.reduce_to_owners(adam(), 3).program
+    assert passes.owners(made) == {"d.e.f": 0, "a.b": 1, "a.w": 1, "b.v": 1, "b.w": 2, "c": 2}
+    assert list(passes.owners(made)) == ["d.e.f", "a.b", "a.w", "b.v", "b.w", "c"], "device by device, then by name"
     counts = made.counts()
     assert counts == {"backward": 6, "reduce": 6, "scale": 6, "adam": 6, "broadcast": 6}
     own = [on_device(made, rank).counts() for rank in range(3)]
@@ -125,7 +125,7 @@ def test_where_reduce_puts_things():
 
 def test_states_are_where_updates_are():
     """No rank has room for states that it does not update, as in any optimizer that is sharded."""
-    made, whole = placement.reduce(adam(), 3).program, adam()
+    made, whole = passes.reduce_to_owners(adam(), 3).program, adam()
     held = [
         {name for name, var in on_device(made, rank).vars.items() if var.persistable} - {n for n, _ in PARAMS}
         for rank in range(3)
@@ -198,9 +198,9 @@ def test_receivers():
     """The gradient's device; or drawn again from all pieces, from the loads that there are, which is another one."""
     program = adam([("a", (6,)), ("b", (6,)), ("c", (3,))])
     made = {receiver: sent(program, 2, receiver=receiver).program for receiver in ("gradient", "balanced")}
-    assert placement.owners(made["gradient"]) == {"a": 0, "c": 0, "b": 1}
-    assert placement.owners(made["balanced"]) == {"b": 0, "a": 1, "c": 1}
-    balancer = placement.Balancer(2, {"a": 6, "b": 6, "c": 3})
+    assert passes.owners(made["gradient"]) == {"a": 0, "c": 0, "b": 1}
+    assert passes.owners(made["balanced"]) == {"b": 0, "a": 1, "c": 1}
+    balancer = passes.Balancer(2, {"a": 6, "b": 6, "c": 3})
     drawn = [balancer.get_appropriate_dev([name]) for name in ("c", "b", "a", "a", "b", "c")]
     assert drawn == [0, 1, 0, 1, 0, 1]
 
@@ -217,7 +217,7 @@ def test_nothing_is_kept_between_builds():
 def test_updates_can_be_fused_afterwards():
     """A rank's updates are of one device, so a pass may take them for one."""
     program = adam(PARAMS)
-    made = placement.reduce(program, 2).program
+    made = passes.reduce_to_owners(program, 2).program
 
     def rank(world):
         mine = passes.fuse_optimizer(on_device(made, world.rank), form="merged")
@@ -235,7 +235,7 @@ def test_updates_can_be_fused_afterwards():
 
 @pytest.mark.parametrize(("program", "why"), [
     (lambda: adam(PARAMS, world_size=2), "all_reduce has devices or ranks already; expected the step of one device"),
-    (lambda: placement.reduce(adam(), 2).program, "reduce has devices or ranks already"),
+    (lambda: passes.reduce_to_owners(adam(), 2).program, "reduce has devices or ranks already"),
     (lambda: passes.fuse_optimizer(adam()).program, "is a buffer of tensors that may go to several devices; place the"),
 ])  # fmt: skip
 @MADE
@@ -246,7 +246,7 @@ def test_declined(program, why, strategy):
 
 def test_merged_updates_are_declined():
     merged = passes.fuse_optimizer(adam(), form="merged").program
-    (why,) = placement.reduce(merged, 2).reasons
+    (why,) = passes.reduce_to_owners(merged, 2).reasons
     assert why == "merged_adam: 'd.e.f@GRAD' is on device 0, and 'b.v@GRAD' on device 1"
     (why,) = sent(merged, 2).reasons
     assert why == "merged_adam shares what it needs with others; expected updates of one tensor each"
@@ -258,7 +258,7 @@ def test_updates_among_gradients_are_declined():
     mixed.check()
     (why,) = sent(mixed, 2).reasons
     assert why == "backward comes after sgd; expected all updates behind all gradients"
-    same_bits(placement.reduce(mixed, 2).program, mixed, 2)
+    same_bits(passes.reduce_to_owners(mixed, 2).program, mixed, 2)
 
 
 def test_updates_that_share_are_declined_by_servers():
@@ -282,7 +282,7 @@ def test_gates_are_declined_by_servers():
     main = [op.replace(inputs={**op.inputs, "found_inf": ["flag"]}) if op.type == "adam" else op for op in program.main]
     gated = program.with_vars([Var("flag", (1,), "float32", persistable=True)]).replace(main=main)
     assert "shares what it needs" in sent(gated, 2).reasons[0]
-    same_bits(placement.reduce(gated, 2).program, gated, 2)
+    same_bits(passes.reduce_to_owners(gated, 2).program, gated, 2)
 
 
 @pytest.mark.clause("N11")
@@ -310,7 +310,7 @@ def test_parameters_without_elements_stay_everywhere():
         result = make(program, 2)
         assert [op.device for op in updates(result.program) if op.inputs["params"] == ("none",)] == [None]
         same_bits(result.program, program, 2)
-    assert placement.reduce(program, 2).reasons == ("'none@GRAD' has no elements and stays on all devices",)
+    assert passes.reduce_to_owners(program, 2).reasons == ("'none@GRAD' has no elements and stays on all devices",)
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -324,7 +324,7 @@ def test_bad_options(options, message):
         sent(adam(), 2, **options)
 
 
-@pytest.mark.parametrize("make", [placement.reduce, placement.all_reduce, placement.send_to_owners])
+@pytest.mark.parametrize("make", [passes.reduce_to_owners, passes.all_reduce_gradients, passes.send_to_owners])
 @pytest.mark.parametrize("devices", [0, -1, True, 1.5])
 def test_bad_devices(make, devices):
     expected = f"expected an integer from 1 to 1048576, got {devices}"
@@ -346,7 +346,7 @@ JOIN = {"inputs": {"x": ["a", "b"]}, "outputs": {"out": ["w"]}}
     ({"a": (2, 3)}, Op("recv", {}, {"out": ["a"]}, {"source": 1}), "ranks: expected an integer of at least 1, got No"),
     ({"a": (2, 3)}, Op("send", {"x": ["a", "w"]}, {}, {"ranks": 2, "to": 1}), "x: expected one variable, got 2"),
     ({"a": (2, 3)}, Op("send_barrier", {"x": ["a"]}), "out: expected variables, got none"),
-    ({"a": (2, 3), "b": (2, 3)}, Op("split", attrs={"blocks": ((0, 0, 6), (1, 6, 6))}, **X), "role: expected startup"),
+    ({"a": (2, 3), "b": (2, 3)}, Op("split", attrs={"blocks": ((0, 0, 6), (1, 6, 6))}, **X), "expected it in startup"),
 ])  # fmt: skip
 def test_bad_ops(shapes, op, message):
     program = step_program([("w", (4, 3))], "sgd", lr=1.0)
@@ -416,7 +416,7 @@ def test_broadcast_params_from_nobody(owner, error, message):
     (-1, ValueError, "expected a rank from 0 to 2, got -1"), ("x", TypeError, "expected a rank, got 'x'"),
     (None, TypeError, "expected a rank, got None"), (0.5, TypeError, "expected a rank, got 0.5"),
 ])  # fmt: skip
-@pytest.mark.parametrize("make", [placement.reduce, placement.all_reduce, placement.send_to_owners])
+@pytest.mark.parametrize("make", [passes.reduce_to_owners, passes.all_reduce_gradients, passes.send_to_owners])
 def test_on_a_device_that_is_none(make, device, error, message):
     with pytest.raises(error, match=f"^on_device: device: {message}$"):
         on_device(make(adam(), 3).program, device)
@@ -424,7 +424,7 @@ def test_on_a_device_that_is_none(make, device, error, message):
 
 def test_any_device_of_a_program_that_nothing_is_shared_in():
     program = adam([("w", (0,))])
-    made = placement.reduce(program, 3).program
+    made = passes.reduce_to_owners(program, 3).program
     assert on_device(made, 2).counts() == made.counts() == program.counts()
     with pytest.raises(ValueError, match="on_device: device: expected a rank"):
         on_device(made, -1)
@@ -477,7 +477,7 @@ def test_nothing_is_allocated_in_a_step():
 
 def test_ranks_with_other_programs_say_so():
     """Owners that differ are noticed as the program is bound, before anything is sent."""
-    programs = [placement.reduce(adam(PARAMS[:2]), 2).program, placement.reduce(adam(PARAMS[:2][::-1]), 2).program]
+    programs = [passes.reduce_to_owners(adam(params), 2).program for params in (PARAMS[:2], PARAMS[:2][::-1])]
 
     def rank(world):
         on_rank(programs[world.rank], world)
@@ -487,5 +487,5 @@ def test_ranks_with_other_programs_say_so():
 
 
 def test_listing_shows_devices():
-    text = everywhere(adam(PARAMS[:2]), 2).listing() + placement.reduce(adam(PARAMS[:2]), 2).program.listing()
+    text = everywhere(adam(PARAMS[:2]), 2).listing() + passes.reduce_to_owners(adam(PARAMS[:2]), 2).program.listing()
     assert "@0" in text and "@1" in text

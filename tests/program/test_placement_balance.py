@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from program_cases import few
 
 from refopt.program import Var
-from refopt.program.placement import Balancer, balance, sizes_of
+from refopt.program.passes import Balancer, balance, sizes_of
 
 SIZES = {"a": 3, "b": 3, "c": 1, "d": 7, "e": 12, "f": 1, "empty": 0}
 NAMES = [name for name in SIZES if name != "empty"]

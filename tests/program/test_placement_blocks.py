@@ -10,7 +10,7 @@ from program_cases import few
 
 from refopt import gpu
 from refopt.checks.dtypes import numpy_dtype
-from refopt.program.placement import Block, concat, slice_variable, split_by_ref
+from refopt.program.blocks import Block, concat, slice_variable, split_by_ref
 
 # Paddle's test_slice_var and the older default of 1024, with 10 blocks aimed at: sizes of blocks.
 GOLDEN = [

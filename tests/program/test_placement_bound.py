@@ -13,8 +13,9 @@ from program_cases import adam, arrays_of, everything, gradients_of, numbers_of,
 
 from refopt import gpu
 from refopt.comm import local
-from refopt.program import bind, placement, step_program
-from refopt.program.placement import on_device, overlap, timeline
+from refopt.program import bind, passes, placement, step_program
+from refopt.program.passes import on_device
+from refopt.program.placement import overlap, timeline
 from refopt.program.placement.network import OnExecutor, OnGpu
 from refopt.simt import DataRace, observe, streams
 
@@ -186,7 +187,7 @@ class LateEvent:
 
 LATE = {
     "two streams": lambda: beside(adam()),
-    "offload": lambda: placement.offload(everything("merged")(adam()).program, nbytes=1024, ring=2).program,
+    "offload": lambda: passes.offload(everything("merged")(adam()).program, nbytes=1024, ring=2).program,
 }
 
 
@@ -405,7 +406,7 @@ def test_some_multiprocessors_are_for_updates(executor, monkeypatch):
 @pytest.mark.gpu
 def test_ranks_in_one_process_have_no_gpu_of_their_own():
     machine = gpu.device("gpu")
-    program = placement.all_reduce(adam(SMALL), 2).program
+    program = passes.all_reduce_gradients(adam(SMALL), 2).program
 
     def rank(world):
         mine = on_device(program, world.rank)
@@ -417,7 +418,7 @@ def test_ranks_in_one_process_have_no_gpu_of_their_own():
 
 def test_ranks(executor):
     """Steps of two ranks, with numbers that change, by `step` itself."""
-    program = everything("merged")(placement.all_reduce(adam(), 2).program).program
+    program = everything("merged")(passes.all_reduce_gradients(adam(), 2).program).program
 
     def rank(world, way):
         given = gradients_of(program, world.rank)

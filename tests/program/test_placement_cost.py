@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from program_cases import adam, few
 
-from refopt.program import placement, sharding, step_program
+from refopt.program import passes, placement, step_program
 from refopt.program.placement import cost
 from refopt.program.placement.cost import Link
 
@@ -167,8 +167,8 @@ def test_batches():
 def test_a_batch_of_a_program():
     """What its calls move, root by root, on the stream for communication."""
     program = step_program([("a", (3,)), ("b", (5,)), ("c", (5,))], "sgd", world_size=2, lr=0.1)
-    made = sharding.fuse_reduces(sharding.shard(program, 0, 2, "greedy").program).program
-    plan = placement.on_streams(sharding.batch_owners(made).program)
+    made = passes.fuse_reduces(passes.shard(program, 0, 2, "greedy").program).program
+    plan = placement.on_streams(passes.batch_owners(made).program)
     seconds = placement.task_cost(plan, LINK, LINK, rate=1.0)
     (batch,) = (task for task in plan.tasks if plan.label(task).startswith("batch") and "@GRAD" in plan.label(task))
     assert batch.stream == "communication"
@@ -192,7 +192,7 @@ def of(program, op):
     return cost.of_op(program, op, LINK, 1.0)
 
 
-MADE = placement.send_to_owners(adam([("w", (8, 3))]), 2, min_block_size=12).program
+MADE = passes.send_to_owners(adam([("w", (8, 3))]), 2, min_block_size=12).program
 
 
 @pytest.mark.parametrize(("call", "message"), [
@@ -239,6 +239,6 @@ def test_bad_links(name, number):
 
 def test_bytes():
     """Of a buffer, those of its tensors; of a variable in blocks, those of its blocks."""
-    made = placement.send_to_owners(adam([("w", (8, 3))], config="amp"), 2, min_block_size=12).program
+    made = passes.send_to_owners(adam([("w", (8, 3))], config="amp"), 2, min_block_size=12).program
     assert cost.bytes_of(made, ["w@GRAD"]) == 48 == cost.bytes_of(made, ["w@GRAD.block0", "w@GRAD.block1"])
     assert cost.bytes_of(made, ["w_moment1_0"]) == 96

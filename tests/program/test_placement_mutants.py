@@ -1,6 +1,7 @@
 """Placements that are wrong in one thing each, upstream's defects among them: some law notices every one of them."""
 
 import random
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,9 +10,10 @@ from placement_cases import in_order, messages_fit, on_rank, one_place_each, one
 from program_cases import PARAMS, adam, numbers_of
 
 from refopt.comm import CommError, local
-from refopt.program import Program, placement, runners, step_program
-from refopt.program.placement import Balancer, Block, kinds, on_device, send, strategies
-from refopt.program.placement.blocks import slice_variable
+from refopt.program import Program, passes, placement, step_program
+from refopt.program.blocks import Block, slice_variable
+from refopt.program.ops import TYPES, messages
+from refopt.program.passes import Balancer, on_device, pieces, place, send
 
 EVEN = [("a", (6,)), ("b", (6,)), ("c", (3, 2)), ("d", (6,))]  # where a mix-up shows in the values alone
 EXAMPLES = {
@@ -56,7 +58,7 @@ BALANCED = partial(sent, receiver="balanced")
 EVERYWHERE = partial(sent, strategy="all_reduce")
 
 
-@pytest.mark.parametrize("make", [placement.reduce, sent, BALANCED, EVERYWHERE])
+@pytest.mark.parametrize("make", [passes.reduce_to_owners, sent, BALANCED, EVERYWHERE])
 def test_right_placements_keep_the_laws(make):
     laws(make)
 
@@ -70,7 +72,7 @@ def edited(make, edit):
         for op in result.program.main:
             other = edit(op, devices)
             main += [other] if not isinstance(other, list) else other
-        return placement.send.Result(result.program.replace(main=main), True, result.reasons)
+        return send.Result(result.program.replace(main=main), True, result.reasons)
 
     return wrong
 
@@ -123,22 +125,22 @@ REDUCE = {
 @pytest.mark.parametrize("mutant", REDUCE)
 def test_laws_kill_mutants_of_reduce(mutant):
     with pytest.raises(AssertionError):
-        laws(edited(placement.reduce, REDUCE[mutant]))
+        laws(edited(passes.reduce_to_owners, REDUCE[mutant]))
 
 
 @pytest.mark.parametrize("mutant", ["root 0", "reduced to 0", "no broadcast", "no average", "no reduction"])
 def test_bits_alone_kill_mutants_of_reduce(mutant):
     """What no listing shows."""
     with pytest.raises(AssertionError):
-        bits(edited(placement.reduce, REDUCE[mutant]), ["even"])
+        bits(edited(passes.reduce_to_owners, REDUCE[mutant]), ["even"])
 
 
 def test_root_0_is_noticed_on_the_executor():
     """Upstream's copies between CPU tensors came from device 0, too, after those between GPUs had been mended."""
     program, devices = EXAMPLES["even"][0](), 2
-    same_bits(placement.reduce(program, devices).program, program, devices, backend="gpu")
+    same_bits(passes.reduce_to_owners(program, devices).program, program, devices, backend="gpu")
     with pytest.raises(AssertionError, match="N11"):
-        same_bits(edited(placement.reduce, root_0)(program, devices).program, program, devices, backend="gpu")
+        same_bits(edited(passes.reduce_to_owners, root_0)(program, devices).program, program, devices, backend="gpu")
 
 
 # Of messages.
@@ -210,12 +212,9 @@ def test_messages_at_once_are_noticed(monkeypatch):
     """A send that does not wait for its barrier, with a receiver that does: nobody can go on."""
 
     def at_once(bound, op):
-        waiting = kinds.RUNNERS[op.type](bound, op)
-        if op.type == "recv":
-            return waiting
         return lambda: bound.comm.send(bound.arrays[op.reads[0]], op.attrs["to"])
 
-    monkeypatch.setitem(runners.RUNNERS, "send", at_once)
+    monkeypatch.setitem(TYPES, "send", replace(TYPES["send"], bind=at_once))
     with pytest.raises(AssertionError, match="no rank can go on"):
         bits(sent, ["early"])
 
@@ -237,7 +236,7 @@ def test_a_barrier_that_does_not_meet_is_noticed(monkeypatch):
             for kind, array, peer in messages:
                 getattr(comm, kind)(array, peer)
 
-    monkeypatch.setattr(kinds, "exchange", exchange)
+    monkeypatch.setattr(messages, "exchange", exchange)
     assert local.run(calls, 3) == [0, 0, 0]
 
 
@@ -287,11 +286,11 @@ def all_to_server_0(*args):
 _updates = send._updates
 ASKED = {
     "drawn again": (Balancer, "place", drawn_again, sent),
-    "offset by number": (send, "slice_variable", offset_by_number, sent),
+    "offset by number": (pieces, "slice_variable", offset_by_number, sent),
     "first rows for all": (send, "_states", first_block_for_all, sent),
     "no states": (send, "_states", no_states, sent),
     "server 0": (send, "_updates", all_to_server_0, sent),
-    "nothing sparse gathered": (strategies, "communicated", None, placement.reduce),
+    "nothing sparse gathered": (place, "communicated", None, passes.reduce_to_owners),
 }
 
 
@@ -299,7 +298,7 @@ ASKED = {
 def test_laws_kill_what_is_asked_wrongly(monkeypatch, mutant):
     where, name, wrong, make = ASKED[mutant]
     if wrong is None:
-        real = strategies.communicated
+        real = place.communicated
 
         def wrong(*args):
             made = real(*args)
@@ -313,7 +312,7 @@ def test_laws_kill_what_is_asked_wrongly(monkeypatch, mutant):
 def test_laws_kill_norms_of_blocks(monkeypatch):
     program = step_program([("w", (8, 3))], "lars_momentum", **numbers_of("lars_momentum"))
     same_bits(sent(program, 2).program, program, 2)
-    monkeypatch.setattr(send, "_cut", always_elementwise)
+    monkeypatch.setattr(pieces, "_cut", always_elementwise)
     with pytest.raises(AssertionError, match="N11"):
         same_bits(sent(program, 2).program, program, 2)
 
@@ -335,7 +334,7 @@ def keeping(stale):
     return made
 
 
-@pytest.mark.parametrize("make", [placement.reduce, sent])
+@pytest.mark.parametrize("make", [passes.reduce_to_owners, sent])
 @pytest.mark.parametrize("stale", [("_loads",), ("_places",), ("_loads", "_places")])
 def test_state_between_builds_is_noticed(monkeypatch, make, stale):
     """Upstream's first version kept the loads and the names in the builder, and did not clear them."""
@@ -348,7 +347,7 @@ def test_state_between_builds_is_noticed(monkeypatch, make, stale):
     alone = make(second, 2).program
     law(alone)
     wrong = keeping(stale)
-    for module in (strategies, send):
+    for module in (place, send):
         monkeypatch.setattr(module, "Balancer", wrong)
     with pytest.raises(AssertionError, match="depends on the builds before"):
         law(alone)
@@ -359,7 +358,7 @@ def test_an_order_of_chance_is_noticed(monkeypatch):
     program, names = adam(PARAMS), [name for name, _ in PARAMS]
 
     def rank(world):
-        return on_rank(placement.reduce(program, 3).program, world) and None
+        return on_rank(passes.reduce_to_owners(program, 3).program, world) and None
 
     local.run(rank, 3)
     chance = iter(range(99))
@@ -369,7 +368,7 @@ def test_an_order_of_chance_is_noticed(monkeypatch):
         random.Random(next(chance)).shuffle(items)
         return items
 
-    monkeypatch.setattr(strategies, "broadcast_order", shuffled)
+    monkeypatch.setattr(place, "broadcast_order", shuffled)
     with pytest.raises(CommError, match="agree: call"):
         local.run(rank, 3)
     owners = {name: k % 3 for k, name in enumerate(names)}
@@ -377,7 +376,7 @@ def test_an_order_of_chance_is_noticed(monkeypatch):
     for seed in range(5):
         turned = list(owners.items())
         random.Random(seed).shuffle(turned)
-        assert strategies.broadcast_order(dict(turned)) == sorted(owners.items(), key=lambda x: (x[1], x[0]))
+        assert place.broadcast_order(dict(turned)) == sorted(owners.items(), key=lambda x: (x[1], x[0]))
 
 
 def from_rank_0(world, arrays, owners=None):

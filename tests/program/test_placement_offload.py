@@ -28,7 +28,7 @@ from program_cases import (
 from refopt import gpu
 from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import ITEM_SIZES
-from refopt.program import Op, Program, Var, bind, placement, step_program
+from refopt.program import Op, Program, Var, bind, passes, placement, step_program
 from refopt.program.placement import cost, overlap, simulate, task_cost
 from refopt.program.placement.schedule import STREAMS
 from refopt.simt import DataRace, observe
@@ -90,7 +90,7 @@ CASES = {
 def test_the_bits_of_states_on_the_device(machine, case):
     """In the order of the program; nothing races, on the executor."""
     program, options = CASES[case][0](), {**LOOSE, **CASES[case][1]}
-    made = placement.offload(program, **options)
+    made = passes.offload(program, **options)
     assert made.applied and not made.reasons
     made.program.check()
     assert ends(machine, placement.on_streams(made.program), watch=True) == expected(program)
@@ -99,7 +99,7 @@ def test_the_bits_of_states_on_the_device(machine, case):
 @pytest.mark.parametrize("seed", range(3))
 def test_no_order_that_streams_allow_shows(executor, seed):
     program = merged(adam())
-    plan = placement.on_streams(placement.offload(program, **LOOSE).program)
+    plan = placement.on_streams(passes.offload(program, **LOOSE).program)
     assert ends(executor, plan, steps=3, issue=seed) == expected(program, 3)
 
 
@@ -109,7 +109,7 @@ def test_no_order_that_streams_allow_shows(executor, seed):
 def test_any_program(program, nbytes, ring, masters, fuse):
     """By `bind`, too, where copies are ops as any others; and what is done the second time."""
     program = merged(program) if fuse else program
-    apply = partial(placement.offload, nbytes=nbytes, ring=ring, masters=masters)
+    apply = partial(passes.offload, nbytes=nbytes, ring=ring, masters=masters)
     made = apply(program)
     idempotent(apply, program)
     untouched(apply, program)
@@ -128,7 +128,7 @@ def test_brought_states_go_on(machine):
     rng = np.random.default_rng(0)
     names = ["a.w_moment1_0", "c_fp32_master_0", "b.w_moment2_0"]
     brought = {name: rng.random(program.vars[name].shape, np.float32) for name in names}
-    plan = placement.on_streams(placement.offload(program, masters=True, **LOOSE).program)
+    plan = placement.on_streams(passes.offload(program, masters=True, **LOOSE).program)
     assert ends(machine, plan, brought=brought) == expected(program, brought=brought)
 
 
@@ -144,7 +144,7 @@ def without(plan, task, wait):
 @pytest.mark.parametrize("ring", [1, 2, 3])
 def test_each_wait_that_is_missing_is_reported(executor, ring):
     """Of the update for its states, of the copy for the update, and of the next copy into the same buffer."""
-    plan = placement.on_streams(placement.offload(merged(adam()), nbytes=1024, ring=ring).program)
+    plan = placement.on_streams(passes.offload(merged(adam()), nbytes=1024, ring=ring).program)
     waits = [(task.number, wait) for task in plan.tasks for wait in task.waits]
     kinds = [tuple(plan.label(plan.tasks[number]).split()[0] for number in pair) for pair in waits]
     count = plan.program.counts()["copy_in"]
@@ -161,7 +161,7 @@ def test_copies_run_beside_updates():
     program = program.replace(main=program.main[-1:], vars={
         name: replace(var, persistable=True) for name, var in program.vars.items()})  # fmt: skip
     for ring, elapsed in ((1, 24), (2, 13), (3, 10)):
-        plan = placement.on_streams(placement.offload(program, nbytes=512, ring=ring).program)
+        plan = placement.on_streams(passes.offload(program, nbytes=512, ring=ring).program)
         assert len(plan.streams) == 3 and {len(tasks) for tasks in plan.streams.values()} == {8, 10}
         gain = overlap(simulate(plan, lambda task: float(task.kind == "run")))
         assert (gain.total, gain.elapsed) == (24, elapsed)
@@ -178,7 +178,7 @@ def test_copies_run_beside_updates():
 def test_memory(executor, nbytes, ring, masters):
     """By the formula, and as the allocations of a bound schedule."""
     program = merged(adam(config="amp"))
-    made = placement.offload(program, nbytes=nbytes, ring=ring, masters=masters).program
+    made = passes.offload(program, nbytes=nbytes, ring=ring, masters=masters).program
     slots = ["moment1", "moment2"] + ["master_params"] * masters
     groups = [[x for slot in slots for x in op.inputs[slot]] for op in made.main if op.type == "merged_adam"]
     s = [sum(-(-math.prod(made.vars[x].shape) * 4 // 256) * 256 for x in group) for group in groups]
@@ -197,7 +197,7 @@ def test_memory(executor, nbytes, ring, masters):
 
 def test_a_copy_is_in_one_piece(executor):
     """As many copies as updates, each way, of all bytes of its states."""
-    made = placement.offload(merged(adam()), **LOOSE).program
+    made = passes.offload(merged(adam()), **LOOSE).program
     with observe(count=()) as log:
         run = placement.bind_schedule(placement.on_streams(made), on(executor, arrays_of(made)))
         before = len(log.copies)
@@ -219,7 +219,7 @@ def flat():
 
 def cut():
     """Blocks of parameters, with states that are cut at startup."""
-    return placement.on_device(placement.send_to_owners(adam([("w", (8, 4))]), 2, min_block_size=4).program, 0)
+    return passes.on_device(passes.send_to_owners(adam([("w", (8, 4))]), 2, min_block_size=4).program, 0)
 
 
 def used():
@@ -233,14 +233,14 @@ def used():
     (flat, "adam of .*: it is flat"),
     (cut, "adam of 'w.block0': 'w.block0_moment1_0' is made at startup, on the device"),
     (used, "adam of 'w': 'w_moment1_0' is used by other ops, too"),
-    (lambda: placement.offload(adam([("w", (3,))])).program, "'w_moment1_0@DEVICE' is no memory of its own"),
-    (lambda: placement.reduce(adam(), 2).program, "ops are of several devices"),
+    (lambda: passes.offload(adam([("w", (3,))])).program, "'w_moment1_0@DEVICE' is no memory of its own"),
+    (lambda: passes.reduce_to_owners(adam(), 2).program, "ops are of several devices"),
     (lambda: adam([("w", (0, 3))]), "adam of 'w': it has no states"),
     (lambda: Program({}), "no update has states"),
 ])  # fmt: skip
 def test_declined(program, reason):
     program = program()
-    made = placement.offload(program)
+    made = passes.offload(program)
     assert not made.applied and made.program is program and re.search(reason, " ".join(made.reasons))
 
 
@@ -248,7 +248,7 @@ def test_routines():
     """Every routine that has states, and their bits; one that has none is left."""
     for name, routine in ROUTINES.items():
         program = merged(step_program(PARAMS[:3], name, **numbers_of(name)))
-        made = placement.offload(program, nbytes=1)
+        made = passes.offload(program, nbytes=1)
         assert made.applied == bool(routine.states)
         if made.applied:
             assert ends(gpu.device("executor"), placement.on_streams(made.program)) == expected(program)
@@ -258,7 +258,7 @@ def on_executor(**sizes):
     return {name: gpu.to_device(np.zeros(size, np.float32)) for name, size in sizes.items()}
 
 
-ONE = placement.offload(adam([("w", (3,))])).program
+ONE = passes.offload(adam([("w", (3,))])).program
 
 
 def changed(kind, **sides):
@@ -273,8 +273,8 @@ SHORT = ONE.replace(vars={**ONE.vars, "@RING@0": Var("@RING@0", (511,), "uint8")
 
 
 @pytest.mark.parametrize(("call", "error", "message"), [
-    (lambda: placement.offload(adam(), ring=0), ValueError, "offload: ring: expected an integer of at least 1, got 0"),
-    (lambda: placement.offload(adam(), nbytes=0), ValueError, "offload: nbytes: expected an integer of at least 1, g"),
+    (lambda: passes.offload(adam(), ring=0), ValueError, "offload: ring: expected an integer of at least 1, got 0"),
+    (lambda: passes.offload(adam(), nbytes=0), ValueError, "offload: nbytes: expected an integer of at least 1, g"),
     (changed("copy_out", inputs={"x": NEAR}).check, TypeError, "copy_out: ring: expected variables, got none"),
     (changed("copy_in", inputs={"x": STATES[:1]}).check, ValueError, "copy_in: out: expected 1 variables, as x has, g"),
     (changed("copy_in", inputs={"x": ["w_moment1_0", "w_beta1_pow_acc_0"]}).check, ValueError,
@@ -294,7 +294,7 @@ def test_bad_arguments(call, error, message):
 
 def test_costs_of_copies():
     """By the bus, of the bytes of tensors; the rest by the rate of memory."""
-    plan = placement.on_streams(placement.offload(adam([("w", (3,))])).program)
+    plan = placement.on_streams(passes.offload(adam([("w", (3,))])).program)
     seconds = task_cost(plan, cost.Link(0, 0), cost.Link(100.0, 2.0), rate=4.0)
     found = [seconds(task) for task in plan.tasks if task.stream != "compute"]
     assert found == [100 + 2 * 24] * 2

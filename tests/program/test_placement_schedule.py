@@ -13,8 +13,9 @@ from program_cases import adam, arrays_of, everything, few, gradients_of, progra
 
 from refopt import gpu
 from refopt.comm import local
-from refopt.program import Op, Program, Var, bind, placement, step_program
-from refopt.program.placement import Schedule, Span, Task, cost, on_device, overlap, simulate, task_cost, timeline
+from refopt.program import Op, Program, Var, bind, passes, placement, step_program
+from refopt.program.passes import on_device
+from refopt.program.placement import Schedule, Span, Task, cost, overlap, simulate, task_cost, timeline
 from refopt.program.placement import schedule as schedules
 from refopt.program.placement.network import OnExecutor
 from refopt.program.placement.schedule import STREAMS
@@ -26,12 +27,12 @@ SMALL = [("w", (4, 2)), ("v", (6,)), ("u", (3,))]
 
 def at_once(program, devices):
     """Gradients in a buffer, one sum, updates as one."""
-    return everything(memory_size=0)(placement.all_reduce(program, devices).program)
+    return everything(memory_size=0)(passes.all_reduce_gradients(program, devices).program)
 
 
 EXAMPLES = {
-    "reduce": lambda: placement.reduce(adam(SMALL), 2).program,
-    "all_reduce": lambda: placement.all_reduce(adam(SMALL, early=True), 2).program,
+    "reduce": lambda: passes.reduce_to_owners(adam(SMALL), 2).program,
+    "all_reduce": lambda: passes.all_reduce_gradients(adam(SMALL, early=True), 2).program,
     "send": lambda: sent(step_program(SMALL[:2], "momentum", lr=0.5, mu=0.5), 2).program,
     "buffers": lambda: at_once(step_program(SMALL, "sgd", lr=0.5), 2).program,
     "overwritten": lambda: overwritten(),
@@ -117,7 +118,8 @@ def test_no_order_that_streams_allow_shows(example, seed):
 
 
 @given(program=programs(max_tensors=2, ranks=1, mixed=False, optimizers=("sgd", "adam", "lars_momentum")),
-       make=st.sampled_from([placement.reduce, placement.all_reduce, sent]), seed=st.integers(0, 9))  # fmt: skip
+       make=st.sampled_from([passes.reduce_to_owners, passes.all_reduce_gradients, sent]),
+       seed=st.integers(0, 9))  # fmt: skip
 @few(10)
 def test_any_program(program, make, seed):
     made = make(program, 2).program
@@ -177,7 +179,7 @@ def test_the_executor_reports_each_wait_that_is_missing(example, count, rank):
 
 def test_orders_that_a_missing_wait_allows_show():
     """Without watching: the bits tell, in some order, for each wait between work of a step."""
-    made = placement.all_reduce(step_program(SMALL[:2], "sgd", lr=0.5), 2).program
+    made = passes.all_reduce_gradients(step_program(SMALL[:2], "sgd", lr=0.5), 2).program
     expected = in_sequence(made)
     plan = placement.on_streams(on_device(made, 0))
     waits = [(task, wait) for task, wait in all_waits(made, 0) if plan.tasks[task].kind != "end"]
@@ -293,7 +295,9 @@ def some_rank(program, devices, make, rank):
 
 PLANS = dict(
     program=programs(max_tensors=4, ranks=1), devices=st.integers(1, 4), rank=st.integers(0, 3),
-    make=st.sampled_from([placement.reduce, placement.all_reduce, sent, at_once, partial(sent, receiver="balanced")]),
+    make=st.sampled_from([
+        passes.reduce_to_owners, passes.all_reduce_gradients, sent, at_once, partial(sent, receiver="balanced"),
+    ]),
 )  # fmt: skip
 
 
@@ -371,7 +375,7 @@ def test_blocks_and_buffers_are_memory():
 
 def test_sums_run_beside_gradients():
     """No gradient waits for the sum of another: communication has an average and a sum to wait for, compute nothing."""
-    plan = placement.on_streams(placement.all_reduce(adam(SMALL), 2).program)
+    plan = placement.on_streams(passes.all_reduce_gradients(adam(SMALL), 2).program)
     assert all(not task.waits for task in plan.tasks if plan.label(task).startswith("backward"))
     gain = overlap(simulate(plan, lambda task: 1.0))
     assert gain.elapsed < gain.total and gain.hidden > 0

@@ -8,7 +8,7 @@ import pytest
 from program_cases import PARAMS, adam, everything, numbers_of
 
 from refopt.catalog import ROUTINES, workloads
-from refopt.program import Op, Program, Var, passes, side_by_side, step_program
+from refopt.program import Op, Program, Var, counts, passes, side_by_side, step_program
 
 RESNET = step_program(workloads.load("resnet50").tensors, "adam", lr=0.1, world_size=8, early=True)
 
@@ -48,7 +48,7 @@ def test_variables_of_a_step():
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "momentum"])
 def test_op_counts_of_a_step(optimizer, ranks, sparse, early):
     program = step_program(PARAMS, optimizer, world_size=ranks, sparse=sparse, early=early, **numbers_of(optimizer))
-    expected = passes.counts.step(ROUTINES[optimizer], 6, sparse=len(sparse), world_size=ranks, early=early)
+    expected = counts.step(ROUTINES[optimizer], 6, sparse=len(sparse), world_size=ranks, early=early)
     assert program.counts() == expected
 
 

@@ -7,8 +7,8 @@ from program_cases import PARAMS, adam, bound_on, values
 from refopt import gpu
 from refopt.comm import CommError, local
 from refopt.cpu import remainder
-from refopt.program import UNKNOWN, Config, Op, Program, Var, bind, passes, run, sharding, step_program
-from refopt.program.placement import on_device, send_to_owners
+from refopt.program import UNKNOWN, Config, Op, Program, Var, bind, passes, run, step_program
+from refopt.program.passes import on_device, send_to_owners
 
 BACKENDS = pytest.mark.parametrize("backend", ["cpu", "gpu"])
 
@@ -215,7 +215,7 @@ def test_a_refused_array_leaves_no_block_behind():
     made = send_to_owners(step_program(params, "sgd", lr=0.5), 2, min_block_size=4).program
 
     def rank(world):
-        mine = sharding.fuse_broadcasts(on_device(made, world.rank)).program
+        mine = passes.fuse_broadcasts(on_device(made, world.rank)).program
         bound = bound_on(mine, world)
         bound.step()
         view = next(view for views in mine.views.values() for view in views)

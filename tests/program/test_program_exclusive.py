@@ -10,7 +10,7 @@ from program_cases import PARAMS, adam, everything, gradients_of, read
 
 from refopt import gpu
 from refopt.comm import CommError, local
-from refopt.program import Op, Program, Var, bind, passes, placement, sharding, step_program
+from refopt.program import Op, Program, Var, amp_program, bind, passes, placement, step_program
 
 CHANGES = {
     "pickle": lambda value: pickle.loads(pickle.dumps(value)), "copy": copy.copy, "deepcopy": copy.deepcopy,
@@ -26,8 +26,8 @@ def scheduled():
     Var("a", (2, 3), "bfloat16", True, initial=0.5),
     Op("scale", {"x": ["a"]}, {"out": ["a"]}, {"scale": 0.5}, device=1),
     Program({}), adam(world_size=2), everything()(adam(world_size=2)), passes.fuse_optimizer(adam()), scheduled(),
-    sharding.amp_program(PARAMS, "adam", lr=0.5, max_norm=1.0), sharding.eligible(adam()),
-    placement.send_to_owners(adam(), 2, min_block_size=2).program,
+    amp_program(PARAMS, "adam", lr=0.5, max_norm=1.0), passes.eligible(adam()),
+    passes.send_to_owners(adam(), 2, min_block_size=2).program,
 ], ids=lambda value: type(value).__name__)  # fmt: skip
 def test_copies(value, change):
     """Equal, of the same type, and as fit for use."""

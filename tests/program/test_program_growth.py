@@ -8,7 +8,8 @@ from functools import lru_cache, partial
 import numpy as np
 import pytest
 
-from refopt.program import bind, passes, placement, runners, sharding, step_program
+from refopt.program import amp_program, bind, counts, passes, placement, step_program
+from refopt.program.ops.collectives import sequence
 from refopt.program.passes import grouping
 
 FEW, TIMES = 250, 8
@@ -46,27 +47,27 @@ def flat(count):
 
 @lru_cache
 def mixed(count):
-    return sharding.amp_program(params_of(count), "adam", lr=0.5, world_size=2, recompute=True, max_norm=1.0)
+    return amp_program(params_of(count), "adam", lr=0.5, world_size=2, recompute=True, max_norm=1.0)
 
 
 @lru_cache
 def sharded(count):
-    return sharding.optimize_cast(sharding.shard(mixed(count), 0, 2).program).program
+    return passes.optimize_cast(passes.shard(mixed(count), 0, 2).program).program
 
 
 @lru_cache
 def batched(count):
-    return sharding.batch_owners(sharded(count)).program
+    return passes.batch_owners(sharded(count)).program
 
 
 @lru_cache
 def placed(count):
-    return placement.on_device(placement.reduce(plain(count, 1), 2).program, 0)
+    return passes.on_device(passes.reduce_to_owners(plain(count, 1), 2).program, 0)
 
 
 @lru_cache
 def sent(count):
-    return placement.send_to_owners(plain(count, 1), 2, min_block_size=2).program
+    return passes.send_to_owners(plain(count, 1), 2, min_block_size=2).program
 
 
 @lru_cache
@@ -111,7 +112,7 @@ def grouped(rule, **flags):
 
 def size_in_buckets(count):
     sizes, owners = list(range(1, count + 1)), [k % 3 for k in range(count)]
-    return lambda: sharding.bucket_counts.buckets(sizes, [4] * count, owners, limit=1000.0)
+    return lambda: counts.buckets(sizes, [4] * count, owners, limit=1000.0)
 
 
 WORK = {
@@ -120,7 +121,7 @@ WORK = {
     "check merged": of(merged, lambda program: program.check()),
     "check flat": of(flat, lambda program: program.check()),
     "check batched": of(batched, lambda program: program.check()),
-    "check sent": of(sent, lambda program: placement.on_device(program, 0).check()),
+    "check sent": of(sent, lambda program: passes.on_device(program, 0).check()),
     "grouping.early": grouped(grouping.early, memory_size=10**6),
     "grouping.later": grouped(grouping.later, memory_size=1000.0),
     "grouping.fuse_size": grouped(grouping.fuse_size, limit=1000.0),
@@ -134,24 +135,24 @@ WORK = {
     "fold_averages": of(plain, passes.fold_averages),
     "fold_averages merged": of(partial(merged, ranks=2), passes.fold_averages),
     "amp_program": lambda count: lambda: mixed.__wrapped__(count),
-    "optimize_cast": of(mixed, sharding.optimize_cast),
-    "shard": of(mixed, lambda program: sharding.shard(program, 0, 2, order="reduced")),
-    "shard greedy": of(mixed, lambda program: sharding.shard(program, 0, 2, rule="greedy")),
-    "optimize_cast sharded": of(sharded, sharding.optimize_cast),
-    "fold_casts": of(sharded, sharding.fold_casts),
-    "fuse_reduces": of(sharded, partial(sharding.fuse_reduces, limit=0.001)),
-    "fuse_broadcasts": of(sharded, partial(sharding.fuse_broadcasts, limit=0.001)),
-    "batch_owners": of(sharded, sharding.batch_owners),
+    "optimize_cast": of(mixed, passes.optimize_cast),
+    "shard": of(mixed, lambda program: passes.shard(program, 0, 2, order="reduced")),
+    "shard greedy": of(mixed, lambda program: passes.shard(program, 0, 2, rule="greedy")),
+    "optimize_cast sharded": of(sharded, passes.optimize_cast),
+    "fold_casts": of(sharded, passes.fold_casts),
+    "fuse_reduces": of(sharded, partial(passes.fuse_reduces, limit=0.001)),
+    "fuse_broadcasts": of(sharded, partial(passes.fuse_broadcasts, limit=0.001)),
+    "batch_owners": of(sharded, passes.batch_owners),
     "buckets": size_in_buckets,
-    "placement.reduce": of(partial(plain, ranks=1), lambda program: placement.reduce(program, 2)),
-    "send_to_owners": of(partial(plain, ranks=1), partial(placement.send_to_owners, devices=2, min_block_size=2)),
-    "on_device": of(sent, lambda program: placement.on_device(program, 0)),
+    "passes.reduce_to_owners": of(partial(plain, ranks=1), lambda program: passes.reduce_to_owners(program, 2)),
+    "send_to_owners": of(partial(plain, ranks=1), partial(passes.send_to_owners, devices=2, min_block_size=2)),
+    "on_device": of(sent, lambda program: passes.on_device(program, 0)),
     "on_streams": of(placed, placement.on_streams),
-    "on_streams sent": of(lambda count: placement.on_device(sent(count), 0), placement.on_streams),
+    "on_streams sent": of(lambda count: passes.on_device(sent(count), 0), placement.on_streams),
     "simulate": of(scheduled, simulated),
     "order": of(scheduled, lambda plan: plan.order(1)),
-    "offload": of(merged, lambda program: placement.offload(program, nbytes=10**6)),
-    "sequence": of(coalesced, lambda program: runners.sequence(program, 4096)),
+    "offload": of(merged, lambda program: passes.offload(program, nbytes=10**6)),
+    "sequence": of(coalesced, lambda program: sequence(program, 4096)),
     "listing": of(plain, lambda program: program.listing(fold=True)),
     "bind": lambda count: partial(started, plain(count, 1), count),
     "bind flat": lambda count: partial(started, flat(count), count),

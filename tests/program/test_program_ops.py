@@ -95,7 +95,7 @@ except ValueError as error:
 """
 
 
-@pytest.mark.parametrize("first", ["", "import refopt.program.sharding", "import refopt.comm"])
+@pytest.mark.parametrize("first", ["", "import refopt.program.passes", "import refopt.comm"])
 def test_nothing_has_to_be_imported(first):
     found = subprocess.run([sys.executable, "-W", "error", "-c", first + ALONE], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr

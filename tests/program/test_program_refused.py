@@ -108,10 +108,10 @@ def test_a_bad_gradient(last, bad, state, backend, executor):
 
 
 def test_a_bad_gradient_of_a_schedule(executor):
-    placed = placement.reduce(program_of("adam"), 2).program
+    placed = passes.reduce_to_owners(program_of("adam"), 2).program
 
     def rank(world):
-        plan = placement.on_streams(placement.on_device(placed, world.rank))
+        plan = placement.on_streams(passes.on_device(placed, world.rank))
         names = {name for name, var in plan.program.vars.items() if var.persistable}
         arrays = {name: gpu.to_device(x) for name, x in brought(program_of("adam")).items() if name in names}
         grads = gradients()

@@ -115,7 +115,7 @@ def test_scatter_add_is_exact():
     needs.compiler()
     from numba.core import types as nb
 
-    from refopt.program.kernels import adder
+    from refopt.program.gpu.sparse import adder
 
     for source, target in (
         ("float32", "float32"),

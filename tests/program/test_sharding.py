@@ -28,12 +28,12 @@ from sharding_cases import (
 
 from refopt import cpu, gpu
 from refopt.comm import local
-from refopt.program import bind, sharding, step_program
+from refopt.program import bind, gradient_of, passes, step_program
 
 
 def unsharded(program):
     """Every rank has everything, and copies; nobody owns anything alone."""
-    made = sharding.optimize_cast(program).program
+    made = passes.optimize_cast(program).program
     made.check()
     return made
 
@@ -65,8 +65,8 @@ def test_a_step_in_order():
     last = [("check_gradients", "sums"), ("finish_check", "grad_factor"), ("update_loss_scaling", "loss_scaling"),
             ("adam", "a.w"), ("adam", "a.b")]  # fmt: skip
     assert [(op.type, (op.writes or op.reads)[0]) for op in program.main] == [*micro, *again, *reduced, *last]
-    assert sharding.gradient_of("a.w", 1) == "a.w.cast_fp16@GRAD@MICRO_1"
-    assert [sharding.gradient_of("a.b", k, fp32=True) for k in (0, 1)] == ["a.b@GRAD", "a.b@GRAD@MICRO_1"]
+    assert gradient_of("a.w", 1) == "a.w.cast_fp16@GRAD@MICRO_1"
+    assert [gradient_of("a.b", k, fp32=True) for k in (0, 1)] == ["a.b@GRAD", "a.b@GRAD@MICRO_1"]
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -244,7 +244,7 @@ def test_shards_of_plain_steps(config, options, ranks):
     expected, owners = outcome(program), owners_of(program)
 
     def rank(world):
-        bound = bound_on(sharding.shard(program, world.rank, ranks).program, world)
+        bound = bound_on(passes.shard(program, world.rank, ranks).program, world)
         bound.step()
         bound.step()
         return read(bound)
@@ -265,18 +265,18 @@ def test_passes_are_idempotent_and_in_any_order(program, rule):
     for rank in (0, ranks - 1):
 
         def apply(program, rank=rank):
-            return sharding.shard(program, rank, ranks, rule)
+            return passes.shard(program, rank, ranks, rule)
 
-        for one in (apply, sharding.optimize_cast):
+        for one in (apply, passes.optimize_cast):
             idempotent(one, program)
             untouched(one, program)
-        first = sharding.optimize_cast(apply(program).program).program
-        assert first == apply(sharding.optimize_cast(program).program).program
-        idempotent(sharding.optimize_cast, apply(program).program)
+        first = passes.optimize_cast(apply(program).program).program
+        assert first == apply(passes.optimize_cast(program).program).program
+        idempotent(passes.optimize_cast, apply(program).program)
         idempotent(apply, first)
-        idempotent(sharding.fuse_broadcasts, first)
-        untouched(sharding.fuse_broadcasts, first)
-        untouched(sharding.optimize_cast, first)
+        idempotent(passes.fuse_broadcasts, first)
+        untouched(passes.fuse_broadcasts, first)
+        untouched(passes.optimize_cast, first)
 
 
 def test_programs_of_ranks_differ_in_what_is_kept():

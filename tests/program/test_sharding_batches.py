@@ -25,9 +25,9 @@ from sharding_cases import (
 
 from refopt.comm import CommError, local
 from refopt.comm.local import LocalCommunicator
-from refopt.program import Op, Program, Var, batches, bind, passes, sharding, step_program
-from refopt.program.kinds import routine_of
-from refopt.program.sharding import bucket_counts
+from refopt.program import Op, Program, Var, bind, counts, passes, step_program
+from refopt.program.ops import collectives
+from refopt.program.ops.updates import routine_of
 
 # No bit changes.
 
@@ -78,10 +78,10 @@ def test_ops(program, rule, limit):
     routine = next(op.type for op in program.main if routine_of(op))
     apart = in_buckets(program, limit, rule)
     for rank, made in enumerate(in_buckets(program, limit, rule, batched=True)):
-        expected = bucket_counts.step(routine, *about, rank, limit=limit, send_limit=limit / 2, batched=True)
+        expected = counts.bucketed_step(routine, *about, rank, limit=limit, send_limit=limit / 2, batched=True)
         got = made.counts()
         assert {kind: got.get(kind, 0) for kind in expected} == expected
-        singles = [each for op in made.main for each in batches.calls(op)]
+        singles = [each for op in made.main for each in collectives.calls(op)]
         assert sorted(map(about_call, singles)) == sorted(map(about_call, apart[rank].main))
 
 
@@ -91,16 +91,16 @@ def about_call(op):
 
 def test_batches_by_hand():
     """The k-th bucket of each owner together; the owner with most has one that is by itself."""
-    assert bucket_counts.batches([]) == (0, 0)
-    assert bucket_counts.batches([3, 3]) == (2, 0)
-    assert bucket_counts.batches([0, 1, 0, 2, 0, 1]) == (1, 2)
+    assert counts.batches([]) == (0, 0)
+    assert counts.batches([3, 3]) == (2, 0)
+    assert counts.batches([0, 1, 0, 2, 0, 1]) == (1, 2)
     program = sends("reduce", [0, 1, 0, 2, 0, 1])
-    made = sharding.batch_owners(program).program
+    made = passes.batch_owners(program).program
     assert [(op.type, op.reads) for op in made.main] == [("batch", ("x0", "x1", "x3")), ("reduce", ("x4",)),
                                                          ("batch", ("x2", "x5"))]  # fmt: skip
     batch = made.main[0]
     assert dict(batch.attrs) == {"ranks": 3, "kind": "reduce", "roots": (0, 1, 2), "counts": (1, 1, 1)}
-    assert batches.calls(batch) == [program.main[k] for k in (0, 1, 3)]
+    assert collectives.calls(batch) == [program.main[k] for k in (0, 1, 3)]
     assert "batch            x0 ... x3 (3)  ranks=3 kind=reduce roots=[0 ... 2 (3)] counts=[1 ... 1 (3)]" in str(made)
 
 
@@ -162,12 +162,12 @@ def test_ranks_agree_on_batches():
 def test_the_pass_is_idempotent(program, rule, limit):
     """And leaves what it is given as it is; after it, others find nothing to do."""
     made = in_buckets(program, limit, rule)[-1]
-    untouched(sharding.batch_owners, made)
-    idempotent(sharding.batch_owners, made)
-    one = sharding.batch_owners(made).program
+    untouched(passes.batch_owners, made)
+    idempotent(passes.batch_owners, made)
+    one = passes.batch_owners(made).program
     one.check()
     for apply in (
-        partial(sharding.fuse_reduces, limit=limit), partial(sharding.fuse_broadcasts, limit=limit / 2),
+        partial(passes.fuse_reduces, limit=limit), partial(passes.fuse_broadcasts, limit=limit / 2),
         partial(passes.fuse_optimizer, form="merged", per_buffer=True),
     ):  # fmt: skip
         assert apply(one).program == one or not one.counts().get("batch"), "comes after them"
@@ -202,7 +202,7 @@ TWO = sends("broadcast", [0, 1])
     (wide(wide(TWO, 0, align_size=8), 1, align_size=16), "broadcast 0 of each root: align_size differs: 8 for"),
 ])  # fmt: skip
 def test_calls_that_stay_apart(program, reason):
-    result = sharding.batch_owners(program)
+    result = passes.batch_owners(program)
     assert result.program is program and any(why.startswith(reason) for why in result.reasons), result.reasons
 
 
@@ -213,23 +213,23 @@ def test_calls_that_come_together():
     for program, expected in (
         (free, ["scale", "batch"]), (between("b"), ["scale", "batch"]), (between("a"), ["batch", "scale"]),
     ):  # fmt: skip
-        made = sharding.batch_owners(program).program.main
+        made = passes.batch_owners(program).program.main
         assert [op.type for op in made] == expected and program.main[1] in made
     for k in (0, 1):
         program = wide(TWO.replace(main=[op.replace(layer=op.reads[0]) for op in TWO.main]), k, align_size=8)
-        (made,) = sharding.batch_owners(program).program.main
+        (made,) = passes.batch_owners(program).program.main
         assert made.layer is None, "that of neither"
         assert made.attrs["align_size"] == 8
-        assert batches.calls(made)[k] == program.main[k].replace(layer=None)
+        assert collectives.calls(made)[k] == program.main[k].replace(layer=None)
     both = sends("reduce", [0, 1], ["a", "b"])
     both = both.replace(vars={**both.vars, **TWO.vars}, main=[both.main[0], *TWO.main, both.main[1]])
-    kinds = [op.attrs["kind"] for op in sharding.batch_owners(both).program.main]
+    kinds = [op.attrs["kind"] for op in passes.batch_owners(both).program.main]
     assert kinds == ["broadcast", "reduce"]
 
 
 # Ops that make no sense.
 
-GOOD = sharding.batch_owners(TWO).program
+GOOD = passes.batch_owners(TWO).program
 NAMES = {"inputs": {"x": ["x0", "buffer"]}, "outputs": {"out": ["x0", "buffer"]}}
 VIEWS = [Op("coalesce_tensor", {"input": ["x0"]}, {"output": ["x0"], "fused_output": ["buffer"]}, {"copy_data": True})]
 
@@ -259,7 +259,7 @@ def odd(startup=(), dtype="float32", **changes):
     (odd(outputs={}), TypeError, "out: expected variables, got none"),
     (odd(outputs={"out": ["x1", "x0"]}), ValueError, "out: expected the variables of x, got x1, x0"),
     (odd(startup=VIEWS, **NAMES), ValueError, "x[1]: expected variables that do not overlap, got 'buffer', which is"),
-    (odd(inputs={"x": ["x0", "s"]}, outputs={"out": ["x0", "s"]}), TypeError, "x[0]: expected a dense variable, got"),
+    (odd(inputs={"x": ["x0", "s"]}, outputs={"out": ["x0", "s"]}), TypeError, "x[1]: expected a dense variable, got"),
     (odd(inputs={"x": ["x0", "h"]}, outputs={"out": ["x0", "h"]}, roots=(0,), counts=(2,)), TypeError,
      "x: expected one dtype, got float16, float32"),
 ])  # fmt: skip

@@ -31,9 +31,8 @@ from sharding_cases import (
 
 from refopt.comm import local
 from refopt.cpu.coalesce import CHUNK
-from refopt.program import Op, bind, passes, sharding, step_program
-from refopt.program.kinds import routine_of
-from refopt.program.sharding import bucket_counts, counts
+from refopt.program import Op, bind, counts, passes, step_program
+from refopt.program.ops.updates import routine_of
 
 # No bit changes.
 
@@ -141,7 +140,7 @@ def test_ops_and_casts(program, rule, limit):
     about = params_of(program, rule)
     routine = next(op.type for op in program.main if routine_of(op))
     for rank, made in enumerate(in_buckets(program, limit, rule)):
-        expected = bucket_counts.step(routine, *about, rank, limit=limit, send_limit=limit / 2)
+        expected = counts.bucketed_step(routine, *about, rank, limit=limit, send_limit=limit / 2)
         got = made.counts()
         assert {kind: got.get(kind, 0) for kind in expected} == expected
         assert counts.param_casts(made) == counts.casts(sum(about[1]))["folded"] == 0
@@ -152,7 +151,7 @@ def test_ops_and_casts(program, rule, limit):
 def test_collectives_and_bytes(program, rule, limit):
     """Calls and bytes that ranks have counted."""
     made, about = in_buckets(program, limit, rule), params_of(program, rule)
-    expected = bucket_counts.collectives(*about, chunk=CHUNK["bytes"], clip="grad_norm" in program.vars, limit=limit,
+    expected = counts.bucketed_collectives(*about, chunk=CHUNK["bytes"], clip="grad_norm" in program.vars, limit=limit,
                                          send_limit=limit / 2)  # fmt: skip
 
     def rank(world):
@@ -167,10 +166,10 @@ def test_collectives_and_bytes(program, rule, limit):
 def test_buckets_by_hand():
     """Of one owner and one dtype each; a tensor that does not fit begins another, one without elements is alone."""
     mb = 2**18
-    assert bucket_counts.buckets([mb, mb, 2 * mb, 0, mb, mb], [4] * 6, [0, 1, 0, 0, 1, 0], 2.0) == [
+    assert counts.buckets([mb, mb, 2 * mb, 0, mb, mb], [4] * 6, [0, 1, 0, 0, 1, 0], 2.0) == [
         [0], [1, 4], [2], [3], [5]
     ]  # fmt: skip
-    assert bucket_counts.buckets([1, 1, 1], [4, 2, 4], [0, 0, 0]) == [[0], [1], [2]]
+    assert counts.buckets([1, 1, 1], [4, 2, 4], [0, 0, 0]) == [[0], [1], [2]]
 
 
 # Passes.
@@ -183,13 +182,13 @@ def test_passes_are_idempotent(program, rule, limit):
     ranks = ranks_of(program)
 
     def reduced(program):
-        return sharding.shard(program, ranks - 1, ranks, rule, order="reduced")
+        return passes.shard(program, ranks - 1, ranks, rule, order="reduced")
 
     one = program
     for apply in (
-        reduced, sharding.optimize_cast, sharding.fold_casts, partial(sharding.fuse_reduces, limit=limit),
+        reduced, passes.optimize_cast, passes.fold_casts, partial(passes.fuse_reduces, limit=limit),
         partial(passes.fuse_optimizer, form="merged", per_buffer=True),
-        partial(sharding.fuse_broadcasts, limit=limit / 2),
+        partial(passes.fuse_broadcasts, limit=limit / 2),
     ):  # fmt: skip
         untouched(apply, one)
         idempotent(apply, one)
@@ -204,7 +203,7 @@ def listed(program, *kinds):
 def test_averages_come_right_before_the_check():
     """Which needs all of them; until then the backward pass waits for none."""
     program = step([("a", (4,)), ("b", (4,)), ("c", (4,))], world_size=2, max_norm=0.5)
-    one = sharding.fuse_reduces(sharding.shard(program, 0, 2, "greedy").program, 1e-5).program
+    one = passes.fuse_reduces(passes.shard(program, 0, 2, "greedy").program, 1e-5).program
     kinds = [op.type for op in one.main]
     assert kinds[kinds.index("check_gradients") - 2 :][:2] == ["scale", "scale"]
     assert {op.role for op in one.main if op.type == "scale"} == {"optimize"}
@@ -217,12 +216,12 @@ def test_averages_that_nobody_needs_stay():
     """One in the place of several, after their reductions."""
     program = step_program([("a", (3,)), ("b", (3,))], "sgd", world_size=2, lr=0.5)
     main = [
-        op for op in sharding.shard(program, 0, 2).program.main if op.type not in ("sgd", "merged_sgd", "broadcast")
+        op for op in passes.shard(program, 0, 2).program.main if op.type not in ("sgd", "merged_sgd", "broadcast")
     ]
     scales = [Op("scale", {"x": [g]}, {"out": [g]}, {"scale": 0.5}, "communicate") for g in ("b@GRAD", "a@GRAD")]
     main = [op for op in main if op.type != "scale"]
     main = [op.replace(attrs={**op.attrs, "root": 0}) if op.type == "reduce" else op for op in main]
-    made = sharding.fuse_reduces(program.replace(main=[*main, *scales])).program
+    made = passes.fuse_reduces(program.replace(main=[*main, *scales])).program
     assert listed(made, "reduce", "scale") == [("reduce", "b@GRAD"), ("scale", "b@GRAD")]
     assert made.main[-1].role == "communicate"
 
@@ -254,7 +253,7 @@ def read_between(op):
 def test_reductions_that_cannot_be_one(change, reason):
     program = step_program([("a", (3,)), ("b", (3,)), ("c", (9,))], "sgd", world_size=2, lr=0.5)
     assert owners_of(program, "greedy") == {"a": 1, "b": 1, "c": 0}
-    result = sharding.fuse_reduces(edited(sharding.shard(program, 1, 2, "greedy").program, change))
+    result = passes.fuse_reduces(edited(passes.shard(program, 1, 2, "greedy").program, change))
     assert any(reason in why for why in result.reasons), result.reasons
     assert result.program.counts()["reduce"] == 3
 
@@ -262,10 +261,10 @@ def test_reductions_that_cannot_be_one(change, reason):
 def test_what_is_in_no_run():
     """Without elements, or in a buffer already."""
     program = step_program([("a", (3,)), ("b", (0, 2)), ("c", (9,)), ("d", (3,))], "sgd", world_size=2, lr=0.5)
-    one = sharding.fuse_reduces(sharding.shard(program, 0, 2).program)
+    one = passes.fuse_reduces(passes.shard(program, 0, 2).program)
     assert "'b@GRAD' has no elements" in one.reasons
     buffers = passes.coalesce_gradients(program, "by_count", count=2).program
-    again = sharding.fuse_reduces(sharding.shard(buffers, 0, 2).program)
+    again = passes.fuse_reduces(passes.shard(buffers, 0, 2).program)
     assert "'d@GRAD' is in a buffer already, 'FusedOutput_d@GRAD'" in again.reasons
 
 
@@ -274,19 +273,19 @@ def test_orders():
     program = step(PARAMS, world_size=2)
     names = [name for name, _ in PARAMS]
     for order, expected in (("program", names), ("reduced", names[::-1])):
-        made = [sharding.shard(program, rank, 2, "greedy", order).program for rank in range(2)]
+        made = [passes.shard(program, rank, 2, "greedy", order).program for rank in range(2)]
         sent = [op.reads[0].removesuffix(".cast_fp16") for op in made[0].main if op.type == "broadcast"]
         assert sent == expected
         updated = [[op.outputs["params"][0] for op in each.main if op.role == "optimize" and "params" in op.outputs]
                    for each in made]  # fmt: skip
         assert all(own == [name for name in expected if name in own] for own in updated)
         assert sorted(updated[0] + updated[1]) == sorted(names)
-    cast = sharding.optimize_cast(program).program
-    result = sharding.shard(cast, 0, 2, order="reduced")
-    assert result.program == sharding.shard(cast, 0, 2).program
+    cast = passes.optimize_cast(program).program
+    result = passes.shard(cast, 0, 2, order="reduced")
+    assert result.program == passes.shard(cast, 0, 2).program
     assert result.reasons[0].startswith("updates stay in the order of the program: cast of 'a.w.cast_fp16' in between")
     with pytest.raises(ValueError, match=r"^shard: order: expected one of program, reduced, got 'x'"):
-        sharding.shard(program, 0, 2, order="x")
+        passes.shard(program, 0, 2, order="x")
 
 
 def test_updates_of_each_buffer():
@@ -308,7 +307,7 @@ def test_what_has_been_fused_ends_a_run():
     ]
     sent = [Op("broadcast", {"x": [x]}, {"out": [x]}, {"ranks": 2, "root": 0}, "communicate") for x in "dcba"]
     program = program.replace(main=[*main, *sent])
-    for fuse, kind in ((sharding.fuse_reduces, "reduce"), (sharding.fuse_broadcasts, "broadcast")):
+    for fuse, kind in ((passes.fuse_reduces, "reduce"), (passes.fuse_broadcasts, "broadcast")):
         once = fuse(program, 40 / 2**20).program
         assert [len(op.reads) for op in once.main if op.type == kind] == [1, 2, 1]
         idempotent(partial(fuse, limit=40 / 2**20), program)
@@ -316,7 +315,7 @@ def test_what_has_been_fused_ends_a_run():
 
 def test_multiplications_before_reductions_stay():
     """Gradients that are averaged before they are summed."""
-    program = sharding.shard(step_program([("a", (3,)), ("b", (3,))], "sgd", world_size=2, lr=0.5), 1, 2).program
+    program = passes.shard(step_program([("a", (3,)), ("b", (3,))], "sgd", world_size=2, lr=0.5), 1, 2).program
     early = [
         Op("scale", {"x": [x]}, {"out": [x]}, {"scale": 0.5}, "communicate") for x in ("b@GRAD", "a@GRAD")
     ]  # fmt: skip
@@ -325,7 +324,7 @@ def test_multiplications_before_reductions_stay():
     main = [op.replace(attrs={**op.attrs, "root": 0}) if op.type == "reduce" else op for op in main]
     first = [op for op in main if op.type == "backward"]
     rest = [op for op in main[place:] if op.type != "backward"]
-    made = sharding.fuse_reduces(program.replace(main=[*first, *early, *rest])).program
+    made = passes.fuse_reduces(program.replace(main=[*first, *early, *rest])).program
     assert [op for op in made.main if op.type == "scale"] == early
     assert [op.type for op in made.main if op.type in ("scale", "reduce")] == ["scale", "scale", "reduce"]
 
@@ -340,24 +339,27 @@ def test_bad_limits(limit):
     """The passes, and the formulae that say what they make."""
     program, given = step(world_size=2), ([4], [True], [0])
     for call, where in (
-        (lambda: sharding.fuse_reduces(shards(program)[0], limit), "fuse_reduces: limit"),
-        (lambda: sharding.fuse_broadcasts(shards(program)[0], limit), "fuse_broadcasts: limit"),
-        (lambda: bucket_counts.buckets([4], [4], [0], limit), "buckets: limit"),
-        (lambda: bucket_counts.step("adam", *given, 0, limit=limit), "step: limit"),
-        (lambda: bucket_counts.step("adam", *given, 0, send_limit=limit), "step: send_limit"),
-        (lambda: bucket_counts.collectives(*given, chunk=256, limit=limit), "collectives: limit"),
-        (lambda: bucket_counts.collectives(*given, chunk=256, send_limit=limit), "collectives: send_limit"),
+        (lambda: passes.fuse_reduces(shards(program)[0], limit), "fuse_reduces: limit"),
+        (lambda: passes.fuse_broadcasts(shards(program)[0], limit), "fuse_broadcasts: limit"),
+        (lambda: counts.buckets([4], [4], [0], limit), "buckets: limit"),
+        (lambda: counts.bucketed_step("adam", *given, 0, limit=limit), "bucketed_step: limit"),
+        (lambda: counts.bucketed_step("adam", *given, 0, send_limit=limit), "bucketed_step: send_limit"),
+        (lambda: counts.bucketed_collectives(*given, chunk=256, limit=limit), "bucketed_collectives: limit"),
+        (lambda: counts.bucketed_collectives(*given, chunk=256, send_limit=limit), "bucketed_collectives: send_limit"),
     ):
         with pytest.raises((TypeError, ValueError), match=f"^{where}: {LIMIT} {limit!r}"):
             call()
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (lambda: bucket_counts.buckets([4], [4, 4], [0]), "buckets: items: expected 1 entries, as sizes has, got 2"),
-    (lambda: bucket_counts.buckets([4], [4], []), "buckets: owners: expected 1 entries, as sizes has, got 0"),
-    (lambda: bucket_counts.step("nope", [4], [True], [0], 0), "step: routine: expected one of .*, got 'nope'"),
-    (lambda: bucket_counts.step("adam", [4], [], [0], 0), "step: eligible: expected 1 entries, as sizes has, got 0"),
-    (lambda: bucket_counts.collectives([4], [True], [], chunk=1), "collectives: owners: expected 1 entries, as sizes "),
+    (lambda: counts.buckets([4], [4, 4], [0]), "buckets: items: expected 1 entries, as sizes has, got 2"),
+    (lambda: counts.buckets([4], [4], []), "buckets: owners: expected 1 entries, as sizes has, got 0"),
+    (lambda: counts.bucketed_step("nope", [4], [True], [0], 0),
+     "bucketed_step: routine: expected one of .*, got 'nope'"),
+    (lambda: counts.bucketed_step("adam", [4], [], [0], 0),
+     "bucketed_step: eligible: expected 1 entries, as sizes has, got 0"),
+    (lambda: counts.bucketed_collectives([4], [True], [], chunk=1),
+     "bucketed_collectives: owners: expected 1 entries, as sizes "),
 ])  # fmt: skip
 def test_bad_arguments_of_formulae(call, message):
     with pytest.raises(ValueError, match=f"^{message}"):
@@ -366,5 +368,5 @@ def test_bad_arguments_of_formulae(call, message):
 
 def test_no_parameters():
     """No rank has an update of no tensors, as `shard` has nothing to share."""
-    made = sharding.shard(step([], world_size=2), 0, 2).program.counts()
-    assert "merged_adam" not in made and not any(bucket_counts.step("adam", [], [], [], 0).values())
+    made = passes.shard(step([], world_size=2), 0, 2).program.counts()
+    assert "merged_adam" not in made and not any(counts.bucketed_step("adam", [], [], [], 0).values())

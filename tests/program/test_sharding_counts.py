@@ -23,8 +23,8 @@ from sharding_cases import (
 from refopt.catalog import workloads
 from refopt.comm import local
 from refopt.cpu import layout
-from refopt.program import UNKNOWN, bind, sharding
-from refopt.program.sharding import counts
+from refopt.program import UNKNOWN, amp_program, bind, counts, passes
+from refopt.program.mixed_precision import copy_of
 
 SCALING = {"loss_scaling", "good_steps", "bad_steps"}
 
@@ -34,7 +34,7 @@ def about(program, rule="paddle"):
     owners = owners_of(program, rule)
     names = list(owners)
     sizes = [math.prod(program.vars[name].shape) for name in names]
-    return sizes, [sharding.copy_of(name) in program.vars for name in names], list(owners.values())
+    return sizes, [copy_of(name) in program.vars for name in names], list(owners.values())
 
 
 def measured(programs):
@@ -77,7 +77,7 @@ def test_casts(program, rule):
     ranks = ranks_of(program)
     before = counts.casts(sum(good), accumulate=accumulate, recompute=recompute)
     assert counts.param_casts(program) == before["before"] == sum(good) * (2 if recompute else 1) * accumulate
-    assert counts.param_casts(sharding.optimize_cast(program).program) == before["cast"] == sum(good)
+    assert counts.param_casts(passes.optimize_cast(program).program) == before["cast"] == sum(good)
     total = 0
     for rank, made in enumerate(shards(program, rule)):
         own = sum(one and owner == rank for one, owner in zip(good, owners, strict=True))
@@ -101,24 +101,24 @@ def test_ops(program, rule):
     )  # fmt: skip
     routine = updates(program)[0].type
     for cast in (False, True):
-        whole = sharding.optimize_cast(program).program if cast else program
-        assert whole.counts() == counts.step(routine, len(good), sum(good), optimize_cast=cast, **known)
+        whole = passes.optimize_cast(program).program if cast else program
+        assert whole.counts() == counts.mixed_step(routine, len(good), sum(good), optimize_cast=cast, **known)
         for rank, made in enumerate(shards(program, rule, cast)):
             own = [one for one, owner in zip(good, owners, strict=True) if owner == rank]
             owned = len(own), sum(own)
-            expected = counts.step(routine, len(good), sum(good), optimize_cast=cast, owned=owned, **known)
+            expected = counts.mixed_step(routine, len(good), sum(good), optimize_cast=cast, owned=owned, **known)
             assert made.counts() == expected
 
 
 def test_casts_in_figures():
     """The reviewer's: from two for each parameter and micro-step to one for each parameter and step."""
     params = workloads.load("resnet50").tensors
-    program = sharding.amp_program(params, "momentum", lr=0.1, mu=0.9, world_size=4, accumulate=8, recompute=True)
+    program = amp_program(params, "momentum", lr=0.1, mu=0.9, world_size=4, accumulate=8, recompute=True)
     assert counts.param_casts(program) == 161 * 2 * 8
-    cast = sharding.optimize_cast(program).program
+    cast = passes.optimize_cast(program).program
     assert counts.param_casts(cast) == 161
-    owners = sharding.partition([tensor.elements for tensor in params], 4)
-    own = [counts.param_casts(sharding.shard(cast, rank, 4).program) for rank in range(4)]
+    owners = passes.partition([tensor.elements for tensor in params], 4)
+    own = [counts.param_casts(passes.shard(cast, rank, 4).program) for rank in range(4)]
     assert own == [owners.count(rank) for rank in range(4)] and sum(own) == 161
     assert cast.counts()["cast"] == 161 * 8 + 161
 
@@ -131,7 +131,7 @@ def test_the_lists_of_the_original():
     """
     shapes = [(64, 64), (64,)] * 3 + [(64, 2), (2,)]
     params = [(f"fc_{k // 2}.{'wb'[k % 2]}_0", shape) for k, shape in enumerate(shapes, 6)]
-    program = sharding.amp_program(params, "momentum", lr=0.01, mu=0.9, world_size=2, accumulate=4, recompute=True,
+    program = amp_program(params, "momentum", lr=0.01, mu=0.9, world_size=2, accumulate=4, recompute=True,
                                    fp32=[params[-1][0]])  # fmt: skip
     made = shards(program, fuse=32.0)[1]
     count = made.counts()
@@ -179,7 +179,7 @@ def test_fused_broadcasts(rule, limit):
     program = step(world_size=3, fp32=["c"])
     made = shards(program, rule, fuse=limit)
     owners, vars = owners_of(program, rule), made[0].vars
-    sent = [name if name == "c" else sharding.copy_of(name) for name in owners]
+    sent = [name if name == "c" else copy_of(name) for name in owners]
     expected = calls = 0
     for rank in range(3):
         own = [vars[name] for name, owner in zip(sent, owners.values(), strict=True) if owner == rank]
@@ -201,11 +201,11 @@ def test_fused_broadcasts(rule, limit):
 def test_what_fuse_broadcasts_leaves_alone():
     program = step([("a", (2,)), ("b", (0,)), ("c", (3,))], world_size=2)
     (made, _) = shards(program, "greedy")
-    result = sharding.fuse_broadcasts(made)
+    result = passes.fuse_broadcasts(made)
     assert not result.applied and result.reasons == (
         "'b.cast_fp16' has no elements", "no owner has two variables of one dtype in a row that fit together"
     )  # fmt: skip
-    assert sharding.fuse_broadcasts(step(world_size=2)).reasons == result.reasons[1:]
+    assert passes.fuse_broadcasts(step(world_size=2)).reasons == result.reasons[1:]
 
 
 def test_steps_that_stay_as_they_are():
@@ -213,9 +213,9 @@ def test_steps_that_stay_as_they_are():
     for params, ranks in (([], 1), ([], 3), (PARAMS, 1)):
         program = step(params, world_size=ranks)
         _, good, _ = about(program)
-        assert sharding.shard(program, 0, ranks).program.counts() == program.counts()
+        assert passes.shard(program, 0, ranks).program.counts() == program.counts()
         for owned in (None, (len(good), sum(good))):
-            assert counts.step("adam", len(good), sum(good), world_size=ranks, owned=owned) == program.counts()
+            assert counts.mixed_step("adam", len(good), sum(good), world_size=ranks, owned=owned) == program.counts()
 
 
 # Memory.
@@ -229,7 +229,7 @@ def test_memory(program, rule):
     routine = updates(program)[0].type
     ranks = ranks_of(program)
     for cast in (False, True):
-        whole = sharding.optimize_cast(program).program if cast else program
+        whole = passes.optimize_cast(program).program if cast else program
         expected = counts.memory(sizes, good, routine, optimize_cast=cast)
         assert measured([whole] * ranks)[0][2] == expected
         assert counts.kept(whole) == counts.total(expected)
@@ -270,7 +270,7 @@ def test_memory_of_bert_large_in_figures():
     Without shards, copies make it 14.
     """
     sizes = [tensor.elements for tensor in workloads.load("bert-large").tensors]
-    good, owners = [True] * len(sizes), sharding.partition(sizes, 8, "greedy")
+    good, owners = [True] * len(sizes), passes.partition(sizes, 8, "greedy")
 
     def share(**options):
         kept = (counts.memory(sizes, good, "adam", rank=rank, **options) for rank in range(8))
@@ -283,7 +283,7 @@ def test_memory_of_bert_large_in_figures():
 def test_startup_of_one_rank():
     """Nothing is sent; what the caller has brought is cast."""
     program = step(PARAMS[:2])
-    made = sharding.optimize_cast(program).program
+    made = passes.optimize_cast(program).program
     assert made.counts(part="startup") == {"cast": 2} and not program.startup
     bounds = []
     bound = bind(made, brought(made, 0), gradients=gradients_on(bounds, made, 0))
@@ -308,13 +308,17 @@ def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
     (lambda: counts.casts(True), "casts: eligible: expected an integer of at least 0, got True"),
     (lambda: counts.casts(2, accumulate=0), "casts: accumulate: expected an integer of at least 1, got 0"),
     (lambda: counts.casts(2, owned=5), "casts: owned: expected an integer from 0 to 2, got 5"),
-    (lambda: counts.step("nope", 1, 1), "step: routine: expected one of sgd, .*, got 'nope'"),
-    (lambda: counts.step("adam", 1.5, 1), "step: params: expected an integer of at least 0, got 1.5"),
-    (lambda: counts.step("adam", 1, 2), "step: eligible: expected an integer from 0 to 1, got 2"),
-    (lambda: counts.step("adam", 2, 2, world_size=0), "step: world_size: expected an integer of at least 1, got 0"),
-    (lambda: counts.step("adam", 2, 2, accumulate=0), "step: accumulate: expected an integer of at least 1, got 0"),
-    (lambda: counts.step("adam", 2, 2, owned=(3, 1)), r"step: owned\[0\]: expected an integer from 0 to 2, got 3"),
-    (lambda: counts.step("adam", 2, 2, owned=(1, 2)), r"step: owned\[1\]: expected an integer from 0 to 1, got 2"),
+    (lambda: counts.mixed_step("nope", 1, 1), "mixed_step: routine: expected one of sgd, .*, got 'nope'"),
+    (lambda: counts.mixed_step("adam", 1.5, 1), "mixed_step: params: expected an integer of at least 0, got 1.5"),
+    (lambda: counts.mixed_step("adam", 1, 2), "mixed_step: eligible: expected an integer from 0 to 1, got 2"),
+    (lambda: counts.mixed_step("adam", 2, 2, world_size=0),
+     "mixed_step: world_size: expected an integer of at least 1, got 0"),
+    (lambda: counts.mixed_step("adam", 2, 2, accumulate=0),
+     "mixed_step: accumulate: expected an integer of at least 1, got 0"),
+    (lambda: counts.mixed_step("adam", 2, 2, owned=(3, 1)),
+     r"mixed_step: owned\[0\]: expected an integer from 0 to 2, got 3"),
+    (lambda: counts.mixed_step("adam", 2, 2, owned=(1, 2)),
+     r"mixed_step: owned\[1\]: expected an integer from 0 to 1, got 2"),
     (lambda: counts.collectives([4], [], sharded=False), "collectives: eligible: expected 1 entries, .*, got 0"),
     (lambda: counts.startup([4], [True] * 2, optimize_cast=True), "startup: eligible: expected 1 entries, .*, got 2"),
     (lambda: counts.memory([4], [True], "nope"), "memory: routine: expected one of sgd, .*, got 'nope'"),

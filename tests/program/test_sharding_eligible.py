@@ -10,7 +10,8 @@ from sharding_cases import PARAMS, bits, bound_on, history, owners_of, read, sam
 
 from refopt import gpu
 from refopt.comm import CommError, local
-from refopt.program import Op, Program, Var, bind, passes, sharding, step_program
+from refopt.program import Op, Program, Var, amp_program, bind, counts, passes, step_program
+from refopt.program.mixed_precision import copy_of, recomputed_copy_of
 
 
 def changed(program, change, **vars):
@@ -40,18 +41,18 @@ def reader(param, role):
 
 
 def test_names():
-    assert sharding.copy_of("fc_0.w_0") == "fc_0.w_0.cast_fp16"
-    assert sharding.recomputed_copy_of("fc_0.w_0", 2) == "fc_0.w_0.cast_fp16.subprog_2"
+    assert copy_of("fc_0.w_0") == "fc_0.w_0.cast_fp16"
+    assert recomputed_copy_of("fc_0.w_0", 2) == "fc_0.w_0.cast_fp16.subprog_2"
 
 
 def test_all_that_are_cast_are_eligible():
     program = step(PARAMS[:3], accumulate=2, recompute=True)
-    found = sharding.eligible(program)
+    found = passes.eligible(program)
     assert found.copies == {name: f"{name}.cast_fp16" for name in ("a.w", "a.b", "b.w")} and not found.reasons
     assert found.recomputed == {f"{copy}.subprog_0": copy for copy in found.copies.values()}
     assert len(found.casts) == 3 * 2 * 2
     assert all(program.main[i].type == "cast" for i in found.casts)
-    after = sharding.eligible(sharding.optimize_cast(program).program)
+    after = passes.eligible(passes.optimize_cast(program).program)
     assert not after.copies and not after.casts
     assert after.reasons == tuple(f"{name!r} stays fp32: neither pass casts it" for name in ("a.w", "a.b", "b.w"))
 
@@ -106,14 +107,14 @@ def test_who_is_not_eligible(case):
     """It stays as it was, and the other one is eligible all the same."""
     make, why = INELIGIBLE[case]
     program = make()
-    found = sharding.eligible(program)
+    found = passes.eligible(program)
     others = () if case in ("two at a time", "in a group") else ("a.b",)
     assert tuple(found.copies) == others
     assert f"'a.w' stays fp32: {why}" in found.reasons
-    result = sharding.optimize_cast(program)
+    result = passes.optimize_cast(program)
     assert result.applied == bool(others) and result.reasons[: len(found.reasons)] == found.reasons
-    untouched(sharding.optimize_cast, program)
-    idempotent(sharding.optimize_cast, program)
+    untouched(passes.optimize_cast, program)
+    idempotent(passes.optimize_cast, program)
     for op in program.main:
         if op.type == "cast" and "a.w" in op.reads:
             assert op in result.program.main
@@ -123,14 +124,14 @@ def test_two_updates_in_a_step():
     """Each is followed by its cast; and what is read in between is new, so that it cannot wait for a broadcast."""
     program = step(PARAMS[:2], recompute=True)
     program = program.replace(main=[*program.main, *program.main])
-    made = sharding.optimize_cast(program).program
-    assert sharding.counts.param_casts(made) == 4
+    made = passes.optimize_cast(program).program
+    assert counts.param_casts(made) == 4
     for one, other in zip(history([program])[0], history([made])[0], strict=True):
         assert bits(one).items() <= bits(other).items()
     program = step(PARAMS[:2], world_size=2)
-    again = sharding.shard(program.replace(main=[*program.main, *program.main]), 0, 2)
+    again = passes.shard(program.replace(main=[*program.main, *program.main]), 0, 2)
     assert again.reasons == ("cast of 'a.w.cast_fp16' needs 'a.w' after its update, before it is broadcast",)
-    twice = sharding.shard(program.replace(main=[*program.main, program.main[-1]]), 0, 2)
+    twice = passes.shard(program.replace(main=[*program.main, program.main[-1]]), 0, 2)
     assert twice.reasons == ("adam of 'a.b' needs 'a.b' after its update, before it is broadcast",)
 
 
@@ -139,8 +140,8 @@ def test_a_parameter_that_nobody_updates(ranks):
     """It is cast at startup, and stays for who wants it in fp32."""
     program = step(PARAMS[:2], world_size=ranks)
     program = program.replace(main=[op for op in program.main if op.outputs.get("params") != ("a.b",)])
-    made = sharding.optimize_cast(program).program
-    assert sharding.counts.param_casts(made) == 1
+    made = passes.optimize_cast(program).program
+    assert counts.param_casts(made) == 1
     for one, other in zip(history([program] * ranks)[0], history([made] * ranks)[0], strict=True):
         assert bits(one).items() <= bits(other).items()
         assert other["a.b.cast_fp16"].tobytes() == one["a.b"].astype(np.float16).tobytes()
@@ -150,7 +151,7 @@ def test_another_type_is_not_eligible():
     program = step(PARAMS[:1])
     vars = {name: Var(name, var.shape, "bfloat16") if name.endswith("fp16") else var
             for name, var in program.vars.items()}  # fmt: skip
-    assert "its cast 'a.w.cast_fp16' is bfloat16" in sharding.eligible(program.replace(vars=vars)).reasons[0]
+    assert "its cast 'a.w.cast_fp16' is bfloat16" in passes.eligible(program.replace(vars=vars)).reasons[0]
 
 
 @pytest.mark.parametrize("case", ["read in fp32, too", "another name", "not used"])
@@ -176,7 +177,7 @@ def test_shards_of_what_is_not_eligible(case):
     program = on_two(make())
     program.check()
     if case == "not used":  # whose gradient is made of state here, which owners alone have
-        made = sharding.optimize_cast(sharding.shard(program, 0, 2).program).program
+        made = passes.optimize_cast(passes.shard(program, 0, 2).program).program
         assert {op.inputs["x"][0] for op in made.main if op.type == "broadcast"} == {"a.w", "a.b.cast_fp16"}
         return
     same_bits(program, shards(program))
@@ -199,15 +200,15 @@ def test_shard_declines():
         (plain.replace(main=[op for op in plain.main if op.inputs.get("x") != ("c@GRAD",)]), 2,
          "'c@GRAD' is not reduced over the ranks"),
     ):  # fmt: skip
-        result = sharding.shard(program, 0, degree)
+        result = passes.shard(program, 0, degree)
         assert not result.applied and result.program is program
         assert why in result.reasons[0], result.reasons
 
 
 def test_shard_says_who_owns_nothing():
     program = step([("a", (1,)), ("b", (1,)), ("c", (1,)), ("d", (10,))], world_size=2)
-    assert sharding.shard(program, 0, 2).reasons == ("rank 1 owns nothing: 4 parameters by the rule 'paddle'",)
-    assert sharding.shard(program, 0, 2, "greedy").reasons == ()
+    assert passes.shard(program, 0, 2).reasons == ("rank 1 owns nothing: 4 parameters by the rule 'paddle'",)
+    assert passes.shard(program, 0, 2, "greedy").reasons == ()
 
 
 @pytest.mark.parametrize(("args", "message"), [
@@ -219,14 +220,14 @@ def test_shard_says_who_owns_nothing():
 ])  # fmt: skip
 def test_bad_arguments_of_shard(args, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        sharding.shard(step(world_size=2), *args)
+        passes.shard(step(world_size=2), *args)
 
 
 def test_optimize_cast_declines():
-    result = sharding.optimize_cast(step(fp32=[name for name, _ in PARAMS]))
+    result = passes.optimize_cast(step(fp32=[name for name, _ in PARAMS]))
     assert not result.applied and len(result.reasons) == len(PARAMS) + 1
     assert result.reasons[-1] == "neither pass casts a parameter that can live in fp16"
-    plain = sharding.optimize_cast(step_program(PARAMS[:1], "sgd", lr=0.5))
+    plain = passes.optimize_cast(step_program(PARAMS[:1], "sgd", lr=0.5))
     assert plain.reasons[0] == "'a.w' stays fp32: backward of 'a.w@GRAD' reads it"
 
 
@@ -240,12 +241,12 @@ def test_other_passes_come_after():
     whole = fused(program)
     assert whole.counts()["merged_adam"] == 1
     expected = history([program] * 2)
-    got = history([fused(sharding.shard(program, rank, 2).program) for rank in range(2)])
+    got = history([fused(passes.shard(program, rank, 2).program) for rank in range(2)])
     for rank, states in enumerate(got):
         for k, state in enumerate(states):
             assert bits(state).items() <= bits(expected[rank][k]).items()
-    cast = sharding.optimize_cast(whole)
-    assert cast.applied and sharding.counts.param_casts(cast.program) == len(PARAMS)
+    cast = passes.optimize_cast(whole)
+    assert cast.applied and counts.param_casts(cast.program) == len(PARAMS)
     for one, other in zip(expected[0], history([cast.program] * 2)[0], strict=True):
         assert bits(one).items() <= bits(other).items()
 
@@ -257,8 +258,8 @@ def test_updates_of_an_owner_can_be_one(form, rule):
     program = step(world_size=3, accumulate=2, max_norm=0.5)
     made = []
     for rank in range(3):
-        first = passes.fuse_optimizer(sharding.shard(program, rank, 3, rule).program, form=form)
-        made.append(sharding.fuse_broadcasts(sharding.optimize_cast(first.program).program).program)
+        first = passes.fuse_optimizer(passes.shard(program, rank, 3, rule).program, form=form)
+        made.append(passes.fuse_broadcasts(passes.optimize_cast(first.program).program).program)
         own = sum(owner == rank for owner in owners_of(program, rule).values())
         assert first.applied == (own > 1) and len(updates(made[-1])) == min(own, 1)
     assert len({each.counts()["broadcast"] for each in made}) == 1
@@ -270,12 +271,12 @@ def test_updates_of_an_owner_can_be_one(form, rule):
 def test_ranks_with_other_runs_do_not_meet():
     """Where buffers of what one rank owns come first, that rank finds other runs than the others."""
     program = step([("a", (8,)), ("b", (1,)), ("c", (1,)), ("d", (8,))], world_size=2, fp32=["b"])
-    owners = sharding.partition([8, 1, 1, 8], 2)
+    owners = passes.partition([8, 1, 1, 8], 2)
     assert owners == [0, 0, 0, 1]
     made = []
     for rank in range(2):
-        first = passes.fuse_optimizer(sharding.shard(program, rank, 2).program, form="flat").program
-        made.append(sharding.fuse_broadcasts(sharding.optimize_cast(first).program).program)
+        first = passes.fuse_optimizer(passes.shard(program, rank, 2).program, form="flat").program
+        made.append(passes.fuse_broadcasts(passes.optimize_cast(first).program).program)
     with pytest.raises(CommError, match=r"agree: call \d+: rank 0 has main broadcast .*, rank 1 has main broadcast"):
         history(made)
 
@@ -285,7 +286,7 @@ def test_ranks_of_other_rules_do_not_meet():
     program = step([("a", (1,)), ("b", (8,)), ("c", (4,))], world_size=2)
 
     def rank(world):
-        made = sharding.shard(program, world.rank, 2, ("paddle", "greedy")[world.rank]).program
+        made = passes.shard(program, world.rank, 2, ("paddle", "greedy")[world.rank]).program
         names = {name for op in made.startup if op.type == "initialize" for name in op.writes}
         names |= {name for name, var in made.vars.items() if var.persistable and var.initial is None}
         bind(made, {name: np.zeros(made.vars[name].shape, np.float32) for name in names}, comm=world)
@@ -309,10 +310,10 @@ def test_bad_ops():
     check = next(op for op in made.main if op.type == "check_gradients")
     finish = next(op for op in made.main if op.type == "finish_check")
     for bad, error, message in (
-        (without("startup", "initialize", outputs={}), ValueError, r"initialize: out: expected variables, got none"),
+        (without("startup", "initialize", outputs={}), TypeError, r"initialize: out: expected variables, got none"),
         (without("startup", "delete", inputs={"x": ["a.b"]}), ValueError, r"x\[0\]: expected a variable that is not p"),
         (without("startup", "delete", role="forward"), ValueError, r"delete: role: expected startup, got forward"),
-        (without("main", "forward", outputs={"out": ["a.b"]}), TypeError, r"forward: outputs: expected none, got out"),
+        (without("main", "forward", outputs={"out": ["a.b"]}), TypeError, r"forward: out: expected no variables"),
         (without("main", "sum", inputs={"x": ["a.w@GRAD"], "out": ["a.b@GRAD"]}), ValueError, r"sum: .*out"),
         (without("main", "check_gradients", attrs={}), ValueError, r"positions: expected a place for each of 1 grad"),
         (without("main", "check_gradients", attrs={"positions": (2,)}), ValueError, r"positions\[0\]: expected a pla"),
@@ -363,7 +364,7 @@ def test_sum_is_exact():
     needs.compiler()
     from numba.core import types as nb
 
-    from refopt.program.amp_kernels import adder
+    from refopt.program.gpu.mixed_precision import adder
 
     for source, target in (("float32", "float32"), ("float16", "float32"), ("float32", "float64")):
         ptx = adder(source, target).ptx((nb.int64,) * 3)
@@ -376,8 +377,8 @@ def test_all_ranks_take_the_numbers_of_a_step(backend):
     """Those that own nothing, too, or nothing of a routine; and all refuse what one would refuse."""
     params = [("a", (4,)), ("b", (4,)), ("c", (9,))]
     optimizer = {"a": "sgd", "b": "adam", "c": "adam"}
-    program = sharding.amp_program(params, optimizer, world_size=3, l2_decay=0.25, **numbers_of("adam"))
-    made = [sharding.shard(program, rank, 3).program for rank in range(3)]
+    program = amp_program(params, optimizer, world_size=3, l2_decay=0.25, **numbers_of("adam"))
+    made = [passes.shard(program, rank, 3).program for rank in range(3)]
     kinds = [[op.type for op in each.main if "params" in op.outputs] for each in made]
     assert kinds == [["sgd", "adam"], ["merged_sgd", "adam"], ["merged_sgd", "merged_adam"]]
 

@@ -3,9 +3,8 @@
 import pytest
 from sharding_cases import PARAMS, bits, history, step
 
-from refopt.program import Op, passes, sharding
-from refopt.program.kinds import routine_of
-from refopt.program.sharding import counts
+from refopt.program import Op, counts, passes
+from refopt.program.ops.updates import routine_of
 
 
 def edited(program, change):
@@ -14,8 +13,8 @@ def edited(program, change):
 
 def test_an_update_that_casts():
     """Of the copy, with the parameter for a master; the norms of LARS are of masters."""
-    program = sharding.optimize_cast(step(PARAMS[:1], "lars_momentum")).program
-    (op,) = (op for op in sharding.fold_casts(program).program.main if routine_of(op))
+    program = passes.optimize_cast(step(PARAMS[:1], "lars_momentum")).program
+    (op,) = (op for op in passes.fold_casts(program).program.main if routine_of(op))
     assert op.inputs["params"] == op.outputs["params"] == ("a.w.cast_fp16",)
     assert op.inputs["master_params"] == op.outputs["master_params"] == ("a.w",)
     assert op.attrs["norm_of"] == "master"
@@ -24,8 +23,8 @@ def test_an_update_that_casts():
 def test_a_merged_update_that_casts():
     """Casts after an op for several parameters, as `optimize_cast` makes them after `fuse_optimizer`."""
     program = passes.fuse_optimizer(step(PARAMS[:4], fp32=[]), form="merged").program
-    cast = sharding.optimize_cast(program).program
-    made = sharding.fold_casts(cast).program
+    cast = passes.optimize_cast(program).program
+    made = passes.fold_casts(cast).program
     assert counts.param_casts(cast) == 4 and counts.param_casts(made) == 0
     before, after = history([cast], 3, odd={(0, 0)}), history([made], 3, odd={(0, 0)})
     assert list(map(bits, before[0])) == list(map(bits, after[0]))
@@ -69,21 +68,21 @@ def read_in_between(program):
     (read_in_between, "forward of 'a.w' in between needs 'a.w', which adam of 'a.w' changes"),
 ])  # fmt: skip
 def test_casts_that_stay(edit, reason):
-    program = edit(sharding.optimize_cast(step(PARAMS[:1])).program)
-    result = sharding.fold_casts(program)
+    program = edit(passes.optimize_cast(step(PARAMS[:1])).program)
+    result = passes.fold_casts(program)
     assert not result.applied and any(reason in why for why in result.reasons), result.reasons
 
 
 def test_shards_come_first():
     """What is cast at startup is a parameter that ranks let go, and not a state."""
-    program = sharding.optimize_cast(step(PARAMS[:2], world_size=2)).program
-    result = sharding.shard(sharding.fold_casts(program).program, 0, 2)
+    program = passes.optimize_cast(step(PARAMS[:2], world_size=2)).program
+    result = passes.shard(passes.fold_casts(program).program, 0, 2)
     assert not result.applied and "writes what was cast; fold_casts comes after" in result.reasons[0]
 
 
 def test_updates_of_buffers_or_with_masters_do_not_cast():
-    program = sharding.optimize_cast(step(PARAMS[:2], fp32=["a.b"])).program
-    one = sharding.fold_casts(program).program
+    program = passes.optimize_cast(step(PARAMS[:2], fp32=["a.b"])).program
+    one = passes.fold_casts(program).program
     again = edited(one, lambda op: [op, Op("cast", {"x": ["a.w.cast_fp16"]}, {"out": ["a.w@GRAD"]}, {}, "optimize")]
                    if routine_of(op) and "master_params" in op.inputs else [op])  # fmt: skip
-    assert "adam of 'a.w.cast_fp16': it has masters already" in sharding.fold_casts(again).reasons
+    assert "adam of 'a.w.cast_fp16': it has masters already" in passes.fold_casts(again).reasons

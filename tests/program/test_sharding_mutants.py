@@ -1,19 +1,18 @@
 """Shards and casts that are wrong in one thing each, as they easily are: some law notices every one of them."""
 
-from importlib import import_module
+import math
 
 import pytest
 from program_cases import idempotent
 from sharding_cases import bits, history, owners_of, ranks_of, same_bits, shards, skipped, step, updates
 
 from refopt.comm import CommError
-from refopt.program import Op, sharding
-from refopt.program.passes import Result
-from refopt.program.sharding import cast, counts
+from refopt.program import Op, counts, passes
+from refopt.program.mixed_precision import copy_of
+from refopt.program.passes import Result, cast, sharding, shares
 
 ALIKE = [("a", (4, 2)), ("b", (8,)), ("c", (2, 4)), ("d", (8, 1)), ("e", (8,))]  # where a mix-up shows in values alone
 FULL = dict(accumulate=2, recompute=True, fp32=["d"])
-PARTITION, SHARD = (import_module(f"refopt.program.sharding.{name}") for name in ("partition", "shard"))
 KILLED = AssertionError, ValueError, TypeError, KeyError, CommError
 EXAMPLES = {
     "clip": lambda: step(ALIKE, world_size=3, max_norm=0.5, **FULL),
@@ -45,7 +44,7 @@ def copies_everywhere(made, owners):
     states = history(made, 2)
     for k in range(3):
         for param, owner in owners.items():
-            copy = sharding.copy_of(param)
+            copy = copy_of(param)
             for rank, state in enumerate(states):
                 if copy in state[k]:
                     expected = states[owner][k][param].astype("float16")
@@ -54,8 +53,8 @@ def copies_everywhere(made, owners):
 
 def figures(program, made, owners):
     """Casts and memory of each rank, by formula."""
-    good = [sharding.copy_of(name) in program.vars for name in owners]
-    sizes = [counts.math.prod(program.vars[name].shape) for name in owners]
+    good = [copy_of(name) in program.vars for name in owners]
+    sizes = [math.prod(program.vars[name].shape) for name in owners]
     routine = updates(program)[0].type
     for rank, one in enumerate(made):
         own = sum(g and owner == rank for g, owner in zip(good, owners.values(), strict=True))
@@ -242,7 +241,7 @@ LOOKS = {
     "recomputed copies not renamed": (cast, "_renamed", renamed_without_recomputed),
     "broadcasts not renamed": (cast, "_renamed", renamed_without_broadcasts),
     "masters not let go": (cast, "without_masters", lambda program, names: program),
-    "an empty list left to itself": (SHARD, "_gradient_check", lambda op, foreign, norms, degree: [op]),
+    "an empty list left to itself": (sharding, "_gradient_check", lambda op, foreign, norms, degree: [op]),
 }
 
 
@@ -255,8 +254,8 @@ def test_laws_kill_what_passes_do_not_look_at(monkeypatch, mutant):
 
 
 def test_the_rows_kill_a_rule_that_is_not_strict(monkeypatch):
-    monkeypatch.setitem(PARTITION.RULES, "paddle", over_the_edge)
-    assert sharding.partition([1, 1, 1, 1], 2) != [0, 0, 0, 1]
+    monkeypatch.setitem(shares.RULES, "paddle", over_the_edge)
+    assert passes.partition([1, 1, 1, 1], 2) != [0, 0, 0, 1]
     laws()  # which hold for any partition
 
 
@@ -273,7 +272,7 @@ def test_a_cast_that_is_made_again_is_noticed():
     """A pass that does not see that it has been there."""
 
     def blind(program):
-        made = sharding.optimize_cast(program).program
+        made = passes.optimize_cast(program).program
         more = Op("cast", {"x": ["a"]}, {"out": ["a.cast_fp16"]}, {}, "optimize")
         return Result(made.replace(main=[*made.main, more]), True)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from program_cases import few
 
 from refopt.catalog import workloads
-from refopt.program import sharding
+from refopt.program import passes
 
 
 @pytest.mark.parametrize(("sizes", "ranks", "owners"), [
@@ -23,7 +23,7 @@ from refopt.program import sharding
     ([0, 0, 0], 2, [0, 0, 0]),
 ], ids=str)  # fmt: skip
 def test_the_rule_of_the_original(sizes, ranks, owners):
-    assert sharding.partition(sizes, ranks) == owners
+    assert passes.partition(sizes, ranks) == owners
 
 
 @given(sizes=st.lists(st.integers(0, 2**31), max_size=12), ranks=st.integers(1, 9))
@@ -37,18 +37,18 @@ def test_the_rule_in_megabytes(sizes, ranks):
             rank += 1
         owners.append(rank)
         given_out += size
-    assert sharding.partition(sizes, ranks) == owners
+    assert passes.partition(sizes, ranks) == owners
 
 
 @given(sizes=st.lists(st.integers(0, 50), max_size=12), ranks=st.integers(1, 9), factor=st.integers(1, 1000))
 @few(100)
 def test_neighbours_stay_together(sizes, ranks, factor):
     """In order, from rank 0 on, none left out in between; the unit of size does not matter; one rank has all."""
-    owners = sharding.partition(sizes, ranks)
+    owners = passes.partition(sizes, ranks)
     assert owners[:1] in ([], [0]) and all(b - a in (0, 1) for a, b in itertools.pairwise(owners))
     assert all(owner < ranks for owner in owners)
-    assert sharding.partition([size * factor for size in sizes], ranks) == owners
-    assert sharding.partition(sizes, 1) == [0] * len(sizes)
+    assert passes.partition([size * factor for size in sizes], ranks) == owners
+    assert passes.partition(sizes, 1) == [0] * len(sizes)
 
 
 @given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=6), ranks=st.integers(1, 3))
@@ -56,14 +56,14 @@ def test_neighbours_stay_together(sizes, ranks, factor):
 def test_largest_first_is_near_the_best(sizes, ranks):
     """No rank has more than 4/3 - 1/(3W) of what the fullest has in the best of all partitions."""
     best = min(fullest(sizes, owners, ranks) for owners in itertools.product(range(ranks), repeat=len(sizes)))
-    got = fullest(sizes, sharding.partition(sizes, ranks, "greedy"), ranks)
+    got = fullest(sizes, passes.partition(sizes, ranks, "greedy"), ranks)
     assert got <= best * (Fraction(4, 3) - Fraction(1, 3 * ranks))
 
 
 def test_the_bound_is_met():
     """By Graham's example: 11 where 9 would do, for three ranks 4/3 - 1/9."""
     sizes = [5, 5, 4, 4, 3, 3, 3]
-    owners = sharding.partition(sizes, 3, "greedy")
+    owners = passes.partition(sizes, 3, "greedy")
     assert owners == [0, 1, 2, 2, 0, 1, 0] and fullest(sizes, owners, 3) == 11
     assert fullest(sizes, [0, 1, 0, 1, 2, 2, 2], 3) == 9
 
@@ -77,7 +77,7 @@ def test_what_the_fullest_of_eight_ranks_has(name, least):
     """Of a share, on real models: largest first is even where the order of the model is not."""
     sizes = [tensor.elements for tensor in workloads.load(name).tensors]
     paddle, greedy = (
-        fullest(sizes, sharding.partition(sizes, 8, rule), 8) * 8 / sum(sizes) for rule in ("paddle", "greedy")
+        fullest(sizes, passes.partition(sizes, 8, rule), 8) * 8 / sum(sizes) for rule in ("paddle", "greedy")
     )
     print(f"{name}: the fullest of 8 ranks has {paddle:.4f} of a share, with largest first {greedy:.4f}")
     assert least < paddle and 1 <= greedy < min(paddle, 1.005)
@@ -91,4 +91,4 @@ def test_what_the_fullest_of_eight_ranks_has(name, least):
 ])  # fmt: skip
 def test_bad_arguments(args, message):
     with pytest.raises((TypeError, ValueError), match=rf"^partition: {message}"):
-        sharding.partition(*args)
+        passes.partition(*args)

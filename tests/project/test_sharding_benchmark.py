@@ -9,11 +9,11 @@ import pytest
 from benchmarks import cost as costs
 from benchmarks import sharded_programs as programs
 from refopt import gpu
+from refopt.checks.dtypes import ITEM_SIZES
 from refopt.comm import local
 from refopt.gpu.coalesce import CHUNK
-from refopt.program import placement
+from refopt.program import counts, placement
 from refopt.program.placement import cost
-from refopt.program.sharding import bucket_counts, counts
 
 WAY = "workload", "form", "limit_mib", "batched"
 TIMES = "predicted_ms", "one_stream_ms", "updates_ms"
@@ -34,7 +34,7 @@ def test_programs_of_bert_large(form, limit, batched):
     params = programs.params_of("bert-large")
     shares = shares_of(form)
     made = [programs.in_buckets(program, limit, batched) for program in shares]
-    expected = bucket_counts.collectives(
+    expected = counts.bucketed_collectives(
         **programs.formula(params, form, 2, limit), chunk=CHUNK["bytes"], scan=form == programs.CHECKED
     )
     for program in made:
@@ -43,7 +43,7 @@ def test_programs_of_bert_large(form, limit, batched):
         together = list(programs.calls_of(program))
         for kind, _, dtype, count in (call for calls in together for call in calls):
             found[kind][0] += 1
-            found[kind][1] += count * counts.ITEM_SIZES[dtype]
+            found[kind][1] += count * ITEM_SIZES[dtype]
         sizes = {len(calls) for calls in together if calls[0].kind != "all_reduce"}
         assert (sizes == {2} or limit < math.inf) if batched else sizes == {1}
         assert {kind: tuple(each) for kind, each in found.items()} == expected

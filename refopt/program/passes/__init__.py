@@ -3,22 +3,59 @@
     >>> from refopt.program import passes
     >>> from refopt.program import step_program
     >>> program = step_program([("fc.weight", (4, 3)), ("fc.bias", (4,))], "adam", lr=0.1, world_size=2)
-    >>> made = passes.pipeline(program, passes.coalesce_gradients, passes.fuse_all_reduce, passes.fuse_optimizer)
-    >>> made.program.counts()
+    >>> report = passes.pipeline(program, passes.coalesce_gradients, passes.fuse_all_reduce, passes.fuse_optimizer)
+    >>> report.program.counts()
     {'backward': 2, 'all_reduce': 1, 'scale': 1, 'adam': 1}
 
 A pass leaves its input alone, does nothing the second time, changes no bit of what a step computes (numerics, N11)
 unless `fold_averages` is told that it may, and gives back a `Result`, which says why something was declined.
+
+=======================  ===============================================================================================
+fewer ops                `coalesce_gradients` by a rule of `grouping`, `fuse_all_reduce`, `fuse_optimizer`,
+                         `fold_averages`
+casts                    `optimize_cast`: once in a step, after the update, of what `eligible` finds (PR 35878);
+                         `fold_casts`: by the update itself
+an owner each            `shard`: a rank's part of a step, by `partition`; then `fuse_reduces`, `fuse_broadcasts` and
+                         `batch_owners`
+several devices          `reduce_to_owners`, `all_reduce_gradients`, `send_to_owners`: from the step of one device to
+                         that of several, by a `Balancer`; `on_device` gives a rank's part, which it binds
+memory of the host       `offload`: states are copied to the device for their update
+=======================  ===============================================================================================
+
+A step in mixed precision that casts each parameter to fp16 in every micro-step becomes one that casts it once, and with
+sharding one where its owner alone does:
+
+    >>> from refopt.program import amp_program, counts
+    >>> params = [("fc1.w", (64, 32)), ("fc1.b", (64,)), ("fc2.w", (32, 64)), ("fc2.b", (32,))]
+    >>> program = amp_program(params, "adam", lr=0.1, world_size=4, accumulate=8)
+    >>> one = passes.shard(program, 1, 4, rule="greedy").program
+    >>> cast = passes.optimize_cast(one).program
+    >>> [counts.param_casts(x) for x in (program, passes.optimize_cast(program).program, cast)]
+    [32, 4, 1]
+    >>> counts.param_casts(passes.fold_casts(cast).program)
+    0
 """
 
-from refopt.program.passes import counts, grouping
-from refopt.program.passes.all_reduce import fuse_all_reduce
+from refopt.program.passes import grouping
 from refopt.program.passes.averages import fold_averages
+from refopt.program.passes.balance import Balancer, sizes_of
+from refopt.program.passes.batches import batch_owners
+from refopt.program.passes.cast import optimize_cast
 from refopt.program.passes.coalesce import coalesce_gradients
+from refopt.program.passes.collectives import fuse_all_reduce, fuse_broadcasts, fuse_reduces
+from refopt.program.passes.eligibility import Eligible, eligible
+from refopt.program.passes.fold import fold_casts
+from refopt.program.passes.offloading import offload
 from refopt.program.passes.optimizer import fuse_optimizer
+from refopt.program.passes.place import all_reduce_gradients, on_device, owners, reduce_to_owners
 from refopt.program.passes.result import Report, Result, pipeline
+from refopt.program.passes.send import send_to_owners
+from refopt.program.passes.sharding import shard
+from refopt.program.passes.shares import partition
 
 __all__ = [
-    "Report", "Result", "coalesce_gradients", "counts", "fold_averages", "fuse_all_reduce", "fuse_optimizer",
-    "grouping", "pipeline",
+    "Balancer", "Eligible", "Report", "Result", "all_reduce_gradients", "batch_owners", "coalesce_gradients",
+    "eligible", "fold_averages", "fold_casts", "fuse_all_reduce", "fuse_broadcasts", "fuse_optimizer", "fuse_reduces",
+    "grouping", "offload", "on_device", "optimize_cast", "owners", "partition", "pipeline", "reduce_to_owners",
+    "send_to_owners", "shard", "sizes_of",
 ]  # fmt: skip

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from refopt.program import Op, Program
+from refopt.program.model import Op
 from refopt.program.passes.dependencies import title
+from refopt.program.program import Program
 
 FIELDS = "role", "device"
 

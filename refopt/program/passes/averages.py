@@ -8,13 +8,13 @@ import numpy as np
 
 from refopt.checks.arguments import flag
 from refopt.checks.dtypes import arithmetic_name
-from refopt.program import Op, Program, Var
-from refopt.program.kinds import SHARED, routine_of
+from refopt.program.model import Op, Var
+from refopt.program.ops.updates import SHARED, routine_of
 from refopt.program.passes import dependencies
 from refopt.program.passes.attributes import unlike
-from refopt.program.passes.dependencies import cells, title
+from refopt.program.passes.dependencies import title
 from refopt.program.passes.result import Result
-from refopt.program.program import expect_program
+from refopt.program.program import Program, expect_program
 
 FACTOR = SHARED[0]
 
@@ -81,7 +81,7 @@ def _users(program: Program) -> dict[int, set[int]]:
     maker: dict[str, int] = {}  # by memory
     users: dict[int, set[int]] = {}
     for i, op in enumerate(program.main):
-        touched = cells(program, (*op.reads, *op.writes))
+        touched = program.cells((*op.reads, *op.writes))
         if sources := {maker[cell] for cell in touched & maker.keys()}:
             users[i] = sources
         if op.type == "scale":
@@ -92,18 +92,29 @@ def _users(program: Program) -> dict[int, set[int]]:
 def _why_not(program: Program, place: int, sources: set[int], exact: bool) -> str:
     """Why an op cannot form the averages that it uses. Empty if it can."""
     op, averages = program.main[place], [program.main[i] for i in sorted(sources)]
-    averaged = cells(program, [name for each in averages for name in each.writes])
-    read = cells(program, op.inputs.get("grads", ()))
+    averaged = program.cells(name for each in averages for name in each.writes)
+    return (
+        _used_otherwise(program, op, averaged, exact) or unlike(averages)
+        or _rounded(program, op, averaged, averages[0].attrs["scale"], exact)
+    )  # fmt: skip
+
+
+def _used_otherwise(program: Program, op: Op, averaged: set[str], exact: bool) -> str:
+    """Why an op is no update that takes averages for its gradients, and nothing else. Empty if it is."""
+    read = program.cells(op.inputs.get("grads", ()))
     others = [name for slot, names in op.inputs.items() if slot != "grads" for name in names]
-    if routine_of(op) is None or averaged & cells(program, (*op.writes, *others)):
+    if routine_of(op) is None or averaged & program.cells((*op.writes, *others)):
         return f"{title(op)} uses it, too"
     if read - averaged:
         return f"{title(op)} uses {min(read - averaged)!r}, too, which is no average"
     if FACTOR in op.inputs or (exact and op.attrs.get("rescale_grad", 1) != 1):
         return f"{title(op)} multiplies gradients by a number already"
-    if reason := unlike(averages):
-        return reason
-    reals, scale = _reals(program, op), averages[0].attrs["scale"]
+    return ""
+
+
+def _rounded(program: Program, op: Op, averaged: set[str], scale: float, exact: bool) -> str:
+    """Why the product would not be the average. Empty if it is."""
+    reals, read = _reals(program, op), program.cells(op.inputs["grads"])
     if len(reals) > 1:
         return f"{title(op)} computes in {' and '.join(sorted(reals))}"
     if not abs(scale) <= float(np.finfo(min(reals)).max):

@@ -8,10 +8,11 @@ from itertools import chain
 from typing import Any
 
 from refopt.checks.arguments import collected, shown, whole
-from refopt.program import UNKNOWN, Op, Program, Var
+from refopt.program.model import UNKNOWN, Op, Var
+from refopt.program.passes import dependencies
 from refopt.program.passes.grouping import RULES, Grouping, later
 from refopt.program.passes.result import Result
-from refopt.program.program import expect_program
+from refopt.program.program import Program, expect_program
 
 
 def coalesce_gradients(program: Program, grouping: str | Callable[..., Grouping] = later, **flags: Any) -> Result:
@@ -32,10 +33,7 @@ def coalesce_gradients(program: Program, grouping: str | Callable[..., Grouping]
     Source: Paddle's ``coalesce_grad_tensor_pass``, first ``alloc_continuous_space_for_grad_pass`` of PR 15497.
     """
     expect_program("coalesce_gradients", program)
-    if not callable(grouping) and not (isinstance(grouping, str) and grouping in RULES):
-        expected = f"expected one of {', '.join(RULES)} or a function"
-        raise ValueError(f"coalesce_gradients: grouping: {expected}, got {shown(grouping)}")
-    rule = RULES[grouping] if isinstance(grouping, str) else grouping
+    rule = _rule(grouping)
     if any("groups" in op.attrs for op in program.startup):
         return Result(program, False, ("gradients have been put into buffers already",))
     pairs, reasons = _gradients(program)
@@ -55,6 +53,16 @@ def coalesce_gradients(program: Program, grouping: str | Callable[..., Grouping]
         return Result(program, False, (*reasons, "the rule puts no two gradients together"))
     changed = program.with_vars(buffers)
     return Result(changed.replace(startup=(*program.startup, *ops)), True, tuple(reasons))
+
+
+def _rule(grouping: Any) -> Callable[..., Grouping]:
+    """A rule, or the one of a name; raises if there is none."""
+    if isinstance(grouping, str) and grouping in RULES:
+        return RULES[grouping]
+    if callable(grouping):
+        return grouping
+    expected = f"expected one of {', '.join(RULES)} or a function"
+    raise ValueError(f"coalesce_gradients: grouping: {expected}, got {shown(grouping)}")
 
 
 def coalesce_op(names: list[str], buffer: str, **attrs: Any) -> Op:
@@ -92,19 +100,22 @@ def _numbers(where: str, value: Any) -> tuple[tuple[int, ...], ...]:
 
 def _gradients(program: Program) -> tuple[list[tuple[str, str]], list[str]]:
     """Parameters and gradients that can go into buffers, in the order of the backward pass, and why others cannot."""
-    reduced = {op.inputs["x"][0] for op in program.main if op.type == "all_reduce" and len(op.inputs["x"]) == 1}
+    reduced = dependencies.singles(program, "all_reduce").keys() - program.buffer_of.keys()
     pairs, reasons = [], []
-    for op in program.main:
-        for param, grad in zip(op.inputs["params"], op.outputs["grads"], strict=True) if op.type == "backward" else ():
-            var = program.vars[grad]
-            if var.sparse:
-                reasons.append(f"{grad!r} is sparse and stays out")
-            elif math.prod(var.shape) == 0:
-                reasons.append(f"{grad!r} has no elements and stays out")
-            elif grad in reduced and grad not in program.buffer_of:
-                pairs.append((param, grad))
+    backward = (op for op in program.main if op.type == "backward")
+    for param, grad in (
+        pair for op in backward for pair in zip(op.inputs["params"], op.outputs["grads"], strict=True)
+    ):
+        var = program.vars[grad]
+        if var.sparse:
+            reasons.append(f"{grad!r} is sparse and stays out")
+        elif math.prod(var.shape) == 0:
+            reasons.append(f"{grad!r} has no elements and stays out")
+        elif grad in reduced:
+            pairs.append((param, grad))
     kept = [grad for _, grad in pairs if program.vars[grad].persistable]
     if 0 < len(kept) < len(pairs):
         reasons += [f"{grad!r} lives from step to step, as others do not, and stays out" for grad in kept]
-        pairs = [pair for pair in pairs if pair[1] not in kept]
+        left = set(kept)
+        pairs = [pair for pair in pairs if pair[1] not in left]
     return pairs, reasons

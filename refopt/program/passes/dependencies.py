@@ -5,12 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 
-from refopt.program import Op, Program
-
-
-def cells(program: Program, names: Iterable[str]) -> set[str]:
-    """The memory behind some variables, as the names of tensors that do not overlap."""
-    return {cell for name in names for cell in program.memory(name)}
+from refopt.program.model import Op
+from refopt.program.program import Program
 
 
 def among(program: Program, ops: Sequence[Op]) -> str:
@@ -18,7 +14,7 @@ def among(program: Program, ops: Sequence[Op]) -> str:
     readers: dict[str, Op] = {}
     writers: dict[str, Op] = {}
     for op in ops:
-        reads, writes = cells(program, op.reads), cells(program, op.writes)
+        reads, writes = program.cells(op.reads), program.cells(op.writes)
         for cell in sorted(reads | writes):
             if cell in writers:
                 what = "changes" if cell in writes else "reads"
@@ -43,13 +39,13 @@ def between(program: Program, members: Collection[int]) -> str:
         return ""
     op, before = program.main[i], sorted(k for k in members if k < i)
     reads, writes = (
-        {cell: member for k in before for member in [program.main[k]] for cell in cells(program, getattr(member, side))}
+        {cell: member for k in before for member in [program.main[k]] for cell in program.cells(getattr(member, side))}
         for side in ("reads", "writes")
     )
-    for cell in sorted(cells(program, op.reads) | cells(program, op.writes)):
+    for cell in sorted(program.cells(op.reads) | program.cells(op.writes)):
         if cell in writes:
             return f"{title(op)} in between needs {cell!r}, which {title(writes[cell])} changes"
-    cell = min(cells(program, op.writes) & reads.keys())
+    cell = min(program.cells(op.writes) & reads.keys())
     return f"{title(op)} in between changes {cell!r}, which {title(reads[cell])} reads"
 
 
@@ -63,7 +59,7 @@ def _first_between(program: Program, members: Collection[int]) -> int | None:
     written: dict[str, int] = {}
     for i in sorted(inside):
         for places, names in ((read, program.main[i].reads), (written, program.main[i].writes)):
-            for cell in cells(program, names):
+            for cell in program.cells(names):
                 places.setdefault(cell, i)
     best = last
     for firsts, sides in ((written, (0, 1)), (read, (1,))):
@@ -86,7 +82,7 @@ def _next(places: Sequence[int], after: int, end: int, without: Collection[int])
 def first_after(program: Program, place: int, names: Iterable[str]) -> int | None:
     """The place of the first op after a place that reads or writes some variables, if there is one."""
     end = len(program.main)
-    sides = [side for cell in cells(program, names) for side in program.users.get(cell, ())]
+    sides = [side for cell in program.cells(names) for side in program.users.get(cell, ())]
     nearest = min((_next(side, place, end, ()) for side in sides), default=end)
     return None if nearest == end else nearest
 
@@ -121,3 +117,12 @@ def common(values: Iterable[object]) -> object:
     """What all values are, or ``None``."""
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else None
+
+
+def singles(program: Program, kind: str, role: str | None = None) -> dict[str, list[int]]:
+    """By variable, places of the ops of a type that work on it alone, and have a role if one is given."""
+    places: dict[str, list[int]] = {}
+    for i, op in enumerate(program.main):
+        if op.type == kind and len(op.inputs["x"]) == 1 and role in (None, op.role):
+            places.setdefault(op.inputs["x"][0], []).append(i)
+    return places

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 from refopt.catalog import Routine
 from refopt.checks.dtypes import ITEM_SIZES
-from refopt.program import UNKNOWN, Op, Program, Var
-from refopt.program.kinds import SHARED
+from refopt.program.model import UNKNOWN, Op, Var
+from refopt.program.ops.updates import SHARED
 from refopt.program.passes import dependencies
 from refopt.program.passes.coalesce import coalesce_op
+from refopt.program.program import Program
 
 
 class Flat(NamedTuple):
@@ -47,27 +48,36 @@ def gradient_buffer(program: Program, grads: Sequence[str]) -> tuple[Op | None, 
 
 def flattened(program: Program, routine: Routine, ops: Sequence[Op]) -> Flat:
     """The flat op in the place of ops that have been found to be fit for it."""
-    grads = [op.inputs["grads"][0] for op in ops]
+    first, grads = ops[0], [op.inputs["grads"][0] for op in ops]
     there, _ = gradient_buffer(program, grads)
-    first = ops[0]
+    names = {} if there is None else {"grads": there.outputs["fused_output"][0]}
+    slots = [slot for slot in routine.slot_names if slot in first.inputs and slot not in names]
     buffers, startup = [], []
-    layout: dict[str, Any] = {} if there is None else {key: there.attrs[key] for key in ("use_align", "align_size")}
-    # All buffers have the layout of the gradients in elements, whatever their own dtypes.
-    override = -1 if there is None else there.attrs["size_of_dtype"]
-    item = ITEM_SIZES[program.vars[grads[0]].dtype] if override == -1 else override
-    names: dict[str, str] = {} if there is None else {"grads": there.outputs["fused_output"][0]}
-    for slot in (slot for slot in routine.slot_names if slot in first.inputs and slot not in names):
+    for slot in slots:
         tensors = [op.inputs[slot][0] for op in ops]
         var = program.vars[tensors[0]]
         names[slot] = f"@FUSEDVAR@_{routine.name}_{role(slot)}_{tensors[0]}"
         buffers.append(Var(names[slot], UNKNOWN, var.dtype, var.persistable))
-        own = -1 if ITEM_SIZES[var.dtype] == item else item
-        attrs = {**layout, "copy_data": slot != "grads" or var.persistable, "size_of_dtype": own}
-        startup.append(coalesce_op(tensors, names[slot], **attrs))
-    both = [
+        attrs = _layout(there, program.vars[grads[0]].dtype, var.dtype)
+        startup.append(coalesce_op(tensors, names[slot], copy_data=slot != "grads" or var.persistable, **attrs))
+    inputs, outputs = (
         {slot: side[slot] if slot in SHARED else (names[slot],) for slot in side}
         for side in (first.inputs, first.outputs)
-    ]
+    )
     layer: Any = dependencies.common(op.layer for op in ops)
-    op = first.replace(inputs=both[0], outputs=both[1], layer=layer)
+    op = first.replace(inputs=inputs, outputs=outputs, layer=layer)
     return Flat(op, startup, buffers, {slot: (names[slot],) for slot in routine.scalars})
+
+
+def _layout(there: Op | None, grad: str, own: str) -> dict[str, Any]:
+    """The layout of a buffer: that of the gradients in elements, whatever its own dtype.
+
+    Args:
+        there: what makes the gradients' buffer, if it is there already.
+        grad: the dtype of gradients.
+        own: that of the buffer.
+    """
+    override = -1 if there is None else there.attrs["size_of_dtype"]
+    item = ITEM_SIZES[grad] if override == -1 else override
+    attrs = {} if there is None else {key: there.attrs[key] for key in ("use_align", "align_size")}
+    return attrs | {"size_of_dtype": -1 if ITEM_SIZES[own] == item else item}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from refopt.checks.arguments import chosen, collected, number, whole
 from refopt.checks.arguments import names as listed_names
 from refopt.checks.dtypes import ITEM_SIZES
-from refopt.program.ops import extents_of
+from refopt.program.model import extents_of
 
 MB = 2**20
 Shape = tuple[int, ...]

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from refopt.catalog import ROUTINES, Routine
 from refopt.checks.arguments import chosen, flag
-from refopt.program import Op, Program
-from refopt.program.kinds import MERGED, SHARED, advances, is_flat
+from refopt.program.model import Op, Var
+from refopt.program.ops.updates import MERGED, SHARED, advances, is_flat
 from refopt.program.passes import dependencies
 from refopt.program.passes.attributes import differences, differing, unlike
 from refopt.program.passes.flat import flattened, gradient_buffer
 from refopt.program.passes.result import Result
-from refopt.program.program import expect_program
+from refopt.program.program import Program, expect_program
 
 FORMS = "auto", "flat", "merged"
 
@@ -75,34 +75,46 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto",
     chosen("fuse_optimizer: form", form, FORMS)
     chosen("fuse_optimizer: optimizer", optimizer, ("all", *ROUTINES))
     flag("fuse_optimizer: per_buffer", per_buffer)
-    reasons: list[str] = []
-    moves, startup, buffers = [], list(program.startup), []
-    scales: dict[str, list[int]] = {}  # by variable, the ops that multiply it alone
-    for i, op in enumerate(program.main):
-        if op.type == "scale" and len(op.inputs["x"]) == 1:
-            scales.setdefault(op.inputs["x"][0], []).append(i)
-    for name in dict.fromkeys(op.type for op in program.main) if optimizer == "all" else [optimizer]:
-        for places in _candidates(program, ROUTINES[name], form, per_buffer, reasons) if name in ROUTINES else ():
-            unit, reason = _unit(program, ROUTINES[name], places, scales)
-            not_flat = reason or _not_flat(program, unit)
-            if not reason and not_flat and form == "flat":
-                reason = f"not flat: {not_flat}"
-            if reason:
-                reasons.append(f"{name} of {_about(program, places)}: {reason}")
-                continue
-            if form == "merged" or not_flat:
-                moves.append((unit.members(), _merged(program, unit)))
-                if form == "auto":
-                    reasons.append(f"{name} of {_about(program, places)}: merged and not flat: {not_flat}")
-                continue
+    fusion = _Fusion(program, form)
+    names = dict.fromkeys(op.type for op in program.main) if optimizer == "all" else [optimizer]
+    for routine in (ROUTINES[name] for name in names if name in ROUTINES):
+        for places in _candidates(program, routine, form, per_buffer, fusion.reasons):
+            fusion.add(routine, places)
+    if not fusion.moves:
+        return Result(program, False, (*fusion.reasons, f"no two ops of {optimizer} can be one"))
+    changed = program.with_vars(fusion.buffers)
+    startup, main = [*program.startup, *fusion.startup], dependencies.rewritten(program, fusion.moves)
+    return Result(changed.replace(startup=startup, main=main), True, tuple(fusion.reasons))
+
+
+class _Fusion:
+    """What is changed, as it grows."""
+
+    def __init__(self, program: Program, form: str) -> None:
+        self.moves: list[tuple[list[int], list[Op]]] = []
+        self.startup: list[Op] = []
+        self.buffers: list[Var] = []
+        self.reasons: list[str] = []
+        self._program, self._form = program, form
+        self._scales = dependencies.singles(program, "scale")
+
+    def add(self, routine: Routine, places: tuple[int, ...]) -> None:
+        """Make one of some ops, or say why not."""
+        program, about = self._program, f"{routine.name} of {_about(self._program, places)}"
+        unit, reason = _unit(program, routine, places, self._scales)
+        not_flat = reason or _not_flat(program, unit)
+        if not reason and not_flat and self._form == "flat":
+            reason = f"not flat: {not_flat}"
+        if reason:
+            self.reasons.append(f"{about}: {reason}")
+        elif self._form == "merged" or not_flat:
+            self.moves.append((unit.members(), _merged(program, unit)))
+            self.reasons += [f"{about}: merged and not flat: {not_flat}"] if self._form == "auto" else []
+        else:
             flat = flattened(program, unit.routine, unit.ops(program))
-            moves.append((unit.members(), [flat.op, *_advances(program, unit, flat.scalars)]))
-            startup += flat.startup
-            buffers += flat.buffers
-    if not moves:
-        return Result(program, False, (*reasons, f"no two ops of {optimizer} can be one"))
-    changed = program.with_vars(buffers).replace(startup=startup, main=dependencies.rewritten(program, moves))
-    return Result(changed, True, tuple(reasons))
+            self.moves.append((unit.members(), [flat.op, *_advances(program, unit, flat.scalars)]))
+            self.startup += flat.startup
+            self.buffers += flat.buffers
 
 
 def _candidates(
@@ -115,23 +127,28 @@ def _candidates(
     for i, op in enumerate(program.main):
         if op.type != routine.name or is_flat(program, op):
             continue
-        grad, param = op.inputs["grads"][0], program.vars[op.inputs["params"][0]]
-        if grad in sums:
+        if op.inputs["grads"][0] in sums:
             reasons.append(f"{dependencies.title(op)}: its gradient is sparse")
-            continue
-        slots = [op.inputs.get(slot) for slot in routine.slot_names]
-        key: list[Any] = [program.vars[names[0]].dtype if names else None for names in slots]
-        key += [op.inputs.get(slot) for slot in SHARED] + [advances(op, routine)]
-        if form == "flat":
-            key += [program.buffer_of.get(grad), math.prod(param.shape) > 0]
-        if per_buffer:
-            key.append(program.buffer_of.get(grad, grad))
-        units.setdefault(tuple(key), []).append(i)
+        else:
+            units.setdefault(_signature(program, routine, op, form, per_buffer), []).append(i)
     for places in units.values():
         if len(places) == 1:
             reasons.append(f"{dependencies.title(program.main[places[0]])}: the only one of its kind")
         else:
             yield tuple(sorted(places, key=lambda i: rank.get(program.main[i].inputs["grads"][0], len(rank))))
+
+
+def _signature(program: Program, routine: Routine, op: Op, form: str, per_buffer: bool) -> tuple[Any, ...]:
+    """What ops have in common that may be one."""
+    grad, param = op.inputs["grads"][0], program.vars[op.inputs["params"][0]]
+    slots = [op.inputs.get(slot) for slot in routine.slot_names]
+    key: list[Any] = [program.vars[names[0]].dtype if names else None for names in slots]
+    key += [op.inputs.get(slot) for slot in SHARED] + [advances(op, routine)]
+    if form == "flat":
+        key += [program.buffer_of.get(grad), math.prod(param.shape) > 0]
+    if per_buffer:
+        key.append(program.buffer_of.get(grad, grad))
+    return tuple(key)
 
 
 def _order(program: Program) -> dict[str, int]:

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from refopt.checks.arguments import collected, flag, names, shown
-from refopt.program import Program, side_by_side
-from refopt.program.program import expect_program
+from refopt.program.program import Program, expect_program, side_by_side
 
 
 @dataclass(frozen=True)

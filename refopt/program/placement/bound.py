@@ -8,18 +8,20 @@ from typing import Any, cast
 
 from refopt.checks.arguments import collected, flag, shown, whole
 from refopt.gpu.runtime import Event
-from refopt.program import Bound, runners
-from refopt.program.backends import Gpu, backend_of
-from refopt.program.bound import Gradients, check_arguments
+from refopt.program import ops
+from refopt.program.backends import backend_of
+from refopt.program.bound import Bound, check_arguments
 from refopt.program.exclusive import Exclusive
+from refopt.program.gpu.backend import Gpu
 from refopt.program.memory import refuse_shared
-from refopt.program.ops import mapping
+from refopt.program.model import mapping
+from refopt.program.ops.context import Context, Gradients, Message
+from refopt.program.ops.offload import COPIES
+from refopt.program.ops.runner import Runner, Runners
 from refopt.program.placement import hosted
-from refopt.program.placement.kinds import COPIES, Message
 from refopt.program.placement.network import Network, OnExecutor, OnGpu
 from refopt.program.placement.schedule import Schedule, Task, received, sent
 from refopt.program.placement.timeline import Span
-from refopt.program.update import Runner
 
 Call = Callable[[], Any]
 
@@ -45,7 +47,7 @@ class BoundSchedule(Exclusive):
     ) -> None:  # fmt: skip
         super().__init__(bound.comm)
         self.plan, self.bound = plan, bound
-        bound._stepped_by = "BoundSchedule"
+        bound.hand_over("BoundSchedule")
         backend = cast(Gpu, bound.backend)
         self._machine = machine = backend.machine
         self._caller, self._timing, self._done = backend.stream, timing, False
@@ -59,21 +61,26 @@ class BoundSchedule(Exclusive):
         network = OnExecutor if machine.name == "executor" else OnGpu
         self._networks: dict[str, Network] = {name: network(bound.comm, x) for name, x in self._streams.items()}
         views = {
-            name: _OnStream(bound, Gpu(bound.arrays.values(), stream), self._networks[name])
+            name: bound.on(Gpu(bound.arrays.values(), stream), self._networks[name])
             for name, stream in self._owned.items()
         }
         self._blocks, self._staging = blocks, self._staged()
         self._messages = self._exchanged()
-        self._runners: list[Runner] = []
+        self._stepped: list[Runner] = []  # those that are given something in a step
         work = [self._work(task, views[task.stream]) for task in plan.tasks]
+        self._runners = Runners(self._stepped)
         self._anchors = _anchors(plan, work)
-        marked = {self._anchors[number] for number in (0, -1, *plan.events)} | set(self._anchors if timing else ())
-        self._stop: dict[int, Event] = {number: machine.new_event(timing) for number in sorted(marked)}
-        self._start: dict[int, Event] = {number: machine.new_event(True) for number in self._stop if timing and number}
+        self._stop, self._start = self._events(timing)
         awaited: dict[str, MutableSet[int]] = {name: set() for name in plan.streams}
         self._calls = [self._enqueued(task, work[task.number], awaited[task.stream]) for task in plan.tasks]
         self._all = [call for calls in self._calls for call in calls]
         machine.synchronize()
+
+    def _events(self, timing: bool) -> tuple[dict[int, Event], dict[int, Event]]:
+        """By task, the events that are recorded after it, and before it."""
+        marked = {self._anchors[number] for number in (0, -1, *self.plan.events)} | set(self._anchors if timing else ())
+        stop = {number: self._machine.new_event(timing) for number in sorted(marked)}
+        return stop, {number: self._machine.new_event(True) for number in stop if timing and number}
 
     def step(self, **numbers: Any) -> None:
         """Enqueue one step, in the order of the program.
@@ -85,11 +92,9 @@ class BoundSchedule(Exclusive):
             TypeError, ValueError: as for `refopt.program.Bound.step`; nothing has been done then.
         """
         with self._turn("step"):
-            if numbers:
-                self.bound._check_numbers(numbers, self._runners)
-            self.bound._check_gradients(self._runners)
-            if numbers:
-                self.bound._set(numbers, self._runners)
+            self._runners.check_numbers(numbers)
+            self.bound.check_gradients(self._runners)
+            self._runners.set(numbers)
             for call in self._all:
                 call()
             self._finish()
@@ -103,7 +108,7 @@ class BoundSchedule(Exclusive):
         if sorted(task.number for task in tasks) != list(range(len(self._calls))):
             raise ValueError(f"step_in: order: expected each of {len(self._calls)} tasks once, got {len(tasks)} tasks")
         with self._turn("step_in"):
-            self.bound._check_gradients(self._runners)
+            self.bound.check_gradients(self._runners)
             for task in tasks:
                 for call in self._calls[task.number]:
                     call()
@@ -112,8 +117,8 @@ class BoundSchedule(Exclusive):
     def set(self, **numbers: Any) -> None:
         """Change numbers of the steps to come, as for `refopt.program.Bound.step`."""
         with self._turn("set"):
-            self.bound._check_numbers(numbers, self._runners)
-            self.bound._set(numbers, self._runners)
+            self._runners.check_numbers(numbers)
+            self._runners.set(numbers)
 
     def synchronize(self) -> None:
         """Wait until all that was enqueued is done.
@@ -174,7 +179,7 @@ class BoundSchedule(Exclusive):
                 messages[i], waiting = waiting, []
         return messages
 
-    def _work(self, task: Task, view: _OnStream) -> Call | None:
+    def _work(self, task: Task, view: Context) -> Call | None:
         """What a task enqueues between its waits and its event; ``None`` for nothing."""
         stream, arrays = self._streams[task.stream], self.bound.arrays
         if task.kind == "run":
@@ -187,17 +192,17 @@ class BoundSchedule(Exclusive):
             return partial(self._machine.copier(self._staging[received(task.names[0])], arrays[task.names[0]]), stream)
         return None
 
-    def _op(self, task: Task, view: _OnStream) -> Call | None:
+    def _op(self, task: Task, view: Context) -> Call | None:
         op = self.plan.program.main[task.op]
         if task.op in self._blocks:
             return partial(self._machine.copier(*self._blocks[task.op]), self._streams[task.stream])
-        runner = runners.bind(cast(Bound, view), op)
-        self._runners += [runner] if runner.numbers or op.type == "backward" else []
-        if op.type != "backward":
+        runner = ops.bind(view, op)
+        self._stepped += [runner] if runner.numbers or runner.provided else []
+        if not runner.provided:
             return runner.run
         # Who makes the gradients has read the parameters. If they are in their arrays already, that is all.
         calls = [view.comm.reading(op.type, [view.arrays[name] for name in op.inputs["params"]])]
-        calls += [runner.run] if self.bound._gradients is not None else []
+        calls += [runner.run] if view.gradients is not None else []
         return partial(_each, [call for call in calls if call is not None]) if any(calls) else None
 
     def _enqueued(self, task: Task, work: Call | None, awaited: MutableSet[int]) -> list[Call]:
@@ -222,15 +227,6 @@ class BoundSchedule(Exclusive):
         if task.kind == "end":
             calls.append(partial(self._stop[anchor].wait, self._caller))
         return calls
-
-
-class _OnStream:
-    """A bound program as its ops see it that are bound to one stream."""
-
-    def __init__(self, bound: Bound, backend: Gpu, comm: Network) -> None:
-        self.program, self.arrays, self.rows = bound.program, bound.arrays, bound.rows
-        self.gradient, self.read, self.put = bound.gradient, bound.read, bound.put
-        self.backend, self.comm = backend, comm
 
 
 def _each(calls: Sequence[Call]) -> None:
@@ -259,7 +255,7 @@ def bind_schedule(
 
     Args:
         plan: the schedule.
-        arrays: by name, device arrays, as for `bind`. What `refopt.program.placement.offload` has put in the
+        arrays: by name, device arrays, as for `bind`. What `refopt.program.passes.offload` has put in the
             host's memory is copied there.
         comm: a communicator, if the program has collectives or messages: on a GPU one of GPUs, whose calls are put on
             the stream ``communication``; on the executor one of the host.

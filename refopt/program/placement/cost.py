@@ -18,9 +18,10 @@ import numpy as np
 from refopt.checks.arguments import RANKS, chosen, collected, is_number, number, shown, to_float, whole
 from refopt.checks.arguments import names as listed_names
 from refopt.checks.dtypes import ITEM_SIZES
-from refopt.program import Op, Program, batches
-from refopt.program.placement.kinds import BARRIERS, COPIES, MESSAGES
-from refopt.program.program import expect_program
+from refopt.program.model import Op
+from refopt.program.ops import of_way
+from refopt.program.ops.collectives import calls
+from refopt.program.program import Program, expect_program
 
 
 class Link(NamedTuple):
@@ -189,10 +190,11 @@ def of_op(program: Program, op: Op, link: Link, rate: float) -> float:
         raise TypeError(f"of_op: op: expected an Op, got {shown(op)}")
     expect_link("of_op: link", link)
     rate = number("of_op: rate", rate, above=0)
-    if op.type in (*MESSAGES, *BARRIERS, *COPIES) or any(program.vars[name].sparse for name in (*op.reads, *op.writes)):
+    sparse = any(program.vars[name].sparse for name in (*op.reads, *op.writes))
+    if sparse or op.type in (*of_way("message"), *of_way("host")):
         raise ValueError(f"of_op: op: expected dense tensors and no message, got {op.type} of {', '.join(op.reads)}")
     if op.type == "batch":
-        sent = {each.attrs["root"]: bytes_of(program, each.reads) for each in batches.calls(op)}
+        sent = {each.attrs["root"]: bytes_of(program, each.reads) for each in calls(op)}
         return batch(link, op.attrs["kind"], sent, op.attrs["ranks"])
     known = {"broadcast": broadcast, "reduce": reduce, "all_reduce": all_reduce}
     if op.type in known:

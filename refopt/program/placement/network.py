@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from refopt.program.placement.kinds import Message
+from refopt.program.ops.context import Message
 from refopt.simt import DeviceArray
 from refopt.simt.outside import Stream, note_copies
 

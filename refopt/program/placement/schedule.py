@@ -11,11 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 from refopt.checks.arguments import chosen, collected, names, shown, whole
-from refopt.program import Op, Program
-from refopt.program.ops import mapping
-from refopt.program.passes import dependencies
-from refopt.program.placement.kinds import BARRIERS, COPIES, MESSAGES
-from refopt.program.program import expect_program
+from refopt.program.model import Op, mapping
+from refopt.program.ops.messages import BARRIERS, MESSAGES
+from refopt.program.ops.offload import COPIES
+from refopt.program.program import Program, expect_program
 
 STREAMS = "compute", "copy_out", "communication", "copy_in"
 KINDS = "begin", "run", "copy_out", "exchange", "copy_in", "end"
@@ -213,7 +212,7 @@ def _check_messages(program: Program) -> None:
         if op.type in BARRIERS:
             coming, going = set(), set()
             continue
-        reads, writes = (dependencies.cells(program, names) for names in (op.reads, op.writes))
+        reads, writes = (program.cells(names) for names in (op.reads, op.writes))
         for name in sorted((coming & (reads | writes)) | (going & writes)):
             raise ValueError(f"on_streams: main[{i}] {op.type}: expected {name!r} to be left alone until its barrier")
         if op.type in MESSAGES:
@@ -293,4 +292,4 @@ class _Builder:
         return needed | {0} if self.tasks else needed
 
     def _cells(self, names: Iterable[str]) -> set[str]:
-        return dependencies.cells(self.program, names)
+        return self.program.cells(names)

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from refopt.checks.arguments import chosen, whole
-from refopt.program import Bound
-from refopt.program.backends import Gpu, backend_of
-from refopt.program.bound import Gradients
-from refopt.program.ops import mapping
+from refopt.program.backends import backend_of
+from refopt.program.bound import Bound
+from refopt.program.gpu.backend import Gpu
+from refopt.program.model import mapping
+from refopt.program.ops.context import Gradients
 from refopt.program.placement.bound import bind_schedule
 from refopt.program.placement.schedule import Schedule
-from refopt.simt import streams
+from refopt.simt import cuda
 
 ISSUES = "program", "random"
 
@@ -54,9 +55,9 @@ def run_schedule(
     if not isinstance(backend, Gpu) or backend.machine.name != "executor":
         raise RuntimeError("run_schedule: arrays: expected arrays of the executor, got those of a GPU")
     # Of the default stream the executor knows more: that all others wait for it.
-    scheduled = bind_schedule(plan, arrays, comm=comm, gradients=gradients, stream=streams.stream())
+    scheduled = bind_schedule(plan, arrays, comm=comm, gradients=gradients, stream=cuda.stream())
     scheduled.set(**numbers)
     for k in range(steps):
         scheduled.step_in(plan.tasks if issue == "program" else plan.order(seed + k))
-    streams.synchronize()
+    cuda.synchronize()
     return scheduled.bound

@@ -8,8 +8,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from refopt.checks.arguments import collected, listed, number, shown, whole
+from refopt.program.ops.offload import COPIES
 from refopt.program.placement import cost
-from refopt.program.placement.kinds import COPIES
 from refopt.program.placement.schedule import Schedule, Task
 
 Costs = Mapping[int, float] | Callable[[Task], float]

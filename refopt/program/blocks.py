@@ -1,0 +1,221 @@
+"""Variables cut into blocks of whole rows, and put together again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.checks import Array
+from refopt.checks.arguments import collected, listed, names, shown, whole
+from refopt.checks.arrays import host_array
+from refopt.checks.dtypes import ITEM_SIZES, numpy_dtype
+
+Shape = tuple[int, ...]
+
+
+class Block(NamedTuple):
+    """A part of a variable.
+
+    Attributes:
+        number: of the block in its variable, from 0.
+        first: number of its first element. Upstream has the block's number under ``offset``, and multiplies later.
+        size: its elements.
+    """
+
+    number: int
+    first: int
+    size: int
+
+    def text(self, name: str) -> str:
+        """What upstream's transpiler says of a block: ``w:0:2352``."""
+        names("text: name", [name])
+        return f"{name}:{self.number}:{self.size}"
+
+
+def slice_variable(
+    shapes: Iterable[Sequence[int]], slice_count: int, min_block_size: int = 8192
+) -> list[tuple[Block, ...]]:
+    """Cut variables into blocks.
+
+    With n elements and rows of r, ``k = min(slice_count, max(1, floor(n / min_block_size)))`` blocks are aimed at, each
+    of ``ceil(n / k)`` elements, rounded up to a multiple of r where there are two dimensions or more. As many blocks of
+    that size are made as n takes, which may be fewer than k; the last has what is left, down to one row.
+
+    Args:
+        shapes: at least one element each.
+        slice_count: how many blocks of a variable there are at most.
+        min_block_size: elements that a block has at least before it is worth while to make two.
+
+    Returns:
+        For each shape, its blocks, which follow each other without a gap.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+
+    Source: Paddle's ``slice_variable`` in ``distribute_transpiler.py``, as of PR 11221.
+    """
+    slice_count = whole("slice_variable: slice_count", slice_count, 1)
+    min_block_size = whole("slice_variable: min_block_size", min_block_size, 1)
+    sliced = []
+    for i, entry in enumerate(collected("slice_variable: shapes", shapes, "shapes")):
+        extents = enumerate(collected(f"slice_variable: shapes[{i}]", entry, "extents"))
+        shape = tuple(whole(f"slice_variable: shapes[{i}][{k}]", n, 1) for k, n in extents)
+        count = math.prod(shape)
+        blocks = min(slice_count, max(1, count // min_block_size))
+        size = -(-count // blocks)
+        if len(shape) > 1:
+            row = math.prod(shape[1:])
+            size = -(-size // row) * row
+        firsts = range(0, count, size)
+        sliced.append(tuple(Block(j, first, min(size, count - first)) for j, first in enumerate(firsts)))
+    return sliced
+
+
+def rows_of(where: str, shape: Shape, block: Block) -> tuple[int, int]:
+    """First row of a block, and the one after its last.
+
+    Raises:
+        ValueError: if the block is not of whole rows of the shape.
+    """
+    width = math.prod(shape[1:])
+    first, stop = block.first, block.first + block.size
+    if not shape or first % width or stop % width or not 0 <= first < stop <= math.prod(shape):
+        got = f"elements {first} to {stop - 1}"
+        raise ValueError(f"{where}: block {block.number}: expected whole rows of shape {shape}, got {got}")
+    return first // width, stop // width
+
+
+def block_shape(shape: Shape, block: Block) -> Shape:
+    """The shape of a block: that of the variable, with fewer rows."""
+    if block.size == math.prod(shape):
+        return tuple(shape)
+    first, stop = rows_of("block_shape", shape, block)
+    return (stop - first, *shape[1:])
+
+
+def split_by_ref(array: Any, blocks: Sequence[Block]) -> list[Any]:
+    """Views of an array, one for each block: memory is shared, nothing is copied.
+
+    Args:
+        array: of NumPy or of a device, of one dimension or more; or of none, and in one block.
+        blocks: all of the array's, in order.
+
+    Raises:
+        ValueError: if the blocks do not make up the array. Upstream's ``split_byref`` does not look.
+        TypeError: if it is no array, or these are no blocks.
+    """
+    shape, blocks = _described("split_by_ref: array", array).shape, _blocks("split_by_ref: blocks", blocks)
+    _check_cover("split_by_ref", shape, blocks)
+    if not shape:
+        return [array]
+    return [array[slice(*rows_of("split_by_ref", shape, block))] for block in blocks]
+
+
+def concat(parts: Iterable[Any], target: Any, stream: Any = 0) -> None:
+    """Put blocks together again, row after row.
+
+    Args:
+        parts: of the target's dtype, all but the first extent being the target's.
+        target: of NumPy or of a device, as the parts are; overwritten. A part may be its own place in the target, and
+            shares no memory with it otherwise.
+        stream: what device arrays are copied in.
+
+    Raises:
+        ValueError, TypeError: naming the part; nothing has been modified then.
+    """
+    parts, all_of_it = collected("concat: parts", parts, "arrays"), _described("concat: target", target)
+    if isinstance(target, np.ndarray) and stream is not None:
+        whole("concat: stream", stream, 0, 0)  # NumPy has no other
+    if not all_of_it.writable:
+        raise ValueError("concat: target: expected a writable array, got a read-only one")
+    places = _places(parts, all_of_it)
+    ends = [(part, target[rows] if all_of_it.shape else target) for part, rows in zip(parts, places, strict=True)]
+    for k, (part, place) in enumerate(ends):
+        _check_place(f"concat: parts[{k}]", part, place, target)
+    for part, place in ends:
+        if hasattr(place, "copy_to_device"):
+            place.copy_to_device(part, stream=stream)
+        else:
+            place[...] = part
+
+
+def _places(parts: Sequence[Any], target: Array) -> list[slice]:
+    """The rows of the target that each part is for; raises if parts are not its rows, all of them."""
+    shape, first, places = target.shape, 0, []
+    for k, part in enumerate(parts):
+        described = _described(f"concat: parts[{k}]", part)
+        if described.dtype != target.dtype:
+            raise TypeError(f"concat: parts[{k}]: expected {target.dtype}, as target has, got {described.dtype}")
+        if len(described.shape) != len(shape) or described.shape[1:] != shape[1:]:
+            raise ValueError(f"concat: parts[{k}]: expected rows of shape {shape[1:]}, got shape {described.shape}")
+        rows = part.shape[0] if shape else 1
+        places.append(slice(first, first + rows))
+        first += rows
+    expected = shape[0] if shape else 1
+    if first != expected:
+        raise ValueError(f"concat: parts: expected {expected} rows in all, got {first}")
+    return places
+
+
+def _described(where: str, array: Any) -> Array:
+    """An array of NumPy or of a device as the checks see it; raises if it is none, or of no dtype of programs."""
+    if isinstance(array, np.ndarray):
+        described = host_array(array, where)
+    else:
+        from refopt.gpu.arrays import describer, device_of
+
+        if not (device := device_of([array])):
+            raise TypeError(f"{where}: expected an array of NumPy or of a device, got {shown(array)}")
+        described = describer(device)(array, where)
+    if described.dtype not in ITEM_SIZES:
+        raise TypeError(f"{where}: expected one of {', '.join(ITEM_SIZES)}, got {described.dtype}")
+    return described
+
+
+def _blocks(where: str, blocks: Any) -> list[Block]:
+    """Blocks of whole numbers; raises if there is anything else among them."""
+    checked = listed(where, blocks, "blocks")
+    for k, block in enumerate(checked):
+        if not isinstance(block, Block):
+            raise TypeError(f"{where}[{k}]: expected a Block, got {shown(block)}")
+        for key, value in block._asdict().items():
+            whole(f"{where}[{k}]: {key}", value, 0)
+    return checked
+
+
+def _check_place(where: str, part: Any, place: Any, target: Any) -> None:
+    """Raise if a part shares memory with the target, and is not its own place."""
+    if isinstance(part, np.ndarray) != isinstance(target, np.ndarray):
+        return
+    own, there, all_of_it = (_outline(where, array) for array in (part, place, target))
+    begins = own.ctypes.data == there.ctypes.data
+    if begins and all(n == 1 or s == t for n, s, t in zip(own.shape, own.strides, there.strides, strict=True)):
+        return
+    if np.shares_memory(own, all_of_it):
+        raise ValueError(f"{where}: expected its own place in target or other memory, got a part of target elsewhere")
+
+
+def _outline(where: str, array: Any) -> np.ndarray:
+    """An array that says where another one lies. That of a device array must not be read."""
+    if isinstance(array, np.ndarray):
+        return array
+    from refopt.gpu.arrays import describer, device_of
+
+    described = describer(device_of([array]))(array, where)
+    kind = f"|V{numpy_dtype(described.dtype).itemsize}"
+    about = {"data": (described.address, True), "shape": described.shape, "strides": described.strides, "typestr": kind}
+    return np.asarray(SimpleNamespace(__array_interface__=about | {"version": 3}))
+
+
+def _check_cover(where: str, shape: Shape, blocks: Sequence[Block]) -> None:
+    end = 0
+    for k, block in enumerate(blocks):
+        if block.first != end:
+            raise ValueError(f"{where}: blocks[{k}]: expected it to start at element {end}, got {block.first}")
+        end += block.size
+    if end != math.prod(shape):
+        raise ValueError(f"{where}: blocks: expected the {math.prod(shape)} elements of shape {shape}, got {end}")

@@ -1,0 +1,97 @@
+"""How many ops a step has, before and after the passes: the formulae.
+
+For P tensors, of which D have dense gradients, S kinds of scalars, G groups, and U units, each the tensors of one
+signature of dtypes, all of at least two:
+
+::
+
+    type               before     after                    with
+    backward           P          P
+    all_reduce         D          G                        several ranks
+    all_gather         P - D      P - D                    several ranks
+    scatter_add        P - D      P - D
+    scale              P          G + P - D, or 0          several ranks; 0 once updates form the averages
+    scale, further     S * P      S * U + S * (P - D)      powers advanced apart
+    the routine        P          U + P - D
+    coalesce_tensor    0          U * (slots - 1) + B      B buffers of gradients, in the flat form
+
+Slots count those that are there: parameters, gradients, states, scalars, masters. So Adam takes 5 ``coalesce_tensor``
+ops and one for the gradients, momentum 2 and one, SGD 1 and one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from refopt.catalog import Routine
+from refopt.checks.arguments import chosen, names
+from refopt.program.counts.arguments import check_plain, there
+
+
+def step(
+    routine: Routine, tensors: int, *, sparse: int = 0, world_size: int = 1, early: bool = False
+) -> dict[str, int]:
+    """Ops of a step by type, as `refopt.program.step_program` makes it.
+
+    Args:
+        routine: the optimizer.
+        tensors: how many parameters there are.
+        sparse: how many of them have sparse gradients.
+        world_size: the number of ranks.
+        early: whether ``scale`` ops advance the scalars.
+    """
+    check_plain("step", routine, early=early, tensors=tensors, sparse=sparse, world_size=world_size)
+    ranks = world_size > 1
+    return there({
+        "backward": tensors,
+        "all_reduce": ranks * (tensors - sparse),
+        "all_gather": ranks * sparse,
+        "scatter_add": sparse,
+        "scale": ranks * tensors + early * len(routine.scalars) * tensors,
+        routine.name: tensors,
+    })  # fmt: skip
+
+
+def fused_step(
+    routine: Routine, tensors: int, *, sparse: int = 0, world_size: int = 1, early: bool = False,
+    groups: int | None = None, units: int = 1, form: str = "flat", folded: bool = False,
+) -> dict[str, int]:  # fmt: skip
+    """Ops of a step by type after `fuse_all_reduce` and `fuse_optimizer`.
+
+    Args:
+        routine, tensors, sparse, world_size, early: as in `step`.
+        groups: how many groups the gradients have been put into; ``None`` if all-reduces have not been fused.
+        units: how many signatures of dtypes there are, each of two dense tensors at least; in the flat form, how many
+            pairs of signature and buffer.
+        form: ``"flat"`` or ``"merged"``.
+        folded: whether `fold_averages` has come last, and has declined nothing.
+    """
+    sizes = {"tensors": tensors, "sparse": sparse, "world_size": world_size, "units": units}
+    sizes |= {} if groups is None else {"groups": groups}
+    check_plain("fused_step", routine, early=early, folded=folded, **sizes)
+    chosen("fused_step: form", form, ("flat", "merged"))
+    dense, ranks = tensors - sparse, world_size > 1
+    reduced = dense if groups is None else groups
+    fused = routine.name if form == "flat" else routine.merged_name
+    counts = step(routine, tensors, sparse=sparse, world_size=world_size) | {
+        "all_reduce": ranks * reduced,
+        "scale": ranks * (not folded) * (reduced + sparse) + early * len(routine.scalars) * (units + sparse),
+        routine.name: sparse,
+    }
+    counts[fused] = counts.get(fused, 0) + units
+    return there(counts)
+
+
+def coalesce_ops(routine: Routine, *, optional: Collection[str] = (), units: int = 1, gradients: int = 0) -> int:
+    """The ``coalesce_tensor`` ops at startup after `fuse_optimizer` in the flat form.
+
+    Args:
+        routine: the optimizer.
+        optional: the optional slots that are there, such as ``master_params``.
+        units: as in `fused_step`.
+        gradients: buffers of gradients, whoever has made them: one for each unit, if `fuse_optimizer` does it.
+    """
+    check_plain("coalesce_ops", routine, units=units, gradients=gradients)
+    optional = names("coalesce_ops: optional", optional)
+    slots = [slot for slot in routine.slots if slot.name != "grads" and (not slot.optional or slot.name in optional)]
+    return units * len(slots) + gradients

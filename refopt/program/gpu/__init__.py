@@ -1,0 +1,1 @@
+"""What programs need of a device: imported as a program is bound to its arrays."""

@@ -1,0 +1,122 @@
+"""`refopt.program.ops.mixed_precision` on a device: by kernels of `refopt.gpu.gradient_check`, and one that adds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from refopt import gpu
+from refopt.checks.dtypes import ITEM_SIZES
+from refopt.gpu import vectors, words
+from refopt.gpu.gradient_check import BOUNDS, finisher, first_pass
+from refopt.gpu.kernels import Kernel, factory, kernel
+from refopt.gpu.target import cuda
+from refopt.program.model import Op
+from refopt.program.ops.context import Context
+from refopt.program.ops.mixed_precision import SCALING, STATE
+
+BLOCK = 128
+REAL = np.float32
+
+
+@factory
+def adder(source: str, target: str) -> Kernel:
+    """The kernel that adds an array to another; a thread takes an element."""
+    load, load_sum = getattr(vectors, f"load_{source}"), getattr(vectors, f"load_{target}")
+    store = getattr(vectors, f"store_{target}")
+    real: Any = np.dtype(target).type
+    item, sum_item = ITEM_SIZES[source], ITEM_SIZES[target]
+
+    @kernel()
+    def accumulate(x, size, sums):
+        for i in range(cuda.grid(1), size, cuda.gridsize(1)):
+            at = sums + sum_item * i
+            store(at, load_sum(at) + real(load(x + item * i)))
+
+    return accumulate
+
+
+def sum_(context: Context, op: Op) -> Callable[[], None]:
+    """Add tensors to others, in stream order."""
+    backend: Any = context.backend
+    machine, launches = backend.machine, []
+    for pair in zip(op.inputs["x"], op.outputs["out"], strict=True):
+        x, y = (backend.describe(context.arrays[name], "sum") for name in pair)
+        if x.size:
+            args = x.address, x.size, y.address
+            launches.append(machine.prepare(adder(x.dtype, y.dtype), -(-x.size // BLOCK), BLOCK, args))
+    return _bound(backend, launches)
+
+
+def check_gradients(context: Context, op: Op) -> Callable[[], None]:
+    """Sums of squares at their places, +0 elsewhere, and whether all is finite: the first pass of a gradient check."""
+    backend: Any = context.backend
+    machine, positions = backend.machine, op.attrs["positions"]
+    grads = [context.arrays[name] for name in op.inputs["x"]]
+    sums, odd = (context.arrays[op.outputs[slot][0]] for slot in ("sums", "odd"))
+    roots, ones = _roots(backend, sums.size), machine.to_device(np.zeros(1, np.int32))
+    launches = [machine.prepare(words.fill, 1, words.BOUNDS[0], (backend.describe(ones, "odd").address, 4, 0))]
+    arrays = [backend.describe(g, f"check_gradients: grads[{i}]") for i, g in enumerate(grads)]
+    launches += first_pass(machine, dict(zip(positions, arrays, strict=True)), REAL, roots, ones)
+    first, copy = _bound(backend, launches), backend.cast([_row(backend, roots, sums.size), ones], [sums, odd])
+
+    def run() -> None:
+        first()
+        copy()
+
+    return run
+
+
+def finish_check(context: Context, op: Op) -> Callable[[], None]:
+    """What steps need, from the sums and the flag: the last launch of a gradient check."""
+    backend: Any = context.backend
+    machine = backend.machine
+    inputs = {slot: context.arrays[names[0]] for slot, names in op.inputs.items()}
+    outputs = {slot: context.arrays[names[0]] for slot, names in op.outputs.items()}
+    max_norm, epsilon = op.attrs.get("max_norm", math.inf), op.attrs.get("epsilon", 0.0)
+    count = inputs["sums"].size if "sums" in inputs else 0
+    roots, ones = _roots(backend, count), machine.to_device(np.zeros(1, np.int32))
+    sources, targets = [inputs["odd"]], [ones]
+    if count:
+        sources.append(inputs["sums"])
+        targets.append(_row(backend, roots, count))
+    before = backend.cast(sources, targets)
+    results = {slot: machine.to_device(np.zeros(1, REAL)) for slot in ("grad_factor", "found_inf", "grad_norm")}
+    numbers = machine.to_device(np.array([max_norm, epsilon], REAL))
+    scale_at = backend.describe(inputs["loss_scale"], "finish_check: loss_scale").address
+    args = roots, count, ones, numbers, scale_at, *results.values()
+    finish = _bound(backend, [machine.prepare(finisher(REAL), 1, BOUNDS[0], args)])
+    after = backend.cast([results[slot] for slot in outputs], list(outputs.values()))
+
+    def run() -> None:
+        before()
+        finish()
+        after()
+
+    return run
+
+
+def update_loss_scaling(context: Context, op: Op) -> Callable[[], Any]:
+    """The routine of `refopt.gpu`."""
+    arrays = [context.arrays[op.inputs[slot][0]] for slot in STATE]
+    backend: Any = context.backend
+    return gpu.loss_scaling(*arrays, **{name: op.attrs[name] for name in SCALING}, stream=backend.stream)
+
+
+def _roots(backend: Any, count: int) -> Any:
+    """Room for the sums of so many tensors, and for those of their tree, zero."""
+    return backend.machine.to_device(np.zeros((2, 2 * count + 8), REAL))
+
+
+def _row(backend: Any, roots: Any, count: int) -> Any:
+    return backend.machine.view(roots.reshape(roots.size), 0, (count,), (ITEM_SIZES["float32"],))
+
+
+def _bound(backend: Any, launches: list[Any]) -> Callable[[], None]:
+    if not launches:
+        return lambda: None
+    run = backend.machine.sequence(launches)
+    return lambda: run(backend.stream)

@@ -1,0 +1,214 @@
+"""What a program is made of: variables, which name arrays, and ops, which say what is done with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from refopt.checks.arguments import collected, flag, is_whole, number, shown, whole
+from refopt.checks.dtypes import ITEM_SIZES
+from refopt.checks.renamed import OPS, renamed
+
+ROLES = "forward", "backward", "communicate", "optimize", "startup"
+UNKNOWN = (-1,)  # the shape of a buffer, whose padding depends on the machine
+
+AXES = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32  # of an array of NumPy
+BYTES = 2**63 - 1
+# What rounds to inf: the largest number and half a step.
+_LARGEST = {
+    "float16": 2.0**16 - 2.0**4, "bfloat16": 2.0**128 - 2.0**119, "float32": 2.0**128 - 2.0**103, "float64": math.inf,
+}  # fmt: skip
+
+_FIELDS = "inputs", "outputs", "attrs", "role", "layer", "device"  # of an op, beside its type
+Slots = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Var:
+    """An array that ops name.
+
+    Attributes:
+        name: unique in the program.
+        shape: its extents; ``(-1,)`` for a buffer of coalesced tensors.
+        dtype: its plain name, such as ``"float32"``.
+        persistable: whether it lives from step to step: parameters, states, scalars. The caller brings it to `bind`.
+        sparse: whether it is a pair of row numbers, int64 of shape (n,), and rows, shape (n, *shape[1:]), n being
+            another in each step; a row may come more than once, and what it holds then adds up.
+        initial: what it holds if the caller does not bring it: a number of its dtype, or the name of the variable whose
+            values it starts from; ``None`` if the caller must bring it.
+
+    Raises:
+        TypeError, ValueError: naming the variable and what about it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    persistable: bool = False
+    sparse: bool = False
+    initial: float | str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise TypeError(f"Var: name: expected a name, got {shown(self.name)}")
+        where = f"Var: {self.name!r}"
+        if not isinstance(self.dtype, str) or self.dtype not in ITEM_SIZES:
+            raise TypeError(f"{where}: dtype: expected one of {', '.join(ITEM_SIZES)}, got {shown(self.dtype)}")
+        own = vars(self)  # which a frozen dataclass lets nobody set otherwise
+        own["shape"] = extents_of(f"{where}: shape", self.shape, ITEM_SIZES[self.dtype], UNKNOWN)
+        for key in ("persistable", "sparse"):
+            if type(own[key]) is not bool:
+                own[key] = flag(f"{where}: {key}", own[key])
+        if self.initial is not None and not isinstance(self.initial, str):
+            own["initial"] = _initial(f"{where}: initial", self.initial, self.dtype)
+        if self.sparse and not self.shape:
+            expected = "expected at least one axis, that of the rows of a sparse variable"
+            raise ValueError(f"{where}: shape: {expected}, got ()")
+
+    def __str__(self) -> str:
+        return f"{self.name}: {'sparse ' if self.sparse else ''}{self.dtype} {self.shape}"
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation of a step.
+
+    Attributes:
+        type: what it does: a name of `refopt.catalog.ROUTINES`, that name with ``merged_`` before it, or one of
+            `refopt.program.ops`. A program may hold ops of other types; it is then only for passes, not for `bind`.
+        inputs, outputs: by slot, the names of variables. What is changed in place is in both.
+        attrs: numbers and choices by name.
+        role: one of `ROLES`.
+        layer: the layer of the model that it belongs to, if any.
+        device: the device that it is placed on; ``None`` for every one.
+
+    Raises:
+        TypeError, ValueError: naming the op's type and what about it.
+    """
+
+    type: str
+    inputs: Slots = field(default_factory=dict)
+    outputs: Slots = field(default_factory=dict)
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    role: str = "forward"
+    layer: str | None = None
+    device: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.type, str) or not self.type:
+            raise TypeError(f"Op: type: expected a name, got {shown(self.type)}")
+        vars(self)["type"] = renamed(self.type, OPS, "Op: ", stacklevel=3)
+        self._settle(_FIELDS)
+
+    def _settle(self, keys: Iterable[str]) -> None:
+        """Check fields other than the type, and keep them as they cannot be changed."""
+        own, where = vars(self), f"Op: {self.type}"
+        for key in keys:
+            value = own[key]
+            if key in ("inputs", "outputs"):
+                slots = mapping(f"{where}: {key}", value)
+                own[key] = MappingProxyType({slot: _names(where, slot, names) for slot, names in slots.items()})
+            elif key == "attrs":
+                own[key] = MappingProxyType(mapping(f"{where}: {key}", value))
+            elif key == "role" and (not isinstance(value, str) or value not in ROLES):
+                raise ValueError(f"{where}: role: expected one of {', '.join(ROLES)}, got {shown(value)}")
+            elif key == "layer" and value is not None and not isinstance(value, str):
+                raise TypeError(f"{where}: layer: expected a name or None, got {shown(value)}")
+            elif key == "device" and value is not None:
+                own[key] = whole(f"{where}: device", value, 0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """An op can be copied and sent to other processes, though its mappings by themselves cannot."""
+        sides = dict(self.inputs), dict(self.outputs)
+        return type(self), (self.type, *sides, dict(self.attrs), self.role, self.layer, self.device)
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.reads, self.writes))
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """All names of the inputs."""
+        return tuple(name for names in self.inputs.values() for name in names)
+
+    @cached_property
+    def writes(self) -> tuple[str, ...]:
+        """All names of the outputs."""
+        return tuple(name for names in self.outputs.values() for name in names)
+
+    def replace(self, **changes: Any) -> Op:
+        """The op with other fields."""
+        own, kind = vars(self), changes.pop("type", self.type)
+        if type(kind) is not str or not kind or kind in OPS or not changes.keys() <= set(_FIELDS):
+            return replace(self, type=kind, **changes)
+        op = object.__new__(type(self))  # what stays has been checked
+        vars(op).update({"type": kind} | {key: changes.get(key, own[key]) for key in _FIELDS})
+        op._settle(changes)
+        return op
+
+
+def extents_of(where: str, shape: Any, item: int, unknown: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """A shape as a tuple of ints, of an array that NumPy can describe.
+
+    Args:
+        where: function and argument, for the error.
+        shape: anything that can be gone through once.
+        item: bytes per element.
+        unknown: a shape that is taken as it is.
+
+    Raises:
+        TypeError, ValueError: naming the shape, or the index of an extent.
+    """
+    if type(shape) is not tuple or not all(type(extent) is int for extent in shape):
+        extents = collected(where, shape, "extents")
+        shape = tuple(whole(f"{where}[{k}]", extent) for k, extent in enumerate(extents))
+    if shape == unknown:
+        return shape
+    if any(extent < 0 for extent in shape):
+        raise ValueError(f"{where}: expected extents of at least 0, got {shown(shape)}")
+    if len(shape) > AXES:
+        raise ValueError(f"{where}: expected at most {AXES} axes, got {len(shape)}")
+    if math.prod(extent or 1 for extent in shape) * item > BYTES:
+        raise ValueError(f"{where}: expected at most 2**63 - 1 bytes, got {shown(shape)} of {item} bytes per element")
+    return shape
+
+
+def _initial(where: str, value: Any, dtype: str) -> float:
+    """A number that a variable of a dtype can start from; fractions are rounded, others must be there."""
+    if dtype == "bool":
+        return flag(where, bool(value) if is_whole(value) and value in (0, 1) else value)
+    if dtype in _LARGEST:
+        converted = number(where, value)
+        if math.isnan(converted) or _LARGEST[dtype] <= abs(converted) < math.inf:
+            raise ValueError(f"{where}: expected a number of {dtype}, got {shown(value)}")
+        return converted
+    bits, signed = 8 * ITEM_SIZES[dtype], dtype.startswith("int")
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        value = int(value)
+    least = -(2 ** (bits - 1)) if signed else 0
+    return whole(where, value, least, least + 2**bits - 1)
+
+
+def mapping(where: str, value: Any) -> dict[str, Any]:
+    """What is given by name; raises if it is no mapping from names."""
+    if type(value) not in (dict, MappingProxyType) and not isinstance(value, Mapping):
+        raise TypeError(f"{where}: expected a mapping, got {shown(value)}")
+    for name in value:
+        if type(name) is not str and not isinstance(name, str):
+            raise TypeError(f"{where}: expected names, got {shown(name)}")
+    return dict(value)
+
+
+def _names(where: str, slot: str, names: Any) -> tuple[str, ...]:
+    if type(names) is tuple and len(names) == 1 and type(names[0]) is str:
+        return names
+    entries = tuple(names) if type(names) in (tuple, list) else collected(f"{where}: {slot}", names, "names")
+    for name in entries:
+        if not isinstance(name, str):
+            raise TypeError(f"{where}: {slot}: expected a sequence of names, got {shown(names)}")
+    return entries

@@ -1,0 +1,112 @@
+"""Tensors in one buffer, and what is let go or brought at startup."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from refopt import cpu
+from refopt.checks.arguments import collected, flag, whole
+from refopt.checks.dtypes import ITEM_SIZES
+from refopt.program.graph import Graph
+from refopt.program.model import UNKNOWN, Op
+from refopt.program.ops.checks import check_alike, check_startup, variables
+from refopt.program.ops.context import Context
+from refopt.program.ops.registry import op
+
+LAYOUT = "use_align", "align_size", "size_of_dtype"  # attributes by which tensors lie in a buffer
+
+
+def _check_coalesce(graph: Graph, op: Op) -> None:
+    check_alike(graph, op, "input", "output")
+    _check_layout(op)
+    names = op.outputs["fused_output"]
+    if len(names) != 1 or graph.vars[names[0]].shape != UNKNOWN:
+        raise ValueError(f"fused_output: expected one variable of shape {UNKNOWN}, got {', '.join(names)}")
+    for k, var in enumerate(variables(graph, op.outputs["output"])):
+        expected = graph.vars[names[0]].dtype
+        if var.dtype != expected:
+            raise TypeError(f"output[{k}]: expected {expected}, as {names[0]!r} has, got {var.dtype}")
+        if math.prod(var.shape) < 1:
+            raise ValueError(f"output[{k}]: expected at least one element, got {var.name!r} of shape {var.shape}")
+
+
+def _check_layout(op: Op) -> None:
+    for key in ("copy_data", "use_align"):
+        if key in op.attrs:
+            flag(key, op.attrs[key])
+    for key in ("align_size", "size_of_dtype"):
+        if key in op.attrs and whole(key, op.attrs[key], -1) == 0:
+            raise ValueError(f"{key}: expected -1 or an integer of at least 1, got 0")
+    if "groups" in op.attrs:
+        groups = collected("groups", op.attrs["groups"], "counts")
+        total = sum(whole(f"groups[{k}]", count, 1) for k, count in enumerate(groups))
+        if total != len(op.outputs["output"]):
+            raise ValueError(f"groups: expected counts that add up to {len(op.outputs['output'])}, got {total}")
+
+
+@op(
+    "coalesce_tensor", "input", "output fused_output", check=_check_coalesce, startup=True,
+    fills=lambda op: bool(op.attrs.get("copy_data")),
+)  # fmt: skip
+def coalesce_tensor(context: Context, op: Op) -> Callable[[], Any]:
+    """`output`, which `input` names as well, become views into one new buffer, `fused_output`; at startup.
+
+    Unless `copy_data` says so, what they held is left behind.
+    """
+    vars, attrs = context.program.vars, op.attrs
+    copied = bool(attrs.get("copy_data"))
+
+    def run() -> None:
+        inputs = [context.arrays[name] if copied else None for name in op.inputs["input"]]
+        coalesced = context.backend.coalesce(
+            inputs, dtype=vars[op.outputs["fused_output"][0]].dtype, copy_data=copied,
+            shapes=[vars[name].shape for name in op.inputs["input"]],
+            **{name: attrs[name] for name in LAYOUT if name in attrs},
+        )  # fmt: skip
+        context.put(op.outputs["fused_output"][0], coalesced.buffer)
+        for name, view in zip(op.outputs["output"], coalesced.views, strict=True):
+            context.put(name, view)
+
+    return run
+
+
+def padded(attrs: Mapping[str, Any], size: int, dtype: str, chunk: int) -> int:
+    """The length of a tensor in a buffer, with padding, in elements.
+
+    Args:
+        attrs: the layout.
+        size: elements of the tensor.
+        dtype: of the tensor.
+        chunk: the machine's alignment in bytes.
+    """
+    override = attrs.get("size_of_dtype", -1)
+    align = attrs.get("align_size", -1)
+    align = (chunk if align == -1 else align) if attrs.get("use_align", True) else None
+    return cpu.layout([size], ITEM_SIZES[dtype] if override == -1 else override, align).total
+
+
+def _check_brought(slot: str) -> Callable[[Graph, Op], None]:
+    def check(graph: Graph, op: Op) -> None:
+        names = (op.outputs if slot == "out" else op.inputs)[slot]
+        if not names:
+            raise ValueError(f"{slot}: expected variables, got none")
+        check_startup(op)
+        for k, name in enumerate(names):
+            if graph.vars[name].persistable:
+                raise ValueError(f"{slot}[{k}]: expected a variable that is not persistable, got {name!r}")
+
+    return check
+
+
+@op("initialize", "", "out", check=_check_brought("out"), startup=True, dense=False)
+def initialize(context: Context, op: Op) -> Callable[[], Any]:
+    """`out` are brought by the caller, though they need not live from step to step; at startup."""
+    return lambda: None
+
+
+@op("delete", "x", "", check=_check_brought("x"), startup=True, dense=False, drops=True)
+def delete(context: Context, op: Op) -> Callable[[], Any]:
+    """`x` are let go, their memory with them; at startup."""
+    return lambda: context.drop(op.inputs["x"])

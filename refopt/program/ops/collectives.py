@@ -1,0 +1,212 @@
+"""Collectives on dense tensors: of one, or of the range of a buffer in which several lie side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+from refopt.checks.arguments import is_whole, whole
+from refopt.checks.dtypes import ITEM_SIZES
+from refopt.program.graph import Graph
+from refopt.program.model import Op
+from refopt.program.ops.checks import check_alike, check_ranks, variables
+from refopt.program.ops.coalescing import LAYOUT, padded
+from refopt.program.ops.context import Context
+from refopt.program.ops.registry import of_way, op
+
+BATCH = "batch"
+BATCHED = "reduce", "broadcast"  # types that a batch may be of
+OWN = "kind", "roots", "counts"  # attributes that a batch has, and its calls have not
+
+
+def _check_collective(graph: Graph, op: Op) -> None:
+    check_alike(graph, op, "x", "out", in_place=True)
+    check_ranks(op)
+    dtypes = {var.dtype for var in variables(graph, op.inputs["x"])}
+    if len(dtypes) > 1:
+        raise TypeError(f"x: expected one dtype, got {', '.join(sorted(dtypes))}")
+    if op.type != "all_reduce":
+        whole("root", op.attrs.get("root"), 0, op.attrs["ranks"] - 1)
+
+
+def _collective(context: Context, op: Op) -> Callable[[], Any]:
+    """A call on one array, or on the range of a buffer that several lie in side by side."""
+    names = op.inputs["x"]
+    array = context.arrays[names[0]] if len(names) == 1 else _range(context, op, names)
+    call = getattr(context.comm, op.type)
+    root = (op.attrs["root"],) if "root" in op.attrs else ()
+    return lambda: call(array, *root)
+
+
+@op("all_reduce", "x", "out", check=_check_collective, way="network")
+def all_reduce(context: Context, op: Op) -> Callable[[], Any]:
+    """`x` becomes its sum over the ranks; of several, one sum of the range that they lie in."""
+    return _collective(context, op)
+
+
+@op("reduce", "x", "out", check=_check_collective, way="network")
+def reduce(context: Context, op: Op) -> Callable[[], Any]:
+    """`x` becomes its sum over the ranks, on the rank `root` alone; of several, as by all_reduce."""
+    return _collective(context, op)
+
+
+@op("broadcast", "x", "out", check=_check_collective, way="network")
+def broadcast(context: Context, op: Op) -> Callable[[], Any]:
+    """`x` becomes that of the rank `root`; of several, the range that they lie in."""
+    return _collective(context, op)
+
+
+def _check_batch(graph: Graph, op: Op) -> None:
+    check_alike(graph, op, "x", "out", in_place=True)
+    check_ranks(op)
+    _check_calls(op)
+    seen: set[str] = set()
+    for k, name in enumerate(op.inputs["x"]):
+        if not seen.isdisjoint(graph.memory(name)):
+            raise ValueError(f"x[{k}]: expected variables that do not overlap, got {name!r}, which is there already")
+        seen.update(graph.memory(name))
+    for each in calls(op):
+        _check_collective(graph, each)
+
+
+@op(BATCH, "x", "out", check=_check_batch, way="network")
+def batch(context: Context, op: Op) -> Callable[[], Any]:
+    """Calls of one `kind`, ``"reduce"`` or ``"broadcast"``, made at once, so that links carry in both directions.
+
+    One for each of `roots`, of as many of `x` as `counts` says, in order.
+    """
+    bound = [_collective(context, each) for each in calls(op)]
+
+    def run() -> None:
+        with context.comm.batch():
+            for call in bound:
+                call()
+
+    return run
+
+
+def batch_of(ops: Sequence[Op]) -> Op:
+    """Some collectives of one kind as one op; attributes other than the root, and layouts, are those of all.
+
+    Args:
+        ops: at least one, each of another root, alike beside that and what they work on. A layout is that of the
+            ops of several variables.
+    """
+    first = max(ops, key=lambda op: len(op.inputs["x"]))
+    names = [name for op in ops for name in op.inputs["x"]]
+    attrs = {key: value for key, value in first.attrs.items() if key != "root"}
+    attrs |= {
+        "kind": first.type, "roots": tuple(op.attrs["root"] for op in ops),
+        "counts": tuple(len(op.inputs["x"]) for op in ops),
+    }  # fmt: skip
+    return first.replace(type=BATCH, inputs={"x": names}, outputs={"out": names}, attrs=attrs)
+
+
+def calls(op: Op) -> list[Op]:
+    """The single collectives of a batch, in order; any other op as it is."""
+    if op.type != BATCH:
+        return [op]
+    attrs = {key: value for key, value in op.attrs.items() if key not in OWN}
+    stops = accumulate(op.attrs["counts"], initial=0)
+    return [
+        op.replace(
+            type=op.attrs["kind"], attrs={**attrs, "root": root},
+            inputs={"x": op.inputs["x"][start:stop]}, outputs={"out": op.outputs["out"][start:stop]},
+        )
+        for root, (start, stop) in zip(op.attrs["roots"], pairwise(stops), strict=True)
+    ]  # fmt: skip
+
+
+def _check_calls(op: Op) -> None:
+    """Raise if the attributes of a batch do not say which calls it is; the error names the attribute and its index."""
+    if op.attrs.get("kind") not in BATCHED:
+        raise ValueError(f"kind: expected one of {', '.join(BATCHED)}, got {op.attrs.get('kind')!r}")
+    roots, counts = (_integers(op, key) for key in ("roots", "counts"))
+    for k, root in enumerate(roots):
+        if root in roots[:k]:
+            raise ValueError(f"roots[{k}]: expected each root once, got {root} again")
+        if not 0 <= root < op.attrs["ranks"]:
+            raise ValueError(f"roots[{k}]: expected a rank from 0 to {op.attrs['ranks'] - 1}, got {root}")
+    if len(counts) != len(roots):
+        raise ValueError(f"counts: expected one for each of {len(roots)} roots, got {len(counts)}")
+    for k, count in enumerate(counts):
+        if count < 1:
+            raise ValueError(f"counts[{k}]: expected at least one variable, got {count}")
+    if sum(counts) != len(op.inputs["x"]):
+        raise ValueError(f"counts: expected numbers that add up to {len(op.inputs['x'])} variables, got {sum(counts)}")
+
+
+def _integers(op: Op, key: str) -> tuple[int, ...]:
+    values = op.attrs.get(key)
+    if not isinstance(values, tuple) or not values or not all(map(is_whole, values)):
+        raise TypeError(f"{key}: expected a tuple of at least one integer, got {values!r}")
+    return values
+
+
+def sequence(graph: Graph, chunk: int) -> list[str]:
+    """The collectives of a program in words, alike on ranks that fit together.
+
+    Args:
+        graph: the program.
+        chunk: the alignment of buffers, which decides how much padding goes along.
+    """
+    collectives = of_way("network")
+    return [
+        f"{part} {text}"
+        for part in ("startup", "main")
+        for op in getattr(graph, part)
+        if op.type in collectives
+        for text in _in_words(graph, op, chunk)
+    ]
+
+
+def _in_words(graph: Graph, op: Op, chunk: int) -> list[str]:
+    """The calls of a collective."""
+    parts, texts = calls(op), []
+    for k, each in enumerate(parts):
+        names = ", ".join(str(graph.vars[name]) for name in _in_memory(graph, each.inputs["x"]))
+        root = f" root {each.attrs['root']}" if "root" in each.attrs else ""
+        layout = "".join(f" {key}={each.attrs[key]}" for key in LAYOUT if key in each.attrs)
+        aligned = f" aligned to {chunk}{layout}" if len(each.inputs["x"]) > 1 else ""
+        place = f", {k + 1} of {len(parts)} in a batch" if op.type == BATCH else ""
+        texts.append(f"{each.type}{root} of {names}{aligned}{place}")
+    return texts
+
+
+def _in_memory(graph: Graph, names: tuple[str, ...]) -> list[str]:
+    """Variables in the order in which they lie in their buffer, if they do."""
+    buffer = graph.buffer_of.get(names[0])
+    if buffer is None:
+        return list(names)
+    end = len(graph.views[buffer])
+    return sorted(names, key=lambda name: graph.place_of[name] if graph.buffer_of.get(name) == buffer else end)
+
+
+def _range(context: Context, op: Op, names: tuple[str, ...]) -> Any:
+    """The part of a buffer from the first of some tensors to the padding of the last.
+
+    Raises:
+        ValueError: naming two of them that do not lie next to each other.
+    """
+    backend, graph = context.backend, context.program
+    described = {name: backend.describe(context.arrays[name], f"{op.type}: {name!r}") for name in names}
+    ordered = sorted(names, key=lambda name: described[name].address)
+    dtype = graph.vars[names[0]].dtype
+    item = ITEM_SIZES[dtype]
+    lengths = [padded(op.attrs, described[name].size, dtype, backend.chunk) for name in ordered]
+    for k in range(1, len(ordered)):
+        expected = described[ordered[k - 1]].address + lengths[k - 1] * item
+        if described[ordered[k]].address != expected:
+            raise ValueError(
+                f"{op.type}: {ordered[k]!r}: expected it at address {expected:#x}, after {ordered[k - 1]!r} with its "
+                f"padding, got {described[ordered[k]].address:#x}"
+            )
+    buffer = context.arrays.get(graph.buffer_of.get(ordered[0], ""))
+    if buffer is None:
+        raise ValueError(f"{op.type}: {ordered[0]!r}: expected a view of a buffer that startup makes, got none")
+    all_of_it = backend.describe(buffer, op.type)
+    first, count = (described[ordered[0]].address - all_of_it.address) // item, sum(lengths)
+    if first < 0 or first + count > all_of_it.size:
+        raise ValueError(f"{op.type}: {ordered[0]!r}: expected a view of the buffer, got an array elsewhere")
+    return backend.part(buffer, first, count)

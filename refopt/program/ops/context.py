@@ -1,0 +1,104 @@
+"""What ops are bound in: arrays behind the names of a program, rows, a machine, and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from refopt.checks.arguments import names as listed_names
+from refopt.checks.arguments import shown
+from refopt.program.backends import Backend
+from refopt.program.graph import Graph
+from refopt.program.model import UNKNOWN
+
+Gradients = Mapping[str, Any] | Callable[[str, int], Any] | None
+Segment = tuple[Any, Any]  # row numbers, rows
+Message = tuple[str, Any, int]  # send or recv, the array, the other rank
+
+
+class Context:
+    """What ops are bound in.
+
+    Attributes:
+        program: the program.
+        arrays: by name of a variable, the array that it is now.
+        rows: of sparse variables, by name.
+        messages: under way, until a barrier takes them.
+        backend: the machine.
+        comm: the communicator, or ``None``.
+        gradients: what the caller provides for gradients.
+        steps: steps taken.
+    """
+
+    program: Graph
+
+    def __init__(
+        self, program: Graph, arrays: Mapping[str, Any], backend: Backend, comm: Any, gradients: Gradients
+    ) -> None:
+        self.program, self.backend, self.comm, self.gradients = program, backend, comm, gradients
+        self._arrays: dict[str, Any] = dict(arrays)
+        self._brought: dict[str, Any] = dict(arrays)  # by the caller
+        self.arrays: Mapping[str, Any] = MappingProxyType(self._arrays)
+        self.rows: dict[str, list[Segment]] = {}
+        self.messages: list[Message] = []
+        self.steps = 0
+
+    def on(self, backend: Backend, comm: Any) -> Context:
+        """The same arrays for another stream of the machine."""
+        return _Elsewhere(self, backend, comm)
+
+    def read(self, name: str) -> Any:
+        """A host copy of a variable's array, a NumPy array."""
+        if not isinstance(name, str) or name not in self._arrays:
+            raise ValueError(f"Bound.read: expected a dense variable of the program, got {shown(name)}")
+        return self.backend.read(self._arrays[name])
+
+    def gradient(self, name: str) -> Any:
+        """What the caller provides for a gradient in this step; ``None`` if it is in the gradient's array already."""
+        self._expect_variable("gradient", name)
+        if self.gradients is None:
+            return None
+        if callable(self.gradients):
+            value = self.gradients(name, self.steps)
+        elif name in self.gradients:
+            value = self.gradients[name]
+        else:
+            raise ValueError(f"backward: gradients: expected an entry for {name!r}, got none")
+        if value is None:
+            raise TypeError(f"backward: gradients: {name!r}: expected an array, got None")
+        return value
+
+    def put(self, name: str, array: Any) -> None:
+        """Let a variable be another array: what a startup op does."""
+        self._expect_variable("put", name)
+        described, where = self.backend.describe(array, "Bound.put"), f"Bound.put: {name!r}"
+        var = self.program.vars[name]
+        if described.dtype != var.dtype:
+            raise TypeError(f"{where}: expected {var.dtype}, got {described.dtype}")
+        if var.shape not in (UNKNOWN, described.shape):
+            raise ValueError(f"{where}: expected shape {var.shape}, got {described.shape}")
+        self._arrays[name] = array
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Let arrays go that no op uses from here on: what a startup op does."""
+        gone = listed_names("Bound.drop: names", names)
+        for name in gone:
+            self._expect_variable("drop", name)
+        for name in gone:
+            self._arrays.pop(name, None)
+            self._brought.pop(name, None)
+
+    def _expect_variable(self, what: str, name: Any) -> None:
+        if not isinstance(name, str) or name not in self.program.vars:
+            raise ValueError(f"Bound.{what}: expected a variable of the program, got {shown(name)}")
+
+
+class _Elsewhere(Context):
+    """A context that has the arrays of another one, and its own machine and ranks."""
+
+    def __init__(self, context: Context, backend: Backend, comm: Any) -> None:
+        self.program, self.backend, self.comm, self.gradients = context.program, backend, comm, context.gradients
+        self._arrays, self._brought, self.arrays = context._arrays, context._brought, context.arrays
+        self.rows, self.messages = context.rows, context.messages
+        self.read, self.gradient = context.read, context.gradient  # type: ignore[method-assign]  # its stream and steps

@@ -1,0 +1,68 @@
+"""Messages from rank to rank: what is sent and received is under way until a barrier.
+
+A barrier has in `x` and `out` what is sent and received since the last one. ``send_barrier`` is for gradients on
+their way to those that update, ``fetch_barrier`` for parameters on their way back.
+
+Source: Paddle's ``split_byref``, ``send``, ``recv``, ``send_barrier``, ``fetch_barrier`` and ``concat`` as of PR 11221.
+There, too, ``send`` enqueues a message and the barrier waits for it. Barriers are on device 0 there, which stands for
+all devices of a process; here each device is a rank, and all ranks take part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from refopt.checks.arguments import whole
+from refopt.program.graph import Graph
+from refopt.program.model import Op
+from refopt.program.ops.checks import check_one, check_ranks
+from refopt.program.ops.context import Context, Message
+from refopt.program.ops.registry import op
+
+MESSAGES = "send", "recv"
+BARRIERS = "send_barrier", "fetch_barrier"
+
+
+def _check_message(graph: Graph, op: Op) -> None:
+    check_one(op.reads + op.writes, "x" if op.type == "send" else "out")
+    check_ranks(op)
+    key = "to" if op.type == "send" else "source"
+    peer = whole(key, op.attrs.get(key), 0, op.attrs["ranks"] - 1)
+    if peer == op.device:
+        raise ValueError(f"{key}: expected another rank, got {peer}, which is the op's own")
+
+
+@op("send", "x", "", check=_check_message, way="message")
+def send(context: Context, op: Op) -> Callable[[], Any]:
+    """A message of what `x` is to the rank `to`; until a barrier it has not read its variable."""
+    message = "send", context.arrays[op.inputs["x"][0]], op.attrs["to"]
+    return lambda: context.messages.append(message)
+
+
+@op("recv", "", "out", check=_check_message, way="message")
+def recv(context: Context, op: Op) -> Callable[[], Any]:
+    """A message that `out` will be from the rank `source`; until a barrier it has not written its variable."""
+    message = "recv", context.arrays[op.outputs["out"][0]], op.attrs["source"]
+    return lambda: context.messages.append(message)
+
+
+@op("send_barrier", "x", "out", way="message")
+@op("fetch_barrier", "x", "out", way="message")
+def barrier(context: Context, op: Op) -> Callable[[], Any]:
+    """All messages that are under way are exchanged, and all ranks meet."""
+
+    def run() -> None:
+        messages = list(context.messages)
+        context.messages.clear()
+        exchange(context.comm, messages)
+
+    return run
+
+
+def exchange(comm: Any, messages: Sequence[Message]) -> None:
+    """Send and receive all messages at once, then wait for all ranks."""
+    with comm.batch():
+        for kind, array, peer in messages:
+            getattr(comm, kind)(array, peer)
+    comm.barrier()

@@ -1,0 +1,154 @@
+"""The ops of a step in mixed precision: sums of micro-steps, the check of gradients, the loss scale.
+
+``check_gradients`` and ``finish_check`` together are `refopt.cpu.check_gradients`: sums of tensors, and then their tree
+in the order of ``positions`` (numerics, N7). Between the two, ranks that have checked other tensors can add up their
+``sums`` and ``odd``: a sum of which all ranks but one have +0 is exact, so the norm is that of one rank with all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from refopt import checks, cpu
+from refopt.checks.arguments import is_whole, number
+from refopt.checks.dtypes import SIZES
+from refopt.cpu.gradient_check import factor_of
+from refopt.cpu.reduce import sum_of_squares, tree_sum
+from refopt.program.graph import Graph
+from refopt.program.model import Op
+from refopt.program.ops.checks import Describer, check_alike, check_one, check_widens
+from refopt.program.ops.context import Context
+from refopt.program.ops.registry import op
+
+SCALING = "incr_every_n_steps", "decr_every_n_nan_or_inf", "incr_ratio", "decr_ratio"
+GPU = "refopt.program.gpu.mixed_precision"
+
+
+def _check_sum(graph: Graph, op: Op) -> None:
+    check_alike(graph, op, "x", "out", dtype=False)
+    if op.inputs["out"] != op.outputs["out"]:
+        raise ValueError("out: expected the same variables in inputs and outputs, since they are added to")
+    for k, (x, y) in enumerate(zip(op.inputs["x"], op.outputs["out"], strict=True)):
+        check_widens(f"out[{k}]", graph.vars[x].dtype, graph.vars[y].dtype)
+
+
+@op("sum", "x out", "out", check=_check_sum, gpu=f"{GPU}:sum_")
+def sum_(context: Context, op: Op) -> Callable[[], Any]:
+    """Each of `x` is added to its place in `out`, once, in the dtype of `out`."""
+    pairs = [(context.arrays[x], context.arrays[y]) for x, y in zip(op.inputs["x"], op.outputs["out"], strict=True)]
+
+    def run() -> None:
+        with np.errstate(all="ignore"):
+            for x, y in pairs:
+                y += x.astype(y.dtype, copy=False)
+
+    return run
+
+
+def _check_gradient_check(graph: Graph, op: Op) -> None:
+    (places,) = _one(graph, op.outputs["sums"], "sums", "float32")
+    if _one(graph, op.outputs["odd"], "odd", "int32") != (1,):
+        raise ValueError("odd: expected one element, got more")
+    positions = op.attrs.get("positions")
+    if not isinstance(positions, tuple) or len(positions) != len(op.inputs["x"]):
+        raise ValueError(f"positions: expected a place for each of {len(op.inputs['x'])} gradients, got {positions!r}")
+    seen: set[int] = set()
+    for k, place in enumerate(positions):
+        if not is_whole(place) or not 0 <= place < places or place in seen:
+            raise ValueError(f"positions[{k}]: expected a place from 0 to {places - 1}, each once, got {place!r}")
+        seen.add(place)
+    for k, name in enumerate(op.inputs["x"]):
+        if SIZES.get(graph.vars[name].dtype, 9) > 4:
+            raise TypeError(f"x[{k}]: expected a dtype that widens to float32, got {graph.vars[name].dtype}")
+
+
+@op("check_gradients", "x", "sums odd", check=_check_gradient_check, gpu=f"{GPU}:check_gradients")
+def check_gradients(context: Context, op: Op) -> Callable[[], Any]:
+    """`sums` has the sum of squares of each of `x` at its place of `positions`, +0 elsewhere.
+
+    `odd` is 1 if any element of `x` is inf or NaN, else 0. There may be no `x`.
+    """
+    grads = [context.arrays[name] for name in op.inputs["x"]]
+    positions = list(op.attrs["positions"])
+    sums, odd = (context.arrays[op.outputs[slot][0]] for slot in ("sums", "odd"))
+    checks.check_gradient_list(grads, None, math.inf, 0.0, checks.host_array)
+
+    def run() -> None:
+        checks.require_subnormals()
+        sums[...], odd[...] = 0, 0
+        with np.errstate(all="ignore"):
+            for place, g in zip(positions, grads, strict=True):
+                sums[place] = sum_of_squares(checks.flat(g).astype(sums.dtype))  # type: ignore[union-attr]
+        odd[0] = any(not np.isfinite(g).all() for g in grads)
+
+    return run
+
+
+def _check_finish(graph: Graph, op: Op) -> None:
+    clips = "sums" in op.inputs
+    if clips != ("grad_norm" in op.outputs):
+        raise TypeError(f"grad_norm: expected {'a variable' if clips else 'none without sums'}, got another number")
+    for slot, names in {**op.inputs, **op.outputs}.items():
+        shape = _one(graph, names, slot, "int32" if slot == "odd" else "float32")
+        if slot != "sums" and shape != (1,):
+            raise ValueError(f"{slot}: expected one element, got shape {shape}")
+    for name in ("max_norm", "epsilon") if clips else ():
+        number(name, op.attrs.get(name), 0)
+
+
+@op(
+    "finish_check", "odd loss_scale sums?", "grad_factor found_inf grad_norm?", check=_check_finish,
+    gpu=f"{GPU}:finish_check",
+)  # fmt: skip
+def finish_check(context: Context, op: Op) -> Callable[[], Any]:
+    """`found_inf` is 1 if `odd` is not 0, else 0; `grad_factor` from `loss_scale` and, with `sums`, the clip."""
+    inputs = {slot: context.arrays[names[0]] for slot, names in op.inputs.items()}
+    outputs = {slot: context.arrays[names[0]] for slot, names in op.outputs.items()}
+    max_norm, epsilon = op.attrs.get("max_norm", math.inf), op.attrs.get("epsilon", 0.0)
+
+    def run() -> None:
+        real = np.float32
+        with np.errstate(all="ignore"):
+            inverse = real(1) / inputs["loss_scale"][0]
+            outputs["found_inf"][0] = inputs["odd"][0] != 0
+            outputs["grad_factor"][0] = inverse
+            if "sums" in inputs:
+                norm = np.sqrt(tree_sum(inputs["sums"])) * inverse
+                outputs["grad_norm"][0] = norm
+                outputs["grad_factor"][0] = factor_of(norm, inverse, max_norm=real(max_norm), epsilon=real(epsilon))
+
+    return run
+
+
+STATE = "found_inf", "loss_scale", "good_steps", "bad_steps"
+
+
+def _check_scaling(graph: Graph, op: Op) -> None:
+    arrays = [graph.vars[op.inputs[slot][0]] for slot in STATE]
+    checks.check_loss_scaling(arrays, Describer(), **{name: op.attrs.get(name) for name in SCALING})
+
+
+@op(
+    "update_loss_scaling", " ".join(STATE), " ".join(STATE[1:]), check=_check_scaling,
+    gpu=f"{GPU}:update_loss_scaling",
+)  # fmt: skip
+def update_loss_scaling(context: Context, op: Op) -> Callable[[], Any]:
+    """The routine; changes `loss_scale`, `good_steps`, `bad_steps`."""
+    arrays = [context.arrays[op.inputs[slot][0]] for slot in STATE]
+    numbers = {name: op.attrs[name] for name in SCALING}
+    return lambda: cpu.update_loss_scaling(*arrays, **numbers)
+
+
+def _one(graph: Graph, names: tuple[str, ...], slot: str, dtype: str) -> tuple[int, ...]:
+    """The shape of the one variable of a slot, which has one dimension."""
+    check_one(names, slot)
+    var = graph.vars[names[0]]
+    if var.dtype != dtype:
+        raise TypeError(f"{slot}: expected {dtype}, got {var.dtype}")
+    if len(var.shape) != 1:
+        raise ValueError(f"{slot}: expected one dimension, got shape {var.shape}")
+    return var.shape

@@ -1,0 +1,136 @@
+"""What refopt knows of a type of op, in one place: its slots, what it checks, and what runs it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from refopt.program.graph import Graph
+from refopt.program.model import Op
+from refopt.program.ops.context import Context
+from refopt.program.ops.runner import Runner
+
+Check = Callable[[Graph, Op], None]
+Bind = Callable[[Context, Op], "Runner | Callable[[], Any]"]
+
+ANY = "*"  # among the names of slots: there may be others
+WAYS = "memory", "network", "message", "host"
+
+TYPES: dict[str, OpType] = {}  # by name, all but those of the routines
+
+
+@dataclass(frozen=True)
+class OpType:
+    """A type of op. Registered by `op`.
+
+    Attributes:
+        name: what `refopt.program.Op.type` says.
+        inputs, outputs: names of the slots; one with ``?`` may be missing, and with ``*`` among them there may be more.
+        bind: gives what runs an op, once its arrays are there: a function of a context and the op.
+        check: raises if the op is not as it must be; the slots are right when it is called.
+        gpu: what binds it on a device, as ``"module:function"``, which is imported as a program is bound. Where it is
+            empty, ``bind`` does on all machines.
+        way: what an op is busy with: the device's ``"memory"``, the ``"network"`` as a collective, a ``"message"``
+            from one rank to another, or the way from and to the ``"host"``.
+        startup: whether it belongs to what is done once.
+        dense: whether none of its variables may be sparse.
+        fills: whether what it writes holds something then; a type that makes room alone says of which ops it does.
+        drops: whether what it reads is gone after it.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    bind: Bind
+    check: Check
+    gpu: str = ""
+    way: str = "memory"
+    startup: bool = False
+    dense: bool = True
+    fills: Callable[[Op], bool] | None = None
+    drops: bool = False
+
+    @property
+    def doc(self) -> str:
+        """What it does."""
+        return self.bind.__doc__ or ""
+
+
+def op(
+    name: str, inputs: str = "", outputs: str = "", *, check: Check | None = None, **about: Any
+) -> Callable[[Bind], Bind]:
+    """Register a type of op, whose runner the decorated function binds.
+
+    Args:
+        name: the type.
+        inputs, outputs: names of the slots, with blanks between them.
+        check: as in `OpType`; nothing more than the slots, if not given.
+        about: other attributes of `OpType`.
+
+    Raises:
+        ValueError: if the type is there already, or something of it is unknown.
+    """
+    if name in TYPES:
+        raise ValueError(f"op: name: expected a new type, got {name!r}, which is registered already")
+    if about.get("way", "memory") not in WAYS:
+        raise ValueError(f"op: way: expected one of {', '.join(WAYS)}, got {about['way']!r}")
+
+    def register(bind: Bind) -> Bind:
+        TYPES[name] = OpType(name, tuple(inputs.split()), tuple(outputs.split()), bind, check or _anything, **about)
+        return bind
+
+    return register
+
+
+def find(name: str) -> OpType | None:
+    """What is known of a type; ``None`` for nothing."""
+    return TYPES.get(name)
+
+
+def of_way(way: str) -> tuple[str, ...]:
+    """The types that are busy with something; see `OpType.way`."""
+    return tuple(name for name, known in TYPES.items() if known.way == way)
+
+
+def check_slots(op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+    """Raise if slots are missing, or unknown.
+
+    Args:
+        op: the op.
+        inputs, outputs: names as those of `OpType`.
+    """
+    for slots, expected in ((op.inputs, inputs), (op.outputs, outputs)):
+        for name in expected:
+            if name not in slots and name != ANY and not name.endswith("?"):
+                raise TypeError(f"{name}: expected variables, got none")
+    for side, slots, expected in (("input", op.inputs, inputs), ("output", op.outputs, outputs)):
+        names = [name.removesuffix("?") for name in expected]
+        for name in slots:
+            if name not in names and ANY not in names:
+                what = f"one of {', '.join(names)}" if names else "no variables"
+                raise TypeError(f"{name}: expected {what}, got an unknown {side}")
+
+
+def check_op(graph: Graph, op: Op, known: OpType) -> None:
+    """Raise if an op is not as its type says; the error names slot and index."""
+    check_slots(op, known.inputs, known.outputs)
+    for slot, names in {**op.inputs, **op.outputs}.items() if known.dense else ():
+        for k, name in enumerate(names):
+            if graph.vars[name].sparse:
+                raise TypeError(f"{slot}[{k}]: expected a dense variable, got {name!r}, which is sparse")
+    known.check(graph, op)
+
+
+def binder(known: OpType, backend: str) -> Bind:
+    """What binds ops of a type on a machine, by its name."""
+    if backend != "gpu" or not known.gpu:
+        return known.bind
+    module, _, name = known.gpu.partition(":")
+    bind: Bind = getattr(importlib.import_module(module), name)
+    return bind
+
+
+def _anything(graph: Graph, op: Op) -> None:
+    """The check of a type whose slots say all."""

@@ -1,0 +1,64 @@
+"""An op bound to its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+class Runner:
+    """An op bound to its arrays.
+
+    Attributes:
+        run: does it.
+        numbers: names of the numbers that steps may change.
+        provided: whether what it writes is provided by the caller, from step to step.
+    """
+
+    numbers: frozenset[str] = frozenset()
+    provided = False
+
+    def __init__(self, run: Callable[[], Any]) -> None:
+        self.run = run
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise if a number cannot be what is asked for."""
+
+    def set(self, numbers: Mapping[str, Any]) -> None:
+        """Change numbers that have been checked."""
+
+    def check_gradients(self) -> None:
+        """Raise if what the caller provides for gradients cannot be written."""
+
+
+class Runners(tuple[Runner, ...]):
+    """The ops of a step, or some of them, bound to their arrays."""
+
+    def run(self) -> None:
+        """Run them, one after the other."""
+        for runner in self:
+            runner.run()
+
+    def check_gradients(self) -> None:
+        """Raise if what the caller provides for gradients cannot be written."""
+        for runner in self:
+            runner.check_gradients()
+
+    def check_numbers(self, numbers: Mapping[str, Any]) -> None:
+        """Raise if numbers of a step are unknown, or cannot be what is asked for; the error names the number."""
+        if not numbers:
+            return
+        known = {name for runner in self for name in runner.numbers}
+        for name, value in numbers.items():
+            if name not in known:
+                raise TypeError(f"step: {name}: expected one of {', '.join(sorted(known)) or 'none'}, got a number")
+            for runner in self:
+                if name in runner.numbers:
+                    runner.check(name, value)
+
+    def set(self, numbers: Mapping[str, Any]) -> None:
+        """Change numbers that have been checked, of the runners that have them."""
+        for runner in self if numbers else ():
+            runner.set({name: value for name, value in numbers.items() if name in runner.numbers})
+
+

@@ -1,0 +1,118 @@
+"""Sparse gradients: rows with numbers, gathered from all ranks, and added up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from refopt.program.backends import Backend
+from refopt.program.graph import Graph
+from refopt.program.model import Op, Var
+from refopt.program.ops.checks import check_alike, check_ranks, check_widens, variables
+from refopt.program.ops.context import Context, Segment
+from refopt.program.ops.registry import op
+
+
+def _check_all_gather(graph: Graph, op: Op) -> None:
+    check_alike(graph, op, "x", "out")
+    check_ranks(op)
+    for slot, (name, *others) in (("x", op.inputs["x"]), ("out", op.outputs["out"])):
+        if others or not graph.vars[name].sparse:
+            raise TypeError(f"{slot}: expected one sparse variable, got {', '.join((name, *others))}")
+
+
+@op("all_gather", "x", "out", check=_check_all_gather, way="network", dense=False)
+def all_gather(context: Context, op: Op) -> Callable[[], Any]:
+    """`out` is `x` of all ranks, in rank order; of sparse gradients."""
+    (source,), (target,) = op.inputs["x"], op.outputs["out"]
+    var = context.program.vars[source]
+
+    def run() -> None:
+        (segment,) = context.rows[source]
+        context.rows[target] = gathered(context.backend, context.comm, var, segment)
+
+    return run
+
+
+def _check_scatter_add(graph: Graph, op: Op) -> None:
+    check_alike(graph, op, "x", "out", dtype=False)
+    for x, y in zip(variables(graph, op.inputs["x"]), variables(graph, op.outputs["out"]), strict=True):
+        if not x.sparse or y.sparse:
+            raise TypeError(f"x, out: expected a sparse variable and a dense one, got {x.name!r} and {y.name!r}")
+        check_widens("out", x.dtype, y.dtype)
+
+
+@op(
+    "scatter_add", "x", "out", check=_check_scatter_add, dense=False, gpu="refopt.program.gpu.sparse:scatter_add",
+)  # fmt: skip
+def scatter_add(context: Context, op: Op) -> Callable[[], Any]:
+    """`out`, dense, is the sum of the rows of `x`, sparse: rank after rank, row after row."""
+    pairs = list(zip(op.inputs["x"], op.outputs["out"], strict=True))
+
+    def run() -> None:
+        for source, target in pairs:
+            add_rows(context.rows[source], context.arrays[target])
+
+    return run
+
+
+def add_rows(segments: Iterable[Segment], dense: np.ndarray) -> None:
+    """Replace an array by the sum of rows, each added to the row of its number: one after the other, as they come.
+
+    Args:
+        segments: pairs of row numbers, int64 (n,), and rows, (n, *dense.shape[1:]), of a dtype that widens to the
+            array's, in which the sums are formed.
+        dense: fp32 or fp64.
+    """
+    dense[...] = 0
+    with np.errstate(all="ignore"):
+        for indices, values in segments:
+            np.add.at(dense, indices, values.astype(dense.dtype, copy=False))  # which goes by order of the rows
+
+
+def checked(backend: Backend, where: str, var: Var, value: Any) -> Segment:
+    """Row numbers and rows as a caller gives them; raises if they are none of this variable's."""
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise TypeError(f"{where}: expected a pair of row numbers and rows, got {type(value).__name__}")
+    indices, values = (backend.upload(x) if backend.name == "gpu" and isinstance(x, np.ndarray) else x for x in value)
+    numbers, rows = backend.describe(indices, f"{where}: [0]"), backend.describe(values, f"{where}: [1]")
+    if numbers.dtype != "int64" or len(numbers.shape) != 1:
+        raise TypeError(f"{where}: [0]: expected int64 of one dimension, got {numbers.dtype} of shape {numbers.shape}")
+    expected = numbers.shape + var.shape[1:]
+    if rows.dtype != var.dtype:
+        raise TypeError(f"{where}: [1]: expected {var.dtype}, got {rows.dtype}")
+    if rows.shape != expected:
+        raise ValueError(f"{where}: [1]: expected shape {expected}, a row for each number, got {rows.shape}")
+    for k, x in ((0, numbers), (1, rows)):
+        if not x.in_c_order():
+            raise ValueError(f"{where}: [{k}]: expected a C-contiguous array, got strides {x.strides}")
+    host = backend.read(indices)
+    for k in np.flatnonzero((host < 0) | (host >= var.shape[0]))[:1]:
+        raise ValueError(f"{where}: [0][{k}]: expected a row from 0 to {var.shape[0] - 1}, got {host[k]}")
+    return indices, values
+
+
+def gathered(backend: Backend, comm: Any, var: Var, segment: Segment) -> list[Segment]:
+    """The rows of all ranks, in rank order, however many each has."""
+    indices, values = segment
+    count = len(indices)
+    counts = backend.full((comm.size,), "int64", 0)
+    comm.all_gather(backend.upload(np.array([count], np.int64)), counts)
+    ours = backend.read(counts)
+    most, row = int(ours.max()), int(np.prod(var.shape[1:], dtype=np.int64))
+    if most * row == 0:
+        return []
+    every = []
+    for source, dtype, width in ((indices, "int64", 1), (values, var.dtype, row)):
+        mine, all_ = (backend.full((n * most * width,), dtype, 0) for n in (1, comm.size))
+        if count:
+            backend.cast([source.reshape(count * width)], [backend.part(mine, 0, count * width)])()
+        comm.all_gather(mine, all_)
+        every.append([backend.part(all_, r * most * width, int(n) * width) for r, n in enumerate(ours)])
+    return [
+        (numbers, rows.reshape((int(n), *var.shape[1:])))
+        for n, numbers, rows in zip(ours, *every, strict=True)
+        if n
+    ]  # fmt: skip

@@ -1,0 +1,239 @@
+"""The ops of the routines of the catalogue, on tensors or on flat buffers of them.
+
+An op of a routine has the routine's slots, a name in each, and ``merged_`` before its type if it may have any number.
+What it changes is in both inputs and outputs; scalars that it leaves to other ops to advance are in its inputs alone.
+The buffers of coalesced tensors may stand in the place of the tensors: the op is then flat, and takes each buffer for
+one tensor. Of a buffer of scalars it reads the first, and leaves in all what that one becomes. ``grad_factor`` and
+``found_inf`` are further inputs, of one element. Attributes are the routine's numbers and choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from refopt import checks
+from refopt.catalog import ROUTINES, Routine
+from refopt.checks.dtypes import SIZES, arithmetic
+from refopt.program.graph import Graph
+from refopt.program.model import UNKNOWN, Op
+from refopt.program.ops.checks import Describer
+from refopt.program.ops.context import Context
+from refopt.program.ops.registry import check_slots
+from refopt.program.ops.runner import Runner
+
+SHARED = "grad_factor", "found_inf"
+MERGED = "merged_"
+_PLAIN = int, float, str, np.floating, np.integer  # attributes that can be compared at once
+
+
+def routine_of(op: Op) -> Routine | None:
+    """The routine that an op is of, if any."""
+    return ROUTINES.get(op.type.removeprefix(MERGED))
+
+
+def update_types(graph: Graph) -> frozenset[str]:
+    """The types of the ops of a step that are of a routine."""
+    return frozenset(kind for kind in {op.type for op in graph.main} if kind.removeprefix(MERGED) in ROUTINES)
+
+
+def is_flat(graph: Graph, op: Op) -> bool:
+    """Whether an op of a routine takes a buffer for one tensor."""
+    return any(name in graph.views for name in op.inputs.get("params", ()))
+
+
+def advances(op: Op, routine: Routine) -> bool:
+    """Whether an op of a routine advances its scalars itself."""
+    return all(name in op.outputs for name in routine.scalars)
+
+
+def check_update(graph: Graph, op: Op, routine: Routine, fit: set[Hashable] | None = None) -> None:
+    """Raise if an op of a routine is not as it must be; the error names slot and index.
+
+    Args:
+        graph: the program.
+        op: one of its ops.
+        routine: the op's.
+        fit: what is known of updates that are as they must be, to which this one is added, so that of thousands that
+            differ in their names and shapes alone, the first is looked at closely.
+    """
+    alike = None if fit is None else _alike(graph, op, routine)
+    if fit is None or alike not in fit:
+        _check_routine(graph, op, routine)
+    if fit is not None and alike is not None:
+        fit.add(alike)
+
+
+def _alike(graph: Graph, op: Op, routine: Routine) -> Hashable:
+    """What updates of one tensor have in common that are as they must be, or are not, together; ``None`` for others."""
+    params = op.inputs.get("params", ())
+    plain = all(isinstance(x, _PLAIN) for x in op.attrs.values())
+    if len(params) != 1 or len({*op.reads}) != len(op.reads) or not plain:
+        return None
+    vars, shape = graph.vars, graph.vars[params[0]].shape
+    own = {slot.name for slot in routine.slots if not slot.scalar}
+    slots = []
+    for slot, names in op.inputs.items():
+        for name in names:
+            var = vars[name]
+            extents = var.shape if slot not in own else var.shape == shape
+            slots.append((slot, extents, var.dtype, var.sparse, name in graph.views))
+    outputs = [(slot, names == op.inputs.get(slot)) for slot, names in op.outputs.items()]
+    attrs = [(key, type(value), value) for key, value in op.attrs.items()]
+    return op.type, shape == UNKNOWN, tuple(slots), tuple(outputs), tuple(attrs)
+
+
+def _check_routine(graph: Graph, op: Op, routine: Routine) -> None:
+    slots = tuple(f"{slot.name}?" if slot.optional else slot.name for slot in routine.slots)
+    check_slots(op, (*slots, *(f"{slot}?" for slot in SHARED)), ("*",))
+    count = len(op.inputs["params"])
+    if count != 1 and not op.type.startswith(MERGED):
+        raise ValueError(f"params: expected one variable, got {count}; {routine.merged_name} takes any number")
+    _check_inputs(graph, op)
+    _check_outputs(op, routine)
+    vars = {slot: [graph.vars[name] for name in names] for slot, names in op.inputs.items() if slot not in SHARED}
+    shared = {slot: graph.vars[op.inputs[slot][0]] for slot in SHARED if slot in op.inputs}
+    checks.check(routine, {name: None for name in routine.slot_names} | vars, dict(op.attrs), Describer(), shared)
+
+
+def _check_inputs(graph: Graph, op: Op) -> None:
+    """All are dense, and buffers if the op is flat."""
+    flat = is_flat(graph, op)
+    for slot, names in op.inputs.items():
+        for k, name in enumerate(names):
+            if graph.vars[name].sparse:
+                raise TypeError(f"{slot}[{k}]: expected a dense variable, got {name!r}, which is sparse")
+            if (name in graph.views) != flat and slot not in SHARED:
+                expected, got = ("a buffer", "a tensor") if flat else ("a tensor", "a buffer")
+                raise ValueError(f"{slot}[{k}]: expected {expected}, as params has, got {got}, {name!r}")
+
+
+def _check_outputs(op: Op, routine: Routine) -> None:
+    """They are what the routine changes."""
+    written = {slot.name for slot in routine.slots if slot.written and slot.name in op.inputs}
+    if not advances(op, routine):
+        written -= set(routine.scalars)
+    if dict(op.outputs) != {slot: names for slot, names in op.inputs.items() if slot in written}:
+        expected = ", ".join(sorted(written))
+        raise ValueError(f"outputs: expected {expected}, as in the inputs, got {', '.join(op.outputs) or 'none'}")
+
+
+class Update(Runner):
+    """An op of a routine, bound to its arrays by a plan."""
+
+    def __init__(self, context: Context, op: Op, routine: Routine) -> None:
+        self._context, self._op, self._routine = context, op, routine
+        dtypes = {context.program.vars[name].dtype for name in op.inputs["params"]}
+        # An update of no tensors refuses what other ranks refuse, whose tensors are like those that are here.
+        self._dtypes = dtypes or {var.dtype for var in context.program.vars.values() if var.dtype in SIZES}
+        self._count = len(op.inputs["params"])
+        own = advances(op, routine)
+        fixed = set() if own else {"beta1", "beta2"}  # what other ops advance the scalars by
+        self.numbers = frozenset(hyper.name for hyper in routine.hypers) - fixed
+        slots = {slot: [context.arrays[name] for name in names] for slot, names in op.inputs.items()}
+        shared = {slot: slots.pop(slot)[0] for slot in SHARED if slot in slots}
+        calls = self._calls(slots, shared, own, is_flat(context.program, op))
+
+        def run() -> None:
+            for call in calls:
+                call()
+
+        super().__init__(run)
+
+    def _calls(self, slots: dict[str, list], shared: Mapping[str, Any], own: bool, flat: bool) -> list[Callable]:
+        """The step, and what comes before and after it.
+
+        Args:
+            slots: arrays by slot.
+            shared: what all tensors have one of.
+            own: whether the step advances the scalars.
+            flat: whether it takes buffers for tensors.
+        """
+        if flat:
+            self._take_first(slots)
+            self._check_layouts()
+        before, after = [], []
+        if not own:
+            before.append(self._keep(slots))
+        elif flat and self._routine.scalars:
+            after.append(self._spread(slots))
+        self._step = self._context.backend.step(self._routine, slots, shared, self._op.attrs)
+        if not own or self._shares_scalars():  # what a step has carried on is not what is there
+            before.append(self._step.refresh)
+        return [*before, self._step, *after]
+
+    def _take_first(self, slots: dict[str, list]) -> None:
+        """Give the routine the first of the scalars of a buffer, which are equal."""
+        for name in self._routine.scalars:
+            self._check_equal(self._op.inputs[name][0])
+            slots[name] = [self._context.backend.part(slots[name][0], 0, 1)]
+
+    def check(self, name: str, value: Any) -> None:
+        row = next(hyper for hyper in self._routine.hypers if hyper.name == name)
+        checks.check_hyper(self._routine, row, value, self._count, {arithmetic(dtype) for dtype in self._dtypes})
+
+    def set(self, numbers: Mapping[str, Any]) -> None:
+        if numbers:
+            self._step.set(**numbers)
+
+    def _shares_scalars(self) -> bool:
+        """Whether another op of a step changes a scalar of this one, too."""
+        program = self._context.program
+        own = (name for slot in self._routine.scalars for name in self._op.inputs[slot])
+        return any(program.writers[cell] > 1 for name in own for cell in program.memory(name))
+
+    def _keep(self, slots: dict[str, list]) -> Any:
+        """Give the routine copies of the scalars, which it may advance; what they are copies of stays."""
+        backend, vars = self._context.backend, self._context.program.vars
+        sources, copies = [], []
+        for name in self._routine.scalars:
+            sources += slots[name]
+            slots[name] = [backend.full((1,), vars[var].dtype, 0.0) for var in self._op.inputs[name]]
+            copies += slots[name]
+        return backend.cast(sources, copies)
+
+    def _spread(self, slots: dict[str, list]) -> Any:
+        """Leave in all scalars of a buffer what the first has become."""
+        sources, targets = [], []
+        for name in self._routine.scalars:
+            others = self._context.program.views[self._op.inputs[name][0]][1:]
+            sources += slots[name] * len(others)
+            targets += [self._context.arrays[view] for view in others]
+        return self._context.backend.cast(sources, targets)
+
+    def _check_equal(self, buffer: str) -> None:
+        """One scalar does for all tensors of a buffer only if theirs are equal."""
+        first, *others = self._context.program.views[buffer]
+        expected = self._context.read(first)
+        for name in others:
+            value = self._context.read(name)
+            if value.tobytes() != expected.tobytes():
+                raise ValueError(
+                    f"{self._op.type}: {name!r}: expected {expected.item()!r}, as {first!r} has, since a flat step has "
+                    f"one scalar for all its tensors, got {value.item()!r}; the merged form has one for each"
+                )
+
+    def _check_layouts(self) -> None:
+        """Element k of each buffer must belong to the same tensor."""
+        slots = {slot: names[0] for slot, names in self._op.inputs.items() if slot not in SHARED}
+        places = {slot: self._places(slot, buffer) for slot, buffer in slots.items()}
+        for slot, place in places.items():
+            if place != places["params"] and slot not in self._routine.scalars:
+                raise ValueError(
+                    f"{self._op.type}: {slot}: expected tensors where those of params lie in their buffer, "
+                    f"{places['params']}, got {place}"
+                )
+
+    def _places(self, slot: str, buffer: str) -> list[tuple[int, int]]:
+        """Where the tensors of a buffer begin in it, and how long they are, in elements."""
+        backend, arrays = self._context.backend, self._context.arrays
+        views = self._context.program.views[buffer]
+        whole, item = backend.describe(arrays[buffer], slot), arrays[buffer].dtype.itemsize
+        described = (backend.describe(arrays[view], slot) for view in views)
+        places = [((x.address - whole.address) // item, x.size) for x in described]
+        for view, (first, _) in zip(views, places, strict=True):
+            if not 0 <= first < whole.size:
+                raise ValueError(f"{self._op.type}: {slot}: expected {view!r} in its buffer, got it elsewhere")
+        return places

@@ -1,0 +1,147 @@
+"""What a step has of one parameter: its dtypes, its variables, and its ops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from refopt.catalog import Routine
+from refopt.checks.dtypes import arithmetic_name
+from refopt.program.model import Op, Var
+
+
+class Config(NamedTuple):
+    """Dtypes of parameters, gradients, states, and of masters if there are any."""
+
+    param: str
+    grad: str
+    state: str
+    master: str | None = None
+
+
+CONFIGS = {
+    "fp32": Config("float32", "float32", "float32"),
+    "fp64": Config("float64", "float64", "float64"),
+    "amp": Config("float16", "float16", "float32", "float32"),
+    "bf16": Config("bfloat16", "bfloat16", "float32", "float32"),
+}
+# Names of variables as Paddle's optimizers make them: PARAM_moment1_0 and so on.
+_NAMES = {"beta1_pow": "beta1_pow_acc", "beta2_pow": "beta2_pow_acc", "velocities": "velocity"}
+_NAMES |= {"master_params": "fp32_master"}
+_EARLY = "beta1", "beta2"  # whose running powers other ops may advance
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What belongs to one parameter."""
+
+    name: str
+    shape: tuple[int, ...]
+    routine: Routine
+    dtypes: Config
+    ranks: int
+    early: bool
+    numbers: Mapping[str, Any]
+    sparse: bool
+    optional: tuple[str, ...]
+    layer: str
+
+    @property
+    def grad(self) -> str:
+        return f"{self.name}@GRAD"
+
+    @property
+    def dense_grad(self) -> str:
+        return f"{self.grad}@DENSE" if self.sparse else self.grad
+
+    @cached_property
+    def real(self) -> str:
+        return arithmetic_name(self.dtypes.param)
+
+    @cached_property
+    def slots(self) -> dict[str, str]:
+        """The variable in each slot of the update."""
+        names = {"params": self.name, "grads": self.dense_grad}
+        for slot in self.routine.slots:
+            there = self.dtypes.master is not None if slot.name == "master_params" else slot.name in self.optional
+            if slot.name not in names and (there or not slot.optional):
+                names[slot.name] = f"{self.name}_{_NAMES.get(slot.name, slot.name)}_0"
+        return names
+
+    @cached_property
+    def attrs(self) -> dict[str, Any]:
+        """All numbers and choices of the update, by default what the catalogue says."""
+        routine = self.routine
+        default = {hyper.name: hyper.default for hyper in routine.hypers}
+        default |= {choice: values[0] for choice, values in routine.choices.items()}
+        return {name: self.numbers.get(name, value) for name, value in default.items()}
+
+    def vars(self) -> list[Var]:
+        variables = [Var(self.name, self.shape, self.dtypes.param, persistable=True)]
+        variables.append(Var(self.grad, self.shape, self.dtypes.grad, sparse=self.sparse))
+        if self.sparse:
+            variables.append(Var(self.dense_grad, self.shape, self.real))
+            if self.ranks > 1:
+                variables.append(Var(f"{self.grad}@GATHERED", self.shape, self.dtypes.grad, sparse=True))
+        for slot, name in self.slots.items():
+            if slot in self.routine.scalars:
+                variables.append(Var(name, (1,), self.real, persistable=True, initial=self._first(slot)))
+            elif slot == "master_params":
+                # A remainder is 0 where the parameter is exact.
+                first_of = 0.0 if self.dtypes.master == "uint16" else self.name
+                variables.append(Var(name, self.shape, self.dtypes.master or "", persistable=True, initial=first_of))
+            elif slot in self.routine.states:
+                variables.append(Var(name, self.shape, self.dtypes.state, persistable=True, initial=0.0))
+        return variables
+
+    def _first(self, scalar: str) -> float:
+        """What a scalar holds before the first step."""
+        first = self._initials[scalar]
+        if first is None:
+            raise ValueError(f"step_program: {self.routine.name}: {scalar}: expected an initial value in the catalogue")
+        return float(self.attrs[first] if isinstance(first, str) else first)
+
+    @cached_property
+    def _initials(self) -> dict[str, float | str | None]:
+        return {slot.name: slot.initial for slot in self.routine.slots if slot.scalar}
+
+    def gradient(self) -> list[Op]:
+        """Backward, and what makes one gradient of those of all ranks."""
+        ops = [self._op("backward", "backward", {"params": [self.name]}, {"grads": [self.grad]})]
+        ranks = {"ranks": self.ranks}
+        grad = self.grad
+        if self.sparse:
+            if self.ranks > 1:
+                grad = f"{self.grad}@GATHERED"
+                ops.append(self._op("all_gather", "communicate", {"x": [self.grad]}, {"out": [grad]}, ranks))
+            ops.append(self._op("scatter_add", "communicate", {"x": [grad]}, {"out": [self.dense_grad]}))
+        elif self.ranks > 1:
+            ops.append(self._op("all_reduce", "communicate", {"x": [grad]}, {"out": [grad]}, ranks))
+        if self.ranks > 1:
+            x = [self.dense_grad]
+            ops.append(self._op("scale", "communicate", {"x": x}, {"out": x}, {"scale": 1 / self.ranks}))
+        return ops
+
+    def update(self) -> Op:
+        """The optimizer's op."""
+        slots = {slot: [name] for slot, name in self.slots.items()}
+        carried = set() if self.early else set(self.routine.scalars)
+        written = {"params", "master_params", *self.routine.states, *carried}
+        outputs = {slot: names for slot, names in slots.items() if slot in written}
+        return self._op(self.routine.name, "optimize", slots, outputs, self.attrs)
+
+    def advances(self) -> list[Op]:
+        """The ops that advance powers in the place of the update."""
+        if not self.early:
+            return []
+        for name, base in self._initials.items():
+            if base not in _EARLY:
+                raise ValueError(f"step_program: early: expected scalars that are powers of beta, got {name}")
+        slots, attrs = self.slots, self.attrs
+        both = [([slots[name]], {"scale": attrs[str(base)]}) for name, base in self._initials.items()]
+        return [self._op("scale", "optimize", {"x": x}, {"out": x}, number) for x, number in both]
+
+    def _op(self, kind: str, role: str, inputs: Any, outputs: Any, attrs: Mapping[str, Any] | None = None) -> Op:
+        return Op(kind, inputs, outputs, attrs or {}, role, self.layer)

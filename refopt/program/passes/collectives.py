@@ -1,0 +1,209 @@
+"""One collective for several: all-reduces of a group, reductions to an owner, and broadcasts from one.
+
+Each pass needs collectives of one variable each. It finds those that may be one, declines where they differ, where one
+depends on another, or where an op in between needs what they change, and leaves one op, of the range of a buffer, where
+the last of them stood; and so for the multiplications by 1 / W after reductions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from refopt.program.model import UNKNOWN, Op, Var
+from refopt.program.ops.coalescing import LAYOUT
+from refopt.program.passes import dependencies
+from refopt.program.passes.attributes import unlike, unlike_averages
+from refopt.program.passes.coalesce import coalesce_op
+from refopt.program.passes.grouping import check_limit, fuse_size
+from refopt.program.passes.result import Result
+from refopt.program.program import Program, expect_program
+
+BUFFERS = {"reduce": "FusedGrad_{}", "broadcast": "FusedBroadcast_{}"}
+
+
+def fuse_all_reduce(program: Program) -> Result:
+    """Replace the all-reduces of each group of gradients by one, and the multiplications by 1 / W after them by one.
+
+    Groups are those that `coalesce_gradients` has put into buffers. The op that is left reduces the range from the
+    first gradient to the padding of the last, which is zero and is reduced, too; it stands where the last of the group
+    stood. That the gradients lie side by side is made sure at startup, by their addresses.
+
+    Source: Paddle's ``fuse_all_reduce_op_pass`` of PR 15921, first in PR 15497. It never averages: its gradients come
+    from a loss that has been scaled.
+    """
+    expect_program("fuse_all_reduce", program)
+    moves: list[tuple[list[int], list[Op]]] = []
+    reasons = [] if program.views else ["no gradients have been put into buffers; coalesce_gradients does that"]
+    reduces = {name: places[-1] for name, places in dependencies.singles(program, "all_reduce", "communicate").items()}
+    scales = dependencies.singles(program, "scale", "communicate")
+    for layout, names in _groups(program):
+        places = [reduces[name] for name in names if name in reduces]
+        if len(names) < 2 or not places:
+            continue
+        averages, reason = _checked(program, places, scales, "sum")
+        if len(places) < len(names):
+            reason = f"{next(name for name in names if name not in reduces)!r} has no all_reduce of its own"
+        if reason:
+            reasons.append(f"group from {names[0]!r} to {names[-1]!r}: {reason}")
+            continue
+        moves.append(([*places, *averages], _reduced(program, places, averages, layout)))
+    if not moves:
+        return Result(program, False, (*reasons, "no group of two gradients or more is reduced one by one"))
+    return Result(program.replace(main=dependencies.rewritten(program, moves)), True, tuple(reasons))
+
+
+def _reduced(program: Program, places: list[int], averages: list[int], layout: Mapping[str, Any]) -> list[Op]:
+    """One reduction for a group, and one multiplication if there are some."""
+    layer: Any = dependencies.common(program.main[i].layer for i in (*places, *averages))
+    fused = [_one(program, places, layout), *([_one(program, averages, {})] if averages else [])]
+    return [op.replace(layer=layer) for op in fused]
+
+
+def fuse_reduces(program: Program, limit: float = 32.0) -> Result:
+    """Replace the reductions of a step by one for each run of gradients of one owner and dtype, and so the averages.
+
+    The gradients of a run become views of a buffer at startup, on all ranks alike; the op that is left reduces the
+    range that they lie in, padding included, where the last of the run stood. The multiplications by 1 / W after them,
+    of a single gradient, too, become ops of the optimizer's stage, and come as late as they can: right before what
+    first needs the averages. So, on streams, the next reduction waits for none of them, and neither does the backward
+    pass.
+
+    All ranks must find the same runs; if what ranks do in between differs so much that they do not, `bind` says so.
+
+    Args:
+        program: the program of a rank, as `refopt.program.passes.shard` makes it; it stays as it is.
+        limit: megabytes of 2**20 bytes that a run may have; see `refopt.program.passes.grouping.fuse_size`.
+
+    Source: Paddle's ``FuseHelper`` in ``sharding/utils.py``, and `passes.fuse_all_reduce` for the averages.
+    """
+    expect_program("fuse_reduces", program)
+    check_limit("fuse_reduces: limit", limit)
+    return _fuse_runs(program, "reduce", limit, "no owner is sent two gradients of a dtype in a row that fit together")
+
+
+def fuse_broadcasts(program: Program, limit: float = 32.0) -> Result:
+    """Replace the broadcasts of a step by one for each run of variables of one owner and dtype.
+
+    The variables of a run are moved into a buffer at startup, on all ranks alike. Comes after
+    `passes.optimize_cast`, since it is then that the dtypes are what is sent. All ranks must find the same
+    runs: what an owner has put into a buffer of its own and sends from there, it leaves alone, and the others do not;
+    `bind` then says that they differ.
+
+    Args:
+        program: the program; it stays as it is.
+        limit: megabytes of 2**20 bytes that a run may have; see `refopt.program.passes.grouping.fuse_size`.
+
+    Source: Paddle's ``FuseHelper`` in ``sharding/utils.py``, as the optimizer sharding of PR 35878 uses it.
+    """
+    expect_program("fuse_broadcasts", program)
+    check_limit("fuse_broadcasts: limit", limit)
+    nothing = "no owner has two variables of one dtype in a row that fit together"
+    return _fuse_runs(program, "broadcast", limit, nothing)
+
+
+def _fuse_runs(program: Program, kind: str, limit: float, nothing: str) -> Result:
+    """Make one collective of each run, and put averages off."""
+    reasons: list[str] = []
+    moves: list[tuple[list[int], list[Op]]] = []
+    late: dict[int, tuple[list[int], list[Op]]] = {}  # by place of what first needs them
+    startup: list[Op] = []
+    scales = dependencies.singles(program, "scale", "communicate") if kind == "reduce" else {}
+    for places in _runs(program, kind, limit, reasons):
+        averages, reason = _checked(program, places, scales, kind)
+        if reason:
+            reasons.append(f"{'to' if kind == 'reduce' else 'from'} {_about(program, places)}: {reason}")
+            continue
+        names = [program.main[i].inputs["x"][0] for i in places]
+        if len(places) > 1:
+            coalesce = coalesce_op(names, BUFFERS[kind].format(names[0]), copy_data=_kept(program, kind, names))
+            moves.append((places, [_one(program, places, {key: coalesce.attrs[key] for key in LAYOUT})]))
+            startup.append(coalesce)
+        reader = dependencies.first_after(program, max([*places, *averages]), names) if averages else None
+        if reader is not None:
+            gone, come = late.setdefault(reader, ([], []))
+            gone += averages
+            come.append(_one(program, averages, {}).replace(role="optimize"))
+        elif len(averages) > 1:
+            moves.append((averages, [_one(program, averages, {})]))
+    moves += [([*gone, reader], [*come, program.main[reader]]) for reader, (gone, come) in late.items()]
+    if not moves:
+        return Result(program, False, (*reasons, nothing))
+    changed = program.with_vars(_buffer(program, kind, op) for op in startup)
+    changed = changed.replace(startup=[*program.startup, *startup], main=dependencies.rewritten(program, moves))
+    return Result(changed, True, tuple(reasons))
+
+
+def _kept(program: Program, kind: str, names: Sequence[str]) -> bool:
+    """Whether what is moved into a buffer is moved with what is in it."""
+    return kind == "broadcast" or any(program.vars[name].persistable for name in names)
+
+
+def _buffer(program: Program, kind: str, op: Op) -> Var:
+    """The buffer that a startup op makes."""
+    first = program.vars[op.inputs["input"][0]]
+    return Var(op.outputs["fused_output"][0], UNKNOWN, first.dtype, kind == "broadcast" or first.persistable)
+
+
+def _checked(
+    program: Program, places: list[int], scales: Mapping[str, list[int]], kind: str
+) -> tuple[list[int], str]:  # fmt: skip
+    """Places of the averages after some collectives, and why all of these cannot be one. Empty if they can."""
+    ops = [program.main[i] for i in places]
+    after = [[i for i in scales.get(op.inputs["x"][0], ()) if i > k] for k, op in zip(places, ops, strict=True)]
+    averages = [each[0] for each in after if each]
+    reason = unlike(ops) or unlike_averages(program, after, kind) or dependencies.among(program, ops)
+    return averages, reason or dependencies.between(program, [*places, *averages])
+
+
+def _one(program: Program, places: Sequence[int], layout: Mapping[str, Any]) -> Op:
+    """One op, of variables that lie as a layout says, in the place of several."""
+    first, names = program.main[places[0]], [program.main[i].inputs["x"][0] for i in places]
+    layer: Any = dependencies.common(program.main[i].layer for i in places)
+    return first.replace(inputs={"x": names}, outputs={"out": names}, attrs={**first.attrs, **layout}, layer=layer)
+
+
+def _about(program: Program, places: list[int]) -> str:
+    """A run in words."""
+    first, last = (program.main[i].inputs["x"][0] for i in (places[0], places[-1]))
+    return f"rank {program.main[places[0]].attrs['root']}, {first!r} to {last!r}"
+
+
+def _groups(program: Program) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+    """Layout and gradients of every group, in memory order."""
+    for op in program.startup:
+        if op.type == "coalesce_tensor" and "groups" in op.attrs:
+            layout, names = {name: op.attrs[name] for name in LAYOUT}, op.outputs["output"]
+            first = 0
+            for count in op.attrs["groups"]:
+                yield layout, names[first : first + count]
+                first += count
+
+
+def _runs(program: Program, kind: str, limit: float, reasons: list[str]) -> list[list[int]]:
+    """Places in ``main`` of the collectives of a type, root by root, in runs of one dtype and of so many bytes.
+
+    A collective of several variables ends the run before it, so that nothing is put together the second time that was
+    not the first. One whose variable has no elements, or is in a buffer already, is in no run; why is added to reasons.
+    """
+    roots: dict[int, list[list[int]]] = {}
+    for i, op in enumerate(program.main):
+        if op.type != kind:
+            continue
+        stretches = roots.setdefault(op.attrs["root"], [[]])
+        name = op.inputs["x"][0]
+        if len(op.inputs["x"]) > 1:
+            stretches.append([])
+        elif name in program.buffer_of:
+            reasons.append(f"{name!r} is in a buffer already, {program.buffer_of[name]!r}")
+        elif math.prod(program.vars[name].shape) == 0:
+            reasons.append(f"{name!r} has no elements")
+        else:
+            stretches[-1].append(i)
+    buckets = []
+    for places in (places for stretches in roots.values() for places in stretches):
+        vars = [program.vars[program.main[i].inputs["x"][0]] for i in places]
+        names, shapes, dtypes = ([getattr(var, key) for var in vars] for key in ("name", "shape", "dtype"))
+        buckets += [[places[k] for k in group] for group in fuse_size(names, shapes, dtypes, limit=limit).groups]
+    return buckets

@@ -1,0 +1,42 @@
+"""Parameters made alike on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from refopt.checks.arguments import shown
+from refopt.comm import Communicator
+from refopt.comm.calls import check_rank
+from refopt.program.model import mapping
+from refopt.program.passes.place import broadcast_order
+
+
+def broadcast_params(comm: Any, arrays: Mapping[str, Any], owners: Mapping[str, int] | None = None) -> None:
+    """Overwrite parameters, on every rank, by those of the ranks that own them, and wait until all have them.
+
+    Args:
+        comm: a communicator; all ranks call this alike.
+        arrays: by name.
+        owners: by name, the rank that has the values that hold; ``None`` for rank 0 and all arrays, as before the first
+            step.
+
+    Raises:
+        ValueError, TypeError: naming a parameter that has no array, where upstream skips it, or whose owner is no rank;
+            nothing has been done then.
+
+    Source: Paddle's ``ParallelExecutor::BCastParamsToDevices``. There all came from device 0 for a while (issue 11728),
+    and the last was not waited for.
+    """
+    if not isinstance(comm, Communicator):
+        raise TypeError(f"broadcast_params: comm: expected a communicator of refopt.comm, got {shown(comm)}")
+    arrays = mapping("broadcast_params: arrays", arrays)
+    root_of = dict.fromkeys(arrays, 0) if owners is None else mapping("broadcast_params: owners", owners)
+    roots = {}
+    for name, root in root_of.items():
+        if name not in arrays:
+            raise ValueError(f"broadcast_params: owners: expected names of arrays, got {name!r}")
+        roots[name] = check_rank(f"broadcast_params: owners[{name!r}]", root, comm.size)
+    for name, root in broadcast_order(roots):
+        comm.broadcast(arrays[name], root)
+    comm.barrier()

@@ -1,0 +1,197 @@
+"""The usual training step of a list of parameters, as a program: what passes start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from refopt.catalog import ROUTINES, Routine
+from refopt.checks.arguments import chosen, collected, flag, names, number, shown, whole
+from refopt.checks.dtypes import ITEM_SIZES
+from refopt.program.model import Var, extents_of
+from refopt.program.parameter import CONFIGS, Config, Parameter
+from refopt.program.program import Program
+
+
+def step_program(
+    params: Iterable[tuple[str, tuple[int, ...]]],
+    optimizer: str | Mapping[str, str],
+    *,
+    config: str | Config | Mapping[str, str | Config] = "fp32",
+    world_size: int = 1,
+    early: bool = False,
+    grad_dtype: str | Mapping[str, str] | None = None,
+    optional: Iterable[str] = (),
+    sparse: Iterable[str] = (),
+    layer: Callable[[str], str] | None = None,
+    **numbers: Any,
+) -> Program:
+    """The program of a step that averages gradients over ranks and updates every parameter by an op of its own.
+
+    Per parameter, from the last to the first, an op of type ``backward`` and, with several ranks, one ``all_reduce``
+    and one ``scale`` by 1 / world_size (numerics, N10); then, from the first to the last, one op of the optimizer.
+
+    Whatever is said here of a parameter may be one thing for all, or a mapping that has it by the parameter's name.
+
+    Args:
+        params: names and shapes in the model's order, such as the tensors of a `refopt.catalog.workloads.Workload`.
+        optimizer: a name of `refopt.catalog.ROUTINES`.
+        config: dtypes: a name of `CONFIGS`, or a `Config`.
+        world_size: the number of ranks.
+        early: for routines whose scalars are powers of beta: have these advanced by a ``scale`` op each, behind all
+            updates, as Paddle did in 2019; by default the update does it.
+        grad_dtype: another dtype for gradients than that of the config.
+        optional: optional states that are there, such as ``moment2_max``.
+        sparse: names of parameters whose gradients are sparse: with several ranks they are gathered, not reduced, by an
+            ``all_gather`` op, and then added up by a ``scatter_add`` op to a dense gradient of the arithmetic type.
+        layer: the layer that a parameter belongs to; by default its name up to the first dot.
+        numbers: hyperparameters and choices of the optimizer.
+
+    Returns:
+        A program without startup ops. Variables are named as in Paddle, so that ``fc`` has ``fc@GRAD``,
+        ``fc_moment1_0``, ``fc_beta1_pow_acc_0``, ``fc_fp32_master_0``; states start at 0, scalars where the routine
+        says, masters at the parameter.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+    """
+    world_size = whole("step_program: world_size", world_size, 1)
+    early = flag("step_program: early", early)
+    listed = named_shapes("step_program: params", params)
+    if not isinstance(optimizer, Mapping):
+        find_routine("step_program: optimizer", optimizer)  # though there may be no parameters
+    rows, wanted = frozenset(names("step_program: sparse", sparse)), names("step_program: optional", optional)
+    _check_names([name for name, _ in listed], rows, layer)
+    steps = []
+    for name, shape in listed:
+        dtypes, own = _dtypes(name, config, grad_dtype), _numbers(name, numbers)
+        routine = find_routine("step_program: optimizer", _of(optimizer, name, "optimizer"))
+        own = _checked_numbers(routine, own)
+        where = layer(name) if layer else name.partition(".")[0]
+        steps.append(Parameter(name, shape, routine, dtypes, world_size, early, own, name in rows, wanted, where))
+    if steps:
+        _check_known([step.routine for step in steps], numbers, wanted)
+    program = _put_together(steps)
+    program.check()
+    return program
+
+
+def _put_together(steps: list[Parameter]) -> Program:
+    """The program of all parameters: gradients from the last to the first, and then updates."""
+    ops = [op for step in reversed(steps) for op in step.gradient()]
+    ops += [step.update() for step in steps]
+    ops += [op for step in steps for op in step.advances()]
+    vars: dict[str, Var] = {}
+    owners: dict[str, str] = {}
+    for step in steps:
+        for var in step.vars():
+            check_owner("step_program", owners, var.name, step.name)
+            vars[var.name] = var
+    return Program(vars, (), tuple(ops))
+
+
+def _check_names(params: list[str], sparse: frozenset[str], layer: Any) -> None:
+    """Raise if a parameter comes twice, if there is none of a name, or no function that gives layers."""
+    if len(set(params)) != len(params):
+        raise ValueError("step_program: params: expected each name once, got one again")
+    if layer is not None and not callable(layer):
+        raise TypeError(f"step_program: layer: expected a function of a name, or None, got {shown(layer)}")
+    for unknown in sorted(sparse - set(params)):
+        raise ValueError(f"step_program: sparse: expected names of params, got {unknown!r}")
+
+
+def _dtypes(name: str, config: Any, grad_dtype: Any) -> Config:
+    """The dtypes of a parameter; raises if they are none."""
+    entry = _of(config, name, "config")
+    if not isinstance(entry, Config) and not (isinstance(entry, str) and entry in CONFIGS):
+        expected = f"expected one of {', '.join(CONFIGS)} or a Config"
+        raise ValueError(f"step_program: config: {expected}, got {shown(entry)}")
+    dtypes = entry if isinstance(entry, Config) else CONFIGS[entry]
+    for key, dtype in dtypes._asdict().items():
+        if not (key == "master" and dtype is None):
+            chosen(f"step_program: config: {key}", dtype, ITEM_SIZES)
+    grad = _of(grad_dtype, name, "grad_dtype")
+    if grad is not None and not (isinstance(grad, str) and grad in ITEM_SIZES):
+        raise ValueError(f"step_program: grad_dtype: expected one of {', '.join(ITEM_SIZES)}, got {shown(grad)}")
+    return dtypes._replace(grad=grad or dtypes.grad)
+
+
+def _numbers(name: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers and choices of a parameter; raises if one is a list of several."""
+    own = {key: _of(value, name, key) for key, value in numbers.items()}
+    for key, value in own.items():
+        if isinstance(value, list | tuple | np.ndarray):
+            expected = "expected one value, or a mapping that has one for each parameter"
+            raise TypeError(f"step_program: {key}: {expected}, got {shown(value)}")
+    return own
+
+
+def _checked_numbers(routine: Routine, own: dict[str, Any]) -> dict[str, Any]:
+    """Numbers as those of Python, and choices that the routine has."""
+    checked = dict(own)
+    for hyper in (hyper for hyper in routine.hypers if hyper.name in own):
+        value = number(f"step_program: {hyper.name}", own[hyper.name])
+        if type(own[hyper.name]) not in (int, float):
+            checked[hyper.name] = value
+    for choice in routine.choices.keys() & own.keys():
+        checked[choice] = chosen(f"step_program: {choice}", own[choice], routine.choices[choice])
+    return checked
+
+
+def _check_known(routines: list[Routine], numbers: Mapping[str, Any], wanted: tuple[str, ...]) -> None:
+    """Raise if no routine has a number, or an optional state, of this name."""
+    known = {hyper.name for routine in routines for hyper in routine.hypers}
+    known |= {choice for routine in routines for choice in routine.choices}
+    for unknown in sorted(set(numbers) - known):
+        raise TypeError(f"step_program: {unknown}: expected one of {', '.join(sorted(known))}")
+    states = {slot.name for routine in routines for slot in routine.slots if slot.optional} - {"master_params"}
+    for unknown in sorted(set(wanted) - states):
+        expected = ", ".join(sorted(states)) or "none"
+        raise ValueError(f"step_program: optional: expected some of {expected}, got {unknown!r}")
+
+
+def check_owner(where: str, owners: dict[str, str], name: str, owner: str) -> None:
+    """Note of which parameter a variable is, in a program that is being made; raises if it is another's already.
+
+    Args:
+        where: the function, for the error.
+        owners: by name, what has been noted so far.
+        name: the variable.
+        owner: the parameter, or "" for what is of the whole step.
+    """
+    if owners.setdefault(name, owner) != owner:
+        raise ValueError(f"{where}: params: expected names that nothing else in the program has, got {name!r}")
+
+
+def named_shapes(where: str, params: Any) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of parameters.
+
+    Raises:
+        TypeError, ValueError: naming the entry, by its index or its name.
+    """
+    pairs = []
+    for k, entry in enumerate(collected(where, params, "names and shapes")):
+        pair = collected(f"{where}[{k}]", entry, "a name and a shape")
+        if len(pair) != 2:
+            raise TypeError(f"{where}[{k}]: expected a name and a shape, got {shown(entry)}")
+        name, shape = pair
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"{where}[{k}]: expected a name and a shape, got {shown(name)} for the name")
+        pairs.append((name, extents_of(f"{where}: {name!r}: shape", shape, ITEM_SIZES["float64"])))
+    return pairs
+
+
+def _of(value: Any, name: str, key: str) -> Any:
+    """What holds for a parameter: the value, or its entry."""
+    if isinstance(value, str | float) or not isinstance(value, Mapping):
+        return value
+    if name not in value:
+        raise ValueError(f"step_program: {key}: expected an entry for every parameter, got none for {name!r}")
+    return value[name]
+
+
+def find_routine(where: str, name: str) -> Routine:
+    """A routine by name; raises if there is none."""
+    return ROUTINES[chosen(where, name, ROUTINES)]
