@@ -1,7 +1,8 @@
 """Collectives between ranks: one interface, three engines.
 
 `refopt.comm.local` has the ranks in one process, deterministic, for tests and for reading; `refopt.comm.mpi` has
-processes that meet through MPI, on NumPy arrays; `refopt.comm.nccl` has a process per GPU. An engine is imported when
+processes that meet through MPI, on NumPy arrays; `refopt.comm.nccl` has a process per GPU. `refopt.comm.calls` checks
+what they are called with. An engine is imported when
 it is first used, so that the packages of the others need not be there.
 
     >>> import numpy as np

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from importlib import import_module
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,9 +14,6 @@ from refopt.checks import Array
 from refopt.checks.arguments import chosen, whole
 from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu import coalesce
-
-if TYPE_CHECKING:
-    from refopt.program.gpu.backend import Gpu
 
 Run = Callable[[], None]
 
@@ -84,7 +82,7 @@ class CpuStep:
         """Nothing is carried over from step to step."""
 
 
-Backend: TypeAlias = "Cpu | Gpu"
+Backend: TypeAlias = Any  # a `Cpu`, or a `refopt.program.gpu.backend.Gpu`, which has the same methods
 
 
 def backend_of(name: str, arrays: Mapping[str, Any], stream: Any) -> Backend:
@@ -94,9 +92,8 @@ def backend_of(name: str, arrays: Mapping[str, Any], stream: Any) -> Backend:
         if isinstance(array, np.ndarray):
             raise TypeError(f"bind: arrays: {key!r}: expected a device array, got a NumPy array")
     if name == "gpu":
-        from refopt.program.gpu.backend import Gpu
-
-        return Gpu(arrays.values(), stream)
+        # By name, as ops are bound: nothing here needs a device's packages.
+        return import_module("refopt.program.gpu.backend").Gpu(arrays.values(), stream)
     if stream is not None:
         whole("bind: stream", stream, 0, 0)  # NumPy has no other
     return Cpu()

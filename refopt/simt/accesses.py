@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .errors import Site
 from .loops import Loops
 from .memory import Buffer
 from .paths import Tracer
+from .places import Site
 from .state import current
 from .threads import WARP_SIZE
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .compiled.convert import CONVERSIONS, as_int64
-from .errors import unsupported
+from .conversions import CONVERSIONS, as_int64
 from .observed import ObservedArray
+from .places import unsupported
 from .state import current
 from .undefined import refuse
 

@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 from .diagnosis import divergence
-from .errors import Site, unsupported
+from .places import Site, unsupported
 from .state import current
 from .threads import Block, Thread, Warp
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import DeviceArray
-from .errors import is_internal
+from .places import is_internal
 
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 _frozen: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()

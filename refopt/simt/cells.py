@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .clocks import KEY_BITS, View
-from .errors import Place, Site
+from .errors import Place
+from .places import Site
 from .streams import Operation
 
 

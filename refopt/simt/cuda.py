@@ -48,7 +48,6 @@ from .devices import (
     select_device,
 )
 from .elementwise import vectorize
-from .errors import unsupported as _unsupported
 from .half import cbrt, fma, fp16
 from .host_memory import (
     In,
@@ -63,6 +62,7 @@ from .host_memory import (
 from .indices import brev, clz, ffs, grid, gridsize, popc, selp
 from .kernel import jit
 from .pinned import pinned_array, pinned_array_like
+from .places import unsupported as _unsupported
 from .reduction import Reduce
 from .shared import const, local, shared
 from .state import blockDim, blockIdx, gridDim, threadIdx
@@ -211,14 +211,17 @@ __all__ = [
 ]
 
 
+def _below(name: str) -> Any:
+    """The module below this one of a name; `modules`, which has this one, puts its own function here."""
+    return None
+
+
 def __getattr__(name: str) -> Any:
     if name == "laneid":  # an attribute in Numba, not a function
         return _laneid()
     if name.startswith("__"):
         raise AttributeError(name)
-    from .modules import below  # which has this module
-
-    module = below(name)
+    module = _below(name)
     if module is None:
         raise _unsupported(f"cuda.{name}")
     return module

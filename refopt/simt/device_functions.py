@@ -11,7 +11,7 @@ import numpy as np
 
 from .arguments import shown
 from .compiled import resolved
-from .compiled.convert import CONVERSIONS, name_of
+from .conversions import CONVERSIONS, name_of
 from .numba_types import Array, Tuple, dtype_of
 from .signatures import Mismatch, chosen
 from .undefined import Undefined

@@ -8,7 +8,8 @@ import sys
 from types import TracebackType
 from typing import Any
 
-from .errors import BarrierDivergence, Place, Site, here
+from .errors import BarrierDivergence, Place
+from .places import Site, here
 
 
 def divergence(launch: Any) -> BarrierDivergence:

@@ -10,9 +10,9 @@ import numpy as np
 from . import indices
 from .arguments import shown
 from .arrays import DeviceArray, as_cuda_array, is_cuda_array, to_device
-from .errors import unsupported
 from .kernel import jit
 from .numba_types import dtype_of
+from .places import unsupported
 from .signatures import parsed
 
 _THREADS = 128

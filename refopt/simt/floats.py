@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .errors import Place, here
+from .errors import Place
 from .memory import Buffer
+from .places import here
 from .state import current
 
 # NumPy's words for the exceptions of IEEE 754, and what they bring

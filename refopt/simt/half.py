@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import unsupported
+from .places import unsupported
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:

@@ -12,8 +12,8 @@ import numpy as np
 
 from .floats import Floats
 from .launch import Launch as Execution
+from .log import Log
 from .memory import Buffer
-from .observe import Log
 from .observed import ObservedArray
 from .profile import Profile
 from .streams import Operation, Stream

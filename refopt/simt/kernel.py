@@ -17,10 +17,11 @@ from .arrays import DeviceArray
 from .captures import bound
 from .compiled import compiled
 from .device_functions import declared
-from .errors import LaunchError, unsupported
+from .errors import LaunchError
 from .launch import Launch
 from .lifted import with_undefined
 from .passed import argument, captured
+from .places import unsupported
 from .shared import SHARED_LIMIT
 from .signatures import as_declared, parsed
 from .state import current, one_at_a_time
@@ -66,6 +67,8 @@ def jit(func_or_sig: Any = None, argtypes: Any = None, device: bool = False, **o
 class Kernel:
     """A kernel: `kernel[grid, block, stream, dynamic_shared_bytes](*args)` launches it."""
 
+    translated: Callable[[Callable], Callable]  # by `translate`, which needs kernels
+
     def __init__(self, function: Callable, signatures: tuple[tuple, ...] = (), options: Any = None) -> None:
         functools.update_wrapper(self, function)
         self.py_func = function
@@ -88,9 +91,7 @@ class Kernel:
     def function(self) -> Callable:
         """What runs: the function, with the executor's names for those of Numba's it has at the first launch."""
         if self._function is None:
-            from .translate import translated  # which needs kernels
-
-            self._function = translated(self.py_func)
+            self._function = Kernel.translated(self.py_func)
         return self._function
 
     def specialize(self, *_: Any) -> Kernel:

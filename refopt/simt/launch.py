@@ -20,7 +20,8 @@ from greenlet import getcurrent, greenlet
 from . import spins as spinning
 from .barriers import complete_barrier, complete_grid
 from .diagnosis import divergence, is_outside, place_of
-from .errors import LaunchError, OutOfBounds, SimtError, TimeLimitExceeded, here
+from .errors import LaunchError, OutOfBounds, SimtError, TimeLimitExceeded
+from .places import here
 from .returns import EARLY, marked
 from .rules import DEFAULT, Rules
 from .state import blockDim, blockIdx, current, gridDim, threadIdx

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from .arguments import element, whole
-from .errors import MisalignedAddress, OutOfBounds, here
+from .errors import MisalignedAddress, OutOfBounds
+from .places import here
 from .state import current
 from .undefined import refuse
 

@@ -9,8 +9,9 @@ from typing import Any
 from . import cuda, devices, half, host_memory, numba_types, xoroshiro
 from .arrays import DeviceArray, is_cuda_array
 from .elementwise import CUDAVectorize, vectorize
-from .errors import SimtError, unsupported
+from .errors import SimtError
 from .kernel import Kernel
+from .places import unsupported
 from .reduction import Reduce
 
 # Where Numba's `cuda` is known as a module.
@@ -85,6 +86,9 @@ def below(name: str) -> types.ModuleType | None:
     """The module that stands for one below `numba.cuda`, whose name this is without it; None if there is none."""
     content = _BELOW.get(name)
     return None if content is None else _module(f"numba.cuda.{name}", content)
+
+
+vars(cuda)["_below"] = below
 
 
 @functools.cache

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from .diagnosis import is_outside
-from .errors import OutOfBounds, here
+from .errors import OutOfBounds
 from .memory import Buffer
+from .places import here
 from .whole import Whole
 
 

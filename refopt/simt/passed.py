@@ -8,10 +8,11 @@ import numpy as np
 
 from . import initialized
 from .arrays import DeviceArray, as_cuda_array, is_cuda_array, to_device
-from .errors import MisalignedAddress, here
+from .errors import MisalignedAddress
 from .host_memory import Copied, HostArray
 from .memory import FIRST_BASE
 from .observed import ObservedArray
+from .places import here
 from .shared import with_fields
 from .state import current
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import is_internal
 from .loops import Loops
+from .places import is_internal
 from .state import current
 
 # Not code of kernels, though what they call may call it

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import streams
-from .errors import DataRace, Place, Site
+from .errors import DataRace, Place
 from .memory import POISON, Buffer
+from .places import Site
 from .state import current
 
 _READ = """

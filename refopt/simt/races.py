@@ -18,9 +18,10 @@ import numpy as np
 from .arrays import DeviceArray
 from .cells import Access, Cell, Past, Shadow
 from .clocks import KEY_BITS, ThreadClock, View, join, share
-from .errors import DataRace, Site, UninitializedRead, here
+from .errors import DataRace, UninitializedRead
 from .initialized import track
 from .memory import Buffer, describe
+from .places import Site, here
 from .rules import Rules
 from .state import current
 from .streams import Operation, is_waited_for

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from .arguments import element, shown
-from .errors import LaunchError, here, unsupported
+from .errors import LaunchError
 from .memory import POISON, Buffer
+from .places import here, unsupported
 from .state import current
 
 STATIC_SHARED_LIMIT = 48 * 1024  # what a kernel may declare

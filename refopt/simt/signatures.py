@@ -9,9 +9,9 @@ import numpy as np
 
 from .arguments import shown
 from .arrays import DeviceArray, as_cuda_array, is_cuda_array
-from .errors import unsupported
 from .host_memory import Copied
 from .numba_types import TYPES, Array, Optional, Signature, Tuple, Type, dtype_of, is_numba_type
+from .places import unsupported
 
 _EXPECTED = "cuda.jit: expected a function, a signature or a list of signatures, got"
 

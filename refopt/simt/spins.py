@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from . import memory
-from .errors import Deadlock, here, is_internal
+from .errors import Deadlock
 from .observed import ObservedArray
+from .places import here, is_internal
 from .state import current
 from .threads import Thread
 from .watchdog import limits

@@ -6,13 +6,13 @@ import threading
 from types import CodeType
 from typing import Any
 
+from .errors import LaunchError
+
 # There is one of everything here, so threads of Python take turns: launches, copies, and what orders them.
 one_at_a_time = threading.RLock()
 
 
 def _outside(what: str) -> Any:
-    from .errors import LaunchError
-
     raise LaunchError(f"{what} is defined inside a kernel only")
 
 
@@ -41,8 +41,6 @@ class Dim3:
         return iter((self.x, self.y, self.z))
 
     def __repr__(self) -> str:
-        from .errors import LaunchError
-
         try:
             return f"({self.x}, {self.y}, {self.z})"
         except LaunchError:

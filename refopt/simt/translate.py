@@ -14,10 +14,10 @@ from typing import Any
 from . import cuda
 from .arguments import shown
 from .device_functions import declared
-from .errors import unsupported
 from .kernel import Kernel
 from .modules import CUDA, PACKAGES, replacements
 from .numba_types import TYPES, Scalar, is_numba_type
+from .places import unsupported
 
 _WITHOUT = {"numpy", *sys.stdlib_module_names}  # packages that have nothing of Numba's: they are not searched
 _NAMESPACES = ("atomic", "shared", "local", "const", "cg", "fp16")
@@ -63,6 +63,9 @@ def python_function(value: Any) -> types.FunctionType | None:
 def translated(function: Any) -> Any:
     """The function with the executor's names for Numba's; the same one if it has none of Numba's."""
     return _Translation().function(function)
+
+
+Kernel.translated = staticmethod(translated)
 
 
 class Missing:

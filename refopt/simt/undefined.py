@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import Place, UninitializedRead, here
+from .errors import Place, UninitializedRead
+from .places import here
 
 
 class Undefined(np.lib.mixins.NDArrayOperatorsMixin):

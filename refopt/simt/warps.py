@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .errors import LaunchError, Site, here
+from .errors import LaunchError
+from .places import Site, here
 from .state import current
 from .threads import WARP_SIZE, Thread
 from .undefined import Undefined, refuse

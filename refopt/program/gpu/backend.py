@@ -14,7 +14,6 @@ from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.coalesce import Coalesced
 from refopt.gpu.arrays import describer, device_of
 from refopt.gpu.coalesce import CHUNK
-from refopt.gpu.transfer import Transfer
 
 
 class Gpu:
@@ -42,7 +41,7 @@ class Gpu:
         return self.machine.to_device(host)
 
     def read(self, value: Any) -> np.ndarray:
-        transfer = Transfer(value, self._stream, "program")
+        transfer = gpu.Transfer(value, self._stream, "program")
         host = transfer.read(value, self.describe(value, "program"))
         transfer.finish()
         return host

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 
+from ..conversions import CONVERSIONS
+from ..scalars import FLOATS, INTEGERS, binary
 from . import dynamic
 from .calls import Calls
-from .convert import CONVERSIONS
 from .expressions import Unsupported
 from .kinds import Array, Kind, Known, Record, Scalar, field, items_of, limits, scalar, variable
-from .rules import FLOATS, INTEGERS, binary
 
 
 class Assignments(Calls):

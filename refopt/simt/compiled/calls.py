@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from .. import atomics, barriers, indices, shared, state, warps
-from .convert import CONVERSIONS
+from ..conversions import CONVERSIONS
+from ..scalars import INTEGERS
 from .expressions import Typed
 from .kinds import (
     BOOL,
@@ -33,7 +34,6 @@ from .kinds import (
     widened,
 )
 from .library import SIZE, Library, is_function
-from .rules import INTEGERS
 
 _MOST = 2**31 - 1
 _DIMENSIONS = {

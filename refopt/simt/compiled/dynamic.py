@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from ..conversions import CONVERSIONS, name_of
+from ..scalars import FLOATS, INTEGERS
 from . import operators
-from .convert import CONVERSIONS, name_of
-from .rules import FLOATS, INTEGERS
 
 
 @cache

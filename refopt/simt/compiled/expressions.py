@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ..conversions import CONVERSIONS, convert_tuple, wrapped
+from ..scalars import FLOATS, INTEGERS, UNSIGNED
 from . import dynamic
-from .convert import CONVERSIONS, convert_tuple, wrapped
 from .kinds import (
     INT64,
     Array,
@@ -29,7 +30,6 @@ from .kinds import (
     scalar,
     variable,
 )
-from .rules import FLOATS, INTEGERS, UNSIGNED
 
 _LOW, _HIGH = limits("int64")
 _RING = {"Add", "Sub", "Mult"}

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..conversions import CONVERSIONS
+from ..scalars import INTEGERS, binary, chosen
 from . import dynamic, functions, operators
-from .convert import CONVERSIONS
 from .expressions import Typed
 from .kinds import (
     BOOL,
@@ -29,7 +30,6 @@ from .kinds import (
     whole,
 )
 from .operations import Operations
-from .rules import INTEGERS, binary, chosen
 
 SIZE = 2**48  # more elements or bytes than any memory has
 _PLAIN_TYPES: dict[Any, str] = {int: "int64", float: "float64", bool: "bool"}

@@ -6,9 +6,10 @@ import ast
 
 import numpy as np
 
+from ..conversions import CONVERSIONS
+from ..scalars import FLOATS, INTEGERS, UNSIGNED, binary, unary
 from . import dynamic, operators
 from .constants import Constants, folded
-from .convert import CONVERSIONS
 from .expressions import Typed, Unsupported
 from .kinds import (
     BOOL,
@@ -25,7 +26,6 @@ from .kinds import (
     scalar,
     whole,
 )
-from .rules import FLOATS, INTEGERS, UNSIGNED, binary, unary
 
 _RING = {"Add", "Sub", "Mult"}
 _FLOAT = {"Add", "Sub", "Mult", "Div", "FloorDiv", "Mod"}

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .convert import CONVERSIONS, name_of, wrapped
-from .rules import FLOATS, binary, unary, unify
+from ..conversions import CONVERSIONS, name_of, wrapped
+from ..scalars import FLOATS, binary, unary, unify
 
 SYMBOLS: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv,

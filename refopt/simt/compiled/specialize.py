@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..errors import is_internal
 from ..lifted import SHUFFLES
+from ..places import is_internal
 from .expressions import Unsupported
 from .kinds import Kind, Known, Named, Tuple, joined, of_value, scalar, variable, widened
 from .source import definition

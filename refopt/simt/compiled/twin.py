@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..arguments import shown
-from .rules import SCALARS
+from ..scalars import SCALARS
 
 _Function = TypeVar("_Function", bound=Callable)
 

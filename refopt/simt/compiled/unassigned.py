@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
-from ..errors import here
+from ..conversions import CONVERSIONS
+from ..places import here
 from ..state import current
 from ..undefined import Undefined
-from .convert import CONVERSIONS
 
 Names = frozenset[str] | None  # None: this place is not reached, so that anything is assigned
 

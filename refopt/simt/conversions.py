@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..undefined import Undefined
-from .rules import FLOATS, INTEGERS, SIGNED, UNSIGNED
+from .scalars import FLOATS, INTEGERS, SIGNED, UNSIGNED
+from .undefined import Undefined
 
 _LOW, _HIGH, _SPAN = -(2**63), 2**63 - 1, 2**64
 
