@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from texts import executed
 
-from refopt.simt import cuda
-from refopt.simt.compiled import rules
+from refopt.simt import cuda, scalars
 
 numba = pytest.importorskip("numba")
 
-SCALARS = list(rules.SCALARS)
+SCALARS = list(scalars.SCALARS)
 PAIRS = list(itertools.product(SCALARS, SCALARS))
 OPERATORS = {
     "Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "FloorDiv": "//", "Mod": "%", "Pow": "**", "LShift": "<<",
@@ -60,7 +59,7 @@ def numbas():
 def test_results_have_numbas_types(symbol, numbas):
     name = "Compare" if symbol in COMPARISONS else symbol
     for a, b in PAIRS:
-        rule, expected = rules.binary(name, a, b), numbas(FUNCTIONS[symbol], a, b)
+        rule, expected = scalars.binary(name, a, b), numbas(FUNCTIONS[symbol], a, b)
         if symbol in ("LShift", "RShift") and rule and expected:  # what the operands become does not matter to these
             rule, expected = rule[2], expected[2]
         assert rule == expected, (symbol, a, b)
@@ -68,14 +67,14 @@ def test_results_have_numbas_types(symbol, numbas):
 
 def test_variables_have_numbas_types(numbas):
     for a, b in PAIRS:
-        assert rules.unify(a, b) == numbas.unify(a, b), (a, b)
+        assert scalars.unify(a, b) == numbas.unify(a, b), (a, b)
 
 
 def test_signs_have_numbas_types(numbas):
     for symbol, function in {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}.items():
         for a in SCALARS:
             expected = numbas(function, a)
-            assert rules.unary(symbol, a) == (expected and expected[1]), (symbol, a)
+            assert scalars.unary(symbol, a) == (expected and expected[1]), (symbol, a)
 
 
 def compute(expression, *values, **scope):
@@ -125,7 +124,7 @@ def test_values_are_those_that_numba_computes(symbol, a, data):
     b = data.draw(st.sampled_from(SCALARS))
     x, y = data.draw(numbers(a)), data.draw(numbers(b))
     compare = symbol in COMPARISONS
-    rule = rules.binary("Compare" if compare else symbol, a, b)
+    rule = scalars.binary("Compare" if compare else symbol, a, b)
     expression = f"a[0] {OPERATORS[symbol]} b[0]"
     if rule is None:
         with pytest.raises(TypeError, match="no such operator"):
@@ -135,7 +134,7 @@ def test_values_are_those_that_numba_computes(symbol, a, data):
     assert name == rule[2]
     if symbol in ("LShift", "RShift") and not 0 <= y < 64:
         return  # undefined in LLVM; PTX pushes all bits out
-    if symbol == "Pow" and rule[2] in rules.INTEGERS and abs(int(y)) > 65536:
+    if symbol == "Pow" and rule[2] in scalars.INTEGERS and abs(int(y)) > 65536:
         return  # a float that may be infinite, as an integer, is undefined in LLVM; PTX clamps it
     with np.errstate(all="ignore"):
         left, right = np.dtype(rule[0]).type(x), np.dtype(rule[1]).type(y)
@@ -158,7 +157,7 @@ def test_constants_of_pythons_are_int64_or_float64(symbol, captured):
     for a, constant in itertools.product(SCALARS, CONSTANTS):
         b = "float64" if isinstance(constant, float) else "uint64" if constant > 2**63 - 1 else "int64"
         first = bool(rng.integers(2))
-        rule = rules.binary("Compare" if symbol in COMPARISONS else symbol, *((a, b) if first else (b, a)))
+        rule = scalars.binary("Compare" if symbol in COMPARISONS else symbol, *((a, b) if first else (b, a)))
         if rule is None or (symbol == "Pow" and (not first or abs(constant) > 100)):
             continue
         bits = rng.integers(0, 2**64, dtype=np.uint64)

@@ -8,12 +8,12 @@ import pytest
 from texts import executed
 
 from refopt import simt
-from refopt.simt import cuda
-from refopt.simt.compiled import functions, rules, specialize
+from refopt.simt import cuda, scalars
+from refopt.simt.compiled import functions, specialize
 from refopt.simt.compiled.kinds import items_of, of_value, scalar
 
 RATE, MODE, TABLE = 0.1, 2, (1, 0.7)
-SCALARS = list(rules.SCALARS)
+SCALARS = list(scalars.SCALARS)
 
 
 def type_of(text, *names, **scope):
@@ -69,11 +69,11 @@ def test_ranges_have_numbas_types():
     context.refresh()
     function = context.resolve_value_type(range)
     for count in (1, 2, 3):
-        for names in itertools.product(rules.INTEGERS, repeat=count):
+        for names in itertools.product(scalars.INTEGERS, repeat=count):
             given = tuple(types.boolean if name == "bool" else getattr(types, name) for name in names)
             expected = str(context.resolve_function_type(function, given, {}).return_type)
             signatures = tuple((to,) * count for to in ("int32", "int64", "uint64"))
-            assert f"range_state_{rules.chosen(signatures, names)[0]}" == expected, names
+            assert f"range_state_{scalars.chosen(signatures, names)[0]}" == expected, names
 
 
 def test_functions_of_numpy_have_numbas_types():
