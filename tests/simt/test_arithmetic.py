@@ -140,8 +140,8 @@ def test_values_are_those_that_numba_computes(symbol, a, data):
         left, right = np.dtype(rule[0]).type(x), np.dtype(rule[1]).type(y)
         if rule[2] == "float16" or (compare and rule[0] == "float16"):
             expected = FUNCTIONS[symbol](left, right)  # rounded once from an exact result
-        elif symbol == "Pow" and rule[2] == "float32":
-            return
+        elif symbol == "Pow" and (rule[2] == "float32" or (not left and rule[1] in scalars.INTEGERS and right < 0)):
+            return  # for the CPU Numba takes powers in double, and divides by zero as Python does
         else:
             expected = JITTED[symbol](left, right)
     assert same(value, expected), (x, y, value, expected)
