@@ -1,5 +1,6 @@
 """Kernels as they are typed: variables, constants, conversions, elements, functions, and what is reported."""
 
+import ast
 import math
 import re
 
@@ -11,6 +12,7 @@ from refopt import simt
 from refopt.simt import cuda
 from refopt.simt.compiled import specialize
 from refopt.simt.compiled.kinds import of_value, scalar
+from refopt.simt.compiled.source import definition
 
 THIRD, SCALE, TABLE = 1 / 3, np.float32(3), (1, 0.7)
 
@@ -602,3 +604,15 @@ def test_print_shows_numbers_alone(capsys):
 
     results(kernel, np.ones(1))
     assert capsys.readouterr().out == "1.0 (1.0, (0, 3)) text\n"
+
+
+three = 3
+SIDE_BY_SIDE = (lambda at: False), (lambda at: three), (lambda at: 1), (lambda at: 2), (lambda at: True)
+NESTED = lambda at: lambda at: 3  # noqa: E731
+
+
+def test_lambdas_of_one_line_are_told_apart():
+    """By the places in their code, where there are any: Python 3.12 has none for a constant that is returned."""
+    texts = [ast.unparse(definition(function)) for function in (*SIDE_BY_SIDE, NESTED, NESTED(0))]
+    assert texts[:5] == ["lambda at: False", "lambda at: three", "lambda at: 1", "lambda at: 2", "lambda at: True"]
+    assert texts[5:] == ["lambda at: lambda at: 3", "lambda at: 3"]

@@ -19,7 +19,12 @@ def definition(function: FunctionType) -> Definition | None:
         places = {(p[0], p[2]) for p in code.co_positions() if p[0] is not None and p[2] is not None}
         held = [sum(_contains(node, place) for place in places) for node in candidates]
         candidates = [node for node, count in zip(candidates, held, strict=True) if count == max(held)]
-    return candidates[0] if len(candidates) == 1 else None
+        if not max(held):  # Python 3.12 has no place for a constant that is returned
+            candidates = [node for node in candidates if _returns(node, code)]
+        inner = [(node.lineno, node.col_offset) for node in candidates]
+        candidates = [node for node in candidates if not any(_contains(node, place) for place in inner)]
+    same = len({ast.dump(node) for node in candidates}) == 1
+    return candidates[0] if same else None
 
 
 def _definitions(code: CodeType) -> dict[int, list[Definition]]:
@@ -47,6 +52,12 @@ def _fits(node: Definition, code: CodeType) -> bool:
     last = max((line for _, _, line in code.co_lines() if line), default=0)
     inside = last <= (node.end_lineno or 0)  # else the file has changed since it was imported
     return inside and name == code.co_name and tuple(names) == code.co_varnames[: len(names)]
+
+
+def _returns(node: Definition, code: CodeType) -> bool:
+    """Whether a function is a lambda of a constant that the code has."""
+    value = node.body.value if isinstance(node.body, ast.Constant) else _returns
+    return any(type(value) is type(constant) and value == constant for constant in code.co_consts)
 
 
 def _contains(node: Definition, place: tuple[int, int]) -> bool:
