@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import refopt
 from refopt import catalog, cli, cpu, gpu
 from refopt.catalog import LARS_MOMENTUM, workloads
 from refopt.cli import verify
@@ -250,7 +251,7 @@ def test_wrong_usage(capsys, args, named):
 
 def test_version_and_no_command(capsys):
     assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out == "refopt 0.1.0\n"
+    assert capsys.readouterr().out == f"refopt {refopt.__version__}\n"
     assert cli.main([]) == 2
 
 

@@ -616,3 +616,18 @@ def test_lambdas_of_one_line_are_told_apart():
     texts = [ast.unparse(definition(function)) for function in (*SIDE_BY_SIDE, NESTED, NESTED(0))]
     assert texts[:5] == ["lambda at: False", "lambda at: three", "lambda at: 1", "lambda at: 2", "lambda at: True"]
     assert texts[5:] == ["lambda at: lambda at: 3", "lambda at: 3"]
+
+
+def one_of_the_file(out):
+    out[0] = 1
+
+
+def test_text_that_is_not_in_its_file_is_not_typed_by_it():
+    """As a mutant's, compiled in the name of the file that it is a mutant of."""
+    line = one_of_the_file.__code__.co_firstlineno
+    changed = {}
+    text = "\n" * (line - 1) + "def one_of_the_file(out):\n    out[0] = 2\n"
+    exec(compile(text, __file__, "exec"), changed)
+    assert results(one_of_the_file, size=1) == [1]
+    with pytest.warns(simt.UntypedWarning, match="its source cannot be read"):
+        assert results(changed["one_of_the_file"], size=1) == [2]

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
 Definition = ast.FunctionDef | ast.Lambda
+_found: dict[CodeType, Definition] = {}
+_compiled: dict[str, tuple[Any, dict[int, list[CodeType]]]] = {}
 _trees: dict[str, tuple[Any, dict[int, list[Definition]]]] = {}
 
 
 def definition(function: FunctionType) -> Definition | None:
     """The definition of a function as its file has it; None if it cannot be read or is another."""
     code = function.__code__
+    if code not in _found:
+        node = _definition(code)
+        if node is None or not _is_compiled_from_its_file(code):
+            return None
+        _found[code] = node
+    return _found[code]
+
+
+def _definition(code: CodeType) -> Definition | None:
     candidates = [node for node in _definitions(code).get(code.co_firstlineno, ()) if _fits(node, code)]
     if len(candidates) > 1:
         places = {(p[0], p[2]) for p in code.co_positions() if p[0] is not None and p[2] is not None}
@@ -25,6 +37,43 @@ def definition(function: FunctionType) -> Definition | None:
         candidates = [node for node in candidates if not any(_contains(node, place) for place in inner)]
     same = len({ast.dump(node) for node in candidates}) == 1
     return candidates[0] if same else None
+
+
+def _is_compiled_from_its_file(code: CodeType) -> bool:
+    """Whether it is what its file gives: that may have changed, or another text been compiled in its name.
+
+    pytest rewrites the assertions of a module; what has any is believed.
+    """
+    file = code.co_filename
+    lines = linecache.getlines(file)
+    if file not in _compiled or _compiled[file][0] is not lines:
+        found: dict[int, list[CodeType]] = {}
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook
+        for each in _codes(compile("".join(lines), file, "exec", flags, dont_inherit=True)):
+            found.setdefault(each.co_firstlineno, []).append(each)
+        _compiled[file] = lines, found
+    rewritten = any(name.startswith("@py") for name in code.co_names)
+    return rewritten or any(_same(each, code) for each in _compiled[file][1].get(code.co_firstlineno, ()))
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Code, and that of the functions in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _same(one: CodeType, other: CodeType) -> bool:
+    """Whether two pieces of code do the same, wherever they stand."""
+    parts = "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_argcount", "co_kwonlyargcount"
+    if any(getattr(one, part) != getattr(other, part) for part in parts) or len(one.co_consts) != len(other.co_consts):
+        return False
+    pairs = zip(one.co_consts, other.co_consts, strict=True)
+    return all(
+        _same(x, y) if isinstance(x, CodeType) and isinstance(y, CodeType) else (type(x), repr(x)) == (type(y), repr(y))
+        for x, y in pairs
+    )
 
 
 def _definitions(code: CodeType) -> dict[int, list[Definition]]:
