@@ -34,6 +34,7 @@ _INTERNAL = {
     "deferred_type", "ffi", "ffi_forced_object", "literal_unroll", "optional", "models", "locks", "KernelRuntimeError",
     "HAS_NUMBA", "implementation", "config_default_cc", "numba_cuda_default_ptx_cc", "grid_group", "dim3", "literal",
     "prepare_shape_strides_dtype", "CudaSupportError", "MemoryInfo", "misc", "cache_hints", "config",
+    "random",  # a module, which is there once somebody has imported it
 }  # fmt: skip
 _VECTOR = re.compile(r"u?(char|short|int|long|longlong|float|double|int\d+x|float\d+x)[1-4]")
 _SPACES = ("atomic", "shared", "local", "const", "cg")

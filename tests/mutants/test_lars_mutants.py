@@ -130,7 +130,7 @@ def contracted_rule(p, g, v, k):
 
 
 def contracted_squares(sums, x):
-    return tuple(np.float32(float(s) + float(y) * float(y)) for s, y in zip(sums, x, strict=True))
+    return tuple(np.float32(np.float64(s) + np.float64(y) * np.float64(y)) for s, y in zip(sums, x, strict=True))
 
 
 def far_neighbours_first(s):
