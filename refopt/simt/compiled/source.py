@@ -17,12 +17,15 @@ _trees: dict[str, tuple[Any, dict[int, list[Definition]]]] = {}
 def definition(function: FunctionType) -> Definition | None:
     """The definition of a function as its file has it; None if it cannot be read or is another."""
     code = function.__code__
-    if code not in _found:
+    for changed in (False, True):
+        if code in _found:
+            break
+        if changed:  # the file, since it was last read
+            linecache.checkcache(code.co_filename)
         node = _definition(code)
-        if node is None or not _is_compiled_from_its_file(code):
-            return None
-        _found[code] = node
-    return _found[code]
+        if node is not None and _is_compiled_from_its_file(code):
+            _found[code] = node
+    return _found.get(code)
 
 
 def _definition(code: CodeType) -> Definition | None:
