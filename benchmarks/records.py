@@ -33,7 +33,7 @@ def key_of(note: notes.Note) -> str:
 
 def rebuildable(note: notes.Note) -> bool:
     """Kernels of tests and benchmarks stand in sources that are digested."""
-    return note["module"].startswith("refopt.")
+    return (note["module"] or "").startswith("refopt.")
 
 
 def ptx_digest(note: notes.Note) -> str:

@@ -104,6 +104,11 @@ def test_a_kernel_is_noted_when_it_is_compiled_for_a_gpu(tmp_path, monkeypatch):
     assert note["signature"] == ["float32[2]", "int64"] and note["made_by"] is None
 
 
+def test_a_kernel_of_a_page_has_no_module():
+    assert not records.rebuildable({"module": None, "name": "x"})
+    assert not records.needs_ptx({"kernels": [{"module": None, "name": "x"}]}, always=True)
+
+
 def test_a_kernel_that_is_gone():
     note = {"module": "refopt.gpu.elementwise", "name": "x", "made_by": "nothing", "args": None, "signature": []}
     assert records.ptx_digest(note).startswith("none: refopt.gpu.elementwise.nothing: AttributeError")
