@@ -8,7 +8,7 @@ INSTALLED := .venv/.installed
 PEERS := .venv-peers/.installed
 OF_PEERS := tests/peers tests/project/test_benchmarks.py tests/gpu/test_frameworks.py tests/evidence/test_torch.py \
 	$(wildcard tests/state/test_state_pytorch*.py)
-NOTEBOOK_OF_PEERS := notebooks/11-the-oracle.ipynb
+NOTEBOOK_OF_PEERS := notebooks/15-the-oracle.ipynb
 SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
 FOREIGN := .venv-foreign/.installed
 # verify takes the environment that is there, for its compiler, or one that has what it needs.

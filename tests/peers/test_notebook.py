@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
-NAME = "11-the-oracle"
+NAME = "15-the-oracle"
 
 
 def printed(notebook):

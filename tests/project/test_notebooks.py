@@ -7,10 +7,10 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MAX_LINES = 20
-OF_PEERS = {"11-the-oracle"}  # run by tests/peers/test_notebook.py
+OF_PEERS = {"15-the-oracle"}  # run by tests/peers/test_notebook.py
 # Hundreds of steps of a training show by their losses what twenty show of the code.
-FEWER = {"3-momentum-and-adam": ("name, steps=200,", "name, steps=20,"),
-         "5-mixed-precision": ("optimizer, steps=150,", "optimizer, steps=20,")}  # fmt: skip
+FEWER = {"4-momentum-and-adam": ("name, steps=200,", "name, steps=20,"),
+         "6-mixed-precision": ("optimizer, steps=150,", "optimizer, steps=20,")}  # fmt: skip
 
 
 def read(path):

@@ -1,0 +1,83 @@
+"""What the notebooks share: quoted sources, steps of both forms, records of measurements, the style of figures.
+
+Importing it takes the style of `figures.mplstyle`, and has kernels run on the executor, with or without a GPU.
+"""
+
+import inspect
+import json
+import os
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from IPython.display import Code
+
+from refopt import cpu, gpu, simt
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parent / "benchmarks" / "results"
+
+plt.style.use(HERE / "figures.mplstyle")
+os.environ["REFOPT_DEVICE"] = "executor"
+
+
+def source(*objects: Any) -> Code:
+    """The source of functions, kernels or classes, quoted from the package."""
+    texts = [textwrap.dedent(inspect.getsource(getattr(x, "function", x))).strip() for x in objects]
+    return Code("\n\n\n".join(texts), language="python")
+
+
+def kernel(build: Callable) -> Code:
+    """The source of the kernel that a function builds, without the function around it."""
+    text = inspect.getsource(inspect.unwrap(build))
+    return Code(inspect.cleandoc(text[text.index("    @kernel") : text.rindex("    return")]), language="python")
+
+
+def differing_bytes(ours: Iterable[np.ndarray], theirs: Iterable[np.ndarray]) -> int:
+    """How many bytes of two lists of arrays differ."""
+    pairs = zip(ours, theirs, strict=True)
+    return sum(int(np.count_nonzero(_bytes(a) != _bytes(b))) for a, b in pairs)
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return np.frombuffer(array.tobytes(), np.uint8)
+
+
+def step_both(
+    name: str, lists: Sequence, steps: int = 3, form: str | None = None, observe: dict | None = None, **numbers: Any
+) -> tuple[gpu.Plan, Any, list, int]:
+    """Steps of a routine, in NumPy and by its kernels on the executor, from the same arrays.
+
+    Args:
+        name: the routine's, such as "adamw".
+        lists: params, grads, states, and masters or None; NumPy's, which the reference updates in place.
+        steps: how many.
+        form: how the kernels are launched, if the routine has a choice.
+        observe: what `simt.observe` takes.
+        numbers: the routine's, such as lr.
+
+    Returns:
+        The plan, what the executor saw of the last step, the arrays on the device in the order of `lists`, and how
+        many bytes of them differ from NumPy's.
+    """
+    *arrays, masters = lists
+    device = [values and [gpu.to_device(x) for x in values] for values in lists]
+    forms = {"form": form} if form else {}
+    plan = gpu.plan(name, *device[:-1], master_params=device[-1], **numbers, **forms)
+    for _ in range(steps):
+        getattr(cpu, f"merged_{name}")(*arrays, master_params=masters, **numbers)
+        with simt.observe(**(observe or {})) as seen:
+            plan()
+    pairs = [(x.copy_to_host(), y) for ours, theirs in zip(device, lists, strict=True) if ours
+             for x, y in zip(ours, theirs, strict=True)]  # fmt: skip
+    return plan, seen, device, differing_bytes(*zip(*pairs, strict=True))
+
+
+def record(name: str) -> dict[str, Any]:
+    """A record of `benchmarks/results`, such as "optimizers-h200"; it says where and when it was measured."""
+    report = json.loads((RESULTS / f"{name}.json").read_text())
+    print(f"{report['device']}, torch {report['versions'].get('torch', '-')}, {report['date']}")
+    return report
