@@ -44,9 +44,10 @@ def table(file: str, routine: str, lines: tuple[Line, ...], cases: list[tuple[st
     def cell(case: tuple[str, str], implementation: str, how: str) -> str:
         if how == "floor":
             return f"{rows[*case, implementation, 'plan']['floor_ms']:.3f}"
-        if (*case, implementation, how) not in rows:
+        row = rows.get((*case, implementation, how), {})
+        if "ms" not in row:  # not tried, or skipped
             return "–"
-        ms = f"{rows[*case, implementation, how]['ms']:.3f}"
+        ms = f"{row['ms']:.3f}"
         return f"**{ms}**" if how == "plan" else ms
 
     header = ["", *(f"{WORKLOADS[workload]}, {config}" for workload, config in cases)]
