@@ -75,8 +75,8 @@ def flat(array: np.ndarray | None) -> np.ndarray | None:
     if array is None:
         return None
     array = np.asarray(array)  # of np.memmap, the array
-    if array.ndim == 0:
-        return array.reshape(1)
+    if array.flags.c_contiguous:
+        return array.reshape(-1)
     return array.transpose(np.argsort([-s for s in array.strides], kind="stable")).reshape(-1)
 
 
