@@ -16,14 +16,13 @@ from laws.routines import (
     optional_states,
     pairs,
     routines,
-    signatures,
 )  # fmt: skip
 from refopt import simt
 from refopt.checks.dtypes import SIZES, arithmetic
 from refopt.cpu.reduce import TILE
 from refopt.gpu import runtime, tables
 from refopt.oracle.exact import laws
-from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.build import SIGNATURES, make, step_of
 from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.exact.placed import kernels
@@ -53,12 +52,24 @@ def test_the_order_of_tensors_is_free(machine, routine, form, data):
 AROUND = [(routine, routine.merged_form) for routine in ELEMENTWISE] + pairs(WITH_NORMS)
 
 
+def around_chunks(routine):
+    """Sizes around a chunk, which is a tile of elementwise routines, and of three."""
+    chunk = TILE if routine.elementwise else 8 * TILE
+    return chunk - 1, chunk, chunk + 1, 3 * chunk
+
+
+# Norms over three chunks take long: make test takes them in one kind of storage.
+CHUNK_ENDS = [
+    pytest.param(*pair, dtypes, size, id=f"{pair[0].name}-{pair[1]}-{'-'.join(dtypes)}-{size}",
+                 marks=[pytest.mark.slow] * (size > 2 * 8 * TILE and dtypes != SIGNATURES[0]))
+    for pair in AROUND for dtypes in SIGNATURES for size in around_chunks(pair[0])
+]  # fmt: skip
+
+
 @pytest.mark.clause("N6")
-@pytest.mark.parametrize("size", [8191, 8192, 8193, 3 * 8192])
-@signatures
-@of(AROUND)
+@pytest.mark.parametrize(("routine", "form", "dtypes", "size"), CHUNK_ENDS)
 def test_chunks_end_without_a_trace(machine, routine, form, dtypes, size):
-    """One element less than a chunk has, as many, one more; by kernels with norms in two steps."""
+    """One element less than a chunk has, as many, one more, three chunks; by kernels with norms in two steps."""
     steps = [step_of(routine)] * (1 if routine.elementwise else 2)
     laws.same_bits_as_reference(kernels(form, machine), make(routine, [size], dtypes, steps=steps))
 
