@@ -62,8 +62,14 @@ def test_the_cases_for_other_implementations_hold_when_merged(machine, routine):
     laws.check_run(routine.name, cache(run) if machine.name == "executor" else run)
 
 
+# How tensors are launched one after another is alike for all of a family; what a launch computes is the merged one's.
+SEPARATE = [
+    pytest.param(routine, "separate", marks=[pytest.mark.slow] * (routine not in OF_EACH_FAMILY)) for routine in ALL
+]
+
+
 @pytest.mark.clause("N3")
-@of([(routine, "separate") for routine in ALL])
+@of(SEPARATE)
 def test_the_cases_for_other_implementations_hold_when_separate(machine, routine, form):
     """The same where a list is one launch after another, each as if its tensor were alone."""
     for name, case in examples(routine):
