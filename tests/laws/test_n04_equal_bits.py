@@ -79,7 +79,7 @@ def test_the_cases_for_other_implementations_hold_when_separate(machine, routine
             raise AssertionError(f"case {name!r}: {error}") from None
 
 
-UPSTREAMS = 60, 61, 150, 200  # limits of LARS
+UPSTREAMS = 60, 61, 150, 200  # limits of LARS; of 350 tensors, 262 have elements, more than a byte counts
 
 
 def often(routine, form, count):
@@ -91,7 +91,7 @@ def often(routine, form, count):
 
 COUNTS = [
     pytest.param(*pair, count, marks=[] if often(*pair, count) else pytest.mark.slow)
-    for pair in pairs(ALL) for count in (0, 1, 59, *UPSTREAMS, 260, 1000)
+    for pair in pairs(ALL) for count in (0, 1, 59, *UPSTREAMS, 350, 1000)
 ]  # fmt: skip
 
 
