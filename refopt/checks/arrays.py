@@ -75,8 +75,8 @@ def flat(array: np.ndarray | None) -> np.ndarray | None:
     if array is None:
         return None
     array = np.asarray(array)  # of np.memmap, the array
-    if array.ndim == 0:
-        return array.reshape(1)
+    if array.flags.c_contiguous:
+        return array.reshape(-1)
     return array.transpose(np.argsort([-s for s in array.strides], kind="stable")).reshape(-1)
 
 
@@ -105,20 +105,23 @@ def require_subnormals() -> None:
         )
 
 
-def check_dense(where: str, array: Array) -> None:
-    """Refuse an array with gaps."""
-    if array.layout() is None:
+def check_dense(where: str, array: Array) -> tuple[int, ...]:
+    """Refuse an array with gaps; its layout."""
+    layout = array.layout()
+    if layout is None:
         raise ValueError(f"{where}: expected a dense array, got strides {array.strides} for {array.shape}")
+    return layout
 
 
 def check_like(where: str, array: Array, like: Array, name: str, *, written: bool = False) -> None:
     """Refuse an array of another shape or order of axes than the one of that name, with gaps, or not to be written."""
     if array.shape != like.shape:
         raise ValueError(f"{where}: expected shape {like.shape}, as {name} has, got {array.shape}")
-    check_dense(where, array)
-    if array.layout() != like.layout():
-        expected = f"the axis order of {name} with strides of {like.layout()} elements"
-        raise ValueError(f"{where}: expected {expected}, got {array.layout()}")
+    layout, expected = check_dense(where, array), like.layout()
+    if layout != expected:
+        raise ValueError(
+            f"{where}: expected the axis order of {name} with strides of {expected} elements, got {layout}"
+        )
     if written:
         check_writable(where, array)
 

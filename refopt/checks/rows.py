@@ -127,7 +127,8 @@ class Routine(_Row):
     @property
     def carried(self) -> tuple[str, ...]:
         """The states and scalars, in the order of the slots: what a rule takes and returns beside the parameter."""
-        return tuple(name for name in self.slot_names if name in self.states or name in self.scalars)
+        own = {*self.states, *self.scalars}
+        return tuple(name for name in self.slot_names if name in own)
 
     @property
     def merged_form(self) -> str:

@@ -185,7 +185,7 @@ def test_host_code_beside_a_kernel_is_host_code():
     assert y.copy_to_host().tolist() == [5, 0]
 
 
-def test_addresses_are_of_one_array(hasty):
+def test_addresses_are_of_one_array(hasty, frozen):
     """Arrays made and dropped by threads at once: no two have one address, and nothing of them stays."""
     gc.collect()
     live = memory.live_bytes(), memory.live_allocations()

@@ -16,9 +16,9 @@ from ..lifted import SHUFFLES
 from ..places import is_internal
 from .expressions import Unsupported
 from .kinds import Kind, Known, Named, Tuple, joined, of_value, scalar, variable, widened
+from .names import names_of
 from .source import definition
 from .statements import Statements
-from .unassigned import unassigned
 
 
 class UntypedWarning(UserWarning):
@@ -111,7 +111,7 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     result = typer.result()
     typer.changed |= _frozen(function.__defaults__) is not function.__defaults__
     doubles = frozenset(typer.doubles)
-    if not typer.changed and not _shuffles(node):
+    if not typer.changed and not names_of(node).shuffles:
         return Compiled(function, result, doubles, calls=tuple(typer.calls.values()))
     arguments = ast.arguments(
         [ast.arg(a.arg) for a in node.args.posonlyargs],
@@ -136,20 +136,14 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     return Compiled(typed, result, doubles, calls=tuple(typer.calls.values()))
 
 
-def _shuffles(node: ast.AST) -> bool:
-    """Whether a function may get an undefined value from a shuffle: it needs a namespace of its own."""
-    return any(str(getattr(part, "attr", getattr(part, "id", ""))).startswith("shfl_") for part in ast.walk(node))
-
-
 class Typer(Statements):
     """The typing of one function for kinds of arguments."""
 
     def __init__(self, function: types.FunctionType, node: Any, kinds: tuple[Kind, ...]) -> None:
         super().__init__()
-        self.function, self.node = function, node
-        names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
-        self.local_names = {name.id for name in names if isinstance(name.ctx, ast.Store)}
-        self.maybe = unassigned(node)
+        self.function = function
+        self.names = names_of(node)
+        self.local_names, self.maybe = set(self.names.stored), set(self.names.maybe)
         self.doubles: set[Double] = set()
         self.captured: dict[str, Any] = {}
         self.calls: dict[tuple[int, str], tuple[Any, str, Any]] = {}
@@ -205,14 +199,13 @@ class Typer(Statements):
 
     def namespace(self) -> dict[str, Any]:
         """The globals of the typed function."""
-        names = {part.id for part in ast.walk(self.node) if isinstance(part, ast.Name)}
-        for name in names:
+        for name in self.names.every:
             if name not in self.scope and name not in self.captured:
                 try:
                     self.named(name)
                 except Unsupported:
                     continue
-        scope = {"__builtins__": builtins, "__name__": self.function.__module__, SHUFFLES: _shuffles(self.node)}
+        scope = {"__builtins__": builtins, "__name__": self.function.__module__, SHUFFLES: self.names.shuffles}
         return scope | self.captured | self.constants
 
     def result(self) -> Kind:
