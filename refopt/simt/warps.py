@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from .errors import LaunchError
 from .places import Site, here
 from .state import current
@@ -76,14 +78,23 @@ def _ballot(lanes: list[Thread]) -> None:
 
 
 def _match_any(lanes: list[Thread]) -> None:
+    masks: dict[Any, int] = {}
     for thread in lanes:
-        thread.result = _signed(_lanes(other for other in lanes if other.value == thread.value))
+        bits = _bits(thread.value)
+        masks[bits] = masks.get(bits, 0) | 1 << thread.lane
+    for thread in lanes:
+        thread.result = _signed(masks[_bits(thread.value)])
 
 
 def _match_all(lanes: list[Thread]) -> None:
-    same = all(thread.value == lanes[0].value for thread in lanes)
+    same = len({_bits(thread.value) for thread in lanes}) == 1
     for thread in lanes:
         thread.result = (_signed(_lanes(lanes)), True) if same else (0, False)
+
+
+def _bits(value: Any) -> Any:
+    """What a match compares: of a float its bits, by which 0.0 is not -0.0, and a NaN is itself."""
+    return np.asarray(value).tobytes() if isinstance(value, float | np.floating) else value
 
 
 def _lanes(threads: Any) -> int:
