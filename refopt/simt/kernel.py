@@ -203,8 +203,8 @@ class Configured(NamedTuple):
             if current.observer is not None:
                 current.observer.typed(kernel.__name__, converted, typed)
             watching = current.observer is not None and current.observer.watching
-            function = with_undefined(typed.function) if watching else typed.function
-            run = Launch(bound(function, captured), kernel.__name__, self.grid, self.block, self.dynamic_bytes)
+            function = bound(typed.function, captured, with_undefined if watching else None)
+            run = Launch(function, kernel.__name__, self.grid, self.block, self.dynamic_bytes)
             operation = self.stream.enqueue(kernel.__name__)
             observer = current.observer
             with observer.launch(run, operation, self.stream) if observer is not None else nullcontext():
