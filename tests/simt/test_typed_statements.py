@@ -154,6 +154,20 @@ def test_fields_are_added_to_in_their_type():
     assert value(body, records, 0)[:2] == [-55, float(np.float32(0.1)) * 3]
 
 
+def bump(x):
+    x[0] += 1
+    return x[1]
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("bump(x) // x[0]", 50), ("(k := x[0] + 1) // k", 1), ("k // (k := x[0])", 7), ("bump(x) << x[0]", 400),
+    ("cuda.atomic.add(x, 1, 5) % x[1]", 100), ("x[0] % (bump(x) - 98)", 1), ("(bump(x) + x[0]) // bump(x)", 1),
+])  # fmt: skip
+def test_operands_are_evaluated_from_left_to_right(text, expected):
+    x = np.array([1, 100], np.int32)
+    assert value(f"    k = 7\n    out[0] = {text}\n", x, 0, bump=bump)[0] == expected
+
+
 def test_global_names_may_be_declared_and_not_assigned():
     assert value("    global RATE\n    out[0] = x[0] * RATE\n", X, 0, RATE=RATE)[0] == float(X[0]) * RATE
     with pytest.warns(simt.UntypedWarning, match="assignment to a global"):

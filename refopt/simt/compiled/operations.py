@@ -139,17 +139,24 @@ class Operations(Constants):
     def _guarded(
         self, node: ast.expr, symbol: str, left: tuple[ast.expr, Scalar], right: tuple[ast.expr, Scalar]
     ) -> Typed | None:
-        """A division or a shift as Python's where the second operand, looked at first, allows it."""
+        """A division or a shift as Python's where the second operand allows it.
+
+        That one is looked at first. So where it matters the first operand is held before.
+        """
         (x, one), (y, other) = left, right
         low, high = (1, other.high) if symbol in ("FloorDiv", "Mod") else (0, 63)
         usual = other._replace(low=low, high=min(high, other.high))
         bounds = _bounds(symbol, one, usual) if usual.low <= usual.high else None
-        if bounds is None or any(isinstance(part, ast.Call | ast.NamedExpr) for part in ast.walk(y)):
+        if bounds is None:
             return None
+        matters = any(isinstance(part, ast.Call | ast.NamedExpr) for operand in (x, y) for part in ast.walk(operand))
+        held, x = self._held(x) if matters else (None, x)
         y, again = self._twice(self._python(y, other))
-        within = ast.Compare(ast.Constant(low), [ast.LtE()], [y])
+        within: ast.expr = ast.Compare(ast.Constant(low), [ast.LtE()], [y])
         if usual.high != other.high:
             within = ast.Compare(ast.Constant(low), [ast.LtE(), ast.LtE()], [y, ast.Constant(high)])
+        if held is not None:
+            within = ast.Subscript(ast.Tuple([held, within], ast.Load()), ast.Constant(1), ast.Load())
         plain = self._infix(node, symbol, self._python(x, one), again)
         plain, _ = self.settled(plain, whole(*bounds))
         function = operators.typed(symbol, one.name, other.name)
@@ -161,6 +168,10 @@ class Operations(Constants):
         """An expression, and one that gives the same value again after it."""
         if isinstance(node, ast.Name | ast.Constant):
             return node, node
+        return self._held(node)
+
+    def _held(self, node: ast.expr) -> tuple[ast.expr, ast.expr]:
+        """An expression that keeps its value in a variable, and the variable."""
         name = self.temporary()
         stored = ast.copy_location(ast.Name(name, ast.Store()), node)
         return ast.copy_location(ast.NamedExpr(stored, node), node), ast.copy_location(ast.Name(name, ast.Load()), node)
