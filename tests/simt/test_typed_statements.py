@@ -154,6 +154,21 @@ def test_fields_are_added_to_in_their_type():
     assert value(body, records, 0)[:2] == [-55, float(np.float32(0.1)) * 3]
 
 
+@pytest.mark.filterwarnings("error::refopt.simt.UntypedWarning")
+def test_functions_inside_are_typed():
+    """CPython compiles a call of an imported module's function otherwise where it sees the import."""
+
+    def kernel(x, out):
+        def product(i):
+            return x[i] * x[i] + cuda.grid(1)
+
+        out[0] = product(0)
+
+    out = np.zeros(1, np.int64)
+    cuda.jit(kernel)[1, 1](np.array([2**20], np.int32), out)
+    assert out.tolist() == [2**40]
+
+
 def bump(x):
     x[0] += 1
     return x[1]

@@ -11,6 +11,7 @@ from typing import Any
 Definition = ast.FunctionDef | ast.Lambda
 _found: dict[CodeType, Definition] = {}
 _compiled: dict[str, tuple[Any, dict[int, list[CodeType]]]] = {}
+_trusted: set[CodeType] = set()
 _trees: dict[str, tuple[Any, dict[int, list[Definition]]]] = {}
 
 
@@ -26,6 +27,14 @@ def definition(function: FunctionType) -> Definition | None:
         if node is not None and _is_compiled_from_its_file(code):
             _found[code] = node
     return _found.get(code)
+
+
+def trust(code: CodeType) -> None:
+    """The functions inside of code that was made of a definition are those of its file.
+
+    Their own code may differ: CPython calls a function of a module that is imported in the same text in its own way.
+    """
+    _trusted.update(each for each in _codes(code) if each is not code)
 
 
 def _definition(code: CodeType) -> Definition | None:
@@ -47,6 +56,8 @@ def _is_compiled_from_its_file(code: CodeType) -> bool:
 
     pytest rewrites the assertions of a module; what has any is believed.
     """
+    if code in _trusted:
+        return True
     file = code.co_filename
     lines = linecache.getlines(file)
     if file not in _compiled or _compiled[file][0] is not lines:

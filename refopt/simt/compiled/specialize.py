@@ -16,7 +16,7 @@ from ..lifted import SHUFFLES
 from ..places import is_internal
 from .expressions import Unsupported
 from .kinds import Kind, Known, Named, Tuple, joined, of_value, scalar, variable, widened
-from .source import definition
+from .source import definition, trust
 from .statements import Statements
 from .unassigned import unassigned
 
@@ -128,6 +128,7 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     code = function.__code__
     module = compile(tree, code.co_filename, "exec", dont_inherit=True)
     (inner,) = (constant for constant in module.co_consts if isinstance(constant, types.CodeType))
+    trust(inner)
     inner = inner.replace(co_name=code.co_name, co_qualname=code.co_qualname)
     typed = types.FunctionType(inner, typer.namespace(), function.__name__, _frozen(function.__defaults__))
     named = function.__kwdefaults__
