@@ -35,6 +35,18 @@ def test_handles_are_like_no_others():
     assert len({*handles}) == 3 and min(handles) > 2**32
 
 
+def test_clocks_do_not_grow_with_the_streams_that_there_have_been():
+    x, host = cuda.to_device(np.zeros(1)), np.zeros(1)
+    for _ in range(100):
+        stream = cuda.stream()
+        x.copy_to_host(host, stream=stream)
+        stream.synchronize()
+        x.copy_to_host()
+    last = cuda.stream()
+    write[1, 1, last](x)
+    assert len(last.clock) < 5 and len(cuda.default_stream().clock) < 5
+
+
 def on_one_stream(x, a, b):
     write[1, 1, a](x)
     read[1, 1, a](x)
