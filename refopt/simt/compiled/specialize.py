@@ -7,6 +7,7 @@ import builtins
 import os
 import types
 import warnings
+from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -16,7 +17,7 @@ from ..lifted import SHUFFLES
 from ..places import is_internal
 from .expressions import Unsupported
 from .kinds import Kind, Known, Named, Tuple, joined, of_value, scalar, variable, widened
-from .source import definition, trust
+from .source import Definition, definition, trust
 from .statements import Statements
 from .unassigned import unassigned
 
@@ -111,7 +112,7 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     result = typer.result()
     typer.changed |= _frozen(function.__defaults__) is not function.__defaults__
     doubles = frozenset(typer.doubles)
-    if not typer.changed and not _shuffles(node):
+    if not typer.changed and not typer.facts.shuffles:
         return Compiled(function, result, doubles, calls=tuple(typer.calls.values()))
     arguments = ast.arguments(
         [ast.arg(a.arg) for a in node.args.posonlyargs],
@@ -137,20 +138,37 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     return Compiled(typed, result, doubles, calls=tuple(typer.calls.values()))
 
 
-def _shuffles(node: ast.AST) -> bool:
-    """Whether a function may get an undefined value from a shuffle: it needs a namespace of its own."""
-    return any(str(getattr(part, "attr", getattr(part, "id", ""))).startswith("shfl_") for part in ast.walk(node))
+class Facts(NamedTuple):
+    """What the definition of a function tells, whatever its arguments are.
+
+    Attributes:
+        names, stored: all names in it, and those that are assigned.
+        unassigned: variables that may be read before they are assigned.
+        shuffles: whether it may get an undefined value from a shuffle: it needs a namespace of its own.
+    """
+
+    names: frozenset[str]
+    stored: frozenset[str]
+    unassigned: set[str]
+    shuffles: bool
+
+
+@cache
+def _facts(node: Definition) -> Facts:
+    parts = list(ast.walk(node))
+    names = [part for part in parts if isinstance(part, ast.Name)]
+    shuffles = any(str(getattr(part, "attr", getattr(part, "id", ""))).startswith("shfl_") for part in parts)
+    stored = frozenset(name.id for name in names if isinstance(name.ctx, ast.Store))
+    return Facts(frozenset(name.id for name in names), stored, unassigned(node), shuffles)
 
 
 class Typer(Statements):
     """The typing of one function for kinds of arguments."""
 
-    def __init__(self, function: types.FunctionType, node: Any, kinds: tuple[Kind, ...]) -> None:
+    def __init__(self, function: types.FunctionType, node: Definition, kinds: tuple[Kind, ...]) -> None:
         super().__init__()
-        self.function, self.node = function, node
-        names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
-        self.local_names = {name.id for name in names if isinstance(name.ctx, ast.Store)}
-        self.maybe = unassigned(node)
+        self.function, self.facts = function, _facts(node)
+        self.local_names, self.maybe = self.facts.stored, self.facts.unassigned
         self.doubles: set[Double] = set()
         self.captured: dict[str, Any] = {}
         self.calls: dict[tuple[int, str], tuple[Any, str, Any]] = {}
@@ -206,14 +224,13 @@ class Typer(Statements):
 
     def namespace(self) -> dict[str, Any]:
         """The globals of the typed function."""
-        names = {part.id for part in ast.walk(self.node) if isinstance(part, ast.Name)}
-        for name in names:
+        for name in self.facts.names:
             if name not in self.scope and name not in self.captured:
                 try:
                     self.named(name)
                 except Unsupported:
                     continue
-        scope = {"__builtins__": builtins, "__name__": self.function.__module__, SHUFFLES: _shuffles(self.node)}
+        scope = {"__builtins__": builtins, "__name__": self.function.__module__, SHUFFLES: self.facts.shuffles}
         return scope | self.captured | self.constants
 
     def result(self) -> Kind:

@@ -26,7 +26,7 @@ class Statements(Assignments):
         self.live = True
         self.maybe: set[str] = set()  # variables that may be read unassigned
         self.returns: list[tuple[ast.Return, Kind]] = []
-        self.local_names: set[str] = set()
+        self.local_names: frozenset[str] = frozenset()
         self.jumps: list[list[tuple[ast.stmt, Scope]]] = []  # breaks and continues, for each loop around
 
     def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
