@@ -19,17 +19,20 @@ FULL_MASK = 0xFFFFFFFF
 
 def _meet(operation: Callable[[list[Thread]], None], mask: int, value: Any, operand: Any = None) -> Any:
     """Wait for the other lanes, let `operation` set the result of each, and return this lane's."""
-    thread = current.thread
+    launch, thread = current.launch, current.thread
     warp = thread.warp
-    mask = int(mask) & FULL_MASK
-    if not mask >> thread.lane & 1:
-        raise LaunchError(
-            f"lane {thread.lane} calls a warp operation whose mask {mask:#010x} does not name it", here()
-        )
+    if type(mask) is not int or mask != FULL_MASK:
+        mask = int(mask) & FULL_MASK
+        if not mask >> thread.lane & 1:
+            raise LaunchError(
+                f"lane {thread.lane} calls a warp operation whose mask {mask:#010x} does not name it", here()
+            )
     if type(value) is Undefined and operation not in SHUFFLES:
         refuse(value, "a vote", "is on")
-    thread.value, thread.operand = value, None if operand is None else int(operand) & 31
-    if current.observer is not None and current.observer.watching:
+    thread.value = value
+    if operand is not None:
+        thread.operand = int(operand) & 31
+    if launch.watched:
         thread.met = Site.of(sys._getframe(2))
     key = operation, mask
     lanes = warp.pending.get(key)
@@ -38,7 +41,7 @@ def _meet(operation: Callable[[list[Thread]], None], mask: int, value: Any, oper
     lanes.append(thread)
     if len(lanes) == (mask & warp.alive).bit_count():
         warp.complete(key)
-    current.launch.park()
+    launch.park()
     result = thread.result
     return operand.through(lambda _: result) if type(operand) is Undefined else result
 
@@ -55,11 +58,11 @@ def _shuffle(source: Callable[[Thread], int]) -> Callable[[list[Thread]], None]:
 
 def _missing(thread: Thread, lane: int) -> Any:
     """What a shuffle gives for a lane that does not take part: the own value, which is right beyond the ends alone."""
-    observer = current.observer
-    if not 0 <= lane < WARP_SIZE or observer is None or not observer.watching or not observer.rules.shuffle_lanes:
+    launch = current.launch
+    if not 0 <= lane < WARP_SIZE or not launch.watched or not launch.rules.shuffle_lanes:
         return thread.value
     why = f"lane {lane} has exited" if not thread.warp.alive >> lane & 1 else f"the mask leaves out lane {lane}"
-    return Undefined(thread.value, why, thread.met.place(current.launch.name, thread.block.index, thread.index))
+    return Undefined(thread.value, why, thread.met.place(launch.name, thread.block.index, thread.index))
 
 
 def _vote(result: Callable[[list[bool]], Any]) -> Callable[[list[Thread]], None]:
