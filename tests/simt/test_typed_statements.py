@@ -1,7 +1,9 @@
 """What Numba decides when it compiles a kernel, and what it types: each with its type and its value."""
 
+import gc
 import itertools
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -187,3 +189,31 @@ def test_global_names_may_be_declared_and_not_assigned():
     assert value("    global RATE\n    out[0] = x[0] * RATE\n", X, 0, RATE=RATE)[0] == float(X[0]) * RATE
     with pytest.warns(simt.UntypedWarning, match="assignment to a global"):
         value("    global RATE\n    RATE = 3\n", X, 0)
+
+
+def copies():
+    def kernel(x):
+        x[1] = x[0]
+
+    return kernel
+
+
+def doubles():
+    def kernel(x):
+        x[1] = x[0] * 2 + bump(x)
+
+    return kernel
+
+
+@pytest.mark.parametrize("make", [copies, doubles])
+def test_kernels_that_are_gone_are_forgotten(make):
+    """One that is typed as it is runs itself, which nothing may keep."""
+
+    def launched():
+        kernel = make()
+        cuda.jit(kernel)[1, 1](np.zeros(2, np.float32))
+        return weakref.ref(kernel)
+
+    gone = launched()
+    gc.collect()
+    assert gone() is None

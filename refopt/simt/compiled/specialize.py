@@ -86,12 +86,14 @@ def _typed(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled | 
         try:
             known[kinds] = _compile(function, kinds)
         except Unsupported as reason:
-            known[kinds] = Compiled(function, None, untyped=str(reason))
+            known[kinds] = Compiled(None, None, untyped=str(reason))
             _warn(function, reason)
         except BaseException:
             del known[kinds]
             raise
-    return known[kinds]
+    typed = known[kinds]
+    # The table would keep a function alive that it names itself.
+    return typed if typed is None or typed.function is not None else typed._replace(function=function)
 
 
 def _warn(function: types.FunctionType, reason: Unsupported) -> None:
@@ -102,6 +104,7 @@ def _warn(function: types.FunctionType, reason: Unsupported) -> None:
 
 
 def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
+    """A function typed for kinds of arguments; its function is None if that computes as Numba's does already."""
     node = definition(function)
     if node is None:
         raise Unsupported("its source cannot be read")
@@ -113,7 +116,7 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     typer.changed |= _frozen(function.__defaults__) is not function.__defaults__
     doubles = frozenset(typer.doubles)
     if not typer.changed and not typer.facts.shuffles:
-        return Compiled(function, result, doubles, calls=tuple(typer.calls.values()))
+        return Compiled(None, result, doubles, calls=tuple(typer.calls.values()))
     arguments = ast.arguments(
         [ast.arg(a.arg) for a in node.args.posonlyargs],
         [ast.arg(a.arg) for a in node.args.args],
