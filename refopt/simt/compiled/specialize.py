@@ -7,7 +7,6 @@ import builtins
 import os
 import types
 import warnings
-from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -16,10 +15,10 @@ import numpy as np
 from ..lifted import SHUFFLES
 from ..places import is_internal
 from .expressions import Unsupported
+from .facts import facts_of
 from .kinds import Kind, Known, Named, Tuple, joined, of_value, scalar, variable, widened
+from .loops import Loops
 from .source import Definition, definition, trust
-from .statements import Statements
-from .unassigned import unassigned
 
 
 class UntypedWarning(UserWarning):
@@ -141,36 +140,12 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     return Compiled(typed, result, doubles, calls=tuple(typer.calls.values()))
 
 
-class Facts(NamedTuple):
-    """What the definition of a function tells, whatever its arguments are.
-
-    Attributes:
-        names, stored: all names in it, and those that are assigned.
-        unassigned: variables that may be read before they are assigned.
-        shuffles: whether it may get an undefined value from a shuffle: it needs a namespace of its own.
-    """
-
-    names: frozenset[str]
-    stored: frozenset[str]
-    unassigned: set[str]
-    shuffles: bool
-
-
-@cache
-def _facts(node: Definition) -> Facts:
-    parts = list(ast.walk(node))
-    names = [part for part in parts if isinstance(part, ast.Name)]
-    shuffles = any(str(getattr(part, "attr", getattr(part, "id", ""))).startswith("shfl_") for part in parts)
-    stored = frozenset(name.id for name in names if isinstance(name.ctx, ast.Store))
-    return Facts(frozenset(name.id for name in names), stored, unassigned(node), shuffles)
-
-
-class Typer(Statements):
+class Typer(Loops):
     """The typing of one function for kinds of arguments."""
 
     def __init__(self, function: types.FunctionType, node: Definition, kinds: tuple[Kind, ...]) -> None:
         super().__init__()
-        self.function, self.facts = function, _facts(node)
+        self.function, self.facts = function, facts_of(node)
         self.local_names, self.maybe = self.facts.stored, self.facts.unassigned
         self.doubles: set[Double] = set()
         self.captured: dict[str, Any] = {}
