@@ -84,10 +84,10 @@ def _diverged(threads: list[Thread]) -> bool:
     To a warp bar.sync must be one instruction, and to a block bar.sync and bar.red must not be mixed.
     """
     sites: dict[Warp, Any] = {}
-    kinds: dict[Block, Any] = {}
+    operations: dict[Block, Any] = {}
     return any(
         sites.setdefault(thread.warp, thread.site) != thread.site
-        or kinds.setdefault(thread.block, thread.operand) != thread.operand
+        or operations.setdefault(thread.block, thread.operand) != thread.operand
         for thread in threads
     )
 

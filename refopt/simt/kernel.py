@@ -51,8 +51,8 @@ def jit(func_or_sig: Any = None, argtypes: Any = None, device: bool = False, **o
         raise unsupported("cuda.jit(link=...)", "it runs Python alone")
     if inspect.isfunction(func_or_sig):
         return jit(argtypes, None, device, **options)(func_or_sig)
-    given = argtypes if func_or_sig is None else func_or_sig
-    signatures = () if given is None else parsed(given)
+    declared_types = argtypes if func_or_sig is None else func_or_sig
+    signatures = () if declared_types is None else parsed(declared_types)
 
     def decorate(function: Any) -> Any:
         if not inspect.isfunction(function):

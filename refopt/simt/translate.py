@@ -46,8 +46,8 @@ def _signatures(dispatcher: Any) -> tuple[tuple[Any, tuple], ...]:
     """What a function that Numba has compiled for explicit signatures returns by each, and its argument types."""
     if getattr(dispatcher, "_can_compile", True) is not False:
         return ()
-    found = ((getattr(each, "signature", None), args) for args, each in dispatcher.overloads.items())
-    return tuple((getattr(signature, "return_type", None), args) for signature, args in found)
+    compiled = ((getattr(each, "signature", None), args) for args, each in dispatcher.overloads.items())
+    return tuple((getattr(signature, "return_type", None), args) for signature, args in compiled)
 
 
 def python_function(value: Any) -> types.FunctionType | None:

@@ -23,10 +23,10 @@ def unassigned(node: ast.FunctionDef | ast.Lambda) -> set[str]:
     """The local variables of a function that may be read unassigned, those of functions inside it left out."""
     arguments = node.args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    found = _Reads()
+    reads = _Reads()
     body = node.body if isinstance(node.body, list) else [ast.Expr(node.body)]
-    found.block(body, frozenset(a.arg for a in every if a))
-    return found.names & found.stored
+    reads.block(body, frozenset(a.arg for a in every if a))
+    return reads.names & reads.stored
 
 
 @cache
