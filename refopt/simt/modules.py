@@ -109,7 +109,7 @@ def replacements() -> dict[str, types.ModuleType]:
 
 def _as_it_is(function: Any = None, *_: Any, **__: Any) -> Any:
     """`numba.njit` without Numba: the function runs as Python."""
-    return function if isinstance(function, types.FunctionType) else lambda given: given
+    return function if isinstance(function, types.FunctionType) else lambda decorated: decorated
 
 
 class NumbaWarning(Warning):

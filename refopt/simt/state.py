@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from threading import get_ident
 from types import CodeType
 from typing import Any
 
@@ -78,7 +79,7 @@ class Current:
     @property
     def inside(self) -> bool:
         """Whether the caller is part of a kernel that runs, and no other thread of Python beside it."""
-        return self.runner is not None and self.runner == threading.get_ident()
+        return self.runner is not None and self.runner == get_ident()
 
 
 current = Current()
