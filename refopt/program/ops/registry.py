@@ -106,9 +106,9 @@ def check_slots(op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> No
             if name not in slots and name != ANY and not name.endswith("?"):
                 raise TypeError(f"{name}: expected variables, got none")
     for side, slots, expected in (("input", op.inputs, inputs), ("output", op.outputs, outputs)):
-        names = [name.removesuffix("?") for name in expected]
         for name in slots:
-            if name not in names and ANY not in names:
+            if name not in expected and f"{name}?" not in expected and ANY not in expected:
+                names = [name.removesuffix("?") for name in expected]
                 what = f"one of {', '.join(names)}" if names else "no variables"
                 raise TypeError(f"{name}: expected {what}, got an unknown {side}")
 
@@ -116,9 +116,9 @@ def check_slots(op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> No
 def check_op(graph: Graph, op: Op, known: OpType) -> None:
     """Raise if an op is not as its type says; the error names slot and index."""
     check_slots(op, known.inputs, known.outputs)
-    for slot, names in {**op.inputs, **op.outputs}.items() if known.dense else ():
+    for slot, names in {**op.inputs, **op.outputs}.items() if known.dense and graph.sparse else ():
         for k, name in enumerate(names):
-            if graph.vars[name].sparse:
+            if name in graph.sparse:
                 raise TypeError(f"{slot}[{k}]: expected a dense variable, got {name!r}, which is sparse")
     known.check(graph, op)
 

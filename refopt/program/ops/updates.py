@@ -41,7 +41,7 @@ def update_types(graph: Graph) -> frozenset[str]:
 
 def is_flat(graph: Graph, op: Op) -> bool:
     """Whether an op of a routine takes a buffer for one tensor."""
-    return any(name in graph.views for name in op.inputs.get("params", ()))
+    return not graph.views.keys().isdisjoint(op.inputs.get("params", ()))
 
 
 def advances(op: Op, routine: Routine) -> bool:
