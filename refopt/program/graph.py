@@ -88,14 +88,13 @@ class Graph:
     @cached_property
     def views(self) -> Mapping[str, tuple[str, ...]]:
         """By name of a buffer that a startup op makes, the variables that become views into it, in memory order."""
-        coalesced = (op for op in self.startup if op.type == "coalesce_tensor")
-        return MappingProxyType({op.outputs["fused_output"][0]: op.outputs["output"] for op in coalesced})
+        return MappingProxyType({buffer: op.outputs["output"] for buffer, op in self.makers.items()})
 
     @cached_property
-    def makers(self) -> Mapping[str, int]:
-        """By name of a buffer, the place in ``startup`` of the op that makes it."""
-        coalesced = ((i, op) for i, op in enumerate(self.startup) if op.type == "coalesce_tensor")
-        return MappingProxyType({op.outputs["fused_output"][0]: i for i, op in coalesced})
+    def makers(self) -> Mapping[str, Op]:
+        """By name of a buffer, the startup op that makes it."""
+        coalesced = (op for op in self.startup if op.type == "coalesce_tensor")
+        return MappingProxyType({op.outputs["fused_output"][0]: op for op in coalesced})
 
     @cached_property
     def buffer_of(self) -> Mapping[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
@@ -143,18 +143,18 @@ class Op:
         op._settle(changes)
         return op
 
+    def with_names(self, names_of: Callable[[str, tuple[str, ...]], Iterable[str]], **changes: Any) -> Op:
+        """The op with other variables, which a function gives by slot and names, and with other fields."""
+        inputs, outputs = (
+            {slot: tuple(names_of(slot, names)) for slot, names in side.items()} for side in (self.inputs, self.outputs)
+        )
+        return self.replace(inputs=inputs, outputs=outputs, **changes)
+
 
 def extents_of(where: str, shape: Any, item: int, unknown: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """A shape as a tuple of ints, of an array that NumPy can describe.
+    """A shape as a tuple of ints, of an array of ``item`` bytes per element that NumPy can describe.
 
-    Args:
-        where: function and argument, for the error.
-        shape: anything that can be gone through once.
-        item: bytes per element.
-        unknown: a shape that is taken as it is.
-
-    Raises:
-        TypeError, ValueError: naming the shape, or the index of an extent.
+    A shape that is ``unknown`` is taken as it is; an error names the shape, or the index of an extent.
     """
     if type(shape) is not tuple or not {int}.issuperset(map(type, shape)):
         extents = collected(where, shape, "extents")

@@ -10,7 +10,7 @@ from refopt.program.blocks import Block
 from refopt.program.model import Op
 from refopt.program.ops.updates import MERGED, SHARED, routine_of
 from refopt.program.passes.balance import Balancer, sizes_of
-from refopt.program.passes.pieces import Dealer, Parameter
+from refopt.program.passes.pieces import Dealer, Parameter, Piece
 from refopt.program.passes.place import broadcasts, communicated, declined
 from refopt.program.passes.result import Result
 from refopt.program.program import Program
@@ -47,9 +47,6 @@ def send_to_owners(
     Returns:
         The program of all devices; `refopt.program.passes.on_device` gives the one that a rank binds.
 
-    Raises:
-        ValueError: naming the argument.
-
     Source: PR 11221 of Paddle, and its ``DistributeTranspiler``.
     """
     chosen("send_to_owners: strategy", strategy, STRATEGIES)
@@ -79,14 +76,7 @@ def send_to_owners(
 
 
 def _exchanged(parameters: list[Parameter], received: dict[str, int], here: list[Op], devices: int) -> list[Op]:
-    """What comes behind the gradients: to the servers, the updates, and back.
-
-    Args:
-        parameters: those that servers update.
-        received: by parameter, the device that receives it.
-        here: updates of others, on all devices.
-        devices: how many there are.
-    """
+    """What comes behind the gradients: to the servers, the updates, those that stay here among them, and back."""
     sends, gradients = _exchange(parameters, "grad", {p.name: p.device for p in parameters}, devices)
     back, params = _exchange(parameters, "name", received, devices, to_servers=False)
     return [
@@ -198,15 +188,11 @@ def _concat(p: Parameter, device: int) -> list[Op]:
 
 def _updates(p: Parameter) -> list[Op]:
     """The ops of the update for each piece, on its server."""
-    updates = []
-    for piece in p.pieces:
-        for op in p.ops:
-            inputs, outputs = (
-                {slot: [piece.names[name] for name in names] for slot, names in side.items()}
-                for side in (op.inputs, op.outputs)
-            )
-            updates.append(op.replace(inputs=inputs, outputs=outputs, device=piece.server))
-    return updates
+
+    def own(op: Op, piece: Piece) -> Op:
+        return op.with_names(lambda _, names: [piece.names[name] for name in names], device=piece.server)
+
+    return [own(op, piece) for piece in p.pieces for op in p.ops]
 
 
 def _states(program: Program, p: Parameter) -> list[Op]:

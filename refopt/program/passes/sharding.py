@@ -58,9 +58,6 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
         order: of the updates and broadcasts: that of the ``"program"``, or that in which gradients are ``"reduced"``,
             so that on streams the first to come is the first to be updated and sent.
 
-    Raises:
-        ValueError: naming the argument.
-
     Source: Paddle's ``sharding_optimizer`` with ``_dp_as_optimizer_sharding``, PR 35593 and PR 35878. State of a
     routine it does not know stays on all ranks there; here it follows its op. Its found-inf is a maximum, of integers.
     """
@@ -226,8 +223,7 @@ def _norms(program: Program) -> tuple[set[str], int]:
 
 def _of_nothing(op: Op) -> Op:
     """The update of no tensors, so that every rank takes, and checks, the numbers of a step."""
-    inputs = {slot: names if slot in SHARED else () for slot, names in op.inputs.items()}
-    return op.replace(type=MERGED + op.type, inputs=inputs, outputs=dict.fromkeys(op.outputs, ()), layer=None)
+    return op.with_names(lambda slot, names: names if slot in SHARED else (), type=MERGED + op.type, layer=None)
 
 
 def _gradient_check(op: Op, foreign: set[str], norms: set[str], degree: int) -> list[Op]:
