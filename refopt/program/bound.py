@@ -121,12 +121,9 @@ class Bound(Exclusive, Context):
     def copy_back(self) -> None:
         """Copy what startup has moved into buffers to the arrays that the caller has brought."""
         with self._turn("copy_back"):
-            self._copy_back()
-
-    def _copy_back(self) -> None:
-        moved = [name for name, array in self._brought.items() if self._arrays[name] is not array]
-        if moved:
-            self.backend.cast([self._arrays[name] for name in moved], [self._brought[name] for name in moved])()
+            moved = [name for name, array in self._brought.items() if self._arrays[name] is not array]
+            if moved:
+                self.backend.cast([self._arrays[name] for name in moved], [self._brought[name] for name in moved])()
 
     def _ready(self, what: str) -> Runners:
         if self._main is None:
@@ -187,13 +184,7 @@ def _allocated(graph: Graph, there: Mapping[str, Any], backend: Backend) -> dict
 
 
 def _copy_first(arrays: Mapping[str, Any], copies: Mapping[str, list[str]], backend: Backend) -> None:
-    """Let arrays be copies of what they start from, which may be copies themselves.
-
-    Args:
-        arrays: by name.
-        copies: by name of an array, those that start from it.
-        backend: the machine.
-    """
+    """Let arrays be copies of what they start from, which may be copies themselves; ``copies`` are by that."""
     own = {name for names in copies.values() for name in names}
     waiting = [name for name in copies if name not in own]  # first those that are no copies of others
     for source in waiting:

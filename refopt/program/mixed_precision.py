@@ -43,9 +43,6 @@ def gradient_of(param: str, micro: int = 0, fp32: bool = False) -> str:
         param: the parameter.
         micro: the number of the micro-step.
         fp32: whether the parameter stays fp32.
-
-    Raises:
-        TypeError, ValueError: naming the argument.
     """
     names("gradient_of: param", [param])
     micro = whole("gradient_of: micro", micro, 0)
@@ -97,9 +94,6 @@ def amp_program(
         A program. The caller brings parameters, fp32, and the gradients that `gradient_of` names. Beside the variables
         of `step_program`, of which ``w@GRAD`` is the fp32 gradient of the whole step, there are ``loss_scaling``,
         ``good_steps``, ``bad_steps``, ``found_inf``, ``grad_factor``, and with clipping ``grad_norm``.
-
-    Raises:
-        ValueError, TypeError: naming the argument.
 
     Source: Paddle's ``decorate`` of ``fluid.contrib.mixed_precision``, with pure-fp16 casts and gradient merge.
     """

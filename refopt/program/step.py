@@ -53,9 +53,6 @@ def step_program(
         A program without startup ops. Variables are named as in Paddle, so that ``fc`` has ``fc@GRAD``,
         ``fc_moment1_0``, ``fc_beta1_pow_acc_0``, ``fc_fp32_master_0``; states start at 0, scalars where the routine
         says, masters at the parameter.
-
-    Raises:
-        ValueError, TypeError: naming the argument.
     """
     world_size = whole("step_program: world_size", world_size, 1)
     early = flag("step_program: early", early)
@@ -165,24 +162,13 @@ def _check_known(routines: list[Routine], numbers: Mapping[str, Any], wanted: tu
 
 
 def check_owner(where: str, owners: dict[str, str], name: str, owner: str) -> None:
-    """Note of which parameter a variable is, in a program that is being made; raises if it is another's already.
-
-    Args:
-        where: the function, for the error.
-        owners: by name, what has been noted so far.
-        name: the variable.
-        owner: the parameter, or "" for what is of the whole step.
-    """
+    """Note of which parameter a variable is, or "" for the whole step; raises if it is another's already."""
     if owners.setdefault(name, owner) != owner:
         raise ValueError(f"{where}: params: expected names that nothing else in the program has, got {name!r}")
 
 
 def named_shapes(where: str, params: Any) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of parameters.
-
-    Raises:
-        TypeError, ValueError: naming the entry, by its index or its name.
-    """
+    """Names and shapes of parameters; an error names the entry by its index or its name."""
     pairs = []
     for k, entry in enumerate(collected(where, params, "names and shapes")):
         pair = collected(f"{where}[{k}]", entry, "a name and a shape")

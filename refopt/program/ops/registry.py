@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from refopt.program.graph import Graph
 from refopt.program.model import Op
@@ -14,6 +14,7 @@ from refopt.program.ops.runner import Runner
 
 Check = Callable[[Graph, Op], None]
 Bind = Callable[[Context, Op], "Runner | Callable[[], Any]"]
+B = TypeVar("B", bound=Bind)
 
 ANY = "*"  # among the names of slots: there may be others
 WAYS = "memory", "network", "message", "host"
@@ -60,7 +61,7 @@ class OpType:
 
 def op(
     name: str, inputs: str = "", outputs: str = "", *, check: Check | None = None, **about: Any
-) -> Callable[[Bind], Bind]:
+) -> Callable[[B], B]:
     """Register a type of op, whose runner the decorated function binds.
 
     Args:
@@ -77,7 +78,7 @@ def op(
     if about.get("way", "memory") not in WAYS:
         raise ValueError(f"op: way: expected one of {', '.join(WAYS)}, got {about['way']!r}")
 
-    def register(bind: Bind) -> Bind:
+    def register(bind: B) -> B:
         TYPES[name] = OpType(name, tuple(inputs.split()), tuple(outputs.split()), bind, check or _anything, **about)
         return bind
 
@@ -95,12 +96,7 @@ def of_way(way: str) -> tuple[str, ...]:
 
 
 def check_slots(op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
-    """Raise if slots are missing, or unknown.
-
-    Args:
-        op: the op.
-        inputs, outputs: names as those of `OpType`.
-    """
+    """Raise if slots are missing, or unknown, among names as those of `OpType`."""
     for slots, expected in ((op.inputs, inputs), (op.outputs, outputs)):
         for name in expected:
             if name not in slots and name != ANY and not name.endswith("?"):

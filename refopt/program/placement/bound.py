@@ -206,13 +206,7 @@ class BoundSchedule(Exclusive):
         return partial(_each, [call for call in calls if call is not None]) if any(calls) else None
 
     def _enqueued(self, task: Task, work: Call | None, awaited: MutableSet[int]) -> list[Call]:
-        """The calls that enqueue a task.
-
-        Args:
-            task: the task.
-            work: what it does between.
-            awaited: what its stream has waited for before; more is added.
-        """
+        """The calls that enqueue a task and its work; what its stream has waited for is added to."""
         stream, anchor, calls = self._streams[task.stream], self._anchors[task.number], []  # type: Any, int, list[Call]
         if task.kind == "begin":
             calls += [partial(self._entry.record, self._caller), partial(self._entry.wait, stream)]

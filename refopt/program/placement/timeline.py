@@ -52,9 +52,6 @@ def simulate(plan: Schedule, costs: Costs, beside: float = 1.0) -> list[Span]:
             not there.
         beside: above 0 and at most 1. At 1 they do not disturb each other; at 0.5 nothing is gained by having both work
             at once.
-
-    Raises:
-        ValueError: naming the task, or ``beside``.
     """
     _expect_plan("simulate", plan)
     number("simulate: beside", beside, most=1, above=0)
@@ -91,9 +88,6 @@ def fit_beside(gains: Sequence[Overlap], times: Sequence[float]) -> float:
     Args:
         gains: what `overlap` says of each schedule, simulated with a ``beside`` of 1; one at least hides something.
         times: as measured, one for each, more than 0.
-
-    Raises:
-        ValueError: naming the argument.
     """
     gains = [_gain(f"fit_beside: gains[{k}]", x) for k, x in enumerate(listed("fit_beside: gains", gains, "gains"))]
     entries = enumerate(collected("fit_beside: times", times, "times"))
@@ -144,9 +138,6 @@ def overlap(spans: Sequence[Span]) -> Overlap:
 
     Args:
         spans: what `simulate` or `BoundSchedule.spans` gave.
-
-    Raises:
-        TypeError, ValueError: naming the entry.
     """
     spans = _spans("overlap: spans", spans)
     hidden = sum((stop - start for start, stop in _both(spans)), 0.0)
@@ -163,9 +154,6 @@ def text(plan: Schedule, spans: Sequence[Span], width: int = 100) -> str:
         plan: the schedule.
         spans: what `simulate` or `BoundSchedule.spans` gave.
         width: columns at most, at least 40.
-
-    Raises:
-        TypeError, ValueError: naming the argument.
     """
     _expect_plan("text", plan)
     spans, width = _spans("text: spans", spans), whole("text: width", width, 40, 10_000)
