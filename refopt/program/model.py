@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -111,19 +110,19 @@ class Op:
 
     def _settle(self, keys: Collection[str]) -> None:
         """Check fields other than the type, and keep them as they cannot be changed."""
-        own, where = vars(self), f"Op: {self.type}"
-        for key, names in (("inputs", "reads"), ("outputs", "writes")):
-            if key in keys:
-                own[key] = slots = _slots(where, key, own[key])
-                own[names] = tuple(chain.from_iterable(slots.values()))
+        own, kind, role, layer = vars(self), self.type, self.role, self.layer
+        if "inputs" in keys:
+            own["inputs"], own["reads"] = _slots(kind, "inputs", own["inputs"])
+        if "outputs" in keys:
+            own["outputs"], own["writes"] = _slots(kind, "outputs", own["outputs"])
         if "attrs" in keys:
-            own["attrs"] = MappingProxyType(mapping(f"{where}: attrs", self.attrs))
-        if not isinstance(self.role, str) or self.role not in ROLES:
-            raise ValueError(f"{where}: role: expected one of {', '.join(ROLES)}, got {shown(self.role)}")
-        if self.layer is not None and not isinstance(self.layer, str):
-            raise TypeError(f"{where}: layer: expected a name or None, got {shown(self.layer)}")
-        if self.device is not None:
-            own["device"] = whole(f"{where}: device", self.device, 0)
+            own["attrs"] = MappingProxyType(mapping(f"Op: {kind}: attrs", own["attrs"]))
+        if not isinstance(role, str) or role not in ROLES:
+            raise ValueError(f"Op: {kind}: role: expected one of {', '.join(ROLES)}, got {shown(role)}")
+        if layer is not None and not isinstance(layer, str):
+            raise TypeError(f"Op: {kind}: layer: expected a name or None, got {shown(layer)}")
+        if own["device"] is not None:
+            own["device"] = whole(f"Op: {kind}: device", own["device"], 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """An op can be copied and sent to other processes, though its mappings by themselves cannot."""
@@ -196,13 +195,15 @@ def mapping(where: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _slots(where: str, key: str, value: Any) -> Slots:
-    """The names of variables by slot; raises if there is anything else."""
-    slots = mapping(f"{where}: {key}", value)
+def _slots(kind: str, key: str, value: Any) -> tuple[Slots, tuple[str, ...]]:
+    """The names of variables by slot, and all of them; raises if there is anything else."""
+    slots = mapping(f"Op: {kind}: {key}", value)
+    every: list[str] = []
     for slot, entries in slots.items():
-        names = tuple(entries) if type(entries) in (tuple, list) else collected(f"{where}: {slot}", entries, "names")
+        names = entries if type(entries) is tuple else collected(f"Op: {kind}: {slot}", entries, "names")
         for name in names:
             if not isinstance(name, str):
-                raise TypeError(f"{where}: {slot}: expected a sequence of names, got {shown(entries)}")
+                raise TypeError(f"Op: {kind}: {slot}: expected a sequence of names, got {shown(entries)}")
         slots[slot] = names
-    return MappingProxyType(slots)
+        every += names
+    return MappingProxyType(slots), tuple(every)
