@@ -26,7 +26,6 @@ class Bound(Exclusive, Context):
     made in the thread that it is of. There are no copies: ``copy``, ``deepcopy`` and ``pickle`` are for the program.
 
     Attributes:
-        program: the program.
         arrays: by name of a variable, the array that it is now. Startup ops move tensors into buffers: from then on the
             array is a view, and the one that the caller has brought is left behind; see `copy_back`. A device reads
             scalars that an update advances, such as powers of beta, when the op is bound, so for others use `rebind`.
@@ -211,7 +210,6 @@ def bind(
     """Put arrays and ranks behind the names of a program.
 
     Args:
-        program: the program.
         arrays: by name of a variable, its array: all that are persistable and have no initial value, and any others.
             They are changed in place, until startup ops move them into buffers; what is changed shares no memory with
             another one.

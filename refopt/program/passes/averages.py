@@ -32,7 +32,6 @@ def fold_averages(program: Program, exact: bool = True) -> Result:
     given to a step.
 
     Args:
-        program: the program; it stays as it is.
         exact: whether every bit has to stay.
 
     Source: in Paddle there is nothing to average, since it is the loss that is multiplied by 1 / W.

@@ -91,7 +91,6 @@ def fuse_broadcasts(program: Program, limit: float = 32.0) -> Result:
     `bind` then says that they differ.
 
     Args:
-        program: the program; it stays as it is.
         limit: megabytes of 2**20 bytes that a run may have; see `refopt.program.passes.grouping.fuse_size`.
 
     Source: Paddle's ``FuseHelper`` in ``sharding/utils.py``, as the optimizer sharding of PR 35878 uses it.

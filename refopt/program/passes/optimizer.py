@@ -58,7 +58,6 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto",
     depend on each other, or whose gradients are sparse, are left alone.
 
     Args:
-        program: the program; it stays as it is.
         optimizer: a name of `refopt.catalog.ROUTINES`, or ``"all"``.
         form: ``"flat"``, one op for each buffer of gradients; ``"merged"``; or ``"auto"``: flat where that makes one op
             of a signature, else merged.

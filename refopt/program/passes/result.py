@@ -87,7 +87,6 @@ def pipeline(program: Program, *passes: Callable[[Program], Result]) -> Report:
     """Apply passes one after the other. Arguments of a pass are bound by `functools.partial`.
 
     Args:
-        program: the program; it stays as it is.
         passes: functions of a program.
 
     Returns:

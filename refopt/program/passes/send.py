@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from refopt.checks.arguments import chosen, whole
 from refopt.program.blocks import Block
@@ -174,16 +173,16 @@ def _split(p: Parameter) -> list[Op]:
     """The cut of the gradient, on its device."""
     if len(p.pieces) == 1:
         return []
-    slots: Any = {"inputs": {"x": [p.grad]}, "outputs": {"out": [piece.names[p.grad] for piece in p.pieces]}}
-    return [Op("split_by_ref", **slots, role="communicate", device=p.device)]
+    blocks = tuple(piece.names[p.grad] for piece in p.pieces)
+    return [Op("split_by_ref", {"x": (p.grad,)}, {"out": blocks}, role="communicate", device=p.device)]
 
 
 def _concat(p: Parameter, device: int) -> list[Op]:
     """The parameter from its blocks, on the device that has received them."""
     if len(p.pieces) == 1:
         return []
-    slots: Any = {"inputs": {"x": [piece.names[p.name] for piece in p.pieces]}, "outputs": {"out": [p.name]}}
-    return [Op("concat", **slots, role="communicate", device=device)]
+    blocks = tuple(piece.names[p.name] for piece in p.pieces)
+    return [Op("concat", {"x": blocks}, {"out": (p.name,)}, role="communicate", device=device)]
 
 
 def _updates(p: Parameter) -> list[Op]:
@@ -206,7 +205,6 @@ def _states(program: Program, p: Parameter) -> list[Op]:
         for name in lasting:
             scalar = program.vars[name].shape != program.vars[p.name].shape
             blocks = tuple(Block(0, 0, 1) if scalar else piece.block for piece in own)
-            slots: Any = {"inputs": {"x": [name]}, "outputs": {"out": [piece.names[name] for piece in own]}}
-            attrs = {"blocks": blocks, "keep": name == p.name}
-            splits.append(Op("split", **slots, attrs=attrs, role="startup", device=server))
+            out, attrs = tuple(piece.names[name] for piece in own), {"blocks": blocks, "keep": name == p.name}
+            splits.append(Op("split", {"x": (name,)}, {"out": out}, attrs, "startup", device=server))
     return splits

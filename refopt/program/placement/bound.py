@@ -36,7 +36,6 @@ class BoundSchedule(Exclusive):
     after what the caller's stream has been given before a step; and before what it is given afterwards.
 
     Attributes:
-        plan: the schedule.
         bound: its program with its arrays, which are complete where the caller's stream is after a step; `Bound.read`
             waits for them. Steps are taken here alone: `Bound.step` does not know what is carried over from them.
     """
@@ -248,7 +247,6 @@ def bind_schedule(
     On a GPU these are CUDA streams that do not wait for the default stream; on the executor they are the executor's.
 
     Args:
-        plan: the schedule.
         arrays: by name, device arrays, as for `bind`. What `refopt.program.passes.offload` has put in the
             host's memory is copied there.
         comm: a communicator, if the program has collectives or messages: on a GPU one of GPUs, whose calls are put on

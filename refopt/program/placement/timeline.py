@@ -47,7 +47,6 @@ def simulate(plan: Schedule, costs: Costs, beside: float = 1.0) -> list[Span]:
     ``t + (1 / beside - 1) * h(t)``, where h(t) is for how long before t both work.
 
     Args:
-        plan: the schedule.
         costs: by number of a task, or from a task, how long it takes undisturbed, at least 0; 0 for numbers that are
             not there.
         beside: above 0 and at most 1. At 1 they do not disturb each other; at 0.5 nothing is gained by having both work
@@ -105,7 +104,6 @@ def task_cost(plan: Schedule, link: cost.Link, bus: cost.Link, rate: float) -> C
     """What tasks cost by the model of `refopt.program.placement.cost`.
 
     Args:
-        plan: the schedule.
         link: the network between ranks. An exchange takes as long as all that the rank sends, one message after the
             other, or as all that it receives, whichever is longer.
         bus: the way between device and host, one message a copy.
@@ -151,7 +149,6 @@ def text(plan: Schedule, spans: Sequence[Span], width: int = 100) -> str:
     a column is a ``|``, or hidden behind others in its column. Dots are waiting.
 
     Args:
-        plan: the schedule.
         spans: what `simulate` or `BoundSchedule.spans` gave.
         width: columns at most, at least 40.
     """
