@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,16 +34,19 @@ class Array(NamedTuple):
 
     def layout(self) -> tuple[int, ...] | None:
         """Strides in elements, 0 for extents of one; None if the array is not dense in some axis order."""
-        item = ITEM_SIZES[self.dtype]
-        if self.size == 0:
-            return ()
-        axes = sorted((s, n) for s, n in zip(self.strides, self.shape, strict=True) if n > 1)
-        expected = item
-        for stride, extent in axes:
-            if stride != expected:
-                return None
-            expected *= extent
-        return tuple(s // item if n > 1 else 0 for s, n in zip(self.strides, self.shape, strict=True))
+        return _layout(self.shape, self.strides, ITEM_SIZES[self.dtype])
+
+
+@lru_cache  # since a model has thousands of tensors of few shapes
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tuple[int, ...] | None:
+    if math.prod(shape) == 0:
+        return ()
+    expected = item
+    for stride, extent in sorted((s, n) for s, n in zip(strides, shape, strict=True) if n > 1):
+        if stride != expected:
+            return None
+        expected *= extent
+    return tuple(s // item if n > 1 else 0 for s, n in zip(strides, shape, strict=True))
 
 
 def c_strides(shape: Sequence[int], item: int) -> tuple[int, ...]:

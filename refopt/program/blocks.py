@@ -53,9 +53,6 @@ def slice_variable(
     Returns:
         For each shape, its blocks, which follow each other without a gap.
 
-    Raises:
-        ValueError, TypeError: naming the argument.
-
     Source: Paddle's ``slice_variable`` in ``distribute_transpiler.py``, as of PR 11221.
     """
     slice_count = whole("slice_variable: slice_count", slice_count, 1)
