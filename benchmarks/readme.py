@@ -56,7 +56,7 @@ def table(file: str, routine: str, lines: tuple[Line, ...], cases: list[tuple[st
 
 
 WAYS = {
-    "one call a tensor": "one call a tensor",
+    "one call a tensor": "one call per tensor",
     "PyTorch, DDP's buckets": "PyTorch, DDP's buckets",
     "gather, all-reduce, scatter": "**gathered, reduced at once, scattered**",
     "all-reduce of the buffer": "**reduced at once, where they lie**",

@@ -89,7 +89,7 @@ class Bound(Exclusive, Context):
             self.steps += 1
 
     def rebind(self, arrays: Mapping[str, Any]) -> None:
-        """Put other arrays of the same shapes and dtypes in the place of some, between steps.
+        """Put other arrays of the same shapes and dtypes in place of some, between steps.
 
         As in `bind`, what ops change shares no memory with another array, whether new or bound already.
 

@@ -219,7 +219,7 @@ class _Builder:
         self.main.append(Op("update_loss_scaling", {"found_inf": ("found_inf",), **state}, state, attrs, "optimize"))
 
     def _cast(self, param: str, copy: str, stage: str) -> str:
-        """What a pass reads in the place of a parameter."""
+        """What a pass reads in place of a parameter."""
         if param in self._wide:
             return param
         self._like(param, copy, "float16")

@@ -132,7 +132,7 @@ class Parameter:
         return self._op(self.routine.name, "optimize", slots, outputs, self.attrs)
 
     def advances(self) -> list[Op]:
-        """The ops that advance powers in the place of the update."""
+        """The ops that advance powers in place of the update."""
         if not self.early:
             return []
         ops = []

@@ -65,7 +65,7 @@ _BELOW: dict[str, dict[str, Any]] = {
 
 def _module(name: str, content: dict[str, Any]) -> types.ModuleType:
     """A module that says what it does not have."""
-    module = types.ModuleType(name, "Of refopt.simt, in the place of Numba's.")
+    module = types.ModuleType(name, "Of refopt.simt, in place of Numba's.")
     module.__path__ = []
     module.__dict__.update(content)
 

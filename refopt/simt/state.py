@@ -65,7 +65,7 @@ class Current:
 
     def __init__(self) -> None:
         self.observer: Any = None
-        self.as_numba = 0  # how often the executor has been put in the place of Numba
+        self.as_numba = 0  # how often the executor has been put in place of Numba
         self.reset()
 
     def reset(self) -> None:

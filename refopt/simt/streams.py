@@ -21,7 +21,7 @@ from .state import one_at_a_time
 # Stream id -> number of its last operation that is known to be complete. Operations are numbered over all streams, so
 # that one number can stand for all before it: clocks do not grow with the streams that there have been.
 Clock = dict[int, int]
-_ALL = -1  # in the place of a stream: the operations of all streams up to a number
+_ALL = -1  # in place of a stream: the operations of all streams up to a number
 
 
 def _merge(*clocks: Clock) -> Clock:

@@ -97,7 +97,7 @@ COUNTS = [
 
 @pytest.mark.parametrize(("routine", "form", "count"), COUNTS, ids=lambda x: getattr(x, "name", str(x)))
 def test_any_number_of_tensors(machine, routine, form, count):
-    """There is no limit on the number of tensors, some of which have no elements; upstream's were 60, 150 and 200."""
+    """There is no limit on the number of tensors, some of which have no elements; Paddle's were 60, 150 and 200."""
     laws.same_bits_as_reference(kernels(form, machine), make(routine, [(i + 1) % 4 for i in range(count)]))
 
 

@@ -312,7 +312,7 @@ def test_missing_grid_barrier_is_seen(executor, monkeypatch):
 
 
 def merged_norms(rows):
-    """Upstream's merged LARS in small: a partial sum of each block, a grid barrier, and every block reads them all.
+    """Paddle's merged LARS in small: a partial sum of each block, a grid barrier, and every block reads them all.
 
     ``rows`` scratch rows take turns from tensor to tensor.
     """

@@ -221,8 +221,8 @@ def tile_of_fours(g, first):
     i = first + 4 * (cuda.threadIdx.x % 32)
     a0, a1, a2, a3, b0, b1, b2, b3 = ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO
     for row in range(4):
-        # 16 bytes a thread, so 512 in a row for the warp, and eight such loads under way at once: latency is hidden by
-        # bytes in flight, and an instruction that asks for 16 takes no longer than one that asks for 4.
+        # 16 bytes per thread, so 512 in a row for the warp, and eight such loads under way at once: bytes in flight
+        # hide latency, and an instruction that asks for 16 takes no longer than one that asks for 4.
         x, y = load4_float32(g + 4 * (i + LANES * row)), load4_float32(g + 4 * (i + LANES * row + 128))
         a0, a1, a2, a3 = a0 + x[0] * x[0], a1 + x[1] * x[1], a2 + x[2] * x[2], a3 + x[3] * x[3]
         b0, b1, b2, b3 = b0 + y[0] * y[0], b1 + y[1] * y[1], b2 + y[2] * y[2], b3 + y[3] * y[3]

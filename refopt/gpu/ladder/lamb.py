@@ -12,7 +12,7 @@ along it is by the norm of its parameter and by that of its r::
 beta1_pow and beta2_pow are beta1 and beta2 to the power of the step. All r have to be known before the first element of
 p can be written, so a step goes through memory twice, 40 bytes per element in fp32: first it reads p, g, m and u and
 writes m and u, then it reads p, m and u, forms r once more, and writes p. To keep r and read it again would be as many
-bytes, 28 and 12 in the place of 24 and 16, and memory as large as the model; ten operations more cost nothing where the
+bytes, 28 and 12 in place of 24 and 16, and memory as large as the model; ten operations more cost nothing where the
 memory is what a kernel waits for. Between the two, all threads that work on a tensor have to wait for each other, and
 on a GPU it is the end of a launch that does so.
 
@@ -182,7 +182,7 @@ def lamb_2_moments(p, g, m, u, sums, beta1, beta2, epsilon, decay, beta1_pow, be
 
 @device_function
 def join(sums, first, count):
-    """The tree over some sums in a row, by one block. What comes of it is in the place of the first of them."""
+    """The tree over some sums in a row, by one block. What comes of it is in place of the first of them."""
     distance = 1
     while distance < count:
         for k in range(2 * distance * cuda.threadIdx.x, count - distance, 2 * distance * cuda.blockDim.x):

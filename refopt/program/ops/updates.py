@@ -2,7 +2,7 @@
 
 An op of a routine has the routine's slots, a name in each, and ``merged_`` before its type if it may have any number.
 What it changes is in both inputs and outputs; scalars that it leaves to other ops to advance are in its inputs alone.
-The buffers of coalesced tensors may stand in the place of the tensors: the op is then flat, and takes each buffer for
+The buffers of coalesced tensors may stand in place of the tensors: the op is then flat, and takes each buffer for
 one tensor. Of a buffer of scalars it reads the first, and leaves in all what that one becomes. ``grad_factor`` and
 ``found_inf`` are further inputs, of one element. Attributes are the routine's numbers and choices.
 """

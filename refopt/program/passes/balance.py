@@ -32,7 +32,7 @@ class Balancer:
         Args:
             devices: how many there are, from 1 to 2**20.
             sizes: elements, not bytes, by name; see `sizes_of`.
-            unknown: what a name that has no size is: an ``"error"``, as upstream at first, or of no weight and
+            unknown: what a name that has no size is: an ``"error"``, as Paddle at first, or of no weight and
                 ``"ignore"``d, as later.
         """
         self.devices = whole("Balancer: devices", devices, 1, RANKS)

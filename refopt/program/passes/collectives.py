@@ -152,7 +152,7 @@ def _checked(
 
 
 def _one(program: Program, places: Sequence[int], layout: Mapping[str, Any]) -> Op:
-    """One op, of variables that lie as a layout says, in the place of several."""
+    """One op, of variables that lie as a layout says, in place of several."""
     ops = [program.main[i] for i in places]
     names, attrs = [op.inputs["x"][0] for op in ops], {**ops[0].attrs, **layout}
     return ops[0].with_names(lambda *_: names, attrs=attrs, layer=dependencies.layer_of(ops))

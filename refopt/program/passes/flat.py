@@ -47,7 +47,7 @@ def gradient_buffer(program: Program, grads: Sequence[str]) -> tuple[Op | None, 
 
 
 def flattened(program: Program, routine: Routine, ops: Sequence[Op]) -> Flat:
-    """The flat op in the place of ops that have been found to be fit for it."""
+    """The flat op in place of ops that have been found to be fit for it."""
     first, grads = ops[0], [op.inputs["grads"][0] for op in ops]
     there, _ = gradient_buffer(program, grads)
     names = {} if there is None else {"grads": there.outputs["fused_output"][0]}

@@ -25,7 +25,7 @@ def all_reduce_gradients(program: Program, devices: int) -> Result:
         devices: how many there are, at least 1.
 
     Returns:
-        What `refopt.program.step_program` makes for so many ranks. Sparse gradients are gathered, where upstream
+        What `refopt.program.step_program` makes for so many ranks. Sparse gradients are gathered, where Paddle
         reduces them to device 0 and broadcasts the sum.
 
     Source: strategy ``kAllReduce`` of Paddle's ``MultiDevSSAGraphBuilder``.
@@ -156,7 +156,7 @@ def broadcasts(owners: Mapping[str, int], devices: int) -> list[Op]:
 def broadcast_order(owners: Mapping[str, int]) -> list[tuple[str, int]]:
     """Names and devices, device by device, in the order of the names: the same however they come.
 
-    Upstream goes through an unordered set, so that ranks need not agree.
+    Paddle goes through an unordered set, so that ranks need not agree.
     """
     return sorted(owners.items(), key=lambda item: (item[1], item[0]))
 

@@ -41,7 +41,7 @@ def send_to_owners(
         strategy: how gradients are summed: ``"reduce"``, or ``"all_reduce"``, after which one device sends.
         slice_count, min_block_size: of `slice_variable`; as many blocks as ranks by default.
         receiver: the device that receives a parameter: that of its ``"gradient"``, or drawn again from the balancer,
-            ``"balanced"``, as in upstream's first version.
+            ``"balanced"``, as in Paddle's first version.
 
     Returns:
         The program of all devices; `refopt.program.passes.on_device` gives the one that a rank binds.

@@ -107,7 +107,7 @@ def task_cost(plan: Schedule, link: cost.Link, bus: cost.Link, rate: float) -> C
         link: the network between ranks. An exchange takes as long as all that the rank sends, one message after the
             other, or as all that it receives, whichever is longer.
         bus: the way between device and host, one message a copy.
-        rate: bytes a second of a device's memory.
+        rate: bytes per second of a device's memory.
     """
     _expect_plan("task_cost", plan)
     for name, way in (("link", link), ("bus", bus)):
