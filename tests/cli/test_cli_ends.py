@@ -63,7 +63,7 @@ def test_the_statuses_are_told(capfd):
     assert [int(n) for n in re.findall(r"\d+", told)] == [
         cli.EQUAL, cli.DIFFERS, cli.UNUSABLE, cli.FAILED, cli.INTERRUPTED, cli.BROKEN_PIPE, cli.TERMINATED,
     ]  # fmt: skip
-    listed = re.findall(r"^\| (\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "command-line.md").read_text(), re.MULTILINE)
     assert [int(n) for n in listed] == [int(n) for n in re.findall(r"\d+", told)]
 
 

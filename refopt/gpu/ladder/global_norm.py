@@ -26,14 +26,14 @@ Versions:
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches      ms  ms as a graph  GB/s  registers
-    norm_0           162  16.867         16.725     6         30
-    norm_1           162   0.668          0.437   234         30
-    norm_2           323   1.471          0.697   147         28
-    norm_3             3   0.044          0.042  2450         70
-    norm_4             2   0.044          0.044  2340         72
-    production         2   0.038          0.038  2719
+    norm_0           162  16.854         16.695     6         30
+    norm_1           162   0.590          0.421   243         30
+    norm_2           323   1.335          0.696   147         28
+    norm_3             3   0.044          0.042  2448         70
+    norm_4             2   0.045          0.043  2352         72
+    production         2   0.037          0.037  2761
 
-A copy has 4276 GB/s; the L2 cache may add to what a small model has.
+A copy has 4275 GB/s; the L2 cache may add to what a small model has.
 """
 
 import numpy as np

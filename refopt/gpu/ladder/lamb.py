@@ -38,13 +38,13 @@ what rounding allows a sum in any order.
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches      ms  ms as a graph  GB/s  registers
-    lamb_1           483  34.218         33.773    30         44
-    lamb_2           483   2.409          1.525   671         44
-    lamb_3             3   0.262          0.260  3926         78
-    lamb_4             2   0.264          0.263  3889         76
-    production         2   0.261          0.261  3911
+    lamb_1           483  34.221         33.751    30         44
+    lamb_2           483   2.166          1.524   671         44
+    lamb_3             3   0.262          0.260  3935         78
+    lamb_4             2   0.264          0.263  3886         76
+    production         2   0.260          0.260  3927
 
-A copy has 4276 GB/s; the L2 cache may add to what a small model has.
+A copy has 4275 GB/s; the L2 cache may add to what a small model has.
 """
 
 import numpy as np
