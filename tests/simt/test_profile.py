@@ -193,3 +193,16 @@ def test_without_a_profile_there_is_none():
     with simt.observe() as log:
         pass
     assert log.profile is None
+
+
+def test_a_function_of_no_module_is_profiled():
+    """Such as one that is compiled from a text."""
+    scope = {"__name__": None}
+    exec("def twice(x):\n    return x + x", scope)
+    twice = scope["twice"]
+
+    @cuda.jit
+    def kernel(x):
+        x[cuda.threadIdx.x] = twice(x[cuda.threadIdx.x])
+
+    assert costs(profiled(kernel, 1, 32, cuda.to_device(np.zeros(32, np.float32))), "load") == (1, 4)
