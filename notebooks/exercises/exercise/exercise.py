@@ -1,0 +1,161 @@
+"""`Exercise`: a specification, cases, and how an answer to it is judged."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+from refopt import gpu, simt
+
+from . import solution, witness
+from .arguments import Difference, arrays, copied, difference, on_device, on_host
+from .score import NAMES, Score, dearest, score, table
+from .verdict import Verdict, right, wrong
+
+
+def call(answer: Any, *args: Any) -> None:
+    """Launch an answer that launches its kernels itself."""
+    answer(*args)
+
+
+class Exercise:
+    """A specification in NumPy, cases, and how an answer is launched."""
+
+    def __init__(
+        self, name: str, spec: Callable, cases: dict[str, tuple], launch: Callable = call, limits: Sequence[str] = (),
+        ignore: Sequence[str] = (), on_gpu: bool = True,
+    ) -> None:  # fmt: skip
+        """Define an exercise.
+
+        Args:
+            name: of its solution file.
+            spec: a function that changes arrays of NumPy in place, as the answer is to change those of the device.
+            cases: arguments of ``spec``, by what is special about them. The first is scored, and drawn.
+            launch: takes the answer and arguments on the device; by default it calls the answer with them.
+            limits: columns of the score in which an answer may cost no more than the reference solution.
+            ignore: arguments whose arrays may hold anything after the step.
+            on_gpu: whether one GPU can run it.
+        """
+        self._on_gpu, self._ignored = on_gpu, frozenset(ignore)
+        self.name, self.spec, self.cases, self.launch, self.limits = name, spec, cases, launch, tuple(limits)
+        self.names = list(inspect.signature(spec).parameters)
+
+    @cached_property
+    def reference(self) -> Score:
+        """What the reference solution costs in the first case."""
+        return score(self._run(solution.load(self.name).answer, self._first).log)
+
+    def _run(self, answer: Any, args: tuple) -> witness.Run:
+        return witness.run(self.launch, answer, args, self.names)
+
+    @property
+    def _first(self) -> tuple:
+        return next(iter(self.cases.values()))
+
+    def check(self, answer: Any) -> Verdict:
+        """Judge an answer: on the executor, watched, and if there is a GPU, by its bits there.
+
+        Args:
+            answer: what is to be filled in: a kernel, or a function that launches kernels.
+        """
+        first = None
+        for title, args in self.cases.items():
+            seen = self._run(answer, args)
+            first = first or seen
+            if words := self._fault(seen, title, args):
+                return wrong(words)
+        assert first is not None
+        costs = score(first.log)
+        scores = table(costs, self.reference)
+        for column in self.limits:
+            if getattr(costs, column) > getattr(self.reference, column):
+                words = f"The numbers are right, but there are too many {NAMES.get(column, column)}.\n{scores}"
+                return wrong(f"{words}\n{dearest(first.log, column)}")
+        if self._on_gpu and gpu.device().name == "gpu" and (words := self._bits_on_gpu(answer)):
+            return wrong(words)
+        return right(scores)
+
+    def compare(self, answer: Any) -> Verdict:
+        """Compare numbers, and nothing else, on the executor: what a test finds that has no witness."""
+        for title, args in self.cases.items():
+            with gpu.use("executor"):
+                device = on_device(args)
+                self.launch(answer, *device)
+            if words := self._differences(title, args, device):
+                return wrong(words)
+        return right("All numbers are as expected, in this order of threads.")
+
+    def picture(self, answer: Any, *only: str, launch: int = 0) -> Any:
+        """Draw which threads of an answer touch which elements, in the first case.
+
+        Args:
+            answer: as of `check`.
+            only: names of the arrays to draw, such as ``params[0]``; all by default, shared ones too.
+            launch: which of its launches; -1 is the last.
+        """
+        seen = self._run(answer, self._first)
+        launches = seen.log.profile.accesses
+        if not launches or not len(launches[launch].start):
+            return wrong("No thread has touched an array yet, so there is nothing to draw.")
+        chosen = [array for name, array in arrays(seen.args, self.names) if name in only]
+        return simt.draw(seen.log, chosen or None, launch % len(launches))
+
+    def differences(self, answer: Any) -> Verdict:
+        """How many elements of each array differ, in each case: a table."""
+        rows, total = [], 0
+        for title, args in self.cases.items():
+            with gpu.use("executor"):
+                device = on_device(args)
+                self.launch(answer, *device)
+            counts = {name: found.wrong if found else 0 for name, found in self._compared(args, device)}
+            rows.append(f"{title}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
+            total += sum(counts.values())
+        return Verdict(not total, "\n".join(["Elements that differ:", *rows]))
+
+    def _fault(self, seen: witness.Run, title: str, args: tuple) -> str:
+        """What is wrong with a run, if anything."""
+        if seen.error is not None:
+            return f"Case: {title}.\n{witness.report(seen.error)}"
+        if words := self._differences(title, args, seen.args, seen):
+            return words
+        if seen.log.doubles:
+            lines = "\n".join(f"{witness.source(x.filename, x.line)} ({x.operands})" for x in seen.log.doubles)
+            return (f"The numbers are right, but the kernel computes in fp64, at a fraction of the speed:\n{lines}\n"
+                    "A number of Python's is fp64, or an integer of 64 bits; np.float32(...) is not.")  # fmt: skip
+        return ""
+
+    def _compared(self, args: tuple, device: Any) -> Iterator[tuple[str, Difference | None]]:
+        """Each array's name, and its first difference."""
+        expected = copied(args)
+        self.spec(*expected)
+        pairs = zip(arrays(expected, self.names), arrays(on_host(device), self.names), strict=True)
+        for (name, ours), (_, theirs) in pairs:
+            if name.partition("[")[0] not in self._ignored:
+                yield name, difference(name, ours, theirs)
+
+    def _differences(self, title: str, args: tuple, device: Any, seen: witness.Run | None = None) -> str:
+        for name, found in self._compared(args, device):
+            if found is None:
+                continue
+            if seen is not None and not witness.wrote(seen):
+                return "No thread has written anything: fill in the lines at FILL ME IN."
+            expected, got = found.values()
+            words = [f"Case: {title}.", f"{found.element}: expected {expected}, got {got}"]
+            if seen is not None:
+                words.append(witness.touched(seen, dict(arrays(device, self.names))[name], found.at))
+            words.append(f"{found.wrong} of {found.total} elements of {name} differ")
+            if found.is_rounding:
+                words.append("The last bits alone are others: is the order of the operations that of the specification?")
+            return "\n".join(words)
+        return ""
+
+    def _bits_on_gpu(self, answer: Any) -> str:
+        for title, args in self.cases.items():
+            with gpu.use("gpu"):
+                device = on_device(args)
+                self.launch(answer, *device)
+            if words := self._differences(f"{title}, on the GPU", args, device):
+                return words
+        return ""

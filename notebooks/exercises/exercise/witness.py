@@ -1,0 +1,110 @@
+"""What the executor saw of an answer: an error of its own, who touched an element, and in which line."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import refopt
+from refopt import gpu, simt
+
+from .arguments import arrays, on_device
+
+PACKAGE = str(Path(refopt.__file__).parent)
+LESSONS = {
+    simt.OutOfBounds: "A GPU says nothing here: it reads, or overwrites, what lies behind the array.",
+    simt.DataRace: "Nothing orders these two accesses: a GPU may do either of them first. Threads of a block are "
+    "ordered by cuda.syncthreads(), those of a warp by cuda.syncwarp(); several threads that add to one element need "
+    "an atomic.",
+    simt.BarrierDivergence: "All threads of a block have to come to the same barrier, those without work as well. "
+    "On a GPU the block may hang, or go on with what is not there yet.",
+    simt.UninitializedRead: "Shared and fresh memory has no value until some thread writes one: on a GPU it is what "
+    "was left there.",
+    simt.MisalignedAddress: "A load of 16 bytes has to begin at a multiple of 16 bytes; elsewhere a GPU stops with an "
+    "error.",
+    simt.Deadlock: "The thread does not end: does its loop variable move?",
+}
+
+
+class Run(NamedTuple):
+    """An answer that has run on the executor: its arguments there, what was seen, and what it raised."""
+
+    args: Any
+    log: Any
+    error: Exception | None
+
+
+def run(launch: Any, answer: Any, args: Any, names: Any) -> Run:
+    """Run an answer on the executor, watched. Reports and pictures call arrays by the names of the arguments."""
+    with gpu.use("executor"):
+        device, error = on_device(args), None
+        for name, array in arrays(device, names):
+            array.name = name
+        with simt.observe(watch=True, profile=True, doubles="report") as log:
+            try:
+                launch(answer, *device)
+            except Exception as raised:
+                error = raised
+    return Run(device, log, error)
+
+
+def source(filename: str | None, line: int | None) -> str:
+    """A line as a report names it: its number in the cell or file, and its text."""
+    text = linecache.getline(filename or "", line or 0).strip()
+    return f"line {line}: {text}" if text else f"line {line}"
+
+
+def report(error: Exception) -> str:
+    """What the executor says, with lines quoted, and what it means."""
+    if not isinstance(error, simt.SimtError):
+        where = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+        return f"{type(error).__name__}: {_quoted(f'{error}{where}')}"
+    lesson = next((text for kind, text in LESSONS.items() if isinstance(error, kind)), "")
+    return f"{type(error).__name__}: {_quoted(str(error))}" + (f"\n{lesson}" if lesson else "")
+
+
+def _quoted(text: str) -> str:
+    """A report with lines of source in the place of file names, which are temporary ones in a notebook.
+
+    Where a function of refopt's has made the access, the line is that of the kernel which called it.
+    """
+
+    def quote(match: re.Match) -> str:
+        name, *own = match.groups()
+        filename, line = own[2:] if own[2] else own[:2]
+        return f"{name}, {source(filename, int(line))}\n    by"
+
+    text = re.sub(r"(kernel \w+) at (\S+):(\d+)(?: \(called from (\S+):(\d+)\))?,", quote, text)
+    return re.sub(r"(\S+\.py):(\d+)", r"line \2", text)
+
+
+def own_line(filename: str, line: int) -> str:
+    """A line of the answer's, as `source` has it; empty for one of refopt's."""
+    return "" if filename.startswith(PACKAGE) else source(filename, line)
+
+
+def touched(seen: Run, array: Any, index: tuple[int, ...]) -> str:
+    """Which thread last wrote an element, and in which line."""
+    offset = int(np.ravel_multi_index(index, array.shape)) * array.dtype.itemsize
+    for accesses in reversed(seen.log.profile.accesses):
+        numbers = [n for n, entry in enumerate(accesses.arrays) if entry.base == array.buffer.base]
+        start, end = accesses.start, accesses.start + accesses.of_instruction("nbytes")
+        written = np.isin(accesses.array, numbers) & (accesses.of_instruction("kind") != "load")
+        rows = np.flatnonzero(written & (start <= offset) & (offset < end))
+        if len(rows):
+            at, thread = accesses.instructions[accesses.instruction[rows[-1]]], int(accesses.thread[rows[-1]])
+            who = f"block {thread // accesses.threads}, thread {thread % accesses.threads}"
+            return f"it was last written by {who}" + "".join(f", in {x}" for x in [own_line(at.filename, at.line)] if x)
+    return "no thread has written it"
+
+
+def wrote(seen: Run) -> bool:
+    """Whether any thread has written to global memory."""
+    return any(
+        ((x.of_instruction("kind") != "load") & ~x.of_instruction("shared").astype(bool)).any()
+        for x in seen.log.profile.accesses
+    )

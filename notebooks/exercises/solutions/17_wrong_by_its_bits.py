@@ -1,0 +1,89 @@
+"""Wrong by its bits.
+
+Teaches: formulae that are equal in exact arithmetic round differently, and which elements differ says where
+
+Explained in: ../15-the-oracle.ipynb
+"""
+
+# %% [markdown]
+# Somebody's AdamW agrees with yours to seven digits, in every test with a tolerance. But two runs of a training, one
+# with each, part after some hundred steps. The source is not at hand; its results are. One line of the kernel below is
+# not what the suspect computes, though both are AdamW on paper. Find the line by the bits, and write what the suspect
+# has. Four suspicions:
+#
+# - the decay is subtracted, `p - lr * coeff * p`, not a factor of p;
+# - the square is formed first, `(1 - beta2) * (g * g)`;
+# - the moment is divided by `1 - beta1_pow` before it is divided by the root, not the rate;
+# - epsilon is added before the correction, within the root.
+
+# %%
+import numpy as np
+
+from exercise import Exercise, suspect
+from refopt.gpu import cuda
+from refopt.gpu.parts import sqrt
+
+spec = suspect.adamw  # (p, g, m, u, lr, beta1, beta2, epsilon, coeff, beta1_pow, beta2_pow)
+
+
+def launch(adamw, p, *args):
+    adamw[-(-p.size // 32), 32](p, *args)
+
+
+def arguments(g=1.0, coeff=0.01):
+    rng = np.random.default_rng(0)
+    p, m, grad = rng.standard_normal((3, 200)).astype(np.float32)
+    u = rng.random(200).astype(np.float32)
+    numbers = 0.1, 0.9, 0.999, 1e-8, coeff, 0.9**3, 0.999**3
+    return p, np.float32(g) * grad, m, u, *map(np.float32, numbers)
+
+
+cases = {"random gradients": arguments(), "gradients of 0": arguments(g=0), "no decay": arguments(coeff=0)}
+exercise = Exercise("17_wrong_by_its_bits", spec, cases, launch, limits=["requests", "sectors"])
+
+ONE = np.float32(1)
+
+
+# %%
+@cuda.jit
+def adamw(p, g, m, u, lr, beta1, beta2, epsilon, coeff, beta1_pow, beta2_pow):
+    i = cuda.grid(1)
+    if i < p.size:
+        # [solution]
+        x, d = p[i], g[i]
+        x = x - lr * coeff * x
+        # [stub]
+        # # CHANGE ME, 1 line of these
+        # x, d = p[i], g[i]
+        # x = x * (ONE - lr * coeff)
+        # [end]
+        new_m = beta1 * m[i] + (ONE - beta1) * d
+        new_u = beta2 * u[i] + (ONE - beta2) * d * d
+        rate = lr / (ONE - beta1_pow)
+        x = x - rate * (new_m / (sqrt(new_u) / sqrt(ONE - beta2_pow) + epsilon))
+        p[i], m[i], u[i] = x, new_m, new_u
+
+
+# %% [markdown]
+# How many elements differ, of which array, in which case? Which arrays are the same, and which case makes all the same?
+
+# %% [notebook]
+# exercise.differences(adamw)
+
+# %% [notebook]
+# exercise.check(adamw)
+
+# %% [notebook]
+# exercise.picture(adamw, "p", "u")
+
+# %% [markdown]
+# <details><summary>Hint 1</summary>
+#
+# Both moments are the same, bit for bit. Which of the suspicions would change u?
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Without decay nothing differs. `lr * coeff * x` is computed from the left: `(lr * coeff) * x`.
+#
+# </details>

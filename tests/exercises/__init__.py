@@ -1,0 +1,7 @@
+"""The exercises of notebooks/exercises: solutions, stubs, and wrong answers, judged."""
+
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[2] / "notebooks" / "exercises"
+sys.path.insert(0, str(FOLDER))

@@ -1,0 +1,113 @@
+"""Wrong answers to exercises 11 to 16: lazy, nearly right, too slow; and words of the verdict on each."""
+
+FOURS = """
+for i in range(4 * cuda.grid(1), fours, 4 * cuda.gridsize(1)):
+    x, d = load4_float32(p + 4 * i), load4_float32(g + 4 * i)
+    store4_float32(p + 4 * i, (x[0] - lr * d[0], x[1] - lr * d[1], x[2] - lr * d[2], x[3] - lr * d[3]))
+"""
+TAIL = "store_float32(p + 4 * i, load_float32(p + 4 * i) - lr * load_float32(g + 4 * i))"
+GATED = "if i < p.size and found_inf[0] == 0:\n    new = mu * v[i] + g[i]\n    v[i] = new\n    p[i] = p[i] - lr * new"
+FIND = "if i < g.size and g[i] - g[i] != ZERO:\n    cuda.atomic.max(found_inf, 0, 1)"
+TREES = """
+half = 32
+while half > 0:
+    cuda.syncthreads()
+    if t < half:
+        shared[0, t] += shared[0, t + half]
+        shared[1, t] += shared[1, t + half]
+    half //= 2
+"""
+RATE = """
+of_p, of_g = sqrt(shared[0, 0]), sqrt(shared[1, 0])
+rate = lr
+if of_p > ZERO and of_g > ZERO:
+    rate = lr * (coeff * of_p / of_g)
+"""
+SIGN = "sign = ONE if c > ZERO else (-ONE if c < ZERO else c)\n"
+
+WRONG = {
+    "11_sixteen_bytes_at_a_time": {
+        "lazy": (
+            [f"for i in range(cuda.grid(1), fours, cuda.gridsize(1)):\n    {TAIL}", TAIL],
+            "too many requests", "reference",
+        ),
+        "nearly": ([FOURS.replace("4 * i", "i"), TAIL], "MisalignedAddress", "has to begin at a multiple of 16 bytes"),
+        "slow": (
+            [FOURS.replace("store4_float32(p + 4 * i, (", "new = (").replace("x[3] - lr * d[3]))", "x[3] - lr * d[3])")
+             + "    for k in range(4):\n        store_float32(p + 4 * (i + k), new[k])\n", TAIL],
+            "too many requests", "reference",
+        ),
+    },
+    "12_many_tensors_one_launch": {
+        "lazy": (
+            [f"i = start + cuda.threadIdx.x\nif i < stop:\n    {TAIL}"],
+            "params[1][64]: expected", "no thread has written it",
+        ),
+        "nearly": (
+            [f"for i in range(cuda.threadIdx.x, stop, cuda.blockDim.x):\n    {TAIL}"],
+            "DataRace: data race on params[3]", "Nothing orders these two accesses",
+        ),
+        "slow": (
+            ["share = (stop - start + cuda.blockDim.x - 1) // cuda.blockDim.x\nfirst = start + cuda.threadIdx.x * share\n"
+             f"for i in range(first, min(first + share, stop)):\n    {TAIL}"],
+            "too many sectors", "sectors per request",
+        ),
+    },
+    "13_gradients_side_by_side": {
+        "lazy": (
+            ["i = cuda.threadIdx.x\nif i < count:\n"
+             "    store_float16(buffer + 2 * (offset + i), scale * load_float32(source + 4 * i))"],
+            "buffer[64]: expected", "no thread has written it",
+        ),
+        "nearly": (
+            ["for i in range(cuda.threadIdx.x, count, cuda.blockDim.x):\n"
+             "    store_float16(buffer + 4 * (offset + i), scale * load_float32(source + 4 * i))"],
+            "OutOfBounds", "A GPU says nothing here",
+        ),
+        "slow": (
+            ["for i in range(cuda.threadIdx.x, count, cuda.blockDim.x):\n"
+             "    store_float16(buffer + 2 * (offset + i), load_float32(source + 4 * i))\n"
+             "    store_float16(buffer + 2 * (offset + i), scale * load_float32(source + 4 * i))"],
+            "too many requests", "reference",
+        ),
+    },
+    "14_a_gate_on_the_device": {
+        "lazy": (
+            [FIND, GATED.replace(" and found_inf[0] == 0", "")],
+            "a NaN among 70", "last written by block 0, thread 0",
+        ),
+        "nearly": (
+            [FIND.replace("g[i] - g[i] != ZERO", "g[i] > np.float32(3e38)"), GATED],
+            "a NaN among 70", "70 of 70 elements of p differ",
+        ),
+        "slow": (
+            [FIND, "if i < p.size and found_inf[0] == 0:\n    v[i] = mu * v[i] + g[i]\n    p[i] = p[i] - lr * v[i]"],
+            "too many requests", "reference",
+        ),
+    },
+    "15_norms_and_a_step": {
+        "lazy": ([RATE], "DataRace", "shared[0, 0]"),
+        "nearly": ([f"{TREES}cuda.syncthreads(){RATE}".replace(" and of_g > ZERO", "")], "a gradient of 0", "got nan"),
+        "slow": (
+            [f"{TREES.replace('    shared[1, t] += shared[1, t + half]', '')}"
+             f"{TREES.replace('    shared[0, t] += shared[0, t + half]', '')}cuda.syncthreads(){RATE}".replace("        \n", "")],
+            "too many barriers", "reference",
+        ),
+    },
+    "16_lion_as_a_rule": {
+        "lazy": (
+            [f"c = beta1 * m + rest1 * g\n{SIGN}return p * keep - lr * sign, c"],
+            "moments[0][0]: expected", "3 of 3 elements of moments[0] differ",
+        ),
+        "nearly": (
+            ["c = beta1 * m + rest1 * g\nsign = ONE if c > ZERO else -ONE\n"
+             "return p * keep - lr * sign, beta2 * m + rest2 * g"],
+            "nothing to blend", "elements of params[0] differ",
+        ),
+        "slow": (
+            ["c = beta1 * m + rest1 * g\nsign = 1 if c > ZERO else (-1 if c < ZERO else c)\n"
+             "return p * keep - lr * sign, beta2 * m + rest2 * g"],
+            "computes in fp64", "np.float32(...) is not",
+        ),
+    },
+}  # fmt: skip

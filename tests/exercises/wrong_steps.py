@@ -1,0 +1,98 @@
+"""Wrong answers to exercises 17 to 21: lazy, nearly right, too slow; and words of the verdict on each."""
+
+STEP = """
+def step(p, g, v, scale, lr, mu):
+    blocks = -(-p.size // 32)
+"""
+KERNEL = """
+@cuda.jit
+def fused(p, g, v, scale, lr, mu):
+    i = cuda.grid(1)
+    if i < p.size:
+"""
+LAUNCH = "    fused[blocks, 32](p, g, v, scale, lr, mu)\n"
+MERGED = 'merged = [Op("merged_momentum", inputs, outputs, updates[0].attrs, "optimize")]'
+SLOTS = """
+inputs = {slot: [op.inputs[slot][0] for op in updates] for slot in updates[0].inputs}
+outputs = {slot: [op.outputs[slot][0] for op in updates] for slot in updates[0].outputs}
+"""
+TREE = """
+half = 32
+while half > 0:
+    cuda.syncthreads()
+    if t < half:
+        shared[t] += shared[t + half]
+    half //= 2
+if t == 0:
+    sums[c] = shared[0]
+"""
+FACTOR = """
+total = ZERO
+for k in range(sums.size):
+    total += sums[k]
+norm = sqrt(total)
+if norm > max_norm:
+    factor = max_norm / norm
+"""
+ADAMW = """
+new_m = beta1 * load_float32(m + at) + (ONE - beta1) * d
+new_u = beta2 * load_float32(u + at) + (ONE - beta2) * d * d
+store_float32(p + at, load_float32(p + at) * keep - rate * (new_m / (sqrt(new_u) / root + epsilon)))
+store_float32(m + at, new_m)
+store_float32(u + at, new_u)
+"""
+
+WRONG = {
+    "17_wrong_by_its_bits": {
+        "lazy": (["x, d = p[i], g[i]"], "Case: random gradients.\np[0]: expected", "elements of p differ"),
+        "nearly": ([None], "p[2]: expected", "The last bits alone are others"),
+        "slow": (["x, d = p[i], g[i]\nx = x - lr * coeff * p[i]"], "too many requests", "reference"),
+    },
+    "18_beat_the_bytes": {
+        "lazy": ([None], "too many launches", "4,096"),
+        "nearly": (
+            [f"{KERNEL}        new = mu * v[i] + scale * g[i]\n        p[i] = p[i] - lr * new\n{STEP}{LAUNCH}"],
+            "v[0]: expected", "no thread has written it",
+        ),
+        "slow": (
+            [f"{KERNEL}        v[i] = mu * v[i] + scale * g[i]\n        p[i] = p[i] - lr * v[i]\n{STEP}{LAUNCH}"],
+            "too many bytes", "reference",
+        ),
+    },
+    "19_a_pass": {
+        "lazy": (["merged = updates[:1]"], "params[1][0]: expected", "no thread has written it"),
+        "nearly": ([f"{SLOTS}{MERGED}"], "two learning rates", "elements of params[1] differ"),
+        "slow": (["merged = updates"], "too many launches", "reference"),
+    },
+    "20_a_sharded_step": {
+        "lazy": (
+            ["comm.reduce_scatter(grad, grad[own])\n"
+             "update[-(-size // 32), 32](param[own], grad[own], velocity, lr, mu, QUARTER)"],
+            "params[0][32]: expected", "no thread has written it",
+        ),
+        "nearly": (
+            ["comm.reduce_scatter(grad, grad[own])\n"
+             "update[-(-size // 32), 32](param[own], grad[own], velocity, lr, mu, np.float32(1))\n"
+             "comm.all_gather(param[own], param)"],
+            "params[0][0]: expected", "last written by block 0, thread 0",
+        ),
+        "slow": (
+            ["comm.all_reduce(grad)\n"
+             "update[-(-size // 32), 32](param[own], grad[own], velocity, lr, mu, QUARTER)\n"
+             "comm.all_gather(param[own], param)\ncomm.broadcast(param, 0)"],
+            "too many copied bytes", "Which part does a rank need",
+        ),
+    },
+    "21_norm_and_step_in_two_launches": {
+        "lazy": (["if t == 0:\n    sums[c] = shared[0]", FACTOR, ADAMW], "params[0][0]: expected", "params[0] differ"),
+        "nearly": (
+            [TREE, FACTOR.replace("if norm > max_norm:\n    factor", "factor"), ADAMW], "a norm below it",
+            "elements of params[0] differ",
+        ),
+        "slow": (
+            [TREE, FACTOR, ADAMW.replace("new_m / (sqrt(new_u)", "load_float32(m + at) / (sqrt(new_u)")
+             .replace("store_float32(p", "store_float32(m + at, new_m)\nstore_float32(p")],
+            "too many requests", "reference",
+        ),
+    },
+}
