@@ -18,7 +18,7 @@ VERIFY_SETUP := $(if $(filter .venv-verify/bin/python,$(VERIFY_PY)),$(SMALL))
 CHECK_PYTHON = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "refopt needs Python 3.11 or later: set PYTHON")'
 PIP_INSTALL := -m pip install -q --disable-pip-version-check
 
-.PHONY: help verify test test-peers test-long test-gpu bench notebooks docs maps mutants oracle lint clean
+.PHONY: help verify test test-peers test-long test-gpu bench notebooks exercises docs maps mutants oracle lint clean
 .PHONY: foreign records gpu-records wheels
 .DEFAULT_GOAL := help
 
@@ -55,6 +55,9 @@ notebooks: $(INSTALLED) $(PEERS)  ## execute the notebooks again, in place
 		$(filter-out $(NOTEBOOK_OF_PEERS),$(wildcard notebooks/*.ipynb))
 	.venv-peers/bin/jupyter-execute --inplace --NotebookClient.record_timing=False $(NOTEBOOK_OF_PEERS)
 	.venv/bin/jupyter nbconvert --to notebook --inplace --coalesce-streams notebooks/*.ipynb
+
+exercises: $(INSTALLED)  ## the notebooks of notebooks/exercises, again from their solutions
+	cd notebooks/exercises && $(CURDIR)/.venv/bin/python -m exercise
 
 docs: $(INSTALLED)  ## the docstrings as web pages, in build/docs
 	.venv/bin/pdoc --docformat google -o build/docs refopt

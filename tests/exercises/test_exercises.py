@@ -1,10 +1,19 @@
 """The exercises: solutions pass, stubs and wrong answers fail and say why, notebooks are those of the solutions."""
 
-import pytest
-from exercise import generate, solution
+from types import SimpleNamespace
 
-from . import wrong_merged, wrong_one_kernel, wrong_steps
-from .answers import answer, halves
+import needs
+import pytest
+from exercise import Exercise, Verdict, generate, solution, witness
+from exercise import exercise as exercise_module
+from exercise.arguments import on_device
+
+from benchmarks.record import ROOT
+from refopt import gpu, simt
+from refopt.gpu.cuda import Launch
+
+from . import cells, wrong_merged, wrong_one_kernel, wrong_steps
+from .answers import answer
 
 NAMES = solution.names()
 WRONG = wrong_one_kernel.WRONG | wrong_merged.WRONG | wrong_steps.WRONG
@@ -12,19 +21,23 @@ KINDS = ("lazy", "nearly", "slow")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_solution_passes(name):
-    exercise, right, _ = solution.load(name)
-    verdict = exercise.check(right)
-    assert verdict.ok, verdict.text
-    assert verdict.text.startswith("Right.\n") and "reference" in verdict.text
+def test_a_solution_passes(name, tmp_path):
+    values, seconds = cells.run(name, tmp_path, solved=True)
+    verdicts = [value for value in values if isinstance(value, Verdict)]
+    assert verdicts and all(verdict.ok for verdict in verdicts), verdicts
+    assert any("reference" in verdict.text for verdict in verdicts)
+    pictures = [value for value in values if isinstance(value, simt.Picture)]
+    assert pictures and all(picture.alt.startswith("Which threads of the kernel") for picture in pictures)
+    assert seconds < 60
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stub_fails_with_a_word(name, tmp_path):
-    exercise, stub = answer(name, tmp_path, [None] * len(halves(name)))
-    verdict = exercise.check(stub)
-    assert not verdict.ok and verdict.text.startswith("Not yet. ")
-    assert "FILL ME IN" in generate.stubbed(solution.text(name)) or "CHANGE ME" in generate.stubbed(solution.text(name))
+    values, seconds = cells.run(name, tmp_path, solved=False)
+    assert any(isinstance(value, Verdict) and value.text.startswith("Not yet. ") for value in values), values
+    text = generate.notebook(name)
+    assert ("FILL ME IN, about" in text or "CHANGE ME" in text) and "<details>" in text
+    assert seconds < 60
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -53,4 +66,53 @@ def test_the_index_is_up_to_date():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_link_leads_to_a_page(name):
-    assert (generate.FOLDER / generate.header(name).link.partition("#")[0]).is_file()
+    """One that is there, or a notebook of the README's list."""
+    page = (generate.FOLDER / generate.header(name).link).resolve().relative_to(ROOT)
+    assert (ROOT / page).is_file() or f"({page})" in (ROOT / "README.md").read_text()
+
+
+def test_a_gpu_is_asked_for_its_bits(monkeypatch):
+    """An answer that is right on the executor and not on a GPU, for which the executor stands here."""
+    exercise, right, _ = solution.load("01_guard_the_tail")
+    on_gpu = []
+
+    def use(name):
+        on_gpu.append(name == "gpu")
+        return gpu.use("executor")
+
+    def launch(kernel, *args):
+        if not on_gpu[-1]:
+            exercise.launch(kernel, *args)
+
+    machine = SimpleNamespace(use=use, device=lambda: SimpleNamespace(name="gpu"))
+    monkeypatch.setattr(exercise_module, "gpu", machine)
+    monkeypatch.setattr(witness, "gpu", machine)
+    assert exercise.check(right).ok and any(on_gpu)
+    other = Exercise(exercise.name, exercise.spec, exercise.cases, launch)
+    assert "Case: 72 elements, 3 blocks, on the GPU." in other.check(right).text
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_a_solution_has_its_bits_on_a_gpu(name):
+    exercise, right, _ = solution.load(name)
+    assert (verdict := exercise.check(right)).ok, verdict.text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_solution_compiles_to_what_it_says(name, monkeypatch):
+    """For a GPU, without one: each kernel of a solution compiles, and the compiler changes no bit."""
+    needs.compiler()
+    exercise, right, _ = solution.load(name)
+    launches, call = [], Launch.__call__
+
+    def noted(launch, stream=0):
+        launches.append(launch)
+        call(launch, stream)
+
+    monkeypatch.setattr(Launch, "__call__", noted)
+    with gpu.use("executor"):
+        exercise.launch(right, *on_device(next(iter(exercise.cases.values()))))
+    kernels = {launch.kernel: launch.args for launch in launches}
+    assert kernels or name == "19_a_pass"  # which launches refopt's own kernels
+    assert [kernel.inexact(*args) for kernel, args in kernels.items()] == [[]] * len(kernels)

@@ -46,7 +46,7 @@ def arrays(args: Any, names: Any) -> Iterator[tuple[str, Any]]:
 
 
 class Difference(NamedTuple):
-    """The first element of an array that is not the expected one, bit for bit, how many are wrong, and of how many in total."""
+    """The first element of an array that is not the expected one, bit for bit; how many are wrong, and of how many."""
 
     name: str
     at: tuple[int, ...]

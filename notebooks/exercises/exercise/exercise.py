@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from refopt import gpu, simt
+from refopt import gpu
 
 from . import solution, witness
 from .arguments import Difference, arrays, copied, difference, on_device, on_host
+from .picture import picture
 from .score import NAMES, Score, dearest, score, table
 from .verdict import Verdict, right, wrong
 
@@ -95,12 +96,7 @@ class Exercise:
             only: names of the arrays to draw, such as ``params[0]``; all by default, shared ones too.
             launch: which of its launches; -1 is the last.
         """
-        seen = self._run(answer, self._first)
-        launches = seen.log.profile.accesses
-        if not launches or not len(launches[launch].start):
-            return wrong("No thread has touched an array yet, so there is nothing to draw.")
-        chosen = [array for name, array in arrays(seen.args, self.names) if name in only]
-        return simt.draw(seen.log, chosen or None, launch % len(launches))
+        return picture(self._run(answer, self._first), self.names, only, launch)
 
     def differences(self, answer: Any) -> Verdict:
         """How many elements of each array differ, in each case: a table."""
@@ -147,7 +143,7 @@ class Exercise:
                 words.append(witness.touched(seen, dict(arrays(device, self.names))[name], found.at))
             words.append(f"{found.wrong} of {found.total} elements of {name} differ")
             if found.is_rounding:
-                words.append("The last bits alone are others: is the order of the operations that of the specification?")
+                words.append("The last bits alone are others: are the operations in the order of the specification?")
             return "\n".join(words)
         return ""
 

@@ -42,13 +42,14 @@ def header(name: str) -> Header:
     docstring = ast.get_docstring(ast.parse(solution.text(name))) or ""
     match = _HEADER.fullmatch(docstring)
     if match is None:
-        raise ValueError(f"{name}: docstring: expected a title, 'Teaches: ...' and 'Explained in: ...', got {docstring!r}")
+        expected = "expected a title, 'Teaches: ...' and 'Explained in: ...'"
+        raise ValueError(f"{name}: docstring: {expected}, got {docstring!r}")
     return Header(int(name[:2]), *(" ".join(match[key].split()) for key in ("title", "teaches", "link")))
 
 
-def stubbed(code: str) -> str:
-    """Code with the stub's half in the place of the solution's."""
-    return HALVES.sub(lambda match: bare(match[3]), code)
+def half(code: str, solved: bool = False) -> str:
+    """Code with the stub's half, or the solution's, in the places that have both."""
+    return HALVES.sub(lambda match: match[2] if solved else bare(match[3]), code)
 
 
 def bare(comments: str) -> str:
@@ -56,17 +57,18 @@ def bare(comments: str) -> str:
     return re.sub(r"(?m)^( *)# ?", r"\1", comments)
 
 
-def cells(name: str) -> list[tuple[str, str]]:
-    """The cells of an exercise: kind and text."""
+def cells(name: str, solved: bool = False) -> list[tuple[str, str]]:
+    """The cells of an exercise, or of its solution: kind and text."""
     number, title, teaches, link = header(name)
     shown = link.rpartition("/")[2].removesuffix(".ipynb").removesuffix(".md")
-    result = [("markdown", f"# {number}. {title}\n\n**What you learn**: {teaches}\n\n**Explained in**: [{shown}]({link})")]
+    head = f"# {number}. {title}\n\n**What you learn**: {teaches}\n\n**Explained in**: [{shown}]({link})"
+    result = [("markdown", head)]
     for part in re.split(r"(?m)^# %%", solution.text(name))[1:]:
         kind, _, body = part.partition("\n")
         if kind.strip() in ("[markdown]", "[notebook]"):
             body = bare(body)
         cell = "markdown" if kind.strip() == "[markdown]" else "code"
-        result.append((cell, textwrap.dedent(stubbed(body)).strip()))
+        result.append((cell, textwrap.dedent(half(body, solved)).strip()))
     return result
 
 
@@ -75,10 +77,10 @@ def path(name: str) -> Path:
     return FOLDER / f"{name.replace('_', '-')}.ipynb"
 
 
-def notebook(name: str) -> str:
-    """The stub notebook of an exercise, as text."""
+def notebook(name: str, solved: bool = False) -> str:
+    """The stub notebook of an exercise, or its solution, as text."""
     entries = []
-    for k, (kind, body) in enumerate(cells(name)):
+    for k, (kind, body) in enumerate(cells(name, solved)):
         entry: dict[str, Any] = {"cell_type": kind, "id": f"cell-{k:02}", "metadata": {}}
         entry |= {"execution_count": None, "outputs": []} if kind == "code" else {}
         entries.append(entry | {"source": body.splitlines(keepends=True)})

@@ -2,7 +2,7 @@
 
 Teaches: a thread for each element, and a guard for the threads that have none
 
-Explained in: ../1-why-merging-pays.ipynb
+Explained in: ../2-from-ten-lines.ipynb
 """
 
 # %% [markdown]

@@ -2,7 +2,7 @@
 
 Teaches: a grid-stride loop, by which a grid of any size takes arrays of any size
 
-Explained in: ../4-momentum-and-adam.ipynb
+Explained in: ../2-from-ten-lines.ipynb
 """
 
 # %% [markdown]

@@ -2,7 +2,7 @@
 
 Teaches: a number of Python's is fp64, and makes fp64 of all that it meets
 
-Explained in: ../../docs/own-kernels.md
+Explained in: ../7-what-goes-wrong.ipynb
 """
 
 # %% [markdown]

@@ -2,7 +2,7 @@
 
 Teaches: coalescing: neighbouring threads load neighbouring elements, and a warp moves 4 sectors where it moved 32
 
-Explained in: ../../docs/profile.md
+Explained in: ../7-what-goes-wrong.ipynb
 """
 
 # %% [markdown]

@@ -2,7 +2,7 @@
 
 Teaches: a race between a read and a write that no test of the numbers shows; read, wait, write, wait
 
-Explained in: ../../docs/executor-finds.md
+Explained in: ../7-what-goes-wrong.ipynb
 """
 
 # %% [markdown]

@@ -2,7 +2,7 @@
 
 Teaches: a barrier is for all threads of a block, and no condition may stand around it
 
-Explained in: ../../docs/executor-finds.md
+Explained in: ../7-what-goes-wrong.ipynb
 """
 
 # %% [markdown]

@@ -6,9 +6,9 @@ Explained in: ../5-adamw-lamb-and-norms.ipynb
 """
 
 # %% [markdown]
-# A warp sums a row of 32 numbers, neighbours first: 0 and 1, 2 and 3; then pairs of these. A block has four warps, so it
-# takes four rows. Neither shared memory nor a barrier is needed: `cuda.shfl_xor_sync(WARP, value, k)` gives each lane
-# the value of the lane whose number differs in the bits of k.
+# A warp sums a row of 32 numbers, neighbours first: 0 and 1, 2 and 3; then pairs of these. A block has four warps, so
+# it takes four rows. Neither shared memory nor a barrier is needed: `cuda.shfl_xor_sync(WARP, value, k)` gives each
+# lane the value of the lane whose number differs in the bits of k.
 
 # %%
 import numpy as np
@@ -65,8 +65,8 @@ def sum_rows(x, sums):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# Lane 0 first needs the value of lane 1, and lane 2 that of lane 3: numbers that differ in bit 0. Then lane 0 needs what
-# lanes 2 and 3 have come to: bit 1.
+# Lane 0 first needs the value of lane 1, and lane 2 that of lane 3: numbers that differ in bit 0. Then lane 0 needs
+# what lanes 2 and 3 have come to: bit 1.
 #
 # </details>
 # <details><summary>Hint 2</summary>

@@ -2,7 +2,7 @@
 
 Teaches: shared memory has 32 banks, and a column of a tile of 32 by 32 lies in one of them
 
-Explained in: ../../docs/profile.md
+Explained in: ../7-what-goes-wrong.ipynb
 """
 
 # %% [markdown]

@@ -2,7 +2,7 @@
 
 Teaches: vector loads and stores, by which a thread moves four elements with one request, and the tail they leave
 
-Explained in: ../../refopt/gpu/ladder/adam.py
+Explained in: ../2-from-ten-lines.ipynb
 """
 
 # %% [markdown]
@@ -66,7 +66,8 @@ def sgd(p, g, size, lr):
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# A grid-stride loop in which a thread takes four neighbours. Where does thread 0 go on, if thread 1 begins at element 4?
+# A grid-stride loop in which a thread takes four neighbours. Where does thread 0 go on, if thread 1 begins at
+# element 4?
 #
 # </details>
 # <details><summary>Hint 2</summary>

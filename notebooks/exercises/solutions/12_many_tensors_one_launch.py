@@ -2,7 +2,7 @@
 
 Teaches: merging: a table says which part of which tensor a block takes, so one launch does for all tensors
 
-Explained in: ../1-why-merging-pays.ipynb
+Explained in: ../2-from-ten-lines.ipynb
 """
 
 # %% [markdown]
@@ -59,7 +59,7 @@ def sgd(addresses, chunks, lr):
 # exercise.check(sgd)
 
 # %% [notebook]
-# exercise.picture(sgd)
+# exercise.picture(sgd, "params[0]", "params[1]", "params[3]")
 
 # %% [markdown]
 # <details><summary>Hint 1</summary>

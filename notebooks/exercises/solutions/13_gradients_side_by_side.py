@@ -62,7 +62,7 @@ def gather(table, buffer, scale):
 # exercise.check(gather)
 
 # %% [notebook]
-# exercise.picture(gather)
+# exercise.picture(gather, "grads[0]", "grads[1]", "buffer")
 
 # %% [markdown]
 # <details><summary>Hint 1</summary>

@@ -93,7 +93,7 @@ def lars(table, lr, coeff):
 # exercise.check(lars)
 
 # %% [notebook]
-# exercise.picture(lars)
+# exercise.picture(lars, "params[0]", "grads[0]", "params[1]")
 
 # %% [markdown]
 # <details><summary>Hint 1</summary>

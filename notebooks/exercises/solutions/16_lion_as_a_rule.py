@@ -86,7 +86,7 @@ def rule(p, g, m, k):
 # exercise.check(rule)
 
 # %% [notebook]
-# exercise.picture(rule)
+# exercise.picture(rule, "params[0]", "params[1]", "params[2]")
 
 # %% [markdown]
 # <details><summary>Hint 1</summary>

@@ -2,7 +2,7 @@
 
 Teaches: a training step as a list of ops, and a rewrite that merges updates without changing a bit
 
-Explained in: ../9-passes.ipynb
+Explained in: ../9-a-step-as-a-program.ipynb
 """
 
 # %% [markdown]
