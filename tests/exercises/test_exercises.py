@@ -27,7 +27,7 @@ def test_a_solution_passes(name, tmp_path):
     assert verdicts and all(verdict.ok for verdict in verdicts), verdicts
     assert any("reference" in verdict.text for verdict in verdicts)
     pictures = [value for value in values if isinstance(value, simt.Picture)]
-    assert pictures and all(picture.alt.startswith("Which threads of the kernel") for picture in pictures)
+    assert pictures and all(picture.alt.startswith(("Which threads of", "What one warp of")) for picture in pictures)
     assert seconds < 60
 
 
@@ -69,6 +69,20 @@ def test_a_link_leads_to_a_page(name):
     """One that is there, or a notebook of the README's list."""
     page = (generate.FOLDER / generate.header(name).link).resolve().relative_to(ROOT)
     assert (ROOT / page).is_file() or f"({page})" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "stub", "solved"),
+    [
+        ("05_columns_to_rows", "x", "load 0: 32 elements, 32 sectors", "load 0: 32 elements, 4 sectors"),
+        ("10_the_crowded_bank", "shared", "load 6: 1 banks, 32 turns", "load 6: 32 banks, 1 turn;"),
+    ],
+)
+def test_requests_of_a_warp_are_drawn(name, array, stub, solved, tmp_path):
+    exercise, right, _ = solution.load(name)
+    assert solved in exercise.requests(right, array).alt
+    assert stub in exercise.requests(answer(name, tmp_path, [None])[1], array).alt
+    assert "nothing to draw" in exercise.requests(right, "nobody").text
 
 
 def test_a_gpu_is_asked_for_its_bits(monkeypatch):

@@ -12,6 +12,7 @@ from refopt import gpu
 from . import solution, witness
 from .arguments import Difference, arrays, copied, difference, on_device, on_host
 from .picture import picture
+from .requests import requests
 from .score import NAMES, Score, dearest, score, table
 from .verdict import Verdict, right, wrong
 
@@ -97,6 +98,16 @@ class Exercise:
             launch: which of its launches; -1 is the last.
         """
         return picture(self._run(answer, self._first), self.names, only, launch)
+
+    def requests(self, answer: Any, name: str, launch: int = 0) -> Any:
+        """Draw what one warp accesses at a time, in the first case.
+
+        Args:
+            answer: as of `check`.
+            name: of an array, or ``shared``.
+            launch: as of `picture`.
+        """
+        return requests(self._run(answer, self._first), name, launch)
 
     def differences(self, answer: Any) -> Verdict:
         """How many elements of each array differ, in each case: a table."""

@@ -56,6 +56,12 @@ def scale_rows(x, factors, out):
 # %% [notebook]
 # exercise.picture(scale_rows)
 
+# %% [markdown]
+# That is all accesses at once. What counts is what a warp asks for at a time: each line is one request.
+
+# %% [notebook]
+# exercise.requests(scale_rows, "x")
+
 # %% [notebook]
 # exercise.check(scale_rows)
 

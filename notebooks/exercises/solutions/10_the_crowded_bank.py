@@ -60,11 +60,14 @@ def transpose(x, out):
 # %% [notebook]
 # exercise.check(transpose)
 
-# %% [markdown]
-# In the picture of shared memory a band is a row of all 32 banks.
-
 # %% [notebook]
 # exercise.picture(transpose)
+
+# %% [markdown]
+# In which banks are the words that a warp loads or stores at a time?
+
+# %% [notebook]
+# exercise.requests(transpose, "shared")
 
 # %% [markdown]
 # <details><summary>Hint 1</summary>

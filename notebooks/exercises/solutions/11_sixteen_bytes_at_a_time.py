@@ -63,6 +63,9 @@ def sgd(p, g, size, lr):
 # %% [notebook]
 # exercise.picture(sgd)
 
+# %% [notebook]
+# exercise.requests(sgd, "g")
+
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
