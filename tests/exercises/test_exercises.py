@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import needs
+import numpy as np
 import pytest
 from exercise import Exercise, Verdict, generate, solution, witness
 from exercise import exercise as exercise_module
@@ -10,6 +11,7 @@ from exercise.arguments import on_device
 
 from benchmarks.record import ROOT
 from refopt import gpu, simt
+from refopt.gpu import cuda
 from refopt.gpu.cuda import Launch
 
 from . import cells, wrong_merged, wrong_one_kernel, wrong_steps
@@ -75,7 +77,7 @@ def test_a_link_leads_to_a_page(name):
     ("name", "array", "stub", "solved"),
     [
         ("05_columns_to_rows", "x", "load 0: 32 elements, 32 sectors", "load 0: 32 elements, 4 sectors"),
-        ("10_the_crowded_bank", "shared", "load 6: 1 banks, 32 turns", "load 6: 32 banks, 1 turn;"),
+        ("10_the_crowded_bank", "shared", "load 6: 1 bank, 32 turns", "load 6: 32 banks, 1 turn;"),
     ],
 )
 def test_requests_of_a_warp_are_drawn(name, array, stub, solved, tmp_path):
@@ -83,6 +85,18 @@ def test_requests_of_a_warp_are_drawn(name, array, stub, solved, tmp_path):
     assert solved in exercise.requests(right, array).alt
     assert stub in exercise.requests(answer(name, tmp_path, [None])[1], array).alt
     assert "nothing to draw" in exercise.requests(right, "nobody").text
+
+
+def test_lanes_that_load_one_word_share_a_turn():
+    @cuda.jit
+    def first(out):
+        shared, t = cuda.shared.array(32, np.float32), cuda.threadIdx.x
+        shared[t] = out[t]
+        cuda.syncthreads()
+        out[t] = shared[0]
+
+    exercise = Exercise("", lambda out: None, {"32": (np.zeros(32, np.float32),)}, lambda kernel, x: kernel[1, 32](x))
+    assert exercise.requests(first, "shared").alt.endswith("store 0: 32 banks, 1 turn; load 1: 1 bank, 1 turn.")
 
 
 def test_a_gpu_is_asked_for_its_bits(monkeypatch):

@@ -33,7 +33,7 @@ WRONG = {
             [f"for i in range(cuda.grid(1), fours, cuda.gridsize(1)):\n    {TAIL}", TAIL],
             "too many requests", "reference",
         ),
-        "nearly": ([FOURS.replace("4 * i", "i"), TAIL], "MisalignedAddress", "has to begin at a multiple of 16 bytes"),
+        "nearly": ([FOURS.replace("4 * i", "i"), TAIL], "MisalignedAddress", "x, d = load4_float32(p + i)"),
         "slow": (
             [FOURS.replace("store4_float32(p + 4 * i, (", "new = (").replace("x[3] - lr * d[3]))", "x[3] - lr * d[3])")
              + "    for k in range(4):\n        store_float32(p + 4 * (i + k), new[k])\n", TAIL],

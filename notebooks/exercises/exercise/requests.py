@@ -68,13 +68,13 @@ def _drawn(array: Any, found: list[Request], kernel: str) -> simt.Picture:
         if shared:
             at = np.unique(elements * size // WORD)
             turns = int(np.bincount(at % BANKS).max())
-            places, cost = at % BANKS, f"{turns} turn{'s' * (turns > 1)}"
+            places, cost = at % BANKS, _count(turns, "turn")
         else:
             moved = len(np.unique(elements * size // SECTOR))
-            places, cost = elements, f"{moved} sector{'s' * (moved > 1)}"
+            places, cost = elements, _count(moved, "sector")
         axis.plot(places, np.full(len(places), k), "s", markersize=4, color=COLORS[kind], markeredgewidth=0)
         axis.annotate(f"{kind}: {cost}", (1.01, k), xycoords=("axes fraction", "data"), va="center", fontsize=9)
-        words.append(f"{kind} {k}: {len(set(places.tolist()))} {'banks' if shared else 'elements'}, {cost}")
+        words.append(f"{kind} {k}: {_count(len(set(places.tolist())), 'bank' if shared else 'element')}, {cost}")
     low, high = (0, BANKS) if shared else _bands(axis, array, found)
     axis.set_xlim(low - 0.5, high - 0.5)
     axis.set_ylim(len(found) - 0.4, -0.6)
@@ -85,6 +85,10 @@ def _drawn(array: Any, found: list[Request], kernel: str) -> simt.Picture:
     title = f"What one warp of {kernel} accesses at a time in {array.label}"
     axis.set_title(title, loc="left")
     return simt.Picture(figure, f"{title}, request by request. {'; '.join(words)}.")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number > 1)}"
 
 
 def _bands(axis: Any, array: Any, found: list[Request]) -> tuple[int, int]:

@@ -13,3 +13,12 @@ def adamw(p, g, m, u, lr, beta1, beta2, epsilon, coeff, beta1_pow, beta2_pow):
         epsilon_at="corrected", coeff=coeff, lr_ratio=np.float32(1),
     )  # fmt: skip
     p[...], m[...], u[...] = new[:3]
+
+
+def step(params, grads, moment1, moment2, beta1_pow, beta2_pow, *, lr, beta1, beta2, epsilon, coeff):
+    """One step of lists of tensors, as the oracle takes it."""
+    for p, g, m, u, b1, b2 in zip(params, grads, moment1, moment2, beta1_pow, beta2_pow, strict=True):
+        kind = p.dtype.type
+        adamw(p, g, m, u, kind(lr), kind(beta1), kind(beta2), kind(epsilon), kind(coeff), b1[0], b2[0])
+        b1 *= kind(beta1)
+        b2 *= kind(beta2)

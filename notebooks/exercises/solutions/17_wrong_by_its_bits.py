@@ -6,10 +6,10 @@ Explained in: ../15-the-oracle.ipynb
 """
 
 # %% [markdown]
-# Somebody's AdamW agrees with yours to seven digits, in every test with a tolerance. But two runs of a training, one
-# with each, part after some hundred steps. The source is not at hand; its results are. One line of the kernel below is
-# not what the suspect computes, though both are AdamW on paper. Find the line by the bits, and write what the suspect
-# has. Four suspicions:
+# Somebody's AdamW agrees with yours wherever a tolerance is allowed for, but not bit for bit, and two runs that should
+# be one training part ways. The source is not at hand; its results are. One line of the kernel below is not what the
+# suspect computes, though both are AdamW on paper. Find the line by the bits, and write what the suspect has. Four
+# suspicions:
 #
 # - the decay is subtracted, `p - lr * coeff * p`, not a factor of p;
 # - the square is formed first, `(1 - beta2) * (g * g)`;
@@ -42,6 +42,14 @@ cases = {"random gradients": arguments(), "gradients of 0": arguments(g=0), "no 
 exercise = Exercise("17_wrong_by_its_bits", spec, cases, launch, limits=["requests", "sectors"])
 
 ONE = np.float32(1)
+
+# %% [markdown]
+# The oracle allows for as much rounding as the formula may have. By its first law the suspect is right:
+
+# %% [notebook]
+# from refopt import oracle
+#
+# print(oracle.check("adamw", suspect.step, dtypes=["float32"], laws=["L1"]))
 
 
 # %%
