@@ -9,12 +9,12 @@ Explained in: ../15-the-oracle.ipynb
 # Somebody's AdamW agrees with yours wherever a tolerance is allowed for, but not bit for bit, and two runs that should
 # be one training part ways. The source is not at hand; its results are. One line of the kernel below is not what the
 # suspect computes, though both are AdamW on paper. Find the line by the bits, and write what the suspect has. Four
-# suspicions:
+# suspicions, all of them equal to the kernel in exact arithmetic:
 #
 # - the decay is subtracted, `p - lr * coeff * p`, not a factor of p;
 # - the square is formed first, `(1 - beta2) * (g * g)`;
 # - the moment is divided by `1 - beta1_pow` before it is divided by the root, not the rate;
-# - epsilon is added before the correction, within the root.
+# - the root is taken of the corrected square, `sqrt(u / (1 - beta2_pow))`, not of each.
 
 # %%
 import numpy as np
