@@ -11,7 +11,6 @@ from refopt.checks.rows import Form, Hyper, Limit, Routine, Slot, Spec
 __all__ = ["ROUTINES", "Form", "Hyper", "Limit", "Routine", "Slot", "Spec"]
 
 
-
 def _order(row: Routine) -> tuple:
     return not row.elementwise, sum(not slot.optional for slot in row.slots), row.name
 

@@ -163,9 +163,9 @@ def hypers(routine: Routine, workload: Workload, step: int) -> dict[str, Any]:
     names = [tensor.name for tensor in workload.tensors]
 
     def value(hyper: Hyper) -> Any:
-        if hyper.whole:
+        if hyper.whole and hyper.per_tensor:
             return [step + i for i in range(len(names))]
-        number = routine.trial.get(hyper.name, HYPERS.get(hyper.name, hyper.other))
+        number = routine.trial.get(hyper.name, hyper.usual(HYPERS))
         if hyper.name == "lr":
             number *= 0.75**step
         if not hyper.per_tensor:

@@ -36,7 +36,18 @@ class Hyper(NamedTuple):
     @property
     def other(self) -> float:
         """Another number than the default, for checks whose tables have none under its name."""
-        return 0.75 * (self.default or 1.0)
+        if self.whole:
+            return 1 if self.default == 0 else 0
+        return 0.75 * (self.default or min(1.0, self.below))
+
+    def allows(self, x: float) -> bool:
+        """Whether it may be this number."""
+        least = x > 0 if self.positive else x >= 0
+        return least and x < self.below and (not self.whole or x == int(x))
+
+    def usual(self, table: Mapping[str, float]) -> float:
+        """What a table has under its name, if it may be that, or else `other`."""
+        return table[self.name] if self.name in table and self.allows(table[self.name]) else self.other
 
 
 class Limit(NamedTuple):

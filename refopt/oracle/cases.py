@@ -133,7 +133,9 @@ def noise(seed: Sequence[int], shape: tuple[int, ...], small: float = 2.0**-6) -
 
 def number(hyper: Hyper) -> float:
     """The number of a routine that cases have."""
-    return NUMBERS[hyper.name] if hyper.name in NUMBERS else longer(hyper.other)
+    if hyper.name in NUMBERS and hyper.allows(NUMBERS[hyper.name]):
+        return NUMBERS[hyper.name]
+    return hyper.other if hyper.whole else longer(hyper.other)
 
 
 def draw(

@@ -65,11 +65,13 @@ def number(hyper: Hyper, feature: str, t: int) -> Any:
         return [1000 * t + i for i in EVERY] if feature == STOCHASTIC else None
     if hyper.name == "rescale_grad":
         return 0.37 + 0.1 * t if feature in (RESCALE_GRAD, GRAD_FACTOR) else None
+    usual = hyper.usual(NUMBERS)
     if not hyper.per_tensor:
-        return NUMBERS[hyper.name]
+        return usual
     if hyper.name in DECAYS and feature == NO_DECAY:
         return 0.0
-    values = [NUMBERS[hyper.name] * (1 + 0.07 * i - 0.03 * t) for i in EVERY]
+    values = [usual if hyper.whole else usual * (1 + 0.07 * i - 0.03 * t) for i in EVERY]
+    values = [x if hyper.allows(x) else usual for x in values]
     for name, tensor in (("lr", STILL), *((decay, UNDECAYED) for decay in DECAYS)):
         if name == hyper.name:
             values[tensor] = 0.0

@@ -156,4 +156,7 @@ def test_the_bound_of_a_formula_covers_the_rule(cell):
         powers[tensor].pop("second_moment", None)
         for name, bound in trial.outcome(known).items():
             distance = abs(high(bound.value - results[name].value))
-            assert np.all(distance + results[name].error <= bound.error), f"{known.where}: {name}"
+            assert np.all(distance + results[name].error <= bound.error), (
+                f"{known.where}: {name}: expected a bound of the formula (tests/evidence/formulas.py) that covers the "
+                "rule of refopt.cpu, got a narrower one: has the formula at least as many roundings?"
+            )

@@ -10,6 +10,7 @@ A file is written once for each version of a routine: a change of these bits is 
     python tests/frozen/generate.py
 """
 
+import argparse
 import itertools
 import json
 from pathlib import Path
@@ -151,6 +152,7 @@ def drawn(routine: Routine, dtypes: tuple[str, ...], chance: np.random.Generator
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for routine in ROUTINES.values():
         for name, made in ((routine.name, defaults), (f"{routine.name}-orders", orders)):
             file = FOLDER / f"{name}.json"

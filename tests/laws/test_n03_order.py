@@ -30,6 +30,7 @@ def load(key):
 @pytest.mark.clause("N3")
 @entries
 def test_the_reference_has_the_bits_written_once(key):
+    """The reference gives the bits of tests/frozen, which are written once for each version of a routine."""
     case, expected = load(key)
     assert_same(expected, reference(case), "frozen bits")
 
@@ -37,6 +38,7 @@ def test_the_reference_has_the_bits_written_once(key):
 @pytest.mark.clause("N3", "N4")
 @pytest.mark.parametrize("key", FORMS, ids=", ".join)
 def test_the_kernels_have_the_bits_written_once(machine, key):
+    """So do the kernels of each form."""
     case, expected = load(key[:2])
     assert_same(expected, kernels(key[2], machine)(case), "frozen bits")
 

@@ -157,6 +157,7 @@ def at_the_end(size: int, seed: str, count: int) -> list[tuple[int, Triplet]]:
 
 @pytest.mark.parametrize(("norm", "dtypes"), ROWS)
 def test_the_reference_adds_by_the_tree(norm, dtypes):
+    """The reference's sum of squares is that of the tree, added in its order."""
     for size, some in {3: 10, 5: 10, 257: 40, 1025: 40, 4097: 30, 9000: 5}.items():
         tensors = [(size, triplet) for triplet in triplets(size, f"{norm} {dtypes} {size}", some)]
         assert len(tensors) >= 2 and not wrong(norm, dtypes, tensors, reference)
@@ -164,6 +165,7 @@ def test_the_reference_adds_by_the_tree(norm, dtypes):
 
 @pytest.mark.parametrize(("norm", "form", "dtypes"), FORMS)
 def test_the_kernels_add_by_the_tree(machine, norm, form, dtypes):
+    """So is that of the kernels of each form."""
     tensors = []
     for size in SIZES:
         count = 1 if machine.name == "executor" else ON_GPU
@@ -173,6 +175,7 @@ def test_the_kernels_add_by_the_tree(machine, norm, form, dtypes):
 
 @pytest.mark.parametrize(("norm", "form", "dtypes"), AROUND_CHUNKS)
 def test_the_tree_goes_on_over_the_ends_of_chunks(machine, norm, form, dtypes):
+    """Where one chunk ends and the next begins, the sum is still that of one tree."""
     tensors = []
     for size in near(dtypes)[1:2] if machine.name == "executor" else near(dtypes):
         tensors += at_the_end(size, f"{norm} {form} {dtypes}", 1 if machine.name == "executor" else ON_GPU)
@@ -210,6 +213,7 @@ one_dtype = pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "
 
 @one_dtype
 def test_the_reference_checks_gradients_by_the_tree(dtype):
+    """The gradient check of the reference sums by the same tree."""
     for size in (3, *SIZES, *near((dtype, dtype))):
         tensors = [(size, triplet) for triplet in triplets(size, f"{dtype} {size}", 60)]
         assert tensors and not wrong_of_check(dtype, tensors, norm_of_reference)
@@ -217,6 +221,7 @@ def test_the_reference_checks_gradients_by_the_tree(dtype):
 
 @one_dtype
 def test_the_kernels_check_gradients_by_the_tree(machine, dtype):
+    """The gradient check of the kernels sums by the same tree."""
     on_executor, sizes = machine.name == "executor", near((dtype, dtype))
     tensors = []
     for size in SIZES:

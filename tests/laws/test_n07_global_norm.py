@@ -44,11 +44,13 @@ def wrong_of_tensors(count: int, some: list[Triplet], norm: Callable) -> list[st
 
 @pytest.mark.parametrize("count", [3, 4, 7, 33, 100, 1025])
 def test_the_reference_joins_tensors_by_the_tree(count):
+    """The reference joins the sums of tensors, in the order of the list, by the tree of N6."""
     assert not wrong_of_tensors(count, between_tensors(count, str(count), 60), norm_of_reference)
 
 
 @pytest.mark.parametrize("count", [3, 7, 33, 100])
 def test_the_kernels_join_tensors_by_the_tree(machine, count):
+    """So do the kernels."""
     some = between_tensors(count, f"kernels {count}", 8 if machine.name == "executor" else 100)
     assert not wrong_of_tensors(count, some, norm_on(machine))
 

@@ -87,6 +87,7 @@ BY_CHUNK = {chunk_of(p, g): (p, g, np.dtype(arithmetic(p)).name) for p in DTYPES
 
 
 def test_there_are_chunks_of_several_lengths():
+    """The dtypes of a tensor decide how long its chunks are."""
     assert len(BY_CHUNK) >= 3 and all(chunk % TILE == 0 for chunk in BY_CHUNK)
 
 

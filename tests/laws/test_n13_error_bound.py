@@ -29,4 +29,5 @@ def test_each_variant_is_its_formula(cell):
 
 
 def test_every_formula_is_that_of_a_routine():
+    """Each routine of the catalogue has a formula, and no other has."""
     assert {cell.routine for cell in cells()} == set(ROUTINES)

@@ -31,6 +31,10 @@ FAST = list(dict.fromkeys([*ONE_A_LAW, *(BY_NAME[name] for name in TRIES)]))
 
 def test_there_are_many():
     assert len(BY_NAME) == len(MUTANTS) >= 200 and len(HISTORICAL) >= 25 and len(ELSEWHERE) >= 5
+    lacking = set(ROUTINES) - set(built())
+    assert not lacking, f"tests/oracle/mutants/library/steps.py: expected a step of {', '.join(sorted(lacking))}"
+    lacking = set(ROUTINES) - {mutant.routine for mutant in MUTANTS}
+    assert not lacking, f"tests/oracle/mutants: expected a mutant of {', '.join(sorted(lacking))}"
     assert {mutant.routine for mutant in MUTANTS} == set(ROUTINES) == set(built())
     # Of remainders and chance, which the library has none of, there are those of oracle.planted.
     assert {mutant.law for mutant in MUTANTS} == LAWS.keys() - {"L12", "L13", "L18"}

@@ -12,21 +12,60 @@ import pytest
 import refopt
 
 PACKAGE = Path(refopt.__file__).parent
+TESTS = Path(__file__).parents[1]
 PAGE = (PACKAGE.parent / "docs" / "adding-an-op.md").read_text()
 FILES = dict(re.findall(r"(?s)`(refopt/\S+\.py)`:\n\n```python\n(.*?)```", PAGE))
 ((BEFORE, LINE),) = re.findall(r"```diff\n (.*\n)\+(.*\n)", PAGE)
 (EXAMPLE,) = re.findall(r"(?s)```python\n(import numpy as np\nfrom refopt import gpu.*?)```", PAGE)
 LAST = f"line {len(EXAMPLE.splitlines())}, in <module>\nAssertionError"
+(LAW,) = re.findall(r"(?s)```python\n(from hypothesis import.*?)```", PAGE)
+# A clamp on each of two ranks, side by side: one of them is not that of the other.
+PLACED = """
+import numpy as np
+from refopt.comm import local
+from refopt.program import Op, bind, passes, step_program
+from refopt.program.passes.clamps import fuse_clamps
+
+plain = step_program([("w", (4, 3)), ("b", (4,)), ("c", (5,))], "sgd", lr=0.5)
+placed = passes.reduce_to_owners(plain, 2).program
+scales = [k for k, op in enumerate(placed.main) if op.type == "scale"]
+clamps = [Op("clamp", {"x": x}, {"out": x}, {"limit": 0.25}, "communicate", device=placed.main[k].device)
+          for k in scales for x in [placed.main[k].inputs["x"]]]
+assert {op.device for op in clamps} == {0, 1} and len(clamps) == 3
+place = max(scales) + 1
+updates = [op for op in placed.main[:place] if op.role == "optimize" or op.type == "broadcast"]
+before = [op for op in placed.main[:place] if op not in updates]
+program = placed.replace(main=[*before, *clamps, *updates, *placed.main[place:]])
+program.check()
+fused = fuse_clamps(program)
+assert fused.applied and fused.program.counts()["clamp"] == 2, fused.program.counts()
+
+
+def outcome(program):
+    def rank(world):
+        arrays = {name: np.ones(shape, np.float32) for name, shape in [("w", (4, 3)), ("b", (4,)), ("c", (5,))]}
+        gradients = {f"{name}@GRAD": np.full_like(x, -8) for name, x in arrays.items()}
+        bound = bind(passes.on_device(program, world.rank), arrays, comm=world, gradients=gradients)
+        bound.startup()
+        bound.step()
+        return [bound.read(name).tobytes() for name in arrays]
+
+    return local.run(rank, 2)
+
+
+assert outcome(program) == outcome(fused.program)
+"""
 DOOR = "refopt/program/ops/__init__.py"
 
 
-def example(folder, without=(), edits=()):
-    """The page's example in a copy of the package with the page's files and its line; what it has printed.
+def example(folder, without=(), edits=(), script=EXAMPLE):
+    """The page's example, or another, in a copy of the package with the page's files and its line; what it has printed.
 
     Args:
         folder: where the copy goes.
         without: files, or the line, that are left out.
         edits: of files: the file, what is in it, and what comes instead.
+        script: what runs.
     """
     shutil.copytree(PACKAGE, folder / "refopt", ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in FILES.items():
@@ -38,9 +77,9 @@ def example(folder, without=(), edits=()):
         text = (folder / name).read_text()
         assert text.count(before) == 1, (name, before)
         (folder / name).write_text(text.replace(before, after))
-    environment = os.environ | {"PYTHONPATH": str(folder)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(TESTS)])}
     return subprocess.run(
-        [sys.executable, "-c", EXAMPLE], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )
 
 
@@ -48,6 +87,27 @@ def test_the_page_runs(tmp_path):
     assert [*FILES] == [f"refopt/program/{name}.py" for name in ("ops/clamp", "gpu/clamp", "passes/clamps")]
     done = example(tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+DEVICE = ("refopt/program/passes/clamps.py", ", op.role, op.device)", ", op.role)")
+HEAD = "import conftest\nfrom refopt.program import Op\nfrom refopt.program.passes.clamps import fuse_clamps\n"
+CALL = "\n\ntest_fusing_clamps_changes_no_bit()\n"
+
+
+def test_clamps_of_two_ranks_stay_two(tmp_path):
+    """Each rank clamps what it owns."""
+    done = example(tmp_path / "right", script=PLACED)
+    assert done.returncode == 0, done.stderr
+    done = example(tmp_path / "wrong", edits=[DEVICE], script=PLACED)
+    assert "AssertionError" in done.stderr
+
+
+def test_the_law_of_the_page(tmp_path):
+    done = example(tmp_path / "right", script=HEAD + LAW + CALL)
+    assert done.returncode == 0, done.stderr
+    lost = ("refopt/program/passes/clamps.py", "for op in ops for", "for op in ops[:1] for")
+    done = example(tmp_path / "wrong", edits=[lost], script=HEAD + LAW + CALL)
+    assert done.returncode != 0 and "AssertionError" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(("without", "edits", "error"), [

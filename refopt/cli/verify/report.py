@@ -1,4 +1,4 @@
-"""What is in the report of ``refopt verify`` in JSON."""
+"""The JSON report of ``refopt verify``, written by ``--json``; `table` has what is printed."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version

@@ -1,4 +1,7 @@
-"""What ``refopt verify`` prints: a line for each row, what is wrong with it, a summary; 80 columns."""
+"""What ``refopt verify`` prints, in 80 columns: a line for each row, what is wrong with it, a summary.
+
+`report` has the same as JSON.
+"""
 
 import textwrap
 from collections.abc import Sequence

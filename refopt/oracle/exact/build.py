@@ -29,7 +29,8 @@ def step_of(routine: Routine, **changed: Any) -> dict[str, Any]:
     """Hyperparameters of a step, none of them at its default."""
 
     def number(hyper: Hyper) -> float:
-        return NUMBERS.get(hyper.name, hyper.other)
+        usual = hyper.usual(NUMBERS)
+        return hyper.other if usual == hyper.default else usual
 
     known = {hyper.name: number(hyper) for hyper in row("step_of", routine).hypers}
     for name in changed:

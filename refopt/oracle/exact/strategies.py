@@ -100,11 +100,15 @@ def hyperparameters(routine: Routine, count: int) -> st.SearchStrategy[dict[str,
 
     def values(hyper: Hyper) -> st.SearchStrategy[float] | st.SearchStrategy[int]:
         if hyper.whole:
-            return st.integers(0, int(hyper.below) - 1)
-        usual = st.sampled_from(USUAL.get(hyper.name, (0.5 if hyper.default is None else hyper.default, 0.5)))
+            return st.integers(0, int(min(hyper.below, 2.0**24)) - 1)
+        default = hyper.other if hyper.default is None else hyper.default
+        table = [x for x in USUAL.get(hyper.name, (default, 0.5)) if hyper.allows(x)]
+        usual = st.sampled_from(table or [default])
         if hyper.positive:
             return usual
-        return st.one_of(usual, st.floats(0, min(4.0, hyper.below), exclude_max=hyper.below <= 4, width=32))
+        most = np.float32(min(4.0, hyper.below))
+        most = np.nextafter(most, np.float32(0)) if most > hyper.below else most
+        return st.one_of(usual, st.floats(0, float(most), exclude_max=hyper.below <= 4, width=32))
 
     def one_or_many(hyper: Hyper) -> Any:
         one = values(hyper)

@@ -19,6 +19,7 @@ SCALES: dict[str, dict[str, float]] = {
     "large parameters": {"params": 64.0}, "small parameters": {"params": 2.0**-8},
     "small gradients and parameters": {"params": 2.0**-12, "grads": 2.0**-12},
 }  # fmt: skip
+KEEPING = "mu", "decay_base"  # what they multiply would grow without end from 1 on
 SMALL = {"weight_decay": 2.0**-7, "lars_weight_decay": 2.0**-7}  # so that the decay does not limit a ratio by itself
 
 
@@ -96,7 +97,7 @@ def random_tries(trial: Trial, examples: int) -> Iterator[Try]:
 def example(trial: Trial, k: int) -> Case:
     """A case drawn at random; its numbers have at most 13 bits."""
     rng = np.random.default_rng([trial.seed, k])
-    numbers = _numbers(trial, rng)
+    numbers = numbers_of_example(trial, rng)
     chosen = [name for name in _optional(trial) if trial.takes(name) and rng.integers(2)]
     size, count = int(rng.integers(1, 2000)), int(rng.integers(1, 20))
     case = trial.case([size], None, count=count, optional=chosen, seed=k + 1, **numbers)  # type: ignore[arg-type]
@@ -106,13 +107,15 @@ def example(trial: Trial, k: int) -> Case:
     return case
 
 
-def _numbers(trial: Trial, rng: "np.random.Generator") -> dict[str, float]:
+def numbers_of_example(trial: Trial, rng: "np.random.Generator") -> dict[str, float]:
     """Those that cases may have any of, up to four times as large or small."""
-    numbers = {}
-    for name, x in trial.numbers().items():
-        if free(trial, name) and x and name not in ("rescale_grad", "seed"):
-            below = 4079 / 4096 if x < 1 and name in ("beta1", "beta2", "rho", "decay_base", "mu") else 2.0
-            numbers[name] = float(min(np.round(4096 * x * rng.uniform(0.25, 4)) / 4096, below)) or x
+    numbers, usual = {}, trial.numbers()
+    for hyper in trial.row.hypers:
+        x = usual[hyper.name]
+        if free(trial, hyper.name) and x and hyper.name != "rescale_grad" and not hyper.whole:
+            end = min(hyper.below, 1.0 if hyper.name in KEEPING and x < 1 else np.inf)
+            most = min(4079 / 4096 * end, 2.0)
+            numbers[hyper.name] = float(min(np.round(4096 * x * rng.uniform(0.25, 4)) / 4096, most)) or x
     return numbers
 
 
