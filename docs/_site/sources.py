@@ -3,7 +3,6 @@
 import importlib
 import inspect
 import os
-from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,18 @@ from sphinx.transforms import SphinxTransform
 ROOT = Path(__file__).parents[2]
 FOLDER = "source"
 LONGEST = 400_000  # bytes of a file that has a page
+# Without the theme's navigation, which takes longer for each of hundreds of files than the file itself.
+PAGE = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
+<title>{title} - refopt</title>
+<link rel="stylesheet" href="{root}/_static/pygments.css"><link rel="stylesheet" href="{root}/_static/source.css">
+</head><body data-theme="auto">
+<script>document.body.dataset.theme = localStorage.getItem("theme") || "auto"</script>
+<header><a href="{root}/{front}.html">refopt</a> / <b>{title}</b></header>
+{body}
+</body></html>
+"""
 _HIDDEN = {"__pycache__", ".ipynb_checkpoints"}
 
 
@@ -101,8 +112,10 @@ def _page_of(path: Path) -> str:
     return f"{FOLDER}/{path}" + ("/index" if (ROOT / path).is_dir() else "")
 
 
-def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """A page for each file that is linked to, for each in a folder that is linked to, and for each folder above."""
+def _write(app: Sphinx, error: Exception | None) -> None:
+    """A page for each file that is linked to, and for each in a folder that is linked to."""
+    if error is not None or app.builder.format != "html":
+        return
     waiting = [*_OF_NAMES.union(*_linked(app.env).values())]
     written: set[Path] = set()
     while waiting:
@@ -115,7 +128,10 @@ def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
             body = _folder(path)
         else:
             body = _file(path)
-        yield _page_of(path), {"title": str(path), "body": f"<h1>{escape(str(path))}</h1>{body}"}, "page.html"
+        page = Path(app.outdir, f"{_page_of(path)}.html")
+        page.parent.mkdir(parents=True, exist_ok=True)
+        root = os.path.relpath(app.outdir, page.parent)
+        page.write_text(PAGE.format(root=root, front=app.config.root_doc, title=escape(str(path)), body=body))
 
 
 def _entries(path: Path) -> list[Path]:
@@ -156,5 +172,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_transform(ToSources)
     app.connect("env-purge-doc", _purge)
     app.connect("env-merge-info", _merge)
-    app.connect("html-collect-pages", _pages)
+    app.connect("build-finished", _write)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

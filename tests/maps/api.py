@@ -26,7 +26,7 @@ _INTERNAL = {
     "refopt.gpu.target", "refopt.gpu.kernels", "refopt.gpu.vectors", "refopt.gpu.words", "refopt.gpu.tables",
     "refopt.gpu.arrays", "refopt.gpu.runtime", "refopt.gpu.streams", "refopt.gpu.coalesce",
     "refopt.gpu.gradient_check", "refopt.simt.cuda", "refopt.cli.commands", "refopt.comm.calls",
-    "refopt.checks.renamed",
+    "refopt.checks.renamed", "refopt.simt.compiled",
 }  # fmt: skip
 
 
