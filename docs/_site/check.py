@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 # What a browser fetches by itself to show a page; links that a reader follows may lead anywhere.
-FETCHED = {("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("video", "src"), ("object", "data")}
+FETCHED = {("object", "data"), *((tag, "src") for tag in ("script", "img", "iframe", "source", "video"))}
 RELATIONS = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "modulepreload"}
 
 

@@ -6,13 +6,12 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+import sources
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.domains.python import PythonDomain
 from sphinx.environment import BuildEnvironment
 from sphinx.util.nodes import make_refnode
-
-import sources
 
 
 def _resolve(app: Sphinx, env: BuildEnvironment, node: Any, content: nodes.Element) -> nodes.Element | None:

@@ -36,6 +36,9 @@ PAGE = """\
 _HIDDEN = {"__pycache__", ".ipynb_checkpoints"}
 
 
+LINKS = addnodes.download_reference, addnodes.pending_xref
+
+
 class ToSources(SphinxTransform):
     """Links to files that are no pages of the site lead to pages of their sources."""
 
@@ -43,7 +46,7 @@ class ToSources(SphinxTransform):
 
     def apply(self, **keywords: Any) -> None:
         """Replace the links of a page."""
-        for node in [*self.document.findall(addnodes.download_reference), *self.document.findall(addnodes.pending_xref)]:
+        for node in [x for kind in LINKS for x in self.document.findall(kind)]:
             path = _target(self.env, node)
             if path is not None:
                 _linked(self.env).setdefault(self.env.docname, set()).add(path)

@@ -44,9 +44,10 @@ def _rows(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield "| --- | --- | --- |"
     actions = [x for x in parser._actions if x.dest != "help" and x.help is not argparse.SUPPRESS]
     for action in sorted(actions, key=lambda x: bool(x.option_strings)):
-        text = (action.help or "") % {**vars(action), "prog": parser.prog} if "%" in (action.help or "") else action.help
+        text = action.help or ""
+        text = text % {**vars(action), "prog": parser.prog} if "%" in text else text
         default = "" if action.default in (None, False, argparse.SUPPRESS, []) else f"`{_shown(action.default)}`"
-        yield f"| `{_spelled(action)}` | {_escaped(text or '')}{_choices(action)} | {default} |"
+        yield f"| `{_spelled(action)}` | {_escaped(text)}{_choices(action)} | {default} |"
 
 
 def _spelled(action: argparse.Action) -> str:

@@ -28,16 +28,22 @@ def drawing(arrows: Mapping[str, list[str]], label: str) -> str:
         'orient="auto"><path d="M0 0L8 4L0 8z" style="fill:#555;stroke:none"/></marker></defs>',
         f'<rect width="{width}" height="{height}" rx="8" fill="#fff"/>',
     ]
-    for name, below in arrows.items():
-        (x, y), ends = places[name], [places[other] for other in below]
-        lines += [
-            f'<path d="M{x + WIDE // 2} {y + HIGH}L{right + WIDE // 2} {down}" marker-end="url(#head)"/>'
-            for right, down in ends
-        ]
+    lines += [
+        f'<path d="{_way(places[name], places[other])}" marker-end="url(#head)"/>'
+        for name, below in arrows.items() for other in below
+    ]  # fmt: skip
     for name, (x, y) in places.items():
         lines.append(f'<rect class="box" x="{x}" y="{y}" width="{WIDE}" height="{HIGH}" rx="6"/>')
         lines.append(f'<text x="{x + WIDE // 2}" y="{y + 25}">{name}</text>')
     return "\n".join([*lines, "</svg>\n"])
+
+
+def _way(start: tuple[int, int], end: tuple[int, int]) -> str:
+    """An arrow from the bottom of a box to the top of another; out at the side where it has to pass by others."""
+    (x, y), (to, down) = start, end
+    if to > x and down > y + HIGH + SPACE:
+        return f"M{x + WIDE} {y + HIGH // 2}H{to + WIDE // 2}V{down}"
+    return f"M{x + WIDE // 2} {y + HIGH}L{to + WIDE // 2} {down}"
 
 
 def _level(name: str, arrows: Mapping[str, list[str]]) -> int:

@@ -7,10 +7,10 @@ import re
 import shlex
 
 import pytest
+from texts import executed
 
 from benchmarks.record import ROOT
 from refopt import cli, gpu
-from texts import executed
 
 OF_GPU, OF_PEERS = "graphs", "use-in-pytorch"
 NAMES = [
@@ -49,7 +49,7 @@ def run(name, folder):
 
 
 def known(line):
-    """Whether a line for the shell is an installation, a target of make, or a launch: others have tests of their own."""
+    """Whether a line for the shell is an installation, a target of make, or a launch, which other tests run."""
     make = re.match(r"make (\w+)", line)
     return re.search(rf"(?m)^{make[1]}:", MAKE) if make else line.startswith(("pip install .", "python -m refopt.comm"))
 
