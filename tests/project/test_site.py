@@ -4,6 +4,7 @@
 """
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,8 @@ from benchmarks.record import ROOT
 
 SITE = ROOT / "docs" / "_site"
 TREE = re.compile(r"(?ms)^```\{(toctree|notebooks)\}\n(.*?)^```$")
+MARKDOWN = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/**/*.ipynb")])
+LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)\s#]+\.(?:md|ipynb|py|json|svg|toml)|\.\./[^)\s#]+)(?:#[^)]*)?\)")
 OUTSIDE = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"}
 
 
@@ -45,6 +48,25 @@ def test_no_page_and_no_notebook_is_left_out():
     assert orphans(text, files | OUTSIDE) == {"docs/index.md"}
     pages, _ = entries(text)
     assert all((ROOT / f"{page}.md").is_file() for page in pages)
+
+
+def dead(path, text):
+    """The relative links of a Markdown file or a notebook that lead to no file or folder."""
+    found = LINK.findall(text)
+    return [link for link in found if not (path.parent / link).exists()]
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files(path):
+    text = path.read_text()
+    if path.suffix == ".ipynb":
+        text = "\n".join("".join(x["source"]) for x in json.loads(text)["cells"] if x["cell_type"] == "markdown")
+    assert not dead(path, text)
+
+
+def test_a_dead_link_is_noticed():
+    text = "[a](numerics.md#n1) [b](nowhere.md) [c](../refopt/cpu) [d](../refopt/gone) [e](https://x.y/z.md) f[0](x)"
+    assert dead(ROOT / "docs" / "index.md", text) == ["nowhere.md", "../refopt/gone"]
 
 
 def test_an_orphan_is_noticed():
