@@ -13,9 +13,14 @@ PAGES = ".ipynb", ".md"
 
 
 def in_order(folder: Path) -> list[Path]:
-    """The notebooks and pages of a folder, by their numbers; none if there is no such folder."""
+    """The notebooks and pages of a folder, in order; none if there is no such folder."""
     found = [x for x in folder.glob("*") if x.suffix in PAGES] if folder.is_dir() else []
-    return sorted(found, key=lambda x: [int(n) if n.isdigit() else n for n in re.split(r"(\d+)", x.stem)])
+    return sorted(found, key=_place)
+
+
+def _place(path: Path) -> tuple[bool, list[int | str]]:
+    """Where a page stands: what explains the others comes first, then they follow by number."""
+    return path.stem != "README", [int(x) if x.isdigit() else x for x in re.split(r"(\d+)", path.stem)]
 
 
 class Notebooks(TocTree):
