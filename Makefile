@@ -11,6 +11,7 @@ OF_PEERS := tests/peers tests/project/test_benchmarks.py tests/gpu/test_framewor
 NOTEBOOK_OF_PEERS := notebooks/15-the-oracle.ipynb
 SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
 FOREIGN := .venv-foreign/.installed
+SITE := .venv-site/.installed
 # verify takes the environment that is there, for its compiler, or one that has what it needs.
 SMALL := .venv-verify/.installed
 VERIFY_PY := $(if $(SETUP),$(if $(wildcard $(INSTALLED)),$(PY),.venv-verify/bin/python),$(PY))
@@ -18,7 +19,7 @@ VERIFY_SETUP := $(if $(filter .venv-verify/bin/python,$(VERIFY_PY)),$(SMALL))
 CHECK_PYTHON = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "refopt needs Python 3.11 or later: set PYTHON")'
 PIP_INSTALL := -m pip install -q --disable-pip-version-check
 
-.PHONY: help verify test test-peers test-long test-gpu bench notebooks exercises docs maps mutants oracle lint clean
+.PHONY: help verify test test-peers test-long test-gpu bench notebooks exercises site maps mutants oracle lint clean
 .PHONY: foreign records gpu-records wheels
 .DEFAULT_GOAL := help
 
@@ -59,8 +60,9 @@ notebooks: $(INSTALLED) $(PEERS)  ## execute the notebooks again, in place
 exercises: $(INSTALLED)  ## the notebooks of notebooks/exercises, again from their solutions
 	cd notebooks/exercises && $(CURDIR)/.venv/bin/python -m exercise
 
-docs: $(INSTALLED)  ## the docstrings as web pages, in build/docs
-	.venv/bin/pdoc --docformat google -o build/docs refopt
+site: $(SITE)  ## the documentation as web pages, in build/site, with every link checked
+	.venv-site/bin/sphinx-build -n -W --keep-going -q -c docs/_site -d build/doctrees . build/site
+	.venv-site/bin/python docs/_site/check.py build/site
 
 maps: $(INSTALLED)  ## the pages of docs/ that are generated, again
 	PYTHONPATH=tests .venv/bin/python -m maps
@@ -100,6 +102,13 @@ $(FOREIGN): requirements/dev.txt requirements/foreign.txt
 	$(CHECK_PYTHON)
 	@$(PYTHON) -m venv .venv-foreign
 	@.venv-foreign/bin/python $(PIP_INSTALL) --no-deps -r requirements/dev.txt -r requirements/foreign.txt
+	@touch $@
+
+$(SITE): requirements/site.txt
+	@echo "Setting up .venv-site (once)"
+	$(CHECK_PYTHON)
+	@$(PYTHON) -m venv .venv-site
+	@.venv-site/bin/python $(PIP_INSTALL) --no-deps -r requirements/site.txt
 	@touch $@
 
 $(INSTALLED): requirements/dev.txt pyproject.toml

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.detector_table import with_detectors
-from benchmarks.readme import with_tables
+from benchmarks.readme import reductions, shards, with_tables
 from benchmarks.record import RESULTS, ROOT
 from benchmarks.sections import table, with_section
 
@@ -45,11 +45,23 @@ def with_ratios(page: str) -> str:
     return with_section(page, "ratios", table([*head, *rows]))
 
 
+def with_ladder(page: str) -> str:
+    """docs/merging.md with the times of Adam's ladder."""
+    lines = [["rung", "launches", "ms", "share of a copy's bandwidth"], ["---", "---:", "---:", "---:"]]
+    for row in _record("ladder-h200.json")["ladders"]["adam"]:
+        share = f"{100 * row['share_of_copy']:.0f} %"
+        lines.append([f"`{row['rung']}`", str(row["launches"]), f"{row['ms']:.3f}", share])
+    return with_section(page, "ladder", table(lines))
+
+
 PAGES: dict[Path, Callable[[str], str]] = {
     ROOT / "README.md": with_tables,
     ROOT / "docs" / "executor-compared.md": with_detectors,
     ROOT / "docs" / "findings.md": with_findings,
+    ROOT / "docs" / "gradient-coalescing.md": lambda page: with_section(page, "reductions", reductions()),
+    ROOT / "docs" / "merging.md": with_ladder,
     ROOT / "docs" / "oracle.md": with_ratios,
+    ROOT / "docs" / "sharding.md": lambda page: with_section(page, "shards", shards()),
 }
 
 

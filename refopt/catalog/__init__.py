@@ -3,6 +3,13 @@
 The checks, the plans, the command line, the laws and the tables of the documentation follow these rows. Simple ones
 come first: those of one launch before those of two, and by how many states and scalars they carry.
 `refopt.catalog.workloads` has the tensors of real models, `refopt.catalog.data` seeded data for a routine on them.
+
+    >>> from refopt.catalog import ROUTINES, Spec
+    >>> row = ROUTINES["adamw"]
+    >>> row.slot_names[:4], row.forms["merged"].launches
+    (('params', 'grads', 'moment1', 'moment2'), 1)
+    >>> list(row.forms)
+    ['separate', 'merged']
 """
 
 from refopt import cpu

@@ -99,7 +99,7 @@ class _Row(NamedTuple):
 class Routine(_Row):
     """A routine: its slots in order, its numbers, its named choices (the first is the default), its forms.
 
-    ``rule`` is the routine's in `refopt.cpu`: (p, g, *states, *scalars, **numbers), as `refopt.cpu.merged` has it.
+    ``rule`` is the routine's in `refopt.cpu`: ``(p, g, *states, *scalars, **numbers)``, as `refopt.cpu.merged` has it.
     ``trial`` has numbers for ``refopt verify`` where its usual ones would leave little of a gradient.
     ``elementwise`` says that each element is for itself: one pass, by the kernel that such routines share.
     ``remainders`` says that uint16 arrays may stand in place of masters (numerics, N15).

@@ -36,6 +36,14 @@ def run(argv: Sequence[str] | None = None) -> int:
         SystemExit: help was asked for, or an argument is wrong, which is told.
         Unusable: output cannot be written, or what is to be checked cannot be had.
     """
+    parser, by_name = parsers()
+    args = parser.parse_args(argv)
+    module, of_command = by_name[args.command]
+    return module.run(args, of_command)
+
+
+def parsers() -> tuple[Parser, dict[str, tuple[Any, argparse.ArgumentParser]]]:
+    """The parser of ``refopt``; by command, the module that runs it and its parser."""
     parser = Parser(
         prog="refopt",
         description="Merged optimizer steps, in NumPy and as CUDA kernels, bit for bit equal; "
@@ -49,6 +57,4 @@ def run(argv: Sequence[str] | None = None) -> int:
         "show": (show, show.add_to(commands)),
         "simt": (simt, simt.add_to(commands)),
     }
-    args = parser.parse_args(argv)
-    module, of_command = by_name[args.command]
-    return module.run(args, of_command)
+    return parser, by_name

@@ -1,5 +1,12 @@
 """The reference: every routine in plain NumPy, written to be read and believed.
 
+    >>> import numpy as np
+    >>> from refopt import cpu
+    >>> params, grads, velocities = ([np.ones(n, np.float32) for n in (300, 5)] for _ in range(3))
+    >>> cpu.merged_momentum(params, grads, velocities, lr=0.1, mu=0.9)
+    >>> velocities[1][0], params[1][0]
+    (np.float32(1.9), np.float32(0.81))
+
 Every file with a row (`refopt.cpu.routine`) is an optimizer; its functions, ``merged_NAME`` and ``NAME``, are here.
 The formulae in it are for the oracle, too, which varies them. What optimizers share, the kernels follow:
 `refopt.cpu.reduce`, the order of sums; `refopt.cpu.remainder` and `refopt.cpu.stochastic`, storage in bf16;

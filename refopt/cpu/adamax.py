@@ -9,7 +9,7 @@ operator. The power of beta1 is that of the step that is being taken, and starts
     p  = p - lr / (1 - beta1_pow) * (m / n)
     beta1_pow = beta1_pow * beta1
 
-PyTorch adds epsilon to the gradient instead, larger(beta2 * n, |g'| + epsilon); the paper has none.
+PyTorch adds epsilon to the gradient instead, ``larger(beta2 * n, |g'| + epsilon)``; the paper has none.
 
 Where g' is NaN, n goes on without it, and a NaN in n stays (N5); m, and with it p, is NaN in both cases.
 """

@@ -1,9 +1,13 @@
 """The kernels: every routine merged over any number of tensors, on a CUDA GPU or on the executor.
 
-    step = gpu.plan("lars_momentum", params, grads, velocities)
-    for batch in data:
-        ...
-        step(lr=0.1, mu=0.9)
+    >>> import numpy as np
+    >>> from refopt import gpu
+    >>> with gpu.use("executor"):  # or "gpu"
+    ...     params, grads, velocities = ([gpu.to_device(np.ones(n, np.float32)) for n in (300, 5)] for _ in range(3))
+    >>> step = gpu.plan("momentum", params, grads, velocities)
+    >>> step(lr=0.1, mu=0.9)
+    >>> step.launches, velocities[1].copy_to_host()[0], params[1].copy_to_host()[0]
+    (1, np.float32(1.9), np.float32(0.81))
 
 For reading and for kernels of one's own: `refopt.gpu.ladder`, `refopt.gpu.cuda`, `refopt.gpu.parts`,
 `refopt.gpu.exactness`, `refopt.gpu.show`. For kernels elsewhere in refopt: `refopt.gpu.target` and

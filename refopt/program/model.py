@@ -37,8 +37,9 @@ class Var:
         shape: its extents; ``(-1,)`` for a buffer of coalesced tensors.
         dtype: its plain name, such as ``"float32"``.
         persistable: whether it lives from step to step: parameters, states, scalars. The caller brings it to `bind`.
-        sparse: whether it is a pair of row numbers, int64 of shape (n,), and rows, shape (n, *shape[1:]), n being
-            another in each step; a row may come more than once, and what it holds then adds up.
+        sparse: whether it is a pair of row numbers, int64 of shape (n,), and rows, of shape
+            ``(n, *shape[1:])``, n being another in each step; a row may come more than once, and what it holds then
+            adds up.
         initial: what it holds if the caller does not bring it: a number of its dtype, or the name of the variable whose
             values it starts from; ``None`` if the caller must bring it.
 

@@ -30,7 +30,7 @@ class SimtError(Exception):
     """Base of all errors of the executor.
 
     Attributes: kernel, filename, line, block, thread (of the access at fault), and, as far as they apply,
-    array (its name), index, offset (in bytes), address, and for a race first and second (two `Place`s).
+    array (its name), index, offset (in bytes), address, and for a race first and second, each a `Place`.
     """
 
     def __init__(self, message: str, place: Place | None = None, **details: Any) -> None:

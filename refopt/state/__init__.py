@@ -1,10 +1,14 @@
 """What a training run has to keep to go on as if it had not stopped, and the same in PyTorch's layout.
 
-    step = gpu.plan("adamw", params, grads, moment1, moment2, beta1_pow, beta2_pow)
-    ...
-    saved = step.state_dict()                                  # host arrays, numbers and text
-    ...
-    step.load_state_dict(saved)                                # in place, checked before anything is written
+    >>> import numpy as np
+    >>> from refopt import state
+    >>> slots = {name: [np.ones(3, np.float32)] for name in ("params", "grads", "velocities")}
+    >>> saved = state.state_dict("momentum", slots, {"lr": 0.1, "mu": 0.9})
+    >>> slots["velocities"][0][:] = 7
+    >>> state.load(saved, "momentum", slots)["lr"], slots["velocities"][0].tolist()
+    (0.1, [1.0, 1.0, 1.0])
+
+Plans of `refopt.gpu` have methods of their own for both, ``state_dict()`` and ``load_state_dict(saved)``.
 
 A state dictionary has what a step changes beside the parameters::
 

@@ -1,13 +1,11 @@
 """Workloads have the published sizes, and scaling keeps what it promises."""
 
-import doctest
 from math import prod
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refopt.catalog import workloads
 from refopt.catalog.workloads import WORKLOADS, Parameter, Workload, load
 
 caps = st.integers(1, 10_000)
@@ -100,7 +98,3 @@ def test_scaling_refuses_a_cap_below_one(cap):
 def test_zero_element_and_0d_tensors_stay():
     workload = Workload("odd", (Parameter("empty", (0, 7)), Parameter("scalar", ())), source="")
     assert workload.scaled(1) == workload
-
-
-def test_docstring_examples():
-    assert doctest.testmod(workloads).failed == 0

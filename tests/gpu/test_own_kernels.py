@@ -1,6 +1,5 @@
 """Kernels of one's own, from the public parts alone: the page's, an average in other dtypes, and a clip of norms."""
 
-import doctest
 import gc
 import re
 
@@ -56,16 +55,6 @@ def test_what_the_page_calls_public():
     named = set(re.findall(r"`(\w+)`", rows["refopt.gpu.parts"]))
     columns = {name for name in parts.__all__ if name.isupper()}
     assert set(parts.__all__) - named - columns == {"Access", "Launch"}
-
-
-@pytest.mark.parametrize("module", [parts, cuda])
-def test_the_examples_of_the_docstrings(module):
-    assert doctest.testmod(module).failed == 0
-
-
-def test_the_example_of_the_check():
-    needs.compiler()
-    assert doctest.testmod(exactness).failed == 0 and exactness.__doc__.count(">>>") > 4
 
 
 # An average of parameters in any dtypes.

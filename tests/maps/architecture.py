@@ -10,8 +10,10 @@ from pathlib import Path
 
 import grimp
 from maps.collect import ROOT, Item
+from maps.drawing import drawing
 
 PAGE = ROOT / "docs" / "architecture.md"
+PICTURE = ROOT / "docs" / "architecture.svg"
 README = ROOT / "README.md"
 TEXT = """\
 # Architecture
@@ -21,6 +23,7 @@ those that follow from other arrows are left out. Arrows only point down, and no
 imports for types included: `make lint` and `tests/project/test_house.py` hold it (`[tool.importlinter]` in
 [pyproject.toml](../pyproject.toml)).
 """
+LABEL = "Which package of refopt imports which: arrows point down"
 DOORS = """\
 A package's `__init__` is its door: what its `__all__` and its docstring name is for others, everything else is its own.
 """
@@ -82,7 +85,7 @@ WHERE = [
 
 def page(items: Iterable[Item] = ()) -> str:
     """The page."""
-    lines = [TEXT, picture(), "", DOORS, *rooms(), "", "## What to read in which order", ""]
+    lines = [TEXT, picture(""), "", DOORS, *rooms(), "", "## What to read in which order", ""]
     for number, (name, about, modules) in enumerate(READING, 1):
         lines += [f"{number}. {name}: {about}. {', '.join(link(x) for x in modules)}"]
     lines += ["", "## Where is what", "", "| | |", "| --- | --- |"]
@@ -91,8 +94,9 @@ def page(items: Iterable[Item] = ()) -> str:
 
 
 def write() -> None:
-    """The page, and the picture in the README."""
+    """The page, the picture, and the README with it."""
     PAGE.write_text(page())
+    PICTURE.write_text(drawn())
     README.write_text(with_picture(README.read_text()))
 
 
@@ -102,10 +106,14 @@ def with_picture(text: str) -> str:
     return re.sub(r"(?s)(<!-- house -->\n).*?(\n<!-- end -->)", lambda found: found[1] + section + found[2], text)
 
 
-def picture() -> str:
-    """Packages from top to bottom, for Mermaid, which GitHub draws."""
-    arrows = [f"  {above} --> {below}" for above in layers() for below in reduced(above)]
-    return "\n".join(["```mermaid", "flowchart TD", *arrows, "```"])
+def picture(folder: str = "docs/") -> str:
+    """The picture in a page."""
+    return f"![{LABEL}]({folder}{PICTURE.name})"
+
+
+def drawn() -> str:
+    """The picture: packages from top to bottom."""
+    return drawing({name: reduced(name) for name in layers()}, LABEL)
 
 
 def rooms(folder: str = "../") -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Laws of `refopt.oracle.ulp`."""
 
-import doctest
 
 import ml_dtypes
 import numpy as np
@@ -108,10 +107,6 @@ def test_refused():
         ulp.distance(np.float32(1), np.float64(1))
     with pytest.raises(TypeError, match="float16, bfloat16, float32, float64"):
         ulp.bits(np.int32(1))
-
-
-def test_examples():
-    assert doctest.testmod(ulp).failed == 0
 
 
 def test_unsigned_integers_are_their_own_bits():

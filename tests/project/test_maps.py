@@ -2,7 +2,7 @@
 
 import pytest
 from evidence.cells import cells
-from maps import evidence, finds, interface, names, non_finite, specification, variants
+from maps import api, commands, evidence, finds, interface, names, non_finite, specification, variants
 from maps.collect import Item, suite
 from mutation.covered import READERS
 
@@ -25,7 +25,7 @@ def test_every_clause_has_a_law(items):
     assert not without, f"no law of {', '.join(without)}"
 
 
-@pytest.mark.parametrize("module", [finds, interface, names, variants], ids=lambda module: module.PAGE.name)
+@pytest.mark.parametrize("module", [commands, finds, interface, names, variants], ids=lambda module: module.PAGE.name)
 def test_what_follows_from_the_package_is_up_to_date(module):
     """If this fails, run make maps."""
     assert module.PAGE.read_text() == module.page()
@@ -43,7 +43,13 @@ def test_the_architecture_is_that_of_the_imports():
     from maps import architecture
 
     assert architecture.PAGE.read_text() == architecture.page()
+    assert architecture.PICTURE.read_text() == architecture.drawn()
     assert architecture.README.read_text() == architecture.with_picture(architecture.README.read_text())
+
+
+def test_every_door_has_a_page():
+    """If this fails, run make maps."""
+    assert {path: path.read_text() for path in api.DOCS.glob("api-*.md")} == api.pages()
 
 
 # That these can fail.

@@ -1,6 +1,5 @@
 """Launch configurations, indices, arguments, decorators, and that an error leaves the executor usable."""
 
-import doctest
 import gc
 from concurrent.futures import ThreadPoolExecutor
 
@@ -171,10 +170,6 @@ def test_no_launch_from_a_kernel():
 
     with pytest.raises(simt.LaunchError, match="from a kernel"):
         kernel[1, 1]()
-
-
-def test_the_example_in_the_documentation():
-    assert doctest.testmod(simt).failed == 0 and simt.__doc__.count(">>>") > 5
 
 
 def test_arrays_are_freed_without_the_garbage_collector():

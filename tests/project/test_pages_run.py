@@ -1,0 +1,37 @@
+"""The code on the pages of the site that tell how and why runs, in the order in which it stands there."""
+
+import pytest
+from page_code import known, run, session
+
+from refopt import gpu
+
+NAMES = [
+    "getting-started", "check-your-optimizer", "read-a-kernel", "checkpoints", "several-gpus", "find-a-race", "merging",
+    "gradient-coalescing", "sharding", "measuring",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with gpu.use("executor"):
+        assert run(name, tmp_path)
+
+
+@pytest.mark.gpu
+def test_the_page_on_graphs_runs(tmp_path):
+    assert run("graphs", tmp_path) == 1
+
+
+# That these can fail.
+
+
+def test_a_wrong_output_is_noticed():
+    with pytest.raises(AssertionError, match="L1   step"):
+        session("$ refopt check --list-laws\nno laws\n")
+
+
+@pytest.mark.parametrize(("line", "is_known"), [("pip install .[bf16]", True), ("make records", True),
+                                                ("make nothing", False), ("rm -r docs", False)])  # fmt: skip
+def test_what_a_shell_may_be_told(line, is_known):
+    assert bool(known(line)) == is_known

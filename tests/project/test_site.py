@@ -1,0 +1,134 @@
+"""The site has every page and every notebook, and the check of its links notices what is wrong.
+
+`make site` builds it, without a warning, and checks the links of all pages.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.record import ROOT
+
+SITE = ROOT / "docs" / "_site"
+TREE = re.compile(r"(?ms)^```\{(toctree|notebooks)\}\n(.*?)^```$")
+MARKDOWN = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/**/*.ipynb")])
+LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)\s#]+\.(?:md|ipynb|py|json|svg|toml)|\.\./[^)\s#]+)(?:#[^)]*)?\)")
+OUTSIDE = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+
+
+def entries(text):
+    """What the tables of contents of a page name: pages, and folders of notebooks."""
+    pages, folders = set(), set()
+    for kind, body in TREE.findall(text):
+        lines = [x for x in body.splitlines() if x and not x.startswith(":")]
+        names = [re.sub(r".*<(.*)>", r"\1", x) for x in lines]
+        if kind == "notebooks":
+            folders |= set(names)
+        else:
+            pages |= {os.path.normpath(f"docs/{x}" if x[0] != "/" else x[1:]) for x in names}
+    return pages, folders
+
+
+def orphans(text, files):
+    """The files that no table of contents names."""
+    pages, folders = entries(text)
+    return {x for x in files if os.path.splitext(x)[0] not in pages and os.path.dirname(x) not in folders}
+
+
+def test_no_page_and_no_notebook_is_left_out():
+    every = [*ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/**/*.ipynb")]
+    files = {str(x.relative_to(ROOT)) for x in every if ".ipynb_checkpoints" not in x.parts}
+    text = (ROOT / "docs" / "index.md").read_text()
+    assert orphans(text, files | OUTSIDE) == {"docs/index.md"}
+    pages, _ = entries(text)
+    assert all((ROOT / f"{page}.md").is_file() for page in pages)
+
+
+def dead(path, text):
+    """The relative links of a Markdown file or a notebook that lead to no file or folder."""
+    found = LINK.findall(text)
+    return [link for link in found if not (path.parent / link).exists()]
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files(path):
+    text = path.read_text()
+    if path.suffix == ".ipynb":
+        text = "\n".join("".join(x["source"]) for x in json.loads(text)["cells"] if x["cell_type"] == "markdown")
+    assert not dead(path, text)
+
+
+def test_a_dead_link_is_noticed():
+    text = "[a](numerics.md#n1) [b](nowhere.md) [c](../refopt/cpu) [d](../refopt/gone) [e](https://x.y/z.md) f[0](x)"
+    assert dead(ROOT / "docs" / "index.md", text) == ["nowhere.md", "../refopt/gone"]
+
+
+def test_an_orphan_is_noticed():
+    text = "```{toctree}\n:maxdepth: 1\n\na\nB <b>\n/README\n```\n\n```{notebooks}\nnotebooks\n```\n"
+    files = {"docs/a.md", "docs/b.md", "docs/c.md", "README.md", "notebooks/1.ipynb", "notebooks/exercises/1.ipynb"}
+    assert orphans(text, files) == {"docs/c.md", "notebooks/exercises/1.ipynb"}
+
+
+# The check of the built pages.
+
+
+@pytest.fixture(scope="module")
+def check():
+    spec = importlib.util.spec_from_file_location("site_check", SITE / "check.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GOOD = '<h1 id="top">x</h1><a href="#top"></a><a href="b/c.html#there"></a><a href="https://a.b"></a><img src="d.png">'
+
+
+@pytest.mark.parametrize(("text", "line"), [
+    (GOOD, ""),
+    (GOOD + '<a href="#bottom"></a>', "a.html: #bottom: has no such anchor"),
+    (GOOD + '<a href="b/c.html#where"></a>', "a.html: b/c.html#where: has no such anchor"),
+    (GOOD + '<a href="../a.html"></a>', "a.html: ../a.html: leads nowhere"),
+    (GOOD + '<a href="b"></a>', "a.html: b: leads nowhere"),
+    (GOOD + '<img src="e.png">', "a.html: e.png: leads nowhere"),
+    (GOOD + '<script src="https://cdn.x/y.js"></script>', "a.html: https://cdn.x/y.js: is fetched from elsewhere"),
+    (GOOD + '<link rel="stylesheet" href="//x/y.css">', "a.html: //x/y.css: is fetched from elsewhere"),
+])  # fmt: skip
+def test_what_the_check_says(check, tmp_path, text, line):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "d.png").touch()
+    (tmp_path / "a.html").write_text(text)
+    (tmp_path / "b" / "c.html").write_text('<p id="there"><a href="../a.html"></a>')
+    assert list(check.problems(tmp_path)) == ([line] if line else [])
+
+
+def test_a_font_from_elsewhere_and_an_empty_folder(check, tmp_path, capsys):
+    assert check.main(str(tmp_path)) == 1 and "no pages" in capsys.readouterr().out
+    (tmp_path / "a.html").touch()
+    assert check.main(str(tmp_path)) == 0
+    (tmp_path / "a.css").write_text('@font-face { src: url("https://fonts.x/y.woff") }')
+    assert check.main(str(tmp_path)) == 1 and "a.css: fetches from elsewhere" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_it_builds(tmp_path, check):
+    """Without a warning, where Sphinx is installed, as in the environment of make site."""
+    python = next((x for x in (ROOT / ".venv-site/bin/python", Path(sys.executable)) if _has_sphinx(x)), None)
+    if python is None:
+        pytest.skip("no environment has Sphinx: make site sets one up")
+    options = ["-n", "-W", "--keep-going", "-q", "-c", "docs/_site", "-d", str(tmp_path / "trees")]
+    command = [str(python), "-m", "sphinx", *options, ".", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not list(check.problems(tmp_path / "site"))
+
+
+def _has_sphinx(python):
+    if not python.exists():
+        return False
+    return subprocess.run([str(python), "-c", "import myst_nb"], capture_output=True).returncode == 0
