@@ -3,7 +3,9 @@
 Importing it takes the style of `figures.mplstyle`, and has kernels run on the executor, with or without a GPU.
 """
 
+import base64
 import inspect
+import io
 import json
 import os
 import textwrap
@@ -13,7 +15,8 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from IPython.display import Code
+from IPython.display import Code, display
+from matplotlib.figure import Figure
 
 from refopt import cpu, gpu, simt
 
@@ -81,3 +84,15 @@ def record(name: str) -> dict[str, Any]:
     report = json.loads((RESULTS / f"{name}.json").read_text())
     print(f"{report['device']}, torch {report['versions'].get('torch', '-')}, {report['date']}")
     return report
+
+
+def figure(fig: Figure, alt: str) -> None:
+    """Display a figure with a text for those who do not see it: ``metadata["image/png"]["alt"]`` of the output.
+
+    IPython's `Image` keeps its text there, too. In a terminal the text is shown in the place of the figure.
+    """
+    png = io.BytesIO()
+    fig.savefig(png, format="png")
+    plt.close(fig)
+    data = {"image/png": base64.b64encode(png.getvalue()).decode(), "text/plain": alt}
+    display(data, metadata={"image/png": {"alt": alt}}, raw=True)
