@@ -8,6 +8,7 @@ import inspect
 import io
 import json
 import os
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from IPython.display import Code, display
 from matplotlib.figure import Figure
 
 from refopt import cpu, gpu, simt
+from refopt.gpu import show
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results"
@@ -37,6 +39,29 @@ def kernel(build: Callable) -> Code:
     """The source of the kernel that a function builds, without the function around it."""
     text = inspect.getsource(inspect.unwrap(build))
     return Code(inspect.cleandoc(text[text.index("    @kernel") : text.rindex("    return")]), language="python")
+
+
+class Walk:
+    """A walk through all that some kernels consist of, as ``refopt show`` lists it: a call quotes functions by name.
+
+    Attributes:
+        left: the names of functions that have not been quoted yet, callees first.
+    """
+
+    def __init__(self, routine: str, *forms: str) -> None:
+        launches = [show.launches_of(show.request(routine, form=form), show.sizes_of()) for form in forms or (None,)]
+        text = show.listing([kernel for launch in launches for kernel in launch.kernels]).text
+        self._head, *blocks = text.rstrip().split("\n\n\n")
+        self._blocks = {re.search(r"^def (\w+)", block, re.MULTILINE)[1]: block for block in blocks}
+        self.left = list(self._blocks)
+
+    def __call__(self, *names: str) -> Code:
+        self.left = [name for name in self.left if name not in names]
+        return Code("\n\n\n".join(self._blocks[name] for name in names), language="python")
+
+    def constants(self) -> Code:
+        """What the functions know besides their arguments."""
+        return Code(self._head[self._head.index("\n# Columns") :].strip(), language="python")
 
 
 def differing_bytes(ours: Iterable[np.ndarray], theirs: Iterable[np.ndarray]) -> int:
