@@ -20,7 +20,8 @@ from IPython.display import Code, display
 from matplotlib.figure import Figure
 
 from refopt import cpu, gpu, simt
-from refopt.gpu import show
+from refopt.gpu.show import listing, request
+from refopt.gpu.show.kernels import launches_of, sizes_of
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results"
@@ -48,20 +49,27 @@ class Walk:
         left: the names of functions that have not been quoted yet, callees first.
     """
 
-    def __init__(self, routine: str, *forms: str) -> None:
-        launches = [show.launches_of(show.request(routine, form=form), show.sizes_of()) for form in forms or (None,)]
-        text = show.listing([kernel for launch in launches for kernel in launch.kernels]).text
+    def __init__(self, routine: str, *forms: str, after: "Walk | None" = None) -> None:
+        """Functions that an earlier walk has quoted, perhaps under other names, are not left."""
+        launches = [launches_of(request(routine, form=form), sizes_of()) for form in forms or (None,)]
+        text = listing([kernel for launch in launches for kernel in launch.kernels]).text
         self._head, *blocks = text.rstrip().split("\n\n\n")
         self._blocks = {re.search(r"^def (\w+)", block, re.MULTILINE)[1]: block for block in blocks}
-        self.left = list(self._blocks)
+        self._digests: dict[str, int] = {}
+        for name, block in self._blocks.items():  # callees first
+            known = self._digests | {name: 0}
+            self._digests[name] = hash(re.sub(r"\w+", lambda word, known=known: str(known.get(word[0], word[0])), block))
+        self._quoted: set[int] = after._quoted if after else set()
+        self.left = [name for name in self._blocks if self._digests[name] not in self._quoted]
 
     def __call__(self, *names: str) -> Code:
+        self._quoted |= {self._digests[name] for name in names}
         self.left = [name for name in self.left if name not in names]
         return Code("\n\n\n".join(self._blocks[name] for name in names), language="python")
 
     def constants(self) -> Code:
         """What the functions know besides their arguments."""
-        return Code(self._head[self._head.index("\n# Columns") :].strip(), language="python")
+        return Code(re.search(r"^from refopt.*?$(.*)", self._head, re.MULTILINE | re.DOTALL)[1].strip(), language="python")
 
 
 def differing_bytes(ours: Iterable[np.ndarray], theirs: Iterable[np.ndarray]) -> int:
