@@ -18,6 +18,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from IPython.display import Code, display
 from matplotlib.figure import Figure
+from PIL import Image
 
 from refopt import cpu, gpu, simt
 from refopt.gpu.show import listing, request
@@ -43,7 +44,7 @@ def kernel(build: Callable) -> Code:
 
 
 class Walk:
-    """A walk through all that some kernels consist of, as ``refopt show`` lists it: a call quotes functions by name.
+    """A walk through all that kernels consist of, as ``refopt show`` lists it: a call quotes functions by their names.
 
     Attributes:
         left: the names of functions that have not been quoted yet, callees first.
@@ -54,11 +55,11 @@ class Walk:
         launches = [launches_of(request(routine, form=form), sizes_of()) for form in forms or (None,)]
         text = listing([kernel for launch in launches for kernel in launch.kernels]).text
         self._head, *blocks = text.rstrip().split("\n\n\n")
-        self._blocks = {re.search(r"^def (\w+)", block, re.MULTILINE)[1]: block for block in blocks}
-        self._digests: dict[str, int] = {}
+        self._blocks = {re.findall(r"^def (\w+)", block, re.MULTILINE)[0]: block for block in blocks}
+        self._digests: dict[str, int] = {}  # of texts that have digests in the place of names
         for name, block in self._blocks.items():  # callees first
             known = self._digests | {name: 0}
-            self._digests[name] = hash(re.sub(r"\w+", lambda word, known=known: str(known.get(word[0], word[0])), block))
+            self._digests[name] = hash(tuple(known.get(word, word) for word in re.split(r"(\W+)", block)))
         self._quoted: set[int] = after._quoted if after else set()
         self.left = [name for name in self._blocks if self._digests[name] not in self._quoted]
 
@@ -69,7 +70,7 @@ class Walk:
 
     def constants(self) -> Code:
         """What the functions know besides their arguments."""
-        return Code(re.search(r"^from refopt.*?$(.*)", self._head, re.MULTILINE | re.DOTALL)[1].strip(), language="python")
+        return Code(self._head[self._head.index("\n\nfrom refopt") :].split("\n\n", 2)[2], language="python")
 
 
 def differing_bytes(ours: Iterable[np.ndarray], theirs: Iterable[np.ndarray]) -> int:
@@ -122,10 +123,13 @@ def record(name: str) -> dict[str, Any]:
 def figure(fig: Figure, alt: str) -> None:
     """Display a figure with a text for those who do not see it: ``metadata["image/png"]["alt"]`` of the output.
 
-    IPython's `Image` keeps its text there, too. In a terminal the text is shown in the place of the figure.
+    IPython's `Image` keeps its text there, too. In a terminal the text is shown in the place of the figure. A palette of
+    128 colours makes the file small.
     """
     png = io.BytesIO()
     fig.savefig(png, format="png")
     plt.close(fig)
-    data = {"image/png": base64.b64encode(png.getvalue()).decode(), "text/plain": alt}
+    small = io.BytesIO()
+    Image.open(png).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+    data = {"image/png": base64.b64encode(small.getvalue()).decode(), "text/plain": alt}
     display(data, metadata={"image/png": {"alt": alt}}, raw=True)
