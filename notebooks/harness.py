@@ -123,8 +123,8 @@ def record(name: str) -> dict[str, Any]:
 def figure(fig: Figure, alt: str) -> None:
     """Display a figure with a text for those who do not see it: ``metadata["image/png"]["alt"]`` of the output.
 
-    IPython's `Image` keeps its text there, too. In a terminal the text is shown in the place of the figure. A palette of
-    128 colours makes the file small.
+    IPython's `Image` keeps its text there, too. In a terminal the text is shown in the place of the figure. A palette
+    of 128 colours makes the file small.
     """
     png = io.BytesIO()
     fig.savefig(png, format="png")
