@@ -31,16 +31,26 @@ plt.style.use(HERE / "figures.mplstyle")
 os.environ["REFOPT_DEVICE"] = "executor"
 
 
+class Quote(Code):
+    """Code that also nbconvert's pages show in a font of fixed width, and without a third form of it, for LaTeX."""
+
+    def _repr_html_(self) -> str:
+        return super()._repr_html_().replace("<pre>", '<pre style="font-family: monospace">')
+
+    def _repr_latex_(self) -> None:
+        return None
+
+
 def source(*objects: Any) -> Code:
     """The source of functions, kernels or classes, quoted from the package."""
     texts = [textwrap.dedent(inspect.getsource(getattr(x, "function", x))).strip() for x in objects]
-    return Code("\n\n\n".join(texts), language="python")
+    return Quote("\n\n\n".join(texts), language="python")
 
 
 def kernel(build: Callable) -> Code:
     """The source of the kernel that a function builds, without the function around it."""
     text = inspect.getsource(inspect.unwrap(build))
-    return Code(inspect.cleandoc(text[text.index("    @kernel") : text.rindex("    return")]), language="python")
+    return Quote(inspect.cleandoc(text[text.index("    @kernel") : text.rindex("    return")]), language="python")
 
 
 class Walk:
@@ -66,11 +76,11 @@ class Walk:
     def __call__(self, *names: str) -> Code:
         self._quoted |= {self._digests[name] for name in names}
         self.left = [name for name in self.left if name not in names]
-        return Code("\n\n\n".join(self._blocks[name] for name in names), language="python")
+        return Quote("\n\n\n".join(self._blocks[name] for name in names), language="python")
 
     def constants(self) -> Code:
         """What the functions know besides their arguments."""
-        return Code(self._head[self._head.index("\n\nfrom refopt") :].split("\n\n", 2)[2], language="python")
+        return Quote(self._head[self._head.index("\n\nfrom refopt") :].split("\n\n", 2)[2], language="python")
 
 
 def differing_bytes(ours: Iterable[np.ndarray], theirs: Iterable[np.ndarray]) -> int:
