@@ -195,14 +195,17 @@ def test_without_a_profile_there_is_none():
     assert log.profile is None
 
 
-def test_a_function_of_no_module_is_profiled():
-    """Such as one that is compiled from a text."""
+@pytest.mark.filterwarnings("ignore::refopt.simt.UntypedWarning")  # as this one has no source to be read
+def test_functions_of_no_module_are_profiled():
+    """Those that are made from text, as of merged kernels, have globals without a name."""
     scope = {"__name__": None}
-    exec("def twice(x):\n    return x + x", scope)
+    exec("def twice(x):\n    return x + x\n", scope)
     twice = scope["twice"]
 
     @cuda.jit
-    def kernel(x):
-        x[cuda.threadIdx.x] = twice(x[cuda.threadIdx.x])
+    def kernel(x, y):
+        y[cuda.grid(1)] = twice(x[cuda.grid(1)])
 
-    assert costs(profiled(kernel, 1, 32, cuda.to_device(np.zeros(32, np.float32))), "load") == (1, 4)
+    x, y = (cuda.to_device(np.ones(32, np.float32)) for _ in range(2))
+    assert costs(profiled(kernel, 1, 32, x, y), "load") == (1, 4)
+    assert y.copy_to_host().tolist() == [2] * 32

@@ -113,6 +113,12 @@ def test_a_branch_that_is_not_taken_does_not_widen():
     assert value(body, X, 0)[:2] == [1, 0]
 
 
+def test_a_loop_that_assigns_to_several_elements_is_typed(recwarn):
+    body = "    for i in range(2):\n        out[i], out[i + 2] = n * x[i], x[i]\n"
+    assert value(body, X, np.float32(2)) == [2 * X[0], 2 * X[1], X[0], X[1]]
+    assert not recwarn.list
+
+
 def test_a_variable_set_on_two_ways_is_no_constant():
     body = "    if n:\n        k = 1\n    else:\n        k = 1\n    s = x[0] if k else 0.5\n    out[0] = s * s\n"
     assert value(body, X, 0)[0] == float(X[0]) ** 2 != float(X[0] * X[0])

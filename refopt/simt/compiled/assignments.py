@@ -34,6 +34,7 @@ class Assignments(Calls):
         name = self.temporary()
         self.scope[name] = kind
         new: list[ast.stmt] = [assigned(name, value, node)]
+        temporaries = [name]
         for target in node.targets:
             if not isinstance(target, ast.Tuple | ast.List) or not _stores(target):
                 new += self._do_Assign(ast.copy_location(ast.Assign([target], loaded(name, node)), node))
@@ -50,6 +51,9 @@ class Assignments(Calls):
             new += self._do_Assign(ast.copy_location(ast.Assign([places], loaded(name, node)), node))
             for part, held in after:
                 new += self._do_Assign(ast.copy_location(ast.Assign([part], loaded(held, node)), node))
+            temporaries += [held for _, held in after]
+        for held in temporaries:  # each round over a loop has others, so with them its types would never settle
+            del self.scope[held]
         return new
 
     def _do_AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
