@@ -8,6 +8,7 @@ import inspect
 import io
 import json
 import os
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from IPython.display import Code, display
 from matplotlib.figure import Figure
 
 from refopt import cpu, gpu, simt
+from refopt.gpu.show import listing, request
+from refopt.gpu.show.kernels import launches_of, sizes_of
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results"
@@ -37,6 +40,36 @@ def kernel(build: Callable) -> Code:
     """The source of the kernel that a function builds, without the function around it."""
     text = inspect.getsource(inspect.unwrap(build))
     return Code(inspect.cleandoc(text[text.index("    @kernel") : text.rindex("    return")]), language="python")
+
+
+class Walk:
+    """A walk through all that some kernels consist of, as ``refopt show`` lists it: a call quotes functions by name.
+
+    Attributes:
+        left: the names of functions that have not been quoted yet, callees first.
+    """
+
+    def __init__(self, routine: str, *forms: str, after: "Walk | None" = None) -> None:
+        """Functions that an earlier walk has quoted, perhaps under other names, are not left."""
+        launches = [launches_of(request(routine, form=form), sizes_of()) for form in forms or (None,)]
+        text = listing([kernel for launch in launches for kernel in launch.kernels]).text
+        self._head, *blocks = text.rstrip().split("\n\n\n")
+        self._blocks = {re.search(r"^def (\w+)", block, re.MULTILINE)[1]: block for block in blocks}
+        self._digests: dict[str, int] = {}
+        for name, block in self._blocks.items():  # callees first
+            known = self._digests | {name: 0}
+            self._digests[name] = hash(re.sub(r"\w+", lambda word, known=known: str(known.get(word[0], word[0])), block))
+        self._quoted: set[int] = after._quoted if after else set()
+        self.left = [name for name in self._blocks if self._digests[name] not in self._quoted]
+
+    def __call__(self, *names: str) -> Code:
+        self._quoted |= {self._digests[name] for name in names}
+        self.left = [name for name in self.left if name not in names]
+        return Code("\n\n\n".join(self._blocks[name] for name in names), language="python")
+
+    def constants(self) -> Code:
+        """What the functions know besides their arguments."""
+        return Code(re.search(r"^from refopt.*?$(.*)", self._head, re.MULTILINE | re.DOTALL)[1].strip(), language="python")
 
 
 def differing_bytes(ours: Iterable[np.ndarray], theirs: Iterable[np.ndarray]) -> int:

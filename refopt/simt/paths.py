@@ -175,7 +175,7 @@ class Tracer:
         code = frame.f_code
         if id(code) in self._others:
             return None
-        if _is_other(code.co_filename) or frame.f_globals.get("__name__", "").startswith("namedtuple_"):
+        if _is_other(code.co_filename) or (frame.f_globals.get("__name__") or "").startswith("namedtuple_"):
             self._others[id(code)] = code
             return None
         base = 0

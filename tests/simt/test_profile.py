@@ -193,3 +193,19 @@ def test_without_a_profile_there_is_none():
     with simt.observe() as log:
         pass
     assert log.profile is None
+
+
+@pytest.mark.filterwarnings("ignore::refopt.simt.UntypedWarning")  # as this one has no source to be read
+def test_functions_of_no_module_are_profiled():
+    """Those that are made from text, as of merged kernels, have globals without a name."""
+    scope = {"__name__": None}
+    exec("def twice(x):\n    return x + x\n", scope)
+    twice = scope["twice"]
+
+    @cuda.jit
+    def kernel(x, y):
+        y[cuda.grid(1)] = twice(x[cuda.grid(1)])
+
+    x, y = (cuda.to_device(np.ones(32, np.float32)) for _ in range(2))
+    assert costs(profiled(kernel, 1, 32, x, y), "load") == (1, 4)
+    assert y.copy_to_host().tolist() == [2] * 32

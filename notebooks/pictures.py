@@ -1,0 +1,102 @@
+"""Pictures of how kernels share out memory: tables, rows of elements, arrows. A notebook says what is in them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+COLORS = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"  # Okabe and Ito's
+LIGHT = "#BBD9EA", "#F8E1B0", "#B3DFD2", "#EFD3E2", "#D9EEFA", "#F3C5A8", "#FBF6C0"  # the same, for text on them
+LINE = "0.25"
+
+
+def canvas(title: str, width: float, height: float, size: tuple[float, float] = (9, 4)) -> tuple[Figure, Axes]:
+    """Empty axes with a title, whose y axis points downwards, as one reads."""
+    fig, ax = plt.subplots(figsize=size)
+    ax.set(xlim=(0, width), ylim=(height, 0), title=title)
+    ax.axis("off")
+    return fig, ax
+
+
+def box(
+    ax: Axes, x: float, y: float, width: float, height: float = 1.0, text: object = "", color: str = "white",
+    size: float = 9, **style: Any,
+) -> None:  # fmt: skip
+    """A box with a text in it."""
+    ax.add_patch(Rectangle((x, y), width, height, facecolor=color, **{"edgecolor": LINE, "lw": 0.8} | style))
+    ax.text(x + width / 2, y + height / 2, str(text), ha="center", va="center", fontsize=size)
+
+
+def label(ax: Axes, x: float, y: float, text: str, ha: str = "left", size: float = 9, **style: Any) -> None:
+    """A line of text."""
+    ax.text(x, y, text, ha=ha, va="center", fontsize=size, **style)
+
+
+def arrow(
+    ax: Axes, start: tuple[float, float], stop: tuple[float, float], bend: float = 0.0, color: str = LINE
+) -> None:  # fmt: skip
+    """An arrow, straight or bent."""
+    style = {"arrowstyle": "-|>", "color": color, "lw": 1.2, "connectionstyle": f"arc3,rad={bend}", "shrinkB": 0}
+    ax.annotate("", stop, start, arrowprops=style)
+
+
+def table(
+    ax: Axes, x: float, y: float, values: np.ndarray, title: str, columns: Sequence[str] = (),
+    rows: Sequence[str] = (), width: float = 1.0, color: Callable[[int, int], str] = lambda row, column: "white",
+    size: float = 8,
+) -> Callable[[int, int], tuple[float, float]]:  # fmt: skip
+    """A table as it lies in memory, with names of its rows and columns.
+
+    Returns:
+        Where the middle of the right edge of a cell is, by row and column; column -1 is the left edge of the first.
+    """
+    label(ax, x, y - (1.55 if len(columns) else 0.6), title, size=size + 1, weight="bold")
+    for column, name in enumerate(columns):
+        label(ax, x + (column + 0.5) * width, y - 0.5, name, "center", size, style="italic")
+    for row, line in enumerate(values):
+        if len(rows):
+            label(ax, x - 0.15, y + row + 0.5, rows[row], "right", size, style="italic")
+        for column, value in enumerate(line):
+            box(ax, x + column * width, y + row, width, 1, value, color(row, column), size)
+    return lambda row, column: (x + (column + 1) * width, y + row + 0.5)
+
+
+def tree(ax: Axes, leaves: int, x: float = 0.0, unit: float = 1.0, lone: str = "+ 0") -> None:
+    """How neighbours are joined, level by level; what has no neighbour is joined with 0."""
+    level, y = [(x + unit * k, f"{k}") for k in range(leaves)], 0
+    while True:
+        for at, text in level:
+            frame = {"fc": LIGHT[0] if y == 0 else "white", "ec": LINE, "boxstyle": "round,pad=0.25", "lw": 0.8}
+            ax.text(at, y, text, ha="center", va="center", bbox=frame, fontsize=9)
+        if len(level) == 1:
+            return
+        above = []
+        for k in range(0, len(level), 2):
+            pair = [at for at, _ in level[k : k + 2]]
+            above.append((float(np.mean(pair)), "+" if len(pair) == 2 else lone))
+            for at in pair:
+                ax.plot([at, above[-1][0]], [y, y + 1], color=LINE, lw=1, zorder=0)
+        level, y = above, y + 1
+
+
+def rungs(rows: Sequence[dict[str, Any]], title: str, notes: dict[str, str]) -> Figure:
+    """The time of a step by each version of a ladder, from a record's rows, and that of a copy of as many bytes."""
+    fig, ax = plt.subplots(figsize=(9, 0.42 * len(rows) + 1.3))
+    for y, row in enumerate(rows):
+        kind = row["rung"] == "production"
+        ax.barh(y, row["ms"], 0.7, color=COLORS[2] if kind else COLORS[0])
+        text = f"{row['ms']:#.3g} ms, {row['launches']} launch{'es' * (row['launches'] > 1)}"
+        ax.text(row["ms"] * 1.06, y, text, va="center", fontsize=9)
+    floor = rows[0]["floor_ms"]
+    ax.axvline(floor, color="black", lw=1.2, ls="--", label=f"copy of as many bytes: {floor:#.3g} ms")
+    ax.set_yticks(range(len(rows)), [f"{row['rung']}: {notes[row['rung']]}" for row in rows])
+    ax.set(xscale="log", xlabel="milliseconds per step, as a CUDA graph (logarithmic)", title=title)
+    ax.set_xlim(floor / 2, max(row["ms"] for row in rows) * 6)
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.invert_yaxis()
+    ax.legend(loc="lower right")
+    return fig
