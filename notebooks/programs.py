@@ -8,6 +8,7 @@ import numpy as np
 from IPython.display import Markdown
 from matplotlib.axes import Axes
 
+from refopt import catalog
 from refopt.comm import local
 from refopt.program import UNKNOWN, Bound, Op, Program, Var, bind
 
@@ -66,8 +67,9 @@ def work(kind: str) -> str:
     """What a type of ops does, a key of `COLORS`."""
     if kind in SUMS:
         return "sum"
-    word = kind.replace("_", " ")
-    return word if word in COLORS else "other" if kind in ("check_gradients", "coalesce_tensor") else "update"
+    if kind.removeprefix("merged_") in catalog.ROUTINES:
+        return "update"
+    return kind if kind in COLORS else "other"
 
 
 def score(ax: Axes, program: Program, title: str, labels: Callable[[Op], str] | None = None) -> None:
