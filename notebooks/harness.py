@@ -18,6 +18,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from IPython.display import Code, display
 from matplotlib.figure import Figure
+from PIL import Image
 
 from refopt import cpu, gpu, simt
 from refopt.gpu.show import listing, request
@@ -30,20 +31,30 @@ plt.style.use(HERE / "figures.mplstyle")
 os.environ["REFOPT_DEVICE"] = "executor"
 
 
+class Quote(Code):
+    """Code that also nbconvert's pages show in a font of fixed width, and without a third form of it, for LaTeX."""
+
+    def _repr_html_(self) -> str:
+        return super()._repr_html_().replace("<pre>", '<pre style="font-family: monospace">')
+
+    def _repr_latex_(self) -> None:
+        return None
+
+
 def source(*objects: Any) -> Code:
     """The source of functions, kernels or classes, quoted from the package."""
     texts = [textwrap.dedent(inspect.getsource(getattr(x, "function", x))).strip() for x in objects]
-    return Code("\n\n\n".join(texts), language="python")
+    return Quote("\n\n\n".join(texts), language="python")
 
 
 def kernel(build: Callable) -> Code:
     """The source of the kernel that a function builds, without the function around it."""
     text = inspect.getsource(inspect.unwrap(build))
-    return Code(inspect.cleandoc(text[text.index("    @kernel") : text.rindex("    return")]), language="python")
+    return Quote(inspect.cleandoc(text[text.index("    @kernel") : text.rindex("    return")]), language="python")
 
 
 class Walk:
-    """A walk through all that some kernels consist of, as ``refopt show`` lists it: a call quotes functions by name.
+    """A walk through all that kernels consist of, as ``refopt show`` lists it: a call quotes functions by their names.
 
     Attributes:
         left: the names of functions that have not been quoted yet, callees first.
@@ -54,22 +65,22 @@ class Walk:
         launches = [launches_of(request(routine, form=form), sizes_of()) for form in forms or (None,)]
         text = listing([kernel for launch in launches for kernel in launch.kernels]).text
         self._head, *blocks = text.rstrip().split("\n\n\n")
-        self._blocks = {re.search(r"^def (\w+)", block, re.MULTILINE)[1]: block for block in blocks}
-        self._digests: dict[str, int] = {}
+        self._blocks = {re.findall(r"^def (\w+)", block, re.MULTILINE)[0]: block for block in blocks}
+        self._digests: dict[str, int] = {}  # of texts that have digests in the place of names
         for name, block in self._blocks.items():  # callees first
             known = self._digests | {name: 0}
-            self._digests[name] = hash(re.sub(r"\w+", lambda word, known=known: str(known.get(word[0], word[0])), block))
+            self._digests[name] = hash(tuple(known.get(word, word) for word in re.split(r"(\W+)", block)))
         self._quoted: set[int] = after._quoted if after else set()
         self.left = [name for name in self._blocks if self._digests[name] not in self._quoted]
 
     def __call__(self, *names: str) -> Code:
         self._quoted |= {self._digests[name] for name in names}
         self.left = [name for name in self.left if name not in names]
-        return Code("\n\n\n".join(self._blocks[name] for name in names), language="python")
+        return Quote("\n\n\n".join(self._blocks[name] for name in names), language="python")
 
     def constants(self) -> Code:
         """What the functions know besides their arguments."""
-        return Code(re.search(r"^from refopt.*?$(.*)", self._head, re.MULTILINE | re.DOTALL)[1].strip(), language="python")
+        return Quote(self._head[self._head.index("\n\nfrom refopt") :].split("\n\n", 2)[2], language="python")
 
 
 def differing_bytes(ours: Iterable[np.ndarray], theirs: Iterable[np.ndarray]) -> int:
@@ -122,10 +133,13 @@ def record(name: str) -> dict[str, Any]:
 def figure(fig: Figure, alt: str) -> None:
     """Display a figure with a text for those who do not see it: ``metadata["image/png"]["alt"]`` of the output.
 
-    IPython's `Image` keeps its text there, too. In a terminal the text is shown in the place of the figure.
+    IPython's `Image` keeps its text there, too. In a terminal the text is shown in the place of the figure. A palette
+    of 128 colours makes the file small.
     """
     png = io.BytesIO()
     fig.savefig(png, format="png")
     plt.close(fig)
-    data = {"image/png": base64.b64encode(png.getvalue()).decode(), "text/plain": alt}
+    small = io.BytesIO()
+    Image.open(png).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+    data = {"image/png": base64.b64encode(small.getvalue()).decode(), "text/plain": alt}
     display(data, metadata={"image/png": {"alt": alt}}, raw=True)

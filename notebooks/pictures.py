@@ -100,3 +100,75 @@ def rungs(rows: Sequence[dict[str, Any]], title: str, notes: dict[str, str]) -> 
     ax.invert_yaxis()
     ax.legend(loc="lower right")
     return fig
+
+
+def plan_tables(group: Any, block: int) -> Figure:
+    """The tables of a plan whose step needs norms, as they lie in memory, and what a block finds in them.
+
+    Args:
+        group: the plan's tensors of one combination of dtypes, no more than a few small ones.
+        block: the number of a chunk.
+    """
+    chunks, nodes = group.chunks.copy_to_host(), group.nodes.copy_to_host()
+    addresses, hyper = group.addresses.copy_to_host(), group.hypers.values.copy_to_host()
+    tensor, _, _, slot, node, _ = chunks[block]
+    tiles = -(-(chunks[block, 2] - chunks[block, 1]) // 1024)
+    names, wide = [f"tensor {t}" for t in range(addresses.shape[1])], 2.2
+    height = max(len(chunks), len(addresses) + len(hyper) + 3.4) + 12.4
+    fig, ax = canvas(f"The tables of a plan, and what block {block} finds in them", 32, height, (9, 0.3 * height))
+
+    def mark(hit: bool) -> str:
+        return LIGHT[0] if hit else "white"
+
+    at = table(ax, 2.6, 2.2, chunks, "chunks", ["tensor", "start", "stop", "slot", "node", "aligned"],
+               [f"block {c}" for c in range(len(chunks))], 1.75, lambda r, c: mark(r == block))  # fmt: skip
+    table(ax, 20.5, 2.2, addresses % 10**4, "addresses (last four digits)", names, group.routine.slot_names, wide,
+          lambda r, c: mark(c == tensor))  # fmt: skip
+    low = 5.2 + len(addresses)
+    table(ax, 20.5, low, np.array([[f"{x:g}" for x in row] for row in hyper]), "hyper", names,
+          [row.name for row in group.routine.hypers], wide, lambda r, c: mark(c == tensor))  # fmt: skip
+    y = height - 8.6
+    table(ax, 2.6, y, np.full((2, group.slots), ""), "sums: a slot for each tile, then for each node of the tensor",
+          [str(k) for k in range(group.slots)], ["first", "second"], 28 / group.slots,
+          lambda r, c: LIGHT[1] if c == nodes[node, 2] else mark(slot <= c < slot + tiles), 7)  # fmt: skip
+    under = table(ax, 2.6, y + 5.2, nodes, "nodes", ["first", "count", "out", "arrivals", "parent"],
+                  [f"node {k}" for k in range(len(nodes))], 1.75, lambda r, c: mark(r == node))  # fmt: skip
+    table(ax, 13.2, y + 5.2, np.zeros((len(nodes), 1), int), "counters", (), (), wide, lambda r, c: mark(r == node))
+    table(ax, 20.5, y + 5.2, np.full((1, len(names)), "rate"), "numbers", names, (), wide,
+          lambda r, c: mark(c == tensor))  # fmt: skip
+    arrow(ax, at(block, 5), (18.3, 2.7), -0.1)
+    arrow(ax, (2.6 + 3.5 * 1.75, 2.2 + len(chunks)), (2.6 + 28 / group.slots * (slot + tiles / 2), y - 0.9), 0.1)
+    arrow(ax, (under(node, 2)[0] - 0.9, y + 5.2), (2.6 + 28 / group.slots * (nodes[node, 2] + 0.5), y + 2.05), -0.08)
+    arrow(ax, (under(node, 4)[0], under(node, 4)[1]), (13.2, under(node, 4)[1]))
+    return fig
+
+
+def zoom(group: Any, block: int, warps: int, tile: int = 3, row: int = 1, lane: int = 5) -> Figure:
+    """A tensor, its chunks, the tiles of one, the rows of one, and the elements of a lane, from a plan's table."""
+    chunks = group.chunks.copy_to_host()
+    tensor, start, stop = chunks[block, :3]
+    fig, ax = canvas("From a tensor to the elements of one thread", 34, 12.2, (9, 4.2))
+    size = group.sizes[tensor]
+    spans = [(start * 30 / size, stop * 30 / size)]
+    for c in np.flatnonzero(chunks[:, 0] == tensor):
+        first, last = chunks[c, 1:3] * 30 / size
+        box(ax, 4 + first, 0.6, last - first, 1.4, f"chunk {c}\n{chunks[c, 1]} to {chunks[c, 2] - 1}",
+            LIGHT[0] if c == block else "white")  # fmt: skip
+    tiles = -(-(stop - start) // 1024)
+    for t in range(tiles):
+        box(ax, 4 + 30 / tiles * t, 3.8, 30 / tiles, 1.4, f"tile {t}\nwarp {t % warps}", LIGHT[t % warps], 8)
+    spans.append((30 / tiles * tile, 30 / tiles * (tile + 1)))
+    first = start + 1024 * tile
+    for r in range(4):
+        box(ax, 4 + 7.5 * r, 7, 7.5, 1.4, f"row {r}: {first + 256 * r} to {first + 256 * r + 255}",
+            LIGHT[tile % warps] if r == row else "white")  # fmt: skip
+    spans.append((7.5 * row, 7.5 * (row + 1)))
+    for k in range(64):
+        text, color = (k % 32, COLORS[1]) if k % 32 == lane else (k % 32, LIGHT[tile % warps])
+        box(ax, 4 + 30 / 64 * k, 10.2, 30 / 64, 1.4, text, color, 6)
+    for (left, right), y in zip(spans, (2, 5.2, 8.4), strict=True):
+        for x, edge in ((left, 0), (right, 30)):
+            ax.plot([4 + x, 4 + edge], [y, y + 1.8], color=LINE, lw=0.8, ls=":")
+    for k, text in enumerate((f"tensor {tensor}", f"chunk {block}", f"tile {tile}", f"row {row}:\nlanes")):
+        label(ax, 0, 1.3 + 3.2 * k, text)
+    return fig
