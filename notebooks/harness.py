@@ -32,10 +32,12 @@ os.environ["REFOPT_DEVICE"] = "executor"
 
 
 class Quote(Code):
-    """Code that also nbconvert's pages show in a font of fixed width, and without a third form of it, for LaTeX."""
+    """Code in a font of fixed width, which nbconvert's pages do not give it, and without a third form, for LaTeX."""
+
+    STYLE = "font-family: monospace; font-size: 13px; line-height: 1.3; white-space: pre; overflow-x: auto"
 
     def _repr_html_(self) -> str:
-        return super()._repr_html_().replace("<pre>", '<pre style="font-family: monospace">')
+        return super()._repr_html_().replace("<pre>", f'<pre style="{self.STYLE}">')
 
     def _repr_latex_(self) -> None:
         return None
