@@ -18,6 +18,7 @@ include_patterns = ["docs/*.md", "notebooks/*.ipynb", "notebooks/exercises/*", "
 exclude_patterns = [".*", "build", "dist", "refopt", "tests", "benchmarks", "docs/_site", "**/__pycache__"]
 extensions = [
     "myst_nb",
+    "alt_text",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.linkcode",

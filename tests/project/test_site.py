@@ -17,7 +17,7 @@ from benchmarks.record import ROOT
 
 SITE = ROOT / "docs" / "_site"
 TREE = re.compile(r"(?ms)^```\{(toctree|notebooks)\}\n(.*?)^```$")
-MARKDOWN = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/**/*.ipynb")])
+MARKDOWN = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/**/*.ipynb")])
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)\s#]+\.(?:md|ipynb|py|json|svg|toml)|\.\./[^)\s#]+)(?:#[^)]*)?\)")
 OUTSIDE = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"}
 
