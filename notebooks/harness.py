@@ -31,10 +31,22 @@ plt.style.use(HERE / "figures.mplstyle")
 os.environ["REFOPT_DEVICE"] = "executor"
 
 
+class Quote(Code):
+    """Code in a font of fixed width, which nbconvert's pages do not give it, and without a third form, for LaTeX."""
+
+    STYLE = "font-family: monospace; font-size: 13px; line-height: 1.3; white-space: pre; overflow-x: auto"
+
+    def _repr_html_(self) -> str:
+        return super()._repr_html_().replace("<pre>", f'<pre style="{self.STYLE}">')
+
+    def _repr_latex_(self) -> None:
+        return None
+
+
 def source(*objects: Any) -> Code:
     """The source of functions, kernels or classes, quoted from the package."""
     texts = [textwrap.dedent(inspect.getsource(getattr(x, "function", x))).strip() for x in objects]
-    return Code("\n\n\n".join(texts), language="python")
+    return Quote("\n\n\n".join(texts), language="python")
 
 
 def pair(title: str, ours: Any, theirs: Any, names: tuple[str, str] = ("NumPy", "GPU")) -> None:
@@ -53,7 +65,7 @@ def pair(title: str, ours: Any, theirs: Any, names: tuple[str, str] = ("NumPy", 
 def kernel(build: Callable) -> Code:
     """The source of the kernel that a function builds, without the function around it."""
     text = inspect.getsource(inspect.unwrap(build))
-    return Code(inspect.cleandoc(text[text.index("    @kernel") : text.rindex("    return")]), language="python")
+    return Quote(inspect.cleandoc(text[text.index("    @kernel") : text.rindex("    return")]), language="python")
 
 
 class Walk:
@@ -89,7 +101,7 @@ class Walk:
     def __call__(self, *names: str) -> Code:
         self._quoted |= {self._digests[name] for name in names}
         self.left = [name for name in self.left if name not in names]
-        return Code("\n\n\n".join(self._blocks[name] for name in names), language="python")
+        return Quote("\n\n\n".join(self._blocks[name] for name in names), language="python")
 
     def known(self) -> "Walk":
         """The walk itself, with all that is left taken for quoted: what another notebook has quoted."""
@@ -98,7 +110,7 @@ class Walk:
 
     def constants(self) -> Code:
         """What the functions know besides their arguments."""
-        return Code(self._head[self._head.index("\n\nfrom refopt") :].split("\n\n", 2)[2], language="python")
+        return Quote(self._head[self._head.index("\n\nfrom refopt") :].split("\n\n", 2)[2], language="python")
 
 
 def differing_bytes(ours: Iterable[np.ndarray], theirs: Iterable[np.ndarray]) -> int:
@@ -151,8 +163,8 @@ def record(name: str) -> dict[str, Any]:
 def figure(fig: Figure, alt: str) -> None:
     """Display a figure with a text for those who do not see it: ``metadata["image/png"]["alt"]`` of the output.
 
-    IPython's `Image` keeps its text there, too. In a terminal the text is shown in the place of the figure. A palette of
-    128 colours makes the file small.
+    IPython's `Image` keeps its text there, too. In a terminal the text is shown in the place of the figure. A palette
+    of 128 colours makes the file small.
     """
     png = io.BytesIO()
     fig.savefig(png, format="png")

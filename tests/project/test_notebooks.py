@@ -6,6 +6,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+OF_HARNESS = [path for path in NOTEBOOKS if "figure(" in path.read_text()]  # which takes an alternative text
 MAX_LINES = 20
 OF_PEERS = {"15-the-oracle"}  # run by tests/peers/test_notebook.py
 # Hundreds of steps of a training show by their losses what twenty show of the code.
@@ -49,3 +50,9 @@ def test_is_committed_as_it_ran(path):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_cells_are_short(path):
     assert not [cell.source for cell in code_cells(path) if cell.source.count("\n") >= MAX_LINES]
+
+
+@pytest.mark.parametrize("path", OF_HARNESS, ids=lambda path: path.stem)
+def test_figures_have_words_for_those_who_do_not_see_them(path):
+    outputs = [output for cell in code_cells(path) for output in cell.outputs if "image/png" in output.get("data", {})]
+    assert not [output for output in outputs if len(output.metadata.get("image/png", {}).get("alt", "")) < 40]
