@@ -81,7 +81,7 @@ def l2_bytes() -> int:
 
 
 def copy_gb_s(gib: int = 4) -> float:
-    """Bandwidth of a device-to-device copy, bytes read and bytes written added up, in 1e9 bytes a second."""
+    """Bandwidth of a device-to-device copy, bytes read and bytes written added up, in 1e9 bytes per second."""
     source = torch.ones(gib << 28, dtype=torch.float32, device="cuda")
     target = torch.empty_like(source)
     return 2 * 4 * source.numel() / device_ms(lambda: target.copy_(source)) / 1e6

@@ -118,7 +118,7 @@ def steps(
     Args:
         name, params, arrays: the workload, and its parameters and gradients on the device.
         curve: what `bus` has measured.
-        rate: bytes a second of the device's memory.
+        rate: bytes per second of the device's memory.
         time: milliseconds of a call.
         pieces: MiB of states at a time.
     """

@@ -44,9 +44,10 @@ def table(file: str, routine: str, lines: tuple[Line, ...], cases: list[tuple[st
     def cell(case: tuple[str, str], implementation: str, how: str) -> str:
         if how == "floor":
             return f"{rows[*case, implementation, 'plan']['floor_ms']:.3f}"
-        if (*case, implementation, how) not in rows:
+        row = rows.get((*case, implementation, how), {})
+        if "ms" not in row:  # not tried, or skipped
             return "–"
-        ms = f"{rows[*case, implementation, how]['ms']:.3f}"
+        ms = f"{row['ms']:.3f}"
         return f"**{ms}**" if how == "plan" else ms
 
     header = ["", *(f"{WORKLOADS[workload]}, {config}" for workload, config in cases)]
@@ -55,7 +56,7 @@ def table(file: str, routine: str, lines: tuple[Line, ...], cases: list[tuple[st
 
 
 WAYS = {
-    "one call a tensor": "one call a tensor",
+    "one call a tensor": "one call per tensor",
     "PyTorch, DDP's buckets": "PyTorch, DDP's buckets",
     "gather, all-reduce, scatter": "**gathered, reduced at once, scattered**",
     "all-reduce of the buffer": "**reduced at once, where they lie**",

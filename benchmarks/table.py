@@ -90,7 +90,7 @@ def _tensors(report: dict[str, Any]) -> None:
         times = [f"{row[name + '_ms']:.4f}" for name in implementations]
         lines.append((row["tensors"], *times, f"{row['speed_up']:.1f}"))
     head = ("tensors", "separate loop", "graph", "coop.", "two", "carried", "foreach", "graph", "speed-up")
-    _table("Tensors of 10,000 elements, ms a step", head, lines)
+    _table("Tensors of 10,000 elements, ms per step", head, lines)
 
 
 def _elements(report: dict[str, Any]) -> None:

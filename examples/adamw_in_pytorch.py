@@ -1,4 +1,4 @@
-"""A model trained twice: with ``torch.optim.AdamW``, and with one launch of refopt in the place of its step.
+"""A model trained twice: with ``torch.optim.AdamW``, and with one launch of refopt in place of its step.
 
 PyTorch's AdamW is refopt's ``adamw`` with ``epsilon_at="corrected"``, the default, and ``coeff`` for ``weight_decay``;
 they differ in roundings alone. ``zero_grad(set_to_none=False)`` leaves gradients where they are, so that one plan does

@@ -65,6 +65,13 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture(scope="module")
+def frozen():
+    """What there is stays, so that looking for garbage is looking at what has come since: tests before leave much."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_report_header():
     """What the kernels run on."""
     try:

@@ -16,7 +16,7 @@ def no_syncwarp(y):
     y[t] = tile[31 - t]
 
 
-@case("race within a warp: a vote in the place of `syncwarp`", [ints(32)], np.arange(32)[::-1], block=32)
+@case("race within a warp: a vote in place of `syncwarp`", [ints(32)], np.arange(32)[::-1], block=32)
 def vote_for_syncwarp(y):
     tile = cuda.shared.array(32, np.int32)
     t = cuda.threadIdx.x

@@ -14,6 +14,8 @@ TEXT = str | bytes | bytearray | memoryview  # sequences that nobody means as li
 
 def is_whole(value: Any) -> bool:
     """Whether it is an integer of any type: Python's, NumPy's, an array of no dimensions; no truth value, no time."""
+    if type(value) is int:  # the ordinary case, of thousands of ops and extents
+        return True
     if isinstance(value, np.ndarray):
         return type(value) is np.ndarray and value.ndim == 0 and value.dtype.kind in "iu"
     return isinstance(value, Integral) and not isinstance(value, bool | np.timedelta64)
@@ -21,6 +23,8 @@ def is_whole(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Whether it is a real number of any type, NaN and inf among them; no truth value, no time."""
+    if type(value) in (float, int):
+        return True
     if isinstance(value, np.ndarray):  # no subclass: that of np.ma.masked is NaN to float()
         return type(value) is np.ndarray and value.ndim == 0 and value.dtype.kind in "iuf"
     return isinstance(value, Real) and not isinstance(value, bool | np.timedelta64)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,16 +34,19 @@ class Array(NamedTuple):
 
     def layout(self) -> tuple[int, ...] | None:
         """Strides in elements, 0 for extents of one; None if the array is not dense in some axis order."""
-        item = ITEM_SIZES[self.dtype]
-        if self.size == 0:
-            return ()
-        axes = sorted((s, n) for s, n in zip(self.strides, self.shape, strict=True) if n > 1)
-        expected = item
-        for stride, extent in axes:
-            if stride != expected:
-                return None
-            expected *= extent
-        return tuple(s // item if n > 1 else 0 for s, n in zip(self.strides, self.shape, strict=True))
+        return _layout(self.shape, self.strides, ITEM_SIZES[self.dtype])
+
+
+@lru_cache  # since a model has thousands of tensors of few shapes
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tuple[int, ...] | None:
+    if math.prod(shape) == 0:
+        return ()
+    expected = item
+    for stride, extent in sorted((s, n) for s, n in zip(strides, shape, strict=True) if n > 1):
+        if stride != expected:
+            return None
+        expected *= extent
+    return tuple(s // item if n > 1 else 0 for s, n in zip(strides, shape, strict=True))
 
 
 def c_strides(shape: Sequence[int], item: int) -> tuple[int, ...]:
@@ -75,8 +79,8 @@ def flat(array: np.ndarray | None) -> np.ndarray | None:
     if array is None:
         return None
     array = np.asarray(array)  # of np.memmap, the array
-    if array.ndim == 0:
-        return array.reshape(1)
+    if array.flags.c_contiguous:
+        return array.reshape(-1)
     return array.transpose(np.argsort([-s for s in array.strides], kind="stable")).reshape(-1)
 
 
@@ -105,20 +109,23 @@ def require_subnormals() -> None:
         )
 
 
-def check_dense(where: str, array: Array) -> None:
-    """Refuse an array with gaps."""
-    if array.layout() is None:
+def check_dense(where: str, array: Array) -> tuple[int, ...]:
+    """Refuse an array with gaps; its layout."""
+    layout = array.layout()
+    if layout is None:
         raise ValueError(f"{where}: expected a dense array, got strides {array.strides} for {array.shape}")
+    return layout
 
 
 def check_like(where: str, array: Array, like: Array, name: str, *, written: bool = False) -> None:
     """Refuse an array of another shape or order of axes than the one of that name, with gaps, or not to be written."""
     if array.shape != like.shape:
         raise ValueError(f"{where}: expected shape {like.shape}, as {name} has, got {array.shape}")
-    check_dense(where, array)
-    if array.layout() != like.layout():
-        expected = f"the axis order of {name} with strides of {like.layout()} elements"
-        raise ValueError(f"{where}: expected {expected}, got {array.layout()}")
+    layout, expected = check_dense(where, array), like.layout()
+    if layout != expected:
+        raise ValueError(
+            f"{where}: expected the axis order of {name} with strides of {expected} elements, got {layout}"
+        )
     if written:
         check_writable(where, array)
 

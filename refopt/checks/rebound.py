@@ -1,4 +1,4 @@
-"""A checked call with other arrays in the place of some: what is cheap to see, for those who do it every step."""
+"""A checked call with other arrays in place of some: what is cheap to see, for those who do it every step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

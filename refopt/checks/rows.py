@@ -91,7 +91,7 @@ class Routine(_Row):
     ``rule`` is the routine's in `refopt.cpu`: (p, g, *states, *scalars, **numbers), as `refopt.cpu.merged` has it.
     ``trial`` has numbers for ``refopt verify`` where its usual ones would leave little of a gradient.
     ``elementwise`` says that each element is for itself: one pass, by the kernel that such routines share.
-    ``remainders`` says that uint16 arrays may stand in the place of masters (numerics, N15).
+    ``remainders`` says that uint16 arrays may stand in place of masters (numerics, N15).
 
     Raises:
         TypeError: naming what is missing or misplaced, when a row is made.
@@ -127,7 +127,8 @@ class Routine(_Row):
     @property
     def carried(self) -> tuple[str, ...]:
         """The states and scalars, in the order of the slots: what a rule takes and returns beside the parameter."""
-        return tuple(name for name in self.slot_names if name in self.states or name in self.scalars)
+        own = {*self.states, *self.scalars}
+        return tuple(name for name in self.slot_names if name in own)
 
     @property
     def merged_form(self) -> str:

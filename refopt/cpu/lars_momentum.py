@@ -25,7 +25,7 @@ from refopt.cpu.routine import routine, single
 
 
 def adapts(param_norm, grad_norm, weight_decay, adapt):
-    """Whether the LARS ratio applies; upstream has used each of these three conditions."""
+    """Whether the LARS ratio applies; Paddle has used each of these three conditions."""
     norms = param_norm > 0 and grad_norm > 0
     return {"norms": norms, "decay": weight_decay > 0, "decay_and_norms": weight_decay > 0 and norms}[adapt]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from refopt import checks
-from refopt.checks.dtypes import arithmetic
+from refopt.checks.dtypes import arithmetic, name_of
 from refopt.checks.rows import Routine
 from refopt.cpu.remainder import join, split_numbers
 from refopt.cpu.stochastic import dither, random16
@@ -51,7 +51,7 @@ def _one(
     row: Routine, rule: Callable[..., tuple], arrays: dict[str, Any], numbers: dict[str, Any], factor: Any
 ) -> None:
     param, master = arrays["params"], arrays["master_params"]
-    real = arithmetic(param.dtype.name)
+    real = arithmetic(name_of(param.dtype))
     values = {name: real(value) if name not in row.choices else value for name, value in numbers.items()}
     seed = int(values.pop("seed", 0))
     rounded = ("params", *row.states) if values.pop("rounding", "nearest") == "stochastic" else ()

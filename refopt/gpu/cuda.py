@@ -30,7 +30,7 @@ from refopt.gpu.runtime import device
 from refopt.gpu.target import argument_spelled, numba_cuda
 from refopt.simt.cuda import *  # noqa: F403
 
-__refopt_numba__ = numba_cuda  # what kernels find in the place of this module when they are compiled
+__refopt_numba__ = numba_cuda  # what kernels find in place of this module when they are compiled
 
 
 class Kernel(_Kernel):

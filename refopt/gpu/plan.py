@@ -197,7 +197,7 @@ class Plan(Exclusive):
 
     @in_turn
     def rebind(self, **slots: Any) -> None:
-        """Put other arrays of the same shapes, dtypes and alignment in the place of a slot's.
+        """Put other arrays of the same shapes, dtypes and alignment in place of a slot's.
 
         For frameworks that make new gradients every step. Which gradients are ``None`` may change, at the
         price of building the tables anew.

@@ -9,7 +9,9 @@ code: tracebacks, ``inspect.getsource`` and ``refopt show`` have it.
 
 import linecache
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import count
+from types import CodeType
 
 from refopt.gpu.target import device_function
 
@@ -19,11 +21,16 @@ _files = count()
 def written(name: str, parameters: str, lines: Sequence[str], **scope: object) -> Callable:
     """A device function from the text of its body's lines, which may use the names in ``scope``."""
     text = f"def {name}({parameters}):\n" + "".join(f"    {line}\n" for line in lines)
+    namespace = dict(scope)
+    exec(_code(text, name), namespace)
+    return device_function(namespace[name])  # type: ignore[arg-type]
+
+
+@cache  # the same text is the same file, which the executor reads once
+def _code(text: str, name: str) -> CodeType:
     file = f"<unrolled {next(_files)}: {name}>"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    namespace = dict(scope)
-    exec(compile(text, file, "exec"), namespace)
-    return device_function(namespace[name])  # type: ignore[arg-type]
+    return compile(text, file, "exec")
 
 
 def gather(item: str, parameters: str, size: int, name: str = "gather", **scope: object) -> Callable:

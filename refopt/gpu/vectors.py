@@ -11,7 +11,7 @@ Values are fp32 or fp64. fp16 and bf16 are for storage only: a number is widened
 loaded, which is exact, and rounded to nearest even before it is stored (numerics, N1).
 
 A warp works on rows of 256 elements. Thread t holds elements 4t..4t+3 and 128+4t..128+4t+3 of a row, so
-each access of the warp is contiguous: 16 bytes a thread for fp32, 8 for fp16 and bf16, twice 16 for fp64.
+each access of the warp is contiguous: 16 bytes per thread for fp32, 8 for fp16 and bf16, twice 16 for fp64.
 A tail, the last elements of a tensor that do not fill a row, is accessed one element at a time, as is all of a tensor
 whose address is no multiple of a vector's size.
 
@@ -332,7 +332,7 @@ def rounded8(dtype: str) -> Callable:
 
 @lru_cache
 def kept8(real: type, partial: bool) -> Callable:
-    """Eight values of the row at ``first``, with 0 in the place of those at or beyond ``stop`` if access is partial."""
+    """Eight values of the row at ``first``, with 0 in place of those at or beyond ``stop`` if access is partial."""
     zero = real(0)
 
     @device_function

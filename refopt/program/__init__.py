@@ -13,6 +13,8 @@
 ``bound``        arrays and ranks behind the names: `bind` makes a `Bound`, which runs `startup` once, and then `step`
 ``placement``    streams of a device: schedules, when what is done, and what it costs
 ===============  =======================================================================================================
+
+An argument that is not what it must be is a TypeError or a ValueError that names it, before anything is done.
 """
 
 from refopt.program.bound import Bound, bind, run

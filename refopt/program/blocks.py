@@ -22,7 +22,7 @@ class Block(NamedTuple):
 
     Attributes:
         number: of the block in its variable, from 0.
-        first: number of its first element. Upstream has the block's number under ``offset``, and multiplies later.
+        first: number of its first element. Paddle has the block's number under ``offset``, and multiplies later.
         size: its elements.
     """
 
@@ -31,7 +31,7 @@ class Block(NamedTuple):
     size: int
 
     def text(self, name: str) -> str:
-        """What upstream's transpiler says of a block: ``w:0:2352``."""
+        """What Paddle's transpiler says of a block: ``w:0:2352``."""
         names("text: name", [name])
         return f"{name}:{self.number}:{self.size}"
 
@@ -52,9 +52,6 @@ def slice_variable(
 
     Returns:
         For each shape, its blocks, which follow each other without a gap.
-
-    Raises:
-        ValueError, TypeError: naming the argument.
 
     Source: Paddle's ``slice_variable`` in ``distribute_transpiler.py``, as of PR 11221.
     """
@@ -105,7 +102,7 @@ def split_by_ref(array: Any, blocks: Sequence[Block]) -> list[Any]:
         blocks: all of the array's, in order.
 
     Raises:
-        ValueError: if the blocks do not make up the array. Upstream's ``split_byref`` does not look.
+        ValueError: if the blocks do not make up the array. Paddle's ``split_byref`` does not look.
         TypeError: if it is no array, or these are no blocks.
     """
     shape, blocks = _described("split_by_ref: array", array).shape, _blocks("split_by_ref: blocks", blocks)

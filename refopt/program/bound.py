@@ -26,7 +26,6 @@ class Bound(Exclusive, Context):
     made in the thread that it is of. There are no copies: ``copy``, ``deepcopy`` and ``pickle`` are for the program.
 
     Attributes:
-        program: the program.
         arrays: by name of a variable, the array that it is now. Startup ops move tensors into buffers: from then on the
             array is a view, and the one that the caller has brought is left behind; see `copy_back`. A device reads
             scalars that an update advances, such as powers of beta, when the op is bound, so for others use `rebind`.
@@ -90,7 +89,7 @@ class Bound(Exclusive, Context):
             self.steps += 1
 
     def rebind(self, arrays: Mapping[str, Any]) -> None:
-        """Put other arrays of the same shapes and dtypes in the place of some, between steps.
+        """Put other arrays of the same shapes and dtypes in place of some, between steps.
 
         As in `bind`, what ops change shares no memory with another array, whether new or bound already.
 
@@ -121,12 +120,9 @@ class Bound(Exclusive, Context):
     def copy_back(self) -> None:
         """Copy what startup has moved into buffers to the arrays that the caller has brought."""
         with self._turn("copy_back"):
-            self._copy_back()
-
-    def _copy_back(self) -> None:
-        moved = [name for name, array in self._brought.items() if self._arrays[name] is not array]
-        if moved:
-            self.backend.cast([self._arrays[name] for name in moved], [self._brought[name] for name in moved])()
+            moved = [name for name, array in self._brought.items() if self._arrays[name] is not array]
+            if moved:
+                self.backend.cast([self._arrays[name] for name in moved], [self._brought[name] for name in moved])()
 
     def _ready(self, what: str) -> Runners:
         if self._main is None:
@@ -187,13 +183,7 @@ def _allocated(graph: Graph, there: Mapping[str, Any], backend: Backend) -> dict
 
 
 def _copy_first(arrays: Mapping[str, Any], copies: Mapping[str, list[str]], backend: Backend) -> None:
-    """Let arrays be copies of what they start from, which may be copies themselves.
-
-    Args:
-        arrays: by name.
-        copies: by name of an array, those that start from it.
-        backend: the machine.
-    """
+    """Let arrays be copies of what they start from, which may be copies themselves; ``copies`` are by that."""
     own = {name for names in copies.values() for name in names}
     waiting = [name for name in copies if name not in own]  # first those that are no copies of others
     for source in waiting:
@@ -220,7 +210,6 @@ def bind(
     """Put arrays and ranks behind the names of a program.
 
     Args:
-        program: the program.
         arrays: by name of a variable, its array: all that are persistable and have no initial value, and any others.
             They are changed in place, until startup ops move them into buffers; what is changed shares no memory with
             another one.

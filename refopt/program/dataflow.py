@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 
 from refopt.program import ops
 from refopt.program.graph import Graph
@@ -15,28 +16,37 @@ def check(graph: Graph) -> None:
     ready = {name for name, var in graph.vars.items() if var.persistable}
     fit: set[Hashable] = set()
     placed: set[str] = set()
-    for i, op in enumerate(graph.startup):
-        where = f"program: startup[{i}] {op.type}"
-        _check_known(graph, where, op)
-        _check_placed(where, op, placed)
-        known = ops.find(op.type)
-        if known is None or known.fills is None or known.fills(op):
-            _check_ready(graph, where, op.reads, ready)
-            ready.update(op.writes)
-        if known is not None and known.drops:
-            ready.difference_update(op.reads)
-        _check_fits(graph, where, op, fit)
-    for i, op in enumerate(graph.main):
-        where = f"program: main[{i}] {op.type}"
-        _check_known(graph, where, op)
-        known = ops.find(op.type)
-        if known is not None and known.startup:
-            raise ValueError(f"{where}: expected it in startup, since arrays that move are bound to ops")
-        _check_ready(graph, where, op.reads, ready)
-        for name in op.writes:
-            ready.add(name)
-            ready.update(graph.memory(name))
-        _check_fits(graph, where, op, fit)
+    for part, check_part in (("startup", partial(_check_startup, placed=placed)), ("main", _check_main)):
+        for i, op in enumerate(getattr(graph, part)):
+            try:
+                _check_known(graph, op)
+                check_part(graph, op, ready)
+                ops.check(graph, op, fit)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"program: {part}[{i}] {op.type}: {error}") from None
+
+
+def _check_startup(graph: Graph, op: Op, ready: set[str], placed: set[str]) -> None:
+    """Raise if what an op reads is not ready, or is put into a buffer the second time; note what is ready after it."""
+    for name in op.outputs.get("output", ()) if op.type == "coalesce_tensor" else ():
+        if name in placed:
+            raise ValueError(f"{name!r}: expected each variable in one buffer, got it in two")
+        placed.add(name)
+    known = ops.find(op.type)
+    if known is None or known.fills is None or known.fills(op):
+        _check_ready(graph, op, ready)
+        ready.update(op.writes)
+    if known is not None and known.drops:
+        ready.difference_update(op.reads)
+
+
+def _check_main(graph: Graph, op: Op, ready: set[str]) -> None:
+    """Raise if what an op reads is not ready, or if it belongs to startup; note what is ready after it."""
+    known = ops.find(op.type)
+    if known is not None and known.startup:
+        raise ValueError("expected it in startup, since arrays that move are bound to ops")
+    _check_ready(graph, op, ready)
+    ready.update(op.writes, graph.cells(op.writes))
 
 
 def _check_vars(graph: Graph) -> None:
@@ -48,14 +58,6 @@ def _check_vars(graph: Graph) -> None:
         if isinstance(var.initial, str) and var.initial not in graph.vars:
             raise ValueError(f"program: {key!r}: initial: expected a variable of the program, got {var.initial!r}")
         _check_start(graph, var, sound)
-
-
-def _check_placed(where: str, op: Op, placed: set[str]) -> None:
-    """Raise if a variable is put into a buffer the second time; add those that are."""
-    for name in op.outputs.get("output", ()) if op.type == "coalesce_tensor" else ():
-        if name in placed:
-            raise ValueError(f"{where}: {name!r}: expected each variable in one buffer, got it in two")
-        placed.add(name)
 
 
 def _check_start(graph: Graph, var: Var, sound: set[str]) -> None:
@@ -74,31 +76,25 @@ def _check_start(graph: Graph, var: Var, sound: set[str]) -> None:
     sound |= seen
 
 
-def _check_known(graph: Graph, where: str, op: Op) -> None:
+def _check_known(graph: Graph, op: Op) -> None:
     for side, slots in (("inputs", op.inputs), ("outputs", op.outputs)):
         for slot, names in slots.items():
-            seen: set[str] = set()
             for k, name in enumerate(names):
                 if name not in graph.vars:
-                    raise ValueError(f"{where}: {slot}[{k}]: expected a variable of the program, got {name!r}")
-                if side == "outputs" and name in seen:
-                    raise ValueError(f"{where}: {slot}[{k}]: expected each variable once, got {name!r} again")
-                seen.add(name)
+                    raise ValueError(f"{slot}[{k}]: expected a variable of the program, got {name!r}")
+            if side == "outputs" and len({*names}) < len(names):
+                k = next(k for k, name in enumerate(names) if name in names[:k])
+                raise ValueError(f"{slot}[{k}]: expected each variable once, got {names[k]!r} again")
 
 
-def _check_ready(graph: Graph, where: str, names: tuple[str, ...], ready: set[str]) -> None:
-    for name in names:
+def _check_ready(graph: Graph, op: Op, ready: set[str]) -> None:
+    if ready.issuperset(graph.cells(op.reads)):
+        return
+    for name in op.reads:
         for cell in graph.memory(name):
             if cell not in ready:
                 part = "" if cell == name else f", of which {cell!r} is part,"
                 raise ValueError(
-                    f"{where}: {name!r}: expected a variable that is persistable or made before{part} got one that "
-                    "nothing has made"
+                    f"{name!r}: expected a variable that is persistable or made before{part} got one that nothing has "
+                    "made"
                 )
-
-
-def _check_fits(graph: Graph, where: str, op: Op, fit: set[Hashable]) -> None:
-    try:
-        ops.check(graph, op, fit)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{where}: {error}") from None

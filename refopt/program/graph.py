@@ -88,14 +88,13 @@ class Graph:
     @cached_property
     def views(self) -> Mapping[str, tuple[str, ...]]:
         """By name of a buffer that a startup op makes, the variables that become views into it, in memory order."""
-        coalesced = (op for op in self.startup if op.type == "coalesce_tensor")
-        return MappingProxyType({op.outputs["fused_output"][0]: op.outputs["output"] for op in coalesced})
+        return MappingProxyType({buffer: op.outputs["output"] for buffer, op in self.makers.items()})
 
     @cached_property
-    def makers(self) -> Mapping[str, int]:
-        """By name of a buffer, the place in ``startup`` of the op that makes it."""
-        coalesced = ((i, op) for i, op in enumerate(self.startup) if op.type == "coalesce_tensor")
-        return MappingProxyType({op.outputs["fused_output"][0]: i for i, op in coalesced})
+    def makers(self) -> Mapping[str, Op]:
+        """By name of a buffer, the startup op that makes it."""
+        coalesced = (op for op in self.startup if op.type == "coalesce_tensor")
+        return MappingProxyType({op.outputs["fused_output"][0]: op for op in coalesced})
 
     @cached_property
     def buffer_of(self) -> Mapping[str, str]:
@@ -113,17 +112,28 @@ class Graph:
         """By name of a variable that is a block, what it is a block of."""
         return MappingProxyType({block: whole for whole, blocks in self.parts.items() for block in blocks})
 
+    @cached_property
+    def wholes(self) -> frozenset[str]:
+        """Names of the variables that others are views or blocks of."""
+        return frozenset((*self.views, *self.parts))
+
     def memory(self, name: str) -> tuple[str, ...]:
         """The variables that a variable is in memory, which do not overlap: itself, its views, or its blocks."""
         if not isinstance(name, str):
             raise TypeError(f"memory: name: expected a name, got {shown(name)}")
-        if not self.views and not self.parts:
+        if name not in self.wholes:
             return (name,)
         return tuple(cell for view in self.views.get(name, (name,)) for cell in self.parts.get(view, (view,)))
 
     def cells(self, names: Iterable[str]) -> set[str]:
         """The memory behind some variables, as the names of tensors that do not overlap."""
-        return {cell for name in names for cell in self.memory(name)}
+        cells = set(names)
+        return cells if cells.isdisjoint(self.wholes) else {cell for name in cells for cell in self.memory(name)}
+
+    @cached_property
+    def sparse(self) -> frozenset[str]:
+        """Names of the sparse variables."""
+        return frozenset(name for name, var in self.vars.items() if var.sparse)
 
     @cached_property
     def place_of(self) -> Mapping[str, int]:
@@ -136,7 +146,7 @@ class Graph:
         by_cell: dict[str, tuple[list[int], list[int]]] = {}
         for i, op in enumerate(self.main):
             for side, names in enumerate((op.reads, op.writes)):
-                for cell in {cell: None for name in names for cell in self.memory(name)}:
+                for cell in self.cells(names):
                     by_cell.setdefault(cell, ([], []))[side].append(i)
         return MappingProxyType(by_cell)
 

@@ -18,15 +18,10 @@ def refuse_shared(
     where: str, graph: Graph, arrays: Mapping[str, Any], backend: Backend, held: Held | None = None,
     brought: Held | None = None,
 ) -> None:  # fmt: skip
-    """Raise if an array that ops change shares memory with another one.
+    """Raise if an array that ops change shares memory with another one; names of no variable are left out.
 
-    Args:
-        where: the function, for the error.
-        graph: the program.
-        arrays: by name of a variable, the arrays to be looked at; names that the program has not are left out.
-        backend: the machine.
-        held: what is behind the names now and stays there, unless ``arrays`` has another for it.
-        brought: what the caller has brought for them, some of which startup has moved into buffers.
+    What is ``held`` stays behind its name unless ``arrays`` has another for it; some of what the caller has
+    ``brought`` startup has moved into buffers.
     """
     now = {} if held is None else held
     described = {

@@ -16,7 +16,7 @@ from refopt.cpu import update_loss_scaling
 from refopt.program.model import Op, Var, mapping
 from refopt.program.ops.mixed_precision import SCALING
 from refopt.program.program import Program
-from refopt.program.step import check_owner, named_shapes, step_program
+from refopt.program.step import check_owner, named_shapes, parameters, variables
 
 CAST = "cast_fp16"
 RECOMPUTED = "subprog"
@@ -43,9 +43,6 @@ def gradient_of(param: str, micro: int = 0, fp32: bool = False) -> str:
         param: the parameter.
         micro: the number of the micro-step.
         fp32: whether the parameter stays fp32.
-
-    Raises:
-        TypeError, ValueError: naming the argument.
     """
     names("gradient_of: param", [param])
     micro = whole("gradient_of: micro", micro, 0)
@@ -98,9 +95,6 @@ def amp_program(
         of `step_program`, of which ``w@GRAD`` is the fp32 gradient of the whole step, there are ``loss_scaling``,
         ``good_steps``, ``bad_steps``, ``found_inf``, ``grad_factor``, and with clipping ``grad_norm``.
 
-    Raises:
-        ValueError, TypeError: naming the argument.
-
     Source: Paddle's ``decorate`` of ``fluid.contrib.mixed_precision``, with pure-fp16 casts and gradient merge.
     """
     listed = named_shapes("amp_program: params", params)
@@ -109,10 +103,9 @@ def amp_program(
     flag("amp_program: recompute", recompute)
     scaling = {} if scaling is None else mapping("amp_program: scaling", scaling)
     _check_numbers(max_norm, clip_epsilon, loss_scale)
-    plain = step_program(listed, optimizer, layer=layer, optional=optional, **numbers)
-    updates = [op for op in plain.main if op.role == "optimize"]
-    layers = {name: op.layer for op in updates for name in op.outputs["params"]}
-    builder = _Builder(plain, layers, world_size, accumulate, recompute, wide)
+    steps = parameters(listed, optimizer, numbers, layer=layer, optional=optional)
+    layers = {step.name: step.layer for step in steps}
+    builder = _Builder(variables(steps), layers, world_size, accumulate, recompute, wide)
     for micro in range(accumulate):
         for name in order:
             builder.forward(name)
@@ -123,6 +116,7 @@ def amp_program(
     builder.check_gradients(order, max_norm, clip_epsilon)
     builder.scaling(loss_scale, scaling)
     gates = {"grad_factor": ("grad_factor",), "found_inf": ("found_inf",)}
+    updates = (step.update() for step in steps)
     builder.main += [op.replace(inputs={**op.inputs, **gates}) for op in updates]
     startup = [
         Op("broadcast", {"x": (name,)}, {"out": (name,)}, {"ranks": world_size, "root": 0}, "startup", layers[name])
@@ -159,11 +153,11 @@ class _Builder:
     """A program as it grows."""
 
     def __init__(
-        self, plain: Program, layers: Mapping[str, str | None], ranks: int, accumulate: int, recompute: bool,
+        self, vars: dict[str, Var], layers: Mapping[str, str], ranks: int, accumulate: int, recompute: bool,
         wide: frozenset[str],
     ) -> None:  # fmt: skip
-        self.vars: dict[str, Var] = dict(plain.vars)
-        self._owners = {name: name for name in plain.vars} | {_part(param, 0): param for param in layers}
+        self.vars = vars
+        self._owners = {name: name for name in vars} | {_part(param, 0): param for param in layers}
         self.main: list[Op] = []
         self._layers, self._ranks, self._accumulate = layers, ranks, accumulate
         self._recompute, self._wide = recompute, wide
@@ -225,7 +219,7 @@ class _Builder:
         self.main.append(Op("update_loss_scaling", {"found_inf": ("found_inf",), **state}, state, attrs, "optimize"))
 
     def _cast(self, param: str, copy: str, stage: str) -> str:
-        """What a pass reads in the place of a parameter."""
+        """What a pass reads in place of a parameter."""
         if param in self._wide:
             return param
         self._like(param, copy, "float16")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -25,7 +24,7 @@ _LARGEST = {
     "float16": 2.0**16 - 2.0**4, "bfloat16": 2.0**128 - 2.0**119, "float32": 2.0**128 - 2.0**103, "float64": math.inf,
 }  # fmt: skip
 
-_FIELDS = "inputs", "outputs", "attrs", "role", "layer", "device"  # of an op, beside its type
+_FIELDS = frozenset(["inputs", "outputs", "attrs", "role", "layer", "device"])  # of an op, beside its type
 Slots = Mapping[str, tuple[str, ...]]
 
 
@@ -87,6 +86,7 @@ class Op:
         role: one of `ROLES`.
         layer: the layer of the model that it belongs to, if any.
         device: the device that it is placed on; ``None`` for every one.
+        reads, writes: all names of the inputs, and of the outputs.
 
     Raises:
         TypeError, ValueError: naming the op's type and what about it.
@@ -99,6 +99,8 @@ class Op:
     role: str = "forward"
     layer: str | None = None
     device: int | None = None
+    reads: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    writes: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.type, str) or not self.type:
@@ -106,22 +108,21 @@ class Op:
         vars(self)["type"] = renamed(self.type, OPS, "Op: ", stacklevel=3)
         self._settle(_FIELDS)
 
-    def _settle(self, keys: Iterable[str]) -> None:
+    def _settle(self, keys: Collection[str]) -> None:
         """Check fields other than the type, and keep them as they cannot be changed."""
-        own, where = vars(self), f"Op: {self.type}"
-        for key in keys:
-            value = own[key]
-            if key in ("inputs", "outputs"):
-                slots = mapping(f"{where}: {key}", value)
-                own[key] = MappingProxyType({slot: _names(where, slot, names) for slot, names in slots.items()})
-            elif key == "attrs":
-                own[key] = MappingProxyType(mapping(f"{where}: {key}", value))
-            elif key == "role" and (not isinstance(value, str) or value not in ROLES):
-                raise ValueError(f"{where}: role: expected one of {', '.join(ROLES)}, got {shown(value)}")
-            elif key == "layer" and value is not None and not isinstance(value, str):
-                raise TypeError(f"{where}: layer: expected a name or None, got {shown(value)}")
-            elif key == "device" and value is not None:
-                own[key] = whole(f"{where}: device", value, 0)
+        own, kind, role, layer = vars(self), self.type, self.role, self.layer
+        if "inputs" in keys:
+            own["inputs"], own["reads"] = _slots(kind, "inputs", own["inputs"])
+        if "outputs" in keys:
+            own["outputs"], own["writes"] = _slots(kind, "outputs", own["outputs"])
+        if "attrs" in keys:
+            own["attrs"] = MappingProxyType(mapping(f"Op: {kind}: attrs", own["attrs"]))
+        if not isinstance(role, str) or role not in ROLES:
+            raise ValueError(f"Op: {kind}: role: expected one of {', '.join(ROLES)}, got {shown(role)}")
+        if layer is not None and not isinstance(layer, str):
+            raise TypeError(f"Op: {kind}: layer: expected a name or None, got {shown(layer)}")
+        if own["device"] is not None:
+            own["device"] = whole(f"Op: {kind}: device", own["device"], 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """An op can be copied and sent to other processes, though its mappings by themselves cannot."""
@@ -131,49 +132,39 @@ class Op:
     def __hash__(self) -> int:
         return hash((self.type, self.reads, self.writes))
 
-    @cached_property
-    def reads(self) -> tuple[str, ...]:
-        """All names of the inputs."""
-        return tuple(name for names in self.inputs.values() for name in names)
-
-    @cached_property
-    def writes(self) -> tuple[str, ...]:
-        """All names of the outputs."""
-        return tuple(name for names in self.outputs.values() for name in names)
-
     def replace(self, **changes: Any) -> Op:
         """The op with other fields."""
         own, kind = vars(self), changes.pop("type", self.type)
-        if type(kind) is not str or not kind or kind in OPS or not changes.keys() <= set(_FIELDS):
+        if type(kind) is not str or not kind or kind in OPS or not changes.keys() <= _FIELDS:
             return replace(self, type=kind, **changes)
         op = object.__new__(type(self))  # what stays has been checked
-        vars(op).update({"type": kind} | {key: changes.get(key, own[key]) for key in _FIELDS})
+        vars(op).update(own, **changes, type=kind)
         op._settle(changes)
         return op
 
+    def with_names(self, names_of: Callable[[str, tuple[str, ...]], Iterable[str]], **changes: Any) -> Op:
+        """The op with other variables, which a function gives by slot and names, and with other fields."""
+        inputs, outputs = (
+            {slot: tuple(names_of(slot, names)) for slot, names in side.items()} for side in (self.inputs, self.outputs)
+        )
+        return self.replace(inputs=inputs, outputs=outputs, **changes)
+
 
 def extents_of(where: str, shape: Any, item: int, unknown: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """A shape as a tuple of ints, of an array that NumPy can describe.
+    """A shape as a tuple of ints, of an array of ``item`` bytes per element that NumPy can describe.
 
-    Args:
-        where: function and argument, for the error.
-        shape: anything that can be gone through once.
-        item: bytes per element.
-        unknown: a shape that is taken as it is.
-
-    Raises:
-        TypeError, ValueError: naming the shape, or the index of an extent.
+    A shape that is ``unknown`` is taken as it is; an error names the shape, or the index of an extent.
     """
-    if type(shape) is not tuple or not all(type(extent) is int for extent in shape):
+    if type(shape) is not tuple or not {int}.issuperset(map(type, shape)):
         extents = collected(where, shape, "extents")
         shape = tuple(whole(f"{where}[{k}]", extent) for k, extent in enumerate(extents))
     if shape == unknown:
         return shape
-    if any(extent < 0 for extent in shape):
+    if min(shape, default=0) < 0:
         raise ValueError(f"{where}: expected extents of at least 0, got {shown(shape)}")
     if len(shape) > AXES:
         raise ValueError(f"{where}: expected at most {AXES} axes, got {len(shape)}")
-    if math.prod(extent or 1 for extent in shape) * item > BYTES:
+    if math.prod(filter(None, shape)) * item > BYTES:
         raise ValueError(f"{where}: expected at most 2**63 - 1 bytes, got {shown(shape)} of {item} bytes per element")
     return shape
 
@@ -183,7 +174,7 @@ def _initial(where: str, value: Any, dtype: str) -> float:
     if dtype == "bool":
         return flag(where, bool(value) if is_whole(value) and value in (0, 1) else value)
     if dtype in _LARGEST:
-        converted = number(where, value)
+        converted = value if type(value) is float else number(where, value)
         if math.isnan(converted) or _LARGEST[dtype] <= abs(converted) < math.inf:
             raise ValueError(f"{where}: expected a number of {dtype}, got {shown(value)}")
         return converted
@@ -204,11 +195,15 @@ def mapping(where: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _names(where: str, slot: str, names: Any) -> tuple[str, ...]:
-    if type(names) is tuple and len(names) == 1 and type(names[0]) is str:
-        return names
-    entries = tuple(names) if type(names) in (tuple, list) else collected(f"{where}: {slot}", names, "names")
-    for name in entries:
-        if not isinstance(name, str):
-            raise TypeError(f"{where}: {slot}: expected a sequence of names, got {shown(names)}")
-    return entries
+def _slots(kind: str, key: str, value: Any) -> tuple[Slots, tuple[str, ...]]:
+    """The names of variables by slot, and all of them; raises if there is anything else."""
+    slots = mapping(f"Op: {kind}: {key}", value)
+    every: list[str] = []
+    for slot, entries in slots.items():
+        names = entries if type(entries) is tuple else collected(f"Op: {kind}: {slot}", entries, "names")
+        for name in names:
+            if not isinstance(name, str):
+                raise TypeError(f"Op: {kind}: {slot}: expected a sequence of names, got {shown(entries)}")
+        slots[slot] = names
+        every += names
+    return MappingProxyType(slots), tuple(every)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from refopt.catalog import Routine
+from refopt.catalog import Routine, Slot
 from refopt.checks.dtypes import arithmetic_name
 from refopt.program.model import Op, Var
 
@@ -85,27 +85,27 @@ class Parameter:
             variables.append(Var(self.dense_grad, self.shape, self.real))
             if self.ranks > 1:
                 variables.append(Var(f"{self.grad}@GATHERED", self.shape, self.dtypes.grad, sparse=True))
-        for slot, name in self.slots.items():
-            if slot in self.routine.scalars:
-                variables.append(Var(name, (1,), self.real, persistable=True, initial=self._first(slot)))
-            elif slot == "master_params":
+        for row in self.routine.slots[2:]:  # the first two are parameters and gradients
+            name = self.slots.get(row.name)
+            if name is None:
+                continue
+            if row.scalar:
+                variables.append(Var(name, (1,), self.real, persistable=True, initial=self._first(row)))
+            elif row.name == "master_params":
                 # A remainder is 0 where the parameter is exact.
                 first_of = 0.0 if self.dtypes.master == "uint16" else self.name
                 variables.append(Var(name, self.shape, self.dtypes.master or "", persistable=True, initial=first_of))
-            elif slot in self.routine.states:
+            else:
                 variables.append(Var(name, self.shape, self.dtypes.state, persistable=True, initial=0.0))
         return variables
 
-    def _first(self, scalar: str) -> float:
+    def _first(self, scalar: Slot) -> float:
         """What a scalar holds before the first step."""
-        first = self._initials[scalar]
+        first = scalar.initial
         if first is None:
-            raise ValueError(f"step_program: {self.routine.name}: {scalar}: expected an initial value in the catalogue")
+            where = f"step_program: {self.routine.name}: {scalar.name}"
+            raise ValueError(f"{where}: expected an initial value in the catalogue")
         return float(self.attrs[first] if isinstance(first, str) else first)
-
-    @cached_property
-    def _initials(self) -> dict[str, float | str | None]:
-        return {slot.name: slot.initial for slot in self.routine.slots if slot.scalar}
 
     def gradient(self) -> list[Op]:
         """Backward, and what makes one gradient of those of all ranks."""
@@ -127,21 +127,22 @@ class Parameter:
     def update(self) -> Op:
         """The optimizer's op."""
         slots = {slot: [name] for slot, name in self.slots.items()}
-        carried = set() if self.early else set(self.routine.scalars)
-        written = {"params", "master_params", *self.routine.states, *carried}
+        written = {row.name for row in self.routine.slots if row.written and not (row.scalar and self.early)}
         outputs = {slot: names for slot, names in slots.items() if slot in written}
         return self._op(self.routine.name, "optimize", slots, outputs, self.attrs)
 
     def advances(self) -> list[Op]:
-        """The ops that advance powers in the place of the update."""
+        """The ops that advance powers in place of the update."""
         if not self.early:
             return []
-        for name, base in self._initials.items():
-            if base not in _EARLY:
-                raise ValueError(f"step_program: early: expected scalars that are powers of beta, got {name}")
-        slots, attrs = self.slots, self.attrs
-        both = [([slots[name]], {"scale": attrs[str(base)]}) for name, base in self._initials.items()]
-        return [self._op("scale", "optimize", {"x": x}, {"out": x}, number) for x, number in both]
+        ops = []
+        for row in self.routine.slots:
+            if row.scalar and row.initial not in _EARLY:
+                raise ValueError(f"step_program: early: expected scalars that are powers of beta, got {row.name}")
+            if row.scalar:
+                x = [self.slots[row.name]]
+                ops.append(self._op("scale", "optimize", {"x": x}, {"out": x}, {"scale": self.attrs[str(row.initial)]}))
+        return ops
 
     def _op(self, kind: str, role: str, inputs: Any, outputs: Any, attrs: Mapping[str, Any] | None = None) -> Op:
         return Op(kind, inputs, outputs, attrs or {}, role, self.layer)

@@ -14,13 +14,7 @@ WIDTH = 20, 10_000  # columns of a listing, at least and at most
 
 @dataclass(frozen=True)
 class Program(Graph):
-    """What is done once, and what is done in every step. Nothing in it changes; `replace` makes another one.
-
-    Attributes:
-        vars: by name; in order.
-        startup: ops that run once, before the first step.
-        main: the ops of a step.
-    """
+    """What is done once, and what is done in every step. Nothing in it changes; `replace` makes another one."""
 
     __hash__ = Graph.__hash__
 

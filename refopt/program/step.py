@@ -53,13 +53,27 @@ def step_program(
         A program without startup ops. Variables are named as in Paddle, so that ``fc`` has ``fc@GRAD``,
         ``fc_moment1_0``, ``fc_beta1_pow_acc_0``, ``fc_fp32_master_0``; states start at 0, scalars where the routine
         says, masters at the parameter.
-
-    Raises:
-        ValueError, TypeError: naming the argument.
     """
     world_size = whole("step_program: world_size", world_size, 1)
     early = flag("step_program: early", early)
     listed = named_shapes("step_program: params", params)
+    steps = parameters(
+        listed, optimizer, numbers, layer=layer, optional=optional, config=config, grad_dtype=grad_dtype, sparse=sparse,
+        world_size=world_size, early=early,
+    )  # fmt: skip
+    ops = [op for step in reversed(steps) for op in step.gradient()]
+    ops += [step.update() for step in steps]
+    ops += [op for step in steps for op in step.advances()]
+    program = Program(variables(steps), (), tuple(ops))
+    program.check()
+    return program
+
+
+def parameters(
+    listed: list[tuple[str, tuple[int, ...]]], optimizer: Any, numbers: Mapping[str, Any], *, layer: Any, optional: Any,
+    config: Any = "fp32", grad_dtype: Any = None, sparse: Any = (), world_size: int = 1, early: bool = False,
+) -> list[Parameter]:  # fmt: skip
+    """What a step has of each parameter; arguments are those of `step_program`, which errors name."""
     if not isinstance(optimizer, Mapping):
         find_routine("step_program: optimizer", optimizer)  # though there may be no parameters
     rows, wanted = frozenset(names("step_program: sparse", sparse)), names("step_program: optional", optional)
@@ -73,23 +87,18 @@ def step_program(
         steps.append(Parameter(name, shape, routine, dtypes, world_size, early, own, name in rows, wanted, where))
     if steps:
         _check_known([step.routine for step in steps], numbers, wanted)
-    program = _put_together(steps)
-    program.check()
-    return program
+    return steps
 
 
-def _put_together(steps: list[Parameter]) -> Program:
-    """The program of all parameters: gradients from the last to the first, and then updates."""
-    ops = [op for step in reversed(steps) for op in step.gradient()]
-    ops += [step.update() for step in steps]
-    ops += [op for step in steps for op in step.advances()]
+def variables(steps: list[Parameter]) -> dict[str, Var]:
+    """The variables of all parameters by name; raises if two parameters have one of the same name."""
     vars: dict[str, Var] = {}
     owners: dict[str, str] = {}
     for step in steps:
         for var in step.vars():
             check_owner("step_program", owners, var.name, step.name)
             vars[var.name] = var
-    return Program(vars, (), tuple(ops))
+    return vars
 
 
 def _check_names(params: list[str], sparse: frozenset[str], layer: Any) -> None:
@@ -153,24 +162,13 @@ def _check_known(routines: list[Routine], numbers: Mapping[str, Any], wanted: tu
 
 
 def check_owner(where: str, owners: dict[str, str], name: str, owner: str) -> None:
-    """Note of which parameter a variable is, in a program that is being made; raises if it is another's already.
-
-    Args:
-        where: the function, for the error.
-        owners: by name, what has been noted so far.
-        name: the variable.
-        owner: the parameter, or "" for what is of the whole step.
-    """
+    """Note of which parameter a variable is, or "" for the whole step; raises if it is another's already."""
     if owners.setdefault(name, owner) != owner:
         raise ValueError(f"{where}: params: expected names that nothing else in the program has, got {name!r}")
 
 
 def named_shapes(where: str, params: Any) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of parameters.
-
-    Raises:
-        TypeError, ValueError: naming the entry, by its index or its name.
-    """
+    """Names and shapes of parameters; an error names the entry by its index or its name."""
     pairs = []
     for k, entry in enumerate(collected(where, params, "names and shapes")):
         pair = collected(f"{where}[{k}]", entry, "a name and a shape")

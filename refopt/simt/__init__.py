@@ -19,7 +19,7 @@ its blocks one after another, a cooperative one (`cuda.cg.this_grid()`) has all 
     (array([3, 2, 1, 0]), 32, 1)
 
 `run` runs kernels that were written against `numba.cuda`; `replace_numba`, the environment variable
-`REFOPT_SIMT=1` and ``refopt simt script.py`` (`refopt.simt.script`) put the executor in the place of `numba.cuda`.
+`REFOPT_SIMT=1` and ``refopt simt script.py`` (`refopt.simt.script`) put the executor in place of `numba.cuda`.
 
 Always an error: a barrier that some threads do not reach, a raw address (`simt.memory`) outside live memory
 or misaligned, an index outside an array, a spin on an atomic that nobody will change, a thread that runs for

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .conversions import CONVERSIONS, as_int64
+from .conversions import CONVERSIONS, as_int64, name_of
 from .observed import ObservedArray
 from .places import unsupported
 from .state import current
@@ -39,10 +39,10 @@ def _update(
         refuse(value, "an atomic")
         array = array.atomic(index, fresh)
     old = array[index]
-    name = old.dtype.name
+    name = name_of(old)
     if name not in types:
         caller = sys._getframe(1).f_code.co_name
-        raise TypeError(f"cuda.atomic.{caller}: expected an array of {', '.join(sorted(types))}, got {name}")
+        raise TypeError(f"cuda.atomic.{caller}: expected an array of {', '.join(sorted(types))}, got {old.dtype}")
     new = operation(old, CONVERSIONS[name](value))
     array[index] = new
     if watched and not lock and new != old:
@@ -124,7 +124,7 @@ def cas(array: Any, index: Any, old: Any, value: Any) -> Any:
     """array[index] = value if it equals `old`."""
 
     def swapped(current: Any, value: Any) -> Any:
-        return value if current == CONVERSIONS[current.dtype.name](old) else current
+        return value if current == CONVERSIONS[name_of(current)](old) else current  # type: ignore[index]
 
     return _update(array, index, value, swapped, WHOLE, lock=True)
 

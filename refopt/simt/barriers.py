@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 from .diagnosis import divergence
-from .places import Site, unsupported
+from .places import unsupported
 from .state import current
 from .threads import Block, Thread, Warp
 
@@ -38,14 +38,22 @@ def _block_barrier(frame: FrameType, predicate: Any, what: str) -> int:
     _arrive(thread, frame, what)
     thread.value = predicate
     block.arrived += 1
-    complete_barrier(block)
+    if block.arrived + block.exited == len(block.threads):
+        complete_barrier(block)
     current.launch.park()
     return block.tally
 
 
 def _arrive(thread: Thread, frame: FrameType, what: str) -> None:
     # A helper's barrier is another instruction wherever the kernel calls the helper.
-    thread.site = frame.f_lasti if frame.f_code is current.kernel_code else Site.of(frame)
+    code, kernel = frame.f_code, current.kernel_code
+    if code is kernel:
+        thread.site = frame.f_lasti
+    else:
+        outer = frame.f_back
+        while outer is not None and outer.f_code is not kernel:
+            outer = outer.f_back
+        thread.site = code, frame.f_lasti, outer and outer.f_lasti
     thread.operand = what
 
 
@@ -76,10 +84,10 @@ def _diverged(threads: list[Thread]) -> bool:
     To a warp bar.sync must be one instruction, and to a block bar.sync and bar.red must not be mixed.
     """
     sites: dict[Warp, Any] = {}
-    kinds: dict[Block, Any] = {}
+    operations: dict[Block, Any] = {}
     return any(
         sites.setdefault(thread.warp, thread.site) != thread.site
-        or kinds.setdefault(thread.block, thread.operand) != thread.operand
+        or operations.setdefault(thread.block, thread.operand) != thread.operand
         for thread in threads
     )
 

@@ -21,16 +21,22 @@ _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib",
 _frozen: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-def bound(function: Callable, argument: Callable[[DeviceArray, str], Any]) -> Callable:
-    """A kernel with what it captures as it was when this was first asked; `argument` is what it sees of an array."""
+def bound(
+    function: Callable, argument: Callable[[DeviceArray, str], Any], prepare: Callable[[Any], Any] | None = None
+) -> Callable:
+    """A kernel with what it captures as it was when this was first asked; `argument` is what it sees of an array.
+
+    ``prepare`` is applied to the frozen kernel, so that what it makes of the kernel has the same constants.
+    """
     if not isinstance(function, FunctionType):
         return function
     if function not in _frozen:
         _frozen[function] = _freeze(function, {})
     copy = _frozen[function]
-    if copy is None:
-        return function
-    return _with_arrays(copy, argument) if _devices(copy) else copy
+    seen = copy or function
+    if prepare is not None:
+        seen = prepare(seen)
+    return _with_arrays(seen, argument) if copy is not None and _devices(copy) else seen
 
 
 def _freeze(function: FunctionType, known: dict[Any, Any]) -> FunctionType | None:
@@ -40,18 +46,23 @@ def _freeze(function: FunctionType, known: dict[Any, Any]) -> FunctionType | Non
     changed = {name: value for name, value in scope.items() if value is not function.__globals__[name]}
     cells, other = [], False
     for cell in function.__closure__ or ():
-        try:
-            value = _constant(cell.cell_contents, known)
-        except ValueError:  # nothing is in it yet
-            cells.append(cell)
-            continue
-        same = value is cell.cell_contents
+        held = content(cell)
+        value = _constant(held, known)
+        same = value is held
         cells.append(cell if same else CellType(value))
         other = other or not same or isinstance(value, DeviceArray)
     if not changed and not other and not any(isinstance(value, DeviceArray) for value in scope.values()):
         return None
     known[function] = copy = _copy(function, {**function.__globals__, **changed}, tuple(cells))
     return copy
+
+
+def content(cell: CellType) -> Any:
+    """What a cell holds; the cell itself if nothing is in it yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return cell
 
 
 def global_names(function: FunctionType) -> list[str]:
@@ -89,7 +100,7 @@ def is_library(function: FunctionType) -> bool:
 
 def _devices(function: FunctionType) -> bool:
     values = [function.__globals__[name] for name in global_names(function)]
-    values += [cell.cell_contents for cell in function.__closure__ or ()]
+    values += map(content, function.__closure__ or ())
     return any(isinstance(value, DeviceArray) for value in values)
 
 
@@ -99,7 +110,7 @@ def _with_arrays(function: FunctionType, argument: Callable[[DeviceArray, str], 
         if isinstance(scope[name], DeviceArray):
             scope[name] = argument(scope[name], name)
     cells = [
-        CellType(argument(cell.cell_contents, name)) if isinstance(cell.cell_contents, DeviceArray) else cell
+        CellType(argument(held, name)) if isinstance(held := content(cell), DeviceArray) else cell
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     ]
     return _copy(function, scope, tuple(cells))

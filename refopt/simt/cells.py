@@ -103,11 +103,11 @@ class Cell:
         """One access of each kind by the launch that the cell belongs to."""
         if self.operation is None:
             return []
-        found = [Past("write", self.operation, self.write)] if self.write is not None else []
+        accessed = [Past("write", self.operation, self.write)] if self.write is not None else []
         for kind, accesses in (("read", self.reads), ("atomic", self.atomics)):
             if accesses:
-                found.append(Past(kind, self.operation, next(iter(accesses.values()))))
-        return found
+                accessed.append(Past(kind, self.operation, next(iter(accesses.values()))))
+        return accessed
 
 
 def _stands_for(later: Past, earlier: Past) -> bool:
@@ -143,10 +143,10 @@ class Shadow:
                 for at in range(start, start + self.width, width)
             }
             self.width = width
-        found = []
+        cells = []
         for at in range(offset, offset + nbytes, width):
             cell = self.cells.get(at)
             if cell is None:
                 cell = self.cells[at] = Cell()
-            found.append(cell)
-        return found
+            cells.append(cell)
+        return cells

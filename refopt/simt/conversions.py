@@ -33,11 +33,12 @@ def name_of(x: Any) -> str | None:
 
 def as_int64(x: Any) -> int:
     """Any scalar as an int64."""
-    if isinstance(x, _FLOAT_TYPES):
-        x = _whole(x, "int64")
-    elif type(x) is Undefined:
-        return x.through(as_int64)  # type: ignore[return-value]
-    x = int(x)
+    if type(x) is not int:
+        if isinstance(x, _FLOAT_TYPES):
+            x = _whole(x, "int64")
+        elif type(x) is Undefined:
+            return x.through(as_int64)  # type: ignore[return-value]
+        x = int(x)
     return x if _LOW <= x <= _HIGH else wrapped(x)
 
 
@@ -62,16 +63,21 @@ def _whole(x: Any, name: str) -> int:
 
 
 def _integer(name: str) -> Callable[[Any], Any]:
-    numpy_type, mask = getattr(np, name), (1 << INTEGERS[name]) - 1
-    unsigned = np.dtype(f"u{name}" if name in SIGNED else name).type
+    numpy_type, span = getattr(np, name), 1 << INTEGERS[name]
+    high = (span >> 1 if name in SIGNED else span) - 1
+    low = high + 1 - span
 
     def convert(x: Any) -> Any:
-        if isinstance(x, _FLOAT_TYPES):
-            x = _whole(x, name)
-        elif type(x) is Undefined:
-            return x.through(convert)
-        bits = unsigned(int(x) & mask)
-        return bits if unsigned is numpy_type else bits.view(numpy_type)
+        kind = type(x)
+        if kind is numpy_type:
+            return x
+        if kind is not int:
+            if isinstance(x, _FLOAT_TYPES):
+                x = _whole(x, name)
+            elif kind is Undefined:
+                return x.through(convert)
+            x = int(x)
+        return numpy_type(x if low <= x <= high else (x - low) % span + low)
 
     convert.__name__ = f"as_{name}"
     return convert

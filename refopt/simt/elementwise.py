@@ -27,7 +27,7 @@ class Vectorized:
 
     def __init__(self, function: Callable[..., Any], signatures: Any) -> None:
         self.__name__ = getattr(function, "__name__", "vectorized")
-        self.signatures = [(_dtype(given), [_dtype(arg) for arg in args]) for given, args in parsed(signatures)]
+        self.signatures = [(_dtype(returned), [_dtype(arg) for arg in args]) for returned, args in parsed(signatures)]
 
         def apply(out: Any, inputs: Any) -> None:
             i = indices.grid(1)
@@ -67,13 +67,13 @@ class Vectorized:
             return None, [x.dtype for x in arrays]
         plain = (bool, int, float, complex)
         pairs = zip(args, arrays, strict=True)
-        given = [arg if isinstance(arg, plain) and not isinstance(arg, np.generic) else x.dtype for arg, x in pairs]
+        types = [arg if isinstance(arg, plain) and not isinstance(arg, np.generic) else x.dtype for arg, x in pairs]
         scalar = [x.ndim == 0 and not is_cuda_array(arg) for arg, x in zip(args, arrays, strict=True)]
         for coerced in (False, True):  # any number becomes what a signature says, as in Numba, if none fits better
             for returned, taken in self.signatures:
-                if len(taken) == len(given) and all(
+                if len(taken) == len(types) and all(
                     _fits(one, dtype) or (coerced and number and np.asarray(arg).dtype.kind in "biuf")
-                    for one, dtype, arg, number in zip(given, taken, args, scalar, strict=True)
+                    for one, dtype, arg, number in zip(types, taken, args, scalar, strict=True)
                 ):
                     return returned, taken
         shapes = ", ".join(str(x.dtype) for x in arrays)
@@ -85,11 +85,11 @@ class Vectorized:
         raise AttributeError(f"vectorized function {self.__dict__.get('__name__')} has no {name}")
 
 
-def _fits(given: Any, taken: np.dtype) -> bool:
+def _fits(type_: Any, taken: np.dtype) -> bool:
     """Whether a dtype can be cast safely; of a number of Python the kind alone counts, as in NumPy."""
-    if isinstance(given, np.dtype):
-        return np.can_cast(given, taken, "safe")
-    return np.can_cast(np.asarray(given).dtype, taken, "same_kind")
+    if isinstance(type_, np.dtype):
+        return np.can_cast(type_, taken, "safe")
+    return np.can_cast(np.asarray(type_).dtype, taken, "same_kind")
 
 
 def _dtype(type_: Any) -> Any:

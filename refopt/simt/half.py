@@ -46,7 +46,8 @@ def rounded(exact: Fraction, kind: np.dtype) -> Any:
 
 def cbrt(x: Any) -> Any:
     """The cube root, in the type of x, float64 for integers."""
-    return np.cbrt(x if isinstance(x, np.floating) else np.float64(x))
+    kind = type(x) if isinstance(x, np.floating) else np.float64
+    return kind(np.cbrt(np.float64(x)))
 
 
 def _half(function: Callable[..., Any]) -> Callable[..., Any]:

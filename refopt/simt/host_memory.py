@@ -45,7 +45,7 @@ def _visible(shape: Any, dtype: Any, order: Any) -> HostArray:
     if order not in ("C", "F"):
         raise ValueError(f"order: expected C or F, got {shown(order)}")
     buffer = allocate(int(np.prod(shape, dtype=np.int64)) * kind.itemsize)
-    buffer.shape, buffer.dtype = shape, kind
+    buffer.shape, buffer.dtype, buffer.mapped = shape, kind, True
     data = np.ndarray(shape, kind, buffer.data, order=order)
     host = data.view(HostArray)
     host.buffer, host.on_device = buffer, DeviceArray(buffer, data)

@@ -51,8 +51,8 @@ def jit(func_or_sig: Any = None, argtypes: Any = None, device: bool = False, **o
         raise unsupported("cuda.jit(link=...)", "it runs Python alone")
     if inspect.isfunction(func_or_sig):
         return jit(argtypes, None, device, **options)(func_or_sig)
-    given = argtypes if func_or_sig is None else func_or_sig
-    signatures = () if given is None else parsed(given)
+    declared_types = argtypes if func_or_sig is None else func_or_sig
+    signatures = () if declared_types is None else parsed(declared_types)
 
     def decorate(function: Any) -> Any:
         if not inspect.isfunction(function):
@@ -203,8 +203,8 @@ class Configured(NamedTuple):
             if current.observer is not None:
                 current.observer.typed(kernel.__name__, converted, typed)
             watching = current.observer is not None and current.observer.watching
-            function = with_undefined(typed.function) if watching else typed.function
-            run = Launch(bound(function, captured), kernel.__name__, self.grid, self.block, self.dynamic_bytes)
+            function = bound(typed.function, captured, with_undefined if watching else None)
+            run = Launch(function, kernel.__name__, self.grid, self.block, self.dynamic_bytes)
             operation = self.stream.enqueue(kernel.__name__)
             observer = current.observer
             with observer.launch(run, operation, self.stream) if observer is not None else nullcontext():

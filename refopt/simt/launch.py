@@ -38,9 +38,12 @@ class Launch:
     def __init__(self, function: Callable, name: str, grid: Index, block: Index, dynamic_bytes: int) -> None:
         self.function, self.name = marked(function), name
         self.grid, self.block, self.dynamic_bytes = grid, block, dynamic_bytes
-        self.schedule: Schedule = current.observer.schedule if current.observer is not None else FORWARD
-        self.rules: Rules = current.observer.rules if current.observer is not None else DEFAULT
-        self.patience = 1 if self.schedule.random is not None else _PATIENCE
+        observer = current.observer
+        self.schedule: Schedule = observer.schedule if observer is not None else FORWARD
+        self.rules: Rules = observer.rules if observer is not None else DEFAULT
+        self.watched: bool = observer is not None and observer.watching
+        self.random = self.schedule.random
+        self.patience = 1 if self.random is not None else _PATIENCE
         self.cooperative = False
         self.args: tuple = ()
         self.ready: list[Thread] = []  # a stack: the next thread is the last
@@ -74,8 +77,8 @@ class Launch:
         blockIdx.set((0, 0, 0))
         current.launch, current.kernel_code = self, self.function.__code__
         current.runner = threading.get_ident()
-        watch.begin(self)
         try:
+            watch.begin(self)
             # NumPy keeps its error state in a context variable, and a greenlet starts with an empty context.
             with np.errstate(all="ignore"):
                 self.context = contextvars.copy_context()
@@ -129,7 +132,7 @@ class Launch:
 
     def _next(self) -> Thread | None:
         """Take the thread whose turn it is, and make it the current one."""
-        ready, random = self.ready, self.schedule.random
+        ready, random = self.ready, self.random
         if not ready or random is not None:
             if not self.later and not ready:
                 self.later, self.stalled = self.stalled, []

@@ -37,6 +37,7 @@ class Buffer:
         "data",
         "dtype",
         "fresh",
+        "mapped",
         "name",
         "nbytes",
         "parameter",
@@ -52,6 +53,7 @@ class Buffer:
         self.name = name
         self.parameter: str | None = None  # the last kernel parameter it was passed as, for want of a name
         self.base = 0
+        self.mapped = False  # whether the host accesses it as well
         self.views = _Views(self.data, self)
         self.shape: tuple[int, ...] = (nbytes,)
         self.dtype = np.dtype(np.uint8)  # of the array it was made for, for reports

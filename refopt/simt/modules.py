@@ -65,7 +65,7 @@ _BELOW: dict[str, dict[str, Any]] = {
 
 def _module(name: str, content: dict[str, Any]) -> types.ModuleType:
     """A module that says what it does not have."""
-    module = types.ModuleType(name, "Of refopt.simt, in the place of Numba's.")
+    module = types.ModuleType(name, "Of refopt.simt, in place of Numba's.")
     module.__path__ = []
     module.__dict__.update(content)
 
@@ -109,7 +109,7 @@ def replacements() -> dict[str, types.ModuleType]:
 
 def _as_it_is(function: Any = None, *_: Any, **__: Any) -> Any:
     """`numba.njit` without Numba: the function runs as Python."""
-    return function if isinstance(function, types.FunctionType) else lambda given: given
+    return function if isinstance(function, types.FunctionType) else lambda decorated: decorated
 
 
 class NumbaWarning(Warning):

@@ -33,12 +33,14 @@ class Site(NamedTuple):
     @staticmethod
     def of(frame: FrameType | None) -> Site:
         """The innermost point outside the executor, and the point in the kernel that led to it."""
+        kernel = current.kernel_code
+        if frame is not None and frame.f_code is kernel:
+            return Site(frame.f_code, frame.f_lasti, None, 0)
         while frame is not None and is_internal(frame.f_code.co_filename):
             frame = frame.f_back
         if frame is None:
             return Site(Site.of.__code__, 0, None, 0)
         code, instruction = frame.f_code, frame.f_lasti
-        kernel = current.kernel_code
         outer: FrameType | None = frame
         while outer is not None and outer.f_code is not kernel:
             outer = outer.f_back if kernel is not None else None

@@ -24,7 +24,7 @@ from .memory import Buffer, describe
 from .places import Site, here
 from .rules import Rules
 from .state import current
-from .streams import Operation, is_waited_for
+from .streams import Operation, is_before_all, is_waited_for
 from .threads import Thread
 
 _RANK = (1 << KEY_BITS) - 1
@@ -181,8 +181,13 @@ class Detector:
             shadow = buffer.shadow = Shadow(self)
         access = Access(-1, 0, Site.of(sys._getframe(1)))
         self._check_launches(kind, buffer, mask, access, operation.after, operation)
+        if kind == "write":  # what it copies may be uninitialised
+            for cell in shadow.cells.values():
+                cell.written = False
         kept = []
         for past, bytes_of in shadow.copies:
+            if is_before_all(past.operation) and (not buffer.mapped or is_waited_for(past.operation)):
+                continue
             if operation.after(past.operation):
                 if (kind == "write" or past.kind == "read") and np.array_equal(bytes_of, mask):
                     continue
@@ -207,9 +212,13 @@ class Detector:
     ) -> None:  # fmt: skip
         """Check an access by the host against those by launches; `after` tells which of them it is ordered after."""
         shadow = buffer.shadow
-        for start, cell in shadow.cells.items():
-            for past in [*cell.older, *cell.past()]:
-                if past.conflicts(kind) and not after(past.operation) and mask[start : start + shadow.width].any():
+        if not shadow.cells:
+            return
+        touched = np.logical_or.reduceat(mask, np.arange(0, len(mask), shadow.width))
+        for start in (np.flatnonzero(touched) * shadow.width).tolist():
+            cell = shadow.cells.get(start)
+            for past in [*cell.older, *cell.past()] if cell is not None else ():
+                if past.conflicts(kind) and not after(past.operation):
                     raise self._race(buffer, start, past.kind, past.access, kind, access, past.operation, operation)
 
     def _all_known(

@@ -1,4 +1,4 @@
-"""The executor in the place of `numba.cuda`, for code that imports it."""
+"""The executor in place of `numba.cuda`, for code that imports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a whole script with the executor in the place of `numba.cuda`."""
+"""Runs a whole script with the executor in place of `numba.cuda`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import rules
 from .observe import observe
 from .replace import replace_numba
 
-ABOUT = """Runs a Python script, or with -m a module, with the executor in the place of numba.cuda. It takes no GPU, and
+ABOUT = """Runs a Python script, or with -m a module, with the executor in place of numba.cuda. It takes no GPU, and
 no Numba. What the script raises ends it, the executor's reports as well."""
 ENDS = "Exit status: that of the script; 1 or 3 if it ends by an exception, 2 if there is none."
 

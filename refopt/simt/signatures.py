@@ -16,13 +16,13 @@ from .places import unsupported
 _EXPECTED = "cuda.jit: expected a function, a signature or a list of signatures, got"
 
 
-def parsed(given: Any) -> tuple[tuple[Any, tuple], ...]:
+def parsed(signatures: Any) -> tuple[tuple[Any, tuple], ...]:
     """What each signature that `cuda.jit` was given returns, None if it does not say, and its argument types.
 
     Raises:
         TypeError: what was given is no signature, with what it is.
     """
-    return tuple(_parse(one) for one in (given if isinstance(given, list) else [given]))
+    return tuple(_parse(one) for one in (signatures if isinstance(signatures, list) else [signatures]))
 
 
 def _parse(one: Any) -> tuple[Any, tuple]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from threading import get_ident
 from types import CodeType
 from typing import Any
 
@@ -64,7 +65,7 @@ class Current:
 
     def __init__(self) -> None:
         self.observer: Any = None
-        self.as_numba = 0  # how often the executor has been put in the place of Numba
+        self.as_numba = 0  # how often the executor has been put in place of Numba
         self.reset()
 
     def reset(self) -> None:
@@ -78,7 +79,7 @@ class Current:
     @property
     def inside(self) -> bool:
         """Whether the caller is part of a kernel that runs, and no other thread of Python beside it."""
-        return self.runner is not None and self.runner == threading.get_ident()
+        return self.runner is not None and self.runner == get_ident()
 
 
 current = Current()

@@ -18,22 +18,33 @@ from .arguments import shown, whole
 from .errors import LaunchError
 from .state import one_at_a_time
 
-Clock = dict[int, int]  # stream id -> number of its operations that are known to be complete
+# Stream id -> number of its last operation that is known to be complete. Operations are numbered over all streams, so
+# that one number can stand for all before it: clocks do not grow with the streams that there have been.
+Clock = dict[int, int]
+_ALL = -1  # in place of a stream: the operations of all streams up to a number
 
 
 def _merge(*clocks: Clock) -> Clock:
     """A new clock that knows what each of these knows."""
     merged: Clock = {}
     for clock in clocks:
-        for stream, count in clock.items():
-            if count > merged.get(stream, 0):
-                merged[stream] = count
-    return merged
+        for stream, number in clock.items():
+            if number > merged.get(stream, 0):
+                merged[stream] = number
+    least = merged.get(_ALL, 0)
+    return {stream: number for stream, number in merged.items() if number > least or stream == _ALL}
+
+
+def _learn(known: Clock, *clocks: Clock) -> None:
+    """Let a clock know what others know."""
+    merged = _merge(known, *clocks)
+    known.clear()
+    known.update(merged)
 
 
 _ids = itertools.count()
 _FIRST_HANDLE = 1 << 32  # so that they look like no handle made elsewhere
-_enqueued: Clock = {}  # all work so far
+_enqueued: Clock = {_ALL: 0}  # all work so far
 _host: Clock = {}  # the work that the host has waited for
 _returned: Clock = {}  # the work that it knows to be done because a copy has returned
 
@@ -50,7 +61,11 @@ class Operation:
 
     def after(self, other: Operation) -> bool:
         """Whether `other` is complete before this one starts."""
-        return self.clock.get(other.stream, 0) >= other.number
+        return other.is_in(self.clock)
+
+    def is_in(self, clock: Clock) -> bool:
+        """Whether a clock knows that it is complete."""
+        return clock.get(_ALL, 0) >= self.number or clock.get(self.stream, 0) >= self.number
 
 
 class Stream:
@@ -77,13 +92,14 @@ class Stream:
         """A new operation at the end of the stream."""
         with one_at_a_time:
             self.clock = self.reached()
-            _enqueued[self.id] = self.clock[self.id] = self.clock.get(self.id, 0) + 1
+            _enqueued[_ALL] += 1
+            self.clock[self.id] = _enqueued[_ALL]
             return Operation(self, name)
 
     def synchronize(self) -> None:
         """Make the host wait for the work enqueued so far."""
         with one_at_a_time:
-            _host.update(_merge(_host, self.reached()))
+            _learn(_host, self.reached())
 
     def add_callback(self, callback: Callable[[Stream, int, Any], Any], arg: Any = None) -> None:
         """Call a function of the stream, a status of 0 and an argument once the work so far is done: now."""
@@ -128,7 +144,7 @@ class Event:
     def synchronize(self) -> None:
         """Make the host wait for the marked work."""
         with one_at_a_time:
-            _host.update(_merge(_host, self.clock or {}))
+            _learn(_host, self.clock or {})
 
     def query(self) -> bool:
         """Whether the marked work is complete; it always is."""
@@ -193,7 +209,12 @@ def event_elapsed_time(start: Event, end: Event) -> float:
 
 def is_waited_for(operation: Operation) -> bool:
     """Whether the host has waited for an operation."""
-    return max(_host.get(operation.stream, 0), _returned.get(operation.stream, 0)) >= operation.number
+    return operation.is_in(_host) or operation.is_in(_returned)
+
+
+def is_before_all(operation: Operation) -> bool:
+    """Whether whatever is enqueued from now on is ordered after an operation: what the host does need not be."""
+    return operation.is_in(_host) or operation.is_in(_default.clock)
 
 
 def returned(operation: Operation) -> None:
@@ -202,10 +223,14 @@ def returned(operation: Operation) -> None:
     Only the first orders what is enqueued later. A program that relies on the second has a race as soon as its memory
     is pinned.
     """
-    (_host if operation.stream == _default.id else _returned).update(_merge(_host, _returned, operation.clock))
+    if operation.stream == _default.id:
+        _learn(_host, _returned, operation.clock)
+        _returned.clear()
+    else:
+        _learn(_returned, _host, operation.clock)
 
 
 def synchronize() -> None:
     """Make the host wait for all work."""
     with one_at_a_time:
-        _host.update(_enqueued)
+        _learn(_host, _enqueued)

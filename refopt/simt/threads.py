@@ -36,18 +36,33 @@ FORWARD = Schedule()
 class Thread:
     """A CUDA thread."""
 
-    greenlet: Any = None  # only from its start to its end
-    site: Any = 0  # the instruction of the barrier it waits at
-    pauses = 0  # atomics since it last let others run
-    value: Any = None  # what it brings to a barrier or warp operation
-    operand: Any = None
-    result: Any = None  # what a warp operation gives it
-    clock: Any = None  # watched only
-    met: Any = None  # where it called the warp operation that it waits at
+    __slots__ = (
+        "block",
+        "clock",
+        "greenlet",
+        "index",
+        "lane",
+        "met",
+        "operand",
+        "pauses",
+        "rank",
+        "result",
+        "site",
+        "value",
+        "warp",
+    )
 
     def __init__(self, block: Block, warp: Warp, index: Index, rank: int) -> None:
         self.block, self.warp, self.index, self.rank = block, warp, index, rank
         self.lane = rank % WARP_SIZE
+        self.greenlet: Any = None  # only from its start to its end
+        self.site: Any = 0  # the instruction of the barrier it waits at
+        self.pauses = 0  # atomics since it last let others run
+        self.value: Any = None  # what it brings to a barrier or warp operation
+        self.operand: Any = None
+        self.result: Any = None  # what a warp operation gives it
+        self.clock: Any = None  # watched only
+        self.met: Any = None  # where it called the warp operation that it waits at
 
 
 class Warp:

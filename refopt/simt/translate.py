@@ -13,6 +13,7 @@ from typing import Any
 
 from . import cuda
 from .arguments import shown
+from .captures import content
 from .device_functions import declared
 from .kernel import Kernel
 from .modules import CUDA, PACKAGES, replacements
@@ -45,8 +46,8 @@ def _signatures(dispatcher: Any) -> tuple[tuple[Any, tuple], ...]:
     """What a function that Numba has compiled for explicit signatures returns by each, and its argument types."""
     if getattr(dispatcher, "_can_compile", True) is not False:
         return ()
-    found = ((getattr(each, "signature", None), args) for args, each in dispatcher.overloads.items())
-    return tuple((getattr(signature, "return_type", None), args) for signature, args in found)
+    compiled = ((getattr(each, "signature", None), args) for args, each in dispatcher.overloads.items())
+    return tuple((getattr(signature, "return_type", None), args) for signature, args in compiled)
 
 
 def python_function(value: Any) -> types.FunctionType | None:
@@ -107,8 +108,8 @@ class _Translation:
         for name in names & scope.keys():
             scope[name] = self.value(scope[name], names)
         for cell, old in zip(cells, function.__closure__ or (), strict=True):
-            if (content := _content(old)) is not cell:
-                cell.cell_contents = self.value(content, names)
+            if (held := content(old)) is not old:
+                cell.cell_contents = self.value(held, names)
         return new
 
     def value(self, value: Any, names: set[str]) -> Any:
@@ -197,16 +198,8 @@ def _parts(function: types.FunctionType, used: set[str]) -> Iterator[Any]:
     for name in used & function.__globals__.keys():
         yield function.__globals__[name]
     for cell in function.__closure__ or ():
-        if (content := _content(cell)) is not cell:
-            yield content
-
-
-def _content(cell: types.CellType) -> Any:
-    """What a cell holds; the cell itself if it is empty."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return cell
+        if (held := content(cell)) is not cell:
+            yield held
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -18,7 +18,7 @@ from .places import here
 
 
 class Undefined(np.lib.mixins.NDArrayOperatorsMixin):
-    """A value in the place of another that does not exist."""
+    """A value in place of another that does not exist."""
 
     __slots__ = ("place", "rule", "value", "why")
 

@@ -36,15 +36,15 @@ class Vector:
 
 
 def _all() -> dict[str, type[Vector]]:
-    found: dict[str, type[Vector]] = {}
+    vectors: dict[str, type[Vector]] = {}
     for name, alias in _ALIASES.items():
         for count in range(1, 5):
             space = {"__slots__": (), "base": np.dtype(name).type, "count": count}
             vector = type(f"{name}x{count}", (Vector,), space)
-            found |= {f"{name}x{count}": vector, f"{alias}{count}": vector}
+            vectors |= {f"{name}x{count}": vector, f"{alias}{count}": vector}
             if name.endswith("int64"):
-                found[f"{alias.replace('longlong', 'long')}{count}"] = vector
-    return found
+                vectors[f"{alias.replace('longlong', 'long')}{count}"] = vector
+    return vectors
 
 
 VECTORS = _all()

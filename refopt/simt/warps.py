@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from .errors import LaunchError
 from .places import Site, here
 from .state import current
@@ -17,17 +19,20 @@ FULL_MASK = 0xFFFFFFFF
 
 def _meet(operation: Callable[[list[Thread]], None], mask: int, value: Any, operand: Any = None) -> Any:
     """Wait for the other lanes, let `operation` set the result of each, and return this lane's."""
-    thread = current.thread
+    launch, thread = current.launch, current.thread
     warp = thread.warp
-    mask = int(mask) & FULL_MASK
-    if not mask >> thread.lane & 1:
-        raise LaunchError(
-            f"lane {thread.lane} calls a warp operation whose mask {mask:#010x} does not name it", here()
-        )
+    if type(mask) is not int or mask != FULL_MASK:
+        mask = int(mask) & FULL_MASK
+        if not mask >> thread.lane & 1:
+            raise LaunchError(
+                f"lane {thread.lane} calls a warp operation whose mask {mask:#010x} does not name it", here()
+            )
     if type(value) is Undefined and operation not in SHUFFLES:
         refuse(value, "a vote", "is on")
-    thread.value, thread.operand = value, None if operand is None else int(operand) & 31
-    if current.observer is not None and current.observer.watching:
+    thread.value = value
+    if operand is not None:
+        thread.operand = int(operand) & 31
+    if launch.watched:
         thread.met = Site.of(sys._getframe(2))
     key = operation, mask
     lanes = warp.pending.get(key)
@@ -36,7 +41,7 @@ def _meet(operation: Callable[[list[Thread]], None], mask: int, value: Any, oper
     lanes.append(thread)
     if len(lanes) == (mask & warp.alive).bit_count():
         warp.complete(key)
-    current.launch.park()
+    launch.park()
     result = thread.result
     return operand.through(lambda _: result) if type(operand) is Undefined else result
 
@@ -53,11 +58,11 @@ def _shuffle(source: Callable[[Thread], int]) -> Callable[[list[Thread]], None]:
 
 def _missing(thread: Thread, lane: int) -> Any:
     """What a shuffle gives for a lane that does not take part: the own value, which is right beyond the ends alone."""
-    observer = current.observer
-    if not 0 <= lane < WARP_SIZE or observer is None or not observer.watching or not observer.rules.shuffle_lanes:
+    launch = current.launch
+    if not 0 <= lane < WARP_SIZE or not launch.watched or not launch.rules.shuffle_lanes:
         return thread.value
     why = f"lane {lane} has exited" if not thread.warp.alive >> lane & 1 else f"the mask leaves out lane {lane}"
-    return Undefined(thread.value, why, thread.met.place(current.launch.name, thread.block.index, thread.index))
+    return Undefined(thread.value, why, thread.met.place(launch.name, thread.block.index, thread.index))
 
 
 def _vote(result: Callable[[list[bool]], Any]) -> Callable[[list[Thread]], None]:
@@ -76,14 +81,23 @@ def _ballot(lanes: list[Thread]) -> None:
 
 
 def _match_any(lanes: list[Thread]) -> None:
+    masks: dict[Any, int] = {}
     for thread in lanes:
-        thread.result = _signed(_lanes(other for other in lanes if other.value == thread.value))
+        bits = _bits(thread.value)
+        masks[bits] = masks.get(bits, 0) | 1 << thread.lane
+    for thread in lanes:
+        thread.result = _signed(masks[_bits(thread.value)])
 
 
 def _match_all(lanes: list[Thread]) -> None:
-    same = all(thread.value == lanes[0].value for thread in lanes)
+    same = len({_bits(thread.value) for thread in lanes}) == 1
     for thread in lanes:
         thread.result = (_signed(_lanes(lanes)), True) if same else (0, False)
+
+
+def _bits(value: Any) -> Any:
+    """What a match compares: of a float its bits, by which 0.0 is not -0.0, and a NaN is itself."""
+    return np.asarray(value).tobytes() if isinstance(value, float | np.floating) else value
 
 
 def _lanes(threads: Any) -> int:

@@ -56,10 +56,11 @@ class _Watch:
 
     def begin(self, launch: Any) -> None:
         """A launch starts."""
-        self.launch = launch
-        if self.thread is None or not self.thread.is_alive():
-            self.thread = threading.Thread(target=self._look, name="simt watchdog", daemon=True)
-            self.thread.start()
+        with self.lock:  # in which the thread decides to end
+            self.launch = launch
+            if self.thread is None or not self.thread.is_alive():
+                self.thread = threading.Thread(target=self._look, name="simt watchdog", daemon=True)
+                self.thread.start()
 
     def end(self) -> None:
         """It has ended. A stop that comes too late has no effect.
@@ -76,14 +77,17 @@ class _Watch:
 
     def _look(self) -> None:
         launch, steps, since, idle = None, (-1, -1, -1), 0.0, time.monotonic()
-        while self.launch is not None or time.monotonic() - idle < _IDLE:
+        while True:
             limit = limits.seconds
             time.sleep(min(_PERIOD, limit / 4))
             with self.lock:
-                idle = time.monotonic() if self.launch is not None else idle
                 if self.launch is None or current.runner is None:
                     launch = None
+                    if time.monotonic() - idle > _IDLE:
+                        self.thread = None
+                        return
                     continue
+                idle = time.monotonic()
                 now = _seconds(current.runner)
                 progress = self.launch.exited, self.launch.steps, self.launch.atomics
                 if self.launch is not launch or progress != steps:

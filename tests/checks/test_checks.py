@@ -286,7 +286,7 @@ def test_kernel_refuses(machine, name):
 
 
 @pytest.mark.parametrize("name", REFUSED | REFUSED_ON_THE_DEVICE)
-def test_refused_call_leaves_no_memory_behind(executor, name):
+def test_refused_call_leaves_no_memory_behind(executor, frozen, name):
     """A plan that was refused has given back all device memory."""
     call = Call(executor.to_device)
     (REFUSED | REFUSED_ON_THE_DEVICE)[name][0](call)

@@ -38,21 +38,32 @@ def one_line(done, status):
         ["verify", "--steps"], ["--json"], ["show", "adam", "--set", "a=b"], ["show", "adam", "--form", "separately"],
     ],
 )  # fmt: skip
-def test_help_and_wrong_arguments(args):
+def test_help_and_wrong_arguments(args, capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    is_help_or_error(args, cli.main(args), *capfd.readouterr())
+
+
+@pytest.mark.parametrize("args", [[], ["--help"], ["verfy"]])
+def test_help_and_wrong_arguments_of_a_process(args):
     done = run(*args)
+    is_help_or_error(args, done.returncode, done.stdout, done.stderr)
+
+
+def is_help_or_error(args, status, out, err):
     asked = {"--help", "--version"} & set(args)
-    assert done.returncode == (0 if asked else 2)
-    assert bool(done.stdout) == bool(asked) and bool(done.stderr) != bool(asked)
-    assert max(map(len, (done.stdout + done.stderr).splitlines())) <= 80 and "Traceback" not in done.stderr
+    assert status == (0 if asked else 2)
+    assert bool(out) == bool(asked) and bool(err) != bool(asked)
+    assert max(map(len, (out + err).splitlines())) <= 80 and "Traceback" not in err
 
 
-def test_the_statuses_are_told():
-    words = " ".join(run("verify", "--help").stdout.split())
+def test_the_statuses_are_told(capfd):
+    cli.main(["verify", "--help"])
+    words = " ".join(capfd.readouterr().out.split())
     told = re.search(r"Exit status: (.*)", words)[1]
     assert [int(n) for n in re.findall(r"\d+", told)] == [
         cli.EQUAL, cli.DIFFERS, cli.UNUSABLE, cli.FAILED, cli.INTERRUPTED, cli.BROKEN_PIPE, cli.TERMINATED,
     ]  # fmt: skip
-    listed = re.findall(r"^\| (\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "command-line.md").read_text(), re.MULTILINE)
     assert [int(n) for n in listed] == [int(n) for n in re.findall(r"\d+", told)]
 
 
@@ -68,11 +79,13 @@ def test_the_statuses_are_told():
         ("/dev/full", "No space left on device"),
     ],
 )
-def test_a_report_that_cannot_be_written(tmp_path, path, why):
+def test_a_report_that_cannot_be_written(tmp_path, path, why, capfd, monkeypatch):
     """Before any work is done, and nothing is left."""
     (tmp_path / "file").write_text("old")
-    done = run("verify", "--device", "executor", "--json", path, cwd=tmp_path, timeout=30)
-    assert why in one_line(done, 2) and not done.stdout
+    monkeypatch.chdir(tmp_path)
+    status = cli.main(["verify", "--device", "executor", "--json", path])
+    out, err = capfd.readouterr()
+    assert why in one_line(subprocess.CompletedProcess([], status, out, err), 2) and not out
     assert [file.name for file in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "old"
 
 

@@ -1,5 +1,7 @@
 """What laws are parametrised by, from the catalogue: routines, and the forms in which each is implemented."""
 
+from inspect import isfunction
+
 import pytest
 from hypothesis import settings
 
@@ -50,6 +52,20 @@ signatures = pytest.mark.parametrize("dtypes", SIGNATURES, ids="-".join)
 def implementation(form, machine):
     """A function of a case: the reference, or the kernels of a form on a machine."""
     return reference if form == "reference" else kernels(form, machine)
+
+
+def uses(routine, name):
+    """Whether a routine's rule, or a function of refopt.cpu that it calls, uses a function of some name."""
+    waiting, seen = [routine.rule], set()
+    while waiting:
+        function = waiting.pop()
+        seen.add(function)
+        names = function.__code__.co_names
+        if name in names:
+            return True
+        called = (function.__globals__.get(each) for each in names)
+        waiting += [each for each in called if isfunction(each) and each not in seen]
+    return False
 
 
 def optional_states(routine):

@@ -140,7 +140,7 @@ def test_nothing_races_and_nothing_is_out_of_bounds(executor, routine, form, dty
     monkeypatch.setattr(tables, "tiles_per_chunk", lambda element_bytes: 2)
     for norm_of in routine.choices.get("norm_of", [None]):
         choices = {} if norm_of is None else {"norm_of": norm_of}
-        sizes = [2100 if routine.elementwise else 4100, 0, 1, 300]
+        sizes = [1100 if routine.elementwise else 2100, 0, 1, 300]  # two chunks and a part of a row
         placed = PlacedCase(executor, make(routine, sizes, dtypes, **choices), [0, 1])
         step = placed.plan(form)
         for schedule, steps in (("forward", 1), ("random", 2)):
@@ -154,7 +154,7 @@ def test_nothing_races_and_nothing_is_out_of_bounds(executor, routine, form, dty
 def test_skipped_steps_race_no_more(executor, routine, form, schedule, monkeypatch):
     """Every block of a cooperative launch comes to the barrier or none does."""
     monkeypatch.setattr(tables, "tiles_per_chunk", lambda element_bytes: 2)
-    placed = PlacedCase(executor, make(routine, [4100, 0, 1, 300]))
+    placed = PlacedCase(executor, make(routine, [2100, 0, 1, 300]))
     gates = {name: executor.to_device(value) for name, value in gate(0.3).items()}
     step = placed.plan(form, **gates, **step_of(routine))
     for found in (1.0, 0.0, 1.0, 0.0):

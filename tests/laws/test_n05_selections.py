@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from laws.routines import implementation, of, pairs
+from laws.routines import ALL, implementation, of, pairs, uses
 from refopt import cpu, gpu
-from refopt.catalog import ROUTINES
 from refopt.oracle.exact.build import make
 from refopt.oracle.exact.cases import assert_same
 
@@ -14,9 +13,17 @@ pytestmark = pytest.mark.clause("N5")
 NAN, INF = np.nan, np.inf
 
 
-def named(*routines):
-    """A mark: the test is of these routines, by the reference and in all forms."""
-    return of(pairs([ROUTINES[name] for name in routines], "reference"))
+def each_that(holds):
+    """A mark: the test is of the routines of which something holds, by the reference and in all forms."""
+    return of(pairs(filter(holds, ALL), "reference"))
+
+
+def takes_a_maximum(routine):
+    return "moment2_max" not in routine.states and uses(routine, "larger")
+
+
+def takes_a_sign(routine):
+    return uses(routine, "sign")
 
 
 def after(machine, form, routine, step, optional=(), **slots):
@@ -34,7 +41,13 @@ def assert_left(expected, outcome, name):
     assert_same({name: [np.array(expected, np.float32)]}, {name: outcome[name]}, "N5")
 
 
-@named(*[name for name, row in ROUTINES.items() if "moment2_max" in row.states])
+def test_a_rule_selects_by_functions_that_laws_are_of():
+    """No rule has a selection of its own: larger and sign are all, and the comparison of a number."""
+    selecting = {routine.name for routine in ALL if uses(routine, "where")}
+    assert selecting == {routine.name for routine in ALL if uses(routine, "larger") or takes_a_sign(routine)} != set()
+
+
+@each_that(lambda routine: "moment2_max" in routine.states)
 def test_amsgrads_maximum_takes_the_old_one_where_it_is_larger(machine, routine, form):
     """x if x > y else y, of the old maximum x and the second moment y: a NaN in either leaves y."""
     table = [(1, 2, 2), (2, 1, 2), (NAN, 1, 1), (1, NAN, NAN), (NAN, NAN, NAN), (INF, 1, INF), (-0.0, 0, 0.0)]
@@ -44,7 +57,7 @@ def test_amsgrads_maximum_takes_the_old_one_where_it_is_larger(machine, routine,
     assert_left(largest, left, "moment2_max")
 
 
-@named("adamax")
+@each_that(takes_a_maximum)
 def test_the_maximum_takes_the_gradient_where_it_is_larger(machine, routine, form):
     """x if x > y else y, of |g| and the fading norm y: a NaN in the gradient leaves y, a NaN in the norm stays."""
     table = [(1, 2, 2), (-2, 1, 2), (NAN, 1, 1), (1, NAN, NAN), (NAN, NAN, NAN), (-INF, 1, INF), (-0.0, 0, 0.0)]
@@ -53,7 +66,7 @@ def test_the_maximum_takes_the_gradient_where_it_is_larger(machine, routine, for
     assert_left(largest, after(machine, form, routine, step, grads=g, inf_norm=2 * np.array(y)), "inf_norm")
 
 
-@named("lion")
+@each_that(takes_a_sign)
 def test_the_sign_of_zero_and_of_nan_is_itself(machine, routine, form):
     """1 above zero, -1 below, however small; the number itself elsewhere: NaN, +0 and -0 are their own signs."""
     table = [(1e-30, 1), (-1e-30, -1), (INF, 1), (-INF, -1), (NAN, NAN), (0.0, 0.0), (-0.0, -0.0)]
@@ -66,7 +79,7 @@ def test_the_sign_of_zero_and_of_nan_is_itself(machine, routine, form):
 
 
 @pytest.mark.parametrize(("rho", "rectified"), [(5, False), (np.nextafter(5, 6, dtype=np.float32), True), (NAN, False)])
-@named("radam")
+@each_that(lambda routine: "rho" in routine.scalars)
 def test_a_step_is_rectified_where_rho_is_above_5(machine, routine, form, rho, rectified):
     """Rectified where rho > 5; a NaN is not."""
     step = dict(lr=0.5, beta1=0.5, beta2=0.75, epsilon=0.0, rescale_grad=1.0)

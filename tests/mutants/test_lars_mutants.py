@@ -33,12 +33,15 @@ def check_gated(run):
             raise AssertionError(f"case {name!r}: {error}") from None
 
 
+IN_N4 = LARS_MOMENTUM.merged_form, "separate"  # whose kernels tests/laws/test_n04_equal_bits.py holds to the same cases
+
+
 def test_the_right_implementations_pass():
     check("lars_momentum", cpu.merged_lars_momentum)
     check_gated(Lars())
 
 
-@pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
+@pytest.mark.parametrize("form", [form for form in LARS_MOMENTUM.forms if form not in IN_N4])
 def test_the_kernels_pass(machine, form):
     run = runner(merged_step(LARS_MOMENTUM, form, machine))
     # On the executor a case gives the same each time; laws that run it again need not.
@@ -309,7 +312,7 @@ def test_missing_grid_barrier_is_seen(executor, monkeypatch):
 
 
 def merged_norms(rows):
-    """Upstream's merged LARS in small: a partial sum of each block, a grid barrier, and every block reads them all.
+    """Paddle's merged LARS in small: a partial sum of each block, a grid barrier, and every block reads them all.
 
     ``rows`` scratch rows take turns from tensor to tensor.
     """

@@ -20,9 +20,11 @@ def test_the_reference_is_right(routine):
     assert 0.1 < report.largest["float32"]["params"] < 0.75
 
 
+@pytest.mark.parametrize(
+    "laws", [["L1", "L7", "L10", "L11"], pytest.param(["L3"], marks=pytest.mark.slow)], ids=" ".join
+)
 @pytest.mark.parametrize("routine", ROUTINES)
-def test_it_is_right_in_other_precisions(routine):
-    laws = ["L1", "L3", "L7", "L10", "L11"]
+def test_it_is_right_in_other_precisions(routine, laws):
     report = oracle.check(routine, getattr(cpu, f"merged_{routine}"), dtypes=["float64", "float16"], laws=laws)
     assert report.ok, str(report)
     assert not report.of("skipped") and 0.1 < report.largest["float64"]["params"] < 0.75

@@ -249,13 +249,13 @@ _unit, _candidates, _advances = optimizer._unit, optimizer._candidates, optimize
 
 
 def numbers_of_the_first(*given):
-    """Learning rate, decay and the like of the first tensor for all, as upstream."""
+    """Learning rate, decay and the like of the first tensor for all, as Paddle."""
     unit, why = _unit(*given)
     return unit._replace(uneven={}), why
 
 
 def blind_to(*names):
-    """Attributes that are not compared, as upstream's regularization and rescale_grad."""
+    """Attributes that are not compared, as Paddle's regularization and rescale_grad."""
     real = optimizer.differences
     return lambda first, second: [key for key in real(first, second) if key not in names]
 

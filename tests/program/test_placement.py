@@ -463,7 +463,7 @@ def test_messages_move_at_their_barrier():
 
 
 def test_nothing_is_allocated_in_a_step():
-    """All arrays are there before the first call (an upstream hang was of memory made between calls)."""
+    """All arrays are there before the first call (a Paddle hang was of memory made between calls)."""
     made = sent(adam(), 3).program
 
     def rank(world):

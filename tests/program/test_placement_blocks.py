@@ -153,12 +153,12 @@ def test_a_scalar_is_one_block():
 @pytest.mark.parametrize(("cut", "message"), [
     ([Block(0, 0, 6)], r"blocks: expected the 12 elements of shape \(4, 3\), got 6"),
     ([Block(0, 0, 6), Block(1, 3, 6)], r"blocks\[1\]: expected it to start at element 6, got 3"),
-    ([Block(0, 0, 6), Block(1, 1, 6)], r"blocks\[1\]: expected it to start at element 6, got 1"),  # upstream's offset
+    ([Block(0, 0, 6), Block(1, 1, 6)], r"blocks\[1\]: expected it to start at element 6, got 1"),  # Paddle's offset
     ([Block(0, 0, 6), Block(1, 6, 9)], r"blocks: expected the 12 elements of shape \(4, 3\), got 15"),
     ([Block(0, 0, 4), Block(1, 4, 8)], r"block 0: expected whole rows of shape \(4, 3\), got elements 0 to 3"),
 ])  # fmt: skip
 def test_blocks_that_do_not_make_up_the_variable(cut, message):
-    """Upstream's split_byref does not add up its rows."""
+    """Paddle's split_byref does not add up its rows."""
     with pytest.raises((TypeError, ValueError), match=message):
         split_by_ref(np.zeros((4, 3), np.float32), cut)
 

@@ -1,4 +1,4 @@
-"""Placements that are wrong in one thing each, upstream's defects among them: some law notices every one of them."""
+"""Placements that are wrong in one thing each, Paddle's defects among them: some law notices every one of them."""
 
 import random
 from dataclasses import replace
@@ -136,7 +136,7 @@ def test_bits_alone_kill_mutants_of_reduce(mutant):
 
 
 def test_root_0_is_noticed_on_the_executor():
-    """Upstream's copies between CPU tensors came from device 0, too, after those between GPUs had been mended."""
+    """Paddle's copies between CPU tensors came from device 0, too, after those between GPUs had been mended."""
     program, devices = EXAMPLES["even"][0](), 2
     same_bits(passes.reduce_to_owners(program, devices).program, program, devices, backend="gpu")
     with pytest.raises(AssertionError, match="N11"):
@@ -251,7 +251,7 @@ def drawn_again(self, name):
 
 
 def offset_by_number(shapes, count, least=8192):
-    """Upstream's offset, taken for an element."""
+    """Paddle's offset, taken for an element."""
     cuts = slice_variable(shapes, count, least)
     return [tuple(block._replace(first=block.number * 6) for block in cut) for cut in cuts]
 
@@ -301,8 +301,9 @@ def test_laws_kill_what_is_asked_wrongly(monkeypatch, mutant):
         real = place.communicated
 
         def wrong(*args):
-            made = real(*args)
-            return made._replace(main=[op for op in made.main if op.type != "all_gather"])
+            step = real(*args)
+            step.main = [op for op in step.main if op.type != "all_gather"]
+            return step
 
     monkeypatch.setattr(where, name, wrong)
     with pytest.raises(AssertionError):
@@ -337,7 +338,7 @@ def keeping(stale):
 @pytest.mark.parametrize("make", [passes.reduce_to_owners, sent])
 @pytest.mark.parametrize("stale", [("_loads",), ("_places",), ("_loads", "_places")])
 def test_state_between_builds_is_noticed(monkeypatch, make, stale):
-    """Upstream's first version kept the loads and the names in the builder, and did not clear them."""
+    """Paddle's first version kept the loads and the names in the builder, and did not clear them."""
     first, second = adam([("a", (6,)), ("b", (5,)), ("c", (1,))]), adam([("b", (5,)), ("a", (6,)), ("d", (9,))])
 
     def law(alone):
@@ -354,7 +355,7 @@ def test_state_between_builds_is_noticed(monkeypatch, make, stale):
 
 
 def test_an_order_of_chance_is_noticed(monkeypatch):
-    """Broadcasts in the order of a set, which each process has to itself (upstream's was unordered)."""
+    """Broadcasts in the order of a set, which each process has to itself (Paddle's was unordered)."""
     program, names = adam(PARAMS), [name for name, _ in PARAMS]
 
     def rank(world):

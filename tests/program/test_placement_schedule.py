@@ -171,7 +171,7 @@ def reported(made, rank):
 @pytest.mark.parametrize(("example", "count"), [("send", 8), ("reduce", 4), ("buffers", 2), ("overwritten", 4)])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_executor_reports_each_wait_that_is_missing(example, count, rank):
-    """Every one of them: the last broadcast, which upstream did not wait for, as any other."""
+    """Every one of them: the last broadcast, which Paddle did not wait for, as any other."""
     made = EXAMPLES[example]()
     waits = all_waits(made, rank)
     assert len(waits) >= count and reported(made, rank) == waits
@@ -254,7 +254,7 @@ def one_late(plan, rank):
 
 @pytest.mark.parametrize("example", ["reduce", "all_reduce", "send", "buffers"])
 def test_waits_that_come_one_late_are_reported(example):
-    """What upstream's wait inside of the group did."""
+    """What Paddle's wait inside of the group did."""
     with pytest.raises(DataRace):
         run(EXAMPLES[example](), edit=one_late, watch=True)
 

@@ -156,7 +156,7 @@ def test_another_type_is_not_eligible():
 
 @pytest.mark.parametrize("case", ["read in fp32, too", "another name", "not used"])
 def test_shards_of_what_is_not_eligible(case):
-    """Broadcast in fp32; what no pass reads fails upstream, and is sent here, too."""
+    """Broadcast in fp32; what no pass reads fails in Paddle, and is sent here, too."""
     make, _ = INELIGIBLE[case]
 
     def on_two(program):

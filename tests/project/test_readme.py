@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from benchmarks import launches
 from benchmarks.pages import PAGES
 from benchmarks.record import ROOT
 from benchmarks.sections import with_section
@@ -17,6 +18,13 @@ def test_tables_are_those_of_the_records(path):
     """If this fails, run python -m benchmarks.pages."""
     text = path.read_text()
     assert PAGES[path](text) == text
+
+
+def test_the_picture_of_launches_is_the_records(tmp_path):
+    """If this fails, run python -m benchmarks.launches."""
+    pytest.importorskip("matplotlib")
+    launches.draw(figure=tmp_path / "launches.svg")
+    assert (tmp_path / "launches.svg").read_bytes() == launches.FIGURE.read_bytes()
 
 
 def test_milliseconds_are_in_the_readme():

@@ -50,6 +50,22 @@ def test_arrays_are_frozen_at_the_first_launch(make, watch):
     assert first.tolist() == second.tolist() == before.tolist()
 
 
+def test_arrays_of_a_kernel_that_shuffles_are_frozen_once():
+    """It runs as another copy where it is watched."""
+    table = np.arange(32, dtype=np.float32)
+
+    @cuda.jit
+    def kernel(out):
+        out[cuda.threadIdx.x] = cuda.shfl_sync(-1, table[cuda.threadIdx.x], 1)
+
+    plain, watched = np.zeros(32, np.float32), np.zeros(32, np.float32)
+    kernel[1, 32](plain)
+    table[:] = -1
+    with simt.observe(watch=True):
+        kernel[1, 32](watched)
+    assert plain.tolist() == watched.tolist() == [1] * 32
+
+
 @pytest.mark.parametrize("watch", [False, True])
 def test_arrays_that_are_captured_are_constants(watch):
     """Numba refuses to compile it."""
@@ -77,6 +93,21 @@ def test_device_arrays_that_are_captured_are_arguments():
     with pytest.raises(simt.DataRace) as caught, simt.observe(watch=True):
         cuda.jit(kernel)[1, 4](True)
     assert caught.value.array == "x"
+
+
+def test_a_variable_that_is_not_assigned_yet_is_no_array():
+    x = cuda.to_device(np.zeros(2, np.float32))
+
+    def kernel(ahead):
+        x[0] = TABLE[1]
+        if ahead:
+            x[1] = later
+
+    with pytest.warns(simt.UntypedWarning, match="later is not defined"):
+        cuda.jit(kernel)[1, 1](False)
+    later = 2
+    cuda.jit(kernel)[1, 1](True)
+    assert x.copy_to_host().tolist() == [1, later]
 
 
 def test_kernels_without_captures_are_not_copied():

@@ -1,22 +1,11 @@
 """Kernels with one defect each, of every kind that watching is to find, in three schedules."""
 
-import math
-
 import numpy as np
 import pytest
 
 from refopt import simt
 from refopt.simt import cuda, memory
-
-FULL = 0xFFFFFFFF
-SCHEDULES = [("forward", 0), ("reverse", 0), ("random", 3)]
-PAIR = np.dtype([("a", np.float32), ("b", np.float32)])
-NESTED = np.dtype([("at", [("x", np.float64), ("y", np.float64)]), ("w", np.float32, (2,)), ("n", np.int32)])
-TABLE = np.arange(32, dtype=np.int32)
-
-
-def ints(n=64):
-    return np.zeros(n, np.int32)
+from simt.cases import FULL, NESTED, PAIR, SCHEDULES, TABLE, Cases, ints
 
 
 def floats(n=64):
@@ -27,17 +16,7 @@ def device(n=64, dtype=np.float32):
     return cuda.device_array(n, dtype)
 
 
-DEFECTS = {}
-
-
-def defect(error, *args, grid=1, block=32, **options):
-    """A kernel that raises an error under watch, whatever the schedule; `args` are made anew for each launch."""
-
-    def add(body):
-        DEFECTS[body.__name__] = body, error, args, grid, block, options
-        return body
-
-    return add
+defect = Cases()  # the outcome is an error, whatever the schedule
 
 
 # Races in a block.
@@ -579,15 +558,17 @@ def address_beyond_the_array(x):
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES, ids=[name for name, _ in SCHEDULES])
-@pytest.mark.parametrize("name", DEFECTS)
+@pytest.mark.parametrize("name", defect)
 def test_a_defect_is_found(name, schedule, seed, monkeypatch):
-    body, error, args, grid, block, options = DEFECTS[name]
+    case = defect[name]
+    body, error = case.body, case.outcome
     monkeypatch.setattr(simt.spins, "UNCHANGED", 1_000)
     seconds, simt.limits.seconds = simt.limits.seconds, 0.1 if error is simt.TimeLimitExceeded else 10
-    arrays = [make() for make in args]
+    watched = simt.observe(watch=True, schedule=schedule, seed=seed, **case.options)
+    arguments = case.arguments()
     try:
-        with pytest.raises(error) as caught, simt.observe(watch=True, schedule=schedule, seed=seed, **options):
-            cuda.jit(body)[grid, block, 0, 1024](*arrays)
+        with pytest.raises(error) as caught, watched:
+            cuda.jit(body)[case.grid, case.block, 0, 1024](*arguments)
     finally:
         simt.limits.seconds = seconds
     lines = [line for *_, line in body.__code__.co_lines() if line]
@@ -595,4 +576,4 @@ def test_a_defect_is_found(name, schedule, seed, monkeypatch):
 
 
 def test_there_are_enough_of_them():
-    assert len(DEFECTS) >= 40 and math.prod((len(DEFECTS), len(SCHEDULES))) >= 120
+    assert len(defect) >= 40 and len(defect) * len(SCHEDULES) >= 120

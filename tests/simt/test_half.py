@@ -96,6 +96,8 @@ def test_comparisons_and_extremes():
 def test_cube_roots():
     assert cuda.cbrt(np.float32(27)) == 3 and cuda.cbrt(np.float32(27)).dtype == np.float32
     assert cuda.cbrt(-8) == -2
+    x = np.arange(1, 2000, dtype=np.float32) / 7
+    assert [cuda.cbrt(each) for each in x] == np.cbrt(x.astype(np.float64)).astype(np.float32).tolist()
 
 
 def test_what_is_missing():

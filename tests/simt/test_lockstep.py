@@ -5,10 +5,10 @@ from random import Random
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from lockstep import LANES, SIZE, Warp, Writer
 
 from refopt import simt
 from refopt.simt import cuda
+from simt.lockstep import LANES, SIZE, Warp, Writer
 
 
 def profiled(source, x):

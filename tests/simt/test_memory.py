@@ -112,7 +112,7 @@ def test_alignment(dtype, count, alignment):
             at_address(body, x.address + offset)
 
 
-def test_use_after_free():
+def test_use_after_free(frozen):
     x = cuda.to_device(np.zeros(4))
     address = x.address
     view = x[1:3]
@@ -126,7 +126,7 @@ def test_use_after_free():
         at_address(lambda: memory.load(address, np.float64))
 
 
-def test_live_allocations_are_counted_and_addresses_never_reused():
+def test_live_allocations_are_counted_and_addresses_never_reused(frozen):
     gc.collect()
     before = memory.live_bytes(), memory.live_allocations()
     first = cuda.device_array(100, np.float32)

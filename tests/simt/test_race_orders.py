@@ -5,10 +5,10 @@ import operator
 
 import numpy as np
 import pytest
-from test_races import race, zeros
 
 from refopt import simt
 from refopt.simt import atomics, cuda
+from simt.test_races import race, zeros
 
 # Lanes of one warp, which meet by masks. What a lane does is one of these, on bytes 0 to 7 of x.
 

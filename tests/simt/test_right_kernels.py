@@ -5,16 +5,7 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda, memory
-
-FULL = 0xFFFFFFFF
-SCHEDULES = [("forward", 0), ("reverse", 0), ("random", 3)]
-PAIR = np.dtype([("a", np.float32), ("b", np.float32)])
-NESTED = np.dtype([("at", [("x", np.float64), ("y", np.float64)]), ("w", np.float32, (2,)), ("n", np.int32)])
-TABLE = np.arange(32, dtype=np.int32)
-
-
-def ints(n=64):
-    return np.zeros(n, np.int32)
+from simt.cases import FULL, NESTED, PAIR, SCHEDULES, TABLE, Cases, ints
 
 
 def counts():
@@ -25,20 +16,10 @@ def counting(n=64):
     return np.arange(n, dtype=np.float32)
 
 
-RIGHT = {}
+right = Cases()  # the outcome is what the last argument begins with
 
 
-def right(expected, *args, grid=1, block=32, **options):
-    """A kernel that leaves the expected values at the beginning of its last argument."""
-
-    def add(body):
-        RIGHT[body.__name__] = body, expected, args, grid, block, options
-        return body
-
-    return add
-
-
-@right(19 * 20 / 2 + 1.5 * 0, lambda: counting(20), lambda: np.zeros(1, np.float32))
+@right(19 * 20 / 2, lambda: counting(20), lambda: np.zeros(1, np.float32))
 def return_before_a_barrier(x, out):
     part = cuda.shared.array(32, np.float32)
     t = cuda.threadIdx.x
@@ -390,16 +371,16 @@ def broadcast_through_shared_memory(out):
 
 
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES, ids=[name for name, _ in SCHEDULES])
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", right)
 def test_a_right_kernel_passes(name, schedule, seed, monkeypatch):
-    body, expected, args, grid, block, options = RIGHT[name]
+    case = right[name]
+    expected = np.atleast_1d(case.outcome)
     monkeypatch.setattr(simt.spins, "UNCHANGED", 100)
     answers = []
     for watch in (False, True):
-        arrays = [make() for make in args]
-        with simt.observe(watch=watch, schedule=schedule, seed=seed, **options):
-            cuda.jit(body)[grid, block](*arrays)
-        expected = np.atleast_1d(expected)
+        arrays = case.arguments()
+        with simt.observe(watch=watch, schedule=schedule, seed=seed, **case.options):
+            cuda.jit(case.body)[case.grid, case.block](*arrays)
         answers.append(arrays[-1][: expected.size].tolist())
     assert answers == [expected.tolist()] * 2
 
@@ -420,4 +401,4 @@ def test_vector_stores_beside_each_other():
 
 
 def test_there_are_enough_of_them():
-    assert len(RIGHT) >= 25
+    assert len(right) >= 25

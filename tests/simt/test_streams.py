@@ -35,6 +35,18 @@ def test_handles_are_like_no_others():
     assert len({*handles}) == 3 and min(handles) > 2**32
 
 
+def test_clocks_do_not_grow_with_the_streams_that_there_have_been():
+    x, host = cuda.to_device(np.zeros(1)), np.zeros(1)
+    for _ in range(100):
+        stream = cuda.stream()
+        x.copy_to_host(host, stream=stream)
+        stream.synchronize()
+        x.copy_to_host()
+    last = cuda.stream()
+    write[1, 1, last](x)
+    assert len(last.clock) < 5 and len(cuda.default_stream().clock) < 5
+
+
 def on_one_stream(x, a, b):
     write[1, 1, a](x)
     read[1, 1, a](x)
@@ -266,3 +278,16 @@ def test_stream_handles():
     stream = cuda.stream()
     assert cuda.external_stream(int(stream)) is stream
     assert cuda.external_stream(987654321) is cuda.external_stream(987654321)
+
+
+def test_copies_that_all_later_work_waits_for_are_forgotten():
+    """Copying an array element by element takes time linear in its elements."""
+    x, side = cuda.to_device(np.zeros(64)), cuda.stream()
+    with simt.observe(watch=True):
+        for i in range(64):
+            x[i] = 1
+        assert len(x.buffer.shadow.copies) < 3
+        x[0:1].copy_to_device(np.ones(1), stream=side)
+        x[1:2].copy_to_device(np.ones(1), stream=side)
+        with pytest.raises(simt.DataRace):
+            read[1, 1, cuda.stream()](x)

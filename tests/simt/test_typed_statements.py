@@ -1,7 +1,9 @@
 """What Numba decides when it compiles a kernel, and what it types: each with its type and its value."""
 
+import gc
 import itertools
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -160,7 +162,64 @@ def test_fields_are_added_to_in_their_type():
     assert value(body, records, 0)[:2] == [-55, float(np.float32(0.1)) * 3]
 
 
+@pytest.mark.filterwarnings("error::refopt.simt.UntypedWarning")
+def test_functions_inside_are_typed():
+    """CPython compiles a call of an imported module's function otherwise where it sees the import."""
+
+    def kernel(x, out):
+        def product(i):
+            return x[i] * x[i] + cuda.grid(1)
+
+        out[0] = product(0)
+
+    out = np.zeros(1, np.int64)
+    cuda.jit(kernel)[1, 1](np.array([2**20], np.int32), out)
+    assert out.tolist() == [2**40]
+
+
+def bump(x):
+    x[0] += 1
+    return x[1]
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("bump(x) // x[0]", 50), ("(k := x[0] + 1) // k", 1), ("k // (k := x[0])", 7), ("bump(x) << x[0]", 400),
+    ("cuda.atomic.add(x, 1, 5) % x[1]", 100), ("x[0] % (bump(x) - 98)", 1), ("(bump(x) + x[0]) // bump(x)", 1),
+])  # fmt: skip
+def test_operands_are_evaluated_from_left_to_right(text, expected):
+    x = np.array([1, 100], np.int32)
+    assert value(f"    k = 7\n    out[0] = {text}\n", x, 0, bump=bump)[0] == expected
+
+
 def test_global_names_may_be_declared_and_not_assigned():
     assert value("    global RATE\n    out[0] = x[0] * RATE\n", X, 0, RATE=RATE)[0] == float(X[0]) * RATE
     with pytest.warns(simt.UntypedWarning, match="assignment to a global"):
         value("    global RATE\n    RATE = 3\n", X, 0)
+
+
+def copies():
+    def kernel(x):
+        x[1] = x[0]
+
+    return kernel
+
+
+def doubles():
+    def kernel(x):
+        x[1] = x[0] * 2 + bump(x)
+
+    return kernel
+
+
+@pytest.mark.parametrize("make", [copies, doubles])
+def test_kernels_that_are_gone_are_forgotten(make):
+    """One that is typed as it is runs itself, which nothing may keep."""
+
+    def launched():
+        kernel = make()
+        cuda.jit(kernel)[1, 1](np.zeros(2, np.float32))
+        return weakref.ref(kernel)
+
+    gone = launched()
+    gc.collect()
+    assert gone() is None

@@ -86,6 +86,15 @@ def test_match():
     assert lanes(lambda lane: cuda.match_all_sync(FULL, 7)[0] + cuda.match_all_sync(FULL, lane)[0])[0] == -1
 
 
+def test_a_match_compares_the_bits_of_floats():
+    """Numba casts them to integers: 0.0 and -0.0 differ, and a NaN matches itself."""
+    values = np.array([0.0, -0.0, np.nan, np.nan, *[1.0] * 28], np.float32)
+    assert lanes(lambda lane: cuda.match_any_sync(FULL, values[lane])).tolist() == [1, 2, 12, 12, *[-16] * 28]
+    for value, other, mask in ((np.nan, np.nan, -1), (0.0, -0.0, 0)):
+        both = np.array([value, other])
+        assert lanes(lambda lane, both=both: cuda.match_all_sync(FULL, both[lane % 2])[0]).tolist() == [mask] * 32
+
+
 def test_masks_of_halves_are_independent():
     def half(lane):
         mask = 0xFFFF if lane < 16 else 0xFFFF0000

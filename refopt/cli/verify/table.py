@@ -12,10 +12,10 @@ SHOWN = 4  # problems shown of a row
 _COLUMNS = "{:<8}  {:<12}  {:>6} {:>5}  {:>6} {:>5}  {:>14}  {:>6}  {}"
 HEADER = """\
                            ops         launches
-dtype     form          before after  before after    bytes a step    ULPs"""
+dtype     form          before after  before after  bytes per step    ULPs"""
 
 _SPEED_COLUMNS = "{:<8}  {:<12}  {:>9}  {:>7}  {:>7}  {:>8}"
-SPEED_HEADER = _SPEED_COLUMNS.format("dtype", "form", "ms a step", "GB/s", "of copy", "speed-up")
+SPEED_HEADER = _SPEED_COLUMNS.format("dtype", "form", "ms/step", "GB/s", "of copy", "speed-up")
 
 
 def wrap(title: str, text: str) -> str:

@@ -24,14 +24,14 @@ All but adam_0 have the bits of the reference, on the executor and on a GPU.
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches     ms  ms as a graph  GB/s  registers
-    adam_0           161  0.957          0.571  1252         27
-    adam_1           161  0.969          0.573  1249         27
-    adam_2           161  1.023          0.620  1155         46
-    adam_3             1  0.213          0.213  3364         44
-    adam_4             1  0.177          0.177  4039         72
-    production         1  0.177          0.177  4043
+    adam_0           161  0.742          0.571  1252         27
+    adam_1           161  0.745          0.573  1249         27
+    adam_2           161  0.792          0.620  1155         46
+    adam_3             1  0.213          0.213  3358         44
+    adam_4             1  0.178          0.178  4030         72
+    production         1  0.177          0.177  4038
 
-A copy has 4276 GB/s; the L2 cache may add to what a small model has.
+A copy has 4275 GB/s; the L2 cache may add to what a small model has.
 """
 
 import numpy as np

@@ -22,14 +22,14 @@ All have the bits of the reference: a product and a rounding leave no choice.
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches     ms  ms as a graph  GB/s  registers
-    gather_0         161  0.626          0.267   574         10
-    gather_1         161  0.624          0.328   467         30
-    gather_2           1  0.361          0.362   424         18
-    gather_3           1  0.066          0.066  2328         30
-    gather_4           1  0.044          0.044  3450         42
-    production         1  0.041          0.041  3741
+    gather_0         161  0.614          0.267   574         10
+    gather_1         161  0.598          0.328   467         30
+    gather_2           1  0.361          0.361   424         18
+    gather_3           1  0.066          0.066  2330         30
+    gather_4           1  0.044          0.044  3449         42
+    production         1  0.041          0.041  3742
 
-A copy has 4276 GB/s; the L2 cache may add to what a small model has.
+A copy has 4275 GB/s; the L2 cache may add to what a small model has.
 """
 
 import numpy as np

@@ -26,14 +26,14 @@ Versions:
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches      ms  ms as a graph  GB/s  registers
-    norm_0           162  16.867         16.725     6         30
-    norm_1           162   0.668          0.437   234         30
-    norm_2           323   1.471          0.697   147         28
-    norm_3             3   0.044          0.042  2450         70
-    norm_4             2   0.044          0.044  2340         72
-    production         2   0.038          0.038  2719
+    norm_0           162  16.854         16.695     6         30
+    norm_1           162   0.590          0.421   243         30
+    norm_2           323   1.335          0.696   147         28
+    norm_3             3   0.044          0.042  2448         70
+    norm_4             2   0.045          0.043  2352         72
+    production         2   0.037          0.037  2761
 
-A copy has 4276 GB/s; the L2 cache may add to what a small model has.
+A copy has 4275 GB/s; the L2 cache may add to what a small model has.
 """
 
 import numpy as np
@@ -221,8 +221,8 @@ def tile_of_fours(g, first):
     i = first + 4 * (cuda.threadIdx.x % 32)
     a0, a1, a2, a3, b0, b1, b2, b3 = ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO
     for row in range(4):
-        # 16 bytes a thread, so 512 in a row for the warp, and eight such loads under way at once: latency is hidden by
-        # bytes in flight, and an instruction that asks for 16 takes no longer than one that asks for 4.
+        # 16 bytes per thread, so 512 in a row for the warp, and eight such loads under way at once: bytes in flight
+        # hide latency, and an instruction that asks for 16 takes no longer than one that asks for 4.
         x, y = load4_float32(g + 4 * (i + LANES * row)), load4_float32(g + 4 * (i + LANES * row + 128))
         a0, a1, a2, a3 = a0 + x[0] * x[0], a1 + x[1] * x[1], a2 + x[2] * x[2], a3 + x[3] * x[3]
         b0, b1, b2, b3 = b0 + y[0] * y[0], b1 + y[1] * y[1], b2 + y[2] * y[2], b3 + y[3] * y[3]

@@ -12,7 +12,7 @@ along it is by the norm of its parameter and by that of its r::
 beta1_pow and beta2_pow are beta1 and beta2 to the power of the step. All r have to be known before the first element of
 p can be written, so a step goes through memory twice, 40 bytes per element in fp32: first it reads p, g, m and u and
 writes m and u, then it reads p, m and u, forms r once more, and writes p. To keep r and read it again would be as many
-bytes, 28 and 12 in the place of 24 and 16, and memory as large as the model; ten operations more cost nothing where the
+bytes, 28 and 12 in place of 24 and 16, and memory as large as the model; ten operations more cost nothing where the
 memory is what a kernel waits for. Between the two, all threads that work on a tensor have to wait for each other, and
 on a GPU it is the end of a launch that does so.
 
@@ -38,13 +38,13 @@ what rounding allows a sum in any order.
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches      ms  ms as a graph  GB/s  registers
-    lamb_1           483  34.218         33.773    30         44
-    lamb_2           483   2.409          1.525   671         44
-    lamb_3             3   0.262          0.260  3926         78
-    lamb_4             2   0.264          0.263  3889         76
-    production         2   0.261          0.261  3911
+    lamb_1           483  34.221         33.751    30         44
+    lamb_2           483   2.166          1.524   671         44
+    lamb_3             3   0.262          0.260  3935         78
+    lamb_4             2   0.264          0.263  3886         76
+    production         2   0.260          0.260  3927
 
-A copy has 4276 GB/s; the L2 cache may add to what a small model has.
+A copy has 4275 GB/s; the L2 cache may add to what a small model has.
 """
 
 import numpy as np
@@ -182,7 +182,7 @@ def lamb_2_moments(p, g, m, u, sums, beta1, beta2, epsilon, decay, beta1_pow, be
 
 @device_function
 def join(sums, first, count):
-    """The tree over some sums in a row, by one block. What comes of it is in the place of the first of them."""
+    """The tree over some sums in a row, by one block. What comes of it is in place of the first of them."""
     distance = 1
     while distance < count:
         for k in range(2 * distance * cuda.threadIdx.x, count - distance, 2 * distance * cuda.blockDim.x):

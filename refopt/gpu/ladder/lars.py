@@ -32,13 +32,13 @@ reference, on the executor and on a GPU; lars_1 is within what rounding allows a
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches      ms  ms as a graph  GB/s  registers
-    lars_1           483  34.102         33.689    21         30
-    lars_2           483   2.253          1.140   628         29
-    lars_3             3   0.184          0.183  3918         72
-    lars_4             2   0.184          0.183  3903         80
-    production         2   0.175          0.175  4092
+    lars_1           483  34.135         33.675    21         30
+    lars_2           483   2.291          1.139   629         29
+    lars_3             3   0.184          0.182  3922         72
+    lars_4             2   0.185          0.183  3901         80
+    production         2   0.175          0.175  4085
 
-A copy has 4276 GB/s; the L2 cache may add to what a small model has.
+A copy has 4275 GB/s; the L2 cache may add to what a small model has.
 """
 
 import numpy as np
@@ -160,7 +160,7 @@ def lars_2_tiles(p, g, sums):
 
 @device_function
 def join(sums, first, count):
-    """The tree over some sums in a row, by one block. What comes of it is in the place of the first of them."""
+    """The tree over some sums in a row, by one block. What comes of it is in place of the first of them."""
     distance = 1
     while distance < count:
         for k in range(2 * distance * cuda.threadIdx.x, count - distance, 2 * distance * cuda.blockDim.x):

@@ -1,7 +1,7 @@
 """Rung 4: two launches, with the norm of p carried over from the step before.
 
 The update has every new p in a register, so it adds up their squares while it is there and leaves the tile
-sums. The next step then reads g alone for its norms: 24 bytes an element instead of 28 in fp32. This holds
+sums. The next step then reads g alone for its norms: 24 bytes per element instead of 28 in fp32. This holds
 as long as nobody else writes p; a plan that is told otherwise takes the first launch of rung 3 once. A step that is
 skipped writes neither p nor its sums.
 """

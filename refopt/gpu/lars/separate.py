@@ -1,4 +1,4 @@
-"""Rung 1: one cooperative launch per tensor, as upstream did before it merged them.
+"""Rung 1: one cooperative launch per tensor, as Paddle did before it merged them.
 
 The whole grid takes the norms of one tensor, waits, joins the tile sums level by level, and updates. For a
 model of many small tensors most of the time goes into launching, and into a GPU that one bias cannot fill.

@@ -13,7 +13,7 @@ from refopt.gpu.listing.source import File, Scope
 UNKNOWN: Any = object()  # what is known only as the kernel runs
 SIMPLE = bool, int, float, str, type(None)
 PURE = min, max, abs, int  # calls that may be left out if nobody reads what they come to
-MARKERS = re.compile("\ue002(\\w+)\ue003")  # parameters in an expression that is put in the place of a call
+MARKERS = re.compile("\ue002(\\w+)\ue003")  # parameters in an expression that is put in place of a call
 ATOM = re.compile(r"[\w.]+(\[[^\[\]]*\])*")
 COMPARE: dict[type, Callable[[Any, Any], bool]] = {
     ast.Eq: lambda x, y: x == y, ast.NotEq: lambda x, y: x != y, ast.Is: lambda x, y: x is y,
@@ -223,7 +223,7 @@ class Expressions:
         return "".join([*parts, self.file.text[at:stop].decode()])
 
     def edits(self, node: ast.AST) -> list[tuple[int, int, str]]:
-        """What is to stand in the place of the expressions within a node that change."""
+        """What is to stand in place of the expressions within a node that change."""
         edits = []
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):

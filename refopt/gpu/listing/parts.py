@@ -42,10 +42,10 @@ class Part:
 
     Attributes:
         function, base, aliases: the function, its name, and the names that it goes by where it is called.
-        text: its text, with references in the place of names.
+        text: its text, with references in place of names.
         own: its parameters and local names.
         parameters, dropped: those of the function, and those that nothing in it reads any more.
-        inline, statement, known: what may stand in the place of a call, with markers for parameters, and whether only
+        inline, statement, known: what may stand in place of a call, with markers for parameters, and whether only
             where the call is a statement; the value, where that is the same for all arguments.
         arity: the elements of the tuple that it returns.
     """
@@ -211,7 +211,7 @@ class Parts:
             dead |= unread
 
     def _simplify(self, part: Part, writer: Writer) -> None:
-        """Say what may stand in the place of a call, if the function does one thing only."""
+        """Say what may stand in place of a call, if the function does one thing only."""
         if isinstance(writer.node, ast.Lambda):
             only: Any = writer.node.body
         else:

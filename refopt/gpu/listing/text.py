@@ -133,7 +133,7 @@ def _block(part: Part, filled: Callable[..., str], name: str, kernel: Compilable
 
 
 def _ptx(asm: str, constraints: str, result: str, arguments: str, since: tuple[int, int]) -> list[str]:
-    """A comment of the instructions of an intrinsic, which run in the place of the function below."""
+    """A comment of the instructions of an intrinsic, which run in place of the function below."""
     said = [_operands(0, len(result), "returned"), _operands(len(result), len(arguments), "passed")]
     said.append(f"from compute capability {since[0]}.{since[1]} on, before it nothing" if since > (8, 0) else "")
     lines = _instructions([x.strip() for x in re.findall(r"[^;]*;|[^;]+$", asm)])

@@ -34,13 +34,7 @@ __all__ = ["TYPES", "Context", "OpType", "Runner", "Runners", "bind", "check", "
 
 
 def check(graph: Graph, op: Op, fit: set[Hashable] | None = None) -> None:
-    """Raise if an op of a known type is not as it must be; the error names slot and index.
-
-    Args:
-        graph: the program.
-        op: one of its ops.
-        fit: see `refopt.program.ops.updates.check_update`.
-    """
+    """Raise if an op of a known type is not as it must be, see `check_update`; the error names slot and index."""
     routine, known = routine_of(op), find(op.type)
     if routine is not None:
         check_update(graph, op, routine, fit)

@@ -73,14 +73,7 @@ def coalesce_tensor(context: Context, op: Op) -> Callable[[], Any]:
 
 
 def padded(attrs: Mapping[str, Any], size: int, dtype: str, chunk: int) -> int:
-    """The length of a tensor in a buffer, with padding, in elements.
-
-    Args:
-        attrs: the layout.
-        size: elements of the tensor.
-        dtype: of the tensor.
-        chunk: the machine's alignment in bytes.
-    """
+    """Elements of a tensor in a buffer of some layout, with padding; ``chunk`` is the machine's alignment in bytes."""
     override = attrs.get("size_of_dtype", -1)
     align = attrs.get("align_size", -1)
     align = (chunk if align == -1 else align) if attrs.get("use_align", True) else None

@@ -30,31 +30,19 @@ def _check_collective(graph: Graph, op: Op) -> None:
         whole("root", op.attrs.get("root"), 0, op.attrs["ranks"] - 1)
 
 
-def _collective(context: Context, op: Op) -> Callable[[], Any]:
-    """A call on one array, or on the range of a buffer that several lie in side by side."""
+@op("broadcast", "x", "out", check=_check_collective, way="network")
+@op("reduce", "x", "out", check=_check_collective, way="network")
+@op("all_reduce", "x", "out", check=_check_collective, way="network")
+def collective(context: Context, op: Op) -> Callable[[], Any]:
+    """`x` becomes its sum over the ranks: on all, or by ``reduce`` on the rank `root` alone; or what `root` has.
+
+    Several are the range of a buffer that they lie in side by side, and one call.
+    """
     names = op.inputs["x"]
     array = context.arrays[names[0]] if len(names) == 1 else _range(context, op, names)
     call = getattr(context.comm, op.type)
     root = (op.attrs["root"],) if "root" in op.attrs else ()
     return lambda: call(array, *root)
-
-
-@op("all_reduce", "x", "out", check=_check_collective, way="network")
-def all_reduce(context: Context, op: Op) -> Callable[[], Any]:
-    """`x` becomes its sum over the ranks; of several, one sum of the range that they lie in."""
-    return _collective(context, op)
-
-
-@op("reduce", "x", "out", check=_check_collective, way="network")
-def reduce(context: Context, op: Op) -> Callable[[], Any]:
-    """`x` becomes its sum over the ranks, on the rank `root` alone; of several, as by all_reduce."""
-    return _collective(context, op)
-
-
-@op("broadcast", "x", "out", check=_check_collective, way="network")
-def broadcast(context: Context, op: Op) -> Callable[[], Any]:
-    """`x` becomes that of the rank `root`; of several, the range that they lie in."""
-    return _collective(context, op)
 
 
 def _check_batch(graph: Graph, op: Op) -> None:
@@ -76,7 +64,7 @@ def batch(context: Context, op: Op) -> Callable[[], Any]:
 
     One for each of `roots`, of as many of `x` as `counts` says, in order.
     """
-    bound = [_collective(context, each) for each in calls(op)]
+    bound = [collective(context, each) for each in calls(op)]
 
     def run() -> None:
         with context.comm.batch():
@@ -87,11 +75,9 @@ def batch(context: Context, op: Op) -> Callable[[], Any]:
 
 
 def batch_of(ops: Sequence[Op]) -> Op:
-    """Some collectives of one kind as one op; attributes other than the root, and layouts, are those of all.
+    """Collectives of one kind as one op: each of another root, alike beside that and what they work on.
 
-    Args:
-        ops: at least one, each of another root, alike beside that and what they work on. A layout is that of the
-            ops of several variables.
+    A layout is that of the ops of several variables.
     """
     first = max(ops, key=lambda op: len(op.inputs["x"]))
     names = [name for op in ops for name in op.inputs["x"]]
@@ -147,9 +133,7 @@ def _integers(op: Op, key: str) -> tuple[int, ...]:
 def sequence(graph: Graph, chunk: int) -> list[str]:
     """The collectives of a program in words, alike on ranks that fit together.
 
-    Args:
-        graph: the program.
-        chunk: the alignment of buffers, which decides how much padding goes along.
+    ``chunk`` is the alignment of buffers, which decides how much padding goes along.
     """
     collectives = of_way("network")
     return [

@@ -21,7 +21,6 @@ class Context:
     """What ops are bound in.
 
     Attributes:
-        program: the program.
         arrays: by name of a variable, the array that it is now.
         rows: of sparse variables, by name.
         messages: under way, until a barrier takes them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from refopt.program.graph import Graph
 from refopt.program.model import Op
@@ -14,6 +14,7 @@ from refopt.program.ops.runner import Runner
 
 Check = Callable[[Graph, Op], None]
 Bind = Callable[[Context, Op], "Runner | Callable[[], Any]"]
+B = TypeVar("B", bound=Bind)
 
 ANY = "*"  # among the names of slots: there may be others
 WAYS = "memory", "network", "message", "host"
@@ -60,7 +61,7 @@ class OpType:
 
 def op(
     name: str, inputs: str = "", outputs: str = "", *, check: Check | None = None, **about: Any
-) -> Callable[[Bind], Bind]:
+) -> Callable[[B], B]:
     """Register a type of op, whose runner the decorated function binds.
 
     Args:
@@ -77,7 +78,7 @@ def op(
     if about.get("way", "memory") not in WAYS:
         raise ValueError(f"op: way: expected one of {', '.join(WAYS)}, got {about['way']!r}")
 
-    def register(bind: Bind) -> Bind:
+    def register(bind: B) -> B:
         TYPES[name] = OpType(name, tuple(inputs.split()), tuple(outputs.split()), bind, check or _anything, **about)
         return bind
 
@@ -95,20 +96,15 @@ def of_way(way: str) -> tuple[str, ...]:
 
 
 def check_slots(op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
-    """Raise if slots are missing, or unknown.
-
-    Args:
-        op: the op.
-        inputs, outputs: names as those of `OpType`.
-    """
+    """Raise if slots are missing, or unknown, among names as those of `OpType`."""
     for slots, expected in ((op.inputs, inputs), (op.outputs, outputs)):
         for name in expected:
             if name not in slots and name != ANY and not name.endswith("?"):
                 raise TypeError(f"{name}: expected variables, got none")
     for side, slots, expected in (("input", op.inputs, inputs), ("output", op.outputs, outputs)):
-        names = [name.removesuffix("?") for name in expected]
         for name in slots:
-            if name not in names and ANY not in names:
+            if name not in expected and f"{name}?" not in expected and ANY not in expected:
+                names = [name.removesuffix("?") for name in expected]
                 what = f"one of {', '.join(names)}" if names else "no variables"
                 raise TypeError(f"{name}: expected {what}, got an unknown {side}")
 
@@ -116,9 +112,9 @@ def check_slots(op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> No
 def check_op(graph: Graph, op: Op, known: OpType) -> None:
     """Raise if an op is not as its type says; the error names slot and index."""
     check_slots(op, known.inputs, known.outputs)
-    for slot, names in {**op.inputs, **op.outputs}.items() if known.dense else ():
+    for slot, names in {**op.inputs, **op.outputs}.items() if known.dense and graph.sparse else ():
         for k, name in enumerate(names):
-            if graph.vars[name].sparse:
+            if name in graph.sparse:
                 raise TypeError(f"{slot}[{k}]: expected a dense variable, got {name!r}, which is sparse")
     known.check(graph, op)
 

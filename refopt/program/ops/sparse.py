@@ -59,13 +59,7 @@ def scatter_add(context: Context, op: Op) -> Callable[[], Any]:
 
 
 def add_rows(segments: Iterable[Segment], dense: np.ndarray) -> None:
-    """Replace an array by the sum of rows, each added to the row of its number: one after the other, as they come.
-
-    Args:
-        segments: pairs of row numbers, int64 (n,), and rows, (n, *dense.shape[1:]), of a dtype that widens to the
-            array's, in which the sums are formed.
-        dense: fp32 or fp64.
-    """
+    """Replace an array by the sum of rows, each added to the row of its number: one after the other, as they come."""
     dense[...] = 0
     with np.errstate(all="ignore"):
         for indices, values in segments:

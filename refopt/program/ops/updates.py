@@ -2,7 +2,7 @@
 
 An op of a routine has the routine's slots, a name in each, and ``merged_`` before its type if it may have any number.
 What it changes is in both inputs and outputs; scalars that it leaves to other ops to advance are in its inputs alone.
-The buffers of coalesced tensors may stand in the place of the tensors: the op is then flat, and takes each buffer for
+The buffers of coalesced tensors may stand in place of the tensors: the op is then flat, and takes each buffer for
 one tensor. Of a buffer of scalars it reads the first, and leaves in all what that one becomes. ``grad_factor`` and
 ``found_inf`` are further inputs, of one element. Attributes are the routine's numbers and choices.
 """
@@ -41,7 +41,7 @@ def update_types(graph: Graph) -> frozenset[str]:
 
 def is_flat(graph: Graph, op: Op) -> bool:
     """Whether an op of a routine takes a buffer for one tensor."""
-    return any(name in graph.views for name in op.inputs.get("params", ()))
+    return not graph.views.keys().isdisjoint(op.inputs.get("params", ()))
 
 
 def advances(op: Op, routine: Routine) -> bool:
@@ -52,12 +52,8 @@ def advances(op: Op, routine: Routine) -> bool:
 def check_update(graph: Graph, op: Op, routine: Routine, fit: set[Hashable] | None = None) -> None:
     """Raise if an op of a routine is not as it must be; the error names slot and index.
 
-    Args:
-        graph: the program.
-        op: one of its ops.
-        routine: the op's.
-        fit: what is known of updates that are as they must be, to which this one is added, so that of thousands that
-            differ in their names and shapes alone, the first is looked at closely.
+    What is known of updates that are as they must be is in ``fit``, to which this one is added, so that of thousands
+    that differ in their names and shapes alone, the first is looked at closely.
     """
     alike = None if fit is None else _alike(graph, op, routine)
     if fit is None or alike not in fit:
@@ -143,14 +139,7 @@ class Update(Runner):
         super().__init__(run)
 
     def _calls(self, slots: dict[str, list], shared: Mapping[str, Any], own: bool, flat: bool) -> list[Callable]:
-        """The step, and what comes before and after it.
-
-        Args:
-            slots: arrays by slot.
-            shared: what all tensors have one of.
-            own: whether the step advances the scalars.
-            flat: whether it takes buffers for tensors.
-        """
+        """The step, which may advance the scalars or be flat, and what comes before and after it."""
         if flat:
             self._take_first(slots)
             self._check_layouts()

@@ -33,13 +33,7 @@ def unlike(ops: Sequence[Op]) -> str:
 
 
 def unlike_averages(program: Program, after: Sequence[Sequence[int]], kind: str) -> str:
-    """Why the multiplications after each of some reductions, of which there may be none, cannot be one; or empty.
-
-    Args:
-        program: the program.
-        after: by reduction, the places of the multiplications.
-        kind: what reports call a reduction.
-    """
+    """Why the multiplications after each of some reductions, of which there may be none, cannot be one; or empty."""
     if not any(after):
         return ""
     for places in after:

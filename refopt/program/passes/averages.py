@@ -10,10 +10,9 @@ from refopt.checks.arguments import flag
 from refopt.checks.dtypes import arithmetic_name
 from refopt.program.model import Op, Var
 from refopt.program.ops.updates import SHARED, routine_of
-from refopt.program.passes import dependencies
 from refopt.program.passes.attributes import unlike
-from refopt.program.passes.dependencies import title
-from refopt.program.passes.result import Result
+from refopt.program.passes.dependencies import Move, title
+from refopt.program.passes.result import Result, moved
 from refopt.program.program import Program, expect_program
 
 FACTOR = SHARED[0]
@@ -33,7 +32,6 @@ def fold_averages(program: Program, exact: bool = True) -> Result:
     given to a step.
 
     Args:
-        program: the program; it stays as it is.
         exact: whether every bit has to stay.
 
     Source: in Paddle there is nothing to average, since it is the loss that is multiplied by 1 / W.
@@ -47,7 +45,7 @@ def fold_averages(program: Program, exact: bool = True) -> Result:
             declined |= dict.fromkeys(sources - declined.keys(), reason)
     _decline_with(users, declined)
     reasons = tuple(f"{title(program.main[i])}: {declined[i]}" for i in sorted(declined))
-    moves: list[tuple[list[int], list[Op]]] = []
+    moves: list[Move] = []
     factors: dict[str, Var] = {}
     for place, sources in users.items():
         if not sources & declined.keys():
@@ -55,10 +53,8 @@ def fold_averages(program: Program, exact: bool = True) -> Result:
             var = _factor(program, op, program.main[min(sources)])
             factors[var.name] = var
             moves.append(([*sources, place], [op.replace(inputs={**op.inputs, FACTOR: (var.name,)})]))
-    if not moves:
-        return Result(program, False, (*reasons, "no average is read by updates alone"))
-    extended = program.with_vars(var for name, var in factors.items() if program.vars.get(name) != var)
-    return Result(extended.replace(main=dependencies.rewritten(program, moves)), True, reasons)
+    new = [var for name, var in factors.items() if program.vars.get(name) != var]
+    return moved(program, moves, reasons, "no average is read by updates alone", new)
 
 
 def _decline_with(users: dict[int, set[int]], declined: dict[int, str]) -> None:

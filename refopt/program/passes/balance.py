@@ -32,11 +32,8 @@ class Balancer:
         Args:
             devices: how many there are, from 1 to 2**20.
             sizes: elements, not bytes, by name; see `sizes_of`.
-            unknown: what a name that has no size is: an ``"error"``, as upstream at first, or of no weight and
+            unknown: what a name that has no size is: an ``"error"``, as Paddle at first, or of no weight and
                 ``"ignore"``d, as later.
-
-        Raises:
-            ValueError, TypeError: naming the argument.
         """
         self.devices = whole("Balancer: devices", devices, 1, RANKS)
         checked = mapping("Balancer: sizes", sizes)
@@ -127,9 +124,6 @@ class Balancer:
 
 def sizes_of(vars: Mapping[str, Var]) -> dict[str, int]:
     """Elements by name of a program's variables; of a sparse one, those of all its rows.
-
-    Raises:
-        TypeError: naming what is no variable.
     """
     checked = mapping("sizes_of: vars", vars)
     for name, var in checked.items():

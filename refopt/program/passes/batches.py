@@ -9,7 +9,7 @@ from refopt.program.ops.coalescing import LAYOUT
 from refopt.program.ops.collectives import BATCHED, batch_of
 from refopt.program.passes import dependencies
 from refopt.program.passes.attributes import unlike
-from refopt.program.passes.result import Result
+from refopt.program.passes.result import Result, moved
 from refopt.program.program import Program, expect_program
 
 
@@ -22,9 +22,6 @@ def batch_owners(program: Program) -> Result:
     `refopt.program.passes.fuse_broadcasts`, which know single collectives only.
 
     All ranks must find the same batches; if what ranks do in between differs so much that they do not, `bind` says so.
-
-    Args:
-        program: the program of a rank; it stays as it is.
     """
     expect_program("batch_owners", program)
     reasons: list[str] = []
@@ -39,11 +36,9 @@ def batch_owners(program: Program) -> Result:
             if reason:
                 reasons.append(f"{kind} {turn} of each root: {reason}")
                 continue
-            layer = dependencies.common(op.layer for op in ops)
+            layer = dependencies.layer_of(ops)
             moves.append((members, [batch_of(ops).replace(layer=layer), *(program.main[i] for i in averages)]))
-    if not moves:
-        return Result(program, False, (*reasons, "no two roots have a collective each that can be one op"))
-    return Result(program.replace(main=dependencies.rewritten(program, moves)), True, tuple(reasons))
+    return moved(program, moves, reasons, "no two roots have a collective each that can be one op")
 
 
 def _turns(program: Program, kind: str) -> list[list[int]]:

@@ -24,9 +24,6 @@ def optimize_cast(program: Program) -> Result:
     In a program for several ranks, a broadcast of a parameter is taken for one from the rank that alone updates it, as
     `refopt.program.passes.shard` makes it. Which parameters are eligible, `refopt.program.passes.eligible` says.
 
-    Args:
-        program: the program; it stays as it is.
-
     Source: ``cast_fp32param_in_optimize`` of Paddle's ``sharding/offload_helper.py``, PR 34965, and
     ``opt_sharding_cast_fp32param``, PR 35878.
     """
@@ -80,8 +77,4 @@ def _renamed(op: Op, analysis: Eligible) -> Op:
     new = (analysis.copies, analysis.recomputed) if op.type == "broadcast" else (analysis.recomputed,)
     if not any(name in names for name in op.reads for names in new):
         return op
-
-    def of(slots):
-        return {slot: [next((each[x] for each in new if x in each), x) for x in names] for slot, names in slots.items()}
-
-    return op.replace(inputs=of(op.inputs), outputs=of(op.outputs))
+    return op.with_names(lambda _, names: [next((each[x] for each in new if x in each), x) for x in names])

@@ -23,7 +23,6 @@ def coalesce_gradients(program: Program, grouping: str | Callable[..., Grouping]
     out. With one rank nothing is reduced and nothing is done, as in Paddle; `fuse_optimizer` makes its own buffer.
 
     Args:
-        program: the program; it stays as it is.
         grouping: a rule of `refopt.program.passes.grouping`, or its name, or a function like these.
         flags: of the rule.
 

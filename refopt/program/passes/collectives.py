@@ -16,8 +16,9 @@ from refopt.program.ops.coalescing import LAYOUT
 from refopt.program.passes import dependencies
 from refopt.program.passes.attributes import unlike, unlike_averages
 from refopt.program.passes.coalesce import coalesce_op
+from refopt.program.passes.dependencies import Move
 from refopt.program.passes.grouping import check_limit, fuse_size
-from refopt.program.passes.result import Result
+from refopt.program.passes.result import Result, moved
 from refopt.program.program import Program, expect_program
 
 BUFFERS = {"reduce": "FusedGrad_{}", "broadcast": "FusedBroadcast_{}"}
@@ -34,7 +35,7 @@ def fuse_all_reduce(program: Program) -> Result:
     from a loss that has been scaled.
     """
     expect_program("fuse_all_reduce", program)
-    moves: list[tuple[list[int], list[Op]]] = []
+    moves: list[Move] = []
     reasons = [] if program.views else ["no gradients have been put into buffers; coalesce_gradients does that"]
     reduces = {name: places[-1] for name, places in dependencies.singles(program, "all_reduce", "communicate").items()}
     scales = dependencies.singles(program, "scale", "communicate")
@@ -49,14 +50,12 @@ def fuse_all_reduce(program: Program) -> Result:
             reasons.append(f"group from {names[0]!r} to {names[-1]!r}: {reason}")
             continue
         moves.append(([*places, *averages], _reduced(program, places, averages, layout)))
-    if not moves:
-        return Result(program, False, (*reasons, "no group of two gradients or more is reduced one by one"))
-    return Result(program.replace(main=dependencies.rewritten(program, moves)), True, tuple(reasons))
+    return moved(program, moves, reasons, "no group of two gradients or more is reduced one by one")
 
 
 def _reduced(program: Program, places: list[int], averages: list[int], layout: Mapping[str, Any]) -> list[Op]:
     """One reduction for a group, and one multiplication if there are some."""
-    layer: Any = dependencies.common(program.main[i].layer for i in (*places, *averages))
+    layer = dependencies.layer_of(program.main[i] for i in (*places, *averages))
     fused = [_one(program, places, layout), *([_one(program, averages, {})] if averages else [])]
     return [op.replace(layer=layer) for op in fused]
 
@@ -92,7 +91,6 @@ def fuse_broadcasts(program: Program, limit: float = 32.0) -> Result:
     `bind` then says that they differ.
 
     Args:
-        program: the program; it stays as it is.
         limit: megabytes of 2**20 bytes that a run may have; see `refopt.program.passes.grouping.fuse_size`.
 
     Source: Paddle's ``FuseHelper`` in ``sharding/utils.py``, as the optimizer sharding of PR 35878 uses it.
@@ -106,7 +104,7 @@ def fuse_broadcasts(program: Program, limit: float = 32.0) -> Result:
 def _fuse_runs(program: Program, kind: str, limit: float, nothing: str) -> Result:
     """Make one collective of each run, and put averages off."""
     reasons: list[str] = []
-    moves: list[tuple[list[int], list[Op]]] = []
+    moves: list[Move] = []
     late: dict[int, tuple[list[int], list[Op]]] = {}  # by place of what first needs them
     startup: list[Op] = []
     scales = dependencies.singles(program, "scale", "communicate") if kind == "reduce" else {}
@@ -128,11 +126,7 @@ def _fuse_runs(program: Program, kind: str, limit: float, nothing: str) -> Resul
         elif len(averages) > 1:
             moves.append((averages, [_one(program, averages, {})]))
     moves += [([*gone, reader], [*come, program.main[reader]]) for reader, (gone, come) in late.items()]
-    if not moves:
-        return Result(program, False, (*reasons, nothing))
-    changed = program.with_vars(_buffer(program, kind, op) for op in startup)
-    changed = changed.replace(startup=[*program.startup, *startup], main=dependencies.rewritten(program, moves))
-    return Result(changed, True, tuple(reasons))
+    return moved(program, moves, reasons, nothing, [_buffer(program, kind, op) for op in startup], startup)
 
 
 def _kept(program: Program, kind: str, names: Sequence[str]) -> bool:
@@ -158,10 +152,10 @@ def _checked(
 
 
 def _one(program: Program, places: Sequence[int], layout: Mapping[str, Any]) -> Op:
-    """One op, of variables that lie as a layout says, in the place of several."""
-    first, names = program.main[places[0]], [program.main[i].inputs["x"][0] for i in places]
-    layer: Any = dependencies.common(program.main[i].layer for i in places)
-    return first.replace(inputs={"x": names}, outputs={"out": names}, attrs={**first.attrs, **layout}, layer=layer)
+    """One op, of variables that lie as a layout says, in place of several."""
+    ops = [program.main[i] for i in places]
+    names, attrs = [op.inputs["x"][0] for op in ops], {**ops[0].attrs, **layout}
+    return ops[0].with_names(lambda *_: names, attrs=attrs, layer=dependencies.layer_of(ops))
 
 
 def _about(program: Program, places: list[int]) -> str:

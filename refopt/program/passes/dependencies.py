@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 from refopt.program.model import Op
 from refopt.program.program import Program
 
+Move = tuple[Collection[int], Sequence[Op]]  # places of ops, and the ops that come instead, where the last of them was
+
 
 def among(program: Program, ops: Sequence[Op]) -> str:
     """Why ops cannot be done at once: one depends on another. Empty if they can."""
@@ -28,12 +30,7 @@ def among(program: Program, ops: Sequence[Op]) -> str:
 
 
 def between(program: Program, members: Collection[int]) -> str:
-    """Why ops cannot be put off until the last of them: one in between depends on them. Empty if they can.
-
-    Args:
-        program: the program.
-        members: places in ``main``.
-    """
+    """Why ops, by place, cannot be put off until the last of them: one in between depends on them. Or empty."""
     i = _first_between(program, members)
     if i is None:
         return ""
@@ -94,13 +91,8 @@ def title(op: Op) -> str:
     return f"{op.type} of {names[0]!r}" if names else op.type
 
 
-def rewritten(program: Program, moves: Iterable[tuple[Collection[int], Sequence[Op]]]) -> tuple[Op, ...]:
-    """The ops of ``main`` with some replaced.
-
-    Args:
-        program: the program.
-        moves: places and the ops that come instead, where the last of them was.
-    """
+def rewritten(program: Program, moves: Iterable[Move]) -> tuple[Op, ...]:
+    """The ops of ``main`` with some replaced."""
     gone: set[int] = set()
     come: dict[int, list[Op]] = {}
     for members, ops in moves:
@@ -113,10 +105,10 @@ def rewritten(program: Program, moves: Iterable[tuple[Collection[int], Sequence[
     return tuple(main)
 
 
-def common(values: Iterable[object]) -> object:
-    """What all values are, or ``None``."""
-    distinct = set(values)
-    return distinct.pop() if len(distinct) == 1 else None
+def layer_of(ops: Iterable[Op]) -> str | None:
+    """The layer of all ops, or ``None``."""
+    layers = {op.layer for op in ops}
+    return layers.pop() if len(layers) == 1 else None
 
 
 def singles(program: Program, kind: str, role: str | None = None) -> dict[str, list[int]]:

@@ -43,11 +43,11 @@ def gradient_buffer(program: Program, grads: Sequence[str]) -> tuple[Op | None, 
     others = [view for view in program.views[buffer] if view not in own]
     if others:
         return None, f"{others[0]!r} is in the gradients' buffer, too"
-    return program.startup[program.makers[buffer]], ""
+    return program.makers[buffer], ""
 
 
 def flattened(program: Program, routine: Routine, ops: Sequence[Op]) -> Flat:
-    """The flat op in the place of ops that have been found to be fit for it."""
+    """The flat op in place of ops that have been found to be fit for it."""
     first, grads = ops[0], [op.inputs["grads"][0] for op in ops]
     there, _ = gradient_buffer(program, grads)
     names = {} if there is None else {"grads": there.outputs["fused_output"][0]}
@@ -60,23 +60,13 @@ def flattened(program: Program, routine: Routine, ops: Sequence[Op]) -> Flat:
         buffers.append(Var(names[slot], UNKNOWN, var.dtype, var.persistable))
         attrs = _layout(there, program.vars[grads[0]].dtype, var.dtype)
         startup.append(coalesce_op(tensors, names[slot], copy_data=slot != "grads" or var.persistable, **attrs))
-    inputs, outputs = (
-        {slot: side[slot] if slot in SHARED else (names[slot],) for slot in side}
-        for side in (first.inputs, first.outputs)
-    )
-    layer: Any = dependencies.common(op.layer for op in ops)
-    op = first.replace(inputs=inputs, outputs=outputs, layer=layer)
+    layer = dependencies.layer_of(ops)
+    op = first.with_names(lambda slot, own: own if slot in SHARED else (names[slot],), layer=layer)
     return Flat(op, startup, buffers, {slot: (names[slot],) for slot in routine.scalars})
 
 
 def _layout(there: Op | None, grad: str, own: str) -> dict[str, Any]:
-    """The layout of a buffer: that of the gradients in elements, whatever its own dtype.
-
-    Args:
-        there: what makes the gradients' buffer, if it is there already.
-        grad: the dtype of gradients.
-        own: that of the buffer.
-    """
+    """The layout of a buffer of a dtype: that of the gradients in elements, whose buffer may be there."""
     override = -1 if there is None else there.attrs["size_of_dtype"]
     item = ITEM_SIZES[grad] if override == -1 else override
     attrs = {} if there is None else {key: there.attrs[key] for key in ("use_align", "align_size")}

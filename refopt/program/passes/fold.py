@@ -5,8 +5,8 @@ from __future__ import annotations
 from refopt.program.model import Op
 from refopt.program.ops.updates import is_flat, routine_of
 from refopt.program.passes import dependencies
-from refopt.program.passes.dependencies import title
-from refopt.program.passes.result import Result
+from refopt.program.passes.dependencies import Move, title
+from refopt.program.passes.result import Result, moved
 from refopt.program.program import Program, expect_program
 
 
@@ -21,9 +21,6 @@ def fold_casts(program: Program) -> Result:
     Comes after `refopt.program.passes.optimize_cast`, which makes such casts, and makes copies at startup; and after
     `refopt.program.passes.shard`.
 
-    Args:
-        program: the program; it stays as it is.
-
     Source: PR 35878 casts in the optimizer's stage by ops of their own; that an update with ``MasterParam`` writes both
     is Paddle's ``multi_precision``, as of PR 35476.
     """
@@ -32,7 +29,7 @@ def fold_casts(program: Program) -> Result:
     writers = _writers(program)
     at_startup = (op for op in program.startup if op.type == "cast")
     begun = {pair for op in at_startup for pair in zip(op.inputs["x"], op.outputs["out"], strict=True)}
-    moves: list[tuple[list[int], list[Op]]] = []
+    moves: list[Move] = []
     reasons: list[str] = []
     for i, op in enumerate(program.main):
         if routine_of(op) is None or not any(name in casts for name in op.outputs["params"]):
@@ -43,9 +40,7 @@ def fold_casts(program: Program) -> Result:
             continue
         places = [casts[name][0] for name in op.outputs["params"]]
         moves.append(([i, *places], [_folded(op, [program.main[k].outputs["out"][0] for k in places])]))
-    if not moves:
-        return Result(program, False, (*reasons, "no update is followed by casts of what it updates"))
-    return Result(program.replace(main=dependencies.rewritten(program, moves)), True, tuple(reasons))
+    return moved(program, moves, reasons, "no update is followed by casts of what it updates")
 
 
 def _writers(program: Program) -> dict[str, set[int]]:

@@ -44,12 +44,8 @@ def early(
     in the order in which they first appear.
 
     Args:
-        names, shapes, dtypes: of the tensors, as many of each.
         memory_size: bytes. Layers are joined until they have so many, so that a group may have more; 0 joins none.
         groups_size: how many of the groups so far are joined to one: 1 for none, -1 for all.
-
-    Raises:
-        ValueError, TypeError: naming the flag; or if the dtypes differ.
 
     Source: Paddle's ``alloc_continuous_space_for_grad_pass`` of PR 15497, with the flags
     ``fuse_parameter_memory_size`` and ``fuse_parameter_groups_size``. It puts each group before those that it has, so
@@ -82,14 +78,10 @@ def later(
     group is cut by dtype, in the order in which these first appear in it, and has a buffer of its own.
 
     Args:
-        names, shapes, dtypes: of the tensors, as many of each.
         memory_size: megabytes of 2**20 bytes. Below 0, a group is a layer. 0 makes one group, sorted by name. Above,
             layers are joined until they have so many, so that a group may have more.
         groups_size: with ``memory_size`` above 0, a number of tensors beyond which nothing is joined to a group, so
             that it may have more; 1 for no bound.
-
-    Raises:
-        ValueError, TypeError: naming the flag.
 
     Source: Paddle's ``coalesce_grad_tensor_pass``, with the flags ``fuse_parameter_memory_size`` and
     ``fuse_parameter_groups_size``, whose help texts still say what the early version did.
@@ -120,11 +112,7 @@ def fuse_size(names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[st
     A group ends where the next tensor would take it above the limit, or is of another dtype.
 
     Args:
-        names, shapes, dtypes: of the tensors, as many of each.
         limit: megabytes of 2**20 bytes, at least 0; a larger tensor is a group by itself.
-
-    Raises:
-        ValueError: if the limit is none.
 
     Source: Paddle's ``FuseHelper`` in ``fleet/meta_optimizers/sharding/utils.py``.
     """
@@ -148,11 +136,7 @@ def by_count(names: Sequence[str], shapes: Sequence[Shape], dtypes: Sequence[str
     """In order, a number of tensors to a group, and a new group where the dtype changes; a buffer each.
 
     Args:
-        names, shapes, dtypes: of the tensors, as many of each.
         count: tensors in a group at most.
-
-    Raises:
-        ValueError, TypeError: naming the count.
 
     Source: Paddle's ``raw_program_optimizer`` of PR 34446, ``fuse_grad_size_in_num``.
     """
@@ -177,11 +161,7 @@ def ddp(
     is small, so that reducing can begin soon. What is left over makes a last bucket of each dtype.
 
     Args:
-        names, shapes, dtypes: of the tensors, as many of each.
         bucket_cap_mb, first_bucket_mb: megabytes of 2**20 bytes.
-
-    Raises:
-        ValueError: naming the flag.
 
     Source: PyTorch's ``DistributedDataParallel``, as it rebuilds its buckets after the first iteration
     (``compute_bucket_assignment_by_size`` in ``reducer.cpp``). It leaves open in which order last buckets of several

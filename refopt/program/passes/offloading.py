@@ -39,9 +39,6 @@ def offload(program: Program, *, nbytes: int | None = None, ring: int = 3, maste
     Returns:
         The program; bound by `refopt.program.placement.bind_schedule` it has the memory described here, and by
         `refopt.program.bind` the same bits. Updates that are flat, or whose states something else uses, too, are left.
-
-    Raises:
-        ValueError: naming the argument.
     """
     expect_program("offload", program)
     ring = whole("offload: ring", ring, 1)
@@ -113,34 +110,29 @@ def _why_not(program: Program, op: Op, slots: Sequence[str], users: Mapping[str,
 
 def _pieces(program: Program, op: Op, routine: Routine, slots: Sequence[str], nbytes: int | None) -> Iterator[Op]:
     """An update, or its parts: runs of its tensors."""
-    count, start, length = len(op.inputs["params"]), 0, 0
     own = {hyper.name for hyper in routine.hypers if hyper.per_tensor}
+
+    def piece(part: slice) -> Op:
+        attrs = {
+            key: value[part] if key in own and isinstance(value, list | tuple) else value
+            for key, value in op.attrs.items()
+        }
+        return op.with_names(lambda slot, names: names if slot in SHARED else names[part], attrs=attrs)
+
+    count, start, length = len(op.inputs["params"]), 0, 0
     sizes = [layout([program.vars[op.inputs[slot][k]] for slot in slots])[1] for k in range(count)]
     for stop in range(1, count + 1):
         length += sizes[stop - 1]
-        if stop < count and (nbytes is None or length + sizes[stop] <= nbytes):
-            continue
-        sides = [
-            {slot: names if slot in SHARED else names[start:stop] for slot, names in side.items()}
-            for side in (op.inputs, op.outputs)
-        ]
-        attrs = {
-            key: value[start:stop] if key in own and isinstance(value, list | tuple) else value
-            for key, value in op.attrs.items()
-        }
-        yield op.replace(inputs=sides[0], outputs=sides[1], attrs=attrs)
-        start, length = stop, 0
+        if stop == count or (nbytes is not None and length + sizes[stop] > nbytes):
+            yield piece(slice(start, stop))
+            start, length = stop, 0
 
 
 def _copied(op: Op, slots: Sequence[str], names: Sequence[str], ring: str) -> list[Op]:
     """Copy in, update, copy out."""
     near = [f"{name}@DEVICE" for name in names]
-    sides = [
-        {slot: tuple(f"{x}@DEVICE" for x in own) if slot in slots else own for slot, own in side.items()}
-        for side in (op.inputs, op.outputs)
-    ]
     return [
         op.replace(type="copy_in", inputs={"x": names}, outputs={"out": near, "ring": [ring]}, attrs={}),
-        op.replace(inputs=sides[0], outputs=sides[1]),
+        op.with_names(lambda slot, own: [f"{x}@DEVICE" for x in own] if slot in slots else own),
         op.replace(type="copy_out", inputs={"x": near, "ring": [ring]}, outputs={"out": names}, attrs={}),
     ]

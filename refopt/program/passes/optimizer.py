@@ -14,7 +14,7 @@ from refopt.program.ops.updates import MERGED, SHARED, advances, is_flat
 from refopt.program.passes import dependencies
 from refopt.program.passes.attributes import differences, differing, unlike
 from refopt.program.passes.flat import flattened, gradient_buffer
-from refopt.program.passes.result import Result
+from refopt.program.passes.result import Result, moved
 from refopt.program.program import Program, expect_program
 
 FORMS = "auto", "flat", "merged"
@@ -58,7 +58,6 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto",
     depend on each other, or whose gradients are sparse, are left alone.
 
     Args:
-        program: the program; it stays as it is.
         optimizer: a name of `refopt.catalog.ROUTINES`, or ``"all"``.
         form: ``"flat"``, one op for each buffer of gradients; ``"merged"``; or ``"auto"``: flat where that makes one op
             of a signature, else merged.
@@ -80,18 +79,15 @@ def fuse_optimizer(program: Program, optimizer: str = "all", form: str = "auto",
     for routine in (ROUTINES[name] for name in names if name in ROUTINES):
         for places in _candidates(program, routine, form, per_buffer, fusion.reasons):
             fusion.add(routine, places)
-    if not fusion.moves:
-        return Result(program, False, (*fusion.reasons, f"no two ops of {optimizer} can be one"))
-    changed = program.with_vars(fusion.buffers)
-    startup, main = [*program.startup, *fusion.startup], dependencies.rewritten(program, fusion.moves)
-    return Result(changed.replace(startup=startup, main=main), True, tuple(fusion.reasons))
+    nothing = f"no two ops of {optimizer} can be one"
+    return moved(program, fusion.moves, fusion.reasons, nothing, fusion.buffers, fusion.startup)
 
 
 class _Fusion:
     """What is changed, as it grows."""
 
     def __init__(self, program: Program, form: str) -> None:
-        self.moves: list[tuple[list[int], list[Op]]] = []
+        self.moves: list[dependencies.Move] = []
         self.startup: list[Op] = []
         self.buffers: list[Var] = []
         self.reasons: list[str] = []
@@ -235,10 +231,10 @@ def _merged(program: Program, unit: Unit) -> list[Op]:
             slot: slots[slot] if slot in SHARED else tuple(getattr(op, side)[slot][0] for op in ops) for slot in slots
         }
 
-    layer: Any = dependencies.common(op.layer for op in ops)
     merged = ops[0].replace(
-        type=MERGED + unit.routine.name, inputs=all_of("inputs"), outputs=all_of("outputs"), attrs=attrs, layer=layer
-    )
+        type=MERGED + unit.routine.name, inputs=all_of("inputs"), outputs=all_of("outputs"), attrs=attrs,
+        layer=dependencies.layer_of(ops),
+    )  # fmt: skip
     return [merged, *_advances(program, unit, {slot: merged.inputs[slot] for slot in unit.routine.scalars})]
 
 
@@ -246,9 +242,9 @@ def _advances(program: Program, unit: Unit, scalars: dict[str, tuple[str, ...]])
     """One op for each kind of scalar that ops had to advance."""
     advancing = []
     for slot, places in unit.powers.items():
+        ops = [program.main[i] for i in places]
         x = {"x": scalars[slot]}, {"out": scalars[slot]}
-        layer: Any = dependencies.common(program.main[i].layer for i in places)
-        advancing.append(program.main[places[0]].replace(inputs=x[0], outputs=x[1], layer=layer))
+        advancing.append(ops[0].replace(inputs=x[0], outputs=x[1], layer=dependencies.layer_of(ops)))
     return advancing
 
 

@@ -52,12 +52,27 @@ class Dealer:
         blocks, reason = _cut(self._program, ops, self._slice_count, self._min_block_size)
         self.reasons += [reason] if reason else []
         pieces = []
+        used = list(dict.fromkeys(used for op in ops for used in op.reads))
         for block in blocks:
-            names = _names(self._program, ops, name, block, len(blocks), self.vars)
+            names = dict(zip(used, used, strict=True)) if len(blocks) == 1 else self._names(name, used, block)
             pieces.append(Piece(block, self._dealt % self._balancer.devices, names))
             self._dealt += 1
         grad = ops[0].inputs["grads"][0]
         self.parameters.append(Parameter(name, grad, ops, pieces, self._balancer.place(grad)))
+
+    def _names(self, param: str, used: list[str], block: Block) -> dict[str, str]:
+        """What a block's variables are called, which are made here."""
+        vars, names = self._program.vars, {}
+        shape = vars[param].shape
+        part = block_shape(shape, block)
+        for name in used:
+            var = vars[name]
+            suffix = name.removeprefix(param) if name.startswith(f"{param}_") else ""
+            names[name] = own = f"{param}.block{block.number}{suffix}" if suffix else f"{name}.block{block.number}"
+            initial = 0.0 if var.persistable else None  # startup cuts what the whole starts from
+            extents = part if var.shape == shape else var.shape
+            self.vars[own] = Var(own, extents, var.dtype, var.persistable, initial=initial)
+        return names
 
 
 def _cut(program: Program, ops: list[Op], slice_count: int, min_block_size: int) -> tuple[tuple[Block, ...], str]:
@@ -74,22 +89,3 @@ def _cut(program: Program, ops: list[Op], slice_count: int, min_block_size: int)
     if ops[0].attrs.get("rounding") == "stochastic":
         return whole, f"{name!r} is not cut: stochastic rounding counts the elements of each tensor"
     return blocks, ""
-
-
-def _names(
-    program: Program, ops: list[Op], param: str, block: Block, count: int, new_vars: dict[str, Var]
-) -> dict[str, str]:
-    """What a block's variables are called, which are made unless the block is the whole."""
-    every = list(dict.fromkeys(name for op in ops for name in op.reads))
-    if count == 1:
-        return {name: name for name in every}
-    names = {}
-    shape = program.vars[param].shape
-    for name in every:
-        var = program.vars[name]
-        suffix = name.removeprefix(param) if name.startswith(f"{param}_") else ""
-        names[name] = f"{param}.block{block.number}{suffix}" if suffix else f"{name}.block{block.number}"
-        own = block_shape(shape, block) if var.shape == shape else var.shape
-        initial = 0.0 if var.persistable else None  # startup cuts what the whole starts from
-        new_vars[names[name]] = Var(names[name], own, var.dtype, var.persistable, initial=initial)
-    return names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from refopt.checks.arguments import RANKS, whole
 from refopt.comm.calls import check_rank
@@ -25,11 +25,8 @@ def all_reduce_gradients(program: Program, devices: int) -> Result:
         devices: how many there are, at least 1.
 
     Returns:
-        What `refopt.program.step_program` makes for so many ranks. Sparse gradients are gathered, where upstream
+        What `refopt.program.step_program` makes for so many ranks. Sparse gradients are gathered, where Paddle
         reduces them to device 0 and broadcasts the sum.
-
-    Raises:
-        ValueError: if ``devices`` is none.
 
     Source: strategy ``kAllReduce`` of Paddle's ``MultiDevSSAGraphBuilder``.
     """
@@ -56,9 +53,6 @@ def reduce_to_owners(program: Program, devices: int) -> Result:
     Returns:
         The program of all devices; `on_device` gives the one that a rank binds.
 
-    Raises:
-        ValueError: if ``devices`` is none.
-
     Source: strategy ``kReduce`` of Paddle's ``MultiDevSSAGraphBuilder``, and ``BCastParamsToDevices``.
     """
     reason = declined("reduce_to_owners", program, devices)
@@ -81,15 +75,7 @@ def reduce_to_owners(program: Program, devices: int) -> Result:
                 changed.update(dict.fromkeys(op.outputs.get("params", ()), device))
         main.append(op)
     main += broadcasts(changed, devices)
-    return Result(program.with_vars(exchanged.vars).replace(main=main), True, exchanged.reasons)
-
-
-class Communicated(NamedTuple):
-    """Ops of a step with the gradients made one, what they need, and why some were left."""
-
-    main: list[Op]
-    vars: list[Var]
-    reasons: tuple[str, ...]
+    return Result(program.with_vars(exchanged.vars).replace(main=main), True, tuple(exchanged.reasons))
 
 
 def declined(where: str, program: Program, devices: int) -> str:
@@ -108,19 +94,19 @@ def declined(where: str, program: Program, devices: int) -> str:
 
 def communicated(program: Program, devices: int, balancer: Balancer | None) -> Communicated:
     """The ops of a step, with a sum and an average after each gradient: on all devices, or where a balancer says."""
-    builder = _Builder(program, devices, balancer)
+    step = Communicated(program, devices, balancer)
     for op in program.main:
         if op.type == "scatter_add":
-            builder.add_rows(op)
+            step.add_rows(op)
             continue
-        builder.main.append(op)
+        step.main.append(op)
         for grad in op.outputs.get("grads", ()) if op.type == "backward" else ():
-            builder.sum(op, grad)
-    return Communicated(builder.main, builder.vars, tuple(builder.reasons))
+            step.sum(op, grad)
+    return step
 
 
-class _Builder:
-    """The ops of a step as they grow."""
+class Communicated:
+    """Ops of a step with the gradients made one, what they need, and why some were left."""
 
     def __init__(self, program: Program, devices: int, balancer: Balancer | None) -> None:
         self.main: list[Op] = []
@@ -170,7 +156,7 @@ def broadcasts(owners: Mapping[str, int], devices: int) -> list[Op]:
 def broadcast_order(owners: Mapping[str, int]) -> list[tuple[str, int]]:
     """Names and devices, device by device, in the order of the names: the same however they come.
 
-    Upstream goes through an unordered set, so that ranks need not agree.
+    Paddle goes through an unordered set, so that ranks need not agree.
     """
     return sorted(owners.items(), key=lambda item: (item[1], item[0]))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from refopt.checks.arguments import collected, flag, names, shown
+from refopt.program.model import Op, Var
+from refopt.program.passes import dependencies
+from refopt.program.passes.dependencies import Move
 from refopt.program.program import Program, expect_program, side_by_side
 
 
@@ -68,11 +71,22 @@ def _steps(where: str, value: Any) -> tuple[tuple[str, Result], ...]:
     return tuple(checked)
 
 
+def moved(
+    program: Program, moves: Sequence[Move], reasons: Iterable[str], nothing: str, vars: Iterable[Var] = (),
+    startup: Iterable[Op] = (),
+) -> Result:  # fmt: skip
+    """What a pass gives back that moves ops of a step, and adds variables and startup ops; or nothing, and why."""
+    if not moves:
+        return Result(program, False, (*reasons, nothing))
+    changed = program.with_vars(vars)
+    main = dependencies.rewritten(program, moves)
+    return Result(changed.replace(startup=[*program.startup, *startup], main=main), True, tuple(reasons))
+
+
 def pipeline(program: Program, *passes: Callable[[Program], Result]) -> Report:
     """Apply passes one after the other. Arguments of a pass are bound by `functools.partial`.
 
     Args:
-        program: the program; it stays as it is.
         passes: functions of a program.
 
     Returns:

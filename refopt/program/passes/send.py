@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from refopt.checks.arguments import chosen, whole
 from refopt.program.blocks import Block
 from refopt.program.model import Op
 from refopt.program.ops.updates import MERGED, SHARED, routine_of
 from refopt.program.passes.balance import Balancer, sizes_of
-from refopt.program.passes.pieces import Dealer, Parameter
+from refopt.program.passes.pieces import Dealer, Parameter, Piece
 from refopt.program.passes.place import broadcasts, communicated, declined
 from refopt.program.passes.result import Result
 from refopt.program.program import Program
@@ -42,13 +41,10 @@ def send_to_owners(
         strategy: how gradients are summed: ``"reduce"``, or ``"all_reduce"``, after which one device sends.
         slice_count, min_block_size: of `slice_variable`; as many blocks as ranks by default.
         receiver: the device that receives a parameter: that of its ``"gradient"``, or drawn again from the balancer,
-            ``"balanced"``, as in upstream's first version.
+            ``"balanced"``, as in Paddle's first version.
 
     Returns:
         The program of all devices; `refopt.program.passes.on_device` gives the one that a rank binds.
-
-    Raises:
-        ValueError: naming the argument.
 
     Source: PR 11221 of Paddle, and its ``DistributeTranspiler``.
     """
@@ -79,14 +75,7 @@ def send_to_owners(
 
 
 def _exchanged(parameters: list[Parameter], received: dict[str, int], here: list[Op], devices: int) -> list[Op]:
-    """What comes behind the gradients: to the servers, the updates, and back.
-
-    Args:
-        parameters: those that servers update.
-        received: by parameter, the device that receives it.
-        here: updates of others, on all devices.
-        devices: how many there are.
-    """
+    """What comes behind the gradients: to the servers, the updates, those that stay here among them, and back."""
     sends, gradients = _exchange(parameters, "grad", {p.name: p.device for p in parameters}, devices)
     back, params = _exchange(parameters, "name", received, devices, to_servers=False)
     return [
@@ -184,29 +173,25 @@ def _split(p: Parameter) -> list[Op]:
     """The cut of the gradient, on its device."""
     if len(p.pieces) == 1:
         return []
-    slots: Any = {"inputs": {"x": [p.grad]}, "outputs": {"out": [piece.names[p.grad] for piece in p.pieces]}}
-    return [Op("split_by_ref", **slots, role="communicate", device=p.device)]
+    blocks = tuple(piece.names[p.grad] for piece in p.pieces)
+    return [Op("split_by_ref", {"x": (p.grad,)}, {"out": blocks}, role="communicate", device=p.device)]
 
 
 def _concat(p: Parameter, device: int) -> list[Op]:
     """The parameter from its blocks, on the device that has received them."""
     if len(p.pieces) == 1:
         return []
-    slots: Any = {"inputs": {"x": [piece.names[p.name] for piece in p.pieces]}, "outputs": {"out": [p.name]}}
-    return [Op("concat", **slots, role="communicate", device=device)]
+    blocks = tuple(piece.names[p.name] for piece in p.pieces)
+    return [Op("concat", {"x": blocks}, {"out": (p.name,)}, role="communicate", device=device)]
 
 
 def _updates(p: Parameter) -> list[Op]:
     """The ops of the update for each piece, on its server."""
-    updates = []
-    for piece in p.pieces:
-        for op in p.ops:
-            inputs, outputs = (
-                {slot: [piece.names[name] for name in names] for slot, names in side.items()}
-                for side in (op.inputs, op.outputs)
-            )
-            updates.append(op.replace(inputs=inputs, outputs=outputs, device=piece.server))
-    return updates
+
+    def own(op: Op, piece: Piece) -> Op:
+        return op.with_names(lambda _, names: [piece.names[name] for name in names], device=piece.server)
+
+    return [own(op, piece) for piece in p.pieces for op in p.ops]
 
 
 def _states(program: Program, p: Parameter) -> list[Op]:
@@ -220,7 +205,6 @@ def _states(program: Program, p: Parameter) -> list[Op]:
         for name in lasting:
             scalar = program.vars[name].shape != program.vars[p.name].shape
             blocks = tuple(Block(0, 0, 1) if scalar else piece.block for piece in own)
-            slots: Any = {"inputs": {"x": [name]}, "outputs": {"out": [piece.names[name] for piece in own]}}
-            attrs = {"blocks": blocks, "keep": name == p.name}
-            splits.append(Op("split", **slots, attrs=attrs, role="startup", device=server))
+            out, attrs = tuple(piece.names[name] for piece in own), {"blocks": blocks, "keep": name == p.name}
+            splits.append(Op("split", {"x": (name,)}, {"out": out}, attrs, "startup", device=server))
     return splits

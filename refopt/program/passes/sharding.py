@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from refopt.checks.arguments import chosen, whole
-from refopt.program.model import Op, Var
+from refopt.program.model import Op
 from refopt.program.ops.updates import MERGED, SHARED, is_flat, update_types
 from refopt.program.passes import dependencies
 from refopt.program.passes.cast import without_masters
@@ -58,9 +58,6 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
         order: of the updates and broadcasts: that of the ``"program"``, or that in which gradients are ``"reduced"``,
             so that on streams the first to come is the first to be updated and sent.
 
-    Raises:
-        ValueError: naming the argument.
-
     Source: Paddle's ``sharding_optimizer`` with ``_dp_as_optimizer_sharding``, PR 35593 and PR 35878. State of a
     routine it does not know stays on all ranks there; here it follows its op. Its found-inf is a maximum, of integers.
     """
@@ -70,33 +67,30 @@ def shard(program: Program, rank: int, degree: int, rule: str = "paddle", order:
     chosen("shard: rule", rule, RULES)
     chosen("shard: order", order, ORDERS)
     _check(program, degree)
-    reason = _declined(program) if degree > 1 else "one rank owns everything"
+    updates = _updates(program)
+    reason = _declined(program, updates) if degree > 1 else "one rank owns everything"
     if reason:
         return Result(program, False, (reason,))
-    owned, reasons = _owned(program, degree, rule), []
+    owned, reasons = _owned(program, updates, degree, rule), []
     if order == "reduced":
         program, reason = _as_reduced(program)
         reasons += [reason] if reason else []
-        owned = {op.inputs["params"][0]: owned[op.inputs["params"][0]] for op in _updates(program)}
+        updates = _updates(program)
+        owned = {op.inputs["params"][0]: owned[op.inputs["params"][0]] for op in updates}
     others = {param: its for param, its in owned.items() if its.owner != rank}
-    sent = _sent(program, owned)
-    main = _main(program, owned, others) + [
+    sent = _sent(program, updates, owned)
+    main = _main(program, updates, owned, others) + [
         Op("broadcast", {"x": (name,)}, {"out": (name,)}, {"ranks": degree, "root": owned[param].owner}, "communicate",
            layer) for param, name, layer in sent
     ]  # fmt: skip
-    vars = _vars(program, others)
+    gone = {name for its in others.values() for name in its.state}
+    vars = {name: var for name, var in program.vars.items() if name not in gone}
     masters = others.keys() - {name for _, name, _ in sent}
     rewritten = without_masters(program.replace(vars=vars, main=main), masters)
     owners = {its.owner for its in owned.values()}
     nothing = f"owns nothing: {len(owned)} parameters by the rule {rule!r}"
     reasons += [f"rank {r} {nothing}" for r in range(degree) if r not in owners]
     return Result(rewritten, True, tuple(reasons))
-
-
-def _vars(program: Program, others: Mapping[str, Owned]) -> dict[str, Var]:
-    """The variables without the states of others."""
-    gone = {name for its in others.values() for name in its.state}
-    return {name: var for name, var in program.vars.items() if name not in gone}
 
 
 def _updates(program: Program) -> list[Op]:
@@ -111,14 +105,13 @@ def _check(program: Program, degree: int) -> None:
             raise ValueError(f"shard: degree: expected {op.attrs['ranks']}, as {title(op)} has, got {degree}")
 
 
-def _declined(program: Program) -> str:
+def _declined(program: Program, updates: list[Op]) -> str:
     """Why a program cannot be shared out. Empty if it can."""
     types = {op.type for op in program.main}
     if "reduce" in types:
         return "gradients are reduced to owners already"
     if "all_reduce" not in types:
         return "no gradient is reduced over the ranks"
-    updates = _updates(program)
     begun = {name for op in program.startup for name in (*op.reads, *op.writes)}
     reasons = (reason for op in updates if (reason := _unfit(program, op, begun)))
     return next(reasons, "") or _not_reduced(program, updates) or _needed_early(program)
@@ -150,10 +143,9 @@ def _needed_early(program: Program) -> str:
     new: set[str] = set()
     types = update_types(program)
     for op in program.main:
-        if new and (op.type in types or op.role in STAGES):
-            late = next((name for name in op.reads if name in new), None)
-            if late is not None:
-                return f"{title(op)} needs {late!r} after its update, before it is broadcast"
+        if new and (op.type in types or op.role in STAGES) and not new.isdisjoint(op.reads):
+            late = next(name for name in op.reads if name in new)
+            return f"{title(op)} needs {late!r} after its update, before it is broadcast"
         if op.type in types:
             new.update(op.outputs["params"])
         elif op.type == "cast" and op.role == "optimize":
@@ -161,10 +153,10 @@ def _needed_early(program: Program) -> str:
     return ""
 
 
-def _owned(program: Program, degree: int, rule: str) -> dict[str, Owned]:
+def _owned(program: Program, updates: list[Op], degree: int, rule: str) -> dict[str, Owned]:
     """By parameter, in the order of the updates."""
-    updates = {op.inputs["params"][0]: op for op in _updates(program)}
-    owners = partition([math.prod(program.vars[name].shape) for name in updates], degree, rule)
+    params = [op.inputs["params"][0] for op in updates]
+    owners = partition([math.prod(program.vars[name].shape) for name in params], degree, rule)
     casts: dict[str, list[str]] = {}
     for op in program.main:
         if op.type == "cast" and op.role == "optimize":
@@ -177,7 +169,7 @@ def _owned(program: Program, degree: int, rule: str) -> dict[str, Owned]:
             frozenset(name for slot, names in op.inputs.items() if slot not in shared for name in names),
             tuple(dict.fromkeys(casts.get(param, ()))),
         )
-        for owner, (param, op) in zip(owners, updates.items(), strict=True)
+        for owner, param, op in zip(owners, params, updates, strict=True)
     }  # fmt: skip
 
 
@@ -195,27 +187,31 @@ def _as_reduced(program: Program) -> tuple[Program, str]:
     return program.replace(main=dependencies.rewritten(program, [(places, ops)])), ""
 
 
-def _main(program: Program, owned: Mapping[str, Owned], others: Mapping[str, Owned]) -> list[Op]:
+def _main(
+    program: Program, updates: list[Op], owned: Mapping[str, Owned], others: Mapping[str, Owned]
+) -> list[Op]:  # fmt: skip
     """What is left of the ops, and what comes between them."""
     owner = {its.grad: its.owner for its in owned.values()}
     sent = {its.grad for its in others.values()}
-    foreign = {*others, *(name for its in others.values() for name in (*its.state, *its.copies))}
     done: set[str] = set()  # gradients of others, which have been sent to them
-    here = {op.type for op in _updates(program) if op.outputs["params"][0] not in others}
-    elsewhere = update_types(program) - here
+    foreign = {*others, *(name for its in others.values() for name in (*its.state, *its.copies))}  # with those
+    here = {op.type for op in updates if op.outputs["params"][0] not in others}
+    elsewhere = {op.type for op in updates} - here
     main: list[Op] = []
     for op in program.main:
         if op.type == "all_reduce":
             grad = op.inputs["x"][0]
             main.append(op.replace(type="reduce", attrs={**op.attrs, "root": owner[grad]}))
-            done |= {grad} & sent
+            if grad in sent:
+                done.add(grad)
+                foreign.add(grad)
         elif op.type == "check_gradients":
             main += _gradient_check(op, sent, *_norms(program))
         elif op.type in elsewhere:
             main.append(_of_nothing(op))
             elsewhere -= {op.type}
-        elif _stays(op, done, foreign):
-            main.append(op)
+        elif not op.writes or not (foreign if op.role == "optimize" else done).issuperset(op.writes):
+            main.append(op)  # which makes something that this rank has
     return main
 
 
@@ -225,16 +221,9 @@ def _norms(program: Program) -> tuple[set[str], int]:
     return norms, next(op.attrs["ranks"] for op in program.main if op.type == "all_reduce")
 
 
-def _stays(op: Op, done: set[str], foreign: set[str]) -> bool:
-    """Whether an op makes anything that this rank has."""
-    others = foreign if op.role == "optimize" else ()
-    return not op.writes or any(name not in done and name not in others for name in op.writes)
-
-
 def _of_nothing(op: Op) -> Op:
     """The update of no tensors, so that every rank takes, and checks, the numbers of a step."""
-    inputs = {slot: names if slot in SHARED else () for slot, names in op.inputs.items()}
-    return op.replace(type=MERGED + op.type, inputs=inputs, outputs=dict.fromkeys(op.outputs, ()), layer=None)
+    return op.with_names(lambda slot, names: names if slot in SHARED else (), type=MERGED + op.type, layer=None)
 
 
 def _gradient_check(op: Op, foreign: set[str], norms: set[str], degree: int) -> list[Op]:
@@ -247,10 +236,12 @@ def _gradient_check(op: Op, foreign: set[str], norms: set[str], degree: int) -> 
     return [check, *sums]
 
 
-def _sent(program: Program, owned: Mapping[str, Owned]) -> list[tuple[str, str, str | None]]:
+def _sent(
+    program: Program, updates: list[Op], owned: Mapping[str, Owned]
+) -> list[tuple[str, str, str | None]]:  # fmt: skip
     """Parameters, the variables in which the passes read them, and their layers."""
     read = {name for op in program.main if op.role in STAGES for name in op.reads}
-    layers = {op.inputs["params"][0]: op.layer for op in _updates(program)}
+    layers = {op.inputs["params"][0]: op.layer for op in updates}
     return [
         (param, name, layers[param])
         for param, its in owned.items()

@@ -60,9 +60,6 @@ def partition(sizes: Sequence[int], ranks: int, rule: str = "paddle") -> list[in
 
     Returns:
         A rank from 0 to ranks - 1 for each tensor. Ranks may be left with nothing.
-
-    Raises:
-        ValueError, TypeError: naming the argument.
     """
     chosen("partition: rule", rule, RULES)
     count = whole("partition: ranks", ranks, 1)

@@ -36,7 +36,6 @@ class BoundSchedule(Exclusive):
     after what the caller's stream has been given before a step; and before what it is given afterwards.
 
     Attributes:
-        plan: the schedule.
         bound: its program with its arrays, which are complete where the caller's stream is after a step; `Bound.read`
             waits for them. Steps are taken here alone: `Bound.step` does not know what is carried over from them.
     """
@@ -206,13 +205,7 @@ class BoundSchedule(Exclusive):
         return partial(_each, [call for call in calls if call is not None]) if any(calls) else None
 
     def _enqueued(self, task: Task, work: Call | None, awaited: MutableSet[int]) -> list[Call]:
-        """The calls that enqueue a task.
-
-        Args:
-            task: the task.
-            work: what it does between.
-            awaited: what its stream has waited for before; more is added.
-        """
+        """The calls that enqueue a task and its work; what its stream has waited for is added to."""
         stream, anchor, calls = self._streams[task.stream], self._anchors[task.number], []  # type: Any, int, list[Call]
         if task.kind == "begin":
             calls += [partial(self._entry.record, self._caller), partial(self._entry.wait, stream)]
@@ -254,7 +247,6 @@ def bind_schedule(
     On a GPU these are CUDA streams that do not wait for the default stream; on the executor they are the executor's.
 
     Args:
-        plan: the schedule.
         arrays: by name, device arrays, as for `bind`. What `refopt.program.passes.offload` has put in the
             host's memory is copied there.
         comm: a communicator, if the program has collectives or messages: on a GPU one of GPUs, whose calls are put on

@@ -22,7 +22,7 @@ def broadcast_params(comm: Any, arrays: Mapping[str, Any], owners: Mapping[str, 
             step.
 
     Raises:
-        ValueError, TypeError: naming a parameter that has no array, where upstream skips it, or whose owner is no rank;
+        ValueError, TypeError: naming a parameter that has no array, where Paddle skips it, or whose owner is no rank;
             nothing has been done then.
 
     Source: Paddle's ``ParallelExecutor::BCastParamsToDevices``. There all came from device 0 for a while (issue 11728),

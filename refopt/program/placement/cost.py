@@ -183,7 +183,7 @@ def of_op(program: Program, op: Op, link: Link, rate: float) -> float:
         op: no message or barrier, since what they take depends on what is under way; no copy between host and device,
             which is a message of the bus; and none whose tensors are sparse.
         link: the network.
-        rate: bytes a second of a device's memory, more than 0.
+        rate: bytes per second of a device's memory, more than 0.
     """
     expect_program("of_op", program)
     if not isinstance(op, Op):

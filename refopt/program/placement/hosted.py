@@ -34,11 +34,6 @@ class Hosted(NamedTuple):
 def arrays_of(program: Program, arrays: Mapping[str, Any], backend: Gpu) -> Hosted:
     """Make the memory of host and rings, the states being what the caller has brought, or what they start from.
 
-    Args:
-        program: the program.
-        arrays: what the caller has brought.
-        backend: the machine, and the caller's stream.
-
     Raises:
         ValueError: naming the array that is missing or other than it must be.
     """

@@ -191,9 +191,9 @@ def on_streams(program: Program, streams: Mapping[str, str] | None = None) -> Sc
     devices = {op.device for op in program.main} - {None}
     if len(devices) > 1:
         raise ValueError(f"on_streams: program: expected ops of one device, got devices {sorted(map(str, devices))}")
-    for i, op in enumerate(program.main):
+    for i, op in enumerate(program.main) if program.sparse else ():
         for name in (*op.reads, *op.writes):
-            if program.vars[name].sparse:
+            if name in program.sparse:
                 raise ValueError(f"on_streams: main[{i}] {op.type}: expected dense variables, got {name!r}")
     _check_messages(program)
     builder = _Builder(program, instead)

@@ -30,7 +30,6 @@ def run_schedule(
     ``backward`` op, whose gradients come from outside, reads its parameters.
 
     Args:
-        plan: the schedule.
         arrays: by name, arrays of the executor, as for `refopt.program.bind`.
         comm: a communicator of `refopt.comm.local`, if the program has collectives or messages.
         gradients: as for `bind`; arrays of the executor, ready when a step begins, and the same ones in every step: a

@@ -47,14 +47,10 @@ def simulate(plan: Schedule, costs: Costs, beside: float = 1.0) -> list[Span]:
     ``t + (1 / beside - 1) * h(t)``, where h(t) is for how long before t both work.
 
     Args:
-        plan: the schedule.
         costs: by number of a task, or from a task, how long it takes undisturbed, at least 0; 0 for numbers that are
             not there.
         beside: above 0 and at most 1. At 1 they do not disturb each other; at 0.5 nothing is gained by having both work
             at once.
-
-    Raises:
-        ValueError: naming the task, or ``beside``.
     """
     _expect_plan("simulate", plan)
     number("simulate: beside", beside, most=1, above=0)
@@ -91,9 +87,6 @@ def fit_beside(gains: Sequence[Overlap], times: Sequence[float]) -> float:
     Args:
         gains: what `overlap` says of each schedule, simulated with a ``beside`` of 1; one at least hides something.
         times: as measured, one for each, more than 0.
-
-    Raises:
-        ValueError: naming the argument.
     """
     gains = [_gain(f"fit_beside: gains[{k}]", x) for k, x in enumerate(listed("fit_beside: gains", gains, "gains"))]
     entries = enumerate(collected("fit_beside: times", times, "times"))
@@ -111,11 +104,10 @@ def task_cost(plan: Schedule, link: cost.Link, bus: cost.Link, rate: float) -> C
     """What tasks cost by the model of `refopt.program.placement.cost`.
 
     Args:
-        plan: the schedule.
         link: the network between ranks. An exchange takes as long as all that the rank sends, one message after the
             other, or as all that it receives, whichever is longer.
         bus: the way between device and host, one message a copy.
-        rate: bytes a second of a device's memory.
+        rate: bytes per second of a device's memory.
     """
     _expect_plan("task_cost", plan)
     for name, way in (("link", link), ("bus", bus)):
@@ -144,9 +136,6 @@ def overlap(spans: Sequence[Span]) -> Overlap:
 
     Args:
         spans: what `simulate` or `BoundSchedule.spans` gave.
-
-    Raises:
-        TypeError, ValueError: naming the entry.
     """
     spans = _spans("overlap: spans", spans)
     hidden = sum((stop - start for start, stop in _both(spans)), 0.0)
@@ -160,12 +149,8 @@ def text(plan: Schedule, spans: Sequence[Span], width: int = 100) -> str:
     a column is a ``|``, or hidden behind others in its column. Dots are waiting.
 
     Args:
-        plan: the schedule.
         spans: what `simulate` or `BoundSchedule.spans` gave.
         width: columns at most, at least 40.
-
-    Raises:
-        TypeError, ValueError: naming the argument.
     """
     _expect_plan("text", plan)
     spans, width = _spans("text: spans", spans), whole("text: width", width, 40, 10_000)

@@ -5,8 +5,8 @@ source and the types of its arguments, and makes a copy in which each operation 
 promote otherwise converts them first (`convert`). What is explicit already stays as it is. `rules` has Numba's
 promotions, `dynamic` what runs where a type is known only when the kernel runs.
 
-`expressions`, `operations`, `library`, `calls`, `assignments` and `statements` are one visitor in layers: each adds to
-the one before it. `specialize` puts them to work on a function.
+`expressions`, `constants`, `comparisons`, `operations`, `library`, `calls`, `assignments`, `statements` and `loops` are
+one visitor in layers: each adds to the one before it. `specialize` puts them to work on a function.
 """
 
 from .specialize import Compiled, UntypedWarning, compiled, resolved

@@ -134,8 +134,8 @@ class Calls(Library):
         if method.owner.form != "np":
             place.value = self.apply(getattr(np, method.owner.name), method.owner.name, node, place.value)
         if method.name == "view" and len(args) == 1 and isinstance(kind := args[0][1], Known):
-            given = kind.value if isinstance(kind.value, type) else getattr(kind.value, "dtype", None)
-            name = np.dtype(given).name if given is not None else None
+            target = kind.value if isinstance(kind.value, type) else getattr(kind.value, "dtype", None)
+            name = np.dtype(target).name if target is not None else None
             return node, number(name) if name in CONVERSIONS else None
         return node, None
 

@@ -32,7 +32,6 @@ from .kinds import (
 )
 
 _LOW, _HIGH = limits("int64")
-_RING = {"Add", "Sub", "Mult"}
 _EXACT = 2**53  # integers up to here are float64s
 
 Typed = tuple[ast.expr, Kind]

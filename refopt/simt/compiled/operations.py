@@ -1,15 +1,14 @@
-"""Typing of operators and comparisons."""
+"""Typing of operators."""
 
 from __future__ import annotations
 
 import ast
 
-import numpy as np
-
 from ..conversions import CONVERSIONS
 from ..scalars import FLOATS, INTEGERS, UNSIGNED, binary, unary
 from . import dynamic, operators
-from .constants import Constants, folded
+from .comparisons import Comparisons
+from .constants import folded
 from .expressions import Typed, Unsupported
 from .kinds import (
     BOOL,
@@ -31,8 +30,8 @@ _RING = {"Add", "Sub", "Mult"}
 _FLOAT = {"Add", "Sub", "Mult", "Div", "FloorDiv", "Mod"}
 
 
-class Operations(Constants):
-    """The visits of operators and comparisons."""
+class Operations(Comparisons):
+    """The visits of operators."""
 
     def _BinOp(self, node: ast.BinOp) -> Typed:
         symbol = type(node.op).__name__
@@ -99,19 +98,12 @@ class Operations(Constants):
         one, other = scalar(a), scalar(b)
         assert one is not None and other is not None
         meet = rule[2]
-        if binary("Add", one.name, other.name)[2] != meet or not self._meets(one, other, meet):  # type: ignore[index]
+        if binary("Add", one.name, other.name)[2] != meet or not self.meets(one, other, meet):  # type: ignore[index]
             if one.name != meet:
                 x = self.converted(x, a, meet)
             if other.name != meet:
                 y = self.converted(y, b, meet)
         return x, y
-
-    def _meets(self, one: Scalar, other: Scalar, meet: str) -> bool:
-        if one.name in FLOATS and other.name in FLOATS:
-            return True
-        if one.form != "np" or other.form != "np":
-            return False
-        return np.result_type(one.name, other.name).name == meet
 
     def _whole_operation(
         self, node: ast.expr, symbol: str, left: tuple[ast.expr, Scalar], right: tuple[ast.expr, Scalar]
@@ -139,17 +131,24 @@ class Operations(Constants):
     def _guarded(
         self, node: ast.expr, symbol: str, left: tuple[ast.expr, Scalar], right: tuple[ast.expr, Scalar]
     ) -> Typed | None:
-        """A division or a shift as Python's where the second operand, looked at first, allows it."""
+        """A division or a shift as Python's where the second operand allows it.
+
+        That one is looked at first. So where it matters the first operand is held before.
+        """
         (x, one), (y, other) = left, right
         low, high = (1, other.high) if symbol in ("FloorDiv", "Mod") else (0, 63)
         usual = other._replace(low=low, high=min(high, other.high))
         bounds = _bounds(symbol, one, usual) if usual.low <= usual.high else None
-        if bounds is None or any(isinstance(part, ast.Call | ast.NamedExpr) for part in ast.walk(y)):
+        if bounds is None:
             return None
+        matters = any(isinstance(part, ast.Call | ast.NamedExpr) for operand in (x, y) for part in ast.walk(operand))
+        held, x = self._held(x) if matters else (None, x)
         y, again = self._twice(self._python(y, other))
-        within = ast.Compare(ast.Constant(low), [ast.LtE()], [y])
+        within: ast.expr = ast.Compare(ast.Constant(low), [ast.LtE()], [y])
         if usual.high != other.high:
             within = ast.Compare(ast.Constant(low), [ast.LtE(), ast.LtE()], [y, ast.Constant(high)])
+        if held is not None:
+            within = ast.Subscript(ast.Tuple([held, within], ast.Load()), ast.Constant(1), ast.Load())
         plain = self._infix(node, symbol, self._python(x, one), again)
         plain, _ = self.settled(plain, whole(*bounds))
         function = operators.typed(symbol, one.name, other.name)
@@ -161,6 +160,10 @@ class Operations(Constants):
         """An expression, and one that gives the same value again after it."""
         if isinstance(node, ast.Name | ast.Constant):
             return node, node
+        return self._held(node)
+
+    def _held(self, node: ast.expr) -> tuple[ast.expr, ast.expr]:
+        """An expression that keeps its value in a variable, and the variable."""
         name = self.temporary()
         stored = ast.copy_location(ast.Name(name, ast.Store()), node)
         return ast.copy_location(ast.NamedExpr(stored, node), node), ast.copy_location(ast.Name(name, ast.Load()), node)
@@ -231,74 +234,10 @@ class Operations(Constants):
             x, y = self.converted(x, a, joint.name), self.converted(y, b, joint.name)
         return ast.copy_location(ast.IfExp(test, x, y), node), kind
 
-    def _Compare(self, node: ast.Compare) -> Typed:
-        parts = [self.visit(part) for part in (node.left, *node.comparators)]
-        pairs = list(zip(parts, parts[1:], node.ops, strict=False))
-        for (_, a), (_, b), op in pairs:
-            self._compared(node, a, b, type(op).__name__)
-        if all(self._compares(a, b, type(op).__name__) for (_, a), (_, b), op in pairs):
-            new = ast.Compare(parts[0][0], node.ops, [part for part, _ in parts[1:]])
-            return ast.copy_location(new, node), BOOL
-        tests: list[ast.expr] = []
-        for n, ((x, a), (y, b), op) in enumerate(pairs):
-            if n + 1 < len(pairs) and not isinstance(y, ast.Name | ast.Constant):
-                name = self.temporary()
-                parts[n + 1] = ast.copy_location(ast.Name(name, ast.Load()), y), b
-                pairs[n + 1] = parts[n + 1], *pairs[n + 1][1:]
-                y = ast.copy_location(ast.NamedExpr(ast.copy_location(ast.Name(name, ast.Store()), y), y), y)
-            tests.append(self._comparison(node, (x, a), (y, b), op))
-        new_test = tests[0] if len(tests) == 1 else ast.copy_location(ast.BoolOp(ast.And(), tests), node)
-        return new_test, BOOL
-
-    def _compares(self, a: Kind, b: Kind, symbol: str) -> bool:
-        """Whether Python compares two operands as Numba does."""
-        if symbol not in operators.COMPARISONS:
-            return True
-        one, other = scalar(a), scalar(b)
-        if one is None or other is None:
-            return a is not None and b is not None
-        meet = binary("Compare", one.name, other.name)[0]  # type: ignore[index]
-        if one.name in INTEGERS and other.name in INTEGERS:
-            return meet != "float64"
-        return self._meets(one, other, meet) or _exact(a, b) or _exact(b, a)
-
-    def _compared(self, node: ast.Compare, a: Kind, b: Kind, symbol: str) -> None:
-        """Note a comparison of less than fp64 that is made in fp64, unless with a constant that is exact in less."""
-        one, other = scalar(a), scalar(b)
-        if one is None or other is None or symbol not in operators.COMPARISONS:
-            return
-        if binary("Compare", one.name, other.name)[0] == "float64" and not _exact(a, b) and not _exact(b, a):  # type: ignore[index]
-            self.doubled(node, f"{one.name} and {other.name}")
-
-    def _comparison(self, node: ast.Compare, left: Typed, right: Typed, op: ast.cmpop) -> ast.expr:
-        (x, a), (y, b) = left, right
-        symbol = type(op).__name__
-        if not self._compares(a, b, symbol):
-            one, other = scalar(a), scalar(b)
-            if one is None or other is None:
-                return self.apply(dynamic.binary(symbol), f"any_{symbol}", node, x, y)
-            meet = binary("Compare", one.name, other.name)[0]  # type: ignore[index]
-            if one.name != meet:
-                x = self.converted(x, a, meet)
-            if other.name != meet:
-                y = self.converted(y, b, meet)
-        return ast.copy_location(ast.Compare(x, [op], [y]), node)
-
 
 def _computed(name: str) -> Scalar:
     """What a function of `operators` gives."""
     return number(name, "py" if name == "int64" else "np")
-
-
-def _exact(constant: Kind, other: Kind) -> bool:
-    """Whether a constant is one that the float type of the other operand has, too."""
-    known = scalar(other)
-    if not isinstance(constant, Known) or known is None or known.name not in FLOATS:
-        return False
-    if type(constant.value) not in (int, float):
-        return False
-    with np.errstate(all="ignore"):
-        return float(getattr(np, known.name)(np.float64(constant.value))) == constant.value
 
 
 def _bounds(symbol: str, a: Scalar, b: Scalar) -> tuple[int, int] | None:

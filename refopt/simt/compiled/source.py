@@ -9,8 +9,9 @@ from types import CodeType, FunctionType
 from typing import Any
 
 Definition = ast.FunctionDef | ast.Lambda
-_found: dict[CodeType, Definition] = {}
+_by_code: dict[CodeType, Definition] = {}
 _compiled: dict[str, tuple[Any, dict[int, list[CodeType]]]] = {}
+_trusted: set[CodeType] = set()
 _trees: dict[str, tuple[Any, dict[int, list[Definition]]]] = {}
 
 
@@ -18,14 +19,22 @@ def definition(function: FunctionType) -> Definition | None:
     """The definition of a function as its file has it; None if it cannot be read or is another."""
     code = function.__code__
     for changed in (False, True):
-        if code in _found:
+        if code in _by_code:
             break
         if changed:  # the file, since it was last read
             linecache.checkcache(code.co_filename)
         node = _definition(code)
         if node is not None and _is_compiled_from_its_file(code):
-            _found[code] = node
-    return _found.get(code)
+            _by_code[code] = node
+    return _by_code.get(code)
+
+
+def trust(code: CodeType) -> None:
+    """The functions inside of code that was made of a definition are those of its file.
+
+    Their own code may differ: CPython calls a function of a module that is imported in the same text in its own way.
+    """
+    _trusted.update(each for each in _codes(code) if each is not code)
 
 
 def _definition(code: CodeType) -> Definition | None:
@@ -47,14 +56,16 @@ def _is_compiled_from_its_file(code: CodeType) -> bool:
 
     pytest rewrites the assertions of a module; what has any is believed.
     """
+    if code in _trusted:
+        return True
     file = code.co_filename
     lines = linecache.getlines(file)
     if file not in _compiled or _compiled[file][0] is not lines:
-        found: dict[int, list[CodeType]] = {}
+        codes: dict[int, list[CodeType]] = {}
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook
         for each in _codes(compile("".join(lines), file, "exec", flags, dont_inherit=True)):
-            found.setdefault(each.co_firstlineno, []).append(each)
-        _compiled[file] = lines, found
+            codes.setdefault(each.co_firstlineno, []).append(each)
+        _compiled[file] = lines, codes
     rewritten = any(name.startswith("@py") for name in code.co_names)
     return rewritten or any(_same(each, code) for each in _compiled[file][1].get(code.co_firstlineno, ()))
 
@@ -84,7 +95,7 @@ def _definitions(code: CodeType) -> dict[int, list[Definition]]:
     file = code.co_filename
     lines = linecache.getlines(file)
     if file not in _trees or _trees[file][0] is not lines:
-        found: dict[int, list[Definition]] = {}
+        definitions: dict[int, list[Definition]] = {}
         try:
             tree: Any = ast.parse("".join(lines))
         except (SyntaxError, ValueError):
@@ -92,8 +103,8 @@ def _definitions(code: CodeType) -> dict[int, list[Definition]]:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.Lambda):
                 first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
-                found.setdefault(first, []).append(node)
-        _trees[file] = lines, found
+                definitions.setdefault(first, []).append(node)
+        _trees[file] = lines, definitions
     return _trees[file][1]
 
 

@@ -15,10 +15,10 @@ import numpy as np
 from ..lifted import SHUFFLES
 from ..places import is_internal
 from .expressions import Unsupported
+from .facts import facts_of
 from .kinds import Kind, Known, Named, Tuple, joined, of_value, scalar, variable, widened
-from .source import definition
-from .statements import Statements
-from .unassigned import unassigned
+from .loops import Loops
+from .source import Definition, definition, trust
 
 
 class UntypedWarning(UserWarning):
@@ -85,12 +85,14 @@ def _typed(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled | 
         try:
             known[kinds] = _compile(function, kinds)
         except Unsupported as reason:
-            known[kinds] = Compiled(function, None, untyped=str(reason))
+            known[kinds] = Compiled(None, None, untyped=str(reason))
             _warn(function, reason)
         except BaseException:
             del known[kinds]
             raise
-    return known[kinds]
+    typed = known[kinds]
+    # The table would keep a function alive that it names itself.
+    return typed if typed is None or typed.function is not None else typed._replace(function=function)
 
 
 def _warn(function: types.FunctionType, reason: Unsupported) -> None:
@@ -101,6 +103,7 @@ def _warn(function: types.FunctionType, reason: Unsupported) -> None:
 
 
 def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
+    """A function typed for kinds of arguments; its function is None if that computes as Numba's does already."""
     node = definition(function)
     if node is None:
         raise Unsupported("its source cannot be read")
@@ -111,8 +114,8 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     result = typer.result()
     typer.changed |= _frozen(function.__defaults__) is not function.__defaults__
     doubles = frozenset(typer.doubles)
-    if not typer.changed and not _shuffles(node):
-        return Compiled(function, result, doubles, calls=tuple(typer.calls.values()))
+    if not typer.changed and not typer.facts.shuffles:
+        return Compiled(None, result, doubles, calls=tuple(typer.calls.values()))
     arguments = ast.arguments(
         [ast.arg(a.arg) for a in node.args.posonlyargs],
         [ast.arg(a.arg) for a in node.args.args],
@@ -128,6 +131,7 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     code = function.__code__
     module = compile(tree, code.co_filename, "exec", dont_inherit=True)
     (inner,) = (constant for constant in module.co_consts if isinstance(constant, types.CodeType))
+    trust(inner)
     inner = inner.replace(co_name=code.co_name, co_qualname=code.co_qualname)
     typed = types.FunctionType(inner, typer.namespace(), function.__name__, _frozen(function.__defaults__))
     named = function.__kwdefaults__
@@ -136,20 +140,13 @@ def _compile(function: types.FunctionType, kinds: tuple[Kind, ...]) -> Compiled:
     return Compiled(typed, result, doubles, calls=tuple(typer.calls.values()))
 
 
-def _shuffles(node: ast.AST) -> bool:
-    """Whether a function may get an undefined value from a shuffle: it needs a namespace of its own."""
-    return any(str(getattr(part, "attr", getattr(part, "id", ""))).startswith("shfl_") for part in ast.walk(node))
-
-
-class Typer(Statements):
+class Typer(Loops):
     """The typing of one function for kinds of arguments."""
 
-    def __init__(self, function: types.FunctionType, node: Any, kinds: tuple[Kind, ...]) -> None:
+    def __init__(self, function: types.FunctionType, node: Definition, kinds: tuple[Kind, ...]) -> None:
         super().__init__()
-        self.function, self.node = function, node
-        names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
-        self.local_names = {name.id for name in names if isinstance(name.ctx, ast.Store)}
-        self.maybe = unassigned(node)
+        self.function, self.facts = function, facts_of(node)
+        self.local_names, self.maybe = self.facts.stored, self.facts.unassigned
         self.doubles: set[Double] = set()
         self.captured: dict[str, Any] = {}
         self.calls: dict[tuple[int, str], tuple[Any, str, Any]] = {}
@@ -205,14 +202,13 @@ class Typer(Statements):
 
     def namespace(self) -> dict[str, Any]:
         """The globals of the typed function."""
-        names = {part.id for part in ast.walk(self.node) if isinstance(part, ast.Name)}
-        for name in names:
+        for name in self.facts.names:
             if name not in self.scope and name not in self.captured:
                 try:
                     self.named(name)
                 except Unsupported:
                     continue
-        scope = {"__builtins__": builtins, "__name__": self.function.__module__, SHUFFLES: _shuffles(self.node)}
+        scope = {"__builtins__": builtins, "__name__": self.function.__module__, SHUFFLES: self.facts.shuffles}
         return scope | self.captured | self.constants
 
     def result(self) -> Kind:

@@ -1,4 +1,4 @@
-"""Typing of statements: variables, branches and loops.
+"""Typing of statements: variables and branches.
 
 As in Numba's SSA form, each assignment makes a variable anew, of the type of its value. Only where branches meet, or a
 loop begins again, are the types of a variable unified, and the value converted there.
@@ -11,11 +11,10 @@ from typing import Any
 
 from .assignments import Assignments, assigned, loaded
 from .expressions import Unsupported
-from .kinds import Array, Kind, Known, Range, element, items_of, joined, scalar
+from .kinds import Kind, Known, joined, scalar
 from .unassigned import nothing
 
 Scope = dict[str, Kind]
-_ROUNDS = 12  # until the types in a loop stand still
 
 
 class Statements(Assignments):
@@ -26,7 +25,7 @@ class Statements(Assignments):
         self.live = True
         self.maybe: set[str] = set()  # variables that may be read unassigned
         self.returns: list[tuple[ast.Return, Kind]] = []
-        self.local_names: set[str] = set()
+        self.local_names: frozenset[str] = frozenset()
         self.jumps: list[list[tuple[ast.stmt, Scope]]] = []  # breaks and continues, for each loop around
 
     def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
@@ -174,104 +173,13 @@ class Statements(Assignments):
         orelse = self.block(node.orelse) if node.orelse else []
         after_else, else_live = self.scope, self.live
         if body_live and else_live:
-            self.scope = _merged(after_body, after_else)
+            self.scope = merged(after_body, after_else)
             body += self.conversions(after_body, self.scope, node)
             orelse += self.conversions(after_else, self.scope, node)
         elif body_live:
             self.scope = after_body
         self.live = body_live or else_live
         return [ast.copy_location(ast.If(test, body, orelse), node)]
-
-    # Loops
-
-    def _do_Break(self, node: ast.stmt) -> list[ast.stmt]:
-        new = ast.copy_location(type(node)(), node)
-        self.jumps[-1].append((new, dict(self.scope)))
-        self.live = False
-        return [new]
-
-    _do_Continue = _do_Break
-
-    def _do_While(self, node: ast.While) -> list[ast.stmt]:
-        return self._loop(node)
-
-    def _do_For(self, node: ast.For) -> list[ast.stmt]:
-        iterated, kind = self.visit(node.iter)
-        return self._loop(node, iterated, _iterated(kind))
-
-    def _loop(self, node: Any, iterated: ast.expr | None = None, element: Kind = None) -> list[ast.stmt]:
-        entry, header, noted = dict(self.scope), dict(self.scope), self.notes()
-        for _ in range(_ROUNDS):
-            self.restore(noted)
-            self.scope, self.live = dict(header), True
-            returns = len(self.returns)
-            self.jumps.append([])
-            if iterated is None:
-                test, _known = self.raw(node.test, test=True)
-                outside = dict(self.scope)
-            else:
-                target = self._target(node.target, element)
-                outside = dict(header)
-                for name in ast.walk(node.target):
-                    if isinstance(name, ast.Name):
-                        inside = self.scope.get(name.id)
-                        outside[name.id] = joined(header[name.id], inside) if name.id in header else inside
-            body = self.block(node.body)
-            jumps = self.jumps.pop()
-            ends: list[tuple[ast.stmt | None, Scope]] = [(None, self.scope)] if self.live else []
-            ends += [(jump, scope) for jump, scope in jumps if isinstance(jump, ast.Continue)]
-            new = dict(header)
-            for _jump, scope in ends:
-                new = _merged(new, scope, widen=True)
-            if new == header:
-                break
-            header = new
-            del self.returns[returns:]
-        else:
-            raise Unsupported(f"types that do not settle in the loop of line {node.lineno}")
-        way = self.decided(node.test, header) if iterated is None else None
-        continued = any(isinstance(jump, ast.Continue) for jump, _ in jumps)
-        first = self.decided(node.test, entry) if iterated is None and not continued else None
-        if first is False:
-            del self.returns[returns:]
-            self.scope, self.live = entry, True
-            return self.block(node.orelse) if node.orelse else []
-        before = [*self.conversions(entry, header, node), *self.absent(header, outside, node)]
-        inserted = {id(jump): self.conversions(scope, header, node) for jump, scope in ends if jump is not None}
-        if self.live:
-            body += self.conversions(self.scope, header, node)
-        at_exit: list[ast.stmt] = []
-        if first and not way and self.live:  # Python tests before the loop and again at its end, from where it is left
-            outside = outside | self.scope
-            at_exit = self.conversions(header, outside, node)
-        self.scope, self.live = outside, True
-        orelse = at_exit + (self.block(node.orelse) if node.orelse else [])
-        breaks = [(jump, scope) for jump, scope in jumps if isinstance(jump, ast.Break)]
-        ways = [self.scope] if self.live and not way else []
-        after: Scope | None = None
-        for scope in [*ways, *(scope for _, scope in breaks)]:
-            after = dict(scope) if after is None else _merged(after, scope)
-        self.live = after is not None
-        if after is not None:
-            if ways:
-                orelse += self.conversions(ways[0], after, node)
-            inserted |= {id(jump): self.conversions(scope, after, node) for jump, scope in breaks}
-            self.scope = after
-        if any(inserted.values()):
-            body = _with_inserted(body, inserted)
-        if iterated is None:
-            loop: ast.stmt = ast.While(test, body, orelse)
-        else:
-            loop = ast.For(target, iterated, body, orelse, None)
-        return [*before, ast.copy_location(loop, node)]
-
-    def notes(self) -> Any:
-        """What has been noted so far."""
-        raise NotImplementedError
-
-    def restore(self, noted: Any) -> None:
-        """Forget what has been noted since."""
-        raise NotImplementedError
 
 
 def _matches(pattern: ast.pattern | None, subject: ast.expr) -> ast.expr:
@@ -287,25 +195,7 @@ def _matches(pattern: ast.pattern | None, subject: ast.expr) -> ast.expr:
     raise Unsupported(f"{type(pattern).__name__} in line {pattern.lineno}")
 
 
-def _iterated(kind: Kind) -> Kind:
-    """The kind of what a loop over a value runs through."""
-    if isinstance(kind, Range):
-        return kind.item
-    items = items_of(kind)
-    if items:
-        first = items[0]
-        for other in items[1:]:
-            first = joined(first, other)
-        return first if all(_type_of(item) == _type_of(first) for item in items) else None
-    return element(kind, kind.axes - 1) if isinstance(kind, Array) else None
-
-
-def _type_of(kind: Kind) -> Any:
-    known = scalar(kind)
-    return known.name if known else kind
-
-
-def _merged(a: Scope, b: Scope, widen: bool = False) -> Scope:
+def merged(a: Scope, b: Scope, widen: bool = False) -> Scope:
     """The variables after two ways that meet."""
     merged = dict(a)
     for name, kind in b.items():
@@ -314,14 +204,3 @@ def _merged(a: Scope, b: Scope, widen: bool = False) -> Scope:
         else:
             merged[name] = joined(merged[name], kind, widen)
     return merged
-
-
-def _with_inserted(body: list[ast.stmt], inserted: dict[int, list[ast.stmt]]) -> list[ast.stmt]:
-    """Statements with others before some of them, in branches too."""
-    new: list[ast.stmt] = []
-    for statement in body:
-        for part in ("body", "orelse"):
-            if isinstance(getattr(statement, part, None), list):
-                setattr(statement, part, _with_inserted(getattr(statement, part), inserted))
-        new += [*inserted.get(id(statement), ()), statement]
-    return new

@@ -23,10 +23,10 @@ def unassigned(node: ast.FunctionDef | ast.Lambda) -> set[str]:
     """The local variables of a function that may be read unassigned, those of functions inside it left out."""
     arguments = node.args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    found = _Reads()
+    reads = _Reads()
     body = node.body if isinstance(node.body, list) else [ast.Expr(node.body)]
-    found.block(body, frozenset(a.arg for a in every if a))
-    return found.names & found.stored
+    reads.block(body, frozenset(a.arg for a in every if a))
+    return reads.names & reads.stored
 
 
 @cache
@@ -96,16 +96,17 @@ class _Reads:
 
     def expression(self, node: ast.AST, names: Names) -> Names:
         """Reads first, assignments after them; what only some operands of ``and`` assign counts as assigned."""
-        targets = [each.target for each in ast.walk(node) if isinstance(each, ast.comprehension)]
+        parts = list(ast.walk(node))
+        targets = [each.target for each in parts if isinstance(each, ast.comprehension)]
         own = {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
         stored: set[str] = set()
-        for part in ast.walk(node):
+        for part in parts:
             if isinstance(part, ast.Lambda):
                 own |= {a.arg for a in part.args.args}
             elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
                 stored.add(part.id)
-        walrus = {part.target.id for part in ast.walk(node) if isinstance(part, ast.NamedExpr)}
-        for part in ast.walk(node):
+        walrus = {part.target.id for part in parts if isinstance(part, ast.NamedExpr)}
+        for part in parts:
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load) and part.id not in own | walrus:
                 self._read(part.id, names)
         return self._stored(stored - own, names)

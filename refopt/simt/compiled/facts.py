@@ -1,0 +1,35 @@
+"""What the definition of a function tells, whatever its arguments are."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from typing import NamedTuple
+
+from .source import Definition
+from .unassigned import unassigned
+
+
+class Facts(NamedTuple):
+    """What a definition tells.
+
+    Attributes:
+        names, stored: all names in it, and those that are assigned.
+        unassigned: variables that may be read before they are assigned.
+        shuffles: whether it may get an undefined value from a shuffle: it needs a namespace of its own.
+    """
+
+    names: frozenset[str]
+    stored: frozenset[str]
+    unassigned: set[str]
+    shuffles: bool
+
+
+@cache
+def facts_of(node: Definition) -> Facts:
+    """The facts of a definition, which are worked out once: a function may be typed many times."""
+    parts = list(ast.walk(node))
+    names = [part for part in parts if isinstance(part, ast.Name)]
+    shuffles = any(str(getattr(part, "attr", getattr(part, "id", ""))).startswith("shfl_") for part in parts)
+    stored = frozenset(name.id for name in names if isinstance(name.ctx, ast.Store))
+    return Facts(frozenset(name.id for name in names), stored, unassigned(node), shuffles)
