@@ -49,6 +49,19 @@ def source(*objects: Any) -> Code:
     return Quote("\n\n\n".join(texts), language="python")
 
 
+def pair(title: str, ours: Any, theirs: Any, names: tuple[str, str] = ("NumPy", "GPU")) -> None:
+    """Two sources side by side, in a section that is folded until it is opened."""
+    sources = [source(*x) if isinstance(x, tuple) else source(x) for x in (ours, theirs)]
+    columns = "".join(
+        f'<div style="overflow-x: auto"><b>{name}</b>{code._repr_html_()}</div>'
+        for name, code in zip(names, sources, strict=True)
+    )
+    grid = "display: grid; gap: 1em; font-size: 85%; grid-template-columns: repeat(auto-fit, minmax(30em, 1fr))"
+    html = f'<details><summary>{title}</summary><div style="{grid}">{columns}</div></details>'
+    plain = "\n\n".join(f"# {name}\n{code.data}" for name, code in zip(names, sources, strict=True))
+    display({"text/html": html, "text/plain": f"{title}\n\n{plain}"}, raw=True)
+
+
 def kernel(build: Callable) -> Code:
     """The source of the kernel that a function builds, without the function around it."""
     text = inspect.getsource(inspect.unwrap(build))
@@ -62,10 +75,20 @@ class Walk:
         left: the names of functions that have not been quoted yet, callees first.
     """
 
-    def __init__(self, routine: str, *forms: str, after: "Walk | None" = None) -> None:
+    def __init__(self, routine: str, *forms: str, dtype: str = "fp32", after: "Walk | None" = None) -> None:
         """Functions that an earlier walk has quoted, perhaps under other names, are not left."""
-        launches = [launches_of(request(routine, form=form), sizes_of()) for form in forms or (None,)]
-        text = listing([kernel for launch in launches for kernel in launch.kernels]).text
+        launches = [launches_of(request(routine, dtype, form), sizes_of()) for form in forms or (None,)]
+        self._list([kernel for launch in launches for kernel in launch.kernels], after)
+
+    @classmethod
+    def of(cls, *kernels: Any, after: "Walk | None" = None) -> "Walk":
+        """A walk through kernels that belong to no routine."""
+        walk = cls.__new__(cls)
+        walk._list(kernels, after)
+        return walk
+
+    def _list(self, kernels: Sequence, after: "Walk | None") -> None:
+        text = listing(kernels).text
         self._head, *blocks = text.rstrip().split("\n\n\n")
         self._blocks = {re.findall(r"^def (\w+)", block, re.MULTILINE)[0]: block for block in blocks}
         self._digests: dict[str, int] = {}  # of texts that have digests in the place of names
@@ -79,6 +102,11 @@ class Walk:
         self._quoted |= {self._digests[name] for name in names}
         self.left = [name for name in self.left if name not in names]
         return Quote("\n\n\n".join(self._blocks[name] for name in names), language="python")
+
+    def known(self) -> "Walk":
+        """The walk itself, with all that is left taken for quoted: what another notebook has quoted."""
+        self(*self.left)
+        return self
 
     def constants(self) -> Code:
         """What the functions know besides their arguments."""
