@@ -25,7 +25,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     )
     names = ", ".join(ROUTINES)
     command.add_argument("routine", choices=list(ROUTINES), metavar="ROUTINE", help=names)
-    text = f"{', '.join(DTYPES)}; default fp32. amp has fp32 masters, +16 remainders, sr rounds by chance"
+    text = f"{', '.join(DTYPES)}; default fp32. amp has fp32 masters, +16 remainders, sr rounds stochastically"
     command.add_argument("--dtype", choices=list(DTYPES), default="fp32", metavar="D", help=text)
     command.add_argument("--form", metavar="F", help="one of the routine's forms; default the one that plans take")
     command.add_argument(

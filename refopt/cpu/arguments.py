@@ -26,7 +26,7 @@ Args:
     grad_factor: ``None``, or an array of one element that multiplies every gradient, too; see `check_gradients`. fp32,
         or fp64 for fp64 parameters.
     found_inf: ``None``, or an fp32 array of one element: if it is not 0, the step changes nothing.
-    rounding: ``"nearest"``, or ``"stochastic"``: bf16 arrays are rounded to by chance (numerics, N16).
+    rounding: ``"nearest"``, or ``"stochastic"``: stochastic rounding to bf16 arrays (numerics, N16).
     seed: of the chance, a whole number below 2**24, or one per tensor; take another one every step.
 
 Raises:

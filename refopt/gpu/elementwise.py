@@ -152,7 +152,7 @@ def launches(group: Group, form: str, **choices: Any) -> Launches | Alternating:
     """The launches of a group: one, or one for each tensor."""
     machine, routine = group.machine, group.routine
     if "bfloat16" not in group.dtypes:
-        choices["rounding"] = "nearest"  # nothing is rounded by chance, so no other kernel is needed
+        choices["rounding"] = "nearest"  # nothing is rounded stochastically, so no other kernel is needed
     update = merged_update(routine, group.dtypes, tuple(sorted(choices.items())), group.factor_dtype)
     tensors = len(group.members)
     carried = group.zeros(2, max(1, len(routine.scalars)), tensors)

@@ -71,7 +71,7 @@ def _dithered(value: Any, bits: int) -> Any:
 
 
 def by_chance(arrays: Mapping[str, int]) -> tuple[list[str], dict[str, object]]:
-    """Lines that round arrays to bf16 by chance, eight values of each, and what the lines call.
+    """Lines that round arrays to bf16 stochastically, eight values of each, and what the lines call.
 
     ``arrays`` gives the number of each variable in `refopt.cpu.stochastic.random16`. Arrays 2n and 2n + 1 share their
     words, of which each takes a half. For Adam with a master::

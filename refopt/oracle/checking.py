@@ -162,7 +162,7 @@ def _missing(row: Routine, tested: Any, fixed: Mapping[str, Any]) -> list[str]:
     """The numbers of the routine that a step does not take."""
     own = [h.name for h in row.hypers if h.name not in added(row.name)]
     missing = [name for name in own if not tested.takes(name) and name not in fixed]
-    return [name for name in missing if name != "seed" or tested.takes("rounding")]  # which is by chance alone
+    return [name for name in missing if name != "seed" or tested.takes("rounding")]  # for stochastic rounding alone
 
 
 def _of_items(items: Sequence[Item], compared: int, tested: Any) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Junk in the place of each argument: refused by name on both sides alike, or taken with the same bits."""
+"""Junk in place of each argument: refused by name on both sides alike, or taken with the same bits."""
 
 import decimal
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""GPU-Puzzles: the fourteen puzzles, each with a solution in the place of its blank, checked by their own library.
+"""GPU-Puzzles: the fourteen puzzles, each with a solution in place of its blank, checked by their own library.
 
 The library draws with packages that stand-ins take the places of; nothing is drawn.
 """

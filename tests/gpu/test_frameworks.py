@@ -523,7 +523,7 @@ def check_example(example, device, monkeypatch):
 
 @pytest.mark.gpu
 def test_example_on_the_gpu(example, monkeypatch):
-    """refopt in the place of the fused AdamW: the same losses but for roundings."""
+    """refopt in place of the fused AdamW: the same losses but for roundings."""
     PyTorch()
     check_example(example, "cuda", monkeypatch)
 

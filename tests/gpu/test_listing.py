@@ -35,7 +35,7 @@ OPTIONAL = ("moment2_max", "mean_grad")
 
 
 class Listed(runtime.Executor):
-    """The executor, which runs the listing of a kernel in the place of the kernel."""
+    """The executor, which runs the listing of a kernel in place of the kernel."""
 
     def __init__(self):
         self.ran = Counter()

@@ -52,7 +52,7 @@ WHERE = [
     ("what a step of fp16 does when a gradient is inf",
      ["refopt.cpu.gradient_check.check_gradients", "refopt.cpu.merged.merged", "refopt.gpu.gate.gate"]),
     ("loss scaling", ["refopt.cpu.loss_scale.update_loss_scaling", "refopt.gpu.loss_scale.LossScaling"]),
-    ("how bf16 is rounded, with a remainder or by chance",
+    ("how bf16 is rounded, with a remainder or stochastically",
      ["refopt.cpu.remainder.split", "refopt.cpu.stochastic.random16"]),
     ("where a checkpoint is written and read",
      ["refopt.state.plain.state_dict", "refopt.state.plain.load", "refopt.gpu.plan.Plan"]),

@@ -49,7 +49,7 @@ def adamw_in_apexs_order(params, grads, moment1, moment2, *, lr, beta1, beta2, e
 
 @PLAIN
 def adamw_by_reciprocals(params, grads, moment1, moment2, *, lr, beta1, beta2, epsilon, coeff, step):
-    """New lists, reciprocals in the place of quotients, powers of the working precision."""
+    """New lists, reciprocals in place of quotients, powers of the working precision."""
     after = [], [], []
     for p, g, m, v in zip(params, grads, moment1, moment2, strict=True):
         real = p.dtype.type

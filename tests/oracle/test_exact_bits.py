@@ -85,7 +85,7 @@ def one_unit_off(own, params, grads, lists, named):
 @pytest.mark.parametrize(
     ("change", "label"),
     [
-        (another_seed, "by chance"),
+        (another_seed, "stochastic"),
         (reads_remainders_as_zero, "uint16"),
         (spoils_gradients, "one tensor"),
         (one_unit_off, "tiles and tails"),

@@ -1,4 +1,4 @@
-"""Junk in the place of each argument of programs, passes, placement, sharding and ranks: refused by name."""
+"""Junk in place of each argument of programs, passes, placement, sharding and ranks: refused by name."""
 
 import copy
 import math

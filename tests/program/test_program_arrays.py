@@ -85,7 +85,7 @@ def test_what_nothing_can_start_from(program, message):
         program.check()
 
 
-# Memory that is shared, and arrays that are put in the place of others.
+# Memory that is shared, and arrays that are put in place of others.
 
 
 @BACKENDS

@@ -213,7 +213,7 @@ def test_averages_come_right_before_the_check():
 
 
 def test_averages_that_nobody_needs_stay():
-    """One in the place of several, after their reductions."""
+    """One in place of several, after their reductions."""
     program = step_program([("a", (3,)), ("b", (3,))], "sgd", world_size=2, lr=0.5)
     main = [
         op for op in passes.shard(program, 0, 2).program.main if op.type not in ("sgd", "merged_sgd", "broadcast")

@@ -29,7 +29,7 @@ def test_the_record_has_every_kernel():
 
 @pytest.fixture
 def on_executor(monkeypatch):
-    """Runs a case with the executor in the place of Numba, watched, with options: what it reports, or its result."""
+    """Runs a case with the executor in place of Numba, watched, with options: what it reports, or its result."""
     for name, module in list(sys.modules.items()):
         if name.startswith("benchmarks.defects.") and hasattr(module, "cuda"):
             monkeypatch.setattr(module, "cuda", simt.cuda)

@@ -49,7 +49,7 @@ def test_programs_of_bert_large(form, limit, batched):
         assert {kind: tuple(each) for kind, each in found.items()} == expected
         assert counts.param_casts(program) == 0
         placement.on_streams(program)
-    each = 28 if form == programs.HALF else 30  # bytes an element
+    each = 28 if form == programs.HALF else 30  # bytes per element
     assert [*map(programs.update_bytes, shares)] == [*map(programs.update_bytes, made)]
     assert sum(map(programs.update_bytes, made)) == each * sum(math.prod(shape) for _, shape in params)
 

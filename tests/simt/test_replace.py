@@ -1,4 +1,4 @@
-"""The executor in the place of `numba.cuda`: in a with block, by an environment variable, for a script."""
+"""The executor in place of `numba.cuda`: in a with block, by an environment variable, for a script."""
 
 import importlib
 import os

@@ -24,7 +24,7 @@ def source(
     Args:
         routine: a name of `refopt.catalog.ROUTINES`.
         dtype: fp32, fp64, fp16, bf16; fp16-amp and bf16-amp, with fp32 masters; bf16+16, with remainders; bf16-sr,
-            rounded by chance.
+            rounded stochastically.
         form: one of the routine's forms; the one that plans take if not given.
         states: optional states that are given, such as moment2_max.
         choices: values of the routine's choices; the first of each if not given.

@@ -100,7 +100,7 @@ def evaluate(
         numbers: the routine's numbers, one each, and ``grad_factor`` if there is one; they are rounded as N2 has it.
         choices: the named choices.
         arithmetic: fp32 or fp64, with so many roundings an operation.
-        scalars: values in the place of those that the slots of scalars hold.
+        scalars: values in place of those that the slots of scalars hold.
         after: what the slots of states hold after the step, where that is known, for rules that read them again.
         rule: another rule than that of `refopt.cpu`.
 

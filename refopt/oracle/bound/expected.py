@@ -106,7 +106,7 @@ def expect(
 
     Returns:
         For each written slot an `Expected` a tensor. With masters, ``"params"`` is what may be stored of any of the
-        exact parameters that are within the bound; in the place of remainders, ``"exact_params"`` has their bound.
+        exact parameters that are within the bound; in place of remainders, ``"exact_params"`` has their bound.
 
     Raises:
         TypeError, ValueError: naming the argument and the index.

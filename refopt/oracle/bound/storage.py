@@ -1,4 +1,4 @@
-"""What an array holds of a number: numerics N1 to nearest, N16 by chance, N15 with a remainder; written out here again.
+"""What an array holds of a number: numerics N1 (nearest), N16 (stochastic), N15 (remainder), written out again.
 
 bf16 is the upper half of fp32, and is rounded as an integer; fp16 is rounded by NumPy.
 """
@@ -20,7 +20,7 @@ def from_words(pattern):
 def stored(x, dtype, bits=None):
     """Finite values of the arithmetic as an array of a dtype holds them, in the dtype of the arithmetic.
 
-    ``bits`` are 16 random ones for each element, to round to bf16 by chance. Whichever way, a larger number does not
+    ``bits`` are 16 random ones for each element, to round to bf16 stochastically. Either way, a larger number does not
     become a smaller one.
     """
     if np.dtype(dtype).name != "bfloat16":

@@ -136,7 +136,7 @@ def _rules(row: Routine) -> Iterator[Hypothesis]:
 
 
 def _in_place(row: Routine, rule: Rule) -> Rule:
-    """The rule of a row with another in the place of the catalogue's."""
+    """The rule of a row with another in place of the catalogue's."""
     own = base_rule(catalog.ROUTINES[row.name])
     return substituted(base_rule(row), own, rule) if variants.is_extended(row) else rule
 

@@ -88,7 +88,7 @@ def text_of(node: ast.AST) -> str:
 
 
 def replaced_node(tree: ast.FunctionDef, k: int, after: ast.expr) -> ast.FunctionDef:
-    """A copy of a function, with another expression in the place of one."""
+    """A copy of a function, with another expression in place of one."""
     mine = copy.deepcopy(tree)
     nodes = [node for statement in mine.body for node in ast.walk(statement)]
     target, new = nodes[k], copy.deepcopy(after)

@@ -110,7 +110,7 @@ def storages() -> list[tuple[str, ...]]:
 
 
 def stochastic() -> list[tuple[str, ...]]:
-    """Dtypes some of which a step can round to by chance."""
+    """Dtypes some of which a step can round to stochastically."""
     brain = "bfloat16"
     if not _has_brain():
         return []
@@ -118,7 +118,7 @@ def stochastic() -> list[tuple[str, ...]]:
 
 
 def remainders() -> list[tuple[str, ...]]:
-    """Dtypes with a 16-bit remainder in the place of a master."""
+    """Dtypes with a 16-bit remainder in place of a master."""
     if not _has_brain():
         return []
     return [("bfloat16", "bfloat16", "float32", "uint16"), ("bfloat16", "float32", "bfloat16", "uint16")]

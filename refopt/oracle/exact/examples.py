@@ -112,7 +112,7 @@ def _sizes_of_numbers(routine: Routine, optional: tuple[str, ...]) -> Iterator[t
 
 
 def _dtypes(routine: Routine, one: Step, other: Step, optional: tuple[str, ...]) -> Iterator[tuple[str, Case]]:
-    """Other dtypes than fp32, remainders, and rounding by chance."""
+    """Other dtypes than fp32, remainders, and stochastic rounding."""
     for dtypes in storages():
         yield " ".join(dtypes), make(routine, SMALL, dtypes, steps=[one, one | dict(lr=0.125)])
     for dtypes in remainders() if routine.remainders else []:
@@ -120,7 +120,7 @@ def _dtypes(routine: Routine, one: Step, other: Step, optional: tuple[str, ...])
     for dtypes in stochastic() if "rounding" in routine.choices else []:
         steps = [one, other | dict(seed=[1, 2, 3, 4, 2**24 - 1])]
         case = make(routine, SMALL, dtypes, steps=steps, optional=optional, rounding="stochastic")
-        yield " ".join(dtypes) + " by chance", case
+        yield " ".join(dtypes) + " stochastic", case
 
 
 def varied(routine: Routine, count: int) -> dict[str, list[float]]:

@@ -26,7 +26,7 @@ def exact_bits(trial: Trial) -> Iterator[Try]:
 
 
 def fixed_cases(trial: Trial) -> Iterator[Try]:
-    """Those of `refopt.oracle.exact` in the dtype: tiles and tails, choices, storage, NaN, rounding by chance."""
+    """Those of `refopt.oracle.exact` in the dtype: tiles and tails, choices, storage, NaN, stochastic rounding."""
     named = list(examples(trial.row))
     named += lars.gated() if trial.row.name == "lars_momentum" else []
     for name, case in named:

@@ -1,4 +1,4 @@
-"""What arrays hold: dtypes in mixtures, masters, remainders, and rounding by chance."""
+"""What arrays hold: dtypes in mixtures, masters, remainders, and stochastic rounding."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -110,6 +110,6 @@ def seeded(trial: Trial, case: Case) -> None:
 LAWS = (
     Law("L10", "storage", "Gradients and states of another dtype than the parameter's, rounded once.", mixtures),
     Law("L11", "masters", "With fp32 masters, these are exact, and the parameter is their rounding.", masters),
-    Law("L12", "remainders", "bf16 parameters with 16-bit remainders in the place of masters.", remainders),
+    Law("L12", "remainders", "bf16 parameters with 16-bit remainders in place of masters.", remainders),
     Law("L13", "chance", "By chance a number becomes a neighbour in bf16, and on average itself.", by_chance),
 )

@@ -3,7 +3,7 @@
 ::
 
     p     = p - lr / (1 - beta1_pow) * (m / (sqrt(u / (1 - beta2_pow) + epsilon_root) + epsilon))
-    u_max = larger(u_max, u / (1 - beta2_pow))      max_of="corrected": in the place of u / (1 - beta2_pow)
+    u_max = larger(u_max, u / (1 - beta2_pow))      max_of="corrected": in place of u / (1 - beta2_pow)
 """
 
 import numpy as np

@@ -16,7 +16,7 @@ def count_of(x: Any) -> int:
 
 
 def part(x: Any, first: int, last: int) -> Any:
-    """An array with 0 in the place of its other elements."""
+    """An array with 0 in place of its other elements."""
     k = np.arange(count_of(x))
     return x * ((first <= k) & (k < last)).astype(x.dtype)
 

@@ -1,6 +1,6 @@
 """What other projects' own tests of optimizers say of a step: their sizes, numbers, counts of steps and tolerances.
 
-The reference is `refopt.cpu` in the place of theirs. A rival is a function of a step and a routine: True if its tests
+The reference is `refopt.cpu` in place of theirs. A rival is a function of a step and a routine: True if its tests
 fail, None if it has none of that routine. Where its model needs a framework, gradients are random of the same shapes.
 
 - PyTorch, `test/test_optim.py` at c96bc81 and as it was when `test_fused_matches_forloop` had come to four dtypes, and
