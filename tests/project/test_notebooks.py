@@ -15,8 +15,8 @@ FEWER = {
     "3-lars": [SIZES],
     "4-momentum-and-adam": [("name, steps=200,", "name, steps=20,")],
     "5-adamw-lamb-and-norms": [
-        SIZES, ("STEPS = 0.01, 0.1, 600", "STEPS = 0.01, 0.1, 60"), ("SIZES = [9000, 20, 1]", "SIZES = [1100, 20, 1]"),
-        ("SIZES = [40_000, 64, 0]", "SIZES = [9000, 64, 0]"),
+        SIZES, ("STEPS = 0.01, 0.1, 600", "STEPS = 0.01, 0.1, 60"), ("sizes=[9000, 20, 1]", "sizes=[1100, 20, 1]"),
+        ("sizes = [40_000, 64, 0]", "sizes = [9000, 64, 0]"),
     ],
     "6-mixed-precision": [("optimizer, steps=150,", "optimizer, steps=20,")],
 }  # fmt: skip
