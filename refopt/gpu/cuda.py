@@ -34,7 +34,10 @@ __refopt_numba__ = numba_cuda  # what kernels find in place of this module when 
 
 
 class Kernel(_Kernel):
-    """A kernel of both forms, launched as ``kernel[grid, block](*args)`` on the machine that its arrays are on."""
+    """A kernel of both forms, launched as ``kernel[grid, block](*args)``.
+
+    It runs on the machine that its arrays are on; one that takes addresses alone, on the machine in force: `gpu.use`.
+    """
 
     def __getitem__(self, configuration: tuple[int, int]) -> Callable[..., None]:
         grid, block = configuration
@@ -63,7 +66,7 @@ class Launch(NamedTuple):
         """
         if not self.grid:
             return
-        if device_of(self.args) == "gpu":
+        if (device_of(self.args) or device().name) == "gpu":
             self.prepared()(stream)
         else:
             for k, arg in enumerate(self.args):

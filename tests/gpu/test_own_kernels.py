@@ -2,6 +2,7 @@
 
 import gc
 import re
+from types import SimpleNamespace
 
 import needs
 import numpy as np
@@ -155,6 +156,15 @@ def test_a_prepared_launch_keeps_its_arrays(monkeypatch):
     assert launch.prepared().keep is table and given == [(twice, 3, 64, (1, 2), "cooperative")]
     launch._replace(grid=0).prepared()(0)
     assert len(given) == 1
+
+
+def test_addresses_alone_are_of_the_machine_in_force(monkeypatch):
+    """As no argument says where it is."""
+    ran = []
+    monkeypatch.setattr(cuda, "device", lambda: SimpleNamespace(name="gpu"))
+    monkeypatch.setattr(cuda.Launch, "prepared", lambda launch: ran.append)
+    cuda.Launch(twice, 3, 64, (1, 2))(5)
+    assert ran == [5]
 
 
 def test_no_elements(executor):
