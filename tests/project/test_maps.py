@@ -96,8 +96,9 @@ def test_a_clause_without_a_law_is_named():
 def test_a_law_names_its_routines():
     """By a group, if they are all of it; a law of no clause stands beside them."""
     page = specification.page(law_of(routine=name) for name in ROUTINES)
-    assert page.endswith(f"| y | Y. | all | {len(ROUTINES)} |\n")
-    assert "| y | Y. | sgd, lamb | 2 |" in specification.page(law_of("N3", routine=name) for name in ("lamb", "sgd"))
+    law = "[y](../tests/laws/test_x.py)"
+    assert page.endswith(f"| {law} | Y. | all | {len(ROUTINES)} |\n")
+    assert f"| {law} | Y. | sgd, lamb | 2 |" in specification.page(law_of("N3", routine=name) for name in ("lamb", "sgd"))
 
 
 def test_what_reads_code_without_running_it_is_there(items):
