@@ -154,8 +154,10 @@ class GradientCheck(Exclusive):
     Each call is made as a whole, also where several threads call; there are no copies.
 
     Attributes:
-        grad_factor, found_inf, grad_norm: device arrays of one element, written by every call; give the first
-            two to the plans of the steps.
+        grad_factor: a device array of one element, written by every call: what unscales and clips. Give it to the
+            plans of the steps.
+        found_inf: the same, for whether a gradient is inf or NaN.
+        grad_norm: a device array of one element with the norm of all gradients.
         launches: kernel launches of one call: one for each dtype of gradients, and one.
         bytes: bytes of gradients that one call reads.
     """

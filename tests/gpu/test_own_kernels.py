@@ -22,26 +22,30 @@ SIZES = [1, 0, 5, 300, 1500, 64, 4099]
 ONE = np.float32(1)
 
 
-def code(page):
-    """The Python of a page, each line where it is on the page."""
+def run(page, folder):
+    """Run the Python of a page as a file, each line where it is on the page."""
     lines, inside = [], False
     for line in page.splitlines():
         inside = (inside and line != "```") or line == "```python"
         lines.append(line if inside and line != "```python" else "")
-    return compile("\n".join(lines), str(PAGE), "exec")
+    path = folder / PAGE.name
+    path.write_text("\n".join(lines))
+    exec(compile(path.read_text(), str(path), "exec"), {})
 
 
-def test_the_page_runs(machine, capsys):
+@pytest.mark.filterwarnings("error::refopt.simt.UntypedWarning")
+def test_the_page_runs(machine, capsys, tmp_path):
     text, before, _ = PAGE.read_text().partition(CHECKED)
     assert before and text.count("```python") == 5
-    exec(code(text.replace('gpu.use("executor")', f'gpu.use("{machine.name}")')), {})
+    run(text.replace('gpu.use("executor")', f'gpu.use("{machine.name}")'), tmp_path)
     assert capsys.readouterr().out == ""
 
 
-def test_what_the_page_prints(capsys):
+@pytest.mark.filterwarnings("error::refopt.simt.UntypedWarning")
+def test_what_the_page_prints(capsys, tmp_path):
     needs.compiler()
     page = PAGE.read_text()
-    exec(code(page), {})
+    run(page, tmp_path)
     (said,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     assert capsys.readouterr().out == said
 
