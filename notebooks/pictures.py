@@ -44,6 +44,13 @@ def arrow(
     ax.annotate("", stop, start, arrowprops=style)
 
 
+def route(ax: Axes, *points: tuple[float, float]) -> None:
+    """An arrow with corners."""
+    ax.plot(*zip(*points[:-1], strict=True), color=LINE, lw=1.2, solid_capstyle="butt")
+    style = {"arrowstyle": "-|>", "color": LINE, "lw": 1.2, "shrinkA": 0, "shrinkB": 0}
+    ax.annotate("", points[-1], points[-2], arrowprops=style)
+
+
 def table(
     ax: Axes, x: float, y: float, values: np.ndarray, title: str, columns: Sequence[str] = (),
     rows: Sequence[str] = (), width: float = 1.0, color: Callable[[int, int], str] = lambda row, column: "white",
@@ -128,18 +135,25 @@ def plan_tables(group: Any, block: int) -> Figure:
     table(ax, 20.5, low, np.array([[f"{x:g}" for x in row] for row in hyper]), "hyper", names,
           [row.name for row in group.routine.hypers], wide, lambda r, c: mark(c == tensor))  # fmt: skip
     y = height - 8.6
-    table(ax, 2.6, y, np.full((2, group.slots), ""), "sums: a slot for each tile, then for each node of the tensor",
-          [str(k) for k in range(group.slots)], ["first", "second"], 28 / group.slots,
+    table(ax, 2.6, y, np.full((2, group.slots), ""), "sums: a place per tile, then per node",
+          [str(k) for k in range(group.slots)], ["p²", "g²"], 28 / group.slots,
           lambda r, c: LIGHT[1] if c == nodes[node, 2] else mark(slot <= c < slot + tiles), 7)  # fmt: skip
     under = table(ax, 2.6, y + 5.2, nodes, "nodes", ["first", "count", "out", "arrivals", "parent"],
                   [f"node {k}" for k in range(len(nodes))], 1.75, lambda r, c: mark(r == node))  # fmt: skip
     table(ax, 13.2, y + 5.2, np.zeros((len(nodes), 1), int), "counters", (), (), wide, lambda r, c: mark(r == node))
     table(ax, 20.5, y + 5.2, np.full((1, len(names)), "rate"), "numbers", names, (), wide,
           lambda r, c: mark(c == tensor))  # fmt: skip
-    arrow(ax, at(block, 5), (18.3, 2.7), -0.1)
-    arrow(ax, (2.6 + 3.5 * 1.75, 2.2 + len(chunks)), (2.6 + 28 / group.slots * (slot + tiles / 2), y - 0.9), 0.1)
-    arrow(ax, (under(node, 2)[0] - 0.9, y + 5.2), (2.6 + 28 / group.slots * (nodes[node, 2] + 0.5), y + 2.05), -0.08)
-    arrow(ax, (under(node, 4)[0], under(node, 4)[1]), (13.2, under(node, 4)[1]))
+    (right, line), (edge, low) = at(block, 5), under(node, 4)
+    first, out = (2.6 + 28 / group.slots * place for place in (slot + tiles / 2, nodes[node, 2] + 0.5))
+    arrow(ax, (right, line), (18.3, 2.7), -0.1)
+    label(ax, 16.4, line - 1.6, "tensor", "center", 8, style="italic")
+    route(ax, (right, line), (first, line), (first, y))
+    label(ax, first + 0.2, y - 2.4, "slot", size=8, style="italic")
+    route(ax, (0.9, line), (0.4, line), (0.4, low), (0.9, low))
+    label(ax, 0.6, y - 2.4, "node", size=8, style="italic")
+    route(ax, (edge, low), (12.2, low), (12.2, y + 2.9), (out, y + 2.9), (out, y + 2))
+    label(ax, 12.4, y + 3.4, "out", size=8, style="italic")
+    route(ax, (edge, low), (12.2, low), (13.2, low))
     return fig
 
 
@@ -147,7 +161,7 @@ def zoom(group: Any, block: int, warps: int, tile: int = 3, row: int = 1, lane: 
     """A tensor, its chunks, the tiles of one, the rows of one, and the elements of a lane, from a plan's table."""
     chunks = group.chunks.copy_to_host()
     tensor, start, stop = chunks[block, :3]
-    fig, ax = canvas("From a tensor to the elements of one thread", 34, 12.2, (9, 4.2))
+    fig, ax = canvas("From a tensor to the elements of one thread", 34.5, 12.2, (9, 4.2))
     size = group.sizes[tensor]
     spans = [(start * 30 / size, stop * 30 / size)]
     for c in np.flatnonzero(chunks[:, 0] == tensor):

@@ -55,7 +55,7 @@ def adam_1(p, g, m, u, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
     # Blocks are of one size, so the last one may have more threads than there are elements left. Without this guard
     # they would write behind the end of the arrays.
     if i < p.size:
-        # Threads 0 to 31, a warp, run in step. They read 32 neighbouring elements, 128 bytes: the memory serves them
+        # Threads 0 to 31 are a warp, and load together: 32 neighbouring elements, 128 bytes. The memory serves them
         # all at once, in four sectors of 32 bytes (a coalesced access).
         m[i] = beta1 * m[i] + (ONE - beta1) * g[i]
         u[i] = beta2 * u[i] + (ONE - beta2) * g[i] * g[i]

@@ -209,8 +209,8 @@ def at_or_zero(g, i, stop):
 def warp_tree(x):
     """The sum over the 32 threads of a warp, neighbours first, in all of them: 5 shuffles, no memory, no barrier."""
     for level in range(5):
-        # Each thread gets what the one has whose number differs in one bit. Threads of a warp run in step, so there is
-        # nothing to wait for. a + b and b + a have the same bits, so both have the same sum.
+        # Each thread gets what the one has whose number differs in one bit. A shuffle makes the threads of its mask
+        # wait for each other, so no barrier is needed. a + b and b + a have the same bits, so both have the same sum.
         x += cuda.shfl_xor_sync(WARP, x, 1 << level)
     return x
 
