@@ -53,6 +53,23 @@ def test_a_wrong_answer_is_told_why(name, kind, tmp_path):
         assert expected in verdict.text, verdict.text
 
 
+@pytest.mark.parametrize("kind", wrong_steps.ORDERS)
+def test_an_order_of_exercise_21_is_told_by_its_bits(kind, tmp_path):
+    fills, *words = wrong_steps.ORDERS[kind]
+    exercise, wrong = answer("21_norm_and_step_in_two_launches", tmp_path, fills)
+    verdict = exercise.check(wrong)
+    assert not verdict.ok and all(expected in verdict.text for expected in words), verdict.text
+
+
+@pytest.mark.parametrize("seed", [15, 35])
+def test_exercise_21_has_the_order_of_the_table(seed):
+    """With these values the order of the list has other bits."""
+    exercise, step, module = solution.load("21_norm_and_step_in_two_launches")
+    cases = {f"seed {seed}": module.arguments(70, 1100, 3, seed=seed)}
+    verdict = Exercise(exercise.name, exercise.spec, cases, exercise.launch).check(step)
+    assert verdict.ok, verdict.text
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_notebooks_are_up_to_date(name):
     """If this fails, run make exercises."""

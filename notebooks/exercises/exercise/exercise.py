@@ -69,6 +69,9 @@ class Exercise:
             if words := self._fault(seen, title, args):
                 return wrong(words)
         assert first is not None
+        for title, args in self.cases.items():
+            if words := self._backwards(answer, title, args):
+                return wrong(words)
         costs = score(first.log)
         scores = table(costs, self.reference)
         for column in self.limits:
@@ -132,6 +135,14 @@ class Exercise:
             return (f"The numbers are right, but the kernel computes in fp64, at a fraction of the speed:\n{lines}\n"
                     "A number of Python's is fp64, or an integer of 64 bits; np.float32(...) is not.")  # fmt: skip
         return ""
+
+    def _backwards(self, answer: Any, title: str, args: tuple) -> str:
+        """What differs when blocks and threads run in reverse: an order that the answer has only by luck."""
+        seen = witness.run(self.launch, answer, args, self.names, schedule="reverse")
+        title = f"{title}, with blocks and threads in reverse order"
+        if seen.error is not None:
+            return f"Case: {title}.\n{witness.report(seen.error)}"
+        return self._differences(title, args, seen.args)
 
     def _compared(self, args: tuple, device: Any) -> Iterator[tuple[str, Difference | None]]:
         """Each array's name, and its first difference."""

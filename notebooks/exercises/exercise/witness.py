@@ -38,13 +38,17 @@ class Run(NamedTuple):
     error: Exception | None
 
 
-def run(launch: Any, answer: Any, args: Any, names: Any) -> Run:
-    """Run an answer on the executor, watched. Reports and pictures call arrays by the names of the arguments."""
+def run(launch: Any, answer: Any, args: Any, names: Any, schedule: str = "forward") -> Run:
+    """Run an answer on the executor. Reports and pictures call arrays by the names of the arguments.
+
+    It is watched, and profiled, in the order forward; in another one its numbers alone are looked at.
+    """
+    forward = schedule == "forward"
     with gpu.use("executor"):
         device, error = on_device(args), None
         for name, array in arrays(device, names):
             array.name = name
-        with simt.observe(watch=True, profile=True, doubles="report") as log:
+        with simt.observe(count=forward, watch=forward, profile=forward, doubles="report", schedule=schedule) as log:
             try:
                 launch(answer, *device)
             except Exception as raised:
