@@ -86,7 +86,7 @@ def report(error: Exception) -> str:
 
 def lesson(error: Exception) -> str:
     """What to think of when a kernel has raised an error; nothing for most errors of Python's."""
-    if isinstance(error, simt.DataRace) and _of_two_blocks(error.first, error.second):
+    if isinstance(error, simt.DataRace) and _of_two_blocks(error):
         return BLOCKS
     if isinstance(error, simt.UninitializedRead) and "(rule shuffle-lanes)" in str(error):
         return SHUFFLE
@@ -95,9 +95,10 @@ def lesson(error: Exception) -> str:
     return next((text for kind, text in LESSONS.items() if isinstance(error, kind)), "")
 
 
-def _of_two_blocks(first: Any, second: Any) -> bool:
-    """Whether two places are of one kernel, in two of its blocks."""
-    return first.kernel == second.kernel and first.block != second.block
+def _of_two_blocks(race: Any) -> bool:
+    """Whether the accesses of a race are those of two blocks of one kernel."""
+    one, other = race.first, race.second
+    return None not in (one, other) and one.kernel == other.kernel and one.block != other.block
 
 
 def _quoted(text: str) -> str:
