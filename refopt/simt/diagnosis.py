@@ -24,12 +24,21 @@ def divergence(launch: Any) -> BarrierDivergence:
         f"{len(places)} at {filename}:{line}, first thread {places[0].thread} of block {places[0].block}"
         for (filename, line), places in groups.items()
     )
-    returned = sum(block.returned for block in launch.resident)
-    gone = f"{launch.exited} threads have exited, {returned} of these blocks by a return statement"
     first = min(groups.values(), key=len)[0]  # the fewest are most likely to be the ones that went astray
     return BarrierDivergence(
-        f"a barrier is not reached by all its threads. Threads wait: {waits}. {gone}", first
+        f"a barrier is not reached by all its threads. Threads wait: {waits}{_ended(launch.resident)}", first
     )
+
+
+def _ended(blocks: list[Any]) -> str:
+    """How many threads of blocks have ended, in words; nothing if none has."""
+    ended, returned = sum(block.exited for block in blocks), sum(block.returned for block in blocks)
+    if not ended:
+        return ""
+    if ended == 1:
+        return f". 1 thread of these blocks has ended already, {'' if returned else 'not '}by a return statement"
+    how = {0: "none", ended: "all"}.get(returned, returned)
+    return f". {ended} threads of these blocks have ended already, {how} of them by a return statement"
 
 
 def two_places(launch: Any, lanes: list[Any]) -> BarrierDivergence:

@@ -6,7 +6,10 @@ from typing import Any, NamedTuple
 
 
 class Place(NamedTuple):
-    """Where in a kernel something happened; `via` is the kernel's own line when a helper did it."""
+    """Where in a kernel something happened; `via` is the kernel's own line when a helper did it.
+
+    Block and thread are None where a report is about a whole kernel.
+    """
 
     kernel: str | None
     filename: str | None
@@ -20,7 +23,8 @@ class Place(NamedTuple):
             return f"host code at {self.filename}:{self.line}"
         via = f" (called from {self.via})" if self.via else ""
         where = f"{self.filename}:{self.line}{via}"
-        return f"kernel {self.kernel} at {where}, block {self.block}, thread {self.thread}"
+        who = "" if self.block is None else f", block {self.block}, thread {self.thread}"
+        return f"kernel {self.kernel} at {where}{who}"
 
 
 _NOWHERE = Place(None, None, None, None, None)

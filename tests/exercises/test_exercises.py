@@ -53,6 +53,23 @@ def test_a_wrong_answer_is_told_why(name, kind, tmp_path):
         assert expected in verdict.text, verdict.text
 
 
+@pytest.mark.parametrize("kind", wrong_steps.ORDERS)
+def test_an_order_of_exercise_21_is_told_by_its_bits(kind, tmp_path):
+    fills, *words = wrong_steps.ORDERS[kind]
+    exercise, wrong = answer("21_norm_and_step_in_two_launches", tmp_path, fills)
+    verdict = exercise.check(wrong)
+    assert not verdict.ok and all(expected in verdict.text for expected in words), verdict.text
+
+
+@pytest.mark.parametrize("seed", [15, 35])
+def test_exercise_21_has_the_order_of_the_table(seed):
+    """With these values the order of the list has other bits."""
+    exercise, step, module = solution.load("21_norm_and_step_in_two_launches")
+    cases = {f"seed {seed}": module.arguments(70, 1100, 3, seed=seed)}
+    verdict = Exercise(exercise.name, exercise.spec, cases, exercise.launch).check(step)
+    assert verdict.ok, verdict.text
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_notebooks_are_up_to_date(name):
     """If this fails, run make exercises."""
@@ -71,6 +88,48 @@ def test_a_link_leads_to_a_page(name):
     """One that is there, or a notebook of the README's list."""
     page = (generate.FOLDER / generate.header(name).link).resolve().relative_to(ROOT)
     assert (ROOT / page).is_file() or f"({page})" in (ROOT / "README.md").read_text()
+
+
+LESSONS = {
+    "a shuffle in a condition": (
+        "09_a_sum_by_shuffles",
+        ["for level in range(5):\n    if lane < 16:\n        value += cuda.shfl_xor_sync(0xFFFF, value, 1 << level)\n"
+         "if lane == 0:\n    sums[row] = value"],
+        "(rule shuffle-lanes)", "All lanes of the mask have to come to a shuffle",
+    ),
+    "elements for bytes": ("12_many_tensors_one_launch", ["store_float32(p + start + 1, lr)"],
+                           "MisalignedAddress", "Addresses count bytes: fp32 element i is at `p + 4 * i`."),
+    "a store by an address": (
+        "12_many_tensors_one_launch", ["p[start] = lr"], "TypeError", "`store_float32(p + 4 * i, value)`",
+    ),
+    "a load by an address": (
+        "12_many_tensors_one_launch", ["store_float32(p, p[start])"], "IndexError", "`load_float32(",
+    ),
+    "two blocks": ("03_grid_stride", ["p[0] = cuda.blockIdx.x"], "DataRace", "Blocks of a launch are not ordered"),
+    "one block": ("03_grid_stride", ["p[0] = cuda.threadIdx.x"], "DataRace", "or let a single thread write"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LESSONS)
+def test_an_error_is_a_lesson(case, tmp_path):
+    name, fills, *words = LESSONS[case]
+    exercise, wrong = answer(name, tmp_path, fills)
+    verdict = exercise.check(wrong)
+    assert not verdict.ok and all(expected in verdict.text for expected in words), verdict.text
+
+
+def test_numbers_alone_are_compared_of_what_runs(tmp_path):
+    exercise, wrong = answer("01_guard_the_tail", tmp_path, ["out[i] = k * x[i]"])
+    for verdict in exercise.compare(wrong), exercise.differences(wrong):
+        assert not verdict.ok and "Not yet. Case: 72 elements" in verdict.text
+        assert "OutOfBounds: index 72 is out of bounds" in verdict.text and "A GPU says nothing" in verdict.text
+
+
+def test_an_element_that_many_threads_store_is_named(tmp_path):
+    loop = "for level in range(5):\n    value += cuda.shfl_xor_sync(WARP, value, 1 << level)\nsums[row] = value"
+    exercise, wasteful = answer("09_a_sum_by_shuffles", tmp_path, [loop])
+    assert "Element 0 of sums is stored by 32 threads; one is enough." in exercise.check(wasteful).text
+    assert "is stored by" not in exercise.check(solution.load("09_a_sum_by_shuffles").answer).text
 
 
 @pytest.mark.parametrize(

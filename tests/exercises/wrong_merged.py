@@ -47,7 +47,7 @@ WRONG = {
         ),
         "nearly": (
             [f"for i in range(cuda.threadIdx.x, stop, cuda.blockDim.x):\n    {TAIL}"],
-            "of params[3] (shape (1100,)", "Nothing orders these two accesses",
+            "of params[3] (shape (1100,)", "Blocks of a launch are not ordered",
         ),
         "slow": (
             ["share = (stop - start + cuda.blockDim.x - 1) // cuda.blockDim.x\n"

@@ -37,7 +37,7 @@ WRONG = {
         "nearly": (
             ["for i in range(cuda.grid(1), p.size, cuda.blockDim.x):\n    new = mu * v[i] + g[i]\n    v[i] = new\n"
              "    p[i] = p[i] - lr * new"],
-            "DataRace: data race on [32]", "Nothing orders these two accesses",
+            "DataRace: data race on [32]", "Blocks of a launch are not ordered",
         ),
         "slow": (
             ["for i in range(cuda.grid(1), p.size, cuda.gridsize(1)):\n    v[i] = mu * v[i] + g[i]\n"

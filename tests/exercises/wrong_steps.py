@@ -96,3 +96,14 @@ WRONG = {
         ),
     },
 }
+# Wrong by the order of a sum or a product alone.
+ORDERS = {
+    "atomic": (
+        [TREE.replace("sums[c] = shared[0]", "cuda.atomic.add(sums, 0, shared[0])"), FACTOR, ADAMW],
+        "in reverse order", "The last bits alone are others",
+    ),
+    "product": (
+        [TREE, FACTOR, ADAMW.replace("(ONE - beta2) * d * d", "(ONE - beta2) * (d * d)")],
+        "elements of params[1] differ", "The last bits alone are others",
+    ),
+}  # fmt: skip

@@ -80,7 +80,7 @@ def test_threads_may_return_before_a_grid_barrier(schedule, strict):
     x, y = np.zeros(5), np.zeros(5)
     with simt.observe(watch=True, schedule=schedule, strict=strict):
         if strict:
-            with pytest.raises(simt.BarrierDivergence, match="3 threads have exited"):
+            with pytest.raises(simt.BarrierDivergence, match="3 threads of these blocks have ended already, all"):
                 kernel[2, 4](x, y)
         else:
             kernel[2, 4](x, y)
@@ -95,8 +95,42 @@ def test_a_grid_barrier_takes_the_first_thread_of_each_block(blocks):
             return
         cuda.cg.this_grid().sync()
 
-    with pytest.raises(simt.BarrierDivergence, match="1 threads have exited, 1 of these blocks by a return"):
+    with pytest.raises(simt.BarrierDivergence, match="1 thread of these blocks has ended already, by a return"):
         kernel[blocks, 2](np.zeros(2 * blocks - 2))
+
+
+def test_threads_that_have_ended_are_counted():
+    """Without a word of them if there are none."""
+
+    @cuda.jit
+    def kernel(x, first):
+        t = cuda.threadIdx.x
+        if t < first:
+            cuda.syncthreads()
+        elif t < 30:
+            return
+        elif first:
+            x[t] = 1
+        else:
+            cuda.syncthreads()
+
+    x = np.zeros(32)
+    with pytest.raises(simt.BarrierDivergence, match="12 threads of these blocks have ended already, 10 of them by a"):
+        kernel[1, 32](x, 20)
+    with pytest.raises(simt.BarrierDivergence, match="2 threads of these blocks have ended already, none of them by a"):
+        kernel[1, 32](x, 30)
+
+    @cuda.jit
+    def apart(x):
+        if cuda.threadIdx.x < 16:
+            cuda.syncthreads()
+        else:
+            cuda.syncwarp()
+            cuda.syncthreads()
+
+    with pytest.raises(simt.BarrierDivergence) as caught:
+        apart[1, 32](x)
+    assert "ended" not in str(caught.value)
 
 
 def test_a_cooperative_launch_is_capped():

@@ -13,7 +13,7 @@ from . import solution, witness
 from .arguments import Difference, arrays, copied, difference, on_device, on_host
 from .picture import picture
 from .requests import requests
-from .score import NAMES, Score, dearest, score, table
+from .score import NAMES, Score, dearest, repeated, score, table
 from .verdict import Verdict, right, wrong
 
 
@@ -49,8 +49,8 @@ class Exercise:
         """What the reference solution costs in the first case."""
         return score(self._run(solution.load(self.name).answer, self._first).log)
 
-    def _run(self, answer: Any, args: tuple) -> witness.Run:
-        return witness.run(self.launch, answer, args, self.names)
+    def _run(self, answer: Any, args: tuple, **options: Any) -> witness.Run:
+        return witness.run(self.launch, answer, args, self.names, **options)
 
     @property
     def _first(self) -> tuple:
@@ -69,8 +69,12 @@ class Exercise:
             if words := self._fault(seen, title, args):
                 return wrong(words)
         assert first is not None
+        for title, args in self.cases.items():
+            title += ", with blocks and threads in reverse order"
+            if words := self._of_numbers(answer, title, args, schedule="reverse"):
+                return wrong(words)
         costs = score(first.log)
-        scores = table(costs, self.reference)
+        scores = "\n".join(filter(None, [table(costs, self.reference), repeated(first.log)]))
         for column in self.limits:
             if getattr(costs, column) > getattr(self.reference, column):
                 words = f"The numbers are right, but there are too many {NAMES.get(column, column)}.\n{scores}"
@@ -80,12 +84,9 @@ class Exercise:
         return right(scores)
 
     def compare(self, answer: Any) -> Verdict:
-        """Compare numbers, and nothing else, on the executor: what a test finds that has no witness."""
+        """Compare numbers, and nothing else, on the executor: what a test finds that watches no access."""
         for title, args in self.cases.items():
-            with gpu.use("executor"):
-                device = on_device(args)
-                self.launch(answer, *device)
-            if words := self._differences(title, args, device):
+            if words := self._of_numbers(answer, title, args):
                 return wrong(words)
         return right("All numbers are as expected, in this order of threads.")
 
@@ -113,25 +114,32 @@ class Exercise:
         """How many elements of each array differ, in each case: a table."""
         rows, total = [], 0
         for title, args in self.cases.items():
-            with gpu.use("executor"):
-                device = on_device(args)
-                self.launch(answer, *device)
-            counts = {name: found.wrong if found else 0 for name, found in self._compared(args, device)}
+            seen = self._run(answer, args, watch=False)
+            if words := self._raised(seen, title):
+                return wrong(words)
+            counts = {name: found.wrong if found else 0 for name, found in self._compared(args, seen.args)}
             rows.append(f"{title}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
             total += sum(counts.values())
         return Verdict(not total, "\n".join(["Elements that differ:", *rows]))
 
     def _fault(self, seen: witness.Run, title: str, args: tuple) -> str:
         """What is wrong with a run, if anything."""
-        if seen.error is not None:
-            return f"Case: {title}.\n{witness.report(seen.error)}"
-        if words := self._differences(title, args, seen.args, seen):
+        if words := self._raised(seen, title) or self._differences(title, args, seen.args, seen):
             return words
         if seen.log.doubles:
             lines = "\n".join(f"{witness.source(x.filename, x.line)} ({x.operands})" for x in seen.log.doubles)
             return (f"The numbers are right, but the kernel computes in fp64, at a fraction of the speed:\n{lines}\n"
                     "A number of Python's is fp64, or an integer of 64 bits; np.float32(...) is not.")  # fmt: skip
         return ""
+
+    def _raised(self, seen: witness.Run, title: str) -> str:
+        """What a run has raised, if anything."""
+        return "" if seen.error is None else f"Case: {title}.\n{witness.report(seen.error)}"
+
+    def _of_numbers(self, answer: Any, title: str, args: tuple, schedule: str = "forward") -> str:
+        """What is wrong with the numbers alone, if anything, in an order of blocks and threads."""
+        seen = self._run(answer, args, watch=False, schedule=schedule)
+        return self._raised(seen, title) or self._differences(title, args, seen.args)
 
     def _compared(self, args: tuple, device: Any) -> Iterator[tuple[str, Difference | None]]:
         """Each array's name, and its first difference."""

@@ -57,11 +57,20 @@ def bare(comments: str) -> str:
     return re.sub(r"(?m)^( *)# ?", r"\1", comments)
 
 
+def shown(link: str) -> str:
+    """The text of a link: a notebook's number and title, or the name of another page."""
+    page = link.rpartition("/")[2]
+    if not page.endswith(".ipynb"):
+        return page.removesuffix(".md")
+    first = json.loads((FOLDER / link).read_text())["cells"][0]["source"]
+    return f"notebook {page.partition('-')[0]}, {''.join(first).splitlines()[0].removeprefix('# ')}"
+
+
 def cells(name: str, solved: bool = False) -> list[tuple[str, str]]:
     """The cells of an exercise, or of its solution: kind and text."""
     number, title, teaches, link = header(name)
-    shown = link.rpartition("/")[2].removesuffix(".ipynb").removesuffix(".md")
-    head = f"# {number}. {title}\n\n**What you learn**: {teaches}\n\n**Explained in**: [{shown}]({link})"
+    head = (f"# {number}. {title}\n\n**What you learn**: {teaches}\n\n**Explained in**: [{shown(link)}]({link})\n\n"
+            f"**To do it**: `jupyter lab notebooks/exercises/{path(name).name}`")  # fmt: skip
     result = [("markdown", head)]
     for part in re.split(r"(?m)^# %%", solution.text(name))[1:]:
         kind, _, body = part.partition("\n")
@@ -99,8 +108,7 @@ def index() -> str:
     rows = ["| | Exercise | What it teaches | Explained in |", "|---|---|---|---|"]
     for name in solution.names():
         number, title, teaches, link = header(name)
-        shown = link.rpartition("/")[2]
-        rows.append(f"| {number} | [{title}]({path(name).name}) | {teaches} | [{shown}]({link}) |")
+        rows.append(f"| {number} | [{title}]({path(name).name}) | {teaches} | [{shown(link)}]({link}) |")
     return before + "\n".join(rows) + "\n"
 
 

@@ -61,6 +61,20 @@ def table(yours: Score, reference: Score) -> str:
     return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
 
 
+def repeated(log: Any) -> str:
+    """An element of global memory that many threads of a launch store by one line of code, in words; empty if none."""
+    for accesses in log.profile.accesses:
+        stores = (accesses.of_instruction("kind") == "store") & ~accesses.of_instruction("shared").astype(bool)
+        keys = np.stack([accesses.array, accesses.start, accesses.instruction, accesses.thread], 1)[stores]
+        places, counts = np.unique(np.unique(keys, axis=0)[:, :3], axis=0, return_counts=True)  # each thread once
+        if len(counts) and counts.max() > 1:
+            number, start, _ = places[counts.argmax()]
+            array = accesses.arrays[number]
+            element = f"Element {start // array.dtype.itemsize} of {array.label}"
+            return f"{element} is stored by {counts.max()} threads; one is enough."
+    return ""
+
+
 NAMES = {"copied": "copied bytes"}  # of columns whose names do not say enough
 ADVICE = {
     "launches": "A launch costs microseconds, and loads again what the one before has just stored.",

@@ -19,14 +19,27 @@ LESSONS = {
     simt.OutOfBounds: "A GPU says nothing here: it reads, or overwrites, what lies behind the array.",
     simt.DataRace: "Nothing orders these two accesses: a GPU may do either of them first. Threads of a block are "
     "ordered by cuda.syncthreads(), those of a warp by cuda.syncwarp(); several threads that add to one element need "
-    "an atomic.",
+    "an atomic; or let a single thread write.",
     simt.BarrierDivergence: "All threads of a block have to come to the same barrier, those without work as well. "
     "On a GPU the block may hang, or go on with what is not there yet.",
     simt.UninitializedRead: "Shared and fresh memory has no value until some thread writes one: on a GPU it is what "
     "was left there.",
-    simt.MisalignedAddress: "A load of 16 bytes has to begin at a multiple of 16 bytes; elsewhere a GPU stops with an "
-    "error.",
+    simt.MisalignedAddress: "An access of n bytes has to begin at a multiple of n. Addresses count bytes: fp32 element "
+    "i is at `p + 4 * i`.",
     simt.Deadlock: "The thread does not end: does its loop variable move?",
+}
+BLOCKS = (
+    "Blocks of a launch are not ordered at all. Does this element belong to both of them? Look at where each block "
+    "begins and ends."
+)
+SHUFFLE = (
+    "All lanes of the mask have to come to a shuffle: take it out of the condition, and let the condition choose who "
+    "uses the result."
+)
+ADDRESS = "`p` is an address, a number, not an array: "
+INDEXED = {  # what Python says of `p[i]`, loaded and stored
+    "invalid index to scalar variable": f"{ADDRESS}`load_float32(p + 4 * i)`.",
+    "'numpy.int64' object does not support item assignment": f"{ADDRESS}`store_float32(p + 4 * i, value)`.",
 }
 
 
@@ -38,13 +51,16 @@ class Run(NamedTuple):
     error: Exception | None
 
 
-def run(launch: Any, answer: Any, args: Any, names: Any) -> Run:
-    """Run an answer on the executor, watched. Reports and pictures call arrays by the names of the arguments."""
+def run(launch: Any, answer: Any, args: Any, names: Any, watch: bool = True, schedule: str = "forward") -> Run:
+    """Run an answer on the executor. Reports and pictures call arrays by the names of the arguments.
+
+    With ``watch`` it is profiled as well; without, its numbers alone are of interest, which is faster.
+    """
     with gpu.use("executor"):
         device, error = on_device(args), None
         for name, array in arrays(device, names):
             array.name = name
-        with simt.observe(watch=True, profile=True, doubles="report") as log:
+        with simt.observe(watch, watch, schedule, profile=watch, doubles="report" if watch else "ignore") as log:
             try:
                 launch(answer, *device)
             except Exception as raised:
@@ -60,11 +76,29 @@ def source(filename: str | None, line: int | None) -> str:
 
 def report(error: Exception) -> str:
     """What the executor says, with lines quoted, and what it means."""
+    words = str(error)
     if not isinstance(error, simt.SimtError):
         where = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-        return f"{type(error).__name__}: {_quoted(f'{error}{where}')}"
-    lesson = next((text for kind, text in LESSONS.items() if isinstance(error, kind)), "")
-    return f"{type(error).__name__}: {_quoted(str(error))}" + (f"\n{lesson}" if lesson else "")
+        words += where
+    text = lesson(error)
+    return f"{type(error).__name__}: {_quoted(words)}" + (f"\n{text}" if text else "")
+
+
+def lesson(error: Exception) -> str:
+    """What to think of when a kernel has raised an error; nothing for most errors of Python's."""
+    if isinstance(error, simt.DataRace) and _of_two_blocks(error):
+        return BLOCKS
+    if isinstance(error, simt.UninitializedRead) and "(rule shuffle-lanes)" in str(error):
+        return SHUFFLE
+    if not isinstance(error, simt.SimtError):
+        return next((text for words, text in INDEXED.items() if words in str(error)), "")
+    return next((text for kind, text in LESSONS.items() if isinstance(error, kind)), "")
+
+
+def _of_two_blocks(race: Any) -> bool:
+    """Whether the accesses of a race are those of two blocks of one kernel."""
+    one, other = race.first, race.second
+    return None not in (one, other) and one.kernel == other.kernel and one.block != other.block
 
 
 def _quoted(text: str) -> str:

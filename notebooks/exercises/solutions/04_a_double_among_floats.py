@@ -54,7 +54,7 @@ def shrink(p, lr, decay):
 # exercise.compare(shrink)
 
 # %% [markdown]
-# The witness:
+# The executor:
 
 # %% [notebook]
 # exercise.check(shrink)

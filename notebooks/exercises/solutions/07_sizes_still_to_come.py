@@ -67,7 +67,7 @@ def suffix_sums(sizes, to_come):
 # exercise.compare(suffix_sums)
 
 # %% [markdown]
-# The witness names two lines and two threads:
+# The executor names two lines and two threads:
 
 # %% [notebook]
 # exercise.check(suffix_sums)

@@ -2,7 +2,7 @@
 
 Teaches: the threads of a warp pass values to each other without memory and without a barrier
 
-Explained in: ../5-adamw-lamb-and-norms.ipynb
+Explained in: ../2-from-ten-lines.ipynb
 """
 
 # %% [markdown]

@@ -11,8 +11,8 @@ Explained in: ../../refopt/gpu/ladder/global_norm.py
 # needed for a single number: each block adds up the sums of all chunks for itself, in the same order.
 #
 # The order is part of the specification. Lane t of 64 adds up the squares of elements t, t + 64, ... of its chunk of
-# at most 1024; the second half of the lanes is added to the first until one sum is left; the sums of chunks are added
-# up one by one.
+# at most 1024; the second half of the lanes is added to the first until one sum is left. The sums of chunks are added
+# one by one, in the order of the table: large tensors first.
 
 # %%
 import numpy as np
@@ -37,7 +37,7 @@ def sum_of_squares(chunk):
 
 def spec(params, grads, moments1, moments2, max_norm, lr, beta1, beta2, epsilon, coeff, beta1_pow, beta2_pow):
     total = ZERO
-    for g in grads:
+    for g in sorted(grads, key=lambda g: -g.size):  # as the table has them; of one size, in the order of the list
         for start in range(0, g.size, 1024):
             total = total + sum_of_squares(g[start : start + 1024])
     norm = np.sqrt(total)
@@ -55,17 +55,18 @@ def launch(step, params, grads, moments1, moments2, *numbers):
     step(table, on_machine_of(params[0], np.zeros(table.count, np.float32)), *numbers)
 
 
-def arguments(*sizes, scale=1.0):
-    rng = np.random.default_rng(0)
-    params, grads, moments1, moments2 = ([rng.random(n).astype(np.float32) for n in sizes] for _ in range(4))
-    grads = [np.float32(scale) * g for g in grads]
-    numbers = 1.0, 0.125, 0.9, 0.999, 1e-8, 0.01, 0.9**3, 0.999**3
-    return params, grads, moments1, moments2, *map(np.float32, numbers)
+def arguments(*sizes, scale=1.0, max_norm=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    scales = np.float32(1), np.float32(scale), np.float32(1e-2), np.float32(1e-4)
+    lists = [[k * rng.random(n).astype(np.float32) for n in sizes] for k in scales]
+    numbers = max_norm, 0.125, 0.9, 0.999, 1e-8, 0.01, 0.9**3, 0.999**3
+    return *lists, *map(np.float32, numbers)
 
 
 cases = {
     "a norm above the limit": arguments(70, 1100, 3), "a norm below it": arguments(70, scale=0.01),
     "gradients of 0": arguments(5, 64, scale=0),
+    "20 tensors": arguments(*range(30, 130, 5), scale=2.0, max_norm=30.0, seed=5),
 }  # fmt: skip
 limits = "launches", "requests", "barriers"
 exercise = Exercise("21_norm_and_step_in_two_launches", spec, cases, launch, limits)
