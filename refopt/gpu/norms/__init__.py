@@ -3,7 +3,7 @@
 What is an optimizer's own are the device functions of its `refopt.gpu.rules.NormRule`. Here is what such steps share.
 
 How the work is cut. A tensor is cut into **chunks**, of which a block of the first launch takes one, and a chunk into
-**tiles** of 1024 elements, of which a **warp**, 32 threads that are issued together, takes one at a time. A tile has four
+**tiles** of 1024 elements, of which a **warp**, 32 threads issued together, takes one at a time. A tile has four
 **rows** of 256. The warp goes over a row at once: each of its threads, a **lane**, has eight elements of it. The order
 of all additions follows from this, and from nothing else (numerics, N6); no number of blocks or threads changes a bit.
 `elements` is what a warp does, `chunks` what a block does.
