@@ -227,6 +227,14 @@ def test_bad_ops_and_variables():
     Program({}, (), (Op("matmul", role="forward"),)).check()
 
 
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("part", ["startup", "main"])
+def test_what_is_no_op_is_named_by_its_place(part, before):
+    op = Op("scale", {"x": ["a"]}, {"out": ["a"]}, {"scale": 1.0})
+    with pytest.raises(TypeError, match=rf"^Program: {part}\[{before}\]: expected an Op, got 5$"):
+        Program({}, **{"startup": (), "main": ()} | {part: (op,) * before + (5,)})
+
+
 def test_a_listing_shows_rank_0():
     """0 is no default: a broadcast says which rank it is from."""
     op = Op("broadcast", {"x": ("w",)}, {"out": ("w",)}, {"ranks": 2, "root": 0}, "communicate")
