@@ -7,7 +7,7 @@ import numpy as np
 
 from refopt.checks.arguments import listed
 from refopt.checks.arrays import Array, check_like, check_one, refuse_overlaps
-from refopt.checks.dtypes import ITEM_SIZES, SIZES, arithmetic, name_of, widens
+from refopt.checks.dtypes import ITEM_SIZES, SIZES, arithmetic, arithmetic_name, widens
 from refopt.checks.numbers import check_hypers
 from refopt.checks.rows import Routine, Spec
 
@@ -98,14 +98,14 @@ def _check_tensor(name: str, routine: Routine, arrays: dict[str, list[Array | No
             continue
         where = f"{name}: {slot.name}[{i}]"
         if slot.scalar:
-            check_one(where, array, [name_of(np.dtype(real))], written=True)
+            check_one(where, array, [arithmetic_name(param.dtype)], written=True)
             continue
         _check_dtype(where, slot.name, array.dtype, param.dtype, real, routine.remainders)
         check_like(where, array, param, f"params[{i}]", written=slot.written)
 
 
 def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type, remainders: bool) -> None:
-    exact = name_of(np.dtype(real))
+    exact = arithmetic_name(param)
     if slot == "grads":
         if not widens(dtype, real):
             raise TypeError(f"{where}: expected a dtype that widens to {exact}, got {dtype}")

@@ -61,7 +61,7 @@ class DeviceArray:
         }
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """A copy on the host where the executor is in place of Numba, whose arrays give one; else a TypeError."""
+        """A copy on the host where the executor replaces Numba, whose arrays give one; else a TypeError."""
         if not current.as_numba:
             raise TypeError("a device array is no host array: use copy_to_host()")
         if copy is False:

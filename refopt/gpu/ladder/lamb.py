@@ -182,7 +182,7 @@ def lamb_2_moments(p, g, m, u, sums, beta1, beta2, epsilon, decay, beta1_pow, be
 
 @device_function
 def join(sums, first, count):
-    """The tree over some sums in a row, by one block. What comes of it is in place of the first of them."""
+    """The tree over some sums in a row, by one block. The result replaces the first of them."""
     distance = 1
     while distance < count:
         for k in range(2 * distance * cuda.threadIdx.x, count - distance, 2 * distance * cuda.blockDim.x):

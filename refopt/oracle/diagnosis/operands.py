@@ -232,7 +232,7 @@ def _plain_values() -> Iterator[tuple[str, Value]]:
 
 
 def _inside(x: Any, values: dict[str, Any], value: Value, numbers: dict[str, Any]) -> Any:
-    """What is in place of an expression's value; numbers of the step are known everywhere."""
+    """What stands for an expression's value; numbers of the step are known everywhere."""
     return value(x, numbers | values)
 
 

@@ -123,8 +123,7 @@ class Balancer:
 
 
 def sizes_of(vars: Mapping[str, Var]) -> dict[str, int]:
-    """Elements by name of a program's variables; of a sparse one, those of all its rows.
-    """
+    """Elements by name of a program's variables; of a sparse one, those of all its rows."""
     checked = mapping("sizes_of: vars", vars)
     for name, var in checked.items():
         if not isinstance(var, Var):
