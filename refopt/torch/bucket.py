@@ -38,9 +38,7 @@ class Bucket:
         gradients: what the plan reads of their gradients.
     """
 
-    def __init__(
-        self, members: Sequence[Member], formulas: Sequence[Formula], masters: str | None
-    ) -> None:
+    def __init__(self, members: Sequence[Member], formulas: Sequence[Formula], masters: str | None) -> None:
         """Complete the states; `bind` makes the plan.
 
         Args:
@@ -59,7 +57,7 @@ class Bucket:
         self._taken = _counts(members) if self._formula.counts else np.array(begun, np.int64)
         self._skipped = torch.zeros((), dtype=torch.float64, device=self.params[0].device)
         self._waits = False  # whether that may be anything but 0
-        self._present = np.array(self.gradients.present)
+        self._see()
         self._scalars = Scalars(ROUTINES[self._formula.routine], self.params)
         self._scalars.read([member.state for member in members], self._formula)
         self._numbers = self._of_tensors(formulas)
@@ -90,9 +88,14 @@ class Bucket:
         moved, others = self.gradients.look()
         if others:
             self._settle()
-            self._present = np.array(self.gradients.present)
+            self._see()
         self._moved |= moved
         return moved
+
+    def _see(self) -> None:
+        """Take note of which parameters have a gradient."""
+        self._present = np.array(self.gradients.present)
+        self._stepped = [param for param, there in zip(self.params, self.gradients.present, strict=True) if there]
 
     def step(self) -> None:
         """Update the parameters by the gradients that were looked at."""
@@ -108,7 +111,7 @@ class Bucket:
         if self._gate.found_inf is not None:
             self._skipped += self._gate.found_inf[0] != 0
             self._waits = True
-        increment_version([param for param, present in zip(self.params, self.gradients.present, strict=True) if present])
+        increment_version(self._stepped)
 
     def set(self, formulas: Sequence[Formula]) -> None:
         """Take the numbers of groups whose routine and choices are what they were."""
@@ -164,8 +167,8 @@ class Bucket:
         """The numbers that depend on how many steps a tensor has taken."""
         counts, values = self.counts().tolist(), dict[str, list[float]]()
         for name in {*self._formula.first, *self._formula.by_step}:
-            of_tensor = [self._formulas[k].number_at(name, count + 1) for k, count in zip(self._groups, counts, strict=True)]
-            values[name] = of_tensor
+            steps = zip(self._groups, counts, strict=True)
+            values[name] = [self._formulas[k].number_at(name, count + 1) for k, count in steps]
         return values
 
 
