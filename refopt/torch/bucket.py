@@ -50,6 +50,7 @@ class Bucket:
         self._groups = [member.group for member in members]
         self._formulas, self._formula = formulas, formulas[members[0].group]
         self.params = [member.param for member in members]
+        self._on_gpu = self.params[0].is_cuda
         self.gradients = Gradients(self.params, lambda i: f"{members[i].label}: grad")
         begun = [bool(member.state) for member in members]
         for member in members:
@@ -99,19 +100,40 @@ class Bucket:
 
     def step(self) -> None:
         """Update the parameters by the gradients that were looked at."""
+        captured = self._follow()
         if self._moved:
-            self._plan.rebind(grads=self.gradients.arrays())
+            self.gradients.hand_to(self._plan)
             self._moved = False
-        if not self._present.any():
+        if not self._stepped:
             return
         if self._formula.first or self._formula.by_step:
+            if captured:
+                name = next(iter({**self._formula.first, **self._formula.by_step}))
+                raise RuntimeError(f"{self._members[0].label}: {name}: expected a step that is not captured, since the "
+                                   "host counts steps for it")  # fmt: skip
             self._plan.set(**self._of_step())
         self._plan.step()
-        self._taken += self._present
+        self._count(captured)
+        increment_version(self._stepped)
+
+    def _follow(self) -> bool:
+        """Have the plan on PyTorch's current stream; whether that is being captured."""
+        if not self._on_gpu:
+            return False
+        stream = torch.cuda.current_stream(self.params[0].device).cuda_stream
+        if stream != self._plan.stream:
+            self._plan.stream = stream
+        return torch.cuda.is_current_stream_capturing()
+
+    def _count(self, captured: bool) -> None:
+        """A step more; that of a graph is counted by the device, whenever it is replayed."""
+        if captured:
+            self._skipped -= 1
+        else:
+            self._taken += self._present
         if self._gate.found_inf is not None:
             self._skipped += self._gate.found_inf[0] != 0
-            self._waits = True
-        increment_version(self._stepped)
+        self._waits |= captured or self._gate.found_inf is not None
 
     def set(self, formulas: Sequence[Formula]) -> None:
         """Take the numbers of groups whose routine and choices are what they were."""

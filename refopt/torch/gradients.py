@@ -55,9 +55,9 @@ class Gradients:
         self._places, self.tensors = places, grads
         return True, False
 
-    def forget(self) -> None:
-        """Let go of the gradients, whose memory PyTorch may want; where they were is still known."""
-        self.tensors = [None] * len(self.tensors)
+    def hand_to(self, plan: Any) -> None:
+        """Have a plan, or a check of gradients, read them where they lie; on a GPU it does not keep them alive."""
+        ...
 
     def _read(self, grads: list[Tensor | None]) -> None:
         """Look at everything; raises, naming the gradient, before anything has changed."""
