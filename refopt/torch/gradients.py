@@ -56,8 +56,8 @@ class Gradients:
         return True, False
 
     def hand_to(self, plan: Any) -> None:
-        """Have a plan, or a check of gradients, read them where they lie; on a GPU it does not keep them alive."""
-        ...
+        """Have a plan read them where they lie."""
+        plan.rebind(grads=self.arrays())
 
     def _read(self, grads: list[Tensor | None]) -> None:
         """Look at everything; raises, naming the gradient, before anything has changed."""

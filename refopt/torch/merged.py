@@ -40,7 +40,7 @@ class Merged(Optimizer):
         RuntimeError: at a step, naming the parameter: a gradient is sparse.
     """
 
-    formula: ClassVar[staticmethod[[Any], Formula]]
+    formula: "ClassVar[staticmethod[[Any], Formula]]"
     _step_supports_amp_scaling = True
 
     def __init__(self, *args: Any, masters: str | None = None, max_norm: float | None = None, **named: Any) -> None:
@@ -115,8 +115,10 @@ class Merged(Optimizer):
                     continue
                 if because := self._refusal(param):  # its data may be others than at construction
                     raise TypeError(f"{self._label(k, i)}: {because}")
-                member = Member(param, self._label(k, i), k, self._state[param])
-                kinds.setdefault((param.device, real_dtype(param), formulas[k].kind), []).append(member)
+                formula = formulas[k]
+                keeps = formula.counts or formula.states or self._masters
+                member = Member(param, self._label(k, i), k, self._state[param] if keeps else {})
+                kinds.setdefault((param.device, real_dtype(param), formula.kind), []).append(member)
         self._check_one_norm(kinds)
         buckets = [Bucket(members, formulas, self._masters) for members in kinds.values()]
         gates = []
