@@ -13,8 +13,8 @@ from refopt.torch.arrays import FLOATS, arrays_of, layout
 class Gradients:
     """What a plan reads of some parameters' gradients.
 
-    PyTorch's setter of ``.grad`` sees to shape, dtype and device, so address, strides and ``None`` are what a step looks
-    at. A gradient that lies in another order than its parameter is copied into that order, in every step.
+    PyTorch's setter of ``.grad`` sees to shape, dtype and device, so a step looks at address, strides and ``None``
+    alone. A gradient that lies in another order than its parameter is copied into that order, in every step.
 
     Attributes:
         tensors: what the plan reads, by parameter; ``None`` where there is no gradient.
