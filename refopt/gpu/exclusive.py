@@ -21,11 +21,11 @@ class Exclusive:
         self.device = machine
         self._turn = threading.RLock()
 
-    def _refuse_capture(self, where: str, stream: Any) -> None:
+    def _refuse_capture(self, routine: str, argument: str, stream: Any) -> None:
         """Raise where a new value would go into a captured graph."""
         if self.device.capturing(stream):
             expected = "expected no new value during a capture, which would put it into every replay"
-            raise RuntimeError(f"{where}: {expected}; call set() between replays")
+            raise RuntimeError(f"{routine}: {argument}: {expected}; call set() between replays")
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """What ``copy``, ``deepcopy`` and ``pickle`` ask for."""
