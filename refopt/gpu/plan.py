@@ -183,7 +183,7 @@ class Plan(Exclusive):
         places = bound.given(f"{where}: addresses", addresses)
         values = None if arrays is None else listed(f"{where}: arrays", arrays)
         if values is None and slot != "grads":
-            raise TypeError(f"{where}: arrays: expected those of {slot}, whose state_dict is taken, got None")
+            raise TypeError(f"{where}: arrays: expected those of {slot}, which states are read from, got None")
         if values is not None and len(values) != self._count:
             raise ValueError(f"{where}: arrays: expected {self._count} entries, as planned, got {len(values)}")
         there, before = places != 0, bound.there[slot]
