@@ -8,16 +8,16 @@ import numpy as np
 from refopt import checks, state
 from refopt.catalog import Routine
 from refopt.checks import Array
-from refopt.checks.arguments import chosen, listed, shown
+from refopt.checks.arguments import chosen
 from refopt.gpu.arrays import describer, device_of_lists, locator
-from refopt.gpu.exclusive import Exclusive, in_turn
+from refopt.gpu.exclusive import OnStream, in_turn
 from refopt.gpu.group import Group
 from refopt.gpu.launches import Alternating, Launches
 from refopt.gpu.runtime import device
 from refopt.gpu.transfer import Transfer
 
 
-class Plan(Exclusive):
+class Plan(OnStream):
     """A merged routine bound to its arrays. Made by `refopt.gpu.plan`.
 
     The arrays are kept alive; their memory must stay where it is, or `rebind` must be told.
@@ -46,14 +46,13 @@ class Plan(Exclusive):
         self.routine, self.form = routine, chosen(f"{name}: form", form, routine.forms)
         self._launcher = launcher
         self._missing = {h.name for h in routine.hypers if h.default is None} - set(hypers)
-        super().__init__(device(device_of_lists(*slots.values())))
+        super().__init__(device(device_of_lists(*slots.values())), stream, name)
         self._shared = {name: array for name, array in (shared or {}).items() if array is not None}
-        self._stream: Any = self.device.stream(stream, f"{name}: stream")
-        self._keep: Any = stream
         self._describe = describer(self.device.name)
         stand_ins = dict.fromkeys(self._missing, 0.0)
-        call = checks.check(routine, slots, hypers | stand_ins, self._describe, self._shared)
-        self._bound = checks.Bound(call, locator(self._describe))
+        self._call = call = checks.check(routine, slots, hypers | stand_ins, self._describe, self._shared)
+        self._written = [slot.name for slot in routine.slots if slot.written]
+        self._bound = self._bound_to(call)
         self._rows = {hyper.name: hyper for hyper in routine.hypers}
         self._hypers = {name: call.hypers[name] for name in self._rows}
         self._choices = {name: call.hypers[name] for name in routine.choices}
@@ -62,7 +61,7 @@ class Plan(Exclusive):
         self._build()
 
     def _build(self) -> None:
-        call = self._bound.call
+        call = self._settled()
         members: dict[tuple, list[int]] = {}
         for i in call.active:
             spec = call.spec(i)
@@ -119,27 +118,6 @@ class Plan(Exclusive):
             for name, value in hypers.items():
                 group.hypers.set(name, value, self._stream)
 
-    @property
-    def stream(self) -> Any:
-        """What steps run on, as the device has it: a handle, or a stream of the executor.
-
-        It may be set to another: what follows there comes after all that the plan has enqueued so far. If one of the
-        two is being captured, that order is the caller's to see to.
-        """
-        return self._stream
-
-    @stream.setter
-    @in_turn
-    def stream(self, stream: Any) -> None:
-        machine, former, held = self.device, self._stream, self._keep
-        now = machine.stream(stream, f"{self.routine.merged_name}: stream")
-        if now != former and not (machine.capturing(former) or machine.capturing(now)):
-            done = machine.new_event()
-            done.record(former)
-            done.wait(now)
-        self._stream, self._keep = now, stream
-        del held  # the former stream, until here
-
     @in_turn
     def rebind(self, **slots: Any) -> None:
         """Put other arrays of the same shapes, dtypes and alignment in place of a slot's.
@@ -155,7 +133,8 @@ class Plan(Exclusive):
                 raise ValueError(f"{where}: {name}: expected {self._count} entries, as planned, got {len(values)}")
         moved = self._bound.located(slots)
         if moved is not None:
-            self._exchange(self._bound, moved, {name: list(values) for name, values in slots.items()})
+            values = {name: list(given) for name, given in slots.items()}
+            self._exchange(self._call, self._bound, moved, values)
         else:
             self._exchange_checked(slots)
 
@@ -176,50 +155,46 @@ class Plan(Exclusive):
         Raises:
             TypeError, ValueError: naming the index; nothing has been modified then.
         """
-        where, bound = f"{self.routine.merged_name}: move", self._bound
-        held = bound.addresses.get(slot)
-        if held is None:
-            raise TypeError(f"{where}: slot: expected one of {', '.join(bound.addresses)}, got {shown(slot)}")
-        places = bound.given(f"{where}: addresses", addresses)
-        values = None if arrays is None else listed(f"{where}: arrays", arrays)
-        if values is None and slot != "grads":
-            raise TypeError(f"{where}: arrays: expected those of {slot}, whose state_dict is taken, got None")
-        if values is not None and len(values) != self._count:
-            raise ValueError(f"{where}: arrays: expected {self._count} entries, as planned, got {len(values)}")
-        there, before = places != 0, bound.there[slot]
-        if bound.empty:
-            some = bound.empty
-            there[some] = before[some] if values is None else [values[i] is not None for i in some]
-        if there.tobytes() != before.tobytes():
-            self._exchange_checked({slot: bound.stand_ins(slot, places, there) if values is None else values})
-        elif places.tobytes() == held.tobytes():
+        bound = self._bound
+        places, values, come_or_gone = bound.moved(f"{self.routine.merged_name}: move", slot, addresses, arrays)
+        if come_or_gone:
+            self._exchange_checked({slot: values})
+        elif places.tobytes() == bound.addresses[slot].tobytes():
             bound.exchange(slot, values, places)
         else:
-            bound.check_places(f"{where}: addresses", slot, places)
-            self._exchange(bound, {slot: places}, {slot: values})
+            self._exchange(self._call, bound, {slot: places}, {slot: values})
+
+    def _bound_to(self, call: checks.Call) -> checks.Bound:
+        name, shared = self.routine.merged_name, call.shared.values()
+        return checks.Bound(name, call.slots, call.arrays, locator(self._describe), self._written, shared)
+
+    def _settled(self) -> checks.Call:
+        """The call as it is at present."""
+        self._bound.settle()
+        return self._call
 
     def _exchange_checked(self, slots: dict[str, Any]) -> None:
         """Have other arrays, checked as a whole, some of which may have come or gone."""
-        call, active = self._checked(slots), self._bound.call.active
-        bound = checks.Bound(call, locator(self._describe))
-        self._exchange(bound, {name: bound.addresses[name] for name in slots}, {}, call.active == active)
+        call = self._checked(slots)
+        bound = self._bound_to(call)
+        self._exchange(call, bound, {name: bound.addresses[name] for name in slots}, {})
 
     def _exchange(
-        self, bound: checks.Bound, moved: dict[str, np.ndarray], values: dict[str, list | None], same: bool = True
+        self, call: checks.Call, bound: checks.Bound, moved: dict[str, np.ndarray], values: dict[str, list | None]
     ) -> None:
         """Have arrays at other addresses, in the tables that there are if they serve.
 
-        ``values`` has what is to be exchanged in the call yet, ``same`` says whether as many tensors have a gradient.
+        ``values`` are yet to be exchanged in what they are bound by.
         """
         rows, captured = None, self.device.capturing(self._stream)
-        if same and self.routine.forms[self.form].merged:
+        if call.active == self._call.active and self.routine.forms[self.form].merged:
             rows = [group.rows_of(moved) for group in self._groups]
             if not all(group.table.keeps_alignment(own) for group, own in zip(self._groups, rows, strict=True)):
                 rows = None
         if rows is None and captured:
             expected = "expected gradients as of the step before and as aligned during a capture"
             raise RuntimeError(f"{self.routine.merged_name}: {expected}, got others, which need other tables")
-        self._bound = bound
+        self._call, self._bound = call, bound
         for slot, arrays in values.items():
             bound.exchange(slot, arrays, moved[slot])
         if rows is None:
@@ -233,7 +208,7 @@ class Plan(Exclusive):
 
     def _checked(self, slots: dict[str, Any]) -> checks.Call:
         """The call with other arrays, checked as a whole."""
-        held = self._bound.call
+        held = self._settled()
 
         def describe(value: Any, where: str) -> Array:
             return value if type(value) is Array else self._describe(value, where)
@@ -257,7 +232,7 @@ class Plan(Exclusive):
     def state_dict(self) -> dict[str, Any]:
         """Host copies of what steps change beside the parameters, and the hyperparameters; see `refopt.state`."""
         numbers = {name: value for name, value in self._hypers.items() if name not in self._missing}
-        slots, memory = self._bound.call.slots, self._memory()
+        slots, memory = self._settled().slots, self._memory()
         return state.state_dict(self.routine.name, slots, numbers | self._choices, memory=memory)
 
     @in_turn
@@ -271,14 +246,14 @@ class Plan(Exclusive):
             ValueError, TypeError: naming the slot and the index: it is another routine's, or of other shapes, dtypes
                 or choices than the plan's; nothing has been modified then.
         """
-        slots, choices = self._bound.call.slots, self._choices
+        slots, choices = self._settled().slots, self._choices
         kept = state.load(saved, self.routine.name, slots, choices=choices, memory=self._memory())
         self._set({name: value for name, value in kept.items() if name not in choices})
         self.refresh()
 
     def _memory(self) -> Transfer | None:
         """What reads and writes the arrays; nothing has to where there are none."""
-        first = next((x for xs in self._bound.call.slots.values() for x in xs or () if x is not None), None)
+        first = next((x for xs in self._settled().slots.values() for x in xs or () if x is not None), None)
         return None if first is None else Transfer(first, self._stream, self.routine.merged_name)
 
 
