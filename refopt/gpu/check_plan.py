@@ -9,10 +9,10 @@ from refopt import checks
 from refopt.checks import Array
 from refopt.checks.arguments import number, rounded
 from refopt.checks.dtypes import SIZES, widens
-from refopt.gpu.arrays import describer, device_of_lists, locator
+from refopt.gpu.arrays import describer, locator
 from refopt.gpu.exclusive import OnStream, in_turn
 from refopt.gpu.gradient_check import BOUNDS, finisher, first_pass
-from refopt.gpu.runtime import device
+from refopt.gpu.runtime import machine_of
 
 NAME = "check_gradients"
 
@@ -34,9 +34,14 @@ class GradientCheck(OnStream):
     def __init__(
         self, grads: Any, loss_scale: Any = None, max_norm: float = np.inf, epsilon: float = 1e-6, stream: Any = 0
     ) -> None:
-        machine = device(device_of_lists(grads))
-        super().__init__(machine, stream, NAME)
-        self._describe = describer(machine.name)
+        super().__init__(machine_of(grads), stream, NAME)
+        self._describe = describer(self.device.name, self.device.index)
+        self._begin(grads, loss_scale, max_norm, epsilon)
+
+    @in_turn
+    def _begin(self, grads: Any, loss_scale: Any, max_norm: float, epsilon: float) -> None:
+        """Check the call and build the tables."""
+        machine = self.device
         arrays = checks.check_gradient_list(grads, loss_scale, max_norm, epsilon, self._describe)
         self._real: Any = checks.norm_type(arrays)
         self.grad_factor, self.grad_norm = (machine.to_device(np.zeros(1, self._real)) for _ in range(2))

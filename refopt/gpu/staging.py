@@ -78,6 +78,11 @@ class Staging:
         self._next = (self._next + 1) % len(self._blocks)
         return made
 
+    def __del__(self) -> None:
+        for _, done in self._blocks:
+            with contextlib.suppress(RuntimeError):  # of a context that is gone, or during a capture
+                done.synchronize()
+
 
 @contextlib.contextmanager
 def _relaxed() -> Iterator[Any]:

@@ -71,7 +71,7 @@ def test_gradients_come_and_go(machine, how):
         same(check, machine, without(first, absent))
     check.move(at(without(arrays, [1, 3])))
     same(check, machine, without(first, [1, 3]))
-    with pytest.raises(TypeError, match=r"^check_gradients: move: arrays: expected those of grads, of which grads\[1\] has"):
+    with pytest.raises(TypeError, match=r"^check_gradients: move: arrays: expected those of grads, of which"):
         check.move(at(arrays))
     same(check, machine, without(first, [1, 3]))
 
@@ -99,9 +99,9 @@ def test_other_numbers(machine):
 @pytest.mark.parametrize(("grads", "error", "message"), [
     (lambda g: g[:3], ValueError, "grads: expected 4 entries, as planned, got 3"),
     (lambda g: 3, TypeError, "grads: expected a list of arrays, got int"),
-    (lambda g: [g[0], g[0], *g[2:]], ValueError, r"grads\[1\]: expected float16 of shape \(300,\), as planned, got float32 of"),
+    (lambda g: [g[0], g[0], *g[2:]], ValueError, r"grads\[1\]: expected float16 of shape \(300,\), as planned"),
     (lambda g: [g[0], g[1], g[2], g[3].view(np.int32)], TypeError, r"grads\[3\]: expected one of .*, got int32"),
-    (lambda g: [gpu.to_device(np.ones(3)), *g[1:]], ValueError, r"grads\[0\]: expected float32 of shape \(5,\), as planned"),
+    (lambda g: [gpu.to_device(np.ones(3)), *g[1:]], ValueError, r"grads\[0\]: expected float32 of shape \(5,\)"),
 ])  # fmt: skip
 def test_refused(executor, grads, error, message):
     """A refused rebinding leaves the check with the gradients that it had."""
@@ -114,7 +114,7 @@ def test_refused(executor, grads, error, message):
         same(check, executor, first)
         check.rebind(arrays)
     check.rebind([None, *arrays[1:]])
-    with pytest.raises(TypeError, match=r"^check_gradients: grads\[0\]: expected a dtype that widens to float32, as planned"):
+    with pytest.raises(TypeError, match=r"^check_gradients: grads\[0\]: expected a dtype that widens to float32"):
         check.rebind([gpu.to_device(np.ones(3)), *arrays[1:]])
 
 
