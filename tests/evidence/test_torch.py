@@ -300,8 +300,8 @@ def test_pytorch_is_within_the_bound(name, real):
     assert inside(name, real, theirs(ROWS[name], real))
 
 
-# Wrong in their roundings alone, or for constant lr, lr_ratio 1, no dampening, decay in the gradient alone and no NaN not
-# wrong at all, nor where parameters are compared alone, and the velocity has the other sign throughout.
+# Wrong in their roundings alone, or for constant lr, lr_ratio 1, no dampening, decay in the gradient alone and no NaN
+# not wrong at all, nor where parameters are compared alone, and the velocity has the other sign throughout.
 NOT_DECOUPLED = {"WeightDecayWithoutLr", "WeightDecayAfterwards"}
 EQUAL = {
     "sgd": {"DecayDecoupled", "Distributed"},
