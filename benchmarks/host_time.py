@@ -1,6 +1,6 @@
 """What a step of AdamW takes of the host, beside what its launch alone takes, as a record.
 
-    python -m benchmarks.host_time [--to FILE]
+    python -m benchmarks.host_time [--out FILE]
 
 On a CUDA GPU, with tensors of PyTorch's. Each time is that of a call that enqueues; the device is waited for between
 rounds alone. ``addresses`` is what it takes to ask every gradient where it is, which a caller of `Plan.move` does.
@@ -138,12 +138,12 @@ def rows(name: str, shapes: list[tuple[int, ...]], device: str, wait: Callable[[
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--to", type=Path, metavar="FILE", help="default: benchmarks/results/host_time-DEVICE.json")
+    parser.add_argument("--out", "--to", type=Path, metavar="FILE", help="default: benchmarks/results/host_time-DEVICE.json")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("PyTorch sees no CUDA device")
     report: dict[str, Any] = begin("benchmarks.host_time") | {"what": "host_time", "timing": TIMING, "rows": []}
-    out = options.to or RESULTS / f"host_time-{short_name(report['device'])}.json"
+    out = options.out or RESULTS / f"host_time-{short_name(report['device'])}.json"
     for name, shapes in LISTS.items():
         for row in rows(name, shapes, "cuda", torch.cuda.synchronize):
             report["rows"].append(row)
