@@ -138,7 +138,8 @@ def rows(name: str, shapes: list[tuple[int, ...]], device: str, wait: Callable[[
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", "--to", type=Path, metavar="FILE", help="default: benchmarks/results/host_time-DEVICE.json")
+    default = "default: benchmarks/results/host_time-DEVICE.json"
+    parser.add_argument("--out", "--to", type=Path, metavar="FILE", help=default)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("PyTorch sees no CUDA device")
