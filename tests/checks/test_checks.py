@@ -174,8 +174,9 @@ REFUSED = {
         lambda c: c.set(lars_weight_decay=[0.1]),
         ValueError, "lars_weight_decay: expected one number or one per tensor, 2, got 1",
     ),
-    "a list for mu": (
-        lambda c: c.set(mu=[0.9, 0.9]), TypeError, "mu: expected one number for all tensors, got 2 values",
+    "a list for rescale_grad": (
+        lambda c: c.set(rescale_grad=[0.9, 0.9]), TypeError,
+        "rescale_grad: expected one number for all tensors, got 2 values",
     ),
     "text": (
         lambda c: c.set(lr="0.1"), TypeError, "lr: expected a number, got '0.1'",
