@@ -46,6 +46,8 @@ infinities, overflow and subnormal numbers arise, are loaded and stored. `occupa
     >>> [(row.array, row.kind, row.requests, row.sectors) for row in log.profile.sectors]
     [('x', 'load', 1, 8), ('y', 'store', 1, 4)]
 
+`over` puts a device array over the memory of a host array.
+
 Arithmetic is that of the kernel as Numba compiles it for CUDA: integers are computed in 64 bits and wrap, a
 float of Python's is a double, a variable that is one type on one way and another on the other is what holds
 both, and what a kernel captures is constant (`refopt.simt.compiled`). `observe(doubles="report")` lists the
@@ -63,7 +65,7 @@ ended.
 import os
 
 from . import cuda, memory, outside, rules
-from .arrays import DeviceArray
+from .arrays import DeviceArray, over
 from .compiled import UntypedWarning, ptx_twin
 from .draw import Picture, draw
 from .errors import (
@@ -105,6 +107,7 @@ __all__ = [
     "observe",
     "occupancy",
     "outside",
+    "over",
     "ptx_twin",
     "replace_numba",
     "rules",

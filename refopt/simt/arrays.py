@@ -234,6 +234,30 @@ def device_array(
     return DeviceArray(buffer, np.ndarray(shape, kind, buffer.data, strides=strides, order=order))
 
 
+def over(array: np.ndarray) -> DeviceArray:
+    """A device array over a host array's memory, which both see from then on; dense in some order of its axes.
+
+        >>> import numpy as np
+        >>> from refopt import simt
+        >>> host = np.zeros(3)
+        >>> simt.over(host)[1] = 5
+        >>> host
+        array([0., 5., 0.])
+    """
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"array: expected a NumPy array, got {shown(array)}")
+    kind = element("array", array.dtype)
+    flat = array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis])).reshape(-1)
+    if array.size and not (flat.flags.c_contiguous and np.may_share_memory(flat, array)):
+        raise ValueError(f"array: expected a dense array, got shape {array.shape} and strides {array.strides}")
+    buffer = allocate(array.nbytes, data=flat.view(np.uint8))
+    buffer.shape, buffer.dtype, buffer.mapped = array.shape, kind, True
+    strides = array.strides if array.size else None
+    data = np.ndarray(array.shape, kind, buffer.data, strides=strides)
+    data.flags.writeable = array.flags.writeable
+    return DeviceArray(buffer, data)
+
+
 def device_array_like(ary: Any, stream: Any = 0) -> DeviceArray:
     """An uninitialised device array with the shape, type and memory order of another array."""
     data = ary.data if isinstance(ary, DeviceArray) else ary

@@ -31,11 +31,12 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=240.0, help="seconds until a trial is ended (240)")
     parser.add_argument("--coverage", type=Path, default=ROOT / "build" / "coverage", help="where coverage is kept")
     parser.add_argument("--measure", nargs="+", default=[], metavar="TESTS", help="these tests, beside what is there")
+    parser.add_argument("--cases", type=int, default=0, help="measure at most so many cases of each test function")
     parser.add_argument("--report", type=Path, help="write the record here; benchmarks/results/mutants-SEED.json")
     chosen = parser.parse_args()
     seed = chosen.seed if chosen.seed is not None else int.from_bytes(os.urandom(3), "big")
     if not coverage.measurements(chosen.coverage) or chosen.measure:
-        coverage.measure(ROOT, chosen.coverage, chosen.workers, chosen.measure)
+        coverage.measure(ROOT, chosen.coverage, chosen.workers, chosen.measure, chosen.cases)
     covered = coverage.Covered(ROOT, chosen.coverage)
     edits = all_edits(ROOT)
     drawn = again(edits, chosen.again) if chosen.again else sample(ROOT, edits, seed, chosen.count, chosen.part)
@@ -55,8 +56,9 @@ def main() -> int:
     outcomes.sort(key=lambda outcome: order[outcome.edit])
     print(table(by_part(outcomes, known)))
     path = chosen.report or ROOT / "benchmarks" / "results" / f"mutants-{seed}.json"
+    cases = f" --cases {chosen.cases}" if chosen.cases else ""
     head = {
-        "command": f"make mutants ARGS='--seed {seed} --count {chosen.count}'",
+        "command": f"make mutants ARGS='--seed {seed} --count {chosen.count}{cases}'",
         "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
         "python": platform.python_version(), "processes": chosen.workers, "seed": seed,
         "offered": len(edits), "tried": len(drawn), "tests": len(covered.seconds),

@@ -34,7 +34,7 @@ data_file = {folder}/coverage
 """
 
 
-def measure(root: Path, folder: Path, workers: int, arguments: Iterable[str] = ()) -> None:
+def measure(root: Path, folder: Path, workers: int, arguments: Iterable[str] = (), cases: int = 0) -> None:
     """Run the suite once, and leave in a new folder which test ran which lines and for how long.
 
     Args:
@@ -42,6 +42,7 @@ def measure(root: Path, folder: Path, workers: int, arguments: Iterable[str] = (
         folder: the one of all measurements, each of which has its number.
         workers: processes.
         arguments: more arguments of pytest, such as a file of tests.
+        cases: how many cases of each test function, 0 for all.
     """
     to = folder / str(len(measurements(folder)) + 1)
     shutil.copytree(root / "refopt", to / "refopt", ignore=shutil.ignore_patterns("__pycache__"))
@@ -50,6 +51,7 @@ def measure(root: Path, folder: Path, workers: int, arguments: Iterable[str] = (
     command = [sys.executable, "-m", "pytest", "-q", "-p", "mutation.durations", "-m", "not gpu and not slow"]
     command += [f"-n{workers}", "--cov", f"--cov-config={config}", "--cov-context=test", "--cov-report=", *arguments]
     names = {"MUTATION_DURATIONS": str(to / "durations"), "MUTATION_COVERAGE": str(config)}
+    names["MUTATION_CASES"] = str(cases)
     path = os.pathsep.join([str(root), str(root / "tests"), *sys.path])
     environment = {**os.environ, **names, "PYTHONPATH": path}
     subprocess.run(command, cwd=root, env=environment)  # what fails here is left out, and pytest has said so

@@ -1,0 +1,38 @@
+"""PyTorch's optimizers, each step of which is the merged kernels': one line of a training loop changes.
+
+    >>> import torch
+    >>> import refopt.torch
+    >>> model = torch.nn.Linear(4, 3)
+    >>> optimizer = refopt.torch.AdamW(model.parameters(), lr=1e-3)
+    >>> model(torch.ones(2, 4)).sum().backward()
+    >>> optimizer.step()
+    >>> isinstance(optimizer, torch.optim.AdamW)
+    True
+
+`SGD`, `Adam`, `AdamW`, `Adamax`, `Adagrad`, `Adadelta`, `RMSprop`, `NAdam` and `RAdam` derive from the classes of
+``torch.optim`` and take their arguments; `LARS`, `LAMB`, `Lion` and `NovoGrad` are used in the same way. Schedulers,
+hooks, ``add_param_group`` and ``GradScaler`` work as ever, and state dictionaries are exchanged with PyTorch's own
+classes in both directions. Tensors on a GPU are updated by one or two launches per device; tensors on the CPU by the
+executor, for tests.
+"""
+
+from refopt.torch.optimizers import (
+    LAMB,
+    LARS,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Lion,
+    NAdam,
+    NovoGrad,
+    RAdam,
+    RMSprop,
+)
+
+__all__ = [
+    "LAMB", "LARS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "NAdam", "NovoGrad", "RAdam",
+    "RMSprop",
+]  # fmt: skip

@@ -1,0 +1,53 @@
+"""Tensors as what plans take: on a GPU as they are, on the CPU as arrays of the executor over the same memory."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from refopt import simt
+from refopt.checks.dtypes import SIZES, name_of, numpy_dtype
+
+FLOATS = {getattr(torch, name) for name in SIZES}
+
+
+def array_of(tensor: Tensor) -> Any:
+    """The tensor's memory, shared: what a plan takes."""
+    return tensor if tensor.is_cuda else _over(tensor)
+
+
+def arrays_of(tensors: list[Tensor | None]) -> list[Any]:
+    """`array_of` each, ``None`` where there is none."""
+    return [None if tensor is None else array_of(tensor) for tensor in tensors]
+
+
+def _over(tensor: Tensor) -> Any:
+    plain = tensor.detach()
+    if plain.dtype == torch.bfloat16:  # which NumPy has from ml_dtypes alone
+        return simt.over(plain.view(torch.uint16).numpy().view(numpy_dtype(name_of(plain.dtype))))
+    return simt.over(plain.numpy())
+
+
+def layout(tensor: Tensor) -> tuple[int, ...] | None:
+    """Strides in elements, 0 for extents of one; None if the elements do not lie side by side in any order of axes."""
+    if tensor.numel() == 0:
+        return ()
+    expected = 1
+    for stride, extent in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1):
+        if stride != expected:
+            return None
+        expected *= extent
+    return tuple(s if n > 1 else 0 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def refusal(param: Tensor) -> str:
+    """Why a parameter cannot be updated by kernels, as what was expected and what came; empty if it can."""
+    if param.layout is not torch.strided:
+        return f"expected a dense tensor, got one of layout {param.layout}"
+    if param.dtype not in FLOATS:
+        return f"expected one of {', '.join(SIZES)}, got {str(param.dtype).removeprefix('torch.')}"
+    if param.device.type not in ("cuda", "cpu"):
+        return f"expected a tensor on a GPU or the CPU, got one on {param.device}"
+    if layout(param) is None:
+        return f"expected elements side by side, got shape {tuple(param.shape)} with strides {param.stride()}"
+    return ""

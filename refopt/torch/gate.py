@@ -1,0 +1,64 @@
+"""What decides on the device by how much gradients are scaled and whether a step is taken: no host waits for it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from refopt import gpu
+from refopt.torch.arrays import array_of
+from refopt.torch.gradients import Gradients
+
+
+class Gate:
+    """The numbers that plans on one device read before they step: what a ``GradScaler`` says, and what clips.
+
+    Attributes:
+        arrays: by the plans' names for them, device arrays of one element; none where nothing scales, clips or skips.
+        found_inf: of those, the tensor that says whether the step is left out; ``None`` where nothing does.
+    """
+
+    def __init__(self, device: torch.device, gradients: Sequence[Gradients], kind: tuple[bool, bool], max_norm: Any):
+        """Make room for the numbers.
+
+        Args:
+            device: where the plans are.
+            gradients: of all plans, which are clipped.
+            kind: whether a scaler has made the gradients larger, and whether it says if the step is left out.
+            max_norm: to what norm of all gradients they are clipped, if they are.
+        """
+        scaled, may_skip = kind
+        self._gradients = gradients
+        self._scale = torch.ones(1, device=device) if scaled else None
+        self._factor = torch.ones(1, device=device) if scaled and max_norm is None else None
+        self.found_inf = torch.zeros(1, device=device) if may_skip else None
+        given = {"grad_factor": self._factor, "found_inf": self.found_inf}
+        self.arrays = {name: array_of(tensor) for name, tensor in given.items() if tensor is not None}
+        self._check: gpu.GradientCheck | None = None
+        if max_norm is not None:
+            scale = None if self._scale is None else array_of(self._scale)
+            self._check = gpu.gradient_check(self._of_all(), loss_scale=scale, max_norm=max_norm)
+            self.arrays["grad_factor"] = self._check.grad_factor
+
+    def take(self, scale: Tensor | None, found_inf: Tensor | None, moved: bool) -> None:
+        """Put the numbers of a step there, in stream order.
+
+        Args:
+            scale: the scaler's.
+            found_inf: the scaler's.
+            moved: whether any gradient lies elsewhere than it did.
+        """
+        if self._scale is not None and scale is not None:
+            self._scale.copy_(scale.reshape(1), non_blocking=True)
+            if self._factor is not None:
+                torch.reciprocal(self._scale, out=self._factor)
+        if self.found_inf is not None and found_inf is not None:
+            self.found_inf.copy_(found_inf.reshape(1), non_blocking=True)
+        if self._check is not None:
+            if moved:
+                self._check.rebind(self._of_all())
+            self._check()
+
+    def _of_all(self) -> list[Any]:
+        return [array for each in self._gradients for array in each.arrays()]

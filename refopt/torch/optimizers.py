@@ -1,0 +1,165 @@
+"""The classes: those of ``torch.optim`` with merged steps, and four that PyTorch does not have."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from refopt.checks.arguments import flag, number
+from refopt.torch import formulas
+from refopt.torch.merged import Merged
+
+
+class SGD(Merged, torch.optim.SGD):
+    """``torch.optim.SGD``, with momentum and without: `refopt.cpu.momentum` and `refopt.cpu.sgd`."""
+
+    formula = staticmethod(formulas.sgd)
+
+
+class Adam(Merged, torch.optim.Adam):
+    """``torch.optim.Adam``, and AMSGrad: `refopt.cpu.adam`."""
+
+    formula = staticmethod(formulas.adam)
+
+
+class AdamW(Merged, torch.optim.AdamW):
+    """``torch.optim.AdamW``: `refopt.cpu.adamw`."""
+
+    formula = staticmethod(formulas.adam)
+
+
+class Adamax(Merged, torch.optim.Adamax):
+    """``torch.optim.Adamax``: `refopt.cpu.adamax`."""
+
+    formula = staticmethod(formulas.adamax)
+
+
+class Adagrad(Merged, torch.optim.Adagrad):
+    """``torch.optim.Adagrad``: `refopt.cpu.adagrad`."""
+
+    formula = staticmethod(formulas.adagrad)
+
+
+class Adadelta(Merged, torch.optim.Adadelta):
+    """``torch.optim.Adadelta``: `refopt.cpu.adadelta`."""
+
+    formula = staticmethod(formulas.adadelta)
+
+
+class RMSprop(Merged, torch.optim.RMSprop):
+    """``torch.optim.RMSprop``: `refopt.cpu.rmsprop`."""
+
+    formula = staticmethod(formulas.rmsprop)
+
+
+class NAdam(Merged, torch.optim.NAdam):
+    """``torch.optim.NAdam``: `refopt.cpu.nadam`."""
+
+    formula = staticmethod(formulas.nadam)
+
+
+class RAdam(Merged, torch.optim.RAdam):
+    """``torch.optim.RAdam``: `refopt.cpu.radam`."""
+
+    formula = staticmethod(formulas.radam)
+
+
+class LARS(Merged):
+    """Momentum with layer-wise adaptive rates (You et al., arXiv:1708.03888): `refopt.cpu.lars_momentum`.
+
+    Args:
+        params: as for any optimizer of PyTorch's.
+        lr: learning rate, at least 0.
+        momentum: at least 0.
+        weight_decay: at least 0.
+        trust_coefficient: at least 0, a layer's rate being this times the ratio of norms.
+        eps: added to the denominator of the ratio, at least 0.
+        options: ``masters`` and ``max_norm``, as `Merged` has them.
+    """
+
+    formula = staticmethod(formulas.lars)
+
+    def __init__(
+        self, params: Iterable[Any], lr: Any = 0.1, momentum: float = 0.9, weight_decay: float = 0.0005,
+        trust_coefficient: float = 0.001, eps: float = 0.0, **options: Any,
+    ) -> None:  # fmt: skip
+        own = {"momentum": momentum, "weight_decay": weight_decay, "trust_coefficient": trust_coefficient, "eps": eps}
+        super().__init__(params, _checked("LARS", lr=lr, **own), **options)
+
+
+class LAMB(Merged):
+    """LAMB (You et al., arXiv:1904.00962): `refopt.cpu.lamb`.
+
+    Args:
+        params: as for any optimizer of PyTorch's.
+        lr: learning rate, at least 0.
+        betas: of both moments, at least 0 and below 1.
+        eps: added to the root of the second moment, at least 0.
+        weight_decay: at least 0.
+        always_adapt: whether tensors without weight decay have a trust ratio, too.
+        options: ``masters`` and ``max_norm``, as `Merged` has them.
+    """
+
+    formula = staticmethod(formulas.lamb)
+
+    def __init__(
+        self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6,
+        weight_decay: float = 0.01, always_adapt: bool = False, **options: Any,
+    ) -> None:  # fmt: skip
+        own = _checked("LAMB", lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        super().__init__(params, own | {"always_adapt": flag("LAMB: always_adapt", always_adapt)}, **options)
+
+
+class Lion(Merged):
+    """Lion (Chen et al., arXiv:2302.06675): `refopt.cpu.lion`.
+
+    Args:
+        params: as for any optimizer of PyTorch's.
+        lr: learning rate, at least 0.
+        betas: of the step and of the average, at least 0 and below 1.
+        weight_decay: apart from the gradient, at least 0.
+        options: ``masters`` and ``max_norm``, as `Merged` has them.
+    """
+
+    formula = staticmethod(formulas.lion)
+
+    def __init__(
+        self, params: Iterable[Any], lr: Any = 1e-4, betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(params, _checked("Lion", lr=lr, betas=betas, weight_decay=weight_decay), **options)
+
+
+class NovoGrad(Merged):
+    """NovoGrad (Ginsburg et al., arXiv:1905.11286): `refopt.cpu.novograd`.
+
+    Args:
+        params: as for any optimizer of PyTorch's.
+        lr: learning rate, at least 0.
+        betas: of both moments, at least 0 and below 1.
+        eps: added to the root of the second moment, at least 0.
+        weight_decay: at least 0.
+        grad_averaging: whether what enters the first moment is multiplied by 1 less its beta.
+        options: ``masters`` and ``max_norm``, as `Merged` has them.
+    """
+
+    formula = staticmethod(formulas.novograd)
+
+    def __init__(
+        self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.95, 0.98), eps: float = 1e-8,
+        weight_decay: float = 0.0, grad_averaging: bool = False, **options: Any,
+    ) -> None:  # fmt: skip
+        own = _checked("NovoGrad", lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        own["grad_averaging"] = flag("NovoGrad: grad_averaging", grad_averaging)
+        super().__init__(params, own, **options)
+
+
+def _checked(where: str, **options: Any) -> dict[str, Any]:
+    """The options of a class that PyTorch does not check."""
+    for name, value in options.items():
+        if name == "betas":
+            for i, beta in enumerate(value):
+                number(f"{where}: betas[{i}]", formulas.plain(beta), 0, below=1)
+        else:
+            number(f"{where}: {name}", formulas.plain(value), 0)
+    return options
