@@ -80,7 +80,7 @@ def numbers_of(routine, group, first):
     flat = {name: float(x) if isinstance(x, torch.Tensor) else x for name, x in group.items() if name != "params"}
     if "betas" in flat:
         flat["beta1"], flat["beta2"] = map(float, flat.pop("betas"))
-    given = dict(peer.choices)
+    given = dict(peer.choices) | ({"lr_at": "step"} if routine == "rmsprop" else {})
     for ours, theirs in peer.numbers.items():
         value = flat[theirs]
         if ours in SWITCHED:
@@ -133,8 +133,6 @@ def _slots(routine, group, p, entry):
         else:
             state = entry.get(theirs)
             values[slot.name] = [np.zeros_like(_back(p)) if state is None else _back(state)]
-            if slot.name == "velocity" and "lr_at" not in row.choices:  # PyTorch keeps it without lr
-                values[slot.name][0] *= np.asarray(float(group["lr"]), values[slot.name][0].dtype)
     if "master_param" in entry:
         values["master_params"] = [_back(entry["master_param"])]
     return values

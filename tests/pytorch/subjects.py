@@ -6,11 +6,7 @@ Without PyTorch a module that imports this is skipped.
 import pytest
 
 torch = pytest.importorskip("torch")
-
-try:
-    import refopt.torch as ours
-except ImportError:  # TODO until the package stands
-    ours = torch.optim
+ours = pytest.importorskip("refopt.torch")
 
 PYTORCHS = "SGD", "Adam", "AdamW", "Adamax", "Adagrad", "Adadelta", "RMSprop", "NAdam", "RAdam"
 OWN = tuple(name for name in ("LARS", "LAMB", "Lion", "NovoGrad") if hasattr(ours, name))
