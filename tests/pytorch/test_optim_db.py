@@ -29,6 +29,7 @@ from pytorch.trials import beside
 db = pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
 
 STEPS = {"RAdam": 7}  # which rectifies from the sixth
+HOW = {name: {"foreach", "fused"} & inspect.signature(theirs(name)).parameters.keys() for name in PYTORCHS}
 # (class, description of a configuration): what its refusal says
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 
@@ -75,12 +76,9 @@ def test_16_bit(name, dtype):
         hold(optimizer, known)
 
 
-@every_class
-@pytest.mark.parametrize("how", ["foreach", "fused"])
+@pytest.mark.parametrize(("name", "how"), [(name, how) for name in PYTORCHS for how in sorted(HOW[name])])
 def test_how_a_step_is_run_changes_no_bit(name, how):
     """What PyTorch's classes are told of it is taken, and has no effect."""
-    if how not in inspect.signature(class_of(name)).parameters:
-        pytest.skip(f"PyTorch's {name} has no {how}")
     kept = []
     for given in ({}, {how: False}, {how: True}):
         params = parameters()
