@@ -14,10 +14,10 @@ from refopt.checks.dtypes import arithmetic
 from refopt.oracle.cases import Case
 from refopt.oracle.subjects.arrays import Torch
 from refopt.oracle.subjects.shared import scalar_after
-from refopt.oracle.subjects.torch_peers import SWITCHED, TORCH
+from refopt.oracle.subjects.torch_peers import OWN, TORCH
 from refopt.oracle.trial import Broken, Trial
 from refopt.oracle.variants import ROUTINES
-from refopt.state.peers import BETAS, MOMENTS, Peer
+from refopt.state.peers import SWITCHED
 
 torch = pytest.importorskip("torch")
 NAMES = {
@@ -25,24 +25,7 @@ NAMES = {
     "RMSprop": "rmsprop", "NAdam": "nadam", "RAdam": "radam", "LARS": "lars_momentum", "LAMB": "lamb", "Lion": "lion",
     "NovoGrad": "novograd",
 }  # fmt: skip
-DECAY = {"weight_decay": "weight_decay"}
-PEERS = TORCH | {
-    "lars_momentum": Peer(
-        {"velocities": "momentum_buffer"},
-        {"lr": "lr", "mu": "momentum", "lars_coeff": "trust_coefficient", "lars_weight_decay": "weight_decay",
-         "epsilon": "eps"},
-        {}, counts=False,
-    ),
-    "lamb": Peer(MOMENTS, BETAS | DECAY | {"always_adapt": "always_adapt"}, {}),
-    "lion": Peer(
-        {"moment": "exp_avg"}, {"lr": "lr", "beta1": "beta1", "beta2": "beta2", "coeff": "weight_decay"}, {},
-        counts=False,
-    ),
-    "novograd": Peer(
-        {"moment": "exp_avg", "second_moment": "exp_avg_sq"}, BETAS | DECAY | {"grad_averaging": "grad_averaging"}, {},
-        counts=False,
-    ),
-}  # fmt: skip
+PEERS = TORCH | OWN
 
 
 class Before(NamedTuple):
