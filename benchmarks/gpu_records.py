@@ -33,6 +33,7 @@ ONE = {
     "verify": Step(["-m", "benchmarks.verify"], 300, "verify"),
     "optimizers": Step(["-m", "benchmarks.run", "optimizers"], 450, "optimizers"),
     "lars": Step(["-m", "benchmarks.run", "lars"], 300, "lars"),
+    "host_time": Step(["-m", "benchmarks.host_time"], 120, "host_time"),
     "overlap": Step(["-m", "benchmarks.overlap"], 200, "overlap"),
     "ladder": Step(["-m", "benchmarks.ladder"], 150, "ladder"),
     "oracle": Step(["-m", "benchmarks.oracle"], 480, "oracle"),
