@@ -172,7 +172,7 @@ def hypers(routine: Routine, workload: Workload, step: int) -> dict[str, Any]:
             return number
         if hyper.name in ("lars_weight_decay", "l2_decay", "coeff", "weight_decay"):
             return cpu.weight_decays(names, number, NO_DECAY, match="glob")
-        return [number * (1 + i % 7 / 8) for i in range(len(names))]
+        return [hyper.times(number, 1 + i % 7 / 8) for i in range(len(names))]
 
     return {hyper.name: value(hyper) for hyper in routine.hypers}
 

@@ -29,7 +29,7 @@ class Hyper(NamedTuple):
     name: str
     default: float | None
     positive: bool = False
-    per_tensor: bool = False
+    per_tensor: bool = True
     below: float = math.inf
     whole: bool = False
 
@@ -45,21 +45,24 @@ class Hyper(NamedTuple):
         least = x > 0 if self.positive else x >= 0
         return least and x < self.below and (not self.whole or x == int(x))
 
+    def times(self, x: float, factor: float) -> float:
+        """A number so many times another that it may be; or, below 1, so many times closer to that bound."""
+        return x * factor if self.below > 1 or factor <= 1 else self.below - (self.below - x) / factor
+
     def usual(self, table: Mapping[str, float]) -> float:
         """What a table has under its name, if it may be that, or else `other`."""
         return table[self.name] if self.name in table and self.allows(table[self.name]) else self.other
 
 
 class Limit(NamedTuple):
-    """Which numbers a hyperparameter may be, as `Hyper` has it: at least 0, if nothing else is said."""
+    """Which numbers a hyperparameter may be, as `Hyper` has it: by default at least 0, and one or one per tensor."""
 
     positive: bool = False
-    per_tensor: bool = False
+    per_tensor: bool = True
     below: float = math.inf
     whole: bool = False
 
 
-PER_TENSOR = Limit(per_tensor=True)
 FRACTION = Limit(below=1.0)
 
 

@@ -8,6 +8,9 @@ later form, the paper and PyTorch divide one root by another, which differs by r
     d  = sqrt((x + epsilon) / (s + epsilon)) * g'
     x  = rho * x + (1 - rho) * d * d
     p  = p - lr * d
+
+With ``maximize`` the sign of g' is turned first. Weight decay comes next, as `refopt.cpu.weight_decay` has it: added to
+g' (``decay="l2"``), or taken off p by itself (``"decoupled"``); where weight_decay is 0 there is none.
 """
 
 import numpy as np
@@ -15,9 +18,10 @@ import numpy as np
 from refopt.checks.rows import Slot
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
+from refopt.cpu.weight_decay import DECAY, prepared
 
 
-def rule(p, g, s, x, *, lr, rho, epsilon):
+def update(p, g, s, x, *, lr, rho, epsilon):
     """The new parameter and the new averages, of the squares of the gradient and of the update."""
     s = rho * s + (1 - rho) * g * g
     d = np.sqrt((x + epsilon) / (s + epsilon)) * g
@@ -25,9 +29,16 @@ def rule(p, g, s, x, *, lr, rho, epsilon):
     return p - lr * d, s, x
 
 
+def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
+    """The rule, of the gradient and the parameter as `refopt.cpu.weight_decay` makes them."""
+    p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
+    return update(p, g, *states, lr=lr, **numbers)
+
+
 def merged_adadelta(
-    params, grads, avg_squared_grad, avg_squared_update, *, lr=1.0, rho=0.95, epsilon=1e-6, rescale_grad=1.0,
-    master_params=None, grad_factor=None, found_inf=None, rounding="nearest", seed=0,
+    params, grads, avg_squared_grad, avg_squared_update, *, lr=1.0, rho=0.95, epsilon=1e-6, weight_decay=0.0,
+    rescale_grad=1.0, decay="l2", maximize=False, master_params=None, grad_factor=None, found_inf=None,
+    rounding="nearest", seed=0,
 ):  # fmt: skip
     """Update every tensor of a list by Adadelta, in place.
 
@@ -43,6 +54,6 @@ def merged_adadelta(
 ADADELTA = routine(
     merged_adadelta, rule, source="arXiv:1212.5701; Paddle's adadelta operator",
     states=[Slot("avg_squared_grad", signed=False), Slot("avg_squared_update", signed=False)],
-    trial={"lr": 10.0},
+    choices=DECAY, trial={"lr": 10.0},
 )  # fmt: skip
 adadelta = single(merged_adadelta)

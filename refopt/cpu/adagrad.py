@@ -5,6 +5,12 @@ The adaptive subgradient method (Duchi, Hazan and Singer 2011) in the form of Pa
     g' = rescale_grad * g
     s  = s + g' * g'
     p  = p - lr * g' / (sqrt(s) + epsilon)
+
+With ``maximize`` the sign of g' is turned first. Weight decay comes next, as `refopt.cpu.weight_decay` has it: added to
+g' (``decay="l2"``), or taken off p by itself (``"decoupled"``); where weight_decay is 0 there is none.
+
+A rate that falls, PyTorch's lr_decay, is a matter of lr: lr / (1 + (t - 1) * lr_decay) in step t. Sums that start above
+0 are what ``moment`` holds at first.
 """
 
 import numpy as np
@@ -12,17 +18,24 @@ import numpy as np
 from refopt.checks.rows import Slot
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
+from refopt.cpu.weight_decay import DECAY, prepared
 
 
-def rule(p, g, s, *, lr, epsilon):
+def update(p, g, s, *, lr, epsilon):
     """The new parameter and the new sum of squares."""
     s = s + g * g
     return p - lr * g / (np.sqrt(s) + epsilon), s
 
 
+def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
+    """The rule, of the gradient and the parameter as `refopt.cpu.weight_decay` makes them."""
+    p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
+    return update(p, g, *states, lr=lr, **numbers)
+
+
 def merged_adagrad(
-    params, grads, moment, *, lr, epsilon=1e-6, rescale_grad=1.0, master_params=None, grad_factor=None,
-    found_inf=None, rounding="nearest", seed=0,
+    params, grads, moment, *, lr, epsilon=1e-6, weight_decay=0.0, rescale_grad=1.0, decay="l2", maximize=False,
+    master_params=None, grad_factor=None, found_inf=None, rounding="nearest", seed=0,
 ):  # fmt: skip
     """Update every tensor of a list by Adagrad, in place.
 
@@ -36,6 +49,6 @@ def merged_adagrad(
 
 ADAGRAD = routine(
     merged_adagrad, rule, source="Duchi, Hazan and Singer 2011; Paddle's adagrad operator",
-    states=[Slot("moment", signed=False)], trial={"lr": 0.5, "rescale_grad": 1 / 24},
+    states=[Slot("moment", signed=False)], choices=DECAY, trial={"lr": 0.5, "rescale_grad": 1 / 24},
 )  # fmt: skip
 adagrad = single(merged_adagrad)

@@ -17,6 +17,9 @@ times in the first step with beta2 = 0.999::
     p  = p - lr * sqrt(1 - beta2_pow) / (1 - beta1_pow) * (m / (sqrt(u) + epsilon))
 
 AMSGrad (Reddi, Kale and Kumar 2018) replaces u in the denominator by its maximum over all steps.
+
+With ``maximize`` the sign of g' is turned first. Weight decay comes next, as `refopt.cpu.weight_decay` has it: added to
+g' (``decay="l2"``), or taken off p by itself (``"decoupled"``); where weight_decay is 0 there is none.
 """
 
 import numpy as np
@@ -24,6 +27,7 @@ import numpy as np
 from refopt.checks.rows import Slot
 from refopt.cpu.merged import step
 from refopt.cpu.routine import MOMENTS, POWERS, routine, single
+from refopt.cpu.weight_decay import DECAY, prepared
 
 
 def moments(g, m, u, *, beta1, beta2):
@@ -43,7 +47,7 @@ def descend(p, m, u, beta1_pow, beta2_pow, *, lr, epsilon, epsilon_at):
     return p - lr / (1 - beta1_pow) * (m / (np.sqrt(u) / np.sqrt(1 - beta2_pow) + epsilon))
 
 
-def rule(p, g, m, u, beta1_pow, beta2_pow, u_max, *, lr, beta1, beta2, epsilon, epsilon_at):
+def update(p, g, m, u, beta1_pow, beta2_pow, u_max, *, lr, beta1, beta2, epsilon, epsilon_at):
     """The new parameter, moments and powers, and with AMSGrad the new maximum."""
     m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
     if u_max is not None:
@@ -53,10 +57,16 @@ def rule(p, g, m, u, beta1_pow, beta2_pow, u_max, *, lr, beta1, beta2, epsilon, 
     return p, m, u, beta1_pow * beta1, beta2_pow * beta2, u_max
 
 
+def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
+    """The rule, of the gradient and the parameter as `refopt.cpu.weight_decay` makes them."""
+    p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
+    return update(p, g, *states, lr=lr, **numbers)
+
+
 def merged_adam(
     params, grads, moment1, moment2, beta1_pow, beta2_pow, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-8,
-    rescale_grad=1.0, epsilon_at="corrected", moment2_max=None, master_params=None, grad_factor=None,
-    found_inf=None, rounding="nearest", seed=0,
+    weight_decay=0.0, rescale_grad=1.0, epsilon_at="corrected", decay="l2", maximize=False, moment2_max=None,
+    master_params=None, grad_factor=None, found_inf=None, rounding="nearest", seed=0,
 ):  # fmt: skip
     """Update every tensor of a list by Adam, in place."""
     step(ADAM, locals())
@@ -65,6 +75,6 @@ def merged_adam(
 ADAM = routine(
     merged_adam, rule, source="arXiv:1412.6980; AMSGrad: Reddi et al. 2018; Paddle PR 15497",
     states=[*MOMENTS, *POWERS, Slot("moment2_max", signed=False, optional=True)],
-    choices={"epsilon_at": ("corrected", "uncorrected")},
+    choices={"epsilon_at": ("corrected", "uncorrected"), **DECAY},
 )  # fmt: skip
 adam = single(merged_adam)

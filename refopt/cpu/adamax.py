@@ -9,28 +9,49 @@ operator. The power of beta1 is that of the step that is being taken, and starts
     p  = p - lr / (1 - beta1_pow) * (m / n)
     beta1_pow = beta1_pow * beta1
 
-PyTorch adds epsilon to the gradient instead, ``larger(beta2 * n, |g'| + epsilon)``; the paper has none.
+This is epsilon where Paddle has it, ``epsilon_at="norm"``. PyTorch adds it to the gradient, ``"gradient"``; the paper
+has none::
+
+    n  = larger(|g'| + epsilon, beta2 * n)
 
 Where g' is NaN, n goes on without it, and a NaN in n stays (N5); m, and with it p, is NaN in both cases.
+
+With ``maximize`` the sign of g' is turned first. Weight decay comes next, as `refopt.cpu.weight_decay` has it: added to
+g' (``decay="l2"``), or taken off p by itself (``"decoupled"``); where weight_decay is 0 there is none.
 """
 
 from refopt.checks.rows import Slot
 from refopt.cpu.adam import larger
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, scalars, single
+from refopt.cpu.weight_decay import DECAY, prepared
 
 
-def rule(p, g, m, n, beta1_pow, *, lr, beta1, beta2, epsilon):
+def norm(g, n, *, beta2, epsilon, epsilon_at):
+    """The new norm."""
+    if epsilon_at == "gradient":
+        return larger(abs(g) + epsilon, beta2 * n)
+    return larger(abs(g), beta2 * n + epsilon)
+
+
+def update(p, g, m, n, beta1_pow, *, lr, beta1, beta2, epsilon, epsilon_at):
     """The new parameter, moment, norm and power."""
     m = beta1 * m + (1 - beta1) * g
-    n = larger(abs(g), beta2 * n + epsilon)
+    n = norm(g, n, beta2=beta2, epsilon=epsilon, epsilon_at=epsilon_at)
     p = p - lr / (1 - beta1_pow) * (m / n)
     return p, m, n, beta1_pow * beta1
 
 
+def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
+    """The rule, of the gradient and the parameter as `refopt.cpu.weight_decay` makes them."""
+    p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
+    return update(p, g, *states, lr=lr, **numbers)
+
+
 def merged_adamax(
-    params, grads, moment, inf_norm, beta1_pow, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-8, rescale_grad=1.0,
-    master_params=None, grad_factor=None, found_inf=None, rounding="nearest", seed=0,
+    params, grads, moment, inf_norm, beta1_pow, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.0,
+    rescale_grad=1.0, epsilon_at="norm", decay="l2", maximize=False, master_params=None, grad_factor=None,
+    found_inf=None, rounding="nearest", seed=0,
 ):  # fmt: skip
     """Update every tensor of a list by Adamax, in place.
 
@@ -39,7 +60,8 @@ def merged_adamax(
             average of the gradient, 0 at first.
         inf_norm: P arrays like them: the largest magnitude of the gradient, fading, 0 at first.
         beta1, beta2: how slowly the moment moves and the norm fades, at least 0 and below 1.
-        epsilon: added to the norm of the step before, at least 0.
+        epsilon: keeps the norm from 0, at least 0.
+        epsilon_at: what it is added to: ``"norm"``, that of the step before, or ``"gradient"``, its size.
     """
     step(ADAMAX, locals())
 
@@ -47,5 +69,6 @@ def merged_adamax(
 ADAMAX = routine(
     merged_adamax, rule, source="arXiv:1412.6980, Algorithm 2; Paddle's adamax operator",
     states=[Slot("moment"), Slot("inf_norm", signed=False), *scalars(beta1_pow="beta1")],
+    choices={"epsilon_at": ("norm", "gradient"), **DECAY},
 )  # fmt: skip
 adamax = single(merged_adamax)

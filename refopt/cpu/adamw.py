@@ -6,26 +6,30 @@ decays first, and then takes the step of `refopt.cpu.adam`::
     p = p * (1 - lr * lr_ratio * coeff)
 
 As in Paddle's CPU operator, ``lr_ratio`` is a factor of the decay alone; in its CUDA kernel it is one of the
-step, too.
+step, too. With ``maximize`` the sign of the rescaled gradient is turned first.
 """
 
-from refopt.checks.rows import PER_TENSOR
 from refopt.cpu.adam import ADAM
-from refopt.cpu.adam import rule as adam_rule
+from refopt.cpu.adam import update as adam_update
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
 
 
-def rule(p, g, *states, lr, coeff, lr_ratio, **numbers):
+def update(p, g, *states, lr, coeff, lr_ratio, **numbers):
     """The new parameter, moments and powers, and with AMSGrad the new maximum."""
     p = p * (1 - lr * lr_ratio * coeff)
-    return adam_rule(p, g, *states, lr=lr, **numbers)
+    return adam_update(p, g, *states, lr=lr, **numbers)
+
+
+def rule(p, g, *states, maximize, **numbers):
+    """The rule, uphill or down."""
+    return update(p, -g if maximize else g, *states, **numbers)
 
 
 def merged_adamw(
     params, grads, moment1, moment2, beta1_pow, beta2_pow, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-8, coeff=0.01,
-    lr_ratio=1.0, rescale_grad=1.0, epsilon_at="corrected", moment2_max=None, master_params=None, grad_factor=None,
-    found_inf=None, rounding="nearest", seed=0,
+    lr_ratio=1.0, rescale_grad=1.0, epsilon_at="corrected", maximize=False, moment2_max=None, master_params=None,
+    grad_factor=None, found_inf=None, rounding="nearest", seed=0,
 ):  # fmt: skip
     """Update every tensor of a list by AdamW, in place.
 
@@ -38,7 +42,6 @@ def merged_adamw(
 ADAMW = routine(
     merged_adamw, rule, source="arXiv:1711.05101; Paddle's adamw operator",
     states=ADAM.slots[2:-1],
-    limits={"lr_ratio": PER_TENSOR},
     choices={"epsilon_at": ADAM.choices["epsilon_at"]},
 )  # fmt: skip
 adamw = single(merged_adamw)

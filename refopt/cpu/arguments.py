@@ -18,6 +18,9 @@ Args:
     l2_decay: weight decay added to the gradient, one number or one per tensor; at least 0.
     coeff, weight_decay: weight decay, one number or one per tensor; at least 0.
     rescale_grad: multiplies every gradient before it is used; above 0.
+    decay: ``"l2"``: weight decay is added to the gradient; ``"decoupled"``: the parameter decays by itself, before the
+        step.
+    maximize: whether to go uphill: the sign of the rescaled gradient is turned before anything else.
     epsilon_at: ``"corrected"`` or ``"uncorrected"``, the root that epsilon is added to.
     moment2_max: ``None``, or for AMSGrad P arrays like moment2: its maximum, 0 at first; single entries may be
         ``None``.

@@ -18,7 +18,7 @@ import numpy as np
 
 from refopt.checks.arguments import chosen, number
 from refopt.checks.arguments import names as texts
-from refopt.checks.rows import PER_TENSOR, Form, Slot
+from refopt.checks.rows import Form, Slot
 from refopt.cpu.merged import step
 from refopt.cpu.reduce import sum_of_squares
 from refopt.cpu.routine import routine, single
@@ -82,7 +82,6 @@ def merged_lars_momentum(
 LARS_MOMENTUM = routine(
     merged_lars_momentum, rule, source="arXiv:1708.03888; Paddle PR 35476 and its later kernels",
     states=[Slot("velocities")],
-    limits={"lars_weight_decay": PER_TENSOR},
     trial={"lr": 10.0},
     choices={"adapt": ("norms", "decay", "decay_and_norms"), "norm_of": ("param", "master")},
     passes=passes,

@@ -3,8 +3,11 @@
 In the form of Paddle's ``momentum`` operator, with lr outside of the velocity::
 
     g' = rescale_grad * g + l2_decay * p
-    v  = mu * v + g'
+    v  = mu * v + (1 - dampening) * g'
     p  = p - lr * v                  or, with Nesterov's momentum, p - lr * (g' + mu * v)
+
+With ``maximize`` the sign of the rescaled gradient is turned first. PyTorch's first step takes g' undampened; give 0
+there, to each tensor in its first step.
 """
 
 from refopt.checks.rows import Slot
@@ -12,21 +15,28 @@ from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
 
 
-def rule(p, g, v, *, lr, mu, l2_decay, use_nesterov):
+def update(p, g, v, *, lr, mu, l2_decay, dampening, use_nesterov):
     """The new parameter and the new velocity."""
     g = g + l2_decay * p
-    v = mu * v + g
+    v = mu * v + (g if dampening == 0 else (1 - dampening) * g)
     return p - lr * (g + mu * v if use_nesterov else v), v
 
 
+def rule(p, g, v, *, maximize, **numbers):
+    """The rule, uphill or down."""
+    return update(p, -g if maximize else g, v, **numbers)
+
+
 def merged_momentum(
-    params, grads, velocities, *, lr, mu, l2_decay=0.0, rescale_grad=1.0, use_nesterov=False, master_params=None,
-    grad_factor=None, found_inf=None, rounding="nearest", seed=0,
+    params, grads, velocities, *, lr, mu, l2_decay=0.0, dampening=0.0, rescale_grad=1.0, use_nesterov=False,
+    maximize=False, master_params=None, grad_factor=None, found_inf=None, rounding="nearest", seed=0,
 ):  # fmt: skip
     """Update every tensor of a list by gradient descent with momentum, in place.
 
     Args:
         velocities: P arrays of the same shapes, of the arithmetic type or of the parameter's dtype.
+        dampening: what a gradient loses on its way into the velocity, at least 0. PyTorch dampens from the second step
+            of a tensor on: 0 in the first is the same.
         use_nesterov: whether to look ahead (Nesterov's momentum).
     """
     step(MOMENTUM, locals())

@@ -17,6 +17,9 @@ beta2, and ``mu_product``, the product over the steps taken, at 1::
     beta2_pow = beta2_pow * beta2
 
 Paddle's powers are those of the step before, and its ``momentum_decay_pow`` is one of 0.96.
+
+With ``maximize`` the sign of g' is turned first. Weight decay comes next, as `refopt.cpu.weight_decay` has it: added to
+g' (``decay="l2"``), or taken off p by itself (``"decoupled"``); where weight_decay is 0 there is none.
 """
 
 import numpy as np
@@ -24,9 +27,10 @@ import numpy as np
 from refopt.cpu.adam import moments
 from refopt.cpu.merged import step
 from refopt.cpu.routine import MOMENTS, routine, scalars, single
+from refopt.cpu.weight_decay import DECAY, prepared
 
 
-def rule(p, g, m, u, momentum_decay_pow, beta2_pow, mu_product, *, lr, beta1, beta2, epsilon, decay_base):
+def update(p, g, m, u, momentum_decay_pow, beta2_pow, mu_product, *, lr, beta1, beta2, epsilon, decay_base):
     """The new parameter, moments, powers and product."""
     mu = beta1 * (1 - 0.5 * momentum_decay_pow)
     momentum_decay_pow = momentum_decay_pow * decay_base
@@ -38,10 +42,16 @@ def rule(p, g, m, u, momentum_decay_pow, beta2_pow, mu_product, *, lr, beta1, be
     return p, m, u, momentum_decay_pow, beta2_pow * beta2, mu_product
 
 
+def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
+    """The rule, of the gradient and the parameter as `refopt.cpu.weight_decay` makes them."""
+    p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
+    return update(p, g, *states, lr=lr, **numbers)
+
+
 def merged_nadam(
     params, grads, moment1, moment2, momentum_decay_pow, beta2_pow, mu_product, *, lr, beta1=0.9, beta2=0.999,
-    epsilon=1e-8, decay_base=0.96**0.004, rescale_grad=1.0, master_params=None, grad_factor=None,
-    found_inf=None, rounding="nearest", seed=0,
+    epsilon=1e-8, decay_base=0.96**0.004, weight_decay=0.0, rescale_grad=1.0, decay="l2", maximize=False,
+    master_params=None, grad_factor=None, found_inf=None, rounding="nearest", seed=0,
 ):  # fmt: skip
     """Update every tensor of a list by NAdam, in place.
 
@@ -57,5 +67,6 @@ def merged_nadam(
 NADAM = routine(
     merged_nadam, rule, source="Dozat 2016; Paddle's nadam operator",
     states=[*MOMENTS, *scalars(momentum_decay_pow="decay_base", beta2_pow="beta2", mu_product=1.0)],
+    choices=DECAY,
 )  # fmt: skip
 nadam = single(merged_nadam)

@@ -17,6 +17,9 @@ are those of the step that is being taken: the powers start at beta, rho at 1::
 rho is the paper's rho_t = rho_inf - 2 * t * beta2_pow / (1 - beta2_pow), which in fp32 loses most of its digits
 in the first steps: at t = 5 and beta2 = 0.9999 it is off by 0.8. Going from step to step it is off by 1e-4. Paddle's
 scalar ``rho`` is another, (rho_inf - rho_t) / 2.
+
+With ``maximize`` the sign of g' is turned first. Weight decay comes next, as `refopt.cpu.weight_decay` has it: added to
+g' (``decay="l2"``), or taken off p by itself (``"decoupled"``); where weight_decay is 0 there is none.
 """
 
 import numpy as np
@@ -24,6 +27,7 @@ import numpy as np
 from refopt.cpu.adam import moments
 from refopt.cpu.merged import step
 from refopt.cpu.routine import MOMENTS, POWERS, routine, scalars, single
+from refopt.cpu.weight_decay import DECAY, prepared
 
 
 def rectification(rho, beta2):
@@ -37,7 +41,7 @@ def next_rho(rho, beta2, beta2_pow):
     return 1 + (rho + 1) * ((beta2 - beta2_pow) / (1 - beta2_pow))
 
 
-def rule(p, g, m, u, beta1_pow, beta2_pow, rho, *, lr, beta1, beta2, epsilon):
+def update(p, g, m, u, beta1_pow, beta2_pow, rho, *, lr, beta1, beta2, epsilon):
     """The new parameter, moments, powers and rho."""
     m, u = moments(g, m, u, beta1=beta1, beta2=beta2)
     if rho > 5:
@@ -49,9 +53,16 @@ def rule(p, g, m, u, beta1_pow, beta2_pow, rho, *, lr, beta1, beta2, epsilon):
     return p, m, u, beta1_pow * beta1, beta2_pow, next_rho(rho, beta2, beta2_pow)
 
 
+def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
+    """The rule, of the gradient and the parameter as `refopt.cpu.weight_decay` makes them."""
+    p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
+    return update(p, g, *states, lr=lr, **numbers)
+
+
 def merged_radam(
     params, grads, moment1, moment2, beta1_pow, beta2_pow, rho, *, lr, beta1=0.9, beta2=0.999, epsilon=1e-8,
-    rescale_grad=1.0, master_params=None, grad_factor=None, found_inf=None, rounding="nearest", seed=0,
+    weight_decay=0.0, rescale_grad=1.0, decay="l2", maximize=False, master_params=None, grad_factor=None,
+    found_inf=None, rounding="nearest", seed=0,
 ):  # fmt: skip
     """Update every tensor of a list by RAdam, in place.
 
@@ -65,5 +76,6 @@ def merged_radam(
 RADAM = routine(
     merged_radam, rule, source="arXiv:1908.03265; Paddle's radam operator",
     states=[*MOMENTS, *POWERS, *scalars(rho=1.0)],
+    choices=DECAY,
 )  # fmt: skip
 radam = single(merged_radam)

@@ -14,7 +14,14 @@ place of s. By rounding it can come out below -epsilon; the root is NaN then::
     v  = mu * v + lr * g' / sqrt(s - a * a + epsilon)
 
 This is epsilon where Paddle has it, ``epsilon_at="inside"`` of the root. ``"outside"`` is PyTorch's form,
-sqrt(s) + epsilon; its velocity is without lr, which is the same while lr is constant.
+sqrt(s) + epsilon. PyTorch's velocity is without lr, too, which is the same while lr is constant: ``lr_at="step"`` for
+``"velocity"``::
+
+    v  = mu * v + g' / (sqrt(s) + epsilon)
+    p  = p - lr * v
+
+With ``maximize`` the sign of g' is turned first. Weight decay comes next, as `refopt.cpu.weight_decay` has it: added to
+g' (``decay="l2"``), or taken off p by itself (``"decoupled"``); where weight_decay is 0 there is none.
 """
 
 import numpy as np
@@ -22,6 +29,7 @@ import numpy as np
 from refopt.checks.rows import Slot
 from refopt.cpu.merged import step
 from refopt.cpu.routine import routine, single
+from refopt.cpu.weight_decay import DECAY, prepared
 
 
 def root(d, epsilon, epsilon_at):
@@ -29,20 +37,36 @@ def root(d, epsilon, epsilon_at):
     return np.sqrt(d) + epsilon if epsilon_at == "outside" else np.sqrt(d + epsilon)
 
 
-def rule(p, g, s, v, a, *, lr, rho, mu, epsilon, epsilon_at):
+def descend(p, g, v, d, *, lr, mu, epsilon, epsilon_at, lr_at):
+    """The new parameter and velocity, with d under the root."""
+    if lr_at == "step":
+        v = mu * v + g / root(d, epsilon, epsilon_at)
+        return p - lr * v, v
+    v = mu * v + lr * g / root(d, epsilon, epsilon_at)
+    return p - v, v
+
+
+def update(p, g, s, v, a, *, rho, **numbers):
     """The new parameter, average of squares and velocity, and if centered the new average."""
     s = rho * s + (1 - rho) * g * g
     d = s
     if a is not None:
         a = rho * a + (1 - rho) * g
         d = s - a * a
-    v = mu * v + lr * g / root(d, epsilon, epsilon_at)
-    return p - v, s, v, a
+    p, v = descend(p, g, v, d, **numbers)
+    return p, s, v, a
+
+
+def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
+    """The rule, of the gradient and the parameter as `refopt.cpu.weight_decay` makes them."""
+    p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
+    return update(p, g, *states, lr=lr, **numbers)
 
 
 def merged_rmsprop(
-    params, grads, mean_square, velocity, *, lr, rho=0.95, mu=0.0, epsilon=1e-6, rescale_grad=1.0, epsilon_at="inside",
-    mean_grad=None, master_params=None, grad_factor=None, found_inf=None, rounding="nearest", seed=0,
+    params, grads, mean_square, velocity, *, lr, rho=0.95, mu=0.0, epsilon=1e-6, weight_decay=0.0, rescale_grad=1.0,
+    epsilon_at="inside", lr_at="velocity", decay="l2", maximize=False, mean_grad=None, master_params=None,
+    grad_factor=None, found_inf=None, rounding="nearest", seed=0,
 ):  # fmt: skip
     """Update every tensor of a list by RMSProp, in place.
 
@@ -51,6 +75,7 @@ def merged_rmsprop(
             running average of the square of the gradient, 0 at first.
         velocity: P arrays like them, 0 at first.
         epsilon_at: ``"inside"`` or ``"outside"`` of the root.
+        lr_at: whether the velocity has lr in it, ``"velocity"``, or the step alone, ``"step"``.
         mean_grad: ``None``, or for the centered form P arrays like mean_square: the running average of the
             gradient, 0 at first; single entries may be ``None``.
     """
@@ -61,6 +86,6 @@ RMSPROP = routine(
     merged_rmsprop, rule,
     source="Tieleman and Hinton 2012; centered: Graves, arXiv:1308.0850; Paddle's rmsprop operator",
     states=[Slot("mean_square", signed=False), Slot("velocity"), Slot("mean_grad", optional=True)],
-    choices={"epsilon_at": ("inside", "outside")},
+    choices={"epsilon_at": ("inside", "outside"), "lr_at": ("velocity", "step"), **DECAY},
 )  # fmt: skip
 rmsprop = single(merged_rmsprop)

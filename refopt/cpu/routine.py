@@ -6,7 +6,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from refopt.checks.rows import FRACTION, PER_TENSOR, Form, Hyper, Limit, Routine, Slot
+from refopt.checks.rows import FRACTION, Form, Hyper, Limit, Routine, Slot
 from refopt.cpu.arguments import documented
 
 # What the functions of all routines take, as refopt/cpu/arguments.py says, and what their numbers are limited to.
@@ -14,10 +14,9 @@ PARAMS, GRADS = Slot("params"), Slot("grads", written=False)
 MASTERS = Slot("master_params", optional=True)
 SHARED = "grad_factor", "found_inf"
 LIMITS = {
-    **dict.fromkeys(("lr", "l2_decay", "coeff", "weight_decay"), PER_TENSOR),
     **dict.fromkeys(("beta1", "beta2", "rho"), FRACTION),
-    "rescale_grad": Limit(positive=True),
-    "seed": Limit(per_tensor=True, below=2.0**24, whole=True),  # so that it is a number of every arithmetic type
+    "rescale_grad": Limit(positive=True, per_tensor=False),
+    "seed": Limit(below=2.0**24, whole=True),  # so that it is a number of every arithmetic type
 }
 ROUNDING = {"rounding": ("nearest", "stochastic")}
 # What a list is called where there is one tensor, if it has another name there.

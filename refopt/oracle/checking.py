@@ -22,7 +22,7 @@ from refopt.oracle.script import Smallest
 from refopt.oracle.subject import LIBRARIES, Function, NumPy
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import FLUSHES, NO_ERROR, Broken, Skipped, Trial
-from refopt.oracle.variants import ROUTINES, added, row_for
+from refopt.oracle.variants import ROUTINES, added, by_request, row_for
 
 DTYPES = tuple(sorted(SIZES, key=["float32", "float64", "float16", "bfloat16"].index))
 
@@ -160,7 +160,7 @@ def _require_numbers(row: Routine, tested: Any, fixed: Mapping[str, Any]) -> Non
 
 def _missing(row: Routine, tested: Any, fixed: Mapping[str, Any]) -> list[str]:
     """The numbers of the routine that a step does not take."""
-    own = [h.name for h in row.hypers if h.name not in added(row.name)]
+    own = [h.name for h in row.hypers if h.name not in by_request(row.name)]
     missing = [name for name in own if not tested.takes(name) and name not in fixed]
     return [name for name in missing if name != "seed" or tested.takes("rounding")]  # for stochastic rounding alone
 

@@ -10,7 +10,7 @@ from refopt.catalog import Routine
 from refopt.checks.arguments import kind_of
 from refopt.oracle.cases import Case
 from refopt.oracle.exact.cases import Outcome
-from refopt.oracle.variants import added
+from refopt.oracle.variants import by_request
 
 GATE = "grad_factor", "found_inf"
 STEP = "step"
@@ -91,7 +91,7 @@ class Function:
         for parameter in parameters:
             self._take(parameter, known)
         if self.everything:
-            self.named |= known - {*self.positional, STEP} - added(row.name)
+            self.named |= known - {*self.positional, STEP} - by_request(row.name)
         for name in ("params", "grads", *(h.name for h in row.hypers if h.default is None)):
             if not self.takes(name):
                 got = f"the class {self.name}, of which an instance may be one" if isinstance(function, type) else "one"

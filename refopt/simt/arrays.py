@@ -248,7 +248,7 @@ def over(array: np.ndarray) -> DeviceArray:
         raise TypeError(f"array: expected a NumPy array, got {shown(array)}")
     kind = element("array", array.dtype)
     flat = array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis])).reshape(-1)
-    if array.size and not np.may_share_memory(flat, array):
+    if array.size and not (flat.flags.c_contiguous and np.may_share_memory(flat, array)):
         raise ValueError(f"array: expected a dense array, got shape {array.shape} and strides {array.strides}")
     buffer = allocate(array.nbytes, data=flat.view(np.uint8))
     buffer.shape, buffer.dtype, buffer.mapped = array.shape, kind, True

@@ -10,10 +10,10 @@
     True
 
 `SGD`, `Adam`, `AdamW`, `Adamax`, `Adagrad`, `Adadelta`, `RMSprop`, `NAdam` and `RAdam` derive from the classes of
-``torch.optim`` and take their arguments; `LARS`, `LAMB`, `Lion` and `NovoGrad` are PyTorch's in manner. Schedulers, hooks,
-``add_param_group`` and ``GradScaler`` work as ever, and state dictionaries are exchanged with PyTorch's own classes in
-both directions. Tensors on a GPU are updated by one or two launches per device; tensors on the CPU by the executor, for
-tests.
+``torch.optim`` and take their arguments; `LARS`, `LAMB`, `Lion` and `NovoGrad` are used in the same way. Schedulers,
+hooks, ``add_param_group`` and ``GradScaler`` work as ever, and state dictionaries are exchanged with PyTorch's own
+classes in both directions. Tensors on a GPU are updated by one or two launches per device; tensors on the CPU by the
+executor, for tests.
 """
 
 from refopt.torch.optimizers import (

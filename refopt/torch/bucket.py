@@ -38,9 +38,7 @@ class Bucket:
         gradients: what the plan reads of their gradients.
     """
 
-    def __init__(
-        self, members: Sequence[Member], formulas: Sequence[Formula], masters: str | None
-    ) -> None:
+    def __init__(self, members: Sequence[Member], formulas: Sequence[Formula], masters: str | None) -> None:
         """Complete the states; `bind` makes the plan.
 
         Args:
@@ -52,6 +50,7 @@ class Bucket:
         self._groups = [member.group for member in members]
         self._formulas, self._formula = formulas, formulas[members[0].group]
         self.params = [member.param for member in members]
+        self._on_gpu = self.params[0].is_cuda
         self.gradients = Gradients(self.params, lambda i: f"{members[i].label}: grad")
         begun = [bool(member.state) for member in members]
         for member in members:
@@ -59,7 +58,7 @@ class Bucket:
         self._taken = _counts(members) if self._formula.counts else np.array(begun, np.int64)
         self._skipped = torch.zeros((), dtype=torch.float64, device=self.params[0].device)
         self._waits = False  # whether that may be anything but 0
-        self._present = np.array(self.gradients.present)
+        self._see()
         self._scalars = Scalars(ROUTINES[self._formula.routine], self.params)
         self._scalars.read([member.state for member in members], self._formula)
         self._numbers = self._of_tensors(formulas)
@@ -90,25 +89,51 @@ class Bucket:
         moved, others = self.gradients.look()
         if others:
             self._settle()
-            self._present = np.array(self.gradients.present)
+            self._see()
         self._moved |= moved
         return moved
 
+    def _see(self) -> None:
+        """Take note of which parameters have a gradient."""
+        self._present = np.array(self.gradients.present)
+        self._stepped = [param for param, there in zip(self.params, self.gradients.present, strict=True) if there]
+
     def step(self) -> None:
         """Update the parameters by the gradients that were looked at."""
+        captured = self._follow()
         if self._moved:
-            self._plan.rebind(grads=self.gradients.arrays())
+            self.gradients.hand_to(self._plan)
             self._moved = False
-        if not self._present.any():
+        if not self._stepped:
             return
         if self._formula.first or self._formula.by_step:
+            if captured:
+                name = next(iter({**self._formula.first, **self._formula.by_step}))
+                raise RuntimeError(f"{self._members[0].label}: {name}: expected a step that is not captured, since the "
+                                   "host counts steps for it")  # fmt: skip
             self._plan.set(**self._of_step())
         self._plan.step()
-        self._taken += self._present
+        self._count(captured)
+        increment_version(self._stepped)
+
+    def _follow(self) -> bool:
+        """Have the plan on PyTorch's current stream; whether that is being captured."""
+        if not self._on_gpu:
+            return False
+        stream = torch.cuda.current_stream(self.params[0].device).cuda_stream
+        if stream != self._plan.stream:
+            self._plan.stream = stream
+        return torch.cuda.is_current_stream_capturing()
+
+    def _count(self, captured: bool) -> None:
+        """A step more; that of a graph is counted by the device, whenever it is replayed."""
+        if captured:
+            self._skipped -= 1
+        else:
+            self._taken += self._present
         if self._gate.found_inf is not None:
             self._skipped += self._gate.found_inf[0] != 0
-            self._waits = True
-        increment_version([param for param, present in zip(self.params, self.gradients.present, strict=True) if present])
+        self._waits |= captured or self._gate.found_inf is not None
 
     def set(self, formulas: Sequence[Formula]) -> None:
         """Take the numbers of groups whose routine and choices are what they were."""
@@ -164,8 +189,8 @@ class Bucket:
         """The numbers that depend on how many steps a tensor has taken."""
         counts, values = self.counts().tolist(), dict[str, list[float]]()
         for name in {*self._formula.first, *self._formula.by_step}:
-            of_tensor = [self._formulas[k].number_at(name, count + 1) for k, count in zip(self._groups, counts, strict=True)]
-            values[name] = of_tensor
+            steps = zip(self._groups, counts, strict=True)
+            values[name] = [self._formulas[k].number_at(name, count + 1) for k, count in steps]
         return values
 
 

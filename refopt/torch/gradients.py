@@ -13,8 +13,8 @@ from refopt.torch.arrays import FLOATS, arrays_of, layout
 class Gradients:
     """What a plan reads of some parameters' gradients.
 
-    PyTorch's setter of ``.grad`` sees to shape, dtype and device, so address, strides and ``None`` are what is looked at
-    in a step. A gradient that lies in another order than its parameter is copied into that order, in every step.
+    PyTorch's setter of ``.grad`` sees to shape, dtype and device, so address, strides and ``None`` are what a step looks
+    at. A gradient that lies in another order than its parameter is copied into that order, in every step.
 
     Attributes:
         tensors: what the plan reads, by parameter; ``None`` where there is no gradient.
@@ -39,7 +39,7 @@ class Gradients:
         return arrays_of(self.tensors)
 
     def look(self) -> tuple[bool, bool]:
-        """Whether any gradient lies elsewhere than at the last look, and whether any has come, gone or changed dtype."""
+        """Whether any gradient lies elsewhere than before, and whether any has come, gone or changed its dtype."""
         grads = [param.grad for param in self._params]
         try:
             places = [0 if grad is None else grad.data_ptr() for grad in grads]
@@ -55,9 +55,9 @@ class Gradients:
         self._places, self.tensors = places, grads
         return True, False
 
-    def forget(self) -> None:
-        """Let go of the gradients, whose memory PyTorch may want; where they were is still known."""
-        self.tensors = [None] * len(self.tensors)
+    def hand_to(self, plan: Any) -> None:
+        """Have a plan read them where they lie."""
+        plan.rebind(grads=self.arrays())
 
     def _read(self, grads: list[Tensor | None]) -> None:
         """Look at everything; raises, naming the gradient, before anything has changed."""

@@ -25,9 +25,9 @@ class Merged(Optimizer):
     Beside the arguments of PyTorch's class it takes:
 
     Args:
-        masters: for parameters of fp16 and bf16, ``"fp32"`` for masters in fp32, or ``"remainder"``, for bf16 alone, for
-            the 16 bits that an fp32 number has beyond its bf16; they are ``master_param`` in the state. Other states are
-            of fp32 then. ``None`` for neither, as in PyTorch.
+        masters: for parameters of fp16 and bf16, ``"fp32"`` for masters in fp32, or ``"remainder"``, for bf16 alone,
+            for the 16 bits that an fp32 number has beyond its bf16; they are ``master_param`` in the state. Other
+            states are of fp32 then. ``None`` for neither, as in PyTorch.
         max_norm: the gradients are clipped to this norm of all of them, as ``torch.nn.utils.clip_grad_norm_`` does,
             but by a scan that leaves them as they are and for which the host does not wait. ``None`` for no clipping.
 
@@ -40,7 +40,7 @@ class Merged(Optimizer):
         RuntimeError: at a step, naming the parameter: a gradient is sparse.
     """
 
-    formula: ClassVar[Callable[[Any], Formula]]
+    formula: "ClassVar[staticmethod[[Any], Formula]]"
     _step_supports_amp_scaling = True
 
     def __init__(self, *args: Any, masters: str | None = None, max_norm: float | None = None, **named: Any) -> None:
@@ -115,8 +115,10 @@ class Merged(Optimizer):
                     continue
                 if because := self._refusal(param):  # its data may be others than at construction
                     raise TypeError(f"{self._label(k, i)}: {because}")
-                member = Member(param, self._label(k, i), k, self._state[param])
-                kinds.setdefault((param.device, real_dtype(param), formulas[k].kind), []).append(member)
+                formula = formulas[k]
+                keeps = formula.counts or formula.states or self._masters
+                member = Member(param, self._label(k, i), k, self._state[param] if keeps else {})
+                kinds.setdefault((param.device, real_dtype(param), formula.kind), []).append(member)
         self._check_one_norm(kinds)
         buckets = [Bucket(members, formulas, self._masters) for members in kinds.values()]
         gates = []
@@ -170,7 +172,7 @@ class Merged(Optimizer):
 
     @property
     def state(self) -> Any:
-        """The states by parameter, in PyTorch's layout and up to date; what is changed there is used by the next step."""
+        """The states by parameter, in PyTorch's layout and up to date; the next step uses what is changed there."""
         self._drop()
         return self._state
 
@@ -192,7 +194,7 @@ class Merged(Optimizer):
 
         hook = self.register_load_state_dict_pre_hook(check)
         try:
-            super().load_state_dict(state_dict)  # type: ignore[arg-type]
+            super().load_state_dict(state_dict)
         finally:
             hook.remove()
         params = [param for group in self.param_groups for param in group["params"]]

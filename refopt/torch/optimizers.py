@@ -1,15 +1,13 @@
 """The classes: those of ``torch.optim`` with merged steps, and four that PyTorch does not have."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.optim import optimizer
 
 from refopt.checks.arguments import flag, number
 from refopt.torch import formulas
 from refopt.torch.merged import Merged
-
-Params = optimizer.ParamsT
 
 
 class SGD(Merged, torch.optim.SGD):
@@ -82,7 +80,7 @@ class LARS(Merged):
     formula = staticmethod(formulas.lars)
 
     def __init__(
-        self, params: Params, lr: Any = 0.1, momentum: float = 0.9, weight_decay: float = 0.0005,
+        self, params: Iterable[Any], lr: Any = 0.1, momentum: float = 0.9, weight_decay: float = 0.0005,
         trust_coefficient: float = 0.001, eps: float = 0.0, **options: Any,
     ) -> None:  # fmt: skip
         own = {"momentum": momentum, "weight_decay": weight_decay, "trust_coefficient": trust_coefficient, "eps": eps}
@@ -105,7 +103,7 @@ class LAMB(Merged):
     formula = staticmethod(formulas.lamb)
 
     def __init__(
-        self, params: Params, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6,
+        self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6,
         weight_decay: float = 0.01, always_adapt: bool = False, **options: Any,
     ) -> None:  # fmt: skip
         own = _checked("LAMB", lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
@@ -126,8 +124,8 @@ class Lion(Merged):
     formula = staticmethod(formulas.lion)
 
     def __init__(
-        self, params: Params, lr: Any = 1e-4, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0,
-        **options: Any,
+        self, params: Iterable[Any], lr: Any = 1e-4, betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(params, _checked("Lion", lr=lr, betas=betas, weight_decay=weight_decay), **options)
 
@@ -148,7 +146,7 @@ class NovoGrad(Merged):
     formula = staticmethod(formulas.novograd)
 
     def __init__(
-        self, params: Params, lr: Any = 1e-3, betas: tuple[float, float] = (0.95, 0.98), eps: float = 1e-8,
+        self, params: Iterable[Any], lr: Any = 1e-3, betas: tuple[float, float] = (0.95, 0.98), eps: float = 1e-8,
         weight_decay: float = 0.0, grad_averaging: bool = False, **options: Any,
     ) -> None:  # fmt: skip
         own = _checked("NovoGrad", lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)

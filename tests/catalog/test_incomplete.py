@@ -127,7 +127,7 @@ def one(h, s):
     return (s[0],)
 
 
-RIGHT = rules.RULES["adam"](np.float32, frozenset(), "corrected")
+RIGHT = rules.RULES["adam"](np.float32, frozenset(), "corrected", "l2", False)
 RULES = {
     "advance: expected a function, got NoneType": RIGHT._replace(advance=None),
     "advance: expected a tuple of beta1_pow, beta2_pow, got 1": RIGHT._replace(advance=one),

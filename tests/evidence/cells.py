@@ -1,8 +1,8 @@
 """Cells: everything that evidence is asked for, derived from the catalogue.
 
 A cell is a routine, a variant and a precision. Variants are all combinations of a routine's named choices and optional
-states, and the features that a step may have beside them. A label names what is not by default: ``default``,
-``epsilon_at=uncorrected, with moment2_max``, ``grad_factor``.
+states, but for some choices that stand alone, and the features that a step may have beside them. A label names what is
+not by default: ``default``, ``epsilon_at=uncorrected, with moment2_max``, ``grad_factor``.
 """
 
 import itertools
@@ -25,6 +25,8 @@ PRECISIONS = {
 DECAYS = ("l2_decay", "coeff", "weight_decay", "lars_weight_decay")
 NO_DECAY, RESCALE_GRAD, GRAD_FACTOR, FOUND_INF = "no decay", "rescale_grad", "grad_factor", "found_inf"
 STOCHASTIC = "rounding=stochastic"
+# Choices about what comes before a rule, or goes on in one place of it, which are not combined with others.
+ALONE = "decay", "maximize", "lr_at"
 
 
 class Variant(NamedTuple):
@@ -73,13 +75,15 @@ def variant_of(routine: Routine, choices: dict, optional: tuple[str, ...] = ()) 
 
 def variants(routine: Routine) -> dict[str, Variant]:
     """Every variant of a routine, by its label."""
-    choices = {name: values for name, values in routine.choices.items() if name != "rounding"}
+    choices = {name: values for name, values in routine.choices.items() if name not in ("rounding", *ALONE)}
     optional = optional_states(routine)
     rows = []
     for values in itertools.product(*choices.values()):
         for given in itertools.product((False, True), repeat=len(optional)):
             states = tuple(itertools.compress(optional, given))
             rows.append(variant_of(routine, dict(zip(choices, values, strict=True)), states))
+    for name in ALONE:
+        rows += [variant_of(routine, {name: value}) for value in routine.choices.get(name, ())[1:]]
     features = [NO_DECAY] * any(hyper.name in DECAYS for hyper in routine.hypers)
     features += [RESCALE_GRAD, GRAD_FACTOR, FOUND_INF] + [STOCHASTIC] * ("rounding" in routine.choices)
     rows += [Variant(feature=feature) for feature in features]

@@ -18,7 +18,7 @@ UNDECAYED, ZERO_PARAM, ZERO_GRADS, STILL = 2, 4, 5, 6  # tensors with decay 0, o
 NUMBERS = {
     "lr": 0.113, "mu": 0.83, "l2_decay": 0.61, "beta1": 0.87, "beta2": 0.931, "epsilon": 0.013, "coeff": 0.29,
     "lr_ratio": 0.71, "rho": 0.913, "lars_coeff": 0.47, "lars_weight_decay": 0.53, "weight_decay": 0.57,
-    "decay_base": 0.83,
+    "decay_base": 0.83, "dampening": 0.31,
 }  # fmt: skip
 # What scalars are before the first step: a number of the routine, or a constant.
 FIRST: dict[str, Any] = {
@@ -66,11 +66,11 @@ def number(hyper: Hyper, feature: str, t: int) -> Any:
     if hyper.name == "rescale_grad":
         return 0.37 + 0.1 * t if feature in (RESCALE_GRAD, GRAD_FACTOR) else None
     usual = hyper.usual(NUMBERS)
-    if not hyper.per_tensor:
+    if not hyper.per_tensor or hyper.name in FIRST.values():  # whose powers the formulas take
         return usual
     if hyper.name in DECAYS and feature == NO_DECAY:
         return 0.0
-    values = [usual if hyper.whole else usual * (1 + 0.07 * i - 0.03 * t) for i in EVERY]
+    values = [usual if hyper.whole else hyper.times(usual, 1 + 0.07 * i - 0.03 * t) for i in EVERY]
     values = [x if hyper.allows(x) else usual for x in values]
     for name, tensor in (("lr", STILL), *((decay, UNDECAYED) for decay in DECAYS)):
         if name == hyper.name:

@@ -19,16 +19,31 @@ No formula here comes from refopt; the numbers that carry bounds do.
 from refopt.oracle.bound.bounded import maximum, norm, sign, sqrt, total
 
 
-def sgd(x, g, lr, l2_decay):
+def uphill(g, maximize):
+    """The gradient of what is minimized."""
+    return -g if maximize else g
+
+
+def decayed(x, g, lr, weight_decay, decay, maximize):
+    """Loshchilov and Hutter 2019, section 2: a penalty's gradient, or the parameter's decay by the rate."""
+    g = uphill(g, maximize)
+    if decay == "l2" and weight_decay > 0:
+        g = weight_decay * x + g
+    if decay == "decoupled" and weight_decay > 0:
+        x = x - x * (weight_decay * lr)
+    return x, g
+
+
+def sgd(x, g, lr, l2_decay, maximize):
     """Robbins and Monro 1951, for a loss with the penalty l2_decay / 2 * ||x||**2."""
-    gradient = l2_decay * x + g
+    gradient = l2_decay * x + uphill(g, maximize)
     return dict(params=x - gradient * lr)
 
 
-def momentum(x, g, velocities, lr, mu, l2_decay, use_nesterov):
-    """Polyak 1964; Nesterov's momentum as Sutskever et al. 2013, section 2, and lr as Paddle's operator has it."""
-    gradient = l2_decay * x + g
-    velocity = velocities * mu + gradient
+def momentum(x, g, velocities, lr, mu, l2_decay, dampening, use_nesterov, maximize):
+    """Polyak 1964; Nesterov's momentum as Sutskever et al. 2013, section 2; lr as in Paddle, dampening in PyTorch."""
+    gradient = l2_decay * x + uphill(g, maximize)
+    velocity = velocities * mu + gradient * (1 - dampening)
     ahead = velocity * mu + gradient if use_nesterov else velocity
     return dict(params=x - ahead * lr, velocities=velocity)
 
@@ -55,8 +70,9 @@ def average(old, new, decay):
     return decay * old + new * (1 - decay)
 
 
-def adam(t, x, g, moment1, moment2, moment2_max, lr, beta1, beta2, epsilon, epsilon_at):
+def adam(t, x, g, moment1, moment2, moment2_max, lr, beta1, beta2, epsilon, epsilon_at, weight_decay, decay, maximize):
     """Kingma and Ba 2015, Algorithm 1, and the form at the end of its section 2; AMSGrad: Reddi et al. 2018."""
+    x, g = decayed(x, g, lr, weight_decay, decay, maximize)
     m, v = average(moment1, g, beta1), average(moment2, g * g, beta2)
     largest = v if moment2_max is None else maximum(v, moment2_max)
     if epsilon_at == "corrected":
@@ -70,27 +86,33 @@ def adam(t, x, g, moment1, moment2, moment2_max, lr, beta1, beta2, epsilon, epsi
 
 
 def adamw(
-    t, x, g, moment1, moment2, moment2_max, lr, beta1, beta2, epsilon, epsilon_at, coeff, lr_ratio
+    t, x, g, moment1, moment2, moment2_max, lr, beta1, beta2, epsilon, epsilon_at, coeff, lr_ratio, maximize
 ):
     """Loshchilov and Hutter 2019, Algorithm 2: decay by the rate, which is lr * lr_ratio in Paddle's operator."""
-    slots = adam(t, x, g, moment1, moment2, moment2_max, lr, beta1, beta2, epsilon, epsilon_at)
+    numbers = lr, beta1, beta2, epsilon, epsilon_at, 0, "l2", maximize
+    slots = adam(t, x, g, moment1, moment2, moment2_max, *numbers)
     return slots | dict(params=slots["params"] - coeff * (lr_ratio * lr) * x)
 
 
-def adagrad(x, g, moment, lr, epsilon):
+def adagrad(x, g, moment, lr, epsilon, weight_decay, decay, maximize):
     """Duchi, Hazan and Singer 2011, section 1, with diagonal matrices."""
+    x, g = decayed(x, g, lr, weight_decay, decay, maximize)
     squares = g * g + moment
     return dict(params=x - lr * (g / (epsilon + sqrt(squares))), moment=squares)
 
 
-def rmsprop(x, g, mean_square, velocity, mean_grad, lr, rho, mu, epsilon, epsilon_at):
+def rmsprop(
+    x, g, mean_square, velocity, mean_grad, lr, rho, mu, epsilon, epsilon_at, lr_at, weight_decay, decay, maximize
+):
     """Tieleman and Hinton 2012; the centered form, with momentum: Graves 2013, equations 38 to 41."""
+    x, g = decayed(x, g, lr, weight_decay, decay, maximize)
     square = average(mean_square, g * g, rho)
     mean = None if mean_grad is None else average(mean_grad, g, rho)
     variance = square if mean is None else square - mean * mean
     size = sqrt(epsilon + variance) if epsilon_at == "inside" else epsilon + sqrt(variance)
-    step = velocity * mu + g * lr / size
-    slots = dict(params=x - step, mean_square=square, velocity=step)
+    inside = lr if lr_at == "velocity" else 1
+    step = velocity * mu + g * inside / size
+    slots = dict(params=x - (step if lr_at == "velocity" else step * lr), mean_square=square, velocity=step)
     return slots if mean is None else slots | dict(mean_grad=mean)
 
 
@@ -100,8 +122,9 @@ def lion(x, g, moment, lr, beta1, beta2, coeff):
     return dict(params=x - coeff * lr * x - update, moment=average(moment, g, beta2))
 
 
-def adadelta(x, g, avg_squared_grad, avg_squared_update, lr, rho, epsilon):
+def adadelta(x, g, avg_squared_grad, avg_squared_update, lr, rho, epsilon, weight_decay, decay, maximize):
     """Zeiler 2012, Algorithm 1: a root mean square over another; lr is Paddle's and PyTorch's, 1 in the paper."""
+    x, g = decayed(x, g, lr, weight_decay, decay, maximize)
     squares = average(avg_squared_grad, g * g, rho)
     update = sqrt(avg_squared_update + epsilon) / sqrt(squares + epsilon) * g
     return dict(
@@ -111,14 +134,18 @@ def adadelta(x, g, avg_squared_grad, avg_squared_update, lr, rho, epsilon):
     )
 
 
-def adamax(t, x, g, moment, inf_norm, lr, beta1, beta2, epsilon):
-    """Kingma and Ba 2015, Algorithm 2, with Paddle's epsilon."""
-    m, largest = average(moment, g, beta1), maximum(inf_norm * beta2 + epsilon, abs(g))
+def adamax(t, x, g, moment, inf_norm, lr, beta1, beta2, epsilon, epsilon_at, weight_decay, decay, maximize):
+    """Kingma and Ba 2015, Algorithm 2, with Paddle's epsilon or PyTorch's."""
+    x, g = decayed(x, g, lr, weight_decay, decay, maximize)
+    faded, size = inf_norm * beta2, abs(g)
+    largest = maximum(faded, size + epsilon) if epsilon_at == "gradient" else maximum(faded + epsilon, size)
+    m = average(moment, g, beta1)
     return dict(params=x - lr * m / ((1 - beta1**t) * largest), moment=m, inf_norm=largest, beta1_pow=beta1 ** (t + 1))
 
 
-def nadam(t, x, g, moment1, moment2, lr, beta1, beta2, epsilon, decay_base):
+def nadam(t, x, g, moment1, moment2, lr, beta1, beta2, epsilon, decay_base, weight_decay, decay, maximize):
     """Dozat 2016, with the schedule of momentum proposed there: decay_base is 0.96**(momentum decay)."""
+    x, g = decayed(x, g, lr, weight_decay, decay, maximize)
     mu = [beta1 - beta1 * decay_base**k / 2 for k in range(1, t + 2)]
     product = x.lift(1)
     for factor in mu[:t]:
@@ -130,8 +157,9 @@ def nadam(t, x, g, moment1, moment2, lr, beta1, beta2, epsilon, decay_base):
     return dict(params=x - step, moment1=m, moment2=v, **powers)
 
 
-def radam(t, x, g, moment1, moment2, lr, beta1, beta2, epsilon):
+def radam(t, x, g, moment1, moment2, lr, beta1, beta2, epsilon, weight_decay, decay, maximize):
     """Liu et al. 2020, Algorithm 2, with PyTorch's epsilon and threshold, 5 for the paper's 4."""
+    x, g = decayed(x, g, lr, weight_decay, decay, maximize)
     longest = 2 / (1 - beta2) - 1
 
     def length(t):

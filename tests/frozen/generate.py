@@ -2,7 +2,7 @@
 
 ``ROUTINE.json`` has each routine's default choices. ``ROUTINE-orders.json`` has every choice, every optional state,
 remainders, stochastic rounding and the gate, with numbers that are no powers of two and differ between tensors, so
-that the order of every operation shows.
+that the order of every operation shows. ``ROUTINE-options.json`` has the choices that stand alone, one by one.
 
 A file is written once for each version of a routine: a change of these bits is a change of the specification
 (docs/numerics.md).
@@ -35,6 +35,8 @@ DTYPES = {
 SIZES = [2, 1, 3, 2, 5, 1, 2, 4, 3, 2, 40, 0]  # many small ones, each with numbers of its own
 WITH_REMAINDER = ("bfloat16", "bfloat16", "float32", "uint16")
 GATE = "grad_factor", "found_inf"
+ALONE = "decay", "maximize", "lr_at"
+LATER = {"adamax": ("epsilon_at",)}  # choices that are not in ROUTINE-orders.json
 
 
 def dtype_in(slot: str, routine: Routine, dtypes: list[str]) -> str:
@@ -107,7 +109,7 @@ def orders(routine: Routine) -> dict[str, dict]:
     """Every combination of choices and optional states, and what goes on around a step."""
     entries = {}
     chance = np.random.default_rng([ord(letter) for letter in routine.name])
-    choices = {name: values for name, values in routine.choices.items() if name != "rounding"}
+    choices = {name: values for name, values in routine.choices.items() if name not in ("rounding", *ALONE)}
     states = optional_states(routine)
     for values in itertools.product(*choices.values()):
         for given in itertools.product((False, True), repeat=len(states)):
@@ -131,6 +133,18 @@ def orders(routine: Routine) -> dict[str, dict]:
     return entries
 
 
+def alone(routine: Routine) -> dict[str, dict]:
+    """Each choice that stands alone, with every number."""
+    chance = np.random.default_rng([len(routine.hypers), *(ord(letter) for letter in routine.name)])
+    plain = {}
+    for name in [name for name in (*ALONE, *LATER.get(routine.name, ())) if name in routine.choices]:
+        for value in routine.choices[name]:
+            plain[f"{name}={value}"] = drawn(
+                routine, DTYPES["fp32"], chance, optional=optional_states(routine), **{name: value}
+            )
+    return {f"{name}, fp32": entry(case, DTYPES["fp32"]) for name, case in plain.items()}
+
+
 def drawn(routine: Routine, dtypes: tuple[str, ...], chance: np.random.Generator, **options: Any) -> Case:
     """Three steps of tensors of `SIZES`, with numbers drawn anew for each step and, where there can be, each tensor."""
 
@@ -151,12 +165,15 @@ def drawn(routine: Routine, dtypes: tuple[str, ...], chance: np.random.Generator
     return case
 
 
+MADE = {"": defaults, "-orders": orders, "-options": alone}
+
+
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for routine in ROUTINES.values():
-        for name, made in ((routine.name, defaults), (f"{routine.name}-orders", orders)):
-            file = FOLDER / f"{name}.json"
-            if not file.exists():
+        for kind, made in MADE.items():
+            file = FOLDER / f"{routine.name}{kind}.json"
+            if not file.exists() and (kind != "-options" or {*ALONE} & {*routine.choices}):
                 file.write_text(json.dumps(made(routine), indent=1) + "\n")
 
 

@@ -11,7 +11,7 @@ from refopt.oracle.exact.placed import kernels
 ENTRIES = {
     (routine, name): entry
     for routine in ROUTINES
-    for file in (routine, f"{routine}-orders")
+    for file in (f"{routine}{kind}" for kind in generate.MADE)
     for name, entry in generate.entries(file).items()
 }
 FORMS = [(*key, form) for key in ENTRIES for form in ROUTINES[key[0]].forms]

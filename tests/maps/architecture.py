@@ -1,7 +1,7 @@
 """docs/architecture.md: the packages, who imports whom, what to read in which order, and where to find what."""
 
+import ast
 import importlib
-import inspect
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -57,6 +57,8 @@ WHERE = [
     ("where a checkpoint is written and read",
      ["refopt.state.plain.state_dict", "refopt.state.plain.load", "refopt.gpu.plan.Plan"]),
     ("PyTorch's names of states", ["refopt.state.peers.PEERS"]),
+    ("what an option of a PyTorch optimizer is in refopt", ["refopt.torch.formulas"]),
+    ("PyTorch's step by plans", ["refopt.torch.merged", "refopt.torch.bucket"]),
     ("what an optimizer takes, and how many bytes it moves", ["refopt.catalog.ROUTINES", "refopt.checks.rows.Routine"]),
     ("what is checked before a step", ["refopt.checks.call.check"]),
     ("where fp contraction is turned off", ["refopt.gpu.target.exact_arithmetic"]),
@@ -121,7 +123,7 @@ def rooms(folder: str = "../") -> Iterator[str]:
     yield "| package | | imports |"
     yield "| --- | --- | --- |"
     for name in layers():
-        about = inspect.getdoc(importlib.import_module(f"refopt.{name}")) or ""
+        about = ast.get_docstring(ast.parse((ROOT / "refopt" / name / "__init__.py").read_text())) or ""
         of = ", ".join(x for x in layers() if x in arrows()[name])
         yield f"| [`{name}`]({folder}refopt/{name}) | {about.splitlines()[0]} | {of} |"
 

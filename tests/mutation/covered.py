@@ -50,7 +50,8 @@ def measure(root: Path, folder: Path, workers: int, arguments: Iterable[str] = (
     config.write_text(CONFIG.replace("{folder}", str(to)))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "mutation.durations", "-m", "not gpu and not slow"]
     command += [f"-n{workers}", "--cov", f"--cov-config={config}", "--cov-context=test", "--cov-report=", *arguments]
-    names = {"MUTATION_DURATIONS": str(to / "durations"), "MUTATION_COVERAGE": str(config), "MUTATION_CASES": str(cases)}
+    names = {"MUTATION_DURATIONS": str(to / "durations"), "MUTATION_COVERAGE": str(config)}
+    names["MUTATION_CASES"] = str(cases)
     path = os.pathsep.join([str(root), str(root / "tests"), *sys.path])
     environment = {**os.environ, **names, "PYTHONPATH": path}
     subprocess.run(command, cwd=root, env=environment)  # what fails here is left out, and pytest has said so

@@ -1,7 +1,7 @@
 """A plugin of pytest that writes how long each test took, and has coverage.py start in processes that tests start.
 
-The file that it writes is named in ``MUTATION_DURATIONS``, coverage.py's configuration in ``MUTATION_COVERAGE``. At most
-``MUTATION_CASES`` cases of each test function run, spread evenly over all, or all of them if that is not set.
+The file that it writes is named in ``MUTATION_DURATIONS``, coverage.py's configuration in ``MUTATION_COVERAGE``. At
+most ``MUTATION_CASES`` cases of each test function run, spread evenly over all, or all of them if that is not set.
 """
 
 import json

@@ -69,7 +69,12 @@ def test_a_variant_that_was_not_asked_for_is_named():
     report = oracle.check("adamax", adamax, **L1)
     assert report.wrong == ["L1"]
     assert "epsilon_at=gradient: epsilon on the gradient's size, as PyTorch and optax have it (100 %" in str(report)
-    report = oracle.check("adamax", cpu.merged_adamax, set={"epsilon_at": "gradient"}, **L1)
+
+    def on_the_norm(params, grads, moment, inf_norm, beta1_pow, *, lr, beta1, beta2, epsilon):
+        numbers = dict(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon)
+        cpu.merged_adamax(params, grads, moment, inf_norm, beta1_pow, **numbers)
+
+    report = oracle.check("adamax", on_the_norm, set={"epsilon_at": "gradient"}, **L1)
     assert "epsilon_at=norm: epsilon on the norm before it fades" in str(report)
 
 

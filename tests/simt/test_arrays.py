@@ -129,3 +129,26 @@ def test_kernels_take_views_and_foreign_arrays():
     foreign.__cuda_array_interface__ = x[4:].__cuda_array_interface__
     fill[1, 2](foreign)
     assert x.copy_to_host().tolist() == [1, 0, 2, 0, 1, 2]
+
+
+def test_a_device_array_over_a_host_array_shares_its_memory():
+    @cuda.jit
+    def double(x):
+        x[cuda.grid(1), 1] *= 2
+
+    for host in (np.arange(6.0).reshape(3, 2), np.asfortranarray(np.arange(6.0).reshape(3, 2))):
+        device = simt.over(host)
+        assert device.strides == host.strides
+        double[1, 3](device)
+        assert host.tolist() == [[0, 2], [2, 6], [4, 10]]
+        host[0, 0] = 7
+        assert device.copy_to_host()[0, 0] == 7
+    assert simt.over(np.zeros((0, 3))).shape == (0, 3) and simt.over(np.array(2.0)).shape == ()
+
+
+def test_what_no_device_array_can_be_over_is_refused():
+    for wrong in (np.arange(6.0)[::2], np.arange(6.0)[::-1], np.broadcast_to(np.zeros(1), 4)):
+        with pytest.raises(ValueError, match="array: expected a dense array, got shape"):
+            simt.over(wrong)
+    with pytest.raises(TypeError, match="array: expected a NumPy array, got"):
+        simt.over([1.0])

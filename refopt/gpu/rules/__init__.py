@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 from refopt.catalog import ROUTINES, Routine
 from refopt.gpu.target import device_function, sqrt
 
-__all__ = ["RULES", "NormRule", "Rule", "device_function", "larger", "moments", "next_powers", "rule_of", "sqrt"]
+__all__ = [
+    "RULES", "NormRule", "Rule", "decay_and_sign", "device_function", "larger", "moments", "next_powers", "rule_of",
+    "sqrt",
+]  # fmt: skip
 
 
 @device_function
@@ -87,6 +90,31 @@ def larger(x, y):
 def next_powers(h, s):
     """The powers of beta1 and beta2, one step on; for numbers that begin with a rate and both betas."""
     return s[0] * h[1], s[1] * h[2]
+
+
+def decay_and_sign(real: type, decay: str, maximize: bool) -> tuple[Callable, Callable]:
+    """What `refopt.cpu.weight_decay` does before a rule, as two device functions.
+
+    ``share(lr, weight_decay)``, for ``prepare``, is what all elements have in common, and ``prepared(p, g, share)`` the
+    parameter and the gradient that the rule goes on from.
+    """
+    zero, one, decoupled = real(0), real(1), decay == "decoupled"
+
+    @device_function
+    def share(lr, weight_decay):
+        return one - lr * weight_decay if decoupled else weight_decay
+
+    # Without decay the factor of p is 1, and changes no bit; 0 * p added to g would, of -0 and where p is not finite.
+    @device_function
+    def decoupled_from(p, g, by):
+        return p * by, -g if maximize else g
+
+    @device_function
+    def in_gradient(p, g, by):
+        g = -g if maximize else g
+        return p, g + by * p if by != zero else g
+
+    return share, decoupled_from if decoupled else in_gradient
 
 
 def rule_of(routine: Routine) -> Callable[..., Any]:

@@ -3,13 +3,20 @@
 from refopt.gpu.rules import Rule, device_function
 
 
-def momentum(real: type, present: frozenset[str], use_nesterov: bool) -> Rule:
+def momentum(real: type, present: frozenset[str], use_nesterov: bool, maximize: bool) -> Rule:
+    one = real(1)
+
+    @device_function
+    def prepare(h, s):
+        lr, mu, l2_decay, dampening, _ = h
+        return lr, mu, l2_decay, one - dampening
+
     @device_function
     def rule(p, g, v, k):
-        lr, mu, l2_decay, _ = k
-        g = g + l2_decay * p
-        v = mu * v + g
+        lr, mu, l2_decay, rest = k
+        g = (-g if maximize else g) + l2_decay * p
+        v = mu * v + rest * g
         # Nesterov looks ahead: the velocity that the next step would begin with.
         return p - lr * (g + mu * v if use_nesterov else v), v
 
-    return Rule(rule)
+    return Rule(rule, prepare)

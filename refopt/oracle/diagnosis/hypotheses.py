@@ -22,6 +22,7 @@ from refopt.oracle.wrong import OF, limits, norms
 from refopt.oracle.wrong.adamw import decayed
 from refopt.oracle.wrong.lamb import lamb_with
 from refopt.oracle.wrong.novograd import novograd_with
+from refopt.oracle.wrong.options import prepares
 
 CORRECTS = {
     "beta1_pow": "no bias correction of the first moment", "beta2_pow": "no bias correction of the second moment",
@@ -89,10 +90,10 @@ def _arithmetic() -> Iterator[Hypothesis]:
 
 def _choices(row: Routine) -> Iterator[Hypothesis]:
     """The choices of the catalogue and of its variants; `gradient with the other sign` stands for ``maximize``."""
-    every, of = variants.ROUTINES[row.name], variants.VARIANTS.get(row.name)
+    every, of, matters = variants.ROUTINES[row.name], variants.about(row.name), variants.matters(row.name)
     for name, values in every.choices.items():
         for value in values if name not in ("rounding", "maximize") else ():
-            text, number = f"{name}={value}", of.matters.get(name) if of else None
+            text, number = f"{name}={value}", matters.get(name)
 
             def change(s: Situation, name: str = name, value: Any = value, number: Any = number) -> Situation | None:
                 wide = with_variants(s) if name not in s.row.choices else s
@@ -100,7 +101,7 @@ def _choices(row: Routine) -> Iterator[Hypothesis]:
                     return None
                 return wide._replace(choices=wide.choices | {name: value})
 
-            about = f": {of.about[text]}" if of and text in of.about else ""
+            about = f": {of[text]}" if text in of else ""
             yield Hypothesis(text + about, change, "choice", name, needs=(number,) if number else ())
 
 
@@ -130,15 +131,15 @@ def _rules(row: Routine) -> Iterator[Hypothesis]:
                 yield Hypothesis(text, partial(_with_rule, rule=rule), "rule", "", False)
     if row.name == "adamw":
         for wrong in OF["adam"].values():
-            if wrong.name:
-                rule = _in_place(row, partial(decayed, adam=wrong.rule))
+            if wrong.name and wrong.update:
+                rule = _in_place(row, partial(prepares, rule=partial(decayed, adam=wrong.update)))
                 yield Hypothesis(wrong.name, partial(_with_rule, rule=rule), "rule")
 
 
 def _in_place(row: Routine, rule: Rule) -> Rule:
     """The rule of a row with another in place of the catalogue's."""
-    own = base_rule(catalog.ROUTINES[row.name])
-    return substituted(base_rule(row), own, rule) if variants.is_extended(row) else rule
+    own = lars_with if row.name == "lars_momentum" else catalog.ROUTINES[row.name].rule
+    return substituted(rule_of(row), own, rule) if variants.is_extended(row) else rule
 
 
 def _gradients(row: Routine) -> Iterator[Hypothesis]:
@@ -183,6 +184,10 @@ def _with_rule(s: Situation, rule: Rule) -> Situation | None:
 
 def _both(one: Rule, other: Rule) -> Rule | None:
     """Two wrong rules in one: places of the same rule, or Adam's under a decay of AdamW's."""
+    inner = [x.keywords["rule"] for x in (one, other) if isinstance(x, partial) and x.func is prepares]
+    if len(inner) == 2:
+        both = _both(*inner)
+        return both and partial(prepares, rule=both)
     if isinstance(one, partial) and isinstance(other, partial) and one.func is other.func:
         return partial(one.func, **one.keywords, **other.keywords) if not one.keywords.keys() & other.keywords else None
     if isinstance(other, partial) and "adam" in other.keywords and not isinstance(one, partial):

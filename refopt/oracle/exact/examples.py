@@ -128,6 +128,6 @@ def varied(routine: Routine, count: int) -> dict[str, list[float]]:
 
     def values(hyper: Hyper) -> list[float]:
         number = step_of(routine)[hyper.name]
-        return [number + i if hyper.whole else number * (1 + i % 5) / 4 for i in range(count)]
+        return [number + i if hyper.whole else hyper.times(number, (1 + i % 5) / 4) for i in range(count)]
 
     return {hyper.name: values(hyper) for hyper in routine.hypers if hyper.per_tensor}

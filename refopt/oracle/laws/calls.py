@@ -30,7 +30,8 @@ def varied(trial: Trial, name: str, sizes: Sequence[int] = SIZES) -> Case:
     if name in trial.fixed:
         raise Skipped(f"{name} is {trial.fixed[name]:g} throughout")
     case = trial.case(sizes, count=2)
-    values = [case.steps[0][name] * (1 + i % 32 / 4) for i in range(len(sizes))]
+    hyper = next(hyper for hyper in trial.row.hypers if hyper.name == name)
+    values = [hyper.times(case.steps[0][name], 1 + i % 32 / 4) for i in range(len(sizes))]
     return case.replace(steps=[case.steps[0] | {name: values}])
 
 

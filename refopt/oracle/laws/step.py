@@ -8,7 +8,7 @@ import numpy as np
 from refopt.oracle.cases import Case, memory
 from refopt.oracle.laws.law import Law, Try, of_bound
 from refopt.oracle.trial import Trial
-from refopt.oracle.variants import added
+from refopt.oracle.variants import by_request
 
 SIZE = 300
 COUNTS = 1, 2, 3, 5, 6, 7, 60  # RAdam rectifies from the sixth; at last the corrections of Adam are near 1
@@ -51,8 +51,8 @@ def _optional(trial: Trial) -> list[str]:
 
 
 def _asked_for(trial: Trial, name: str) -> bool:
-    """Whether a number or a choice is not fixed; variants are for those that ask for them."""
-    return name not in trial.fixed and (trial.takes(name) or name not in added(trial.row.name))
+    """Whether a number or a choice is not fixed; options are for those that ask for them."""
+    return name not in trial.fixed and (trial.takes(name) or name not in by_request(trial.row.name))
 
 
 def _of_sizes(trial: Trial) -> Iterator[Try]:

@@ -11,27 +11,26 @@ from typing import Any
 from refopt import catalog
 from refopt.checks.rows import Routine
 from refopt.cpu.merged import merged
-from refopt.oracle.variants.adadelta import ADADELTA
 from refopt.oracle.variants.adagrad import ADAGRAD
 from refopt.oracle.variants.adam import ADAM
-from refopt.oracle.variants.adamax import ADAMAX
 from refopt.oracle.variants.adamw import ADAMW
 from refopt.oracle.variants.lars_momentum import LARS_MOMENTUM
 from refopt.oracle.variants.momentum import MOMENTUM
-from refopt.oracle.variants.nadam import NADAM
 from refopt.oracle.variants.novograd import NOVOGRAD
+from refopt.oracle.variants.options import ABOUT, MATTERS, OF_DECAY, options
 from refopt.oracle.variants.radam import RADAM
-from refopt.oracle.variants.rmsprop import RMSPROP
-from refopt.oracle.variants.sgd import SGD
 from refopt.oracle.variants.variant import Variants
 
-EVERY = SGD, MOMENTUM, ADAM, ADAMW, ADAGRAD, RMSPROP, ADADELTA, ADAMAX, NADAM, RADAM, LARS_MOMENTUM, NOVOGRAD
+EVERY = MOMENTUM, ADAM, ADAMW, ADAGRAD, RADAM, LARS_MOMENTUM, NOVOGRAD
 VARIANTS: dict[str, Variants] = {of.row.name: of for of in EVERY}
 ROUTINES: dict[str, Routine] = {
     name: VARIANTS[name].row if name in VARIANTS else row for name, row in catalog.ROUTINES.items()
 }
 
-__all__ = ["ROUTINES", "VARIANTS", "Variants", "added", "is_extended", "row_for", "step_of", "variants_of"]
+__all__ = [
+    "ROUTINES", "VARIANTS", "Variants", "about", "added", "by_request", "is_extended", "matters", "row_for", "step_of",
+    "variants_of",
+]  # fmt: skip
 
 
 def is_extended(row: Routine) -> bool:
@@ -49,6 +48,22 @@ def added(name: str) -> frozenset[str]:
     own, every = catalog.ROUTINES[name], ROUTINES[name]
     numbers = {hyper.name for hyper in every.hypers} - {hyper.name for hyper in own.hypers}
     return frozenset(numbers | (every.choices.keys() - own.choices.keys()))
+
+
+def by_request(name: str) -> frozenset[str]:
+    """What a step is tried with only if it takes it: of variants, and options of the catalogue's."""
+    return added(name) | options(catalog.ROUTINES[name])
+
+
+def about(name: str) -> Mapping[str, str]:
+    """What the choices of a routine and of its variants are, and whose, by ``"name=value"``."""
+    own = OF_DECAY if "decay" in ROUTINES[name].choices else {}
+    return {**own, **ABOUT.get(name, {}), **(VARIANTS[name].about if name in VARIANTS else {})}
+
+
+def matters(name: str) -> Mapping[str, str]:
+    """The number that has to be other than 0 for a choice of a routine to matter, by the choice."""
+    return {**MATTERS, **(VARIANTS[name].matters if name in VARIANTS else {})}
 
 
 def row_for(name: str, named: Iterable[str]) -> Routine:

@@ -1,4 +1,4 @@
-"""Adam and AMSGrad: weight decay, and maximizing, as PyTorch has them; in the root, and of the corrected, as optax.
+"""Adam and AMSGrad: epsilon in the root, and the maximum of the corrected moments, as optax has them.
 
 ::
 
@@ -11,16 +11,8 @@ import numpy as np
 from refopt import catalog
 from refopt.cpu.adam import larger, moments
 from refopt.cpu.adam import rule as adam_rule
-from refopt.oracle.variants.variant import (
-    DECAY,
-    EPSILON_ROOT,
-    MAXIMIZE,
-    OF_DECAY,
-    WEIGHT_DECAY,
-    Variants,
-    extended,
-    prepared,
-)  # fmt: skip
+from refopt.cpu.weight_decay import prepared
+from refopt.oracle.variants.variant import EPSILON_ROOT, Variants, extended
 
 
 def of_the_corrected(p, g, m, u, beta1_pow, beta2_pow, u_max, *, lr, beta1, beta2, epsilon, epsilon_root, max_of):
@@ -36,26 +28,25 @@ def of_the_corrected(p, g, m, u, beta1_pow, beta2_pow, u_max, *, lr, beta1, beta
     return p, m, u, beta1_pow * beta1, beta2_pow * beta2, u_max
 
 
-def either(p, g, *states, epsilon_at, epsilon_root, max_of, **numbers):
+def prepared_of_the_corrected(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
+    p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
+    return of_the_corrected(p, g, *states, lr=lr, **numbers)
+
+
+def rule(p, g, *states, epsilon_at, epsilon_root, max_of, **numbers):
     """The catalogue's step, or that of the corrected; with the uncorrected root there is none of the others."""
     plain = epsilon_root == 0 and (states[-1] is None or max_of == "moment")
     if plain or epsilon_at == "uncorrected":
         return adam_rule(p, g, *states, epsilon_at=epsilon_at, **numbers)
-    return of_the_corrected(p, g, *states, epsilon_root=epsilon_root, max_of=max_of, **numbers)
-
-
-def rule(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
-    p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
-    return either(p, g, *states, lr=lr, **numbers)
+    return prepared_of_the_corrected(p, g, *states, epsilon_root=epsilon_root, max_of=max_of, **numbers)
 
 
 MAX_OF = {"max_of": ("moment", "corrected")}
 ADAM = Variants(
-    extended(catalog.ADAM, hypers=[WEIGHT_DECAY, EPSILON_ROOT], choices=MAX_OF | DECAY | MAXIMIZE),
+    extended(catalog.ADAM, hypers=[EPSILON_ROOT], choices=MAX_OF),
     rule,
-    OF_DECAY | {
+    {
         "max_of=corrected": "AMSGrad's maximum of the corrected second moments, as optax has it",
         "max_of=moment": "AMSGrad's maximum of the second moments, corrected by the last step, as PyTorch has it",
     },
-    matters={"decay": "weight_decay"},
 )  # fmt: skip

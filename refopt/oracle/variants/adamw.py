@@ -1,21 +1,20 @@
-"""AdamW: maximizing, as PyTorch has it; epsilon in the corrected root, as optax has it for Adam."""
+"""AdamW: epsilon in the corrected root, as optax has it for Adam."""
 
 from refopt import catalog
 from refopt.cpu.adamw import rule as adamw_rule
 from refopt.oracle.variants.adam import of_the_corrected
-from refopt.oracle.variants.variant import EPSILON_ROOT, MAXIMIZE, Variants, extended
+from refopt.oracle.variants.variant import EPSILON_ROOT, Variants, extended
 
 
-def rule(p, g, *states, lr, epsilon_root, epsilon_at, maximize, **numbers):
-    g = -g if maximize else g
+def rule(p, g, *states, lr, epsilon_root, epsilon_at, **numbers):
     if epsilon_root == 0 or epsilon_at == "uncorrected":
         return adamw_rule(p, g, *states, lr=lr, epsilon_at=epsilon_at, **numbers)
     return decayed(p, g, *states, lr=lr, epsilon_root=epsilon_root, **numbers)
 
 
-def decayed(p, g, *states, lr, coeff, lr_ratio, **numbers):
+def decayed(p, g, *states, lr, coeff, lr_ratio, maximize, **numbers):
     p = p * (1 - lr * lr_ratio * coeff)
-    return of_the_corrected(p, g, *states, lr=lr, max_of="moment", **numbers)
+    return of_the_corrected(p, -g if maximize else g, *states, lr=lr, max_of="moment", **numbers)
 
 
-ADAMW = Variants(extended(catalog.ADAMW, hypers=[EPSILON_ROOT], choices=MAXIMIZE), rule)
+ADAMW = Variants(extended(catalog.ADAMW, hypers=[EPSILON_ROOT]), rule)

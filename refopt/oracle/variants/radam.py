@@ -1,4 +1,4 @@
-"""RAdam: weight decay, and maximizing, as PyTorch has them; epsilon at the corrected root, and from 4 on, as optax.
+"""RAdam: epsilon at the corrected root, and rectified from 4 on, as optax has it.
 
 ::
 
@@ -13,16 +13,8 @@ from refopt import catalog
 from refopt.cpu.adam import moments
 from refopt.cpu.radam import next_rho, rectification
 from refopt.cpu.radam import rule as radam_rule
-from refopt.oracle.variants.variant import (
-    DECAY,
-    EPSILON_ROOT,
-    MAXIMIZE,
-    OF_DECAY,
-    WEIGHT_DECAY,
-    Variants,
-    extended,
-    prepared,
-)  # fmt: skip
+from refopt.cpu.weight_decay import prepared
+from refopt.oracle.variants.variant import EPSILON_ROOT, Variants, extended
 
 
 def rectified(
@@ -41,25 +33,28 @@ def rectified(
     return p, m, u, beta1_pow * beta1, beta2_pow, next_rho(rho, beta2, beta2_pow)
 
 
-def rule(p, g, *states, lr, weight_decay, decay, maximize, epsilon_root, epsilon_at, threshold, **numbers):
+def prepared_and_rectified(p, g, *states, lr, weight_decay, decay, maximize, **numbers):
     p, g = prepared(p, g, lr=lr, weight_decay=weight_decay, decay=decay, maximize=maximize)
-    if epsilon_at == "uncorrected" and threshold == 5:
-        return radam_rule(p, g, *states, lr=lr, **numbers)
-    numbers |= dict(epsilon_root=epsilon_root, epsilon_at=epsilon_at, threshold=threshold)
     return rectified(p, g, *states, lr=lr, **numbers)
+
+
+def rule(p, g, *states, epsilon_root, epsilon_at, threshold, **numbers):
+    if epsilon_at == "uncorrected" and threshold == 5:
+        return radam_rule(p, g, *states, **numbers)
+    numbers |= dict(epsilon_root=epsilon_root, epsilon_at=epsilon_at, threshold=threshold)
+    return prepared_and_rectified(p, g, *states, **numbers)
 
 
 RADAM = Variants(
     extended(
-        catalog.RADAM, hypers=[WEIGHT_DECAY, EPSILON_ROOT],
-        choices={"epsilon_at": ("uncorrected", "corrected"), "threshold": (5, 4)} | DECAY | MAXIMIZE,
+        catalog.RADAM, hypers=[EPSILON_ROOT],
+        choices={"epsilon_at": ("uncorrected", "corrected"), "threshold": (5, 4)},
     ),
     rule,
-    OF_DECAY | {
+    {
         "epsilon_at=corrected": "epsilon beside the corrected root, as optax's RAdam has it",
         "epsilon_at=uncorrected": "epsilon beside the uncorrected root, as PyTorch's RAdam has it",
         "threshold=4": "rectified from rho > 4, as the paper has it",
         "threshold=5": "rectified from rho > 5, as PyTorch and optax have it by default",
     },
-    matters={"decay": "weight_decay"},
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a routine's variants are, and the parts of their rules that several routines share."""
+"""What a routine's variants are, and what those of several routines share."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -8,16 +8,9 @@ from refopt.checks.rows import Hyper, Routine, Slot
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
-WEIGHT_DECAY = Hyper("weight_decay", 0.0, per_tensor=True)
 EPSILON_ROOT = Hyper("epsilon_root", 0.0)
-DECAY = {"decay": ("l2", "decoupled")}
-MAXIMIZE = {"maximize": (False, True)}
 # The number of the step that is taken.
 STEP_NUMBER = Slot("step_number", written=True, optional=True, scalar=True, signed=False, initial=1.0)
-OF_DECAY = {
-    "decay=l2": "weight decay added to the gradient, as Adam in PyTorch has it",
-    "decay=decoupled": "weight decay apart from the gradient, as AdamW has it",
-}
 
 
 class Variants(NamedTuple):
@@ -49,24 +42,6 @@ def extended(
     numbers = *row.hypers[:k], *hypers, *row.hypers[k:]
     fields = row._asdict() | {"slots": (*row.slots[:-1], *slots, row.slots[-1]), "hypers": numbers}
     return Routine(**fields | {"choices": {**row.choices, **choices}})
-
-
-def prepared(p, g, *, lr, weight_decay, decay, maximize):
-    """The parameter and the gradient that a rule goes on from.
-
-    ::
-
-        g' = -g                         with maximize
-        g' = g' + weight_decay * p      decay="l2"
-        p  = p * (1 - lr * weight_decay)      decay="decoupled"
-    """
-    if maximize:
-        g = -g
-    if weight_decay == 0:
-        return p, g
-    if decay == "decoupled":
-        return p * (1 - lr * weight_decay), g
-    return p, g + weight_decay * p
 
 
 def advanced(step_number):

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from refopt.cpu.adadelta import rule as adadelta_rule
+from refopt.cpu.adadelta import update as adadelta_rule
+from refopt.oracle.wrong.options import with_options
 from refopt.oracle.wrong.rule import Wrong
 
 
@@ -47,12 +48,15 @@ def adadelta_step_regrouped(p, g, s, x, *, lr, rho, epsilon):
     return p - lr * np.sqrt((x + epsilon) / (s + epsilon)) * g, s, new
 
 
-RULES = {
-    "RootsDivided": Wrong(None, roots_divided),
-    "EpsilonOutsideTheRoots": Wrong("epsilon outside of the roots", epsilon_outside_the_roots),
-    "SquareFirst": Wrong(None, adadelta_square_first),
-    "OldAverageOfSquares": Wrong("root of the old average of squares", old_average_of_squares),
-    "LearningRateInTheAverage": Wrong("learning rate inside the average of updates", learning_rate_in_the_average),
-    "AverageOfUpdatesBeforeUse": Wrong("average of updates advanced before use", average_of_updates_before_use),
-    "StepRegrouped": Wrong(None, adadelta_step_regrouped),
-}
+RULES = with_options(
+    adadelta_rule,
+    {
+        "RootsDivided": Wrong(None, roots_divided),
+        "EpsilonOutsideTheRoots": Wrong("epsilon outside of the roots", epsilon_outside_the_roots),
+        "SquareFirst": Wrong(None, adadelta_square_first),
+        "OldAverageOfSquares": Wrong("root of the old average of squares", old_average_of_squares),
+        "LearningRateInTheAverage": Wrong("learning rate inside the average of updates", learning_rate_in_the_average),
+        "AverageOfUpdatesBeforeUse": Wrong("average of updates advanced before use", average_of_updates_before_use),
+        "StepRegrouped": Wrong(None, adadelta_step_regrouped),
+    },
+)  # fmt: skip

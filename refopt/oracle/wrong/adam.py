@@ -5,7 +5,8 @@ from functools import partial
 import numpy as np
 
 from refopt.cpu.adam import descend, moments
-from refopt.cpu.adam import rule as adam_rule
+from refopt.cpu.adam import update as adam_rule
+from refopt.oracle.wrong.options import with_options
 from refopt.oracle.wrong.rule import Wrong
 
 
@@ -123,28 +124,31 @@ def maximum_for_sum(p, g, m, u, b1, b2, u_max, *, lr, beta1, beta2, epsilon, eps
     return p - lr / (1 - b1) * (m / np.maximum(root, epsilon)), m, u, b1 * beta1, b2 * beta2, u_max
 
 
-RULES = {
-    "NoBiasCorrection": Wrong("no bias correction", no_bias_correction),
-    "EpsilonUncorrected": Wrong("epsilon beside the other root (epsilon_at)", epsilon_uncorrected),
-    "PowersBeforeUse": Wrong("powers of beta advanced before use: those of step t + 1", powers_before_use),
-    "SquareFirst": Wrong(None, square_first),
-    "StepRegrouped": Wrong(None, step_regrouped),
-    "EpsilonInTheRoot": Wrong("epsilon inside the root", epsilon_in_the_root),
-    "RootForgotten": Wrong("root of the second moment forgotten", root_forgotten),
-    "Nesterov": Wrong("Nesterov's momentum, as in NAdam", nesterov),
-    "GradientForMoment": Wrong("gradient for its average in the step", gradient_for_moment),
-    "FirstSummed": Wrong("first moment without the factor 1 - beta1", partial(summed, (1,))),
-    "SecondSummed": Wrong("second moment without the factor 1 - beta2", partial(summed, (2,))),
-    "BothSummed": Wrong("both moments without the factor 1 - beta", partial(summed, (1, 2))),
-    "SquareOfTheMoment": Wrong(
-        "second moment of the average's squares, not the gradient's", partial(second_from, lambda g, m: m * m)
-    ),
-    "Belief": Wrong(
-        "second moment about the average, as in AdaBelief", partial(second_from, lambda g, m: (g - m) * (g - m))
-    ),
-    "OldMoments": Wrong("step by the old moments, which are advanced after it", old_moments),
-    "PowersExchanged": Wrong("powers of beta1 and beta2 exchanged", powers_exchanged),
-    "MaximumForSum": Wrong("the larger of root and epsilon, not their sum", maximum_for_sum),
-    "MaximumForgotten": Wrong("AMSGrad: maximum kept, but not used", maximum_forgotten),
-    "MaximumOfTheOld": Wrong("AMSGrad: maximum of the old second moment", maximum_of_the_old),
-}
+RULES = with_options(
+    adam_rule,
+    {
+        "NoBiasCorrection": Wrong("no bias correction", no_bias_correction),
+        "EpsilonUncorrected": Wrong("epsilon beside the other root (epsilon_at)", epsilon_uncorrected),
+        "PowersBeforeUse": Wrong("powers of beta advanced before use: those of step t + 1", powers_before_use),
+        "SquareFirst": Wrong(None, square_first),
+        "StepRegrouped": Wrong(None, step_regrouped),
+        "EpsilonInTheRoot": Wrong("epsilon inside the root", epsilon_in_the_root),
+        "RootForgotten": Wrong("root of the second moment forgotten", root_forgotten),
+        "Nesterov": Wrong("Nesterov's momentum, as in NAdam", nesterov),
+        "GradientForMoment": Wrong("gradient for its average in the step", gradient_for_moment),
+        "FirstSummed": Wrong("first moment without the factor 1 - beta1", partial(summed, (1,))),
+        "SecondSummed": Wrong("second moment without the factor 1 - beta2", partial(summed, (2,))),
+        "BothSummed": Wrong("both moments without the factor 1 - beta", partial(summed, (1, 2))),
+        "SquareOfTheMoment": Wrong(
+            "second moment of the average's squares, not the gradient's", partial(second_from, lambda g, m: m * m)
+        ),
+        "Belief": Wrong(
+            "second moment about the average, as in AdaBelief", partial(second_from, lambda g, m: (g - m) * (g - m))
+        ),
+        "OldMoments": Wrong("step by the old moments, which are advanced after it", old_moments),
+        "PowersExchanged": Wrong("powers of beta1 and beta2 exchanged", powers_exchanged),
+        "MaximumForSum": Wrong("the larger of root and epsilon, not their sum", maximum_for_sum),
+        "MaximumForgotten": Wrong("AMSGrad: maximum kept, but not used", maximum_forgotten),
+        "MaximumOfTheOld": Wrong("AMSGrad: maximum of the old second moment", maximum_of_the_old),
+    },
+)  # fmt: skip

@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from refopt.cpu.adam import rule as adam_rule
+from refopt.cpu.adam import update as adam_rule
+from refopt.cpu.adamw import update as adamw_rule
+from refopt.oracle.wrong.options import OF_MAXIMIZE, with_options
 from refopt.oracle.wrong.rule import Wrong
 
 
@@ -49,14 +51,17 @@ def decay_of_the_gradient(p, g, *arrays, lr, lr_ratio, coeff, adam=adam_rule, **
     return adam(p - lr * lr_ratio * coeff * g, g, *arrays, lr=lr, **numbers)
 
 
-RULES = {
-    "DecayInGradient": Wrong("decay in the gradient (Adam with L2), not on the parameter", decay_in_gradient),
-    "RatioOnEverything": Wrong("lr_ratio on the whole step, not on the decay alone", ratio_on_everything),
-    "DecayAfterwards": Wrong("decay of the new parameter, after the step", decay_afterwards),
-    "DecayWithoutLr": Wrong("decay without the learning rate", decay_without_lr),
-    "DecayTwice": Wrong("decay applied twice", decay_twice),
-    "DecayByTheCorrectedRate": Wrong("decay by the bias-corrected learning rate", decay_by_the_corrected_rate),
-    "DecayBySign": Wrong("decay by the sign of the parameter (L1)", decay_by_sign),
-    "DecayOfTheGradient": Wrong("decay of the gradient for that of the parameter", decay_of_the_gradient),
-    "DecaySubtracted": Wrong(None, decay_subtracted),
-}
+RULES = with_options(
+    adamw_rule,
+    {
+        "DecayInGradient": Wrong("decay in the gradient (Adam with L2), not on the parameter", decay_in_gradient),
+        "RatioOnEverything": Wrong("lr_ratio on the whole step, not on the decay alone", ratio_on_everything),
+        "DecayAfterwards": Wrong("decay of the new parameter, after the step", decay_afterwards),
+        "DecayWithoutLr": Wrong("decay without the learning rate", decay_without_lr),
+        "DecayTwice": Wrong("decay applied twice", decay_twice),
+        "DecayByTheCorrectedRate": Wrong("decay by the bias-corrected learning rate", decay_by_the_corrected_rate),
+        "DecayBySign": Wrong("decay by the sign of the parameter (L1)", decay_by_sign),
+        "DecayOfTheGradient": Wrong("decay of the gradient for that of the parameter", decay_of_the_gradient),
+        "DecaySubtracted": Wrong(None, decay_subtracted),
+    }, OF_MAXIMIZE,
+)  # fmt: skip

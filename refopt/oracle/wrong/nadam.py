@@ -3,7 +3,8 @@
 import numpy as np
 
 from refopt.cpu.adam import moments
-from refopt.cpu.nadam import rule as nadam_rule
+from refopt.cpu.nadam import update as nadam_rule
+from refopt.oracle.wrong.options import with_options
 from refopt.oracle.wrong.rule import Wrong
 
 
@@ -46,12 +47,15 @@ def one_product_for_both(p, g, m, u, decay, b2, product, *, lr, beta1, beta2, ep
     return p - lr * (c / (np.sqrt(u / (1 - b2)) + epsilon)), m, u, decay * decay_base, b2 * beta2, product
 
 
-RULES = {
-    "NoSchedule": Wrong("no schedule of the momentum", no_schedule),
-    "NextMomentumForgotten": Wrong("momentum of this step for that of the next", next_momentum_forgotten),
-    "ProductNotCarried": Wrong("product of momenta not carried", product_not_carried),
-    "DecayPowBeforeUse": Wrong("schedule advanced before use", decay_pow_before_use),
-    "Beta2PowBeforeUse": Wrong("power of beta2 advanced before use", beta2_pow_before_use),
-    "EpsilonUncorrected": Wrong("epsilon beside the uncorrected root", nadam_epsilon_uncorrected),
-    "OneProductForBoth": Wrong("first moment corrected without the next momentum", one_product_for_both),
-}
+RULES = with_options(
+    nadam_rule,
+    {
+        "NoSchedule": Wrong("no schedule of the momentum", no_schedule),
+        "NextMomentumForgotten": Wrong("momentum of this step for that of the next", next_momentum_forgotten),
+        "ProductNotCarried": Wrong("product of momenta not carried", product_not_carried),
+        "DecayPowBeforeUse": Wrong("schedule advanced before use", decay_pow_before_use),
+        "Beta2PowBeforeUse": Wrong("power of beta2 advanced before use", beta2_pow_before_use),
+        "EpsilonUncorrected": Wrong("epsilon beside the uncorrected root", nadam_epsilon_uncorrected),
+        "OneProductForBoth": Wrong("first moment corrected without the next momentum", one_product_for_both),
+    },
+)  # fmt: skip

@@ -6,7 +6,8 @@ import numpy as np
 
 from refopt.cpu.adam import moments
 from refopt.cpu.radam import next_rho, rectification
-from refopt.cpu.radam import rule as radam_rule
+from refopt.cpu.radam import update as radam_rule
+from refopt.oracle.wrong.options import with_options
 from refopt.oracle.wrong.rule import Wrong
 
 
@@ -59,20 +60,25 @@ def radam_epsilon_corrected(p, g, m, u, b1, b2, rho, *, epsilon, **numbers):
     return radam_rule(p, g, m, u, b1, b2, rho, epsilon=epsilon * np.sqrt(1 - b2), **numbers)
 
 
-RULES = {
-    "AlwaysRectified": Wrong("always rectified", partial(radam_with, threshold=-1.0)),
-    "NeverRectified": Wrong("never rectified", partial(radam_with, threshold=2.0**60)),
-    "ThresholdReached": Wrong(None, partial(radam_with, threshold=np.nextafter(5, 0))),
-    "ThresholdOfFour": Wrong(None, partial(radam_with, threshold=4)),
-    "ThresholdOfSix": Wrong("rectified from rho > 6", partial(radam_with, threshold=6)),
-    "RhoInfOneMore": Wrong(
-        "rho_inf = 2 / (1 - beta2), without the - 1", partial(radam_with, factor=without_the_one_less)
-    ),
-    "RectificationSquared": Wrong("rectification without its root", partial(radam_with, factor=rectification_squared)),
-    "RhoNotAdvanced": Wrong("rho not advanced", rho_not_advanced),
-    "RhoBeforeUse": Wrong("rho advanced before use", rho_before_use),
-    "RhoFromTheOldPower": Wrong("rho from the old power of beta2", rho_from_the_old_power),
-    "NoBiasCorrection": Wrong("no bias correction", radam_no_bias_correction),
-    "UnrectifiedUncorrected": Wrong("no bias correction in steps without rectification", unrectified_uncorrected),
-    "EpsilonCorrected": Wrong(None, radam_epsilon_corrected),
-}
+RULES = with_options(
+    radam_rule,
+    {
+        "AlwaysRectified": Wrong("always rectified", partial(radam_with, threshold=-1.0)),
+        "NeverRectified": Wrong("never rectified", partial(radam_with, threshold=2.0**60)),
+        "ThresholdReached": Wrong(None, partial(radam_with, threshold=np.nextafter(5, 0))),
+        "ThresholdOfFour": Wrong(None, partial(radam_with, threshold=4)),
+        "ThresholdOfSix": Wrong("rectified from rho > 6", partial(radam_with, threshold=6)),
+        "RhoInfOneMore": Wrong(
+            "rho_inf = 2 / (1 - beta2), without the - 1", partial(radam_with, factor=without_the_one_less)
+        ),
+        "RectificationSquared": Wrong(
+            "rectification without its root", partial(radam_with, factor=rectification_squared)
+        ),
+        "RhoNotAdvanced": Wrong("rho not advanced", rho_not_advanced),
+        "RhoBeforeUse": Wrong("rho advanced before use", rho_before_use),
+        "RhoFromTheOldPower": Wrong("rho from the old power of beta2", rho_from_the_old_power),
+        "NoBiasCorrection": Wrong("no bias correction", radam_no_bias_correction),
+        "UnrectifiedUncorrected": Wrong("no bias correction in steps without rectification", unrectified_uncorrected),
+        "EpsilonCorrected": Wrong(None, radam_epsilon_corrected),
+    },
+)  # fmt: skip

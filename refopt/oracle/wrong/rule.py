@@ -11,7 +11,9 @@ class Wrong(NamedTuple):
         name: what is wrong, as a diagnosis; ``None`` if the formula is right, and its roundings or what it makes of NaN
             and of the sign of 0 alone are others; or if it is a variant, which a choice names.
         rule: the rule.
+        update: the rule without what comes before it, where it is right up to there: the gradient's sign, weight decay.
     """
 
     name: str | None
     rule: Callable[..., tuple]
+    update: Callable[..., tuple] | None = None

@@ -1,0 +1,21 @@
+"""What several optimizers do to a tensor before their own rule: turn the gradient, and let the parameter decay."""
+
+DECAY = {"decay": ("l2", "decoupled")}
+
+
+def prepared(p, g, *, lr, weight_decay, decay, maximize):
+    """The parameter and the gradient that a rule goes on from; where weight_decay is 0 there is no decay.
+
+    ::
+
+        g' = -g                               with maximize
+        g' = g' + weight_decay * p            decay="l2"
+        p  = p * (1 - lr * weight_decay)      decay="decoupled"
+    """
+    if maximize:
+        g = -g
+    if weight_decay == 0:
+        return p, g
+    if decay == "decoupled":
+        return p * (1 - lr * weight_decay), g
+    return p, g + weight_decay * p
