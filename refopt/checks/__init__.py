@@ -20,10 +20,10 @@ from refopt.checks.call import Call, check
 from refopt.checks.cast import Cast, Names, cast_type, check_cast, check_scale
 from refopt.checks.gradients import check_gradient_list, check_loss_scaling, norm_type
 from refopt.checks.numbers import check_hyper, check_hypers
-from refopt.checks.rebound import rebound
+from refopt.checks.rebound import Bound
 
 __all__ = [
-    "Array", "Call", "Cast", "Names", "c_strides", "cast_type", "check", "check_cast", "check_gradient_list",
+    "Array", "Bound", "Call", "Cast", "Names", "c_strides", "cast_type", "check", "check_cast", "check_gradient_list",
     "check_hyper", "check_hypers", "check_loss_scaling", "check_native", "check_plain", "check_scale", "dense", "flat",
-    "host_array", "norm_type", "rebound", "require_subnormals",
+    "host_array", "norm_type", "require_subnormals",
 ]  # fmt: skip

@@ -41,7 +41,20 @@ def check_hyper(
         raise TypeError(f"{where}: expected one number for all tensors, got {len(values)} values")
     if len(values) != count:
         raise ValueError(f"{where}: expected one number or one per tensor, {count}, got {len(values)}")
+    if (ordinary := _ordinary(hyper, values)) is not None:
+        return ordinary
     return [_number(f"{where}[{i}]", hyper, entry, reals) for i, entry in enumerate(values)]
+
+
+def _ordinary(hyper: Hyper, values: list) -> list[float] | None:
+    """The numbers, if each is a float as in the ordinary case of one, or a zero where that may be; all at once."""
+    if set(map(type, values)) != {float} or hyper.whole:
+        return None
+    numbers = np.array(values) + 0.0  # -0 is taken for 0
+    fine = (numbers > 1e-37) & (numbers < min(1e38, hyper.below / 2))
+    if not hyper.positive:
+        fine |= numbers == 0
+    return numbers.tolist() if fine.all() else None
 
 
 def _number(where: str, hyper: Hyper, value: Any, reals: set[type]) -> float:

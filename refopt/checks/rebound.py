@@ -1,51 +1,201 @@
 """A checked call with other arrays in place of some: what is cheap to see, for those who do it every step."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from refopt.checks.arguments import listed, shown
 from refopt.checks.arrays import Array
-from refopt.checks.call import Call
 from refopt.checks.dtypes import ITEM_SIZES
 
 Extents = np.ndarray  # (2, n): where each array that is there begins and ends, in bytes
+# Where each of some arrays is, if all are, but for that, as others were; it has a list to keep what it likes in.
+Locate = Callable[[str, Sequence[Any], Sequence[Array | None], list], list[int] | None]
 
 
-def rebound(call: Call, slots: Mapping[str, Any], describe: Callable[[Any, str], Array], held: dict) -> Call | None:
-    """The call with other lists in some slots, if each array is like the one before and has memory of its own.
+class Bound:
+    """Checked lists of arrays, which may be exchanged for others that are like them.
 
     Args:
-        call: what has been checked as a whole.
-        slots: by name, the new lists.
-        describe: as for `refopt.checks.check`.
-        held: what is kept of a call between two calls of this function, empty at first: the extents of each slot.
+        name: what errors begin with.
+        slots: the lists by slot, as given; they are kept up to date.
+        arrays: the same, described, by tensor; `settle` brings them up to date.
+        locate: as above; it is given how errors begin, the arrays, what those before were like, and its list.
+        written: the slots whose arrays are written.
+        shared: other arrays, which are not.
 
-    Returns:
-        The new call; ``None`` if anything is not as it was, for `refopt.checks.check` to find out what.
+    Attributes:
+        addresses: by slot, where the array of each tensor is, 0 if there is none, int64.
+        there: by slot, whether there is one.
+        empty: the tensors of no elements.
     """
-    name = call.routine.merged_name
-    arrays = dict(call.arrays)
-    for slot, values in slots.items():
-        if not isinstance(values, Sequence) or len(values) != len(arrays[slot]):
-            return None
-        described = [None if x is None else describe(x, f"{name}: {slot}[{i}]") for i, x in enumerate(values)]
-        if not all(map(_alike, described, arrays[slot])):
-            return None
-        arrays[slot] = described
-    kept = {slot: described for slot, described in held.items() if slot not in slots}
-    extents = {slot: kept[slot] if slot in kept else extents_of(described) for slot, described in arrays.items()}
-    written = [slot.written for slot in call.routine.slots]
-    shared = extents_of(list(call.shared.values()))
-    if overlap([*(extents[slot.name] for slot in call.routine.slots), shared], [*written, False]):
-        return None
-    held.update(extents)
-    return call._replace(slots=call.slots | {slot: list(values) for slot, values in slots.items()}, arrays=arrays)
+
+    def __init__(
+        self, name: str, slots: dict[str, Any], arrays: dict[str, list[Array | None]], locate: Locate,
+        written: Iterable[str] = (), shared: Iterable[Array] = (),
+    ) -> None:  # fmt: skip
+        self._name, self._slots, self._arrays, self._locate = name, slots, arrays, locate
+        first = next(iter(arrays.values()))
+        self._count, self.empty = len(first), [i for i, array in enumerate(first) if array and not array.size]
+        rows = list(arrays.items())
+        self.addresses = {slot: np.array([a.address if a else 0 for a in row], np.int64) for slot, row in rows}
+        self.there = {slot: np.array([a is not None for a in row], bool) for slot, row in rows}
+        self._bytes = {slot: np.array([_nbytes(a) for a in row], np.int64) for slot, row in rows}
+        # Bits that are 0 in an address that elements of the dtype may have.
+        self._lower = {slot: np.array([_item(a) - 1 for a in row], np.int64) for slot, row in rows}
+        self._looks: dict[str, list] = {slot: [] for slot in arrays}
+        self._moved: set[str] = set()  # slots whose described arrays are elsewhere by now
+        self._given: tuple[list, np.ndarray] = [], np.zeros(0, np.int64)  # by a caller, last, and as addresses
+        self._written, self._shared = frozenset(written), list(shared)
+        self._others: Extents | None = None  # of all arrays that are written, in order; None if not known
+
+    def settle(self) -> None:
+        """Have the arrays be described as they are at present, and stand for those of which no more is known."""
+        for slot in self._moved:
+            rows = zip(self._arrays[slot], self.addresses[slot].tolist(), strict=True)
+            self._arrays[slot] = [array and _at(array, address) for array, address in rows]
+            if self._slots[slot] is None:
+                self._slots[slot] = self._arrays[slot]
+        self._moved.clear()
+
+    def located(self, slots: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
+        """The addresses of other arrays, if each is like the one before and has memory of its own.
+
+        Returns:
+            By slot, as `addresses`; ``None`` if anything is not as it was, for `refopt.checks.check` to find out what.
+        """
+        moved = {}
+        for slot, values in slots.items():
+            arrays = self._arrays[slot]
+            if not isinstance(values, Sequence) or len(values) != len(arrays):
+                return None
+            places = self._locate(f"{self._name}: {slot}", values, arrays, self._looks[slot])
+            if places is None:
+                return None
+            moved[slot] = np.array(places, np.int64)
+            if self.misplaced(slot, moved[slot]).any():
+                return None
+        return moved if self._apart(moved) else None
+
+    def misplaced(self, slot: str, addresses: np.ndarray) -> np.ndarray:
+        """By tensor, whether elements of the slot's dtype cannot be at an address."""
+        return (addresses & self._lower[slot]) != 0
+
+    def moved(
+        self, where: str, slot: str, addresses: Any, arrays: Any
+    ) -> tuple[np.ndarray, list[Any] | None, bool]:  # fmt: skip
+        """Look at what a caller says of the arrays of a slot: their addresses, and them or ``None``.
+
+        Returns:
+            The addresses as `addresses` has them, the arrays as a list or stand-ins if any have come or gone, and
+            whether any have.
+
+        Raises:
+            TypeError, ValueError: naming the argument and the index.
+        """
+        if slot not in self.addresses:
+            raise TypeError(f"{where}: slot: expected one of {', '.join(self.addresses)}, got {shown(slot)}")
+        places = self._places_of(f"{where}: addresses", addresses)
+        values = None if arrays is None else listed(f"{where}: arrays", arrays)
+        if values is None and slot in self._written:
+            raise TypeError(f"{where}: arrays: expected those of {slot}, which states are read from, got None")
+        if values is not None and len(values) != self._count:
+            raise ValueError(f"{where}: arrays: expected {self._count} entries, as planned, got {len(values)}")
+        there, before = places != 0, self.there[slot]
+        if self.empty:
+            there[self.empty] = before[self.empty] if values is None else [values[i] is not None for i in self.empty]
+        if there.tobytes() != before.tobytes():
+            return places, self._stand_ins(where, slot, places, there) if values is None else values, True
+        wrong = self.misplaced(slot, places)
+        if wrong.any():
+            i = int(wrong.argmax())
+            item, array = int(self._lower[slot][i]) + 1, self._arrays[slot][i]
+            expected = f"expected an address divisible by {item}, as {array and array.dtype} needs"
+            raise ValueError(f"{where}: addresses[{i}]: {expected}, got one with remainder {places[i] % item}")
+        return places, values, False
+
+    def _places_of(self, where: str, addresses: Any) -> np.ndarray:
+        """Integers as given by a caller, as `addresses` has them."""
+        before, places = self._given
+        if type(addresses) is list and addresses == before:
+            return places
+        try:
+            places = np.array(addresses)
+        except ValueError:  # of lists of several lengths
+            places = np.array(None)
+        if places.shape != (self._count,) or (places.dtype.kind not in "iu" and self._count):
+            raise TypeError(f"{where}: expected {self._count} integers, as many as planned, got {shown(addresses)}")
+        places = places.astype(np.int64)
+        if (places < 0).any():
+            i = int((places < 0).argmax())
+            raise ValueError(f"{where}[{i}]: expected an address from 0 to 2**63 - 1, got {addresses[i]}")
+        if type(addresses) is list:
+            self._given = addresses.copy(), places
+        return places
+
+    def _stand_ins(self, where: str, slot: str, addresses: np.ndarray, there: np.ndarray) -> list[Array | None]:
+        """Arrays of which the addresses alone are known: as those before, or where there were none, as parameters."""
+        self.settle()
+        likes = [x or y for x, y in zip(self._arrays[slot], next(iter(self._arrays.values())), strict=True)]
+        for i, like in enumerate(likes):
+            if like is None and there[i]:
+                raise TypeError(f"{where}: arrays: expected those of {slot}, of which {slot}[{i}] is there anew, got None")
+        rows = zip(likes, addresses.tolist(), there, strict=True)
+        return [like._replace(address=address) if here and like else None for like, address, here in rows]
+
+    def exchange(self, slot: str, values: list | None, addresses: np.ndarray) -> None:
+        """Have other arrays in a slot: what they are, ``None`` if that is not known, and where."""
+        self._slots[slot] = values
+        if addresses.tobytes() != self.addresses[slot].tobytes() or values is None:
+            self.addresses[slot] = addresses
+            self._moved.add(slot)
+            if slot in self._written:
+                self._others = None
+
+    def _apart(self, moved: Mapping[str, np.ndarray]) -> bool:
+        """Whether no array that is written shares memory with any other."""
+        moved = {slot: places for slot, places in moved.items() if (places != self.addresses[slot]).any()}
+        if not moved:
+            return True
+        if not self._written.isdisjoint(moved):
+            places = self.addresses | moved
+            extents = [self._extents(slot, places[slot]) for slot in places]
+            shared = extents_of(self._shared)
+            return not overlap([*extents, shared], [*(slot in self._written for slot in places), False])
+        if not self._written:
+            return True
+        if self._others is None:
+            # They do not overlap, so where they end is in order as well.
+            both = [self._extents(slot, self.addresses[slot]) for slot in self._written]
+            self._others = np.sort(np.concatenate(both, 1), 1)
+        return not any(_within(self._extents(slot, places), self._others) for slot, places in moved.items())
+
+    def _extents(self, slot: str, addresses: np.ndarray) -> Extents:
+        some = self._bytes[slot].nonzero()[0]
+        starts = addresses[some]
+        return np.stack([starts, starts + self._bytes[slot][some]])
 
 
-def _alike(new: Array | None, old: Array | None) -> bool:
-    """Whether two arrays differ in their address alone."""
-    return new is old if new is None or old is None else new[1:] == old[1:]
+def _nbytes(array: Array | None) -> int:
+    return array.size * ITEM_SIZES[array.dtype] if array else 0
+
+
+def _item(array: Array | None) -> int:
+    return ITEM_SIZES[array.dtype] if array and array.size else 1
+
+
+def _at(array: Array, address: int) -> Array:
+    return array if array.address == address else array._replace(address=address)
+
+
+def _within(extents: Extents, others: Extents) -> bool:
+    """Whether one of some extents shares memory with one of others, which are in order and share none themselves."""
+    if not others.shape[1] or not extents.shape[1]:
+        return False
+    starts, stops = extents[:, extents[0].argsort()]  # a search in order finds in the cache what it reads
+    before = others[0].searchsorted(stops)
+    return bool(((before > 0) & (others[1][before - 1] > starts)).any())
 
 
 def extents_of(arrays: Sequence[Array | None]) -> Extents:

@@ -5,7 +5,7 @@ Accepted: arrays of the executor, and anything on the GPU with ``__cuda_array_in
 ``detach()`` would be: a step is no part of autograd's graph.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,6 +114,67 @@ def _interface(value: Any, interface: dict[str, Any], where: str) -> Array:
     if strides is None:
         strides = c_strides(shape, ITEM_SIZES.get(name, stored.itemsize))
     return Array(int(address or 0), shape, name, tuple(strides), not read_only)
+
+
+def locator(describe: Any) -> Any:
+    """What `refopt.checks.Bound` asks where arrays are: they are looked at as far as they may differ from those before.
+
+    What arrays of a type say of themselves is kept as they said it, and compared. Others are described.
+    """
+
+    def locate(where: str, values: Sequence[Any], before: Sequence[Array | None], kept: list) -> list[int] | None:
+        kinds = list(map(type, values))
+        there = [x for x in values if x is not None] if _NONE in kinds else values
+        if kept and kept[0] == kinds:
+            found, said = kept[1](there)
+            if said == kept[2]:
+                addresses = iter(found)
+                return found if there is values else [0 if x is None else next(addresses) for x in values]
+        places = []
+        for i, (value, like) in enumerate(zip(values, before, strict=True)):
+            array = None if value is None else describe(value, f"{where}[{i}]")
+            if (array and array[1:]) != (like and like[1:]):
+                return None
+            places.append(array.address if array else 0)
+        looks = {_look_of(x) for x in there}
+        look = looks.pop() if len(looks) == 1 else None
+        kept[:] = (kinds, look, look(there)[1]) if look else ()
+        return places
+
+    return locate
+
+
+_NONE = type(None)
+
+# Where arrays are, and all else that their descriptions are made of.
+_Look = Callable[[Sequence[Any]], tuple[list[int], tuple[list, ...]]]
+
+
+def _look_of(value: Any) -> _Look | None:
+    """That of an array; none for DLPack's, whose capsules are to be opened."""
+    if isinstance(value, simt.DeviceArray):
+        return _executor_arrays
+    if hasattr(value, "data_ptr"):
+        return _torch_tensors if hasattr(value, "is_neg") and hasattr(value, "get_device") else None
+    interface = getattr(value, "__cuda_array_interface__", None)
+    return _interfaces if interface is not None and interface["version"] >= 3 else None
+
+
+def _executor_arrays(values: Sequence[Any]) -> tuple[list[int], tuple[list, ...]]:
+    others = [(x.shape, x.dtype, x.strides, x.flags.writeable) for x in (value.data for value in values)]
+    return [x.address for x in values], (others,)
+
+
+def _torch_tensors(values: Sequence[Any]) -> tuple[list[int], tuple[list, ...]]:
+    shapes, strides, dtypes = [x.shape for x in values], [x.stride() for x in values], [x.dtype for x in values]
+    others = [x.get_device() for x in values], [x.is_neg() for x in values]
+    return [x.data_ptr() for x in values], (shapes, strides, dtypes, *others)
+
+
+def _interfaces(values: Sequence[Any]) -> tuple[list[int], tuple[list, ...]]:
+    found = [x.__cuda_array_interface__ for x in values]
+    forms = [(tuple(x["shape"]), x["typestr"], x.get("strides"), x["data"][1], x.get("mask") is None) for x in found]
+    return [x["data"][0] or 0 for x in found], (forms, [getattr(x, "dtype", None) for x in values])
 
 
 def one_of(value: Any) -> Any:

@@ -151,7 +151,7 @@ class CastPlan(Exclusive):
         value: Any = checks.check_scale(name, first, self._pairs, scale)
         if value == self.scale:
             return
-        self._refuse_capture(f"{name}: scale", self.stream)
+        self._refuse_capture(name, "scale", self.stream)
         self.scale = value
         for write in self._write:
             write(value, self.stream)

@@ -23,6 +23,7 @@ from refopt.checks.dtypes import ITEM_SIZES
 from refopt.gpu.arrays import describer
 from refopt.gpu.kernels import Kernel
 from refopt.gpu.machine import Filler, Writer
+from refopt.gpu.staging import Pinned, Staging
 from refopt.gpu.streams import Event, Stream, capturing, checked, handle_of
 from refopt.gpu.target import signature_of
 
@@ -148,6 +149,12 @@ class Gpu:
 
         return write
 
+    def uploader(self, array: Any) -> Writer:
+        """What `writer` gives, for values of the array's dtype; page-locked memory is kept for the copies."""
+        item = array.dtype.itemsize
+        staging = Staging(array.__cuda_array_interface__["data"][0] or 0, array.size * item)
+        return lambda first, values, stream: staging.upload(first * item, values, stream)
+
     def filler(self, array: Any, first: int, count: int) -> Filler:
         """A function that sets some elements in a row to one number, in stream order, in as little time as can be."""
         if array.dtype != np.float32:
@@ -171,25 +178,6 @@ class Gpu:
     def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]:
         own = tuple(a if isinstance(a, int | np.float32 | DeviceNDArray) else cuda.as_cuda_array(a) for a in args)
         return Launch(kernel, grid, block, own, mode)
-
-
-class Pinned:
-    """Page-locked memory of the host, given back with the last array on it.
-
-    Attributes:
-        address: of its first byte, for host and device.
-        bytes: all of it, as an array of NumPy's.
-    """
-
-    def __init__(self, nbytes: int) -> None:
-        cuda.current_context()
-        self.address = int(checked(driver.cuMemHostAlloc(nbytes, driver.CU_MEMHOSTALLOC_DEVICEMAP)))
-        self.bytes = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(self.address))
-
-    def __del__(self) -> None:
-        if hasattr(self, "address"):
-            driver.cuCtxSynchronize()  # copies may be under way
-            driver.cuMemFreeHost(self.address)
 
 
 class Launch:

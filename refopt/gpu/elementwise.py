@@ -17,9 +17,9 @@ from refopt.catalog import Routine
 from refopt.checks.dtypes import arithmetic
 from refopt.gpu import philox, unroll, vectors
 from refopt.gpu.gate import gate
+from refopt.gpu.group import Group
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.launches import Alternating, Launches
-from refopt.gpu.plan import Group
 from refopt.gpu.rows import either, of_warp
 from refopt.gpu.rules import Rule
 from refopt.gpu.slots import Slots

@@ -21,11 +21,11 @@ class Exclusive:
         self.device = machine
         self._turn = threading.RLock()
 
-    def _refuse_capture(self, where: str, stream: Any) -> None:
+    def _refuse_capture(self, routine: str, argument: str, stream: Any) -> None:
         """Raise where a new value would go into a captured graph."""
         if self.device.capturing(stream):
             expected = "expected no new value during a capture, which would put it into every replay"
-            raise RuntimeError(f"{where}: {expected}; call set() between replays")
+            raise RuntimeError(f"{routine}: {argument}: {expected}; call set() between replays")
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """What ``copy``, ``deepcopy`` and ``pickle`` ask for."""
@@ -43,3 +43,34 @@ def in_turn(method: Method) -> Method:
             return method(self, *args, **named)
 
     return whole  # type: ignore[return-value]
+
+
+class OnStream(Exclusive):
+    """An `Exclusive` whose calls are on a stream."""
+
+    def __init__(self, machine: Device, stream: Any, name: str) -> None:
+        super().__init__(machine)
+        self._name = name
+        self._stream: Any = machine.stream(stream, f"{name}: stream")
+        self._own_stream: Any = stream  # kept alive
+
+    @property
+    def stream(self) -> Any:
+        """What calls are on, as the device has it: a handle, or a stream of the executor.
+
+        It may be set to another: what follows there comes after all that has been enqueued on the one before. Where one
+        of the two is being captured, that order is the caller's to see to.
+        """
+        return self._stream
+
+    @stream.setter
+    @in_turn
+    def stream(self, stream: Any) -> None:
+        machine, former, held = self.device, self._stream, self._own_stream
+        now = machine.stream(stream, f"{self._name}: stream")
+        if now != former and not (machine.capturing(former) or machine.capturing(now)):
+            done = machine.new_event()
+            done.record(former)
+            done.wait(now)
+        self._stream, self._own_stream = now, stream
+        del held  # the former stream, until here

@@ -1,6 +1,6 @@
 """A plan: a routine bound to its arrays. Tables are built and uploaded once, a step is a launch."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,100 +9,15 @@ from refopt import checks, state
 from refopt.catalog import Routine
 from refopt.checks import Array
 from refopt.checks.arguments import chosen
-from refopt.checks.dtypes import ITEM_SIZES, SIZES, arithmetic
-from refopt.gpu import tables
-from refopt.gpu.arrays import describer, device_of_lists
-from refopt.gpu.exclusive import Exclusive, in_turn
+from refopt.gpu.arrays import describer, device_of_lists, locator
+from refopt.gpu.exclusive import OnStream, in_turn
+from refopt.gpu.group import Group
 from refopt.gpu.launches import Alternating, Launches
-from refopt.gpu.runtime import Device, device
+from refopt.gpu.runtime import device
 from refopt.gpu.transfer import Transfer
 
 
-class Group:
-    """The tensors of one dtype signature, with their tables on the device."""
-
-    def __init__(
-        self, machine: Device, routine: Routine, dtypes: tuple, members: list[int], arrays: dict,
-        shared: dict[str, Array],
-    ) -> None:  # fmt: skip
-        self.machine, self.routine, self.dtypes, self.members = machine, routine, dtypes, members
-        self.arrays: list[list[Array | None]] = [[arrays[name][i] for i in members] for name in routine.slot_names]
-        self.real = arithmetic(dtypes[0])
-        self.sizes = [param.size for param in self.arrays[0] if param]
-        self._table = np.array([[a.address if a else 0 for a in row] for row in self.arrays], np.int64)
-        self._units = self._units_of_access()
-        self.aligned = self._aligned()
-        self.chunk_tiles = 1 if routine.elementwise else tables.tiles_per_chunk(SIZES[dtypes[0]] + SIZES[dtypes[1]])
-        host = tables.build(self.sizes, self.aligned, self.chunk_tiles, bool(routine.scalars))
-        self.slots, self.chunk_count = host.slots, len(host.chunks)
-        self._tensor_of_chunk = host.chunks[:, tables.TENSOR]
-        self.addresses = machine.to_device(self._table)
-        self._write = machine.writer(self.addresses)
-        self.chunks = machine.to_device(host.chunks)
-        self.nodes = machine.to_device(host.nodes)
-        self.counters = machine.to_device(np.zeros(len(host.nodes), np.uint32))
-        self.hypers = HyperBlock(machine, routine, self.real, members)
-        self.gate = tuple(shared[name].address if name in shared else 0 for name in ("grad_factor", "found_inf"))
-        self.factor_dtype = shared["grad_factor"].dtype if "grad_factor" in shared else "float32"
-
-    def _units_of_access(self) -> np.ndarray:
-        """By slot and tensor, the bytes that a thread accesses at a time: four elements, but at most 16 bytes."""
-        rows = zip(self.routine.slots, self.arrays, strict=True)
-        return np.array(
-            [[min(16, 4 * ITEM_SIZES[a.dtype]) if a and not s.scalar else 1 for a in row] for s, row in rows]
-        )
-
-    def _aligned(self) -> list[bool]:
-        """Whether all arrays of a tensor can be accessed so."""
-        return (self._table % self._units == 0).all(0).tolist()
-
-    def chunks_of_tensors(self) -> list[tuple[int, int]]:
-        """First chunk and number of chunks of each tensor; those of one tensor lie side by side."""
-        firsts = np.flatnonzero(np.diff(self._tensor_of_chunk, prepend=-1))
-        return list(zip(firsts.tolist(), np.diff(firsts, append=self.chunk_count).tolist(), strict=True))
-
-    def rebind(self, arrays: dict, slots: Iterable[str], stream: Any) -> bool:
-        """Upload the addresses of other arrays in some slots; false if the chunk table holds for them no longer."""
-        before = self._table.copy()
-        places = [(self.routine.slot_names.index(slot), [arrays[slot][i] for i in self.members]) for slot in slots]
-        for row, members in places:
-            self._table[row] = [a.address if a else 0 for a in members]
-        if self._aligned() != self.aligned:
-            self._table = before
-            return False
-        for row, members in places:
-            self.arrays[row] = members
-            self._write(row * len(members), self._table[row], stream)
-        return True
-
-    def zeros(self, *shape: int) -> Any:
-        """Scratch on the device, in the arithmetic type."""
-        return self.machine.to_device(np.zeros(shape, self.real))
-
-
-class HyperBlock:
-    """The hyperparameters of a group, on the device, where a captured graph reads them anew.
-
-    ``values`` (H, P) holds one number per hyperparameter and tensor.
-    """
-
-    def __init__(self, machine: Device, routine: Routine, real: type, members: list[int]) -> None:
-        self.members = members
-        count = len(members)
-        self.values = machine.to_device(np.zeros((len(routine.hypers), count), real))
-        self._write = machine.writer(self.values)
-        self._first = {hyper.name: k * count for k, hyper in enumerate(routine.hypers)}
-        self._fill = {name: machine.filler(self.values, first, count) for name, first in self._first.items()}
-
-    def set(self, name: str, value: float | list[float], stream: Any) -> None:
-        """Upload a hyperparameter, in stream order: one number, or a list with one per tensor of the model."""
-        if isinstance(value, list):
-            self._write(self._first[name], [value[i] for i in self.members], stream)
-        else:
-            self._fill[name](value, stream)
-
-
-class Plan(Exclusive):
+class Plan(OnStream):
     """A merged routine bound to its arrays. Made by `refopt.gpu.plan`.
 
     The arrays are kept alive; their memory must stay where it is, or `rebind` must be told.
@@ -131,51 +46,58 @@ class Plan(Exclusive):
         self.routine, self.form = routine, chosen(f"{name}: form", form, routine.forms)
         self._launcher = launcher
         self._missing = {h.name for h in routine.hypers if h.default is None} - set(hypers)
-        super().__init__(device(device_of_lists(*slots.values())))
+        super().__init__(device(device_of_lists(*slots.values())), stream, name)
         self._shared = {name: array for name, array in (shared or {}).items() if array is not None}
-        self._keep = stream
-        self.stream = self.device.stream(stream, f"{name}: stream")
         self._describe = describer(self.device.name)
-        self._extents: dict[str, Any] = {}  # of the slots' arrays, as `checks.rebound` keeps them
         stand_ins = dict.fromkeys(self._missing, 0.0)
-        self._call = checks.check(routine, slots, hypers | stand_ins, self._describe, self._shared)
+        self._call = call = checks.check(routine, slots, hypers | stand_ins, self._describe, self._shared)
+        self._written = [slot.name for slot in routine.slots if slot.written]
+        self._bound = self._bound_to(call)
+        self._rows = {hyper.name: hyper for hyper in routine.hypers}
+        self._hypers = {name: call.hypers[name] for name in self._rows}
+        self._choices = {name: call.hypers[name] for name in routine.choices}
+        self._reals, self._count = call.reals(), len(call.slots["params"])
+        self._carried_from = {"params", "master_params", *routine.scalars}
         self._build()
 
     def _build(self) -> None:
-        call = self._call
+        call = self._settled()
         members: dict[tuple, list[int]] = {}
         for i in call.active:
             spec = call.spec(i)
             if spec.size or self.routine.scalars:
                 members.setdefault(spec.dtypes, []).append(i)
-        choices = self._choices()
         self._groups = [Group(self.device, self.routine, d, m, call.arrays, call.shared) for d, m in members.items()]
-        self._steps = [self._launcher(group, self.form, **choices) for group in self._groups]
-        self._rows = {hyper.name: hyper for hyper in self.routine.hypers}
-        self._hypers = {name: call.hypers[name] for name in self._rows}
-        self._reals = call.reals()
-        self._count = len(call.slots["params"])
+        self._steps = [self._launcher(group, self.form, **self._choices) for group in self._groups]
+        self._replayed = False  # whether a graph, when it is replayed, puts addresses into the tables
         self._upload(self._hypers)
         self.refresh()
         self.specs = [call.spec(i) for i in call.active]
         self.launches = sum(step.launches for step in self._steps)
-        self.bytes = self.routine.bytes(self.specs, self.form, **choices)
+        self.bytes = self.routine.bytes(self.specs, self.form, **self._choices)
 
     @in_turn
     def step(self, **hyper: Any) -> None:
         """One optimizer step, in stream order. Hyperparameters given here are kept for the steps to come."""
         if hyper:
-            self.set(**hyper)
+            self._set(hyper)
         if self._missing:
             raise TypeError(f"{self.routine.merged_name}: {min(self._missing)}: expected a number, got none")
+        stream = self._stream
+        if self._replayed:
+            for group in self._groups:
+                group.table.put_again(stream)
         for run in self._steps:
-            run(self.stream)
+            run(stream)
 
     __call__ = step
 
     @in_turn
     def set(self, **hyper: Any) -> None:
         """Change hyperparameters, in stream order: of the next step, or of the next replay of a captured one."""
+        self._set(hyper)
+
+    def _set(self, hyper: dict[str, Any]) -> None:
         held = self._hypers
         changed: dict[str, Any] = {}
         for name, value in hyper.items():
@@ -185,15 +107,16 @@ class Plan(Exclusive):
                 changed[name] = checks.check_hyper(self.routine, self._rows[name], value, self._count, self._reals)
         if not changed:
             return
-        self._refuse_capture(f"{self.routine.merged_name}: {next(iter(changed))}", self.stream)
+        self._refuse_capture(self.routine.merged_name, next(iter(changed)), self._stream)
         self._upload(changed)
         held.update(changed)
-        self._missing -= changed.keys()
+        if self._missing:
+            self._missing -= changed.keys()
 
     def _upload(self, hypers: dict[str, Any]) -> None:
         for group in self._groups:
             for name, value in hypers.items():
-                group.hypers.set(name, value, self.stream)
+                group.hypers.set(name, value, self._stream)
 
     @in_turn
     def rebind(self, **slots: Any) -> None:
@@ -208,20 +131,91 @@ class Plan(Exclusive):
                 raise TypeError(f"{where}: {name}: expected one of {', '.join(self.routine.slot_names)}")
             if isinstance(values, list | tuple) and len(values) != self._count:
                 raise ValueError(f"{where}: {name}: expected {self._count} entries, as planned, got {len(values)}")
-        call = checks.rebound(self._call, slots, self._describe, self._extents) or self._checked(slots)
-        same_tables = call.active == self._call.active and self.routine.forms[self.form].merged
-        self._call = call._replace(hypers=self._hypers | self._choices())
-        if not (same_tables and all(group.rebind(call.arrays, slots, self.stream) for group in self._groups)):
+        moved = self._bound.located(slots)
+        if moved is not None:
+            values = {name: list(given) for name, given in slots.items()}
+            self._exchange(self._call, self._bound, moved, values)
+        else:
+            self._exchange_checked(slots)
+
+    @in_turn
+    def move(self, slot: str, addresses: Sequence[int] | np.ndarray, arrays: Sequence[Any] | None = None) -> None:
+        """`rebind` for those who know that the arrays of a slot are as planned but for where they are.
+
+        Only addresses are looked at. The arrays have the shapes, dtypes and axis orders that were planned, are on the
+        same device, and no array that is written shares memory with another: the caller answers for it.
+
+        Args:
+            slot: the name of the slot.
+            addresses: P integers, 0 where there is no array. Where there is one of no elements, none is looked at.
+            arrays: the arrays there, kept alive from now on. They can be left out for the gradients, which the caller
+                then keeps alive; those that come back are taken to be of the parameter's dtype, and those of no
+                elements to be there or not as they were.
+
+        Raises:
+            TypeError, ValueError: naming the index; nothing has been modified then.
+        """
+        bound = self._bound
+        places, values, come_or_gone = bound.moved(f"{self.routine.merged_name}: move", slot, addresses, arrays)
+        if come_or_gone:
+            self._exchange_checked({slot: values})
+        elif places.tobytes() == bound.addresses[slot].tobytes():
+            bound.exchange(slot, values, places)
+        else:
+            self._exchange(self._call, bound, {slot: places}, {slot: values})
+
+    def _bound_to(self, call: checks.Call) -> checks.Bound:
+        name, shared = self.routine.merged_name, call.shared.values()
+        return checks.Bound(name, call.slots, call.arrays, locator(self._describe), self._written, shared)
+
+    def _settled(self) -> checks.Call:
+        """The call as it is at present."""
+        self._bound.settle()
+        return self._call
+
+    def _exchange_checked(self, slots: dict[str, Any]) -> None:
+        """Have other arrays, checked as a whole, some of which may have come or gone."""
+        call = self._checked(slots)
+        bound = self._bound_to(call)
+        self._exchange(call, bound, {name: bound.addresses[name] for name in slots}, {})
+
+    def _exchange(
+        self, call: checks.Call, bound: checks.Bound, moved: dict[str, np.ndarray], values: dict[str, list | None]
+    ) -> None:
+        """Have arrays at other addresses, in the tables that there are if they serve.
+
+        ``values`` are yet to be exchanged in what they are bound by.
+        """
+        rows, captured = None, self.device.capturing(self._stream)
+        if call.active == self._call.active and self.routine.forms[self.form].merged:
+            rows = [group.rows_of(moved) for group in self._groups]
+            if not all(group.table.keeps_alignment(own) for group, own in zip(self._groups, rows, strict=True)):
+                rows = None
+        if rows is None and captured:
+            expected = "expected gradients as of the step before and as aligned during a capture"
+            raise RuntimeError(f"{self.routine.merged_name}: {expected}, got others, which need other tables")
+        self._call, self._bound = call, bound
+        for slot, arrays in values.items():
+            bound.exchange(slot, arrays, moved[slot])
+        if rows is None:
             self._build()
-        elif not {"params", "master_params", *self.routine.scalars}.isdisjoint(slots):
+            return
+        self._replayed = self._replayed or captured
+        for group, own in zip(self._groups, rows, strict=True):
+            group.table.put(own, self._stream)
+        if not self._carried_from.isdisjoint(moved):
             self.refresh()
 
     def _checked(self, slots: dict[str, Any]) -> checks.Call:
         """The call with other arrays, checked as a whole."""
-        self._extents.clear()
-        call = checks.check(self.routine, self._call.slots | slots, self._call.hypers, self._describe, self._shared)
+        held = self._settled()
+
+        def describe(value: Any, where: str) -> Array:
+            return value if type(value) is Array else self._describe(value, where)
+
+        call = checks.check(self.routine, held.slots | slots, self._hypers | self._choices, describe, self._shared)
         for name in self.routine.slot_names:
-            for i, (new, old) in enumerate(zip(call.arrays[name], self._call.arrays[name], strict=True)):
+            for i, (new, old) in enumerate(zip(call.arrays[name], held.arrays[name], strict=True)):
                 expected, got = (f"{x.dtype} of shape {x.shape}" if x else "None" for x in (old, new))
                 if got != expected and (name != "grads" or (new and old)):
                     where = f"{self.routine.merged_name}: {name}[{i}]"
@@ -232,13 +226,14 @@ class Plan(Exclusive):
     def refresh(self) -> None:
         """Say that somebody else has written a parameter or a scalar: what the last step carried over is dropped."""
         for step in self._steps:
-            step.forget(self.stream)
+            step.forget(self._stream)
 
     @in_turn
     def state_dict(self) -> dict[str, Any]:
         """Host copies of what steps change beside the parameters, and the hyperparameters; see `refopt.state`."""
         numbers = {name: value for name, value in self._hypers.items() if name not in self._missing}
-        return state.state_dict(self.routine.name, self._call.slots, numbers | self._choices(), memory=self._memory())
+        slots, memory = self._settled().slots, self._memory()
+        return state.state_dict(self.routine.name, slots, numbers | self._choices, memory=memory)
 
     @in_turn
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -251,22 +246,19 @@ class Plan(Exclusive):
             ValueError, TypeError: naming the slot and the index: it is another routine's, or of other shapes, dtypes
                 or choices than the plan's; nothing has been modified then.
         """
-        choices = self._choices()
-        kept = state.load(saved, self.routine.name, self._call.slots, choices=choices, memory=self._memory())
-        self.set(**{name: value for name, value in kept.items() if name not in choices})
+        slots, choices = self._settled().slots, self._choices
+        kept = state.load(saved, self.routine.name, slots, choices=choices, memory=self._memory())
+        self._set({name: value for name, value in kept.items() if name not in choices})
         self.refresh()
 
     def _memory(self) -> Transfer | None:
         """What reads and writes the arrays; nothing has to where there are none."""
-        first = next((x for xs in self._call.slots.values() for x in xs or () if x is not None), None)
-        return None if first is None else Transfer(first, self.stream, self.routine.merged_name)
-
-    def _choices(self) -> dict[str, Any]:
-        return {name: self._call.hypers[name] for name in self.routine.choices}
+        first = next((x for xs in self._settled().slots.values() for x in xs or () if x is not None), None)
+        return None if first is None else Transfer(first, self._stream, self.routine.merged_name)
 
 
 def _unchanged(value: Any, held: float | list[float]) -> bool:
     """Whether a hyperparameter is, in type as well, what is in force; cheap, and false wherever it is not plain."""
     if type(value) is list and type(held) is list:
-        return len(value) == len(held) and all(type(x) is float and x == y for x, y in zip(value, held, strict=True))
+        return value == held and {*map(type, value)} <= {float}
     return type(value) is float and value == held

@@ -86,6 +86,10 @@ class Executor:
 
         return write
 
+    def uploader(self, array: Any) -> Writer:
+        """What `writer` gives, for values of the array's dtype."""
+        return self.writer(array)
+
     def filler(self, array: Any, first: int, count: int) -> Filler:
         write = self.writer(array)
         return lambda value, stream: write(first, np.full(count, value), stream)

@@ -106,6 +106,18 @@ class Event:
     def wait(self, stream: int) -> None:
         checked(driver.cuStreamWaitEvent(stream, self._event, 0))
 
+    def is_done(self) -> bool:
+        """Whether what was marked last is over."""
+        answer = driver.cuEventQuery(self._event)
+        if answer[0] == driver.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        checked(answer)
+        return True
+
+    def synchronize(self) -> None:
+        """Have the host wait for what was marked last."""
+        checked(driver.cuEventSynchronize(self._event))
+
     def elapsed_time(self, end: "Event") -> float:
         return checked(driver.cuEventElapsedTime(self._event, end._event))
 

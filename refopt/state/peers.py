@@ -31,44 +31,53 @@ class Peer(NamedTuple):
     counts: bool = True
 
 
+# A choice whose values are a switch.
+SWITCHED: Mapping[str, Mapping[Any, bool]] = MappingProxyType({"decay": {"l2": False, "decoupled": True}})
+FLAGS = "use_nesterov", "maximize", *SWITCHED
+LATER = "nesterov", "maximize", "decoupled_weight_decay"  # switches that a group of an older PyTorch has not: off
+FREE = ("lr_at",)  # a state is told by it; either is PyTorch's rule
+UP = {"maximize": "maximize"}
 LR = {"lr": "lr"}
+DECAY = {"weight_decay": "weight_decay"}
+EITHER_DECAY = DECAY | {"decay": "decoupled_weight_decay"}
 BETAS = LR | {"beta1": "beta1", "beta2": "beta2", "epsilon": "eps"}
-PLAIN = {"weight_decay": 0, "maximize": False}
 MOMENTS = {"moment1": "exp_avg", "moment2": "exp_avg_sq"}
 ADAM = Peer(
-    MOMENTS | {"moment2_max": "max_exp_avg_sq"}, BETAS, PLAIN, {"moment2_max": "amsgrad"}, {"epsilon_at": "corrected"}
-)
+    MOMENTS | {"moment2_max": "max_exp_avg_sq"}, BETAS | UP | EITHER_DECAY, {}, {"moment2_max": "amsgrad"},
+    {"epsilon_at": "corrected"},
+)  # fmt: skip
 PEERS = {
     "sgd": Peer(
-        {}, LR | {"l2_decay": "weight_decay"}, {"momentum": 0, "dampening": 0, "nesterov": False, "maximize": False},
-        counts=False,
+        {}, LR | UP | {"l2_decay": "weight_decay"}, {"momentum": 0, "dampening": 0, "nesterov": False}, counts=False,
     ),
     "momentum": Peer(
         {"velocities": "momentum_buffer"},
-        LR | {"mu": "momentum", "l2_decay": "weight_decay", "use_nesterov": "nesterov"},
-        {"dampening": 0, "maximize": False}, counts=False,
+        LR | UP
+        | {"mu": "momentum", "l2_decay": "weight_decay", "use_nesterov": "nesterov", "dampening": "dampening"},
+        {}, counts=False,
     ),
     "adam": ADAM,
-    "adamw": ADAM._replace(
-        numbers=BETAS | {"coeff": "weight_decay"}, only={"maximize": False, "decoupled_weight_decay": True}
-    ),
+    "adamw": ADAM._replace(numbers=BETAS | UP | {"coeff": "weight_decay"}, only={"decoupled_weight_decay": True}),
     # What the sum started from is in the sum; it is refused so as not to be lost on the way back.
     "adagrad": Peer(
-        {"moment": "sum"}, LR | {"epsilon": "eps"}, PLAIN | {"lr_decay": 0, "initial_accumulator_value": 0}
+        {"moment": "sum"}, LR | UP | DECAY | {"epsilon": "eps"}, {"lr_decay": 0, "initial_accumulator_value": 0}
     ),
     "rmsprop": Peer(
         {"mean_square": "square_avg", "velocity": "momentum_buffer", "mean_grad": "grad_avg"},
-        LR | {"rho": "alpha", "mu": "momentum", "epsilon": "eps"}, PLAIN, {"mean_grad": "centered"},
-        {"epsilon_at": "outside"},
+        LR | UP | DECAY | {"rho": "alpha", "mu": "momentum", "epsilon": "eps"}, {}, {"mean_grad": "centered"},
+        {"epsilon_at": "outside", "lr_at": "step"},
     ),
     "adadelta": Peer(
-        {"avg_squared_grad": "square_avg", "avg_squared_update": "acc_delta"}, LR | {"rho": "rho", "epsilon": "eps"},
-        PLAIN,
+        {"avg_squared_grad": "square_avg", "avg_squared_update": "acc_delta"},
+        LR | UP | DECAY | {"rho": "rho", "epsilon": "eps"}, {},
     ),
-    # PyTorch adds epsilon to the gradient, refopt to the norm before it fades: one rule only where it is 0.
-    "adamax": Peer({"moment": "exp_avg", "inf_norm": "exp_inf"}, BETAS, PLAIN | {"eps": 0}),
-    "nadam": Peer(MOMENTS | {"mu_product": "mu_product"}, BETAS | {"decay_base": "momentum_decay"}, PLAIN),
-    "radam": Peer(MOMENTS, BETAS, PLAIN),
+    "adamax": Peer(
+        {"moment": "exp_avg", "inf_norm": "exp_inf"}, BETAS | UP | DECAY, {}, choices={"epsilon_at": "gradient"}
+    ),
+    "nadam": Peer(
+        MOMENTS | {"mu_product": "mu_product"}, BETAS | UP | EITHER_DECAY | {"decay_base": "momentum_decay"}, {}
+    ),
+    "radam": Peer(MOMENTS, BETAS | UP | EITHER_DECAY, {}),
 }  # fmt: skip
 
 
@@ -96,9 +105,12 @@ def to_group(
     peer = peer or PEERS[routine.name]
     default = {name: values[0] for name, values in routine.choices.items() if name not in peer.numbers}
     for name, value in {"rescale_grad": 1.0, **default, **peer.choices}.items():
-        if numbers[name] != value:
+        neutral = name in FREE or (routine.name == "adamax" and name == "epsilon_at" and numbers["epsilon"] == 0)
+        if numbers[name] != value and not neutral:
             raise ValueError(f"{where}: {name}: expected {value}, which PyTorch has, got {numbers[name]}")
-    group = {theirs: numbers[ours] for ours, theirs in peer.numbers.items()}
+    if routine.name == "momentum":
+        _check_dampening(where, numbers, "for PyTorch")
+    group = {theirs: SWITCHED.get(ours, {}).get(numbers[ours], numbers[ours]) for ours, theirs in peer.numbers.items()}
     if "coeff" in peer.numbers and "weight_decay" in group:
         group["weight_decay"] *= numbers.get("lr_ratio", 1.0)
     if "decay_base" in peer.numbers:
@@ -126,18 +138,28 @@ def from_group(where: str, routine: Routine, group: Mapping[str, Any]) -> dict[s
     limits = {hyper.name: hyper.below for hyper in routine.hypers}
     numbers: dict[str, Any] = {}
     for ours, theirs in {**peer.numbers, **{name: name for name in peer.switches.values()}}.items():
-        kind = "True or False" if ours in (*peer.switches.values(), "use_nesterov") else "a number"
-        if theirs not in flat and theirs != "nesterov":  # which came later than SGD
+        kind = "True or False" if ours in (*peer.switches.values(), *FLAGS) else "a number"
+        if theirs not in flat and theirs not in LATER:
             raise TypeError(f"{where}: {theirs}: expected {kind}, got none")
         value, label = _plain(flat.get(theirs, False)), f"{where}: {theirs}"
         if kind != "a number":
-            numbers[ours] = flag(label, value)
+            on = flag(label, value)
+            numbers[ours] = next((name for name, x in SWITCHED.get(ours, {}).items() if x == on), on)
         else:
             below = limits[ours] if ours != "decay_base" and limits[ours] < math.inf else None
             numbers[ours] = number(label, value, 0, below=below, finite=True)
     if "decay_base" in numbers:
         numbers["decay_base"] = 0.96 ** numbers["decay_base"]
+    if routine.name == "momentum":
+        _check_dampening(where, numbers, "which is refopt's rule")
     return numbers
+
+
+def _check_dampening(where: str, numbers: Mapping[str, Any], why: str) -> None:
+    """Refuse dampening where PyTorch has none, without momentum, or forbids it, with Nesterov's."""
+    if numbers.get("dampening") and (numbers["mu"] == 0 or numbers["use_nesterov"]):
+        beside = "a momentum of 0" if numbers["mu"] == 0 else "Nesterov's momentum"
+        raise ValueError(f"{where}: dampening: expected 0 beside {beside}, {why}, got {numbers['dampening']}")
 
 
 def _check_rule(where: str, routine: Routine, peer: Peer, flat: Mapping[str, Any]) -> None:

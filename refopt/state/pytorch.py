@@ -17,7 +17,7 @@ from refopt.state.peers import Peer, from_group, peer_of, to_group
 from refopt.state.plain import VERSION, parse, routine_of, saved_slots
 from refopt.state.saved import check_alike, check_values
 from refopt.state.steps import BASES, rho_after, steps_of
-from refopt.state.tensors import read_scalars, read_tensors, scaled
+from refopt.state.tensors import divided, read_scalars, read_tensors
 
 _MOST_STEPS = 2**24  # PyTorch counts in fp32, where one more is no other number
 
@@ -39,8 +39,8 @@ def to_torch(saved: Mapping[str, Any], *, step: int | Sequence[int] | None = Non
     Tensors with the same numbers form a group, in the order in which they come; the optimizer must have the same
     groups. How PyTorch runs a step (``foreach``, ``fused``, ``capturable``) is left at its default.
 
-    The momentum of RMSprop, which PyTorch keeps without lr, is divided by lr; the decay of AdamW is coeff times
-    lr_ratio.
+    The momentum of RMSprop, which PyTorch keeps without lr, is divided by lr unless ``lr_at`` is ``"step"``; the decay
+    of AdamW is coeff times lr_ratio.
 
     Args:
         saved: what `state_dict` has returned, of sgd, momentum, adam, adamw, adagrad, rmsprop, adadelta, adamax,
@@ -108,10 +108,10 @@ def _tensors(
         if ours not in arrays or (theirs == "momentum_buffer" and numbers["mu"] == 0):
             continue
         array = arrays[ours].copy(order="K")
-        if ours == "velocity":
+        if ours == "velocity" and numbers["lr_at"] == "velocity":
             if numbers["lr"] == 0:
                 raise ValueError(f"{where}: lr: expected a number above 0, by which PyTorch's momentum is less, got 0")
-            array = scaled(f"{where}: velocity[{i}]", array, 1, numbers["lr"])
+            array = divided(f"{where}: velocity[{i}]", array, numbers["lr"])
         entry[theirs] = array.reshape(()) if ours in row.scalars else array
     return entry
 
@@ -145,8 +145,8 @@ def _steps(where: str, row: Routine, i: int, numbers: dict, arrays: dict[str, np
 def from_torch(routine: str, saved: Mapping[str, Any], params: Sequence[Any]) -> dict[str, Any]:
     """A state dictionary for ``Plan.load_state_dict`` or `load` from one of PyTorch.
 
-    Powers are running products over the steps taken, the bits that refopt would have come to by itself. The
-    momentum of RMSprop is multiplied by the lr of its group.
+    Powers are running products over the steps taken, the bits that refopt would have come to by itself. RMSprop's
+    ``lr_at`` is ``"step"``, which leaves its momentum as it is.
 
     Args:
         routine: sgd or momentum (both SGD there), adam, adamw, adagrad, rmsprop, adadelta, adamax, nadam or radam.
@@ -162,8 +162,8 @@ def from_torch(routine: str, saved: Mapping[str, Any], params: Sequence[Any]) ->
     Raises:
         ValueError, TypeError: naming the group or the tensor and the key: something is missing, or is there that has
             no place; a shape, dtype or value is none that PyTorch leaves; a parameter is in two groups; or the rule is
-            not the routine's (``maximize``, ``dampening``, ``lr_decay``, Adamax with an epsilon, weight decay
-            where the routine has none).
+            not the routine's (``lr_decay``, sums of Adagrad that start above 0, ``dampening``
+            before a parameter's first step, which PyTorch does not dampen).
     """
     row = routine_of("from_torch", routine)
     peer, where = peer_of("from_torch", row), f"from_torch: {row.name}"
@@ -213,9 +213,9 @@ def _of_tensor(
     for slot in saved_slots(row):
         if slot.name in arrays:
             check_values(f"{where}: {peer.states.get(slot.name, slot.name)}", row, slot, arrays[slot.name], numbers)
-    if "velocity" in arrays:
-        name = f"{where}: {peer.states['velocity']}"
-        arrays["velocity"] = scaled(name, arrays["velocity"], numbers["lr"], 1)
+    if row.name == "momentum" and numbers["dampening"] and entry.get("momentum_buffer") is None:
+        expected = "an array, as after a first step, which PyTorch does not dampen"
+        raise ValueError(f"{where}: momentum_buffer: expected {expected}, got none beside dampening")
     return arrays
 
 

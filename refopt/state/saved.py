@@ -76,7 +76,7 @@ def check_values(where: str, row: Routine, slot: Slot, array: np.ndarray, number
         if slot.name in BASES and hyper.name == BASES[slot.name]:
             below = hyper.below
         if slot.name in ("momentum_decay_pow", "mu_product") and hyper.name == "decay_base":
-            most = 1.0 if numbers.get(hyper.name, hyper.default) <= 1 else np.inf
+            most = 1.0 if np.max(numbers.get(hyper.name, hyper.default)) <= 1 else np.inf
     with np.errstate(invalid="ignore"):
         wrong = (array < least) | (array > most)
         if made_of_numbers:

@@ -128,15 +128,12 @@ def _one(value: Any) -> Any:
     return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
-def scaled(where: str, array: np.ndarray, factor: float, divisor: float) -> np.ndarray:
-    """The array times one number over another, of which one is 1, in the arithmetic type."""
+def divided(where: str, array: np.ndarray, divisor: float) -> np.ndarray:
+    """The array over a number, in the arithmetic type."""
     real: Any = arithmetic(array.dtype.name)
     with np.errstate(all="ignore"):
-        values = array.astype(real)
-        values *= real(factor)
-        values /= real(divisor)
-        product = values.astype(array.dtype)
-    if (np.isinf(product) & ~np.isinf(array)).any():
-        by = f"divided by lr {divisor}" if factor == 1 else f"times lr {factor}"
-        raise ValueError(f"{where}: expected values that are finite in {array.dtype.name} {by}, got inf")
-    return product
+        quotient = (array.astype(real) / real(divisor)).astype(array.dtype)
+    if (np.isinf(quotient) & ~np.isinf(array)).any():
+        expected = f"values that are finite in {array.dtype.name} divided by lr {divisor}"
+        raise ValueError(f"{where}: expected {expected}, got inf")
+    return quotient

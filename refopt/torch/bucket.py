@@ -69,7 +69,7 @@ class Bucket:
     def bind(self, gate: Gate) -> None:
         """Make the plan, which reads what a gate on the same device has."""
         formula, row = self._formula, ROUTINES[self._formula.routine]
-        slots: dict[str, Any] = {"params": self.params, "grads": self.gradients.tensors}
+        slots: dict[str, Any] = {"params": self.params}
         for slot in row.slots[2:]:
             if slot.scalar:
                 slots[slot.name] = list(self._scalars.tensors[slot.name].split(1))
@@ -79,15 +79,16 @@ class Bucket:
                 slots[slot.name] = [member.state[formula.states[slot.name]] for member in self._members]
             elif not slot.optional:  # PyTorch has none, and what a step leaves there is not needed
                 slots[slot.name] = [torch.zeros_like(param) for param in self.params]
-        by_position = [arrays_of(slots.pop(slot.name)) for slot in row.slots if not slot.optional]
-        by_name = {name: arrays_of(tensors) for name, tensors in slots.items()}
-        given = by_name | gate.arrays | formula.choices | self._numbers
+        slots = {name: arrays_of(tensors) for name, tensors in slots.items()} | {"grads": self.gradients.arrays()}
+        by_position = [slots.pop(slot.name) for slot in row.slots if not slot.optional]
+        given = slots | gate.arrays | formula.choices | self._numbers
         self._gate, self._plan = gate, gpu.plan(formula.routine, *by_position, **given)
+        self.gradients.give(self._plan)
 
     def look(self) -> bool:
         """Look where the gradients are; whether any has moved, come or gone since the last step."""
-        moved, others = self.gradients.look()
-        if others:
+        moved = self.gradients.look()
+        if moved and self.gradients.changed:
             self._settle()
             self._see()
         self._moved |= moved
@@ -102,7 +103,7 @@ class Bucket:
         """Update the parameters by the gradients that were looked at."""
         captured = self._follow()
         if self._moved:
-            self.gradients.hand_to(self._plan)
+            self.gradients.give(self._plan)
             self._moved = False
         if not self._stepped:
             return

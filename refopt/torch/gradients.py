@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,12 +14,13 @@ from refopt.torch.arrays import FLOATS, arrays_of, layout
 class Gradients:
     """What a plan reads of some parameters' gradients.
 
-    PyTorch's setter of ``.grad`` sees to shape, dtype and device, so address, strides and ``None`` are what a step looks
-    at. A gradient that lies in another order than its parameter is copied into that order, in every step.
+    PyTorch's setter of ``.grad`` sees to shape, dtype and device, so a step looks at address, strides and ``None``
+    alone. A gradient that lies in another order than its parameter is copied into that order, in every step.
 
     Attributes:
-        tensors: what the plan reads, by parameter; ``None`` where there is no gradient.
         present: whether each parameter has a gradient.
+        places: where they lie, 0 where there is none.
+        changed: whether any has come, gone or changed its dtype since a plan was given them.
     """
 
     def __init__(self, params: Sequence[Tensor], label: Callable[[int], str]) -> None:
@@ -27,54 +29,68 @@ class Gradients:
         # By `grad_dtype` a parameter may have gradients of other dtypes: then each is looked at.
         self._free = any(getattr(param, "grad_dtype", param.dtype) is not param.dtype for param in params)
         self._copies: dict[int, Tensor] = {}
-        self._places: list[int] = []
         self._strides: list[Any] = []
         self._dtypes: list[torch.dtype | None] = []
-        self.tensors: list[Tensor | None] = []
-        self.present: list[bool] = []
+        self._on_gpu = self._params[0].is_cuda
         self._read([param.grad for param in params])
+        self.changed = False
 
-    def arrays(self) -> list[Any]:
-        """The device arrays of a plan."""
-        return arrays_of(self.tensors)
+    def look(self) -> bool:
+        """Whether any gradient lies elsewhere than at the last look, has come or gone.
 
-    def look(self) -> tuple[bool, bool]:
-        """Whether any gradient lies elsewhere than before, and whether any has come, gone or changed its dtype."""
+        Raises:
+            RuntimeError, TypeError: naming the gradient: it is sparse, or of a dtype that no kernel has.
+        """
         grads = [param.grad for param in self._params]
-        try:
-            places = [0 if grad is None else grad.data_ptr() for grad in grads]
+        try:  # as fast as can be, since this is most of what a step costs the host
+            places = np.fromiter(map(Tensor.data_ptr, grads), np.int64, len(grads))  # type: ignore[arg-type]
+            strides = list(map(Tensor.stride, grads))  # type: ignore[arg-type]
+        except (TypeError, RuntimeError):  # of None, or of a sparse one, which `_read` refuses
+            if any(grad is not None and grad.layout is not torch.strided for grad in grads):
+                self._read(grads)
+            places = np.array([0 if grad is None else grad.data_ptr() for grad in grads], np.int64)
             strides = [None if grad is None else grad.stride() for grad in grads]
-        except RuntimeError:  # of a sparse one, which is refused below
-            strides = []
         if strides != self._strides or self._copies or self._free:
             before = self._dtypes
             self._read(grads)
-            return True, before != self._dtypes
-        if places == self._places:
-            return False, False
-        self._places, self.tensors = places, grads
-        return True, False
+            self.changed |= before != self._dtypes
+            return True
+        if places.tobytes() == self.places.tobytes():
+            return False
+        self.places = places
+        return True
 
-    def hand_to(self, plan: Any) -> None:
-        """Have a plan read them where they lie."""
-        plan.rebind(grads=self.arrays())
+    def arrays(self) -> list[Any]:
+        """What a plan reads, by parameter, as device arrays; ``None`` where there is no gradient."""
+        return arrays_of([self._copies.get(i, param.grad) for i, param in enumerate(self._params)])
+
+    def give(self, plan: Any) -> None:
+        """Have a plan read them where they lie. On a GPU it does not keep them alive: PyTorch may want their memory."""
+        if self.changed:
+            plan.rebind(grads=self.arrays())
+            self.changed = False
+        elif not self._on_gpu:
+            arrays = self.arrays()
+            plan.move("grads", [0 if array is None else array.address for array in arrays], arrays)
+        if self._on_gpu:
+            plan.move("grads", self.places)
 
     def _read(self, grads: list[Tensor | None]) -> None:
         """Look at everything; raises, naming the gradient, before anything has changed."""
         for i, grad in enumerate(grads):
             if grad is not None:
                 self._check(i, grad)
-        self._copies = {i: grad for i, grad in enumerate(grads) if grad is not None and self._lies_otherwise(i, grad)}
         self._strides = [None if grad is None else grad.stride() for grad in grads]
-        self._copies = {i: torch.empty_like(self._params[i], dtype=grad.dtype).copy_(grad.detach())
-                        for i, grad in self._copies.items()}  # fmt: skip
-        self.tensors = [self._copies.get(i, grad) for i, grad in enumerate(grads)]
-        self._places = [0 if tensor is None else tensor.data_ptr() for tensor in self.tensors]
         self._dtypes = [None if grad is None else grad.dtype for grad in grads]
+        self._copies = {i: self._in_order(i, grad) for i, grad in enumerate(grads)
+                        if grad is not None and layout(grad) != layout(self._params[i])}  # fmt: skip
+        tensors = [self._copies.get(i, grad) for i, grad in enumerate(grads)]
+        self.places = np.array([0 if tensor is None else tensor.data_ptr() for tensor in tensors], np.int64)
         self.present = [grad is not None for grad in grads]
 
-    def _lies_otherwise(self, i: int, grad: Tensor) -> bool:
-        return layout(grad) != layout(self._params[i]) or grad.is_neg()
+    def _in_order(self, i: int, grad: Tensor) -> Tensor:
+        """A copy with the elements in the order of the parameter's."""
+        return torch.empty_like(self._params[i], dtype=grad.dtype, requires_grad=False).copy_(grad.detach())
 
     def _check(self, i: int, grad: Tensor) -> None:
         if grad.layout is not torch.strided:

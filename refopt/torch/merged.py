@@ -61,11 +61,16 @@ class Merged(Optimizer):
         """
         super().add_param_group(param_group)
         self._drop()
-        number_of_group = len(self.param_groups) - 1
-        for i, param in enumerate(self.param_groups[-1]["params"]):
-            if because := self._refusal(param):
-                self.param_groups.pop()
-                raise TypeError(f"{self._label(number_of_group, i)}: {because}")
+        number_of_group, group = len(self.param_groups) - 1, self.param_groups[-1]
+        refusals = [(i, because) for i, param in enumerate(group["params"]) if (because := self._refusal(param))]
+        if refusals:
+            self.param_groups.pop()
+            raise TypeError(f"{self._label(number_of_group, refusals[0][0])}: {refusals[0][1]}")
+        on_gpu = [name for name, x in group.items() if isinstance(x, Tensor) and x.is_cuda]
+        if group.get("capturable") and on_gpu:
+            self.param_groups.pop()
+            expected = "expected a number or a tensor on the CPU for capturable=True, since the host reads it"
+            raise ValueError(f"{type(self).__name__}: {on_gpu[0]}: {expected}, got one on {group[on_gpu[0]].device}")
 
     def _refusal(self, param: Tensor) -> str:
         if self._masters == "remainder" and param.dtype == torch.float16:
@@ -85,9 +90,23 @@ class Merged(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        # Compiled, it is a break in the graph: kernels and plans are not for Dynamo to look into.
+        run = self._step_apart if torch.compiler.is_compiling() else self._step
         with torch.no_grad():
-            self._step(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
+            run(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
         return loss
+
+    @torch._disable_dynamo
+    def _step_apart(self, scale: Tensor | None, found_inf: Tensor | None) -> None:
+        self._step(scale, found_inf)
+
+    def refresh(self) -> None:
+        """Put the groups' numbers, such as a scheduler's lr, where the steps in captured graphs read them.
+
+        A step does so itself; the replay of a graph does not. Other options are those of the capture.
+        """
+        if self._buckets is not None and not self._holds():
+            raise RuntimeError(f"{type(self).__name__}: refresh: expected the parameters and choices of the last step")
 
     def _step(self, scale: Tensor | None, found_inf: Tensor | None) -> None:
         gated = scale is not None, found_inf is not None

@@ -67,7 +67,8 @@ def new_row(**changes):
 
 
 EXPECTED = (
-    "merged_new: expected a function new(real, present, epsilon_at) in refopt/gpu/rules/new.py, which returns its Rule"
+    "merged_new: expected a function new(real, present, epsilon_at, decay, maximize) in refopt/gpu/rules/new.py, which "
+    "returns its Rule"
 )
 
 

@@ -390,9 +390,12 @@ def plan(machine):
         ),
     ],
 )
-def test_rebind_refuses(plan, slots, error, message):
-    """A refused `rebind` leaves the plan bound to the arrays it had."""
+@pytest.mark.parametrize("before", [0, 2])
+def test_rebind_refuses(plan, slots, error, message, before):
+    """A refused `rebind` leaves the plan bound to the arrays it had, also when it has seen others like them."""
     call, step = plan
+    for _ in range(before):
+        step.rebind(params=call.params, grads=call.grads, velocities=call.velocities)
     with pytest.raises(error) as caught:
         step.rebind(**slots(call))
     assert str(caught.value) == f"merged_lars_momentum: {message}"

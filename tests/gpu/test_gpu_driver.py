@@ -13,7 +13,7 @@ from refopt import gpu
 
 needs.compiler()
 
-from refopt.gpu import driver, streams  # noqa: E402
+from refopt.gpu import driver, staging, streams  # noqa: E402
 
 CUDA = driver.driver
 MADE = "cuGreenCtxStreamCreate", "cuStreamEndCapture", "cuGraphInstantiate"
@@ -66,6 +66,7 @@ def fake(monkeypatch):
     made = Fake()
     monkeypatch.setattr(driver, "driver", made)
     monkeypatch.setattr(streams, "driver", made)
+    monkeypatch.setattr(staging, "driver", made)
     streams._part.cache_clear()
     monkeypatch.setattr(driver.cuda, "current_context", lambda: None)
     yield made

@@ -137,7 +137,7 @@ FROM = {
         "adam", put("no", *GROUP, "maximize"), TypeError, "[1]: maximize: expected True or False, got 'no'",
     ),
     "a rule of an array": (
-        "adam", put(array([0, 0]), *GROUP, "weight_decay"), TypeError, "[1]: weight_decay: expected a number",
+        "adam", put(array([0, 0]), *GROUP, "weight_decay"), TypeError, "[1]: weight_decay: expected a finite",
     ),
     "a decay below 0": (
         "nadam", put(-1e9, *GROUP, "momentum_decay"), ValueError,
@@ -211,11 +211,6 @@ FROM = {
     ),
     "numbers beyond fp32": (
         "adam", put([0.1, 0.0, 0.0], *STATE, 0, "exp_avg"), ValueError, "expected numbers of float32, got 0.1",
-    ),
-    "a momentum beyond fp32": (
-        "rmsprop", lambda t: [g.update(lr=1e30) for g in t["param_groups"]]
-        and t["state"][0].update(momentum_buffer=array([1e30] * 3)), ValueError,
-        "state[0]: momentum_buffer: expected values that are finite in float32 times lr",
     ),
 }  # fmt: skip
 

@@ -185,7 +185,7 @@ def test_not_saved(arguments, error, message):
     ("choices", "error", "message"),
     [
         (0, TypeError, "choices: expected a dictionary, got int"),
-        ({"epsilon": 1}, TypeError, "choices: expected no more than epsilon_at, rounding, got 'epsilon'"),
+        ({"epsilon": 1}, TypeError, "choices: expected no more than epsilon_at, decay, maximize, rounding, got"),
         ({"epsilon_at": "here"}, ValueError, "choices: epsilon_at: expected one of corrected, uncorrected, got 'here'"),
     ],
 )

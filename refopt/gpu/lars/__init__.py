@@ -10,11 +10,11 @@ from typing import Any
 
 from refopt.cpu.reduce import TILE
 from refopt.gpu import norms
+from refopt.gpu.group import Group
 from refopt.gpu.lars.carried_norm import UPDATE_AND_NORM_BOUNDS, lars_grad_norm, lars_update_and_norm
 from refopt.gpu.lars.cooperative import lars_cooperative
 from refopt.gpu.lars.separate import lars_separate
 from refopt.gpu.launches import Launches
-from refopt.gpu.plan import Group
 
 NORM_BLOCK, UPDATE_BLOCK = norms.NORM_BOUNDS[0], UPDATE_AND_NORM_BOUNDS[0]
 
@@ -45,8 +45,8 @@ def _separate(group: Group, asked: tuple) -> list:
     tiles = [-(-size // TILE) for size in group.sizes]
     sums = group.zeros(2, 2 * max(tiles) + 8)
     steps = []
-    for tensor, column in enumerate(zip(*group.arrays, strict=True)):
-        addresses, size = [array.address if array else 0 for array in column], group.sizes[tensor]
+    for tensor, addresses in enumerate(group.table.host.T.tolist()):
+        size = group.sizes[tensor]
         args = *addresses, tensor, size, int(group.aligned[tensor]), sums, group.hypers.values, *group.gate
         grid = min(group.machine.resident(kernel, NORM_BLOCK, args), -(-tiles[tensor] // (NORM_BLOCK // 32)))
         steps.append(group.machine.prepare(kernel, grid, NORM_BLOCK, args, "cooperative"))

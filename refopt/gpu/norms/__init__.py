@@ -29,10 +29,10 @@ from typing import Any
 
 from refopt.catalog import Routine
 from refopt.cpu.reduce import TILE
+from refopt.gpu.group import Group
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.launches import Launches
 from refopt.gpu.norms.chunks import phases
-from refopt.gpu.plan import Group
 from refopt.gpu.target import cuda
 
 __all__ = ["NORM_BOUNDS", "UPDATE_BOUNDS", "arguments", "launches", "norms_kernel", "update_kernel"]

@@ -8,8 +8,8 @@ from refopt.catalog.data import DTYPES, offered, slot_dtype
 from refopt.checks import Array
 from refopt.checks.arguments import chosen, names
 from refopt.gpu import family, runtime
+from refopt.gpu.group import Group
 from refopt.gpu.kernels import Kernel
-from refopt.gpu.plan import Group
 
 WORKLOAD = "resnet50"  # whose tensors the launches are counted for
 

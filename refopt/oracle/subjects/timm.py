@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from refopt.oracle.subjects.torch_peers import DECAY, TORCH
-from refopt.state.peers import ADAM, BETAS, LR, MOMENTS, PEERS, Peer
+from refopt.oracle.subjects.torch_peers import TORCH
+from refopt.state.peers import ADAM, BETAS, DECAY, LR, MOMENTS, PEERS, UP, Peer
 
 OFF: dict[str, Any] = {"caution": False, "corrected_weight_decay": False, "maximize": False}
-MAXIMIZE = {"maximize": "maximize"}
 LAMB = Peer(
     MOMENTS, BETAS | DECAY,
     OFF | {"max_grad_norm": None, "trust_clip": False, "decoupled_decay": False, "bias_correction": True,
@@ -37,22 +36,22 @@ TIMM: dict[tuple[str, str], Peer] = {
     ("novograd", "NvNovoGrad"): NOVOGRAD,
     ("adamw", "AdamWLegacy"): TORCH["adamw"]._replace(only=UNCLIPPED),
     ("adam", "AdamWLegacy"): ADAM._replace(
-        numbers=BETAS | DECAY | MAXIMIZE, only=UNCLIPPED, choices={**ADAM.choices, "decay": "decoupled"}
+        numbers=BETAS | DECAY | UP, only=UNCLIPPED, choices={**ADAM.choices, "decay": "decoupled"}
     ),
     ("momentum", "SGDW"): Peer(
         {"velocities": "momentum_buffer"},
-        LR | MAXIMIZE | {"mu": "momentum", "l2_decay": "weight_decay", "use_nesterov": "nesterov"},
+        LR | UP | {"mu": "momentum", "l2_decay": "weight_decay", "use_nesterov": "nesterov"},
         {"dampening": 0, "caution": False, "corrected_weight_decay": False}, choices={"decay": "decoupled"},
         counts=False,
     ),
     ("rmsprop", "RMSpropTF"): PEERS["rmsprop"]._replace(
-        numbers={**PEERS["rmsprop"].numbers, **DECAY, "decay": "decoupled_decay"},
+        numbers=LR | DECAY | {"rho": "alpha", "mu": "momentum", "epsilon": "eps", "decay": "decoupled_decay"},
         only={"lr_in_momentum": True, "caution": False, "corrected_weight_decay": False},
-        choices={"epsilon_at": "inside"},
+        choices={"epsilon_at": "inside", "lr_at": "velocity"},
     ),
     # Without a schedule.
     ("nadam", "NAdamW"): Peer(
-        MOMENTS, BETAS | DECAY | MAXIMIZE, UNCLIPPED, choices={"decay_base": 0.0, "decay": "decoupled"}
+        MOMENTS, BETAS | DECAY | UP, UNCLIPPED, choices={"decay_base": 0.0, "decay": "decoupled"}
     ),
     ("radam", "RAdamLegacy"): Peer(MOMENTS, BETAS | DECAY, {}, choices={"decay": "decoupled"}),
 }  # fmt: skip
@@ -68,4 +67,4 @@ def peer_of(routine: str, kind: type | None, options: Mapping[str, Any]) -> tupl
     peer = TIMM.get((routine, name)) or TORCH.get(routine) or PEERS.get(routine) or USUAL[routine]
     if name == "Lars":
         peer = peer._replace(choices={"adapt": ADAPT["always_adapt"][bool(options.get("always_adapt"))]})
-    return peer, () if name == "RMSpropTF" else ("velocity", "velocities") if name == "Lars" else ("velocity",)
+    return peer, ("velocities",) if name == "Lars" else ()

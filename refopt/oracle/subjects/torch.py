@@ -18,10 +18,10 @@ from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.subject import GATE, Wrong
 from refopt.oracle.subjects.arrays import Torch
 from refopt.oracle.subjects.shared import check_dtypes, is_initial, scalar_after
-from refopt.oracle.subjects.torch_peers import ON_REQUEST, SWITCHED
-from refopt.oracle.variants import neutral
+from refopt.oracle.subjects.torch_peers import ON_REQUEST
+from refopt.oracle.variants import by_request, defaults
 from refopt.oracle.variants.variant import STEP_NUMBER
-from refopt.state.peers import Peer, to_group
+from refopt.state.peers import SWITCHED, Peer, to_group
 from refopt.state.steps import BASES
 
 EXACT_LR = 0.125  # a power of 2: what is kept without lr has the same digits as refopt's, which has it
@@ -55,7 +55,8 @@ class TorchOptimizer:
         self.torch = self.arrays.torch
         self.without_lr = tuple(slot for slot in without_lr if slot in self.peer.states)
         self.fixed, self.notes, self.asleep = {}, [], set()  # type: ignore[var-annotated]
-        self._neutral = {name: value for part in neutral(row.name) for name, value in part.items()}
+        numbers, choices = defaults(row.name, by_request(row.name))
+        self._neutral: dict[str, Any] = numbers | choices
         self._templates: dict[Any, Template] = {}
         self.group: Mapping[str, Any] = self.options
         self.numbers = _numbers(row, peer)
@@ -232,12 +233,9 @@ class TorchOptimizer:
 
     def _group(self, numbers: Mapping[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:
         """Numbers and switches by the optimizer's names; what else there is stays as its options say."""
-        if numbers.get("mu") == 0 and numbers.get("dampening"):
-            raise NotImplementedError("dampening without momentum, which PyTorch leaves out")
         try:
             numbers = self._neutral | dict(numbers) | dict(self.peer.choices)  # whatever its rule is held to
-            switched = {name: SWITCHED[name][numbers[name]] for name in SWITCHED.keys() & self.peer.numbers.keys()}
-            group = to_group("check", self.row, numbers | switched, dict.fromkeys(optional), self.peer)
+            group = to_group("check", self.row, numbers, dict.fromkeys(optional), self.peer)
         except ValueError as error:
             raise NotImplementedError(str(error)) from None
         group |= {name: numbers[name] for name in ("beta1", "beta2") if name in numbers}

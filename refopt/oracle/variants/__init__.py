@@ -28,8 +28,8 @@ ROUTINES: dict[str, Routine] = {
 }
 
 __all__ = [
-    "ROUTINES", "VARIANTS", "Variants", "about", "added", "by_request", "is_extended", "matters", "row_for", "step_of",
-    "variants_of",
+    "ROUTINES", "VARIANTS", "Variants", "about", "added", "by_request", "defaults", "is_extended", "matters", "row_for",
+    "step_of", "variants_of",
 ]  # fmt: skip
 
 
@@ -73,7 +73,12 @@ def row_for(name: str, named: Iterable[str]) -> Routine:
 
 def neutral(name: str) -> tuple[dict[str, float], dict[str, Any]]:
     """The numbers and choices of variants that make their rule the catalogue's."""
-    row, names = ROUTINES[name], added(name)
+    return defaults(name, added(name))
+
+
+def defaults(name: str, names: Iterable[str]) -> tuple[dict[str, float], dict[str, Any]]:
+    """The numbers and choices, of some names, of a routine with its variants that are so by default."""
+    row, names = ROUTINES[name], frozenset(names)
     numbers = {hyper.name: float(hyper.default or 0) for hyper in row.hypers if hyper.name in names}
     return numbers, {choice: values[0] for choice, values in row.choices.items() if choice in names}
 

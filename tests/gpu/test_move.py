@@ -1,0 +1,307 @@
+"""`Plan.move`: other addresses, and nothing else looked at. The results are those of a plan over the other arrays."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from refopt import cpu, gpu, simt
+from refopt.catalog import ROUTINES
+from refopt.gpu.cuda import address
+from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.cases import assert_same
+from refopt.oracle.exact.laws import reference
+from refopt.oracle.exact.placed import Placed, PlacedCase
+
+F = np.float32
+KINDS = [("adamw", "merged"), ("lars_momentum", "two_launches"), ("lars_momentum", "carried_norm"),
+         ("lars_momentum", "separate"), ("novograd", "merged")]  # fmt: skip
+kinds = pytest.mark.parametrize(("name", "form"), KINDS)
+SIZES = [5, 0, 2049, 300]
+
+
+def at(arrays):
+    """Their addresses, 0 for None."""
+    return [0 if x is None else address(x) for x in arrays]
+
+
+def planned(machine, name, form, sizes=SIZES, seed=0, **options):
+    """A case of a routine, its arrays on the machine, and a plan with numbers."""
+    routine = ROUTINES[name]
+    case = make(routine, sizes, steps=[step_of(routine)], seed=seed)
+    placed = PlacedCase(machine, case)
+    return case, placed, placed.plan(form, **step_of(routine), **options)
+
+
+def after(case, grads):
+    """The case, once it has taken a step with some gradients."""
+    outcome = reference(case.replace(grads=grads))
+    return case.replace(**{name: case.slots[name] and values for name, values in outcome.items()})
+
+
+@kinds
+@pytest.mark.parametrize("shift", [0, 3])
+def test_gradients_move(machine, name, form, shift):
+    """There and back; a shift makes them unaligned, and so takes other tables."""
+    case, placed, plan = planned(machine, name, form)
+    others = [g + F(1) for g in case.grads]
+    moved = [Placed(machine, g, shift).array for g in others]
+    now = case
+    for grads, arrays in ((case.grads, placed.grads), (others, moved), (others, moved), (case.grads, placed.grads)):
+        plan.move("grads", at(arrays), arrays)
+        plan()
+        now = after(now, grads)
+        assert_same(now.outcome(), placed.outcome(), "move")
+
+
+@kinds
+@pytest.mark.parametrize("given", [True, False])
+def test_gradients_come_and_go(machine, name, form, given):
+    """Whether or not the arrays are given beside the addresses."""
+    case, placed, plan = planned(machine, name, form, [5, 2049, 300])
+    now = case
+    for absent in ([], [1], [0, 1, 2], [2], []):
+        there = [None if i in absent else g for i, g in enumerate(placed.grads)]
+        plan.move("grads", at(there), there if given else None)
+        plan()
+        now = after(now, [None if i in absent else g for i, g in enumerate(case.grads)])
+        assert_same(now.outcome(), placed.outcome(), f"without {absent}")
+
+
+def test_gradients_of_no_elements_come_and_go(machine):
+    """Nothing is at address 0 either way, so the arrays say which; powers of beta advance with a gradient alone."""
+    case, placed, plan = planned(machine, "adamw", "merged", [0, 5, 0])
+    now, zeros = case, [0, address(placed.grads[1]), 0]
+    for absent in ([], [0], [0, 2], [2], []):
+        there = [None if i in absent else g for i, g in enumerate(placed.grads)]
+        plan.move("grads", zeros, there)
+        plan.move("grads", zeros)  # as they were
+        plan()
+        now = after(now, [None if i in absent else g for i, g in enumerate(case.grads)])
+        assert_same(now.outcome(), placed.outcome(), f"without {absent}")
+
+
+@pytest.mark.parametrize(("name", "form"), KINDS)
+def test_what_a_step_carries_over_is_dropped(machine, name, form):
+    """Parameters, scalars and states at other addresses: norms and powers are those of the arrays there."""
+    case, placed, plan = planned(machine, name, form)
+    other, others, _ = planned(machine, name, form, seed=1)
+    plan()
+    now = after(case, case.grads)
+    for slot in case.routine.slot_names:
+        if case.slots[slot]:
+            plan.move(slot, at(others.slots[slot]), others.slots[slot])
+            now = now.replace(**{slot: other.slots[slot]})
+            placed.placed[slot], others.placed[slot] = others.placed[slot], placed.placed[slot]
+            plan()
+            now = after(now.replace(**{slot: other.slots[slot]}), now.grads)
+            got = {x: [p.read() for p in placed.placed[x]] for x in now.outcome() if now.slots[x]}
+            machine.synchronize()
+            assert_same({x: now.outcome()[x] for x in got}, got, slot)
+    saved = plan.state_dict()["slots"]
+    for slot in saved:
+        assert [x.tobytes() for x in saved[slot] if x is not None] == [
+            y.tobytes() for y in now.lists()[slot] if y is not None
+        ]
+
+
+def test_what_goes_up(executor):
+    """Nothing where nothing has changed; else what lies between the first change and the last, in stream order."""
+    stream = simt.cuda.stream()
+    params, grads, others = ([gpu.to_device(np.ones(n, F)) for n in (5, 3, 7, 2)] for _ in range(3))
+    plan = gpu.plan("sgd", params, grads, lr=0.1, stream=stream)
+    for now, nbytes in (
+        (grads, []), ([grads[0], *others[1:3], grads[3]], [16]), (others, [32]), (tuple(others), []),
+    ):  # fmt: skip
+        for addresses in (at(now), np.array(at(now), np.uint64)):
+            with simt.observe(count=()) as log:
+                plan.move("grads", addresses, now)
+            assert [copy.nbytes for copy in log.copies] == nbytes
+            assert {copy.stream for copy in log.copies} <= {stream} and not log.launches
+            nbytes = []
+
+
+def test_what_is_kept_alive(executor):
+    """Arrays that are given are; those before are let go."""
+    params, grads = ([gpu.to_device(np.ones(3, F))] for _ in range(2))
+    plan = gpu.plan("sgd", params, grads, lr=0.5)
+    plan.move("grads", at(grads), grads)
+    before = simt.memory.live_allocations()
+    for value in (2, 3, 4):
+        new = [gpu.to_device(np.full(3, value, F))]
+        plan.move("grads", at(new), new)
+        grads = None
+        del new
+        plan()
+    assert simt.memory.live_allocations() == before
+    assert params[0].copy_to_host()[0] == 1 - (2 + 3 + 4) / 2
+
+
+def test_rebind_after_move(executor):
+    """What is known of moved gradients is enough for later checks of others."""
+    params, grads, others, more = ([gpu.to_device(np.full(3, k, F))] for k in range(4))
+    plan = gpu.plan("sgd", params, grads, lr=1.0)
+    plan.move("grads", at(others))
+    with pytest.raises(ValueError, match=r"^merged_sgd: .*expected memory of its own, got an overlap with"):
+        plan.rebind(params=others)
+    plan.rebind(params=more)
+    plan()
+    assert more[0].copy_to_host()[0] == 3 - 2 and params[0].copy_to_host()[0] == 0
+    plan.rebind(params=params, grads=others)
+    plan.rebind(params=more)
+    plan()
+    assert more[0].copy_to_host()[0] == 3 - 2 - 2
+
+
+def test_moving_while_another_thread_steps(executor):
+    params, grads = ([executor.to_device(np.full(3, value, F)) for value in values] for values in ((0, 0), (1, 2)))
+    plan = gpu.plan("sgd", params[:1], grads[:1], lr=1.0)
+    stop, errors = threading.Event(), []
+
+    def moving():
+        while not stop.is_set():
+            for k in (1, 0):
+                try:
+                    plan.move("params", [address(params[k])], [params[k]])
+                except Exception as error:
+                    errors.append(error)
+
+    thread = threading.Thread(target=moving)
+    thread.start()
+    for _ in range(30):
+        plan()
+    stop.set()
+    thread.join()
+    assert not errors and params[0].copy_to_host()[0] + params[1].copy_to_host()[0] == -30
+
+
+@pytest.mark.parametrize("observed", ["a step", "an upload"])
+def test_a_stream_follows_the_former_one(executor, observed):
+    """What comes on the other stream is ordered after what has been enqueued on the one before: there is no race."""
+    streams = [simt.cuda.stream() for _ in range(2)]
+    params, grads, others = ([gpu.to_device(np.ones(300, F))] for _ in range(3))
+    plan = gpu.plan("lars_momentum", params, grads, others, lr=0.1, mu=0.9, stream=streams[0])
+    more = [gpu.to_device(np.ones(300, F))]
+    simt.cuda.synchronize()
+    with simt.observe(watch=True) as log:
+        plan()
+        plan.stream = streams[1]
+        assert plan.stream is streams[1]
+        if observed == "an upload":
+            plan.move("grads", at(more), more)
+        plan()
+        plan.stream = streams[0].handle
+        plan(lr=0.5)
+    assert [x.stream for x in log.launches[:: plan.launches]] == [streams[0], streams[1], streams[0]]
+
+
+def test_a_stream_that_is_none(executor):
+    plan = gpu.plan("sgd", *([gpu.to_device(np.ones(3, F))] for _ in range(2)), lr=0.1)
+    with pytest.raises(TypeError, match="^merged_sgd: stream: expected a stream of the executor or its handle, got 'a'"):
+        plan.stream = "a"
+    assert plan.stream == 0
+    plan()
+
+
+def test_in_a_capture(executor, monkeypatch):
+    """Addresses that a captured step brings are there again after each replay, so others are put back by each step."""
+    params, grads, others = ([gpu.to_device(np.full(3, k, F))] for k in range(3))
+    plan = gpu.plan("sgd", params, grads, lr=1.0)
+    monkeypatch.setattr(type(executor), "capturing", lambda self, stream: True)
+    with pytest.raises(RuntimeError, match="^merged_sgd: expected gradients as of the step before"):
+        plan.move("grads", [0])
+    plan.move("grads", at(others), others)
+    monkeypatch.undo()
+    plan.move("grads", at(grads), grads)
+    table = plan._groups[0].table
+    table.array.copy_to_device(np.array([at(params), at(others), [0]], np.int64))  # as a replay does
+    plan()
+    assert params[0].copy_to_host()[0] == -1
+
+
+@pytest.mark.parametrize(("values", "error", "message"), [
+    (("grad", [1, 1]), TypeError, "slot: expected one of params, grads, master_params, got 'grad'"),
+    (("grads", [16]), TypeError, "addresses: expected 2 integers, as many as planned, got [16]"),
+    (("grads", 16), TypeError, "addresses: expected 2 integers, as many as planned, got 16"),
+    (("grads", [16, 1.5]), TypeError, "addresses: expected 2 integers, as many as planned, got [16, 1.5]"),
+    (("grads", [16, None]), TypeError, "addresses: expected 2 integers, as many as planned, got [16, None]"),
+    (("grads", [[1], [1, 2]]), TypeError, "addresses: expected 2 integers, as many as planned, got [[1], [1, 2]]"),
+    (("grads", [16, -16]), ValueError, "addresses[1]: expected an address from 0 to 2**63 - 1, got -16"),
+    (("grads", np.array([16, 2**63], np.uint64)), ValueError, f"addresses[1]: expected an address from 0 to 2**63 - 1, got {2**63}"),
+    (("grads", [16, 18]), ValueError, "addresses[1]: expected an address divisible by 4, as float32 needs, got one "
+                                      "with remainder 2"),
+    (("grads", [16, 32], [None]), ValueError, "arrays: expected 2 entries, as planned, got 1"),
+    (("grads", [16, 32], 3), TypeError, "arrays: expected a list of arrays, got int"),
+    (("params", [16, 32]), TypeError, "arrays: expected those of params, which states are read from, got None"),
+])  # fmt: skip
+def test_refused(executor, values, error, message):
+    """A refused move leaves the plan with the arrays it had."""
+    params, grads = ([gpu.to_device(np.ones(3, F)) for _ in range(2)] for _ in range(2))
+    plan = gpu.plan("sgd", params, grads, lr=0.5)
+    with pytest.raises(error) as caught:
+        plan.move(*values)
+    assert str(caught.value) == f"merged_sgd: move: {message}"
+    plan()
+    assert [x.copy_to_host()[0] for x in params] == [0.5, 0.5]
+
+
+def test_parameters_do_not_come_and_go(executor):
+    params, grads = ([gpu.to_device(np.ones(3, F)) for _ in range(2)] for _ in range(2))
+    plan = gpu.plan("sgd", params, grads, lr=0.5)
+    with pytest.raises(TypeError, match=r"^merged_sgd: params\[1\]: expected an array, got None"):
+        plan.move("params", [address(params[0]), 0], [params[0], None])
+    with pytest.raises(TypeError, match=r"^merged_sgd: master_params\[0\]: expected no master for a float32 parameter"):
+        plan.move("master_params", at(grads), grads)
+    plan()
+    assert [x.copy_to_host()[0] for x in params] == [0.5, 0.5]
+
+
+def test_numbers_go_up_by_runs(executor):
+    """Only what has changed of a list, and few runs of equal ones as such."""
+    count = 40
+    params, grads = ([gpu.to_device(np.ones(2, F)) for _ in range(count)] for _ in range(2))
+    plan = gpu.plan("sgd", params, grads, lr=0.5)
+    now = [0.5] * count
+    for change, nbytes in (
+        ({}, []), ({3: 0.25}, [4]), ({k: 0.125 for k in range(10, 20)}, [40]), ({0: 2.0, 3: 0.5}, [4, 12]),
+        ({k: float(k) for k in range(20, 40)}, [80]),
+    ):  # fmt: skip
+        now = [change.get(k, x) for k, x in enumerate(now)]
+        with simt.observe(count=()) as log:
+            plan.set(lr=now)
+        assert [copy.nbytes for copy in log.copies] == nbytes
+        before = [x.copy_to_host()[0] for x in params]
+        plan()
+        assert [x.copy_to_host()[0] for x in params] == [F(b) - F(lr) for b, lr in zip(before, now, strict=True)]
+    plan.set(lr=1.0)
+    plan.set(lr=[1.0] * count)
+    plan.set(lr=[1.0] * (count - 1) + [0.0])
+    before = [x.copy_to_host()[0] for x in params]
+    plan()
+    assert [x.copy_to_host()[0] for x in params] == [b - F(1) for b in before[:-1]] + before[-1:]
+
+
+def test_move_is_rebind(machine):
+    """Of several dtypes in one plan, each group of which has a table of its own."""
+    routine = ROUTINES["momentum"]
+    dtypes = ["float32", "float16", "float32", "float64"]
+    lists = [[machine.to_device(np.full(n, k + 1).astype(d)) for n, d in zip((3, 5, 4, 2), dtypes, strict=True)]
+             for k in range(3)]  # fmt: skip
+    moved = [machine.to_device(np.full(n, 9).astype(d)) for n, d in zip((3, 5, 4, 2), dtypes, strict=True)]
+    plan = gpu.plan(routine.name, *lists, lr=0.5, mu=0.5)
+    plan()
+    plan.move("grads", at(moved), moved)
+    plan()
+    host = [[np.full(n, k + 1).astype(d) for n, d in zip((3, 5, 4, 2), dtypes, strict=True)] for k in range(3)]
+    cpu.merged_momentum(*host, lr=0.5, mu=0.5)
+    cpu.merged_momentum(host[0], [x.copy_to_host() for x in moved], host[2], lr=0.5, mu=0.5)
+    machine.synchronize()
+    assert [x.copy_to_host().tobytes() for x in lists[0]] == [x.tobytes() for x in host[0]]
+
+
+def test_nothing_to_move():
+    """A plan of no tensors has nothing to be moved."""
+    plan = gpu.plan("sgd", [], [], lr=0.5)
+    plan.move("grads", [])
+    plan.move("grads", [], [])
+    plan()
