@@ -140,7 +140,8 @@ class Bound:
         likes = [x or y for x, y in zip(self._arrays[slot], next(iter(self._arrays.values())), strict=True)]
         for i, like in enumerate(likes):
             if like is None and there[i]:
-                raise TypeError(f"{where}: arrays: expected those of {slot}, of which {slot}[{i}] is there anew, got None")
+                expected = f"expected those of {slot}, of which {slot}[{i}] has come"
+                raise TypeError(f"{where}: arrays: {expected}, got None")
         rows = zip(likes, addresses.tolist(), there, strict=True)
         return [like._replace(address=address) if here and like else None for like, address, here in rows]
 

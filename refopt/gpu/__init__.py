@@ -26,8 +26,8 @@ from refopt.checks.arguments import chosen
 from refopt.checks.renamed import renamed_attribute
 from refopt.gpu import family
 from refopt.gpu.cast import CastPlan, cast_plan, merged_cast
+from refopt.gpu.check_plan import GradientCheck, gradient_check
 from refopt.gpu.coalesce import Coalesced, coalesce_tensor
-from refopt.gpu.gradient_check import GradientCheck, gradient_check
 from refopt.gpu.loss_scale import loss_scaling, update_loss_scaling
 from refopt.gpu.plan import Plan
 from refopt.gpu.runtime import device, use

@@ -9,7 +9,7 @@ from refopt.gpu.runtime import Device
 
 
 class AddressTable:
-    """Addresses (S, n) of the arrays of n tensors in S slots, 0 for none, int64.
+    """Addresses (S, n) of the arrays of n tensors in S slots, 0 for none, int64; or (n,) of one slot.
 
     Args:
         machine: what it is on.
@@ -17,14 +17,15 @@ class AddressTable:
         units: of the same shape, the bytes that a thread accesses at a time, a power of two each.
 
     Attributes:
-        host: the addresses.
-        array: the same on the device, once what has been enqueued is done.
+        host: the addresses, (S, n).
+        array: the same on the device, once what has been enqueued is done, in the shape that was given.
         aligned: by tensor, whether all its arrays can be accessed by such units.
     """
 
     def __init__(self, machine: Device, addresses: np.ndarray, units: np.ndarray) -> None:
-        self.host, self._lower = addresses, units - 1  # bits that are 0 in an aligned address
-        self._fits = (addresses & self._lower) == 0
+        # The second: bits that are 0 in an aligned address.
+        self.host, self._lower = np.atleast_2d(addresses, units - 1)
+        self._fits = (self.host & self._lower) == 0
         self.aligned: list[bool] = self._fits.all(0).tolist()
         self.array = machine.to_device(addresses)
         self._upload = machine.uploader(self.array)

@@ -40,8 +40,18 @@ def _machine_of(value: Any) -> str:
     return "gpu" if hasattr(value, "__dlpack__") and dlpack.on_gpu(value) else ""
 
 
-def describer(device: str) -> Any:
-    """The function that describes an array on a machine and refuses any that is elsewhere."""
+def ordinal_of(value: Any) -> int | None:
+    """The index of the GPU that an array is on, if it says; PyTorch's, CuPy's and those of DLPack do."""
+    if hasattr(value, "get_device"):
+        return int(value.get_device())
+    if hasattr(value, "__dlpack_device__"):
+        return int(value.__dlpack_device__()[1])
+    index = getattr(getattr(value, "device", None), "id", None)
+    return index if isinstance(index, int) else None
+
+
+def describer(device: str, index: int | None = None) -> Any:
+    """The function that describes an array on a machine, or the GPU of an index, and refuses any that is elsewhere."""
 
     on_device = _on_executor if device == "executor" else _on_gpu
 
@@ -49,6 +59,8 @@ def describer(device: str) -> Any:
         if isinstance(value, np.ndarray | np.generic):
             raise TypeError(f"{where}: expected a device array, got a NumPy array; gpu.to_device makes one")
         array = on_device(value, where)
+        if index is not None and (other := ordinal_of(value)) not in (None, index):
+            raise ValueError(f"{where}: expected an array on GPU {index}, as the others are, got one on GPU {other}")
         item = ITEM_SIZES.get(array.dtype, 1)  # other dtypes are refused later on
         if array.size and array.address % item:
             raise ValueError(f"{where}: expected an address divisible by {item}, as {array.dtype} needs, got one with "

@@ -9,6 +9,7 @@ import ctypes
 import math
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,20 +69,30 @@ class Sequenced:
 
 
 class Gpu:
-    """The current CUDA device."""
+    """A CUDA device: that of an index, or whichever is current."""
 
     name = "gpu"
     new_stream, new_event, sequence = Stream, Event, Sequenced
     capturing, synchronize = staticmethod(capturing), staticmethod(cuda.synchronize)
 
-    def __init__(self) -> None:
+    def __init__(self, index: int | None = None) -> None:
+        self.index = index
         self._thread = threading.local()
+        self._context: int | None = None  # of the index, once known
 
-    def enter(self) -> None:
-        """Make the context current in this thread, once, as the driver's calls need it in each."""
-        if not hasattr(self._thread, "entered"):
-            cuda.current_context()
-            self._thread.entered = True
+    def enter(self) -> Callable[[], Any] | None:
+        """Make the context current in this thread, as the driver's calls need it; what leaves it if another was."""
+        if self.index is None:
+            if not hasattr(self._thread, "entered"):
+                cuda.current_context()
+                self._thread.entered = True
+            return None
+        if self._context is not None and int(checked(driver.cuCtxGetCurrent())) == self._context:
+            return None
+        context = cuda.gpus[self.index]
+        context.__enter__()
+        self._context = int(checked(driver.cuCtxGetCurrent()))
+        return partial(context.__exit__, None, None, None)
 
     def to_device(self, array: np.ndarray) -> Any:
         """A copy in the same order of axes if the array is dense, else in C order."""

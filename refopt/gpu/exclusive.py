@@ -34,13 +34,18 @@ class Exclusive:
 
 
 def in_turn(method: Method) -> Method:
-    """A method of an `Exclusive`, made as a whole, in a thread that has entered the device."""
+    """A method of an `Exclusive`, made as a whole, in a thread that has entered the device; which it leaves again."""
 
     @wraps(method)
     def whole(self: Exclusive, *args: Any, **named: Any) -> Any:
         with self._turn:
-            self.device.enter()
-            return method(self, *args, **named)
+            leave = self.device.enter()
+            if leave is None:
+                return method(self, *args, **named)
+            try:
+                return method(self, *args, **named)
+            finally:
+                leave()
 
     return whole  # type: ignore[return-value]
 

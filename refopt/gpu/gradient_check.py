@@ -11,18 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from refopt import checks
 from refopt.checks import Array
-from refopt.checks.arguments import rounded
 from refopt.checks.dtypes import SIZES
 from refopt.gpu import tables, vectors
-from refopt.gpu.arrays import describer, device_of_lists
-from refopt.gpu.exclusive import Exclusive
+from refopt.gpu.address_table import AddressTable
 from refopt.gpu.kernels import Kernel, factory, kernel
 from refopt.gpu.norms.chunks import chunk_sums
 from refopt.gpu.norms.elements import tile_sums
 from refopt.gpu.rows import own
-from refopt.gpu.runtime import Device, device
+from refopt.gpu.runtime import Device
 from refopt.gpu.tables import TENSOR
 from refopt.gpu.target import cuda, device_function, sqrt
 from refopt.gpu.tiles import FANOUT, ROW, WHOLE_WARP, joiner, rows_of
@@ -123,84 +120,44 @@ def finisher(real: Any) -> Kernel:
     return finish_check
 
 
-def first_pass(
-    machine: Device, arrays: Mapping[int, Array | None], real: Any, roots: Any, odd_ones: Any
-) -> list[Callable[[Any], None]]:
-    """The launches over the gradients, one for each dtype: their sums go to ``roots[0]``, each to its place there."""
-    members: dict[str, list[tuple[int, Array]]] = {}
-    for place, array in arrays.items():
-        if array and array.size:
-            members.setdefault(array.dtype, []).append((place, array))
-    launches = []
-    for dtype, pairs in members.items():
-        aligned = [a.address % min(16, 4 * SIZES[dtype]) == 0 for _, a in pairs]
-        host = tables.build([a.size for _, a in pairs], aligned, tables.tiles_per_chunk(CHUNK_ITEM))
+class Pass:
+    """The launch over the gradients of one dtype. Sums of squares go to ``roots[0]``, each to its place there."""
+
+    def __init__(
+        self, machine: Device, dtype: str, pairs: list[tuple[int, Array]], real: Any, roots: Any, odd_ones: Any
+    ) -> None:
+        places, arrays = zip(*pairs, strict=True)
+        unit = min(16, 4 * SIZES[dtype])
+        self._places = np.array(places, np.int64)
+        addresses = np.array([array.address for array in arrays], np.int64)
+        self.table = AddressTable(machine, addresses, np.full(len(arrays), unit, np.int64))
+        host = tables.build([array.size for array in arrays], self.table.aligned, tables.tiles_per_chunk(CHUNK_ITEM))
         args = (
-            machine.to_device(np.array([a.address for _, a in pairs], np.int64)),
-            machine.to_device(np.array([place for place, _ in pairs], np.int64)),
+            self.table.array,
+            machine.to_device(self._places),
             *(machine.to_device(table) for table in (host.chunks, host.nodes)),
             machine.to_device(np.zeros(len(host.nodes), np.uint32)),
             machine.to_device(np.zeros((2, host.slots), real)),
             roots,
             odd_ones,
         )
-        launches.append(machine.prepare(checker(dtype, real), len(host.chunks), BOUNDS[0], args))
-    return launches
+        self.launch = machine.prepare(checker(dtype, real), len(host.chunks), BOUNDS[0], args)
+
+    def rows_of(self, addresses: np.ndarray) -> dict[int, np.ndarray]:
+        """By row of the table, its own of the addresses of all gradients."""
+        return {0: addresses[self._places]}
+
+    def __call__(self, stream: Any) -> None:
+        """Launch."""
+        self.launch(stream)
 
 
-class GradientCheck(Exclusive):
-    """`refopt.cpu.check_gradients` bound to its arrays. Made by `refopt.gpu.gradient_check`.
-
-    Each call is made as a whole, also where several threads call; there are no copies.
-
-    Attributes:
-        grad_factor: a device array of one element, written by every call: what unscales and clips. Give it to the
-            plans of the steps.
-        found_inf: the same, for whether a gradient is inf or NaN.
-        grad_norm: a device array of one element with the norm of all gradients.
-        launches: kernel launches of one call: one for each dtype of gradients, and one.
-        bytes: bytes of gradients that one call reads.
-    """
-
-    def __init__(
-        self, grads: Any, loss_scale: Any = None, max_norm: float = np.inf, epsilon: float = 1e-6, stream: Any = 0
-    ) -> None:
-        machine = device(device_of_lists(grads))
-        super().__init__(machine)
-        describe = describer(machine.name)
-        arrays = checks.check_gradient_list(grads, loss_scale, max_norm, epsilon, describe)
-        real: Any = checks.norm_type(arrays)
-        self._stream = machine.stream(stream, "check_gradients: stream")
-        self.grad_factor, self.grad_norm = (machine.to_device(np.zeros(1, real)) for _ in range(2))
-        self.found_inf = machine.to_device(np.zeros(1, np.float32))
-        odd_ones = machine.to_device(np.zeros(1, np.int32))
-        roots = machine.to_device(np.zeros((2, 2 * len(arrays) + 8), real))
-        numbers = machine.to_device(rounded([float(max_norm), float(epsilon)], real))
-        steps = first_pass(machine, dict(enumerate(arrays)), real, roots, odd_ones)
-        scale = machine.to_device(np.ones(1, np.float32)) if loss_scale is None else loss_scale
-        scale_at = describe(scale, "check_gradients: loss_scale").address
-        args = roots, len(arrays), odd_ones, numbers, scale_at, self.grad_factor, self.found_inf, self.grad_norm
-        steps.append(machine.prepare(finisher(real), 1, BOUNDS[0], args))
-        self._keep = list(grads), scale, stream
-        self._run = machine.sequence(steps)
-        self.launches = len(steps)
-        self.bytes = sum(a.size * SIZES[a.dtype] for a in arrays if a)
-
-    def __call__(self) -> None:
-        """Check the gradients, in stream order."""
-        with self._turn:
-            self.device.enter()
-            self._run(self._stream)
-
-
-def gradient_check(
-    grads: Any, *, loss_scale: Any = None, max_norm: float = np.inf, epsilon: float = 1e-6, stream: Any = 0
-) -> GradientCheck:
-    """Bind the check of gradients to its arrays; see `GradientCheck`.
-
-    Args:
-        grads: P device arrays, or ``None``.
-        loss_scale, max_norm, epsilon: as in `refopt.cpu.check_gradients`.
-        stream: the stream that calls run on; the legacy default stream if not given.
-    """
-    return GradientCheck(grads, loss_scale, max_norm, epsilon, stream)
+def first_pass(
+    machine: Device, arrays: Mapping[int, Array | None], real: Any, roots: Any, odd_ones: Any
+) -> list[Pass]:
+    """The launches over the gradients, one for each dtype: their sums go to ``roots[0]``, each to its place there."""
+    members: dict[str, list[tuple[int, Array]]] = {}
+    for place, array in arrays.items():
+        if array and array.size:
+            members.setdefault(array.dtype, []).append((place, array))
+    return [Pass(machine, dtype, pairs, real, roots, odd_ones) for dtype, pairs in members.items()]

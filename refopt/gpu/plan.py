@@ -9,11 +9,11 @@ from refopt import checks, state
 from refopt.catalog import Routine
 from refopt.checks import Array
 from refopt.checks.arguments import chosen
-from refopt.gpu.arrays import describer, device_of_lists, locator
+from refopt.gpu.arrays import describer, locator
 from refopt.gpu.exclusive import OnStream, in_turn
 from refopt.gpu.group import Group
 from refopt.gpu.launches import Alternating, Launches
-from refopt.gpu.runtime import device
+from refopt.gpu.runtime import machine_of
 from refopt.gpu.transfer import Transfer
 
 
@@ -46,9 +46,15 @@ class Plan(OnStream):
         self.routine, self.form = routine, chosen(f"{name}: form", form, routine.forms)
         self._launcher = launcher
         self._missing = {h.name for h in routine.hypers if h.default is None} - set(hypers)
-        super().__init__(device(device_of_lists(*slots.values())), stream, name)
+        super().__init__(machine_of(*slots.values()), stream, name)
         self._shared = {name: array for name, array in (shared or {}).items() if array is not None}
-        self._describe = describer(self.device.name)
+        self._describe = describer(self.device.name, self.device.index)
+        self._begin(slots, hypers)
+
+    @in_turn
+    def _begin(self, slots: dict[str, Any], hypers: dict[str, Any]) -> None:
+        """Check the call and build the tables."""
+        routine = self.routine
         stand_ins = dict.fromkeys(self._missing, 0.0)
         self._call = call = checks.check(routine, slots, hypers | stand_ins, self._describe, self._shared)
         self._written = [slot.name for slot in routine.slots if slot.written]

@@ -15,6 +15,7 @@ import numpy as np
 
 from refopt import checks, simt
 from refopt.checks.arguments import is_whole, rounded, shown
+from refopt.gpu.arrays import device_of, ordinal_of
 from refopt.gpu.kernels import Kernel
 from refopt.gpu.machine import Event, Filler, Writer
 from refopt.gpu.target import check_compiler, failure
@@ -29,9 +30,11 @@ class Executor:
     """The CPU, by `refopt.simt`. Blocks are one warp, whatever is asked for: it changes no bit (N6)."""
 
     name = "executor"
+    index = None
 
-    def enter(self) -> None:
+    def enter(self) -> Callable[[], Any] | None:
         """Nothing: launches of several threads follow each other."""
+        return None
 
     def to_device(self, array: np.ndarray) -> Any:
         """A copy in the same order of axes if the array is dense, else in C order."""
@@ -129,6 +132,27 @@ def device(name: str | None = None) -> Device:
     return _executor() if name == "executor" or missing else _gpu()
 
 
+def machine_of(*lists: Any) -> Device:
+    """The machine, of several GPUs the one, that holds the first array of a device in some lists.
+
+    Whatever else is given in place of lists is passed over. Without any such array it is what `device` answers.
+    """
+    for values in lists:
+        for value in values if isinstance(values, Sequence) else ():
+            if name := device_of([value]):
+                found = device(name)
+                index = ordinal_of(value) if name == "gpu" and gpus() > 1 else None
+                return found if index is None else _gpu(index)
+    return device()
+
+
+def gpus() -> int:
+    """How many GPUs there are."""
+    from numba import cuda
+
+    return len(cuda.gpus)
+
+
 @contextlib.contextmanager
 def use(name: str) -> Iterator[Device]:
     """Force the machine that `to_device` uses within a ``with``."""
@@ -144,10 +168,11 @@ _executor = lru_cache(Executor)
 
 
 @lru_cache
-def _gpu() -> Device:
+def _gpu(index: int | None = None) -> Device:
+    """The GPU of an index, or whichever is current."""
     from refopt.gpu.driver import Gpu
 
-    return Gpu()
+    return Gpu(index)
 
 
 @lru_cache

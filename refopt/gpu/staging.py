@@ -68,15 +68,23 @@ class Staging:
     def _free(self) -> tuple[Pinned, Event]:
         """A block whose last copy is done, made if there is none."""
         if self._blocks:
-            place, one = self._next, self._blocks[self._next]
-            if one[1].is_done() or len(self._blocks) == BLOCKS:
-                one[1].synchronize()
-                self._next = (place + 1) % len(self._blocks)
-                return one
+            oldest = self._blocks[self._next]
+            free = oldest[1].is_done()
+            if not free and len(self._blocks) == BLOCKS:
+                oldest[1].synchronize()
+                free = True
+            if free:
+                self._next = (self._next + 1) % len(self._blocks)
+                return oldest
         made = Pinned(self._nbytes), Event()
         self._blocks.insert(self._next, made)  # before the oldest, so after the one used last
         self._next = (self._next + 1) % len(self._blocks)
         return made
+
+    def __del__(self) -> None:
+        for _, done in self._blocks:
+            with contextlib.suppress(RuntimeError):  # of a context that is gone, or during a capture
+                done.synchronize()
 
 
 @contextlib.contextmanager

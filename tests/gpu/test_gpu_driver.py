@@ -193,6 +193,126 @@ def test_copies(fake):
         copy(9)
 
 
+class Late(Fake):
+    """Copies are done when their stream is waited for, as far as `done` says."""
+
+    def __init__(self):
+        super().__init__()
+        self.under_way, self.recorded, self.capturing = [], {}, False
+
+    def __getattr__(self, name):
+        plain = super().__getattr__(name)
+
+        def call(*args):
+            if name == "cuMemcpyHtoDAsync":
+                self.under_way.append(tuple(map(int, args[:3])))
+            if name == "cuEventRecord":
+                self.recorded[int(args[0])] = len(self.under_way)
+            if name == "cuEventQuery" and self.recorded[int(args[0])] > self.done:
+                self.calls.append((name, int(args[0])))
+                return (CUDA.CUresult.CUDA_ERROR_NOT_READY,)
+            if name == "cuEventSynchronize":
+                self.finish(self.recorded[int(args[0])])
+            if name == "cuStreamIsCapturing" and self.capturing:
+                return SUCCESS, CUDA.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+            if name == "cuThreadExchangeStreamCaptureMode":
+                self.calls.append((name, args[0]))
+                return SUCCESS, CUDA.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+            return plain(*args)
+
+        return call
+
+    done = 0
+
+    def finish(self, count):
+        """Make the copies up to that one."""
+        for target, source, nbytes in self.under_way[self.done : count]:
+            ctypes.memmove(target, source, nbytes)
+        self.done = max(self.done, count)
+
+    def count(self, name):
+        return sum(call[0] == name for call in self.calls)
+
+
+@pytest.fixture
+def late(fake, monkeypatch):
+    made = Late()
+    for module in (driver, streams, staging):
+        monkeypatch.setattr(module, "driver", made)
+    yield made
+    gc.collect()
+
+
+def test_uploads_that_nobody_waits_for(late, monkeypatch):
+    """Each copy brings what was given to it, however late it is made; blocks whose copies are done serve again."""
+    monkeypatch.setattr(staging, "BLOCKS", 4)
+    target = np.zeros(6, np.int64)
+    one = staging.Staging(target.ctypes.data, target.nbytes)
+    for k in range(3):
+        one.upload(8 * k, np.full(2, k + 1), 7)
+    assert late.count("cuMemHostAlloc") == 3 and late.count("cuEventSynchronize") == 0
+    late.finish(1)
+    assert target.tolist() == [1, 1, 0, 0, 0, 0]
+    one.upload(24, np.full(3, 4), 7)  # by the first block
+    assert late.count("cuMemHostAlloc") == 3
+    one.upload(0, np.full(1, 5), 7)
+    assert late.count("cuMemHostAlloc") == 4 and late.count("cuEventSynchronize") == 0
+    one.upload(0, np.full(1, 6), 7)  # there are as many blocks as may be, so the oldest copy, the second, is waited for
+    assert late.count("cuMemHostAlloc") == 4 and late.count("cuEventSynchronize") == 1 and late.done == 2
+    for k in range(7):
+        one.upload(0, np.full(1, 7 + k), 7)
+    late.finish(len(late.under_way))
+    assert target.tolist() == [13, 2, 3, 4, 4, 4] and late.count("cuMemHostAlloc") == 4
+    one.upload(0, np.zeros(0, np.int64), 7)
+    assert len(late.under_way) == 13
+    del one
+    gc.collect()
+    assert not late.memory
+
+
+def test_uploads_of_a_capture(late):
+    """Made at each replay, from memory that nothing else is written to; no event is asked, which a capture forbids."""
+    target = np.zeros(2, np.int64)
+    one = staging.Staging(target.ctypes.data, target.nbytes)
+    late.capturing = True
+    for k in (1, 2):
+        one.upload(0, np.full(2, k), 7)
+    late.capturing = False
+    assert late.count("cuEventCreate") == late.count("cuEventRecord") == late.count("cuEventQuery") == 0
+    modes = CUDA.CUstreamCaptureMode
+    relaxed, held = modes.CU_STREAM_CAPTURE_MODE_RELAXED, modes.CU_STREAM_CAPTURE_MODE_GLOBAL
+    assert [call[1] for call in late.calls if call[0].startswith("cuThread")] == [relaxed, held] * 2
+    for k in range(8):
+        one.upload(0, np.full(2, 10 + k), 7)
+        late.finish(len(late.under_way))
+    late.done = 0
+    late.finish(2)  # the graph, replayed
+    assert target.tolist() == [2, 2]
+
+
+def test_the_device_of_an_index(fake, monkeypatch):
+    """It is entered where another is current, and left again; where it is, that is all that is looked at."""
+    current, entered = [500], []
+
+    class Context:
+        def __enter__(self):
+            entered.append("in")
+            current.append(501)
+
+        def __exit__(self, *_):
+            entered.append("out")
+            current.pop()
+
+    monkeypatch.setattr(driver.cuda, "gpus", {1: Context()})
+    fake.cuCtxGetCurrent = lambda: (SUCCESS, current[-1])
+    machine = driver.Gpu(1)
+    for _ in range(2):
+        leave = machine.enter()
+        assert machine.enter() is None  # it is current
+        leave()
+    assert entered == ["in", "out"] * 2 and current == [500]
+
+
 def elsewhere(shape, typestr, strides=None):
     interface = {"shape": shape, "typestr": typestr, "data": (4096, False), "strides": strides, "version": 3}
     return types.SimpleNamespace(__cuda_array_interface__=interface)

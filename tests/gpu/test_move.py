@@ -197,7 +197,7 @@ def test_a_stream_follows_the_former_one(executor, observed):
 
 def test_a_stream_that_is_none(executor):
     plan = gpu.plan("sgd", *([gpu.to_device(np.ones(3, F))] for _ in range(2)), lr=0.1)
-    with pytest.raises(TypeError, match="^merged_sgd: stream: expected a stream of the executor or its handle, got 'a'"):
+    with pytest.raises(TypeError, match=r"^merged_sgd: stream: expected a stream of the executor "):
         plan.stream = "a"
     assert plan.stream == 0
     plan()
@@ -208,7 +208,7 @@ def test_in_a_capture(executor, monkeypatch):
     params, grads, others = ([gpu.to_device(np.full(3, k, F))] for k in range(3))
     plan = gpu.plan("sgd", params, grads, lr=1.0)
     monkeypatch.setattr(type(executor), "capturing", lambda self, stream: True)
-    with pytest.raises(RuntimeError, match="^merged_sgd: expected gradients as of the step before"):
+    with pytest.raises(RuntimeError, match=r"^merged_sgd: expected gradients as of the step before"):
         plan.move("grads", [0])
     plan.move("grads", at(others), others)
     monkeypatch.undo()
@@ -227,7 +227,8 @@ def test_in_a_capture(executor, monkeypatch):
     (("grads", [16, None]), TypeError, "addresses: expected 2 integers, as many as planned, got [16, None]"),
     (("grads", [[1], [1, 2]]), TypeError, "addresses: expected 2 integers, as many as planned, got [[1], [1, 2]]"),
     (("grads", [16, -16]), ValueError, "addresses[1]: expected an address from 0 to 2**63 - 1, got -16"),
-    (("grads", np.array([16, 2**63], np.uint64)), ValueError, f"addresses[1]: expected an address from 0 to 2**63 - 1, got {2**63}"),
+    (("grads", np.array([16, 2**63], np.uint64)), ValueError, "addresses[1]: expected an address from 0 to 2**63 - 1, "
+                                                              f"got {2**63}"),
     (("grads", [16, 18]), ValueError, "addresses[1]: expected an address divisible by 4, as float32 needs, got one "
                                       "with remainder 2"),
     (("grads", [16, 32], [None]), ValueError, "arrays: expected 2 entries, as planned, got 1"),

@@ -1,0 +1,110 @@
+"""Plans over arrays of a GPU that is not the current one, with the executor in place of both."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from refopt import gpu
+from refopt.gpu import arrays, runtime
+
+F = np.float32
+
+
+class Entered(runtime.Executor):
+    """A machine that is to be entered for whatever is made or launched, and left again."""
+
+    def __init__(self):
+        self.inside, self.times = 0, 0
+
+    def enter(self):
+        self.inside, self.times = self.inside + 1, self.times + 1
+        return self.leave
+
+    def leave(self):
+        self.inside -= 1
+
+    def __getattribute__(self, name):
+        if name in ("to_device", "filler", "uploader", "prepare", "sequence", "new_event"):
+            assert object.__getattribute__(self, "inside"), f"{name} outside the device"
+        return object.__getattribute__(self, name)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    made = Entered()
+    for name in ("refopt.gpu.plan", "refopt.gpu.check_plan"):
+        monkeypatch.setattr(sys.modules[name], "machine_of", lambda *lists: made)
+    return made
+
+
+def test_calls_are_made_on_the_device(machine):
+    x, g, other = ([gpu.to_device(np.ones(3, F))] for _ in range(3))
+    plan, check = gpu.plan("sgd", x, g, lr=0.5), gpu.gradient_check(g)
+    plan(lr=0.25)
+    plan.rebind(grads=other)
+    plan.move("grads", [g[0].address], g)
+    plan.move("grads", [0])
+    plan.set(lr=[0.5])
+    check.rebind([None])
+    check(max_norm=1.0)
+    plan.stream = 7
+    with pytest.raises(TypeError):
+        plan(nothing=3)
+    assert machine.inside == 0 and machine.times >= 11
+    assert x[0].copy_to_host()[0] == 0.75
+
+
+class OnGpu:
+    """An array of PyTorch's, as far as it says where it is."""
+
+    is_cuda = True
+
+    def __init__(self, index, address=1024):
+        self.index, self.address = index, address
+        self.shape, self.dtype = (4,), np.dtype(F)
+
+    def get_device(self):
+        return self.index
+
+    def data_ptr(self):
+        return self.address
+
+    def is_neg(self):
+        return False
+
+    def stride(self):
+        return (1,)
+
+    def element_size(self):
+        return 4
+
+
+def test_arrays_say_which(monkeypatch):
+    monkeypatch.setattr(runtime, "_why_no_gpu", lambda: "")
+    monkeypatch.setattr(runtime, "_gpu", lambda index=None: ("gpu", index))
+    for count, expected in ((1, None), (2, 1)):
+        monkeypatch.setattr(runtime, "gpus", lambda count=count: count)
+        assert runtime.machine_of(3, None, [None], [OnGpu(1), OnGpu(0)]) == ("gpu", expected)
+    assert runtime.machine_of([gpu.device("executor").to_device(np.ones(3))]).name == "executor"
+    describe = arrays.describer("gpu", 1)
+    assert describe(OnGpu(1), "x").address == 1024
+    with pytest.raises(ValueError, match=r"^x: expected an array on GPU 1, as the others are, got one on GPU 0"):
+        describe(OnGpu(0), "x")
+
+
+def test_tensors_are_looked_at():
+    """Once described, by what they say of themselves; anything else than before is described again, or refused."""
+    locate, kept = arrays.locator(arrays.describer("gpu")), []
+    before = [arrays.describer("gpu")(OnGpu(0), "x"), None]
+    assert locate("x", [OnGpu(0, 2048), None], before, kept) == [2048, 0] and kept
+    described = []
+    quick = arrays.locator(lambda value, where: described.append(value))
+    assert quick("x", [OnGpu(0, 4096), None], before, kept) == [4096, 0] and not described
+    for name, value in (("shape", (2, 2)), ("dtype", np.dtype("f8")), ("is_neg", lambda: True),
+                        ("stride", lambda: (2,)), ("index", 1)):  # fmt: skip
+        other = OnGpu(0)
+        setattr(other, name, value)
+        assert quick("x", [other, None], before, kept) is None and described.pop() is other
+    assert quick("x", [OnGpu(0), OnGpu(0)], before, kept) is None
+    assert quick("x", [None, None], before, kept) is None
