@@ -67,8 +67,8 @@ def step_text(record: dict[str, Any]) -> str:
     parts += ["Megabytes of AdamW's states, and of all that the optimizer has allocated after two steps:",
               _memory(record["memory"], names)]  # fmt: skip
     if record["timelines"]:
-        parts.append("![A step of AdamW on ResNet-50, the host's launches above the GPU's kernels, for refopt.torch and "
-                     f"PyTorch's fused and foreach optimizers, on one axis of time]({STEP_FIGURE.name})")  # fmt: skip
+        said = "A step of AdamW on ResNet-50, the host's launches above the GPU's kernels, on one axis of time: "
+        parts.append(f"![{said}refopt.torch, PyTorch's fused and its foreach]({STEP_FIGURE.name})")
     return "\n\n".join(parts)
 
 
@@ -127,7 +127,8 @@ def draw_step(record: dict[str, Any], figure: Path, workload: str = "resnet50") 
 def timeline(ax: Any, spans: Sequence[Sequence[Any]], name: str) -> None:
     """One step on axes of its own: the call and what it launches above, what the GPU does below."""
     colour = COLOURS.get(name, "0.4")
-    of_lane = {lane: [(at, length) for kind, _, at, length in spans if kind == lane] for lane in ("step", "host", "gpu")}
+    lanes = "step", "host", "gpu"
+    of_lane = {lane: [(at, length) for kind, _, at, length in spans if kind == lane] for lane in lanes}
     ax.broken_barh(of_lane["step"], (-0.3, 0.6), facecolors="0.9")
     ax.broken_barh(of_lane["host"], (-0.3, 0.6), facecolors="0.45")
     ax.broken_barh(of_lane["gpu"], (0.7, 0.6), facecolors=colour)
@@ -165,16 +166,16 @@ def training_text(record: dict[str, Any]) -> str:
             + (f", except that of {', '.join(bad)}." if bad else ".")
         )
     if any("losses" in row for row in record["curves"]):
-        parts.append("![Losses by step of PyTorch's fused and foreach optimizers and of refopt.torch, and how far they are "
-                     f"from the fused one's]({TRAINING_FIGURE.name})")  # fmt: skip
+        said = "Losses by step of PyTorch's fused and foreach optimizers and of refopt.torch, and how far they are "
+        parts.append(f"![{said}from the fused one's]({TRAINING_FIGURE.name})")
     return "\n\n".join(parts)
 
 
 def _bounds(rows: list[dict]) -> str:
     head = ["", "steps", "elements compared", "`refopt.torch`", "`fused`", "steps skipped by the scaler"]
     body = [
-        [f"{row['model']}, {row['optimizer']}", str(row["steps"]), f"{row['elements']:,}", f"{row['largest_refopt']:.2f}",
-         f"{row['largest_fused']:.2f}", str(row["skipped"])]
+        [f"{row['model']}, {row['optimizer']}", str(row["steps"]), f"{row['elements']:,}",
+         f"{row['largest_refopt']:.2f}", f"{row['largest_fused']:.2f}", str(row["skipped"])]
         for row in rows
     ]  # fmt: skip
     return sections.table([head, ["---"] + ["---:"] * 5, *body])

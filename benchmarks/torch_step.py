@@ -2,10 +2,10 @@
 
     python -m benchmarks.torch_step [--compile SECONDS] [--workloads NAME ...] [--out FILE]
 
-Needs a CUDA GPU with PyTorch and numba-cuda. Gradients lie where they did, or elsewhere, as after ``zero_grad()``, which
-drops them; or the learning rate is another. A row has the time of the step on the host, which is idle before; on the GPU,
-which is kept busy until the step is enqueued; and of both, from the call to the end of the last kernel. The exit status
-is 1 if a section failed or a row is wrong.
+Needs a CUDA GPU with PyTorch and numba-cuda. Gradients lie where they did, or elsewhere, as after ``zero_grad()``,
+which drops them; or the learning rate is another. A row has the time of the step on the host, before which the GPU is
+idle; on the GPU, which is kept busy until the step is enqueued; and of both, from the call to the end of the last
+kernel. The exit status is 1 if a section failed or a row is wrong.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from benchmarks.measure import SLEEP, attempt, captured, copy_gb_s, free, l2_byt
 from benchmarks.peers import compiled
 from benchmarks.record import RESULTS, ROOT, begin, closure, digests, save, short_name
 from benchmarks.torch_trace import Span, traced
-from benchmarks.torch_work import OPTIMIZERS, OURS, SMALL, WORKLOADS, Step, Subject, Work, held, moved, subjects, work_of
+from benchmarks.torch_work import OPTIMIZERS, OURS, SMALL, WORKLOADS, Step, Subject, Work, states_of, subjects, work_of
 
 COMPILE_S = 60.0  # in which all of it is compiled
 MOST_COMPILED = 1000  # tensors; a program for each of more takes minutes to compile
@@ -114,7 +114,7 @@ def rows_of(work: Work, routine: str, subject: Subject, copy: float = 0.0) -> It
         for condition, before in conditions(work, None if is_graph else optimizer).items():
             found = times(step, before, on_gpu)
             if on_gpu:
-                bytes_ = moved(routine, work.elements)
+                bytes_ = work.bytes(routine)
                 found |= judged(found["ms"], bytes_, copy, held=bytes_, l2=l2_bytes())
             yield about | {"condition": condition} | found | {"seconds": time.perf_counter() - start}
     except Exception as error:  # what PyTorch does not have, or not in time, ends nothing
@@ -206,8 +206,8 @@ def memory(works: list[Work]) -> Iterator[dict]:
                 after = _taken() if on_gpu else (0, 0)
                 yield {
                     "workload": work.name, "routine": routine, "implementation": subject.name,
-                    "allocated_bytes": after[0] - before[0], "device_bytes": after[1] - before[1], **held(optimizer),
-                }  # fmt: skip
+                    "allocated_bytes": after[0] - before[0], "device_bytes": after[1] - before[1],
+                } | states_of(optimizer)  # fmt: skip
                 del optimizer
 
 
@@ -237,11 +237,8 @@ def timelines(works: list[Work]) -> Iterator[dict]:
 
 
 def release() -> None:
-    """Give the memory of dropped tensors back, if there is a GPU."""
-    if torch.cuda.is_available():
-        free()
-    else:
-        gc.collect()
+    """Give the memory of dropped tensors back."""
+    free() if torch.cuda.is_available() else gc.collect()
 
 
 def measured(names: list[str], seconds: float, out: Path, device: str = "cuda") -> dict[str, Any]:

@@ -16,7 +16,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +110,7 @@ class Shadow:
         return found
 
     def _expect(self, run: Run) -> dict[str, Expected]:
-        """What the step has to come to; the powers of the betas are true ones, within what running products may be off."""
+        """What the step has to come to, from true powers of the betas, within what running products may be off."""
         formula, row = self._formula, ROUTINES[self._formula.routine]
         count = 1 + sum("skipped" not in each for each in self.rows)
         numbers = {hyper.name: formula.numbers.get(hyper.name, hyper.default) for hyper in row.hypers}

@@ -20,8 +20,8 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "momentum": ("SGD", {"lr": REQUIRED["lr"], "momentum": REQUIRED["mu"]}),
 }
 CAPTURABLE = {"foreach": True, "capturable": True}
-# By what it is called, what else PyTorch's class is given, eager and to be captured in a graph. SGD counts no steps, and
-# is capturable as it is.
+# By what it is called, what else PyTorch's class is given, eager and to be captured in a graph. SGD counts no steps,
+# and is capturable as it is.
 PYTORCH: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     "fused": ({"fused": True}, {"fused": True, "capturable": True}),
     "foreach": ({"foreach": True}, None),
@@ -52,6 +52,12 @@ class Work:
     @property
     def elements(self) -> int:
         return sum(param.numel() for param in self.params)
+
+    def bytes(self, routine: str) -> int:
+        """What a step of a routine has to read and write."""
+        row = ROUTINES[routine]
+        dtypes = tuple(None if slot.scalar or slot.optional else "float32" for slot in row.slots)
+        return row.bytes([Spec(self.elements, dtypes)], row.merged_form)
 
     def turn(self) -> None:
         """Give the parameters the other set of gradients, as a backward pass does after ``zero_grad()``."""
@@ -106,14 +112,7 @@ def subjects(routine: str) -> list[Subject]:
     return [*made, *(pytorchs("torch.compile", how, options) for how in ("compiled", "compiled graph"))]
 
 
-def moved(routine: str, elements: int) -> int:
-    """Bytes that a step in fp32 has to read and write."""
-    row = ROUTINES[routine]
-    dtypes = tuple(None if slot.scalar or slot.optional else "float32" for slot in row.slots)
-    return row.bytes([Spec(elements, dtypes)], row.merged_form)
-
-
-def held(optimizer: Optimizer) -> dict[str, int]:
+def states_of(optimizer: Optimizer) -> dict[str, int]:
     """Bytes of an optimizer's states, on its parameters' device and elsewhere."""
     states = [value for state in optimizer.state_dict()["state"].values() for value in state.values()]
     tensors = [value for value in states if isinstance(value, torch.Tensor)]
