@@ -1,7 +1,9 @@
 """Tensors as what plans take: on a GPU as they are, on the CPU as arrays of the executor over the same memory."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +21,11 @@ def array_of(tensor: Tensor) -> Any:
 def arrays_of(tensors: list[Tensor | None]) -> list[Any]:
     """`array_of` each, ``None`` where there is none."""
     return [None if tensor is None else array_of(tensor) for tensor in tensors]
+
+
+def places_of(tensors: Sequence[Tensor]) -> np.ndarray:
+    """Where the tensors lie: their addresses, int64."""
+    return np.fromiter(map(Tensor.data_ptr, tensors), np.int64, len(tensors))
 
 
 def _over(tensor: Tensor) -> Any:

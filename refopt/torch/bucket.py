@@ -11,7 +11,7 @@ from torch.autograd.graph import increment_version
 from refopt import gpu
 from refopt.catalog import ROUTINES
 from refopt.state.steps import BASES
-from refopt.torch.arrays import arrays_of
+from refopt.torch.arrays import arrays_of, places_of
 from refopt.torch.formulas import Formula
 from refopt.torch.gate import Gate
 from refopt.torch.gradients import Gradients
@@ -51,6 +51,7 @@ class Bucket:
         self._formulas, self._formula = formulas, formulas[members[0].group]
         self.params = [member.param for member in members]
         self._on_gpu = self.params[0].is_cuda
+        self._places = places_of(self.params).tobytes()
         self.gradients = Gradients(self.params, lambda i: f"{members[i].label}: grad")
         begun = [bool(member.state) for member in members]
         for member in members:
@@ -84,6 +85,10 @@ class Bucket:
         given = slots | gate.arrays | formula.choices | self._numbers
         self._gate, self._plan = gate, gpu.plan(formula.routine, *by_position, **given)
         self.gradients.give(self._plan)
+
+    def stands(self) -> bool:
+        """Whether the parameters are where the plan has them; ``param.data = other`` moves one."""
+        return self._places == places_of(self.params).tobytes()
 
     def look(self) -> bool:
         """Look where the gradients are; whether any has moved, come or gone since the last step."""

@@ -21,6 +21,7 @@ class Formula(NamedTuple):
         states: by the routine's slot, the key in PyTorch's state of a parameter. A slot without one is scratch.
         counts: whether PyTorch's state has the number of steps.
         first: numbers that are others in a tensor's first step.
+        initial: by the routine's slot, what a state holds before the first step where that is not 0.
         by_step: what a number is multiplied by in a tensor's step of some number, from 1 on.
     """
 
@@ -30,6 +31,7 @@ class Formula(NamedTuple):
     states: dict[str, str]
     counts: bool = True
     first: Mapping[str, float] = {}
+    initial: Mapping[str, float] = {}
     by_step: Mapping[str, Callable[[int], float]] = {}
 
     @property
@@ -93,11 +95,12 @@ def adamax(group: Group) -> Formula:
 
 
 def adagrad(group: Group) -> Formula:
-    """``torch.optim.Adagrad``; what the sum starts from is in the state."""
+    """``torch.optim.Adagrad``."""
     fall = plain(group["lr_decay"])
     return Formula(
         "adagrad", {"maximize": group["maximize"]},
         numbers(group, lr="lr", epsilon="eps", weight_decay="weight_decay"), {"moment": "sum"},
+        initial={"moment": plain(group["initial_accumulator_value"])},
         by_step={"lr": lambda step: 1 / (1 + (step - 1) * fall)} if fall else {},
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from refopt.checks.dtypes import SIZES
-from refopt.torch.arrays import FLOATS, arrays_of, layout
+from refopt.torch.arrays import FLOATS, arrays_of, layout, places_of
 
 
 class Gradients:
@@ -43,7 +43,7 @@ class Gradients:
         """
         grads = [param.grad for param in self._params]
         try:  # as fast as can be, since this is most of what a step costs the host
-            places = np.fromiter(map(Tensor.data_ptr, grads), np.int64, len(grads))  # type: ignore[arg-type]
+            places = places_of(grads)  # type: ignore[arg-type]
             strides = list(map(Tensor.stride, grads))  # type: ignore[arg-type]
         except (TypeError, RuntimeError):  # of None, or of a sparse one, which `_read` refuses
             if any(grad is not None and grad.layout is not torch.strided for grad in grads):

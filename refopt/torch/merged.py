@@ -165,6 +165,8 @@ class Merged(Optimizer):
                 return False
         if any(param.grad is not None for param in self._dormant):
             return False
+        if not all(bucket.stands() for bucket in self._buckets or ()):
+            return False
         options = self._options_now()
         if options == self._options:
             return True

@@ -35,9 +35,13 @@ def complete(state: dict[str, Any], param: Tensor, formula: Formula, masters: st
         state["step"] = torch.tensor(0.0, dtype=torch.get_default_dtype())
     has_master = masters is not None and param.dtype in (torch.float16, torch.bfloat16)
     dtype = torch.float32 if has_master else param.dtype
-    for key in tensor_states(formula).values():
-        if state.get(key) is None:
-            state[key] = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
+    begun = "step" in state and bool(state["step"] > 0)
+    for slot, key in tensor_states(formula).items():
+        # Adagrad's class makes its state at construction, in the parameter's dtype.
+        if state.get(key) is None or (has_master and not begun and state[key].dtype != dtype):
+            first = formula.initial.get(slot, 0.0)
+            state[key] = torch.full_like(param, first, dtype=dtype, memory_format=torch.preserve_format)
+            state[key].requires_grad_(False)
     if has_master and MASTER not in state:
         state[MASTER] = first_master(param, str(masters))
 

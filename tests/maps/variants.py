@@ -7,7 +7,7 @@ from maps.collect import ROOT, Item
 from peers.verdicts import OPTAX, TIMM, TORCH
 
 from refopt.oracle.subjects import optax_peers, timm, torch_peers
-from refopt.oracle.variants import ROUTINES, VARIANTS, added
+from refopt.oracle.variants import ROUTINES, about, added
 
 PAGE = ROOT / "docs" / "variants.md"
 TEXT = """\
@@ -112,10 +112,10 @@ def choices() -> Iterator[str]:
     yield "| routine | choice or number | beyond `refopt.cpu` | what it is |"
     yield "| --- " * 4 + "|"
     for name, row in ROUTINES.items():
-        about = VARIANTS[name].about if name in VARIANTS else {}
+        known = about(name)
         for choice, values in row.choices.items():
             if choice not in ("rounding", "norm_of"):
-                said = "; ".join(f"`{x!r}`: {about[key]}" for x in values if (key := f"{choice}={x}") in about)
+                said = "; ".join(f"`{x!r}`: {known[key]}" for x in values if (key := f"{choice}={x}") in known)
                 named = ", ".join(repr(x) for x in values)
                 yield f"| `{name}` | `{choice}`: {named} | {_beyond(name, choice)} | {said or '-'} |"
         for hyper in row.hypers:

@@ -162,10 +162,11 @@ def test_order_is_that_of_the_gradients():
 UNEVEN = {"a.w": 0.5, "a.b": 0.5, "b.w": 0.25, "c": 0.5, "b.v": 0.5, "d.e.f": 0.5}
 
 
-@pytest.mark.parametrize("name", ["beta1", "beta2", "epsilon", "rescale_grad", "epsilon_at", "rounding"])
+@pytest.mark.parametrize("name", ["rescale_grad", "epsilon_at", "rounding", "decay", "maximize"])
 def test_attributes_are_all_compared(name):
     """What there is one of in a merged op must be the same, or nothing is done; the reason names both ops."""
-    value = {"epsilon_at": "uncorrected", "rounding": "stochastic"}.get(name, 0.37251)
+    choices = {"epsilon_at": "uncorrected", "rounding": "stochastic", "decay": "decoupled", "maximize": True}
+    value = choices.get(name, 0.37251)
     program = adam(PARAMS[:3])
     changed = [op.replace(attrs={**op.attrs, name: value}) if op.type == "adam" and "c" not in op.inputs["params"]
                and "a.b" in op.inputs["params"] else op for op in program.main]  # fmt: skip

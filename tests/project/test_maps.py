@@ -69,7 +69,7 @@ def test_a_cell_without_evidence_is_named():
     assert evidence.missing(evidence.proofs(every[1:])) == cells()[:1]
 
 
-@pytest.mark.parametrize("cell", [("adam", "default", "fp8"), ("adam", "no decay", "fp32"), ("adam", "default")])
+@pytest.mark.parametrize("cell", [("adam", "default", "fp8"), ("adam", "of none", "fp32"), ("adam", "default")])
 def test_evidence_of_what_is_no_cell_is_refused(cell):
     with pytest.raises(evidence.Unknown, match=r"test_y\[z\]: evidence.* is no cell"):
         evidence.proofs([marked("evidence", *cell)])
