@@ -36,6 +36,7 @@ class Bucket:
     Attributes:
         params: the parameters.
         gradients: what the plan reads of their gradients.
+        captured: whether a graph has a step of the plan, whose tables are to stay.
     """
 
     def __init__(self, members: Sequence[Member], formulas: Sequence[Formula], masters: str | None) -> None:
@@ -65,7 +66,7 @@ class Bucket:
         self._numbers = self._of_tensors(formulas)
         self._scalars.count(self._taken.tolist(), self._by_tensor())
         self._plan: Any = None
-        self._moved = False
+        self._moved = self.captured = False
 
     def bind(self, gate: Gate) -> None:
         """Make the plan, which reads what a gate on the same device has."""
@@ -130,6 +131,7 @@ class Bucket:
     def _count(self, captured: bool) -> None:
         """A step more; that of a graph is counted by the device, whenever it is replayed."""
         if captured:
+            self.captured = True
             self._skipped -= 1
         else:
             self._taken += self._present

@@ -51,6 +51,7 @@ class Merged(Optimizer):
             expected = "expected False, since kernels are no part of autograd's graph"
             raise ValueError(f"{where}: differentiable: {expected}, got True")
         self._buckets: list[Bucket] | None = None
+        self._of_graphs: list[Bucket] = []  # whose plans replays need
         super().__init__(*args, **named)
 
     def add_param_group(self, param_group: Group) -> None:
@@ -116,6 +117,8 @@ class Merged(Optimizer):
         moved = False
         for bucket in self._buckets:
             moved |= bucket.look()
+        if any(bucket.captured and bucket.gradients.changed for bucket in self._buckets):
+            self._build(gated)  # a plan of its own, since the graph goes on with that plan's tables
         for gate in self._gates:
             gate.take(scale, found_inf, moved)
         for bucket in self._buckets:
@@ -191,6 +194,7 @@ class Merged(Optimizer):
         """Bring the states up to date and give up the plans: somebody may change what they were bound to."""
         for bucket in self._buckets or ():
             bucket.write()
+        self._of_graphs += [bucket for bucket in self._buckets or () if bucket.captured]
         self._buckets = None
 
     @property
@@ -243,4 +247,4 @@ class Merged(Optimizer):
         if "state" in rest:
             self.state = rest.pop("state")
         super().__setstate__(rest)
-        self._buckets = None
+        self._buckets, self._of_graphs = None, getattr(self, "_of_graphs", [])
