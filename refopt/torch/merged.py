@@ -194,6 +194,10 @@ class Merged(Optimizer):
         """Bring the states up to date and give up the plans: somebody may change what they were bound to."""
         for bucket in self._buckets or ():
             bucket.write()
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Have no plans any more, but for those that replays need."""
         self._of_graphs += [bucket for bucket in self._buckets or () if bucket.captured]
         self._buckets = None
 
@@ -205,7 +209,8 @@ class Merged(Optimizer):
 
     @state.setter
     def state(self, state: Any) -> None:
-        self._buckets, self._state = None, state
+        self._give_up()
+        self._state = state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """As PyTorch's; masters and the fp32 states beside them keep their dtype.
@@ -244,7 +249,8 @@ class Merged(Optimizer):
         rest = dict(state)
         self._masters = rest.pop("masters", getattr(self, "_masters", None))
         self._max_norm = rest.pop("max_norm", getattr(self, "_max_norm", None))
+        self._buckets, self._of_graphs = getattr(self, "_buckets", None), getattr(self, "_of_graphs", [])
         if "state" in rest:
             self.state = rest.pop("state")
         super().__setstate__(rest)
-        self._buckets, self._of_graphs = None, getattr(self, "_of_graphs", [])
+        self._give_up()
