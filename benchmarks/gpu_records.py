@@ -35,6 +35,7 @@ ONE = {
     "lars": Step(["-m", "benchmarks.run", "lars"], 300, "lars"),
     "torch-step": Step(["-m", "benchmarks.torch_step"], 200, "torch-step"),
     "torch-training": Step(["-m", "benchmarks.torch_training"], 240, "torch-training"),
+    "host_time": Step(["-m", "benchmarks.host_time"], 120, "host_time"),
     "overlap": Step(["-m", "benchmarks.overlap"], 200, "overlap"),
     "ladder": Step(["-m", "benchmarks.ladder"], 150, "ladder"),
     "oracle": Step(["-m", "benchmarks.oracle"], 480, "oracle"),

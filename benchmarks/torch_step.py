@@ -26,7 +26,7 @@ from benchmarks.floor import judged
 from benchmarks.measure import SLEEP, attempt, captured, copy_gb_s, free, l2_bytes
 from benchmarks.peers import compiled
 from benchmarks.record import RESULTS, ROOT, begin, closure, digests, save, short_name
-from benchmarks.torch_trace import Span, traced
+from benchmarks.torch_trace import traced
 from benchmarks.torch_work import OPTIMIZERS, OURS, SMALL, WORKLOADS, Step, Subject, Work, states_of, subjects, work_of
 
 COMPILE_S = 60.0  # in which all of it is compiled
@@ -34,22 +34,26 @@ MOST_COMPILED = 1000  # tensors; a program for each of more takes minutes to com
 ROUNDS, WARMUP = 21, 5
 CYCLES_PER_US = 2000.0  # at least as many as a multiprocessor has
 TOLERANCE = 1e-5  # relative to each tensor's largest value, after one step
-TIMING = f"median of {ROUNDS} after {WARMUP} to warm up; host by the clock, device by CUDA events"
+TIMING = f"median of {ROUNDS} after {WARMUP}; host by the clock, device by CUDA events"
 DRAWN = ((OURS, "eager"), ("fused", "eager"), ("foreach", "eager"))  # of which a timeline is recorded
 
 
-def conditions(work: Work, optimizer: Optimizer | None) -> dict[str, Callable[[], Any]]:
-    """What is done before each step, by what it is called; without an optimizer its numbers cannot be changed."""
+def conditions(work: Work, optimizer: Optimizer, how: str) -> dict[str, Callable[[], Any]]:
+    """What is done before each step, by what it is called.
+
+    A graph has the addresses in it, and a step is compiled for a learning rate.
+    """
     count = 0
 
     def other_rate() -> None:
         nonlocal count
         count += 1
-        for group in optimizer.param_groups if optimizer else ():
+        for group in optimizer.param_groups:
             group["lr"] = 1e-3 + count * 1e-8
 
     found: dict[str, Callable[[], Any]] = {"same addresses": lambda: None}
-    return found | ({"new addresses": work.turn, "new lr": other_rate} if optimizer else {})
+    found |= {} if how.endswith("graph") else {"new addresses": work.turn}
+    return found | ({"new lr": other_rate} if how == "eager" else {})
 
 
 def times(step: Step, before: Callable[[], Any], on_gpu: bool = True, rounds: int = ROUNDS) -> dict[str, float]:
@@ -74,13 +78,13 @@ def times(step: Step, before: Callable[[], Any], on_gpu: bool = True, rounds: in
             whole.append((time.perf_counter() - start) * 1e6)
     found = {"host_us": statistics.median(host), "whole_us": statistics.median(whole)}
     if on_gpu:
-        found["ms"] = statistics.median(_device_ms(step, before, max(host), rounds))
+        found["ms"] = statistics.median(_device_ms(step, before, found["host_us"], rounds))
     return found
 
 
 def _device_ms(step: Step, before: Callable[[], Any], host_us: float, rounds: int) -> Iterator[float]:
     """Milliseconds between two events around each call, all of which is enqueued before it may start."""
-    cycles = max(SLEEP, int(2 * host_us * CYCLES_PER_US))
+    cycles = max(SLEEP, int(1.5 * host_us * CYCLES_PER_US))
     for _ in range(rounds):
         before()
         torch.cuda.synchronize()
@@ -109,9 +113,8 @@ def rows_of(work: Work, routine: str, subject: Subject, copy: float = 0.0) -> It
         optimizer = subject.make(work.params)
         step: Step = optimizer.step
         step = compiled(step) if subject.how.startswith("compiled") else step
-        is_graph = subject.how.endswith("graph")
-        step = captured(step) if is_graph else step
-        for condition, before in conditions(work, None if is_graph else optimizer).items():
+        step = captured(step) if subject.how.endswith("graph") else step
+        for condition, before in conditions(work, optimizer, subject.how).items():
             found = times(step, before, on_gpu)
             if on_gpu:
                 bytes_ = work.bytes(routine)
@@ -124,12 +127,12 @@ def rows_of(work: Work, routine: str, subject: Subject, copy: float = 0.0) -> It
         yield about | {"skipped": reason, "ok": subject.name != OURS or subject.how != "eager"}
 
 
-def steps(copy: float, works: list[Work], only: Callable[[Subject], bool] = lambda subject: True) -> Iterator[dict]:
-    """Every optimizer on every workload that need not be compiled."""
+def steps(copy: float, works: list[Work]) -> Iterator[dict]:
+    """All that need not be compiled."""
     for work in works:
         for routine in OPTIMIZERS:
             for subject in subjects(routine):
-                if not subject.how.startswith("compiled") and only(subject):
+                if not subject.how.startswith("compiled"):
                     yield from rows_of(work, routine, subject, copy)
                     release()
 
@@ -148,7 +151,8 @@ def compiled_steps(copy: float, works: list[Work], seconds: float) -> Iterator[d
             yield about | {"skipped": f"no time left of {seconds:.0f} s"}
         else:
             with _Limit(left):
-                yield from rows_of(work, routine, subject, copy)
+                rows = list(rows_of(work, routine, subject, copy))
+            yield from rows
             release()
 
 
@@ -198,8 +202,8 @@ def memory(works: list[Work]) -> Iterator[dict]:
         for routine in OPTIMIZERS:
             for subject in (x for x in subjects(routine) if x.how == "eager" and (on_gpu or x.name != "capturable")):
                 release()
-                before, params = _taken() if on_gpu else (0, 0), work.params
-                optimizer = subject.make(params)
+                before = _taken() if on_gpu else (0, 0)
+                optimizer = subject.make(work.params)
                 for _ in range(2):
                     optimizer.step()
                 release()
@@ -227,11 +231,9 @@ def timelines(works: list[Work]) -> Iterator[dict]:
                 for _ in range(WARMUP):
                     work.turn()
                     optimizer.step()
-                spans: list[Span] = traced(optimizer.step, work.turn)
-                yield {
-                    "workload": work.name, "routine": "adamw", "implementation": subject.name, "unit": "microseconds",
-                    "spans": spans, "ok": bool(spans),
-                }  # fmt: skip
+                spans = traced(optimizer.step, work.turn)
+                about = {"workload": work.name, "routine": "adamw", "implementation": subject.name}
+                yield about | {"unit": "microseconds", "spans": spans, "ok": len(spans) > 1}
                 del optimizer
                 release()
 

@@ -11,7 +11,7 @@ from torch.autograd.graph import increment_version
 from refopt import gpu
 from refopt.catalog import ROUTINES
 from refopt.state.steps import BASES
-from refopt.torch.arrays import arrays_of, places_of
+from refopt.torch.arrays import arrays_of, follow, places_of
 from refopt.torch.formulas import Formula
 from refopt.torch.gate import Gate
 from refopt.torch.gradients import Gradients
@@ -124,12 +124,8 @@ class Bucket:
 
     def _follow(self) -> bool:
         """Have the plan on PyTorch's current stream; whether that is being captured."""
-        if not self._on_gpu:
-            return False
-        stream = torch.cuda.current_stream(self.params[0].device).cuda_stream
-        if stream != self._plan.stream:
-            self._plan.stream = stream
-        return torch.cuda.is_current_stream_capturing()
+        follow(self._plan, self.params[0].device)
+        return self._on_gpu and torch.cuda.is_current_stream_capturing()
 
     def _count(self, captured: bool) -> None:
         """A step more; that of a graph is counted by the device, whenever it is replayed."""

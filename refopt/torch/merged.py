@@ -160,6 +160,8 @@ class Merged(Optimizer):
 
     def _holds(self) -> bool:
         """Whether the buckets have the right parameters, and after this call the right numbers."""
+        if len(self.param_groups) != len(self._lists):
+            return False
         for group, held in zip(self.param_groups, self._lists, strict=True):
             if len(group["params"]) != len(held) or not all(map(is_, group["params"], held)):
                 return False

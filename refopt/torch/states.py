@@ -41,7 +41,6 @@ def complete(state: dict[str, Any], param: Tensor, formula: Formula, masters: st
         if state.get(key) is None or (has_master and not begun and state[key].dtype != dtype):
             first = formula.initial.get(slot, 0.0)
             state[key] = torch.full_like(param, first, dtype=dtype, memory_format=torch.preserve_format)
-            state[key].requires_grad_(False)
     if has_master and MASTER not in state:
         state[MASTER] = first_master(param, str(masters))
 

@@ -4,14 +4,16 @@ import gc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from refopt import cpu, gpu, simt
 from refopt.catalog import LARS_MOMENTUM
+from refopt.checks import check_hyper
 from refopt.checks.arrays import refuse_overlaps
 from refopt.checks.dtypes import numpy_dtype
 from refopt.checks.rebound import overlap as shares_memory
+from refopt.checks.rows import Hyper
 
 HYPER = dict(lr=0.1, mu=0.9)
 
@@ -172,8 +174,9 @@ REFUSED = {
         lambda c: c.set(lars_weight_decay=[0.1]),
         ValueError, "lars_weight_decay: expected one number or one per tensor, 2, got 1",
     ),
-    "a list for mu": (
-        lambda c: c.set(mu=[0.9, 0.9]), TypeError, "mu: expected one number for all tensors, got 2 values",
+    "a list for rescale_grad": (
+        lambda c: c.set(rescale_grad=[0.9, 0.9]), TypeError,
+        "rescale_grad: expected one number for all tensors, got 2 values",
     ),
     "text": (
         lambda c: c.set(lr="0.1"), TypeError, "lr: expected a number, got '0.1'",
@@ -437,6 +440,22 @@ def test_step_refuses(plan, numbers, error, message):
     assert [bytes_of(x) for x in call.arrays()] == [bytes_of(x) for x in expected.arrays()]
 
 
+def test_gradients_are_refused_where_something_is_written(plan):
+    """Also once they have been elsewhere, and for what is written by now, not for what was."""
+    call, step = plan
+    others, more = ([call.new(4), call.new(2, 3)] for _ in range(2))
+    for written in (call.params, others):
+        for grads in (call.grads, more, call.grads):
+            step.rebind(grads=grads)
+        for i in range(2):
+            spoiled = [written[k] if k == i else x for k, x in enumerate(more)]
+            with pytest.raises(ValueError, match=rf"expected memory of its own, .* with (grads|params)\[{i}\]"):
+                step.rebind(grads=spoiled)
+        step.rebind(grads=[more[0], more[1]])
+        step.rebind(params=others)
+    step.rebind(grads=call.params)  # which are nobody's any more
+
+
 def test_rebind_refuses_after_others(plan):
     """What the arrays of a slot overlap is seen of the arrays that it has now, not of those that it had."""
     call, step = plan
@@ -447,6 +466,29 @@ def test_rebind_refuses_after_others(plan):
         step.rebind(params=others)
     step.rebind(velocities=call.velocities)
     step.rebind(params=call.grads)
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.sampled_from([0.0, -0.0, 1e-38, 1e-3, 0.5, 0.99999999, 1.0, 1e38, -1.0, np.inf, np.nan, 1, True, "a"])),
+    st.booleans(), st.sampled_from([1.0, np.inf]), st.booleans(),
+)  # fmt: skip
+@example([0.5, 0.0], True, np.inf, False)
+@example([0.5, -0.0], False, np.inf, False)
+@example([0.5, 1.0], False, 1.0, False)
+def test_numbers_of_a_list_are_those_one_by_one(values, positive, below, whole):
+    """Looked at all at once, where they are ordinary ones."""
+    hyper = Hyper("x", 1.0, positive=positive, per_tensor=True, below=below, whole=whole)
+
+    def checked(value, count=1):
+        try:
+            return check_hyper(LARS_MOMENTUM, hyper, value, count, {np.float32, np.float64})
+        except (TypeError, ValueError) as error:
+            return type(error)
+
+    each, got = [checked(value) for value in values], checked(values, len(values))
+    errors = [x for x in each if isinstance(x, type)]
+    assert repr(got) == repr(errors[0] if errors else each)
 
 
 @settings(max_examples=300)

@@ -1,6 +1,8 @@
 """`Plan.move`: other addresses, and nothing else looked at. The results are those of a plan over the other arrays."""
 
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -135,6 +137,34 @@ def test_what_is_kept_alive(executor):
         plan()
     assert simt.memory.live_allocations() == before
     assert params[0].copy_to_host()[0] == 1 - (2 + 3 + 4) / 2
+
+
+def test_what_is_at_the_same_address_is_kept_alive(executor):
+    """The last arrays that were given are, and no others, though nothing is to be done for them."""
+    params, grads = ([gpu.to_device(np.ones(3, F))] for _ in range(2))
+    plan = gpu.plan("sgd", params, grads, lr=0.5)
+    seen = [weakref.ref(grads[0])]
+    for _ in range(2):
+        grads = [grads[0][:]]
+        seen.append(weakref.ref(grads[0]))
+        plan.move("grads", at(grads), grads)
+    grads = None
+    gc.collect()
+    assert [one() is None for one in seen] == [True, True, False]
+
+
+def test_what_has_become_aligned(machine):
+    """Slot by slot: once all arrays of a tensor are, it is accessed so."""
+    host = np.ones(300, F)
+    off, on = ([Placed(machine, host, shift).array for _ in range(2)] for shift in (3, 0))
+    plan = gpu.plan("sgd", off[:1], off[1:], lr=0.5)
+    aligned = []
+    for slot, k in (("grads", 1), ("params", 0)):
+        plan.move(slot, at(on[k : k + 1]), on[k : k + 1])
+        aligned += plan._groups[0].aligned
+    assert aligned == [False, True]
+    plan.move("grads", at(off[1:]), off[1:])
+    assert plan._groups[0].aligned == [False]
 
 
 def test_rebind_after_move(executor):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from refopt.oracle.subjects.torch_peers import TORCH
+from refopt.oracle.subjects.torch_peers import OWN, TORCH
 from refopt.state.peers import ADAM, BETAS, DECAY, LR, MOMENTS, PEERS, UP, Peer
 
 OFF: dict[str, Any] = {"caution": False, "corrected_weight_decay": False, "maximize": False}
@@ -63,6 +63,8 @@ USUAL = {"lamb": LAMB, "lars_momentum": LARS, "lion": LION, "novograd": NOVOGRAD
 
 def peer_of(routine: str, kind: type | None, options: Mapping[str, Any]) -> tuple[Peer, tuple[str, ...]]:
     """The row of the table for a class, and the states that it keeps without lr."""
+    if kind is not None and kind.__module__.startswith("refopt.torch") and routine in OWN:
+        return OWN[routine], ()
     name = kind.__name__ if kind is not None and kind.__module__.startswith("timm.optim") else ""
     peer = TIMM.get((routine, name)) or TORCH.get(routine) or PEERS.get(routine) or USUAL[routine]
     if name == "Lars":

@@ -65,7 +65,7 @@ class TorchOptimizer:
         self.group = {name: x for name, x in first.param_groups[0].items() if name != "params"}
         closure = inspect.signature(first.step).parameters.get("closure")
         self.needs_closure = closure is not None and closure.default is closure.empty
-        self.gated = bool(self.group.get("fused"))
+        self.gated = bool(getattr(first, "_step_supports_amp_scaling", False))
         self.dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16")
         if getattr(self.kind.step, "__module__", "").startswith(("torch.optim.", "timm.")) and not self.gated:
             self.dtypes = self.dtypes[:2]

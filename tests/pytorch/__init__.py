@@ -1,0 +1,1 @@
+"""`refopt.torch` beside PyTorch's own classes; make test-peers runs these."""

@@ -1,0 +1,94 @@
+"""What is tested, and beside what: the classes of `refopt.torch`, PyTorch's of the same name, and how tests make both.
+
+Without PyTorch a module that imports this is skipped.
+"""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+ours = pytest.importorskip("refopt.torch")
+
+PYTORCHS = "SGD", "Adam", "AdamW", "Adamax", "Adagrad", "Adadelta", "RMSprop", "NAdam", "RAdam"
+OWN = tuple(name for name in ("LARS", "LAMB", "Lion", "NovoGrad") if hasattr(ours, name))
+# What makes a class keep all states that it has, of numbers that fp32 has, so that bounds are tight.
+BETAS = {"betas": (0.875, 0.9375), "eps": 2.0**-10}
+BUSY = {
+    "SGD": {"momentum": 0.875, "weight_decay": 0.125},
+    "Adam": BETAS | {"weight_decay": 0.125, "amsgrad": True},
+    "AdamW": BETAS | {"weight_decay": 0.125, "amsgrad": True},
+    "Adamax": BETAS | {"weight_decay": 0.125},
+    "Adagrad": {"lr_decay": 0.125, "weight_decay": 0.125, "initial_accumulator_value": 0.125, "eps": 2.0**-10},
+    "Adadelta": {"rho": 0.875, "weight_decay": 0.125, "eps": 2.0**-10},
+    "RMSprop": {"alpha": 0.875, "momentum": 0.875, "centered": True, "weight_decay": 0.125, "eps": 2.0**-10},
+    "NAdam": BETAS | {"weight_decay": 0.125, "momentum_decay": 0.25},
+    "RAdam": BETAS | {"weight_decay": 0.125},
+    "LARS": {},
+    "LAMB": {},
+    "Lion": {},
+    "NovoGrad": {},
+}
+LR = 0.0625
+SHAPES = (3, 4), (), (0,), (5,)
+
+every_class = pytest.mark.parametrize("name", [*PYTORCHS, *OWN])
+each_of_pytorchs = pytest.mark.parametrize("name", PYTORCHS)
+
+
+def class_of(name):
+    """The class under test."""
+    return getattr(ours, name)
+
+
+def theirs(name):
+    """PyTorch's class of the same name."""
+    return getattr(torch.optim, name)
+
+
+def parameters(shapes=SHAPES, seed=0, dtype=None, device="cpu"):
+    """Parameters of sizes near 1 and random signs: the same ones for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.nn.Parameter(drawn(shape, generator, dtype).to(device)) for shape in shapes]
+
+
+def drawn(shape, generator, dtype=None):
+    """A tensor of numbers from 1/2 to 3/2 with random signs."""
+    sizes = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
+    signs = torch.randint(0, 2, tuple(shape), generator=generator) * 2 - 1
+    return (sizes * signs).to(dtype or torch.float32)
+
+
+def new_gradients(params, step, fresh=True, only=None):
+    """Gradients of a step for parameters: other tensors than those before, or the same ones written again."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    for i, p in enumerate(params):
+        g = drawn(p.shape, generator, p.dtype).to(p.device)
+        if only is not None and i not in only:
+            p.grad = None
+        elif fresh or p.grad is None:
+            p.grad = g
+        else:
+            p.grad.copy_(g)
+
+
+def steps(optimizer, params, numbers, fresh=True):
+    """Take the steps of some numbers."""
+    for step in numbers:
+        new_gradients(params, step, fresh)
+        optimizer.step()
+
+
+def bits(x):
+    """What tells two tensors apart that differ in any bit, or in dtype or shape."""
+    if not isinstance(x, torch.Tensor):
+        return repr(x)
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    host = x.detach().cpu().contiguous()
+    return str(x.dtype), tuple(x.shape), host.view(words).tolist()
+
+
+def all_bits(params, optimizer=None):
+    """The bits of parameters, and of the states that an optimizer has of them."""
+    of_params = [bits(p) for p in params]
+    if optimizer is None:
+        return of_params
+    return of_params, [{name: bits(x) for name, x in sorted(optimizer.state[p].items())} for p in params]

@@ -1,0 +1,263 @@
+"""Mixed precision: ``torch.amp.GradScaler``, clipping, and masters of 16-bit parameters.
+
+Scales are powers of two, so that scaled and unscaled gradients give the same bits.
+"""
+
+import copy
+
+import numpy as np
+import pytest
+
+from pytorch.bound import before, hold
+from pytorch.subjects import (
+    BUSY,
+    LR,
+    all_bits,
+    bits,
+    class_of,
+    every_class,
+    new_gradients,
+    parameters,
+    steps,
+    theirs,
+    torch,
+)  # fmt: skip
+from refopt.cpu.remainder import split_numbers
+
+INF_AT = {0, 3}  # steps whose gradients overflow
+MASTERS = [("float16", "fp32"), ("bfloat16", "fp32"), ("bfloat16", "remainder")]
+
+
+def scaler_of(**named):
+    return torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2, **named)
+
+
+def scaled_gradients(scaler, params, step, overflow=False):
+    """As a backward pass of the scaled loss leaves them."""
+    new_gradients(params, step)
+    factor = scaler.scale(torch.ones(()))
+    for p in params:
+        p.grad.mul_(factor.to(p.grad.dtype))
+    if overflow:
+        params[-1].grad[-1] = float("inf")
+
+
+@every_class
+def test_a_scaler_of_gradients(name):
+    """Steps whose gradients overflow are left out and not counted; the others have the bits of unscaled gradients."""
+    params, others = parameters(), parameters()
+    ours, plain = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    scaler, scales = scaler_of(), []
+    for step in range(6):
+        scaled_gradients(scaler, params, step, step in INF_AT)
+        scaler.step(ours)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        assert getattr(ours, "grad_scale", None) is None and getattr(ours, "found_inf", None) is None
+        if step not in INF_AT:
+            steps(plain, others, [step])
+    assert scales == [512.0, 512.0, 1024.0, 512.0, 512.0, 1024.0]
+    assert all_bits(params, ours) == all_bits(others, plain)
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_a_skipped_step_beside_pytorchs(name):
+    """The state after a first step that is left out is that of PyTorch's fused class."""
+    states = []
+    for kind in (class_of, theirs):
+        params = parameters()
+        optimizer, scaler = kind(name)(params, lr=LR, fused=True), scaler_of()
+        scaled_gradients(scaler, params, 0, overflow=True)
+        scaler.step(optimizer)
+        scaler.update()
+        states.append({i: sorted(entry) for i, entry in optimizer.state_dict()["state"].items()})
+        assert all("step" not in optimizer.state[p] or float(optimizer.state[p]["step"]) == 0 for p in params)
+        assert all_bits(params) == all_bits(parameters())
+    assert states[0] == states[1]
+
+
+@every_class
+def test_unscaled_before_the_step(name):
+    """``unscale_``, clipping by PyTorch, then the step: as without a scaler."""
+    params, others = parameters(), parameters()
+    ours, plain = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    scaler = scaler_of()
+    for step in range(4):
+        overflow = step == 2
+        scaled_gradients(scaler, params, step, overflow)
+        scaler.unscale_(ours)
+        torch.nn.utils.clip_grad_norm_(params, 0.5)
+        scaler.step(ours)
+        scaler.update()
+        if not overflow:
+            new_gradients(others, step)
+            torch.nn.utils.clip_grad_norm_(others, 0.5)
+            plain.step()
+    assert all_bits(params, ours) == all_bits(others, plain)
+
+
+def test_a_scaler_and_two_optimizers():
+    """Of which one overflows: the other takes its step."""
+    params, others = parameters(), parameters(seed=1)
+    first, second = class_of("AdamW")(params, lr=LR), class_of("SGD")(others, lr=LR)
+    scaler = scaler_of()
+    scaled_gradients(scaler, params, 0, overflow=True)
+    scaled_gradients(scaler, others, 0)
+    scaler.step(first)
+    scaler.step(second)
+    scaler.update()
+    assert all_bits(params) == all_bits(parameters())
+    assert all_bits(others) != all_bits(parameters(seed=1)) and scaler.get_scale() == 512
+
+
+def test_a_disabled_scaler():
+    params, others = parameters(), parameters()
+    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
+    scaler = scaler_of(enabled=False)
+    for step in range(2):
+        scaled_gradients(scaler, params, step)
+        scaler.step(ours)
+        scaler.update()
+        steps(plain, others, [step])
+    assert all_bits(params, ours) == all_bits(others, plain)
+
+
+@every_class
+@pytest.mark.parametrize("max_norm", [0.25, 1e4], ids=["clips", "leaves"])
+@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
+def test_clipping(name, max_norm, scaled):
+    """``max_norm`` is `clip_grad_norm_` before the step, to few roundings, and leaves gradients as they are."""
+    params, others = parameters(), parameters()
+    ours = class_of(name)(params, lr=LR, max_norm=max_norm, **BUSY[name])
+    plain = class_of(name)(others, lr=LR, **BUSY[name])
+    scaler = scaler_of(enabled=scaled)
+    for step in range(2):
+        scaled_gradients(scaler, params, step)
+        given = [bits(p.grad) for p in params]
+        scaler.step(ours)
+        scaler.update()
+        assert [bits(p.grad) for p in params] == given
+        new_gradients(others, step)
+        torch.nn.utils.clip_grad_norm_(others, max_norm)
+        plain.step()
+    if max_norm > 100:
+        assert all_bits(params, ours) == all_bits(others, plain)
+    for p, q in zip(params, others, strict=True):
+        torch.testing.assert_close(p.detach(), q.detach(), rtol=1e-5, atol=1e-6)
+        for key, state in ours.state[p].items():
+            torch.testing.assert_close(state, plain.state[q][key], rtol=1e-4, atol=1e-7)
+
+
+def test_clipping_beside_an_overflow():
+    """Skips the step, and spoils none after it."""
+    params, others = parameters(), parameters()
+    ours, plain = (class_of("AdamW")(x, lr=LR, max_norm=0.25) for x in (params, others))
+    scaler = scaler_of()
+    for step in range(4):
+        scaled_gradients(scaler, params, step, step in INF_AT)
+        scaler.step(ours)
+        scaler.update()
+        if step not in INF_AT:
+            steps(plain, others, [step])
+    assert all_bits(params, ours) == all_bits(others, plain)
+
+
+@every_class
+@pytest.mark.parametrize(("dtype", "masters"), MASTERS)
+def test_masters(name, dtype, masters):
+    """The master is what an fp32 parameter would be that has the same gradients; the parameter is that, rounded.
+
+    But for LARS, which takes the norm of the stored parameter.
+    """
+    if name == "LARS":
+        return
+    dtype = getattr(torch, dtype)
+    params = parameters(dtype=dtype)
+    wide = [torch.nn.Parameter(p.detach().float()) for p in params]
+    ours, plain = class_of(name)(params, lr=LR, masters=masters, **BUSY[name]), class_of(name)(wide, lr=LR, **BUSY[name])
+    for step in range(3):
+        new_gradients(params, step)
+        for p, q in zip(params, wide, strict=True):
+            q.grad = p.grad.float()
+        ours.step()
+        plain.step()
+    for p, q in zip(params, wide, strict=True):
+        entry, exact = ours.state[p], q.detach()
+        if masters == "fp32":
+            assert bits(entry["master_param"]) == bits(exact) and bits(p) == bits(exact.to(dtype))
+        else:
+            stored, rest = split_numbers(exact.numpy())
+            assert p.detach().view(torch.int16).numpy().tobytes() == stored.tobytes()
+            assert np.asarray(entry["master_param"]).tobytes() == rest.tobytes()
+        for key, state in plain.state[q].items():
+            assert bits(entry[key]) == bits(state), key
+
+
+@every_class
+@pytest.mark.parametrize(("dtype", "masters"), MASTERS)
+def test_masters_are_within_the_bound(name, dtype, masters):
+    params = parameters(dtype=getattr(torch, dtype))
+    optimizer = class_of(name)(params, lr=LR, masters=masters, **BUSY[name])
+    for step in range(2):
+        new_gradients(params, step)
+        if step == 0:
+            optimizer.step()
+            continue
+        known = before(optimizer)
+        optimizer.step()
+        hold(optimizer, known)
+
+
+@pytest.mark.parametrize("masters", ["fp32", "remainder"])
+def test_masters_keep_small_steps(masters):
+    """Of a size that the parameter's rounding loses."""
+    for kept, expected in ((None, 1.0), (masters, 1 - 64 * 2.0**-12)):
+        p = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+        optimizer = class_of("SGD")([p], lr=2.0**-12, masters=kept)
+        for _ in range(64):
+            p.grad = torch.ones_like(p)
+            optimizer.step()
+        assert p.tolist() == [expected] * 3
+
+
+@pytest.mark.parametrize(("dtype", "masters"), MASTERS)
+def test_masters_are_saved(dtype, masters):
+    """A run with masters goes on with the same bits; loading them without is refused."""
+    params = parameters(dtype=getattr(torch, dtype))
+    optimizer = class_of("AdamW")(params, lr=LR, masters=masters)
+    steps(optimizer, params, range(2))
+    saved, others = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(params)
+    other = class_of("AdamW")(others, lr=LR, masters=masters)
+    other.load_state_dict(saved)
+    assert all_bits(others, other) == all_bits(params, optimizer)
+    steps(optimizer, params, range(2, 4))
+    steps(other, others, range(2, 4))
+    assert all_bits(others, other) == all_bits(params, optimizer)
+    with pytest.raises(ValueError, match="masters=None"):
+        class_of("AdamW")(copy.deepcopy(params), lr=LR).load_state_dict(saved)
+
+
+@pytest.mark.parametrize(("dtype", "masters"), MASTERS)
+def test_masters_and_a_scaler(dtype, masters):
+    """Gradients of 16 bits, scaled, of which some overflow."""
+    params, others = (parameters(dtype=getattr(torch, dtype)) for _ in range(2))
+    ours, plain = (class_of("AdamW")(x, lr=LR, masters=masters) for x in (params, others))
+    scaler = scaler_of()
+    for step in range(5):
+        scaled_gradients(scaler, params, step, step in INF_AT)
+        scaler.step(ours)
+        scaler.update()
+        if step not in INF_AT:
+            steps(plain, others, [step])
+    assert all_bits(params, ours) == all_bits(others, plain)
+
+
+def test_masters_that_cannot_be_are_refused():
+    """By the argument's name, and that of the parameter."""
+    with pytest.raises(ValueError, match="AdamW: masters: expected .*remainder.*, got 'fp16'"):
+        class_of("AdamW")(parameters(), masters="fp16")
+    with pytest.raises((TypeError, ValueError), match="bfloat16 for masters='remainder', got float16"):
+        class_of("AdamW")(parameters(dtype=torch.float16), masters="remainder")
+    for wrong in (-1.0, "1"):
+        with pytest.raises((TypeError, ValueError), match="AdamW: max_norm"):
+            class_of("AdamW")(parameters(), max_norm=wrong)

@@ -1,0 +1,204 @@
+"""What callers change between steps reaches the next one, also where nobody looks at states, so that plans are kept.
+
+One run looks at its states after each step, which makes everything anew; the other does not. Steps of the first are
+held to the bound.
+"""
+
+import pytest
+
+from pytorch.bound import before, hold
+from pytorch.subjects import BUSY, LR, all_bits, class_of, every_class, new_gradients, parameters, torch
+
+SHAPES = (3, 4), (), (5,), (2, 3)
+STEPS = 4
+
+
+def groups_of(params):
+    return [{"params": params[:2]}, {"params": params[2:], "lr": 0.25}]
+
+
+def rates(optimizer, params, step):
+    optimizer.param_groups[0]["lr"] *= 0.5
+
+
+def every_number(optimizer, params, step):
+    """Each number of a group is another at each step."""
+    group = optimizer.param_groups[1]
+    for name in ("lr", "weight_decay", "momentum", "alpha", "rho", "eps", "lr_decay", "momentum_decay"):
+        if group.get(name):
+            group[name] *= 0.75
+    if "betas" in group:
+        group["betas"] = tuple(beta * 0.75 for beta in group["betas"])
+
+
+def other_strides(optimizer, params, step):
+    if step % 2:
+        params[0].grad = params[0].grad.t().contiguous().t()
+
+
+def some_without(optimizer, params, step):
+    params[step % 4].grad = None
+
+
+def same_tensors(optimizer, params, step):
+    """Written again in place."""
+    kept = optimizer.__dict__.setdefault("kept_by_the_test", [torch.empty_like(p) for p in params])
+    for p, g in zip(params, kept, strict=True):
+        p.grad = g.copy_(p.grad)
+
+
+def data_replaced(optimizer, params, step):
+    params[step].data = params[step].data.clone()
+
+
+def a_group_less(optimizer, params, step):
+    if step == 2:
+        del optimizer.param_groups[1]
+
+
+def a_parameter_less(optimizer, params, step):
+    if step == 2:
+        optimizer.param_groups[0]["params"].pop()
+
+
+def another_parameter(optimizer, params, step):
+    """As code does that replaces layers."""
+    if step == 2:
+        group = optimizer.param_groups[0]
+        fresh = torch.nn.Parameter(params[0].detach() * 2)
+        fresh.grad = params[0].grad.clone()
+        group["params"][0] = params[0] = fresh
+
+
+def uphill(optimizer, params, step):
+    """A switch is another formula."""
+    if "maximize" in optimizer.param_groups[0]:
+        optimizer.param_groups[0]["maximize"] = step % 2 == 1
+
+
+def frozen(optimizer, params, step):
+    params[1].requires_grad_(False)
+    params[1].grad = None
+
+
+CHANGES = [
+    rates, every_number, other_strides, some_without, same_tensors, data_replaced, a_group_less, a_parameter_less,
+    another_parameter, uphill, frozen,
+]  # fmt: skip
+
+
+def run(name, change, looks):
+    params = parameters(SHAPES)
+    optimizer = class_of(name)(groups_of(params), lr=LR, **BUSY[name])
+    for step in range(STEPS):
+        new_gradients(params, step)
+        change(optimizer, params, step)
+        known = before(optimizer) if looks else None
+        optimizer.step()
+        if looks:
+            hold(optimizer, known)
+    return all_bits(params, optimizer)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=[change.__name__ for change in CHANGES])
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "NAdam", "LAMB"])
+def test_a_change(name, change):
+    assert run(name, change, looks=True) == run(name, change, looks=False)
+
+
+@every_class
+def test_every_number_of_every_class(name):
+    assert run(name, every_number, looks=True) == run(name, every_number, looks=False)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=[change.__name__ for change in CHANGES])
+def test_a_change_where_gradients_are_clipped(change):
+    """The scan takes the gradients that there are, as `clip_grad_norm_` does."""
+    kept = []
+    for clips in (True, False):
+        params = parameters(SHAPES)
+        optimizer = class_of("SGD")(groups_of(params), lr=LR, momentum=0.875, max_norm=0.5 if clips else None)
+        for step in range(STEPS):
+            new_gradients(params, step)
+            change(optimizer, params, step)
+            if not clips:
+                of_groups = [p for group in optimizer.param_groups for p in group["params"]]
+                torch.nn.utils.clip_grad_norm_(of_groups, 0.5)
+            optimizer.step()
+        kept.append([p.detach() for p in params])
+    torch.testing.assert_close(*kept, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("first", "then"), [(0.0, 0.875), (0.875, 0.0)])
+def test_momentum_that_begins_or_ends(first, then):
+    """SGD without momentum is another routine."""
+    kept = []
+    for looks in (True, False):
+        params = parameters(SHAPES)
+        optimizer = class_of("SGD")(groups_of(params), lr=LR, momentum=first)
+        for step in range(STEPS):
+            if step == 2:
+                optimizer.param_groups[0]["momentum"] = then
+            new_gradients(params, step)
+            known = before(optimizer) if looks else None
+            optimizer.step()
+            if looks:
+                hold(optimizer, known)
+        kept.append(all_bits(params, optimizer))
+    assert kept[0] == kept[1]
+
+
+def test_two_optimizers_of_one_model():
+    """Take turns, each with states of its own."""
+    params, others = parameters(SHAPES), parameters(SHAPES)
+    pairs = [
+        (class_of("AdamW")(x[:2], lr=LR), class_of("SGD")(x[2:], lr=LR, momentum=0.875)) for x in (params, others)
+    ]
+    for step in range(3):
+        for x, pair in zip((params, others), pairs, strict=True):
+            new_gradients(x, step)
+            for optimizer in pair if x is params else pair[::-1]:
+                optimizer.step()
+    assert all_bits(params) == all_bits(others)
+
+
+def test_a_parameter_of_two_optimizers():
+    """Each step takes what the other has left."""
+    params = parameters(SHAPES)
+    first, second = class_of("AdamW")(params, lr=LR), class_of("SGD")(params, lr=LR)
+    for step in range(2):
+        for optimizer in (first, second):
+            new_gradients(params, step)
+            known = before(optimizer)
+            optimizer.step()
+            hold(optimizer, known)
+
+
+def test_no_step_keeps_an_optimizer_alive():
+    """Plans and hooks hold nothing that outlives it."""
+    import gc
+    import weakref
+
+    params = parameters(SHAPES)
+    optimizer = class_of("AdamW")(params, lr=LR)
+    new_gradients(params, 0)
+    optimizer.step()
+    gone = weakref.ref(optimizer)
+    gradient = weakref.ref(params[0].grad)
+    del optimizer
+    params[0].grad = None
+    gc.collect()
+    assert gone() is None and gradient() is None
+
+
+def test_gradients_are_not_kept():
+    """After ``zero_grad`` their memory is free, as with PyTorch's class."""
+    import weakref
+
+    params = parameters(SHAPES)
+    optimizer = class_of("AdamW")(params, lr=LR)
+    new_gradients(params, 0)
+    optimizer.step()
+    gradients = [weakref.ref(p.grad) for p in params]
+    optimizer.zero_grad()
+    assert all(gradient() is None for gradient in gradients)

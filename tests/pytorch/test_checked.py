@@ -1,0 +1,93 @@
+"""`refopt.oracle.check` of every class: what ``refopt check refopt.torch:AdamW --as adamw`` runs is clean.
+
+The laws of long lists and large tensors, and other dtypes than fp32, take minutes on the executor: they are slow tests.
+"""
+
+import pytest
+
+from pytorch.bound import NAMES
+from pytorch.subjects import LR, OWN, PYTORCHS, class_of, parameters, steps, torch
+from refopt import oracle
+
+LARGE = "L3", "L5"  # many tensors, and up to 2**20 + 3 elements
+REPEATED = "L14", "L16", "L17"  # several plans each, of what other tests have as well
+CLASSES = [("sgd", "SGD"), ("momentum", "SGD"), *((routine, name) for name, routine in NAMES.items())]
+every_routine = pytest.mark.parametrize(("routine", "name"), CLASSES, ids=[routine for routine, _ in CLASSES])
+
+
+def laws(*without):
+    return [law.id for law in oracle.LAWS.values() if not law.asked and law.id not in without]
+
+
+def test_every_class_is_here():
+    assert {name for _, name in CLASSES} == {*PYTORCHS, *OWN}
+
+
+@every_routine
+def test_the_laws(routine, name):
+    report = oracle.check(
+        routine, class_of(name), dtypes=["float32"], laws=laws(*LARGE, *REPEATED), examples=0, diagnose=False
+    )
+    report.raise_if_failed()
+    passed = {item.law for item in report.of("passed")}
+    assert passed >= {"L1", "L2", "L4", "L6", "L7", "L8", "L9", "L15"}
+
+
+@pytest.mark.slow
+@every_routine
+@pytest.mark.parametrize("dtype", oracle.DTYPES)
+def test_every_law(routine, name, dtype):
+    oracle.check(routine, class_of(name), dtypes=[dtype], diagnose=False).raise_if_failed()
+
+
+@pytest.mark.parametrize(
+    ("routine", "name", "options"),
+    [
+        ("adam", "Adam", {"amsgrad": True, "maximize": True}),
+        ("adam", "Adam", {"decoupled_weight_decay": True}),
+        ("rmsprop", "RMSprop", {"centered": True, "maximize": True}),
+        ("momentum", "SGD", {"nesterov": True, "maximize": True}),
+        ("momentum", "SGD", {"dampening": 0.25}),
+        ("nadam", "NAdam", {"decoupled_weight_decay": True}),
+        ("radam", "RAdam", {"decoupled_weight_decay": True, "maximize": True}),
+        ("adagrad", "Adagrad", {"initial_accumulator_value": 0.25, "lr_decay": 0.125}),
+    ],
+)
+def test_the_step_with_options(routine, name, options):
+    """Those that change the formula."""
+    report = oracle.check(
+        routine, class_of(name), dtypes=["float32"], laws=["L1"], examples=0, diagnose=False, **options
+    )
+    report.raise_if_failed()
+    assert len(report.of("passed")) >= 10
+
+
+class Late(class_of("AdamW")):  # type: ignore[misc]
+    """Takes the rate of the step before."""
+
+    def step(self, closure=None):
+        rates = [group["lr"] for group in self.param_groups]
+        for group in self.param_groups:
+            group["lr"] = group.get("last", group["lr"] * 1.01)
+        loss = super().step(closure)
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = group["last"] = rate
+        return loss
+
+
+def test_a_wrong_subclass_is_found():
+    report = oracle.check("adamw", Late, dtypes=["float32"], laws=["L1"], examples=0, diagnose=False)
+    assert report.failed_laws == ["L1"]
+
+
+def test_subclasses_are_taken():
+    """A class derived from one here steps as its base does."""
+    params, others = parameters(), parameters()
+
+    class Mine(class_of("AdamW")):  # type: ignore[misc]
+        def step(self, closure=None):
+            return super().step(closure)
+
+    steps(Mine(params, lr=LR), params, range(2))
+    steps(class_of("AdamW")(others, lr=LR), others, range(2))
+    assert all(torch.equal(p, q) for p, q in zip(params, others, strict=True))

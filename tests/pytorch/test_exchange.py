@@ -1,0 +1,255 @@
+"""State dictionaries in both directions between a class and PyTorch's: no bit is lost, and the layout is PyTorch's."""
+
+import copy
+
+import pytest
+
+from pytorch.bound import before, hold
+from pytorch.subjects import (
+    BUSY,
+    LR,
+    all_bits,
+    bits,
+    class_of,
+    each_of_pytorchs,
+    every_class,
+    new_gradients,
+    parameters,
+    steps,
+    theirs,
+    torch,
+)  # fmt: skip
+
+taken_steps = pytest.mark.parametrize("taken", [0, 1, 6])
+
+
+def groups(params):
+    return [{"params": params[:2]}, {"params": params[2:], "lr": 0.25}]
+
+
+def made(kind, name, params, **others):
+    return kind(name)(groups(params), lr=LR, **BUSY[name], **others)
+
+
+def copied(params):
+    return [torch.nn.Parameter(p.detach().clone(memory_format=torch.preserve_format)) for p in params]
+
+
+def layout(saved):
+    """What a state dictionary is made of: keys, shapes and dtypes, and the numbers of groups."""
+    states = {
+        i: {name: (tuple(x.shape), x.dtype, x.device) if isinstance(x, torch.Tensor) else type(x)
+            for name, x in sorted(entry.items())}
+        for i, entry in saved["state"].items()
+    }  # fmt: skip
+    return states, saved["param_groups"]
+
+
+@each_of_pytorchs
+@taken_steps
+def test_the_layout_is_pytorchs(name, taken):
+    """After as many steps: the same keys, shapes, dtypes and groups, but for the arguments that PyTorch has not."""
+    params, of_peer = parameters(), parameters()
+    ours, peer = made(class_of, name, params), made(theirs, name, of_peer)
+    steps(ours, params, range(taken))
+    steps(peer, of_peer, range(taken))
+    (states, own), (expected, known) = layout(ours.state_dict()), layout(peer.state_dict())
+    assert states == expected
+    assert all(group.items() <= mine.items() for group, mine in zip(known, own, strict=True))
+
+
+@each_of_pytorchs
+@taken_steps
+def test_there_and_back(name, taken):
+    """What PyTorch's class has loaded, and saved again, goes on with the bits of never having been there."""
+    params = parameters()
+    stays = made(class_of, name, params)
+    steps(stays, params, range(taken))
+    of_peer, others = copied(params), copied(params)
+    peer, back = made(theirs, name, of_peer), made(class_of, name, others)
+    peer.load_state_dict(copy.deepcopy(stays.state_dict()))
+    assert all_bits(of_peer, peer) == all_bits(params, stays)
+    back.load_state_dict(copy.deepcopy(peer.state_dict()))
+    for step in range(taken, taken + 2):
+        steps(back, others, [step])
+        steps(stays, params, [step])
+        assert all_bits(others, back) == all_bits(params, stays)
+
+
+@each_of_pytorchs
+@taken_steps
+def test_pytorchs_through_here(name, taken):
+    """What PyTorch's class has saved, loaded here and saved again, it goes on from with the same bits."""
+    params = parameters()
+    stays = made(theirs, name, params)
+    steps(stays, params, range(taken))
+    of_ours, others = copied(params), copied(params)
+    ours, back = made(class_of, name, of_ours), made(theirs, name, others)
+    ours.load_state_dict(copy.deepcopy(stays.state_dict()))
+    assert all_bits(of_ours, ours) == all_bits(params, stays)
+    back.load_state_dict(copy.deepcopy(ours.state_dict()))
+    for step in range(taken, taken + 2):
+        steps(back, others, [step])
+        steps(stays, params, [step])
+        assert all_bits(others, back) == all_bits(params, stays)
+
+
+@each_of_pytorchs
+def test_pytorch_goes_on_from_here(name):
+    """With a step that is within the bound from what has been saved."""
+    params = parameters()
+    ours = made(class_of, name, params)
+    steps(ours, params, range(3))
+    of_peer = copied(params)
+    peer = made(theirs, name, of_peer)
+    peer.load_state_dict(copy.deepcopy(ours.state_dict()))
+    new_gradients(of_peer, 3)
+    known = before(peer)
+    peer.step()
+    hold(peer, known)
+
+
+@every_class
+def test_what_is_saved_is_what_the_next_step_starts_from(name):
+    """A load replaces states that a step has been taken with, those of the very same optimizer too."""
+    params = parameters()
+    optimizer = made(class_of, name, params)
+    steps(optimizer, params, range(1))
+    saved, values = copy.deepcopy(optimizer.state_dict()), [p.detach().clone() for p in params]
+    steps(optimizer, params, range(1, 3))
+    first = all_bits(params, optimizer)
+    with torch.no_grad():
+        for p, x in zip(params, values, strict=True):
+            p.copy_(x)
+    optimizer.load_state_dict(saved)
+    steps(optimizer, params, range(1, 3))
+    assert all_bits(params, optimizer) == first
+
+
+@every_class
+def test_numbers_of_groups_are_loaded(name):
+    """A state dictionary brings rates and decays with it."""
+    params = parameters()
+    optimizer, others = made(class_of, name, params), parameters()
+    optimizer.param_groups[0]["lr"] = 0.5
+    other = class_of(name)(groups(others))
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert [group["lr"] for group in other.param_groups] == [0.5, 0.25]
+    for step in range(2):
+        steps(optimizer, params, [step])
+        steps(other, others, [step])
+    assert all_bits(params, optimizer) == all_bits(others, other)
+
+
+@each_of_pytorchs
+def test_states_that_only_some_have(name):
+    """A parameter without a gradient so far has the state that PyTorch's has, through both directions as well."""
+    params, of_peer = parameters(), parameters()
+    ours, peer = made(class_of, name, params), made(theirs, name, of_peer)
+    for one, tensors in ((ours, params), (peer, of_peer)):
+        new_gradients(tensors, 0, only={0, 3})
+        one.step()
+    assert layout(ours.state_dict())[0] == layout(peer.state_dict())[0]
+    others = copied(of_peer)
+    back = made(class_of, name, others)
+    back.load_state_dict(copy.deepcopy(peer.state_dict()))
+    for step in (1, 2):
+        new_gradients(others, step)
+        known = before(back)
+        back.step()
+        hold(back, known)
+    if "step" in back.state[others[0]]:
+        assert [int(back.state[p]["step"]) for p in others] == [3, 2, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "Adamax", "Adadelta", "NAdam", "RAdam", "RMSprop", "Adagrad"])
+def test_a_number_of_steps_that_is_no_tensor(name):
+    """As PyTorch saved it before 1.12."""
+    params = parameters()
+    optimizer = made(class_of, name, params)
+    steps(optimizer, params, range(2))
+    saved, others = copy.deepcopy(optimizer.state_dict()), copied(params)
+    for entry in saved["state"].values():
+        entry["step"] = int(entry["step"])
+    other = made(class_of, name, others)
+    other.load_state_dict(saved)
+    steps(optimizer, params, range(2, 4))
+    steps(other, others, range(2, 4))
+    assert all_bits(params) == all_bits(others)
+
+
+@pytest.mark.parametrize("count", [100, 10_000, 2_000_000])
+@pytest.mark.parametrize("name", ["AdamW", "RAdam", "NAdam"])
+def test_late(name, count):
+    """A run goes on after as many steps as runs have, beside PyTorch's."""
+    start = made(theirs, name, parameters())
+    steps(start, [p for group in start.param_groups for p in group["params"]], range(1))
+    saved = copy.deepcopy(start.state_dict())
+    for entry in saved["state"].values():
+        entry["step"].fill_(count)
+    results = []
+    for kind in (class_of, theirs):
+        params = parameters()
+        optimizer = made(kind, name, params)
+        optimizer.load_state_dict(copy.deepcopy(saved))
+        steps(optimizer, params, range(1, 3))
+        assert {int(optimizer.state[p]["step"]) for p in params} == {count + 2}
+        results.append(params)
+    torch.testing.assert_close(*([p.detach() for p in params] for params in results), rtol=2e-6, atol=1e-7)
+
+
+@every_class
+@pytest.mark.parametrize("how", ["in place", "replaced", "cleared"])
+def test_states_that_a_caller_writes(name, how):
+    """What is in ``optimizer.state`` is what the next step takes: tensors written in place, others, or none."""
+    params = parameters()
+    optimizer = made(class_of, name, params)
+    steps(optimizer, params, range(2))
+    if how == "cleared":
+        optimizer.state.clear()
+        if name == "Adagrad":  # which makes its states once
+            for p in params:
+                optimizer.state[p].update(step=torch.tensor(0.0), sum=torch.full_like(p, 0.5))
+    for p in params:
+        for key, x in optimizer.state[p].items() if how != "cleared" else ():
+            written = x + 2 if key == "step" else x * 0.5
+            if how == "in place":
+                x.copy_(written)
+            else:
+                optimizer.state[p][key] = written
+    new_gradients(params, 2)
+    known = before(optimizer)
+    optimizer.step()
+    hold(optimizer, known)
+
+
+@each_of_pytorchs
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_states_of_another_dtype(name, dtype):
+    """fp32 states that are loaded for parameters of another dtype become what PyTorch's class makes of them."""
+    params = parameters()
+    saved_from = made(theirs, name, params)
+    steps(saved_from, params, range(2))
+    saved, others, of_peer = saved_from.state_dict(), *(
+        [torch.nn.Parameter(p.detach().to(getattr(torch, dtype))) for p in params] for _ in range(2)
+    )  # fmt: skip
+    ours, peer = made(class_of, name, others), made(theirs, name, of_peer)
+    ours.load_state_dict(copy.deepcopy(saved))
+    peer.load_state_dict(copy.deepcopy(saved))
+    assert all_bits(others, ours) == all_bits(of_peer, peer)
+
+
+def test_what_does_not_fit_is_refused():
+    """With PyTorch's errors, and nothing is changed."""
+    params = parameters()
+    optimizer = made(class_of, "AdamW", params)
+    steps(optimizer, params, range(1))
+    known = all_bits(params, optimizer)
+    saved = optimizer.state_dict()
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        optimizer.load_state_dict(saved | {"param_groups": saved["param_groups"][:1]})
+    less = copy.deepcopy(saved)
+    less["param_groups"][0]["params"] = [0]
+    with pytest.raises(ValueError, match="doesn't match the size of optimizer's group"):
+        optimizer.load_state_dict(less)
+    assert all_bits(params, optimizer) == known and bits(params[0]) == known[0][0]

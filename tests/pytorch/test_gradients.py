@@ -1,0 +1,229 @@
+"""Gradients and parameters of every kind that a model has: none, late, in several dtypes, of any size and strides."""
+
+import pytest
+
+from pytorch.bound import before, hold
+from pytorch.subjects import (
+    BUSY,
+    LR,
+    all_bits,
+    bits,
+    class_of,
+    drawn,
+    every_class,
+    new_gradients,
+    parameters,
+    steps,
+    torch,
+)  # fmt: skip
+
+SKIPPED = {0: {0, 3}, 1: {0, 1}, 2: set(), 3: {0, 1, 2, 3}, 4: {1}, 5: {0, 1, 2, 3}}  # which have gradients, by step
+
+
+@every_class
+def test_gradients_that_are_none_or_appear_later(name):
+    """A parameter without one keeps every bit and has no step counted; the others go on as if they were alone."""
+    params = parameters()
+    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    for step, there in SKIPPED.items():
+        new_gradients(params, step, only=there)
+        known = before(optimizer)
+        optimizer.step()
+        hold(optimizer, known)
+    for i, p in enumerate(params):
+        alone = parameters()[i]
+        single = class_of(name)([alone], lr=LR, **BUSY[name])
+        for step, there in SKIPPED.items():
+            if i in there:
+                others = parameters()
+                new_gradients(others, step)
+                alone.grad = others[i].grad
+                single.step()
+        assert bits(p) == bits(alone) and all_bits([p], optimizer) == all_bits([alone], single)
+
+
+@every_class
+def test_no_gradient_at_all(name):
+    params = parameters()
+    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    known = all_bits(params)
+    optimizer.step()
+    optimizer.zero_grad()
+    assert all_bits(params) == known
+
+
+@every_class
+def test_several_dtypes_in_one_model(name):
+    """Each parameter is stepped as in an optimizer of its own."""
+    shapes, dtypes = ((3,), (2, 3), (), (4,), (5,)), ("float32", "float16", "float64", "bfloat16", "float32")
+
+    def mixed():
+        return [torch.nn.Parameter(p.detach().to(getattr(torch, d)))
+                for p, d in zip(parameters(shapes), dtypes, strict=True)]  # fmt: skip
+
+    params, others = mixed(), mixed()
+    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    alone = [class_of(name)([p], lr=LR, **BUSY[name]) for p in others]
+    for step in range(2):
+        new_gradients(params, step)
+        new_gradients(others, step)
+        optimizer.step()
+        for single in alone:
+            single.step()
+    assert [p.dtype for p in params] == [getattr(torch, d) for d in dtypes]
+    assert all_bits(params) == all_bits(others)
+
+
+@every_class
+def test_sizes(name):
+    """Parameters of no element, of no dimension, and of more elements than a thread takes."""
+    shapes = (0,), (), (1,), (0, 3), (1, 1, 1), (257,), (2, 0, 5), (33, 2)
+    params = parameters(shapes)
+    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    for step in range(2):
+        new_gradients(params, step)
+        known = before(optimizer)
+        optimizer.step()
+        hold(optimizer, known)
+
+
+def test_parameters_of_no_element_alone():
+    params = parameters(((0,), (3, 0)))
+    optimizer = class_of("AdamW")(params, lr=LR)
+    steps(optimizer, params, range(2))
+    assert all(p.numel() == 0 for p in params)
+
+
+def strided(x, how):
+    """The numbers of a tensor in other strides."""
+    if how == "contiguous":
+        return x.clone(memory_format=torch.contiguous_format)
+    if how == "channels_last":
+        return x.clone(memory_format=torch.channels_last)
+    if how == "transposed":
+        return x.transpose(0, 1).contiguous().transpose(0, 1)
+    if how == "expanded":
+        return x[:, :, :1].expand_as(x)
+    wide = torch.zeros(*x.shape[:-1], 2 * x.shape[-1], dtype=x.dtype)
+    wide[..., ::2] = x
+    return wide[..., ::2]  # with gaps
+
+
+WITH_NORMS = "LARS", "LAMB", "NovoGrad"
+DENSE = "contiguous", "channels_last", "transposed"
+
+
+@every_class
+@pytest.mark.parametrize("of_parameter", DENSE)
+def test_strides(name, of_parameter):
+    """Parameters and gradients may lie in memory in any order, each in its own: the numbers are the same.
+
+    So are the bits, but for routines with norms, which sum in the order of memory.
+    """
+    x = drawn((2, 3, 2, 2), torch.Generator().manual_seed(0))
+    p, q = torch.nn.Parameter(strided(x, of_parameter)), torch.nn.Parameter(x.clone())
+    optimizer, other = (class_of(name)([one], lr=LR, **BUSY[name]) for one in (p, q))
+    strides = p.stride()
+    for step, of_gradient in enumerate((*DENSE, "gaps", "expanded")):
+        g = drawn((2, 3, 2, 2), torch.Generator().manual_seed(10 + step))
+        g = g[:, :, :1].expand_as(g) if of_gradient == "expanded" else g
+        p.grad, q.grad = strided(g, of_gradient), g.clone()
+        given, known = p.grad.clone(), before(optimizer)
+        optimizer.step()
+        other.step()
+        hold(optimizer, known)
+        assert torch.equal(p.grad, given) and p.stride() == strides
+        if name not in WITH_NORMS:
+            same = [torch.equal(state, other.state[q][key]) for key, state in optimizer.state[p].items()]
+            assert torch.equal(p, q) and all(same), of_gradient
+
+
+@pytest.mark.parametrize("name", ["SGD", "LAMB"])
+def test_parameters_with_gaps_are_refused(name):
+    """At construction, by name."""
+    wide = torch.ones(3, 4)
+    for x in (wide[:, ::2], wide[:, :3], torch.ones(1).expand(4)):
+        with pytest.raises(TypeError, match=rf"{name}: param_groups\[0\].*: expected elements side by side"):
+            class_of(name)([torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(x)], lr=LR)
+
+
+def test_views_of_one_storage():
+    """Parameters that are parts of one tensor, as flattened ones are; what lies between them stays."""
+    flat = torch.arange(1.0, 21.0)
+    kept = flat.clone()
+    params = [torch.nn.Parameter(flat[1:7].view(2, 3)), torch.nn.Parameter(flat[8:9]), torch.nn.Parameter(flat[11:15])]
+    others = [torch.nn.Parameter(p.detach().clone()) for p in params]
+    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
+    steps(ours, params, range(2))
+    steps(plain, others, range(2))
+    assert all_bits(params) == all_bits(others)
+    untouched = [0, 7, 9, 10, *range(15, 20)]
+    assert torch.equal(flat[untouched], kept[untouched])
+
+
+@every_class
+def test_what_is_not_finite(name):
+    """NaN and infinities go where the formula takes them, in their elements alone, for routines without norms."""
+    params, others = parameters(((6,), (2,))), parameters(((6,), (2,)))
+    ours, plain = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    for step in range(2):
+        new_gradients(params, step)
+        new_gradients(others, step)
+        if step == 0:
+            params[0].grad[1:4] = torch.tensor([float("nan"), float("inf"), -float("inf")])
+        ours.step()
+        plain.step()
+    assert bits(params[1]) == bits(others[1])
+    if name not in WITH_NORMS:
+        assert not params[0][1:4].isfinite().all() and params[0][[0, 4, 5]].isfinite().all()
+        assert bits(params[0][[0, 4, 5]]) == bits(others[0][[0, 4, 5]])
+
+
+def test_parameters_replaced_in_place():
+    """``p.data`` may be another tensor at the next step, as after loading a model or moving it."""
+    params, others = parameters(), parameters()
+    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
+    for step in range(3):
+        if step:
+            for p in params:
+                p.data = p.data.clone()
+        new_gradients(params, step)
+        new_gradients(others, step)
+        ours.step()
+        plain.step()
+    assert all_bits(params, ours) == all_bits(others, plain)
+
+
+def test_a_parameter_is_the_same_object():
+    """Autograd sees that it was written: what was computed with it before cannot be differentiated after."""
+    p = torch.nn.Parameter(torch.ones(3))
+    optimizer = class_of("SGD")([p], lr=LR)
+    loss = (p * p).sum()
+    p.grad = torch.ones(3)
+    version = p._version
+    optimizer.step()
+    assert p._version > version
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adagrad"])
+def test_sparse_gradients_are_refused(name):
+    """By name, and nothing is modified."""
+    params = parameters(((4, 2), (3,)))
+    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    steps(optimizer, params, range(1))
+    known = all_bits(params, optimizer)
+    params[0].grad = torch.ones(4, 2).to_sparse()
+    with pytest.raises((RuntimeError, TypeError, ValueError, NotImplementedError), match="sparse"):
+        optimizer.step()
+    assert all_bits(params, optimizer) == known
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "RMSprop"])
+def test_refused_at_construction(name):
+    """Complex parameters, and a step to be differentiated."""
+    with pytest.raises((RuntimeError, TypeError, ValueError), match="complex"):
+        class_of(name)([torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))], lr=LR)
+    with pytest.raises((RuntimeError, TypeError, ValueError), match="differentiable"):
+        class_of(name)(parameters(), lr=LR, differentiable=True)

@@ -1,0 +1,279 @@
+"""Tensors on a GPU: the configurations and laws of the CPU there, capture as a CUDA graph, streams, GradScaler, compile.
+
+What equal bits are asked of is asked of the executor beside the GPU, too: both have the reference's bits.
+"""
+
+import copy
+
+import pytest
+
+from pytorch.bound import before, hold
+from pytorch.subjects import (
+    BUSY,
+    LR,
+    PYTORCHS,
+    all_bits,
+    class_of,
+    drawn,
+    every_class,
+    new_gradients,
+    parameters,
+    steps,
+    theirs,
+    torch,
+)  # fmt: skip
+from pytorch.trials import beside
+
+pytestmark = pytest.mark.gpu
+db = pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
+STEPS = {"RAdam": 7}
+CAPTURABLE = {"capturable"}  # means something else to PyTorch's class: its state on the GPU
+
+
+@pytest.fixture(autouse=True)
+def a_gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch has no CUDA")
+
+
+def configurations():
+    """PyTorch's for a GPU, but those whose arguments have tensors on it or that are capturable."""
+    every = [(info.name, given) for info in db.optim_db if info.name in PYTORCHS
+             for given in info.optim_inputs_func(device="cuda")]  # fmt: skip
+    return [
+        pytest.param(name, given, id=f"{name}-{given.desc.replace(' ', '_')}")
+        for name, given in every if not CAPTURABLE & given.kwargs.keys()
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given"), configurations())
+def test_every_configuration(name, given):
+    """Steps from PyTorch's parameters, states and gradients are within the bound."""
+    beside(name, given.kwargs, STEPS.get(name, 3), device="cuda")
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
+def test_beside_pytorchs_fused_class(name):
+    """Which has its number of steps on the GPU: states are exchanged all the same."""
+    kwargs = BUSY[name] | {"fused": True}
+    if name == "Adagrad":
+        kwargs.pop("fused")  # on the CPU alone
+    beside(name, kwargs, 3, device="cuda", shapes=((33, 7), (), (0,), (300,)))
+
+
+@every_class
+def test_the_bits_of_the_executor(name):
+    """New gradients in each step, of every dtype; some are None."""
+    shapes, dtypes = ((33, 5), (), (0,), (257,), (4, 4)), ("float32", "float16", "bfloat16", "float64", "float32")
+    kept = []
+    for device in ("cpu", "cuda"):
+        params = [torch.nn.Parameter(p.detach().to(device, getattr(torch, d)))
+                  for p, d in zip(parameters(shapes), dtypes, strict=True)]  # fmt: skip
+        optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+        for step in range(4):
+            new_gradients(params, step, only={0, 1, 2, 3} if step < 2 else {0, 1, 2, 4})
+            optimizer.step()
+        kept.append(all_bits(params))
+    assert kept[0] == kept[1]
+
+
+@every_class
+def test_new_gradients_that_a_backward_pass_makes(name):
+    """``zero_grad`` drops gradients; the allocator gives the next ones any of the memory that is free."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 33), torch.nn.ReLU(), torch.nn.Linear(33, 4)).cuda()
+    params = list(model.parameters())
+    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    for step in range(4):
+        optimizer.zero_grad()
+        clutter = [torch.empty(step * 1000 + 64 * i, device="cuda") for i in range(8)]  # so that addresses change
+        inputs = drawn((8, 16), torch.Generator().manual_seed(step)).cuda()
+        (model(inputs) ** 2).mean().backward()
+        del clutter
+        known = before(optimizer)
+        optimizer.step()
+        hold(optimizer, known)
+
+
+@every_class
+def test_a_step_on_another_stream(name):
+    """Is in the order of PyTorch's current stream."""
+    params, others = parameters(device="cuda"), parameters(device="cuda")
+    ours, plain = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    stream = torch.cuda.Stream()
+    for step in range(3):
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(20_000_000)  # gradients come late
+            new_gradients(params, step)
+            ours.step()
+        torch.cuda.current_stream().wait_stream(stream)
+        steps(plain, others, [step])
+    assert all_bits(params, ours) == all_bits(others, plain)
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "RAdam", "LAMB"])
+def test_captured_as_a_graph(name):
+    """Gradients that stay where they are: replays count their steps, and are the steps that nobody captured."""
+    params, others = parameters(device="cuda"), parameters(device="cuda")
+    ours, plain = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for step in range(2):
+            new_gradients(params, step, fresh=False)
+            ours.step()
+    torch.cuda.current_stream().wait_stream(stream)
+    steps(plain, others, range(2))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ours.step()
+    for step in range(2, 6):
+        new_gradients(params, step, fresh=False)
+        graph.replay()
+        steps(plain, others, [step])
+    torch.cuda.synchronize()
+    assert all_bits(params) == all_bits(others)
+    assert all_bits(params, ours) == all_bits(others, plain)
+
+
+def test_two_devices():
+    """A model on two GPUs is stepped on both."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU")
+    params = [*parameters(device="cuda:0"), *parameters(seed=1, device="cuda:1")]
+    others = [*parameters(device="cuda:0"), *parameters(seed=1, device="cuda:0")]
+    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
+    for step in range(3):
+        steps(ours, params, [step])
+        steps(plain, others, [step])
+    assert [p.device.index for p in params] == [0] * 4 + [1] * 4
+    assert all_bits(params) == all_bits(others)
+
+
+def test_a_device_that_is_not_the_current_one():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU")
+    params, others = parameters(device="cuda:1"), parameters(device="cuda:0")
+    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
+    with torch.cuda.device(0):
+        steps(ours, params, range(3))
+        steps(plain, others, range(3))
+    assert all_bits(params) == all_bits(others)
+
+
+def test_a_model_on_the_host_and_on_the_gpu():
+    """Parameters on the CPU are stepped by the executor beside those on the GPU."""
+    params, others = [*parameters(), *parameters(seed=1, device="cuda")], [*parameters(), *parameters(seed=1)]
+    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
+    for step in range(2):
+        steps(ours, params, [step])
+        steps(plain, others, [step])
+    assert all_bits(params) == all_bits(others)
+
+
+@pytest.mark.parametrize(("dtype", "masters"), [("float32", None), ("float16", "fp32"), ("bfloat16", "remainder")])
+@pytest.mark.parametrize("max_norm", [None, 0.5])
+def test_a_scaler_of_gradients(dtype, masters, max_norm):
+    """Steps whose gradients overflow are left out and not counted, with the bits of the executor."""
+    kept = []
+    for device in ("cpu", "cuda"):
+        params = parameters(dtype=getattr(torch, dtype), device=device)
+        optimizer = class_of("AdamW")(params, lr=LR, masters=masters, max_norm=max_norm)
+        scaler = torch.amp.GradScaler(device, init_scale=64.0, growth_interval=2)
+        for step in range(6):
+            new_gradients(params, step)
+            factor = scaler.scale(torch.ones((), device=device))
+            for p in params:
+                p.grad.mul_(factor.to(p.grad.dtype))
+            if step in (0, 3):
+                params[-1].grad[-1] = float("inf")
+            scaler.step(optimizer)
+            scaler.update()
+        kept.append((all_bits(params, optimizer), scaler.get_scale()))
+    assert kept[0] == kept[1]
+
+
+def test_the_host_waits_for_nothing():
+    """A step with new gradients, a scaler and clipping starts while the GPU is at work."""
+    params = parameters(device="cuda")
+    optimizer = class_of("AdamW")(params, lr=LR, max_norm=0.5)
+    scaler = torch.amp.GradScaler("cuda", init_scale=64.0)
+    optimizer.step = torch.no_grad()(optimizer.step)
+    for step in range(3):
+        new_gradients(params, step)
+        scaler.scale(torch.ones((), device="cuda"))
+        optimizer.grad_scale, optimizer.found_inf = scaler._scale, torch.zeros((), device="cuda")
+        if step:
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            optimizer.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+
+
+def test_compiled_forward_and_backward():
+    """Gradients of ``torch.compile`` are as good as any."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 2)).cuda()
+    try:
+        compiled = torch.compile(model)
+        compiled(torch.ones(2, 8, device="cuda")).sum().backward()
+    except Exception as error:  # no compiler here
+        pytest.skip(f"torch.compile: {type(error).__name__}")
+    params = list(model.parameters())
+    optimizer = class_of("AdamW")(params, lr=LR)
+    for step in range(4):
+        optimizer.zero_grad()
+        inputs = drawn((4, 8), torch.Generator().manual_seed(step)).cuda()
+        (compiled(inputs) ** 2).mean().backward()
+        known = before(optimizer)
+        optimizer.step()
+        hold(optimizer, known)
+
+
+@every_class
+def test_state_dictionaries_between_devices(name):
+    """What was saved on the GPU goes on on the CPU, and the other way round, with the same bits."""
+    params = parameters(device="cuda")
+    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    steps(optimizer, params, range(2))
+    others = [torch.nn.Parameter(p.detach().cpu()) for p in params]
+    other = class_of(name)(others, lr=LR, **BUSY[name])
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    steps(optimizer, params, range(2, 4))
+    steps(other, others, range(2, 4))
+    assert all_bits(params, optimizer) == all_bits(others, other)
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_a_state_of_a_capturable_class(name):
+    """Whose number of steps is on the GPU: loaded here, it counts on."""
+    params, of_peer = parameters(device="cuda"), parameters(device="cuda")
+    peer = theirs(name)(of_peer, lr=LR, capturable=True)
+    steps(peer, of_peer, range(2))
+    ours = class_of(name)(params, lr=LR)
+    with torch.no_grad():
+        for p, q in zip(params, of_peer, strict=True):
+            p.copy_(q)
+    ours.load_state_dict(copy.deepcopy(peer.state_dict()))
+    new_gradients(params, 2)
+    ours.step()
+    assert {int(ours.state[p]["step"]) for p in params} == {3}
+
+
+def test_channels_last():
+    """A convolution's weights and gradients in the order that cuDNN likes."""
+    torch.manual_seed(0)
+    model = torch.nn.Conv2d(3, 8, 3).cuda().to(memory_format=torch.channels_last)
+    params = list(model.parameters())
+    optimizer = class_of("AdamW")(params, lr=LR)
+    for step in range(3):
+        optimizer.zero_grad()
+        inputs = drawn((2, 3, 8, 8), torch.Generator().manual_seed(step)).cuda()
+        (model(inputs.to(memory_format=torch.channels_last)) ** 2).mean().backward()
+        known = before(optimizer)
+        optimizer.step()
+        hold(optimizer, known)
+    assert params[0].is_contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,137 @@
+"""PyTorch's own configurations of its optimizers, and its own wrong arguments: ``common_optimizers.optim_db``.
+
+Each configuration of each class that `refopt.torch` has takes steps with new gradients. At each of them it starts from
+PyTorch's parameters, states and gradients, and both are held to the bound of one step (`bound`).
+"""
+
+import copy
+import inspect
+
+import pytest
+
+from pytorch.bound import before, hold
+from pytorch.subjects import (
+    BUSY,
+    LR,
+    PYTORCHS,
+    all_bits,
+    class_of,
+    each_of_pytorchs,
+    every_class,
+    new_gradients,
+    parameters,
+    steps,
+    theirs,
+    torch,
+)  # fmt: skip
+from pytorch.trials import beside
+
+db = pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
+
+STEPS = {"RAdam": 7}  # which rectifies from the sixth
+HOW = {name: {"foreach", "fused"} & inspect.signature(theirs(name)).parameters.keys() for name in PYTORCHS}
+# (class, description of a configuration): what its refusal says
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+
+
+def configurations(device):
+    """(class, description, arguments) of PyTorch's inputs."""
+    of_classes = [info for info in db.optim_db if info.name in PYTORCHS]
+    return [
+        pytest.param(info.name, given, id=f"{info.name}-{given.desc.replace(' ', '_')}")
+        for info in of_classes for given in info.optim_inputs_func(device=device)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given"), configurations("cpu"))
+def test_every_configuration(name, given):
+    """A step from PyTorch's parameters, states and gradients is within the bound, and so is PyTorch's."""
+    if (name, given.desc) in EXCEPTIONS:
+        with pytest.raises(ValueError, match=EXCEPTIONS[name, given.desc]):
+            class_of(name)(parameters(), **copy.deepcopy(given.kwargs))
+        return
+    beside(name, given.kwargs, STEPS.get(name, 3))
+
+
+@each_of_pytorchs
+def test_fp64(name):
+    """With fp64 as PyTorch's default dtype, which the product of NAdam is of."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        beside(name, BUSY[name], STEPS.get(name, 3), dtype=torch.float64)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@every_class
+def test_16_bit(name, dtype):
+    """In fp32 arithmetic, as PyTorch's fused classes have it: from its own parameters and states, step by step."""
+    params = parameters(dtype=getattr(torch, dtype))
+    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    for step in range(STEPS.get(name, 2)):
+        new_gradients(params, step)
+        known = before(optimizer)
+        optimizer.step()
+        hold(optimizer, known)
+
+
+@pytest.mark.parametrize(("name", "how"), [(name, how) for name in PYTORCHS for how in sorted(HOW[name])])
+def test_how_a_step_is_run_changes_no_bit(name, how):
+    """What PyTorch's classes are told of it is taken, and has no effect."""
+    kept = []
+    for given in ({}, {how: False}, {how: True}):
+        params = parameters()
+        optimizer = class_of(name)(params, lr=LR, **BUSY[name], **given)
+        steps(optimizer, params, range(2))
+        kept.append(all_bits(params, optimizer))
+    assert kept[0] == kept[1] == kept[2]
+
+
+def wrong_arguments():
+    """(class, description, arguments, error) of PyTorch's wrong inputs."""
+    every = []
+    for info in db.optim_db:
+        if info.name in PYTORCHS:
+            for wrong in info.optim_error_inputs_func(device="cpu", dtype=torch.float32):
+                label = wrong.optimizer_error_input.desc.replace(" ", "_")
+                every.append(pytest.param(info.name, wrong, id=f"{info.name}-{label}"))
+    return every
+
+
+@pytest.mark.parametrize(("name", "wrong"), wrong_arguments())
+def test_wrong_arguments(name, wrong):
+    """What PyTorch's class refuses is refused with the same exception, whose text PyTorch's tests know."""
+    params, kwargs = wrong.optimizer_error_input.params, wrong.optimizer_error_input.kwargs
+    if issubclass(wrong.error_type, Warning):
+        with pytest.warns(wrong.error_type, match=wrong.error_regex):
+            class_of(name)(params, **kwargs)
+        return
+    at_construction = wrong.error_on is db.OptimizerErrorEnum.CONSTRUCTION_ERROR
+    if at_construction:
+        with pytest.raises(wrong.error_type, match=wrong.error_regex):
+            class_of(name)(params, **kwargs)
+        return
+    optimizer = class_of(name)(params, **kwargs)
+    with pytest.raises(wrong.error_type, match=wrong.error_regex):
+        optimizer.step()
+
+
+@each_of_pytorchs
+def test_a_wrong_step_is_outside_of_the_bound(name):
+    """What is compared is compared so closely that a change of 2**-15 shows."""
+    params = parameters()
+    optimizer = theirs(name)(params, lr=LR, **BUSY[name])
+    new_gradients(params, 0)
+    known = before(optimizer)
+    optimizer.step()
+    assert 0 < hold(optimizer, known) <= 1
+    with torch.no_grad():
+        params[0].mul_(1 + 2**-15)
+    with pytest.raises(AssertionError, match=f"{name}, parameter 0: params"):
+        hold(optimizer, known)
+
+
+def test_every_class_is_in_the_table():
+    """PyTorch has tests of all of its classes that are here."""
+    assert {info.name for info in db.optim_db} >= set(PYTORCHS)

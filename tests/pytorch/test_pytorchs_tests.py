@@ -1,0 +1,248 @@
+"""What PyTorch's own tests ask of every optimizer (``test/test_optim.py``, ``test_lrscheduler.py``), written anew.
+
+Those files are in no wheel. Where they compare with a sequence of their own, this compares with PyTorch's class of the
+name, or holds each step to the bound (`bound`) of the numbers that its group has at that step.
+"""
+
+import copy
+import io
+import pickle
+
+import pytest
+
+from pytorch.bound import before, hold
+from pytorch.subjects import (
+    BUSY,
+    LR,
+    all_bits,
+    class_of,
+    drawn,
+    each_of_pytorchs,
+    every_class,
+    new_gradients,
+    parameters,
+    steps,
+    theirs,
+    torch,
+)  # fmt: skip
+
+register_optimizer_step_post_hook = pytest.importorskip("torch.optim.optimizer").register_optimizer_step_post_hook
+
+
+def held_step(optimizer, params, step):
+    new_gradients(params, step)
+    known = before(optimizer)
+    optimizer.step()
+    hold(optimizer, known)
+
+
+@each_of_pytorchs
+def test_it_is_pytorchs_class(name):
+    """By isinstance, signature, groups, defaults and text."""
+    params = parameters()
+    ours, peer = class_of(name)(params), theirs(name)(params)
+    assert isinstance(ours, theirs(name))
+    assert peer.defaults.items() <= ours.defaults.items()
+    for own, group in zip(ours.param_groups, peer.param_groups, strict=True):
+        assert group.items() <= own.items()
+    assert repr(ours).startswith(f"{name} (") and set(repr(peer).splitlines()) <= set(repr(ours).splitlines())
+
+
+@every_class
+def test_numbers_of_groups(name):
+    """Groups have rates, decays and states of their own, and what they do not say is the default."""
+    params = parameters(((2, 3), (4,), (), (5,)))
+    decays = "weight_decay" in class_of(name)(params).defaults
+    groups = [
+        {"params": params[:2]},
+        {"params": [params[2]], "lr": 0.25} | ({"weight_decay": 0.5} if decays else {}),
+        {"params": iter([params[3]]), "lr": 0.0},
+    ]
+    optimizer = class_of(name)(groups, lr=LR, **BUSY[name])
+    for step in range(2):
+        held_step(optimizer, params, step)
+    optimizer.param_groups[0]["lr"] = 0.5  # in place, as loops do
+    optimizer.param_groups[1]["lr"] *= 0.5
+    held_step(optimizer, params, 2)
+
+
+@every_class
+def test_a_tensor_of_the_rate(name):
+    """Which is read at each step."""
+    params, others = parameters(), parameters()
+    ours, same = (class_of(name)(x, lr=lr, **BUSY[name]) for x, lr in ((params, torch.tensor(LR)), (others, LR)))
+    steps(ours, params, range(1))
+    steps(same, others, range(1))
+    ours.param_groups[0]["lr"].fill_(0.25)
+    same.param_groups[0]["lr"] = 0.25
+    steps(ours, params, range(1, 3))
+    steps(same, others, range(1, 3))
+    assert all_bits(params) == all_bits(others)
+
+
+@every_class
+def test_a_group_that_comes_later(name):
+    """``add_param_group`` between two steps changes nothing of the parameters that are there."""
+    params, others = parameters(), parameters()
+    late = parameters(((3,), (2, 2)), seed=1)
+    ours, alone = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    steps(ours, params, range(1))
+    steps(alone, others, range(3))
+    ours.add_param_group({"params": late, "lr": 0.25})
+    steps(ours, [*params, *late], range(1, 2))
+    held_step(ours, [*params, *late], 2)
+    assert len(ours.param_groups) == 2 and ours.param_groups[1]["lr"] == 0.25
+    assert all_bits(params, ours) == all_bits(others, alone)
+
+
+def test_a_parameter_of_two_groups_is_refused():
+    params = parameters()
+    optimizer = class_of("AdamW")(params)
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        optimizer.add_param_group({"params": params[0]})
+    with pytest.raises(ValueError, match="optimizer got an empty parameter list"):
+        class_of("AdamW")([])
+    with pytest.raises(ValueError, match="can't optimize a non-leaf Tensor"):
+        class_of("AdamW")([params[0] * 2])
+    assert len(optimizer.param_groups) == 1
+
+
+def test_names_of_parameters():
+    """Named parameters keep their names in groups and state dictionaries."""
+    model = torch.nn.Linear(3, 2)
+    optimizer = class_of("AdamW")(model.named_parameters(), lr=LR)
+    assert optimizer.param_groups[0]["param_names"] == ["weight", "bias"]
+    steps(optimizer, list(model.parameters()), range(1))
+    assert optimizer.state_dict()["param_groups"][0]["param_names"] == ["weight", "bias"]
+
+
+@every_class
+def test_a_closure(name):
+    """It runs once, with gradients on, before the step; its loss is returned."""
+    generator = torch.Generator().manual_seed(5)
+    model, others = [torch.nn.Parameter(x) for x in (drawn((4, 3), generator), drawn((3,), generator))], None
+    others = [torch.nn.Parameter(p.detach().clone()) for p in model]
+    inputs, calls = drawn((2, 4), generator), []
+
+    def loss_of(weights):
+        return ((inputs @ weights[0] + weights[1]) ** 2).sum()
+
+    ours, plain = class_of(name)(model, lr=LR, **BUSY[name]), class_of(name)(others, lr=LR, **BUSY[name])
+
+    def closure():
+        assert torch.is_grad_enabled()
+        calls.append(None)
+        ours.zero_grad()
+        loss = loss_of(model)
+        loss.backward()
+        return loss
+
+    for step in range(3):
+        returned = ours.step(closure)
+        plain.zero_grad()
+        loss = loss_of(others)
+        loss.backward()
+        assert plain.step() is None
+        assert torch.equal(returned, loss) and len(calls) == step + 1
+    assert all_bits(model, ours) == all_bits(others, plain)
+
+
+@every_class
+def test_hooks(name):
+    """Of a step and of state dictionaries: each runs when PyTorch's would, with what PyTorch's would have."""
+    params = parameters()
+    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    seen = []
+    start = [p.detach().clone() for p in params]
+
+    def changed():
+        return any(not torch.equal(p, x) for p, x in zip(params, start, strict=True))
+
+    handles = [
+        optimizer.register_step_pre_hook(lambda one, args, kwargs: seen.append(("pre", one is optimizer, changed()))),
+        optimizer.register_step_post_hook(lambda one, args, kwargs: seen.append(("post", one is optimizer, changed()))),
+        optimizer.register_state_dict_pre_hook(lambda one: seen.append("state pre")),
+        optimizer.register_state_dict_post_hook(lambda one, saved: saved | {"more": len(saved["state"])}),
+        optimizer.register_load_state_dict_pre_hook(lambda one, saved: {k: saved[k] for k in ("state", "param_groups")}),
+        optimizer.register_load_state_dict_post_hook(lambda one: seen.append("loaded")),
+    ]
+    steps(optimizer, params, range(1))
+    assert seen == [("pre", True, False), ("post", True, True)]
+    saved = optimizer.state_dict()
+    assert saved.pop("more") == len(saved["state"]) and seen[2:] == ["state pre"]
+    optimizer.load_state_dict(saved | {"other": 1})
+    assert seen[3:] == ["loaded"]
+    for handle in handles:
+        handle.remove()
+    steps(optimizer, params, range(1, 2))
+    assert len(seen) == 4 and "more" not in optimizer.state_dict()
+
+
+def test_a_hook_that_scales_gradients():
+    """What a hook before the step does to gradients is what the step is given."""
+    params, others = parameters(), parameters()
+    ours, plain = (class_of("AdamW")(x, lr=LR, **BUSY["AdamW"]) for x in (params, others))
+
+    def halved(one, args, kwargs):
+        for p in params:
+            p.grad = p.grad * 0.5
+
+    ours.register_step_pre_hook(halved)
+    for step in range(3):
+        new_gradients(params, step)
+        new_gradients(others, step)
+        for q in others:
+            q.grad.mul_(0.5)
+        ours.step()
+        plain.step()
+    assert all_bits(params, ours) == all_bits(others, plain)
+
+
+def test_hooks_of_all_optimizers():
+    seen = []
+    hook = register_optimizer_step_post_hook(lambda *args: seen.append(args[0]))
+    params = parameters()
+    optimizer = class_of("SGD")(params, lr=LR)
+    try:
+        steps(optimizer, params, range(2))
+    finally:
+        hook.remove()
+    assert seen == [optimizer] * 2
+
+
+@every_class
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_zero_grad(name, set_to_none):
+    """Gradients are dropped, so that the next ones lie elsewhere, or zeroed where they lie: with the same bits."""
+    params, others = parameters(), parameters()
+    ours, same = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    for step in range(3):
+        ours.zero_grad(set_to_none=set_to_none)
+        assert all(p.grad is None if set_to_none or step == 0 else not p.grad.any() for p in params)
+        new_gradients(params, step, fresh=set_to_none)
+        new_gradients(others, step)
+        ours.step()
+        same.step()
+    assert all_bits(params, ours) == all_bits(others, same)
+
+
+@every_class
+@pytest.mark.parametrize("taken", [0, 2])
+def test_copied_and_pickled(name, taken):
+    """A deep copy and what pickle and ``torch.save`` bring back go on with the same bits, each by itself."""
+    params = parameters()
+    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    steps(optimizer, params, range(taken))
+    stream = io.BytesIO()
+    torch.save((params, optimizer), stream)
+    stream.seek(0)
+    copies = [
+        copy.deepcopy((params, optimizer)),
+        pickle.loads(pickle.dumps((params, optimizer))),
+        torch.load(stream, weights_only=False),
+    ]
+    for others, other in copies:
+        assert type(other) is type(optimizer)
+        steps(other, others, range(taken, taken + 2))
+    steps(optimizer, params, range(taken, taken + 2))
+    assert all(all_bits(others, other) == all_bits(params, optimizer) for others, other in copies)

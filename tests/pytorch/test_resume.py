@@ -1,0 +1,109 @@
+"""A training run that saves, stops, loads and goes on comes to the same bits as one that has not stopped."""
+
+import random
+
+import pytest
+
+from pytorch.subjects import BUSY, LR, all_bits, class_of, every_class, theirs, torch
+
+STEPS, STOP = 6, 3
+
+
+class Run:
+    """A small model, its optimizer, a schedule, a scaler and a generator of data: all that a run keeps."""
+
+    def __init__(self, make, dtype=torch.float32, scaled=False):
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(4, 5), torch.nn.LayerNorm(5), torch.nn.Tanh(), torch.nn.Linear(5, 2, bias=False)
+        ).to(dtype)
+        decayed = [p for p in self.model.parameters() if p.ndim > 1]
+        others = [p for p in self.model.parameters() if p.ndim <= 1]
+        self.optimizer = make([{"params": decayed}, {"params": others, "weight_decay": 0.0}])
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=STEPS)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=2, enabled=scaled)
+        self.data = torch.Generator().manual_seed(1)
+        self.dtype = dtype
+
+    def keeps(self):
+        """What has a state dictionary."""
+        return {"model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, "scaler": self.scaler}
+
+    def train(self, count):
+        for _ in range(count):
+            self.optimizer.zero_grad()
+            inputs = torch.randn(3, 4, generator=self.data).to(self.dtype)
+            loss = (self.model(inputs).float() ** 2).mean()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.schedule.step()
+        return float(loss)
+
+    def save(self, path):
+        saved = {name: x.state_dict() for name, x in self.keeps().items()} | {"data": self.data.get_state()}
+        torch.save(saved, path)
+
+    def load(self, path):
+        saved = torch.load(path, weights_only=True)
+        self.data.set_state(saved.pop("data"))
+        for name, x in self.keeps().items():
+            x.load_state_dict(saved[name])
+        return self
+
+    def bits(self):
+        return all_bits(list(self.model.parameters()), self.optimizer)
+
+
+def resumed(make, path, **named):
+    """The bits of a run, and of one that has been stopped, both at the end."""
+    whole, first = Run(make, **named), Run(make, **named)
+    whole_loss = whole.train(STEPS)
+    first.train(STOP)
+    first.save(path)
+    random.seed(0)
+    second = Run(make, **named)
+    with torch.no_grad():  # what is not loaded shows
+        for p in second.model.parameters():
+            p.add_(1)
+    loss = second.load(path).train(STEPS - STOP)
+    assert loss == whole_loss
+    return whole.bits(), second.bits()
+
+
+@every_class
+def test_it_goes_on(name, tmp_path):
+    """By way of ``torch.save``, and ``torch.load`` of tensors and plain objects alone."""
+    whole, second = resumed(lambda groups: class_of(name)(groups, lr=LR, **BUSY[name]), tmp_path / "run.pt")
+    assert whole == second
+
+
+@pytest.mark.parametrize(("dtype", "masters"), [("float16", "fp32"), ("bfloat16", "fp32"), ("bfloat16", "remainder")])
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "LAMB"])
+def test_it_goes_on_in_mixed_precision(name, dtype, masters, tmp_path):
+    """With masters, a scaler and clipping."""
+    whole, second = resumed(
+        lambda groups: class_of(name)(groups, lr=LR, masters=masters, max_norm=0.5),
+        tmp_path / "run.pt", dtype=getattr(torch, dtype), scaled=True,
+    )  # fmt: skip
+    assert whole == second
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "RAdam"])
+def test_pytorchs_run_goes_on_here(name, tmp_path):
+    """A checkpoint of PyTorch's class is loaded as one's own: both end near each other."""
+    peer = Run(lambda groups: theirs(name)(groups, lr=LR))
+    peer.train(STOP)
+    peer.save(tmp_path / "run.pt")
+    ours = Run(lambda groups: class_of(name)(groups, lr=LR)).load(tmp_path / "run.pt")
+    assert ours.bits() == peer.bits()
+    torch.testing.assert_close(ours.train(STEPS - STOP), peer.train(STEPS - STOP), rtol=1e-4, atol=1e-6)
+    for p, q in zip(ours.model.parameters(), peer.model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_trains():
+    """So that what is compared is a run in which something happens."""
+    run = Run(lambda groups: class_of("AdamW")(groups, lr=LR))
+    before = run.train(1)
+    assert run.train(20) < before / 2

@@ -1,0 +1,123 @@
+"""Every scheduler of ``torch.optim.lr_scheduler`` drives the classes as it drives PyTorch's."""
+
+import warnings
+
+import pytest
+
+from pytorch.bound import before, hold
+from pytorch.subjects import LR, all_bits, class_of, each_of_pytorchs, new_gradients, parameters, theirs, torch
+
+lr_scheduler = torch.optim.lr_scheduler
+STEPS = 6
+
+
+def _sequential(optimizer):
+    first = lr_scheduler.ConstantLR(optimizer, factor=0.5, total_iters=2)
+    return lr_scheduler.SequentialLR(optimizer, [first, lr_scheduler.ExponentialLR(optimizer, 0.5)], milestones=[3])
+
+
+def _chained(optimizer):
+    return lr_scheduler.ChainedScheduler([
+        lr_scheduler.LinearLR(optimizer, start_factor=0.25, total_iters=3), lr_scheduler.ExponentialLR(optimizer, 0.5),
+    ])  # fmt: skip
+
+
+SCHEDULERS = {
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda epoch: 0.5),
+    "StepLR": lambda o: lr_scheduler.StepLR(o, step_size=2, gamma=0.5),
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, milestones=[1, 3], gamma=0.5),
+    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, factor=0.5, total_iters=2),
+    "LinearLR": lambda o: lr_scheduler.LinearLR(o, start_factor=0.25, total_iters=3),
+    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, gamma=0.5),
+    "SequentialLR": _sequential,
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, total_iters=4, power=2.0),
+    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=4),
+    "ChainedScheduler": _chained,
+    "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0, factor=0.5),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, LR / 4, LR, step_size_up=2),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, T_0=2),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, max_lr=LR, total_steps=STEPS + 1),
+    "SWALR": lambda o: torch.optim.swa_utils.SWALR(o, swa_lr=LR / 8, anneal_epochs=3),
+}  # fmt: skip
+
+
+def advance(scheduler, step):
+    if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
+        scheduler.step(1.0 if step < 2 else 2.0)
+    else:
+        scheduler.step()
+
+
+def numbers(optimizer):
+    return [{key: float(group[key]) for key in ("lr", "momentum") if key in group} for group in optimizer.param_groups]
+
+
+def driven(kind, name, make, given, check=False):
+    """The numbers of each step, and the bits at the end."""
+    params = parameters(((3, 2), (4,)))
+    groups = [{"params": params[:1]}, {"params": params[1:], "lr": LR / 2}]
+    optimizer = kind(name)(groups, **given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SequentialLR and ChainedScheduler call what PyTorch has deprecated
+        scheduler = make(optimizer)
+        every = []
+        for step in range(STEPS):
+            new_gradients(params, step)
+            every.append(numbers(optimizer))
+            known = before(optimizer)
+            optimizer.step()
+            if check:
+                hold(optimizer, known)
+            advance(scheduler, step)
+    return every, all_bits(params)
+
+
+def test_every_scheduler_is_here():
+    """But the base class."""
+    assert {*SCHEDULERS} == {*lr_scheduler.__all__} - {"LRScheduler"} | {"SWALR"}
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize(("name", "given"), [("SGD", {"momentum": 0.875}), ("AdamW", {})], ids=["SGD", "AdamW"])
+@pytest.mark.parametrize("tensor", [False, True], ids=["number", "tensor"])
+def test_a_scheduler(scheduler, name, given, tensor):
+    """Each step has the rate of its time, and the momentum, where that is scheduled; both are PyTorch's."""
+    given = given | {"lr": torch.tensor(LR) if tensor else LR}
+    ours, _ = driven(class_of, name, SCHEDULERS[scheduler], given, check=True)
+    assert len({group["lr"] for groups in ours for group in groups}) > 2 or scheduler == "ConstantLR"
+    given["lr"] = torch.tensor(LR) if tensor else LR
+    assert ours == driven(theirs, name, SCHEDULERS[scheduler], given)[0]
+
+
+@each_of_pytorchs
+def test_pytorchs_own_choice_of_schedulers(name):
+    """Those that PyTorch's tests combine with the class."""
+    db = pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
+    info = next(info for info in db.optim_db if info.name == name)
+    for makers in info.scheduler_inputs:
+        params = parameters(((3,),))
+        optimizer = class_of(name)(params, lr=LR)
+        made = [make(optimizer) for make in makers]
+        for step in range(3):
+            new_gradients(params, step)
+            known = before(optimizer)
+            optimizer.step()
+            hold(optimizer, known)
+            for scheduler in made:
+                advance(scheduler, step)
+
+
+def test_averaged_weights():
+    """``swa_utils.AveragedModel`` beside it sees parameters after each step."""
+    model = torch.nn.Linear(3, 2)
+    optimizer, average = class_of("SGD")(model.parameters(), lr=LR), torch.optim.swa_utils.AveragedModel(model)
+    total = [torch.zeros_like(p) for p in model.parameters()]
+    for step in range(3):
+        new_gradients(list(model.parameters()), step)
+        optimizer.step()
+        average.update_parameters(model)
+        for sum_, p in zip(total, model.parameters(), strict=True):
+            sum_ += p.detach()
+    for sum_, p in zip(total, average.parameters(), strict=True):
+        torch.testing.assert_close(sum_ / 3, p.detach())
