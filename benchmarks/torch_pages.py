@@ -54,9 +54,12 @@ def step_text(record: dict[str, Any]) -> str:
     parts = [f"On an {record['device']}, in fp32: microseconds of the host's time, and milliseconds of the GPU's."]
     for routine, called in SHOWN.items():
         own = [row for row in rows if row["routine"] == routine]
-        parts += [f"{called}, eager, with new gradients in every step:", _times(own, names, LINES, "new addresses")]
-        parts += [f"{called} as a CUDA graph, with gradients that stay where they are:",
-                  _times(own, names, GRAPHS, "same addresses")]  # fmt: skip
+        tables = {
+            f"{called}, eager, with new gradients in every step:": _times(own, names, LINES, "new addresses"),
+            f"{called} as a CUDA graph, with gradients that stay where they are:":
+                _times(own, names, GRAPHS, "same addresses"),
+        }  # fmt: skip
+        parts += [part for pair in tables.items() if pair[1] for part in pair]
     ours = [row for row in rows if (row["implementation"], row["how"], row["routine"]) == (OURS, "eager", "adamw")]
     kinds = {"same addresses": "gradients where they were", "new lr": "another learning rate"}
     for condition, label in kinds.items():
@@ -78,7 +81,7 @@ def called_of(workload: str) -> str:
 
 
 def _times(rows: list[dict], names: Sequence[str], lines: Sequence[tuple[str, str, str]], condition: str) -> str:
-    """Host and GPU by workload; a dash where nothing was measured, and no line where nothing was at all."""
+    """Host and GPU by workload; a dash where nothing was measured, and nothing where nothing was at all."""
     found = {(row["workload"], row["implementation"], row["how"]): row for row in rows
              if row.get("condition") == condition}  # fmt: skip
     head = ["", *(f"{called_of(name)}, {unit}" for name in names for unit in ("host, µs", "GPU, ms"))]
@@ -90,6 +93,8 @@ def _times(rows: list[dict], names: Sequence[str], lines: Sequence[tuple[str, st
             any_ |= row is not None
             cells += [f"{row['host_us']:,.0f}", f"{row['ms']:.3f}"] if row else ["–", "–"]
         body += [cells] if any_ else []
+    if not body:
+        return ""
     floors = [next((row["floor_ms"] for row in found.values() if row["workload"] == name), None) for name in names]
     body.append(["floor", *(x for floor in floors for x in ("", "–" if floor is None else f"{floor:.3f}"))])
     return sections.table([head, ["---"] + ["---:"] * (len(head) - 1), *body])
@@ -118,7 +123,8 @@ def draw_step(record: dict[str, Any], figure: Path, workload: str = "resnet50") 
         drawn, axes = plt.subplots(len(rows), sharex=True, squeeze=False, figsize=(8, 1.0 + 1.1 * len(rows)))
         for ax, row in zip(axes[:, 0], rows, strict=True):
             timeline(ax, row["spans"], row["implementation"])
-        axes[0, 0].set_title(f"A step of AdamW on {called_of(workload)}, with new gradients, on an {record['device']}")
+        title = f"A step of AdamW on {called_of(workload)}, with new gradients, on an {record['device']}"
+        drawn.suptitle(title, x=0.01, ha="left", fontsize=12)
         axes[-1, 0].set_xlabel("time since the call (µs)")
         drawn.savefig(figure, metadata={"Date": None} if figure.suffix == ".svg" else None)
         plt.close(drawn)
@@ -196,7 +202,7 @@ def draw_training(record: dict[str, Any], figure: Path) -> None:
                     apart = [abs(x - y) for x, y in zip(losses, row["losses"]["fused"], strict=True)]
                     below.plot(apart, style, color=COLOURS[name], label=name)
             above.set_title(f"{row['model']}, {row['optimizer']}")
-            below.set(xlabel="step", yscale="symlog")
+            below.set_xlabel("step")
             below.set_yscale("symlog", linthresh=1e-6)
         axes[0, 0].set_ylabel("loss")
         axes[1, 0].set_ylabel("from the fused one's")

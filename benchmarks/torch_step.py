@@ -3,9 +3,9 @@
     python -m benchmarks.torch_step [--compile SECONDS] [--workloads NAME ...] [--out FILE]
 
 Needs a CUDA GPU with PyTorch and numba-cuda. Gradients lie where they did, or elsewhere, as after ``zero_grad()``,
-which drops them; or the learning rate is another. A row has the time of the step on the host, before which the GPU is
-idle; on the GPU, which is kept busy until the step is enqueued; and of both, from the call to the end of the last
-kernel. The exit status is 1 if a section failed or a row is wrong.
+which drops them; or the learning rate is another. A row has the time on the host, before which the GPU is idle; on the
+GPU, which is kept busy until the step is enqueued; and of both. The exit status is 1 if a section failed or a row is
+wrong.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from benchmarks.floor import judged
 from benchmarks.measure import SLEEP, attempt, captured, copy_gb_s, free, l2_bytes
 from benchmarks.peers import compiled
 from benchmarks.record import RESULTS, ROOT, begin, closure, digests, save, short_name
-from benchmarks.torch_trace import Span, traced
+from benchmarks.torch_trace import traced
 from benchmarks.torch_work import OPTIMIZERS, OURS, SMALL, WORKLOADS, Step, Subject, Work, states_of, subjects, work_of
 
 COMPILE_S = 60.0  # in which all of it is compiled
@@ -34,22 +34,26 @@ MOST_COMPILED = 1000  # tensors; a program for each of more takes minutes to com
 ROUNDS, WARMUP = 21, 5
 CYCLES_PER_US = 2000.0  # at least as many as a multiprocessor has
 TOLERANCE = 1e-5  # relative to each tensor's largest value, after one step
-TIMING = f"median of {ROUNDS} after {WARMUP} to warm up; host by the clock, device by CUDA events"
-DRAWN = ((OURS, "eager"), ("fused", "eager"), ("foreach", "eager"))  # of which a timeline is recorded
+TIMING = f"median of {ROUNDS} after {WARMUP}; host by the clock, device by CUDA events"
+DRAWN = (OURS, "eager"), ("fused", "eager"), ("foreach", "eager")  # of which a timeline is recorded
 
 
-def conditions(work: Work, optimizer: Optimizer | None) -> dict[str, Callable[[], Any]]:
-    """What is done before each step, by what it is called; without an optimizer its numbers cannot be changed."""
+def conditions(work: Work, optimizer: Optimizer, how: str) -> dict[str, Callable[[], Any]]:
+    """What is done before each step, by what it is called.
+
+    A graph has the addresses in it, and a step is compiled for a learning rate.
+    """
     count = 0
 
     def other_rate() -> None:
         nonlocal count
         count += 1
-        for group in optimizer.param_groups if optimizer else ():
+        for group in optimizer.param_groups:
             group["lr"] = 1e-3 + count * 1e-8
 
     found: dict[str, Callable[[], Any]] = {"same addresses": lambda: None}
-    return found | ({"new addresses": work.turn, "new lr": other_rate} if optimizer else {})
+    found |= {} if how.endswith("graph") else {"new addresses": work.turn}
+    return found | ({"new lr": other_rate} if how == "eager" else {})
 
 
 def times(step: Step, before: Callable[[], Any], on_gpu: bool = True, rounds: int = ROUNDS) -> dict[str, float]:
@@ -74,13 +78,13 @@ def times(step: Step, before: Callable[[], Any], on_gpu: bool = True, rounds: in
             whole.append((time.perf_counter() - start) * 1e6)
     found = {"host_us": statistics.median(host), "whole_us": statistics.median(whole)}
     if on_gpu:
-        found["ms"] = statistics.median(_device_ms(step, before, max(host), rounds))
+        found["ms"] = statistics.median(_device_ms(step, before, found["host_us"], rounds))
     return found
 
 
 def _device_ms(step: Step, before: Callable[[], Any], host_us: float, rounds: int) -> Iterator[float]:
     """Milliseconds between two events around each call, all of which is enqueued before it may start."""
-    cycles = max(SLEEP, int(2 * host_us * CYCLES_PER_US))
+    cycles = max(SLEEP, int(1.5 * host_us * CYCLES_PER_US))
     for _ in range(rounds):
         before()
         torch.cuda.synchronize()
@@ -109,9 +113,8 @@ def rows_of(work: Work, routine: str, subject: Subject, copy: float = 0.0) -> It
         optimizer = subject.make(work.params)
         step: Step = optimizer.step
         step = compiled(step) if subject.how.startswith("compiled") else step
-        is_graph = subject.how.endswith("graph")
-        step = captured(step) if is_graph else step
-        for condition, before in conditions(work, None if is_graph else optimizer).items():
+        step = captured(step) if subject.how.endswith("graph") else step
+        for condition, before in conditions(work, optimizer, subject.how).items():
             found = times(step, before, on_gpu)
             if on_gpu:
                 bytes_ = work.bytes(routine)
@@ -121,15 +124,15 @@ def rows_of(work: Work, routine: str, subject: Subject, copy: float = 0.0) -> It
         if on_gpu:
             torch.cuda.synchronize()
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:160]
-        yield about | {"skipped": reason, "ok": subject.name != OURS or subject.how != "eager"}
+        yield about | {"skipped": reason, "ok": (subject.name, subject.how) != (OURS, "eager")}
 
 
-def steps(copy: float, works: list[Work], only: Callable[[Subject], bool] = lambda subject: True) -> Iterator[dict]:
-    """Every optimizer on every workload that need not be compiled."""
+def steps(copy: float, works: list[Work]) -> Iterator[dict]:
+    """All that need not be compiled."""
     for work in works:
         for routine in OPTIMIZERS:
             for subject in subjects(routine):
-                if not subject.how.startswith("compiled") and only(subject):
+                if not subject.how.startswith("compiled"):
                     yield from rows_of(work, routine, subject, copy)
                     release()
 
@@ -148,7 +151,8 @@ def compiled_steps(copy: float, works: list[Work], seconds: float) -> Iterator[d
             yield about | {"skipped": f"no time left of {seconds:.0f} s"}
         else:
             with _Limit(left):
-                yield from rows_of(work, routine, subject, copy)
+                rows = list(rows_of(work, routine, subject, copy))
+            yield from rows
             release()
 
 
@@ -171,7 +175,7 @@ class _Limit:
 
 
 def agreement(works: list[Work]) -> Iterator[dict]:
-    """Whether all compute the same: the largest difference from PyTorch's fused after a first step."""
+    """The largest difference from PyTorch's fused after a first step."""
     for work in works:
         for routine in OPTIMIZERS:
             each = {x.name: x for x in subjects(routine) if x.how == "eager" and x.name in (OURS, "fused")}
@@ -198,8 +202,8 @@ def memory(works: list[Work]) -> Iterator[dict]:
         for routine in OPTIMIZERS:
             for subject in (x for x in subjects(routine) if x.how == "eager" and (on_gpu or x.name != "capturable")):
                 release()
-                before, params = _taken() if on_gpu else (0, 0), work.params
-                optimizer = subject.make(params)
+                before = _taken() if on_gpu else (0, 0)
+                optimizer = subject.make(work.params)
                 for _ in range(2):
                     optimizer.step()
                 release()
@@ -219,19 +223,17 @@ def _taken() -> tuple[int, int]:
 
 
 def timelines(works: list[Work]) -> Iterator[dict]:
-    """The calls of the host and the work of the GPU in one step with new gradients, as PyTorch's profiler sees them."""
+    """What host and GPU do in one step with new gradients, as PyTorch's profiler sees it."""
     for work in works:
         for subject in subjects("adamw"):
-            if (subject.name, subject.how) in DRAWN:
+            if work.name != SMALL and (subject.name, subject.how) in DRAWN:
                 optimizer = subject.make(work.params)
                 for _ in range(WARMUP):
                     work.turn()
                     optimizer.step()
-                spans: list[Span] = traced(optimizer.step, work.turn)
-                yield {
-                    "workload": work.name, "routine": "adamw", "implementation": subject.name, "unit": "microseconds",
-                    "spans": spans, "ok": bool(spans),
-                }  # fmt: skip
+                spans = traced(optimizer.step, work.turn)
+                about = {"workload": work.name, "routine": "adamw", "implementation": subject.name}
+                yield about | {"unit": "microseconds", "spans": spans, "ok": len(spans) > 1}
                 del optimizer
                 release()
 
@@ -252,7 +254,7 @@ def measured(names: list[str], seconds: float, out: Path, device: str = "cuda") 
     report["copy_gb_s"], works = copy, [work_of(name, device) for name in names]
     sections = {
         "agreement": partial(agreement, works), "steps": partial(steps, copy, works), "memory": partial(memory, works),
-        "timelines": partial(timelines, [work for work in works if work.name != SMALL]),
+        "timelines": partial(timelines, works),
         "compiled": partial(compiled_steps, copy, works, seconds),
     }  # fmt: skip
     for name, section in sections.items():

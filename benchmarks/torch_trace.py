@@ -43,10 +43,11 @@ def traced(call: Callable[[], Any], before: Callable[[], Any] = lambda: None) ->
 
 
 def spans_of(events: list[dict[str, Any]]) -> list[Span]:
-    """The spans of a trace; what waits for the whole device is left out."""
+    """The spans of a trace; what the host does after the call, which waits for the device, is left out."""
     (whole,) = (e for e in events if e.get("name") == STEP and e.get("cat") == "user_annotation")
-    begin = whole["ts"]
-    own = [e for e in events if e.get("cat") in LANES and "Synchronize" not in e["name"] and e["ts"] >= begin]
-    spans = [(LANES[e["cat"]], short(e["name"]), e["ts"], e["dur"]) for e in sorted(own, key=lambda e: e["ts"])]
+    begin, end = whole["ts"], whole["ts"] + whole["dur"]
+    own = sorted((e for e in events if e.get("cat") in LANES and begin <= e["ts"]), key=lambda e: e["ts"])
+    spans = [(LANES[e["cat"]], short(e["name"]), e["ts"], e["dur"]) for e in own]
+    spans = [(lane, name, at, length) for lane, name, at, length in spans if lane == "gpu" or at < end]
     spans.append(("step", "step", begin, whole["dur"]))
     return [(lane, name, round(at - begin, 3), round(length, 3)) for lane, name, at, length in spans]

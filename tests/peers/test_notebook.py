@@ -39,7 +39,7 @@ def test_the_oracle_says_what_its_text_says():
 
 
 def test_pytorchs_step_is_as_its_text_says():
-    """One launch for all tensors, states that come back with the same bits, a step that is left out, and one clipped."""
+    """One launch for all tensors, states that come back with the same bits, a step left out, and one clipped."""
     pytest.importorskip("torch")
     for text in ran("16-in-pytorchs-step"):
         assert text.count("launches ['merged_adamw']") == 2 and text.count("same bits: True") == 3

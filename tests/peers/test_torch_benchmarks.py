@@ -14,6 +14,13 @@ from refopt import torch as merged  # noqa: E402
 SHAPES = [(3, 4), (5,), ()]
 
 
+@pytest.fixture(autouse=True)
+def environment(monkeypatch, tmp_path):
+    """Has what the benchmarks set of the environment last for a test."""
+    monkeypatch.setenv("REFOPT_KERNELS", str(tmp_path / "kernels"))
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 @pytest.fixture
 def work():
     return Work("small", SHAPES, "cpu")
@@ -80,6 +87,19 @@ def test_a_trace_is_read():
     spans = torch_trace.spans_of(events)
     assert [(lane, at, length) for lane, _, at, length in spans] == [
         ("host", 10.0, 5.0), ("gpu", 20.0, 200.0), ("step", 0.0, 50.0)]  # fmt: skip
+
+
+def test_the_whole_report(monkeypatch, tmp_path):
+    """On the CPU, where what needs a GPU says why it is missing."""
+    monkeypatch.setattr(torch_step, "copy_gb_s", lambda: 1000.0)
+    monkeypatch.setattr(torch_step, "work_of", lambda name, device: Work(name, SHAPES, device))
+    monkeypatch.setattr(torch_step, "timelines", lambda works: iter(()))
+    out = tmp_path / "step.json"
+    report = torch_step.measured(["small"], 0.0, out, "cpu")
+    assert report["failures"] == {} and len(json.loads(out.read_text())["steps"]) == len(report["steps"])
+    assert {row["how"] for row in report["steps"]} == {"eager", "graph"} and len(report["agreement"]) == 2
+    assert all("no time left" in row["skipped"] for row in report["compiled"]) and report["compiled"]
+    assert "refopt/torch/merged.py" in report["sources"]
 
 
 # A training.
