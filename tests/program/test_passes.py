@@ -243,9 +243,9 @@ def test_arrays_moved_together_are_noticed():
         views = {name: bound.arrays[name] for name in names}
         behind = np.lib.stride_tricks.as_strided(whole, (2 * whole.size,))[whole.size :]  # compared, not read
         places = {name: (view.ctypes.data - whole.ctypes.data) // view.itemsize for name, view in views.items()}
-        first = min(places.values())
-        moved = {name: behind[places[name] - first :][: view.size].reshape(view.shape) for name, view in views.items()}
-        with pytest.raises(ValueError, match=r"all_reduce: '.*': expected a view of the buffer, got an array elsewhere"):
+        starts = {name: place - min(places.values()) for name, place in places.items()}
+        moved = {name: behind[starts[name] :][: view.size].reshape(view.shape) for name, view in views.items()}
+        with pytest.raises(ValueError, match="all_reduce: '.*': expected a view of the buffer, got an array elsewhere"):
             bound.rebind(moved)
         return all(bound.arrays[name] is view for name, view in views.items())
 
