@@ -245,7 +245,7 @@ def test_arrays_moved_together_are_noticed():
         places = {name: (view.ctypes.data - whole.ctypes.data) // view.itemsize for name, view in views.items()}
         starts = {name: place - min(places.values()) for name, place in places.items()}
         moved = {name: behind[starts[name] :][: view.size].reshape(view.shape) for name, view in views.items()}
-        with pytest.raises(ValueError, match="all_reduce: '.*': expected a view of the buffer, got an array elsewhere"):
+        with pytest.raises(ValueError, match="expected a view of the buffer, got an array elsewhere"):
             bound.rebind(moved)
         return all(bound.arrays[name] is view for name, view in views.items())
 
