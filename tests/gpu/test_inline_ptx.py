@@ -21,7 +21,8 @@ patterns = words | st.builds(operator.or_, UPPER, LOWER)
 INSTRUCTIONS = {
     "mov.b32": lambda a: a, "mov.b64": lambda a: (a & WORD, a >> 32), "cvt.u32.u64": lambda a: a & WORD,
     "add.u32": lambda a, b: a + b & WORD, "mul.lo.u32": lambda a, b: a * b & WORD,
-    "mul.hi.u32": lambda a, b: a * b >> 32, "and.b32": operator.and_, "or.b32": operator.or_, "xor.b32": operator.xor, "shr.u32": operator.rshift,
+    "mul.hi.u32": lambda a, b: a * b >> 32, "and.b32": operator.and_,
+    "or.b32": operator.or_, "xor.b32": operator.xor, "shr.u32": operator.rshift,
     "setp.eq.u32": operator.eq, "setp.nan.f32": lambda a, b: max(a & 0x7FFFFFFF, b & 0x7FFFFFFF) > 0x7F800000,
     "selp.b32": lambda a, b, p: a if p else b,
 }  # fmt: skip
