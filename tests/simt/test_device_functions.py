@@ -74,8 +74,9 @@ def test_arrays_and_tuples():
 
 
 @pytest.mark.parametrize("given", [(), (1, 2, 3), (1,), 1.0, np.ones(2)], ids=str)
-def test_tuples_of_another_length_and_what_is_no_tuple(given):
-    @cuda.jit("float32(UniTuple(float32, 2))", device=True)
+@pytest.mark.parametrize("signature", ["float32(UniTuple(float32, 2))", float32(numba.types.UniTuple(float32, 2))])
+def test_tuples_of_another_length_and_what_is_no_tuple(signature, given):
+    @cuda.jit(signature, device=True)
     def total(pair):
         return pair[0] + pair[1]
 
