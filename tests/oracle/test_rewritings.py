@@ -16,7 +16,8 @@ from refopt.oracle.exact.cases import runner
 from refopt.oracle.laws.step import example
 from refopt.oracle.subject import Function
 from refopt.oracle.trial import Trial
-from refopt.oracle.variants import VARIANTS, step_of
+from refopt.oracle.variants import ROUTINES as EXTENDED
+from refopt.oracle.variants import VARIANTS, is_extended, step_of
 
 pytestmark = pytest.mark.clause("N13")
 
@@ -56,8 +57,8 @@ def largest_ratios(routine, real, examples, chance, choices=None):
 
     Of the variant with some choices, and with all numbers, if these are not None.
     """
-    row = ROUTINES[routine] if choices is None else VARIANTS[routine].row
-    subject = Function(row, getattr(cpu, row.merged_name)) if choices is None else OfVariants(row)
+    row = (ROUTINES if choices is None else EXTENDED)[routine]
+    subject = OfVariants(row) if is_extended(row) else Function(row, getattr(cpu, row.merged_name))
     trial = Trial(row, subject, np.dtype(real).name, 0, choices or {})
     largest, others = {}, 0
     for k in range(examples):
@@ -88,7 +89,7 @@ def test_in_fp64_as_well(routine):
 
 CHOICES = [
     *[(name, {}) for name in VARIANTS],
-    *[(name, {"decay": "decoupled"}) for name, of in VARIANTS.items() if "decay" in of.row.choices],
+    *[(name, {"decay": "decoupled"}) for name, row in EXTENDED.items() if "decay" in row.choices],
     ("adagrad", {"epsilon_at": "inside"}), ("adamax", {"epsilon_at": "gradient", "maximize": True}),
 ]  # fmt: skip
 
