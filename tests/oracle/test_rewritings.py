@@ -55,8 +55,8 @@ class OfVariants:
 def largest_ratios(routine, real, examples, chance, choices=None):
     """By slot, the largest error over its bound; and how many of the results have other bits than refopt's.
 
-    Of the variant with some choices, and with all numbers, if these are not None; else without weight decay that is none
-    by default, since what it adds to a gradient widens the bound of all that follows.
+    Of the variant with some choices, and with all numbers, if these are not None; else without the weight decay that is
+    none by default, since what it adds to a gradient widens the bound of all that follows.
     """
     row = (ROUTINES if choices is None else EXTENDED)[routine]
     subject = OfVariants(row) if is_extended(row) else Function(row, getattr(cpu, row.merged_name))
