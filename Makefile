@@ -9,7 +9,7 @@ PEERS := .venv-peers/.installed
 OF_PEERS := tests/peers tests/project/test_benchmarks.py tests/gpu/test_frameworks.py tests/evidence/test_torch.py \
 	tests/pytorch \
 	$(wildcard tests/state/test_state_pytorch*.py)
-NOTEBOOK_OF_PEERS := notebooks/15-the-oracle.ipynb
+NOTEBOOKS_OF_PEERS := notebooks/15-the-oracle.ipynb notebooks/16-in-pytorchs-step.ipynb
 SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
 FOREIGN := .venv-foreign/.installed
 SITE := .venv-site/.installed
@@ -54,8 +54,8 @@ gpu-records: $(SETUP)  ## the records of a machine with GPUS GPUs; ONLY and ARGS
 
 notebooks: $(INSTALLED) $(PEERS)  ## execute the notebooks again, in place
 	.venv/bin/jupyter nbconvert --execute --inplace --ExecutePreprocessor.record_timing=False \
-		$(filter-out $(NOTEBOOK_OF_PEERS),$(wildcard notebooks/*.ipynb))
-	.venv-peers/bin/jupyter-execute --inplace --NotebookClient.record_timing=False $(NOTEBOOK_OF_PEERS)
+		$(filter-out $(NOTEBOOKS_OF_PEERS),$(wildcard notebooks/*.ipynb))
+	.venv-peers/bin/jupyter-execute --inplace --NotebookClient.record_timing=False $(NOTEBOOKS_OF_PEERS)
 	.venv/bin/jupyter nbconvert --to notebook --inplace --coalesce-streams notebooks/*.ipynb
 
 exercises: $(INSTALLED)  ## the notebooks of notebooks/exercises, again from their solutions

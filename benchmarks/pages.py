@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import torch_pages
 from benchmarks.detector_table import with_detectors
 from benchmarks.readme import reductions, shards, with_tables
 from benchmarks.record import RESULTS, ROOT
@@ -62,9 +63,11 @@ PAGES: dict[Path, Callable[[str], str]] = {
     ROOT / "docs" / "merging.md": with_ladder,
     ROOT / "docs" / "oracle.md": with_ratios,
     ROOT / "docs" / "sharding.md": lambda page: with_section(page, "shards", shards()),
+    ROOT / "docs" / "torch.md": torch_pages.with_records,
 }
 
 
 if __name__ == "__main__":
     for path, made in PAGES.items():
         path.write_text(made(path.read_text()))
+    torch_pages.draw()

@@ -28,6 +28,14 @@ def places_of(tensors: Sequence[Tensor]) -> np.ndarray:
     return np.fromiter(map(Tensor.data_ptr, tensors), np.int64, len(tensors))
 
 
+def follow(plan: Any, device: torch.device) -> None:
+    """Have what is bound to arrays on a GPU go on on PyTorch's current stream there."""
+    if device.type == "cuda":
+        stream = torch.cuda.current_stream(device).cuda_stream
+        if stream != plan.stream:
+            plan.stream = stream
+
+
 def _over(tensor: Tensor) -> Any:
     plain = tensor.detach()
     if plain.dtype == torch.bfloat16:  # which NumPy has from ml_dtypes alone

@@ -11,7 +11,7 @@ from torch.autograd.graph import increment_version
 from refopt import gpu
 from refopt.catalog import ROUTINES
 from refopt.state.steps import BASES
-from refopt.torch.arrays import arrays_of, places_of
+from refopt.torch.arrays import arrays_of, follow, places_of
 from refopt.torch.formulas import Formula
 from refopt.torch.gate import Gate
 from refopt.torch.gradients import Gradients
@@ -36,6 +36,7 @@ class Bucket:
     Attributes:
         params: the parameters.
         gradients: what the plan reads of their gradients.
+        captured: whether a graph has a step of the plan, whose tables are to stay.
     """
 
     def __init__(self, members: Sequence[Member], formulas: Sequence[Formula], masters: str | None) -> None:
@@ -65,7 +66,7 @@ class Bucket:
         self._numbers = self._of_tensors(formulas)
         self._scalars.count(self._taken.tolist(), self._by_tensor())
         self._plan: Any = None
-        self._moved = False
+        self._moved = self.captured = False
 
     def bind(self, gate: Gate) -> None:
         """Make the plan, which reads what a gate on the same device has."""
@@ -124,16 +125,13 @@ class Bucket:
 
     def _follow(self) -> bool:
         """Have the plan on PyTorch's current stream; whether that is being captured."""
-        if not self._on_gpu:
-            return False
-        stream = torch.cuda.current_stream(self.params[0].device).cuda_stream
-        if stream != self._plan.stream:
-            self._plan.stream = stream
-        return torch.cuda.is_current_stream_capturing()
+        follow(self._plan, self.params[0].device)
+        return self._on_gpu and torch.cuda.is_current_stream_capturing()
 
     def _count(self, captured: bool) -> None:
         """A step more; that of a graph is counted by the device, whenever it is replayed."""
         if captured:
+            self.captured = True
             self._skipped -= 1
         else:
             self._taken += self._present

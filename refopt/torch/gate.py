@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from refopt import gpu
-from refopt.torch.arrays import array_of
+from refopt.torch.arrays import array_of, follow
 from refopt.torch.gradients import Gradients
 
 
@@ -29,7 +30,7 @@ class Gate:
             max_norm: to what norm of all gradients they are clipped, if they are.
         """
         scaled, may_skip = kind
-        self._gradients = gradients
+        self._device, self._gradients = device, gradients
         self._scale = torch.ones(1, device=device) if scaled else None
         self._factor = torch.ones(1, device=device) if scaled and max_norm is None else None
         self.found_inf = torch.zeros(1, device=device) if may_skip else None
@@ -40,6 +41,7 @@ class Gate:
             scale = None if self._scale is None else array_of(self._scale)
             self._check = gpu.gradient_check(self._of_all(), loss_scale=scale, max_norm=max_norm)
             self.arrays["grad_factor"] = self._check.grad_factor
+            self._let_go()
 
     def take(self, scale: Tensor | None, found_inf: Tensor | None, moved: bool) -> None:
         """Put the numbers of a step there, in stream order.
@@ -56,9 +58,24 @@ class Gate:
         if self.found_inf is not None and found_inf is not None:
             self.found_inf.copy_(found_inf.reshape(1), non_blocking=True)
         if self._check is not None:
+            follow(self._check, self._device)
             if moved:
-                self._check.rebind(self._of_all())
+                self._move(self._check)
             self._check()
+
+    def _move(self, check: gpu.GradientCheck) -> None:
+        """Have the check read the gradients where they lie."""
+        if any(each.changed for each in self._gradients):
+            check.rebind(self._of_all())
+        elif self._device.type == "cpu":
+            arrays = self._of_all()
+            check.move([0 if array is None else array.address for array in arrays], arrays)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """On a GPU do not keep the gradients alive: PyTorch may want their memory."""
+        if self._check is not None and self._device.type == "cuda":
+            self._check.move(np.concatenate([each.places for each in self._gradients]))
 
     def _of_all(self) -> list[Any]:
         return [array for each in self._gradients for array in each.arrays()]

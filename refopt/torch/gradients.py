@@ -32,6 +32,8 @@ class Gradients:
         self._strides: list[Any] = []
         self._dtypes: list[torch.dtype | None] = []
         self._on_gpu = self._params[0].is_cuda
+        self.places = np.zeros(0, np.int64)
+        self.present: list[bool] = []
         self._read([param.grad for param in params])
         self.changed = False
 
@@ -43,8 +45,8 @@ class Gradients:
         """
         grads = [param.grad for param in self._params]
         try:  # as fast as can be, since this is most of what a step costs the host
-            places = places_of(grads)  # type: ignore[arg-type]
-            strides = list(map(Tensor.stride, grads))  # type: ignore[arg-type]
+            places = places_of(grads)
+            strides = list(map(Tensor.stride, grads))
         except (TypeError, RuntimeError):  # of None, or of a sparse one, which `_read` refuses
             if any(grad is not None and grad.layout is not torch.strided for grad in grads):
                 self._read(grads)

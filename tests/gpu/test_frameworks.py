@@ -1,6 +1,6 @@
 """Arrays of PyTorch, CuPy, Numba and JAX, as they are: where they lie, on their stream, with the reference's bits.
 
-Without a GPU: what DLPack says of an array, and the example on PyTorch's tensors in the executor's memory.
+Without a GPU: what DLPack says of an array, and the example, on the executor.
 """
 
 import functools
@@ -486,7 +486,7 @@ def largest(x, y):
     return max(abs(a - b) for a, b in zip(x, y, strict=True))
 
 
-def check_example(example, device, monkeypatch):
+def check_example(example, device):
     """Hold the losses of the example, and those of the same in fp64, to a bound.
 
     What sets refopt's step apart from PyTorch's is the size of the step, sqrt((1 - beta2**t) / (1 - beta2)) over
@@ -496,44 +496,42 @@ def check_example(example, device, monkeypatch):
     times. In fp64 the size is bounded: after t steps a power is off by 2 t u at most, u half an ulp of 1, of which
     1 - beta2**t, near t (1 - beta2), is divided, and 1 - beta2 likewise.
     """
-    beta1, beta2 = example.BETA1, example.BETA2
+    lr, (beta1, beta2) = 1e-2, (0.9, 0.999)
 
     def size(p1, p2, first):
         return np.sqrt((1 - np.float64(p2)) / (1 - np.float64(first))) / (1 - np.float64(p1))
 
-    def losses(stepper, **numbers):
-        with monkeypatch.context() as patch:
-            for name, value in numbers.items():
-                patch.setattr(example, name, value)
-            return example.train(example.model(device).double(), stepper)[0]
+    def losses(adamw, **options):
+        return example.train(adamw, device, example.torch.float64, **options)
 
+    peer, merged = example.torch.optim.AdamW, example.refopt.torch.AdamW
     theirs, ours = example.main(["--device", device])
     assert ours[-1] < ours[0] / 3, "it learns"
-    exact, change = losses(example.by_pytorch), 2.0**-12
-    by_size = largest(losses(example.by_pytorch, LR=example.LR * (1 + change)), exact) / change
+    exact, change = losses(peer), 2.0**-12
+    by_size = largest(losses(peer, lr=lr * (1 + change)), exact) / change
     rounded = [[power_after(np.float32(beta), t) for t in range(len(ours))] for beta in (beta1, beta2)]
     sizes = [size(p1, p2, rounded[1][0]) for p1, p2 in zip(*rounded, strict=True)]
     off = max(abs(x / size(beta1**t, beta2**t, beta2) - 1) for t, x in enumerate(sizes, 1))
     others = 4 * largest(theirs, exact)
     bound = 2 * by_size * off + others
     assert largest(theirs, ours) <= bound < 1e-4
-    assert largest(exact, losses(example.by_refopt)) <= 2 * by_size * 2**-52 / (1 - beta2) + others * 2**-29
-    assert largest(exact, losses(example.by_refopt, DECAY=0.0)) > bound
+    assert largest(exact, losses(merged)) <= 2 * by_size * 2**-52 / (1 - beta2) + others * 2**-29
+    assert largest(exact, losses(merged, weight_decay=0.0)) > bound
 
 
 @pytest.mark.gpu
-def test_example_on_the_gpu(example, monkeypatch):
-    """refopt in place of the fused AdamW: the same losses but for roundings."""
+def test_example_on_the_gpu(example):
+    """refopt in the place of AdamW: the same losses but for roundings."""
     PyTorch()
-    check_example(example, "cuda", monkeypatch)
+    check_example(example, "cuda")
 
 
-def test_example_on_the_executor(example, monkeypatch, capsys):
-    """The same by the executor, in whose memory the tensors are."""
+def test_example_on_the_executor(example, capsys):
+    """The same by the executor."""
     threads = example.torch.get_num_threads()
     example.torch.set_num_threads(1)  # for so small a model, several only wait for each other
     try:
-        check_example(example, "cpu", monkeypatch)
+        check_example(example, "cpu")
     finally:
         example.torch.set_num_threads(threads)
     assert "largest difference" in capsys.readouterr().out

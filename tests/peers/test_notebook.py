@@ -1,4 +1,4 @@
-"""The notebook on the oracle runs from top to bottom, beside the libraries that it holds to it."""
+"""The notebooks on the oracle and on PyTorch's step run from top to bottom, beside the libraries that they take."""
 
 import importlib.util
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
-NAME = "15-the-oracle"
 
 
 def printed(notebook):
@@ -14,26 +13,35 @@ def printed(notebook):
     return "".join(out.text for out in outputs if out.output_type == "stream")
 
 
-@pytest.fixture(scope="module")
-def ran():
-    for library in ("torch", "optax"):
-        pytest.importorskip(library)
-    if importlib.util.find_spec("timm") is None:  # which is not imported whole: it wants torchvision
-        pytest.skip("timm is not installed")
+def ran(name):
+    """What a notebook has printed as committed, and now."""
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
-    notebook = nbformat.read(FOLDER / f"{NAME}.ipynb", as_version=4)
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     before = printed(notebook)
     resources = {"metadata": {"path": str(FOLDER)}}
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
     return before, printed(notebook)
 
 
-def test_it_says_what_its_text_says(ran):
-    """As committed and now: mistakes are named, the mended step is right, and so are the verdicts on libraries."""
-    for text in ran:
+def test_the_oracle_says_what_its_text_says():
+    """Mistakes are named, the mended step is right, and so are the verdicts on libraries."""
+    for library in ("torch", "optax"):
+        pytest.importorskip(library)
+    if importlib.util.find_spec("timm") is None:  # which is not imported whole: it wants torchvision
+        pytest.skip("timm is not installed")
+    for text in ran("15-the-oracle"):
         assert "why: epsilon inside the root (100 % of the wrong elements)" in text
         assert "why: elements that are not written: they are as they were" in text
         assert "mended as adamw: right, as far as was compared" in text
         assert "torch.optim.AdamW, fused=True as adamw: right" in text and "optax.adamw as adamw: right" in text
         assert "timm.optim.lamb.Lamb, max_grad_norm=None as lamb: WRONG, L15" in text
         assert "torch.optim.SGD, fused=True as sgd: WRONG, L1" in text
+
+
+def test_pytorchs_step_is_as_its_text_says():
+    """One launch for all tensors, states that come back with the same bits, a step left out, and one clipped."""
+    pytest.importorskip("torch")
+    for text in ran("16-in-pytorchs-step"):
+        assert text.count("launches ['merged_adamw']") == 2 and text.count("same bits: True") == 3
+        assert "overflow True    moved by 0.000000" in text and "overflow False   moved by 1.000000" in text
+        assert "fp32, PyTorch: 0.9400, bf16, PyTorch: 1.0000" in text and "False" not in text.split("overflow")[0]

@@ -1,4 +1,4 @@
-"""docs/use-in-pytorch.md runs, on the executor."""
+"""docs/torch.md runs, on the executor."""
 
 import pytest
 from page_code import run
@@ -7,4 +7,4 @@ pytest.importorskip("torch")
 
 
 def test_the_page_on_pytorch_runs(tmp_path):
-    assert run("use-in-pytorch", tmp_path) == 3
+    assert run("torch", tmp_path) == 5

@@ -1,0 +1,222 @@
+"""What docs/torch.md shows of the records of `benchmarks.torch_step` and `benchmarks.torch_training`.
+
+    python -m benchmarks.torch_pages          draws the figures again
+
+Without a record, a section says how to make it, and nothing is drawn.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import sections
+from benchmarks.record import RESULTS, ROOT
+from benchmarks.sections import with_section
+
+STEP, TRAINING = RESULTS / "torch-step-h200.json", RESULTS / "torch-training-h200.json"
+STEP_FIGURE, TRAINING_FIGURE = ROOT / "docs" / "torch-step.svg", ROOT / "docs" / "torch-training.svg"
+OURS = "refopt.torch"
+WORKLOADS = {"resnet50": "ResNet-50", "bert-large": "BERT-large"}
+LINES = (  # label, implementation, how it is run
+    ("PyTorch, `foreach`", "foreach", "eager"), ("PyTorch, `capturable`", "capturable", "eager"),
+    ("PyTorch, `fused`", "fused", "eager"), ("PyTorch, `torch.compile`", "torch.compile", "compiled"),
+    ("**`refopt.torch`**", OURS, "eager"),
+)  # fmt: skip
+GRAPHS = (
+    ("PyTorch, `capturable`", "capturable", "graph"), ("PyTorch, `fused`", "fused", "graph"),
+    ("PyTorch, `torch.compile`", "torch.compile", "compiled graph"), ("**`refopt.torch`**", OURS, "graph"),
+)  # fmt: skip
+SHOWN = {"adamw": "AdamW", "momentum": "SGD with momentum"}
+COLOURS = {OURS: "#0072B2", "fused": "#E69F00", "foreach": "#009E73"}
+
+
+def with_records(page: str) -> str:
+    """docs/torch.md with the figures of both records."""
+    page = with_section(page, "torch-step", shown(STEP, step_text))
+    return with_section(page, "torch-training", shown(TRAINING, training_text))
+
+
+def shown(path: Path, text: Callable[[dict[str, Any]], str]) -> str:
+    """What a section says of a record, or of there being none."""
+    if path.is_file():
+        return text(json.loads(path.read_text()))
+    step = path.name.rpartition("-")[0]
+    return f"There is no record of this. `make gpu-records ONLY={step}` makes one, on a machine with a GPU."
+
+
+# A step.
+
+
+def step_text(record: dict[str, Any]) -> str:
+    """The tables of a step: eager with new gradients, as a CUDA graph, and bytes of states."""
+    rows, names = record["steps"] + record["compiled"], list(dict.fromkeys(row["workload"] for row in record["steps"]))
+    parts = [f"On an {record['device']}, in fp32: microseconds of the host's time, and milliseconds of the GPU's."]
+    for routine, called in SHOWN.items():
+        own = [row for row in rows if row["routine"] == routine]
+        tables = {
+            f"{called}, eager, with new gradients in every step:": _times(own, names, LINES, "new addresses"),
+            f"{called} as a CUDA graph, with gradients that stay where they are:":
+                _times(own, names, GRAPHS, "same addresses"),
+        }  # fmt: skip
+        parts += [part for pair in tables.items() if pair[1] for part in pair]
+    ours = [row for row in rows if (row["implementation"], row["how"], row["routine"]) == (OURS, "eager", "adamw")]
+    kinds = {"same addresses": "gradients where they were", "new lr": "another learning rate"}
+    for condition, label in kinds.items():
+        each = {row["workload"]: row["host_us"] for row in ours if row.get("condition") == condition}
+        if each:
+            said = ", ".join(f"{us:,.0f} on {called_of(name)}" for name, us in each.items())
+            parts.append(f"`refopt.torch.AdamW` with {label}, microseconds on the host: {said}.")
+    parts += ["Megabytes of AdamW's states, and of all that the optimizer has allocated after two steps:",
+              _memory(record["memory"], names)]  # fmt: skip
+    if record["timelines"]:
+        said = "A step of AdamW on ResNet-50, the host's launches above the GPU's kernels, on one axis of time: "
+        parts.append(f"![{said}refopt.torch, PyTorch's fused and its foreach]({STEP_FIGURE.name})")
+    return "\n\n".join(parts)
+
+
+def called_of(workload: str) -> str:
+    """A workload in words."""
+    return WORKLOADS.get(workload, workload)
+
+
+def _times(rows: list[dict], names: Sequence[str], lines: Sequence[tuple[str, str, str]], condition: str) -> str:
+    """Host and GPU by workload; a dash where nothing was measured, and nothing where nothing was at all."""
+    found = {(row["workload"], row["implementation"], row["how"]): row for row in rows
+             if row.get("condition") == condition}  # fmt: skip
+    head = ["", *(f"{called_of(name)}, {unit}" for name in names for unit in ("host, µs", "GPU, ms"))]
+    body = []
+    for label, implementation, how in lines:
+        cells, any_ = [label], False
+        for name in names:
+            row = found.get((name, implementation, how))
+            any_ |= row is not None
+            cells += [f"{row['host_us']:,.0f}", f"{row['ms']:.3f}"] if row else ["–", "–"]
+        body += [cells] if any_ else []
+    if not body:
+        return ""
+    floors = [next((row["floor_ms"] for row in found.values() if row["workload"] == name), None) for name in names]
+    body.append(["floor", *(x for floor in floors for x in ("", "–" if floor is None else f"{floor:.3f}"))])
+    return sections.table([head, ["---"] + ["---:"] * (len(head) - 1), *body])
+
+
+def _memory(rows: list[dict], names: Sequence[str]) -> str:
+    found = {(row["workload"], row["implementation"]): row for row in rows if row["routine"] == "adamw"}
+    head = ["", *(f"{called_of(name)}, {what}" for name in names for what in ("states", "all"))]
+    body = []
+    for implementation in dict.fromkeys(implementation for _, implementation in found):
+        cells = [f"`{implementation}`" if implementation == OURS else f"PyTorch, `{implementation}`"]
+        for name in names:
+            row = found.get((name, implementation))
+            keys = ("state_bytes", "allocated_bytes")
+            cells += [f"{row[key] / 1e6:,.2f}" for key in keys] if row else ["–", "–"]
+        body.append(cells)
+    return sections.table([head, ["---"] + ["---:"] * (len(head) - 1), *body])
+
+
+def draw_step(record: dict[str, Any], figure: Path, workload: str = "resnet50") -> None:
+    """Draw the calls of the host and the kernels of the GPU in a step, one optimizer below the other."""
+    import matplotlib.pyplot as plt
+
+    rows = [row for row in record["timelines"] if row["workload"] == workload]
+    with plt.style.context([ROOT / "notebooks" / "figures.mplstyle", {"svg.hashsalt": "refopt"}]):
+        drawn, axes = plt.subplots(len(rows), sharex=True, squeeze=False, figsize=(8, 1.0 + 1.1 * len(rows)))
+        for ax, row in zip(axes[:, 0], rows, strict=True):
+            timeline(ax, row["spans"], row["implementation"])
+        title = f"A step of AdamW on {called_of(workload)}, with new gradients, on an {record['device']}"
+        drawn.suptitle(title, x=0.01, ha="left", fontsize=12)
+        axes[-1, 0].set_xlabel("time since the call (µs)")
+        drawn.savefig(figure, metadata={"Date": None} if figure.suffix == ".svg" else None)
+        plt.close(drawn)
+
+
+def timeline(ax: Any, spans: Sequence[Sequence[Any]], name: str) -> None:
+    """One step on axes of its own: the call and what it launches above, what the GPU does below."""
+    colour = COLOURS.get(name, "0.4")
+    lanes = "step", "host", "gpu"
+    of_lane = {lane: [(at, length) for kind, _, at, length in spans if kind == lane] for lane in lanes}
+    ax.broken_barh(of_lane["step"], (-0.3, 0.6), facecolors="0.9")
+    ax.broken_barh(of_lane["host"], (-0.3, 0.6), facecolors="0.45")
+    ax.broken_barh(of_lane["gpu"], (0.7, 0.6), facecolors=colour)
+    ax.set_yticks([0, 1], ["host", "GPU"])
+    ax.invert_yaxis()
+    ax.text(1.0, 1.02, name, transform=ax.transAxes, ha="right", va="bottom", fontsize=10)
+
+
+# A training.
+
+
+def training_text(record: dict[str, Any]) -> str:
+    """Samples per second, how near the steps are to the bound, and whether a run that stops goes on the same."""
+    names = {OURS: "`refopt.torch`", "fused": "`fused`", "foreach": "`foreach`"}
+    speeds = {(row["model"], row["optimizer"], row["implementation"]): row
+              for row in record["speeds"] if "skipped" not in row}  # fmt: skip
+    cases = list(dict.fromkeys(key[:2] for key in speeds))
+    head = ["", *(f"{model}, {optimizer}" for model, optimizer in cases)]
+    body = [[f"{called}, samples per second", *(f"{speeds[*case, name]['samples_per_second']:,.1f}" for case in cases)]
+            for name, called in names.items()]  # fmt: skip
+    body += [[f"{called}, GB at the peak", *(f"{speeds[*case, name]['peak_bytes'] / 1e9:.2f}" for case in cases)]
+             for name, called in names.items()]  # fmt: skip
+    parts = [
+        f"On an {record['device']}, in mixed precision, with `GradScaler`, a cosine schedule and clipping; PyTorch's "
+        "gradients are clipped by `clip_grad_norm_`, refopt's by `max_norm=`.",
+        sections.table([head, ["---"] + ["---:"] * len(cases), *body]),
+        "In each step of the fused optimizer, one of `refopt.torch` was taken from the same parameters, states and "
+        "gradients. The largest error over [the oracle's bound](oracle.md) of the elements that were compared:",
+        _bounds([row for row in record["curves"] if "skipped" not in row or "losses" in row]),
+    ]
+    bad = [f"{row['model']} with {row['optimizer']}" for row in record["resumed"] if not row.get("ok", True)]
+    if record["resumed"]:
+        parts.append(
+            "A run that was saved, loaded and went on had the same bits as one that was not stopped"
+            + (f", except that of {', '.join(bad)}." if bad else ".")
+        )
+    if any("losses" in row for row in record["curves"]):
+        said = "Losses by step of PyTorch's fused and foreach optimizers and of refopt.torch, and how far they are "
+        parts.append(f"![{said}from the fused one's]({TRAINING_FIGURE.name})")
+    return "\n\n".join(parts)
+
+
+def _bounds(rows: list[dict]) -> str:
+    head = ["", "steps", "elements compared", "`refopt.torch`", "`fused`", "steps skipped by the scaler"]
+    body = [
+        [f"{row['model']}, {row['optimizer']}", str(row["steps"]), f"{row['elements']:,}",
+         f"{row['largest_refopt']:.2f}", f"{row['largest_fused']:.2f}", str(row["skipped"])]
+        for row in rows
+    ]  # fmt: skip
+    return sections.table([head, ["---"] + ["---:"] * 5, *body])
+
+
+def draw_training(record: dict[str, Any], figure: Path) -> None:
+    """Draw the losses, and below them how far they are from those of PyTorch's fused optimizer."""
+    import matplotlib.pyplot as plt
+
+    rows = [row for row in record["curves"] if "losses" in row]
+    with plt.style.context([ROOT / "notebooks" / "figures.mplstyle", {"svg.hashsalt": "refopt"}]):
+        drawn, axes = plt.subplots(2, len(rows), sharex=True, squeeze=False, figsize=(1.0 + 3.2 * len(rows), 4.4))
+        for (above, below), row in zip(axes.T, rows, strict=True):
+            for name, style in (("foreach", "--"), ("fused", "-"), (OURS, ":")):
+                losses = row["losses"][name]
+                above.plot(losses, style, color=COLOURS[name], label=name)
+                if name != "fused":
+                    apart = [abs(x - y) for x, y in zip(losses, row["losses"]["fused"], strict=True)]
+                    below.plot(apart, style, color=COLOURS[name], label=name)
+            above.set_title(f"{row['model']}, {row['optimizer']}")
+            below.set_xlabel("step")
+            below.set_yscale("symlog", linthresh=1e-6)
+        axes[0, 0].set_ylabel("loss")
+        axes[1, 0].set_ylabel("from the fused one's")
+        axes[0, -1].legend()
+        drawn.savefig(figure, metadata={"Date": None} if figure.suffix == ".svg" else None)
+        plt.close(drawn)
+
+
+def draw() -> None:
+    """Draw what there is a record of."""
+    for path, figure, drawing in ((STEP, STEP_FIGURE, draw_step), (TRAINING, TRAINING_FIGURE, draw_training)):
+        if path.is_file():
+            drawing(json.loads(path.read_text()), figure)
+
+
+if __name__ == "__main__":
+    draw()

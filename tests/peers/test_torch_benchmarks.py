@@ -1,0 +1,152 @@
+"""The benchmarks of `refopt.torch`, on small tensors without a GPU: what they compare, and what they notice."""
+
+import json
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from benchmarks import torch_models, torch_step, torch_trace, torch_training, torch_work  # noqa: E402
+from benchmarks.torch_work import OURS, Subject, Work, subjects  # noqa: E402
+from refopt import torch as merged  # noqa: E402
+
+SHAPES = [(3, 4), (5,), ()]
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch, tmp_path):
+    """Has what the benchmarks set of the environment last for a test."""
+    monkeypatch.setenv("REFOPT_KERNELS", str(tmp_path / "kernels"))
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+@pytest.fixture
+def work():
+    return Work("small", SHAPES, "cpu")
+
+
+def test_gradients_lie_elsewhere_at_every_turn(work):
+    """And are all others; the parameters are the same."""
+    places = [(p.grad.data_ptr(), p.data_ptr()) for p in work.params]
+    work.turn()
+    for (grad, param), p in zip(places, work.params, strict=True):
+        assert p.grad.data_ptr() != grad and p.data_ptr() == param and p.grad.shape == p.shape
+
+
+@pytest.mark.parametrize("routine", list(torch_work.OPTIMIZERS))
+def test_a_row_for_each_condition(work, routine):
+    """On the CPU, whose times are those of the executor."""
+    for subject in (x for x in subjects(routine) if x.how == "eager" and x.name != "capturable"):
+        rows = list(torch_step.rows_of(work, routine, subject))
+        assert [row["condition"] for row in rows] == ["same addresses", "new addresses", "new lr"]
+        assert all(row["whole_us"] >= row["host_us"] > 0 for row in rows)
+
+
+def test_what_pytorch_has_not_is_a_row_with_the_reason(work):
+    (row,) = torch_step.rows_of(work, "adamw", Subject("capturable", "eager", lambda params: 1 / 0))
+    assert row["skipped"].startswith("ZeroDivisionError") and row["ok"]
+    (row,) = torch_step.rows_of(work, "adamw", Subject(OURS, "eager", lambda params: 1 / 0))
+    assert not row["ok"]
+
+
+def test_all_compute_the_same(work, monkeypatch):
+    rows = list(torch_step.agreement([work]))
+    assert len(rows) == 2 and all(row["ok"] for row in rows)
+    monkeypatch.setattr(merged.AdamW, "step", lambda self, closure=None: None)
+    assert [row["ok"] for row in torch_step.agreement([work])] == [False, True]
+
+
+def test_states_are_counted(work):
+    found = {(row["routine"], row["implementation"]): row for row in torch_step.memory([work])}
+    bytes_ = 4 * work.elements
+    for name in (OURS, "fused", "foreach"):
+        assert found["momentum", name]["state_bytes"] == bytes_
+        assert found["adamw", name]["state_bytes"] == 2 * bytes_ + 4 * len(SHAPES)
+
+
+@pytest.mark.parametrize(("routine", "each"), [("adamw", 28), ("momentum", 20)])
+def test_bytes_of_a_step(work, routine, each):
+    assert work.elements == 18 and work.bytes(routine) == 18 * each
+
+
+def test_a_compilation_is_ended():
+    with pytest.raises(TimeoutError, match="not compiled within"), torch_step._Limit(0.05):
+        time.sleep(5)
+
+
+def test_a_trace_is_read():
+    events = [
+        {"name": torch_trace.STEP, "cat": "user_annotation", "ts": 100.0, "dur": 50.0},
+        {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 110.0, "dur": 5.0},
+        {"name": "cudaDeviceSynchronize", "cat": "cuda_runtime", "ts": 151.0, "dur": 500.0},
+        {"name": "merged_adamw", "cat": "kernel", "ts": 120.0, "dur": 200.0},
+        {"name": "earlier", "cat": "kernel", "ts": 90.0, "dur": 2.0},
+        {"name": "aten::add", "cat": "cpu_op", "ts": 101.0, "dur": 1.0},
+    ]  # fmt: skip
+    spans = torch_trace.spans_of(events)
+    assert [(lane, at, length) for lane, _, at, length in spans] == [
+        ("host", 10.0, 5.0), ("gpu", 20.0, 200.0), ("step", 0.0, 50.0)]  # fmt: skip
+
+
+def test_the_whole_report(monkeypatch, tmp_path):
+    """On the CPU, where what needs a GPU says why it is missing."""
+    monkeypatch.setattr(torch_step, "copy_gb_s", lambda: 1000.0)
+    monkeypatch.setattr(torch_step, "work_of", lambda name, device: Work(name, SHAPES, device))
+    monkeypatch.setattr(torch_step, "timelines", lambda works: iter(()))
+    out = tmp_path / "step.json"
+    report = torch_step.measured(["small"], 0.0, out, "cpu")
+    assert report["failures"] == {} and len(json.loads(out.read_text())["steps"]) == len(report["steps"])
+    assert {row["how"] for row in report["steps"]} == {"eager", "graph"} and len(report["agreement"]) == 2
+    assert all("no time left" in row["skipped"] for row in report["compiled"]) and report["compiled"]
+    assert "refopt/torch/merged.py" in report["sources"]
+
+
+# A training.
+
+
+@pytest.fixture
+def one(monkeypatch):
+    """Has `benchmarks.torch_training` train one small model alone."""
+    monkeypatch.setitem(torch_models.CASES, "cpu", torch_models.CASES["cpu"][:1])
+    return torch_models.CASES["cpu"][0]
+
+
+def test_a_training_is_held_to_the_bound(one, tmp_path):
+    out = tmp_path / "training.json"
+    assert torch_training.main(["--device", "cpu", "--steps", "3", "--half", "2", "--out", str(out)]) == 0
+    report = json.loads(out.read_text())
+    (row,), (resumed,) = report["curves"], report["resumed"]
+    assert 0 < row["largest_refopt"] <= 1 and row["largest_fused"] <= 1 and row["skipped"] == 0
+    assert all(len(losses) == 3 for losses in row["losses"].values()) and resumed["differing_elements"] == 0
+    first = {losses[0] for losses in row["losses"].values()}
+    assert len(first) == 1, "they begin with the same parameters and batches"
+
+
+def test_a_step_beyond_the_bound_is_noticed(one, monkeypatch):
+    """By another learning rate, as if the step had not seen the schedule."""
+    right = merged.AdamW.formula
+
+    def wrong(group):
+        formula = right(group)
+        return formula._replace(numbers=formula.numbers | {"lr": formula.numbers["lr"] * 1.01})
+
+    shadow = torch_training.Shadow(one)
+    monkeypatch.setattr(merged.AdamW, "formula", staticmethod(wrong))
+    run = torch_models.Run(one, "fused", "cpu", 3)
+    expect = shadow._expect
+
+    def expected(of):
+        shadow._formula = right(of.optimizer.param_groups[0])
+        return expect(of)
+
+    monkeypatch.setattr(shadow, "_expect", expected)
+    run.step(shadow.look)
+    shadow.compare(run)
+    assert shadow.rows[0]["refopt"] > 1 >= shadow.rows[0]["fused"]
+
+
+def test_a_run_that_loses_its_states_is_noticed(one, monkeypatch):
+    monkeypatch.setattr(merged.AdamW, "load_state_dict", lambda self, state: None)
+    row = torch_training.resumed(one, "cpu", half=2)
+    assert not row["ok"] and row["differing_elements"] > 0
