@@ -1,4 +1,4 @@
-"""Tensors on a GPU: the configurations and laws of the CPU there, capture as a CUDA graph, streams, GradScaler, compile.
+"""Tensors on a GPU: the configurations and laws of the CPU there, capture as a graph, streams, GradScaler, compile.
 
 What equal bits are asked of is asked of the executor beside the GPU, too: both have the reference's bits.
 """
