@@ -17,7 +17,7 @@ from refopt.catalog import ROUTINES
 from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
-from refopt.oracle import ARRAYS, DTYPES, LAWS, Report, check
+from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, Report, check
 
 SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
 WIDTH = 80
@@ -60,6 +60,12 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         help='laws that need not hold: lines such as "L7 # why" and "L7-float32 # why"',
     )  # fmt: skip
     command.add_argument("--skip-file", dest="skips", metavar="FILE", help="laws that are left out, in the same way")
+    command.add_argument(
+        "--deadline", type=float, metavar="S", help=f"seconds that a call of the step may take; default {DEADLINE:g}"
+    )
+    command.add_argument(
+        "--in-place", action="store_true", help="run the step in this process, not in one of its own"
+    )
     command.add_argument("--script", metavar="FILE", help="write a script that shows the failure without refopt")
     command.add_argument(
         "--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else"
@@ -99,6 +105,7 @@ def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[st
     optional = {
         "dtypes": args.dtype and list(dict.fromkeys(SHORT.get(x, x) for x in args.dtype)), "laws": args.law,
         "examples": args.examples, "device": args.device, "expected_failures": args.expected_failures,
+        "deadline": args.deadline, "process": False if args.in_place else None,
         "skips": args.skips, "arrays": args.arrays, "names": _pairs("--names", args.names, parser) or None,
     }  # fmt: skip
     options = _pairs("--with", args.options, parser)
@@ -203,10 +210,10 @@ def _command(args: argparse.Namespace, dtype: str, law: str) -> str:
     for name, values in (("--with", args.options), ("--set", args.fixed), ("--names", args.names)):
         words += [name, *values] if values else []
     options = {"--seed": args.seed or None, "--examples": args.examples}
-    options |= {"--arrays": args.arrays, "--device": args.device}
+    options |= {"--arrays": args.arrays, "--device": args.device, "--deadline": args.deadline}
     for name, value in options.items():
         words += [name, str(value)] if value is not None else []
-    return shlex.join(words + ["--exact"] * args.exact)
+    return shlex.join(words + ["--exact"] * args.exact + ["--in-place"] * args.in_place)
 
 
 def readable(report: Report) -> str:

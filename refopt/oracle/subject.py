@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +20,20 @@ LIBRARIES = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "cupy": "cupy"}  #
 
 class Wrong(Exception):
     """What a subject has done that is wrong whatever the numbers are."""
+
+
+class Ended(Exception):
+    """The end of the process that a step ran in, or of the patience with it.
+
+    Attributes:
+        lines: what it printed last.
+        late: whether it has taken too long.
+    """
+
+    def __init__(self, what: str, lines: Sequence[str], late: bool = False) -> None:
+        self.lines, self.late = list(lines), late
+        said = f"; the last it said: {' | '.join(lines)}" if lines else ""
+        super().__init__(f"{what}{said}")
 
 
 class Subject(Protocol):
@@ -76,6 +91,8 @@ class Function:
     the written slots that it takes, in the catalogue's order, or a mapping by name.
     """
 
+    is_function = True
+
     def __init__(self, row: Routine, function: Callable[..., Any], arrays: Arrays | None = None) -> None:
         self.row, self.function, self.arrays = row, function, arrays or NumPy()
         self.name = getattr(function, "__qualname__", kind_of(function))
@@ -123,6 +140,15 @@ class Function:
 
     def takes(self, what: str) -> bool:
         return what in self.positional or what in self.named
+
+    @property
+    def libraries(self) -> list[str]:
+        """The libraries of arrays that the function's module has imported, where it is given arrays of NumPy."""
+        if not isinstance(self.arrays, NumPy):
+            return []
+        known = getattr(self.function, "__globals__", {}).values()
+        imported = {x.__name__.partition(".")[0] for x in known if isinstance(x, ModuleType)}
+        return list(dict.fromkeys(library for name, library in LIBRARIES.items() if name in imported))
 
     def run(self, case: Case) -> Outcome:
         slots = {name: _each(self.arrays.of, values) for name, values in case.slots.items() if self.takes(name)}

@@ -17,7 +17,7 @@ from refopt.oracle.bound.evaluate import rounded_off
 from refopt.oracle.bound.expected import Expected, expected_of, unchanged
 from refopt.oracle.cases import NEUTRAL, Case, Dtypes, alike, memory
 from refopt.oracle.exact.cases import Outcome
-from refopt.oracle.subject import Subject, Wrong
+from refopt.oracle.subject import Ended, Subject, Wrong
 from refopt.oracle.ulp import same_bits
 
 FLUSHES = "flush_to_zero"  # what a step may declare of itself
@@ -37,6 +37,10 @@ class Broken(Exception):
     def __init__(self, text: str, ratio: float | None = None, where: "Where | None" = None) -> None:
         super().__init__(text)
         self.ratio, self.where = ratio, where
+
+
+class Crashed(Broken):
+    """A step that has ended its process, or has not returned. What is left of the law is not tried."""
 
 
 class Where(NamedTuple):
@@ -141,6 +145,8 @@ class Trial:
             raise Skipped(str(error) or "raised NotImplementedError") from None
         except KeyboardInterrupt:
             raise
+        except Ended as error:
+            raise Crashed(f"{self.subject.name}: expected a step that returns, got {error}") from None
         except Wrong as error:
             raise Broken(f"{self.subject.name}: {error}") from None
         except BaseException as error:  # a step may end the process, or fail in another language than Python
