@@ -93,6 +93,25 @@ def test_a_step_that_is_nowhere_else_runs_in_place(monkeypatch):
         oracle.check("sgd", step, process=True, **NAMED)
 
 
+class Building:
+    """A subject that is left to be made."""
+
+    @property
+    def name(self):
+        os._exit(3)
+
+    def takes(self, what):
+        return True
+
+    def run(self, case):
+        raise NotImplementedError
+
+
+def test_a_subject_that_cannot_be_made_ends_no_more_than_its_process():
+    with pytest.raises(TypeError, match="expected a step, got the end of its process, with exit code 3"):
+        oracle.check("sgd", Building(), **NAMED)
+
+
 def test_nothing_of_it_reaches_this_process():
     def step(params, grads, *, lr):
         np.seterr(all="raise")

@@ -64,6 +64,7 @@ def live(channel: Connection, ends: tuple[int, ...], task: Callable[[], Task], t
     try:
         of = task()
         _try_threads(threads)
+        channel.send(("ready", None))
         subject = of.make(ROUTINES[of.routine], of.subject, **of.named)
     except BaseException as error:
         channel.send(("raised", _raised(error)))

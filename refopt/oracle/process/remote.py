@@ -6,7 +6,7 @@ import importlib
 import pickle
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from refopt.catalog import Routine
@@ -15,12 +15,14 @@ from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.literals import library_named
 from refopt.oracle.process.child import Raised, Task
 from refopt.oracle.process.memory import Sender, outcome_back
-from refopt.oracle.process.ways import FORK, ways
+from refopt.oracle.process.ways import FORK, SPAWN, ways
 from refopt.oracle.process.worker import START, THREADS, Worker
 from refopt.oracle.script import Call
 from refopt.oracle.subject import Ended, Subject, Wrong
 
 IN_PLACE = "in this process, without deadlines, since none of its own can be made: "
+ONE = "PyTorch has one thread: it had used others in this process, of which none can be made but by fork"
+_lost: list[bool] = []  # whether it has; a fork that hangs is not tried twice
 FASTER, SHORTEST = 10.0, 10.0  # after a step has hung once, others may take so many times as long as any that has not
 
 
@@ -45,19 +47,29 @@ def in_process(
     task = Task(make, row.name, subject, named)
     _import_ahead()
     there, against = ways(task)
-    for way in there:
-        remote = Remote(task, way, deadline)
+    for way, threads in _tried(there):
+        remote = Remote(task, way, threads, deadline)
         stack.callback(remote.end)
         try:
             remote.start()
         except NotThere as error:
             against.append(str(error))
             continue
-        return remote, remote.remarks
+        return remote, [] if threads else [ONE]
     if process:
         expected = "expected a step that a process can be made for, got none"
         raise ValueError(f"check: process: {expected}: {'; '.join(against)}")
     return make(row, subject, **named), [IN_PLACE + "; ".join(against)]
+
+
+def _tried(there: list[str]) -> Iterator[tuple[str, bool]]:
+    """Each way, and whether PyTorch has its threads there, which a fork lacks of a process that has used them."""
+    if FORK in there and not (_lost and "torch" in sys.modules):
+        yield FORK, True
+    if SPAWN in there:
+        yield SPAWN, True
+    if FORK in there and "torch" in sys.modules:
+        yield FORK, False
 
 
 def _import_ahead() -> None:
@@ -75,17 +87,15 @@ class Remote:
     """A `Subject` whose step runs in another process, which is made anew where it has ended.
 
     Attributes:
-        remarks: what a reader of the report should know of the process.
         replaced: whether the last run put other arrays into the lists.
     """
 
-    def __init__(self, task: Task, way: str, deadline: float) -> None:
-        self.task, self.way, self.deadline = task, way, deadline
+    def __init__(self, task: Task, way: str, threads: bool, deadline: float) -> None:
+        self.task, self.way, self.threads, self.deadline = task, way, threads, deadline
         self.worker: Worker | None = None
         self.sender = Sender()
-        self.threads, self.replaced, self.over = True, False, False
+        self.replaced, self.over = False, False
         self.longest = 0.0
-        self.remarks: list[str] = []
         self.known: dict[Any, Any] = {}
         self.described: Mapping[str, Any] = {}
 
@@ -99,14 +109,7 @@ class Remote:
         try:
             described = self._make()
         except Ended as ended:
-            if self.way != FORK or "torch" not in sys.modules:
-                raise NotThere(str(ended)) from None
-            self.threads = False
-            self.remarks.append("PyTorch's threads were in use: the step has one thread")
-            try:
-                described = self._make()
-            except Ended as again:
-                raise NotThere(str(again)) from None
+            raise TypeError(f"check: subject: expected a step, got {ended}") from None
         if isinstance(described, Raised):
             if self.way != FORK and described.name not in ("TypeError", "ValueError"):
                 raise NotThere(f"{described.name}: {described.text}")
@@ -116,17 +119,21 @@ class Remote:
 
     def _make(self) -> Any:
         """A new process; returns what its subject is, or `Raised`."""
-        self.worker, self.sender = Worker(self.task, self.way, self.threads), Sender()
+        quiet = self.way == FORK and self.threads and "torch" in sys.modules
+        self.worker, self.sender = Worker(self.task, self.way, self.threads, quiet), Sender()
         try:
-            limited = self.way == FORK and self.threads and "torch" in sys.modules
-            (answer,) = self.worker.ask(None, None, THREADS if limited else max(START, self.deadline))
-        except Ended:
+            (answer,) = self.worker.ask(None, None, THREADS if quiet else START)
+            kind, value = pickle.loads(answer)
+        except Ended as ended:
             self.worker = None
-            raise
+            if quiet:
+                _lost.append(True)
+            raise NotThere(f"by {self.way}: {ended}") from None
         except BaseException:
             self.close()
             raise
-        kind, value = pickle.loads(answer)
+        if kind == "ready":
+            kind, value = pickle.loads(self._asked(None, None, max(START, self.deadline))[0])
         if kind == "raised":
             self.close()
         return value
@@ -173,7 +180,7 @@ class Remote:
             self._anew()
         packed, memories = self.sender.pack(case)
         started = time.monotonic()
-        answer, after = self._asked(("run", packed), memories, 2)
+        answer, after = self._asked(("run", packed), memories, answers=2)
         self.longest = max(self.longest, time.monotonic() - started)
         self.sender.take_back(memories, after)
         sent, self.replaced = self._value(answer)
@@ -182,16 +189,21 @@ class Remote:
     def _anew(self) -> None:
         if self.over:
             raise Ended("no process, since the check is over", [])
-        described = self._make()
+        try:
+            described = self._make()
+        except NotThere as error:
+            raise Ended(f"no new process {error}", []) from None
         if isinstance(described, Raised):
             raise Ended(f"none in a new process: {described.name}: {described.text}", [])
 
-    def _asked(self, message: Any, memories: list[Any] | None, answers: int = 1) -> list[bytes]:
+    def _asked(
+        self, message: Any, memories: list[Any] | None, seconds: float = 0.0, answers: int = 1
+    ) -> list[bytes]:  # fmt: skip
         if self.worker is None:
             self._anew()
         assert self.worker is not None
         try:
-            return self.worker.ask(message, memories, self.deadline, answers)
+            return self.worker.ask(message, memories, seconds or self.deadline, answers)
         except BaseException as error:
             worker, self.worker = self.worker, None
             worker.close()

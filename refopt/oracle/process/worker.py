@@ -16,7 +16,7 @@ from refopt.oracle.process.child import Task
 from refopt.oracle.subject import Ended
 
 START = 60.0  # seconds for a new interpreter to import what the step needs
-THREADS = 5.0  # for a forked one to show that its threads run
+THREADS = 4.0  # for a forked one to show that its threads run
 LINES, POLL, GRACE = 12, 0.5, 2.0
 OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep  # whose frames say nothing of a step
 KEPT = 2**14  # characters of what it has printed last
@@ -26,12 +26,11 @@ class Worker:
     """A child process and the ends of what leads to it.
 
     Attributes:
-        way: "fork" or "spawn".
-        threads: whether it may use PyTorch's.
+        quiet: whether what it prints stays with it, until it has answered.
     """
 
-    def __init__(self, task: Task, way: str, threads: bool = True) -> None:
-        self.way, self.tail = way, ""
+    def __init__(self, task: Task, way: str, threads: bool = True, quiet: bool = False) -> None:
+        self.quiet, self.tail = quiet, ""
         self.status: int | None = None
         self.channel, theirs = Pipe()
         self.streams: dict[int, str] = {}
@@ -87,6 +86,7 @@ class Worker:
             for fd in self.streams.keys() & {x for x in ready if isinstance(x, int)}:
                 self._forward(fd)
             if self.channel in ready:
+                self.quiet = False
                 return self.channel.recv_bytes()
             if left <= 0:
                 self._over(f"nothing within {seconds:g} s, and ended it", signal.SIGABRT)
@@ -106,7 +106,7 @@ class Worker:
         text, name = data.decode(errors="replace"), self.streams[fd]
         self.tail = (self.tail + text)[-KEPT:]
         stream = getattr(sys, name)
-        if stream is not None:
+        if stream is not None and not self.quiet:
             stream.write(text)
             stream.flush()
 
