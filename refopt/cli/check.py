@@ -53,6 +53,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument("--list-laws", action="store_true", help="list the laws, and do nothing else")
     command.add_argument("--examples", type=int, metavar="N", help="random cases of the step; default 5")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="of all data; default 0")
+    command.add_argument("--secret", type=int, metavar="N", help="what L21 draws from; default one of the system's")
     command.add_argument("--device", metavar="D", help="where the arrays are, such as cuda")
     command.add_argument("--exact", action="store_true", help="hold it to refopt's own bits as well")
     command.add_argument(
@@ -101,7 +102,10 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[str, Any]:
     """The arguments of `check` that were given."""
-    named: dict[str, Any] = {"seed": args.seed, "exact": args.exact, "set": _pairs("--set", args.fixed, parser)}
+    if args.secret is None:
+        args.secret = int.from_bytes(os.urandom(6))  # so that the command that shows a failure again has it
+    named: dict[str, Any] = {"seed": args.seed, "secret": args.secret, "exact": args.exact}
+    named["set"] = _pairs("--set", args.fixed, parser)
     optional = {
         "dtypes": args.dtype and list(dict.fromkeys(SHORT.get(x, x) for x in args.dtype)), "laws": args.law,
         "examples": args.examples, "device": args.device, "expected_failures": args.expected_failures,
@@ -210,6 +214,7 @@ def _command(args: argparse.Namespace, dtype: str, law: str) -> str:
     for name, values in (("--with", args.options), ("--set", args.fixed), ("--names", args.names)):
         words += [name, *values] if values else []
     options = {"--seed": args.seed or None, "--examples": args.examples}
+    options |= {"--secret": args.secret if law == "L21" else None}
     options |= {"--arrays": args.arrays, "--device": args.device, "--deadline": args.deadline}
     for name, value in options.items():
         words += [name, str(value)] if value is not None else []

@@ -33,7 +33,7 @@ def check(
     skips: Mapping[str, str] | str | os.PathLike | None = None, exact: bool = False,
     arrays: str | None = None, names: Mapping[str, str] | None = None,
     progress: Callable[[int, int, str], object] | None = None, diagnose: bool = True,
-    process: bool | None = None, deadline: float = DEADLINE, **options: Any,
+    process: bool | None = None, deadline: float = DEADLINE, secret: int | None = None, **options: Any,
 ) -> Report:  # fmt: skip
     """Hold an optimizer's step to the laws, and say what is wrong.
 
@@ -69,6 +69,8 @@ def check(
             a way to make one; if ``True``, nowhere else; if ``False``, in this process, where what it does to others'
             data shows, and its end is the end of all.
         deadline: seconds that a call of the step may take, in a process of its own.
+        secret: what the data of L21 are drawn from; by default from the system, so that no step can have foreseen them.
+            A failure says it.
         names: what an optimizer calls its states and numbers, by refopt's names, where PyTorch has other ones.
         options: further arguments of the class, such as ``fused=True``.
 
@@ -106,7 +108,8 @@ def check(
         tested, remarks = in_process(
             subject_of, row, subject, process=process, deadline=deadline, stack=stack, **named
         )
-        of = _Asked(wanted, dtypes, settings, count, seed, allowed, left_out, progress, diagnose)
+        secret = int.from_bytes(os.urandom(6)) if secret is None else whole("check: secret", secret, least=0)
+        of = _Asked(wanted, dtypes, settings, count, seed, secret, allowed, left_out, progress, diagnose)
         return _held(row, tested, of, remarks, started)
 
 
@@ -118,6 +121,7 @@ class _Asked(NamedTuple):
     settings: dict[str, Any]
     examples: int
     seed: int
+    secret: int
     allowed: dict[str, str]
     left_out: dict[str, str]
     progress: Callable[[int, int, str], object] | None
@@ -126,7 +130,7 @@ class _Asked(NamedTuple):
 
 def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started: float) -> Report:
     """Hold a subject to the laws, and report."""
-    wanted, dtypes, settings, count, seed, allowed, left_out, progress, diagnose = of
+    wanted, dtypes, settings, count, seed, secret, allowed, left_out, progress, diagnose = of
     asked = _listed("dtypes", dtypes, getattr(tested, "dtypes", DTYPES))
     tried = [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(asked)]
     fixed = {**getattr(tested, "fixed", {}), **settings}
@@ -140,7 +144,7 @@ def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started
         if not has(kind):
             items += _uninstalled(kind, wanted)
             continue
-        trial = Trial(row, tested, kind, seed, fixed, tried)
+        trial = Trial(row, tested, kind, seed, fixed, tried, secret)
         for law in wanted:
             if (because := reason(left_out, law.id, kind)) is not None:
                 items.append(Item(law.id, kind, law.name, SKIPPED, f"left out: {because}"))
@@ -148,11 +152,13 @@ def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started
             if progress is not None:
                 done = tried.index(kind) * len(wanted) + wanted.index(law)
                 progress(done, len(tried) * len(wanted), f"{law.id} {law.name}, {kind}")
-            command = _command(row, tested.name, tried if law.id == "L10" else [kind], law, settings, count, seed)
+            dtypes_of_law = tried if law.id == "L10" else [kind]
+            command = _command(row, tested.name, dtypes_of_law, law, settings, count, seed, secret)
             items += try_all(law, kind, tries_of(law, trial, count), command, trial, explained(items, diagnose))
         largest[kind] = dict(trial.largest)
         compared, unbounded = compared + trial.compared, unbounded + trial.unbounded
         notes |= dict.fromkeys([*_rounded(trial), *_silent(trial)])
+        notes |= {f"what ran, {kind}: {', '.join(trial.paths)}": None} if trial.paths else {}
     notes |= dict.fromkeys(_of_items(items, compared, tested))
     if missing := _missing(row, tested, fixed):
         held = Trial(row, tested, tried[0], seed, fixed).numbers() if tried else {}
@@ -258,8 +264,10 @@ def _fixed(row: Routine, settings: Any) -> dict[str, Any]:
 
 
 def _command(
-    row: Routine, name: str, dtypes: list[str], law: Law, fixed: dict[str, Any], examples: int, seed: int
-) -> str:
+    row: Routine, name: str, dtypes: list[str], law: Law, fixed: dict[str, Any], examples: int, seed: int,
+    secret: int,
+) -> str:  # fmt: skip
     named = f", set={fixed}" if fixed else ""
     named += (f", examples={examples}" if examples != 5 else "") + (f", seed={seed}" if seed else "")
+    named += f", secret={secret}" if law.id == "L21" else ""
     return f"oracle.check({row.name!r}, {name}, dtypes={dtypes!r}, laws=[{law.id!r}]{named})"

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -76,6 +77,8 @@ class NumPy:
     def back(self, array: Any) -> np.ndarray:
         if isinstance(array, np.generic):  # what operators make of arrays of no dimensions
             return np.asarray(array)
+        if type(array) is not np.ndarray and isinstance(array, np.ndarray):
+            raise Wrong(f"expected numpy.ndarray itself, got {kind_of(array)}, which may compute when it is read")
         if not isinstance(array, np.ndarray):
             library = LIBRARIES.get(type(array).__module__.partition(".")[0])
             hint = f" or, with arrays={library!r}, of {library}," if library else ""
@@ -163,8 +166,13 @@ class Function:
             elif any(not _same(values, lists[name]) for name, values in slots.items()):
                 replaced = True
         self.replaced = replaced
+        self.again = partial(self._outcome, slots, len(case))
+        return self.again()
+
+    def _outcome(self, slots: Mapping[str, Any], count: int) -> Outcome:
+        """What the lists of the last step hold now."""
         return {
-            slot.name: _each(self.arrays.back, slots[slot.name]) or [None] * len(case)
+            slot.name: _each(self.arrays.back, slots[slot.name]) or [None] * count
             for slot in self.row.slots if slot.written and slot.name in slots
         }  # fmt: skip
 

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from refopt.oracle.cases import Case
+from refopt.oracle.observing import Seen, observe, surroundings
 from refopt.oracle.process.memory import Packed, Receiver, outcome_sent
 from refopt.oracle.script import call_of
 from refopt.oracle.subject import Wrong
@@ -124,12 +126,13 @@ class Answers:
     def __init__(self, subject: Any, channel: Connection) -> None:
         self.subject, self.channel, self.receiver = subject, channel, Receiver()
         self.good: tuple[Packed, bytes] | None = None
+        self.before = surroundings()
 
     def to(self, what: str, argument: Any) -> Callable[[], None]:
         """Do what is asked; the function that is returned answers."""
         blob = self.channel.recv_bytes() if isinstance(argument, Packed) else b""
         try:
-            if what in ("run", "observe"):
+            if what in ("run", "observe", "rest"):
                 return self._run(argument, blob, what)
             value = self._call(argument, blob) if what == "call" else getattr(self.subject, what)(*argument)
             data = pickle.dumps(("value", value))
@@ -146,17 +149,24 @@ class Answers:
     def _run(self, packed: Packed, blob: bytes, what: str) -> Callable[[], None]:
         case = self.receiver.unpack(packed, blob)
         try:
-            with np.errstate(all="ignore"):
-                got = self.subject.run(case)
-            sent = outcome_sent(case, got)
+            value = self._ran(case) if what == "run" else self._observed(case, what == "rest")
         except BaseException as error:
             raised = _raised(error, raising=self._is_spoiled() if _is_failure(error) else False)
             return lambda: self._send(("raised", raised), packed)
         if len(blob) <= SMALL:
             whole = {token: (self.receiver.memories[token].size, 0) for token in packed.order}
             self.good = packed._replace(fresh=whole, dropped=[]), blob
-        value = sent, bool(getattr(self.subject, "replaced", False))
         return lambda: self._send(("value", value), packed)
+
+    def _ran(self, case: Case) -> Any:
+        with np.errstate(all="ignore"):
+            got = self.subject.run(case)
+        return outcome_sent(case, got), bool(getattr(self.subject, "replaced", False))
+
+    def _observed(self, case: Case, rest: bool) -> Seen:
+        seen = observe(self.subject, case, self.before, rest)
+        later = seen.later and outcome_sent(case, seen.later)
+        return seen._replace(got=outcome_sent(case, seen.got), later=later)
 
     def _send(self, message: Any, packed: Packed) -> None:
         self.channel.send(message)

@@ -13,6 +13,7 @@ from refopt.catalog import Routine
 from refopt.oracle.cases import Case
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.literals import library_named
+from refopt.oracle.observing import Seen
 from refopt.oracle.process.child import Raised, Task
 from refopt.oracle.process.memory import Sender, outcome_back
 from refopt.oracle.process.ways import FORK, SPAWN, ways
@@ -176,15 +177,25 @@ class Remote:
         return self.known[what, argument]
 
     def run(self, case: Case) -> Outcome:
+        """Take the steps of a case there, and write what they write here."""
+        sent, self.replaced = self._run("run", case)
+        return outcome_back(case, sent)
+
+    def observe(self, case: Case, rest: bool) -> Seen:
+        """The same, and what they do beside."""
+        seen = self._run("rest" if rest else "observe", case)
+        later = seen.later and outcome_back(case, seen.later)
+        return seen._replace(got=outcome_back(case, seen.got), later=later)
+
+    def _run(self, what: str, case: Case) -> Any:
         if self.worker is None:
             self._anew()
         packed, memories = self.sender.pack(case)
         started = time.monotonic()
-        answer, after = self._asked(("run", packed), memories, answers=2)
+        answer, after = self._asked((what, packed), memories, answers=2)
         self.longest = max(self.longest, time.monotonic() - started)
         self.sender.take_back(memories, after)
-        sent, self.replaced = self._value(answer)
-        return outcome_back(case, sent)
+        return self._value(answer)
 
     def _anew(self) -> None:
         if self.over:

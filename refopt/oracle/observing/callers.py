@@ -1,0 +1,78 @@
+"""Whom a step calls that it must not: the reference that it is held to, and those who called it."""
+
+import os
+import sys
+import sysconfig
+import threading
+from types import FrameType
+from typing import Any
+
+import refopt
+
+ROOT = os.path.dirname(refopt.__file__) + os.sep
+REFERENCE = tuple(ROOT + part + os.sep for part in ("cpu", "oracle"))
+LIBRARIES = tuple({path + os.sep for name, path in sysconfig.get_paths().items() if "lib" in name})
+# By the names of their modules: what shows the frames, or the objects, of others.
+LOOKING = {
+    "sys": {"_getframe", "_current_frames", "_getframemodulename"}, "gc": {"get_objects", "get_referrers"},
+    "inspect": {"stack", "currentframe", "getouterframes", "trace"}, "traceback": {"walk_stack", "extract_stack"},
+}  # fmt: skip
+MOST = 3  # that are named
+
+
+class Callers:
+    """While it is entered, notes calls of refopt's reference, and looks at the stack, that a step's own code makes.
+
+    Attributes:
+        seen: what was called.
+        removed: whether somebody has put another profiler in its place.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[str, None] = {}
+        self.removed = False
+
+    def __enter__(self) -> "Callers":
+        self.before = sys.getprofile()
+        if self.before is None:
+            threading.setprofile(self._on)
+            sys.setprofile(self._on)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.before is None:
+            self.removed = sys.getprofile() != self._on
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+    def _on(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            self._called(frame)
+        elif event == "c_call":
+            module, name = getattr(argument, "__module__", None), getattr(argument, "__name__", "")
+            if name in LOOKING.get(module or "", ()) and _is_own(frame):
+                self._note(f"{module}.{name}, which shows its callers")
+
+    def _called(self, frame: FrameType) -> None:
+        path = frame.f_code.co_filename
+        back = frame.f_back
+        if back is None:
+            return
+        if path.startswith(REFERENCE):
+            if not back.f_code.co_filename.startswith(ROOT):
+                module = str(frame.f_globals.get("__name__"))
+                self._note(f"{module}.{frame.f_code.co_qualname}, the reference itself")
+        elif path.startswith(LIBRARIES):
+            module, name = str(frame.f_globals.get("__name__")), frame.f_code.co_name
+            if name in LOOKING.get(module, ()) and _is_own(back):
+                self._note(f"{module}.{name}, which shows its callers")
+
+    def _note(self, what: str) -> None:
+        if len(self.seen) < MOST:
+            self.seen[what] = None
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Whether code is neither refopt's nor a library's."""
+    path = frame.f_code.co_filename
+    return not path.startswith((ROOT, *LIBRARIES, "<frozen"))
