@@ -104,7 +104,7 @@ def check(
     named: dict[str, Any] = dict(arrays=arrays, device=device, names=names, options=options)
     from refopt.oracle.process import in_process  # which imports much of the standard library
 
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
         tested, remarks = in_process(
             subject_of, row, subject, process=process, deadline=deadline, stack=stack, **named
         )
