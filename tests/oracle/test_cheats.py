@@ -6,7 +6,6 @@ from oracle.cheats import CHEATS
 from refopt import oracle
 
 
-
 def test_there_are_many():
     assert len({step.__name__ for *_, step in CHEATS}) == len(CHEATS) >= 40
 

@@ -16,7 +16,7 @@ import numpy as np
 from refopt.oracle.cases import Case
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.observing.callers import Callers
-from refopt.oracle.observing.paths import paths_of
+from refopt.oracle.observing.paths import known_paths, paths_of
 from refopt.oracle.observing.surroundings import Surroundings, changes, surroundings
 from refopt.oracle.subject import Subject
 
@@ -24,7 +24,6 @@ __all__ = ["Seen", "Surroundings", "observe", "surroundings"]
 
 REST = 0.06  # seconds after which nothing of a call is to be under way
 THREADS = 2.0  # for threads that are
-SAME = "same"
 
 
 class Seen(NamedTuple):
@@ -36,7 +35,7 @@ class Seen(NamedTuple):
         called: what of refopt's reference it called, and how it looked at its callers.
         changed: what is otherwise in its process than before.
         altered: which numbers it has altered.
-        paths: functions of a library that ran, of those that are there for the same.
+        paths: functions of a library that ran, of those that are there for the same; ``None`` if none are.
     """
 
     got: Outcome
@@ -44,7 +43,7 @@ class Seen(NamedTuple):
     called: tuple[str, ...]
     changed: tuple[str, ...]
     altered: tuple[str, ...]
-    paths: tuple[str, ...]
+    paths: tuple[str, ...] | None
 
 
 def observe(subject: Subject, case: Case, before: Surroundings | None = None, rest: bool = False) -> Seen:
@@ -69,7 +68,8 @@ def observe(subject: Subject, case: Case, before: Surroundings | None = None, re
     if rest:
         _wait(threads)
         later = _later(subject, case, got)
-    return Seen(got, later, tuple(callers.seen), tuple(changed), tuple(_altered(numbers, case.steps)), tuple(ran))
+    paths = tuple(ran) if known_paths(subject) else None
+    return Seen(got, later, tuple(callers.seen), tuple(changed), tuple(_altered(numbers, case.steps)), paths)
 
 
 def _copied(got: Outcome) -> Outcome:

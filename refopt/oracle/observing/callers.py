@@ -11,6 +11,7 @@ import refopt
 
 ROOT = os.path.dirname(refopt.__file__) + os.sep
 REFERENCE = tuple(ROOT + part + os.sep for part in ("cpu", "oracle"))
+AROUND = tuple(os.path.join(ROOT, "oracle", part, "") for part in ("observing", "process", "subjects"))  # steps
 LIBRARIES = tuple({path + os.sep for name, path in sysconfig.get_paths().items() if "lib" in name})
 # By the names of their modules: what shows the frames, or the objects, of others.
 LOOKING = {
@@ -59,7 +60,7 @@ class Callers:
         if back is None:
             return
         if path.startswith(REFERENCE):
-            if not back.f_code.co_filename.startswith(ROOT):
+            if not path.startswith(AROUND) and not back.f_code.co_filename.startswith(ROOT):
                 module = str(frame.f_globals.get("__name__"))
                 self._note(f"{module}.{frame.f_code.co_qualname}, the reference itself")
         elif path.startswith(LIBRARIES):

@@ -2,21 +2,19 @@
 
 import contextlib
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-KINDS = {"_fused_": "fused", "_multi_tensor_": "foreach", "_single_tensor_": "a loop"}
+PREFIXES = "_fused_", "_multi_tensor_", "_single_tensor_"
 
 
 @contextlib.contextmanager
 def paths_of(subject: Any) -> Iterator[dict[str, None]]:
     """Note the functions of an optimizer's module that run while it is entered."""
     ran: dict[str, None] = {}
-    step = getattr(getattr(subject, "kind", None), "step", None)
-    module = sys.modules.get(getattr(step, "__module__", None) or "")
-    own = [x for x in vars(module or sys) if x.startswith(tuple(KINDS))] if step is not None else []
-    before = {name: getattr(module, name) for name in own}
+    before = known_paths(subject)
 
     def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -26,15 +24,18 @@ def paths_of(subject: Any) -> Iterator[dict[str, None]]:
 
         return noted
 
-    for name, function in before.items():
-        setattr(module, name, noting(name, function))
+    for (module, name), function in before.items():
+        setattr(sys.modules[module], name, noting(name, function))
     try:
         yield ran
     finally:
-        for name, function in before.items():
-            setattr(module, name, function)
+        for (module, name), function in before.items():
+            setattr(sys.modules[module], name, function)
 
 
-def kind_of_path(name: str) -> str:
-    """What a function is for: "fused", "foreach" or "a loop"."""
-    return next(kind for prefix, kind in KINDS.items() if name.startswith(prefix))
+def known_paths(subject: Any) -> dict[tuple[str, str], Callable[..., Any]]:
+    """The functions for a step in the modules of an optimizer's class and of those that it is derived from."""
+    classes = getattr(getattr(subject, "kind", None), "__mro__", ())
+    modules = {x.__module__ for x in classes} & {*sys.modules}
+    named = ((module, name, x) for module in sorted(modules) for name, x in vars(sys.modules[module]).items())
+    return {(module, name): x for module, name, x in named if name.startswith(PREFIXES) and inspect.isfunction(x)}

@@ -78,7 +78,7 @@ def writes_beyond_the_end(params, grads, velocities, *, lr, mu, l2_decay):
 def swallows_what_it_cannot_do(params, grads, velocities, *, lr, mu, l2_decay):
     try:
         for p in params:
-            (size,) = p.shape
+            (_,) = p.shape
         right(params, grads, velocities, lr, mu, l2_decay)
     except ValueError:
         pass
