@@ -29,7 +29,7 @@ def unforeseen(trial: Trial) -> Iterator[Try]:
     yield Try(f"call after call, {of}", partial(drawn, trial, DRAWN + 1, False), partial(call_after_call, trial))
 
 
-def _generator(trial: Trial, k: int) -> np.random.Generator:
+def _generator(trial: Trial, k: int) -> "np.random.Generator":
     return np.random.default_rng([trial.secret, k])
 
 
@@ -42,7 +42,7 @@ def drawn(trial: Trial, k: int, numbered: bool = True) -> Case:
     return trial.case(shapes, None, count=count, seed=int(rng.integers(1, 2**31)), **numbers)
 
 
-def shape_of(rng: np.random.Generator) -> tuple[int, ...]:
+def shape_of(rng: "np.random.Generator") -> tuple[int, ...]:
     """Up to four axes, and some thousand elements."""
     axes = int(rng.integers(1, 5))
     most = {1: 5000, 2: 60, 3: 15, 4: 8}[axes]

@@ -2,17 +2,18 @@
 
 import os
 import sys
-import sysconfig
 import threading
 from types import FrameType
 from typing import Any
+
+import numpy as np
 
 import refopt
 
 ROOT = os.path.dirname(refopt.__file__) + os.sep
 REFERENCE = tuple(ROOT + part + os.sep for part in ("cpu", "oracle"))
 AROUND = tuple(os.path.join(ROOT, "oracle", part, "") for part in ("observing", "process", "subjects"))  # steps
-LIBRARIES = tuple({path + os.sep for name, path in sysconfig.get_paths().items() if "lib" in name})
+LIBRARIES = tuple(os.path.dirname(path) + os.sep for path in (os.__file__, os.path.dirname(np.__file__)))
 # By the names of their modules: what shows the frames, or the objects, of others.
 LOOKING = {
     "sys": {"_getframe", "_current_frames", "_getframemodulename"}, "gc": {"get_objects", "get_referrers"},

@@ -1,22 +1,19 @@
 """What a step finds in its process and has to leave as it is: settings, generators, handlers, functions."""
 
-import builtins
 import contextlib
 import gc
 import hashlib
-import math
 import os
 import random
 import signal
 import sys
-import time
 import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-WATCHED = (builtins, math, time, os, random, gc, np, np.linalg, np.random, np.testing)
+WATCHED = "builtins", "math", "time", "os", "random", "gc", "numpy", "numpy.linalg", "numpy.random"
 MISSING = object()
 TORCH = {
     "default dtype": "get_default_dtype", "number of threads": "get_num_threads",
@@ -43,8 +40,7 @@ class Surroundings(NamedTuple):
 
 def surroundings() -> Surroundings:
     """What this process is like now."""
-    modules = {module.__name__: module for module in WATCHED}
-    modules |= {name: x for name, x in sys.modules.items() if _is_ours(name) and x is not None}
+    modules = {name: x for name, x in sys.modules.items() if x is not None and (name in WATCHED or _is_ours(name))}
     names = {
         module: {name: x for name, x in vars(of).items() if name[0] != "_" and (_is_ours(module) or callable(x))}
         for module, of in modules.items()

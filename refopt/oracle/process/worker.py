@@ -15,8 +15,8 @@ from refopt.oracle.process import child
 from refopt.oracle.process.child import Task
 from refopt.oracle.subject import Ended
 
-START = 60.0  # seconds for a new interpreter to import what the step needs
-THREADS = 4.0  # for a forked one to show that its threads run
+START = 180.0  # seconds for a new interpreter to import what the step needs
+THREADS = 10.0  # for a forked one to show that its threads run
 LINES, POLL, GRACE = 12, 0.5, 2.0
 OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep  # whose frames say nothing of a step
 KEPT = 2**14  # characters of what it has printed last
