@@ -4,15 +4,15 @@ import threading
 import time
 
 import numpy as np
-import optax
 import pytest
-import torch
 
 from refopt import oracle
 
+torch = pytest.importorskip("torch")
+optax = pytest.importorskip("optax")
+
 LAWS = ["L1", "L4", "L16", "L17", "L19", "L20", "L21", "L22", "L23"]
-OURS = {"adam": "Adam", "adamw": "AdamW", "momentum": "SGD", "adagrad": "Adagrad", "rmsprop": "RMSprop"}
-FUSED = "adam", "adamw", "momentum", "adagrad"
+OURS = {"adamw": "AdamW", "momentum": "SGD"}
 
 
 def held(routine, subject, **named):
@@ -33,16 +33,15 @@ def test_lists(routine):
     assert any(x.startswith("what ran, float32: _multi_tensor_") for x in report.notes)
 
 
-@pytest.mark.parametrize("routine", FUSED)
+@pytest.mark.parametrize("routine", OURS)
 def test_fused(routine):
     report = held(routine, getattr(torch.optim, OURS[routine]), fused=True)
     report.raise_if_failed()
     assert any(x.startswith("what ran, float32: _fused_") for x in report.notes)
 
 
-@pytest.mark.parametrize(("routine", "make"), [("adamw", optax.adamw), ("momentum", optax.sgd)])
-def test_optax(routine, make):
-    held(routine, make).raise_if_failed()
+def test_optax():
+    held("momentum", optax.sgd).raise_if_failed()
 
 
 class Loop(torch.optim.AdamW):

@@ -4,6 +4,7 @@ What lies around an array travels with it, and two arrays that share memory do s
 again, with other values, is the same memory there, at the same address.
 """
 
+import functools
 import weakref
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -72,9 +73,10 @@ class Sender:
             token = self._token(root)
             if token not in roots:
                 roots[token] = _bytes(root)
-                if fresh.get(token) is None and token > before:
-                    fresh[token] = root.nbytes, root.ctypes.data % LINE
-            return Place(token, x.ctypes.data - root.ctypes.data, x.shape, x.strides, x.dtype.name)
+                if token > before:
+                    fresh[token] = root.nbytes, _address(root) % LINE
+            offset = 0 if root is x else _address(x) - _address(root)
+            return Place(token, offset, x.shape, x.strides, _name(x.dtype))
 
         before = self.last
         slots = {name: values and [place(x) for x in values] for name, values in case.slots.items()}
@@ -163,7 +165,7 @@ def outcome_back(case: Case, sent: Mapping[str, list[Any]]) -> Outcome:
 
 
 def _key(x: np.ndarray) -> tuple:
-    return x.ctypes.data, x.shape, x.strides, x.dtype.name
+    return _address(x), x.shape, x.strides, _name(x.dtype)
 
 
 def _array_sent(x: Any, own: Mapping[Any, tuple[str, int]]) -> Any:
@@ -189,6 +191,16 @@ def _array_back(sent: Any, case: Case) -> Any:
     return np.ndarray(shape, numpy_dtype(dtype), bytearray(data), 0, strides)
 
 
+@functools.cache
+def _name(dtype: np.dtype) -> str:
+    """What NumPy takes a while to say."""
+    return dtype.name
+
+
+def _address(x: np.ndarray) -> int:
+    return int(x.__array_interface__["data"][0])
+
+
 def _root(x: np.ndarray) -> np.ndarray:
     """What an array is a view of."""
     while True:
@@ -206,5 +218,5 @@ def _bytes(root: np.ndarray) -> np.ndarray:
 def _aligned(size: int, address: int) -> np.ndarray:
     """Memory of so many bytes at an address that is another one's but for multiples of ``LINE``."""
     raw = np.empty(size + LINE, np.uint8)
-    start = (address - raw.ctypes.data) % LINE
+    start = (address - _address(raw)) % LINE
     return raw[start : start + size]
