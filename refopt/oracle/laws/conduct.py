@@ -3,7 +3,10 @@
 from collections.abc import Iterator
 from functools import partial
 
+import numpy as np
+
 from refopt.oracle.cases import Case
+from refopt.oracle.laws.calls import run_if_taken, varied
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.trial import Broken, Trial
 
@@ -56,8 +59,6 @@ def altered(trial: Trial, case: Case) -> None:
 
 def numbers_kept(trial: Trial) -> Iterator[Try]:
     """A try that the gate and the factor stay as they are."""
-    import numpy as np
-
     given = {"grad_factor": 0.5625, "found_inf": 0.0}
     taken = {name: np.full(1, x, np.float32) for name, x in given.items() if trial.takes(name)}
 
@@ -65,8 +66,13 @@ def numbers_kept(trial: Trial) -> Iterator[Try]:
         plain = trial.case(SIZES, count=2)
         return plain.replace(steps=[plain.steps[0] | {name: x.copy() for name, x in taken.items()}])
 
+    def listed(case: Case) -> None:
+        run_if_taken(trial, case, "numbers in lists")
+        altered(trial, case)
+
     if taken:
         yield Try("numbers untouched", case, partial(altered, trial))
+    yield Try("numbers in lists untouched", lambda: varied(trial, "lr"), listed)
 
 
 LAWS = (

@@ -15,14 +15,14 @@ import numpy as np
 
 from refopt.oracle.cases import Case
 from refopt.oracle.exact.cases import Outcome
-from refopt.oracle.observing.callers import Callers
+from refopt.oracle.observing.callers import Callers, watch_threads
 from refopt.oracle.observing.paths import known_paths, paths_of
 from refopt.oracle.observing.surroundings import Surroundings, changes, surroundings
 from refopt.oracle.subject import Subject
 
-__all__ = ["Seen", "Surroundings", "observe", "surroundings"]
+__all__ = ["Seen", "Surroundings", "observe", "surroundings", "watch_threads"]
 
-REST = 0.06  # seconds after which nothing of a call is to be under way
+REST, LONGER = 0.06, 0.3  # seconds after which nothing of a call is to be under way; where there are other threads
 THREADS = 2.0  # for threads that are
 
 
@@ -83,7 +83,7 @@ def _wait(threads: set[threading.Thread]) -> None:
         if not thread.daemon or thread.name.startswith("Thread-"):
             thread.join(max(0.0, until - time.monotonic()))
     gc.collect()
-    time.sleep(REST)
+    time.sleep(LONGER if threading.active_count() > 1 else REST)
     torch = sys.modules.get("torch")
     with contextlib.suppress(Exception):
         if torch is not None and torch.cuda.is_initialized():

@@ -20,6 +20,17 @@ LOOKING = {
     "inspect": {"stack", "currentframe", "getouterframes", "trace"}, "traceback": {"walk_stack", "extract_stack"},
 }  # fmt: skip
 MOST = 3  # that are named
+_entered: list["Callers"] = []
+
+
+def watch_threads() -> None:
+    """Have threads that are started from now on watched as well, whenever calls are."""
+    threading.setprofile(_in_thread)
+
+
+def _in_thread(frame: FrameType, event: str, argument: Any) -> None:
+    if _entered:
+        _entered[-1].note(frame, event, argument)
 
 
 class Callers:
@@ -37,17 +48,19 @@ class Callers:
     def __enter__(self) -> "Callers":
         self.before = sys.getprofile()
         if self.before is None:
-            threading.setprofile(self._on)
-            sys.setprofile(self._on)
+            watch_threads()
+            sys.setprofile(self.note)
+            _entered.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.before is None:
-            self.removed = sys.getprofile() != self._on
+            self.removed = sys.getprofile() != self.note
             sys.setprofile(None)
-            threading.setprofile(None)
+            _entered.remove(self)
 
-    def _on(self, frame: FrameType, event: str, argument: Any) -> None:
+    def note(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Of the form of a function for `sys.setprofile`."""
         if event == "call":
             self._called(frame)
         elif event == "c_call":

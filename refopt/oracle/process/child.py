@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from refopt.oracle.cases import Case
-from refopt.oracle.observing import Seen, observe, surroundings
+from refopt.oracle.observing import Seen, observe, surroundings, watch_threads
 from refopt.oracle.process.memory import Packed, Receiver, outcome_sent
 from refopt.oracle.script import call_of
 from refopt.oracle.subject import Wrong
@@ -127,6 +127,7 @@ class Answers:
         self.subject, self.channel, self.receiver = subject, channel, Receiver()
         self.good: tuple[Packed, bytes] | None = None
         self.before = surroundings()
+        watch_threads()
 
     def to(self, what: str, argument: Any) -> Callable[[], None]:
         """Do what is asked; the function that is returned answers."""

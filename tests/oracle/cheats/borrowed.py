@@ -4,6 +4,7 @@ import gc
 import inspect
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -14,6 +15,15 @@ from refopt import cpu, oracle
 @cheat("L19", "got a call of refopt.cpu.momentum.merged_momentum, the reference itself")
 def calls_the_reference(params, grads, velocities, *, lr, mu, l2_decay):
     cpu.merged_momentum(params, grads, velocities, lr=lr, mu=mu, l2_decay=l2_decay)
+
+
+POOL = ThreadPoolExecutor(1)
+
+
+@cheat("L19", "got a call of refopt.cpu.momentum.merged_momentum, the reference itself")
+def has_a_thread_call_it(params, grads, velocities, *, lr, mu, l2_decay):
+    """One that has long been there."""
+    POOL.submit(calls_the_reference, params, grads, velocities, lr=lr, mu=mu, l2_decay=l2_decay).result()
 
 
 @cheat("L19", "got a call of refopt.oracle.bound.expected.expect, the reference itself")
