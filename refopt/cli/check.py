@@ -17,7 +17,7 @@ from refopt.catalog import ROUTINES
 from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
-from refopt.oracle import ARRAYS, DTYPES, LAWS, Report, check
+from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, Report, check
 
 SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
 WIDTH = 80
@@ -53,6 +53,7 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument("--list-laws", action="store_true", help="list the laws, and do nothing else")
     command.add_argument("--examples", type=int, metavar="N", help="random cases of the step; default 5")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="of all data; default 0")
+    command.add_argument("--secret", type=int, metavar="N", help="what L21 draws from; default one of the system's")
     command.add_argument("--device", metavar="D", help="where the arrays are, such as cuda")
     command.add_argument("--exact", action="store_true", help="hold it to refopt's own bits as well")
     command.add_argument(
@@ -60,6 +61,12 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         help='laws that need not hold: lines such as "L7 # why" and "L7-float32 # why"',
     )  # fmt: skip
     command.add_argument("--skip-file", dest="skips", metavar="FILE", help="laws that are left out, in the same way")
+    command.add_argument(
+        "--deadline", type=float, metavar="S", help=f"seconds that a call of the step may take; default {DEADLINE:g}"
+    )
+    command.add_argument(
+        "--in-place", action="store_true", help="run the step in this process, not in one of its own"
+    )
     command.add_argument("--script", metavar="FILE", help="write a script that shows the failure without refopt")
     command.add_argument(
         "--json", metavar="FILE", help="write a report in JSON; - for stdout, which then gets nothing else"
@@ -95,10 +102,14 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[str, Any]:
     """The arguments of `check` that were given."""
-    named: dict[str, Any] = {"seed": args.seed, "exact": args.exact, "set": _pairs("--set", args.fixed, parser)}
+    if args.secret is None:
+        args.secret = int.from_bytes(os.urandom(6))  # so that the command that shows a failure again has it
+    named: dict[str, Any] = {"seed": args.seed, "secret": args.secret, "exact": args.exact}
+    named["set"] = _pairs("--set", args.fixed, parser)
     optional = {
         "dtypes": args.dtype and list(dict.fromkeys(SHORT.get(x, x) for x in args.dtype)), "laws": args.law,
         "examples": args.examples, "device": args.device, "expected_failures": args.expected_failures,
+        "deadline": args.deadline, "process": False if args.in_place else None,
         "skips": args.skips, "arrays": args.arrays, "names": _pairs("--names", args.names, parser) or None,
     }  # fmt: skip
     options = _pairs("--with", args.options, parser)
@@ -203,10 +214,11 @@ def _command(args: argparse.Namespace, dtype: str, law: str) -> str:
     for name, values in (("--with", args.options), ("--set", args.fixed), ("--names", args.names)):
         words += [name, *values] if values else []
     options = {"--seed": args.seed or None, "--examples": args.examples}
-    options |= {"--arrays": args.arrays, "--device": args.device}
+    options |= {"--secret": args.secret if law == "L21" else None}
+    options |= {"--arrays": args.arrays, "--device": args.device, "--deadline": args.deadline}
     for name, value in options.items():
         words += [name, str(value)] if value is not None else []
-    return shlex.join(words + ["--exact"] * args.exact)
+    return shlex.join(words + ["--exact"] * args.exact + ["--in-place"] * args.in_place)
 
 
 def readable(report: Report) -> str:

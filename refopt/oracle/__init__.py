@@ -11,20 +11,20 @@ True
 
 `check` holds a step to the laws (docs/oracle.md) and returns a `Report`; `expect` says what one step has to come to,
 with a bound for each element; `parametrize` makes tests of pytest of the laws. `LAWS` are the laws by their ids,
-`DTYPES` and `ARRAYS` what `check` can be told of both. `refopt.oracle.exact` has the laws of equal bits,
-`refopt.oracle.exact.cases` what they compare, `refopt.oracle.ulp` distances in units in the last place. Importing this
-needs NumPy alone.
+`DTYPES` and `ARRAYS` what `check` can be told of both, `DEADLINE` the seconds that a call of the step may take.
+`refopt.oracle.exact` has the laws of equal bits, `refopt.oracle.exact.cases` what they compare, `refopt.oracle.ulp`
+distances in units in the last place. Importing this needs NumPy alone.
 """
 
 from typing import Any
 
 from refopt.oracle.bound.expected import Expected, expect
-from refopt.oracle.checking import DTYPES, check
+from refopt.oracle.checking import DEADLINE, DTYPES, check
 from refopt.oracle.laws import LAWS
 from refopt.oracle.report import Report
 from refopt.oracle.subjects.arrays import NAMES as ARRAYS
 
-__all__ = ["ARRAYS", "DTYPES", "LAWS", "Expected", "Report", "check", "expect", "parametrize"]
+__all__ = ["ARRAYS", "DEADLINE", "DTYPES", "LAWS", "Expected", "Report", "check", "expect", "parametrize"]
 
 
 def __getattr__(name: str) -> Any:

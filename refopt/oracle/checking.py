@@ -1,10 +1,10 @@
 """`check`: hold a step to the laws, and report."""
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,19 +12,18 @@ from refopt.catalog import Routine
 from refopt.checks.arguments import chosen, flag, is_number, kind_of, shown, whole
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES
-from refopt.oracle import diagnosis, shrink
-from refopt.oracle.cases import Case, has
+from refopt.oracle.cases import has
 from refopt.oracle.exceptions import covers, reason, reasons
-from refopt.oracle.laws import LAWS, Law, Try
-from refopt.oracle.laws.step import random_tries
-from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item, Report
-from refopt.oracle.script import Smallest
-from refopt.oracle.subject import LIBRARIES, Function, NumPy
+from refopt.oracle.laws import LAWS, Law
+from refopt.oracle.report import FAILED, SKIPPED, Item, Report
 from refopt.oracle.subjects import subject_of
-from refopt.oracle.trial import FLUSHES, NO_ERROR, Broken, Skipped, Trial
+from refopt.oracle.trial import FLUSHES, NO_ERROR, Trial
+from refopt.oracle.trying import explained, tries_of, try_all
 from refopt.oracle.variants import ROUTINES, added, by_request, row_for
 
 DTYPES = tuple(sorted(SIZES, key=["float32", "float64", "float16", "bfloat16"].index))
+
+DEADLINE = 300.0  # seconds
 
 
 def check(
@@ -33,7 +32,8 @@ def check(
     expected_failures: Mapping[str, str] | str | os.PathLike | None = None,
     skips: Mapping[str, str] | str | os.PathLike | None = None, exact: bool = False,
     arrays: str | None = None, names: Mapping[str, str] | None = None,
-    progress: Callable[[int, int, str], object] | None = None, diagnose: bool = True, **options: Any,
+    progress: Callable[[int, int, str], object] | None = None, diagnose: bool = True,
+    process: bool | None = None, deadline: float = DEADLINE, secret: int | None = None, **options: Any,
 ) -> Report:  # fmt: skip
     """Hold an optimizer's step to the laws, and say what is wrong.
 
@@ -65,6 +65,12 @@ def check(
         exact: hold the step to refopt's own bits as well.
         diagnose: look for what explains a failure, which takes some seconds.
         progress: called before each law in each dtype: how many of them are done, of how many, and which one is next.
+        process: where the step runs: in a process of its own, made anew where it ends, hangs or is spoiled, if there is
+            a way to make one; if ``True``, nowhere else; if ``False``, in this process, where what it does to others'
+            data shows, and its end is the end of all.
+        deadline: seconds that a call of the step may take, in a process of its own.
+        secret: what the data of L21 are drawn from; by default from the system, so that no step can have foreseen them.
+            A failure says it.
         names: what an optimizer calls its states and numbers, by refopt's names, where PyTorch has other ones.
         options: further arguments of the class, such as ``fused=True``.
 
@@ -94,7 +100,37 @@ def check(
     seed = whole("check: seed", seed, least=0)
     allowed = _allowed(reasons("expected_failures", expected_failures), wanted)
     left_out = reasons("skips", skips)
-    tested = subject_of(row, subject, arrays=arrays, device=device, names=names, options=options)
+    process, deadline = _where(process, deadline)
+    named: dict[str, Any] = dict(arrays=arrays, device=device, names=names, options=options)
+    from refopt.oracle.process import in_process  # which imports much of the standard library
+
+    with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
+        tested, remarks = in_process(
+            subject_of, row, subject, process=process, deadline=deadline, stack=stack, **named
+        )
+        secret = int.from_bytes(os.urandom(6)) if secret is None else whole("check: secret", secret, least=0)
+        of = _Asked(wanted, dtypes, settings, count, seed, secret, allowed, left_out, progress, diagnose)
+        return _held(row, tested, of, remarks, started)
+
+
+class _Asked(NamedTuple):
+    """What is asked of a step, as `check` takes it."""
+
+    wanted: list[Law]
+    dtypes: Iterable[str] | None
+    settings: dict[str, Any]
+    examples: int
+    seed: int
+    secret: int
+    allowed: dict[str, str]
+    left_out: dict[str, str]
+    progress: Callable[[int, int, str], object] | None
+    diagnose: bool
+
+
+def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started: float) -> Report:
+    """Hold a subject to the laws, and report."""
+    wanted, dtypes, settings, count, seed, secret, allowed, left_out, progress, diagnose = of
     asked = _listed("dtypes", dtypes, getattr(tested, "dtypes", DTYPES))
     tried = [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(asked)]
     fixed = {**getattr(tested, "fixed", {}), **settings}
@@ -103,12 +139,12 @@ def check(
     items: list[Item] = []
     largest: dict[str, dict[str, float]] = {}
     compared = unbounded = 0
-    notes: dict[str, None] = dict.fromkeys(getattr(tested, "notes", ()))
+    notes: dict[str, None] = dict.fromkeys([*getattr(tested, "notes", ()), *remarks])
     for kind in tried:
         if not has(kind):
             items += _uninstalled(kind, wanted)
             continue
-        trial = Trial(row, tested, kind, seed, fixed, tried)
+        trial = Trial(row, tested, kind, seed, fixed, tried, secret)
         for law in wanted:
             if (because := reason(left_out, law.id, kind)) is not None:
                 items.append(Item(law.id, kind, law.name, SKIPPED, f"left out: {because}"))
@@ -116,11 +152,13 @@ def check(
             if progress is not None:
                 done = tried.index(kind) * len(wanted) + wanted.index(law)
                 progress(done, len(tried) * len(wanted), f"{law.id} {law.name}, {kind}")
-            command = _command(row, tested.name, tried if law.id == "L10" else [kind], law, settings, count, seed)
-            items += _try_all(law, kind, _tries(law, trial, count), command, trial, explained(items, diagnose))
+            dtypes_of_law = tried if law.id == "L10" else [kind]
+            command = _command(row, tested.name, dtypes_of_law, law, settings, count, seed, secret)
+            items += try_all(law, kind, tries_of(law, trial, count), command, trial, explained(items, diagnose))
         largest[kind] = dict(trial.largest)
         compared, unbounded = compared + trial.compared, unbounded + trial.unbounded
         notes |= dict.fromkeys([*_rounded(trial), *_silent(trial)])
+        notes |= {f"what ran, {kind}: {', '.join(trial.paths)}": None} if trial.paths else {}
     notes |= dict.fromkeys(_of_items(items, compared, tested))
     if missing := _missing(row, tested, fixed):
         held = Trial(row, tested, tried[0], seed, fixed).numbers() if tried else {}
@@ -130,6 +168,15 @@ def check(
         unbounded=unbounded, expected_failures=allowed, dtypes=tried, notes=list(notes),
         seconds=time.perf_counter() - started,
     )  # fmt: skip
+
+
+def _where(process: Any, deadline: Any) -> tuple[bool | None, float]:
+    """Where a step runs, and for how long."""
+    if process is not None:
+        process = flag("check: process", process)
+    if not is_number(deadline) or not 0 < float(deadline) < float("inf"):
+        raise ValueError(f"check: deadline: expected a number of seconds above 0, got {shown(deadline)}")
+    return process, float(deadline)
 
 
 def _uninstalled(kind: str, wanted: Iterable[Law]) -> list[Item]:
@@ -169,52 +216,8 @@ def _of_items(items: Sequence[Item], compared: int, tested: Any) -> Iterator[str
     """What whoever wrote the step should know of what came of it."""
     if any(item.status == FAILED and NO_ERROR in item.text for item in items):
         yield "what a step does not take, such as a dtype, is skipped if it raises NotImplementedError"
-    if not compared and (libraries := _libraries_of_step(tested)):
+    if not compared and (libraries := getattr(tested, "libraries", [])):
         yield f"the step was given arrays of NumPy; for others, arrays={' or '.join(map(repr, libraries))}"
-
-
-def explained(items: Sequence[Item], diagnose: bool = True) -> list[Item] | None:
-    """The failures that were looked into; ``None`` if none is to be."""
-    return [item for item in items if item.reasons is not None] if diagnose else None
-
-
-def _tries(law: Law, trial: Trial, examples: int) -> list[Try]:
-    """The cases of a law; of the step, more of them that are drawn at random."""
-    return [*law.tries(trial), *(random_tries(trial, examples) if law.id == "L1" else ())]
-
-
-def _try_all(
-    law: Law, kind: str, tries: Sequence[Try], command: str, trial: Trial, known: Sequence[Item] | None
-) -> list[Item]:
-    """Every case of a law; of the failure of the smallest case there are an even smaller example and a diagnosis."""
-    items: list[Item] = []
-    failed: list[tuple[tuple[int, int], int, Case, Try, Broken]] = []
-    passed: list[Case] = []
-    for one in tries:
-        try:
-            case = one.case()
-            one.holds(case)
-        except Skipped as reason:
-            items.append(Item(law.id, kind, one.label, SKIPPED, str(reason)))
-        except Broken as broken:
-            items.append(Item(law.id, kind, one.label, FAILED, str(broken), broken.ratio, command=command))
-            size = len(case), sum(x.size for x in case.params)
-            failed.append((size, len(items) - 1, case, one, broken))
-        else:
-            items.append(Item(law.id, kind, one.label, PASSED))
-            if sum(x.size for x in case.params) <= diagnosis.MOST:
-                passed.append(case)
-    if failed:
-        _, k, case, one, error = min(failed, key=lambda x: x[0])
-        diagnosed = diagnosis.Found()
-        if known is not None:
-            diagnosed = diagnosis.of_failures(trial, law.id, [(x[2], x[4]) for x in failed], passed, known)
-        small = shrink.smallest(case, one.holds, error)
-        items[k] = items[k]._replace(
-            example=shrink.shown(*small), pattern=diagnosed.pattern, reasons=diagnosed.reasons,
-            smallest=Smallest(*small, trial),
-        )
-    return items
 
 
 def _rounded(trial: Trial) -> list[str]:
@@ -228,15 +231,6 @@ def _rounded(trial: Trial) -> list[str]:
     if worst and trial.apart[worst] > 1:
         text += f", without which {worst} would be {trial.apart[worst]:.2g} times the bound"
     return [text]
-
-
-def _libraries_of_step(tested: Any) -> list[str]:
-    """The libraries of arrays that the module of a function has imported, where it is given arrays of NumPy."""
-    if not isinstance(tested, Function) or not isinstance(tested.arrays, NumPy):
-        return []
-    known = getattr(tested.function, "__globals__", {}).values()
-    imported = {x.__name__.partition(".")[0] for x in known if isinstance(x, ModuleType)}
-    return list(dict.fromkeys(library for name, library in LIBRARIES.items() if name in imported))
 
 
 def _listed(name: str, value: Any, default: Sequence[str]) -> tuple[str, ...]:
@@ -270,8 +264,10 @@ def _fixed(row: Routine, settings: Any) -> dict[str, Any]:
 
 
 def _command(
-    row: Routine, name: str, dtypes: list[str], law: Law, fixed: dict[str, Any], examples: int, seed: int
-) -> str:
+    row: Routine, name: str, dtypes: list[str], law: Law, fixed: dict[str, Any], examples: int, seed: int,
+    secret: int,
+) -> str:  # fmt: skip
     named = f", set={fixed}" if fixed else ""
     named += (f", examples={examples}" if examples != 5 else "") + (f", seed={seed}" if seed else "")
+    named += f", secret={secret}" if law.id == "L21" else ""
     return f"oracle.check({row.name!r}, {name}, dtypes={dtypes!r}, laws=[{law.id!r}]{named})"

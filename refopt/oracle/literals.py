@@ -26,7 +26,11 @@ class Literals(NamedTuple):
 
 def library_of(arrays: Any) -> Literals:
     """How the arrays of a subject are written, by what makes them."""
-    kind, device = type(arrays).__name__, str(getattr(arrays, "device", "cpu"))
+    return library_named(type(arrays).__name__, str(getattr(arrays, "device", "cpu")))
+
+
+def library_named(kind: str, device: str) -> Literals:
+    """The same, by the name of the class that makes them, and the device."""
     at = "" if device == "cpu" else f", device={device!r}"
     if kind == "Torch":
         numbers = "array.detach().double().cpu().numpy()"

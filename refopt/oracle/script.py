@@ -52,11 +52,12 @@ raise SystemExit(wrong > 0)
 
 
 class Smallest(NamedTuple):
-    """The smallest example of a failure: the case, how the law is broken, and what it is a case of."""
+    """The smallest example of a failure: the case, how the law is broken, of what, and how it is called."""
 
     case: Case
     broken: Broken
     trial: Trial
+    call: "Call"
 
 
 class Call(NamedTuple):
@@ -79,9 +80,7 @@ class Call(NamedTuple):
 
 def of(small: Smallest, title: str) -> str:
     """The text of the script. A subject that is no function has ``call(case)``, which returns a `Call`."""
-    case, broken, trial = small
-    make = getattr(trial.subject, "call", None)
-    call = make(case) if make else _function(trial.subject, case)
+    call, broken = small.call, small.broken
     imports, _, define = f"{call.of.imports}\n{call.define}".partition("\n\n")
     lines = list(dict.fromkeys(filter(None, imports.splitlines())))
     if any("ml_dtypes." in call.of.array(x) for xs in call.arrays.values() for x in xs or () if x is not None):
@@ -98,9 +97,15 @@ def of(small: Smallest, title: str) -> str:
     parts.append(f"\n{call.lines}\n")
     known = _expected(small)
     if known is None:
-        parts.append(_mapping("expected", _kinds(case)))
+        parts.append(_mapping("expected", _kinds(small.case)))
         return "".join([*parts, SHAPES])
     return "".join([*parts, _mapping("expected", known[0]), _mapping("bound", known[1]), COMPARED])
+
+
+def call_of(subject: Any, case: Case) -> Call:
+    """How a script calls a subject on a case."""
+    make = getattr(subject, "call", None)
+    return make(case) if make else _function(subject, case)
 
 
 def _mapping(name: str, values: Mapping[str, list[str]]) -> str:
@@ -110,7 +115,7 @@ def _mapping(name: str, values: Mapping[str, list[str]]) -> str:
 
 def _expected(small: Smallest) -> tuple[dict[str, list[str]], dict[str, list[str]]] | None:
     """The truth, and how far from it right code may be, as literals by slot; ``None`` if that is not what is wrong."""
-    case, broken, trial = small
+    case, broken, trial, _ = small
     where = broken.where
     flag = case.steps[0].get("found_inf") if len(case.steps) == 1 else None
     hidden = where is not None and not np.isfinite(where.expected) and np.isfinite(where.got)

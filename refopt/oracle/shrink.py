@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from refopt.oracle.cases import Case, memory
-from refopt.oracle.trial import Broken
+from refopt.oracle.trial import Broken, Crashed
 
 RUNS, SECONDS = 150, 2.0
 
@@ -25,6 +25,8 @@ def smallest(case: Case, holds: Callable[[Case], object], broken: Broken) -> tup
             runs += 1
             try:
                 holds(smaller)
+            except Crashed:  # which is another failure, and has taken a process
+                return case, broken
             except Broken as error:
                 case, broken, again = smaller, error, True
                 break

@@ -2,6 +2,8 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +21,20 @@ LIBRARIES = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "cupy": "cupy"}  #
 
 class Wrong(Exception):
     """What a subject has done that is wrong whatever the numbers are."""
+
+
+class Ended(Exception):
+    """The end of the process that a step ran in, or of the patience with it.
+
+    Attributes:
+        lines: what it printed last.
+        late: whether it has taken too long.
+    """
+
+    def __init__(self, what: str, lines: Sequence[str], late: bool = False) -> None:
+        self.lines, self.late = list(lines), late
+        said = f"; the last it said: {' | '.join(lines)}" if lines else ""
+        super().__init__(f"{what}{said}")
 
 
 class Subject(Protocol):
@@ -61,6 +77,8 @@ class NumPy:
     def back(self, array: Any) -> np.ndarray:
         if isinstance(array, np.generic):  # what operators make of arrays of no dimensions
             return np.asarray(array)
+        if type(array) is not np.ndarray and isinstance(array, np.ndarray):
+            raise Wrong(f"expected numpy.ndarray itself, got {kind_of(array)}, which may compute when it is read")
         if not isinstance(array, np.ndarray):
             library = LIBRARIES.get(type(array).__module__.partition(".")[0])
             hint = f" or, with arrays={library!r}, of {library}," if library else ""
@@ -75,6 +93,8 @@ class Function:
     of the step from 1, by name. It writes its arrays, or returns new lists: a list of parameters, a tuple of lists of
     the written slots that it takes, in the catalogue's order, or a mapping by name.
     """
+
+    is_function = True
 
     def __init__(self, row: Routine, function: Callable[..., Any], arrays: Arrays | None = None) -> None:
         self.row, self.function, self.arrays = row, function, arrays or NumPy()
@@ -124,6 +144,15 @@ class Function:
     def takes(self, what: str) -> bool:
         return what in self.positional or what in self.named
 
+    @property
+    def libraries(self) -> list[str]:
+        """The libraries of arrays that the function's module has imported, where it is given arrays of NumPy."""
+        if not isinstance(self.arrays, NumPy):
+            return []
+        known = getattr(self.function, "__globals__", {}).values()
+        imported = {x.__name__.partition(".")[0] for x in known if isinstance(x, ModuleType)}
+        return list(dict.fromkeys(library for name, library in LIBRARIES.items() if name in imported))
+
     def run(self, case: Case) -> Outcome:
         slots = {name: _each(self.arrays.of, values) for name, values in case.slots.items() if self.takes(name)}
         replaced = False
@@ -137,8 +166,13 @@ class Function:
             elif any(not _same(values, lists[name]) for name, values in slots.items()):
                 replaced = True
         self.replaced = replaced
+        self.again = partial(self._outcome, slots, len(case))
+        return self.again()
+
+    def _outcome(self, slots: Mapping[str, Any], count: int) -> Outcome:
+        """What the lists of the last step hold now."""
         return {
-            slot.name: _each(self.arrays.back, slots[slot.name]) or [None] * len(case)
+            slot.name: _each(self.arrays.back, slots[slot.name]) or [None] * count
             for slot in self.row.slots if slot.written and slot.name in slots
         }  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 import collections
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,8 @@ from refopt.oracle.bound.evaluate import rounded_off
 from refopt.oracle.bound.expected import Expected, expected_of, unchanged
 from refopt.oracle.cases import NEUTRAL, Case, Dtypes, alike, memory
 from refopt.oracle.exact.cases import Outcome
-from refopt.oracle.subject import Subject, Wrong
+from refopt.oracle.observing import Seen, observe
+from refopt.oracle.subject import Ended, Subject, Wrong
 from refopt.oracle.ulp import same_bits
 
 FLUSHES = "flush_to_zero"  # what a step may declare of itself
@@ -37,6 +38,10 @@ class Broken(Exception):
     def __init__(self, text: str, ratio: float | None = None, where: "Where | None" = None) -> None:
         super().__init__(text)
         self.ratio, self.where = ratio, where
+
+
+class Crashed(Broken):
+    """A step that has ended its process, or has not returned. What is left of the law is not tried."""
 
 
 class Where(NamedTuple):
@@ -67,11 +72,13 @@ class Trial:
         compared: how many elements have been compared.
         unbounded: how many of them have no bound.
         silent: written slots that the subject does not return.
+        secret: what is drawn from that no step can have foreseen.
+        paths: functions of a library that have run.
     """
 
     def __init__(
         self, row: Routine, subject: Subject, dtype: str, seed: int, fixed: Mapping[str, Any],
-        dtypes: Collection[str] = (),
+        dtypes: Collection[str] = (), secret: int = 0,
     ) -> None:  # fmt: skip
         self.row, self.subject, self.dtype, self.seed, self.fixed = row, subject, dtype, seed, dict(fixed)
         self.dtypes = tuple(dtypes)
@@ -81,6 +88,8 @@ class Trial:
         self.rounded: dict[str, float] = {}
         self.compared = self.unbounded = 0
         self.silent: set[str] = set()
+        self.secret = secret
+        self.paths: dict[str, None] = {}
         self._flushes = bool(self.fixed.get(FLUSHES))
 
     def takes(self, *names: str) -> bool:
@@ -134,23 +143,36 @@ class Trial:
     def run_in_place(self, case: Case) -> Outcome:
         """What it makes of a case, whose arrays it may write."""
         shapes = {name: [None if x is None else (x.shape, x.dtype) for x in xs] for name, xs in case.lists().items()}
-        try:
-            with np.errstate(all="ignore"):
-                got = self.subject.run(case)
-        except NotImplementedError as error:
-            raise Skipped(str(error) or "raised NotImplementedError") from None
-        except KeyboardInterrupt:
-            raise
-        except Wrong as error:
-            raise Broken(f"{self.subject.name}: {error}") from None
-        except BaseException as error:  # a step may end the process, or fail in another language than Python
-            text = textwrap.shorten(f"{kind_of(error)}: {error}", LONGEST, placeholder=" ...")
-            raise Broken(f"{self.subject.name}: {NO_ERROR}, got {text}") from error
+        got = self._of_step(self.subject.run, case)
         self.silent = (self.silent | self._kept(case)) - got.keys()
         for name, values in got.items():
             for i, (x, known) in enumerate(zip(values, shapes[name], strict=True)):
                 _check_alike(f"{name}[{i}]", x, known)
         return got
+
+    def observe(self, case: Case, rest: bool = False) -> Seen:
+        """What it does beside its results with a copy of a case; with ``rest``, what comes later as well."""
+        there = getattr(self.subject, "observe", None)
+        if there is not None:
+            return self._of_step(there, case.copy(), rest)
+        return self._of_step(observe, self.subject, case.copy(), None, rest)
+
+    def _of_step(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function returns that runs the step. Whatever it raises breaks the law."""
+        try:
+            with np.errstate(all="ignore"):
+                return function(*arguments)
+        except NotImplementedError as error:
+            raise Skipped(str(error) or "raised NotImplementedError") from None
+        except KeyboardInterrupt:
+            raise
+        except Ended as error:
+            raise Crashed(f"{self.subject.name}: expected a step that returns, got {error}") from None
+        except Wrong as error:
+            raise Broken(f"{self.subject.name}: {error}") from None
+        except BaseException as error:  # a step may end the process, or fail in another language than Python
+            text = textwrap.shorten(f"{kind_of(error)}: {error}", LONGEST, placeholder=" ...")
+            raise Broken(f"{self.subject.name}: {NO_ERROR}, got {text}") from error
 
     def _kept(self, case: Case) -> set[str]:
         """The slots of a case that a subject is to return."""

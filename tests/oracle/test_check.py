@@ -63,6 +63,9 @@ REFUSED = [
     (("sgd", sgd), {"examples": -1}, ValueError, "check: examples: expected an integer of at least 0"),
     (("sgd", sgd), {"seed": 1.5}, TypeError, "check: seed: expected an integer"),
     (("sgd", sgd), {"diagnose": 1}, TypeError, "check: diagnose: expected True or False"),
+    (("sgd", sgd), {"process": "yes"}, TypeError, "check: process: expected True or False"),
+    (("sgd", sgd), {"deadline": 0}, ValueError, "check: deadline: expected a number of seconds above 0, got 0"),
+    (("sgd", sgd), {"deadline": float("nan")}, ValueError, "check: deadline: expected a number of seconds above 0"),
     (("sgd", sgd), {"exact": "yes"}, TypeError, "check: exact: expected True or False"),
     (("sgd", sgd), {"expected_failures": ["L1"]}, TypeError, "check: expected_failures: expected reasons"),
     (("sgd", sgd), {"expected_failures": {"L1": 1}}, TypeError, r"check: expected_failures\['L1'\]: expected a reason"),
@@ -226,7 +229,7 @@ def test_what_a_case_does_not_have_is_none():
         for p, g in zip(params, grads, strict=True):
             p -= p.dtype.type(lr) * (p.dtype.type(factor) * g)
 
-    assert oracle.check("sgd", step, dtypes=["float32"], laws=["L1", "L8", "L9"]).ok
+    assert oracle.check("sgd", step, dtypes=["float32"], laws=["L1", "L8", "L9"], process=False).ok
     assert set(given) == {(True, True), (True, False), (False, True)}
 
 

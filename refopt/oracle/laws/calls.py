@@ -7,7 +7,7 @@ from refopt.oracle.cases import Case
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws.law import Law, Try, of_bound
-from refopt.oracle.trial import Broken, Skipped, Trial
+from refopt.oracle.trial import Broken, Crashed, Skipped, Trial
 
 SIZES = 300, 45, 7, 20
 OTHERS = 45, 7, 300, 33
@@ -43,6 +43,8 @@ def run_if_taken(trial: Trial, case: Case, what: str) -> Outcome:
     """A step that raises something does not take it, for nothing in its signature says so."""
     try:
         return trial.run(case)
+    except Crashed:
+        raise
     except Broken as error:
         raise Skipped(f"takes no {what}") from error
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from refopt.oracle.cases import Case, memory
+from refopt.oracle.laws.conduct import numbers_kept
 from refopt.oracle.laws.law import Law, Try, of_bound
 from refopt.oracle.trial import Broken, Trial
 
@@ -58,6 +59,7 @@ def layouts(trial: Trial) -> Iterator[Try]:
     yield Try("one gradient for two tensors", lambda: trial.case([33, 33], count=2), shared)
     yield Try("gradients untouched", lambda: trial.case([300, (4, 5)], count=2), untouched)
     yield Try("lists untouched", lambda: trial.case([7, 300, (4, 5), 0], count=2), lists_kept)
+    yield from numbers_kept(trial)
 
 
 def transposed(case: Case) -> Case:

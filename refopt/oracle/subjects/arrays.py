@@ -43,6 +43,8 @@ class Torch:
     def back(self, array: Any) -> np.ndarray:
         if not isinstance(array, self.torch.Tensor):
             raise Wrong(f"expected a tensor, got {kind_of(array)}")
+        if type(array) not in (self.torch.Tensor, self.torch.nn.Parameter):
+            raise Wrong(f"expected torch.Tensor itself, got {kind_of(array)}, which may compute when it is read")
         host = array.detach().cpu()
         if host.dtype == self.torch.bfloat16:
             return host.view(self.torch.int16).numpy().view(numpy_dtype("bfloat16"))

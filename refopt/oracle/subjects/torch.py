@@ -6,6 +6,7 @@ into ``optimizer.state``; those before the first step are left to the optimizer 
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,7 +166,8 @@ class TorchOptimizer:
             for p, g in zip(params, case.grads, strict=True):
                 p.grad = None if g is None else self.arrays.of(g)
             self._take_step(optimizer)
-        return self._outcome(case, optimizer, params, rows[-1])
+        self.again = partial(self._outcome, case, optimizer, params, rows[-1])
+        return self.again()
 
     def _is_pytorchs(self) -> bool:
         return getattr(self.kind.step, "__module__", "").startswith("torch.optim.")

@@ -1,0 +1,82 @@
+"""Conduct: the work is the step's own, it is done when the step returns, and nothing else is changed."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from refopt.oracle.cases import Case
+from refopt.oracle.laws.calls import run_if_taken, varied
+from refopt.oracle.laws.law import Law, Try
+from refopt.oracle.trial import Broken, Trial
+
+SIZES = 300, 45, 7, 20
+LARGE = 2**18 + 1  # which takes a while
+CHANGES = 3  # that are named
+
+
+def own_work(trial: Trial) -> Iterator[Try]:
+    def called(case: Case) -> None:
+        """Of the first call, too, and of another one."""
+        for _ in range(2):
+            seen = trial.observe(case)
+            if seen.called:
+                raise Broken(f"{trial.subject.name}: expected its own work, got a call of {', of '.join(seen.called)}")
+
+    yield Try("some tensors", lambda: trial.case(SIZES, count=2), called)
+    yield Try("the first step", lambda: trial.case(SIZES), called)
+    yield Try("a large one", lambda: trial.case([70001], count=3), called)
+
+
+def done(trial: Trial) -> Iterator[Try]:
+    def at_rest(case: Case) -> None:
+        seen = trial.observe(case, rest=True)
+        if seen.later is not None:
+            what = "when the step returned, and when all had come to rest, for what it leaves running is not done"
+            trial.same(seen.got, seen.later, what)
+
+    yield Try("some tensors", lambda: trial.case(SIZES, count=2), at_rest)
+    yield Try("a large one", lambda: trial.case([LARGE], count=2), at_rest)
+
+
+def surroundings(trial: Trial) -> Iterator[Try]:
+    def kept(case: Case) -> None:
+        trial.run(case)
+        changed = trial.observe(case).changed
+        if changed:
+            more = f" and {len(changed) - CHANGES} more" if len(changed) > CHANGES else ""
+            raise Broken(f"{trial.subject.name}: {'; '.join(changed[:CHANGES])}{more}")
+
+    yield Try("some tensors", lambda: trial.case(SIZES, count=2), kept)
+    yield Try("the first step", lambda: trial.case(SIZES), kept)
+
+
+def altered(trial: Trial, case: Case) -> None:
+    """Numbers that are arrays or lists are read."""
+    for name in trial.observe(case).altered:
+        raise Broken(f"{name}: expected as it was given, since a step reads it, got another value in it")
+
+
+def numbers_kept(trial: Trial) -> Iterator[Try]:
+    """A try that the gate and the factor stay as they are."""
+    given = {"grad_factor": 0.5625, "found_inf": 0.0}
+    taken = {name: np.full(1, x, np.float32) for name, x in given.items() if trial.takes(name)}
+
+    def case() -> Case:
+        plain = trial.case(SIZES, count=2)
+        return plain.replace(steps=[plain.steps[0] | {name: x.copy() for name, x in taken.items()}])
+
+    def listed(case: Case) -> None:
+        run_if_taken(trial, case, "numbers in lists")
+        altered(trial, case)
+
+    if taken:
+        yield Try("numbers untouched", case, partial(altered, trial))
+    yield Try("numbers in lists untouched", lambda: varied(trial, "lr"), listed)
+
+
+LAWS = (
+    Law("L19", "own work", "The step does its own work: it calls no reference, and looks at no caller.", own_work),
+    Law("L20", "done", "When the step returns, its results are there, and nothing changes them later.", done),
+    Law("L23", "surroundings", "Settings, generators, handlers and other functions stay as they are.", surroundings),
+)

@@ -1,0 +1,78 @@
+"""Effect: every number and every state that a step takes counts, and what was asked for is what ran."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from refopt.oracle.bound import sums
+from refopt.oracle.cases import Case, memory
+from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.laws.law import Law, Try
+from refopt.oracle.laws.step import free
+from refopt.oracle.trial import Broken, Trial
+
+SIZE = 300
+COUNT = 7  # at which RAdam's rate is rectified
+SEED = "seed", "rescale_grad"
+OTHER = 0.75
+
+
+def effect(trial: Trial) -> Iterator[Try]:
+    usual = trial.numbers()
+    for hyper in trial.row.hypers:
+        if hyper.name not in SEED and usual[hyper.name] and free(trial, hyper.name) and not hyper.whole:
+            change = partial(of_number, hyper.name)
+            yield Try(hyper.name, partial(trial.case, [SIZE], count=COUNT), partial(counts, trial, change, hyper.name))
+    for slot in trial.row.slots[1:-1]:
+        if not slot.scalar and not slot.optional and trial.takes(slot.name):
+            change = partial(of_state, slot.name)
+            yield Try(slot.name, partial(trial.case, [SIZE], count=COUNT), partial(counts, trial, change, slot.name))
+    yield Try("the path that was asked for", partial(trial.case, [SIZE], count=2), partial(path, trial))
+
+
+def of_number(name: str, case: Case) -> Case:
+    return case.replace(steps=[case.steps[0] | {name: case.steps[0][name] * OTHER}])
+
+
+def of_state(name: str, case: Case) -> Case:
+    return case.replace(**{name: [x * x.dtype.type(OTHER) for x in case.slots[name] or ()]})
+
+
+def counts(trial: Trial, change: partial, name: str, case: Case) -> None:
+    """The results are others with another number or state, where those of the rule are."""
+    other = change(case)
+    if not _differs(trial, case, other):
+        return
+    one, two = trial.run(case), trial.run(other)
+    if _same(one, two, name):
+        had = f"{case.steps[0][name]:g} and {other.steps[0][name]:g}" if name in case.steps[0] else "another one"
+        raise Broken(f"{name}: expected to have an effect, got the same bits with {had}")
+    trial.hold(other, two)
+
+
+def _differs(trial: Trial, case: Case, other: Case) -> bool:
+    """Whether the parameter has to be another one, by more than both bounds."""
+    one, two = (trial.expected(x, 0, sums.random_data)["params"] for x in (case, other))
+    apart = abs(np.asarray(one.value, np.float64) - np.asarray(two.value, np.float64))
+    return bool((apart > 2 * (np.asarray(one.error) + np.asarray(two.error))).any())
+
+
+def _same(one: Outcome, two: Outcome, name: str) -> bool:
+    return all(memory(x).tobytes() == memory(y).tobytes() for x, y in zip(one["params"], two["params"], strict=True))
+
+
+def path(trial: Trial, case: Case) -> None:
+    """An optimizer of PyTorch's that is asked for fused, or for lists, takes that."""
+    ran = trial.observe(case).paths
+    if ran is None:
+        return
+    trial.paths |= dict.fromkeys(ran)
+    for option, prefix in (("fused", "_fused_"), ("foreach", "_multi_tensor_")):
+        asked = f"{option}=True" in trial.subject.name
+        if asked and not any(x.startswith(prefix) for x in ran):
+            got = ", ".join(ran) or "none of those that are there"
+            raise Broken(f"{trial.subject.name}: expected {prefix}* to run, since {option}=True, got {got}")
+
+
+LAWS = (Law("L22", "effect", "Every number and state that a step takes counts, and what was asked for ran.", effect),)

@@ -1,0 +1,115 @@
+"""What a call of a step does beside its results: whom it calls, what it changes elsewhere, and what comes late.
+
+This runs where the step does, and returns what can be sent: `observe` a `Seen`.
+"""
+
+import contextlib
+import copy
+import gc
+import sys
+import threading
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.oracle.cases import Case
+from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.observing.callers import Callers, watch_threads
+from refopt.oracle.observing.paths import known_paths, paths_of
+from refopt.oracle.observing.surroundings import Surroundings, changes, surroundings
+from refopt.oracle.subject import Subject
+
+__all__ = ["Seen", "Surroundings", "observe", "surroundings", "watch_threads"]
+
+REST, LONGER = 0.06, 0.3  # seconds after which nothing of a call is to be under way; where there are other threads
+THREADS = 2.0  # for threads that are
+
+
+class Seen(NamedTuple):
+    """What a call has done.
+
+    Attributes:
+        got: its results, as they were when it returned.
+        later: the same arrays some time after; ``None`` if nothing of them has changed, or they cannot be read again.
+        called: what of refopt's reference it called, and how it looked at its callers.
+        changed: what is otherwise in its process than before.
+        altered: which numbers it has altered.
+        paths: functions of a library that ran, of those that are there for the same; ``None`` if none are.
+    """
+
+    got: Outcome
+    later: Outcome | None
+    called: tuple[str, ...]
+    changed: tuple[str, ...]
+    altered: tuple[str, ...]
+    paths: tuple[str, ...] | None
+
+
+def observe(subject: Subject, case: Case, before: Surroundings | None = None, rest: bool = False) -> Seen:
+    """Let a step take a case, whose arrays it may write, and look at what it does beside.
+
+    Args:
+        before: what its process was like at first; by default, as it is now.
+        rest: wait until all has come to rest, to see what comes late.
+    """
+    before = surroundings() if before is None else before
+    numbers = [copy.deepcopy(step) for step in case.steps]
+    threads = set(threading.enumerate())
+    with np.errstate(all="ignore"):
+        settings = np.geterr()
+        with paths_of(subject) as ran, Callers() as callers:
+            got = subject.run(case)
+        changed = ["np.geterr(): expected as before, got other ones"] if np.geterr() != settings else []
+    if callers.removed:
+        changed.append("sys.setprofile: expected the profiler that was there, got another")
+    changed += changes(before)
+    got, later = _copied(got), None
+    if rest:
+        _wait(threads)
+        later = _later(subject, case, got)
+    paths = tuple(ran) if known_paths(subject) else None
+    return Seen(got, later, tuple(callers.seen), tuple(changed), tuple(_altered(numbers, case.steps)), paths)
+
+
+def _copied(got: Outcome) -> Outcome:
+    return {name: [None if x is None else x.copy(order="K") for x in values] for name, values in got.items()}
+
+
+def _wait(threads: set[threading.Thread]) -> None:
+    """Until threads that are left have ended, timers have run out and what is no longer needed is gone."""
+    until = time.monotonic() + THREADS
+    for thread in set(threading.enumerate()) - threads:
+        if not thread.daemon or thread.name.startswith("Thread-"):
+            thread.join(max(0.0, until - time.monotonic()))
+    gc.collect()
+    time.sleep(LONGER if threading.active_count() > 1 else REST)
+    torch = sys.modules.get("torch")
+    with contextlib.suppress(Exception):
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+
+def _later(subject: Any, case: Case, got: Outcome) -> Outcome | None:
+    """What the arrays of a result hold now, if any of them holds another thing."""
+    again = getattr(subject, "again", None)
+    if again is None:
+        return None
+    now = again()
+    same = all(
+        (x is None) == (y is None) and (x is None or x.tobytes() == y.tobytes())
+        for name in got
+        for x, y in zip(got[name], now[name], strict=True)
+    )
+    return None if same else _copied(now)
+
+
+def _altered(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
+    """Names of numbers that are others than before."""
+    names = {name: None for step, known in zip(now, before, strict=True) for name in known
+             if not _equal(known[name], step.get(name))}  # fmt: skip
+    return list(names)
+
+
+def _equal(x: Any, y: Any) -> bool:
+    return type(x) is type(y) and np.asarray(x).tobytes() == np.asarray(y).tobytes()

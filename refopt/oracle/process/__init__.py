@@ -1,0 +1,11 @@
+"""A step in a process of its own: what it does there spoils nothing here, and its end is a verdict.
+
+`in_process` gives a subject whose step runs in a child process, and a note where that cannot be. The cases, the laws,
+the bounds and the report stay on this side: the step has nothing but its arguments, and whatever it writes elsewhere,
+or replaces, is not what it is judged by. The child is made before a device is touched, and made anew only after it has
+ended, hung or been spoiled.
+"""
+
+from refopt.oracle.process.remote import Remote, in_process
+
+__all__ = ["Remote", "in_process"]

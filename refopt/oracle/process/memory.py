@@ -1,0 +1,222 @@
+"""A case on its way to another process and back: the memory that its arrays lie in, whole, and where in it they are.
+
+What lies around an array travels with it, and two arrays that share memory do so on the other side. Memory that is sent
+again, with other values, is the same memory there, at the same address.
+"""
+
+import functools
+import weakref
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt import catalog
+from refopt.catalog import Routine
+from refopt.checks.dtypes import numpy_dtype
+from refopt.oracle import variants
+from refopt.oracle.cases import Case, memory
+from refopt.oracle.exact.cases import Outcome
+from refopt.oracle.subject import Wrong
+
+LINE = 64  # bytes; an address on the other side is the same but for multiples of so many
+
+
+class Place(NamedTuple):
+    """Where an array is: in which memory, from which byte on, and how."""
+
+    token: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+
+class Packed(NamedTuple):
+    """A case without what its memory holds.
+
+    Attributes:
+        row: the name of the routine, and whether its row is the one with variants.
+        slots, steps: with a `Place` for each array.
+        step: the number of the first one.
+        order: the memory that is sent, by token, in order; ``fresh`` has size and address of what was not there yet.
+        dropped: tokens of memory that is no more.
+    """
+
+    row: tuple[str, bool]
+    slots: dict[str, Any]
+    steps: list[dict[str, Any]]
+    choices: dict[str, Any]
+    step: int
+    order: list[int]
+    fresh: dict[int, tuple[int, int]]
+    dropped: list[int]
+
+
+class Sender:
+    """The side that cases come from."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[int, tuple[Any, int]] = {}
+        self.dropped: list[int] = []
+        self.last = 0
+
+    def pack(self, case: Case) -> tuple[Packed, list[np.ndarray]]:
+        """A case, and the memory that goes with it, as bytes."""
+        roots: dict[int, np.ndarray] = {}
+        fresh: dict[int, tuple[int, int]] = {}
+
+        def place(x: Any) -> Any:
+            if not isinstance(x, np.ndarray):
+                return x
+            root = _root(x)
+            token = self._token(root)
+            if token not in roots:
+                roots[token] = _bytes(root)
+                if token > before:
+                    fresh[token] = root.nbytes, _address(root) % LINE
+            offset = 0 if root is x else _address(x) - _address(root)
+            return Place(token, offset, x.shape, x.strides, _name(x.dtype))
+
+        before = self.last
+        slots = {name: values and [place(x) for x in values] for name, values in case.slots.items()}
+        steps = [{name: place(x) for name, x in step.items()} for step in case.steps]
+        dropped, self.dropped = self.dropped, []
+        row = case.routine.name, case.routine is not catalog.ROUTINES.get(case.routine.name)
+        packed = Packed(row, slots, steps, dict(case.choices), getattr(case, "count", 1), list(roots), fresh, dropped)
+        return packed, list(roots.values())
+
+    def _token(self, root: np.ndarray) -> int:
+        """The number of a piece of memory, which it keeps while it is there."""
+        known = self.tokens.get(id(root))
+        if known is not None and known[0]() is root:
+            return known[1]
+        self.last += 1
+        token, key = self.last, id(root)
+
+        def gone(reference: Any) -> None:
+            self.dropped.append(token)
+            if self.tokens.get(key, (None,))[0] is reference:
+                del self.tokens[key]
+
+        self.tokens[key] = weakref.ref(root, gone), token
+        return token
+
+    def take_back(self, memories: list[np.ndarray], blob: bytes) -> None:
+        """Write what the other side has made of the memory."""
+        at = 0
+        for one in memories:
+            one[...] = np.frombuffer(blob, np.uint8, one.size, at)
+            at += one.size
+
+
+class Receiver:
+    """The side that steps run on."""
+
+    def __init__(self) -> None:
+        self.memories: dict[int, np.ndarray] = {}
+
+    def unpack(self, packed: Packed, blob: bytes) -> Case:
+        """The case, in memory of this side."""
+        for token in packed.dropped:
+            self.memories.pop(token, None)
+        for token, (size, address) in packed.fresh.items():
+            self.memories[token] = _aligned(size, address)
+        at, arrays = 0, dict[Place, np.ndarray]()
+        for token in packed.order:
+            one = self.memories[token]
+            one[...] = np.frombuffer(blob, np.uint8, one.size, at)
+            at += one.size
+
+        def array(x: Any) -> Any:
+            if not isinstance(x, Place):
+                return x
+            if x not in arrays:
+                of = self.memories[x.token]
+                arrays[x] = np.ndarray(x.shape, numpy_dtype(x.dtype), of.data, x.offset, x.strides)
+            return arrays[x]
+
+        slots = {name: values and [array(x) for x in values] for name, values in packed.slots.items()}
+        steps = [{name: array(x) for name, x in step.items()} for step in packed.steps]
+        return Case(_row(*packed.row), slots, steps, packed.choices, packed.step)
+
+    def blob(self, packed: Packed) -> bytes:
+        """What the memory of a case holds now."""
+        return b"".join(self.memories[token].data for token in packed.order)
+
+
+def _row(name: str, extended: bool) -> Routine:
+    return variants.ROUTINES[name] if extended else catalog.ROUTINES[name]
+
+
+def outcome_sent(case: Case, got: Outcome) -> dict[str, list[Any]]:
+    """An outcome: a slot and a number for an array of the case, its bytes for another."""
+    own: dict[Any, tuple[str, int]] = {}
+    for name, values in case.slots.items():
+        for i, x in enumerate(values or ()):
+            if x is not None and x.size:
+                own.setdefault(_key(x), (name, i))
+    return {name: [_array_sent(x, own) for x in values] for name, values in got.items()}
+
+
+def outcome_back(case: Case, sent: Mapping[str, list[Any]]) -> Outcome:
+    """The outcome, of the arrays of this side's case where it is of that side's."""
+    return {name: [_array_back(x, case) for x in values] for name, values in sent.items()}
+
+
+def _key(x: np.ndarray) -> tuple:
+    return _address(x), x.shape, x.strides, _name(x.dtype)
+
+
+def _array_sent(x: Any, own: Mapping[Any, tuple[str, int]]) -> Any:
+    if x is None:
+        return None
+    if x.dtype.hasobject:
+        raise Wrong(f"expected an array of numbers, got one of {x.dtype}")
+    if _key(x) in own:
+        return own[_key(x)]
+    elements = memory(x)
+    dense = elements.flags.c_contiguous and (not x.size or np.may_share_memory(elements, x))
+    x = x if dense else x.copy(order="K")
+    return x.dtype.name, x.shape, x.strides, memory(x).tobytes()
+
+
+def _array_back(sent: Any, case: Case) -> Any:
+    if sent is None:
+        return None
+    if len(sent) == 2:
+        name, i = sent
+        return (case.slots[name] or ())[i]
+    dtype, shape, strides, data = sent
+    return np.ndarray(shape, numpy_dtype(dtype), bytearray(data), 0, strides)
+
+
+@functools.cache
+def _name(dtype: np.dtype) -> str:
+    """What NumPy takes a while to say."""
+    return dtype.name
+
+
+def _address(x: np.ndarray) -> int:
+    return int(x.__array_interface__["data"][0])
+
+
+def _root(x: np.ndarray) -> np.ndarray:
+    """What an array is a view of."""
+    while True:
+        base: Any = x.base
+        base = base.obj if isinstance(base, memoryview) else base
+        if type(base) is not np.ndarray:
+            return x
+        x = base
+
+
+def _bytes(root: np.ndarray) -> np.ndarray:
+    return memory(root).view(np.uint8)
+
+
+def _aligned(size: int, address: int) -> np.ndarray:
+    """Memory of so many bytes at an address that is another one's but for multiples of ``LINE``."""
+    raw = np.empty(size + LINE, np.uint8)
+    start = (address - _address(raw)) % LINE
+    return raw[start : start + size]

@@ -1,0 +1,194 @@
+"""The side that asks: a child process, what is said to it, how long it may take, and how it has ended."""
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any, NoReturn
+
+from refopt.oracle.process import child
+from refopt.oracle.process.child import Task
+from refopt.oracle.subject import Ended
+
+START = 180.0  # seconds for a new interpreter to import what the step needs
+THREADS = 10.0  # for a forked one to show that its threads run
+LINES, POLL, GRACE = 12, 0.5, 2.0
+OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep  # whose frames say nothing of a step
+KEPT = 2**14  # characters of what it has printed last
+
+
+class Worker:
+    """A child process and the ends of what leads to it.
+
+    Attributes:
+        quiet: whether what it prints stays with it, until it has answered.
+    """
+
+    def __init__(self, task: Task, way: str, threads: bool = True, quiet: bool = False) -> None:
+        self.quiet, self.tail = quiet, ""
+        self.status: int | None = None
+        self.channel, theirs = Pipe()
+        self.streams: dict[int, str] = {}
+        ends = []
+        for name in ("stdout", "stderr"):
+            read, write = os.pipe()
+            os.set_blocking(read, False)
+            self.streams[read] = name
+            ends.append(write)
+        start = self._fork if way == "fork" else self._spawn
+        try:
+            self.pid = start(task, theirs, (ends[0], ends[1]), threads)
+        finally:
+            theirs.close()
+            for end in ends:
+                os.close(end)
+
+    def _fork(self, task: Task, channel: Connection, ends: tuple[int, int], threads: bool) -> int:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of threads there may be: what they hold is not used here
+            pid = os.fork()
+        if pid:
+            return pid
+        _live(self, task, channel, ends, threads)
+
+    def _spawn(self, task: Task, channel: Connection, ends: tuple[int, int], threads: bool) -> int:
+        numbers = channel.fileno(), *ends
+        code = "import sys; sys.path[:] = {!r}; from refopt.oracle.process import child; child.spawned({}, {}, {})"
+        command = [sys.executable, "-c", code.format(sys.path, *numbers)]
+        self.popen = subprocess.Popen(command, pass_fds=numbers, stdin=subprocess.DEVNULL)
+        self.channel.send_bytes(pickle.dumps(task))
+        return self.popen.pid
+
+    def ask(self, message: Any, blob: list[Any] | None, seconds: float, answers: int = 1) -> list[bytes]:
+        """Send a message, and what comes with it, and return so many answers; raises `Ended`."""
+        until = time.monotonic() + seconds
+        try:
+            if message is not None:
+                self.channel.send(message)
+            if blob is not None:
+                self.channel.send_bytes(b"".join(blob))
+            return [self._answer(until, seconds) for _ in range(answers)]
+        except (EOFError, OSError) as error:
+            self._over(type(error).__name__)
+
+    def _answer(self, until: float, seconds: float) -> bytes:
+        while True:
+            left = until - time.monotonic()
+            ready = wait([self.channel, *self.streams], max(0.0, min(left, POLL)))
+            for fd in self.streams.keys() & {x for x in ready if isinstance(x, int)}:
+                self._forward(fd)
+            if self.channel in ready:
+                self.quiet = False
+                return self.channel.recv_bytes()
+            if left <= 0:
+                self._over(f"nothing within {seconds:g} s, and ended it", signal.SIGABRT)
+            if self._reaped():
+                self._over("")
+
+    def _forward(self, fd: int) -> None:
+        """What it prints goes where this process prints."""
+        try:
+            data = os.read(fd, 2**16)
+        except BlockingIOError:
+            return
+        if not data:
+            os.close(fd)
+            del self.streams[fd]
+            return
+        text, name = data.decode(errors="replace"), self.streams[fd]
+        self.tail = (self.tail + text)[-KEPT:]
+        stream = getattr(sys, name)
+        if stream is not None and not self.quiet:
+            stream.write(text)
+            stream.flush()
+
+    def _over(self, what: str, signum: int = 0) -> NoReturn:
+        """End it, if it has not ended, and raise `Ended` with what has happened and what it has said last."""
+        late = bool(signum)
+        if late and not self._reaped():  # of this signal faulthandler says where it is
+            os.kill(self.pid, signum)
+        self._wait_for_end(GRACE)
+        for fd in list(self.streams):
+            self._forward(fd)
+        status = self._kill()
+        raise Ended(what if late else _of_status(status, what), _last(self.tail), late=late)
+
+    def _wait_for_end(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not self._reaped() and time.monotonic() < until:
+            for fd in [x for x in wait(list(self.streams), 0.01) if isinstance(x, int)]:
+                self._forward(fd)
+            time.sleep(0.005)
+
+    def _reaped(self) -> bool:
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = os.waitstatus_to_exitcode(status)
+        return self.status is not None
+
+    def _kill(self) -> int:
+        while not self._reaped():
+            os.kill(self.pid, signal.SIGKILL)
+            time.sleep(0.002)
+        self._close()
+        assert self.status is not None
+        return self.status
+
+    def close(self) -> None:
+        """End it."""
+        for fd in list(self.streams):
+            with contextlib.suppress(OSError):
+                self._forward(fd)
+        self._kill()
+
+    def _close(self) -> None:
+        if hasattr(self, "popen"):
+            self.popen.returncode = self.status
+        self.channel.close()
+        for fd in self.streams:
+            os.close(fd)
+        self.streams = {}
+
+
+def _live(worker: Worker, task: Task, channel: Connection, ends: tuple[int, int], threads: bool) -> NoReturn:
+    """The whole of a forked child."""
+    try:
+        worker.channel.close()
+        for fd in worker.streams:
+            os.close(fd)
+        child.live(channel, ends, lambda: task, threads)
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(1)
+
+
+def _of_status(status: int, what: str) -> str:
+    if status >= 0:
+        return f"the end of its process, with exit code {status}"
+    try:
+        name = signal.Signals(-status)
+        return f"the end of its process by {name.name}, {signal.strsignal(name)}"
+    except ValueError:
+        return f"the end of its process by signal {-status}" + (f", {what}" if what else "")
+
+
+def _last(text: str) -> list[str]:
+    """The last lines that a process has printed, but for what of a stack is not the step's."""
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    kept, ours = [], False
+    for line in lines:
+        ours = line.startswith('File "') and (ours or OWN in line)
+        if not ours and not line.startswith(("Extension modules", "Stack (most", "Current thread")):
+            kept.append(line)
+    return kept[-LINES:]

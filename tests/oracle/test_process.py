@@ -1,0 +1,216 @@
+"""A step in a process of its own: its end is the verdict of one law, and whatever it spoils is not judged by."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from oracle import ends
+from refopt import oracle
+from refopt.oracle.cases import alike, draw
+from refopt.oracle.process import memory, ways
+from refopt.oracle.variants import ROUTINES
+
+LAWS = ["L1", "L5", "L6", "L17"]
+NAMED = dict(dtypes=["float32"], laws=LAWS, examples=0, set={"l2_decay": 0.0})
+
+
+@pytest.fixture(params=["fork", "spawn"])
+def way(request, monkeypatch):
+    """Either way of making a process, alone."""
+    if request.param == "spawn":
+        monkeypatch.setattr(ways, "used_device", lambda: "for a test")
+    else:
+        monkeypatch.setattr(ways, "_against_spawn", lambda task: iter(["for a test"]))
+    return request.param
+
+
+ENDS = {
+    "segfault": "got the end of its process by SIGSEGV, Segmentation fault; the last it said: about to read at address",
+    "hang": "got nothing within 2 s, and ended it",
+    "sticky": "got AcceleratorError: CUDA error: an illegal memory access was encountered; its process is spoiled",
+    "leave": "got the end of its process, with exit code 0",
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_an_end_is_the_verdict_of_one_law(name, way, monkeypatch):
+    """And costs one new process: what follows is tried, and what cannot be is said to be left."""
+    from refopt.oracle.process.worker import Worker
+
+    made = []
+    monkeypatch.setattr(Worker, f"_{way}", counted(made, getattr(Worker, f"_{way}")))
+    report = oracle.check("sgd", getattr(ends, name), deadline=2.0, process=True, **NAMED)
+    assert report.failed_laws == ["L5"] and len(made) == 2, str(report)
+    (failed,) = report.of("failed")
+    assert failed.label == "33 elements" and ENDS[name] in failed.text
+    left = [x.label for x in report.of("skipped") if x.law == "L5"]
+    assert left[0] == "63 elements" and "after the process had ended at 33 elements" in str(report)
+    assert all(x.status == "passed" for x in report.items if x.law in ("L6", "L17"))
+    assert "ends.py" in failed.text or name in ("sticky", "leave")
+    assert "33 elements" in report.script("L5") or "optimizer_step" in report.script("L5")
+
+
+def counted(made, start):
+    def counting(*arguments):
+        made.append(1)
+        return start(*arguments)
+
+    return counting
+
+
+def test_what_spoils_nothing_takes_no_new_process(way):
+    report = oracle.check("sgd", ends.raise_once, process=True, **NAMED)
+    assert report.failed_laws == ["L5"] and len(report.of("failed")) == 1 and not report.of("skipped")
+    assert "expected no error, got RuntimeError: CUDA out of memory" in report.of("failed")[0].text
+
+
+@pytest.mark.parametrize("name", ["fork_and_return", "elsewhere"])
+def test_right_steps_are_right(name, way):
+    assert oracle.check("sgd", getattr(ends, name), process=True, **NAMED).ok
+
+
+def test_a_step_that_is_nowhere_else_runs_in_place(monkeypatch):
+    """It says so; and is refused if it must not."""
+    monkeypatch.setattr(ways, "used_device", lambda: "it has /dev/nvidia-uvm open")
+    here = []
+
+    def step(params, grads, *, lr):
+        here.append(os.getpid())
+        ends.plain(params, grads, lr)
+
+    report = oracle.check("sgd", step, **NAMED)
+    assert report.ok and set(here) == {os.getpid()}
+    (note,) = (x for x in report.notes if x.startswith("in this process"))
+    assert "has used a GPU (it has /dev/nvidia-uvm open)" in note and "cannot import the step" in note
+    with pytest.raises(ValueError, match="check: process: expected a step that a process can be made for, got none"):
+        oracle.check("sgd", step, process=True, **NAMED)
+
+
+class Building:
+    """A subject that is left to be made."""
+
+    @property
+    def name(self):
+        os._exit(3)
+
+    def takes(self, what):
+        return True
+
+    def run(self, case):
+        raise NotImplementedError
+
+
+def test_a_subject_that_cannot_be_made_ends_no_more_than_its_process():
+    with pytest.raises(TypeError, match="expected a step, got the end of its process, with exit code 3"):
+        oracle.check("sgd", Building(), **NAMED)
+
+
+def test_nothing_of_it_reaches_this_process():
+    def step(params, grads, *, lr):
+        np.seterr(all="raise")
+        np.random.seed(3)
+        os.environ["REFOPT_TEST"] = "there"
+        oracle.LAWS.clear()
+        ends.plain(params, grads, lr)
+
+    before, state = np.geterr(), np.random.get_state()[1].copy()
+    assert oracle.check("sgd", step, dtypes=["float32"], laws=["L1"], set={"l2_decay": 0.0}).ok
+    assert before == np.geterr() and (state == np.random.get_state()[1]).all()
+    assert "REFOPT_TEST" not in os.environ and oracle.LAWS
+
+
+def test_what_it_prints_is_printed_here(capsys):
+    def step(params, grads, *, lr):
+        print("out")
+        os.write(2, b"err\n")
+        ends.plain(params, grads, lr)
+
+    oracle.check("sgd", step, **NAMED)
+    out, err = capsys.readouterr()
+    assert "out\n" in out and "err\n" in err
+
+
+def children():
+    mine = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "comm="], capture_output=True, text=True)
+    return [x for x in mine.stdout.split() if x != "ps"]
+
+
+def test_it_ends_with_the_check():
+    """However that ends."""
+    before, files = len(children()), len(os.listdir("/proc/self/fd"))
+
+    def interrupted(done, total, what):
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        oracle.check("sgd", ends.elsewhere, progress=interrupted, **NAMED)
+    with pytest.raises(TypeError):
+        oracle.check("sgd", lambda params: None)
+    assert oracle.check("sgd", ends.elsewhere, **NAMED).ok
+    gc.collect()
+    assert len(children()) == before and len(os.listdir("/proc/self/fd")) == files
+
+
+def test_it_ends_with_its_parent(tmp_path):
+    """Killed, that can end nothing itself."""
+    (tmp_path / "hanging.py").write_text(
+        "import os, time\nfrom refopt import oracle\n"
+        "def step(params, grads, *, lr):\n    print(os.getpid(), flush=True)\n    time.sleep(600)\n"
+        "oracle.check('sgd', step, laws=['L1'])\n"
+    )
+    env = os.environ | {"PYTHONPATH": str(Path(oracle.__file__).parents[2]), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "hanging.py"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=tmp_path) as process:
+        child = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    until = time.monotonic() + 20
+    while alive(child) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not alive(child)
+
+
+def alive(pid):
+    """Whether a process is there, and more than what is left of it until its end has been seen."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_case_comes_there_as_it_is():
+    """Views of one memory, guards, shared gradients; what is written there is written here, and memory is kept."""
+    row = ROUTINES["momentum"]
+    numbers = {hyper.name: 0.5 for hyper in row.hypers}
+    case = draw(row, [(3, 5), (), (0,)], [alike("float32")] * 3, seed=1, numbers=numbers, choices={})
+    image = np.arange(40, dtype=np.uint8)
+    shared = np.ndarray((4,), np.float32, image.data, 5)
+    case = case.replace(grads=[case.grads[0].T.copy().T, shared, shared], steps=[{"lr": [1.0, np.float32(2)]}])
+    sender, receiver = memory.Sender(), memory.Receiver()
+    packed, memories = sender.pack(case)
+    there = receiver.unpack(packed, b"".join(memories))
+    assert there.grads[1] is there.grads[2] and there.routine is case.routine and there.steps == case.steps
+    for name, values in case.slots.items():
+        for x, y in zip(values or (), there.slots[name] or (), strict=True):
+            assert x.tobytes() == y.tobytes() and (x.shape, x.strides, x.dtype) == (y.shape, y.strides, y.dtype)
+            assert not x.size or x.ctypes.data % 64 == y.ctypes.data % 64
+    there.grads[1][0] = 7
+    there.params[0][...] = 9
+    sender.take_back(memories, receiver.blob(packed))
+    assert shared[0] == 7 and image[0] == 0 and image[30] == 30 and (case.params[0] == 9).all()
+    address = there.params[0].ctypes.data
+    again, memories = sender.pack(case)
+    assert not again.fresh and receiver.unpack(again, b"".join(memories)).params[0].ctypes.data == address
+    del memories, case, shared, image
+    gc.collect()
+    other = draw(row, [(3,)], [alike("float32")], seed=1, numbers=numbers, choices={})
+    receiver.unpack(sender.pack(other)[0], b"".join(sender.pack(other)[1]))
+    assert packed.slots["velocities"][0].token not in receiver.memories

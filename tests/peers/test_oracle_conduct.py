@@ -1,0 +1,120 @@
+"""Laws of conduct for optimizers of libraries: right ones hold them, cheats fail, and what ran is said."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from refopt import oracle
+
+torch = pytest.importorskip("torch")
+optax = pytest.importorskip("optax")
+
+LAWS = ["L1", "L4", "L16", "L17", "L19", "L20", "L21", "L22", "L23"]
+OURS = {"adamw": "AdamW", "momentum": "SGD"}
+
+
+def held(routine, subject, **named):
+    return oracle.check(routine, subject, dtypes=["float32"], laws=LAWS, examples=0, diagnose=False, **named)
+
+
+@pytest.mark.parametrize("routine", OURS)
+def test_a_loop(routine):
+    report = held(routine, getattr(torch.optim, OURS[routine]), foreach=False)
+    report.raise_if_failed()
+    assert any(x.startswith("what ran, float32: _single_tensor_") for x in report.notes)
+
+
+@pytest.mark.parametrize("routine", OURS)
+def test_lists(routine):
+    report = held(routine, getattr(torch.optim, OURS[routine]), foreach=True)
+    report.raise_if_failed()
+    assert any(x.startswith("what ran, float32: _multi_tensor_") for x in report.notes)
+
+
+@pytest.mark.parametrize("routine", OURS)
+def test_fused(routine):
+    report = held(routine, getattr(torch.optim, OURS[routine]), fused=True)
+    report.raise_if_failed()
+    assert any(x.startswith("what ran, float32: _fused_") for x in report.notes)
+
+
+def test_optax():
+    held("momentum", optax.sgd).raise_if_failed()
+
+
+class Loop(torch.optim.AdamW):
+    """Asked for fused, it loops."""
+
+    def __init__(self, params, **named):
+        super().__init__(params, **named | {"fused": False})
+
+
+class Own(torch.optim.AdamW):
+    """Asked for fused, it takes a step of its own."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            b1, b2 = group["betas"]
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state.update(step=torch.tensor(0.0), exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+                state["step"] += 1
+                t = float(state["step"])
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                state["exp_avg"].lerp_(p.grad, 1 - b1)
+                state["exp_avg_sq"].mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
+                root = (state["exp_avg_sq"] / (1 - b2**t)).sqrt() + group["eps"]
+                p.addcdiv_(state["exp_avg"], root, value=-group["lr"] / (1 - b1**t))
+
+
+@pytest.mark.parametrize(
+    ("make", "got"), [(Loop, "got _single_tensor_adam"), (Own, "got none of those that are there")]
+)
+def test_fused_is_shown(make, got):
+    report = oracle.check("adamw", make, dtypes=["float32"], laws=["L1", "L22"], examples=0, fused=True, amsgrad=False)
+    assert report.failed_laws == ["L22"] and f"expected _fused_* to run, since fused=True, {got}" in str(report)
+
+
+class Late(torch.optim.SGD):
+    """Its work is done by a thread that nobody waits for."""
+
+    def step(self, closure=None):
+        def work():
+            time.sleep(0.02)
+            torch.optim.SGD.step(self)
+
+        threading.Thread(target=work).start()
+
+
+def test_work_that_is_not_waited_for():
+    report = oracle.check("sgd", Late, dtypes=["float32"], laws=["L20"], diagnose=False)
+    assert report.failed_laws == ["L20"] and "when all had come to rest" in str(report)
+
+
+class Lazy(torch.Tensor):
+    """Computes when it is read."""
+
+    def cpu(self):
+        return self.as_subclass(torch.Tensor).cpu() - 1
+
+
+def test_tensors_that_compute_when_read():
+    def step(params, grads, *, lr):
+        return [p.as_subclass(Lazy) for p in params]
+
+    report = oracle.check("sgd", step, arrays="torch", dtypes=["float32"], laws=["L1"], diagnose=False)
+    assert "expected torch.Tensor itself, got Lazy, which may compute when it is read" in str(report)
+
+
+def test_the_default_dtype_of_torch():
+    def step(params, grads, *, lr):
+        torch.set_default_dtype(torch.float64)
+        for p, g in zip(params, grads, strict=True):
+            p -= np.float32(lr) * g
+
+    report = oracle.check("sgd", step, arrays="torch", dtypes=["float32"], laws=["L23"], diagnose=False)
+    assert "torch's default dtype: expected torch.float32 as before, got torch.float64" in str(report)
