@@ -17,6 +17,7 @@ from refopt.oracle.cases import Case, has
 from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.laws import LAWS, Law, Try
 from refopt.oracle.laws.step import random_tries
+from refopt.oracle.relations import check as check_relations
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item, Report
 from refopt.oracle.script import Smallest
 from refopt.oracle.subject import LIBRARIES, Function, NumPy
@@ -28,7 +29,7 @@ DTYPES = tuple(sorted(SIZES, key=["float32", "float64", "float16", "bfloat16"].i
 
 
 def check(
-    routine: str, subject: Any, *, dtypes: Iterable[str] | None = None, laws: Iterable[str] | None = None,
+    routine: str | None, subject: Any, *, dtypes: Iterable[str] | None = None, laws: Iterable[str] | None = None,
     set: Mapping[str, Any] | None = None, device: str | None = None, examples: int | None = None, seed: int = 0,
     expected_failures: Mapping[str, str] | str | os.PathLike | None = None,
     skips: Mapping[str, str] | str | os.PathLike | None = None, exact: bool = False,
@@ -47,7 +48,7 @@ def check(
     Whatever the step does or raises is a failure in the report, and never an error here.
 
     Args:
-        routine: a name of `refopt.catalog.ROUTINES`.
+        routine: a name of `refopt.catalog.ROUTINES`; ``None`` for the laws that need no formula (docs/relations.md).
         subject: the step, or a `subject.Subject`.
         dtypes: of the parameters, of float32, float64, float16 and bfloat16; by default all, but fp32 and fp64 for
             unfused optimizers of PyTorch, whose arithmetic in 16-bit dtypes is not fp32.
@@ -66,7 +67,8 @@ def check(
         diagnose: look for what explains a failure, which takes some seconds.
         progress: called before each law in each dtype: how many of them are done, of how many, and which one is next.
         names: what an optimizer calls its states and numbers, by refopt's names, where PyTorch has other ones.
-        options: further arguments of the class, such as ``fused=True``.
+        options: further arguments of the class, such as ``fused=True``. Without a routine, ``symmetries``, ``states`` and
+            ``tolerance`` are those of `refopt.oracle.relations.check`.
 
     Raises:
         TypeError, ValueError: naming the argument, if these are not what is expected.
@@ -84,6 +86,11 @@ def check(
     >>> print(str(report).splitlines()[0])
     uphill as sgd: WRONG, L1; 0 of 23 cases skipped (0 %)
     """
+    if routine is None:
+        return check_relations(
+            subject, dtypes=dtypes, laws=laws, set=set, device=device, seed=seed, expected_failures=expected_failures,
+            skips=skips, exact=exact, arrays=arrays, progress=progress, **options,
+        )  # fmt: skip
     started = time.perf_counter()
     diagnose = flag("check: diagnose", diagnose)
     row = ROUTINES[chosen("check: routine", routine, ROUTINES)]
