@@ -11,9 +11,10 @@ True
 
 `check` holds a step to the laws (docs/oracle.md) and returns a `Report`; `expect` says what one step has to come to,
 with a bound for each element; `parametrize` makes tests of pytest of the laws. `LAWS` are the laws by their ids,
-`DTYPES` and `ARRAYS` what `check` can be told of both. `refopt.oracle.exact` has the laws of equal bits,
-`refopt.oracle.exact.cases` what they compare, `refopt.oracle.ulp` distances in units in the last place. Importing this
-needs NumPy alone.
+`RELATIONS` those that need no formula, of `check(None, step)`, and `SYMMETRIES` what a step may declare for them;
+`DTYPES` and `ARRAYS` are what `check` can be told of both. `refopt.oracle.exact` has the laws of equal bits,
+`refopt.oracle.exact.cases` what they compare, `refopt.oracle.ulp` distances in units in the last place. Importing
+this needs NumPy alone.
 """
 
 from typing import Any
@@ -21,10 +22,13 @@ from typing import Any
 from refopt.oracle.bound.expected import Expected, expect
 from refopt.oracle.checking import DTYPES, check
 from refopt.oracle.laws import LAWS
+from refopt.oracle.relations import RELATIONS, SYMMETRIES
 from refopt.oracle.report import Report
 from refopt.oracle.subjects.arrays import NAMES as ARRAYS
 
-__all__ = ["ARRAYS", "DTYPES", "LAWS", "Expected", "Report", "check", "expect", "parametrize"]
+__all__ = [
+    "ARRAYS", "DTYPES", "LAWS", "RELATIONS", "SYMMETRIES", "Expected", "Report", "check", "expect", "parametrize",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -67,8 +67,8 @@ def check(
         diagnose: look for what explains a failure, which takes some seconds.
         progress: called before each law in each dtype: how many of them are done, of how many, and which one is next.
         names: what an optimizer calls its states and numbers, by refopt's names, where PyTorch has other ones.
-        options: further arguments of the class, such as ``fused=True``. Without a routine, ``symmetries``, ``states`` and
-            ``tolerance`` are those of `refopt.oracle.relations.check`.
+        options: further arguments of the class, such as ``fused=True``. Without a routine, ``symmetries``, ``states``
+            and ``tolerance`` are those of `refopt.oracle.relations.check`.
 
     Raises:
         TypeError, ValueError: naming the argument, if these are not what is expected.

@@ -8,8 +8,8 @@ import numpy as np
 
 from refopt.oracle.relations.relation import Relation, Try
 from refopt.oracle.relations.runs import Run
-from refopt.oracle.relations.trial import Came, Trial
-from refopt.oracle.trial import Skipped
+from refopt.oracle.relations.trial import Trial
+from refopt.oracle.trial import Broken, Skipped
 
 SIZES = 45, 7, 300, (4, 5)
 LARGE = 100_003
@@ -83,6 +83,10 @@ def gate(trial: Trial) -> Iterator[Try]:
     def need() -> None:
         if not trial.optimizer.gated:
             raise Skipped("takes no found_inf")
+        try:
+            trial.step(fresh(), grads[0], 0.0)
+        except Broken as broken:  # one that knows the flag, in order to refuse it
+            raise Skipped(f"takes no found_inf: {broken}") from None
 
     def fresh() -> Run:
         return trial.start(params)

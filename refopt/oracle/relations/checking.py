@@ -37,7 +37,7 @@ def optimizer_of(
     if hasattr(subject, "start") and hasattr(subject, "gated"):
         return subject
     kind = chosen("check: arrays", "numpy" if arrays is None else arrays, NAMES)
-    found: Optimizer | None = None
+    found: Any = None
     if arrays is None and "optax" in sys.modules:
         found = of_optax(subject, options)
     if found is None and arrays is None and (torch := sys.modules.get("torch")) is not None:
@@ -51,8 +51,8 @@ def optimizer_of(
         raise TypeError(f"check: {what}: expected none, which is for optimizers of libraries, got {shown(value)}")
     if not callable(subject):
         raise TypeError(f"check: subject: expected a function, or an optimizer, got {kind_of(subject)}")
-    named = [mapped(f"check: {what}", x or {}) for what, x in (("set", numbers), ("states", states))]
-    return Step(subject, *named, arrays_of(kind, device))
+    given = mapped("check: set", numbers or {}), mapped("check: states", states or {})
+    return Step(subject, *given, arrays=arrays_of(kind, device))
 
 
 def check(

@@ -56,10 +56,10 @@ def untouched(trial: Trial) -> Iterator[Try]:
             raise Skipped("writes no array")
         shapes = trial.shapes([17, 300, (3, 5), (2, 3, 7)])
         mine = [make(x) for x in trial.params(shapes)]
-        run = trial.start(mine)
+        run = trial.start([x.copy() for x in mine])
         for of in trial.steps(shapes):
             theirs = [make(x) for x in of]
-            trial.step(run, theirs)
+            trial.step(run, [x.copy() for x in theirs])
             for i, (before, (whole, _)) in enumerate(zip(theirs, run.grads(), strict=True)):
                 if whole is not None and whole.tobytes() != before.whole.tobytes():
                     raise Broken(f"grads[{i}], or the bytes around it: expected as they were, got others")

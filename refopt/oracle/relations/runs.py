@@ -1,6 +1,5 @@
 """What can be held to relations: an optimizer that takes steps of lists of arrays, whatever its formula is."""
 
-import copy
 import inspect
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +10,7 @@ import numpy as np
 from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.cases import NUMBERS
-from refopt.oracle.relations.memory import Placed, dense, into
+from refopt.oracle.relations.memory import Placed, into
 from refopt.oracle.subject import GATE, STEP, Arrays, NumPy, Wrong
 
 LISTS = "params", "grads"
@@ -73,7 +72,7 @@ class Step:
     parameters, of zeros, or of what ``states`` says: a number, a dtype, or a function of a parameter.
     """
 
-    dtypes = "float32", "float64", "float16", "bfloat16"
+    dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16")
 
     def __init__(
         self, function: Callable[..., Any], numbers: Mapping[str, Any], states: Mapping[str, Any],
@@ -99,7 +98,7 @@ class Step:
                 raise TypeError(f"check: {what}: expected names of {known}, got {sorted(of)[0]!r}")
         self.states = [x.name for x in self.lists[len(LISTS) :]]
         self.gated, self.recompiled = "found_inf" in self.asked, False
-        self.in_place = not isinstance(self.arrays.of(np.zeros(1, np.float32)), tuple) and self._writes()
+        self.in_place = self._writes()
         self.notes: list[str] = []
 
     def _take(self, parameter: inspect.Parameter, numbers: Mapping[str, Any]) -> None:
@@ -227,13 +226,3 @@ def _copy(x: Any) -> np.ndarray:
 
 def _back(arrays: Arrays, x: Any) -> Any:
     return None if x is None else _copy(arrays.back(x))
-
-
-def placed_of(arrays: Sequence[np.ndarray]) -> list[Placed]:
-    """Arrays alone in their memory."""
-    return [dense(x) for x in arrays]
-
-
-def copied(x: Any) -> Any:
-    """A checkpoint as it comes from a file."""
-    return copy.deepcopy(x)

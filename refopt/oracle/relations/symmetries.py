@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def elements(trial: Trial) -> Iterator[Try]:
             raise Skipped(f"takes tensors of {trial.axes} axes alone")
         params, grads = trial.params([(size,)]), trial.steps([(size,)])
         edges = [0, *np.cumsum(pieces), size]
-        parts = [slice(int(a), int(b)) for a, b in zip(edges, edges[1:], strict=False)]
+        parts = [slice(int(a), int(b)) for a, b in pairwise(edges)]
         expected = [trial.after([params[0][one]], [[of[0][one]] for of in grads]).params[0] for one in parts]
         got = trial.after(params, grads).params
         trial.same(Came([np.concatenate(expected)], [{}]), Came(got, [{}]), "the results of its pieces", params)

@@ -66,6 +66,7 @@ def order(trial: Trial) -> Iterator[Try]:
 
 def number(trial: Trial) -> Iterator[Try]:
     sizes = [0 if k % 12 == 5 else 1 + (7 * k) % 33 for k in range(PATTERNS)]
+    alone: dict[tuple[int, bool], Came] = {}
 
     def many(count: int, empty: bool) -> None:
         """Tensors repeat after so many, and each is what it is alone."""
@@ -76,11 +77,12 @@ def number(trial: Trial) -> Iterator[Try]:
         few = [[trial.data(t, i, shape) for i, shape in enumerate(shapes[:PATTERNS])] for t in range(3)]
         own, *grads = ([of[i % PATTERNS].copy() for i in range(count)] for of in few)
         got = trial.after(own, grads)
-        runs = [trial.after([own[i]], [[of[i]] for of in grads]) for i in range(min(count, PATTERNS))]
         for i in range(count):
-            alone = runs[i % PATTERNS]
-            renamed = Came([*own[:i], *alone.params], [{}] * i + alone.states)
-            if not _equal(alone, got, i):
+            key = i % PATTERNS, empty
+            if key not in alone:
+                alone[key] = trial.after([own[i]], [[of[i]] for of in grads])
+            renamed = Came([*own[:i], *alone[key].params], [{}] * i + alone[key].states)
+            if not _equal(alone[key], got, i):
                 trial.same(renamed, Came([*own[:i], got.params[i]], [{}] * i + [got.states[i]]), SAME, own)
 
     def only_empty() -> None:

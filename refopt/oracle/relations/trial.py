@@ -53,6 +53,7 @@ class Trial:
         self.law = ""
         self.axes = 1
         self._tolerance: dict[str, float] | None = None
+        self._data: dict[tuple, np.ndarray] = {}
 
     def shape(self, size: Any) -> tuple[int, ...]:
         """A shape of so many elements, of as many axes as the optimizer takes."""
@@ -75,8 +76,11 @@ class Trial:
         return [self.data(step, k, shape) for k, shape in enumerate(shapes)]
 
     def data(self, step: int, k: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Tensor ``k`` of the parameters, for step 0, or of the gradients of a step."""
-        return noise([self.seed, step, k], shape).astype(self.real)
+        """Tensor ``k`` of the parameters, for step 0, or of the gradients of a step; not to be written."""
+        key = step, k, shape
+        if key not in self._data:
+            self._data[key] = noise([self.seed, step, k], shape).astype(self.real)
+        return self._data[key]
 
     def start(self, params: Sequence[Any], saved: Any = None, apart: bool = False) -> Run:
         """A run; whatever is raised breaks the law, but for NotImplementedError."""
