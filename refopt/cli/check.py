@@ -17,7 +17,7 @@ from refopt.catalog import ROUTINES
 from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
-from refopt.oracle import ARRAYS, DTYPES, LAWS, RELATIONS, SYMMETRIES, Report, check
+from refopt.oracle import ARRAYS, DTYPES, LAWS, RELATIONS, SYMMETRIES, Report, check, identify
 
 SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
 WIDTH = 80
@@ -61,6 +61,9 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     )  # fmt: skip
     command.add_argument("--tolerance", type=float, metavar="T", help=f"of --as {NONE}, relative; default measured")
     command.add_argument("--list-laws", action="store_true", help="list the laws, and do nothing else")
+    command.add_argument(
+        "--identify", action="store_true", help="say which routine and choices it is, or none, and do nothing else"
+    )  # fmt: skip
     command.add_argument("--examples", type=int, metavar="N", help="random cases of the step; default 5")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="of all data; default 0")
     command.add_argument("--device", metavar="D", help="where the arrays are, such as cuda")
@@ -86,6 +89,8 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         return EQUAL
     if args.step is None:
         parser.error("expected a step, such as torch.optim:AdamW or kernels.py:step")
+    if args.identify:
+        return _identified(args, parser)
     if args.routine is None:
         parser.error(f"expected the routine that it is, --as with one of {', '.join([*ROUTINES, NONE])}")
     named = _named(args, parser)
@@ -101,6 +106,29 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         if args.script and report.failed_laws and args.routine != NONE:
             _save(args.script, report.script())
     return EQUAL if report.ok else DIFFERS
+
+
+def _identified(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Which routine a step is."""
+    options = _pairs("--with", args.options, parser)
+    own: dict[str, Any] = {"set": _pairs("--set", args.fixed, parser)}
+    own |= {"names": _pairs("--names", args.names, parser), "arrays": args.arrays}
+    own |= {"device": args.device, "seed": args.seed}
+    for name in options.keys() & own.keys():
+        parser.error(f"argument --with: expected an argument of the optimizer's own, got {name}")
+    step = found(args.step)
+    with contextlib.ExitStack() as stack:
+        target = None if args.json is None else stack.enter_context(Target(args.json))
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                identity = identify(step, **own, **options)
+        except (TypeError, ValueError) as error:
+            parser.error(str(error))
+        if target:
+            target.write(identity.to_json() + "\n")
+        if args.json != "-":
+            write(readable(identity))
+    return EQUAL if identity.matches else DIFFERS
 
 
 def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[str, Any]:
@@ -228,7 +256,7 @@ def _command(args: argparse.Namespace, dtype: str, law: str) -> str:
     return shlex.join(words + ["--exact"] * args.exact)
 
 
-def readable(report: Report) -> str:
+def readable(report: object) -> str:
     """A report in 80 columns; commands stay in one line, to be copied."""
     lines = []
     for line in str(report).splitlines():

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from refopt import cli, oracle
+from refopt import cli, cpu, oracle
 
 NUMBERS = {"beta1": 0.875, "beta2": 0.9375}
 COARSE = {"dtypes": ["float32"]}
@@ -62,8 +62,12 @@ BLOCKS = {
 @pytest.mark.parametrize(
     ("step", "options"),
     [
-        (right, {"symmetries": ("sign", "elements", "zero")}), (returning, {"symmetries": ("sign", "elements", "zero")}),
-        (orthogonal, {"symmetries": ["sign", "zero"]}), (quantized, {"states": BLOCKS}),
+        (right, {"symmetries": ("sign", "elements", "zero")}),
+        (returning, {"symmetries": ("sign", "elements", "zero")}),
+        (orthogonal, {"symmetries": ["sign", "zero"]}),
+        (quantized, {"states": BLOCKS}),
+        (cpu.merged_adam, {"dtypes": ["float32"]}),
+        (cpu.merged_novograd, {"dtypes": ["float32"]}),
     ],
 )  # fmt: skip
 def test_no_false_alarm(step, options):
@@ -154,7 +158,7 @@ class Hidden:
         self.states = {}
 
     def __call__(self, params, grads, *, lr, step):
-        for i, (p, g) in enumerate(zip(params, grads, strict=True)):
+        for p, g in zip(params, grads, strict=True):
             if step == 1:
                 self.states[id(p)] = np.zeros_like(p)
             buffer = self.states.setdefault(id(p), np.zeros_like(p))
@@ -289,7 +293,7 @@ def test_arguments_are_refused(options, kind, text):
 
 
 def test_steps_that_are_none_are_refused():
-    for step, text in ((3, "expected a function, or an optimizer, got int"), (len, "expected a step that takes params")):
+    for step, text in ((3, "a function, or an optimizer, got int"), (len, "a step that takes params")):
         with pytest.raises(TypeError, match=text):
             oracle.check(None, step)
 
@@ -309,8 +313,8 @@ def test_the_report_is_json():
 
 
 def test_the_command(capsys, tmp_path, monkeypatch):
-    source = "def step(params, grads, *, lr):\n    for i, (p, g) in enumerate(zip(params, grads)):\n        p -= (lr * i"
-    (tmp_path / "mine.py").write_text(source + " * g).astype(p.dtype)\n")
+    source = "def step(params, grads, *, lr):\n    for i, (p, g) in enumerate(zip(params, grads)):\n"
+    (tmp_path / "mine.py").write_text(source + "        p -= (lr * i * g).astype(p.dtype)\n")
     monkeypatch.chdir(tmp_path)
     run = partial(cli.main, ["check", "mine.py:step", "--as", "none", "--dtype", "fp32", "--law", "R2"])
     assert run() == 1

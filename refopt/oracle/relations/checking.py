@@ -1,58 +1,23 @@
 """`check` without a routine: hold an optimizer to relations, and report."""
 
-import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from refopt.checks.arguments import chosen, flag, kind_of, mapped, number, shown, whole
+from refopt.checks.arguments import chosen, flag, number, whole
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES
 from refopt.oracle.cases import has
 from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.relations.every import RELATIONS, SYMMETRIES
-from refopt.oracle.relations.of_optax import of_optax
-from refopt.oracle.relations.of_torch import of_torch
 from refopt.oracle.relations.relation import Relation, Try
 from refopt.oracle.relations.report import Related
-from refopt.oracle.relations.runs import Optimizer, Step
+from refopt.oracle.relations.subject import optimizer_of
 from refopt.oracle.relations.trial import Trial
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item
-from refopt.oracle.subjects.arrays import NAMES, arrays_of
 from refopt.oracle.trial import Broken, Skipped
 
 OWN = "symmetries", "states", "tolerance"  # arguments that only a check without a routine takes
-
-
-def optimizer_of(
-    subject: Any, *, numbers: Any = None, states: Any = None, arrays: str | None = None, device: str | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> Optimizer:  # fmt: skip
-    """What makes runs of something: an optimizer of PyTorch or optax, or a function of lists of arrays.
-
-    Raises:
-        TypeError, ValueError: naming the argument.
-    """
-    options = dict(options or {})
-    if hasattr(subject, "start") and hasattr(subject, "gated"):
-        return subject
-    kind = chosen("check: arrays", "numpy" if arrays is None else arrays, NAMES)
-    found: Any = None
-    if arrays is None and "optax" in sys.modules:
-        found = of_optax(subject, options)
-    if found is None and arrays is None and (torch := sys.modules.get("torch")) is not None:
-        found = of_torch(torch, subject, options, device or "cpu")
-    if found is not None:
-        for what, values in (("set", numbers), ("states", states)):
-            if values:
-                raise TypeError(f"check: {what}: expected none but for a function, got {shown(values)}")
-        return found
-    for what, value in options.items():
-        raise TypeError(f"check: {what}: expected none, which is for optimizers of libraries, got {shown(value)}")
-    if not callable(subject):
-        raise TypeError(f"check: subject: expected a function, or an optimizer, got {kind_of(subject)}")
-    given = mapped("check: set", numbers or {}), mapped("check: states", states or {})
-    return Step(subject, *given, arrays=arrays_of(kind, device))
 
 
 def check(

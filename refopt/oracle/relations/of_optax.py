@@ -20,17 +20,25 @@ RATE = "learning_rate"
 
 
 class OptaxOptimizer:
-    """A ``GradientTransformation``, or a function of ``learning_rate`` that returns one."""
+    """A ``GradientTransformation``, or a function of ``learning_rate`` that returns one.
+
+    Attributes:
+        accepts: what may be among the options: defaults by name.
+        values: the numbers of a function, by optax's names.
+    """
 
     dtypes = "float32", "float64"
     gated, in_place, recompiled = False, False, True
 
     def __init__(self, make: Any, options: Mapping[str, Any]) -> None:
         self.arrays, self.optax = Jax(), importlib.import_module("optax")
+        self.options, self.accepts, self.values = dict(options), dict[str, Any](), dict[str, Any]()
         if hasattr(make, "init") and hasattr(make, "update"):
             self.transformation, self.name = make, kind_of(make)
         else:
             self.name = public_name(make, options)
+            self.accepts = {name: x.default for name, x in inspect.signature(make).parameters.items()}
+            self.values = {**self.accepts, RATE: NUMBERS["lr"], **options}
             try:
                 self.transformation = make(**{RATE: NUMBERS["lr"], **options})
             except Exception as error:  # whatever somebody's function raises

@@ -18,7 +18,13 @@ from refopt.oracle.subjects.arrays import Torch
 
 
 class TorchOptimizer:
-    """A class derived from ``torch.optim.Optimizer``, or a function of parameters that returns one."""
+    """A class derived from ``torch.optim.Optimizer``, or a function of parameters that returns one.
+
+    Attributes:
+        kind: the class.
+        accepts: what may be among the options: defaults by name.
+        values: the numbers of its group, by its own names.
+    """
 
     dtypes = "float32", "float64", "float16", "bfloat16"
     in_place, recompiled = True, False
@@ -33,6 +39,11 @@ class TorchOptimizer:
         self.notes: list[str] = []
         first = self._first()
         self.kind = type(first)
+        self.accepts = _names(make)
+        group = {**self.options, **{name: x for name, x in first.param_groups[0].items() if name != "params"}}
+        if "betas" in group:
+            group["beta1"], group["beta2"] = group.pop("betas")
+        self.values = group
         closure = inspect.signature(first.step).parameters.get("closure")
         self.needs_closure = closure is not None and closure.default is closure.empty
         self.named = "found_inf" in inspect.signature(first.step).parameters
@@ -134,9 +145,11 @@ class TorchRun:
         return file.getvalue()
 
 
-def _names(make: Callable[..., Any]) -> set[str]:
-    """What a class, or a function, takes by name."""
-    return {*accepted(make)} if isinstance(make, type) else {*inspect.signature(make).parameters}
+def _names(make: Callable[..., Any]) -> dict[str, Any]:
+    """What a class, or a function, takes by name beside parameters: defaults."""
+    if isinstance(make, type):
+        return accepted(make)
+    return {name: x.default for name, x in list(inspect.signature(make).parameters.items())[1:]}
 
 
 def _reads(kind: type, name: str) -> bool:

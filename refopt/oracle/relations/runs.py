@@ -7,13 +7,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from refopt.catalog import ROUTINES
 from refopt.checks.arguments import kind_of
-from refopt.checks.dtypes import numpy_dtype
+from refopt.checks.dtypes import arithmetic, numpy_dtype
 from refopt.oracle.cases import NUMBERS
 from refopt.oracle.relations.memory import Placed, into
 from refopt.oracle.subject import GATE, STEP, Arrays, NumPy, Wrong
 
 LISTS = "params", "grads"
+SCALARS = {slot.name: slot for row in ROUTINES.values() for slot in row.slots if slot.scalar}
 
 
 class Run(Protocol):
@@ -48,6 +50,7 @@ class Optimizer(Protocol):
         in_place: whether it writes the arrays that it is given, so that these may be parts of others.
         recompiled: whether it may compute another list of tensors in another order.
         notes: what a reader should know.
+        values: the numbers that it has, by its own names.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Optimizer(Protocol):
     in_place: bool
     recompiled: bool
     notes: list[str]
+    values: dict[str, Any]
 
     def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> Run:
         """A run from parameters, and from what was saved; with ``apart``, in a group for each tensor.
@@ -85,6 +89,7 @@ class Step:
         except (TypeError, ValueError):
             raise TypeError("check: subject: expected a function that has a signature, got none") from None
         self.numbers: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
         self.lists: list[inspect.Parameter] = []
         self.asked: set[str] = set()
         for parameter in parameters:
@@ -97,6 +102,7 @@ class Step:
                 known = ", ".join(sorted(found if what == "states" else self.numbers)) or "none"
                 raise TypeError(f"check: {what}: expected names of {known}, got {sorted(of)[0]!r}")
         self.states = [x.name for x in self.lists[len(LISTS) :]]
+        self.values |= self.numbers
         self.gated, self.recompiled = "found_inf" in self.asked, False
         self.in_place = self._writes()
         self.notes: list[str] = []
@@ -105,6 +111,8 @@ class Step:
         name, plain = parameter.name, parameter.default is parameter.empty
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             return
+        if not plain:
+            self.values[name] = parameter.default
         if name in (*GATE, STEP):
             self.asked.add(name)
         elif name in numbers:
@@ -123,6 +131,9 @@ class Step:
     def first(self, name: str, like: Placed, i: int) -> np.ndarray:
         """A state before the first step."""
         p = like.view()
+        if name in SCALARS and name not in self.initial:  # such as powers, which refopt keeps for each tensor
+            of = SCALARS[name].initial
+            return np.full(1, self.values[of] if isinstance(of, str) else of, arithmetic(p.dtype.name))
         of = self.initial.get(name, 0.0)
         if callable(of):
             return np.asarray(of(p))
