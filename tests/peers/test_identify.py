@@ -1,8 +1,8 @@
 """`identify` is right for every optimizer of the tables, and says that it is none for those of other formulas."""
 
-import importlib.util
 import inspect
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,13 +32,13 @@ def holds(found, routine, choices):
 def of_torch():
     for routine, name in CLASSES.items():
         options = {"momentum": 0.0} if routine == "sgd" else {"momentum": 0.9} if routine == "momentum" else {}
-        yield routine, f"torch.optim.{name}", getattr(torch.optim, name), options, TORCH[routine].choices
+        yield routine, getattr(torch.optim, name), options, TORCH[routine].choices
 
 
 def of_timm(timm, name):  # noqa: F811
     """A class by its name, from the file that defines it."""
-    (folder,) = importlib.util.find_spec("timm").submodule_search_locations
-    (file,) = (x for x in Path(folder, "optim").glob("*.py") if f"class {name}(" in x.read_text())
+    (folder,) = sys.modules["timm.optim"].__path__
+    (file,) = (x for x in Path(folder).glob("*.py") if f"class {name}(" in x.read_text())
     return timm(f"{file.stem}.{name}")
 
 
@@ -49,7 +49,7 @@ def of_optax():
             options = {x: y for x, y in peer.only.items() if x in inspect.signature(getattr(optax, name)).parameters}
             if routine == "momentum":
                 options["momentum"] = 0.9
-            yield routine, f"optax.{name}", getattr(optax, name), options, peer.choices
+            yield routine, getattr(optax, name), options, peer.choices
 
 
 EVERY = [*of_torch(), *of_optax()]
@@ -58,32 +58,35 @@ EVERY = [*of_torch(), *of_optax()]
 def check_named(found, routine, choices):
     assert holds(found, routine, choices), str(found)
     assert found.routine == routine or found.ambiguous, str(found)
-    assert found.matches[0].off < 2e-7
+    assert found.matches[0].off < 2.0**-16
 
 
-@pytest.mark.parametrize(("routine", "name", "kind", "options", "choices"), EVERY)
-def test_every_optimizer_of_the_tables(routine, name, kind, options, choices):
-    found = oracle.identify(kind, **options)
-    check_named(found, routine, choices)
-    assert found.subject.startswith(name)
+@pytest.mark.parametrize(("routine", "kind", "options", "choices"), EVERY)
+def test_every_optimizer_of_the_tables(routine, kind, options, choices):
+    check_named(oracle.identify(kind, **options), routine, choices)
 
 
-@pytest.mark.parametrize(("routine", "name"), TIMM)
+STARTS = {"RMSpropTF": "mean_square from 1"}
+
+
+@pytest.mark.parametrize(("routine", "name"), [x for x in TIMM if x[1] != "NAdamW"])
 def test_every_optimizer_of_timms(timm, routine, name):  # noqa: F811
     kind, peer = of_timm(timm, name), TIMM[routine, name]
     found = oracle.identify(kind, **{x: y for x, y in peer.only.items() if x in accepted(kind)})
     check_named(found, routine, peer.choices)
+    assert STARTS.get(name, "") in str(found)
 
 
-def test_an_optimizer_of_timms_that_is_none(timm):  # noqa: F811
-    """By default its Lamb clips, by the norm of all gradients."""
-    assert oracle.identify(of_timm(timm, "Lamb")).routine is None
+@pytest.mark.parametrize("name", ["NAdamW", "Lamb"])
+def test_optimizers_of_timms_that_are_none(timm, name):  # noqa: F811
+    """By default its Lamb clips, by the norm of all gradients; NAdamW has one correction for two averages."""
+    assert oracle.identify(of_timm(timm, name)).routine is None
 
 
 @pytest.mark.parametrize(
     "kind", [
         torch.optim.Muon, torch.optim.Rprop, torch.optim.ASGD, torch.optim.Adafactor, torch.optim.LBFGS,
-        optax.yogi, optax.adabelief, optax.contrib.muon, optax.sm3,
+        optax.yogi, optax.adabelief, optax.sm3,
     ],
 )  # fmt: skip
 def test_optimizers_of_other_formulas_are_none(kind):

@@ -19,16 +19,18 @@ class Candidate(NamedTuple):
 
     Attributes:
         states: the optional ones that it has.
+        ones: the states that start from 1 and not from 0.
     """
 
     row: Routine
     numbers: Mapping[str, Any]
     choices: Mapping[str, Any]
     states: tuple[str, ...]
+    ones: tuple[str, ...] = ()
 
 
-def candidates(row: Routine, numbers: Mapping[str, Any]) -> Iterator[Candidate]:
-    """A routine in every choice, with and without each of its optional states."""
+def candidates(row: Routine, numbers: Mapping[str, Any], ones: bool = False) -> Iterator[Candidate]:
+    """A routine in every choice, with and without each of its optional states; ``ones``: each starting from 1."""
     open_ = {name: values for name, values in row.choices.items() if name not in LEFT_OUT}
     usual = {name: values[0] for name, values in row.choices.items() if name in LEFT_OUT}
     scalars = tuple(slot.name for slot in row.slots if slot.optional and slot.scalar)
@@ -37,7 +39,13 @@ def candidates(row: Routine, numbers: Mapping[str, Any]) -> Iterator[Candidate]:
         for there in combinations(states, size):
             for values in product(*open_.values()):
                 chosen = dict(zip(open_, values, strict=True))
-                yield Candidate(row, numbers, chosen | usual, there + scalars)
+                plain = Candidate(row, numbers, chosen | usual, there + scalars)
+                if not ones:
+                    yield plain
+                    continue
+                for slot in row.slots[2:-1]:
+                    if not slot.scalar and (not slot.optional or slot.name in there):
+                        yield plain._replace(ones=(slot.name,))
 
 
 def off(
@@ -56,6 +64,7 @@ def off(
         of.row, shapes, [cases.alike("float64")] * len(shapes), seed=0, numbers=of.numbers, choices=of.choices,
         optional=of.states,
     ).replace(params=[x.copy() for x in params])  # fmt: skip
+    case = case.replace(**{name: [np.ones_like(x) for x in case.lists()[name]] for name in of.ones})
     worst = 0.0
     for k, (of_step, expected) in enumerate(zip(grads, came, strict=True)):
         with np.errstate(all="ignore"):

@@ -1,6 +1,6 @@
 """`identify`: which routine and choices an optimizer is, or none."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ SIZES = 1.0, 1.5, 0.25, 0.5, 2.0, 0.125, 1.0, 0.75
 SHAPES: dict[int, list[tuple[int, ...]]] = {1: [(12,), (3, 5), (7,)], 2: [(4, 3), (3, 5), (5, 2)]}
 # Libraries that keep a product in fp32 are off by some 1e-8; a formula that differs is by more, where it matters.
 ENOUGH = {"float64": 2.0**-22, "float32": 2.0**-12}
+COARSE = 2.0**-16  # of what computes in fp32, whatever its parameters are
 
 
 def identify(
@@ -54,7 +55,16 @@ def identify(
     ('momentum', True)
     """
     own = mapped("identify: names", {} if names is None else names)
-    optimizer = _telling(subject, set, states, arrays, device, options)
+    optimizer, plain = _telling(subject, set, states, arrays, device, options)
+    found = _identified(optimizer, own, seed)
+    if not found.matches and plain is not optimizer:  # some formulas are in the catalogue for some numbers alone
+        other = _identified(plain, own, seed)
+        found = other if other.matches or found.why else found
+    return found
+
+
+def _identified(optimizer: Optimizer, own: Mapping[str, str], seed: int) -> Identity:
+    """What an optimizer is, of the numbers that it has."""
     for dtype in ENOUGH:
         for axes in SHAPES:
             try:
@@ -71,8 +81,8 @@ def identify(
 
 def _telling(
     subject: Any, numbers: Any, states: Any, arrays: str | None, device: str | None, options: Mapping[str, Any]
-) -> Optimizer:
-    """The optimizer, made of numbers that tell formulas apart, where that is left open."""
+) -> tuple[Optimizer, Optimizer]:
+    """The optimizer, made of numbers that tell formulas apart, where that is left open; and with its own."""
 
     def made(options: Mapping[str, Any]) -> Optimizer:
         return optimizer_of(
@@ -81,13 +91,13 @@ def _telling(
 
     optimizer = made(options)
     if not isinstance(optimizer, TorchOptimizer | OptaxOptimizer) or not (own := telling(optimizer)):
-        return optimizer
+        return optimizer, optimizer
     try:
         told = made({**own, **options})
     except (TypeError, ValueError):  # numbers that it does not take together
-        return optimizer
+        return optimizer, optimizer
     told.name = optimizer.name
-    return told
+    return told, optimizer
 
 
 def _probed(optimizer: Optimizer, dtype: str, shapes: Sequence[tuple[int, ...]], seed: int) -> tuple:
@@ -119,21 +129,28 @@ def _found(
     tried = 0
     matches: list[tuple[Match, Mapping[str, tuple]]] = []
     nearest: tuple[int, float, Match] | None = None
-    for row in rows():
-        for numbers in numbers_of(row, optimizer, names):
-            for of in candidates(row, numbers):
-                tried += 1
-                steps, away = off(of, params, grads, came, ENOUGH[dtype])
-                match = _match(of, away)
-                if steps == len(grads):
-                    matches.append((match, row.choices))
-                elif nearest is None or (-steps, away) < (-nearest[0], nearest[1]):
-                    nearest = steps, away, match
-    ordered = sorted(merged(matches), key=lambda match: (_size(match), match.off))
-    agreed, close = (0, None) if nearest is None or matches else (nearest[0], nearest[2])
-    return Identity(
-        optimizer.name, ordered, tried=tried, steps=len(grads), dtype=dtype, nearest=close, agreed=agreed
-    )
+    for of in _every(optimizer, names):
+        if of.ones and matches:
+            break
+        tried += 1
+        steps, away = off(of, params, grads, came, max(COARSE, ENOUGH[dtype]))
+        match = _match(of, away)
+        if steps == len(grads):
+            matches.append((match, of.row.choices))
+        elif not of.ones and (nearest is None or (-steps, away) < (-nearest[0], nearest[1])):
+            nearest = steps, away, match
+    close = [pair for pair in matches if pair[0].off <= ENOUGH[dtype]]
+    ordered = sorted(merged(close or matches), key=lambda match: (_size(match), match.off))
+    agreed, near = (0, None) if nearest is None or matches else (nearest[0], nearest[2])
+    return Identity(optimizer.name, ordered, tried=tried, steps=len(grads), dtype=dtype, nearest=near, agreed=agreed)
+
+
+def _every(optimizer: Optimizer, names: Mapping[str, str]) -> Iterator[Candidate]:
+    """Every formula; last those of states that start from 1, which some libraries have."""
+    for ones in (False, True):
+        for row in rows():
+            for numbers in numbers_of(row, optimizer, names):
+                yield from candidates(row, numbers, ones)
 
 
 def _size(match: Match) -> tuple[bool, int, int]:
@@ -146,4 +163,5 @@ def _match(of: Candidate, away: float) -> Match:
     scalars = {slot.name for slot in of.row.slots if slot.scalar}
     kept = {name: x for name, x in of.choices.items() if name not in ("rounding", "norm_of")}
     numbers = {name: float(x) for name, x in of.numbers.items() if name not in ("seed", "rescale_grad")}
-    return Match(of.row.name, kept, tuple(x for x in of.states if x not in scalars), numbers, away)
+    states = tuple(x for x in of.states if x not in scalars) + tuple(f"{name} from 1" for name in of.ones)
+    return Match(of.row.name, kept, states, numbers, away)

@@ -16,7 +16,7 @@ class Match(NamedTuple):
 
     Attributes:
         choices: those that matter; of the others any does the same.
-        states: the optional ones that it has.
+        states: the optional ones that it has, and which starts from 1.
         numbers: of the routine, by refopt's names.
         off: the largest difference, relative to a tensor's largest change.
     """
