@@ -110,9 +110,9 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 def _identified(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Which routine a step is."""
-    options = _pairs("--with", args.options, parser)
-    own: dict[str, Any] = {"set": _pairs("--set", args.fixed, parser)}
-    own |= {"names": _pairs("--names", args.names, parser), "arrays": args.arrays}
+    options = pairs("--with", args.options, parser)
+    own: dict[str, Any] = {"set": pairs("--set", args.fixed, parser)}
+    own |= {"names": pairs("--names", args.names, parser), "arrays": args.arrays}
     own |= {"device": args.device, "seed": args.seed}
     for name in options.keys() & own.keys():
         parser.error(f"argument --with: expected an argument of the optimizer's own, got {name}")
@@ -133,23 +133,23 @@ def _identified(args: argparse.Namespace, parser: argparse.ArgumentParser) -> in
 
 def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[str, Any]:
     """The arguments of `check` that were given."""
-    named: dict[str, Any] = {"seed": args.seed, "exact": args.exact, "set": _pairs("--set", args.fixed, parser)}
+    named: dict[str, Any] = {"seed": args.seed, "exact": args.exact, "set": pairs("--set", args.fixed, parser)}
     optional = {
         "dtypes": args.dtype and list(dict.fromkeys(SHORT.get(x, x) for x in args.dtype)), "laws": args.law,
         "examples": args.examples, "device": args.device, "expected_failures": args.expected_failures,
-        "skips": args.skips, "arrays": args.arrays, "names": _pairs("--names", args.names, parser) or None,
+        "skips": args.skips, "arrays": args.arrays, "names": pairs("--names", args.names, parser) or None,
     }  # fmt: skip
     if args.routine == NONE:
         optional |= {"symmetries": args.symmetry or None, "tolerance": args.tolerance}
     elif args.symmetry or args.tolerance is not None:
         parser.error(f"argument --symmetry, --tolerance: expected --as {NONE}, got --as {args.routine}")
-    options = _pairs("--with", args.options, parser)
+    options = pairs("--with", args.options, parser)
     for name in options.keys() & {*named, *optional}:
         parser.error(f"argument --with: expected an argument of the optimizer's own, got {name}")
     return named | {name: x for name, x in optional.items() if x is not None} | options
 
 
-def _pairs(what: str, texts: list[str], parser: argparse.ArgumentParser) -> dict[str, Any]:
+def pairs(what: str, texts: list[str], parser: argparse.ArgumentParser) -> dict[str, Any]:
     """Names and values; those that are no Python literals are text."""
     pairs: dict[str, Any] = {}
     for text in texts:
