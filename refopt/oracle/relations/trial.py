@@ -133,7 +133,8 @@ class Trial:
             bits: whether nothing but the same bits will do.
         """
         for i, (x, y) in enumerate(zip(expected.params, got.params, strict=True)):
-            change = _largest(_wide(x) - _wide(np.asarray(first[i])))
+            with np.errstate(invalid="ignore"):
+                change = _largest(_wide(x) - _wide(np.asarray(first[i])))
             self.alike(f"params[{i}]", "params", x, y, change, what, bits)
         for i, (of, other) in enumerate(zip(expected.states, got.states, strict=True)):
             for name in of.keys() & other.keys():
