@@ -20,6 +20,7 @@ from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item
 from refopt.oracle.trial import Broken, Skipped
 
 BITS, MEASURED = "bits", "measured"
+SHOWN = 3  # gradients of an example
 MOST = 2**13  # elements of a case of which a smaller example is looked for
 
 
@@ -218,5 +219,5 @@ def _smaller(first: Any, second: Trial, data: Data) -> str:
 
 
 def _told(one: Data, broken: Broken) -> str:
-    grads = ", ".join(shown(of[0][0]) for of in one.grads)
-    return f"a tensor of one element, {shown(one.params[0][0])}, of gradients {grads}:\n{broken}"
+    grads = ", ".join(shown(of[0][0]) for of in one.grads[:SHOWN]) + ", ..." * (len(one.grads) > SHOWN)
+    return f"{broken}\nsmallest example: a tensor of one element, {shown(one.params[0][0])}, of gradients {grads}"

@@ -1,12 +1,12 @@
 """`identify`: which routine and choices an optimizer is, or none."""
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from refopt.catalog import ROUTINES
-from refopt.checks.arguments import mapped
+from refopt.checks.arguments import mapped, number
 from refopt.oracle.cases import noise
 from refopt.oracle.identity.candidates import Candidate, candidates, off
 from refopt.oracle.identity.numbers import numbers_of, rows, telling
@@ -17,6 +17,7 @@ from refopt.oracle.relations.of_torch import TorchOptimizer
 from refopt.oracle.relations.runs import Optimizer
 from refopt.oracle.relations.subject import optimizer_of
 from refopt.oracle.trial import Broken, Skipped
+from refopt.oracle.variants import ROUTINES
 
 # Of each step's gradients: a maximum of them shows, and an average, and the step from which RAdam rectifies.
 SIZES = 1.0, 1.5, 0.25, 0.5, 2.0, 0.125, 1.0, 0.75
@@ -24,6 +25,7 @@ SIZES = 1.0, 1.5, 0.25, 0.5, 2.0, 0.125, 1.0, 0.75
 SHAPES: dict[int, list[tuple[int, ...]]] = {1: [(12,), (3, 5), (7,)], 2: [(4, 3), (3, 5), (5, 2)]}
 # Libraries that keep a product in fp32 are off by some 1e-8; a formula that differs is by more, where it matters.
 ENOUGH = {"float64": 2.0**-22, "float32": 2.0**-12}
+KNOWN = sorted({hyper.name for row in ROUTINES.values() for hyper in row.hypers})  # numbers of any routine
 COARSE = 2.0**-16  # of what computes in fp32, whatever its parameters are
 
 
@@ -38,7 +40,8 @@ def identify(
     leave them to it; an instance has its own, and where several formulas are the same with these, all are named.
 
     Args:
-        subject, set, states, arrays, device: as `refopt.oracle.check` has them.
+        subject, states, arrays, device: as `refopt.oracle.check` has them.
+        set: numbers that it has for itself, by refopt's names, such as ``{"mu": 0.875}``.
         names: what the optimizer calls its numbers, by refopt's names, where it is not what its library does.
         seed: of the data.
         options: further arguments of a class.
@@ -55,7 +58,11 @@ def identify(
     ('momentum', True)
     """
     own = mapped("identify: names", {} if names is None else names)
-    optimizer, plain = _telling(subject, set, states, arrays, device, options)
+    numbers = mapped("identify: set", {} if set is None else set, KNOWN)
+    numbers = {name: number(f"identify: set[{name!r}]", x, 0, finite=True) for name, x in numbers.items()}
+    optimizer, plain = _telling(subject, numbers, states, arrays, device, options)
+    for one in (optimizer, plain):
+        one.values = {**one.values, **{own.get(name, name): x for name, x in numbers.items()}}
     found = _identified(optimizer, own, seed)
     if not found.matches and plain is not optimizer:  # some formulas are in the catalogue for some numbers alone
         other = _identified(plain, own, seed)
@@ -80,13 +87,15 @@ def _identified(optimizer: Optimizer, own: Mapping[str, str], seed: int) -> Iden
 
 
 def _telling(
-    subject: Any, numbers: Any, states: Any, arrays: str | None, device: str | None, options: Mapping[str, Any]
+    subject: Any, numbers: Mapping[str, Any], states: Any, arrays: str | None, device: str | None,
+    options: Mapping[str, Any],
 ) -> tuple[Optimizer, Optimizer]:
     """The optimizer, made of numbers that tell formulas apart, where that is left open; and with its own."""
 
     def made(options: Mapping[str, Any]) -> Optimizer:
+        taken = {name: x for name, x in numbers.items() if name in _parameters(subject)}
         return optimizer_of(
-            subject, numbers=numbers, states=states, arrays=arrays, device=device, options=options, where="identify"
+            subject, numbers=taken, states=states, arrays=arrays, device=device, options=options, where="identify"
         )
 
     optimizer = made(options)
@@ -98,6 +107,16 @@ def _telling(
         return optimizer, optimizer
     told.name = optimizer.name
     return told, optimizer
+
+
+def _parameters(subject: Any) -> set[str]:
+    """What a function takes by name; nothing of a class, whose numbers are options."""
+    if isinstance(subject, type) or not callable(subject):
+        return set()
+    try:
+        return {*inspect.signature(subject).parameters}
+    except (TypeError, ValueError):
+        return set()
 
 
 def _probed(optimizer: Optimizer, dtype: str, shapes: Sequence[tuple[int, ...]], seed: int) -> tuple:

@@ -156,7 +156,9 @@ class Trial:
             room = self.tolerance().get(slot, 0.0) * scale + 2 * self.eps * _largest(_wide(x))
             with np.errstate(all="ignore"):
                 off = abs(_wide(x) - _wide(y))
-            far = differ & ~(off <= room)
+                # NaN beside infinity is another order of a sum; NaN beside a number is none.
+                lost = (np.isnan(_wide(x)) & ~np.isfinite(_wide(y))) | (np.isnan(_wide(y)) & ~np.isfinite(_wide(x)))
+            far = differ & ~(off <= room) & ~lost
             if not far.any():
                 if x.dtype == self.real:
                     self.off[self.law] = max(self.off.get(self.law, 0), int(distance(x[differ], y[differ]).max()))
