@@ -23,7 +23,7 @@ def test_a_routine_is_itself(name):
     found = oracle.identify(getattr(cpu, ROUTINES[name].merged_name))
     assert name in {match.routine for match in found.matches}, str(found)
     assert found.routine == name or found.ambiguous
-    assert found.matches[0].off < 1e-12 and found.dtype == "float64"
+    assert found.matches[0].off < 1e-8 and found.dtype == "float64"
 
 
 @pytest.mark.parametrize(("name", "choice", "value"), CHOSEN)
@@ -95,7 +95,7 @@ def test_arithmetic_in_fp32_is_identified_all_the_same():
 @pytest.mark.parametrize(
     ("options", "kind", "text"),
     [
-        ({"set": {"nu": 1}}, ValueError, "identify: set: expected"),
+        ({"set": {"nu": 1}}, TypeError, "identify: set: expected"),
         ({"set": {"mu": -1}}, ValueError, r"identify: set\['mu'\]: expected"),
         ({"names": 3}, TypeError, "identify: names: expected"),
         ({"fused": True}, TypeError, "identify: fused: expected none"),

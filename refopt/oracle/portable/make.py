@@ -44,7 +44,7 @@ def vectors(
     >>> made = vectors("sgd", dtypes=["float32"], examples=0)
     >>> case = made.cases[0]
     >>> case.name, case.numbers["lr"], case.expected["params"][0].shape
-    ('step 1', 0.09402465820312500, (17,))
+    ('step 1', 0.094024658203125, (17,))
     """
     settings = mapped("vectors: set", {} if set is None else set)
     row = row_for(chosen("vectors: routine", routine, ROUTINES), settings)

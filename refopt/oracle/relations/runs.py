@@ -92,8 +92,9 @@ class Step:
         self.values: dict[str, Any] = {}
         self.lists: list[inspect.Parameter] = []
         self.asked: set[str] = set()
+        apart = any(x.kind is x.KEYWORD_ONLY for x in parameters)  # so that numbers come by name
         for parameter in parameters:
-            self._take(parameter, numbers)
+            self._take(parameter, numbers, apart and parameter.kind is not parameter.KEYWORD_ONLY)
         found = {parameter.name for parameter in self.lists}
         if len(self.lists) < len(LISTS):
             raise TypeError(f"check: {self.name}: expected a step that takes params and grads, got one that does not")
@@ -107,7 +108,8 @@ class Step:
         self.in_place = self._writes()
         self.notes: list[str] = []
 
-    def _take(self, parameter: inspect.Parameter, numbers: Mapping[str, Any]) -> None:
+    def _take(self, parameter: inspect.Parameter, numbers: Mapping[str, Any], is_list: bool) -> None:
+        """Find what a parameter is for. RAdam's rho is a list, others' a number."""
         name, plain = parameter.name, parameter.default is parameter.empty
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             return
@@ -117,7 +119,7 @@ class Step:
             self.asked.add(name)
         elif name in numbers:
             self.numbers[name] = numbers[name]
-        elif name == "lr" or (plain and name in NUMBERS and len(self.lists) >= len(LISTS)):
+        elif name == "lr" or (plain and not is_list and name in NUMBERS and len(self.lists) >= len(LISTS)):
             self.numbers[name] = NUMBERS[name]
         elif plain or name in self.initial:
             self.lists.append(parameter)

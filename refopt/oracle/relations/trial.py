@@ -123,7 +123,9 @@ class Trial:
         """Gradients of some steps."""
         return [self.grads(shapes, t) for t in range(1, count + 1)]
 
-    def same(self, expected: Came, got: Came, what: str, first: Sequence[np.ndarray], bits: bool = False) -> None:
+    def same(
+        self, expected: Came, got: Came, what: str, first: Sequence[np.ndarray], bits: bool = False, at: int = 0
+    ) -> None:
         """Raise `Broken` unless two runs have come to the same: the same bits, or within the tolerance.
 
         Args:
@@ -131,14 +133,15 @@ class Trial:
             what: what they have to be the same as.
             first: the parameters before the steps.
             bits: whether nothing but the same bits will do.
+            at: the number of their first tensor.
         """
         for i, (x, y) in enumerate(zip(expected.params, got.params, strict=True)):
             with np.errstate(invalid="ignore"):
                 change = _largest(_wide(x) - _wide(np.asarray(first[i])))
-            self.alike(f"params[{i}]", "params", x, y, change, what, bits)
+            self.alike(f"params[{at + i}]", "params", x, y, change, what, bits)
         for i, (of, other) in enumerate(zip(expected.states, got.states, strict=True)):
             for name in of.keys() & other.keys():
-                self.alike(f"{name}[{i}]", name, of[name], other[name], _largest(_wide(of[name])), what, bits)
+                self.alike(f"{name}[{at + i}]", name, of[name], other[name], _largest(_wide(of[name])), what, bits)
 
     def alike(self, where: str, slot: str, x: Any, y: Any, scale: float, what: str, bits: bool) -> None:
         """The same of two arrays; ``scale`` is what the tolerance is relative to."""
@@ -234,7 +237,7 @@ def _note(most: dict[str, float], name: str, x: np.ndarray, y: np.ndarray) -> No
         most[name] = max(most.get(name, 0.0), _largest(x - y) / scale)
 
 
-def _perturbed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _perturbed(x: np.ndarray, rng: Any) -> np.ndarray:
     """Numbers that are off by ``SMALL``, or by a unit in the last place where that is more."""
     sign = rng.choice([-1.0, 1.0], x.shape)
     near = (_wide(x) * (1 + SMALL * sign)).astype(x.dtype)
