@@ -17,10 +17,11 @@ from refopt.catalog import ROUTINES
 from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
 from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
-from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, Report, check
+from refopt.oracle import ARRAYS, DEADLINE, DTYPES, LAWS, RELATIONS, SYMMETRIES, Report, check, identify
 
 SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}
 WIDTH = 80
+NONE = "none"  # of the catalogue's routines
 
 
 def add_to(commands: Any) -> argparse.ArgumentParser:
@@ -33,7 +34,10 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
         "that cannot be used, 3 if the command itself fails; 130, 141 and 143 for Ctrl-C, a closed pipe and SIGTERM.",
     )
     command.add_argument("step", nargs="?", metavar="STEP", help="module:name, or path/to/file.py:name")
-    command.add_argument("--as", dest="routine", choices=list(ROUTINES), metavar="ROUTINE", help=", ".join(ROUTINES))
+    command.add_argument(
+        "--as", dest="routine", choices=[*ROUTINES, NONE], metavar="ROUTINE",
+        help=f"{', '.join(ROUTINES)}; or {NONE}, for the laws that need no formula",
+    )  # fmt: skip
     command.add_argument(
         "--with", dest="options", nargs="+", default=[], metavar="NAME=VALUE", help="arguments of the optimizer's own"
     )
@@ -48,9 +52,18 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument("--arrays", choices=ARRAYS, metavar="A", help=f"what a function is given: {', '.join(ARRAYS)}")
     dtypes, by_request = [*SHORT, *DTYPES], [law.id for law in LAWS.values() if law.asked]
     command.add_argument("--dtype", nargs="+", choices=dtypes, metavar="D", help=f"{', '.join(SHORT)}; default all")
-    usual = f"ids; default all but {', '.join(by_request)}"
-    command.add_argument("--law", nargs="+", choices=list(LAWS), metavar="L", help=usual)
+    ids = [*RELATIONS]
+    usual = f"ids; default all but {', '.join(by_request)}; --as {NONE}, {ids[0]} to {ids[-1]}"
+    command.add_argument("--law", nargs="+", choices=[*LAWS, *RELATIONS], metavar="L", help=usual)
+    command.add_argument(
+        "--symmetry", nargs="+", choices=SYMMETRIES, default=[], metavar="S",
+        help=f"what an optimizer of no formula declares: {', '.join(SYMMETRIES)}",
+    )  # fmt: skip
+    command.add_argument("--tolerance", type=float, metavar="T", help=f"of --as {NONE}, relative; default measured")
     command.add_argument("--list-laws", action="store_true", help="list the laws, and do nothing else")
+    command.add_argument(
+        "--identify", action="store_true", help="say which routine and choices it is, or none, and do nothing else"
+    )  # fmt: skip
     command.add_argument("--examples", type=int, metavar="N", help="random cases of the step; default 5")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="of all data; default 0")
     command.add_argument("--secret", type=int, metavar="N", help="what L21 draws from; default one of the system's")
@@ -77,14 +90,16 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Run the command and return its status."""
     if args.list_laws:
-        for law in LAWS.values():
-            by_request = " By request." if law.asked else ""
+        for law in [*LAWS.values()] if args.routine != NONE else [*RELATIONS.values()]:
+            by_request = " By request." if getattr(law, "asked", False) else ""
             write(_wrapped(f"{law.id:<4} {law.name}: {law.about}{by_request}", " " * 5) + "\n")
         return EQUAL
     if args.step is None:
         parser.error("expected a step, such as torch.optim:AdamW or kernels.py:step")
+    if args.identify:
+        return _identified(args, parser)
     if args.routine is None:
-        parser.error(f"expected the routine that it is, --as with one of {', '.join(ROUTINES)}")
+        parser.error(f"expected the routine that it is, --as with one of {', '.join([*ROUTINES, NONE])}")
     named = _named(args, parser)
     step = found(args.step)
     _checked(args, parser, step, named)
@@ -95,9 +110,32 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             target.write(report.to_json() + "\n")
         if args.json != "-":
             write(readable(report))
-        if args.script and report.failed_laws:
+        if args.script and report.failed_laws and args.routine != NONE:
             _save(args.script, report.script())
     return EQUAL if report.ok else DIFFERS
+
+
+def _identified(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Which routine a step is."""
+    options = pairs("--with", args.options, parser)
+    own: dict[str, Any] = {"set": pairs("--set", args.fixed, parser)}
+    own |= {"names": pairs("--names", args.names, parser), "arrays": args.arrays}
+    own |= {"device": args.device, "seed": args.seed}
+    for name in options.keys() & own.keys():
+        parser.error(f"argument --with: expected an argument of the optimizer's own, got {name}")
+    step = found(args.step)
+    with contextlib.ExitStack() as stack:
+        target = None if args.json is None else stack.enter_context(Target(args.json))
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                identity = identify(step, **own, **options)
+        except (TypeError, ValueError) as error:
+            parser.error(str(error))
+        if target:
+            target.write(identity.to_json() + "\n")
+        if args.json != "-":
+            write(readable(identity))
+    return EQUAL if identity.matches else DIFFERS
 
 
 def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[str, Any]:
@@ -105,20 +143,24 @@ def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[st
     if args.secret is None:
         args.secret = int.from_bytes(os.urandom(6))  # so that the command that shows a failure again has it
     named: dict[str, Any] = {"seed": args.seed, "secret": args.secret, "exact": args.exact}
-    named["set"] = _pairs("--set", args.fixed, parser)
+    named["set"] = pairs("--set", args.fixed, parser)
     optional = {
         "dtypes": args.dtype and list(dict.fromkeys(SHORT.get(x, x) for x in args.dtype)), "laws": args.law,
         "examples": args.examples, "device": args.device, "expected_failures": args.expected_failures,
         "deadline": args.deadline, "process": False if args.in_place else None,
-        "skips": args.skips, "arrays": args.arrays, "names": _pairs("--names", args.names, parser) or None,
+        "skips": args.skips, "arrays": args.arrays, "names": pairs("--names", args.names, parser) or None,
     }  # fmt: skip
-    options = _pairs("--with", args.options, parser)
+    if args.routine == NONE:
+        optional |= {"symmetries": args.symmetry or None, "tolerance": args.tolerance}
+    elif args.symmetry or args.tolerance is not None:
+        parser.error(f"argument --symmetry, --tolerance: expected --as {NONE}, got --as {args.routine}")
+    options = pairs("--with", args.options, parser)
     for name in options.keys() & {*named, *optional}:
         parser.error(f"argument --with: expected an argument of the optimizer's own, got {name}")
     return named | {name: x for name, x in optional.items() if x is not None} | options
 
 
-def _pairs(what: str, texts: list[str], parser: argparse.ArgumentParser) -> dict[str, Any]:
+def pairs(what: str, texts: list[str], parser: argparse.ArgumentParser) -> dict[str, Any]:
     """Names and values; those that are no Python literals are text."""
     pairs: dict[str, Any] = {}
     for text in texts:
@@ -188,7 +230,7 @@ def _checked(args: argparse.Namespace, parser: argparse.ArgumentParser, step: An
     """Refuse bad arguments before anything is written."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            check(args.routine, step, **named | {"dtypes": []})
+            check(_routine(args), step, **named | {"dtypes": []})
     except (TypeError, ValueError) as error:
         parser.error(str(error))
 
@@ -201,11 +243,15 @@ def _report(args: argparse.Namespace, step: Any, named: dict[str, Any]) -> Repor
             progress.done, progress.total = done, total
             progress.show(what)
 
-        report = check(args.routine, step, progress=show, **named)
+        report = check(_routine(args), step, progress=show, **named)
     report.items = [
         item._replace(command=_command(args, item.dtype, item.law)) if item.command else item for item in report.items
     ]
     return report
+
+
+def _routine(args: argparse.Namespace) -> str | None:
+    return None if args.routine == NONE else args.routine
 
 
 def _command(args: argparse.Namespace, dtype: str, law: str) -> str:
@@ -215,13 +261,15 @@ def _command(args: argparse.Namespace, dtype: str, law: str) -> str:
         words += [name, *values] if values else []
     options = {"--seed": args.seed or None, "--examples": args.examples}
     options |= {"--secret": args.secret if law == "L21" else None}
-    options |= {"--arrays": args.arrays, "--device": args.device, "--deadline": args.deadline}
+    options |= {"--arrays": args.arrays, "--device": args.device, "--tolerance": args.tolerance}
+    options |= {"--deadline": args.deadline}
     for name, value in options.items():
         words += [name, str(value)] if value is not None else []
+    words += ["--symmetry", *args.symmetry] if args.symmetry else []
     return shlex.join(words + ["--exact"] * args.exact + ["--in-place"] * args.in_place)
 
 
-def readable(report: Report) -> str:
+def readable(report: object) -> str:
     """A report in 80 columns; commands stay in one line, to be copied."""
     lines = []
     for line in str(report).splitlines():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import refopt
-from refopt.cli import check, show
+from refopt.cli import check, compare, show, vectors
 from refopt.cli.output import write
 from refopt.cli.verify import command as verify
 from refopt.simt import script as simt
@@ -54,6 +54,8 @@ def parsers() -> tuple[Parser, dict[str, tuple[Any, argparse.ArgumentParser]]]:
     by_name = {
         "verify": (verify, verify.add_to(commands)),
         "check": (check, check.add_to(commands)),
+        "compare": (compare, compare.add_to(commands)),
+        "vectors": (vectors, vectors.add_to(commands)),
         "show": (show, show.add_to(commands)),
         "simt": (simt, simt.add_to(commands)),
     }

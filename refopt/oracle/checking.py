@@ -15,6 +15,7 @@ from refopt.checks.dtypes import SIZES
 from refopt.oracle.cases import has
 from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.laws import LAWS, Law
+from refopt.oracle.relations import check as check_relations
 from refopt.oracle.report import FAILED, SKIPPED, Item, Report
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import FLUSHES, NO_ERROR, Trial
@@ -27,7 +28,7 @@ DEADLINE = 300.0  # seconds
 
 
 def check(
-    routine: str, subject: Any, *, dtypes: Iterable[str] | None = None, laws: Iterable[str] | None = None,
+    routine: str | None, subject: Any, *, dtypes: Iterable[str] | None = None, laws: Iterable[str] | None = None,
     set: Mapping[str, Any] | None = None, device: str | None = None, examples: int | None = None, seed: int = 0,
     expected_failures: Mapping[str, str] | str | os.PathLike | None = None,
     skips: Mapping[str, str] | str | os.PathLike | None = None, exact: bool = False,
@@ -47,7 +48,7 @@ def check(
     Whatever the step does or raises is a failure in the report, and never an error here.
 
     Args:
-        routine: a name of `refopt.catalog.ROUTINES`.
+        routine: a name of `refopt.catalog.ROUTINES`; ``None`` for the laws that need no formula (docs/relations.md).
         subject: the step, or a `subject.Subject`.
         dtypes: of the parameters, of float32, float64, float16 and bfloat16; by default all, but fp32 and fp64 for
             unfused optimizers of PyTorch, whose arithmetic in 16-bit dtypes is not fp32.
@@ -72,7 +73,8 @@ def check(
         secret: what the data of L21 are drawn from; by default from the system, so that no step can have foreseen them.
             A failure says it.
         names: what an optimizer calls its states and numbers, by refopt's names, where PyTorch has other ones.
-        options: further arguments of the class, such as ``fused=True``.
+        options: further arguments of the class, such as ``fused=True``. Without a routine, ``symmetries``, ``states``
+            and ``tolerance`` are those of `refopt.oracle.relations.check`.
 
     Raises:
         TypeError, ValueError: naming the argument, if these are not what is expected.
@@ -90,6 +92,11 @@ def check(
     >>> print(str(report).splitlines()[0])
     uphill as sgd: WRONG, L1; 0 of 23 cases skipped (0 %)
     """
+    if routine is None:
+        return check_relations(
+            subject, dtypes=dtypes, laws=laws, set=set, device=device, seed=seed, expected_failures=expected_failures,
+            skips=skips, exact=exact, arrays=arrays, progress=progress, **options,
+        )  # fmt: skip
     started = time.perf_counter()
     diagnose = flag("check: diagnose", diagnose)
     row = ROUTINES[chosen("check: routine", routine, ROUTINES)]

@@ -4,7 +4,7 @@ An entry is the id of a law, or of a law in one dtype: ``L7``, ``L7-float32``, a
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from refopt.checks.arguments import kind_of
@@ -14,12 +14,13 @@ from refopt.oracle.laws import LAWS
 EXPECTED = "the id of a law, or of one in a dtype, such as L7 or L7-float32"
 
 
-def reasons(name: str, given: Any) -> dict[str, str]:
+def reasons(name: str, given: Any, known: Collection[str] = LAWS) -> dict[str, str]:
     """Why laws are excepted, by entry.
 
     Args:
         name: of the argument.
         given: ``None``, reasons by entry, or the path of a file.
+        known: the ids of laws.
 
     Raises:
         TypeError, ValueError: naming the entry, or the line of the file.
@@ -27,12 +28,12 @@ def reasons(name: str, given: Any) -> dict[str, str]:
     if given is None:
         return {}
     if isinstance(given, str | os.PathLike):
-        return _of_file(name, given)
+        return _of_file(name, given, known)
     if not isinstance(given, Mapping):
         expected = "expected reasons by the id of a law, or the path of a file"
         raise TypeError(f"check: {name}: {expected}, got {kind_of(given)}")
     for entry, reason in given.items():
-        if not _is_entry(entry):
+        if not _is_entry(entry, known):
             raise ValueError(f"check: {name}: expected {EXPECTED}, got {entry!r}")
         if not isinstance(reason, str):
             raise TypeError(f"check: {name}[{entry!r}]: expected a reason, got {kind_of(reason)}")
@@ -50,14 +51,14 @@ def covers(entry: str, law: str, dtype: str | None = None) -> bool:
     return own == law and (not of or dtype in (None, of))
 
 
-def _is_entry(entry: Any) -> bool:
+def _is_entry(entry: Any, known: Collection[str]) -> bool:
     if not isinstance(entry, str):
         return False
     law, dash, dtype = entry.partition("-")
-    return law in LAWS and (not dash or dtype in SIZES)
+    return law in known and (not dash or dtype in SIZES)
 
 
-def _of_file(name: str, path: Any) -> dict[str, str]:
+def _of_file(name: str, path: Any, known: Collection[str]) -> dict[str, str]:
     """The reasons of a file: an entry and, after ``#``, why; empty lines and comments between them."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -70,7 +71,7 @@ def _of_file(name: str, path: Any) -> dict[str, str]:
         entry, _, reason = (part.strip() for part in line.partition("#"))
         if not entry:
             continue
-        if not _is_entry(entry) or not reason or entry in by_entry:
+        if not _is_entry(entry, known) or not reason or entry in by_entry:
             expected = f"{EXPECTED}, each once, and why, such as 'L7 # flushes to zero'"
             raise ValueError(f"check: {name}: {path}, line {number}: expected {expected}, got {line!r}")
         by_entry[entry] = reason

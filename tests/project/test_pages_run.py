@@ -7,7 +7,7 @@ from refopt import gpu
 
 NAMES = [
     "getting-started", "check-your-optimizer", "read-a-kernel", "checkpoints", "several-gpus", "find-a-race", "merging",
-    "gradient-coalescing", "sharding", "measuring",
+    "gradient-coalescing", "sharding", "measuring", "relations", "vectors",
 ]  # fmt: skip
 
 

@@ -1,0 +1,82 @@
+"""``refopt compare``: hold two implementations to each other."""
+
+import argparse
+import contextlib
+import os
+import sys
+from typing import Any
+
+from refopt.cli.check import SHORT, found, pairs, readable
+from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
+from refopt.cli.report_file import Target
+from refopt.oracle import ARRAYS, DTYPES, compare, record
+
+
+def add_to(commands: Any) -> argparse.ArgumentParser:
+    """Add the command and its arguments to those of ``refopt``."""
+    command = commands.add_parser(
+        "compare",
+        help="hold two implementations of an optimizer to each other",
+        description="Hold two implementations of an optimizer to each other, by bits or within a tolerance.",
+        epilog="Exit status: 0 if there is no difference, 1 if there is one or nothing could be compared, 2 for "
+        "arguments or files that cannot be used, 3 if the command itself fails.",
+    )
+    command.add_argument("a", metavar="A", help="module:name, path/to/file.py:name, or a file of --record")
+    command.add_argument("b", nargs="?", metavar="B", help="module:name, or path/to/file.py:name")
+    command.add_argument("--record", metavar="FILE", help="write what A comes to into a file, to compare with later")
+    command.add_argument("--within", default="bits", metavar="W", help="bits, measured, or a tolerance; default bits")
+    for name, what in (("--with", "both"), ("--with-a", "A"), ("--with-b", "B")):
+        dest = name.strip("-").replace("-", "_").replace("with", "options")
+        told = f"arguments of {what}, such as fused=True"
+        command.add_argument(name, dest=dest, nargs="+", default=[], metavar="NAME=VALUE", help=told)
+    command.add_argument("--set", dest="fixed", nargs="+", default=[], metavar="NAME=VALUE", help="of functions")
+    command.add_argument("--dtype", nargs="+", choices=[*SHORT, *DTYPES], metavar="D", help=f"{', '.join(SHORT)}")
+    command.add_argument("--arrays", choices=ARRAYS, metavar="A", help=f"what functions are given: {', '.join(ARRAYS)}")
+    command.add_argument("--device", metavar="D", help="where the arrays are, such as cuda")
+    command.add_argument("--seed", type=int, metavar="N", help="of all data; default 0, or that of the file")
+    command.add_argument("--expected-failures", metavar="FILE", help='parts that may differ: lines such as "C4 # why"')
+    command.add_argument("--json", metavar="FILE", help="write a report in JSON; - for stdout")
+    return command
+
+
+def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Run the command and return its status."""
+    named: dict[str, Any] = {"set": pairs("--set", args.fixed, parser), "arrays": args.arrays, "device": args.device}
+    named |= {"dtypes": args.dtype and [SHORT.get(x, x) for x in args.dtype]}
+    options = pairs("--with", args.options, parser)
+    for name in options.keys() & {*named, "seed", "within", "options_a", "options_b", "expected_failures", "parts"}:
+        parser.error(f"argument --with: expected an argument of the optimizer's own, got {name}")
+    a = args.a if os.path.isfile(args.a) else found(args.a)
+    try:
+        if args.record is not None:
+            return _recorded(args, parser, a, named | options)
+        if args.b is None:
+            parser.error("expected two implementations, or --record")
+        with contextlib.ExitStack() as stack:
+            target = None if args.json is None else stack.enter_context(Target(args.json))
+            own: dict[str, Any] = {"options_a": pairs("--with-a", args.options_a, parser)}
+            own |= {"options_b": pairs("--with-b", args.options_b, parser)}
+            within = args.within if args.within in ("bits", "measured") else float(args.within)
+            with contextlib.redirect_stdout(sys.stderr):
+                report = compare(
+                    a, found(args.b), within=within, seed=args.seed, expected_failures=args.expected_failures,
+                    **own, **named, **options,
+                )  # fmt: skip
+            if target:
+                target.write(report.to_json() + "\n")
+            if args.json != "-":
+                write(readable(report))
+            return EQUAL if report.ok else DIFFERS
+    except (TypeError, ValueError) as error:
+        parser.error(str(error))
+
+
+def _recorded(args: argparse.Namespace, parser: argparse.ArgumentParser, a: Any, named: dict[str, Any]) -> int:
+    if args.b is not None or isinstance(a, str):
+        parser.error("argument --record: expected one implementation")
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            record(a, args.record, seed=args.seed or 0, **named, **pairs("--with-a", args.options_a, parser))
+    except OSError as error:
+        raise Unusable(f"--record: cannot write to {args.record!r}: {error.strerror}") from error
+    return EQUAL

@@ -1,0 +1,64 @@
+"""``refopt vectors``: write test vectors of a routine, for code in any language."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from refopt.catalog import ROUTINES
+from refopt.cli.check import SHORT, pairs
+from refopt.cli.output import EQUAL, Unusable, write
+from refopt.oracle import DTYPES, vectors
+
+FORMATS = "json", "npz"
+
+
+def add_to(commands: Any) -> argparse.ArgumentParser:
+    """Add the command and its arguments to those of ``refopt``."""
+    command = commands.add_parser(
+        "vectors",
+        help="write test vectors of a routine for other languages",
+        description="Write test vectors of a routine: inputs in hexadecimal, what they have to come to, and a bound "
+        "for each element.",
+    )
+    command.add_argument("routine", choices=list(ROUTINES), metavar="ROUTINE", help=", ".join(ROUTINES))
+    command.add_argument("--format", choices=FORMATS, metavar="F", help="json or npz; default by the file's name")
+    command.add_argument("--to", metavar="FILE", help="default standard output, for json")
+    command.add_argument(
+        "--dtype", nargs="+", choices=[*SHORT, *DTYPES], default=["fp32", "fp64"], metavar="D",
+        help=f"{', '.join(SHORT)}; default fp32 fp64",
+    )  # fmt: skip
+    command.add_argument(
+        "--set", dest="fixed", nargs="+", default=[], metavar="NAME=VALUE",
+        help="numbers and choices of every case, such as epsilon_at=uncorrected",
+    )  # fmt: skip
+    command.add_argument("--examples", type=int, default=5, metavar="N", help="more cases of each dtype; default 5")
+    command.add_argument("--seed", type=int, default=0, metavar="N", help="of all data; default 0")
+    return command
+
+
+def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Run the command and return its status."""
+    kind = args.format or ("npz" if args.to is not None and args.to.endswith(".npz") else "json")
+    if kind == "npz" and args.to is None:
+        parser.error("argument --to: expected a file, for npz")
+    try:
+        made = vectors(
+            args.routine, dtypes=[SHORT.get(x, x) for x in args.dtype], set=pairs("--set", args.fixed, parser),
+            examples=args.examples, seed=args.seed,
+        )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        parser.error(str(error))
+    except ModuleNotFoundError as error:
+        raise Unusable(f"vectors: {error.name} is not installed") from error
+    if args.to is None:
+        write(made.to_json())
+        return EQUAL
+    try:
+        if kind == "json":
+            Path(args.to).write_text(made.to_json())
+        else:
+            with open(args.to, "wb") as file:
+                made.to_npz(file)
+    except OSError as error:
+        raise Unusable(f"--to: cannot write to {args.to!r}: {error.strerror}") from error
+    return EQUAL

@@ -1,0 +1,223 @@
+"""`compare` and `record`: two implementations, or one today and later, on the same data."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
+from typing import Any
+
+from refopt.checks.arguments import chosen, mapped, number, whole
+from refopt.checks.arguments import names as list_of_names
+from refopt.checks.dtypes import SIZES
+from refopt.oracle.cases import has
+from refopt.oracle.comparison.data import PARTS, Data, every
+from refopt.oracle.comparison.recorded import Recorded, Recorder
+from refopt.oracle.comparison.report import Compared
+from refopt.oracle.exceptions import reasons
+from refopt.oracle.relations.runs import Optimizer
+from refopt.oracle.relations.subject import optimizer_of
+from refopt.oracle.relations.trial import Came, Trial, shown
+from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item
+from refopt.oracle.trial import Broken, Skipped
+
+BITS, MEASURED = "bits", "measured"
+SHOWN = 3  # gradients of an example
+MOST = 2**13  # elements of a case of which a smaller example is looked for
+
+
+def compare(
+    a: Any, b: Any, *, within: str | float = BITS, dtypes: Iterable[str] | None = None,
+    parts: Iterable[str] | None = None, set: Any = None, states: Any = None, arrays: str | None = None,
+    device: str | None = None, seed: int | None = None, options_a: Any = None, options_b: Any = None,
+    expected_failures: Any = None, progress: Callable[[int, int, str], object] | None = None, **options: Any,
+) -> Compared:  # fmt: skip
+    """Hold two implementations to each other: eager and compiled, loop and fused, yesterday's and today's.
+
+    Both take the same steps of the same data, from the first; parameters are compared, and states that both have by one
+    name.
+
+    Args:
+        a, b: optimizers or steps, as `check` has them without a routine. ``a`` may be the path of a file of `record`.
+        within: "bits"; or what differences may be, relative to a tensor's largest change; or "measured", for 16 times
+            what a change of the data by 2^-16 makes, as `check` has it without a routine.
+        dtypes: by default those that both have, or those of the record.
+        parts: ids of `PARTS`; by default all.
+        set, states, arrays, device, options: of both, as `check` has them; ``options_a`` and ``options_b`` of one.
+        seed: of all data; by default 0, or that of the record.
+        expected_failures: why a part may differ, as `check` has it for laws.
+        progress: as `check` has it.
+
+    Returns:
+        a `Report`, whose laws are the parts.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+
+    >>> def sgd(params, grads, *, lr):
+    ...     for p, g in zip(params, grads):
+    ...         p -= (lr * g).astype(p.dtype)
+    >>> def regrouped(params, grads, *, lr):
+    ...     for p, g in zip(params, grads):
+    ...         p -= (g * (2 * lr) / 2).astype(p.dtype)
+    >>> compare(sgd, regrouped, dtypes=["float32"]).ok
+    True
+    """
+    started = time.perf_counter()
+    common = {"numbers": set, "states": states, "arrays": arrays, "device": device}
+    first = _first(a, common, {**options, **mapped("compare: options_a", options_a or {})})
+    second = _optimizer(b, common, {**options, **mapped("compare: options_b", options_b or {})})
+    wanted = list_of_names("compare: parts", [*PARTS] if parts is None else parts)
+    wanted = tuple(chosen(f"compare: parts[{i}]", x, PARTS) for i, x in enumerate(wanted))
+    usual = [x for x in first.dtypes if x in second.dtypes]
+    tried = list_of_names("compare: dtypes", usual if dtypes is None else dtypes)
+    tried = tuple(chosen(f"compare: dtypes[{i}]", x, SIZES) for i, x in enumerate(tried))
+    allowed = reasons("expected_failures", expected_failures, PARTS)
+    exact, tolerance = _within(within)
+    seed = whole("compare: seed", getattr(first, "seed", 0) if seed is None else seed, least=0)
+    items: list[Item] = []
+    compared = 0
+    notes: dict[str, None] = {}
+    for k, dtype in enumerate(tried):
+        trial = Trial(second, dtype, seed, exact=exact, tolerance=tolerance)
+        other = first if isinstance(first, Recorded) else Trial(first, dtype, seed, exact=True, tolerance=None)
+        if progress is not None:
+            progress(k, len(tried), dtype)
+        items += _of_dtype(other, trial, dtype, wanted)
+        compared += trial.compared
+        for law, most in trial.off.items():
+            notes[f"{dtype}: {law}: within what was allowed, but {most} ULPs apart at most"] = None
+    return Compared(
+        f"{second.name}, beside {first.name}", items, {x: PARTS[x] for x in wanted}, compared=compared,
+        expected_failures={x: why for x, why in allowed.items() if x.partition("-")[0] in wanted}, dtypes=tried,
+        notes=list(notes), seconds=time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def record(
+    subject: Any, file: str | PathLike, *, dtypes: Iterable[str] | None = None, set: Any = None, states: Any = None,
+    arrays: str | None = None, device: str | None = None, seed: int = 0, **options: Any,
+) -> None:  # fmt: skip
+    """Write what an implementation comes to into an npz file, for `compare` to hold another to it.
+
+    Args:
+        subject: as `compare` has it.
+        file: its path.
+        dtypes: by default those that the optimizer has.
+        set, states, arrays, device, seed, options: as `compare` has them.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+        OSError: the file cannot be written.
+    """
+    common = {"numbers": set, "states": states, "arrays": arrays, "device": device}
+    optimizer = _optimizer(subject, common, options)
+    tried = list_of_names("record: dtypes", optimizer.dtypes if dtypes is None else dtypes)
+    tried = tuple(chosen(f"record: dtypes[{i}]", x, SIZES) for i, x in enumerate(tried))
+    seed = whole("record: seed", seed, least=0)
+    recorder = Recorder(optimizer.name, [x for x in tried if has(x)], seed)
+    for dtype in filter(has, tried):
+        trial = Trial(optimizer, dtype, seed, exact=True, tolerance=None)
+        _settle(trial)
+        for data in every(trial):
+            try:
+                recorder.add(dtype, data, _came(trial, data))
+            except (Skipped, Broken) as error:
+                recorder.add(dtype, data, None, str(error))
+    recorder.save(file)
+
+
+def _optimizer(subject: Any, common: Mapping[str, Any], options: Mapping[str, Any]) -> Optimizer:
+    return optimizer_of(subject, **common, options=options, where="compare")
+
+
+def _first(a: Any, common: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """An optimizer, or a record."""
+    return Recorded(a) if isinstance(a, str | PathLike) else _optimizer(a, common, options)
+
+
+def _within(within: Any) -> tuple[bool, float | None]:
+    if isinstance(within, str):
+        return chosen("compare: within", within, (BITS, MEASURED)) == BITS, None
+    return False, number("compare: within", within, 0, finite=True)
+
+
+def _of_dtype(first: Any, second: Trial, dtype: str, wanted: Iterable[str]) -> list[Item]:
+    """Every case of a dtype."""
+    if not has(dtype):
+        return [Item(part, dtype, PARTS[part], SKIPPED, "ml_dtypes is not installed") for part in wanted]
+    _settle(second)
+    if isinstance(first, Trial):
+        first.axes = second.axes
+    return [_tried(first, second, data) for data in every(second) if data.part in wanted]
+
+
+def _settle(trial: Trial) -> None:
+    """Find how many axes tensors have to have."""
+    for axes in (1, 2):
+        trial.axes = axes
+        shapes = trial.shapes([45])
+        try:
+            trial.after(trial.params(shapes), trial.steps(shapes, 1))
+        except (Skipped, Broken):
+            continue
+        return
+    trial.axes = 1
+
+
+def _came(trial: Trial, data: Data) -> Came:
+    """What a case comes to."""
+    return trial.after(*data.placed())
+
+
+def _tried(first: Any, second: Trial, data: Data) -> Item:
+    second.law = data.part
+    item = Item(data.part, second.dtype, data.label, PASSED)
+    try:
+        _same(first, second, data)
+    except Skipped as error:
+        return item._replace(status=SKIPPED, text=str(error))
+    except Broken as error:
+        return item._replace(status=FAILED, text=str(error), example=_smaller(first, second, data))
+    return item
+
+
+def _same(first: Any, second: Trial, data: Data) -> None:
+    """Raise `Broken` where the two differ, or one of them fails."""
+    if isinstance(first, Recorded):
+        try:
+            came, name = first.came(second.dtype, data), first.name
+        except NotImplementedError as error:
+            raise Skipped(str(error)) from None
+    else:
+        name = first.optimizer.name
+        try:
+            came = _came(first, data)
+        except Broken as broken:
+            try:
+                _came(second, data)
+            except Broken:
+                raise Skipped(f"both fail: {broken}") from None
+            raise Broken(f"the first fails, and the second does not: {broken}") from None
+    second.same(came, _came(second, data), f"as {name} has it", data.params)
+
+
+def _smaller(first: Any, second: Trial, data: Data) -> str:
+    """The smallest part of a case that differs still: an element, or a tensor; "" for a record."""
+    if isinstance(first, Recorded) or sum(x.size for x in data.params) > MOST:
+        return ""
+    for i, x in enumerate(data.params):
+        for elements in ([k] for k in range(min(x.size, 64))):
+            if second.axes > 1:
+                break
+            one = data.of(i, elements)
+            try:
+                _same(first, second, one)
+            except Skipped:
+                continue
+            except Broken as broken:
+                return _told(one, broken)
+    return ""
+
+
+def _told(one: Data, broken: Broken) -> str:
+    grads = ", ".join(shown(of[0][0]) for of in one.grads[:SHOWN]) + ", ..." * (len(one.grads) > SHOWN)
+    return f"{broken}\nsmallest example: a tensor of one element, {shown(one.params[0][0])}, of gradients {grads}"

@@ -1,0 +1,94 @@
+"""What an implementation came to, in an npz file, to be compared with later."""
+
+import json
+import zlib
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+import refopt
+from refopt.checks.dtypes import numpy_dtype
+from refopt.oracle.comparison.data import Data
+from refopt.oracle.relations.trial import Came
+
+SCHEMA = "refopt.record/1"
+
+
+class Recorded:
+    """A file of results, as `record` writes it.
+
+    Attributes:
+        name: of what was recorded.
+        dtypes, seed: of its cases.
+    """
+
+    def __init__(self, path: str | PathLike) -> None:
+        """Raises ValueError where it cannot be read, or is no record."""
+        where = f"compare: expected a record, of refopt.oracle.record, got {path}"
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                self.arrays = {name: file[name] for name in file.files}
+            index = json.loads(str(self.arrays["index"]))
+            if index["schema"] != SCHEMA:
+                raise ValueError(index["schema"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{where}: {error}") from error
+        self.name, self.dtypes, self.seed = index["subject"], index["dtypes"], index["seed"]
+        self.cases: dict[str, Any] = index["cases"]
+
+    def came(self, dtype: str, data: Data) -> Came:
+        """What a case came to; raises NotImplementedError where that is not known."""
+        key = f"{dtype}/{data.part}/{data.label}"
+        case = self.cases.get(key)
+        if case is None or case["of"] != digest(data):
+            raise NotImplementedError("not recorded" if case is None else "recorded of other data, by another version")
+        if case["why"]:
+            raise NotImplementedError(f"not recorded: {case['why']}")
+        params = [self._array(f"{key}/{i}/params", dtype) for i in range(len(data.params))]
+        states = [{name: self._array(f"{key}/{i}/state/{name}", kind) for name, kind in of.items()}
+                  for i, of in enumerate(case["states"])]  # fmt: skip
+        return Came(params, states)
+
+    def _array(self, name: str, dtype: str) -> np.ndarray:
+        x = self.arrays[name]
+        return x.view(numpy_dtype(dtype)) if dtype == "bfloat16" else x
+
+
+class Recorder:
+    """The file that is being made."""
+
+    def __init__(self, subject: str, dtypes: list[str], seed: int) -> None:
+        self.index: dict[str, Any] = {
+            "schema": SCHEMA, "refopt": refopt.__version__, "subject": subject, "dtypes": dtypes, "seed": seed,
+            "cases": {},
+        }  # fmt: skip
+        self.arrays: dict[str, Any] = {}
+
+    def add(self, dtype: str, data: Data, came: Came | None, why: str = "") -> None:
+        """A case with what it came to, or why it came to nothing."""
+        key = f"{dtype}/{data.part}/{data.label}"
+        states: list[dict[str, str]] = []
+        for i, x in enumerate(came.params if came else ()):
+            self.arrays[f"{key}/{i}/params"] = _plain(x)
+        for i, of in enumerate(came.states if came else ()):
+            states.append({name: x.dtype.name for name, x in of.items()})
+            for name, x in of.items():
+                self.arrays[f"{key}/{i}/state/{name}"] = _plain(x)
+        self.index["cases"][key] = {"of": digest(data), "why": why, "states": states}
+
+    def save(self, path: str | PathLike) -> None:
+        with open(path, "wb") as file:
+            np.savez_compressed(file, index=np.array(json.dumps(self.index)), **self.arrays)
+
+
+def _plain(x: np.ndarray) -> np.ndarray:
+    return x.view(np.uint16) if x.dtype.name == "bfloat16" else x
+
+
+def digest(data: Data) -> int:
+    """Of the bytes of a case."""
+    sum_ = 0
+    for x in (*data.params, *(x for of in data.grads for x in of)):
+        sum_ = zlib.crc32(np.ascontiguousarray(x).tobytes(), sum_)
+    return sum_

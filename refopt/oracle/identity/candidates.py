@@ -1,0 +1,86 @@
+"""What each routine makes of data in every choice, step by step."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.catalog import Routine
+from refopt.oracle import cases
+from refopt.oracle.exact.laws import reference
+
+LEFT_OUT = "rounding", "norm_of"  # choices that fp64 has no use for
+MASTERS = "master_params"
+
+
+class Candidate(NamedTuple):
+    """A routine in one choice of everything.
+
+    Attributes:
+        states: the optional ones that it has.
+        ones: the states that start from 1 and not from 0.
+    """
+
+    row: Routine
+    numbers: Mapping[str, Any]
+    choices: Mapping[str, Any]
+    states: tuple[str, ...]
+    ones: tuple[str, ...] = ()
+
+
+def candidates(row: Routine, numbers: Mapping[str, Any], ones: bool = False) -> Iterator[Candidate]:
+    """A routine in every choice, with and without each of its optional states; ``ones``: each starting from 1."""
+    open_ = {name: values for name, values in row.choices.items() if name not in LEFT_OUT}
+    usual = {name: values[0] for name, values in row.choices.items() if name in LEFT_OUT}
+    scalars = tuple(slot.name for slot in row.slots if slot.optional and slot.scalar)
+    states = [slot.name for slot in row.slots if slot.optional and not slot.scalar and slot.name != MASTERS]
+    for size in range(len(states) + 1):
+        for there in combinations(states, size):
+            for values in product(*open_.values()):
+                chosen = dict(zip(open_, values, strict=True))
+                plain = Candidate(row, numbers, chosen | usual, there + scalars)
+                if not ones:
+                    yield plain
+                    continue
+                for slot in row.slots[2:-1]:
+                    if not slot.scalar and (not slot.optional or slot.name in there):
+                        yield plain._replace(ones=(slot.name,))
+
+
+def off(
+    of: Candidate, params: Sequence[np.ndarray], grads: Sequence[Sequence[np.ndarray]],
+    came: Sequence[Sequence[np.ndarray]], enough: float,
+) -> tuple[int, float]:  # fmt: skip
+    """After how many steps a candidate is off by more than enough, and by how much it then is, or at most.
+
+    Args:
+        params, grads: the data, fp64.
+        came: the parameters after each step.
+        enough: relative to the largest change of a tensor since the first step.
+    """
+    shapes = [x.shape for x in params]
+    case = cases.draw(
+        of.row, shapes, [cases.alike("float64")] * len(shapes), seed=0, numbers=of.numbers, choices=of.choices,
+        optional=of.states,
+    ).replace(params=[x.copy() for x in params])  # fmt: skip
+    case = case.replace(**{name: [np.ones_like(x) for x in case.lists()[name]] for name in of.ones})
+    worst = 0.0
+    for k, (of_step, expected) in enumerate(zip(grads, came, strict=True)):
+        with np.errstate(all="ignore"):
+            case = case.replace(grads=[x.copy() for x in of_step])
+            case = case.replace(**reference(case))
+            away = [_away(x, y, p) for x, y, p in zip(case.params, expected, params, strict=True)]
+        worst = max(worst, *away)
+        if worst > enough:
+            return k, worst
+    return len(grads), worst
+
+
+def _away(got: np.ndarray, expected: np.ndarray, first: np.ndarray) -> float:
+    """How far apart two results are, relative to the largest change."""
+    change = float(np.max(np.abs(expected - first)))
+    apart = float(np.max(np.abs(got - expected)))
+    if not np.isfinite(apart):
+        return 0.0 if np.array_equal(got, expected, equal_nan=True) else np.inf
+    return apart / change if change else (0.0 if apart == 0 else np.inf)

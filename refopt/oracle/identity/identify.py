@@ -1,0 +1,186 @@
+"""`identify`: which routine and choices an optimizer is, or none."""
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from refopt.checks.arguments import mapped, number
+from refopt.oracle.cases import noise
+from refopt.oracle.identity.candidates import Candidate, candidates, off
+from refopt.oracle.identity.numbers import numbers_of, rows, telling
+from refopt.oracle.identity.report import Identity, Match, merged
+from refopt.oracle.relations.memory import dense
+from refopt.oracle.relations.of_optax import OptaxOptimizer
+from refopt.oracle.relations.of_torch import TorchOptimizer
+from refopt.oracle.relations.runs import Optimizer
+from refopt.oracle.relations.subject import optimizer_of
+from refopt.oracle.trial import Broken, Skipped
+from refopt.oracle.variants import ROUTINES
+
+# Of each step's gradients: a maximum of them shows, and an average, and the step from which RAdam rectifies.
+SIZES = 1.0, 1.5, 0.25, 0.5, 2.0, 0.125, 1.0, 0.75
+# By how many axes tensors have to have.
+SHAPES: dict[int, list[tuple[int, ...]]] = {1: [(12,), (3, 5), (7,)], 2: [(4, 3), (3, 5), (5, 2)]}
+# Libraries that keep a product in fp32 are off by some 1e-8; a formula that differs is by more, where it matters.
+ENOUGH = {"float64": 2.0**-22, "float32": 2.0**-12}
+KNOWN = sorted({hyper.name for row in ROUTINES.values() for hyper in row.hypers})  # numbers of any routine
+COARSE = 2.0**-16  # of what computes in fp32, whatever its parameters are
+
+
+def identify(
+    subject: Any, *, set: Any = None, states: Any = None, arrays: str | None = None, device: str | None = None,
+    names: Mapping[str, str] | None = None, seed: int = 0, **options: Any,
+) -> Identity:  # fmt: skip
+    """Say which routine of the catalogue an optimizer is, and in which choices, by what it does.
+
+    It takes eight steps in fp64, of gradients that tell formulas apart; every routine takes them in every choice, with
+    the numbers that the optimizer has. A class is made with numbers that tell formulas apart as well, where its options
+    leave them to it; an instance has its own, and where several formulas are the same with these, all are named.
+
+    Args:
+        subject, states, arrays, device: as `refopt.oracle.check` has them.
+        set: numbers that it has for itself, by refopt's names, such as ``{"mu": 0.875}``.
+        names: what the optimizer calls its numbers, by refopt's names, where it is not what its library does.
+        seed: of the data.
+        options: further arguments of a class.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+
+    >>> def mine(params, grads, velocities, *, lr, mu):
+    ...     for p, g, v in zip(params, grads, velocities):
+    ...         v[...] = mu * v + g
+    ...         p -= lr * (g + mu * v)
+    >>> found = identify(mine)
+    >>> found.routine, found.choices["use_nesterov"]
+    ('momentum', True)
+    """
+    own = mapped("identify: names", {} if names is None else names)
+    numbers = mapped("identify: set", {} if set is None else set, KNOWN)
+    numbers = {name: number(f"identify: set[{name!r}]", x, 0, finite=True) for name, x in numbers.items()}
+    optimizer, plain = _telling(subject, numbers, states, arrays, device, options)
+    for one in (optimizer, plain):
+        one.values = {**one.values, **{own.get(name, name): x for name, x in numbers.items()}}
+    found = _identified(optimizer, own, seed)
+    if not found.matches and plain is not optimizer:  # some formulas are in the catalogue for some numbers alone
+        other = _identified(plain, own, seed)
+        found = other if other.matches or found.why else found
+    return found
+
+
+def _identified(optimizer: Optimizer, own: Mapping[str, str], seed: int) -> Identity:
+    """What an optimizer is, of the numbers that it has."""
+    for dtype in ENOUGH:
+        for axes in SHAPES:
+            try:
+                params, grads, came = _probed(optimizer, dtype, SHAPES[axes], seed)
+            except (Skipped, Broken, NotImplementedError) as error:
+                why = str(error)
+                continue
+            if not all(np.isfinite(x).all() for x in came[-1]):
+                why = "its parameters are not finite after eight steps"
+                continue
+            return _found(optimizer, dtype, params, grads, came, own)
+    return Identity(optimizer.name, [], tried=0, steps=len(SIZES), dtype="float64", why=why)
+
+
+def _telling(
+    subject: Any, numbers: Mapping[str, Any], states: Any, arrays: str | None, device: str | None,
+    options: Mapping[str, Any],
+) -> tuple[Optimizer, Optimizer]:
+    """The optimizer, made of numbers that tell formulas apart, where that is left open; and with its own."""
+
+    def made(options: Mapping[str, Any]) -> Optimizer:
+        taken = {name: x for name, x in numbers.items() if name in _parameters(subject)}
+        return optimizer_of(
+            subject, numbers=taken, states=states, arrays=arrays, device=device, options=options, where="identify"
+        )
+
+    optimizer = made(options)
+    if not isinstance(optimizer, TorchOptimizer | OptaxOptimizer) or not (own := telling(optimizer)):
+        return optimizer, optimizer
+    try:
+        told = made({**own, **options})
+    except (TypeError, ValueError):  # numbers that it does not take together
+        return optimizer, optimizer
+    told.name = optimizer.name
+    return told, optimizer
+
+
+def _parameters(subject: Any) -> set[str]:
+    """What a function takes by name; nothing of a class, whose numbers are options."""
+    if isinstance(subject, type) or not callable(subject):
+        return set()
+    try:
+        return {*inspect.signature(subject).parameters}
+    except (TypeError, ValueError):
+        return set()
+
+
+def _probed(optimizer: Optimizer, dtype: str, shapes: Sequence[tuple[int, ...]], seed: int) -> tuple:
+    """The parameters, the gradients of each step, and the parameters after each."""
+    params = [noise([seed, 0, k], shape).astype(dtype) for k, shape in enumerate(shapes)]
+    grads = [
+        [(size * noise([seed, t, k], shape)).astype(dtype) for k, shape in enumerate(shapes)]
+        for t, size in enumerate(SIZES, 1)
+    ]
+    try:
+        run = optimizer.start([dense(x) for x in params])
+        came = []
+        for of in grads:
+            with np.errstate(all="ignore"):
+                run.step([dense(x) for x in of])
+            came.append([x.astype(np.float64) for x in run.params()])
+    except NotImplementedError:
+        raise
+    except Exception as error:  # whatever somebody's step raises
+        raise Broken(f"{type(error).__name__}: {error}") from error
+    wide = [x.astype(np.float64) for x in params], [[x.astype(np.float64) for x in of] for of in grads]
+    return *wide, came
+
+
+def _found(
+    optimizer: Optimizer, dtype: str, params: Any, grads: Any, came: Any, names: Mapping[str, str]
+) -> Identity:
+    """Every formula that comes to the same."""
+    tried = 0
+    matches: list[tuple[Match, Mapping[str, tuple]]] = []
+    nearest: tuple[int, float, Match] | None = None
+    for of in _every(optimizer, names):
+        if of.ones and matches:
+            break
+        tried += 1
+        steps, away = off(of, params, grads, came, max(COARSE, ENOUGH[dtype]))
+        match = _match(of, away)
+        if steps == len(grads):
+            matches.append((match, of.row.choices))
+        elif not of.ones and (nearest is None or (-steps, away) < (-nearest[0], nearest[1])):
+            nearest = steps, away, match
+    close = [pair for pair in matches if pair[0].off <= ENOUGH[dtype]]
+    ordered = sorted(merged(close or matches), key=lambda match: (_size(match), match.off))
+    agreed, near = (0, None) if nearest is None or matches else (nearest[0], nearest[2])
+    return Identity(optimizer.name, ordered, tried=tried, steps=len(grads), dtype=dtype, nearest=near, agreed=agreed)
+
+
+def _every(optimizer: Optimizer, names: Mapping[str, str]) -> Iterator[Candidate]:
+    """Every formula; last those of states that start from 1, which some libraries have."""
+    for ones in (False, True):
+        for row in rows():
+            for numbers in numbers_of(row, optimizer, names):
+                yield from candidates(row, numbers, ones)
+
+
+def _size(match: Match) -> tuple[bool, int, int]:
+    """The simpler formula is without norms, of fewer numbers that matter, and of fewer choices."""
+    numbers = sum(x not in (0.0, 1.0) for x in match.numbers.values())
+    return not ROUTINES[match.routine].elementwise, numbers + len(match.states), len(match.choices)
+
+
+def _match(of: Candidate, away: float) -> Match:
+    scalars = {slot.name for slot in of.row.slots if slot.scalar}
+    kept = {name: x for name, x in of.choices.items() if name not in ("rounding", "norm_of")}
+    numbers = {name: float(x) for name, x in of.numbers.items() if name not in ("seed", "rescale_grad")}
+    states = tuple(x for x in of.states if x not in scalars) + tuple(f"{name} from 1" for name in of.ones)
+    return Match(of.row.name, kept, states, numbers, away)

@@ -1,0 +1,99 @@
+"""The numbers of an optimizer by refopt's names, for each routine that it may be, and numbers that tell these apart."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from refopt.catalog import Routine
+from refopt.checks.arguments import is_number
+from refopt.oracle.cases import NEUTRAL, NUMBERS
+from refopt.oracle.relations.of_optax import OptaxOptimizer
+from refopt.oracle.relations.of_torch import TorchOptimizer
+from refopt.oracle.relations.runs import Optimizer
+from refopt.oracle.subjects import optax_peers
+from refopt.oracle.subjects.timm import TIMM, USUAL, peer_of
+from refopt.oracle.subjects.torch_peers import ON_REQUEST, TORCH
+from refopt.oracle.variants import ROUTINES
+
+SCHEDULE = "decay_base"  # of NAdam; 0 is none, as several libraries have it
+
+
+def telling(optimizer: Optimizer) -> dict[str, Any]:
+    """Options, of those that are left to their defaults, of numbers that no two formulas agree on."""
+    if isinstance(optimizer, TorchOptimizer):
+        tables: list[Any] = [*TORCH.values(), *TIMM.values(), *USUAL.values()]
+    elif isinstance(optimizer, OptaxOptimizer):
+        tables = [*optax_peers.PEERS.values()]
+    else:
+        return {}
+    named: dict[str, Any] = {}
+    for peer in tables:
+        for ours, theirs in peer.numbers.items():
+            if ours in NUMBERS and ours not in ON_REQUEST:
+                x = float(NUMBERS[ours])
+                named.setdefault(theirs, math.log(x) / math.log(0.96) if theirs == "momentum_decay" else x)
+    if "beta1" in named:
+        named["betas"] = named["beta1"], named["beta2"]
+    return {
+        name: named[name] for name, default in optimizer.accepts.items()
+        if name in named and name not in optimizer.options and _alike(name, default)
+    }  # fmt: skip
+
+
+def _alike(name: str, default: Any) -> bool:
+    """Whether a default is a number or a pair of numbers, or leaves out a momentum."""
+    if name == "betas":
+        return isinstance(default, tuple) and len(default) == 2 and all(map(is_number, default))
+    return (is_number(default) and not isinstance(default, bool)) or (default is None and name == "momentum")
+
+
+def numbers_of(row: Routine, optimizer: Optimizer, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """The numbers of a routine, where the optimizer is that: its own, or what leaves a number out, or the default.
+
+    There are several where the rule has a number that the optimizer may be without.
+    """
+    theirs, fixed = _tables(row, optimizer)
+    known: dict[str, Any] = {}
+    for hyper in row.hypers:
+        value = optimizer.values.get(names.get(hyper.name, theirs.get(hyper.name, hyper.name)))
+        if value is None and hyper.name in theirs and theirs[hyper.name] in optimizer.values:
+            value = 0.0  # None, for none
+        if hyper.name in fixed:
+            known[hyper.name] = fixed[hyper.name]
+        elif value is not None and _is_scalar(value):
+            known[hyper.name] = 0.96 ** float(value) if theirs.get(hyper.name) == "momentum_decay" else float(value)
+    default = {hyper.name: NEUTRAL.get(hyper.name, hyper.default) for hyper in row.hypers}
+    numbers = {name: known.get(name, x) for name, x in default.items()}
+    if any(x is None for x in numbers.values()):
+        return
+    yield numbers
+    if SCHEDULE in numbers and SCHEDULE not in known:
+        yield numbers | {SCHEDULE: 0.0}
+
+
+def _is_scalar(value: Any) -> bool:
+    return is_number(value) or (hasattr(value, "item") and getattr(value, "ndim", 1) == 0)
+
+
+def _tables(row: Routine, optimizer: Optimizer) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+    """The optimizer's names of a routine's numbers, and numbers that its library has for itself."""
+    peer: Any
+    if isinstance(optimizer, TorchOptimizer):
+        peer = peer_of(row.name, optimizer.kind, optimizer.options)[0]
+        own = peer.choices if _is_in(row.name, optimizer.kind.__name__) else {}
+    elif isinstance(optimizer, OptaxOptimizer):
+        peer = optax_peers.PEERS[row.name]
+        own = peer.choices
+    else:
+        return {}, {}
+    hypers = {hyper.name for hyper in row.hypers}
+    return peer.numbers, {name: x for name, x in own.items() if name in hypers}
+
+
+def _is_in(routine: str, kind: str) -> bool:
+    return (routine, kind) in TIMM
+
+
+def rows() -> list[Routine]:
+    """Every routine with its variants, those of fewer numbers first."""
+    return sorted(ROUTINES.values(), key=lambda row: (len(row.hypers), row.name))

@@ -1,0 +1,9 @@
+"""Test vectors of a routine for other languages: inputs, what they have to come to, and a bound for each element.
+
+`vectors` makes them; `SCHEMA` is the JSON schema of their text.
+"""
+
+from refopt.oracle.portable.make import vectors
+from refopt.oracle.portable.written import SCHEMA, Vectors
+
+__all__ = ["SCHEMA", "Vectors", "vectors"]

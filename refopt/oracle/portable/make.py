@@ -1,0 +1,147 @@
+"""`vectors`: cases of one step of one tensor, each with values and bounds."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from refopt.catalog import Routine
+from refopt.checks.arguments import chosen, is_number, mapped, shown, whole
+from refopt.checks.arguments import names as list_of_names
+from refopt.checks.dtypes import SIZES, arithmetic
+from refopt.oracle import cases
+from refopt.oracle.bound import sums
+from refopt.oracle.bound.bounded import Arithmetic
+from refopt.oracle.bound.expected import Expected, expected_of
+from refopt.oracle.cases import NEUTRAL, Case
+from refopt.oracle.portable.written import Vector, Vectors
+from refopt.oracle.variants import ROUTINES, added, row_for
+
+SIZE, EXAMPLE = 17, 33  # elements
+COUNTS = 1, 2, 3, 7, 60, 1000
+HELD = "rounding", "norm_of"  # choices that are left as they are: chance, and masters, are no matter of one tensor
+MASTERS = "master_params"
+
+
+def vectors(
+    routine: str, *, dtypes: Iterable[str] = ("float32", "float64"), set: Mapping[str, Any] | None = None,
+    examples: int = 5, seed: int = 0,
+) -> Vectors:  # fmt: skip
+    """Test vectors of a routine: cases of one step of one tensor, fit for code in any language.
+
+    Args:
+        routine: a name of `refopt.catalog.ROUTINES`.
+        dtypes: of the parameter, the gradient and the states.
+        set: numbers and choices that every case has, by name, those of variants among them.
+        examples: how many more cases, of other data, each dtype has.
+        seed: of the data.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+        ModuleNotFoundError: ml_dtypes is not installed, for bfloat16.
+
+    >>> made = vectors("sgd", dtypes=["float32"], examples=0)
+    >>> case = made.cases[0]
+    >>> case.name, case.numbers["lr"], case.expected["params"][0].shape
+    ('step 1', 0.094024658203125, (17,))
+    """
+    settings = mapped("vectors: set", {} if set is None else set)
+    row = row_for(chosen("vectors: routine", routine, ROUTINES), settings)
+    fixed = _fixed(row, settings)
+    tried = [chosen(f"vectors: dtypes[{i}]", x, SIZES) for i, x in enumerate(list_of_names("vectors: dtypes", dtypes))]
+    more = whole("vectors: examples", examples, least=0)
+    seed = whole("vectors: seed", seed, least=0)
+    made = [_vector(*one) for dtype in tried for one in _cases(row, dtype, fixed, more, seed)]
+    return Vectors(row.name, made, dtypes=tried, seed=seed)
+
+
+def _fixed(row: Routine, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that a routine takes."""
+    hypers = {hyper.name: hyper for hyper in row.hypers if hyper.name != "seed"}
+    choices = {name: values for name, values in row.choices.items() if name not in HELD}
+    fixed: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in choices:
+            fixed[name] = chosen(f"vectors: set[{name!r}]", value, choices[name])
+        elif name not in hypers:
+            raise ValueError(f"vectors: set: expected names of {', '.join([*hypers, *choices])}, got {shown(name)}")
+        elif not is_number(value) or not 0 <= float(value) < hypers[name].below:
+            raise ValueError(f"vectors: set[{name!r}]: expected a number that {row.name} takes, got {shown(value)}")
+        else:
+            fixed[name] = float(value)
+    return fixed
+
+
+def _cases(row: Routine, dtype: str, fixed: Mapping[str, Any], more: int, seed: int) -> Iterator[tuple[str, Case]]:
+    """Cases with their names."""
+    plain = {h.name: NEUTRAL.get(h.name, h.default) for h in row.hypers if _is_plain(row, h.name)}
+    numbers = {h.name: plain[h.name] if h.name in plain else cases.number(h) for h in row.hypers}
+    numbers |= {name: x for name, x in fixed.items() if name in numbers}
+    usual = {name: values[0] for name, values in row.choices.items()}
+    usual |= {name: x for name, x in fixed.items() if name in usual}
+    steps = tuple(slot.name for slot in row.slots if slot.optional and slot.scalar)
+    states = [slot.name for slot in row.slots if slot.optional and not slot.scalar and slot.name != MASTERS]
+
+    def drawn(
+        name: str, count: int, changed: Mapping[str, Any] = MappingProxyType({}), *, size: int = SIZE, k: int = 0,
+        optional: tuple[str, ...] = (),
+    ) -> tuple[str, Case]:  # fmt: skip
+        choices = {x: changed.get(x, value) for x, value in usual.items()}
+        own = {x: changed.get(x, value) for x, value in numbers.items()}
+        case = cases.draw(
+            row, [(size,)], [cases.alike(dtype)], seed=seed + 1000 * k, numbers=own, choices=choices,
+            optional=(*optional, *steps), count=count,
+        )  # fmt: skip
+        return name, case
+
+    for count in COUNTS:
+        yield drawn(f"step {count}", count)
+    name, case = drawn("step 2, a gradient of zeros", 2)
+    yield name, case.replace(grads=[np.zeros_like(x) for x in case.grads])
+    for state in states:
+        for count in (1, 2, 7):
+            yield drawn(f"step {count} with {state}", count, optional=(state,))
+    for choice, values in row.choices.items():
+        for value in values if choice not in (*HELD, *fixed) else ():
+            if value != usual[choice]:
+                for count in (1, 7):
+                    yield drawn(f"step {count}, {choice}={value}", count, {choice: value})
+    for hyper in row.hypers:
+        if hyper.name in NEUTRAL and numbers[hyper.name] != NEUTRAL[hyper.name] and hyper.name not in fixed:
+            yield drawn(f"step 3, {hyper.name}={NEUTRAL[hyper.name]:g}", 3, {hyper.name: NEUTRAL[hyper.name]})
+    for k in range(1, more + 1):
+        yield drawn(f"example {k}", 1 + 3 * k, size=EXAMPLE, k=k)
+
+
+def _is_plain(row: Routine, name: str) -> bool:
+    """Whether a number is left out unless it is asked for: those of variants, and those of chance and scaling."""
+    return name in ("rescale_grad", "seed") or name in added(row.name)
+
+
+def _vector(name: str, case: Case) -> Vector:
+    """A case with what it has to come to. Powers and the like may be the caller's own."""
+    arrays, numbers = case.tensor(0), case.numbers_of(0)
+    real: Any = arithmetic(arrays["params"].dtype.name)
+    known, without = (
+        cases.true_scalars(case.routine, arrays, numbers, case.choices, case.count, Arithmetic(real, inputs=inputs))
+        for inputs in (True, False)
+    )
+    expected = expected_of(
+        case.routine, arrays, numbers, case.choices, depth=sums.random_data, scalars=known, scalars_without=without
+    )
+    written = {slot: _bounded(x) for slot, x in expected.items()}
+    kept = {slot: x for slot, x in arrays.items() if x is not None}
+    shown_numbers = {x: float(value) for x, value in numbers.items() if x != "seed"}
+    choices = {x: value for x, value in case.choices.items() if x not in HELD}
+    return Vector(name, arrays["params"].dtype.name, case.count, shown_numbers, choices, kept, written)
+
+
+def _bounded(expected: Expected) -> tuple[np.ndarray, np.ndarray]:
+    """Values, and how far from them right code may be, in fp64; infinity where there is no bound."""
+    with np.errstate(all="ignore"):
+        low, high = (np.asarray(x).astype(np.float64) for x in (expected.low, expected.high))
+        ends = np.fmax(high - expected.value, expected.value - low)
+        bound = np.fmax(expected.error, np.nan_to_num(ends, nan=0.0, posinf=np.inf)) + abs(expected.rest)
+    finite = np.isfinite(expected.error) & np.isfinite(bound)
+    return np.asarray(expected.value), np.where(finite, np.nextafter(bound, np.inf), np.inf)

@@ -1,0 +1,93 @@
+"""Test vectors as JSON, whose numbers are text in hexadecimal, and as arrays in an npz file."""
+
+import importlib.resources
+import json
+import math
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+import refopt
+from refopt.checks.arguments import kind_of
+
+NAME = "refopt.vectors/1"
+SCHEMA: dict[str, Any] = json.loads((importlib.resources.files(__package__) / "schema.json").read_text("utf-8"))
+
+
+class Vector(NamedTuple):
+    """A case: one step of one tensor.
+
+    Attributes:
+        step: its number, from 1.
+        numbers, choices: by refopt's names.
+        inputs: the arrays before the step, by slot.
+        expected: values after it, and how far from them right code may be, in fp64; infinity where there is no bound.
+    """
+
+    name: str
+    dtype: str
+    step: int
+    numbers: Mapping[str, float]
+    choices: Mapping[str, Any]
+    inputs: Mapping[str, np.ndarray]
+    expected: Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+
+class Vectors:
+    """What `refopt.oracle.portable` returns: ``cases`` is a list of `Vector`."""
+
+    def __init__(self, routine: str, cases: Sequence[Vector], *, dtypes: Sequence[str], seed: int) -> None:
+        self.routine, self.cases, self.dtypes, self.seed = routine, list(cases), list(dtypes), seed
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "schema": NAME, "refopt": refopt.__version__, "routine": self.routine, "dtypes": self.dtypes,
+            "seed": self.seed,
+        }  # fmt: skip
+
+    def to_json(self) -> str:
+        """As text of JSON, a line for each case; every number is text in hexadecimal, so that none is rounded."""
+        head = json.dumps(self._head(), indent=1).removesuffix("\n}")
+        lines = ",\n".join("  " + json.dumps(_fields(case)) for case in self.cases)
+        return f'{head},\n "cases": [\n{lines}\n ]\n}}\n'
+
+    def to_npz(self, file: str | PathLike | IO[bytes]) -> None:
+        """As an npz file: ``index`` is the JSON without arrays, which are ``0/inputs/params`` and so on.
+
+        Inputs have their dtype, but for bf16, which is held in fp32.
+        """
+        arrays: dict[str, Any] = {}
+        index = self._head() | {"cases": [_told(case) for case in self.cases]}
+        for i, case in enumerate(self.cases):
+            for slot, x in case.inputs.items():
+                arrays[f"{i}/inputs/{slot}"] = x.astype(np.float32) if x.dtype.name == "bfloat16" else x
+            for slot, (value, bound) in case.expected.items():
+                arrays[f"{i}/value/{slot}"], arrays[f"{i}/bound/{slot}"] = value, bound
+        np.savez_compressed(file, index=np.array(json.dumps(index)), **arrays)
+
+    def __repr__(self) -> str:
+        return f"<Vectors: {self.routine}, {len(self.cases)} cases of {', '.join(self.dtypes) or kind_of(None)}>"
+
+
+def _told(case: Vector) -> dict[str, Any]:
+    numbers = {name: _hex(x) for name, x in case.numbers.items()}
+    own = {"name": case.name, "dtype": case.dtype, "step": case.step, "size": int(case.inputs["params"].size)}
+    return own | {"numbers": numbers, "choices": dict(case.choices)}
+
+
+def _fields(case: Vector) -> dict[str, Any]:
+    expected = {
+        slot: {"value": _listed(value), "bound": _listed(bound)} for slot, (value, bound) in case.expected.items()
+    }
+    return _told(case) | {"inputs": {slot: _listed(x) for slot, x in case.inputs.items()}, "expected": expected}
+
+
+def _listed(x: np.ndarray) -> list[str]:
+    return [_hex(float(value)) for value in np.ravel(x)]
+
+
+def _hex(x: float) -> str:
+    """As C's ``%a`` and ``strtod`` have it."""
+    return x.hex() if math.isfinite(x) else str(x)

@@ -1,0 +1,152 @@
+"""The same steps again: determinism, resumption from what was saved, and steps that the gate skips."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from refopt.oracle.relations.relation import Relation, Try
+from refopt.oracle.relations.runs import Run
+from refopt.oracle.relations.trial import Trial
+from refopt.oracle.trial import Broken, Skipped
+
+SIZES = 45, 7, 300, (4, 5)
+LARGE = 100_003
+STEPS = 6
+
+
+def determinism(trial: Trial) -> Iterator[Try]:
+    def again(sizes: Sequence[Any], times: int) -> None:
+        shapes = trial.shapes(sizes)
+        params, grads = trial.params(shapes), trial.steps(shapes)
+        first = trial.after(params, grads)
+        for _ in range(times):
+            trial.same(first, trial.after(params, grads), "the result of the same steps before", params, bits=True)
+
+    def others_between() -> None:
+        """Two runs that take turns."""
+        shapes = trial.shapes(SIZES)
+        params, grads = trial.params(shapes), trial.steps(shapes)
+        others = [x + x for x in params]
+        mine, other = trial.start(params), trial.start(others)
+        for of in grads:
+            trial.step(mine, of)
+            trial.step(other, [-x for x in of])
+        trial.same(trial.after(params, grads), trial.came(mine), "the result of a run alone", params, bits=True)
+
+    yield Try("the same steps, five times", partial(again, SIZES, 4))
+    yield Try("a large tensor", partial(again, [LARGE if trial.axes == 1 else (120, 90)], 2))
+    yield Try("two runs that take turns", others_between)
+
+
+def resume(trial: Trial) -> Iterator[Try]:
+    shapes = trial.shapes(SIZES)
+    params, grads = trial.params(shapes), trial.steps(shapes, STEPS)
+
+    def stopped(*stops: int) -> None:
+        """Saved after some steps, loaded in another run, with another between the two."""
+        run = trial.start(params)
+        for k, of in enumerate(grads):
+            if k in stops:
+                saved, now = trial.save(run), trial.came(run).params
+                trial.after([-x for x in params], [[x + x for x in of] for of in grads[:2]])
+                run = trial.start(now, saved)
+            trial.step(run, of)
+        what = "the result of steps that are not stopped"
+        trial.same(trial.after(params, grads), trial.came(run), what, params, bits=True)
+
+    def kept() -> None:
+        """What is saved stays when the run goes on; what is loaded is the loader's own."""
+        run = trial.start(params)
+        for of in grads[:2]:
+            trial.step(run, of)
+        saved, now = trial.save(run), trial.came(run).params
+        runs = [trial.start(now, saved) for _ in range(2)]
+        for of in grads[2:4]:
+            for one in runs:
+                trial.step(one, of)
+        trial.same(*map(trial.came, runs), "the result of another run from the same", params, bits=True)  # type: ignore
+
+    yield Try("saved and loaded after 3 of 6 steps", partial(stopped, 3))
+    yield Try("saved and loaded after the first", partial(stopped, 1))
+    yield Try("saved and loaded before the first", partial(stopped, 0))
+    yield Try("saved and loaded after each", partial(stopped, *range(STEPS)))
+    yield Try("two runs from what was saved", kept)
+
+
+def gate(trial: Trial) -> Iterator[Try]:
+    shapes = trial.shapes(SIZES)
+    params, grads = trial.params(shapes), trial.steps(shapes, 5)
+    lost = [np.full_like(x, np.nan) for x in grads[0]]
+
+    def need() -> None:
+        if not trial.optimizer.gated:
+            raise Skipped("takes no found_inf")
+        try:
+            trial.step(fresh(), grads[0], 0.0)
+        except Broken as broken:  # one that knows the flag, in order to refuse it
+            raise Skipped(f"takes no found_inf: {broken}") from None
+
+    def fresh() -> Run:
+        return trial.start(params)
+
+    def after_steps() -> Run:
+        run = fresh()
+        for of in grads[:2]:
+            trial.step(run, of, 0.0)
+        return run
+
+    def restored() -> Run:
+        run = after_steps()
+        saved = trial.save(run)
+        return trial.start(trial.came(run).params, saved)
+
+    def restored_fresh() -> Run:
+        run = fresh()
+        return trial.start(params, trial.save(run))
+
+    def after_skipped() -> Run:
+        run = after_steps()
+        trial.step(run, lost, 1.0)
+        return run
+
+    def skipped(begin: Callable[[], Run], given: Sequence[np.ndarray]) -> None:
+        """Nothing changes, and the steps afterwards are what they are without it."""
+        need()
+        run, plain = begin(), begin()
+        before = trial.came(run)
+        trial.step(run, given, 1.0)
+        trial.same(before, trial.came(run), "as it was, since found_inf is 1", params, bits=True)
+        for of in grads[2:]:
+            for one in (run, plain):
+                trial.step(one, of, 0.0)
+        what = "the result of the same steps without the one whose found_inf is 1"
+        trial.same(trial.came(plain), trial.came(run), what, params, bits=True)
+
+    def finite() -> None:
+        """A flag of 0 skips nothing, and changes nothing."""
+        need()
+        runs = fresh(), fresh()
+        for of in grads:
+            trial.step(runs[0], of)
+            trial.step(runs[1], of, 0.0)
+        came = [trial.came(run) for run in runs]
+        trial.same(came[0], came[1], "the result without a gate", params)
+
+    yield Try("after steps", partial(skipped, after_steps, lost))
+    yield Try("after steps, finite gradients", partial(skipped, after_steps, grads[1]))
+    yield Try("in the first step", partial(skipped, fresh, lost))
+    yield Try("in the first step, finite gradients", partial(skipped, fresh, grads[1]))
+    yield Try("in the first step of a run that was loaded before any", partial(skipped, restored_fresh, lost))
+    yield Try("right after a run was loaded", partial(skipped, restored, lost))
+    yield Try("after a step that was skipped", partial(skipped, after_skipped, lost))
+    yield Try("found_inf=0", finite)
+
+
+
+LAWS = (
+    Relation("R7", "determinism", "The same steps have the same bits, whatever runs beside them.", determinism),
+    Relation("R8", "resume", "Steps after saving and loading are those of a run that was not stopped.", resume),
+    Relation("R9", "gate", "A step whose found_inf is 1 changes nothing: states and counts neither.", gate),
+)

@@ -1,0 +1,109 @@
+"""Where arrays are: strides, views and addresses make no difference, and nothing but the parameters is written."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from refopt.oracle.relations.memory import Placed, columns, dense, fortran, gapped, guarded, spread
+from refopt.oracle.relations.relation import Relation, Try
+from refopt.oracle.relations.trial import Trial
+from refopt.oracle.trial import Broken, Skipped
+
+SHAPES = 45, (4, 5), (15, 20), (2, 3, 7), ()
+EVERYWHERE = "parameters and gradients", "parameters", "gradients"
+SAME = "the result of arrays alone in their memory, in the order of C"
+
+
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """A step may refuse a layout, by an error of its arguments."""
+    try:
+        yield
+    except Broken as broken:
+        if isinstance(broken.__cause__, TypeError | ValueError):
+            raise Skipped(f"refuses the layout: {type(broken.__cause__).__name__}") from None
+        raise
+
+
+def layouts(trial: Trial) -> Iterator[Try]:
+    def placed(make: Callable[[np.ndarray], Placed], where: str) -> None:
+        shapes = trial.shapes(SHAPES)
+        params, grads = trial.params(shapes), trial.steps(shapes)
+        expected = trial.after(params, grads)
+        mine = [make(x) if "parameters" in where else dense(x) for x in params]
+        theirs = [[make(x) if "gradients" in where else dense(x) for x in of] for of in grads]
+        with refusals():
+            got = trial.after(mine, theirs)
+        trial.same(expected, got, SAME, params)
+
+    def expanded() -> None:
+        """A gradient of one number for all elements."""
+        shapes = trial.shapes(SHAPES)
+        params, grads = trial.params(shapes), [[spread(x) for x in of] for of in trial.steps(shapes)]
+        expected = trial.after(params, [[np.array(x.view()) for x in of] for of in grads])
+        with refusals():
+            got = trial.after(params, grads)
+        trial.same(expected, got, SAME, params)
+
+    def shared() -> None:
+        """A gradient of two parameters."""
+        shapes = trial.shapes([45, 45])
+        params = trial.params(shapes)
+        grads = [[of[0], of[0]] for of in trial.steps(shapes)]
+        expected = trial.after(params, [[x.copy() for x in of] for of in grads])
+        trial.same(expected, trial.after(params, grads), "the result of two gradients of the same numbers", params)
+
+    kinds = {
+        "axes in another order": fortran, "every other element": gapped, "columns of a wider matrix": columns,
+        "an element off alignment": guarded,
+    }  # fmt: skip
+    for label, make in kinds.items():
+        for where in EVERYWHERE:
+            yield Try(f"{label}, {where}", partial(placed, make, where))
+    yield Try("a gradient of one number, expanded", expanded)
+    yield Try("one gradient for two tensors", shared)
+
+
+def untouched(trial: Trial) -> Iterator[Try]:
+    def around(make: Callable[[np.ndarray], Placed]) -> None:
+        if not trial.optimizer.in_place:
+            raise Skipped("writes no array")
+        shapes = trial.shapes([17, 300, (3, 5), (2, 3, 7)])
+        mine = [make(x) for x in trial.params(shapes)]
+        run = trial.start([x.copy() for x in mine])
+        for of in trial.steps(shapes):
+            theirs = [make(x) for x in of]
+            with refusals():
+                trial.step(run, [x.copy() for x in theirs])
+            for i, (before, (whole, _)) in enumerate(zip(theirs, run.grads(), strict=True)):
+                if whole is not None and whole.tobytes() != before.whole.tobytes():
+                    raise Broken(f"grads[{i}], or the bytes around it: expected as they were, got others")
+        for i, (before, whole) in enumerate(zip(mine, run.wholes(), strict=True)):
+            if whole is not None and before.around(before.whole).tobytes() != before.around(whole).tobytes():
+                raise Broken(f"params[{i}]: expected the bytes around it as they were, got some written")
+
+    def gradients(lost: bool) -> None:
+        shapes = trial.shapes([45, 300, (4, 5)])
+        run = trial.start(trial.params(shapes))
+        for of in trial.steps(shapes):
+            if lost:
+                of = [np.where(np.arange(x.size).reshape(x.shape) % 7 == 3, np.nan, x).astype(x.dtype) for x in of]
+            trial.step(run, [x.copy() for x in of])
+            for i, (before, (_, now)) in enumerate(zip(of, run.grads(), strict=True)):
+                if now is not None and before.tobytes() != np.ascontiguousarray(now).tobytes():
+                    raise Broken(f"grads[{i}]: expected as it was, since a step does not write it, got another")
+
+    yield Try("gradients", partial(gradients, False))
+    yield Try("gradients with NaN", partial(gradients, True))
+    yield Try("between guards", partial(around, partial(guarded, shift=0)))
+    yield Try("between guards, an element off alignment", partial(around, guarded))
+    yield Try("between the elements of a slice", partial(around, gapped))
+    yield Try("beside the columns of a matrix", partial(around, columns))
+
+
+LAWS = (
+    Relation("R5", "layouts", "Strides, views and addresses change no result.", layouts),
+    Relation("R6", "untouched", "Gradients stay, and so do the bytes around every array.", untouched),
+)

@@ -1,0 +1,101 @@
+"""Arrays at places of their own: any order of axes, any address, gaps between elements, and guards around."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+GUARD = 64  # bytes on either side, of a pattern that a stray store would spoil
+PATTERN = 0x3F  # of bytes, that make a number near 1 in every dtype but fp64, so that a step changes it
+
+
+class Placed(NamedTuple):
+    """An array as a part of a larger one. ``strides`` and ``offset`` count elements."""
+
+    whole: np.ndarray  # of one axis
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def view(self) -> np.ndarray:
+        """The part, that shares memory."""
+        size = self.whole.itemsize
+        strides = [size * stride for stride in self.strides]
+        data = self.whole.view(np.uint8).data  # for buffers know no bf16
+        return np.ndarray(self.shape, self.whole.dtype, data, self.offset * size, strides)
+
+    def copy(self) -> "Placed":
+        """The same of its own memory, and of the same address but for whole pages."""
+        return self._replace(whole=self.whole.copy())
+
+    def around(self, whole: np.ndarray) -> np.ndarray:
+        """The bytes of ``whole``, which is of the same form, that are not of the part."""
+        mine = np.zeros(whole.size, bool)
+        if 0 not in self.shape:
+            Placed(mine, self.shape, self.strides, self.offset).view()[...] = True
+        return whole.view(np.uint8).reshape(whole.size, whole.itemsize)[~mine]
+
+
+def dense(x: np.ndarray) -> Placed:
+    """An array alone in its memory, in the order of C."""
+    return Placed(np.ascontiguousarray(x).reshape(-1).copy(), x.shape, _strides(x.shape), 0)
+
+
+def fortran(x: np.ndarray) -> Placed:
+    """The axes in the other order."""
+    return _filled(x, _strides(x.shape[::-1])[::-1], x.size, 0)
+
+
+def guarded(x: np.ndarray, shift: int = 1) -> Placed:
+    """Between guards, some elements off an aligned address."""
+    room = GUARD // x.itemsize
+    return _filled(x, _strides(x.shape), 2 * room + shift + x.size, room + shift)
+
+
+def gapped(x: np.ndarray) -> Placed:
+    """Every other element along the last axis, as a slice has them; between guards."""
+    room = GUARD // x.itemsize
+    return _filled(x, tuple(2 * stride for stride in _strides(x.shape)), 2 * room + 2 * x.size, room)
+
+
+def columns(x: np.ndarray) -> Placed:
+    """The first columns of a matrix of more, where there are two axes or more; otherwise as `gapped`."""
+    if x.ndim < 2:
+        return gapped(x)
+    wider = (*x.shape[:-1], x.shape[-1] + 3)
+    room = GUARD // x.itemsize
+    return _filled(x, _strides(wider), 2 * room + int(np.prod(wider)), room)
+
+
+def spread(x: np.ndarray) -> Placed:
+    """One number for all elements, as ``expand`` and ``broadcast_to`` make it. For what is not written."""
+    return Placed(np.ravel(x)[:1].copy(), x.shape, (0,) * x.ndim, 0)
+
+
+def _filled(x: np.ndarray, strides: tuple[int, ...], size: int, offset: int) -> Placed:
+    whole = np.full(size * x.itemsize, PATTERN, np.uint8).view(x.dtype)
+    placed = Placed(whole, x.shape, strides, offset)
+    if x.size:
+        placed.view()[...] = x
+    return placed
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of the order of C, in elements."""
+    strides = [1]
+    for length in shape[:0:-1]:
+        strides.append(strides[-1] * max(length, 1))
+    return tuple(strides[::-1]) if shape else ()
+
+
+def into(arrays: Any, placed: Placed) -> tuple[Any, Any]:
+    """The whole and the part as arrays of a library; those that are not written in place are copies."""
+    whole = arrays.of(placed.whole)
+    if hasattr(whole, "as_strided"):  # of PyTorch
+        return whole, whole.as_strided(placed.shape, placed.strides, placed.offset)
+    if isinstance(whole, np.ndarray):
+        return whole, Placed(whole, *placed[1:]).view()
+    if type(whole).__module__.partition(".")[0] == "cupy":
+        part = whole[placed.offset :]
+        strides = [whole.itemsize * stride for stride in placed.strides]
+        return whole, type(whole)(placed.shape, whole.dtype, part.data, strides)
+    return None, arrays.of(placed.view())

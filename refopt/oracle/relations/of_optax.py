@@ -1,0 +1,114 @@
+"""Transformations of optax as what makes runs."""
+
+import contextlib
+import importlib
+import inspect
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from refopt.checks.arguments import kind_of
+from refopt.oracle.cases import NUMBERS
+from refopt.oracle.relations.memory import Placed
+from refopt.oracle.subjects import public_name
+from refopt.oracle.subjects.arrays import Jax
+
+RATE = "learning_rate"
+
+
+class OptaxOptimizer:
+    """A ``GradientTransformation``, or a function of ``learning_rate`` that returns one.
+
+    Attributes:
+        accepts: what may be among the options: defaults by name.
+        values: the numbers of a function, by optax's names.
+    """
+
+    dtypes = "float32", "float64"
+    gated, in_place, recompiled = False, False, True
+
+    def __init__(self, make: Any, options: Mapping[str, Any]) -> None:
+        self.arrays, self.optax = Jax(), importlib.import_module("optax")
+        self.options, self.accepts, self.values = dict(options), dict[str, Any](), dict[str, Any]()
+        if hasattr(make, "init") and hasattr(make, "update"):
+            self.transformation, self.name = make, kind_of(make)
+        else:
+            self.name = public_name(make, options)
+            self.accepts = {name: x.default for name, x in inspect.signature(make).parameters.items()}
+            self.values = {**self.accepts, RATE: NUMBERS["lr"], **options}
+            try:
+                self.transformation = make(**{RATE: NUMBERS["lr"], **options})
+            except Exception as error:  # whatever somebody's function raises
+                what = f"expected a GradientTransformation, got {kind_of(error)}: {error}"
+                raise TypeError(f"check: {self.name}: {what}") from error
+        self.notes = ["XLA compiles each list anew: together and alone within the tolerance, not bit for bit"]
+
+    def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> "OptaxRun":
+        if apart:
+            raise NotImplementedError("a transformation has no groups")
+        return OptaxRun(self, params, saved)
+
+
+class OptaxRun:
+    """A run of a transformation. A checkpoint is the leaves of its state."""
+
+    def __init__(self, of: OptaxOptimizer, params: Sequence[Placed], saved: bytes | None) -> None:
+        self.of, self.tree = of, of.arrays.jax.tree_util
+        self.wide = any(p.whole.dtype == np.float64 for p in params)
+        with self._width():
+            self._params = [of.arrays.of(p.view()) for p in params]
+            self._grads: list[Any] = []
+            self.state = of.transformation.init(self._params)
+            if saved is not None:
+                leaves = [x if x is None else of.arrays.jax.numpy.asarray(x) for x in pickle.loads(saved)]
+                self.state = self.tree.tree_unflatten(self.tree.tree_structure(self.state), leaves)
+
+    def _width(self) -> Any:
+        return self.of.arrays.jax.enable_x64(True) if self.wide else contextlib.nullcontext()
+
+    def step(self, grads: Sequence[Placed | None], found_inf: float | None = None) -> None:
+        if any(g is None for g in grads):
+            raise NotImplementedError("a tensor without a gradient")
+        with self._width():
+            self._grads = [self.of.arrays.of(g.view()) for g in grads if g is not None]
+            updates, self.state = self.of.transformation.update(self._grads, self.state, self._params)
+            self._params = self.of.optax.apply_updates(self._params, updates)
+
+    def params(self) -> list[np.ndarray]:
+        return [np.array(x) for x in self._params]
+
+    def states(self) -> list[dict[str, np.ndarray]]:
+        of: list[dict[str, np.ndarray]] = [{} for _ in self._params]
+        for path, leaf in self.tree.tree_flatten_with_path(self.state)[0]:
+            index = getattr(path[-1], "idx", None) if path else None
+            if index is not None and index < len(of) and np.size(leaf) == self._params[index].size:
+                of[index][self.tree.keystr(path[:-1])] = np.array(leaf)
+        return of
+
+    def grads(self) -> list[Any]:
+        return [(None, np.array(x)) for x in self._grads]
+
+    def wholes(self) -> list[Any]:
+        return [None for _ in self._params]
+
+    def save(self) -> bytes:
+        return pickle.dumps([np.array(x) for x in self.tree.tree_leaves(self.state)])
+
+
+def of_optax(subject: Any, options: Mapping[str, Any]) -> OptaxOptimizer | None:
+    """The optimizer that a transformation, or a function of a learning rate, is; ``None`` for anything else."""
+    if hasattr(subject, "init") and hasattr(subject, "update"):
+        return OptaxOptimizer(subject, {})
+    function: Callable[..., Any] = subject
+    if isinstance(subject, partial):
+        function, options = subject.func, {**subject.keywords, **options}
+    try:
+        taken = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return None
+    if RATE not in taken or {"params", "grads"} & {*taken}:
+        return None
+    return OptaxOptimizer(function, options)

@@ -1,0 +1,79 @@
+"""Relations that only some optimizers have, and declare: of signs, of the order of elements, of zero gradients."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from refopt.oracle.relations.relation import Relation, Try
+from refopt.oracle.relations.trial import Came, Trial
+from refopt.oracle.trial import Skipped
+
+SIZES = 45, 7, 300, (4, 5), (15, 20)
+
+
+def sign(trial: Trial) -> Iterator[Try]:
+    def negated(steps: int) -> None:
+        shapes = trial.shapes(SIZES)
+        params, grads = trial.params(shapes), trial.steps(shapes, steps)
+        got = trial.after([-x for x in params], [[-x for x in of] for of in grads])
+        expected = trial.after(params, grads)
+        mirrored = Came([-x + 0 for x in got.params], [{} for _ in params])
+        plain = Came([x + 0 for x in expected.params], [{} for _ in params])  # both zeros are the same
+        trial.same(plain, mirrored, "the result of the negated data, negated", params)
+
+    yield Try("one step of negated data", partial(negated, 1))
+    yield Try("five steps of negated data", partial(negated, 5))
+
+
+def elements(trial: Trial) -> Iterator[Try]:
+    def permuted(shape: tuple[int, ...]) -> None:
+        """Elements in another order have the results in that order."""
+        params, grads = trial.params([shape]), trial.steps([shape])
+        order = np.random.default_rng(trial.seed).permutation(int(np.prod(shape)))
+
+        def moved(x: np.ndarray) -> np.ndarray:
+            return x.reshape(-1)[order].reshape(x.shape)
+
+        expected = trial.after(params, grads)
+        got = trial.after([moved(x) for x in params], [[moved(x) for x in of] for of in grads])
+        plain = Came([moved(x) for x in expected.params], [{}])
+        trial.same(plain, Came(got.params, [{}]), "the result in the other order", [moved(x) for x in params])
+
+    def cut(size: int, pieces: Sequence[Any]) -> None:
+        """A tensor has the results of its pieces, each as a tensor."""
+        if trial.axes > 1:
+            raise Skipped(f"takes tensors of {trial.axes} axes alone")
+        params, grads = trial.params([(size,)]), trial.steps([(size,)])
+        edges = [0, *np.cumsum(pieces), size]
+        parts = [slice(int(a), int(b)) for a, b in pairwise(edges)]
+        expected = [trial.after([params[0][one]], [[of[0][one]] for of in grads]).params[0] for one in parts]
+        got = trial.after(params, grads).params
+        trial.same(Came([np.concatenate(expected)], [{}]), Came(got, [{}]), "the results of its pieces", params)
+
+    for shape in trial.shapes([7, 300, (15, 20), 4099]):
+        yield Try(f"another order of {'x'.join(map(str, shape))} elements", partial(permuted, shape))
+    for size in (*range(2, 34), 63, 64, 65, 300, 1025, 4099):
+        yield Try(f"{size} elements in pieces", partial(cut, size, [size // 3 + 1]))
+    yield Try("65,537 elements in pieces", partial(cut, 2**16 + 1, [5, 300, 2**15 + 1]))
+
+
+def zero(trial: Trial) -> Iterator[Try]:
+    shapes = trial.shapes(SIZES)
+
+    def stays() -> None:
+        params = trial.params(shapes)
+        got = trial.after(params, [[np.zeros_like(x) for x in params]])
+        expected = Came(params, [{} for _ in params])
+        trial.same(expected, Came(got.params, expected.states), "as it was, of zero gradients", params, bits=True)
+
+    yield Try("zero gradients in the first step", stays)
+
+
+LAWS = (
+    Relation("R10", "sign", "Negated parameters and gradients have the negated result.", sign, "sign"),
+    Relation("R11", "elements", "An element's result is its own, wherever in a tensor it is.", elements, "elements"),
+    Relation("R12", "zero", "Zero gradients in the first step change nothing.", zero, "zero"),
+)

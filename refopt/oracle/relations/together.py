@@ -1,0 +1,145 @@
+"""Tensors in one list are what they are alone: merging, order, their number, and those without a gradient."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from refopt.oracle.cases import PATTERNS
+from refopt.oracle.relations.relation import Relation, Try
+from refopt.oracle.relations.trial import Came, Trial
+from refopt.oracle.trial import Broken, Skipped
+
+SIZES = 45, 7, 300, 1, 64
+COUNTS = 1, 36, 110, 111, 320, 1000
+RECOMPILED = 111  # the most tensors where each list takes a compilation
+SAME = "the result of the tensor alone"
+
+
+def part(came: Came, indices: Sequence[int]) -> Came:
+    """Of some tensors."""
+    return Came([came.params[i] for i in indices], [came.states[i] for i in indices])
+
+
+def merging(trial: Trial) -> Iterator[Try]:
+    shapes = trial.shapes(SIZES)
+    params, grads = trial.params(shapes), trial.steps(shapes)
+
+    def alone(grads: Sequence[Sequence[np.ndarray]]) -> Came:
+        runs = [trial.after([p], [[of[i]] for of in grads]) for i, p in enumerate(params)]
+        return Came([run.params[0] for run in runs], [run.states[0] for run in runs])
+
+    def together() -> None:
+        trial.same(alone(grads), trial.after(params, grads), SAME, params)
+
+    def groups() -> None:
+        trial.same(trial.after(params, grads), trial.after(params, grads, apart=True), "those of one group", params)
+
+    def lost() -> None:
+        """What is not finite in a tensor stays there."""
+        for value in (np.nan, np.inf):
+            spoiled = [[x.copy() for x in of] for of in grads]
+            spoiled[1][1].reshape(-1)[0] = value
+            others = [0, *range(2, len(shapes))]
+            got = part(trial.after(params, spoiled), others)
+            what = f"the result without {value} in the gradient of params[1]"
+            trial.same(part(trial.after(params, grads), others), got, what, [params[i] for i in others])
+
+    yield Try("together and one by one", together)
+    yield Try("in one group, and in a group each", groups)
+    yield Try("NaN or inf in one of the tensors", lost)
+
+
+def order(trial: Trial) -> Iterator[Try]:
+    shapes = trial.shapes(SIZES)
+    params, grads = trial.params(shapes), trial.steps(shapes)
+
+    def reordered(indices: Sequence[int]) -> None:
+        plain = trial.after(params, grads)
+        mine = [params[i] for i in indices]
+        got = trial.after(mine, [[of[i] for i in indices] for of in grads])
+        trial.same(part(plain, indices), got, f"the result in the order {sorted(indices)}", mine)
+
+    yield Try("backwards", partial(reordered, range(len(shapes))[::-1]))
+    yield Try("rotated", partial(reordered, [*range(1, len(shapes)), 0]))
+
+
+def number(trial: Trial) -> Iterator[Try]:
+    sizes = [0 if k % 12 == 5 else 1 + (7 * k) % 33 for k in range(PATTERNS)]
+    alone: dict[tuple[int, bool], Came] = {}
+
+    def many(count: int, empty: bool) -> None:
+        """Tensors repeat after so many, and each is what it is alone."""
+        if empty:
+            only_empty()
+        mine = [size if empty else size or 1 for size in sizes]
+        shapes = trial.shapes([mine[i % PATTERNS] for i in range(count)])
+        few = [[trial.data(t, i, shape) for i, shape in enumerate(shapes[:PATTERNS])] for t in range(3)]
+        own, *grads = ([of[i % PATTERNS].copy() for i in range(count)] for of in few)
+        got = trial.after(own, grads)
+        for i in range(count):
+            key = i % PATTERNS, empty
+            if key not in alone:
+                alone[key] = trial.after([own[i]], [[of[i]] for of in grads])
+            if not _equal(alone[key], got, i):
+                trial.same(alone[key], part(got, [i]), SAME, [own[i]], at=i)
+
+    def only_empty() -> None:
+        shapes = trial.shapes([0])
+        try:
+            trial.after(trial.params(shapes), [trial.grads(shapes, 1)])
+        except Broken as broken:
+            raise Skipped(f"takes no empty tensor: {broken}") from None
+
+    def none() -> None:
+        trial.after([], [[]])
+
+    yield Try("no tensor", none)
+    yield Try("an empty tensor alone", only_empty)
+    most = RECOMPILED if trial.optimizer.recompiled else COUNTS[-1] if trial.dtype == "float32" else 320
+    for count in COUNTS:
+        if count <= most:
+            yield Try(f"{count} tensors", partial(many, count, False))
+    yield Try("111 tensors, empty ones among them", partial(many, 111, True))
+
+
+def _equal(alone: Came, got: Came, i: int) -> bool:
+    """Whether a tensor's bytes are those that it has alone, which is the usual case, and soon seen."""
+    if alone.params[0].tobytes() != got.params[i].tobytes():
+        return False
+    of = alone.states[0]
+    return all(x.tobytes() == got.states[i][name].tobytes() for name, x in of.items() if name in got.states[i])
+
+
+def without(trial: Trial) -> Iterator[Try]:
+    shapes = trial.shapes(SIZES)
+    params, grads = trial.params(shapes), trial.steps(shapes)
+    absent = 1, 3
+
+    def some(first: int) -> None:
+        """A tensor without a gradient stays, and the others are what they are without it."""
+        given = [[None if i in absent and t >= first else g for i, g in enumerate(of)] for t, of in enumerate(grads)]
+        try:
+            got = trial.after(params, given)
+        except Broken as broken:  # as law L15 has it
+            raise Skipped(f"no gradient: {broken}") from None
+        still = trial.after(params, grads[:first]) if first else Came(params, [{}] * len(params))
+        expected = part(still, absent).params
+        for i, before in zip(absent, expected, strict=True):
+            trial.alike(f"params[{i}]", "params", before, got.params[i], 0, "as it was, without a gradient", True)
+        others = [i for i in range(len(shapes)) if i not in absent]
+        if first == 0:
+            mine = [params[i] for i in others]
+            plain = trial.after(mine, [[of[i] for i in others] for of in grads])
+            trial.same(plain, part(got, others), "the result without the tensors that have no gradient", mine)
+
+    yield Try("two of five, from the first step", partial(some, 0))
+    yield Try("two of five, after a step", partial(some, 1))
+
+
+LAWS = (
+    Relation("R1", "merging", "Tensors of one list have the result that each has alone.", merging),
+    Relation("R2", "order", "The order of the list changes no result.", order),
+    Relation("R3", "number of tensors", "Any number of tensors is updated, empty ones among them.", number),
+    Relation("R4", "no gradient", "A tensor without a gradient stays, and changes no other.", without),
+)

@@ -1,0 +1,257 @@
+"""What relations work with: data, runs, and comparisons of what two runs have come to."""
+
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refopt.checks.arguments import kind_of
+from refopt.checks.dtypes import numpy_dtype
+from refopt.oracle.cases import noise
+from refopt.oracle.relations.memory import Placed, dense
+from refopt.oracle.relations.runs import Optimizer, Run
+from refopt.oracle.subject import Wrong
+from refopt.oracle.trial import Broken, Skipped
+from refopt.oracle.ulp import distance, same_bits
+
+STEPS = 3
+SMALL = 2.0**-16  # the relative change of data that shows how far rounding may go
+ROOM = 16  # times what that makes is the tolerance
+MOST = 0.25  # is the largest tolerance, whatever is measured
+LONGEST = 300  # characters of what a step raises
+
+
+class Came(NamedTuple):
+    """What a run has come to."""
+
+    params: list[np.ndarray]
+    states: list[dict[str, np.ndarray]]
+
+
+class Trial:
+    """An optimizer in one dtype.
+
+    Attributes:
+        optimizer: what makes runs.
+        dtype: of the parameters and gradients.
+        seed: of all data.
+        exact: whether results have to be the same bits wherever they are compared.
+        given: the tolerance that was declared, relative to a tensor's largest change; ``None`` to measure it.
+        compared: elements.
+        off: by law, the largest distance in ULPs of results that are within the tolerance, and not of the same bits.
+        axes: how many axes tensors have at least.
+    """
+
+    def __init__(self, optimizer: Optimizer, dtype: str, seed: int, *, exact: bool, tolerance: float | None) -> None:
+        self.optimizer, self.dtype, self.seed, self.exact, self.given = optimizer, dtype, seed, exact, tolerance
+        self.real: Any = numpy_dtype(dtype)
+        self.eps = 2.0 ** -{"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}[dtype]
+        self.compared = 0
+        self.off: dict[str, int] = {}
+        self.law = ""
+        self.axes = 1
+        self._tolerance: dict[str, float] | None = None
+        self._data: dict[tuple, np.ndarray] = {}
+
+    def shape(self, size: Any) -> tuple[int, ...]:
+        """A shape of so many elements, of as many axes as the optimizer takes."""
+        if not isinstance(size, int):
+            return tuple(size)
+        if self.axes == 1:
+            return (size,)
+        rows = next((k for k in range(math.isqrt(max(size, 1)), 0, -1) if size % k == 0), 1)
+        return rows, size // rows
+
+    def shapes(self, sizes: Sequence[Any]) -> list[tuple[int, ...]]:
+        """Those that the optimizer takes."""
+        shapes = [self.shape(size) for size in sizes]
+        return [shape for shape in shapes if self.axes == 1 or len(shape) == self.axes]
+
+    def params(self, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+        return [self.data(0, k, shape) for k, shape in enumerate(shapes)]
+
+    def grads(self, shapes: Sequence[tuple[int, ...]], step: int) -> list[np.ndarray]:
+        return [self.data(step, k, shape) for k, shape in enumerate(shapes)]
+
+    def data(self, step: int, k: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Tensor ``k`` of the parameters, for step 0, or of the gradients of a step; not to be written."""
+        key = step, k, shape
+        if key not in self._data:
+            self._data[key] = noise([self.seed, step, k], shape).astype(self.real)
+        return self._data[key]
+
+    def start(self, params: Sequence[Any], saved: Any = None, apart: bool = False) -> Run:
+        """A run; whatever is raised breaks the law, but for NotImplementedError."""
+        placed = [x if isinstance(x, Placed) else dense(x) for x in params]
+        return self._tried(lambda: self.optimizer.start(placed, saved, apart))
+
+    def step(self, run: Run, grads: Sequence[Any], found_inf: float | None = None) -> None:
+        same = {id(x): x if isinstance(x, Placed) else dense(x) for x in grads if x is not None}
+        placed = [None if x is None else same[id(x)] for x in grads]
+        self._tried(lambda: run.step(placed, found_inf))
+
+    def save(self, run: Run) -> Any:
+        return self._tried(run.save)
+
+    def _tried(self, what: Callable[[], Any]) -> Any:
+        try:
+            with np.errstate(all="ignore"):
+                return what()
+        except NotImplementedError as error:
+            raise Skipped(str(error) or "raised NotImplementedError") from None
+        except KeyboardInterrupt:
+            raise
+        except Wrong as error:
+            raise Broken(f"{self.optimizer.name}: {error}") from None
+        except BaseException as error:  # a step may end the process, or fail in another language than Python
+            text = textwrap.shorten(f"{kind_of(error)}: {error}", LONGEST, placeholder=" ...")
+            raise Broken(f"{self.optimizer.name}: expected no error, got {text}") from error
+
+    def came(self, run: Run) -> Came:
+        return self._tried(lambda: Came(run.params(), run.states()))
+
+    def after(self, params: Sequence[Any], grads: Sequence[Sequence[Any]], apart: bool = False) -> Came:
+        """What steps of some gradients make of parameters."""
+        run = self.start(params, apart=apart)
+        for of_step in grads:
+            self.step(run, of_step)
+        return self.came(run)
+
+    def steps(self, shapes: Sequence[tuple[int, ...]], count: int = STEPS) -> list[list[np.ndarray]]:
+        """Gradients of some steps."""
+        return [self.grads(shapes, t) for t in range(1, count + 1)]
+
+    def same(
+        self, expected: Came, got: Came, what: str, first: Sequence[np.ndarray], bits: bool = False, at: int = 0
+    ) -> None:
+        """Raise `Broken` unless two runs have come to the same: the same bits, or within the tolerance.
+
+        Args:
+            expected, got: of the same tensors.
+            what: what they have to be the same as.
+            first: the parameters before the steps.
+            bits: whether nothing but the same bits will do.
+            at: the number of their first tensor.
+        """
+        for i, (x, y) in enumerate(zip(expected.params, got.params, strict=True)):
+            with np.errstate(invalid="ignore"):
+                change = _largest(_wide(x) - _wide(np.asarray(first[i])))
+            self.alike(f"params[{at + i}]", "params", x, y, change, what, bits)
+        for i, (of, other) in enumerate(zip(expected.states, got.states, strict=True)):
+            for name in of.keys() & other.keys():
+                self.alike(f"{name}[{at + i}]", name, of[name], other[name], _largest(_wide(of[name])), what, bits)
+
+    def alike(self, where: str, slot: str, x: Any, y: Any, scale: float, what: str, bits: bool) -> None:
+        """The same of two arrays; ``scale`` is what the tolerance is relative to."""
+        x, y = np.asarray(x), np.asarray(y)
+        if (x.shape, x.dtype) != (y.shape, y.dtype):
+            expected = f"expected an array of {x.dtype} of shape {x.shape}, {what}"
+            raise Broken(f"{where}: {expected}, got one of {y.dtype} of shape {y.shape}")
+        self.compared += x.size
+        differ = ~equal(x, y)
+        if not differ.any():
+            return
+        if not (bits or self.exact):
+            if x.dtype.kind in "iub":  # a code, such as that of 8-bit states, is as good as what comes of it
+                return
+            room = self.tolerance().get(slot, 0.0) * scale + 2 * self.eps * _largest(_wide(x))
+            with np.errstate(all="ignore"):
+                off = abs(_wide(x) - _wide(y))
+                # NaN beside infinity is another order of a sum; NaN beside a number is none.
+                lost = (np.isnan(_wide(x)) & ~np.isfinite(_wide(y))) | (np.isnan(_wide(y)) & ~np.isfinite(_wide(x)))
+            far = differ & ~(off <= room) & ~lost
+            if not far.any():
+                if x.dtype == self.real:
+                    self.off[self.law] = max(self.off.get(self.law, 0), int(distance(x[differ], y[differ]).max()))
+                return
+            differ = far
+        raise Broken(f"{where}, {told(x, y, differ, what)}")
+
+    def tolerance(self) -> dict[str, float]:
+        """By state, what may differ where sums may be taken in another order, relative to a tensor's largest change.
+
+        It is 16 times what a change of the data by 2^-16, or a unit in the last place, makes: an optimizer that
+        computes in fewer bits than it stores, as Muon in bf16, is held to those.
+        """
+        if self._tolerance is None:
+            self._tolerance = self._measured() if self.given is None else _Same(self.given)
+        return self._tolerance
+
+    def _measured(self) -> dict[str, float]:
+        shapes = self.shapes([45, 300, (15, 20)])
+        params, grads = self.params(shapes), self.steps(shapes)
+        plain = self.after(params, grads)
+        most: dict[str, float] = {}
+        for k in range(3):
+            rng = np.random.default_rng([self.seed, 77, k])
+            changed = [_perturbed(x, rng) for x in params], [[_perturbed(x, rng) for x in of] for of in grads]
+            other = self.after(*changed)
+            for i, (x, y) in enumerate(zip(plain.params, other.params, strict=True)):
+                moved = _wide(x) - _wide(params[i]), _wide(y) - _wide(changed[0][i])
+                _note(most, "params", *moved)
+                for name in plain.states[i].keys() & other.states[i].keys():
+                    if plain.states[i][name].dtype.kind not in "iub":
+                        _note(most, name, _wide(plain.states[i][name]), _wide(other.states[i][name]))
+        return {name: min(ROOM * (x + self.eps), MOST) for name, x in most.items()}
+
+
+class _Same(dict):
+    """One number by any name."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        return self.value
+
+
+def equal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Which elements have the same bits, or are NaN in both."""
+    if x.dtype.kind in "iub" or x.dtype.kind == "c":
+        return x == y
+    return same_bits(x, y)
+
+
+def told(x: np.ndarray, y: np.ndarray, differ: np.ndarray, what: str) -> str:
+    """The first element that differs, in decimal and in hexadecimal, and by how many units in the last place."""
+    k = int(np.argmax(differ))
+    one, other = np.ravel(x)[k], np.ravel(y)[k]
+    text = f"element {k} of {x.size} ({int(differ.sum())} differ): expected {shown(one)}, {what}, got {shown(other)}"
+    if x.dtype.kind not in "iub" and not (np.isnan(float(one)) or np.isnan(float(other))):
+        text += f", {int(distance(one, other))} ULPs away"
+    return text
+
+
+def shown(x: Any) -> str:
+    """A number in decimal, and its bits."""
+    value = float(x) if x.dtype.kind not in "iub" else int(x)
+    return f"{value!r} (0x{x.tobytes()[::-1].hex()})"
+
+
+def _note(most: dict[str, float], name: str, x: np.ndarray, y: np.ndarray) -> None:
+    scale = _largest(x)
+    if scale and x.shape == y.shape:
+        most[name] = max(most.get(name, 0.0), _largest(x - y) / scale)
+
+
+def _perturbed(x: np.ndarray, rng: Any) -> np.ndarray:
+    """Numbers that are off by ``SMALL``, or by a unit in the last place where that is more."""
+    sign = rng.choice([-1.0, 1.0], x.shape)
+    near = (_wide(x) * (1 + SMALL * sign)).astype(x.dtype)
+    if x.dtype.itemsize > 2:
+        return near
+    bits = x.view(np.int16)
+    return np.asarray(bits + rng.integers(-1, 2, x.shape).astype(np.int16)).view(x.dtype)
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x).astype(np.float64)
+
+
+def _largest(x: np.ndarray) -> float:
+    """The largest size of finite numbers; 0 of none."""
+    finite = abs(x[np.isfinite(x)]) if x.ndim else np.abs(np.atleast_1d(x)[np.isfinite(np.atleast_1d(x))])
+    return float(finite.max()) if finite.size else 0.0

@@ -1,0 +1,168 @@
+"""`compare` and `record`: what differs is found, first by bits, and what may differ is told."""
+
+import json
+
+import numpy as np
+import pytest
+
+from refopt import cli, oracle
+
+FAST = {"dtypes": ["float32"]}
+
+
+def loop(params, grads, m, *, lr):
+    for p, g, a in zip(params, grads, m, strict=True):
+        a[...] = 0.5 * a + g
+        p -= (lr * a).astype(p.dtype)
+
+
+def other_order(params, grads, m, *, lr):
+    """The same but for roundings."""
+    for p, g, a in zip(params, grads, m, strict=True):
+        a[...] = 0.5 * (a + 2 * g)
+        p -= (lr * (0.3 * a) + lr * (0.7 * a)).astype(p.dtype)
+
+
+def other_name(params, grads, buffers, *, lr):
+    loop(params, grads, buffers, lr=lr)
+
+
+def blocks(params, grads, m, *, lr):
+    """Whole blocks of 16 are never written."""
+    for p, g, a in zip(params, grads, m, strict=True):
+        n = p.size if p.size < 300 else p.size // 16 * 16
+        loop([p.reshape(-1)[:n]], [g.reshape(-1)[:n]], [a.reshape(-1)[:n]], lr=lr)
+
+
+def finite(params, grads, m, *, lr):
+    loop(params, [np.nan_to_num(g) for g in grads], m, lr=lr)
+
+
+def later(params, grads, m, *, lr, step):
+    loop(params, grads, m, lr=lr if step < 10 else lr / 2)
+
+
+def flat(params, grads, m, *, lr):
+    for p, g, a in zip(params, grads, m, strict=True):
+        q, b = p.reshape(-1), a.reshape(-1)
+        loop([q], [g.reshape(-1)], [b], lr=lr)
+
+
+def few(params, grads, m, *, lr):
+    loop(params[:110], grads[:110], m[:110], lr=lr)
+
+
+def scalars_left_out(params, grads, m, *, lr):
+    keep = [i for i, p in enumerate(params) if p.ndim]
+    loop([params[i] for i in keep], [grads[i] for i in keep], [m[i] for i in keep], lr=lr)
+
+
+@pytest.mark.parametrize(
+    ("step", "part"),
+    [(blocks, "C1"), (few, "C2"), (scalars_left_out, "C3"), (flat, "C4"), (finite, "C5"), (later, "C6")],
+)
+def test_a_difference_is_found_in_its_part(step, part):
+    report = oracle.compare(loop, step, **FAST)
+    assert part in report.wrong and not report.ok, str(report)
+    assert f"{part} {oracle.PARTS[part]}, float32: " in str(report) and " (0x" in str(report)
+    if part not in ("C1", "C5"):
+        assert "C1" not in report.wrong
+
+
+def test_the_same_has_no_difference():
+    for step in (loop, other_name):
+        report = oracle.compare(loop, step)
+        assert report.ok and not report.of("failed") and report.compared > 10_000, str(report)
+
+
+def test_by_bits_or_within():
+    report = oracle.compare(loop, other_order, **FAST)
+    assert not report.ok and "ULPs away" in str(report)
+    assert "smallest example: a tensor of one element, " in str(report)
+    measured = oracle.compare(loop, other_order, within="measured", **FAST)
+    assert measured.ok and "within what was allowed" in str(measured), str(measured)
+    assert oracle.compare(loop, other_order, within=1e-5, **FAST).ok
+    assert not oracle.compare(loop, later, within=1e-5, parts=["C6"], **FAST).ok
+    assert not oracle.compare(loop, later, within="measured", parts=["C6"], **FAST).ok
+
+
+def test_nan_is_no_wildcard():
+    def lost(params, grads, m, *, lr):
+        loop(params, grads, m, lr=lr)
+        for p in params:
+            p[...] = np.nan
+
+    assert not oracle.compare(loop, lost, within=1e9, parts=["C1"], **FAST).ok
+    assert not oracle.compare(lost, loop, within=1e9, parts=["C1"], **FAST).ok
+
+
+def test_one_that_fails_differs():
+    def raising(params, grads, m, *, lr):
+        if len(params) > 100:
+            raise RuntimeError("too many")
+        loop(params, grads, m, lr=lr)
+
+    for pair in ((loop, raising), (raising, loop)):
+        report = oracle.compare(*pair, **FAST)
+        assert report.wrong == ["C2"] and "RuntimeError: too many" in str(report)
+    both = oracle.compare(raising, raising, **FAST)
+    assert both.ok and "both fail" in str(both)
+
+
+def test_expected_differences():
+    report = oracle.compare(loop, later, expected_failures={"C6": "another schedule"}, **FAST)
+    assert report.ok and report.failed_laws == ["C6"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_yesterdays_and_todays(tmp_path, dtype):
+    path = tmp_path / "loop.npz"
+    oracle.record(loop, path, dtypes=[dtype], seed=3)
+    same = oracle.compare(path, loop, dtypes=[dtype])
+    assert same.ok and same.subject == "loop, beside loop" and not same.of("skipped"), str(same)
+    changed = oracle.compare(path, later)
+    assert changed.wrong == ["C6"] and changed.dtypes == [dtype]
+    assert "recorded of other data" in str(oracle.compare(path, loop, seed=4))
+
+
+def test_what_is_no_record(tmp_path):
+    (tmp_path / "no.npz").write_text("no")
+    with pytest.raises(ValueError, match="compare: expected a record"):
+        oracle.compare(tmp_path / "no.npz", loop)
+    with pytest.raises(ValueError, match="compare: expected a record"):
+        oracle.compare(tmp_path / "none.npz", loop)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        ({"within": "near"}, ValueError, "compare: within: expected one of"),
+        ({"within": -1.0}, ValueError, "compare: within: expected"),
+        ({"parts": ["C9"]}, ValueError, r"compare: parts\[0\]: expected one of"),
+        ({"options_a": 3}, TypeError, "compare: options_a: expected"),
+        ({"fused": True}, TypeError, "compare: fused: expected none"),
+    ],
+)
+def test_arguments_are_refused(options, kind, text):
+    with pytest.raises(kind, match=text):
+        oracle.compare(loop, loop, **options)
+
+
+def test_the_command(capsys, tmp_path, monkeypatch):
+    source = "def one(params, grads, *, lr):\n    for p, g in zip(params, grads):\n        p -= lr * g\n"
+    other = source.replace("one", "two").replace("lr * g", "lr * (0.3 * g) + lr * (0.7 * g)")
+    (tmp_path / "steps.py").write_text(source + other)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["compare", "steps.py:one", "steps.py:one", "--dtype", "fp32"]) == 0
+    assert capsys.readouterr().out.startswith("one, beside one: no difference")
+    assert cli.main(["compare", "steps.py:one", "steps.py:two", "--dtype", "fp32"]) == 1
+    out = capsys.readouterr().out
+    assert "DIFFERENT, C1" in out and all(len(line) <= 80 for line in out.splitlines())
+    within = ["--within", "measured", "--json", "-"]
+    assert cli.main(["compare", "steps.py:one", "steps.py:two", "--dtype", "fp32", *within]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"]
+    assert cli.main(["compare", "steps.py:one", "--record", "one.npz", "--dtype", "fp32"]) == 0
+    assert cli.main(["compare", "one.npz", "steps.py:one"]) == 0
+    assert cli.main(["compare", "one.npz", "steps.py:two"]) == 1
+    assert cli.main(["compare", "steps.py:one"]) == 2
+    assert cli.main(["compare", "steps.py:one", "steps.py:two", "--within", "near"]) == 2

@@ -1,0 +1,116 @@
+"""`identify`: every routine is itself, in every choice, and what is none is none."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from refopt import cli, cpu, oracle
+from refopt.catalog import ROUTINES
+from refopt.oracle.identity.candidates import LEFT_OUT
+
+CHOSEN = [
+    (name, choice, value)
+    for name, row in ROUTINES.items()
+    for choice, values in row.choices.items()
+    for value in values
+    if choice not in LEFT_OUT
+]
+
+
+@pytest.mark.parametrize("name", ROUTINES)
+def test_a_routine_is_itself(name):
+    found = oracle.identify(getattr(cpu, ROUTINES[name].merged_name))
+    assert name in {match.routine for match in found.matches}, str(found)
+    assert found.routine == name or found.ambiguous
+    assert found.matches[0].off < 1e-8 and found.dtype == "float64"
+
+
+@pytest.mark.parametrize(("name", "choice", "value"), CHOSEN)
+def test_in_every_choice(name, choice, value):
+    """Other values are ruled out, but for a choice that matters with a number alone that is 0 here."""
+    found = oracle.identify(partial(getattr(cpu, ROUTINES[name].merged_name), **{choice: value}))
+    matches = [match for match in found.matches if match.routine == name]
+    assert matches and any(match.choices.get(choice, value) == value for match in matches), str(found)
+
+
+def test_a_choice_that_matters_is_told_from_others():
+    for value in ("corrected", "uncorrected"):
+        found = oracle.identify(partial(cpu.merged_adam, epsilon_at=value))
+        assert found.choices["epsilon_at"] == value
+        assert all(match.choices["epsilon_at"] == value for match in found.matches if match.routine == "adam")
+
+
+def constant(params, grads, velocities, *, lr):
+    for p, g, v in zip(params, grads, velocities, strict=True):
+        v[...] = 0.75 * v + g
+        p -= lr * v
+
+
+def test_numbers_in_the_code_are_told():
+    assert oracle.identify(constant, set={"mu": 0.75}).routine == "momentum"
+    none = oracle.identify(constant, set={"mu": 0.5})
+    assert none.routine is None and none.nearest is not None and "the nearest, " in str(none)
+
+
+def test_names():
+    def step(params, grads, velocities, *, lr, beta=0.75):
+        for p, g, v in zip(params, grads, velocities, strict=True):
+            v[...] = beta * v + g
+            p -= lr * v
+
+    assert oracle.identify(step, names={"mu": "beta"}).routine == "momentum"
+    assert oracle.identify(step).routine is None
+
+
+def test_none():
+    def cubes(params, grads, *, lr):
+        for p, g in zip(params, grads, strict=True):
+            p -= lr * g**3
+
+    found = oracle.identify(cubes)
+    assert found.routine is None and not found.choices and ": none of " in str(found)
+
+    def raising(params, grads, *, lr):
+        raise RuntimeError("no such luck")
+
+    assert "none could be tried: RuntimeError: no such luck" in str(oracle.identify(raising))
+
+    def endless(params, grads, *, lr):
+        for p in params:
+            p[...] = np.inf
+
+    assert "not finite" in str(oracle.identify(endless))
+
+
+def test_arithmetic_in_fp32_is_identified_all_the_same():
+    def narrow(params, grads, *, lr):
+        for p, g in zip(params, grads, strict=True):
+            p -= (np.float32(lr) * g.astype(np.float32)).astype(p.dtype)
+
+    found = oracle.identify(narrow)
+    assert found.routine == "sgd" and 1e-9 < found.matches[0].off < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        ({"set": {"nu": 1}}, TypeError, "identify: set: expected"),
+        ({"set": {"mu": -1}}, ValueError, r"identify: set\['mu'\]: expected"),
+        ({"names": 3}, TypeError, "identify: names: expected"),
+        ({"fused": True}, TypeError, "identify: fused: expected none"),
+    ],
+)
+def test_arguments_are_refused(options, kind, text):
+    with pytest.raises(kind, match=text):
+        oracle.identify(constant, **options)
+
+
+def test_the_command(capsys, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "def step(params, grads, *, lr):\n    for p, g in zip(params, grads):\n        p -= lr * g\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["check", "--identify", "mine.py:step"]) == 0
+    assert capsys.readouterr().out.startswith("step: sgd\n")
+    assert cli.main(["check", "--identify", "mine.py:step", "--set", "nu=1"]) == 2

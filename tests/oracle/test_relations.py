@@ -1,0 +1,326 @@
+"""`check(None, step)`: each planted defect is found by the law of its name, and right steps have no false alarm."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+
+from refopt import cli, cpu, oracle
+
+NUMBERS = {"beta1": 0.875, "beta2": 0.9375}
+COARSE = {"dtypes": ["float32"]}
+
+
+def updated(p, g, m, v, lr, step, beta1=0.875, beta2=0.9375):
+    m += (1 - beta1) * (g - m)
+    v += (1 - beta2) * (g * g - v)
+    p -= (lr * (m / (1 - beta1**step)) / (np.sqrt(v / (1 - beta2**step)) + 1e-6)).astype(p.dtype)
+
+
+def right(params, grads, m, v, *, lr, step, found_inf=None):
+    if found_inf is not None and found_inf[0] != 0:
+        return
+    for p, g, a, b in zip(params, grads, m, v, strict=True):
+        if g is not None:
+            updated(p, g, a, b, lr, step)
+
+
+def returning(params, grads, *, lr):
+    return [p - (lr * np.sign(g)).astype(p.dtype) for p, g in zip(params, grads, strict=True)]
+
+
+def orthogonal(params, grads, buffers, *, lr, mu=0.9):
+    """Of matrices alone, in fewer bits than they are stored in, as Muon."""
+    for p, g, b in zip(params, grads, buffers, strict=True):
+        if p.ndim != 2:
+            raise NotImplementedError("matrices alone")
+        b[...] = mu * b + g
+        x = (b / (np.linalg.norm(b.astype(np.float32)) + 1e-7)).astype(np.float16).astype(np.float32)
+        for _ in range(3):
+            x = (1.5 * x - 0.5 * (x @ x.T) @ x).astype(np.float16).astype(np.float32)
+        p -= (lr * x).astype(p.dtype)
+
+
+def quantized(params, grads, codes, scales, *, lr):
+    """A momentum of 8 bits in blocks."""
+    for p, g, code, scale in zip(params, grads, codes, scales, strict=True):
+        flat = np.zeros(64 * len(scale), np.float32)
+        flat[: p.size] = g.reshape(-1)
+        blocks = 0.75 * (code.astype(np.float32) - 128) * scale[:, None] + flat.reshape(-1, 64)
+        scale[...] = np.abs(blocks).max(1) / 127
+        code[...] = np.rint(blocks / np.where(scale, scale, 1)[:, None]) + 128
+        p -= (lr * blocks.reshape(-1)[: p.size].reshape(p.shape)).astype(p.dtype)
+
+
+BLOCKS = {
+    "codes": lambda p: np.full((-(-p.size // 64), 64), 128, np.uint8),
+    "scales": lambda p: np.zeros(-(-p.size // 64), np.float32),
+}
+
+
+@pytest.mark.parametrize(
+    ("step", "options"),
+    [
+        (right, {"symmetries": ("sign", "elements", "zero")}),
+        (returning, {"symmetries": ("sign", "elements", "zero")}),
+        (orthogonal, {"symmetries": ["sign", "zero"]}),
+        (quantized, {"states": BLOCKS}),
+        (cpu.merged_adam, {"dtypes": ["float32"]}),
+        (cpu.merged_novograd, {"dtypes": ["float32"]}),
+    ],
+)  # fmt: skip
+def test_no_false_alarm(step, options):
+    report = oracle.check(None, step, **options)
+    assert report.ok and not report.failed_laws, str(report)
+    assert {item.law for item in report.of("passed")} >= {"R1", "R2", "R3", "R5", "R6", "R7", "R8"}
+
+
+def one_norm(params, grads, m, v, *, lr, step):
+    size = sum(float((g.astype(np.float64) ** 2).sum()) for g in grads) ** 0.5
+    right(params, [(g / size).astype(g.dtype) for g in grads], m, v, lr=lr, step=step)
+    for p, g in zip(params, grads, strict=True):
+        p -= (g / size).astype(p.dtype)
+
+
+def by_place(params, grads, *, lr):
+    for i, (p, g) in enumerate(zip(params, grads, strict=True)):
+        p -= (lr * g * (1 + i / 8)).astype(p.dtype)
+
+
+def next_state(params, grads, m, v, *, lr, step):
+    n = len(params)
+    order = [i if i < 110 else 110 + (i - 109) % max(n - 110, 1) for i in range(n)]
+    if all(v[i].shape == v[order[i]].shape for i in range(n)):
+        right(params, grads, m, [v[i] for i in order], lr=lr, step=step)
+    else:
+        right(params[:110], grads[:110], m[:110], v[:110], lr=lr, step=step)
+
+
+def dropped(params, grads, *, lr):
+    for p, g in list(zip(params, grads, strict=True))[:110]:
+        p -= (lr * g).astype(p.dtype)
+
+
+def after_an_empty_one(params, grads, *, lr):
+    for p, g in zip(params, grads, strict=True):
+        if not p.size:
+            break
+        p -= (lr * g).astype(p.dtype)
+
+
+def spread_nan(params, grads, *, lr):
+    spoiled = sum(float(np.sum(g.astype(np.float64) * 0)) for g in grads)
+    for p, g in zip(params, grads, strict=True):
+        p -= (lr * g + spoiled).astype(p.dtype)
+
+
+def also_without(params, grads, m, *, lr):
+    for p, g, a in zip(params, grads, m, strict=True):
+        a[...] = 0.5 * a + (0 if g is None else g)
+        p -= (lr * a + lr * p).astype(p.dtype)
+
+
+def flat_copy(params, grads, *, lr):
+    for p, g in zip(params, grads, strict=True):
+        flat = p.reshape(-1)
+        flat -= (lr * g.reshape(-1)).astype(p.dtype)
+
+
+def in_memory_order(params, grads, *, lr):
+    for p, g in zip(params, grads, strict=True):
+        p -= (lr * g.ravel(order="K").reshape(p.shape)).astype(p.dtype)
+
+
+def scaled_gradient(params, grads, *, lr):
+    for p, g in zip(params, grads, strict=True):
+        kept = (lr * g).astype(p.dtype)
+        g *= 2
+        p -= kept
+
+
+def one_too_many(params, grads, *, lr):
+    for p, g in zip(params, grads, strict=True):
+        p -= (lr * g).astype(p.dtype)
+        if p.ndim == 1 and p.size == 17 and p.flags.c_contiguous and p.base is not None:
+            np.lib.stride_tricks.as_strided(p, (18,))[17] = 0
+
+
+def by_chance(params, grads, *, lr, rng=np.random.default_rng(5)):  # noqa: B008
+    for p, g in zip(params, grads, strict=True):
+        p -= (lr * g * rng.uniform(0.999, 1.001, p.shape)).astype(p.dtype)
+
+
+class Hidden:
+    """A momentum that no checkpoint has."""
+
+    def __init__(self):
+        self.states = {}
+
+    def __call__(self, params, grads, *, lr, step):
+        for p, g in zip(params, grads, strict=True):
+            if step == 1:
+                self.states[id(p)] = np.zeros_like(p)
+            buffer = self.states.setdefault(id(p), np.zeros_like(p))
+            buffer[...] = 0.5 * buffer + g
+            p -= (lr * buffer).astype(p.dtype)
+
+
+class Counting(Hidden):
+    """A number of steps that no checkpoint has, by the arrays it is of."""
+
+    def __call__(self, params, grads, *, lr):
+        for p, g in zip(params, grads, strict=True):
+            held, count = self.states.get(id(p), (p, 0))
+            count = count + 1 if held is p else 1
+            self.states[id(p)] = p, count
+            p -= (lr / count * g).astype(p.dtype)
+
+
+def gate_ignored(params, grads, m, v, *, lr, step, found_inf):
+    right(params, grads, m, v, lr=lr, step=step)
+
+
+def gate_of_parameters(params, grads, m, v, *, lr, step, found_inf):
+    kept = params if found_inf is None or found_inf[0] == 0 else [p.copy() for p in params]
+    right(kept, grads, m, v, lr=lr, step=step)
+
+
+def gate_that_counts(params, grads, m, v, steps, *, lr, found_inf):
+    for count in steps:
+        count += 1
+    for p, g, a, b, count in zip(params, grads, m, v, steps, strict=True):
+        if (found_inf is None or found_inf[0] == 0) and g is not None:
+            updated(p, g, a, b, lr, count.reshape(-1)[:1].astype(np.float64))
+
+
+def gate_but_first(params, grads, m, v, *, lr, step, found_inf):
+    right(params, grads, m, v, lr=lr, step=step, found_inf=None if step == 1 else found_inf)
+
+
+PLANTED = [
+    (one_norm, "R1", {}), (spread_nan, "R1", {}), (by_place, "R2", {}), (next_state, "R3", {}), (dropped, "R3", {}),
+    (after_an_empty_one, "R3", {}), (also_without, "R4", {}), (flat_copy, "R5", {}), (in_memory_order, "R5", {}),
+    (scaled_gradient, "R6", {}), (one_too_many, "R6", {}), (by_chance, "R7", {}), (Hidden(), "R8", {}),
+    (Counting(), "R8", {}), (gate_ignored, "R9", {}), (gate_of_parameters, "R9", {}),
+    (gate_that_counts, "R9", {"states": {"steps": 0.0}}), (gate_but_first, "R9", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "law", "options"), PLANTED, ids=lambda x: getattr(x, "__name__", None))
+def test_a_planted_defect_is_found_by_its_law(step, law, options):
+    report = oracle.check(None, step, dtypes=["float32"], **options)
+    assert not report.ok and law in report.wrong, str(report)
+    assert f"{law} {oracle.RELATIONS[law].name}, float32: " in str(report)
+
+
+def biased(params, grads, *, lr):
+    for p, g in zip(params, grads, strict=True):
+        p -= (lr * np.maximum(g, 0)).astype(p.dtype)
+
+
+def blocks_unwritten(params, grads, *, lr):
+    for p, g in zip(params, grads, strict=True):
+        n = p.size if p.size < 300 else p.size // 16 * 16
+        p.reshape(-1)[:n] -= (lr * g.reshape(-1)[:n]).astype(p.dtype)
+
+
+def decayed(params, grads, *, lr):
+    for p, g in zip(params, grads, strict=True):
+        p -= (lr * (g + 0.5 * p)).astype(p.dtype)
+
+
+@pytest.mark.parametrize(("step", "law"), [(biased, "R10"), (blocks_unwritten, "R11"), (decayed, "R12")])
+def test_a_symmetry_is_tried_where_it_is_declared(step, law):
+    name = oracle.RELATIONS[law].declared
+    assert law not in oracle.check(None, step, **COARSE).laws
+    report = oracle.check(None, step, symmetries=[name], laws=["R10", "R11", "R12"], **COARSE)
+    assert law in report.failed_laws
+
+
+def test_a_gate_that_holds_in_the_first_step_too():
+    report = oracle.check(None, gate_but_first, laws=["R9"], **COARSE)
+    failed = {item.label for item in report.of("failed")}
+    assert failed == {label for label in failed if "first step" in label} and len(failed) == 3
+
+
+def test_the_tolerance_is_measured_or_given_or_none():
+    """A sum in another order is within the tolerance; by bits it is not."""
+
+    def normed(params, grads, *, lr):
+        for p, g in zip(params, grads, strict=True):
+            norm = np.sqrt(np.add.reduce(np.ravel(g * g), dtype=g.dtype))
+            p -= (lr * g / norm if g.size else g).astype(p.dtype)
+
+    options = {"symmetries": ["elements"], "dtypes": ["float32"], "laws": ["R5", "R11"]}
+    moved = {item.label: item.status for item in oracle.check(None, normed, **options).items}
+    assert moved["another order of 4099 elements"] == "passed"
+    exact = oracle.check(None, normed, exact=True, **options)
+    assert "another order of 4099 elements" in {item.label for item in exact.of("failed")}
+    wide = oracle.check(None, by_place, laws=["R2"], tolerance=4.0, **COARSE)
+    assert wide.ok
+
+
+def test_what_is_wrong_whatever_it_is_given():
+    def raising(params, grads, *, lr):
+        raise RuntimeError("no such luck")
+
+    report = oracle.check(None, raising)
+    assert not report.ok and "RuntimeError: no such luck" in str(report)
+
+    def still(params, grads, *, lr):
+        pass
+
+    assert "NOT COMPARED: two steps change no parameter" in str(oracle.check(None, still))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        ({"symmetries": ["signs"]}, ValueError, r"check: symmetries\[0\]: expected one of"),
+        ({"symmetries": "sign"}, TypeError, "check: symmetries: expected a sequence of names"),
+        ({"laws": ["L1"]}, ValueError, r"check: laws\[0\]: expected one of"),
+        ({"tolerance": -1}, ValueError, "check: tolerance: expected"),
+        ({"states": {"w": 1}}, TypeError, "check: states: expected names of .*, got 'w'"),
+        ({"set": {"rho": 1}}, TypeError, "check: set: expected names of lr, got 'rho'"),
+        ({"fused": True}, TypeError, "check: fused: expected none, which is for optimizers of libraries, got True"),
+        ({"skips": {"L1": "none"}}, ValueError, "check: skips: expected the id of a law"),
+    ],
+)
+def test_arguments_are_refused(options, kind, text):
+    with pytest.raises(kind, match=text):
+        oracle.check(None, returning, **options)
+
+
+def test_steps_that_are_none_are_refused():
+    for step, text in ((3, "a function, or an optimizer, got int"), (len, "a step that takes params")):
+        with pytest.raises(TypeError, match=text):
+            oracle.check(None, step)
+
+
+def test_expected_failures_and_skips():
+    report = oracle.check(None, by_place, expected_failures={"R2": "by its place", "R1": "so", "R3": "so"}, **COARSE)
+    assert report.failed_laws and "R2" not in report.wrong
+    report = oracle.check(None, by_place, skips={"R1": "x", "R2-float32": "x", "R3": "x", "R4": "x"}, **COARSE)
+    assert report.ok, str(report)
+
+
+def test_the_report_is_json():
+    told = json.loads(oracle.check(None, by_place, laws=["R2"], **COARSE).to_json())
+    assert told["routine"] == "none" and told["wrong"] == ["R2"] and not told["ok"]
+    assert told["items"][0]["text"].startswith("params[0], element 0 of 64 (64 differ): expected ")
+    assert " (0x" in told["items"][0]["text"] and told["items"][0]["text"].endswith(" ULPs away")
+
+
+def test_the_command(capsys, tmp_path, monkeypatch):
+    source = "def step(params, grads, *, lr):\n    for i, (p, g) in enumerate(zip(params, grads)):\n"
+    (tmp_path / "mine.py").write_text(source + "        p -= (lr * i * g).astype(p.dtype)\n")
+    monkeypatch.chdir(tmp_path)
+    run = partial(cli.main, ["check", "mine.py:step", "--as", "none", "--dtype", "fp32", "--law", "R2"])
+    assert run() == 1
+    out = capsys.readouterr().out
+    assert "again: refopt check mine.py:step --as none --dtype fp32 --law R2" in out
+    assert all(len(line) <= 80 or "again: " in line for line in out.splitlines())
+    assert cli.main(["check", "--list-laws", "--as", "none"]) == 0
+    assert capsys.readouterr().out.startswith("R1")
+    assert cli.main(["check", "mine.py:step", "--as", "adam", "--symmetry", "sign"]) == 2

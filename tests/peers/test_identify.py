@@ -1,0 +1,124 @@
+"""`identify` is right for every optimizer of the tables, and says that it is none for those of other formulas."""
+
+import inspect
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+optax = pytest.importorskip("optax")
+
+from peers.test_timm import timm  # noqa: E402, F401
+from refopt import cli, oracle  # noqa: E402
+from refopt.oracle.subjects import accepted  # noqa: E402
+from refopt.oracle.subjects.optax_peers import FUNCTIONS, PEERS  # noqa: E402
+from refopt.oracle.subjects.timm import TIMM  # noqa: E402
+from refopt.oracle.subjects.torch_peers import CLASSES, TORCH  # noqa: E402
+from refopt.oracle.variants import ROUTINES  # noqa: E402
+
+
+def holds(found, routine, choices):
+    """Whether the routine is among what it was found to be, with the choices that its table has."""
+    row = ROUTINES[routine]
+    wanted = {name: x for name, x in choices.items() if name in row.choices}
+    for match in (x for x in found.matches if x.routine == routine):
+        if all(match.choices.get(name, x) == x for name, x in wanted.items()):
+            return True
+    return False
+
+
+def of_torch():
+    for routine, name in CLASSES.items():
+        options = {"momentum": 0.0} if routine == "sgd" else {"momentum": 0.9} if routine == "momentum" else {}
+        yield routine, getattr(torch.optim, name), options, TORCH[routine].choices
+
+
+def of_timm(timm, name):  # noqa: F811
+    """A class by its name, from the file that defines it."""
+    (folder,) = sys.modules["timm.optim"].__path__
+    (file,) = (x for x in Path(folder).glob("*.py") if f"class {name}(" in x.read_text())
+    return timm(f"{file.stem}.{name}")
+
+
+def of_optax():
+    for name, routines in FUNCTIONS.items():
+        for routine in routines:
+            peer = PEERS[routine]
+            options = {x: y for x, y in peer.only.items() if x in inspect.signature(getattr(optax, name)).parameters}
+            if routine == "momentum":
+                options["momentum"] = 0.9
+            yield routine, getattr(optax, name), options, peer.choices
+
+
+EVERY = [*of_torch(), *of_optax()]
+
+
+def check_named(found, routine, choices):
+    assert holds(found, routine, choices), str(found)
+    assert found.routine == routine or found.ambiguous, str(found)
+    assert found.matches[0].off < 2.0**-16
+
+
+@pytest.mark.parametrize(("routine", "kind", "options", "choices"), EVERY)
+def test_every_optimizer_of_the_tables(routine, kind, options, choices):
+    check_named(oracle.identify(kind, **options), routine, choices)
+
+
+STARTS = {"RMSpropTF": "mean_square from 1"}
+
+
+@pytest.mark.parametrize(("routine", "name"), [x for x in TIMM if x[1] != "NAdamW"])
+def test_every_optimizer_of_timms(timm, routine, name):  # noqa: F811
+    kind, peer = of_timm(timm, name), TIMM[routine, name]
+    found = oracle.identify(kind, **{x: y for x, y in peer.only.items() if x in accepted(kind)})
+    check_named(found, routine, peer.choices)
+    assert STARTS.get(name, "") in str(found)
+
+
+@pytest.mark.parametrize("name", ["NAdamW", "Lamb"])
+def test_optimizers_of_timms_that_are_none(timm, name):  # noqa: F811
+    """By default its Lamb clips, by the norm of all gradients; NAdamW has one correction for two averages."""
+    assert oracle.identify(of_timm(timm, name)).routine is None
+
+
+@pytest.mark.parametrize(
+    "kind", [
+        torch.optim.Muon, torch.optim.Rprop, torch.optim.ASGD, torch.optim.Adafactor, torch.optim.LBFGS,
+        optax.yogi, optax.adabelief, optax.sm3,
+    ],
+)  # fmt: skip
+def test_optimizers_of_other_formulas_are_none(kind):
+    found = oracle.identify(kind)
+    assert found.routine is None and not found.matches and ": none " in str(found)
+
+
+@pytest.mark.parametrize("option", ["foreach", "fused", "maximize", "amsgrad"])
+def test_choices_and_states_are_named(option):
+    options = {option: True}
+    found = oracle.identify(torch.optim.Adam, **options)
+    assert found.routine == "adam" and not found.ambiguous
+    assert found.choices["maximize"] == options.get("maximize", False) and found.choices["decay"] == "l2"
+    assert found.matches[0].states == (("moment2_max",) if "amsgrad" in options else ())
+
+
+def test_an_instance_has_its_own_numbers():
+    """Without decay AdamW is Adam, and that is what it is said to be."""
+    param = [torch.nn.Parameter(torch.ones(2))]
+    found = oracle.identify(torch.optim.AdamW(param, weight_decay=0.0))
+    assert found.routine == "adam" and found.ambiguous
+    assert {match.routine for match in found.matches} >= {"adam", "adamw"}
+    assert "the same formula with these numbers: " in str(found)
+    decayed = oracle.identify(torch.optim.AdamW(param, weight_decay=0.25))
+    assert decayed.routine == "adamw" and decayed.matches[0].numbers["coeff"] == 0.25
+
+
+def test_the_command(capsys):
+    assert cli.main(["check", "--identify", "torch.optim:Muon"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("torch.optim.Muon: none of ") and all(len(line) <= 80 for line in out.splitlines())
+    assert cli.main(["check", "--identify", "torch.optim:AdamW", "--json", "-"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["routine"] == "adamw" and told["choices"]["epsilon_at"] == "corrected"
+    assert cli.main(["check", "--identify", "torch.optim:AdamW", "--with", "sign=1"]) == 2

@@ -1,0 +1,167 @@
+"""`check(None, step)` beside PyTorch and optax: theirs hold, but for what is known; planted defects show."""
+
+import inspect
+
+import pytest
+
+torch = pytest.importorskip("torch")
+optax = pytest.importorskip("optax")
+
+from refopt import oracle  # noqa: E402
+
+SHORT = {"dtypes": ["float32"]}
+# Kernels on the CPU take a tensor's numbers from its first address on, one after the other, whatever its strides are.
+FUSED = dict.fromkeys(("R5", "R6"), "fused kernels on the CPU read no strides")
+# The first step allocates the momentum, and skips; the second takes what is in it for a momentum.
+SKIPPED_FIRST = {"R9": "the momentum of a first step that was skipped is not initialised"}
+CLASSES = [
+    name for name, x in vars(torch.optim).items()
+    if isinstance(x, type) and name not in ("Optimizer", "SparseAdam", "LBFGS")
+]  # fmt: skip
+FUSED_TOO = [name for name in CLASSES if "fused" in inspect.signature(getattr(torch.optim, name)).parameters]
+RUNS = [*((name, "") for name in CLASSES), *((name, "fused") for name in FUSED_TOO), ("Adam", "foreach")]
+
+
+@pytest.mark.parametrize(("name", "how"), RUNS)
+def test_classes_of_pytorch(name, how):
+    expected, options = FUSED if how == "fused" else {}, {how: True} if how else {}
+    report = oracle.check(None, getattr(torch.optim, name), **options, **SHORT, expected_failures=expected)
+    assert report.ok and report.failed_laws == [*expected], str(report)
+    assert {item.law for item in report.of("passed")} >= {"R1", "R2", "R3", "R4", "R6", "R7", "R8"}
+
+
+def test_muon_in_every_dtype():
+    report = oracle.check(None, torch.optim.Muon, laws=["R1", "R2", "R4", "R5", "R6", "R7", "R8"])
+    assert report.ok and not report.failed_laws, str(report)
+
+
+def test_findings():
+    """What holds for some options, dtypes and layouts alone."""
+    fused = oracle.check(None, torch.optim.SGD, fused=True, momentum=0.9, expected_failures=FUSED, **SHORT)
+    assert fused.wrong == ["R9"] and {"in the first step"} <= {x.label for x in fused.of("failed") if x.law == "R9"}
+    for kind in (torch.optim.NAdam, torch.optim.ASGD):
+        resumed = oracle.check(None, kind, dtypes=["float64"])
+        assert resumed.wrong == ["R8"], str(resumed)
+
+
+def test_all_at_once_and_one_numbers_of_all():
+    """An optimizer whose result depends on all tensors is not merged, and says so."""
+    report = oracle.check(None, torch.optim.LBFGS, laws=["R1", "R7"], **SHORT)
+    assert "R1" in report.wrong
+
+
+class Momentum(torch.optim.Optimizer):
+    """Right: with a gate, a number of steps and a momentum."""
+
+    _step_supports_amp_scaling = True
+
+    def __init__(self, params, lr=1e-3):
+        super().__init__(params, {"lr": lr})
+
+    def skips(self):
+        return bool(getattr(self, "found_inf", 0))
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        if self.skips():
+            return
+        for group in self.param_groups:
+            for i, p in enumerate(group["params"]):
+                if p.grad is not None:
+                    self.one(i, p, self.state[p], group["lr"])
+
+    def one(self, i, p, state, lr):
+        state["count"] = state.get("count", 0) + 1
+        buffer = state.setdefault("buffer", torch.zeros_like(p))
+        buffer.mul_(0.9).add_(p.grad)
+        p.sub_(lr / (1 - 0.9 ** state["count"]) * buffer)
+
+
+class CountsSkipped(Momentum):
+    def skips(self):
+        skipped = super().skips()
+        if skipped:
+            for state in self.state.values():
+                state["count"] += 1
+        return skipped
+
+
+class CountsInAnAttribute(Momentum):
+    def one(self, i, p, state, lr):
+        if i == 0:
+            self.count = getattr(self, "count", 0) + 1
+        state["count"] = self.count - 1
+        super().one(i, p, state, lr)
+
+
+class KeepsABufferApart(Momentum):
+    def __init__(self, params, lr=1e-3):
+        super().__init__(params, lr)
+        self.buffers = {}
+
+    def one(self, i, p, state, lr):
+        state["buffer"] = self.buffers.setdefault(p, torch.zeros_like(p))
+        super().one(i, p, state, lr)
+        del state["buffer"]
+
+
+class LoadsNothing(Momentum):
+    def load_state_dict(self, state_dict):
+        pass
+
+
+class Flat(Momentum):
+    def one(self, i, p, state, lr):
+        p.detach().reshape(-1).sub_(lr * p.grad.reshape(-1))
+
+
+class OneBuffer(Momentum):
+    """By shape, not by parameter."""
+
+    def one(self, i, p, state, lr):
+        self.of_shape = getattr(self, "of_shape", {})
+        state["buffer"] = self.of_shape.setdefault(tuple(p.shape), torch.zeros_like(p))
+        super().one(i, p, state, lr)
+
+
+class Ignores(Momentum):
+    def skips(self):
+        return False
+
+
+class Clipped(Momentum):
+    """By the norm of all gradients."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        torch.nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 1.0)
+        assert grads
+        super().step()
+
+
+@pytest.mark.parametrize(
+    ("kind", "law"),
+    [
+        (CountsSkipped, "R9"), (Ignores, "R9"), (CountsInAnAttribute, "R8"), (KeepsABufferApart, "R8"),
+        (LoadsNothing, "R8"), (Flat, "R5"), (OneBuffer, "R3"), (Clipped, "R1"), (Clipped, "R6"),
+    ],
+)  # fmt: skip
+def test_planted_defects(kind, law):
+    report = oracle.check(None, kind, **SHORT)
+    assert law in report.wrong, str(report)
+
+
+def test_a_right_one_has_no_false_alarm():
+    """As a class, an instance, and a function of parameters."""
+    of = Momentum([torch.nn.Parameter(torch.ones(2))], lr=0.0625)
+    for subject in (Momentum, of, lambda params: Momentum(params, lr=0.0625)):
+        report = oracle.check(None, subject, symmetries=("sign", "elements", "zero"), **SHORT)
+        assert report.ok and not report.failed_laws, str(report)
+        assert "R9" in {item.law for item in report.of("passed")}
+
+
+@pytest.mark.parametrize("make", [optax.adamw, optax.sgd(0.0625, momentum=0.875)])
+def test_optax(make):
+    report = oracle.check(None, make, laws=["R1", "R2", "R6", "R8"], **SHORT)
+    assert report.ok and not report.failed_laws, str(report)
