@@ -30,11 +30,11 @@ from benchmarks.torch_trace import traced
 from benchmarks.torch_work import OPTIMIZERS, OURS, SMALL, WORKLOADS, Step, Subject, Work, states_of, subjects, work_of
 
 COMPILE_S = 60.0  # in which all of it is compiled
-MOST_COMPILED = 1000  # tensors; a program for each of more takes minutes to compile
-ROUNDS, WARMUP = 21, 5
+MANY = 1000  # tensors; a program for more takes minutes to compile, and steps of them are timed less often
+ROUNDS, FEWER, WARMUP = 21, 9, 5
 CYCLES_PER_US = 2000.0  # at least as many as a multiprocessor has
 TOLERANCE = 1e-5  # relative to each tensor's largest value, after one step
-TIMING = f"median of {ROUNDS} after {WARMUP}; host by the clock, device by CUDA events"
+TIMING = f"median of {ROUNDS}, {FEWER} of more than {MANY} tensors; host by the clock, device by CUDA events"
 DRAWN = (OURS, "eager"), ("fused", "eager"), ("foreach", "eager")  # of which a timeline is recorded
 
 
@@ -61,8 +61,7 @@ def times(step: Step, before: Callable[[], Any], on_gpu: bool = True, rounds: in
 
     Args:
         step, before: the call, and what is done before each, which is not timed.
-        on_gpu: whether there is a GPU to wait for.
-        rounds: how often each is timed.
+        on_gpu, rounds: whether there is a GPU to wait for, and how often each is timed.
     """
     wait = torch.cuda.synchronize if on_gpu else lambda: None
     host, whole = [], []
@@ -83,7 +82,7 @@ def times(step: Step, before: Callable[[], Any], on_gpu: bool = True, rounds: in
 
 
 def _device_ms(step: Step, before: Callable[[], Any], host_us: float, rounds: int) -> Iterator[float]:
-    """Milliseconds between two events around each call, all of which is enqueued before it may start."""
+    """Milliseconds between two events around each call, which is enqueued before it may start."""
     cycles = max(SLEEP, int(1.5 * host_us * CYCLES_PER_US))
     for _ in range(rounds):
         before()
@@ -115,7 +114,7 @@ def rows_of(work: Work, routine: str, subject: Subject, copy: float = 0.0) -> It
         step = compiled(step) if subject.how.startswith("compiled") else step
         step = captured(step) if subject.how.endswith("graph") else step
         for condition, before in conditions(work, optimizer, subject.how).items():
-            found = times(step, before, on_gpu)
+            found = times(step, before, on_gpu, ROUNDS if len(work.params) <= MANY else FEWER)
             if on_gpu:
                 bytes_ = work.bytes(routine)
                 found |= judged(found["ms"], bytes_, copy, held=bytes_, l2=l2_bytes())
@@ -145,8 +144,8 @@ def compiled_steps(copy: float, works: list[Work], seconds: float) -> Iterator[d
     for work, routine, subject in sorted(listed, key=lambda each: each[0].elements):
         about = {"workload": work.name, "routine": routine, "implementation": subject.name, "how": subject.how}
         left = end - time.perf_counter()
-        if len(work.params) > MOST_COMPILED:
-            yield about | {"skipped": f"more than {MOST_COMPILED} tensors"}
+        if len(work.params) > MANY:
+            yield about | {"skipped": f"more than {MANY} tensors"}
         elif left < 1:
             yield about | {"skipped": f"no time left of {seconds:.0f} s"}
         else:

@@ -167,7 +167,7 @@ def resumed(case: Case, device: str, half: int = HALF) -> dict[str, Any]:
         whole.step()
     file.seek(0)
     parts = Run(case, OURS, device, 2 * half, seed=1)  # other parameters, and other data
-    parts.load(torch.load(file, weights_only=False, map_location=device))
+    parts.load(torch.load(file, weights_only=False))
     parts._batches = whole._batches
     for _ in range(half):
         parts.step()
