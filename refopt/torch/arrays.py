@@ -1,6 +1,7 @@
 """Tensors as what plans take: on a GPU as they are, on the CPU as arrays of the executor over the same memory."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,19 @@ def layout(tensor: Tensor) -> tuple[int, ...] | None:
     return tuple(s if n > 1 else 0 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
 
 
+def overlap(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
+    """The numbers of two of some dense tensors that have memory in common; ``None`` if no two have."""
+    spans = sorted((str(x.device), x.data_ptr(), x.nbytes, i) for i, x in enumerate(tensors) if x.numel())
+    for (device, place, size, i), (other, start, _, k) in pairwise(spans):
+        if device == other and start < place + size:
+            return min(i, k), max(i, k)
+    return None
+
+
 def refusal(param: Tensor) -> str:
     """Why a parameter cannot be updated by kernels, as what was expected and what came; empty if it can."""
+    if hasattr(param, "__tensor_flatten__"):  # DTensor, and others that are made of several tensors
+        return f"expected a tensor with memory of its own, got a {type(param).__name__}"
     if param.layout is not torch.strided:
         return f"expected a dense tensor, got one of layout {param.layout}"
     if param.dtype not in FLOATS:

@@ -1,6 +1,7 @@
 """The gradients of a bucket's parameters: where they lie, and what of them has changed since the last step."""
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,21 @@ from torch import Tensor
 from refopt.checks.dtypes import SIZES
 from refopt.torch.arrays import FLOATS, arrays_of, layout, places_of
 
+NBYTES = attrgetter("nbytes")
+
 
 class Gradients:
     """What a plan reads of some parameters' gradients.
 
-    PyTorch's setter of ``.grad`` sees to shape, dtype and device, so a step looks at address, strides and ``None``
-    alone. A gradient that lies in another order than its parameter is copied into that order, in every step.
+    PyTorch's setter of ``.grad`` sees to shape, dtype and device, so a step looks at address, strides, bytes and
+    ``None`` alone; the bytes tell where a parameter has got another dtype or size. A gradient that lies in another
+    order than its parameter is copied into that order, in every step.
 
     Attributes:
         present: whether each parameter has a gradient.
         places: where they lie, 0 where there is none.
         changed: whether any has come, gone or changed its dtype since a plan was given them.
+        unlike: whether any is of another dtype or size than the first was, for which a plan was made.
     """
 
     def __init__(self, params: Sequence[Tensor], label: Callable[[int], str]) -> None:
@@ -30,12 +35,15 @@ class Gradients:
         self._free = any(getattr(param, "grad_dtype", param.dtype) is not param.dtype for param in params)
         self._copies: dict[int, Tensor] = {}
         self._strides: list[Any] = []
+        self._sizes: list[int] = []
         self._dtypes: list[torch.dtype | None] = []
         self._on_gpu = self._params[0].is_cuda
         self.places = np.zeros(0, np.int64)
         self.present: list[bool] = []
         self._read([param.grad for param in params])
-        self.changed = False
+        first = (param if param.grad is None else param.grad for param in params)
+        self._first = [(x.dtype, x.nbytes) for x in first]
+        self.changed = self.unlike = False
 
     def look(self) -> bool:
         """Whether any gradient lies elsewhere than at the last look, has come or gone.
@@ -46,16 +54,19 @@ class Gradients:
         grads = [param.grad for param in self._params]
         try:  # as fast as can be, since this is most of what a step costs the host
             places = places_of(grads)
-            strides = list(map(Tensor.stride, grads))
+            strides, sizes = list(map(Tensor.stride, grads)), list(map(NBYTES, grads))
         except (TypeError, RuntimeError):  # of None, or of a sparse one, which `_read` refuses
             if any(grad is not None and grad.layout is not torch.strided for grad in grads):
                 self._read(grads)
             places = np.array([0 if grad is None else grad.data_ptr() for grad in grads], np.int64)
             strides = [None if grad is None else grad.stride() for grad in grads]
-        if strides != self._strides or self._copies or self._free:
+            sizes = [0 if grad is None else grad.nbytes for grad in grads]
+        if strides != self._strides or sizes != self._sizes or self._copies or self._free:
             before = self._dtypes
             self._read(grads)
             self.changed |= before != self._dtypes
+            pairs = zip(grads, self._first, strict=True)
+            self.unlike |= any(grad is not None and (grad.dtype, grad.nbytes) != first for grad, first in pairs)
             return True
         if places.tobytes() == self.places.tobytes():
             return False
@@ -84,8 +95,11 @@ class Gradients:
                 self._check(i, grad)
         self._strides = [None if grad is None else grad.stride() for grad in grads]
         self._dtypes = [None if grad is None else grad.dtype for grad in grads]
-        self._copies = {i: self._in_order(i, grad) for i, grad in enumerate(grads)
-                        if grad is not None and layout(grad) != layout(self._params[i])}  # fmt: skip
+        self._sizes = [0 if grad is None else grad.nbytes for grad in grads]
+        self._copies = {
+            i: self._in_order(i, grad) for i, grad in enumerate(grads)
+            if grad is not None and (layout(grad) != layout(self._params[i]) or grad.is_neg())  # of the other sign
+        }  # fmt: skip
         tensors = [self._copies.get(i, grad) for i, grad in enumerate(grads)]
         self.places = np.array([0 if tensor is None else tensor.data_ptr() for tensor in tensors], np.int64)
         self.present = [grad is not None for grad in grads]
