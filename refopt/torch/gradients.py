@@ -1,7 +1,6 @@
 """The gradients of a bucket's parameters: where they lie, and what of them has changed since the last step."""
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -9,17 +8,15 @@ import torch
 from torch import Tensor
 
 from refopt.checks.dtypes import SIZES
-from refopt.torch.arrays import FLOATS, arrays_of, layout, places_of
-
-NBYTES = attrgetter("nbytes")
+from refopt.torch.arrays import FLOATS, Alike, arrays_of, layout, places_of
 
 
 class Gradients:
     """What a plan reads of some parameters' gradients.
 
-    PyTorch's setter of ``.grad`` sees to shape, dtype and device, so a step looks at address, strides, bytes and
-    ``None`` alone; the bytes tell where a parameter has got another dtype or size. A gradient that lies in another
-    order than its parameter is copied into that order, in every step.
+    PyTorch's setter of ``.grad`` sees to shape, dtype and device, but the parameter may have got other ones since:
+    a step looks at address, shape, strides, dtype and ``None``. A gradient that lies in another order than its
+    parameter, or has the negative bit, is copied in every step.
 
     Attributes:
         present: whether each parameter has a gradient.
@@ -34,8 +31,6 @@ class Gradients:
         # By `grad_dtype` a parameter may have gradients of other dtypes: then each is looked at.
         self._free = any(getattr(param, "grad_dtype", param.dtype) is not param.dtype for param in params)
         self._copies: dict[int, Tensor] = {}
-        self._strides: list[Any] = []
-        self._sizes: list[int] = []
         self._dtypes: list[torch.dtype | None] = []
         self._on_gpu = self._params[0].is_cuda
         self.places = np.zeros(0, np.int64)
@@ -54,14 +49,14 @@ class Gradients:
         grads = [param.grad for param in self._params]
         try:  # as fast as can be, since this is most of what a step costs the host
             places = places_of(grads)
-            strides, sizes = list(map(Tensor.stride, grads)), list(map(NBYTES, grads))
+            alike = self._complete and self._alike(grads)
         except (TypeError, RuntimeError):  # of None, or of a sparse one, which `_read` refuses
             if any(grad is not None and grad.layout is not torch.strided for grad in grads):
                 self._read(grads)
             places = np.array([0 if grad is None else grad.data_ptr() for grad in grads], np.int64)
-            strides = [None if grad is None else grad.stride() for grad in grads]
-            sizes = [0 if grad is None else grad.nbytes for grad in grads]
-        if strides != self._strides or sizes != self._sizes or self._copies or self._free:
+            present = [grad is not None for grad in grads]
+            alike = present == self.present and self._alike([grad for grad in grads if grad is not None])
+        if not alike or self._copies or self._free:
             before = self._dtypes
             self._read(grads)
             self.changed |= before != self._dtypes
@@ -93,9 +88,7 @@ class Gradients:
         for i, grad in enumerate(grads):
             if grad is not None:
                 self._check(i, grad)
-        self._strides = [None if grad is None else grad.stride() for grad in grads]
         self._dtypes = [None if grad is None else grad.dtype for grad in grads]
-        self._sizes = [0 if grad is None else grad.nbytes for grad in grads]
         self._copies = {
             i: self._in_order(i, grad) for i, grad in enumerate(grads)
             if grad is not None and (layout(grad) != layout(self._params[i]) or grad.is_neg())  # of the other sign
@@ -103,6 +96,8 @@ class Gradients:
         tensors = [self._copies.get(i, grad) for i, grad in enumerate(grads)]
         self.places = np.array([0 if tensor is None else tensor.data_ptr() for tensor in tensors], np.int64)
         self.present = [grad is not None for grad in grads]
+        self._complete = all(self.present)
+        self._alike = Alike([grad for grad in grads if grad is not None])
 
     def _in_order(self, i: int, grad: Tensor) -> Tensor:
         """A copy with the elements in the order of the parameter's."""
