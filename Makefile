@@ -7,6 +7,7 @@ PY ?= .venv/bin/python
 INSTALLED := .venv/.installed
 PEERS := .venv-peers/.installed
 OF_PEERS := tests/peers tests/project/test_benchmarks.py tests/gpu/test_frameworks.py tests/evidence/test_torch.py \
+	tests/pytorch \
 	$(wildcard tests/state/test_state_pytorch*.py)
 NOTEBOOKS_OF_PEERS := notebooks/15-the-oracle.ipynb notebooks/16-in-pytorchs-step.ipynb
 SETUP := $(if $(filter .venv/bin/python,$(PY)),$(INSTALLED))
@@ -32,8 +33,8 @@ verify: $(VERIFY_SETUP)  ## compare the NumPy and CUDA forms; ARGS are passed on
 test: $(if $(SETUP),lint)  ## lint, then the tests that need no GPU; with PY the tests alone
 	$(PY) -m pytest $(if $(SETUP),-n 2) -m "not gpu and not slow" --junitxml=build/test.xml
 
-test-peers: $(PEERS)  ## the tests beside other code; fails if make test has skipped what this skips
-	.venv-peers/bin/python -m pytest -n 2 -m "not gpu" --junitxml=build/test-peers.xml $(OF_PEERS)
+test-peers: $(PEERS)  ## the tests beside other code; fails if make test has skipped what this skips; ARGS, such as -m slow
+	.venv-peers/bin/python -m pytest -n 2 -m "not gpu and not slow" $(ARGS) --junitxml=build/test-peers.xml $(OF_PEERS)
 	.venv-peers/bin/python tests/skipped.py build/test.xml build/test-peers.xml
 
 test-long: $(INSTALLED)  ## the same and the slow ones, with 150 fresh random examples of each property

@@ -94,7 +94,7 @@ class Bound:
         Raises:
             TypeError, ValueError: naming the argument and the index.
         """
-        if slot not in self.addresses:
+        if not isinstance(slot, str) or slot not in self.addresses:
             raise TypeError(f"{where}: slot: expected one of {', '.join(self.addresses)}, got {shown(slot)}")
         places = self._places_of(f"{where}: addresses", addresses)
         values = None if arrays is None else listed(f"{where}: arrays", arrays)
@@ -118,11 +118,11 @@ class Bound:
     def _places_of(self, where: str, addresses: Any) -> np.ndarray:
         """Integers as given by a caller, as `addresses` has them."""
         before, places = self._given
-        if type(addresses) is list and addresses == before:
-            return places
         try:
+            if type(addresses) is list and addresses == before:
+                return places
             places = np.array(addresses)
-        except ValueError:  # of lists of several lengths
+        except Exception:  # of entries that are no numbers, when they are compared or put in a row
             places = np.array(None)
         if places.shape != (self._count,) or (places.dtype.kind not in "iu" and self._count):
             raise TypeError(f"{where}: expected {self._count} integers, as many as planned, got {shown(addresses)}")

@@ -63,7 +63,7 @@ class Executor:
         """The stream itself, or its handle; raises, naming ``where``, if it is neither."""
         if not isinstance(stream, simt.streams.Stream) and not (is_whole(stream) and stream >= 0):
             raise TypeError(f"{where}: expected a stream of the executor or its handle, got {shown(stream)}")
-        return stream
+        return stream if isinstance(stream, simt.streams.Stream) else int(stream)
 
     def new_stream(self, multiprocessors: int | None = None) -> Any:
         """A stream; there are no multiprocessors here."""

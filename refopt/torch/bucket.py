@@ -36,6 +36,7 @@ class Bucket:
     Attributes:
         params: the parameters.
         gradients: what the plan reads of their gradients.
+        captured: whether a graph has a step of the plan, whose tables are to stay.
     """
 
     def __init__(self, members: Sequence[Member], formulas: Sequence[Formula], masters: str | None) -> None:
@@ -57,7 +58,7 @@ class Bucket:
         for member in members:
             complete(member.state, member.param, self._formula, masters)
         self._taken = _counts(members) if self._formula.counts else np.array(begun, np.int64)
-        self._skipped = torch.zeros((), dtype=torch.float64, device=self.params[0].device)
+        self._skipped = torch.zeros(1, dtype=torch.float64, device=self.params[0].device)
         self._waits = False  # whether that may be anything but 0
         self._see()
         self._scalars = Scalars(ROUTINES[self._formula.routine], self.params)
@@ -65,7 +66,8 @@ class Bucket:
         self._numbers = self._of_tensors(formulas)
         self._scalars.count(self._taken.tolist(), self._by_tensor())
         self._plan: Any = None
-        self._moved = False
+        self._moved = self.captured = False
+        self._early = bool(self._formula.first)  # whether some tensor may have its first step ahead
 
     def bind(self, gate: Gate) -> None:
         """Make the plan, which reads what a gate on the same device has."""
@@ -112,12 +114,8 @@ class Bucket:
             self._moved = False
         if not self._stepped:
             return
-        if self._formula.first or self._formula.by_step:
-            if captured:
-                name = next(iter({**self._formula.first, **self._formula.by_step}))
-                raise RuntimeError(f"{self._members[0].label}: {name}: expected a step that is not captured, since the "
-                                   "host counts steps for it")  # fmt: skip
-            self._plan.set(**self._of_step())
+        if self._early or self._formula.by_step:
+            self._set_of_step(captured)
         self._plan.step()
         self._count(captured)
         increment_version(self._stepped)
@@ -130,11 +128,12 @@ class Bucket:
     def _count(self, captured: bool) -> None:
         """A step more; that of a graph is counted by the device, whenever it is replayed."""
         if captured:
+            self.captured = True
             self._skipped -= 1
         else:
             self._taken += self._present
         if self._gate.found_inf is not None:
-            self._skipped += self._gate.found_inf[0] != 0
+            self._skipped += self._gate.found_inf
         self._waits |= captured or self._gate.found_inf is not None
 
     def set(self, formulas: Sequence[Formula]) -> None:
@@ -187,13 +186,17 @@ class Bucket:
             together[name] = float(first) if alike else [float(own[k][name]) for k in self._groups]
         return together
 
-    def _of_step(self) -> dict[str, list[float]]:
-        """The numbers that depend on how many steps a tensor has taken."""
-        counts, values = self.counts().tolist(), dict[str, list[float]]()
-        for name in {*self._formula.first, *self._formula.by_step}:
+    def _set_of_step(self, captured: bool) -> None:
+        """Put the numbers that depend on how many steps a tensor has taken into the plan."""
+        names = [*{**self._formula.first, **self._formula.by_step}]
+        if captured:
+            expected = "expected a step that is not captured, since the host counts steps for it"
+            raise RuntimeError(f"{self._members[0].label}: {names[0]}: {expected}")
+        counts = self.counts().tolist()
+        for name in names:
             steps = zip(self._groups, counts, strict=True)
-            values[name] = [self._formulas[k].number_at(name, count + 1) for k, count in steps]
-        return values
+            self._plan.set(**{name: [self._formulas[k].number_at(name, count + 1) for k, count in steps]})
+        self._early = self._early and not all(counts)
 
 
 def _counts(members: Sequence[Member]) -> np.ndarray:

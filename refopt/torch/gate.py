@@ -56,7 +56,8 @@ class Gate:
             if self._factor is not None:
                 torch.reciprocal(self._scale, out=self._factor)
         if self.found_inf is not None and found_inf is not None:
-            self.found_inf.copy_(found_inf.reshape(1), non_blocking=True)
+            # Of several devices it is a sum.
+            self.found_inf.copy_(found_inf.reshape(1), non_blocking=True).clamp_(max=1)
         if self._check is not None:
             follow(self._check, self._device)
             if moved:

@@ -51,6 +51,7 @@ class Merged(Optimizer):
             expected = "expected False, since kernels are no part of autograd's graph"
             raise ValueError(f"{where}: differentiable: {expected}, got True")
         self._buckets: list[Bucket] | None = None
+        self._of_graphs: list[Bucket] = []  # whose plans replays need
         super().__init__(*args, **named)
 
     def add_param_group(self, param_group: Group) -> None:
@@ -116,6 +117,8 @@ class Merged(Optimizer):
         moved = False
         for bucket in self._buckets:
             moved |= bucket.look()
+        if any(bucket.captured and bucket.gradients.changed for bucket in self._buckets):
+            self._build(gated)  # a plan of its own, since the graph goes on with that plan's tables
         for gate in self._gates:
             gate.take(scale, found_inf, moved)
         for bucket in self._buckets:
@@ -191,6 +194,11 @@ class Merged(Optimizer):
         """Bring the states up to date and give up the plans: somebody may change what they were bound to."""
         for bucket in self._buckets or ():
             bucket.write()
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Have no plans any more, but for those that replays need."""
+        self._of_graphs += [bucket for bucket in self._buckets or () if bucket.captured]
         self._buckets = None
 
     @property
@@ -201,7 +209,8 @@ class Merged(Optimizer):
 
     @state.setter
     def state(self, state: Any) -> None:
-        self._buckets, self._state = None, state
+        self._give_up()
+        self._state = state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """As PyTorch's; masters and the fp32 states beside them keep their dtype.
@@ -240,7 +249,8 @@ class Merged(Optimizer):
         rest = dict(state)
         self._masters = rest.pop("masters", getattr(self, "_masters", None))
         self._max_norm = rest.pop("max_norm", getattr(self, "_max_norm", None))
+        self._buckets, self._of_graphs = getattr(self, "_buckets", None), getattr(self, "_of_graphs", [])
         if "state" in rest:
             self.state = rest.pop("state")
         super().__setstate__(rest)
-        self._buckets = None
+        self._give_up()

@@ -167,6 +167,37 @@ def test_junk(name, junk):
 
 
 @pytest.mark.parametrize("junk", JUNK)
+def test_junk_to_a_move(executor, junk):
+    """A plan and a check that refuse addresses, arrays, a number or a stream go on as they were."""
+    params, grads = ([executor.to_device(np.ones(3, np.float32)) for _ in range(2)] for _ in range(2))
+    at = [grad.address for grad in grads]
+    step, check = gpu.plan("sgd", params, grads, lr=0.5), gpu.gradient_check(grads)
+    calls = {
+        "merged_sgd: move: slot": lambda x: step.move(x, at, grads),
+        "merged_sgd: move: addresses": lambda x: step.move("grads", x, grads),
+        "merged_sgd: move: arrays": lambda x: step.move("grads", at, x),
+        "merged_sgd: stream": lambda x: setattr(step, "stream", x),
+        "check_gradients: move: addresses": lambda x: check.move(x, grads),
+        "check_gradients: move: arrays": lambda x: check.move(at, x),
+        "check_gradients: grads": lambda x: check.rebind(x),
+        "check_gradients: max_norm": lambda x: check.set(max_norm=x),
+    }
+    for where, call in calls.items():
+        try:
+            call(JUNK[junk]())
+        except (TypeError, ValueError) as error:
+            assert str(error).startswith(where), (where, repr(error))
+        step.move("grads", at, grads)
+        check.move(at, grads)
+        check.set(max_norm=np.inf)
+    step.stream = 0
+    step()
+    check()
+    assert [x.copy_to_host()[0] for x in params] == [0.5, 0.5]
+    assert check.grad_norm.copy_to_host()[0] == np.float32(6) ** np.float32(0.5)
+
+
+@pytest.mark.parametrize("junk", JUNK)
 def test_junk_to_a_plan(executor, junk):
     """A plan that refuses an array, a number or a stream goes on as it was."""
     case = make(ROUTINES["sgd"], [3, 3])

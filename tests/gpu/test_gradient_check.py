@@ -113,6 +113,17 @@ def test_overflow_is_not_inf():
     assert (check.found_inf, check.grad_norm, check.grad_factor) == (0, np.inf, 0)
 
 
+@pytest.mark.clause("N12")
+def test_each_of_the_eight_elements_of_a_thread(machine):
+    """Squares overflow, so elements are looked at one by one: unlike ones are finite, and no place is left out."""
+    grads = [np.linspace(1e30, 2e30, 256, dtype=np.float32)]
+    assert checked(machine, grads)[0]["found_inf"] == [0]
+    for where in (*range(4), *range(128, 132)):
+        odd = grads[0].copy()
+        odd[where] = np.inf
+        assert checked(machine, [odd])[0]["found_inf"] == [1], where
+
+
 def test_factor_in_figures():
     """A gradient of norm 5 under a loss scale of 2, clipped to 1 and not clipped."""
     grads, scale = [np.array([3, 4], np.float32)], np.array([2], np.float32)

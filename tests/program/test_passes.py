@@ -232,6 +232,26 @@ def test_moved_arrays_are_noticed(backend):
     assert on_ranks(2, rank)[0] == outcome(program, 2)
 
 
+def test_arrays_moved_together_are_noticed():
+    """Side by side as the gradients of a group are, but right behind the buffer."""
+    program = everything("merged")(adam(world_size=2)).program
+
+    def rank(world):
+        bound = bound_on(program, world, "cpu")
+        names = next(op.inputs["x"] for op in program.main if op.type == "all_reduce" and len(op.inputs["x"]) > 1)
+        whole = bound.arrays[program.buffer_of[names[0]]]
+        views = {name: bound.arrays[name] for name in names}
+        behind = np.lib.stride_tricks.as_strided(whole, (2 * whole.size,))[whole.size :]  # compared, not read
+        places = {name: (view.ctypes.data - whole.ctypes.data) // view.itemsize for name, view in views.items()}
+        starts = {name: place - min(places.values()) for name, place in places.items()}
+        moved = {name: behind[starts[name] :][: view.size].reshape(view.shape) for name, view in views.items()}
+        with pytest.raises(ValueError, match="expected a view of the buffer, got an array elsewhere"):
+            bound.rebind(moved)
+        return all(bound.arrays[name] is view for name, view in views.items())
+
+    assert on_ranks(2, rank) == [True, True]
+
+
 # Powers of beta.
 
 

@@ -177,6 +177,18 @@ def test_attributes_are_all_compared(name):
         assert f"{name} differs: " in result.reasons[0] and f"{value!r} for adam of 'a.b'" in result.reasons[0]
 
 
+def test_a_reason_names_the_first_update_and_then_the_one_that_differs():
+    """The first is that of the gradient made first, the last parameter's, whichever updates lie between."""
+    program = adam(PARAMS[:3])
+    last, _, first = (k for k, op in enumerate(program.main) if op.type == "adam")
+    one, other = (program.main[k].inputs["params"][0] for k in (first, last))
+    main = list(program.main)
+    main[last] = main[last].replace(attrs={**main[last].attrs, "epsilon": 0.25})
+    reasons = passes.fuse_optimizer(program.replace(main=main), form="merged").reasons
+    given = main[first].attrs["epsilon"]
+    assert f"epsilon differs: {given!r} for adam of {one!r}, 0.25 for adam of {other!r}" in reasons[0]
+
+
 @pytest.mark.parametrize(("optimizer", "name"), [
     (routine.name, hyper.name) for routine in ROUTINES.values() for hyper in routine.hypers
     if hyper.per_tensor and hyper.name != "seed"

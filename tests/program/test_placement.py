@@ -23,7 +23,7 @@ from placement_cases import (
 from program_cases import PARAMS, adam, arrays_of, few, gradients_of, idempotent, numbers_of, programs, untouched
 
 from refopt.comm import CommError, local, sums
-from refopt.program import Op, Var, bind, passes, placement, step_program
+from refopt.program import Op, Program, Var, bind, passes, placement, step_program
 from refopt.program.passes import on_device
 
 STRATEGIES = {
@@ -99,6 +99,21 @@ def test_one_device_with_the_same_reduced_gradients(devices, strategy):
     one.startup()
     one.step()
     assert {n: got[n] for n in params_of(program)} == {n: one.read(n).tobytes() for n in params_of(program)}
+
+
+@pytest.mark.parametrize("order", ["master copy other", "other copy master"])
+def test_a_device_has_what_its_variables_start_from(order):
+    """Whatever that starts from, too, though no op names it; of another device's variables none."""
+    first = {"master": None, "copy": "master", "own": "copy", "other": "master", "last": "other"}
+    names = [*order.split(), "own", "last"]
+    ops = [Op("scale", {"x": [x]}, {"out": [x]}, {"scale": 0.5}, "optimize", device=k)
+           for k, x in enumerate(("own", "last"))]  # fmt: skip
+    program = Program({x: Var(x, (3,), "float32", True, initial=first[x]) for x in names}, main=ops)
+    program.check()
+    for device, used in enumerate(({"master", "copy", "own"}, {"master", "other", "last"})):
+        mine = on_device(program, device)
+        mine.check()
+        assert mine.vars.keys() == used
 
 
 @MADE

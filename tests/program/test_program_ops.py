@@ -149,3 +149,55 @@ def test_a_scalar_without_a_first_value(monkeypatch):
     monkeypatch.setitem(ROUTINES, "adam", adam._replace(slots=slots))
     with pytest.raises(ValueError, match="step_program: adam: beta2_pow: expected an initial value in the catalogue"):
         step_program([("a", (2,))], "adam", lr=0.5)
+
+
+SIX = {"a": (4,), "b": (5,), "c": (4,), "d": (5,), "e": (4,), "f": (5,)}
+STEP = step_program(SIX.items(), "adam", lr=1.0).with_vars([
+    Var("other", (6,), "float32", True, initial=0.0), Var("double", (5,), "float64", True, initial=0.0),
+    Var("rows", (5,), "float32", sparse=True), Var("powers", (3,), "float32", True, initial=0.0),
+])  # fmt: skip
+*_, FIRST, _, LAST = STEP.main  # both of shape (5,)
+GRADIENTS = *STEP.main[:6], Op("backward", {"params": ["f"]}, {"grads": ["rows"]}, {}, "backward")
+
+
+def of_two(*ops):
+    """One update of what some updates are of."""
+    inputs, outputs = (
+        {slot: [name for op in ops for name in getattr(op, side)[slot]] for slot in getattr(ops[0], side)}
+        for side in ("inputs", "outputs")
+    )
+    return ops[0].replace(type="merged_adam", inputs=inputs, outputs=outputs)
+
+
+def reading(op, **names):
+    """An update of other variables in some slots; what it writes is as ever."""
+    outputs = {slot: names.get(slot, old) for slot, old in op.outputs.items()}
+    return op.replace(inputs={**op.inputs, **names}, outputs=outputs)
+
+
+MERGED = [of_two(*STEP.main[-6:-4]), of_two(*STEP.main[-4:-2])]
+
+
+@pytest.mark.parametrize(("good", "bad", "message"), [
+    (FIRST, reading(LAST, moment1=LAST.inputs["moment2"]), "expected memory of its own"),
+    (FIRST, reading(LAST, moment1=["other"]), r"moment1\[0\]: expected shape \(5,\)"),
+    (FIRST, reading(LAST, grads=["other"]), r"grads\[0\]: expected shape \(5,\)"),
+    (FIRST, reading(LAST, beta1_pow=["powers"]), r"beta1_pow\[0\]: expected one element"),
+    (FIRST, reading(LAST, moment1=["double"]), r"moment1\[0\]: expected float32"),
+    (FIRST, reading(LAST, grads=["rows"]), r"grads\[0\]: expected a dense variable"),
+    (FIRST, LAST.replace(outputs={**LAST.outputs, "moment1": LAST.outputs["moment2"]}), "outputs: expected"),
+    (FIRST, LAST.replace(outputs={"params": LAST.outputs["params"]}), "outputs: expected"),
+    (FIRST, LAST.replace(attrs={**LAST.attrs, "lr": True}), "lr: expected"),
+    (FIRST, LAST.replace(attrs={**LAST.attrs, "lr": [1.0, 2.0]}), "lr: expected"),
+    (FIRST, LAST.replace(attrs={**LAST.attrs, "beta1": 2.0}), "beta1: expected"),
+    (FIRST, LAST.replace(attrs={**LAST.attrs, "rounding": "up"}), "rounding: expected"),
+    (MERGED[0], reading(MERGED[1], grads=["c@GRAD", "other"]), r"grads\[1\]: expected shape \(5,\)"),
+    (MERGED[0], of_two(STEP.main[-4], STEP.main[-4]), "expected each variable once"),
+])  # fmt: skip
+def test_an_update_is_refused_whatever_came_before(good, bad, message):
+    """Right updates that are much like it: of a long list of updates each is checked as the first is."""
+    for before in (), (good,):
+        program = STEP.replace(main=(*GRADIENTS, *before, bad))
+        with pytest.raises((TypeError, ValueError), match=rf"main\[{7 + len(before)}\] {bad.type}: .*{message}"):
+            program.check()
+    STEP.replace(main=(*GRADIENTS, good)).check()

@@ -71,7 +71,8 @@ def numbers_of(routine, group, first):
         given[ours] = 0.96**value if ours == "decay_base" else value
     if first and "dampening" in given:
         given["dampening"] = 0.0  # the first velocity is the gradient
-    numbers = {h.name: given.get(h.name, 1.0 if h.name in ("rescale_grad", "lr_ratio") else h.default) for h in row.hypers}
+    plain = dict.fromkeys(("rescale_grad", "lr_ratio"), 1.0)
+    numbers = {h.name: given.get(h.name, plain.get(h.name, h.default)) for h in row.hypers}
     choices = {name: given.get(name, values[0]) for name, values in row.choices.items()}
     return {name: 0 if name == "seed" else float(x) for name, x in numbers.items()}, choices
 

@@ -174,7 +174,8 @@ def test_masters(name, dtype, masters):
     dtype = getattr(torch, dtype)
     params = parameters(dtype=dtype)
     wide = [torch.nn.Parameter(p.detach().float()) for p in params]
-    ours, plain = class_of(name)(params, lr=LR, masters=masters, **BUSY[name]), class_of(name)(wide, lr=LR, **BUSY[name])
+    ours = class_of(name)(params, lr=LR, masters=masters, **BUSY[name])
+    plain = class_of(name)(wide, lr=LR, **BUSY[name])
     for step in range(3):
         new_gradients(params, step)
         for p, q in zip(params, wide, strict=True):
@@ -254,7 +255,7 @@ def test_masters_and_a_scaler(dtype, masters):
 
 def test_masters_that_cannot_be_are_refused():
     """By the argument's name, and that of the parameter."""
-    with pytest.raises(ValueError, match="AdamW: masters: expected .*remainder.*, got 'fp16'"):
+    with pytest.raises(ValueError, match=r"AdamW: masters: expected .*remainder.*, got 'fp16'"):
         class_of("AdamW")(parameters(), masters="fp16")
     with pytest.raises((TypeError, ValueError), match="bfloat16 for masters='remainder', got float16"):
         class_of("AdamW")(parameters(dtype=torch.float16), masters="remainder")

@@ -1,4 +1,4 @@
-"""Tensors on a GPU: the configurations and laws of the CPU there, capture as a CUDA graph, streams, GradScaler, compile.
+"""Tensors on a GPU: the configurations and laws of the CPU there, capture as a graph, streams, GradScaler, compile.
 
 What equal bits are asked of is asked of the executor beside the GPU, too: both have the reference's bits.
 """
@@ -195,21 +195,23 @@ def test_a_scaler_of_gradients(dtype, masters, max_norm):
 
 
 def test_the_host_waits_for_nothing():
-    """A step with new gradients, a scaler and clipping starts while the GPU is at work."""
+    """A step with new gradients, a scaler and clipping has returned while the GPU is still at what came before."""
     params = parameters(device="cuda")
     optimizer = class_of("AdamW")(params, lr=LR, max_norm=0.5)
-    scaler = torch.amp.GradScaler("cuda", init_scale=64.0)
-    optimizer.step = torch.no_grad()(optimizer.step)
-    for step in range(3):
+    scale, found_inf = (torch.full((), x, device="cuda") for x in (64.0, 0.0))
+    for step in range(4):
         new_gradients(params, step)
-        scaler.scale(torch.ones((), device="cuda"))
-        optimizer.grad_scale, optimizer.found_inf = scaler._scale, torch.zeros((), device="cuda")
-        if step:
-            torch.cuda.set_sync_debug_mode("error")
+        torch.cuda.synchronize()
+        optimizer.grad_scale, optimizer.found_inf = scale, found_inf
+        optimizer.param_groups[0]["lr"] = LR / (1 + step)
+        torch.cuda._sleep(1_000_000_000)  # half a second
+        torch.cuda.set_sync_debug_mode("error" if step else "default")
         try:
             optimizer.step()
         finally:
             torch.cuda.set_sync_debug_mode("default")
+        if step:  # the first makes the plans
+            assert not torch.cuda.current_stream().query(), f"step {step} has waited"
     torch.cuda.synchronize()
 
 
@@ -239,7 +241,7 @@ def test_state_dictionaries_between_devices(name):
     params = parameters(device="cuda")
     optimizer = class_of(name)(params, lr=LR, **BUSY[name])
     steps(optimizer, params, range(2))
-    others = [torch.nn.Parameter(p.detach().cpu()) for p in params]
+    others = [torch.nn.Parameter(p.detach().cpu().clone()) for p in params]
     other = class_of(name)(others, lr=LR, **BUSY[name])
     other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     steps(optimizer, params, range(2, 4))

@@ -73,6 +73,21 @@ def test_arrays_and_tuples():
             kernel[1, 1](wrong, out)
 
 
+@pytest.mark.parametrize("given", [(), (1, 2, 3), (1,), 1.0, np.ones(2)], ids=str)
+@pytest.mark.parametrize("signature", ["float32(UniTuple(float32, 2))", float32(numba.types.UniTuple(float32, 2))])
+def test_tuples_of_another_length_and_what_is_no_tuple(signature, given):
+    @cuda.jit(signature, device=True)
+    def total(pair):
+        return pair[0] + pair[1]
+
+    @cuda.jit
+    def kernel(out):
+        out[0] = total(given)
+
+    with pytest.raises(TypeError, match=r"total is .*: pair: a tuple of 2 expected, got "):
+        kernel[1, 1](np.zeros(1))
+
+
 def test_a_wrong_number_of_arguments():
     with pytest.raises(TypeError, match=r"device function twice is .*: 1 arguments expected, got 2"):
         results(cuda.jit("float32(float32)", device=True)(lambda_named("twice")), 1, 2)

@@ -132,3 +132,15 @@ def test_constant_arrays():
         out[cuda.threadIdx.x, 0] = cuda.const.array_like(table)[cuda.threadIdx.x]
 
     assert run(body).ravel().tolist() == [0, 1, 2, 3]
+
+
+def test_constant_arrays_are_read_only_copies():
+    table = np.arange(4)
+
+    def body(out):
+        constant = cuda.const.array_like(table)
+        constant[0] = out[0, 0] = 7
+
+    with pytest.raises(ValueError, match="read-only"):
+        run(body)
+    assert table.tolist() == [0, 1, 2, 3]

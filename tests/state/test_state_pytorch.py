@@ -240,6 +240,13 @@ def test_a_parameter_without_a_state():
     assert state.from_torch("radam", made, params)["slots"]["beta2_pow"][1] == np.float64(0.8)
 
 
+def test_a_product_without_a_state():
+    made = state.to_torch(refopts("nadam")[0])
+    del made["state"][1]
+    slots = state.from_torch("nadam", made, [np.zeros(3, "f4"), np.zeros((), "f8"), np.zeros((2, 5), "f4")])["slots"]
+    assert [slots["mu_product"][1].tolist(), slots["mu_product"][1].dtype] == [[1.0], np.float64]
+
+
 def group(**changed):
     return lambda t: t["param_groups"][1].update(changed)
 

@@ -1,0 +1,210 @@
+"""What is refused, at construction or at a step, leaves every bit as it was; odd but right input is taken."""
+
+import copy
+
+import pytest
+
+from pytorch.bound import before, hold
+from pytorch.subjects import (
+    BUSY,
+    LR,
+    all_bits,
+    class_of,
+    each_of_pytorchs,
+    every_class,
+    new_gradients,
+    parameters,
+    steps,
+    theirs,
+    torch,
+)  # fmt: skip
+
+
+def of_two_kinds():
+    """Parameters that no one plan has."""
+    return [*parameters(((3,), (2, 2))), *parameters(((4,),), dtype=torch.float64)]
+
+
+def grouped(params):
+    return [{"params": params[:1]}, {"params": params[1:]}]
+
+
+def bad_rate(optimizer, params):
+    optimizer.param_groups[1]["lr"] = -1.0
+    return ValueError, "lr"
+
+
+def bad_number(optimizer, params):
+    optimizer.param_groups[0]["weight_decay"] = float("nan")
+    return ValueError, "coeff|weight_decay|l2_decay"
+
+
+def sparse(optimizer, params):
+    params[2].grad = torch.sparse_coo_tensor([[0]], [1.0], (4,), dtype=torch.float64)
+    return RuntimeError, r"param_groups\[1\]\['params'\]\[1\]: grad: .*sparse"
+
+
+@pytest.mark.parametrize("wrong", [bad_rate, bad_number, sparse])
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "LAMB"])
+@pytest.mark.parametrize("taken", [0, 2])
+def test_a_refused_step(name, wrong, taken):
+    """Writes nothing, counts nothing, of other dtypes and groups neither; mended, the run goes on."""
+    params, others = of_two_kinds(), of_two_kinds()
+    ours, plain = (class_of(name)(grouped(x), lr=LR, **BUSY[name]) for x in (params, others))
+    steps(ours, params, range(taken))
+    steps(plain, others, range(taken))
+    numbers = [{k: x for k, x in group.items() if k != "params"} for group in ours.param_groups]
+    known = all_bits(params)
+    new_gradients(params, 7)
+    kind, text = wrong(ours, params)
+    with pytest.raises(kind, match=text):
+        ours.step()
+    assert all_bits(params) == known
+    for group, kept in zip(ours.param_groups, numbers, strict=True):
+        group.update(kept)
+    steps(ours, params, range(taken, taken + 2))
+    steps(plain, others, range(taken, taken + 2))
+    assert all_bits(params, ours) == all_bits(others, plain)
+
+
+@each_of_pytorchs
+def test_a_refused_group(name):
+    """Is not added, and the optimizer goes on."""
+    params = parameters()
+    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    good, bad = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    with pytest.raises(TypeError, match=rf"{name}: param_groups\[1\]\['params'\]\[1\]: .*complex"):
+        optimizer.add_param_group({"params": [good, bad]})
+    assert len(optimizer.param_groups) == 1
+    new_gradients(params, 0)
+    known = before(optimizer)
+    optimizer.step()
+    hold(optimizer, known)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64, torch.float8_e4m3fn])
+def test_dtypes_that_have_no_kernel(dtype):
+    p = torch.ones(3).to(dtype)
+    with pytest.raises(TypeError, match=r"SGD: param_groups\[0\]\['params'\]\[0\]: expected"):
+        class_of("SGD")([p], lr=LR)
+
+
+def test_a_parameter_without_memory():
+    with pytest.raises(TypeError, match=r"AdamW: param_groups\[0\]\['params'\]\[0\]: expected .* got one on meta"):
+        class_of("AdamW")([torch.nn.Parameter(torch.empty(3, device="meta"))])
+
+
+@pytest.mark.xfail(strict=True, reason="it has the default dtype")
+def test_the_number_of_steps_is_no_16_bit_number():
+    """Whatever PyTorch's default dtype is: bf16 counts to 256."""
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        found = []
+        for kind in (class_of, theirs):
+            params = parameters()
+            optimizer = kind("NAdam")(params, lr=LR)
+            steps(optimizer, params, range(1))
+            found.append({key: x.dtype for key, x in optimizer.state[params[0]].items()})
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found[0] == found[1] and found[0]["step"] == torch.float32
+
+
+@pytest.mark.xfail(strict=True, reason="a kept plan knows one dtype")
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="this PyTorch has gradients of one dtype")
+@every_class
+def test_gradients_wider_than_the_parameter(name):
+    """From the first step on, or from the second."""
+    params = parameters(((5,), (3,)), dtype=torch.bfloat16)
+    exact = [torch.nn.Parameter(p.detach().float()) for p in params]
+    ours = class_of(name)(params, lr=LR, masters="fp32", **BUSY[name])
+    plain = class_of(name)(exact, lr=LR, **BUSY[name])
+    for step in range(3):
+        for p in params:
+            if step == (p is params[1]):
+                p.grad = None
+                p.grad_dtype = torch.float32
+        new_gradients(exact, step)
+        for p, q in zip(params, exact, strict=True):
+            p.grad = q.grad.to(p.grad_dtype or torch.bfloat16)
+            q.grad = p.grad.float()
+        ours.step()
+        plain.step()
+    if name != "LARS":  # which takes the norm of the stored parameter
+        assert [ours.state[p]["master_param"].tolist() for p in params] == [q.tolist() for q in exact]
+
+
+def test_gradients_with_a_graph():
+    """``create_graph=True`` leaves gradients that need a gradient themselves."""
+    p, q = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
+    ours, plain = class_of("AdamW")([p], lr=LR), class_of("AdamW")([q], lr=LR)
+    for _ in range(2):
+        p.grad = q.grad = None
+        (p**3).sum().backward(create_graph=True)
+        (q**3).sum().backward()
+        assert p.grad.requires_grad
+        ours.step()
+        plain.step()
+    assert torch.equal(p, q)
+
+
+@pytest.mark.xfail(strict=True, reason="the plan looks at addresses alone")
+def test_data_that_are_fewer():
+    """A part of a parameter in its place, at its address: no byte of the rest is written."""
+    whole = torch.ones(6)
+    p = torch.nn.Parameter(whole)
+    optimizer = class_of("SGD")([p], lr=0.5)
+    p.grad = torch.ones(6)
+    optimizer.step()
+    p.grad, p.data = None, p.data[:2]
+    p.grad = torch.ones(2)
+    optimizer.step()
+    assert p.tolist() == [0, 0] and whole.tolist() == [0, 0, 0.5, 0.5, 0.5, 0.5]
+
+
+def test_data_of_another_dtype():
+    """As after ``model.half()``, of an optimizer without states."""
+    p = torch.nn.Parameter(torch.ones(3))
+    optimizer = class_of("SGD")([p], lr=0.5)
+    for dtype, left in ((torch.float32, 0.5), (torch.float64, 0.0), (torch.float16, -0.5)):
+        p.grad, p.data = None, p.data.to(dtype)
+        p.grad = torch.ones(3, dtype=dtype)
+        optimizer.step()
+        assert p.tolist() == [left] * 3 and p.dtype == dtype
+
+
+@pytest.mark.xfail(strict=True, reason="it is dampened")
+def test_a_momentum_that_is_none():
+    """Which PyTorch's SGD takes for no step so far: the first is not dampened."""
+    results = []
+    for kind in (class_of, theirs):
+        params = parameters()
+        optimizer = kind("SGD")(params, lr=LR, momentum=0.875, dampening=0.5)
+        groups = copy.deepcopy(optimizer.state_dict()["param_groups"])
+        optimizer.load_state_dict({"state": {0: {"momentum_buffer": None}}, "param_groups": groups})
+        steps(optimizer, params, range(1))
+        results.append([optimizer.state[p]["momentum_buffer"].tolist() for p in params])
+    assert results[0] == results[1]
+
+
+def test_a_gradient_that_several_share():
+    params, others = parameters(((3,), (3,))), parameters(((3,), (3,)))
+    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
+    for step in range(2):
+        g = torch.full((3,), 1.0 + step)
+        for p, q in zip(params, others, strict=True):
+            p.grad, q.grad = g, g.clone()
+        ours.step()
+        plain.step()
+    assert all_bits(params, ours) == all_bits(others, plain)
+
+
+@pytest.mark.xfail(strict=True, reason="refused by NumPy, not by name")
+def test_a_gradient_with_the_negative_bit():
+    """As of parts of conjugates: its memory has the other sign."""
+    p = torch.nn.Parameter(torch.ones(3))
+    optimizer = class_of("SGD")([p], lr=0.5)
+    for _ in range(2):
+        p.grad = torch._neg_view(torch.ones(3))
+        optimizer.step()
+    assert p.tolist() == [2.0] * 3
