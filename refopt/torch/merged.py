@@ -29,7 +29,8 @@ class Merged(Optimizer):
             for the 16 bits that an fp32 number has beyond its bf16; they are ``master_param`` in the state. Other
             states are of fp32 then. ``None`` for neither, as in PyTorch.
         max_norm: the gradients are clipped to this norm of all of them, as ``torch.nn.utils.clip_grad_norm_`` does,
-            but by a scan that leaves them as they are and for which the host does not wait. ``None`` for no clipping.
+            but by a scan that leaves them as they are and for which the host does not wait. Where one is NaN nothing
+            is clipped, so the others keep their steps. ``None`` for no clipping.
 
     ``foreach`` and ``fused`` are taken and change nothing. An option that is a tensor is read in every step, for which
     the host waits if it is on a GPU.

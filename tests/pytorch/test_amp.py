@@ -165,6 +165,17 @@ def test_clipping(name, max_norm, scaled):
             torch.testing.assert_close(state, plain.state[q][key], rtol=1e-4, atol=1e-7)
 
 
+def test_clipping_beside_nan():
+    """NaN stays in its element; `clip_grad_norm_` spreads it."""
+    params, others = parameters(), parameters()
+    ours, plain = class_of("SGD")(params, lr=LR, max_norm=0.25), class_of("SGD")(others, lr=LR)
+    for x, optimizer in ((params, ours), (others, plain)):
+        new_gradients(x, 0)
+        x[-1].grad[-1] = float("nan")
+        optimizer.step()
+    assert all_bits(params) == all_bits(others) and params[-1].isnan().sum() == 1
+
+
 def test_clipping_beside_an_overflow():
     """Skips the step, and spoils none after it."""
     params, others = parameters(), parameters()
