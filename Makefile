@@ -67,6 +67,7 @@ site: $(SITE)  ## the documentation as web pages, in build/site, with every link
 
 maps: $(INSTALLED)  ## the pages of docs/ that are generated, again
 	PYTHONPATH=tests .venv/bin/python -m maps
+	$(if $(wildcard $(PEERS)),PYTHONPATH=tests .venv-peers/bin/python -m maps.torch_options)
 
 mutants: $(INSTALLED)  ## plant changes in the package, and see which ones the tests notice; ARGS are passed on
 	PYTHONPATH=tests .venv/bin/python -m mutation $(ARGS)

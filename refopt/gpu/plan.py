@@ -266,5 +266,5 @@ class Plan(OnStream):
 def _unchanged(value: Any, held: float | list[float]) -> bool:
     """Whether a hyperparameter is, in type as well, what is in force; cheap, and false wherever it is not plain."""
     if type(value) is list and type(held) is list:
-        return value == held and {*map(type, value)} <= {float}
+        return {*map(type, value)} <= {float} and value == held
     return type(value) is float and value == held

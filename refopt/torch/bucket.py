@@ -54,7 +54,7 @@ class Bucket:
         self._on_gpu = self.params[0].is_cuda
         self._places = places_of(self.params).tobytes()
         self.gradients = Gradients(self.params, lambda i: f"{members[i].label}: grad")
-        begun = [bool(member.state) for member in members]
+        begun = [any(x is not None for x in member.state.values()) for member in members]
         for member in members:
             complete(member.state, member.param, self._formula, masters)
         self._taken = _counts(members) if self._formula.counts else np.array(begun, np.int64)
@@ -91,6 +91,10 @@ class Bucket:
     def stands(self) -> bool:
         """Whether the parameters are where the plan has them; ``param.data = other`` moves one."""
         return self._places == places_of(self.params).tobytes()
+
+    def needs_another_plan(self) -> bool:
+        """Whether gradients are what the plan was not made for, or a graph is to go on with the plan's tables."""
+        return self.gradients.unlike or (self.captured and self.gradients.changed)
 
     def look(self) -> bool:
         """Look where the gradients are; whether any has moved, come or gone since the last step."""

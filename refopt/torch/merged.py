@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from refopt.checks.arguments import chosen, number
-from refopt.torch.arrays import refusal
+from refopt.torch.arrays import overlap, refusal
 from refopt.torch.bucket import Bucket, Member
 from refopt.torch.formulas import Formula, plain
 from refopt.torch.gate import Gate
@@ -29,7 +29,8 @@ class Merged(Optimizer):
             for the 16 bits that an fp32 number has beyond its bf16; they are ``master_param`` in the state. Other
             states are of fp32 then. ``None`` for neither, as in PyTorch.
         max_norm: the gradients are clipped to this norm of all of them, as ``torch.nn.utils.clip_grad_norm_`` does,
-            but by a scan that leaves them as they are and for which the host does not wait. ``None`` for no clipping.
+            but by a scan that leaves them as they are and for which the host does not wait. Where one is NaN nothing
+            is clipped, so the others keep their steps. ``None`` for no clipping.
 
     ``foreach`` and ``fused`` are taken and change nothing. An option that is a tensor is read in every step, for which
     the host waits if it is on a GPU.
@@ -117,8 +118,8 @@ class Merged(Optimizer):
         moved = False
         for bucket in self._buckets:
             moved |= bucket.look()
-        if any(bucket.captured and bucket.gradients.changed for bucket in self._buckets):
-            self._build(gated)  # a plan of its own, since the graph goes on with that plan's tables
+        if any(bucket.needs_another_plan() for bucket in self._buckets):
+            self._build(gated)
         for gate in self._gates:
             gate.take(scale, found_inf, moved)
         for bucket in self._buckets:
@@ -142,6 +143,7 @@ class Merged(Optimizer):
                 member = Member(param, self._label(k, i), k, self._state[param] if keeps else {})
                 kinds.setdefault((param.device, real_dtype(param), formula.kind), []).append(member)
         self._check_one_norm(kinds)
+        self._check_apart([member for members in kinds.values() for member in members])
         buckets = [Bucket(members, formulas, self._masters) for members in kinds.values()]
         gates = []
         for device in dict.fromkeys(device for device, *_ in kinds):
@@ -152,6 +154,12 @@ class Merged(Optimizer):
         self._buckets, self._gates, self._gated = buckets, gates, gated
         self._kinds = [formula.kind for formula in formulas]
         self._options, self._lists = self._options_now(), [list(group["params"]) for group in self.param_groups]
+
+    def _check_apart(self, members: list[Member]) -> None:
+        """Refuse parameters that share memory, which one launch would write twice."""
+        if both := overlap([member.param for member in members]):
+            first, second = (members[i].label for i in both)
+            raise ValueError(f"{second}: expected memory of its own, got some of {first.partition(': ')[2]}")
 
     def _check_one_norm(self, kinds: Iterable[tuple]) -> None:
         """Refuse to clip what has no one norm here."""

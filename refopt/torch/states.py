@@ -32,7 +32,8 @@ def tensor_states(formula: Formula) -> dict[str, str]:
 def complete(state: dict[str, Any], param: Tensor, formula: Formula, masters: str | None) -> None:
     """Add to a parameter's state what it does not have yet, as before the first step."""
     if formula.counts and "step" not in state:
-        state["step"] = torch.tensor(0.0, dtype=torch.get_default_dtype())
+        is_double = torch.get_default_dtype() == torch.float64  # PyTorch counts in no 16-bit dtype
+        state["step"] = torch.tensor(0.0, dtype=torch.float64 if is_double else torch.float32)
     has_master = masters is not None and param.dtype in (torch.float16, torch.bfloat16)
     dtype = torch.float32 if has_master else param.dtype
     begun = "step" in state and bool(state["step"] > 0)

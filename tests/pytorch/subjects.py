@@ -44,6 +44,12 @@ def theirs(name):
     return getattr(torch.optim, name)
 
 
+def on_a_gpu():
+    """Skip a test of a GPU where PyTorch has none."""
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch has no CUDA")
+
+
 def parameters(shapes=SHAPES, seed=0, dtype=None, device="cpu"):
     """Parameters of sizes near 1 and random signs: the same ones for the same seed."""
     generator = torch.Generator().manual_seed(seed)

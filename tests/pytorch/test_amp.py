@@ -32,12 +32,13 @@ def scaler_of(**named):
     return torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2, **named)
 
 
-def scaled_gradients(scaler, params, step, overflow=False):
+def scaled_gradients(scaler, params, step, overflow=False, only=None):
     """As a backward pass of the scaled loss leaves them."""
-    new_gradients(params, step)
+    new_gradients(params, step, only=only)
     factor = scaler.scale(torch.ones(()))
     for p in params:
-        p.grad.mul_(factor.to(p.grad.dtype))
+        if p.grad is not None:
+            p.grad.mul_(factor.to(p.grad.dtype))
     if overflow:
         params[-1].grad[-1] = float("inf")
 
@@ -57,6 +58,22 @@ def test_a_scaler_of_gradients(name):
         if step not in INF_AT:
             steps(plain, others, [step])
     assert scales == [512.0, 512.0, 1024.0, 512.0, 512.0, 1024.0]
+    assert all_bits(params, ours) == all_bits(others, plain)
+
+
+@pytest.mark.parametrize("name", ["AdamW", "NAdam", "Adagrad"])
+def test_skipped_steps_are_counted_by_parameter(name):
+    """Where others have gradients in the step after one that was left out."""
+    params, others = parameters(), parameters()
+    ours, plain = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    scaler = scaler_of()
+    for step, there in enumerate([{0, 1, 3}, {0, 3}, {1, 3}, {0, 1, 2, 3}, {0, 1, 2, 3}, {2, 3}]):
+        scaled_gradients(scaler, params, step, step in (1, 4), there)
+        scaler.step(ours)
+        scaler.update()
+        if step not in (1, 4):
+            new_gradients(others, step, only=there)
+            plain.step()
     assert all_bits(params, ours) == all_bits(others, plain)
 
 
@@ -146,6 +163,17 @@ def test_clipping(name, max_norm, scaled):
         torch.testing.assert_close(p.detach(), q.detach(), rtol=1e-5, atol=1e-6)
         for key, state in ours.state[p].items():
             torch.testing.assert_close(state, plain.state[q][key], rtol=1e-4, atol=1e-7)
+
+
+def test_clipping_beside_nan():
+    """NaN stays in its element; `clip_grad_norm_` spreads it."""
+    params, others = parameters(), parameters()
+    ours, plain = class_of("SGD")(params, lr=LR, max_norm=0.25), class_of("SGD")(others, lr=LR)
+    for x, optimizer in ((params, ours), (others, plain)):
+        new_gradients(x, 0)
+        x[-1].grad[-1] = float("nan")
+        optimizer.step()
+    assert all_bits(params) == all_bits(others) and params[-1].isnan().sum() == 1
 
 
 def test_clipping_beside_an_overflow():

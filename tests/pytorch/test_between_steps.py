@@ -40,6 +40,11 @@ def some_without(optimizer, params, step):
     params[step % 4].grad = None
 
 
+def one_that_comes_late(optimizer, params, step):
+    if step < 2:
+        params[3].grad = None
+
+
 def same_tensors(optimizer, params, step):
     """Written again in place."""
     kept = optimizer.__dict__.setdefault("kept_by_the_test", [torch.empty_like(p) for p in params])
@@ -82,8 +87,8 @@ def frozen(optimizer, params, step):
 
 
 CHANGES = [
-    rates, every_number, other_strides, some_without, same_tensors, data_replaced, a_group_less, a_parameter_less,
-    another_parameter, uphill, frozen,
+    rates, every_number, other_strides, some_without, one_that_comes_late, same_tensors, data_replaced, a_group_less,
+    a_parameter_less, another_parameter, uphill, frozen,
 ]  # fmt: skip
 
 

@@ -1,12 +1,18 @@
-"""Two processes of DistributedDataParallel: the same bits on both ranks, and as one process with averaged gradients."""
+"""Two processes of DistributedDataParallel: the same bits on both ranks, and as one process with averaged gradients.
 
+Gradients are tensors, or views of DDP's buckets; the optimizer has all states, or ZeroRedundancyOptimizer shares them.
+"""
+
+import copy
 import datetime
+import functools
 
 import pytest
 
 from pytorch.subjects import BUSY, LR, all_bits, class_of, drawn, torch
 
 distributed = pytest.importorskip("torch.distributed")
+ZeroRedundancyOptimizer = pytest.importorskip("torch.distributed.optim").ZeroRedundancyOptimizer
 pytestmark = pytest.mark.skipif(
     not (distributed.is_available() and distributed.is_gloo_available()), reason="PyTorch has no gloo here"
 )
@@ -31,15 +37,18 @@ def rank_of(rank, names, store, results):
     )  # fmt: skip
     try:
         every = {}
-        for name in names:
+        for name, how in [*((name, "") for name in names), (names[1], "views"), (names[1], "sharded")]:
             plain = model_of()
-            model = torch.nn.parallel.DistributedDataParallel(plain)
-            optimizer = class_of(name)(model.parameters(), lr=LR, **BUSY[name])
+            model = torch.nn.parallel.DistributedDataParallel(plain, gradient_as_bucket_view=how == "views")
+            make = class_of(name)
+            if how == "sharded":  # each rank has states of some parameters, and sends these to the other
+                make = functools.partial(ZeroRedundancyOptimizer, optimizer_class=make)
+            optimizer = make(model.parameters(), lr=LR, **BUSY[name])
             for step in range(STEPS):
                 optimizer.zero_grad()
                 loss_of(model, step, rank).backward()
                 optimizer.step()
-            every[name] = all_bits(list(plain.parameters()), optimizer)
+            every[name, how] = all_bits(list(plain.parameters()))
         torch.save(every, f"{results}/{rank}.pt")
         distributed.barrier()
     finally:
@@ -60,7 +69,7 @@ def alone(name):
         for p, *parts in zip(params, *halves, strict=True):
             p.grad = sum(parts)
         optimizer.step()
-    return all_bits(params, optimizer)
+    return all_bits(params)
 
 
 def test_two_processes(tmp_path):
@@ -83,5 +92,54 @@ def test_two_processes(tmp_path):
                 process.kill()
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(RANKS))
     assert first == second
-    for name in names:
-        assert first[name] == alone(name), name
+    for (name, how), bits in first.items():
+        assert bits == alone(name), (name, how)
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    """A group of this process alone."""
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def trained(model, optimizer):
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step, 0).backward()
+        optimizer.step()
+
+
+def test_state_dictionaries_of_distributed_checkpoints(one_rank):
+    """Which name states by the names of parameters."""
+    checkpoint = pytest.importorskip("torch.distributed.checkpoint.state_dict")
+    model = model_of()
+    optimizer = class_of("AdamW")(model.parameters(), lr=LR)
+    trained(model, optimizer)
+    saved = copy.deepcopy(checkpoint.get_optimizer_state_dict(model, optimizer))
+    assert set(saved["state"]) == {name for name, _ in model.named_parameters()}
+    other = copy.deepcopy(model)
+    loaded = class_of("AdamW")(other.parameters(), lr=0.5)
+    checkpoint.set_optimizer_state_dict(other, loaded, saved)
+    trained(model, optimizer)
+    trained(other, loaded)
+    assert all_bits(list(model.parameters()), optimizer) == all_bits(list(other.parameters()), loaded)
+
+
+def test_steps_inside_of_the_backward_pass():
+    """An optimizer per parameter, whose gradient is freed as soon as it has been used."""
+    model, plain = model_of(), model_of()
+    single = {p: class_of("AdamW")([p], lr=LR) for p in model.parameters()}
+
+    def hook(p):
+        single[p].step()
+        single[p].zero_grad()
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(hook)
+    trained(plain, class_of("AdamW")(plain.parameters(), lr=LR))
+    for step in range(STEPS):
+        loss_of(model, step, 0).backward()
+        assert all(p.grad is None for p in model.parameters())
+    assert all_bits(list(model.parameters())) == all_bits(list(plain.parameters()))

@@ -89,12 +89,33 @@ def test_dtypes_that_have_no_kernel(dtype):
         class_of("SGD")([p], lr=LR)
 
 
+@pytest.mark.parametrize("name", ["SGD", "LAMB"])
+def test_parameters_that_share_memory(name):
+    """Which one launch would write twice: PyTorch takes one after the other."""
+    whole = torch.ones(6)
+    once, part, apart = (torch.nn.Parameter(x) for x in (whole[:4], whole[2:], torch.ones(2)))
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        twice = class_of(name)([apart, apart], lr=LR)
+    for optimizer in (twice, class_of(name)([{"params": [apart, once]}, {"params": part}], lr=LR)):
+        new_gradients([once, part, apart], 0)
+        with pytest.raises(ValueError, match=rf"{name}: .*: expected memory of its own, got some of param_groups\[0\]"):
+            optimizer.step()
+        assert whole.tolist() == [1] * 6 and apart.tolist() == [1, 1]
+
+
+def test_tensors_that_are_made_of_others():
+    """As FSDP's: their own address is none."""
+    two_tensor = pytest.importorskip("torch.testing._internal.two_tensor", exc_type=ImportError)
+    p = torch.nn.Parameter(two_tensor.TwoTensor(torch.ones(3), torch.ones(3)))
+    with pytest.raises(TypeError, match=r"param_groups\[0\]\['params'\]\[0\]: expected .* got a TwoTensor"):
+        class_of("SGD")([p], lr=LR)
+
+
 def test_a_parameter_without_memory():
     with pytest.raises(TypeError, match=r"AdamW: param_groups\[0\]\['params'\]\[0\]: expected .* got one on meta"):
         class_of("AdamW")([torch.nn.Parameter(torch.empty(3, device="meta"))])
 
 
-@pytest.mark.xfail(strict=True, reason="it has the default dtype")
 def test_the_number_of_steps_is_no_16_bit_number():
     """Whatever PyTorch's default dtype is: bf16 counts to 256."""
     torch.set_default_dtype(torch.bfloat16)
@@ -110,7 +131,6 @@ def test_the_number_of_steps_is_no_16_bit_number():
     assert found[0] == found[1] and found[0]["step"] == torch.float32
 
 
-@pytest.mark.xfail(strict=True, reason="a kept plan knows one dtype")
 @pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="this PyTorch has gradients of one dtype")
 @every_class
 def test_gradients_wider_than_the_parameter(name):
@@ -148,7 +168,6 @@ def test_gradients_with_a_graph():
     assert torch.equal(p, q)
 
 
-@pytest.mark.xfail(strict=True, reason="the plan looks at addresses alone")
 def test_data_that_are_fewer():
     """A part of a parameter in its place, at its address: no byte of the rest is written."""
     whole = torch.ones(6)
@@ -173,7 +192,6 @@ def test_data_of_another_dtype():
         assert p.tolist() == [left] * 3 and p.dtype == dtype
 
 
-@pytest.mark.xfail(strict=True, reason="it is dampened")
 def test_a_momentum_that_is_none():
     """Which PyTorch's SGD takes for no step so far: the first is not dampened."""
     results = []
@@ -199,7 +217,6 @@ def test_a_gradient_that_several_share():
     assert all_bits(params, ours) == all_bits(others, plain)
 
 
-@pytest.mark.xfail(strict=True, reason="refused by NumPy, not by name")
 def test_a_gradient_with_the_negative_bit():
     """As of parts of conjugates: its memory has the other sign."""
     p = torch.nn.Parameter(torch.ones(3))

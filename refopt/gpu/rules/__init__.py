@@ -111,8 +111,7 @@ def decay_and_sign(real: type, decay: str, maximize: bool) -> tuple[Callable, Ca
 
     @device_function
     def in_gradient(p, g, by):
-        g = -g if maximize else g
-        return p, g + by * p if by != zero else g
+        return p, (-g if maximize else g) + by * p if by != zero else (-g if maximize else g)
 
     return share, decoupled_from if decoupled else in_gradient
 

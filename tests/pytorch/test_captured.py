@@ -1,0 +1,114 @@
+"""Steps that ``torch.cuda.graph`` captures: replays are the steps that nobody captured, and are counted."""
+
+import pytest
+
+from pytorch.subjects import BUSY, LR, all_bits, class_of, drawn, new_gradients, on_a_gpu, parameters, steps, torch
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def a_gpu():
+    on_a_gpu()
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "RAdam", "LAMB"])
+def test_captured_as_a_graph(name):
+    """Gradients that stay where they are: replays count their steps, and are the steps that nobody captured."""
+    params, others = parameters(device="cuda"), parameters(device="cuda")
+    ours, plain = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for step in range(2):
+            new_gradients(params, step, fresh=False)
+            ours.step()
+    torch.cuda.current_stream().wait_stream(stream)
+    steps(plain, others, range(2))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ours.step()
+    for step in range(2, 6):
+        new_gradients(params, step, fresh=False)
+        graph.replay()
+        steps(plain, others, [step])
+    torch.cuda.synchronize()
+    assert all_bits(params) == all_bits(others)
+    assert all_bits(params, ours) == all_bits(others, plain)
+
+
+def test_a_captured_step_has_the_rate_of_its_time():
+    """By ``refresh`` between replays."""
+    params, others = parameters(device="cuda"), parameters(device="cuda")
+    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
+    new_gradients(params, 0, fresh=False)
+    ours.step()
+    steps(plain, others, [0])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ours.step()
+    for step in range(1, 4):
+        for optimizer in (ours, plain):
+            optimizer.param_groups[0]["lr"] = LR / (1 + step)
+        ours.refresh()
+        new_gradients(params, step, fresh=False)
+        graph.replay()
+        steps(plain, others, [step])
+    assert all_bits(params, ours) == all_bits(others, plain)
+
+
+def test_a_whole_training_step_as_a_graph():
+    """As PyTorch's documentation captures it: gradients are made in the graph's own memory."""
+    kept = []
+    for captures in (True, False):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)).cuda()
+        optimizer = class_of("AdamW")(model.parameters(), lr=2.0**-8)
+        inputs = torch.zeros(4, 8, device="cuda")
+
+        def train(model=model, optimizer=optimizer, inputs=inputs):
+            optimizer.zero_grad()
+            (model(inputs) ** 2).mean().backward()
+            optimizer.step()
+
+        batches = [drawn((4, 8), torch.Generator().manual_seed(step)).cuda() for step in range(8)]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for batch in batches[:3]:
+                inputs.copy_(batch)
+                train()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        optimizer.zero_grad()
+        if captures:
+            with torch.cuda.graph(graph):
+                train()
+        for batch in batches[3:]:
+            inputs.copy_(batch)
+            graph.replay() if captures else train()
+        torch.cuda.synchronize()
+        counts = {int(optimizer.state[p]["step"]) for p in model.parameters()}
+        assert counts == {8}
+        kept.append([p.detach().clone() for p in model.parameters()])
+    torch.testing.assert_close(*kept, rtol=1e-4, atol=1e-5)
+
+
+def test_a_captured_step_that_a_scaler_skips():
+    """Is counted by the device, not at all."""
+    params, others = parameters(device="cuda"), parameters(device="cuda")
+    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
+    ours.found_inf, ours.grad_scale = (torch.full((), x, device="cuda") for x in (0.0, 1.0))
+    new_gradients(params, 0, fresh=False)
+    ours.step()
+    steps(plain, others, [0])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ours.step()
+    for step, skips in enumerate([False, True, True, False], 1):
+        ours.found_inf.fill_(skips)
+        new_gradients(params, step, fresh=False)
+        graph.replay()
+        if not skips:
+            steps(plain, others, [step])
+    assert all_bits(params, ours) == all_bits(others, plain)
