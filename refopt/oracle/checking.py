@@ -177,9 +177,9 @@ def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started
     )  # fmt: skip
 
 
-def _where(process: Any, deadline: Any) -> tuple[bool | None, float]:
+def _where(process: Any, deadline: Any) -> tuple[Any, float]:
     """Where a step runs, and for how long."""
-    if process is not None:
+    if process is not None and not hasattr(process, "keep"):
         process = flag("check: process", process)
     if not is_number(deadline) or not 0 < float(deadline) < float("inf"):
         raise ValueError(f"check: deadline: expected a number of seconds above 0, got {shown(deadline)}")

@@ -11,6 +11,7 @@ from refopt.oracle import checking
 from refopt.oracle.cases import has
 from refopt.oracle.exceptions import reason, reasons
 from refopt.oracle.laws import LAWS
+from refopt.oracle.process import Kept
 from refopt.oracle.report import SKIPPED, Report
 
 
@@ -75,6 +76,7 @@ def parametrize(
     checking.check(routine, subject, laws=asked, dtypes=[], **named)  # which refuses what is not expected
     tried = checking.check(routine, subject, laws=[], dtypes=dtypes, **named).dtypes
     tried = tried if dtypes is not None else [x for x in tried if has(x)]
+    named.setdefault("process", Kept())  # one for all items; what they ask of it is little beside making it
     expected, left_out = reasons("expected_failures", expected_failures), reasons("skips", skips)
     items = []
     for law in asked:

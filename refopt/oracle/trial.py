@@ -3,7 +3,7 @@
 import collections
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from refopt.oracle.bound import storage, sums
 from refopt.oracle.bound.bounded import Arithmetic
 from refopt.oracle.bound.evaluate import rounded_off
 from refopt.oracle.bound.expected import Expected, expected_of, unchanged
+from refopt.oracle.broken import Broken, Crashed, Skipped, Where
 from refopt.oracle.cases import NEUTRAL, Case, Dtypes, alike, memory
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.observing import Seen, observe
@@ -26,34 +27,6 @@ NO_ERROR, LONGEST = "expected no error", 300  # characters of what a step raises
 CACHED = 2**14  # bytes of the arrays of a tensor whose expectation is kept, for other trials as well
 _expectations: collections.OrderedDict[Any, dict[str, Expected]] = collections.OrderedDict()
 MOST = 1024  # of them
-
-
-class Skipped(Exception):
-    """What a subject does not take."""
-
-
-class Broken(Exception):
-    """A law that does not hold. ``ratio`` is the error over the bound, where that is what is wrong."""
-
-    def __init__(self, text: str, ratio: float | None = None, where: "Where | None" = None) -> None:
-        super().__init__(text)
-        self.ratio, self.where = ratio, where
-
-
-class Crashed(Broken):
-    """A step that has ended its process, or has not returned. What is left of the law is not tried."""
-
-
-class Where(NamedTuple):
-    """An element that is wrong: its slot, tensor and number in memory order, what it had to be, and what it is."""
-
-    slot: str
-    tensor: int
-    element: int
-    expected: float
-    error: float
-    got: float
-    wrong: np.ndarray  # which elements of the tensor
 
 
 class Trial:

@@ -14,7 +14,8 @@ import pytest
 from oracle import ends
 from refopt import oracle
 from refopt.oracle.cases import alike, draw
-from refopt.oracle.process import memory, ways
+from refopt.oracle.process import Kept, memory, ways
+from refopt.oracle.process.worker import Worker
 from refopt.oracle.variants import ROUTINES
 
 LAWS = ["L1", "L5", "L6", "L17"]
@@ -42,8 +43,6 @@ ENDS = {
 @pytest.mark.parametrize("name", ENDS)
 def test_an_end_is_the_verdict_of_one_law(name, way, monkeypatch):
     """And costs one new process: what follows is tried, and what cannot be is said to be left."""
-    from refopt.oracle.process.worker import Worker
-
     made = []
     monkeypatch.setattr(Worker, f"_{way}", counted(made, getattr(Worker, f"_{way}")))
     report = oracle.check("sgd", getattr(ends, name), deadline=2.0, process=True, **NAMED)
@@ -110,6 +109,24 @@ class Building:
 def test_a_subject_that_cannot_be_made_ends_no_more_than_its_process():
     with pytest.raises(TypeError, match="expected a step, got the end of its process, with exit code 3"):
         oracle.check("sgd", Building(), **NAMED)
+
+
+def test_a_process_may_be_kept(monkeypatch):
+    """For checks of the same step; another one, or an end, makes another."""
+    made = []
+    monkeypatch.setattr(Worker, "_fork", counted(made, Worker._fork))
+    named = dict(dtypes=["float32"], laws=["L6"], set={"l2_decay": 0.0})
+    kept, other = Kept(), Kept()
+    for _ in range(3):
+        assert not oracle.check("sgd", ends.elsewhere, process=kept, **named).failed_laws
+    assert len(made) == 1
+    assert not oracle.check("sgd", ends.elsewhere, process=other, **named).failed_laws
+    assert len(made) == 2 and kept.remote is None
+    assert oracle.check("sgd", ends.segfault, process=other, **named | {"laws": ["L5"]}).failed_laws == ["L5"]
+    assert oracle.check("sgd", ends.segfault, process=other, **named | {"laws": ["L5"]}).failed_laws == ["L5"]
+    assert len(made) == 5  # one of another step, one for the call in the script, one after the second end
+    other.end()
+    assert not children()
 
 
 def test_nothing_of_it_reaches_this_process():

@@ -22,6 +22,8 @@ def numbers(trial: Trial) -> Iterator[Try]:
         if hyper.per_tensor and hyper.name != "seed" and trial.takes(hyper.name):
             make = partial(varied, trial, hyper.name)
             yield Try(f"{hyper.name} for each tensor", make, partial(held_if_taken, trial, what="numbers in lists"))
+    if trial.takes("lr"):
+        yield Try("lr for each, untouched", partial(varied, trial, "lr"), partial(untouched, trial))
     make = partial(varied, trial, "lr", [3 + i % 5 for i in range(MANY)])
     yield Try(f"lr for each of {MANY}", make, partial(held_if_taken, trial, what="numbers in lists"))
 
@@ -47,6 +49,18 @@ def run_if_taken(trial: Trial, case: Case, what: str) -> Outcome:
         raise
     except Broken as error:
         raise Skipped(f"takes no {what}") from error
+
+
+def untouched(trial: Trial, case: Case) -> None:
+    """Lists of numbers stay as they are, if the step takes any."""
+    run_if_taken(trial, case, "numbers in lists")
+    altered(trial, case)
+
+
+def altered(trial: Trial, case: Case) -> None:
+    """Numbers that are arrays or lists are read."""
+    for name in trial.observe(case).altered:
+        raise Broken(f"{name}: expected as it was given, since a step reads it, got another value in it")
 
 
 def without_gradient(trial: Trial) -> Iterator[Try]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from refopt.oracle.bound import sums
-from refopt.oracle.cases import Case, memory
+from refopt.oracle.cases import Case, by_count, memory
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.laws.law import Law, Try
 from refopt.oracle.laws.step import free
@@ -22,7 +23,7 @@ def effect(trial: Trial) -> Iterator[Try]:
     usual = trial.numbers()
     for hyper in trial.row.hypers:
         if hyper.name not in SEED and usual[hyper.name] and free(trial, hyper.name) and not hyper.whole:
-            change = partial(of_number, hyper.name)
+            change = partial(of_number, trial, hyper.name)
             yield Try(hyper.name, partial(trial.case, [SIZE], count=COUNT), partial(counts, trial, change, hyper.name))
     for slot in trial.row.slots[1:-1]:
         if not slot.scalar and not slot.optional and trial.takes(slot.name):
@@ -31,8 +32,12 @@ def effect(trial: Trial) -> Iterator[Try]:
     yield Try("the path that was asked for", partial(trial.case, [SIZE], count=2), partial(path, trial))
 
 
-def of_number(name: str, case: Case) -> Case:
-    return case.replace(steps=[case.steps[0] | {name: case.steps[0][name] * OTHER}])
+def of_number(trial: Trial, name: str, case: Case) -> Case:
+    """The same states with another number, but for powers, which are its."""
+    number: dict[str, Any] = {name: case.steps[0][name] * OTHER}
+    shapes = [x.shape for x in case.params]
+    powers = trial.case(shapes, None, count=case.count, **number).slots
+    return case.replace(steps=[case.steps[0] | number], **{x: powers[x] for x in by_count(trial.row)})
 
 
 def of_state(name: str, case: Case) -> Case:

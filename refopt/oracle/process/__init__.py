@@ -6,6 +6,6 @@ or replaces, is not what it is judged by. The child is made before a device is t
 ended, hung or been spoiled.
 """
 
-from refopt.oracle.process.remote import Remote, in_process
+from refopt.oracle.process.remote import Kept, Remote, in_process
 
-__all__ = ["Remote", "in_process"]
+__all__ = ["Kept", "Remote", "in_process"]

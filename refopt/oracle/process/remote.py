@@ -1,5 +1,6 @@
 """A subject whose step runs in another process."""
 
+import atexit
 import builtins
 import contextlib
 import importlib
@@ -28,14 +29,15 @@ FASTER, SHORTEST = 10.0, 10.0  # after a step has hung once, others may take so 
 
 
 def in_process(
-    make: Callable[..., Subject], row: Routine, subject: Any, *, process: bool | None, deadline: float,
+    make: Callable[..., Subject], row: Routine, subject: Any, *, process: "bool | Kept | None", deadline: float,
     stack: contextlib.ExitStack, **named: Any,
 ) -> tuple[Any, list[str]]:  # fmt: skip
     """A subject whose step runs in a process of its own, where that can be, and notes for the report.
 
     Args:
         make: ``make(row, subject, **named)`` returns the `Subject`.
-        process: ``None`` for where it can be, ``True`` for nowhere else, ``False`` for this process.
+        process: ``None`` for where it can be, ``True`` for nowhere else, ``False`` for this process; a `Kept` for the
+            process that an earlier call has made, if it was given the same.
         deadline: seconds that a call of the step may take.
         stack: what ends the process.
 
@@ -45,7 +47,11 @@ def in_process(
     """
     if process is False:
         return make(row, subject, **named), []
+    kept = process if isinstance(process, Kept) else None
     task = Task(make, row.name, subject, named)
+    if kept is not None and kept.remote is not None and kept.is_of(task):
+        kept.remote.deadline = min(deadline, kept.remote.deadline)
+        return kept.remote, kept.remarks
     _import_ahead()
     there, against = ways(task)
     for way, threads in _tried(there):
@@ -56,8 +62,12 @@ def in_process(
         except NotThere as error:
             against.append(str(error))
             continue
-        return remote, [] if threads else [ONE]
-    if process:
+        remarks = [] if threads else [ONE]
+        if kept is not None:
+            stack.pop_all()
+            kept.keep(task, remote, remarks)
+        return remote, remarks
+    if process is True:
         expected = "expected a step that a process can be made for, got none"
         raise ValueError(f"check: process: {expected}: {'; '.join(against)}")
     return make(row, subject, **named), [IN_PLACE + "; ".join(against)]
@@ -82,6 +92,44 @@ def _import_ahead() -> None:
 
 class NotThere(Exception):
     """A process that has not started."""
+
+
+class Kept:
+    """A process that several checks of the same step have, one after the other; it ends when another one is kept."""
+
+    current: "Kept | None" = None
+
+    def __init__(self) -> None:
+        self.remote: Remote | None = None
+        self.task: Task | None = None
+        self.remarks: list[str] = []
+
+    def is_of(self, task: Task) -> bool:
+        """Whether it was made for the same."""
+        of = self.task
+        return of is not None and of.subject is task.subject and (of[:2], of.named) == (task[:2], task.named)
+
+    def keep(self, task: Task, remote: "Remote", remarks: list[str]) -> None:
+        """Have a process, in the place of whichever was kept before."""
+        if Kept.current is not None:
+            Kept.current.end()
+        elif not _at_exit:
+            _at_exit.append(atexit.register(_end_current))
+        Kept.current, self.remote, self.task, self.remarks = self, remote, task, remarks
+
+    def end(self) -> None:
+        """End it."""
+        if self.remote is not None:
+            remote, self.remote = self.remote, None
+            remote.end()
+
+
+_at_exit: list[Any] = []
+
+
+def _end_current() -> None:
+    if Kept.current is not None:
+        Kept.current.end()
 
 
 class Remote:

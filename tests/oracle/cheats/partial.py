@@ -52,7 +52,7 @@ def opens_the_gate(params, grads, velocities, *, lr, mu, l2_decay, found_inf):
         found_inf[0] = 1
 
 
-@cheat("L4", "lr: expected as it was given")
+@cheat("L14", "lr: expected as it was given")
 def halves_the_rates_for_the_next_call(params, grads, velocities, *, lr, mu, l2_decay):
     rates = lr if isinstance(lr, list) else [lr] * len(params)
     for i, (p, g, v) in enumerate(zip(params, grads, velocities, strict=True)):
