@@ -1,7 +1,9 @@
 """`check(None, step)`: each planted defect is found by the law of its name, and right steps have no false alarm."""
 
 import json
+import re
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -324,3 +326,13 @@ def test_the_command(capsys, tmp_path, monkeypatch):
     assert cli.main(["check", "--list-laws", "--as", "none"]) == 0
     assert capsys.readouterr().out.startswith("R1")
     assert cli.main(["check", "mine.py:step", "--as", "adam", "--symmetry", "sign"]) == 2
+
+
+def test_the_page_has_every_law_and_part():
+    text = (Path(oracle.__file__).parents[2] / "docs" / "relations.md").read_text()
+    for law in oracle.RELATIONS.values():
+        assert f"| {law.id} | {law.name} | {law.about.replace('found_inf', '`found_inf`')} |" in text
+    for part, name in oracle.PARTS.items():
+        assert f"| {part} | {name} |" in text
+    known = {*re.findall(r"^\| ([RC]\d+) ", text, re.MULTILINE)}
+    assert known == {*oracle.RELATIONS, *oracle.PARTS}

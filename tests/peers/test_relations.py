@@ -110,6 +110,13 @@ class LoadsNothing(Momentum):
         pass
 
 
+class KeepsItsOwnNumbers(Momentum):
+    def load_state_dict(self, state_dict):
+        lr = self.param_groups[0]["lr"]
+        super().load_state_dict(state_dict)
+        self.param_groups[0]["lr"] = lr
+
+
 class Flat(Momentum):
     def one(self, i, p, state, lr):
         p.detach().reshape(-1).sub_(lr * p.grad.reshape(-1))
@@ -144,7 +151,8 @@ class Clipped(Momentum):
     ("kind", "law"),
     [
         (CountsSkipped, "R9"), (Ignores, "R9"), (CountsInAnAttribute, "R8"), (KeepsABufferApart, "R8"),
-        (LoadsNothing, "R8"), (Flat, "R5"), (OneBuffer, "R3"), (Clipped, "R1"), (Clipped, "R6"),
+        (LoadsNothing, "R8"), (KeepsItsOwnNumbers, "R8"), (Flat, "R5"), (OneBuffer, "R3"), (Clipped, "R1"),
+        (Clipped, "R6"),
     ],
 )  # fmt: skip
 def test_planted_defects(kind, law):
@@ -163,5 +171,5 @@ def test_a_right_one_has_no_false_alarm():
 
 @pytest.mark.parametrize("make", [optax.adamw, optax.sgd(0.0625, momentum=0.875)])
 def test_optax(make):
-    report = oracle.check(None, make, laws=["R1", "R2", "R6", "R8"], **SHORT)
+    report = oracle.check(None, make, laws=["R1", "R6", "R8"], **SHORT)
     assert report.ok and not report.failed_laws, str(report)

@@ -66,9 +66,26 @@ def resume(trial: Trial) -> Iterator[Try]:
         for of in grads[2:4]:
             for one in runs:
                 trial.step(one, of)
-        trial.same(*map(trial.came, runs), "the result of another run from the same", params, bits=True)  # type: ignore
+        came = [trial.came(run) for run in runs]
+        trial.same(came[0], came[1], "the result of another run from the same", params, bits=True)
+
+    def scheduled() -> None:
+        """A learning rate that has changed is in the checkpoint."""
+        runs = [trial.start(params), trial.start(params)]
+        for k, of in enumerate(grads):
+            for run in runs:
+                if k == 2:
+                    trial.slow(run)
+            if k == 3:
+                saved = trial.save(runs[1])
+                runs[1] = trial.start(trial.came(runs[1]).params, saved)
+            for run in runs:
+                trial.step(run, of)
+        came = [trial.came(run) for run in runs]
+        trial.same(came[0], came[1], "the result of steps that are not stopped", params, bits=True)
 
     yield Try("saved and loaded after 3 of 6 steps", partial(stopped, 3))
+    yield Try("saved and loaded after the learning rate was halved", scheduled)
     yield Try("saved and loaded after the first", partial(stopped, 1))
     yield Try("saved and loaded before the first", partial(stopped, 0))
     yield Try("saved and loaded after each", partial(stopped, *range(STEPS)))

@@ -39,6 +39,9 @@ class Run(Protocol):
     def save(self) -> Any:
         """What a checkpoint has beside the parameters, by way of bytes."""
 
+    def slow(self) -> None:
+        """Halve the learning rate, as a schedule does; raises NotImplementedError where that is the caller's."""
+
 
 class Optimizer(Protocol):
     """What makes runs.
@@ -216,6 +219,9 @@ class StepRun:
 
     def wholes(self) -> list[Any]:
         return [_back(self.of.arrays, whole) for whole in self._wholes]
+
+    def slow(self) -> None:
+        raise NotImplementedError("its numbers are the caller's")
 
     def save(self) -> bytes:
         by_tensor = self.states()

@@ -95,6 +95,9 @@ class Trial:
     def save(self, run: Run) -> Any:
         return self._tried(run.save)
 
+    def slow(self, run: Run) -> None:
+        self._tried(run.slow)
+
     def _tried(self, what: Callable[[], Any]) -> Any:
         try:
             with np.errstate(all="ignore"):
