@@ -136,6 +136,32 @@ class Ignores(Momentum):
         return False
 
 
+class FirstRate(Momentum):
+    """All groups have the rate of the first."""
+
+    def one(self, i, p, state, lr):
+        super().one(i, p, state, self.param_groups[0]["lr"])
+
+
+def looked(optimizer):
+    return bool(getattr(optimizer, "found_" + "inf", 0))
+
+
+class LooksElsewhere(Momentum):
+    """By a function of the module, but not in time."""
+
+    _step_supports_amp_scaling = False
+
+    def skips(self):
+        return False
+
+    def one(self, i, p, state, lr):
+        if looked(self):
+            state["count"] = state.get("count", 0) + 1
+        else:
+            super().one(i, p, state, lr)
+
+
 class Clipped(Momentum):
     """By the norm of all gradients."""
 
@@ -150,7 +176,8 @@ class Clipped(Momentum):
 @pytest.mark.parametrize(
     ("kind", "law"),
     [
-        (CountsSkipped, "R9"), (Ignores, "R9"), (CountsInAnAttribute, "R8"), (KeepsABufferApart, "R8"),
+        (CountsSkipped, "R9"), (Ignores, "R9"), (LooksElsewhere, "R9"), (FirstRate, "R1"),
+        (CountsInAnAttribute, "R8"), (KeepsABufferApart, "R8"),
         (LoadsNothing, "R8"), (KeepsItsOwnNumbers, "R8"), (Flat, "R5"), (OneBuffer, "R3"), (Clipped, "R1"),
         (Clipped, "R6"),
     ],

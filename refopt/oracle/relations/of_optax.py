@@ -94,7 +94,7 @@ class OptaxRun:
     def wholes(self) -> list[Any]:
         return [None for _ in self._params]
 
-    def slow(self) -> None:
+    def slow(self, group: int | None = None) -> None:
         raise NotImplementedError("its numbers are the caller's")
 
     def save(self) -> bytes:
