@@ -2,10 +2,12 @@
 
 import argparse
 import contextlib
+import inspect
 import os
 import sys
 from typing import Any
 
+from refopt.catalog import ROUTINES
 from refopt.cli.check import SHORT, found, pairs, readable
 from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
 from refopt.cli.report_file import Target
@@ -24,7 +26,12 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument("a", metavar="A", help="module:name, path/to/file.py:name, or a file of --record")
     command.add_argument("b", nargs="?", metavar="B", help="module:name, or path/to/file.py:name")
     command.add_argument("--record", metavar="FILE", help="write what A comes to into a file, to compare with later")
-    command.add_argument("--within", default="bits", metavar="W", help="bits, measured, or a tolerance; default bits")
+    command.add_argument(
+        "--within", default="bits", metavar="W", help="bits, measured, bound, or a tolerance; default bits"
+    )
+    command.add_argument(
+        "--as", dest="routine", choices=list(ROUTINES), metavar="ROUTINE", help="the routine, for --within bound"
+    )
     for name, what in (("--with", "both"), ("--with-a", "A"), ("--with-b", "B")):
         dest = name.strip("-").replace("-", "_").replace("with", "options")
         told = f"arguments of {what}, such as fused=True"
@@ -44,7 +51,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     named: dict[str, Any] = {"set": pairs("--set", args.fixed, parser), "arrays": args.arrays, "device": args.device}
     named |= {"dtypes": args.dtype and [SHORT.get(x, x) for x in args.dtype]}
     options = pairs("--with", args.options, parser)
-    for name in options.keys() & {*named, "seed", "within", "options_a", "options_b", "expected_failures", "parts"}:
+    for name in options.keys() & (inspect.signature(compare).parameters.keys() - {"options"}):
         parser.error(f"argument --with: expected an argument of the optimizer's own, got {name}")
     a = args.a if os.path.isfile(args.a) else found(args.a)
     try:
@@ -56,11 +63,11 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             target = None if args.json is None else stack.enter_context(Target(args.json))
             own: dict[str, Any] = {"options_a": pairs("--with-a", args.options_a, parser)}
             own |= {"options_b": pairs("--with-b", args.options_b, parser)}
-            within = args.within if args.within in ("bits", "measured") else float(args.within)
+            within = args.within if args.within in ("bits", "measured", "bound") else float(args.within)
             with contextlib.redirect_stdout(sys.stderr):
                 report = compare(
-                    a, found(args.b), within=within, seed=args.seed, expected_failures=args.expected_failures,
-                    **own, **named, **options,
+                    a, found(args.b), within=within, routine=args.routine, seed=args.seed,
+                    expected_failures=args.expected_failures, **own, **named, **options,
                 )  # fmt: skip
             if target:
                 target.write(report.to_json() + "\n")

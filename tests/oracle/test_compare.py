@@ -86,6 +86,35 @@ def test_by_bits_or_within():
     assert not oracle.compare(loop, later, within="measured", parts=["C6"], **FAST).ok
 
 
+def with_numbers(params, grads, velocities, *, lr, mu):
+    for p, g, v in zip(params, grads, velocities, strict=True):
+        v[...] = (mu * v + g).astype(v.dtype)
+        p -= (lr * v).astype(p.dtype)
+
+
+def within_one_root_of_it(params, grads, velocities, *, lr, mu):
+    with_numbers(params, grads, velocities, lr=lr * (1 + 2.0**-16), mu=mu)
+
+
+def fused_by_hand(params, grads, velocities, *, lr, mu):
+    for p, g, v in zip(params, grads, velocities, strict=True):
+        new = (g + v * mu).astype(v.dtype)
+        p -= (lr * g + lr * mu * v).astype(p.dtype)
+        v[...] = new
+
+
+def test_within_the_bound_of_a_formula():
+    """A relative error of 2^-16 is outside of it, though no measured tolerance shows it."""
+    options = {"within": "bound", "routine": "momentum", **FAST}
+    assert oracle.compare(with_numbers, fused_by_hand, **options).ok
+    report = oracle.compare(with_numbers, within_one_root_of_it, **options)
+    assert "L1" in report.wrong and "within_one_root_of_it: params[0]" in str(report)
+    assert oracle.compare(with_numbers, within_one_root_of_it, within="measured", **FAST).ok
+    for wrong in ({"within": "bound"}, {"routine": "momentum"}):
+        with pytest.raises(ValueError, match="compare: routine: expected one with within='bound'"):
+            oracle.compare(with_numbers, with_numbers, **wrong)
+
+
 def test_nan_is_no_wildcard():
     def lost(params, grads, m, *, lr):
         loop(params, grads, m, lr=lr)

@@ -1,7 +1,9 @@
 """`check(None, step)`: each planted defect is found by the law of its name, and right steps have no false alarm."""
 
 import json
+import re
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,6 +111,27 @@ def after_an_empty_one(params, grads, *, lr):
         p -= (lr * g).astype(p.dtype)
 
 
+def by_shape(params, grads, *, lr):
+    """What is of one shape has one gradient."""
+    of = {}
+    for p, g in zip(params, grads, strict=True):
+        p -= (lr * of.setdefault(p.shape, g)).astype(p.dtype)
+
+
+def in_one_dtype(params, grads, *, lr):
+    for p, g in zip(params, grads, strict=True):
+        p -= (lr * g.astype(params[0].dtype).astype(np.float16 if len(params) > 2 else g.dtype)).astype(p.dtype)
+
+
+def small_ones(params, grads, *, lr):
+    """No more than 2^16 elements of a list."""
+    left = 2**16 if len(params) > 1 else 2**30
+    for p, g in zip(params, grads, strict=True):
+        flat, n = p.reshape(-1), min(p.size, left)
+        flat[:n] -= (lr * g.reshape(-1)[:n]).astype(p.dtype)
+        left -= n
+
+
 def spread_nan(params, grads, *, lr):
     spoiled = sum(float(np.sum(g.astype(np.float64) * 0)) for g in grads)
     for p, g in zip(params, grads, strict=True):
@@ -199,7 +222,8 @@ def gate_but_first(params, grads, m, v, *, lr, step, found_inf):
 
 
 PLANTED = [
-    (one_norm, "R1", {}), (spread_nan, "R1", {}), (by_place, "R2", {}), (next_state, "R3", {}), (dropped, "R3", {}),
+    (one_norm, "R1", {}), (by_shape, "R1", {}), (in_one_dtype, "R1", {}), (small_ones, "R1", {}),
+    (spread_nan, "R1", {}), (by_place, "R2", {}), (next_state, "R3", {}), (dropped, "R3", {}),
     (after_an_empty_one, "R3", {}), (also_without, "R4", {}), (flat_copy, "R5", {}), (in_memory_order, "R5", {}),
     (scaled_gradient, "R6", {}), (one_too_many, "R6", {}), (by_chance, "R7", {}), (Hidden(), "R8", {}),
     (Counting(), "R8", {}), (gate_ignored, "R9", {}), (gate_of_parameters, "R9", {}),
@@ -324,3 +348,13 @@ def test_the_command(capsys, tmp_path, monkeypatch):
     assert cli.main(["check", "--list-laws", "--as", "none"]) == 0
     assert capsys.readouterr().out.startswith("R1")
     assert cli.main(["check", "mine.py:step", "--as", "adam", "--symmetry", "sign"]) == 2
+
+
+def test_the_page_has_every_law_and_part():
+    text = (Path(oracle.__file__).parents[2] / "docs" / "relations.md").read_text()
+    for law in oracle.RELATIONS.values():
+        assert f"| {law.id} | {law.name} | {law.about.replace('found_inf', '`found_inf`')} |" in text
+    for part, name in oracle.PARTS.items():
+        assert f"| {part} | {name} |" in text
+    known = {*re.findall(r"^\| ([RC]\d+) ", text, re.MULTILINE)}
+    assert known == {*oracle.RELATIONS, *oracle.PARTS}

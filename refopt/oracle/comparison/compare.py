@@ -9,6 +9,7 @@ from refopt.checks.arguments import chosen, mapped, number, whole
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES
 from refopt.oracle.cases import has
+from refopt.oracle.comparison.bounded import within_bound
 from refopt.oracle.comparison.data import PARTS, Data, every
 from refopt.oracle.comparison.recorded import Recorded, Recorder
 from refopt.oracle.comparison.report import Compared
@@ -19,13 +20,13 @@ from refopt.oracle.relations.trial import Came, Trial, shown
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item
 from refopt.oracle.trial import Broken, Skipped
 
-BITS, MEASURED = "bits", "measured"
+BITS, MEASURED, BOUND = "bits", "measured", "bound"
 SHOWN = 3  # gradients of an example
 MOST = 2**13  # elements of a case of which a smaller example is looked for
 
 
 def compare(
-    a: Any, b: Any, *, within: str | float = BITS, dtypes: Iterable[str] | None = None,
+    a: Any, b: Any, *, within: str | float = BITS, routine: str | None = None, dtypes: Iterable[str] | None = None,
     parts: Iterable[str] | None = None, set: Any = None, states: Any = None, arrays: str | None = None,
     device: str | None = None, seed: int | None = None, options_a: Any = None, options_b: Any = None,
     expected_failures: Any = None, progress: Callable[[int, int, str], object] | None = None, **options: Any,
@@ -38,7 +39,9 @@ def compare(
     Args:
         a, b: optimizers or steps, as `check` has them without a routine. ``a`` may be the path of a file of `record`.
         within: "bits"; or what differences may be, relative to a tensor's largest change; or "measured", for 16 times
-            what a change of the data by 2^-16 makes, as `check` has it without a routine.
+            what a change of the data by 2^-16 makes, as `check` has it without a routine; or "bound", for the bound of
+            a formula, that of ``routine``, around which either is.
+        routine: a name of `refopt.catalog.ROUTINES`, for the bound alone.
         dtypes: by default those that both have, or those of the record.
         parts: ids of `PARTS`; by default all.
         set, states, arrays, device, options: of both, as `check` has them; ``options_a`` and ``options_b`` of one.
@@ -63,6 +66,13 @@ def compare(
     """
     started = time.perf_counter()
     common = {"numbers": set, "states": states, "arrays": arrays, "device": device}
+    if within == BOUND or routine is not None:
+        if within != BOUND or routine is None:
+            raise ValueError(f"compare: routine: expected one with within='bound', and only then, got {routine!r}")
+        given = (("a", options_a), ("b", options_b))
+        of_each = [{**options, **mapped(f"compare: options_{x}", of or {})} for x, of in given]
+        own = {"dtypes": dtypes, "set": set, "arrays": arrays, "device": device, "seed": seed or 0}
+        return within_bound(routine, (a, b), of_each, own)
     first = _first(a, common, {**options, **mapped("compare: options_a", options_a or {})})
     second = _optimizer(b, common, {**options, **mapped("compare: options_b", options_b or {})})
     wanted = list_of_names("compare: parts", [*PARTS] if parts is None else parts)
@@ -136,7 +146,7 @@ def _first(a: Any, common: Mapping[str, Any], options: Mapping[str, Any]) -> Any
 
 def _within(within: Any) -> tuple[bool, float | None]:
     if isinstance(within, str):
-        return chosen("compare: within", within, (BITS, MEASURED)) == BITS, None
+        return chosen("compare: within", within, (BITS, MEASURED, BOUND)) == BITS, None
     return False, number("compare: within", within, 0, finite=True)
 
 

@@ -11,7 +11,7 @@ from refopt.oracle.relations.relation import Relation, Try
 from refopt.oracle.relations.trial import Trial
 from refopt.oracle.trial import Broken, Skipped
 
-SHAPES = 45, (4, 5), (15, 20), (2, 3, 7), ()
+SHAPES = 45, (4, 5), (40, 61), (2, 3, 7), ()
 EVERYWHERE = "parameters and gradients", "parameters", "gradients"
 SAME = "the result of arrays alone in their memory, in the order of C"
 

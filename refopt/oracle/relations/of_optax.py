@@ -94,6 +94,9 @@ class OptaxRun:
     def wholes(self) -> list[Any]:
         return [None for _ in self._params]
 
+    def slow(self, group: int | None = None) -> None:
+        raise NotImplementedError("its numbers are the caller's")
+
     def save(self) -> bytes:
         return pickle.dumps([np.array(x) for x in self.tree.tree_leaves(self.state)])
 

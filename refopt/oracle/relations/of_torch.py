@@ -49,7 +49,7 @@ class TorchOptimizer:
         self.named = "found_inf" in inspect.signature(first.step).parameters
         fused = first.param_groups[0].get("fused", True)
         told = getattr(first, "_step_supports_amp_scaling", False) or _reads(self.kind, "found_inf")
-        self.gated = bool(self.named or (told and fused))
+        self.gated = bool(self.named or (fused and (told or self._looks(first))))
 
     def _first(self) -> Any:
         """An optimizer of a matrix, which more of them take than a vector."""
@@ -58,6 +58,26 @@ class TorchOptimizer:
         except Exception as error:  # whatever somebody's function raises
             what = str(error) if isinstance(error, Wrong) else f"{kind_of(error)}: {error}"
             raise TypeError(f"check: {self.name}: expected an optimizer, got {what}") from error
+
+    def _looks(self, optimizer: Any) -> bool:
+        """Whether a step looks for ``found_inf`` of an optimizer of one matrix, by whatever functions."""
+        kind, seen = type(optimizer), set()
+
+        class Watched(kind):  # type: ignore[misc, valid-type]
+            def __getattribute__(self, name: str) -> Any:
+                seen.add(name)
+                return super().__getattribute__(name)
+
+        try:
+            for p in optimizer.param_groups[0]["params"]:
+                p.grad = self.torch.ones_like(p)
+            optimizer.__class__ = Watched
+            optimizer.step()
+        except Exception:  # whatever it raises, a case will show
+            pass
+        finally:
+            optimizer.__class__ = kind
+        return "found_inf" in seen
 
     def built(self, params: list[Any]) -> Any:
         """An optimizer of parameters, or of groups of them."""
@@ -138,6 +158,13 @@ class TorchRun:
 
     def wholes(self) -> list[Any]:
         return [self._copy(x) for x in self._wholes]
+
+    def slow(self, group: int | None = None) -> None:
+        groups = self.optimizer.param_groups
+        for one in groups if group is None else [groups[group]]:
+            if "lr" not in one:
+                raise NotImplementedError("has no lr in its groups")
+            one["lr"] = one["lr"] / 2
 
     def save(self) -> bytes:
         file = io.BytesIO()

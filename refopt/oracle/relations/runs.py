@@ -39,6 +39,9 @@ class Run(Protocol):
     def save(self) -> Any:
         """What a checkpoint has beside the parameters, by way of bytes."""
 
+    def slow(self, group: int | None = None) -> None:
+        """Halve the learning rate, of a group or of all; raises NotImplementedError where that is the caller's."""
+
 
 class Optimizer(Protocol):
     """What makes runs.
@@ -216,6 +219,9 @@ class StepRun:
 
     def wholes(self) -> list[Any]:
         return [_back(self.of.arrays, whole) for whole in self._wholes]
+
+    def slow(self, group: int | None = None) -> None:
+        raise NotImplementedError("its numbers are the caller's")
 
     def save(self) -> bytes:
         by_tensor = self.states()

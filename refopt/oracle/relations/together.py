@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from refopt.oracle.relations.trial import Came, Trial
 from refopt.oracle.trial import Broken, Skipped
 
 SIZES = 45, 7, 300, 1, 64
+LARGE = 70_000, 7, 131_073, 45
 COUNTS = 1, 36, 110, 111, 320, 1000
 RECOMPILED = 111  # the most tensors where each list takes a compilation
 SAME = "the result of the tensor alone"
@@ -25,12 +27,40 @@ def merging(trial: Trial) -> Iterator[Try]:
     shapes = trial.shapes(SIZES)
     params, grads = trial.params(shapes), trial.steps(shapes)
 
-    def alone(grads: Sequence[Sequence[np.ndarray]]) -> Came:
+    def alone(params: Sequence[np.ndarray], grads: Sequence[Sequence[np.ndarray]]) -> Came:
         runs = [trial.after([p], [[of[i]] for of in grads]) for i, p in enumerate(params)]
         return Came([run.params[0] for run in runs], [run.states[0] for run in runs])
 
-    def together() -> None:
-        trial.same(alone(grads), trial.after(params, grads), SAME, params)
+    def together(sizes: Sequence[Any]) -> None:
+        mine = trial.shapes(sizes)
+        params, grads = trial.params(mine), trial.steps(mine)
+        trial.same(alone(params, grads), trial.after(params, grads), SAME, params)
+
+    def two_dtypes() -> None:
+        other = np.dtype(np.float32 if trial.dtype == "float64" else np.float64)
+        mine = [x.astype(other) if i % 2 else x for i, x in enumerate(params)]
+        theirs = [[x.astype(other) if i % 2 else x for i, x in enumerate(of)] for of in grads]
+        expected = alone(mine, theirs)
+        try:
+            got = trial.after(mine, theirs)
+        except Broken as broken:
+            raise Skipped(f"one dtype alone: {broken}") from None
+        trial.same(expected, got, SAME, mine)
+
+    def rates() -> None:
+        """Groups of two learning rates."""
+        run = trial.start(params, apart=True)
+        runs = [trial.start([p]) for p in params]
+        for i in (1, 3):
+            trial.slow(run, i)
+            trial.slow(runs[i])
+        for of in grads:
+            trial.step(run, of)
+            for one, g in zip(runs, of, strict=True):
+                trial.step(one, [g])
+        came = [trial.came(one) for one in runs]
+        expected = Came([x.params[0] for x in came], [x.states[0] for x in came])
+        trial.same(expected, trial.came(run), SAME, params)
 
     def groups() -> None:
         trial.same(trial.after(params, grads), trial.after(params, grads, apart=True), "those of one group", params)
@@ -45,7 +75,11 @@ def merging(trial: Trial) -> Iterator[Try]:
             what = f"the result without {value} in the gradient of params[1]"
             trial.same(part(trial.after(params, grads), others), got, what, [params[i] for i in others])
 
-    yield Try("together and one by one", together)
+    yield Try("together and one by one", partial(together, SIZES))
+    yield Try("tensors of one shape", partial(together, [45] * 5))
+    yield Try("large tensors among small", partial(together, LARGE if trial.axes == 1 else [(60, 70), 7, (90, 40), 45]))
+    yield Try("tensors of two dtypes", two_dtypes)
+    yield Try("groups of two learning rates", rates)
     yield Try("in one group, and in a group each", groups)
     yield Try("NaN or inf in one of the tensors", lost)
 

@@ -95,6 +95,9 @@ class Trial:
     def save(self, run: Run) -> Any:
         return self._tried(run.save)
 
+    def slow(self, run: Run, group: int | None = None) -> None:
+        self._tried(lambda: run.slow(group))
+
     def _tried(self, what: Callable[[], Any]) -> Any:
         try:
             with np.errstate(all="ignore"):
@@ -180,20 +183,19 @@ class Trial:
         return self._tolerance
 
     def _measured(self) -> dict[str, float]:
-        shapes = self.shapes([45, 300, (15, 20)])
-        params, grads = self.params(shapes), self.steps(shapes)
-        plain = self.after(params, grads)
         most: dict[str, float] = {}
-        for k in range(3):
-            rng = np.random.default_rng([self.seed, 77, k])
-            changed = [_perturbed(x, rng) for x in params], [[_perturbed(x, rng) for x in of] for of in grads]
-            other = self.after(*changed)
-            for i, (x, y) in enumerate(zip(plain.params, other.params, strict=True)):
-                moved = _wide(x) - _wide(params[i]), _wide(y) - _wide(changed[0][i])
-                _note(most, "params", *moved)
-                for name in plain.states[i].keys() & other.states[i].keys():
-                    if plain.states[i][name].dtype.kind not in "iub":
-                        _note(most, name, _wide(plain.states[i][name]), _wide(other.states[i][name]))
+        for shape in self.shapes([45, 300, (15, 20)]):  # each alone, as a list may be what is wrong
+            params, grads = self.params([shape]), self.steps([shape])
+            plain = self.after(params, grads)
+            for k in range(3):
+                rng = np.random.default_rng([self.seed, 77, k])
+                changed = [_perturbed(x, rng) for x in params], [[_perturbed(x, rng) for x in of] for of in grads]
+                other = self.after(*changed)
+                _note(most, "params", _wide(plain.params[0]) - _wide(params[0]),
+                      _wide(other.params[0]) - _wide(changed[0][0]))  # fmt: skip
+                for name in plain.states[0].keys() & other.states[0].keys():
+                    if plain.states[0][name].dtype.kind not in "iub":
+                        _note(most, name, _wide(plain.states[0][name]), _wide(other.states[0][name]))
         return {name: min(ROOM * (x + self.eps), MOST) for name, x in most.items()}
 
 
