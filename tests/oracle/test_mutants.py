@@ -37,7 +37,7 @@ def test_there_are_many():
     lacking = set(ROUTINES) - {mutant.routine for mutant in MUTANTS}
     assert not lacking, f"tests/oracle/mutants: expected a mutant of {', '.join(sorted(lacking))}"
     assert {mutant.routine for mutant in MUTANTS} == set(ROUTINES) == set(built())
-    # Of remainders and chance, which the library has none of, there are those of oracle.planted; of conduct, the cheats.
+    # Of remainders and chance, which the library has none of, there are those of oracle.planted; of conduct, cheats.
     conduct = {f"L{k}" for k in range(19, 24)}
     assert {law for law, *_ in CHEATS} >= conduct
     assert {mutant.law for mutant in MUTANTS} == LAWS.keys() - {"L12", "L13", "L18"} - conduct
