@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from oracle.cheats import CHEATS
 from oracle.mutants import built, rival_apex, rival_optax, rival_torch
 from oracle.mutants.historical import ELSEWHERE
 from oracle.mutants.historical import MUTANTS as HISTORICAL
@@ -36,8 +37,10 @@ def test_there_are_many():
     lacking = set(ROUTINES) - {mutant.routine for mutant in MUTANTS}
     assert not lacking, f"tests/oracle/mutants: expected a mutant of {', '.join(sorted(lacking))}"
     assert {mutant.routine for mutant in MUTANTS} == set(ROUTINES) == set(built())
-    # Of remainders and chance, which the library has none of, there are those of oracle.planted.
-    assert {mutant.law for mutant in MUTANTS} == LAWS.keys() - {"L12", "L13", "L18"}
+    # Of remainders and chance, which the library has none of, there are those of oracle.planted; of conduct, cheats.
+    conduct = {f"L{k}" for k in range(19, 24)}
+    assert {law for law, *_ in CHEATS} >= conduct
+    assert {mutant.law for mutant in MUTANTS} == LAWS.keys() - {"L12", "L13", "L18"} - conduct
     assert all("easily written" not in mutant.source for mutant in HISTORICAL[:-1])
 
 
