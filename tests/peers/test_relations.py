@@ -35,6 +35,21 @@ def test_muon_in_every_dtype():
     assert report.ok and not report.failed_laws, str(report)
 
 
+def test_what_needs_other_gradients_is_not_compared():
+    report = oracle.check(None, torch.optim.SparseAdam, **SHORT)
+    assert not report.ok and not report.wrong and "does not support dense gradients" in str(report)
+
+
+def test_three_betas():
+    class Three(Momentum):
+        def __init__(self, params, lr=1e-3, betas=(0.9, 0.9, 0.9)):
+            super().__init__(params, lr)
+            self.param_groups[0]["betas"] = betas
+
+    assert oracle.check(None, Three, laws=["R1"], **SHORT).ok
+    assert oracle.identify(Three).routine is None
+
+
 def test_findings():
     """What holds for some options, dtypes and layouts alone."""
     fused = oracle.check(None, torch.optim.SGD, fused=True, momentum=0.9, expected_failures=FUSED, **SHORT)

@@ -41,7 +41,7 @@ class TorchOptimizer:
         self.kind = type(first)
         self.accepts = _names(make)
         group = {**self.options, **{name: x for name, x in first.param_groups[0].items() if name != "params"}}
-        if "betas" in group:
+        if isinstance(group.get("betas"), tuple | list) and len(group["betas"]) == 2:
             group["beta1"], group["beta2"] = group.pop("betas")
         self.values = group
         closure = inspect.signature(first.step).parameters.get("closure")
