@@ -1,4 +1,4 @@
-"""The command `refopt`: verify, check and show, and how it starts and how it ends, whatever comes.
+"""The command `refopt`: what it can do, how it starts, and how it ends, whatever comes.
 
 Each command is a file or a package, which `refopt.cli.commands` lists. NumPy and the rest are imported only once `run`
 sees to signals, so that Ctrl-C is no traceback even then.
