@@ -325,4 +325,4 @@ def test_data():
     assert any(p and g for p, g, _ in zip(*zero, strict=True))
     assert not np.array_equal(case.grads[0][0], case.grads[1][0])
     assert case.hypers[0]["lr"] != case.hypers[1]["lr"] and len(set(case.hypers[0]["lr"])) > 1
-    assert case.hypers[0]["rescale_grad"] != 1 and case.hypers[0]["epsilon"] > 0
+    assert case.hypers[0]["rescale_grad"] != 1 and min(case.hypers[0]["epsilon"]) > 0

@@ -70,7 +70,7 @@ REFUSED = [
     (["adam", "--form", "carried_norm"], "form: expected one of separate, merged, got 'carried_norm'"),
     (["adam", "--set", "epsilon"], "argument --set: expected NAME=VALUE, got 'epsilon'"),
     (["adam", "--set", "3=4"], "argument --set: expected NAME=VALUE, got '3=4'"),
-    (["adam", "--set", "adapt=norms"], "choices: expected one of epsilon_at, rounding, got 'adapt'"),
+    (["adam", "--set", "adapt=norms"], "choices: expected one of epsilon_at, decay, maximize, rounding, got 'adapt'"),
     (["adam", "--set", "epsilon_at=inside"], "epsilon_at: expected one of corrected, uncorrected, got 'inside'"),
     (["momentum", "--set", "use_nesterov=1"], "use_nesterov: expected one of False, True, got 1"),
     (["sgd", "--state", "moment2_max"], "states: sgd has no optional states, got moment2_max"),
@@ -79,7 +79,7 @@ REFUSED = [
     (["adam", "--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
     (["adan"], "argument ROUTINE: invalid choice: 'adan'"),
     ([], "the following arguments are required: ROUTINE"),
-    (["adam", "--set", "routine=sgd"], "choices: expected one of epsilon_at, rounding, got 'routine'"),
+    (["adam", "--set", "routine=sgd"], "choices: expected one of epsilon_at, decay, maximize, rounding, got 'routine'"),
 ]
 
 

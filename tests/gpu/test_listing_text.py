@@ -336,6 +336,8 @@ def test_what_made_a_kernel_is_told():
     assert updater().source().startswith(
         "# update_loss_scaling, made by refopt.gpu.loss_scale.updater()\n#\n# Sources: refopt.gpu.loss_scale\n\nimport"
     )
-    text = merged_update(ROUTINES["sgd"], ("float32", "float16", None), (("rounding", "nearest"),)).source()
-    made = "refopt.gpu.elementwise.merged_update(sgd, (float32, float16, None), ((rounding, nearest)))"
+    choices = ("maximize", False), ("rounding", "nearest")
+    text = merged_update(ROUTINES["sgd"], ("float32", "float16", None), choices).source()
+    dtypes, chosen = "(float32, float16, None)", "((maximize, False), (rounding,\n#     nearest))"
+    made = f"refopt.gpu.elementwise.merged_update(sgd, {dtypes}, {chosen})"
     assert text.startswith(f"# merged_sgd, made by {made}\n#\n")

@@ -431,7 +431,7 @@ THIRD_SET = {
     }),
     "momentum": (MOMENTUM, {
         "mu squared in Nesterov": (
-            "as if `mu` were `mu * mu` (in rule)",
+            "as if `mu` were `mu * mu` (in update)",
             {"g + real(mu) * v if": "g + real(mu * mu) * v if"}),
         "lr by 1 - mu": (
             "as if `v` were `v / (1 - mu)` in `return (p - lr * (g + mu * v if use_nesterov else v), v)`",

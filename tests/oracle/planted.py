@@ -200,7 +200,8 @@ def an_element_too_many(right, params, grads, **named):
 def gradients_are_scaled_in_place(right, params, grads, velocities, **named):
     for p, g in zip(params, grads, strict=True):
         if g is not None:
-            g += g.dtype.type(named.get("l2_decay", 0)) * p if not isinstance(named.get("l2_decay"), list) else 0
+            decay = g.dtype.type(0 if isinstance(named["l2_decay"], list) else named["l2_decay"])
+            g += (-decay if named["maximize"] else decay) * p  # whose sign is turned with the gradient's
     right(params, grads, velocities, **named | ({"l2_decay": 0.0} if not isinstance(named["l2_decay"], list) else {}))
 
 

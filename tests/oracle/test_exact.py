@@ -28,7 +28,7 @@ SGD = ROUTINES["sgd"]
         (lambda: make("sgd", [3]), TypeError, "make: routine: expected a row of refopt.catalog.ROUTINES, got 'sgd'"),
         (lambda: step_of("sgd"), TypeError, "step_of: routine: expected a row of refopt.catalog.ROUTINES, got 'sgd'"),
         (lambda: step_of(SGD, mu=1), ValueError, "step_of: numbers of sgd: expected one of lr, l2_decay"),
-        (lambda: make(SGD, [3], adapt="norms"), ValueError, "make: choices: expected one of rounding, got 'adapt'"),
+        (lambda: make(SGD, [3], adapt="norms"), ValueError, "make: choices: expected one of maximize, rounding, got"),
         (lambda: make(SGD, [3], rounding="up"), ValueError, "make: rounding: expected one of nearest, stochastic"),
         (lambda: make(SGD, [3], optional=("moment",)), ValueError, "make: optional of sgd: expected one of master_"),
         (lambda: scaled(make(SGD, [3]), 2, "moment"), ValueError, "scaled: slots: expected one of params, grads"),

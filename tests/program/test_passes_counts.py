@@ -183,10 +183,10 @@ def test_a_reason_names_the_first_update_and_then_the_one_that_differs():
     last, _, first = (k for k, op in enumerate(program.main) if op.type == "adam")
     one, other = (program.main[k].inputs["params"][0] for k in (first, last))
     main = list(program.main)
-    main[last] = main[last].replace(attrs={**main[last].attrs, "epsilon": 0.25})
+    main[last] = main[last].replace(attrs={**main[last].attrs, "rescale_grad": 0.25})
     reasons = passes.fuse_optimizer(program.replace(main=main), form="merged").reasons
-    given = main[first].attrs["epsilon"]
-    assert f"epsilon differs: {given!r} for adam of {one!r}, 0.25 for adam of {other!r}" in reasons[0]
+    given = main[first].attrs["rescale_grad"]
+    assert f"rescale_grad differs: {given!r} for adam of {one!r}, 0.25 for adam of {other!r}" in reasons[0]
 
 
 @pytest.mark.parametrize(("optimizer", "name"), [

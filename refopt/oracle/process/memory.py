@@ -115,14 +115,16 @@ class Receiver:
 
     def __init__(self) -> None:
         self.memories: dict[int, np.ndarray] = {}
+        self.arrays: dict[int, dict[Place, np.ndarray]] = {}  # of each memory: the same objects in every call
 
     def unpack(self, packed: Packed, blob: bytes) -> Case:
         """The case, in memory of this side."""
         for token in packed.dropped:
             self.memories.pop(token, None)
+            self.arrays.pop(token, None)
         for token, (size, address) in packed.fresh.items():
-            self.memories[token] = _aligned(size, address)
-        at, arrays = 0, dict[Place, np.ndarray]()
+            self.memories[token], self.arrays[token] = _aligned(size, address), {}
+        at = 0
         for token in packed.order:
             one = self.memories[token]
             one[...] = np.frombuffer(blob, np.uint8, one.size, at)
@@ -131,8 +133,8 @@ class Receiver:
         def array(x: Any) -> Any:
             if not isinstance(x, Place):
                 return x
+            arrays, of = self.arrays[x.token], self.memories[x.token]
             if x not in arrays:
-                of = self.memories[x.token]
                 arrays[x] = np.ndarray(x.shape, numpy_dtype(x.dtype), of.data, x.offset, x.strides)
             return arrays[x]
 
