@@ -195,7 +195,7 @@ def test_numbers_of_a_step():
     program = step_program(PARAMS[:2], {"a.w": "sgd", "a.b": "momentum"}, lr=0.5, mu=0.5)
     bound = bound_on(program)
     for numbers, error, message in (
-        (dict(beta1=0.1), TypeError, "beta1: expected one of dampening, l2_decay, lr, mu, rescale_grad, seed, got a number"),
+        (dict(beta1=0.1), TypeError, "beta1: expected one of dampening, l2_decay, lr, mu, rescale_grad, seed, got"),
         (dict(mu=0.25, lr=-1.0), ValueError, "merged_sgd: lr: expected a finite float32 at least 0, got -1.0"),
     ):
         with pytest.raises(error, match=message):
