@@ -33,7 +33,10 @@ def varied(trial: Trial, name: str, sizes: Sequence[int] = SIZES) -> Case:
         raise Skipped(f"{name} is {trial.fixed[name]:g} throughout")
     case = trial.case(sizes, count=2)
     hyper = next(hyper for hyper in trial.row.hypers if hyper.name == name)
-    values = [hyper.times(case.steps[0][name], 1 + i % 32 / 4) for i in range(len(sizes))]
+    factors = [1 + i % 32 / 4 for i in range(len(sizes))]
+    if hyper.below > 1 and any(slot.initial == name for slot in trial.row.slots):  # powers of more than 1 would grow
+        factors = [1 / factor for factor in factors]
+    values = [hyper.times(case.steps[0][name], factor) for factor in factors]
     return case.replace(steps=[case.steps[0] | {name: values}])
 
 
