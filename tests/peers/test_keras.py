@@ -15,18 +15,18 @@ from peers.trials import Row, hold, hold_to_numbers, rows_of
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras's NAdam
 
 UNCORRECTED = "epsilon_at=uncorrected"
-ONE_RATE, KERAS_DECAY = {"lr_ratio": 1.0}, {"decay_base": 0.96}
+ONE_RATE, NO_DECAY = {"lr_ratio": 1.0}, {"weight_decay": 0.0}
 ROWS = [
-    Row("adam", UNCORRECTED, "Adam"),
-    Row("adam", f"{UNCORRECTED}, with moment2_max", "Adam", {"amsgrad": True}),
+    Row("adam", UNCORRECTED, "Adam", fixed=NO_DECAY),
+    Row("adam", f"{UNCORRECTED}, with moment2_max", "Adam", {"amsgrad": True}, NO_DECAY),
     Row("adamw", UNCORRECTED, "AdamW", fixed=ONE_RATE),
     Row("adamw", f"{UNCORRECTED}, with moment2_max", "AdamW", {"amsgrad": True}, ONE_RATE),
-    Row("rmsprop", "default", "RMSprop"),
-    Row("rmsprop", "with mean_grad", "RMSprop", {"centered": True}),
+    Row("rmsprop", "default", "RMSprop", fixed=NO_DECAY),
+    Row("rmsprop", "with mean_grad", "RMSprop", {"centered": True}, NO_DECAY),
     Row("lion", "default", "Lion"),
     Row("lion", "no decay", "Lion"),
-    Row("adadelta", "default", "Adadelta"),
-    Row("nadam", "default", "Nadam", fixed=KERAS_DECAY),
+    Row("adadelta", "default", "Adadelta", fixed=NO_DECAY),
+    Row("nadam", "default", "Nadam", fixed=NO_DECAY | {"decay_base": 0.96}),
 ]
 THEIR_NAMES = {"beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon", "rho": "rho", "mu": "momentum"}
 STATES = {
@@ -63,6 +63,8 @@ class OfKeras:
 
     def step(self, g, numbers):
         self.optimizer.learning_rate = numbers["lr"]
+        for name in THEIR_NAMES.keys() & numbers.keys():
+            setattr(self.optimizer, THEIR_NAMES[name], numbers[name])
         if "coeff" in numbers:
             self.optimizer.weight_decay = numbers["coeff"]
         self.optimizer.apply([self.keras.ops.array(g, dtype=g.dtype.name)])

@@ -11,12 +11,13 @@ import pytest
 from peers.trials import Row, hold, hold_to_numbers, rows_of
 
 DOMAIN = "ai.onnx.preview.training"
+NO_DECAY, UNDAMPENED = {"weight_decay": 0.0}, {"dampening": 0.0}
 ROWS = [
-    Row("adam", "epsilon_at=uncorrected", "Adam"),
-    Row("adagrad", "default", "Adagrad"),
-    Row("momentum", "default", "Momentum", {"mode": "standard", "beta": 1.0}),
-    Row("momentum", "use_nesterov=True", "Momentum", {"mode": "nesterov", "beta": 1.0}),
-    Row("momentum", "no decay", "Momentum", {"mode": "standard", "beta": 1.0}),
+    Row("adam", "epsilon_at=uncorrected", "Adam", fixed=NO_DECAY),
+    Row("adagrad", "default", "Adagrad", fixed=NO_DECAY),
+    Row("momentum", "default", "Momentum", {"mode": "standard", "beta": 1.0}, UNDAMPENED),
+    Row("momentum", "use_nesterov=True", "Momentum", {"mode": "nesterov", "beta": 1.0}, UNDAMPENED),
+    Row("momentum", "no decay", "Momentum", {"mode": "standard", "beta": 1.0}, UNDAMPENED),
 ]
 # Attributes are of fp32, which the numbers of a trial are, too.
 ATTRIBUTES = {

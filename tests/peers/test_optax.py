@@ -12,13 +12,14 @@ import pytest
 
 from peers.trials import Row, hold, hold_to_numbers, rows_of
 
+NO_DECAY = {"weight_decay": 0.0}
 ROWS = [
-    Row("adam", "default", "adam"),
+    Row("adam", "default", "adam", fixed=NO_DECAY),
     Row("adamw", "default", "adamw", fixed={"lr_ratio": 1.0}),
     Row("adamw", "no decay", "adamw", fixed={"lr_ratio": 1.0}),
-    Row("rmsprop", "default", "rmsprop"),
-    Row("rmsprop", "with mean_grad", "rmsprop", {"centered": True}),
-    Row("rmsprop", "epsilon_at=outside", "rmsprop", {"eps_in_sqrt": False}),
+    Row("rmsprop", "default", "rmsprop", fixed=NO_DECAY),
+    Row("rmsprop", "with mean_grad", "rmsprop", {"centered": True}, NO_DECAY),
+    Row("rmsprop", "epsilon_at=outside", "rmsprop", {"eps_in_sqrt": False}, NO_DECAY),
     Row("lion", "default", "lion"),
     Row("lion", "no decay", "lion"),
     Row("adadelta", "default", "adadelta"),
@@ -60,7 +61,8 @@ class OfOptax:
         self.state = self.optimizer(numbers).init(self.param)
 
     def optimizer(self, numbers):
-        named = {THEIR_NAMES[name]: value for name, value in numbers.items() if name in THEIR_NAMES}
+        own = THEIR_NAMES.keys() - self.row.fixed.keys()
+        named = {THEIR_NAMES[name]: value for name, value in numbers.items() if name in own}
         if self.row.routine == "rmsprop":
             named["decay"] = named.pop("rho")
         return getattr(self.optax, self.row.peer)(**named, **self.row.switches)

@@ -147,7 +147,7 @@ TIMM = [
           "the mean square starts from 1"),
     wrong("rmsprop", "rmsprop_tf.RMSpropTF", ("float32",), {"L1": "mean_square starts from 1 (100"},
           "the mean square starts from 1", decoupled_decay=True),
-    wrong("nadam", "nadamw.NAdamW", ("float32",), {"L1": "as if `mu_product * mu_next` were `mu_product`"},
+    wrong("nadam", "nadamw.NAdamW", ("float32",), {"L1": "first moment corrected without the next momentum"},
           "both parts of the step have one correction"),
     wrong("adamw", "adamw.AdamWLegacy", ("float32",), {"L1": "caution=True: the rule of adamw is that of False"},
           "steps against the gradient's sign are left out", caution=True),
