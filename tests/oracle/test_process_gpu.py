@@ -4,8 +4,12 @@ import pytest
 
 from refopt import oracle
 
-torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch has no GPU")]
+try:
+    import torch
+except ImportError:
+    torch = None
+on_gpu = torch is not None and torch.cuda.is_available()
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not on_gpu, reason="PyTorch has no GPU")]
 SIZE = 33  # of L5 alone
 NAMED = dict(arrays="torch", device="cuda", dtypes=["float32"], laws=["L1", "L5", "L6", "L17"], examples=0)
 
