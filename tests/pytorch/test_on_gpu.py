@@ -163,7 +163,11 @@ def test_a_scaler_of_gradients(dtype, masters, max_norm):
                 p.grad.mul_(factor.to(p.grad.dtype))
             if step in (0, 3):
                 params[-1].grad[-1] = float("inf")
-            scaler.step(optimizer)
+            try:
+                scaler.step(optimizer)
+            except NotImplementedError as error:  # of PyTorch's own scan, before the optimizer is asked
+                assert device == "cuda" and dtype == "bfloat16" and "_amp_foreach_non_finite" in str(error)
+                pytest.skip("PyTorch's GradScaler takes no bf16 gradients on a GPU")
             scaler.update()
         kept.append((all_bits(params, optimizer), scaler.get_scale()))
     assert kept[0] == kept[1]
