@@ -95,7 +95,7 @@ def check(
     """
     started = time.perf_counter()
     diagnose = flag("check: diagnose", diagnose)
-    process, deadline = _where(process, deadline)
+    process, deadline = where_steps_run(process, deadline)
     if routine is None:
         for what, value in (("examples", examples), ("names", names), ("secret", secret)):
             if value is not None:
@@ -181,12 +181,12 @@ def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started
     )  # fmt: skip
 
 
-def _where(process: Any, deadline: Any) -> tuple[Any, float]:
-    """Where a step runs, and for how long."""
+def where_steps_run(process: Any, deadline: Any, where: str = "check") -> tuple[Any, float]:
+    """Where a step runs, and for how long; raises TypeError or ValueError, naming the argument."""
     if process is not None and not hasattr(process, "keep"):
-        process = flag("check: process", process)
+        process = flag(f"{where}: process", process)
     if not is_number(deadline) or not 0 < float(deadline) < float("inf"):
-        raise ValueError(f"check: deadline: expected a number of seconds above 0, got {shown(deadline)}")
+        raise ValueError(f"{where}: deadline: expected a number of seconds above 0, got {shown(deadline)}")
     return process, float(deadline)
 
 

@@ -32,6 +32,11 @@ class Task(NamedTuple):
     named: dict[str, Any]
     answers: Callable[[Any, Connection], "Answers"]
 
+    @property
+    def where(self) -> str:
+        """The function that errors name."""
+        return self.named.get("where", "check")
+
     def made(self) -> Any:
         rows = () if self.routine is None else (ROUTINES[self.routine],)
         return self.make(*rows, self.subject, **self.named)

@@ -48,7 +48,7 @@ class Remote:
         try:
             described = self._make()
         except Ended as ended:
-            raise TypeError(f"check: subject: expected a step, got {ended}") from None
+            raise TypeError(f"{self.task.where}: subject: expected a step, got {ended}") from None
         if isinstance(described, Raised):
             if self.way != FORK and described.name not in ("TypeError", "ValueError"):
                 raise NotThere(f"{described.name}: {described.text}")
@@ -56,7 +56,8 @@ class Remote:
                 raise _interruption(described)
             kind = getattr(builtins, described.name, RuntimeError)
             if not issubclass(kind, Exception):  # such as SystemExit, which would end this process
-                raise TypeError(f"check: subject: expected a step, got {described.name}: {described.text}")
+                got = f"{described.name}: {described.text}"
+                raise TypeError(f"{self.task.where}: subject: expected a step, got {got}")
             raise kind(described.text)
         self.described = described
 

@@ -60,7 +60,7 @@ def in_process(
         return remote, remarks
     if process is True:
         expected = "expected a step that a process can be made for, got none"
-        raise ValueError(f"check: process: {expected}: {'; '.join(against)}")
+        raise ValueError(f"{task.where}: process: {expected}: {'; '.join(against)}")
     return task.made(), [IN_PLACE + "; ".join(against)]
 
 
