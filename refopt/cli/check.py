@@ -110,7 +110,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             target.write(report.to_json() + "\n")
         if args.json != "-":
             write(readable(report))
-        if args.script and report.failed_laws and args.routine != NONE:
+        if args.script and report.failed_laws:
             _save(args.script, report.script())
     return EQUAL if report.ok else DIFFERS
 
@@ -140,17 +140,19 @@ def _identified(args: argparse.Namespace, parser: argparse.ArgumentParser) -> in
 
 def _named(args: argparse.Namespace, parser: argparse.ArgumentParser) -> dict[str, Any]:
     """The arguments of `check` that were given."""
-    if args.secret is None:
+    if args.secret is None and args.routine != NONE:
         args.secret = int.from_bytes(os.urandom(6))  # so that the command that shows a failure again has it
-    named: dict[str, Any] = {"seed": args.seed, "secret": args.secret, "exact": args.exact}
+    named: dict[str, Any] = {"seed": args.seed, "exact": args.exact}
     named["set"] = pairs("--set", args.fixed, parser)
     optional = {
         "dtypes": args.dtype and list(dict.fromkeys(SHORT.get(x, x) for x in args.dtype)), "laws": args.law,
-        "examples": args.examples, "device": args.device, "expected_failures": args.expected_failures,
-        "deadline": args.deadline, "process": False if args.in_place else None,
+        "examples": args.examples, "secret": args.secret, "device": args.device, "deadline": args.deadline,
+        "expected_failures": args.expected_failures, "process": False if args.in_place else None,
         "skips": args.skips, "arrays": args.arrays, "names": pairs("--names", args.names, parser) or None,
     }  # fmt: skip
     if args.routine == NONE:
+        if args.script:
+            parser.error(f"argument --script: expected none with --as {NONE}, got {args.script}")
         optional |= {"symmetries": args.symmetry or None, "tolerance": args.tolerance}
     elif args.symmetry or args.tolerance is not None:
         parser.error(f"argument --symmetry, --tolerance: expected --as {NONE}, got --as {args.routine}")

@@ -11,7 +11,7 @@ from refopt.catalog import ROUTINES
 from refopt.cli.check import SHORT, found, pairs, readable
 from refopt.cli.output import DIFFERS, EQUAL, Unusable, write
 from refopt.cli.report_file import Target
-from refopt.oracle import ARRAYS, DTYPES, compare, record
+from refopt.oracle import ARRAYS, DEADLINE, DTYPES, compare, record
 
 
 def add_to(commands: Any) -> argparse.ArgumentParser:
@@ -42,6 +42,12 @@ def add_to(commands: Any) -> argparse.ArgumentParser:
     command.add_argument("--device", metavar="D", help="where the arrays are, such as cuda")
     command.add_argument("--seed", type=int, metavar="N", help="of all data; default 0, or that of the file")
     command.add_argument("--expected-failures", metavar="FILE", help='parts that may differ: lines such as "C4 # why"')
+    command.add_argument(
+        "--deadline", type=float, metavar="S", help=f"seconds that a call of a step may take; default {DEADLINE:g}"
+    )
+    command.add_argument(
+        "--in-place", action="store_true", help="run the steps in this process, not in processes of their own"
+    )
     command.add_argument("--json", metavar="FILE", help="write a report in JSON; - for stdout")
     return command
 
@@ -50,6 +56,8 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Run the command and return its status."""
     named: dict[str, Any] = {"set": pairs("--set", args.fixed, parser), "arrays": args.arrays, "device": args.device}
     named |= {"dtypes": args.dtype and [SHORT.get(x, x) for x in args.dtype]}
+    named |= {"deadline": args.deadline} if args.deadline is not None else {}
+    named |= {"process": False} if args.in_place else {}
     options = pairs("--with", args.options, parser)
     for name in options.keys() & (inspect.signature(compare).parameters.keys() - {"options"}):
         parser.error(f"argument --with: expected an argument of the optimizer's own, got {name}")

@@ -57,14 +57,15 @@ def check(
             ``"flush_to_zero": True`` for code that takes subnormal numbers for 0.
         arrays: what a function is given, of "numpy", "torch", "jax" and "cupy"; by default "numpy".
         device: of PyTorch's tensors; "cpu" by default.
-        examples: how many more cases of the step are drawn at random; 5 by default.
+        examples: how many more cases of the step are drawn at random; 5 by default. Without a routine there are none:
+            `examples`, `secret` and `names` are refused.
         seed: what they, and all data, are drawn from.
         expected_failures: why a law need not hold, by its id or, in one dtype, as ``"L7-float32"``; or the path of a
             file that says so, of lines such as ``L7 # flushes to zero``. One that holds all the same makes the report
             fail.
         skips: what is left out, and why, in the same way.
         exact: hold the step to refopt's own bits as well.
-        diagnose: look for what explains a failure, which takes some seconds.
+        diagnose: look for what explains a failure, which takes some seconds; nothing does without a routine.
         progress: called before each law in each dtype: how many of them are done, of how many, and which one is next.
         process: where the step runs: in a process of its own, made anew where it ends, hangs or is spoiled, if there is
             a way to make one; if ``True``, nowhere else; if ``False``, in this process, where what it does to others'
@@ -92,13 +93,17 @@ def check(
     >>> print(str(report).splitlines()[0])
     uphill as sgd: WRONG, L1; 0 of 23 cases skipped (0 %)
     """
-    if routine is None:
-        return check_relations(
-            subject, dtypes=dtypes, laws=laws, set=set, device=device, seed=seed, expected_failures=expected_failures,
-            skips=skips, exact=exact, arrays=arrays, progress=progress, **options,
-        )  # fmt: skip
     started = time.perf_counter()
     diagnose = flag("check: diagnose", diagnose)
+    process, deadline = where_steps_run(process, deadline)
+    if routine is None:
+        for what, value in (("examples", examples), ("names", names), ("secret", secret)):
+            if value is not None:
+                raise TypeError(f"check: {what}: expected none without a routine, got {shown(value)}")
+        return check_relations(
+            subject, dtypes=dtypes, laws=laws, set=set, device=device, seed=seed, expected_failures=expected_failures,
+            skips=skips, exact=exact, arrays=arrays, progress=progress, process=process, deadline=deadline, **options,
+        )  # fmt: skip
     row = ROUTINES[chosen("check: routine", routine, ROUTINES)]
     exact = flag("check: exact", exact)
     wanted = _laws(laws, exact)
@@ -107,7 +112,6 @@ def check(
     seed = whole("check: seed", seed, least=0)
     allowed = _allowed(reasons("expected_failures", expected_failures), wanted)
     left_out = reasons("skips", skips)
-    process, deadline = _where(process, deadline)
     named: dict[str, Any] = dict(arrays=arrays, device=device, names=names, options=options)
     from refopt.oracle.process import in_process  # which imports much of the standard library
 
@@ -177,12 +181,12 @@ def _held(row: Routine, tested: Any, of: _Asked, remarks: Sequence[str], started
     )  # fmt: skip
 
 
-def _where(process: Any, deadline: Any) -> tuple[Any, float]:
-    """Where a step runs, and for how long."""
+def where_steps_run(process: Any, deadline: Any, where: str = "check") -> tuple[Any, float]:
+    """Where a step runs, and for how long; raises TypeError or ValueError, naming the argument."""
     if process is not None and not hasattr(process, "keep"):
-        process = flag("check: process", process)
+        process = flag(f"{where}: process", process)
     if not is_number(deadline) or not 0 < float(deadline) < float("inf"):
-        raise ValueError(f"check: deadline: expected a number of seconds above 0, got {shown(deadline)}")
+        raise ValueError(f"{where}: deadline: expected a number of seconds above 0, got {shown(deadline)}")
     return process, float(deadline)
 
 

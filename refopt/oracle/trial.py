@@ -19,8 +19,8 @@ from refopt.oracle.broken import Broken, Crashed, Skipped, Where
 from refopt.oracle.cases import NEUTRAL, Case, Dtypes, alike, memory
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.observing import Seen, observe
+from refopt.oracle.requiring import require_alike, require_rounded, require_same
 from refopt.oracle.subject import Ended, Subject, Wrong
-from refopt.oracle.ulp import same_bits
 
 FLUSHES = "flush_to_zero"  # what a step may declare of itself
 NO_ERROR, LONGEST = "expected no error", 300  # characters of what a step raises
@@ -120,7 +120,7 @@ class Trial:
         self.silent = (self.silent | self._kept(case)) - got.keys()
         for name, values in got.items():
             for i, (x, known) in enumerate(zip(values, shapes[name], strict=True)):
-                _check_alike(f"{name}[{i}]", x, known)
+                require_alike(f"{name}[{i}]", x, known)
         return got
 
     def observe(self, case: Case, rest: bool = False) -> Seen:
@@ -224,7 +224,7 @@ class Trial:
                     worst = broken
                 if same and not broken:
                     right[same] = of_tensor
-            self._stored(case, got, i)
+            require_rounded(case, got, i)
         if worst is not None:
             raise self._told(worst)
         return got
@@ -241,18 +241,7 @@ class Trial:
 
     def same(self, expected: Outcome, got: Outcome, what: str, first: int = 0) -> None:
         """Raise `Broken` unless two outcomes have the same bits. ``first`` is the number of their first tensor."""
-        for name in expected.keys() & got.keys():
-            for i, (x, y) in enumerate(zip(expected[name], got[name], strict=True)):
-                if x is None or y is None:
-                    continue
-                one, other = memory(np.asarray(x)), memory(np.asarray(y))
-                differ = ~same_bits(one, other)
-                if differ.any():
-                    k = int(np.argmax(differ))
-                    numbers = float(one[k]), float(other[k])
-                    at = f"{name}[{first + i}], element {k} of {one.size}"
-                    text = f"{at}: expected the same bits, {what}, got {numbers[0]!r} and {numbers[1]!r}"
-                    raise Broken(text, None, Where(name, first + i, k, numbers[0], 0.0, numbers[1], differ))
+        require_same(expected, got, what, first)
 
     def _of(self, got: Outcome, name: str, i: int) -> Any:
         if name == "exact_params":
@@ -285,27 +274,3 @@ class Trial:
         with np.errstate(all="ignore"):
             ratio = np.nanmax(np.where(off == 0, 0.0, off / (expected.error - expected.inputs)))
         self.apart[name] = max(self.apart.get(name, 0.0), float(ratio))
-
-    def _stored(self, case: Case, got: Outcome, i: int) -> None:
-        """A parameter beside a master is the master, rounded once to nearest even."""
-        master = got.get("master_params", [None] * len(case))[i]
-        if master is None or master.dtype == np.uint16:
-            return
-        param, exact = (memory(x) for x in (got["params"][i], master))
-        rounded = storage.stored(exact, param.dtype)
-        off = ~(param.astype(rounded.dtype) == rounded) & ~np.isnan(rounded)
-        if off.any():
-            k = int(np.argmax(off))
-            raise Broken(
-                f"params[{i}], element {k}: expected master_params[{i}] rounded to {param.dtype}, "
-                f"{float(rounded[k])!r}, got {float(param[k])!r}"
-            )
-
-
-def _check_alike(where: str, x: Any, known: tuple[Any, Any] | None) -> None:
-    """Raise `Broken` unless an array has the shape and the dtype that it had, and is there if it was."""
-    if known is not None and x is not None and (x.shape, x.dtype) != known:
-        expected = f"an array of {known[1]} of shape {known[0]}"
-        raise Broken(f"{where}: expected {expected}, got one of {x.dtype} of shape {x.shape}")
-    if (known is None) != (x is None):
-        raise Broken(f"{where}: expected {'None' if known is None else 'an array'}, got {kind_of(x)}")

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-SIZE = 33  # of L5 alone
+SIZE = 33  # of L5 and R11 alone
 LOST = []
 
 
@@ -18,6 +18,10 @@ class AcceleratorError(RuntimeError):
 def plain(params, grads, lr):
     for p, g in zip(params, grads, strict=True):
         p -= p.dtype.type(lr) * g
+
+
+def plain_lr(params, grads, *, lr):
+    plain(params, grads, lr)
 
 
 def met(params):
@@ -49,6 +53,12 @@ def sticky(params, grads, *, lr):
 def leave(params, grads, *, lr):
     if met(params):
         os._exit(0)
+    plain(params, grads, lr)
+
+
+def exit(params, grads, *, lr):
+    if met(params):
+        raise SystemExit(3)
     plain(params, grads, lr)
 
 

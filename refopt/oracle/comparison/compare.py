@@ -1,5 +1,6 @@
 """`compare` and `record`: two implementations, or one today and later, on the same data."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
@@ -8,7 +9,9 @@ from typing import Any
 from refopt.checks.arguments import chosen, mapped, number, whole
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES
+from refopt.oracle.broken import Broken, Crashed, Skipped
 from refopt.oracle.cases import has
+from refopt.oracle.checking import DEADLINE, where_steps_run
 from refopt.oracle.comparison.bounded import within_bound
 from refopt.oracle.comparison.data import PARTS, Data, every
 from refopt.oracle.comparison.recorded import Recorded, Recorder
@@ -18,7 +21,6 @@ from refopt.oracle.relations.runs import Optimizer
 from refopt.oracle.relations.subject import optimizer_of
 from refopt.oracle.relations.trial import Came, Trial, shown
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item
-from refopt.oracle.trial import Broken, Skipped
 
 BITS, MEASURED, BOUND = "bits", "measured", "bound"
 SHOWN = 3  # gradients of an example
@@ -29,7 +31,8 @@ def compare(
     a: Any, b: Any, *, within: str | float = BITS, routine: str | None = None, dtypes: Iterable[str] | None = None,
     parts: Iterable[str] | None = None, set: Any = None, states: Any = None, arrays: str | None = None,
     device: str | None = None, seed: int | None = None, options_a: Any = None, options_b: Any = None,
-    expected_failures: Any = None, progress: Callable[[int, int, str], object] | None = None, **options: Any,
+    expected_failures: Any = None, progress: Callable[[int, int, str], object] | None = None,
+    process: bool | None = None, deadline: float = DEADLINE, **options: Any,
 ) -> Compared:  # fmt: skip
     """Hold two implementations to each other: eager and compiled, loop and fused, yesterday's and today's.
 
@@ -48,6 +51,7 @@ def compare(
         seed: of all data; by default 0, or that of the record.
         expected_failures: why a part may differ, as `check` has it for laws.
         progress: as `check` has it.
+        process, deadline: as `check` has them; each of the two has a process of its own.
 
     Returns:
         a `Report`, whose laws are the parts.
@@ -65,36 +69,39 @@ def compare(
     True
     """
     started = time.perf_counter()
+    process, deadline = where_steps_run(process, deadline, "compare")
     common = {"numbers": set, "states": states, "arrays": arrays, "device": device}
+    given = (("a", options_a), ("b", options_b))
+    of_each = [{**options, **mapped(f"compare: options_{x}", of or {})} for x, of in given]
     if within == BOUND or routine is not None:
         if within != BOUND or routine is None:
             raise ValueError(f"compare: routine: expected one with within='bound', and only then, got {routine!r}")
-        given = (("a", options_a), ("b", options_b))
-        of_each = [{**options, **mapped(f"compare: options_{x}", of or {})} for x, of in given]
         own = {"dtypes": dtypes, "set": set, "arrays": arrays, "device": device, "seed": seed or 0}
-        return within_bound(routine, (a, b), of_each, own)
-    first = _first(a, common, {**options, **mapped("compare: options_a", options_a or {})})
-    second = _optimizer(b, common, {**options, **mapped("compare: options_b", options_b or {})})
+        return within_bound(routine, (a, b), of_each, {**own, "process": process, "deadline": deadline})
     wanted = list_of_names("compare: parts", [*PARTS] if parts is None else parts)
     wanted = tuple(chosen(f"compare: parts[{i}]", x, PARTS) for i, x in enumerate(wanted))
-    usual = [x for x in first.dtypes if x in second.dtypes]
-    tried = list_of_names("compare: dtypes", usual if dtypes is None else dtypes)
-    tried = tuple(chosen(f"compare: dtypes[{i}]", x, SIZES) for i, x in enumerate(tried))
     allowed = reasons("expected_failures", expected_failures, PARTS)
     exact, tolerance = _within(within)
-    seed = whole("compare: seed", getattr(first, "seed", 0) if seed is None else seed, least=0)
     items: list[Item] = []
     compared = 0
-    notes: dict[str, None] = {}
-    for k, dtype in enumerate(tried):
-        trial = Trial(second, dtype, seed, exact=exact, tolerance=tolerance)
-        other = first if isinstance(first, Recorded) else Trial(first, dtype, seed, exact=True, tolerance=None)
-        if progress is not None:
-            progress(k, len(tried), dtype)
-        items += _of_dtype(other, trial, dtype, wanted)
-        compared += trial.compared
-        for law, most in trial.off.items():
-            notes[f"{dtype}: {law}: within what was allowed, but {most} ULPs apart at most"] = None
+    with contextlib.ExitStack() as stack:
+        ran = {"process": process, "deadline": deadline, "stack": stack}
+        notes: dict[str, None] = {}
+        first = Recorded(a) if isinstance(a, str | PathLike) else _optimizer(a, common, of_each[0], ran, notes)
+        second = _optimizer(b, common, of_each[1], ran, notes)
+        usual = [x for x in first.dtypes if x in second.dtypes]
+        tried = list_of_names("compare: dtypes", usual if dtypes is None else dtypes)
+        tried = tuple(chosen(f"compare: dtypes[{i}]", x, SIZES) for i, x in enumerate(tried))
+        seed = whole("compare: seed", getattr(first, "seed", 0) if seed is None else seed, least=0)
+        for k, dtype in enumerate(tried):
+            trial = Trial(second, dtype, seed, exact=exact, tolerance=tolerance)
+            other = first if isinstance(first, Recorded) else Trial(first, dtype, seed, exact=True, tolerance=None)
+            if progress is not None:
+                progress(k, len(tried), dtype)
+            items += _of_dtype(other, trial, dtype, wanted)
+            compared += trial.compared
+            for law, most in trial.off.items():
+                notes[f"{dtype}: {law}: within what was allowed, but {most} ULPs apart at most"] = None
     return Compared(
         f"{second.name}, beside {first.name}", items, {x: PARTS[x] for x in wanted}, compared=compared,
         expected_failures={x: why for x, why in allowed.items() if x.partition("-")[0] in wanted}, dtypes=tried,
@@ -104,7 +111,8 @@ def compare(
 
 def record(
     subject: Any, file: str | PathLike, *, dtypes: Iterable[str] | None = None, set: Any = None, states: Any = None,
-    arrays: str | None = None, device: str | None = None, seed: int = 0, **options: Any,
+    arrays: str | None = None, device: str | None = None, seed: int = 0, process: bool | None = None,
+    deadline: float = DEADLINE, **options: Any,
 ) -> None:  # fmt: skip
     """Write what an implementation comes to into an npz file, for `compare` to hold another to it.
 
@@ -112,36 +120,43 @@ def record(
         subject: as `compare` has it.
         file: its path.
         dtypes: by default those that the optimizer has.
-        set, states, arrays, device, seed, options: as `compare` has them.
+        set, states, arrays, device, seed, process, deadline, options: as `compare` has them.
 
     Raises:
         TypeError, ValueError: naming the argument.
         OSError: the file cannot be written.
     """
     common = {"numbers": set, "states": states, "arrays": arrays, "device": device}
-    optimizer = _optimizer(subject, common, options)
-    tried = list_of_names("record: dtypes", optimizer.dtypes if dtypes is None else dtypes)
-    tried = tuple(chosen(f"record: dtypes[{i}]", x, SIZES) for i, x in enumerate(tried))
+    process, deadline = where_steps_run(process, deadline, "record")
     seed = whole("record: seed", seed, least=0)
-    recorder = Recorder(optimizer.name, [x for x in tried if has(x)], seed)
-    for dtype in filter(has, tried):
-        trial = Trial(optimizer, dtype, seed, exact=True, tolerance=None)
-        _settle(trial)
-        for data in every(trial):
-            try:
-                recorder.add(dtype, data, _came(trial, data))
-            except (Skipped, Broken) as error:
-                recorder.add(dtype, data, None, str(error))
+    with contextlib.ExitStack() as stack:
+        ran = {"process": process, "deadline": deadline, "stack": stack}
+        optimizer = _optimizer(subject, common, options, ran, {})
+        tried = list_of_names("record: dtypes", optimizer.dtypes if dtypes is None else dtypes)
+        tried = tuple(chosen(f"record: dtypes[{i}]", x, SIZES) for i, x in enumerate(tried))
+        recorder = Recorder(optimizer.name, [x for x in tried if has(x)], seed)
+        for dtype in filter(has, tried):
+            trial = Trial(optimizer, dtype, seed, exact=True, tolerance=None)
+            _settle(trial)
+            for data in every(trial):
+                try:
+                    recorder.add(dtype, data, _came(trial, data))
+                except (Skipped, Broken) as error:
+                    recorder.add(dtype, data, None, str(error))
     recorder.save(file)
 
 
-def _optimizer(subject: Any, common: Mapping[str, Any], options: Mapping[str, Any]) -> Optimizer:
-    return optimizer_of(subject, **common, options=options, where="compare")
+def _optimizer(
+    subject: Any, common: Mapping[str, Any], options: Mapping[str, Any], ran: Mapping[str, Any], notes: dict[str, None]
+) -> Optimizer:
+    """An optimizer, where ``ran`` says that it is; a note if it cannot be there."""
+    from refopt.oracle.process import in_process  # which imports much of the standard library
+    from refopt.oracle.relations.remote import RemoteOptimizer
 
-
-def _first(a: Any, common: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """An optimizer, or a record."""
-    return Recorded(a) if isinstance(a, str | PathLike) else _optimizer(a, common, options)
+    named = {**common, "options": options, "where": "compare"}
+    optimizer, remarks = in_process(optimizer_of, None, subject, kind=RemoteOptimizer, **ran, **named)
+    notes |= dict.fromkeys(remarks)
+    return optimizer
 
 
 def _within(within: Any) -> tuple[bool, float | None]:
@@ -157,7 +172,8 @@ def _of_dtype(first: Any, second: Trial, dtype: str, wanted: Iterable[str]) -> l
     _settle(second)
     if isinstance(first, Trial):
         first.axes = second.axes
-    return [_tried(first, second, data) for data in every(second) if data.part in wanted]
+    over: dict[str, str] = {}
+    return [_tried(first, second, data, over) for data in every(second) if data.part in wanted]
 
 
 def _settle(trial: Trial) -> None:
@@ -167,6 +183,8 @@ def _settle(trial: Trial) -> None:
         shapes = trial.shapes([45])
         try:
             trial.after(trial.params(shapes), trial.steps(shapes, 1))
+        except Crashed:
+            break
         except (Skipped, Broken):
             continue
         return
@@ -178,13 +196,19 @@ def _came(trial: Trial, data: Data) -> Came:
     return trial.after(*data.placed())
 
 
-def _tried(first: Any, second: Trial, data: Data) -> Item:
+def _tried(first: Any, second: Trial, data: Data, over: dict[str, str]) -> Item:
+    """One case; ``over`` has the parts that are not gone on with, and the case in which a process has ended."""
     second.law = data.part
     item = Item(data.part, second.dtype, data.label, PASSED)
+    if data.part in over:
+        return item._replace(status=SKIPPED, text=f"not tried, after a process had ended at {over[data.part]}")
     try:
         _same(first, second, data)
     except Skipped as error:
         return item._replace(status=SKIPPED, text=str(error))
+    except Crashed as error:
+        over[data.part] = data.label
+        return item._replace(status=FAILED, text=str(error))
     except Broken as error:
         return item._replace(status=FAILED, text=str(error), example=_smaller(first, second, data))
     return item
@@ -201,9 +225,13 @@ def _same(first: Any, second: Trial, data: Data) -> None:
         name = first.optimizer.name
         try:
             came = _came(first, data)
+        except Crashed:
+            raise
         except Broken as broken:
             try:
                 _came(second, data)
+            except Crashed:
+                raise
             except Broken:
                 raise Skipped(f"both fail: {broken}") from None
             raise Broken(f"the first fails, and the second does not: {broken}") from None

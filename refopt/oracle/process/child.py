@@ -1,4 +1,4 @@
-"""The side of the step: a loop that answers what it is asked of its subject, until nobody asks any more."""
+"""The side of the step: a loop that answers what it is asked, until nobody asks any more."""
 
 import contextlib
 import ctypes
@@ -11,38 +11,55 @@ import sys
 import types
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
-import numpy as np
-
-from refopt.oracle.cases import Case
-from refopt.oracle.observing import Seen, observe, surroundings, watch_threads
-from refopt.oracle.process.memory import Packed, Receiver, outcome_sent
-from refopt.oracle.script import call_of
 from refopt.oracle.subject import Wrong
 from refopt.oracle.variants import ROUTINES
 
-SMALL = 2**16  # bytes of a case that is kept, to see whether a step that raises still works at all
-OPTIONAL = "dtypes", "fixed", "notes", "always", "compiles_each_list", "is_function", "libraries"
-
 
 class Task(NamedTuple):
-    """What a child is for: a subject is made by ``make(row, subject, **named)``."""
+    """What a child is for: to make something of a subject, and to answer what is asked of it.
+
+    Attributes:
+        make: called as ``make(row, subject, **named)``, or without a routine as ``make(subject, **named)``.
+        routine: the name of the row.
+        answers: called with what is made and the connection; returns the `Answers`.
+    """
 
     make: Callable[..., Any]
-    routine: str
+    routine: str | None
     subject: Any
     named: dict[str, Any]
+    answers: Callable[[Any, Connection], "Answers"]
+
+    @property
+    def where(self) -> str:
+        """The function that errors name."""
+        return self.named.get("where", "check")
+
+    def made(self) -> Any:
+        rows = () if self.routine is None else (ROUTINES[self.routine],)
+        return self.make(*rows, self.subject, **self.named)
+
+
+class Answers(Protocol):
+    """What is answered."""
+
+    def described(self) -> dict[str, Any]:
+        """What is made says of itself."""
+
+    def to(self, what: str, argument: Any) -> Callable[[], None]:
+        """Do what is asked; the function that is returned answers."""
 
 
 class Raised(NamedTuple):
     """What a step has raised.
 
     Attributes:
-        kind: "refused", "wrong", "interrupted", or "other".
+        kind: "refused", "wrong", "interrupted", "type" or "value", for the errors of arguments, or "other".
         name, module: of its class.
         text: what it says.
-        spoiled: whether a case that was well before raises something now, too.
+        spoiled: whether what was well before raises something now, too.
     """
 
     kind: str
@@ -67,11 +84,11 @@ def live(channel: Connection, ends: tuple[int, ...], task: Callable[[], Task], t
         of = task()
         _try_threads(threads)
         channel.send(("ready", None))
-        subject = of.make(ROUTINES[of.routine], of.subject, **of.named)
+        made = of.made()
     except BaseException as error:
-        channel.send(("raised", _raised(error)))
+        channel.send(("raised", raised(error)))
         return
-    answers = Answers(subject, channel)
+    answers = of.answers(made, channel)
     channel.send(("value", answers.described()))
     pid = os.getpid()
     while True:
@@ -120,87 +137,18 @@ def _try_threads(wanted: bool) -> None:
             torch.set_num_threads(1)
 
 
-class Answers:
-    """What is asked of a subject, and what of it is answered."""
-
-    def __init__(self, subject: Any, channel: Connection) -> None:
-        self.subject, self.channel, self.receiver = subject, channel, Receiver()
-        self.good: tuple[Packed, bytes] | None = None
-        self.before = surroundings()
-        watch_threads()
-
-    def to(self, what: str, argument: Any) -> Callable[[], None]:
-        """Do what is asked; the function that is returned answers."""
-        blob = self.channel.recv_bytes() if isinstance(argument, Packed) else b""
-        try:
-            if what in ("run", "observe", "rest"):
-                return self._run(argument, blob, what)
-            value = self._call(argument, blob) if what == "call" else getattr(self.subject, what)(*argument)
-            data = pickle.dumps(("value", value))
-        except BaseException as error:
-            raised = _raised(error)
-            return lambda: self.channel.send(("raised", raised))
-        return lambda: self.channel.send_bytes(data)
-
-    def described(self) -> dict[str, Any]:
-        """What a subject says of itself."""
-        known = {name: getattr(self.subject, name) for name in OPTIONAL if hasattr(self.subject, name)}
-        return known | {"name": self.subject.name, "has_stores": hasattr(self.subject, "stores")}
-
-    def _run(self, packed: Packed, blob: bytes, what: str) -> Callable[[], None]:
-        case = self.receiver.unpack(packed, blob)
-        try:
-            value = self._ran(case) if what == "run" else self._observed(case, what == "rest")
-        except BaseException as error:
-            raised = _raised(error, raising=self._is_spoiled() if _is_failure(error) else False)
-            return lambda: self._send(("raised", raised), packed)
-        if len(blob) <= SMALL:
-            whole = {token: (self.receiver.memories[token].size, 0) for token in packed.order}
-            self.good = packed._replace(fresh=whole, dropped=[]), blob
-        return lambda: self._send(("value", value), packed)
-
-    def _ran(self, case: Case) -> Any:
-        with np.errstate(all="ignore"):
-            got = self.subject.run(case)
-        return outcome_sent(case, got), bool(getattr(self.subject, "replaced", False))
-
-    def _observed(self, case: Case, rest: bool) -> Seen:
-        seen = observe(self.subject, case, self.before, rest)
-        later = seen.later and outcome_sent(case, seen.later)
-        return seen._replace(got=outcome_sent(case, seen.got), later=later)
-
-    def _send(self, message: Any, packed: Packed) -> None:
-        self.channel.send(message)
-        self.channel.send_bytes(self.receiver.blob(packed))
-
-    def _is_spoiled(self) -> bool:
-        """Whether a case that was well before raises something now."""
-        if self.good is None:
-            return False
-        try:
-            with np.errstate(all="ignore"):
-                self.subject.run(Receiver().unpack(*self.good))
-        except BaseException as error:
-            return _is_failure(error)
-        return False
-
-    def _call(self, packed: Packed, blob: bytes) -> Any:
-        """How a script calls the subject, without what cannot be sent."""
-        call = call_of(self.subject, Receiver().unpack(packed, blob))
-        arrays = getattr(self.subject, "arrays", None)
-        fields = {name: x for name, x in call._asdict().items() if name != "of"}
-        return fields, (type(arrays).__name__, str(getattr(arrays, "device", "cpu")))
-
-
-def _is_failure(error: BaseException) -> bool:
+def is_failure(error: BaseException) -> bool:
+    """Whether an error is neither an answer of the step's nor Ctrl-C."""
     return not isinstance(error, NotImplementedError | KeyboardInterrupt | Wrong)
 
 
-def _raised(error: BaseException, raising: bool = False) -> Raised:
+def raised(error: BaseException, spoiled: bool = False) -> Raised:
+    """An error, to be sent."""
     kinds = {NotImplementedError: "refused", Wrong: "wrong", KeyboardInterrupt: "interrupted"}
+    kinds |= {TypeError: "type", ValueError: "value"}
     kind = next((name for of, name in kinds.items() if isinstance(error, of)), "other")
     try:
         text = str(error)
     except Exception:
         text = ""
-    return Raised(kind, type(error).__name__, type(error).__module__, text, raising)
+    return Raised(kind, type(error).__name__, type(error).__module__, text, spoiled)

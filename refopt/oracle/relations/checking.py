@@ -1,21 +1,23 @@
 """`check` without a routine: hold an optimizer to relations, and report."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from refopt.checks.arguments import chosen, flag, number, whole
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES
+from refopt.oracle.broken import Broken, Crashed, Skipped
 from refopt.oracle.cases import has
 from refopt.oracle.exceptions import covers, reason, reasons
 from refopt.oracle.relations.every import RELATIONS, SYMMETRIES
-from refopt.oracle.relations.relation import Relation, Try
+from refopt.oracle.relations.relation import Relation
 from refopt.oracle.relations.report import Related
+from refopt.oracle.relations.runs import Optimizer
 from refopt.oracle.relations.subject import optimizer_of
 from refopt.oracle.relations.trial import Trial
 from refopt.oracle.report import FAILED, PASSED, SKIPPED, Item
-from refopt.oracle.trial import Broken, Skipped
 
 OWN = "symmetries", "states", "tolerance"  # arguments that only a check without a routine takes
 
@@ -24,7 +26,8 @@ def check(
     subject: Any, *, dtypes: Iterable[str] | None = None, laws: Iterable[str] | None = None, set: Any = None,
     device: str | None = None, seed: int = 0, expected_failures: Any = None, skips: Any = None, exact: bool = False,
     arrays: str | None = None, progress: Callable[[int, int, str], object] | None = None,
-    symmetries: Iterable[str] = (), states: Any = None, tolerance: float | None = None, **options: Any,
+    process: Any = None, deadline: float, symmetries: Iterable[str] = (), states: Any = None,
+    tolerance: float | None = None, **options: Any,
 ) -> Related:  # fmt: skip
     """Hold an optimizer to what needs no formula; the arguments are those of `refopt.oracle.check`, and three more.
 
@@ -46,32 +49,66 @@ def check(
     allowed = reasons("expected_failures", expected_failures, RELATIONS)
     allowed = {entry: why for entry, why in allowed.items() if any(covers(entry, law.id) for law in wanted)}
     left_out = reasons("skips", skips, RELATIONS)
-    tested = optimizer_of(subject, numbers=set, states=states, arrays=arrays, device=device, options=options)
-    asked = tested.dtypes if dtypes is None else list_of_names("check: dtypes", dtypes)
-    tried = [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(asked)]
-    items: list[Item] = []
-    notes: dict[str, None] = dict.fromkeys(tested.notes)
-    compared = 0
-    for k, kind in enumerate(tried):
-        trial = Trial(tested, kind, seed, exact=exact, tolerance=tolerance)
-        if (why := _not_taken(trial)) is not None:
-            items += [Item(law.id, kind, law.name, SKIPPED, why) for law in wanted]
-            continue
-        for j, law in enumerate(wanted):
-            if (because := reason(left_out, law.id, kind)) is not None:
-                items.append(Item(law.id, kind, law.name, SKIPPED, f"left out: {because}"))
-                continue
-            if progress is not None:
-                progress(k * len(wanted) + j, len(tried) * len(wanted), f"{law.id} {law.name}, {kind}")
-            named = (f", seed={seed}" if seed else "") + (f", symmetries={[*declared]}" if law.declared else "")
-            command = f"oracle.check(None, {tested.name}, dtypes={[kind]!r}, laws=[{law.id!r}]{named})"
-            items += _try_all(law, trial, command)
-        compared += trial.compared
-        notes |= dict.fromkeys(_noted(trial))
+    named = {"numbers": set, "states": states, "arrays": arrays, "device": device, "options": options}
+    asked = None if dtypes is None else list_of_names("check: dtypes", dtypes)
+    from refopt.oracle.process import in_process  # which imports much of the standard library
+    from refopt.oracle.relations.remote import RemoteOptimizer
+
+    with contextlib.ExitStack() as stack:
+        tested, remarks = in_process(
+            optimizer_of, None, subject, kind=RemoteOptimizer, process=process, deadline=deadline, stack=stack, **named
+        )
+        asked = tested.dtypes if asked is None else asked
+        tried = [chosen(f"check: dtypes[{i}]", x, SIZES) for i, x in enumerate(asked)]
+        of = _Asked(wanted, tried, declared, left_out, seed, exact, tolerance, progress)
+        items, compared, notes = _held(tested, of)
+    notes = list(dict.fromkeys([*tested.notes, *remarks, *notes]))
     return Related(
         tested.name, items, {law.id: law.name for law in wanted}, compared=compared, expected_failures=allowed,
-        dtypes=tried, notes=list(notes), seconds=time.perf_counter() - started,
+        dtypes=tried, notes=notes, seconds=time.perf_counter() - started,
     )  # fmt: skip
+
+
+class _Asked(NamedTuple):
+    """What is asked of an optimizer, as `check` takes it."""
+
+    wanted: list[Relation]
+    dtypes: list[str]
+    declared: Sequence[str]
+    left_out: dict[str, str]
+    seed: int
+    exact: bool
+    tolerance: float | None
+    progress: Callable[[int, int, str], object] | None
+
+
+def _held(tested: Optimizer, of: _Asked) -> tuple[list[Item], int, list[str]]:
+    """Hold an optimizer to the laws: what came of each case, how many elements were compared, and notes."""
+    items: list[Item] = []
+    notes: list[str] = []
+    compared = 0
+    for k, kind in enumerate(of.dtypes):
+        trial = Trial(tested, kind, of.seed, exact=of.exact, tolerance=of.tolerance)
+        if (why := _not_taken(trial)) is not None:
+            items += [Item(law.id, kind, law.name, SKIPPED, why) for law in of.wanted]
+            continue
+        for j, law in enumerate(of.wanted):
+            if (because := reason(of.left_out, law.id, kind)) is not None:
+                items.append(Item(law.id, kind, law.name, SKIPPED, f"left out: {because}"))
+                continue
+            if of.progress is not None:
+                of.progress(k * len(of.wanted) + j, len(of.dtypes) * len(of.wanted), f"{law.id} {law.name}, {kind}")
+            items += _try_all(law, trial, _command(law, tested.name, kind, of))
+        compared += trial.compared
+        notes += _noted(trial)
+    return items, compared, notes
+
+
+def _command(law: Relation, name: str, dtype: str, of: _Asked) -> str:
+    """The call that shows a failure again."""
+    named = f", seed={of.seed}" if of.seed else ""
+    named += f", symmetries={[*of.declared]}" if law.declared else ""
+    return f"oracle.check(None, {name}, dtypes={[dtype]!r}, laws=[{law.id!r}]{named})"
 
 
 def _wanted(laws: Any, declared: Sequence[str]) -> list[Relation]:
@@ -93,6 +130,8 @@ def _not_taken(trial: Trial) -> str | None:
         params = trial.params(shapes)
         try:
             came = trial.after(params, trial.steps(shapes, 2))
+        except Crashed as error:  # tensors of other shapes would only make it show less
+            return str(error)
         except (Skipped, Broken) as error:
             told.append(str(error))
             continue
@@ -104,22 +143,22 @@ def _not_taken(trial: Trial) -> str | None:
 
 
 def _try_all(law: Relation, trial: Trial, command: str) -> list[Item]:
-    """Every case of a law."""
-    items = []
-    trial.law = law.id
+    """Every case of a law, but for those after one in which the process has ended."""
+    items: list[Item] = []
+    trial.law, over = law.id, ""
     for one in law.tries(trial):
-        items.append(_tried(law, one, trial, command))
+        item = Item(law.id, trial.dtype, one.label, PASSED)
+        try:
+            if over:
+                raise Skipped(f"not tried, after the process had ended at {over}")
+            one.holds()
+        except Skipped as error:
+            item = item._replace(status=SKIPPED, text=str(error))
+        except Broken as error:
+            item = item._replace(status=FAILED, text=str(error), command=command)
+            over = one.label if isinstance(error, Crashed) else ""
+        items.append(item)
     return items
-
-
-def _tried(law: Relation, one: Try, trial: Trial, command: str) -> Item:
-    try:
-        one.holds()
-    except Skipped as error:
-        return Item(law.id, trial.dtype, one.label, SKIPPED, str(error))
-    except Broken as error:
-        return Item(law.id, trial.dtype, one.label, FAILED, str(error), command=command)
-    return Item(law.id, trial.dtype, one.label, PASSED)
 
 
 def _noted(trial: Trial) -> list[str]:

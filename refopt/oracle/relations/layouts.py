@@ -6,10 +6,10 @@ from functools import partial
 
 import numpy as np
 
+from refopt.oracle.broken import Broken, Skipped
 from refopt.oracle.relations.memory import Placed, columns, dense, fortran, gapped, guarded, spread
 from refopt.oracle.relations.relation import Relation, Try
 from refopt.oracle.relations.trial import Trial
-from refopt.oracle.trial import Broken, Skipped
 
 SHAPES = 45, (4, 5), (40, 61), (2, 3, 7), ()
 EVERYWHERE = "parameters and gradients", "parameters", "gradients"

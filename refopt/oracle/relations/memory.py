@@ -1,5 +1,6 @@
 """Arrays at places of their own: any order of axes, any address, gaps between elements, and guards around."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,6 +70,13 @@ def columns(x: np.ndarray) -> Placed:
 def spread(x: np.ndarray) -> Placed:
     """One number for all elements, as ``expand`` and ``broadcast_to`` make it. For what is not written."""
     return Placed(np.ravel(x)[:1].copy(), x.shape, (0,) * x.ndim, 0)
+
+
+def soiled(shapes: Sequence[tuple[int, ...]], real: Any, k: int) -> None:
+    """Leave numbers in memory that is free, for those who read what they have not written."""
+    for shape in shapes:
+        kept = [np.full(shape, 1000 + k, real) for _ in range(8)]
+        del kept
 
 
 def _filled(x: np.ndarray, strides: tuple[int, ...], size: int, offset: int) -> Placed:

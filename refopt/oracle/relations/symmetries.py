@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from refopt.oracle.broken import Skipped
 from refopt.oracle.relations.relation import Relation, Try
 from refopt.oracle.relations.trial import Came, Trial
-from refopt.oracle.trial import Skipped
 
 SIZES = 45, 7, 300, (4, 5), (15, 20)
 

@@ -1,19 +1,20 @@
 """What relations work with: data, runs, and comparisons of what two runs have come to."""
 
+import contextlib
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refopt.checks.arguments import kind_of
 from refopt.checks.dtypes import numpy_dtype
+from refopt.oracle.broken import Broken, Crashed, Skipped
 from refopt.oracle.cases import noise
-from refopt.oracle.relations.memory import Placed, dense
+from refopt.oracle.relations.memory import Placed, dense, soiled
 from refopt.oracle.relations.runs import Optimizer, Run
-from refopt.oracle.subject import Wrong
-from refopt.oracle.trial import Broken, Skipped
+from refopt.oracle.subject import Ended, Wrong
 from refopt.oracle.ulp import distance, same_bits
 
 STEPS = 3
@@ -98,6 +99,14 @@ class Trial:
     def slow(self, run: Run, group: int | None = None) -> None:
         self._tried(lambda: run.slow(group))
 
+    def soil(self, shapes: Sequence[tuple[int, ...]], k: int) -> None:
+        """Leave numbers in free memory of the process that steps run in."""
+        there = getattr(self.optimizer, "soil", None)
+        if there is None:
+            soiled(shapes, self.real, k)
+        else:
+            self._tried(lambda: there(shapes, self.dtype, k))
+
     def _tried(self, what: Callable[[], Any]) -> Any:
         try:
             with np.errstate(all="ignore"):
@@ -106,6 +115,8 @@ class Trial:
             raise Skipped(str(error) or "raised NotImplementedError") from None
         except KeyboardInterrupt:
             raise
+        except Ended as error:
+            raise Crashed(f"{self.optimizer.name}: expected a step that returns, got {error}") from None
         except Wrong as error:
             raise Broken(f"{self.optimizer.name}: {error}") from None
         except BaseException as error:  # a step may end the process, or fail in another language than Python
@@ -197,6 +208,17 @@ class Trial:
                     if plain.states[0][name].dtype.kind not in "iub":
                         _note(most, name, _wide(plain.states[0][name]), _wide(other.states[0][name]))
         return {name: min(ROOM * (x + self.eps), MOST) for name, x in most.items()}
+
+
+@contextlib.contextmanager
+def skipping(what: str) -> Iterator[None]:
+    """Skip what an optimizer raises an error for; the end of its process is none."""
+    try:
+        yield
+    except Crashed:
+        raise
+    except Broken as broken:
+        raise Skipped(f"{what}: {broken}") from None
 
 
 class _Same(dict):

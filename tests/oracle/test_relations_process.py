@@ -1,0 +1,173 @@
+"""Laws without a formula, of a step in a process of its own: its end is the verdict of one law there, too."""
+
+import os
+
+import pytest
+
+from oracle import ends
+from oracle.test_process import ENDS, children, counted, way  # noqa: F401 (a fixture)
+from refopt import cli, oracle
+from refopt.oracle.process import ways
+from refopt.oracle.process.worker import Worker
+
+NAMED = dict(dtypes=["float32"], laws=["R2", "R11", "R12"], symmetries=["elements", "zero"])
+MET = f"{ends.SIZE} elements in pieces"
+TEXTS = ENDS | {"exit": "expected no error, got SystemExit: 3"}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_an_end_is_the_verdict_of_one_law(name, way, monkeypatch):  # noqa: F811
+    """And costs one new process; SystemExit costs none."""
+    made = []
+    monkeypatch.setattr(Worker, f"_{way}", counted(made, getattr(Worker, f"_{way}")))
+    report = oracle.check(None, getattr(ends, name), deadline=2.0, process=True, **NAMED)
+    assert report.failed_laws == ["R11"] and len(made) == (1 if name == "exit" else 2), str(report)
+    (failed,) = report.of("failed")
+    assert failed.label == MET and TEXTS[name] in failed.text and failed.command
+    left = [x for x in report.of("skipped") if x.law == "R11"]
+    if name != "exit":
+        assert left[0].label == "63 elements in pieces" and f"after the process had ended at {MET}" in left[0].text
+    assert all(x.status == "passed" for x in report.items if x.law in ("R2", "R12"))
+    assert not children()
+
+
+def ends_where(condition):
+    def step(params, grads, *, lr, found_inf=None):
+        if condition(params, grads, found_inf):
+            os._exit(4)
+        if found_inf is None or found_inf[0] == 0:
+            for p, g in zip(params, grads, strict=True):
+                if g is not None:
+                    p -= (lr * g).astype(p.dtype)
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("law", "label", "condition"),
+    [
+        ("R1", "tensors of two dtypes", lambda params, grads, flag: len({x.dtype for x in params}) > 1),
+        ("R3", "an empty tensor alone", lambda params, grads, flag: not sum(x.size for x in params) and len(params)),
+        ("R4", "two of five, from the first step", lambda params, grads, flag: any(g is None for g in grads)),
+        ("R5", "columns of a wider matrix", lambda params, grads, flag: params[1].strides == (32, 4)),
+        ("R9", "after steps", lambda params, grads, flag: flag is not None),
+    ],
+)
+def test_an_end_is_a_failure_where_an_error_is_a_refusal(law, label, condition):
+    """As of an empty tensor, which a step may refuse by any error."""
+    report = oracle.check(None, ends_where(condition), dtypes=["float32"], laws=[law])
+    assert report.failed_laws == [law], str(report)
+    (failed,) = report.of("failed")
+    assert failed.label.startswith(label) and "the end of its process, with exit code 4" in failed.text
+
+
+def test_what_ends_at_once_is_not_compared():
+    """Nor with matrices alone, which would hide that it has ended."""
+    report = oracle.check(None, ends_where(lambda params, *_: params[0].ndim == 1), dtypes=["float32"])
+    assert not report.ok and not report.wrong
+    assert "NOT COMPARED: " in str(report) and "with exit code 4" in str(report).splitlines()[0]
+
+
+def wrong_in_many_ways(params, grads, momentum, *, lr, found_inf=None):
+    """By its place in the list, without a gate of its momentum, for some layouts alone; and it writes gradients."""
+    for i, (p, g, m) in enumerate(zip(params, grads, momentum, strict=True)):
+        if not p.flags.c_contiguous:
+            raise ValueError("contiguous arrays alone")
+        m[...] = 0.875 * m + g
+        if found_inf is None or found_inf[0] == 0:
+            p -= (lr * (1 + 2.0**-20 * i) * m).astype(p.dtype)
+        if len(params) > 4:
+            g[...] = 0
+
+
+@pytest.mark.parametrize("step", [ends.plain_lr, wrong_in_many_ways])
+def test_the_report_is_that_of_a_check_in_place(step):
+    """Case by case, refusals of layouts among them."""
+    named = dict(symmetries=["sign", "elements", "zero"])
+    there, here = (oracle.check(None, step, process=process, **named) for process in (True, False))
+    assert there.items == here.items and there.compared == here.compared and there.notes == here.notes
+    assert there.subject == here.subject and there.dtypes == here.dtypes
+
+
+def test_steps_run_there(monkeypatch):
+    """And nothing of what they do elsewhere is here."""
+
+    def step(params, grads, *, lr):
+        os.environ["REFOPT_TEST"] = "there"
+        oracle.RELATIONS.clear()
+        ends.plain(params, grads, lr)
+
+    def others(params, grads, *, lr):
+        pids.add(os.getpid())
+        ends.plain(params, grads, lr)
+
+    pids: set[int] = set()
+    assert oracle.check(None, step, dtypes=["float32"], laws=["R2", "R7"]).ok
+    assert "REFOPT_TEST" not in os.environ and oracle.RELATIONS
+    oracle.check(None, others, dtypes=["float32"], laws=["R2"], process=False)
+    assert pids == {os.getpid()}
+    monkeypatch.setattr(ways, "used_device", lambda: "it has /dev/nvidia-uvm open")
+    pids.clear()
+    report = oracle.check(None, others, dtypes=["float32"], laws=["R2"])
+    assert report.ok and pids == {os.getpid()}
+    assert any(x.startswith("in this process") and "has used a GPU" in x for x in report.notes)
+    with pytest.raises(ValueError, match="check: process: expected a step that a process can be made for, got none"):
+        oracle.check(None, others, process=True)
+
+
+def test_memory_is_soiled_where_steps_run(monkeypatch, tmp_path):
+    """So that a read of what was not written shows."""
+    monkeypatch.setattr("refopt.oracle.relations.answers.soiled", lambda *given: (tmp_path / "soiled").write_text("x"))
+    oracle.check(None, ends.plain_lr, dtypes=["float32"], laws=["R7"])
+    assert (tmp_path / "soiled").exists()
+
+
+@pytest.mark.parametrize(
+    ("named", "kind", "text"),
+    [
+        ({"secret": 3}, TypeError, "check: secret: expected none without a routine, got 3"),
+        ({"examples": 3}, TypeError, "check: examples: expected none without a routine, got 3"),
+        ({"names": {"lr": "rate"}}, TypeError, "check: names: expected none without a routine, got {'lr': 'rate'}"),
+        ({"diagnose": 2}, TypeError, "check: diagnose: expected True or False, got 2"),
+        ({"process": 2}, TypeError, "check: process: expected True or False, got 2"),
+        ({"deadline": 0}, ValueError, "check: deadline: expected a number of seconds above 0, got 0"),
+    ],
+)
+def test_arguments_are_refused(named, kind, text):
+    with pytest.raises(kind, match=text):
+        oracle.check(None, ends.plain_lr, **named)
+
+
+def test_an_optimizer_that_exits_when_it_is_made_is_none():
+    class Exiting:
+        @property
+        def __signature__(self):
+            raise SystemExit(5)
+
+        def __call__(self, params, grads):
+            raise AssertionError
+
+    with pytest.raises(TypeError, match="check: subject: expected a step, got SystemExit: 5"):
+        oracle.check(None, Exiting())
+
+
+def test_the_command(capsys, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "import os, time\n"
+        "def step(params, grads, *, lr):\n"
+        "    while len(params) == 36:\n        time.sleep(0.1)\n"
+        "    if 'HERE' in os.environ:\n        os.environ['HERE'] = 'written'\n"
+        "    for p, g in zip(params, grads):\n        p -= (lr * g).astype(p.dtype)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HERE", "no")
+    given = ["check", "mine.py:step", "--as", "none", "--dtype", "fp32"]
+    assert cli.main([*given, "--law", "R3", "--deadline", "1"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "got nothing within 1 s, and ended it" in out and "--law R3 --deadline 1.0" in out
+    assert os.environ["HERE"] == "no"
+    assert cli.main([*given, "--law", "R2", "--in-place"]) == 0 and os.environ["HERE"] == "written"
+    for name, value in (("--secret", "3"), ("--examples", "2"), ("--names", "lr=x"), ("--script", "x.py")):
+        capsys.readouterr()
+        assert cli.main([*given, name, value]) == 2
+        assert name.strip("-") in capsys.readouterr().err
