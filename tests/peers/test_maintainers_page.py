@@ -66,10 +66,10 @@ def held(project, command):
 
 
 def few_laws(command):
-    """A job's command, of the step law, or merging, and of what it expects to fail, but for what takes long."""
+    """A job's command, of the step law, or going on, and of what it expects to fail, but for what takes long."""
     if "--law" in command:
         return command
-    usual = "R1" if "--as none" in command else "L1"
+    usual = "R8" if "--as none" in command else "L1"
     laws = dict.fromkeys([usual, *ci_examples.expected(command)])
     return f"{command} --law {' '.join(law for law in laws if law != 'R3')} --examples 0"
 
