@@ -1,0 +1,30 @@
+"""The same laws as tests of pytest: an item for each law in each dtype, or one for a report."""
+
+from pathlib import Path
+
+import torch
+from torch_adamw import AdamW
+
+from refopt import oracle
+
+HERE = Path(__file__).parent
+PINNED = {"seed": 1, "secret": 1}
+
+
+@oracle.parametrize(
+    "adamw", AdamW, dtypes=["float32", "float64"], expected_failures=HERE / "torch_adamw.txt", **PINNED
+)
+def test_a_class_of_ones_own(check):
+    check()
+
+
+def test_fused():
+    report = oracle.check("adamw", torch.optim.AdamW, fused=True, laws=["L1", "L2", "L4"], **PINNED)
+    report.raise_if_failed()
+
+
+def test_fused_without_a_formula():
+    expected = HERE / "torch_fused.txt"
+    report = oracle.check(None, torch.optim.AdamW, fused=True, dtypes=["float32"], laws=["R1", "R5", "R6", "R8"],
+                          expected_failures=expected)  # fmt: skip
+    report.raise_if_failed()
