@@ -12,6 +12,7 @@ from refopt.oracle.identity.candidates import Candidate, candidates, off
 from refopt.oracle.identity.numbers import numbers_of, rows, telling
 from refopt.oracle.identity.report import Identity, Match, merged
 from refopt.oracle.relations.memory import dense
+from refopt.oracle.relations.of_keras import KerasOptimizer
 from refopt.oracle.relations.of_optax import OptaxOptimizer
 from refopt.oracle.relations.of_torch import TorchOptimizer
 from refopt.oracle.relations.runs import Optimizer
@@ -99,7 +100,7 @@ def _telling(
         )
 
     optimizer = made(options)
-    if not isinstance(optimizer, TorchOptimizer | OptaxOptimizer) or not (own := telling(optimizer)):
+    if not isinstance(optimizer, TorchOptimizer | OptaxOptimizer | KerasOptimizer) or not (own := telling(optimizer)):
         return optimizer, optimizer
     try:
         told = made({**own, **options})

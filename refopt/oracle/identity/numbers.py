@@ -7,10 +7,11 @@ from typing import Any
 from refopt.catalog import Routine
 from refopt.checks.arguments import is_number
 from refopt.oracle.cases import NEUTRAL, NUMBERS
+from refopt.oracle.relations.of_keras import KerasOptimizer
 from refopt.oracle.relations.of_optax import OptaxOptimizer
 from refopt.oracle.relations.of_torch import TorchOptimizer
 from refopt.oracle.relations.runs import Optimizer
-from refopt.oracle.subjects import optax_peers
+from refopt.oracle.subjects import keras_peers, optax_peers
 from refopt.oracle.subjects.timm import TIMM, USUAL, peer_of
 from refopt.oracle.subjects.torch_peers import ON_REQUEST, TORCH
 from refopt.oracle.variants import ROUTINES
@@ -24,6 +25,8 @@ def telling(optimizer: Optimizer) -> dict[str, Any]:
         tables: list[Any] = [*TORCH.values(), *TIMM.values(), *USUAL.values()]
     elif isinstance(optimizer, OptaxOptimizer):
         tables = [*optax_peers.PEERS.values()]
+    elif isinstance(optimizer, KerasOptimizer):
+        tables = [*keras_peers.PEERS.values()]
     else:
         return {}
     named: dict[str, Any] = {}
@@ -83,6 +86,9 @@ def _tables(row: Routine, optimizer: Optimizer) -> tuple[Mapping[str, str], Mapp
         own = peer.choices if _is_in(row.name, optimizer.kind.__name__) else {}
     elif isinstance(optimizer, OptaxOptimizer):
         peer = optax_peers.PEERS[row.name]
+        own = peer.choices
+    elif isinstance(optimizer, KerasOptimizer):
+        peer = keras_peers.PEERS.get(row.name, keras_peers.OTHER)
         own = peer.choices
     else:
         return {}, {}

@@ -1,10 +1,11 @@
-"""Which optimizer something is: one of PyTorch or optax, or a function of lists of arrays."""
+"""Which optimizer something is: one of PyTorch, optax or Keras, or a function of lists of arrays."""
 
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from refopt.checks.arguments import chosen, kind_of, mapped, shown
+from refopt.oracle.relations.of_keras import of_keras
 from refopt.oracle.relations.of_optax import of_optax
 from refopt.oracle.relations.of_torch import of_torch
 from refopt.oracle.relations.runs import Optimizer, Step
@@ -15,7 +16,7 @@ def optimizer_of(
     subject: Any, *, numbers: Any = None, states: Any = None, arrays: str | None = None, device: str | None = None,
     options: Mapping[str, Any] | None = None, where: str = "check",
 ) -> Optimizer:  # fmt: skip
-    """What makes runs of something: an optimizer of PyTorch or optax, or a function of lists of arrays.
+    """What makes runs of something: an optimizer of PyTorch, optax or Keras, or a function of lists of arrays.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -25,7 +26,9 @@ def optimizer_of(
         return subject
     kind = chosen(f"{where}: arrays", "numpy" if arrays is None else arrays, NAMES)
     found: Any = None
-    if arrays is None and "optax" in sys.modules:
+    if arrays is None and (keras := sys.modules.get("keras")) is not None:  # before optax, for both have learning_rate
+        found = of_keras(keras, subject, options, device)
+    if found is None and arrays is None and "optax" in sys.modules:
         found = of_optax(subject, options)
     if found is None and arrays is None and (torch := sys.modules.get("torch")) is not None:
         found = of_torch(torch, subject, options, device or "cpu")

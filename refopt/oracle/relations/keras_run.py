@@ -1,0 +1,96 @@
+"""A run of an optimizer of Keras: its variables, before and after steps."""
+
+import pickle
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from refopt.oracle.relations.memory import Placed, into
+
+
+class KerasRun:
+    """A run of an optimizer of Keras. A checkpoint is what ``save_own_variables`` has."""
+
+    def __init__(self, of: Any, params: Sequence[Placed], saved: bytes | None) -> None:
+        self.of = of
+        self.wide = any(p.whole.dtype == np.float64 for p in params)
+        with of.types(self.wide):
+            both = [self._placed(p, of.in_place) for p in params]
+            self._wholes = [whole if of.in_place else None for whole, _ in both]
+            self._params = [self._variable(part, i) for i, (_, part) in enumerate(both)]
+            self._grads: list[Any] = []
+            self.optimizer = of.built()
+            self.optimizer.build(self._params)
+            if saved is not None:
+                self.optimizer.load_own_variables(pickle.loads(saved))
+
+    def _placed(self, placed: Placed, kept: bool) -> tuple[Any, Any]:
+        """The whole and the part as the backend's arrays, if these may have a place in memory."""
+        whole, part = into(self.of.arrays, placed)
+        alone = placed.whole.size == np.prod(placed.shape) and placed.view().flags.c_contiguous
+        if not alone and (whole is None or not kept):
+            raise NotImplementedError(f"arrays of Keras on {self.of.backend} have no layout of the caller's")
+        return whole, part
+
+    def _variable(self, part: Any, i: int) -> Any:
+        """A variable; on PyTorch one that shares memory."""
+        if self.of.backend == "torch":
+            part = self.of.arrays.torch.nn.Parameter(part)
+            return self.of.keras.Variable(part, dtype=str(part.dtype).removeprefix("torch."), name=f"params_{i}")
+        return self.of.keras.Variable(part, dtype=part.dtype.name, name=f"params_{i}")
+
+    def step(self, grads: Sequence[Placed | None], found_inf: float | None = None) -> None:
+        with self.of.types(self.wide), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Gradients do not exist")
+            same: dict[int, tuple[Any, Any]] = {}
+            self._grads = [
+                (None, None) if g is None else same.setdefault(id(g), self._placed(g, kept=True)) for g in grads
+            ]
+            self.optimizer.apply([part for _, part in self._grads])
+
+    def params(self) -> list[np.ndarray]:
+        return [self._copy(p.value) for p in self._params]
+
+    def states(self) -> list[dict[str, np.ndarray]]:
+        of: list[dict[str, np.ndarray]] = [{} for _ in self._params]
+        for one in {id(x): x for x in (self.optimizer, inner(self.optimizer))}.values():
+            for name, held in vars(one).items():
+                if name in ("_variables", "_trainable_variables") or not self._is_state(held):
+                    continue
+                for entry, p, x in zip(of, self._params, held, strict=True):
+                    if x is not None and len(x.shape) >= min(len(p.shape), 1):  # others only hold a place
+                        entry[name.lstrip("_")] = self._copy(x.value)
+        return of
+
+    def _is_state(self, held: Any) -> bool:
+        """Whether something is a list of a variable for each tensor, or none."""
+        kinds = self.of.keras.Variable, type(None)
+        return isinstance(held, list) and len(held) == len(self._params) and all(isinstance(x, kinds) for x in held)
+
+    def _copy(self, x: Any) -> Any:
+        return None if x is None else np.array(self.of.arrays.back(x), order="C")
+
+    def grads(self) -> list[Any]:
+        return [(self._copy(whole), self._copy(part)) for whole, part in self._grads]
+
+    def wholes(self) -> list[Any]:
+        return [self._copy(x) for x in self._wholes]
+
+    def slow(self, group: int | None = None) -> None:
+        with self.of.types(self.wide):
+            try:
+                self.optimizer.learning_rate = float(self.optimizer.learning_rate) / 2
+            except (TypeError, AttributeError) as error:
+                raise NotImplementedError("its learning rate cannot be set") from error
+
+    def save(self) -> bytes:
+        store: dict[str, np.ndarray] = {}
+        self.optimizer.save_own_variables(store)
+        return pickle.dumps({name: np.array(x) for name, x in store.items()})
+
+
+def inner(optimizer: Any) -> Any:
+    """The optimizer that another is around, such as `LossScaleOptimizer`; or itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)

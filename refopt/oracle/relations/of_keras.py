@@ -1,0 +1,160 @@
+"""Optimizers of Keras 3 as what makes runs, on the backend that Keras has."""
+
+import contextlib
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+from refopt.checks.arguments import kind_of
+from refopt.oracle.cases import NUMBERS
+from refopt.oracle.relations.keras_run import KerasRun, inner
+from refopt.oracle.relations.memory import Placed
+from refopt.oracle.subject import Wrong
+from refopt.oracle.subjects import public_name
+from refopt.oracle.subjects.arrays import arrays_of
+
+RATE = "learning_rate"
+BACKENDS = "torch", "jax", "numpy"
+
+
+class KerasOptimizer:
+    """A class derived from ``keras.optimizers.Optimizer``, or a function of ``learning_rate``, or of nothing.
+
+    Attributes:
+        accepts: what may be among the options: defaults by name.
+        values: the numbers that it has, by Keras's names.
+    """
+
+    dtypes = "float32", "float64", "float16", "bfloat16"
+    gated, recompiled = False, False
+
+    def __init__(self, keras: Any, make: Callable[..., Any], options: Mapping[str, Any], name: str) -> None:
+        self.keras, self.make, self.options, self.name = keras, make, dict(options), name
+        self.backend = keras.backend.backend()
+        if self.backend not in BACKENDS:
+            raise ValueError(f"check: subject: expected Keras on one of {', '.join(BACKENDS)}, got {self.backend!r}")
+        device = str(keras.Variable(0.0).value.device) if self.backend == "torch" else None
+        self.arrays = arrays_of(self.backend, device)
+        self.in_place = self.backend == "torch"  # other variables have a new array after each step
+        self.accepts = names_of(make)
+        first, second = self._first(), self._first()
+        if {*map(id, first.variables)} & {*map(id, second.variables)}:
+            raise TypeError(f"check: {name}: expected a new optimizer of each call, got one that shares variables")
+        held = {key: x for one in (first, inner(first)) for key, x in vars(one).items() if not key.startswith("_")}
+        self.values: dict[str, Any] = {**self.accepts, **self.options, **held}
+        with contextlib.suppress(Exception):  # a schedule of the caller's, or one rate for each of several
+            self.values[RATE] = float(first.learning_rate)
+        self.notes = [f"Keras's backend is {self.backend}"]
+
+    def _first(self) -> Any:
+        """An optimizer, of a learning rate of which a step shows, unless it has none or the caller's."""
+        rate = {RATE: float(NUMBERS["lr"])} if RATE in self.accepts and RATE not in self.options else {}
+        asked = self.options
+        for self.options in [{**rate, **asked}, asked] if rate else [asked]:
+            try:
+                return self.built()
+            except Exception as error:  # whatever somebody's function raises
+                last = error
+        what = str(last) if isinstance(last, Wrong) else f"{kind_of(last)}: {last}"
+        raise TypeError(f"check: {self.name}: expected an optimizer, got {what}") from last
+
+    def built(self) -> Any:
+        """A new optimizer."""
+        optimizer = self.make(**self.options)
+        if not isinstance(optimizer, self.keras.optimizers.Optimizer):
+            raise Wrong(f"expected an optimizer of Keras, got {kind_of(optimizer)}")
+        return optimizer
+
+    @contextlib.contextmanager
+    def types(self, wide: bool) -> Iterator[None]:
+        """Numbers of fp64, such as the learning rate, where there are parameters of fp64; and no gradients."""
+        with contextlib.ExitStack() as stack:
+            if wide:
+                stack.callback(self.keras.config.set_floatx, self.keras.config.floatx())
+                self.keras.config.set_floatx("float64")
+            if wide and self.backend == "jax":
+                stack.enter_context(self.arrays.jax.enable_x64(True))  # type: ignore[attr-defined]
+            if self.backend == "torch":
+                stack.enter_context(self.arrays.torch.no_grad())  # type: ignore[attr-defined]
+            yield
+
+    def start(self, params: Sequence[Placed], saved: Any = None, apart: bool = False) -> KerasRun:
+        if apart:
+            raise NotImplementedError("an optimizer of Keras has no groups")
+        return KerasRun(self, params, saved)
+
+
+def names_of(make: Callable[..., Any]) -> dict[str, Any]:
+    """What a function takes by name, or a class and those above it where it passes that on: defaults."""
+    if not isinstance(make, type):
+        return {name: x.default for name, x in inspect.signature(make).parameters.items() if x.kind != x.VAR_KEYWORD}
+    defaults: dict[str, Any] = {}
+    for one in make.__mro__:
+        if "__init__" in vars(one):
+            parameters = list(inspect.signature(vars(one)["__init__"]).parameters.values())[1:]
+            named = (p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
+            defaults = {p.name: p.default for p in named} | defaults
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                break
+    return defaults
+
+
+def of_keras(
+    keras: Any, subject: Any, options: Mapping[str, Any], device: str | None = None
+) -> KerasOptimizer | None:
+    """The optimizer that a class, an instance, a partial or a function is; ``None`` for anything else."""
+    if not hasattr(keras, "ops"):  # Keras 2
+        return None
+    base = keras.optimizers.Optimizer
+    make: Callable[..., Any] = subject
+    if isinstance(subject, partial) and isinstance(subject.func, type) and not subject.args:
+        make, options = subject.func, {**subject.keywords, **options}
+    if isinstance(subject, base):
+        make = _again(subject)
+    elif isinstance(make, type):
+        if not issubclass(make, base):
+            return None
+    elif not isinstance(make, FunctionType | partial) or not _makes(base, make, options):
+        return None
+    if device is not None:
+        raise ValueError(f"check: device: expected none but for torch, got {device!r} for Keras")
+    name = _name(keras, subject if isinstance(subject, base) else make, options)
+    return KerasOptimizer(keras, make, options, name)
+
+
+def _again(optimizer: Any) -> Callable[..., Any]:
+    """What makes optimizers like another, of its configuration.
+
+    Raises:
+        TypeError: ``get_config`` leaves out a number that the optimizer has.
+    """
+    kind, known = type(optimizer), optimizer.get_config()
+    for name, default in names_of(kind).items():
+        if name not in (*known, RATE) and getattr(optimizer, name, default) != default:
+            what = f"expected a get_config with {name!r}, which is {getattr(optimizer, name)!r}, got one without"
+            raise TypeError(f"check: {kind.__qualname__}: {what}")
+    return lambda **changed: kind.from_config({**copy.deepcopy(known), **changed})
+
+
+def _makes(base: type, function: Callable[..., Any], options: Mapping[str, Any]) -> bool:
+    """Whether a function of a learning rate, or of nothing, returns an optimizer."""
+    try:
+        rate = {RATE: float(NUMBERS["lr"])} if RATE in names_of(function) else {}
+        given = {**rate, **options}
+        inspect.signature(function).bind(**given)
+        return isinstance(function(**given), base)
+    except Exception:  # whatever somebody's function raises: it is a step, or its fault shows there
+        return False
+
+
+def _name(keras: Any, subject: Any, options: Mapping[str, Any]) -> str:
+    """As one would write it: for a class of Keras's, or one derived from it for its backend, of the public module."""
+    kind = subject if isinstance(subject, type) else type(subject)
+    for one in kind.__mro__ if kind.__module__.startswith("keras.") else ():
+        if getattr(keras.optimizers, one.__name__, None) is one:
+            _, comma, given = public_name(one, options).partition(", ")
+            return f"keras.optimizers.{one.__name__}{comma}{given}"
+    return public_name(kind if isinstance(subject, keras.optimizers.Optimizer) else subject, options)

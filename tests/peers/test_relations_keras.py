@@ -1,0 +1,213 @@
+"""`check(None, ...)`, `identify` and `compare` of Keras 3's optimizers: theirs hold; planted defects show."""
+
+import functools
+import importlib.util
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from peers.test_keras import keras  # noqa: F401
+from refopt import oracle
+from refopt.oracle.relations.memory import dense
+from refopt.oracle.relations.subject import optimizer_of
+from refopt.oracle.subjects.keras_peers import PEERS
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # in Keras
+LAWS = ["R1", "R2", "R4", "R5", "R6", "R7", "R8"]  # R3, of a thousand tensors, is for one of them
+SHORT = {"dtypes": ["float32"]}
+FOUND = [*PEERS, "amsgrad", "nesterov"]
+OPTIONS = {"sgd": {"momentum": 0.0}, "amsgrad": {"amsgrad": True}, "nesterov": {"nesterov": True}}
+# In PyTorch's arithmetic, in which Keras's epsilon of Adamax is beside the norm, which shows where it is large.
+NUMBERS = {"adamax": "epsilon=1e-07"}
+
+
+@pytest.fixture
+def optimizers(keras):  # noqa: F811
+    return keras.optimizers
+
+
+def holds(subject, **options):
+    report = oracle.check(None, subject, **{"laws": LAWS, **SHORT, **options})
+    assert report.ok and not report.failed_laws, str(report)
+    return report
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Nadam", "Muon", "Adafactor"])
+def test_classes_hold(optimizers, name):
+    report = holds(getattr(optimizers, name))
+    assert {item.law for item in report.of("passed")} == {*LAWS}
+    skipped = {item.text for item in report.of("skipped")}
+    assert skipped == {"an optimizer of Keras has no groups"}
+    assert report.subject == f"keras.optimizers.{name}"
+
+
+def test_states_are_those_of_tensors(optimizers):
+    """Adafactor's rows and columns, and not what it has in their place for a vector."""
+    expected = {
+        "Adam": [{"momentums": (2, 3), "velocities": (2, 3)}, {"momentums": (4,), "velocities": (4,)}],
+        "Adafactor": [{"r": (2,), "c": (3,), "v": (2, 3)}, {"v": (4,)}],
+    }
+    for name, of in expected.items():
+        run = optimizer_of(getattr(optimizers, name)).start([dense(np.ones(shape)) for shape in ((2, 3), 4)])
+        assert [{key: x.shape for key, x in one.items()} for one in run.states()] == of
+
+
+def test_any_number_in_fp64(optimizers):
+    holds(optimizers.SGD, laws=["R3", "R7"], dtypes=["float64"], momentum=0.9)
+
+
+def test_what_is_taken(optimizers, keras):  # noqa: F811
+    """Whether or not optax, whose functions take a learning rate as well, has been imported."""
+    pytest.importorskip("optax")
+    before = keras.config.floatx()
+    adam = optimizers.Adam
+    for subject in (
+        adam(0.0625, beta_1=0.5), functools.partial(adam, beta_1=0.5), lambda: adam(0.0625),
+        lambda learning_rate: adam(learning_rate), lambda: optimizers.LossScaleOptimizer(adam(0.0625)),
+        optimizers.LossScaleOptimizer(adam(0.0625)),
+    ):  # fmt: skip
+        holds(subject, laws=["R8"], dtypes=["float64"])
+    assert oracle.identify(adam(0.0625, beta_1=0.5)).matches[0].numbers["beta1"] == 0.5
+    assert oracle.identify(lambda: adam(0.0625, beta_1=0.5)).matches[0].numbers["lr"] == 0.0625
+    assert keras.config.floatx() == before
+
+
+def test_what_is_refused(optimizers):
+    one = optimizers.Adam(0.0625)
+
+    class Forgets(optimizers.SGD):
+        def __init__(self, learning_rate=0.1, extra=1.0, **options):
+            super().__init__(learning_rate, **options)
+            self.extra = extra
+
+    for subject, options, words in (
+        (lambda: one, {}, "expected a new optimizer of each call"),
+        (Forgets(extra=0.5), {}, "expected a get_config with 'extra', which is 0.5"),
+        (optimizers.Adam, {"beta": 1.0}, "expected an optimizer, got ValueError: .*beta"),
+        (optimizers.LossScaleOptimizer, {}, "missing 1 required positional argument: 'inner_optimizer'"),
+        (optimizers.Adam, {"set": {"mu": 0.5}}, "set: expected none but for a function"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            oracle.check(None, subject, **options)
+    with pytest.raises(ValueError, match="device: expected none but for torch, got 'cpu' for Keras"):
+        oracle.check(None, optimizers.Adam, device="cpu")
+    assert not one.built
+
+
+def momentum(optimizers, ops):
+    class Momentum(optimizers.Optimizer):
+        """Right: with a number of steps and a momentum."""
+
+        def __init__(self, learning_rate=0.1, **options):
+            super().__init__(learning_rate, **options)
+
+        def build(self, variables):
+            super().build(variables)
+            self.buffers = self.add_optimizer_variables(variables, "buffer")
+
+        def update_step(self, gradient, variable, learning_rate):
+            i = self._get_variable_index(variable)
+            self.assign(self.buffers[i], 0.9 * self.buffers[i] + gradient)
+            self.one(variable, self.buffers[i] * ops.cast(learning_rate, variable.dtype))
+
+        def one(self, variable, change):
+            self.assign_sub(variable, change / ops.cast(self.iterations + 1, variable.dtype))
+
+    class Counts(Momentum):
+        def one(self, variable, change):
+            self.__dict__["count"] = vars(self).get("count", 0) + 1
+            self.assign_sub(variable, change / self.count)
+
+    class Flat(Momentum):
+        def one(self, variable, change):
+            variable.value.reshape(-1).sub_(change.reshape(-1))
+
+    class OfOneShape(Momentum):
+        def update_step(self, gradient, variable, learning_rate):
+            like = next(i for i, p in enumerate(self._trainable_variables) if p.shape == variable.shape)
+            super().update_step(gradient, self._trainable_variables[like], learning_rate)
+
+    class Spoils(Momentum):
+        def update_step(self, gradient, variable, learning_rate):
+            super().update_step(gradient.mul_(0.5), variable, learning_rate)
+
+    class WritesNext(Momentum):
+        def one(self, variable, change):
+            super().one(variable, change)
+            whole = variable.value
+            if whole.numel() and whole.untyped_storage().nbytes() > whole.numel() * whole.itemsize:
+                whole.as_strided((1,), (1,), whole.storage_offset() - 1).add_(1)
+
+    return Momentum, {"R8": Counts, "R5": Flat, "R1": OfOneShape, "R6": Spoils, "R6 around": WritesNext}
+
+
+def test_planted_defects(optimizers, keras):  # noqa: F811
+    right, defects = momentum(optimizers, keras.ops)
+    holds(right, symmetries=["sign", "elements", "zero"])
+    for law, kind in defects.items():
+        report = oracle.check(None, kind, laws=LAWS, **SHORT)
+        assert law.split()[0] in report.wrong, f"{law}: {report}"
+
+
+@pytest.mark.parametrize("routine", FOUND)
+def test_which_routine(optimizers, routine):
+    ours = {"amsgrad": "adam", "nesterov": "momentum"}.get(routine, routine)
+    found = oracle.identify(getattr(optimizers, PEERS[ours].name), **OPTIONS.get(routine, {}))
+    assert found.routine == ours and found.dtype == "float64", str(found)
+    assert NUMBERS.get(routine, "") in str(found)
+    # Numbers are those of fp64, the learning rate among them.
+    assert found.matches[0].off < (2.0**-22 if routine in NUMBERS else 2.0**-40)
+    for name, x in PEERS[ours].choices.items():
+        assert {**found.matches[0].numbers, **found.choices}.get(name, x) == x
+    assert (found.matches[0].states == ("moment2_max",)) == (routine == "amsgrad")
+
+
+def test_decay_and_none(optimizers):
+    decayed = oracle.identify(optimizers.SGD, weight_decay=0.25)
+    assert decayed.routine == "momentum" and decayed.choices["decay"] == "decoupled", str(decayed)
+    assert oracle.identify(optimizers.Muon).routine is None
+
+
+def test_two_implementations(optimizers):
+    class Other(optimizers.Adam):
+        """The class itself, not the one that Keras has for its backend: tensor by tensor."""
+
+    assert oracle.compare(optimizers.Adam, Other, within="measured", parts=["C1", "C4"], **SHORT).ok
+    assert not oracle.compare(optimizers.Adam, Other, parts=["C6"], options_b={"beta_1": 0.5}, **SHORT).ok
+
+
+def test_adam_in_bf16_stands_still(optimizers):
+    """0.999 is 1 in bf16, so the correction of the second moment is 0, and so is the step."""
+    report = oracle.check(None, optimizers.Adam, dtypes=["bfloat16"], laws=["R7"])
+    assert not report.ok and "two steps change no parameter" in str(report)
+    assert oracle.check(None, optimizers.Adam, dtypes=["bfloat16"], laws=["R7"], beta_2=0.9375).ok
+
+
+SCRIPT = """
+import keras
+from refopt import oracle
+for dtype in ("float32", "float64"):
+    report = oracle.check(None, keras.optimizers.AdamW, dtypes=[dtype], laws=["R5", "R6", "R8"])
+    assert report.ok and not report.failed_laws, str(report)
+    assert {item.law for item in report.of("passed")} == {"R5", "R6", "R8"}
+    assert {item.text for item in report.of("skipped")} == {
+        "writes no array",
+        f"arrays of Keras on {keras.backend.backend()} have no layout of the caller's",
+    }
+print(oracle.identify(keras.optimizers.AdamW).routine)
+"""
+
+
+@pytest.mark.parametrize("backend", ["jax", "numpy"])
+def test_other_backends(backend, tmp_path):
+    for name in ("keras", backend):  # Keras is not imported here, where it would have another backend
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+    env = os.environ | {"KERAS_BACKEND": backend, "KERAS_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.split()[-1] == "adamw", done.stderr
