@@ -168,3 +168,25 @@ def test_a_step_of_tensors():
     report.raise_if_failed()
     assert report.subject.endswith("momentum, arrays='torch'")
     assert "AttributeError" in str(oracle.check("momentum", momentum, **given))
+
+
+class Marked(torch.optim.Optimizer):
+    """Heavy ball, which tells by a mark in its group, and one beside its state, that states are there."""
+
+    def __init__(self, params, lr=0.1, momentum=0.9):
+        super().__init__(params, {"lr": lr, "momentum": momentum, "ready": False})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if not group["ready"] or "kept" not in state:
+                    state["momentum_buffer"], state["kept"] = torch.zeros_like(p), None
+                state["momentum_buffer"].mul_(group["momentum"]).add_(p.grad)
+                p.sub_(group["lr"] * state["momentum_buffer"])
+            group["ready"] = True
+
+
+def test_states_are_there_for_what_tells_it_by_a_mark():
+    oracle.check("momentum", Marked, dtypes=["float32"], laws=["L1"], examples=0).raise_if_failed()

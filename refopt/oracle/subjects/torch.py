@@ -29,11 +29,15 @@ EXACT_LR = 0.125  # a power of 2: what is kept without lr has the same digits as
 
 
 class Template(NamedTuple):
-    """What a step leaves: the state of a parameter; the number of steps in its group, or as an attribute."""
+    """What a step leaves: the state of a parameter; the number of steps in its group, or as an attribute; marks.
+
+    A mark is what a step has changed in its group beside it, such as ``setup``, which tells the next that states exist.
+    """
 
     entry: dict[str, Any]
     in_group: Any
     in_optimizer: Any
+    marks: dict[str, Any]
 
 
 class TorchOptimizer:
@@ -155,8 +159,9 @@ class TorchOptimizer:
             for i, p in enumerate(params):
                 optimizer.state[p] = self._entry(case, i, rows[0][min(i, len(rows[0]) - 1)], optional)
             template = self._template(case.params[0].dtype, rows[0][0], optional)
-            if template.in_group is not None:
-                for group in optimizer.param_groups:
+            for group in optimizer.param_groups:
+                group.update(template.marks)
+                if template.in_group is not None:
                     group[self.step] = _like(self.torch, template.in_group, case.count - 1)
             if template.in_optimizer is not None:
                 setattr(optimizer, self.step, _like(self.torch, template.in_optimizer, case.count - 1))
@@ -247,10 +252,11 @@ class TorchOptimizer:
     def _entry(self, case: Case, i: int, numbers: dict[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:
         """The state of a parameter, of the same kinds as a step leaves."""
         template = self._template(case.params[i].dtype, numbers, optional)
-        entry = {}
+        # What else is there may be how it tells that states exist.
+        entry = {name: x for name, x in template.entry.items() if _is_mark(x)}
         for ours, theirs in self.peer.states.items():
             x = case.lists()[ours][i]
-            if x is None or (theirs == "momentum_buffer" and numbers.get("mu") == 0):
+            if x is None or (theirs not in template.entry and theirs == "momentum_buffer" and numbers.get("mu") == 0):
                 continue
             if theirs not in template.entry:
                 raise NotImplementedError(_lacking(ours, theirs, template.entry))
@@ -271,10 +277,12 @@ class TorchOptimizer:
         if key not in self._templates:
             p = self._parameter(np.ones(2, dtype))
             optimizer = self._built([p], [numbers], optional)
-            p.grad = self.arrays.of(np.ones(2, dtype))
+            p.grad, group = self.arrays.of(np.ones(2, dtype)), optimizer.param_groups[0]
+            before = {name: x for name, x in group.items() if _is_mark(x)}
             self._take_step(optimizer)
-            entry, in_group = dict(optimizer.state.get(p, {})), optimizer.param_groups[0].get(self.step)
-            self._templates[key] = Template(entry, in_group, self._in_optimizer(optimizer))
+            marks = {name: x for name, x in group.items() if _is_mark(x) and (name not in before or before[name] != x)}
+            entry, in_group = dict(optimizer.state.get(p, {})), group.get(self.step)
+            self._templates[key] = Template(entry, in_group, self._in_optimizer(optimizer), marks)
         return self._templates[key]
 
     def _in_optimizer(self, optimizer: Any) -> Any:
@@ -352,6 +360,11 @@ def renamed(peer: Peer, names: Mapping[str, str]) -> Peer:
 def _lacking(ours: str, theirs: str, entry: Mapping[str, Any]) -> str:
     named = ", ".join(map(str, entry)) or "none"
     return f"optimizer.state: expected {theirs} for {ours}, or names={{{ours!r}: ...}}, got {named}"
+
+
+def _is_mark(x: Any) -> bool:
+    """Whether it is no number and no tensor."""
+    return x is None or isinstance(x, bool | str)
 
 
 def _like(torch: Any, template: Any, value: float) -> Any:
