@@ -103,6 +103,27 @@ def test_choices_and_states_are_named(option):
     assert found.matches[0].states == (("moment2_max",) if "amsgrad" in options else ())
 
 
+def test_a_projection_shows(timm):  # noqa: F811
+    """AdamP is AdamW but for gradients that are nearly orthogonal to their parameter."""
+    assert oracle.identify(timm("adamp.AdamP")).routine is None
+
+
+def test_what_is_done_to_matrices_alone_shows(timm):  # noqa: F811
+    """timm's Muon is AdamW of all but matrices of four rows and columns or more."""
+    assert oracle.identify(timm("muon.Muon")).routine is None
+
+
+def test_a_number_that_no_routine_takes():
+    """A name may stand for something else, such as the alpha of AdEMAMix, which is 5."""
+
+    class Scaled(torch.optim.SGD):
+        def __init__(self, params, lr=0.1, alpha=5.0):
+            super().__init__(params, lr=lr)
+            self.param_groups[0]["alpha"] = alpha
+
+    assert oracle.identify(Scaled, alpha=5.0).routine == "sgd"
+
+
 def test_an_instance_has_its_own_numbers():
     """Without decay AdamW is Adam, and that is what it is said to be."""
     param = [torch.nn.Parameter(torch.ones(2))]

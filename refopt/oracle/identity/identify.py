@@ -22,8 +22,8 @@ from refopt.oracle.variants import ROUTINES
 
 # Of each step's gradients: a maximum of them shows, and an average, and the step from which RAdam rectifies.
 SIZES = 1.0, 1.5, 0.25, 0.5, 2.0, 0.125, 1.0, 0.75
-# By how many axes tensors have to have.
-SHAPES: dict[int, list[tuple[int, ...]]] = {1: [(12,), (3, 5), (7,)], 2: [(4, 3), (3, 5), (5, 2)]}
+# By how many axes tensors have to have; matrices of fewer than four rows are not what some take for one.
+SHAPES: dict[int, list[tuple[int, ...]]] = {1: [(12,), (4, 5), (7,)], 2: [(4, 6), (4, 5), (5, 2)]}
 # Libraries that keep a product in fp32 are off by some 1e-8; a formula that differs is by more, where it matters.
 ENOUGH = {"float64": 2.0**-22, "float32": 2.0**-12}
 KNOWN = sorted({hyper.name for row in ROUTINES.values() for hyper in row.hypers})  # numbers of any routine
@@ -127,6 +127,9 @@ def _probed(optimizer: Optimizer, dtype: str, shapes: Sequence[tuple[int, ...]],
         [(size * noise([seed, t, k], shape)).astype(dtype) for k, shape in enumerate(shapes)]
         for t, size in enumerate(SIZES, 1)
     ]
+    # Some formulas are others for the gradient of a matrix that is orthogonal to it, such as AdamP.
+    matrix, grad = params[1], grads[0][1]
+    grad -= matrix * (matrix * grad).sum() / (matrix**2).sum()
     try:
         run = optimizer.start([dense(x) for x in params])
         came = []

@@ -67,8 +67,10 @@ def numbers_of(row: Routine, optimizer: Optimizer, names: Mapping[str, str]) -> 
             known[hyper.name] = 0.96 ** float(value) if theirs.get(hyper.name) == "momentum_decay" else float(value)
     default = {hyper.name: NEUTRAL.get(hyper.name, hyper.default) for hyper in row.hypers}
     numbers = {name: known.get(name, x) for name, x in default.items()}
-    if any(x is None for x in numbers.values()):
-        return
+    for hyper in row.hypers:
+        x = numbers[hyper.name]
+        if x is None or not 0 <= x < hyper.below:  # by that name it has something else
+            return
     yield numbers
     if SCHEDULE in numbers and SCHEDULE not in known:
         yield numbers | {SCHEDULE: 0.0}
