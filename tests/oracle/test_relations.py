@@ -359,3 +359,21 @@ def test_the_page_has_every_law_and_part():
         assert f"| {part} | {name} |" in text
     known = {*re.findall(r"^\| ([RC]\d+) ", text, re.MULTILINE)}
     assert known == {*oracle.RELATIONS, *oracle.PARTS}
+
+
+def test_what_makes_nan_of_finite_gradients_is_not_compared():
+    def nan(params, grads, *, lr):
+        for p in params:
+            p += np.nan
+
+    report = oracle.check(None, nan, dtypes=["float32"])
+    assert not report.ok and "NOT COMPARED: two steps of finite gradients leave parameters that are not" in str(report)
+
+
+def test_the_number_of_tensors_alone_is_compared():
+    def plain(params, grads, *, lr):
+        for p, g in zip(params, grads, strict=True):
+            p -= lr * g
+
+    report = oracle.check(None, plain, dtypes=["float32"], laws=["R3"])
+    assert report.ok and report.compared > 1000

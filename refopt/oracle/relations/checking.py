@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from refopt.checks.arguments import chosen, flag, number, whole
 from refopt.checks.arguments import names as list_of_names
 from refopt.checks.dtypes import SIZES
@@ -137,6 +139,9 @@ def _not_taken(trial: Trial) -> str | None:
             continue
         if all(x.tobytes() == y.tobytes() for x, y in zip(params, came.params, strict=True)):
             told.append("two steps change no parameter")
+            continue
+        if not all(np.isfinite(x.astype(np.float64)).all() for x in came.params):
+            told.append("two steps of finite gradients leave parameters that are not finite")
             continue
         return None
     return told[0]

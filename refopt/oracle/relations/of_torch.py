@@ -105,6 +105,8 @@ class TorchRun:
             self.optimizer = of.built([{"params": [p]} for p in self._params] if apart else list(self._params))
         except ValueError as error:  # shapes, dtypes or groups that it does not take
             raise NotImplementedError(str(error)) from error
+        if callable(train := getattr(self.optimizer, "train", None)):
+            train()  # which some want before a step, such as those without a schedule
         if saved is not None:
             self.optimizer.load_state_dict(self.torch.load(io.BytesIO(saved), weights_only=False))
 
