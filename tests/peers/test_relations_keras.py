@@ -211,3 +211,8 @@ def test_other_backends(backend, tmp_path):
     env = os.environ | {"KERAS_BACKEND": backend, "KERAS_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and done.stdout.split()[-1] == "adamw", done.stderr
+
+
+def test_with_a_routine_it_is_refused(optimizers):
+    with pytest.raises(TypeError, match=r"expected .* as adam, got one of Keras, which laws without a formula take"):
+        oracle.check("adam", optimizers.Adam)

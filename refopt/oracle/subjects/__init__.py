@@ -53,6 +53,11 @@ def _of_library(
 ) -> Subject | None:
     """An optimizer of a library that has been imported."""
     tested: Subject | None = None
+    if (keras := sys.modules.get("keras.optimizers")) is not None:
+        kind = subject if isinstance(subject, type) else type(subject)
+        if issubclass(kind, keras.Optimizer):
+            expected = f"expected a step, or an optimizer of PyTorch or optax, as {row.name}"
+            raise TypeError(f"check: subject: {expected}, got one of Keras, which laws without a formula take")
     if "optax" in sys.modules:
         tested = _of_optax(row, subject, names, options, device)
     if tested is None and (torch := sys.modules.get("torch")) is not None:
