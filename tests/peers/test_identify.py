@@ -104,8 +104,9 @@ def test_choices_and_states_are_named(option):
 
 
 def test_a_projection_shows(timm):  # noqa: F811
-    """AdamP is AdamW but for gradients that are nearly orthogonal to their parameter."""
+    """AdamP is AdamW, and SGDP is SGD, but for gradients that are nearly orthogonal to their parameter."""
     assert oracle.identify(timm("adamp.AdamP")).routine is None
+    assert oracle.identify(timm("sgdp.SGDP")).routine is None
 
 
 def test_what_is_done_to_matrices_alone_shows(timm):  # noqa: F811

@@ -37,10 +37,11 @@ class OptaxOptimizer:
             self.transformation, self.name = make, kind_of(make)
         else:
             self.name = public_name(make, options)
+            rate = float(NUMBERS["lr"])  # which makes nothing fp64, as a number of NumPy's would
             self.accepts = {name: x.default for name, x in inspect.signature(make).parameters.items()}
-            self.values = {**self.accepts, RATE: NUMBERS["lr"], **options}
+            self.values = {**self.accepts, RATE: rate, **options}
             try:
-                self.transformation = make(**{RATE: NUMBERS["lr"], **options})
+                self.transformation = make(**{RATE: rate, **options})
             except Exception as error:  # whatever somebody's function raises
                 what = f"expected a GradientTransformation, got {kind_of(error)}: {error}"
                 raise TypeError(f"check: {self.name}: {what}") from error
@@ -63,8 +64,9 @@ class OptaxRun:
             self._grads: list[Any] = []
             self.state = of.transformation.init(self._params)
             if saved is not None:
-                leaves = [x if x is None else of.arrays.jax.numpy.asarray(x) for x in pickle.loads(saved)]
-                self.state = self.tree.tree_unflatten(self.tree.tree_structure(self.state), leaves)
+                leaves, structure = self.tree.tree_flatten(self.state)
+                loaded = [self._loaded(x, leaf) for x, leaf in zip(pickle.loads(saved), leaves, strict=True)]
+                self.state = self.tree.tree_unflatten(structure, loaded)
 
     def _width(self) -> Any:
         return self.of.arrays.jax.enable_x64(True) if self.wide else contextlib.nullcontext()
@@ -85,7 +87,7 @@ class OptaxRun:
         for path, leaf in self.tree.tree_flatten_with_path(self.state)[0]:
             index = getattr(path[-1], "idx", None) if path else None
             if index is not None and index < len(of) and np.size(leaf) == self._params[index].size:
-                of[index][self.tree.keystr(path[:-1])] = np.array(leaf)
+                of[index][self.tree.keystr(path[:-1])] = self._saved(leaf)
         return of
 
     def grads(self) -> list[Any]:
@@ -98,7 +100,19 @@ class OptaxRun:
         raise NotImplementedError("its numbers are the caller's")
 
     def save(self) -> bytes:
-        return pickle.dumps([np.array(x) for x in self.tree.tree_leaves(self.state)])
+        return pickle.dumps([self._saved(x) for x in self.tree.tree_leaves(self.state)])
+
+    def _saved(self, leaf: Any) -> np.ndarray:
+        return np.array(self.of.arrays.jax.random.key_data(leaf) if self._is_key(leaf) else leaf)
+
+    def _loaded(self, x: np.ndarray, leaf: Any) -> Any:
+        array = self.of.arrays.jax.numpy.asarray(x)
+        return self.of.arrays.jax.random.wrap_key_data(array) if self._is_key(leaf) else array
+
+    def _is_key(self, leaf: Any) -> bool:
+        """Whether it is a key of a generator of random numbers, which NumPy has not."""
+        dtypes = self.of.arrays.jax.dtypes
+        return hasattr(leaf, "dtype") and dtypes.issubdtype(leaf.dtype, dtypes.prng_key)
 
 
 def of_optax(subject: Any, options: Mapping[str, Any]) -> OptaxOptimizer | None:
