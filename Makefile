@@ -21,7 +21,7 @@ CHECK_PYTHON = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) an
 PIP_INSTALL := -m pip install -q --disable-pip-version-check
 
 .PHONY: help verify test test-peers test-long test-gpu bench notebooks exercises site maps mutants oracle lint clean
-.PHONY: foreign records gpu-records wheels
+.PHONY: findings foreign records gpu-records wheels
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -45,6 +45,10 @@ test-gpu: $(SETUP)  ## the tests that need a GPU; ARGS are passed on, such as -n
 
 bench: $(SETUP)  ## the benchmarks; ARGS are passed on
 	$(PY) -m benchmarks.run $(ARGS)
+
+findings: $(PEERS) $(INSTALLED)  ## the oracle on every optimizer of the libraries at hand, and the pages of what it finds; ARGS
+	.venv-peers/bin/python -m benchmarks.findings $(ARGS)
+	.venv/bin/python -m benchmarks.pages
 
 records: $(SETUP)  ## which records of benchmarks/results must be made again, and why
 	@$(PY) -m benchmarks.records $(ARGS)

@@ -260,3 +260,14 @@ def test_states_of_8_bits():
 def test_optax(make):
     report = oracle.check(None, make, laws=["R1", "R6", "R8"], **SHORT)
     assert report.ok and not report.failed_laws, str(report)
+
+
+def test_states_of_eight_bits_of_bitsandbytes():
+    optim = pytest.importorskip("bitsandbytes").optim
+    param = torch.nn.Parameter(torch.ones(64))
+    param.grad = torch.ones(64)
+    optimizer = optim.Adam8bit([param], min_8bit_size=16)
+    optimizer.step()
+    assert optimizer.state[param]["state1"].dtype == torch.uint8
+    report = oracle.check(None, optim.Adam8bit, dtypes=["float32"], min_8bit_size=16)
+    assert report.ok and not report.failed_laws, str(report)

@@ -1,0 +1,144 @@
+"""The parts of docs/findings.md and docs/findings-table.md that are made of records and explanations."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from benchmarks.findings.known import KINDS, Known, differences, known
+from benchmarks.record import RESULTS
+from benchmarks.sections import table, with_section
+
+Record = Mapping[str, Any]
+
+
+def records() -> list[Record]:
+    """Every record of a sweep, the newest PyTorch last."""
+    found = [json.loads(path.read_text()) for path in RESULTS.glob("findings-*.json")]
+    return sorted(found, key=lambda report: (report["on"], _parts(report["versions"].get("torch", "0"))))
+
+
+def _parts(version: str) -> list[int]:
+    return [int(part) for part in version.partition("+")[0].split(".")]
+
+
+def with_findings(page: str) -> str:
+    """docs/findings.md."""
+    page = with_section(page, "libraries", table(libraries()))
+    page = with_section(page, "explained", "\n".join(explained()))
+    return with_section(page, "changes", "\n".join(changed()))
+
+
+def with_optimizers(page: str) -> str:
+    """docs/findings-table.md."""
+    return with_section(page, "optimizers", "\n".join(optimizers()))
+
+
+def libraries() -> list[list[str]]:
+    """How many optimizers of each library were tried, and what came of it."""
+    lines = [["library", "optimizers", "no difference", "differences", "not taken"], ["---", *["---:"] * 4]]
+    for report in records():
+        by_library: dict[str, Counter] = {}
+        for row in report["rows"]:
+            by_library.setdefault(row["library"], Counter())[_outcome(row)] += 1
+        for library, counts in by_library.items():
+            name = f"{library} {report['versions'].get(library, '')}"
+            name += " on CUDA" if report["on"] == "cuda" else ""
+            each = counts["right"], counts["different"], counts["not taken"]
+            lines.append([name, str(sum(counts.values())), *map(str, each)])
+    return lines
+
+
+def _outcome(row: Mapping[str, Any]) -> str:
+    if "not_taken" in row:
+        return "not taken"
+    return "different" if "error" in row or any(check["failed"] for check in row["checks"]) else "right"
+
+
+def explained() -> Iterator[str]:
+    """Every explanation that a record bears out, by kind."""
+    tried = [(report, list(differences(report))) for report in records()]
+    for kind, heading in KINDS.items():
+        entries = [entry for entry in known() if entry.kind == kind]
+        if not entries:
+            continue
+        yield f"## {heading}\n"
+        for entry in entries:
+            yield from _entry(entry, tried)
+
+
+def _entry(entry: Known, tried: Sequence[tuple[Record, Sequence[tuple[str, str, str, str]]]]) -> Iterator[str]:
+    text = entry.text.strip("\n")
+    yield f"**{entry.title}**\n\n{text}\n"
+    optimizers: dict[str, dict[str, None]] = {}
+    for _, found in tried:
+        for subject, routine, law, _ in found:
+            if entry.covers(subject, routine, law):
+                optimizers.setdefault(subject, {})[law if routine == "none" else f"{law} as {routine}"] = None
+    if optimizers:
+        laws = "; ".join(f"`{name}`: {', '.join(laws)}" for name, laws in list(optimizers.items())[:MOST])
+        more = f"; and {len(optimizers) - MOST} more" if len(optimizers) > MOST else ""
+        yield f"*Does not hold:* {laws}{more}.\n"
+    if entry.upstream or entry.report:
+        where = [f"*Reported:* {entry.upstream}." if entry.upstream else ""]
+        where += [f"*A report:* [{entry.report}](reports/{entry.report}.md)." if entry.report else ""]
+        yield " ".join(filter(None, where)) + "\n"
+
+
+MOST = 6  # optimizers that are named with an explanation
+
+
+def changed() -> Iterator[str]:
+    """What the last sweep of each kind found otherwise than the one before, and one version from another."""
+    for report in records():
+        for change in report.get("changes", ()):
+            yield f"- {change}"
+    of_torch = [report for report in records() if report["on"] == "cpu"]
+    for old, new in pairwise(of_torch):
+        was, now = (
+            {tuple(x[:3]) for x in differences(report) if x[0].startswith("torch.optim.")} for report in (old, new)
+        )
+        yield f"- From PyTorch {old['versions']['torch']} to {new['versions']['torch']}:"
+        yield from _by_optimizer(was - now, "holds now")
+        yield from _by_optimizer(now - was, "does not hold any more")
+
+
+def _by_optimizer(laws: set[tuple[str, ...]], what: str) -> Iterator[str]:
+    """A line for each optimizer and formula with the laws of which something is said."""
+    by_name: dict[tuple[str, str], list[str]] = {}
+    for subject, routine, law in sorted(laws, key=lambda x: (x[0], x[1], x[2][0], int(re.sub(r"\D", "", x[2]) or 0))):
+        by_name.setdefault((subject, routine), []).append(law)
+    for (subject, routine), names in by_name.items():
+        of = "" if routine == "none" else f" as {routine}"
+        yield f"  - `{subject}`{of}, {what}: {', '.join(names)}"
+
+
+def optimizers() -> Iterator[str]:
+    """A table by library, with a row for each optimizer."""
+    for report in records():
+        libraries = dict.fromkeys(row["library"] for row in report["rows"])
+        for library in libraries:
+            version = report["versions"].get(library, "")
+            yield f"## {library} {version}{' on CUDA' if report['on'] == 'cuda' else ''}\n"
+            lines = [["optimizer", "is", "does not hold"], ["---"] * 3]
+            for row in report["rows"]:
+                if row["library"] == library:
+                    lines.append([f"`{row['subject']}`", row.get("identity") or "", _said(row)])
+            yield table(lines) + "\n"
+
+
+def _said(row: Mapping[str, Any]) -> str:
+    if "error" in row:
+        return row["error"]
+    if "not_taken" in row:
+        return f"not taken: {row['not_taken'][:MOST_TEXT].replace('|', ' ').replace('<', ' ')}"
+    said = [
+        f"{law} {', '.join(failure['dtypes'])}" if check["as"] == "none" else f"{law} as {check['as']}"
+        for check in row["checks"] for law, failure in check["failed"].items()
+    ]  # fmt: skip
+    return "; ".join(said)
+
+
+MOST_TEXT = 120
