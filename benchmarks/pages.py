@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks import torch_pages
 from benchmarks.detector_table import with_detectors
+from benchmarks.findings import page as findings
 from benchmarks.readme import reductions, shards, with_tables
 from benchmarks.record import RESULTS, ROOT
 from benchmarks.sections import table, with_section
@@ -20,7 +21,7 @@ def _record(name: str) -> dict[str, Any]:
     return dict(json.loads((RESULTS / name).read_text()))
 
 
-def with_findings(page: str) -> str:
+def with_gpu_findings(page: str) -> str:
     """docs/findings.md with a row for each optimizer that is wrong on a GPU."""
     lines = [["optimizer", "dtypes", "laws that fail", "largest ratio"], ["---"] * 4]
     for row in _record("oracle-h200.json")["rows"]:
@@ -58,7 +59,8 @@ def with_ladder(page: str) -> str:
 PAGES: dict[Path, Callable[[str], str]] = {
     ROOT / "README.md": with_tables,
     ROOT / "docs" / "executor-compared.md": with_detectors,
-    ROOT / "docs" / "findings.md": with_findings,
+    ROOT / "docs" / "findings.md": lambda page: findings.with_findings(with_gpu_findings(page)),
+    ROOT / "docs" / "findings-table.md": findings.with_optimizers,
     ROOT / "docs" / "gradient-coalescing.md": lambda page: with_section(page, "reductions", reductions()),
     ROOT / "docs" / "merging.md": with_ladder,
     ROOT / "docs" / "oracle.md": with_ratios,

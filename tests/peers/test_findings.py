@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from peers.test_timm import timm  # noqa: F401
-from refopt import oracle
+from refopt import cli, oracle
 
 torch = pytest.importorskip("torch")
 optax = pytest.importorskip("optax")
 
 PAGE = (Path(__file__).parents[2] / "docs" / "findings.md").read_text()
+COMMANDS = re.findall(r"^    python -m refopt (.*)\n((?:    # .*\n)+)", PAGE, flags=re.M)
 BLOCKS = re.findall(r"^    (oracle\.check\(.*\))\n((?:    # .*\n)*)", PAGE, flags=re.M)
 TIMM = "lamb.Lamb", "lion.Lion", "nvnovograd.NvNovoGrad", "radam.RAdamLegacy", "rmsprop_tf.RMSpropTF", "nadamw.NAdamW"
 
@@ -36,5 +37,18 @@ def test_a_command_shows_what_is_said(names, command, said):
     assert not [line for line in lines if line not in report], report
 
 
+@pytest.mark.parametrize(("command", "said"), COMMANDS, ids=[command for command, _ in COMMANDS])
+def test_a_command_of_the_shell_shows_what_is_said(command, said, capsys):
+    words = command.split()
+    module = next(word.partition(":")[0] for word in words if ":" in word)
+    pytest.importorskip(module.partition(".")[0])
+    identified = "--identify" in words
+    assert cli.main(words if identified else [*words, "--in-place"]) == (0 if identified else 1)
+    shown = " ".join(capsys.readouterr().out.split())
+    for line in said.splitlines():
+        assert line.removeprefix("    # ") in shown
+
+
 def test_there_are_commands():
     assert len(BLOCKS) == PAGE.count("    oracle.check(") > 10
+    assert len(COMMANDS) == PAGE.count("    python -m refopt ") > 4
