@@ -2,8 +2,10 @@
 
     python -m benchmarks.host_time [--out FILE]
 
-On a CUDA GPU, with tensors of PyTorch's. Each time is that of a call that enqueues; the device is waited for between
-rounds alone. ``addresses`` is what it takes to ask every gradient where it is, which a caller of `Plan.move` does.
+On a CUDA GPU, with tensors of PyTorch's. Each time is that of a call that enqueues. The device is waited for between
+rounds alone: of many calls, where the driver may hold one up until others are done, and of one, on an idle device, as
+in a loop that has other work between steps. ``addresses`` is what it takes to ask every gradient where it is, which a
+caller of `Plan.move` does.
 """
 
 import argparse
@@ -129,8 +131,9 @@ def rows(name: str, shapes: list[tuple[int, ...]], device: str, wait: Callable[[
     ]
     if device == "cuda":
         calls += [(name, call, 100) for name, call in floors(step.plan)]
-    for what, call, often in calls:
-        yield {"list": name, "tensors": len(shapes), "what": what, "calls": often, **host_us(call, often, wait)}
+    for what, call, many_of_it in calls:
+        for often in (1, many_of_it):
+            yield {"list": name, "tensors": len(shapes), "what": what, "calls": often, **host_us(call, often, wait)}
     differing = step.differing_bytes()
     yield {"list": name, "tensors": len(shapes), "what": "differing bytes after it all", "differing_bytes": differing}
 
@@ -150,7 +153,8 @@ def main() -> int:
             report["rows"].append(row)
             save(report, out)
             figure = f"{row['us']:10.1f} us" if "us" in row else f"{row['differing_bytes']:10}   "
-            print(f"{row['tensors']:>6} tensors  {figure}  {row['what']}", flush=True)
+            calls = f"  {row['calls']:>3} calls" if "calls" in row else ""
+            print(f"{row['tensors']:>6} tensors  {figure}  {row['what']}{calls}", flush=True)
     print(f"written to {out}")
     return int(any(row.get("differing_bytes") for row in report["rows"]))
 
