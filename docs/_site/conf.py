@@ -13,8 +13,8 @@ project = "refopt"
 author = "refopt"
 release = version = refopt.__version__
 root_doc = "docs/index"
-include_patterns = ["docs/*.md", "notebooks/*.ipynb", "notebooks/exercises/*", "README.md", "CONTRIBUTING.md",
-                    "CHANGELOG.md"]  # fmt: skip
+include_patterns = ["docs/*.md", "docs/reports/*.md", "notebooks/*.ipynb", "notebooks/exercises/*", "README.md",
+                    "CONTRIBUTING.md", "CHANGELOG.md"]  # fmt: skip
 exclude_patterns = [".*", "build", "dist", "refopt", "tests", "benchmarks", "docs/_site", "**/__pycache__"]
 extensions = [
     "myst_nb",
