@@ -13,7 +13,7 @@ from refopt.oracle.cases import NUMBERS
 from refopt.oracle.relations.keras_run import KerasRun, inner
 from refopt.oracle.relations.memory import Placed
 from refopt.oracle.subject import Wrong
-from refopt.oracle.subjects import public_name
+from refopt.oracle.subjects import accepted, public_name
 from refopt.oracle.subjects.arrays import arrays_of
 
 RATE = "learning_rate"
@@ -88,18 +88,10 @@ class KerasOptimizer:
 
 
 def names_of(make: Callable[..., Any]) -> dict[str, Any]:
-    """What a function takes by name, or a class and those above it where it passes that on: defaults."""
-    if not isinstance(make, type):
-        return {name: x.default for name, x in inspect.signature(make).parameters.items() if x.kind != x.VAR_KEYWORD}
-    defaults: dict[str, Any] = {}
-    for one in make.__mro__:
-        if "__init__" in vars(one):
-            parameters = list(inspect.signature(vars(one)["__init__"]).parameters.values())[1:]
-            named = (p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
-            defaults = {p.name: p.default for p in named} | defaults
-            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-                break
-    return defaults
+    """What a function, or a class, takes by name: defaults."""
+    if isinstance(make, type):
+        return accepted(make, first=1)  # an optimizer of Keras is given its parameters later
+    return {name: x.default for name, x in inspect.signature(make).parameters.items() if x.kind != x.VAR_KEYWORD}
 
 
 def of_keras(

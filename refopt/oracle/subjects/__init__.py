@@ -144,13 +144,16 @@ def _accepted_beside_params(function: Callable[..., Any], all_names: set[str]) -
     return all_names - {"beta1", "beta2"} if any(p.kind is p.VAR_KEYWORD for p in rest) else {p.name for p in rest}
 
 
-def accepted(cls: type) -> dict[str, Any]:
-    """What the constructor of a class takes, and those above it where it passes it on: defaults by name."""
+def accepted(cls: type, first: int = 2) -> dict[str, Any]:
+    """What the constructor of a class takes, and those above it where it passes it on: defaults by name.
+
+    It is read from its argument of number ``first`` on: behind ``self`` and the parameters.
+    """
     defaults: dict[str, Any] = {}
     for one in cls.__mro__:
         if "__init__" not in vars(one):
             continue
-        parameters = list(inspect.signature(vars(one)["__init__"]).parameters.values())[2:]
+        parameters = list(inspect.signature(vars(one)["__init__"]).parameters.values())[first:]
         named = (p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
         defaults = {p.name: p.default for p in named} | defaults
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
