@@ -19,7 +19,7 @@ from refopt.oracle.broken import Broken, Crashed, Skipped, Where
 from refopt.oracle.cases import NEUTRAL, Case, Dtypes, alike, memory
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.observing import Seen, observe
-from refopt.oracle.requiring import require_alike, require_rounded, require_same
+from refopt.oracle.requiring import require_alike, require_rounded
 from refopt.oracle.subject import Ended, Subject, Wrong
 
 FLUSHES = "flush_to_zero"  # what a step may declare of itself
@@ -238,10 +238,6 @@ class Trial:
         if getattr(self.subject, "replaced", False):
             broken.args = (f"{broken}; the arrays in the lists were replaced, expected to be written",)
         return broken
-
-    def same(self, expected: Outcome, got: Outcome, what: str, first: int = 0) -> None:
-        """Raise `Broken` unless two outcomes have the same bits. ``first`` is the number of their first tensor."""
-        require_same(expected, got, what, first)
 
     def _of(self, got: Outcome, name: str, i: int) -> Any:
         if name == "exact_params":

@@ -7,6 +7,7 @@ from refopt.oracle.cases import Case
 from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.laws.law import Law, Try, of_bound
+from refopt.oracle.requiring import require_same
 from refopt.oracle.trial import Broken, Crashed, Skipped, Trial
 
 SIZES = 300, 45, 7, 20
@@ -83,13 +84,13 @@ def going_on(trial: Trial) -> Iterator[Try]:
         for k, step in enumerate(case.steps):
             got = trial.hold(once.replace(steps=[step]))
             once = once.replace(**_after(once.replace(steps=[step]), got), count=case.count + k + 1)
-        trial.same(got, at_once, f"{STEPS} steps one after the other, and each from copies")
+        require_same(got, at_once, f"{STEPS} steps one after the other, and each from copies")
 
     def between(case: Case) -> None:
         """What a call has been given before is forgotten."""
         before = trial.run(case)
         trial.hold(trial.case(OTHERS, count=2))
-        trial.same(trial.run(case), before, "before and after tensors of other sizes")
+        require_same(trial.run(case), before, "before and after tensors of other sizes")
 
     def refilled(case: Case) -> None:
         """Arrays may be written between two calls, as by a checkpoint that is loaded into them."""
@@ -131,7 +132,7 @@ def determinism(trial: Trial) -> Iterator[Try]:
     def twice(case: Case, times: int = 2) -> None:
         before = trial.run(case)
         for _ in range(times - 1):
-            trial.same(before, trial.run(case), "twice the same call")
+            require_same(before, trial.run(case), "twice the same call")
 
     yield Try("some tensors", lambda: trial.case(SIZES, count=2), partial(twice, times=TIMES))
     yield Try("a large one", lambda: trial.case([100003]), twice)

@@ -8,6 +8,7 @@ import numpy as np
 from refopt.oracle.cases import Case
 from refopt.oracle.laws.calls import altered
 from refopt.oracle.laws.law import Law, Try
+from refopt.oracle.requiring import require_same
 from refopt.oracle.trial import Broken, Trial
 
 SIZES = 300, 45, 7, 20
@@ -33,7 +34,7 @@ def done(trial: Trial) -> Iterator[Try]:
         seen = trial.observe(case, rest=True)
         if seen.later is not None:
             what = "when the step returned, and when all had come to rest, for what it leaves running is not done"
-            trial.same(seen.got, seen.later, what)
+            require_same(seen.got, seen.later, what)
 
     yield Try("some tensors", lambda: trial.case(SIZES, count=2), at_rest)
     yield Try("a large one", lambda: trial.case([LARGE], count=2), at_rest)

@@ -4,13 +4,20 @@ from collections.abc import Iterator
 from functools import partial
 
 from refopt.oracle.cases import PATTERNS, Case
+from refopt.oracle.exact.cases import Outcome
 from refopt.oracle.laws.law import Law, Try
+from refopt.oracle.requiring import require_same
 from refopt.oracle.trial import Skipped, Trial
 
 SIZES = 300, 1, 45, 7, 128
 # Around the limits of launches that have been: 36, 60 and 110 tensors, 320 blocks.
 COUNTS = 0, 1, 36, 60, 110, 111, 320, 1000
 FEWER = 0, 1, 111, 320  # for dtypes other than fp32
+
+
+def _of_one(got: Outcome, i: int) -> Outcome:
+    """What has come of one of several tensors."""
+    return {name: [values[i]] for name, values in got.items()}
 
 
 def merging(trial: Trial) -> Iterator[Try]:
@@ -23,20 +30,20 @@ def merging(trial: Trial) -> Iterator[Try]:
         for i in range(len(case)):
             one = hold_or_run(case.only([i]))
             if bits:
-                trial.same(one, {name: [values[i]] for name, values in got.items()}, f"tensor {i} merged, and alone", i)
+                require_same(one, _of_one(got, i), f"tensor {i} merged, and alone", i)
 
     def backwards(case: Case) -> None:
         order = list(range(len(case)))[::-1]
         got, back = trial.hold(case), hold_or_run(case.only(order))
         if bits:
-            trial.same({name: values[::-1] for name, values in back.items()}, got, "in this order, and backwards")
+            require_same({name: values[::-1] for name, values in back.items()}, got, "in this order, and backwards")
 
     def each_its_own(case: Case) -> None:
         """The same of tensors whose powers, in arrays of their own, are those of other steps."""
         got = trial.run(case)
         for i in range(len(case)):
             one = trial.run(case.only([i]))
-            trial.same(one, {name: [values[i]] for name, values in got.items()}, f"tensor {i} merged, and alone", i)
+            require_same(one, _of_one(got, i), f"tensor {i} merged, and alone", i)
 
     yield Try("merged and alone", lambda: trial.case(SIZES, count=2), alone)
     yield Try("order", lambda: trial.case(SIZES, count=2), backwards)
