@@ -15,11 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.findings.judge import versions
 from benchmarks.findings.known import changes, unexplained
 from benchmarks.findings.subjects import subjects
 from benchmarks.findings.sweep import LIMIT, sweep
-from benchmarks.record import RESULTS, begin, closure, digests, save, short_name
+from benchmarks.record import RESULTS, begin, closure, digests, save, short_name, version_of
 
 
 def main() -> int:
@@ -36,7 +35,7 @@ def main() -> int:
     wanted = [x for x in subjects(options.device) if not options.only or any(text in str(x) for text in options.only)]
     report: dict[str, Any] = begin("benchmarks.findings") | {"what": "findings", "on": options.device, "rows": []}
     report["sources"] = digests(closure("benchmarks.findings.__main__"))
-    report["versions"] |= versions(sorted({subject.library for subject in wanted}))
+    report["versions"] |= {name: version_of(name) for name in sorted({subject.library for subject in wanted})}
     device = "cpu" if options.device == "cpu" else short_name(report["device"])
     version = report["versions"].get("torch", "none").partition("+")[0]
     out = options.out or RESULTS / f"findings-{device}-torch-{version}.json"

@@ -9,20 +9,26 @@ import types
 from functools import cache
 
 
-@cache
-def optimizers_of_timm() -> dict[str, type]:
-    """Its classes by name, the modules of which are imported with packages around them that only say where they are."""
-    import torch
-
+def packages_of_timm() -> dict[str, types.ModuleType]:
+    """Packages by name that only say where timm's files are, to stand in `sys.modules` for its own."""
     spec = importlib.util.find_spec("timm")
     (folder,) = spec.submodule_search_locations  # type: ignore[union-attr, misc]
-    around = {"timm": folder, "timm.optim": f"{folder}/optim"}
-    for name, path in around.items():
-        package = types.ModuleType(name)
-        package.__path__ = [path]
+    found = {}
+    for name, path in (("timm", folder), ("timm.optim", f"{folder}/optim")):
+        found[name] = types.ModuleType(name)
+        found[name].__path__ = [path]
+    return found
+
+
+@cache
+def optimizers_of_timm() -> dict[str, type]:
+    """Its classes by name, the modules of which are imported with such packages around them."""
+    import torch
+
+    for name, package in packages_of_timm().items():
         sys.modules.setdefault(name, package)
     found = {}
-    for module in pkgutil.iter_modules([around["timm.optim"]]):
+    for module in pkgutil.iter_modules(sys.modules["timm.optim"].__path__):
         if module.name.startswith("_"):
             continue
         try:

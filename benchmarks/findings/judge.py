@@ -1,9 +1,7 @@
 """What the oracle says of one optimizer, as a row of the record."""
 
-import importlib.metadata
 import inspect
 import time
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -20,15 +18,20 @@ TEXT = 300  # characters of a failure that are kept
 
 def judged(subject: Subject) -> dict[str, Any]:
     """A row: what the optimizer is, and by law what does not hold, without a formula and of each one that it is."""
+    started = time.perf_counter()
+    row = {"library": subject.library, "subject": str(subject)} | _judged(subject)
+    return row | {"seconds": round(time.perf_counter() - started, 1)}
+
+
+def _judged(subject: Subject) -> dict[str, Any]:
     from refopt import oracle
 
-    started = time.perf_counter()
     if subject.library != "optax":
         import torch
 
         torch.set_num_threads(1)
         torch.use_deterministic_algorithms(True)  # memory that is not initialised is NaN, and shows
-    row: dict[str, Any] = {"library": subject.library, "subject": str(subject)}
+    row: dict[str, Any] = {}
     dtypes = DTYPES.get(subject.library, FEWER)
     try:
         made = subject.load()
@@ -39,10 +42,10 @@ def judged(subject: Subject) -> dict[str, Any]:
         row["identity"] = str(found.matches[0]) if found.matches else None
         reports = [("none", oracle.check(None, made, dtypes=dtypes, **own, **awake))]
     except (TypeError, ValueError) as error:  # it is not taken
-        return row | {"not_taken": _short(str(error)), "seconds": round(time.perf_counter() - started, 1)}
+        return row | {"not_taken": _short(str(error))}
     if not reports[0][1].compared:
         why = next((item.text for item in reports[0][1].items), "")
-        return row | {"not_taken": _short(why), "seconds": round(time.perf_counter() - started, 1)}
+        return row | {"not_taken": _short(why)}
     routines = subject.routines
     if not routines and found.routine and subject.library in PEERS:
         routines = (found.routine,)
@@ -56,7 +59,7 @@ def judged(subject: Subject) -> dict[str, Any]:
         _summary(subject._replace(options=awake if routine == "none" else options), routine, report)
         for routine, report in reports
     ]
-    return row | {"seconds": round(time.perf_counter() - started, 1)}
+    return row
 
 
 def awakened(made: Any) -> dict[str, Any]:
@@ -98,16 +101,3 @@ def _written(value: Any) -> str:
 def _short(text: str) -> str:
     lines = " ".join(text.split())
     return lines if len(lines) <= TEXT else f"{lines[: TEXT - 3]}..."
-
-
-def versions(libraries: list[str]) -> dict[str, str]:
-    """Of the distributions."""
-    return dict(_versions(libraries))
-
-
-def _versions(libraries: list[str]) -> Iterator[tuple[str, str]]:
-    for name in libraries:
-        try:
-            yield name, importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue

@@ -44,11 +44,14 @@ def libraries() -> list[list[str]]:
         for row in report["rows"]:
             by_library.setdefault(row["library"], Counter())[_outcome(row)] += 1
         for library, counts in by_library.items():
-            name = f"{library} {report['versions'].get(library, '')}"
-            name += " on CUDA" if report["on"] == "cuda" else ""
             each = counts["right"], counts["different"], counts["not taken"]
-            lines.append([name, str(sum(counts.values())), *map(str, each)])
+            lines.append([_heading(report, library), str(sum(counts.values())), *map(str, each)])
     return lines
+
+
+def _heading(report: Record, library: str) -> str:
+    """A library, its version, and where it was tried."""
+    return f"{library} {report['versions'].get(library, '')}" + (" on CUDA" if report["on"] == "cuda" else "")
 
 
 def _outcome(row: Mapping[str, Any]) -> str:
@@ -120,8 +123,7 @@ def optimizers() -> Iterator[str]:
     for report in records():
         libraries = dict.fromkeys(row["library"] for row in report["rows"])
         for library in libraries:
-            version = report["versions"].get(library, "")
-            yield f"## {library} {version}{' on CUDA' if report['on'] == 'cuda' else ''}\n"
+            yield f"## {_heading(report, library)}\n"
             lines = [["optimizer", "is", "does not hold"], ["---"] * 3]
             for row in report["rows"]:
                 if row["library"] == library:

@@ -11,11 +11,11 @@ import functools
 import importlib
 import importlib.util
 import sys
-import types
 
 import numpy as np
 import pytest
 
+from benchmarks.findings.imports import packages_of_timm
 from peers.trials import Row, hold, hold_to_numbers, rows_of
 
 ONE_RATE = {"lr": 0.125}
@@ -52,14 +52,10 @@ def timm():
     timm itself imports torchvision; packages that only say where its files are stand in for it meanwhile.
     """
     pytest.importorskip("torch")
-    spec = importlib.util.find_spec("timm")
-    if spec is None:
+    if importlib.util.find_spec("timm") is None:
         pytest.skip("timm is not installed")
-    (folder,) = spec.submodule_search_locations
     with pytest.MonkeyPatch.context() as patch:
-        for name, path in (("timm", folder), ("timm.optim", f"{folder}/optim")):
-            package = types.ModuleType(name)
-            package.__path__ = [path]
+        for name, package in packages_of_timm().items():
             patch.setitem(sys.modules, name, package)
 
         def load(name):
