@@ -17,7 +17,8 @@ def test_the_reference_is_right(routine):
     assert report.ok, str(report)
     assert not report.of("skipped") and report.unbounded < report.compared / 1000
     assert report.compared > 10**6 and list(report.laws) == [law for law in LAWS if law != "L18"]
-    assert 0.1 < report.largest["float32"]["params"] <= 1
+    # NAdam's comes nearest, where beta1 is near 1.
+    assert 0.1 < report.largest["float32"]["params"] < (1 if routine == "nadam" else 0.75)
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,9 @@ def test_what_is_written_holds_of_the_reference(routine, dtype):
             value, bound = floats(of["value"]), floats(of["bound"])
             assert (abs(got[slot][0].astype(np.float64).reshape(-1) - value) <= bound).all(), (case["name"], slot)
             assert (bound[np.isfinite(bound)] >= 0).all()
-    # A gradient that its decay cancels has none.
-    assert np.isfinite(floats(read["cases"][0]["expected"]["params"]["bound"])).mean() > 0.9
+    # A gradient that its decay cancels has none: an element, where L2 decay comes before a quotient of moments.
+    unbounded = ~np.isfinite(floats(read["cases"][0]["expected"]["params"]["bound"]))
+    assert unbounded.sum() == (routine in ("adam", "nadam"))
 
 
 @pytest.mark.parametrize("routine", ["sgd", "adam", "radam", "lamb"])
