@@ -27,7 +27,7 @@ FIRST = {
             "as if `sqrt(u / (1 - beta2_pow)) + epsilon` were `sqrt(u / (1 - beta2_pow) + epsilon * epsilon)` (in descend_as_in_the_paper)",  # noqa: E501
             {ROOT: "np.sqrt(v / real(second) + real(epsilon)**2)"}),
         "beta1 in the second correction": (
-            "as if `beta2_pow` were `beta1_pow` (in rule)",
+            "as if `beta2_pow` were `beta1_pow` (in update)",
             {"1 - beta2**step": "1 - beta1**step"}),
         "first correction multiplied": (
             "as if `m / (1 - beta1_pow)` were `m * (1 - beta1_pow)` (in descend_as_in_the_paper)",
@@ -42,7 +42,7 @@ FIRST = {
             "as if `d` were `clip(d, -1, 1)` in `return p - lr * d`",
             {STEP: "p -= real(lr) * np.clip(m / real(first) / denominator, -1, 1)"}),
         "first moment corrected in place": (
-            "as if `m` were `m / (1 - beta1_pow)` (in rule)",
+            "as if `m` were `m / (1 - beta1_pow)` (in update)",
             {STEP: "m /= real(first)\n        p -= real(lr) * m / denominator"}),
         "tail of 8 lost": (
             "elements that are not written: they are as they were",
@@ -177,10 +177,10 @@ FIRST = {
             "minus l2_decay for l2_decay",
             {"g + real(l2_decay) * p": "g - real(l2_decay) * p"}),
         "1 - mu for mu": (
-            "as if `mu` were `1 - mu` in `v = mu * v + g`",
+            "as if `mu` were `1 - mu` in `v = mu * v + (g if dampening == 0 else (1 - dampening) * g)`",
             {"v *= real(mu)": "v *= real(1 - mu)"}),
         "mu on the gradient in Nesterov": (
-            "as if `g + mu * v` were `mu * g + v` (in rule)",
+            "as if `g + mu * v` were `mu * g + v` (in update)",
             {"g + real(mu) * v if": "real(mu) * g + v if"}),
         "decay times lr": (
             "l2_decay * lr for l2_decay",
@@ -195,7 +195,7 @@ FIRST = {
             "elements that are not written: they are as they were",
             {REAL: REAL + "        p, g, v = (x.reshape(-1)[:256] for x in (p, g, v))\n"}),
         "velocity decayed afterwards": (
-            "velocities: mu on the new gradient as well; params: as if `mu * v` were `v` (in rule)",
+            "velocities: mu on the new gradient as well; params: as if `mu * v` were `v` (in update)",
             {"p -= real(lr) * d": "p -= real(lr) * d\n        v *= real(mu)",
                                              "v *= real(mu)\n        v += g": "v += g"}),
         "decay by sign": (
@@ -205,7 +205,7 @@ FIRST = {
             "minus lr for lr",
             {"p -= real(lr)": "p += real(lr)"}),
         "mu forgotten in Nesterov": (
-            "as if `mu * v` were `v` (in rule)",
+            "as if `mu * v` were `v` (in update)",
             {"g + real(mu) * v if": "g + v if"}),
         "dampened but for the first step": (
             "gradient dampened by 1 - mu, from step 2 on",
@@ -220,7 +220,7 @@ SECOND_SET = {
             "as if `g` were `m` (in moments_one_by_one)",
             {"real(1 - beta2) * g * g": "real(1 - beta2) * g * m"}),
         "decay by the root of lr": (
-            "as if `lr` were `sqrt(lr)` (in rule)",
+            "as if `lr` were `sqrt(lr)` (in update)",
             {DECAY: "p *= real(1 - lr**0.5 * coeff)"}),
         "correction of five steps alone": (
             "no bias correction, from step 6 on",
@@ -332,10 +332,10 @@ SECOND_SET = {
     }),
     "momentum": (MOMENTUM, {
         "lr on the velocity": (
-            "as if `v` were `v * lr` in `v = mu * v + g`",
+            "as if `v` were `v * lr` in `v = mu * v + (g if dampening == 0 else (1 - dampening) * g)`",
             {"v *= real(mu)": "v *= real(mu * lr)"}),
         "decay of the velocity": (
-            "as if `p` were `v` (in rule)",
+            "as if `p` were `v` (in update)",
             {"real(l2_decay) * p": "real(l2_decay) * v"}),
         "step clipped": (
             "as if `v` were `clip(v, -1, 1)` in `return (p - lr * (g + mu * v if use_nesterov else v), v)`",
@@ -353,7 +353,7 @@ SECOND_SET = {
             "elements that are not written: they are as they were",
             {REAL: REAL + "        p, g, v = (x.reshape(-1)[::2] for x in (p, g, v))\n"}),
         "velocity of the other sign": (
-            "as if `v` were `-v` in `v = mu * v + g`",
+            "as if `v` were `-v` in `v = mu * v + (g if dampening == 0 else (1 - dampening) * g)`",
             {"v *= real(mu)": "v *= -real(mu)"}),
     }),
 }  # fmt: skip
@@ -370,7 +370,7 @@ THIRD_SET = {
             "as if `each g` were `clip(g, -1, 1)` in `u = beta2 * u + (1 - beta2) * g * g`",
             {"real(1 - beta2) * g * g": "real(1 - beta2) * np.clip(g, -1, 1)**2"}),
         "both corrections of the first": (
-            "as if `m` were `m / (1 - beta2_pow)` (in rule)",
+            "as if `m` were `m / (1 - beta2_pow)` (in update)",
             {"lr / first": "lr / (first * second)"}),
         "decay of positive parameters": (
             "",
@@ -440,7 +440,7 @@ THIRD_SET = {
             "as if `p` were `p + lr * g` in `return (p - lr * (g + mu * v if use_nesterov else v), v)`",
             {"real(lr) * d": "real(lr) * (d - g)"}),
         "square with sign": (
-            "as if `g` were `g * abs(g)` in `v = mu * v + g`",
+            "as if `g` were `g * abs(g)` in `v = mu * v + (g if dampening == 0 else (1 - dampening) * g)`",
             {"v += g": "v += g * abs(g)"}),
         "decay of sizes": (
             "as if `p` were `abs(p)` in `g = g + l2_decay * p`",
