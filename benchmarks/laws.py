@@ -2,10 +2,10 @@
 
     python -m benchmarks.laws [-n WORKERS] [--two | --long] [--seconds LIMIT] [--out FILE]
 
-Those marked slow are among them, such as tensors of more than 2**31 elements, and so is the one that needs no GPU: all
-2**32 remainders. With ``--two``, those alone that need two GPUs. With ``--long``, what `make test-long` runs, on the
-executor: all that need no GPU, with many fresh random examples of each property. If the time is up, the report is made
-of what is known by then; the exit status is 1 if anything failed or nothing ran.
+Those marked slow are among them, such as tensors of more than 2**31 elements. With ``--two``, those alone that need two
+GPUs. With ``--long``, what `make test-long` runs, on the executor: all that need no GPU, with many fresh random
+examples of each property. If the time is up, the report is made of what is known by then; the exit status is 1 if
+anything failed or nothing ran.
 """
 
 import argparse
@@ -26,8 +26,8 @@ from benchmarks.record import RESULTS, ROOT, begin, closure, digests, save, shor
 TWO = ["-m", "gpu", "tests/comm/test_comm_nccl.py"]
 # Whose tests are listed one by one: other libraries' gradients, several GPUs; and by name, what 32 bits do not count.
 LISTED = ("tests/gpu/test_frameworks.py", "tests/comm/test_comm_nccl.py")
-LARGE = re.compile(r"int32|two_to_the|all_patterns")
-ALL = ["-m", "gpu or slow", "tests"]
+LARGE = re.compile(r"int32|two_to_the")
+ALL = ["-m", "gpu", "tests"]
 LONG = ["-m", "not gpu", "--hypothesis-profile=long", "tests"]
 LINES = 40  # of a failure
 Outcome = dict[str, Any]

@@ -142,7 +142,7 @@ def test_nothing_that_passes_is_no_record(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("option", "device", "asked", "name"),
     [
-        ([], "gpu", "gpu or slow", "laws-h200.json"),
+        ([], "gpu", "gpu", "laws-h200.json"),
         (["--two"], "gpu", "gpu", "laws-h200-x2.json"),
         (["--long"], "executor", "not gpu", "long.json"),
     ],
