@@ -33,7 +33,7 @@ def optimizers_of_timm() -> dict[str, type]:
             continue
         try:
             loaded = importlib.import_module(f"timm.optim.{module.name}")
-        except ModuleNotFoundError:  # it needs more of timm
+        except ImportError:  # it needs more of timm
             continue
         for name, kind in vars(loaded).items():
             is_optimizer = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
