@@ -59,8 +59,10 @@ gpu-records: $(SETUP)  ## the records of a machine with GPUS GPUs; ONLY and ARGS
 notebooks: $(INSTALLED) $(PEERS)  ## execute the notebooks again, in place
 	.venv/bin/jupyter nbconvert --execute --inplace --ExecutePreprocessor.record_timing=False \
 		$(filter-out $(NOTEBOOKS_OF_PEERS),$(wildcard notebooks/*.ipynb))
-	.venv-peers/bin/jupyter-execute --inplace --NotebookClient.record_timing=False $(NOTEBOOKS_OF_PEERS)
-	.venv/bin/jupyter nbconvert --to notebook --inplace --coalesce-streams notebooks/*.ipynb
+	.venv-peers/bin/jupyter-execute --inplace $(NOTEBOOKS_OF_PEERS)
+	.venv/bin/jupyter nbconvert --to notebook --inplace --coalesce-streams --ClearMetadataPreprocessor.enabled=True \
+		--ClearMetadataPreprocessor.clear_notebook_metadata=False \
+		--ClearMetadataPreprocessor.preserve_cell_metadata_mask="['tags', 'jupyter']" notebooks/*.ipynb
 
 exercises: $(INSTALLED)  ## the notebooks of notebooks/exercises, again from their solutions
 	cd notebooks/exercises && $(CURDIR)/.venv/bin/python -m exercise
