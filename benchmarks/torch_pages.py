@@ -27,6 +27,7 @@ GRAPHS = (
     ("PyTorch, `capturable`", "capturable", "graph"), ("PyTorch, `fused`", "fused", "graph"),
     ("PyTorch, `torch.compile`", "torch.compile", "compiled graph"), ("**`refopt.torch`**", OURS, "graph"),
 )  # fmt: skip
+DRAWN = "resnet50"  # the workload of the figure
 SHOWN = {"adamw": "AdamW", "momentum": "SGD with momentum"}
 COLOURS = {OURS: "#0072B2", "fused": "#E69F00", "foreach": "#009E73"}
 
@@ -72,6 +73,9 @@ def step_text(record: dict[str, Any]) -> str:
     if record["timelines"]:
         said = "A step of AdamW on ResNet-50, the host's launches above the GPU's kernels, on one axis of time: "
         parts.append(f"![{said}refopt.torch, PyTorch's fused and its foreach]({STEP_FIGURE.name})")
+        each = {row["implementation"]: row["spans"][-1][3] for row in record["timelines"] if row["workload"] == DRAWN}
+        said = ", ".join(f"{us:,.0f} µs by `{name}`" for name, us in each.items())
+        parts.append(f"The figure is of a run under PyTorch's profiler, which slows the host: a step took {said}.")
     return "\n\n".join(parts)
 
 
@@ -114,7 +118,7 @@ def _memory(rows: list[dict], names: Sequence[str]) -> str:
     return sections.table([head, ["---"] + ["---:"] * (len(head) - 1), *body])
 
 
-def draw_step(record: dict[str, Any], figure: Path, workload: str = "resnet50") -> None:
+def draw_step(record: dict[str, Any], figure: Path, workload: str = DRAWN) -> None:
     """Draw the calls of the host and the kernels of the GPU in a step, one optimizer below the other."""
     import matplotlib.pyplot as plt
 

@@ -55,6 +55,7 @@ def test_a_step_by_its_record():
     assert "`torch.compile`" not in text and "CUDA graph" not in text, "they were not measured"
     assert "where they were, microseconds on the host: 51 on ResNet-50." in text
     assert "another learning rate, microseconds on the host: 60 on ResNet-50." in text
+    assert "60 µs by `refopt.torch`, 60 µs by `fused`, 60 µs by `foreach`" in text
     assert "204.46" in text and torch_pages.STEP_FIGURE.name in text
 
 
