@@ -4,7 +4,6 @@ The files of `known/` have an entry for each explanation: a title, the kind, the
 the text with commands and what they show, and where it has been reported, or the report that is ready.
 """
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -28,7 +27,7 @@ class Known(NamedTuple):
     Attributes:
         kind: of `KINDS`.
         explains: patterns of optimizers, each with the laws, as ``"torch.optim.SGD, fused=True": ["R5", "sgd L1"]``; a
-            law of a formula has the routine before it, or ``*``.
+            law of a formula has the routine before it, or ``*``. On a GPU names end in ``" on cuda"``.
         upstream: where it has been reported; empty if no report was found.
         report: the file of docs/reports that is ready to be sent; empty if there is none.
     """
@@ -74,12 +73,8 @@ def differences(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]
 def unexplained(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     """Those that no entry explains."""
     for subject, routine, law, text in differences(report):
-        if not any(entry.covers(_here(subject), routine, law) for entry in known()):
+        if not any(entry.covers(subject, routine, law) for entry in known()):
             yield subject, routine, law, text
-
-
-def _here(subject: str) -> str:
-    return re.sub(r" on \w+$", "", subject)
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
