@@ -36,7 +36,8 @@ def test_there_are_notebooks():
 
 
 @pytest.mark.parametrize("path", [x for x in NOTEBOOKS if x.stem not in OF_PEERS], ids=lambda path: path.stem)
-def test_runs(path):
+def test_runs(path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))  # not tests, whose comm is another than Jupyter's
     nbclient, notebook = pytest.importorskip("nbclient"), read(path)
     for old, new in FEWER.get(path.stem, ()):
         (cell,) = [cell for cell in notebook.cells if old in cell.source]
