@@ -9,7 +9,7 @@ from evidence.data import number as number_of_evidence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refopt.catalog import SGD, Hyper
+from refopt.catalog import ROUTINES, SGD, Hyper
 from refopt.catalog.data import hypers as numbers_of_verify
 from refopt.catalog.workloads import Workload
 from refopt.oracle import cases
@@ -62,3 +62,12 @@ def test_numbers_of_hypothesis(data):
 def test_numbers_of_examples_of_the_oracle(k):
     trial = Trial(ROW, SimpleNamespace(takes=lambda name: True), "float32", 0, {})
     allowed(trial.numbers() | numbers_of_example(trial, np.random.default_rng(k)))
+
+
+OF_ROUTINES = [hyper for routine in ROUTINES.values() for hyper in routine.hypers]
+
+
+@pytest.mark.parametrize("hyper", [*OF_ROUTINES, *NEW, Hyper("begin", 0, whole=True), Hyper("end", 1, whole=True)],
+                         ids=lambda hyper: hyper.name)  # fmt: skip
+def test_the_other_number_is_another_that_may_be(hyper):
+    assert hyper.other != hyper.default and hyper.allows(hyper.other)

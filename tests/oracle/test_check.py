@@ -13,6 +13,7 @@ import pytest
 from refopt import cpu, oracle
 from refopt.cli import Terminated
 from refopt.oracle.laws import LAWS
+from refopt.oracle.subjects import public_name
 
 
 def sgd(params, grads, *, lr, l2_decay):
@@ -25,6 +26,12 @@ def sgd(params, grads, *, lr, l2_decay):
 def uphill(params, grads, *, lr):
     for p, g in zip(params, grads, strict=True):
         p += lr * g
+
+
+def test_an_optimizer_is_named_as_one_would_import_it():
+    """By the package if that has it, or else by its module, with its options."""
+    assert public_name(cpu.merged_sgd, {}) == "refopt.cpu.merged_sgd"
+    assert public_name(sgd, {"lr": 0.5}) == f"{__name__}.sgd, lr=0.5"
 
 
 def test_importing_it_needs_numpy_alone():

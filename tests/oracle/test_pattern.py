@@ -24,6 +24,7 @@ def mask(size, *spans):
         (mask(257, 256), "the last of 257 elements, a tail after whole blocks of 4 to 256"),
         (mask(300, slice(297, None)), "the last 3 of 300 elements"),
         (mask(300, slice(0, 5)), "the first 5 of 300 elements"),
+        (mask(100, 0), "the first of 100 elements"),
         (mask(300, slice(0, 288)), "the first 288 of 300 elements, all but a tail after whole blocks of 16 or 32"),
         (mask(100, slice(16, 32), slice(64, 80)), "2 of 7 blocks of 16 elements, from element 16 to 79"),
         (mask(4096, slice(1024, 2048)), "1 of 4 blocks of 1024 elements, from element 1024 to 2047"),
