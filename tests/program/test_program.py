@@ -293,3 +293,8 @@ def test_ops_are_called_by_what_they_are_about():
         (Op("barrier", {}, {}), "barrier"),
     ):
         assert passes.dependencies.title(op) == expected
+
+
+def test_an_optimizer_that_there_is_not_is_refused_without_parameters():
+    with pytest.raises(ValueError, match=r"^step_program: optimizer: .*'adm'"):
+        step_program([], "adm")
