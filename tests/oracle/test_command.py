@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from refopt import cli, oracle
+from refopt.cli.check import readable
 from refopt.oracle.laws import LAWS
 
 STEPS = '''
@@ -219,6 +220,13 @@ class Terminal:
 
     def flush(self):
         pass
+
+
+def test_long_lines_go_on_further_in_and_commands_stay_whole():
+    again = f"  again: {'word ' * 30}".rstrip()
+    first, *rest, last = readable(f"  {'word ' * 30}\n{again}").splitlines()
+    assert rest and all(line.startswith("      word") for line in rest) and last == again
+    assert max(map(len, (first, *rest))) <= 80
 
 
 def test_progress_is_shown_on_a_terminal(steps, monkeypatch, capsys):
