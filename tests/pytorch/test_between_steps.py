@@ -207,3 +207,17 @@ def test_gradients_are_not_kept():
     gradients = [weakref.ref(p.grad) for p in params]
     optimizer.zero_grad()
     assert all(gradient() is None for gradient in gradients)
+
+
+def test_a_compiled_step_has_the_same_bits():
+    """For ``torch.compile`` a step is a break in the graph."""
+    both = []
+    for wrap in (lambda step: step, lambda step: torch.compile(step, backend="eager")):
+        params = parameters(SHAPES)
+        optimizer = class_of("AdamW")(params, lr=LR)
+        step = wrap(optimizer.step)
+        for number in range(3):
+            new_gradients(params, number)
+            step()
+        both.append(all_bits(params, optimizer))
+    assert both[0] == both[1]
