@@ -4,7 +4,7 @@ import importlib
 import json
 from pathlib import Path
 
-from benchmarks import sections
+from benchmarks import sections, torch_pages
 from benchmarks.sections import with_section
 from refopt.catalog import ROUTINES, Spec
 
@@ -121,6 +121,7 @@ def with_tables(text: str) -> str:
         "adamw": table("optimizers-h200.json", "adamw", ADAMW, [*both, ("gpt2-xl", "fp32")]),
         "reductions": reductions(),
         "shards": shards(),
+        "torch": torch_pages.shown(torch_pages.STEP, torch_pages.step_in_short),
         "routines": routines(),
     }
     for name, rendered in tables.items():

@@ -70,13 +70,19 @@ def step_text(record: dict[str, Any]) -> str:
             parts.append(f"`refopt.torch.AdamW` with {label}, microseconds on the host: {said}.")
     parts += ["Megabytes of AdamW's states, and of all that the optimizer has allocated after two steps:",
               _memory(record["memory"], names)]  # fmt: skip
-    if record["timelines"]:
+    if drawn := drawn_of(record):
         said = "A step of AdamW on ResNet-50, the host's launches above the GPU's kernels, on one axis of time: "
         parts.append(f"![{said}refopt.torch, PyTorch's fused and its foreach]({STEP_FIGURE.name})")
-        each = {row["implementation"]: row["spans"][-1][3] for row in record["timelines"] if row["workload"] == DRAWN}
-        said = ", ".join(f"{us:,.0f} µs by `{name}`" for name, us in each.items())
+        said = ", ".join(f"{row['spans'][-1][3]:,.0f} µs by `{row['implementation']}`" for row in drawn)
         parts.append(f"The figure is of a run under PyTorch's profiler, which slows the host: a step took {said}.")
     return "\n\n".join(parts)
+
+
+def step_in_short(record: dict[str, Any]) -> str:
+    """README.md: an eager step of AdamW beside PyTorch's fused one."""
+    rows = [row for row in record["steps"] if row["routine"] == "adamw"]
+    names = list(dict.fromkeys(row["workload"] for row in rows))
+    return _times(rows, names, [line for line in LINES if line[1] in ("fused", OURS)], "new addresses")
 
 
 def called_of(workload: str) -> str:
@@ -118,16 +124,21 @@ def _memory(rows: list[dict], names: Sequence[str]) -> str:
     return sections.table([head, ["---"] + ["---:"] * (len(head) - 1), *body])
 
 
-def draw_step(record: dict[str, Any], figure: Path, workload: str = DRAWN) -> None:
+def drawn_of(record: dict[str, Any]) -> list[dict]:
+    """The steps of the figure."""
+    return [row for row in record["timelines"] if row["workload"] == DRAWN]
+
+
+def draw_step(record: dict[str, Any], figure: Path) -> None:
     """Draw the calls of the host and the kernels of the GPU in a step, one optimizer below the other."""
     import matplotlib.pyplot as plt
 
-    rows = [row for row in record["timelines"] if row["workload"] == workload]
+    rows = drawn_of(record)
     with plt.style.context([ROOT / "notebooks" / "figures.mplstyle", {"svg.hashsalt": "refopt"}]):
         drawn, axes = plt.subplots(len(rows), sharex=True, squeeze=False, figsize=(8, 1.0 + 1.1 * len(rows)))
         for ax, row in zip(axes[:, 0], rows, strict=True):
             timeline(ax, row["spans"], row["implementation"])
-        title = f"A step of AdamW on {called_of(workload)}, with new gradients, on an {record['device']}"
+        title = f"A step of AdamW on {called_of(DRAWN)}, with new gradients, on an {record['device']}"
         drawn.suptitle(title, x=0.01, ha="left", fontsize=12)
         axes[-1, 0].set_xlabel("time since the call (µs)")
         drawn.savefig(figure, metadata={"Date": None} if figure.suffix == ".svg" else None)

@@ -59,6 +59,17 @@ def test_a_step_by_its_record():
     assert "204.46" in text and torch_pages.STEP_FIGURE.name in text
 
 
+def test_a_step_in_short():
+    short = torch_pages.step_in_short(STEP)
+    assert row_of(short, "**`refopt.torch`**") == ["88", "0.177", "–", "–"]
+    assert row_of(short, "PyTorch, `fused`") == ["402", "0.261", "12,346", "0.500"]
+
+
+def test_without_steps_to_draw_no_figure_is_shown():
+    others = [row | {"workload": "bert-large"} for row in STEP["timelines"]]
+    assert "profiler" not in torch_pages.step_text(STEP | {"timelines": others})
+
+
 def test_a_training_by_its_record():
     text = torch_pages.training_text(TRAINING)
     assert row_of(text, "`fused`, samples per second") == ["1,001.0"] and "the same bits as one" in text
