@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from mutation.covered import LEFT_OUT
 from mutation.edits import Edit, compiles, edits
 from mutation.report import rate
 from mutation.sample import PARTS, key_of, part_of, sample
@@ -171,3 +172,10 @@ def test_the_fastest_tests_of_a_line_come_first_wherever_it_has_moved(tmp_path):
     assert tests(10, 60, "NEAR") == ["t.py::near"]
     assert tests(1, 60, "d") == ["t.py::broad[2]", "t.py::broad[1]"]  # those of the line that has this name
     assert tests(1, 60, file="refopt/y.py") == []
+
+
+def test_what_is_left_out_is_there():
+    """pytest takes the id of a test that there is not without a word."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *LEFT_OUT]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True)
+    assert found.returncode == 0, found.stdout.decode()
