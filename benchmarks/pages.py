@@ -30,9 +30,8 @@ def with_gpu_findings(page: str) -> str:
         # L10 has tensors of other dtypes in its lists, beside those of the dtype that it is tried in.
         dtypes = dict.fromkeys(d for law, x in row["failed"].items() if law != "L10" for d in x["dtypes"])
         laws = sorted(row["failed"], key=lambda law: int(law[1:]))
-        known = [float(x["ratio"]) for x in row["failed"].values() if x["ratio"] is not None]
-        finite = [x for x in known if math.isfinite(x)]
-        ratio = f"{max(finite):.2g}" if finite else ""
+        largest = max(x for of_dtype in row["largest_ratio"].values() for x in of_dtype.values() if math.isfinite(x))
+        ratio = f"{largest:.2g}" if largest > 1 else ""
         subject = row["subject"].removesuffix(" on cuda")
         lines.append([f"`{subject}`", ", ".join(dtypes), ", ".join(laws), ratio])
     return with_section(page, "gpu", table(lines))
