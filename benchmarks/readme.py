@@ -23,8 +23,8 @@ LARS: tuple[Line, ...] = (
     ("floor", "carried_norm", "floor"),
 )
 ADAMW: tuple[Line, ...] = (
-    ("PyTorch, `foreach`", "torch foreach", "eager"),
-    ("PyTorch, `fused`", "torch fused", "eager"),
+    ("PyTorch, `foreach`, `capturable`", "torch foreach", "eager"),
+    ("PyTorch, `fused`, `capturable`", "torch fused", "eager"),
     ("the same as a CUDA graph", "torch fused", "graph"),
     ("`torch.compile`, as a CUDA graph", "torch.compile", "graph"),
     ("**refopt, one launch**", "refopt", "plan"),
