@@ -52,7 +52,8 @@ def shown(path: Path, text: Callable[[dict[str, Any]], str]) -> str:
 def step_text(record: dict[str, Any]) -> str:
     """The tables of a step: eager with new gradients, as a CUDA graph, and bytes of states."""
     rows, names = record["steps"] + record["compiled"], list(dict.fromkeys(row["workload"] for row in record["steps"]))
-    parts = [f"On an {record['device']}, in fp32: microseconds of the host's time, and milliseconds of the GPU's."]
+    of_record = f"On an {record['device']} ([record](../benchmarks/results/{STEP.name})), in fp32"
+    parts = [f"{of_record}: microseconds of the host's time, and milliseconds of the GPU's."]
     for routine, called in SHOWN.items():
         own = [row for row in rows if row["routine"] == routine]
         tables = {
@@ -173,7 +174,8 @@ def training_text(record: dict[str, Any]) -> str:
     body += [[f"{called}, GB at the peak", *(f"{speeds[*case, name]['peak_bytes'] / 1e9:.2f}" for case in cases)]
              for name, called in names.items()]  # fmt: skip
     parts = [
-        f"On an {record['device']}, in mixed precision, with `GradScaler`, a cosine schedule and clipping; PyTorch's "
+        f"On an {record['device']} ([record](../benchmarks/results/{TRAINING.name})), in mixed precision, with "
+        "`GradScaler`, a cosine schedule and clipping; PyTorch's "
         "gradients are clipped by `clip_grad_norm_`, refopt's by `max_norm=`.",
         sections.table([head, ["---"] + ["---:"] * len(cases), *body]),
         "In each step of the fused optimizer, one of `refopt.torch` was taken from the same parameters, states and "
