@@ -15,7 +15,6 @@ from refopt.oracle.ulp import same_bits
 
 DRAWN = 4
 CALLS = 6
-MARKED = 8
 LARGE = 2**17, 2**19
 
 
@@ -61,7 +60,7 @@ def _others(trial: Trial, case: Case) -> Case:
     other = trial.case(shapes, None, count=case.count, seed=int(rng.integers(1, 2**31)))
     for name, values in other.slots.items():
         for x, like in zip(values or (), case.slots[name] or (), strict=True):
-            if x is not None and name not in trial.row.scalars and x.size > MARKED:
+            if x is not None and name not in trial.row.scalars:
                 memory(x)[[0, -1]] = memory(like)[[0, -1]]
     return other
 
