@@ -26,4 +26,4 @@ def test_what_the_page_calls_right_is():
     for name in ("SGD, foreach=False as sgd", "AdamW, fused=True as adamw", "RAdam, foreach=True as radam"):
         assert f"torch.optim.{name} on cuda" not in wrong
     ratio = next(row for row in RECORD["rows"] if "RAdam, capturable" in row["subject"])["largest_ratio"]["float32"]
-    assert f"{ratio['params']:.3g} times the bound" in PAGE
+    assert f"nearly equal numbers, and the ratio is {ratio['params']:.3g}." in PAGE
