@@ -1,6 +1,6 @@
 """What all optimizers here have in common: PyTorch's interface around plans."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any, ClassVar
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from refopt.checks.arguments import chosen, number
+from refopt.checks.arguments import chosen, number, shown
 from refopt.torch.arrays import overlap, refusal
 from refopt.torch.bucket import Bucket, Member
 from refopt.torch.formulas import Formula, plain
@@ -16,6 +16,7 @@ from refopt.torch.gate import Gate
 from refopt.torch.states import MASTER, real_dtype, restore
 
 MASTERS = None, "fp32", "remainder"
+OF_ALL_GROUPS = "masters", "max_norm"
 Group = dict[str, Any]
 
 
@@ -32,12 +33,15 @@ class Merged(Optimizer):
             but by a scan that leaves them as they are and for which the host does not wait. Where one is NaN nothing
             is clipped, so the others keep their steps. ``None`` for no clipping.
 
+    Both are of the whole optimizer, no options of a parameter group, and not in ``state_dict``. ``max_norm`` may be set
+    between steps, ``masters`` may not.
+
     ``foreach`` and ``fused`` are taken and change nothing. An option that is a tensor is read in every step, for which
     the host waits if it is on a GPU.
 
     Raises:
         TypeError, ValueError: naming the argument or the parameter: complex, sparse and integer parameters,
-            ``differentiable=True``, or what PyTorch's class refuses.
+            ``differentiable=True``, a group with ``masters`` or ``max_norm``, or what PyTorch's class refuses.
         RuntimeError: at a step, naming the parameter: a gradient is sparse.
     """
 
@@ -47,7 +51,7 @@ class Merged(Optimizer):
     def __init__(self, *args: Any, masters: str | None = None, max_norm: float | None = None, **named: Any) -> None:
         where = type(self).__name__
         self._masters = chosen(f"{where}: masters", masters, MASTERS)
-        self._max_norm = None if max_norm is None else number(f"{where}: max_norm", max_norm, 0)
+        self._max_norm = self._checked_norm(max_norm)
         if named.get("differentiable"):
             expected = "expected False, since kernels are no part of autograd's graph"
             raise ValueError(f"{where}: differentiable: {expected}, got True")
@@ -55,12 +59,33 @@ class Merged(Optimizer):
         self._of_graphs: list[Bucket] = []  # whose plans replays need
         super().__init__(*args, **named)
 
+    @property
+    def masters(self) -> str | None:
+        """What kind of masters parameters of 16 bits have."""
+        return self._masters
+
+    @property
+    def max_norm(self) -> float | None:
+        """To what norm of all of them the gradients are clipped, if they are; the next step uses what is set."""
+        return self._max_norm
+
+    @max_norm.setter
+    def max_norm(self, max_norm: float | None) -> None:
+        before, self._max_norm = self._max_norm, self._checked_norm(max_norm)
+        if self._max_norm != before:
+            self._drop()
+
+    def _checked_norm(self, max_norm: Any) -> float | None:
+        return None if max_norm is None else number(f"{type(self).__name__}: max_norm", max_norm, 0)
+
     def add_param_group(self, param_group: Group) -> None:
         """As PyTorch's, for parameters that kernels can update.
 
         Raises:
             TypeError: naming a parameter that is sparse, complex, of integers or not dense.
+            ValueError: naming an option that is not one of a group.
         """
+        self._refuse_strays([param_group], len(self.param_groups))
         super().add_param_group(param_group)
         self._drop()
         number_of_group, group = len(self.param_groups) - 1, self.param_groups[-1]
@@ -73,6 +98,14 @@ class Merged(Optimizer):
             self.param_groups.pop()
             expected = "expected a number or a tensor on the CPU for capturable=True, since the host reads it"
             raise ValueError(f"{type(self).__name__}: {on_gpu[0]}: {expected}, got one on {group[on_gpu[0]].device}")
+
+    def _refuse_strays(self, groups: Sequence[Any], first: int = 0) -> None:
+        """Refuse an argument of the whole optimizer among a group's options, where it would change nothing."""
+        for k, group in enumerate(groups, first):
+            for name in OF_ALL_GROUPS:
+                if isinstance(group, dict) and name in group:
+                    where, got = f"{type(self).__name__}: param_groups[{k}]['{name}']", shown(group[name])
+                    raise ValueError(f"{where}: expected none in a group, since it is of all of them, got {got}")
 
     def _refusal(self, param: Tensor) -> str:
         if self._masters == "remainder" and param.dtype == torch.float16:
@@ -128,7 +161,7 @@ class Merged(Optimizer):
     def _build(self, gated: tuple[bool, bool]) -> None:
         """Sort the parameters that have a gradient or a state into buckets, each of which gets a plan."""
         self._drop()
-        formulas = [type(self).formula(group) for group in self.param_groups]
+        formulas = self._formulas_now()
         kinds: dict[tuple, list[Member]] = {}
         self._dormant = []
         for k, group in enumerate(self.param_groups):
@@ -183,13 +216,18 @@ class Merged(Optimizer):
         options = self._options_now()
         if options == self._options:
             return True
-        formulas = [type(self).formula(group) for group in self.param_groups]
+        formulas = self._formulas_now()
         if [formula.kind for formula in formulas] != self._kinds:
             return False
         for bucket in self._buckets or ():
             bucket.set(formulas)
         self._options = options
         return True
+
+    def _formulas_now(self) -> list[Formula]:
+        """What the groups' steps are."""
+        self._refuse_strays(self.param_groups)
+        return [type(self).formula(group) for group in self.param_groups]
 
     def _options_now(self) -> list[list[Any]]:
         """What the groups say."""
@@ -224,12 +262,13 @@ class Merged(Optimizer):
         """As PyTorch's; masters and the fp32 states beside them keep their dtype.
 
         Raises:
-            ValueError: the states have masters of another kind than the optimizer.
+            ValueError: the states have masters of another kind than the optimizer, or a group an option that is not one
+                of a group.
         """
         held: list[Mapping[str, Any]] = []
 
         def check(_: Optimizer, loaded: dict[str, Any]) -> None:
-            self._check_masters(loaded)
+            self._check_loaded(loaded)
             held.append(loaded)
 
         hook = self.register_load_state_dict_pre_hook(check)
@@ -241,13 +280,14 @@ class Merged(Optimizer):
         indices = [i for group in held[0]["param_groups"] for i in group["params"]]
         restore(self._state, dict(zip(indices, params, strict=True)), held[0]["state"])
 
-    def _check_masters(self, loaded: Mapping[str, Any]) -> None:
+    def _check_loaded(self, loaded: Mapping[str, Any]) -> None:
         dtypes = {None: None, "fp32": torch.float32, "remainder": torch.uint16}
         for i, state in loaded["state"].items():
             got = state[MASTER].dtype if MASTER in state else None
             if MASTER in state and got != dtypes[self._masters]:
                 expected = f"expected masters={self._masters!r}, as the optimizer has"
                 raise ValueError(f"{type(self).__name__}: load_state_dict: state[{i}]: {expected}, got one of {got}")
+        self._refuse_strays(loaded["param_groups"])
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"masters": self._masters, "max_norm": self._max_norm}

@@ -165,6 +165,29 @@ def test_clipping(name, max_norm, scaled):
             torch.testing.assert_close(state, plain.state[q][key], rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "LAMB"])
+def test_a_norm_that_is_set(name):
+    """Between steps, as an attribute; what cannot be one is refused and changes nothing."""
+    params, others = parameters(), parameters()
+    norms = 0.25, 0.25, None, 1e4, 0.5
+    ours = class_of(name)(params, lr=LR, max_norm=norms[0], **BUSY[name])
+    kept = ours.state_dict()
+    for step, norm in enumerate(norms):
+        ours.max_norm = norm
+        with pytest.raises((TypeError, ValueError), match=f"{name}: max_norm"):
+            ours.max_norm = -1.0
+        assert ours.max_norm == norm
+        plain = class_of(name)(others, lr=LR, max_norm=norm, **BUSY[name])
+        plain.load_state_dict(kept)
+        steps(ours, params, [step])
+        steps(plain, others, [step])
+        kept = plain.state_dict()
+        assert all_bits(params) == all_bits(others)
+    assert all_bits(params, ours) == all_bits(others, plain)
+    with pytest.raises(AttributeError):
+        ours.masters = "fp32"
+
+
 def test_clipping_beside_nan():
     """NaN stays in its element; `clip_grad_norm_` spreads it."""
     params, others = parameters(), parameters()

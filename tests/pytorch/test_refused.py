@@ -39,12 +39,17 @@ def bad_number(optimizer, params):
     return ValueError, "coeff|weight_decay|l2_decay"
 
 
+def norm_of_a_group(optimizer, params):
+    optimizer.param_groups[1]["max_norm"] = 0.5
+    return ValueError, r"param_groups\[1\]\['max_norm'\]: expected none in a group"
+
+
 def sparse(optimizer, params):
     params[2].grad = torch.sparse_coo_tensor([[0]], [1.0], (4,), dtype=torch.float64)
     return RuntimeError, r"param_groups\[1\]\['params'\]\[1\]: grad: .*sparse"
 
 
-@pytest.mark.parametrize("wrong", [bad_rate, bad_number, sparse])
+@pytest.mark.parametrize("wrong", [bad_rate, bad_number, norm_of_a_group, sparse])
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "LAMB"])
 @pytest.mark.parametrize("taken", [0, 2])
 def test_a_refused_step(name, wrong, taken):
@@ -61,6 +66,8 @@ def test_a_refused_step(name, wrong, taken):
         ours.step()
     assert all_bits(params) == known
     for group, kept in zip(ours.param_groups, numbers, strict=True):
+        for added in group.keys() - kept.keys() - {"params"}:
+            del group[added]
         group.update(kept)
     steps(ours, params, range(taken, taken + 2))
     steps(plain, others, range(taken, taken + 2))
@@ -80,6 +87,27 @@ def test_a_refused_group(name):
     known = before(optimizer)
     optimizer.step()
     hold(optimizer, known)
+
+
+@each_of_pytorchs
+@pytest.mark.parametrize(("name_of", "value"), [("max_norm", 0.5), ("max_norm", None), ("masters", "fp32")])
+def test_what_is_of_all_groups_is_no_option_of_one(name, name_of, value):
+    """PyTorch takes any key in a group, so that one would be in vain without a word."""
+    params = parameters()
+    where = rf"{name}: param_groups\[1\]\['{name_of}'\]: expected none in a group"
+    with pytest.raises(ValueError, match=where):
+        class_of(name)([{"params": params[:1]}, {"params": params[1:], name_of: value}], lr=LR)
+    optimizer = class_of(name)(params[:1], lr=LR)
+    with pytest.raises(ValueError, match=where):
+        optimizer.add_param_group({"params": params[1:], name_of: value})
+    assert len(optimizer.param_groups) == 1
+    loaded = optimizer.state_dict()
+    loaded["param_groups"][0] |= {name_of: value, "lr": 1.0}
+    with pytest.raises(ValueError, match=where.replace("1", "0")):
+        optimizer.load_state_dict(loaded)
+    assert optimizer.param_groups[0]["lr"] == LR
+    optimizer.add_param_group({"params": params[1:], "title": "the rest"})
+    steps(optimizer, params, [0])
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64, torch.float8_e4m3fn])
