@@ -137,12 +137,29 @@ def test_other_names():
     [
         ({"fuse": True}, "check: torch.optim.AdamW, fuse=True: .*fuse"),
         ({"names": {"moment3": "x"}}, "check: names: expected no more than .*moment1.*, got 'moment3'"),
-        ({"device": "nowhere"}, "check: device: expected .*, got 'nowhere'"),
     ],
 )
 def test_refused(keywords, text):
     with pytest.raises((TypeError, ValueError), match=text):
         oracle.check("adamw", torch.optim.AdamW, **keywords)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda device: oracle.check("adamw", torch.optim.AdamW, device=device),
+        lambda device: oracle.check(None, torch.optim.AdamW, device=device),
+        lambda device: oracle.identify(torch.optim.AdamW, device=device),
+        lambda device: oracle.compare(torch.optim.AdamW, torch.optim.Adam, device=device),
+        lambda device: oracle.check("sgd", lambda params, grads, lr: None, arrays="torch", device=device),
+    ],
+    ids=["check", "check without a formula", "identify", "compare", "a function"],
+)
+@pytest.mark.parametrize("device", ["nowhere", "cuda:99", "meta"])
+def test_a_device_that_is_not_there_is_refused(asked, device):
+    """Before any law: none would have been tried."""
+    with pytest.raises(ValueError, match=f"device: expected one that PyTorch has here, got '{device}': "):
+        asked(device)
 
 
 def test_a_function_that_makes_no_optimizer_is_refused():

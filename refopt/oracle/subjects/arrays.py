@@ -30,8 +30,10 @@ class Torch:
         self.torch: Any = importlib.import_module("torch")
         try:
             self.device = self.torch.device(device)
-        except RuntimeError:
-            raise ValueError(f"check: device: expected a device of PyTorch, got {device!r}") from None
+            self.torch.zeros(1, device=self.device).cpu()
+        except Exception as error:  # of a build without CUDA, an AssertionError; of one without a driver, others
+            why = " ".join(str(error).split())
+            raise ValueError(f"check: device: expected one that PyTorch has here, got {device!r}: {why}") from None
 
     def of(self, array: np.ndarray) -> Any:
         if array.dtype.name == "bfloat16":
