@@ -140,7 +140,8 @@ def checked(paths: Iterable[Path], always: bool = False) -> dict[str, list[str]]
     if wanted:
         for name, version in PINNED.items():
             if version_of(name) != version:
-                raise SystemExit(f"records: PTX is compared as {name} {version} makes it, got {version_of(name)}")
+                got = version_of(name) or "none, which the extra cuda13 would install"
+                raise SystemExit(f"records: expected {name} {version}, whose PTX is compared, got {got}")
         print(f"PTX of {len({key_of(note) for note in wanted})} kernels", file=sys.stderr, flush=True)
         digests = ptx_digests(wanted)
     by_file = {}
