@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refopt import checks
 from refopt.catalog import Hyper, Routine
-from refopt.checks import flat
 from refopt.checks.dtypes import arithmetic_name, numpy_dtype
+from refopt.cpu.merged import apply
 from refopt.cpu.remainder import split_numbers
 from refopt.oracle.bound.bounded import SLACK, Arithmetic, Bounded
-from refopt.oracle.bound.evaluate import evaluate, rounded_off
+from refopt.oracle.bound.evaluate import evaluate, rounded_off, rule_of
 from refopt.oracle.bound.values import high, size
 from refopt.oracle.exact import cases
-from refopt.oracle.exact.laws import reference
 from refopt.oracle.variants import initial_of
 
 
@@ -118,7 +118,7 @@ def _one(x: Any, i: int) -> Any:
 
 def memory(x: np.ndarray) -> np.ndarray:
     """A dense array's elements in memory order."""
-    elements = flat(x)
+    elements = checks.flat(x)
     assert elements is not None
     return elements
 
@@ -173,14 +173,21 @@ def _drawn(
         first = _first(row, noise([seed, 0, pattern], shape), types, numbers, optional)
         for name, values in slots.items():
             values.append(first.get(name))
-    case = Case(row, slots, [numbers], choices)
-    before = {name: value for name, value in choices.items() if name != "rounding"}
-    for t in range(1, count + 1):
-        grads = [noise([seed, t, k], shape).astype(numpy_dtype(types.grad)) for k, shape, types in unlike]
-        case = case.replace(grads=grads)
-        if t < count:
-            case = case.replace(**reference(case.replace(choices=before)))
-    case = case.replace(**_absent(case), count=count)
+    slots["grads"] = [np.empty(shape, numpy_dtype(types.grad)) for _, shape, types in unlike]
+
+    def fill(t: int) -> None:
+        for grad, (k, shape, _) in zip(slots["grads"], unlike, strict=True):
+            grad[...] = noise([seed, t, k], shape)
+
+    if count > 1:
+        before = {name: value for name, value in choices.items() if name != "rounding"}
+        call = checks.check(row, slots, numbers | before, checks.host_array)
+        for t in range(1, count):
+            fill(t)
+            apply(rule_of(row), call)
+    fill(count)
+    case = Case(row, slots, [numbers], choices, count)
+    case = case.replace(**_absent(case))
     return case if unlike == every else case.only([unlike.index(one) for one in every])
 
 
@@ -197,7 +204,7 @@ def _first(
     real = numpy_dtype(arithmetic_name(types.param))
     slots: dict[str, np.ndarray] = {}
     if types.master == "uint16":
-        slots["params"], slots["master_params"] = split_numbers(exact.astype(np.float32))
+        slots["params"], slots["master_params"] = map(np.asarray, split_numbers(exact.astype(np.float32)))
     else:
         slots["params"] = exact.astype(numpy_dtype(types.param))
         if types.master:
