@@ -81,8 +81,7 @@ def unavailable(dtype: str) -> str:
 
 def offered(routine: Routine, dtype: str) -> bool:
     """Whether a routine has what a dtype configuration asks for."""
-    asked = DTYPES[dtype]
-    return (routine.remainders or not asked.remainder) and ("rounding" in routine.choices or not asked.chance)
+    return "rounding" in routine.choices or not DTYPES[dtype].chance
 
 
 def extents(

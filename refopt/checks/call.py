@@ -100,17 +100,17 @@ def _check_tensor(name: str, routine: Routine, arrays: dict[str, list[Array | No
         if slot.scalar:
             check_one(where, array, [arithmetic_name(param.dtype)], written=True)
             continue
-        _check_dtype(where, slot.name, array.dtype, param.dtype, real, routine.remainders)
+        _check_dtype(where, slot.name, array.dtype, param.dtype, real)
         check_like(where, array, param, f"params[{i}]", written=slot.written)
 
 
-def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type, remainders: bool) -> None:
+def _check_dtype(where: str, slot: str, dtype: str, param: str, real: type) -> None:
     exact = arithmetic_name(param)
     if slot == "grads":
         if not widens(dtype, real):
             raise TypeError(f"{where}: expected a dtype that widens to {exact}, got {dtype}")
     elif slot == "master_params":
-        both = [exact, "uint16"] if remainders and param == "bfloat16" else [exact]
+        both = [exact, "uint16"] if param == "bfloat16" else [exact]
         if dtype not in both or param == exact:
             expected = f"no master for a {param} parameter" if param == exact else " or ".join(both)
             raise TypeError(f"{where}: expected {expected}, got {dtype}")

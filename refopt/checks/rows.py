@@ -95,8 +95,7 @@ class _Row(NamedTuple):
     source: str
     rule: Callable[..., tuple]
     trial: Mapping[str, float]
-    elementwise: bool = False
-    remainders: bool = False
+    elementwise: bool
 
 
 class Routine(_Row):
@@ -105,7 +104,6 @@ class Routine(_Row):
     ``rule`` is the routine's in `refopt.cpu`: ``(p, g, *states, *scalars, **numbers)``, as `refopt.cpu.merged` has it.
     ``trial`` has numbers for ``refopt verify`` where its usual ones would leave little of a gradient.
     ``elementwise`` says that each element is for itself: one pass, by the kernel that such routines share.
-    ``remainders`` says that uint16 arrays may stand in place of masters (numerics, N15).
 
     Raises:
         TypeError: naming what is missing or misplaced, when a row is made.

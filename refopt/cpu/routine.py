@@ -79,7 +79,6 @@ def routine(
         rule=rule,
         trial=trial,
         elementwise=launches == 1 and not forms,
-        remainders=True,
     )
     function.__doc__ = documented(where, function.__doc__, list(parameters), source)
     return row

@@ -42,14 +42,13 @@ class Variant(NamedTuple):
         parts = [*named, *(f"with {name}" for name in self.optional)] + [self.feature] * bool(self.feature)
         return ", ".join(parts) or "default"
 
-    def precisions(self, routine: Routine) -> list[str]:
+    def precisions(self) -> list[str]:
         """Those in which the variant is another than one with fewer choices."""
-        masters = {name: master for name, (_, master) in PRECISIONS.items() if master != "uint16" or routine.remainders}
         if dict(self.choices).get("norm_of") == "master":
-            return [name for name, master in masters.items() if master]
+            return [name for name, (_, master) in PRECISIONS.items() if master]
         if self.feature == STOCHASTIC:
-            return [name for name in masters if name.startswith("bf16")]
-        return list(masters)
+            return [name for name in PRECISIONS if name.startswith("bf16")]
+        return list(PRECISIONS)
 
 
 class Cell(NamedTuple):
@@ -107,5 +106,5 @@ def cells() -> list[Cell]:
         Cell(routine.name, label, precision)
         for routine in ROUTINES.values()
         for label, variant in variants(routine).items()
-        for precision in variant.precisions(routine)
+        for precision in variant.precisions()
     ]

@@ -125,8 +125,7 @@ def orders(routine: Routine) -> dict[str, dict]:
         step["grad_factor"] = np.full(1, round(chance.uniform(0.1, 0.9), 6), np.float32)
         step["found_inf"] = np.full(1, k == 1, np.float32)
     entries["gate, fp32"] = entry(gated, DTYPES["fp32"])
-    if routine.remainders:
-        entries["remainder"] = entry(drawn(routine, WITH_REMAINDER, chance), WITH_REMAINDER)
+    entries["remainder"] = entry(drawn(routine, WITH_REMAINDER, chance), WITH_REMAINDER)
     if "rounding" in routine.choices:
         bf16 = ("bfloat16",) * 3
         entries["stochastic"] = entry(drawn(routine, bf16, chance, optional=states, rounding="stochastic"), bf16)

@@ -67,7 +67,7 @@ def configurations():
     """Every routine, form and dtype signature; those that differ in what kernels do are tried by make test."""
     for routine in ROUTINES.values():
         chance = build.stochastic() if "rounding" in routine.choices else []
-        own = [*SIGNATURES, *build.storages(), *(build.remainders() if routine.remainders else [])]
+        own = [*SIGNATURES, *build.storages(), *build.remainders()]
         for form in routine.forms:
             for dtypes in dict.fromkeys(own):
                 often = dtypes in SIGNATURES and form != "separate"

@@ -59,7 +59,7 @@ def test_launches_in_figures(executor, routine, form):
 @few(3)
 def test_bytes_are_as_many_as_the_catalogue_says(executor, routine, form, data):
     """A step reads and writes of every array what the catalogue says, to the byte; the first carries no norm yet."""
-    dtypes = tuple(d for d in data.draw(storage(remainders=routine.remainders)) if d)
+    dtypes = tuple(d for d in data.draw(storage()) if d)
     optional = optional_states(routine) if data.draw(st.booleans()) else ()
     norm_of = {name: data.draw(st.sampled_from(routine.choices[name])) for name in routine.choices if name == "norm_of"}
     case = make(routine, [1500, 0, 3, 1024], dtypes, optional=optional, **norm_of)

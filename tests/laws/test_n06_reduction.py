@@ -240,8 +240,6 @@ def test_the_kernels_check_gradients_by_the_tree(machine, dtype):
 @of(pairs(WITH_NORMS))
 def test_trees_of_more_than_one_level_of_nodes(routine, form, dtypes, sizes):
     """Of millions of elements, in two steps, whichever norm is asked for."""
-    if dtypes[3:] == ("uint16",) and not routine.remainders:
-        pytest.skip("takes no remainders")
     for norm_of in routine.choices.get("norm_of", [None]):
         choices = {} if norm_of is None else {"norm_of": norm_of}
         case = make(routine, sizes, dtypes, steps=[step_of(routine)] * 2, **choices)

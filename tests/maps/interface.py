@@ -50,7 +50,7 @@ def row(routine: Routine) -> list[str]:
     lines += [f"- numbers: {', '.join(map(hyper, routine.hypers))}"]
     lines += [f"- {name}: {', '.join(map(str, values))}" for name, values in routine.choices.items()]
     for name, form in routine.forms.items():
-        counts = ", ".join(f"{each} {bytes_of(routine, name, dtypes)}" for each, dtypes in offered(routine).items())
+        counts = ", ".join(f"{each} {bytes_of(routine, name, dtypes)}" for each, dtypes in SIGNATURES.items())
         what = "for all tensors of a dtype signature" if form.merged else "for each tensor"
         lines += [f"- {name}: launches {what}: {form.launches}; bytes per element: {counts}"]
     return [*lines, ""]
@@ -71,11 +71,6 @@ def hyper(x: Hyper) -> str:
     notes = ["required" if x.default is None else f"{x.default!r}", bounds]
     notes += [f"below {x.below!r}"] * (x.below < math.inf) + ["whole"] * x.whole + ["one per tensor"] * x.per_tensor
     return f"`{x.name}` ({', '.join(notes)})"
-
-
-def offered(routine: Routine) -> dict[str, tuple[str, ...]]:
-    """The signatures of dtypes that the routine takes."""
-    return {name: x for name, x in SIGNATURES.items() if routine.remainders or "uint16" not in x}
 
 
 def bytes_of(routine: Routine, form: str, dtypes: tuple[str, ...]) -> int:

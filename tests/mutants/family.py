@@ -275,8 +275,6 @@ def mutants(routine: Routine, right: type[Optimizer] = Optimizer) -> dict[str, R
         del shared["NormOfUnrounded"]  # of what it has stored, LAMB alone takes the norm
     if "rounding" not in routine.choices:
         del shared["SeedIgnored"], shared["OneChanceForAllArrays"], shared["Truncated"]
-    if not routine.remainders:
-        del shared["HalvesSideBySide"], shared["ParameterAloneForExact"]
     if not routine.states:
         shared.pop("OneChanceForAllArrays", None)
         del shared["StateThroughHalf"]

@@ -115,7 +115,7 @@ def _dtypes(routine: Routine, one: Step, other: Step, optional: tuple[str, ...])
     """Other dtypes than fp32, remainders, and stochastic rounding."""
     for dtypes in storages():
         yield " ".join(dtypes), make(routine, SMALL, dtypes, steps=[one, one | dict(lr=0.125)])
-    for dtypes in remainders() if routine.remainders else []:
+    for dtypes in remainders():
         yield " ".join(dtypes), make(routine, SMALL, dtypes, steps=[one, other])
     for dtypes in stochastic() if "rounding" in routine.choices else []:
         steps = [one, other | dict(seed=[1, 2, 3, 4, 2**24 - 1])]

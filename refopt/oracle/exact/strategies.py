@@ -75,15 +75,13 @@ def dense(values: np.ndarray, shape: tuple[int, ...], order: tuple[int, ...]) ->
 
 
 @st.composite
-def storage(
-    draw: Any, params: tuple[str, ...] = DTYPES, remainders: bool = False
-) -> tuple[str, str, str, str | None]:
+def storage(draw: Any, params: tuple[str, ...] = DTYPES) -> tuple[str, str, str, str | None]:
     """The dtypes of p, g, the states and the master of a tensor: every combination that routines take."""
     p = draw(st.sampled_from(params))
     real = np.dtype(arithmetic(p)).name
     g = draw(st.sampled_from([d for d in DTYPES if SIZES[d] <= SIZES[real]]))
     v = draw(st.sampled_from(sorted({real, p})))
-    masters = [None, real, "uint16"] if remainders and p == "bfloat16" else [None, real]
+    masters = [None, real, "uint16"] if p == "bfloat16" else [None, real]
     return p, g, v, draw(st.sampled_from(masters)) if p != real else None
 
 
@@ -134,10 +132,10 @@ def cases(
     large = large and not routine.elementwise
     finite = draw(st.integers(0, 3)) > 0
     slots: dict[str, list[Any]] = {name: [] for name in routine.slot_names}
-    common = draw(st.one_of(st.none(), storage(params, routine.remainders)))
+    common = draw(st.one_of(st.none(), storage(params)))
     optional = _optional(routine)
     for _ in range(draw(st.integers(1, max_tensors))):
-        p, g, state, master = common or draw(storage(params, routine.remainders))
+        p, g, state, master = common or draw(storage(params))
         shape, order = draw(layouts(around(chunk_of(p, g)) if large else ()))
         absent = draw(_some(optional))
         for name, arrays in slots.items():

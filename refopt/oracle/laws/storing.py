@@ -58,7 +58,7 @@ def halfway(trial: Trial) -> Case:
 
 
 def remainders(trial: Trial) -> Iterator[Try]:
-    if trial.dtype == "bfloat16" and trial.row.remainders:
+    if trial.dtype == "bfloat16":
         for grad, state in (("bfloat16", "float32"), ("float32", "bfloat16")):
             yield of_dtypes(trial, Dtypes("bfloat16", grad, state, "uint16"))
 
