@@ -28,6 +28,7 @@ def with_findings(page: str) -> str:
     """docs/findings.md."""
     page = with_section(page, "libraries", table(libraries()))
     page = with_section(page, "explained", "\n".join(explained()))
+    page = with_section(page, "swept", "\n".join(on_gpu()))
     return with_section(page, "changes", "\n".join(changed()))
 
 
@@ -91,6 +92,15 @@ def _entry(entry: Known, tried: Sequence[tuple[Record, Sequence[tuple[str, str, 
 
 
 MOST = 6  # optimizers that are named with an explanation
+
+
+def on_gpu() -> Iterator[str]:
+    """The explanations of what a sweep on a GPU has found, and of which optimizers."""
+    found = [x for report in records() if report["on"] == "cuda" for x in differences(report)]
+    for entry in known():
+        subjects = [subject.removesuffix(" on cuda") for subject, *what, _ in found if entry.covers(subject, *what)]
+        if subjects:
+            yield f"- {entry.title.rstrip('.')}: {', '.join(f'`{name}`' for name in dict.fromkeys(subjects))}"
 
 
 def changed() -> Iterator[str]:
