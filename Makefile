@@ -31,7 +31,7 @@ verify: $(VERIFY_SETUP)  ## compare the NumPy and CUDA forms; ARGS are passed on
 	@$(VERIFY_PY) -m refopt verify $(ARGS)
 
 test: $(if $(SETUP),lint)  ## lint, then the tests that need no GPU; with PY the tests alone
-	$(PY) -m pytest $(if $(SETUP),-n 2) -m "not gpu and not slow" --junitxml=build/test.xml
+	$(PY) -m pytest $(if $(SETUP),-n 2 --dist loadgroup) -m "not gpu and not slow" --junitxml=build/test.xml
 
 test-peers: $(PEERS)  ## the tests beside other code; fails if make test has skipped what this skips; ARGS, such as -m slow
 	.venv-peers/bin/python -m pytest -n 2 -m "not gpu and not slow" $(ARGS) --junitxml=build/test-peers.xml $(OF_PEERS)
