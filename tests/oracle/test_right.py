@@ -10,24 +10,15 @@ from refopt.oracle.laws import LAWS
 pytestmark = pytest.mark.clause("N13")
 
 
-# In bf16 the arithmetic is that of fp32: make test holds every routine to some laws there, and these to all.
-IN_BOTH = "momentum", "adamw", "lamb"
-WHOLE = [
-    pytest.param(routine, dtype, marks=[pytest.mark.slow] * (dtype == "bfloat16" and routine not in IN_BOTH))
-    for routine in ROUTINES for dtype in ("float32", "bfloat16")
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("routine", "dtype"), WHOLE)
-def test_the_reference_is_right(routine, dtype):
+@pytest.mark.parametrize("routine", ROUTINES)
+def test_the_reference_is_right(routine):
     """Nothing is skipped, nothing is without a bound but what cannot have one, and the bound is no wide one."""
-    report = oracle.check(routine, getattr(cpu, f"merged_{routine}"), dtypes=[dtype])
+    report = oracle.check(routine, getattr(cpu, f"merged_{routine}"), dtypes=["float32", "bfloat16"])
     assert report.ok, str(report)
-    assert not report.of("skipped") and report.unbounded < report.compared / 500
-    assert report.compared > (10**6 if dtype == "float32" else 4 * 10**5)
-    assert list(report.laws) == [law for law in LAWS if law != "L18"]
-    if dtype == "float32":  # NAdam's comes nearest, where beta1 is near 1
-        assert 0.1 < report.largest["float32"]["params"] < (1 if routine == "nadam" else 0.75)
+    assert not report.of("skipped") and report.unbounded < report.compared / 1000
+    assert report.compared > 10**6 and list(report.laws) == [law for law in LAWS if law != "L18"]
+    # NAdam's comes nearest, where beta1 is near 1.
+    assert 0.1 < report.largest["float32"]["params"] < (1 if routine == "nadam" else 0.75)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +26,7 @@ def test_the_reference_is_right(routine, dtype):
 )
 @pytest.mark.parametrize("routine", ROUTINES)
 def test_it_is_right_in_other_precisions(routine, laws):
-    others = ["float64", "float16", "bfloat16"]
-    report = oracle.check(routine, getattr(cpu, f"merged_{routine}"), dtypes=others, laws=laws)
+    report = oracle.check(routine, getattr(cpu, f"merged_{routine}"), dtypes=["float64", "float16"], laws=laws)
     assert report.ok, str(report)
     assert not report.of("skipped") and 0.1 < report.largest["float64"]["params"] < 0.75
 

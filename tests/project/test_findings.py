@@ -28,10 +28,10 @@ def judge(subject):
 
 def test_a_subject_ends_no_sweep():
     subjects = [Subject("none", "none", name, {"x": True}) for name in ("leaves", "hangs", "raises", "returns")]
-    rows = {row["subject"]: row for row in sweep(subjects, 2, limit=10, judge=judge)}
+    rows = {row["subject"]: row for row in sweep(subjects, 2, limit=20, judge=judge)}
     assert [*rows] and rows["none.returns, x=True"]["checks"] == []
     assert rows["none.leaves, x=True"]["error"] == "the end of its process, with exit code 3"
-    assert rows["none.hangs, x=True"]["error"] == "not done in 10 s"
+    assert rows["none.hangs, x=True"]["error"] == "not done in 20 s"
     assert rows["none.raises, x=True"]["error"] == "KeyError: 'nothing'"
 
 
