@@ -35,6 +35,7 @@ def merged(
     found_inf: Any = None,
 ) -> None:  # fmt: skip
     """Apply a rule to every tensor that has a gradient; raises before anything is modified."""
+    checks.require_subnormals()
     shared = {"grad_factor": grad_factor, "found_inf": found_inf}
     call = checks.check(row, slots, numbers, checks.host_array, shared)
     if found_inf is not None and found_inf.reshape(-1)[0] != 0:
@@ -44,7 +45,6 @@ def merged(
 
 def apply(rule: Callable[..., tuple], call: checks.Call, factor: Any = 1) -> None:
     """Apply a rule to every tensor of a checked call that has a gradient, whatever its arrays hold by now."""
-    checks.require_subnormals()
     for i in call.active:
         arrays = {name: checks.flat(call.slots[name][i]) for name in call.routine.slot_names}
         with np.errstate(all="ignore"):

@@ -180,6 +180,7 @@ def _drawn(
             grad[...] = noise([seed, t, k], shape)
 
     if count > 1:
+        checks.require_subnormals()
         before = {name: value for name, value in choices.items() if name != "rounding"}
         call = checks.check(row, slots, numbers | before, checks.host_array)
         for t in range(1, count):
