@@ -351,3 +351,13 @@ def test_what_is_written_can_be_read(tmp_path, noted):
     text = (tmp_path / "x.json").read_text()
     assert json.loads(text) == about
     assert sum('"name"' in line for line in text.splitlines()) == len(noted)
+
+
+@pytest.mark.parametrize(("here", "got"), [(None, "none, which the extra cuda13"), ("0.1", "0.1")])
+def test_another_compiler_is_refused(tmp_path, monkeypatch, here, got):
+    """Its PTX would tell of changes that are none; a machine may have no compiler at all."""
+    note = {"name": NAME, "module": HERE, "signature": [], "ptx": "x"}
+    (tmp_path / "x.json").write_text(json.dumps({"kernels": [note], "code": "other"}))
+    monkeypatch.setattr(records, "version_of", lambda name: here)
+    with pytest.raises(SystemExit, match=f"records: expected numba-cuda 0.30.4, whose PTX is compared, got {got}"):
+        records.checked([tmp_path / "x.json"])
