@@ -46,7 +46,8 @@ infinities, overflow and subnormal numbers arise, are loaded and stored. `occupa
     >>> [(row.array, row.kind, row.requests, row.sectors) for row in log.profile.sectors]
     [('x', 'load', 1, 8), ('y', 'store', 1, 4)]
 
-`over` puts a device array over the memory of a host array.
+`over` puts a device array over the memory of a host array. `claim("T4")`, in a with statement, has the executor say
+that it is another device than an H100, and refuse what that one would.
 
 Arithmetic is that of the kernel as Numba compiles it for CUDA: integers are computed in 64 bits and wrap, a
 float of Python's is a double, a variable that is one type on one way and another on the other is what holds
@@ -66,6 +67,7 @@ import os
 
 from . import cuda, memory, outside, rules
 from .arrays import DeviceArray, over
+from .claims import claim
 from .compiled import UntypedWarning, ptx_twin
 from .draw import Picture, draw
 from .errors import (
@@ -100,6 +102,7 @@ __all__ = [
     "UninitializedRead",
     "Unsupported",
     "UntypedWarning",
+    "claim",
     "cuda",
     "draw",
     "limits",

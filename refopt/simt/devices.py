@@ -8,34 +8,47 @@ from typing import Any, NamedTuple
 
 from . import memory
 from .arguments import whole
+from .claims import DEFAULT
 from .errors import LaunchError
+from .occupancy import REGISTERS
+from .shared import STATIC_SHARED_LIMIT
+from .state import current
 from .streams import synchronize
-
-_MEMORY = 80 << 30  # bytes that the device says it has
-
-COMPUTE_CAPABILITY = (9, 0)  # whose limits of shared memory the executor has
 
 
 class Device:
-    """The simulated device."""
+    """The simulated device, which says of itself what is claimed."""
 
     id = 0
-    name = b"refopt.simt"
     uuid = "GPU-00000000-0000-0000-0000-000000000000"
-    compute_capability = COMPUTE_CAPABILITY
     supports_float16 = True
     supports_bfloat16 = False
     WARP_SIZE = 32
-    MULTIPROCESSOR_COUNT = 132
     MAX_THREADS_PER_BLOCK = 1024
     MAX_BLOCK_DIM_X, MAX_BLOCK_DIM_Y, MAX_BLOCK_DIM_Z = 1024, 1024, 64
     MAX_GRID_DIM_X, MAX_GRID_DIM_Y, MAX_GRID_DIM_Z = 2**31 - 1, 65535, 65535
-    MAX_SHARED_MEMORY_PER_BLOCK = 48 * 1024
-    MAX_THREADS_PER_MULTI_PROCESSOR = 2048
+    MAX_SHARED_MEMORY_PER_BLOCK = STATIC_SHARED_LIMIT
+    MAX_REGISTERS_PER_BLOCK = MAX_REGISTERS_PER_MULTIPROCESSOR = REGISTERS
     UNIFIED_ADDRESSING = 1
 
+    compute_capability = property(lambda self: current.claim.capability)
+    COMPUTE_CAPABILITY_MAJOR = property(lambda self: current.claim.capability[0])
+    COMPUTE_CAPABILITY_MINOR = property(lambda self: current.claim.capability[1])
+    MULTIPROCESSOR_COUNT = property(lambda self: current.claim.multiprocessors)
+    MAX_THREADS_PER_MULTI_PROCESSOR = property(lambda self: current.claim.has.threads)
+    MAX_BLOCKS_PER_MULTIPROCESSOR = property(lambda self: current.claim.has.blocks)
+    MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = property(lambda self: current.claim.has.shared_of_block)
+    MAX_SHARED_MEMORY_PER_MULTIPROCESSOR = property(lambda self: current.claim.has.shared)
+    RESERVED_SHARED_MEMORY_PER_BLOCK = property(lambda self: current.claim.has.reserved)
+    L2_CACHE_SIZE = property(lambda self: current.claim.l2)
+
+    @property
+    def name(self) -> bytes:
+        """The executor's name, and that of a device other than the default."""
+        return b"refopt.simt" if current.claim == DEFAULT else f"refopt.simt as {current.claim.name}".encode()
+
     def __repr__(self) -> str:
-        return "<CUDA device 0 'refopt.simt'>"
+        return f"<CUDA device 0 '{self.name.decode()}'>"
 
     def reset(self) -> None:
         """Nothing to do: device arrays live as long as the objects that hold them."""
@@ -85,8 +98,9 @@ class Context:
         return "<Managed Device 0>"
 
     def get_memory_info(self) -> MemoryInfo:
-        """Bytes that are free, and all, on a device of 80 GiB."""
-        return MemoryInfo(_MEMORY - memory.live_bytes(), _MEMORY)
+        """Bytes that are free, and all, on the device that is claimed."""
+        total = current.claim.memory
+        return MemoryInfo(max(total - memory.live_bytes(), 0), total)
 
     def synchronize(self) -> None:
         """Make the host wait for all work."""
@@ -181,7 +195,8 @@ def is_bfloat16_supported() -> bool:
 
 def detect() -> bool:
     """Print the devices; whether there are any."""
-    print("Found 1 CUDA devices\nid 0    refopt.simt    [SUPPORTED]\n        Compute capability: 9.0, simulated")
+    name, capability = _context.name.decode(), "{}.{}".format(*_context.compute_capability)
+    print(f"Found 1 CUDA devices\nid 0    {name}    [SUPPORTED]\n        Compute capability: {capability}, simulated")
     return True
 
 

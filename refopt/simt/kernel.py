@@ -20,9 +20,9 @@ from .device_functions import declared
 from .errors import LaunchError
 from .launch import Launch
 from .lifted import with_undefined
+from .occupancy import resident_blocks
 from .passed import argument, captured
 from .places import unsupported
-from .shared import SHARED_LIMIT
 from .signatures import as_declared, parsed
 from .state import current, one_at_a_time
 from .streams import Stream, as_stream
@@ -125,10 +125,9 @@ class Kernel:
         raise unsupported(f"{name} of kernels", "it compiles nothing")
 
     def max_cooperative_grid_blocks(self, block: Any, dynamic_shared_bytes: int = 0) -> int:
-        """The most blocks that a cooperative launch may have."""
-        x, y, z = _block(block)
-        _shared(dynamic_shared_bytes)
-        return launching.MAX_RESIDENT_THREADS // (x * y * z)
+        """The most blocks that a cooperative launch may have, unless static shared memory allows fewer."""
+        extents, nbytes = _block(block), _shared(dynamic_shared_bytes)
+        return min(launching.MAX_RESIDENT_THREADS // math.prod(extents), resident_blocks(extents, nbytes))
 
     __name__: str
 
@@ -195,6 +194,7 @@ class Configured(NamedTuple):
             prepared = (extension.prepare_args(None, arg, stream=self.stream, retr=after) for arg in args)
             args = tuple(value for _, value in prepared)
         with one_at_a_time:
+            _shared(self.dynamic_bytes)  # another device may be claimed by now
             written_back: list[tuple[np.ndarray, DeviceArray]] = []
             converted = tuple(
                 argument(arg, name, written_back) for arg, name in zip(args, kernel.parameters, strict=True)
@@ -233,6 +233,7 @@ def _block(value: Any) -> tuple[int, int, int]:
 
 
 def _shared(nbytes: Any) -> int:
-    if whole("bytes of dynamic shared memory", nbytes) > SHARED_LIMIT:
-        raise LaunchError(f"{nbytes} bytes of dynamic shared memory: must be between 0 and {SHARED_LIMIT}")
+    limit = current.claim.has.shared_of_block
+    if whole("bytes of dynamic shared memory", nbytes) > limit:
+        raise LaunchError(f"{nbytes} bytes of dynamic shared memory: must be between 0 and {limit}")
     return int(nbytes)

@@ -21,6 +21,7 @@ from . import spins as spinning
 from .barriers import complete_barrier, complete_grid
 from .diagnosis import divergence, is_outside, place_of
 from .errors import LaunchError, OutOfBounds, SimtError, TimeLimitExceeded
+from .occupancy import resident_blocks
 from .places import here
 from .returns import EARLY, marked
 from .rules import DEFAULT, Rules
@@ -28,7 +29,7 @@ from .state import blockDim, blockIdx, current, gridDim, threadIdx
 from .threads import FORWARD, Block, Index, Schedule, Thread
 from .watchdog import Stopped, limits, watch
 
-MAX_RESIDENT_THREADS = 65536
+MAX_RESIDENT_THREADS = 65536  # of the executor; the claimed device may hold fewer
 _PATIENCE = 8  # atomics in a row that a thread may do before the others get a turn
 
 
@@ -113,9 +114,22 @@ class Launch:
             if self.size > MAX_RESIDENT_THREADS:
                 most = f"more than {MAX_RESIDENT_THREADS} cannot be resident"
                 raise LaunchError(f"cooperative launch of {self.size} threads: {most}", here())
+            self.check_residency()
             self.cooperative = True
             for number, index in self.waiting_blocks:
                 self._admit(number, index)
+
+    def check_residency(self) -> None:
+        """Refuse a cooperative launch of more blocks than the claimed device holds at a time, as the driver does."""
+        shared_bytes = current.block.static_bytes + self.dynamic_bytes
+        blocks, most = math.prod(self.grid), resident_blocks(self.block, shared_bytes)
+        if blocks > most:
+            raise LaunchError(
+                f"cooperative launch of {blocks} blocks, each of {math.prod(self.block)} threads and {shared_bytes} "
+                f"bytes of shared memory: more than {most} cannot be resident on {current.claim.multiprocessors} "
+                "multiprocessors",
+                here(),
+            )
 
     def _admit(self, number: int, index: Index) -> None:
         block = Block(index, number, self.thread_indices)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from .arguments import shown, whole, wholes
 from .errors import LaunchError
+from .state import current
 from .threads import WARP_SIZE
 
 MAX_THREADS = 1024  # of a block
@@ -45,7 +46,9 @@ MULTIPROCESSORS = {
     (9, 0): _kib(2048, 32, 228, 227),
     (10, 0): _kib(2048, 32, 228, 227),
     (10, 3): _kib(2048, 32, 228, 227),
+    (11, 0): _kib(1536, 24, 228, 227),
     (12, 0): _kib(1536, 24, 100, 99),
+    (12, 1): _kib(1536, 24, 100, 99),
 }
 
 
@@ -64,14 +67,16 @@ class Occupancy(NamedTuple):
     limits: tuple[str, ...]
 
 
-def occupancy(block: Any, registers: int, shared_bytes: int = 0, capability: tuple[int, int] = (9, 0)) -> Occupancy:
+def occupancy(
+    block: Any, registers: int, shared_bytes: int = 0, capability: tuple[int, int] | None = None
+) -> Occupancy:
     """How many blocks and warps are resident on a multiprocessor: NVIDIA's occupancy calculator.
 
     Args:
         block: threads of a block, a number or up to three.
         registers: of a thread, as ptxas or `regs_per_thread` of a compiled kernel says.
         shared_bytes: of a block, static and dynamic together.
-        capability: the compute capability, such as (9, 0) for H100 and H200.
+        capability: the compute capability, such as (9, 0) for H100 and H200; that of the claimed device unless told.
 
     Raises:
         LaunchError: a block that no multiprocessor of that capability holds; it is a ValueError.
@@ -80,6 +85,8 @@ def occupancy(block: Any, registers: int, shared_bytes: int = 0, capability: tup
     >>> occupancy(256, 40)
     Occupancy(blocks=6, warps=48, share=0.75, limits=('registers',))
     """
+    if capability is None:
+        capability = current.claim.capability
     if capability not in MULTIPROCESSORS:
         raise ValueError(f"capability: expected one of {', '.join(map(str, MULTIPROCESSORS))}, got {shown(capability)}")
     extents = wholes("block", block)
@@ -105,6 +112,11 @@ def occupancy(block: Any, registers: int, shared_bytes: int = 0, capability: tup
     blocks = min(fits.values())
     limits = tuple(name for name, most in fits.items() if most == blocks)
     return Occupancy(blocks, blocks * warps, blocks * warps / (has.threads // WARP_SIZE), limits)
+
+
+def resident_blocks(block: Any, shared_bytes: int) -> int:
+    """The most blocks that the claimed device holds at a time; registers, which nobody has counted, may allow fewer."""
+    return current.claim.multiprocessors * occupancy(block, 0, shared_bytes).blocks
 
 
 def _rounded(value: int, unit: int) -> int:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from . import rules
+from .claims import DEVICES, claim
 from .observe import observe
 from .replace import replace_numba
 
@@ -41,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     orders = ("forward", "reverse", "random")
     parser.add_argument("--schedule", choices=orders, default="forward", help="the order of blocks and threads")
     parser.add_argument("--seed", type=int, default=0, help="of the random schedule")
+    devices = ", ".join(DEVICES)
+    parser.add_argument("--device", metavar="NAME", choices=DEVICES, help=f"which one to claim to be: {devices}")
     parser.add_argument("-m", dest="module", action="store_true", help="the script is the name of a module")
     parser.add_argument("script", help="a Python file, or a module with -m")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="the script's own arguments")
@@ -60,6 +63,8 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         if not (_is_module(args.script) if args.module else _is_script(args.script)):
             sys.path[:] = path
             parser.error(f"no {'module' if args.module else 'script'} {args.script}")
+        if args.device is not None:
+            stack.enter_context(claim(args.device))
         watch = args.watch or bool(args.strict)
         if watch or args.lenient or args.schedule != "forward" or args.doubles != "ignore":
             how = {name: getattr(args, name) for name in ("schedule", "seed", "strict", "lenient", "doubles")}

@@ -14,8 +14,7 @@ from .memory import POISON, Buffer
 from .places import here, unsupported
 from .state import current
 
-STATIC_SHARED_LIMIT = 48 * 1024  # what a kernel may declare
-SHARED_LIMIT = 227 * 1024  # with dynamic shared memory
+STATIC_SHARED_LIMIT = 48 * 1024  # what a kernel may declare, on any device
 _NAN_BYTES = 0xFF  # a NaN in every floating type
 
 
@@ -69,12 +68,15 @@ def _make(block: Any, shape: tuple[int, ...], dtype: np.dtype, line: int) -> Any
         buffer = Buffer(math.prod(shape) * dtype.itemsize, f"shared array of line {line}")
         buffer.data.fill(_poison(dtype))
         block.static_bytes += buffer.nbytes
-        if block.static_bytes > STATIC_SHARED_LIMIT or block.static_bytes + dynamic_bytes > SHARED_LIMIT:
+        limit = current.claim.has.shared_of_block
+        if block.static_bytes > STATIC_SHARED_LIMIT or block.static_bytes + dynamic_bytes > limit:
             raise LaunchError(
                 f"{block.static_bytes} static and {dynamic_bytes} dynamic bytes of shared memory: the "
-                f"limits are {STATIC_SHARED_LIMIT} static and {SHARED_LIMIT} together",
+                f"limits are {STATIC_SHARED_LIMIT} static and {limit} together",
                 here(),
             )
+        if current.launch.cooperative:
+            current.launch.check_residency()
     buffer.shape, buffer.dtype = shape, dtype
     view = np.ndarray(shape, dtype, buffer.data)
     return with_fields(view) if current.observer is None else current.observer.shared(buffer, view)

@@ -59,12 +59,13 @@ NO_THREAD = NoThread()
 
 
 class Current:
-    """The running thread, block and launch, and the observer if there is one."""
+    """The running thread, block and launch, the observer if there is one, and the device that is claimed."""
 
-    __slots__ = ("as_numba", "block", "kernel_code", "launch", "observer", "runner", "thread")
+    __slots__ = ("as_numba", "block", "claim", "kernel_code", "launch", "observer", "runner", "thread")
 
     def __init__(self) -> None:
         self.observer: Any = None
+        self.claim: Any  # by `claims`
         self.as_numba = 0  # how often the executor has been put in place of Numba
         self.reset()
 

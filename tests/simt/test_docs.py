@@ -4,11 +4,14 @@ import doctest
 import re
 from pathlib import Path
 
+import pytest
+
 from refopt import simt
 
 
-def test_the_page_on_profiles():
-    page = Path(__file__).parents[2] / "docs" / "profile.md"
+@pytest.mark.parametrize("name", ["executor", "profile"])
+def test_a_page_with_a_session(name):
+    page = Path(__file__).parents[2] / "docs" / f"{name}.md"
     result = doctest.testfile(str(page), module_relative=False)
     assert result.failed == 0 < result.attempted
 
