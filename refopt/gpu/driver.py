@@ -9,7 +9,7 @@ import ctypes
 import math
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,10 @@ from refopt.checks.arguments import rounded
 from refopt.checks.dtypes import ITEM_SIZES
 from refopt.gpu.arrays import describer
 from refopt.gpu.kernels import Kernel
-from refopt.gpu.machine import Filler, Writer
+from refopt.gpu.machine import Filler, Properties, Writer
 from refopt.gpu.staging import Pinned, Staging
 from refopt.gpu.streams import Event, Stream, capturing, checked, handle_of
-from refopt.gpu.target import signature_of
+from refopt.gpu.target import OVERLAPS, signature_of
 
 
 class Sequenced:
@@ -79,6 +79,11 @@ class Gpu:
         self.index = index
         self._thread = threading.local()
         self._context: int | None = None  # of the index, once known
+
+    @cached_property
+    def properties(self) -> Properties:
+        """What the device says of itself."""
+        return Properties.of(cuda.get_current_device() if self.index is None else cuda.gpus[self.index])
 
     def enter(self) -> Callable[[], Any] | None:
         """Make the context current in this thread, as the driver's calls need it; what leaves it if another was."""
@@ -220,13 +225,14 @@ class Launch:
         config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
         config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
         attribute = driver.CUlaunchAttribute()
+        overlaps = cuda.get_current_device().compute_capability >= OVERLAPS
         if mode == "cooperative":
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attribute.value.cooperative = 1
-        elif mode == "overlapping" and cuda.get_current_device().compute_capability >= (9, 0):
+        elif mode == "overlapping" and overlaps:
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1
-        config.attrs = [attribute] if mode else []
+        config.attrs = [attribute] if mode == "cooperative" or (mode and overlaps) else []
         config.numAttrs = len(config.attrs)
 
     @property

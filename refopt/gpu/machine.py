@@ -1,10 +1,43 @@
-"""What a machine that runs kernels hands out: events, and functions that write to its memory."""
+"""What a machine that runs kernels is, and what it hands out: events, and functions that write to its memory."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 Writer = Callable[[int, Any, Any], None]
 Filler = Callable[[float, Any], None]
+
+
+# The compute capability from which on kernels are compiled: CUDA 13 has none before it. Older GPUs are refused.
+OLDEST = 7, 5
+
+
+class Properties(NamedTuple):
+    """What a machine is. Kernels are compiled for its compute capability; ``l2`` is the bytes of its L2 cache."""
+
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    l2: int
+
+    @classmethod
+    def of(cls, device: Any) -> "Properties":
+        """Those of a device of Numba's, or of the one that the executor claims to be."""
+        name = device.name.decode() if isinstance(device.name, bytes) else str(device.name)
+        return cls(name, tuple(device.compute_capability), device.MULTIPROCESSOR_COUNT, device.L2_CACHE_SIZE)
+
+    def __str__(self) -> str:
+        return f"{self.name}, compute capability {dotted(self.capability)}"
+
+
+def dotted(capability: tuple[int, int]) -> str:
+    """A compute capability as NVIDIA writes it: 7.5."""
+    return "{}.{}".format(*capability)
+
+
+def require(where: str, machine: Properties, least: tuple[int, int] = OLDEST) -> None:
+    """Refuse a machine of an older compute capability, naming ``where``: a RuntimeError."""
+    if machine.capability < least:
+        raise RuntimeError(f"{where}: expected compute capability {dotted(least)} or later, got {machine}")
 
 
 class Event(Protocol):

@@ -17,8 +17,8 @@ from refopt import checks, simt
 from refopt.checks.arguments import is_whole, rounded, shown
 from refopt.gpu.arrays import device_of, ordinal_of
 from refopt.gpu.kernels import Kernel
-from refopt.gpu.machine import Event, Filler, Writer
-from refopt.gpu.target import check_compiler, failure
+from refopt.gpu.machine import OLDEST, Event, Filler, Properties, Writer, require
+from refopt.gpu.target import check_compiler, failure, oldest
 
 if TYPE_CHECKING:
     from refopt.gpu.driver import Gpu
@@ -31,6 +31,11 @@ class Executor:
 
     name = "executor"
     index = None
+
+    @property
+    def properties(self) -> Properties:
+        """Those of the device that the executor claims to be: ``simt.claim``."""
+        return Properties.of(simt.cuda.get_current_device())
 
     def enter(self) -> Callable[[], Any] | None:
         """Nothing: launches of several threads follow each other."""
@@ -102,6 +107,7 @@ class Executor:
         return 4
 
     def prepare(self, kernel: Kernel, grid: int, block: int, args: tuple, mode: str = "") -> Callable[[Any], None]:
+        kernel.require(self.properties)
         return lambda stream: kernel.executor[grid, 32, stream](*args)
 
     def sequence(self, launches: Sequence[Callable[[Any], None]]) -> Callable[[Any], bool]:
@@ -120,7 +126,11 @@ _forced: list[str] = []
 
 
 def device(name: str | None = None) -> Device:
-    """The machine of that name, ``"gpu"`` or ``"executor"``; without a name, the one in force."""
+    """The machine of that name, ``"gpu"`` or ``"executor"``; without a name, the one in force.
+
+    Raises:
+        RuntimeError: it has no GPU, or one of a compute capability that kernels are not compiled for.
+    """
     if name is not None and not isinstance(name, str):
         raise TypeError(f"device: expected gpu or executor, got {shown(name)}")
     name = name or (_forced[-1] if _forced else os.environ.get("REFOPT_DEVICE"))
@@ -129,7 +139,13 @@ def device(name: str | None = None) -> Device:
     missing = "" if name == "executor" else _why_no_gpu()
     if name == "gpu" and missing:
         raise RuntimeError(f"device: expected a CUDA GPU, got none: {missing}")
-    return _executor() if name == "executor" or missing else _gpu()
+    return _able(_executor() if name == "executor" or missing else _gpu())
+
+
+def _able(machine: Device) -> Device:
+    """The machine, if kernels run there."""
+    require("device", machine.properties, OLDEST if machine.name == "executor" else oldest())
+    return machine
 
 
 def machine_of(*lists: Any) -> Device:
@@ -142,7 +158,7 @@ def machine_of(*lists: Any) -> Device:
             if name := device_of([value]):
                 found = device(name)
                 index = ordinal_of(value) if name == "gpu" and gpus() > 1 else None
-                return found if index is None else _gpu(index)
+                return found if index is None else _able(_gpu(index))
     return device()
 
 
@@ -187,9 +203,9 @@ def _why_no_gpu() -> str:
 
         if not cuda.is_available():
             return "no CUDA device or driver was found"
-        _gpu()
         cuda.current_context()
-        check_compiler(launch=True)
+        if _gpu().properties.capability >= oldest():  # older ones are there, and `device` refuses them by name
+            check_compiler(launch=True)
     except Exception as error:
         return failure(error)
     return ""

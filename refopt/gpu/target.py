@@ -4,6 +4,8 @@ Kernels are written once, in plain Numba spelling, against ``cuda`` of this modu
 A `Compilable` holds both forms: the function as written, which `refopt.simt` runs, and a copy of it with
 ``cuda`` and the device functions replaced by Numba's, which the GPU runs.
 
+Instructions that only newer GPUs have are inline PTX, with another form for the GPUs before them (`intrinsic`).
+
 Exact arithmetic (numerics, N3) takes two settings. NVVM contracts ``a * b + c`` into one rounding unless it
 is told ``fma=0``, for which ``@cuda.jit`` has no argument. And the linker, given LTO code, would generate
 code anew and contract after all; the decorator form ``@cuda.jit(lto=False)`` drops the argument, the call
@@ -26,10 +28,12 @@ import numpy as np
 from refopt import simt
 from refopt.checks.arguments import shown
 from refopt.checks.dtypes import name_of
+from refopt.gpu.machine import OLDEST, Properties, require
 from refopt.simt import cuda
 
 __all__ = ["Compilable", "cuda", "device_function", "intrinsic", "no_compiler", "sqrt"]
 
+MEASURED = 9, 0  # the compute capability that launch bounds were chosen for, on an H200
 _compiling = threading.RLock()
 TYPES = {"f": "float32", "d": "float64", "r": "uint32", "l": "int64"}  # what registers of LLVM's letters hold
 
@@ -52,11 +56,34 @@ class Compilable:
         self.executor = simt.cuda.jit(function)
         self._compiled: dict[tuple, Any] = {}
 
+    def require(self, machine: Properties) -> None:
+        """Refuse a machine that lacks an instruction of the kernel, before anything is compiled or launched.
+
+        Raises:
+            RuntimeError: naming the instruction's function and the compute capability that it needs.
+        """
+        for called in self._intrinsics:
+            if called.before is None:
+                require(f"{self.name}: {called.__name__}", machine, called.since)
+
+    @functools.cached_property
+    def _intrinsics(self) -> list[Any]:
+        return list(intrinsics(self.function))
+
+    def _bounds(self, capability: tuple[int, int]) -> tuple[int, int] | None:
+        """The launch bounds; with a third fewer blocks than where they were measured, so that nothing is spilled."""
+        if self.launch_bounds is None or capability == MEASURED:
+            return self.launch_bounds
+        threads, blocks = self.launch_bounds
+        return threads, -(-2 * blocks // 3)
+
     def compiled(self, signature: tuple) -> Any:
         """The Numba kernel for a tuple of Numba argument types, compiled for the GPU in hand."""
         if signature not in self._compiled:
+            self.require(Properties.of(numba_cuda().get_current_device()))
             with exact_arithmetic(contract=self.contract):
-                dispatcher = numba_cuda().jit(_numba_form(self.function), lto=False, launch_bounds=self.launch_bounds)
+                bounds = self._bounds(_capability())
+                dispatcher = numba_cuda().jit(_numba_form(self.function), lto=False, launch_bounds=bounds)
                 dispatcher.compile(signature)
                 self._compiled[signature] = dispatcher.overloads[signature]
         return self._compiled[signature]
@@ -65,11 +92,19 @@ class Compilable:
         """The PTX that `compiled` gives for a compute capability; no GPU is needed.
 
         With ``lines``, directives between the instructions say which lines of Python they come from.
+
+        Raises:
+            ValueError: the capability is below the oldest that CUDA compiles for here.
+            RuntimeError: as `require`.
         """
+        if capability < oldest():
+            expected = f"expected ({oldest()[0]}, {oldest()[1]}) or later"
+            raise ValueError(f"{self.name}: capability: {expected}, got {shown(capability)}")
+        self.require(Properties("a device", capability, 0, 0))
         with exact_arithmetic(contract=self.contract), _pretend(capability, lines):
             text, _ = numba_cuda().compile(
                 _numba_form(self.function), signature, cc=capability, device=False, abi="numba", output="ptx",
-                launch_bounds=self.launch_bounds, lineinfo=lines,
+                launch_bounds=self._bounds(capability), lineinfo=lines,
             )  # fmt: skip
         return text
 
@@ -83,23 +118,31 @@ def device_function(function: Callable) -> Callable:
 
 
 def intrinsic(
-    asm: str, constraints: str, result: str, arguments: str, since: tuple[int, int] = (8, 0)
+    asm: str, constraints: str, result: str, arguments: str, since: tuple[int, int] = OLDEST, before: str | None = None
 ) -> Callable[[Callable], Callable]:
     """Give a function inline PTX for its compiled form; the function itself is its twin on the executor.
+
+    On GPUs without the instructions, ``before`` computes the same bits. Only where nothing is computed, and the
+    instructions are no more than a hint, may it be empty: nothing is compiled then.
 
     Args:
         asm: PTX, with the results as ``$0`` onwards and then the arguments.
         constraints: LLVM's, one per result and argument: f, d, r, l.
         result: the dtype letters of the results, f, d or r (32-bit words); more than one makes a tuple.
         arguments: the letters of the arguments: l for a 64-bit integer; several f, d or r in a row are one tuple.
-        since: the compute capability that has the instruction; earlier ones do without it.
+        since: the compute capability from which on there are all instructions of ``asm``.
+        before: PTX with the same operands for those before it; ``None`` if there is none, and kernels that call the
+            function are refused there.
     """
+    if not asm or (before == "" and result + arguments):
+        raise ValueError("intrinsic: expected instructions, or no operands and before=\"\" for a hint, got none")
 
     def decorate(twin: Callable) -> Callable:
         twin.__refopt_numba__ = lambda: _inline_asm(  # type: ignore[attr-defined]
-            asm if _capability() >= since else "", constraints, result, arguments
+            asm if _capability() >= since else before or "", constraints, result, arguments
         )
-        twin.asm, twin.since = (asm, constraints, result, arguments), since  # type: ignore[attr-defined]
+        twin.asm = asm, constraints, result, arguments  # type: ignore[attr-defined]
+        twin.since, twin.before = since, before  # type: ignore[attr-defined]
         return simt.ptx_twin(*(TYPES[letter] for letter in result))(twin)
 
     return decorate
@@ -121,6 +164,15 @@ def no_compiler() -> str:
     except Exception as error:  # each version of numba-cuda fails in its own ways beside a NumPy it does not know
         return failure(error)
     return ""
+
+
+@functools.lru_cache
+def oldest() -> tuple[int, int]:
+    """The oldest compute capability that kernels are compiled for here: a later CUDA may leave out more than refopt."""
+    numba_cuda()
+    from numba.cuda.cudadrv import nvrtc
+
+    return max(OLDEST, min(map(tuple, nvrtc.get_supported_ccs())))  # type: ignore[attr-defined]
 
 
 def check_compiler(launch: bool) -> None:
@@ -188,6 +240,26 @@ class _Module(types.ModuleType):
         return _numba(getattr(self._module, name))
 
 
+def intrinsics(function: Callable) -> Iterator[Any]:
+    """The functions with inline PTX that a kernel calls, itself or by way of device functions."""
+    waiting: list[Any] = [function]
+    seen: dict[int, Any] = {}
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if hasattr(value, "asm"):
+            yield value
+        elif isinstance(value, types.SimpleNamespace):
+            waiting += vars(value).values()
+        elif value is function or (isinstance(value, types.FunctionType) and hasattr(value, "__refopt_numba__")):
+            named = [value.__globals__.get(name) for name in value.__code__.co_names]
+            modules = [x for x in named if isinstance(x, types.ModuleType) and _has_device_functions(x)]
+            waiting += named + [cell.cell_contents for cell in value.__closure__ or ()]
+            waiting += [vars(module).get(name) for module in modules for name in value.__code__.co_names]
+
+
 def _numba_form(function: Callable) -> Callable:
     """A copy of a function whose globals and closure hold Numba's objects instead of the executor's."""
     names = {step.argval for step in dis.get_instructions(function) if step.opname == "LOAD_GLOBAL"}
@@ -243,6 +315,8 @@ def _inline_asm(asm: str, constraints: str, result: str, arguments: str) -> Any:
         takes += [kind] * count if letter == "l" else [kind if count == 1 else nb.UniTuple(kind, count)]
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if not asm:  # a hint, which this GPU does not take
+            return context.get_dummy_value()
         operands: list[Any] = []
         for arg, kind in zip(args, takes, strict=True):
             operands += cgutils.unpack_tuple(builder, arg, len(kind)) if isinstance(kind, nb.UniTuple) else [arg]
@@ -266,12 +340,17 @@ def fence():
     cuda.threadfence()
 
 
-@intrinsic("griddepcontrol.launch_dependents;", "", "", "", since=(9, 0))
+# From where on launches may overlap. The two functions are hints: on other GPUs a launch begins when the one before it
+# has ended.
+OVERLAPS = 9, 0
+
+
+@intrinsic("griddepcontrol.launch_dependents;", "", "", "", since=OVERLAPS, before="")
 def let_next_launch_begin():
     """Let a launch prepared with ``overlaps`` start its blocks; they wait where they need this one's results."""
 
 
-@intrinsic("griddepcontrol.wait;", "", "", "", since=(9, 0))
+@intrinsic("griddepcontrol.wait;", "", "", "", since=OVERLAPS, before="")
 def wait_for_previous_launch():
     """Wait until the launch before this one is complete and its writes can be seen."""
 

@@ -28,6 +28,7 @@ import numpy as np
 
 from refopt.checks.dtypes import SIZES
 from refopt.gpu import remainder
+from refopt.gpu.machine import OLDEST
 from refopt.gpu.patterns import narrow_bfloat16, widen_bfloat16
 from refopt.gpu.rows import own
 from refopt.gpu.target import device_function, intrinsic
@@ -52,6 +53,7 @@ class Format(NamedTuple):
         widen, widen_pair: of 16-bit types, the PTX that makes a number {x} of an element {h}, and numbers {x} and {y}
             of the lower and the upper half of a word {w}. Registers h, h0, h1 and z, which is 0, are there for it.
         narrow: the way back, from {x} to {h}, rounded to nearest even.
+        narrow_before: the same for GPUs without the instruction, which is there from ``since`` on.
         widened, narrowed: the same in Python.
     """
 
@@ -61,6 +63,8 @@ class Format(NamedTuple):
     widen: str = ""
     widen_pair: str = ""
     narrow: str = ""
+    narrow_before: str = ""
+    since: tuple[int, int] = OLDEST
     widened: Any = None
     narrowed: Any = None
 
@@ -76,7 +80,13 @@ FORMATS = {
     "bfloat16": Format(  # the upper half of an fp32, whose lower half is 0
         np.uint16, widen="mov.b32 {x}, {{z, {h}}}; ",
         widen_pair="shl.b32 {x}, {w}, 16; and.b32 {y}, {w}, 0xffff0000; ",
-        narrow="cvt.rn.bf16.f32 {h}, {x}; ", widened=widen_bfloat16, narrowed=narrow_bfloat16,
+        narrow="cvt.rn.bf16.f32 {h}, {x}; ", since=(8, 0),
+        # A carry out of the lower half rounds up: 0x7fff, and 1 more where the upper half is odd. It could make another
+        # number of a NaN.
+        narrow_before="{{ .reg .b32 n, o; .reg .b16 l; .reg .pred q; mov.b32 n, {x}; shr.u32 o, n, 16; "
+        "and.b32 o, o, 1; add.u32 o, o, 0x7fff; add.u32 n, n, o; setp.nan.f32 q, {x}, {x}; "
+        "selp.b32 n, 0x7fff0000, n, q; mov.b32 {{l, {h}}}, n; }} ",
+        widened=widen_bfloat16, narrowed=narrow_bfloat16,
     ),
 }  # fmt: skip
 
@@ -87,12 +97,16 @@ def _list(first: int, count: int) -> str:
     return f"{{{names}}}" if count > 1 else names
 
 
-def _accessor(twin: Callable, what: str, dtype: str, count: int, asm: str) -> Callable:
-    """A load or store with its PTX and name, such as ``load4_float32``."""
-    letters = FORMATS[dtype].letter * count
+def _accessor(twin: Callable, what: str, dtype: str, count: int, asm: Callable[[str], str]) -> Callable:
+    """A load or store with its PTX and name, such as ``load4_float32``; the PTX is made of that which narrows."""
+    form = FORMATS[dtype]
+    letters = form.letter * count
     outputs, inputs = ("", "l" + letters) if what == "store" else (letters, "l" if what == "load" else letters)
     twin.__name__ = twin.__qualname__ = f"{what}{count if count > 1 else ''}_{dtype}"
-    return intrinsic(asm, ",".join([*(f"={x}" for x in outputs), *inputs]), outputs, inputs)(twin)
+    constraints = ",".join([*(f"={x}" for x in outputs), *inputs])
+    now, before = asm(form.narrow), asm(form.narrow_before)
+    newer = form.narrow_before and now != before
+    return intrinsic(now, constraints, outputs, inputs, *((form.since, before) if newer else ()))(twin)
 
 
 def _numbers(dtype: str, count: int) -> tuple[Callable, Callable]:
@@ -107,8 +121,8 @@ def _numbers(dtype: str, count: int) -> tuple[Callable, Callable]:
 
     vector = f".v{count}" if count > 1 else ""
     return (
-        _accessor(load, "load", dtype, count, f"ld.global{vector}.{ptx} {_list(0, count)}, [${count}];"),
-        _accessor(store, "store", dtype, count, f"st.global{vector}.{ptx} [$0], {_list(1, count)};"),
+        _accessor(load, "load", dtype, count, lambda _: f"ld.global{vector}.{ptx} {_list(0, count)}, [${count}];"),
+        _accessor(store, "store", dtype, count, lambda _: f"st.global{vector}.{ptx} [$0], {_list(1, count)};"),
     )
 
 
@@ -117,7 +131,8 @@ ONE_HALF, TWO_WORDS = "{ .reg .b16 h, z; mov.b16 z, 0; ", "{ .reg .b32 w0, w1; .
 
 def _half(dtype: str) -> tuple[Callable, Callable, Callable]:
     """Load and store of an fp16 or bf16, and a number as it is after both."""
-    memory_type, _, _, widen, _, narrow, widened, narrowed = FORMATS[dtype]
+    form = FORMATS[dtype]
+    memory_type, widened, narrowed = form.memory, form.widened, form.narrowed
 
     def load(address):
         return widened(memory.load(address, memory_type)[0])
@@ -128,17 +143,19 @@ def _half(dtype: str) -> tuple[Callable, Callable, Callable]:
     def rounded(value):
         return widened(narrowed(value))
 
-    widen, narrow = widen.format(x="$0", h="h"), narrow.format(h="h", x="$1")
+    widen, place = form.widen.format(x="$0", h="h"), {"h": "h", "x": "$1"}
+    stored, again = "st.global.b16 [$0], h; }", widen + "}"
     return (
-        _accessor(load, "load", dtype, 1, ONE_HALF + "ld.global.b16 h, [$1]; " + widen + "}"),
-        _accessor(store, "store", dtype, 1, ONE_HALF + narrow + "st.global.b16 [$0], h; }"),
-        _accessor(rounded, "round", dtype, 1, ONE_HALF + narrow + widen + "}"),
+        _accessor(load, "load", dtype, 1, lambda _: ONE_HALF + "ld.global.b16 h, [$1]; " + widen + "}"),
+        _accessor(store, "store", dtype, 1, lambda narrow: ONE_HALF + narrow.format(**place) + stored),
+        _accessor(rounded, "round", dtype, 1, lambda narrow: ONE_HALF + narrow.format(**place) + again),
     )
 
 
 def _four_halves(dtype: str) -> tuple[Callable, Callable]:
     """Load and store of four fp16 or bf16, which are two 32-bit words, the first of each in its lower half."""
-    memory_type, _, _, _, widen_pair, narrow, widened, narrowed = FORMATS[dtype]
+    form = FORMATS[dtype]
+    memory_type, widened, narrowed = form.memory, form.widened, form.narrowed
 
     def load(address):
         return tuple(widened(x) for x in memory.load(address, memory_type, 4))
@@ -146,12 +163,15 @@ def _four_halves(dtype: str) -> tuple[Callable, Callable]:
     def store(address, values):
         memory.store(address, memory_type, tuple(narrowed(x) for x in values))
 
-    pairs = widen_pair.format(w="w0", x="$0", y="$1") + widen_pair.format(w="w1", x="$2", y="$3")
-    each = "".join(narrow.format(h=f"h{k}", x=f"${k + 1}") for k in range(4))
-    words = "mov.b32 w0, {h0, h1}; mov.b32 w1, {h2, h3}; "
+    pairs = form.widen_pair.format(w="w0", x="$0", y="$1") + form.widen_pair.format(w="w1", x="$2", y="$3")
+    words = "mov.b32 w0, {h0, h1}; mov.b32 w1, {h2, h3}; st.global.v2.b32 [$0], {w0, w1}; }"
+
+    def storing(narrow: str) -> str:
+        return TWO_WORDS + "".join(narrow.format(h=f"h{k}", x=f"${k + 1}") for k in range(4)) + words
+
     return (
-        _accessor(load, "load", dtype, 4, TWO_WORDS + "ld.global.v2.b32 {w0, w1}, [$4]; " + pairs + "}"),
-        _accessor(store, "store", dtype, 4, TWO_WORDS + each + words + "st.global.v2.b32 [$0], {w0, w1}; }"),
+        _accessor(load, "load", dtype, 4, lambda _: TWO_WORDS + "ld.global.v2.b32 {w0, w1}, [$4]; " + pairs + "}"),
+        _accessor(store, "store", dtype, 4, storing),
     )
 
 
@@ -177,13 +197,13 @@ def store4_float64(address, values):
 
 
 def _with_policy(load: Callable, policy: str) -> Callable:
-    """A vector load with a cache policy, if one is given."""
+    """A vector load with a cache policy, if one is given; it is a hint, which GPUs before 8.0 do without."""
     if not policy:
         return load
-    asm, *types = load.asm  # type: ignore[attr-defined]
-    asm = asm.replace("ld.global.", "ld.global.L2::cache_hint.").replace("];", "], policy;")
+    plain, constraints, result, arguments = load.asm  # type: ignore[attr-defined]
+    asm = plain.replace("ld.global.", "ld.global.L2::cache_hint.").replace("];", "], policy;")
     asm = f"{{ .reg .b64 policy; mov.b64 policy, {POLICIES[policy]:#x}; {asm} }}"
-    return intrinsic(asm, *types)(lambda *addresses: load(*addresses))
+    return intrinsic(asm, constraints, result, arguments, (8, 0), plain)(lambda *addresses: load(*addresses))
 
 
 class Access(NamedTuple):

@@ -1,4 +1,4 @@
-"""Inline PTX on registers alone does what its Python twin does: here its instructions are followed, without a GPU."""
+"""Inline PTX does what its Python twin does, in each of its forms: its instructions are followed, without a GPU."""
 
 import operator
 import re
@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refopt.gpu import philox
+from refopt import simt
+from refopt.gpu import philox, vectors
 from refopt.gpu.lars.stored import round4_away
 
 WORD = 0xFFFFFFFF
@@ -19,7 +20,8 @@ LOWER = st.sampled_from([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x80000000, 0x800
 patterns = words | st.builds(operator.or_, UPPER, LOWER)
 
 INSTRUCTIONS = {
-    "mov.b32": lambda a: a, "mov.b64": lambda a: (a & WORD, a >> 32), "cvt.u32.u64": lambda a: a & WORD,
+    "mov.b32": lambda a: a, "mov.b16": lambda a: a, "shl.b32": lambda a, b: a << b & WORD,
+    "mov.b64": lambda a: (a & WORD, a >> 32), "cvt.u32.u64": lambda a: a & WORD,
     "add.u32": lambda a, b: a + b & WORD, "mul.lo.u32": lambda a, b: a * b & WORD,
     "mul.hi.u32": lambda a, b: a * b >> 32, "and.b32": operator.and_,
     "or.b32": operator.or_, "xor.b32": operator.xor, "shr.u32": operator.rshift,
@@ -28,21 +30,35 @@ INSTRUCTIONS = {
 }  # fmt: skip
 
 
-def followed(function, *arguments):
-    """What the PTX of an intrinsic leaves in its results, as words."""
+def followed(function, *arguments, before=False):
+    """What the PTX of an intrinsic leaves in its results and, in 16 bits each, in memory; or that of older GPUs."""
     asm, constraints, results, _ = function.asm
-    count = len(results)
-    assert len(constraints.split(",")) == count + len(arguments)
+    count, stored = len(results), []
+    assert len(list(filter(None, constraints.split(",")))) == count + len(arguments)
     registers = {f"${count + k}": x for k, x in enumerate(arguments)}
-    for line in asm.strip("{ }").split(";"):
-        name, _, rest = line.strip().partition(" ")
-        if name in ("", ".reg"):
+
+    def value_of(operand):
+        if operand.startswith("{"):
+            low, high = map(value_of, re.findall(r"[^\s,{}]+", operand))
+            return low | high << 16
+        return registers[operand] if operand in registers else int(operand, 0)
+
+    for line in (function.before if before else asm).split(";"):
+        name, _, rest = re.sub(r"^(\s*[{}]\s)*\s*", "", line).partition(" ")
+        if name in ("", ".reg", "}"):
             continue
         target, *operands = re.findall(r"\{[^}]*\}|[^\s,]+", rest)
-        value = INSTRUCTIONS[name](*(registers[x] if x in registers else int(x, 0) for x in operands))
+        if name in ("st.global.b16", "st.global.v2.b32"):
+            words = re.findall(r"[^\s,{}]+", operands[0])
+            halves = 1 if name.endswith("b16") else 2
+            stored += [value_of(word) >> 16 * k & 0xFFFF for word in words for k in range(halves)]
+            continue
+        value = INSTRUCTIONS[name](*map(value_of, operands))
         targets = re.findall(r"[^\s,{}]+", target)
+        if name == "mov.b32" and len(targets) == 2:
+            value = value & 0xFFFF, value >> 16
         registers.update(zip(targets, value if len(targets) > 1 else [value], strict=True))
-    return [registers[f"${k}"] for k in range(count)]
+    return [registers[f"${k}"] for k in range(count)] + stored
 
 
 def numbers(bits):
@@ -72,3 +88,27 @@ def test_rounding_by_chance(name, x, by):
 @given(x=st.tuples(*[patterns] * 4))
 def test_rounding_away_from_zero(x):
     assert followed(round4_away, *x) == bits(round4_away(numbers(x)))
+
+
+def halves(count):
+    """Memory of the executor for so many numbers of 16 bits, and its address."""
+    array = simt.cuda.to_device(np.zeros(count, np.uint16))
+    return array, array.__cuda_array_interface__["data"][0]
+
+
+@pytest.mark.clause("N1")
+@pytest.mark.parametrize("count", [1, 4])
+@given(x=st.tuples(*[patterns] * 4))
+def test_stores_of_bf16_before_there_was_an_instruction(count, x):
+    """To nearest even, by integers; every NaN becomes one."""
+    store = {1: vectors.store_bfloat16, 4: vectors.store4_bfloat16}[count]
+    array, address = halves(count)
+    values = numbers(x[:count])
+    store(address, values[0] if count == 1 else values)
+    assert followed(store, address, *x[:count], before=True) == array.copy_to_host().tolist()
+
+
+@pytest.mark.clause("N1")
+@given(x=patterns)
+def test_bf16_after_a_store_before_there_was_an_instruction(x):
+    assert followed(vectors.round_bfloat16, x, before=True) == bits([vectors.round_bfloat16(*numbers([x]))])

@@ -1,5 +1,7 @@
 """`refopt.oracle.check` of PyTorch's optimizers on the CPU: right ones pass, and what is wrong is found."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from refopt import oracle
@@ -160,6 +162,16 @@ def test_a_device_that_is_not_there_is_refused(asked, device):
     """Before any law: none would have been tried."""
     with pytest.raises(ValueError, match=f"device: expected one that PyTorch has here, got '{device}': "):
         asked(device)
+
+
+def test_a_gpu_that_is_too_old_is_refused(monkeypatch):
+    """As by every other entry, with its name and compute capability."""
+    about = SimpleNamespace(name="Tesla P100", major=6, minor=0, multi_processor_count=56)
+    monkeypatch.setattr(torch, "zeros", lambda *args, **named: torch.ones(1))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: about)
+    expected = "check: device: expected compute capability 7.5 or later, got Tesla P100, compute capability 6.0"
+    with pytest.raises(RuntimeError, match=f"^{expected}$"):
+        oracle.check("adamw", torch.optim.AdamW, device="cuda")
 
 
 def test_a_function_that_makes_no_optimizer_is_refused():

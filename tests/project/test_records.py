@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("numba.cuda", exc_type=ImportError)
 
 from benchmarks import record, records
-from refopt import gpu
+from refopt import gpu, simt
 from refopt.catalog import ROUTINES
 from refopt.gpu import elementwise, kernels, notes, runtime, target
 from refopt.oracle.exact import build
@@ -85,6 +85,9 @@ def test_a_kernel_is_noted_when_it_is_compiled_for_a_gpu(tmp_path, monkeypatch):
     """And by nothing else: not without the variable, not a second time."""
 
     class Compiler:
+        def get_current_device(self):
+            return simt.cuda.get_current_device()
+
         def jit(self, function, **options):
             return self
 

@@ -13,11 +13,13 @@ from pytorch.subjects import (
     each_of_pytorchs,
     every_class,
     new_gradients,
+    ours,
     parameters,
     steps,
     theirs,
     torch,
 )  # fmt: skip
+from refopt import simt
 
 
 def of_two_kinds():
@@ -253,3 +255,16 @@ def test_a_gradient_with_the_negative_bit():
         p.grad = torch._neg_view(torch.ones(3))
         optimizer.step()
     assert p.tolist() == [2.0] * 3
+
+
+def test_a_device_that_is_too_old_is_refused():
+    """By one sentence, which names it, before anything is modified."""
+    (param,) = parameters([(3,)])
+    param.grad = torch.ones(3)
+    before = param.detach().clone()
+    optimizer = ours.SGD([param], lr=LR)
+    with simt.claim("7.0"), pytest.raises(RuntimeError, match=r"^device: expected compute capability 7.5 or later"):
+        optimizer.step()
+    assert torch.equal(param, before)
+    optimizer.step()
+    assert torch.equal(param, before - LR)

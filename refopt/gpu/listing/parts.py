@@ -67,6 +67,11 @@ class Part:
         """PTX and how it is called, of an intrinsic."""
         return getattr(self.function, "asm", None)
 
+    @property
+    def newer(self) -> tuple[tuple[int, int], str | None]:
+        """From which compute capability on an intrinsic has its PTX, and what it has before."""
+        return self.function.since, self.function.before  # type: ignore[attr-defined]
+
     def numbers(self) -> Iterator[int]:
         """The parts that it refers to, in the order of the text."""
         return (int(number) for number in REFERENCE.findall(self.text))

@@ -12,6 +12,7 @@ from refopt.catalog import Routine
 from refopt.gpu.listing.naming import names_of
 from refopt.gpu.listing.parts import REFERENCE, Again, Constant, Named, Part, Parts
 from refopt.gpu.listing.wrap import wrapped
+from refopt.gpu.machine import OLDEST, dotted
 from refopt.gpu.target import TYPES, Compilable
 
 WIDTH = 120
@@ -128,16 +129,26 @@ def _block(part: Part, filled: Callable[..., str], name: str, kernel: Compilable
         above = [f"@cuda.jit{bounds}"]
     if part.asm is not None:
         types = ", ".join(f'"{TYPES[letter]}"' for letter in part.asm[2])
-        above = [*_ptx(*part.asm, since=part.function.since), f"@ptx_twin({types})"]  # type: ignore[attr-defined]
+        above = [*_ptx(*part.asm, *part.newer), f"@ptx_twin({types})"]
     return "\n".join([*above, wrapped(filled(part.text, name), WIDTH)])
 
 
-def _ptx(asm: str, constraints: str, result: str, arguments: str, since: tuple[int, int]) -> list[str]:
+def _ptx(
+    asm: str, constraints: str, result: str, arguments: str, since: tuple[int, int], before: str | None
+) -> list[str]:
     """A comment of the instructions of an intrinsic, which run in place of the function below."""
     said = [_operands(0, len(result), "returned"), _operands(len(result), len(arguments), "passed")]
-    said.append(f"from compute capability {since[0]}.{since[1]} on, before it nothing" if since > (8, 0) else "")
-    lines = _instructions([x.strip() for x in re.findall(r"[^;]*;|[^;]+$", asm)])
-    return [f"# PTX: {'; '.join(filter(None, said))}".rstrip(": "), *(f"#     {line}" for line in lines)]
+    if newer := since > OLDEST:
+        said.append(f"from compute capability {dotted(since)} on, before it " + ("as below" if before else "nothing"))
+    lines = _indented(asm)
+    if newer and before:
+        lines += [f"# PTX before {dotted(since)}:", *_indented(before)]
+    return [f"# PTX: {'; '.join(filter(None, said))}".rstrip(": "), *lines]
+
+
+def _indented(asm: str) -> list[str]:
+    """The instructions of an intrinsic as lines of a comment."""
+    return [f"#     {line}" for line in _instructions([x.strip() for x in re.findall(r"[^;]*;|[^;]+$", asm)])]
 
 
 def _instructions(asm: Sequence[str]) -> list[str]:

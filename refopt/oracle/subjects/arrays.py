@@ -34,6 +34,11 @@ class Torch:
         except Exception as error:  # of a build without CUDA, an AssertionError; of one without a driver, others
             why = " ".join(str(error).split())
             raise ValueError(f"check: device: expected one that PyTorch has here, got {device!r}: {why}") from None
+        if self.device.type == "cuda":
+            from refopt.gpu.machine import Properties, require
+
+            about = self.torch.cuda.get_device_properties(self.device)
+            require("check: device", Properties(about.name, (about.major, about.minor), about.multi_processor_count, 0))
 
     def of(self, array: np.ndarray) -> Any:
         if array.dtype.name == "bfloat16":

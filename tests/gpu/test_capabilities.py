@@ -1,0 +1,253 @@
+"""Kernels for GPUs of every compute capability: their PTX, assembled, and what is refused. No GPU is needed."""
+# ruff: noqa: E402
+
+import re
+from typing import ClassVar
+
+import needs
+import numpy as np
+import pytest
+
+from refopt import gpu, simt
+from refopt.cli import main
+from refopt.gpu import runtime, target
+from refopt.gpu.kernels import kernel
+from refopt.gpu.ladder import adam, lars
+
+needs.compiler()
+
+from benchmarks import capabilities
+from benchmarks.capabilities import CAPABILITIES, Case, accesses, faults, judged, of_routine
+from refopt.catalog import ROUTINES
+from refopt.gpu import cast, philox, remainder, vectors, words
+from refopt.gpu.lars import stored
+from refopt.gpu.machine import OLDEST, Properties
+from refopt.gpu.target import signature_spelled
+
+pytestmark = pytest.mark.skipif(not capabilities.ptxas(), reason="no ptxas, which nvidia-cuda-nvcc has")
+
+CASES = {case.label: case for case in capabilities.cases()}
+# A family each: hints to the cache and a launch that waits, bf16 by chance, remainders, a cast, a grid that waits.
+SAMPLE = (
+    "merged_lars_momentum_update two_launches-fp32", "merged_adamw merged-bf16-sr", "merged_sgd merged-bf16+16",
+    "merged_cast float64-bfloat16-unscaled",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("label", SAMPLE)
+def test_kernels_for_other_gpus(label):
+    """The oldest, and those beside and beyond the named ones: nothing is empty, contracted or spilled."""
+    taken, wrong = judged(CASES[label], ((7, 5), (8, 8), (12, 1)))
+    assert not wrong and len(taken) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", CASES)
+def test_every_kernel_for_every_gpu(label):
+    taken, wrong = judged(CASES[label], CAPABILITIES)
+    assert not wrong and len(taken) == len(CAPABILITIES)
+
+
+def takes(intrinsic, asm, capability):
+    """Whether the assembler takes an intrinsic's instructions for a capability, on registers that hold anything."""
+    types, letters = {"f": "f32", "d": "f64", "r": "b32", "l": "b64"}, re.findall("[fdrl]", intrinsic.asm[1])
+    declared = [f".reg .{types[letter]} x{k};" for k, letter in enumerate(letters)]
+    head = f".version 8.8\n.target sm_{capability[0]}{capability[1]}\n.address_size 64\n.visible .entry k() {{\n"
+    try:
+        capabilities.assembled(head + "\n".join([*declared, re.sub(r"\$(\d+)", r"x\1", asm), "ret; }"]))
+    except RuntimeError:
+        return False
+    return True
+
+
+INTRINSICS = {
+    f"{module.__name__}.{name}": value
+    for module in (target, vectors, words, remainder, philox, stored, cast)
+    for name, value in vars(module).items() if hasattr(value, "asm")
+} | {f"{name} {policy}": vectors._with_policy(getattr(vectors, name), policy)
+     for name in ("load4_float32", "load4_bfloat16") for policy in vectors.POLICIES}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INTRINSICS)
+def test_an_intrinsic_says_from_where_on_its_instructions_exist(name):
+    """The assembler takes them there, and not for the capability before; it takes the other form from the oldest on."""
+    intrinsic = INTRINSICS[name]
+    assert takes(intrinsic, intrinsic.asm[0], intrinsic.since)
+    if intrinsic.since == OLDEST:
+        assert intrinsic.before is None
+        return
+    older = [capability for capability in CAPABILITIES if capability < intrinsic.since]
+    assert not takes(intrinsic, intrinsic.asm[0], older[-1])
+    if intrinsic.before:
+        assert takes(intrinsic, intrinsic.before, OLDEST)
+    else:
+        assert intrinsic.before == "" and intrinsic.asm[1:] == ("", "", "")  # a hint
+
+
+def test_a_hint_is_left_out():
+    """Nothing is compiled in its place, and not for newer GPUs."""
+    (case, *_) = of_routine(ROUTINES["lars_momentum"], "fp32", "two_launches")
+    old, new = (case.kernel.ptx(case.signature, capability) for capability in ((8, 9), (9, 0)))
+    assert "griddepcontrol" in new and "griddepcontrol" not in old
+
+
+def planted(before):
+    """A kernel with an instruction that only GPUs from 9.0 on have, and a form for others, if any."""
+
+    @target.intrinsic("mov.f32 $0, $1; fence.proxy.async;", "=f,f", "f", "f", since=(9, 0), before=before)
+    def newest(x):
+        return x
+
+    within = target.device_function(lambda x: newest(x))
+
+    @kernel()
+    def moves(x):
+        x[0] = within(x[0])
+
+    return moves
+
+
+def test_what_the_law_says_of_wrong_kernels():
+    """An empty block, a store that is not there, a product that is contracted."""
+    signature = signature_spelled(["float32[1]"])
+    made = planted(before=" ")
+    assert faults(Case("", made, signature), made.ptx(signature, (8, 0)), "") == ["1 inline blocks are empty"]
+    case = CASES["merged_sgd merged-fp32"]
+    ptx = case.kernel.ptx(case.signature, (8, 0))
+    assert not faults(case, ptx, ptx)
+    lost = ptx.replace("st.global.v4.f32", "ld.global.v4.f32")
+    assert [text.split(":")[0] for text in faults(case, lost, ptx)] == ["accesses", "st.global.v4.f32"]
+    assert "one rounding" in faults(case, ptx.replace("mul.rn.f32", "fma.rn.f32"), ptx)[0]
+    assert accesses("ld.global.f32\n// begin inline asm\nld.global.L2::cache_hint.v4.f32 x;\n// end inline asm") == {
+        "ld.global.v4.f32": 1
+    }
+
+
+def test_a_kernel_without_another_form_is_refused():
+    """Compiled or launched, for a device that lacks the instruction; where it is there, it runs."""
+    made, signature = planted(before=None), signature_spelled(["float32[1]"])
+    words_of = r"^moves: newest: expected compute capability 9.0 or later, got {}, compute capability 8.9$"
+    with pytest.raises(RuntimeError, match=words_of.format("a device")):
+        made.ptx(signature, (8, 9))
+    assert "fence.proxy.async" in made.ptx(signature)
+    x, machine = gpu.to_device(np.ones(1, np.float32)), gpu.device("executor")
+    with simt.claim("RTX 4090"), pytest.raises(RuntimeError, match=words_of.format("refopt.simt as RTX 4090")):
+        machine.prepare(made, 1, 32, (x,))
+    machine.prepare(made, 1, 32, (x,))(0)
+    assert "mov.f32" in planted(before="mov.f32 $0, $1;").ptx(signature, (8, 9))
+
+
+class Compiler:
+    """Numba, as far as it says which GPU there is, the one that the executor claims, and compiles for it."""
+
+    asked: ClassVar = []
+    get_current_device = staticmethod(simt.cuda.get_current_device)
+
+    def jit(self, function, **options):
+        self.asked.append(options["launch_bounds"])
+        return self
+
+    def compile(self, signature):
+        self.overloads = {signature: "code"}
+
+
+def test_what_is_compiled_for_the_gpu_in_hand(monkeypatch):
+    """Launch bounds as measured, or fewer blocks on other GPUs; nothing where an instruction is missing."""
+    monkeypatch.setattr(target, "numba_cuda", Compiler)
+    monkeypatch.setattr(target, "_numba_form", lambda function: function)
+    signature = signature_spelled(["float32[1]"])
+    for name in ("T4", "H100", "RTX 5090"):
+        for bounds in ((64, 12), (128, 4), None):
+            with simt.claim(name):
+                assert kernel(bounds)(lambda x: None).compiled(signature) == "code"
+    assert Compiler.asked == [(64, 8), (128, 3), None, (64, 12), (128, 4), None, (64, 8), (128, 3), None]
+    with simt.claim("A100"), pytest.raises(RuntimeError, match=r"^moves: newest: expected .* refopt.simt as A100"):
+        planted(before=None).compiled(signature)
+
+
+@pytest.mark.parametrize(("capability", "blocks"), [((8, 6), 8), ((9, 0), 12)])
+def test_launch_bounds_of_ptx(capability, blocks):
+    case = CASES["merged_sgd merged-fp32"]
+    ptx = case.kernel.ptx(case.signature, capability)
+    assert f".minnctapersm {blocks}\n" in ptx and ".maxntid 64" in ptx
+
+
+def test_intrinsics_are_found_wherever_they_are():
+    """In closures, by way of device functions, namespaces and modules."""
+    names = {x.__name__ for case in of_routine(ROUTINES["lars_momentum"], "bf16+16", "two_launches")
+             for x in target.intrinsics(case.kernel.function)}  # fmt: skip
+    assert {"load4_bfloat16", "store_joined", "fence", "wait_for_previous_launch", "let_next_launch_begin"} <= names
+    module_spelled = kernel()(lambda at: vectors.store_float32(at, vectors.load_float32(at)))
+    assert {x.__name__ for x in target.intrinsics(module_spelled.function)} == {"load_float32", "store_float32"}
+
+
+@pytest.mark.parametrize("wrong", [{"asm": ""}, {"asm": "mov.f32 $0, $1;", "before": ""}])
+def test_an_intrinsic_of_nothing_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"^intrinsic: expected instructions, or no operands"):
+        target.intrinsic(**({"constraints": "=f,f", "result": "f", "arguments": "f"} | wrong))
+
+
+# Devices that are too old.
+
+REFUSED = r"expected compute capability 7.5 or later, got {}, compute capability 7.0"
+
+
+def test_every_entry_refuses_an_older_device(capsys):
+    x = [gpu.to_device(np.ones(5, np.float32))]
+    one, step = np.float32(1), gpu.plan("sgd", x, [gpu.to_device(np.ones(5, np.float32))], lr=1)
+    with simt.claim("7.0"):
+        refused = "^device: " + REFUSED.format("refopt.simt as 7.0") + "$"
+        for entry in (
+            lambda: gpu.plan("sgd", x, x, lr=1),
+            lambda: gpu.to_device(np.ones(1)),
+            lambda: gpu.merged_cast(x, x),
+            lambda: adam.launches_1(x, x, x, x, (one,) * 6)[0](),
+            lambda: lars.launches_4(x, x, x, (one,) * 5),
+        ):
+            with pytest.raises(RuntimeError, match=refused):
+                entry()
+        assert main(["verify", "--routine", "sgd"]) == 2
+        out, err = capsys.readouterr()
+        assert not out and re.search(REFUSED.format("refopt.simt as 7.0"), err) and "Traceback" not in err
+    step()  # which was planned on a device that can
+
+
+class Old(runtime.Executor):
+    """A GPU, as far as it says what it is."""
+
+    name = "gpu"
+    properties = property(lambda self: Properties("Tesla V100", (7, 0), 80, 6 << 20))
+
+
+def test_an_old_gpu_is_refused_and_not_passed_over(monkeypatch, capsys):
+    """Without a name, too: the executor in its place would be slow, and say nothing."""
+    monkeypatch.delenv("REFOPT_DEVICE")
+    monkeypatch.setattr(runtime, "_why_no_gpu", lambda: "")
+    monkeypatch.setattr(runtime, "_gpu", lambda index=None: Old())
+    for name in (None, "gpu"):
+        with pytest.raises(RuntimeError, match="^device: " + REFUSED.format("Tesla V100") + "$"):
+            gpu.device(name)
+    monkeypatch.setattr(runtime, "gpus", lambda: 2)
+    monkeypatch.setattr(runtime, "device_of", lambda values: "gpu")
+    monkeypatch.setattr(runtime, "ordinal_of", lambda value: 1)
+    with pytest.raises(RuntimeError, match="Tesla V100"):
+        runtime.machine_of([object()])
+    assert main(["verify", "--routine", "sgd"]) == 2
+    assert "Tesla V100" in capsys.readouterr().err
+    assert gpu.device("executor").name == "executor"
+
+
+@pytest.mark.parametrize("capability", [(7, 0), (6, 1)])
+def test_ptx_for_an_older_device_is_refused(capability):
+    case = CASES["adam_1 adam_1"]
+    with pytest.raises(ValueError, match=rf"^adam_1: capability: expected \(7, 5\) or later, got \({capability[0]}, "):
+        case.kernel.ptx(case.signature, capability)
+
+
+def test_a_later_cuda_that_leaves_out_more(monkeypatch):
+    from numba.cuda.cudadrv import nvrtc
+
+    monkeypatch.setattr(nvrtc, "get_supported_ccs", lambda: [(8, 0), (9, 0)])
+    assert target.oldest.__wrapped__() == (8, 0)
+    monkeypatch.setattr(nvrtc, "get_supported_ccs", lambda: [(5, 0), (9, 0)])
+    assert target.oldest.__wrapped__() == OLDEST
