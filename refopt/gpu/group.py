@@ -31,7 +31,9 @@ class Group:
         self.table = AddressTable(machine, places, _units_of_access(routine, columns))
         self.addresses, self.aligned = self.table.array, self.table.aligned
         self._places, self._row = np.array(members, np.intp), {name: k for k, name in enumerate(routine.slot_names)}
-        self.chunk_tiles = 1 if routine.elementwise else tables.tiles_per_chunk(SIZES[dtypes[0]] + SIZES[dtypes[1]])
+        pair = SIZES[dtypes[0]] + SIZES[dtypes[1]]  # bytes of an element of parameter and gradient
+        chunk = tables.chunk_bytes(machine.properties)
+        self.chunk_tiles = 1 if routine.elementwise else tables.tiles_per_chunk(pair, chunk)
         host = tables.build(self.sizes, self.aligned, self.chunk_tiles, bool(routine.scalars))
         self.slots, self.chunk_count = host.slots, len(host.chunks)
         self._tensor_of_chunk = host.chunks[:, tables.TENSOR]

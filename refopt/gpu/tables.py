@@ -9,13 +9,15 @@ from typing import NamedTuple
 import numpy as np
 
 from refopt.cpu.reduce import TILE
+from refopt.gpu.machine import Properties
 from refopt.gpu.tiles import FANOUT
 
 # Columns of the chunk table: tensor, first and last element + 1, slot of the first tile's sum, the node
 # that the chunk reports to, and whether all slots of the tensor can be accessed 16 bytes at a time.
 TENSOR, START, STOP, SLOT, NODE, ALIGNED = range(6)
 
-# Bytes of parameter and gradient that a block takes the norms of; measured best on an H200.
+# Bytes of parameter and gradient that a block takes the norms of, measured best on an H200; fewer on a GPU whose L2
+# cache has less than twice that for each multiprocessor, since the update begins with what lies there.
 CHUNK_BYTES = 65536
 
 
@@ -27,9 +29,14 @@ class Tables(NamedTuple):
     slots: int
 
 
-def tiles_per_chunk(element_bytes: int) -> int:
-    """Tiles of a chunk: a power of two, at least 2, so that no chunk straddles two nodes."""
-    return max(2, 1 << (CHUNK_BYTES // (TILE * element_bytes)).bit_length() - 1)
+def chunk_bytes(machine: Properties) -> int:
+    """The bytes of a chunk on a machine, about."""
+    return min(CHUNK_BYTES, machine.l2 // (2 * machine.multiprocessors))
+
+
+def tiles_per_chunk(element_bytes: int, chunk: int = CHUNK_BYTES) -> int:
+    """Tiles of a chunk of so many bytes: a power of two, at least 2, so that no chunk straddles two nodes."""
+    return 1 << max(2, chunk // (TILE * element_bytes)).bit_length() - 1
 
 
 def build(sizes: list[int], aligned: list[bool], chunk_tiles: int, keep_empty: bool = False) -> Tables:

@@ -137,7 +137,7 @@ WATCHED = [
 @pytest.mark.parametrize(("routine", "form", "dtypes"), WATCHED)
 def test_nothing_races_and_nothing_is_out_of_bounds(executor, routine, form, dtypes, monkeypatch):
     """Steps watched: no data race, no access outside an array, no shared memory read before it is written."""
-    monkeypatch.setattr(tables, "tiles_per_chunk", lambda element_bytes: 2)
+    monkeypatch.setattr(tables, "tiles_per_chunk", lambda *_: 2)
     for norm_of in routine.choices.get("norm_of", [None]):
         choices = {} if norm_of is None else {"norm_of": norm_of}
         sizes = [1100 if routine.elementwise else 2100, 0, 1, 300]  # two chunks and a part of a row
@@ -153,7 +153,7 @@ def test_nothing_races_and_nothing_is_out_of_bounds(executor, routine, form, dty
 @of(pairs(LARS))
 def test_skipped_steps_race_no_more(executor, routine, form, schedule, monkeypatch):
     """Every block of a cooperative launch comes to the barrier or none does."""
-    monkeypatch.setattr(tables, "tiles_per_chunk", lambda element_bytes: 2)
+    monkeypatch.setattr(tables, "tiles_per_chunk", lambda *_: 2)
     placed = PlacedCase(executor, make(routine, [2100, 0, 1, 300]))
     gates = {name: executor.to_device(value) for name, value in gate(0.3).items()}
     step = placed.plan(form, **gates, **step_of(routine))

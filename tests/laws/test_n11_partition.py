@@ -19,6 +19,7 @@ from laws.routines import (
     routines,
 )  # fmt: skip
 from refopt import simt
+from refopt.catalog import LARS_MOMENTUM
 from refopt.checks.dtypes import SIZES, arithmetic
 from refopt.cpu.reduce import TILE
 from refopt.gpu import runtime, tables
@@ -119,13 +120,30 @@ def test_large_tensors_stand_among_hundreds_of_small_ones(machine, routine, form
 @of(pairs(WITH_NORMS))
 def test_tensors_are_cut_into_chunks_of_any_length(executor, routine, form, tiles, monkeypatch):
     """How tensors are cut changes no bit, though norms are summed over the chunks."""
-    monkeypatch.setattr(tables, "tiles_per_chunk", lambda element_bytes: tiles)
+    monkeypatch.setattr(tables, "tiles_per_chunk", lambda *_: tiles)
     case = make(routine, [tiles * TILE + 3616, 1, 2048, 1100], steps=[step_of(routine)] * 2)
     with simt.observe(count=()) as log:  # launches, and no bytes
         got = kernels(form, executor)(case)
     assert_same(reference(case), got, "N11, chunks")
     if routine.forms[form].merged and form != "cooperative":
         assert log.launches[0].grid[0] == sum(-(-p.size // (tiles * TILE)) for p in case.params)
+
+
+# What is left of a chunk of 64 KiB on a device, by its L2 cache and multiprocessors.
+CHUNKS = {"T4": 1 << 15, "A100": 1 << 16, "RTX 3090": 1 << 15, "RTX 5090": 1 << 16}
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+@of(list(dict.fromkeys([(row, row.merged_form) for row in OF_EACH_FAMILY] + pairs([LARS_MOMENTUM]))))
+def test_a_step_has_its_bits_as_any_device(executor, routine, form, name):
+    """What asks the device for its multiprocessors and caches changes no bit."""
+    case = make(routine, [19_000 if not routine.elementwise else 1500, 3, 1025], steps=[step_of(routine)] * 2)
+    with simt.claim(name), simt.observe(count=()) as log:
+        got = kernels(form, executor)(case)
+    assert_same(reference(case), got, f"N11, as {name}")
+    if routine.forms[form].merged and not routine.elementwise and form != "cooperative":
+        pair = 8 * 1024  # bytes of a tile of parameter and gradient
+        assert log.launches[0].grid[0] == sum(-(-p.nbytes * 2 // (CHUNKS[name] // pair * pair)) for p in case.params)
 
 
 class Shaped(runtime.Executor):

@@ -136,7 +136,7 @@ def with_masters(case):
 @of(pairs(LARS))
 def test_both_halves_end_with_their_chunk_without_a_trace(machine, routine, form, norm_of, dtypes, monkeypatch):
     """Full and partial rows of both halves, aligned and not, over the end of a chunk."""
-    monkeypatch.setattr(tables, "tiles_per_chunk", lambda element_bytes: 2)
+    monkeypatch.setattr(tables, "tiles_per_chunk", lambda *_: 2)
     case = make(routine, [2049, 1023, 5], dtypes, steps=[step_of(routine)] * 3, norm_of=norm_of)
     for shifts in ((0,), (3, 1)):
         same_bits_as_reference(kernels(form, machine, shifts), case)
