@@ -20,6 +20,7 @@ from refopt.cli.progress import Progress
 from refopt.cli.report_file import Target
 from refopt.cli.verify import report, table
 from refopt.cli.verify.tasks import Task, all_rows
+from refopt.gpu.machine import dotted
 
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -120,22 +121,30 @@ def _forms(routine: Routine, asked: list[str] | None) -> list[str]:
     return shown if asked is None else [form for form in routine.forms if form in asked]
 
 
-def _device(machine: Any, asked: str | None) -> dict[str, str]:
-    """Which device is used, and why."""
+def _device(machine: Any, asked: str | None) -> dict[str, Any]:
+    """Which device is used, and why, and where its kernels come from."""
+    found = machine.properties
+    about = {"compute_capability": dotted(found.capability), "multiprocessors": found.multiprocessors}
     if machine.name == "gpu":
-        from numba import cuda
-
-        name = cuda.get_current_device().name
-        return {"kind": "gpu", "name": name.decode() if isinstance(name, bytes) else str(name), "reason": ""}
-    name = "the executor, on the CPU"
+        kernels = f"compiled for {about['compute_capability']} by numba-cuda {report.versions()['numba-cuda']}"
+        return {"kind": "gpu", "name": found.name, "reason": "", "kernels": kernels, **about}
+    about |= {"kind": "executor", "name": "the executor, on the CPU", "kernels": "run as Python; none is compiled"}
     if asked or os.environ.get("REFOPT_DEVICE"):
-        return {"kind": "executor", "name": name, "reason": "as asked"}
+        return about | {"reason": "as asked"}
     try:
         gpu.device("gpu")
         reason = ""
     except RuntimeError as error:
         reason = str(error).partition("got none: ")[2] or str(error)
-    return {"kind": "executor", "name": name, "reason": reason}
+    return about | {"reason": reason}
+
+
+def _described(device: dict[str, Any]) -> str:
+    """The device in words."""
+    reason = f" ({device['reason']})" if device["reason"] else ""
+    as_one = "as a device of " if device["kind"] == "executor" else ""
+    size = f"{device['multiprocessors']} multiprocessors"
+    return f"{device['name']}{reason}, {as_one}compute capability {device['compute_capability']}, {size}"
 
 
 def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: str, target: Target | None) -> int:
@@ -152,7 +161,8 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: s
             if args.json != "-":
                 write(text + "\n")
 
-        say(table.wrap("device", device["name"] + (f" ({device['reason']})" if device["reason"] else "")))
+        say(table.wrap("device", _described(device)))
+        say(table.wrap("kernels", device["kernels"]))
         say(table.wrap("tensors", f"the {len(whole)} of {workload.name}, {whole.elements:,} elements"))
         if scaled:
             say(table.wrap("", f"scaled to {workload.elements:,}: {scaled}"))
@@ -164,6 +174,7 @@ def _verify(args: argparse.Namespace, machine: Any, tasks: list[Task], scaled: s
                 say(table.explain(row) + "\n")
         seconds = time.monotonic() - start
         say(table.summary(rows, seconds))
+        say("\nTo report this, paste into an issue:\n" + report.line(rows, device))
     ok = all(row.ok for row in rows)
     if target:
         used = {"elements_used": workload.elements, "scaled": scaled}

@@ -1,6 +1,8 @@
 """The JSON report of ``refopt verify``, written by ``--json``; `table` has what is printed."""
 
 import platform
+import textwrap
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -16,6 +18,14 @@ def record(row: Row, copy: float | None) -> dict[str, Any]:
     if copy and row.milliseconds:
         entry["copy_share"] = row.bytes / row.milliseconds * 1000 / copy
     return entry
+
+
+def line(rows: Sequence[Row], device: dict[str, Any]) -> str:
+    """What was found, where and with what, to be pasted into an issue: a line, unless a device's name is very long."""
+    used, equal = versions(), sum(row.ok for row in rows)
+    name, compiler = (device["name"], "numba-cuda") if device["kind"] == "gpu" else ("executor", "python")
+    found = f"refopt {used['refopt']}: {equal}/{len(rows)} equal"
+    return textwrap.fill(f"{found}, {name} {device['compute_capability']}, {compiler} {used[compiler]}", 80)
 
 
 def versions() -> dict[str, str | None]:
