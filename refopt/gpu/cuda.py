@@ -1,7 +1,8 @@
 """`numba.cuda` for kernels to be read, and for kernels of one's own.
 
-The names are those of ``numba.cuda``. ``jit`` differs in what it compiles, and in where a kernel runs: on the machine
-that its arrays are on, a GPU or the executor.
+The names are those of ``numba.cuda``: what calls nothing else of refopt's is a kernel of Numba's, too, below the line
+``from numba import cuda``. Here ``jit`` differs in what it compiles, and in where a kernel runs: on the machine that
+its arrays are on, a GPU or the executor.
 
     >>> import numpy as np
     >>> from refopt import gpu
@@ -24,10 +25,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refopt.checks.renamed import renamed
 from refopt.gpu.arrays import describer, device_of
 from refopt.gpu.kernels import Kernel as _Kernel
 from refopt.gpu.runtime import device
-from refopt.gpu.target import argument_spelled, numba_cuda
+from refopt.gpu.target import argument_spelled, device_function, numba_cuda
 from refopt.simt.cuda import *  # noqa: F403
 
 __refopt_numba__ = numba_cuda  # what kernels find in place of this module when they are compiled
@@ -63,12 +65,15 @@ class Launch(NamedTuple):
 
         Raises:
             TypeError: naming the argument: a number of Python's or of fp64, or what is no argument at all.
+            RuntimeError: the machine has a compute capability that kernels, or this one, cannot be compiled for.
         """
         if not self.grid:
             return
-        if (device_of(self.args) or device().name) == "gpu":
+        machine = device(device_of(self.args) or None)
+        if machine.name == "gpu":
             self.prepared()(stream)
         else:
+            self.kernel.require(machine.properties)
             for k, arg in enumerate(self.args):
                 argument_spelled(f"{self.kernel.name}: args[{k}]", arg)
             self.kernel.executor[self.grid, self.block, stream](*self.args)
@@ -83,17 +88,31 @@ class Launch(NamedTuple):
 
 
 def jit(  # type: ignore[no-redef]
-    function: Callable | None = None, *, contract: bool = False, bounds: tuple[int, int] | None = None
-) -> Any:
+    function: Callable | None = None, *, device: bool = False, contract: bool = False,
+    launch_bounds: tuple[int, int] | None = None, bounds: tuple[int, int] | None = None,
+) -> Any:  # fmt: skip
     """Make a kernel of a function.
 
     Args:
         function: in Numba's spelling, with this module as ``cuda``.
+        device: whether it is a device function, which kernels call, and no kernel.
         contract: whether the compiler may make one operation, with one rounding, of ``a * b + c``. Numba's own ``jit``
             has it so; here each operation is rounded by itself, as NumPy's are. The executor always does.
-        bounds: launch bounds: the most threads of a block, and how many blocks are to fit on a multiprocessor.
+        launch_bounds: the most threads of a block, and how many blocks are to fit on a multiprocessor.
+        bounds: the same, by its name of before.
+
+    Raises:
+        TypeError: a device function is given what its kernel has, or launch bounds are given by both names.
     """
-    decorate = partial(Kernel, launch_bounds=bounds, contract=contract)
+    if bounds is not None:
+        name = renamed("bounds", {"bounds": "launch_bounds"}, "jit: ")
+        if launch_bounds is not None:
+            raise TypeError(f"jit: bounds: expected {name} alone, got both")
+        launch_bounds = bounds
+    for name, value in (("contract", contract), ("launch_bounds", launch_bounds)):
+        if device and value:
+            raise TypeError(f"jit: {name}: expected none for a device function, whose kernel has it, got {value!r}")
+    decorate = device_function if device else partial(Kernel, launch_bounds=launch_bounds, contract=contract)
     return decorate if function is None else decorate(function)
 
 
@@ -105,3 +124,8 @@ def address(array: Any) -> int:
 def on_machine_of(array: Any, table: np.ndarray) -> Any:
     """A copy of a host array on the machine that an array is on."""
     return device(device_of([array])).to_device(table)
+
+
+def multiprocessors(array: Any) -> int:
+    """How many multiprocessors the machine of an array has."""
+    return device(device_of([array])).properties.multiprocessors

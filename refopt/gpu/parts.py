@@ -22,7 +22,7 @@ An average of parameters, which goes on from step to step, for any number of ten
     ...         average, param = addresses[0, tensor], addresses[1, tensor]
     ...         store(average, i, stop, blend8(load(average, i, stop), load(param, i, stop), decay))
     ...     return row
-    >>> @cuda.jit(bounds=(64, 16))
+    >>> @cuda.jit(launch_bounds=(64, 16))
     ... def ema(addresses, chunks, decay):
     ...     update(addresses, chunks, cuda.blockIdx.x, decay)
     >>> with gpu.use("executor"):

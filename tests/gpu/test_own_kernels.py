@@ -14,6 +14,7 @@ from refopt.checks.dtypes import numpy_dtype
 from refopt.cpu.reduce import tile_sums, tree_sum
 from refopt.gpu import cuda, exactness, parts
 from refopt.gpu.exactness import instructions
+from refopt.gpu.ladder import global_norm
 from refopt.gpu.target import argument_spelled, signature_spelled
 
 PAGE = ROOT / "docs" / "own-kernels.md"
@@ -86,7 +87,7 @@ def average_of(*dtypes):
 
         return row
 
-    @cuda.jit(bounds=(64, 16))
+    @cuda.jit(launch_bounds=(64, 16))
     def ema(addresses, chunks, decay):
         update(addresses, chunks, cuda.blockIdx.x, decay)
 
@@ -165,7 +166,7 @@ def test_a_prepared_launch_keeps_its_arrays(monkeypatch):
 def test_addresses_alone_are_of_the_machine_in_force(monkeypatch):
     """As no argument says where it is."""
     ran = []
-    monkeypatch.setattr(cuda, "device", lambda: SimpleNamespace(name="gpu"))
+    monkeypatch.setattr(cuda, "device", lambda name: SimpleNamespace(name=name or "gpu"))
     monkeypatch.setattr(cuda.Launch, "prepared", lambda launch: ran.append)
     cuda.Launch(twice, 3, 64, (1, 2))(5)
     assert ran == [5]
@@ -218,7 +219,7 @@ def scale(partial):
     return row
 
 
-@cuda.jit(bounds=(128, 4))
+@cuda.jit(launch_bounds=(128, 4))
 def clip(addresses, chunks, nodes, counters, sums, roots, most):
     grid = cuda.cg.this_grid()
     warp, warps, lane = cuda.threadIdx.x // 32, cuda.blockDim.x // 32, cuda.threadIdx.x % 32
@@ -382,3 +383,55 @@ def test_a_race_in_a_kernel_of_ones_own_is_seen(executor):
     twice = executor.to_device(np.repeat(table.chunks.copy_to_host()[:1], 2, axis=0))
     with pytest.raises(simt.DataRace), simt.observe(count=False, watch=True):
         launch._replace(args=(table.addresses, twice, ONE), grid=2)()
+
+
+# The decorator, and the machine.
+
+
+def test_device_functions_and_launch_bounds(executor):
+    """In Numba's spelling; a device function of the parts is the same."""
+
+    @cuda.jit(device=True)
+    def tripled(x):
+        return x + x + x
+
+    assert tripled(ONE) == 3 and not isinstance(tripled, cuda.Kernel)
+
+    @cuda.jit(launch_bounds=(64, 12))
+    def triple(x):
+        x[cuda.threadIdx.x] = tripled(x[cuda.threadIdx.x])
+
+    x = executor.to_device(np.array([2], np.float32))
+    triple[1, 1](x)
+    assert x.copy_to_host() == 6 and triple.launch_bounds == (64, 12)
+
+
+def test_what_a_device_function_is_not_given():
+    for name, value in (("contract", True), ("launch_bounds", (64, 12))):
+        said = re.escape(f"jit: {name}: expected none for a device function, whose kernel has it, got {value!r}")
+        with pytest.raises(TypeError, match=f"^{said}$"):
+            cuda.jit(device=True, **{name: value})
+    cuda.jit(device=True, contract=False, launch_bounds=None)
+
+
+def test_bounds_by_the_name_of_before():
+    with pytest.warns(DeprecationWarning, match=r"^jit: bounds has been renamed: use jit: launch_bounds$") as seen:
+        kernel = cuda.jit(bounds=(64, 12))(lambda x: None)
+    assert [x.filename for x in seen] == [__file__] and kernel.launch_bounds == (64, 12)
+    both = r"^jit: bounds: expected launch_bounds alone, got both$"
+    with pytest.warns(DeprecationWarning), pytest.raises(TypeError, match=both):
+        cuda.jit(bounds=(64, 12), launch_bounds=(64, 12))
+
+
+def test_the_machine_of_an_array(executor):
+    """A grid of eight blocks for each multiprocessor; a device that kernels are not compiled for is refused."""
+    grads = [executor.to_device(np.ones(10**5, np.float32))]
+    x = grads[0]
+    assert cuda.multiprocessors(x) == 132
+    with simt.claim("T4"):
+        assert cuda.multiprocessors(x) == 40
+        launch, _ = global_norm.launches_0(grads, executor.to_device(np.zeros(2, np.float32)), (ONE, ONE))
+        assert launch.grid == 320
+    with simt.claim(capability=(7, 0)), pytest.raises(RuntimeError, match=r"expected compute capability 7\.5 or later"):
+        twice[1, 1](x, ONE)
+    assert x.copy_to_host()[0] == 1

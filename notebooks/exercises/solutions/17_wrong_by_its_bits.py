@@ -17,11 +17,12 @@ Explained in: ../15-the-oracle.ipynb
 # - the root is taken of the corrected square, `sqrt(u / (1 - beta2_pow))`, not of each.
 
 # %%
+import math
+
 import numpy as np
 
 from exercise import Exercise, suspect
 from refopt.gpu import cuda
-from refopt.gpu.parts import sqrt
 
 spec = suspect.adamw  # (p, g, m, u, lr, beta1, beta2, epsilon, coeff, beta1_pow, beta2_pow)
 
@@ -42,6 +43,13 @@ cases = {"random gradients": arguments(), "gradients of 0": arguments(g=0), "no 
 exercise = Exercise("17_wrong_by_its_bits", spec, cases, launch, limits=["requests", "sectors"])
 
 ONE = np.float32(1)
+
+
+@cuda.jit(device=True)
+def sqrt(x):
+    """The square root in fp32. Compiled, ``math.sqrt`` gives that; in plain Python it gives a double."""
+    return np.float32(math.sqrt(x))
+
 
 # %% [markdown]
 # The oracle allows for as much rounding as the formula may have. By its first law the suspect is right:

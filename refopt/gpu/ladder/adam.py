@@ -24,25 +24,32 @@ All but adam_0 have the bits of the reference, on the executor and on a GPU.
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches     ms  ms as a graph  GB/s  registers
-    adam_0           161  0.742          0.571  1252         27
-    adam_1           161  0.745          0.573  1249         27
-    adam_2           161  0.792          0.620  1155         46
-    adam_3             1  0.213          0.213  3358         44
-    adam_4             1  0.178          0.178  4030         72
-    production         1  0.177          0.177  4038
+    adam_0           161  0.784          0.572  1252         27
+    adam_1           161  0.766          0.573  1248         27
+    adam_2           161  0.807          0.620  1154         46
+    adam_3             1  0.213          0.213  3365         44
+    adam_4             1  0.177          0.178  4031         72
+    production         1  0.178          0.178  4031
 
-A copy has 4275 GB/s; the L2 cache may add to what a small model has.
+A copy has 4276 GB/s; the L2 cache may add to what a small model has.
 """
+
+import math
 
 import numpy as np
 
 from refopt.gpu import cuda
-from refopt.gpu.cuda import Launch, address, on_machine_of
-from refopt.gpu.target import device_function, sqrt
+from refopt.gpu.cuda import Launch, address, multiprocessors, on_machine_of
 from refopt.gpu.vectors import load4_float32, load_float32, store4_float32, store_float32
 
 # A number of Python's would be a double in the compiled kernel, and all that it meets would become one.
 ONE = np.float32(1)
+
+
+@cuda.jit(device=True)
+def sqrt(x):
+    """The square root in fp32. Compiled, ``math.sqrt`` gives that; in plain Python it gives a double."""
+    return np.float32(math.sqrt(x))
 
 
 # A thread for each element.
@@ -104,9 +111,9 @@ def adam_2(p, g, m, u, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
 
 
 def launches_2(params, grads, moment1, moment2, numbers):
-    """At most 1056 blocks, eight for each of the 132 multiprocessors of an H200; fewer where a tensor is small."""
+    """At most eight blocks for each multiprocessor, fewer where a tensor is small."""
     return [
-        Launch(adam_2, min(-(-p.size // 256), 1056), 256, (p, g, m, u, *numbers))
+        Launch(adam_2, min(-(-p.size // 256), 8 * multiprocessors(p)), 256, (p, g, m, u, *numbers))
         for p, g, m, u in zip(params, grads, moment1, moment2, strict=True) if p.size
     ]  # fmt: skip
 
@@ -123,7 +130,7 @@ P, G, M, U = range(4)  # rows of the table of addresses
 TENSOR, START, STOP, ALIGNED = range(4)  # columns of the table of chunks
 
 
-@device_function
+@cuda.jit(device=True)
 def descend(p, g, m, u, k):
     """One element of a step: the new p, m and u. ``k`` is what all elements share."""
     beta1, rest1, beta2, rest2, epsilon, rate, root = k
@@ -132,12 +139,12 @@ def descend(p, g, m, u, k):
     return p - rate * (m / (sqrt(u) / root + epsilon)), m, u
 
 
-@device_function
+@cuda.jit(device=True)
 def shared_numbers(lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
     return beta1, ONE - beta1, beta2, ONE - beta2, epsilon, lr / (ONE - beta1_pow), sqrt(ONE - beta2_pow)
 
 
-@device_function
+@cuda.jit(device=True)
 def one_element(p_at, g_at, m_at, u_at, k):
     """Load one element of each array, and store its new values. Addresses are in bytes."""
     p, m, u = descend(load_float32(p_at), load_float32(g_at), load_float32(m_at), load_float32(u_at), k)
@@ -183,7 +190,7 @@ def launches_3(params, grads, moment1, moment2, numbers, kernel=adam_3, threads=
 # on a multiprocessor, and so how many registers a thread may have.
 
 
-@cuda.jit(bounds=(64, 12))
+@cuda.jit(launch_bounds=(64, 12))
 def adam_4(addresses, chunks, lr, beta1, beta2, epsilon, beta1_pow, beta2_pow):
     c = cuda.blockIdx.x
     tensor, start, stop = chunks[c, TENSOR], chunks[c, START], chunks[c, STOP]

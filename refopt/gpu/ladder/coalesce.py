@@ -22,20 +22,20 @@ All have the bits of the reference: a product and a rounding leave no choice.
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches     ms  ms as a graph  GB/s  registers
-    gather_0         161  0.614          0.267   574         10
-    gather_1         161  0.598          0.328   467         30
+    gather_0         161  0.653          0.267   575         10
+    gather_1         161  0.696          0.329   467         30
     gather_2           1  0.361          0.361   424         18
-    gather_3           1  0.066          0.066  2330         30
-    gather_4           1  0.044          0.044  3449         42
-    production         1  0.041          0.041  3742
+    gather_3           1  0.066          0.066  2325         30
+    gather_4           1  0.044          0.045  3439         42
+    production         1  0.041          0.041  3731
 
-A copy has 4275 GB/s; the L2 cache may add to what a small model has.
+A copy has 4276 GB/s; the L2 cache may add to what a small model has.
 """
 
 import numpy as np
 
 from refopt.gpu import cuda
-from refopt.gpu.cuda import Launch, address, on_machine_of
+from refopt.gpu.cuda import Launch, address, multiprocessors, on_machine_of
 from refopt.gpu.vectors import load4_float32, load_float32, store4_float16, store_float16
 
 ALIGNMENT = 128  # elements: 256 bytes of fp16
@@ -79,8 +79,9 @@ def gather_1(g, buffer, offset, scale):
 
 def launches_1(grads, buffer, scale):
     base, offsets = address(buffer), offsets_of([g.size for g in grads])
+    most = 8 * multiprocessors(buffer)  # blocks: eight for each multiprocessor
     return [
-        Launch(gather_1, min(-(-g.size // 256), 1056), 256, (g, base, int(offset), scale))
+        Launch(gather_1, min(-(-g.size // 256), most), 256, (g, base, int(offset), scale))
         for g, offset in zip(grads, offsets, strict=False) if g.size
     ]  # fmt: skip
 
@@ -151,7 +152,7 @@ def launches_3(grads, buffer, scale, kernel=gather_3, threads=256):
 # 16 bytes at a time.
 
 
-@cuda.jit(bounds=(64, 16))
+@cuda.jit(launch_bounds=(64, 16))
 def gather_4(chunks, scale):
     c = cuda.blockIdx.x
     source, target, count = chunks[c, SOURCE], chunks[c, TARGET], chunks[c, COUNT]

@@ -26,21 +26,22 @@ Versions:
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches      ms  ms as a graph  GB/s  registers
-    norm_0           162  16.854         16.695     6         30
-    norm_1           162   0.590          0.421   243         30
-    norm_2           323   1.335          0.696   147         28
-    norm_3             3   0.044          0.042  2448         70
-    norm_4             2   0.045          0.043  2352         72
-    production         2   0.037          0.037  2761
+    norm_0           162  16.856         16.709     6         30
+    norm_1           162   0.688          0.420   243         30
+    norm_2           323   1.608          0.696   147         28
+    norm_3             3   0.044          0.042  2444         70
+    norm_4             2   0.045          0.044  2341         72
+    production         2   0.037          0.037  2776
 
-A copy has 4275 GB/s; the L2 cache may add to what a small model has.
+A copy has 4276 GB/s; the L2 cache may add to what a small model has.
 """
+
+import math
 
 import numpy as np
 
 from refopt.gpu import cuda
-from refopt.gpu.cuda import Launch, address, on_machine_of
-from refopt.gpu.target import device_function, sqrt
+from refopt.gpu.cuda import Launch, address, multiprocessors, on_machine_of
 from refopt.gpu.vectors import load4_float32, load_float32
 
 TILE, LANES = 1024, 256  # elements; those of a row
@@ -48,7 +49,13 @@ ZERO, ONE = np.float32(0), np.float32(1)  # a number of Python's would be a doub
 NORM, FACTOR = range(2)  # places in the result
 
 
-@device_function
+@cuda.jit(device=True)
+def sqrt(x):
+    """The square root in fp32. Compiled, ``math.sqrt`` gives that; in plain Python it gives a double."""
+    return np.float32(math.sqrt(x))
+
+
+@cuda.jit(device=True)
 def finish(squares, out, max_norm, epsilon):
     norm = sqrt(squares)
     clip = max_norm / (norm + epsilon)
@@ -79,7 +86,8 @@ def finish_total(total, out, max_norm, epsilon):
 def launches_0(grads, out, numbers, kernel=norm_0):
     """A launch for each tensor, and one of a single thread when they are done."""
     total = on_machine_of(out, np.zeros(1, np.float32))
-    blocks = [Launch(kernel, min(-(-g.size // 256), 1056), 256, (g, total)) for g in grads if g.size]
+    most = 8 * multiprocessors(out)  # blocks: eight for each multiprocessor
+    blocks = [Launch(kernel, min(-(-g.size // 256), most), 256, (g, total)) for g in grads if g.size]
     return [*blocks, Launch(finish_total, 1, 1, (total, out, *numbers))]
 
 
@@ -140,7 +148,7 @@ def norm_2(g, sums):
         sums[cuda.blockIdx.x] = shared[0]
 
 
-@device_function
+@cuda.jit(device=True)
 def join(sums, first, count):
     """The tree over some sums in a row, neighbours first, by a whole block. Its result is where the first one was."""
     while count > 1:
@@ -196,7 +204,7 @@ TENSOR, START, STOP, SLOT, ALIGNED = range(5)  # columns of the table of chunks;
 FIRST, COUNT, CHUNKS = range(3)  # rows of the table of tensors: where their sums are, how many, and of how many chunks
 
 
-@device_function
+@cuda.jit(device=True)
 def at_or_zero(g, i, stop):
     """The square of an element, 0 behind the end."""
     if i < stop:
@@ -205,7 +213,7 @@ def at_or_zero(g, i, stop):
     return ZERO
 
 
-@device_function
+@cuda.jit(device=True)
 def warp_tree(x):
     """The sum over the 32 threads of a warp, neighbours first, in all of them: 5 shuffles, no memory, no barrier."""
     for level in range(5):
@@ -215,7 +223,7 @@ def warp_tree(x):
     return x
 
 
-@device_function
+@cuda.jit(device=True)
 def tile_of_fours(g, first):
     """The sum of a whole tile that is aligned. A thread has lanes 4t to 4t + 3, and those 128 further on."""
     i = first + 4 * (cuda.threadIdx.x % 32)
@@ -230,7 +238,7 @@ def tile_of_fours(g, first):
     return warp_tree((a0 + a1) + (a2 + a3)) + warp_tree((b0 + b1) + (b2 + b3))
 
 
-@device_function
+@cuda.jit(device=True)
 def tile_of_ones(g, first, stop):
     """The same of a tile that ends early, or is not aligned: an element at a time."""
     i = first + 4 * (cuda.threadIdx.x % 32)
@@ -245,7 +253,7 @@ def tile_of_ones(g, first, stop):
     return total + half
 
 
-@device_function
+@cuda.jit(device=True)
 def chunk_sums(c, addresses, chunks, sums):
     """The sums of the tiles of a chunk, each in its place. All threads of a warp take the same way through it."""
     g, start, stop = addresses[chunks[c, TENSOR]], chunks[c, START], chunks[c, STOP]
@@ -259,7 +267,7 @@ def chunk_sums(c, addresses, chunks, sums):
             sums[chunks[c, SLOT] + (first - start) // TILE] = x
 
 
-@cuda.jit(bounds=(THREADS, 6))
+@cuda.jit(launch_bounds=(THREADS, 6))
 def norm_3(addresses, chunks, sums):
     chunk_sums(cuda.blockIdx.x, addresses, chunks, sums)
 
@@ -308,7 +316,7 @@ def launches_3(grads, out, numbers):
 # makes no difference in the table, since launches that are all enqueued follow each other closely.
 
 
-@cuda.jit(bounds=(THREADS, 6))
+@cuda.jit(launch_bounds=(THREADS, 6))
 def norm_4(addresses, chunks, tensors, sums, roots, counters):
     c = cuda.blockIdx.x
     tensor = chunks[c, TENSOR]

@@ -38,20 +38,21 @@ what rounding allows a sum in any order.
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches      ms  ms as a graph  GB/s  registers
-    lamb_1           483  34.221         33.751    30         44
-    lamb_2           483   2.166          1.524   671         44
-    lamb_3             3   0.262          0.260  3935         78
+    lamb_1           483  34.200         33.779    30         44
+    lamb_2           483   2.469          1.524   671         44
+    lamb_3             3   0.262          0.260  3932         78
     lamb_4             2   0.264          0.263  3886         76
-    production         2   0.260          0.260  3927
+    production         2   0.261          0.261  3921
 
-A copy has 4275 GB/s; the L2 cache may add to what a small model has.
+A copy has 4276 GB/s; the L2 cache may add to what a small model has.
 """
+
+import math
 
 import numpy as np
 
 from refopt.gpu import cuda
-from refopt.gpu.cuda import Launch, address, on_machine_of
-from refopt.gpu.target import device_function, sqrt
+from refopt.gpu.cuda import Launch, address, multiprocessors, on_machine_of
 from refopt.gpu.vectors import load4_float32, load_float32, store4_float32, store_float32
 
 TILE, LANES, ROWS = 1024, 256, 4  # elements of a tile; those of a row; rows
@@ -59,21 +60,27 @@ ZERO, ONE = np.float32(0), np.float32(1)  # a number of Python's would be a doub
 DECAY = 4  # its place among the numbers
 
 
-@device_function
+@cuda.jit(device=True)
+def sqrt(x):
+    """The square root in fp32. Compiled, ``math.sqrt`` gives that; in plain Python it gives a double."""
+    return np.float32(math.sqrt(x))
+
+
+@cuda.jit(device=True)
 def moments(g, m, u, k):
     """The new moments of one element. ``k`` is what all elements share: the numbers from beta1 on."""
     beta1, beta2 = k[0], k[1]
     return beta1 * m + (ONE - beta1) * g, beta2 * u + (ONE - beta2) * g * g
 
 
-@device_function
+@cuda.jit(device=True)
 def direction(p, m, u, k):
     """Its direction r, by the new moments."""
     epsilon, decay, beta1_pow, beta2_pow = k[2], k[3], k[4], k[5]
     return m / (ONE - beta1_pow) / (sqrt(u / (ONE - beta2_pow)) + epsilon) + decay * p
 
 
-@device_function
+@cuda.jit(device=True)
 def rate_of(p_squares, r_squares, lr, decay):
     """lr times the ratio of a tensor, of its sums of squares."""
     p_norm, r_norm = sqrt(p_squares), sqrt(r_squares)
@@ -126,8 +133,9 @@ def launches_1(params, grads, moment1, moment2, numbers):
     launches = []
     for p, g, m, u in with_elements(params, grads, moment1, moment2):
         r, sums, rate, blocks = zeros(p, p.size), zeros(p, 2), zeros(p, 1), -(-p.size // 256)
+        most = 8 * multiprocessors(p)  # blocks: eight for each multiprocessor
         launches += [
-            Launch(lamb_1_moments, min(blocks, 1056), 256, (p, g, m, u, r, sums, *rest)),  # 8 for each multiprocessor
+            Launch(lamb_1_moments, min(blocks, most), 256, (p, g, m, u, r, sums, *rest)),
             Launch(lamb_1_rate, 1, 1, (sums, rate, lr, numbers[DECAY])),
             Launch(lamb_1_update, blocks, 256, (p, r, rate)),
         ]
@@ -180,7 +188,7 @@ def lamb_2_moments(p, g, m, u, sums, beta1, beta2, epsilon, decay, beta1_pow, be
         sums[0, cuda.blockIdx.x], sums[1, cuda.blockIdx.x] = shared[0, 0], shared[1, 0]
 
 
-@device_function
+@cuda.jit(device=True)
 def join(sums, first, count):
     """The tree over some sums in a row, by one block. The result replaces the first of them."""
     distance = 1
@@ -236,7 +244,7 @@ FIRST, COUNT = range(2)  # rows of the table of tensors: the first chunk, how ma
 ZEROS = ZERO, ZERO, ZERO, ZERO
 
 
-@device_function
+@cuda.jit(device=True)
 def one(p, g, m, u, i, stop, k):
     """Store the new moments of an element; itself and its r, 0 and 0 beyond the end. Addresses are in bytes."""
     if i < stop:
@@ -248,7 +256,7 @@ def one(p, g, m, u, i, stop, k):
     return ZERO, ZERO
 
 
-@device_function
+@cuda.jit(device=True)
 def four_by_one(p, g, m, u, i, stop, k):
     x0, r0 = one(p, g, m, u, i, stop, k)
     x1, r1 = one(p, g, m, u, i + 1, stop, k)
@@ -257,7 +265,7 @@ def four_by_one(p, g, m, u, i, stop, k):
     return (x0, x1, x2, x3), (r0, r1, r2, r3)
 
 
-@device_function
+@cuda.jit(device=True)
 def four(p, g, m, u, i, k):
     """The same of four elements that are all there and aligned."""
     # 16 bytes in one instruction, where they begin at a multiple of 16: 512 in a row for the warp. A load takes some
@@ -275,12 +283,12 @@ def four(p, g, m, u, i, k):
     return x, (r0, r1, r2, r3)
 
 
-@device_function
+@cuda.jit(device=True)
 def add_squares(sums, x):
     return sums[0] + x[0] * x[0], sums[1] + x[1] * x[1], sums[2] + x[2] * x[2], sums[3] + x[3] * x[3]
 
 
-@device_function
+@cuda.jit(device=True)
 def lane_tree(low, high):
     """The sum over the 256 lanes of a tile, of which a thread has 4 in either half; in all threads of the warp."""
     # Two levels of the tree are within the thread.
@@ -293,7 +301,7 @@ def lane_tree(low, high):
     return x + y  # the last joins the halves
 
 
-@device_function
+@cuda.jit(device=True)
 def tile_moments(p, g, m, u, first, stop, aligned, k):
     """The moments of a tile, by a warp, and the sums of squares of p and r.
 
@@ -317,12 +325,12 @@ def tile_moments(p, g, m, u, first, stop, aligned, k):
     return lane_tree(p_low, p_high), lane_tree(r_low, r_high)
 
 
-@device_function
+@cuda.jit(device=True)
 def eight(s, k):
     return ((s[k, 0] + s[k, 1]) + (s[k, 2] + s[k, 3])) + ((s[k, 4] + s[k, 5]) + (s[k, 6] + s[k, 7]))
 
 
-@device_function
+@cuda.jit(device=True)
 def chunk_moments(c, addresses, chunks, sums, k):
     """The moments of a chunk, by a block, whose first thread writes the sums."""
     shared = cuda.shared.array((2, TILES), np.float32)
@@ -342,7 +350,7 @@ def chunk_moments(c, addresses, chunks, sums, k):
 # (occupancy) have more of them under way, too, and each is at the other's expense.
 
 
-@cuda.jit(bounds=(THREADS, 3))
+@cuda.jit(launch_bounds=(THREADS, 3))
 def lamb_3_moments(addresses, chunks, sums, beta1, beta2, epsilon, decay, beta1_pow, beta2_pow):
     chunk_moments(cuda.blockIdx.x, addresses, chunks, sums, (beta1, beta2, epsilon, decay, beta1_pow, beta2_pow))
 
@@ -356,7 +364,7 @@ def lamb_3_rates(tensors, sums, rates, lr, decay):
         rates[tensor] = rate_of(sums[0, first], sums[1, first], lr, decay)
 
 
-@cuda.jit(bounds=(THREADS, 5))
+@cuda.jit(launch_bounds=(THREADS, 5))
 def lamb_3_update(addresses, chunks, rates, beta1, beta2, epsilon, decay, beta1_pow, beta2_pow):
     # Blocks begin about in order. The last chunks come first: what the first launch has left last is still in the L2
     # cache, in part.
@@ -410,7 +418,7 @@ def launches_3(params, grads, moment1, moment2, numbers):
 # difference in the table, since launches that are all enqueued follow each other closely.
 
 
-@cuda.jit(bounds=(THREADS, 3))
+@cuda.jit(launch_bounds=(THREADS, 3))
 def lamb_4_moments(
     addresses, chunks, tensors, sums, rates, counters, lr, beta1, beta2, epsilon, decay, beta1_pow, beta2_pow
 ):

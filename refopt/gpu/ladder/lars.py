@@ -32,27 +32,34 @@ reference, on the executor and on a GPU; lars_1 is within what rounding allows a
 One step on the 25,557,032 parameters of ResNet-50, in 161 tensors, on an NVIDIA H200::
 
     version     launches      ms  ms as a graph  GB/s  registers
-    lars_1           483  34.135         33.675    21         30
-    lars_2           483   2.291          1.139   629         29
-    lars_3             3   0.184          0.182  3922         72
-    lars_4             2   0.185          0.183  3901         80
+    lars_1           483  34.115         33.703    21         30
+    lars_2           483   2.309          1.139   628         29
+    lars_3             3   0.184          0.182  3928         72
+    lars_4             2   0.185          0.184  3899         80
     production         2   0.175          0.175  4085
 
-A copy has 4275 GB/s; the L2 cache may add to what a small model has.
+A copy has 4276 GB/s; the L2 cache may add to what a small model has.
 """
+
+import math
 
 import numpy as np
 
 from refopt.gpu import cuda
-from refopt.gpu.cuda import Launch, address, on_machine_of
-from refopt.gpu.target import device_function, sqrt
+from refopt.gpu.cuda import Launch, address, multiprocessors, on_machine_of
 from refopt.gpu.vectors import load4_float32, load_float32, store4_float32, store_float32
 
 TILE, LANES, ROWS = 1024, 256, 4  # elements of a tile; those of a row; rows
 ZERO = np.float32(0)  # a number of Python's would be a double in the compiled kernel, and all that it meets
 
 
-@device_function
+@cuda.jit(device=True)
+def sqrt(x):
+    """The square root in fp32. Compiled, ``math.sqrt`` gives that; in plain Python it gives a double."""
+    return np.float32(math.sqrt(x))
+
+
+@cuda.jit(device=True)
 def local_rate(p_squares, g_squares, lr, coeff, decay, epsilon):
     """The learning rate of a tensor, of its sums of squares."""
     p_norm, g_norm = sqrt(p_squares), sqrt(g_squares)
@@ -61,7 +68,7 @@ def local_rate(p_squares, g_squares, lr, coeff, decay, epsilon):
     return lr
 
 
-@device_function
+@cuda.jit(device=True)
 def rule(p, g, v, rate, mu, decay):
     """One element: the new parameter and the new velocity."""
     v = mu * v + rate * (g + decay * p)
@@ -108,8 +115,9 @@ def launches_1(params, grads, velocities, numbers):
     launches = []
     for p, g, v in with_elements(params, grads, velocities):
         sums, rate, blocks = zeros(p, 2), zeros(p, 1), -(-p.size // 256)
+        most = 8 * multiprocessors(p)  # blocks: eight for each multiprocessor
         launches += [
-            Launch(lars_1_squares, min(blocks, 1056), 256, (p, g, sums)),  # 8 for each multiprocessor of an H200
+            Launch(lars_1_squares, min(blocks, most), 256, (p, g, sums)),
             Launch(lars_1_rate, 1, 1, (sums, rate, lr, coeff, decay, epsilon)),
             Launch(lars_update, blocks, 256, (p, g, v, rate, mu, decay)),
         ]
@@ -158,7 +166,7 @@ def lars_2_tiles(p, g, sums):
         sums[0, cuda.blockIdx.x], sums[1, cuda.blockIdx.x] = shared[0, 0], shared[1, 0]
 
 
-@device_function
+@cuda.jit(device=True)
 def join(sums, first, count):
     """The tree over some sums in a row, by one block. The result replaces the first of them."""
     distance = 1
@@ -205,7 +213,7 @@ FIRST, COUNT = range(2)  # rows of the table of tensors: the first chunk, how ma
 ZEROS = ZERO, ZERO, ZERO, ZERO
 
 
-@device_function
+@cuda.jit(device=True)
 def some(array, i, stop):
     """Four elements, one by one, with 0 for those beyond the end. Addresses, here of an array, are in bytes."""
     at = array + 4 * i
@@ -217,12 +225,12 @@ def some(array, i, stop):
     )
 
 
-@device_function
+@cuda.jit(device=True)
 def add_squares(sums, x):
     return sums[0] + x[0] * x[0], sums[1] + x[1] * x[1], sums[2] + x[2] * x[2], sums[3] + x[3] * x[3]
 
 
-@device_function
+@cuda.jit(device=True)
 def lane_tree(low, high):
     """The sum over the 256 lanes of a tile, of which a thread has 4 in either half; in all threads of the warp."""
     # Two levels of the tree are within the thread.
@@ -235,7 +243,7 @@ def lane_tree(low, high):
     return x + y  # the last joins the halves
 
 
-@device_function
+@cuda.jit(device=True)
 def tile_squares(p, g, first, stop, aligned):
     """The sums of squares of p and g over a tile, by a warp. Thread t has lanes 4t to 4t + 3, and those 128 further."""
     i = first + 4 * (cuda.threadIdx.x % 32)
@@ -258,12 +266,12 @@ def tile_squares(p, g, first, stop, aligned):
     return lane_tree(p_low, p_high), lane_tree(g_low, g_high)
 
 
-@device_function
+@cuda.jit(device=True)
 def eight(s, k):
     return ((s[k, 0] + s[k, 1]) + (s[k, 2] + s[k, 3])) + ((s[k, 4] + s[k, 5]) + (s[k, 6] + s[k, 7]))
 
 
-@device_function
+@cuda.jit(device=True)
 def chunk_squares(c, addresses, chunks, sums):
     """The sums of a chunk, by a block; its first thread writes them."""
     shared = cuda.shared.array((2, TILES), np.float32)
@@ -282,7 +290,7 @@ def chunk_squares(c, addresses, chunks, sums):
 # (occupancy) have more of them under way, too, and each is at the other's expense.
 
 
-@cuda.jit(bounds=(THREADS, 3))
+@cuda.jit(launch_bounds=(THREADS, 3))
 def lars_3_squares(addresses, chunks, sums):
     chunk_squares(cuda.blockIdx.x, addresses, chunks, sums)
 
@@ -296,7 +304,7 @@ def lars_3_rates(tensors, sums, rates, lr, coeff, decay, epsilon):
         rates[tensor] = local_rate(sums[0, first], sums[1, first], lr, coeff, decay, epsilon)
 
 
-@cuda.jit(bounds=(THREADS, 5))
+@cuda.jit(launch_bounds=(THREADS, 5))
 def lars_3_update(addresses, chunks, rates, mu, decay):
     # Blocks begin about in order. The last chunks come first: what the norms have read last is still in the L2 cache.
     c = cuda.gridDim.x - 1 - cuda.blockIdx.x
@@ -354,7 +362,7 @@ def launches_3(params, grads, velocities, numbers):
 # difference in the table, since launches that are all enqueued follow each other closely.
 
 
-@cuda.jit(bounds=(THREADS, 3))
+@cuda.jit(launch_bounds=(THREADS, 3))
 def lars_4_squares(addresses, chunks, tensors, sums, rates, counters, lr, coeff, decay, epsilon):
     c = cuda.blockIdx.x
     tensor = chunks[c, TENSOR]

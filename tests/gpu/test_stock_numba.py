@@ -1,0 +1,453 @@
+"""Kernels in stock Numba: with ``from numba import cuda`` in the place of refopt's line, and otherwise as they stand.
+
+They are those of the ladders, of the exercises' solutions, of notebooks 1 and 2 and of two pages, found by their text.
+What calls nothing of refopt's is compiled by Numba to PTX, which differs from refopt's by contraction alone, and run
+by Numba's simulator, with the bits of the executor.
+"""
+
+import ast
+import contextlib
+import dis
+import importlib
+import json
+import os
+import pickle
+import pkgutil
+import re
+import subprocess
+import sys
+import types
+import zlib
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import exercises
+import needs
+import numpy as np
+import page_code
+import pytest
+
+from benchmarks.record import ROOT
+from gpu.test_ladder import CLIP, NUMBERS, adam_lists, normal, placed
+from gpu.test_ladder_norms import LADDERS
+from refopt import gpu, simt
+from refopt.gpu import cuda, ladder
+from refopt.gpu.exactness import instructions
+from refopt.gpu.ladder import adam
+from refopt.gpu.target import signature_of
+
+pytestmark = pytest.mark.xdist_group("stock numba")
+REFOPT, NUMBA = "from refopt.gpu import cuda", "from numba import cuda"
+SOLUTIONS = exercises.FOLDER / "solutions"
+NOTEBOOKS = "1-why-merging-pays", "2-from-ten-lines"
+PARTS = {"refopt.gpu.parts", "refopt.gpu.target", "refopt.gpu.vectors"}
+
+
+# Kernels, as a reader would paste them.
+
+
+class Pasted(NamedTuple):
+    """A kernel of a page, the text of it and of all that it needs but ``cuda``, and refopt's modules in that."""
+
+    page: str
+    name: str
+    text: str
+    modules: frozenset[str]
+
+    def below(self, line, folder):
+        """The kernel, below an import of ``cuda``."""
+        path = folder / f"{self.page}-{self.name}.py"
+        path.write_text(f"{line}\n{self.text}")
+        scope = {"__name__": self.page}
+        exec(compile(path.read_text(), str(path), "exec"), scope)
+        return scope[self.name]
+
+
+class Statement(NamedTuple):
+    """Its first line, its text, and the module that it imports from."""
+
+    line: int
+    text: str
+    module: str = ""
+
+
+def statements(text):
+    """What a text defines or imports, by name."""
+    found, lines = {}, text.splitlines()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            origin = getattr(node, "module", "")
+            for alias in node.names:
+                line = ast.unparse(ast.ImportFrom(origin, [alias]) if origin else ast.Import([alias]))
+                module = f"{origin}.{alias.name}" if origin == "refopt.gpu" else origin or alias.name
+                found[alias.asname or alias.name] = Statement(node.lineno, line, module)
+        elif isinstance(node, ast.FunctionDef | ast.Assign):
+            first = min([node.lineno, *(x.lineno for x in getattr(node, "decorator_list", []))])
+            statement = Statement(first, "\n".join(lines[first - 1 : node.end_lineno]))
+            targets = [x for target in getattr(node, "targets", []) for x in ast.walk(target)]
+            names = [x.id for x in targets if isinstance(x, ast.Name)] or [getattr(node, "name", "")]
+            found |= dict.fromkeys(names, statement)
+    return found
+
+
+def globals_of(code):
+    """The names that a statement looks up outside of its functions."""
+    own = {x.argval for x in dis.get_instructions(code) if x.opname in ("LOAD_NAME", "LOAD_GLOBAL")}
+    return own.union(*(globals_of(x) for x in code.co_consts if isinstance(x, types.CodeType)))
+
+
+def is_kernel(node):
+    """Whether a statement is a function below ``cuda.jit``, and no device function."""
+    for decorator in getattr(node, "decorator_list", []):
+        call = decorator if isinstance(decorator, ast.Call) else ast.Call(decorator, [], [])
+        if ast.unparse(call.func) == "cuda.jit":
+            return all(keyword.arg != "device" for keyword in call.keywords)
+    return False
+
+
+def kernels_of(page, text):
+    """The kernels of a text at its outermost level."""
+    known, kernels = statements(text), []
+    for name in (node.name for node in ast.parse(text).body if is_kernel(node)):
+        reached, waiting = {}, [name]
+        while waiting:
+            if (x := waiting.pop()) in known and x not in reached:
+                reached[x] = known[x]
+                waiting += globals_of(compile(known[x].text, page, "exec"))
+        rest = [x for x in sorted(reached.values()) if x.text != REFOPT]
+        body = "\n\n\n".join(dict.fromkeys(x.text for x in rest))
+        kernels.append(Pasted(page, name, f"{body}\n", frozenset(x.module for x in rest) - {"", "math", "numpy"}))
+    return kernels
+
+
+def texts():
+    """The Python of each page; ladders and solutions have the names that their functions know their modules by."""
+    found = {}
+    for module in pkgutil.iter_modules(ladder.__path__, f"{ladder.__name__}."):
+        found[module.name] = Path(importlib.import_module(module.name).__file__).read_text()
+    found |= {f"solutions.{path.stem}": path.read_text() for path in sorted(SOLUTIONS.glob("[0-9]*.py"))}
+    for name in NOTEBOOKS:
+        cells = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text())["cells"]
+        found[name] = "\n\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    for name in ("own-kernels", "read-a-kernel"):
+        found[name] = "\n\n\n".join(text for language, text in page_code.blocks(name) if language == "python")
+    return found
+
+
+TEXTS = texts()
+KERNELS = {(x.page, x.name): x for page, text in TEXTS.items() for x in kernels_of(page, text)}
+STOCK = {key: x for key, x in KERNELS.items() if not x.modules}
+each_kernel = pytest.mark.parametrize("key", STOCK, ids=lambda key: f"{key[0].rpartition('.')[2]}-{key[1]}")
+
+
+def changed(module, name, old, new):
+    """The text of a kernel with a mistake in it, by a key of its own."""
+    key = f"{ladder.__name__}.{module}", name
+    assert STOCK[key].text.count(old) == 1
+    return (*key, re.sub(r"\W+", "-", new)), STOCK[key].text.replace(old, new)
+
+
+CHANGED = dict([
+    changed("adam", "adam_1", "(ONE - beta2)", "(ONE - beta1)"),
+    changed("adam", "adam_1", "i < p.size", "i <= p.size"),
+    changed("adam", "adam_2", "np.float32(math.sqrt(x))", "math.sqrt(x)"),
+    changed("global_norm", "norm_2", "cuda.blockIdx.x * TILE", "cuda.blockIdx.x * LANES"),
+    changed("lars", "lars_2_rate", "distance *= 2", "distance *= 4"),
+])  # fmt: skip
+
+
+# Their launches: what each leaves on the executor, and in the simulator.
+
+
+class Case(NamedTuple):
+    """A launch, and its arguments in host memory, before and after; or why there is nothing to compare."""
+
+    grid: int
+    block: int
+    before: list[Any]
+    after: list[Any]
+    why: str
+
+
+def on_host(args):
+    return [x.copy_to_host() if isinstance(x, simt.DeviceArray) else x for x in args]
+
+
+def dyadic(seed, sizes):
+    """Parameters, gradients, and moments of which LAMB by DYADIC makes numbers of few bits, so that sums are exact."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for n in sizes:
+        root = rng.choice([1, 3, 7], n)  # of the new second moment
+        p, m, g = rng.integers(-4, 5, n), rng.integers(-4, 5, n), rng.integers(-root, root + 1)
+        rows.append([x.astype(np.float32) for x in (p, g, m, 2 * root**2 - g**2)])
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+DYADIC = tuple(map(np.float32, (0.1, 0.5, 0.5, 2, 0.5, 0.5, 0.75)))
+SIZES = [1, 0, 300, 2100]  # of the tiles of three, one has no neighbour
+
+
+def numbers_of(machine, name, exact):
+    """Arguments of a ladder's rungs, with sums that are exact or any."""
+    if name == "adam":
+        return *placed(machine, adam_lists(SIZES[:3])), NUMBERS
+    if name == "global_norm":
+        grads = dyadic(1, SIZES)[1] if exact else normal(1, SIZES)
+        return *placed(machine, [grads]), machine.to_device(np.zeros(2, np.float32)), CLIP
+    row = LADDERS[name]
+    lists = dyadic(1, SIZES)[: len(row.slots)] if exact else row.lists(SIZES)
+    numbers = tuple(map(np.float32, row.numbers.values()))
+    return *placed(machine, lists), DYADIC if exact and name == "lamb" else numbers
+
+
+def launch_ladders(machine):
+    for page in dict.fromkeys(page for page, _ in STOCK if page.startswith(ladder.__name__)):
+        for make in importlib.import_module(page).RUNGS.values():
+            for exact in (False, True):
+                # Some launches know them by their addresses alone.
+                args = numbers_of(machine, page.rpartition(".")[2], exact)
+                launches = make(*args)
+                if not any("cuda.atomic.add" in by_name(launch).text for launch in launches):
+                    break
+            for launch in launches:
+                launch()
+
+
+def by_name(launch):
+    """The text of a launch's kernel."""
+    function = launch.kernel.function
+    return KERNELS[function.__module__, function.__name__]
+
+
+def launch_solutions():
+    from exercise import solution
+    from exercise.arguments import copied, on_device
+
+    for page in dict.fromkeys(page for page, _ in STOCK if page.startswith("solutions.")):
+        exercise, answer, _ = solution.load(page.removeprefix("solutions."))
+        for args in exercise.cases.values():
+            exercise.launch(answer, *on_device(copied(args)))
+
+
+def launch_others(machine, folder):
+    """Kernels of notebooks and pages, each by two warps on arrays that are long enough for four elements a thread."""
+    for (page, _), pasted in STOCK.items():
+        if "." not in page:
+            kernel = pasted.below(REFOPT, folder)
+            names = kernel.function.__code__.co_varnames[: kernel.function.__code__.co_argcount]
+            arrays = (np.linspace(-3, 5, 256, dtype=np.float32) for _ in names)
+            args = [machine.to_device(x) if f"{name}[" in pasted.text else x[7]
+                    for name, x in zip(names, arrays, strict=True)]  # fmt: skip
+            kernel[1, 64](*args)
+
+
+@contextlib.contextmanager
+def recorded():
+    """Note the launches of kernels that stock Numba has."""
+    cases, original = defaultdict(list), cuda.Launch.__call__
+
+    def call(launch, stream=0):
+        key = launch.kernel.function.__module__, launch.kernel.function.__name__
+        if key not in STOCK or launch.kernel.contract:  # adam_0 is adam_1 on the executor
+            return original(launch, stream)
+        before, why = on_host(launch.args), ""
+        try:
+            with simt.observe(count=False, watch=True, doubles="report") as log:
+                original(launch, stream)
+            why = "fp64" if log.doubles else ""
+        except (simt.BarrierDivergence, simt.DataRace) as error:
+            why = type(error).__name__
+        cases[key].append(Case(launch.grid, launch.block, before, on_host(launch.args), why))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda.Launch, "__call__", call)
+        yield cases
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    """The launches of each kernel of the ladders and solutions, and one of each that a notebook or a page has."""
+    folder = tmp_path_factory.mktemp("refopt")
+    with gpu.use("executor") as machine, recorded() as found:
+        launch_ladders(machine)
+        launch_solutions()
+        launch_others(machine, folder)
+    return found
+
+
+SIMULATE = """
+import copy, os, pickle, re, sys, warnings
+from numba import config, cuda
+from numba.cuda.simulator.kernelapi import FakeCUDAModule
+
+assert config.ENABLE_CUDASIM
+if hasattr(os, "sched_setaffinity"):  # a thread of Python for each of CUDA: they are faster on one core than on two
+    os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])
+warnings.simplefilter("ignore")  # a NaN is a number here
+has = FakeCUDAModule((1, 1, 1), (1, 1, 1), 0)
+results = {}
+for key, (path, cases) in pickle.load(open(sys.argv[1], "rb")).items():
+    cases = copy.deepcopy(cases)
+    text = open(path).read()
+    absent = set(re.findall(r"\\bcuda\\.(\\w+)", text)) - {"jit", *dir(has)}
+    if absent:
+        results[key] = f"the simulator has no {', '.join(sorted(absent))}"
+        continue
+    scope = {"__name__": key[0]}
+    try:
+        exec(compile(text, path, "exec"), scope)
+        for grid, block, args in cases:
+            scope[key[1]][grid, block](*args)
+        results[key] = [args for _, _, args in cases]
+    except Exception as error:
+        results[key] = f"{type(error).__name__}: {error}"
+pickle.dump(results, open(sys.argv[2], "wb"))
+"""
+
+
+@pytest.fixture(scope="module")
+def simulation(cases, tmp_path_factory):
+    """Numba's simulator at work on all cases, in a process of its own, and where it leaves what it comes to."""
+    needs.compiler()
+    folder, jobs = tmp_path_factory.mktemp("simulated"), {}
+    for key, text in ({key: pasted.text for key, pasted in STOCK.items()} | CHANGED).items():
+        path = folder / f"{'-'.join(key)}.py"
+        path.write_text(f"{NUMBA}\n{text}")
+        jobs[key] = str(path), [case[:3] for case in cases[key[:2]] if not case.why]
+    (folder / "jobs").write_bytes(pickle.dumps(jobs))
+    process = subprocess.Popen(
+        [sys.executable, "-c", SIMULATE, folder / "jobs", folder / "results"],
+        env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    yield process, folder / "results"
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def simulated(simulation):
+    """The arguments of all cases as the simulator leaves them, or why it cannot run a kernel."""
+    process, results = simulation
+    _, errors = process.communicate(timeout=120)
+    assert not process.returncode, errors
+    return pickle.loads(results.read_bytes())
+
+
+# Which they are.
+
+
+def of_parts(page):
+    """Whether a text imports what stock Numba does not have."""
+    return any(x.module in PARTS for x in statements(TEXTS[page]).values())
+
+
+def test_what_stock_numba_does_not_have():
+    """What loads by address or is made of parts, and nothing else: of a ladder, what takes tensors from a table."""
+    assert {module for x in KERNELS.values() for module in x.modules} <= PARTS
+    assert {page for page, _ in KERNELS.keys() - STOCK.keys()} <= set(filter(of_parts, TEXTS))
+    assert not [page for page, _ in KERNELS.keys() - STOCK.keys() if page in NOTEBOOKS]
+    names = {name for page, name in KERNELS if page.startswith(ladder.__name__)}
+    stock = {name for page, name in STOCK if page.startswith(ladder.__name__)}
+    of_one = {name for name in names if re.match(r"(adam|norm|lars|lamb)_[012](_|$)|lars_update|finish_", name)}
+    assert stock >= of_one | {"join_2", "join_3", "lamb_3_rates", "lars_3_rates"}
+
+
+def test_the_exercises_say_which():
+    (listed,) = re.findall(r"Exercises ([^.]*)\s+need\s+refopt's", (exercises.FOLDER / "README.md").read_text())
+    pages = [page for page in TEXTS if page.startswith("solutions.") and of_parts(page)]
+    assert [int(re.findall(r"\d+", page)[0]) for page in pages] == list(map(int, re.findall(r"\d+", listed)))
+
+
+# What Numba makes of them.
+
+
+def opcodes(ptx):
+    """How many there are of each, a fused multiply-add counted as a product and a sum.
+
+    An operation that must not be contracted has ``.rn``; one that may be has none, and rounds to nearest, too.
+    """
+    found = Counter()
+    for opcode in instructions(ptx):
+        operation, *_, kind = opcode.split(".")
+        names = ("mul", "add") if operation == "fma" else (operation,)
+        rounded = operation in ("fma", "add", "sub", "mul") and ".rn." in opcode
+        found.update(f"{name}.{kind}" for name in names) if rounded else found.update([opcode])
+    return found
+
+
+def stock_ptx(kernel, signature, capability, monkeypatch):
+    """What Numba compiles; a device function asks for a GPU, only to know which one it is."""
+    from numba import cuda as numba_cuda
+    from numba.cuda import dispatcher
+
+    monkeypatch.setattr(dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=capability))
+    return numba_cuda.compile_ptx(kernel.py_func, signature, cc=capability)[0]
+
+
+@each_kernel
+def test_ptx_differs_by_contraction_alone(key, cases, simulation, monkeypatch, tmp_path):
+    signature = signature_of(tuple(cases[key][0].before))
+    exact = STOCK[key].below(REFOPT, tmp_path).ptx(signature)
+    assert not any(x.startswith("fma") or re.match(r"(add|sub|mul)\.f32", x) for x in instructions(exact))
+    for capability in ((7, 5), (9, 0)):
+        ptx = stock_ptx(STOCK[key].below(NUMBA, tmp_path), signature, capability, monkeypatch)
+        assert opcodes(ptx) == opcodes(exact), capability
+        assert "sqrt" not in STOCK[key].text or "sqrt.rn.f32" in ptx
+        if not cases[key][0].why:
+            assert ".f64" not in ptx
+
+
+def test_numba_contracts(cases, monkeypatch, tmp_path):
+    """Of the first rung, by FMAs, and by leaving the rest to the assembler. adam_0 is that, opcode by opcode."""
+    needs.compiler()
+    key = adam.__name__, "adam_1"
+    signature = signature_of(tuple(cases[key][0].before))
+    ptx = instructions(stock_ptx(STOCK[key].below(NUMBA, tmp_path), signature, (9, 0), monkeypatch))
+    assert ptx.count("fma.rn.f32") == 2 and "mul.f32" in ptx
+    assert ptx == instructions(adam.adam_0.ptx(signature))
+
+
+# Their bits.
+
+
+def bits(args):
+    """Of each argument, short enough to be told."""
+    return [zlib.crc32(np.asarray(x).tobytes()) for x in args]
+
+
+@each_kernel
+def test_the_simulator_has_the_bits_of_the_executor(key, cases, simulated):
+    """But for what is a mistake on a page, for fp64, where NumPy has other types, and for what the simulator lacks."""
+    compared, got = [case for case in cases[key] if not case.why], simulated[key]
+    assert cases[key], "nothing launches it"
+    if "." not in key[0] and not compared:  # a page shows what goes wrong, and the executor says so
+        assert cases[key][0].why
+        return
+    assert len(compared) == len(cases[key])
+    if "shfl_xor_sync" in STOCK[key].text:
+        assert got == "the simulator has no shfl_xor_sync"
+        return
+    assert not isinstance(got, str), got
+    assert [bits(case.after) for case in compared] == list(map(bits, got))
+    assert any(bits(case.before) != bits(case.after) for case in compared)
+
+
+@pytest.mark.parametrize("key", CHANGED, ids="-".join)
+def test_a_mistake_is_seen(key, cases, simulated):
+    got = simulated[key]
+    assert isinstance(got, str) or [bits(case.after) for case in cases[key[:2]]] != list(map(bits, got))
+
+
+def test_sums_by_atomics_are_exact_here(cases, executor, tmp_path):
+    """Or the simulator could have another one: with blocks and threads in reverse order they are the same."""
+    found = [key for key in cases if "cuda.atomic.add" in STOCK[key].text]
+    assert len(found) >= 4
+    for key in found:
+        kernel = STOCK[key].below(REFOPT, tmp_path)
+        for case in cases[key]:
+            args = [executor.to_device(x) if getattr(x, "ndim", 0) else x for x in case.before]
+            with simt.observe(count=False, schedule="reverse"):
+                kernel[case.grid, case.block](*args)
+            assert bits(on_host(args)) == bits(case.after), key
