@@ -14,7 +14,7 @@ from pathlib import Path
 from mutation import covered as coverage
 from mutation import trial
 from mutation.report import by_part, record, table
-from mutation.sample import PARTS, again, all_edits, equivalents, sample
+from mutation.sample import PARTS, again, all_edits, changed, equivalents, sample
 
 ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).parent / "equivalent.json"
@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of the draw; drawn itself if not given")
     parser.add_argument("--count", type=int, default=420, help="how many changes, about (420)")
     parser.add_argument("--part", action="append", default=[], choices=PARTS, help="draw from this part only")
+    parser.add_argument("--changed", metavar="REV", help="plant in lines that have changed since a commit alone")
     parser.add_argument("--again", type=Path, metavar="REPORT", help="try those that this report says were not killed")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for each change (60)")
@@ -39,6 +40,8 @@ def main() -> int:
         coverage.measure(ROOT, chosen.coverage, chosen.workers, chosen.measure, chosen.cases)
     covered = coverage.Covered(ROOT, chosen.coverage)
     edits = all_edits(ROOT)
+    if chosen.changed:
+        edits = changed(ROOT, edits, chosen.changed)
     drawn = again(edits, chosen.again) if chosen.again else sample(ROOT, edits, seed, chosen.count, chosen.part)
     print(f"{len(drawn)} of {len(edits)} changes, seed {seed}, {len(covered.seconds)} tests", flush=True)
     tasks = [(edit, covered.tests(edit, chosen.budget)) for edit in drawn]
@@ -57,8 +60,9 @@ def main() -> int:
     print(table(by_part(outcomes, known)))
     path = chosen.report or ROOT / "benchmarks" / "results" / f"mutants-{seed}.json"
     cases = f" --cases {chosen.cases}" if chosen.cases else ""
+    since = f" --changed {chosen.changed}" if chosen.changed else ""
     head = {
-        "command": f"make mutants ARGS='--seed {seed} --count {chosen.count}{cases}'",
+        "command": f"make mutants ARGS='--seed {seed} --count {chosen.count}{cases}{since}'",
         "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
         "python": platform.python_version(), "processes": chosen.workers, "seed": seed,
         "offered": len(edits), "tried": len(drawn), "tests": len(covered.seconds),

@@ -3,6 +3,8 @@
 import itertools
 import json
 import random
+import re
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterable
 from math import sqrt
@@ -66,6 +68,21 @@ def sample(root: Path, found: Iterable[Edit], seed: int, count: int, parts: Iter
         usable = (edit for edit in shuffled if compiles(edit, (root / edit.file).read_text()))
         drawn += itertools.islice(usable, share)
     return drawn
+
+
+def changed(root: Path, found: Iterable[Edit], revision: str) -> list[Edit]:
+    """The changes that stand in lines which the checkout has otherwise than a commit.
+
+    Raises:
+        subprocess.CalledProcessError: git knows no such commit, and has said so.
+    """
+    command = ["git", "diff", "--unified=0", "--no-color", "--no-ext-diff", revision, "--", "refopt"]
+    text = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, check=True).stdout
+    lines: dict[str, set[int]] = defaultdict(set)
+    for file, hunks in re.findall(r"(?m)^\+\+\+ b/(\S+)\n((?:(?!^diff ).*\n?)*)", text):
+        for first, count in re.findall(r"(?m)^@@ \S+ \+(\d+)(?:,(\d+))? @@", hunks):
+            lines[file].update(range(int(first), int(first) + int(count or 1)))
+    return [edit for edit in found if not lines[edit.file].isdisjoint(range(edit.lines[0], edit.lines[1] + 1))]
 
 
 def again(found: Iterable[Edit], report: Path) -> list[Edit]:

@@ -11,6 +11,7 @@ from mutation.covered import LEFT_OUT
 from mutation.edits import Edit, compiles, edits
 from mutation.report import rate
 from mutation.sample import PARTS, key_of, part_of, sample
+from mutation.sample import changed as changed_since
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,6 +50,26 @@ def changed(source):
 ])  # fmt: skip
 def test_changes_of_each_kind(source, kind, expected):
     assert {text for found, text in changed(source) if found == kind} == expected
+
+
+def test_changes_in_changed_lines_alone(tmp_path):
+    """Those of a new file, of a changed line and of a statement that goes on in one; none where lines were removed."""
+    def git(*args):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *args], cwd=tmp_path, check=True)
+
+    package = tmp_path / "refopt"
+    package.mkdir()
+    (package / "old.py").write_text("a = 1\nb = 2\nc = (3 +\n     4)\nd = 5\ne = 6\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    (package / "old.py").write_text("a = 1\nb = 7\nc = (3 +\n     8)\ne = 6\n")
+    (package / "new.py").write_text("f = 9\n")
+    git("add", "--intent-to-add", ".")
+    files = "refopt/old.py", "refopt/new.py"
+    found = [edit for file in files for edit in edits(file, (tmp_path / file).read_text())]
+    scopes = {edit.scope for edit in changed_since(tmp_path, found, "HEAD")}
+    assert scopes == {"b", "c", "f"} and {edit.scope for edit in found} == {"a", "b", "c", "e", "f"}
 
 
 @pytest.mark.parametrize("source", [
