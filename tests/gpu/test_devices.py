@@ -1,12 +1,14 @@
 """Plans over arrays of a GPU that is not the current one, with the executor in place of both."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from refopt import gpu
+from refopt import gpu, simt
 from refopt.gpu import arrays, runtime
+from refopt.gpu.machine import Properties
 
 F = np.float32
 
@@ -82,10 +84,13 @@ class OnGpu:
 
 def test_arrays_say_which(monkeypatch):
     monkeypatch.setattr(runtime, "_why_no_gpu", lambda: "")
-    monkeypatch.setattr(runtime, "_gpu", lambda index=None: ("gpu", index))
+    about = Properties.of(simt.cuda.get_current_device())
+    monkeypatch.setattr(
+        runtime, "_gpu", lambda index=None: SimpleNamespace(name="gpu", index=index, properties=about)
+    )  # fmt: skip
     for count, expected in ((1, None), (2, 1)):
         monkeypatch.setattr(runtime, "gpus", lambda count=count: count)
-        assert runtime.machine_of(3, None, [None], [OnGpu(1), OnGpu(0)]) == ("gpu", expected)
+        assert runtime.machine_of(3, None, [None], [OnGpu(1), OnGpu(0)]).index == expected
     assert runtime.machine_of([gpu.device("executor").to_device(np.ones(3))]).name == "executor"
     describe = arrays.describer("gpu", 1)
     assert describe(OnGpu(1), "x").address == 1024

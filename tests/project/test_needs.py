@@ -160,7 +160,7 @@ def test_a_compiler_that_fails_later_is_none(monkeypatch):
 
     monkeypatch.setattr(numba, "cuda", Cuda)
     monkeypatch.setattr(runtime, "check_compiler", fails)
-    monkeypatch.setattr(runtime, "_gpu", lambda: "a GPU")
+    monkeypatch.setattr(runtime, "_gpu", lambda: gpu.device("executor"))  # which says what it is
     assert runtime._why_no_gpu.__wrapped__() == "numba-cuda fails (AttributeError: no attribute 'row_stack')"
     monkeypatch.setattr(runtime, "check_compiler", lambda launch: None)
     assert runtime._why_no_gpu.__wrapped__() == ""
