@@ -249,7 +249,8 @@ def main() -> int:
     report["assembler"] = version_of("nvidia-cuda-nvcc")
     report["capabilities"] = list(map(dotted, CAPABILITIES))
     every, rows, wrong = _every(), {}, []
-    with ProcessPoolExecutor(options.n, get_context("spawn")) as pool:
+    # A compiler keeps what it has made: processes that begin anew keep the memory in bounds.
+    with ProcessPoolExecutor(options.n, get_context("spawn"), max_tasks_per_child=30) as pool:
         for case, (taken, said) in zip(every, pool.map(_judged, range(len(every)), chunksize=4), strict=True):
             rows[case.label] = {name: list(found) for name, found in taken.items()}
             wrong += said

@@ -10,12 +10,13 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from refopt.catalog import ROUTINES, Routine
-from refopt.gpu.target import Compilable, signature_spelled, spelled
+from refopt.gpu.target import Compilable, held, reached, signature_spelled, spelled
 
 Note = dict[str, Any]
 
@@ -65,17 +66,56 @@ def rebuilt(note: Note) -> tuple[Compilable, tuple]:
     return kernel, signature_spelled(note["signature"])
 
 
+def made_from(kernel: Compilable, signature: tuple) -> str:
+    """A digest of all that a kernel's PTX is made from, but the compiler and the version of Python.
+
+    It has the code of each function that the kernel reaches and the values that it holds, the PTX of each intrinsic,
+    the kernel's launch bounds and whether it may be contracted, and the types of its arguments.
+    """
+    functions = reached(kernel.function)
+    number = {id(function): k for k, function in enumerate(functions)}
+
+    def named(value: Any) -> Any:
+        """A value in a form that is the same in every process: functions by number, the rest by name."""
+        if id(value) in number:
+            return number[id(value)]
+        if isinstance(value, SimpleNamespace):
+            return [(name, named(x)) for name, x in vars(value).items()]
+        if isinstance(value, tuple | list):
+            return [named(x) for x in value]
+        if isinstance(value, np.ndarray):
+            return value.dtype.str, value.tolist()
+        if value is None or isinstance(value, bool | int | float | str | np.generic):
+            return type(value).__name__, value
+        return getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__name__)
+
+    parts = [(kernel.name, kernel.launch_bounds, kernel.contract, spelled(signature))]
+    for function in functions:
+        if hasattr(function, "asm"):
+            parts.append((function.__name__, function.asm, function.since, function.before))
+        else:
+            code = function.__code__
+            constants = [x for x in code.co_consts if not hasattr(x, "co_code")]
+            values = list(map(named, held(function)))
+            parts.append((code.co_code, code.co_names, constants, function.__defaults__, values))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
 def digest(ptx: str) -> str:
     """Of a PTX text without what depends on the compiler's version, on paths, or on what was compiled before it.
 
     Left out are comments, positions in files, the version, and the handles of Numba's environments, which no kernel
-    reads; mangled names, which count compilations, are numbered.
+    reads; mangled names and those of shared arrays, which count compilations, are numbered as they are used.
     """
     ptx = re.sub(r"//[^\n]*|/\*.*?\*/", "", ptx, flags=re.DOTALL)
     ptx = re.sub(r"(?m)^\s*\.(version|file|loc)\s[^\n]*$|^\s*\.common [^\n]*NumbaEnv[^\n]*$", "", ptx)
     names: dict[str, str] = {}
     ptx = re.sub(r"\b_Z\w+", lambda name: names.setdefault(name[0], f"name{len(names)}"), ptx)
-    lines = (" ".join(line.split()) for line in ptx.splitlines() if line.strip())
+    shared = re.findall(r"_cudapy_smem_\d+", ptx[ptx.find("{") :] + ptx)
+    for k, name in enumerate(dict.fromkeys(shared)):
+        ptx = re.sub(rf"\b{name}\b", f"shared{k}", ptx)
+    every = [" ".join(line.split()) for line in ptx.splitlines() if line.strip()]
+    lines = sorted(x for x in every if " .shared " in x) + [x for x in every if " .shared " not in x]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 

@@ -35,6 +35,7 @@ __all__ = ["Compilable", "cuda", "device_function", "intrinsic", "no_compiler", 
 
 MEASURED = 9, 0  # the compute capability that launch bounds were chosen for, on an H200
 _compiling = threading.RLock()
+_since: set[tuple[int, int]] = set()  # the capabilities with which instructions of intrinsics have come
 TYPES = {"f": "float32", "d": "float64", "r": "uint32", "l": "int64"}  # what registers of LLVM's letters hold
 
 
@@ -68,14 +69,14 @@ class Compilable:
 
     @functools.cached_property
     def _intrinsics(self) -> list[Any]:
-        return list(intrinsics(self.function))
+        return intrinsics(self.function)
 
     def _bounds(self, capability: tuple[int, int]) -> tuple[int, int] | None:
-        """The launch bounds; with a third fewer blocks than where they were measured, so that nothing is spilled."""
+        """The launch bounds; with half the blocks where they were not measured, so that nothing is spilled."""
         if self.launch_bounds is None or capability == MEASURED:
             return self.launch_bounds
         threads, blocks = self.launch_bounds
-        return threads, -(-2 * blocks // 3)
+        return threads, -(-blocks // 2)
 
     def compiled(self, signature: tuple) -> Any:
         """The Numba kernel for a tuple of Numba argument types, compiled for the GPU in hand."""
@@ -136,6 +137,8 @@ def intrinsic(
     """
     if not asm or (before == "" and result + arguments):
         raise ValueError("intrinsic: expected instructions, or no operands and before=\"\" for a hint, got none")
+
+    _since.add(since)
 
     def decorate(twin: Callable) -> Callable:
         twin.__refopt_numba__ = lambda: _inline_asm(  # type: ignore[attr-defined]
@@ -201,6 +204,11 @@ def _capability() -> tuple[int, int]:
     return _pretended[-1][0] if _pretended else tuple(numba_cuda().get_current_device().compute_capability)
 
 
+def _newest(capability: tuple[int, int]) -> tuple[int, int]:
+    """The last capability up to this one with which instructions have come: in between, device functions are the same."""
+    return max(since for since in {OLDEST, *_since} if since <= capability)
+
+
 def _with_lines() -> bool:
     """Whether what is being compiled is to say which lines it comes from."""
     return _pretended[-1][1] if _pretended else False
@@ -219,7 +227,7 @@ def _numba(value: Any) -> Any:
         make = functools.partial(_Module, value)
     if make is None:
         return value
-    key = value, _capability(), _with_lines()
+    key = value, _newest(_capability()), _with_lines()
     if key not in _forms:
         _forms[key] = make()
     return _forms[key]
@@ -240,24 +248,36 @@ class _Module(types.ModuleType):
         return _numba(getattr(self._module, name))
 
 
-def intrinsics(function: Callable) -> Iterator[Any]:
-    """The functions with inline PTX that a kernel calls, itself or by way of device functions."""
+def held(function: Callable) -> list[Any]:
+    """The values that a function takes from its module, as it names them, from modules named there, and its closure."""
+    code, scope = function.__code__, function.__globals__  # type: ignore[attr-defined]
+    values = [scope.get(name) for name in code.co_names]
+    modules = [x for x in values if isinstance(x, types.ModuleType) and _has_device_functions(x)]
+    values += [cell.cell_contents for cell in function.__closure__ or ()]  # type: ignore[attr-defined]
+    return values + [vars(module).get(name) for module in modules for name in code.co_names]
+
+
+def reached(function: Callable) -> list[Any]:
+    """The functions that a kernel reaches, itself first, each once: device functions, and intrinsics."""
     waiting: list[Any] = [function]
     seen: dict[int, Any] = {}
     while waiting:
         value = waiting.pop()
-        if id(value) in seen:
-            continue
-        seen[id(value)] = value
-        if hasattr(value, "asm"):
-            yield value
-        elif isinstance(value, types.SimpleNamespace):
+        if isinstance(value, types.SimpleNamespace):
             waiting += vars(value).values()
-        elif value is function or (isinstance(value, types.FunctionType) and hasattr(value, "__refopt_numba__")):
-            named = [value.__globals__.get(name) for name in value.__code__.co_names]
-            modules = [x for x in named if isinstance(x, types.ModuleType) and _has_device_functions(x)]
-            waiting += named + [cell.cell_contents for cell in value.__closure__ or ()]
-            waiting += [vars(module).get(name) for module in modules for name in value.__code__.co_names]
+        elif id(value) not in seen and (value is function or _is_ours(value)):
+            seen[id(value)] = value
+            waiting += [] if hasattr(value, "asm") else held(value)
+    return list(seen.values())
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, types.FunctionType) and hasattr(value, "__refopt_numba__")
+
+
+def intrinsics(function: Callable) -> list[Any]:
+    """The functions with inline PTX that a kernel calls, itself or by way of device functions."""
+    return [value for value in reached(function) if hasattr(value, "asm")]
 
 
 def _numba_form(function: Callable) -> Callable:
