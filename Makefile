@@ -21,17 +21,23 @@ CHECK_PYTHON = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) an
 PIP_INSTALL := -m pip install -q --disable-pip-version-check
 
 .PHONY: help verify test test-peers test-long test-gpu bench notebooks exercises site maps mutants oracle lint clean
-.PHONY: findings foreign records gpu-records wheels
+.PHONY: findings foreign ptx records gpu-records wheels
 .DEFAULT_GOAL := help
 
+FIRST := verify|test|test-peers|lint|site|notebooks|bench|mutants
+LIST = sed -n 's/^\([a-z-]*\):.*\#\# /  \1\t/p' Makefile | grep -E $(1) '^  ($(FIRST))	' | expand -t 16
+
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+	@$(call LIST,)
+	@echo
+	@echo "Others:"
+	@$(call LIST,-v)
 
 verify: $(VERIFY_SETUP)  ## compare the NumPy and CUDA forms; ARGS are passed on
 	@$(VERIFY_PY) -m refopt verify $(ARGS)
 
-test: $(if $(SETUP),lint)  ## lint, then the tests that need no GPU; with PY the tests alone
-	$(PY) -m pytest $(if $(SETUP),-n 2 --dist loadgroup) -m "not gpu and not slow" --junitxml=build/test.xml
+test: $(if $(SETUP),lint)  ## lint, then the tests that need no GPU; with PY the tests alone; ARGS, such as -k adamw
+	$(PY) -m pytest $(if $(SETUP),-n 2 --dist loadgroup) -m "not gpu and not slow" --junitxml=build/test.xml $(ARGS)
 
 test-peers: $(PEERS)  ## the tests beside other code; fails if make test has skipped what this skips; ARGS, such as -m slow
 	.venv-peers/bin/python -m pytest -n 2 -m "not gpu and not slow" $(ARGS) --junitxml=build/test-peers.xml $(OF_PEERS)
@@ -39,6 +45,9 @@ test-peers: $(PEERS)  ## the tests beside other code; fails if make test has ski
 
 test-long: $(INSTALLED)  ## the same and the slow ones, with 150 fresh random examples of each property
 	.venv/bin/python -m pytest -n auto -m "not gpu" --hypothesis-profile=long
+
+ptx: $(INSTALLED)  ## compile every kernel that a test reads the PTX of, and keep the digests: tests/gpu/ptx.json
+	REFOPT_PTX=write .venv/bin/python -m pytest -q tests/gpu/test_ptx.py tests/gpu/test_ptx_lars.py
 
 test-gpu: $(SETUP)  ## the tests that need a GPU; ARGS are passed on, such as -n 8 --dist loadgroup
 	REFOPT_DEVICE=gpu $(PY) -m pytest -m gpu tests $(ARGS)

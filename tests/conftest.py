@@ -13,9 +13,9 @@ from refopt import gpu
 ASKED = os.environ.get("REFOPT_DEVICE")
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
-    "default", deadline=None, max_examples=12, derandomize=True, suppress_health_check=_QUIET
+    "default", deadline=None, max_examples=12, derandomize=True, print_blob=True, suppress_health_check=_QUIET
 )
-settings.register_profile("long", deadline=None, max_examples=150, suppress_health_check=_QUIET)
+settings.register_profile("long", deadline=None, max_examples=150, print_blob=True, suppress_health_check=_QUIET)
 settings.load_profile("default")
 
 
@@ -107,3 +107,11 @@ def pytest_collection_modifyitems(items):
         routine = params.get("routine") or params.get("form")
         if routine:
             item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {getattr(routine, 'name', routine)}"))
+
+
+def pytest_sessionfinish(exitstatus):
+    """``make ptx`` keeps the digests of what it has compiled, if all of it is right."""
+    if os.environ.get("REFOPT_PTX") == "write" and exitstatus == 0:
+        from gpu import kept_ptx
+
+        kept_ptx.write()

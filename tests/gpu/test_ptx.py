@@ -9,6 +9,7 @@ import pytest
 
 needs.compiler()
 
+from gpu import kept_ptx
 from refopt import gpu
 from refopt.catalog import LARS_MOMENTUM, ROUTINES
 from refopt.checks.dtypes import numpy_dtype
@@ -72,10 +73,12 @@ def assert_not_spilled(ptx):
 @pytest.mark.clause("N3")
 @pytest.mark.parametrize("storage", STORAGE)
 @pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
-def test_kernels_are_exact_and_vectorised(form, storage, monkeypatch):
+def test_kernels_are_exact_and_vectorised(form, storage, monkeypatch, request):
     """No contraction, no approximation, no flushing, no stray double; 16-byte accesses; no spilled fp32."""
     kernels = kernels_of(make([5], STORAGE[storage]), form, monkeypatch)
     assert kernels
+    if kept_ptx.tested(request, kernels, always=storage == "fp32" and form == "two_launches"):
+        return
     texts = {name: exact_ptx(*kernel, double=storage == "fp64") for name, kernel in kernels.items()}
     for name, ptx in texts.items():
         assert re.search(rf"ld\.global\.(L2::cache_hint\.)?{VECTORS[storage]}", ptx), name
@@ -93,19 +96,9 @@ FAMILY = [
 ]
 
 
-# A choice or an optional state has its own instructions, which are those of every storage: make test tries it in fp32.
-# Elementwise routines share what loads and stores 16 bits, and their rules are in fp32 there: make test tries two.
-NARROW = "sgd", "adamw"
-
-
-def mark(routine, choices, optional, storage):
-    shared = routine.elementwise and routine.name not in NARROW and storage in ("fp16 amp", "bf16")
-    return [pytest.mark.slow] * ((bool(choices or optional) and storage != "fp32") or shared)
-
-
-FAMILY_AND_STORAGE = [
-    pytest.param(*row, storage, marks=mark(*row, storage)) for row in FAMILY for storage in STORAGE
-]
+# One routine of each family of kernels is compiled in any case.
+ALWAYS = "adam", "lamb", "novograd"
+FAMILY_AND_STORAGE = [(*row, storage) for row in FAMILY for storage in STORAGE]
 
 
 @pytest.mark.clause("N3")
@@ -113,11 +106,14 @@ FAMILY_AND_STORAGE = [
     ("routine", "choices", "optional", "storage"), FAMILY_AND_STORAGE,
     ids=lambda x: getattr(x, "name", None) or str(x or ""),
 )  # fmt: skip
-def test_kernels_of_every_routine_are_exact_and_vectorised(routine, choices, optional, storage, monkeypatch):
+def test_kernels_of_every_routine_are_exact_and_vectorised(routine, choices, optional, storage, monkeypatch, request):
     """The same for the rule of every routine, with each of its choices and optional states."""
     case = build.make(routine, [5], STORAGE[storage], optional=tuple(optional), **choices)
     kernels = kernels_of(case, "merged", monkeypatch)
     computing = {name: kernel for name, kernel in kernels.items() if name not in ("fetch_scalars", "settle_scalars")}
+    plain = storage == "fp32" and not (choices or optional)
+    if kept_ptx.tested(request, computing, always=plain and routine.name in ALWAYS):
+        return
     assert len(computing) == routine.forms["merged"].launches
     texts = {name: exact_ptx(*kernel, double=storage == "fp64") for name, kernel in computing.items()}
     for name, ptx in texts.items():
@@ -132,10 +128,12 @@ def test_kernels_of_every_routine_are_exact_and_vectorised(routine, choices, opt
 @pytest.mark.clause("N3")
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("dtypes", build.remainders() + build.stochastic()[:1], ids="-".join)
-def test_bf16_kernels_are_exact_and_vectorised(dtypes, rounding, monkeypatch):
+def test_bf16_kernels_are_exact_and_vectorised(dtypes, rounding, monkeypatch, request):
     """The same with remainders and with chance, whose random words are integers throughout."""
     case = build.make(ROUTINES["adamw"], [5], dtypes, rounding=rounding)
     kernels = kernels_of(case, "merged", monkeypatch)
+    if kept_ptx.tested(request, kernels):
+        return
     ptx = exact_ptx(*kernels["merged_adamw"])
     assert "ld.global.v2.b32" in ptx and "st.global.v2.b32" in ptx
     draws = rounding == "stochastic" and "bfloat16" in (dtypes[2], None if dtypes[3:] else dtypes[0])
@@ -144,11 +142,13 @@ def test_bf16_kernels_are_exact_and_vectorised(dtypes, rounding, monkeypatch):
 
 @pytest.mark.clause("N3")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
-def test_gradient_check_kernels_are_exact_and_vectorised(dtype, monkeypatch):
+def test_gradient_check_kernels_are_exact_and_vectorised(dtype, monkeypatch, request):
     """The gradient check, and the joining of its sums."""
     recorder = Recorder()
     monkeypatch.setattr(runtime, "_executor", lambda: recorder)
     gpu.gradient_check([recorder.to_device(np.ones(5, numpy_dtype(dtype)))])
+    if kept_ptx.tested(request, recorder.kernels, always=dtype == "float32"):
+        return
     texts = {name: exact_ptx(*kernel, double=dtype == "float64") for name, kernel in recorder.kernels.items()}
     assert set(texts) == {"check_gradients", "finish_check"}
     assert re.search(r"ld\.global\.v[24]", texts["check_gradients"])
@@ -158,12 +158,14 @@ def test_gradient_check_kernels_are_exact_and_vectorised(dtype, monkeypatch):
 @pytest.mark.parametrize("scale", [1, 0.5])
 @pytest.mark.parametrize("target", VECTORED)
 @pytest.mark.parametrize("source", VECTORED)
-def test_cast_kernels_are_exact_and_vectorised(source, target, scale, monkeypatch):
+def test_cast_kernels_are_exact_and_vectorised(source, target, scale, monkeypatch, request):
     """One rounding of a product at most, none by way of fp32, and wide access; copies know no type."""
     recorder = Recorder()
     monkeypatch.setattr(runtime, "_executor", lambda: recorder)
     arrays = [recorder.to_device(np.ones(5, numpy_dtype(dtype))) for dtype in (source, target)]
     gpu.cast_plan(arrays[:1], arrays[1:], scale=scale)
+    if kept_ptx.tested(request, recorder.kernels, always=(source, target, scale) == ("float32", "float16", 0.5)):
+        return
     (((name, (made, signature))),) = recorder.kernels.items()
     ptx = made.ptx(signature)
     if scale == 1:
@@ -180,11 +182,13 @@ def test_cast_kernels_are_exact_and_vectorised(source, target, scale, monkeypatc
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
-def test_copies_of_each_size_are_vectorised(dtype, monkeypatch):
+def test_copies_of_each_size_are_vectorised(dtype, monkeypatch, request):
     """Moved 16 bytes at a time, and where they do not lie so, by element."""
     recorder = Recorder()
     monkeypatch.setattr(runtime, "_executor", lambda: recorder)
     gpu.cast_plan(*([recorder.to_device(np.ones(5, dtype))] for _ in range(2)))
+    if kept_ptx.tested(request, recorder.kernels):
+        return
     ((made, signature),) = recorder.kernels.values()
     ptx = made.ptx(signature)
     single = {"int8": "u8", "int16": "b16", "int32": "b32", "int64": "b64"}[dtype]
