@@ -35,6 +35,7 @@ from refopt import gpu, simt
 from refopt.gpu import cuda, ladder
 from refopt.gpu.exactness import instructions
 from refopt.gpu.ladder import adam
+from refopt.gpu.machine import dotted
 from refopt.gpu.target import signature_of
 
 pytestmark = pytest.mark.xdist_group("stock numba")
@@ -386,17 +387,17 @@ def stock_ptx(kernel, signature, capability, monkeypatch):
     return numba_cuda.compile_ptx(kernel.py_func, signature, cc=capability)[0]
 
 
+@pytest.mark.parametrize("capability", [(7, 5), pytest.param((9, 0), marks=pytest.mark.slow)], ids=dotted)
 @each_kernel
-def test_ptx_differs_by_contraction_alone(key, cases, simulation, monkeypatch, tmp_path):
+def test_ptx_differs_by_contraction_alone(key, capability, cases, simulation, monkeypatch, tmp_path):
     signature = signature_of(tuple(cases[key][0].before))
     exact = STOCK[key].below(REFOPT, tmp_path).ptx(signature)
     assert not any(x.startswith("fma") or re.match(r"(add|sub|mul)\.f32", x) for x in instructions(exact))
-    for capability in ((7, 5), (9, 0)):
-        ptx = stock_ptx(STOCK[key].below(NUMBA, tmp_path), signature, capability, monkeypatch)
-        assert opcodes(ptx) == opcodes(exact), capability
-        assert "sqrt" not in STOCK[key].text or "sqrt.rn.f32" in ptx
-        if not cases[key][0].why:
-            assert ".f64" not in ptx
+    ptx = stock_ptx(STOCK[key].below(NUMBA, tmp_path), signature, capability, monkeypatch)
+    assert opcodes(ptx) == opcodes(exact)
+    assert "sqrt" not in STOCK[key].text or "sqrt.rn.f32" in ptx
+    if not cases[key][0].why:
+        assert ".f64" not in ptx
 
 
 def test_numba_contracts(cases, monkeypatch, tmp_path):

@@ -16,8 +16,8 @@ WITH_NORMS = tuple(routine for routine in ALL if not routine.elementwise)
 CARRYING = tuple(routine for routine in ELEMENTWISE if routine.scalars)
 LARS = (ROUTINES["lars_momentum"],)
 NOVOGRAD = (ROUTINES["novograd"],)
-# One routine of each family of kernels: the tables of tensors are made alike for all of a family.
-OF_EACH_FAMILY = (CARRYING[0], *WITH_NORMS)
+# One routine of each family of kernels: tables, chunks, gate and launches are made alike for all of a family.
+OF_EACH_FAMILY = (ROUTINES["sgd"], CARRYING[0], *WITH_NORMS)
 
 
 def named(x):
@@ -40,12 +40,23 @@ def of(rows):
     return pytest.mark.parametrize(("routine", "form"), rows, ids=named)
 
 
+def of_families(rows):
+    """`of`, for laws of what a family shares: make test tries one routine of each, make test-long all."""
+    return of([pytest.param(*row, marks=[pytest.mark.slow] * is_shared(*row)) for row in rows])
+
+
+def is_shared(routine, form):
+    """Whether what a form's kernels share is tried by another routine of the family."""
+    return form != "reference" and routine not in OF_EACH_FAMILY
+
+
 routines = each(*ALL)
 forms = of(pairs(ALL))
 implementations = of(pairs(ALL, "reference"))
 # Where all forms of a routine share what a law is about, one of them is enough.
 both_sides = of([(routine, form) for routine in ALL for form in ("reference", routine.merged_form)])
 merged_forms = of([(routine, form) for routine, form in pairs(ALL) if routine.forms[form].merged])
+forms_of_families, implementations_of_families = of_families(pairs(ALL)), of_families(pairs(ALL, "reference"))
 signatures = pytest.mark.parametrize("dtypes", SIGNATURES, ids="-".join)
 
 

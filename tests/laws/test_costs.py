@@ -5,7 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laws.routines import ALL, CARRYING, LARS, each, few, forms, of, optional_states, pairs
+from laws.routines import (
+    ALL,
+    CARRYING,
+    LARS,
+    each,
+    few,
+    forms,
+    forms_of_families,
+    is_shared,
+    of,
+    optional_states,
+    pairs,
+)
 from refopt import gpu, simt
 from refopt.catalog import ROUTINES
 from refopt.gpu import tables
@@ -16,7 +28,7 @@ from refopt.oracle.exact.placed import PlacedCase
 from refopt.oracle.exact.strategies import cases, storage
 
 
-@forms
+@forms_of_families
 @given(data=st.data())
 @few(3)
 def test_launches_are_as_many_as_the_catalogue_says(executor, routine, form, data):
@@ -128,7 +140,7 @@ def test_scalars_are_written_once(executor, routine, found):
 # Of what is loaded and stored in other widths, make test watches two kinds, and all of LARS.
 WATCHED = [
     pytest.param(*pair, dtypes, id=f"{pair[0].name}-{pair[1]}-{'-'.join(dtypes)}",
-                 marks=[pytest.mark.slow] * (k % 2 and pair[0] not in LARS))
+                 marks=[pytest.mark.slow] * ((k % 2 and pair[0] not in LARS) or is_shared(*pair)))
     for pair in pairs(ALL) for k, dtypes in enumerate((*SIGNATURES, *remainders()[:1]))
     if dtypes[3:] != ("uint16",) or pair[0] in LARS
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from evidence.triplets import LARGE, Triplet, triplets, values
 
-from laws.routines import WITH_NORMS, forms, of, pairs
+from laws.routines import WITH_NORMS, forms_of_families, of, pairs
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import arithmetic, numpy_dtype
@@ -260,7 +260,7 @@ def blocks(monkeypatch):
 
 
 @pytest.mark.parametrize("dtypes", SIGNATURES[::2], ids="-".join)
-@forms
+@forms_of_families
 def test_blocks_of_as_many_threads_as_a_gpu_gets(blocks, routine, form, dtypes):
     """What a thread leaves out or does twice depends on how many there are; elsewhere the executor has one warp."""
     case = make(routine, OF_ROWS, dtypes, steps=[step_of(routine)] * 2)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from laws.routines import ALL, WITH_NORMS, implementation, implementations, of, pairs, routines
+from laws.routines import ALL, WITH_NORMS, implementation, implementations_of_families, of, pairs, routines
 from refopt import cpu, gpu
 from refopt.oracle.exact.build import SIGNATURES, SMALL, make, step_of
 from refopt.oracle.exact.cases import arguments, assert_same
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.clause("N8")
 
 @pytest.mark.parametrize("factor", [0.3, *(pytest.param(x, marks=pytest.mark.slow) for x in (7.0, 1e-5))])
 @pytest.mark.parametrize("real", [np.float32, np.float64])
-@implementations
+@implementations_of_families
 def test_a_factor_is_one_number_with_rescale_grad(machine, routine, form, real, factor):
     """A factor gives the bits that its product with `rescale_grad`, rounded once, gives in its place."""
     run, dtypes = implementation(form, machine), (np.dtype(real).name,) * 3
@@ -27,7 +27,7 @@ def test_a_factor_is_one_number_with_rescale_grad(machine, routine, form, real, 
     assert_same(run(case.replace(steps=combined)), run(case), "N8")
 
 
-@implementations
+@implementations_of_families
 def test_a_factor_or_a_flag_alone(machine, routine, form):
     """Either of the two may be given without the other."""
     run = implementation(form, machine)

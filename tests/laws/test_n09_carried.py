@@ -5,7 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laws.routines import CARRYING, LARS, NOVOGRAD, WITH_NORMS, few, forms, of, optional_states, pairs, routines
+from laws.routines import (
+    CARRYING,
+    LARS,
+    NOVOGRAD,
+    WITH_NORMS,
+    few,
+    forms_of_families,
+    of,
+    optional_states,
+    pairs,
+    routines,
+)
 from refopt import cpu, simt
 from refopt.oracle.exact import laws
 from refopt.oracle.exact.build import SIGNATURES, SMALL, make, step_of
@@ -55,7 +66,7 @@ def gates(factors, flags):
 @pytest.mark.clause("N8")
 @pytest.mark.parametrize("flags", [[0, 1, 0, 1, 1, 0, 0], [1, 0, 1, 1, 0, 0, 1]], ids=["taken first", "skipped first"])
 @pytest.mark.parametrize("dtypes", [SIGNATURES[0], SIGNATURES[2], ("float64",) * 3], ids="-".join)
-@forms
+@forms_of_families
 def test_taken_and_skipped_steps_in_any_order(machine, routine, form, dtypes, flags):
     """They leave the reference's bits, whatever the factors are."""
     numbers = [step_of(routine, lr=0.1 * k) for k in range(1, 8)]
@@ -72,7 +83,7 @@ def test_taken_and_skipped_steps_of_many_tiles(machine, routine, form, name):
 
 
 @pytest.mark.parametrize("found", [1.0, np.inf, np.nan])
-@forms
+@forms_of_families
 def test_a_skipped_step_changes_no_bit(machine, routine, form, found):
     """Neither parameters nor states nor powers, whatever the gradients are."""
     case = make(routine, SMALL, steps=[step_of(routine) | gate(np.nan, found)] * 3)
@@ -118,7 +129,7 @@ def test_any_list_of_tensors_taken_or_skipped(machine, routine, form, data):
 
 
 @pytest.mark.parametrize("dtypes", RESUMED, ids="-".join)
-@forms
+@forms_of_families
 def test_stopping_and_going_on_changes_no_bit(machine, routine, form, dtypes):
     """A plan is dropped midway, and one built anew over what it has left."""
     steps = [step_of(routine, lr=lr) for lr in (0.5, 0.25, 0.125, 0.1)]
@@ -136,7 +147,7 @@ def test_the_reference_has_no_state(routine):
     assert_same(twice, reference(after(case, reference(case))), "resumed")
 
 
-@forms
+@forms_of_families
 def test_gradients_may_be_others_and_none(machine, routine, form):
     """Another gradient in another place, then none, gives what the reference gives; numbers are kept."""
     one = step_of(routine)
@@ -155,7 +166,7 @@ def test_gradients_may_be_others_and_none(machine, routine, form):
     assert_same(expected.outcome(), placed.outcome(), "rebind")
 
 
-@forms
+@forms_of_families
 def test_gradients_may_come_and_go(machine, routine, form):
     """Between steps, and per-tensor numbers stay with their tensors."""
     numbers = step_of(routine) | varied(routine, 4)
@@ -170,7 +181,7 @@ def test_gradients_may_come_and_go(machine, routine, form):
         assert_same(expected.outcome(), placed.outcome(), f"without {absent}")
 
 
-@forms
+@forms_of_families
 def test_a_plan_moved_to_other_arrays_carries_nothing_there(machine, routine, form):
     """What a step carries over is dropped when the array that it was carried over for is another one."""
     dtypes, states = SIGNATURES[2], optional_states(routine)
@@ -196,7 +207,7 @@ def test_a_plan_moved_to_other_arrays_carries_nothing_there(machine, routine, fo
         assert_same({name: expected[name] for name in got}, got, f"N9, {slot.name} rebound")
 
 
-@forms
+@forms_of_families
 def test_a_rebound_plan_keeps_factor_and_flag(machine, routine, form):
     """Other gradients, and fewer of them, are multiplied and skipped like the first ones."""
     one = step_of(routine)
@@ -212,7 +223,7 @@ def test_a_rebound_plan_keeps_factor_and_flag(machine, routine, form):
     assert_same(expected.outcome(), placed.outcome(), "rebind")
 
 
-@forms
+@forms_of_families
 def test_numbers_hold_until_others_are_given(machine, routine, form):
     """One number for all tensors and one for each may alternate."""
     many = varied(routine, len(SMALL))

@@ -11,9 +11,11 @@ from laws.routines import (
     OF_EACH_FAMILY,
     WITH_NORMS,
     few,
-    forms,
+    forms_of_families,
     implementation,
+    is_shared,
     of,
+    of_families,
     optional_states,
     pairs,
     routines,
@@ -59,6 +61,7 @@ def test_the_order_of_tensors_is_free(machine, routine, form, data):
 
 
 AROUND = [(routine, routine.merged_form) for routine in ELEMENTWISE] + pairs(WITH_NORMS)
+SHARED = of_families(AROUND)
 
 
 def around_chunks(routine):
@@ -70,7 +73,7 @@ def around_chunks(routine):
 # Norms over three chunks take long: make test takes them in one kind of storage.
 CHUNK_ENDS = [
     pytest.param(*pair, dtypes, size, id=f"{pair[0].name}-{pair[1]}-{'-'.join(dtypes)}-{size}",
-                 marks=[pytest.mark.slow] * (size > 2 * 8 * TILE and dtypes != SIGNATURES[0]))
+                 marks=[pytest.mark.slow] * ((size > 2 * 8 * TILE and dtypes != SIGNATURES[0]) or is_shared(*pair)))
     for pair in AROUND for dtypes in SIGNATURES for size in around_chunks(pair[0])
 ]  # fmt: skip
 
@@ -101,7 +104,7 @@ def test_chunks_of_any_length_end_without_a_trace(machine, routine, form, chunks
     laws.same_bits_as_reference(kernels(form, machine), case)
 
 
-@forms
+@forms_of_families
 def test_large_tensors_stand_among_hundreds_of_small_ones(machine, routine, form):
     """Small tensors before, between and behind large ones, empty ones at both ends."""
     large = 9_000 if not routine.elementwise else 5_000
@@ -170,7 +173,7 @@ def test_blocks_and_grids_have_any_size(routine, form, block, grid, monkeypatch)
 
 
 @pytest.mark.parametrize(("schedule", "seed"), [("reverse", 0), ("random", 1), ("random", 2)])
-@of(AROUND)
+@SHARED
 def test_blocks_and_threads_run_in_any_order(executor, routine, form, schedule, seed):
     """Backwards, and shuffled."""
     case = make(routine, [9000 if routine.elementwise else 17_000, 1, 0, 2049, 300], steps=[step_of(routine)] * 2)

@@ -9,6 +9,8 @@ from refopt.oracle.exact import check
 from refopt.oracle.exact.laws import check_run
 from refopt.oracle.wrong import RULES
 
+pytestmark = pytest.mark.slow  # tests of tests
+
 FAMILY = [routine for routine in ROUTINES.values() if "merged" in routine.forms]
 MUTANTS = [(routine, name) for routine in FAMILY for name in mutants(routine)]
 

@@ -8,6 +8,8 @@ from mutants.family import mutants
 from mutants.lars import MUTANTS as LARS_MUTANTS
 from refopt.catalog import ROUTINES
 
+pytestmark = pytest.mark.slow  # tests of tests
+
 CELLS = cells()
 # The cells tell formulas apart: an implementation that is wrong in one place is outside of the bound.
 

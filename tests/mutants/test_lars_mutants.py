@@ -22,6 +22,8 @@ from refopt.oracle.exact.lars import STEP, gate, make
 from refopt.oracle.exact.placed import PlacedCase, kernels, merged_step
 from refopt.simt import cuda, memory
 
+pytestmark = pytest.mark.slow  # tests of tests
+
 
 def check_gated(run):
     """The cases of `check`, and those of steps that are given a factor and a flag."""

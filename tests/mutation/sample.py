@@ -19,7 +19,8 @@ PARTS = {
     "ops": ("refopt/program/ops/",), "placement": ("refopt/program/placement/",), "program": ("refopt/program/",),
     "comm": ("refopt/comm/",), "gpu": ("refopt/gpu/",), "state": ("refopt/state/",),
     "simt": ("refopt/simt/",), "checks": ("refopt/checks/",), "oracle": ("refopt/oracle/",),
-    "verify": ("refopt/cli/verify/",), "top": ("refopt/",),
+    "verify": ("refopt/cli/verify/",), "cli": ("refopt/cli/",), "torch": ("refopt/torch/",),
+    "catalog": ("refopt/catalog/",), "top": ("refopt/",),
 }  # fmt: skip
 
 LEFT_OUT = {

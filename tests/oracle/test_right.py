@@ -10,28 +10,37 @@ from refopt.oracle.laws import LAWS
 pytestmark = pytest.mark.clause("N13")
 
 
-@pytest.mark.parametrize("routine", ROUTINES)
-def test_the_reference_is_right(routine):
+# One elementwise routine that carries no scalars, one that does, and two with norms; make test-long has all, and bf16.
+OFTEN = "sgd", "adamw", "lars_momentum", "novograd"
+ALL = [pytest.param(routine, marks=[pytest.mark.slow] * (routine not in OFTEN)) for routine in ROUTINES]
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("routine", ALL)
+def test_the_reference_is_right(routine, dtype):
     """Nothing is skipped, nothing is without a bound but what cannot have one, and the bound is no wide one."""
-    report = oracle.check(routine, getattr(cpu, f"merged_{routine}"), dtypes=["float32", "bfloat16"])
+    report = oracle.check(routine, getattr(cpu, f"merged_{routine}"), dtypes=[dtype])
     assert report.ok, str(report)
     assert not report.of("skipped") and report.unbounded < report.compared / 1000
-    assert report.compared > 10**6 and list(report.laws) == [law for law in LAWS if law != "L18"]
+    assert report.compared > 5 * 10**5 and list(report.laws) == [law for law in LAWS if law != "L18"]
     # NAdam's comes nearest, where beta1 is near 1.
-    assert 0.1 < report.largest["float32"]["params"] < (1 if routine == "nadam" else 0.75)
+    assert dtype != "float32" or 0.1 < report.largest[dtype]["params"] < (1 if routine == "nadam" else 0.75)
 
 
 @pytest.mark.parametrize(
     "laws", [["L1", "L7", "L10", "L11"], pytest.param(["L1", "L3"], marks=pytest.mark.slow)], ids=" ".join
 )
-@pytest.mark.parametrize("routine", ROUTINES)
+@pytest.mark.parametrize("routine", ALL)
 def test_it_is_right_in_other_precisions(routine, laws):
     report = oracle.check(routine, getattr(cpu, f"merged_{routine}"), dtypes=["float64", "float16"], laws=laws)
     assert report.ok, str(report)
     assert not report.of("skipped") and 0.1 < report.largest["float64"]["params"] < 0.75
 
 
-ORDERS = [pytest.param(routine, step, id=step.__qualname__) for routine, steps in RIGHT.items() for step in steps]
+ORDERS = [
+    pytest.param(routine, step, id=step.__qualname__, marks=[pytest.mark.slow] * (step is not steps[0]))
+    for routine, steps in RIGHT.items() for step in steps
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("routine", "step"), ORDERS)

@@ -102,6 +102,7 @@ def test_clamps_of_two_ranks_stay_two(tmp_path):
     assert "AssertionError" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_law_of_the_page(tmp_path):
     done = example(tmp_path / "right", script=HEAD + LAW + CALL)
     assert done.returncode == 0, done.stderr

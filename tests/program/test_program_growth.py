@@ -181,6 +181,7 @@ def seconds(work):
 QUICK = "step_program", "check merged", "fuse_optimizer merged", "shard", "optimize_cast", "bind"
 
 
+@pytest.mark.slow  # times
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in WORK])
 def test_growth(name):
     """Eight times the parameters take eight times as long, and not sixty-four."""
@@ -191,6 +192,7 @@ def test_growth(name):
     raise AssertionError(f"{name}: {few:.4f} s for {FEW} parameters, {many:.4f} s for {TIMES * FEW}")
 
 
+@pytest.mark.slow
 def test_ten_thousand_parameters():
     """Generous, for machines that are busy; about 1.5 s."""
     assert seconds(lambda: plain.__wrapped__(10_000)) < 6

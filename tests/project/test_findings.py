@@ -26,6 +26,7 @@ def judge(subject):
     return {"library": subject.library, "subject": str(subject), "checks": []}
 
 
+@pytest.mark.slow  # a clock
 def test_a_subject_ends_no_sweep():
     subjects = [Subject("none", "none", name, {"x": True}) for name in ("leaves", "hangs", "raises", "returns")]
     rows = {row["subject"]: row for row in sweep(subjects, 2, limit=20, judge=judge)}

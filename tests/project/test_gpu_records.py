@@ -50,6 +50,7 @@ def steps(monkeypatch, tmp_path):
 WRITE = "open(sys.argv[2], 'w').write('0')"
 
 
+@pytest.mark.slow  # a clock
 def test_a_step_that_fails_ends_nothing(steps, tmp_path, capsys):
     hangs = f"{WRITE}; import time; time.sleep(60)"
     scripts = {"one": WRITE, "two": "raise SystemExit(4)", "three": hangs, "four": WRITE}
@@ -118,6 +119,7 @@ def test_the_record_of_laws(tmp_path, monkeypatch, workers):
     assert [test.rpartition("::")[2] for test in report["listed"]] == ["test_more_than_an_int32_counts"]
 
 
+@pytest.mark.slow  # a clock
 def test_laws_that_run_out_of_time_keep_what_is_known(tmp_path, monkeypatch):
     monkeypatch.setattr(laws, "begin", lambda *args: {"device": "NVIDIA H200", "sources": {}})
     monkeypatch.delenv("REFOPT_KERNELS", raising=False)

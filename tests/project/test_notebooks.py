@@ -9,6 +9,8 @@ FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 OF_HARNESS = [path for path in NOTEBOOKS if "figure(" in path.read_text()]  # which takes an alternative text
 MAX_LINES = 20
+# Of kernels, programs and streams one each; the others run in make test-long, and where the site is built.
+IN_MAKE_TEST = {"2-from-ten-lines", "9-a-step-as-a-program", "13-placement"}
 OF_PEERS = {"15-the-oracle", "16-in-pytorchs-step"}  # run by tests/peers/test_notebook.py
 # Hundreds of steps of a training show by their losses what twenty show of the code, and so do fewer elements.
 SIZES = "SIZES = [3000, 64, 64, 1500, 1, 0, 4100, 10]", "SIZES = [1100, 64, 64, 30, 1, 0, 300, 10]"
@@ -39,7 +41,13 @@ def test_there_are_notebooks():
     assert NOTEBOOKS
 
 
-@pytest.mark.parametrize("path", [x for x in NOTEBOOKS if x.stem not in OF_PEERS], ids=lambda path: path.stem)
+RUN = [
+    pytest.param(x, id=x.stem, marks=[pytest.mark.slow] * (x.stem not in IN_MAKE_TEST))
+    for x in NOTEBOOKS if x.stem not in OF_PEERS
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", RUN)
 def test_runs(path, monkeypatch):
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     others = [path for path in paths if Path(path).name != "tests"]  # whose comm is another than Jupyter's
