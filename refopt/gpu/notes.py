@@ -89,7 +89,7 @@ def made_from(kernel: Compilable, signature: tuple) -> str:
             return type(value).__name__, value
         return getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__name__)
 
-    parts = [(kernel.name, kernel.launch_bounds, kernel.contract, spelled(signature))]
+    parts: list[tuple] = [(kernel.name, kernel.launch_bounds, kernel.contract, spelled(signature))]
     for function in functions:
         if hasattr(function, "asm"):
             parts.append((function.__name__, function.asm, function.since, function.before))

@@ -205,7 +205,7 @@ def _capability() -> tuple[int, int]:
 
 
 def _newest(capability: tuple[int, int]) -> tuple[int, int]:
-    """The last capability up to this one with which instructions have come: in between, device functions are the same."""
+    """The last capability up to this one with which instructions came: in between, device functions are the same."""
     return max(since for since in {OLDEST, *_since} if since <= capability)
 
 
@@ -250,10 +250,10 @@ class _Module(types.ModuleType):
 
 def held(function: Callable) -> list[Any]:
     """The values that a function takes from its module, as it names them, from modules named there, and its closure."""
-    code, scope = function.__code__, function.__globals__  # type: ignore[attr-defined]
+    code, scope = function.__code__, function.__globals__
     values = [scope.get(name) for name in code.co_names]
     modules = [x for x in values if isinstance(x, types.ModuleType) and _has_device_functions(x)]
-    values += [cell.cell_contents for cell in function.__closure__ or ()]  # type: ignore[attr-defined]
+    values += [cell.cell_contents for cell in function.__closure__ or ()]
     return values + [vars(module).get(name) for module in modules for name in code.co_names]
 
 
