@@ -15,7 +15,6 @@ import sysconfig
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from importlib import import_module
 from multiprocessing import get_context
@@ -96,7 +95,8 @@ def of_routine(
         chosen = [f"{name}={value}" for name, value in choices.items()]
         computes = launched.kernel.name not in ("fetch_scalars", "settle_scalars")
         moved = tables_of(routine, dict(asked.dtypes)) if computes and routine.elementwise else {}
-        label = f"{launched.kernel.name} {'-'.join([form, dtype, *states, *chosen])}"
+        name = launched.kernel.name if computes else f"{launched.kernel.name} of {routine.name}"
+        label = f"{name} {'-'.join([form, dtype, *states, *chosen])}"
         double = DTYPES[dtype].param == "float64"
         yield Case(label, launched.kernel, signature_of(launched.args), double, tuple(moved.items()))
 
@@ -250,8 +250,8 @@ def main() -> int:
     report["capabilities"] = list(map(dotted, CAPABILITIES))
     every, rows, wrong = _every(), {}, []
     # A compiler keeps what it has made: processes that begin anew keep the memory in bounds.
-    with ProcessPoolExecutor(options.n, get_context("spawn"), max_tasks_per_child=30) as pool:
-        for case, (taken, said) in zip(every, pool.map(_judged, range(len(every)), chunksize=4), strict=True):
+    with get_context("spawn").Pool(options.n, maxtasksperchild=30) as pool:
+        for case, (taken, said) in zip(every, pool.imap(_judged, range(len(every)), chunksize=4), strict=True):
             rows[case.label] = {name: list(found) for name, found in taken.items()}
             wrong += said
             print("\n".join(said), end="\n" if said else "", flush=True)
