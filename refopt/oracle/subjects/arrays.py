@@ -38,7 +38,11 @@ class Torch:
             from refopt.gpu.machine import Properties, require
 
             about = self.torch.cuda.get_device_properties(self.device)
-            require("check: device", Properties(about.name, (about.major, about.minor), about.multi_processor_count, 0))
+            found = Properties(about.name, (about.major, about.minor), about.multi_processor_count, about.L2_cache_size)
+            try:
+                require("check: device", found)
+            except RuntimeError as error:
+                raise ValueError(str(error)) from None
 
     def of(self, array: np.ndarray) -> Any:
         if array.dtype.name == "bfloat16":
