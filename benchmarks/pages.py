@@ -55,11 +55,36 @@ def with_ladder(page: str) -> str:
     return with_section(page, "ladder", table(lines))
 
 
+# GPUs of a compute capability. Of those that kernels have run on, the records of laws are named.
+SUCH_AS = {
+    "7.5": "T4, RTX 20, GTX 16", "8.0": "A100, A30", "8.6": "A10, A40, RTX 30", "8.9": "L4, L40, RTX 40",
+    "9.0": "H100, H200", "10.0": "B200", "12.0": "RTX 50, RTX PRO 6000",
+}  # fmt: skip
+OLDER = "V100, P100, GTX 10"
+
+
+def with_gpus(page: str) -> str:
+    """docs/gpus.md with what is known of each compute capability."""
+    record = _record("capabilities.json")
+    lines = [["compute capability", "such as", "what is known"], ["---"] * 3]
+    lines.append([f"below {record['capabilities'][0]}", OLDER, "refused, by one sentence that names the device"])
+    for capability in record["capabilities"]:
+        said = f"{record['kernels_compiled']} kernels compiled and assembled"
+        if capability == "9.0":
+            passed = {name: _record(f"laws-{name.lower()}.json")["counts"]["passed"] for name in ("H100", "H200")}
+            link = "../benchmarks/results/laws-{}.json"
+            runs = (f"{n:,} on an [{name}]({link.format(name.lower())})" for name, n in passed.items())
+            said = f"measured: laws that hold are {' and '.join(runs)}"
+        lines.append([capability, SUCH_AS[capability], said])
+    return with_section(page, "gpus", table(lines))
+
+
 PAGES: dict[Path, Callable[[str], str]] = {
     ROOT / "README.md": with_tables,
     ROOT / "docs" / "executor-compared.md": with_detectors,
     ROOT / "docs" / "findings.md": lambda page: findings.with_findings(with_gpu_findings(page)),
     ROOT / "docs" / "findings-table.md": findings.with_optimizers,
+    ROOT / "docs" / "gpus.md": with_gpus,
     ROOT / "docs" / "gradient-coalescing.md": lambda page: with_section(page, "reductions", reductions()),
     ROOT / "docs" / "merging.md": with_ladder,
     ROOT / "docs" / "oracle.md": with_ratios,
