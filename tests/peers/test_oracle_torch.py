@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from refopt import oracle
+from refopt.oracle.subjects import arrays
 
 torch = pytest.importorskip("torch")
 
@@ -146,7 +147,7 @@ def test_refused(keywords, text):
         oracle.check("adamw", torch.optim.AdamW, **keywords)
 
 
-DEVICES_ASKED = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "asked",
     [
         lambda device: oracle.check("adamw", torch.optim.AdamW, device=device),
@@ -157,9 +158,6 @@ DEVICES_ASKED = pytest.mark.parametrize(
     ],
     ids=["check", "check without a formula", "identify", "compare", "a function"],
 )
-
-
-@DEVICES_ASKED
 @pytest.mark.parametrize("device", ["nowhere", "cuda:99", "meta"])
 def test_a_device_that_is_not_there_is_refused(asked, device):
     """Before any law: none would have been tried."""
@@ -167,15 +165,16 @@ def test_a_device_that_is_not_there_is_refused(asked, device):
         asked(device)
 
 
-@DEVICES_ASKED
-def test_a_gpu_that_is_too_old_is_refused(asked, monkeypatch):
-    """As by every other entry, with its name and compute capability."""
+def test_a_gpu_that_is_too_old_is_refused(monkeypatch):
+    """As by every other entry, with its name and compute capability; all that take a device ask `arrays.Torch`."""
     about = SimpleNamespace(name="Tesla P100", major=6, minor=0, multi_processor_count=56, L2_cache_size=4 << 20)
     monkeypatch.setattr(torch, "zeros", lambda *args, **named: torch.ones(1))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: about)
     expected = "check: device: expected compute capability 7.5 or later, got Tesla P100, compute capability 6.0"
     with pytest.raises(ValueError, match=f"^{expected}$"):
-        asked("cuda")
+        arrays.Torch("cuda")
+    about.major = 8
+    assert arrays.Torch("cuda").device.type == "cuda"
 
 
 def test_a_function_that_makes_no_optimizer_is_refused():
