@@ -84,8 +84,8 @@ maps: $(INSTALLED)  ## the pages of docs/ that are generated, again
 	PYTHONPATH=tests .venv/bin/python -m maps
 	$(if $(wildcard $(PEERS)),PYTHONPATH=tests .venv-peers/bin/python -m maps.torch_options)
 
-mutants: $(INSTALLED)  ## plant changes in the package, and see which ones the tests notice; ARGS are passed on
-	PYTHONPATH=tests .venv/bin/python -m mutation $(ARGS)
+mutants: $(INSTALLED) $(PEERS)  ## plant changes in the package, and see which ones the tests notice; ARGS are passed on
+	PYTHONPATH=tests .venv/bin/python -m mutation $(ARGS) --peers .venv-peers/bin/python $(OF_PEERS)
 
 oracle: $(INSTALLED)  ## the oracle's kill table: each mutant of a step, and what other projects' tests say; ARGS
 	PYTHONPATH=.:tests .venv/bin/python -m oracle.mutants.kill_table $(ARGS)

@@ -33,18 +33,27 @@ def main() -> int:
     parser.add_argument("--coverage", type=Path, default=ROOT / "build" / "coverage", help="where coverage is kept")
     parser.add_argument("--measure", nargs="+", default=[], metavar="TESTS", help="these tests, beside what is there")
     parser.add_argument("--cases", type=int, default=0, help="measure at most so many cases of each test function")
+    parser.add_argument("--peers", default="", metavar="PYTHON", help="the interpreter of tests beside other code, ...")
+    parser.add_argument("of_peers", nargs="*", metavar="TESTS", help="... and these tests")
     parser.add_argument("--report", type=Path, help="write the record here; benchmarks/results/mutants-SEED.json")
     chosen = parser.parse_args()
     seed = chosen.seed if chosen.seed is not None else int.from_bytes(os.urandom(3), "big")
-    if not coverage.measurements(chosen.coverage) or chosen.measure:
+    if chosen.measure or not coverage.measurements(chosen.coverage):
         coverage.measure(ROOT, chosen.coverage, chosen.workers, chosen.measure, chosen.cases)
+        if chosen.peers and not chosen.measure:
+            python = str(Path(chosen.peers).absolute())
+            coverage.measure(ROOT, chosen.coverage, chosen.workers, chosen.of_peers, chosen.cases, python)
     covered = coverage.Covered(ROOT, chosen.coverage)
     edits = all_edits(ROOT)
     if chosen.changed:
         edits = changed(ROOT, edits, chosen.changed)
     drawn = again(edits, chosen.again) if chosen.again else sample(ROOT, edits, seed, chosen.count, chosen.part)
     print(f"{len(drawn)} of {len(edits)} changes, seed {seed}, {len(covered.seconds)} tests", flush=True)
-    tasks = [(edit, covered.tests(edit, chosen.budget)) for edit in drawn]
+    chosen_tests = [covered.tests(edit, chosen.budget) for edit in drawn]
+    tasks = [
+        (edit, tests, {test: covered.python[test] for test in tests})
+        for edit, tests in zip(drawn, chosen_tests, strict=True)
+    ]
     known = equivalents(EQUIVALENT)
     begin = time.monotonic()
     outcomes = []

@@ -40,8 +40,10 @@ LEFT_OUT = (
 )
 
 
-def measure(root: Path, folder: Path, workers: int, arguments: Iterable[str] = (), cases: int = 0) -> None:
-    """Run the suite once, and leave in a new folder which test ran which lines and for how long.
+def measure(
+    root: Path, folder: Path, workers: int, arguments: Iterable[str] = (), cases: int = 0, python: str = sys.executable
+) -> None:
+    """Run tests once, and leave in a new folder which test ran which lines and for how long.
 
     Args:
         root: the checkout.
@@ -49,18 +51,19 @@ def measure(root: Path, folder: Path, workers: int, arguments: Iterable[str] = (
         workers: processes.
         arguments: more arguments of pytest, such as a file of tests.
         cases: how many cases of each test function, 0 for all.
+        python: the interpreter, of the environment that the tests need; it has coverage.py and pytest-cov.
     """
     to = folder / str(len(measurements(folder)) + 1)
     shutil.copytree(root / "refopt", to / "refopt", ignore=shutil.ignore_patterns("__pycache__"))
     config = to / "coveragerc"
     config.write_text(CONFIG.replace("{folder}", str(to)))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "mutation.durations", "-m", "not gpu and not slow"]
+    (to / "python").write_text(python)
+    command = [python, "-m", "pytest", "-q", "-p", "mutation.durations", "-m", "not gpu and not slow"]
     command += [f"-n{workers}", "--cov", f"--cov-config={config}", "--cov-context=test", "--cov-report="]
     command += [*(f"--deselect={test}" for test in LEFT_OUT), *arguments]
     names = {"MUTATION_DURATIONS": str(to / "durations"), "MUTATION_COVERAGE": str(config)}
     names["MUTATION_CASES"] = str(cases)
-    path = os.pathsep.join([str(root), str(root / "tests"), *sys.path])
-    environment = {**os.environ, **names, "PYTHONPATH": path}
+    environment = {**os.environ, **names, "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
     subprocess.run(command, cwd=root, env=environment)  # what fails here is left out, and pytest has said so
 
 
@@ -83,7 +86,12 @@ READERS = {
 
 
 class Covered:
-    """The tests of each line, the fastest first."""
+    """The tests of each line, the fastest first.
+
+    Attributes:
+        seconds: of each test.
+        python: the interpreter that each test is run by.
+    """
 
     def __init__(self, root: Path, folder: Path):
         """Read all measurements.
@@ -94,9 +102,12 @@ class Covered:
         """
         self.root, self.texts = root, dict[str, str]()
         self.seconds: dict[str, float] = {}
+        self.python: dict[str, str] = {}
         self.lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         for each in measurements(folder):
-            self.seconds |= json.loads((each / "durations").read_text())
+            seconds, python = json.loads((each / "durations").read_text()), (each / "python").read_text()
+            self.seconds |= seconds
+            self.python = dict.fromkeys(seconds, python) | self.python  # a test of both runs in the first
             data = CoverageData(str(each / "coverage"))
             data.read()
             for file in data.measured_files():

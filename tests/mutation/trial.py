@@ -1,15 +1,18 @@
 """One change in a copy of the checkout, and whether a test saw it.
 
 A trial is a fork of a process that has imported the libraries but nothing of refopt: it starts in milliseconds,
-imports the changed package, and runs the tests chosen, in the order chosen, up to the first that fails.
+imports the changed package, and runs the tests chosen, in the order chosen, up to the first that fails. Tests that need
+another environment run in a new process of its interpreter, after the others.
 """
 
+import itertools
 import os
 import shutil
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,8 +70,8 @@ class Bench:
             elif source.exists():
                 shutil.copy2(source, folder / name)
 
-    def trial(self, edit: Edit, tests: list[str]) -> Outcome:
-        """Try one change on some tests, and take it back."""
+    def trial(self, edit: Edit, tests: list[str], python: Mapping[str, str]) -> Outcome:
+        """Try one change on some tests, each with its interpreter, and take it back."""
         if not tests:
             return Outcome(edit, "uncovered", "", 0, 0.0)
         path = self.folder / edit.file
@@ -77,7 +80,11 @@ class Bench:
         path.write_text(edit.applied(source))
         shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)  # whose times have whole seconds
         try:
-            status, by = self._run(tests)
+            tests = sorted(tests, key=lambda test: python[test] != sys.executable)
+            for interpreter, those in itertools.groupby(tests, key=python.__getitem__):
+                status, by = self._run(list(those), interpreter)
+                if status != pytest.ExitCode.OK:
+                    break
         finally:
             path.write_text(source)
             shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)
@@ -86,12 +93,17 @@ class Bench:
         verdict = {0: "survived", None: "timed out"}.get(status, "killed")
         return Outcome(edit, verdict, by, len(tests), round(time.monotonic() - begin, 2))
 
-    def _run(self, tests: list[str]) -> tuple[int | None, str]:
+    def _run(self, tests: list[str], python: str) -> tuple[int | None, str]:
         """pytest's status, or none after the limit, and the test that failed."""
         with tempfile.NamedTemporaryFile("r", suffix=".txt") as said:
             child = os.fork()
             if not child:
-                _child(self.folder, tests, said.name)
+                os.setsid()
+                if python == sys.executable:
+                    _run_here(self.folder, tests, said.name)
+                paths = os.pathsep.join([str(self.folder), str(self.folder / "tests")])
+                command = [python, "-m", "mutation.trial", str(self.folder), said.name, *tests]
+                os.execve(python, command, os.environ | {"PYTHONPATH": paths})
             end = time.monotonic() + self.limit
             while time.monotonic() < end:
                 ended, status = os.waitpid(child, os.WNOHANG)
@@ -115,14 +127,13 @@ def start(root: Path, scratch: str, limit: float) -> None:
     _bench = Bench(root, Path(tempfile.mkdtemp(dir=scratch)), limit)
 
 
-def outcome(task: tuple[Edit, list[str]]) -> Outcome:
+def outcome(task: tuple[Edit, list[str], Mapping[str, str]]) -> Outcome:
     """Try one change on its tests in this process's copy."""
     return _bench.trial(*task)
 
 
-def _child(folder: Path, tests: list[str], report: str) -> None:
+def _run_here(folder: Path, tests: list[str], report: str) -> None:
     """Run tests in this process, which ends with pytest's status."""
-    os.setsid()
     os.chdir(folder)
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
@@ -153,3 +164,7 @@ class _Chosen:
     def pytest_runtest_logreport(self, report):
         if report.failed:
             self.report.write_text(report.nodeid)
+
+
+if __name__ == "__main__":
+    _run_here(Path(sys.argv[1]), sys.argv[3:], sys.argv[2])

@@ -133,24 +133,31 @@ import pytest  # so that no trial spends its time on that
 from mutation.edits import edits
 from mutation.trial import Bench
 
-root, folder = map(Path, sys.argv[1:])
+root, folder = map(Path, sys.argv[1:3])
 limits = {"seen": 200, "unseen": 200, "hangs": 3}
 kinds = {"seen": "operator", "unseen": "operator", "hangs": "statement dropped"}
 for edit in edits("refopt/x.py", (root / "refopt/x.py").read_text()):
     if kinds[edit.scope] != edit.kind:
         continue
     folder.joinpath(edit.scope).mkdir()
-    outcome = Bench(root, folder / edit.scope, limits[edit.scope]).trial(edit, [f"tests/test_x.py::test_{edit.scope}"])
+    test = f"tests/test_x.py::test_{edit.scope}"
+    outcome = Bench(root, folder / edit.scope, limits[edit.scope]).trial(edit, [test], {test: sys.argv[3]})
     print(json.dumps([edit.scope, edit.kind, edit.new, outcome.verdict, outcome.by]))
 """
 
 
-def test_trials_tell_killed_survived_and_timed_out(tmp_path):
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_trials_tell_killed_survived_and_timed_out(elsewhere, tmp_path):
+    """In forks, and by the interpreter of another environment."""
+    python = tmp_path / "python" if elsewhere else Path(sys.executable)
+    if elsewhere:
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        python.chmod(0o755)
     for name, text in PROJECT.items():
         (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "root" / name).write_text(text)
     (tmp_path / "copy").mkdir()
-    command = [sys.executable, "-c", SCRIPT, tmp_path / "root", tmp_path / "copy"]
+    command = [sys.executable, "-c", SCRIPT, tmp_path / "root", tmp_path / "copy", python]
     done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, check=True)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert rows == [
@@ -180,7 +187,9 @@ def test_the_fastest_tests_of_a_line_come_first_wherever_it_has_moved(tmp_path):
     data.write()
     seconds = {"t.py::broad[1]": 3.0, "t.py::broad[2]": 0.5, "t.py::near": 1.0, "t.py::ranks": 0.75}
     (folder / "durations").write_text(json.dumps(seconds))
+    (folder / "python").write_text("python3")
     covered = Covered(tmp_path, tmp_path / "coverage")
+    assert covered.python == dict.fromkeys(seconds, "python3")
 
     def tests(line, budget, scope="", file="refopt/x.py"):
         return covered.tests(Edit(file, scope, "constant", (line, line), 0, 1, "0", "1"), budget)
