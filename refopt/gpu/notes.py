@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from refopt.catalog import ROUTINES, Routine
-from refopt.gpu.target import Compilable, held, reached, signature_spelled, spelled
+from refopt.gpu.target import Compilable, held, is_device_function, signature_spelled, spelled
 
 Note = dict[str, Any]
 
@@ -70,15 +71,13 @@ def made_from(kernel: Compilable, signature: tuple) -> str:
     """A digest of all that a kernel's PTX is made from, but the compiler and the version of Python.
 
     It has the code of each function that the kernel reaches and the values that it holds, the PTX of each intrinsic,
-    the kernel's launch bounds and whether it may be contracted, and the types of its arguments.
+    the kernel's launch bounds and whether it may be contracted, and the types of its arguments. Functions made twice
+    from the same are the same.
     """
-    functions = reached(kernel.function)
-    number = {id(function): k for k, function in enumerate(functions)}
+    known: dict[int, Any] = {}
 
     def named(value: Any) -> Any:
-        """A value in a form that is the same in every process: functions by number, the rest by name."""
-        if id(value) in number:
-            return number[id(value)]
+        """A value in a form that is the same in every process: functions by what they are made from."""
         if isinstance(value, SimpleNamespace):
             return [(name, named(x)) for name, x in vars(value).items()]
         if isinstance(value, tuple | list):
@@ -87,17 +86,30 @@ def made_from(kernel: Compilable, signature: tuple) -> str:
             return value.dtype.str, value.tolist()
         if value is None or isinstance(value, bool | int | float | str | np.generic):
             return type(value).__name__, value
+        if is_device_function(value):
+            return function_of(value)
         return getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__name__)
 
-    parts: list[tuple] = [(kernel.name, kernel.launch_bounds, kernel.contract, spelled(signature))]
-    for function in functions:
-        if hasattr(function, "asm"):
-            parts.append((function.__name__, function.asm, function.since, function.before))
-        else:
-            code = function.__code__
-            constants = [x for x in code.co_consts if not hasattr(x, "co_code")]
-            values = list(map(named, held(function)))
-            parts.append((code.co_code, code.co_names, constants, function.__defaults__, values))
+    def function_of(function: Any) -> Any:
+        if id(function) not in known:
+            known[id(function)] = function.__name__  # to itself
+            known[id(function)] = _digest(_of_function(function, named))
+        return known[id(function)]
+
+    about = kernel.name, kernel.launch_bounds, kernel.contract, spelled(signature)
+    return _digest((*about, *_of_function(kernel.function, named)))
+
+
+def _of_function(function: Any, named: Callable[[Any], Any]) -> tuple:
+    """A function's code and what it holds, or the PTX of an intrinsic."""
+    if hasattr(function, "asm"):
+        return function.__name__, function.asm, function.since, function.before
+    code = function.__code__
+    constants = [x for x in code.co_consts if not hasattr(x, "co_code")]
+    return code.co_code, code.co_names, constants, function.__defaults__, list(map(named, held(function)))
+
+
+def _digest(parts: tuple) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

@@ -265,13 +265,14 @@ def reached(function: Callable) -> list[Any]:
         value = waiting.pop()
         if isinstance(value, types.SimpleNamespace):
             waiting += vars(value).values()
-        elif id(value) not in seen and (value is function or _is_ours(value)):
+        elif id(value) not in seen and (value is function or is_device_function(value)):
             seen[id(value)] = value
             waiting += [] if hasattr(value, "asm") else held(value)
     return list(seen.values())
 
 
-def _is_ours(value: Any) -> bool:
+def is_device_function(value: Any) -> bool:
+    """Whether kernels call a value as a device function or an intrinsic."""
     return isinstance(value, types.FunctionType) and hasattr(value, "__refopt_numba__")
 
 
