@@ -45,9 +45,19 @@ def of_families(rows):
     return of([pytest.param(*row, marks=[pytest.mark.slow] * is_shared(*row)) for row in rows])
 
 
+def of_merged(rows):
+    """`of_families`, for what all forms share with the merged one, which make test tries alone beside the reference."""
+    return of([pytest.param(*row, marks=[pytest.mark.slow] * is_repeated(*row)) for row in rows])
+
+
 def is_shared(routine, form):
     """Whether what a form's kernels share is tried by another routine of the family."""
     return form != "reference" and routine not in OF_EACH_FAMILY
+
+
+def is_repeated(routine, form):
+    """Whether what a form's kernels share is tried by another routine of the family, or by its merged form."""
+    return is_shared(routine, form) or form not in ("reference", routine.merged_form)
 
 
 routines = each(*ALL)
@@ -85,5 +95,5 @@ def optional_states(routine):
 
 
 def few(part):
-    """A part of the examples that a profile of Hypothesis's asks for, and six at least."""
-    return settings(max_examples=max(settings().max_examples // part, 6))
+    """A part of the examples that a profile of Hypothesis's asks for, and four at least."""
+    return settings(max_examples=max(settings().max_examples // part, 4))

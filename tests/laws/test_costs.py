@@ -9,10 +9,11 @@ from laws.routines import (
     ALL,
     CARRYING,
     LARS,
+    OF_EACH_FAMILY,
     each,
     few,
-    forms,
     forms_of_families,
+    is_repeated,
     is_shared,
     of,
     optional_states,
@@ -42,10 +43,10 @@ def test_launches_are_as_many_as_the_catalogue_says(executor, routine, form, dat
         assert len(log.launches) == step.launches == routine.launches(case.specs(), form)
 
 
-@each(*(routine for routine in ALL if routine.merged_form == "merged"))
+@each(*(routine for routine in OF_EACH_FAMILY if routine.merged_form == "merged"))
 def test_a_merged_step_is_one_launch_or_two(executor, routine):
     """Any number of tensors of one signature: one launch for an elementwise routine, two for one with norms."""
-    placed = PlacedCase(executor, make(routine, [5, 7, 0, 1] * 40))
+    placed = PlacedCase(executor, make(routine, [5, 7, 0, 1] * 20))
     step = placed.plan("merged")
     with simt.observe(count=()) as log:
         step(**step_of(routine))
@@ -66,7 +67,7 @@ def test_launches_in_figures(executor, routine, form):
     assert len(log.launches) == IN_LARS[form]
 
 
-@forms
+@forms_of_families
 @given(data=st.data())
 @few(3)
 def test_bytes_are_as_many_as_the_catalogue_says(executor, routine, form, data):
@@ -137,11 +138,11 @@ def test_scalars_are_written_once(executor, routine, found):
         getattr(gpu, routine.merged_name)(*positional, **named, **step_of(routine), found_inf=flag)
 
 
-# Of what is loaded and stored in other widths, make test watches two kinds, and all of LARS.
+# Of what is loaded and stored in other widths, make test watches one kind merged, of LARS parameters with remainders.
 WATCHED = [
-    pytest.param(*pair, dtypes, id=f"{pair[0].name}-{pair[1]}-{'-'.join(dtypes)}",
-                 marks=[pytest.mark.slow] * ((k % 2 and pair[0] not in LARS) or is_shared(*pair)))
+    pytest.param(*pair, dtypes, id=f"{pair[0].name}-{pair[1]}-{'-'.join(dtypes)}", marks=[pytest.mark.slow] * left)
     for pair in pairs(ALL) for k, dtypes in enumerate((*SIGNATURES, *remainders()[:1]))
+    for left in [is_repeated(*pair) if k == (4 if pair[0] in LARS else 2) else k > 0 or is_shared(*pair)]
     if dtypes[3:] != ("uint16",) or pair[0] in LARS
 ]  # fmt: skip
 
@@ -161,7 +162,7 @@ def test_nothing_races_and_nothing_is_out_of_bounds(executor, routine, form, dty
                     step(**step_of(routine))
 
 
-@pytest.mark.parametrize("schedule", ["forward", "random"])
+@pytest.mark.parametrize("schedule", [pytest.param("forward", marks=pytest.mark.slow), "random"])
 @of(pairs(LARS))
 def test_skipped_steps_race_no_more(executor, routine, form, schedule, monkeypatch):
     """Every block of a cooperative launch comes to the barrier or none does."""

@@ -3,6 +3,7 @@
 import pytest
 from frozen import generate
 
+from laws.routines import OF_EACH_FAMILY
 from refopt.catalog import ROUTINES
 from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.exact.laws import reference
@@ -14,7 +15,12 @@ ENTRIES = {
     for file in (f"{routine}{kind}" for kind in generate.MADE)
     for name, entry in generate.entries(file).items()
 }
-FORMS = [(*key, form) for key in ENTRIES for form in ROUTINES[key[0]].forms]
+# A rule is one function in all forms of a routine: make test tries each choice merged, and other forms without any.
+FORMS = [
+    pytest.param((*key, form), marks=[pytest.mark.slow] * (form != routine.merged_form and ("=" in key[1] or few)))
+    for key in ENTRIES for routine in [ROUTINES[key[0]]] for few in [routine not in OF_EACH_FAMILY]
+    for form in routine.forms
+]  # fmt: skip
 entries = pytest.mark.parametrize("key", ENTRIES, ids=", ".join)
 
 

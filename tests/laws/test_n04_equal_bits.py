@@ -16,8 +16,10 @@ from laws.routines import (
     forms,
     implementation,
     implementations,
-    merged_forms,
+    is_shared,
     of,
+    of_families,
+    of_merged,
     optional_states,
     pairs,
     routines,
@@ -33,11 +35,15 @@ from refopt.oracle.exact.placed import PlacedCase, kernels, merged_step
 from refopt.oracle.exact.strategies import cases
 
 pytestmark = pytest.mark.clause("N4")
+# How tensors are launched one after another is alike for all of a family; what a launch computes is the merged one's.
+ANY_LIST = [
+    pytest.param(*row, marks=[pytest.mark.slow] * (row[1] == "separate" and is_shared(*row))) for row in pairs(ALL)
+]
 shifts = st.lists(st.integers(0, 9), min_size=1, max_size=4)
 
 
 @pytest.mark.clause("N3")
-@forms
+@of(ANY_LIST)
 @given(data=st.data())
 def test_any_list_of_tensors_has_the_bits_of_the_reference(machine, routine, form, data):
     """Wherever the tensors lie in memory; nothing beside them is written."""
@@ -54,22 +60,16 @@ def test_any_longer_list_has_the_bits_of_the_reference(machine, routine, form, d
 
 
 @pytest.mark.clause("N3")
-@routines
-def test_the_cases_for_other_implementations_hold_when_merged(machine, routine):
+@of_merged([(routine, routine.merged_form) for routine in ALL])
+def test_the_cases_for_other_implementations_hold_when_merged(machine, routine, form):
     """Those of `refopt.oracle.exact`, by the function that takes lists."""
-    run = runner(merged_step(routine, routine.merged_form, machine))
+    run = runner(merged_step(routine, form, machine))
     # On the executor a case gives the same each time; laws that run it again need not.
     laws.check_run(routine.name, cache(run) if machine.name == "executor" else run)
 
 
-# How tensors are launched one after another is alike for all of a family; what a launch computes is the merged one's.
-SEPARATE = [
-    pytest.param(routine, "separate", marks=[pytest.mark.slow] * (routine not in OF_EACH_FAMILY)) for routine in ALL
-]
-
-
 @pytest.mark.clause("N3")
-@of(SEPARATE)
+@of_families([(routine, "separate") for routine in ALL])
 def test_the_cases_for_other_implementations_hold_when_separate(machine, routine, form):
     """The same where a list is one launch after another, each as if its tensor were alone."""
     for name, case in examples(routine):
@@ -83,10 +83,10 @@ UPSTREAMS = 60, 61, 150, 200  # limits of LARS; of 350 tensors, 262 have element
 
 
 def often(routine, form, count):
-    """Whether make test tries so many: one routine of each family of kernels is enough; 1000 merged, of two."""
-    if count == 1000:
-        return routine in (CARRYING[0], *LARS) and form == routine.merged_form
-    return count <= 59 or routine in (LARS if count in UPSTREAMS else OF_EACH_FAMILY)
+    """Whether make test tries so many: one routine of each family of kernels is enough, merged where they are many."""
+    if count > 59 and form != routine.merged_form:
+        return False
+    return routine in {1000: CARRYING[:1], **dict.fromkeys(UPSTREAMS, LARS)}.get(count, OF_EACH_FAMILY)
 
 
 COUNTS = [
@@ -155,7 +155,7 @@ MIXED = [
 
 
 @pytest.mark.parametrize("dtypes", MIXED, ids="-".join)
-@merged_forms
+@of_merged([row for row in pairs(ALL) if row[0].forms[row[1]].merged])
 def test_each_slot_misaligned_alone(machine, routine, form, dtypes):
     """A tensor all of whose arrays but one are aligned, for each slot, by 4 and by 8 bytes, and by an element."""
     case = make(routine, [260, 9, 7], dtypes, optional=optional_states(routine))

@@ -259,7 +259,7 @@ def blocks(monkeypatch):
     return asked
 
 
-@pytest.mark.parametrize("dtypes", SIGNATURES[::2], ids="-".join)
+@pytest.mark.parametrize("dtypes", [SIGNATURES[0], pytest.param(SIGNATURES[2], marks=pytest.mark.slow)], ids="-".join)
 @forms_of_families
 def test_blocks_of_as_many_threads_as_a_gpu_gets(blocks, routine, form, dtypes):
     """What a thread leaves out or does twice depends on how many there are; elsewhere the executor has one warp."""

@@ -65,7 +65,7 @@ def gates(factors, flags):
 
 @pytest.mark.clause("N8")
 @pytest.mark.parametrize("flags", [[0, 1, 0, 1, 1, 0, 0], [1, 0, 1, 1, 0, 0, 1]], ids=["taken first", "skipped first"])
-@pytest.mark.parametrize("dtypes", [SIGNATURES[0], SIGNATURES[2], ("float64",) * 3], ids="-".join)
+@pytest.mark.parametrize("dtypes", RESUMED, ids="-".join)
 @forms_of_families
 def test_taken_and_skipped_steps_in_any_order(machine, routine, form, dtypes, flags):
     """They leave the reference's bits, whatever the factors are."""
@@ -76,7 +76,7 @@ def test_taken_and_skipped_steps_in_any_order(machine, routine, form, dtypes, fl
 
 @pytest.mark.clause("N8")
 @pytest.mark.parametrize("name", dict(gated()))
-@of(pairs(LARS))
+@of([pytest.param(*row, marks=[pytest.mark.slow] * (row[1] in ("separate", "cooperative"))) for row in pairs(LARS)])
 def test_taken_and_skipped_steps_of_many_tiles(machine, routine, form, name):
     """The same where norms are carried, with factors and flags of every kind."""
     laws.same_bits_as_reference(kernels(form, machine), dict(gated())[name])

@@ -13,15 +13,14 @@ from laws.routines import (
     few,
     forms_of_families,
     implementation,
-    is_shared,
+    is_repeated,
     of,
-    of_families,
+    of_merged,
     optional_states,
     pairs,
     routines,
 )  # fmt: skip
 from refopt import simt
-from refopt.catalog import LARS_MOMENTUM
 from refopt.checks.dtypes import SIZES, arithmetic
 from refopt.cpu.reduce import TILE
 from refopt.gpu import runtime, tables
@@ -35,14 +34,11 @@ from refopt.oracle.exact.strategies import DTYPES, around, cases, chunk_of
 pytestmark = pytest.mark.clause("N11")
 
 
-# Kernels with the reference's bits for any list (N4) have its partition: make test tries one routine of each family.
-PARTITIONED = [
-    pytest.param(*pair, marks=[pytest.mark.slow] * (pair[1] != "reference" and pair[0] not in OF_EACH_FAMILY))
-    for pair in pairs(ALL, "reference")
-]  # fmt: skip
+# Kernels with the reference's bits for any list (N4) have its partition.
+partitioned = of_merged(pairs(ALL, "reference"))
 
 
-@of(PARTITIONED)
+@partitioned
 @given(data=st.data())
 @few(2)
 def test_merged_is_one_tensor_at_a_time(machine, routine, form, data):
@@ -51,7 +47,7 @@ def test_merged_is_one_tensor_at_a_time(machine, routine, form, data):
     laws.merged_is_one_at_a_time(implementation(form, machine), case)
 
 
-@of(PARTITIONED)
+@partitioned
 @given(data=st.data())
 @few(2)
 def test_the_order_of_tensors_is_free(machine, routine, form, data):
@@ -61,20 +57,18 @@ def test_the_order_of_tensors_is_free(machine, routine, form, data):
 
 
 AROUND = [(routine, routine.merged_form) for routine in ELEMENTWISE] + pairs(WITH_NORMS)
-SHARED = of_families(AROUND)
-
 
 def around_chunks(routine):
     """Sizes around a chunk, which is a tile of elementwise routines, and of three."""
     chunk = TILE if routine.elementwise else 8 * TILE
-    return chunk - 1, chunk, chunk + 1, 3 * chunk
+    return chunk + 1, chunk - 1, chunk, 3 * chunk
 
 
-# Norms over three chunks take long: make test takes them in one kind of storage.
+# In other kinds of storage than fp32 make test takes one element more than a chunk.
 CHUNK_ENDS = [
     pytest.param(*pair, dtypes, size, id=f"{pair[0].name}-{pair[1]}-{'-'.join(dtypes)}-{size}",
-                 marks=[pytest.mark.slow] * ((size > 2 * 8 * TILE and dtypes != SIGNATURES[0]) or is_shared(*pair)))
-    for pair in AROUND for dtypes in SIGNATURES for size in around_chunks(pair[0])
+                 marks=[pytest.mark.slow] * (is_repeated(*pair) or (k > 0 and dtypes != SIGNATURES[0])))
+    for pair in AROUND for dtypes in SIGNATURES for k, size in enumerate(around_chunks(pair[0]))
 ]  # fmt: skip
 
 
@@ -97,7 +91,7 @@ def test_there_are_chunks_of_several_lengths():
 
 @pytest.mark.parametrize("chunk", BY_CHUNK)
 @pytest.mark.parametrize("chunks", [1, 2])
-@of([(routine, form) for routine, form in pairs(WITH_NORMS) if routine.forms[form].merged])
+@of_merged([(routine, form) for routine, form in pairs(WITH_NORMS) if routine.forms[form].merged])
 def test_chunks_of_any_length_end_without_a_trace(machine, routine, form, chunks, chunk):
     """Whatever the dtypes make of their length, and a second tensor behind them."""
     case = make(routine, [*around(chunks * chunk), 3], BY_CHUNK[chunk])
@@ -119,8 +113,8 @@ def test_large_tensors_stand_among_hundreds_of_small_ones(machine, routine, form
 # Grids, blocks and schedules, which the executor can change.
 
 
-@pytest.mark.parametrize("tiles", [2, 4, 16])
-@of(pairs(WITH_NORMS))
+@pytest.mark.parametrize("tiles", [2, pytest.param(4, marks=pytest.mark.slow), 16])
+@of_merged(pairs(WITH_NORMS))
 def test_tensors_are_cut_into_chunks_of_any_length(executor, routine, form, tiles, monkeypatch):
     """How tensors are cut changes no bit, though norms are summed over the chunks."""
     monkeypatch.setattr(tables, "tiles_per_chunk", lambda *_: tiles)
@@ -136,8 +130,8 @@ def test_tensors_are_cut_into_chunks_of_any_length(executor, routine, form, tile
 CHUNKS = {"T4": 1 << 15, "A100": 1 << 16, "RTX 3090": 1 << 15, "RTX 5090": 1 << 16}
 
 
-@pytest.mark.parametrize("name", CHUNKS)
-@of(list(dict.fromkeys([(row, row.merged_form) for row in OF_EACH_FAMILY] + pairs([LARS_MOMENTUM]))))
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x > "T")) for x in CHUNKS][::-1])
+@of_merged(pairs(OF_EACH_FAMILY))
 def test_a_step_has_its_bits_as_any_device(executor, routine, form, name):
     """What asks the device for its multiprocessors and caches changes no bit."""
     case = make(routine, [19_000 if not routine.elementwise else 1500, 3, 1025], steps=[step_of(routine)] * 2)
@@ -147,6 +141,9 @@ def test_a_step_has_its_bits_as_any_device(executor, routine, form, name):
     if routine.forms[form].merged and not routine.elementwise and form != "cooperative":
         pair = 8 * 1024  # bytes of a tile of parameter and gradient
         assert log.launches[0].grid[0] == sum(-(-p.nbytes * 2 // (CHUNKS[name] // pair * pair)) for p in case.params)
+
+
+SHAPES = [(32, 1), (64, 3), *(pytest.param(*shape, marks=pytest.mark.slow) for shape in [(128, 2), (256, 7)])]
 
 
 class Shaped(runtime.Executor):
@@ -162,8 +159,8 @@ class Shaped(runtime.Executor):
         return lambda stream: kernel.executor[grid, self.block, stream](*args)
 
 
-@pytest.mark.parametrize(("block", "grid"), [(32, 1), (64, 3), (128, 2), (256, 7)])
-@of(pairs(WITH_NORMS))
+@pytest.mark.parametrize(("block", "grid"), SHAPES)
+@of([row for row in pairs(WITH_NORMS) if row[1] != "separate"])
 def test_blocks_and_grids_have_any_size(routine, form, block, grid, monkeypatch):
     """Warps share sums otherwise, and cooperative blocks other tensors."""
     on = Shaped(block, grid)
@@ -173,7 +170,7 @@ def test_blocks_and_grids_have_any_size(routine, form, block, grid, monkeypatch)
 
 
 @pytest.mark.parametrize(("schedule", "seed"), [("reverse", 0), ("random", 1), ("random", 2)])
-@SHARED
+@of_merged(AROUND)
 def test_blocks_and_threads_run_in_any_order(executor, routine, form, schedule, seed):
     """Backwards, and shuffled."""
     case = make(routine, [9000 if routine.elementwise else 17_000, 1, 0, 2049, 300], steps=[step_of(routine)] * 2)

@@ -22,6 +22,7 @@ bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
 pytestmark = pytest.mark.clause("N15")
 routines = each(*ALL)
 norms = pytest.mark.parametrize("norm_of", LARS[0].choices["norm_of"])
+TWO = [remainders()[0], *(pytest.param(x, marks=pytest.mark.slow) for x in remainders()[1:])]
 # An upper half of each kind: zeros, subnormal, ordinary, the largest, infinities, NaN of either sort.
 UPPER = np.array([0, 0x8000, 1, 0x8001, 0x3F80, 0xC2F7, 0x7F7F, 0xFF7F, 0x7F80, 0xFF80, 0x7F81, 0x7FC0, 0x7FFF, 0xFFFF])
 
@@ -131,7 +132,7 @@ def with_masters(case):
 
 
 @pytest.mark.clause("N6")
-@pytest.mark.parametrize("dtypes", remainders(), ids="-".join)
+@pytest.mark.parametrize("dtypes", TWO, ids="-".join)
 @norms
 @of(pairs(LARS))
 def test_both_halves_end_with_their_chunk_without_a_trace(machine, routine, form, norm_of, dtypes, monkeypatch):

@@ -21,7 +21,7 @@ BY_CHANCE = tuple(routine for routine in ALL if "rounding" in routine.choices)
 
 @pytest.mark.clause("N4")
 @pytest.mark.parametrize("dtypes", stochastic(), ids="-".join)
-@of(pairs(BY_CHANCE))
+@of([pytest.param(*row, marks=[pytest.mark.slow] * (row[1] == "separate")) for row in pairs(BY_CHANCE)])
 def test_every_backend_draws_the_same_bits(machine, routine, form, dtypes):
     """Two steps of two seeds, masters and parameters with a remainder rounded as always."""
     steps = [step_of(routine, seed=seed) for seed in (1, 2**24 - 1)]
