@@ -9,21 +9,15 @@ from refopt.simt import cuda
 
 def test_round_trip_keeps_everything():
     for host in (
-        np.arange(6.0).reshape(2, 3),
-        np.asfortranarray(np.arange(6).reshape(2, 3)),
-        np.float32(3),
-        np.zeros((0, 4), np.int8),
-        np.array([], np.float16),
+        np.arange(6.0).reshape(2, 3), np.asfortranarray(np.arange(6).reshape(2, 3)), np.float32(3),
+        np.zeros((0, 4), np.int8), np.array([], np.float16),
     ):
         device = cuda.to_device(host)
         back = device.copy_to_host()
         assert np.array_equal(back, host) and back.dtype == host.dtype
-        assert (device.shape, device.size, device.ndim, device.nbytes) == (
-            host.shape,
-            host.size,
-            host.ndim,
-            host.nbytes,
-        )
+        assert (
+            device.shape, device.size, device.ndim, device.nbytes,
+        ) == (host.shape, host.size, host.ndim, host.nbytes)
         assert host.size == 0 or device.strides == host.strides == back.strides
 
 
@@ -90,11 +84,7 @@ def test_no_silent_conversion_to_a_host_array():
 def test_cuda_array_interface():
     x = cuda.to_device(np.arange(12, dtype=np.float32).reshape(3, 4))
     assert x.__cuda_array_interface__ == {
-        "shape": (3, 4),
-        "typestr": "<f4",
-        "strides": None,
-        "version": 3,
-        "data": (x.address, False),
+        "shape": (3, 4), "typestr": "<f4", "strides": None, "version": 3, "data": (x.address, False),
     }
 
     class Foreign:

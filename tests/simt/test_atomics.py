@@ -40,13 +40,8 @@ def test_integer_operations(old, value):
 
     atomic = cuda.atomic
     for operation, expected in (
-        (atomic.add, wrapped(old + value)),
-        (atomic.sub, wrapped(old - value)),
-        (atomic.max, max(old, value)),
-        (atomic.min, min(old, value)),
-        (atomic.exch, value),
-        (atomic.and_, old & value),
-        (atomic.or_, old | value),
+        (atomic.add, wrapped(old + value)), (atomic.sub, wrapped(old - value)), (atomic.max, max(old, value)),
+        (atomic.min, min(old, value)), (atomic.exch, value), (atomic.and_, old & value), (atomic.or_, old | value),
         (atomic.xor, old ^ value),
     ):
         assert once(operation, old, value) == [old, expected]
@@ -73,12 +68,8 @@ def test_compare_and_swap_takes_what_it_compares_with_as_an_element():
 
 def test_nan():
     for operation, old, value, expected in (
-        (cuda.atomic.max, 1, NAN, 1),
-        (cuda.atomic.nanmax, NAN, 1, 1),
-        (cuda.atomic.nanmax, 1, NAN, 1),
-        (cuda.atomic.min, 1, NAN, 1),
-        (cuda.atomic.nanmin, NAN, 1, 1),
-        (cuda.atomic.nanmin, 1, 0, 0),
+        (cuda.atomic.max, 1, NAN, 1), (cuda.atomic.nanmax, NAN, 1, 1), (cuda.atomic.nanmax, 1, NAN, 1),
+        (cuda.atomic.min, 1, NAN, 1), (cuda.atomic.nanmin, NAN, 1, 1), (cuda.atomic.nanmin, 1, 0, 0),
     ):
         assert once(operation, old, value, dtype=np.float32)[1] == expected
     assert np.isnan(once(cuda.atomic.max, NAN, 1, dtype=np.float32)[1])
@@ -253,7 +244,7 @@ def counted_in_shared_memory_of_a_helper(x, out):
 
 NO_SPINS = [
     maximum, added_by_a_helper, counted_in_memory, counted_in_shared_memory, counted_in_shared_memory_of_a_helper,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("threads", [1, 32])

@@ -179,17 +179,9 @@ def grid_without_a_thread():
 
 
 @pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
-@pytest.mark.parametrize(
-    "body",
-    [
-        exit_early,
-        exit_early_then_arrive,
-        other_branch,
-        one_round_less,
-        grid_without_a_block,
-        grid_without_a_thread,
-    ],
-)
+@pytest.mark.parametrize("body", [
+    exit_early, exit_early_then_arrive, other_branch, one_round_less, grid_without_a_block, grid_without_a_thread,
+])
 def test_divergent_barriers_are_errors(body, schedule):
     kernel = cuda.jit(body)
     with pytest.raises(simt.BarrierDivergence) as caught, simt.observe(schedule=schedule):

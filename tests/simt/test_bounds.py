@@ -9,16 +9,10 @@ from refopt import simt
 from refopt.simt import cuda
 
 INDICES = {
-    "past the end": lambda x: x[3, 0],
-    "before the start": lambda x: x[-4, 0],
-    "second": lambda x: x[0, 4],
-    "row": lambda x: x[3],
-    "row, then column": lambda x: x[2][4],
-    "in a view": lambda x: x[1:][2, 0],
-    "written": lambda x: x.__setitem__((0, 5), 1),
-    "atomic": lambda x: cuda.atomic.add(x, (0, 4), 1),
-    "reshaped": lambda x: x.reshape(12)[12],
-    "transposed": lambda x: x.T[0, 3],
+    "past the end": lambda x: x[3, 0], "before the start": lambda x: x[-4, 0], "second": lambda x: x[0, 4],
+    "row": lambda x: x[3], "row, then column": lambda x: x[2][4], "in a view": lambda x: x[1:][2, 0],
+    "written": lambda x: x.__setitem__((0, 5), 1), "atomic": lambda x: cuda.atomic.add(x, (0, 4), 1),
+    "reshaped": lambda x: x.reshape(12)[12], "transposed": lambda x: x.T[0, 3],
 }
 
 
@@ -58,7 +52,7 @@ OWN = {
     "a scalar": (lambda x: x[0, 0][0], IndexError, "invalid index to scalar variable"),
     "an index that is none": (lambda x: x["a"], IndexError, "only integers, slices"),
     "a key": (lambda x: {}[0], KeyError, "0"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("observe", [None, {"count": True}, {"watch": True, "count": False}])

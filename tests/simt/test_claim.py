@@ -13,12 +13,9 @@ from refopt.simt.claims import DEVICES
 
 # Of CUDA's deviceQuery on a T4, and of the CUDA C++ Programming Guide, section Compute Capabilities.
 TOLD = {
-    "T4": ((7, 5), 40, 1024, 16, 64, 64, 0, 4, 16),
-    "A100": ((8, 0), 108, 2048, 32, 163, 164, 1, 40, 80),
-    "RTX 3090": ((8, 6), 82, 1536, 16, 99, 100, 1, 6, 24),
-    "RTX 4090": ((8, 9), 128, 1536, 24, 99, 100, 1, 72, 24),
-    "H100": ((9, 0), 132, 2048, 32, 227, 228, 1, 50, 80),
-    "B200": ((10, 0), 148, 2048, 32, 227, 228, 1, 126, 180),
+    "T4": ((7, 5), 40, 1024, 16, 64, 64, 0, 4, 16), "A100": ((8, 0), 108, 2048, 32, 163, 164, 1, 40, 80),
+    "RTX 3090": ((8, 6), 82, 1536, 16, 99, 100, 1, 6, 24), "RTX 4090": ((8, 9), 128, 1536, 24, 99, 100, 1, 72, 24),
+    "H100": ((9, 0), 132, 2048, 32, 227, 228, 1, 50, 80), "B200": ((10, 0), 148, 2048, 32, 227, 228, 1, 126, 180),
     "RTX 5090": ((12, 0), 170, 1536, 24, 99, 100, 1, 96, 32),
 }
 
@@ -32,7 +29,7 @@ def told():
         device.MAX_BLOCKS_PER_MULTIPROCESSOR, device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN / 1024,
         device.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR / 1024, device.RESERVED_SHARED_MEMORY_PER_BLOCK / 1024,
         device.L2_CACHE_SIZE / 2**20, total / 2**30,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -50,17 +47,14 @@ def test_names(name, capsys):
         assert simt.occupancy(96, 40, 20000) == simt.occupancy(96, 40, 20000, TOLD[name][0])
 
 
-@pytest.mark.parametrize(
-    ("device", "keywords", "name", "expected"),
-    [
-        ((), {}, "", (132, 50, 80)),
-        ((), {"capability": (7, 5), "multiprocessors": 40, "l2": 4 << 20, "memory": 16 << 30}, " as 7.5", (40, 4, 16)),
-        (("8.6",), {"l2": 2 << 20}, " as 8.6", (132, 2, 80)),
-        (("T4",), {"multiprocessors": np.int64(20)}, " as T4", (20, 4, 16)),
-        (("T4",), {"capability": (8, 9), "memory": 1 << 30}, " as 8.9", (40, 4, 1)),
-        ((), {"memory": 1 << 30}, " as H100", (132, 50, 1)),
-    ],
-)
+@pytest.mark.parametrize(("device", "keywords", "name", "expected"), [
+    ((), {}, "", (132, 50, 80)),
+    ((), {"capability": (7, 5), "multiprocessors": 40, "l2": 4 << 20, "memory": 16 << 30}, " as 7.5", (40, 4, 16)),
+    (("8.6",), {"l2": 2 << 20}, " as 8.6", (132, 2, 80)),
+    (("T4",), {"multiprocessors": np.int64(20)}, " as T4", (20, 4, 16)),
+    (("T4",), {"capability": (8, 9), "memory": 1 << 30}, " as 8.9", (40, 4, 1)),
+    ((), {"memory": 1 << 30}, " as H100", (132, 50, 1)),
+])
 def test_keywords(device, keywords, name, expected):
     with simt.claim("B200"), simt.claim(*device, **keywords):
         assert (told()[1], *told()[-2:]) == expected
@@ -80,23 +74,20 @@ def test_claims_end():
     assert told() == TOLD["H100"]
 
 
-@pytest.mark.parametrize(
-    ("device", "keywords", "error", "words"),
-    [
-        (("K80",), {}, ValueError, "claim: device: expected one of T4, .* capability such as 7.5, got 'K80'"),
-        ((75,), {}, TypeError, "claim: device: expected one of T4, .*, got 75"),
-        (("6.1",), {}, ValueError, r"claim: device: expected \(7, 0\) or later, .* independently, got \(6, 1\)"),
-        (("9.9",), {}, ValueError, r"claim: device: expected one of \(7, 0\), .*, got \(9, 9\)"),
-        ((), {"capability": (6, 1)}, ValueError, r"claim: capability: expected \(7, 0\) or later, .*, got \(6, 1\)"),
-        ((), {"capability": (7, 6)}, ValueError, r"claim: capability: expected one of .*, \(12, 1\), got \(7, 6\)"),
-        ((), {"capability": 7.5}, TypeError, "claim: capability: expected a pair of integers, got 7.5"),
-        ((), {"capability": (9, False)}, TypeError, r"claim: capability: expected a pair .*, got \(9, False\)"),
-        ((), {"multiprocessors": 0}, ValueError, "claim: multiprocessors: expected an integer of at least 1, got 0"),
-        ((), {"multiprocessors": 1.0}, TypeError, "claim: multiprocessors: expected an integer, got 1.0"),
-        ((), {"l2": -1}, ValueError, "claim: l2: expected an integer of at least 1, got -1"),
-        ((), {"memory": "16 GiB"}, TypeError, "claim: memory: expected an integer, got '16 GiB'"),
-    ],
-)
+@pytest.mark.parametrize(("device", "keywords", "error", "words"), [
+    (("K80",), {}, ValueError, "claim: device: expected one of T4, .* capability such as 7.5, got 'K80'"),
+    ((75,), {}, TypeError, "claim: device: expected one of T4, .*, got 75"),
+    (("6.1",), {}, ValueError, r"claim: device: expected \(7, 0\) or later, .* independently, got \(6, 1\)"),
+    (("9.9",), {}, ValueError, r"claim: device: expected one of \(7, 0\), .*, got \(9, 9\)"),
+    ((), {"capability": (6, 1)}, ValueError, r"claim: capability: expected \(7, 0\) or later, .*, got \(6, 1\)"),
+    ((), {"capability": (7, 6)}, ValueError, r"claim: capability: expected one of .*, \(12, 1\), got \(7, 6\)"),
+    ((), {"capability": 7.5}, TypeError, "claim: capability: expected a pair of integers, got 7.5"),
+    ((), {"capability": (9, False)}, TypeError, r"claim: capability: expected a pair .*, got \(9, False\)"),
+    ((), {"multiprocessors": 0}, ValueError, "claim: multiprocessors: expected an integer of at least 1, got 0"),
+    ((), {"multiprocessors": 1.0}, TypeError, "claim: multiprocessors: expected an integer, got 1.0"),
+    ((), {"l2": -1}, ValueError, "claim: l2: expected an integer of at least 1, got -1"),
+    ((), {"memory": "16 GiB"}, TypeError, "claim: memory: expected an integer, got '16 GiB'"),
+])
 def test_refused(device, keywords, error, words):
     with simt.claim("T4"):
         with pytest.raises(error, match=f"^{words}$"), simt.claim(*device, **keywords):

@@ -187,7 +187,7 @@ FUNCTIONS = [
     if_only, either_branch, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted,
     two_returns, conditional, any_of, greatest, absolute, truncated, real, rounded, root, negated, pair, powers,
     divided, mantissa, exponent, put_together, fraction, next_one, remains, raised,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
@@ -331,15 +331,12 @@ def test_elements_take_the_lowest_bits():
     assert results(kernel, 70000, dtype=np.uint8) == [112, 144, 112, 255]
 
 
-@pytest.mark.parametrize(
-    ("value", "dtype", "expected"),
-    [
-        (3e9, np.int32, 2**31 - 1), (-3e9, np.int32, -(2**31)), (-1.5, np.uint32, 0), (-1.9, np.int32, -1),
-        (300.0, np.uint8, 300 % 256), (1e30, np.int64, 2**63 - 1), (np.nan, np.int64, -(2**63)),
-        (np.float32(np.nan), np.int32, 0), (np.float16(1.5), np.int32, 2), (np.float16(2.5), np.int32, 2),
-        (np.inf, np.uint64, 2**64 - 1),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "dtype", "expected"), [
+    (3e9, np.int32, 2**31 - 1), (-3e9, np.int32, -(2**31)), (-1.5, np.uint32, 0), (-1.9, np.int32, -1),
+    (300.0, np.uint8, 300 % 256), (1e30, np.int64, 2**63 - 1), (np.nan, np.int64, -(2**63)),
+    (np.float32(np.nan), np.int32, 0), (np.float16(1.5), np.int32, 2), (np.float16(2.5), np.int32, 2),
+    (np.inf, np.uint64, 2**64 - 1),
+])
 def test_floats_become_integers_as_ptx_does_it(value, dtype, expected):
     def kernel(x, out):
         out[0] = x[0]

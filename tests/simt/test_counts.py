@@ -93,13 +93,8 @@ def test_copies():
         axpy[1, 1](1.0, np.zeros(3), x)
     kinds = [(copy.kind, copy.nbytes, copy.source, copy.target) for copy in log.copies]
     assert kinds == [
-        ("DtoH", 32, "x", None),
-        ("HtoD", 16, None, "x"),
-        ("HtoD", 8, None, None),
-        ("DtoD", 32, "x", None),
-        ("DtoH", 8, "x", None),
-        ("HtoD", 24, None, None),
-        ("DtoH", 24, None, None),
+        ("DtoH", 32, "x", None), ("HtoD", 16, None, "x"), ("HtoD", 8, None, None), ("DtoD", 32, "x", None),
+        ("DtoH", 8, "x", None), ("HtoD", 24, None, None), ("DtoH", 24, None, None),
     ]
     assert log.copies[0].stream is stream and log.copies[1].stream is cuda.default_stream()
 

@@ -76,13 +76,10 @@ def test_a_vector_is_several_elements():
     assert marks(axis)[0] == [(i, i // 4) for i in range(8)]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"launch": 2}, "launch: expected a number below 2, got 2"),
-        ({"arrays": []}, "expected 1 to 200000 accesses in a launch, got 0"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"launch": 2}, "launch: expected a number below 2, got 2"),
+    ({"arrays": []}, "expected 1 to 200000 accesses in a launch, got 0"),
+])
 def test_refused(observed, arguments, words):
     with pytest.raises(ValueError, match=words):
         simt.draw(observed[0], **arguments)

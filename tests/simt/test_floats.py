@@ -36,12 +36,8 @@ def test_each_arises_at_its_line(schedule, watch):
 
     rows, floats = events(kernel, 4, device(1, 2, 3e38, 1e-30), device(0, 0, 0, 0), watch=watch, schedule=schedule)
     assert rows == {
-        (3, "overflow", "arises", None): 1,
-        (3, "subnormal", "arises", None): 1,
-        (4, "inf", "arises", None): 4,
-        (5, "nan", "arises", None): 1,
-        (7, "nan", "store", "y"): 1,
-        (7, "inf", "store", "y"): 3,
+        (3, "overflow", "arises", None): 1, (3, "subnormal", "arises", None): 1, (4, "inf", "arises", None): 4,
+        (5, "nan", "arises", None): 1, (7, "nan", "store", "y"): 1, (7, "inf", "store", "y"): 3,
     }
     assert (floats.first.what, floats.first.line) == ("inf", kernel.py_func.__code__.co_firstlineno + 4)
 
@@ -54,9 +50,7 @@ def test_what_was_there_before_is_a_load():
 
     rows, floats = events(kernel, 3, device(1, np.inf, np.nan), device(0, 0, 0))
     assert rows == {
-        (3, "inf", "load", "x"): 1,
-        (3, "nan", "load", "x"): 1,
-        (3, "inf", "store", "y"): 1,
+        (3, "inf", "load", "x"): 1, (3, "nan", "load", "x"): 1, (3, "inf", "store", "y"): 1,
         (3, "nan", "store", "y"): 1,
     }
     assert (floats.first.what, floats.first.how, floats.first.first.thread) == ("inf", "load", (1, 0, 0))
@@ -72,11 +66,8 @@ def test_a_store_may_round():
 
     rows, _ = events(kernel, 1, device(1e300, 1e-40, 1e-300, dtype=np.float64), device(0, 0, 0))
     assert rows == {
-        (2, "overflow", "arises", None): 1,
-        (2, "inf", "store", "y"): 1,
-        (3, "subnormal", "arises", None): 1,
-        (3, "subnormal", "store", "y"): 1,
-        (4, "subnormal", "arises", None): 1,
+        (2, "overflow", "arises", None): 1, (2, "inf", "store", "y"): 1, (3, "subnormal", "arises", None): 1,
+        (3, "subnormal", "store", "y"): 1, (4, "subnormal", "arises", None): 1,
     }
 
 
@@ -92,12 +83,8 @@ def test_addresses_shared_memory_and_atomics():
     x = device(np.nan, TINY / 2, np.inf, 1)
     rows, _ = events(kernel, 1, x.address, device(0))
     assert [(*key[:3], times) for key, times in rows.items()] == [
-        (3, "nan", "load", 1),
-        (3, "inf", "load", 1),
-        (3, "subnormal", "load", 1),
-        (4, "nan", "store", 1),
-        (5, "subnormal", "store", 4),
-        (6, "inf", "store", 1),
+        (3, "nan", "load", 1), (3, "inf", "load", 1), (3, "subnormal", "load", 1), (4, "nan", "store", 1),
+        (5, "subnormal", "store", 4), (6, "inf", "store", 1),
     ]
 
 

@@ -108,7 +108,7 @@ def another_launch(x):
 LEFT = [
     (part, [2, 3]), (strided, [1, 3]), (whole, []), (element, [0, 1, 2]), (from_fresh, [0, 1, 2, 3]),
     (from_half_fresh, [0, 3]), (from_initialised, [0]), (a_watched_launch, [0, 1, 3]), (another_launch, [0, 1, 2, 3]),
-]  # fmt: skip
+]
 UNKNOWN = [a_launch, a_counted_launch, a_launch_with_its_address, a_launch_with_a_table_of_addresses]
 
 

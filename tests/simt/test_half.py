@@ -41,7 +41,7 @@ def test_subnormals_are_rounded_once():
 
 @pytest.mark.parametrize(("a", "b", "c"), [
     (1 + 2**-10, 1 + 2**-10, -(1 + 2**-9)), (2**-14, 2**-11, 2**-24), (1 + 2**-10, 2**-12, 1), (2047, 2047, 1),
-])  # fmt: skip
+])
 def test_fma_is_rounded_once(a, b, c):
     a, b, c = map(np.float16, (a, b, c))
     exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
@@ -58,7 +58,7 @@ def test_fma_is_not_a_product_and_a_sum():
 @pytest.mark.parametrize(("a", "b", "c", "expected"), [
     (0.0, 1.0, -0.0, 0.0), (-0.0, 1.0, -0.0, -0.0), (1.0, 1.0, -1.0, 0.0), (math.inf, 0.0, 1.0, math.nan),
     (math.inf, 1.0, -math.inf, math.nan), (1e308, 10.0, 0.0, math.inf),
-])  # fmt: skip
+])
 def test_fma_at_the_edges(a, b, c, expected):
     assert repr(float(cuda.fma(a, b, c))) == repr(expected)
 

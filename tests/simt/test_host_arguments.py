@@ -31,7 +31,7 @@ ARGUMENTS = {
     "seed": [lambda j: observed(schedule="random", seed=j)],
     "shape": [cuda.device_array],
     "address": [lambda j: memory.load(j, np.float64), lambda j: memory.store(j, np.float64, (1,))],
-}  # fmt: skip
+}
 INTEGERS = [(name, call) for name, calls in ARGUMENTS.items() for call in calls]
 NO_INTEGERS = ["a", b"a", 1.5, True, float("nan"), {}, object(), np.array([1, 2]), np.float64(1)]
 
@@ -77,7 +77,7 @@ REFUSED = {
     ),
     "no event": (lambda: cuda.event_elapsed_time(cuda.event(), 3), TypeError, "end: expected an event, got 3"),
     "a load of objects": (lambda: memory.load(X.address, object), TypeError, "dtype: expected a dtype of numbers, got"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)

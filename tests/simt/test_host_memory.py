@@ -122,7 +122,7 @@ WRONG = [
     managed_read_without_waiting, managed_read_after_another_stream, mapped_written_beside_a_reader, mapped_view_read,
     mapped_read_by_another_stream, copy_from_mapped_beside_a_kernel, pinned_written_by_two_copies,
     pinned_read_while_it_is_filled, pinned_like, pinned_by_a_mask, pinned_field, pinned_iterated,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("steps", WRONG)
@@ -221,7 +221,7 @@ def bytes_that_look_like_poison(a, b):
 RIGHT = [
     halves, chunks, fields, two_readers, after_a_copy_on_the_default_stream, after_a_copy_to_pageable_memory,
     other_elements_of_mapped_memory, managed_after_waiting, filled_where_nobody_looks, bytes_that_look_like_poison,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("steps", RIGHT)

@@ -46,25 +46,10 @@ def test_every_thread_runs_once_with_its_indices(grid, block):
     assert len(seen) == len(expected) and set(seen) == expected
 
 
-@pytest.mark.parametrize(
-    "configuration",
-    [
-        (1, 1025),
-        (1, (32, 33)),
-        (0, 1),
-        (1, 0),
-        (1, (1, 1, 65)),
-        ((1, 65536), 1),
-        (2**31, 1),
-        (1, 1, 0, 227 * 1024 + 1),
-        (1, 1, 0, -1),
-        (1,),
-        1,
-        (1, 1, 0, 0, 0),
-        (1, 1.5),
-        (1, (1, 1, 1, 1)),
-    ],
-)
+@pytest.mark.parametrize("configuration", [
+    (1, 1025), (1, (32, 33)), (0, 1), (1, 0), (1, (1, 1, 65)), ((1, 65536), 1), (2**31, 1), (1, 1, 0, 227 * 1024 + 1),
+    (1, 1, 0, -1), (1,), 1, (1, 1, 0, 0, 0), (1, 1.5), (1, (1, 1, 1, 1)),
+])
 def test_configurations_that_cuda_refuses(configuration):
     with pytest.raises(simt.LaunchError):
         nothing[configuration]()
@@ -86,10 +71,7 @@ def test_decorator_spellings():
         x[0] = plus_one(x[0])
 
     for kernel in (
-        cuda.jit(body),
-        cuda.jit(fastmath=False)(body),
-        cuda.jit(body, lto=False),
-        cuda.jit("void(float32[:])")(body),
+        cuda.jit(body), cuda.jit(fastmath=False)(body), cuda.jit(body, lto=False), cuda.jit("void(float32[:])")(body),
         cuda.jit()(body),
     ):
         x = np.zeros(1, np.float32)

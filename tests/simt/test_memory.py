@@ -31,10 +31,7 @@ def test_loads_and_stores_elements_of_any_type():
 
 def test_atomic_add():
     x = cuda.to_device(np.array([5], np.int32))
-    at_address(
-        lambda address: memory.atomic_add(address, np.int32, memory.atomic_add(address, np.int32, 2)),
-        x.address,
-    )
+    at_address(lambda address: memory.atomic_add(address, np.int32, memory.atomic_add(address, np.int32, 2)), x.address)
     assert x[0] == 12
 
 
@@ -54,13 +51,9 @@ def test_bfloat16():
 
 @pytest.mark.parametrize("watch", [False, True])
 @pytest.mark.parametrize("offset", [-4, 12, 16, 1 << 40, -(1 << 50)])
-@pytest.mark.parametrize(
-    "access",
-    [
-        lambda address: memory.load(address, np.int32, 3),
-        lambda address: memory.store(address, np.int32, (1, 2, 3)),
-    ],
-)
+@pytest.mark.parametrize("access", [
+    lambda address: memory.load(address, np.int32, 3), lambda address: memory.store(address, np.int32, (1, 2, 3)),
+])
 def test_out_of_bounds(access, offset, watch):
     x = cuda.to_device(np.zeros(4, np.int32))
     x.name = "momentum"
@@ -77,27 +70,13 @@ def test_out_of_bounds(access, offset, watch):
     assert caught.value.address == x.address + offset
     assert caught.value.filename == __file__ and caught.value.thread == (0, 0, 0)
     if offset in (12, 16):
-        assert (
-            caught.value.array == "momentum"
-            and caught.value.offset == offset
-            and "momentum" in str(caught.value)
-        )
+        assert (caught.value.array == "momentum" and caught.value.offset == offset and "momentum" in str(caught.value))
 
 
-@pytest.mark.parametrize(
-    "dtype, count, alignment",
-    [
-        (np.float32, 1, 4),
-        (np.float32, 2, 8),
-        (np.float32, 4, 16),
-        (np.float32, 8, 4),
-        (np.float32, 3, 4),
-        (np.float16, 8, 16),
-        (np.float16, 4, 8),
-        (np.float64, 2, 16),
-        (np.float64, 4, 8),
-    ],
-)
+@pytest.mark.parametrize("dtype, count, alignment", [
+    (np.float32, 1, 4), (np.float32, 2, 8), (np.float32, 4, 16), (np.float32, 8, 4), (np.float32, 3, 4),
+    (np.float16, 8, 16), (np.float16, 4, 8), (np.float64, 2, 16), (np.float64, 4, 8),
+])
 def test_alignment(dtype, count, alignment):
     x = cuda.to_device(np.zeros(256, np.uint8))
     for offset in range(32):

@@ -46,7 +46,7 @@ def test_arrays_are_numbas(text):
 
 @pytest.mark.parametrize("dtype", [
     numba.float32, cuda.float32, np.float32, "float32", np.dtype("float32"), numba.types.float32,
-], ids=str)  # fmt: skip
+], ids=str)
 @pytest.mark.parametrize("memory", ["shared", "local"])
 def test_dtypes_of_arrays_in_kernels(dtype, memory):
     space = getattr(cuda, memory)
@@ -74,7 +74,7 @@ def test_device_arrays_take_numbas_types():
 SIGNATURES = [
     "void(float32[:], int8)", "(float32[:], int8)", ["(int32[:], int8)", "(float32[::1], int8)"],
     types.void(types.float32[:], types.int8), (types.float32[:], types.int8), cuda.void(cuda.float32[:], cuda.int8),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("signature", SIGNATURES, ids=str)

@@ -72,37 +72,25 @@ def test_against_nvidias_calculator(tmp_path):
 
 
 # From the CUDA C++ Programming Guide and the spreadsheet of the CUDA Occupancy Calculator.
-@pytest.mark.parametrize(
-    ("arguments", "blocks", "share"),
-    [
-        ((1024, 32, 0, (9, 0)), 2, 1.0),
-        ((1024, 64, 0, (9, 0)), 1, 0.5),
-        ((256, 255, 0, (9, 0)), 1, 0.125),
-        ((32, 16, 0, (9, 0)), 32, 0.5),
-        ((128, 32, 48 * 1024, (9, 0)), 4, 0.25),
-        ((256, 32, 0, (7, 5)), 4, 1.0),
-        ((1024, 32, 0, (8, 6)), 1, 2 / 3),
-        (((16, 16), 37, 0, (8, 0)), 6, 0.75),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "blocks", "share"), [
+    ((1024, 32, 0, (9, 0)), 2, 1.0), ((1024, 64, 0, (9, 0)), 1, 0.5), ((256, 255, 0, (9, 0)), 1, 0.125),
+    ((32, 16, 0, (9, 0)), 32, 0.5), ((128, 32, 48 * 1024, (9, 0)), 4, 0.25), ((256, 32, 0, (7, 5)), 4, 1.0),
+    ((1024, 32, 0, (8, 6)), 1, 2 / 3), (((16, 16), 37, 0, (8, 0)), 6, 0.75),
+])
 def test_known_values(arguments, blocks, share):
     found = simt.occupancy(*arguments)
     assert (found.blocks, found.share) == (blocks, share)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "words"),
-    [
-        ((0, 32), ValueError, "block: expected 1 to 1024 threads"),
-        ((1025, 32), ValueError, "got 1025"),
-        ((128, 256), ValueError, "registers: expected at most 255"),
-        ((1024, 65), ValueError, "registers: a block of 1024 threads with 65 each needs more than 65536"),
-        ((128, 32, 227 * 1024 + 1), ValueError, "shared_bytes: expected at most 232448 of a block, got 232449"),
-        ((128, 32, 0, (5, 1)), ValueError, r"capability: expected one of .*\(9, 0\).*, got \(5, 1\)"),
-        ((128.0, 32), TypeError, "block: expected an integer, got 128.0"),
-        ((128, 32.0), TypeError, "registers: expected an integer"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error", "words"), [
+    ((0, 32), ValueError, "block: expected 1 to 1024 threads"), ((1025, 32), ValueError, "got 1025"),
+    ((128, 256), ValueError, "registers: expected at most 255"),
+    ((1024, 65), ValueError, "registers: a block of 1024 threads with 65 each needs more than 65536"),
+    ((128, 32, 227 * 1024 + 1), ValueError, "shared_bytes: expected at most 232448 of a block, got 232449"),
+    ((128, 32, 0, (5, 1)), ValueError, r"capability: expected one of .*\(9, 0\).*, got \(5, 1\)"),
+    ((128.0, 32), TypeError, "block: expected an integer, got 128.0"),
+    ((128, 32.0), TypeError, "registers: expected an integer"),
+])
 def test_refused(arguments, error, words):
     with pytest.raises(error, match=re.compile(words)):
         simt.occupancy(*arguments)

@@ -33,22 +33,11 @@ def costs(profile, kind):
 
 
 # The figures that NVIDIA states: 4, 8 and 16 sectors of a request for 32 lanes with 4, 8 and 16 bytes side by side.
-@pytest.mark.parametrize(
-    ("dtype", "first", "step", "sectors"),
-    [
-        (np.float32, 0, 1, 4),
-        (np.float32, 8, 1, 4),
-        (np.float32, 1, 1, 5),
-        (np.float32, 0, 2, 8),
-        (np.float32, 0, 8, 32),
-        (np.float32, 0, 32, 32),
-        (np.float32, 0, 0, 1),
-        (np.float32, 31, -1, 4),
-        (np.uint8, 0, 1, 1),
-        (np.float16, 0, 1, 2),
-        (np.float64, 0, 1, 8),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "first", "step", "sectors"), [
+    (np.float32, 0, 1, 4), (np.float32, 8, 1, 4), (np.float32, 1, 1, 5), (np.float32, 0, 2, 8), (np.float32, 0, 8, 32),
+    (np.float32, 0, 32, 32), (np.float32, 0, 0, 1), (np.float32, 31, -1, 4), (np.uint8, 0, 1, 1), (np.float16, 0, 1, 2),
+    (np.float64, 0, 1, 8),
+])
 @pytest.mark.parametrize("options", [{}, {"schedule": "random"}, {"watch": True}])
 def test_sectors_of_a_warp(dtype, first, step, sectors, options):
     x, y = cuda.to_device(np.zeros(1024, dtype)), cuda.device_array(32, dtype)
@@ -61,10 +50,9 @@ def test_sectors_of_a_warp(dtype, first, step, sectors, options):
 
 
 # As Numba compiles them: PTX of `copy` has two loads of half the bytes, and as many of a byte as a record has.
-@pytest.mark.parametrize(
-    ("dtype", "requests", "sectors"),
-    [(np.complex64, 2, 8), (np.complex128, 2, 16), (np.dtype([("a", np.float32), ("b", np.int16)]), 6, 6)],
-)
+@pytest.mark.parametrize(("dtype", "requests", "sectors"), [
+    (np.complex64, 2, 8), (np.complex128, 2, 16), (np.dtype([("a", np.float32), ("b", np.int16)]), 6, 6),
+])
 def test_complex_numbers_and_records_are_several_accesses(dtype, requests, sectors):
     x, y = cuda.to_device(np.zeros(32, dtype)), cuda.device_array(32, dtype)
     assert costs(profiled(copy, 1, 32, x, y, 0, 1), "load") == (requests, requests * sectors)
@@ -90,8 +78,8 @@ def loops_on_a_line(x, y):
     t = cuda.threadIdx.x
     for i in range(3):
         n = 0
-        while n < (t + i) % 3: n += x[t]  # fmt: skip # noqa: E701
-        for _ in range(t % 2): n += x[t]  # fmt: skip # noqa: E701
+        while n < (t + i) % 3: n += x[t]  # noqa: E701
+        for _ in range(t % 2): n += x[t]  # noqa: E701
         y[t] = n
 
 
@@ -102,7 +90,7 @@ def long_condition(x, y):
     while (
         n < 4
         and x[n]
-    ):  # fmt: skip
+    ):
         n += 1
         if (n + t) % 2:
             continue

@@ -84,7 +84,7 @@ def test_a_cell_is_copied_not_shared():
     second = Cell(first)
     assert [second.write, second.reads, second.atomics, second.same] == [
         first.write, first.reads, first.atomics, first.same,
-    ]  # fmt: skip
+    ]
     second.reads[5] = second.atomics[6] = second.same[8] = access(5)
     assert (set(first.reads), set(first.atomics), set(first.same)) == ({1}, {2}, {7})
     second.enter(launch())
@@ -109,10 +109,9 @@ def ranks(cell):
     return sorted(one.key for one in accesses)
 
 
-@pytest.mark.parametrize(
-    ("offset", "nbytes", "width", "count"),
-    [(0, 8, 8, 1), (8, 8, 8, 1), (0, 4, 4, 1), (4, 4, 4, 1), (6, 2, 2, 1), (3, 1, 1, 1), (4, 8, 4, 2), (2, 12, 2, 6)],
-)
+@pytest.mark.parametrize(("offset", "nbytes", "width", "count"), [
+    (0, 8, 8, 1), (8, 8, 8, 1), (0, 4, 4, 1), (4, 4, 4, 1), (6, 2, 2, 1), (3, 1, 1, 1), (4, 8, 4, 2), (2, 12, 2, 6),
+])
 def test_a_split_forgets_nothing(offset, nbytes, width, count):
     """Each part of a cell has its writer, every reader and every atomic; cells beside are split as well."""
     shadow = shadow_of((0, 8), (8, 8))

@@ -109,10 +109,9 @@ def test_what_comes_after_a_meeting_is_not_ordered_by_it():
         assert race(body, zeros(1, np.uint32)) is True
 
 
-@pytest.mark.parametrize(
-    ("meetings", "found"),
-    [((0b011, 0b110), False), ((0b110, 0b011), True), ((0b101, 0b110), False), ((0b011,), True), ((0b110,), True)],
-)
+@pytest.mark.parametrize(("meetings", "found"), [
+    ((0b011, 0b110), False), ((0b110, 0b011), True), ((0b101, 0b110), False), ((0b011,), True), ((0b110,), True),
+])
 def test_meetings_in_a_row(meetings, found):
     """0 writes, 2 reads: directly or through 1, in the right order."""
     assert race(lanes((0, write(4, 0)), *meetings, (2, read(4, 0))), zeros(1, np.uint32), block=3) is found
@@ -135,7 +134,7 @@ ORDERS = {
     "any": (lambda: cuda.any_sync(-1, 0), 1), "eq": (lambda: cuda.eq_sync(-1, 1), 1),
     "ballot": (lambda: cuda.ballot_sync(-1, 1), 1), "match_any": (lambda: cuda.match_any_sync(-1, 1), 1),
     "match_all": (lambda: cuda.match_all_sync(-1, 1), 1), "grid": (lambda: cuda.cg.this_grid().sync(), 3),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ORDERS)
@@ -219,7 +218,7 @@ ACCESSES = {
     "to the device": (lambda x, stream: x.copy_to_device(np.ones(4, np.int32), stream=stream), "write"),
     "to another array": (lambda x, stream: cuda.device_array(4, np.int32).copy_to_device(x, stream=stream), "read"),
     "from another array": (lambda x, stream: x.copy_to_device(cuda.device_array(4, np.int32), stream=stream), "write"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("first", ACCESSES)
@@ -263,7 +262,7 @@ def test_kernels_and_copies_are_accesses(first, second):
     assert found(beside) is conflict and found(the_wrong_way) is conflict
     for ordered in (
         on_one_stream, behind_an_event, behind_the_host, first_on_the_default_stream, then_on_the_default_stream,
-    ):  # fmt: skip
+    ):
         assert found(ordered) is False, ordered.__name__
 
 

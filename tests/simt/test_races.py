@@ -32,16 +32,10 @@ def zeros(n=8, dtype=np.int32):
     return np.zeros(n, dtype)
 
 
-@pytest.mark.parametrize(
-    "barrier, found",
-    [
-        (cuda.syncthreads, False),
-        (lambda: cuda.syncthreads_or(1), False),
-        (nothing, True),
-        (cuda.threadfence, True),
-        (cuda.syncwarp, True),
-    ],
-)
+@pytest.mark.parametrize("barrier, found", [
+    (cuda.syncthreads, False), (lambda: cuda.syncthreads_or(1), False), (nothing, True), (cuda.threadfence, True),
+    (cuda.syncwarp, True),
+])
 def test_block_barrier_orders_a_block(barrier, found):
     def body(out):
         part = cuda.shared.array(64, np.float32)
@@ -53,17 +47,11 @@ def test_block_barrier_orders_a_block(barrier, found):
     assert race(body, zeros(64), block=64) is found
 
 
-@pytest.mark.parametrize(
-    "order, found",
-    [
-        (cuda.syncwarp, False),
-        (lambda: cuda.shfl_sync(-1, 0, 0), True),
-        (lambda: cuda.any_sync(-1, 0), True),
-        (lambda: cuda.match_any_sync(-1, 0), True),
-        (nothing, True),
-        (lambda: cuda.syncwarp(0xFFFF if cuda.laneid < 16 else 0xFFFF0000), True),
-    ],
-)
+@pytest.mark.parametrize("order, found", [
+    (cuda.syncwarp, False), (lambda: cuda.shfl_sync(-1, 0, 0), True), (lambda: cuda.any_sync(-1, 0), True),
+    (lambda: cuda.match_any_sync(-1, 0), True), (nothing, True),
+    (lambda: cuda.syncwarp(0xFFFF if cuda.laneid < 16 else 0xFFFF0000), True),
+])
 def test_warp_operations_order_their_lanes(order, found):
     def body(x):
         x[cuda.laneid] = 1
@@ -73,9 +61,7 @@ def test_warp_operations_order_their_lanes(order, found):
     assert race(body, zeros(32), block=32) is found
 
 
-@pytest.mark.parametrize(
-    "before, after, found", [(True, True, False), (False, True, True), (True, False, True)]
-)
+@pytest.mark.parametrize("before, after, found", [(True, True, False), (False, True, True), (True, False, True)])
 def test_grid_barrier_orders_a_grid(before, after, found):
     """Read a neighbour's element, then overwrite the own, twice: write after read and read after write."""
 
@@ -149,32 +135,21 @@ def read_and_write(x):
         x[0] = 1
 
 
-@pytest.mark.parametrize(
-    "body, found",
-    [
-        (write_first_element, True),
-        (read_first_element, False),
-        (write_own_byte, False),
-        (write_overlapping_bytes, True),
-        (write_disjoint_bytes, False),
-        (write_single_bytes_of_an_ordered_word, False),
-        (write_the_same_byte_of_an_ordered_word, True),
-        (read_and_write, True),
-    ],
-)
+@pytest.mark.parametrize("body, found", [
+    (write_first_element, True), (read_first_element, False), (write_own_byte, False), (write_overlapping_bytes, True),
+    (write_disjoint_bytes, False), (write_single_bytes_of_an_ordered_word, False),
+    (write_the_same_byte_of_an_ordered_word, True), (read_and_write, True),
+])
 def test_conflicts_are_per_byte(body, found):
     assert race(body, zeros(8, np.uint8)) is found
 
 
-@pytest.mark.parametrize(
-    "mine, other, found",
-    [
-        (lambda x: cuda.atomic.add(x, 0, 1), lambda x: cuda.atomic.max(x, 0, 5), False),
-        (lambda x: cuda.atomic.add(x, 0, 1), lambda x: x[0], True),
-        (lambda x: cuda.atomic.add(x, 0, 1), write_first_element, True),
-        (lambda x: cuda.atomic.add(x, 0, 1), lambda x: x[1], False),
-    ],
-)
+@pytest.mark.parametrize("mine, other, found", [
+    (lambda x: cuda.atomic.add(x, 0, 1), lambda x: cuda.atomic.max(x, 0, 5), False),
+    (lambda x: cuda.atomic.add(x, 0, 1), lambda x: x[0], True),
+    (lambda x: cuda.atomic.add(x, 0, 1), write_first_element, True),
+    (lambda x: cuda.atomic.add(x, 0, 1), lambda x: x[1], False),
+])
 def test_atomics_conflict_with_plain_accesses_only(mine, other, found):
     def body(x):
         mine(x) if cuda.threadIdx.x else other(x)
@@ -225,18 +200,11 @@ def last_block_done(barrier=cuda.syncthreads, release=cuda.threadfence, acquire=
     return body
 
 
-@pytest.mark.parametrize(
-    "options, found",
-    [
-        ({}, False),
-        ({"release": nothing}, True),
-        ({"acquire": nothing}, True),
-        ({"barrier": nothing}, True),
-        ({"release": cuda.threadfence_block}, True),
-        ({"acquire": cuda.threadfence_block}, True),
-        ({"release": cuda.threadfence_system}, False),
-    ],
-)
+@pytest.mark.parametrize("options, found", [
+    ({}, False), ({"release": nothing}, True), ({"acquire": nothing}, True), ({"barrier": nothing}, True),
+    ({"release": cuda.threadfence_block}, True), ({"acquire": cuda.threadfence_block}, True),
+    ({"release": cuda.threadfence_system}, False),
+])
 def test_last_block_done_needs_its_barrier_and_both_fences(options, found):
     """Between blocks a barrier is no fence, by the letter; by default the second fence is not asked for."""
     arrays = zeros(12), zeros(1), zeros(1)
@@ -343,15 +311,10 @@ def add_to_first_element(x):
     cuda.atomic.add(x, 0, 1)
 
 
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [
-        (write_first_element, read_first_element),
-        (add_to_first_element, read_first_element),
-        (read_first_element, add_to_first_element),
-        (write_first_element, add_to_first_element),
-    ],
-)
+@pytest.mark.parametrize(("first", "then"), [
+    (write_first_element, read_first_element), (add_to_first_element, read_first_element),
+    (read_first_element, add_to_first_element), (write_first_element, add_to_first_element),
+])
 def test_what_one_thread_knows_its_neighbour_does_not(first, then):
     """Thread 2 comes after thread 1, with the view of the same barrier, but without a fence."""
     arrays = zeros(), zeros(2)
@@ -447,9 +410,7 @@ def test_every_thread_may_fence_instead():
     assert not race(body, zeros(12), zeros(1), zeros(4), grid=3, block=4)
 
 
-@pytest.mark.parametrize(
-    "fence, found", [(cuda.threadfence, False), (cuda.threadfence_block, False), (nothing, True)]
-)
+@pytest.mark.parametrize("fence, found", [(cuda.threadfence, False), (cuda.threadfence_block, False), (nothing, True)])
 def test_a_flag_in_shared_memory(fence, found):
     """Thread 0 hands a value to a thread of another warp through an atomic flag."""
 
@@ -524,21 +485,14 @@ def test_the_report_names_both_accesses():
         cuda.jit(body)[(1, 2), 4](x)
     error, first_line = caught.value, body.__code__.co_firstlineno
     assert (error.array, error.offset, error.kernel, error.line) == (
-        "velocity",
-        24,
-        "body",
-        helper.__code__.co_firstlineno + 1,
+        "velocity", 24, "body", helper.__code__.co_firstlineno + 1,
     )
     assert (error.block, error.thread) == ((0, 0, 0), (3, 0, 0))
     assert (error.first.line, error.first.thread) == (first_line + 4, (1, 0, 0))
     assert error.second.via == f"{__file__}:{first_line + 2}"
     for words in (
-        "[1, 2], byte 24 of velocity (shape (2, 4), float32",
-        "read in kernel body",
-        "write",
-        f"{__file__}:{first_line + 4}",
-        "thread (1, 0, 0)",
-        "thread (3, 0, 0)",
+        "[1, 2], byte 24 of velocity (shape (2, 4), float32", "read in kernel body", "write",
+        f"{__file__}:{first_line + 4}", "thread (1, 0, 0)", "thread (3, 0, 0)",
     ):
         assert words in str(error)
 

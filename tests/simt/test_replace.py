@@ -182,7 +182,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("given", [
     "nothing.py", "tests", "-m nothing", "-m nothing.inside", "-m os.path.nothing", "-m email.nothing",
-])  # fmt: skip
+])
 def test_no_script(given, capsys):
     before = list(sys.path)
     assert cli.main(["simt", *given.split()]) == 2

@@ -121,13 +121,12 @@ def warp_order(x, _):
 
 KERNELS = {
     "acquire": acquire, "both-fences": both_fences, "both-fences, barrier": fence_of_another,
-    "early-return": early_return,
-    "negative-index": negative_index, "negative-index, slice": negative_bound, "same-value": same_value,
-    "shuffle-lanes": shuffle_lanes, "shuffle-lanes, index": index_by_shuffle, "shuffle-lanes, vote": vote_on_shuffle,
-    "shuffle-sites": shuffle_sites, "shuffle-sites, vote": vote_sites, "skipped-barrier": skipped_barrier,
-    "skipped-barrier, branch": skipped_last_branch,
-    "uninitialized": uninitialized, "warp-order": warp_order,
-}  # fmt: skip
+    "early-return": early_return, "negative-index": negative_index, "negative-index, slice": negative_bound,
+    "same-value": same_value, "shuffle-lanes": shuffle_lanes, "shuffle-lanes, index": index_by_shuffle,
+    "shuffle-lanes, vote": vote_on_shuffle, "shuffle-sites": shuffle_sites, "shuffle-sites, vote": vote_sites,
+    "skipped-barrier": skipped_barrier, "skipped-barrier, branch": skipped_last_branch, "uninitialized": uninitialized,
+    "warp-order": warp_order,
+}
 
 
 def passes(kernel, **options):
@@ -188,12 +187,12 @@ READS = {
     "element": lambda p: p[0], "sum": lambda p: p.sum(), "slice": lambda p: p[2:4].max(), "operator": lambda p: p + 1,
     "function": lambda p: np.concatenate([p, p]), "list": lambda p: p.tolist(), "loop": lambda p: list(p),
     "comparison": lambda p: np.array_equal(p, p), "text": str, "copy": lambda p: p.copy(),
-}  # fmt: skip
+}
 WRITES = {
     "element": lambda p: p.__setitem__(0, 1), "all": lambda p: p.fill(0), "slice": lambda p: p[2:].__setitem__(0, 1),
     "in place": lambda p: p.__iadd__(1), "out": lambda p: np.sin(np.ones(8), out=p),
     "copyto": lambda p: np.copyto(p, np.ones(8)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("use", [*READS.values(), *WRITES.values()], ids=[*READS, *(f"set {w}" for w in WRITES)])

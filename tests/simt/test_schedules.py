@@ -51,10 +51,7 @@ def test_right_kernels_do_not_depend_on_the_schedule(seed):
 
 def test_wrong_kernels_do():
     for kernel in (ordered_by_luck, barrier_forgotten):
-        assert (
-            len({run(kernel, "random", seed) for seed in range(5)} | {run(kernel), run(kernel, "reverse")})
-            > 2
-        )
+        assert len({run(kernel, "random", seed) for seed in range(5)} | {run(kernel), run(kernel, "reverse")}) > 2
 
 
 def test_schedules_are_repeatable():

@@ -220,37 +220,16 @@ def handle(x, a, b):
 
 
 RIGHT = [
-    on_one_stream,
-    reads_on_two_streams,
-    through_the_default_stream,
-    default_stream_on_other_data,
-    event,
-    stream_synchronize,
-    auto_synchronize,
-    event_synchronize,
-    synchronize,
-    copy_on_the_default_stream,
-    read_after_an_asynchronous_copy,
-    copy_of_other_elements,
-    default_stream_of_a_thread,
-    element_read_on_its_stream,
+    on_one_stream, reads_on_two_streams, through_the_default_stream, default_stream_on_other_data, event,
+    stream_synchronize, auto_synchronize, event_synchronize, synchronize, copy_on_the_default_stream,
+    read_after_an_asynchronous_copy, copy_of_other_elements, default_stream_of_a_thread, element_read_on_its_stream,
     handle,
 ]
 WRONG = [
-    on_two_streams,
-    write_after_reads,
-    read_of_an_old_write_behind_an_ordered_read,
-    event_without_wait,
-    event_recorded_too_early,
-    event_never_recorded,
-    wait_on_the_wrong_stream,
-    synchronize_the_other_stream,
-    copy_on_another_stream,
-    write_after_an_asynchronous_copy,
-    copies_on_two_streams,
-    overwritten_by_a_copy_of_another_array,
-    default_stream_of_a_thread_beside_another,
-    elements_set_on_another_stream,
+    on_two_streams, write_after_reads, read_of_an_old_write_behind_an_ordered_read, event_without_wait,
+    event_recorded_too_early, event_never_recorded, wait_on_the_wrong_stream, synchronize_the_other_stream,
+    copy_on_another_stream, write_after_an_asynchronous_copy, copies_on_two_streams,
+    overwritten_by_a_copy_of_another_array, default_stream_of_a_thread_beside_another, elements_set_on_another_stream,
 ]
 
 

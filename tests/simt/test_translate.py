@@ -176,10 +176,8 @@ def uses_missing_name(x):
 
 
 MISSING = {
-    uses_missing_function: "cuda.libdevice",
-    uses_missing_type: "cuda.bfloat16",
-    uses_missing_method: "cuda.atomic.multiply",
-    uses_missing_memory: "cuda.shared.zeros",
+    uses_missing_function: "cuda.libdevice", uses_missing_type: "cuda.bfloat16",
+    uses_missing_method: "cuda.atomic.multiply", uses_missing_memory: "cuda.shared.zeros",
     uses_missing_name_of_a_module: "numba.cuda.libdevice.fast_sinf",
     uses_missing_name: "cuda.from_cuda_array_interface",
 }

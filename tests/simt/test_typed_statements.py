@@ -38,19 +38,16 @@ def value(body, *args, size=4, dtype=np.float64, **scope):
 X = np.array([1.1, 2.2, 3.3], np.float32)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("x if MODE == 2 else 0.5", "float32"), ("x if not MODE else 0.5", "float64"), ("MODE and x", "float32"),
-        ("x if TABLE[0] else 0.5", "float64"), ("x if math.pi > 3 else 0.5", "float64"), ("1 << 63", "uint64"),
-        ("x if 2 * 3 == 6 else 0.5", "float32"), ("x and 1 or x", "float64"), ("0.5 and 0 or x", "float32"),
-        ("x if x < 1 and 0 else 1", "int64"), ("abs(True)", "int8"), ("x.item() * x.real", "float32"),
-        ("x.view(np.int32)", "int32"), ("sum((x, x))", "float64"), ("math.modf(x)", ("float32", "float32")),
-        ("math.frexp(x)", ("float32", "int32")), ("math.ldexp(x, 2)", "float32"), ("np.add(x, 1)", "float32"),
-        ("np.minimum(np.uint64(1), 1)", "float64"), ("math.fmod(np.int16(1), True)", "float32"),
-        ("np.float16(x) ** 2", "float32"), ("x ** MODE", "float32"), ("x ** TABLE[0]", "float32"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "expected"), [
+    ("x if MODE == 2 else 0.5", "float32"), ("x if not MODE else 0.5", "float64"), ("MODE and x", "float32"),
+    ("x if TABLE[0] else 0.5", "float64"), ("x if math.pi > 3 else 0.5", "float64"), ("1 << 63", "uint64"),
+    ("x if 2 * 3 == 6 else 0.5", "float32"), ("x and 1 or x", "float64"), ("0.5 and 0 or x", "float32"),
+    ("x if x < 1 and 0 else 1", "int64"), ("abs(True)", "int8"), ("x.item() * x.real", "float32"),
+    ("x.view(np.int32)", "int32"), ("sum((x, x))", "float64"), ("math.modf(x)", ("float32", "float32")),
+    ("math.frexp(x)", ("float32", "int32")), ("math.ldexp(x, 2)", "float32"), ("np.add(x, 1)", "float32"),
+    ("np.minimum(np.uint64(1), 1)", "float64"), ("math.fmod(np.int16(1), True)", "float32"),
+    ("np.float16(x) ** 2", "float32"), ("x ** MODE", "float32"), ("x ** TABLE[0]", "float32"),
+])
 def test_types_are_those_that_numba_infers(text, expected):
     assert type_of(text, "float32", MODE=MODE, TABLE=TABLE) == expected
     compiler, types = pytest.importorskip("numba.cuda.compiler"), pytest.importorskip("numba.core.types")
@@ -185,7 +182,7 @@ def bump(x):
 @pytest.mark.parametrize(("text", "expected"), [
     ("bump(x) // x[0]", 50), ("(k := x[0] + 1) // k", 1), ("k // (k := x[0])", 7), ("bump(x) << x[0]", 400),
     ("cuda.atomic.add(x, 1, 5) % x[1]", 100), ("x[0] % (bump(x) - 98)", 1), ("(bump(x) + x[0]) // bump(x)", 1),
-])  # fmt: skip
+])
 def test_operands_are_evaluated_from_left_to_right(text, expected):
     x = np.array([1, 100], np.int32)
     assert value(f"    k = 7\n    out[0] = {text}\n", x, 0, bump=bump)[0] == expected

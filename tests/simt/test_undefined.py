@@ -122,7 +122,7 @@ def match(v, o):
 USES = [
     add, quotient, shift, greatest, least, greater_by_a_branch, lesser_by_an_expression, root, absolute, single, real,
     part, digits, selected, bits, fused, half, maximum, shuffled_again, lane, summed, element, count, vote, match,
-]  # fmt: skip
+]
 
 
 def kernel(use, stored):

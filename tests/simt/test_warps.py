@@ -24,10 +24,8 @@ def lanes(function, threads=32, dtype=np.int64):
 
 
 SHUFFLES = {
-    "idx": (cuda.shfl_sync, lambda lane, n: n),
-    "up": (cuda.shfl_up_sync, lambda lane, n: lane - n),
-    "down": (cuda.shfl_down_sync, lambda lane, n: lane + n),
-    "xor": (cuda.shfl_xor_sync, lambda lane, n: lane ^ n),
+    "idx": (cuda.shfl_sync, lambda lane, n: n), "up": (cuda.shfl_up_sync, lambda lane, n: lane - n),
+    "down": (cuda.shfl_down_sync, lambda lane, n: lane + n), "xor": (cuda.shfl_xor_sync, lambda lane, n: lane ^ n),
 }
 
 

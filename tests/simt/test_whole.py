@@ -14,17 +14,14 @@ READS = {
     "dot": lambda x: np.dot(x, x.T), "matrix product": lambda x: x @ x.T, "loop": lambda x: [v + 1 for v in x[0]],
     "contains": lambda x: 3 in x, "list": lambda x: x.tolist(), "type": lambda x: x.astype(np.int64),
     "where": lambda x: np.where(x > 1, x, 0), "concatenation": lambda x: np.concatenate([x[0], x[1]]),
-    "asarray": lambda x: np.asarray(x, np.float64), "mask": lambda x: x[x > 2],
-    "list of indices": lambda x: x[[1, 0]],
-    "reduction": lambda x: np.add.reduce(x, axis=1), "flat": lambda x: list(x.flat),
-    "transposed": lambda x: x.T.sum(0),
-    "unpacking": lambda x: [a + b for a, b, _ in x],
-    "float": lambda x: float(x[0, 1:2].sum()), "maximum": lambda x: np.maximum(x[0], x[1]),
-    "power": lambda x: x**2, "absolute": lambda x: abs(-x), "sorted": lambda x: np.sort(x, axis=None),
-    "swapped": lambda x: x.swapaxes(0, 1)[1].copy(), "column": lambda x: x[:, 1].copy(),
-    "new axis": lambda x: x[None, 0].shape,
-    "ravelled": lambda x: x.T.ravel()[1], "reshaped": lambda x: x.T.reshape(-1)[1],
-}  # fmt: skip
+    "asarray": lambda x: np.asarray(x, np.float64), "mask": lambda x: x[x > 2], "list of indices": lambda x: x[[1, 0]],
+    "reduction": lambda x: np.add.reduce(x, axis=1), "flat": lambda x: list(x.flat), "transposed": lambda x: x.T.sum(0),
+    "unpacking": lambda x: [a + b for a, b, _ in x], "float": lambda x: float(x[0, 1:2].sum()),
+    "maximum": lambda x: np.maximum(x[0], x[1]), "power": lambda x: x**2, "absolute": lambda x: abs(-x),
+    "sorted": lambda x: np.sort(x, axis=None), "swapped": lambda x: x.swapaxes(0, 1)[1].copy(),
+    "column": lambda x: x[:, 1].copy(), "new axis": lambda x: x[None, 0].shape, "ravelled": lambda x: x.T.ravel()[1],
+    "reshaped": lambda x: x.T.reshape(-1)[1],
+}
 
 
 def assign(x, value):
@@ -38,7 +35,7 @@ WRITES = {
     "sort": lambda x, y: y.sort(), "slice": lambda x, y: y.__setitem__((slice(None), 1), x[:, 0]),
     "mask": lambda x, y: y.__setitem__(np.asarray(x) > 2, 9), "function": lambda x, y: np.cumsum(x, axis=1, out=y),
     "where": lambda x, y: np.sqrt(x, out=y, where=np.asarray(x) > 1),
-}  # fmt: skip
+}
 
 
 def run(body, *arrays, threads=1, **options):
