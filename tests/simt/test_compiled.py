@@ -1,6 +1,7 @@
 """Kernels as they are typed: variables, constants, conversions, elements, functions, and what is reported."""
 
 import ast
+import itertools
 import math
 import re
 
@@ -106,108 +107,46 @@ def two_returns(x, n):
     return n
 
 
-def conditional(x, n):
-    return x if n else 2
-
-
-def any_of(x, n):
-    return x and n
-
-
-def greatest(x, n):
-    return max(x, n, 1)
-
-
-def absolute(x, n):
-    return abs(x) + n
-
-
-def truncated(x, n):
-    return int(x)
-
-
-def real(x, n):
-    return float(n)
-
-
-def rounded(x, n):
-    return round(x)
-
-
-def root(x, n):
-    return math.sqrt(x)
-
-
-def negated(x, n):
-    return -x
-
-
 def pair(x, n):
     t = (x, n)
     return t[0] * t[1]
 
 
-def powers(x, n):
-    return x**2
+TYPED = {
+    function.__name__: function for function in (
+        if_only, either_branch, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted,
+        two_returns, pair,
+    )
+} | {
+    "conditional": lambda x, n: x if n else 2, "any_of": lambda x, n: x and n, "greatest": lambda x, n: max(x, n, 1),
+    "absolute": lambda x, n: abs(x) + n, "truncated": lambda x, n: int(x), "real": lambda x, n: float(n),
+    "rounded": lambda x, n: round(x), "root": lambda x, n: math.sqrt(x), "negated": lambda x, n: -x,
+    "powers": lambda x, n: x**2, "divided": lambda x, n: divmod(x, n)[1], "mantissa": lambda x, n: math.frexp(x)[0],
+    "exponent": lambda x, n: math.frexp(x)[1], "put_together": lambda x, n: math.ldexp(x, n),
+    "fraction": lambda x, n: math.modf(x)[0], "next_one": lambda x, n: math.nextafter(x, n),
+    "remains": lambda x, n: math.fmod(x, n), "raised": lambda x, n: math.pow(x, n),
+}
+EVERY = [*itertools.product(("int8", "uint16", "uint32", "float32", "float64"), ("int16", "int32", "int64"))]
+SOME = [("int8", "int64"), ("uint32", "int32"), ("float32", "int16"), ("float32", "int64"), ("float64", "int32")]
 
 
-def divided(x, n):
-    return divmod(x, n)[1]
-
-
-def mantissa(x, n):
-    return math.frexp(x)[0]
-
-
-def exponent(x, n):
-    return math.frexp(x)[1]
-
-
-def put_together(x, n):
-    return math.ldexp(x, n)
-
-
-def fraction(x, n):
-    return math.modf(x)[0]
-
-
-def next_one(x, n):
-    return math.nextafter(x, n)
-
-
-def remains(x, n):
-    return math.fmod(x, n)
-
-
-def raised(x, n):
-    return math.pow(x, n)
-
-
-FUNCTIONS = [
-    if_only, either_branch, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted,
-    two_returns, conditional, any_of, greatest, absolute, truncated, real, rounded, root, negated, pair, powers,
-    divided, mantissa, exponent, put_together, fraction, next_one, remains, raised,
-]
-
-
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
-def test_variables_have_the_types_that_numba_infers(function):
+@pytest.mark.parametrize("names", [SOME, pytest.param(EVERY, marks=pytest.mark.slow)], ids=["some", "every"])
+@pytest.mark.parametrize("what", TYPED)
+def test_variables_have_the_types_that_numba_infers(what, names):
     pytest.importorskip("numba_cuda")
     from numba.core import types
     from numba.core.errors import NumbaError
     from numba.cuda.compiler import compile_cuda
 
-    for x in ("int8", "uint16", "uint32", "float32", "float64"):
-        for n in ("int16", "int32", "int64"):
-            try:
-                done = compile_cuda(function, None, (getattr(types, x), getattr(types, n)), cc=(9, 0))
-            except NumbaError:
-                continue
-            expected = str(done.signature.return_type)
-            kinds = tuple(of_value(np.dtype(name).type(1)) for name in (x, n))
-            typed = specialize._typed(function, kinds)
-            assert not typed.untyped
-            assert scalar(typed.result).name == re.sub(r"Literal\[int\].*", "int64", expected), (x, n)
+    for pair_of in names:
+        try:
+            done = compile_cuda(TYPED[what], None, tuple(getattr(types, name) for name in pair_of), cc=(9, 0))
+        except NumbaError:
+            continue
+        typed = specialize._typed(TYPED[what], tuple(of_value(np.dtype(name).type(1)) for name in pair_of))
+        assert not typed.untyped
+        expected = re.sub(r"Literal\[int\].*", "int64", str(done.signature.return_type))
+        assert scalar(typed.result).name == expected, pair_of
 
 
 def test_a_variable_that_becomes_a_double_is_one_on_both_ways():

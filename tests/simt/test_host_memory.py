@@ -1,5 +1,7 @@
 """What the host does with memory that the device is using: pinned, mapped and managed arrays, by element."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -21,222 +23,153 @@ def read(x, y):
     y[cuda.grid(1)] = x[cuda.grid(1)]
 
 
+def fill(x, stream=0, first=0, last=32):
+    write[1, 32, stream](x, first, last)
+
+
+def take(x, y, stream=0):
+    read[1, 32, stream](x, y)
+
+
 def zeros(create, shape=32, dtype=np.float32):
     array = create(shape, dtype)
     array[...] = np.zeros(1, dtype)[0]
     return array
 
 
-def device():
-    return cuda.to_device(np.zeros(32, np.float32))
-
-
 def race(steps, **options):
-    a, b = cuda.stream(), cuda.stream()
+    """Whether steps race with two streams, an array of each kind and two of the device, all of zeros."""
+    places = {"pinned": cuda.pinned_array, "mapped": cuda.mapped_array, "managed": cuda.managed_array}
+    arrays = {name: zeros(create) for name, create in places.items()}
+    arrays |= {name: cuda.to_device(np.zeros(32, np.float32)) for name in "xy"}
     try:
         with simt.observe(watch=True, **options):
-            steps(a, b)
+            steps(SimpleNamespace(a=cuda.stream(), b=cuda.stream(), **arrays))
     except simt.DataRace as error:
         assert error.first.filename == error.filename == __file__
         return True
     return False
 
 
-# Each is a defect.
+BETWEEN_STREAMS = {
+    "mapped, read by another stream": lambda s: (fill(s.mapped, s.a), take(s.mapped, s.x, s.b)),
+    "mapped, copied beside a kernel": lambda s: (fill(s.mapped, s.a), s.x.copy_to_device(s.mapped, stream=s.b)),
+}
+WRONG = BETWEEN_STREAMS | {
+    "managed, read without waiting": lambda s: (fill(s.managed), s.managed[3]),
+    "managed, read after another stream": lambda s: (fill(s.managed, s.a), s.b.synchronize(), s.managed.max()),
+    "mapped, written beside a reader": lambda s: (take(s.mapped, s.x, s.a), s.mapped.fill(2)),
+    "mapped, a view read": lambda s: (fill(s.mapped, s.a, 8, 12), s.mapped.reshape(4, 8)[:, 3].sum()),
+    "pinned, written by two copies": lambda s: [
+        x.copy_to_host(s.pinned, stream=stream) for x, stream in ((s.x, s.a), (s.y, s.b))
+    ],
+    "pinned, read while it is filled": lambda s: (
+        s.x.copy_to_host(s.pinned, stream=s.a), s.y.copy_to_device(s.pinned, stream=s.b),
+    ),
+    "pinned, like another": lambda s: (
+        s.x.copy_to_host(like := cuda.pinned_array_like(np.zeros(32, np.float32)), stream=s.a), like[0],
+    ),
+    "pinned, by a mask": lambda s: (s.x.copy_to_host(s.pinned, stream=s.a), s.pinned[np.arange(32) % 2 == 0]),
+    "pinned, a field": lambda s: (
+        cuda.to_device(pairs := zeros(cuda.pinned_array, 8, PAIR), stream=s.a), pairs.__setitem__("b", 1),
+    ),
+    "pinned, iterated": lambda s: (s.x.copy_to_host(s.pinned, stream=s.a), sum(s.pinned.flat)),
+}
 
 
-def managed_read_without_waiting(a, b):
-    x = zeros(cuda.managed_array)
-    write[1, 32](x, 0, 32)
-    x[3]
+@pytest.mark.parametrize("what", WRONG)
+def test_the_host_is_too_early(what):
+    assert race(WRONG[what])
+    assert race(WRONG[what], lenient="host-access") is (what in BETWEEN_STREAMS)
 
 
-def managed_read_after_another_stream(a, b):
-    x = zeros(cuda.managed_array)
-    write[1, 32, a](x, 0, 32)
-    b.synchronize()
-    x.max()
-
-
-def mapped_written_beside_a_reader(a, b):
-    x, y = zeros(cuda.mapped_array), device()
-    read[1, 32, a](x, y)
-    x.fill(2)
-
-
-def mapped_view_read(a, b):
-    x = zeros(cuda.mapped_array)
-    write[1, 32, a](x, 8, 12)
-    x.reshape(4, 8)[:, 3].sum()
-
-
-def mapped_read_by_another_stream(a, b):
-    x, y = zeros(cuda.mapped_array), device()
-    write[1, 32, a](x, 0, 32)
-    read[1, 32, b](x, y)
-
-
-def copy_from_mapped_beside_a_kernel(a, b):
-    x, y = zeros(cuda.mapped_array), device()
-    write[1, 32, a](x, 0, 32)
-    y.copy_to_device(x, stream=b)
-
-
-def pinned_written_by_two_copies(a, b):
-    h, x, y = zeros(cuda.pinned_array), device(), device()
-    x.copy_to_host(h, stream=a)
-    y.copy_to_host(h, stream=b)
-
-
-def pinned_read_while_it_is_filled(a, b):
-    h, x, y = zeros(cuda.pinned_array), device(), device()
-    x.copy_to_host(h, stream=a)
-    y.copy_to_device(h, stream=b)
-
-
-def pinned_like(a, b):
-    h, x = cuda.pinned_array_like(np.zeros(32, np.float32)), device()
-    x.copy_to_host(h, stream=a)
-    h[0]
-
-
-def pinned_by_a_mask(a, b):
-    h, x = zeros(cuda.pinned_array), device()
-    x.copy_to_host(h, stream=a)
-    h[np.arange(32) % 2 == 0]
-
-
-def pinned_field(a, b):
-    h = zeros(cuda.pinned_array, 8, PAIR)
-    cuda.to_device(h, stream=a)
-    h["b"] = 1
-
-
-def pinned_iterated(a, b):
-    h, x = zeros(cuda.pinned_array), device()
-    x.copy_to_host(h, stream=a)
-    sum(h.flat)
-
-
-WRONG = [
-    managed_read_without_waiting, managed_read_after_another_stream, mapped_written_beside_a_reader, mapped_view_read,
-    mapped_read_by_another_stream, copy_from_mapped_beside_a_kernel, pinned_written_by_two_copies,
-    pinned_read_while_it_is_filled, pinned_like, pinned_by_a_mask, pinned_field, pinned_iterated,
-]
-
-
-@pytest.mark.parametrize("steps", WRONG)
-def test_the_host_is_too_early(steps):
-    assert race(steps)
-    between_streams = steps in (mapped_read_by_another_stream, copy_from_mapped_beside_a_kernel)
-    assert race(steps, lenient="host-access") is between_streams
-
-
-# None of these is one.
-
-
-def halves(a, b):
-    h, x, y = zeros(cuda.pinned_array, 64), device(), device()
-    x.copy_to_host(h[:32], stream=a)
-    y.copy_to_host(h[32:], stream=b)
-    a.synchronize()
+def halves(s):
+    h = zeros(cuda.pinned_array, 64)
+    s.x.copy_to_host(h[:32], stream=s.a)
+    s.y.copy_to_host(h[32:], stream=s.b)
+    s.a.synchronize()
     assert h[:32].sum() == 0 and h[31] == 0
-    b.synchronize()
+    s.b.synchronize()
     h += 1
 
 
-def chunks(a, b):
-    h, x = zeros(cuda.pinned_array), device()
+def chunks(s):
     for i in range(4):
-        stream, part = (a, b)[i % 2], slice(8 * i, 8 * i + 8)
-        x[part].copy_to_device(h[part], stream=stream)
-        write[1, 8, stream](x[part], 0, 8)
-        x[part].copy_to_host(h[part], stream=stream)
+        stream, part = (s.a, s.b)[i % 2], slice(8 * i, 8 * i + 8)
+        s.x[part].copy_to_device(s.pinned[part], stream=stream)
+        write[1, 8, stream](s.x[part], 0, 8)
+        s.x[part].copy_to_host(s.pinned[part], stream=stream)
     cuda.synchronize()
-    assert h.sum() == 32
+    assert s.pinned.sum() == 32
 
 
-def fields(a, b):
-    h = zeros(cuda.pinned_array, 8, PAIR)
-    cuda.to_device(np.zeros(8, np.float32)).copy_to_device(np.zeros(8, np.float32), stream=a)
-    h["b"] = 1
+def two_readers(s):
+    s.x.copy_to_device(s.pinned, stream=s.a)
+    s.y.copy_to_device(s.pinned, stream=s.b)
+    assert s.pinned[0] == 0
 
 
-def two_readers(a, b):
-    h, x, y = zeros(cuda.pinned_array), device(), device()
-    x.copy_to_device(h, stream=a)
-    y.copy_to_device(h, stream=b)
-    assert h[0] == 0
+def after_a_copy_on_the_default_stream(s):
+    s.x.copy_to_host(s.pinned, stream=s.a)
+    s.x[:4].copy_to_host()
+    assert s.pinned[0] == 0
 
 
-def after_a_copy_on_the_default_stream(a, b):
-    h, x = zeros(cuda.pinned_array), device()
-    x.copy_to_host(h, stream=a)
-    x[:4].copy_to_host()
-    assert h[0] == 0
+def after_a_copy_to_pageable_memory(s):
+    s.x.copy_to_host(s.pinned, stream=s.a)
+    s.x.copy_to_host(stream=s.a)
+    assert s.pinned[0] == 0
 
 
-def after_a_copy_to_pageable_memory(a, b):
-    h, x = zeros(cuda.pinned_array), device()
-    x.copy_to_host(h, stream=a)
-    x.copy_to_host(stream=a)
-    assert h[0] == 0
+def other_elements_of_mapped_memory(s):
+    fill(s.mapped, s.a, 0, 16)
+    s.mapped[20] = 3
+    assert s.mapped[16:].sum() == 3
+    s.a.synchronize()
+    assert s.mapped[:16].sum() == 16
 
 
-def other_elements_of_mapped_memory(a, b):
-    x = zeros(cuda.mapped_array)
-    write[1, 32, a](x, 0, 16)
-    x[20] = 3
-    assert x[16:].sum() == 3
-    a.synchronize()
-    assert x[:16].sum() == 16
-
-
-def managed_after_waiting(a, b):
-    x = zeros(cuda.managed_array)
-    write[1, 32](x, 0, 32)
+def managed_after_waiting(s):
+    fill(s.managed)
     cuda.synchronize()
-    x += 1
-    write[1, 32](x, 0, 16)
+    s.managed += 1
+    fill(s.managed, 0, 0, 16)
     event = cuda.event()
     event.record()
     event.synchronize()
-    assert x.tolist() == [1] * 16 + [2] * 16
+    assert s.managed.tolist() == [1] * 16 + [2] * 16
 
 
-def filled_where_nobody_looks(a, b):
-    x, y = cuda.managed_array(32, np.float32), device()
-    np.asarray(x)[:] = 2
-    read[1, 32](x, y)
-    assert y.copy_to_host().sum() == 64
+def filled_where_nobody_looks(s):
+    managed = cuda.managed_array(32, np.float32)
+    np.asarray(managed)[:] = 2
+    take(managed, s.y)
+    assert s.y.copy_to_host().sum() == 64
 
 
-def bytes_that_look_like_poison(a, b):
-    x, y = cuda.managed_array(32, np.uint8), device()
-    x.fill(0xAB)
-    read[1, 32](x, y)
-    assert y.copy_to_host()[0] == 0xAB
+def bytes_that_look_like_poison(s):
+    managed = cuda.managed_array(32, np.uint8)
+    managed.fill(0xAB)
+    take(managed, s.y)
+    assert s.y.copy_to_host()[0] == 0xAB
 
 
-RIGHT = [
-    halves, chunks, fields, two_readers, after_a_copy_on_the_default_stream, after_a_copy_to_pageable_memory,
+@pytest.mark.parametrize("steps", [
+    halves, chunks, two_readers, after_a_copy_on_the_default_stream, after_a_copy_to_pageable_memory,
     other_elements_of_mapped_memory, managed_after_waiting, filled_where_nobody_looks, bytes_that_look_like_poison,
-]
-
-
-@pytest.mark.parametrize("steps", RIGHT)
+])
 def test_the_host_is_not_too_early(steps):
     assert not race(steps)
 
 
 @pytest.mark.parametrize("create", [cuda.mapped_array, cuda.managed_array, cuda.pinned_array])
 def test_what_neither_has_written_is_uninitialised(create):
-    x, y = create(32, np.float32), device()
+    x, y = create(32, np.float32), np.zeros(32, np.float32)
     x[:31] = 1
     with simt.observe(watch=True), pytest.raises(simt.UninitializedRead) as caught:
-        read[1, 32](x if create is not cuda.pinned_array else cuda.to_device(x), y)
+        take(x if create is not cuda.pinned_array else cuda.to_device(x), y)
     assert caught.value.thread == (31, 0, 0)
     x[31] = 2
     with simt.observe(watch=True):
-        read[1, 32](x if create is not cuda.pinned_array else cuda.to_device(x), y)
+        take(x if create is not cuda.pinned_array else cuda.to_device(x), y)
     assert y[31] == 2

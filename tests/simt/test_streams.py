@@ -1,10 +1,15 @@
-"""Order between launches and copies, by streams, events and the host, seen through the races it prevents."""
+"""Order between launches and copies, by streams, events and the host, seen through the races it prevents.
+
+`test_race_orders.py` has each pair of kinds of accesses, beside each other and ordered.
+"""
+
+import itertools
 
 import numpy as np
 import pytest
 
 from refopt import simt
-from refopt.simt import cuda
+from refopt.simt import cuda, streams
 
 
 @cuda.jit
@@ -15,6 +20,26 @@ def write(x):
 @cuda.jit
 def read(x):
     x[0]
+
+
+def w(x, stream=0):
+    write[1, 1, stream](x)
+
+
+def r(x, stream=0):
+    read[1, 1, stream](x)
+
+
+def recorded(*stream):
+    event = cuda.event()
+    event.record(*stream)
+    return event
+
+
+def auto_synchronize(x, a, b):
+    with a.auto_synchronize():
+        w(x, a)
+    r(x, b)
 
 
 def race(steps):
@@ -29,10 +54,72 @@ def race(steps):
     return False
 
 
-def test_handles_are_like_no_others():
+ORDERED = {
+    "other data on the default stream": lambda x, a, b: (w(x, a), r(cuda.to_device(np.zeros(1))), w(x, b)),
+    "by a third stream": lambda x, a, b: (w(x, a), recorded(a).wait(c := cuda.stream()), recorded(c).wait(b), r(x, b)),
+    "two events": lambda x, a, b: (w(x, a), recorded(a).wait(b), recorded(cuda.stream()).wait(b), r(x, b)),
+    "event of the default stream": lambda x, a, b: (w(x, a), recorded().wait(b), r(x, b)),
+    "wait on the default stream": lambda x, a, b: (w(x, a), recorded(a).wait(), r(x, b)),
+    "event synchronized": lambda x, a, b: (w(x, a), recorded(a).synchronize(), r(x, b)),
+    "event asked": lambda x, a, b: (w(x, a), recorded(a).query(), r(x, b)),
+    "stream synchronized": lambda x, a, b: (w(x, a), a.synchronize(), r(x, b)),
+    "stream synchronized at the end of a block": auto_synchronize,
+    "all synchronized": lambda x, a, b: (w(x, a), cuda.synchronize(), r(x, b)),
+    "copy on the default stream": lambda x, a, b: (w(x, a), x.copy_to_host(), w(x, b)),
+    "copies of other elements": lambda x, a, b: (
+        x[1:].copy_to_host(stream=a), x[1::2].copy_to_device(np.zeros(2), stream=a), w(x, b),
+    ),
+    "default stream of a thread": lambda x, a, b: (w(x, cuda.per_thread_default_stream()), w(x), w(x, 2)),
+    "handle 1 is the default stream": lambda x, a, b: (w(x, a), w(x, 1), w(x, b)),
+    "element on its stream": lambda x, a, b: (w(x, a), x.getitem(0, stream=a), x.setitem(0, 1.0, stream=a)),
+    "handle": lambda x, a, b: (w(x, int(a)), r(x, a)),
+}
+UNORDERED = {
+    "event recorded too early": lambda x, a, b: ((event := recorded(a)), w(x, a), event.wait(b), r(x, b)),
+    "event never recorded": lambda x, a, b: (w(x, a), cuda.event().wait(b), r(x, b)),
+    "waiting on another stream": lambda x, a, b: (w(x, a), recorded(a).wait(cuda.stream()), r(x, b)),
+    "event of another stream": lambda x, a, b: (w(x, a), recorded(b).wait(b), r(x, b)),
+    "event synchronized too early": lambda x, a, b: ((event := recorded(a)), w(x, a), event.synchronize(), r(x, b)),
+    "the other stream synchronized": lambda x, a, b: (w(x, a), b.synchronize(), r(x, b)),
+    "copies on two streams": lambda x, a, b: (x.copy_to_device(np.zeros(4), stream=a), x[2:].copy_to_host(stream=b)),
+    "overwritten by another array": lambda x, a, b: (r(x, a), x.copy_to_device(cuda.device_array(4), stream=b)),
+    "default stream of a thread": lambda x, a, b: (w(x, cuda.per_thread_default_stream()), w(x, a)),
+    "element set on another stream": lambda x, a, b: (w(x, a), x.setitem(slice(0, 2), 1.0, stream=b)),
+    "element read on another stream": lambda x, a, b: (w(x, a), x.getitem(0, stream=b)),
+}
+
+
+@pytest.mark.parametrize("steps", ORDERED.values(), ids=ORDERED)
+def test_ordered(steps):
+    assert not race(steps)
+
+
+@pytest.mark.parametrize("steps", UNORDERED.values(), ids=UNORDERED)
+def test_unordered(steps):
+    assert race(steps)
+
+
+def test_event_times(monkeypatch):
+    """The seconds between two records become milliseconds, below 0 if asked for the other way round."""
+    times = itertools.accumulate([10.0, 0.5, 2.0])
+    monkeypatch.setattr(streams.time, "perf_counter", lambda: next(times))
+    start, end, untimed, never = recorded(), recorded(cuda.stream()), cuda.event(timing=False), cuda.event()
+    untimed.record()
+    assert cuda.event_elapsed_time(start, end) == 500 == -end.elapsed_time(start) and end.query() is True
+    for pair in itertools.permutations([start, untimed, never], 2):
+        with pytest.raises(simt.LaunchError, match="needs two recorded events with timing"):
+            cuda.event_elapsed_time(*pair)
+
+
+def test_stream_handles():
     """0, 1 and 2 are streams of CUDA, addresses those of a driver; each new one is beyond 2**32, and another."""
     handles = [int(cuda.stream()) for _ in range(3)]
     assert len({*handles}) == 3 and min(handles) > 2**32
+    assert (int(cuda.default_stream()), int(cuda.per_thread_default_stream())) == (0, 2)
+    stream = cuda.stream()
+    assert cuda.external_stream(int(stream)) is stream and repr(stream) == f"stream {int(stream)}"
+    assert cuda.external_stream(987654321) is cuda.external_stream(987654321)
+    assert [repr(streams.as_stream(n)) for n in (None, 1, 2)] == [*["default stream"] * 2, "per-thread default stream"]
 
 
 def test_clocks_do_not_grow_with_the_streams_that_there_have_been():
@@ -43,220 +130,8 @@ def test_clocks_do_not_grow_with_the_streams_that_there_have_been():
         stream.synchronize()
         x.copy_to_host()
     last = cuda.stream()
-    write[1, 1, last](x)
+    w(x, last)
     assert len(last.clock) < 5 and len(cuda.default_stream().clock) < 5
-
-
-def on_one_stream(x, a, b):
-    write[1, 1, a](x)
-    read[1, 1, a](x)
-    write[1, 1, a](x)
-
-
-def on_two_streams(x, a, b):
-    write[1, 1, a](x)
-    read[1, 1, b](x)
-
-
-def reads_on_two_streams(x, a, b):
-    read[1, 1, a](x)
-    read[1, 1, b](x)
-
-
-def write_after_reads(x, a, b):
-    read[1, 1, a](x)
-    read[1, 1, b](x)
-    write[1, 1, b](x)
-
-
-def read_of_an_old_write_behind_an_ordered_read(x, a, b):
-    write[1, 1, a](x)
-    read[1, 1, a](x)
-    read[1, 1, b](x)
-
-
-def through_the_default_stream(x, a, b):
-    write[1, 1, a](x)
-    read[1, 1](x)
-    write[1, 1, b](x)
-
-
-def default_stream_on_other_data(x, a, b):
-    write[1, 1, a](x)
-    read[1, 1](cuda.to_device(np.zeros(1)))
-    write[1, 1, b](x)
-
-
-def event(x, a, b):
-    write[1, 1, a](x)
-    done = cuda.event()
-    done.record(a)
-    done.wait(b)
-    read[1, 1, b](x)
-
-
-def event_without_wait(x, a, b):
-    write[1, 1, a](x)
-    cuda.event().record(a)
-    read[1, 1, b](x)
-
-
-def event_recorded_too_early(x, a, b):
-    done = cuda.event()
-    done.record(a)
-    write[1, 1, a](x)
-    done.wait(b)
-    read[1, 1, b](x)
-
-
-def event_never_recorded(x, a, b):
-    write[1, 1, a](x)
-    cuda.event().wait(b)
-    read[1, 1, b](x)
-
-
-def wait_on_the_wrong_stream(x, a, b):
-    write[1, 1, a](x)
-    done = cuda.event()
-    done.record(a)
-    done.wait(cuda.stream())
-    read[1, 1, b](x)
-
-
-def stream_synchronize(x, a, b):
-    write[1, 1, a](x)
-    a.synchronize()
-    read[1, 1, b](x)
-
-
-def synchronize_the_other_stream(x, a, b):
-    write[1, 1, a](x)
-    b.synchronize()
-    read[1, 1, b](x)
-
-
-def auto_synchronize(x, a, b):
-    with a.auto_synchronize():
-        write[1, 1, a](x)
-    read[1, 1, b](x)
-
-
-def event_synchronize(x, a, b):
-    write[1, 1, a](x)
-    done = cuda.event()
-    done.record(a)
-    done.synchronize()
-    read[1, 1, b](x)
-
-
-def synchronize(x, a, b):
-    write[1, 1, a](x)
-    cuda.synchronize()
-    read[1, 1, b](x)
-
-
-def copy_on_another_stream(x, a, b):
-    write[1, 1, a](x)
-    x.copy_to_host(stream=b)
-
-
-def copy_on_the_default_stream(x, a, b):
-    write[1, 1, a](x)
-    x.copy_to_host()
-    write[1, 1, b](x)
-
-
-def write_after_an_asynchronous_copy(x, a, b):
-    x.copy_to_host(stream=a)
-    write[1, 1, b](x)
-
-
-def read_after_an_asynchronous_copy(x, a, b):
-    x.copy_to_host(stream=a)
-    read[1, 1, b](x)
-
-
-def copy_of_other_elements(x, a, b):
-    x[1:].copy_to_host(stream=a)
-    x[1::2].copy_to_device(np.zeros(2), stream=a)
-    write[1, 1, b](x)
-
-
-def copies_on_two_streams(x, a, b):
-    x.copy_to_device(np.zeros(4), stream=a)
-    x[2:].copy_to_host(stream=b)
-
-
-def overwritten_by_a_copy_of_another_array(x, a, b):
-    read[1, 1, a](x)
-    x.copy_to_device(cuda.device_array(4), stream=b)
-
-
-def default_stream_of_a_thread(x, a, b):
-    write[1, 1, cuda.per_thread_default_stream()](x)
-    write[1, 1](x)
-    write[1, 1, 2](x)
-
-
-def default_stream_of_a_thread_beside_another(x, a, b):
-    write[1, 1, cuda.per_thread_default_stream()](x)
-    write[1, 1, a](x)
-
-
-def elements_set_on_another_stream(x, a, b):
-    write[1, 1, a](x)
-    x.setitem(slice(0, 2), 1.0, stream=b)
-
-
-def element_read_on_its_stream(x, a, b):
-    write[1, 1, a](x)
-    x.getitem(0, stream=a)
-    x.setitem(0, 1.0, stream=a)
-
-
-def handle(x, a, b):
-    write[1, 1, int(a)](x)
-    read[1, 1, a](x)
-
-
-RIGHT = [
-    on_one_stream, reads_on_two_streams, through_the_default_stream, default_stream_on_other_data, event,
-    stream_synchronize, auto_synchronize, event_synchronize, synchronize, copy_on_the_default_stream,
-    read_after_an_asynchronous_copy, copy_of_other_elements, default_stream_of_a_thread, element_read_on_its_stream,
-    handle,
-]
-WRONG = [
-    on_two_streams, write_after_reads, read_of_an_old_write_behind_an_ordered_read, event_without_wait,
-    event_recorded_too_early, event_never_recorded, wait_on_the_wrong_stream, synchronize_the_other_stream,
-    copy_on_another_stream, write_after_an_asynchronous_copy, copies_on_two_streams,
-    overwritten_by_a_copy_of_another_array, default_stream_of_a_thread_beside_another, elements_set_on_another_stream,
-]
-
-
-@pytest.mark.parametrize("steps", RIGHT)
-def test_ordered(steps):
-    assert not race(steps)
-
-
-@pytest.mark.parametrize("steps", WRONG)
-def test_unordered(steps):
-    assert race(steps)
-
-
-def test_event_times():
-    start, end = cuda.event(), cuda.event()
-    start.record()
-    with pytest.raises(simt.LaunchError):
-        cuda.event_elapsed_time(start, end)
-    end.record(cuda.stream())
-    assert cuda.event_elapsed_time(start, end) >= 0 and end.query()
-
-
-def test_stream_handles():
-    assert int(cuda.default_stream()) == 0
-    stream = cuda.stream()
-    assert cuda.external_stream(int(stream)) is stream
-    assert cuda.external_stream(987654321) is cuda.external_stream(987654321)
 
 
 def test_copies_that_all_later_work_waits_for_are_forgotten():
@@ -269,4 +144,4 @@ def test_copies_that_all_later_work_waits_for_are_forgotten():
         x[0:1].copy_to_device(np.ones(1), stream=side)
         x[1:2].copy_to_device(np.ones(1), stream=side)
         with pytest.raises(simt.DataRace):
-            read[1, 1, cuda.stream()](x)
+            r(x, cuda.stream())
