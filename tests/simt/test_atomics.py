@@ -93,26 +93,6 @@ def test_histogram(schedule):
     assert bins[0].tolist() == np.bincount(x, minlength=5).tolist()
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_spin_lock(schedule):
-    @cuda.jit
-    def kernel(lock, total):
-        cuda.cg.this_grid()
-        while cuda.atomic.cas(lock, 0, 0, 1):
-            pass
-        cuda.threadfence()
-        value = total[0]
-        cuda.threadfence()
-        total[0] = value + 1
-        cuda.threadfence()
-        cuda.atomic.exch(lock, 0, 0)
-
-    lock, total = np.zeros(1, np.int32), np.zeros(1, np.int32)
-    with simt.observe(watch=True, schedule=schedule):
-        kernel[2, 20](lock, total)
-    assert total[0] == 40
-
-
 @cuda.jit
 def wait_for_next_block(flags):
     block = cuda.blockIdx.x

