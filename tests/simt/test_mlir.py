@@ -12,10 +12,11 @@ import pytest
 
 from refopt import simt
 
-KERNELS = '''\
-import {package}
-from {package} import cuda, types
-from {package}.cuda import atomic, float32, grid, shared, syncthreads
+PACKAGE = "numba_cuda_mlir"
+HEAD = f'''\
+import {PACKAGE}
+from {PACKAGE} import cuda, types
+from {PACKAGE}.cuda import atomic, float32, grid, shared, syncthreads
 
 
 @cuda.jit(device=True)
@@ -24,56 +25,30 @@ def doubled(x):
 
 
 @cuda.jit
-def by_module(x, y):
-    i = cuda.grid(1)
-    s = cuda.shared.array(4, types.float32)
-    s[i] = doubled(x[i])
-    cuda.syncthreads()
-    y[i] = s[3 - i]
-    cuda.atomic.add(y, 4, y[i])
-
-
-@cuda.jit
-def by_name(x, y):
-    i = grid(1)
-    s = shared.array(4, float32)
-    s[i] = doubled(x[i])
-    syncthreads()
-    y[i] = s[3 - i]
-    atomic.add(y, 4, y[i])
-
-
-@cuda.jit
-def by_package(x, y):
-    i = {package}.cuda.grid(1)
-    s = {package}.cuda.shared.array(4, {package}.types.float32)
-    s[i] = doubled(x[i])
-    {package}.cuda.syncthreads()
-    y[i] = s[3 - i]
-    {package}.cuda.atomic.add(y, 4, y[i])
-
-
-@cuda.jit
 def lacking(x, y):
     cuda.experimental.consteval(x)
 '''
-PACKAGE = "numba_cuda_mlir"
+KERNEL = '''
+
+@cuda.jit
+def {name}(x, y):
+    i = {cuda}grid(1)
+    s = {cuda}shared.array(4, {types}float32)
+    s[i] = doubled(x[i])
+    {cuda}syncthreads()
+    y[i] = s[3 - i]
+    {cuda}atomic.add(y, 4, y[i])
+'''
+PREFIXES = {
+    "by_module": ("cuda.", "types."), "by_name": ("", ""), "by_package": (f"{PACKAGE}.cuda.", f"{PACKAGE}.types."),
+}
 
 
 def stand_ins():
     """Modules of the shape of numba-cuda-mlir's, by name."""
 
-    class Type:
-        __module__ = f"{PACKAGE}.numba_cuda.types.abstract"
-
-    class Float(Type):
-        __module__ = f"{PACKAGE}.numba_cuda.types.scalars"
-
-        def __str__(self):
-            return "float32"
-
-    class Intrinsic:
-        __module__ = f"{PACKAGE}.numba_cuda.extending"
+    def of(module, **members):
+        return type("Other", (), {"__module__": f"{PACKAGE}.{module}", **members})
 
     class Dispatcher:
         __module__ = f"{PACKAGE}.descriptor"
@@ -84,23 +59,22 @@ def stand_ins():
     class atomic:
         __module__ = f"{PACKAGE}.numba_cuda.stubs"
 
-    class add:
-        __module__ = f"{PACKAGE}.numba_cuda.stubs"
-
     def array(shape, dtype):
         """Compiled, never called."""
 
     def jit(function=None, **_):
         return jit if function is None else Dispatcher(function)
 
-    array.__module__, atomic.add = f"{PACKAGE}.numba_cuda.stubs", add
+    atomic.add = type("add", (), {"__module__": f"{PACKAGE}.numba_cuda.stubs"})
+    array.__module__ = f"{PACKAGE}.numba_cuda.stubs"
+    intrinsic = of("numba_cuda.extending")
     names = PACKAGE, f"{PACKAGE}.cuda", f"{PACKAGE}.cuda.shared", f"{PACKAGE}.types", f"{PACKAGE}.cuda.experimental"
     package, cuda, shared, its_types, experimental = modules = [types.ModuleType(name) for name in names]
-    vars(its_types).update(float32=Float())
+    vars(its_types).update(float32=of("numba_cuda.types.scalars", __str__=lambda self: "float32")())
     vars(shared).update(array=array)
-    vars(experimental).update(consteval=Intrinsic())
+    vars(experimental).update(consteval=intrinsic())
     vars(cuda).update(jit=jit, shared=shared, atomic=atomic, float32=its_types.float32, experimental=experimental)
-    vars(cuda).update({name: Intrinsic() for name in ("grid", "syncthreads")}, __path__=[])
+    vars(cuda).update(grid=intrinsic(), syncthreads=intrinsic(), __path__=[])
     vars(package).update(cuda=cuda, types=its_types, __path__=[])
     return dict(zip(names, modules, strict=True))
 
@@ -108,7 +82,8 @@ def stand_ins():
 @pytest.fixture
 def written(tmp_path, monkeypatch):
     """What imports a module with the kernels."""
-    (tmp_path / "kernels_for_mlir.py").write_text(KERNELS.format(package=PACKAGE))
+    text = HEAD + "".join(KERNEL.format(name=name, cuda=a, types=b) for name, (a, b) in PREFIXES.items())
+    (tmp_path / "kernels_for_mlir.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield lambda: importlib.import_module("kernels_for_mlir")
     sys.modules.pop("kernels_for_mlir", None)
@@ -121,7 +96,7 @@ def reversed_and_summed(kernel):
     return y.tolist() == [6, 4, 2, 0, 12]
 
 
-@pytest.mark.parametrize("name", ["by_module", "by_name", "by_package"])
+@pytest.mark.parametrize("name", PREFIXES)
 def test_kernels_run(written, monkeypatch, name):
     for module, stand_in in stand_ins().items():
         monkeypatch.setitem(sys.modules, module, stand_in)
@@ -132,7 +107,7 @@ def test_kernels_run(written, monkeypatch, name):
 def test_what_is_missing_says_so(written, monkeypatch):
     for module, stand_in in stand_ins().items():
         monkeypatch.setitem(sys.modules, module, stand_in)
-    with pytest.raises(simt.Unsupported, match=r"no cuda.experimental\n  in kernel lacking at .*_for_mlir.py:43"):
+    with pytest.raises(simt.Unsupported, match=r"no cuda.experimental\n  in kernel lacking at .*_for_mlir.py:13"):
         simt.run(written().lacking)[1, 1](np.zeros(1), np.zeros(1))
 
 
@@ -146,7 +121,7 @@ def test_options_of_its_compiler_change_nothing():
     assert reversed_and_summed(kernel)
 
 
-@pytest.mark.parametrize("name", ["by_module", "by_name", "by_package"])
+@pytest.mark.parametrize("name", PREFIXES)
 def test_the_package_is_replaced(written, name):
     with simt.replace_numba():
         kernel = getattr(written(), name)
