@@ -108,17 +108,6 @@ def wait_for_next_resident_block(flags):
     wait_for_next_block.py_func(flags)
 
 
-def test_spinning_needs_resident_blocks():
-    flags = np.zeros(4, np.int32)
-    wait_for_next_resident_block[4, 1](flags)
-    assert flags.all()
-    with pytest.raises(simt.Deadlock, match="blocks run one after another") as caught:
-        wait_for_next_block[4, 1](np.zeros(4, np.int32))
-    assert caught.value.block == (0, 0, 0)
-    with simt.observe(schedule="reverse"):
-        wait_for_next_block[4, 1](flags)
-
-
 def spin_on_fences(flag):
     while flag[0] == 0:
         cuda.threadfence()
@@ -148,6 +137,18 @@ def hasty(monkeypatch):
     seconds, simt.limits.seconds = simt.limits.seconds, 0.05
     yield
     simt.limits.seconds = seconds
+
+
+def test_spinning_needs_resident_blocks(hasty):
+    simt.limits.seconds = 10
+    flags = np.zeros(4, np.int32)
+    wait_for_next_resident_block[4, 1](flags)
+    assert flags.all()
+    with pytest.raises(simt.Deadlock, match="blocks run one after another") as caught:
+        wait_for_next_block[4, 1](np.zeros(4, np.int32))
+    assert caught.value.block == (0, 0, 0)
+    with simt.observe(schedule="reverse"):
+        wait_for_next_block[4, 1](flags)
 
 
 @pytest.mark.parametrize("body", [spin_on_fences, spin_between_barriers, spin_of_a_warp])

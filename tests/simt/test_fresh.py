@@ -44,75 +44,43 @@ def fresh(n=4):
     return cuda.device_array(n, np.float32)
 
 
-def part(x):
-    x[:2].copy_to_device(np.ones(2, np.float32))
+def ones(n):
+    return np.ones(n, np.float32)
 
 
-def strided(x):
-    x[::2].copy_to_device(np.ones(2, np.float32))
+def half_fresh():
+    x = fresh()
+    x[1:3].copy_to_device(ones(2))
+    return x
 
 
-def whole(x):
-    x.copy_to_device(np.ones(4, np.float32))
-
-
-def element(x):
-    x[3] = 1
-
-
-def from_fresh(x):
-    x.copy_to_device(fresh())
-
-
-def from_half_fresh(x):
-    other = fresh()
-    other[1:3].copy_to_device(np.ones(2, np.float32))
-    x.copy_to_device(other)
-
-
-def from_initialised(x):
-    x[1:].copy_to_device(cuda.to_device(np.ones(3, np.float32)))
-
-
-def initialised_then_fresh(x):
-    x.copy_to_device(np.ones(4, np.float32))
-    x.copy_to_device(fresh())
-
-
-def a_watched_launch(x):
-    with simt.observe(watch=True):
+def observed_launch(x, **options):
+    with simt.observe(**options):
         write[1, 1](x, 2)
 
 
-def a_launch(x):
-    write[1, 1](x, 2)
+LEFT = {
+    "part": (lambda x: x[:2].copy_to_device(ones(2)), [2, 3]),
+    "every second": (lambda x: x[::2].copy_to_device(ones(2)), [1, 3]),
+    "whole": (lambda x: x.copy_to_device(ones(4)), []), "an element": (lambda x: x.__setitem__(3, 1), [0, 1, 2]),
+    "from fresh memory": (lambda x: x.copy_to_device(fresh()), [0, 1, 2, 3]),
+    "from memory that is fresh in part": (lambda x: x.copy_to_device(half_fresh()), [0, 3]),
+    "from every second element": (lambda x: x[:2].copy_to_device(half_fresh()[::2]), [0, 2, 3]),
+    "from written memory": (lambda x: x[1:].copy_to_device(cuda.to_device(ones(3))), [0]),
+    "written, then from fresh memory": (
+        lambda x: (x[:3].copy_to_device(ones(3)), x[1:].copy_to_device(fresh()[1:])), [1, 2, 3],
+    ),
+    "a watched launch": (lambda x: observed_launch(x, watch=True), [0, 1, 3]),
+    "another launch": (lambda x: write[1, 1](fresh(), 0), [0, 1, 2, 3]),
+}
+UNKNOWN = {
+    "a launch": lambda x: write[1, 1](x, 2), "a counted launch": lambda x: observed_launch(x, count=True),
+    "a launch with its address": lambda x: write_at[1, 1](x.address + 4),
+    "a launch with a table of addresses": lambda x: write_at_entry[1, 1](np.array([x.address], np.int64)),
+}
 
 
-def a_counted_launch(x):
-    with simt.observe(count=True):
-        write[1, 1](x, 2)
-
-
-def a_launch_with_its_address(x):
-    write_at[1, 1](x.address + 4)
-
-
-def a_launch_with_a_table_of_addresses(x):
-    write_at_entry[1, 1](np.array([x.address], np.int64))
-
-
-def another_launch(x):
-    write[1, 1](fresh(), 0)
-
-
-LEFT = [
-    (part, [2, 3]), (strided, [1, 3]), (whole, []), (element, [0, 1, 2]), (from_fresh, [0, 1, 2, 3]),
-    (from_half_fresh, [0, 3]), (from_initialised, [0]), (a_watched_launch, [0, 1, 3]), (another_launch, [0, 1, 2, 3]),
-]
-UNKNOWN = [a_launch, a_counted_launch, a_launch_with_its_address, a_launch_with_a_table_of_addresses]
-
-
-@pytest.mark.parametrize(("write_to", "left"), LEFT)
+@pytest.mark.parametrize(("write_to", "left"), LEFT.values(), ids=LEFT)
 def test_what_has_been_written_is_known(write_to, left):
     x = fresh()
     assert unwritten(x) == [0, 1, 2, 3]
@@ -120,7 +88,7 @@ def test_what_has_been_written_is_known(write_to, left):
     assert unwritten(x) == left
 
 
-@pytest.mark.parametrize("write_to", UNKNOWN)
+@pytest.mark.parametrize("write_to", UNKNOWN.values(), ids=UNKNOWN)
 def test_what_was_not_watched_counts_as_written(write_to):
     """A launch that may have written somewhere is believed to have written everywhere."""
     x = fresh()
@@ -128,7 +96,7 @@ def test_what_was_not_watched_counts_as_written(write_to):
     assert unwritten(x) == []
 
 
-@pytest.mark.parametrize("write_to", [*UNKNOWN, a_watched_launch])
+@pytest.mark.parametrize("write_to", [*UNKNOWN.values(), LEFT["a watched launch"][0]])
 def test_what_comes_after_is_known_again(write_to):
     write_to(fresh())
     assert unwritten(fresh()) == [0, 1, 2, 3]
@@ -136,7 +104,7 @@ def test_what_comes_after_is_known_again(write_to):
 
 def test_views_share_what_is_known():
     x = fresh()
-    x[:2].copy_to_device(np.ones(2, np.float32))
+    x[:2].copy_to_device(ones(2))
     assert unwritten(x.view(np.int16)) == [4, 5, 6, 7] and unwritten(x[1:]) == [1, 2]
     assert unwritten(cuda.device_array_like(x)) == [0, 1, 2, 3] and unwritten(cuda.to_device(np.ones(2))) == []
 

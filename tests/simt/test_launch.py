@@ -1,7 +1,6 @@
 """Launch configurations, indices, arguments, decorators, and that an error leaves the executor usable."""
 
 import gc
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -78,12 +77,6 @@ def test_decorator_spellings():
         kernel[1, 1](x)
         assert x[0] == 1 and kernel.py_func is body and kernel.__name__ == "body"
     assert cuda.jit(plus_one, device=True) is plus_one
-
-
-def test_a_host_array_is_copied_there_and_back():
-    x = np.arange(5.0)
-    double[1, 8](x)
-    assert x.tolist() == [0, 2, 4, 6, 8]
 
 
 def test_scalar_arguments():
@@ -170,16 +163,3 @@ def test_arrays_are_freed_without_the_garbage_collector():
             assert memory.live_bytes() == before
     finally:
         gc.enable()
-
-
-def test_launches_from_several_os_threads_exclude_each_other():
-    @cuda.jit
-    def kernel(x):
-        for _ in range(20):
-            x[cuda.threadIdx.x] += cuda.threadIdx.x
-            cuda.syncthreads()
-
-    arrays = [cuda.to_device(np.zeros(8)) for _ in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(kernel[1, 8], arrays))
-    assert all((x.copy_to_host() == 20 * np.arange(8)).all() for x in arrays)

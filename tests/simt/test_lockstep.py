@@ -45,7 +45,9 @@ def compare(seed):
         }, source
 
 
-@pytest.mark.parametrize("seed", range(60, 156, 8))
+@pytest.mark.parametrize("seed", [
+    *range(60, 108, 8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(108, 156, 8)),
+])
 def test_random_programs(seed):
     compare(seed)
 
