@@ -149,11 +149,6 @@ def exit_early():
         cuda.syncthreads()
 
 
-def exit_early_then_arrive():
-    if cuda.threadIdx.x != 0:
-        cuda.syncthreads()
-
-
 def other_branch():
     if cuda.threadIdx.x == 0:
         cuda.syncthreads()
@@ -179,9 +174,9 @@ def grid_without_a_thread():
 
 
 @pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
-@pytest.mark.parametrize("body", [
-    exit_early, exit_early_then_arrive, other_branch, one_round_less, grid_without_a_block, grid_without_a_thread,
-])
+@pytest.mark.parametrize(
+    "body", [exit_early, other_branch, one_round_less, grid_without_a_block, grid_without_a_thread]
+)
 def test_divergent_barriers_are_errors(body, schedule):
     kernel = cuda.jit(body)
     with pytest.raises(simt.BarrierDivergence) as caught, simt.observe(schedule=schedule):
@@ -208,13 +203,3 @@ def test_a_return_may_stand_behind_its_condition(schedule):
         with simt.observe(schedule=schedule):
             cuda.jit(body)[1, 4](out)
         assert out.tolist() == [3, 3, 3, 0]
-
-
-def test_an_exit_without_a_barrier_in_sight_is_fine():
-    @cuda.jit
-    def kernel():
-        cuda.syncthreads()
-        if cuda.threadIdx.x:
-            return
-
-    kernel[2, 4]()

@@ -112,12 +112,7 @@ def pair(x, n):
     return t[0] * t[1]
 
 
-TYPED = {
-    function.__name__: function for function in (
-        if_only, either_branch, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted,
-        two_returns, pair,
-    )
-} | {
+TYPED = {function.__name__: function for function in (if_only, either_branch, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted, two_returns, pair)} | {
     "conditional": lambda x, n: x if n else 2, "any_of": lambda x, n: x and n, "greatest": lambda x, n: max(x, n, 1),
     "absolute": lambda x, n: abs(x) + n, "truncated": lambda x, n: int(x), "real": lambda x, n: float(n),
     "rounded": lambda x, n: round(x), "root": lambda x, n: math.sqrt(x), "negated": lambda x, n: -x,
@@ -187,14 +182,51 @@ def test_values_are_converted_where_branches_meet_and_loops_begin():
     assert results(kernel, x, 5)[1:3] == [-float(x[0]), float(x[0]) ** 2]
 
 
-def test_integers_are_negated_in_their_own_width():
-    def kernel(x, out):
-        out[0], out[1], out[2] = -x[0], +x[0], ~x[0]
+ONE = np.array([1.1], np.float32)
+WIDE = np.array([2**53, 2**53 + 1], np.uint64)
+ENDS = np.array([np.nan, 1, 0.0, -0.0, 1e-40], np.float32)
+INTEGERS = np.array([1, 0x10000])
 
-    assert results(kernel, np.array([1], np.uint8))[:3] == [255, 1, 254]
-    assert results(kernel, np.array([-128], np.int8))[:3] == [-128, -128, 127]
-    assert results(kernel, np.array([5], np.uint32))[:3] == [2**32 - 5, 5, 2**32 - 6]
-    assert results(kernel, np.array([True]))[:3] == [-1, 1, 0]
+
+@pytest.mark.parametrize(("x", "expected"), [
+    # A constant makes a double, unless it has a type.
+    (ONE, {"x[0] * 0.1": float(ONE[0]) * 0.1, "x[0] * THIRD * TABLE[1]": float(ONE[0]) * THIRD * 0.7}),
+    (ONE, {"x[0] * SCALE": float(ONE[0] * SCALE), "x[0] * math.pi": float(ONE[0]) * math.pi}),
+    # Integers have their own width when they are negated, or their bits counted; Booleans are integers of 8 bits.
+    (np.array([1], np.uint8), {"-x[0]": 255, "+x[0]": 1, "~x[0]": 254, "cuda.clz(x[0])": 7}),
+    (np.array([-128], np.int8), {"-x[0]": -128, "+x[0]": -128, "~x[0]": 127, "abs(x[0])": -128}),
+    (np.array([5], np.uint32), {"-x[0]": 2**32 - 5, "+x[0]": 5, "~x[0]": 2**32 - 6}),
+    (np.array([True]), {"-x[0]": -1, "+x[0]": 1, "~x[0]": 0}),
+    (INTEGERS, {"cuda.clz(x[1])": 47, "cuda.brev(x[1])": 0x8000, "cuda.clz(x[0])": 63, "cuda.popc(x[0])": 1}),
+    (np.array([-1], np.int32), {"cuda.clz(x[0])": 0, "cuda.popc(x[0])": 32, "cuda.ffs(x[0])": 1}),
+    # Comparisons are made in the type that holds both: no float32 is 16777217; of mixed signs they are doubles.
+    (np.array([16777216, 0.1], np.float32), {"x[0] == 16777217": 0, "x[1] == 0.1": 0, "x[0] < 16777217": 1}),
+    (WIDE, {"x[0] < x[1]": 1, "x[0] == np.int64(2**53 + 1)": 1, "x[0] >= x[1]": 0, "x[0] != x[1]": 1}),
+    # Extremes drop a NaN, and know the sign of zeros; subnormal numbers stay.
+    (ENDS, {"max(x[0], x[1])": 1, "min(x[1], x[0])": 1, "x[4] * np.float32(0.5)": float(ENDS[4] * np.float32(0.5))}),
+    (ENDS, {"1 / max(x[2], x[3])": np.inf, "1 / min(x[3], x[2])": -np.inf, "1 / max(x[3], x[2])": np.inf}),
+    (INTEGERS, {"7.5 / (x[0] - 1)": np.inf, "7 // (x[0] - 1)": 0, "7 % (x[0] - 1)": 0, "-1 / (x[0] - 1)": -np.inf}),
+])
+def test_values(x, expected):
+    lines = "".join(f"    out[{k}] = {text}\n" for k, text in enumerate(expected))
+    scope = {"np": np, "math": math, "cuda": cuda, "THIRD": THIRD, "SCALE": SCALE, "TABLE": TABLE}
+    kernel = executed(f"def kernel(x, out):\n{lines}", **scope)["kernel"]
+    assert results(kernel, x, size=len(expected)) == [*expected.values()]
+
+
+@pytest.mark.parametrize(("value", "dtype", "expected"), [
+    (3e9, np.int32, 2**31 - 1), (-3e9, np.int32, -(2**31)), (-1.5, np.uint32, 0), (-1.9, np.int32, -1),
+    (300.0, np.uint8, 300 % 256), (1e30, np.int64, 2**63 - 1), (np.nan, np.int64, -(2**63)),
+    (np.float32(np.nan), np.int32, 0), (np.float32(np.nan), np.int64, -(2**63)), (np.nan, np.int32, -(2**31)),
+    (np.float16(1.5), np.int32, 2), (np.float16(2.5), np.int32, 2), (np.float16(300), np.uint8, 255),
+    (-40000.0, np.int8, 0), (70000.0, np.uint8, 255), (np.inf, np.uint64, 2**64 - 1), (-np.inf, np.int16, -(2**15)),
+    (-1.0, np.uint64, 0), (2.0**63, np.uint64, 2**63), (np.nan, np.uint8, 0),
+])
+def test_floats_become_integers_as_ptx_does_it(value, dtype, expected):
+    def kernel(x, out):
+        out[0] = x[0]
+
+    assert results(kernel, np.array([value]), size=1, dtype=dtype) == [expected]
 
 
 def test_integers_of_few_bits_are_added_in_64():
@@ -216,33 +248,6 @@ def test_a_sum_of_halves_from_a_float_of_pythons_is_a_double():
         out[0] = s
 
     assert results(kernel, np.ones(1, np.float16))[0] == 5000
-
-
-def test_a_bare_constant_makes_a_double():
-    def kernel(x, out):
-        out[0] = x[0] * 0.1
-        out[1] = x[0] * THIRD * TABLE[1]
-        out[2] = x[0] * SCALE
-        out[3] = x[0] * math.pi
-
-    x = np.array([1.1], np.float32)
-    expected = [float(x[0]) * 0.1, float(x[0]) * THIRD * 0.7, float(x[0] * SCALE), float(x[0]) * math.pi]
-    assert results(kernel, x) == expected
-
-
-def test_comparisons_are_made_in_the_type_that_holds_both():
-    def kernel(x, n, out):
-        out[0] = x[0] == 16777217  # which float32 has not
-        out[1] = x[1] == 0.1
-        out[2] = n[0] < n[1]
-
-    x, n = np.array([16777216, 0.1], np.float32), np.array([2**53, 2**53 + 1], np.uint64)
-    assert results(kernel, x, n)[:3] == [0, 0, 1]
-
-    def mixed_signs(n, m, out):
-        out[0] = n[0] == m[0]  # doubles, on a GPU
-
-    assert results(mixed_signs, np.array([2**53], np.uint64), np.array([2**53 + 1]))[0] == 1
 
 
 def test_integers_wrap_at_64_bits():
@@ -268,19 +273,6 @@ def test_elements_take_the_lowest_bits():
 
     assert results(kernel, 70000, dtype=np.int16) == [4464, -4464, 4464, -1]
     assert results(kernel, 70000, dtype=np.uint8) == [112, 144, 112, 255]
-
-
-@pytest.mark.parametrize(("value", "dtype", "expected"), [
-    (3e9, np.int32, 2**31 - 1), (-3e9, np.int32, -(2**31)), (-1.5, np.uint32, 0), (-1.9, np.int32, -1),
-    (300.0, np.uint8, 300 % 256), (1e30, np.int64, 2**63 - 1), (np.nan, np.int64, -(2**63)),
-    (np.float32(np.nan), np.int32, 0), (np.float16(1.5), np.int32, 2), (np.float16(2.5), np.int32, 2),
-    (np.inf, np.uint64, 2**64 - 1),
-])
-def test_floats_become_integers_as_ptx_does_it(value, dtype, expected):
-    def kernel(x, out):
-        out[0] = x[0]
-
-    assert results(kernel, np.array([value]), size=1, dtype=dtype) == [expected]
 
 
 def test_fields_of_records_have_their_types():
@@ -344,38 +336,6 @@ def test_what_is_known_only_at_run_time_is_computed_by_the_same_rules():
 
     x = np.array([100, 100], np.int8)
     assert results(kernel, x, None) == [12, 400, 102, 100]
-
-
-def test_maxima_drop_a_nan():
-    def kernel(x, out):
-        out[0], out[1] = max(x[0], x[1]), min(x[1], x[0])
-        out[2], out[3] = max(x[2], x[3]), min(x[3], x[2])
-
-    values = results(kernel, np.array([np.nan, 1, 0.0, -0.0], np.float32))
-    assert values == [1, 1, 0, 0] and [math.copysign(1, v) for v in values[2:]] == [1, -1]
-
-
-def test_divisions_by_zero():
-    def kernel(x, n, out):
-        out[0], out[1], out[2], out[3] = x[0] / 0, 7 // n, 7 % n, -1 / n
-
-    assert results(kernel, np.ones(1, np.float32), 0) == [np.inf, 0, 0, -np.inf]
-
-
-def test_subnormal_numbers_stay():
-    def kernel(x, out):
-        out[0] = x[0] * np.float32(0.5)
-
-    tiny = np.float32(1e-40)
-    assert results(kernel, np.array([tiny]))[0] == float(tiny * np.float32(0.5)) != 0
-
-
-def test_bits_have_the_width_of_their_type():
-    def kernel(n, m, out):
-        out[0], out[1], out[2], out[3] = cuda.clz(n), cuda.clz(m), cuda.popc(m), cuda.brev(n)
-
-    assert results(kernel, np.int64(0x10000), np.int32(-1)) == [47, 0, 32, 0x8000]
-    assert results(kernel, np.uint64(1), np.int8(1)) == [63, 7, 1, 2.0**63]
 
 
 def test_ballots_are_signed():

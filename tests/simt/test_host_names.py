@@ -48,18 +48,6 @@ def test_arrays_that_both_see(create):
     assert x.copy_to_host().tolist() == [2, 4, 6, 8]
 
 
-def test_races_on_mapped_memory_are_found():
-    x = cuda.mapped_array(1)
-    x[:] = 0
-
-    @cuda.jit
-    def kernel(x):
-        x[0] = cuda.grid(1)
-
-    with simt.observe(watch=True), pytest.raises(simt.DataRace):
-        kernel[1, 2](x)
-
-
 def test_mapped_lends_a_host_array():
     x, y = np.arange(3.0), np.arange(6.0).reshape(2, 3, order="F")
     with cuda.mapped(x) as device:
