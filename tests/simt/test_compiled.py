@@ -112,7 +112,11 @@ def pair(x, n):
     return t[0] * t[1]
 
 
-TYPED = {function.__name__: function for function in (if_only, either_branch, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted, two_returns, pair)} | {
+NAMED = (
+    if_only, either_branch, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted,
+    two_returns, pair,
+)
+TYPED = {function.__name__: function for function in NAMED} | {
     "conditional": lambda x, n: x if n else 2, "any_of": lambda x, n: x and n, "greatest": lambda x, n: max(x, n, 1),
     "absolute": lambda x, n: abs(x) + n, "truncated": lambda x, n: int(x), "real": lambda x, n: float(n),
     "rounded": lambda x, n: round(x), "root": lambda x, n: math.sqrt(x), "negated": lambda x, n: -x,
@@ -336,28 +340,6 @@ def test_what_is_known_only_at_run_time_is_computed_by_the_same_rules():
 
     x = np.array([100, 100], np.int8)
     assert results(kernel, x, None) == [12, 400, 102, 100]
-
-
-def test_ballots_are_signed():
-    out = np.zeros(32, np.int64)
-
-    @cuda.jit
-    def kernel(out):
-        out[cuda.laneid] = cuda.ballot_sync(0xFFFFFFFF, True)
-
-    kernel[1, 32](out)
-    assert set(out.tolist()) == {-1}
-
-
-@pytest.mark.parametrize(("dtype", "wrapped"), [(np.int32, -(2**31) + 4), (np.uint32, 4), (np.uint64, 4)])
-def test_atomics_wrap(dtype, wrapped):
-    @cuda.jit
-    def kernel(x, old):
-        old[0] = cuda.atomic.add(x, 0, 5)
-
-    x, old = np.array([np.iinfo(dtype).max], dtype), np.zeros(1, dtype)
-    kernel[1, 1](x, old)
-    assert x[0] == wrapped and old[0] == np.iinfo(dtype).max
 
 
 def test_an_atomic_gives_a_value_of_its_arrays_type():

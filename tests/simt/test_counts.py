@@ -41,9 +41,10 @@ def test_launches():
         axpy[2, (4, 1)](1.0, x, x)
         together[3, 2, stream]()
     axpy[1, 1](1.0, x, x)
-    assert log.launches == [("axpy", (2, 1, 1), (4, 1, 1), cuda.default_stream(), False), (
-        "together", (3, 1, 1), (2, 1, 1), stream, True,
-    )]
+    assert log.launches == [
+        ("axpy", (2, 1, 1), (4, 1, 1), cuda.default_stream(), False),
+        ("together", (3, 1, 1), (2, 1, 1), stream, True),
+    ]
     assert log.launches[1].kernel == "together" and log.bytes_written(x) == 32
 
 

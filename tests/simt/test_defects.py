@@ -22,27 +22,6 @@ defect = Cases()  # the outcome is an error, whatever the schedule
 # Races in a block.
 
 
-@defect(simt.DataRace, floats, block=64)
-def reduction_without_a_barrier(x):
-    part = cuda.shared.array(64, np.float32)
-    t = cuda.threadIdx.x
-    part[t] = x[t]
-    cuda.syncthreads()
-    step = 32
-    while step:
-        if t < step:
-            part[t] += part[t + step]
-        step //= 2
-    if t == 0:
-        x[0] = part[0]
-
-
-@defect(simt.DataRace, lambda: ints(33), block=32)
-def scan_in_place(x):
-    t = cuda.threadIdx.x
-    x[t + 1] += x[t] + 1
-
-
 @defect(simt.DataRace, ints, block=64)
 def tile_overwritten_too_early(x):
     tile = cuda.shared.array(64, np.int32)

@@ -87,7 +87,10 @@ def loops_on_a_line(x, y):
 def long_condition(x, y):
     t = cuda.threadIdx.x
     n = 0
-    while (n < 4 and x[n]):
+    while (
+        n < 4
+        and x[n]
+    ):
         n += 1
         if (n + t) % 2:
             continue
@@ -145,7 +148,12 @@ def test_a_statement_of_several_lines_is_no_divergence():
     @cuda.jit
     def kernel(x, y):
         t = cuda.threadIdx.x
-        y[t] = max(x[t], x[t + 1])
+        y[
+            t
+        ] = max(
+            x[t],
+            x[t + 1],
+        )
 
     profile = profiled(kernel, 1, 32, cuda.to_device(np.zeros(33)), cuda.device_array(32))
     assert {(row.active, row.divergent) for row in profile.lines} == {(1.0, 0)}

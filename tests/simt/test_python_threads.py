@@ -277,24 +277,3 @@ def test_a_foreign_handle_is_one_stream(monkeypatch):
 
     monkeypatch.setattr(streams, "Stream", Slow)
     assert len({id(stream) for stream in in_threads(lambda k: streams.as_stream(900_000))}) == 1
-
-
-def test_an_error_in_one_thread_leaves_the_others():
-    """A kernel that fails ends its own launch alone."""
-
-    @cuda.jit
-    def failing(x):
-        cuda.syncthreads()
-        x[cuda.threadIdx.x + 1] = 0
-
-    def work(k):
-        x = cuda.to_device(np.zeros(2))
-        for _ in range(20):
-            if k % 2:
-                with pytest.raises(simt.OutOfBounds):
-                    failing[1, 2](x)
-            else:
-                add_one[1, 2](x)
-        return x.copy_to_host().tolist()
-
-    assert in_threads(work) == [[20, 20], [0, 0]] * (THREADS // 2)

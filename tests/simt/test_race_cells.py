@@ -207,14 +207,3 @@ def test_what_came_before_an_atomic_alone_is_released():
     second.atomic(location)
     second.fence(True)
     assert knows(second, 0, 0, 1) and not knows(second, 0, 0, 2)
-
-
-def test_an_atomic_gathers_what_several_have_released():
-    """A counter that three threads add to passes on what all of them did."""
-    several, reader, location = threads(3), threads(1, block=1)[0], {}
-    for clock in several:
-        clock.fence(True)
-        clock.atomic(location)
-    reader.atomic(location)
-    reader.fence(True)
-    assert all(knows(reader, 0, rank, 1) for rank in range(3))

@@ -5,7 +5,7 @@ import pytest
 
 from refopt import simt
 from refopt.simt import cuda, memory
-from simt.cases import FULL, NESTED, PAIR, SCHEDULES, Cases, ints
+from simt.cases import NESTED, PAIR, SCHEDULES, Cases, ints
 
 
 def counts():
@@ -17,13 +17,6 @@ def counting(n=64):
 
 
 right = Cases()  # the outcome is what the last argument begins with
-
-
-@right(20, ints, block=64)
-def return_before_a_count(out):
-    if cuda.threadIdx.x >= 20:
-        return
-    out[0] = cuda.syncthreads_count(1)
 
 
 @right([1, 1], ints, block=40)
@@ -80,15 +73,6 @@ def last_block_with_one_fence(part, count, out):
         cuda.atomic.add(out, 0, part[t] + part[4 + t] + part[8 + t])
 
 
-@right(6, ints, counts, ints, grid=4, block=1)
-def last_thread_with_one_fence(part, count, out):
-    part[cuda.blockIdx.x] = cuda.blockIdx.x
-    cuda.threadfence()
-    if cuda.atomic.inc(count, 0, cuda.gridDim.x - 1) == cuda.gridDim.x - 1:
-        for i in range(4):
-            out[0] += part[i]
-
-
 @right(12, ints, ints, grid=4, block=3)
 def spin_lock(lock, out):
     cuda.cg.this_grid()
@@ -111,29 +95,6 @@ def grid_barrier_by_hand(x, count, out):
         pass
     cuda.threadfence()
     out[i] = x[2 - i]
-
-
-@right(28, counting, lambda: np.zeros(1, np.float32))
-def sum_of_eight_lanes(x, out):
-    """The upper lanes add what their neighbours outside the mask have not got, and nobody needs it."""
-    t = cuda.threadIdx.x
-    if t < 8:
-        value = x[t]
-        for delta in (4, 2, 1):
-            value += cuda.shfl_down_sync(0xFF, value, delta)
-        if t == 0:
-            out[0] = value
-
-
-@right(7, lambda: np.array([3, 7, 5, 1], np.int32), ints, block=4)
-def greatest_of_four_lanes(x, out):
-    value = x[cuda.threadIdx.x]
-    for delta in (2, 1):
-        other = cuda.shfl_down_sync(FULL, value, delta)
-        if other > value:
-            value = other
-    if cuda.threadIdx.x == 0:
-        out[0] = value
 
 
 @right([15, 14], ints)

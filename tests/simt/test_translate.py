@@ -117,29 +117,6 @@ def test_functions_in_modules_and_tuples():
     assert x[0] == 6.5 and HELPERS.scaled is scaled
 
 
-def test_helpers_of_njit_are_watched():
-    @njit
-    def total(x):
-        return x[0] + x[1]
-
-    @simt.cuda.jit
-    def kernel(x, y):
-        y[0] = total(x)
-
-    x, y = simt.cuda.to_device(np.ones(2)), simt.cuda.to_device(np.zeros(1))
-    with simt.observe(watch=True) as log:
-        kernel[1, 1](x, y)
-    assert (log.bytes_read(x), y[0]) == (16, 2)
-
-
-def test_a_race_is_found_in_a_foreign_kernel():
-    def kernel(x):
-        x[0] = cuda.grid(1)
-
-    with simt.observe(watch=True), pytest.raises(simt.DataRace, match=r"kernel kernel at .*test_translate\.py"):
-        simt.run(kernel)[1, 2](simt.cuda.to_device(np.zeros(1)))
-
-
 fast, double = cuda.libdevice.fast_sinf, cuda.from_cuda_array_interface
 MISSING = {
     "cuda.libdevice": lambda x: cuda.libdevice.fast_sinf(x[0]), "cuda.bfloat16": lambda x: cuda.bfloat16(1),
