@@ -1,24 +1,90 @@
 """Device arrays as the host sees them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from refopt import simt
 from refopt.simt import cuda
 
+CUBE = np.arange(24).reshape(2, 3, 4)
+ORDERS = {
+    "C": CUBE, "F": np.asfortranarray(CUBE), "neither": CUBE.transpose(1, 0, 2), "one axis": np.arange(3.0),
+    "no axis": np.array(3, np.float32), "no elements": np.zeros((0, 4), np.int8), "halves": np.ones((1, 2), np.float16),
+}
+VIEWS = {
+    "reversed": lambda x: x.T, "transposed": lambda x: x.transpose(), "axes": lambda x: x.transpose((2, 0, 1)),
+    "reshaped": lambda x: x.reshape(6, 4), "reshaped to a shape": lambda x: x.reshape((3, 8)),
+    "reshaped in Fortran's order": lambda x: x.reshape(6, 4, order="F"), "ravelled": lambda x: x.ravel(),
+    "ravelled in Fortran's order": lambda x: x.ravel("F"), "squeezed": lambda x: x[:, 1:2, :1].squeeze(),
+    "squeezed at an axis": lambda x: x[:, 1:2, :1].squeeze(2), "sliced": lambda x: x[1:, ::2, 1:3],
+    "backwards": lambda x: x[:, ::-1, ::-2], "indexed": lambda x: x[1, :, 2], "new axis": lambda x: x[:, None, 0],
+    "other type": lambda x: x[..., :2].view(np.float64),
+}
 
-def test_round_trip_keeps_everything():
-    for host in (
-        np.arange(6.0).reshape(2, 3), np.asfortranarray(np.arange(6).reshape(2, 3)), np.float32(3),
-        np.zeros((0, 4), np.int8), np.array([], np.float16),
-    ):
+
+def attributes(x):
+    flags = x.flags["C_CONTIGUOUS"], x.flags["F_CONTIGUOUS"]
+    return x.shape, x.strides, x.dtype, x.size, x.ndim, x.nbytes, x.size and flags
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_round_trip_keeps_everything(order):
+    """But for the order of axes that is neither C's nor Fortran's, of which there are copies alone."""
+    host = ORDERS[order]
+    if order == "neither":
+        with pytest.raises(ValueError, match="contiguous"):
+            cuda.to_device(host)
+        device = simt.over(host.copy("K"))
+    else:
         device = cuda.to_device(host)
-        back = device.copy_to_host()
-        assert np.array_equal(back, host) and back.dtype == host.dtype
-        assert (
-            device.shape, device.size, device.ndim, device.nbytes,
-        ) == (host.shape, host.size, host.ndim, host.nbytes)
-        assert host.size == 0 or device.strides == host.strides == back.strides
+        assert attributes(device.copy_to_host()) == attributes(host)
+    assert attributes(device) == attributes(host) and np.array_equal(device.copy_to_host(), host)
+    assert device.is_c_contiguous() == host.flags.c_contiguous and device.is_f_contiguous() == host.flags.f_contiguous
+    like = cuda.device_array_like(device)
+    assert attributes(like) == attributes(np.empty_like(host)) == attributes(cuda.pinned_array_like(host))
+    if order not in ("neither", "no elements"):
+        assert all(attributes(cuda.mapped_array_like(one)) == attributes(host) for one in (device, host))
+    assert cuda.pinned_array_like(host).tobytes() == like.copy_to_host().tobytes() == b"\xab" * host.nbytes
+    assert len(device.coverage()) == device.nbytes and device.coverage().all()
+
+
+@pytest.mark.parametrize("order", ["C", "F", "neither"])
+@pytest.mark.parametrize("what", VIEWS)
+def test_views_are_those_of_numpy(what, order):
+    """With the same elements, read and written; what NumPy copies is refused, as is what it refuses."""
+    host, view = ORDERS[order].copy("K"), VIEWS[what]
+    device = simt.over(host.copy("K"))
+    try:
+        expected = view(host)
+    except ValueError as error:
+        with pytest.raises(ValueError, match=str(error)[:20]):
+            view(device)
+        return
+    if not np.may_share_memory(expected, host):
+        with pytest.raises(NotImplementedError, match="a copy, not a view"):
+            view(device)
+        return
+    found = view(device)
+    assert attributes(found) == attributes(expected) and np.array_equal(found.copy_to_host(), expected)
+    assert found.address - device.address == expected.ctypes.data - host.ctypes.data
+    found[...] = expected[...] = -np.arange(1, 1 + expected.size).reshape(expected.shape)
+    assert np.array_equal(device.copy_to_host(), host)
+    mask = np.zeros(host.nbytes, bool)
+    np.ndarray((*found.shape, 8), bool, mask, found.address - device.address, (*found.strides, 1))[...] = True
+    assert np.array_equal(found.coverage(), mask)
+
+
+@pytest.mark.parametrize(("keywords", "strides", "nbytes"), [
+    ({}, (32, 8), 96), ({"order": "F"}, (8, 24), 96), ({"strides": (8, 32)}, (8, 32), 120),
+    ({"dtype": np.int8}, (4, 1), 12),
+])
+def test_where_elements_of_a_fresh_array_are(keywords, strides, nbytes):
+    array = cuda.device_array((3, 4), **keywords)
+    assert array.strides == strides and array.buffer.nbytes == nbytes
+    array[2, 3] = 5
+    assert array.copy_to_host()[2, 3] == 5 and array.flags["F_CONTIGUOUS"] == ("order" in keywords)
 
 
 def test_to_device_copies():
@@ -44,21 +110,15 @@ def test_views_share_memory():
     x = cuda.to_device(np.arange(12, dtype=np.int32))
     x.name = "x"
     table = x.reshape(3, 4)
-    column = table[:, 1]
-    assert column.name == "x" and column.address == x.address + 4 and column.strides == (16,)
-    column[:] = 0
     x[2:4] = np.array([7, 8])
-    x[-1] = 9
-    table[2, 0] = 1
+    x[-1] = table[2, 0] = 9
     table.T[3, 0] = 6
-    assert x.copy_to_host().tolist() == [0, 0, 7, 6, 4, 0, 6, 7, 1, 0, 10, 9]
-    assert x[3] == 6 and isinstance(x[3], np.int32) and table[2, 3] == 9
-    assert x.view(np.int16).shape == (24,) and table.ravel().address == x.address
-    assert column.copy_to_host().tolist() == [0, 0, 0]
+    table[:, 1] = x[:3]
+    assert x.copy_to_host().tolist() == [0, 0, 7, 6, 4, 1, 6, 7, 9, 7, 10, 9] and table.name == "x"
+    assert x[3] == 6 and isinstance(x[3], np.int32) and table[2, 3] == 9 and len(table) == 3
+    assert [part.copy_to_host().tolist() for part in x.split(5)] == [[0, 0, 7, 6, 4], [1, 6, 7, 9, 7], [10, 9]]
     with pytest.raises(IndexError):
         x[12]
-    with pytest.raises(NotImplementedError):
-        table.T.ravel()
 
 
 def test_copies_check_shape_and_type():
@@ -134,6 +194,17 @@ def test_a_device_array_over_a_host_array_shares_its_memory():
         host[0, 0] = 7
         assert device.copy_to_host()[0, 0] == 7
     assert simt.over(np.zeros((0, 3))).shape == (0, 3) and simt.over(np.array(2.0)).shape == ()
+
+
+def test_read_only_memory_stays_so():
+    host = np.zeros(2)
+    host.flags.writeable = False
+    device = simt.over(host)
+    foreign = SimpleNamespace(__cuda_array_interface__=device.__cuda_array_interface__)
+    for array in (device, cuda.as_cuda_array(foreign)):
+        assert array.__cuda_array_interface__["data"] == (device.address, True)
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
 
 
 def test_what_no_device_array_can_be_over_is_refused():

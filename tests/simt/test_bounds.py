@@ -1,5 +1,6 @@
 """Indices outside arrays."""
 
+from collections import namedtuple
 from contextlib import nullcontext
 
 import numpy as np
@@ -90,6 +91,20 @@ def test_arrays_of_the_kernel(make, index, watch):
     assert (caught.value.kernel, caught.value.thread) == ("body", (1, 0, 0))
 
 
+def test_arrays_in_tuples_are_named():
+    """By their place, in tuples of tuples too, whose names of parts stay."""
+    pair = namedtuple("pair", "first second")
+
+    @cuda.jit
+    def kernel(both):
+        both.second[1][2] = both.first[0]
+
+    for size, name in ((0, "both[0]"), (1, "both[1][1]")):
+        with pytest.raises(simt.OutOfBounds) as caught, simt.observe():
+            kernel[1, 1](pair(np.zeros(size), (np.zeros(3), np.zeros(2))))
+        assert caught.value.array == name
+
+
 @pytest.mark.parametrize("watch", [False, True])
 def test_negative_indices_wrap_as_in_numba(watch):
     @cuda.jit
@@ -102,25 +117,6 @@ def test_negative_indices_wrap_as_in_numba(watch):
         kernel[1, 1](x)
     assert x.copy_to_host().tolist() == [0, 6, 1]
     assert [log.bytes_written(x[i : i + 1]) for i in range(3)] == [0, 8, 8]
-
-
-def test_observed_arrays_look_like_arrays():
-    def body(x, out):
-        out[0] = len(x) + x.size + x.ndim + x.strides[0] + x.shape[1] + x.nbytes + x.itemsize
-        assert x.dtype == np.float32 and x.ravel().shape == (6,) and x.T.shape == (3, 2)
-        out[1:3] = 7
-        out[3:] = out[0:3]
-        out[np.int64(1)] = x[np.int32(1)][np.uint8(2)]
-        assert type(x[0, 0]) is np.float32
-
-    results = []
-    for watch in (None, False, True):
-        out = np.zeros(6)
-        x = np.arange(6, dtype=np.float32).reshape(2, 3)
-        with nullcontext() if watch is None else simt.observe(watch=watch):
-            cuda.jit(body)[1, 1](x, out)
-        results.append(out.tolist())
-    assert results[0] == results[1] == results[2]
 
 
 @pytest.mark.parametrize("watch", [False, True])

@@ -198,7 +198,7 @@ INTEGERS = np.array([1, 0x10000])
     (ONE, {"x[0] * SCALE": float(ONE[0] * SCALE), "x[0] * math.pi": float(ONE[0]) * math.pi}),
     # Integers have their own width when they are negated, or their bits counted; Booleans are integers of 8 bits.
     (np.array([1], np.uint8), {"-x[0]": 255, "+x[0]": 1, "~x[0]": 254, "cuda.clz(x[0])": 7}),
-    (np.array([-128], np.int8), {"-x[0]": -128, "+x[0]": -128, "~x[0]": 127, "abs(x[0])": -128}),
+    (np.array([-128], np.int8), {"-x[0]": -128, "+x[0]": -128, "~x[0]": 127, "abs(x[0])": -128, "bool(x[0])": 1}),
     (np.array([5], np.uint32), {"-x[0]": 2**32 - 5, "+x[0]": 5, "~x[0]": 2**32 - 6}),
     (np.array([True]), {"-x[0]": -1, "+x[0]": 1, "~x[0]": 0}),
     (INTEGERS, {"cuda.clz(x[1])": 47, "cuda.brev(x[1])": 0x8000, "cuda.clz(x[0])": 63, "cuda.popc(x[0])": 1}),
@@ -209,6 +209,11 @@ INTEGERS = np.array([1, 0x10000])
     # Extremes drop a NaN, and know the sign of zeros; subnormal numbers stay.
     (ENDS, {"max(x[0], x[1])": 1, "min(x[1], x[0])": 1, "x[4] * np.float32(0.5)": float(ENDS[4] * np.float32(0.5))}),
     (ENDS, {"1 / max(x[2], x[3])": np.inf, "1 / min(x[3], x[2])": -np.inf, "1 / max(x[3], x[2])": np.inf}),
+    (ENDS, {"bool(x[0])": 1, "bool(-x[1])": 1, "bool(x[3])": 0, "x[3] or x[1]": 1, "not x[0]": 0}),
+    # Integers beyond 2**53 become float32s, and doubles float16s, in one rounding.
+    (np.array([1 + 2**-11 + 2**-40]), {"np.float16(x[0])": 1 + 2**-10}),
+    (np.array([2**60 + 2**36 + 1]), {"np.float32(x[0])": 2.0**60 + 2**37, "np.float32(x[0] - 1)": 2.0**60}),
+    (np.array([2**63 + 2**39 + 1], np.uint64), {"np.float32(x[0])": 2.0**63 + 2**40}),
     (INTEGERS, {"7.5 / (x[0] - 1)": np.inf, "7 // (x[0] - 1)": 0, "7 % (x[0] - 1)": 0, "-1 / (x[0] - 1)": -np.inf}),
 ])
 def test_values(x, expected):
@@ -322,10 +327,14 @@ def test_items_of_tuples_are_converted_where_branches_meet():
         if n > 3:
             other = (1.0, 2)
         out[1] = other[0] * x[0]
+        inner = ((x[0], 2), n)
+        if n > 3:
+            inner = ((1.0, 2), n)
+        out[2] = inner[0][0] * x[0]
 
     x = np.array([1.1], np.float32)
-    assert results(kernel, x, 4)[:2] == [float(x[0]) ** 2, float(x[0])]
-    assert results(kernel, x, 3)[:2] == [float(x[0]) ** 2 / 2, float(x[0]) ** 2]
+    assert results(kernel, x, 4)[:3] == [float(x[0]) ** 2, float(x[0]), float(x[0])]
+    assert results(kernel, x, 3)[:3] == [float(x[0]) ** 2 / 2, float(x[0]) ** 2, float(x[0]) ** 2]
 
 
 def test_what_is_known_only_at_run_time_is_computed_by_the_same_rules():

@@ -66,6 +66,27 @@ def test_views_addresses_and_atomics_count_for_the_same_bytes():
     assert log.bytes_read(x[::2]) == 12
 
 
+@pytest.mark.parametrize("watch", [False, True])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_bytes_are_counted_where_they_are(order, watch):
+    """By element, in whatever order the axes lie, by whatever index: [0, 2], [1, 2] and [2, 3]."""
+
+    @cuda.jit
+    def kernel(x):
+        x[1, 2] = x[0, -1]
+        x.T[2, 0] = x[2][1]
+        x[np.int8(2), -1] = x[:, 1:][1, 0]
+
+    x = cuda.to_device(np.zeros((3, 4), order=order))
+    with simt.observe(watch=watch) as log:
+        kernel[1, 1](x)
+    written, read = (
+        [(i, j) for i, j in np.ndindex(3, 4) if total(x[i : i + 1, j : j + 1])]
+        for total in (log.bytes_written, log.bytes_read)
+    )
+    assert written == [(0, 2), (1, 2), (2, 3)] and read == [(0, 3), (1, 1), (2, 1)] and log.bytes_read(x) == 24
+
+
 def test_shared_memory_is_not_counted_and_failed_launches_are():
     @cuda.jit
     def kernel(x):

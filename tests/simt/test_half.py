@@ -1,6 +1,8 @@
 """fp16, fma and cbrt: exact results rounded once, by fractions and by NumPy's conversions."""
 
+import itertools
 import math
+import operator
 from fractions import Fraction
 
 import numpy as np
@@ -86,11 +88,29 @@ def test_functions_of_one_half(a):
         assert abs(root**2 - float(a)) <= min(abs(around**2 - float(a)))
 
 
-def test_comparisons_and_extremes():
+FUNCTIONS = {
+    "hsin": math.sin, "hcos": math.cos, "hlog": math.log, "hlog2": math.log2, "hlog10": math.log10, "hexp": math.exp,
+    "hexp2": lambda x: 2**x, "hexp10": lambda x: 10**x, "hrsqrt": lambda x: 1 / math.sqrt(x), "hrcp": lambda x: 1 / x,
+    "hceil": math.ceil, "hrint": round,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_other_functions_of_one_half(name):
+    for x in map(np.float16, (0.3, 1.5, 2.5, 3.7)):
+        result = getattr(cuda.fp16, name)(x)
+        assert result.dtype == np.float16 and result == np.float16(FUNCTIONS[name](float(x)))
+
+
+@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
+def test_comparisons(name):
+    for a, b in itertools.product((1.0, 2.0, math.nan), repeat=2):
+        assert getattr(cuda.fp16, f"h{name}")(a, b) is getattr(operator, name)(a, b)
+
+
+def test_extremes():
     nan = np.float16(math.nan)
-    assert cuda.fp16.hmax(nan, 1) == cuda.fp16.hmin(1, nan) == 1
-    assert cuda.fp16.hlt(1, 2) is True and cuda.fp16.hlt(1, 1) is False
-    assert cuda.fp16.hge(1, 2) is False and cuda.fp16.heq(nan, nan) is False
+    assert cuda.fp16.hmax(nan, 1) == cuda.fp16.hmin(1, nan) == cuda.fp16.hmin(2, 1) == cuda.fp16.hmax(0, 1) == 1
 
 
 def test_cube_roots():

@@ -64,13 +64,6 @@ def test_mapped_lends_a_host_array():
         pass
 
 
-def test_likes():
-    array = np.zeros((3, 5), np.int16, order="F")
-    for like in cuda.mapped_array_like, cuda.pinned_array_like, cuda.device_array_like:
-        made = like(array)
-        assert (made.shape, made.dtype, made.strides) == (array.shape, array.dtype, array.strides)
-
-
 @pytest.mark.parametrize(("way", "before", "after"), [(cuda.In, 1, 1), (cuda.InOut, 1, 2), (cuda.Out, 1, None)])
 def test_ways_of_copying(way, before, after):
     x = np.full(2, before, np.int64)
@@ -182,17 +175,6 @@ def test_vector_types():
     assert list(cuda.uint8x2(7, 1)) == [7, 1] and cuda.uint8x2(7, 1).x.dtype == np.uint8
     with pytest.raises(TypeError, match=r"^float32x3: expected 3 elements, got 2"):
         cuda.float3(1, 2)
-
-
-def test_views_of_device_arrays():
-    host = np.arange(6).reshape(2, 3)
-    x = cuda.to_device(host)
-    assert x.transpose().copy_to_host().tolist() == host.T.tolist()
-    assert x.is_c_contiguous() and x.T.is_f_contiguous() and not x.T.flags["C_CONTIGUOUS"]
-    assert x[:1].squeeze().shape == (3,) and x.getitem((1, 2)) == 5
-    x.setitem((0, 0), 9)
-    assert x[0, 0] == 9
-    assert [part.copy_to_host().tolist() for part in x.ravel().split(4)] == [[9, 1, 2, 3], [4, 5]]
 
 
 def test_device_arrays_become_host_arrays_in_numbas_place():

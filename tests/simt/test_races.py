@@ -302,29 +302,6 @@ def test_writes_of_one_value():
     assert race(overwriter, zeros(), block=3, strict=()) is True
 
 
-@pytest.mark.parametrize("fence, found", [(cuda.threadfence, False), (cuda.threadfence_block, False), (nothing, True)])
-def test_a_flag_in_shared_memory(fence, found):
-    """Thread 0 hands a value to a thread of another warp through an atomic flag."""
-
-    def body(out):
-        value, flag = cuda.shared.array(1, np.int32), cuda.shared.array(1, np.int32)
-        t = cuda.threadIdx.x
-        if t == 0:
-            flag[0] = 0
-        cuda.syncthreads()
-        if t == 0:
-            value[0] = 7
-            fence()
-            cuda.atomic.exch(flag, 0, 1)
-        elif t == 32:
-            while cuda.atomic.add(flag, 0, 0) == 0:
-                pass
-            fence()
-            out[0] = value[0]
-
-    assert race(body, zeros(), block=33) is found
-
-
 def test_a_fence_of_an_earlier_launch_does_not_help():
     @cuda.jit
     def pass_on(x, flag, fenced):

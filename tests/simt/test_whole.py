@@ -21,6 +21,11 @@ READS = {
     "sorted": lambda x: np.sort(x, axis=None), "swapped": lambda x: x.swapaxes(0, 1)[1].copy(),
     "column": lambda x: x[:, 1].copy(), "new axis": lambda x: x[None, 0].shape, "ravelled": lambda x: x.T.ravel()[1],
     "reshaped": lambda x: x.T.reshape(-1)[1],
+    "ravelled by columns": lambda x: x.ravel("F"), "reshaped by columns": lambda x: x.reshape(3, 2, order="F"),
+    "attributes": lambda x: (len(x), x.size, x.ndim, *x.strides, *x.shape, x.nbytes, x.itemsize),
+    "NumPy's integer": lambda x: x[np.int32(1)][np.uint8(2)], "in a slice": lambda x: x[np.int64(1) :, 0].copy(),
+    "axes": lambda x: x.transpose(1, 0)[2, 1], "element": lambda x: x[1, 2], "diagonal": lambda x: x.diagonal(1),
+    "squeezed": lambda x: x[:1].squeeze(0), "from the end": lambda x: x[-1, -2],
 }
 
 
@@ -48,25 +53,25 @@ def case(n=6):
     return np.arange(n, dtype=np.float32).reshape(2, 3)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("name", READS)
-def test_reading_as_a_whole(name):
+def test_reading_as_a_whole(name, order):
     answers = []
 
     def body(x):
-        answers.append(READS[name](x))
+        answers.append(np.array(READS[name](x)))
 
     for options in ({}, {"count": True}, {"watch": True}):
-        run(body, case(), **options)
-    plain, *others = [np.asarray(answer) for answer in answers]
-    for other in others:
-        assert other.dtype == plain.dtype and np.array_equal(other, plain)
+        run(body, np.array(case(), order=order), **options)
+    assert all(answer.dtype == answers[0].dtype and np.array_equal(answer, answers[0]) for answer in answers)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("name", WRITES)
-def test_writing_as_a_whole(name):
+def test_writing_as_a_whole(name, order):
     answers = []
     for options in ({}, {"count": True}, {"watch": True}):
-        y = cuda.to_device(1 - case())
+        y = cuda.to_device(np.array(1 - case(), order=order))
         run(WRITES[name], case(), y, **options)
         answers.append(y.copy_to_host().tolist())
     assert answers[0] == answers[1] == answers[2] != (1 - case()).tolist()
