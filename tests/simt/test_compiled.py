@@ -14,6 +14,7 @@ from refopt.simt import cuda
 from refopt.simt.compiled import specialize
 from refopt.simt.compiled.kinds import of_value, scalar
 from refopt.simt.compiled.source import definition
+from refopt.simt.conversions import CONVERSIONS
 
 THIRD, SCALE, TABLE = 1 / 3, np.float32(3), (1, 0.7)
 
@@ -210,9 +211,8 @@ INTEGERS = np.array([1, 0x10000])
     (ENDS, {"max(x[0], x[1])": 1, "min(x[1], x[0])": 1, "x[4] * np.float32(0.5)": float(ENDS[4] * np.float32(0.5))}),
     (ENDS, {"1 / max(x[2], x[3])": np.inf, "1 / min(x[3], x[2])": -np.inf, "1 / max(x[3], x[2])": np.inf}),
     (ENDS, {"bool(x[0])": 1, "bool(-x[1])": 1, "bool(x[3])": 0, "x[3] or x[1]": 1, "not x[0]": 0}),
-    # Integers beyond 2**53 become float32s, and doubles float16s, in one rounding.
-    (np.array([1 + 2**-11 + 2**-40]), {"np.float16(x[0])": 1 + 2**-10}),
-    (np.array([2**60 + 2**36 + 1]), {"np.float32(x[0])": 2.0**60 + 2**37, "np.float32(x[0] - 1)": 2.0**60}),
+    # Integers beyond 2**53 become float32s in one rounding.
+    (np.array([2**60 + 2**36]), {"np.float32(x[0] + 1)": 2.0**60 + 2**37, "np.float32(x[0] + 0)": 2.0**60}),
     (np.array([2**63 + 2**39 + 1], np.uint64), {"np.float32(x[0])": 2.0**63 + 2**40}),
     (INTEGERS, {"7.5 / (x[0] - 1)": np.inf, "7 // (x[0] - 1)": 0, "7 % (x[0] - 1)": 0, "-1 / (x[0] - 1)": -np.inf}),
 ])
@@ -221,6 +221,12 @@ def test_values(x, expected):
     scope = {"np": np, "math": math, "cuda": cuda, "THIRD": THIRD, "SCALE": SCALE, "TABLE": TABLE}
     kernel = executed(f"def kernel(x, out):\n{lines}", **scope)["kernel"]
     assert results(kernel, x, size=len(expected)) == [*expected.values()]
+
+
+def test_conversions_round_once():
+    for n, to in (2**60 + 2**36 + 1, 2.0**60 + 2**37), (2**63 + 2**39 + 1, 2.0**63 + 2**40), (-(2**53) - 1, -(2.0**53)):
+        assert CONVERSIONS["float32"](n) == to and CONVERSIONS["float32"](n).dtype == np.float32
+    assert CONVERSIONS["float16"](1 + 2**-11 + 2**-40) == 1 + 2**-10
 
 
 @pytest.mark.parametrize(("value", "dtype", "expected"), [

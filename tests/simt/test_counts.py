@@ -125,10 +125,7 @@ def test_counting_can_be_off():
     with simt.observe(count=False, watch=True) as log:
         axpy[1, 1](1.0, x, x)
     assert (log.launches, log.copies, log.bytes_read(x)) == ([], [], 0)
-
-
-def test_observe_blocks_do_not_nest():
-    with simt.observe(), pytest.raises(RuntimeError, match="do not nest"), simt.observe():
-        pass
-    with pytest.raises(ValueError, match="schedule"), simt.observe(schedule="backwards"):
-        pass
+    y = cuda.to_device(np.zeros(4))
+    with simt.observe(count=[y]) as log:
+        axpy[1, 1](1.0, x, y)
+    assert (log.bytes_read(x), log.bytes_read(y), log.bytes_written(y)) == (0, 32, 32)

@@ -42,21 +42,6 @@ def syncwarp_of_half_the_lanes(y):
 
 
 @defect(simt.DataRace, floats, block=64)
-def scratch_of_a_sum_used_again_too_early(x):
-    part = cuda.shared.array(2, np.float32)
-    t = cuda.threadIdx.x
-    value = x[t]
-    for _ in range(2):
-        for step in (16, 8, 4, 2, 1):
-            value += cuda.shfl_xor_sync(FULL, value, step)
-        if t % 32 == 0:
-            part[t // 32] = value
-        cuda.syncthreads()
-        value = part[0] + part[1]
-    x[t] = value
-
-
-@defect(simt.DataRace, floats, block=64)
 def halves_of_dynamic_memory_that_overlap(x):
     memory = cuda.shared.array(0, np.float32)
     t = cuda.threadIdx.x
@@ -214,17 +199,6 @@ def barrier_that_a_branch_beside_has_not(x):
         x[t] += 1
     else:
         x[t] = 2
-
-
-@defect(simt.BarrierDivergence, floats, block=64)
-def barrier_within_a_guard(x):
-    """It completes on GPUs of today, as the others exit; by CUDA's own rules it must not be reached by some alone."""
-    part = cuda.shared.array(64, np.float32)
-    i = cuda.grid(1)
-    if i < 5:
-        part[i] = x[i]
-        cuda.syncthreads()
-        x[i] = part[4 - i]
 
 
 @defect(simt.BarrierDivergence, ints, block=64)

@@ -59,6 +59,10 @@ WRONG = BETWEEN_STREAMS | {
     "managed, read without waiting": lambda s: (fill(s.managed), s.managed[3]),
     "managed, read after another stream": lambda s: (fill(s.managed, s.a), s.b.synchronize(), s.managed.max()),
     "mapped, written beside a reader": lambda s: (take(s.mapped, s.x, s.a), s.mapped.fill(2)),
+    "mapped, filled by a copy that others wait for": lambda s: (
+        s.mapped.copy_to_device(s.x, stream=s.a), take(s.x, s.y),
+        s.y.copy_to_device(cuda.as_cuda_array(s.mapped), stream=s.a), s.mapped[3],
+    ),
     "mapped, a view read": lambda s: (fill(s.mapped, s.a, 8, 12), s.mapped.reshape(4, 8)[:, 3].sum()),
     "pinned, written by two copies": lambda s: [
         x.copy_to_host(s.pinned, stream=stream) for x, stream in ((s.x, s.a), (s.y, s.b))
@@ -125,8 +129,10 @@ def other_elements_of_mapped_memory(s):
     fill(s.mapped, s.a, 0, 16)
     s.mapped[20] = 3
     assert s.mapped[16:].sum() == 3
+    s.x[:4].copy_to_host(s.mapped[:4], stream=s.a)
+    s.mapped[16:] = 1
     s.a.synchronize()
-    assert s.mapped[:16].sum() == 16
+    assert s.mapped.sum() == 28
 
 
 def managed_after_waiting(s):
@@ -148,10 +154,11 @@ def filled_where_nobody_looks(s):
 
 
 def bytes_that_look_like_poison(s):
-    managed = cuda.managed_array(32, np.uint8)
-    managed.fill(0xAB)
-    take(managed, s.y)
-    assert s.y.copy_to_host()[0] == 0xAB
+    for kind, poison in ((np.uint8, 0xAB), (np.uint16, 0xABAB)):
+        managed = cuda.managed_array(32, kind)
+        managed.fill(poison)
+        take(managed, s.y)
+        assert s.y.copy_to_host()[0] == poison
 
 
 @pytest.mark.parametrize("steps", [

@@ -83,11 +83,31 @@ def test_scalar_arguments():
     types = []
 
     @cuda.jit
-    def note(a, b, c, d, pair):
-        types.extend(map(type, (a, b, c, d, *pair)))
+    def note(a, b, c, d, e, pair):
+        types.extend(map(type, (a, b, c, d, e, *pair)))
 
-    note[1, 1](np.uint64(3), np.float32(1), 2.0, np.bool_(True), (np.int32(1), np.zeros(1)))
-    assert types == [np.uint64, np.float32, np.float64, bool, np.int32, np.ndarray]
+    note[1, 1](np.uint64(3), np.float32(1), 2.0, np.bool_(True), np.int64(3), (np.int32(1), np.zeros(1)))
+    assert types == [np.uint64, np.float32, np.float64, bool, int, np.int32, np.ndarray]
+
+
+def test_extensions_prepare_arguments():
+    """The last one first; what they leave to be done is done after the launch."""
+    seen = []
+
+    class Extension:
+        def __init__(self, factor):
+            self.factor = factor
+
+        def prepare_args(self, kind, value, stream, retr):
+            retr.append(lambda: seen.append(self.factor))
+            return kind, value * self.factor + stream.handle + 1
+
+    @cuda.jit(extensions=[Extension(2), Extension(3)])
+    def kernel(x):
+        seen.append(x)
+
+    kernel[1, 1](5)
+    assert seen == [(5 * 3 + 1) * 2 + 1, 3, 2]
 
 
 def test_arithmetic_warnings_are_silent_in_kernels(recwarn):
@@ -100,18 +120,6 @@ def test_arithmetic_warnings_are_silent_in_kernels(recwarn):
     x = np.zeros(2, np.float32)
     kernel[1, 2](x)
     assert np.isinf(x).all() and not recwarn.list
-
-
-def test_errors_keep_their_type_and_say_where():
-    @cuda.jit
-    def kernel():
-        if cuda.threadIdx.x == 2:
-            raise KeyError("mine")
-        cuda.syncthreads()
-
-    with pytest.raises(KeyError) as caught:
-        kernel[1, 4]()
-    assert "kernel kernel" in caught.value.__notes__[0] and "thread (2, 0, 0)" in caught.value.__notes__[0]
 
 
 def test_after_an_error_threads_are_unwound_and_launches_work():

@@ -88,6 +88,17 @@ def test_arguments_are_converted(signature):
     assert x[0] == 44  # the lowest 8 bits
 
 
+@pytest.mark.parametrize(("value", "left"), [(None, -1), (300, 44)])
+def test_what_may_be_none_is_converted_if_it_is_not(value, left):
+    @cuda.jit(types.void(types.float64[::1, :], types.Optional(types.int8)))
+    def kernel(x, n):
+        x[0, 1] = -1 if n is None else n
+
+    x = np.zeros((2, 2), order="F")
+    kernel[1, 1](x, value)
+    assert x[0, 1] == left
+
+
 @pytest.mark.parametrize(("value", "name"), [(1, "i8"), (1.5, "f8"), (np.float32(1), "f4"), (np.int16(1), "i4")])
 def test_the_best_signature_is_taken(value, name):
     signatures = tuple(args for _, args in parsed([f"({each},)" for each in ("i4", "f4", "i8", "f8")]))
@@ -120,6 +131,9 @@ REFUSED = {
     "another type": ("void(float32[:])", (np.zeros(2),), "x: array(float32, 1d, A) expected, got float64 of 1 dim"),
     "other dimensions": ("void(float64[:])", (np.zeros((2, 2)),), "expected, got float64 of 2 dimensions"),
     "strides": ("void(float64[::1])", (cuda.to_device(np.zeros(4))[::2],), "an array that is not contiguous"),
+    "Fortran's order": ("void(float64[::1, :])", (np.zeros((2, 2)),), "an array that is not contiguous"),
+    "C's order": ("void(float64[:, ::1])", (np.zeros((2, 2), order="F"),), "an array that is not contiguous"),
+    "wider integers": ("void(int32[:])", (np.zeros(2, np.uint64),), "expected, got uint64 of 1 dimensions"),
     "a number": ("void(float64[:])", (1.0,), "array(float64, 1d, A) expected, got 1.0"),
     "an array": ("void(float64)", (np.zeros(2),), "float64 expected, got an array of shape (2,)"),
     "a float": ("void(int64)", (1.0,), "int64 expected, got 1.0"),

@@ -159,12 +159,14 @@ def test_a_statement_of_several_lines_is_no_divergence():
     assert {(row.active, row.divergent) for row in profile.lines} == {(1.0, 0)}
 
 
-@pytest.mark.parametrize("watch", [False, True])
-def test_local_arrays_cost_nothing_and_shared_ones_wavefronts(watch):
+@pytest.mark.parametrize(("watch", "dtype", "conflicts", "ways"), [
+    (False, np.float32, 31, 32.0), (True, np.float32, 31, 32.0), (False, np.float64, 30, 16.0),
+])
+def test_local_arrays_cost_nothing_and_shared_ones_wavefronts(watch, dtype, conflicts, ways):
     @cuda.jit
     def kernel(x, y):
         t = cuda.threadIdx.x
-        own, part = cuda.local.array(1, np.float32), cuda.shared.array((32, 32), np.float32)
+        own, part = cuda.local.array(1, dtype), cuda.shared.array((32, 32), dtype)
         own[0] = x[t]
         part[t, 0] = own[0]
         cuda.syncthreads()
@@ -173,7 +175,7 @@ def test_local_arrays_cost_nothing_and_shared_ones_wavefronts(watch):
     x, y = (cuda.to_device(np.zeros(32, np.float32)) for _ in range(2))
     profile = profiled(kernel, 1, 32, x, y, watch=watch)
     rows = [(row.kind, row.requests, row.wavefronts, row.conflicts, row.ways) for row in profile.banks]
-    assert rows == [("store", 1, 32, 31, 32.0), ("load", 1, 32, 31, 32.0)]
+    assert rows == [(kind, 1, 32, conflicts, ways) for kind in ("store", "load")]
     assert [(row.kind, row.array) for row in profile.sectors] == [("load", "x"), ("store", "y")]
 
 

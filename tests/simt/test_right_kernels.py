@@ -49,16 +49,6 @@ def flag_set_by_whoever_finds_it(x, out):
     out[0] = found[0]
 
 
-@right(2, ints)
-def own_reading_of_one_value(out):
-    out[0] = 1
-    if out[0] == 1:
-        out[1] = 1
-    cuda.syncwarp()
-    if cuda.threadIdx.x == 3:
-        out[0] = 2
-
-
 @right(66, ints, ints, ints, grid=3, block=4)
 def last_block_with_one_fence(part, count, out):
     last = cuda.shared.array(1, np.int32)
@@ -84,19 +74,6 @@ def spin_lock(lock, out):
     cuda.atomic.exch(lock, 0, 0)
 
 
-@right([2, 1, 0], lambda: ints(3), lambda: ints(1), lambda: ints(3), grid=3, block=1)
-def grid_barrier_by_hand(x, count, out):
-    cuda.cg.this_grid()
-    i = cuda.grid(1)
-    x[i] = i
-    cuda.threadfence()
-    cuda.atomic.add(count, 0, 1)
-    while cuda.atomic.add(count, 0, 0) < 3:
-        pass
-    cuda.threadfence()
-    out[i] = x[2 - i]
-
-
 @right([15, 14], ints)
 def syncwarp_of_two_branches(out):
     """The two calls of syncwarp meet: it is no shuffle."""
@@ -117,22 +94,6 @@ def shuffles_of_disjoint_halves(out):
         out[t] = cuda.shfl_xor_sync(0xFFFF, t, 1)
     else:
         out[t] = cuda.shfl_xor_sync(0xFFFF0000, t, 1)
-
-
-@right([0, 0, 1, 3, 6], counting)
-def scan_with_two_buffers(x):
-    a, b = cuda.shared.array(32, np.float32), cuda.shared.array(32, np.float32)
-    t = cuda.threadIdx.x
-    a[t] = x[t - 1] if t else 0
-    cuda.syncthreads()
-    step = 1
-    while step < 32:
-        b[t] = a[t] + (a[t - step] if t >= step else 0)
-        cuda.syncthreads()
-        a, b = b, a
-        step *= 2
-    cuda.syncthreads()
-    x[t] = a[t]
 
 
 @right([2, 0], lambda: np.zeros(2, PAIR), lambda: np.zeros(2, np.float32), block=2)
@@ -203,16 +164,6 @@ def warps_at_two_barriers(out):
     else:
         cuda.syncthreads()
     out[cuda.threadIdx.x] = 1
-
-
-@right([2, 1], lambda: cuda.to_device(ints(8)), lambda: ints(2), block=2)
-def two_words_of_one_vector(x, out):
-    t = cuda.threadIdx.x
-    x[t] = t + 1
-    cuda.syncthreads()
-    if t == 0:
-        both = x.view(np.int64)[0]
-        out[0], out[1] = both >> 32, both & 0xFF
 
 
 PADDED = np.dtype([("a", np.int8), ("b", np.float64), ("c", np.int16, (3,))], align=True)

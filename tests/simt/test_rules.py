@@ -191,7 +191,7 @@ READS = {
 WRITES = {
     "element": lambda p: p.__setitem__(0, 1), "all": lambda p: p.fill(0), "slice": lambda p: p[2:].__setitem__(0, 1),
     "in place": lambda p: p.__iadd__(1), "out": lambda p: np.sin(np.ones(8), out=p),
-    "copyto": lambda p: np.copyto(p, np.ones(8)),
+    "copyto": lambda p: np.copyto(p, np.ones(8)), "put": lambda p: np.put(p, [0], 1), "method": lambda p: p.put([0], 1),
 }
 
 
@@ -219,10 +219,9 @@ def test_the_host_waits_for_copies_of_pinned_arrays(kind, use):
             later(wait, stream, watched)
         if wrong:
             assert caught.value.filename == caught.value.first.filename == __file__
-    for wait, on in (
-        (stream.synchronize, stream), (cuda.synchronize, stream), (nothing, 0),
-        (lambda: (event.record(stream), event.synchronize()), stream),
-    ):
+    for wait, on in ((stream.synchronize, stream), (cuda.synchronize, stream), (nothing, 0), (
+        lambda: (event.record(stream), event.synchronize()), stream,
+    )):
         later(wait, on)
 
 

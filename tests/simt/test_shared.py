@@ -57,7 +57,7 @@ def test_dynamic_arrays_alias(observe):
         out[t] = ints[3 - t]
 
     expected = np.arange(3, -1, -1, dtype=np.float32).view(np.int32)
-    assert run(body, dynamic=16, dtype=np.int32, observe=observe).ravel().tolist() == expected.tolist()
+    assert run(body, dynamic=18, dtype=np.int32, observe=observe).ravel().tolist() == expected.tolist()
 
 
 def test_fresh_arrays_are_poisoned():
@@ -106,32 +106,35 @@ def test_arrays_do_not_survive_the_block():
     assert np.isnan(run(body, threads=1, blocks=3)).all()
 
 
-@pytest.mark.parametrize("static, dynamic", [(48 * 1024 + 1, 0), (48 * 1024, 180 * 1024)])
+@pytest.mark.parametrize("static, dynamic", [(48 * 1024 + 1, 0), (48 * 1024, 179 * 1024 + 1)])
 def test_limits(static, dynamic):
     def body(out):
         cuda.shared.array(static, np.uint8)
 
+    def most(out):
+        cuda.shared.array(48 * 1024, np.uint8, alignment=16)
+
     with pytest.raises(simt.LaunchError, match="shared memory"):
         run(body, dynamic=dynamic)
+    run(most, dynamic=179 * 1024)
+
+
+@pytest.mark.parametrize("make", [cuda.shared.array, cuda.local.array])
+@pytest.mark.parametrize(("wrong", "error"), [(3, ValueError), (0, ValueError), (8.0, TypeError), (True, TypeError)])
+def test_alignments(make, wrong, error):
+    with pytest.raises(error, match=f"alignment: expected .*, got {wrong}"):
+        run(lambda out: make(4, np.int8, wrong))
 
 
 def test_local_arrays_are_private():
     def body(out):
-        mine = cuda.local.array(2, np.float32)
-        mine[0] = cuda.threadIdx.x
+        t = cuda.threadIdx.x
+        mine, table = cuda.local.array(2, np.float32), cuda.const.array_like(np.arange(4))
+        mine[0] = t
         cuda.syncthreads()
-        out[cuda.threadIdx.x, 0] = mine[0]
+        out[t, 0] = mine[0] + 10 * table[t]
 
-    assert run(body).ravel().tolist() == [0, 1, 2, 3]
-
-
-def test_constant_arrays():
-    table = np.arange(4)
-
-    def body(out):
-        out[cuda.threadIdx.x, 0] = cuda.const.array_like(table)[cuda.threadIdx.x]
-
-    assert run(body).ravel().tolist() == [0, 1, 2, 3]
+    assert run(body).ravel().tolist() == [0, 11, 22, 33]
 
 
 def test_constant_arrays_are_read_only_copies():

@@ -178,11 +178,8 @@ def test_device_functions_need_no_device():
 
 
 def test_an_object_that_no_module_shows_is_told_by_its_name():
-    class float32x2:
-        __module__ = "numba.cuda.elsewhere"
-
-    class float32x5:
-        __module__ = "numba.cuda.elsewhere"
+    elsewhere = {"__module__": "numba.cuda.elsewhere"}
+    float32x2, float32x5 = (type(name, (), elsewhere) for name in ("float32x2", "float32x5"))
 
     def kernel(x):
         x[0] = float32x2(1, 2).y

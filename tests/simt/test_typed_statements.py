@@ -59,34 +59,35 @@ def test_types_are_those_that_numba_infers(text, expected):
     assert names == expected
 
 
-def test_ranges_have_numbas_types():
+@pytest.fixture
+def resolved():
+    """The type, by name, of what Numba's typing for CUDA gives for a function and types, by name."""
     pytest.importorskip("numba_cuda")
     from numba.core import types
     from numba.cuda.descriptor import cuda_target
 
     context = cuda_target.typing_context
     context.refresh()
-    function = context.resolve_value_type(range)
+
+    def resolve(function, names):
+        given = tuple(types.boolean if name == "bool" else getattr(types, name) for name in names)
+        return str(context.resolve_function_type(context.resolve_value_type(function), given, {}).return_type)
+
+    return resolve
+
+
+def test_ranges_have_numbas_types(resolved):
     for count in (1, 2, 3):
         for names in itertools.product(scalars.INTEGERS, repeat=count):
-            given = tuple(types.boolean if name == "bool" else getattr(types, name) for name in names)
-            expected = str(context.resolve_function_type(function, given, {}).return_type)
             signatures = tuple((to,) * count for to in ("int32", "int64", "uint64"))
-            assert f"range_state_{scalars.chosen(signatures, names)[0]}" == expected, names
+            assert f"range_state_{scalars.chosen(signatures, names)[0]}" == resolved(range, names), names
 
 
-def test_functions_of_numpy_have_numbas_types():
-    pytest.importorskip("numba_cuda")
-    from numba.core import types
-    from numba.cuda.descriptor import cuda_target
-
-    context = cuda_target.typing_context
-    context.refresh()
+def test_functions_of_numpy_have_numbas_types(resolved):
     for ufunc in (np.add, np.minimum, np.fabs, np.rint, np.sign, np.hypot, np.true_divide, np.left_shift, np.sqrt):
         for names in itertools.product(SCALARS, repeat=ufunc.nin):
-            given = tuple(types.boolean if name == "bool" else getattr(types, name) for name in names)
             try:
-                expected = str(context.resolve_function_type(ufunc, given, {}).return_type)
+                expected = resolved(ufunc, names)
             except Exception:
                 expected = None
             loop = functions.loop(ufunc, *names)

@@ -42,26 +42,18 @@ BODIES = [in_a_branch, in_a_loop, the_loop_variable, after_a_break]
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)
-def test_it_is_zero(body):
-    kernel, x = cuda.jit(body), np.full(5, 3, np.float32)
-    for n, expected in ((1, 1.0), (8, None)):
+def test_it_is_zero_and_watched_it_may_not_be_stored(body):
+    def stored(n, **options):
         out = np.zeros(1)
-        kernel[1, 1](x, n, out)
-        assert out[0] == expected or (expected is None and out[0] > 1)
+        with simt.observe(**options):
+            cuda.jit(body)[1, 1](np.full(5, 3, np.float32), n, out)
+        return out[0]
 
-
-@pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)
-def test_watched_it_may_not_be_stored(body):
-    kernel, x = cuda.jit(body), np.full(5, 3, np.float32)
-    with simt.observe(watch=True):
-        kernel[1, 1](x, 8, np.zeros(1))
-        said = r"stores a value at .*test_unassigned.py:\d+, where variable \w+ is not assigned .*rule uninitialized"
-        with pytest.raises(simt.UninitializedRead, match=said):
-            kernel[1, 1](x, 1, np.zeros(1))
-    out = np.zeros(1)
-    with simt.observe(watch=True, lenient="uninitialized"):
-        kernel[1, 1](x, 1, out)
-    assert out[0] == 1
+    assert stored(1) == stored(1, watch=True, lenient="uninitialized") == 1
+    assert stored(8) == stored(8, watch=True) > 1
+    said = r"stores a value at .*test_unassigned.py:\d+, where variable \w+ is not assigned .*rule uninitialized"
+    with pytest.raises(simt.UninitializedRead, match=said):
+        stored(1, watch=True)
 
 
 @cuda.jit(device=True)

@@ -81,14 +81,6 @@ def test_a_match_compares_the_bits_of_floats():
         assert lanes(lambda lane, both=both: cuda.match_all_sync(FULL, both[lane % 2])[0]).tolist() == [mask] * 32
 
 
-def test_masks_of_halves_are_independent():
-    def half(lane):
-        mask = 0xFFFF if lane < 16 else 0xFFFF0000
-        return cuda.ballot_sync(mask, True)
-
-    assert lanes(half).tolist() == [0xFFFF] * 16 + [-0x10000] * 16
-
-
 def test_exited_lanes_are_not_waited_for():
     def early(lane):
         if lane >= 8:
