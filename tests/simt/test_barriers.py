@@ -46,25 +46,6 @@ def test_barriers_with_a_predicate():
 
 
 @pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
-def test_grid_barrier_over_many_blocks(schedule):
-    @cuda.jit
-    def kernel(x, rounds):
-        grid = cuda.cg.this_grid()
-        i, n = cuda.grid(1), cuda.gridsize(1)
-        for _ in range(rounds):
-            value = x[(i + 1) % n]
-            grid.sync()
-            x[i] = value
-            grid.sync()
-
-    x = np.arange(24)
-    with simt.observe(schedule=schedule) as log:
-        kernel[6, 4](x, 3)
-    assert x.tolist() == [*range(3, 24), 0, 1, 2]
-    assert log.launches[0].cooperative
-
-
-@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
 @pytest.mark.parametrize("strict", [(), "early-return"])
 def test_threads_may_return_before_a_grid_barrier(schedule, strict):
     @cuda.jit

@@ -36,14 +36,6 @@ def if_only(x, n):
     return s
 
 
-def either_branch(x, n):
-    if n > 3:
-        s = 1
-    else:
-        s = x
-    return s
-
-
 def redefined(x, n):
     s = x * 1.5
     s = n
@@ -114,8 +106,7 @@ def pair(x, n):
 
 
 NAMED = (
-    if_only, either_branch, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted,
-    two_returns, pair,
+    if_only, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted, two_returns, pair,
 )
 TYPED = {function.__name__: function for function in NAMED} | {
     "conditional": lambda x, n: x if n else 2, "any_of": lambda x, n: x and n, "greatest": lambda x, n: max(x, n, 1),

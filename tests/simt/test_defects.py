@@ -32,15 +32,6 @@ def tile_overwritten_too_early(x):
         x[t] = tile[63 - t]
 
 
-@defect(simt.DataRace, ints)
-def syncwarp_of_half_the_lanes(y):
-    s = cuda.shared.array(32, np.int32)
-    t = cuda.threadIdx.x
-    s[t] = t
-    cuda.syncwarp(0xFFFF if t < 16 else 0xFFFF0000)
-    y[t] = s[31 - t]
-
-
 @defect(simt.DataRace, floats, block=64)
 def halves_of_dynamic_memory_that_overlap(x):
     memory = cuda.shared.array(0, np.float32)
@@ -130,14 +121,6 @@ def atomic_on_fresh_memory(x):
 
 
 # Warps.
-
-
-@defect(simt.UninitializedRead, ints)
-def broadcast_of_a_lane_that_has_exited(x):
-    t = cuda.threadIdx.x
-    if t == 0:
-        return
-    x[t] = cuda.shfl_sync(FULL, t, 0) * 2
 
 
 @defect(simt.BarrierDivergence, ints)

@@ -55,15 +55,11 @@ def test_dtypes_of_arrays_in_kernels(dtype, memory):
     def kernel(x):
         s = space.array(2, dtype)
         s[0] = x[0]
-        x[1] = s[0] + dtype_size(s)
+        x[1] = s[0] + s.itemsize
 
     x = np.array([1.5, 0], np.float32)
     kernel[1, 1](x)
     assert x[1] == 5.5
-
-
-def dtype_size(array):
-    return array.itemsize
 
 
 def test_device_arrays_take_numbas_types():

@@ -38,17 +38,6 @@ def return_within_a_loop(out):
         cuda.syncthreads()
 
 
-@right([1, 0], lambda: np.array([3, 1, 4], np.int32), lambda: ints(2), block=3)
-def flag_set_by_whoever_finds_it(x, out):
-    found = cuda.shared.array(1, np.int32)
-    found[0] = 0
-    cuda.syncthreads()
-    if x[cuda.threadIdx.x] > 2:
-        found[0] = 1
-    cuda.syncthreads()
-    out[0] = found[0]
-
-
 @right(66, ints, ints, ints, grid=3, block=4)
 def last_block_with_one_fence(part, count, out):
     last = cuda.shared.array(1, np.int32)
@@ -125,14 +114,6 @@ def shared_records(x, out):
     s[0]["b"] = 8
     x[0] = s[0]
     out[0], out[1] = x[0]["a"], x[0]["b"]
-
-
-@right(1, lambda: cuda.device_array(4, np.float32), ints, block=1)
-def fresh_memory_that_is_written_first(x, out):
-    x[0] = 1
-    memory_of_a_thread = cuda.local.array((2, 2), np.float32)
-    memory_of_a_thread[:] = 0
-    out[0] = x[0] + memory_of_a_thread[1, 1]
 
 
 @right([4, 1], lambda: cuda.device_array(2, np.int32), ints, block=4)

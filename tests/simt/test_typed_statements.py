@@ -4,6 +4,7 @@ import gc
 import itertools
 import math
 import weakref
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -195,29 +196,40 @@ def test_global_names_may_be_declared_and_not_assigned():
         value("    global RATE\n    RATE = 3\n", X, 0)
 
 
-def copies():
-    def kernel(x):
-        x[1] = x[0]
-
-    return kernel
-
-
-def doubles():
-    def kernel(x):
-        x[1] = x[0] * 2 + bump(x)
-
-    return kernel
-
-
-@pytest.mark.parametrize("make", [copies, doubles])
-def test_kernels_that_are_gone_are_forgotten(make):
+@pytest.mark.parametrize("other", [False, True])
+def test_kernels_that_are_gone_are_forgotten(other):
     """One that is typed as it is runs itself, which nothing may keep."""
 
     def launched():
-        kernel = make()
+        def copies(x):
+            x[1] = x[0]
+
+        def doubles(x):
+            x[1] = x[0] * 2 + bump(x)
+
+        kernel = doubles if other else copies
         cuda.jit(kernel)[1, 1](np.zeros(2, np.float32))
         return weakref.ref(kernel)
 
     gone = launched()
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.filterwarnings("error::refopt.simt.UntypedWarning")
+def test_blocks_of_with_and_try_are_typed():
+    """What is assigned in a block that an error may leave is of no one type behind it."""
+    body = """
+    with held(x[0]) as s, held(n):
+        out[0] = s * 0.1
+    try:
+        k = x[1]
+        if n:
+            raise ValueError
+        k = 2
+    except ValueError:
+        out[1] = 7
+    out[2] = k * 0.1
+"""
+    found = [value(body, X, n, held=nullcontext)[:3] for n in (0, 1)]
+    assert found == [[float(X[0]) * 0.1, 0, 2 * 0.1], [float(X[0]) * 0.1, 7, float(X[1]) * 0.1]]
