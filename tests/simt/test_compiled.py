@@ -100,18 +100,14 @@ def two_returns(x, n):
     return n
 
 
-def pair(x, n):
-    t = (x, n)
-    return t[0] * t[1]
-
-
 NAMED = (
-    if_only, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted, two_returns, pair,
+    if_only, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted, two_returns,
 )
 TYPED = {function.__name__: function for function in NAMED} | {
     "conditional": lambda x, n: x if n else 2, "any_of": lambda x, n: x and n, "greatest": lambda x, n: max(x, n, 1),
     "absolute": lambda x, n: abs(x) + n, "truncated": lambda x, n: int(x), "real": lambda x, n: float(n),
     "rounded": lambda x, n: round(x), "root": lambda x, n: math.sqrt(x), "negated": lambda x, n: -x,
+    "pair": lambda x, n: (x, n)[0] * (n, x)[0],
     "powers": lambda x, n: x**2, "divided": lambda x, n: divmod(x, n)[1], "mantissa": lambda x, n: math.frexp(x)[0],
     "exponent": lambda x, n: math.frexp(x)[1], "put_together": lambda x, n: math.ldexp(x, n),
     "fraction": lambda x, n: math.modf(x)[0], "next_one": lambda x, n: math.nextafter(x, n),

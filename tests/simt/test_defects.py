@@ -71,11 +71,6 @@ def barrier_of_the_block_for_a_grid(x):
 # Records.
 
 
-@defect(simt.DataRace, lambda: np.zeros(4, PAIR))
-def record_field_written_by_all(x):
-    x[0]["a"] = cuda.threadIdx.x
-
-
 @defect(simt.DataRace, lambda: np.zeros(4, NESTED))
 def field_of_a_record_in_a_record(x):
     x[1]["at"]["y"] = cuda.threadIdx.x

@@ -179,12 +179,6 @@ def test_local_arrays_cost_nothing_and_shared_ones_wavefronts(watch, dtype, conf
     assert [(row.kind, row.array) for row in profile.sectors] == [("load", "x"), ("store", "y")]
 
 
-def test_without_a_profile_there_is_none():
-    with simt.observe() as log:
-        pass
-    assert log.profile is None
-
-
 @pytest.mark.filterwarnings("ignore::refopt.simt.UntypedWarning")  # as this one has no source to be read
 def test_functions_of_no_module_are_profiled():
     """Those that are made from text, as of merged kernels, have globals without a name."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from refopt import simt
-from refopt.simt import cuda, memory
+from refopt.simt import cuda
 from simt.cases import NESTED, PAIR, SCHEDULES, Cases, ints
 
 
@@ -211,18 +211,3 @@ def test_a_right_kernel_passes(name, schedule, seed, monkeypatch):
             cuda.jit(case.body)[case.grid, case.block](*arrays)
         answers.append(arrays[-1][: expected.size].tolist())
     assert answers == [expected.tolist()] * 2
-
-
-def test_vector_stores_beside_each_other():
-    """Four elements at an address, by each thread."""
-
-    @cuda.jit
-    def body(address):
-        t = cuda.threadIdx.x
-        memory.store(address + 16 * t, np.float32, (t,) * 4)
-        cuda.syncwarp()
-        memory.store(address + 16 * t, np.float32, memory.load(address + 16 * (31 - t), np.float32, 4))
-
-    x = cuda.device_array(128, np.float32)
-    with pytest.raises(simt.DataRace), simt.observe(watch=True):
-        body[1, 32](x.address)

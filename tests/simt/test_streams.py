@@ -62,7 +62,6 @@ ORDERED = {
     "wait on the default stream": lambda x, a, b: (w(x, a), recorded(a).wait(), r(x, b)),
     "event synchronized": lambda x, a, b: (w(x, a), recorded(a).synchronize(), r(x, b)),
     "event asked": lambda x, a, b: (w(x, a), recorded(a).query(), r(x, b)),
-    "stream synchronized": lambda x, a, b: (w(x, a), a.synchronize(), r(x, b)),
     "stream synchronized at the end of a block": auto_synchronize,
     "all synchronized": lambda x, a, b: (w(x, a), cuda.synchronize(), r(x, b)),
     "copy on the default stream": lambda x, a, b: (w(x, a), x.copy_to_host(), w(x, b)),
