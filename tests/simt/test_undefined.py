@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from refopt import simt
-from refopt.simt import cuda
+from refopt.simt import cuda, memory
 
 DTYPES = [
     np.int32, np.float32, np.uint64,
@@ -15,6 +15,7 @@ DTYPES = [
 ]
 LOWER = 0xFFFF
 TABLE = np.arange(64)
+TOTAL = cuda.to_device(np.zeros(1))
 
 
 def greater_by_a_branch(v, o):
@@ -50,6 +51,7 @@ USES = {
 DECIDING = {
     "element": lambda v, o: TABLE[int(o) & 7], "count": count, "vote": lambda v, o: cuda.ballot_sync(LOWER, o > 3),
     "match": lambda v, o: cuda.match_any_sync(LOWER, o),
+    "atomic at an address": lambda v, o: memory.atomic_add(TOTAL.address, np.float64, o),
 }
 
 
@@ -71,7 +73,7 @@ def kernel(use, stored):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("use", [*USES, *DECIDING])
 def test_what_is_computed_from_it_is_not_stored(use, dtype):
-    """To compute with it is no defect, unless it decides on an element, a count of rounds or a vote."""
+    """To compute with it is no defect, unless it decides on an element, a count or a vote, or is added to memory."""
     x, function = np.arange(1, 33).astype(dtype), (USES | DECIDING)[use]
     said = r"where the mask leaves out lane \d+ \(rule shuffle-lanes\)"
     with pytest.raises(simt.UninitializedRead, match=said), simt.observe(watch=True):
@@ -126,7 +128,7 @@ def test_device_functions_and_other_launches():
     def body(x, y):
         v = total(x[cuda.threadIdx.x])
         if cuda.threadIdx.x == 0:
-            y[0] = v * 2
+            cuda.atomic.exch(y, 0, v * 2)
 
     x, y = np.arange(32, dtype=np.int32), np.zeros(1, np.int32)
     for block in (32, 20, 32):
