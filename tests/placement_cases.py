@@ -1,6 +1,7 @@
 """What holds for placed programs, whatever places them."""
 
 import re
+from dataclasses import replace
 
 from program_cases import arrays_of, gradients_of
 
@@ -49,6 +50,18 @@ def ends(program, devices, steps=2, backend="cpu", seed=0, **options):
         return {name: bound.read(name).tobytes() for name in names}
 
     return local.run(rank, devices, **options)
+
+
+def waits_of(plan):
+    """Pairs of the numbers of a task and of one that it waits for."""
+    return [(task.number, wait) for task in plan.tasks for wait in task.waits]
+
+
+def without_wait(plan, task, wait):
+    """The schedule with one wait of a task taken away."""
+    tasks = list(plan.tasks)
+    tasks[task] = replace(tasks[task], waits=tuple(number for number in tasks[task].waits if number != wait))
+    return replace(plan, tasks=tuple(tasks))
 
 
 def updates(program):

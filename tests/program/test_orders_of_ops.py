@@ -4,6 +4,7 @@ import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
+from placement_cases import waits_of, without_wait
 from program_cases import few
 
 from refopt.program import Op, Program, Var
@@ -74,20 +75,11 @@ def schedules(draw):
     return schedule.Schedule(program, tuple(builder.tasks))
 
 
-def without(plan, task, number):
-    """The schedule with one wait of a task taken away."""
-    waits = tuple(other for other in plan.tasks[task].waits if other != number)
-    changed = list(plan.tasks)
-    changed[task] = schedule.Task(**{**vars(changed[task]), "waits": waits})
-    return schedule.Schedule(plan.program, tuple(changed))
-
-
 @given(plan=schedules())
 @few(300)
 def test_tasks_wait_for_all_they_need_and_for_no_more(plan):
     """No two tasks whose order shows can meet; and they could, were any wait not there."""
     assert plan.races() == []
-    for task in plan.tasks:
-        assert all(plan.tasks[number].stream != task.stream for number in task.waits)
-        for number in task.waits:
-            assert without(plan, task.number, number).races(), f"{task.number} waits for {number} in vain"
+    for task, wait in waits_of(plan):
+        assert plan.tasks[task].stream != plan.tasks[wait].stream
+        assert without_wait(plan, task, wait).races(), f"{task} waits for {wait} in vain"

@@ -77,6 +77,30 @@ def test_any_program(program, devices, strategy, seed, turns):
             messages_fit(made, devices)
 
 
+EVEN = [("a", (6,)), ("b", (6,)), ("c", (3, 2)), ("d", (6,))]  # where a mix-up shows in the values alone
+EXAMPLES = {
+    "even": (lambda: step_program(EVEN, "momentum", **numbers_of("momentum")), 2),
+    "early": (lambda: adam([("w", (8, 3)), ("v", (12,))], early=True), 2),
+    "sparse": (lambda: adam([("w", (8, 3)), ("v", (12,))], sparse=["w"]), 2),
+    "mixed precision": (lambda: adam(PARAMS, config="amp"), 3),
+}
+
+
+@MADE
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_laws(example, strategy):
+    make, devices = EXAMPLES[example]
+    program = make()
+    made = STRATEGIES[strategy](program, devices).program
+    made.check()
+    one_place_each(made)
+    one_update_each(made, program)
+    if strategy != "reduce":
+        in_order(made)
+        messages_fit(made, devices)
+    same_bits(made, program, devices)
+
+
 @MADE
 def test_on_the_executor(strategy):
     program = adam(PARAMS[:4], config="amp", early=True, sparse=["a.w"])

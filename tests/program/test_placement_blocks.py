@@ -1,4 +1,4 @@
-"""Variables cut and put together: the recorded cases, what holds for any, and mutants."""
+"""Variables cut and put together: the recorded cases, and what holds for any."""
 
 import math
 
@@ -40,9 +40,13 @@ def test_all_recorded_cases_at_once():
     assert slice_variable([], 10) == []
 
 
-def laws(shape, count, least, cut=None):
-    """What holds for the blocks of any variable."""
-    (found,) = (cut or slice_variable)([shape], count, least)
+SHAPES = st.lists(st.integers(1, 9), max_size=4).map(tuple)
+
+
+@given(shape=SHAPES, count=st.integers(1, 9), least=st.integers(1, 40))
+@few(100)
+def test_blocks_of_any_variable(shape, count, least):
+    (found,) = slice_variable([shape], count, least)
     n, row = math.prod(shape), math.prod(shape[1:])
     end = 0
     for number, block in enumerate(found):
@@ -59,15 +63,6 @@ def laws(shape, count, least, cut=None):
     aim = min(count, max(1, n // least))
     step = row if len(shape) > 1 else 1
     assert size * aim >= n and (size - step) * aim < n, "no larger than it must be"
-
-
-SHAPES = st.lists(st.integers(1, 9), max_size=4).map(tuple)
-
-
-@given(shape=SHAPES, count=st.integers(1, 9), least=st.integers(1, 40))
-@few(100)
-def test_blocks_of_any_variable(shape, count, least):
-    laws(shape, count, least)
 
 
 def test_blocks_may_be_fewer_than_aimed_at_and_the_last_one_row():
@@ -199,64 +194,6 @@ def test_parts_beside_the_target(backend):
     concat((part for part in (both[:3, 2:], both[3:3, 2:], both[3:, 2:])), both[:, :2])
     after = both.copy_to_host() if backend == "gpu" else both
     assert after.tobytes() == np.tile(host[:, 2:], 2).tobytes()
-
-
-# Mutants.
-
-
-def up(n, k):
-    """n / k, rounded up."""
-    return (n + k - 1) // k
-
-
-def by_formula(count_of=None, size_of=None, again=True):
-    """`slice_variable` with a part of its formula replaced."""
-
-    def cut(shapes, count, least=8192):
-        made = []
-        for shape in shapes:
-            n, row = math.prod(shape), math.prod(shape[1:])
-            k = (count_of or (lambda n, c, m: min(c, max(1, n // m))))(n, count, least)
-            b = (size_of or (lambda n, k, row, dims: up(up(n, k), row) * row if dims > 1 else up(n, k)))(
-                n, k, row, len(shape)
-            )
-            k = up(n, b) if again else k
-            made.append(tuple(Block(j, j * b, min(b, n - j * b)) for j in range(k)))
-        return made
-
-    return cut
-
-
-MUTANTS = {
-    "no rows": by_formula(size_of=lambda n, k, row, dims: up(n, k)),
-    "rows rounded down": by_formula(size_of=lambda n, k, row, dims: max(row, n // k // row * row)),
-    "floor": by_formula(size_of=lambda n, k, row, dims: max(row, up(n // k, row) * row)),
-    "no least size": by_formula(count_of=lambda n, c, m: min(c, n)),
-    "least size rounded up": by_formula(count_of=lambda n, c, m: min(c, up(n, m))),
-    "count not shrunk": by_formula(again=False),
-    "offset by number": lambda *a: [tuple(b._replace(first=b.number) for b in cut) for cut in slice_variable(*a)],
-    "last dropped": lambda *a: [cut[:-1] or cut for cut in slice_variable(*a)],
-}  # fmt: skip
-
-
-def every_law(cut):
-    for shape, least, sizes in CASES:
-        assert [block.size for block in cut([shape], 10, least)[0]] == sizes
-    for shape in [(7, 3), (9,), (5, 2, 2), (1,), (4, 4)]:
-        for count in (1, 2, 3, 5):
-            for least in (1, 4, 9):
-                laws(shape, count, least, cut)
-
-
-def test_the_formula_again():
-    every_law(by_formula())
-    every_law(slice_variable)
-
-
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_laws_kill_mutants_of_slice_variable(mutant):
-    with pytest.raises(AssertionError):
-        every_law(MUTANTS[mutant])
 
 
 def test_arrays_of_the_host_are_on_no_stream_but_the_first():

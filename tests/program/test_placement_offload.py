@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from placement_cases import waits_of, without_wait
 from program_cases import (
     PARAMS,
     adam,
@@ -135,24 +136,20 @@ def test_brought_states_go_on(machine):
 # Waits.
 
 
-def without(plan, task, wait):
-    tasks = list(plan.tasks)
-    tasks[task] = replace(tasks[task], waits=tuple(number for number in tasks[task].waits if number != wait))
-    return replace(plan, tasks=tuple(tasks))
-
-
-@pytest.mark.parametrize("ring", [1, 2, 3])
+@pytest.mark.parametrize("ring", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_each_wait_that_is_missing_is_reported(executor, ring):
     """Of the update for its states, of the copy for the update, and of the next copy into the same buffer."""
     plan = placement.on_streams(passes.offload(merged(adam()), nbytes=1024, ring=ring).program)
-    waits = [(task.number, wait) for task in plan.tasks for wait in task.waits]
+    waits = waits_of(plan)
     kinds = [tuple(plan.label(plan.tasks[number]).split()[0] for number in pair) for pair in waits]
     count = plan.program.counts()["copy_in"]
     assert kinds.count(("merged_adam", "copy_in")) == kinds.count(("copy_out", "merged_adam")) == count == 4
     assert kinds.count(("copy_in", "copy_out")) == count - ring
     for task, wait in waits:
+        assert without_wait(plan, task, wait).races()
+    for task, wait in dict(zip(kinds, waits, strict=True)).values():  # one of each kind
         with pytest.raises(DataRace):
-            ends(executor, without(plan, task, wait), watch=True)
+            ends(executor, without_wait(plan, task, wait), watch=True)
 
 
 def test_copies_run_beside_updates():

@@ -166,6 +166,26 @@ def test_shards_have_the_bits_of_the_whole(ranks, rule):
     same_bits(program, shards(program, rule, fuse=32.0), rule, 3, odd=odd, base=base)
 
 
+ALIKE = [("a", (4, 2)), ("b", (8,)), ("c", (2, 4)), ("d", (8, 1)), ("e", (8,))]
+EXAMPLES = {  # where a mix-up shows in the values alone
+    "clip": lambda: step(ALIKE, world_size=3, **FULL | {"fp32": ["d"]}),
+    "no clip": lambda: step(ALIKE, world_size=2, **FULL | {"fp32": ["d"], "max_norm": None}),
+    "ranks that own nothing": lambda: step([("a", (8,)), ("b", (1,)), ("c", (1,))], world_size=4, max_norm=0.5),
+    "many": lambda: step([(f"p{k}", (8,)) for k in range(12)], "sgd", world_size=3, max_norm=0.5),
+    "plain": lambda: step(ALIKE, "sgd", world_size=3),
+}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("rule", ["paddle", "greedy"])
+def test_shards_of_tensors_that_are_alike(example, rule):
+    program = EXAMPLES[example]()
+    made = shards(program, rule)
+    same_bits(program, made, rule, 2)
+    same_bits(program, made, rule, 2, odd={(0, len(made) - 1)})
+    skipped(made, 1, odd={(1, 0)})
+
+
 @pytest.mark.clause("N11")
 @given(program=steps(), rule=RULES, cast=st.booleans(), fuse=st.sampled_from([None, 1e-4, 32.0]), odd=st.booleans())
 @few(25)

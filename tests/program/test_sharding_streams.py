@@ -1,8 +1,7 @@
 """Shards in buckets on two streams: each bucket waits for what it needs, and for nothing else."""
 
-from dataclasses import replace
-
 import pytest
+from placement_cases import waits_of, without_wait
 from program_cases import values
 from sharding_cases import bits, in_buckets, read, step
 
@@ -63,7 +62,10 @@ SCHEDULED = {
 }
 
 
-@pytest.mark.parametrize("example", SCHEDULED)
+@pytest.mark.parametrize("example", [
+    pytest.param("gradient check", marks=pytest.mark.slow), pytest.param("plain", marks=pytest.mark.slow),
+    "gradient check in batches", "plain in batches",
+])
 def test_scheduled_is_sequential_and_nothing_races(example):
     """To the bit, in any order that streams leave open; the executor's detector watches."""
     made = SCHEDULED[example]()
@@ -103,22 +105,17 @@ def test_batches_wait_for_what_they_need_alone():
         ("scale c@GRAD", "compute", ["batch c@GRAD"]), ("merged_adam c", "compute", []),
         ("batch g", "communication", ["merged_adam g"]), ("batch c", "communication", ["merged_adam c"]),
     ]  # fmt: skip
+@pytest.mark.parametrize("example", SCHEDULED)
+def test_no_wait_is_for_nothing(example):
+    plan = placement.on_streams(SCHEDULED[example]()[0])
+    waits = waits_of(plan)
+    assert len(waits) >= 4 and all(without_wait(plan, *pair).races() for pair in waits)
 
 
-def without(task, wait):
-    def edit(plan, rank):
-        tasks = list(plan.tasks)
-        tasks[task] = replace(tasks[task], waits=tuple(k for k in tasks[task].waits if k != wait))
-        return replace(plan, tasks=tuple(tasks)) if rank == 0 else plan
-
-    return edit
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("example", SCHEDULED)
 def test_the_executor_reports_each_wait_that_is_missing(example):
     made = SCHEDULED[example]()
-    waits = [(task.number, wait) for task in placement.on_streams(made[0]).tasks for wait in task.waits]
-    assert len(waits) >= 4
-    for task, wait in waits:
+    for pair in waits_of(placement.on_streams(made[0])):
         with pytest.raises(DataRace):
-            on_streams(made, without(task, wait))
+            on_streams(made, lambda plan, rank, pair=pair: plan if rank else without_wait(plan, *pair))

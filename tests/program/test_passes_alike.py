@@ -1,0 +1,83 @@
+"""The laws of passes on steps of tensors that are alike, where a mix-up shows in the values alone."""
+
+from functools import partial
+
+import pytest
+from program_cases import PARAMS, adam, idempotent, numbers_of, same_bits, untouched
+
+from refopt.program import Op, Program, Var, passes, step_program
+
+ALIKE = [("a.w", (4, 2)), ("a.b", (8,)), ("b.w", (8,)), ("b.b", (2, 4))]
+LR = {"a.w": 0.5, "a.b": 0.25, "b.w": 0.5, "b.b": 0.125}
+
+
+def changed(program, name, **attrs):
+    """The program with other attributes in all ops of a parameter or its gradient."""
+    main = [
+        op.replace(attrs={**op.attrs, **{k: v for k, v in attrs.items() if k in op.attrs}})
+        if name in (*op.inputs.get("params", ()), *op.inputs.get("x", ())) else op
+        for op in program.main
+    ]  # fmt: skip
+    return program.replace(main=main)
+
+
+EXAMPLES = {
+    "plain": lambda: adam(ALIKE, world_size=2),
+    "early": lambda: adam(ALIKE, world_size=2, early=True),
+    "one rank": lambda: adam(PARAMS[:3], early=True),
+    "sgd": lambda: step_program(ALIKE, "sgd", lr=0.5, world_size=3),
+    "lr": lambda: adam(ALIKE, world_size=2, lr=LR),
+    "rescale_grad": lambda: changed(adam(ALIKE, world_size=2), "b.w", rescale_grad=0.125),
+    "average": lambda: changed(adam(ALIKE, world_size=2), "b.w@GRAD", scale=0.25),
+    "power": lambda: changed(adam(ALIKE, early=True), "b.w_beta1_pow_acc_0", scale=0.25),
+    "sparse": lambda: adam(ALIKE, world_size=2, sparse=["a.w"]),
+    "mixed": lambda: adam(ALIKE, world_size=2, config={n: "fp64" if n[0] == "a" else "fp32" for n, _ in ALIKE}),
+    "amp": lambda: adam(ALIKE, config="amp"),
+    "norms": lambda: step_program(ALIKE, "lars_momentum", world_size=2, **numbers_of("lars_momentum")),
+    "in use": lambda: in_use(step_program(ALIKE, "sgd", lr=0.5, world_size=2)),
+    "twice": lambda: twice(step_program(ALIKE, "sgd", lr=0.5)),
+    "copied": lambda: copied(step_program(ALIKE, "sgd", lr=0.5)),
+}
+
+
+def in_use(program: Program) -> Program:
+    """Each update as soon as its gradient is there."""
+    rest = [op for op in program.main if op.role != "optimize"]
+    updates = [op for op in program.main if op.role == "optimize"]
+    for op in updates:
+        place = max(i for i, other in enumerate(rest) if set(op.inputs["grads"]) & set(other.writes))
+        rest.insert(place + 1, op)
+    return program.replace(main=rest)
+
+
+def twice(program: Program) -> Program:
+    """A parameter that two ops update."""
+    again = [op for op in program.main if op.type == "sgd"][:2]
+    return program.replace(main=(*program.main, *again))
+
+
+def copied(program: Program) -> Program:
+    """A copy of a new parameter, made before the other parameters are new."""
+    update = next(i for i, op in enumerate(program.main) if op.type == "sgd")
+    cast = Op("cast", {"x": ["a.w"]}, {"out": ["copy"]}, role="optimize")
+    copy = Var("copy", (4, 2), "float16", persistable=True, initial=0.0)
+    return program.with_vars([copy]).replace(main=(*program.main[: update + 1], cast, *program.main[update + 1 :]))
+
+
+UPDATE = {form: partial(passes.fuse_optimizer, form=form) for form in ("auto", "flat", "merged")}
+AT_ONCE = partial(passes.coalesce_gradients, memory_size=0)
+
+
+@pytest.mark.parametrize("form", ["auto", pytest.param("flat", marks=pytest.mark.slow), "merged"])
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_laws(example, form):
+    """Each pass is idempotent; all together need not be, since what one does may allow an earlier one to do more."""
+    for apply in (
+        [passes.coalesce_gradients, passes.fuse_all_reduce, UPDATE[form]], [AT_ONCE, UPDATE[form]], [UPDATE[form]],
+    ):
+        program = EXAMPLES[example]()
+        same_bits(lambda program, apply=apply: passes.pipeline(program, *apply), program)
+        for one in apply:
+            idempotent(one, program)
+            untouched(one, program)
+            program = one(program).program
