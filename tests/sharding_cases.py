@@ -1,6 +1,7 @@
 """Small steps in mixed precision, run as they are and in shards, and the laws that hold between the two."""
 
 import math
+from functools import partial
 
 import numpy as np
 from hypothesis import strategies as st
@@ -57,7 +58,7 @@ def params_of(program, rule):
     return sizes, [copy_of(name) in program.vars for name in names], [owners[name] for name in names]
 
 
-def in_buckets(program, limit=32.0, rule="paddle", batched=False):
+def in_buckets(program, rule="paddle", limit=32.0, batched=False):
     """The program of each rank with collectives and updates in buckets, and the casts done by the updates.
 
     If so asked, the collectives of several owners are made at once.
@@ -77,6 +78,14 @@ def in_buckets(program, limit=32.0, rule="paddle", batched=False):
             each = apply(each).program
         programs.append(each)
     return programs
+
+
+FORMS = {  # programs of all ranks, as functions of a program and of the rule by which it is shared out
+    "shards": shards, "casts on every rank": partial(shards, cast=False),
+    "fused broadcasts": partial(shards, fuse=32.0), "small broadcasts": partial(shards, fuse=1e-4),
+    "buckets": in_buckets, "small buckets": partial(in_buckets, limit=3e-4),
+    "batches": partial(in_buckets, batched=True), "small batches": partial(in_buckets, limit=3e-4, batched=True),
+}
 
 
 def gradients_on(bounds, program, rank, odd=()):

@@ -82,45 +82,36 @@ def example(folder, without=(), edits=(), script=EXAMPLE):
         [sys.executable, "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )
 
-
 def test_the_page_runs(tmp_path):
+    """And each rank clamps what it owns."""
     assert [*FILES] == [f"refopt/program/{name}.py" for name in ("ops/clamp", "gpu/clamp", "passes/clamps")]
-    done = example(tmp_path)
+    done = example(tmp_path, script=EXAMPLE + PLACED)
     assert done.returncode == 0, done.stderr
 
 
-DEVICE = ("refopt/program/passes/clamps.py", ", op.role, op.device)", ", op.role)")
+PASS, KERNEL = "refopt/program/passes/clamps.py", "refopt/program/gpu/clamp.py"
+FORGOTTEN = [(PASS, "for op in ops for", "for op in ops[:1] for")]
 HEAD = "import conftest\nfrom refopt.program import Op\nfrom refopt.program.passes.clamps import fuse_clamps\n"
-CALL = "\n\ntest_fusing_clamps_changes_no_bit()\n"
-
-
-def test_clamps_of_two_ranks_stay_two(tmp_path):
-    """Each rank clamps what it owns."""
-    done = example(tmp_path / "right", script=PLACED)
-    assert done.returncode == 0, done.stderr
-    done = example(tmp_path / "wrong", edits=[DEVICE], script=PLACED)
-    assert "AssertionError" in done.stderr
+LAWS = HEAD + LAW + "\n\ntest_fusing_clamps_changes_no_bit()\n"
 
 
 @pytest.mark.slow
 def test_the_law_of_the_page(tmp_path):
-    done = example(tmp_path / "right", script=HEAD + LAW + CALL)
+    done = example(tmp_path, script=LAWS)
     assert done.returncode == 0, done.stderr
-    lost = ("refopt/program/passes/clamps.py", "for op in ops for", "for op in ops[:1] for")
-    done = example(tmp_path / "wrong", edits=[lost], script=HEAD + LAW + CALL)
-    assert done.returncode != 0 and "AssertionError" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize(("without", "edits", "error"), [
-    pytest.param([DOOR], [], "bind: clamp: expected a type that can be run, one of refopt.program.ops", id="no line"),
-    pytest.param(["refopt/program/gpu/clamp.py"], [], "No module named 'refopt.program.gpu.clamp'", id="no kernel"),
-    pytest.param([], [("refopt/program/gpu/clamp.py", "value > limit", "value < limit")], LAST,
-                 id="another kernel"),
-    pytest.param([], [("refopt/program/passes/clamps.py", "for op in ops for", "for op in ops[:1] for")],
-                 LAST, id="one forgotten"),
-    pytest.param([], [("refopt/program/ops/clamp.py", 'dtype != "float32"', 'dtype != "float16"')],
-                 "clamp: x[0]: expected float32, got float32", id="another check"),
-])  # fmt: skip
-def test_what_is_missing_or_wrong_is_noticed(tmp_path, without, edits, error):
-    done = example(tmp_path, without, edits)
+@pytest.mark.slow
+@pytest.mark.parametrize(("without", "edits", "script", "error"), [
+    ([DOOR], [], EXAMPLE, "bind: clamp: expected a type that can be run, one of refopt.program.ops"),
+    ([KERNEL], [], EXAMPLE, "No module named 'refopt.program.gpu.clamp'"),
+    ([], [(KERNEL, "value > limit", "value < limit")], EXAMPLE, LAST),
+    ([], FORGOTTEN, EXAMPLE, LAST),
+    ([], FORGOTTEN, LAWS, "AssertionError"),
+    ([], [(PASS, ", op.role, op.device)", ", op.role)")], PLACED, "AssertionError"),
+    ([], [("refopt/program/ops/clamp.py", 'dtype != "float32"', 'dtype != "float16"')], EXAMPLE,
+     "clamp: x[0]: expected float32, got float32"),
+], ids=["no line", "no kernel", "another kernel", "one forgotten", "law", "devices", "another check"])
+def test_what_is_missing_or_wrong_is_noticed(tmp_path, without, edits, script, error):
+    done = example(tmp_path, without, edits, script)
     assert done.returncode != 0 and error in done.stderr, done.stderr

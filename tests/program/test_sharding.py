@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from program_cases import bound_on, few, idempotent, numbers_of, outcome, read, untouched
 from sharding_cases import (
+    FORMS,
     FULL,
     PARAMS,
     RULES,
@@ -154,16 +155,22 @@ def test_names_that_do_not_collide():
 # No bit changes.
 
 
-@pytest.mark.parametrize("ranks", range(1, 9))
-@pytest.mark.parametrize("rule", ["paddle", "greedy"])
+QUICK = (1, "paddle"), (2, "greedy"), (3, "paddle"), (3, "greedy"), (8, "paddle")
+
+
+@pytest.mark.parametrize(("ranks", "rule"), [
+    pytest.param(ranks, rule, marks=[pytest.mark.slow] * ((ranks, rule) not in QUICK))
+    for ranks in range(1, 9) for rule in ("paddle", "greedy")
+])
 def test_shards_have_the_bits_of_the_whole(ranks, rule):
     """At every world size: with accumulation, recomputation, a clip, fp32 parameters, and a step that is skipped."""
     program = step(world_size=ranks, **FULL)
     odd = {(1, ranks - 1)}
     base = history([program] * ranks, 3, odd=odd)
-    same_bits(program, shards(program, rule), rule, 3, odd=odd, base=base)
-    same_bits(program, shards(program, rule, cast=False), rule, 3, odd=odd, base=base)
-    same_bits(program, shards(program, rule, fuse=32.0), rule, 3, odd=odd, base=base)
+    for form, make in FORMS.items():
+        made = make(program, rule)
+        assert ("batch" in made[0].counts()) == (ranks > 1 and "batches" in form)
+        same_bits(program, made, rule, 3, odd=odd, base=base)
 
 
 ALIKE = [("a", (4, 2)), ("b", (8,)), ("c", (2, 4)), ("d", (8, 1)), ("e", (8,))]
@@ -186,25 +193,33 @@ def test_shards_of_tensors_that_are_alike(example, rule):
     skipped(made, 1, odd={(1, 0)})
 
 
+OF_ANY = "adam", "momentum", "sgd", "lamb", "lars_momentum", "novograd"
+
+
 @pytest.mark.clause("N11")
-@given(program=steps(), rule=RULES, cast=st.booleans(), fuse=st.sampled_from([None, 1e-4, 32.0]), odd=st.booleans())
-@few(25)
-def test_shards_of_any_step(program, rule, cast, fuse, odd):
+@given(program=steps(optimizers=OF_ANY), rule=RULES, form=st.sampled_from([*FORMS]), odd=st.booleans())
+@few(40)
+def test_shards_of_any_step(program, rule, form, odd):
     """For any tensors, optimizers and ranks, some of which own nothing."""
-    same_bits(program, shards(program, rule, cast, fuse), rule, odd={(0, 1)} if odd else ())
+    same_bits(program, FORMS[form](program, rule), rule, odd={(0, 1)} if odd else ())
 
 
-@given(program=steps(ranks=3, max_tensors=3), rule=RULES, fuse=st.sampled_from([None, 32.0]), odd=st.booleans())
+@given(program=steps(ranks=3, max_tensors=3), rule=RULES, form=st.sampled_from([*FORMS]), odd=st.booleans())
 @few(10)
-def test_shards_on_the_executor(program, rule, fuse, odd):
+def test_shards_on_the_executor(program, rule, form, odd):
     """The same by the kernels, against NumPy."""
-    same_bits(program, shards(program, rule, fuse=fuse), rule, backend="gpu", odd={(0, 1)} if odd else ())
+    same_bits(program, FORMS[form](program, rule), rule, backend="gpu", odd={(0, 1)} if odd else ())
 
 
-@pytest.mark.parametrize("fuse", [None, 32.0])
-def test_every_kind_of_op_on_the_executor(fuse):
-    program = step(world_size=3, **FULL)
-    same_bits(program, shards(program, fuse=fuse), steps=3, backend="gpu", odd={(1, 2)})
+@pytest.mark.parametrize(("form", "optimizer", "ranks"), [
+    ("fused broadcasts", "adam", 3), ("small batches", "lars_momentum", 3),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ("shards", "adam", 3), ("small buckets", "adam", 3), ("small batches", "adam", 2), ("small batches", "adam", 4),
+    )),
+])
+def test_every_kind_of_op_on_the_executor(form, optimizer, ranks):
+    program = step(optimizer=optimizer, world_size=ranks, **FULL)
+    same_bits(program, FORMS[form](program, "greedy"), "greedy", 3, backend="gpu", odd={(1, ranks - 1)})
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
@@ -243,15 +258,21 @@ def test_order_of_ranks_does_not_show():
         assert [[bits(state) for state in states] for states in got] == expected
 
 
-@pytest.mark.parametrize("who", [0, 1, 3])
-@pytest.mark.parametrize("backend", ["cpu", "gpu"])
-def test_a_skipped_step_is_skipped_by_all(who, backend):
+@pytest.mark.parametrize(("form", "rule", "who", "backend"), [
+    ("shards", "paddle", 1, "cpu"), ("casts on every rank", "paddle", 3, "cpu"), ("buckets", "paddle", 3, "gpu"),
+    ("batches", "greedy", 0, "cpu"),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ("shards", "paddle", 0, "gpu"), ("shards", "paddle", 3, "gpu"), ("casts on every rank", "paddle", 1, "gpu"),
+        ("buckets", "paddle", 0, "cpu"), ("batches", "greedy", 3, "gpu"),
+    )),
+])
+def test_a_skipped_step_is_skipped_by_all(form, rule, who, backend):
     """An inf in a gradient of one rank, though one alone owns that gradient, and ranks own nothing."""
-    params = [("a", (4,)), ("b", (1,)), ("c", (2,))]
-    program = step(params, world_size=4, max_norm=0.5)
-    assert set(owners_of(program).values()) < set(range(4)), "all ranks own something"
-    skipped(shards(program), 1, odd={(1, who)}, backend=backend)
-    skipped(shards(program, cast=False), 0, odd={(0, who)}, backend=backend)
+    program = step([("a", (4,)), ("b", (1,)), ("c", (2,))], world_size=4, max_norm=0.5)
+    assert set(owners_of(program, rule).values()) < set(range(4)), "all ranks own something"
+    made = FORMS[form](program, rule)
+    for k in (0, 1):
+        skipped(made, k, odd={(k, who)}, backend=backend)
 
 
 @pytest.mark.parametrize("config", ["fp32", "amp", "bf16"])

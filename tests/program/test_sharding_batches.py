@@ -6,20 +6,13 @@ from functools import partial
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from program_cases import few, idempotent, untouched
 from sharding_cases import (
-    FULL,
     LIMITS,
     RULES,
     bound_on,
-    history,
     in_buckets,
-    owners_of,
     params_of,
-    same_bits,
-    skipped,
-    step,
     steps,
 )
 
@@ -28,44 +21,6 @@ from refopt.comm.local import LocalCommunicator
 from refopt.program import Op, Program, Var, bind, counts, passes, step_program
 from refopt.program.ops import collectives
 from refopt.program.ops.updates import routine_of
-
-# No bit changes.
-
-
-@pytest.mark.parametrize("ranks", range(1, 9))
-@pytest.mark.parametrize("rule", ["paddle", "greedy"])
-def test_batches_have_the_bits_of_the_whole(ranks, rule):
-    """At every world size, with a step that is skipped, and ranks that own nothing."""
-    program = step(world_size=ranks, **FULL)
-    odd = {(1, ranks - 1)}
-    base = history([program] * ranks, 3, odd=odd)
-    for limit in (3e-4, 32.0):
-        made = in_buckets(program, limit, rule, batched=True)
-        assert ("batch" in made[0].counts()) == (ranks > 1)
-        same_bits(program, made, rule, 3, odd=odd, base=base)
-
-
-@given(program=steps(optimizers=("adam", "momentum", "sgd", "lamb", "lars_momentum", "novograd")), rule=RULES,
-       limit=LIMITS, odd=st.booleans())  # fmt: skip
-@few(15)
-def test_batches_of_any_step(program, rule, limit, odd):
-    same_bits(program, in_buckets(program, limit, rule, batched=True), rule, odd={(0, 1)} if odd else ())
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_batches_on_the_executor(ranks):
-    program = step(world_size=ranks, **FULL)
-    same_bits(program, in_buckets(program, 3e-4, "greedy", batched=True), "greedy", 3, "gpu", {(1, ranks - 1)})
-
-
-@pytest.mark.parametrize("who", [0, 3])
-def test_a_skipped_step_is_skipped_by_all(who):
-    """One rank of four owns nothing."""
-    program = step([("a", (4,)), ("b", (1,)), ("c", (2,))], world_size=4, max_norm=0.5)
-    made = in_buckets(program, 32.0, "greedy", batched=True)
-    assert len(set(owners_of(program, "greedy").values())) == 3 and made[0].counts()["batch"] == 2
-    skipped(made, 1, odd={(1, who)})
-
 
 # What is made.
 
@@ -76,8 +31,8 @@ def test_ops(program, rule, limit):
     """By formula, on each rank; what the batches make is what was there before them."""
     about = params_of(program, rule)
     routine = next(op.type for op in program.main if routine_of(op))
-    apart = in_buckets(program, limit, rule)
-    for rank, made in enumerate(in_buckets(program, limit, rule, batched=True)):
+    apart = in_buckets(program, rule, limit)
+    for rank, made in enumerate(in_buckets(program, rule, limit, batched=True)):
         expected = counts.bucketed_step(routine, *about, rank, limit=limit, send_limit=limit / 2, batched=True)
         got = made.counts()
         assert {kind: got.get(kind, 0) for kind in expected} == expected
@@ -161,7 +116,7 @@ def test_ranks_agree_on_batches():
 @few(15)
 def test_the_pass_is_idempotent(program, rule, limit):
     """And leaves what it is given as it is; after it, others find nothing to do."""
-    made = in_buckets(program, limit, rule)[-1]
+    made = in_buckets(program, rule, limit)[-1]
     untouched(passes.batch_owners, made)
     idempotent(passes.batch_owners, made)
     one = passes.batch_owners(made).program

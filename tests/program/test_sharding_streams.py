@@ -55,10 +55,10 @@ EIGHT = [(name, (4,)) for name in "abcdefgh"]
 MIXED = dict(config="amp", grad_dtype="float32", world_size=2, lr=0.1)
 LIMIT = 33 / 2**20  # two gradients
 SCHEDULED = {
-    "gradient check": lambda: in_buckets(step(EIGHT, world_size=2, max_norm=0.5), LIMIT, "greedy"),
-    "plain": lambda: in_buckets(step_program(EIGHT, "adam", **MIXED), LIMIT, "greedy"),
-    "gradient check in batches": lambda: in_buckets(step(EIGHT, world_size=2, max_norm=0.5), LIMIT, "greedy", True),
-    "plain in batches": lambda: in_buckets(step_program(EIGHT, "adam", **MIXED), LIMIT, "greedy", True),
+    "gradient check": lambda: in_buckets(step(EIGHT, world_size=2, max_norm=0.5), "greedy", LIMIT),
+    "plain": lambda: in_buckets(step_program(EIGHT, "adam", **MIXED), "greedy", LIMIT),
+    "gradient check in batches": lambda: in_buckets(step(EIGHT, world_size=2, max_norm=0.5), "greedy", LIMIT, True),
+    "plain in batches": lambda: in_buckets(step_program(EIGHT, "adam", **MIXED), "greedy", LIMIT, True),
 }
 
 
