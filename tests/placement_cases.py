@@ -3,12 +3,17 @@
 import re
 from dataclasses import replace
 
-from program_cases import arrays_of, gradients_of
+from program_cases import arrays_of, gradients_of, put
 
 from refopt import gpu
 from refopt.comm import local
 from refopt.program import bind, passes
 from refopt.program.ops.updates import routine_of
+
+
+def on(machine, arrays):
+    with gpu.use(machine.name):
+        return {name: gpu.to_device(array) for name, array in arrays.items()}
 
 
 def everywhere(program, devices):
@@ -24,11 +29,8 @@ def on_rank(program, world, backend="cpu", seed=0, wrap=lambda world: world):
     """A rank's part of a placed program, bound and started."""
     mine = passes.on_device(program, world.rank)
     mine.check()
-    arrays = arrays_of(mine, seed)
-    if backend == "gpu":
-        arrays = {name: gpu.to_device(array) for name, array in arrays.items()}
     gradients = gradients_of(mine, world.rank, seed)
-    bound = bind(mine, arrays, backend=backend, comm=wrap(world), gradients=gradients)
+    bound = bind(mine, put(backend, arrays_of(mine, seed)), backend=backend, comm=wrap(world), gradients=gradients)
     bound.startup()
     return bound
 

@@ -29,6 +29,11 @@ def adam(params=PARAMS, **options):
     return step_program(params, "adam", **{**numbers_of("adam"), **options})
 
 
+def edited(program, change, *vars):
+    """The program with more variables, and with each op replaced by what ``change`` makes of it: a list."""
+    return program.with_vars(vars).replace(main=[new for op in program.main for new in change(op)])
+
+
 def values(dtype, shape, *seed):
     return np.random.default_rng(list(seed)).normal(size=shape).astype(numpy_dtype(dtype))
 
@@ -55,11 +60,14 @@ def gradients_of(program, rank, seed=0):
     return gradient
 
 
+def put(backend, arrays):
+    """New arrays of a side."""
+    return {name: gpu.to_device(x) if backend == "gpu" else x.copy() for name, x in arrays.items()}
+
+
 def bound_on(program, world=None, backend="cpu", arrays=None, seed=0):
     """The program bound on a rank, started."""
-    brought = arrays_of(program, seed) if arrays is None else arrays
-    if backend == "gpu":
-        brought = {name: gpu.to_device(array) for name, array in brought.items()}
+    brought = put(backend, arrays_of(program, seed) if arrays is None else arrays)
     rank = world.rank if world else 0
     bound = bind(program, brought, backend=backend, comm=world, gradients=gradients_of(program, rank, seed))
     bound.startup()

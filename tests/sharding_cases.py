@@ -5,14 +5,12 @@ from functools import partial
 
 import numpy as np
 from hypothesis import strategies as st
-from program_cases import numbers_of, on_ranks, shapes, values
+from program_cases import PARAMS, numbers_of, on_ranks, put, ranks_of, shapes, values
 
-from refopt import gpu
 from refopt.checks.dtypes import numpy_dtype
 from refopt.program import UNKNOWN, amp_program, bind, passes
 from refopt.program.mixed_precision import copy_of
 
-PARAMS = [("a.w", (5, 3)), ("a.b", (7,)), ("b.w", (70,)), ("c", (1,)), ("b.v", (2, 2, 2)), ("d.e.f", (64,))]
 FULL = dict(accumulate=2, recompute=True, fp32=["c"], max_norm=0.5)
 RULES = st.sampled_from(["paddle", "greedy"])
 LIMITS = st.sampled_from([1e-4, 3e-4, 32.0])  # megabytes
@@ -23,10 +21,6 @@ def step(params=PARAMS, optimizer="adam", **options):
     """A step in mixed precision. The loss scale moves soon, and nothing is at its default."""
     options = {"loss_scale": 8.0, "scaling": SCALING, **numbers_of(optimizer), **options}
     return amp_program(params, optimizer, **options)
-
-
-def ranks_of(program):
-    return next((op.attrs["ranks"] for op in program.main if "ranks" in op.attrs), 1)
 
 
 def updates(program):
@@ -126,9 +120,7 @@ def brought(program, rank):
 def bound_on(program, world, backend="cpu", odd=()):
     """The program bound on a rank, started."""
     rank = world.rank if world else 0
-    arrays, bounds = brought(program, rank), []
-    if backend == "gpu":
-        arrays = {name: gpu.to_device(array) for name, array in arrays.items()}
+    arrays, bounds = put(backend, brought(program, rank)), []
     bound = bind(program, arrays, backend=backend, comm=world, gradients=gradients_on(bounds, program, rank, odd))
     bounds.append(bound)
     bound.startup()

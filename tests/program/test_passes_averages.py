@@ -10,12 +10,14 @@ from program_cases import (
     PARAMS,
     adam,
     arrays_of,
+    edited,
     everything,
     few,
     gradients_of,
     idempotent,
     on_ranks,
     programs,
+    put,
     ranks_of,
     same_bits,
     untouched,
@@ -23,7 +25,7 @@ from program_cases import (
 )
 from sharding_cases import step
 
-from refopt import cpu, gpu
+from refopt import cpu
 from refopt.checks.dtypes import SIZES, numpy_dtype
 from refopt.comm.sums import rank_order
 from refopt.program import Op, Var, passes, run, step_program
@@ -34,11 +36,6 @@ MERGED = partial(passes.fuse_optimizer, form="merged")
 MOSTLY_CPU = st.sampled_from(["cpu", "cpu", "cpu", "gpu"])
 HALVES = "float16", "bfloat16"
 BACKENDS = pytest.mark.parametrize("backend", ["cpu", "gpu"])
-
-
-def edited(program, change, *vars):
-    """The program with each op replaced by what ``change`` makes of it: a list."""
-    return program.with_vars(vars).replace(main=[new for op in program.main for new in change(op)])
 
 
 def with_attrs(program, *names, **attrs):
@@ -106,8 +103,7 @@ def stepped(programs, backend="cpu", given=None, steps=2):
 
     def rank(world):
         k = world.rank if world else 0
-        program, arrays = programs[k], arrays_of(programs[k])
-        arrays = {name: gpu.to_device(x) for name, x in arrays.items()} if backend == "gpu" else arrays
+        program, arrays = programs[k], put(backend, arrays_of(programs[k]))
         gradients = given[k] if given else gradients_of(program, k)
         bound = run(program, arrays, backend=backend, comm=world, gradients=gradients, steps=steps)
         return {name: bound.read(name) for name in bound.arrays}

@@ -6,17 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from program_cases import (
-    GROUPINGS,
-    PARAMS,
-    adam,
-    everything,
-    few,
-    numbers_of,
-    programs,
-    ranks_of,
-    same_bits,
-)  # fmt: skip
+from program_cases import GROUPINGS, PARAMS, adam, everything, few, numbers_of, programs, ranks_of, same_bits
 
 from refopt.catalog import ROUTINES, workloads
 from refopt.program import Config, Var, counts, passes, step_program

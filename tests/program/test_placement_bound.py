@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from placement_cases import on
 from program_cases import adam, arrays_of, everything, gradients_of, numbers_of, read
 
 from refopt import gpu
@@ -30,11 +31,6 @@ PROGRAMS = {
 }
 PLAN = placement.on_streams(adam(SMALL))
 TICK = 2e-6  # seconds; events on a GPU are as exact
-
-
-def on(machine, arrays):
-    with gpu.use(machine.name):
-        return {name: gpu.to_device(array) for name, array in arrays.items()}
 
 
 def scheduled(machine, program, steps=3, **options):
@@ -236,10 +232,7 @@ def test_gradients_that_are_there_take_no_time_of_streams(executor, monkeypatch)
     # compute for the caller, communication for begin, compute for communication, the caller for compute;
     # the caller, begin, and six updates and the end before and after
     assert calls == {"wait": 4, "record": 16}
-    bound = bind(program, arrays_of(program), gradients=lambda name, _: gradients_of(program, 0)(name, 0))
-    bound.startup()
-    bound.step()
-    assert read(run.bound) == read(bound)
+    assert read(run.bound) == of_one_gradient(program, 1)
     spans = run.spans()
     assert all(start == stop == 0 for task, start, stop in spans if plan.label(task).startswith(("begin", "backward")))
     assert all(stop > start for task, start, stop in spans if plan.label(task).startswith("adam"))

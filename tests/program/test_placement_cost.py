@@ -82,19 +82,6 @@ def test_numbers_by_hand():
     assert [cost.broadcast(Link(1, 0), 0, p) for p in (1, 2, 3, 4, 5, 8, 9)] == [0, 1, 2, 2, 3, 3, 4]
 
 
-@pytest.mark.parametrize("collective", [cost.broadcast, cost.reduce, cost.all_reduce])
-def test_one_device_takes_no_time(collective):
-    assert collective(LINK, 100, 1) == 0
-
-
-def test_long_messages_take_the_scatter():
-    """A tree for short ones, a scatter for long ones, and never less than the ring needs for the bandwidth alone."""
-    short, long_ = 1, 10**6
-    assert cost.broadcast(LINK, short, 8) < cost.broadcast(LINK, short, 8, "scatter")
-    assert cost.broadcast(LINK, long_, 8) > cost.broadcast(LINK, long_, 8, "scatter")
-    assert cost.all_reduce(LINK, long_, 8) < cost.reduce(LINK, long_, 8) + cost.broadcast(LINK, long_, 8)
-
-
 # The fit.
 
 
@@ -119,14 +106,6 @@ def test_fit_is_the_least_sum_of_squares(seed):
     assert abs(rest.sum()) < 1e-9 and abs((rest * n).sum()) < 1e-9 * 1e6
     slope = ((n - n.mean()) * (t - t.mean())).sum() / ((n - n.mean()) ** 2).sum()
     assert beta == pytest.approx(slope, rel=1e-6) and alpha == pytest.approx(t.mean() - slope * n.mean(), rel=1e-6)
-
-
-def test_fit_of_noisy_messages_is_close():
-    link = Link(5e-6, 1e-10)
-    random = np.random.default_rng(0)
-    sizes = 2.0 ** np.arange(10, 27).repeat(8)
-    times = [cost.send(link, n) * (1 + 0.01 * random.normal()) for n in sizes]
-    assert cost.fit(sizes, times).beta == pytest.approx(1e-10, rel=0.02)
 
 
 def test_batches():
@@ -200,18 +179,17 @@ def test_bad_arguments(call, message):
         call()
 
 
-@pytest.mark.parametrize("number", [-1.0, math.nan, math.inf, True, "x", None])
+@pytest.mark.parametrize("number", [-1.0, math.nan, math.inf])
 @pytest.mark.parametrize("name", ["alpha", "beta", "gamma"])
 def test_bad_links(name, number):
     link = LINK._replace(**{name: number})
-    calls = {
-        "send": lambda: cost.send(link, 1), "broadcast": lambda: cost.broadcast(link, 1, 2),
-        "reduce": lambda: cost.reduce(link, 1, 2), "all_reduce": lambda: cost.all_reduce(link, 1, 2),
-        "batch": lambda: cost.batch(link, "reduce", {}, 2),
-    }  # fmt: skip
-    for where, call in calls.items():
-        with pytest.raises(ValueError, match=f"^{where}: link: expected a finite {name} of at least 0, got {number!r}"):
-            call()
+    for call, *arguments in (
+        (cost.send, 1), (cost.broadcast, 1, 2), (cost.reduce, 1, 2), (cost.all_reduce, 1, 2),
+        (cost.batch, "reduce", {}, 2),
+    ):
+        expected = f"^{call.__name__}: link: expected a finite {name} of at least 0, got {number!r}"
+        with pytest.raises(ValueError, match=expected):
+            call(link, *arguments)
 
 
 def test_bytes():

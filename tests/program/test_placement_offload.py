@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from placement_cases import waits_of, without_wait
+from placement_cases import on, waits_of, without_wait
 from program_cases import (
     PARAMS,
     adam,
@@ -39,11 +39,6 @@ LOOSE = {"nbytes": 1024, "ring": 2}  # of PARAMS, four updates
 
 def merged(program):
     return everything("merged")(program).program
-
-
-def on(machine, arrays):
-    with gpu.use(machine.name):
-        return {name: gpu.to_device(array) for name, array in arrays.items()}
 
 
 def ends(machine, plan, steps=2, issue=None, watch=False, brought=None):

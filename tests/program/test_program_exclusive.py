@@ -71,23 +71,6 @@ def test_what_has_no_copies(change):
     local.run(rank, 2)
 
 
-def test_programs_reach_ranks():
-    """Bound after a way through bytes, a program computes the same."""
-    program = everything()(adam(world_size=2)).program
-
-    def outcome(made):
-        def rank(world):
-            arrays = {name: np.ones(shape, np.float32) for name, shape in PARAMS}
-            bound = bind(made, arrays, comm=world, gradients=gradients_of(made, world.rank))
-            bound.startup()
-            bound.step()
-            return read(bound)
-
-        return local.run(rank, 2)
-
-    assert outcome(pickle.loads(pickle.dumps(program))) == outcome(program)
-
-
 def in_threads(function, count=4):
     """What each of some threads that call at the same time raises, or returns."""
     found, start = [], threading.Barrier(count)

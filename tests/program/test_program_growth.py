@@ -20,59 +20,27 @@ def params_of(count):
     return [(f"l{k % (count // 2)}.w{k}", (2, k % 97 + 1)) for k in range(count)]
 
 
-@lru_cache
-def plain(count, ranks=2, **options):
-    return step_program(params_of(count), "adam", lr=0.5, world_size=ranks, **options)
+MAKE = {
+    "plain": lambda count, ranks=2: step_program(params_of(count), "adam", lr=0.5, world_size=ranks),
+    "coalesced": lambda count: passes.coalesce_gradients(made("plain", count)).program,
+    "in pairs": lambda count: passes.coalesce_gradients(
+        step_program(params_of(count), "adam", lr=0.5, world_size=2, early=True), "by_count", count=2).program,
+    "merged": lambda count, ranks=1: passes.fuse_optimizer(made("plain", count, ranks), form="merged").program,
+    "flat": lambda count: passes.fuse_optimizer(made("plain", count, 1), form="flat").program,
+    "mixed": lambda count: amp_program(
+        params_of(count), "adam", lr=0.5, world_size=2, recompute=True, max_norm=1.0),
+    "sharded": lambda count: passes.optimize_cast(passes.shard(made("mixed", count), 0, 2).program).program,
+    "batched": lambda count: passes.batch_owners(made("sharded", count)).program,
+    "placed": lambda count: passes.on_device(passes.reduce_to_owners(made("plain", count, 1), 2).program, 0),
+    "sent": lambda count: passes.send_to_owners(made("plain", count, 1), 2, min_block_size=2).program,
+    "received": lambda count: passes.on_device(made("sent", count), 0),
+    "scheduled": lambda count: placement.on_streams(made("placed", count)),
+}
 
 
 @lru_cache
-def coalesced(count):
-    return passes.coalesce_gradients(plain(count)).program
-
-
-@lru_cache
-def in_pairs(count):
-    return passes.coalesce_gradients(plain(count, early=True), "by_count", count=2).program
-
-
-@lru_cache
-def merged(count, ranks=1):
-    return passes.fuse_optimizer(plain(count, ranks), form="merged").program
-
-
-@lru_cache
-def flat(count):
-    return passes.fuse_optimizer(plain(count, 1), form="flat").program
-
-
-@lru_cache
-def mixed(count):
-    return amp_program(params_of(count), "adam", lr=0.5, world_size=2, recompute=True, max_norm=1.0)
-
-
-@lru_cache
-def sharded(count):
-    return passes.optimize_cast(passes.shard(mixed(count), 0, 2).program).program
-
-
-@lru_cache
-def batched(count):
-    return passes.batch_owners(sharded(count)).program
-
-
-@lru_cache
-def placed(count):
-    return passes.on_device(passes.reduce_to_owners(plain(count, 1), 2).program, 0)
-
-
-@lru_cache
-def sent(count):
-    return passes.send_to_owners(plain(count, 1), 2, min_block_size=2).program
-
-
-@lru_cache
-def scheduled(count):
-    return placement.on_streams(placed(count))
+def made(name, count, *ranks):
+    return MAKE[name](count, *ranks)
 
 
 def arrays_of(count):
@@ -85,18 +53,18 @@ def started(program, count):
     return bound
 
 
-def of(make, apply):
+def of(name, apply, *ranks):
     """What is done with a program, which is made before, as a function of the number of parameters."""
 
     def prepared(count):
-        program = make(count)
+        program = made(name, count, *ranks)
         return lambda: apply(program.replace() if hasattr(program, "replace") else program)  # nothing is kept
 
     return prepared
 
 
 def rebinding(count):
-    bound = started(plain(count, 1), count)
+    bound = started(made("plain", count, 1), count)
     return lambda: bound.rebind(arrays_of(count))
 
 
@@ -116,46 +84,46 @@ def size_in_buckets(count):
 
 
 WORK = {
-    "step_program": lambda count: lambda: plain.__wrapped__(count),
-    "check": of(plain, lambda program: program.check()),
-    "check merged": of(merged, lambda program: program.check()),
-    "check flat": of(flat, lambda program: program.check()),
-    "check batched": of(batched, lambda program: program.check()),
-    "check sent": of(sent, lambda program: passes.on_device(program, 0).check()),
+    "step_program": lambda count: lambda: MAKE["plain"](count),
+    "check": of("plain", lambda program: program.check()),
+    "check merged": of("merged", lambda program: program.check()),
+    "check flat": of("flat", lambda program: program.check()),
+    "check batched": of("batched", lambda program: program.check()),
+    "check sent": of("sent", lambda program: passes.on_device(program, 0).check()),
     "grouping.early": grouped(grouping.early, memory_size=10**6),
     "grouping.later": grouped(grouping.later, memory_size=1000.0),
     "grouping.fuse_size": grouped(grouping.fuse_size, limit=1000.0),
     "grouping.ddp": grouped(grouping.ddp, bucket_cap_mb=1000.0, first_bucket_mb=1000.0),
-    "coalesce_gradients": of(plain, passes.coalesce_gradients),
-    "fuse_all_reduce": of(coalesced, passes.fuse_all_reduce),
-    "fuse_optimizer flat": of(plain, partial(passes.fuse_optimizer, form="flat")),
-    "fuse_optimizer flat, in pairs": of(in_pairs, partial(passes.fuse_optimizer, form="flat")),
-    "fuse_optimizer merged": of(coalesced, partial(passes.fuse_optimizer, form="merged")),
-    "fuse_optimizer merged, in pairs": of(in_pairs, partial(passes.fuse_optimizer, form="merged", per_buffer=True)),
-    "fold_averages": of(plain, passes.fold_averages),
-    "fold_averages merged": of(partial(merged, ranks=2), passes.fold_averages),
-    "amp_program": lambda count: lambda: mixed.__wrapped__(count),
-    "optimize_cast": of(mixed, passes.optimize_cast),
-    "shard": of(mixed, lambda program: passes.shard(program, 0, 2, order="reduced")),
-    "shard greedy": of(mixed, lambda program: passes.shard(program, 0, 2, rule="greedy")),
-    "optimize_cast sharded": of(sharded, passes.optimize_cast),
-    "fold_casts": of(sharded, passes.fold_casts),
-    "fuse_reduces": of(sharded, partial(passes.fuse_reduces, limit=0.001)),
-    "fuse_broadcasts": of(sharded, partial(passes.fuse_broadcasts, limit=0.001)),
-    "batch_owners": of(sharded, passes.batch_owners),
+    "coalesce_gradients": of("plain", passes.coalesce_gradients),
+    "fuse_all_reduce": of("coalesced", passes.fuse_all_reduce),
+    "fuse_optimizer flat": of("plain", partial(passes.fuse_optimizer, form="flat")),
+    "fuse_optimizer flat, in pairs": of("in pairs", partial(passes.fuse_optimizer, form="flat")),
+    "fuse_optimizer merged": of("coalesced", partial(passes.fuse_optimizer, form="merged")),
+    "fuse_optimizer merged, in pairs": of("in pairs", partial(passes.fuse_optimizer, form="merged", per_buffer=True)),
+    "fold_averages": of("plain", passes.fold_averages),
+    "fold_averages merged": of("merged", passes.fold_averages, 2),
+    "amp_program": lambda count: lambda: MAKE["mixed"](count),
+    "optimize_cast": of("mixed", passes.optimize_cast),
+    "shard": of("mixed", lambda program: passes.shard(program, 0, 2, order="reduced")),
+    "shard greedy": of("mixed", lambda program: passes.shard(program, 0, 2, rule="greedy")),
+    "optimize_cast sharded": of("sharded", passes.optimize_cast),
+    "fold_casts": of("sharded", passes.fold_casts),
+    "fuse_reduces": of("sharded", partial(passes.fuse_reduces, limit=0.001)),
+    "fuse_broadcasts": of("sharded", partial(passes.fuse_broadcasts, limit=0.001)),
+    "batch_owners": of("sharded", passes.batch_owners),
     "buckets": size_in_buckets,
-    "passes.reduce_to_owners": of(partial(plain, ranks=1), lambda program: passes.reduce_to_owners(program, 2)),
-    "send_to_owners": of(partial(plain, ranks=1), partial(passes.send_to_owners, devices=2, min_block_size=2)),
-    "on_device": of(sent, lambda program: passes.on_device(program, 0)),
-    "on_streams": of(placed, placement.on_streams),
-    "on_streams sent": of(lambda count: passes.on_device(sent(count), 0), placement.on_streams),
-    "simulate": of(scheduled, simulated),
-    "order": of(scheduled, lambda plan: plan.order(1)),
-    "offload": of(merged, lambda program: passes.offload(program, nbytes=10**6)),
-    "sequence": of(coalesced, lambda program: sequence(program, 4096)),
-    "listing": of(plain, lambda program: program.listing(fold=True)),
-    "bind": lambda count: partial(started, plain(count, 1), count),
-    "bind flat": lambda count: partial(started, flat(count), count),
+    "passes.reduce_to_owners": of("plain", lambda program: passes.reduce_to_owners(program, 2), 1),
+    "send_to_owners": of("plain", partial(passes.send_to_owners, devices=2, min_block_size=2), 1),
+    "on_device": of("sent", lambda program: passes.on_device(program, 0)),
+    "on_streams": of("placed", placement.on_streams),
+    "on_streams sent": of("received", placement.on_streams),
+    "simulate": of("scheduled", simulated),
+    "order": of("scheduled", lambda plan: plan.order(1)),
+    "offload": of("merged", lambda program: passes.offload(program, nbytes=10**6)),
+    "sequence": of("coalesced", lambda program: sequence(program, 4096)),
+    "listing": of("plain", lambda program: program.listing(fold=True)),
+    "bind": lambda count: partial(started, made("plain", count, 1), count),
+    "bind flat": lambda count: partial(started, made("flat", count), count),
     "rebind": rebinding,
 }
 
@@ -178,11 +146,8 @@ def seconds(work):
         return time.process_time() - start
 
 
-QUICK = "step_program", "check merged", "fuse_optimizer merged", "shard", "optimize_cast", "bind"
-
-
 @pytest.mark.slow  # times
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in WORK])
+@pytest.mark.parametrize("name", WORK)
 def test_growth(name):
     """Eight times the parameters take eight times as long, and not sixty-four."""
     for _ in range(3):  # a busy machine may be slow for a while
@@ -190,9 +155,3 @@ def test_growth(name):
         if many < 1.6 * TIMES * max(few, 1e-3):
             return
     raise AssertionError(f"{name}: {few:.4f} s for {FEW} parameters, {many:.4f} s for {TIMES * FEW}")
-
-
-@pytest.mark.slow
-def test_ten_thousand_parameters():
-    """Generous, for machines that are busy; about 1.5 s."""
-    assert seconds(lambda: plain.__wrapped__(10_000)) < 6

@@ -30,11 +30,9 @@ def test_shapes(shape, expected):
 @pytest.mark.parametrize(("shape", "error", "message"), [
     ((2.5,), TypeError, "[0]: expected an integer, got 2.5"),
     ((3, 2.0), TypeError, "[1]: expected an integer, got 2.0"),
-    ((3, True), TypeError, "[1]: expected an integer, got True"),
     ("23", TypeError, ": expected a sequence of extents, got '23'"),
-    (3, TypeError, ": expected a sequence of extents, got 3"),
-    (None, TypeError, ": expected a sequence of extents, got None"),
     ((2, -1), ValueError, ": expected extents of at least 0, got (2, -1)"),
+    ((-2, 1), ValueError, ": expected extents of at least 0, got (-2, 1)"),
 ])  # fmt: skip
 def test_shapes_that_are_none(shape, error, message):
     refused(error, f"Var: 'a': shape{message}", Var, "a", shape, "float32")

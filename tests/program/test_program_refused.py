@@ -1,10 +1,11 @@
 """A refused call of a program changes no byte, whatever came before the array that is bad; one array bound anew."""
 
 import contextlib
+import itertools
 
 import numpy as np
 import pytest
-from program_cases import adam, numbers_of, values
+from program_cases import adam, numbers_of, put, values
 
 from refopt import gpu
 from refopt.catalog import ROUTINES
@@ -35,11 +36,6 @@ def gradients():
     return {f"{name}@GRAD": values("float32", shape, 2, k) for k, (name, shape) in enumerate(PARAMS)}
 
 
-def put(backend, arrays):
-    """New arrays of a side."""
-    return {name: gpu.to_device(x) if backend == "gpu" else x.copy() for name, x in arrays.items()}
-
-
 def held(*mappings):
     """What some arrays hold."""
     every = [x for mapping in mappings for x in mapping.values()]
@@ -56,11 +52,9 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("state", ["ignore", "raise"])
-@pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("call", ["bind", "run", "rebind"])
+@pytest.mark.parametrize(("call", "bad"), [*itertools.product(["bind", "rebind"], BAD), ("run", "shape")])
 @BACKENDS
-def test_a_bad_array_in_the_last_place(call, bad, state, backend, executor):
+def test_a_bad_array_in_the_last_place(call, bad, backend, executor):
     """No other array has been touched, and what is bound goes on as it was."""
     program = program_of("adam")
     last = list(brought(program))[-1]
@@ -75,7 +69,8 @@ def test_a_bad_array_in_the_last_place(call, bad, state, backend, executor):
     before = held(given, good)
     calls = {"bind": lambda: bind(program, arrays, backend=backend), "rebind": lambda: made.rebind(arrays),
              "run": lambda: run(program, arrays, backend=backend, gradients=gradients())}  # fmt: skip
-    with np.errstate(all=state), pytest.raises((TypeError, ValueError), match=rf"^\w+: arrays: '{last}': expected"):
+    expected = f"^{'rebind' if call == 'rebind' else 'bind'}: arrays: '{last}': expected"
+    with np.errstate(all="raise"), pytest.raises((TypeError, ValueError), match=expected):
         calls[call]()
     assert held(given, good) == before
     made.step()
@@ -84,11 +79,9 @@ def test_a_bad_array_in_the_last_place(call, bad, state, backend, executor):
     assert held(given) == held(fresh)
 
 
-@pytest.mark.parametrize("state", ["ignore", "raise"])
-@pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("last", ["a", "c"])
+@pytest.mark.parametrize(("last", "bad"), [*itertools.product("a", BAD), ("c", "shape"), ("c", "None")])
 @BACKENDS
-def test_a_bad_gradient(last, bad, state, backend, executor):
+def test_a_bad_gradient(last, bad, backend, executor):
     """Gradients of a mapping are looked at before any is written, in whichever order the step makes them."""
     program = program_of("adam")
     arrays, grads = put(backend, brought(program) | {name: x * 0 for name, x in gradients().items()}), gradients()
@@ -97,7 +90,7 @@ def test_a_bad_gradient(last, bad, state, backend, executor):
     made.step()
     right, before = grads[f"{last}@GRAD"], held(arrays)
     grads[f"{last}@GRAD"] = BAD[bad](right)
-    with np.errstate(all=state), pytest.raises((TypeError, ValueError), match=f"^backward: .*'{last}@GRAD'"):
+    with np.errstate(all="raise"), pytest.raises((TypeError, ValueError), match=f"^backward: .*'{last}@GRAD'"):
         made.step(lr=0.125)
     assert held(arrays) == before and made.steps == 1
     grads[f"{last}@GRAD"] = right
@@ -148,11 +141,13 @@ def test_a_bad_array_on_the_last_rank(bad):
     assert all(before is None or held(arrays) == before for arrays, before in kept.values()) and len(kept) == 3
 
 
-@pytest.mark.parametrize("form", ["plain", "merged"])
-@pytest.mark.parametrize("optimizer", ROUTINES)
+@pytest.mark.parametrize(("optimizer", "form"), [
+    *((name, "plain") for name in ROUTINES), ("adam", "merged"), ("lamb", "merged"),
+    *(pytest.param(name, "merged", marks=pytest.mark.slow) for name in ROUTINES if name not in ("adam", "lamb")),
+])
 @BACKENDS
 def test_each_array_bound_anew(optimizer, form, backend, executor):
-    """After a step, with what it has left: the next one is that of a program that is bound afresh."""
+    """After a step, with what it has left and its numbers: the next one is that of a program that is bound afresh."""
     program = program_of(optimizer, form)
     names, grads = list(brought(program)), gradients()
 
@@ -162,13 +157,13 @@ def test_each_array_bound_anew(optimizer, form, backend, executor):
         return made
 
     made = started(brought(program))
-    made.step()
+    made.step(lr=0.125)
     for name in [*(n for n in names if n.startswith("c")), names[0]]:
         now = {other: made.read(other) for other in names}
         now[name] = now[name] * np.asarray(0.5, now[name].dtype)
         fresh = started(now)
         made.rebind(put(backend, {name: now[name]}))
         made.step()
-        fresh.step()
+        fresh.step(lr=0.125)
         for other in names:
             assert made.read(other).tobytes() == fresh.read(other).tobytes(), (name, other)

@@ -7,41 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from program_cases import few, idempotent, untouched
-from sharding_cases import (
-    LIMITS,
-    RULES,
-    bound_on,
-    in_buckets,
-    params_of,
-    steps,
-)
+from sharding_cases import LIMITS, RULES, bound_on, in_buckets, steps
 
 from refopt.comm import CommError, local
 from refopt.comm.local import LocalCommunicator
 from refopt.program import Op, Program, Var, bind, counts, passes, step_program
 from refopt.program.ops import collectives
-from refopt.program.ops.updates import routine_of
 
 # What is made.
-
-
-@given(program=steps(), rule=RULES, limit=LIMITS)
-@few(25)
-def test_ops(program, rule, limit):
-    """By formula, on each rank; what the batches make is what was there before them."""
-    about = params_of(program, rule)
-    routine = next(op.type for op in program.main if routine_of(op))
-    apart = in_buckets(program, rule, limit)
-    for rank, made in enumerate(in_buckets(program, rule, limit, batched=True)):
-        expected = counts.bucketed_step(routine, *about, rank, limit=limit, send_limit=limit / 2, batched=True)
-        got = made.counts()
-        assert {kind: got.get(kind, 0) for kind in expected} == expected
-        singles = [each for op in made.main for each in collectives.calls(op)]
-        assert sorted(map(about_call, singles)) == sorted(map(about_call, apart[rank].main))
-
-
-def about_call(op):
-    return op.type, op.attrs.get("root", -1), op.reads, len(op.inputs.get("x", ())) > 1 and op.attrs.get("use_align")
 
 
 def test_batches_by_hand():

@@ -305,11 +305,9 @@ def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
 
 @pytest.mark.parametrize(("call", "message"), [
     (lambda: counts.casts(-1), "casts: eligible: expected an integer of at least 0, got -1"),
-    (lambda: counts.casts(True), "casts: eligible: expected an integer of at least 0, got True"),
     (lambda: counts.casts(2, accumulate=0), "casts: accumulate: expected an integer of at least 1, got 0"),
     (lambda: counts.casts(2, owned=5), "casts: owned: expected an integer from 0 to 2, got 5"),
     (lambda: counts.mixed_step("nope", 1, 1), "mixed_step: routine: expected one of sgd, .*, got 'nope'"),
-    (lambda: counts.mixed_step("adam", 1.5, 1), "mixed_step: params: expected an integer of at least 0, got 1.5"),
     (lambda: counts.mixed_step("adam", 1, 2), "mixed_step: eligible: expected an integer from 0 to 1, got 2"),
     (lambda: counts.mixed_step("adam", 2, 2, world_size=0),
      "mixed_step: world_size: expected an integer of at least 1, got 0"),
@@ -325,22 +323,10 @@ def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
     (lambda: counts.memory([4], [], "adam"), "memory: eligible: expected 1 entries, as sizes has, got 0"),
     (lambda: counts.memory([4], [True], "adam", owners=[]), "memory: owners: expected 1 entries, as sizes has, got 0"),
     (lambda: counts.memory([4], [True], "adam", rank=-1), "memory: rank: expected an integer of at least 0, got -1"),
+    (lambda: counts.memory([-4], [True], "adam"), r"memory: sizes\[0\]: expected an integer of at least 0, got -4"),
     (lambda: counts.saved(8, 0), "saved: degree: expected a number of at least 1, got 0"),
-    (lambda: counts.saved(8, -1), "saved: degree: expected a number of at least 1, got -1"),
     (lambda: counts.saved(-8, 1), "saved: elements: expected an integer from 0 to .*, got -8"),
 ])  # fmt: skip
 def test_bad_arguments(call, message):
-    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
-        call()
-
-
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda: counts.startup("ab", [True] * 2, optimize_cast=True), "startup: sizes: expected a list of entries, got"),
-    (lambda: counts.startup([4], [1], optimize_cast=True), r"startup: eligible\[0\]: expected True or False, got 1"),
-    (lambda: counts.memory([-4], [True], "adam"), r"memory: sizes\[0\]: expected an integer of at least 0, got -4"),
-    (lambda: counts.collectives([4], [True], sharded="no"), "collectives: sharded: expected True or False, got 'no'"),
-    (lambda: counts.kept(None), "kept: program: expected a Program, got None"),
-])  # fmt: skip
-def test_what_is_no_list_or_flag(call, message):
     with pytest.raises((TypeError, ValueError), match=f"^{message}"):
         call()

@@ -1,14 +1,11 @@
 """Updates that write the fp16 copies themselves: no cast is left, and no bit changes."""
 
 import pytest
+from program_cases import edited
 from sharding_cases import PARAMS, bits, history, step
 
 from refopt.program import Op, counts, passes
 from refopt.program.ops.updates import routine_of
-
-
-def edited(program, change):
-    return program.replace(main=[new for op in program.main for new in change(op)])
 
 
 def test_an_update_that_casts():

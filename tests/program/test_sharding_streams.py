@@ -2,7 +2,7 @@
 
 import pytest
 from placement_cases import waits_of, without_wait
-from program_cases import values
+from program_cases import put, values
 from sharding_cases import bits, in_buckets, read, step
 
 from refopt import gpu
@@ -17,8 +17,8 @@ def on_streams(programs, edit=lambda plan, rank: plan, watch=True, steps=2, **op
     def rank(world):
         mine = programs[world.rank]
         given = constant(mine, world.rank, gpu.to_device)
-        arrays = {name: gpu.to_device(x) for name, x in initial(mine).items()}
         plan = edit(placement.on_streams(mine), world.rank)
+        arrays = put("gpu", initial(mine))
         bound = placement.run_schedule(plan, arrays, comm=world, gradients=given, steps=steps, **options)
         return bits(read(bound))
 
