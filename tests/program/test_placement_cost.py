@@ -159,6 +159,7 @@ MADE = passes.send_to_owners(adam([("w", (8, 3))]), 2, min_block_size=12).progra
     (lambda: cost.fit([1, -2], [1, 2]), "fit: messages: expected numbers of at least 0, got -2.0"),
     (lambda: cost.fit([1, 2], [1, -2]), "fit: times: expected numbers of at least 0, got -2.0"),
     (lambda: cost.fit([1, 2], [3, 1]), "fit: times: expected them to grow with the messages, got a line of -2 second"),
+    (lambda: cost.fit([1e6, 2e6], [3e-6, 1e-6]), "fit: times: expected them to grow with the messages, got a line of"),
     (lambda: of(sparse := adam([("w", (3, 2))], sparse=["w"]), sparse.main[0]), "of_op: op: expected dense tensors"),
     (lambda: of(MADE, next(op for op in MADE.main if op.type == "send")), "of_op: op: expected dense tensors"),
     (lambda: cost.send(LINK, -1), "send: nbytes: expected a number of at least 0, got -1"),

@@ -261,7 +261,10 @@ def changed(kind, **sides):
 
 STATES = ["w_moment1_0", "w_moment2_0"]
 NEAR = [f"{name}@DEVICE" for name in STATES]
-SHORT = ONE.replace(vars={**ONE.vars, "@RING@0": Var("@RING@0", (511,), "uint8")})
+SHORT, FLOATS = (
+    ONE.replace(vars={**ONE.vars, "@RING@0": Var("@RING@0", (count,), dtype)})
+    for count, dtype in ((511, "uint8"), (512, "float32"))
+)
 
 
 @pytest.mark.parametrize(("call", "error", "message"), [
@@ -271,7 +274,10 @@ SHORT = ONE.replace(vars={**ONE.vars, "@RING@0": Var("@RING@0", (511,), "uint8")
     (changed("copy_in", inputs={"x": STATES[:1]}).check, ValueError, "copy_in: out: expected 1 variables, as x has, g"),
     (changed("copy_in", inputs={"x": ["w_moment1_0", "w_beta1_pow_acc_0"]}).check, ValueError,
      r"copy_in: out\[1\]: expected w_beta1_pow_acc_0: float32 \(1,\), as x has, got w_moment2_0@DEVICE: "),
-    (SHORT.check, ValueError, "copy_in: ring: expected one variable of 512 bytes or more, got @RING@0"),
+    *((each.check, ValueError, "copy_in: ring: expected one variable of 512 bytes or more, got @RING@0")
+      for each in (SHORT, FLOATS)),
+    (changed("copy_in", outputs={"out": NEAR, "ring": ["@RING@0", "w"]}).check, ValueError,
+     "copy_in: ring: expected one variable of 512 bytes or more, got @RING@0, w"),
     (lambda: cost.of_op(ONE, ONE.main[1], cost.Link(1, 1), 1.0), ValueError, "of_op: op: expected .*, got copy_in"),
     (lambda: placement.bind_schedule(placement.on_streams(ONE), on_executor(w=3, w_moment1_0=4)), ValueError,
      r"bind_schedule: arrays: 'w_moment1_0': expected float32 of shape \(3,\), got float32 of shape \(4,\)"),

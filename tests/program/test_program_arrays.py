@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from program_cases import PARAMS, adam, bound_on, values
+from program_cases import PARAMS, adam, bound_on, put, values
 
 from refopt import gpu
 from refopt.comm import CommError, local
@@ -168,14 +168,20 @@ def test_arrays_that_no_op_can_take(array, message):
         bind(program, {"a": np.ones((4, 3), np.float32), "b": array})
 
 
-def test_gradients_in_another_order_of_axes():
+@BACKENDS
+def test_gradients_in_another_order_of_axes(backend):
+    """Noticed before any gradient is written."""
     program = step_program([("a", (4, 3)), ("b", (4, 3))], "sgd", lr=0.5)
     given = np.ones((4, 3), np.float32)
-    grads = {"a@GRAD": given, "b@GRAD": given.T.copy().T}
-    bound = bind(program, {name: given.copy() for name in "ab"}, gradients=grads)
+    grads = {"b@GRAD": given, "a@GRAD": given.T.copy().T}
+    bound = bind(program, put(backend, {"a": given, "b": given}), backend=backend, gradients=grads)
     bound.startup()
-    with pytest.raises(ValueError, match=r"backward: 'b@GRAD': merged_cast: .*expected the axis order of"):
-        bound.step()
+    with pytest.raises(ValueError, match=r"backward: 'a@GRAD': .*expected the axis order of"):
+        bound.step(lr=0.25)
+    assert not bound.read("b@GRAD").any()
+    grads["a@GRAD"] = given
+    bound.step()
+    assert (bound.read("a") == 0.5).all()
 
 
 @BACKENDS

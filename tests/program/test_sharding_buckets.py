@@ -62,7 +62,7 @@ def test_gradients_that_stay_keep_what_is_in_them():
     vars = {name: var if "@GRAD" not in name else kept(var) for name, var in program.vars.items()}
     program = program.replace(vars=vars, main=[op for op in program.main if op.role != "backward"])
     made = in_buckets(program)
-    assert made[0].counts()["reduce"] == 1
+    assert made[0].counts()["reduce"] == 1 and all(made[0].vars[buffer].persistable for buffer in made[0].views)
 
     def rank(world):
         bound = bind(made[world.rank], {"a": np.zeros(3, "f4"), "b": np.zeros(5, "f4"),
@@ -141,6 +141,19 @@ def test_buckets_by_hand():
         [0], [1, 4], [2], [3], [5]
     ]  # fmt: skip
     assert counts.buckets([1, 1, 1], [4, 2, 4], [0, 0, 0]) == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize(("more", "calls"), [(0, 1), (1, 2)])
+def test_runs_are_of_32_megabytes(more, calls):
+    """If not asked for otherwise: two tensors of 16 fit, and one with an element more does not."""
+    sizes = [2**22, 2**22 + more]
+    program = step_program([("a", sizes[:1]), ("b", sizes[1:])], "sgd", world_size=2, lr=0.5)
+    made = passes.shard(program, 0, 2)
+    for fuse, kind in ((passes.fuse_reduces, "reduce"), (passes.fuse_broadcasts, "broadcast")):
+        assert fuse(made.program).program.counts()[kind] == calls
+    assert len(counts.buckets(sizes, [4, 4], [0, 0])) == calls
+    assert counts.bucketed_step("sgd", sizes, [False] * 2, [0, 0], 0)["reduce"] == calls
+    assert counts.bucketed_step("sgd", [2**21, 2**21 + more], [False] * 2, [0, 0], 0)["broadcast"] == calls
 
 
 # Passes.
