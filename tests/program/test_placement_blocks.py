@@ -196,6 +196,12 @@ def test_parts_beside_the_target(backend):
     assert after.tobytes() == np.tile(host[:, 2:], 2).tobytes()
 
 
+def test_a_row_that_is_its_own_place_whatever_its_stride():
+    target = np.arange(16, dtype=np.float32).reshape(4, 4)
+    concat([target[:1][::-1], target[1:]], target)
+    assert target.tolist() == np.arange(16).reshape(4, 4).tolist()
+
+
 def test_arrays_of_the_host_are_on_no_stream_but_the_first():
     target = np.zeros(4, np.float32)
     for stream in (None, 0):

@@ -325,6 +325,7 @@ def bound_here(**options):
     (lambda: bound_here(timing=True).spans(), RuntimeError, r"spans: expected step\(\) before it, got none"),
     (lambda: bound_here().step(mu=0.5), TypeError, "step: mu: expected one of .*lr"),
     (lambda: bound_here().step(lr=-1.0), ValueError, "lr"),
+    (lambda: bound_here().set(lr=-1.0), ValueError, "lr"),
     (lambda: placement.bind_schedule(PLAN, dict.fromkeys("wvu", gpu.to_device(np.zeros((4, 2), np.float32)))),
      ValueError, "bind_schedule: arrays: '.': expected memory of its own, got an overlap with arr"),
     (lambda: bound_here(multiprocessors=0), ValueError, "bind_schedule: multiprocessors: expected an integer of at "),
@@ -393,6 +394,7 @@ def test_ranks(executor):
         else:
             run = way(placement.on_streams(program), on(executor, arrays), comm=world, gradients=on(executor, ready))
             bound = run.bound
+            assert world.counts["barrier"].calls == 1, "no rank steps while another binds"
         run.step()
         run.step(lr=0.125)
         return read(bound)

@@ -71,6 +71,13 @@ def expected(program, steps=2, brought=None):
     return read(bound)
 
 
+def from_a_quarter(program):
+    """Moments that are not 0 at first."""
+    return program.replace(vars={
+        name: replace(var, initial=0.25) if "moment" in name else var for name, var in program.vars.items()
+    })
+
+
 CASES = {
     "adam": (lambda: merged(adam()), {}),
     "amp, masters": (lambda: merged(adam(config="amp", early=True)), {"masters": True}),
@@ -79,6 +86,7 @@ CASES = {
     "one by one": (lambda: adam(config={name: "fp64" if name[0] == "a" else "amp" for name, _ in PARAMS}), {}),
     "numbers": (lambda: merged(adam(lr={name: 0.5**k for k, (name, _) in enumerate(PARAMS)})), {}),
     "at once": (lambda: merged(adam()), {"nbytes": None}),
+    "other first values": (lambda: from_a_quarter(adam(PARAMS[:2])), {}),
 }
 
 

@@ -363,6 +363,7 @@ def test_communication_says_what_it_reads_and_writes():
         network.all_reduce(x)
         other = 1 - world.rank
         network.exchange([("send", x, other)] if world.rank else [("recv", x, other)])
+        assert world.counts["barrier"].calls == 1, "all ranks meet, also those without messages"
         y = gpu.to_device(np.full(3, world.rank + 1, np.float32))
         y.name = f"y{world.rank}"
         with network.batch():

@@ -103,13 +103,23 @@ def test_arrays_that_share_memory(backend):
         bound.rebind({"a": y, "b": y})
     vars = {name: Var(name, (3,), "float32", persistable=True) for name in "ab"}
     bind(Program(vars), {"a": x, "b": x}, backend=backend)
+    halved = Program(vars, [Op("scale", {"x": ["a"]}, {"out": ["a"]}, {"scale": 0.5}, "startup")])
+    with pytest.raises(ValueError, match="expected memory of its own"):
+        bind(halved, {"a": x, "b": x}, backend=backend)
+    if backend == "cpu":
+        x.setflags(write=False)
+        bind(Program(vars), {"a": x, "b": x})
 
 
 def bound_in_buffers(backend, form):
-    """Two parameters of SGD with momentum, after a step: as they were brought, or moved into buffers."""
+    """Three parameters of SGD with momentum, after a step: as they were brought, or all or two moved into buffers."""
     program = step_program([("a", (4,)), ("b", (4,)), ("c", (4,))], "momentum", lr=0.5, mu=0.5)
     if form == "flat":
         program = passes.fuse_optimizer(program, form="flat").program
+    if form == "moved":
+        outputs = {"output": ["a", "b"], "fused_output": ["buffer"]}
+        moves = Op("coalesce_tensor", {"input": ["a", "b"]}, outputs, {"copy_data": True})
+        program = program.with_vars([Var("buffer", UNKNOWN, "float32", True)]).replace(startup=[moves])
     given = {name: placed(backend, values("float32", (8,), 1, k))[:4] for k, name in enumerate("abc")}
     bound = bind(program, given, backend=backend, gradients=lambda name, step: np.full(4, step + 1, np.float32))
     bound.startup()
@@ -145,10 +155,14 @@ def test_arrays_that_share_memory_with_what_is_bound(backend, form, name, other)
 
 
 @BACKENDS
-@pytest.mark.parametrize("form", ["plain", "flat"])
+@pytest.mark.parametrize("form", ["plain", "flat", "moved"])
 def test_arrays_that_may_take_the_place_of_others(backend, form):
-    """Two that change places, and each in its own place."""
+    """Two that change places, each in its own place, and what was brought and is no variable's any more."""
     bound, given = bound_in_buffers(backend, form)
+    if form == "moved":
+        with pytest.raises(ValueError, match="expected memory of its own, got an overlap"):
+            bound.rebind({"c@GRAD": given["a"]})
+        bound.rebind({"a": placed(backend, ones(4)), "c@GRAD": given["a"]})
     bound.rebind({name: array for name, array in bound.arrays.items() if name not in bound.program.views})
     if form == "plain":
         before = [bound.read(name).tobytes() for name in "ab"]
@@ -204,6 +218,17 @@ def test_scalars_of_a_buffer_stay_there():
         bound.rebind({"b_beta2_pow_acc_0": np.full(1, 0.999, np.float32)})
 
 
+@BACKENDS
+def test_gradients_that_change_in_their_array(backend):
+    program, gradient = step_program([("a", (3,))], "sgd", lr=1.0), ones()
+    bound = bind(program, put(backend, {"a": ones()}), backend=backend, gradients={"a@GRAD": gradient})
+    bound.startup()
+    for expected in (0, -2):
+        bound.step()
+        assert bound.read("a").tolist() == [expected] * 3
+        gradient += 1
+
+
 def test_what_was_replaced_is_left_alone():
     program = step_program([("a", (3,))], "sgd", lr=0.5)
     old, new = ones(), np.zeros(3, np.float32)
@@ -234,7 +259,7 @@ def test_a_refused_array_leaves_no_block_behind():
 
 
 def test_blocks_are_not_for_the_caller():
-    """Their memory is that of the variable that is cut."""
+    """Their memory is that of the variable that is cut, which may be bound anew."""
     made = send_to_owners(step_program([("w", (8, 4))], "sgd", lr=0.5), 2, min_block_size=4).program
 
     def rank(world):
@@ -242,6 +267,13 @@ def test_blocks_are_not_for_the_caller():
         for block in mine.whole_of:
             with pytest.raises(ValueError, match=f"bind: arrays: expected no array for '{block}', which is a blo"):
                 bind(mine, {"w": np.zeros((8, 4), np.float32), block: np.zeros((4, 4), np.float32)}, comm=world)
+        given = ones(32).reshape(8, 4)
+        bound = bind(mine, {"w": given.copy()}, comm=world, gradients=lambda name, step: given)
+        bound.startup()
+        bound.step()
+        bound.rebind({"w": given.copy(), "w@GRAD": given.copy()})
+        bound.step()
+        assert not bound.read("w").any(), "the owners of its blocks have them from startup on"
         return len(mine.whole_of)
 
     assert max(local.run(rank, 2)) == 2

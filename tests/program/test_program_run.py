@@ -195,6 +195,8 @@ def test_numbers_of_a_step():
     other.step()
     assert bound.read("a.w").tobytes() == other.read("a.w").tobytes()
     assert bound.read("a.b").tobytes() == other.read("a.b").tobytes()
+    double = bound_on(step_program(PARAMS[:1], "sgd", config="fp64", grad_dtype="float32", lr=0.5))
+    double.step(lr=1e300)  # a number of fp64, though its gradient is fp32
     early = bound_on(adam(PARAMS[:1], early=True))
     with pytest.raises(TypeError, match=r"step: beta1: expected one of epsilon, lr, rescale_grad, seed"):
         early.step(beta1=0.5)
