@@ -250,13 +250,6 @@ def test_reasons_of_nothing_to_do():
 
 
 def test_bad_arguments():
-    program = adam()
-    with pytest.raises(ValueError, match=r"fuse_optimizer: form: expected one of auto, flat, merged, got 'big'"):
-        passes.fuse_optimizer(program, form="big")
-    with pytest.raises(ValueError, match=r"fuse_optimizer: optimizer: expected one of all, sgd, .*'x'"):
-        passes.fuse_optimizer(program, "x")
-    with pytest.raises(ValueError, match=r"coalesce_gradients: grouping: expected one of early, later, .*'x'"):
-        passes.coalesce_gradients(program, "x")
     with pytest.raises(TypeError, match=r"early: 'b.w': expected float16, as 'a.w' has, got float32"):
         passes.grouping.early(["a.w", "b.w"], [(1,), (1,)], ["float16", "float32"])
     taken = adam(world_size=2)

@@ -325,7 +325,7 @@ def bound_here(**options):
     (lambda: bound_here(timing=True).spans(), RuntimeError, r"spans: expected step\(\) before it, got none"),
     (lambda: bound_here().step(mu=0.5), TypeError, "step: mu: expected one of .*lr"),
     (lambda: bound_here().step(lr=-1.0), ValueError, "lr"),
-    (lambda: bound_here().set(lr=-1.0), ValueError, "lr"),
+    (lambda: bound_here().set(mu=0.5), TypeError, "step: mu: expected one of .*lr"),
     (lambda: placement.bind_schedule(PLAN, dict.fromkeys("wvu", gpu.to_device(np.zeros((4, 2), np.float32)))),
      ValueError, "bind_schedule: arrays: '.': expected memory of its own, got an overlap with arr"),
     (lambda: bound_here(multiprocessors=0), ValueError, "bind_schedule: multiprocessors: expected an integer of at "),

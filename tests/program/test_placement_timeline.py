@@ -62,22 +62,6 @@ def test_as_from_event_to_event(case, beside):
     assert beside < 1 or spans == simulate(plan, costs)
 
 
-@given(case=plans(), rates=st.tuples(*[st.floats(0.01, 1)] * 2).map(sorted))
-@few(100)
-def test_laws_of_disturbance(case, rates):
-    """Tasks keep their order, do the work they are given, and end no earlier the more they are disturbed."""
-    plan, costs = case
-    slow, fast = (simulate(plan, costs, beside) for beside in rates)
-    for spans, beside in zip((slow, fast), rates, strict=True):
-        for task, start, stop in spans:
-            others = (number for number in range(task.number) if plan.tasks[number].stream == task.stream)
-            assert all(spans[number].stop <= start for number in (*task.waits, *others))
-            both = overlap([span for span in spans if (span.task.stream == "compute") != (task.stream == "compute")]
-                           + [spans[task.number]]).hidden  # fmt: skip
-            assert stop - start - (1 - beside) * both == pytest.approx(costs[task.number], abs=1e-9)
-    assert all(a.stop >= b.stop * (1 - 1e-12) for a, b in zip(slow, fast, strict=True))
-
-
 def test_two_long_tasks():
     """At a half, as long as in turn; below, longer; two copies do not disturb each other."""
     two = plan_of(("compute", ()), ("communication", ()))

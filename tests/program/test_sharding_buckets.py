@@ -6,19 +6,16 @@ from functools import partial
 import numpy as np
 import pytest
 from hypothesis import given
-from program_cases import bound_on as plain_on
 from program_cases import edited, few, idempotent, untouched
 from sharding_cases import (
     LIMITS,
     PARAMS,
     RULES,
-    bits,
     bound_on,
     in_buckets,
     owners_of,
     params_of,
     ranks_of,
-    read,
     shards,
     step,
     steps,
@@ -31,29 +28,6 @@ from refopt.program.ops import collectives
 from refopt.program.ops.updates import routine_of
 
 # No bit changes.
-
-
-@pytest.mark.parametrize("config", ["fp32", "amp", "bf16"])
-@pytest.mark.parametrize("options", [dict(), dict(sparse=["a.w", "d"])], ids=repr)
-def test_buckets_of_plain_steps(config, options):
-    """Those of `step_program`, whose masters are there from the start."""
-    params = [("a.w", (5, 3)), ("a.b", (7,)), ("b.w", (30,)), ("d", (4, 2))]
-    program = step_program(params, "adam", config=config, world_size=3, lr=0.1, **options)
-    made, owners = in_buckets(program), owners_of(program)
-    expected = of_plain([program] * 3)[0]
-    for number, got in enumerate(of_plain(made)):
-        mine = {name for name in expected if any(name.startswith(f"{p}_") for p in owners if owners[p] == number)}
-        assert got.keys() == {*owners, *mine} and got.items() <= expected.items()
-
-
-def of_plain(programs):
-    def rank(world):
-        bound = plain_on(programs[world.rank], world)
-        bound.step()
-        bound.step()
-        return bits(read(bound))
-
-    return local.run(rank, len(programs))
 
 
 def test_gradients_that_stay_keep_what_is_in_them():

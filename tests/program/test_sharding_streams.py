@@ -90,21 +90,6 @@ def test_buckets_wait_for_what_they_need_alone():
     ]  # fmt: skip
 
 
-def test_batches_wait_for_what_they_need_alone():
-    """An average for the batch that its gradients are in, which the next does not wait for; a broadcast of several
-    owners for the update of this one's."""
-    made = SCHEDULED["plain in batches"]()[0]
-    plan = placement.on_streams(made)
-    waits = [
-        (plan.label(task), task.stream, [plan.label(plan.tasks[k]) for k in task.waits])
-        for task in plan.tasks if task.op >= 0 and made.main[task.op].type != "backward"
-    ]  # fmt: skip
-    assert waits == [
-        ("batch g@GRAD", "communication", ["backward e@GRAD"]), ("batch c@GRAD", "communication", ["backward a@GRAD"]),
-        ("scale g@GRAD", "compute", ["batch g@GRAD"]), ("merged_adam g", "compute", []),
-        ("scale c@GRAD", "compute", ["batch c@GRAD"]), ("merged_adam c", "compute", []),
-        ("batch g", "communication", ["merged_adam g"]), ("batch c", "communication", ["merged_adam c"]),
-    ]  # fmt: skip
 @pytest.mark.parametrize("example", SCHEDULED)
 def test_no_wait_is_for_nothing(example):
     plan = placement.on_streams(SCHEDULED[example]()[0])
