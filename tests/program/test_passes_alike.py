@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from program_cases import PARAMS, adam, idempotent, numbers_of, same_bits, untouched
+from program_cases import PARAMS, adam, edited, idempotent, numbers_of, same_bits, untouched
 
 from refopt.program import Op, Program, Var, passes, step_program
 
@@ -37,6 +37,9 @@ EXAMPLES = {
     "in use": lambda: in_use(step_program(ALIKE, "sgd", lr=0.5, world_size=2)),
     "twice": lambda: twice(step_program(ALIKE, "sgd", lr=0.5)),
     "copied": lambda: copied(step_program(ALIKE, "sgd", lr=0.5)),
+    "some gated": lambda: gated(adam(ALIKE)),
+    "some early": lambda: partly_early(),
+    "advanced first": lambda: advanced_first(adam(ALIKE, early=True)),
 }
 
 
@@ -64,6 +67,25 @@ def copied(program: Program) -> Program:
     return program.with_vars([copy]).replace(main=(*program.main[: update + 1], cast, *program.main[update + 1 :]))
 
 
+def gated(program: Program) -> Program:
+    """Two updates are skipped."""
+    flag = Var("flag", (1,), "float32", persistable=True)
+    return edited(program, lambda op: [
+        op.replace(inputs={**op.inputs, "found_inf": ["flag"]}) if op.outputs.get("params", "b")[0] < "b" else op
+    ], flag)  # fmt: skip
+
+
+def partly_early() -> Program:
+    """Other ops advance the powers of two updates, two advance their own."""
+    own, early = adam(ALIKE).main, adam(ALIKE, early=True)
+    return early.replace(main=[*own[:6], *early.main[6:8], *early.main[12:]])
+
+
+def advanced_first(program: Program) -> Program:
+    """Powers before the updates that read them."""
+    return program.replace(main=[*program.main[:4], *program.main[8:], *program.main[4:8]])
+
+
 UPDATE = {form: partial(passes.fuse_optimizer, form=form) for form in ("auto", "flat", "merged")}
 AT_ONCE = partial(passes.coalesce_gradients, memory_size=0)
 
@@ -81,3 +103,7 @@ def test_laws(example, form):
             idempotent(one, program)
             untouched(one, program)
             program = one(program).program
+
+
+def test_updates_that_advance_their_powers_are_one_and_others_another():
+    assert passes.fuse_optimizer(partly_early(), form="merged").program.counts()["merged_adam"] == 2

@@ -125,6 +125,12 @@ def test_norms_are_merged_and_not_flat():
     assert not declined.applied and "not flat: lars_momentum has norms of tensors" in declined.reasons[0]
 
 
+def test_updates_of_nothing_stay_out():
+    made = passes.fuse_optimizer(adam([*PARAMS[:3], ("none", (0, 2))]), form="flat")
+    assert made.program.counts()["adam"] == 2
+    assert made.reasons == ("adam of 'none': the only one of its kind",)
+
+
 def test_sparse_gradients_stay_out():
     program = adam(sparse=["a.w", "b.v"], world_size=2)
     made = everything()(program)

@@ -93,6 +93,7 @@ def test_laws(example, strategy):
     program = make()
     made = STRATEGIES[strategy](program, devices).program
     made.check()
+    assert ("all_reduce" in made.counts()) == ("all_reduce" in strategy) != ("reduce" in made.counts())
     one_place_each(made)
     one_update_each(made, program)
     if strategy != "reduce":
@@ -304,10 +305,13 @@ def test_updates_that_share_are_declined_by_servers():
     both = second.replace(inputs={**second.inputs, "velocities": ["other"]}, outputs={"params": ["a.b"], "velocities":
                           ["other"]})  # fmt: skip
     lone = Op("scale", {"x": ["other"]}, {"out": ["other"]}, {"scale": 0.5}, "optimize")
+    known = ["a.w_velocity_0", "a.b_velocity_0"]
     more = program.with_vars([Var("other", (7,), "float32", True, initial=0.0)])
     for main, why in (
         ((*program.main, first), "momentum of 'a.w': 'a.w' is of the update of 'a.w', too"),
         ((*program.main, lone), "scale of other: expected updates, and scale ops that advance their scalars"),
+        ((*program.main, lone.replace(inputs={"x": known}, outputs={"out": known})),
+         "scale of a.w_velocity_0, a.b_velocity_0: expected updates, and scale ops that advance their scalars"),
         ((program.main[1], first, both), "momentum of 'a.b': no backward op makes 'a.b@GRAD'"),
     ):
         assert sent(more.replace(main=main), 2).reasons == (why,)

@@ -231,12 +231,14 @@ def test_sums_run_beside_gradients():
     assert gain.elapsed < gain.total and gain.hidden > 0
 
 
-def early():
-    """A change of what has been sent, before the barrier."""
-    made = on_device(overwritten(), 1)
-    return made.replace(main=[made.main[k] for k in (0, 1, 3, 2)])
+def early(device, op=None):
+    """A change, or another op, of what is sent by device 1 to 0, before the barrier."""
+    made = on_device(overwritten(), device)
+    first, message, barrier, change = made.main
+    return made.replace(main=[first, message, op or change, barrier])
 
 
+READS = Op("cast", {"x": ["h"]}, {"out": ["a"]}, role="optimize")
 PLAIN = adam(SMALL)
 PLAN = placement.on_streams(PLAIN)
 
@@ -244,7 +246,8 @@ PLAN = placement.on_streams(PLAIN)
 @pytest.mark.parametrize(("call", "error", "message"), [
     (lambda: placement.on_streams(EXAMPLES["reduce"]()), ValueError, "expected ops of one device, got devices"),
     (lambda: placement.on_streams(adam(SMALL, sparse=["w"])), ValueError, "main.*expected dense variables, got 'w@GRA"),
-    (lambda: placement.on_streams(early()), ValueError, r"main\[2\] cast: expected 'h' to be left alone until its bar"),
+    *((lambda about=about: placement.on_streams(early(*about)), ValueError, r"main\[2\] cast: expected 'h' to be left al")
+      for about in ((1,), (0,), (0, READS))),
     (lambda: placement.on_streams(PLAIN, {"copy": "compute"}), ValueError, "on_streams: streams: expected one of comp"),
     (lambda: placement.run_schedule(PLAN, {}, issue="any"), ValueError, "run_schedule: issue: expected one of program"),
     (lambda: placement.run_schedule(PLAN, {}, steps=-1), ValueError, "run_schedule: steps: expected an integer of at "),
