@@ -238,6 +238,10 @@ def early(device, op=None):
     return made.replace(main=[first, message, op or change, barrier])
 
 
+def one_task(op=0, waits=()):
+    return Task(0, "run", "compute", op, (), frozenset(), frozenset(), waits)
+
+
 READS = Op("cast", {"x": ["h"]}, {"out": ["a"]}, role="optimize")
 PLAIN = adam(SMALL)
 PLAN = placement.on_streams(PLAIN)
@@ -246,8 +250,10 @@ PLAN = placement.on_streams(PLAIN)
 @pytest.mark.parametrize(("call", "error", "message"), [
     (lambda: placement.on_streams(EXAMPLES["reduce"]()), ValueError, "expected ops of one device, got devices"),
     (lambda: placement.on_streams(adam(SMALL, sparse=["w"])), ValueError, "main.*expected dense variables, got 'w@GRA"),
-    *((lambda about=about: placement.on_streams(early(*about)), ValueError, r"main\[2\] cast: expected 'h' to be left al")
+    *((lambda about=about: placement.on_streams(early(*about)), ValueError, r"main\[2\] cast: expected 'h' to be left")
       for about in ((1,), (0,), (0, READS))),
+    (lambda: Schedule(PLAIN, [one_task(op=6)]), ValueError, r"tasks\[0\]: op: expected one of 6 ops, got 6"),
+    (lambda: Schedule(PLAIN, [one_task(waits=(0,))]), ValueError, r"\[0\]: waits: expected earlier tasks, got \(0,\)"),
     (lambda: placement.on_streams(PLAIN, {"copy": "compute"}), ValueError, "on_streams: streams: expected one of comp"),
     (lambda: placement.run_schedule(PLAN, {}, issue="any"), ValueError, "run_schedule: issue: expected one of program"),
     (lambda: placement.run_schedule(PLAN, {}, steps=-1), ValueError, "run_schedule: steps: expected an integer of at "),
@@ -306,6 +312,8 @@ def test_timeline():
         "   10  communication  broadcast w",
         "   11  compute        end  waits for 10",
     ]
+    long_ = str(placement.on_streams(step_program([("w" * 99, (2,))], "sgd", lr=0.5)))
+    assert max(map(len, long_.splitlines())) == 100
     assert timeline.text(plan, spans, 71).splitlines() == [
         "compute        [bac]..........[ada]....................................",
         "communication  .....[red][sca].....[send_barr][fetch_ba].....[con][bro]",
