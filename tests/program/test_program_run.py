@@ -5,7 +5,7 @@ import re
 import needs
 import numpy as np
 import pytest
-from program_cases import PARAMS, adam, arrays_of, bound_on, everything, gradients_of, numbers_of, outcome, put, values
+from program_cases import PARAMS, adam, arrays_of, bound_on, gradients_of, numbers_of, outcome, put, values
 
 from refopt import cpu, gpu
 from refopt.comm import CommError, local
@@ -257,19 +257,3 @@ def test_ranks_agree_on_their_collectives():
     message = r"agree: call 0: ranks 0 and 2 have main all_reduce of a.b@GRAD: float32 \(7,\), rank 1 has main all_red"
     with pytest.raises(CommError, match=message):
         local.run(rank, 3)
-
-
-def test_collectives_are_as_many_as_ops():
-    """Op counts are calls: P all-reduces, or one for each group."""
-
-    def rank(world):
-        counted = []
-        program = adam(PARAMS, world_size=2)
-        for each in (program, everything(memory_size=0)(program).program):
-            bound = bound_on(each, world)
-            world.reset_counts()
-            bound.step()
-            counted.append(world.counts["all_reduce"].calls)
-        return counted
-
-    assert local.run(rank, 2) == [[6, 1], [6, 1]]

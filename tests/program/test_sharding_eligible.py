@@ -225,15 +225,6 @@ def test_optimize_cast_declines():
     assert plain.reasons[0] == "'a.w' stays fp32: backward of 'a.w@GRAD' reads it"
 
 
-def test_casts_come_after_other_passes():
-    """Of one merged update, on every rank: the same bits."""
-    program = step(world_size=2)
-    cast = passes.optimize_cast(passes.fuse_optimizer(program, form="merged").program)
-    assert cast.applied and counts.param_casts(cast.program) == len(PARAMS)
-    for one, other in zip(history([program] * 2)[0], history([cast.program] * 2)[0], strict=True):
-        assert bits(one).items() <= bits(other).items()
-
-
 @pytest.mark.parametrize("form", ["flat", "merged", "auto"])
 @pytest.mark.parametrize("rule", ["paddle", "greedy"])
 def test_updates_of_an_owner_can_be_one(form, rule):
