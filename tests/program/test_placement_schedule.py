@@ -269,6 +269,32 @@ def test_bad_arguments(call, error, message):
 # Time.
 
 
+def longest(plan, costs):
+    """The longest chain of tasks that must come one after the other: by memory and streams, without any events."""
+    end = {}
+    for task in plan.tasks:
+        before = [end[x.number] for x in plan.tasks[: task.number] if x.conflicts(task) or x.stream == task.stream]
+        end[task.number] = max(before, default=0) + costs[task.number]
+    return max(end.values())
+
+
+@given(**PLANS, data=st.data())
+@few(20)
+def test_a_schedule_takes_as_long_as_its_longest_chain(program, devices, make, rank, data):
+    """Events lose nothing; one stream takes all, and no stream less than its own work."""
+    mine = some_rank(program, devices, make, rank)
+    if mine is None:
+        return
+    plan = placement.on_streams(mine)
+    costs = {task.number: data.draw(st.integers(0, 5)) for task in plan.tasks}
+    gain = overlap(simulate(plan, costs))
+    assert gain.elapsed == longest(plan, costs)
+    assert max(sum(costs[t.number] for t in tasks) for tasks in plan.streams.values()) <= gain.elapsed <= gain.total
+    assert gain.total == sum(costs.values()) and gain.hidden <= sum(costs[t.number] for t in plan.streams["compute"])
+    one = placement.on_streams(mine, dict.fromkeys(STREAMS, "compute"))
+    assert not one.events and overlap(simulate(one, costs)) == (gain.total, gain.total, 0)
+
+
 @pytest.mark.parametrize("stages", [(1, 1, 1), (2, 5, 3), (4, 1, 2), (1, 2, 6)])
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
 def test_pipelined_copies(stages, count):
