@@ -51,7 +51,7 @@ ROWS = {
     "traffic: separate: expected passes over every slot, got none over grads": {
         "traffic": lambda form, dtypes: {"params": 1},
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("message", ROWS)
@@ -161,9 +161,7 @@ NORM_RULES = {
     "close: expected a tuple of rate, rest1, rest2, beta1_pow, beta2_pow, got 3": NORM_RULE._replace(
         close=lambda sums, k: (sums[0], k[0], k[1])
     ),
-    "moments: expected a tuple of moment1, moment2, got 1": NORM_RULE._replace(
-        moments=lambda p, g, m, u, k: (m,)
-    ),
+    "moments: expected a tuple of moment1, moment2, got 1": NORM_RULE._replace(moments=lambda p, g, m, u, k: (m,)),
     "normed: expected a tuple of one or two numbers, got 3": NORM_RULE._replace(normed=lambda p, g, m, u, k: (p, g, m)),
     "rule: expected a tuple of the parameter, got float32": NORM_RULE._replace(rule=lambda p, m, u, k: p),
     "updates: expected params, stored_params, grads and states, got moment": NORM_RULE._replace(
@@ -217,7 +215,7 @@ def test_every_routine_is_offered():
 def merged_new(
     params, grads, moment, *, lr, eta=0.5, at="here", flip=False, rescale_grad=1.0, other=None, master_params=None,
     grad_factor=None, found_inf=None, rounding="nearest", seed=0,
-):  # fmt: skip
+):
     """Update.
 
     Args:

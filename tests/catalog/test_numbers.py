@@ -23,7 +23,7 @@ NEW = (
     Hyper("damping", None, below=1.0), Hyper("least", None, below=0.125), Hyper("shift", 0.25, positive=True),
     Hyper("share", 0.875, per_tensor=True, below=1.0), Hyper("mu", 0.9, below=0.95), Hyper("rho", None, below=0.5),
     Hyper("steps", 3, whole=True),
-)  # fmt: skip
+)
 ROW = SGD._replace(hypers=(SGD.hypers[0], *NEW, *SGD.hypers[-2:]))
 
 
@@ -68,6 +68,6 @@ OF_ROUTINES = [hyper for routine in ROUTINES.values() for hyper in routine.hyper
 
 
 @pytest.mark.parametrize("hyper", [*OF_ROUTINES, *NEW, Hyper("begin", 0, whole=True), Hyper("end", 1, whole=True)],
-                         ids=lambda hyper: hyper.name)  # fmt: skip
+                         ids=lambda hyper: hyper.name)
 def test_the_other_number_is_another_that_may_be(hyper):
     assert hyper.other != hyper.default and hyper.allows(hyper.other)

@@ -51,7 +51,7 @@ def test_defaults_are_those_of_the_catalogue(routine):
     for name, parameter in given.items():
         default = None if parameter.default is parameter.empty else parameter.default
         assert (default, type(default) in (int, float)) == (
-            expected.get(name), type(expected.get(name)) in (int, float)), name  # fmt: skip
+            expected.get(name), type(expected.get(name)) in (int, float)), name
     assert set(given) == {*expected, *routine.scalars, *GATE}
     of_one = parameters(getattr(cpu, routine.name))
     for name, parameter in of_one.items():
@@ -61,9 +61,7 @@ def test_defaults_are_those_of_the_catalogue(routine):
 
 DTYPES = "bfloat16", "float32", "float32", "float32"  # of which a step may round parameters by chance
 # What else a step is given, so that a choice or a number counts.
-WITH = {
-    "seed": {"rounding": "stochastic"}, "adapt": {"lars_weight_decay": 0.0}, "always_adapt": {"weight_decay": 0.0},
-}  # fmt: skip
+WITH = {"seed": {"rounding": "stochastic"}, "adapt": {"lars_weight_decay": 0.0}, "always_adapt": {"weight_decay": 0.0}}
 # Where the last of the choices, or the usual number, changes nothing in this case.
 VALUES = {"adapt": "decay", "lars_coeff": 0.3, "lars_weight_decay": 0.3}
 
@@ -159,14 +157,11 @@ def test_other_arguments_are_refused(routine, module):
         assert [x.tobytes() for x in after] == before
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (cpu.merged_cast, gpu.merged_cast), (cpu.merged_cast, gpu.cast_plan), (cpu.check_gradients, gpu.gradient_check),
-        (cpu.update_loss_scaling, gpu.update_loss_scaling), (cpu.update_loss_scaling, gpu.loss_scaling),
-        (cpu.coalesce_tensor, gpu.coalesce_tensor),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("one", "other"), [
+    (cpu.merged_cast, gpu.merged_cast), (cpu.merged_cast, gpu.cast_plan), (cpu.check_gradients, gpu.gradient_check),
+    (cpu.update_loss_scaling, gpu.update_loss_scaling), (cpu.update_loss_scaling, gpu.loss_scaling),
+    (cpu.coalesce_tensor, gpu.coalesce_tensor),
+])
 def test_functions_around_the_step_have_the_signature_of_the_reference(one, other):
     given = [[x for x in parameters(f).values() if x.name != "stream"] for f in (one, other)]
     plain = [[x.replace(annotation=x.empty) for x in xs] for xs in given]

@@ -11,7 +11,7 @@ from refopt.checks import arguments
 
 NO_NUMBERS = [
     None, "1", b"1", True, np.True_, np.timedelta64(1), np.array([1]), np.array(True), np.ma.masked, [1], 1j, ...,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("value", [3, np.int8(3), np.uint64(3), np.array(3), np.array(3, np.uint8)])
@@ -30,7 +30,7 @@ def test_what_is_no_whole_number(value):
 @pytest.mark.parametrize(("bounds", "value", "expected"), [
     ((2, None), 1, "an integer of at least 2"), ((2, 5), 1, "an integer from 2 to 5"),
     ((2, 5), 6, "an integer from 2 to 5"), ((None, 5), 6, "an integer from 0 to 5"), ((0, None), -1, "of at least 0"),
-])  # fmt: skip
+])
 def test_whole_numbers_out_of_range(bounds, value, expected):
     with pytest.raises(ValueError, match=f"^f: n: expected .*{expected}, got {value}$"):
         arguments.whole("f: n", value, *bounds)
@@ -59,7 +59,7 @@ def test_what_is_no_number(value):
     ({"most": 1}, [1.0, -np.inf], [np.nextafter(1.0, 2), np.nan], "a number of at most 1"),
     ({"below": 1}, [np.nextafter(1.0, 0)], [1.0, np.nan], "a number below 1"),
     ({"least": 0, "below": 1, "finite": True}, [0.0], [1.0, -1.0, np.nan], "a finite number of at least 0 and below 1"),
-])  # fmt: skip
+])
 def test_numbers_in_a_range(bounds, inside, outside, expected):
     for value in inside:
         found = arguments.number("f: x", value, **bounds)
@@ -93,7 +93,7 @@ def test_named_choices(value):
 
 
 @pytest.mark.parametrize("value", ["ab", b"ab", bytearray(2), memoryview(b"ab"), np.zeros(2), {"a": 1}, {1}, None, 3,
-                                   (x for x in "ab")], ids=lambda value: type(value).__name__)  # fmt: skip
+                                   (x for x in "ab")], ids=lambda value: type(value).__name__)
 def test_lists(value):
     assert arguments.listed("f: xs", (1, 2)) == arguments.listed("f: xs", [1, 2]) == [1, 2]
     with pytest.raises(TypeError, match=f"^f: xs: expected a list of arrays, got {type(value).__name__}$"):
@@ -132,7 +132,7 @@ def test_values_in_errors_take_one_line():
 @pytest.mark.parametrize(("shape", "strides", "layout"), [
     ((1, 5), (4096, 4), (0, 1)), ((5, 1), (4, -8), (1, 0)), ((2, 3), (4, 8), (1, 2)), ((2, 3), (12, 4), (3, 1)),
     ((2, 3), (16, 4), None), ((0, 3), (12, 4), ()), ((1,), (400,), (0,)), ((2,), (-4,), None),
-])  # fmt: skip
+])
 def test_layouts(shape, strides, layout):
     """An extent of one has no stride: what stands there is not looked at."""
     array = checks.host_array(np.lib.stride_tricks.as_strided(np.zeros(64, np.float32), shape, strides), "x")

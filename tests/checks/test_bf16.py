@@ -12,17 +12,14 @@ from refopt.oracle.exact.cases import assert_same
 pytest.importorskip("ml_dtypes")
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "text"),
-    [
-        (dict(seed=-1), ValueError, "seed: expected a whole number at least 0 and below 16777216, got -1"),
-        (dict(seed=2**24), ValueError, "seed: expected a whole number"),
-        (dict(seed=0.5), ValueError, "seed: expected a whole number"),
-        (dict(rounding="up"), ValueError, "rounding: expected one of nearest, stochastic, got 'up'"),
-        (dict(remainder="float32"), TypeError, r"master_params\[0\]: expected no master for a float32 parameter"),
-        (dict(remainder="float16"), TypeError, r"master_params\[0\]: expected float32, got uint16"),
-    ],
-)
+@pytest.mark.parametrize(("change", "error", "text"), [
+    (dict(seed=-1), ValueError, "seed: expected a whole number at least 0 and below 16777216, got -1"),
+    (dict(seed=2**24), ValueError, "seed: expected a whole number"),
+    (dict(seed=0.5), ValueError, "seed: expected a whole number"),
+    (dict(rounding="up"), ValueError, "rounding: expected one of nearest, stochastic, got 'up'"),
+    (dict(remainder="float32"), TypeError, r"master_params\[0\]: expected no master for a float32 parameter"),
+    (dict(remainder="float16"), TypeError, r"master_params\[0\]: expected float32, got uint16"),
+])
 def test_bad_arguments(change, error, text):
     """A seed that is none, and a remainder of a parameter that has none; nothing is modified."""
     change = dict(change)

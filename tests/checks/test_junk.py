@@ -55,13 +55,13 @@ JUNK = {
     "record": lambda: np.ones(2, "f4,f4"),
     "time array": lambda: np.ones(2, "m8[s]"), "complex array": lambda: np.ones(2, complex),
     "arrays": lambda: [np.ones(3, F), np.ones(3, F)], "mixed": lambda: [np.ones(3, F), 1.0],
-}  # fmt: skip
+}
 # What a message may call an argument, beside its name.
 ALSO = {
     "params": ("grads",), "sources": ("targets",), "inputs": ("shapes", "outputs"),
     "size_of_dtype": ("align_size", "inputs"), "align_size": ("inputs",),
     "align_unit": ("align_size",),
-}  # fmt: skip
+}
 
 
 def _step(routine):
@@ -94,7 +94,7 @@ CALLS = dict([
         "inputs": _floats(), "scale": 1.0, "dtype": "float32", "shapes": [(3,), (3,)], "copy_data": True,
         "set_constant": False, "constant": 0.0, "outputs": _floats(), "persist_output": False, "use_align": True,
         "align_size": 256, "align_unit": "bytes", "size_of_dtype": 4}),
-])  # fmt: skip
+])
 
 
 def on_side(module, value):
@@ -209,7 +209,7 @@ def test_junk_to_a_plan(executor, junk):
         "params": lambda x: step.rebind(params=x), "grads": lambda x: step.rebind(grads=x),
         "form": lambda x: gpu.plan("sgd", params, grads, form=x), "stream": lambda x: gpu.plan("sgd", [], [], stream=x),
         "master_params": lambda x: step.rebind(master_params=x),
-    }  # fmt: skip
+    }
     for argument, call in calls.items():
         before, value = arrays_in([params]), JUNK[junk]()
         try:

@@ -26,7 +26,7 @@ SPOILED = {
     "masked": (lambda x: np.ma.array(x, mask=[True, *[False] * (x.size - 1)]), SUBCLASS),
     "matrix": (lambda x: x.view(np.matrix), SUBCLASS),
     "scalar": (lambda x: x[0], "expected a NumPy array, got {module}.{kind}"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", SPOILED)
@@ -90,24 +90,17 @@ class Interface:
             self.dtype = np.dtype(dtype)
 
 
-@pytest.mark.parametrize(
-    ("value", "error", "message"),
-    [
-        (Interface(typestr=">f4"), TypeError, "expected native byte order, got >f4"),
-        (Interface(">f4"), TypeError, "expected native byte order, got >f4"),
-        (Interface("float32", typestr=">f4"), TypeError, "expected native byte order, got >f4"),
-        (Interface("int32"), TypeError, "expected a dtype and an interface that agree, got int32 and <f4"),
-        (Interface(mask=Interface(typestr="|b1")), TypeError, "expected an array without a mask, got one with a mask"),
-        (
-            Interface(data=(4098, False)), ValueError,
-            "expected an address divisible by 4, as float32 needs, got one with remainder 2",
-        ),
-        (
-            Interface(shape=(2**62, 2**62)), ValueError,
-            f"expected an array that ends below 2**64, got shape {(2**62, 2**62)}",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "error", "message"), [
+    (Interface(typestr=">f4"), TypeError, "expected native byte order, got >f4"),
+    (Interface(">f4"), TypeError, "expected native byte order, got >f4"),
+    (Interface("float32", typestr=">f4"), TypeError, "expected native byte order, got >f4"),
+    (Interface("int32"), TypeError, "expected a dtype and an interface that agree, got int32 and <f4"),
+    (Interface(mask=Interface(typestr="|b1")), TypeError, "expected an array without a mask, got one with a mask"),
+    (Interface(data=(4098, False)), ValueError,
+     "expected an address divisible by 4, as float32 needs, got one with remainder 2"),
+    (Interface(shape=(2**62, 2**62)), ValueError,
+     f"expected an array that ends below 2**64, got shape {(2**62, 2**62)}"),
+])
 def test_interfaces_of_another_kind(value, error, message):
     with pytest.raises(error) as caught:
         describer("gpu")(value, "f: x[0]")
@@ -122,15 +115,12 @@ def test_a_negated_view_of_pytorch():
         describer("gpu")(Negated(), "f: x[0]")
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (np.ma.array([1.0, 2.0], mask=[True, False]), "expected a plain NumPy array, got numpy.ma.MaskedArray"),
-        (np.eye(2).view(np.matrix), "expected a plain NumPy array, got numpy.matrix"),
-        ([1.0, 2.0], "expected a NumPy array, got builtins.list"),
-        (np.array([None]), "expected numbers, got object"),
-    ],
-)
+@pytest.mark.parametrize(("value", "message"), [
+    (np.ma.array([1.0, 2.0], mask=[True, False]), "expected a plain NumPy array, got numpy.ma.MaskedArray"),
+    (np.eye(2).view(np.matrix), "expected a plain NumPy array, got numpy.matrix"),
+    ([1.0, 2.0], "expected a NumPy array, got builtins.list"),
+    (np.array([None]), "expected numbers, got object"),
+])
 def test_only_arrays_go_to_a_device(value, message):
     with gpu.use("executor"), pytest.raises(TypeError) as caught:
         gpu.to_device(value)
@@ -140,7 +130,7 @@ def test_only_arrays_go_to_a_device(value, message):
 @pytest.mark.parametrize("change", [
     lambda x: x, lambda x: x.transpose(2, 0, 1), lambda x: x[:, ::-1], lambda x: x[:, 1:], lambda x: x[:0],
     lambda x: x[1, 1, 1:2].reshape(()), lambda x: np.broadcast_to(x, (2, *x.shape)), swapped,
-])  # fmt: skip
+])
 def test_any_order_goes_to_a_device_and_back(machine, change):
     x = change(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
     there = machine.to_device(x)

@@ -167,7 +167,7 @@ REFUSED = [
         ("found_inf", "loss_scale"), ("good_steps", "bad_steps"), ("found_inf", "good_steps"),
         ("loss_scale", "bad_steps"),
     ]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("module", [cpu, gpu], ids=["cpu", "gpu"])
@@ -187,7 +187,7 @@ TAKEN = [
     (check(max_norm=Fraction(1, 2)), check(max_norm=0.5)), (check(epsilon=np.array(2)), check(epsilon=2.0)),
     (scaling(incr_ratio=Fraction(3, 2), incr_every_n_steps=np.int64(1)), scaling(incr_ratio=1.5, incr_every_n_steps=1)),
     (lambda m, x: m.merged_sgd((x(),), (x(),), lr=0.5), sgd()),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("module", [cpu, gpu], ids=["cpu", "gpu"])
@@ -206,20 +206,17 @@ def test_takes(module, calls):
 NAMES = ["a.weight", "a.bias"]
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "message"),
-    [
-        ((NAMES, np.nan, []), ValueError, "lars_weight_decay: expected a finite number of at least 0, got nan"),
-        ((NAMES, -1.0, []), ValueError, "lars_weight_decay: expected a finite number of at least 0, got -1.0"),
-        ((NAMES, [0.1], []), TypeError, "lars_weight_decay: expected a finite number of at least 0, got [0.1]"),
-        (("abc", 0.1, []), TypeError, "names: expected a sequence of names, got 'abc'"),
-        ((b"abc", 0.1, []), TypeError, "names: expected a sequence of names, got b'abc'"),
-        (([*NAMES, 3], 0.1, []), TypeError, "names[2]: expected a name, got 3"),
-        ((NAMES, 0.1, "bias"), TypeError, "exclude: expected a sequence of names, got 'bias'"),
-        ((NAMES, 0.1, [None]), TypeError, "exclude[0]: expected a name, got None"),
-        ((NAMES, 0.1, None), TypeError, "exclude: expected a sequence of names, got None"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("given", "error", "message"), [
+    ((NAMES, np.nan, []), ValueError, "lars_weight_decay: expected a finite number of at least 0, got nan"),
+    ((NAMES, -1.0, []), ValueError, "lars_weight_decay: expected a finite number of at least 0, got -1.0"),
+    ((NAMES, [0.1], []), TypeError, "lars_weight_decay: expected a finite number of at least 0, got [0.1]"),
+    (("abc", 0.1, []), TypeError, "names: expected a sequence of names, got 'abc'"),
+    ((b"abc", 0.1, []), TypeError, "names: expected a sequence of names, got b'abc'"),
+    (([*NAMES, 3], 0.1, []), TypeError, "names[2]: expected a name, got 3"),
+    ((NAMES, 0.1, "bias"), TypeError, "exclude: expected a sequence of names, got 'bias'"),
+    ((NAMES, 0.1, [None]), TypeError, "exclude[0]: expected a name, got None"),
+    ((NAMES, 0.1, None), TypeError, "exclude: expected a sequence of names, got None"),
+])
 def test_weight_decays_refuses(given, error, message):
     with pytest.raises(error) as caught:
         cpu.weight_decays(*given)
@@ -235,20 +232,17 @@ def test_weight_decays_refuses_a_match(match):
 @pytest.mark.parametrize("of", [list, tuple, iter, set, lambda xs: (x for x in xs), dict.fromkeys, np.array])
 def test_weight_decays_goes_through_each_once(of):
     assert cpu.weight_decays(of(["bias"] * 2 + ["x"]) if of not in (set, dict.fromkeys) else ["bias", "bias", "x"],
-                             Fraction(1, 2), of(["bias"])) == [0, 0, 0.5]  # fmt: skip
+                             Fraction(1, 2), of(["bias"])) == [0, 0, 0.5]
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"form": ["merged"]}, ValueError, "form: expected one of separate, merged, got ['merged']"),
-        ({"form": np.ones(2)}, ValueError, "form: expected one of separate, merged, got an array of shape (2,)"),
-        *(
-            ({"stream": s}, TypeError, f"stream: expected a stream of the executor or its handle, got {s!r}")
-            for s in ("abc", -1, 1.5, True, None, [0])
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "error", "message"), [
+    ({"form": ["merged"]}, ValueError, "form: expected one of separate, merged, got ['merged']"),
+    ({"form": np.ones(2)}, ValueError, "form: expected one of separate, merged, got an array of shape (2,)"),
+    *(
+        ({"stream": s}, TypeError, f"stream: expected a stream of the executor or its handle, got {s!r}")
+        for s in ("abc", -1, 1.5, True, None, [0])
+    ),
+])
 def test_plan_refuses_options(executor, options, error, message):
     x = [executor.to_device(np.ones(3, F)) for _ in range(2)]
     for call in (lambda **o: gpu.plan("sgd", x[:1], x[1:], **o), lambda **o: gpu.merged_sgd(x[:1], x[1:], lr=1, **o)):

@@ -95,7 +95,7 @@ def test_widest_rows_are_80_columns():
     row = verify.Row(
         "lars_momentum", "fp16-amp", "carried_norm", 999_999, 10**12, 999_999, 99_999, 999_999, 99_999,
         87_226_227_200, True, 10**18, 1, (), ("launches: ...",), 99_999.999, 99_999.99,
-    )  # fmt: skip
+    )
     assert len(table.line(row)) == 80
     assert len(table.speed_line(row, copy=4.3e12)) <= 80
     assert table.line(row._replace(max_ulps=ulp.MAXIMUM)).endswith("NaN  FAIL")
@@ -114,7 +114,7 @@ def test_json(capsys, tmp_path):
     assert set(answer) == {
         "schema", "ok", "versions", "device", "workload", "steps", "skipped", "seconds",
         "copy_bytes_per_second", "rows",
-    }  # fmt: skip
+    }
     assert answer["versions"]["numpy"] == np.__version__
     assert answer["device"]["kind"] == "executor"
     assert answer["workload"]["tensors"] == 14
@@ -151,7 +151,7 @@ def test_broken_rule_is_found(capsys, monkeypatch):
 COUNTING = [
     pytest.param(hyper, dtype, marks=[pytest.mark.slow] * (dtype != "fp32" and hyper != HYPERS[0]))
     for hyper in HYPERS for dtype in FOR_LARS
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("hyper", "dtype"), COUNTING)
@@ -235,19 +235,16 @@ def test_other_bytes_than_in_the_catalogue_are_found(capsys, monkeypatch):
     assert re.search(r"bytes: expected [\d,]+ by the catalogue, got [\d,]+", out) and "launches: expected" not in out
 
 
-@pytest.mark.parametrize(
-    ("args", "named"),
-    [
-        (["--dtype", "fp8"], list(verify.DTYPES)),
-        (["--form", "fast"], list(LARS_MOMENTUM.forms)),
-        (["--routine", "sgdm"], list(catalog.ROUTINES)),
-        (["--workload", "vgg"], ["resnet50", "bert-large", "gpt2-xl", "llama-3-8b"]),
-        (["--device", "tpu"], ["gpu", "executor"]),
-        (["--steps", "1"], ["at least 2"]),
-        (["--max-elements", "none"], ["at least 1"]),
-        (["--routine", "novograd", "--dtype", "bf16-sr"], ["nothing to verify"]),
-    ],
-)
+@pytest.mark.parametrize(("args", "named"), [
+    (["--dtype", "fp8"], list(verify.DTYPES)),
+    (["--form", "fast"], list(LARS_MOMENTUM.forms)),
+    (["--routine", "sgdm"], list(catalog.ROUTINES)),
+    (["--workload", "vgg"], ["resnet50", "bert-large", "gpt2-xl", "llama-3-8b"]),
+    (["--device", "tpu"], ["gpu", "executor"]),
+    (["--steps", "1"], ["at least 2"]),
+    (["--max-elements", "none"], ["at least 1"]),
+    (["--routine", "novograd", "--dtype", "bf16-sr"], ["nothing to verify"]),
+])
 def test_wrong_usage(capsys, args, named):
     assert cli.main(["verify", *args]) == 2
     out, err = capsys.readouterr()

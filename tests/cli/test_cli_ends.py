@@ -31,13 +31,10 @@ def one_line(done, status):
     return done.stderr
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        [], ["--help"], ["--version"], ["verify", "--help"], ["check", "--help"], ["show", "--help"], ["verfy"],
-        ["verify", "--steps"], ["--json"], ["show", "adam", "--set", "a=b"], ["show", "adam", "--form", "separately"],
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("args", [
+    [], ["--help"], ["--version"], ["verify", "--help"], ["check", "--help"], ["show", "--help"], ["verfy"],
+    ["verify", "--steps"], ["--json"], ["show", "adam", "--set", "a=b"], ["show", "adam", "--form", "separately"],
+])
 def test_help_and_wrong_arguments(args, capfd, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     is_help_or_error(args, cli.main(args), *capfd.readouterr())
@@ -62,23 +59,20 @@ def test_the_statuses_are_told(capfd):
     told = re.search(r"Exit status: (.*)", words)[1]
     assert [int(n) for n in re.findall(r"\d+", told)] == [
         cli.EQUAL, cli.DIFFERS, cli.UNUSABLE, cli.FAILED, cli.INTERRUPTED, cli.BROKEN_PIPE, cli.TERMINATED,
-    ]  # fmt: skip
+    ]
     listed = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "command-line.md").read_text(), re.MULTILINE)
     assert [int(n) for n in listed] == [int(n) for n in re.findall(r"\d+", told)]
 
 
-@pytest.mark.parametrize(
-    ("path", "why"),
-    [
-        (".", "Is a directory"),
-        ("", "expected the name of a file"),
-        ("missing/report.json", "No such file or directory"),
-        ("missing/", "expected the name of a file"),
-        ("file/report.json", "Not a directory"),
-        ("x" * 300, "File name too long"),
-        ("/dev/full", "No space left on device"),
-    ],
-)
+@pytest.mark.parametrize(("path", "why"), [
+    (".", "Is a directory"),
+    ("", "expected the name of a file"),
+    ("missing/report.json", "No such file or directory"),
+    ("missing/", "expected the name of a file"),
+    ("file/report.json", "Not a directory"),
+    ("x" * 300, "File name too long"),
+    ("/dev/full", "No space left on device"),
+])
 def test_a_report_that_cannot_be_written(tmp_path, path, why, capfd, monkeypatch):
     """Before any work is done, and nothing is left."""
     (tmp_path / "file").write_text("old")

@@ -40,7 +40,7 @@ LAUNCHES = {
         "in a step: merged_lars_grad_norm[3223, 128], merged_lars_update_and_norm[12892, 64]"],
     ("lars_momentum", "--form", "separate"): [
         "in a step: 161 times lars_momentum[as many as fit at a time, 128] with a barrier across the grid The"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("args", LAUNCHES, ids=" ".join)
@@ -60,7 +60,7 @@ def test_launches_are_told(args, capsys):
     (["adam", "--dtype", "bf16-sr"], "rounding=stochastic", "master_params"),
     (["adam", "--dtype", "bf16", "--set", "rounding=stochastic"], "def random4(", "master_params"),
     (["lamb", "--dtype", "fp64"], "# choices: always_adapt=False\n", "v4.f32"),
-])  # fmt: skip
+])
 def test_dtypes_choices_and_states(args, there, gone, capsys):
     text = printed(capsys, *args)
     assert there in text and gone not in text
@@ -100,7 +100,7 @@ def test_what_is_refused(args, said, capsys, tmp_path):
     (("adam", "fp32", None, "moment2_max"), TypeError, "^show: states: expected a sequence of names, got "),
     (("adam", "fp32", None, [3]), TypeError, r"^show: states\[0\]: expected a name, got 3$"),
     ((ROUTINES["adam"],), ValueError, "^show: routine: expected one of"),
-])  # fmt: skip
+])
 def test_what_python_is_refused(given, error, said):
     with pytest.raises(error, match=said):
         show.source(*given)

@@ -26,7 +26,7 @@ ENDS = {
     "Ctrl-C": (KeyboardInterrupt(), 130, "refopt: interrupted\n"),
     "SIGTERM": (cli.Terminated(), 143, "refopt: terminated\n"), "pipe": (BrokenPipeError(32, "Broken pipe"), 141, ""),
     "unusable": (cli.Unusable("x: no such file"), 2, "refopt: x: no such file\n"),
-}  # fmt: skip
+}
 
 
 def ending(end):
@@ -64,7 +64,7 @@ def test_statuses_that_nobody_is_told(end, stream, monkeypatch):
 @pytest.mark.parametrize(("error", "raised", "said"), [
     (BrokenPipeError(32, "Broken pipe"), BrokenPipeError, "Broken pipe"),
     (OSError(28, "No space left on device"), cli.Unusable, "^standard output: No space left on device$"),
-])  # fmt: skip
+])
 def test_output_that_cannot_be_written(error, raised, said, monkeypatch):
     monkeypatch.setattr("sys.stdout", Shut(error))
     with pytest.raises(raised, match=said):
@@ -73,9 +73,7 @@ def test_output_that_cannot_be_written(error, raised, said, monkeypatch):
     cli.write("text")
 
 
-@pytest.mark.parametrize(("signum", "error"), [
-    (signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, cli.Terminated),
-])  # fmt: skip
+@pytest.mark.parametrize(("signum", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, cli.Terminated)])
 def test_the_first_signal_interrupts_and_the_next_ones_wait(signum, error):
     before = {each: signal.getsignal(each) for each in cli.ENDS}
     try:

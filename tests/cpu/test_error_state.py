@@ -22,7 +22,7 @@ def extreme(arrays):
         return {
             name: x if x is None or x.dtype.kind == "i" or name == "found_inf"
             else rng.choice(EXTREME, x.shape).astype(x.dtype) for name, x in arrays.items()
-        }  # fmt: skip
+        }
 
 
 @pytest.fixture

@@ -48,9 +48,7 @@ def momentum(x, g, velocities, lr, mu, l2_decay, dampening, use_nesterov, maximi
     return dict(params=x - ahead * lr, velocities=velocity)
 
 
-def lars_momentum(
-    x, param, g, velocities, lr, mu, lars_coeff, lars_weight_decay, epsilon, adapt, norm_of
-):
+def lars_momentum(x, param, g, velocities, lr, mu, lars_coeff, lars_weight_decay, epsilon, adapt, norm_of):
     """You, Gitman and Ginsburg 2017, Algorithm 1; where it adapts, epsilon and norms as in Paddle's operator."""
     weights, gradients = norm(x if norm_of == "master" else param), norm(g)
     adapts = {
@@ -85,9 +83,7 @@ def adam(t, x, g, moment1, moment2, moment2_max, lr, beta1, beta2, epsilon, epsi
     return slots if moment2_max is None else slots | dict(moment2_max=largest)
 
 
-def adamw(
-    t, x, g, moment1, moment2, moment2_max, lr, beta1, beta2, epsilon, epsilon_at, coeff, lr_ratio, maximize
-):
+def adamw(t, x, g, moment1, moment2, moment2_max, lr, beta1, beta2, epsilon, epsilon_at, coeff, lr_ratio, maximize):
     """Loshchilov and Hutter 2019, Algorithm 2: decay by the rate, which is lr * lr_ratio in Paddle's operator."""
     numbers = lr, beta1, beta2, epsilon, epsilon_at, 0, "l2", maximize
     slots = adam(t, x, g, moment1, moment2, moment2_max, *numbers)
@@ -175,9 +171,7 @@ def radam(t, x, g, moment1, moment2, lr, beta1, beta2, epsilon, weight_decay, de
     return dict(params=x - step, moment1=m, moment2=v, **powers)
 
 
-def lamb(
-    t, x, g, moment1, moment2, new_moment1, new_moment2, lr, beta1, beta2, epsilon, weight_decay, always_adapt
-):
+def lamb(t, x, g, moment1, moment2, new_moment1, new_moment2, lr, beta1, beta2, epsilon, weight_decay, always_adapt):
     """You et al. 2020, Algorithm 2, of moments as they are stored; where it adapts, as in Paddle's operator."""
     m_hat, v_hat = new_moment1 / (1 - beta1**t), new_moment2 / (1 - beta2**t)
     direction = weight_decay * x + m_hat / (epsilon + sqrt(v_hat))

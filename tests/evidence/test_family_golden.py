@@ -98,7 +98,7 @@ FORMULAE = [
     ("adam", "NoBiasCorrection"), ("adam", "EpsilonUncorrected"), ("adam", "PowersBeforeUse"),
     ("adamw", "DecayInGradient"), ("adamw", "RatioOnEverything"), ("sgd", "TailDropped"),
     ("lamb", "RatioByNormsAlone"), ("lamb", "RatioForgotten"), ("lamb", "DecayAfterTheNorm"), ("lamb", "Uncorrected"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("operator", "name"), FORMULAE)

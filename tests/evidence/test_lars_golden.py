@@ -72,14 +72,8 @@ def test_the_cases_are_many_and_varied():
 
 
 FORMULAE = [
-    "EpsilonInVelocity",
-    "DecayElementwiseInDenominator",
-    "RescaleForgottenInNorm",
-    "RescaleForgottenInUpdate",
-    "FirstLearningRate",
-    "FirstWeightDecay",
-    "MomentumOfEverything",
-    "LearningRateAgain",
+    "EpsilonInVelocity", "DecayElementwiseInDenominator", "RescaleForgottenInNorm", "RescaleForgottenInUpdate",
+    "FirstLearningRate", "FirstWeightDecay", "MomentumOfEverything", "LearningRateAgain",
 ]
 
 

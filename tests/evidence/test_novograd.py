@@ -101,15 +101,12 @@ def inside(real, grad_averaging, run=reference):
 
 
 @pytest.mark.clause("N13")
-@pytest.mark.parametrize(
-    ("real", "grad_averaging"),
-    [
-        pytest.param(real, choice, marks=[pytest.mark.evidence(*cell), *marks], id="-".join(cell))
-        for precision, (real, marks) in REALS.items()
-        for choice in NOVOGRAD.choices["grad_averaging"]
-        for cell in cell_of(NOVOGRAD, precision, {"grad_averaging": choice}, NUMBERS)
-    ],
-)
+@pytest.mark.parametrize(("real", "grad_averaging"), [
+    pytest.param(real, choice, marks=[pytest.mark.evidence(*cell), *marks], id="-".join(cell))
+    for precision, (real, marks) in REALS.items()
+    for choice in NOVOGRAD.choices["grad_averaging"]
+    for cell in cell_of(NOVOGRAD, precision, {"grad_averaging": choice}, NUMBERS)
+])
 def test_within_the_bound(real, grad_averaging):
     """What comes out is within the bound, which is tight enough to say something."""
     for (_, p_error), (_, m_error), (v, v_error) in truth(real, grad_averaging):

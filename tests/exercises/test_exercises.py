@@ -107,7 +107,7 @@ LESSONS = {
     ),
     "two blocks": ("03_grid_stride", ["p[0] = cuda.blockIdx.x"], "DataRace", "Blocks of a launch are not ordered"),
     "one block": ("03_grid_stride", ["p[0] = cuda.threadIdx.x"], "DataRace", "or let a single thread write"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", LESSONS)
@@ -132,13 +132,10 @@ def test_an_element_that_many_threads_store_is_named(tmp_path):
     assert "is stored by" not in exercise.check(solution.load("09_a_sum_by_shuffles").answer).text
 
 
-@pytest.mark.parametrize(
-    ("name", "array", "stub", "solved"),
-    [
-        ("05_columns_to_rows", "x", "load 0: 32 elements, 32 sectors", "load 0: 32 elements, 4 sectors"),
-        ("10_the_crowded_bank", "shared", "load 6: 1 bank, 32 turns", "load 6: 32 banks, 1 turn;"),
-    ],
-)
+@pytest.mark.parametrize(("name", "array", "stub", "solved"), [
+    ("05_columns_to_rows", "x", "load 0: 32 elements, 32 sectors", "load 0: 32 elements, 4 sectors"),
+    ("10_the_crowded_bank", "shared", "load 6: 1 bank, 32 turns", "load 6: 32 banks, 1 turn;"),
+])
 def test_requests_of_a_warp_are_drawn(name, array, stub, solved, tmp_path):
     exercise, right, _ = solution.load(name)
     assert solved in exercise.requests(right, array).alt

@@ -29,10 +29,8 @@ SIGN = "sign = ONE if c > ZERO else (-ONE if c < ZERO else c)\n"
 
 WRONG = {
     "11_sixteen_bytes_at_a_time": {
-        "lazy": (
-            [f"for i in range(cuda.grid(1), fours, cuda.gridsize(1)):\n    {TAIL}", TAIL],
-            "too many requests", "reference",
-        ),
+        "lazy": ([f"for i in range(cuda.grid(1), fours, cuda.gridsize(1)):\n    {TAIL}", TAIL], "too many requests",
+                 "reference"),
         "nearly": ([FOURS.replace("4 * i", "i"), TAIL], "MisalignedAddress", "x, d = load4_float32(p + i)"),
         "slow": (
             [FOURS.replace("store4_float32(p + 4 * i, (", "new = (").replace("x[3] - lr * d[3]))", "x[3] - lr * d[3])")
@@ -41,14 +39,10 @@ WRONG = {
         ),
     },
     "12_many_tensors_one_launch": {
-        "lazy": (
-            [f"i = start + cuda.threadIdx.x\nif i < stop:\n    {TAIL}"],
-            "params[1][64]: expected", "no thread has written it",
-        ),
-        "nearly": (
-            [f"for i in range(cuda.threadIdx.x, stop, cuda.blockDim.x):\n    {TAIL}"],
-            "of params[3] (shape (1100,)", "Blocks of a launch are not ordered",
-        ),
+        "lazy": ([f"i = start + cuda.threadIdx.x\nif i < stop:\n    {TAIL}"], "params[1][64]: expected",
+                 "no thread has written it"),
+        "nearly": ([f"for i in range(cuda.threadIdx.x, stop, cuda.blockDim.x):\n    {TAIL}"],
+                   "of params[3] (shape (1100,)", "Blocks of a launch are not ordered"),
         "slow": (
             ["share = (stop - start + cuda.blockDim.x - 1) // cuda.blockDim.x\n"
              "first = start + cuda.threadIdx.x * share\n"
@@ -75,14 +69,10 @@ WRONG = {
         ),
     },
     "14_a_gate_on_the_device": {
-        "lazy": (
-            [FIND, GATED.replace(" and found_inf[0] == 0", "")],
-            "a NaN among 70", "last written by block 0, thread 0",
-        ),
-        "nearly": (
-            [FIND.replace("g[i] - g[i] != ZERO", "g[i] > np.float32(3e38)"), GATED],
-            "a NaN among 70", "70 of 70 elements of p differ",
-        ),
+        "lazy": ([FIND, GATED.replace(" and found_inf[0] == 0", "")], "a NaN among 70",
+                 "last written by block 0, thread 0"),
+        "nearly": ([FIND.replace("g[i] - g[i] != ZERO", "g[i] > np.float32(3e38)"), GATED], "a NaN among 70",
+                   "70 of 70 elements of p differ"),
         "slow": (
             [FIND, "if i < p.size and found_inf[0] == 0:\n    v[i] = mu * v[i] + g[i]\n    p[i] = p[i] - lr * v[i]"],
             "too many requests", "reference",
@@ -91,16 +81,12 @@ WRONG = {
     "15_norms_and_a_step": {
         "lazy": ([RATE], "DataRace", "shared[0, 0]"),
         "nearly": ([f"{TREES}cuda.syncthreads(){RATE}".replace(" and of_g > ZERO", "")], "a gradient of 0", "got nan"),
-        "slow": (
-            [f"{TREES.replace(OF_G, BLANK)}{TREES.replace(OF_P, BLANK)}cuda.syncthreads(){RATE}"],
-            "too many barriers", "reference",
-        ),
+        "slow": ([f"{TREES.replace(OF_G, BLANK)}{TREES.replace(OF_P, BLANK)}cuda.syncthreads(){RATE}"],
+                 "too many barriers", "reference"),
     },
     "16_lion_as_a_rule": {
-        "lazy": (
-            [f"c = beta1 * m + rest1 * g\n{SIGN}return p * keep - lr * sign, c"],
-            "moments[0][0]: expected", "3 of 3 elements of moments[0] differ",
-        ),
+        "lazy": ([f"c = beta1 * m + rest1 * g\n{SIGN}return p * keep - lr * sign, c"], "moments[0][0]: expected",
+                 "3 of 3 elements of moments[0] differ"),
         "nearly": (
             ["c = beta1 * m + rest1 * g\nsign = ONE if c > ZERO else -ONE\n"
              "return p * keep - lr * sign, beta2 * m + rest2 * g"],
@@ -112,4 +98,4 @@ WRONG = {
             "computes in fp64", "np.float32(...) is not",
         ),
     },
-}  # fmt: skip
+}

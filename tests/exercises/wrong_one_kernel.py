@@ -2,25 +2,17 @@
 
 WRONG = {
     "01_guard_the_tail": {
-        "lazy": (
-            ["out[i] = k * x[i]"],
-            "OutOfBounds: index 72 is out of bounds for x", "block (2, 0, 0), thread (8, 0, 0)",
-        ),
-        "nearly": (
-            ["if i < x.size - 1:\n    out[i] = k * x[i]"],
-            "out[71]: expected 35.5, got nan", "no thread has written it",
-        ),
+        "lazy": (["out[i] = k * x[i]"], "OutOfBounds: index 72 is out of bounds for x",
+                 "block (2, 0, 0), thread (8, 0, 0)"),
+        "nearly": (["if i < x.size - 1:\n    out[i] = k * x[i]"], "out[71]: expected 35.5, got nan",
+                   "no thread has written it"),
         "slow": (["if i < x.size:\n    out[i] = x[i]\n    out[i] = k * out[i]"], "too many requests", "1,152"),
     },
     "02_a_row_for_each_warp": {
-        "lazy": (
-            ["out[row, lane] = x[row, lane] + b[lane]"],
-            "out[0, 32]: expected 40.0, got nan", "no thread has written it",
-        ),
-        "nearly": (
-            ["for column in range(lane, x.shape[1], 32):\n    out[row, column] = x[row, column] + b[row]"],
-            "out[0, 1]: expected 1.25, got 1.0", "last written by block 0, thread 1, in line",
-        ),
+        "lazy": (["out[row, lane] = x[row, lane] + b[lane]"], "out[0, 32]: expected 40.0, got nan",
+                 "no thread has written it"),
+        "nearly": (["for column in range(lane, x.shape[1], 32):\n    out[row, column] = x[row, column] + b[row]"],
+                   "out[0, 1]: expected 1.25, got 1.0", "last written by block 0, thread 1, in line"),
         "slow": (
             ["share = (x.shape[1] + 31) // 32\n"
              "for column in range(lane * share, min(lane * share + share, x.shape[1])):\n"
@@ -107,10 +99,8 @@ WRONG = {
         ),
     },
     "09_a_sum_by_shuffles": {
-        "lazy": (
-            ["if lane == 0:\n    for k in range(1, 32):\n        value += x[row, k]\n    sums[row] = value"],
-            "sums[0]: expected", "last written by block 0, thread 0",
-        ),
+        "lazy": (["if lane == 0:\n    for k in range(1, 32):\n        value += x[row, k]\n    sums[row] = value"],
+                 "sums[0]: expected", "last written by block 0, thread 0"),
         "nearly": (
             ["for level in range(5):\n    value += cuda.shfl_xor_sync(WARP, value, 16 >> level)\nif lane == 0:\n"
              "    sums[row] = value"],
@@ -125,13 +115,9 @@ WRONG = {
     },
     "10_the_crowded_bank": {
         "lazy": ([None], "too many conflicts", "32 turns where one would do"),
-        "nearly": (
-            ["tile = cuda.shared.array((32, 34), np.float32)"],
-            "too many conflicts", "2 turns where one would do",
-        ),
-        "slow": (
-            ["tile = cuda.shared.array((32, 64), np.float32)"],
-            "too many conflicts", "32 turns where one would do",
-        ),
+        "nearly": (["tile = cuda.shared.array((32, 34), np.float32)"], "too many conflicts",
+                   "2 turns where one would do"),
+        "slow": (["tile = cuda.shared.array((32, 64), np.float32)"], "too many conflicts",
+                 "32 turns where one would do"),
     },
-}  # fmt: skip
+}

@@ -50,14 +50,10 @@ WRONG = {
     },
     "18_beat_the_bytes": {
         "lazy": ([None], "too many launches", "4,096"),
-        "nearly": (
-            [f"{KERNEL}        new = mu * v[i] + scale * g[i]\n        p[i] = p[i] - lr * new\n{STEP}{LAUNCH}"],
-            "v[0]: expected", "no thread has written it",
-        ),
-        "slow": (
-            [f"{KERNEL}        v[i] = mu * v[i] + scale * g[i]\n        p[i] = p[i] - lr * v[i]\n{STEP}{LAUNCH}"],
-            "too many bytes", "reference",
-        ),
+        "nearly": ([f"{KERNEL}        new = mu * v[i] + scale * g[i]\n        p[i] = p[i] - lr * new\n{STEP}{LAUNCH}"],
+                   "v[0]: expected", "no thread has written it"),
+        "slow": ([f"{KERNEL}        v[i] = mu * v[i] + scale * g[i]\n        p[i] = p[i] - lr * v[i]\n{STEP}{LAUNCH}"],
+                 "too many bytes", "reference"),
     },
     "19_a_pass": {
         "lazy": (["merged = updates[:1]"], "params[1][0]: expected", "no thread has written it"),
@@ -85,10 +81,8 @@ WRONG = {
     },
     "21_norm_and_step_in_two_launches": {
         "lazy": (["if t == 0:\n    sums[c] = shared[0]", FACTOR, ADAMW], "params[0][0]: expected", "params[0] differ"),
-        "nearly": (
-            [TREE, FACTOR.replace("if norm > max_norm:\n    factor", "factor"), ADAMW], "a norm below it",
-            "elements of params[0] differ",
-        ),
+        "nearly": ([TREE, FACTOR.replace("if norm > max_norm:\n    factor", "factor"), ADAMW], "a norm below it",
+                   "elements of params[0] differ"),
         "slow": (
             [TREE, FACTOR, ADAMW.replace("new_m / (sqrt(new_u)", "load_float32(m + at) / (sqrt(new_u)")
              .replace("store_float32(p", "store_float32(m + at, new_m)\nstore_float32(p")],
@@ -98,12 +92,8 @@ WRONG = {
 }
 # Wrong by the order of a sum or a product alone.
 ORDERS = {
-    "atomic": (
-        [TREE.replace("sums[c] = shared[0]", "cuda.atomic.add(sums, 0, shared[0])"), FACTOR, ADAMW],
-        "in reverse order", "The last bits alone are others",
-    ),
-    "product": (
-        [TREE, FACTOR, ADAMW.replace("(ONE - beta2) * d * d", "(ONE - beta2) * (d * d)")],
-        "elements of params[1] differ", "The last bits alone are others",
-    ),
-}  # fmt: skip
+    "atomic": ([TREE.replace("sums[c] = shared[0]", "cuda.atomic.add(sums, 0, shared[0])"), FACTOR, ADAMW],
+               "in reverse order", "The last bits alone are others"),
+    "product": ([TREE, FACTOR, ADAMW.replace("(ONE - beta2) * d * d", "(ONE - beta2) * (d * d)")],
+                "elements of params[1] differ", "The last bits alone are others"),
+}

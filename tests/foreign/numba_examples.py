@@ -41,7 +41,7 @@ case(NAME, "histogram")(histogram)
 case(
     NAME, "histogram, watched", simt.DataRace,
     "min_max reads the running minimum and maximum plainly while other threads update them by atomics",
-)(lambda: watched(histogram))  # fmt: skip
+)(lambda: watched(histogram))
 
 
 def check_options(function: Any) -> None:
@@ -114,7 +114,7 @@ case(NAME, "Laplace with a reduction, watched")(lambda: laplace("laplace2d-numba
 case(
     NAME, "Laplace in shared memory, watched", simt.OutOfBounds,
     "threads at the right edge read A[j, i + 1] past the end: the guard asks for j >= 1, not i < m - 1",
-)(lambda: laplace("laplace2d-numba-cuda-smem", 32))  # fmt: skip
+)(lambda: laplace("laplace2d-numba-cuda-smem", 32))
 
 
 @case(NAME, "Mandelbrot set")

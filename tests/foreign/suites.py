@@ -49,7 +49,7 @@ def own() -> str:
     counts = pytest(
         folder, "-p", "foreign.own_tests", "-c", "/dev/null", "--rootdir", str(folder), "--import-mode=importlib",
         f"{TESTS}/cudapy", f"{TESTS}/doc_examples", NUMBA_CUDA_TESTS=str(folder / TESTS),
-    )  # fmt: skip
+    )
     if counts["passed"] < OWN_TESTS:
         raise AssertionError(f"{counts}, not {OWN_TESTS} passed")
     return ", ".join(f"{count} {word}" for word, count in counts.items())

@@ -28,7 +28,7 @@ _INTERNAL = {
     "refopt.gpu.arrays", "refopt.gpu.runtime", "refopt.gpu.streams", "refopt.gpu.coalesce",
     "refopt.gpu.gradient_check", "refopt.simt.cuda", "refopt.cli.commands", "refopt.comm.calls",
     "refopt.checks.renamed", "refopt.simt.compiled",
-}  # fmt: skip
+}
 
 
 def pages() -> dict[Path, str]:

@@ -41,7 +41,7 @@ READING = [
     ("the oracle", "what any optimizer is held to", ["refopt.oracle.laws", "refopt.oracle.bound.bounded"]),
     ("the program", "a whole training step as a list of ops, and its rewrites",
      ["refopt.program", "refopt.program.passes", "refopt.comm"]),
-]  # fmt: skip
+]
 WHERE = [
     ("the order of a sum of squares", ["refopt.cpu.reduce.sum_of_squares", "refopt.gpu.tiles.add_squares"]),
     ("the kernel that sums squares", ["refopt.gpu.norms.norms_kernel", "refopt.gpu.norms.chunks.chunk_sums"]),
@@ -82,7 +82,7 @@ WHERE = [
      ["refopt.oracle.bound.bounded.Bounded", "refopt.oracle.bound.expected.expect"]),
     ("the laws of the oracle", ["refopt.oracle.laws"]),
     ("what a diagnosis tries", ["refopt.oracle.diagnosis.hypotheses", "refopt.oracle.wrong"]),
-]  # fmt: skip
+]
 
 
 def page(items: Iterable[Item] = ()) -> str:

@@ -31,7 +31,7 @@ def drawing(arrows: Mapping[str, list[str]], label: str) -> str:
     lines += [
         f'<path d="{_way(places[name], places[other])}" marker-end="url(#head)"/>'
         for name, below in arrows.items() for other in below
-    ]  # fmt: skip
+    ]
     for name, (x, y) in places.items():
         lines.append(f'<rect class="box" x="{x}" y="{y}" width="{WIDE}" height="{HIGH}" rx="6"/>')
         lines.append(f'<text x="{x + WIDE // 2}" y="{y + 25}">{name}</text>')

@@ -17,12 +17,12 @@ PAGE = ROOT / "docs" / "interface.md"
 PACKAGES = (
     "cpu", "gpu", "gpu.parts", "gpu.exactness", "program", "program.passes", "program.placement",
     "program.counts", "program.ops", "program.blocks", "comm", "state", "simt",
-)  # fmt: skip
+)
 SIGNATURES = {
     "fp32": ("float32",) * 3, "fp64": ("float64",) * 3, "fp16, fp32 states": ("float16", "float16", "float32"),
     "fp16 with a master": ("float16", "float16", "float32", "float32"),
     "bf16 with a remainder": ("bfloat16", "bfloat16", "float32", "uint16"),
-}  # fmt: skip
+}
 TEXT = """\
 # The interface: routines, what they are called in PyTorch, signatures
 
@@ -61,7 +61,7 @@ def slot(x: Slot) -> str:
     notes = [
         *["written"] * x.written, *["optional"] * x.optional, *["never negative"] * (not x.signed),
         *[f"scalar that begins as {x.initial}"] * x.scalar,
-    ]  # fmt: skip
+    ]
     return f"`{x.name}`" + (f" ({', '.join(notes)})" if notes else "")
 
 

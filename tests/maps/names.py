@@ -35,7 +35,7 @@ _INTERNAL = {
     "HAS_NUMBA", "implementation", "config_default_cc", "numba_cuda_default_ptx_cc", "grid_group", "dim3", "literal",
     "prepare_shape_strides_dtype", "CudaSupportError", "MemoryInfo", "misc", "cache_hints", "config",
     "random",  # a module, which is there once somebody has imported it
-}  # fmt: skip
+}
 _VECTOR = re.compile(r"u?(char|short|int|long|longlong|float|double|int\d+x|float\d+x)[1-4]")
 _SPACES = ("atomic", "shared", "local", "const", "cg")
 
@@ -67,7 +67,7 @@ _OF_KERNELS = {
     "configure", "forall", "inspect_asm", "inspect_llvm", "inspect_lto_ptx", "inspect_sass", "inspect_types",
     "overloads", "specialize", "get_regs_per_thread", "get_shared_mem_per_block", "get_const_mem_size", "extensions",
     "get_local_mem_per_thread", "get_max_threads_per_block", "compile", "recompile", "signatures", "stats",
-}  # fmt: skip
+}
 
 
 def _kind(name: str) -> str:
@@ -89,7 +89,7 @@ def _public(module: types.ModuleType) -> list[str]:
         if not name.startswith("_") and name not in _INTERNAL
         and (not isinstance(value, types.ModuleType) or name in (*_SPACES, "fp16", "libdevice", "random"))
         and not getattr(value, "__module__", "numba").startswith(("contextlib", "cuda."))
-    )  # fmt: skip
+    )
 
 
 def _members(owner: Any) -> list[str]:

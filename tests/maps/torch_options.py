@@ -25,7 +25,7 @@ ABOUT = {
     "masters": '`"fp32"` keeps an fp32 master of each parameter of fp16 or bf16, `"remainder"` the 16 bits that an '
                "fp32 number has beyond its bf16; `master_param` in the state",
     "max_norm": "the gradients are clipped to this norm of all of them, by a scan on the device",
-}  # fmt: skip
+}
 
 
 class Changed(NamedTuple):
@@ -56,7 +56,7 @@ def section(kind: Any) -> Iterator[str]:
     """The options of a class."""
     yield from (f"## {kind.__name__}", "")
     found = {name: {base: [changed(kind, dict(base), name, x) for x in others(name, parameter.default)]
-                    for base in bases(kind)} for name, parameter in options(kind).items()}  # fmt: skip
+                    for base in bases(kind)} for name, parameter in options(kind).items()}
     moving = {x for each in found.values() for tries in each.values() for one in tries for x in one.choices}
     formula, _ = made(kind, {})
     fixed = {name: x for name, x in formula.choices.items() if name not in moving}
@@ -75,7 +75,7 @@ def options(kind: Any) -> dict[str, inspect.Parameter]:
     own = next(each for each in kind.__mro__ if "__init__" in vars(each) and each.__name__ != "Merged")
     parameters = inspect.signature(own.__init__).parameters
     return {name: x for name, x in parameters.items()
-            if name not in ("self", "params", *SHARED) and x.kind is not x.VAR_KEYWORD}  # fmt: skip
+            if name not in ("self", "params", *SHARED) and x.kind is not x.VAR_KEYWORD}
 
 
 def bases(kind: Any) -> list[tuple]:
@@ -116,7 +116,7 @@ def changed(kind: Any, base: dict[str, Any], name: str, value: Any) -> Changed:
         after.routine if after.routine != before.routine else "",
         differing(before.first, after.first), frozenset(after.by_step) - frozenset(before.by_step),
         differing(first, begun),
-    )  # fmt: skip
+    )
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> frozenset:

@@ -87,7 +87,7 @@ def table(rows: list[Entry]) -> Iterator[str]:
             f"`{entry.name}`", f"`{entry.routine}`", _equal(fixed),
             ", ".join(_option(*pair) for pair in entry.arguments.items() if pair[0] not in free) or "-",
             _equal({name: x for name, x in entry.only.items() if name not in free}),
-        )  # fmt: skip
+        )
         yield f"| {' | '.join(columns)} |"
     notes = {"optax": OPTAX, "torch.optim": TORCH, "timm.optim": TIMM}[rows[0].library]
     yield ""

@@ -11,7 +11,7 @@ from refopt import gpu
 
 # refopt.torch's examples need PyTorch: tests/pytorch runs them.
 FILES = sorted(path for path in (ROOT / "refopt").rglob("*.py")
-               if ">>> " in path.read_text() and ROOT / "refopt" / "torch" not in path.parents)  # fmt: skip
+               if ">>> " in path.read_text() and ROOT / "refopt" / "torch" not in path.parents)
 NAMES = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in FILES]
 DOORS = ["catalog", "comm", "cpu", "gpu", "oracle", "program", "simt", "state"]
 

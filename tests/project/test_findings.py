@@ -38,7 +38,7 @@ def test_a_subject_ends_no_sweep():
 
 def report(*failed, version="1"):
     rows = [{"subject": name, "checks": [{"as": "none", "failed": {law: {"text": "x"} for law in laws}}]}
-            for name, laws in failed]  # fmt: skip
+            for name, laws in failed]
     return {"versions": {"torch": version}, "rows": rows}
 
 
@@ -55,7 +55,7 @@ def test_what_has_changed_is_said():
     before = report(("a", ["R1", "R5"]), ("gone", []))
     assert changes(before, report(("a", ["R1", "R6"]), ("b", ["R2"]), version="2")) == [
         "torch 1 is 2", "b: new", "gone: gone", "a as none: R6 does not hold any more", "a as none: R5 holds now",
-    ]  # fmt: skip
+    ]
     assert changes(before, before) == []
 
 

@@ -100,6 +100,6 @@ def fails():
     (fails, None, (False, "OutOfBounds: index 3")),
     (fails, simt.DataRace, (False, "OutOfBounds: index 3")),
     (lambda: None, simt.DataRace, (False, "no DataRace, though it reads past the end")),
-])  # fmt: skip
+])
 def test_outcomes(run, defect, expected):
     assert cases.outcome(cases.Case("a", "b", run, defect, "it reads past the end")) == expected

@@ -36,9 +36,7 @@ def steps(monkeypatch, tmp_path):
     """Runs steps, each a line of Python's that is given the file to write: status, and what was printed."""
 
     def run(scripts, *arguments, capsys):
-        made = {
-            name: gpu_records.Step(["-c", f"import sys; {text}"], 5.0, name) for name, text in scripts.items()
-        }  # fmt: skip
+        made = {name: gpu_records.Step(["-c", f"import sys; {text}"], 5.0, name) for name, text in scripts.items()}
         monkeypatch.setattr(gpu_records, "ONE", made)
         monkeypatch.setattr(gpu_records, "machine", lambda: {"device": "NVIDIA H200"})
         monkeypatch.setattr("sys.argv", ["gpu_records", "--to", str(tmp_path / "out"), *arguments])
@@ -141,14 +139,11 @@ def test_nothing_that_passes_is_no_record(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "x.json").read_text())["failures"]["all"] == "nothing passed"
 
 
-@pytest.mark.parametrize(
-    ("option", "device", "asked", "name"),
-    [
-        ([], "gpu", "gpu", "laws-h200.json"),
-        (["--two"], "gpu", "gpu", "laws-h200-x2.json"),
-        (["--long"], "executor", "not gpu", "long.json"),
-    ],
-)
+@pytest.mark.parametrize(("option", "device", "asked", "name"), [
+    ([], "gpu", "gpu", "laws-h200.json"),
+    (["--two"], "gpu", "gpu", "laws-h200-x2.json"),
+    (["--long"], "executor", "not gpu", "long.json"),
+])
 def test_which_tests_are_on_record(tmp_path, monkeypatch, option, device, asked, name):
     monkeypatch.setattr(laws, "RESULTS", tmp_path)
     monkeypatch.setattr(laws, "begin", lambda *args: {"device": "NVIDIA H200", "sources": {}, "command": args[1]})

@@ -47,7 +47,7 @@ def changed(source):
     ("def f(a: int = 1) -> int:\n    return a\n", "constant",
      {"def f(a: int = 2) -> int:\n    return a\n", "def f(a: int = 0) -> int:\n    return a\n"}),
     ("def f(a):\n    return a\n", "result dropped", {"def f(a):\n    return None\n"}),
-])  # fmt: skip
+])
 def test_changes_of_each_kind(source, kind, expected):
     assert {text for found, text in changed(source) if found == kind} == expected
 
@@ -76,7 +76,7 @@ def test_changes_in_changed_lines_alone(tmp_path):
     '"""A module."""\n', "import a.b\n", "a: int\n", "__all__ = [1, 2]\n", "raise ValueError(1, 2)\n",
     "@dataclass(frozen=True)\nclass A:\n    b: int\n", "if TYPE_CHECKING:\n    a = 1\n", "a = f'{b + 1}'\n",
     "a = b(strict=True)\n",
-])  # fmt: skip
+])
 def test_nothing_to_change(source):
     assert changed(source) == set()
 
@@ -106,7 +106,7 @@ def test_each_file_of_the_package_belongs_to_a_part():
 def test_changes_known_to_change_nothing_say_why():
     entries = json.loads((ROOT / "tests" / "mutation" / "equivalent.json").read_text())
     keys = {key_of(edit.key()) for file in {entry["file"] for entry in entries}
-            for edit in edits(file, (ROOT / file).read_text())}  # fmt: skip
+            for edit in edits(file, (ROOT / file).read_text())}
     for entry in entries:
         assert len(entry.pop("reason")) > 20
         assert key_of(entry) in keys, entry
@@ -124,7 +124,7 @@ PROJECT = {
     "tests/test_x.py": "from refopt import x\n\n\ndef test_seen():\n    assert x.seen(1) == 2\n\n\n"
                        "def test_unseen():\n    x.unseen(1)\n\n\ndef test_hangs():\n    assert x.hangs(3) == 0\n",
     "pyproject.toml": "[tool.pytest.ini_options]\nmarkers = ['gpu: none', 'slow: none']\n",
-}  # fmt: skip
+}
 
 SCRIPT = """
 import json, sys
@@ -180,7 +180,7 @@ def test_the_fastest_tests_of_a_line_come_first_wherever_it_has_moved(tmp_path):
         (at / "refopt" / "y.py").write_text("")
     data = CoverageData(str(folder / "coverage"))
     lines = {"t.py::broad[1]|run": [1, 2, 3, 4], "t.py::broad[2]|run": [1, 2, 3, 4], "t.py::near|run": [2, 3],
-             "t.py::ranks (call)": [2], "": [9]}  # fmt: skip
+             "t.py::ranks (call)": [2], "": [9]}
     for context, ran in lines.items():
         data.set_context(context)
         data.add_lines({"refopt/x.py": ran})

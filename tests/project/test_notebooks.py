@@ -25,7 +25,7 @@ FEWER = {
         ("sizes = [40_000, 64, 0]", "sizes = [9000, 64, 0]"),
     ],
     "6-mixed-precision": [("optimizer, steps=150,", "optimizer, steps=20,")],
-}  # fmt: skip
+}
 
 
 def read(path):
@@ -44,7 +44,7 @@ def test_there_are_notebooks():
 RUN = [
     pytest.param(x, id=x.stem, marks=[pytest.mark.slow] * (x.stem not in IN_MAKE_TEST))
     for x in NOTEBOOKS if x.stem not in OF_PEERS
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("path", RUN)

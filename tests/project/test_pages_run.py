@@ -8,7 +8,7 @@ from refopt import gpu
 NAMES = [
     "getting-started", "check-your-optimizer", "read-a-kernel", "checkpoints", "several-gpus", "find-a-race", "merging",
     "gradient-coalescing", "sharding", "measuring", "relations", "vectors",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -32,6 +32,6 @@ def test_a_wrong_output_is_noticed():
 
 
 @pytest.mark.parametrize(("line", "is_known"), [("pip install .[bf16]", True), ("make records", True),
-                                                ("make nothing", False), ("rm -r docs", False)])  # fmt: skip
+                                                ("make nothing", False), ("rm -r docs", False)])
 def test_what_a_shell_may_be_told(line, is_known):
     assert bool(known(line)) == is_known

@@ -49,9 +49,7 @@ def noted(machine, case, form):
     return notes.read(machine.folder)
 
 
-CASES = [
-    *((routine, form) for routine in ROUTINES.values() for form in routine.forms),
-]
+CASES = [*((routine, form) for routine in ROUTINES.values() for form in routine.forms)]
 
 
 @pytest.mark.parametrize(("routine", "form"), CASES, ids=lambda x: getattr(x, "name", x))
@@ -130,7 +128,7 @@ def note_of(name):
         "module": HERE, "name": f"merged_{name}", "made_by": "merged_update",
         "args": [{"routine": name}, dtypes, choices, "float32"],
         "signature": ["int64[2]", "int64[2]", "float32[2]", "float32[3]", *["int64"] * 4],
-    }  # fmt: skip
+    }
 
 
 def test_the_digest_depends_on_no_process_and_on_nothing_compiled_before():
@@ -154,21 +152,18 @@ PTX = """//
 """
 
 
-@pytest.mark.parametrize(
-    ("was", "becomes", "same"),
-    [
-        ("13.4\n", "12.0\n", True),
-        (".version 9.4", ".version 8.0", True),
-        ("_ZN6refopt3gpu6mergedB2v1", "_ZN6refopt3gpu6mergedB4v17", True),
-        ("NumbaEnv6refopt3gpuB2v1;\n", "NumbaEnv6refopt3gpuB2v1;\n.common .global .u64 _ZN08NumbaEnv4gpuB3v2;\n", True),
-        ("/home/x", "/tmp", True),
-        (".loc 1 2 3", ".loc 1 20 3", True),
-        ("\tadd", "    add", True),
-        ("add.rn", "sub.rn", False),
-        ("%f3;", "%f2;", False),
-        ("sm_90", "sm_80", False),
-    ],
-)
+@pytest.mark.parametrize(("was", "becomes", "same"), [
+    ("13.4\n", "12.0\n", True),
+    (".version 9.4", ".version 8.0", True),
+    ("_ZN6refopt3gpu6mergedB2v1", "_ZN6refopt3gpu6mergedB4v17", True),
+    ("NumbaEnv6refopt3gpuB2v1;\n", "NumbaEnv6refopt3gpuB2v1;\n.common .global .u64 _ZN08NumbaEnv4gpuB3v2;\n", True),
+    ("/home/x", "/tmp", True),
+    (".loc 1 2 3", ".loc 1 20 3", True),
+    ("\tadd", "    add", True),
+    ("add.rn", "sub.rn", False),
+    ("%f3;", "%f2;", False),
+    ("sm_90", "sm_80", False),
+])
 def test_what_the_digest_of_ptx_is_of(was, becomes, same):
     assert was in PTX
     assert (notes.digest(PTX.replace(was, becomes)) == notes.digest(PTX)) == same
@@ -187,18 +182,15 @@ class Row:
 '''
 
 
-@pytest.mark.parametrize(
-    ("was", "becomes", "same"),
-    [
-        ('"""A benchmark."""', '"""Another text."""', True),
-        ('    """What it measures."""\n', "", True),
-        ("  # of them", "", True),
-        ("* REPEATS\n", "* REPEATS\n\n\n# The end.\n", True),
-        ("REPEATS = 3", "REPEATS = 4", False),
-        ("math.sqrt", "math.exp", False),
-        ('"""A row."""', "x = 1", False),
-    ],
-)
+@pytest.mark.parametrize(("was", "becomes", "same"), [
+    ('"""A benchmark."""', '"""Another text."""', True),
+    ('    """What it measures."""\n', "", True),
+    ("  # of them", "", True),
+    ("* REPEATS\n", "* REPEATS\n\n\n# The end.\n", True),
+    ("REPEATS = 3", "REPEATS = 4", False),
+    ("math.sqrt", "math.exp", False),
+    ('"""A row."""', "x = 1", False),
+])
 def test_what_the_digest_of_a_source_is_of(was, becomes, same):
     assert was in SOURCE
     assert (record.source_digest(SOURCE.replace(was, becomes)) == record.source_digest(SOURCE)) == same
@@ -234,7 +226,7 @@ def project(tmp_path, monkeypatch):
     about = {
         "sources": record.digests(record.closure("bench.speed")), "kernels": [note],
         "code": record.code_digest([note]),
-    }  # fmt: skip
+    }
     out = tmp_path / "results" / "speed-h200.json"
     record.write(about, out)
 

@@ -87,15 +87,12 @@ with open(sys.argv[sys.argv.index("--log-file") + 1], "w") as file:
 """
 
 
-@pytest.mark.parametrize(
-    ("change", "broken", "differ"),
-    [
-        ({}, False, []),
-        ({"sectors load": 7}, False, ["sectors load"]),
-        ({"occupancy": 50.0}, False, ["occupancy"]),
-        ({}, True, None),
-    ],
-)
+@pytest.mark.parametrize(("change", "broken", "differ"), [
+    ({}, False, []),
+    ({"sectors load": 7}, False, ["sectors load"]),
+    ({"occupancy": 50.0}, False, ["occupancy"]),
+    ({}, True, None),
+])
 def test_the_record(tmp_path, monkeypatch, capsys, change, broken, differ):
     tool, few = tmp_path / "ncu", {"copy": CASES["copy"], "gather": CASES["gather"]}
     text = NCU.format(python=sys.executable, root=str(sectors.RESULTS.parent.parent), change=change, broken=broken)

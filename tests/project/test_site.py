@@ -98,7 +98,7 @@ GOOD = '<h1 id="top">x</h1><a href="#top"></a><a href="b/c.html#there"></a><a hr
     (GOOD + '<img src="e.png">', "a.html: e.png: leads nowhere"),
     (GOOD + '<script src="https://cdn.x/y.js"></script>', "a.html: https://cdn.x/y.js: is fetched from elsewhere"),
     (GOOD + '<link rel="stylesheet" href="//x/y.css">', "a.html: //x/y.css: is fetched from elsewhere"),
-])  # fmt: skip
+])
 def test_what_the_check_says(check, tmp_path, text, line):
     (tmp_path / "b").mkdir()
     (tmp_path / "d.png").touch()

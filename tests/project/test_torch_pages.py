@@ -29,7 +29,7 @@ STEP = {
          "spans": [["host", "launch", 5.0, 3.0], ["gpu", "kernel", 9.0, 170.0], ["step", "step", 0.0, 60.0]]}
         for name in ("refopt.torch", "fused", "foreach")
     ],
-}  # fmt: skip
+}
 NAMES = "refopt.torch", "fused", "foreach"
 CASE = {"model": "ResNet-50", "optimizer": "AdamW"}
 TRAINING = {
@@ -39,7 +39,7 @@ TRAINING = {
     "curves": [CASE | {"steps": 3, "elements": 4000, "largest_refopt": 0.25, "largest_fused": 0.5, "skipped": 0,
                        "losses": {name: [7.0, 6.0 + 1e-4 * k, 5.0] for k, name in enumerate(NAMES)}}],
     "resumed": [CASE | {"differing_elements": 0, "ok": True}],
-}  # fmt: skip
+}
 
 
 def row_of(text, label):
@@ -95,7 +95,7 @@ def test_the_figures_are_drawn(tmp_path):
 @pytest.mark.parametrize(("record", "figure", "drawing"), [
     (torch_pages.STEP, torch_pages.STEP_FIGURE, torch_pages.draw_step),
     (torch_pages.TRAINING, torch_pages.TRAINING_FIGURE, torch_pages.draw_training),
-], ids=["step", "training"])  # fmt: skip
+], ids=["step", "training"])
 def test_the_figures_are_the_records(record, figure, drawing, tmp_path):
     """If this fails, run python -m benchmarks.pages."""
     assert record.is_file() == figure.is_file(), f"{record.relative_to(ROOT)} and {figure.relative_to(ROOT)}"
