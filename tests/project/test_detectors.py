@@ -12,10 +12,12 @@ import pytest
 
 pytest.importorskip("numba.cuda", exc_type=ImportError)
 
-from benchmarks import detector_table, detectors
+from benchmarks import detector_table, detectors, sanitizer, sectors
 from benchmarks.defects import CASES, case
 from benchmarks.detectors import CRASHES, HANGS, LACKS, REPORTED, RIGHT, TOOLS, WRONG, judged, way
 from refopt import simt
+
+from .stand_ins import recorded, tool
 
 ROWS = {row["name"]: row for row in json.loads((detectors.RESULTS / "detectors.json").read_text())["rows"]}
 MISSED = {"misaligned_view"}  # by the executor, whatever it is asked
@@ -163,25 +165,20 @@ def record_of(tmp_path, monkeypatch):
     """The record of some kernels with such a tool, and the exit status; "GPU alone" is Numba's simulator."""
 
     def run(reports, *names, hanging=3.0):
-        tool = tmp_path / "compute-sanitizer"
         lines = (f"{key.replace(' ', '*')}) echo '========= {text}'; exit 9;;" for key, text in reports.items())
-        tool.write_text(TOOL.format(reports="\n  ".join(lines)))
-        tool.chmod(0o755)
-        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        tool(tmp_path / "compute-sanitizer", TOOL.format(reports="\n  ".join(lines)), monkeypatch)
         real = detectors.way
         simulated = {"NUMBA_ENABLE_CUDASIM": "1"}
         monkeypatch.setattr(detectors, "way", lambda name, one: real(name, one)._replace(environment=simulated))
         monkeypatch.setattr(detectors, "CASES", {name: CASES[name] for name in names})
         monkeypatch.setattr(detectors, "machine", lambda: {"device": "NVIDIA H200"})
-        monkeypatch.setattr(detectors, "begin", lambda module: {"device": "NVIDIA H200", "sources": {}})
         monkeypatch.setattr(detectors, "HANGING", hanging)
-        monkeypatch.setattr("sys.argv", ["detectors", "--jobs", "2", "--out", str(tmp_path / "x.json")])
-        status = detectors.main()
-        return json.loads((tmp_path / "x.json").read_text()), status
+        return recorded(detectors, tmp_path / "x.json", monkeypatch, "--jobs", 2)
 
     return run
 
 
+@pytest.mark.slow  # a clock
 def test_the_record_of_a_gpu(record_of):
     """Reports, results of silent tools, and a kernel that hangs, which is ended."""
     report, status = record_of(REPORTS, "negative_index", "wait_that_nobody_ends")
@@ -203,6 +200,7 @@ def test_a_silent_tool_and_a_wrong_result_fail_the_record(record_of):
     assert report["failures"] == {"initcheck": "it has reported nothing at all", "mean_of_bytes, alone": WRONG}
 
 
+@pytest.mark.slow  # a clock
 def test_what_is_ended_begins_nothing_more(tmp_path):
     """By a signal, as `benchmarks.gpu_records` ends a step: no kernel is left running, and no other is started."""
     out, log = tmp_path / "x.json", tmp_path / "log"
@@ -217,12 +215,15 @@ def test_what_is_ended_begins_nothing_more(tmp_path):
     assert len(json.loads(out.read_text())["rows"]) < 3
 
 
-def test_without_the_tool(monkeypatch, capsys):
+@pytest.mark.parametrize(("module", "arguments", "name"), [
+    (detectors, ["--on", "gpu"], "compute-sanitizer"), (sanitizer, [], "compute-sanitizer"), (sectors, [], "ncu"),
+])
+def test_without_the_tool(module, arguments, name, monkeypatch, capsys):
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("sys.argv", ["detectors", "--on", "gpu"])
+    monkeypatch.setattr("sys.argv", ["x", *arguments])
     with pytest.raises(SystemExit):
-        detectors.main()
-    assert "expected compute-sanitizer on the path" in capsys.readouterr().err
+        module.main()
+    assert f"expected {name} on the path" in capsys.readouterr().err
 
 
 # The tables.

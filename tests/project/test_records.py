@@ -12,13 +12,13 @@ pytest.importorskip("numba.cuda", exc_type=ImportError)
 from benchmarks import record, records
 from refopt import gpu, simt
 from refopt.catalog import ROUTINES
-from refopt.gpu import elementwise, kernels, notes, runtime, target
+from refopt.gpu import elementwise, kernels, notes, target
 from refopt.oracle.exact import build
 from refopt.oracle.exact.build import step_of
 from refopt.oracle.exact.lars import make
 from refopt.oracle.exact.placed import PlacedCase
 
-signature_of = pytest.importorskip("refopt.gpu.driver", exc_type=ImportError).signature_of
+from .stand_ins import noting
 
 NAME, HERE = "merged_adam", "refopt.gpu.elementwise"
 
@@ -26,22 +26,9 @@ FP32 = ("float32", "float32", "float32")
 AMP = ("float16", "float16", "float32", "float32")
 
 
-class Noting(runtime.Executor):
-    """Notes the kernels that are prepared, as a GPU's are when they are compiled."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def prepare(self, kernel, grid, block, args, *how):
-        notes.append(kernel, signature_of(args), self.folder)
-        return super().prepare(kernel, grid, block, args, *how)
-
-
 @pytest.fixture
-def noting(tmp_path, monkeypatch):
-    machine = Noting(tmp_path / "kernels")
-    monkeypatch.setattr(runtime, "_executor", lambda: machine)
-    return machine
+def machine(tmp_path, monkeypatch):
+    return noting(tmp_path / "kernels", monkeypatch)
 
 
 def noted(machine, case, form):
@@ -53,11 +40,11 @@ CASES = [*((routine, form) for routine in ROUTINES.values() for form in routine.
 
 
 @pytest.mark.parametrize(("routine", "form"), CASES, ids=lambda x: getattr(x, "name", x))
-def test_every_kernel_can_be_made_again_from_its_note(noting, routine, form):
+def test_every_kernel_can_be_made_again_from_its_note(machine, routine, form):
     """The factory gives the very kernel that was noted."""
     for dtypes in (FP32, AMP):
         case = build.make(routine, [5], dtypes) if routine.name != "lars_momentum" else make([5], dtypes)
-        found = noted(noting, case, form)
+        found = noted(machine, case, form)
         assert found and all(note["made_by"] for note in found)
         for note in found:
             kernel, signature = notes.rebuilt(json.loads(json.dumps(note)))
@@ -67,15 +54,15 @@ def test_every_kernel_can_be_made_again_from_its_note(noting, routine, form):
                 assert getattr(sys.modules[make_it.__module__], make_it.__name__)(*args) is kernel
 
 
-def test_kernels_around_a_step_can_be_made_again(noting):
-    arrays = [noting.to_device(np.ones(5, dtype)) for dtype in (np.float32, np.float16, np.float32)]
+def test_kernels_around_a_step_can_be_made_again(machine):
+    arrays = [machine.to_device(np.ones(5, dtype)) for dtype in (np.float32, np.float16, np.float32)]
     gpu.gradient_check(arrays)
     gpu.cast_plan(arrays[:1], arrays[1:2], scale=2.0)
     gpu.cast_plan(arrays[:1], arrays[2:])
-    gpu.loss_scaling(*(noting.to_device(np.ones(1, dtype)) for dtype in (np.float32, np.float32, np.int32, np.int32)))
-    names = {note["name"] for note in notes.read(noting.folder)}
+    gpu.loss_scaling(*(machine.to_device(np.ones(1, dtype)) for dtype in (np.float32, np.float32, np.int32, np.int32)))
+    names = {note["name"] for note in notes.read(machine.folder)}
     assert names >= {"check_gradients", "finish_check", "merged_cast", "merged_move", "update_loss_scaling"}
-    for note in notes.read(noting.folder):
+    for note in notes.read(machine.folder):
         assert notes.note(*notes.rebuilt(note)) == note
 
 

@@ -1,7 +1,5 @@
 """The work that compute-sanitizer watches, on the executor, and the defects planted for its tools."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -10,10 +8,10 @@ pytest.importorskip("numba.cuda", exc_type=ImportError)
 from benchmarks import planted, sanitizer
 from refopt import simt
 from refopt.catalog import ROUTINES
-from refopt.gpu import notes, runtime
+from refopt.gpu import notes
 from refopt.gpu.target import signature_spelled
 
-signature_of = pytest.importorskip("refopt.gpu.driver", exc_type=ImportError).signature_of
+from .stand_ins import noting, recorded, tool
 
 FOUND = {
     "write_beyond": simt.OutOfBounds,
@@ -44,19 +42,9 @@ def test_the_planted_kernels_compile(name):
     assert wanted[tool] in ptx
 
 
-class Noting(runtime.Executor):
-    def __init__(self, folder):
-        self.folder = folder
-
-    def prepare(self, kernel, grid, block, args, *how):
-        notes.append(kernel, signature_of(args), self.folder)
-        return super().prepare(kernel, grid, block, args, *how)
-
-
 def test_the_work_runs_every_kernel(tmp_path, monkeypatch, capsys):
     """Of refopt, on tensors as small as can be; those of programs alone included."""
-    machine = Noting(tmp_path)
-    monkeypatch.setattr(runtime, "_executor", lambda: machine)
+    noting(tmp_path, monkeypatch)
     monkeypatch.setattr(sanitizer, "SIZES", [1, 0, 9, 1025])
     monkeypatch.setattr(sanitizer, "DTYPES", sanitizer.DTYPES[:1])
     routines = ["lars_momentum", "lamb", "novograd", "adam", "sgd"]
@@ -96,20 +84,14 @@ def run_of(tmp_path, monkeypatch):
     """The report and exit status of a run with such a tool, in which all kernels were run but those left out."""
 
     def run(planted=ALL, clean=NONE, left=(), seconds=30.0):
-        tool = tmp_path / "compute-sanitizer"
-        tool.write_text(TOOL.format(planted=planted, clean=clean))
-        tool.chmod(0o755)
-        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        tool(tmp_path / "compute-sanitizer", TOOL.format(planted=planted, clean=clean), monkeypatch)
         monkeypatch.setenv("REFOPT_KERNELS", str(tmp_path / "kernels"))
         monkeypatch.setattr(sanitizer, "LIMIT", seconds)
         monkeypatch.setattr(sanitizer, "PLANTED_LIMIT", seconds)
-        monkeypatch.setattr(sanitizer, "begin", lambda module: {"device": "NVIDIA H200"})
         every = sanitizer.all_kernels() - set(left)
         about = {"module": "refopt.gpu.words", "made_by": None, "args": None, "signature": []}
         monkeypatch.setattr(notes, "read", lambda folder: [about | {"name": name} for name in sorted(every)])
-        monkeypatch.setattr("sys.argv", ["sanitizer", "--out", str(tmp_path / "x.json")])
-        status = sanitizer.main()
-        return json.loads((tmp_path / "x.json").read_text()), status
+        return recorded(sanitizer, tmp_path / "x.json", monkeypatch)
 
     return run
 

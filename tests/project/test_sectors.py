@@ -1,6 +1,5 @@
 """The kernels whose traffic is compared with a GPU's: their figures, their loads in PTX, and how ncu is asked."""
 
-import json
 import re
 import sys
 
@@ -11,6 +10,8 @@ pytest.importorskip("numba.cuda", exc_type=ImportError)
 from benchmarks import sectors
 from benchmarks.access_patterns import CASES, HEIGHT, THREADS, WIDTH
 from refopt.gpu.target import signature_spelled
+
+from .stand_ins import recorded, tool
 
 WARPS, TRANSPOSED = THREADS // 32, HEIGHT * WIDTH // 32
 # By hand: sectors of all loads and stores of global memory; conflicts of all accesses to shared memory.
@@ -94,28 +95,16 @@ with open(sys.argv[sys.argv.index("--log-file") + 1], "w") as file:
     ({}, True, None),
 ])
 def test_the_record(tmp_path, monkeypatch, capsys, change, broken, differ):
-    tool, few = tmp_path / "ncu", {"copy": CASES["copy"], "gather": CASES["gather"]}
+    few = {"copy": CASES["copy"], "gather": CASES["gather"]}
     text = NCU.format(python=sys.executable, root=str(sectors.RESULTS.parent.parent), change=change, broken=broken)
-    tool.write_text(text.replace("names = ", f"CASES = {{name: CASES[name] for name in {list(few)}}}\nnames = "))
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    text = text.replace("names = ", f"CASES = {{name: CASES[name] for name in {list(few)}}}\nnames = ")
+    tool(tmp_path / "ncu", text, monkeypatch)
     monkeypatch.setattr(sectors, "CASES", few)
-    monkeypatch.setattr(sectors, "begin", lambda module: {"device": "NVIDIA H200"})
     monkeypatch.setattr(sectors, "capability_of", lambda: (9, 0))
-    monkeypatch.setattr("sys.argv", ["sectors", "--out", str(tmp_path / "x.json")])
-    status = sectors.main()
-    report = json.loads((tmp_path / "x.json").read_text())
+    report, status = recorded(sectors, tmp_path / "x.json", monkeypatch)
     if broken:
         assert status == 1 and report["rows"] == [] and "Failed to find metric" in report["failure"]
         return
     assert [row["name"] for row in report["rows"]] == list(few) and report["failure"] == ""
     assert [row["differ"] for row in report["rows"]] == [[], differ] and status == int(bool(differ))
     assert report["rows"][0]["gpu"]["sectors load"] == report["rows"][0]["executor"]["sectors load"] == 4 * WARPS
-
-
-def test_without_ncu(monkeypatch, capsys):
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("sys.argv", ["sectors"])
-    with pytest.raises(SystemExit):
-        sectors.main()
-    assert "expected ncu on the path" in capsys.readouterr().err
