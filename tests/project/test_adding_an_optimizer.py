@@ -47,23 +47,24 @@ def test_three_files_each_and_no_more_lines():
         assert len([line for line in own.splitlines() if line.strip()]) <= 60
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_kernels_are_the_reference(added, name):
+@pytest.mark.slow  # every dtype; test_they_run_and_the_oracle_knows_them has one
+@pytest.mark.parametrize(("name", "expected"), [("yogi", "8 of 8 equal"), ("ngd", "7 of 7 equal")])
+def test_kernels_are_the_reference(added, name, expected):
     done = run(added, "-m", "refopt", "verify", "--routine", name)
     assert done.returncode == 0, done.stdout + done.stderr
-    expected = {"yogi": "8 of 8 equal in every bit", "ngd": "7 of 7 equal in every bit"}[name]
     assert expected in done.stdout and (name == "ngd" or expected in PAGE)
 
 
-def test_the_oracle_knows_them(added):
-    """The page's check, of both; and each wrong rule is told by its name."""
-    (check,) = re.findall(r"(?s)```python\n(import numpy.*?)```", PAGE)
-    others = """
-from refopt import oracle
+(CHECK,) = re.findall(r"(?s)```python\n(import numpy.*?)```", PAGE)
+WORK = """
+from refopt import cli, oracle
 from refopt.oracle.wrong import OF
 from refopt.oracle.variants import ROUTINES
 from refopt.cpu.merged import merged
+small = "--device", "executor", "--max-elements", "300", "--dtype", "fp32", "bf16"
+assert cli.main(["verify", *small, "--routine", "yogi", "ngd"]) == 0
 for name in ("yogi", "ngd"):
+    assert cli.main(["show", name]) == 0
     row = ROUTINES[name]
     for wrong in OF[name].values():
         def step(*lists, grad_factor=None, found_inf=None, master_params=None, wrong=wrong, row=row, **numbers):
@@ -72,17 +73,20 @@ for name in ("yogi", "ngd"):
         report = oracle.check(name, step, laws=["L1"], dtypes=["float32"], examples=2)
         assert wrong.name in str(report), str(report)
 """
-    for name in NAMES:
-        done = run(added, "-c", check.replace("yogi", name))
-        assert done.returncode == 0, done.stderr
-    done = run(added, "-c", others)
-    assert done.returncode == 0, done.stderr
 
 
+def test_they_run_and_the_oracle_knows_them(added):
+    """With the same bits on both sides, as listings, and each wrong rule by its name."""
+    done = run(added, "-c", WORK)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(f"def merged_{name}" in done.stdout for name in NAMES) and "PTX" in done.stdout
+
+
+@pytest.mark.slow  # tests/oracle has such checks of every routine
 @pytest.mark.parametrize("name", NAMES)
-def test_a_listing(added, name):
-    done = run(added, "-m", "refopt", "show", name)
-    assert done.returncode == 0 and f"def merged_{name}" in done.stdout and "PTX" in done.stdout, done.stderr
+def test_the_check_of_the_page(added, name):
+    done = run(added, "-c", CHECK.replace("yogi", name))
+    assert done.returncode == 0, done.stderr
 
 
 SAID = re.search(r"(?s)```text\n(refopt\.cpu.*?)```", PAGE)[1].splitlines()

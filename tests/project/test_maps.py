@@ -8,6 +8,8 @@ from mutation.covered import READERS
 
 from refopt.catalog import ROUTINES
 
+pytestmark = pytest.mark.xdist_group("maps")  # one collection of the suite for all
+
 
 @pytest.fixture(scope="module")
 def items():

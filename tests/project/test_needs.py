@@ -13,14 +13,13 @@ import pytest
 from refopt import gpu
 from refopt.gpu import runtime, target
 
+from .stand_ins import script
+
 HERE = Path(__file__).parents[1]
 
 
-def script(folder, text):
-    file = folder / "mpiexec"
-    file.write_text(f"#!/bin/sh\n{text}\n")
-    file.chmod(0o755)
-    return str(file)
+def mpiexec(folder, text):
+    return str(script(folder / "mpiexec", f"#!/bin/sh\n{text}\n"))
 
 
 @pytest.mark.parametrize(("text", "why"), [
@@ -32,7 +31,7 @@ def script(folder, text):
 ])
 def test_an_mpiexec_that_starts_no_ranks(tmp_path, monkeypatch, text, why):
     """Its tests are skipped, with what it said."""
-    command = script(tmp_path, text)
+    command = mpiexec(tmp_path, text)
     said = needs.no_ranks(command, 0.2 if "sleep" in text else 30)
     assert re.search(why, said) and "\n" not in said and said.startswith(command)
     monkeypatch.setattr(needs, "no_ranks", lambda command: said)
@@ -40,15 +39,11 @@ def test_an_mpiexec_that_starts_no_ranks(tmp_path, monkeypatch, text, why):
         needs.ranks()
 
 
-def test_an_mpiexec_that_is_none(tmp_path):
-    file = tmp_path / "mpiexec"
+def test_an_mpiexec_that_is_none_and_one_that_starts_ranks(tmp_path):
     assert needs.no_ranks(None) == "mpiexec was not found"
-    assert needs.no_ranks(str(file)).endswith("No such file or directory")
+    assert needs.no_ranks(str(tmp_path / "none")).endswith("No such file or directory")
     assert needs.no_ranks(str(tmp_path)).endswith("Permission denied")
-
-
-def test_an_mpiexec_that_starts_ranks(tmp_path):
-    assert needs.no_ranks(script(tmp_path, "for i in 1 2 3 4; do echo rank of 4; done")) == ""
+    assert needs.no_ranks(mpiexec(tmp_path, "for i in 1 2 3 4; do echo rank of 4; done")) == ""
 
 
 @pytest.fixture
@@ -83,7 +78,7 @@ def test_gpu(): assert os.environ["REFOPT_DEVICE"] == "gpu"
 """
 
 
-@pytest.mark.parametrize("asked", [None, "executor", "gpu"])
+@pytest.mark.parametrize("asked", [None, *(pytest.param(name, marks=pytest.mark.slow) for name in ("executor", "gpu"))])
 def test_what_is_asked_for_is_taken(tmp_path, monkeypatch, asked):
     """REFOPT_DEVICE decides, where it is given. Without pytest-xdist, too."""
     file = tmp_path / "test_of_a_project.py"
@@ -124,11 +119,12 @@ def broken(request, monkeypatch):
     error, why = request.param
     monkeypatch.delitem(sys.modules, "numba_cuda", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Broken("numba_cuda", error), *sys.meta_path])
-    for cached in (runtime._why_no_gpu, target.no_compiler):
+    caches = runtime._why_no_gpu, target.no_compiler
+    for cached in caches:
         cached.cache_clear()
     monkeypatch.delenv("REFOPT_DEVICE")
     yield why
-    for cached in (runtime._why_no_gpu, target.no_compiler):
+    for cached in caches:
         cached.cache_clear()
 
 

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -22,6 +24,7 @@ def test_what_adam_promises():
     assert any(law.startswith("N12 ") for law in laws)
 
 
+@pytest.mark.slow  # another collection of all laws
 def test_an_unknown_routine_is_refused():
     status, lines = listed("--promises", "adamq")
     assert status == 4 and any("--promises: expected one of" in line for line in lines)

@@ -118,6 +118,7 @@ def note_of(name):
     }
 
 
+@pytest.mark.slow  # compilers in two processes
 def test_the_digest_depends_on_no_process_and_on_nothing_compiled_before():
     notes_there = [note_of(name) for name in ("lion", "sgd")]
     script = "import json, sys; from benchmarks.records import ptx_digest as d; print(*map(d, json.loads(sys.argv[1])))"

@@ -11,37 +11,39 @@ SUITE = {
     "test_peer.py": "import pytest\ndef test_one():\n    pytest.importorskip({!r})\ndef test_two(): pass\n",
     "test_module.py": "import pytest\npytest.importorskip({!r})\ndef test_three(): pass\n",
 }
-PLUGINS = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest"]
-
-
-def report(folder, names):
-    """What pytest reports of the suite where one module or another is to be had, by name of test file."""
-    folder.mkdir()
-    for file, name in names.items():
-        (folder / file).write_text(SUITE[file].format(name))
-    command = [sys.executable, "-m", "pytest", "-q", *PLUGINS, "--rootdir=.", "--junitxml=report.xml", "."]
-    subprocess.run(command, cwd=folder, check=False, capture_output=True)
-    return folder / "report.xml"
+SECONDS = {
+    "none": ({"test_peer.py": "math", "test_module.py": "math"}, []),
+    "a test": ({"test_peer.py": "no_such", "test_module.py": "math"}, ["test_peer.test_one"]),
+    "a module": ({"test_peer.py": "math", "test_module.py": "no_such"}, ["test_module"]),
+    "a module that is not run": ({"test_peer.py": "math"}, ["test_module"]),
+}
+RUNS = """
+import os, sys, pytest
+plugins = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest"]
+for folder in sys.argv[1:]:
+    os.chdir(folder)
+    pytest.main(["-q", *plugins, "--rootdir=.", "--junitxml=report.xml", "."])
+    for name in "test_peer", "test_module":
+        sys.modules.pop(name, None)  # those of the next run are others
+"""
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory):
-    """A run that lacks what both files need."""
-    return report(tmp_path_factory.mktemp("runs") / "first", dict.fromkeys(SUITE, "no_such"))
+def reports(tmp_path_factory):
+    """What pytest reports where one module or another is to be had: of a first run, which has none, and of others."""
+    runs = {"first": dict.fromkeys(SUITE, "no_such")} | {name: had for name, (had, _) in SECONDS.items()}
+    folders = {name: tmp_path_factory.mktemp("run") for name in runs}
+    for name, had in runs.items():
+        for file, module in had.items():
+            (folders[name] / file).write_text(SUITE[file].format(module))
+    subprocess.run([sys.executable, "-c", RUNS, *folders.values()], check=True, capture_output=True)
+    return {name: str(folder / "report.xml") for name, folder in folders.items()}
 
 
-@pytest.mark.parametrize(
-    ("second", "named"),
-    [
-        ({"test_peer.py": "math", "test_module.py": "math"}, []),
-        ({"test_peer.py": "no_such", "test_module.py": "math"}, ["test_peer.test_one"]),
-        ({"test_peer.py": "math", "test_module.py": "no_such"}, ["test_module"]),
-        ({"test_peer.py": "math"}, ["test_module"]),
-    ],
-    ids=["none", "a test", "a module", "a module that is not run"],
-)
-def test_what_both_runs_skip_is_named(tmp_path, capsys, first, second, named):
-    status = skipped.main(str(first), str(report(tmp_path / "second", second)))
+@pytest.mark.parametrize("second", SECONDS)
+def test_what_both_runs_skip_is_named(capsys, reports, second):
+    named = SECONDS[second][1]
+    status = skipped.main(reports["first"], reports[second])
     out = capsys.readouterr().out
     assert status == (1 if named else 0)
     assert [line.split(": ")[1] for line in out.splitlines()] == named
