@@ -16,6 +16,7 @@ TESTS = Path(__file__).parent.parent
 ROOT = TESTS.parent
 OUTPUT = "REFOPT_MAPS"
 MARKERS = "evidence", "clause"
+USED = rf"mark\.({'|'.join(MARKERS)})\("
 
 
 class Item(NamedTuple):
@@ -33,13 +34,14 @@ class Item(NamedTuple):
 
 
 def suite() -> list[Item]:
-    """All items of all test files, those that are left out of a run, too."""
+    """All items of the folders in which a marker is used, those that are left out of a run, too."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "items"
         path = os.pathsep.join([str(ROOT), str(TESTS), *filter(None, sys.path)])
         environment = os.environ | {"PYTHONPATH": path, OUTPUT: str(output), "PYTEST_ADDOPTS": ""}
         plugins = ["-p", "maps.collect", "-p", "no:cacheprovider", "--assert=plain"]  # no assertion is run
-        command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", *plugins, str(TESTS)]
+        marked = {path.parent for path in TESTS.glob("*/*.py") if re.search(USED, path.read_text())}
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", *plugins, *sorted(map(str, marked))]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"pytest could not collect the tests:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")

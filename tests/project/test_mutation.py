@@ -146,6 +146,7 @@ for edit in edits("refopt/x.py", (root / "refopt/x.py").read_text()):
 """
 
 
+@pytest.mark.slow  # a clock
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_trials_tell_killed_survived_and_timed_out(elsewhere, tmp_path):
     """In forks, and by the interpreter of another environment."""
@@ -204,6 +205,7 @@ def test_the_fastest_tests_of_a_line_come_first_wherever_it_has_moved(tmp_path):
     assert tests(1, 60, file="refopt/y.py") == []
 
 
+@pytest.mark.slow  # a collection in a process of its own
 def test_what_is_left_out_is_there():
     """pytest takes the id of a test that there is not without a word."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *LEFT_OUT]

@@ -6,12 +6,13 @@ from page_code import known, run, session
 from refopt import gpu
 
 NAMES = [
-    "getting-started", "check-your-optimizer", "read-a-kernel", "checkpoints", "several-gpus", "find-a-race", "merging",
-    "gradient-coalescing", "sharding", "measuring", "relations", "vectors",
+    "getting-started", "read-a-kernel", "checkpoints", "several-gpus", "find-a-race", "merging", "gradient-coalescing",
+    "sharding", "measuring",
 ]
+CHECKS = "check-your-optimizer", "relations", "vectors"  # of the oracle, which take seconds
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in CHECKS)])
 def test_a_page_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with gpu.use("executor"):

@@ -27,8 +27,16 @@ def shares_of(form):
     return [programs.share(whole, rank, 2) for rank in range(2)]
 
 
-@pytest.mark.parametrize("form", programs.FORMS)
-@pytest.mark.parametrize(("limit", "batched"), [(32.0, False), (32.0, True), (math.inf, True)])
+def of_forms(*others):
+    """Of each form the first of some ways, and of the last all; the rest repeats."""
+    first, *more = others
+    quick = [(form, *first) for form in programs.FORMS] + [(programs.CHECKED, *way) for way in more]
+    slow = [pytest.param(form, *way, marks=pytest.mark.slow) for form in programs.FORMS for way in more
+            if form != programs.CHECKED]
+    return quick + slow
+
+
+@pytest.mark.parametrize(("form", "limit", "batched"), of_forms((32.0, True), (32.0, False), (math.inf, True)))
 def test_programs_of_bert_large(form, limit, batched):
     """Calls and bytes as the formula says, no cast of a parameter, and the catalogue's bytes of the updates."""
     params = programs.params_of("bert-large")
@@ -54,8 +62,7 @@ def test_programs_of_bert_large(form, limit, batched):
     assert sum(map(programs.update_bytes, made)) == each * sum(math.prod(shape) for _, shape in params)
 
 
-@pytest.mark.parametrize(("form", "odd"), [(form, False) for form in programs.FORMS] + [(programs.CHECKED, True)])
-@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(("form", "odd", "batched"), of_forms((False, True), (False, False), (True, True)))
 def test_a_small_step_is_that_of_numpy(form, odd, batched):
     """Owned in several buckets, on two streams; with an inf, nothing changes."""
     expected = local.run(partial(programs.in_numpy, programs.unsharded(SMALL, form, 2), SMALL, odd), 2)
