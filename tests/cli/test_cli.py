@@ -49,15 +49,16 @@ def report(capsys, name="lars_momentum", **choice):
     return answer
 
 
-def test_every_row_in_80_columns(capsys):
-    assert run("--routine", "lars_momentum", dtype=None, form=None) == 0
+@pytest.mark.parametrize("dtypes", [["fp32", "bf16+16"], pytest.param(FOR_LARS, marks=pytest.mark.slow)])
+def test_every_row_in_80_columns(capsys, dtypes):
+    assert run("--routine", "lars_momentum", "--dtype", *dtypes, dtype=None, form=None) == 0
     out, err = capsys.readouterr()
     assert not err
     assert max(map(len, out.splitlines())) <= 80
     rows = [re.split(" +", text) for text in out.splitlines() if text.endswith(" ok")]
-    assert [row[:2] for row in rows] == [[d, f] for d in FOR_LARS for f in LARS_MOMENTUM.forms]
+    assert [row[:2] for row in rows] == [[d, f] for d in dtypes for f in LARS_MOMENTUM.forms]
     assert {"fp32", "two_launches", "14", "1", "2", "0"} <= set(rows[2])
-    assert "28 of 28 equal in every bit" in out
+    assert f"{4 * len(dtypes)} of {4 * len(dtypes)} equal in every bit" in out
 
 
 @pytest.mark.gpu
@@ -167,11 +168,15 @@ def test_every_hyperparameter_counts(capsys, monkeypatch, hyper, dtype):
     assert row["differing"] and not row["problems"]
 
 
+EVERY = pytest.param([*catalog.ROUTINES], marks=pytest.mark.slow, id="every")
+
+
+@pytest.mark.parametrize("names", [["lars_momentum", "adam"], EVERY])
 @pytest.mark.parametrize("dtype", ["bf16+16", "bf16-sr"])
-def test_bf16_with_remainders_and_by_chance(capsys, dtype):
-    """Bits, launches and bytes of every routine that has it."""
+def test_bf16_with_remainders_and_by_chance(capsys, dtype, names):
+    """Bits, launches and bytes of routines that have it."""
     pytest.importorskip("ml_dtypes")
-    names = [name for name, routine in catalog.ROUTINES.items() if verify.offered(routine, dtype)]
+    names = [name for name in names if verify.offered(catalog.ROUTINES[name], dtype)]
     assert run("--routine", *names, dtype=dtype, form=None) == 0
     rows = len(names) + ("lars_momentum" in names) * (len(LARS_MOMENTUM.forms) - 1)
     assert f"{rows} of {rows} equal in every bit" in capsys.readouterr().out

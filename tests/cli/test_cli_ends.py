@@ -20,6 +20,12 @@ COMMAND = [sys.executable, "-m", "refopt"]
 FULL = Path("/dev/full")
 
 
+def first_of(*rows):
+    """Rows for parametrize: what the others show of further streams and signals is slow."""
+    rows = [row if isinstance(row, tuple) else (row,) for row in rows]
+    return [pytest.param(*row, marks=[pytest.mark.slow] * (row is not rows[0])) for row in rows]
+
+
 def run(*args, **options):
     settings = {"env": ENV, "capture_output": True, "text": True, "timeout": 120, **options}
     return subprocess.run([*COMMAND, *map(str, args)], **settings)
@@ -40,7 +46,7 @@ def test_help_and_wrong_arguments(args, capfd, monkeypatch):
     is_help_or_error(args, cli.main(args), *capfd.readouterr())
 
 
-@pytest.mark.parametrize("args", [[], ["--help"], ["verfy"]])
+@pytest.mark.parametrize("args", first_of(["verfy"], [], ["--help"]))
 def test_help_and_wrong_arguments_of_a_process(args):
     done = run(*args)
     is_help_or_error(args, done.returncode, done.stdout, done.stderr)
@@ -105,18 +111,18 @@ def test_a_report_takes_the_place_of_an_old_one(tmp_path):
     old.write_text("old")
     old.chmod(0o640)
     link.symlink_to(old)
-    assert run(*QUICK, "--json", link).returncode == 0
+    assert cli.main([*QUICK, "--json", str(link)]) == 0
     assert link.is_symlink() and json.loads(old.read_text())["ok"] and old.stat().st_mode & 0o777 == 0o640
     assert {file.name for file in tmp_path.iterdir()} == {"old.json", "link.json"}
     read, write = os.pipe()
-    done = run(*QUICK, "--json", f"/dev/fd/{write}", pass_fds=[write])
+    assert cli.main([*QUICK, "--json", f"/dev/fd/{write}"]) == 0
     os.close(write)
     with open(read) as file:
-        assert done.returncode == 0 and json.loads(file.read())["ok"]
-    assert run(*QUICK, "--json", os.devnull).returncode == 0 and not Path(os.devnull).is_file()
+        assert json.loads(file.read())["ok"]
+    assert cli.main([*QUICK, "--json", os.devnull]) == 0 and not Path(os.devnull).is_file()
 
 
-@pytest.mark.parametrize("args", [[], ["--json", "-"]])
+@pytest.mark.parametrize("args", first_of([], ["--json", "-"]))
 def test_output_to_a_full_device(args):
     if not FULL.exists():
         pytest.skip("there is no /dev/full")
@@ -125,7 +131,7 @@ def test_output_to_a_full_device(args):
     assert one_line(done, 2) == "refopt: standard output: No space left on device\n"
 
 
-@pytest.mark.parametrize("args", [QUICK, [*QUICK, "--json", "-"], ["verify", "--help"], ["--version"]])
+@pytest.mark.parametrize("args", first_of(QUICK, [*QUICK, "--json", "-"], ["verify", "--help"], ["--version"]))
 def test_a_closed_pipe(args):
     """As ``refopt ... | head -1``, where what is printed first is lost, too: the status of SIGPIPE, without a word."""
     read, write = os.pipe()
@@ -135,13 +141,14 @@ def test_a_closed_pipe(args):
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.slow  # as test_a_closed_pipe
 def test_a_pipe_that_closes_on_the_way():
     command = f"set -o pipefail; {' '.join([*COMMAND, *QUICK])} | head -1"
     done = subprocess.run(["bash", "-c", command], env=ENV, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (141, "", 1)
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize("closed", first_of(">&- 2>&-", ">&-", "2>&-"))
 def test_closed_streams(closed):
     command = f"{' '.join([*COMMAND, *QUICK])} {closed}"
     done = subprocess.run(["bash", "-c", command], env=ENV, capture_output=True, text=True, timeout=120)
@@ -164,8 +171,10 @@ def processes_of(group):
 ENDS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 
 
-@pytest.mark.parametrize("to_all", [False, True], ids=["to_it", "to_all"])
-@pytest.mark.parametrize(("signum", "status", "said"), ENDS)
+SIGNALS = first_of(*((*end, to_all) for to_all in (True, False) for end in ENDS))
+
+
+@pytest.mark.parametrize(("signum", "status", "said", "to_all"), SIGNALS)
 def test_a_signal_at_work(tmp_path, signum, status, said, to_all):
     """Ctrl-C goes to all processes of a terminal. Workers end, too, and an unfinished report is no report."""
     report = tmp_path / "report.json"
@@ -182,6 +191,7 @@ def test_a_signal_at_work(tmp_path, signum, status, said, to_all):
     assert not processes_of(process.pid) and not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow  # a clock
 def test_workers_end_with_their_parent():
     """However that ends."""
     args = [*COMMAND, "verify", "--device", "executor"]
@@ -196,8 +206,11 @@ def test_workers_end_with_their_parent():
     assert not left
 
 
-@pytest.mark.parametrize("module", ["numpy", "refopt.cli.verify", "json", "traceback"])
-@pytest.mark.parametrize(("signum", "status", "said"), ENDS)
+MODULES = "refopt.cli.verify", "numpy", "json", "traceback"
+SIGNALS_AT = first_of(*((*end, module) for module in MODULES for end in ENDS))
+
+
+@pytest.mark.parametrize(("signum", "status", "said", "module"), SIGNALS_AT)
 def test_a_signal_during_import(tmp_path, module, signum, status, said):
     """Of whatever the command imports."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -212,13 +225,6 @@ def test_a_signal_during_import(tmp_path, module, signum, status, said):
     if module == "traceback" and done.returncode == 0:
         pytest.skip("is not imported")
     assert (done.returncode, done.stdout) == (status, "") and done.stderr == f"refopt: {said}\n"
-
-
-def test_an_error_of_its_own_is_no_mismatch(tmp_path):
-    """It has a traceback, and a status of its own."""
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['refopt.catalog.workloads'] = None\n")
-    done = run(*QUICK, env=ENV | {"PYTHONPATH": os.pathsep.join([str(tmp_path), ENV["PYTHONPATH"]])})
-    assert done.returncode == 3 and "Traceback" in done.stderr
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")

@@ -24,8 +24,13 @@ def cases(of):
     ]
 
 
-def dtypes_of(routine):
-    return [name for name in verify.DTYPES if verify.offered(routine, name) and not verify.unavailable(name)]
+every_dtype = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+SOME = "fp32", "bf16", "bf16-sr"  # the exact one, the coarsest, and that with a seed
+
+
+def dtypes_of(routine, every=True):
+    names = verify.DTYPES if every else SOME
+    return [name for name in names if verify.offered(routine, name) and not verify.unavailable(name)]
 
 
 @cache
@@ -44,10 +49,11 @@ def bits_as_given(routine, dtype):
     return bits_of(case_of(routine, dtype))
 
 
+@every_dtype
 @pytest.mark.parametrize(("routine", "hyper"), cases(lambda routine: routine.hypers))
-def test_every_number_changes_bits(routine, hyper):
+def test_every_number_changes_bits(routine, hyper, every):
     """Scaled by 0.9, or another seed, in every dtype configuration; of a tensor's own numbers, each tensor's."""
-    for dtype in dtypes_of(routine):
+    for dtype in dtypes_of(routine, every):
         if hyper.whole and not verify.DTYPES[dtype].chance:
             continue
         case = case_of(routine, dtype)
@@ -89,12 +95,13 @@ def test_every_scalar_changes_bits(routine, slot):
     assert any(a.tobytes() != b.tobytes() for a, b in zip(before["params"], after["params"], strict=True))
 
 
+@every_dtype
 @pytest.mark.parametrize("routine", ROUTINES.values(), ids=lambda routine: routine.name)
-def test_every_tensor_moves(routine):
+def test_every_tensor_moves(routine, every):
     """At the sizes of the executor, where a tensor of 16 elements may lie still as a whole."""
     norms = not routine.elementwise
     workload, _ = verify.extents(workloads.load("resnet50"), "executor", None, norms)
-    for dtype in dtypes_of(routine):
+    for dtype in dtypes_of(routine, every):
         case = data.make_case(routine, workload, dtype, 2)
         assert not idle(case, reference(case))
 

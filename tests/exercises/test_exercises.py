@@ -18,11 +18,15 @@ from . import cells, wrong_merged, wrong_one_kernel, wrong_steps
 from .answers import answer
 
 NAMES = solution.names()
+DEAR = ("05", "10", "12", "17", "19", "21")  # whose pictures or cases take long
+ONCE = [pytest.param(x, marks=[pytest.mark.slow] * x.startswith(DEAR)) for x in NAMES]
 WRONG = wrong_one_kernel.WRONG | wrong_merged.WRONG | wrong_steps.WRONG
-KINDS = ("lazy", "nearly", "slow")
+KINDS = "nearly", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("lazy", "slow"))
+# A plain kernel and one of refopt's; the others compile in make test-long.
+COMPILED = "01_guard_the_tail", "16_lion_as_a_rule"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ONCE)
 def test_a_solution_passes(name, tmp_path):
     values, seconds = cells.run(name, tmp_path, solved=True)
     verdicts = [value for value in values if isinstance(value, Verdict)]
@@ -33,7 +37,7 @@ def test_a_solution_passes(name, tmp_path):
     assert seconds < 60
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ONCE)
 def test_a_stub_fails_with_a_word(name, tmp_path):
     values, seconds = cells.run(name, tmp_path, solved=False)
     assert any(isinstance(value, Verdict) and value.text.startswith("Not yet. ") for value in values), values
@@ -53,7 +57,7 @@ def test_a_wrong_answer_is_told_why(name, kind, tmp_path):
         assert expected in verdict.text, verdict.text
 
 
-@pytest.mark.parametrize("kind", wrong_steps.ORDERS)
+@pytest.mark.parametrize("kind", ["product", pytest.param("atomic", marks=pytest.mark.slow)])
 def test_an_order_of_exercise_21_is_told_by_its_bits(kind, tmp_path):
     fills, *words = wrong_steps.ORDERS[kind]
     exercise, wrong = answer("21_norm_and_step_in_two_launches", tmp_path, fills)
@@ -61,6 +65,7 @@ def test_an_order_of_exercise_21_is_told_by_its_bits(kind, tmp_path):
     assert not verdict.ok and all(expected in verdict.text for expected in words), verdict.text
 
 
+@pytest.mark.slow  # two launches of many threads
 @pytest.mark.parametrize("seed", [15, 35])
 def test_exercise_21_has_the_order_of_the_table(seed):
     """With these values the order of the list has other bits."""
@@ -183,7 +188,7 @@ def test_a_solution_has_its_bits_on_a_gpu(name):
     assert (verdict := exercise.check(right)).ok, verdict.text
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [x if x in COMPILED else pytest.param(x, marks=pytest.mark.slow) for x in NAMES])
 def test_a_solution_compiles_to_what_it_says(name, monkeypatch):
     """For a GPU, without one: each kernel of a solution compiles, and the compiler changes no bit."""
     needs.compiler()

@@ -136,6 +136,7 @@ def test_laws_that_run_out_of_time_keep_what_is_known(of_tests):
 
 def test_nothing_that_passes_is_no_record(tmp_path, monkeypatch):
     monkeypatch.setattr(laws, "run_tests", lambda *args: (5, []))
+    monkeypatch.setattr(laws, "sources", lambda outcomes: {})
     report, status = recorded(laws, tmp_path / "x.json", monkeypatch)
     assert status == 1 and report["failures"]["all"] == "nothing passed"
 
@@ -148,6 +149,7 @@ def test_nothing_that_passes_is_no_record(tmp_path, monkeypatch):
 def test_which_tests_are_on_record(tmp_path, monkeypatch, option, device, asked, name):
     monkeypatch.setattr(laws, "RESULTS", tmp_path)
     monkeypatch.setattr(laws, "begin", lambda *args: H200 | {"command": args[1]})
+    monkeypatch.setattr(laws, "sources", lambda outcomes: {})
     runs = []
     passed = {"test": "x.py::test", "outcome": "passed", "seconds": 1.0}
     monkeypatch.setattr(laws, "run_tests", lambda *args: runs.append(args) or (0, [passed]))

@@ -47,7 +47,7 @@ def test_the_work_runs_every_kernel(tmp_path, monkeypatch, capsys):
     noting(tmp_path, monkeypatch)
     monkeypatch.setattr(sanitizer, "SIZES", [1, 0, 9, 1025])
     monkeypatch.setattr(sanitizer, "DTYPES", sanitizer.DTYPES[:1])
-    routines = ["lars_momentum", "lamb", "novograd", "adam", "sgd"]
+    routines = ["lars_momentum", "lamb", "novograd"]
     sanitizer.work([*routines, sanitizer.AROUND], "executor")
     lines = capsys.readouterr().out.splitlines()
     assert lines and all(line.endswith(": equal") for line in lines)

@@ -90,8 +90,7 @@ with open(sys.argv[sys.argv.index("--log-file") + 1], "w") as file:
 
 @pytest.mark.parametrize(("change", "broken", "differ"), [
     ({}, False, []),
-    ({"sectors load": 7}, False, ["sectors load"]),
-    ({"occupancy": 50.0}, False, ["occupancy"]),
+    ({"sectors load": 7, "occupancy": 50.0}, False, ["sectors load", "occupancy"]),
     ({}, True, None),
 ])
 def test_the_record(tmp_path, monkeypatch, capsys, change, broken, differ):
