@@ -90,8 +90,10 @@ def outcome(module, routine, one, names):
     return {name: [(x if module is cpu else x.copy_to_host()).tobytes() for x in xs] for name, xs in slots.items()}
 
 
-@pytest.mark.parametrize("one", [False, True], ids=["merged", "single"])
-@pytest.mark.parametrize("module", [cpu, gpu], ids=["cpu", "gpu"])
+@pytest.mark.parametrize(("module", "one"), [
+    pytest.param(cpu, False, id="cpu-merged"), pytest.param(cpu, True, id="cpu-single"),
+    pytest.param(gpu, False, id="gpu-merged"), pytest.param(gpu, True, id="gpu-single", marks=pytest.mark.slow),
+])
 @routines
 def test_every_keyword_counts(routine, module, one):
     """What is left out is at its default, which the case tells from what is given."""

@@ -143,7 +143,12 @@ COVERED = [cell for cell in cells() if cell in FIRST or (cell.variant, cell.prec
 COVERED = [cell for cell in COVERED if cell.variant not in (FOUND_INF, RESCALE_GRAD, STOCHASTIC)]
 
 
-@pytest.mark.parametrize("cell", COVERED, ids="-".join)
+OF_RULES = [  # laws hold each variant to its formula
+    pytest.param(cell, id="-".join(cell), marks=[pytest.mark.slow] * (cell.variant != "default")) for cell in COVERED
+]
+
+
+@pytest.mark.parametrize("cell", OF_RULES)
 def test_the_bound_of_a_formula_covers_the_rule(cell):
     """Whatever the rule of refopt.cpu may come to, with one rounding for each operator, is within it."""
     trial, once = Trial(cell), Trial(cell, roundings=1)
