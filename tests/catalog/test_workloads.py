@@ -21,27 +21,17 @@ def any_workload(draw):
 any_workload = st.one_of(any_workload(), st.sampled_from(list(WORKLOADS)).map(load))
 
 
-@pytest.mark.parametrize(("name", "tensors", "elements"), [
-    ("resnet50", 161, 25_557_032),
-    ("bert-large", 389, 334_092_288),
-    ("gpt2-xl", 580, 1_557_611_200),
-    ("llama-3-8b", 291, 8_030_261_248),
-])
-def test_published_sizes(name, tensors, elements):
-    workload = load(name)
-    assert (workload.name, len(workload), workload.elements) == (name, tensors, elements)
+SIZES = {
+    "resnet50": (161, 25_557_032), "bert-large": (389, 334_092_288), "gpt2-xl": (580, 1_557_611_200),
+    "llama-3-8b": (291, 8_030_261_248),
+}
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_names_are_unique_and_the_source_is_told(name):
+def test_published_sizes(name):
     workload = load(name)
+    assert (workload.name, len(workload), workload.elements) == (name, *SIZES[name]) and workload.source
     assert len({tensor.name for tensor in workload.tensors}) == len(workload)
-    assert workload.source
-
-
-def test_every_workload_has_its_published_size():
-    sized = test_published_sizes.pytestmark[0].args[1]
-    assert {row[0] for row in sized} == set(WORKLOADS)
 
 
 def test_unknown_name_lists_the_known_ones():
@@ -51,30 +41,14 @@ def test_unknown_name_lists_the_known_ones():
 
 
 @given(any_workload, caps)
-def test_scaling_keeps_names_order_and_ranks(workload, cap):
-    def skeleton(w):
-        return [(tensor.name, len(tensor.shape)) for tensor in w.tensors]
-
-    assert skeleton(workload.scaled(cap)) == skeleton(workload)
-
-
-@given(any_workload, caps)
-def test_scaling_meets_the_cap_and_never_grows_or_empties(workload, cap):
-    for tensor, whole in zip(workload.scaled(cap).tensors, workload.tensors, strict=True):
-        assert 1 <= tensor.elements <= cap or (tensor == whole and whole.elements <= cap)
+def test_scaling(workload, cap):
+    """It keeps names, order and ranks, meets the cap, empties nothing, and leaves small tensors whole."""
+    scaled = workload.scaled(cap)
+    for tensor, whole in zip(scaled.tensors, workload.tensors, strict=True):
+        assert tensor.name == whole.name and 1 <= tensor.elements <= cap
         assert all(1 <= small <= large for small, large in zip(tensor.shape, whole.shape, strict=True))
-
-
-@given(any_workload, caps)
-def test_scaling_leaves_small_tensors_whole(workload, cap):
-    for tensor, whole in zip(workload.scaled(cap).tensors, workload.tensors, strict=True):
         assert (tensor == whole) == (whole.elements <= cap)
-
-
-@given(any_workload, caps)
-def test_scaling_is_idempotent(workload, cap):
-    once = workload.scaled(cap)
-    assert once.scaled(cap) == once
+    assert scaled.scaled(cap) == scaled
 
 
 @given(shapes, caps)

@@ -70,6 +70,11 @@ def two_masters(call):
     call.master_params = [None, call.new(2, 3, dtype="float16")]
 
 
+def remainder_of_fp16(call):
+    call.use("float16")
+    call.master_params = [None, call.new(2, 3, dtype="uint16")]
+
+
 REFUSED = {
     # Counts and kinds of arguments.
     "one gradient less": (lambda c: c.grads.pop(), ValueError, "grads: expected 2 entries, as params has, got 1"),
@@ -105,6 +110,9 @@ REFUSED = {
     "a master of fp16": (two_masters, TypeError, "master_params[1]: expected float32, got float16"),
     "a master for fp32": (lambda c: c.set(master_params=[c.new(4), None]), TypeError,
                           "master_params[0]: expected no master for a float32 parameter, got float32"),
+    "a remainder for fp32": (lambda c: c.set(master_params=[None, c.new(2, 3, dtype="uint16")]), TypeError,
+                             "master_params[1]: expected no master for a float32 parameter, got uint16"),
+    "a remainder for fp16": (remainder_of_fp16, TypeError, "master_params[1]: expected float32, got uint16"),
     # Numbers.
     "lr below 0": (lambda c: c.set(lr=-0.5), ValueError, "lr: expected a finite float32 at least 0, got -0.5"),
     "lr NaN": (lambda c: c.set(lr=float("nan")), ValueError, "lr: expected a finite float32 at least 0, got nan"),
@@ -436,11 +444,6 @@ def test_step_without_a_learning_rate(machine):
     step = gpu.plan("lars_momentum", call.params, call.grads, call.velocities, mu=0.9)
     with pytest.raises(TypeError, match=r"^merged_lars_momentum: lr: expected a number, got none$"):
         step()
-
-
-def test_plan_of_an_unknown_routine():
-    with pytest.raises(ValueError, match=r"^plan: routine: expected one of sgd, adagrad, .*, got 'lars'$"):
-        gpu.plan("lars", [], [], [])
 
 
 def test_another_device_name():

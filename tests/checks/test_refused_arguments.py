@@ -135,7 +135,10 @@ REFUSED = [
     (room(shapes=[(3,)], set_constant=True, constant=10**400), ValueError, f"coalesce_tensor: constant: {BIG}"),
     (room(shapes=[(3,)], set_constant=True, constant=np.float64(2**64), dtype="uint64"), ValueError,
      "coalesce_tensor: constant: expected a number of uint64, got np.float64(1.8446744073709552e+19)"),
+    *((sgd(seed=x), ValueError, f"merged_sgd: seed: expected a whole number at least 0 and below 16777216, got {x}")
+      for x in (-1, 2**24, 0.5)),
     # Choices and flags.
+    (sgd(rounding="up"), ValueError, "merged_sgd: rounding: expected one of nearest, stochastic, got 'up'"),
     (sgd(rounding=["nearest"]), ValueError,
      "merged_sgd: rounding: expected one of nearest, stochastic, got ['nearest']"),
     (sgd(rounding=np.ones(2)), ValueError,

@@ -111,7 +111,7 @@ FORMULAE = {
 }
 
 
-@pytest.mark.parametrize(("operator", "name"), [(operator, name) for operator in FORMULAE for name in FORMULAE[operator]])
+@pytest.mark.parametrize(("operator", "name"), [(operator, name) for operator, of in FORMULAE.items() for name in of])
 def test_another_formula_is_seen(operator, name):
     """The recorded inputs and the tolerance tell wrong formulae from the right one."""
     wrong = (lars.MUTANTS if operator == "lars_momentum" else mutants(ROUTINES[OPERATORS[operator][0]]))[name]

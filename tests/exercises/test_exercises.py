@@ -21,7 +21,7 @@ NAMES = solution.names()
 DEAR = ("05", "10", "12", "17", "19", "21")  # whose pictures or cases take long
 ONCE = [pytest.param(x, marks=[pytest.mark.slow] * x.startswith(DEAR)) for x in NAMES]
 WRONG = wrong_one_kernel.WRONG | wrong_merged.WRONG | wrong_steps.WRONG
-KINDS = "nearly", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("lazy", "slow"))
+KINDS = "nearly", pytest.param("slow", marks=pytest.mark.slow)
 # A plain kernel and one of refopt's; the others compile in make test-long.
 COMPILED = "01_guard_the_tail", "16_lion_as_a_rule"
 

@@ -28,13 +28,3 @@ def test_examples_run(name):
 @pytest.mark.parametrize("package", DOORS)
 def test_a_package_has_an_example(package):
     assert f"refopt.{package}" in NAMES
-
-
-# That this can fail.
-
-
-def test_a_wrong_example_fails(capsys):
-    """The options that are in force here do not pass it."""
-    parts = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "wrong", None, 0)
-    assert doctest.DocTestRunner().run(parts).failed == 1
-    assert "Expected:\n    3\nGot:\n    2\n" in capsys.readouterr().out

@@ -67,6 +67,7 @@ def item_of(file, markers, routine="z"):
 
 def test_a_cell_without_evidence_is_named():
     every = [marked("evidence", *cell) for cell in cells()]
+    assert len(set(cells())) == len(cells()) > 500
     assert not evidence.missing(evidence.proofs(every))
     assert evidence.missing(evidence.proofs(every[1:])) == cells()[:1]
 
@@ -75,12 +76,6 @@ def test_a_cell_without_evidence_is_named():
 def test_evidence_of_what_is_no_cell_is_refused(cell):
     with pytest.raises(evidence.Unknown, match=r"test_y\[z\]: evidence.* is no cell"):
         evidence.proofs([marked("evidence", *cell)])
-
-
-def test_evidence_is_called_after_its_file_or_by_its_marker():
-    items = [marked("evidence", *cells()[0]), marked("evidence", *cells()[0], by="paddle")]
-    assert list(evidence.proofs(items)[cells()[0]]) == ["x", "paddle"]
-    assert "| default | paddle, x |" in evidence.page(items)
 
 
 def law_of(*clauses, routine="z"):
@@ -113,7 +108,3 @@ def test_what_reads_code_without_running_it_is_there():
 def test_a_test_of_what_is_no_clause_is_refused():
     with pytest.raises(specification.Unknown, match=r"test_y\[z\]: N17 is no clause"):
         specification.tests([marked("clause", "N4", "N17")])
-
-
-def test_cells_are_many_and_different():
-    assert len(set(cells())) == len(cells()) > 500

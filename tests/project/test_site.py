@@ -64,12 +64,9 @@ def test_links_lead_to_files(path):
     assert not dead(path, text)
 
 
-def test_a_dead_link_is_noticed():
+def test_a_dead_link_and_an_orphan_are_noticed():
     text = "[a](numerics.md#n1) [b](nowhere.md) [c](../refopt/cpu) [d](../refopt/gone) [e](https://x.y/z.md) `f[0](x)`"
     assert dead(ROOT / "docs" / "index.md", text) == ["nowhere.md", "../refopt/gone"]
-
-
-def test_an_orphan_is_noticed():
     text = "```{toctree}\n:maxdepth: 1\n\na\nB <b>\n/README\n```\n\n```{notebooks}\nnotebooks\n```\n"
     files = {"docs/a.md", "docs/b.md", "docs/c.md", "README.md", "notebooks/1.ipynb", "notebooks/exercises/1.ipynb"}
     assert orphans(text, files) == {"docs/c.md", "notebooks/exercises/1.ipynb"}
