@@ -113,8 +113,7 @@ def test_json(capsys, tmp_path):
     answer = json.loads(file.read_text())
     assert answer["schema"] == "refopt.verify/1"
     assert set(answer) == {
-        "schema", "ok", "versions", "device", "workload", "steps", "skipped", "seconds",
-        "copy_bytes_per_second", "rows",
+        "schema", "ok", "versions", "device", "workload", "steps", "skipped", "seconds", "copy_bytes_per_second", "rows"
     }
     assert answer["versions"]["numpy"] == np.__version__
     assert answer["device"]["kind"] == "executor"

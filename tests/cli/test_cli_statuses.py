@@ -73,32 +73,31 @@ def test_output_that_cannot_be_written(error, raised, said, monkeypatch):
     cli.write("text")
 
 
-@pytest.mark.parametrize(("signum", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, cli.Terminated)])
-def test_the_first_signal_interrupts_and_the_next_ones_wait(signum, error):
+@pytest.fixture
+def handlers():
+    """Those of the signals are put back."""
     before = {each: signal.getsignal(each) for each in cli.ENDS}
-    try:
-        cli._on_signals(cli._interrupt)
-        with pytest.raises(error):
-            signal.raise_signal(signum)
-        for each in cli.ENDS:
-            signal.raise_signal(each)
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+@pytest.mark.parametrize(("signum", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, cli.Terminated)])
+def test_the_first_signal_interrupts_and_the_next_ones_wait(signum, error, handlers):
+    cli._on_signals(cli._interrupt)
+    with pytest.raises(error):
+        signal.raise_signal(signum)
+    for each in cli.ENDS:
+        signal.raise_signal(each)
 
 
 @pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), 130), (cli.Terminated(), 143)])
-def test_a_signal_as_main_comes_or_goes(error, status, monkeypatch):
-    before = {each: signal.getsignal(each) for each in cli.ENDS}
+def test_a_signal_as_main_comes_or_goes(error, status, monkeypatch, handlers):
     monkeypatch.setattr(cli, "main", lambda: ending(error)(None))
-    try:
-        with pytest.raises(SystemExit) as end:
-            cli.run()
-        assert end.value.code == status
-        assert {signal.getsignal(each) for each in cli.ENDS} == {cli._leave}
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+    with pytest.raises(SystemExit) as end:
+        cli.run()
+    assert end.value.code == status
+    assert {signal.getsignal(each) for each in cli.ENDS} == {cli._leave}
 
 
 @pytest.mark.parametrize(("error", "status"), [(BrokenPipeError(32, "Broken pipe"), 141), (OSError(28, "No space"), 2)])

@@ -193,6 +193,7 @@ def test_the_record_of_a_gpu(record_of):
     assert set(verdicts["wait_that_nobody_ends"].values()) == {(HANGS, None)}
 
 
+@pytest.mark.slow  # simulators in processes of their own
 def test_a_silent_tool_and_a_wrong_result_fail_the_record(record_of):
     reports = {key: text for key, text in REPORTS.items() if not key.startswith("initcheck")}
     report, status = record_of(reports, "negative_index", "mean_of_bytes")

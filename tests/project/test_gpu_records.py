@@ -112,7 +112,8 @@ def last(test):
     return test.rpartition("::")[2]
 
 
-@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.slow  # runs of pytest
+@pytest.mark.parametrize("workers", ["1", "2"])
 def test_the_record_of_laws(of_tests, workers):
     """Counts, skips with reasons, and failures with their text; by one process or several."""
     report, status = of_tests(TESTS, "-n", workers)
@@ -183,6 +184,7 @@ def test_the_record_of_verify(tmp_path, monkeypatch):
     assert not any("milliseconds" in row for row in report["rows"])
 
 
+@pytest.mark.slow  # commands in processes of their own
 def test_verify_runs_the_command_itself(tmp_path):
     """On the executor, a routine at its smallest."""
     report = verify.verified("sgd", "executor", 100, ["--dtype", "fp32", "--max-elements", "5"])

@@ -25,14 +25,12 @@ def mpiexec(folder, text):
 @pytest.mark.parametrize(("text", "why"), [
     ("echo mpiexec has detected an attempt to run as root. >&2; exit 1", r"status 1: .* attempt to run as root\.$"),
     ("for i in 1 2 3 4; do echo rank of 1; done", r"status 0: rank of 1 rank of 1 "),
-    ("for i in 1 2 3; do echo rank of 4; done", r"status 0: rank of 4"),
     ("for i in 1 2 3 4; do echo rank of 4; done; exit 7", r"status 7: "),
-    ("sleep 60 & sleep 60", r"does not end in 0\.2 s"),
 ])
 def test_an_mpiexec_that_starts_no_ranks(tmp_path, monkeypatch, text, why):
     """Its tests are skipped, with what it said."""
     command = mpiexec(tmp_path, text)
-    said = needs.no_ranks(command, 0.2 if "sleep" in text else 30)
+    said = needs.no_ranks(command)
     assert re.search(why, said) and "\n" not in said and said.startswith(command)
     monkeypatch.setattr(needs, "no_ranks", lambda command: said)
     with pytest.raises(pytest.skip.Exception, match=why):

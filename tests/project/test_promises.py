@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each is a collection of all laws
 ROOT = Path(__file__).parents[2]
 
 
@@ -24,7 +25,6 @@ def test_what_adam_promises():
     assert any(law.startswith("N12 ") for law in laws)
 
 
-@pytest.mark.slow  # another collection of all laws
 def test_an_unknown_routine_is_refused():
     status, lines = listed("--promises", "adamq")
     assert status == 4 and any("--promises: expected one of" in line for line in lines)

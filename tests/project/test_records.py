@@ -221,6 +221,13 @@ def project(tmp_path, monkeypatch):
     class Project:
         bench, gpu, ptx, path = source, kernels, made, out
 
+        def measures(self, text):
+            source.write_text(text)
+
+        def compiles(self, text, ptx):
+            kernels.write_text(text)
+            made["ptx"] = ptx
+
         def check(self, always=False):
             record._code_digest.cache_clear()
             return records.checked([out], always)[out.name]
@@ -242,31 +249,24 @@ def test_a_record_is_sealed_once_and_holds(project):
     assert project.check(always=True) == []
 
 
-@pytest.mark.parametrize(("was", "becomes"), [("  # of them", ""), ('"""A row."""', '"""Row."""')])
-def test_a_comment_or_a_docstring_makes_no_record_stale(project, was, becomes):
+NOTED = "kernel merged_adam (int64) of refopt.gpu.elementwise"
+CHANGES = {
+    "a comment": (lambda p: p.measures(SOURCE.replace("  # of them", "")), []),
+    "a docstring": (lambda p: p.measures(SOURCE.replace('"""A row."""', '"""Row."""')), []),
+    "a constant": (lambda p: p.measures(SOURCE.replace("REPEATS = 3", "REPEATS = 4")), ["bench/speed.py has changed"]),
+    "no benchmark": (lambda p: p.bench.unlink(), ["bench/speed.py is gone"]),
+    "a comment of a kernel": (lambda p: p.compiles("x = 1  # one\n", "not asked for"), []),
+    "the same PTX": (lambda p: p.compiles("x = 2\n", "one"), []),
+    "other PTX": (lambda p: p.compiles("x = 2\n", "two"), [f"{NOTED} has other PTX"]),
+    "no PTX": (lambda p: p.compiles("x = 2\n", "none: it is gone"), [f"{NOTED}: none: it is gone"]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_makes_a_record_stale(project, change):
     project.check()
-    project.bench.write_text(SOURCE.replace(was, becomes))
-    project.gpu.write_text("x = 1  # one\n")
-    project.ptx["ptx"] = "not asked for"
-    assert project.check() == []
-
-
-def test_a_changed_benchmark_makes_its_record_stale(project):
-    project.check()
-    project.bench.write_text(SOURCE.replace("REPEATS = 3", "REPEATS = 4"))
-    assert project.check() == ["bench/speed.py has changed"]
-    project.bench.unlink()
-    assert project.check() == ["bench/speed.py is gone"]
-
-
-def test_a_kernel_with_other_ptx_makes_a_record_stale(project):
-    project.check()
-    project.gpu.write_text("x = 2\n")
-    assert project.check() == []  # the same PTX
-    project.ptx["ptx"] = "two"
-    assert project.check() == ["kernel merged_adam (int64) of refopt.gpu.elementwise has other PTX"]
-    project.ptx["ptx"] = "none: it is gone"
-    assert project.check() == ["kernel merged_adam (int64) of refopt.gpu.elementwise: none: it is gone"]
+    CHANGES[change][0](project)
+    assert project.check() == CHANGES[change][1]
 
 
 def test_a_record_is_not_sealed_after_its_kernels_have_changed(project):
@@ -305,6 +305,7 @@ def test_a_record_without_digests_is_stale(tmp_path, name):
     assert records.checked([path]) == {name: expected}
 
 
+@pytest.mark.slow  # a compiler, twice
 def test_a_record_that_begins_here(tmp_path, monkeypatch):
     """Head, digests and kernels are in what is saved, and it holds."""
     monkeypatch.setenv("REFOPT_KERNELS", str(tmp_path / "kernels"))

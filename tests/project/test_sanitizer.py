@@ -42,12 +42,13 @@ def test_the_planted_kernels_compile(name):
     assert wanted[tool] in ptx
 
 
+@pytest.mark.slow  # all kernels
 def test_the_work_runs_every_kernel(tmp_path, monkeypatch, capsys):
     """Of refopt, on tensors as small as can be; those of programs alone included."""
     noting(tmp_path, monkeypatch)
     monkeypatch.setattr(sanitizer, "SIZES", [1, 0, 9, 1025])
     monkeypatch.setattr(sanitizer, "DTYPES", sanitizer.DTYPES[:1])
-    routines = ["lars_momentum", "lamb", "novograd"]
+    routines = ["lars_momentum", "lamb", "novograd", "adam"]
     sanitizer.work([*routines, sanitizer.AROUND], "executor")
     lines = capsys.readouterr().out.splitlines()
     assert lines and all(line.endswith(": equal") for line in lines)
