@@ -1,6 +1,11 @@
 """The figures in README.md and on the pages are those of the records, and its examples run."""
 
+import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +15,9 @@ from benchmarks.record import ROOT
 from benchmarks.sections import with_section
 from refopt import gpu
 
-README = ROOT / "README.md"
+from .conftest import COUNTS, FILE
+
+TEXT = (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -28,7 +35,34 @@ def test_the_picture_of_launches_is_the_records(tmp_path):
 
 
 def test_milliseconds_are_in_the_readme():
-    assert re.search(r"\| \*\*\d\.\d{3}\*\* \|", README.read_text())
+    assert re.search(r"\| \*\*\d\.\d{3}\*\* \|", TEXT)
+
+
+@pytest.fixture
+def counts(request, tmp_path):
+    """How many tests there are of each kind: of this run, if it is of all, or as they are collected for this."""
+    if [Path(x).resolve() for x in request.config.args] == [ROOT / "tests"]:
+        return request.config.stash[COUNTS]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", "tests"]
+    environment = os.environ | {FILE: str(tmp_path / "counts")}
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    return json.loads((tmp_path / "counts").read_text())
+
+
+def test_the_readme_says_how_many_tests_there_are(counts):
+    """Within a tenth."""
+    (said,) = re.findall(r"runs about ([\d,]+) tests.*?about ([\d,]+)\s+others.*?`make test-long`", TEXT, re.DOTALL)
+    for words, kind in zip(said, ("quick", "slow"), strict=True):
+        assert int(words.replace(",", "")) == pytest.approx(counts[kind], rel=0.1), counts
+
+
+def test_make_help_begins_with_a_few_targets():
+    lines = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    first, others = lines[: lines.index("")], lines[lines.index("Others:") + 1 :]
+    listed = [line.split()[0] for line in first + others]
+    assert len(first) <= 8 and "test" in [line.split()[0] for line in first] and len({*listed}) == len(listed)
+    phony = re.findall(r"(?m)^\.PHONY: (.*)", (ROOT / "Makefile").read_text())
+    assert {*listed} == {*" ".join(phony).split()}
 
 
 def test_a_section_is_replaced_where_there_is_one():
@@ -39,7 +73,7 @@ def test_a_section_is_replaced_where_there_is_one():
 
 
 def test_the_examples_run(machine, capsys):
-    examples = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     assert len(examples) == 3
     with gpu.use(machine.name):
         for example in examples:
