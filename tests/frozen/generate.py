@@ -36,7 +36,6 @@ SIZES = [2, 1, 3, 2, 5, 1, 2, 4, 3, 2, 40, 0]  # many small ones, each with numb
 WITH_REMAINDER = ("bfloat16", "bfloat16", "float32", "uint16")
 GATE = "grad_factor", "found_inf"
 ALONE = "decay", "maximize", "lr_at"
-LATER = {"adamax": ("epsilon_at",)}  # choices that are not in ROUTINE-orders.json
 
 
 def dtype_in(slot: str, routine: Routine, dtypes: list[str]) -> str:
@@ -135,13 +134,11 @@ def orders(routine: Routine) -> dict[str, dict]:
 def alone(routine: Routine) -> dict[str, dict]:
     """Each choice that stands alone, with every number."""
     chance = np.random.default_rng([len(routine.hypers), *(ord(letter) for letter in routine.name)])
-    plain = {}
-    for name in [name for name in (*ALONE, *LATER.get(routine.name, ())) if name in routine.choices]:
-        for value in routine.choices[name]:
-            plain[f"{name}={value}"] = drawn(
-                routine, DTYPES["fp32"], chance, optional=optional_states(routine), **{name: value}
-            )
-    return {f"{name}, fp32": entry(case, DTYPES["fp32"]) for name, case in plain.items()}
+    fp32, given = DTYPES["fp32"], optional_states(routine)
+    return {
+        f"{name}={value}, fp32": entry(drawn(routine, fp32, chance, optional=given, **{name: value}), fp32)
+        for name in ALONE for value in routine.choices.get(name, ())
+    }
 
 
 def drawn(routine: Routine, dtypes: tuple[str, ...], chance: np.random.Generator, **options: Any) -> Case:

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("numba.cuda", exc_type=ImportError)
 
-from benchmarks import detector_table, detectors, sanitizer, sectors
+from benchmarks import detectors, sanitizer, sectors
 from benchmarks.defects import CASES, case
 from benchmarks.detectors import CRASHES, HANGS, LACKS, REPORTED, RIGHT, TOOLS, WRONG, judged, way
 from refopt import simt
@@ -225,32 +225,3 @@ def test_without_the_tool(module, arguments, name, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         module.main()
     assert f"expected {name} on the path" in capsys.readouterr().err
-
-
-# The tables.
-
-
-def test_columns_of_a_gpu(tmp_path, monkeypatch):
-    """Come with its record; a tool that reports is named, with what it leaves out."""
-    (tmp_path / "detectors.json").write_text((detectors.RESULTS / "detectors.json").read_text())
-    says = {"verdict": REPORTED, "says": "Race reported", "line": True, "threads": False, "seconds": 1.0}
-    silent = {"verdict": WRONG, "seconds": 2.0}
-    ways = {name: silent for name in ("alone", *TOOLS)}
-    rows = []
-    for name in CASES:
-        own = {key: says if name == "no_syncwarp" and key == "racecheck" else value for key, value in ways.items()}
-        rows.append({"name": name, "ways": [{"how": key} | value for key, value in own.items()]})
-    monkeypatch.setattr(detector_table, "RESULTS", tmp_path)
-    assert "compute-sanitizer" not in detector_table.cases(False)(detector_table.rows())
-    about = {"device": "NVIDIA H200", "driver": "580", "sanitizer": ["Version 2026.1"], "on": "gpu", "date": "2026-11"}
-    versions = dict.fromkeys(("python", "numpy", "numba", "numba-cuda"), "1.2")
-    (tmp_path / "detectors-h200.json").write_text(json.dumps(about | {"versions": versions, "rows": rows}))
-    text = detector_table.cases(False)(detector_table.rows())
-    assert "| GPU alone | compute-sanitizer |" in text
-    (line,) = [line for line in text.splitlines() if "no `syncwarp`" in line]
-    assert line.endswith("| nothing, the result is wrong | racecheck: **Race reported (without threads)** |")
-    page = (detectors.ROOT / "docs" / "executor-compared.md").read_text()
-    words = "on NVIDIA H200, driver 580, compute-sanitizer Version 2026.1; python 1.2"
-    assert words in detector_table.with_detectors(page)
-    summary = detector_table.summary(detector_table.rows())
-    assert "| compute-sanitizer, racecheck | 1 |" in summary and "| compute-sanitizer, any of the four | 1 |" in summary

@@ -5,7 +5,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from foreign import cases, repositories, source
+from foreign import repositories, source
 
 from refopt import simt
 
@@ -81,25 +81,3 @@ def test_kernels_of_a_notebook(mirrored):
     assert x[0] == 2
     with pytest.raises(LookupError, match=r"^someone/kernels: b.ipynb does not define two"):
         source.kernels(mirrored, "b.ipynb", ["two"])
-
-
-def test_no_mirror(mirrored, monkeypatch, tmp_path):
-    monkeypatch.setenv("REFOPT_MIRRORS", str(tmp_path / "nothing"))
-    with pytest.raises(FileNotFoundError, match=r"^REFOPT_MIRRORS: no "):
-        repositories.repository(mirrored)
-
-
-def fails():
-    raise simt.OutOfBounds("index 3")
-
-
-@pytest.mark.parametrize(("run", "defect", "expected"), [
-    (lambda: None, None, (True, "passes")),
-    (lambda: "3 pass", None, (True, "3 pass")),
-    (fails, simt.OutOfBounds, (True, "OutOfBounds: it reads past the end")),
-    (fails, None, (False, "OutOfBounds: index 3")),
-    (fails, simt.DataRace, (False, "OutOfBounds: index 3")),
-    (lambda: None, simt.DataRace, (False, "no DataRace, though it reads past the end")),
-])
-def test_outcomes(run, defect, expected):
-    assert cases.outcome(cases.Case("a", "b", run, defect, "it reads past the end")) == expected

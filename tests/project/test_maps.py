@@ -6,8 +6,6 @@ from maps import api, commands, evidence, finds, interface, names, non_finite, s
 from maps.collect import ROOT, Item, suite
 from mutation.covered import READERS
 
-from refopt.catalog import ROUTINES
-
 pytestmark = pytest.mark.xdist_group("maps")  # one collection of the suite for all
 
 
@@ -88,15 +86,6 @@ def test_a_clause_without_a_law_is_named():
     assert every == [f"N{k}" for k in range(1, 17)]
     assert not specification.missing(specification.tests([law_of(*every)]))
     assert specification.missing(specification.tests([law_of(*every[1:]), marked("clause", *every)])) == ["N1"]
-
-
-def test_a_law_names_its_routines():
-    """By a group, if they are all of it; a law of no clause stands beside them."""
-    page = specification.page(law_of(routine=name) for name in ROUTINES)
-    law = "[y](../tests/laws/test_x.py)"
-    assert page.endswith(f"| {law} | Y. | all | {len(ROUTINES)} |\n")
-    two = specification.page(law_of("N3", routine=name) for name in ("lamb", "sgd"))
-    assert f"| {law} | Y. | sgd, lamb | 2 |" in two
 
 
 def test_what_reads_code_without_running_it_is_there():

@@ -7,9 +7,6 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -110,22 +107,3 @@ def test_a_font_from_elsewhere_and_an_empty_folder(check, tmp_path, capsys):
     assert check.main(str(tmp_path)) == 0
     (tmp_path / "a.css").write_text('@font-face { src: url("https://fonts.x/y.woff") }')
     assert check.main(str(tmp_path)) == 1 and "a.css: fetches from elsewhere" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_it_builds(tmp_path, check):
-    """Without a warning, where Sphinx is installed, as in the environment of make site."""
-    python = next((x for x in (ROOT / ".venv-site/bin/python", Path(sys.executable)) if _has_sphinx(x)), None)
-    if python is None:
-        pytest.skip("no environment has Sphinx: make site sets one up")
-    options = ["-n", "-W", "--keep-going", "-q", "-c", "docs/_site", "-d", str(tmp_path / "trees")]
-    command = [str(python), "-m", "sphinx", *options, ".", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert not list(check.problems(tmp_path / "site"))
-
-
-def _has_sphinx(python):
-    if not python.exists():
-        return False
-    return subprocess.run([str(python), "-c", "import myst_nb"], capture_output=True).returncode == 0
