@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from refopt.catalog import ROUTINES, SGD, Hyper
 from refopt.catalog.data import hypers as numbers_of_verify
-from refopt.catalog.workloads import Workload
+from refopt.catalog.workloads import Parameter, Workload
 from refopt.oracle import cases
 from refopt.oracle.exact.build import step_of
 from refopt.oracle.exact.strategies import hyperparameters
@@ -71,3 +71,26 @@ OF_ROUTINES = [hyper for routine in ROUTINES.values() for hyper in routine.hyper
                          ids=lambda hyper: hyper.name)
 def test_the_other_number_is_another_that_may_be(hyper):
     assert hyper.other != hyper.default and hyper.allows(hyper.other)
+
+
+def test_numbers_of_a_table_or_of_their_own():
+    """By hand: another number than the default, one so many times another, one of a table if it may be that."""
+    plain, fraction, whole = Hyper("x", 2.0), Hyper("x", None, below=0.125), Hyper("x", 3, whole=True)
+    others = [x.other for x in (plain, Hyper("x", None), fraction, whole, whole._replace(default=0))]
+    assert others == [1.5, 0.75, 0.09375, 0, 1]
+    share = Hyper("x", None, below=1.0)
+    assert [plain.times(2.0, 3), share.times(0.75, 2), fraction.times(0.1, 0.5)] == [6, 0.875, 0.05]
+    assert [fraction.usual(table) for table in ({"x": 0.1}, {"x": 0.125}, {})] == [0.1, 0.09375, 0.09375]
+    allowed = [(plain, 0), (plain._replace(positive=True), 0), (plain, -1), (fraction, 0.125), (whole, 2), (whole, 2.5)]
+    assert [x.allows(value) for x, value in allowed] == [True, False, False, False, True, False]
+
+
+def test_numbers_of_a_step_of_verify():
+    """By hand: of the second step, with a matrix and the bias of a norm."""
+    workload = Workload("two", (Parameter("a.weight", (3, 2)), Parameter("bn1.bias", (3,))), "")
+    expected = {
+        "lr": [0.0375, 0.0421875], "beta1": [0.8, 1 - 0.2 / 1.125], "beta2": [0.9, 1 - 0.1 / 1.125],
+        "epsilon": [1e-4, 1.125e-4], "coeff": [0.1, 0.0], "lr_ratio": [0.5, 0.5625], "rescale_grad": 1 / 192,
+        "seed": [1, 2],
+    }
+    assert numbers_of_verify(ROUTINES["adamw"], workload, 1) == {k: pytest.approx(x) for k, x in expected.items()}

@@ -12,6 +12,7 @@ from refopt.catalog import LARS_MOMENTUM
 from refopt.checks import check_hyper
 from refopt.checks.arrays import refuse_overlaps
 from refopt.checks.dtypes import numpy_dtype
+from refopt.checks.rebound import _within
 from refopt.checks.rebound import overlap as shares_memory
 from refopt.checks.rows import Hyper
 
@@ -417,6 +418,18 @@ def test_overlaps_are_those_that_are_refused(groups):
     assert shares_memory(extents, [flag for flag, _ in groups]) == refused
     both = [(x, y) for k, x in enumerate(spans) for y in spans[:k] if x[0] < y[1] and y[0] < x[1]]
     assert refused == any(x[2] or y[2] for x, y in both)
+
+
+spans_of = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8)), max_size=4)
+
+
+@given(spans_of, st.lists(st.integers(0, 70), max_size=8, unique=True))
+def test_memory_shared_with_others_that_are_in_order(spans, ends):
+    """As gradients are looked at, when what is written stays where it is."""
+    ends, extents = sorted(ends[: len(ends) // 2 * 2]), [(start, start + n) for start, n in spans]
+    others = [*zip(ends[::2], ends[1::2], strict=True)]
+    found = _within(*(np.array(x, np.int64).reshape(-1, 2).T for x in (extents, others)))
+    assert found == any(a < d and c < b for a, b in extents for c, d in others)
 
 
 def test_rebind_refuses_masters_that_come_or_go(machine):

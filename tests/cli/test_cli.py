@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from refopt.catalog import LARS_MOMENTUM, workloads
 from refopt.cli import verify
 from refopt.cli.progress import Progress
 from refopt.cli.verify import around, table, times
+from refopt.cli.verify import report as result
 from refopt.cli.verify.compare import Row
 from refopt.gpu import cast, tables
 from refopt.gpu.tiles import ROW, TILE
@@ -49,11 +51,22 @@ def report(capsys, name="lars_momentum", **choice):
     return answer
 
 
+HEAD = """\
+device   the executor, on the CPU (as asked), as a device of compute capability
+         9.0, 132 multiprocessors
+kernels  run as Python; none is compiled
+tensors  the 14 of tiny, 1,430 elements
+
+lars_momentum: CPU reference and kernels, compared after each of 2 steps
+
+"""
+
+
 @pytest.mark.parametrize("dtypes", [["fp32", "bf16+16"], pytest.param(FOR_LARS, marks=pytest.mark.slow)])
 def test_every_row_in_80_columns(capsys, dtypes):
     assert run("--routine", "lars_momentum", "--dtype", *dtypes, dtype=None, form=None) == 0
     out, err = capsys.readouterr()
-    assert not err
+    assert not err and out.startswith(HEAD)
     assert max(map(len, out.splitlines())) <= 80
     rows = [re.split(" +", text) for text in out.splitlines() if text.endswith(" ok")]
     assert [row[:2] for row in rows] == [[d, f] for d in dtypes for f in LARS_MOMENTUM.forms]
@@ -111,19 +124,49 @@ def test_json(capsys, tmp_path):
     assert run("--json", str(file), dtype="fp16-amp", form="cooperative") == 0
     assert "cooperative" in capsys.readouterr().out
     answer = json.loads(file.read_text())
-    assert answer["schema"] == "refopt.verify/1"
-    assert set(answer) == {
-        "schema", "ok", "versions", "device", "workload", "steps", "skipped", "seconds", "copy_bytes_per_second", "rows"
+    assert answer.pop("versions")["numpy"] == np.__version__ and answer.pop("seconds") > 0
+    counts = {"tensors": 14, "elements": 1430}
+    row = counts | {
+        "routine": "lars_momentum", "dtype": "fp16-amp", "form": "cooperative", "ops_before": 14, "ops_after": 1,
+        "launches_before": 14, "launches_after": 1, "bytes": 1430 * (2 * 2 + 2 * 2 + 4 * 2 + 4 * 2), "counted": True,
+        "max_ulps": 0, "differing": 0, "mismatches": [], "problems": [], "milliseconds": None, "speedup": None,
+        "ok": True,
     }
-    assert answer["versions"]["numpy"] == np.__version__
-    assert answer["device"]["kind"] == "executor"
-    assert answer["workload"]["tensors"] == 14
-    (row,) = answer["rows"]
-    assert set(row) == {*verify.Row._fields, "ok"}
-    assert row["launches_before"] == 14 and row["launches_after"] == 1
-    assert row["counted"] and row["ok"] and row["mismatches"] == []
-    elements = sum(tensor.elements for tensor in workloads.load("tiny").tensors)
-    assert row["bytes"] == elements * (2 * 2 + 2 * 2 + 4 * 2 + 4 * 2)
+    device = {"kind": "executor", "name": "the executor, on the CPU", "reason": "as asked", "multiprocessors": 132,
+              "kernels": "run as Python; none is compiled", "compute_capability": "9.0"}
+    assert answer == {
+        "schema": "refopt.verify/1", "ok": True, "device": device, "steps": 2, "skipped": {}, "rows": [row],
+        "workload": counts | {"name": "tiny", "elements_used": 1430, "scaled": ""}, "copy_bytes_per_second": None,
+    }
+
+
+EXPLAINED = """\
+adam fp32 merged:
+  a
+  b
+  c
+  d
+  and 1 more
+  step 2, params[3] fc.weight, element 7: off by 1e+06 ULP
+    expected 0x1 = 0.5
+    got      0x2 = 0.25
+  and 12,345 more differences"""
+
+
+def test_words_of_a_row():
+    wrong = verify.Mismatch(2, "params", 3, "fc.weight", 7, ("0x1", "0.5"), ("0x2", "0.25"), 1_000_000)
+    counts = 3, 9, 3, 1, 3, 1, 4_000_000_000
+    row = Row("adam", "fp32", "merged", *counts, True, 999_999, 12_346, (wrong,), (*"abcde",), 2.0)
+    assert table.line(row) == "fp32      merged             3     1       3     1   4,000,000,000  999999  FAIL"
+    assert table.explain(row) == EXPLAINED
+    right = row._replace(differing=0, problems=(), mismatches=())
+    assert table.explain(right) == "adam fp32 merged:" and (right.ok, row.ok) == (True, False)
+    assert table.summary([row, right], 9.96) == "1 of 2 FAILED; 10.0 s"
+    assert table.summary([right], 10) == "1 of 1 equal in every bit; launches and bytes as in the catalogue; 10 s"
+    assert "bytes computed, not counted; 1.0 s" in table.summary([right, right._replace(counted=False)], 1)
+    assert result.record(row, 4e12)["copy_share"] == 0.5 and "copy_share" not in result.record(row, None)
+    assert result.line([row, right], {"kind": "gpu", "name": "H200", "compute_capability": "9.0"}).startswith(
+        f"refopt {refopt.__version__}: 1/2 equal, H200 9.0, numba-cuda ")
 
 
 def test_broken_rule_is_found(capsys, monkeypatch):
@@ -192,6 +235,12 @@ def test_what_goes_on_around_a_step(capsys, monkeypatch, name):
     for idle in (gpu.GradientCheck, cast.CastPlan):
         monkeypatch.setattr(idle, "__call__", lambda self, **scale: None)
     (row, *_) = report(capsys, name=name, form=None)["rows"]
+    where = {(m["step"], m["slot"], m["tensor"], m["name"]) for m in row["mismatches"]}
+    assert min(where) == (1, row["form"], *((14, "result") if name == "check_gradients" else (0, "conv1.weight")))
+    before = 28 if name == "check_gradients" else 14
+    assert (row["tensors"], row["elements"], row["ops_before"], row["launches_before"]) == (14, 1430, before, before)
+    assert row["ops_after"] == 1
+    assert row["problems"][0] == f"launches: expected {row['launches_after']} by the plan, got 0"
     assert row["differing"] and [text.split(":")[0] for text in row["problems"]] == ["launches", "bytes"]
 
 
@@ -274,13 +323,14 @@ def test_interrupted(capsys, monkeypatch):
 
 
 def test_bf16_is_skipped_without_ml_dtypes(capsys, monkeypatch):
-    monkeypatch.setattr(verify, "unavailable", lambda dtype: "it is missing" if "bf16" in dtype else "")
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     assert {row["dtype"] for row in report(capsys, dtype=None)["rows"]} == {"fp32", "fp64", "fp16", "fp16-amp"}
     assert run(dtype="bf16") == 2
-    assert "bf16: it is missing" in capsys.readouterr().err
+    assert "bf16: ml_dtypes is not installed" in capsys.readouterr().err
 
 
-def test_progress_is_one_line_and_gone_in_the_end():
+def test_progress_is_one_line_and_gone_in_the_end(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -292,8 +342,8 @@ def test_progress_is_one_line_and_gone_in_the_end():
             progress.done += 1
             progress.show("fp32 cooperative")
     assert not pipe.getvalue()
-    text = terminal.getvalue()
-    assert "\n" not in text and "1/2  fp32 cooperative" in text and text.endswith("\r\033[K")
+    bars = f"[{' ' * 30}] 0/2  fp32 refere", f"[{'#' * 15}{' ' * 15}] 1/2  fp32 cooper"  # a column is left
+    assert terminal.getvalue() == "".join(f"\r\033[K{bar}" for bar in (*bars, ""))
 
 
 @pytest.mark.parametrize("name", ["resnet50", "bert-large", "gpt2-xl", "llama-3-8b"])
