@@ -114,6 +114,9 @@ def test_a_report_takes_the_place_of_an_old_one(tmp_path):
     assert cli.main([*QUICK, "--json", str(link)]) == 0
     assert link.is_symlink() and json.loads(old.read_text())["ok"] and old.stat().st_mode & 0o777 == 0o640
     assert {file.name for file in tmp_path.iterdir()} == {"old.json", "link.json"}
+    os.umask(mask := os.umask(0))
+    assert cli.main([*QUICK, "--json", str(tmp_path / "new.json")]) == 0
+    assert (tmp_path / "new.json").stat().st_mode & 0o777 == 0o666 & ~mask
     read, write = os.pipe()
     assert cli.main([*QUICK, "--json", f"/dev/fd/{write}"]) == 0
     os.close(write)

@@ -21,7 +21,6 @@ NAMES = solution.names()
 DEAR = ("05", "10", "12", "17", "19", "21")  # whose pictures or cases take long
 ONCE = [pytest.param(x, marks=[pytest.mark.slow] * x.startswith(DEAR)) for x in NAMES]
 WRONG = wrong_one_kernel.WRONG | wrong_merged.WRONG | wrong_steps.WRONG
-KINDS = "nearly", pytest.param("slow", marks=pytest.mark.slow)
 # A plain kernel and one of refopt's; the others compile in make test-long.
 COMPILED = "01_guard_the_tail", "16_lion_as_a_rule"
 
@@ -44,25 +43,6 @@ def test_a_stub_fails_with_a_word(name, tmp_path):
     text = generate.notebook(name)
     assert ("FILL ME IN, about" in text or "CHANGE ME" in text) and "<details>" in text
     assert seconds < 60
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", NAMES)
-def test_a_wrong_answer_is_told_why(name, kind, tmp_path):
-    fills, *words = WRONG[name][kind]
-    exercise, wrong = answer(name, tmp_path, fills)
-    verdict = exercise.check(wrong)
-    assert not verdict.ok
-    for expected in words:
-        assert expected in verdict.text, verdict.text
-
-
-@pytest.mark.parametrize("kind", ["product", pytest.param("atomic", marks=pytest.mark.slow)])
-def test_an_order_of_exercise_21_is_told_by_its_bits(kind, tmp_path):
-    fills, *words = wrong_steps.ORDERS[kind]
-    exercise, wrong = answer("21_norm_and_step_in_two_launches", tmp_path, fills)
-    verdict = exercise.check(wrong)
-    assert not verdict.ok and all(expected in verdict.text for expected in words), verdict.text
 
 
 @pytest.mark.slow  # two launches of many threads
@@ -115,9 +95,18 @@ LESSONS = {
 }
 
 
-@pytest.mark.parametrize("case", LESSONS)
-def test_an_error_is_a_lesson(case, tmp_path):
-    name, fills, *words = LESSONS[case]
+TOLD = {
+    **{(name, kind): answers for name in NAMES for kind, answers in WRONG[name].items()},
+    **{("21_norm_and_step_in_two_launches", kind): answers for kind, answers in wrong_steps.ORDERS.items()},
+    **{(name, case): answers for case, (name, *answers) in LESSONS.items()},
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), [
+    pytest.param(*of, id="-".join(of), marks=[pytest.mark.slow] * (of[1] in ("slow", "atomic"))) for of in TOLD
+])
+def test_a_wrong_answer_is_told_why(name, kind, tmp_path):
+    fills, *words = TOLD[name, kind]
     exercise, wrong = answer(name, tmp_path, fills)
     verdict = exercise.check(wrong)
     assert not verdict.ok and all(expected in verdict.text for expected in words), verdict.text

@@ -72,3 +72,8 @@ def sentence(text: str) -> str:
     """The first sentence of a text, as one line."""
     line = " ".join(text.partition("\n\n")[0].split())
     return line.partition(". ")[0].rstrip(".")
+
+
+def head(page: Path) -> str:
+    """What stands on a page before its first heading or table, which is written there by hand."""
+    return re.split(r"(?m)^(?:## |\| )", page.read_text(), maxsplit=1)[0].removesuffix("\n")

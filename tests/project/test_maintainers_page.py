@@ -39,10 +39,6 @@ def test_every_block_is_part_of_a_file():
     assert [text for text in own if not is_quoted(text)] == []
 
 
-def test_another_text_is_noticed():
-    assert is_quoted("a:\n  b\n", ["x\n    a:\n      b\n"]) and not is_quoted("a:\n b\n", ["x\n    a:\n      b\n"])
-
-
 @pytest.mark.parametrize("body", jobs())
 def test_a_job_is_five_steps(body):
     checkout, python, install, check, upload = body["steps"]

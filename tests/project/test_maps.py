@@ -1,5 +1,7 @@
 """The maps of the tests are those of the suite as it is, and nothing is missing from them."""
 
+import re
+
 import pytest
 from evidence.cells import cells
 from maps import api, commands, evidence, finds, interface, names, non_finite, specification, variants
@@ -45,6 +47,8 @@ def test_the_architecture_is_that_of_the_imports():
     assert architecture.PAGE.read_text() == architecture.page()
     assert architecture.PICTURE.read_text() == architecture.drawn()
     assert architecture.README.read_text() == architecture.with_picture(architecture.README.read_text())
+    for file, name in re.findall(r"\]\(\.\./(\S+\.py)\) `(\w+)`", architecture.PAGE.read_text()):
+        assert re.search(rf"(?m)^(?:(?:def|class) {name}\b|{name}\b.* = )", (ROOT / file).read_text()), (file, name)
 
 
 def test_every_door_has_a_page():

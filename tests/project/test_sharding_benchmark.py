@@ -82,44 +82,6 @@ def test_a_small_step_is_that_of_numpy(form, odd, batched):
         assert (expected[0][half].tobytes() == before[name].astype("float16").tobytes()) == odd
 
 
-def report_of(workload, link, rates, beside):
-    """What `benchmarks.sharding` would report if the model held, of steps one by one and in batches."""
-    ways = [(32.0, False), (128.0, True)]
-    rows = []
-    for (limit, batched), program in zip(ways, costs.programs_of(workload, programs.PLAIN, 2, ways), strict=True):
-        times = {"one_stream_ms": costs.simulated(program, link, rates[1], 1).total * 1e3}
-        for key, rate, b in zip(("ms", "on_all_ms"), rates, beside, strict=True):
-            two = costs.simulated(program, link, rate, 2)
-            times[key] = (two.elapsed + (1 / b - 1) * two.hidden) * 1e3
-        rows.append({"workload": workload, "form": programs.PLAIN, "limit_mib": limit, "batched": batched} | times)
-    steps = [*rows, {"workload": workload, "way": "PyTorch", "ms": 1.0}]
-    return {"world": 2, "confined_gb_s": rates[0], "copy_gb_s": rates[1], "steps": steps}
-
-
-def test_the_model_is_found_in_what_it_predicts():
-    """Alpha, beta and gamma from long messages only, the rate from steps on two streams, and all rows again."""
-    link = cost.Link(3e-5, 2.7e-12, 1e-13)
-    curve = [
-        {"kind": kind, "bytes": n, "ms": 1e3 * (call(link, n, 2) if n >= costs.LEAST else 1.0)}
-        for kind, call in (("reduce", cost.reduce), ("broadcast", cost.broadcast))
-        for n in (1 << 12, 1 << 20, 1 << 24, 1 << 26, 1 << 28)
-    ]
-    assert costs.link_of(curve) == pytest.approx(link)
-    report = report_of("bert-large", link, (3000.0, 4000.0), (0.8, 0.6))
-    times = {"ms": 1.0, "on_all_ms": 1.0, "one_stream_ms": 1e-3}
-    report["steps"].append({**report["steps"][0], "workload": "resnet50", **times})
-    steps = costs.steps_of(report, link, costs.rates_of(report))
-    beside = costs.besides(steps)
-    assert beside == pytest.approx({"one stream": 1.0, "confined": 0.8, "on all": 0.6})
-    rows = costs.compared(steps, beside)
-    assert costs.compared(steps, beside, fitted=False) == [row | {"fitted": False} for row in rows]
-    own, other = rows[:6], rows[6:]
-    assert [row["ratio"] for row in own] == pytest.approx([1.0] * 6) and all(row["ok"] for row in own)
-    assert [row["how"] for row in rows] == ["confined", "on all", "one stream"] * 3
-    assert not any(row["ok"] for row in other)
-    assert [row["fitted"] for row in rows] == [True, True, False] * 2 + [False] * 3
-
-
 def test_costs_of_a_step():
     """The longer of two owners in a batch, both in turn otherwise; an update after what it waits for."""
     params = [("a", (1 << 20,)), ("b", (1 << 20,))]
