@@ -3,7 +3,7 @@
 from math import prod
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from refopt.catalog.workloads import WORKLOADS, Parameter, Workload, load
@@ -52,6 +52,8 @@ def test_scaling(workload, cap):
 
 
 @given(shapes, caps)
+@example((11,), 10)
+@example((12, 3), 33)
 def test_scaling_shrinks_no_further_than_needed(shape, cap):
     """One more step of the longest extent, with the others in proportion, would not fit."""
     (tensor,) = Workload("one", (Parameter("p", shape),), source="").scaled(cap).tensors
