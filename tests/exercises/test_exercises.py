@@ -21,8 +21,8 @@ NAMES = solution.names()
 DEAR = ("05", "10", "12", "17", "19", "21")  # whose pictures or cases take long
 ONCE = [pytest.param(x, marks=[pytest.mark.slow] * x.startswith(DEAR)) for x in NAMES]
 WRONG = wrong_one_kernel.WRONG | wrong_merged.WRONG | wrong_steps.WRONG
-# A plain kernel and one of refopt's; the others compile in make test-long.
-COMPILED = "01_guard_the_tail", "16_lion_as_a_rule"
+# One of refopt's kernels; the others compile in make test-long.
+COMPILED = "16_lion_as_a_rule"
 
 
 @pytest.mark.parametrize("name", ONCE)
@@ -177,7 +177,7 @@ def test_a_solution_has_its_bits_on_a_gpu(name):
     assert (verdict := exercise.check(right)).ok, verdict.text
 
 
-@pytest.mark.parametrize("name", [x if x in COMPILED else pytest.param(x, marks=pytest.mark.slow) for x in NAMES])
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x != COMPILED)) for x in NAMES])
 def test_a_solution_compiles_to_what_it_says(name, monkeypatch):
     """For a GPU, without one: each kernel of a solution compiles, and the compiler changes no bit."""
     needs.compiler()
