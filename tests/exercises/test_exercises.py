@@ -27,22 +27,20 @@ COMPILED = "16_lion_as_a_rule"
 
 @pytest.mark.parametrize("name", ONCE)
 def test_a_solution_passes(name, tmp_path):
-    values, seconds = cells.run(name, tmp_path, solved=True)
+    values = cells.run(name, tmp_path, solved=True)
     verdicts = [value for value in values if isinstance(value, Verdict)]
     assert verdicts and all(verdict.ok for verdict in verdicts), verdicts
     assert any("reference" in verdict.text for verdict in verdicts)
     pictures = [value for value in values if isinstance(value, simt.Picture)]
     assert pictures and all(picture.alt.startswith(("Which threads of", "What one warp of")) for picture in pictures)
-    assert seconds < 60
 
 
 @pytest.mark.parametrize("name", ONCE)
 def test_a_stub_fails_with_a_word(name, tmp_path):
-    values, seconds = cells.run(name, tmp_path, solved=False)
+    values = cells.run(name, tmp_path, solved=False)
     assert any(isinstance(value, Verdict) and value.text.startswith("Not yet. ") for value in values), values
     text = generate.notebook(name)
     assert ("FILL ME IN, about" in text or "CHANGE ME" in text) and "<details>" in text
-    assert seconds < 60
 
 
 @pytest.mark.slow  # two launches of many threads

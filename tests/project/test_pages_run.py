@@ -6,10 +6,10 @@ from page_code import known, run, session
 from refopt import gpu
 
 NAMES = [
-    "getting-started", "read-a-kernel", "checkpoints", "several-gpus", "find-a-race", "merging", "gradient-coalescing",
+    "read-a-kernel", "checkpoints", "several-gpus", "find-a-race", "merging", "gradient-coalescing",
     "sharding", "measuring",
 ]
-CHECKS = "check-your-optimizer", "relations", "vectors"  # of the oracle, which take seconds
+CHECKS = "getting-started", "check-your-optimizer", "relations", "vectors"  # by commands, which take seconds
 
 
 @pytest.mark.parametrize("name", [*NAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in CHECKS)])

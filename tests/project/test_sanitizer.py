@@ -97,6 +97,7 @@ def run_of(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow  # sixteen runs
 def test_a_run_whose_tools_report_what_was_planted_passes(run_of):
     report, status = run_of()
     assert status == 0 and report["failures"] == {} and len(report["runs"]) == 16
