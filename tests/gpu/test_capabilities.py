@@ -27,14 +27,15 @@ from refopt.gpu.target import signature_spelled
 pytestmark = pytest.mark.skipif(not capabilities.ptxas(), reason="no ptxas, which nvidia-cuda-nvcc has")
 
 CASES = {case.label: case for case in capabilities.cases()}
-# A family each: hints to the cache and a launch that waits, bf16 by chance, remainders, a cast, a grid that waits.
+# A family each: hints to the cache and a launch that waits, bf16 by chance, remainders, a cast.
 SAMPLE = (
     "merged_lars_momentum_update two_launches-fp32", "merged_adamw merged-bf16-sr", "merged_sgd merged-bf16+16",
     "merged_cast float64-bfloat16-unscaled",
-)  # fmt: skip
+)
+OFTEN = SAMPLE[3], *(pytest.param(label, marks=pytest.mark.slow) for label in SAMPLE[:3])
 
 
-@pytest.mark.parametrize("label", SAMPLE)
+@pytest.mark.parametrize("label", OFTEN)
 def test_kernels_for_other_gpus(label):
     """The oldest, and one beyond the named ones: nothing is empty, contracted or spilled."""
     taken, wrong = judged(CASES[label], ((7, 5), (12, 1)))

@@ -14,7 +14,6 @@ from refopt import cpu, gpu, simt
 from refopt.checks import flat
 from refopt.checks.dtypes import ITEM_SIZES, SIZES, numpy_dtype
 from refopt.gpu import coalesce as gpu_coalesce
-from refopt.gpu import words
 from refopt.oracle.exact.placed import Placed
 from refopt.oracle.exact.strategies import dense
 
@@ -495,93 +494,6 @@ def test_ways_refuse(machine, way, error, given, message):
             getattr(made, way)(on(machine, given) if there and isinstance(given, list) else given)
         buffer = made.buffer.copy_to_host() if there else made.buffer
         assert buffer.sum() == 7
-
-
-# The checks above can fail.
-
-
-def round_up(size, align):
-    return -(-size // align) * align
-
-
-LAYOUTS = {
-    "one unit more at exact multiples": lambda n, s, a: (n * s // a + 1) * a // s,
-    "one unit less": lambda n, s, a: max(n, round_up(n * s, a) // s - a // s),
-    "elements for bytes": lambda n, s, a: round_up(n, a),
-    "bytes for elements": lambda n, s, a: round_up(n * s, a),
-    "no alignment": lambda n, s, a: n,
-    "rounded down": lambda n, s, a: max(n * s // a * a // s, n),
-}
-
-
-def mutant(length):
-    def layout(sizes, itemsize, align=None, align_unit="bytes"):
-        if align is None or align_unit == "elements":
-            return cpu.Layout(*LAYOUT(sizes, itemsize, align, align_unit))
-        lengths = np.array([length(size, itemsize, align) for size in sizes], np.int64)
-        return cpu.Layout(np.cumsum(lengths) - lengths, lengths, int(lengths.sum()))
-
-    return layout
-
-
-LAYOUT = cpu.layout
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_layout_mutant_is_killed(monkeypatch, name):
-    monkeypatch.setattr(cpu, "layout", mutant(LAYOUTS[name]))
-    with pytest.raises(AssertionError):
-        test_layout_in_figures([1, 63, 64, 65, 128, 129], 4, 256, "bytes", [64, 64, 64, 128, 128, 192])
-    with pytest.raises(AssertionError):
-        for case in range(len(CASES)):
-            test_layout_is_that_of_paddle(case)
-
-
-def no_fill(address, size, word):
-    """Memory as it was allocated."""
-
-
-def overlapping_views(self, array, first, shape, strides):
-    part = np.ndarray(shape, array.dtype, array.buffer.data, array.offset, strides)
-    return simt.DeviceArray(array.buffer, part)
-
-
-def copied_views(self, array, first, shape, strides):
-    return simt.cuda.to_device(VIEW(self, array, first, shape, strides).copy_to_host())
-
-
-def views_in_c_order(self, array, first, shape, strides):
-    return VIEW(self, array, first, shape, np.empty(shape, array.dtype).strides)
-
-
-VIEW = type(gpu.device("executor")).view
-TRANSPOSED = [np.arange(12, dtype=np.float32).reshape(3, 4).T, *INPUTS]
-
-
-def laws(machine):
-    """What each of the tests above asks, on a few tensors."""
-    here, there = both(machine, TRANSPOSED, copy_data=True)
-    both(machine, TRANSPOSED)
-    both(machine, TRANSPOSED, set_constant=True, constant=0.5)
-    here.gather(plus_one(TRANSPOSED))
-    there.gather(on(machine, plus_one(TRANSPOSED)))
-    assert_alike(here, there)
-
-
-MUTANTS = {
-    "padding not zeroed": (words.fill, "executor", simt.cuda.jit(no_fill)),
-    "every view at the beginning": (type(gpu.device("executor")), "view", overlapping_views),
-    "views that are copies": (type(gpu.device("executor")), "view", copied_views),
-    "views in C order": (type(gpu.device("executor")), "view", views_in_c_order),
-}
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_mutant_is_killed(executor, monkeypatch, name):
-    laws(executor)
-    monkeypatch.setattr(*MUTANTS[name])
-    with pytest.raises((AssertionError, ValueError)):
-        laws(executor)
 
 
 @pytest.mark.parametrize("way", ["gather", "scatter"])
