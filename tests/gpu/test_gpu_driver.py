@@ -15,6 +15,7 @@ needs.compiler()
 
 from refopt.gpu import driver, staging, streams  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("frozen")
 CUDA = driver.driver
 MADE = "cuGreenCtxStreamCreate", "cuStreamEndCapture", "cuGraphInstantiate"
 SUCCESS, INVALID = CUDA.CUresult.CUDA_SUCCESS, CUDA.CUresult.CUDA_ERROR_INVALID_VALUE

@@ -71,7 +71,7 @@ def step(launches):
         launch()
 
 
-@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("shift", [1, pytest.param(0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "rung"), RUNGS)
 def test_two_steps(name, rung, machine, shift):
     """Sums by atomics are within the bound of any order, all others have the bits of the reference."""

@@ -67,18 +67,14 @@ def configurations():
     """Every routine, form and dtype signature; those that differ in what kernels do are tried by make test."""
     for routine in ROUTINES.values():
         chance = build.stochastic() if "rounding" in routine.choices else []
-        own = [*SIGNATURES, *build.storages(), *build.remainders()]
+        own = dict.fromkeys([*SIGNATURES, *build.storages(), *build.remainders()])
         for form in routine.forms:
-            for dtypes in dict.fromkeys(own):
-                often = dtypes in SIGNATURES and form != "separate"
+            for dtypes, choices in (*((x, {}) for x in own), *((x, {"rounding": "stochastic"}) for x in chance)):
+                often = dtypes == SIGNATURES[0] or (routine.name in ("adamw", "lars_momentum") and dtypes in SIGNATURES)
+                often = form != "separate" and (often or (routine.name == "adamw" and bool(choices)))
+                name = f"{routine.name} {form} {'-'.join(dtypes)}{' by chance' * bool(choices)}"
                 marks = () if often else pytest.mark.slow
-                name = f"{routine.name} {form} {'-'.join(dtypes)}"
-                yield pytest.param(routine, form, dtypes, {}, marks=marks, id=name)
-            for dtypes in chance:
-                often = routine.name == "adamw" and form != "separate"
-                choices = {"rounding": "stochastic"}
-                name = f"{routine.name} {form} {'-'.join(dtypes)} by chance"
-                yield pytest.param(routine, form, dtypes, choices, marks=() if often else pytest.mark.slow, id=name)
+                yield pytest.param(routine, form, dtypes, choices, marks=marks, id=name)
 
 
 @pytest.mark.parametrize(("routine", "form", "dtypes", "choices"), [*configurations()])
@@ -91,8 +87,12 @@ def test_a_listing_has_the_same_bits(routine, form, dtypes, choices, listed):
     assert listed.ran.total() >= 2 * routine.forms[form].launches
 
 
+FEW = "adam", "rmsprop", "lars_momentum", "novograd", "lamb"
 VARIANTS = [
-    (routine, choices, optional)
+    pytest.param(
+        routine, choices, optional, id=f"{routine.name}-{choices}-{optional}",
+        marks=() if routine.name in FEW and not (choices and optional) else pytest.mark.slow,
+    )
     for routine in ROUTINES.values()
     for choices in ({}, *({name: x} for name, values in routine.choices.items() for x in values[1:]))
     for optional in ((), *((name,) for name in routine.states if name in OPTIONAL))
@@ -100,7 +100,7 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize(("routine", "choices", "optional"), VARIANTS, ids=lambda x: getattr(x, "name", str(x)))
+@pytest.mark.parametrize(("routine", "choices", "optional"), VARIANTS)
 def test_a_listing_of_other_choices_has_the_same_bits(routine, choices, optional, listed):
     dtypes = build.stochastic()[0] if "rounding" in choices else SIGNATURES[2]
     case = build.make(routine, [5, 1100], dtypes, optional=optional, **choices)
@@ -159,15 +159,16 @@ def text_of(name, dtype, form=None):
 
 OFTEN = "fp32", "fp16-amp", "bf16-sr"  # of which make test looks at listings
 ALL = [
-    pytest.param(routine.name, dtype, form, marks=() if dtype in OFTEN and form != "separate" else pytest.mark.slow)
+    pytest.param(routine.name, dtype, form, marks=() if form != "separate" and (
+        dtype == "fp32" or (dtype in OFTEN and routine.name in ("adamw", "lars_momentum"))) else pytest.mark.slow)
     for routine in ROUTINES.values() for form in routine.forms for dtype in DTYPES
     if verify.offered(routine, dtype) and (form != "separate" or dtype in ("fp32", "bf16"))
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "form"), [(x.name, form) for x in ROUTINES.values() for form in x.forms])
-def test_fp32_has_no_trace_of_other_dtypes_or_chance(name, form):
-    text = text_of(name, "fp32", form)
+@pytest.mark.parametrize(("name", "dtype", "form"), [row for row in ALL if row.values[1] == "fp32"])
+def test_fp32_has_no_trace_of_other_dtypes_or_chance(name, dtype, form):
+    text = text_of(name, dtype, form)
     by_chance = "dither|philox|random|stochastic|chance|seed|rounding"
     assert not re.findall(f"{by_chance}|bf16|brain|float16|float64|f16|f64|_joined|remainder", text)
 
@@ -297,8 +298,9 @@ def compiled(made):
 
 
 PTX = [
-    ("sgd", "fp32", "merged"), ("novograd", "fp16-amp", "merged"),
+    ("sgd", "fp32", "merged"),
     *(pytest.param(*row, marks=pytest.mark.slow) for row in (
+        ("novograd", "fp16-amp", "merged"),
         *((name, "fp32", form) for name in ROUTINES for form in ROUTINES[name].forms if name != "sgd"),
         *(("adamw", dtype, "merged") for dtype in DTYPES if dtype != "fp32"),
         *(("lars_momentum", dtype, "carried_norm") for dtype in DTYPES if dtype not in ("fp32", "bf16-sr")),
