@@ -1,26 +1,19 @@
 """Kernels in stock Numba: with ``from numba import cuda`` in the place of refopt's line, and otherwise as they stand.
 
 They are those of the ladders, of the exercises' solutions, of notebooks 1 and 2 and of two pages, found by their text.
-What calls nothing of refopt's is compiled by Numba to PTX, which differs from refopt's by contraction alone, and run
-by Numba's simulator, with the bits of the executor.
+What calls nothing of refopt's is compiled by Numba to PTX, which differs from refopt's by contraction alone.
 """
 
 import ast
-import contextlib
 import dis
 import importlib
 import json
-import os
-import pickle
 import pkgutil
 import re
-import subprocess
-import sys
 import types
-import zlib
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import exercises
 import needs
@@ -31,7 +24,7 @@ import pytest
 from benchmarks.record import ROOT
 from gpu.test_ladder import CLIP, NUMBERS, adam_lists, normal, placed
 from gpu.test_ladder_norms import LADDERS
-from refopt import gpu, simt
+from refopt import gpu
 from refopt.gpu import cuda, ladder
 from refopt.gpu.exactness import instructions
 from refopt.gpu.ladder import adam
@@ -147,185 +140,57 @@ each_kernel = pytest.mark.parametrize("key", [
 ])
 
 
-# Their launches: what each leaves on the executor, and in the simulator.
+# What they are launched with.
 
 
-class Case(NamedTuple):
-    """A launch, and its arguments in host memory, before and after; or why there is nothing to compare."""
-
-    grid: int
-    block: int
-    before: list[Any]
-    after: list[Any]
-    why: str
-
-
-def on_host(args):
-    return [x.copy_to_host() if isinstance(x, simt.DeviceArray) else x for x in args]
-
-
-def dyadic(seed, sizes):
-    """Parameters, gradients, and moments of which LAMB by DYADIC makes numbers of few bits, so that sums are exact."""
-    rng = np.random.default_rng(seed)
-    rows = []
-    for n in sizes:
-        root = rng.choice([1, 3, 7], n)  # of the new second moment
-        p, m, g = rng.integers(-4, 5, n), rng.integers(-4, 5, n), rng.integers(-root, root + 1)
-        rows.append([x.astype(np.float32) for x in (p, g, m, 2 * root**2 - g**2)])
-    return [list(column) for column in zip(*rows, strict=True)]
-
-
-DYADIC = tuple(map(np.float32, (0.1, 0.5, 0.5, 2, 0.5, 0.5, 0.75)))
-SIZES = [1, 0, 300, 2100]  # of the tiles of three, one has no neighbour
-
-
-def numbers_of(machine, name, exact):
-    """Arguments of a ladder's rungs, with sums that are exact or any."""
-    if name == "adam":
-        return *placed(machine, adam_lists(SIZES[:3])), NUMBERS
-    if name == "global_norm":
-        grads = dyadic(1, SIZES)[1] if exact else normal(1, SIZES)
-        return *placed(machine, [grads]), machine.to_device(np.zeros(2, np.float32)), CLIP
-    row = LADDERS[name]
-    lists = dyadic(1, SIZES)[: len(row.slots)] if exact else row.lists(SIZES)
-    numbers = tuple(map(np.float32, row.numbers.values()))
-    return *placed(machine, lists), DYADIC if exact and name == "lamb" else numbers
-
-
-def launch_ladders(machine, keys):
-    for page in dict.fromkeys(page for page, _ in keys if page.startswith(ladder.__name__)):
-        for make in importlib.import_module(page).RUNGS.values():
-            for exact in (False, True):
-                # Some launches know them by their addresses alone.
-                args = numbers_of(machine, page.rpartition(".")[2], exact)
-                launches = make(*args)
-                if not any("cuda.atomic.add" in by_name(launch).text for launch in launches):
-                    break
+def launch_ladders(machine, pages):
+    sizes = [1, 0, 300, 2100]
+    given = {
+        "adam": lambda: (*placed(machine, adam_lists(sizes[:3])), NUMBERS),
+        "global_norm": lambda: (*placed(machine, [normal(1, sizes)]), machine.to_device(np.zeros(2, np.float32)), CLIP),
+    }
+    for page in pages:
+        for rung, make in importlib.import_module(page).RUNGS.items():
+            if row := LADDERS.get(page.rpartition(".")[2]):
+                launches = row.launches(rung, placed(machine, row.lists(sizes)))
+            else:
+                launches = make(*given[page.rpartition(".")[2]]())
             for launch in launches:
                 launch()
 
 
-def by_name(launch):
-    """The text of a launch's kernel."""
-    function = launch.kernel.function
-    return KERNELS[function.__module__, function.__name__]
-
-
-def launch_solutions(keys):
+def launch_solutions(pages):
     from exercise import solution
     from exercise.arguments import copied, on_device
 
-    for page in dict.fromkeys(page for page, _ in keys if page.startswith("solutions.")):
+    for page in pages:
         exercise, answer, _ = solution.load(page.removeprefix("solutions."))
         for args in exercise.cases.values():
             exercise.launch(answer, *on_device(copied(args)))
 
 
-def launch_others(machine, keys, folder):
-    """Kernels of notebooks and pages, each by two warps on arrays that are long enough for four elements a thread."""
-    for key in keys:
-        if "." not in key[0]:
-            pasted = STOCK[key]
-            kernel = pasted.below(REFOPT, folder)
-            names = kernel.function.__code__.co_varnames[: kernel.function.__code__.co_argcount]
-            arrays = (np.linspace(-3, 5, 256, dtype=np.float32) for _ in names)
-            args = [machine.to_device(x) if f"{name}[" in pasted.text else x[7]
-                    for name, x in zip(names, arrays, strict=True)]  # fmt: skip
-            kernel[1, 64](*args)
-
-
-@contextlib.contextmanager
-def recorded(keys):
-    """Note the launches of some kernels that stock Numba has."""
-    cases, original = defaultdict(list), cuda.Launch.__call__
+@pytest.fixture(scope="module")
+def signatures(tmp_path_factory):
+    """Of the kernels of ladders and solutions, as they are launched, and of those of a notebook or a page."""
+    found = {}
 
     def call(launch, stream=0):
-        key = launch.kernel.function.__module__, launch.kernel.function.__name__
-        if key not in keys or launch.kernel.contract:  # adam_0 is adam_1 on the executor
-            return original(launch, stream)
-        before, why = on_host(launch.args), ""
-        try:
-            with simt.observe(count=False, watch=True, doubles="report") as log:
-                original(launch, stream)
-            why = "fp64" if log.doubles else ""
-        except (simt.BarrierDivergence, simt.DataRace) as error:
-            why = type(error).__name__
-        cases[key].append(Case(launch.grid, launch.block, before, on_host(launch.args), why))
+        function = launch.kernel.function
+        if not launch.kernel.contract:  # adam_0 has the name of adam_1
+            found.setdefault((function.__module__, function.__name__), signature_of(launch.args))
 
-    with pytest.MonkeyPatch.context() as patch:
+    with gpu.use("executor") as machine, pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda.Launch, "__call__", call)
-        yield cases
-
-
-@pytest.fixture(scope="module")
-def cases(request, tmp_path_factory):
-    """Launches of kernels of ladders and solutions, and one of each of a notebook or a page, as far as asked for."""
-    params = [x.callspec.params for x in request.session.items if hasattr(x, "callspec")]
-    asked = {param.get("key") for param in params}
-    keys = [key for key in STOCK if key in asked or key[1] in OFTEN]
-    with gpu.use("executor") as machine, recorded(keys) as found:
-        launch_ladders(machine, keys)
-        launch_solutions(keys)
-        launch_others(machine, keys, tmp_path_factory.mktemp("refopt"))
+        pages = [*dict.fromkeys(page for page, _ in STOCK)]
+        launch_ladders(machine, [page for page in pages if page.startswith(ladder.__name__)])
+        launch_solutions([page for page in pages if page.startswith("solutions.")])
+        x = machine.to_device(np.ones(1, np.float32))
+        for key, pasted in STOCK.items():
+            if "." not in key[0]:
+                kernel = pasted.below(REFOPT, tmp_path_factory.mktemp("refopt"))
+                names = kernel.function.__code__.co_varnames[: kernel.function.__code__.co_argcount]
+                kernel[1, 64](*(x if f"{name}[" in pasted.text else np.float32(1) for name in names))
     return found
-
-
-SIMULATE = """
-import copy, os, pickle, re, sys, warnings
-from numba import config, cuda
-from numba.cuda.simulator.kernelapi import FakeCUDAModule
-
-assert config.ENABLE_CUDASIM
-if hasattr(os, "sched_setaffinity"):  # a thread of Python for each of CUDA: they are faster on one core than on two
-    os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])
-warnings.simplefilter("ignore")  # a NaN is a number here
-has = FakeCUDAModule((1, 1, 1), (1, 1, 1), 0)
-results = {}
-for key, (path, cases) in pickle.load(open(sys.argv[1], "rb")).items():
-    cases = copy.deepcopy(cases)
-    text = open(path).read()
-    absent = set(re.findall(r"\\bcuda\\.(\\w+)", text)) - {"jit", *dir(has)}
-    if absent:
-        results[key] = f"the simulator has no {', '.join(sorted(absent))}"
-        continue
-    scope = {"__name__": key[0]}
-    try:
-        exec(compile(text, path, "exec"), scope)
-        for grid, block, args in cases:
-            scope[key[1]][grid, block](*args)
-        results[key] = [args for _, _, args in cases]
-    except Exception as error:
-        results[key] = f"{type(error).__name__}: {error}"
-pickle.dump(results, open(sys.argv[2], "wb"))
-"""
-
-
-@pytest.fixture(scope="module")
-def simulation(cases, tmp_path_factory):
-    """Numba's simulator at work on all cases, in a process of its own, and where it leaves what it comes to."""
-    needs.compiler()
-    folder, jobs = tmp_path_factory.mktemp("simulated"), {}
-    for key, found in cases.items():
-        path = folder / f"{'-'.join(key)}.py"
-        path.write_text(f"{NUMBA}\n{STOCK[key].text}")
-        jobs[key] = str(path), [case[:3] for case in found if not case.why]
-    (folder / "jobs").write_bytes(pickle.dumps(jobs))
-    process = subprocess.Popen(
-        [sys.executable, "-c", SIMULATE, folder / "jobs", folder / "results"],
-        env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    yield process, folder / "results"
-    process.kill()
-    process.wait()
-
-
-@pytest.fixture(scope="module")
-def simulated(simulation):
-    """The arguments of all cases as the simulator leaves them, or why it cannot run a kernel."""
-    process, results = simulation
-    _, errors = process.communicate(timeout=120)
-    assert not process.returncode, errors
-    return pickle.loads(results.read_bytes())
 
 
 # Which they are.
@@ -381,59 +246,21 @@ def stock_ptx(kernel, signature, capability, monkeypatch):
 
 @pytest.mark.parametrize("capability", [(7, 5), pytest.param((9, 0), marks=pytest.mark.slow)], ids=dotted)
 @each_kernel
-def test_ptx_differs_by_contraction_alone(key, capability, cases, simulation, monkeypatch, tmp_path):
-    signature = signature_of(tuple(cases[key][0].before))
-    exact = STOCK[key].below(REFOPT, tmp_path).ptx(signature)
+def test_ptx_differs_by_contraction_alone(key, capability, signatures, monkeypatch, tmp_path):
+    needs.compiler()
+    exact = STOCK[key].below(REFOPT, tmp_path).ptx(signatures[key])
     assert not any(x.startswith("fma") or re.match(r"(add|sub|mul)\.f32", x) for x in instructions(exact))
-    ptx = stock_ptx(STOCK[key].below(NUMBA, tmp_path), signature, capability, monkeypatch)
+    ptx = stock_ptx(STOCK[key].below(NUMBA, tmp_path), signatures[key], capability, monkeypatch)
     assert opcodes(ptx) == opcodes(exact)
     assert "sqrt" not in STOCK[key].text or "sqrt.rn.f32" in ptx
-    if not cases[key][0].why:
+    if "." in key[0]:  # a page shows what goes wrong
         assert ".f64" not in ptx
 
 
-def test_numba_contracts(cases, monkeypatch, tmp_path):
+def test_numba_contracts(signatures, monkeypatch, tmp_path):
     """Of the first rung, by FMAs, and by leaving the rest to the assembler. adam_0 is that, opcode by opcode."""
     needs.compiler()
     key = adam.__name__, "adam_1"
-    signature = signature_of(tuple(cases[key][0].before))
-    ptx = instructions(stock_ptx(STOCK[key].below(NUMBA, tmp_path), signature, (9, 0), monkeypatch))
+    ptx = instructions(stock_ptx(STOCK[key].below(NUMBA, tmp_path), signatures[key], (9, 0), monkeypatch))
     assert ptx.count("fma.rn.f32") == 2 and "mul.f32" in ptx
-    assert ptx == instructions(adam.adam_0.ptx(signature))
-
-
-# Their bits.
-
-
-def bits(args):
-    """Of each argument, short enough to be told."""
-    return [zlib.crc32(np.asarray(x).tobytes()) for x in args]
-
-
-@each_kernel
-def test_the_simulator_has_the_bits_of_the_executor(key, cases, simulated):
-    """But for what is a mistake on a page, for fp64, where NumPy has other types, and for what the simulator lacks."""
-    compared, got = [case for case in cases[key] if not case.why], simulated[key]
-    assert cases[key], "nothing launches it"
-    if "." not in key[0] and not compared:  # a page shows what goes wrong, and the executor says so
-        assert cases[key][0].why
-        return
-    assert len(compared) == len(cases[key])
-    if "shfl_xor_sync" in STOCK[key].text:
-        assert got == "the simulator has no shfl_xor_sync"
-        return
-    assert not isinstance(got, str), got
-    assert [bits(case.after) for case in compared] == list(map(bits, got))
-    assert any(bits(case.before) != bits(case.after) for case in compared)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("key", [key for key, x in STOCK.items() if "cuda.atomic.add" in x.text], ids="-".join)
-def test_sums_by_atomics_are_exact_here(key, cases, executor, tmp_path):
-    """Or the simulator could have another one: with blocks and threads in reverse order they are the same."""
-    kernel = STOCK[key].below(REFOPT, tmp_path)
-    for case in cases[key]:
-        args = [executor.to_device(x) if getattr(x, "ndim", 0) else x for x in case.before]
-        with simt.observe(count=False, schedule="reverse"):
-            kernel[case.grid, case.block](*args)
-        assert bits(on_host(args)) == bits(case.after)
+    assert ptx == instructions(adam.adam_0.ptx(signatures[key]))
