@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 from refopt import cpu, gpu
-from refopt.catalog import ROUTINES
 from refopt.cpu.reduce import TILE
 from refopt.gpu.runtime import Executor
 from refopt.gpu.tiles import ROW
 
-FORMS = [(routine, form) for routine in ROUTINES.values() for form in routine.forms]
 SIZES = [1, ROW - 1, ROW, 2 * ROW, 2 * ROW + 5, 3 * ROW + 1, TILE, 2 * TILE + 3]
 
 

@@ -17,7 +17,7 @@ from refopt.gpu.ladder import adam, lars
 needs.compiler()
 
 from benchmarks import capabilities
-from benchmarks.capabilities import CAPABILITIES, Case, accesses, faults, judged, of_routine
+from benchmarks.capabilities import CAPABILITIES, judged, of_routine
 from refopt.catalog import ROUTINES
 from refopt.gpu import cast, philox, remainder, vectors, words
 from refopt.gpu.lars import stored
@@ -119,22 +119,6 @@ def planted(before):
         x[0] = within(x[0])
 
     return moves
-
-
-def test_what_the_law_says_of_wrong_kernels():
-    """An empty block, a store that is not there, a product that is contracted."""
-    signature = signature_spelled(["float32[1]"])
-    made = planted(before=" ")
-    assert faults(Case("", made, signature), made.ptx(signature, (8, 0)), "") == ["1 inline blocks are empty"]
-    case = CASES["merged_sgd merged-fp32"]
-    ptx = case.kernel.ptx(case.signature, (8, 0))
-    assert not faults(case, ptx, ptx)
-    lost = ptx.replace("st.global.v4.f32", "ld.global.v4.f32")
-    assert [text.split(":")[0] for text in faults(case, lost, ptx)] == ["accesses", "st.global.v4.f32"]
-    assert "one rounding" in faults(case, ptx.replace("mul.rn.f32", "fma.rn.f32"), ptx)[0]
-    assert accesses("ld.global.f32\n// begin inline asm\nld.global.L2::cache_hint.v4.f32 x;\n// end inline asm") == {
-        "ld.global.v4.f32": 1
-    }
 
 
 def test_a_kernel_without_another_form_is_refused():

@@ -101,7 +101,8 @@ def test_a_number_is_that_of_its_step(executor, slow):
     assert made.views[0].copy_to_host()[0] in (1, 7)
 
 
-def test_rebinding_while_another_thread_steps(executor, slow):
+@pytest.mark.parametrize("way", ["rebind", "move"])
+def test_rebinding_while_another_thread_steps(executor, slow, way):
     """Each step is with the arrays before or after, never with some of each."""
     params = [executor.to_device(np.zeros(3, F)) for _ in range(2)]
     grads = [executor.to_device(np.full(3, value, F)) for value in (1, 2)]
@@ -109,11 +110,14 @@ def test_rebinding_while_another_thread_steps(executor, slow):
 
     def turn():
         for k in (1, 0):
-            step.rebind(params=[params[k]], grads=[grads[k]])
+            if way == "rebind":
+                step.rebind(params=[params[k]], grads=[grads[k]])
+            else:
+                step.move("params", [params[k].address], [params[k]])
 
     together(step, turn)
     first, second = (x.copy_to_host()[0] for x in params)
-    assert first + second / 2 == -TURNS
+    assert first + (second / 2 if way == "rebind" else second) == -TURNS
 
 
 def everything(executor):

@@ -1,7 +1,6 @@
 """`Plan.move`: other addresses, and nothing else looked at. The results are those of a plan over the other arrays."""
 
 import gc
-import threading
 import weakref
 
 import numpy as np
@@ -181,28 +180,6 @@ def test_rebind_after_move(executor):
     plan.rebind(params=more)
     plan()
     assert more[0].copy_to_host()[0] == 3 - 2 - 2
-
-
-def test_moving_while_another_thread_steps(executor):
-    params, grads = ([executor.to_device(np.full(3, value, F)) for value in values] for values in ((0, 0), (1, 2)))
-    plan = gpu.plan("sgd", params[:1], grads[:1], lr=1.0)
-    stop, errors = threading.Event(), []
-
-    def moving():
-        while not stop.is_set():
-            for k in (1, 0):
-                try:
-                    plan.move("params", [address(params[k])], [params[k]])
-                except Exception as error:
-                    errors.append(error)
-
-    thread = threading.Thread(target=moving)
-    thread.start()
-    for _ in range(30):
-        plan()
-    stop.set()
-    thread.join()
-    assert not errors and params[0].copy_to_host()[0] + params[1].copy_to_host()[0] == -30
 
 
 @pytest.mark.parametrize("observed", ["a step", "an upload"])

@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 
-from refopt import cpu, gpu, simt
+from refopt import gpu, simt
 from refopt.catalog import LARS_MOMENTUM
 from refopt.gpu import runtime
 from refopt.oracle.exact.cases import assert_same
@@ -14,24 +14,6 @@ from refopt.oracle.exact.laws import reference
 from refopt.oracle.exact.placed import PlacedCase
 
 forms = pytest.mark.parametrize("form", LARS_MOMENTUM.forms)
-
-
-def after(case, outcome):
-    """The case that begins where another ended."""
-    return case.replace(**{name: case.slots[name] and values for name, values in outcome.items()})
-
-
-@forms
-def test_rebind_parameters(machine, form):
-    """A plan moved to other parameters carries nothing over from the old ones."""
-    case, other = make([5, 3000], steps=[STEP]), make([5, 3000], seed=1, steps=[STEP])
-    placed, moved = PlacedCase(machine, case), PlacedCase(machine, other)
-    step = placed.plan(form)
-    step(**STEP)
-    step.rebind(params=moved.params, grads=moved.grads, velocities=moved.velocities)
-    step(**STEP)
-    assert_same(reference(other), moved.outcome(), "rebind")
-    assert_same(reference(case), placed.outcome(), "rebind")
 
 
 @forms
@@ -46,15 +28,6 @@ def test_minus_zero_is_another_number(machine, form):
         step(**hyper | dict(lars_weight_decay=0.0))
     alike = case.replace(steps=[hyper | dict(lars_weight_decay=0.0) for hyper in case.steps])
     assert_same(reference(alike), placed.outcome(), "N4, -0")
-
-
-@forms
-def test_numbers_at_planning_time(machine, form):
-    """Numbers may be given to the plan, and those with defaults may be left out."""
-    case = make([5, 3], steps=[dict(lr=0.1, mu=0.9)])
-    placed = PlacedCase(machine, case)
-    placed.plan(form, lr=0.1, mu=0.9)()
-    assert_same(reference(case), placed.outcome(), "numbers of the plan")
 
 
 def test_two_plans_share_nothing(machine):
@@ -128,12 +101,3 @@ def test_use_chooses_where_arrays_go():
         assert gpu.device() is machine and machine.name == "executor"
         assert isinstance(gpu.to_device(np.ones(2)), simt.DeviceArray)
     assert not runtime._forced
-
-
-def test_the_reference_has_no_state():
-    """Calling the reference step by step is calling it on what it left."""
-    case = make([5, 3], steps=[STEP])
-    twice = reference(case.replace(steps=[STEP, STEP]))
-    first = after(case, reference(case))
-    assert_same(twice, reference(first), "resume")
-    assert cpu.merged_lars_momentum([], [], [], lr=0.1, mu=0.9) is None

@@ -1,9 +1,9 @@
 """Loads and stores: widening is exact, rounding is NumPy's, and nothing beyond the end is touched."""
 
+from itertools import product
+
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from refopt.checks.dtypes import SIZES, numpy_dtype
 from refopt.gpu.kernels import kernel
@@ -11,7 +11,6 @@ from refopt.gpu.target import cuda
 from refopt.gpu.vectors import ROW, access, rounded8
 from refopt.oracle.exact.cases import same_bits
 from refopt.oracle.exact.placed import Placed
-from refopt.oracle.exact.strategies import nasty_floats
 
 pytestmark = pytest.mark.clause("N1")
 
@@ -89,14 +88,6 @@ def test_rounding_at_half_way(machine, dtype, partial):
 
 
 @pytest.mark.parametrize("dtype", SMALL)
-@given(values=st.lists(st.one_of(st.floats(width=32), nasty_floats("float32")), min_size=1, max_size=40))
-def test_rounding_of_any_value(machine, dtype, values):
-    """Every fp32 value rounds as NumPy and ml_dtypes round it."""
-    values = np.array(values, np.float32)
-    assert_equal(copied(machine, values, dtype, partial=True), converted(values, dtype))
-
-
-@pytest.mark.parametrize("dtype", SMALL)
 def test_rounding_in_registers(machine, dtype):
     """What is carried on as the stored value is the stored value."""
     load, store, rounded = *access("float32", np.float32, False), rounded8(dtype)
@@ -125,14 +116,13 @@ def test_copies_keep_every_bit(machine, dtype, partial):
     assert_equal(copied(machine, values, dtype, real, partial), values)
 
 
-@pytest.mark.parametrize("shift", [0, 1, 3])
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 127, 128, 129, 131, 255, 257])
 @pytest.mark.parametrize("dtype", SIZES)
-def test_partial_rows(machine, dtype, size, shift):
+def test_partial_rows(machine, dtype):
     """A partial row is copied whole, from and to any element, and the bytes after it keep their values."""
     real = np.float64 if dtype == "float64" else np.float32
-    values = np.arange(1, size + 1).astype(numpy_dtype(dtype))
-    assert_equal(copied(machine, values, dtype, real, partial=True, shift=shift), values)
+    for size, shift in product((1, 2, 3, 4, 5, 127, 128, 129, 131, 255, 257), (0, 1, 3)):
+        values = np.arange(1, size + 1).astype(numpy_dtype(dtype))
+        assert_equal(copied(machine, values, dtype, real, partial=True, shift=shift), values)
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 128, 130, 255])
