@@ -73,7 +73,7 @@ INTRINSICS = {
     for module in (target, vectors, words, remainder, philox, stored, cast)
     for name, value in vars(module).items() if hasattr(value, "asm")
 } | {f"{name} {policy}": vectors._with_policy(getattr(vectors, name), policy)
-     for name in ("load4_float32", "load4_bfloat16") for policy in vectors.POLICIES}  # fmt: skip
+     for name in ("load4_float32", "load4_bfloat16") for policy in vectors.POLICIES}
 
 
 @pytest.mark.parametrize("name", INTRINSICS)
@@ -173,7 +173,7 @@ def test_launch_bounds_of_ptx(capability, blocks):
 def test_intrinsics_are_found_wherever_they_are():
     """In closures, by way of device functions, namespaces and modules."""
     names = {x.__name__ for case in of_routine(ROUTINES["lars_momentum"], "bf16+16", "two_launches")
-             for x in target.intrinsics(case.kernel.function)}  # fmt: skip
+             for x in target.intrinsics(case.kernel.function)}
     assert {"load4_bfloat16", "store_joined", "fence", "wait_for_previous_launch", "let_next_launch_begin"} <= names
     module_spelled = kernel()(lambda at: vectors.store_float32(at, vectors.load_float32(at)))
     assert {x.__name__ for x in target.intrinsics(module_spelled.function)} == {"load_float32", "store_float32"}

@@ -420,7 +420,7 @@ REFUSED = {
         (ValueError, [ONE, ONE], [LARGE[:4], LARGE[:4]]),
     "sources[0]: expected memory of its own, got an overlap with targets[0]":
         (ValueError, [LARGE[:4]], [LARGE.view(np.float16)[:4]]),
-}  # fmt: skip
+}
 SCALES = {
     "scale: expected a finite float32, got nan": (ValueError, np.nan, ONE),
     "scale: expected a finite float32, got 1e+300": (ValueError, 1e300, ONE),
@@ -434,7 +434,7 @@ SCALES = {
         (TypeError, 2.0, np.ones(4, np.int8)),
     "sources[0]: expected one of float16, bfloat16, float32, float64 to scale, got bool":
         (TypeError, np.ones(1, np.float32), np.ones(4, np.bool_)),
-}  # fmt: skip
+}
 
 
 def on_device(machine, memories, x):

@@ -44,19 +44,16 @@ def test_views_are_those_of_paddle(machine, case):
     assert here.layout.total == there.layout.total == CASES[case]["total"]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "itemsize", "align", "unit", "lengths"),
-    [
-        ([1, 63, 64, 65, 128, 129], 4, 256, "bytes", [64, 64, 64, 128, 128, 192]),
-        ([64, 128], 4, 256, "bytes", [64, 128]),
-        ([1, 128, 129], 2, 256, "bytes", [128, 128, 256]),
-        ([1, 256, 257], 4, 256, "elements", [256, 256, 512]),
-        ([5, 1, 7], 4, None, "bytes", [5, 1, 7]),
-        ([5, 1, 7], 4, 4, "bytes", [5, 1, 7]),
-        ([2**31, 2**40], 2, 256, "bytes", [2**31, 2**40]),
-        ([], 4, 256, "bytes", []),
-    ],
-)
+@pytest.mark.parametrize(("sizes", "itemsize", "align", "unit", "lengths"), [
+    ([1, 63, 64, 65, 128, 129], 4, 256, "bytes", [64, 64, 64, 128, 128, 192]),
+    ([64, 128], 4, 256, "bytes", [64, 128]),
+    ([1, 128, 129], 2, 256, "bytes", [128, 128, 256]),
+    ([1, 256, 257], 4, 256, "elements", [256, 256, 512]),
+    ([5, 1, 7], 4, None, "bytes", [5, 1, 7]),
+    ([5, 1, 7], 4, 4, "bytes", [5, 1, 7]),
+    ([2**31, 2**40], 2, 256, "bytes", [2**31, 2**40]),
+    ([], 4, 256, "bytes", []),
+])
 def test_layout_in_figures(sizes, itemsize, align, unit, lengths):
     """An exact multiple gets nothing added."""
     made = cpu.layout(sizes, itemsize, align, unit)
@@ -435,7 +432,7 @@ REFUSED = {
     "scale: expected a finite float32, got inf": (ValueError, [A], dict(copy_data=True, scale=math.inf)),
     "inputs[0]: expected one of float16, bfloat16, float32, float64 to scale, got int8":
         (TypeError, [np.ones(3, np.int8)], dict(copy_data=True, scale=2.0)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("message", REFUSED)
@@ -450,15 +447,12 @@ def test_refuses(machine, message):
 
 
 @pytest.mark.parametrize("way", ["gather", "scatter"])
-@pytest.mark.parametrize(
-    ("error", "given", "message"),
-    [
-        (TypeError, 3, "tensors: expected a list of arrays, got int"),
-        (ValueError, [A], "tensors: expected 2 entries, as coalesced, got 1"),
-        (ValueError, [A, A], r"tensors\[1\]: expected shape \(2, 2\), as coalesced, got \(3,\)"),
-        (TypeError, [A, B.astype(np.int32)], r"(tensors|views)\[1\]: expected "),
-    ],
-)
+@pytest.mark.parametrize(("error", "given", "message"), [
+    (TypeError, 3, "tensors: expected a list of arrays, got int"),
+    (ValueError, [A], "tensors: expected 2 entries, as coalesced, got 1"),
+    (ValueError, [A, A], r"tensors\[1\]: expected shape \(2, 2\), as coalesced, got \(3,\)"),
+    (TypeError, [A, B.astype(np.int32)], r"(tensors|views)\[1\]: expected "),
+])
 def test_ways_refuse(machine, way, error, given, message):
     for made, there in zip(both(machine, [A, B], copy_data=True), (False, True), strict=True):
         with pytest.raises(error, match=f"^{way}: {message}"):

@@ -87,7 +87,7 @@ def test_arrays_say_which(monkeypatch):
     about = Properties.of(simt.cuda.get_current_device())
     monkeypatch.setattr(
         runtime, "_gpu", lambda index=None: SimpleNamespace(name="gpu", index=index, properties=about)
-    )  # fmt: skip
+    )
     for count, expected in ((1, None), (2, 1)):
         monkeypatch.setattr(runtime, "gpus", lambda count=count: count)
         assert runtime.machine_of(3, None, [None], [OnGpu(1), OnGpu(0)]).index == expected
@@ -107,7 +107,7 @@ def test_tensors_are_looked_at():
     quick = arrays.locator(lambda value, where: described.append(value))
     assert quick("x", [OnGpu(0, 4096), None], before, kept) == [4096, 0] and not described
     for name, value in (("shape", (2, 2)), ("dtype", np.dtype("f8")), ("is_neg", lambda: True),
-                        ("stride", lambda: (2,)), ("index", 1)):  # fmt: skip
+                        ("stride", lambda: (2,)), ("index", 1)):
         other = OnGpu(0)
         setattr(other, name, value)
         assert quick("x", [other, None], before, kept) is None and described.pop() is other

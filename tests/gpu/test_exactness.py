@@ -97,7 +97,7 @@ PLANTED = [
     (library, "approximation", r"ex2\.approx"), (library, "subnormal", r"\.ftz"), (fused, "one rounding", r"fma\.rn"),
     (fast, "approximation", r"div\.approx"), (towards_zero, "not rounded to nearest", r"add\.rz"),
     (power, "approximation", "approx"), (atomic, "order", r"atom.*add\.f32"),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -161,7 +161,7 @@ tenth = device_function(lambda x: x * 0.1)
 further = device_function(
     lambda x:
         x * 0.3
-)  # fmt: skip
+)
 
 
 @pytest.mark.filterwarnings("error")
@@ -234,7 +234,7 @@ def test_of_any_capability(capability, monkeypatch):
 @pytest.mark.parametrize(
     "opcode", ["add.f32", "fma.rn.f32", "mad.rn.f32", "div.full.f32", "sqrt.approx.f32", "mul.rn.ftz.f32", "add.rn.f64",
                "sub.rz.f32", "rsqrt.approx.f32", "red.global.add.f32", "mul.bf16"],
-)  # fmt: skip
+)
 def test_every_rule_is_looked_at(opcode):
     text = "\n\tmul.rn.f32 \t%f1, %f2, %f3;\n\t@%p1 {} \t%f4, %f5, %f6; // fma.rn.f32 in a comment\n"
     for exact in ("add.rn.f32", "sqrt.rn.f32", "red.global.add.u32", "max.f32", "mad.lo.s32", "cvt.rn.f16.f32"):

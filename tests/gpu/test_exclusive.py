@@ -128,7 +128,7 @@ def everything(executor):
     return [
         gpu.plan("sgd", x[:1], x[1:], lr=1.0), gpu.cast_plan(x[:1], x[1:]), gpu.gradient_check(x),
         gpu.coalesce_tensor(x), gpu.loss_scaling(*ones, *counts), cpu.coalesce_tensor([np.ones(3, F)]),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps, lambda x: copy.deepcopy({"a": [x]})])
@@ -136,19 +136,3 @@ def test_no_copies(executor, way):
     for one in everything(executor):
         with pytest.raises(TypeError, match=rf"^{type(one).__name__}: expected no copy of it, since "):
             way(one)
-
-
-def test_alternating_plans_refresh(executor):
-    """Two plans over the same arrays, with `refresh` before each step: as one plan."""
-    for name in ("adam", "lars_momentum"):
-        options = {"form": "carried_norm"} if name == "lars_momentum" else {}
-        step, case, slots = bound(executor, ROUTINES[name], **options)
-        positional, named = arguments(case.routine, slots)
-        other = gpu.plan(name, *positional, **named, **step_of(case.routine), **options)
-        for turn in range(4):
-            one = (step, other)[turn % 2]
-            one.refresh()
-            one()
-            positional, named = arguments(case.routine, case.slots)
-            getattr(cpu, case.routine.merged_name)(*positional, **named, **step_of(case.routine))
-        assert_same(case.outcome(), left(case, slots), name)

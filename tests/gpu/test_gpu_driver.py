@@ -323,7 +323,7 @@ def elsewhere(shape, typestr, strides=None):
     (elsewhere((6,), "<f4"), elsewhere((3,), "<f4"), r"float32 of shape \(3,\)"),
     (elsewhere((6,), "<f4"), elsewhere((6,), "<f2"), r"float16 of shape \(6,\)"),
     (elsewhere((2, 3), "<f4"), elsewhere((2, 3), "<f4", (4, 8)), r"shape \(2, 3\) and strides \(4, 8\)"),
-])  # fmt: skip
+])
 def test_copies_that_are_refused(fake, source, target, got):
     with pytest.raises(ValueError, match=f"copy: expected C-contiguous arrays of float32 and shape .*, got .*{got}"):
         driver.Gpu().copier(source, target)

@@ -27,7 +27,7 @@ INSTRUCTIONS = {
     "or.b32": operator.or_, "xor.b32": operator.xor, "shr.u32": operator.rshift,
     "setp.eq.u32": operator.eq, "setp.nan.f32": lambda a, b: max(a & 0x7FFFFFFF, b & 0x7FFFFFFF) > 0x7F800000,
     "selp.b32": lambda a, b, p: a if p else b,
-}  # fmt: skip
+}
 
 
 def followed(function, *arguments, before=False):

@@ -60,7 +60,7 @@ LADDERS = {
         lamb, "lamb", ("params", "grads", "moment1", "moment2"),
         dict(lr=0.1, beta1=0.9, beta2=0.999, epsilon=1e-6, weight_decay=0.05, beta1_pow=0.9**3, beta2_pow=0.999**3), 40,
     ),
-}  # fmt: skip
+}
 RUNGS = [(name, rung) for name, ladder in LADDERS.items() for rung in ladder.module.RUNGS]
 LONG = dict.fromkeys("12", 2100) | dict.fromkeys("34", 8200)  # more than one block takes, at each rung
 BY_ATOMICS = "lars_1", "lamb_1"

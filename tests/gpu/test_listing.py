@@ -163,7 +163,7 @@ ALL = [
         dtype == "fp32" or (dtype in OFTEN and routine.name in ("adamw", "lars_momentum"))) else pytest.mark.slow)
     for routine in ROUTINES.values() for form in routine.forms for dtype in DTYPES
     if verify.offered(routine, dtype) and (form != "separate" or dtype in ("fp32", "bf16"))
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "dtype", "form"), [row for row in ALL if row.values[1] == "fp32"])
@@ -217,7 +217,7 @@ def test_every_function_once_callees_first_and_nothing_besides(name, dtype, form
     kernels = {x.name for x in functions if any("jit" in ast.dump(d) for d in x.decorator_list)}
     assert set(names) - kernels <= used and kernels.isdisjoint(used)
     assert all(used & {x.id for t in x.targets for x in ast.walk(t) if isinstance(x, ast.Name)}
-               for x in tree.body if isinstance(x, ast.Assign))  # fmt: skip
+               for x in tree.body if isinstance(x, ast.Assign))
 
 
 @pytest.mark.parametrize(("name", "dtype", "form"), ALL)
@@ -305,7 +305,7 @@ PTX = [
         *(("adamw", dtype, "merged") for dtype in DTYPES if dtype != "fp32"),
         *(("lars_momentum", dtype, "carried_norm") for dtype in DTYPES if dtype not in ("fp32", "bf16-sr")),
     )),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "dtype", "form"), PTX)

@@ -16,7 +16,7 @@ from refopt.oracle.exact.placed import Placed, PlacedCase
 
 F = np.float32
 KINDS = [("adamw", "merged"), ("lars_momentum", "two_launches"), ("lars_momentum", "carried_norm"),
-         ("lars_momentum", "separate"), ("novograd", "merged")]  # fmt: skip
+         ("lars_momentum", "separate"), ("novograd", "merged")]
 kinds = pytest.mark.parametrize(("name", "form"), KINDS)
 SIZES = [5, 0, 2049, 300]
 
@@ -113,7 +113,7 @@ def test_what_goes_up(executor):
     plan = gpu.plan("sgd", params, grads, lr=0.1, stream=stream)
     for now, nbytes in (
         (grads, []), ([grads[0], *others[1:3], grads[3]], [16]), (others, [32]), (tuple(others), []),
-    ):  # fmt: skip
+    ):
         for addresses in (at(now), np.array(at(now), np.uint64)):
             with simt.observe(count=()) as log:
                 plan.move("grads", addresses, now)
@@ -242,7 +242,7 @@ def test_in_a_capture(executor, monkeypatch):
     (("grads", [16, 32], [None]), ValueError, "arrays: expected 2 entries, as planned, got 1"),
     (("grads", [16, 32], 3), TypeError, "arrays: expected a list of arrays, got int"),
     (("params", [16, 32]), TypeError, "arrays: expected those of params, which states are read from, got None"),
-])  # fmt: skip
+])
 def test_refused(executor, values, error, message):
     """A refused move leaves the plan with the arrays it had."""
     params, grads = ([gpu.to_device(np.ones(3, F)) for _ in range(2)] for _ in range(2))
@@ -274,7 +274,7 @@ def test_numbers_go_up_by_runs(executor):
     for change, nbytes in (
         ({}, []), ({3: 0.25}, [4]), ({k: 0.125 for k in range(10, 20)}, [40]), ({0: 2.0, 3: 0.5}, [4, 12]),
         ({k: float(k) for k in range(20, 40)}, [80]),
-    ):  # fmt: skip
+    ):
         now = [change.get(k, x) for k, x in enumerate(now)]
         with simt.observe(count=()) as log:
             plan.set(lr=now)
@@ -295,7 +295,7 @@ def test_move_is_rebind(machine):
     routine = ROUTINES["momentum"]
     dtypes = ["float32", "float16", "float32", "float64"]
     lists = [[machine.to_device(np.full(n, k + 1).astype(d)) for n, d in zip((3, 5, 4, 2), dtypes, strict=True)]
-             for k in range(3)]  # fmt: skip
+             for k in range(3)]
     moved = [machine.to_device(np.full(n, 9).astype(d)) for n, d in zip((3, 5, 4, 2), dtypes, strict=True)]
     plan = gpu.plan(routine.name, *lists, lr=0.5, mu=0.5)
     plan()

@@ -376,16 +376,6 @@ def test_parts_that_are_refused():
         parts.eight(blend, 0)
 
 
-def test_a_race_in_a_kernel_of_ones_own_is_seen(executor):
-    """Two blocks that take the same chunk."""
-    update = average_of("float32", "float32")
-    table = parts.Table([ones(executor, 3000)], [ones(executor, 3000)], tiles=1)
-    launch = table.launch(update, ONE)
-    twice = executor.to_device(np.repeat(table.chunks.copy_to_host()[:1], 2, axis=0))
-    with pytest.raises(simt.DataRace), simt.observe(count=False, watch=True):
-        launch._replace(args=(table.addresses, twice, ONE), grid=2)()
-
-
 # The decorator, and the machine.
 
 

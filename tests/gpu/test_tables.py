@@ -64,21 +64,6 @@ def test_every_node_waits_for_those_who_report(sizes, chunk_tiles):
     assert np.array_equal(reports, nodes[:, ARRIVALS])
 
 
-@given(sizes, widths)
-def test_a_tensor_has_one_root_and_its_chunks_climb_to_it(sizes, chunk_tiles):
-    """Two tensors never share a node."""
-    chunks, nodes, _ = build(sizes, chunk_tiles)
-    roots: dict = {}
-    for chunk in chunks:
-        node = chunk[NODE]
-        while nodes[node, PARENT] >= 0:
-            assert nodes[node, PARENT] > node
-            node = nodes[node, PARENT]
-        roots.setdefault(chunk[TENSOR], set()).add(node)
-    assert all(len(reached) == 1 for reached in roots.values())
-    assert len(set().union(*roots.values())) == len(roots)
-
-
 @pytest.mark.clause("N6")
 @given(st.lists(st.integers(0, 3000), max_size=8), widths)
 def test_the_tables_add_up_the_tree(sizes, chunk_tiles):
