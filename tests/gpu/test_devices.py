@@ -1,5 +1,6 @@
 """Plans over arrays of a GPU that is not the current one, with the executor in place of both."""
 
+import ctypes
 import sys
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from refopt import gpu, simt
-from refopt.gpu import arrays, runtime
+from refopt.gpu import arrays, dlpack, runtime
 from refopt.gpu.machine import Properties
 
 F = np.float32
@@ -113,3 +114,49 @@ def test_tensors_are_looked_at():
         assert quick("x", [other, None], before, kept) is None and described.pop() is other
     assert quick("x", [OnGpu(0), OnGpu(0)], before, kept) is None
     assert quick("x", [None, None], before, kept) is None
+
+
+class Exported:
+    """An array by DLPack alone, as far as it says where it is."""
+
+    def __init__(self, x=None, kind=dlpack.CUDA, name=b"dltensor_versioned", major=1, flags=0, **changed):
+        self.x, self.kind, self.name = x, kind, name
+        self.shape = (ctypes.c_int64 * 2)(3, 4)
+        base = dict(data=4096, device_type=kind, ndim=2, code=2, bits=32, lanes=1, shape=self.shape)
+        tensor = dlpack._Tensor(**base | changed)
+        self.memory = tensor if name == b"dltensor" else dlpack._Versioned(major=major, flags=flags, tensor=tensor)
+
+    def __dlpack_device__(self):
+        return self.kind, 0
+
+    def __dlpack__(self, stream, max_version):
+        if self.x is not None:
+            return self.x.__dlpack__(max_version=max_version)
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.memory), self.name, None)
+
+
+@pytest.mark.parametrize(("changed", "expected"), [
+    ({}, (4096, (3, 4), "float32", (16, 4), True)), ({"name": b"dltensor"}, (4096, (3, 4), "float32", (16, 4), False)),
+    ({"flags": 1}, (4096, (3, 4), "float32", (16, 4), False)), ({"flags": 2}, (4096, (3, 4), "float32", (16, 4), True)),
+    ({"byte_offset": 64, "code": 4, "bits": 16}, (4160, (3, 4), "bfloat16", (8, 2), True)),
+    ({"code": 6, "bits": 8}, (4096, (3, 4), "bool", (4, 1), True)),
+    ({"code": 0, "bits": 64, "ndim": 1, "kind": dlpack.CUDA_MANAGED}, (4096, (3,), "int64", (8,), True)),
+    ({"lanes": 2}, "expected single elements, got float32 in vectors of 2"),
+    ({"major": 2}, r"expected DLPack of version 1, got 2\.0"),
+    ({"kind": 1}, r"expected a device array, got .*Exported in host memory"),
+])
+def test_arrays_by_dlpack(changed, expected):
+    describe = arrays.describer("gpu")
+    if isinstance(expected, str):
+        with pytest.raises(TypeError, match=f"^x: {expected}$"):
+            describe(Exported(**changed), "x")
+    else:
+        assert tuple(describe(Exported(**changed), "x")) == expected
+
+
+def test_numpys_arrays_by_dlpack():
+    """Fields lie where an exporter has them."""
+    x = np.arange(12, dtype=np.int16).reshape(3, 4)[1:].T
+    assert tuple(arrays.describer("gpu")(Exported(x), "x")) == (x.ctypes.data, (4, 2), "int16", x.strides, True)

@@ -9,7 +9,7 @@ import needs
 import numpy as np
 import pytest
 
-from refopt import gpu
+from refopt import gpu, simt
 
 needs.compiler()
 
@@ -24,6 +24,8 @@ TOO_MANY = CUDA.CUresult.CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION
 
 class Fake:
     """What is called, with handles from 100 on; copies are done at once."""
+
+    copies = "cuMemcpyAsync", "cuMemcpyHtoDAsync"
 
     def __init__(self):
         self.calls, self.answer, self.memory, self.most = [], SUCCESS, {}, 132
@@ -43,8 +45,8 @@ class Fake:
                 return self.answer, ctypes.addressof(memory)
             if name == "cuMemFreeHost":
                 del self.memory[args[0]]
-            if name == "cuMemcpyAsync":
-                ctypes.memmove(*args[:3])  # target, source, bytes
+            if name in self.copies:
+                ctypes.memmove(*map(int, args[:3]))  # target, source, bytes
             if name == "cuEventElapsedTime":
                 return self.answer, 1.5
             if name == "cuCtxGetDevice":
@@ -101,12 +103,76 @@ def test_streams_of_some_multiprocessors(fake):
     assert [call for call in fake.calls if call[0].endswith("StreamCreate")] == [
         ("cuGreenCtxStreamCreate", contexts[0], CUDA.CUstream_flags.CU_STREAM_NON_BLOCKING, 0)
     ]
-    assert [call[0] for call in fake.calls].count("cuGraphInstantiate") == 1
+    made = [call[0] for call in fake.calls]
+    assert made.count("cuGraphInstantiate") == made.count("cuGraphDestroy") == 1
     del first, second, other, run
     gc.collect()
-    assert not streams._confined
+    assert not streams._confined and [call[0] for call in fake.calls].count("cuGraphExecDestroy") == 1
     fake.calls.clear()
     assert driver.Sequenced([])(0) and fake.calls[0] == ("cuStreamCreate", CUDA.CUstream_flags.CU_STREAM_NON_BLOCKING)
+
+
+def of(**attributes):
+    return types.SimpleNamespace(**attributes)
+
+
+@pytest.mark.parametrize(("stream", "handle"), [
+    (0, 0), (np.int64(7), 7), (type("Own", (), {"__cuda_stream__": lambda self: (0, 8)})(), 8), (of(cuda_stream=9), 9),
+    (of(ptr=10), 10), (of(handle=of(value=11)), 11), (of(handle=of(value=None)), 0),
+    (-1, "or its handle, got -1"), ("a", "or its handle, got 'a'"), (True, "or its handle, got True"),
+    (simt.cuda.stream(), "or its handle, got a stream of the executor"),
+])
+def test_handles_of_streams(stream, handle):
+    if isinstance(handle, int):
+        assert driver.Gpu().stream(stream) == handle
+    else:
+        with pytest.raises(TypeError, match=f"^here: expected a CUDA stream {handle}$"):
+            driver.Gpu().stream(stream, "here")
+
+
+def test_default_streams_are_not_captured(fake):
+    """The driver would say that it is wrong to ask."""
+    assert not any(map(driver.Gpu.capturing, range(4)))
+    assert fake.calls == [("cuStreamIsCapturing", 3)]
+
+
+@pytest.mark.parametrize(("mode", "capability", "attribute"), [
+    ("", (9, 0), None), ("cooperative", (8, 0), "COOPERATIVE"), ("cooperative", (9, 0), "COOPERATIVE"),
+    ("overlapping", (8, 9), None), ("overlapping", (9, 0), "PROGRAMMATIC_STREAM_SERIALIZATION"),
+])
+def test_launches(fake, monkeypatch, mode, capability, attribute):
+    """Arguments as Numba's kernels take them, and what is said of the launch."""
+    code = of(_codelibrary=of(get_cufunc=lambda: of(handle=of(value=5))), regs_per_thread=17)
+    monkeypatch.setattr(driver.cuda, "get_current_device", lambda: of(compute_capability=capability))
+    array = driver.Gpu().pinned(np.zeros((3, 4), np.float16))
+    kernel = of(compiled=lambda signature: code)
+    launch = driver.Gpu().prepare(kernel, 7, 64, (array, 3, np.float32(1)), mode)
+    address = array.__cuda_array_interface__["data"][0]
+    assert [*launch._words] == [0, 0, 12, 2, address, 3, 4, 8, 2, 3, 0x3F800000] and launch.registers == 17
+    launch(9)
+    name, config, function, params, _ = fake.calls[-1]
+    words = ctypes.cast((ctypes.c_void_p * 11).from_address(params)[4], ctypes.POINTER(ctypes.c_int64))
+    assert (name, function, words[0], config.hStream) == ("cuLaunchKernelEx", 5, address, CUDA.CUstream(9))
+    assert (config.gridDimX, config.blockDimX, config.numAttrs) == (7, 64, int(attribute is not None))
+    assert [x.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_") for x in config.attrs] == [attribute] * config.numAttrs
+
+
+def test_writing(fake, monkeypatch):
+    """From an element on, in the array's dtype; equal numbers of fp32 are set by the driver."""
+    machine = driver.Gpu()
+    single, double = (machine.pinned(np.zeros(6, dtype)) for dtype in (np.float32, np.float64))
+    machine.writer(single)(1, [1, 2], 9)
+    machine.uploader(single)(4, np.array([3], np.float32), 9)
+    machine.filler(double, 2, 3)(0.5, 9)
+    assert host(single).tolist() == [0, 1, 2, 0, 3, 0] and host(double).tolist() == [0, 0, 0.5, 0.5, 0.5, 0]
+    assert {call[-1] for call in fake.calls if call[0] == "cuMemcpyHtoDAsync"} == {9}
+    machine.filler(single, 2, 3)(1.0, 9)
+    address = single.__cuda_array_interface__["data"][0]
+    assert fake.calls[-1] == ("cuMemsetD32Async", address + 8, 0x3F800000, 3, 9)
+    monkeypatch.setattr(driver.cuda, "to_device", machine.pinned)
+    given = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    made = machine.to_device(given)
+    assert made.strides == given.strides and fake.calls[-1] == ("cuStreamSynchronize", 0)
 
 
 def test_multiprocessors_that_cannot_be_set_apart(fake):
@@ -196,6 +262,8 @@ def test_copies(fake):
 
 class Late(Fake):
     """Copies are done when their stream is waited for, as far as `done` says."""
+
+    copies = ()
 
     def __init__(self):
         super().__init__()

@@ -30,6 +30,32 @@ def test_minus_zero_is_another_number(machine, form):
     assert_same(reference(alike), placed.outcome(), "N4, -0")
 
 
+def test_numbers_are_the_last_that_were_given(executor):
+    """Those of the plan among them, once others have been in force; what no number was given for is in no state."""
+    x, g = (executor.to_device(np.full(3, value, np.float32)) for value in (0, 1))
+    step = gpu.plan("sgd", [x], [g], lr=0.5)
+    for lr in (0.25, 0.5, 0.25):
+        step(lr=lr)
+    step()
+    assert (x.copy_to_host() == -1.25).all() and step.state_dict()["hypers"]["lr"] == 0.25
+    step.set(lr=[1.0])
+    with pytest.raises(TypeError, match=r"^merged_sgd: lr\[0\]: expected a number, got True"):
+        step.set(lr=[True])
+    assert "lr" not in gpu.plan("sgd", [x], [g]).state_dict()["hypers"]
+
+
+def test_gradients_of_another_dtype_are_refused(executor):
+    x, g, wide = ([executor.to_device(np.ones(3, dtype))] for dtype in ("f8", "f4", "f8"))
+    step = gpu.plan("sgd", x, g, lr=0.5)
+    said = r"^merged_sgd: grads\[0\]: expected float32 of shape \(3,\), as planned, got float64 of shape \(3,\)$"
+    with pytest.raises(ValueError, match=said):
+        step.rebind(grads=wide)
+    with pytest.raises(ValueError, match=r"^merged_sgd: grads: expected 1 entries, as planned, got 2$"):
+        step.rebind(grads=g * 2)
+    step()
+    assert (x[0].copy_to_host() == 0.5).all()
+
+
 def test_two_plans_share_nothing(machine):
     """Steps of two plans may be interleaved."""
     cases = [make([5, 2100], seed=k, steps=[STEP, STEP]) for k in range(2)]
