@@ -165,6 +165,10 @@ def test_what_has_become_aligned(machine):
     assert aligned == [False, True]
     plan.move("grads", at(off[1:]), off[1:])
     assert plan._groups[0].aligned == [False]
+    scalars = [Placed(machine, host[:1], 3).array for _ in range(2)]  # each is read by itself
+    moments = [machine.to_device(host) for _ in range(2)]
+    plan = gpu.plan("adam", on[:1], on[1:], *([x] for x in (*moments, *scalars)), lr=0.5)
+    assert plan._groups[0].aligned == [True]
 
 
 def test_rebind_after_move(executor):
@@ -273,7 +277,7 @@ def test_numbers_go_up_by_runs(executor):
     now = [0.5] * count
     for change, nbytes in (
         ({}, []), ({3: 0.25}, [4]), ({k: 0.125 for k in range(10, 20)}, [40]), ({0: 2.0, 3: 0.5}, [4, 12]),
-        ({k: float(k) for k in range(20, 40)}, [80]),
+        ({k: float(k) + 3 for k in range(20)}, [80]), ({k: float(k) for k in range(30, 40)}, [40]),
     ):
         now = [change.get(k, x) for k, x in enumerate(now)]
         with simt.observe(count=()) as log:
