@@ -1,5 +1,6 @@
 """Inline PTX does what its Python twin does, in each of its forms: its instructions are followed, without a GPU."""
 
+import itertools
 import operator
 import re
 
@@ -9,33 +10,60 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refopt import simt
-from refopt.gpu import philox, vectors
-from refopt.gpu.lars.stored import round4_away
+from refopt.checks.dtypes import numpy_dtype
+from refopt.gpu import cast, philox, remainder, vectors, words
+from refopt.gpu.lars import stored
 
-WORD = 0xFFFFFFFF
-words = st.integers(0, WORD)
+WORD, LONG = 0xFFFFFFFF, 2**64 - 1
+anything = st.integers(0, WORD)
 # Numbers and their neighbours where exponents end, ties, infinities and NaNs, beside any at all.
 UPPER = st.sampled_from([0, 0x3F800000, 0x7F7F0000, 0x7F800000, 0x7FC00000])
 LOWER = st.sampled_from([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x80000000, 0x80008000])
-patterns = words | st.builds(operator.or_, UPPER, LOWER)
+singles = anything | st.builds(operator.or_, UPPER, LOWER)
+doubles = st.integers(0, LONG) | st.floats(width=32).map(lambda x: int(np.float64(x).view(np.uint64)) + 1)
+# What kernels ask for: a quad of elements of a large tensor, a pair of arrays, and a seed.
+ASKED = {"random4": (anything | st.integers(2**32, 2**40), st.integers(0, 3), st.integers(0, 2**24 - 1))}
+
+
+def is_nan(x):
+    return x & 0x7FFFFFFF > 0x7F800000
+
+
+def number(bits, dtype):
+    return np.array(bits, f"u{np.dtype(dtype).itemsize}").view(dtype)
+
+
+def converted(bits, source, target):
+    """A number's bits in another floating type, to the nearest."""
+    with np.errstate(all="ignore"):
+        value = number(bits, numpy_dtype(source)).astype(numpy_dtype(target))
+    return int(value.view(f"u{value.dtype.itemsize}"))
+
+
+def towards_zero(bits):
+    value = number(bits, np.float64)
+    with np.errstate(all="ignore"):
+        near = np.float32(value)
+        return int((np.nextafter(near, np.float32(0)) if abs(near) > abs(value) else near).view(np.uint32))
+
 
 INSTRUCTIONS = {
-    "mov.b32": lambda a: a, "mov.b16": lambda a: a, "shl.b32": lambda a, b: a << b & WORD,
-    "mov.b64": lambda a: (a & WORD, a >> 32), "cvt.u32.u64": lambda a: a & WORD,
-    "add.u32": lambda a, b: a + b & WORD, "mul.lo.u32": lambda a, b: a * b & WORD,
-    "mul.hi.u32": lambda a, b: a * b >> 32, "and.b32": operator.and_,
-    "or.b32": operator.or_, "xor.b32": operator.xor, "shr.u32": operator.rshift,
-    "setp.eq.u32": operator.eq, "setp.nan.f32": lambda a, b: max(a & 0x7FFFFFFF, b & 0x7FFFFFFF) > 0x7F800000,
-    "selp.b32": lambda a, b, p: a if p else b,
+    "mov.b32": lambda a: a, "mov.b16": lambda a: a, "shl.b32": lambda a, b: a << b & WORD, "mov.b64": lambda a: a,
+    "add.u32": lambda a, b: a + b & WORD, "sub.u32": lambda a, b: a - b & WORD,
+    "mul.lo.u32": lambda a, b: a * b & WORD, "mul.hi.u32": lambda a, b: a * b >> 32, "and.b32": operator.and_,
+    "or.b32": operator.or_, "xor.b32": operator.xor, "shr.u32": operator.rshift, "shr.b32": operator.rshift,
+    "setp.eq.u32": operator.eq, "setp.ge.u32": operator.ge, "setp.le.u32": operator.le, "setp.lt.u32": operator.lt,
+    "setp.nan.f32": lambda a, b: is_nan(a) or is_nan(b), "selp.b32": lambda a, b, p: a if p else b,
+    "setp.neu.f64": lambda a, b: bool(number(a, np.float64) != number(b, np.float64)),
+    "cvt.rz.f32.f64": towards_zero, "cvt.f64.f32": lambda a: converted(a, "float32", "float64"),
+    "cvt.f32.f16": lambda a: converted(a, "float16", "float32"),
+    "cvt.rn.f16.f32": lambda a: converted(a, "float32", "float16"),
+    "cvt.rn.bf16.f32": lambda a: 0x7FFF if is_nan(a) else converted(a, "float32", "bfloat16"),
 }
 
 
-def followed(function, *arguments, before=False):
-    """What the PTX of an intrinsic leaves in its results and, in 16 bits each, in memory; or that of older GPUs."""
-    asm, constraints, results, _ = function.asm
-    count, stored = len(results), []
-    assert len(list(filter(None, constraints.split(",")))) == count + len(arguments)
-    registers = {f"${count + k}": x for k, x in enumerate(arguments)}
+def followed(asm, registers, memory):
+    """Follow instructions, from registers to registers and in memory, which begins at address 0."""
 
     def value_of(operand):
         if operand.startswith("{"):
@@ -43,72 +71,72 @@ def followed(function, *arguments, before=False):
             return low | high << 16
         return registers[operand] if operand in registers else int(operand, 0)
 
-    for line in (function.before if before else asm).split(";"):
+    for line in asm.split(";"):
         name, _, rest = re.sub(r"^(\s*[{}]\s)*\s*", "", line).partition(" ")
-        if name in ("", ".reg", "}"):
+        if name in ("", ".reg", "}") or name.startswith("createpolicy"):
             continue
-        target, *operands = re.findall(r"\{[^}]*\}|[^\s,]+", rest)
-        if name in ("st.global.b16", "st.global.v2.b32"):
-            words = re.findall(r"[^\s,{}]+", operands[0])
-            halves = 1 if name.endswith("b16") else 2
-            stored += [value_of(word) >> 16 * k & 0xFFFF for word in words for k in range(halves)]
-            continue
-        value = INSTRUCTIONS[name](*map(value_of, operands))
-        targets = re.findall(r"[^\s,{}]+", target)
-        if name == "mov.b32" and len(targets) == 2:
-            value = value & 0xFFFF, value >> 16
-        registers.update(zip(targets, value if len(targets) > 1 else [value], strict=True))
-    return [registers[f"${k}"] for k in range(count)] + stored
+        operands = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^\s,]+", rest)
+        targets = re.findall(r"[^\s,{}]+", operands[0])
+        size = int(re.search(r"\d+$", name)[0]) // 8
+        if name.startswith("ld.global"):
+            at = registers[operands[1].strip("[]")]
+            for k, target in enumerate(targets):
+                registers[target] = int.from_bytes(memory[at + size * k : at + size * (k + 1)], "little")
+        elif name.startswith("st.global"):
+            at = registers[targets[0].strip("[]")]
+            for k, word in enumerate(re.findall(r"[^\s,{}]+", operands[1])):
+                memory[at + size * k : at + size * (k + 1)] = value_of(word).to_bytes(size, "little")
+        elif re.fullmatch(r"cvt\.u\d+\.u\d+", name):
+            registers[operands[0]] = value_of(operands[1]) & min(1 << int(x) for x in re.findall(r"\d+", name)) - 1
+        else:
+            value = INSTRUCTIONS[name](*map(value_of, operands[1:]))
+            part = 8 * size // len(targets)  # a register may be taken apart
+            for k, target in enumerate(targets):
+                registers[target] = value if len(targets) == 1 else value >> part * k & (1 << part) - 1
 
 
-def numbers(bits):
-    return tuple(np.array(bits, np.uint32).view(np.float32))
+FUNCTIONS = {
+    name: value for module in (vectors, words, remainder, philox, stored, cast)
+    for name, value in vars(module).items() if hasattr(value, "asm")
+} | {f"load4_float32 {policy}": vectors._with_policy(vectors.load4_float32, policy) for policy in vectors.POLICIES}
+FORMS = [
+    pytest.param(value, asm, id=f"{name} {form}") for name, value in FUNCTIONS.items()
+    for form, asm in (("now", value.asm[0]), ("before", value.before)) if asm
+]
 
 
-def bits(values):
-    return np.array(values, np.float32).view(np.uint32).tolist()
-
-
-@pytest.mark.clause("N16")
-@given(quad=words | st.integers(2**32, 2**40), pair=st.integers(0, 3), seed=st.integers(0, 2**24 - 1))
-def test_random_words(quad, pair, seed):
-    assert followed(philox.random4, quad, pair, seed) == list(philox.random4(quad, pair, seed))
-
-
-@pytest.mark.clause("N16")
-@pytest.mark.parametrize("name", ["dither4_low", "dither4_high"])
-@given(x=st.tuples(*[patterns] * 4), by=st.tuples(*[words] * 4))
-def test_rounding_by_chance(name, x, by):
-    """Infinity and NaN stay, with all their bits."""
-    function = getattr(philox, name)
-    assert followed(function, *x, *by) == bits(function(numbers(x), by))
-
-
-@pytest.mark.clause("N15")
-@given(x=st.tuples(*[patterns] * 4))
-def test_rounding_away_from_zero(x):
-    assert followed(round4_away, *x) == bits(round4_away(numbers(x)))
-
-
-def halves(count):
-    """Memory of the executor for so many numbers of 16 bits, and its address."""
-    array = simt.cuda.to_device(np.zeros(count, np.uint16))
-    return array, array.__cuda_array_interface__["data"][0]
-
-
-@pytest.mark.clause("N1")
-@pytest.mark.parametrize("count", [1, 4])
-@given(x=st.tuples(*[patterns] * 4))
-def test_stores_of_bf16_before_there_was_an_instruction(count, x):
-    """To nearest even, by integers; every NaN becomes one."""
-    store = {1: vectors.store_bfloat16, 4: vectors.store4_bfloat16}[count]
-    array, address = halves(count)
-    values = numbers(x[:count])
-    store(address, values[0] if count == 1 else values)
-    assert followed(store, address, *x[:count], before=True) == array.copy_to_host().tolist()
-
-
-@pytest.mark.clause("N1")
-@given(x=patterns)
-def test_bf16_after_a_store_before_there_was_an_instruction(x):
-    assert followed(vectors.round_bfloat16, x, before=True) == bits([vectors.round_bfloat16(*numbers([x]))])
+@pytest.mark.clause("N1", "N15", "N16")
+@pytest.mark.parametrize(("function", "asm"), FORMS)
+@given(data=st.data())
+def test_instructions_do_what_the_twin_does(function, asm, data):
+    """To nearest even, away from zero or by chance; every NaN that is stored as bf16 becomes one, others stay."""
+    _, constraints, results, letters = function.asm
+    assert len(list(filter(None, constraints.split(",")))) == len(results) + len(letters)
+    before = data.draw(st.binary(min_size=32, max_size=32))
+    array = simt.cuda.to_device(np.frombuffer(before, np.uint8).copy())
+    base, registers, given = array.__cuda_array_interface__["data"][0], {}, []
+    width = re.search(r"st\.global\.\w(\d+)", asm)
+    asked = iter(ASKED.get(function.__name__, [st.integers(0, 2 ** int(width[1] if width else 0) // 2 - 1)]))
+    addresses = iter((0, 16))
+    kinds = {"f": np.float32, "d": np.uint64 if function in (words.load16, words.store16) else np.float64}
+    for k, letter in enumerate(letters):
+        register = f"${len(results) + k}"
+        if f"[{register}]" in asm:
+            registers[register] = next(addresses)
+            given.append(base + registers[register])
+        else:
+            drawn = data.draw({"f": singles, "d": doubles, "r": anything}.get(letter) or next(asked))
+            registers[register] = drawn
+            given.append(number(drawn, kinds[letter])[()] if letter in kinds else drawn)
+    grouped = []
+    for letter, run in itertools.groupby(zip(letters, given, strict=True), lambda pair: pair[0]):
+        run = [value for _, value in run]
+        grouped += run if letter == "l" or len(run) == 1 else [tuple(run)]
+    with np.errstate(all="ignore"):
+        left = function(*grouped)
+    memory = bytearray(before)
+    followed(asm, registers, memory)
+    assert memory == array.copy_to_host().tobytes()
+    for k, value in enumerate(map(np.asarray, left if len(results) > 1 else (left,) * len(results))):
+        bits = value.view(f"u{value.itemsize}") if value.dtype.kind == "f" else value
+        assert registers[f"${k}"] == int(bits) & LONG
