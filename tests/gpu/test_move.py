@@ -295,19 +295,20 @@ def test_numbers_go_up_by_runs(executor):
 
 
 def test_move_is_rebind(machine):
-    """Of several dtypes in one plan, each group of which has a table of its own."""
+    """Of several dtypes in one plan, each group of which has a table of its own, and its numbers."""
     routine = ROUTINES["momentum"]
     dtypes = ["float32", "float16", "float32", "float64"]
     lists = [[machine.to_device(np.full(n, k + 1).astype(d)) for n, d in zip((3, 5, 4, 2), dtypes, strict=True)]
              for k in range(3)]
     moved = [machine.to_device(np.full(n, 9).astype(d)) for n, d in zip((3, 5, 4, 2), dtypes, strict=True)]
-    plan = gpu.plan(routine.name, *lists, lr=0.5, mu=0.5)
+    numbers = dict(lr=[0.5, 0.25, 2.0, 4.0], mu=0.5)
+    plan = gpu.plan(routine.name, *lists, **numbers)
     plan()
     plan.move("grads", at(moved), moved)
     plan()
     host = [[np.full(n, k + 1).astype(d) for n, d in zip((3, 5, 4, 2), dtypes, strict=True)] for k in range(3)]
-    cpu.merged_momentum(*host, lr=0.5, mu=0.5)
-    cpu.merged_momentum(host[0], [x.copy_to_host() for x in moved], host[2], lr=0.5, mu=0.5)
+    cpu.merged_momentum(*host, **numbers)
+    cpu.merged_momentum(host[0], [x.copy_to_host() for x in moved], host[2], **numbers)
     machine.synchronize()
     assert [x.copy_to_host().tobytes() for x in lists[0]] == [x.tobytes() for x in host[0]]
 

@@ -121,6 +121,13 @@ def test_names(machine):
     assert gpu.plan("merged_lars_momentum", *call).routine is LARS_MOMENTUM
 
 
+def test_views_of_views(machine):
+    """Each counts from where the one before begins."""
+    whole = machine.to_device(np.arange(64, dtype=np.float32))
+    part = machine.view(machine.view(whole, 16, (32,), (4,)), 8, (2, 3), (4, 8))
+    assert part.copy_to_host().tolist() == [[24, 26, 28], [25, 27, 29]]
+
+
 def test_use_chooses_where_arrays_go():
     """``use`` forces the machine of ``to_device``, and gives it back afterwards."""
     with gpu.use("executor") as machine:
