@@ -1,6 +1,7 @@
 """Plans, and what else is bound to arrays on a device: calls of several threads take turns, and there are no copies."""
 
 import copy
+import gc
 import pickle
 import threading
 import time
@@ -8,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from refopt import cpu, gpu
+from refopt import cpu, gpu, simt
 from refopt.catalog import ROUTINES
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import arguments, assert_same
@@ -120,19 +121,41 @@ def test_rebinding_while_another_thread_steps(executor, slow, way):
     assert first + (second / 2 if way == "rebind" else second) == -TURNS
 
 
-def everything(executor):
-    """One of each class that is bound to arrays."""
+BOUND = {
+    "merged_sgd": lambda x, *_, **how: gpu.plan("sgd", x[:1], x[1:], lr=1.0, **how),
+    "merged_cast": lambda x, *_, **how: gpu.cast_plan(x[:1], x[1:], scale=2.0, **how),
+    "check_gradients": lambda x, *_, **how: gpu.gradient_check(x, **how),
+    "update_loss_scaling": lambda x, ones, counts, **how: gpu.loss_scaling(*ones, *counts, **how),
+    "coalesce_tensor": lambda x, *_, **how: gpu.coalesce_tensor(x, **how),
+}
+
+
+def made(executor, name, **how):
+    """One of each class that is bound to arrays, which nobody else has."""
     x = [executor.to_device(np.ones(3, F)) for _ in range(2)]
     counts = [executor.to_device(np.zeros(1, np.int32)) for _ in range(2)]
     ones = [executor.to_device(np.ones(1, F)) for _ in range(2)]
-    return [
-        gpu.plan("sgd", x[:1], x[1:], lr=1.0), gpu.cast_plan(x[:1], x[1:]), gpu.gradient_check(x),
-        gpu.coalesce_tensor(x), gpu.loss_scaling(*ones, *counts), cpu.coalesce_tensor([np.ones(3, F)]),
-    ]
+    return BOUND[name](x, ones, counts, **how)
+
+
+@pytest.mark.parametrize("name", BOUND)
+def test_arrays_are_kept_alive_and_the_stream_is_kept_to(executor, name):
+    stream = simt.cuda.stream()
+    with simt.observe(count=()) as log:
+        one = made(executor, name, stream=stream)
+        gc.collect()
+        if name == "coalesce_tensor":
+            one.gather([executor.to_device(np.full(3, 5, F)) for _ in range(2)])
+            assert one.buffer.copy_to_host()[64] == 5
+        else:
+            one()
+    assert log.launches and {launch.stream for launch in log.launches} == {stream}
+    with pytest.raises(TypeError, match=f"^{name}: stream: expected a stream of the executor or its handle, got 'a'$"):
+        made(executor, name, stream="a")
 
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps, lambda x: copy.deepcopy({"a": [x]})])
 def test_no_copies(executor, way):
-    for one in everything(executor):
+    for one in (*(made(executor, name) for name in BOUND), cpu.coalesce_tensor([np.ones(3, F)])):
         with pytest.raises(TypeError, match=rf"^{type(one).__name__}: expected no copy of it, since "):
             way(one)

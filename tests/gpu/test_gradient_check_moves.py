@@ -1,5 +1,8 @@
 """The gradient check with other gradients, other numbers and another stream at each call."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -14,8 +17,11 @@ NAMES = cpu.gradient_check.GradientCheck._fields
 
 
 def gradients(seed):
+    """Those of any seed but 0 are not all finite."""
     rng = np.random.default_rng(seed)
-    return [rng.normal(size=n).astype(d) for n, d in zip((5, 300, 0, 2049), DTYPES, strict=True)]
+    made = [rng.normal(size=n).astype(d) for n, d in zip((5, 300, 0, 2049), DTYPES, strict=True)]
+    made[1][7] = np.inf if seed else 1
+    return made
 
 
 def put(machine, grads, shift=0):
@@ -140,10 +146,12 @@ def test_stream_and_copies(executor):
 def test_in_a_capture(executor, monkeypatch):
     """As with plans: what replays put into the tables, each call puts right."""
     first, other = gradients(0), gradients(1)
-    arrays, others = put(executor, first), put(executor, other)
-    check = gpu.gradient_check(arrays)
+    arrays, others, unaligned = put(executor, first), put(executor, other), put(executor, other, 3)
+    check = gpu.gradient_check(arrays, max_norm=1.0)
     monkeypatch.setattr(type(executor), "capturing", lambda self, stream: True)
-    for call in (lambda: check.move([0] * 4), lambda: check.rebind([None, *arrays[1:]]), lambda: check.set(max_norm=2)):
+    check.set(max_norm=1)
+    for call in (lambda: check.move([0] * 4), lambda: check.rebind([None, *arrays[1:]]), lambda: check.set(max_norm=2),
+                 lambda: check.move(at(unaligned), unaligned)):
         with pytest.raises(RuntimeError, match=r"^check_gradients: .*during a capture"):
             call()
     check.move(at(others), others)
@@ -151,4 +159,15 @@ def test_in_a_capture(executor, monkeypatch):
     check.move(at(arrays), arrays)
     for one in check._passes:  # as a replay does
         one.table.array.copy_to_device(one.rows_of(np.array(at(others)))[0])
-    same(check, executor, first)
+    same(check, executor, first, max_norm=1.0)
+
+
+def test_what_is_at_the_same_address_is_kept_alive(executor):
+    arrays = [executor.to_device(np.ones(3, F))]
+    check, seen = gpu.gradient_check(arrays), weakref.ref(arrays[0])
+    arrays = [arrays[0][:]]
+    check.move(at(arrays), arrays)
+    arrays = None
+    gc.collect()
+    assert seen() is None
+    check()
