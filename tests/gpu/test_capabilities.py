@@ -155,10 +155,10 @@ def test_what_is_compiled_for_the_gpu_in_hand(monkeypatch):
     monkeypatch.setattr(target, "_numba_form", lambda function: function)
     signature = signature_spelled(["float32[1]"])
     for name in ("T4", "H100", "RTX 5090"):
-        for bounds in ((64, 12), (128, 4), None):
+        for bounds in ((64, 12), (128, 5), None):
             with simt.claim(name):
                 assert kernel(bounds)(lambda x: None).compiled(signature) == "code"
-    assert Compiler.asked == [(64, 6), (128, 2), None, (64, 12), (128, 4), None, (64, 6), (128, 2), None]
+    assert Compiler.asked == [(64, 6), (128, 3), None, (64, 12), (128, 5), None, (64, 6), (128, 3), None]
     with simt.claim("A100"), pytest.raises(RuntimeError, match=r"^moves: newest: expected .* refopt.simt as A100"):
         planted(before=None).compiled(signature)
 
@@ -247,5 +247,9 @@ def test_a_later_cuda_that_leaves_out_more(monkeypatch):
 
     monkeypatch.setattr(nvrtc, "get_supported_ccs", lambda: [(8, 0), (9, 0)])
     assert target.oldest.__wrapped__() == (8, 0)
+    said = r"^moves: capability: expected \(8, 0\) or later, got \(7, 5\)$"
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match=said):
+        patch.setattr(target, "oldest", lambda: (8, 0))
+        planted(before=None).ptx(signature_spelled(["float32[1]"]), (7, 5))
     monkeypatch.setattr(nvrtc, "get_supported_ccs", lambda: [(5, 0), (9, 0)])
     assert target.oldest.__wrapped__() == OLDEST
