@@ -93,8 +93,16 @@ def test_arrays_say_which(monkeypatch):
         monkeypatch.setattr(runtime, "gpus", lambda count=count: count)
         assert runtime.machine_of(3, None, [None], [OnGpu(1), OnGpu(0)]).index == expected
     assert runtime.machine_of([gpu.device("executor").to_device(np.ones(3))]).name == "executor"
+    elsewhere = OnGpu(0)
+    elsewhere.is_cuda = False
+    assert arrays.device_of([None, elsewhere]) == "" and arrays.device_of([elsewhere, OnGpu(1)]) == "gpu"
     describe = arrays.describer("gpu", 1)
-    assert describe(OnGpu(1), "x").address == 1024
+    silent = {"shape": (4,), "typestr": "<f4", "data": (4096, False), "version": 3}
+    assert describe(SimpleNamespace(__cuda_array_interface__=silent), "x").address == 4096
+    for address in (1024, 2**64 - 16):
+        assert describe(OnGpu(1, address), "x").address == address
+    with pytest.raises(ValueError, match=r"^x: expected an array that ends below 2\*\*64, got shape \(4,\)$"):
+        describe(OnGpu(1, 2**64 - 12), "x")
     with pytest.raises(ValueError, match=r"^x: expected an array on GPU 1, as the others are, got one on GPU 0"):
         describe(OnGpu(0), "x")
 
@@ -107,6 +115,10 @@ def test_tensors_are_looked_at():
     described = []
     quick = arrays.locator(lambda value, where: described.append(value))
     assert quick("x", [OnGpu(0, 4096), None], before, kept) == [4096, 0] and not described
+    apart, turned = [None, before[0]], before[0]._replace(strides=(8,))
+    assert locate("x", [None, OnGpu(0, 2048)], apart, last := []) == [0, 2048]
+    assert quick("x", [None, OnGpu(0, 4096)], apart, last) == [0, 4096] and not described
+    assert locate("x", [OnGpu(0)], [turned], []) is None
     for name, value in (("shape", (2, 2)), ("dtype", np.dtype("f8")), ("is_neg", lambda: True),
                         ("stride", lambda: (2,)), ("index", 1)):
         other = OnGpu(0)

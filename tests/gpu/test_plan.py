@@ -44,14 +44,20 @@ def test_numbers_are_the_last_that_were_given(executor):
     assert "lr" not in gpu.plan("sgd", [x], [g]).state_dict()["hypers"]
 
 
-def test_gradients_of_another_dtype_are_refused(executor):
-    x, g, wide = ([executor.to_device(np.ones(3, dtype))] for dtype in ("f8", "f4", "f8"))
+def test_gradients_of_another_kind_are_refused(executor):
+    """Of another dtype, order of axes or number; also once others have been given that are like the first."""
+    x, g, wide = ([executor.to_device(np.ones((2, 3), dtype))] for dtype in ("f8", "f4", "f8"))
+    turned = [executor.to_device(np.ones((2, 3), "f4", "F"))]
     step = gpu.plan("sgd", x, g, lr=0.5)
-    said = r"^merged_sgd: grads\[0\]: expected float32 of shape \(3,\), as planned, got float64 of shape \(3,\)$"
-    with pytest.raises(ValueError, match=said):
-        step.rebind(grads=wide)
-    with pytest.raises(ValueError, match=r"^merged_sgd: grads: expected 1 entries, as planned, got 2$"):
-        step.rebind(grads=g * 2)
+    for grads, said in (
+        (wide, r"grads\[0\]: expected float32 of shape \(2, 3\), as planned, got float64 of shape \(2, 3\)$"),
+        (turned, r"grads\[0\]: expected the axis order of params\[0\]"),
+        (g * 2, "grads: expected 1 entries, as planned, got 2$"),
+    ):
+        for _ in range(2):
+            with pytest.raises(ValueError, match=f"^merged_sgd: {said}"):
+                step.rebind(grads=grads)
+            step.rebind(grads=[executor.to_device(np.ones((2, 3), "f4"))])
     step()
     assert (x[0].copy_to_host() == 0.5).all()
 
