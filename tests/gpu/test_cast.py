@@ -329,6 +329,7 @@ def test_a_scale_that_changes(machine):
         there.plan(scale=new)
         assert_casts(expected(sources, dtypes, scale), there.read(), sources, scale == 1)
     there.plan.set(scale=2.0)
+    assert there.plan.scale == 2
     there.plan()
     assert_casts(expected(sources, dtypes, 2.0), there.read(), sources, False)
 
@@ -338,6 +339,7 @@ def test_a_scale_on_the_device(machine):
     sources = [values_of(np.random.default_rng(3), 300, name) for name in FLOATS]
     dtypes = FLOATS[::-1]
     there = There(machine, sources, dtypes, np.ones(1))
+    assert there.plan.scale is there.scale
     for value in (0.37, 3.0, 1.0):
         there.scale.copy_to_device(np.array([value]))
         there.plan()

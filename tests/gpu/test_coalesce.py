@@ -362,6 +362,7 @@ def test_launches_and_bytes(executor):
         assert len(log.launches) == 4
         assert log.bytes_written(made.buffer) == log.bytes_read(made.buffer) == sum(4 * x.size for x in INPUTS)
         plans.append([id(plan) for _, plan in made._plans.values()])
+        assert all(made.plan(way) is made._plans[way][1] for way in ("gather", "scatter"))
     assert plans[0] == plans[1] == plans[2]
 
 
@@ -474,3 +475,7 @@ def test_tensors_of_the_time_before_are_not_looked_at_again(monkeypatch, way):
     assert not seen
     move([*tensors[:2], tensors[3]])
     assert len(seen) == 3
+    tensors[3].copy_to_device(np.full(3, 7, np.float32))
+    move([tensors[3], *tensors[1:3]])
+    target, value = (flat.views[0], 7) if way == "gather" else (tensors[3], 0)  # of a buffer that nothing was put into
+    assert target.copy_to_host()[0] == value

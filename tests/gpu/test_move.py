@@ -215,6 +215,16 @@ def test_a_stream_that_is_none(executor):
     plan()
 
 
+def test_the_order_of_a_captured_stream_is_the_callers(executor, monkeypatch):
+    plan = gpu.plan("sgd", *([gpu.to_device(np.ones(3, F))] for _ in range(2)), lr=0.1)
+    stream = simt.cuda.stream()
+    monkeypatch.setattr(type(executor), "new_event", None)
+    for captured in (0, stream):
+        monkeypatch.setattr(type(executor), "capturing", lambda self, asked, captured=captured: asked == captured)
+        for now in (stream, 0):
+            plan.stream = now
+
+
 def test_in_a_capture(executor, monkeypatch):
     """Addresses that a captured step brings are there again after each replay, so others are put back by each step."""
     params, grads, others = ([gpu.to_device(np.full(3, k, F))] for k in range(3))
