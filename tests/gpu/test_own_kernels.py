@@ -294,6 +294,7 @@ def test_listings_of_ones_own_kernels_run(executor):
 def test_a_cooperative_launch_has_no_more_blocks_than_are_resident(executor):
     params = [executor.to_device(np.ones(100_000, np.float32))]
     assert clip_of(executor, params, ONE, cooperative=True).grid == 4 < clip_of(executor, params, ONE).grid
+    assert clip_of(executor, [ones(executor, 3)], ONE, cooperative=True).grid == 1
 
 
 # What is refused.

@@ -110,13 +110,14 @@ def test_a_step_allocates_nothing(executor):
 
 
 def test_steps_follow_their_stream(executor):
-    """All launches and uploads of a plan are on its stream."""
+    """All launches, uploads and copies of states of a plan are on its stream."""
     stream = simt.cuda.stream()
     placed = PlacedCase(executor, make([300, 5]))
     step = placed.plan("carried_norm", stream=stream)
     with simt.observe(count=()) as log:
         step(**STEP)
         step(**STEP | dict(lr=0.2))
+        step.load_state_dict(step.state_dict())
     assert {launch.stream for launch in log.launches} == {stream}
     assert {copy.stream for copy in log.copies} == {stream} and log.copies
 
