@@ -19,7 +19,7 @@ needs.compiler()
 from benchmarks import capabilities
 from benchmarks.capabilities import CAPABILITIES, judged, of_routine
 from refopt.catalog import ROUTINES
-from refopt.gpu import cast, philox, remainder, vectors, words
+from refopt.gpu import cast, elementwise, philox, remainder, vectors, words
 from refopt.gpu.lars import stored
 from refopt.gpu.machine import OLDEST, Properties
 from refopt.gpu.target import signature_spelled
@@ -168,6 +168,11 @@ def test_launch_bounds_of_ptx(capability, blocks):
     case = CASES["merged_sgd merged-fp32"]
     ptx = case.kernel.ptx(case.signature, capability)
     assert f".minnctapersm {blocks}\n" in ptx and ".maxntid 64" in ptx
+
+
+def test_blocks_leave_registers_for_their_arrays():
+    assert [elementwise.resident(np.float32, states) for states in (0, 2, 3)] == [12, 12, 10]
+    assert elementwise.resident(np.float64, 0) == 6
 
 
 def test_intrinsics_are_found_wherever_they_are():

@@ -320,7 +320,8 @@ def test_tables_that_are_refused(executor):
     ]:
         with pytest.raises(error, match=said):
             parts.Table(*lists)
-    for tiles, said in ((3, "a power of two, got 3"), (0, "an integer from 1 to 1024, got 0")):
+    powers = ((tiles, f"a power of two, got {tiles}") for tiles in (3, 6))
+    for tiles, said in (*powers, (0, "an integer from 1 to 1024, got 0")):
         with pytest.raises(ValueError, match=rf"^Table: tiles: expected {said}$"):
             parts.Table([one], [other], tiles=tiles)
 

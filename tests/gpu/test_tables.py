@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from refopt.cpu.reduce import TILE
 from refopt.gpu import tables
+from refopt.gpu.machine import Properties
 from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
 from refopt.gpu.tiles import ARRIVALS, COUNT, FANOUT, FIRST, OUT, PARENT
 
@@ -105,11 +106,22 @@ def test_beyond_two_to_the_31(size):
     assert (parents[:, FIRST] <= under[:, OUT]).all() and (under[:, OUT] < parents[:, FIRST] + parents[:, COUNT]).all()
 
 
+@pytest.mark.parametrize("chunk", [tables.CHUNK_BYTES, 8192])
 @pytest.mark.parametrize("element_bytes", [6, 8, 12, 14, 16, 24])
-def test_chunk_length(element_bytes):
+def test_chunk_length(element_bytes, chunk):
     """A chunk is a power of two of tiles, at least two, and no chunk straddles two nodes."""
-    tiles = tables.tiles_per_chunk(element_bytes)
+    tiles = tables.tiles_per_chunk(element_bytes, chunk)
     assert tiles >= 2 and tiles & (tiles - 1) == 0 and FANOUT % tiles == 0
+    assert tiles == 2 or tiles <= chunk / (TILE * element_bytes) < 2 * tiles
+
+
+def test_chunks_fit_into_half_of_the_cache():
+    assert tables.chunk_bytes(Properties("H200", (9, 0), 132, 50 << 20)) == tables.CHUNK_BYTES
+    assert tables.chunk_bytes(Properties("T4", (7, 5), 40, 4 << 20)) == (2 << 20) // 40
+
+
+def test_large_tensors_come_first():
+    assert build([3, 0, 9000, 5000, 9000]).chunks[:, TENSOR].tolist() == [2, 2, 4, 4, 3, 0]
 
 
 def test_no_tensors():
