@@ -9,7 +9,7 @@ import pytest
 from refopt import cpu, gpu, simt
 from refopt.catalog import ROUTINES
 from refopt.gpu.cuda import address
-from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.build import SIGNATURES, make, step_of
 from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.exact.placed import Placed, PlacedCase
@@ -104,6 +104,20 @@ def test_what_a_step_carries_over_is_dropped(machine, name, form):
         assert [x.tobytes() for x in saved[slot] if x is not None] == [
             y.tobytes() for y in now.lists()[slot] if y is not None
         ]
+
+
+def test_a_norm_of_masters_is_not_carried_to_others(machine):
+    routine = ROUTINES["lars_momentum"]
+    cases = [make(routine, [300], SIGNATURES[2], steps=[step_of(routine)], seed=k, norm_of="master") for k in (0, 1)]
+    placed, others = (PlacedCase(machine, case) for case in cases)
+    plan = placed.plan("carried_norm", **step_of(routine))
+    plan()
+    now = after(cases[0], cases[0].grads).replace(master_params=cases[1].master_params)
+    plan.move("master_params", at(others.slots["master_params"]), others.slots["master_params"])
+    plan()
+    machine.synchronize()
+    got = others.placed["master_params"][0].read()
+    assert got.tobytes() == after(now, now.grads).master_params[0].tobytes()
 
 
 def test_what_goes_up(executor):
