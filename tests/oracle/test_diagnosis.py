@@ -1,18 +1,18 @@
 """Planted bugs are found, and the diagnosis names them."""
 
-import re
-import time
+from functools import partial
 
 import numpy as np
 import pytest
 
-from oracle.bugs import BUGS, with_bug
+from oracle.bugs import FIRST, KNOWN, SECOND_SET, THIRD_SET, step_of
+from oracle.mutants.table import MUTANTS
 from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
 from refopt.oracle.bound.evaluate import PRIMITIVES, rebound
 from refopt.oracle.diagnosis import edits, operands
 from refopt.oracle.diagnosis.explain import NO_RULE, Explainer
-from refopt.oracle.diagnosis.hypotheses import base_rule, named
+from refopt.oracle.diagnosis.hypotheses import named
 from refopt.oracle.diagnosis.situation import Unanswered
 from refopt.oracle.subject import Function
 from refopt.oracle.trial import Trial
@@ -26,27 +26,40 @@ def why(report):
     return next(item.reasons for item in report.items if item.reasons is not None)
 
 
-@pytest.mark.parametrize("routine", BUGS)
-def test_without_a_bug_a_step_is_right(routine):
-    report = oracle.check(routine, with_bug(routine, ""), **NAMED)
-    assert report.ok, str(report)
+# Of wrong formulas of the library, of bugs of kinds that a diagnosis is made for, and of those that were written before
+# anybody knew what it would look for: of the 60 of the first set it named 32 then, of the 40 of the second one, by what
+# was made for the first, 28, and of the 25 of the third 16. Beside each is what names it now. Each takes a second or
+# more: make test has some of each.
+OF_TEXTS = [
+    (f"{of}, {routine}: {name}", routine, partial(step_of, routine, changes), reason)
+    for of, table in (("known", KNOWN), ("first", FIRST), ("second", SECOND_SET), ("third", THIRD_SET))
+    for routine, bugs in table.items() for name, (changes, reason) in bugs.items()
+]
+OF_LIBRARY = [(mutant.name, mutant.routine, mutant.step, mutant.reason) for mutant in MUTANTS if mutant.reason]
 
 
-# Each takes seconds: make test names every third, make test-long all of them.
-CASES = [
-    pytest.param(routine, name, id=f"{routine}: {name}", marks=pytest.mark.slow if k % 3 else ())
-    for routine, (_, bugs) in BUGS.items() for k, name in enumerate(bugs)
-]  # fmt: skip
+def test_most_have_a_name():
+    reasons = [reason for label, _, _, reason in OF_TEXTS if not label.startswith("known")]
+    assert len(reasons) == 125 and sum(map(bool, reasons)) >= 0.9 * len(reasons)
 
 
-@pytest.mark.parametrize(("routine", "name"), CASES)
-def test_a_bug_is_named(routine, name):
-    report = oracle.check(routine, with_bug(routine, name), **NAMED)
-    assert report.failed_laws == ["L1"]
+def some(table, every):
+    """All of a table, of which make test has one of so many, and all that are known."""
+    for k, (label, *of) in enumerate(table):
+        laws = ["L1", "L3"] if "tensor" in label else ["L1"]  # of one tensor, and of several
+        slow = (k % every or not of[-1]) and not label.startswith("known")
+        yield pytest.param(*of, laws, id=label, marks=pytest.mark.slow if slow else ())
+
+
+@pytest.mark.parametrize(("routine", "make", "reason", "laws"), [*some(OF_TEXTS, 12), *some(OF_LIBRARY, 7)])
+def test_a_bug_is_named(routine, make, reason, laws):
+    """Among the first reasons; lost elements are named by the pattern, which the reason refers to."""
+    report = oracle.check(routine, make(), dtypes=["float32"], laws=laws, examples=0)
+    assert not report.ok
     reasons = why(report)
-    wanted = BUGS[routine][1][name].reason
-    assert any(share >= 0.99 and re.search(wanted, reason) for reason, share in reasons), reasons
-    assert reasons[0][0] in str(report)
+    full = [text for text, share in reasons if share >= 0.9995][:5]
+    assert not reason or any(reason in text for text in full), reasons
+    assert not reason or reasons[0][0] in str(report)
 
 
 def test_nothing_is_made_up():
@@ -89,7 +102,8 @@ def test_a_tail_apart_from_a_wrong_formula():
 
 def test_a_narrow_dtype_is_explained_by_what_is_known():
     """16-bit arithmetic beside the mistake that was found in fp32."""
-    report = oracle.check("momentum", with_bug("momentum", "dampened"), dtypes=["float32", "float16"], laws=["L1"])
+    dampened = step_of("momentum", {"v += g": "v += real(1 - mu) * g"})
+    report = oracle.check("momentum", dampened, dtypes=["float32", "float16"], laws=["L1"])
     last = [item.reasons for item in report.items if item.dtype == "float16" and item.reasons is not None]
     assert any("dampened" in reason for reason, share in last[0] if share >= 0.99), last
 
@@ -97,35 +111,30 @@ def test_a_narrow_dtype_is_explained_by_what_is_known():
 def test_the_gradient_of_another_tensor():
     def step(params, grads, *, lr, l2_decay):
         for i, p in enumerate(params):
-            p -= lr * (grads[max(i - 1, 0)] + l2_decay * p) if grads[max(i - 1, 0)].shape == p.shape else 0
+            other = grads[max(i - 1, 0)]
+            g = other[: p.size] if other.size >= p.size else grads[i]
+            p -= lr * (g + l2_decay * p)
 
-    named = dict(dtypes=["float32"], laws=["L3"])
-    report = oracle.check("sgd", step, **named)
-    assert report.failed_laws == ["L3"]
+    report = oracle.check("sgd", step, dtypes=["float32"], laws=["L3"])
+    assert report.failed_laws == ["L3"] and "grads of the tensor before" in str(why(report))
 
 
-@pytest.mark.parametrize("routine", ROUTINES)
-def test_hypotheses_can_be_evaluated(routine):
-    """Each named wrong rule runs over bounded numbers, and the names differ."""
+@pytest.mark.parametrize("routine", [pytest.param(x, marks=pytest.mark.slow if x not in ("lamb", "momentum") else ())
+                                     for x in ROUTINES])
+def test_hypotheses_do_not_break(routine):
+    """Each named wrong rule runs over bounded numbers, and the names differ. What the others raise has a reason: a
+    state that does not matter, or a changed rule that is none any more."""
     row = ROUTINES[routine]
     names = [hypothesis.name for hypothesis in named(row)]
     assert len(names) > 50 and len(set(names)) >= len(names) - 3
-    assert len(edits.of_rule(row)) > 20
-    for wrong in OF[routine].values():
-        if wrong.name:
-            assert rebound(wrong.rule) is not None and wrong.rule not in PRIMITIVES
-    assert callable(base_rule(row))
-
-
-@pytest.mark.parametrize("routine", ROUTINES)
-def test_hypotheses_do_not_break(routine):
-    """What they raise has a reason: a state that does not matter, or a changed rule that is none any more."""
-    row = ROUTINES[routine]
+    rules = [wrong.rule for wrong in OF[routine].values() if wrong.name]
+    assert all(rebound(rule) is not None and rule not in PRIMITIVES for rule in rules)
     trial = Trial(row, Function(row, getattr(cpu, row.merged_name)), "float32", 0, {})
     optional = [slot.name for slot in row.slots if slot.optional and slot.name != "master_params"]
     case = trial.case([40], count=3, optional=optional)
     explainer = Explainer(trial, [(case, 0)], [])
     tensor, broken, changes = explainer.right[0], {}, [*edits.of_rule(row), *operands.of_rule(row)]
+    assert len(changes) > 20
     hypotheses = [*named(row), *changes[:: max(1, len(changes) // 400)]]
     for hypothesis in hypotheses:
         changed = explainer._changed(tensor, (hypothesis,))
@@ -151,37 +160,13 @@ def random_changes(p, g, v, mu, seed):
     return v * (1 + r[0] * g * g) + np.tanh(p) * r[2]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2))])
 def test_unrelated_changes_get_no_name(seed):
     def step(params, grads, velocities, *, lr, mu):
         for p, g, v in zip(params, grads, velocities, strict=True):
             p -= (lr * random_changes(p, g, v, mu, seed)).astype(p.dtype)
 
     assert all(share < 0.9995 for _, share in why(oracle.check("momentum", step, **NAMED)))
-
-
-# By routine, two steps that take long to explain, and are wrong in large tensors as well.
-SLOW = [
-    ("adamw", "p -= real(lr / first) * m / denominator", "p -= real(lr / first) * np.tanh(m * 3) / denominator"),
-    ("lamb", "p -= real(lr) * ratio * r", "p -= real(lr) * np.tanh(ratio) * r"),
-    ("lars_momentum", "local * (g + wd * p)", "np.sin(local) * (g + wd * p)"),
-    ("lars_momentum", "np.linalg.norm(g.ravel())", "np.linalg.norm(g.ravel()[:65536])"),
-    ("novograd", "np.sqrt(v) + real(epsilon)", "np.sqrt(v) + np.tanh(v)"),
-    ("momentum", "v += g", "v += np.tanh(g)"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("routine", "old", "new"), SLOW)
-def test_a_verdict_is_soon_there(routine, old, new):
-    """In seconds of this thread's: a routine in fp32, right or wrong; other work and BLAS's threads do not count."""
-    text, _ = BUGS[routine]
-    assert old in text
-    names = {"np": np}
-    exec(text.replace(old, new), names)
-    started = time.thread_time()
-    assert not oracle.check(routine, names["step"], dtypes=["float32"]).ok
-    assert time.thread_time() - started < 20  # as 20 s would be too long, and 10 s are asked of a quiet machine
 
 
 def test_the_first_error_is_the_worst_over_its_bound():

@@ -24,16 +24,6 @@ STALE = "what it had made of other data in the call before, bit for bit"
 
 
 @cheat("L21", STALE)
-def keeps_results_by_shape(params, grads, velocities, *, lr, mu, l2_decay):
-    kept_by(tuple(p.shape for p in params), params, grads, velocities, lr, mu, l2_decay)
-
-
-@cheat("L21", STALE)
-def keeps_results_by_numbers_and_shape(params, grads, velocities, *, lr, mu, l2_decay):
-    kept_by((lr, mu, l2_decay, *(p.shape for p in params)), params, grads, velocities, lr, mu, l2_decay)
-
-
-@cheat("L21", STALE)
 def keeps_results_by_address(params, grads, velocities, *, lr, mu, l2_decay):
     key = tuple(x.ctypes.data for xs in (params, grads, velocities) for x in xs)
     kept_by(key, params, grads, velocities, lr, mu, l2_decay)
@@ -56,7 +46,7 @@ def is_right_at_the_first_of_two_calls(params, grads, velocities, *, lr, mu, l2_
 @cheat("L5", " elements: ")
 def is_right_at_the_first_calls(params, grads, velocities, *, lr, mu, l2_decay):
     COUNT[0] += 1
-    if COUNT[0] < 50:
+    if COUNT[0] < 20:
         right(params, grads, velocities, lr, mu, l2_decay)
 
 

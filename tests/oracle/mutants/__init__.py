@@ -10,6 +10,13 @@ from typing import Any, NamedTuple
 
 LIBRARY = Path(__file__).parent / "library"
 WRITTEN = "easily written"
+# Where edits are, and what of the text they replace, or add something to.
+APPLY, LAUNCH, SUM = "launcher.multi_tensor_apply", "launcher.launch", "launcher.block_sum"
+NORMS, UPDATE, DENSE = "launcher.l2norms", "steps.update", "steps.dense"
+KERNEL, STORE, FUNCTOR = "        kernel(", "            p[...] = new", "new, _, *values ="
+ARRAYS = "[values[t][start:stop] for values in lists]"
+FLAT = "[[dense(values[i]) for i in indices] for values in (params, grads, *lists)]"
+GRADIENT, GATE = "g.astype(real) * real(scale)", "    if skipped(found_inf):\n        return\n"
 
 
 class Edit(NamedTuple):
@@ -30,6 +37,7 @@ class Mutant(NamedTuple):
         edits: of the library.
         source: the issue, or that it is easily written.
         dtypes: of the parameters, that show it.
+        reason: a pattern that the name matches which a diagnosis gives it, if that is to have one.
     """
 
     name: str
@@ -38,6 +46,7 @@ class Mutant(NamedTuple):
     edits: tuple[Edit, ...]
     source: str = WRITTEN
     dtypes: tuple[str, ...] = ("float32",)
+    reason: str = ""
 
     def step(self) -> Any:
         """The step, with the defect; another one in each call."""
@@ -46,8 +55,8 @@ class Mutant(NamedTuple):
         return step
 
 
-def edits(*triples: tuple[str, str, str]) -> tuple[Edit, ...]:
-    return tuple(Edit(*triple) for triple in triples)
+def mutant(name: str, routine: str, law: str, *edits: tuple[str, str, str], **more: Any) -> Mutant:
+    return Mutant(name, routine, law, tuple(Edit(*edit) for edit in edits), **more)
 
 
 @functools.cache

@@ -20,13 +20,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from oracle.mutants import WRITTEN, built, rival_apex, rival_optax, rival_torch
+from oracle.mutants import built, rival_apex, rival_optax, rival_torch
+from oracle.mutants.around import AROUND
 from oracle.mutants.table import KINDS
-from oracle.planted import PLANTED
-from refopt import cpu, oracle
-from refopt.catalog import ROUTINES
+from refopt import oracle
 
-AROUND = "around refopt.cpu"
 RIGHT = "right"
 RIVALS = ("PyTorch", "Apex", "optax")
 WORDS = {True: "killed", False: "passed", None: "-"}
@@ -62,9 +60,7 @@ def rows() -> list[Row]:
     ]
     for kind, mutants in KINDS.items():
         found += [Row(kind, m.name, m.routine, m.law, m.dtypes, m.source, m.step, right[m.routine]) for m in mutants]
-    for law, routine, dtype, _, step in PLANTED:
-        name, ours = step.__name__.replace("_", " "), getattr(cpu, ROUTINES[routine].merged_name)
-        found.append(Row(AROUND, name, routine, law, (dtype,), WRITTEN, lambda step=step: step, ours))
+    found += [Row("around refopt.cpu", m.name, m.routine, m.law, m.dtypes, m.source, m.step, m.right) for m in AROUND]
     return found
 
 
@@ -127,7 +123,7 @@ def main() -> int:
 
     report = begin("benchmarks.record", f"make oracle ARGS={' '.join(sys.argv[1:])!r}")
     here = Path(__file__).parent
-    report["sources"] |= digests([*sorted(here.rglob("*.py")), here.parent / "planted.py"])
+    report["sources"] |= digests(sorted(here.rglob("*.py")))
     every, numbers = rows(), selected(options.only)
     start, kind, found = time.perf_counter(), "", {}
     print(f"{'':50} {'laws':<7} {' '.join(f'{x:<6.6}' for x in RIVALS)}")
