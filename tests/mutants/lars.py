@@ -8,7 +8,7 @@ import numpy as np
 
 from mutants import family
 from refopt.catalog import LARS_MOMENTUM
-from refopt.cpu.reduce import LANES, TILE, sum_of_squares, tile_sums, tree_sum
+from refopt.cpu.reduce import TILE, sum_of_squares, tile_sums, tree_sum
 from refopt.oracle.exact.cases import Run
 
 
@@ -55,17 +55,6 @@ class Lars(family.Optimizer):
 
     def update(self, x, g, v, rate, *, lr, mu, coeff, wd, eps):
         v = mu * v + rate * (g + wd * x)
-        return x - v, v
-
-
-class EpsilonInVelocity(Lars):
-    """Epsilon where Paddle's docstring puts it: in the velocity, not in the denominator."""
-
-    def rate(self, *args, eps, **h):
-        return super().rate(*args, eps=eps * 0, **h)
-
-    def update(self, x, g, v, rate, *, mu, wd, eps, **_):
-        v = mu * v + rate * (g + wd * x + eps)
         return x - v, v
 
 
@@ -134,30 +123,6 @@ class NormOfNearestEven(Lars):
         return super().param_norm(exact.astype(self.param.dtype).astype(exact.dtype), exact, norm_of)
 
 
-class MomentumOfEverything(Lars):
-    """v' = mu * (v + rate * ...)."""
-
-    def update(self, x, g, v, rate, *, mu, wd, **_):
-        v = mu * (v + rate * (g + wd * x))
-        return x - v, v
-
-
-class LearningRateAgain(Lars):
-    """p -= lr * v, as in plain momentum; here lr is in v already."""
-
-    def update(self, x, g, v, rate, *, lr, **h):
-        _, v = super().update(x, g, v, rate, lr=lr, **h)
-        return x - lr * v, v
-
-
-class DecayDecoupled(Lars):
-    """Weight decay on p directly, not through the velocity."""
-
-    def update(self, x, g, v, rate, *, mu, wd, **_):
-        v = mu * v + rate * g
-        return x - v - rate * wd * x, v
-
-
 class AdaptsByDecayAlone(Lars):
     """Paddle's GPU kernel of 2021: the condition looks at the weight decay whatever is asked for."""
 
@@ -185,41 +150,6 @@ class NanNormAdapts(Lars):
     def adapts(self, p_norm, g_norm, wd, adapt):
         norms = not (p_norm <= 0) and not (g_norm <= 0)
         return {"norms": norms, "decay": wd > 0, "decay_and_norms": wd > 0 and norms}[adapt]
-
-
-class SumInIndexOrder(Lars):
-    """The squares added one after another."""
-
-    def sum_of_squares(self, x):
-        squares = x * x
-        return np.add.accumulate(squares)[-1] if x.size else x.dtype.type(0)
-
-
-class SumByNumPy(Lars):
-    """np.sum, whose order is NumPy's own affair."""
-
-    def sum_of_squares(self, x):
-        return np.sum(x * x)
-
-
-class SquaresContracted(Lars):
-    """Each square added to its lane in one rounding, as a compiler left to itself makes it."""
-
-    def sum_of_squares(self, x):
-        rows = np.zeros((-(-x.size // TILE), TILE // LANES, LANES), x.dtype)
-        rows.reshape(-1)[: x.size] = x
-        wide = np.longdouble if x.dtype == np.float64 else np.float64
-        lanes = rows[:, 0] * rows[:, 0]
-        for k in range(1, TILE // LANES):
-            lanes = (lanes + rows[:, k].astype(wide) ** 2).astype(x.dtype)
-        return tree_sum(tree_sum(lanes))
-
-
-class SumInDouble(Lars):
-    """A better sum, and another one."""
-
-    def sum_of_squares(self, x):
-        return x.dtype.type(sum_of_squares(x.astype(np.float64)))
 
 
 class Contracted(Lars):
