@@ -7,6 +7,7 @@ import pytest
 from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
 from refopt.cpu.merged import merged
+from refopt.oracle import shrink
 from refopt.oracle.wrong import RULES
 
 # The same formula in another order of operations, or with another convention for -0 or for NaN in a norm.
@@ -38,10 +39,12 @@ def step_of(routine, rule):
 
 
 @pytest.mark.parametrize("routine", RULES)
-def test_wrong_formulas_are_found(routine):
+def test_wrong_formulas_are_found(routine, monkeypatch):
+    """By far; nobody asks for the smallest example."""
+    monkeypatch.setattr(shrink, "smallest", lambda case, holds, broken: (case, broken))
     for name, rule in RULES[routine].items():
         laws = ["L6"] if name == "NanTakenForZero" else ["L1"]
-        named = dict(dtypes=["float32"], laws=["L1", *laws], examples=2, diagnose=False)
+        named = dict(dtypes=["float32"], laws={"L1", *laws}, examples=0, diagnose=False, process=False)
         report = oracle.check(routine, step_of(routine, rule), **named)
         assert report.failed_laws == ([] if name in RIGHT.get(routine, ()) else laws), f"{name}: {report}"
         assert report.wrong == [] or max(item.ratio or 20 for item in report.of("failed")) >= 20, f"{name}: {report}"
