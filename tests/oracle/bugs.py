@@ -108,14 +108,12 @@ KNOWN = {
     },
 }
 
-# Written before anybody knew which hypotheses there would be; what names each today, if anything does.
+# Written before anybody knew which hypotheses there would be, but for those that others stand for; what names each
+# today, if anything does.
 FIRST = {
     "adamw": {
         "old second moment not decayed": ({SECOND: "v += real(1 - beta2) * g * g"},
             "as if `beta2 * u` were `u` (in moments_one_by_one)"),
-        "beta1 in the second moment": ({SECOND: "v[...] = real(beta1) * v + real(1 - beta1) * g * g"},
-            "beta1 for beta2, but not in its powers"),
-        "decay by lr squared": ({DECAY: "p *= real(1 - lr * lr * coeff)"}, "coeff * lr for coeff"),
         "epsilon squared in the root": ({ROOT: "np.sqrt(v / real(second) + real(epsilon)**2)"},
             "as if `sqrt(u / (1 - beta2_pow)) + epsilon` were `sqrt(u / (1 - beta2_pow) + epsilon * epsilon)` (in "
             "descend_as_in_the_paper)"),
@@ -146,14 +144,10 @@ FIRST = {
             "norms of sizes of the elements (1-norm) for their squares"),
         "decay decoupled": ({" + real(weight_decay) * p\n": "\n", "p -= real(lr)":
             "p *= real(1 - lr * weight_decay)\n        p -= real(lr)"}, "decay after the norm: not in the direction"),
-        "gradient clipped by norm": ({REAL: REAL + "        g = g / max(1, np.linalg.norm(g))\n"},
-            "gradient clipped to a norm of 1"),
         "epsilon at the norm": ({"p_norm / r_norm if": "p_norm / (r_norm + real(epsilon)) if"},
             "as if `direction_norm` were `direction_norm + epsilon` (in trust_ratio)"),
         "root of one norm forgotten": ({"np.linalg.norm(p.ravel()),": "np.dot(p.ravel(), p.ravel()),"},
             "as if `sqrt(sum_of_squares(p))` were `sum_of_squares(p)` (in rule)"),
-        "beta1 in the second correction": ({"real(1 - beta2**step)": "real(1 - beta1**step)"},
-            "as if `beta2_pow` were `beta1_pow` (in rule)"),
         "decay times lr": ({"real(weight_decay) * p": "real(lr * weight_decay) * p"},
             "weight_decay * lr for weight_decay"),
         "ratio without the decay": ({"r = hat": "a = hat", " + real(weight_decay) * p\n":
@@ -168,7 +162,6 @@ FIRST = {
     "lars_momentum": {
         "local rate clipped at lr": ({LOCAL: LOCAL + "\n            local = min(local, real(lr))"},
             "as if `local` were `min(local, lr)` (in lars_with)"),
-        "epsilon at the weight norm": ({"* w / (n + wd * w + eps)": "* (w + eps) / (n + wd * w)"}, ""),
         "decay of the gradient norm": ({"n + wd * w": "n + wd * n"},
             "as if `param_norm` were `grad_norm` (in local_lr)"),
         "decay by lr": ({"(g + wd * p)\n        p -= v": "g\n        p *= 1 - real(lr) * wd\n        p -= v"},
@@ -180,19 +173,12 @@ FIRST = {
         "root of the gradient norm forgotten": ({"np.linalg.norm(g.ravel())": "np.dot(g.ravel(), g.ravel())"},
             "as if `sqrt(squares(g))` were `squares(g)` (in lars_with)"),
         "velocity not kept": ({"v[...] =": "v ="}, "velocities not written"),
-        "means for sums": ({"np.linalg.norm(p.ravel()), np.linalg.norm(g.ravel())":
-            "np.sqrt(np.mean(p * p)), np.sqrt(np.mean(g * g))"},
-            "norms of the elements with the mean of squares for their sum"),
         "1 - mu for mu": ({"real(mu)": "real(1 - mu)"}, "1 - mu for mu"),
         "no step for zero norms": ({"local = real(lr)\n": "local = real(0)\n"}, "as if `lr` were `0` (in local_lr)"),
-        "sign of the velocity": ({VELOCITY: "v[...] = real(mu) * v - local * (g + wd * p)"}, "minus lr for lr"),
     },
     "novograd": {
         "epsilon in the sum": ({"n = np.dot(g.ravel(), g.ravel())": "n = np.dot(g.ravel(), g.ravel()) + real(epsilon)"},
             "as if `each n` were `n + epsilon` in `return n if v == 0 else beta2 * v + (1 - beta2) * n`"),
-        "beta1 in the second moment": ({"real(beta2) * v + real(1 - beta2)": "real(beta1) * v + real(1 - beta1)"},
-            "beta1 for beta2"),
-        "decay times lr": ({"real(weight_decay)": "real(lr * weight_decay)"}, "weight_decay * lr for weight_decay"),
         "corrected": ({"weight_decay):": "weight_decay, step):", "real(lr) * m": "real(lr / (1 - beta1**step)) * m"},
             "as if `m` were `m / (1 - beta1**t)` in `return (p - lr * m, m, v)`"),
         "maximum": ({"real(beta2) * v + real(1 - beta2) * n": "np.maximum(real(beta2) * v, n)"},
@@ -211,17 +197,8 @@ FIRST = {
     },
     "momentum": {
         "decay subtracted": ({"g + real(l2_decay) * p": "g - real(l2_decay) * p"}, "minus l2_decay for l2_decay"),
-        "1 - mu for mu": ({"v *= real(mu)": "v *= real(1 - mu)"},
-            "as if `mu` were `1 - mu` in `v = mu * v + (g if dampening == 0 else (1 - dampening) * g)`"),
         "mu on the gradient in Nesterov": ({"g + real(mu) * v if": "real(mu) * g + v if"},
             "as if `g + mu * v` were `mu * g + v` (in update)"),
-        "decay times lr": ({"real(l2_decay)": "real(lr * l2_decay)"}, "l2_decay * lr for l2_decay"),
-        "gradient clipped by element": ({REAL: REAL + "        g = np.clip(g, -1, 1)\n"},
-            "gradient clipped by element to 1"),
-        "gradient clipped by norm": ({REAL: REAL + "        g = g / max(1, np.linalg.norm(g))\n"},
-            "gradient clipped to a norm of 1"),
-        "256 elements": ({REAL: REAL + "        p, g, v = (x.reshape(-1)[:256] for x in (p, g, v))\n"},
-            "elements that are not written: they are as they were"),
         "velocity decayed afterwards": ({"p -= real(lr) * d": "p -= real(lr) * d\n        v *= real(mu)",
             "v *= real(mu)\n        v += g": "v += g"},
             "velocities: mu on the new gradient as well; params: as if `mu * v` were `v` (in update)"),
@@ -266,7 +243,6 @@ SECOND_SET = {
             "        ratio, last = ratio if last is None else last, ratio\n        p -= real(lr) * ratio"}, ""),
         "ratio to the sum of norms": ({"p_norm / r_norm if": "p_norm / (p_norm + r_norm) if"},
             "as if `direction_norm` were `direction_norm + param_norm` (in trust_ratio)"),
-        "first moment not corrected": ({"m / real(1 - beta1**step)": "m"}, "no bias correction of the first moment"),
         "direction clipped": ({"        p_norm, r_norm": "        r = np.clip(r, -1, 1)\n        p_norm, r_norm"},
             "as if `(...) + weight_decay * p` were `clip(((...) + weight_decay * p), -1, 1)` (in direction)"),
         "ratio at least 1": ({"p -= real(lr) * ratio": "p -= real(lr) * max(ratio, real(1))"},
@@ -277,12 +253,7 @@ SECOND_SET = {
     "lars_momentum": {
         "lr out of the velocity": ({VELOCITY: "v[...] = real(mu) * v + local / real(lr) * (g + wd * p)", "p -= v":
             "p -= real(lr) * v"}, "lr outside of the velocity, the rest of the local rate in it"),
-        "norm of the decayed gradient": ({"(n + wd * w + eps)": "(np.linalg.norm((g + wd * p).ravel()) + eps)"},
-            "norm of g + wd * p for the sum of their norms in the denominator"),
         "epsilon squared": ({"wd * w + eps": "wd * w + eps * eps"}, "epsilon squared, or applied twice"),
-        "local rate at most 1": ({"real(lr) * real(lars_coeff) * w / (n + wd * w + eps)":
-            "real(lr) * min(real(1), real(lars_coeff) * w / (n + wd * w + eps))"},
-            "as if `local` were `min(local, lr)` (in lars_with)"),
         "decay squared in the denominator": ({"wd * w + eps": "wd * wd * w + eps"},
             "as if `lars_weight_decay` were `lars_weight_decay * lars_weight_decay` (in local_lr)"),
         "velocity clipped": ({VELOCITY: "v[...] = np.clip(real(mu) * v + local * (g + wd * p), -0.1, 0.1)"},
@@ -296,8 +267,6 @@ SECOND_SET = {
         "larger of norm and epsilon": ({"(np.sqrt(v) + real(epsilon))": "np.maximum(np.sqrt(v), real(epsilon))"},
             "epsilon ignored: taken as 0"),
         "second moment not decayed": ({"real(beta2) * v": "v"}, "as if `beta2 * v` were `v` (in average)"),
-        "gradient clipped by norm": ({REAL: REAL + "        g = g / max(1, np.linalg.norm(g))\n"},
-            "gradient clipped to a norm of 1"),
         "decay of the moment": ({"real(weight_decay) * p": "real(weight_decay) * m"}, "as if `p` were `m` (in rule)"),
         "second moment corrected": ({"weight_decay):": "weight_decay, step):", "np.sqrt(v)":
             "np.sqrt(v / real(1 - beta2**step))"}, "as if `v` were `v / (1 - beta2**t)` (in rule)"),
@@ -316,8 +285,6 @@ SECOND_SET = {
         "step clipped": ({"real(lr) * d": "real(lr) * np.clip(d, -1, 1)"},
             "as if `v` were `clip(v, -1, 1)` in `return (p - lr * (g + mu * v if use_nesterov else v), v)`"),
         "velocity without memory": ({"v += g": "v[...] = g"}, "velocities not read: taken as 0"),
-        "both kinds of decay": ({"real(lr) * d": "real(lr) * (d + real(l2_decay) * p)"},
-            "as if `v` were `v + l2_decay * p` in `return (p - lr * (g + mu * v if use_nesterov else v), v)`"),
         "gradient normalized": ({REAL: REAL + "        g = g / np.linalg.norm(g)\n"}, "gradient divided by its norm"),
         "every second element": ({REAL: REAL + "        p, g, v = (x.reshape(-1)[::2] for x in (p, g, v))\n"},
             "elements that are not written: they are as they were"),
@@ -355,7 +322,6 @@ THIRD_SET = {
             "local_lr)"),
         "root of the local rate": ({LOCAL: "local = np.sqrt(real(lr) * real(lars_coeff) * w / (n + wd * w + eps))"},
             "as if `(...) / (...) + epsilon` were `sqrt(((...) / (...) + epsilon))` (in local_lr)"),
-        "dampened": ({"+ local *": "+ real(1 - mu) * local *"}, "gradient dampened by 1 - mu"),
         "mu in the step": ({"p -= v": "p -= real(mu) * v"}, "as if `v` were `v * mu` in `return (p - v, v)`"),
     },
     "novograd": {

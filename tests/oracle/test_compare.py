@@ -62,7 +62,7 @@ def scalars_left_out(params, grads, m, *, lr):
     [(blocks, "C1"), (few, "C2"), (scalars_left_out, "C3"), (flat, "C4"), (finite, "C5"), (later, "C6")],
 )
 def test_a_difference_is_found_in_its_part(step, part):
-    report = oracle.compare(loop, step, **FAST)
+    report = oracle.compare(loop, step, parts={"C1", part}, **FAST)
     assert part in report.wrong and not report.ok, str(report)
     assert f"{part} {oracle.PARTS[part]}, float32: " in str(report) and " (0x" in str(report)
     if part not in ("C1", "C5"):
@@ -70,8 +70,8 @@ def test_a_difference_is_found_in_its_part(step, part):
 
 
 def test_the_same_has_no_difference():
-    for step in (loop, other_name):
-        report = oracle.compare(loop, step)
+    for step, dtypes in ((loop, None), (other_name, ["float32"])):
+        report = oracle.compare(loop, step, dtypes=dtypes)
         assert report.ok and not report.of("failed") and report.compared > 10_000, str(report)
 
 
@@ -127,14 +127,14 @@ def test_nan_is_no_wildcard():
 
 def test_one_that_fails_differs():
     def raising(params, grads, m, *, lr):
-        if len(params) > 100:
+        if len(params) == 36:
             raise RuntimeError("too many")
         loop(params, grads, m, lr=lr)
 
     for pair in ((loop, raising), (raising, loop)):
-        report = oracle.compare(*pair, **FAST)
+        report = oracle.compare(*pair, parts=["C1", "C2"], **FAST)
         assert report.wrong == ["C2"] and "RuntimeError: too many" in str(report)
-    both = oracle.compare(raising, raising, **FAST)
+    both = oracle.compare(raising, raising, parts=["C1", "C2"], **FAST)
     assert both.ok and "both fail" in str(both)
 
 
@@ -143,7 +143,8 @@ def test_expected_differences():
     assert report.ok and report.failed_laws == ["C6"]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", *(pytest.param(x, marks=pytest.mark.slow)
+                                               for x in ("float32", "float64", "float16"))])
 def test_yesterdays_and_todays(tmp_path, dtype):
     path = tmp_path / "loop.npz"
     oracle.record(loop, path, dtypes=[dtype], seed=3)

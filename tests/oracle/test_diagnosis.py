@@ -40,18 +40,18 @@ OF_LIBRARY = [(mutant.name, mutant.routine, mutant.step, mutant.reason) for muta
 
 def test_most_have_a_name():
     reasons = [reason for label, _, _, reason in OF_TEXTS if not label.startswith("known")]
-    assert len(reasons) == 125 and sum(map(bool, reasons)) >= 0.9 * len(reasons)
+    assert len(reasons) == 105 and sum(map(bool, reasons)) >= 0.9 * len(reasons)
 
 
 def some(table, every):
     """All of a table, of which make test has one of so many, and all that are known."""
     for k, (label, *of) in enumerate(table):
         laws = ["L1", "L3"] if "tensor" in label else ["L1"]  # of one tensor, and of several
-        slow = (k % every or not of[-1]) and not label.startswith("known")
+        slow = (k % every or not of[-1] or "10" in label) and not label.startswith("known")
         yield pytest.param(*of, laws, id=label, marks=pytest.mark.slow if slow else ())
 
 
-@pytest.mark.parametrize(("routine", "make", "reason", "laws"), [*some(OF_TEXTS, 12), *some(OF_LIBRARY, 7)])
+@pytest.mark.parametrize(("routine", "make", "reason", "laws"), [*some(OF_TEXTS, 13), *some(OF_LIBRARY, 8)])
 def test_a_bug_is_named(routine, make, reason, laws):
     """Among the first reasons; lost elements are named by the pattern, which the reason refers to."""
     report = oracle.check(routine, make(), dtypes=["float32"], laws=laws, examples=0)

@@ -15,7 +15,9 @@ def exactly(routine, step, **named):
     return oracle.check(routine, step, laws=["L18"], exact=True, diagnose=False, **named)
 
 
-@pytest.mark.parametrize("routine", ROUTINES)
+@pytest.mark.parametrize("routine", [
+    pytest.param(x, marks=[pytest.mark.slow] * (x not in ("sgd", "lars_momentum"))) for x in ROUTINES
+])
 def test_the_reference_has_them_in_every_case(routine):
     report = exactly(routine, getattr(cpu, ROUTINES[routine].merged_name))
     assert not report.failed_laws, report

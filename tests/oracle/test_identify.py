@@ -10,10 +10,8 @@ from refopt.catalog import ROUTINES
 from refopt.oracle.identity.candidates import LEFT_OUT
 
 CHOSEN = [
-    (name, choice, value)
-    for name, row in ROUTINES.items()
-    for choice, values in row.choices.items()
-    for value in values
+    pytest.param(name, choice, value, marks=[pytest.mark.slow] * (name not in ("adam", "lars_momentum", "novograd")))
+    for name, row in ROUTINES.items() for choice, values in row.choices.items() for value in values
     if choice not in LEFT_OUT
 ]
 

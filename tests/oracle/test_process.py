@@ -22,9 +22,9 @@ LAWS = ["L1", "L5", "L6", "L17"]
 NAMED = dict(dtypes=["float32"], laws=LAWS, examples=0, set={"l2_decay": 0.0})
 
 
-@pytest.fixture(params=["fork", "spawn"])
+@pytest.fixture
 def way(request, monkeypatch):
-    """Either way of making a process, alone."""
+    """Either way of making a process, alone; "spawn" takes a second, and make test has one end there."""
     if request.param == "spawn":
         monkeypatch.setattr(ways, "used_device", lambda: "for a test")
     else:
@@ -40,7 +40,14 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("name", ENDS)
+def each_way(ends, often=()):
+    return pytest.mark.parametrize(("way", "name"), [
+        pytest.param(way, name, marks=[pytest.mark.slow] * (way == "spawn" and name not in often))
+        for way in ("fork", "spawn") for name in ends
+    ], indirect=["way"])
+
+
+@each_way(ENDS, often=["segfault"])
 def test_an_end_is_the_verdict_of_one_law(name, way, monkeypatch):
     """And costs one new process: what follows is tried, and what cannot be is said to be left."""
     made = []
@@ -64,13 +71,14 @@ def counted(made, start):
     return counting
 
 
-def test_what_spoils_nothing_takes_no_new_process(way):
-    report = oracle.check("sgd", ends.raise_once, process=True, **NAMED)
+@each_way(["raise_once"])
+def test_what_spoils_nothing_takes_no_new_process(way, name):
+    report = oracle.check("sgd", getattr(ends, name), process=True, **NAMED)
     assert report.failed_laws == ["L5"] and len(report.of("failed")) == 1 and not report.of("skipped")
     assert "expected no error, got RuntimeError: CUDA out of memory" in report.of("failed")[0].text
 
 
-@pytest.mark.parametrize("name", ["fork_and_return", "elsewhere"])
+@each_way(["fork_and_return", "elsewhere"])
 def test_right_steps_are_right(name, way):
     assert oracle.check("sgd", getattr(ends, name), process=True, **NAMED).ok
 

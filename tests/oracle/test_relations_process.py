@@ -5,7 +5,7 @@ import os
 import pytest
 
 from oracle import ends
-from oracle.test_process import ENDS, children, counted, way  # noqa: F401 (a fixture)
+from oracle.test_process import ENDS, children, counted, each_way, way  # noqa: F401 (a fixture)
 from refopt import cli, oracle
 from refopt.oracle.process import ways
 from refopt.oracle.process.worker import Worker
@@ -15,7 +15,7 @@ MET = f"{ends.SIZE} elements in pieces"
 TEXTS = ENDS | {"exit": "expected no error, got SystemExit: 3"}
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@each_way(TEXTS)
 def test_an_end_is_the_verdict_of_one_law(name, way, monkeypatch):  # noqa: F811
     """And costs one new process; SystemExit costs none."""
     made = []
@@ -83,7 +83,7 @@ def wrong_in_many_ways(params, grads, momentum, *, lr, found_inf=None):
 @pytest.mark.parametrize("step", [ends.plain_lr, wrong_in_many_ways])
 def test_the_report_is_that_of_a_check_in_place(step):
     """Case by case, refusals of layouts among them."""
-    named = dict(symmetries=["sign", "elements", "zero"])
+    named = dict(symmetries=["sign", "elements", "zero"], dtypes=["float32", "bfloat16"])
     there, here = (oracle.check(None, step, process=process, **named) for process in (True, False))
     assert there.items == here.items and there.compared == here.compared and there.notes == here.notes
     assert there.subject == here.subject and there.dtypes == here.dtypes
@@ -101,13 +101,10 @@ def test_steps_run_there(monkeypatch):
         pids.add(os.getpid())
         ends.plain(params, grads, lr)
 
-    pids: set[int] = set()
     assert oracle.check(None, step, dtypes=["float32"], laws=["R2", "R7"]).ok
     assert "REFOPT_TEST" not in os.environ and oracle.RELATIONS
-    oracle.check(None, others, dtypes=["float32"], laws=["R2"], process=False)
-    assert pids == {os.getpid()}
+    pids: set[int] = set()
     monkeypatch.setattr(ways, "used_device", lambda: "it has /dev/nvidia-uvm open")
-    pids.clear()
     report = oracle.check(None, others, dtypes=["float32"], laws=["R2"])
     assert report.ok and pids == {os.getpid()}
     assert any(x.startswith("in this process") and "has used a GPU" in x for x in report.notes)
