@@ -8,7 +8,7 @@ import numpy as np
 
 from mutants import family
 from refopt.catalog import LARS_MOMENTUM
-from refopt.cpu.reduce import TILE, sum_of_squares, tile_sums, tree_sum
+from refopt.cpu.reduce import TILE, sum_of_squares
 from refopt.oracle.exact.cases import Run
 
 
@@ -81,13 +81,6 @@ class RescaleForgottenInUpdate(Lars):
         return super().update(x, g / self.rescale, v, rate, **h)
 
 
-class ScaleAfterRoot(Lars):
-    """rescale * ||g|| for ||rescale * g||: equal in exact arithmetic alone."""
-
-    def grad_norm(self, g):
-        return self.rescale * super().grad_norm(g / self.rescale)
-
-
 class FirstWeightDecay(Lars):
     """The weight decay of the first tensor for all."""
 
@@ -152,85 +145,11 @@ class NanNormAdapts(Lars):
         return {"norms": norms, "decay": wd > 0, "decay_and_norms": wd > 0 and norms}[adapt]
 
 
-class Contracted(Lars):
-    """g + wd * p in one rounding, as a compiler left to itself makes it."""
-
-    def update(self, x, g, v, rate, *, mu, wd, **_):
-        wide = np.longdouble if x.dtype == np.float64 else np.float64
-        v = mu * v + rate * (wide(wd) * x.astype(wide) + g).astype(x.dtype)
-        return x - v, v
-
-
-class MomentumContracted(Lars):
-    """mu * v + ... in one rounding."""
-
-    def update(self, x, g, v, rate, *, mu, wd, **_):
-        wide = np.longdouble if x.dtype == np.float64 else np.float64
-        v = (wide(mu) * v.astype(wide) + rate * (g + wd * x)).astype(x.dtype)
-        return x - v, v
-
-
-class RateRegrouped(Lars):
-    """lr * (coeff * ||p|| / ...) for lr * coeff * ||p|| / ...: the order of operations is part of the rule."""
-
-    def rate(self, p_norm, g_norm, adapt, x, *, lr, coeff, wd, eps, **_):
-        if not self.adapts(p_norm, g_norm, wd, adapt):
-            return lr
-        return lr * (coeff * p_norm / (g_norm + wd * p_norm + eps))
-
-
-class HyperparametersInDouble(Lars):
-    """The rate is worked out in double and rounded at the end (N2 rounds the numbers first)."""
-
-    def rate(self, p_norm, g_norm, adapt, x, **h):
-        wide = {name: np.float64(value) for name, value in h.items()}
-        return x.dtype.type(super().rate(np.float64(p_norm), np.float64(g_norm), adapt, x, **wide))
-
-
-class SquaresInStorageType(Lars):
-    """Squares taken in fp16, where those of 256 and more are inf."""
-
-    def param_norm(self, stored, exact, norm_of):
-        x = stored if norm_of == "param" else exact
-        return np.sqrt(tree_sum(tile_sums((x * x).astype(np.float16).astype(x.dtype))))
-
-
-class NoneIsZero(Lars):
-    """A gradient of None taken as zeros: momentum and weight decay go on."""
-
-    def skips(self, arrays):
-        if arrays["grads"] is None:
-            arrays["grads"] = np.zeros_like(arrays["params"])
-        return False
-
-
-class OneElementHasNoNorm(Lars):
-    """A reduction over pairs that never looks at the only element."""
-
-    def sum_of_squares(self, x):
-        return x.dtype.type(0) if x.size == 1 else super().sum_of_squares(x)
-
-
-class FactorForgotten(Lars):
-    """The gradient rescaled, not clipped."""
-
-    def rescaled(self, g, rescale):
-        self.factor = 1
-        return super().rescaled(g, rescale)
-
-
 class FactorForgottenInNorm(Lars):
     """The norm of the gradient that is not clipped."""
 
     def grad_norm(self, g):
         return super().grad_norm(g / g.dtype.type(self.factor))
-
-
-class FactorForgottenInUpdate(Lars):
-    """The norm of the clipped gradient, the update with the one that is not."""
-
-    def update(self, x, g, v, rate, **h):
-        return super().update(x, g / x.dtype.type(self.factor), v, rate, **h)
 
 
 class FactorAppliedFirst(Lars):
@@ -246,15 +165,6 @@ class FlagIsOne(Lars):
 
     def found(self, flag):
         return flag == 1
-
-
-class SkippedWithoutGradient(Lars):
-    """A step to be skipped taken with gradients of zero: momentum and weight decay go on."""
-
-    def tensor(self, case, arrays, numbers):
-        if np.take(numbers.pop("found_inf", 0), 0) != 0:
-            arrays["grads"] = np.zeros_like(arrays["grads"])
-        super().tensor(case, arrays, numbers)
 
 
 MUTANTS: dict[str, Run] = {cls.__name__: cls() for cls in Lars.__subclasses__()}

@@ -1,10 +1,11 @@
 """L18, the law of equal bits: refopt's own functions hold it in every fixed case, and a bit elsewhere breaks it."""
 
-import inspect
+import functools
 
 import numpy as np
 import pytest
 
+from oracle.mutants.around import AROUND
 from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
 from refopt.oracle.exact import lars
@@ -47,53 +48,36 @@ def test_a_step_is_held_to_what_it_takes():
     assert sum(item.status == "passed" for item in labels.values()) > 15
 
 
-def wrong_of(change):
-    """``cpu.merged_adamw`` with something changed of what it is given or leaves behind."""
-    own = cpu.merged_adamw
+def of_lists(change):
+    """``cpu.merged_adamw``, and something that is changed afterwards."""
 
+    @functools.wraps(cpu.merged_adamw)
     def step(params, grads, *lists, **named):
-        change(own, params, grads, lists, named)
+        cpu.merged_adamw(params, grads, *lists, **named)
+        change(params, grads)
 
-    step.__signature__ = inspect.signature(own)
     return step
 
 
-def another_seed(own, params, grads, lists, named):
-    own(params, grads, *lists, **named | {"seed": 7})
-
-
-def reads_remainders_as_zero(own, params, grads, lists, named):
-    masters = named.get("master_params")
-    for x in masters or ():
-        if x is not None and x.dtype == np.uint16:
-            x[...] = 0
-    own(params, grads, *lists, **named)
-
-
-def spoils_gradients(own, params, grads, lists, named):
-    own(params, grads, *lists, **named)
+def spoils_gradients(params, grads):
     for g in grads:
         if g is not None:
             g[...] = 0
 
 
-def one_unit_off(own, params, grads, lists, named):
-    own(params, grads, *lists, **named)
+def one_unit_off(params, grads):
     for p in params[2:]:
         if p.size and p.dtype == np.float32:
             p.reshape(-1)[-1:] = np.nextafter(p.reshape(-1)[-1:], np.float32(9))
 
 
-@pytest.mark.parametrize(
-    ("change", "label"),
-    [
-        (another_seed, "stochastic"),
-        (reads_remainders_as_zero, "uint16"),
-        (spoils_gradients, "one tensor"),
-        (one_unit_off, "tiles and tails"),
-    ],
-)
-def test_a_bit_elsewhere_breaks_it(change, label):
-    report = exactly("adamw", wrong_of(change))
+@pytest.mark.parametrize(("routine", "step", "dtype", "label"), [
+    ("sgd", next(x for x in AROUND if x.name == "the seed ignored").step(), "bfloat16", "stochastic"),
+    ("sgd", next(x for x in AROUND if x.name == "remainders forgotten").step(), "bfloat16", "uint16"),
+    ("adamw", of_lists(spoils_gradients), "float32", "one tensor"),
+    ("adamw", of_lists(one_unit_off), "float32", "tiles and tails"),
+], ids=lambda x: getattr(x, "__name__", x))
+def test_a_bit_elsewhere_breaks_it(routine, step, dtype, label):
+    report = exactly(routine, step, dtypes=[dtype])
     assert report.failed_laws == ["L18"]
     assert any(label in item.label for item in report.of("failed")), report

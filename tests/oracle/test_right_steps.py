@@ -3,7 +3,6 @@
 import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.pool import ThreadPool
 
 import numba
 import numpy as np
@@ -36,11 +35,6 @@ def with_a_pool_that_stays(params, grads, velocities, *, lr, mu, l2_decay):
     lists = zip(params, grads, velocities, strict=True)
     for future in [POOL.submit(one, *of, lr, mu, l2_decay) for of in lists]:
         future.result()
-
-
-def with_a_pool_of_its_own(params, grads, velocities, *, lr, mu, l2_decay):
-    with ThreadPool(2) as pool:
-        pool.starmap(one, [(*of, lr, mu, l2_decay) for of in zip(params, grads, velocities, strict=True)])
 
 
 def with_buffers_that_stay(params, grads, velocities, *, lr, mu, l2_decay):
@@ -81,17 +75,6 @@ def by_a_compiler(params, grads, velocities, *, lr, mu, l2_decay):
         p[...], v[...] = flat[0].reshape(p.shape), flat[2].reshape(p.shape)
 
 
-class Optimizer:
-    """Something that can be called, and counts its calls."""
-
-    def __init__(self):
-        self.calls = 0
-
-    def __call__(self, params, grads, velocities, *, lr, mu, l2_decay):
-        self.calls += 1
-        right(params, grads, velocities, lr, mu, l2_decay)
-
-
 def with_a_setting_for_the_time(params, grads, velocities, *, lr, mu, l2_decay):
     with np.errstate(all="raise", under="ignore", over="ignore", invalid="ignore"):
         right(params, grads, velocities, lr, mu, l2_decay)
@@ -104,9 +87,9 @@ def with_a_generator_of_its_own(params, grads, velocities, *, lr, mu, l2_decay):
 
 
 STEPS = [
-    with_threads, with_a_pool_that_stays, with_a_pool_of_its_own, with_buffers_that_stay, with_new_lists, by_a_compiler,
-    Optimizer(), functools.partial(with_new_lists), with_a_setting_for_the_time, with_a_generator_of_its_own,
-]  # fmt: skip
+    with_threads, with_a_pool_that_stays, with_buffers_that_stay, functools.partial(with_new_lists), by_a_compiler,
+    with_a_setting_for_the_time, with_a_generator_of_its_own,
+]
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda x: getattr(x, "__name__", type(x).__name__))

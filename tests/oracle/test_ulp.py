@@ -35,46 +35,23 @@ def distance(a, b):
 
 
 @given(numbers(2))
-def test_symmetric(pair):
-    a, b = pair
-    assert distance(a, b) == distance(b, a)
-
-
-@given(numbers(2))
 def test_zero_distance_is_same_bits(pair):
     a, b = pair
-    assert (distance(a, b) == 0) == bool(ulp.same_bits(a, b))
+    assert distance(a, b) == distance(b, a) and (distance(a, b) == 0) == bool(ulp.same_bits(a, b))
     assert distance(a, a) == 0 and ulp.same_bits(a, a)
 
 
 @given(numbers(3, nan=False))
 def test_distances_add_up_in_order(three):
-    def key(x):
-        return float(x), not np.signbit(x)
-
-    a, b, c = sorted(three, key=key)
+    a, b, c = sorted(three, key=lambda x: (float(x), not np.signbit(x)))
     assert distance(a, c) == distance(a, b) + distance(b, c)
-
-
-@given(numbers(1, nan=False))
-def test_adjacent_numbers_are_one_apart(one):
-    (x,) = one
-    up = np.nextafter(x, x.dtype.type(np.inf))
-    if x == 0:  # nextafter skips the other zero
-        x = x.dtype.type(0.0)
-    if up == 0:  # from below: -0
-        assert np.signbit(up)
-    assert distance(x, up) == (0 if np.isposinf(x) else 1)
 
 
 @given(numbers(1))
 def test_nan(one):
     (a,) = one
     nan = a.dtype.type(np.nan)
-    expected = 0 if np.isnan(a) else ulp.MAXIMUM
-    assert distance(a, nan) == expected
-    assert bool(ulp.same_bits(a, nan)) == bool(np.isnan(a))
-    assert distance(-nan, nan) == 0
+    assert distance(a, nan) == (0 if np.isnan(a) else ulp.MAXIMUM) and distance(-nan, nan) == 0
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
