@@ -35,9 +35,9 @@ class Optimizer:
         case = case.copy()
         for step in case.steps:
             numbers = {h.name: h.default for h in case.routine.hypers} | step
-            for i in self.indices(case):
+            for i in range(len(case)):
                 arrays = {name: flat(values[i]) for name, values in case.lists().items()}
-                if self.skips(arrays):
+                if arrays["grads"] is None:
                     continue
                 arrays |= self.scalars(case, i)
                 with np.errstate(all="ignore"):
@@ -46,12 +46,6 @@ class Optimizer:
 
     def choices(self, case: Case) -> dict[str, Any]:
         return {name: values[0] for name, values in case.routine.choices.items()} | case.choices
-
-    def indices(self, case: Case) -> Any:
-        return range(len(case))
-
-    def skips(self, arrays: dict[str, Any]) -> bool:
-        return arrays["grads"] is None
 
     def scalars(self, case: Case, i: int) -> dict[str, Any]:
         return {name: case.slots[name][i] for name in case.routine.scalars}  # type: ignore[index]
@@ -84,7 +78,7 @@ class Optimizer:
             return
         self.store(param, self.by_chance(p, param, seed, 0) if stochastic else p, "param")
         if master is not None:
-            self.store(master, self.for_master(p, param), "master")
+            self.store(master, p, "master")
 
     def exact(self, param: Any, master: Any, real: Any) -> Any:
         return exact(param, master, real)
@@ -109,9 +103,6 @@ class Optimizer:
     def stored(self, x: Any, dtype: Any) -> Any:
         return x.astype(dtype).astype(x.dtype)
 
-    def for_master(self, p: Any, param: Any) -> Any:
-        return p
-
     def store(self, array: Any, value: Any, kind: str) -> None:
         array[...] = np.asarray(value).astype(array.dtype)
 
@@ -131,50 +122,11 @@ class FirstScalars(Optimizer):
         return super().scalars(case, i) if i == 0 else first
 
 
-class ScalarsNotAdvanced(Optimizer):
-    """The powers stay where they are."""
-
-    def store(self, array, value, kind):
-        if kind != "scalar":
-            super().store(array, value, kind)
-
-
 class NormOfUnrounded(Optimizer):
     """What is normed is not what was stored."""
 
     def stored(self, x, dtype):
         return x
-
-
-class RescaleForgotten(Optimizer):
-    """The gradient as it came."""
-
-    def rescaled(self, g, rescale):
-        return g
-
-
-class StopsAtEmptyTensor(Optimizer):
-    """A tensor of no elements ends the list."""
-
-    def indices(self, case):
-        return range(next((i for i, p in enumerate(case.params) if p.size == 0), len(case)))
-
-
-class LastEmptyTensorTakesLastChunk(Optimizer):
-    """When the list ends in an empty tensor, the one before it is never launched (PyTorch's sizes=[1, 0])."""
-
-    def indices(self, case):
-        ends_empty = len(case) > 1 and case.params[-1].size == 0
-        return [i for i in range(len(case)) if not (ends_empty and i == len(case) - 2)]
-
-
-class NoneIsTheLast(Optimizer):
-    """A gradient of None taken for what was there before, as when a buffer is not cleared."""
-
-    def skips(self, arrays):
-        if arrays["grads"] is None:
-            arrays["grads"] = np.full_like(arrays["params"], 0.5)
-        return False
 
 
 class TailDropped(Optimizer):
@@ -188,23 +140,6 @@ class TailDropped(Optimizer):
             super().store(flat[:end], np.asarray(value).reshape(-1)[:end], kind)
 
 
-class StateThroughHalf(Optimizer):
-    """States rounded to fp16 on their way to memory."""
-
-    def store(self, array, value, kind):
-        super().store(array, np.asarray(value).astype(np.float16) if kind == "state" else value, kind)
-
-
-class MasterFromParam(Optimizer):
-    """The master takes the rounded parameter, and with it loses what it is there for."""
-
-    def stored(self, x: Any, dtype: Any) -> Any:
-        return x.astype(dtype).astype(x.dtype)
-
-    def for_master(self, p, param):
-        return param.astype(p.dtype)
-
-
 class RuleInDouble(Optimizer):
     """The rule worked out in twice the precision and rounded at the end."""
 
@@ -214,15 +149,6 @@ class RuleInDouble(Optimizer):
         states = [x if x is None else x.astype(wide) for x in states]
         results = rule(p.astype(wide), g.astype(wide), *states, **values)
         return tuple(x if x is None else np.asarray(x).astype(p.dtype)[()] for x in results)
-
-
-class SubnormalsFlushed(Optimizer):
-    """Results below the smallest normal number become zero."""
-
-    def evaluate(self, rule, p, g, states, values):
-        tiny, zero = np.finfo(p.dtype).tiny, p.dtype.type(0)
-        results = rule(p, g, *states, **values)
-        return tuple(x if x is None else np.where(abs(x) < tiny, zero, x)[()] for x in results)
 
 
 class SeedIgnored(Optimizer):
@@ -270,12 +196,11 @@ def mutants(routine: Routine, right: type[Optimizer] = Optimizer) -> dict[str, R
     """Every mutant of a routine that differs from it, by name; ``right`` is what the shared ones are made of."""
     shared: dict[str, Run] = {cls.__name__: type(cls.__name__, (cls, right), {})() for cls in SHARED}
     if not routine.scalars:
-        del shared["FirstScalars"], shared["ScalarsNotAdvanced"]
+        del shared["FirstScalars"]
     if routine.name != "lamb":
         del shared["NormOfUnrounded"]  # of what it has stored, LAMB alone takes the norm
     if "rounding" not in routine.choices:
         del shared["SeedIgnored"], shared["OneChanceForAllArrays"], shared["Truncated"]
     if not routine.states:
         shared.pop("OneChanceForAllArrays", None)
-        del shared["StateThroughHalf"]
     return shared | {name: Optimizer(rule) for name, rule in RULES.get(routine.name, {}).items()}

@@ -56,41 +56,6 @@ def test_the_extra_has_what_is_imported_beside_numpy():
     assert imported - sys.stdlib_module_names - {"refopt", "numpy", "pytest"} == wanted
 
 
-REFUSED = [
-    (("sdg", sgd), {}, ValueError, "check: routine: expected one of .*, got 'sdg'"),
-    (("sgd", 3), {}, TypeError, "check: subject: expected a function, or a Subject, got int"),
-    (("sgd", sgd), {"dtypes": ["float8"]}, ValueError, r"check: dtypes\[0\]: expected one of"),
-    (("sgd", sgd), {"dtypes": "float32"}, TypeError, "check: dtypes: expected a sequence of names"),
-    (("sgd", sgd), {"laws": ["L1", "L99"]}, ValueError, r"check: laws\[1\]: expected one of"),
-    (("sgd", sgd), {"set": 3}, TypeError, "check: set: expected numbers and choices by name, got int"),
-    (("sgd", sgd), {"set": {"beta1": 0.5}}, ValueError, "check: set: expected names of lr, .*, got 'beta1'"),
-    (("adam", sgd), {"set": {"beta1": 1.5}}, ValueError, r"check: set\['beta1'\]: expected a number that adam takes"),
-    (("adam", sgd), {"set": {"epsilon_at": "no"}}, ValueError, r"check: set\['epsilon_at'\]: expected one of"),
-    (("sgd", sgd), {"device": "abacus"}, ValueError, "check: device: expected none but for torch"),
-    (("sgd", sgd), {"examples": -1}, ValueError, "check: examples: expected an integer of at least 0"),
-    (("sgd", sgd), {"seed": 1.5}, TypeError, "check: seed: expected an integer"),
-    (("sgd", sgd), {"diagnose": 1}, TypeError, "check: diagnose: expected True or False"),
-    (("sgd", sgd), {"process": "yes"}, TypeError, "check: process: expected True or False"),
-    (("sgd", sgd), {"deadline": 0}, ValueError, "check: deadline: expected a number of seconds above 0, got 0"),
-    (("sgd", sgd), {"deadline": float("nan")}, ValueError, "check: deadline: expected a number of seconds above 0"),
-    (("sgd", sgd), {"exact": "yes"}, TypeError, "check: exact: expected True or False"),
-    (("sgd", sgd), {"expected_failures": ["L1"]}, TypeError, "check: expected_failures: expected reasons"),
-    (("sgd", sgd), {"expected_failures": {"L1": 1}}, TypeError, r"check: expected_failures\['L1'\]: expected a reason"),
-    (("sgd", sgd), {"expected_failures": {"X": "why"}}, ValueError, "check: expected_failures: expected the id"),
-    (("sgd", sgd), {"skips": {"L7-float8": "why"}}, ValueError, "check: skips: expected the id of a law"),
-    (("sgd", sgd), {"skips": "no.txt"}, ValueError, "check: skips: expected a file that can be read, got no.txt"),
-    (("sgd", type("Sgd", (), {})), {}, TypeError, "got the class Sgd, of which an instance may be one"),
-    (("sgd", lambda params, grads: None), {}, TypeError, "check: subject: expected a step that takes lr"),
-    (("sgd", lambda params, grads, *, lr, foo: None), {}, TypeError, "check: subject: expected .*, got 'foo'"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "named", "error", "text"), REFUSED)
-def test_bad_arguments_are_refused(arguments, named, error, text):
-    with pytest.raises(error, match=text):
-        oracle.check(*arguments, **named)
-
-
 def raising(error):
     def step(params, grads, *, lr):
         raise error

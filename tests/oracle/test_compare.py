@@ -163,21 +163,6 @@ def test_what_is_no_record(tmp_path):
         oracle.compare(tmp_path / "none.npz", loop)
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "text"),
-    [
-        ({"within": "near"}, ValueError, "compare: within: expected one of"),
-        ({"within": -1.0}, ValueError, "compare: within: expected"),
-        ({"parts": ["C9"]}, ValueError, r"compare: parts\[0\]: expected one of"),
-        ({"options_a": 3}, TypeError, "compare: options_a: expected"),
-        ({"fused": True}, TypeError, "compare: fused: expected none"),
-    ],
-)
-def test_arguments_are_refused(options, kind, text):
-    with pytest.raises(kind, match=text):
-        oracle.compare(loop, loop, **options)
-
-
 def test_the_command(capsys, tmp_path, monkeypatch):
     source = "def one(params, grads, *, lr):\n    for p, g in zip(params, grads):\n        p -= lr * g\n"
     other = source.replace("one", "two").replace("lr * g", "lr * (0.3 * g) + lr * (0.7 * g)")

@@ -61,20 +61,6 @@ def test_what_ends_is_recorded_as_what_failed(tmp_path):
     assert [x.label for x in report.items if x.status != "passed"] == [MET], str(report)
 
 
-@pytest.mark.parametrize(
-    ("named", "kind", "text"),
-    [
-        ({"process": 2}, TypeError, "process: expected True or False, got 2"),
-        ({"deadline": 0}, ValueError, "deadline: expected a number of seconds above 0, got 0"),
-    ],
-)
-def test_arguments_are_refused(named, kind, text, tmp_path):
-    with pytest.raises(kind, match=f"compare: {text}"):
-        oracle.compare(ends.plain_lr, ends.plain_lr, **named)
-    with pytest.raises(kind, match=f"record: {text}"):
-        oracle.record(ends.plain_lr, tmp_path / "x.npz", **named)
-
-
 def test_the_command(capsys, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "import os, time\n"

@@ -89,21 +89,3 @@ def test_a_sum_has_the_allowance_that_was_asked_for():
     assert widths[0] < widths[1] / 5 < widths[2] / 25
     assert sums.any_order(100) == 100 and sums.random_data(10**6) == 8000 and sums.declared(3)(100) == 3
     assert sums.random_data(4) == 4 and sums.tree(1024) == 11 and sums.tree(1025) == 12
-
-
-REFUSED = [
-    ("sdg", {}, ValueError, "expect: routine: expected one of"),
-    ("sgd", {"grads": [np.zeros(2, np.float32)]}, ValueError, r"expect: grads\[0\]: expected shape \(3,\)"),
-    ("sgd", {"lr": "1"}, TypeError, "expect: lr: expected a number"),
-    ("sgd", {"mu": 0.5}, TypeError, "expect: mu: expected an argument of merged_sgd"),
-    ("sgd", {"sum_of": "some"}, TypeError, "expect: sum_of: expected an integer"),
-    ("sgd", {"sum_of": -1}, ValueError, "expect: sum_of: expected an integer of at least 0"),
-    ("momentum", {"mu": 0.5}, TypeError, "expect: velocities: expected it, got none"),
-]
-
-
-@pytest.mark.parametrize(("routine", "more", "error", "text"), REFUSED)
-def test_bad_arguments_are_refused(routine, more, error, text):
-    given = dict(params=[np.ones(3, np.float32)], grads=[np.ones(3, np.float32)], lr=0.1) | more
-    with pytest.raises(error, match=text):
-        oracle.expect(routine, **given)

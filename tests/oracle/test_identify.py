@@ -90,20 +90,6 @@ def test_arithmetic_in_fp32_is_identified_all_the_same():
     assert found.routine == "sgd" and 1e-9 < found.matches[0].off < 1e-5
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "text"),
-    [
-        ({"set": {"nu": 1}}, TypeError, "identify: set: expected"),
-        ({"set": {"mu": -1}}, ValueError, r"identify: set\['mu'\]: expected"),
-        ({"names": 3}, TypeError, "identify: names: expected"),
-        ({"fused": True}, TypeError, "identify: fused: expected none"),
-    ],
-)
-def test_arguments_are_refused(options, kind, text):
-    with pytest.raises(kind, match=text):
-        oracle.identify(constant, **options)
-
-
 def test_the_command(capsys, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "def step(params, grads, *, lr):\n    for p, g in zip(params, grads):\n        p -= lr * g\n"

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from refopt import oracle
 
 TESTS = '''
@@ -84,18 +82,3 @@ def test_items(tmp_path):
     # Remainders are of bf16, in six tests of two dtypes; and one of a dtype is left out, and two never compared.
     assert " 15 skipped" in done.stdout, done.stdout
     assert "times the bound" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named", "text"),
-    [
-        (("sdg", print), {}, "parametrize: routine: expected one of"),
-        (("sgd", 3), {}, "check: subject: expected a"),
-        (("sgd", lambda params, grads, lr: None), {"laws": ["L99"]}, r"check: laws\[0\]: expected one of"),
-        (("sgd", lambda params, grads, lr: None), {"expected_failures": {"L1": 3}}, "expected a reason"),
-        (("sgd", lambda params, grads, lr: None), {"expected_failures": 3}, "or the path of a file, got int"),
-    ],
-)
-def test_refused(arguments, named, text):
-    with pytest.raises((TypeError, ValueError), match=text):
-        oracle.parametrize(*arguments, **named)

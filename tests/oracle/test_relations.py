@@ -300,30 +300,6 @@ def test_what_cannot_be_run_is_not_compared():
     assert text in str(oracle.check(None, nan, dtypes=["float32"]))
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "text"),
-    [
-        ({"symmetries": ["signs"]}, ValueError, r"check: symmetries\[0\]: expected one of"),
-        ({"symmetries": "sign"}, TypeError, "check: symmetries: expected a sequence of names"),
-        ({"laws": ["L1"]}, ValueError, r"check: laws\[0\]: expected one of"),
-        ({"tolerance": -1}, ValueError, "check: tolerance: expected"),
-        ({"states": {"w": 1}}, TypeError, "check: states: expected names of .*, got 'w'"),
-        ({"set": {"rho": 1}}, TypeError, "check: set: expected names of lr, got 'rho'"),
-        ({"fused": True}, TypeError, "check: fused: expected none, which is for optimizers of libraries, got True"),
-        ({"skips": {"L1": "none"}}, ValueError, "check: skips: expected the id of a law"),
-    ],
-)
-def test_arguments_are_refused(options, kind, text):
-    with pytest.raises(kind, match=text):
-        oracle.check(None, returning, **options)
-
-
-def test_steps_that_are_none_are_refused():
-    for step, text in ((3, "a function, or an optimizer, got int"), (len, "a step that takes params")):
-        with pytest.raises(TypeError, match=text):
-            oracle.check(None, step)
-
-
 def test_expected_failures_and_skips():
     report = oracle.check(None, by_place, expected_failures={"R2": "by its place", "R1": "so", "R3": "so"}, **COARSE)
     assert report.failed_laws and "R2" not in report.wrong

@@ -119,22 +119,6 @@ def test_memory_is_soiled_where_steps_run(monkeypatch, tmp_path):
     assert (tmp_path / "soiled").exists()
 
 
-@pytest.mark.parametrize(
-    ("named", "kind", "text"),
-    [
-        ({"secret": 3}, TypeError, "check: secret: expected none without a routine, got 3"),
-        ({"examples": 3}, TypeError, "check: examples: expected none without a routine, got 3"),
-        ({"names": {"lr": "rate"}}, TypeError, "check: names: expected none without a routine, got {'lr': 'rate'}"),
-        ({"diagnose": 2}, TypeError, "check: diagnose: expected True or False, got 2"),
-        ({"process": 2}, TypeError, "check: process: expected True or False, got 2"),
-        ({"deadline": 0}, ValueError, "check: deadline: expected a number of seconds above 0, got 0"),
-    ],
-)
-def test_arguments_are_refused(named, kind, text):
-    with pytest.raises(kind, match=text):
-        oracle.check(None, ends.plain_lr, **named)
-
-
 def test_an_optimizer_that_exits_when_it_is_made_is_none():
     class Exiting:
         @property

@@ -98,20 +98,6 @@ def test_variants():
     assert (made.cases[0].expected["params"][0] != plain.cases[0].expected["params"][0]).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"dtypes": ["float8"]}, r"vectors: dtypes\[0\]: expected one of"),
-        ({"set": {"rounding": "stochastic"}}, "vectors: set: expected names of lr,"),
-        ({"set": {"beta1": 2}}, r"vectors: set\['beta1'\]: expected a number that adam takes, got 2"),
-        ({"examples": -1}, "vectors: examples: expected"),
-    ],
-)
-def test_arguments_are_refused(options, text):
-    with pytest.raises(ValueError, match=text):
-        oracle.vectors("adam", **options)
-
-
 def test_npz_has_the_same(tmp_path):
     made = oracle.vectors("lamb", dtypes=["float32", "bfloat16"], examples=1)
     made.to_npz(tmp_path / "lamb.npz")
