@@ -17,12 +17,6 @@ MUTANTS = (
     mutant("a skipped step takes gradients of 0", "momentum", "L8",
         ("steps.momentum", GATE,
          "    if skipped(found_inf):\n        grads = [0 * np.nan_to_num(g) for g in grads]\n")),
-    mutant("moments advanced on skipped steps", "lamb", "L8",
-        ("steps.lamb", GATE, "    lr = 0.0 if skipped(found_inf) else lr\n")),
-    mutant("states advanced with finite gradients", "adagrad", "L8",
-        ("steps.adagrad", GATE,
-         "    if skipped(found_inf):\n        if any(np.isnan(g).any() for g in grads):\n            return\n"
-         "        lr = 0.0\n")),
     mutant("the second moment advanced on skipped steps", "novograd", "L8", ("steps.novograd", GATE, ""),
         ("steps.novograd", "    numbers = {", GATE + "    numbers = {")),
     mutant("powers advanced on skipped steps", "radam", "L8", ("steps.radam", GATE, ""),
@@ -31,10 +25,6 @@ MUTANTS = (
         ("steps.adamw", GATE,
          "    if skipped(found_inf):\n        for p in params:\n"
          "            p *= p.dtype.type(1 - np.max(lr) * np.max(coeff))\n        return\n")),
-    mutant("the gate behind the first launch", "lars_momentum", "L8",
-        ("steps.lars", GATE,
-         "    if skipped(found_inf):\n        for v in velocities:\n            v *= v.dtype.type(mu)\n"
-         "        return\n")),
     mutant("grad_factor ignored", "adam", "L9", (FACTOR, BOTH, "rescale_grad")),
     mutant("rescale_grad ignored", "momentum", "L9",
         (FACTOR, "rescale_grad if grad_factor is None else " + BOTH, "1.0 if grad_factor is None else grad_factor[0]")),

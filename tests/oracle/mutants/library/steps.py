@@ -70,7 +70,7 @@ def update(functor, params, grads, states, masters, numbers, scale=1):
 def corrections(beta1, beta2, step):
     return {
         "correction1": 1 - beta1**step, "correction2": 1 - beta2**step, "root_correction2": (1 - beta2**step) ** 0.5,
-    }  # fmt: skip
+    }
 
 
 def sgd(params, grads, *, lr, l2_decay=0.0, master_params=None, rescale_grad=1.0, grad_factor=None, found_inf=None):
@@ -81,10 +81,8 @@ def sgd(params, grads, *, lr, l2_decay=0.0, master_params=None, rescale_grad=1.0
     update(functors.sgd, params, grads, [], master_params, numbers, scale)
 
 
-def momentum(
-    params, grads, velocities, *, lr, mu, l2_decay=0.0, use_nesterov=False, master_params=None, rescale_grad=1.0,
-    grad_factor=None, found_inf=None,
-):  # fmt: skip
+def momentum(params, grads, velocities, *, lr, mu, l2_decay=0.0, use_nesterov=False, master_params=None,
+             rescale_grad=1.0, grad_factor=None, found_inf=None):
     if skipped(found_inf):
         return
     numbers = {"lr": lr, "mu": mu, "l2_decay": l2_decay, "use_nesterov": use_nesterov}
@@ -92,10 +90,8 @@ def momentum(
     update(functors.momentum, params, grads, [velocities], master_params, numbers, scale)
 
 
-def adam(
-    params, grads, moment1, moment2, *, lr, beta1, beta2, epsilon, step, moment2_max=None, master_params=None,
-    rescale_grad=1.0, grad_factor=None, found_inf=None,
-):  # fmt: skip
+def adam(params, grads, moment1, moment2, *, lr, beta1, beta2, epsilon, step, moment2_max=None, master_params=None,
+         rescale_grad=1.0, grad_factor=None, found_inf=None):
     if skipped(found_inf):
         return
     numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, **corrections(beta1, beta2, step)}
@@ -103,10 +99,8 @@ def adam(
     update(functors.adam, params, grads, [moment1, moment2, moment2_max], master_params, numbers, scale)
 
 
-def adamw(
-    params, grads, moment1, moment2, *, lr, beta1, beta2, epsilon, coeff, step, lr_ratio=1.0, moment2_max=None,
-    master_params=None, rescale_grad=1.0, grad_factor=None, found_inf=None,
-):  # fmt: skip
+def adamw(params, grads, moment1, moment2, *, lr, beta1, beta2, epsilon, coeff, step, lr_ratio=1.0, moment2_max=None,
+          master_params=None, rescale_grad=1.0, grad_factor=None, found_inf=None):
     if skipped(found_inf):
         return
     numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "coeff": coeff, "lr_ratio": lr_ratio}
@@ -119,19 +113,16 @@ def adamw(
     update(functors.adamw, params, grads, [moment1, moment2, moment2_max], master_params, numbers, scale)
 
 
-def adagrad(
-    params, grads, moment, *, lr, epsilon, master_params=None, rescale_grad=1.0, grad_factor=None, found_inf=None
-):
+def adagrad(params, grads, moment, *, lr, epsilon, master_params=None, rescale_grad=1.0, grad_factor=None,
+            found_inf=None):
     if skipped(found_inf):
         return
     scale = factor_of(rescale_grad, grad_factor)
     update(functors.adagrad, params, grads, [moment], master_params, {"lr": lr, "epsilon": epsilon}, scale)
 
 
-def rmsprop(
-    params, grads, mean_square, velocity, *, lr, rho, mu, epsilon, mean_grad=None, master_params=None,
-    rescale_grad=1.0, grad_factor=None, found_inf=None,
-):  # fmt: skip
+def rmsprop(params, grads, mean_square, velocity, *, lr, rho, mu, epsilon, mean_grad=None, master_params=None,
+            rescale_grad=1.0, grad_factor=None, found_inf=None):
     if skipped(found_inf):
         return
     numbers = {"lr": lr, "rho": rho, "mu": mu, "epsilon": epsilon}
@@ -139,10 +130,8 @@ def rmsprop(
     update(functors.rmsprop, params, grads, [mean_square, velocity, mean_grad], master_params, numbers, scale)
 
 
-def lion(
-    params, grads, moment, *, lr, beta1, beta2, coeff=0.0, master_params=None, rescale_grad=1.0, grad_factor=None,
-    found_inf=None,
-):  # fmt: skip
+def lion(params, grads, moment, *, lr, beta1, beta2, coeff=0.0, master_params=None, rescale_grad=1.0, grad_factor=None,
+         found_inf=None):
     if skipped(found_inf):
         return
     numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "coeff": coeff}
@@ -150,10 +139,8 @@ def lion(
     update(functors.lion, params, grads, [moment], master_params, numbers, scale)
 
 
-def adadelta(
-    params, grads, avg_squared_grad, avg_squared_update, *, lr, rho, epsilon, master_params=None, rescale_grad=1.0,
-    grad_factor=None, found_inf=None,
-):  # fmt: skip
+def adadelta(params, grads, avg_squared_grad, avg_squared_update, *, lr, rho, epsilon, master_params=None,
+             rescale_grad=1.0, grad_factor=None, found_inf=None):
     if skipped(found_inf):
         return
     states, numbers = [avg_squared_grad, avg_squared_update], {"lr": lr, "rho": rho, "epsilon": epsilon}
@@ -161,10 +148,8 @@ def adadelta(
     update(functors.adadelta, params, grads, states, master_params, numbers, scale)
 
 
-def adamax(
-    params, grads, moment, inf_norm, *, lr, beta1, beta2, epsilon, step, master_params=None, rescale_grad=1.0,
-    grad_factor=None, found_inf=None,
-):  # fmt: skip
+def adamax(params, grads, moment, inf_norm, *, lr, beta1, beta2, epsilon, step, master_params=None, rescale_grad=1.0,
+           grad_factor=None, found_inf=None):
     if skipped(found_inf):
         return
     numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, **corrections(beta1, beta2, step)}
@@ -172,10 +157,8 @@ def adamax(
     update(functors.adamax, params, grads, [moment, inf_norm], master_params, numbers, scale)
 
 
-def nadam(
-    params, grads, moment1, moment2, momentum_decay_pow, beta2_pow, mu_product, *, lr, beta1, beta2, epsilon,
-    decay_base, master_params=None, rescale_grad=1.0, grad_factor=None, found_inf=None,
-):  # fmt: skip
+def nadam(params, grads, moment1, moment2, momentum_decay_pow, beta2_pow, mu_product, *, lr, beta1, beta2, epsilon,
+          decay_base, master_params=None, rescale_grad=1.0, grad_factor=None, found_inf=None):
     """With its powers and product as arrays of one element a tensor."""
     if skipped(found_inf):
         return
@@ -197,10 +180,8 @@ def nadam(
     update(functors.nadam, params, grads, [moment1, moment2], master_params, numbers | added, scale)
 
 
-def radam(
-    params, grads, moment1, moment2, beta1_pow, beta2_pow, rho, *, lr, beta1, beta2, epsilon, master_params=None,
-    rescale_grad=1.0, grad_factor=None, found_inf=None,
-):  # fmt: skip
+def radam(params, grads, moment1, moment2, beta1_pow, beta2_pow, rho, *, lr, beta1, beta2, epsilon, master_params=None,
+          rescale_grad=1.0, grad_factor=None, found_inf=None):
     """With its powers and rho as arrays of one element a tensor."""
     if skipped(found_inf):
         return
@@ -223,10 +204,8 @@ def radam(
     update(functors.radam, params, grads, [moment1, moment2], master_params, numbers | added, scale)
 
 
-def lamb(
-    params, grads, moment1, moment2, *, lr, beta1, beta2, epsilon, weight_decay, step, always_adapt=False,
-    master_params=None, rescale_grad=1.0, grad_factor=None, found_inf=None,
-):  # fmt: skip
+def lamb(params, grads, moment1, moment2, *, lr, beta1, beta2, epsilon, weight_decay, step, always_adapt=False,
+         master_params=None, rescale_grad=1.0, grad_factor=None, found_inf=None):
     """In two passes: the update, and its share of the learning rate."""
     if skipped(found_inf):
         return
@@ -249,13 +228,11 @@ def lamb(
                 ratios[i] = weight / length
     numbers = {"lr": lr, "ratio": ratios}
     update(functors.lamb_stage2, params, [None if g is None else scratch[i] for i, g in enumerate(grads)], [],
-           master_params, numbers)  # fmt: skip
+           master_params, numbers)
 
 
-def lars(
-    params, grads, velocities, *, lr, mu, lars_coeff, lars_weight_decay, epsilon, master_params=None,
-    rescale_grad=1.0, grad_factor=None, found_inf=None,
-):  # fmt: skip
+def lars(params, grads, velocities, *, lr, mu, lars_coeff, lars_weight_decay, epsilon, master_params=None,
+         rescale_grad=1.0, grad_factor=None, found_inf=None):
     """The norms, then the update."""
     if skipped(found_inf):
         return
@@ -275,10 +252,8 @@ def lars(
     update(functors.lars, params, grads, [velocities], master_params, numbers, scale)
 
 
-def novograd(
-    params, grads, moment, second_moment, *, lr, beta1, beta2, epsilon, weight_decay=0.0, grad_averaging=False,
-    master_params=None, rescale_grad=1.0, grad_factor=None, found_inf=None,
-):  # fmt: skip
+def novograd(params, grads, moment, second_moment, *, lr, beta1, beta2, epsilon, weight_decay=0.0, grad_averaging=False,
+             master_params=None, rescale_grad=1.0, grad_factor=None, found_inf=None):
     """The norms, then the update. The second moment is an array of one element a tensor."""
     if skipped(found_inf):
         return
@@ -293,7 +268,7 @@ def novograd(
     numbers = {
         "lr": lr, "beta1": beta1, "epsilon": epsilon, "weight_decay": weight_decay, "grad_averaging": grad_averaging,
         "second_moment": [x.flat[0] for x in second_moment],
-    }  # fmt: skip
+    }
     update(functors.novograd, params, grads, [moment], master_params, numbers, scale)
 
 
@@ -301,4 +276,4 @@ STEPS = {
     "sgd": sgd, "momentum": momentum, "adam": adam, "adamw": adamw, "adagrad": adagrad, "rmsprop": rmsprop,
     "lion": lion, "adadelta": adadelta, "adamax": adamax, "nadam": nadam, "radam": radam, "lamb": lamb,
     "lars_momentum": lars, "novograd": novograd,
-}  # fmt: skip
+}
