@@ -20,7 +20,7 @@ INSIDE = {
     (ast.Mult, ast.Mult): ast.Mult, (ast.Mult, ast.Div): ast.Div, (ast.Div, ast.Div): ast.Mult,
     (ast.Add, ast.Add): ast.Add, (ast.Add, ast.Sub): ast.Sub, (ast.Sub, ast.Sub): ast.Add,
     (ast.Sub, ast.Add): ast.Sub,
-}  # fmt: skip
+}
 
 
 class Regroup(ast.NodeTransformer):
@@ -95,7 +95,7 @@ def test_each_regrouping_of_a_rule_changes_frozen_bits(routine):
     unseen = [
         text for text, other in regroupings(module)
         if not changes_frozen_bits(getattr(other, routine.merged_name), routine)
-    ]  # fmt: skip
+    ]
     assert not unseen
 
 

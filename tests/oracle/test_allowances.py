@@ -164,7 +164,7 @@ def test_every_row_has_code():
 @pytest.mark.parametrize(
     ("routine", "step", "dtype", "law", "numbers"), [(*x, {})[:5] for rows in STEPS.values() for x in rows],
     ids=[f"{name} {k}" for name, rows in STEPS.items() for k, _ in enumerate(rows)],
-)  # fmt: skip
+)
 def test_right_code_is_within(routine, step, dtype, law, numbers):
     report = oracle.check(routine, step, dtypes=[dtype], laws=[law], set=numbers, diagnose=False)
     assert not report.failed_laws and report.of("passed"), report

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.bound.bounded import Arithmetic, high, sqrt
+from refopt.oracle.bound.evaluate import as_stored
 
 pytestmark = pytest.mark.clause("N13")
 
@@ -44,3 +46,12 @@ def test_subnormal_numbers_may_be_flushed():
         assert (low[0] <= 0 <= top[0]) == flushes and low[1] > 1.9
         low, top = (of.exact(np.full(2, 2.0**-70, np.float32)) * of.exact(np.full(2, 2.0**-60, np.float32))).ends()
         assert (low[0] <= 0 <= top[0]) == flushes
+
+
+@pytest.mark.parametrize(("dtype", "half", "least"), [
+    ("float16", 2.0**-11, 2.0**-24), ("bfloat16", 2.0**-8, 2.0**-133), ("float32", 0.0, 0.0),
+])
+def test_what_is_read_again_is_off_by_half_a_unit(dtype, half, least):
+    x = np.array([1, least, 0], np.float32)
+    error = as_stored(Arithmetic(np.float32).exact(x), numpy_dtype(dtype)).error
+    np.testing.assert_allclose(error, [half + least / 2, (half + 0.5) * least, 0], rtol=1e-6, atol=0)

@@ -104,33 +104,30 @@ def test_laws_are_listed(capsys):
     assert max(map(len, out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
-    ("args", "text"),
-    [
-        ([], "expected a step"),
-        (["{steps}:right"], "expected the routine that it is, --as"),
-        (["{steps}:right", "--as", "sdg"], "invalid choice: 'sdg'"),
-        (["{steps}", "--as", "sgd"], "expected module:name or path/to/file.py:name, got"),
-        (["{steps}:left", "--as", "sgd"], "expected something named left, got none"),
-        (["{steps}:number", "--as", "sgd"], "check: subject: expected a"),
-        (["missing.py:right", "--as", "sgd"], "missing.py: cannot be imported: FileNotFoundError: no such file"),
-        (["no.such.module:right", "--as", "sgd"], "cannot be imported: ModuleNotFoundError"),
-        (["broken.py:right", "--as", "sgd"], "broken.py: cannot be imported: SyntaxError"),
-        (["raising.py:right", "--as", "sgd"], "cannot be imported: RuntimeError: boom (raising.py, line 2)"),
-        (["{steps}:right", "--as", "sgd", "--arrays", "tinygrad"], "argument --arrays: invalid choice"),
-        (["{steps}:right", "--as", "sgd", "--names", "step=t"], "check: names: expected none, which is for optimizers"),
-        (["leaving.py:right", "--as", "sgd"], "leaving.py: cannot be imported: SystemExit"),
-        (["{steps}:right", "--as", "sgd", "--law", "L99"], "invalid choice: 'L99'"),
-        (["{steps}:right", "--as", "sgd", "--dtype", "fp8"], "invalid choice: 'fp8'"),
-        (["{steps}:right", "--as", "sgd", "--examples", "-1"], "check: examples: expected"),
-        (["{steps}:right", "--as", "sgd", "--set", "lr"], "argument --set: expected NAME=VALUE, got 'lr'"),
-        (["{steps}:right", "--as", "sgd", "--with", "seed=1"], "argument --with: expected"),
-        (["{steps}:right", "--as", "sgd", "--with", "fused=true"], "fused"),
-        (["{steps}:right", "--as", "sgd", "--expected-failures", "no.txt"], "no.txt: No such file"),
-        (["{steps}:right", "--as", "sgd", "--expected-failures", "bad.txt"], "bad.txt, line 2: expected the id"),
-        (["{steps}:right", *QUICK, "--json", "missing/report.json"], "missing/report.json"),
-    ],
-)
+@pytest.mark.parametrize(("args", "text"), [
+    ([], "expected a step"),
+    (["{steps}:right"], "expected the routine that it is, --as"),
+    (["{steps}:right", "--as", "sdg"], "invalid choice: 'sdg'"),
+    (["{steps}", "--as", "sgd"], "expected module:name or path/to/file.py:name, got"),
+    (["{steps}:left", "--as", "sgd"], "expected something named left, got none"),
+    (["{steps}:number", "--as", "sgd"], "check: subject: expected a"),
+    (["missing.py:right", "--as", "sgd"], "missing.py: cannot be imported: FileNotFoundError: no such file"),
+    (["no.such.module:right", "--as", "sgd"], "cannot be imported: ModuleNotFoundError"),
+    (["broken.py:right", "--as", "sgd"], "broken.py: cannot be imported: SyntaxError"),
+    (["raising.py:right", "--as", "sgd"], "cannot be imported: RuntimeError: boom (raising.py, line 2)"),
+    (["{steps}:right", "--as", "sgd", "--arrays", "tinygrad"], "argument --arrays: invalid choice"),
+    (["{steps}:right", "--as", "sgd", "--names", "step=t"], "check: names: expected none, which is for optimizers"),
+    (["leaving.py:right", "--as", "sgd"], "leaving.py: cannot be imported: SystemExit"),
+    (["{steps}:right", "--as", "sgd", "--law", "L99"], "invalid choice: 'L99'"),
+    (["{steps}:right", "--as", "sgd", "--dtype", "fp8"], "invalid choice: 'fp8'"),
+    (["{steps}:right", "--as", "sgd", "--examples", "-1"], "check: examples: expected"),
+    (["{steps}:right", "--as", "sgd", "--set", "lr"], "argument --set: expected NAME=VALUE, got 'lr'"),
+    (["{steps}:right", "--as", "sgd", "--with", "seed=1"], "argument --with: expected"),
+    (["{steps}:right", "--as", "sgd", "--with", "fused=true"], "fused"),
+    (["{steps}:right", "--as", "sgd", "--expected-failures", "no.txt"], "no.txt: No such file"),
+    (["{steps}:right", "--as", "sgd", "--expected-failures", "bad.txt"], "bad.txt, line 2: expected the id"),
+    (["{steps}:right", *QUICK, "--json", "missing/report.json"], "missing/report.json"),
+])
 def test_bad_arguments(steps, args, text, capsys):
     Path("broken.py").write_text("def right(:")
     Path("leaving.py").write_text("raise SystemExit(0)")

@@ -173,7 +173,7 @@ def test_the_first_error_is_the_worst_over_its_bound():
     report = oracle.check("sgd", with_sign, dtypes=["float32"], laws=["L1"])
     lines = str(report).splitlines()
     order = [next(i for i, line in enumerate(lines) if text in line) for text in
-             ("times the bound", "smallest example", "  where: ", "  why: ", "  again: ")]  # fmt: skip
+             ("times the bound", "smallest example", "  where: ", "  why: ", "  again: ")]
     assert order == sorted(order)
 
 

@@ -13,29 +13,26 @@ from refopt.oracle.exact.laws import check_run, reference
 SGD = ROUTINES["sgd"]
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: check("x", cpu.merged_sgd), ValueError, "check: routine: expected one of sgd, adagrad"),
-        (lambda: check("merged_", cpu.merged_sgd), ValueError, "check: routine: expected one of sgd, adagrad"),
-        (lambda: check(["sgd"], cpu.merged_sgd), ValueError, "check: routine: expected one of sgd, adagrad"),
-        (lambda: check(None, cpu.merged_sgd), ValueError, "check: routine: expected one of sgd, adagrad"),
-        (lambda: check(cpu.merged_sgd, "sgd"), ValueError, "check: routine: expected one of sgd, adagrad"),
-        (lambda: check("sgd", None), TypeError, "check: merged_step: expected a function, got NoneType"),
-        (lambda: check("sgd", "sgd"), TypeError, "check: merged_step: expected a function, got str"),
-        (lambda: check_run("y", reference), ValueError, "check_run: routine: expected one of sgd, adagrad,"),
-        (lambda: check_run("sgd", 3), TypeError, "check_run: run: expected a function, got int"),
-        (lambda: make("sgd", [3]), TypeError, "make: routine: expected a row of refopt.catalog.ROUTINES, got 'sgd'"),
-        (lambda: step_of("sgd"), TypeError, "step_of: routine: expected a row of refopt.catalog.ROUTINES, got 'sgd'"),
-        (lambda: step_of(SGD, mu=1), ValueError, "step_of: numbers of sgd: expected one of lr, l2_decay"),
-        (lambda: make(SGD, [3], adapt="norms"), ValueError, "make: choices: expected one of maximize, rounding, got"),
-        (lambda: make(SGD, [3], rounding="up"), ValueError, "make: rounding: expected one of nearest, stochastic"),
-        (lambda: make(SGD, [3], optional=("moment",)), ValueError, "make: optional of sgd: expected one of master_"),
-        (lambda: scaled(make(SGD, [3]), 2, "moment"), ValueError, "scaled: slots: expected one of params, grads"),
-        (lambda: make(SGD, [3]).replace(moment=[]), TypeError, "Case: slots of sgd: expected no more than params"),
-        (lambda: Case("sgd", {}, []), TypeError, "Case: routine: expected a row of refopt.catalog.ROUTINES, got 'sgd'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("call", "error", "message"), [
+    (lambda: check("x", cpu.merged_sgd), ValueError, "check: routine: expected one of sgd, adagrad"),
+    (lambda: check("merged_", cpu.merged_sgd), ValueError, "check: routine: expected one of sgd, adagrad"),
+    (lambda: check(["sgd"], cpu.merged_sgd), ValueError, "check: routine: expected one of sgd, adagrad"),
+    (lambda: check(None, cpu.merged_sgd), ValueError, "check: routine: expected one of sgd, adagrad"),
+    (lambda: check(cpu.merged_sgd, "sgd"), ValueError, "check: routine: expected one of sgd, adagrad"),
+    (lambda: check("sgd", None), TypeError, "check: merged_step: expected a function, got NoneType"),
+    (lambda: check("sgd", "sgd"), TypeError, "check: merged_step: expected a function, got str"),
+    (lambda: check_run("y", reference), ValueError, "check_run: routine: expected one of sgd, adagrad,"),
+    (lambda: check_run("sgd", 3), TypeError, "check_run: run: expected a function, got int"),
+    (lambda: make("sgd", [3]), TypeError, "make: routine: expected a row of refopt.catalog.ROUTINES, got 'sgd'"),
+    (lambda: step_of("sgd"), TypeError, "step_of: routine: expected a row of refopt.catalog.ROUTINES, got 'sgd'"),
+    (lambda: step_of(SGD, mu=1), ValueError, "step_of: numbers of sgd: expected one of lr, l2_decay"),
+    (lambda: make(SGD, [3], adapt="norms"), ValueError, "make: choices: expected one of maximize, rounding, got"),
+    (lambda: make(SGD, [3], rounding="up"), ValueError, "make: rounding: expected one of nearest, stochastic"),
+    (lambda: make(SGD, [3], optional=("moment",)), ValueError, "make: optional of sgd: expected one of master_"),
+    (lambda: scaled(make(SGD, [3]), 2, "moment"), ValueError, "scaled: slots: expected one of params, grads"),
+    (lambda: make(SGD, [3]).replace(moment=[]), TypeError, "Case: slots of sgd: expected no more than params"),
+    (lambda: Case("sgd", {}, []), TypeError, "Case: routine: expected a row of refopt.catalog.ROUTINES, got 'sgd'"),
+])
 def test_refused(call, error, message):
     """Arguments that leave nothing to check, and names that nothing would look at."""
     with pytest.raises(error) as caught:
@@ -122,7 +119,7 @@ RESULTS = {
     "a master": (lambda outcome: outcome | {"master_params": [np.ones(5)]}, "master_params[0]: expected None"),
     "another shape": (lambda outcome: outcome | {"params": [np.ones(4, "f4")]}, "params[0]: expected shape (5,)"),
     "another dtype": (lambda outcome: outcome | {"params": [np.ones(5)]}, "params[0]: expected float32, got float64"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", RESULTS)

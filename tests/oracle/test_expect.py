@@ -7,7 +7,7 @@ import pytest
 
 from refopt import cpu, oracle
 from refopt.checks.dtypes import numpy_dtype
-from refopt.oracle.bound import sums
+from refopt.oracle.bound import storage, sums
 
 pytestmark = pytest.mark.clause("N13")
 BF16 = numpy_dtype("bfloat16")
@@ -61,7 +61,8 @@ def test_masters_and_remainders(master):
 
 def test_what_is_skipped_stays():
     p, g = arrays(5, np.float32), arrays(5, np.float32, 1)
-    for more in ({"grads": [None]}, {"found_inf": np.ones(1, np.float32)}):
+    flags = [np.full(1, x, np.float32) for x in (1, -1, np.nan)]
+    for more in ({"grads": [None]}, *({"found_inf": flag} for flag in flags)):
         found = oracle.expect("adamw", **adamw(p, g, **more))
         assert set(found["params"][0].error) == {0.0} and list(found["params"][0].value) == list(p.astype(np.float64))
         assert found["beta1_pow"][0].value[0] == 0.875
@@ -88,4 +89,15 @@ def test_a_sum_has_the_allowance_that_was_asked_for():
     ]
     assert widths[0] < widths[1] / 5 < widths[2] / 25
     assert sums.any_order(100) == 100 and sums.random_data(10**6) == 8000 and sums.declared(3)(100) == 3
+    assert sums.declared(300)(100) == 100
     assert sums.random_data(4) == 4 and sums.tree(1024) == 11 and sums.tree(1025) == 12
+
+
+def test_what_slots_hold_of_a_number_is_what_the_package_stores():
+    """Around ties, of either parity."""
+    low = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
+    exact = np.concatenate([high | low for high in (0x3F80_0000, 0x3F81_0000, 0xBF81_0000)]).view(np.float32)
+    p, rest = storage.split(exact)
+    assert all(x.tobytes() == y.tobytes() for x, y in zip((p, rest), cpu.remainder.split(exact), strict=True))
+    assert storage.joined(p, rest).tobytes() == exact.tobytes() == cpu.remainder.join(p, rest).tobytes()
+    assert storage.stored(exact, BF16).tobytes() == exact.astype(BF16).astype(np.float32).tobytes()

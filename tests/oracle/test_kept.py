@@ -9,6 +9,7 @@ from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import FLUSHES, Trial
 
 ADAM = ROUTINES["adam"]
+LISTS = "params", "grads", "moment1", "moment2"
 
 
 def drawn(**changed):
@@ -39,5 +40,11 @@ def test_trials_alike_share_what_they_expect():
     first, second, other = (trial.expected(case, 0, sums.random_data) for trial in (one, same, flushing))
     assert first is second and first is not other
     assert one.rounded == same.rounded == {"lr": 0.1}
-    assert one.expected(drawn(lr=0.2), 0, sums.random_data) is not first
+    others = [
+        drawn(lr=0.2), case.replace(steps=[case.steps[0] | {"epsilon": 0.25}]), case.replace(count=4),
+        case.replace(choices=case.choices | {"epsilon_at": "uncorrected"}),
+        case.replace(**{name: [x.reshape(5, 1) if x.size == 5 else x for x in case.slots[name]] for name in LISTS}),
+    ]
+    assert all(one.expected(other, 0, sums.random_data) is not first for other in others)
     assert one.expected(case, 0, sums.any_order) is not first
+    assert one.expected(case, 0, sums.random_data, leasts=2) is not first

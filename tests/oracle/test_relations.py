@@ -61,19 +61,16 @@ BLOCKS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("step", "options"),
-    [
-        (right, {"symmetries": ("sign", "elements", "zero"), "dtypes": ["float32", "bfloat16"]}),
-        (returning, {"symmetries": ("sign", "elements", "zero"), "dtypes": ["float32"]}),
-        (orthogonal, {"symmetries": ["sign", "zero"], "dtypes": ["float32"]}),
-        (quantized, {"states": BLOCKS, "dtypes": ["float32"]}),
-        pytest.param(right, {"symmetries": ("sign", "elements", "zero")}, marks=pytest.mark.slow),
-        pytest.param(quantized, {"states": BLOCKS}, marks=pytest.mark.slow),
-        pytest.param(cpu.merged_adam, {"dtypes": ["float32"]}, marks=pytest.mark.slow),
-        (cpu.merged_novograd, {"dtypes": ["float32"]}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("step", "options"), [
+    (right, {"symmetries": ("sign", "elements", "zero"), "dtypes": ["float32", "bfloat16"]}),
+    (returning, {"symmetries": ("sign", "elements", "zero"), "dtypes": ["float32"]}),
+    (orthogonal, {"symmetries": ["sign", "zero"], "dtypes": ["float32"]}),
+    (quantized, {"states": BLOCKS, "dtypes": ["float32"]}),
+    pytest.param(right, {"symmetries": ("sign", "elements", "zero")}, marks=pytest.mark.slow),
+    pytest.param(quantized, {"states": BLOCKS}, marks=pytest.mark.slow),
+    pytest.param(cpu.merged_adam, {"dtypes": ["float32"]}, marks=pytest.mark.slow),
+    (cpu.merged_novograd, {"dtypes": ["float32"]}),
+])
 def test_no_false_alarm(step, options):
     report = oracle.check(None, step, **options)
     assert report.ok and not report.failed_laws, str(report)
@@ -224,7 +221,7 @@ PLANTED = [
     (scaled_gradient, "R6", {}), (one_too_many, "R6", {}), (by_chance, "R7", {}), (Hidden(), "R8", {}),
     (Counting(), "R8", {}), (gate_ignored, "R9", {}), (gate_of_parameters, "R9", {}),
     (gate_that_counts, "R9", {"states": {"steps": 0.0}}), (gate_but_first, "R9", {}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("step", "law", "options"), PLANTED, ids=lambda x: getattr(x, "__name__", None))

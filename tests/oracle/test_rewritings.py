@@ -93,7 +93,7 @@ CHOICES = [
     *[(name, {}) for name in VARIANTS],
     *[(name, {"decay": "decoupled"}) for name, row in EXTENDED.items() if "decay" in row.choices],
     ("adagrad", {"epsilon_at": "inside"}), ("adamax", {"epsilon_at": "gradient", "maximize": True}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("routine", "choices"), CHOICES, ids=lambda x: x if isinstance(x, str) else "-".join(x))

@@ -55,7 +55,7 @@ def with_buffers_that_stay(params, grads, velocities, *, lr, mu, l2_decay):
 
 def with_new_lists(params, grads, velocities, *, lr, mu, l2_decay):
     moved = [p.dtype.type(mu) * v + (g + p.dtype.type(l2_decay) * p)
-             for p, g, v in zip(params, grads, velocities, strict=True)]  # fmt: skip
+             for p, g, v in zip(params, grads, velocities, strict=True)]
     return [p - p.dtype.type(lr) * v for p, v in zip(params, moved, strict=True)], moved
 
 

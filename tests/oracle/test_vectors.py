@@ -134,7 +134,7 @@ def compiled(tmp_path_factory):
         folder = tmp_path_factory.mktemp("c")
         (folder / "a.c").write_text(source)
         subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-o", folder / "a", folder / "a.c", "-lm"],
-                       check=True)  # fmt: skip
+                       check=True)
         return folder / "a"
 
     return made

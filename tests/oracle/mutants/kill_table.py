@@ -83,7 +83,7 @@ def verdict(number: int, every: bool = False, rivals: bool = True) -> Verdict:
             said = (
                 rival_torch.killed(row.make(), row.routine), rival_apex.killed(row.make(), row.routine),
                 rival_optax.killed(row.make, row.routine, known),
-            )  # fmt: skip
+            )
     return Verdict(report.failed_laws, said, time.perf_counter() - start)
 
 
@@ -150,7 +150,7 @@ def main() -> int:
              "source": every[k].source, "failed": " ".join(v.failed),
              **{name: WORDS[x] for name, x in zip(RIVALS, v.rivals, strict=True)}}
             for k, v in found.items()
-        ]  # fmt: skip
+        ]
         out = options.out if options.out.is_absolute() else ROOT / options.out
         save(report, out)
         print(f"written to {re.sub(f'^{ROOT}/', '', str(out))}")

@@ -29,7 +29,7 @@ UNDER_TEST: dict[str, list[dict[str, Any]]] = {
         {"lr": 5e-3, "rho": 0.9, "mu": 0.0, "epsilon": 1e-8}, {"lr": 5e-3, "rho": 0.9, "mu": 0.9, "epsilon": 1e-8},
     ],
     "momentum": [{"lr": 1e-3, "mu": 0.9}],
-}  # fmt: skip
+}
 STEPS = 10_000
 ALIKE = 300
 

@@ -30,7 +30,7 @@ INPUTS: dict[str, list[dict[str, Any]]] = {
     "adamax": [ADAM | {"lr": 2e-3}, ADAM | {"lr": 0.1}],
     "adadelta": [{"lr": 1.0, "rho": 0.9, "epsilon": 1e-6}, {"lr": 0.01, "rho": 0.9, "epsilon": 1e-6},
                  {"lr": 1.0, "rho": 0.95, "epsilon": 1e-6}],
-}  # fmt: skip
+}
 FUSED = "adam", "adamw", "sgd", "momentum", "adagrad"  # in four dtypes; the others in fp64, by foreach
 STEPS = 7
 
