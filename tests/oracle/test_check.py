@@ -1,5 +1,6 @@
 """`check` and `expect`: what they take and refuse, what a report says, and that whatever a step does is a failure."""
 
+import functools
 import json
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from refopt import cpu, oracle
 from refopt.cli import Terminated
+from refopt.oracle.cases import NUMBERS
 from refopt.oracle.laws import LAWS
 from refopt.oracle.subjects import public_name
 
@@ -203,6 +205,19 @@ def test_what_a_case_does_not_have_is_none():
 
     assert oracle.check("sgd", step, dtypes=["float32"], laws=["L1", "L8", "L9"], process=False).ok
     assert set(given) == {(True, True), (True, False), (False, True)}
+
+
+@pytest.mark.parametrize("name", ["lr", "beta1", "beta2", "epsilon", "coeff", "lr_ratio"])
+def test_every_number_has_an_effect(name):
+    """One that a step takes, and always takes to be what it was, breaks the law of effect."""
+
+    @functools.wraps(cpu.merged_adamw)
+    def step(*lists, **named):
+        cpu.merged_adamw(*lists, **named | {name: NUMBERS[name]})
+
+    report = oracle.check("adamw", step, dtypes=["float32"], laws=["L22"], diagnose=False, process=False)
+    assert {(x.law, x.label) for x in report.of("failed")} == {("L22", name)}, str(report)
+    assert name.startswith("beta") or f"{name}: expected to have an effect, got the same bits" in str(report)
 
 
 def test_numbers_that_a_step_has_for_itself():

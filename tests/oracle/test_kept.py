@@ -1,5 +1,7 @@
 """What checks keep for one another: cases that were drawn, and what a step of them has to come to."""
 
+import numpy as np
+
 from refopt import cpu
 from refopt.catalog import ROUTINES
 from refopt.oracle.bound import sums
@@ -48,3 +50,12 @@ def test_trials_alike_share_what_they_expect():
     assert all(one.expected(other, 0, sums.random_data) is not first for other in others)
     assert one.expected(case, 0, sums.any_order) is not first
     assert one.expected(case, 0, sums.random_data, leasts=2) is not first
+
+
+def test_of_a_step_that_is_skipped_nothing_is_expected_to_change():
+    step = subject_of(ADAM, cpu.merged_adam, arrays=None, device=None, names=None, options={})
+    for flag in (0, 1, -1, np.inf, np.nan):
+        case = drawn()
+        case = case.replace(steps=[case.steps[0] | {"found_inf": np.full(1, flag, np.float32)}])
+        expected = Trial(ADAM, step, "float32", 0, {}).expected(case, 0, sums.random_data)["params"]
+        assert (expected.error > 0).any() == (expected.value != case.params[0]).any() == (flag == 0)
