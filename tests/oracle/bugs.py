@@ -81,7 +81,6 @@ REAL = "real = p.dtype.type\n"
 # Of kinds that a diagnosis is made for.
 KNOWN = {
     "adamw": {
-        "no epsilon": ({" + real(epsilon)": ""}, "epsilon ignored: taken as 0"),
         "betas swapped": ({"real = p": "beta1, beta2 = beta2, beta1\n        real = p"}, "beta1 and beta2 swapped"),
         "step from 0": ({"real = p": "step_ = step - 1\n        real = p", "beta1**step, 1 - beta2**step":
             "beta1**step_, 1 - beta2**step_"}, "of t - 1"),
@@ -104,7 +103,6 @@ KNOWN = {
     },
     "momentum": {
         "fp16 velocity": ({"v += g": "v += g; v[...] = v.astype(np.float16)"}, "velocities rounded to float16"),
-        "mu forgotten": ({"v *= real(mu)": "pass"}, "mu"),
     },
 }
 

@@ -1,5 +1,6 @@
 """``refopt check``: statuses, what it prints, the report in JSON, scripts and files of expected failures."""
 
+import io
 import json
 import os
 import re
@@ -201,20 +202,9 @@ def test_scripts_of_other_failures():
         report.script("L2")
 
 
-class Terminal:
-    """A stream that says it is a terminal."""
-
-    def __init__(self):
-        self.text = ""
-
+class Terminal(io.StringIO):
     def isatty(self):
         return True
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        pass
 
 
 def test_long_lines_go_on_further_in_and_commands_stay_whole():
@@ -228,5 +218,5 @@ def test_progress_is_shown_on_a_terminal(steps, monkeypatch, capsys):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     assert run(f"{steps}:right", *QUICK) == 0
-    assert "0/1  L1 step, float32" in terminal.text and terminal.text.endswith("\r\033[K")
+    assert "0/1  L1 step, float32" in terminal.getvalue() and terminal.getvalue().endswith("\r\033[K")
     assert "L1 step, float32" not in capsys.readouterr().out
