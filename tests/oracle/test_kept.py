@@ -5,7 +5,7 @@ import numpy as np
 from refopt import cpu
 from refopt.catalog import ROUTINES
 from refopt.oracle.bound import sums
-from refopt.oracle.cases import alike, draw, number
+from refopt.oracle.cases import NUMBERS, alike, draw, number
 from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import FLUSHES, Trial
@@ -59,3 +59,13 @@ def test_of_a_step_that_is_skipped_nothing_is_expected_to_change():
         case = case.replace(steps=[case.steps[0] | {"found_inf": np.full(1, flag, np.float32)}])
         expected = Trial(ADAM, step, "float32", 0, {}).expected(case, 0, sums.random_data)["params"]
         assert (expected.error > 0).any() == (expected.value != case.params[0]).any() == (flag == 0)
+
+
+def test_numbers_of_cases_show_where_they_are_narrowed():
+    """No two are alike, fp32 has them all, and 16-bit dtypes round each by nearly half a unit."""
+    numbers = {name: x for name, x in NUMBERS.items() if name != "seed" and name not in ("mu", "beta1")}
+    assert len({*numbers.values()}) == len(numbers) == len(NUMBERS) - 3 and NUMBERS["mu"] == NUMBERS["beta1"]
+    for name, x in NUMBERS.items():
+        for digits in (11, 8) if name != "seed" else ():
+            units = x / 2.0 ** (np.floor(np.log2(x)) - digits + 1)
+            assert np.float32(x) == x and abs(units - np.rint(units)) > 0.4, (name, digits)

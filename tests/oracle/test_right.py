@@ -83,11 +83,13 @@ class Drawn:
         return cases, self.calls[law], self.elements[law], np.mean(np.log2(errors)) if errors.size else 0
 
 
-@pytest.mark.parametrize(("routine", "dtype"), DRAWN)
+@pytest.mark.parametrize(("routine", "dtype"), [
+    pytest.param(*of, marks=[pytest.mark.slow] * ("novograd" in of)) for of in DRAWN
+])
 def test_the_reference_is_right(routine, dtype, monkeypatch):
     """Nothing is skipped, nothing is without a bound but what cannot have one, and cases and bounds are what they are.
 
-    One elementwise routine that carries scalars, and two with norms; make test-long has all.
+    One elementwise routine that carries scalars, and one with norms; make test-long has all.
     """
     drawn, laws = Drawn(monkeypatch), None if dtype == "float32" else [*DRAWN[routine, dtype]]
     report = oracle.check(

@@ -89,7 +89,10 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize(("variant", "other"), ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize(("variant", "other"), [
+    pytest.param(*row, id=name, marks=[pytest.mark.slow] * (name in ("radam of four", "adagrad", "rmsprop")))
+    for name, row in ROWS.items()
+])
 def test_said_or_named(variant, other):
     """A step is told which variant it is, or the report names it."""
     said = oracle.check(other.routine, other.step(), set=variant, **L1)
