@@ -162,8 +162,10 @@ def test_every_row_has_code():
 
 
 @pytest.mark.parametrize(
-    ("routine", "step", "dtype", "law", "numbers"), [(*x, {})[:5] for rows in STEPS.values() for x in rows],
-    ids=[f"{name} {k}" for name, rows in STEPS.items() for k, _ in enumerate(rows)],
+    ("routine", "step", "dtype", "law", "numbers"), [
+        pytest.param(*(*x, {})[:5], id=f"{name} {k}", marks=[pytest.mark.slow] * (k > 0))
+        for name, rows in STEPS.items() for k, x in enumerate(rows)
+    ],
 )
 def test_right_code_is_within(routine, step, dtype, law, numbers):
     report = oracle.check(routine, step, dtypes=[dtype], laws=[law], set=numbers, diagnose=False)

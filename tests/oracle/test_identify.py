@@ -45,6 +45,15 @@ def constant(params, grads, velocities, *, lr):
         p -= lr * v
 
 
+@pytest.mark.parametrize(("exponent", "routine"), [(-14, None), (-20, "sgd")])
+def test_how_near_a_formula_has_to_come(exponent, routine):
+    def step(params, grads, *, lr):
+        for p, g in zip(params, grads, strict=True):
+            p -= lr * (1 + 2.0**exponent) * g
+
+    assert oracle.identify(step).routine == routine
+
+
 def test_numbers_in_the_code_are_told():
     assert oracle.identify(constant, set={"mu": 0.75}).routine == "momentum"
     none = oracle.identify(constant, set={"mu": 0.5})

@@ -1,12 +1,17 @@
 """What checks keep for one another: cases that were drawn, and what a step of them has to come to."""
 
-import numpy as np
+import itertools
 
-from refopt import cpu
+import numpy as np
+import pytest
+
+from refopt import cpu, oracle
 from refopt.catalog import ROUTINES
+from refopt.cpu.stochastic import dither, random16
 from refopt.oracle.bound import sums
 from refopt.oracle.cases import NUMBERS, alike, draw, number
 from refopt.oracle.exact.cases import assert_same
+from refopt.oracle.laws.layouts import placed
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import FLUSHES, Trial
 
@@ -69,3 +74,30 @@ def test_numbers_of_cases_show_where_they_are_narrowed():
         for digits in (11, 8) if name != "seed" else ():
             units = x / 2.0 ** (np.floor(np.log2(x)) - digits + 1)
             assert np.float32(x) == x and abs(units - np.rint(units)) > 0.4, (name, digits)
+
+
+@pytest.mark.parametrize(("share", "again", "failed"), [
+    (0, False, set()), (0.03, False, {"unbiased"}), (0, True, {"another seed"}),
+])
+def test_chance_is_held_to_its_mean_and_to_its_seed(share, again, failed):
+    """Numbers that are rounded up too often by so much of a unit, and those whose seed goes on by itself."""
+    calls = itertools.count()
+
+    def step(params, grads, *, lr, rounding="nearest", seed=0):
+        for p, g in zip(params, grads, strict=True):
+            exact = (p.astype(np.float32) - np.float32(lr) * g.astype(np.float32)).reshape(-1)
+            bits = random16(p.size, int(seed) + again * next(calls), 0) + np.sign(exact) * (share * 2**16)
+            bits = np.clip(bits, 0, 0xFFFF).astype(np.uint32)
+            rounded = dither(exact, bits) if rounding == "stochastic" else exact
+            p[...] = rounded.reshape(p.shape).astype(p.dtype)
+
+    report = oracle.check("sgd", step, dtypes=["bfloat16"], laws=["L13"], diagnose=False, process=False)
+    assert {item.label for item in report.of("failed")} == failed, str(report)
+
+
+def test_guards_are_on_either_side():
+    mine, images = placed(drawn(), 1)
+    for name, i, image, start, stop in images:
+        x = mine.slots[name][i]
+        assert start >= 64 and image.size - stop >= 64 and stop - start == x.nbytes
+        assert x.ctypes.data == image.ctypes.data + start and x.ctypes.data % 8 == image.ctypes.data % 8 + x.itemsize

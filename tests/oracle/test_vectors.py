@@ -83,7 +83,9 @@ def test_every_choice_and_state_is_in_a_case():
     made = oracle.vectors("adam", dtypes=["float32"])
     assert {case.choices["epsilon_at"] for case in made.cases} == {"corrected", "uncorrected"}
     assert any("moment2_max" in case.inputs for case in made.cases)
-    assert len({case.name for case in made.cases}) == len(made.cases)
+    assert len({case.name for case in made.cases}) == len(made.cases) == 22
+    bounds = np.concatenate([case.expected["params"][1] for case in made.cases])
+    assert np.log2(bounds[np.isfinite(bounds)]).mean() == pytest.approx(-17.806, abs=0.02)
     held = oracle.vectors("adam", dtypes=["float32"], set={"epsilon_at": "uncorrected", "lr": 0.5})
     assert {case.choices["epsilon_at"] for case in held.cases} == {"uncorrected"}
     assert {case.numbers["lr"] for case in held.cases} == {0.5}
