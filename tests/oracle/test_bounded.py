@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from refopt.checks.dtypes import numpy_dtype
-from refopt.oracle.bound.bounded import Arithmetic, high, sqrt
+from refopt.oracle.bound.bounded import Arithmetic, Bounded, high, maximum, sign, sqrt, where
 from refopt.oracle.bound.evaluate import as_stored
 
 pytestmark = pytest.mark.clause("N13")
@@ -55,3 +55,13 @@ def test_what_is_read_again_is_off_by_half_a_unit(dtype, half, least):
     x = np.array([1, least, 0], np.float32)
     error = as_stored(Arithmetic(np.float32).exact(x), numpy_dtype(dtype)).error
     np.testing.assert_allclose(error, [half + least / 2, (half + 0.5) * least, 0], rtol=1e-6, atol=0)
+
+
+def test_what_is_chosen_is_off_by_no_more_than_one_of_two():
+    of = Arithmetic(np.float32)
+    x = Bounded(np.array([2.0, -2.0, 0.5, 0.0]), np.array([1.0, 1.0, 1.0, 0.0]), of)
+    y = Bounded(np.array([1.0, 3.0, 0.0, 0.0]), np.array([0.5, 2.0, 0.25, 0.0]), of)
+    assert sign(x).value.tolist() == [1, -1, 0, 0] and sign(x).error.tolist() == [0, 0, 1, 0]
+    assert maximum(x, y).value.tolist() == [2, 3, 0.5, 0] and maximum(x, y).error.tolist() == [1, 2, 1, 0]
+    both = where(x > y, x, y)
+    assert both.value.tolist() == [2, 3, 0.5, 0] and np.allclose(both.error, [1.5, 2, 1, 0], rtol=1e-5, atol=0)

@@ -28,6 +28,13 @@ def test_values_have_twice_the_precision():
         assert found.low[k] <= found.value[k] <= found.high[k] and found.error[k] < 1e-14
 
 
+def test_a_ratio_is_that_of_the_error_and_its_bound():
+    p, g = arrays(50, np.float32), arrays(50, np.float32, 1)
+    found = oracle.expect("sgd", params=[p], grads=[g], lr=0.1)["params"][0]
+    for share in (0.5, 1.5, -3.0):
+        assert np.allclose(found.ratio(found.value + share * found.error), abs(share), rtol=0.5)
+
+
 def test_shapes_and_orders_of_axes_are_the_tensors():
     p, g = (arrays(12, np.float32, k).reshape(3, 4).T for k in (0, 1))
     found = oracle.expect("sgd", params=[p], grads=[g], lr=0.25)["params"][0]
