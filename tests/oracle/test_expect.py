@@ -32,7 +32,7 @@ def test_a_ratio_is_that_of_the_error_and_its_bound():
     p, g = arrays(50, np.float32), arrays(50, np.float32, 1)
     found = oracle.expect("sgd", params=[p], grads=[g], lr=0.1)["params"][0]
     for share in (0.5, 1.5, -3.0):
-        assert np.allclose(found.ratio(found.value + share * found.error), abs(share), rtol=0.5)
+        assert np.allclose(found.ratio(found.value + share * found.error), abs(share), rtol=0.35)
 
 
 def test_shapes_and_orders_of_axes_are_the_tensors():
