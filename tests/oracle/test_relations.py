@@ -244,7 +244,10 @@ def test_what_is_within_the_tolerance_that_was_measured(exponent, lr, found):
     assert ("R2" in report.failed_laws) == found, str(report)
 
 
-@pytest.mark.parametrize(("step", "law", "options"), PLANTED, ids=lambda x: getattr(x, "__name__", None))
+@pytest.mark.parametrize(("step", "law", "options"), [
+    pytest.param(*of, marks=[pytest.mark.slow] * (of[0] in (in_one_dtype, spread_nan, dropped, gate_of_parameters)))
+    for of in PLANTED
+], ids=lambda x: getattr(x, "__name__", None))
 def test_a_planted_defect_is_found_by_its_law(step, law, options):
     report = oracle.check(None, step, dtypes=["float32"], **options)
     assert not report.ok and law in report.wrong, str(report)

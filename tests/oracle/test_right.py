@@ -147,7 +147,9 @@ def test_it_is_right_in_other_precisions(routine, laws):
 
 
 @pytest.mark.parametrize("laws", [["L1", "L4"], pytest.param(None, marks=pytest.mark.slow)], ids=str)
-@pytest.mark.parametrize("routine", TEXTS)
+@pytest.mark.parametrize("routine", [
+    pytest.param(x, marks=[pytest.mark.slow] * (x in ("adamw", "lamb"))) for x in TEXTS
+])
 def test_other_orders_are_right(routine, laws):
     """Of steps that somebody may write, by loops over tensors."""
     report = oracle.check(routine, step_of(routine, {}), dtypes=["float32", "float64"], laws=laws)

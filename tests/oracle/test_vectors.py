@@ -93,6 +93,7 @@ def test_every_choice_and_state_is_in_a_case():
     assert (other.cases[0].inputs["params"] != made.cases[0].inputs["params"]).any()
 
 
+@pytest.mark.slow
 def test_variants():
     made = oracle.vectors("adam", dtypes=["float64"], set={"weight_decay": 0.25, "decay": "decoupled"}, examples=0)
     plain = oracle.vectors("adam", dtypes=["float64"], examples=0)
