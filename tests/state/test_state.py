@@ -178,68 +178,39 @@ def number(name, value):
 KEYS = "routine, version, hypers, slots"
 ADAM = "moment1, moment2, beta1_pow, beta2_pow, moment2_max, master_params"
 REFUSED = {
-    "no dictionary": (
-        lambda s: s.clear(), TypeError,
-        f"state: expected a dictionary with {KEYS}, got none of {KEYS}",
-    ),
+    "no dictionary": (lambda s: s.clear(), TypeError, f"state: expected a dictionary with {KEYS}, got none of {KEYS}"),
     "no numbers": (lambda s: s.update(hypers=3), TypeError, "state: hypers: expected a dictionary, got int"),
     "another version": (lambda s: s.update(version=2), ValueError, "state: version: expected 1, got 2"),
-    "another routine": (
-        lambda s: s.update(routine="adamw"), ValueError, "state: routine: expected adam, got adamw",
-    ),
-    "no routine": (
-        lambda s: s.update(routine="adams"),
-        ValueError, f"state: routine: expected one of {', '.join(ROUTINES)}, got 'adams'",
-    ),
-    "a slot less": (
-        lambda s: s["slots"].pop("moment2_max"), TypeError,
-        f"state: slots: expected a dictionary with {ADAM}, got none of moment2_max",
-    ),
-    "an entry less": (
-        lambda s: s["slots"]["moment2"].pop(), ValueError, "state: moment2: expected 2 entries, as moment1 has, got 1",
-    ),
-    "a tensor less": (
-        lambda s: [values.pop() for values in s["slots"].values()], ValueError,
-        "state: moment1: expected 2 entries, as params has, got 1",
-    ),
+    "another routine": (lambda s: s.update(routine="adamw"), ValueError, "state: routine: expected adam, got adamw"),
+    "no routine": (lambda s: s.update(routine="adams"), ValueError,
+                   f"state: routine: expected one of {', '.join(ROUTINES)}, got 'adams'"),
+    "a slot less": (lambda s: s["slots"].pop("moment2_max"), TypeError,
+                    f"state: slots: expected a dictionary with {ADAM}, got none of moment2_max"),
+    "an entry less": (lambda s: s["slots"]["moment2"].pop(), ValueError,
+                      "state: moment2: expected 2 entries, as moment1 has, got 1"),
+    "a tensor less": (lambda s: [values.pop() for values in s["slots"].values()], ValueError,
+                      "state: moment1: expected 2 entries, as params has, got 1"),
     "no array": (entry("moment2", 1, None), TypeError, "state: moment2[1]: expected an array, got None"),
-    "an array too many": (
-        entry("moment2_max", 1, lambda x: np.zeros(2, "f4")),
-        ValueError, "state: moment2_max[1]: expected None, got float32 of shape (2,)",
-    ),
-    "an array too few": (
-        entry("moment2_max", 0, None), ValueError, "state: moment2_max[0]: expected float32 of shape (3,), got None",
-    ),
-    "another shape": (
-        entry("moment1", 1, lambda x: x[:1]),
-        ValueError, "state: moment1[1]: expected float32 of shape (2,), got float32 of shape (1,)",
-    ),
-    "another dtype": (
-        entry("moment2", 0, lambda x: x.astype("f8")),
-        ValueError, "state: moment2[0]: expected float32 of shape (3,), got float64 of shape (3,)",
-    ),
-    "two scalars": (
-        entry("beta2_pow", 1, lambda x: np.ones(2, "f4")),
-        ValueError, "state: beta2_pow[1]: expected one element, got shape (2,)",
-    ),
-    "a scalar of another dtype": (
-        entry("beta2_pow", 1, lambda x: x.astype("f8")),
-        ValueError, "state: beta2_pow[1]: expected float32 of shape (1,), got float64 of shape (1,)",
-    ),
-    "another choice": (
-        number("epsilon_at", "uncorrected"),
-        ValueError, "state: epsilon_at: expected corrected, as planned, got uncorrected",
-    ),
-    "no choice": (
-        number("epsilon_at", "here"), ValueError, "epsilon_at: expected one of corrected, uncorrected, got 'here'",
-    ),
-    "a number that is none": (
-        number("beta1", 1.0), ValueError,
-        "beta1: expected a finite float32 at least 0 and below 1, got 1.0",
-    ),
-    "numbers of more tensors": (
-        number("lr", [0.1] * 3), ValueError, "lr: expected one number or one per tensor, 2, got 3",
-    ),
+    "an array too many": (entry("moment2_max", 1, lambda x: np.zeros(2, "f4")), ValueError,
+                          "state: moment2_max[1]: expected None, got float32 of shape (2,)"),
+    "an array too few": (entry("moment2_max", 0, None), ValueError,
+                         "state: moment2_max[0]: expected float32 of shape (3,), got None"),
+    "another shape": (entry("moment1", 1, lambda x: x[:1]), ValueError,
+                      "state: moment1[1]: expected float32 of shape (2,), got float32 of shape (1,)"),
+    "another dtype": (entry("moment2", 0, lambda x: x.astype("f8")), ValueError,
+                      "state: moment2[0]: expected float32 of shape (3,), got float64 of shape (3,)"),
+    "two scalars": (entry("beta2_pow", 1, lambda x: np.ones(2, "f4")), ValueError,
+                    "state: beta2_pow[1]: expected one element, got shape (2,)"),
+    "a scalar of another dtype": (entry("beta2_pow", 1, lambda x: x.astype("f8")), ValueError,
+                                  "state: beta2_pow[1]: expected float32 of shape (1,), got float64 of shape (1,)"),
+    "another choice": (number("epsilon_at", "uncorrected"), ValueError,
+                       "state: epsilon_at: expected corrected, as planned, got uncorrected"),
+    "no choice": (number("epsilon_at", "here"), ValueError,
+                  "epsilon_at: expected one of corrected, uncorrected, got 'here'"),
+    "a number that is none": (number("beta1", 1.0), ValueError,
+                              "beta1: expected a finite float32 at least 0 and below 1, got 1.0"),
+    "numbers of more tensors": (number("lr", [0.1] * 3), ValueError,
+                                "lr: expected one number or one per tensor, 2, got 3"),
     "an unknown number": (
         number("mu", 0.9), TypeError,
         f"mu: expected one of {', '.join([*(row.name for row in ROUTINES['adam'].hypers), *ROUTINES['adam'].choices])}",

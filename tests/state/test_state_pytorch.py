@@ -260,59 +260,37 @@ FROM = {
     "no routine": ("adams", lambda t: None, ValueError, "from_torch: routine: expected one of sgd, adagrad"),
     "no groups": ("sgd", lambda t: t.clear(), TypeError, "expected a dictionary with state, param_groups, got none of"),
     "two signs": ("sgd", group(maximize=True), ValueError, "[1]: maximize: expected False, as in the first, got True"),
-    "dampening without momentum": (
-        "momentum", group(dampening=0.5, momentum=0.0), ValueError,
-        "param_groups[1]: dampening: expected 0 beside a momentum of 0, which is refopt's rule, got 0.5",
-    ),
-    "dampening of Nesterov's": (
-        "momentum", group(dampening=0.5, nesterov=True), ValueError,
-        "param_groups[1]: dampening: expected 0 beside Nesterov's momentum",
-    ),
+    "dampening without momentum": ("momentum", group(dampening=0.5, momentum=0.0), ValueError,
+        "param_groups[1]: dampening: expected 0 beside a momentum of 0, which is refopt's rule, got 0.5"),
+    "dampening of Nesterov's": ("momentum", group(dampening=0.5, nesterov=True), ValueError,
+                                "param_groups[1]: dampening: expected 0 beside Nesterov's momentum"),
     "momentum": ("sgd", group(momentum=0.9), ValueError, "param_groups[1]: momentum: expected 0, which is"),
-    "two decays": (
-        "adam", group(decoupled_weight_decay=True), ValueError,
-        "param_groups[1]: decoupled_weight_decay: expected l2, as in the first, got decoupled",
-    ),
+    "two decays": ("adam", group(decoupled_weight_decay=True), ValueError,
+                   "param_groups[1]: decoupled_weight_decay: expected l2, as in the first, got decoupled"),
     "decay below 0": ("adam", group(weight_decay=-0.1), ValueError, "param_groups[1]: weight_decay: expected a finite"),
     "coupled": ("adamw", group(decoupled_weight_decay=False), ValueError, "decoupled_weight_decay: expected True,"),
     "lr_decay": ("adagrad", group(lr_decay=0.1), ValueError, "param_groups[1]: lr_decay: expected 0, which is"),
     "initial": ("adagrad", group(initial_accumulator_value=1), ValueError, "initial_accumulator_value: expected 0,"),
     "two switches": ("momentum", group(nesterov=True), ValueError, "param_groups[1]: nesterov: expected False, as in"),
-    "no lr": (
-        "adam", lambda t: t["param_groups"][1].pop("lr"), TypeError,
-        "param_groups[1]: lr: expected a number, got none",
-    ),
-    "lr below 0": (
-        "adam", group(lr=-1.0), ValueError,
-        "param_groups[1]: lr: expected a finite number of at least 0, got -1.0",
-    ),
+    "no lr": ("adam", lambda t: t["param_groups"][1].pop("lr"), TypeError,
+              "param_groups[1]: lr: expected a number, got none"),
+    "lr below 0": ("adam", group(lr=-1.0), ValueError,
+                   "param_groups[1]: lr: expected a finite number of at least 0, got -1.0"),
     "a parameter more": ("adam", group(params=[1, 3]), ValueError, "params: expected 4, those of param_groups, got 3"),
-    "no moment": (
-        "adam", lambda t: t["state"][2].pop("exp_avg"), TypeError,
-        "state[2]: exp_avg: expected an array, got none",
-    ),
-    "another shape": (
-        "adam", of_state(2, exp_avg=np.zeros(4, "f4")), ValueError,
-        "exp_avg: expected float32 of shape (2, 5), got float32 of shape (4,)",
-    ),
-    "integers": (
-        "adam", of_state(0, exp_avg=np.zeros(3, int)), ValueError,
-        "exp_avg: expected float32 of shape (3,), got int64 of shape (3,)",
-    ),
-    "no step": (
-        "adam", lambda t: t["state"][2].pop("step"), TypeError,
-        "state[2]: step: expected a finite number of at least 0, got None",
-    ),
+    "no moment": ("adam", lambda t: t["state"][2].pop("exp_avg"), TypeError,
+                  "state[2]: exp_avg: expected an array, got none"),
+    "another shape": ("adam", of_state(2, exp_avg=np.zeros(4, "f4")), ValueError,
+                      "exp_avg: expected float32 of shape (2, 5), got float32 of shape (4,)"),
+    "integers": ("adam", of_state(0, exp_avg=np.zeros(3, int)), ValueError,
+                 "exp_avg: expected float32 of shape (3,), got int64 of shape (3,)"),
+    "no step": ("adam", lambda t: t["state"][2].pop("step"), TypeError,
+                "state[2]: step: expected a finite number of at least 0, got None"),
     "half a step": ("radam", of_state(1, step=1.5), ValueError, "step: expected a whole number of steps, got 1.5"),
     "a step below 0": ("nadam", of_state(1, step=-1), ValueError, "step: expected a finite number of at least 0, got"),
-    "no product": (
-        "nadam", lambda t: t["state"][1].pop("mu_product"), TypeError,
-        "state[1]: mu_product: expected a number",
-    ),
-    "another optimizer": (
-        "sgd", lambda t: t["state"].update({0: {"step": 1, "exp_avg": 0}}), ValueError,
-        "state[0]: expected no more than momentum_buffer, got step, exp_avg",
-    ),
+    "no product": ("nadam", lambda t: t["state"][1].pop("mu_product"), TypeError,
+                   "state[1]: mu_product: expected a number"),
+    "another optimizer": ("sgd", lambda t: t["state"].update({0: {"step": 1, "exp_avg": 0}}), ValueError,
+                          "state[0]: expected no more than momentum_buffer, got step, exp_avg"),
 }  # fmt: skip
 
 
@@ -338,59 +316,34 @@ def scalar(slot, i, value):
 B1, B2 = np.float32(0.7), np.float32(0.8)
 TO = {
     "lars": ("lars_momentum", lambda s: None, None, "to_torch: routine: expected one of sgd, momentum, adam, adamw,"),
-    "rescale_grad": (
-        "adam", number("rescale_grad", 0.5), None,
-        "adam: rescale_grad: expected 1.0, which PyTorch has, got 0.5",
-    ),
-    "epsilon in Adam": (
-        "adam", number("epsilon_at", "uncorrected"), None,
-        "epsilon_at: expected corrected, which PyTorch has",
-    ),
-    "epsilon in RMSprop": (
-        "rmsprop", number("epsilon_at", "inside"), 1,
-        "epsilon_at: expected outside, which PyTorch has",
-    ),
-    "epsilon in Adamax": (
-        "adamax", number("epsilon_at", "norm"), None,
-        "adamax: epsilon_at: expected gradient, which PyTorch has, got norm",
-    ),
-    "dampening": (
-        "momentum", number("mu", 0.0), None,
-        "momentum: dampening: expected 0 beside a momentum of 0, for PyTorch, got 0.5",
-    ),
-    "lr of 0": (
-        "rmsprop", lambda s: s["hypers"].update(lr=0.0, lr_at="velocity"), 1,
-        "rmsprop: lr: expected a number above 0, by which PyTorch's momentum is less",
-    ),
+    "rescale_grad": ("adam", number("rescale_grad", 0.5), None,
+                     "adam: rescale_grad: expected 1.0, which PyTorch has, got 0.5"),
+    "epsilon in Adam": ("adam", number("epsilon_at", "uncorrected"), None,
+                        "epsilon_at: expected corrected, which PyTorch has"),
+    "epsilon in RMSprop": ("rmsprop", number("epsilon_at", "inside"), 1,
+                           "epsilon_at: expected outside, which PyTorch has"),
+    "epsilon in Adamax": ("adamax", number("epsilon_at", "norm"), None,
+                          "adamax: epsilon_at: expected gradient, which PyTorch has, got norm"),
+    "dampening": ("momentum", number("mu", 0.0), None,
+                  "momentum: dampening: expected 0 beside a momentum of 0, for PyTorch, got 0.5"),
+    "lr of 0": ("rmsprop", lambda s: s["hypers"].update(lr=0.0, lr_at="velocity"), 1,
+                "rmsprop: lr: expected a number above 0, by which PyTorch's momentum is less"),
     "no lr": ("adam", lambda s: s["hypers"].pop("lr"), None, "merged_adam: lr: expected a number, got None"),
-    "decay_base": (
-        "nadam", number("decay_base", 0.0), None,
-        "nadam: decay_base: expected a number above 0 and at most 1",
-    ),
-    "masters": (
-        "adam", lambda s: s["slots"].update(master_params=[None, np.zeros(()), None]), None,
-        "adam: master_params[1]: expected None, since masters are the parameters of PyTorch's optimizer, got an array",
-    ),
+    "decay_base": ("nadam", number("decay_base", 0.0), None,
+                   "nadam: decay_base: expected a number above 0 and at most 1"),
+    "masters": ("adam", lambda s: s["slots"].update(master_params=[None, np.zeros(()), None]), None,
+        "adam: master_params[1]: expected None, since masters are the parameters of PyTorch's optimizer, got an array"),
     "steps": ("adam", lambda s: None, (1, 2), "adam: step: expected one number or one per tensor, 3, got 2"),
-    "uncounted": (
-        "adagrad", lambda s: None, None,
-        "adagrad: step: expected the number of steps of tensor 0, at least 0, got None",
-    ),
+    "uncounted": ("adagrad", lambda s: None, None,
+                  "adagrad: step: expected the number of steps of tensor 0, at least 0, got None"),
     "no power": ("adam", scalar("beta2_pow", 1, 0.5), None, "adam: beta2_pow[1]: expected a power of beta2 0.8"),
-    "powers of two steps": (
-        "adam", scalar("beta2_pow", 1, B2), None,
-        "adam: tensor 1: expected scalars of one step, got beta1_pow 0.48",
-    ),
-    "a product of two steps": (
-        "nadam", scalar("beta2_pow", 1, B2), None,
-        "nadam: tensor 1: expected scalars of one step",
-    ),
+    "powers of two steps": ("adam", scalar("beta2_pow", 1, B2), None,
+                            "adam: tensor 1: expected scalars of one step, got beta1_pow 0.48"),
+    "a product of two steps": ("nadam", scalar("beta2_pow", 1, B2), None,
+                               "nadam: tensor 1: expected scalars of one step"),
     "rho of another step": ("radam", scalar("rho", 2, 1.0), None, "radam: rho[2]: expected"),
     "another step": ("adam", lambda s: None, (0, 1, 6), "adam: step: expected 7 for tensor 2, by its powers, got 6"),
-    "half a step": (
-        "adagrad", lambda s: None, 1.5,
-        "adagrad: step: expected an integer from 0 to 16777216, got 1.5",
-    ),
+    "half a step": ("adagrad", lambda s: None, 1.5, "adagrad: step: expected an integer from 0 to 16777216, got 1.5"),
 }  # fmt: skip
 
 

@@ -22,9 +22,8 @@ def adam():
 # Loading.
 
 LOAD = {
-    "None": (
-        lambda s: None, TypeError, "state: expected a dictionary with routine, version, hypers, slots, got NoneType",
-    ),
+    "None": (lambda s: None, TypeError,
+             "state: expected a dictionary with routine, version, hypers, slots, got NoneType"),
     "a key more": (put(1, "extra"), TypeError, "expected no more than routine, version, hypers, slots, got 'extra'"),
     "a key that is no name": (put(1, 3), TypeError, "keys[4]: expected a name, got 3"),
     "a version that is true": (put(True, "version"), TypeError, "version: expected an integer, got True"),
@@ -32,67 +31,44 @@ LOAD = {
     "numbers of no name": (put({1: 2}, "hypers"), TypeError, "hypers: keys[0]: expected a name, got 1"),
     "no slots": (put(None, "slots"), TypeError, "slots: expected a dictionary with moment1, moment2,"),
     "a slot of none": (put(None, "slots", "moment1"), TypeError, "moment1: expected a list of arrays, got NoneType"),
-    "a slot of an optional state that is none": (
-        put(None, "slots", "moment2_max"), TypeError, "moment2_max: expected a list of arrays, got NoneType",
-    ),
-    "a slot of one array": (
-        put(array([[0] * 3] * 2), "slots", "moment1"), TypeError, "moment1: expected a list of arrays, got ndarray",
-    ),
+    "a slot of an optional state that is none": (put(None, "slots", "moment2_max"), TypeError,
+                                                 "moment2_max: expected a list of arrays, got NoneType"),
+    "a slot of one array": (put(array([[0] * 3] * 2), "slots", "moment1"), TypeError,
+                            "moment1: expected a list of arrays, got ndarray"),
     "a slot of text": (put("ab", "slots", "moment1"), TypeError, "moment1: expected a list of arrays, got str"),
     "a slot more": (put([None] * 2, "slots", "moment3"), TypeError, "slots: expected no more than moment1, moment2,"),
-    "a list for an array": (
-        put([0.0] * 3, "slots", "moment1", 0), TypeError, "moment1[0]: expected a NumPy array, got list",
-    ),
-    "a number for a scalar": (
-        put(0.5, "slots", "beta1_pow", 0), TypeError, "beta1_pow[0]: expected a NumPy array, got float",
-    ),
-    "a matrix": (
-        put(array([[0] * 3]).view(np.matrix), "slots", "moment1", 0), TypeError,
-        "moment1[0]: expected a NumPy array, got matrix",
-    ),
-    "a masked array": (
-        put(np.ma.array([0, 1, 2], "f4", mask=[0, 1, 0]), "slots", "moment1", 0), TypeError,
-        "moment1[0]: expected a NumPy array, got MaskedArray",
-    ),
-    "a subclass": (
-        put(array([0] * 3).view(Doubled), "slots", "moment2", 0), TypeError, "expected a NumPy array, got Doubled",
-    ),
-    "integers": (
-        put(array([1, 2, 3], "i4"), "slots", "moment1", 0), TypeError,
-        "moment1[0]: expected one of float16, bfloat16, float32, float64, got int32",
-    ),
+    "a list for an array": (put([0.0] * 3, "slots", "moment1", 0), TypeError,
+                            "moment1[0]: expected a NumPy array, got list"),
+    "a number for a scalar": (put(0.5, "slots", "beta1_pow", 0), TypeError,
+                              "beta1_pow[0]: expected a NumPy array, got float"),
+    "a matrix": (put(array([[0] * 3]).view(np.matrix), "slots", "moment1", 0), TypeError,
+                 "moment1[0]: expected a NumPy array, got matrix"),
+    "a masked array": (put(np.ma.array([0, 1, 2], "f4", mask=[0, 1, 0]), "slots", "moment1", 0), TypeError,
+                       "moment1[0]: expected a NumPy array, got MaskedArray"),
+    "a subclass": (put(array([0] * 3).view(Doubled), "slots", "moment2", 0), TypeError,
+                   "expected a NumPy array, got Doubled"),
+    "integers": (put(array([1, 2, 3], "i4"), "slots", "moment1", 0), TypeError,
+                 "moment1[0]: expected one of float16, bfloat16, float32, float64, got int32"),
     "objects": (put(np.array([1, 2, None]), "slots", "moment1", 0), TypeError, "moment1[0]: expected one of float16"),
     "complex numbers": (put(array([1j] * 3, "c8"), "slots", "moment1", 0), TypeError, "got complex64"),
     "a remainder in a state's place": (put(array([1] * 3, "u2"), "slots", "moment1", 0), TypeError, "got uint16"),
     "a scalar of 16 bits": (put(array([0.5], "f2"), "slots", "beta1_pow", 0), TypeError, "got float16"),
-    "no scalar": (
-        put(array([]), "slots", "beta1_pow", 1), ValueError, "beta1_pow[1]: expected one element, got shape (0,)",
-    ),
-    "a second moment below 0": (
-        put(array([0, -1e-30, -2]), "slots", "moment2", 0), ValueError,
-        "moment2[0]: expected no value below 0, got -1.0000000031710769e-30 at (1,)",
-    ),
-    "a largest moment below 0": (
-        put(array([0, -np.inf]), "slots", "moment2_max", 1), ValueError,
-        "moment2_max[1]: expected no value below 0, got -inf",
-    ),
-    "a power of 2": (
-        put(array([2]), "slots", "beta1_pow", 0), ValueError,
-        "beta1_pow[0]: expected a finite number at least 0 and below 1, got 2.0",
-    ),
-    "a power of 1": (
-        put(array([1]), "slots", "beta2_pow", 1), ValueError, "beta2_pow[1]: expected a finite number at least 0",
-    ),
-    "a power below 0": (
-        put(array([-0.5]), "slots", "beta1_pow", 0), ValueError, "beta1_pow[0]: expected a finite number",
-    ),
-    "a power that is none": (
-        put(array([np.nan]), "slots", "beta2_pow", 0), ValueError, "beta2_pow[0]: expected a finite",
-    ),
-    "the array itself, of another dtype": (
-        put(array([0] * 3, "f8"), "slots", "moment1", 0), ValueError,
-        "moment1[0]: expected float32 of shape (3,), got float64 of shape (3,)",
-    ),
+    "no scalar": (put(array([]), "slots", "beta1_pow", 1), ValueError,
+                  "beta1_pow[1]: expected one element, got shape (0,)"),
+    "a second moment below 0": (put(array([0, -1e-30, -2]), "slots", "moment2", 0), ValueError,
+                                "moment2[0]: expected no value below 0, got -1.0000000031710769e-30 at (1,)"),
+    "a largest moment below 0": (put(array([0, -np.inf]), "slots", "moment2_max", 1), ValueError,
+                                 "moment2_max[1]: expected no value below 0, got -inf"),
+    "a power of 2": (put(array([2]), "slots", "beta1_pow", 0), ValueError,
+                     "beta1_pow[0]: expected a finite number at least 0 and below 1, got 2.0"),
+    "a power of 1": (put(array([1]), "slots", "beta2_pow", 1), ValueError,
+                     "beta2_pow[1]: expected a finite number at least 0"),
+    "a power below 0": (put(array([-0.5]), "slots", "beta1_pow", 0), ValueError,
+                        "beta1_pow[0]: expected a finite number"),
+    "a power that is none": (put(array([np.nan]), "slots", "beta2_pow", 0), ValueError,
+                             "beta2_pow[0]: expected a finite"),
+    "the array itself, of another dtype": (put(array([0] * 3, "f8"), "slots", "moment1", 0), ValueError,
+                                           "moment1[0]: expected float32 of shape (3,), got float64 of shape (3,)"),
     "a number that is text": (put("0.9", "hypers", "beta1"), TypeError, "beta1: expected a number, got '0.9'"),
 }  # fmt: skip
 
@@ -119,32 +95,23 @@ def test_not_loaded(what):
 
 TARGETS = {
     "None": (lambda s: None, TypeError, "slots: expected a dictionary, got NoneType"),
-    "a slot it has not": (
-        lambda s: s | {"master_param": s["master_params"]}, TypeError, "slots: expected no more than params, grads,",
-    ),
+    "a slot it has not": (lambda s: s | {"master_param": s["master_params"]}, TypeError,
+                          "slots: expected no more than params, grads,"),
     "a state of none": (lambda s: s | {"moment1": None}, TypeError, "moment1: expected a list of arrays, got NoneType"),
-    "an array of none": (
-        lambda s: s | {"moment1": [None, s["moment1"][1]]}, TypeError, "moment1[0]: expected an array",
-    ),
-    "a parameter of none": (
-        lambda s: s | {"params": [None, s["params"][1]]}, TypeError, "params[0]: expected an array",
-    ),
-    "a number for an array": (
-        lambda s: s | {"moment1": [3, s["moment1"][1]]}, TypeError, "moment1[0]: expected a NumPy",
-    ),
-    "one array twice": (
-        lambda s: s | {"moment2": s["moment1"]}, ValueError, "expected memory of its own, got an overlap with",
-    ),
-    "a state that is a parameter": (
-        lambda s: s | {"moment2": s["params"]}, ValueError, "expected memory of its own, got an overlap with",
-    ),
-    "another shape than the parameter's": (
-        lambda s: s | {"params": [array([0] * 4), s["params"][1]]}, ValueError, "moment1[0]: expected shape (4,)",
-    ),
-    "byte order": (
-        lambda s: s | {"moment1": [x.astype(">f4") for x in s["moment1"]]}, TypeError,
-        "expected native byte order, got >f4",
-    ),
+    "an array of none": (lambda s: s | {"moment1": [None, s["moment1"][1]]}, TypeError,
+                         "moment1[0]: expected an array"),
+    "a parameter of none": (lambda s: s | {"params": [None, s["params"][1]]}, TypeError,
+                            "params[0]: expected an array"),
+    "a number for an array": (lambda s: s | {"moment1": [3, s["moment1"][1]]}, TypeError,
+                              "moment1[0]: expected a NumPy"),
+    "one array twice": (lambda s: s | {"moment2": s["moment1"]}, ValueError,
+                        "expected memory of its own, got an overlap with"),
+    "a state that is a parameter": (lambda s: s | {"moment2": s["params"]}, ValueError,
+                                    "expected memory of its own, got an overlap with"),
+    "another shape than the parameter's": (lambda s: s | {"params": [array([0] * 4), s["params"][1]]}, ValueError,
+                                           "moment1[0]: expected shape (4,)"),
+    "byte order": (lambda s: s | {"moment1": [x.astype(">f4") for x in s["moment1"]]}, TypeError,
+                   "expected native byte order, got >f4"),
 }  # fmt: skip
 
 
