@@ -4,24 +4,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 
 def run(command, case, limit, cwd=None, **environment):
-    """Status and output of a command, and the seconds it took; if it hangs, all its processes are killed."""
-    start = time.monotonic()
+    """Status and output of a command; if it hangs, all its processes are killed."""
     with subprocess.Popen(
-        command,
-        cwd=cwd,
+        command, cwd=cwd, text=True, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         # Unbuffered, since reports come line by line.
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": ""} | environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
     ) as process:
         try:
             output, _ = process.communicate(timeout=limit)
@@ -29,4 +22,4 @@ def run(command, case, limit, cwd=None, **environment):
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
             pytest.fail(f"{case} hangs:\n{output}")
-    return process.returncode, output, time.monotonic() - start
+    return process.returncode, output
