@@ -37,62 +37,30 @@ def test_send_to_itself():
     assert local.run(rank, 2) == [[1, 1]] * 2
 
 
-def shifted(world):
-    """An array that goes round within itself."""
-    x = array()
-    with world.batch():
-        world.send(x, 1 - world.rank)
-        world.recv(x, 1 - world.rank)
-
-
-def part_of_what_is_sent(world):
-    x = array()
-    with world.batch():
-        world.recv(x[:6], 1 - world.rank)
-        world.send(x[5:11], 1 - world.rank)
-
-
-def received_twice(world):
-    x = array()
-    with world.batch():
-        world.recv(x, 0)
-        world.send(array(), 1 - world.rank)
-        world.recv(x, 1)
-
-
-def sent_and_summed(world):
-    x = array()
-    with world.batch():
-        world.send(x, 1 - world.rank)
-        world.recv(array(), 1 - world.rank)
-        world.all_reduce(x)
-
-
-def received_and_gathered(world):
-    x = array()
-    with world.batch():
-        world.all_gather(x, array(24))
-        world.recv(x[3:4], 1 - world.rank)
-
-
-SHARED = {  # by what rank 0 calls, the two calls
-    shifted: ("call 1, recv of 12 float32 from 1", "call 0, send of 12 float32 to 1"),
-    part_of_what_is_sent: ("call 1, send of 6 float32 to 1", "call 0, recv of 6 float32 from 1"),
-    received_twice: ("call 2, recv of 12 float32 from 1", "call 0, recv of 12 float32 from 0"),
-    sent_and_summed: ("call 2, all_reduce of 12 float32", "call 0, send of 12 float32 to 1"),
-    received_and_gathered: ("call 1, recv of 1 float32 from 1", "call 0, all_gather of 12 float32"),
+# The calls of a batch, of an array of 12 and another rank, and the two calls of rank 0 that share memory.
+SHARED = {
+    "goes round in itself": (lambda w, x, other: (w.send(x, other), w.recv(x, other)),
+                             "call 1, recv of 12 float32 from 1", "call 0, send of 12 float32 to 1"),
+    "part of what is sent": (lambda w, x, other: (w.recv(x[:6], other), w.send(x[5:11], other)),
+                             "call 1, send of 6 float32 to 1", "call 0, recv of 6 float32 from 1"),
+    "received twice": (lambda w, x, other: (w.recv(x, 0), w.send(array(), other), w.recv(x, 1)),
+                       "call 2, recv of 12 float32 from 1", "call 0, recv of 12 float32 from 0"),
+    "sent and summed": (lambda w, x, other: (w.send(x, other), w.recv(array(), other), w.all_reduce(x)),
+                        "call 2, all_reduce of 12 float32", "call 0, send of 12 float32 to 1"),
+    "received and gathered": (lambda w, x, other: (w.all_gather(x, array(24)), w.recv(x[3:4], other)),
+                              "call 1, recv of 1 float32 from 1", "call 0, all_gather of 12 float32"),
 }
 
 
 @pytest.mark.parametrize("schedule", ["forward", "reverse"])
-@pytest.mark.parametrize("exchange", SHARED, ids=lambda exchange: exchange.__name__)
-def test_messages_of_a_batch_have_memory_of_their_own(exchange, schedule):
+@pytest.mark.parametrize("what", SHARED)
+def test_messages_of_a_batch_have_memory_of_their_own(what, schedule):
     """What is sent and received at once must not depend on the ranks' turns."""
-    this, other = SHARED[exchange]
+    exchange, this, other = SHARED[what]
 
     def rank(world):
-        with pytest.raises(ValueError, match=r"^batch: call \d") as error:
-            exchange(world)
+        with pytest.raises(ValueError, match=r"^batch: call \d") as error, world.batch():
+            exchange(world, array(), 1 - world.rank)
         if world.rank == 0:
             assert str(error.value) == f"batch: {this}: expected memory of its own, got an overlap with {other}"
         assert world.counts == {}
@@ -167,12 +135,8 @@ def test_counts():
         return counts
 
     common = {
-        "all_reduce": Counted(2, 24),
-        "reduce": Counted(1, 24),
-        "broadcast": Counted(1, 8),
-        "reduce_scatter": Counted(1, 12),
-        "all_gather": Counted(1, 6),
-        "barrier": Counted(1, 0),
+        "all_reduce": Counted(2, 24), "reduce": Counted(1, 24), "broadcast": Counted(1, 8),
+        "reduce_scatter": Counted(1, 12), "all_gather": Counted(1, 6), "barrier": Counted(1, 0),
     }
     first, second = local.run(rank, 2)
     assert first == common | {"recv": Counted(1, 24)} and second == common | {"send": Counted(1, 24)}
