@@ -1,4 +1,4 @@
-"""State dictionaries in PyTorch's layout: there and back, what is refused, and PyTorch itself.
+"""State dictionaries in PyTorch's layout: there and back, and PyTorch itself.
 
 Half of the steps by PyTorch and half by refopt come to what the rule comes to, within the bound of `test_torch`: the
 conversions round once where they round at all, which is less than a step of PyTorch's.
@@ -9,17 +9,14 @@ import pytest
 
 from refopt import cpu, gpu, state
 from refopt.catalog import ROUTINES
-from refopt.oracle.exact.build import make, step_of
+from refopt.oracle.exact.build import make
 from refopt.oracle.exact.cases import arguments
 from refopt.state.peers import PEERS
 from refopt.state.steps import power_after, rho_after, steps_of
+from state.cases import TAKEN, refopts
 
 CARRYING = [routine for routine in ROUTINES.values() if {"beta1_pow", "beta2_pow"} & set(routine.scalars)]
 both_types = pytest.mark.parametrize("real", [np.float32, np.float64])
-
-
-def number(name, value):
-    return lambda saved: saved["hypers"].update({name: value})
 
 
 # Steps and powers.
@@ -72,43 +69,6 @@ def test_many_steps():
 
 
 # PyTorch's layout, without PyTorch.
-
-TAKEN = (0, 1, 7)  # steps of each tensor
-SHAPES = [(3,), (), (2, 5)]
-DIFFERENT = {
-    "lr": [0.1, 0.2, 0.1], "l2_decay": [0.0, 0.5, 0.0], "coeff": [0.25, 0.5, 0.25], "lr_ratio": 1.0,
-    "weight_decay": [0.25, 0.0, 0.25], "mu": [0.5, 0.75, 0.5], "rho": [0.5, 0.75, 0.5], "dampening": [0.5, 0.0, 0.5],
-}  # fmt: skip
-
-
-def numbers_for(routine):
-    """Numbers that PyTorch has, some of them different between tensors."""
-    changed = {"epsilon": 1e-6, "decay_base": 0.96**0.004, **DIFFERENT}
-    plain = {"rescale_grad": 1.0, "seed": 0.0}
-    numbers = {name: changed.get(name, value) for name, value in step_of(routine).items()} | plain
-    return {hyper.name: numbers[hyper.name] for hyper in routine.hypers}
-
-
-def refopts(name, dtype="float32"):
-    """A state dictionary of three tensors after different numbers of steps, and their parameters."""
-    routine, rng = ROUTINES[name], np.random.default_rng(5)
-    real = np.float64 if dtype == "float64" else np.float32
-    params = [rng.random(shape).astype(real) for shape in SHAPES]
-    numbers, slots = numbers_for(routine), {"params": params}
-    for slot in routine.states:
-        slots[slot] = [rng.random(shape).astype(real) for shape in SHAPES]
-        if slot in PEERS[name].switches:
-            slots[slot][1] = None
-    for slot, base in (("beta1_pow", "beta1"), ("beta2_pow", "beta2"), ("momentum_decay_pow", "decay_base")):
-        if slot in routine.scalars:
-            slots[slot] = [np.full(1, power_after(real(numbers[base]), steps)) for steps in TAKEN]
-    if "rho" in routine.scalars:
-        slots["rho"] = [np.full(1, rho_after(real(numbers["beta2"]), steps)) for steps in TAKEN]
-    if "mu_product" in routine.scalars:
-        slots["mu_product"] = [np.full(1, 0.25, real) for _ in TAKEN]
-    choices = {choice: values[0] for choice, values in routine.choices.items()} | dict(PEERS[name].choices)
-    return state.state_dict(name, slots, numbers | choices), params
-
 
 @pytest.mark.parametrize("name", PEERS)
 @both_types
@@ -247,115 +207,7 @@ def test_a_product_without_a_state():
     assert [slots["mu_product"][1].tolist(), slots["mu_product"][1].dtype] == [[1.0], np.float64]
 
 
-def group(**changed):
-    return lambda t: t["param_groups"][1].update(changed)
-
-
-def of_state(i, **changed):
-    return lambda t: t["state"][i].update(changed)
-
-
-FROM = {
-    "lion": ("lion", lambda t: None, ValueError, "from_torch: routine: expected one of sgd, momentum, adam, adamw,"),
-    "no routine": ("adams", lambda t: None, ValueError, "from_torch: routine: expected one of sgd, adagrad"),
-    "no groups": ("sgd", lambda t: t.clear(), TypeError, "expected a dictionary with state, param_groups, got none of"),
-    "two signs": ("sgd", group(maximize=True), ValueError, "[1]: maximize: expected False, as in the first, got True"),
-    "dampening without momentum": ("momentum", group(dampening=0.5, momentum=0.0), ValueError,
-        "param_groups[1]: dampening: expected 0 beside a momentum of 0, which is refopt's rule, got 0.5"),
-    "dampening of Nesterov's": ("momentum", group(dampening=0.5, nesterov=True), ValueError,
-                                "param_groups[1]: dampening: expected 0 beside Nesterov's momentum"),
-    "momentum": ("sgd", group(momentum=0.9), ValueError, "param_groups[1]: momentum: expected 0, which is"),
-    "two decays": ("adam", group(decoupled_weight_decay=True), ValueError,
-                   "param_groups[1]: decoupled_weight_decay: expected l2, as in the first, got decoupled"),
-    "decay below 0": ("adam", group(weight_decay=-0.1), ValueError, "param_groups[1]: weight_decay: expected a finite"),
-    "coupled": ("adamw", group(decoupled_weight_decay=False), ValueError, "decoupled_weight_decay: expected True,"),
-    "lr_decay": ("adagrad", group(lr_decay=0.1), ValueError, "param_groups[1]: lr_decay: expected 0, which is"),
-    "initial": ("adagrad", group(initial_accumulator_value=1), ValueError, "initial_accumulator_value: expected 0,"),
-    "two switches": ("momentum", group(nesterov=True), ValueError, "param_groups[1]: nesterov: expected False, as in"),
-    "no lr": ("adam", lambda t: t["param_groups"][1].pop("lr"), TypeError,
-              "param_groups[1]: lr: expected a number, got none"),
-    "lr below 0": ("adam", group(lr=-1.0), ValueError,
-                   "param_groups[1]: lr: expected a finite number of at least 0, got -1.0"),
-    "a parameter more": ("adam", group(params=[1, 3]), ValueError, "params: expected 4, those of param_groups, got 3"),
-    "no moment": ("adam", lambda t: t["state"][2].pop("exp_avg"), TypeError,
-                  "state[2]: exp_avg: expected an array, got none"),
-    "another shape": ("adam", of_state(2, exp_avg=np.zeros(4, "f4")), ValueError,
-                      "exp_avg: expected float32 of shape (2, 5), got float32 of shape (4,)"),
-    "integers": ("adam", of_state(0, exp_avg=np.zeros(3, int)), ValueError,
-                 "exp_avg: expected float32 of shape (3,), got int64 of shape (3,)"),
-    "no step": ("adam", lambda t: t["state"][2].pop("step"), TypeError,
-                "state[2]: step: expected a finite number of at least 0, got None"),
-    "half a step": ("radam", of_state(1, step=1.5), ValueError, "step: expected a whole number of steps, got 1.5"),
-    "a step below 0": ("nadam", of_state(1, step=-1), ValueError, "step: expected a finite number of at least 0, got"),
-    "no product": ("nadam", lambda t: t["state"][1].pop("mu_product"), TypeError,
-                   "state[1]: mu_product: expected a number"),
-    "another optimizer": ("sgd", lambda t: t["state"].update({0: {"step": 1, "exp_avg": 0}}), ValueError,
-                          "state[0]: expected no more than momentum_buffer, got step, exp_avg"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", FROM)
-def test_refused_from_torch(what):
-    """What refopt has no rule for, and what is missing, is named."""
-    name, change, error, message = FROM[what]
-    saved, params = refopts(name if name in PEERS else "adam")
-    made = state.to_torch(saved, step=TAKEN)
-    change(made)
-    with pytest.raises(error) as caught:
-        state.from_torch(name, made, params)
-    assert message in str(caught.value)
-
-
-def scalar(slot, i, value):
-    def change(s):
-        s["slots"][slot][i] = np.full(1, value, np.float32)
-
-    return change
-
-
 B1, B2 = np.float32(0.7), np.float32(0.8)
-TO = {
-    "lars": ("lars_momentum", lambda s: None, None, "to_torch: routine: expected one of sgd, momentum, adam, adamw,"),
-    "rescale_grad": ("adam", number("rescale_grad", 0.5), None,
-                     "adam: rescale_grad: expected 1.0, which PyTorch has, got 0.5"),
-    "epsilon in Adam": ("adam", number("epsilon_at", "uncorrected"), None,
-                        "epsilon_at: expected corrected, which PyTorch has"),
-    "epsilon in RMSprop": ("rmsprop", number("epsilon_at", "inside"), 1,
-                           "epsilon_at: expected outside, which PyTorch has"),
-    "epsilon in Adamax": ("adamax", number("epsilon_at", "norm"), None,
-                          "adamax: epsilon_at: expected gradient, which PyTorch has, got norm"),
-    "dampening": ("momentum", number("mu", 0.0), None,
-                  "momentum: dampening: expected 0 beside a momentum of 0, for PyTorch, got 0.5"),
-    "lr of 0": ("rmsprop", lambda s: s["hypers"].update(lr=0.0, lr_at="velocity"), 1,
-                "rmsprop: lr: expected a number above 0, by which PyTorch's momentum is less"),
-    "no lr": ("adam", lambda s: s["hypers"].pop("lr"), None, "merged_adam: lr: expected a number, got None"),
-    "decay_base": ("nadam", number("decay_base", 0.0), None,
-                   "nadam: decay_base: expected a number above 0 and at most 1"),
-    "masters": ("adam", lambda s: s["slots"].update(master_params=[None, np.zeros(()), None]), None,
-        "adam: master_params[1]: expected None, since masters are the parameters of PyTorch's optimizer, got an array"),
-    "steps": ("adam", lambda s: None, (1, 2), "adam: step: expected one number or one per tensor, 3, got 2"),
-    "uncounted": ("adagrad", lambda s: None, None,
-                  "adagrad: step: expected the number of steps of tensor 0, at least 0, got None"),
-    "no power": ("adam", scalar("beta2_pow", 1, 0.5), None, "adam: beta2_pow[1]: expected a power of beta2 0.8"),
-    "powers of two steps": ("adam", scalar("beta2_pow", 1, B2), None,
-                            "adam: tensor 1: expected scalars of one step, got beta1_pow 0.48"),
-    "a product of two steps": ("nadam", scalar("beta2_pow", 1, B2), None,
-                               "nadam: tensor 1: expected scalars of one step"),
-    "rho of another step": ("radam", scalar("rho", 2, 1.0), None, "radam: rho[2]: expected"),
-    "another step": ("adam", lambda s: None, (0, 1, 6), "adam: step: expected 7 for tensor 2, by its powers, got 6"),
-    "half a step": ("adagrad", lambda s: None, 1.5, "adagrad: step: expected an integer from 0 to 16777216, got 1.5"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", TO)
-def test_refused_to_torch(what):
-    """What PyTorch has no rule for, and scalars that contradict each other or the step, are named."""
-    name, change, step, message = TO[what]
-    saved = refopts(name)[0] if name in PEERS else state.state_dict(name, make(ROUTINES[name], [3]).slots)
-    change(saved)
-    with pytest.raises((ValueError, TypeError)) as caught:
-        state.to_torch(saved, step=step)
-    assert message in str(caught.value)
 
 
 def test_the_step_where_powers_leave_it_open():
