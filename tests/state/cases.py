@@ -1,6 +1,7 @@
 """State dictionaries, refopt's own and PyTorch's, and changes of them, for tests of what is refused."""
 
 import numpy as np
+import pytest
 
 from refopt import state
 from refopt.catalog import ROUTINES
@@ -34,6 +35,12 @@ def changed(saved, place, value):
     else:
         inner[last] = value(inner[last]) if callable(value) else value
     return saved
+
+
+def refusals(table):
+    """The rows of a table by the kind of error, each with its kind."""
+    rows = [(error, *row) for error, rows in table.items() for row in rows]
+    return pytest.mark.parametrize("row", rows, ids=[row[-1] for row in rows])
 
 
 TAKEN = (0, 1, 7)  # steps of each tensor

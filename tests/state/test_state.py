@@ -13,6 +13,7 @@ from refopt.oracle.exact.cases import arguments, assert_same
 from refopt.oracle.exact.examples import varied
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.exact.placed import Placed, PlacedCase
+from state.cases import changed, refusals
 
 EVERY = list(ROUTINES.values())
 slow = pytest.mark.slow
@@ -169,64 +170,22 @@ def test_copies_follow_the_stream_of_the_plan(executor):
 # Refused.
 
 
-def entry(slot, i, value):
-    def change(saved):
-        saved["slots"][slot][i] = value if value is None else value(saved["slots"][slot][i])
-
-    return change
-
-
-def number(name, value):
-    return lambda saved: saved["hypers"].update({name: value})
-
-
-KEYS = "routine, version, hypers, slots"
-ADAM = "moment1, moment2, beta1_pow, beta2_pow, moment2_max, master_params"
-REFUSED = {
-    "no dictionary": (lambda s: s.clear(), TypeError, f"state: expected a dictionary with {KEYS}, got none of {KEYS}"),
-    "no numbers": (lambda s: s.update(hypers=3), TypeError, "state: hypers: expected a dictionary, got int"),
-    "another version": (lambda s: s.update(version=2), ValueError, "state: version: expected 1, got 2"),
-    "another routine": (lambda s: s.update(routine="adamw"), ValueError, "state: routine: expected adam, got adamw"),
-    "no routine": (lambda s: s.update(routine="adams"), ValueError,
-                   f"state: routine: expected one of {', '.join(ROUTINES)}, got 'adams'"),
-    "a slot less": (lambda s: s["slots"].pop("moment2_max"), TypeError,
-                    f"state: slots: expected a dictionary with {ADAM}, got none of moment2_max"),
-    "an entry less": (lambda s: s["slots"]["moment2"].pop(), ValueError,
-                      "state: moment2: expected 2 entries, as moment1 has, got 1"),
-    "a tensor less": (lambda s: [values.pop() for values in s["slots"].values()], ValueError,
-                      "state: moment1: expected 2 entries, as params has, got 1"),
-    "no array": (entry("moment2", 1, None), TypeError, "state: moment2[1]: expected an array, got None"),
-    "an array too many": (entry("moment2_max", 1, lambda x: np.zeros(2, "f4")), ValueError,
-                          "state: moment2_max[1]: expected None, got float32 of shape (2,)"),
-    "an array too few": (entry("moment2_max", 0, None), ValueError,
-                         "state: moment2_max[0]: expected float32 of shape (3,), got None"),
-    "another shape": (entry("moment1", 1, lambda x: x[:1]), ValueError,
-                      "state: moment1[1]: expected float32 of shape (2,), got float32 of shape (1,)"),
-    "another dtype": (entry("moment2", 0, lambda x: x.astype("f8")), ValueError,
-                      "state: moment2[0]: expected float32 of shape (3,), got float64 of shape (3,)"),
-    "two scalars": (entry("beta2_pow", 1, lambda x: np.ones(2, "f4")), ValueError,
-                    "state: beta2_pow[1]: expected one element, got shape (2,)"),
-    "a scalar of another dtype": (entry("beta2_pow", 1, lambda x: x.astype("f8")), ValueError,
-                                  "state: beta2_pow[1]: expected float32 of shape (1,), got float64 of shape (1,)"),
-    "another choice": (number("epsilon_at", "uncorrected"), ValueError,
-                       "state: epsilon_at: expected corrected, as planned, got uncorrected"),
-    "no choice": (number("epsilon_at", "here"), ValueError,
-                  "epsilon_at: expected one of corrected, uncorrected, got 'here'"),
-    "a number that is none": (number("beta1", 1.0), ValueError,
-                              "beta1: expected a finite float32 at least 0 and below 1, got 1.0"),
-    "numbers of more tensors": (number("lr", [0.1] * 3), ValueError,
-                                "lr: expected one number or one per tensor, 2, got 3"),
-    "an unknown number": (
-        number("mu", 0.9), TypeError,
-        f"mu: expected one of {', '.join([*(row.name for row in ROUTINES['adam'].hypers), *ROUTINES['adam'].choices])}",
-    ),
-}  # fmt: skip
+REFUSED = {TypeError: [
+    ("slots.moment2.1", None, "state: moment2[1]: expected an array, got None"),
+    ("hypers.mu", 0.9,
+     f"mu: expected one of {', '.join([*(row.name for row in ROUTINES['adam'].hypers), *ROUTINES['adam'].choices])}"),
+], ValueError: [
+    ("slots.moment2.0", np.ones(3), "state: moment2[0]: expected float32 of shape (3,), got float64 of shape (3,)"),
+    ("slots.moment2_max.1", np.zeros(2, "f4"), "state: moment2_max[1]: expected None, got float32 of shape (2,)"),
+    ("hypers.epsilon_at", "uncorrected", "state: epsilon_at: expected corrected, as planned, got uncorrected"),
+    ("hypers.beta1", 1.0, "beta1: expected a finite float32 at least 0 and below 1, got 1.0"),
+]}
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_refused(machine, what):
+@refusals(REFUSED)
+def test_refused(machine, row):
     """Named, and nothing is modified: no array, no number."""
-    change, error, message = REFUSED[what]
+    error, place, value, message = row
     case = make(ROUTINES["adam"], [3, 2], optional=("moment2_max",))
     case = case.replace(moment2_max=[case.moment2_max[0], None])
     placed = PlacedCase(machine, case)
@@ -237,21 +196,21 @@ def test_refused(machine, what):
             if x is not None:
                 x += 1 if name in case.routine.states else -0.125
     saved["hypers"]["lr"] = 0.25
-    change(saved)
-    with pytest.raises(error) as caught:
-        step.load_state_dict(saved)
-    assert str(caught.value) == f"merged_adam: {message}"
-    assert_same(case.outcome(), placed.outcome(), what)
-    assert step.state_dict()["hypers"]["lr"] == 0.5
+    changed(saved, place, value)
     ours = case.copy()
-    with pytest.raises(error) as caught:
-        state.load(saved, "adam", ours.slots, choices={"epsilon_at": "corrected"})
-    assert str(caught.value) == f"merged_adam: {message}"
-    assert_same(case.outcome(), ours.outcome(), what)
+    for load in (
+        step.load_state_dict, lambda saved: state.load(saved, "adam", ours.slots, choices={"epsilon_at": "corrected"}),
+    ):  # fmt: skip
+        with pytest.raises(error) as caught:
+            load(saved)
+        assert str(caught.value) == f"merged_adam: {message}"
+    assert_same(case.outcome(), placed.outcome(), message)
+    assert_same(case.outcome(), ours.outcome(), message)
+    assert step.state_dict()["hypers"]["lr"] == 0.5
 
 
 def test_refused_targets(machine):
-    """Arrays that cannot take what is loaded, or cannot be saved, are named."""
+    """Arrays of another machine, and those that cannot be written."""
     case = make(ROUTINES["momentum"], [3, 4])
     saved = state.state_dict("momentum", case.slots)
     frozen = case.copy()
@@ -259,19 +218,11 @@ def test_refused_targets(machine):
     with pytest.raises(ValueError, match=r"velocities\[1\]: expected a writable array, got a read-only one"):
         state.load(saved, "momentum", frozen.slots)
     assert (frozen.velocities[0] == case.velocities[0]).all()
-    with pytest.raises(ValueError, match=r"velocities\[1\]: expected a dense array, got strides \(8,\) for \(4,\)"):
-        state.state_dict("momentum", case.slots | {"velocities": [case.velocities[0], np.zeros(8, "f4")[::2]]})
-    with pytest.raises(TypeError, match="merged_momentum: params: expected a list of arrays, got NoneType"):
-        state.state_dict("momentum", {"velocities": case.velocities})
-    with pytest.raises(TypeError, match="merged_momentum: velocities: expected a list of arrays, got NoneType"):
-        state.state_dict("momentum", {"params": case.params})
-    with pytest.raises(ValueError, match="velocities: expected 2 entries, as params has, got 1"):
-        state.state_dict("momentum", case.slots | {"velocities": case.velocities[:1]})
+    placed = PlacedCase(gpu.device("executor"), case)
     with pytest.raises(TypeError, match=r"velocities\[0\]: expected a NumPy array, got refopt.simt.arrays.DeviceArray"):
-        on_executor = PlacedCase(gpu.device("executor"), case)
-        state.state_dict("momentum", case.slots | {"velocities": on_executor.velocities})
+        state.state_dict("momentum", case.slots | {"velocities": placed.velocities})
+    placed = PlacedCase(machine, case)
     with pytest.raises(TypeError, match=r"velocities\[0\]: expected a device array, got a NumPy array"):
-        placed = PlacedCase(machine, case)
         slots = placed.slots | {"velocities": case.velocities}
         state.load(saved, "momentum", slots, memory=gpu.Transfer(placed.params[0]))
 

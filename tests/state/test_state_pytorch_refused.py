@@ -12,16 +12,10 @@ from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.exact.build import make
 from refopt.state.peers import PEERS
 from refopt.state.steps import power_after
-from state.cases import GONE, TAKEN, array, changed, refopts, torchs
+from state.cases import GONE, TAKEN, array, changed, refopts, refusals, torchs
 
 NUMBER, AT_LEAST = "expected a finite number", "expected a finite number of at least 0"
 G1 = "param_groups[1]"
-
-
-def refusals(table):
-    """The rows of a table by the kind of error, each with its kind."""
-    rows = [(error, *row) for error, rows in table.items() for row in rows]
-    return pytest.mark.parametrize("row", rows, ids=[row[-1] for row in rows])
 
 
 # From PyTorch: what routine, at what place of PyTorch's dictionary, what value, and what is said of it.

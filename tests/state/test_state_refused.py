@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from state_cases import array, put
 
 from refopt import state
 from refopt.catalog import ROUTINES
 from refopt.checks.arguments import mapped
 from refopt.oracle.exact.build import make
 from refopt.oracle.exact.cases import assert_same
+from state.cases import GONE, array, changed, refusals
 
 
 class Doubled(np.ndarray):
@@ -19,106 +19,109 @@ def adam():
     return make(ROUTINES["adam"], [3, 2], optional=("moment2_max",))
 
 
-# Loading.
+# Loading: at what place of a dictionary, what value, and what is said of it.
 
-LOAD = {
-    "None": (lambda s: None, TypeError,
-             "state: expected a dictionary with routine, version, hypers, slots, got NoneType"),
-    "a key more": (put(1, "extra"), TypeError, "expected no more than routine, version, hypers, slots, got 'extra'"),
-    "a key that is no name": (put(1, 3), TypeError, "keys[4]: expected a name, got 3"),
-    "a version that is true": (put(True, "version"), TypeError, "version: expected an integer, got True"),
-    "a list for a routine": (put(["adam"], "routine"), ValueError, "routine: expected one of sgd, adagrad"),
-    "numbers of no name": (put({1: 2}, "hypers"), TypeError, "hypers: keys[0]: expected a name, got 1"),
-    "no slots": (put(None, "slots"), TypeError, "slots: expected a dictionary with moment1, moment2,"),
-    "a slot of none": (put(None, "slots", "moment1"), TypeError, "moment1: expected a list of arrays, got NoneType"),
-    "a slot of an optional state that is none": (put(None, "slots", "moment2_max"), TypeError,
-                                                 "moment2_max: expected a list of arrays, got NoneType"),
-    "a slot of one array": (put(array([[0] * 3] * 2), "slots", "moment1"), TypeError,
-                            "moment1: expected a list of arrays, got ndarray"),
-    "a slot of text": (put("ab", "slots", "moment1"), TypeError, "moment1: expected a list of arrays, got str"),
-    "a slot more": (put([None] * 2, "slots", "moment3"), TypeError, "slots: expected no more than moment1, moment2,"),
-    "a list for an array": (put([0.0] * 3, "slots", "moment1", 0), TypeError,
-                            "moment1[0]: expected a NumPy array, got list"),
-    "a number for a scalar": (put(0.5, "slots", "beta1_pow", 0), TypeError,
-                              "beta1_pow[0]: expected a NumPy array, got float"),
-    "a matrix": (put(array([[0] * 3]).view(np.matrix), "slots", "moment1", 0), TypeError,
-                 "moment1[0]: expected a NumPy array, got matrix"),
-    "a masked array": (put(np.ma.array([0, 1, 2], "f4", mask=[0, 1, 0]), "slots", "moment1", 0), TypeError,
-                       "moment1[0]: expected a NumPy array, got MaskedArray"),
-    "a subclass": (put(array([0] * 3).view(Doubled), "slots", "moment2", 0), TypeError,
-                   "expected a NumPy array, got Doubled"),
-    "integers": (put(array([1, 2, 3], "i4"), "slots", "moment1", 0), TypeError,
-                 "moment1[0]: expected one of float16, bfloat16, float32, float64, got int32"),
-    "objects": (put(np.array([1, 2, None]), "slots", "moment1", 0), TypeError, "moment1[0]: expected one of float16"),
-    "complex numbers": (put(array([1j] * 3, "c8"), "slots", "moment1", 0), TypeError, "got complex64"),
-    "a remainder in a state's place": (put(array([1] * 3, "u2"), "slots", "moment1", 0), TypeError, "got uint16"),
-    "a scalar of 16 bits": (put(array([0.5], "f2"), "slots", "beta1_pow", 0), TypeError, "got float16"),
-    "no scalar": (put(array([]), "slots", "beta1_pow", 1), ValueError,
-                  "beta1_pow[1]: expected one element, got shape (0,)"),
-    "a second moment below 0": (put(array([0, -1e-30, -2]), "slots", "moment2", 0), ValueError,
-                                "moment2[0]: expected no value below 0, got -1.0000000031710769e-30 at (1,)"),
-    "a largest moment below 0": (put(array([0, -np.inf]), "slots", "moment2_max", 1), ValueError,
-                                 "moment2_max[1]: expected no value below 0, got -inf"),
-    "a power of 2": (put(array([2]), "slots", "beta1_pow", 0), ValueError,
-                     "beta1_pow[0]: expected a finite number at least 0 and below 1, got 2.0"),
-    "a power of 1": (put(array([1]), "slots", "beta2_pow", 1), ValueError,
-                     "beta2_pow[1]: expected a finite number at least 0"),
-    "a power below 0": (put(array([-0.5]), "slots", "beta1_pow", 0), ValueError,
-                        "beta1_pow[0]: expected a finite number"),
-    "a power that is none": (put(array([np.nan]), "slots", "beta2_pow", 0), ValueError,
-                             "beta2_pow[0]: expected a finite"),
-    "the array itself, of another dtype": (put(array([0] * 3, "f8"), "slots", "moment1", 0), ValueError,
-                                           "moment1[0]: expected float32 of shape (3,), got float64 of shape (3,)"),
-    "a number that is text": (put("0.9", "hypers", "beta1"), TypeError, "beta1: expected a number, got '0.9'"),
-}  # fmt: skip
+FOUR = "expected one of float16, bfloat16, float32, float64"
+LIST, OWN = "expected a list of arrays", "expected a NumPy array"
+LENGTH = "expected a finite number at least 0 and below 1"
+KEYS = "routine, version, hypers, slots"
+LOAD = {TypeError: [
+    ("", None, f"state: expected a dictionary with {KEYS}, got NoneType"),
+    ("", {}, f"state: expected a dictionary with {KEYS}, got none of {KEYS}"),
+    ("extra", 1, f"expected no more than {KEYS}, got 'extra'"),
+    ("3", 1, "keys[4]: expected a name, got 3"),
+    ("version", True, "version: expected an integer, got True"),
+    ("hypers", 3, "state: hypers: expected a dictionary, got int"),
+    ("hypers", {1: 2}, "hypers: keys[0]: expected a name, got 1"),
+    ("hypers.beta1", "0.9", "beta1: expected a number, got '0.9'"),
+    ("hypers.mu", 0.9, "mu: expected one of lr, beta1, beta2, epsilon, weight_decay, "),
+    ("slots", None, "slots: expected a dictionary with moment1, moment2,"),
+    ("slots.moment2_max", GONE, "master_params, got none of moment2_max"),
+    ("slots.moment3", [None] * 2, "slots: expected no more than moment1, moment2,"),
+    ("slots.moment1", None, f"moment1: {LIST}, got NoneType"),
+    ("slots.moment2_max", None, f"moment2_max: {LIST}, got NoneType"),
+    ("slots.moment1", array([[0] * 3] * 2), f"moment1: {LIST}, got ndarray"),
+    ("slots.moment1", "ab", f"moment1: {LIST}, got str"),
+    ("slots.moment2.1", None, "moment2[1]: expected an array, got None"),
+    ("slots.moment1.0", [0.0] * 3, f"moment1[0]: {OWN}, got list"),
+    ("slots.beta1_pow.0", 0.5, f"beta1_pow[0]: {OWN}, got float"),
+    ("slots.moment1.0", array([[0] * 3]).view(np.matrix), f"moment1[0]: {OWN}, got matrix"),
+    ("slots.moment1.0", np.ma.array([0, 1, 2], "f4", mask=[0, 1, 0]), f"moment1[0]: {OWN}, got MaskedArray"),
+    ("slots.moment2.0", array([0] * 3).view(Doubled), f"{OWN}, got Doubled"),
+    ("slots.moment1.0", array([1, 2, 3], "i4"), f"moment1[0]: {FOUR}, got int32"),
+    ("slots.moment1.0", np.array([1, 2, None]), f"moment1[0]: {FOUR}, got object"),
+    ("slots.moment1.0", array([1j] * 3, "c8"), "got complex64"),
+    ("slots.moment1.0", array([1] * 3, "u2"), f"{FOUR}, got uint16"),
+    ("slots.master_params.0", array([1] * 3, "u1"), f"{FOUR}, uint16, got uint8"),
+    ("slots.beta1_pow.0", array([0.5], "f2"), "beta1_pow[0]: expected one of float32, float64, got float16"),
+], ValueError: [
+    ("version", 2, "state: version: expected 1, got 2"),
+    ("routine", ["adam"], "routine: expected one of sgd, adagrad"),
+    ("routine", "adams", f"state: routine: expected one of {', '.join(ROUTINES)}, got 'adams'"),
+    ("routine", "adamw", "state: routine: expected adam, got adamw"),
+    ("hypers.epsilon_at", "here", "epsilon_at: expected one of corrected, uncorrected, got 'here'"),
+    ("hypers.beta1", 1.0, "beta1: expected a finite float32 at least 0 and below 1, got 1.0"),
+    ("hypers.lr", [0.1] * 3, "lr: expected one number or one per tensor, 2, got 3"),
+    ("slots.moment2", lambda old: old[:1], "state: moment2: expected 2 entries, as moment1 has, got 1"),
+    ("slots", lambda old: {name: values[:1] for name, values in old.items()},
+     "state: moment1: expected 2 entries, as params has, got 1"),
+    ("slots.moment2_max.0", None, "moment2_max[0]: expected float32 of shape (3,), got None"),
+    ("slots.master_params.1", array([0, 0]), "master_params[1]: expected None, got float32 of shape (2,)"),
+    ("slots.moment1.1", array([0]), "moment1[1]: expected float32 of shape (2,), got float32 of shape (1,)"),
+    ("slots.moment1.0", array([0] * 3, "f8"), "moment1[0]: expected float32 of shape (3,), got float64 of shape (3,)"),
+    ("slots.beta2_pow.1", array([1], "f8"), "beta2_pow[1]: expected float32 of shape (1,), got float64 of shape (1,)"),
+    ("slots.beta2_pow.1", array([1, 1]), "beta2_pow[1]: expected one element, got shape (2,)"),
+    ("slots.beta1_pow.1", array([]), "beta1_pow[1]: expected one element, got shape (0,)"),
+    ("slots.moment2.0", array([0, -1e-30, -2]), "moment2[0]: expected no value below 0, got -1.0000000031710769e-30 at "
+     "(1,)"),
+    ("slots.moment2_max.1", array([0, -np.inf]), "moment2_max[1]: expected no value below 0, got -inf at (1,)"),
+    ("slots.beta1_pow.0", array([2]), f"beta1_pow[0]: {LENGTH}, got 2.0"),
+    ("slots.beta2_pow.1", array([1]), f"beta2_pow[1]: {LENGTH}, got 1.0"),
+    ("slots.beta1_pow.0", array([-0.5]), f"beta1_pow[0]: {LENGTH}, got -0.5"),
+    ("slots.beta2_pow.0", array([np.nan]), f"beta2_pow[0]: {LENGTH}, got nan"),
+]}
 
 
-@pytest.mark.parametrize("what", LOAD)
-def test_not_loaded(what):
-    """A dictionary of refopt's with something in it that no step leaves."""
-    change, error, message = LOAD[what]
+@refusals(LOAD)
+def test_not_loaded(row):
+    """A dictionary of refopt's with something in it that no step leaves: nothing is modified."""
+    error, place, value, message = row
     case = adam()
     saved = state.state_dict("adam", case.slots, case.steps[0])
     for name in case.routine.states:
         for x in saved["slots"][name]:
             x += 1
     before = case.copy()
-    if what == "None":
-        saved = None
-    else:
-        change(saved)
     with pytest.raises(error) as caught:
-        state.load(saved, "adam", case.slots)
+        state.load(changed(saved, place, value), "adam", case.slots)
     assert str(caught.value).startswith("merged_adam: ") and message in str(caught.value)
-    assert_same(before.outcome(), case.outcome(), what)
+    assert_same(before.outcome(), case.outcome(), message)
 
 
-TARGETS = {
-    "None": (lambda s: None, TypeError, "slots: expected a dictionary, got NoneType"),
-    "a slot it has not": (lambda s: s | {"master_param": s["master_params"]}, TypeError,
-                          "slots: expected no more than params, grads,"),
-    "a state of none": (lambda s: s | {"moment1": None}, TypeError, "moment1: expected a list of arrays, got NoneType"),
-    "an array of none": (lambda s: s | {"moment1": [None, s["moment1"][1]]}, TypeError,
-                         "moment1[0]: expected an array"),
-    "a parameter of none": (lambda s: s | {"params": [None, s["params"][1]]}, TypeError,
-                            "params[0]: expected an array"),
-    "a number for an array": (lambda s: s | {"moment1": [3, s["moment1"][1]]}, TypeError,
-                              "moment1[0]: expected a NumPy"),
-    "one array twice": (lambda s: s | {"moment2": s["moment1"]}, ValueError,
-                        "expected memory of its own, got an overlap with"),
-    "a state that is a parameter": (lambda s: s | {"moment2": s["params"]}, ValueError,
-                                    "expected memory of its own, got an overlap with"),
-    "another shape than the parameter's": (lambda s: s | {"params": [array([0] * 4), s["params"][1]]}, ValueError,
-                                           "moment1[0]: expected shape (4,)"),
-    "byte order": (lambda s: s | {"moment1": [x.astype(">f4") for x in s["moment1"]]}, TypeError,
-                   "expected native byte order, got >f4"),
-}  # fmt: skip
+# The arrays that are to take it, by slot, that a step of the routine would not take.
+
+TARGETS = {TypeError: [
+    (lambda s: None, "slots: expected a dictionary, got NoneType"),
+    (lambda s: s | {"master_param": s["master_params"]}, "slots: expected no more than params, grads,"),
+    (lambda s: s | {"moment1": None}, "moment1: expected a list of arrays, got NoneType"),
+    (lambda s: s | {"params": None}, "params: expected a list of arrays, got NoneType"),
+    (lambda s: s | {"moment1": [None, s["moment1"][1]]}, "moment1[0]: expected an array"),
+    (lambda s: s | {"params": [None, s["params"][1]]}, "params[0]: expected an array"),
+    (lambda s: s | {"moment1": [3, s["moment1"][1]]}, "moment1[0]: expected a NumPy"),
+    (lambda s: s | {"moment1": [x.astype(">f4") for x in s["moment1"]]}, "expected native byte order, got >f4"),
+], ValueError: [
+    (lambda s: s | {"moment1": s["moment1"][:1]}, "moment1: expected 2 entries, as params has, got 1"),
+    (lambda s: s | {"moment1": [s["moment1"][0], array([0] * 4)[::2]]}, "moment1[1]: expected a dense array, got stri"),
+    (lambda s: s | {"moment2": s["moment1"]}, "expected memory of its own, got an overlap with"),
+    (lambda s: s | {"moment2": s["params"]}, "expected memory of its own, got an overlap with"),
+    (lambda s: s | {"params": [array([0] * 4), s["params"][1]]}, "moment1[0]: expected shape (4,)"),
+]}
 
 
-@pytest.mark.parametrize("what", TARGETS)
-def test_no_place_to_load_into(what):
-    """Arrays that a step of the routine would not take are neither loaded into nor saved."""
-    change, error, message = TARGETS[what]
+@refusals(TARGETS)
+def test_no_place_to_load_into(row):
+    """Neither loaded into nor saved."""
+    error, change, message = row
     case = adam()
     saved = state.state_dict("adam", case.slots)
     for name in case.routine.states:
@@ -130,7 +133,7 @@ def test_no_place_to_load_into(what):
         with pytest.raises(error) as caught:
             call()
         assert str(caught.value).startswith("merged_adam: ") and message in str(caught.value)
-    assert_same(before.outcome(), case.outcome(), what)
+    assert_same(before.outcome(), case.outcome(), message)
 
 
 @pytest.mark.parametrize(
