@@ -1,6 +1,6 @@
 """The jobs of docs/maintainers.md run, and its commands print what stands there.
 
-By default each job's command is held to few laws; the slow tests run it as it stands. Without Triton, or without a
+By default some jobs' commands are held to few laws; the slow tests run each as it stands. Without Triton, or without a
 compiler and ninja, what takes them is skipped.
 """
 
@@ -17,6 +17,7 @@ import pytest
 from page_code import FILE, blocks
 
 from benchmarks.record import ROOT
+from refopt import cli
 
 pytest.importorskip("torch")
 pytest.importorskip("optax")
@@ -24,6 +25,9 @@ pytest.importorskip("optax")
 JOBS = [line for name in ("optimizers.yml", "nightly.yml") for line in ci_examples.commands(name)]
 CONSOLE = [text for language, text in blocks("maintainers") if language == "console"]
 SHORT = {line.partition(" --seed")[0].removeprefix("refopt check "): line for line in JOBS}
+slow = pytest.mark.slow
+FEW = "fused=true", "torch_adamw.py:AdamW --as adamw --dtype fp32 fp64", "optax_clipped"  # a job of each kind
+SHOWN = "holds.txt", "late.py"
 
 
 def need(command):
@@ -75,33 +79,40 @@ def few_laws(command):
     return f"{command} --law {' '.join(law for law in laws if law != 'R3')}{of_formula}"
 
 
-@pytest.mark.parametrize("command", SHORT.values(), ids=SHORT)
+def texts(every, few, ids):
+    """Texts as parameters: those are slow that have none of a few words."""
+    params = [pytest.param(text, marks=[] if any(word in text for word in few) else slow) for text in every]
+    return pytest.mark.parametrize("command", params, ids=ids)
+
+
+@texts(SHORT.values(), FEW, list(SHORT))
 def test_a_job_of_few_laws(project, command):
     held(project, few_laws(command))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", SHORT.values(), ids=SHORT)
+@slow
+@texts(SHORT.values(), (), list(SHORT))
 def test_a_job(project, command):
     held(project, command)
 
 
-@pytest.mark.parametrize("text", CONSOLE, ids=[text.partition("\n")[0] for text in CONSOLE])
-def test_a_command_prints_what_is_said(project, text):
-    line, _, said = text.partition("\n")
+@texts(CONSOLE, SHOWN, [text.partition("\n")[0] for text in CONSOLE])
+def test_a_command_prints_what_is_said(project, command):
+    line, _, said = command.partition("\n")
     need(line)
     done = run(project, *line.removeprefix("$ ").split())
     assert done.returncode == 1, done.stderr
     assert doctest.OutputChecker().check_output(said, done.stdout, doctest.ELLIPSIS), done.stdout
 
 
-def test_a_file_with_a_line_that_is_no_law(project):
+def test_a_file_with_a_line_that_is_no_law(project, monkeypatch, capsys):
     (project / "typo.txt").write_text("L99 # no law\n")
-    line = "refopt check ci/torch_adamw.py:AdamW --as adamw --expected-failures typo.txt"
-    done = run(project, *line.split())
-    assert done.returncode == 2 and "typo.txt, line 1" in done.stderr
+    monkeypatch.chdir(project)
+    line = "check ci/torch_adamw.py:AdamW --as adamw --expected-failures typo.txt"
+    assert cli.main(line.split()) == 2 and "typo.txt, line 1" in capsys.readouterr().err
 
 
+@slow
 def test_the_tests_of_the_page(project):
     chosen = "L1-float32 or L15 or formula"
     done = run(project, "pytest", "-q", "-p", "no:cacheprovider", "ci/test_laws.py", "-k", chosen)

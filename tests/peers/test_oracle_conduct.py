@@ -12,32 +12,26 @@ torch = pytest.importorskip("torch")
 optax = pytest.importorskip("optax")
 
 LAWS = ["L1", "L4", "L16", "L17", "L19", "L20", "L21", "L22", "L23"]
-OURS = {"adamw": "AdamW", "momentum": "SGD"}
+RUNS = {  # what is asked for, and what runs then
+    ("adamw", "AdamW", "fused"): "_fused_", ("momentum", "SGD", "foreach"): "_multi_tensor_",
+    ("momentum", "SGD", "loop"): "_single_tensor_",
+}  # fmt: skip
+MORE = {
+    ("momentum", "SGD", "fused"): "_fused_", ("adamw", "AdamW", "foreach"): "_multi_tensor_",
+    ("adamw", "AdamW", "loop"): "_single_tensor_",
+}  # fmt: skip
 
 
 def held(routine, subject, **named):
     return oracle.check(routine, subject, dtypes=["float32"], laws=LAWS, examples=0, diagnose=False, **named)
 
 
-@pytest.mark.parametrize("routine", OURS)
-def test_a_loop(routine):
-    report = held(routine, getattr(torch.optim, OURS[routine]), foreach=False)
+@pytest.mark.parametrize("run", [*RUNS.items(), *(pytest.param(row, marks=pytest.mark.slow) for row in MORE.items())])
+def test_of_pytorch(run):
+    (routine, name, how), ran = run
+    report = held(routine, getattr(torch.optim, name), **({"foreach": False} if how == "loop" else {how: True}))
     report.raise_if_failed()
-    assert any(x.startswith("what ran, float32: _single_tensor_") for x in report.notes)
-
-
-@pytest.mark.parametrize("routine", OURS)
-def test_lists(routine):
-    report = held(routine, getattr(torch.optim, OURS[routine]), foreach=True)
-    report.raise_if_failed()
-    assert any(x.startswith("what ran, float32: _multi_tensor_") for x in report.notes)
-
-
-@pytest.mark.parametrize("routine", OURS)
-def test_fused(routine):
-    report = held(routine, getattr(torch.optim, OURS[routine]), fused=True)
-    report.raise_if_failed()
-    assert any(x.startswith("what ran, float32: _fused_") for x in report.notes)
+    assert any(x.startswith(f"what ran, float32: {ran}") for x in report.notes)
 
 
 def test_optax():

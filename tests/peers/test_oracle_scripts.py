@@ -63,23 +63,47 @@ def right_sgd(params, grads, *, lr):
 def wrong_sgd(params, grads, *, lr):
     return [p + jnp.asarray(lr, p.dtype) * g for p, g in zip(params, grads)]
 '''
+WIDE = """
+
+def wide(params, grads, *, lr):
+    return [p.double() - lr * g for p, g in zip(params, grads)]
+"""
+# A routine, its step, a dtype, the law that does not hold, options.
 LIBRARIES = [
     ("sgd", "torch.optim:SGD", "bfloat16", "L1", {"fused": True}),
     ("nadam", "torch.optim:NAdam", "float64", "L1", {}),
     ("radam", "optax:radam", "float32", "L1", {}),
+    ("sgd", "own_steps:wide", "float32", "L1", {"arrays": "torch"}),
 ]
 MINE = [
-    ("adamw", "Wrong", "float32", "L1", {}),
-    ("adamw", "Wrong", "float32", "L14", {}),
-    ("adamw", "Wrong", "float32", "L8", {"fused": True}),
-    ("adamw", "wrong_chain", "float32", "L1", {}),
-    ("momentum", "wrong_momentum", "bfloat16", "L1", {"arrays": "torch"}),
-    ("momentum", "wrong_momentum", "float32", "L4", {"arrays": "torch"}),
-    ("sgd", "wrong_sgd", "float32", "L1", {"arrays": "jax"}),
+    ("adamw", "own_steps:Wrong", "float32", "L1", {}),
+    ("adamw", "own_steps:Wrong", "float32", "L14", {}),
+    ("adamw", "own_steps:Wrong", "float32", "L8", {"fused": True}),
+    ("adamw", "own_steps:wrong_chain", "float32", "L1", {}),
+    ("momentum", "own_steps:wrong_momentum", "bfloat16", "L1", {"arrays": "torch"}),
+    ("momentum", "own_steps:wrong_momentum", "float32", "L4", {"arrays": "torch"}),
+    ("sgd", "own_steps:wrong_sgd", "float32", "L1", {"arrays": "jax"}),
 ]
+# Runs scripts where refopt cannot be imported: the status of each, and what it has printed last.
+RUN = """
+import contextlib, io, runpy, sys, traceback
+sys.modules["refopt"] = None
+for path in sys.argv[1:]:
+    status, out = 0, io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as end:
+            status = end.code
+        except Exception:
+            status, _ = 2, print(traceback.format_exc())
+    print(path, int(status or 0), *out.getvalue().splitlines()[-1:])
+"""
 
 
-def script_of(routine, subject, dtype, law, named):
+def script_of(routine, spec, dtype, law, named):
+    module, _, name = spec.partition(":")
+    subject = getattr(importlib.import_module(module), name)
     report = oracle.check(routine, subject, dtypes=[dtype], laws=[law], examples=0, diagnose=False, **named)
     assert report.wrong == [law], report
     text = report.script()
@@ -87,42 +111,36 @@ def script_of(routine, subject, dtype, law, named):
     return text
 
 
-def run(text, folder):
-    """A script where refopt cannot be imported: the last line of what it prints."""
-    (folder / "shown.py").write_text("import sys\nsys.modules['refopt'] = None\n" + text)
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """What all scripts come to, in one process: by row, and for those of one's own mended as well."""
+    folder = tmp_path_factory.mktemp("scripts")
+    (folder / "own_steps.py").write_text(OWN + WIDE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.delitem(sys.modules, "own_steps", raising=False)
+        texts = {f"{k}.py": script_of(*row) for k, row in enumerate([*LIBRARIES, *MINE])}
+    for k, (_, spec, *_) in enumerate(MINE, len(LIBRARIES)):
+        name = spec.partition(":")[2]
+        texts[f"{k}-mended.py"] = texts[f"{k}.py"].replace(
+            name, name.replace("Wrong", "Right").replace("wrong", "right"))
+        assert texts[f"{k}-mended.py"] != texts[f"{k}.py"]
+    for name, text in texts.items():
+        (folder / name).write_text(text)
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, "shown.py"], capture_output=True, text=True, env=alone, cwd=folder)
-    return done.returncode, (done.stdout.splitlines() or [done.stderr])[-1]
+    command = [sys.executable, "-c", RUN, *texts]
+    done = subprocess.run(command, capture_output=True, text=True, env=alone, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split(" ", 2) for line in done.stdout.splitlines()]
+    return {name: (int(status), last) for name, status, last in lines}
 
 
-@pytest.mark.parametrize(("routine", "spec", "dtype", "law", "named"), LIBRARIES)
-def test_of_libraries(routine, spec, dtype, law, named, tmp_path):
-    module, _, name = spec.partition(":")
-    text = script_of(routine, getattr(importlib.import_module(module), name), dtype, law, named)
-    status, last = run(text, tmp_path)
-    assert status == 1 and last.startswith("wrong elements: ") and last != "wrong elements: 0"
-
-
-@pytest.mark.parametrize(("routine", "name", "dtype", "law", "named"), MINE)
-def test_of_ones_own(routine, name, dtype, law, named, tmp_path, monkeypatch):
-    """It shows what is wrong, and that what is right is right."""
-    (tmp_path / "own_steps.py").write_text(OWN)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "own_steps", raising=False)
-    text = script_of(routine, getattr(importlib.import_module("own_steps"), name), dtype, law, named)
-    status, last = run(text, tmp_path)
-    assert status == 1 and last.startswith("wrong elements: ") and last != "wrong elements: 0"
-    mended = text.replace(name, name.replace("Wrong", "Right").replace("wrong", "right"))
-    assert mended != text
-    assert run(mended, tmp_path) == (0, "wrong elements: 0")
-
-
-def test_of_a_dtype_that_is_another(tmp_path, monkeypatch):
-    (tmp_path / "own_steps.py").write_text(
-        "def wide(params, grads, *, lr):\n    return [p.double() - lr * g for p, g in zip(params, grads)]\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "own_steps", raising=False)
-    wide = importlib.import_module("own_steps").wide
-    status, _ = run(script_of("sgd", wide, "float32", "L1", {"arrays": "torch"}), tmp_path)
-    assert status == 1
+@pytest.mark.parametrize(("k", "row"), [*enumerate([*LIBRARIES, *MINE])])
+def test_a_script_shows_what_is_wrong(ended, k, row):
+    """And for a step of one's own, that what is right is right."""
+    status, last = ended[f"{k}.py"]
+    assert status == 1, last
+    if row[1] != "own_steps:wide":  # which has another dtype
+        assert last.startswith("wrong elements: ") and last != "wrong elements: 0"
+    if row in MINE:
+        assert ended[f"{k}-mended.py"] == (0, "wrong elements: 0")
