@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from refopt import oracle
+from peers.trials import check
 
 torch = pytest.importorskip("torch")
 optax = pytest.importorskip("optax")
@@ -23,7 +23,7 @@ MORE = {
 
 
 def held(routine, subject, **named):
-    return oracle.check(routine, subject, dtypes=["float32"], laws=LAWS, examples=0, diagnose=False, **named)
+    return check(routine, subject, dtypes=["float32"], laws=LAWS, examples=0, diagnose=False, **named)
 
 
 @pytest.mark.parametrize("run", [*RUNS.items(), *(pytest.param(row, marks=pytest.mark.slow) for row in MORE.items())])
@@ -69,7 +69,7 @@ class Own(torch.optim.AdamW):
     ("make", "got"), [(Loop, "got _single_tensor_adam"), (Own, "got none of those that are there")]
 )
 def test_fused_is_shown(make, got):
-    report = oracle.check("adamw", make, dtypes=["float32"], laws=["L1", "L22"], examples=0, fused=True, amsgrad=False)
+    report = check("adamw", make, dtypes=["float32"], laws=["L1", "L22"], examples=0, fused=True, amsgrad=False)
     assert report.failed_laws == ["L22"] and f"expected _fused_* to run, since fused=True, {got}" in str(report)
 
 
@@ -85,7 +85,7 @@ class Late(torch.optim.SGD):
 
 
 def test_work_that_is_not_waited_for():
-    report = oracle.check("sgd", Late, dtypes=["float32"], laws=["L20"], diagnose=False)
+    report = check("sgd", Late, dtypes=["float32"], laws=["L20"], diagnose=False)
     assert report.failed_laws == ["L20"] and "when all had come to rest" in str(report)
 
 
@@ -100,7 +100,7 @@ def test_tensors_that_compute_when_read():
     def step(params, grads, *, lr):
         return [p.as_subclass(Lazy) for p in params]
 
-    report = oracle.check("sgd", step, arrays="torch", dtypes=["float32"], laws=["L1"], diagnose=False)
+    report = check("sgd", step, arrays="torch", dtypes=["float32"], laws=["L1"], diagnose=False)
     assert "expected torch.Tensor itself, got Lazy, which may compute when it is read" in str(report)
 
 
@@ -113,5 +113,5 @@ def sets_the_default_dtype(params, grads, *, lr):
 
 def test_the_default_dtype_of_torch():
     named = {"arrays": "torch", "dtypes": ["float32"], "laws": ["L23"], "diagnose": False, "process": True}
-    report = oracle.check("sgd", sets_the_default_dtype, **named)
+    report = check("sgd", sets_the_default_dtype, **named)
     assert "torch's default dtype: expected torch.float32 as before, got torch.float64" in str(report)

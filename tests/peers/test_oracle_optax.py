@@ -4,14 +4,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from refopt import oracle
+from peers.trials import check
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
 
 
 def step_law(routine, make, **options):
-    return oracle.check(routine, make, laws=["L1"], examples=0, **options)
+    return check(routine, make, laws=["L1"], examples=0, **options)
 
 
 class Held(NamedTuple):
@@ -53,15 +53,15 @@ def test_a_chain_of_ones_own():
 
 
 def test_what_is_not_taken():
-    report = oracle.check("sgd", optax.sgd, laws=["L8", "L14", "L15"], dtypes=["float32"])
+    report = check("sgd", optax.sgd, laws=["L8", "L14", "L15"], dtypes=["float32"])
     assert {item.status for item in report.items} == {"skipped"}
     assert "l2_decay (0 in the rule)" in str(report)
 
 
 def test_subnormal_numbers_are_0():
-    report = oracle.check("adam", optax.adam, laws=["L7"], dtypes=["float32"])
+    report = check("adam", optax.adam, laws=["L7"], dtypes=["float32"])
     assert not report.failed_laws
-    report = oracle.check("adam", optax.adam, laws=["L7"], dtypes=["float32"], set={"flush_to_zero": False})
+    report = check("adam", optax.adam, laws=["L7"], dtypes=["float32"], set={"flush_to_zero": False})
     assert report.wrong == ["L7"]
 
 
@@ -70,7 +70,7 @@ def test_a_step_of_arrays_of_jax():
         velocities = [mu * v + g for v, g in zip(velocities, grads, strict=True)]
         return [p - lr * v for p, v in zip(params, velocities, strict=True)], velocities
 
-    report = oracle.check("momentum", momentum, arrays="jax", laws=["L1"], dtypes=["float32", "float64"])
+    report = check("momentum", momentum, arrays="jax", laws=["L1"], dtypes=["float32", "float64"])
     report.raise_if_failed()
     assert "JAX has no fp64 without jax_enable_x64" in str(report)
     assert list(report.largest["float32"]) == ["params", "velocities"]
@@ -87,7 +87,7 @@ def test_a_step_of_arrays_of_jax():
 )
 def test_refused(routine, subject, keywords, text):
     with pytest.raises((TypeError, ValueError), match=text):
-        oracle.check(routine, getattr(optax, subject, adamw_like), **keywords)
+        check(routine, getattr(optax, subject, adamw_like), **keywords)
 
 
 def adamw_like(learning_rate, b1, b2):

@@ -13,7 +13,7 @@ def test_optimizers_of_libraries(monkeypatch, capsys):
     """Those of the page, by the step law alone."""
     text, check = block("import optax, torch"), oracle.check
     assert len(lines_of(text)) <= 5
-    quick = {"laws": ["L1"], "dtypes": ["float32"], "examples": 0}
+    quick = {"laws": ["L1"], "dtypes": ["float32"], "examples": 0, "process": False}
     monkeypatch.setattr(oracle, "check", lambda *args, **named: check(*args, **quick, **named))
     exec(text, {})
     out = capsys.readouterr().out

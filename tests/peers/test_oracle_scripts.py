@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from refopt import oracle
+from peers.trials import check
 
 torch = pytest.importorskip("torch")
 optax = pytest.importorskip("optax")
@@ -104,7 +104,7 @@ for path in sys.argv[1:]:
 def script_of(routine, spec, dtype, law, named):
     module, _, name = spec.partition(":")
     subject = getattr(importlib.import_module(module), name)
-    report = oracle.check(routine, subject, dtypes=[dtype], laws=[law], examples=0, diagnose=False, **named)
+    report = check(routine, subject, dtypes=[dtype], laws=[law], examples=0, diagnose=False, **named)
     assert report.wrong == [law], report
     text = report.script()
     assert "refopt" not in text

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from refopt import oracle
+from peers.trials import check
 from refopt.oracle.bound import sums
 from refopt.oracle.subjects import subject_of
 from refopt.oracle.trial import Trial
@@ -51,7 +51,7 @@ def test_right_ones_pass(routine, name, options, others, foreach):
     """In fp32, and in fp64 but for NAdam, whose product is fp32."""
     dtypes = ["float32"] if routine == "nadam" else ["float32", "float64"]
     kind = getattr(torch.optim, name)
-    report = oracle.check(routine, kind, dtypes=dtypes, laws=["L1"], examples=1, foreach=foreach, **options)
+    report = check(routine, kind, dtypes=dtypes, laws=["L1"], examples=1, foreach=foreach, **options)
     report.raise_if_failed()
     assert all(item.text.startswith(EXCUSES) for item in report.of("skipped")), report
     ratios = [ratio for slots in report.largest.values() for ratio in slots.values()]
@@ -79,6 +79,6 @@ def test_neighbours_do_not(routine, name, options, others):
 def test_sums_that_start_above_zero():
     """The first step of Adagrad begins with what the sum starts from; that of another start is outside."""
     given = dict(dtypes=["float64"], laws=["L1"], examples=0, diagnose=False, initial_accumulator_value=0.5)
-    oracle.check("adagrad", torch.optim.Adagrad, **given).raise_if_failed()
-    report = oracle.check("adagrad", torch.optim.Adagrad, set={"initial_accumulator": 0.25}, **given)
+    check("adagrad", torch.optim.Adagrad, **given).raise_if_failed()
+    report = check("adagrad", torch.optim.Adagrad, set={"initial_accumulator": 0.25}, **given)
     assert "step 1" in {item.label for item in report.of("failed")}

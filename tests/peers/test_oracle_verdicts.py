@@ -4,7 +4,7 @@ import pytest
 
 from peers import verdicts
 from peers.test_timm import timm  # noqa: F401
-from refopt import oracle
+from peers.trials import check
 from refopt.catalog import ROUTINES
 
 
@@ -16,7 +16,7 @@ def hold(row, subject):
     """The oracle's verdict on a row is the one that is expected."""
     few = 2 if row.laws == ("L1",) and not row.fails else 0
     numbers = {"examples": few, "dtypes": row.dtypes, "laws": row.laws}
-    report = oracle.check(row.routine, subject, **numbers, **row.options)
+    report = check(row.routine, subject, **numbers, **row.options)
     assert set(report.wrong) == set(row.fails), report
     for law, text in row.fails.items():
         assert text in str(report), f"{law}: {report}"

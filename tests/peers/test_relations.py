@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 optax = pytest.importorskip("optax")
 
+from peers.trials import check  # noqa: E402
 from refopt import oracle  # noqa: E402
 
 SHORT = {"dtypes": ["float32"]}
@@ -25,18 +26,18 @@ RUNS = [*((name, "") for name in CLASSES), *((name, "fused") for name in FUSED_T
 @pytest.mark.parametrize(("name", "how"), RUNS)
 def test_classes_of_pytorch(name, how):
     expected, options = FUSED if how == "fused" else {}, {how: True} if how else {}
-    report = oracle.check(None, getattr(torch.optim, name), **options, **SHORT, expected_failures=expected)
+    report = check(None, getattr(torch.optim, name), **options, **SHORT, expected_failures=expected)
     assert report.ok and report.failed_laws == [*expected], str(report)
     assert {item.law for item in report.of("passed")} >= {"R1", "R2", "R3", "R4", "R6", "R7", "R8"}
 
 
 def test_muon_in_every_dtype():
-    report = oracle.check(None, torch.optim.Muon, laws=["R1", "R2", "R4", "R5", "R6", "R7", "R8"])
+    report = check(None, torch.optim.Muon, laws=["R1", "R2", "R4", "R5", "R6", "R7", "R8"])
     assert report.ok and not report.failed_laws, str(report)
 
 
 def test_what_needs_other_gradients_is_not_compared():
-    report = oracle.check(None, torch.optim.SparseAdam, **SHORT)
+    report = check(None, torch.optim.SparseAdam, **SHORT)
     assert not report.ok and not report.wrong and "does not support dense gradients" in str(report)
 
 
@@ -46,22 +47,22 @@ def test_three_betas():
             super().__init__(params, lr)
             self.param_groups[0]["betas"] = betas
 
-    assert oracle.check(None, Three, laws=["R1"], **SHORT).ok
+    assert check(None, Three, laws=["R1"], **SHORT).ok
     assert oracle.identify(Three).routine is None
 
 
 def test_findings():
     """What holds for some options, dtypes and layouts alone."""
-    fused = oracle.check(None, torch.optim.SGD, fused=True, momentum=0.9, expected_failures=FUSED, **SHORT)
+    fused = check(None, torch.optim.SGD, fused=True, momentum=0.9, expected_failures=FUSED, **SHORT)
     assert fused.wrong == ["R9"] and {"in the first step"} <= {x.label for x in fused.of("failed") if x.law == "R9"}
     for kind in (torch.optim.NAdam, torch.optim.ASGD):
-        resumed = oracle.check(None, kind, dtypes=["float64"])
+        resumed = check(None, kind, dtypes=["float64"])
         assert resumed.wrong == ["R8"], str(resumed)
 
 
 def test_all_at_once_and_one_numbers_of_all():
     """An optimizer whose result depends on all tensors is not merged, and says so."""
-    report = oracle.check(None, torch.optim.LBFGS, laws=["R1", "R7"], **SHORT)
+    report = check(None, torch.optim.LBFGS, laws=["R1", "R7"], **SHORT)
     assert "R1" in report.wrong
 
 
@@ -198,7 +199,7 @@ class Clipped(Momentum):
     ],
 )  # fmt: skip
 def test_planted_defects(kind, law):
-    report = oracle.check(None, kind, **SHORT)
+    report = check(None, kind, **SHORT)
     assert law in report.wrong, str(report)
 
 
@@ -206,7 +207,7 @@ def test_a_right_one_has_no_false_alarm():
     """As a class, an instance, and a function of parameters."""
     of = Momentum([torch.nn.Parameter(torch.ones(2))], lr=0.0625)
     for subject in (Momentum, of, lambda params: Momentum(params, lr=0.0625)):
-        report = oracle.check(None, subject, symmetries=("sign", "elements", "zero"), **SHORT)
+        report = check(None, subject, symmetries=("sign", "elements", "zero"), **SHORT)
         assert report.ok and not report.failed_laws, str(report)
         assert "R9" in {item.law for item in report.of("passed")}
 
@@ -250,15 +251,15 @@ class KeptCodes(Codes):
 
 def test_states_of_8_bits():
     options = {"dtypes": ["float32", "bfloat16"]}
-    kept = oracle.check(None, KeptCodes, **options)
+    kept = check(None, KeptCodes, **options)
     assert kept.ok and not kept.failed_laws, str(kept)
-    cast = oracle.check(None, Codes, **options)
+    cast = check(None, Codes, **options)
     assert cast.wrong == ["R8"] and {item.dtype for item in cast.of("failed")} == {"bfloat16"}, str(cast)
 
 
 @pytest.mark.parametrize("make", [optax.adamw, optax.sgd(0.0625, momentum=0.875)])
 def test_optax(make):
-    report = oracle.check(None, make, laws=["R1", "R6", "R8"], **SHORT)
+    report = check(None, make, laws=["R1", "R6", "R8"], **SHORT)
     assert report.ok and not report.failed_laws, str(report)
 
 
@@ -269,5 +270,5 @@ def test_states_of_eight_bits_of_bitsandbytes():
     optimizer = optim.Adam8bit([param], min_8bit_size=16)
     optimizer.step()
     assert optimizer.state[param]["state1"].dtype == torch.uint8
-    report = oracle.check(None, optim.Adam8bit, dtypes=["float32"], min_8bit_size=16)
+    report = check(None, optim.Adam8bit, dtypes=["float32"], min_8bit_size=16)
     assert report.ok and not report.failed_laws, str(report)

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from peers.test_keras import keras  # noqa: F401
+from peers.trials import check
 from refopt import oracle
 from refopt.oracle.relations.memory import dense
 from refopt.oracle.relations.subject import optimizer_of
@@ -32,7 +33,7 @@ def optimizers(keras):  # noqa: F811
 
 
 def holds(subject, **options):
-    report = oracle.check(None, subject, **{"laws": LAWS, **SHORT, **options})
+    report = check(None, subject, **{"laws": LAWS, **SHORT, **options})
     assert report.ok and not report.failed_laws, str(report)
     return report
 
@@ -93,9 +94,9 @@ def test_what_is_refused(optimizers):
         (optimizers.Adam, {"set": {"mu": 0.5}}, "set: expected none but for a function"),
     ):
         with pytest.raises(TypeError, match=words):
-            oracle.check(None, subject, **options)
+            check(None, subject, **options)
     with pytest.raises(ValueError, match="device: expected none but for torch, got 'cpu' for Keras"):
-        oracle.check(None, optimizers.Adam, device="cpu")
+        check(None, optimizers.Adam, device="cpu")
     assert not one.built
 
 
@@ -150,7 +151,7 @@ def test_planted_defects(optimizers, keras):  # noqa: F811
     right, defects = momentum(optimizers, keras.ops)
     holds(right, symmetries=["sign", "elements", "zero"])
     for law, kind in defects.items():
-        report = oracle.check(None, kind, laws=LAWS, **SHORT)
+        report = check(None, kind, laws=LAWS, **SHORT)
         assert law.split()[0] in report.wrong, f"{law}: {report}"
 
 
@@ -183,9 +184,9 @@ def test_two_implementations(optimizers):
 
 def test_adam_in_bf16_stands_still(optimizers):
     """0.999 is 1 in bf16, so the correction of the second moment is 0, and so is the step."""
-    report = oracle.check(None, optimizers.Adam, dtypes=["bfloat16"], laws=["R7"])
+    report = check(None, optimizers.Adam, dtypes=["bfloat16"], laws=["R7"])
     assert not report.ok and "two steps change no parameter" in str(report)
-    assert oracle.check(None, optimizers.Adam, dtypes=["bfloat16"], laws=["R7"], beta_2=0.9375).ok
+    assert check(None, optimizers.Adam, dtypes=["bfloat16"], laws=["R7"], beta_2=0.9375).ok
 
 
 SCRIPT = """
@@ -215,4 +216,4 @@ def test_other_backends(backend, tmp_path):
 
 def test_with_a_routine_it_is_refused(optimizers):
     with pytest.raises(TypeError, match=r"expected .* as adam, got one of Keras, which laws without a formula take"):
-        oracle.check("adam", optimizers.Adam)
+        check("adam", optimizers.Adam)

@@ -10,6 +10,7 @@ any order. Peers evaluate the same formula in other forms. Each peer's file says
 roundings than that, at no larger sizes.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -19,10 +20,12 @@ import pytest
 from evidence.cells import Cell
 from evidence.trial import Trial, flat
 
+from refopt import oracle
 from refopt.oracle.bound import sums
 from refopt.oracle.bound.bounded import Arithmetic
 from refopt.oracle.exact.cases import Case, Outcome
 
+check = functools.partial(oracle.check, process=False)  # a process of its own takes longer than most laws
 PRECISIONS = "fp32", "fp64"
 SCALE = 1 + 2.0**-8  # enough to be outside of each bound
 

@@ -4,6 +4,7 @@ The laws of long lists and large tensors, and other dtypes than fp32, take minut
 """
 
 import pytest
+from peers.trials import check
 
 from pytorch.bound import NAMES
 from pytorch.subjects import LR, OWN, PYTORCHS, class_of, parameters, steps, torch
@@ -25,7 +26,7 @@ def test_every_class_is_here():
 
 @every_routine
 def test_the_laws(routine, name):
-    report = oracle.check(
+    report = check(
         routine, class_of(name), dtypes=["float32"], laws=laws(*LARGE, *REPEATED), examples=0, diagnose=False
     )
     report.raise_if_failed()
@@ -37,7 +38,7 @@ def test_the_laws(routine, name):
 @every_routine
 @pytest.mark.parametrize("dtype", oracle.DTYPES)
 def test_every_law(routine, name, dtype):
-    oracle.check(routine, class_of(name), dtypes=[dtype], diagnose=False).raise_if_failed()
+    check(routine, class_of(name), dtypes=[dtype], diagnose=False).raise_if_failed()
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_every_law(routine, name, dtype):
 )
 def test_the_step_with_options(routine, name, options):
     """Those that change the formula."""
-    report = oracle.check(
+    report = check(
         routine, class_of(name), dtypes=["float32"], laws=["L1"], examples=0, diagnose=False, **options
     )
     report.raise_if_failed()
@@ -76,7 +77,7 @@ class Late(class_of("AdamW")):  # type: ignore[misc]
 
 
 def test_a_wrong_subclass_is_found():
-    report = oracle.check("adamw", Late, dtypes=["float32"], laws=["L1"], examples=0, diagnose=False)
+    report = check("adamw", Late, dtypes=["float32"], laws=["L1"], examples=0, diagnose=False)
     assert report.failed_laws == ["L1"]
 
 
