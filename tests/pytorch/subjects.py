@@ -50,37 +50,11 @@ def on_a_gpu():
         pytest.skip("this PyTorch has no CUDA")
 
 
-def parameters(shapes=SHAPES, seed=0, dtype=None, device="cpu"):
-    """Parameters of sizes near 1 and random signs: the same ones for the same seed."""
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.nn.Parameter(drawn(shape, generator, dtype).to(device)) for shape in shapes]
-
-
 def drawn(shape, generator, dtype=None):
     """A tensor of numbers from 1/2 to 3/2 with random signs."""
     sizes = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
     signs = torch.randint(0, 2, tuple(shape), generator=generator) * 2 - 1
     return (sizes * signs).to(dtype or torch.float32)
-
-
-def new_gradients(params, step, fresh=True, only=None):
-    """Gradients of a step for parameters: other tensors than those before, or the same ones written again."""
-    generator = torch.Generator().manual_seed(1000 + step)
-    for i, p in enumerate(params):
-        g = drawn(p.shape, generator, p.dtype).to(p.device)
-        if only is not None and i not in only:
-            p.grad = None
-        elif fresh or p.grad is None:
-            p.grad = g
-        else:
-            p.grad.copy_(g)
-
-
-def steps(optimizer, params, numbers, fresh=True):
-    """Take the steps of some numbers."""
-    for step in numbers:
-        new_gradients(params, step, fresh)
-        optimizer.step()
 
 
 def bits(x):

@@ -9,19 +9,8 @@ import numpy as np
 import pytest
 
 from pytorch.bound import before, hold
-from pytorch.subjects import (
-    BUSY,
-    LR,
-    all_bits,
-    bits,
-    class_of,
-    every_class,
-    new_gradients,
-    parameters,
-    steps,
-    theirs,
-    torch,
-)  # fmt: skip
+from pytorch.subjects import BUSY, LR, all_bits, bits, class_of, every_class, theirs, torch
+from pytorch.trials import new_gradients, pair, parameters, steps
 from refopt.cpu.remainder import split_numbers
 
 INF_AT = {0, 3}  # steps whose gradients overflow
@@ -43,16 +32,20 @@ def scaled_gradients(scaler, params, step, overflow=False, only=None):
         params[-1].grad[-1] = float("inf")
 
 
+def scaled_step(scaler, optimizer, params, *gradients, **named):
+    """A step with a scaler's gradients."""
+    scaled_gradients(scaler, params, *gradients, **named)
+    scaler.step(optimizer)
+    scaler.update()
+
+
 @every_class
 def test_a_scaler_of_gradients(name):
     """Steps whose gradients overflow are left out and not counted; the others have the bits of unscaled gradients."""
-    params, others = parameters(), parameters()
-    ours, plain = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    (params, ours), (others, plain) = pair(name)
     scaler, scales = scaler_of(), []
     for step in range(6):
-        scaled_gradients(scaler, params, step, step in INF_AT)
-        scaler.step(ours)
-        scaler.update()
+        scaled_step(scaler, ours, params, step, step in INF_AT)
         scales.append(scaler.get_scale())
         assert getattr(ours, "grad_scale", None) is None and getattr(ours, "found_inf", None) is None
         if step not in INF_AT:
@@ -64,13 +57,10 @@ def test_a_scaler_of_gradients(name):
 @pytest.mark.parametrize("name", ["AdamW", "NAdam", "Adagrad"])
 def test_skipped_steps_are_counted_by_parameter(name):
     """Where others have gradients in the step after one that was left out."""
-    params, others = parameters(), parameters()
-    ours, plain = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    (params, ours), (others, plain) = pair(name)
     scaler = scaler_of()
     for step, there in enumerate([{0, 1, 3}, {0, 3}, {1, 3}, {0, 1, 2, 3}, {0, 1, 2, 3}, {2, 3}]):
-        scaled_gradients(scaler, params, step, step in (1, 4), there)
-        scaler.step(ours)
-        scaler.update()
+        scaled_step(scaler, ours, params, step, step in (1, 4), there)
         if step not in (1, 4):
             new_gradients(others, step, only=there)
             plain.step()
@@ -84,9 +74,7 @@ def test_a_skipped_step_beside_pytorchs(name):
     for kind in (class_of, theirs):
         params = parameters()
         optimizer, scaler = kind(name)(params, lr=LR, fused=True), scaler_of()
-        scaled_gradients(scaler, params, 0, overflow=True)
-        scaler.step(optimizer)
-        scaler.update()
+        scaled_step(scaler, optimizer, params, 0, overflow=True)
         states.append({i: sorted(entry) for i, entry in optimizer.state_dict()["state"].items()})
         assert all("step" not in optimizer.state[p] or float(optimizer.state[p]["step"]) == 0 for p in params)
         assert all_bits(params) == all_bits(parameters())
@@ -96,8 +84,7 @@ def test_a_skipped_step_beside_pytorchs(name):
 @every_class
 def test_unscaled_before_the_step(name):
     """``unscale_``, clipping by PyTorch, then the step: as without a scaler."""
-    params, others = parameters(), parameters()
-    ours, plain = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    (params, ours), (others, plain) = pair(name)
     scaler = scaler_of()
     for step in range(4):
         overflow = step == 2
@@ -128,13 +115,10 @@ def test_a_scaler_and_two_optimizers():
 
 
 def test_a_disabled_scaler():
-    params, others = parameters(), parameters()
-    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
+    (params, ours), (others, plain) = pair("AdamW")
     scaler = scaler_of(enabled=False)
     for step in range(2):
-        scaled_gradients(scaler, params, step)
-        scaler.step(ours)
-        scaler.update()
+        scaled_step(scaler, ours, params, step)
         steps(plain, others, [step])
     assert all_bits(params, ours) == all_bits(others, plain)
 
@@ -201,13 +185,10 @@ def test_clipping_beside_nan():
 
 def test_clipping_beside_an_overflow():
     """Skips the step, and spoils none after it."""
-    params, others = parameters(), parameters()
-    ours, plain = (class_of("AdamW")(x, lr=LR, max_norm=0.25) for x in (params, others))
+    (params, ours), (others, plain) = pair("AdamW", max_norm=0.25)
     scaler = scaler_of()
     for step in range(4):
-        scaled_gradients(scaler, params, step, step in INF_AT)
-        scaler.step(ours)
-        scaler.update()
+        scaled_step(scaler, ours, params, step, step in INF_AT)
         if step not in INF_AT:
             steps(plain, others, [step])
     assert all_bits(params, ours) == all_bits(others, plain)
@@ -292,13 +273,10 @@ def test_masters_are_saved(dtype, masters):
 @pytest.mark.parametrize(("dtype", "masters"), MASTERS)
 def test_masters_and_a_scaler(dtype, masters):
     """Gradients of 16 bits, scaled, of which some overflow."""
-    params, others = (parameters(dtype=getattr(torch, dtype)) for _ in range(2))
-    ours, plain = (class_of("AdamW")(x, lr=LR, masters=masters) for x in (params, others))
+    (params, ours), (others, plain) = pair("AdamW", dtype=getattr(torch, dtype), masters=masters)
     scaler = scaler_of()
     for step in range(5):
-        scaled_gradients(scaler, params, step, step in INF_AT)
-        scaler.step(ours)
-        scaler.update()
+        scaled_step(scaler, ours, params, step, step in INF_AT)
         if step not in INF_AT:
             steps(plain, others, [step])
     assert all_bits(params, ours) == all_bits(others, plain)

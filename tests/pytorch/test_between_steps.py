@@ -7,7 +7,8 @@ held to the bound.
 import pytest
 
 from pytorch.bound import before, hold
-from pytorch.subjects import BUSY, LR, all_bits, class_of, every_class, new_gradients, parameters, torch
+from pytorch.subjects import BUSY, LR, all_bits, class_of, every_class, torch
+from pytorch.trials import held_step, new_gradients, one, parameters
 
 SHAPES = (3, 4), (), (5,), (2, 3)
 STEPS = 4
@@ -173,10 +174,7 @@ def test_a_parameter_of_two_optimizers():
     first, second = class_of("AdamW")(params, lr=LR), class_of("SGD")(params, lr=LR)
     for step in range(2):
         for optimizer in (first, second):
-            new_gradients(params, step)
-            known = before(optimizer)
-            optimizer.step()
-            hold(optimizer, known)
+            held_step(optimizer, params, step)
 
 
 def test_no_step_keeps_an_optimizer_alive():
@@ -184,8 +182,7 @@ def test_no_step_keeps_an_optimizer_alive():
     import gc
     import weakref
 
-    params = parameters(SHAPES)
-    optimizer = class_of("AdamW")(params, lr=LR)
+    params, optimizer = one("AdamW", SHAPES)
     new_gradients(params, 0)
     optimizer.step()
     gone = weakref.ref(optimizer)
@@ -200,8 +197,7 @@ def test_gradients_are_not_kept():
     """After ``zero_grad`` their memory is free, as with PyTorch's class."""
     import weakref
 
-    params = parameters(SHAPES)
-    optimizer = class_of("AdamW")(params, lr=LR)
+    params, optimizer = one("AdamW", SHAPES)
     new_gradients(params, 0)
     optimizer.step()
     gradients = [weakref.ref(p.grad) for p in params]
@@ -213,8 +209,7 @@ def test_a_compiled_step_has_the_same_bits():
     """For ``torch.compile`` a step is a break in the graph."""
     both = []
     for wrap in (lambda step: step, lambda step: torch.compile(step, backend="eager")):
-        params = parameters(SHAPES)
-        optimizer = class_of("AdamW")(params, lr=LR)
+        params, optimizer = one("AdamW", SHAPES)
         step = wrap(optimizer.step)
         for number in range(3):
             new_gradients(params, number)

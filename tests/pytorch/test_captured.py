@@ -2,7 +2,8 @@
 
 import pytest
 
-from pytorch.subjects import BUSY, LR, all_bits, class_of, drawn, new_gradients, on_a_gpu, parameters, steps, torch
+from pytorch.subjects import LR, all_bits, class_of, drawn, on_a_gpu, torch
+from pytorch.trials import new_gradients, pair, steps
 
 pytestmark = pytest.mark.gpu
 
@@ -15,8 +16,7 @@ def a_gpu():
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "RAdam", "LAMB"])
 def test_captured_as_a_graph(name):
     """Gradients that stay where they are: replays count their steps, and are the steps that nobody captured."""
-    params, others = parameters(device="cuda"), parameters(device="cuda")
-    ours, plain = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    (params, ours), (others, plain) = pair(name, device="cuda")
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -39,8 +39,7 @@ def test_captured_as_a_graph(name):
 
 def test_a_captured_step_has_the_rate_of_its_time():
     """By ``refresh`` between replays."""
-    params, others = parameters(device="cuda"), parameters(device="cuda")
-    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
+    (params, ours), (others, plain) = pair("AdamW", device="cuda")
     new_gradients(params, 0, fresh=False)
     ours.step()
     steps(plain, others, [0])
@@ -96,8 +95,7 @@ def test_a_whole_training_step_as_a_graph():
 
 def test_a_captured_step_that_a_scaler_skips():
     """Is counted by the device, not at all."""
-    params, others = parameters(device="cuda"), parameters(device="cuda")
-    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
+    (params, ours), (others, plain) = pair("AdamW", device="cuda")
     ours.found_inf, ours.grad_scale = (torch.full((), x, device="cuda") for x in (0.0, 1.0))
     new_gradients(params, 0, fresh=False)
     ours.step()

@@ -7,7 +7,8 @@ import pytest
 from peers.trials import check
 
 from pytorch.bound import NAMES
-from pytorch.subjects import LR, OWN, PYTORCHS, class_of, parameters, steps, torch
+from pytorch.subjects import LR, OWN, PYTORCHS, class_of, torch
+from pytorch.trials import parameters, steps
 from refopt import oracle
 
 LARGE = "L3", "L5"  # many tensors, and up to 2**20 + 3 elements

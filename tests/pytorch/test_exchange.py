@@ -4,21 +4,8 @@ import copy
 
 import pytest
 
-from pytorch.bound import before, hold
-from pytorch.subjects import (
-    BUSY,
-    LR,
-    all_bits,
-    bits,
-    class_of,
-    each_of_pytorchs,
-    every_class,
-    new_gradients,
-    parameters,
-    steps,
-    theirs,
-    torch,
-)  # fmt: skip
+from pytorch.subjects import BUSY, LR, all_bits, bits, class_of, each_of_pytorchs, every_class, theirs, torch
+from pytorch.trials import held_step, new_gradients, parameters, steps
 
 taken_steps = pytest.mark.parametrize("taken", [0, 1, 6])
 
@@ -103,10 +90,7 @@ def test_pytorch_goes_on_from_here(name):
     of_peer = copied(params)
     peer = made(theirs, name, of_peer)
     peer.load_state_dict(copy.deepcopy(ours.state_dict()))
-    new_gradients(of_peer, 3)
-    known = before(peer)
-    peer.step()
-    hold(peer, known)
+    held_step(peer, of_peer, 3)
 
 
 @every_class
@@ -154,10 +138,7 @@ def test_states_that_only_some_have(name):
     back = made(class_of, name, others)
     back.load_state_dict(copy.deepcopy(peer.state_dict()))
     for step in (1, 2):
-        new_gradients(others, step)
-        known = before(back)
-        back.step()
-        hold(back, known)
+        held_step(back, others, step)
     if "step" in back.state[others[0]]:
         assert [int(back.state[p]["step"]) for p in others] == [3, 2, 2, 3]
 
@@ -217,10 +198,7 @@ def test_states_that_a_caller_writes(name, how):
                 x.copy_(written)
             else:
                 optimizer.state[p][key] = written
-    new_gradients(params, 2)
-    known = before(optimizer)
-    optimizer.step()
-    hold(optimizer, known)
+    held_step(optimizer, params, 2)
 
 
 @each_of_pytorchs

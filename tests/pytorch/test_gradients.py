@@ -3,19 +3,8 @@
 import pytest
 
 from pytorch.bound import before, hold
-from pytorch.subjects import (
-    BUSY,
-    LR,
-    all_bits,
-    bits,
-    class_of,
-    drawn,
-    every_class,
-    new_gradients,
-    parameters,
-    steps,
-    torch,
-)  # fmt: skip
+from pytorch.subjects import BUSY, LR, all_bits, bits, class_of, drawn, every_class, torch
+from pytorch.trials import held_step, new_gradients, one, pair, parameters, steps
 
 arrays = pytest.importorskip("refopt.torch.arrays")
 
@@ -25,13 +14,9 @@ SKIPPED = {0: {0, 3}, 1: {0, 1}, 2: set(), 3: {0, 1, 2, 3}, 4: {1}, 5: {0, 1, 2,
 @every_class
 def test_gradients_that_are_none_or_appear_later(name):
     """A parameter without one keeps every bit and has no step counted; the others go on as if they were alone."""
-    params = parameters()
-    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    params, optimizer = one(name)
     for step, there in SKIPPED.items():
-        new_gradients(params, step, only=there)
-        known = before(optimizer)
-        optimizer.step()
-        hold(optimizer, known)
+        held_step(optimizer, params, step, only=there)
     for i, p in enumerate(params):
         alone = parameters()[i]
         single = class_of(name)([alone], lr=LR, **BUSY[name])
@@ -46,8 +31,7 @@ def test_gradients_that_are_none_or_appear_later(name):
 
 @every_class
 def test_no_gradient_at_all(name):
-    params = parameters()
-    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    params, optimizer = one(name)
     known = all_bits(params)
     optimizer.step()
     optimizer.zero_grad()
@@ -80,18 +64,13 @@ def test_several_dtypes_in_one_model(name):
 def test_sizes(name):
     """Parameters of no element, of no dimension, and of more elements than a thread takes."""
     shapes = (0,), (), (1,), (0, 3), (1, 1, 1), (257,), (2, 0, 5), (33, 2)
-    params = parameters(shapes)
-    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    params, optimizer = one(name, shapes)
     for step in range(2):
-        new_gradients(params, step)
-        known = before(optimizer)
-        optimizer.step()
-        hold(optimizer, known)
+        held_step(optimizer, params, step)
 
 
 def test_parameters_of_no_element_alone():
-    params = parameters(((0,), (3, 0)))
-    optimizer = class_of("AdamW")(params, lr=LR)
+    params, optimizer = one("AdamW", ((0,), (3, 0)))
     steps(optimizer, params, range(2))
     assert all(p.numel() == 0 for p in params)
 
@@ -184,8 +163,7 @@ def test_views_of_one_storage():
 @every_class
 def test_what_is_not_finite(name):
     """NaN and infinities go where the formula takes them, in their elements alone, for routines without norms."""
-    params, others = parameters(((6,), (2,))), parameters(((6,), (2,)))
-    ours, plain = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    (params, ours), (others, plain) = pair(name, ((6,), (2,)))
     for step in range(2):
         new_gradients(params, step)
         new_gradients(others, step)
@@ -201,8 +179,7 @@ def test_what_is_not_finite(name):
 
 def test_parameters_replaced_in_place():
     """``p.data`` may be another tensor at the next step, as after loading a model or moving it."""
-    params, others = parameters(), parameters()
-    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
+    (params, ours), (others, plain) = pair("AdamW")
     for step in range(3):
         if step:
             for p in params:
@@ -230,8 +207,7 @@ def test_a_parameter_is_the_same_object():
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "Adagrad"])
 def test_sparse_gradients_are_refused(name):
     """By name, and nothing is modified."""
-    params = parameters(((4, 2), (3,)))
-    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    params, optimizer = one(name, ((4, 2), (3,)))
     steps(optimizer, params, range(1))
     known = all_bits(params, optimizer)
     params[0].grad = torch.ones(4, 2).to_sparse()

@@ -8,22 +8,8 @@ import copy
 import pytest
 
 from pytorch.bound import before, hold
-from pytorch.subjects import (
-    BUSY,
-    LR,
-    PYTORCHS,
-    all_bits,
-    class_of,
-    drawn,
-    every_class,
-    new_gradients,
-    on_a_gpu,
-    parameters,
-    steps,
-    theirs,
-    torch,
-)  # fmt: skip
-from pytorch.trials import beside
+from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, class_of, drawn, every_class, on_a_gpu, theirs, torch
+from pytorch.trials import beside, new_gradients, one, pair, parameters, steps
 
 pytestmark = pytest.mark.gpu
 db = pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
@@ -98,8 +84,7 @@ def test_new_gradients_that_a_backward_pass_makes(name):
 @every_class
 def test_a_step_on_another_stream(name):
     """Is in the order of PyTorch's current stream."""
-    params, others = parameters(device="cuda"), parameters(device="cuda")
-    ours, plain = (class_of(name)(x, lr=LR, **BUSY[name]) for x in (params, others))
+    (params, ours), (others, plain) = pair(name, device="cuda")
     stream = torch.cuda.Stream()
     for step in range(3):
         stream.wait_stream(torch.cuda.current_stream())
@@ -217,8 +202,7 @@ def test_compiled_forward_and_backward():
 @every_class
 def test_state_dictionaries_between_devices(name):
     """What was saved on the GPU goes on on the CPU, and the other way round, with the same bits."""
-    params = parameters(device="cuda")
-    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    params, optimizer = one(name, device="cuda")
     steps(optimizer, params, range(2))
     others = [torch.nn.Parameter(p.detach().cpu().clone()) for p in params]
     other = class_of(name)(others, lr=LR, **BUSY[name])

@@ -10,21 +10,8 @@ import inspect
 import pytest
 
 from pytorch.bound import before, hold
-from pytorch.subjects import (
-    BUSY,
-    LR,
-    PYTORCHS,
-    all_bits,
-    class_of,
-    each_of_pytorchs,
-    every_class,
-    new_gradients,
-    parameters,
-    steps,
-    theirs,
-    torch,
-)  # fmt: skip
-from pytorch.trials import beside
+from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, class_of, each_of_pytorchs, every_class, theirs, torch
+from pytorch.trials import beside, held_step, new_gradients, one, parameters, steps
 
 db = pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
 
@@ -67,13 +54,9 @@ def test_fp64(name):
 @every_class
 def test_16_bit(name, dtype):
     """In fp32 arithmetic, as PyTorch's fused classes have it: from its own parameters and states, step by step."""
-    params = parameters(dtype=getattr(torch, dtype))
-    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    params, optimizer = one(name, dtype=getattr(torch, dtype))
     for step in range(STEPS.get(name, 2)):
-        new_gradients(params, step)
-        known = before(optimizer)
-        optimizer.step()
-        hold(optimizer, known)
+        held_step(optimizer, params, step)
 
 
 @pytest.mark.parametrize(("name", "how"), [(name, how) for name in PYTORCHS for how in sorted(HOW[name])])

@@ -10,30 +10,14 @@ import pickle
 
 import pytest
 
-from pytorch.bound import before, hold
-from pytorch.subjects import (
-    BUSY,
-    LR,
-    all_bits,
-    class_of,
-    drawn,
-    each_of_pytorchs,
-    every_class,
-    new_gradients,
-    parameters,
-    steps,
-    theirs,
-    torch,
-)  # fmt: skip
+from pytorch.subjects import BUSY, LR, all_bits, class_of, drawn, each_of_pytorchs, every_class, theirs, torch
+from pytorch.trials import new_gradients, one, pair, parameters, steps
 
 register_optimizer_step_post_hook = pytest.importorskip("torch.optim.optimizer").register_optimizer_step_post_hook
 
 
 def held_step(optimizer, params, step):
-    new_gradients(params, step)
-    known = before(optimizer)
-    optimizer.step()
-    hold(optimizer, known)
+    held_step(optimizer, params, step)
 
 
 @each_of_pytorchs
@@ -150,8 +134,7 @@ def test_a_closure(name):
 @every_class
 def test_hooks(name):
     """Of a step and of state dictionaries: each runs when PyTorch's would, with what PyTorch's would have."""
-    params = parameters()
-    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    params, optimizer = one(name)
     seen = []
     start = [p.detach().clone() for p in params]
 
@@ -180,8 +163,7 @@ def test_hooks(name):
 
 def test_a_hook_that_scales_gradients():
     """What a hook before the step does to gradients is what the step is given."""
-    params, others = parameters(), parameters()
-    ours, plain = (class_of("AdamW")(x, lr=LR, **BUSY["AdamW"]) for x in (params, others))
+    (params, ours), (others, plain) = pair("AdamW")
 
     def halved(one, args, kwargs):
         for p in params:
@@ -201,8 +183,7 @@ def test_a_hook_that_scales_gradients():
 def test_hooks_of_all_optimizers():
     seen = []
     hook = register_optimizer_step_post_hook(lambda *args: seen.append(args[0]))
-    params = parameters()
-    optimizer = class_of("SGD")(params, lr=LR)
+    params, optimizer = one("SGD")
     try:
         steps(optimizer, params, range(2))
     finally:
@@ -230,8 +211,7 @@ def test_zero_grad(name, set_to_none):
 @pytest.mark.parametrize("taken", [0, 2])
 def test_copied_and_pickled(name, taken):
     """A deep copy and what pickle and ``torch.save`` bring back go on with the same bits, each by itself."""
-    params = parameters()
-    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    params, optimizer = one(name)
     steps(optimizer, params, range(taken))
     stream = io.BytesIO()
     torch.save((params, optimizer), stream)

@@ -4,21 +4,8 @@ import copy
 
 import pytest
 
-from pytorch.bound import before, hold
-from pytorch.subjects import (
-    BUSY,
-    LR,
-    all_bits,
-    class_of,
-    each_of_pytorchs,
-    every_class,
-    new_gradients,
-    ours,
-    parameters,
-    steps,
-    theirs,
-    torch,
-)  # fmt: skip
+from pytorch.subjects import BUSY, LR, all_bits, class_of, each_of_pytorchs, every_class, ours, theirs, torch
+from pytorch.trials import held_step, new_gradients, one, pair, parameters, steps
 from refopt import simt
 
 
@@ -79,16 +66,12 @@ def test_a_refused_step(name, wrong, taken):
 @each_of_pytorchs
 def test_a_refused_group(name):
     """Is not added, and the optimizer goes on."""
-    params = parameters()
-    optimizer = class_of(name)(params, lr=LR, **BUSY[name])
+    params, optimizer = one(name)
     good, bad = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))
     with pytest.raises(TypeError, match=rf"{name}: param_groups\[1\]\['params'\]\[1\]: .*complex"):
         optimizer.add_param_group({"params": [good, bad]})
     assert len(optimizer.param_groups) == 1
-    new_gradients(params, 0)
-    known = before(optimizer)
-    optimizer.step()
-    hold(optimizer, known)
+    held_step(optimizer, params, 0)
 
 
 @each_of_pytorchs
@@ -236,8 +219,7 @@ def test_a_momentum_that_is_none():
 
 
 def test_a_gradient_that_several_share():
-    params, others = parameters(((3,), (3,))), parameters(((3,), (3,)))
-    ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
+    (params, ours), (others, plain) = pair("AdamW", ((3,), (3,)))
     for step in range(2):
         g = torch.full((3,), 1.0 + step)
         for p, q in zip(params, others, strict=True):

@@ -5,7 +5,8 @@ import warnings
 import pytest
 
 from pytorch.bound import before, hold
-from pytorch.subjects import LR, all_bits, class_of, each_of_pytorchs, new_gradients, parameters, theirs, torch
+from pytorch.subjects import LR, all_bits, class_of, each_of_pytorchs, theirs, torch
+from pytorch.trials import held_step, new_gradients, one, parameters
 
 lr_scheduler = torch.optim.lr_scheduler
 STEPS = 6
@@ -96,14 +97,10 @@ def test_pytorchs_own_choice_of_schedulers(name):
     db = pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
     info = next(info for info in db.optim_db if info.name == name)
     for makers in info.scheduler_inputs:
-        params = parameters(((3,),))
-        optimizer = class_of(name)(params, lr=LR)
+        params, optimizer = one(name, ((3,),))
         made = [make(optimizer) for make in makers]
         for step in range(3):
-            new_gradients(params, step)
-            known = before(optimizer)
-            optimizer.step()
-            hold(optimizer, known)
+            held_step(optimizer, params, step)
             for scheduler in made:
                 advance(scheduler, step)
 

@@ -1,9 +1,54 @@
-"""Steps of a class beside PyTorch's, each from PyTorch's parameters, states and gradients."""
+"""Steps of optimizers: of one, of two that are to agree, and beside PyTorch's from its parameters and states."""
 
 import copy
 
 from pytorch.bound import before, hold
-from pytorch.subjects import SHAPES, class_of, new_gradients, parameters, theirs, torch
+from pytorch.subjects import BUSY, LR, SHAPES, class_of, drawn, theirs, torch
+
+
+def parameters(shapes=SHAPES, seed=0, dtype=None, device="cpu"):
+    """Parameters of sizes near 1 and random signs: the same ones for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.nn.Parameter(drawn(shape, generator, dtype).to(device)) for shape in shapes]
+
+
+def new_gradients(params, step, fresh=True, only=None):
+    """Gradients of a step for parameters: other tensors than those before, or the same ones written again."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    for i, p in enumerate(params):
+        g = drawn(p.shape, generator, p.dtype).to(p.device)
+        if only is not None and i not in only:
+            p.grad = None
+        elif fresh or p.grad is None:
+            p.grad = g
+        else:
+            p.grad.copy_(g)
+
+
+def steps(optimizer, params, numbers, fresh=True):
+    """Take the steps of some numbers."""
+    for step in numbers:
+        new_gradients(params, step, fresh)
+        optimizer.step()
+
+
+def one(name, shapes=SHAPES, dtype=None, device="cpu", **options):
+    """New parameters, and an optimizer of them that keeps all states that its class has."""
+    params = parameters(shapes, dtype=dtype, device=device)
+    return params, class_of(name)(params, **{"lr": LR} | BUSY[name] | options)
+
+
+def pair(name, *args, **options):
+    """Two optimizers of equal parameters, each with its own."""
+    return one(name, *args, **options), one(name, *args, **options)
+
+
+def held_step(optimizer, params, step, **gradients):
+    """Take a step with new gradients, which is held to the bound."""
+    new_gradients(params, step, **gradients)
+    known = before(optimizer)
+    optimizer.step()
+    return hold(optimizer, known)
 
 
 def synchronise(optimizer, params, peer, of_peer):
@@ -21,10 +66,7 @@ def beside(name, kwargs, count, *, dtype=None, device="cpu", shapes=SHAPES):
     worst = 0.0
     for step in range(count):
         synchronise(optimizer, params, peer, of_peer)
-        for one, tensors in ((peer, of_peer), (optimizer, params)):
-            new_gradients(tensors, step)
-            known = before(one)
-            one.step()
-            largest = hold(one, known)
+        for each, tensors in ((peer, of_peer), (optimizer, params)):
+            largest = held_step(each, tensors, step)
         worst = max(worst, largest)
     return worst
