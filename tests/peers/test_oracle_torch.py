@@ -148,17 +148,13 @@ def test_refused(keywords, text):
         check("adamw", torch.optim.AdamW, **keywords)
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        lambda device: check("adamw", torch.optim.AdamW, device=device),
-        lambda device: check(None, torch.optim.AdamW, device=device),
-        lambda device: oracle.identify(torch.optim.AdamW, device=device),
-        lambda device: oracle.compare(torch.optim.AdamW, torch.optim.Adam, device=device),
-        lambda device: check("sgd", lambda params, grads, lr: None, arrays="torch", device=device),
-    ],
-    ids=["check", "check without a formula", "identify", "compare", "a function"],
-)
+@pytest.mark.parametrize("asked", [
+    lambda device: check("adamw", torch.optim.AdamW, device=device),
+    lambda device: check(None, torch.optim.AdamW, device=device),
+    lambda device: oracle.identify(torch.optim.AdamW, device=device),
+    lambda device: oracle.compare(torch.optim.AdamW, torch.optim.Adam, device=device),
+    lambda device: check("sgd", lambda params, grads, lr: None, arrays="torch", device=device),
+], ids=["check", "check without a formula", "identify", "compare", "a function"])
 @pytest.mark.parametrize("device", ["nowhere", "cuda:99", "meta"])
 def test_a_device_that_is_not_there_is_refused(asked, device):
     """Before any law: none would have been tried."""

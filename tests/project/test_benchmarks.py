@@ -10,21 +10,18 @@ GB_S, L2 = 1000.0, 50_000_000
 MOVED = 1_000_000_000  # bytes: 1 ms
 
 
-@pytest.mark.parametrize(
-    ("ms", "held", "ok"),
-    [
-        (1.0, None, True),
-        (2.0, None, True),
-        (0.975, None, True),
-        (0.965, None, False),
-        (0.0, None, False),
-        (0.965, MOVED, True),  # 100 MB less, at most
-        (0.880, MOVED, True),
-        (0.870, MOVED, False),
-        (0.965, 1000, False),
-        (0.975, 1000, True),
-    ],
-)
+@pytest.mark.parametrize(("ms", "held", "ok"), [
+    (1.0, None, True),
+    (2.0, None, True),
+    (0.975, None, True),
+    (0.965, None, False),
+    (0.0, None, False),
+    (0.965, MOVED, True),  # 100 MB less, at most
+    (0.880, MOVED, True),
+    (0.870, MOVED, False),
+    (0.965, 1000, False),
+    (0.975, 1000, True),
+])
 def test_a_time_below_the_floor_is_refused(ms, held, ok):
     row = judged(ms, MOVED, GB_S, held, L2)
     assert row["ok"] == ok and ("refused" in row) != ok

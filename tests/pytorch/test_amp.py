@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytorch.bound import before, hold
-from pytorch.subjects import BUSY, LR, all_bits, bits, class_of, every_class, theirs, torch
+from pytorch.subjects import BUSY, LR, OWN, PYTORCHS, all_bits, bits, class_of, every_class, theirs, torch
 from pytorch.trials import new_gradients, pair, parameters, steps
 from refopt.cpu.remainder import split_numbers
 
@@ -39,10 +39,17 @@ def scaled_step(scaler, optimizer, params, *gradients, **named):
     scaler.update()
 
 
-@every_class
-def test_a_scaler_of_gradients(name):
+KINDS = [pytest.param(name, {}, id=name) for name in [*PYTORCHS, *OWN]] + [
+    pytest.param("AdamW", {"max_norm": 0.25}, id="clipped"),
+    *(pytest.param("AdamW", {"dtype": getattr(torch, dtype), "masters": masters}, id=f"{dtype}-{masters}")
+      for dtype, masters in MASTERS),
+]
+
+
+@pytest.mark.parametrize(("name", "how"), KINDS)
+def test_a_scaler_of_gradients(name, how):
     """Steps whose gradients overflow are left out and not counted; the others have the bits of unscaled gradients."""
-    (params, ours), (others, plain) = pair(name)
+    (params, ours), (others, plain) = pair(name, **how)
     scaler, scales = scaler_of(), []
     for step in range(6):
         scaled_step(scaler, ours, params, step, step in INF_AT)
@@ -114,15 +121,6 @@ def test_a_scaler_and_two_optimizers():
     assert all_bits(others) != all_bits(parameters(seed=1)) and scaler.get_scale() == 512
 
 
-def test_a_disabled_scaler():
-    (params, ours), (others, plain) = pair("AdamW")
-    scaler = scaler_of(enabled=False)
-    for step in range(2):
-        scaled_step(scaler, ours, params, step)
-        steps(plain, others, [step])
-    assert all_bits(params, ours) == all_bits(others, plain)
-
-
 @every_class
 @pytest.mark.parametrize("max_norm", [0.25, 1e4], ids=["clips", "leaves"])
 @pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
@@ -172,6 +170,16 @@ def test_a_norm_that_is_set(name):
         ours.masters = "fp32"
 
 
+def test_one_norm_is_of_one_type():
+    """Gradients of fp32 and of fp64 have none together."""
+    params = [*parameters(((3,),)), *parameters(((2,),), dtype=torch.float64)]
+    optimizer = class_of("SGD")(params, lr=LR, max_norm=0.25)
+    expected = "expected gradients of one arithmetic type on one device, got float32 on cpu, float64 on cpu"
+    with pytest.raises(RuntimeError, match=f"SGD: max_norm: {expected}"):
+        steps(optimizer, params, [0])
+    assert all_bits(params) == all_bits([*parameters(((3,),)), *parameters(((2,),), dtype=torch.float64)])
+
+
 def test_clipping_beside_nan():
     """NaN stays in its element; `clip_grad_norm_` spreads it."""
     params, others = parameters(), parameters()
@@ -183,26 +191,13 @@ def test_clipping_beside_nan():
     assert all_bits(params) == all_bits(others) and params[-1].isnan().sum() == 1
 
 
-def test_clipping_beside_an_overflow():
-    """Skips the step, and spoils none after it."""
-    (params, ours), (others, plain) = pair("AdamW", max_norm=0.25)
-    scaler = scaler_of()
-    for step in range(4):
-        scaled_step(scaler, ours, params, step, step in INF_AT)
-        if step not in INF_AT:
-            steps(plain, others, [step])
-    assert all_bits(params, ours) == all_bits(others, plain)
-
-
-@every_class
+@pytest.mark.parametrize("name", [name for name in [*PYTORCHS, *OWN] if name != "LARS"])
 @pytest.mark.parametrize(("dtype", "masters"), MASTERS)
 def test_masters(name, dtype, masters):
     """The master is what an fp32 parameter would be that has the same gradients; the parameter is that, rounded.
 
     But for LARS, which takes the norm of the stored parameter.
     """
-    if name == "LARS":
-        return
     dtype = getattr(torch, dtype)
     params = parameters(dtype=dtype)
     wide = [torch.nn.Parameter(p.detach().float()) for p in params]
@@ -264,22 +259,13 @@ def test_masters_are_saved(dtype, masters):
     other.load_state_dict(saved)
     assert all_bits(others, other) == all_bits(params, optimizer)
     steps(optimizer, params, range(2, 4))
+    kept = [bits(entry["master_param"]) for entry in saved["state"].values()]
     steps(other, others, range(2, 4))
     assert all_bits(others, other) == all_bits(params, optimizer)
-    with pytest.raises(ValueError, match="masters=None"):
-        class_of("AdamW")(copy.deepcopy(params), lr=LR).load_state_dict(saved)
-
-
-@pytest.mark.parametrize(("dtype", "masters"), MASTERS)
-def test_masters_and_a_scaler(dtype, masters):
-    """Gradients of 16 bits, scaled, of which some overflow."""
-    (params, ours), (others, plain) = pair("AdamW", dtype=getattr(torch, dtype), masters=masters)
-    scaler = scaler_of()
-    for step in range(5):
-        scaled_step(scaler, ours, params, step, step in INF_AT)
-        if step not in INF_AT:
-            steps(plain, others, [step])
-    assert all_bits(params, ours) == all_bits(others, plain)
+    assert [bits(entry["master_param"]) for entry in saved["state"].values()] == kept, "what was saved is no longer"
+    for wrong in {None, "fp32", "remainder"} - {masters} - ({"remainder"} if dtype == "float16" else set()):
+        with pytest.raises(ValueError, match=rf"AdamW: load_state_dict: state\[0\]: expected masters={wrong!r}, as the"):
+            class_of("AdamW")(copy.deepcopy(params), lr=LR, masters=wrong).load_state_dict(saved)
 
 
 def test_masters_that_cannot_be_are_refused():

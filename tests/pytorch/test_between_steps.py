@@ -4,6 +4,9 @@ One run looks at its states after each step, which makes everything anew; the ot
 held to the bound.
 """
 
+import gc
+import weakref
+
 import pytest
 
 from pytorch.bound import before, hold
@@ -87,9 +90,20 @@ def frozen(optimizer, params, step):
     params[1].grad = None
 
 
+def momentum_that_begins(optimizer, params, step):
+    """SGD without momentum is another routine."""
+    if "momentum" in optimizer.param_groups[0]:
+        optimizer.param_groups[0]["momentum"] = 0.875 if step >= 2 else 0.0
+
+
+def momentum_that_ends(optimizer, params, step):
+    if step == 2 and "momentum" in optimizer.param_groups[0]:
+        optimizer.param_groups[0]["momentum"] = 0.0
+
+
 CHANGES = [
     rates, every_number, other_strides, some_without, one_that_comes_late, same_tensors, data_replaced, a_group_less,
-    a_parameter_less, another_parameter, uphill, frozen,
+    a_parameter_less, another_parameter, uphill, frozen, momentum_that_begins, momentum_that_ends,
 ]  # fmt: skip
 
 
@@ -135,23 +149,19 @@ def test_a_change_where_gradients_are_clipped(change):
     torch.testing.assert_close(*kept, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("first", "then"), [(0.0, 0.875), (0.875, 0.0)])
-def test_momentum_that_begins_or_ends(first, then):
-    """SGD without momentum is another routine."""
-    kept = []
-    for looks in (True, False):
-        params = parameters(SHAPES)
-        optimizer = class_of("SGD")(groups_of(params), lr=LR, momentum=first)
-        for step in range(STEPS):
-            if step == 2:
-                optimizer.param_groups[0]["momentum"] = then
-            new_gradients(params, step)
-            known = before(optimizer) if looks else None
-            optimizer.step()
-            if looks:
-                hold(optimizer, known)
-        kept.append(all_bits(params, optimizer))
-    assert kept[0] == kept[1]
+def test_refresh():
+    """Puts the numbers of groups where a step of a graph reads them, for the parameters of the last step alone."""
+    params, optimizer = one("AdamW", SHAPES)
+    optimizer.refresh()  # there is nothing yet
+    new_gradients(params, 0)
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.25
+    optimizer.refresh()
+    (bucket,) = optimizer._buckets
+    assert bucket._numbers["lr"] == 0.25
+    optimizer.param_groups[0]["params"].pop()
+    with pytest.raises(RuntimeError, match="AdamW: refresh: expected the parameters and choices of the last step"):
+        optimizer.refresh()
 
 
 def test_two_optimizers_of_one_model():
@@ -179,9 +189,6 @@ def test_a_parameter_of_two_optimizers():
 
 def test_no_step_keeps_an_optimizer_alive():
     """Plans and hooks hold nothing that outlives it."""
-    import gc
-    import weakref
-
     params, optimizer = one("AdamW", SHAPES)
     new_gradients(params, 0)
     optimizer.step()
@@ -195,8 +202,6 @@ def test_no_step_keeps_an_optimizer_alive():
 
 def test_gradients_are_not_kept():
     """After ``zero_grad`` their memory is free, as with PyTorch's class."""
-    import weakref
-
     params, optimizer = one("AdamW", SHAPES)
     new_gradients(params, 0)
     optimizer.step()

@@ -42,19 +42,16 @@ def test_every_law(routine, name, dtype):
     check(routine, class_of(name), dtypes=[dtype], diagnose=False).raise_if_failed()
 
 
-@pytest.mark.parametrize(
-    ("routine", "name", "options"),
-    [
-        ("adam", "Adam", {"amsgrad": True, "maximize": True}),
-        ("adam", "Adam", {"decoupled_weight_decay": True}),
-        ("rmsprop", "RMSprop", {"centered": True, "maximize": True}),
-        ("momentum", "SGD", {"nesterov": True, "maximize": True}),
-        ("momentum", "SGD", {"dampening": 0.25}),
-        ("nadam", "NAdam", {"decoupled_weight_decay": True}),
-        ("radam", "RAdam", {"decoupled_weight_decay": True, "maximize": True}),
-        ("adagrad", "Adagrad", {"initial_accumulator_value": 0.25, "lr_decay": 0.125}),
-    ],
-)
+@pytest.mark.parametrize(("routine", "name", "options"), [
+    ("adam", "Adam", {"amsgrad": True, "maximize": True}),
+    ("adam", "Adam", {"decoupled_weight_decay": True}),
+    ("rmsprop", "RMSprop", {"centered": True, "maximize": True}),
+    ("momentum", "SGD", {"nesterov": True, "maximize": True}),
+    ("momentum", "SGD", {"dampening": 0.25}),
+    ("nadam", "NAdam", {"decoupled_weight_decay": True}),
+    ("radam", "RAdam", {"decoupled_weight_decay": True, "maximize": True}),
+    ("adagrad", "Adagrad", {"initial_accumulator_value": 0.25, "lr_decay": 0.125}),
+])
 def test_the_step_with_options(routine, name, options):
     """Those that change the formula."""
     report = check(

@@ -47,34 +47,18 @@ def test_the_layout_is_pytorchs(name, taken):
 
 @each_of_pytorchs
 @taken_steps
-def test_there_and_back(name, taken):
-    """What PyTorch's class has loaded, and saved again, goes on with the bits of never having been there."""
+@pytest.mark.parametrize("kinds", [(class_of, theirs), (theirs, class_of)], ids=["through PyTorch", "through here"])
+def test_there_and_back(name, taken, kinds):
+    """What a class has saved, the other has loaded and saved again, it goes on from with the bits of never leaving."""
+    own, other = kinds
     params = parameters()
-    stays = made(class_of, name, params)
+    stays = made(own, name, params)
     steps(stays, params, range(taken))
-    of_peer, others = copied(params), copied(params)
-    peer, back = made(theirs, name, of_peer), made(class_of, name, others)
-    peer.load_state_dict(copy.deepcopy(stays.state_dict()))
-    assert all_bits(of_peer, peer) == all_bits(params, stays)
-    back.load_state_dict(copy.deepcopy(peer.state_dict()))
-    for step in range(taken, taken + 2):
-        steps(back, others, [step])
-        steps(stays, params, [step])
-        assert all_bits(others, back) == all_bits(params, stays)
-
-
-@each_of_pytorchs
-@taken_steps
-def test_pytorchs_through_here(name, taken):
-    """What PyTorch's class has saved, loaded here and saved again, it goes on from with the same bits."""
-    params = parameters()
-    stays = made(theirs, name, params)
-    steps(stays, params, range(taken))
-    of_ours, others = copied(params), copied(params)
-    ours, back = made(class_of, name, of_ours), made(theirs, name, others)
-    ours.load_state_dict(copy.deepcopy(stays.state_dict()))
-    assert all_bits(of_ours, ours) == all_bits(params, stays)
-    back.load_state_dict(copy.deepcopy(ours.state_dict()))
+    away, others = copied(params), copied(params)
+    abroad, back = made(other, name, away), made(own, name, others)
+    abroad.load_state_dict(copy.deepcopy(stays.state_dict()))
+    assert all_bits(away, abroad) == all_bits(params, stays)
+    back.load_state_dict(copy.deepcopy(abroad.state_dict()))
     for step in range(taken, taken + 2):
         steps(back, others, [step])
         steps(stays, params, [step])

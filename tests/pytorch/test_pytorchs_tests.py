@@ -10,14 +10,10 @@ import pickle
 
 import pytest
 
-from pytorch.subjects import BUSY, LR, all_bits, class_of, drawn, each_of_pytorchs, every_class, theirs, torch
-from pytorch.trials import new_gradients, one, pair, parameters, steps
+from pytorch.subjects import OWN, PYTORCHS, BUSY, LR, all_bits, class_of, drawn, each_of_pytorchs, every_class, theirs, torch
+from pytorch.trials import held_step, new_gradients, one, pair, parameters, steps
 
 register_optimizer_step_post_hook = pytest.importorskip("torch.optim.optimizer").register_optimizer_step_post_hook
-
-
-def held_step(optimizer, params, step):
-    held_step(optimizer, params, step)
 
 
 @each_of_pytorchs
@@ -207,11 +203,15 @@ def test_zero_grad(name, set_to_none):
     assert all_bits(params, ours) == all_bits(others, same)
 
 
-@every_class
+MIXED = {"max_norm": 0.25, "masters": "fp32", "dtype": torch.bfloat16}
+PICKLED = [*((name, {}) for name in [*PYTORCHS, *OWN]), ("AdamW", MIXED)]
+
+
+@pytest.mark.parametrize(("name", "how"), PICKLED)
 @pytest.mark.parametrize("taken", [0, 2])
-def test_copied_and_pickled(name, taken):
+def test_copied_and_pickled(name, how, taken):
     """A deep copy and what pickle and ``torch.save`` bring back go on with the same bits, each by itself."""
-    params, optimizer = one(name)
+    params, optimizer = one(name, **how)
     steps(optimizer, params, range(taken))
     stream = io.BytesIO()
     torch.save((params, optimizer), stream)
@@ -223,6 +223,7 @@ def test_copied_and_pickled(name, taken):
     ]
     for others, other in copies:
         assert type(other) is type(optimizer)
+        assert (other.masters, other.max_norm) == (how.get("masters"), how.get("max_norm"))
         steps(other, others, range(taken, taken + 2))
     steps(optimizer, params, range(taken, taken + 2))
     assert all(all_bits(others, other) == all_bits(params, optimizer) for others, other in copies)

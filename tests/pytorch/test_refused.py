@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from pytorch.subjects import BUSY, LR, all_bits, class_of, each_of_pytorchs, every_class, ours, theirs, torch
+from pytorch.subjects import BUSY, LR, OWN, all_bits, class_of, each_of_pytorchs, every_class, ours, theirs, torch
 from pytorch.trials import held_step, new_gradients, one, pair, parameters, steps
 from refopt import simt
 
@@ -93,6 +93,27 @@ def test_what_is_of_all_groups_is_no_option_of_one(name, name_of, value):
     assert optimizer.param_groups[0]["lr"] == LR
     optimizer.add_param_group({"params": params[1:], "title": "the rest"})
     steps(optimizer, params, [0])
+
+
+@pytest.mark.parametrize(("name", "options", "message"), [
+    ("LARS", {"lr": -1.0}, "lr"), ("LARS", {"momentum": -0.5}, "momentum"), ("LARS", {"eps": "0"}, "eps"),
+    ("LARS", {"trust_coefficient": -1.0}, "trust_coefficient"), ("LAMB", {"betas": (0.9, 1.0)}, r"betas\[1\]"),
+    ("LAMB", {"always_adapt": 1}, "always_adapt"), ("Lion", {"betas": (-0.5, 0.9)}, r"betas\[0\]"),
+    ("Lion", {"weight_decay": float("nan")}, "weight_decay"), ("NovoGrad", {"grad_averaging": 1}, "grad_averaging"),
+])
+def test_wrong_options_of_own_classes(name, options, message):
+    with pytest.raises((TypeError, ValueError), match=f"{name}: {message}: expected"):
+        class_of(name)(parameters(), **options)
+
+
+def test_defaults_of_own_classes():
+    defaults = {name: {k: x for k, x in class_of(name)(parameters()).defaults.items()} for name in OWN}
+    assert defaults == {
+        "LARS": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0005, "trust_coefficient": 0.001, "eps": 0.0},
+        "LAMB": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01, "always_adapt": False},
+        "Lion": {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0},
+        "NovoGrad": {"lr": 1e-3, "betas": (0.95, 0.98), "eps": 1e-8, "weight_decay": 0.0, "grad_averaging": False},
+    }
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64, torch.float8_e4m3fn])

@@ -136,29 +136,23 @@ def test_no_place_to_load_into(row):
     assert_same(before.outcome(), case.outcome(), message)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"hypers": [("lr", 0.1)]}, TypeError, "merged_adam: hypers: expected a dictionary, got list"),
-        ({"hypers": 0}, TypeError, "merged_adam: hypers: expected a dictionary, got int"),
-        ({"hypers": {"lr": "x"}}, TypeError, "merged_adam: lr: expected a number, got 'x'"),
-        ({"routine": np.array(["adam"])}, ValueError, "state_dict: routine: expected one of sgd"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error", "message"), [
+    ({"hypers": [("lr", 0.1)]}, TypeError, "merged_adam: hypers: expected a dictionary, got list"),
+    ({"hypers": 0}, TypeError, "merged_adam: hypers: expected a dictionary, got int"),
+    ({"hypers": {"lr": "x"}}, TypeError, "merged_adam: lr: expected a number, got 'x'"),
+    ({"routine": np.array(["adam"])}, ValueError, "state_dict: routine: expected one of sgd"),
+])
 def test_not_saved(arguments, error, message):
     with pytest.raises(error) as caught:
         state.state_dict(**{"routine": "adam", "slots": adam().slots} | arguments)
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("choices", "error", "message"),
-    [
-        (0, TypeError, "choices: expected a dictionary, got int"),
-        ({"epsilon": 1}, TypeError, "choices: expected no more than epsilon_at, decay, maximize, rounding, got"),
-        ({"epsilon_at": "here"}, ValueError, "choices: epsilon_at: expected one of corrected, uncorrected, got 'here'"),
-    ],
-)
+@pytest.mark.parametrize(("choices", "error", "message"), [
+    (0, TypeError, "choices: expected a dictionary, got int"),
+    ({"epsilon": 1}, TypeError, "choices: expected no more than epsilon_at, decay, maximize, rounding, got"),
+    ({"epsilon_at": "here"}, ValueError, "choices: epsilon_at: expected one of corrected, uncorrected, got 'here'"),
+])
 def test_choices_that_are_none(choices, error, message):
     case = adam()
     with pytest.raises(error) as caught:
@@ -179,17 +173,14 @@ def test_what_gradients_may_leave_is_loaded():
         state.load(saved, "novograd", case.slots)
 
 
-@pytest.mark.parametrize(
-    ("name", "slot", "value", "base", "right"),
-    [
-        ("nadam", "momentum_decay_pow", 1.0, 1.0, True), ("nadam", "momentum_decay_pow", 1.5, 1.0, False),
-        ("nadam", "momentum_decay_pow", 1.5, 1.25, True), ("nadam", "mu_product", 1.0, 0.96, True),
-        ("nadam", "mu_product", 1.5, 0.96, False), ("nadam", "mu_product", np.nan, 0.96, False),
-        ("nadam", "mu_product", -0.25, 0.96, False), ("radam", "rho", 1999.0, None, True),
-        ("radam", "rho", -1.0, None, False), ("radam", "rho", np.inf, None, False),
-        ("radam", "beta2_pow", 0.0, None, True), ("radam", "beta2_pow", np.nextafter(1, 0), None, True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "slot", "value", "base", "right"), [
+    ("nadam", "momentum_decay_pow", 1.0, 1.0, True), ("nadam", "momentum_decay_pow", 1.5, 1.0, False),
+    ("nadam", "momentum_decay_pow", 1.5, 1.25, True), ("nadam", "mu_product", 1.0, 0.96, True),
+    ("nadam", "mu_product", 1.5, 0.96, False), ("nadam", "mu_product", np.nan, 0.96, False),
+    ("nadam", "mu_product", -0.25, 0.96, False), ("radam", "rho", 1999.0, None, True),
+    ("radam", "rho", -1.0, None, False), ("radam", "rho", np.inf, None, False),
+    ("radam", "beta2_pow", 0.0, None, True), ("radam", "beta2_pow", np.nextafter(1, 0), None, True),
+])
 def test_ranges_of_scalars(name, slot, value, base, right):
     """Powers, products and lengths, to the ends of what they can be."""
     case = make(ROUTINES[name], [1], ("float64",) * 3)
@@ -237,16 +228,13 @@ def test_loading_what_shares_memory_with_its_place():
     assert [x.tolist() for x in case.velocities] == [expected[i].tolist() for i in (2, 0, 1)]
 
 
-@pytest.mark.parametrize(
-    ("value", "known", "needed", "message"),
-    [
-        ([("a", 1)], None, (), "f: x: expected a dictionary, got list"),
-        ({1: 2}, None, (), "f: x: keys[0]: expected a name, got 1"),
-        ({"a": 1}, ("b",), (), "f: x: expected no more than b, got 'a'"),
-        ({"a": 1}, None, ("a", "b"), "f: x: expected a dictionary with a, b, got none of b"),
-        (None, None, ("a", "b"), "f: x: expected a dictionary with a, b, got NoneType"),
-    ],
-)
+@pytest.mark.parametrize(("value", "known", "needed", "message"), [
+    ([("a", 1)], None, (), "f: x: expected a dictionary, got list"),
+    ({1: 2}, None, (), "f: x: keys[0]: expected a name, got 1"),
+    ({"a": 1}, ("b",), (), "f: x: expected no more than b, got 'a'"),
+    ({"a": 1}, None, ("a", "b"), "f: x: expected a dictionary with a, b, got none of b"),
+    (None, None, ("a", "b"), "f: x: expected a dictionary with a, b, got NoneType"),
+])
 def test_mappings_as_arguments(value, known, needed, message):
     with pytest.raises(TypeError) as caught:
         mapped("f: x", value, known, needed)
