@@ -47,6 +47,8 @@ SHARED = {
                        "call 2, recv of 12 float32 from 1", "call 0, recv of 12 float32 from 0"),
     "sent and summed": (lambda w, x, other: (w.send(x, other), w.recv(array(), other), w.all_reduce(x)),
                         "call 2, all_reduce of 12 float32", "call 0, send of 12 float32 to 1"),
+    "beyond a shorter one": (lambda w, x, other: (w.send(x, other), w.send(x[1:2], other), w.recv(x[5:6], other)),
+                             "call 2, recv of 1 float32 from 1", "call 0, send of 12 float32 to 1"),
     "received and gathered": (lambda w, x, other: (w.all_gather(x, array(24)), w.recv(x[3:4], other)),
                               "call 1, recv of 1 float32 from 1", "call 0, all_gather of 12 float32"),
 }
@@ -216,9 +218,12 @@ BAD = [
      "all_gather: source: expected no overlap, or in place, at byte 0 of target, got an overlap from byte 8"),
     (lambda w: (lambda x: w.reduce_scatter(x[:4], x[3:5]))(array(5)), ValueError,
      "reduce_scatter: target: expected no overlap, or in place, at byte 0 of source, got an overlap from byte 12"),
+    (lambda w: (lambda x: w.all_gather(x[:2], x[1:]))(array(5)), ValueError,
+     "all_gather: source: expected no overlap, or in place, at byte 0 of target, got an overlap from byte -4"),
     (lambda w: w.group([]), TypeError, r"group: ranks: expected a list of at least one rank, got \[\]"),
     (lambda w: w.group([0, 2]), ValueError, r"group: ranks\[1\]: expected a rank from 0 to 1, got 2"),
     (lambda w: w.group([0, 1, 0]), ValueError, r"group: ranks\[2\]: expected each rank once, got 0 again"),
+    (lambda w: w.group([0, 0]), ValueError, r"group: ranks\[1\]: expected each rank once, got 0 again"),
 ]
 
 
@@ -240,6 +245,9 @@ def test_read_only_arrays_may_be_read():
         world.broadcast(array(3) if world.rank else read_only(3), 0)
         world.all_gather(read_only(3), array(6))
         world.reduce_scatter(read_only(4), array(2))
+        x = array(6)
+        world.all_gather(x[4:], x[:4])  # side by side
+        world.all_gather(x[:2], x[2:])
         (world.send if world.rank else world.recv)(read_only(3) if world.rank else array(3), 1 - world.rank)
 
     local.run(rank, 2)
@@ -249,5 +257,7 @@ def test_bad_sizes_and_algorithms():
     for size in (0, -1, 2**20 + 1, True, 2.0):
         with pytest.raises((TypeError, ValueError), match=rf"size: expected an integer from 1 to 1048576, got {size}$"):
             local.run(print, size)
+    with pytest.raises(TypeError, match=r"local\.run: seed: expected an integer, got '1'"):
+        local.run(print, 1, seed="1")
     with pytest.raises(ValueError, match=r"local\.run: algorithm: expected one of rank_order, ring, got 'tree'"):
         local.run(print, 1, algorithm="tree")

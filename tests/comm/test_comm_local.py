@@ -102,8 +102,11 @@ def apart(world):
     (world if world.rank == 2 else part or world).all_reduce(array())
 
 
-def sent_and_received(world):
-    world.send(array(), 1) if world.rank == 0 else world.rank == 1 and world.recv(array(11), 0)
+def met_by(*received):
+    def rank(world):
+        world.send(array(), 1) if world.rank == 0 else world.rank == 1 and world.recv(array(*received), 0)
+
+    return rank
 
 
 SUM = "waits in all_reduce of 12 float32, call 0"
@@ -123,8 +126,8 @@ MISMATCHES = {
                  *(f"waits in send of 12 float32 to {to}" for to in (1, 2, 0))),
     "nobody sends": (lambda world: world.rank or world.recv(array(), 2),
                      "waits in recv of 12 float32 from 2", LEFT, LEFT),
-    "other count sent": (sent_and_received, "waits in send of 12 float32 to 1", "waits in recv of 11 float32 from 0",
-                         LEFT),
+    "other count sent": (met_by(11), "waits in send of 12 float32 to 1", "waits in recv of 11 float32 from 0", LEFT),
+    "other type sent": (met_by(12, "i4"), "waits in send of 12 float32 to 1", "waits in recv of 12 int32 from 0", LEFT),
     "other order in a batch": (other_order_in_a_batch, SUM,
                                f"{FROM} 0, call 0 and all_reduce of 12 float32, call 1", SUM),
     "other group": (lambda world: world.group([0, 1] if world.rank else [0, 2]),
@@ -211,10 +214,14 @@ def test_a_communicator_belongs_to_its_rank_and_its_run():
 
 def test_closed():
     def rank(world):
+        with pytest.raises(KeyError), world:
+            raise KeyError  # the others may be anywhere
         with world:
             world.barrier()
         with pytest.raises(CommError, match="all_reduce: no more calls can be made: it is closed"):
             world.all_reduce(array())
+        with pytest.raises(CommError, match="batch: no more calls can be made: it is closed"), world.batch():
+            pass
 
     local.run(rank, 2)
 

@@ -30,7 +30,8 @@ BUSY = {
 LR = 0.0625
 SHAPES = (3, 4), (), (0,), (5,)
 
-every_class = pytest.mark.parametrize("name", [*PYTORCHS, *OWN])
+EVERY = *PYTORCHS, *OWN
+every_class = pytest.mark.parametrize("name", EVERY)
 each_of_pytorchs = pytest.mark.parametrize("name", PYTORCHS)
 
 

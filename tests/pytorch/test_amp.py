@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytorch.bound import before, hold
-from pytorch.subjects import BUSY, LR, OWN, PYTORCHS, all_bits, bits, class_of, every_class, theirs, torch
+from pytorch.subjects import BUSY, EVERY, LR, all_bits, bits, class_of, every_class, theirs, torch
 from pytorch.trials import new_gradients, pair, parameters, steps
 from refopt.cpu.remainder import split_numbers
 
@@ -39,7 +39,7 @@ def scaled_step(scaler, optimizer, params, *gradients, **named):
     scaler.update()
 
 
-KINDS = [pytest.param(name, {}, id=name) for name in [*PYTORCHS, *OWN]] + [
+KINDS = [pytest.param(name, {}, id=name) for name in EVERY] + [
     pytest.param("AdamW", {"max_norm": 0.25}, id="clipped"),
     *(pytest.param("AdamW", {"dtype": getattr(torch, dtype), "masters": masters}, id=f"{dtype}-{masters}")
       for dtype, masters in MASTERS),
@@ -191,7 +191,7 @@ def test_clipping_beside_nan():
     assert all_bits(params) == all_bits(others) and params[-1].isnan().sum() == 1
 
 
-@pytest.mark.parametrize("name", [name for name in [*PYTORCHS, *OWN] if name != "LARS"])
+@pytest.mark.parametrize("name", [name for name in EVERY if name != "LARS"])
 @pytest.mark.parametrize(("dtype", "masters"), MASTERS)
 def test_masters(name, dtype, masters):
     """The master is what an fp32 parameter would be that has the same gradients; the parameter is that, rounded.
@@ -264,7 +264,7 @@ def test_masters_are_saved(dtype, masters):
     assert all_bits(others, other) == all_bits(params, optimizer)
     assert [bits(entry["master_param"]) for entry in saved["state"].values()] == kept, "what was saved is no longer"
     for wrong in {None, "fp32", "remainder"} - {masters} - ({"remainder"} if dtype == "float16" else set()):
-        with pytest.raises(ValueError, match=rf"AdamW: load_state_dict: state\[0\]: expected masters={wrong!r}, as the"):
+        with pytest.raises(ValueError, match=rf"load_state_dict: state\[0\]: expected masters={wrong!r}, as the opt"):
             class_of("AdamW")(copy.deepcopy(params), lr=LR, masters=wrong).load_state_dict(saved)
 
 

@@ -141,7 +141,7 @@ def test_parameters_with_gaps_are_refused(name):
 
 
 def test_views_of_one_storage():
-    """Parameters that are parts of one tensor, as flattened ones are, side by side or not; what lies between them stays."""
+    """Parameters that are parts of one tensor, as flattened ones are: side by side, or with what stays between them."""
     flat = torch.arange(1.0, 21.0)
     kept = flat.clone()
     params = [torch.nn.Parameter(flat[1:7].view(2, 3)), torch.nn.Parameter(flat[7:9]), torch.nn.Parameter(flat[11:15])]

@@ -10,7 +10,7 @@ import pickle
 
 import pytest
 
-from pytorch.subjects import OWN, PYTORCHS, BUSY, LR, all_bits, class_of, drawn, each_of_pytorchs, every_class, theirs, torch
+from pytorch.subjects import BUSY, EVERY, LR, all_bits, class_of, drawn, each_of_pytorchs, every_class, theirs, torch
 from pytorch.trials import held_step, new_gradients, one, pair, parameters, steps
 
 register_optimizer_step_post_hook = pytest.importorskip("torch.optim.optimizer").register_optimizer_step_post_hook
@@ -204,7 +204,7 @@ def test_zero_grad(name, set_to_none):
 
 
 MIXED = {"max_norm": 0.25, "masters": "fp32", "dtype": torch.bfloat16}
-PICKLED = [*((name, {}) for name in [*PYTORCHS, *OWN]), ("AdamW", MIXED)]
+PICKLED = [*((name, {}) for name in EVERY), ("AdamW", MIXED)]
 
 
 @pytest.mark.parametrize(("name", "how"), PICKLED)

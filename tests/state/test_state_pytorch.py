@@ -11,9 +11,9 @@ from refopt import cpu, gpu, state
 from refopt.catalog import ROUTINES
 from refopt.oracle.exact.build import make
 from refopt.oracle.exact.cases import arguments
-from refopt.state.peers import PEERS
+from refopt.state.peers import LATER, PEERS
 from refopt.state.steps import power_after, rho_after, steps_of
-from state.cases import TAKEN, refopts
+from state.cases import TAKEN, refopts, torchs
 
 CARRYING = [routine for routine in ROUTINES.values() if {"beta1_pow", "beta2_pow"} & set(routine.scalars)]
 both_types = pytest.mark.parametrize("real", [np.float32, np.float64])
@@ -65,6 +65,7 @@ def test_many_steps():
         rho = 1 + (rho + 1) * ((beta - at[steps + 1]) / (1 - at[steps + 1]))
     assert rho_after(beta, 20_000) == rho
     assert rho_after(np.float32(0.5), 10**9) == rho_after(np.float32(0.5), 200)
+    assert rho_after(np.float64(0.5), 200).dtype == np.float64
     assert power_after(np.float64(0.5), 0).dtype == np.float64 != power_after(np.float32(0.5), 0).dtype
 
 
@@ -77,7 +78,8 @@ def test_there_and_back(name, real):
     saved, params = refopts(name, np.dtype(real).name)
     made = state.to_torch(saved, step=TAKEN if PEERS[name].counts else None)
     if PEERS[name].counts:
-        assert [entry["step"].item() for entry in made["state"].values()] == list(TAKEN)
+        counts = [entry["step"] for entry in made["state"].values()]
+        assert [(x.item(), x.dtype, x.shape) for x in counts] == [(n, np.float32, ()) for n in TAKEN]
     assert [group["params"] for group in made["param_groups"]] == [[0, 2], [1]]
     back = state.from_torch(name, made, params)
     for group in made["param_groups"]:
@@ -110,14 +112,28 @@ def test_groups():
 
 
 def test_arrays_are_copies():
-    """Neither side writes into the other."""
+    """Neither side writes into the other, and axes stay in their order."""
     saved, params = refopts("adam")
+    saved["slots"]["moment1"][2] = np.asfortranarray(saved["slots"]["moment1"][2])
     made = state.to_torch(saved)
     back = state.from_torch("adam", made, params)
-    for x, y, z in zip(
-        saved["slots"]["moment1"], (e["exp_avg"] for e in made["state"].values()), back["slots"]["moment1"], strict=True
-    ):
+    theirs = [entry["exp_avg"] for entry in made["state"].values()]
+    for x, y, z in zip(saved["slots"]["moment1"], theirs, back["slots"]["moment1"], strict=True):
         assert not np.shares_memory(x, y) and not np.shares_memory(y, z)
+        assert x.strides == y.strides == z.strides and (x == z).all()
+
+
+def test_wider_states_and_counts_to_their_ends():
+    """Parameters of 16 bits may have fp32 states, and PyTorch counts from 0 to 2**24."""
+    made, params = torchs("adagrad")
+    slots = state.from_torch("adagrad", made, [p.astype(np.float16) for p in params])["slots"]
+    assert [x.dtype for x in slots["moment"]] == [np.float32] * 3
+    del made["state"][0]
+    slots = state.from_torch("adagrad", made, [p.astype(np.float16) for p in params])["slots"]
+    assert slots["moment"][0].dtype == np.float16 and not slots["moment"][0].any()
+    for step in (0, 2**24):
+        given = state.to_torch(refopts("adagrad")[0], step=step)["state"]
+        assert [entry["step"] for entry in given.values()] == [step] * 3
 
 
 @both_types
@@ -132,6 +148,8 @@ def test_momentum_of_rmsprop(real):
     made = state.to_torch(saved, step=3)
     for i, lr in enumerate((0.1, 0.2, 0.1)):
         assert (made["state"][i]["momentum_buffer"] == saved["slots"]["velocity"][i] / real(lr)).all()
+    saved["slots"]["velocity"][0][0] = np.inf
+    assert state.to_torch(saved, step=3)["state"][0]["momentum_buffer"][0] == np.inf
     made["param_groups"][0]["lr"] = 0.5
     back = state.from_torch("rmsprop", made, params)
     assert (back["slots"]["velocity"][0] == made["state"][0]["momentum_buffer"]).all()
@@ -163,10 +181,23 @@ def test_options(name, ours, theirs):
     assert theirs.items() <= made["param_groups"][0].items()
     assert ours.items() <= state.from_torch(name, made, params)["hypers"].items()
     for group in made["param_groups"]:  # as PyTorch had them before the option
-        for later in ("maximize", "decoupled_weight_decay"):
+        for later in LATER:
             group.pop(later, None)
+        group |= {"foreach": None, "initial_lr": 1.0} | ({"decoupled_weight_decay": False} if name == "sgd" else {})
     back = state.from_torch(name, made, params)["hypers"]
-    assert back["maximize"] is False and back.get("decay", "l2") == "l2"
+    assert back["maximize"] is False and back.get("decay", "l2") == "l2" and not back.get("use_nesterov")
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.004, 0.00412345678])
+def test_decays_of_momentum(decay):
+    """Of as many digits as they have."""
+    saved, params = refopts("nadam")
+    saved["hypers"]["decay_base"] = 0.96**decay
+    powers = [np.full(1, power_after(np.float32(0.96**decay), steps)) for steps in TAKEN]
+    saved["slots"]["momentum_decay_pow"] = powers
+    made = state.to_torch(saved)
+    assert made["param_groups"][0]["momentum_decay"] == decay
+    assert state.from_torch("nadam", made, params)["hypers"]["decay_base"] == 0.96**decay
 
 
 def test_an_epsilon_of_zero_in_adamax():

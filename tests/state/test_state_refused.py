@@ -8,6 +8,7 @@ from refopt.catalog import ROUTINES
 from refopt.checks.arguments import mapped
 from refopt.oracle.exact.build import make
 from refopt.oracle.exact.cases import assert_same
+from refopt.state.plain import HostMemory
 from state.cases import GONE, array, changed, refusals
 
 
@@ -205,6 +206,31 @@ def test_byte_order_and_files(tmp_path):
     saved["slots"]["moment1"] = [expected[0].astype(">f4"), np.load(tmp_path / "x.npy", mmap_mode="r")]
     state.load(saved, "adam", case.slots)
     assert all((x == y).all() for x, y in zip(case.moment1, expected, strict=True))
+
+
+def test_memory_is_waited_for():
+    """After all reads, and after all writes; what is read has its axes in their order."""
+
+    class Waited(HostMemory):
+        log: list = []  # noqa: RUF012
+
+        def read(self, value, array):
+            self.log.append("read")
+            return super().read(value, array)
+
+        def write(self, value, array, host):
+            self.log.append("write")
+            super().write(value, array, host)
+
+        def finish(self):
+            self.log.append("finish")
+
+    case, memory = make(ROUTINES["momentum"], [6]), Waited()
+    slots = {name: [np.asfortranarray(x.reshape(2, 3)) for x in case.slots[name]] for name in ("params", "velocities")}
+    saved = state.state_dict("momentum", slots, memory=memory)
+    assert saved["slots"]["velocities"][0].strides == (4, 8)
+    state.load(saved, "momentum", slots, memory=memory)
+    assert memory.log == ["read", "finish", "write", "finish"]
 
 
 def test_what_cannot_be_written_is_saved():
