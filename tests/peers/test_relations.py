@@ -23,7 +23,7 @@ FUSED_TOO = [name for name in CLASSES if "fused" in inspect.signature(getattr(to
 RUNS = [*((name, "") for name in CLASSES), *((name, "fused") for name in FUSED_TOO), ("Adam", "foreach")]
 
 
-OTHERS = {*RUNS} - {("Adam", ""), ("Adam", "foreach"), ("SGD", "fused"), ("ASGD", ""), ("Adafactor", ""), ("Rprop", "")}
+OTHERS = {*RUNS} - {("Adam", ""), ("Adam", "foreach"), ("ASGD", ""), ("Adafactor", ""), ("Rprop", "")}
 slow = pytest.mark.slow
 
 
