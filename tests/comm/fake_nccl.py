@@ -199,11 +199,10 @@ def recv(recvbuff, count, datatype, peer, comm, stream):
     _submit(comm, "recv", None, recvbuff, 0, count, datatype, peer)
 
 
-calls = types.SimpleNamespace(
-    Comm=lambda handle: handle, comm_get_async_error=lambda comm: _comms[comm].get_async_error(),
-    group_start=group_start, group_end=group_end, all_reduce=all_reduce, reduce=reduce, broadcast=broadcast,
-    reduce_scatter=reduce_scatter, all_gather=all_gather, send=send, recv=recv,
-)  # fmt: skip
+calls = types.SimpleNamespace(Comm=lambda handle: handle,
+                              comm_get_async_error=lambda comm: _comms[comm].get_async_error(), group_start=group_start,
+                              group_end=group_end, all_reduce=all_reduce, reduce=reduce, broadcast=broadcast,
+                              reduce_scatter=reduce_scatter, all_gather=all_gather, send=send, recv=recv)
 
 
 def _lock_wait():
@@ -257,12 +256,9 @@ class Pointer:
 
 
 _memory = {}
-driver = types.SimpleNamespace(
-    CUresult=types.SimpleNamespace(CUDA_SUCCESS=0, CUDA_ERROR_NOT_READY=NOT_READY),
-    cuStreamQuery=_stream_query,
-    cuMemAlloc=_allocate,
-    cuMemFree=lambda address: (0,) if _memory.pop(address) else (1,),
-)
+driver = types.SimpleNamespace(CUresult=types.SimpleNamespace(CUDA_SUCCESS=0, CUDA_ERROR_NOT_READY=NOT_READY),
+                               cuStreamQuery=_stream_query, cuMemAlloc=_allocate,
+                               cuMemFree=lambda address: (0,) if _memory.pop(address) else (1,))
 
 
 def checked(answer):
@@ -282,13 +278,8 @@ class OnDevice:
     def __init__(self, array):
         self.array = array
         self.shape, self.dtype = array.shape, array.dtype
-        self.__cuda_array_interface__ = {
-            "shape": array.shape,
-            "typestr": array.dtype.str,
-            "strides": array.strides,
-            "data": (array.ctypes.data if array.size else 0, False),
-            "version": 3,
-        }
+        self.__cuda_array_interface__ = {"shape": array.shape, "typestr": array.dtype.str, "strides": array.strides,
+                                         "data": (array.ctypes.data if array.size else 0, False), "version": 3}
 
     def __getitem__(self, index):
         return OnDevice(self.array[index])

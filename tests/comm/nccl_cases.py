@@ -23,13 +23,8 @@ class OnDevice:
         self.shape, self.dtype = host.shape, host.dtype
         self.memory = cuda.to_device(host.reshape(-1).view(np.uint8)) if memory is None and host.size else memory
         address = self.memory.__cuda_array_interface__["data"][0] + start if host.size else 0
-        self.__cuda_array_interface__ = {
-            "shape": host.shape,
-            "typestr": host.dtype.str,
-            "strides": None,
-            "data": (address, False),
-            "version": 3,
-        }
+        self.__cuda_array_interface__ = {"shape": host.shape, "typestr": host.dtype.str, "strides": None,
+                                         "data": (address, False), "version": 3}
 
     def __getitem__(self, part):
         return OnDevice(self.host[part], self.memory, self.start + part.start * self.host.itemsize)

@@ -136,10 +136,8 @@ def test_counts():
         assert world.counts == {"barrier": Counted(1, 0)}
         return counts
 
-    common = {
-        "all_reduce": Counted(2, 24), "reduce": Counted(1, 24), "broadcast": Counted(1, 8),
-        "reduce_scatter": Counted(1, 12), "all_gather": Counted(1, 6), "barrier": Counted(1, 0),
-    }
+    common = {"all_reduce": Counted(2, 24), "reduce": Counted(1, 24), "broadcast": Counted(1, 8),
+              "reduce_scatter": Counted(1, 12), "all_gather": Counted(1, 6), "barrier": Counted(1, 0)}
     first, second = local.run(rank, 2)
     assert first == common | {"recv": Counted(1, 24)} and second == common | {"send": Counted(1, 24)}
 

@@ -161,10 +161,8 @@ def test_what_a_rank_raises_is_raised_and_ends_the_others(schedule):
 
     with pytest.raises(ValueError, match="no gradient") as error:
         local.run(rank, 3, schedule=schedule)
-    assert set(got.values()) <= {
-        "rank 1 raised ValueError: no gradient",
-        "all_reduce: no more calls can be made: rank 1 raised ValueError: no gradient",
-    }
+    assert set(got.values()) <= {"rank 1 raised ValueError: no gradient",
+                                 "all_reduce: no more calls can be made: rank 1 raised ValueError: no gradient"}
     assert set(got) == {0, 2} and error.value.__notes__ == ["in rank 1 of 3"]
 
 

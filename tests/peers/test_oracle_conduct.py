@@ -16,10 +16,8 @@ RUNS = {  # what is asked for, and what runs then
     ("adamw", "AdamW", "fused"): "_fused_", ("momentum", "SGD", "foreach"): "_multi_tensor_",
     ("momentum", "SGD", "loop"): "_single_tensor_",
 }  # fmt: skip
-MORE = {
-    ("momentum", "SGD", "fused"): "_fused_", ("adamw", "AdamW", "foreach"): "_multi_tensor_",
-    ("adamw", "AdamW", "loop"): "_single_tensor_",
-}  # fmt: skip
+MORE = {("momentum", "SGD", "fused"): "_fused_", ("adamw", "AdamW", "foreach"): "_multi_tensor_",
+        ("adamw", "AdamW", "loop"): "_single_tensor_"}
 
 
 def held(routine, subject, **named):

@@ -38,16 +38,14 @@ def test_states_of_other_names_are_not_compared():
 
 def test_a_chain_of_ones_own():
     def mine(learning_rate, b1, b2, eps, weight_decay):
-        return optax.chain(
-            optax.scale_by_adam(b1, b2, eps), optax.add_decayed_weights(weight_decay), optax.scale(-learning_rate)
-        )
+        return optax.chain(optax.scale_by_adam(b1, b2, eps), optax.add_decayed_weights(weight_decay),
+                           optax.scale(-learning_rate))
 
     step_law("adamw", mine, dtypes=["float32"]).raise_if_failed()
 
     def decayed_first(learning_rate, b1, b2, eps, weight_decay):
-        return optax.chain(
-            optax.add_decayed_weights(weight_decay), optax.scale_by_adam(b1, b2, eps), optax.scale(-learning_rate)
-        )
+        return optax.chain(optax.add_decayed_weights(weight_decay), optax.scale_by_adam(b1, b2, eps),
+                           optax.scale(-learning_rate))
 
     assert step_law("adamw", decayed_first, dtypes=["float32"]).wrong == ["L1"]
 

@@ -182,11 +182,9 @@ NOT_COMPARED = {
     "narrower states": ("adam", optax.adam, {"mu_dtype": "bfloat16"}, "mu of float32, but of bfloat16 in optax"),
     "states without names": ("momentum", momentum_of(tuple, list), {}, "no trace for velocities in its state, of none"),
 }  # fmt: skip
-OTHERS = {
-    "a rate that falls": ("adam", of_optax(rate=lambda x: optax.linear_schedule(x, 0.0, 10)), {}, "step 2"),
-    "no decay by a mask": ("adamw", optax.adamw, {"mask": lambda p: [False] * len(p)}, "params"),
-    "gradients that are clipped": ("adam", of_optax(lambda x: optax.chain(optax.clip(0.5), x)), {}, "moment1"),
-}  # fmt: skip
+OTHERS = {"a rate that falls": ("adam", of_optax(rate=lambda x: optax.linear_schedule(x, 0.0, 10)), {}, "step 2"),
+          "no decay by a mask": ("adamw", optax.adamw, {"mask": lambda p: [False] * len(p)}, "params"),
+          "gradients that are clipped": ("adam", of_optax(lambda x: optax.chain(optax.clip(0.5), x)), {}, "moment1")}
 REFUSED = {
     "both": ("adam", optim.Adam, {"fused": True, "foreach": True}, "foreach=True: expected an optimizer, got Run"),
     "a function of a model": ("adam", lambda model: optim.Adam(model.parameters()), {}, "expected an optimizer, got A"),
@@ -201,17 +199,14 @@ REFUSED = {
 
 
 # Those that others have as well: another container, or another place of a number.
-REPEATED = {
-    "maximize", "differentiable", "numbers of other digits than fp32's", "a partial of a class",
-    "steps counted by a tensor of a dimension", "steps counted by an int64 tensor", "inject_hyperparams", "partition",
-    "apply_if_finite", "jit", "a partial of a function", "another name of the rate",
-}  # fmt: skip
+REPEATED = {"maximize", "differentiable", "numbers of other digits than fp32's", "a partial of a class",
+            "steps counted by a tensor of a dimension", "steps counted by an int64 tensor", "inject_hyperparams",
+            "partition", "apply_if_finite", "jit", "a partial of a function", "another name of the rate"}
 
 
 def rows(table):
-    params = [
-        pytest.param(row, id=name, marks=[pytest.mark.slow] if name in REPEATED else []) for name, row in table.items()
-    ]
+    params = [pytest.param(row, id=name, marks=[pytest.mark.slow] if name in REPEATED else []) for name,
+              row in table.items()]
     return pytest.mark.parametrize("row", params)
 
 

@@ -8,10 +8,8 @@ from maps import variants
 from peers.test_timm import timm  # noqa: F401
 
 ENTRIES = variants.entries()
-MODULES = {
-    "Lamb": "lamb", "Lars": "lars", "Lion": "lion", "NvNovoGrad": "nvnovograd", "AdamWLegacy": "adamw", "SGDW": "sgdw",
-    "RMSpropTF": "rmsprop_tf", "NAdamW": "nadamw", "RAdamLegacy": "radam",
-}  # fmt: skip
+MODULES = {"Lamb": "lamb", "Lars": "lars", "Lion": "lion", "NvNovoGrad": "nvnovograd", "AdamWLegacy": "adamw",
+           "SGDW": "sgdw", "RMSpropTF": "rmsprop_tf", "NAdamW": "nadamw", "RAdamLegacy": "radam"}
 # Whose default is another formula, so that it is right only with the option.
 OTHERS = {("timm.optim", "Lamb", "max_grad_norm"), ("optax", "adam", "nesterov")}
 

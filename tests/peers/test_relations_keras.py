@@ -49,10 +49,8 @@ def test_classes_hold(optimizers, name):
 
 def test_states_are_those_of_tensors(optimizers):
     """Adafactor's rows and columns, and not what it has in their place for a vector."""
-    expected = {
-        "Adam": [{"momentums": (2, 3), "velocities": (2, 3)}, {"momentums": (4,), "velocities": (4,)}],
-        "Adafactor": [{"r": (2,), "c": (3,), "v": (2, 3)}, {"v": (4,)}],
-    }
+    expected = {"Adam": [{"momentums": (2, 3), "velocities": (2, 3)}, {"momentums": (4,), "velocities": (4,)}],
+                "Adafactor": [{"r": (2,), "c": (3,), "v": (2, 3)}, {"v": (4,)}]}
     for name, of in expected.items():
         run = optimizer_of(getattr(optimizers, name)).start([dense(np.ones(shape)) for shape in ((2, 3), 4)])
         assert [{key: x.shape for key, x in one.items()} for one in run.states()] == of

@@ -13,12 +13,10 @@ from refopt import oracle  # noqa: E402
 
 NAMED = dict(dtypes=["float32"], laws=["R1", "R2"], deadline=2.0)
 MET = [(45,)] * 5  # of "tensors of one shape" alone
-ENDS = {
-    "leave": (lambda: os._exit(7), "got the end of its process, with exit code 7"),
-    "segfault": (lambda: ctypes.string_at(0), "got the end of its process by SIGSEGV, Segmentation fault"),
-    "hang": (lambda: time.sleep(600), "got nothing within 2 s, and ended it"),
-    "exit": (lambda: exec("raise SystemExit(8)"), "expected no error, got SystemExit: 8"),
-}
+ENDS = {"leave": (lambda: os._exit(7), "got the end of its process, with exit code 7"),
+        "segfault": (lambda: ctypes.string_at(0), "got the end of its process by SIGSEGV, Segmentation fault"),
+        "hang": (lambda: time.sleep(600), "got nothing within 2 s, and ended it"),
+        "exit": (lambda: exec("raise SystemExit(8)"), "expected no error, got SystemExit: 8")}
 
 
 def of_torch(end):

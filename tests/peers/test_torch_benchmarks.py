@@ -76,14 +76,12 @@ def test_a_compilation_is_ended():
 
 
 def test_a_trace_is_read():
-    events = [
-        {"name": torch_trace.STEP, "cat": "user_annotation", "ts": 100.0, "dur": 50.0},
-        {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 110.0, "dur": 5.0},
-        {"name": "cudaDeviceSynchronize", "cat": "cuda_runtime", "ts": 151.0, "dur": 500.0},
-        {"name": "merged_adamw", "cat": "kernel", "ts": 120.0, "dur": 200.0},
-        {"name": "earlier", "cat": "kernel", "ts": 90.0, "dur": 2.0},
-        {"name": "aten::add", "cat": "cpu_op", "ts": 101.0, "dur": 1.0},
-    ]  # fmt: skip
+    events = [{"name": torch_trace.STEP, "cat": "user_annotation", "ts": 100.0, "dur": 50.0},
+              {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 110.0, "dur": 5.0},
+              {"name": "cudaDeviceSynchronize", "cat": "cuda_runtime", "ts": 151.0, "dur": 500.0},
+              {"name": "merged_adamw", "cat": "kernel", "ts": 120.0, "dur": 200.0},
+              {"name": "earlier", "cat": "kernel", "ts": 90.0, "dur": 2.0},
+              {"name": "aten::add", "cat": "cpu_op", "ts": 101.0, "dur": 1.0}]
     spans = torch_trace.spans_of(events)
     assert [(lane, at, length) for lane, _, at, length in spans] == [
         ("host", 10.0, 5.0), ("gpu", 20.0, 200.0), ("step", 0.0, 50.0)]  # fmt: skip

@@ -20,11 +20,9 @@ from refopt.oracle.variants import ROUTINES
 from refopt.state.peers import SWITCHED
 
 torch = pytest.importorskip("torch")
-NAMES = {
-    "Adam": "adam", "AdamW": "adamw", "Adamax": "adamax", "Adagrad": "adagrad", "Adadelta": "adadelta",
-    "RMSprop": "rmsprop", "NAdam": "nadam", "RAdam": "radam", "LARS": "lars_momentum", "LAMB": "lamb", "Lion": "lion",
-    "NovoGrad": "novograd",
-}  # fmt: skip
+NAMES = {"Adam": "adam", "AdamW": "adamw", "Adamax": "adamax", "Adagrad": "adagrad", "Adadelta": "adadelta",
+         "RMSprop": "rmsprop", "NAdam": "nadam", "RAdam": "radam", "LARS": "lars_momentum", "LAMB": "lamb",
+         "Lion": "lion", "NovoGrad": "novograd"}
 PEERS = TORCH | OWN
 
 

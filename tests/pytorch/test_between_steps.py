@@ -101,10 +101,8 @@ def momentum_that_ends(optimizer, params, step):
         optimizer.param_groups[0]["momentum"] = 0.0
 
 
-CHANGES = [
-    rates, every_number, other_strides, some_without, one_that_comes_late, same_tensors, data_replaced, a_group_less,
-    a_parameter_less, another_parameter, uphill, frozen, momentum_that_begins, momentum_that_ends,
-]  # fmt: skip
+CHANGES = [rates, every_number, other_strides, some_without, one_that_comes_late, same_tensors, data_replaced,
+           a_group_less, a_parameter_less, another_parameter, uphill, frozen, momentum_that_begins, momentum_that_ends]
 
 
 def run(name, change, looks):
@@ -167,9 +165,7 @@ def test_refresh():
 def test_two_optimizers_of_one_model():
     """Take turns, each with states of its own."""
     params, others = parameters(SHAPES), parameters(SHAPES)
-    pairs = [
-        (class_of("AdamW")(x[:2], lr=LR), class_of("SGD")(x[2:], lr=LR, momentum=0.875)) for x in (params, others)
-    ]
+    pairs = [(class_of("AdamW")(x[:2], lr=LR), class_of("SGD")(x[2:], lr=LR, momentum=0.875)) for x in (params, others)]
     for step in range(3):
         for x, pair in zip((params, others), pairs, strict=True):
             new_gradients(x, step)

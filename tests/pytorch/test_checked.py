@@ -27,9 +27,8 @@ def test_every_class_is_here():
 
 @every_routine
 def test_the_laws(routine, name):
-    report = check(
-        routine, class_of(name), dtypes=["float32"], laws=laws(*LARGE, *REPEATED), examples=0, diagnose=False
-    )
+    report = check(routine, class_of(name), dtypes=["float32"], laws=laws(*LARGE, *REPEATED), examples=0,
+                   diagnose=False)
     report.raise_if_failed()
     passed = {item.law for item in report.of("passed")}
     assert passed >= {"L1", "L2", "L4", "L6", "L7", "L8", "L9", "L15"}
@@ -54,9 +53,7 @@ def test_every_law(routine, name, dtype):
 ])
 def test_the_step_with_options(routine, name, options):
     """Those that change the formula."""
-    report = check(
-        routine, class_of(name), dtypes=["float32"], laws=["L1"], examples=0, diagnose=False, **options
-    )
+    report = check(routine, class_of(name), dtypes=["float32"], laws=["L1"], examples=0, diagnose=False, **options)
     report.raise_if_failed()
     assert len(report.of("passed")) >= 10
 

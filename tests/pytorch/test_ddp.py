@@ -13,9 +13,8 @@ from pytorch.subjects import BUSY, LR, all_bits, class_of, drawn, torch
 
 distributed = pytest.importorskip("torch.distributed")
 ZeroRedundancyOptimizer = pytest.importorskip("torch.distributed.optim").ZeroRedundancyOptimizer
-pytestmark = pytest.mark.skipif(
-    not (distributed.is_available() and distributed.is_gloo_available()), reason="PyTorch has no gloo here"
-)
+pytestmark = pytest.mark.skipif(not (distributed.is_available() and distributed.is_gloo_available()),
+                                reason="PyTorch has no gloo here")
 RANKS, STEPS, PATIENCE = 2, 3, 60
 
 
@@ -31,10 +30,8 @@ def loss_of(model, step, rank):
 
 def rank_of(rank, names, store, results):
     """One of the processes."""
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS,
-        timeout=datetime.timedelta(seconds=PATIENCE),
-    )  # fmt: skip
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS,
+                                   timeout=datetime.timedelta(seconds=PATIENCE))
     try:
         every = {}
         for name, how in [*((name, "") for name in names), (names[1], "views"), (names[1], "sharded")]:

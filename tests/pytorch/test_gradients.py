@@ -94,10 +94,8 @@ def test_what_tells_gradients_apart(guards, monkeypatch):
     square, line = torch.ones(3, 3), torch.ones(4)
     alike = arrays.Alike([square, line])
     assert alike([torch.zeros(3, 3), torch.full((4,), float("nan"))])
-    others = [
-        [square.t(), line], [square, line.double()], [square[:2], line], [square, torch._neg_view(line)],
-        [square, torch.ones(8)[::2]], [square, torch.ones(1).expand(4)], [square, torch.ones(5)],
-    ]  # fmt: skip
+    others = [[square.t(), line], [square, line.double()], [square[:2], line], [square, torch._neg_view(line)],
+              [square, torch.ones(8)[::2]], [square, torch.ones(1).expand(4)], [square, torch.ones(5)]]
     assert not any(alike(tensors) for tensors in others)
     assert arrays.Alike([])([])
 

@@ -33,11 +33,8 @@ def test_numbers_of_groups(name):
     """Groups have rates, decays and states of their own, and what they do not say is the default."""
     params = parameters(((2, 3), (4,), (), (5,)))
     decays = "weight_decay" in class_of(name)(params).defaults
-    groups = [
-        {"params": params[:2]},
-        {"params": [params[2]], "lr": 0.25} | ({"weight_decay": 0.5} if decays else {}),
-        {"params": iter([params[3]]), "lr": 0.0},
-    ]
+    groups = [{"params": params[:2]}, {"params": [params[2]], "lr": 0.25} | ({"weight_decay": 0.5} if decays else {}),
+              {"params": iter([params[3]]), "lr": 0.0}]
     optimizer = class_of(name)(groups, lr=LR, **BUSY[name])
     for step in range(2):
         held_step(optimizer, params, step)
@@ -216,11 +213,8 @@ def test_copied_and_pickled(name, how, taken):
     stream = io.BytesIO()
     torch.save((params, optimizer), stream)
     stream.seek(0)
-    copies = [
-        copy.deepcopy((params, optimizer)),
-        pickle.loads(pickle.dumps((params, optimizer))),
-        torch.load(stream, weights_only=False),
-    ]
+    copies = [copy.deepcopy((params, optimizer)), pickle.loads(pickle.dumps((params, optimizer))),
+              torch.load(stream, weights_only=False)]
     for others, other in copies:
         assert type(other) is type(optimizer)
         assert (other.masters, other.max_norm) == (how.get("masters"), how.get("max_norm"))

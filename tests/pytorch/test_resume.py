@@ -82,10 +82,8 @@ def test_it_goes_on(name, tmp_path):
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "LAMB"])
 def test_it_goes_on_in_mixed_precision(name, dtype, masters, tmp_path):
     """With masters, a scaler and clipping."""
-    whole, second = resumed(
-        lambda groups: class_of(name)(groups, lr=LR, masters=masters, max_norm=0.5),
-        tmp_path / "run.pt", dtype=getattr(torch, dtype), scaled=True,
-    )  # fmt: skip
+    whole, second = resumed(lambda groups: class_of(name)(groups, lr=LR, masters=masters, max_norm=0.5),
+                            tmp_path / "run.pt", dtype=getattr(torch, dtype), scaled=True)
     assert whole == second
 
 

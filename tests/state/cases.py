@@ -45,10 +45,9 @@ def refusals(table):
 
 TAKEN = (0, 1, 7)  # steps of each tensor
 SHAPES = [(3,), (), (2, 5)]
-DIFFERENT = {
-    "lr": [0.1, 0.2, 0.1], "l2_decay": [0.0, 0.5, 0.0], "coeff": [0.25, 0.5, 0.25], "lr_ratio": 1.0,
-    "weight_decay": [0.25, 0.0, 0.25], "mu": [0.5, 0.75, 0.5], "rho": [0.5, 0.75, 0.5], "dampening": [0.5, 0.0, 0.5],
-}  # fmt: skip
+DIFFERENT = {"lr": [0.1, 0.2, 0.1], "l2_decay": [0.0, 0.5, 0.0], "coeff": [0.25, 0.5, 0.25], "lr_ratio": 1.0,
+             "weight_decay": [0.25, 0.0, 0.25], "mu": [0.5, 0.75, 0.5], "rho": [0.5, 0.75, 0.5],
+             "dampening": [0.5, 0.0, 0.5]}
 
 
 def numbers_for(routine):

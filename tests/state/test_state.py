@@ -18,12 +18,8 @@ from state.cases import changed, refusals
 EVERY = list(ROUTINES.values())
 slow = pytest.mark.slow
 routines = pytest.mark.parametrize("routine", EVERY, ids=lambda routine: routine.name)
-SIGNATURES = [
-    ("float32",) * 3,
-    ("float16", "float16", "float32", "float32"),
-    ("bfloat16", "float32", "bfloat16"),
-    ("float64",) * 3,
-]
+SIGNATURES = [("float32",) * 3, ("float16", "float16", "float32", "float32"), ("bfloat16", "float32", "bfloat16"),
+              ("float64",) * 3]
 REMAINDER = "bfloat16", "float32", "bfloat16", "uint16"
 # Each routine has scalars of its own; what is done about dtypes is the same for all of them.
 PAIRS = [

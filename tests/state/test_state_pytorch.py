@@ -160,16 +160,14 @@ def test_momentum_of_rmsprop(real):
     assert not any(x.any() for x in state.from_torch("rmsprop", made, params)["slots"]["velocity"])
 
 
-CHOSEN = [
-    ("sgd", {"maximize": True}, {"maximize": True}),
-    ("momentum", {"dampening": 0.25, "maximize": True}, {"dampening": 0.25, "maximize": True}),
-    ("adam", {"decay": "decoupled"}, {"decoupled_weight_decay": True, "weight_decay": 0.25}),
-    ("adam", {"decay": "l2", "maximize": True}, {"decoupled_weight_decay": False, "maximize": True}),
-    ("nadam", {"decay": "decoupled"}, {"decoupled_weight_decay": True}),
-    ("radam", {"decay": "decoupled", "weight_decay": 0.0}, {"decoupled_weight_decay": True, "weight_decay": 0.0}),
-    ("adamax", {"epsilon": 0.0, "maximize": True}, {"eps": 0.0, "maximize": True}),
-    ("adagrad", {"weight_decay": 0.5}, {"weight_decay": 0.5}),
-]  # fmt: skip
+CHOSEN = [("sgd", {"maximize": True}, {"maximize": True}),
+          ("momentum", {"dampening": 0.25, "maximize": True}, {"dampening": 0.25, "maximize": True}),
+          ("adam", {"decay": "decoupled"}, {"decoupled_weight_decay": True, "weight_decay": 0.25}),
+          ("adam", {"decay": "l2", "maximize": True}, {"decoupled_weight_decay": False, "maximize": True}),
+          ("nadam", {"decay": "decoupled"}, {"decoupled_weight_decay": True}),
+          ("radam", {"decay": "decoupled", "weight_decay": 0.0}, {"decoupled_weight_decay": True, "weight_decay": 0.0}),
+          ("adamax", {"epsilon": 0.0, "maximize": True}, {"eps": 0.0, "maximize": True}),
+          ("adagrad", {"weight_decay": 0.5}, {"weight_decay": 0.5})]
 
 
 @pytest.mark.parametrize(("name", "ours", "theirs"), CHOSEN)
@@ -324,10 +322,8 @@ def real(request, peer):
     peer.torch.set_default_dtype(before)
 
 
-ROWS = [
-    "sgd", "momentum", "nesterov", "adam", "amsgrad", "adamw", "adagrad", "rmsprop", "centered", "adadelta", "adamax",
-    "nadam", "radam",
-]  # fmt: skip
+ROWS = ["sgd", "momentum", "nesterov", "adam", "amsgrad", "adamw", "adagrad", "rmsprop", "centered", "adadelta",
+        "adamax", "nadam", "radam"]
 rows = pytest.mark.parametrize("name", ROWS)
 stops = pytest.mark.parametrize("taken", [0, 1, 5, 9])
 
