@@ -205,8 +205,7 @@ REPEATED = {"maximize", "differentiable", "numbers of other digits than fp32's",
 
 
 def rows(table):
-    params = [pytest.param(row, id=name, marks=[pytest.mark.slow] if name in REPEATED else []) for name,
-              row in table.items()]
+    params = [pytest.param(row, id=name, marks=[pytest.mark.slow] * (name in REPEATED)) for name, row in table.items()]
     return pytest.mark.parametrize("row", params)
 
 
