@@ -189,6 +189,11 @@ REFUSED = {
     "both": ("adam", optim.Adam, {"fused": True, "foreach": True}, "foreach=True: expected an optimizer, got Run"),
     "a function of a model": ("adam", lambda model: optim.Adam(model.parameters()), {}, "expected an optimizer, got A"),
     "a function of something else": ("sgd", lambda params, lr: [1], {}, "expected an optimizer of PyTorch, got list"),
+    "an option that there is not": ("adamw", optim.AdamW, {"fuse": True}, "torch.optim.AdamW, fuse=True: .*fuse"),
+    "a name of no state":
+        ("adamw", optim.AdamW, {"names": {"moment3": "x"}}, "names: expected no more than .*moment1.*, got 'moment3'"),
+    "an option of a function":
+        ("sgd", lambda params, grads, lr: None, {"dtype": ["float32"]}, r"dtype: expected none.*, got \['float32'\]"),
     "a number that is a pair": ("adam", optim.Adafactor, {}, "check: torch.optim.Adafactor: expected an optimizer"),
     "no rate": ("sgd", lambda params: NoRate(params, {}), {}, r"takes lr, or set=\{'lr': ...\}, got neither"),
     "a transformation": ("adam", optax.adam(0.1), {}, "expected a function of learning_rate that returns one"),

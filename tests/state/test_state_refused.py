@@ -5,7 +5,6 @@ import pytest
 
 from refopt import state
 from refopt.catalog import ROUTINES
-from refopt.checks.arguments import mapped
 from refopt.oracle.exact.build import make
 from refopt.oracle.exact.cases import assert_same
 from refopt.state.plain import HostMemory
@@ -252,17 +251,3 @@ def test_loading_what_shares_memory_with_its_place():
     saved["slots"]["velocities"] = [case.velocities[i] for i in (2, 0, 1)]
     state.load(saved, "momentum", case.slots)
     assert [x.tolist() for x in case.velocities] == [expected[i].tolist() for i in (2, 0, 1)]
-
-
-@pytest.mark.parametrize(("value", "known", "needed", "message"), [
-    ([("a", 1)], None, (), "f: x: expected a dictionary, got list"),
-    ({1: 2}, None, (), "f: x: keys[0]: expected a name, got 1"),
-    ({"a": 1}, ("b",), (), "f: x: expected no more than b, got 'a'"),
-    ({"a": 1}, None, ("a", "b"), "f: x: expected a dictionary with a, b, got none of b"),
-    (None, None, ("a", "b"), "f: x: expected a dictionary with a, b, got NoneType"),
-])
-def test_mappings_as_arguments(value, known, needed, message):
-    with pytest.raises(TypeError) as caught:
-        mapped("f: x", value, known, needed)
-    assert str(caught.value) == message
-    assert mapped("f: x", {"a": 1}, ("a", "b"), ("a",)) == {"a": 1}
