@@ -45,7 +45,7 @@ EXCUSES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("foreach", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("routine", "name", "options", "others"), ROWS, ids=ids)
 def test_right_ones_pass(routine, name, options, others, foreach):
     """In fp32, and in fp64 but for NAdam, whose product is fp32."""

@@ -9,7 +9,10 @@ from refopt.catalog import ROUTINES
 
 
 def rows(table):
-    return pytest.mark.parametrize("row", table, ids=str)
+    """Rows by lists, with options, are slow tests: one tensor after the other they are there, too."""
+    often = [row.options.get("foreach") and len(row.options) > 1 for row in table]
+    params = [pytest.param(row, marks=[pytest.mark.slow] * bool(x)) for row, x in zip(table, often, strict=True)]
+    return pytest.mark.parametrize("row", params, ids=str)
 
 
 def hold(row, subject):

@@ -130,7 +130,8 @@ def test_parameters_that_share_memory(name):
     once, part, apart = (torch.nn.Parameter(x) for x in (whole[:4], whole[2:], torch.ones(2)))
     with pytest.warns(UserWarning, match="duplicate parameters"):
         twice = class_of(name)([apart, apart], lr=LR)
-    for optimizer in (twice, class_of(name)([{"params": [apart, once]}, {"params": part}], lr=LR)):
+    orders = [[{"params": [apart, x]}, {"params": y}] for x, y in ((once, part), (part, once))]
+    for optimizer in (twice, *(class_of(name)(groups, lr=LR) for groups in orders)):
         new_gradients([once, part, apart], 0)
         with pytest.raises(ValueError, match=rf"{name}: .*: expected memory of its own, got some of param_groups\[0\]"):
             optimizer.step()
