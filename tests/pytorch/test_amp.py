@@ -10,7 +10,7 @@ import pytest
 
 from pytorch.bound import before, hold
 from pytorch.subjects import BUSY, EVERY, LR, all_bits, bits, class_of, every_class, theirs, torch
-from pytorch.trials import new_gradients, pair, parameters, steps
+from pytorch.trials import new_gradients, one, pair, parameters, steps
 from refopt.cpu.remainder import split_numbers
 
 INF_AT = {0, 3}  # steps whose gradients overflow
@@ -168,6 +168,16 @@ def test_a_norm_that_is_set(name):
     assert all_bits(params, ours) == all_bits(others, plain)
     with pytest.raises(AttributeError):
         ours.masters = "fp32"
+
+
+def test_an_overflow_on_several_devices():
+    """Is a sum of them: the step is left out once, and the next ones are counted from where it was."""
+    params, optimizer = one("AdamW")
+    optimizer.grad_scale = torch.ones(())
+    for step, found in enumerate((0.0, 2.0, 0.0)):
+        optimizer.found_inf = torch.tensor(found)
+        steps(optimizer, params, [step])
+    assert [float(optimizer.state[p]["step"]) for p in params] == [2.0] * len(params)
 
 
 def test_one_norm_is_of_one_type():

@@ -171,13 +171,14 @@ def test_what_is_not_finite(name):
 
 def test_a_parameter_is_the_same_object():
     """Autograd sees that it was written: what was computed with it before cannot be differentiated after."""
-    p = torch.nn.Parameter(torch.ones(3))
-    optimizer = class_of("SGD")([p], lr=LR)
+    p, q = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
+    optimizer = class_of("SGD")([p, q], lr=LR)
+    steps(optimizer, [p, q], [0])
     loss = (p * p).sum()
-    p.grad = torch.ones(3)
-    version = p._version
+    p.grad, q.grad = torch.ones(3), None
+    versions = p._version, q._version
     optimizer.step()
-    assert p._version > version
+    assert p._version > versions[0] and q._version == versions[1], "that of one that is not written stays"
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
