@@ -171,10 +171,11 @@ def test_a_norm_that_is_set(name):
 
 
 def test_an_overflow_on_several_devices():
-    """Is a sum of them: the step is left out once, and the next ones are counted from where it was."""
+    """Is a sum of them: the step is left out once, also by a scaler that comes later, and the next ones are counted."""
     params, optimizer = one("AdamW")
+    steps(optimizer, params, [0])
     optimizer.grad_scale = torch.ones(())
-    for step, found in enumerate((0.0, 2.0, 0.0)):
+    for step, found in enumerate((2.0, 0.0), 1):
         optimizer.found_inf = torch.tensor(found)
         steps(optimizer, params, [step])
     assert [float(optimizer.state[p]["step"]) for p in params] == [2.0] * len(params)

@@ -147,6 +147,22 @@ def test_a_change_where_gradients_are_clipped(change):
     torch.testing.assert_close(*kept, rtol=1e-5, atol=1e-6)
 
 
+def test_dampening_is_of_all_steps_but_a_parameters_first():
+    """Also where one comes late, and where nobody looks at states."""
+    kept = []
+    for looks in (True, False):
+        params = parameters(SHAPES)
+        optimizer = class_of("SGD")(params, lr=LR, momentum=0.875, dampening=0.5)
+        for step in range(STEPS):
+            new_gradients(params, step, only=range(3) if step < 2 else None)
+            known = before(optimizer) if looks else None
+            optimizer.step()
+            if looks:
+                hold(optimizer, known)
+        kept.append(all_bits(params, optimizer))
+    assert kept[0] == kept[1]
+
+
 def test_refresh():
     """Puts the numbers of groups where a step of a graph reads them, for the parameters of the last step alone."""
     params, optimizer = one("AdamW", SHAPES)

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from pytorch.subjects import BUSY, LR, all_bits, bits, class_of, each_of_pytorchs, every_class, theirs, torch
+from pytorch.subjects import BUSY, LR, PYTORCHS, all_bits, bits, class_of, each_of_pytorchs, every_class, theirs, torch
 from pytorch.trials import held_step, new_gradients, parameters, steps
 
 taken_steps = pytest.mark.parametrize("taken", [0, 1, 6])
@@ -32,12 +32,16 @@ def layout(saved):
     return states, saved["param_groups"]
 
 
-@each_of_pytorchs
+OFF = [("RMSprop", {"momentum": 0.0, "centered": False}), ("SGD", {"momentum": 0.0}), ("AdamW", {"amsgrad": False})]
+
+
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in PYTORCHS), *OFF])
 @taken_steps
-def test_the_layout_is_pytorchs(name, taken):
+def test_the_layout_is_pytorchs(name, options, taken):
     """After as many steps: the same keys, shapes, dtypes and groups, but for the arguments that PyTorch has not."""
     params, of_peer = parameters(), parameters()
-    ours, peer = made(class_of, name, params), made(theirs, name, of_peer)
+    options = BUSY[name] | options
+    ours, peer = (kind(name)(groups(x), lr=LR, **options) for kind, x in ((class_of, params), (theirs, of_peer)))
     steps(ours, params, range(taken))
     steps(peer, of_peer, range(taken))
     (states, own), (expected, known) = layout(ours.state_dict()), layout(peer.state_dict())
