@@ -12,9 +12,8 @@ from refopt import gpu
 
 ASKED = os.environ.get("REFOPT_DEVICE")
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
-settings.register_profile(
-    "default", deadline=None, max_examples=8, derandomize=True, print_blob=True, suppress_health_check=_QUIET
-)
+settings.register_profile("default", deadline=None, max_examples=8, derandomize=True, print_blob=True,
+                          suppress_health_check=_QUIET)
 settings.register_profile("long", deadline=None, max_examples=150, print_blob=True, suppress_health_check=_QUIET)
 settings.load_profile("default")
 

@@ -96,11 +96,9 @@ def test_a_rule_that_imports_what_is_not_there(monkeypatch):
 
 
 def test_a_rule_is_missed_when_the_kernels_are_imported():
-    code = (
-        "from refopt.catalog import ADAM, ROUTINES, Routine\n"
-        "ROUTINES['new'] = Routine(**(ADAM._asdict() | {'name': 'new'}))\n"
-        "import refopt.gpu"
-    )
+    code = ("from refopt.catalog import ADAM, ROUTINES, Routine\n"
+            "ROUTINES['new'] = Routine(**(ADAM._asdict() | {'name': 'new'}))\n"
+            "import refopt.gpu")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert f"TypeError: {EXPECTED}; got no such file" in done.stderr
 
@@ -212,10 +210,8 @@ def test_every_routine_is_offered():
     assert all(isinstance(row, Hyper) for routine in catalog.ROUTINES.values() for row in routine.hypers)
 
 
-def merged_new(
-    params, grads, moment, *, lr, eta=0.5, at="here", flip=False, rescale_grad=1.0, other=None, master_params=None,
-    grad_factor=None, found_inf=None, rounding="nearest", seed=0,
-):
+def merged_new(params, grads, moment, *, lr, eta=0.5, at="here", flip=False, rescale_grad=1.0, other=None,
+               master_params=None, grad_factor=None, found_inf=None, rounding="nearest", seed=0):
     """Update.
 
     Args:

@@ -19,11 +19,9 @@ from refopt.oracle.laws.step import numbers_of_example
 from refopt.oracle.trial import Trial
 
 # New names, and a name of the tables with another default and another limit than usual.
-NEW = (
-    Hyper("damping", None, below=1.0), Hyper("least", None, below=0.125), Hyper("shift", 0.25, positive=True),
-    Hyper("share", 0.875, per_tensor=True, below=1.0), Hyper("mu", 0.9, below=0.95), Hyper("rho", None, below=0.5),
-    Hyper("steps", 3, whole=True),
-)
+NEW = (Hyper("damping", None, below=1.0), Hyper("least", None, below=0.125), Hyper("shift", 0.25, positive=True),
+       Hyper("share", 0.875, per_tensor=True, below=1.0), Hyper("mu", 0.9, below=0.95), Hyper("rho", None, below=0.5),
+       Hyper("steps", 3, whole=True))
 ROW = SGD._replace(hypers=(SGD.hypers[0], *NEW, *SGD.hypers[-2:]))
 
 
@@ -88,9 +86,7 @@ def test_numbers_of_a_table_or_of_their_own():
 def test_numbers_of_a_step_of_verify():
     """By hand: of the second step, with a matrix and the bias of a norm."""
     workload = Workload("two", (Parameter("a.weight", (3, 2)), Parameter("bn1.bias", (3,))), "")
-    expected = {
-        "lr": [0.0375, 0.0421875], "beta1": [0.8, 1 - 0.2 / 1.125], "beta2": [0.9, 1 - 0.1 / 1.125],
-        "epsilon": [1e-4, 1.125e-4], "coeff": [0.1, 0.0], "lr_ratio": [0.5, 0.5625], "rescale_grad": 1 / 192,
-        "seed": [1, 2],
-    }
+    expected = {"lr": [0.0375, 0.0421875], "beta1": [0.8, 1 - 0.2 / 1.125], "beta2": [0.9, 1 - 0.1 / 1.125],
+                "epsilon": [1e-4, 1.125e-4], "coeff": [0.1, 0.0], "lr_ratio": [0.5, 0.5625], "rescale_grad": 1 / 192,
+                "seed": [1, 2]}
     assert numbers_of_verify(ROUTINES["adamw"], workload, 1) == {k: pytest.approx(x) for k, x in expected.items()}

@@ -159,11 +159,10 @@ def test_other_arguments_are_refused(routine, module):
         assert [x.tobytes() for x in after] == before
 
 
-@pytest.mark.parametrize(("one", "other"), [
-    (cpu.merged_cast, gpu.merged_cast), (cpu.merged_cast, gpu.cast_plan), (cpu.check_gradients, gpu.gradient_check),
-    (cpu.update_loss_scaling, gpu.update_loss_scaling), (cpu.update_loss_scaling, gpu.loss_scaling),
-    (cpu.coalesce_tensor, gpu.coalesce_tensor),
-])
+@pytest.mark.parametrize(("one", "other"),
+                         [(cpu.merged_cast, gpu.merged_cast), (cpu.merged_cast, gpu.cast_plan),
+                          (cpu.check_gradients, gpu.gradient_check), (cpu.update_loss_scaling, gpu.update_loss_scaling),
+                          (cpu.update_loss_scaling, gpu.loss_scaling), (cpu.coalesce_tensor, gpu.coalesce_tensor)])
 def test_functions_around_the_step_have_the_signature_of_the_reference(one, other):
     given = [[x for x in parameters(f).values() if x.name != "stream"] for f in (one, other)]
     plain = [[x.replace(annotation=x.empty) for x in xs] for xs in given]

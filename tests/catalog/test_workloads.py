@@ -21,10 +21,8 @@ def any_workload(draw):
 any_workload = st.one_of(any_workload(), st.sampled_from(list(WORKLOADS)).map(load))
 
 
-SIZES = {
-    "resnet50": (161, 25_557_032), "bert-large": (389, 334_092_288), "gpt2-xl": (580, 1_557_611_200),
-    "llama-3-8b": (291, 8_030_261_248),
-}
+SIZES = {"resnet50": (161, 25_557_032), "bert-large": (389, 334_092_288), "gpt2-xl": (580, 1_557_611_200),
+         "llama-3-8b": (291, 8_030_261_248)}
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

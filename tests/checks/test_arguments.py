@@ -9,9 +9,8 @@ import pytest
 from refopt import checks
 from refopt.checks import arguments
 
-NO_NUMBERS = [
-    None, "1", b"1", True, np.True_, np.timedelta64(1), np.array([1]), np.array(True), np.ma.masked, [1], 1j, ...,
-]
+NO_NUMBERS = [None, "1", b"1", True, np.True_, np.timedelta64(1), np.array([1]), np.array(True), np.ma.masked, [1], 1j,
+              ...]
 
 
 @pytest.mark.parametrize("value", [3, np.int8(3), np.uint64(3), np.array(3), np.array(3, np.uint8)])

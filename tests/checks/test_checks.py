@@ -90,9 +90,8 @@ REFUSED = {
     "every other element": (lambda c: c.set(velocities_0=c.new(8)[::2]), ValueError,
                             "velocities[0]: expected a dense array, got strides (8,) for (4,)"),
     "another axis order": (
-        lambda c: c.set(grads_1=c.put(np.ones((3, 2), np.float32).T)),
-        ValueError,
-        "grads[1]: expected the axis order of params[1] with strides of (3, 1) elements, got (1, 2)",
+        lambda c: c.set(grads_1=c.put(np.ones((3, 2), np.float32).T)), ValueError,
+        "grads[1]: expected the axis order of params[1] with strides of (3, 1) elements, got (1, 2)"
     ),
     "overlap": (overlap, ValueError, "velocities[0]: expected memory of its own, got an overlap with params[0]"),
     "one array twice": (lambda c: c.set(params_1=c.params[0], grads_1=c.new(4), velocities_1=c.new(4)), ValueError,
@@ -118,23 +117,20 @@ REFUSED = {
     "lr below 0": (lambda c: c.set(lr=-0.5), ValueError, "lr: expected a finite float32 at least 0, got -0.5"),
     "lr NaN": (lambda c: c.set(lr=float("nan")), ValueError, "lr: expected a finite float32 at least 0, got nan"),
     "mu inf": (lambda c: c.set(mu=float("inf")), ValueError, "mu: expected a finite float32 at least 0, got inf"),
-    "epsilon beyond fp32": (
-        lambda c: c.set(epsilon=1e39), ValueError, "epsilon: expected a finite float32 at least 0, got 1e+39",
-    ),
+    "epsilon beyond fp32": (lambda c: c.set(epsilon=1e39), ValueError,
+                            "epsilon: expected a finite float32 at least 0, got 1e+39"),
     "lr beyond fp64": (lambda c: c.set(lr=10**400), ValueError,
                        "lr: expected a number in the range of float64, got one beyond it"),
     "one weight decay beyond fp64": (
         lambda c: c.set(lars_weight_decay=[0.1, 10**400]),
         ValueError, "lars_weight_decay[1]: expected a number in the range of float64, got one beyond it",
     ),
-    "rescale_grad 0": (
-        lambda c: c.set(rescale_grad=0), ValueError, "rescale_grad: expected a finite float32 above 0, got 0",
-    ),
+    "rescale_grad 0": (lambda c: c.set(rescale_grad=0), ValueError,
+                       "rescale_grad: expected a finite float32 above 0, got 0"),
     "rescale_grad below the smallest fp32": (lambda c: c.set(rescale_grad=1e-60), ValueError,
                                              "rescale_grad: expected a finite float32 above 0, got 1e-60"),
-    "one lr of the list": (
-        lambda c: c.set(lr=[0.1, -1.0]), ValueError, "lr[1]: expected a finite float32 at least 0, got -1.0",
-    ),
+    "one lr of the list": (lambda c: c.set(lr=[0.1, -1.0]), ValueError,
+                           "lr[1]: expected a finite float32 at least 0, got -1.0"),
     "a list of one weight decay": (lambda c: c.set(lars_weight_decay=[0.1]), ValueError,
                                    "lars_weight_decay: expected one number or one per tensor, 2, got 1"),
     "a list for rescale_grad": (lambda c: c.set(rescale_grad=[0.9, 0.9]), TypeError,
@@ -171,10 +167,9 @@ REFUSED_ON_THE_DEVICE = {
     "form": (lambda c: c.set(form="merged"), ValueError,
              "form: expected one of separate, cooperative, two_launches, carried_norm, got 'merged'"),
     "unknown number": (
-        lambda c: c.set(weight_decay=0.1),
-        TypeError,
+        lambda c: c.set(weight_decay=0.1), TypeError,
         "weight_decay: expected one of params, grads, velocities, lr, mu, lars_coeff, lars_weight_decay, epsilon, "
-        "rescale_grad, master_params, adapt, norm_of, grad_factor, found_inf, form, stream",
+        "rescale_grad, master_params, adapt, norm_of, grad_factor, found_inf, form, stream"
     ),
 }
 
@@ -401,11 +396,8 @@ def test_numbers_of_a_list_are_those_one_by_one(values, positive, below, whole):
 
 
 @settings(max_examples=300)
-@given(st.lists(
-    st.tuples(st.booleans(), st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8)), max_size=4)),
-    min_size=1,
-    max_size=4,
-))
+@given(st.lists(st.tuples(st.booleans(), st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8)), max_size=4)),
+                min_size=1, max_size=4))
 def test_overlaps_are_those_that_are_refused(groups):
     """Seen at once, as `rebind` does, or one by one, as a first call does."""
     spans = [(start, start + n, flag, "") for flag, extents in groups for start, n in extents]

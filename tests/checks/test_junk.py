@@ -30,38 +30,32 @@ class Odd:
 
 
 # Made anew for each call: generators are exhausted, arrays are written.
-JUNK = {
-    "None": lambda: None, "text": lambda: "abc", "a digit": lambda: "1", "bytes": lambda: b"abc", "no text": lambda: "",
-    "bytearray": lambda: bytearray(b"ab"), "memoryview": lambda: memoryview(b"ab"),
-    "True": lambda: True, "np.True_": lambda: np.True_, "0": lambda: 0, "1": lambda: 1, "-1": lambda: -1,
-    "2**31": lambda: 2**31, "2**64": lambda: 2**64, "10**400": lambda: 10**400, "-10**400": lambda: -(10**400),
-    "0.5": lambda: 0.5, "-0.0": lambda: -0.0, "1e39": lambda: 1e39, "1e-60": lambda: 1e-60,
-    "inf": lambda: float("inf"), "-inf": lambda: -float("inf"), "nan": lambda: float("nan"),
-    "complex": lambda: 1j, "np.complex64": lambda: np.complex64(1), "Fraction": lambda: Fraction(1, 2),
-    "Decimal": lambda: decimal.Decimal(1), "float16": lambda: np.float16(0.5), "longdouble": lambda: np.longdouble(0.5),
-    "int8": lambda: np.int8(1), "timedelta": lambda: np.timedelta64(1), "datetime": lambda: np.datetime64(1, "s"),
-    "no list": list, "tuple": lambda: (1.0, 1.0), "list": lambda: [0.5, 0.5], "nested": lambda: [[1.0], [1.0]],
-    "texts": lambda: ["a", "b"], "Nones": lambda: [None, None], "bools": lambda: [True, False],
-    "range": lambda: range(2), "set": lambda: {1.0}, "dict": lambda: {0: 1.0, 1: 1.0},
-    "generator": lambda: (x for x in (1.0, 1.0)), "type": lambda: float,
-    "function": lambda: len, "slice": lambda: slice(2),
-    "odd": Odd, "odds": lambda: [Odd(), Odd()],
-    "array": lambda: np.full(2, 0.5), "array of one": lambda: np.ones(1), "no dimensions": lambda: np.array(0.5),
-    "int array": lambda: np.ones((), int), "bool array": lambda: np.ones((), bool),
-    "objects": lambda: np.array([None, 1]),
-    "an object": lambda: np.array(None), "texts of NumPy": lambda: np.array(["a", "b"]), "empty": lambda: np.ones(0),
-    "matrix": lambda: np.eye(2).view(np.matrix), "masked": lambda: np.ma.array([1.0, 2.0], mask=[1, 0]),
-    "masked constant": lambda: np.ma.masked, "swapped": lambda: np.ones(2, ">f8"),
-    "record": lambda: np.ones(2, "f4,f4"),
-    "time array": lambda: np.ones(2, "m8[s]"), "complex array": lambda: np.ones(2, complex),
-    "arrays": lambda: [np.ones(3, F), np.ones(3, F)], "mixed": lambda: [np.ones(3, F), 1.0],
-}
+JUNK = {"None": lambda: None, "text": lambda: "abc", "a digit": lambda: "1", "bytes": lambda: b"abc",
+        "no text": lambda: "", "bytearray": lambda: bytearray(b"ab"), "memoryview": lambda: memoryview(b"ab"),
+        "True": lambda: True, "np.True_": lambda: np.True_, "0": lambda: 0, "1": lambda: 1, "-1": lambda: -1,
+        "2**31": lambda: 2**31, "2**64": lambda: 2**64, "10**400": lambda: 10**400, "-10**400": lambda: -(10**400),
+        "0.5": lambda: 0.5, "-0.0": lambda: -0.0, "1e39": lambda: 1e39, "1e-60": lambda: 1e-60,
+        "inf": lambda: float("inf"), "-inf": lambda: -float("inf"), "nan": lambda: float("nan"), "complex": lambda: 1j,
+        "np.complex64": lambda: np.complex64(1), "Fraction": lambda: Fraction(1, 2),
+        "Decimal": lambda: decimal.Decimal(1), "float16": lambda: np.float16(0.5),
+        "longdouble": lambda: np.longdouble(0.5), "int8": lambda: np.int8(1), "timedelta": lambda: np.timedelta64(1),
+        "datetime": lambda: np.datetime64(1, "s"), "no list": list, "tuple": lambda: (1.0, 1.0),
+        "list": lambda: [0.5, 0.5], "nested": lambda: [[1.0], [1.0]], "texts": lambda: ["a", "b"],
+        "Nones": lambda: [None, None], "bools": lambda: [True, False], "range": lambda: range(2), "set": lambda: {1.0},
+        "dict": lambda: {0: 1.0, 1: 1.0}, "generator": lambda: (x for x in (1.0, 1.0)), "type": lambda: float,
+        "function": lambda: len, "slice": lambda: slice(2), "odd": Odd, "odds": lambda: [Odd(), Odd()],
+        "array": lambda: np.full(2, 0.5), "array of one": lambda: np.ones(1), "no dimensions": lambda: np.array(0.5),
+        "int array": lambda: np.ones((), int), "bool array": lambda: np.ones((), bool),
+        "objects": lambda: np.array([None, 1]), "an object": lambda: np.array(None),
+        "texts of NumPy": lambda: np.array(["a", "b"]), "empty": lambda: np.ones(0),
+        "matrix": lambda: np.eye(2).view(np.matrix), "masked": lambda: np.ma.array([1.0, 2.0], mask=[1, 0]),
+        "masked constant": lambda: np.ma.masked, "swapped": lambda: np.ones(2, ">f8"),
+        "record": lambda: np.ones(2, "f4,f4"), "time array": lambda: np.ones(2, "m8[s]"),
+        "complex array": lambda: np.ones(2, complex), "arrays": lambda: [np.ones(3, F), np.ones(3, F)],
+        "mixed": lambda: [np.ones(3, F), 1.0]}
 # What a message may call an argument, beside its name.
-ALSO = {
-    "params": ("grads",), "sources": ("targets",), "inputs": ("shapes", "outputs"),
-    "size_of_dtype": ("align_size", "inputs"), "align_size": ("inputs",),
-    "align_unit": ("align_size",),
-}
+ALSO = {"params": ("grads",), "sources": ("targets",), "inputs": ("shapes", "outputs"),
+        "size_of_dtype": ("align_size", "inputs"), "align_size": ("inputs",), "align_unit": ("align_size",)}
 
 
 def _step(routine):
@@ -175,22 +169,20 @@ def test_junk_to_a_plan(executor, junk):
     params, grads = ([executor.to_device(np.ones(3, F)) for _ in range(2)] for _ in range(2))
     at = [grad.address for grad in grads]
     step, check = gpu.plan("sgd", params, grads, lr=0.5), gpu.gradient_check(grads)
-    calls = {
-        "merged_sgd: move: slot": lambda x: step.move(x, at, grads),
-        "merged_sgd: move: addresses": lambda x: step.move("grads", x, grads),
-        "merged_sgd: move: arrays": lambda x: step.move("grads", at, x),
-        "merged_sgd: stream": lambda x: setattr(step, "stream", x),
-        "merged_sgd: stream: ": lambda x: gpu.plan("sgd", [], [], stream=x),
-        "merged_sgd: form": lambda x: gpu.plan("sgd", params, grads, form=x),
-        "merged_sgd: lr": lambda x: step.set(lr=x), "merged_sgd: seed": lambda x: step.set(seed=x),
-        "merged_sgd: rescale_grad": lambda x: step.set(rescale_grad=x),
-        "merged_sgd: params": lambda x: step.rebind(params=x), "merged_sgd: grads": lambda x: step.rebind(grads=x),
-        "merged_sgd: master_params": lambda x: step.rebind(master_params=x),
-        "check_gradients: move: addresses": lambda x: check.move(x, grads),
-        "check_gradients: move: arrays": lambda x: check.move(at, x),
-        "check_gradients: grads": lambda x: check.rebind(x),
-        "check_gradients: max_norm": lambda x: check.set(max_norm=x),
-    }
+    calls = {"merged_sgd: move: slot": lambda x: step.move(x, at, grads),
+             "merged_sgd: move: addresses": lambda x: step.move("grads", x, grads),
+             "merged_sgd: move: arrays": lambda x: step.move("grads", at, x),
+             "merged_sgd: stream": lambda x: setattr(step, "stream", x),
+             "merged_sgd: stream: ": lambda x: gpu.plan("sgd", [], [], stream=x),
+             "merged_sgd: form": lambda x: gpu.plan("sgd", params, grads, form=x),
+             "merged_sgd: lr": lambda x: step.set(lr=x), "merged_sgd: seed": lambda x: step.set(seed=x),
+             "merged_sgd: rescale_grad": lambda x: step.set(rescale_grad=x),
+             "merged_sgd: params": lambda x: step.rebind(params=x), "merged_sgd: grads": lambda x: step.rebind(grads=x),
+             "merged_sgd: master_params": lambda x: step.rebind(master_params=x),
+             "check_gradients: move: addresses": lambda x: check.move(x, grads),
+             "check_gradients: move: arrays": lambda x: check.move(at, x),
+             "check_gradients: grads": lambda x: check.rebind(x),
+             "check_gradients: max_norm": lambda x: check.set(max_norm=x)}
     for where, call in calls.items():
         try:
             call(JUNK[junk]())

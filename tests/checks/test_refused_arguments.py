@@ -166,10 +166,9 @@ REFUSED = [
     (coalesce(shapes=[np.array([3])]), TypeError,
      "coalesce_tensor: shapes[0]: expected a list of extents, got ndarray"),
     # Memory.
-    *((overlapping(a, b), ValueError, "update_loss_scaling: ") for a, b in [
-        ("found_inf", "loss_scale"), ("good_steps", "bad_steps"), ("found_inf", "good_steps"),
-        ("loss_scale", "bad_steps"),
-    ]),
+    *((overlapping(a, b), ValueError, "update_loss_scaling: ")
+      for a, b in [("found_inf", "loss_scale"), ("good_steps", "bad_steps"), ("found_inf", "good_steps"),
+                   ("loss_scale", "bad_steps")]),
 ]
 
 
@@ -184,13 +183,11 @@ def test_refuses(module, call, error, message):
     assert arrays.unchanged()
 
 
-TAKEN = [
-    (sgd(lr=Fraction(1, 2)), sgd(lr=0.5)), (sgd(lr=np.array([0.5])), sgd(lr=0.5)), (sgd(lr=range(1, 2)), sgd(lr=1.0)),
-    (cast(Fraction(1, 2)), cast(0.5)),
-    (check(max_norm=Fraction(1, 2)), check(max_norm=0.5)), (check(epsilon=np.array(2)), check(epsilon=2.0)),
-    (scaling(incr_ratio=Fraction(3, 2), incr_every_n_steps=np.int64(1)), scaling(incr_ratio=1.5, incr_every_n_steps=1)),
-    (lambda m, x: m.merged_sgd((x(),), (x(),), lr=0.5), sgd()),
-]
+TAKEN = [(sgd(lr=Fraction(1, 2)), sgd(lr=0.5)), (sgd(lr=np.array([0.5])), sgd(lr=0.5)),
+         (sgd(lr=range(1, 2)), sgd(lr=1.0)), (cast(Fraction(1, 2)), cast(0.5)),
+         (check(max_norm=Fraction(1, 2)), check(max_norm=0.5)), (check(epsilon=np.array(2)), check(epsilon=2.0)),
+         (scaling(incr_ratio=Fraction(3, 2), incr_every_n_steps=np.int64(1)),
+          scaling(incr_ratio=1.5, incr_every_n_steps=1)), (lambda m, x: m.merged_sgd((x(),), (x(),), lr=0.5), sgd())]
 
 
 @pytest.mark.parametrize("module", [cpu, gpu], ids=["cpu", "gpu"])
@@ -241,10 +238,8 @@ def test_weight_decays_goes_through_each_once(of):
 @pytest.mark.parametrize(("options", "error", "message"), [
     ({"form": ["merged"]}, ValueError, "form: expected one of separate, merged, got ['merged']"),
     ({"form": np.ones(2)}, ValueError, "form: expected one of separate, merged, got an array of shape (2,)"),
-    *(
-        ({"stream": s}, TypeError, f"stream: expected a stream of the executor or its handle, got {s!r}")
-        for s in ("abc", -1, 1.5, True, None, [0])
-    ),
+    *(({"stream": s}, TypeError, f"stream: expected a stream of the executor or its handle, got {s!r}")
+      for s in ("abc", -1, 1.5, True, None, [0]))
 ])
 def test_plan_refuses_options(executor, options, error, message):
     x = [executor.to_device(np.ones(3, F)) for _ in range(2)]

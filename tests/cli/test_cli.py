@@ -106,10 +106,8 @@ def test_a_time_is_of_what_was_compared(monkeypatch):
 
 
 def test_widest_rows_are_80_columns():
-    row = verify.Row(
-        "lars_momentum", "fp16-amp", "carried_norm", 999_999, 10**12, 999_999, 99_999, 999_999, 99_999,
-        87_226_227_200, True, 10**18, 1, (), ("launches: ...",), 99_999.999, 99_999.99,
-    )
+    row = verify.Row("lars_momentum", "fp16-amp", "carried_norm", 999_999, 10**12, 999_999, 99_999, 999_999, 99_999,
+                     87_226_227_200, True, 10**18, 1, (), ("launches: ...",), 99_999.999, 99_999.99)
     assert len(table.line(row)) == 80
     assert len(table.speed_line(row, copy=4.3e12)) <= 80
     assert table.line(row._replace(max_ulps=ulp.MAXIMUM)).endswith("NaN  FAIL")
@@ -126,18 +124,15 @@ def test_json(capsys, tmp_path):
     answer = json.loads(file.read_text())
     assert answer.pop("versions")["numpy"] == np.__version__ and answer.pop("seconds") > 0
     counts = {"tensors": 14, "elements": 1430}
-    row = counts | {
-        "routine": "lars_momentum", "dtype": "fp16-amp", "form": "cooperative", "ops_before": 14, "ops_after": 1,
-        "launches_before": 14, "launches_after": 1, "bytes": 1430 * (2 * 2 + 2 * 2 + 4 * 2 + 4 * 2), "counted": True,
-        "max_ulps": 0, "differing": 0, "mismatches": [], "problems": [], "milliseconds": None, "speedup": None,
-        "ok": True,
-    }
+    row = counts | {"routine": "lars_momentum", "dtype": "fp16-amp", "form": "cooperative", "ops_before": 14,
+                    "ops_after": 1, "launches_before": 14, "launches_after": 1,
+                    "bytes": 1430 * (2 * 2 + 2 * 2 + 4 * 2 + 4 * 2), "counted": True, "max_ulps": 0, "differing": 0,
+                    "mismatches": [], "problems": [], "milliseconds": None, "speedup": None, "ok": True}
     device = {"kind": "executor", "name": "the executor, on the CPU", "reason": "as asked", "multiprocessors": 132,
               "kernels": "run as Python; none is compiled", "compute_capability": "9.0"}
-    assert answer == {
-        "schema": "refopt.verify/1", "ok": True, "device": device, "steps": 2, "skipped": {}, "rows": [row],
-        "workload": counts | {"name": "tiny", "elements_used": 1430, "scaled": ""}, "copy_bytes_per_second": None,
-    }
+    assert answer == {"schema": "refopt.verify/1", "ok": True, "device": device, "steps": 2, "skipped": {},
+                      "rows": [row], "workload": counts | {"name": "tiny", "elements_used": 1430, "scaled": ""},
+                      "copy_bytes_per_second": None}
 
 
 EXPLAINED = """\
@@ -191,10 +186,8 @@ def test_broken_rule_is_found(capsys, monkeypatch):
 
 
 # That each number counts in each dtype is tests/cli/test_verify_data.py's, of all routines; here the report tells it.
-COUNTING = [
-    pytest.param(hyper, dtype, marks=[pytest.mark.slow] * (dtype != "fp32" and hyper != HYPERS[0]))
-    for hyper in HYPERS for dtype in FOR_LARS
-]
+COUNTING = [pytest.param(hyper, dtype, marks=[pytest.mark.slow] * (dtype != "fp32" and hyper != HYPERS[0]))
+            for hyper in HYPERS for dtype in FOR_LARS]
 
 
 @pytest.mark.parametrize(("hyper", "dtype"), COUNTING)
@@ -275,12 +268,11 @@ def other_bytes(patch):
     patch.setitem(catalog.ROUTINES, "lars_momentum", LARS_MOMENTUM._replace(traffic=traffic))
 
 
-@pytest.mark.parametrize(("breaking", "slots", "problems"), [
-    (idle, {"params"}, ["launches", "bytes"]), (spoiling, {"grads"}, []),
-    (all_idle, set(), [r"\w+\[\d+\] [\w.]+: the reference changes nothing", "launches", "bytes"]),
-    (other_launches, set(), ["launches: expected 3 by the catalogue, got 2"]),
-    (other_bytes, set(), [r"bytes: expected [\d,]+ by the catalogue, got [\d,]+"]),
-])
+@pytest.mark.parametrize(("breaking", "slots", "problems"),
+                         [(idle, {"params"}, ["launches", "bytes"]), (spoiling, {"grads"}, []),
+                          (all_idle, set(), [r"\w+\[\d+\] [\w.]+: the reference changes nothing", "launches", "bytes"]),
+                          (other_launches, set(), ["launches: expected 3 by the catalogue, got 2"]),
+                          (other_bytes, set(), [r"bytes: expected [\d,]+ by the catalogue, got [\d,]+"])])
 def test_what_is_broken_is_found(capsys, monkeypatch, breaking, slots, problems):
     """A kernel that does nothing or too much, a reference that does nothing, another catalogue."""
     breaking(monkeypatch)

@@ -37,10 +37,9 @@ def one_line(done, status):
     return done.stderr
 
 
-@pytest.mark.parametrize("args", [
-    [], ["--help"], ["--version"], ["verify", "--help"], ["check", "--help"], ["show", "--help"], ["verfy"],
-    ["verify", "--steps"], ["--json"], ["show", "adam", "--set", "a=b"], ["show", "adam", "--form", "separately"],
-])
+@pytest.mark.parametrize("args", [[], ["--help"], ["--version"], ["verify", "--help"], ["check", "--help"],
+                                  ["show", "--help"], ["verfy"], ["verify", "--steps"], ["--json"],
+                                  ["show", "adam", "--set", "a=b"], ["show", "adam", "--form", "separately"]])
 def test_help_and_wrong_arguments(args, capfd, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     is_help_or_error(args, cli.main(args), *capfd.readouterr())
@@ -63,9 +62,8 @@ def test_the_statuses_are_told(capfd):
     cli.main(["verify", "--help"])
     words = " ".join(capfd.readouterr().out.split())
     told = re.search(r"Exit status: (.*)", words)[1]
-    assert [int(n) for n in re.findall(r"\d+", told)] == [
-        cli.EQUAL, cli.DIFFERS, cli.UNUSABLE, cli.FAILED, cli.INTERRUPTED, cli.BROKEN_PIPE, cli.TERMINATED,
-    ]
+    assert [int(n) for n in re.findall(r"\d+", told)] == [cli.EQUAL, cli.DIFFERS, cli.UNUSABLE, cli.FAILED,
+                                                          cli.INTERRUPTED, cli.BROKEN_PIPE, cli.TERMINATED]
     listed = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "command-line.md").read_text(), re.MULTILINE)
     assert [int(n) for n in listed] == [int(n) for n in re.findall(r"\d+", told)]
 
@@ -216,13 +214,11 @@ SIGNALS_AT = first_of(*((*end, module) for module in MODULES for end in ENDS))
 @pytest.mark.parametrize(("signum", "status", "said", "module"), SIGNALS_AT)
 def test_a_signal_during_import(tmp_path, module, signum, status, said):
     """Of whatever the command imports."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\n"
-        "class Finder:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name == {module!r}: os.kill(os.getpid(), {int(signum)})\n"
-        "sys.meta_path.insert(0, Finder())\n"
-    )
+    (tmp_path / "sitecustomize.py").write_text("import os, sys\n"
+                                               "class Finder:\n"
+                                               "    def find_spec(self, name, path=None, target=None):\n"
+                                               f"        if name == {module!r}: os.kill(os.getpid(), {int(signum)})\n"
+                                               "sys.meta_path.insert(0, Finder())\n")
     path = os.pathsep.join([str(tmp_path), ENV["PYTHONPATH"]])
     done = run(*QUICK, env=ENV | {"PYTHONPATH": path})
     if module == "traceback" and done.returncode == 0:

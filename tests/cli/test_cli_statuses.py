@@ -20,13 +20,12 @@ class Shut(io.StringIO):
         raise self.error
 
 
-ENDS = {
-    "equal": (cli.EQUAL, 0, ""), "differs": (cli.DIFFERS, 1, ""), "help": (SystemExit(0), 0, ""),
-    "help too": (SystemExit(None), 0, ""), "usage": (SystemExit(2), 2, ""),
-    "Ctrl-C": (KeyboardInterrupt(), 130, "refopt: interrupted\n"),
-    "SIGTERM": (cli.Terminated(), 143, "refopt: terminated\n"), "pipe": (BrokenPipeError(32, "Broken pipe"), 141, ""),
-    "unusable": (cli.Unusable("x: no such file"), 2, "refopt: x: no such file\n"),
-}
+ENDS = {"equal": (cli.EQUAL, 0, ""), "differs": (cli.DIFFERS, 1, ""), "help": (SystemExit(0), 0, ""),
+        "help too": (SystemExit(None), 0, ""), "usage": (SystemExit(2), 2, ""),
+        "Ctrl-C": (KeyboardInterrupt(), 130, "refopt: interrupted\n"),
+        "SIGTERM": (cli.Terminated(), 143, "refopt: terminated\n"),
+        "pipe": (BrokenPipeError(32, "Broken pipe"), 141, ""),
+        "unusable": (cli.Unusable("x: no such file"), 2, "refopt: x: no such file\n")}
 
 
 def ending(end):

@@ -17,11 +17,8 @@ GATE = {"grad_factor", "found_inf"}  # what the gradient check leaves on the dev
 
 def cases(of):
     """Each of these of each routine, with all dtype configurations that the routine has."""
-    return [
-        pytest.param(routine, which, id=f"{routine.name}-{getattr(which, 'name', which)}")
-        for routine in ROUTINES.values()
-        for which in of(routine)
-    ]
+    return [pytest.param(routine, which, id=f"{routine.name}-{getattr(which, 'name', which)}")
+            for routine in ROUTINES.values() for which in of(routine)]
 
 
 every_dtype = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -102,9 +102,5 @@ def cell_of(
 
 def cells() -> list[Cell]:
     """All cells, in the order of the catalogue."""
-    return [
-        Cell(routine.name, label, precision)
-        for routine in ROUTINES.values()
-        for label, variant in variants(routine).items()
-        for precision in variant.precisions()
-    ]
+    return [Cell(routine.name, label, precision) for routine in ROUTINES.values()
+            for label, variant in variants(routine).items() for precision in variant.precisions()]

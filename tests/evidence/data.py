@@ -15,16 +15,12 @@ SHAPES = [(5, 205), (300,), (), (0,), (3,), (2, 2), (6,)]
 EVERY = range(len(SHAPES))
 UNDECAYED, ZERO_PARAM, ZERO_GRADS, STILL = 2, 4, 5, 6  # tensors with decay 0, of zeros, with zero gradients, with lr 0
 # No powers of two, and large enough to show. Numbers of tensors change from tensor to tensor and from step to step.
-NUMBERS = {
-    "lr": 0.113, "mu": 0.83, "l2_decay": 0.61, "beta1": 0.87, "beta2": 0.931, "epsilon": 0.013, "coeff": 0.29,
-    "lr_ratio": 0.71, "rho": 0.913, "lars_coeff": 0.47, "lars_weight_decay": 0.53, "weight_decay": 0.57,
-    "decay_base": 0.83, "dampening": 0.31,
-}
+NUMBERS = {"lr": 0.113, "mu": 0.83, "l2_decay": 0.61, "beta1": 0.87, "beta2": 0.931, "epsilon": 0.013, "coeff": 0.29,
+           "lr_ratio": 0.71, "rho": 0.913, "lars_coeff": 0.47, "lars_weight_decay": 0.53, "weight_decay": 0.57,
+           "decay_base": 0.83, "dampening": 0.31}
 # What scalars are before the first step: a number of the routine, or a constant.
-FIRST: dict[str, Any] = {
-    "beta1_pow": "beta1", "beta2_pow": "beta2", "momentum_decay_pow": "decay_base", "mu_product": 1, "rho": 1,
-    "second_moment": 0,
-}
+FIRST: dict[str, Any] = {"beta1_pow": "beta1", "beta2_pow": "beta2", "momentum_decay_pow": "decay_base",
+                         "mu_product": 1, "rho": 1, "second_moment": 0}
 
 
 @functools.cache

@@ -51,11 +51,8 @@ def momentum(x, g, velocities, lr, mu, l2_decay, dampening, use_nesterov, maximi
 def lars_momentum(x, param, g, velocities, lr, mu, lars_coeff, lars_weight_decay, epsilon, adapt, norm_of):
     """You, Gitman and Ginsburg 2017, Algorithm 1; where it adapts, epsilon and norms as in Paddle's operator."""
     weights, gradients = norm(x if norm_of == "master" else param), norm(g)
-    adapts = {
-        "norms": weights > 0 and gradients > 0,
-        "decay": lars_weight_decay > 0,
-        "decay_and_norms": lars_weight_decay > 0 and weights > 0 and gradients > 0,
-    }
+    adapts = {"norms": weights > 0 and gradients > 0, "decay": lars_weight_decay > 0,
+              "decay_and_norms": lars_weight_decay > 0 and weights > 0 and gradients > 0}
     rate = lr
     if adapts[adapt]:
         rate = lr * (lars_coeff * (weights / (lars_weight_decay * weights + gradients + epsilon)))
@@ -97,9 +94,8 @@ def adagrad(x, g, moment, lr, epsilon, weight_decay, decay, maximize):
     return dict(params=x - lr * (g / (epsilon + sqrt(squares))), moment=squares)
 
 
-def rmsprop(
-    x, g, mean_square, velocity, mean_grad, lr, rho, mu, epsilon, epsilon_at, lr_at, weight_decay, decay, maximize
-):
+def rmsprop(x, g, mean_square, velocity, mean_grad, lr, rho, mu, epsilon, epsilon_at, lr_at, weight_decay, decay,
+            maximize):
     """Tieleman and Hinton 2012; the centered form, with momentum: Graves 2013, equations 38 to 41."""
     x, g = decayed(x, g, lr, weight_decay, decay, maximize)
     square = average(mean_square, g * g, rho)
@@ -123,11 +119,8 @@ def adadelta(x, g, avg_squared_grad, avg_squared_update, lr, rho, epsilon, weigh
     x, g = decayed(x, g, lr, weight_decay, decay, maximize)
     squares = average(avg_squared_grad, g * g, rho)
     update = sqrt(avg_squared_update + epsilon) / sqrt(squares + epsilon) * g
-    return dict(
-        params=x - lr * update,
-        avg_squared_grad=squares,
-        avg_squared_update=average(avg_squared_update, update * update, rho),
-    )
+    return dict(params=x - lr * update, avg_squared_grad=squares,
+                avg_squared_update=average(avg_squared_update, update * update, rho))
 
 
 def adamax(t, x, g, moment, inf_norm, lr, beta1, beta2, epsilon, epsilon_at, weight_decay, decay, maximize):
@@ -179,13 +172,8 @@ def lamb(t, x, g, moment1, moment2, new_moment1, new_moment2, lr, beta1, beta2, 
     step = lr * direction
     if (always_adapt or weight_decay > 0) and weights > 0 and length > 0:
         step = step * (weights / length)
-    return dict(
-        params=x - step,
-        moment1=average(moment1, g, beta1),
-        moment2=average(moment2, g * g, beta2),
-        beta1_pow=beta1 ** (t + 1),
-        beta2_pow=beta2 ** (t + 1),
-    )
+    return dict(params=x - step, moment1=average(moment1, g, beta1), moment2=average(moment2, g * g, beta2),
+                beta1_pow=beta1 ** (t + 1), beta2_pow=beta2 ** (t + 1))
 
 
 def novograd(x, g, moment, second_moment, lr, beta1, beta2, epsilon, weight_decay, grad_averaging):

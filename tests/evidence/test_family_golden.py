@@ -38,10 +38,8 @@ def arrays(operator, k, direction):
     attributes = json.loads(str(record["meta"]))["cases"][k]
     names = {"param": "params", "grad": "grads"} | names
     slots = sorted({key.split("/")[2] for key in record.files if key.startswith(f"{k}/{direction}/")})
-    found = {
-        names.get(slot, slot): [record[f"{k}/{direction}/{slot}/{i}"].copy() for i in range(attributes["tensors"])]
-        for slot in slots
-    }
+    found = {names.get(slot, slot): [record[f"{k}/{direction}/{slot}/{i}"].copy() for i in range(attributes["tensors"])]
+             for slot in slots}
     return ROUTINES[routine], found, attributes
 
 
@@ -83,10 +81,8 @@ def test_reference(operator, k):
     assert_near(operator, k, reference(recorded(operator, k)))
 
 
-OF_FORMS = [
-    pytest.param(operator, k, form, id=f"{operator}-{k}-{form}", marks=[pytest.mark.slow] * (k > 0))
-    for operator, k in CASES for form in ROUTINES[OPERATORS[operator][0]].forms
-]
+OF_FORMS = [pytest.param(operator, k, form, id=f"{operator}-{k}-{form}", marks=[pytest.mark.slow] * (k > 0))
+            for operator, k in CASES for form in ROUTINES[OPERATORS[operator][0]].forms]
 
 
 @pytest.mark.parametrize(("operator", "k", "form"), OF_FORMS)
@@ -100,15 +96,14 @@ def test_the_cases_are_many_and_varied():
     assert {1, 205} <= {len(recorded("merged_adam", k)) for k in range(8)}
 
 
-FORMULAE = {
-    "merged_momentum": ["LearningRateInVelocity", "FirstLearningRate", "DecayDecoupled"],
-    "merged_adam": ["FirstLearningRate"], "sgd": ["TailDropped"], "adamw": ["DecayInGradient", "RatioOnEverything"],
-    "adam": ["FirstScalars", "NoBiasCorrection", "EpsilonUncorrected", "PowersBeforeUse"],
-    "lamb": ["RatioByNormsAlone", "RatioForgotten", "DecayAfterTheNorm", "Uncorrected"],
-    "lars_momentum": ["EpsilonInVelocity", "DecayElementwiseInDenominator", "RescaleForgottenInNorm",
-                      "RescaleForgottenInUpdate", "FirstLearningRate", "FirstWeightDecay", "MomentumOfEverything",
-                      "LearningRateAgain"],
-}
+FORMULAE = {"merged_momentum": ["LearningRateInVelocity", "FirstLearningRate", "DecayDecoupled"],
+            "merged_adam": ["FirstLearningRate"], "sgd": ["TailDropped"],
+            "adamw": ["DecayInGradient", "RatioOnEverything"],
+            "adam": ["FirstScalars", "NoBiasCorrection", "EpsilonUncorrected", "PowersBeforeUse"],
+            "lamb": ["RatioByNormsAlone", "RatioForgotten", "DecayAfterTheNorm", "Uncorrected"],
+            "lars_momentum": ["EpsilonInVelocity", "DecayElementwiseInDenominator", "RescaleForgottenInNorm",
+                              "RescaleForgottenInUpdate", "FirstLearningRate", "FirstWeightDecay",
+                              "MomentumOfEverything", "LearningRateAgain"]}
 
 
 @pytest.mark.parametrize(("operator", "name"), [(operator, name) for operator, of in FORMULAE.items() for name in of])

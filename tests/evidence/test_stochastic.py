@@ -33,9 +33,8 @@ BY_CHANCE = [cell for cell in cells() if cell.variant == STOCHASTIC and cell.pre
 
 
 @pytest.mark.clause("N16")
-@pytest.mark.parametrize(
-    "cell", [pytest.param(cell, marks=pytest.mark.evidence(*cell), id="-".join(cell)) for cell in BY_CHANCE]
-)
+@pytest.mark.parametrize("cell", [pytest.param(cell, marks=pytest.mark.evidence(*cell), id="-".join(cell))
+                                  for cell in BY_CHANCE])
 def test_means_over_seeds(cell):
     """Each element becomes one of its neighbours in bf16, and on average over seeds what the formula comes to.
 

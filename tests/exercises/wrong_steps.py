@@ -43,33 +43,26 @@ store_float32(u + at, new_u)
 """
 
 WRONG = {
-    "17_wrong_by_its_bits": {
-        "nearly": ([None], "p[2]: expected", "The last bits alone are others"),
-        "slow": (["x, d = p[i], g[i]\nx = x - lr * coeff * p[i]"], "too many requests", "reference"),
-    },
+    "17_wrong_by_its_bits": {"nearly": ([None], "p[2]: expected", "The last bits alone are others"),
+                             "slow": (["x, d = p[i], g[i]\nx = x - lr * coeff * p[i]"], "too many requests",
+                                      "reference")},
     "18_beat_the_bytes": {
         "nearly": ([f"{KERNEL}        new = mu * v[i] + scale * g[i]\n        p[i] = p[i] - lr * new\n{STEP}{LAUNCH}"],
                    "v[0]: expected", "no thread has written it"),
         "slow": ([f"{KERNEL}        v[i] = mu * v[i] + scale * g[i]\n        p[i] = p[i] - lr * v[i]\n{STEP}{LAUNCH}"],
                  "too many bytes", "reference"),
     },
-    "19_a_pass": {
-        "nearly": ([f"{SLOTS}{MERGED}"], "two learning rates", "elements of params[1] differ"),
-        "slow": (["merged = updates"], "too many launches", "reference"),
-    },
+    "19_a_pass": {"nearly": ([f"{SLOTS}{MERGED}"], "two learning rates", "elements of params[1] differ"),
+                  "slow": (["merged = updates"], "too many launches", "reference")},
     "20_a_sharded_step": {
-        "nearly": (
-            ["comm.reduce_scatter(grad, grad[own])\n"
-             "update[-(-size // 32), 32](param[own], grad[own], velocity, lr, mu, np.float32(1))\n"
-             "comm.all_gather(param[own], param)"],
-            "params[0][0]: expected", "last written by block 0, thread 0",
-        ),
-        "slow": (
-            ["comm.all_reduce(grad)\n"
-             "update[-(-size // 32), 32](param[own], grad[own], velocity, lr, mu, QUARTER)\n"
-             "comm.all_gather(param[own], param)\ncomm.broadcast(param, 0)"],
-            "too many copied bytes", "Which part does a rank need",
-        ),
+        "nearly": (["comm.reduce_scatter(grad, grad[own])\n"
+                    "update[-(-size // 32), 32](param[own], grad[own], velocity, lr, mu, np.float32(1))\n"
+                    "comm.all_gather(param[own], param)"], "params[0][0]: expected",
+                   "last written by block 0, thread 0"),
+        "slow": (["comm.all_reduce(grad)\n"
+                  "update[-(-size // 32), 32](param[own], grad[own], velocity, lr, mu, QUARTER)\n"
+                  "comm.all_gather(param[own], param)\ncomm.broadcast(param, 0)"], "too many copied bytes",
+                 "Which part does a rank need")
     },
     "21_norm_and_step_in_two_launches": {
         "nearly": ([TREE, FACTOR.replace("if norm > max_norm:\n    factor", "factor"), ADAMW], "a norm below it",
@@ -82,9 +75,7 @@ WRONG = {
     },
 }
 # Wrong by the order of a sum or a product alone.
-ORDERS = {
-    "atomic": ([TREE.replace("sums[c] = shared[0]", "cuda.atomic.add(sums, 0, shared[0])"), FACTOR, ADAMW],
-               "in reverse order", "The last bits alone are others"),
-    "product": ([TREE, FACTOR, ADAMW.replace("(ONE - beta2) * d * d", "(ONE - beta2) * (d * d)")],
-                "elements of params[1] differ", "The last bits alone are others"),
-}
+ORDERS = {"atomic": ([TREE.replace("sums[c] = shared[0]", "cuda.atomic.add(sums, 0, shared[0])"), FACTOR, ADAMW],
+                     "in reverse order", "The last bits alone are others"),
+          "product": ([TREE, FACTOR, ADAMW.replace("(ONE - beta2) * d * d", "(ONE - beta2) * (d * d)")],
+                      "elements of params[1] differ", "The last bits alone are others")}

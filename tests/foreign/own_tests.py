@@ -28,9 +28,8 @@ _OF_LINKERS = "LinkableCode CUSource PTXSource LTOIR Cubin Fatbin Archive Object
 
 def _replace() -> None:
     folder = os.environ["NUMBA_CUDA_TESTS"]
-    spec = importlib.util.spec_from_file_location(
-        "numba.cuda.tests", f"{folder}/__init__.py", submodule_search_locations=[folder]
-    )
+    spec = importlib.util.spec_from_file_location("numba.cuda.tests", f"{folder}/__init__.py",
+                                                  submodule_search_locations=[folder])
     assert spec is not None and spec.loader is not None
     tests = importlib.util.module_from_spec(spec)
     sys.modules["numba.cuda.tests"] = vars(numba.cuda)["tests"] = tests

@@ -46,10 +46,9 @@ def stumpy() -> str:
 def own() -> str:
     """Those of kernels and of the documentation's examples."""
     folder = files(NUMBA_CUDA, [TESTS])
-    counts = pytest(
-        folder, "-p", "foreign.own_tests", "-c", "/dev/null", "--rootdir", str(folder), "--import-mode=importlib",
-        f"{TESTS}/cudapy", f"{TESTS}/doc_examples", NUMBA_CUDA_TESTS=str(folder / TESTS),
-    )
+    counts = pytest(folder, "-p", "foreign.own_tests", "-c", "/dev/null", "--rootdir", str(folder),
+                    "--import-mode=importlib", f"{TESTS}/cudapy", f"{TESTS}/doc_examples",
+                    NUMBA_CUDA_TESTS=str(folder / TESTS))
     if counts["passed"] < OWN_TESTS:
         raise AssertionError(f"{counts}, not {OWN_TESTS} passed")
     return ", ".join(f"{count} {word}" for word, count in counts.items())

@@ -68,10 +68,8 @@ def load(routine: Routine, entry: dict) -> tuple[Case, Outcome]:
         {slot: arrays(values, dtype_in(slot, routine, entry["dtypes"])) for slot, values in entry[side].items()}
         for side in ("in", "out")
     )
-    steps = [
-        {name: arrays([value], "float32")[0] if name in GATE else value for name, value in step.items()}
-        for step in entry["steps"]
-    ]
+    steps = [{name: arrays([value], "float32")[0] if name in GATE else value for name, value in step.items()}
+             for step in entry["steps"]]
     return Case(routine, given, steps, entry["choices"]), left
 
 
@@ -79,13 +77,10 @@ def entry(case: Case, dtypes: tuple[str, ...]) -> dict:
     """A case and its outcome, as JSON has them."""
     left = {slot: values for slot, values in reference(case).items() if case.slots[slot]}
     assert all(np.isfinite(x.astype(np.float64)).all() for values in left.values() for x in values)
-    return {
-        "dtypes": dtypes,
-        "steps": [{n: words([x])[0] if n in GATE else x for n, x in step.items()} for step in case.steps],
-        "choices": case.choices,
-        "in": {slot: words(values) for slot, values in case.slots.items() if values},
-        "out": {slot: words(values) for slot, values in left.items()},
-    }
+    return {"dtypes": dtypes,
+            "steps": [{n: words([x])[0] if n in GATE else x for n, x in step.items()} for step in case.steps],
+            "choices": case.choices, "in": {slot: words(values) for slot, values in case.slots.items() if values},
+            "out": {slot: words(values) for slot, values in left.items()}}
 
 
 def optional_states(routine: Routine) -> tuple[str, ...]:
@@ -135,10 +130,8 @@ def alone(routine: Routine) -> dict[str, dict]:
     """Each choice that stands alone, with every number."""
     chance = np.random.default_rng([len(routine.hypers), *(ord(letter) for letter in routine.name)])
     fp32, given = DTYPES["fp32"], optional_states(routine)
-    return {
-        f"{name}={value}, fp32": entry(drawn(routine, fp32, chance, optional=given, **{name: value}), fp32)
-        for name in ALONE for value in routine.choices.get(name, ())
-    }
+    return {f"{name}={value}, fp32": entry(drawn(routine, fp32, chance, optional=given, **{name: value}), fp32)
+            for name in ALONE for value in routine.choices.get(name, ())}
 
 
 def drawn(routine: Routine, dtypes: tuple[str, ...], chance: np.random.Generator, **options: Any) -> Case:

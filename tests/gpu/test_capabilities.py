@@ -28,10 +28,8 @@ pytestmark = pytest.mark.skipif(not capabilities.ptxas(), reason="no ptxas, whic
 
 CASES = {case.label: case for case in capabilities.cases()}
 # A family each: hints to the cache and a launch that waits, bf16 by chance, remainders, a cast.
-SAMPLE = (
-    "merged_lars_momentum_update two_launches-fp32", "merged_adamw merged-bf16-sr", "merged_sgd merged-bf16+16",
-    "merged_cast float64-bfloat16-unscaled",
-)
+SAMPLE = ("merged_lars_momentum_update two_launches-fp32", "merged_adamw merged-bf16-sr", "merged_sgd merged-bf16+16",
+          "merged_cast float64-bfloat16-unscaled")
 OFTEN = SAMPLE[3], *(pytest.param(label, marks=pytest.mark.slow) for label in SAMPLE[:3])
 
 

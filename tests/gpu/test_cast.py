@@ -116,11 +116,8 @@ def test_kernels_are_reference(machine, given, shifts):
     assert_casts(expected(sources, dtypes), there.read(), sources, True)
 
 
-@given(
-    given=casts(whole=()),
-    shifts=st.lists(st.integers(0, 9), min_size=1, max_size=2),
-    scale=st.sampled_from([*NUMBERS, *ARRAYS]),
-)
+@given(given=casts(whole=()), shifts=st.lists(st.integers(0, 9), min_size=1, max_size=2),
+       scale=st.sampled_from([*NUMBERS, *ARRAYS]))
 def test_scaled_kernels_are_reference(machine, given, shifts, scale):
     """The same with a scale: a number, or an array that the kernel reads."""
     sources, dtypes = given
@@ -463,10 +460,8 @@ def refuses(machine, message, error, sources, targets, scale=1.0):
         cpu.merged_cast(sources, targets, scale=scale)
     assert before == [x.tobytes() for values in lists for x in values if x is not None]
     memories = {}
-    there = [
-        [on_device(machine, memories, x) for x in values] if isinstance(values, list) else values
-        for values in (sources, targets)
-    ]
+    there = [[on_device(machine, memories, x) for x in values] if isinstance(values, list) else values
+             for values in (sources, targets)]
     with gpu.use(machine.name), pytest.raises(error, match=start):
         gpu.merged_cast(*there, scale=on_device(machine, memories, scale))
 

@@ -62,12 +62,8 @@ def test_layout_in_figures(sizes, itemsize, align, unit, lengths):
     assert made.total == sum(lengths)
 
 
-@given(
-    sizes=st.lists(st.one_of(st.integers(1, 300), st.sampled_from([64, 128, 256, 512])), max_size=8),
-    itemsize=st.sampled_from([1, 2, 4, 8]),
-    factor=st.integers(1, 70),
-    unit=st.sampled_from(["bytes", "elements"]),
-)
+@given(sizes=st.lists(st.one_of(st.integers(1, 300), st.sampled_from([64, 128, 256, 512])), max_size=8),
+       itemsize=st.sampled_from([1, 2, 4, 8]), factor=st.integers(1, 70), unit=st.sampled_from(["bytes", "elements"]))
 def test_layout_laws(sizes, itemsize, factor, unit):
     """Order kept, no overlap, every offset aligned, less than one alignment of padding."""
     align = factor * itemsize if unit == "bytes" else factor
@@ -169,9 +165,8 @@ def tensors(draw, dtypes=tuple(ITEM_SIZES), least=1):
     return made
 
 
-ALIGNMENTS = st.sampled_from(
-    [{}, {"use_align": False}, {"align_size": 8}, {"align_size": 64}, {"align_size": 3, "align_unit": "elements"}]
-)
+ALIGNMENTS = st.sampled_from([{}, {"use_align": False}, {"align_size": 8}, {"align_size": 64},
+                              {"align_size": 3, "align_unit": "elements"}])
 
 
 @given(inputs=tensors(), attributes=ALIGNMENTS)
@@ -404,8 +399,7 @@ REFUSED = {
     "shapes[1][0]: expected an integer, got 2.0": (TypeError, [A, None], dict(shapes=[None, (2.0, 3)])),
     "shapes[0][0]: expected an integer, got 3.0": (TypeError, [A], dict(shapes=[(3.0,)])),
     "inputs[0]: expected an end, padded, below 2**63 bytes, got": (ValueError, [A], dict(align_size=2**70)),
-    "inputs[1]: expected an end, padded, below":
-        (ValueError, [np.ones(1, np.uint8)] * 4, dict(align_size=2**62)),
+    "inputs[1]: expected an end, padded, below": (ValueError, [np.ones(1, np.uint8)] * 4, dict(align_size=2**62)),
     "size_of_dtype: expected a buffer below 2**63 bytes, got 4611686018427387904 of float32":
         (ValueError, [A], dict(align_size=2**62, size_of_dtype=1)),
     "alignsize: expected one of scale, dtype, outputs, shapes, copy_data, set_constant, constant, persist_output, "

@@ -86,9 +86,7 @@ class OnGpu:
 def test_arrays_say_which(monkeypatch):
     monkeypatch.setattr(runtime, "_why_no_gpu", lambda: "")
     about = Properties.of(simt.cuda.get_current_device())
-    monkeypatch.setattr(
-        runtime, "_gpu", lambda index=None: SimpleNamespace(name="gpu", index=index, properties=about)
-    )
+    monkeypatch.setattr(runtime, "_gpu", lambda index=None: SimpleNamespace(name="gpu", index=index, properties=about))
     for count, expected in ((1, None), (2, 1)):
         monkeypatch.setattr(runtime, "gpus", lambda count=count: count)
         assert runtime.machine_of(3, None, [None], [OnGpu(1), OnGpu(0)]).index == expected

@@ -121,13 +121,11 @@ def test_rebinding_while_another_thread_steps(executor, slow, way):
     assert first + (second / 2 if way == "rebind" else second) == -TURNS
 
 
-BOUND = {
-    "merged_sgd": lambda x, *_, **how: gpu.plan("sgd", x[:1], x[1:], lr=1.0, **how),
-    "merged_cast": lambda x, *_, **how: gpu.cast_plan(x[:1], x[1:], scale=2.0, **how),
-    "check_gradients": lambda x, *_, **how: gpu.gradient_check(x, **how),
-    "update_loss_scaling": lambda x, ones, counts, **how: gpu.loss_scaling(*ones, *counts, **how),
-    "coalesce_tensor": lambda x, *_, **how: gpu.coalesce_tensor(x, **how),
-}
+BOUND = {"merged_sgd": lambda x, *_, **how: gpu.plan("sgd", x[:1], x[1:], lr=1.0, **how),
+         "merged_cast": lambda x, *_, **how: gpu.cast_plan(x[:1], x[1:], scale=2.0, **how),
+         "check_gradients": lambda x, *_, **how: gpu.gradient_check(x, **how),
+         "update_loss_scaling": lambda x, ones, counts, **how: gpu.loss_scaling(*ones, *counts, **how),
+         "coalesce_tensor": lambda x, *_, **how: gpu.coalesce_tensor(x, **how)}
 
 
 def made(executor, name, **how):

@@ -48,13 +48,9 @@ def expected(grads, **options):
 
 
 @pytest.mark.clause("N4", "N6", "N7")
-@given(
-    grads=gradients(),
-    shifts=st.lists(st.integers(0, 9), min_size=1, max_size=3),
-    scale=st.sampled_from([None, 1.0, 3.0, 65536.0]),
-    max_norm=st.sampled_from([np.inf, 1.0, 0.0, 1e-3]),
-    epsilon=st.sampled_from([1e-6, 0.0]),
-)
+@given(grads=gradients(), shifts=st.lists(st.integers(0, 9), min_size=1, max_size=3),
+       scale=st.sampled_from([None, 1.0, 3.0, 65536.0]), max_norm=st.sampled_from([np.inf, 1.0, 0.0, 1e-3]),
+       epsilon=st.sampled_from([1e-6, 0.0]))
 def test_kernels_are_reference(machine, grads, shifts, scale, max_norm, epsilon):
     """Factor, flag and norm have the reference's bits, wherever the gradients lie."""
     options = dict(loss_scale=scale and np.array([scale], np.float32), max_norm=max_norm, epsilon=epsilon)

@@ -47,19 +47,18 @@ def towards_zero(bits):
         return int((np.nextafter(near, np.float32(0)) if abs(near) > abs(value) else near).view(np.uint32))
 
 
-INSTRUCTIONS = {
-    "mov.b32": lambda a: a, "mov.b16": lambda a: a, "shl.b32": lambda a, b: a << b & WORD, "mov.b64": lambda a: a,
-    "add.u32": lambda a, b: a + b & WORD, "sub.u32": lambda a, b: a - b & WORD,
-    "mul.lo.u32": lambda a, b: a * b & WORD, "mul.hi.u32": lambda a, b: a * b >> 32, "and.b32": operator.and_,
-    "or.b32": operator.or_, "xor.b32": operator.xor, "shr.u32": operator.rshift, "shr.b32": operator.rshift,
-    "setp.eq.u32": operator.eq, "setp.ge.u32": operator.ge, "setp.le.u32": operator.le, "setp.lt.u32": operator.lt,
-    "setp.nan.f32": lambda a, b: is_nan(a) or is_nan(b), "selp.b32": lambda a, b, p: a if p else b,
-    "setp.neu.f64": lambda a, b: bool(number(a, np.float64) != number(b, np.float64)),
-    "cvt.rz.f32.f64": towards_zero, "cvt.f64.f32": lambda a: converted(a, "float32", "float64"),
-    "cvt.f32.f16": lambda a: converted(a, "float16", "float32"),
-    "cvt.rn.f16.f32": lambda a: converted(a, "float32", "float16"),
-    "cvt.rn.bf16.f32": lambda a: 0x7FFF if is_nan(a) else converted(a, "float32", "bfloat16"),
-}
+INSTRUCTIONS = {"mov.b32": lambda a: a, "mov.b16": lambda a: a, "shl.b32": lambda a, b: a << b & WORD,
+                "mov.b64": lambda a: a, "add.u32": lambda a, b: a + b & WORD, "sub.u32": lambda a, b: a - b & WORD,
+                "mul.lo.u32": lambda a, b: a * b & WORD, "mul.hi.u32": lambda a, b: a * b >> 32,
+                "and.b32": operator.and_, "or.b32": operator.or_, "xor.b32": operator.xor, "shr.u32": operator.rshift,
+                "shr.b32": operator.rshift, "setp.eq.u32": operator.eq, "setp.ge.u32": operator.ge,
+                "setp.le.u32": operator.le, "setp.lt.u32": operator.lt,
+                "setp.nan.f32": lambda a, b: is_nan(a) or is_nan(b), "selp.b32": lambda a, b, p: a if p else b,
+                "setp.neu.f64": lambda a, b: bool(number(a, np.float64) != number(b, np.float64)),
+                "cvt.rz.f32.f64": towards_zero, "cvt.f64.f32": lambda a: converted(a, "float32", "float64"),
+                "cvt.f32.f16": lambda a: converted(a, "float16", "float32"),
+                "cvt.rn.f16.f32": lambda a: converted(a, "float32", "float16"),
+                "cvt.rn.bf16.f32": lambda a: 0x7FFF if is_nan(a) else converted(a, "float32", "bfloat16")}
 
 
 def followed(asm, registers, memory):
@@ -99,10 +98,8 @@ FUNCTIONS = {
     name: value for module in (vectors, words, remainder, philox, stored, cast)
     for name, value in vars(module).items() if hasattr(value, "asm")
 } | {f"load4_float32 {policy}": vectors._with_policy(vectors.load4_float32, policy) for policy in vectors.POLICIES}
-FORMS = [
-    pytest.param(value, asm, id=f"{name} {form}") for name, value in FUNCTIONS.items()
-    for form, asm in (("now", value.asm[0]), ("before", value.before)) if asm
-]
+FORMS = [pytest.param(value, asm, id=f"{name} {form}") for name, value in FUNCTIONS.items()
+         for form, asm in (("now", value.asm[0]), ("before", value.before)) if asm]
 
 
 @pytest.mark.clause("N1", "N15", "N16")

@@ -27,9 +27,8 @@ class Typed:
         return self.dtype
 
 
-def kernel(
-    held=1.5, asm="mov.f32 $0, $1;", before=None, bounds=(64, 4), contract=False, twice=False, same=True, table=(0, 1)
-):
+def kernel(held=1.5, asm="mov.f32 $0, $1;", before=None, bounds=(64, 4), contract=False, twice=False, same=True,
+           table=(0, 1)):
     """A kernel of a device function, an intrinsic in a namespace, and values of its closure and its module."""
 
     @target.intrinsic(asm, "=f,f", "f", "f", since=(8, 0), before=before)
@@ -60,14 +59,9 @@ def test_the_same_kernel_is_made_from_the_same():
     assert made_from(kernel()) == made_from(kernel()) == made_from(kernel(same=False))
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"held": 1.25}, {"held": True}, {"asm": "neg.f32 $0, $1;"}, {"before": "mov.f32 $0, $1;"}, {"bounds": (64, 5)},
-        {"bounds": None}, {"contract": True}, {"twice": True}, {"table": (1, 0)},
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("other", [{"held": 1.25}, {"held": True}, {"asm": "neg.f32 $0, $1;"},
+                                   {"before": "mov.f32 $0, $1;"}, {"bounds": (64, 5)}, {"bounds": None},
+                                   {"contract": True}, {"twice": True}, {"table": (1, 0)}], ids=str)
 def test_whatever_changes_makes_another(other):
     assert made_from(kernel(**other)) != made_from(kernel())
 
@@ -81,13 +75,9 @@ def test_types_and_globals_make_another(monkeypatch):
 
 def test_it_is_the_same_in_every_process():
     program = "from gpu.test_kept_ptx import kernel, made_from; print(made_from(kernel()))"
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True,
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(["tests", ".", *sys.path])},
-        ).stdout
-        for seed in "12"
-    }  # fmt: skip
+    said = {subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ
+                           | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(["tests", ".", *sys.path])}).stdout
+            for seed in "12"}
     assert said == {made_from(kernel()) + "\n"}
 
 

@@ -188,10 +188,8 @@ def test_every_barrier_and_fence_of_the_norm_is_needed(call, executor):
         module = executed(global_norm, one)
         (device,) = placed(executor, [normal(1, [5, 5000])])
         out = executor.to_device(np.zeros(2, np.float32))
-        with (
-            pytest.raises(simt.DataRace) if call else contextlib.nullcontext(),
-            simt.observe(count=False, watch=True, strict="both-fences"),
-        ):
+        with (pytest.raises(simt.DataRace) if call else contextlib.nullcontext(),
+              simt.observe(count=False, watch=True, strict="both-fences")):
             for rung in list(module.RUNGS.values())[1:]:
                 for launch in rung(device, out, CLIP):
                     launch()

@@ -13,10 +13,8 @@ from gpu.test_ladder import CALLS, back, executed, normal, placed, same, without
 from refopt import cpu, oracle, simt
 from refopt.gpu.ladder import lamb, lars
 
-SIZES = {
-    "executor": [1, 0, 5, 300, 1023, 1025, 8200],
-    "gpu": [1, 0, 5, 300, 1023, 1024, 1025, 2100, 64, 8191, 70001, 2**20 + 3],
-}
+SIZES = {"executor": [1, 0, 5, 300, 1023, 1025, 8200],
+         "gpu": [1, 0, 5, 300, 1023, 1024, 1025, 2100, 64, 8191, 70001, 2**20 + 3]}
 
 
 class Ladder(NamedTuple):
@@ -51,16 +49,11 @@ class Ladder(NamedTuple):
         getattr(cpu, f"merged_{self.routine}")(**self.given(lists))
 
 
-LADDERS = {
-    "lars": Ladder(
-        lars, "lars_momentum", ("params", "grads", "velocities"),
-        dict(lr=0.1, mu=0.9, lars_coeff=0.02, lars_weight_decay=0.05, epsilon=1e-6), 28,
-    ),
-    "lamb": Ladder(
-        lamb, "lamb", ("params", "grads", "moment1", "moment2"),
-        dict(lr=0.1, beta1=0.9, beta2=0.999, epsilon=1e-6, weight_decay=0.05, beta1_pow=0.9**3, beta2_pow=0.999**3), 40,
-    ),
-}
+LADDERS = {"lars": Ladder(lars, "lars_momentum", ("params", "grads", "velocities"),
+                          dict(lr=0.1, mu=0.9, lars_coeff=0.02, lars_weight_decay=0.05, epsilon=1e-6), 28),
+           "lamb": Ladder(lamb, "lamb", ("params", "grads", "moment1", "moment2"),
+                          dict(lr=0.1, beta1=0.9, beta2=0.999, epsilon=1e-6, weight_decay=0.05, beta1_pow=0.9**3,
+                               beta2_pow=0.999**3), 40)}
 RUNGS = [(name, rung) for name, ladder in LADDERS.items() for rung in ladder.module.RUNGS]
 LONG = dict.fromkeys("12", 2100) | dict.fromkeys("34", 8200)  # more than one block takes, at each rung
 BY_ATOMICS = "lars_1", "lamb_1"

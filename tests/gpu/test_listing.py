@@ -88,16 +88,11 @@ def test_a_listing_has_the_same_bits(routine, form, dtypes, choices, listed):
 
 
 FEW = "adam", "rmsprop", "lars_momentum", "novograd", "lamb"
-VARIANTS = [
-    pytest.param(
-        routine, choices, optional, id=f"{routine.name}-{choices}-{optional}",
-        marks=() if routine.name in FEW and not (choices and optional) else pytest.mark.slow,
-    )
-    for routine in ROUTINES.values()
-    for choices in ({}, *({name: x} for name, values in routine.choices.items() for x in values[1:]))
-    for optional in ((), *((name,) for name in routine.states if name in OPTIONAL))
-    if choices or optional
-]
+VARIANTS = [pytest.param(routine, choices, optional, id=f"{routine.name}-{choices}-{optional}",
+                         marks=() if routine.name in FEW and not (choices and optional) else pytest.mark.slow)
+            for routine in ROUTINES.values()
+            for choices in ({}, *({name: x} for name, values in routine.choices.items() for x in values[1:]))
+            for optional in ((), *((name,) for name in routine.states if name in OPTIONAL)) if choices or optional]
 
 
 @pytest.mark.parametrize(("routine", "choices", "optional"), VARIANTS)
@@ -238,18 +233,15 @@ def test_nothing_is_left_of_what_values_decide(name, dtype, form):
 
 def test_comments_and_docstrings_stay():
     text = text_of("lars_momentum", "fp32", "two_launches")
-    for said in (
-        "# How many chunks report to the node. Asked for early",
-        "# The last arrival turns the counter back to 0, for the next step.",
-        '"""The sum over a warp, neighbouring threads first: that of x in even threads, of y in odd ones."""',
-        "# Columns of the node table: first child's slot",
-        "#     ld.global.L2::cache_hint.v4.f32 {$0, $1, $2, $3}, [$4], policy; }",
-        "# PTX: $0 to $3 are returned; $4 is passed\n",
-        "# PTX: from compute capability 9.0 on, before it nothing\n#     griddepcontrol.wait;\n"
-        "@ptx_twin()\ndef wait_for_previous",
-        "WHOLE_WARP = 0xFFFFFFFF\n",
-        "@cuda.jit(launch_bounds=(64, 14))\ndef merged_lars_momentum_update(",
-    ):
+    for said in ("# How many chunks report to the node. Asked for early",
+                 "# The last arrival turns the counter back to 0, for the next step.",
+                 '"""The sum over a warp, neighbouring threads first: that of x in even threads, of y in odd ones."""',
+                 "# Columns of the node table: first child's slot",
+                 "#     ld.global.L2::cache_hint.v4.f32 {$0, $1, $2, $3}, [$4], policy; }",
+                 "# PTX: $0 to $3 are returned; $4 is passed\n",
+                 "# PTX: from compute capability 9.0 on, before it nothing\n#     griddepcontrol.wait;\n"
+                 "@ptx_twin()\ndef wait_for_previous", "WHOLE_WARP = 0xFFFFFFFF\n",
+                 "@cuda.jit(launch_bounds=(64, 14))\ndef merged_lars_momentum_update("):
         assert said in text, said
 
 
@@ -271,9 +263,8 @@ def instructions(ptx):
 
     A version of the compiler may order the operands of an addition by the names of variables.
     """
-    ptx = re.sub(
-        r"(add\.rn\.f\d\d\s+%\w+), (%\w+), (%\w+);", lambda m: ", ".join((m[1], *sorted(m.group(2, 3)))) + ";", ptx
-    )
+    ptx = re.sub(r"(add\.rn\.f\d\d\s+%\w+), (%\w+), (%\w+);", lambda m: ", ".join((m[1], *sorted(m.group(2, 3)))) + ";",
+                 ptx)
     ptx = re.sub(r"//[^\n]*|/\*.*?\*/", "", ptx, flags=re.DOTALL)
     ptx = re.sub(r"(?m)^\s*\.(?:file|loc|common|visible \.shared) [^\n]*$", "", ptx)
     numbers = {}

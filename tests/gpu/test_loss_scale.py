@@ -45,12 +45,8 @@ def test_bounds(machine):
     assert run(machine, [0, 0], 2.0**127, incr_every_n_steps=1) == [(2.0**127, 0, 0)] * 2
 
 
-@given(
-    founds=st.lists(st.sampled_from([0.0, 1.0]), max_size=12),
-    grows=st.integers(1, 4), shrinks=st.integers(1, 3),
-    up=st.floats(1, 3, width=32), down=st.floats(0.125, 1, width=32),
-    scale=st.floats(1, 2.0**20, width=32),
-)
+@given(founds=st.lists(st.sampled_from([0.0, 1.0]), max_size=12), grows=st.integers(1, 4), shrinks=st.integers(1, 3),
+       up=st.floats(1, 3, width=32), down=st.floats(0.125, 1, width=32), scale=st.floats(1, 2.0**20, width=32))
 def test_kernel_is_reference(machine, founds, grows, shrinks, up, down, scale):
     numbers = dict(incr_every_n_steps=grows, decr_every_n_nan_or_inf=shrinks, incr_ratio=up, decr_ratio=down)
     run(machine, founds, scale, **numbers)
@@ -60,12 +56,9 @@ def test_kernel_is_reference(machine, founds, grows, shrinks, up, down, scale):
     ({0: np.ones(2, np.float32)}, {}, ValueError, r"found_inf: expected one element, got shape \(2,\)"),
     ({1: np.ones(1)}, {}, TypeError, "loss_scale: expected float32, got float64"),
     ({2: np.ones(1, np.int64)}, {}, TypeError, "good_steps: expected int32, got int64"),
-    (
-        {}, dict(incr_every_n_steps=0), ValueError,
-        "incr_every_n_steps: expected an integer from 1 to 2147483647, got 0",
-    ),
+    ({}, dict(incr_every_n_steps=0), ValueError, "incr_every_n_steps: expected an integer from 1 to 2147483647, got 0"),
     ({}, dict(incr_ratio=0.5), ValueError, "incr_ratio: expected a finite number of at least 1, got 0.5"),
-    ({}, dict(decr_ratio=2.0), ValueError, "decr_ratio: expected a number above 0 and of at most 1, got 2.0"),
+    ({}, dict(decr_ratio=2.0), ValueError, "decr_ratio: expected a number above 0 and of at most 1, got 2.0")
 ])
 def test_refuses(machine, changed, numbers, error, message):
     arrays = [changed.get(i, x) for i, x in enumerate(start())]

@@ -125,9 +125,7 @@ def test_what_goes_up(executor):
     stream = simt.cuda.stream()
     params, grads, others = ([gpu.to_device(np.ones(n, F)) for n in (5, 3, 7, 2)] for _ in range(3))
     plan = gpu.plan("sgd", params, grads, lr=0.1, stream=stream)
-    for now, nbytes in (
-        (grads, []), ([grads[0], *others[1:3], grads[3]], [16]), (others, [32]), (tuple(others), []),
-    ):
+    for now, nbytes in ((grads, []), ([grads[0], *others[1:3], grads[3]], [16]), (others, [32]), (tuple(others), [])):
         for addresses in (at(now), np.array(at(now), np.uint64)):
             with simt.observe(count=()) as log:
                 plan.move("grads", addresses, now)
@@ -299,10 +297,9 @@ def test_numbers_go_up_by_runs(executor):
     params, grads = ([gpu.to_device(np.ones(2, F)) for _ in range(count)] for _ in range(2))
     plan = gpu.plan("sgd", params, grads, lr=0.5)
     now = [0.5] * count
-    for change, nbytes in (
-        ({}, []), ({3: 0.25}, [4]), ({k: 0.125 for k in range(10, 20)}, [40]), ({0: 2.0, 3: 0.5}, [4, 12]),
-        ({k: float(k) + 3 for k in range(20)}, [80]), ({k: float(k) for k in range(30, 40)}, [40]),
-    ):
+    for change, nbytes in (({}, []), ({3: 0.25}, [4]), ({k: 0.125 for k in range(10, 20)}, [40]),
+                           ({0: 2.0, 3: 0.5}, [4, 12]), ({k: float(k) + 3 for k in range(20)}, [80]),
+                           ({k: float(k) for k in range(30, 40)}, [40])):
         now = [change.get(k, x) for k, x in enumerate(now)]
         with simt.observe(count=()) as log:
             plan.set(lr=now)

@@ -38,7 +38,7 @@ CHANGED = dict([
     changed("adam", "adam_2", "np.float32(math.sqrt(x))", "math.sqrt(x)"),
     changed("global_norm", "norm_2", "cuda.blockIdx.x * TILE", "cuda.blockIdx.x * LANES"),
     changed("lars", "lars_2_rate", "distance *= 2", "distance *= 4"),
-])  # fmt: skip
+])
 
 
 # Their launches: what each leaves on the executor, and in the simulator.
@@ -113,7 +113,7 @@ def launch_others(machine, folder):
             names = kernel.function.__code__.co_varnames[: kernel.function.__code__.co_argcount]
             arrays = (np.linspace(-3, 5, 256, dtype=np.float32) for _ in names)
             args = [machine.to_device(x) if f"{name}[" in pasted.text else x[7]
-                    for name, x in zip(names, arrays, strict=True)]  # fmt: skip
+                    for name, x in zip(names, arrays, strict=True)]
             kernel[1, 64](*args)
 
 
@@ -219,10 +219,8 @@ def simulation(cases, tmp_path_factory):
         path.write_text(f"{NUMBA}\n{text}")
         jobs[key] = str(path), [case[:3] for case in cases[key[:2]] if not case.why]
     (folder / "jobs").write_bytes(pickle.dumps(jobs))
-    process = subprocess.Popen(
-        [sys.executable, "-c", SIMULATE, folder / "jobs", folder / "results"],
-        env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = subprocess.Popen([sys.executable, "-c", SIMULATE, folder / "jobs", folder / "results"],
+                               env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}, stderr=subprocess.PIPE, text=True)
     yield process, folder / "results"
     process.kill()
     process.wait()

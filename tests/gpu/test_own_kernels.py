@@ -276,10 +276,8 @@ def test_listings_of_ones_own_kernels_run(executor):
     results = []
     for listed in (False, True):
         xs, ys = ([executor.to_device(x) for x in random(k, "float32")] for k in (0, 1))
-        steps = [
-            parts.Table(xs, ys).launch(average_of("float32", "float32"), np.float32(0.75)),
-            clip_of(executor, xs, ONE, cooperative=True),
-        ]
+        steps = [parts.Table(xs, ys).launch(average_of("float32", "float32"), np.float32(0.75)),
+                 clip_of(executor, xs, ONE, cooperative=True)]
         for step in steps:
             if listed:
                 scope = {}

@@ -145,10 +145,9 @@ each_kernel = pytest.mark.parametrize("key", [
 
 def launch_ladders(machine, pages):
     sizes = [1, 0, 300, 2100]
-    given = {
-        "adam": lambda: (*placed(machine, adam_lists(sizes[:3])), NUMBERS),
-        "global_norm": lambda: (*placed(machine, [normal(1, sizes)]), machine.to_device(np.zeros(2, np.float32)), CLIP),
-    }
+    given = {"adam": lambda: (*placed(machine, adam_lists(sizes[:3])), NUMBERS),
+             "global_norm": lambda: (*placed(machine, [normal(1, sizes)]), machine.to_device(np.zeros(2, np.float32)),
+                                     CLIP)}
     for page in pages:
         for rung, make in importlib.import_module(page).RUNGS.items():
             if row := LADDERS.get(page.rpartition(".")[2]):

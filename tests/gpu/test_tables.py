@@ -11,10 +11,8 @@ from refopt.gpu.machine import Properties
 from refopt.gpu.tables import ALIGNED, NODE, SLOT, START, STOP, TENSOR
 from refopt.gpu.tiles import ARRIVALS, COUNT, FANOUT, FIRST, OUT, PARENT
 
-sizes = st.lists(
-    st.one_of(st.integers(0, 5000), st.sampled_from([0, 1, 8191, 8192, 8193, 2**20, 2**20 + 1, 2**21 + 5, 2**23])),
-    max_size=8,
-)
+sizes = st.lists(st.one_of(st.integers(0, 5000),
+                           st.sampled_from([0, 1, 8191, 8192, 8193, 2**20, 2**20 + 1, 2**21 + 5, 2**23])), max_size=8)
 widths = st.sampled_from([2, 4, 8, 16])
 
 

@@ -144,7 +144,7 @@ WATCHED = [
     for pair in pairs(ALL) for k, dtypes in enumerate((*SIGNATURES, *remainders()[:1]))
     for left in [is_repeated(*pair) if k == (4 if pair[0] in LARS else 2) else k > 0 or is_shared(*pair)]
     if dtypes[3:] != ("uint16",) or pair[0] in LARS
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("routine", "form", "dtypes"), WATCHED)

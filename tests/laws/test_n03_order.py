@@ -9,18 +9,12 @@ from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.exact.placed import kernels
 
-ENTRIES = {
-    (routine, name): entry
-    for routine in ROUTINES
-    for file in (f"{routine}{kind}" for kind in generate.MADE)
-    for name, entry in generate.entries(file).items()
-}
+ENTRIES = {(routine, name): entry for routine in ROUTINES for file in (f"{routine}{kind}" for kind in generate.MADE)
+           for name, entry in generate.entries(file).items()}
 # A rule is one function in all forms of a routine: make test tries each choice merged, and other forms without any.
-FORMS = [
-    pytest.param((*key, form), marks=[pytest.mark.slow] * (form != routine.merged_form and ("=" in key[1] or few)))
-    for key in ENTRIES for routine in [ROUTINES[key[0]]] for few in [routine not in OF_EACH_FAMILY]
-    for form in routine.forms
-]  # fmt: skip
+FORMS = [pytest.param((*key, form), marks=[pytest.mark.slow] * (form != routine.merged_form and ("=" in key[1] or few)))
+         for key in ENTRIES for routine in [ROUTINES[key[0]]] for few in [routine not in OF_EACH_FAMILY]
+         for form in routine.forms]
 entries = pytest.mark.parametrize("key", ENTRIES, ids=", ".join)
 
 

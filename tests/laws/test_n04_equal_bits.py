@@ -24,7 +24,7 @@ from laws.routines import (
     pairs,
     routines,
     signatures,
-)  # fmt: skip
+)
 from refopt import cpu, gpu
 from refopt.oracle.exact import laws
 from refopt.oracle.exact.build import SIGNATURES, SMALL, make, step_of
@@ -36,9 +36,8 @@ from refopt.oracle.exact.strategies import cases
 
 pytestmark = pytest.mark.clause("N4")
 # How tensors are launched one after another is alike for all of a family; what a launch computes is the merged one's.
-ANY_LIST = [
-    pytest.param(*row, marks=[pytest.mark.slow] * (row[1] == "separate" and is_shared(*row))) for row in pairs(ALL)
-]
+ANY_LIST = [pytest.param(*row, marks=[pytest.mark.slow] * (row[1] == "separate" and is_shared(*row)))
+            for row in pairs(ALL)]
 shifts = st.lists(st.integers(0, 9), min_size=1, max_size=4)
 
 
@@ -89,10 +88,8 @@ def often(routine, form, count):
     return routine in {1000: CARRYING[:1], **dict.fromkeys(UPSTREAMS, LARS)}.get(count, OF_EACH_FAMILY)
 
 
-COUNTS = [
-    pytest.param(*pair, count, marks=[] if often(*pair, count) else pytest.mark.slow)
-    for pair in pairs(ALL) for count in (0, 1, 59, *UPSTREAMS, 350, 1000)
-]  # fmt: skip
+COUNTS = [pytest.param(*pair, count, marks=[] if often(*pair, count) else pytest.mark.slow) for pair in pairs(ALL)
+          for count in (0, 1, 59, *UPSTREAMS, 350, 1000)]
 
 
 @pytest.mark.parametrize(("routine", "form", "count"), COUNTS, ids=lambda x: getattr(x, "name", str(x)))
@@ -148,10 +145,9 @@ def test_the_merged_function_is_a_plan_of_one_step(machine, routine, form):
 
 
 # Storage in which the arrays of a tensor have other sizes of element, and what is aligned for one is not for another.
-MIXED = [
-    ("float16", "float32", "float32", "float32"), ("float32", "float16", "float32"), ("float64", "float16", "float64"),
-    ("bfloat16", "bfloat16", "bfloat16"), ("bfloat16", "float32", "bfloat16", "uint16"),
-]  # fmt: skip
+MIXED = [("float16", "float32", "float32", "float32"), ("float32", "float16", "float32"),
+         ("float64", "float16", "float64"), ("bfloat16", "bfloat16", "bfloat16"),
+         ("bfloat16", "float32", "bfloat16", "uint16")]
 
 
 @pytest.mark.parametrize("dtypes", MIXED, ids="-".join)

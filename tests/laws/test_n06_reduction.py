@@ -90,14 +90,10 @@ NORMS = [
     Norm("lamb", "moment1", ("params", LARGE), left, OF_LAMB, {"always_adapt": True}),
     Norm("novograd", "grads", None, second_moment, dict(beta1=0.5, beta2=0.5, epsilon=1.0)),
 ]
-ROWS = [
-    pytest.param(norm, dtypes, id=f"{norm}-{'-'.join(dtypes)}")
-    for norm in NORMS for dtypes in DTYPES if dtypes[3:] or "master" not in norm.choices.values()
-]  # fmt: skip
-FORMS = [
-    (norm, form, dtypes) for norm, dtypes in (row.values for row in ROWS) for form in ROUTINES[norm.routine].forms
-    if len(norm.steps) == 1 or form == "carried_norm"
-]  # fmt: skip
+ROWS = [pytest.param(norm, dtypes, id=f"{norm}-{'-'.join(dtypes)}") for norm in NORMS
+        for dtypes in DTYPES if dtypes[3:] or "master" not in norm.choices.values()]
+FORMS = [(norm, form, dtypes) for norm, dtypes in (row.values for row in ROWS)
+         for form in ROUTINES[norm.routine].forms if len(norm.steps) == 1 or form == "carried_norm"]
 ALWAYS = "two_launches", "merged"  # the others, on the executor, in make test-long
 
 
@@ -105,10 +101,8 @@ def row(norm: Norm, form: str, dtypes: tuple[str, ...], *marks: Any) -> Any:
     return pytest.param(norm, form, dtypes, id=f"{norm}-{form}-{'-'.join(dtypes)}", marks=marks)
 
 
-AROUND_CHUNKS = [
-    row(norm, form, dtypes, *[pytest.mark.slow] * (form not in ALWAYS or norm.of != "grads"))
-    for norm, form, dtypes in FORMS
-]
+AROUND_CHUNKS = [row(norm, form, dtypes, *[pytest.mark.slow] * (form not in ALWAYS or norm.of != "grads"))
+                 for norm, form, dtypes in FORMS]
 FORMS = [row(*each) for each in FORMS]
 
 
@@ -122,7 +116,7 @@ def case_of(norm: Norm, dtypes: tuple[str, ...], tensors: list) -> Case:
             continue
         if slot.name == "master_params":
             exact = dtypes[3:] and [np.zeros(p.shape, "u2") if dtypes[3] == "uint16" else p.astype(real)
-                                    for p in slots["params"]]  # fmt: skip
+                                    for p in slots["params"]]
             slots[slot.name] = exact or None
             continue
         dtype = numpy_dtype(dtypes[{"params": 0, "grads": 1}.get(slot.name, 2)])
@@ -138,10 +132,8 @@ def case_of(norm: Norm, dtypes: tuple[str, ...], tensors: list) -> Case:
 def wrong(norm: Norm, dtypes: tuple[str, ...], tensors: list, run: Callable[[Case], Any]) -> list[str]:
     """The triplets whose elements meet in another order than the contract has it."""
     after = run(case_of(norm, dtypes, tensors))
-    return [
-        f"{size} elements: {triplet}" for i, (size, triplet) in enumerate(tensors)
-        if norm.exceeds(after, i, triplet.large) != triplet.exceeds
-    ]  # fmt: skip
+    return [f"{size} elements: {triplet}"
+            for i, (size, triplet) in enumerate(tensors) if norm.exceeds(after, i, triplet.large) != triplet.exceeds]
 
 
 def near(dtypes: tuple[str, ...]) -> list[int]:
@@ -202,10 +194,8 @@ def norm_on(machine):
 
 def wrong_of_check(dtype: str, tensors: list[tuple[int, Triplet]], norm: Callable) -> list[str]:
     real = arithmetic(dtype)
-    return [
-        f"{size} elements: {triplet}" for size, triplet in tensors
-        if (norm([values(triplet, size, numpy_dtype(dtype), real)]) > LARGE) != triplet.exceeds
-    ]  # fmt: skip
+    return [f"{size} elements: {triplet}" for size, triplet in tensors
+            if (norm([values(triplet, size, numpy_dtype(dtype), real)]) > LARGE) != triplet.exceeds]
 
 
 one_dtype = pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])

@@ -72,10 +72,8 @@ def test_a_check_and_a_step_without_the_host(machine, routine, form, dtype):
     there = [Placed(machine, g).array for g in spoiled]
     scale = np.array([8], np.float32)  # the loss scale of the next iteration is data, too
     with gpu.use(machine.name):
-        checks = [
-            gpu.gradient_check(grads, loss_scale=Placed(machine, scale).array, max_norm=0.5)
-            for grads in (there, placed.grads)
-        ]
+        checks = [gpu.gradient_check(grads, loss_scale=Placed(machine, scale).array, max_norm=0.5)
+                  for grads in (there, placed.grads)]
     for grads, on, check in ((spoiled, there, checks[0]), (case.grads, placed.grads, checks[1])):
         check()
         positional, named = arguments(routine, placed.slots | {"grads": on})

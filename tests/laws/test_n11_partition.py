@@ -19,7 +19,7 @@ from laws.routines import (
     optional_states,
     pairs,
     routines,
-)  # fmt: skip
+)
 from refopt import simt
 from refopt.checks.dtypes import SIZES, arithmetic
 from refopt.cpu.reduce import TILE
@@ -65,11 +65,9 @@ def around_chunks(routine):
 
 
 # In other kinds of storage than fp32 make test takes one element more than a chunk.
-CHUNK_ENDS = [
-    pytest.param(*pair, dtypes, size, id=f"{pair[0].name}-{pair[1]}-{'-'.join(dtypes)}-{size}",
-                 marks=[pytest.mark.slow] * (is_repeated(*pair) or (k > 0 and dtypes != SIGNATURES[0])))
-    for pair in AROUND for dtypes in SIGNATURES for k, size in enumerate(around_chunks(pair[0]))
-]  # fmt: skip
+CHUNK_ENDS = [pytest.param(*pair, dtypes, size, id=f"{pair[0].name}-{pair[1]}-{'-'.join(dtypes)}-{size}",
+                           marks=[pytest.mark.slow] * (is_repeated(*pair) or (k > 0 and dtypes != SIGNATURES[0])))
+              for pair in AROUND for dtypes in SIGNATURES for k, size in enumerate(around_chunks(pair[0]))]
 
 
 @pytest.mark.clause("N6")
@@ -187,10 +185,8 @@ def test_a_buffer_is_one_tensor(routine):
     numbers = {name: values[:1] * 3 for name, values in case.slots.items() if name in routine.scalars}
     case = case.replace(**numbers)
     apart = reference(case)
-    joined = {
-        name: values and (values[:1] if name in routine.scalars else [np.concatenate(values)])
-        for name, values in case.slots.items()
-    }
+    joined = {name: values and (values[:1] if name in routine.scalars else [np.concatenate(values)])
+              for name, values in case.slots.items()}
     together = reference(case.replace(**joined))
     kept = {name: x for name, x in apart.items() if case.slots[name] and name not in routine.scalars}
     expected = {name: [np.concatenate(x)] for name, x in kept.items()}

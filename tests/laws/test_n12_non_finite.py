@@ -144,10 +144,8 @@ def test_what_is_not_finite_stays_in_its_tensor(machine, routine, form):
             assert_same({slot: [clean[slot][i]]}, {slot: [arrays[i]]}, "N12")
 
 
-@pytest.mark.parametrize(
-    ("entry", "moment", "element"),
-    [(np.inf, np.inf, np.nan), (-np.inf, np.inf, np.nan), (3e38, np.inf, 0.0), (np.nan, np.nan, np.nan)],
-)
+@pytest.mark.parametrize(("entry", "moment", "element"), [(np.inf, np.inf, np.nan), (-np.inf, np.inf, np.nan),
+                                                          (3e38, np.inf, 0.0), (np.nan, np.nan, np.nan)])
 @of(pairs(NOVOGRAD, "reference"))
 def test_what_is_not_finite_stays_in_the_second_moment(machine, routine, form, entry, moment, element):
     """Divided by inf all but the infinite are 0, in this step and after; a NaN is everywhere."""

@@ -26,10 +26,8 @@ def is_repeated(cell):
     return cell.precision != "fp32" and cell.variant not in ("default", STOCHASTIC)
 
 
-ROWS = [
-    pytest.param(cell, marks=[*markers(cell), *[pytest.mark.slow] * is_repeated(cell)], id="-".join(cell))
-    for cell in CELLS
-]
+ROWS = [pytest.param(cell, marks=[*markers(cell), *[pytest.mark.slow] * is_repeated(cell)], id="-".join(cell))
+        for cell in CELLS]
 
 
 @pytest.mark.parametrize("cell", ROWS)

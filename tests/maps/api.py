@@ -23,12 +23,10 @@ BLOCK = """
 ```
 """
 # What a door names for the rest of refopt alone, and the 200 names of docs/executor-names.md.
-_INTERNAL = {
-    "refopt.gpu.target", "refopt.gpu.kernels", "refopt.gpu.vectors", "refopt.gpu.words", "refopt.gpu.tables",
-    "refopt.gpu.arrays", "refopt.gpu.runtime", "refopt.gpu.streams", "refopt.gpu.coalesce",
-    "refopt.gpu.gradient_check", "refopt.simt.cuda", "refopt.cli.commands", "refopt.comm.calls",
-    "refopt.checks.renamed", "refopt.simt.compiled",
-}
+_INTERNAL = {"refopt.gpu.target", "refopt.gpu.kernels", "refopt.gpu.vectors", "refopt.gpu.words", "refopt.gpu.tables",
+             "refopt.gpu.arrays", "refopt.gpu.runtime", "refopt.gpu.streams", "refopt.gpu.coalesce",
+             "refopt.gpu.gradient_check", "refopt.simt.cuda", "refopt.cli.commands", "refopt.comm.calls",
+             "refopt.checks.renamed", "refopt.simt.compiled"}
 
 
 def pages() -> dict[Path, str]:

@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 
 WIDE, HIGH, GAP, SPACE, EDGE = 150, 38, 70, 34, 12  # of a box, between columns, between rows, and around all
-STYLE = (
-    "rect.box{fill:#e8f0f8;stroke:#0072b2;stroke-width:1.5}"
-    "text{font:600 15px ui-monospace,Menlo,Consolas,monospace;fill:#1a1a1a;text-anchor:middle}"
-    "path{stroke:#555;stroke-width:1.5;fill:none}"
-)
+STYLE = ("rect.box{fill:#e8f0f8;stroke:#0072b2;stroke-width:1.5}"
+         "text{font:600 15px ui-monospace,Menlo,Consolas,monospace;fill:#1a1a1a;text-anchor:middle}"
+         "path{stroke:#555;stroke-width:1.5;fill:none}")
 
 
 def drawing(arrows: Mapping[str, list[str]], label: str) -> str:
@@ -22,16 +20,13 @@ def drawing(arrows: Mapping[str, list[str]], label: str) -> str:
     height = max(y for _, y in places.values()) + HIGH + EDGE
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'role="img" aria-label="{label}">',
-        f"<title>{label}</title><style>{STYLE}</style>",
+        f'role="img" aria-label="{label}">', f"<title>{label}</title><style>{STYLE}</style>",
         '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" '
         'orient="auto"><path d="M0 0L8 4L0 8z" style="fill:#555;stroke:none"/></marker></defs>',
-        f'<rect width="{width}" height="{height}" rx="8" fill="#fff"/>',
+        f'<rect width="{width}" height="{height}" rx="8" fill="#fff"/>'
     ]
-    lines += [
-        f'<path d="{_way(places[name], places[other])}" marker-end="url(#head)"/>'
-        for name, below in arrows.items() for other in below
-    ]
+    lines += [f'<path d="{_way(places[name], places[other])}" marker-end="url(#head)"/>'
+              for name, below in arrows.items() for other in below]
     for name, (x, y) in places.items():
         lines.append(f'<rect class="box" x="{x}" y="{y}" width="{WIDE}" height="{HIGH}" rx="6"/>')
         lines.append(f'<text x="{x + WIDE // 2}" y="{y + 25}">{name}</text>')

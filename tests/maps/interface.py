@@ -14,15 +14,12 @@ from refopt.catalog import ROUTINES, Hyper, Routine, Slot, Spec
 from refopt.state.peers import PEERS
 
 PAGE = ROOT / "docs" / "interface.md"
-PACKAGES = (
-    "cpu", "gpu", "gpu.parts", "gpu.exactness", "program", "program.passes", "program.placement",
-    "program.counts", "program.ops", "program.blocks", "comm", "state", "simt",
-)
-SIGNATURES = {
-    "fp32": ("float32",) * 3, "fp64": ("float64",) * 3, "fp16, fp32 states": ("float16", "float16", "float32"),
-    "fp16 with a master": ("float16", "float16", "float32", "float32"),
-    "bf16 with a remainder": ("bfloat16", "bfloat16", "float32", "uint16"),
-}
+PACKAGES = ("cpu", "gpu", "gpu.parts", "gpu.exactness", "program", "program.passes", "program.placement",
+            "program.counts", "program.ops", "program.blocks", "comm", "state", "simt")
+SIGNATURES = {"fp32": ("float32",) * 3, "fp64": ("float64",) * 3,
+              "fp16, fp32 states": ("float16", "float16", "float32"),
+              "fp16 with a master": ("float16", "float16", "float32", "float32"),
+              "bf16 with a remainder": ("bfloat16", "bfloat16", "float32", "uint16")}
 
 
 def page(items: Iterable[Item] = ()) -> str:
@@ -52,10 +49,8 @@ def row(routine: Routine) -> list[str]:
 
 def slot(x: Slot) -> str:
     """A slot, and what is special about it."""
-    notes = [
-        *["written"] * x.written, *["optional"] * x.optional, *["never negative"] * (not x.signed),
-        *[f"scalar that begins as {x.initial}"] * x.scalar,
-    ]
+    notes = [*["written"] * x.written, *["optional"] * x.optional, *["never negative"] * (not x.signed),
+             *[f"scalar that begins as {x.initial}"] * x.scalar]
     return f"`{x.name}`" + (f" ({', '.join(notes)})" if notes else "")
 
 

@@ -63,11 +63,10 @@ def page(items: Iterable[Item] = ()) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-_OF_KERNELS = {
-    "configure", "forall", "inspect_asm", "inspect_llvm", "inspect_lto_ptx", "inspect_sass", "inspect_types",
-    "overloads", "specialize", "get_regs_per_thread", "get_shared_mem_per_block", "get_const_mem_size", "extensions",
-    "get_local_mem_per_thread", "get_max_threads_per_block", "compile", "recompile", "signatures", "stats",
-}
+_OF_KERNELS = {"configure", "forall", "inspect_asm", "inspect_llvm", "inspect_lto_ptx", "inspect_sass", "inspect_types",
+               "overloads", "specialize", "get_regs_per_thread", "get_shared_mem_per_block", "get_const_mem_size",
+               "extensions", "get_local_mem_per_thread", "get_max_threads_per_block", "compile", "recompile",
+               "signatures", "stats"}
 
 
 def _kind(name: str) -> str:
@@ -83,13 +82,9 @@ def _kind(name: str) -> str:
 
 def _public(module: types.ModuleType) -> list[str]:
     """The names that users write: no modules, but for those that are part of kernels, and nothing internal."""
-    return sorted(
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and name not in _INTERNAL
-        and (not isinstance(value, types.ModuleType) or name in (*_SPACES, "fp16", "libdevice", "random"))
-        and not getattr(value, "__module__", "numba").startswith(("contextlib", "cuda."))
-    )
+    return sorted(name for name, value in vars(module).items() if not name.startswith("_") and name not in _INTERNAL
+                  and (not isinstance(value, types.ModuleType) or name in (*_SPACES, "fp16", "libdevice", "random"))
+                  and not getattr(value, "__module__", "numba").startswith(("contextlib", "cuda.")))
 
 
 def _members(owner: Any) -> list[str]:

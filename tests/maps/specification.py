@@ -10,11 +10,8 @@ from refopt.catalog import ROUTINES
 
 PAGE, CONTRACT = ROOT / "docs" / "specification.md", ROOT / "docs" / "numerics.md"
 LAWS = "tests/laws/"
-GROUPS = {
-    "all": set(ROUTINES),
-    "elementwise": {name for name, routine in ROUTINES.items() if routine.elementwise},
-    "with norms": {name for name, routine in ROUTINES.items() if not routine.elementwise},
-}
+GROUPS = {"all": set(ROUTINES), "elementwise": {name for name, routine in ROUTINES.items() if routine.elementwise},
+          "with norms": {name for name, routine in ROUTINES.items() if not routine.elementwise}}
 
 
 class Unknown(Exception):

@@ -100,14 +100,11 @@ def changed(kind: Any, base: dict[str, Any], name: str, value: Any) -> Changed:
         after, begun = made(kind, base | {name: value})
     except (TypeError, ValueError) as error:
         return Changed() if name not in base and "momentum" in str(error) else Changed(error=f"{error}")
-    return Changed(
-        differing(before.numbers, after.numbers) & after.numbers.keys(),
-        differing(before.choices, after.choices) & after.choices.keys(),
-        frozenset(after.states.values()) - frozenset(before.states.values()),
-        after.routine if after.routine != before.routine else "",
-        differing(before.first, after.first), frozenset(after.by_step) - frozenset(before.by_step),
-        differing(first, begun),
-    )
+    return Changed(differing(before.numbers, after.numbers) & after.numbers.keys(),
+                   differing(before.choices, after.choices) & after.choices.keys(),
+                   frozenset(after.states.values()) - frozenset(before.states.values()),
+                   after.routine if after.routine != before.routine else "", differing(before.first, after.first),
+                   frozenset(after.by_step) - frozenset(before.by_step), differing(first, begun))
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> frozenset:

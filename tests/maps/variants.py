@@ -50,9 +50,8 @@ class Entry(NamedTuple):
 
 def entries() -> list[Entry]:
     """The rows of the tables."""
-    found = [
-        Entry("torch.optim", name, routine, torch_peers.TORCH[routine]) for routine, name in torch_peers.CLASSES.items()
-    ]
+    found = [Entry("torch.optim", name, routine, torch_peers.TORCH[routine])
+             for routine, name in torch_peers.CLASSES.items()]
     for name, routines in optax_peers.FUNCTIONS.items():
         found += [Entry("optax", name, routine, optax_peers.PEERS[routine]) for routine in routines]
     return found + [Entry("timm.optim", name, routine, peer) for (routine, name), peer in timm.TIMM.items()]
@@ -73,11 +72,9 @@ def table(rows: list[Entry]) -> Iterator[str]:
     for entry in rows:
         free = FREE[entry.library]
         fixed = {name: x for name, x in entry.peer.choices.items() if name not in entry.peer.numbers}
-        columns = (
-            f"`{entry.name}`", f"`{entry.routine}`", _equal(fixed),
-            ", ".join(_option(*pair) for pair in entry.arguments.items() if pair[0] not in free) or "-",
-            _equal({name: x for name, x in entry.only.items() if name not in free}),
-        )
+        columns = (f"`{entry.name}`", f"`{entry.routine}`", _equal(fixed),
+                   ", ".join(_option(*pair) for pair in entry.arguments.items() if pair[0] not in free) or "-",
+                   _equal({name: x for name, x in entry.only.items() if name not in free}))
         yield f"| {' | '.join(columns)} |"
     notes = {"optax": OPTAX, "torch.optim": TORCH, "timm.optim": TIMM}[rows[0].library]
     yield ""

@@ -50,10 +50,8 @@ def main() -> int:
     drawn = again(edits, chosen.again) if chosen.again else sample(ROOT, edits, seed, chosen.count, chosen.part)
     print(f"{len(drawn)} of {len(edits)} changes, seed {seed}, {len(covered.seconds)} tests", flush=True)
     chosen_tests = [covered.tests(edit, chosen.budget) for edit in drawn]
-    tasks = [
-        (edit, tests, {test: covered.python[test] for test in tests})
-        for edit, tests in zip(drawn, chosen_tests, strict=True)
-    ]
+    tasks = [(edit, tests, {test: covered.python[test] for test in tests})
+             for edit, tests in zip(drawn, chosen_tests, strict=True)]
     known = equivalents(EQUIVALENT)
     begin = time.monotonic()
     outcomes = []
@@ -70,13 +68,11 @@ def main() -> int:
     path = chosen.report or ROOT / "benchmarks" / "results" / f"mutants-{seed}.json"
     cases = f" --cases {chosen.cases}" if chosen.cases else ""
     since = f" --changed {chosen.changed}" if chosen.changed else ""
-    head = {
-        "command": f"make mutants ARGS='--seed {seed} --count {chosen.count}{cases}{since}'",
-        "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
-        "python": platform.python_version(), "processes": chosen.workers, "seed": seed,
-        "offered": len(edits), "tried": len(drawn), "tests": len(covered.seconds),
-        "seconds": round(time.monotonic() - begin),
-    }  # fmt: skip
+    head = {"command": f"make mutants ARGS='--seed {seed} --count {chosen.count}{cases}{since}'",
+            "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True,
+                                     text=True).stdout.strip(), "python": platform.python_version(),
+            "processes": chosen.workers, "seed": seed, "offered": len(edits), "tried": len(drawn),
+            "tests": len(covered.seconds), "seconds": round(time.monotonic() - begin)}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**head, **record(outcomes, known)}, indent=1, ensure_ascii=False) + "\n")
     print(path)

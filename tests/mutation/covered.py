@@ -34,10 +34,8 @@ data_file = {folder}/coverage
 """
 # They have a thread stopped wherever it is, also where coverage.py holds a lock, which then nobody gives back.
 SCHEDULES = "forward", "reverse", "random"
-LEFT_OUT = (
-    "tests/simt/test_atomics.py::test_a_thread_that_runs_on_is_stopped",
-    *(f"tests/simt/test_defects.py::test_a_defect_is_found[spin_on_a_plain_load-{x}]" for x in SCHEDULES),
-)
+LEFT_OUT = ("tests/simt/test_atomics.py::test_a_thread_that_runs_on_is_stopped",
+            *(f"tests/simt/test_defects.py::test_a_defect_is_found[spin_on_a_plain_load-{x}]" for x in SCHEDULES))
 
 
 def measure(
@@ -79,10 +77,8 @@ def moved(old: list[str], new: list[str]) -> Iterator[tuple[int, int]]:
 
 
 # What reads code without running it, which coverage.py cannot see: kernels are compiled, signatures inspected.
-READERS = {
-    "refopt/gpu/": "tests/gpu/test_ptx.py::",
-    "refopt/": "tests/project/test_maps.py::test_what_follows_from_the_package",
-}
+READERS = {"refopt/gpu/": "tests/gpu/test_ptx.py::",
+           "refopt/": "tests/project/test_maps.py::test_what_follows_from_the_package"}
 
 
 class Covered:

@@ -5,22 +5,14 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-SIGNS = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
-    ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>", ast.MatMult: "@",
-}  # fmt: skip
-OPERATORS = {
-    "+": "-", "-": "+", "*": "/", "/": "*", "//": "*", "%": "*", "**": "*",
-    "&": "|", "|": "&", "^": "&", "<<": ">>", ">>": "<<", "@": "*",
-}  # fmt: skip
-COMPARED = {
-    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
-    ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in",
-}  # fmt: skip
-OPPOSITES = {
-    "<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "==",
-    "is": "is not", "is not": "is", "in": "not in", "not in": "in",
-}  # fmt: skip
+SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
+         ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>", ast.MatMult: "@"}
+OPERATORS = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "*", "%": "*", "**": "*", "&": "|", "|": "&", "^": "&",
+             "<<": ">>", ">>": "<<", "@": "*"}
+COMPARED = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.Is: "is",
+            ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in"}
+OPPOSITES = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "==", "is": "is not", "is not": "is",
+             "in": "not in", "not in": "in"}
 BOUNDARIES = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 UNCHANGED_DECORATORS = {"dataclass", "cache", "lru_cache", "overload", "property", "staticmethod", "classmethod"}
 

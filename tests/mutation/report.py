@@ -42,15 +42,10 @@ def record(outcomes: Iterable[Outcome], known: Mapping[str, str]) -> dict[str, A
     """Counts and rates, then each change that no test saw: where it stands, and why it need not be seen if so."""
     outcomes = list(outcomes)
     counts = by_part(outcomes, known)
-    lived = [
-        {
-            "part": part_of(outcome.edit.file), "verdict": outcome.verdict, **outcome.edit.key(),
-            "line": outcome.edit.lines[0], "tests": outcome.tests,
-            "equivalent because": known.get(key_of(outcome.edit.key()), ""),
-        }
-        for outcome in outcomes
-        if outcome.verdict != "killed"
-    ]  # fmt: skip
+    lived = [{"part": part_of(outcome.edit.file), "verdict": outcome.verdict, **outcome.edit.key(),
+              "line": outcome.edit.lines[0], "tests": outcome.tests,
+              "equivalent because": known.get(key_of(outcome.edit.key()), "")}
+             for outcome in outcomes if outcome.verdict != "killed"]
     return {
         "counts": {part: dict(verdicts) for part, verdicts in counts.items()},
         "rates": {part: round(rate(verdicts), 4) for part, verdicts in counts.items()},

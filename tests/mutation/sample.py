@@ -13,15 +13,12 @@ from pathlib import Path
 from mutation.edits import Edit, compiles, edits
 
 # The parts that kill rates are reported for; a file belongs to the first that its path begins with.
-PARTS = {
-    "cpu": ("refopt/cpu/",), "gpu rules": ("refopt/gpu/rules/",),
-    "tiles, tables": ("refopt/gpu/tiles", "refopt/gpu/tables"), "passes": ("refopt/program/passes/",),
-    "ops": ("refopt/program/ops/",), "placement": ("refopt/program/placement/",), "program": ("refopt/program/",),
-    "comm": ("refopt/comm/",), "gpu": ("refopt/gpu/",), "state": ("refopt/state/",),
-    "simt": ("refopt/simt/",), "checks": ("refopt/checks/",), "oracle": ("refopt/oracle/",),
-    "verify": ("refopt/cli/verify/",), "cli": ("refopt/cli/",), "torch": ("refopt/torch/",),
-    "catalog": ("refopt/catalog/",), "top": ("refopt/",),
-}  # fmt: skip
+PARTS = {"cpu": ("refopt/cpu/",), "gpu rules": ("refopt/gpu/rules/",),
+         "tiles, tables": ("refopt/gpu/tiles", "refopt/gpu/tables"), "passes": ("refopt/program/passes/",),
+         "ops": ("refopt/program/ops/",), "placement": ("refopt/program/placement/",), "program": ("refopt/program/",),
+         "comm": ("refopt/comm/",), "gpu": ("refopt/gpu/",), "state": ("refopt/state/",), "simt": ("refopt/simt/",),
+         "checks": ("refopt/checks/",), "oracle": ("refopt/oracle/",), "verify": ("refopt/cli/verify/",),
+         "cli": ("refopt/cli/",), "torch": ("refopt/torch/",), "catalog": ("refopt/catalog/",), "top": ("refopt/",)}
 
 LEFT_OUT = {
     # what tests draw: a change makes it another draw,
@@ -29,7 +26,7 @@ LEFT_OUT = {
     "refopt/oracle/exact/build.py", "refopt/catalog/data.py",
     # and what calls CUDA itself, which runs on a GPU alone, where the laws are its tests.
     "refopt/gpu/driver.py",
-}  # fmt: skip
+}
 
 WRONG = "refopt/oracle/wrong/"  # rules that are wrong on purpose: a change leaves them wrong
 
@@ -89,10 +86,8 @@ def changed(root: Path, found: Iterable[Edit], revision: str) -> list[Edit]:
 def again(found: Iterable[Edit], report: Path) -> list[Edit]:
     """The changes that a report says were not killed, as far as the package still offers them."""
     names = "part", "verdict", "line", "tests", "equivalent because"
-    keys = {
-        key_of({name: value for name, value in row.items() if name not in names})
-        for row in json.loads(report.read_text())["not killed"]
-    }  # fmt: skip
+    keys = {key_of({name: value for name, value in row.items() if name not in names})
+            for row in json.loads(report.read_text())["not killed"]}
     return list({key: edit for edit in found if (key := key_of(edit.key())) in keys}.values())
 
 

@@ -21,10 +21,8 @@ import pytest
 from mutation.edits import Edit
 
 # What tests read of a checkout.
-COPIED = (
-    "refopt", "tests", "benchmarks", "docs", "examples", "notebooks", "requirements",
-    "README.md", "CHANGELOG.md", "Makefile", "pyproject.toml",
-)  # fmt: skip
+COPIED = ("refopt", "tests", "benchmarks", "docs", "examples", "notebooks", "requirements", "README.md", "CHANGELOG.md",
+          "Makefile", "pyproject.toml")
 OPTIONS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:pytest_cov"]
 
 

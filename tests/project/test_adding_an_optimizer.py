@@ -20,9 +20,8 @@ NAMES = "yogi", "ngd"
 def run(folder, *args):
     """A command of Python's on the copy."""
     environment = os.environ | {"PYTHONPATH": str(folder), "REFOPT_DEVICE": "executor"}
-    return subprocess.run(
-        [sys.executable, *args], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-    )
+    return subprocess.run([sys.executable, *args], cwd=folder, env=environment, capture_output=True, text=True,
+                          timeout=300)
 
 
 def copy(folder, without=""):

@@ -183,9 +183,8 @@ def test_the_record_of_a_gpu(record_of):
     """Reports, results of silent tools, and a kernel that hangs, which is ended."""
     report, status = record_of(REPORTS, "negative_index", "wait_that_nobody_ends")
     assert status == 0 and report["failures"] == {} and report["sanitizer"] == ["Version 2026.1"]
-    verdicts = {
-        row["name"]: {one["how"]: (one["verdict"], one.get("says")) for one in row["ways"]} for row in report["rows"]
-    }
+    verdicts = {row["name"]: {one["how"]: (one["verdict"], one.get("says")) for one in row["ways"]}
+                for row in report["rows"]}
     assert list(verdicts["negative_index"]) == ["alone", *TOOLS]
     assert verdicts["negative_index"]["alone"] == (WRONG, None)
     assert verdicts["negative_index"]["memcheck"] == (REPORTED, "Invalid __global__ write")
@@ -216,9 +215,8 @@ def test_what_is_ended_begins_nothing_more(tmp_path):
     assert len(json.loads(out.read_text())["rows"]) < 3
 
 
-@pytest.mark.parametrize(("module", "arguments", "name"), [
-    (detectors, ["--on", "gpu"], "compute-sanitizer"), (sanitizer, [], "compute-sanitizer"), (sectors, [], "ncu"),
-])
+@pytest.mark.parametrize(("module", "arguments", "name"), [(detectors, ["--on", "gpu"], "compute-sanitizer"),
+                                                           (sanitizer, [], "compute-sanitizer"), (sectors, [], "ncu")])
 def test_without_the_tool(module, arguments, name, monkeypatch, capsys):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("sys.argv", ["x", *arguments])

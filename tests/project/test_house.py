@@ -66,12 +66,8 @@ def test_contracts_of_imports(monkeypatch):
 
 def test_others_come_in_by_the_door(graph):
     doors = {package: door(package) for package in PACKAGES}
-    past = {
-        (package_of(module), x)
-        for module, of in imports(graph).items()
-        for x in of
-        if package_of(x) and package_of(module) != package_of(x) and x not in doors[package_of(x)]
-    }
+    past = {(package_of(module), x) for module, of in imports(graph).items()
+            for x in of if package_of(x) and package_of(module) != package_of(x) and x not in doors[package_of(x)]}
     assert not past
 
 

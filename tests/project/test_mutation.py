@@ -72,11 +72,9 @@ def test_changes_in_changed_lines_alone(tmp_path):
     assert scopes == {"b", "c", "f"} and {edit.scope for edit in found} == {"a", "b", "c", "e", "f"}
 
 
-@pytest.mark.parametrize("source", [
-    '"""A module."""\n', "import a.b\n", "a: int\n", "__all__ = [1, 2]\n", "raise ValueError(1, 2)\n",
-    "@dataclass(frozen=True)\nclass A:\n    b: int\n", "if TYPE_CHECKING:\n    a = 1\n", "a = f'{b + 1}'\n",
-    "a = b(strict=True)\n",
-])
+@pytest.mark.parametrize("source", ['"""A module."""\n', "import a.b\n", "a: int\n", "__all__ = [1, 2]\n",
+                                    "raise ValueError(1, 2)\n", "@dataclass(frozen=True)\nclass A:\n    b: int\n",
+                                    "if TYPE_CHECKING:\n    a = 1\n", "a = f'{b + 1}'\n", "a = b(strict=True)\n"])
 def test_nothing_to_change(source):
     assert changed(source) == set()
 

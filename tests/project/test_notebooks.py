@@ -16,15 +16,12 @@ OF_PEERS = {"15-the-oracle", "16-in-pytorchs-step"}  # run by tests/peers/test_n
 SIZES = "SIZES = [3000, 64, 64, 1500, 1, 0, 4100, 10]", "SIZES = [1100, 64, 64, 30, 1, 0, 300, 10]"
 FEWER = {
     "3-lars": [SIZES],
-    "4-momentum-and-adam": [
-        ("name, steps=200,", "name, steps=20,"),
-        ("SIZES = [3000, 64, 1500, 1, 0, 2048, 10]", "SIZES = [300, 64, 30, 1, 0, 1040, 10]"),
-    ],
-    "5-adamw-lamb-and-norms": [
-        SIZES, ("STEPS = 0.01, 0.1, 600", "STEPS = 0.01, 0.1, 60"), ("sizes=[9000, 20, 1]", "sizes=[1100, 20, 1]"),
-        ("sizes = [40_000, 64, 0]", "sizes = [9000, 64, 0]"),
-    ],
-    "6-mixed-precision": [("optimizer, steps=150,", "optimizer, steps=20,")],
+    "4-momentum-and-adam": [("name, steps=200,", "name, steps=20,"),
+                            ("SIZES = [3000, 64, 1500, 1, 0, 2048, 10]", "SIZES = [300, 64, 30, 1, 0, 1040, 10]")],
+    "5-adamw-lamb-and-norms": [SIZES, ("STEPS = 0.01, 0.1, 600", "STEPS = 0.01, 0.1, 60"),
+                               ("sizes=[9000, 20, 1]", "sizes=[1100, 20, 1]"),
+                               ("sizes = [40_000, 64, 0]", "sizes = [9000, 64, 0]")],
+    "6-mixed-precision": [("optimizer, steps=150,", "optimizer, steps=20,")]
 }
 
 
@@ -37,10 +34,8 @@ def code_cells(path):
     return [cell for cell in read(path).cells if cell.cell_type == "code"]
 
 
-RUN = [
-    pytest.param(x, id=x.stem, marks=[pytest.mark.slow] * (x.stem not in IN_MAKE_TEST))
-    for x in NOTEBOOKS if x.stem not in OF_PEERS
-]
+RUN = [pytest.param(x, id=x.stem, marks=[pytest.mark.slow] * (x.stem not in IN_MAKE_TEST))
+       for x in NOTEBOOKS if x.stem not in OF_PEERS]
 
 
 @pytest.mark.parametrize("path", RUN)

@@ -111,11 +111,9 @@ def note_of(name):
     routine = ROUTINES[name]
     dtypes = [None if slot.optional else "float32" for slot in routine.slots]
     choices = sorted([choice, values[0]] for choice, values in routine.choices.items())
-    return {
-        "module": HERE, "name": f"merged_{name}", "made_by": "merged_update",
-        "args": [{"routine": name}, dtypes, choices, "float32"],
-        "signature": ["int64[2]", "int64[2]", "float32[2]", "float32[3]", *["int64"] * 4],
-    }
+    return {"module": HERE, "name": f"merged_{name}", "made_by": "merged_update",
+            "args": [{"routine": name}, dtypes, choices, "float32"],
+            "signature": ["int64[2]", "int64[2]", "float32[2]", "float32[3]", *["int64"] * 4]}
 
 
 @pytest.mark.slow  # compilers in two processes
@@ -211,10 +209,8 @@ def project(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "ptx_digests", lambda wanted: {records.key_of(n): made["ptx"] for n in wanted})
     note = {"module": HERE, "name": NAME, "made_by": "merged_update", "args": [], "signature": ["int64"]}
     record._code_digest.cache_clear()  # of the sources of the project itself
-    about = {
-        "sources": record.digests(record.closure("bench.speed")), "kernels": [note],
-        "code": record.code_digest([note]),
-    }
+    about = {"sources": record.digests(record.closure("bench.speed")), "kernels": [note],
+             "code": record.code_digest([note])}
     out = tmp_path / "results" / "speed-h200.json"
     record.write(about, out)
 

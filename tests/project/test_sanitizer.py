@@ -110,9 +110,8 @@ def test_the_silence_of_a_tool_that_does_not_look_fails(run_of, tool):
     assert status == 1 and report["failures"] == {tool: "it has not reported the defect planted for it"}
 
 
-@pytest.mark.parametrize(
-    "clean", [NONE.replace("0 errors", "1 error"), NONE + "; exit 9", "true", NONE.replace("0 hazards", "2 hazards")]
-)
+@pytest.mark.parametrize("clean", [NONE.replace("0 errors", "1 error"), NONE + "; exit 9", "true",
+                                   NONE.replace("0 hazards", "2 hazards")])
 def test_a_run_with_something_to_say_fails(run_of, clean):
     _, status = run_of(clean=clean)
     assert status == 1

@@ -42,9 +42,8 @@ def test_programs_of_bert_large(form, limit, batched):
     params = programs.params_of("bert-large")
     shares = shares_of(form)
     made = [programs.in_buckets(program, limit, batched) for program in shares]
-    expected = counts.bucketed_collectives(
-        **programs.formula(params, form, 2, limit), chunk=CHUNK["bytes"], scan=form == programs.CHECKED
-    )
+    expected = counts.bucketed_collectives(**programs.formula(params, form, 2, limit), chunk=CHUNK["bytes"],
+                                           scan=form == programs.CHECKED)
     for program in made:
         program.check()
         found = {kind: [0, 0] for kind in expected}

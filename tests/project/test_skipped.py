@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 import skipped
 
-SUITE = {
-    "test_peer.py": "import pytest\ndef test_one():\n    pytest.importorskip({!r})\ndef test_two(): pass\n",
-    "test_module.py": "import pytest\npytest.importorskip({!r})\ndef test_three(): pass\n",
-}
+SUITE = {"test_peer.py": "import pytest\ndef test_one():\n    pytest.importorskip({!r})\ndef test_two(): pass\n",
+         "test_module.py": "import pytest\npytest.importorskip({!r})\ndef test_three(): pass\n"}
 SECONDS = {
     "none": ({"test_peer.py": "math", "test_module.py": "math"}, []),
     "a test": ({"test_peer.py": "no_such", "test_module.py": "math"}, ["test_peer.test_one"]),
