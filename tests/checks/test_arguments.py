@@ -111,12 +111,10 @@ def test_what_can_be_gone_through_once():
 
 def test_mappings():
     assert arguments.mapped("f: state", {"a": 1, "b": 2}, ["a", "b", "c"], ["a"]) == {"a": 1, "b": 2}
-    for value, message in (
-        ([("a", 1)], "f: state: expected a dictionary with a, got list"),
-        ({"b": 1}, "f: state: expected a dictionary with a, got none of a"),
-        ({"a": 1, "d": 2}, "f: state: expected no more than a, b, c, got 'd'"),
-        ({"a": 1, 2: 2}, "f: state: keys[1]: expected a name, got 2"),
-    ):
+    for value, message in (([("a", 1)], "f: state: expected a dictionary with a, got list"),
+                           ({"b": 1}, "f: state: expected a dictionary with a, got none of a"),
+                           ({"a": 1, "d": 2}, "f: state: expected no more than a, b, c, got 'd'"),
+                           ({"a": 1, 2: 2}, "f: state: keys[1]: expected a name, got 2")):
         with pytest.raises(TypeError) as error:
             arguments.mapped("f: state", value, ["a", "b", "c"], ["a"])
         assert str(error.value) == message

@@ -235,11 +235,10 @@ def test_refused_call_leaves_no_memory_behind(executor, frozen, name):
     assert simt.memory.live_bytes() == before
 
 
-HOST = {
-    "NumPy": (np.ones(4, np.float32), TypeError, "expected a device array, got a NumPy array; gpu.to_device makes one"),
-    "list": ([1.0], TypeError, "expected a device array, got builtins.list"),
-    "object": (object(), TypeError, "expected a device array, got builtins.object"),
-}
+HOST = {"NumPy": (np.ones(4, np.float32), TypeError,
+                  "expected a device array, got a NumPy array; gpu.to_device makes one"),
+        "list": ([1.0], TypeError, "expected a device array, got builtins.list"),
+        "object": (object(), TypeError, "expected a device array, got builtins.object")}
 
 
 @pytest.mark.parametrize("kind", HOST)
@@ -247,14 +246,12 @@ def test_what_is_on_no_device_is_named(executor, monkeypatch, kind):
     """First in a list too, where it says nothing of the device that the others are on."""
     monkeypatch.setenv("REFOPT_DEVICE", "executor")
     (value, error, message), there = HOST[kind], executor.to_device(np.ones(4, np.float32))
-    for name, call in {
-        "merged_sgd: params[0]": lambda: gpu.plan("sgd", [value], [there]),
-        "merged_sgd: grads[1]": lambda: gpu.plan("sgd", [there] * 2, [there, value]),
-        "merged_cast: sources[0]": lambda: gpu.cast_plan([value], [there]),
-        "coalesce_tensor: inputs[0]": lambda: gpu.coalesce_tensor([value]),
-        "coalesce_tensor: inputs[1]": lambda: gpu.coalesce_tensor([None, value], shapes=[(3,), None]),
-        "coalesce_tensor: outputs[0]": lambda: gpu.coalesce_tensor([there], outputs=[value]),
-    }.items():
+    for name, call in {"merged_sgd: params[0]": lambda: gpu.plan("sgd", [value], [there]),
+                       "merged_sgd: grads[1]": lambda: gpu.plan("sgd", [there] * 2, [there, value]),
+                       "merged_cast: sources[0]": lambda: gpu.cast_plan([value], [there]),
+                       "coalesce_tensor: inputs[0]": lambda: gpu.coalesce_tensor([value]),
+                       "coalesce_tensor: inputs[1]": lambda: gpu.coalesce_tensor([None, value], shapes=[(3,), None]),
+                       "coalesce_tensor: outputs[0]": lambda: gpu.coalesce_tensor([there], outputs=[value])}.items():
         with pytest.raises(error) as caught:
             call()
         assert str(caught.value) == f"{name}: {message}"

@@ -20,13 +20,11 @@ def swapped(x):
 
 
 SUBCLASS = "expected a plain NumPy array, got {module}.{kind}"
-SPOILED = {
-    "byte order": (swapped, "expected native byte order, got {x.dtype.str}"),
-    "subclass": (lambda x: x.view(Plain), SUBCLASS),
-    "masked": (lambda x: np.ma.array(x, mask=[True, *[False] * (x.size - 1)]), SUBCLASS),
-    "matrix": (lambda x: x.view(np.matrix), SUBCLASS),
-    "scalar": (lambda x: x[0], "expected a NumPy array, got {module}.{kind}"),
-}
+SPOILED = {"byte order": (swapped, "expected native byte order, got {x.dtype.str}"),
+           "subclass": (lambda x: x.view(Plain), SUBCLASS),
+           "masked": (lambda x: np.ma.array(x, mask=[True, *[False] * (x.size - 1)]), SUBCLASS),
+           "matrix": (lambda x: x.view(np.matrix), SUBCLASS),
+           "scalar": (lambda x: x[0], "expected a NumPy array, got {module}.{kind}")}
 
 
 @pytest.mark.parametrize("kind", SPOILED)

@@ -248,11 +248,9 @@ def test_plan_refuses_options(executor, options, error, message):
             call(**options)
         assert str(caught.value) == f"merged_sgd: {message}"
     if "stream" in options:
-        for name, call in (
-            ("merged_cast", lambda s: gpu.cast_plan(x[:1], x[1:], stream=s)),
-            ("check_gradients", lambda s: gpu.gradient_check(x, stream=s)),
-            ("coalesce_tensor", lambda s: gpu.coalesce_tensor(x, stream=s)),
-        ):
+        for name, call in (("merged_cast", lambda s: gpu.cast_plan(x[:1], x[1:], stream=s)),
+                           ("check_gradients", lambda s: gpu.gradient_check(x, stream=s)),
+                           ("coalesce_tensor", lambda s: gpu.coalesce_tensor(x, stream=s))):
             with pytest.raises(error) as caught:
                 call(options["stream"])
             assert str(caught.value) == f"{name}: {message}"

@@ -91,11 +91,9 @@ LESSONS = {
 }
 
 
-TOLD = {
-    **{(name, kind): answers for name in NAMES for kind, answers in WRONG[name].items()},
-    **{("21_norm_and_step_in_two_launches", kind): answers for kind, answers in wrong_steps.ORDERS.items()},
-    **{(name, case): answers for case, (name, *answers) in LESSONS.items()},
-}
+TOLD = {**{(name, kind): answers for name in NAMES for kind, answers in WRONG[name].items()},
+        **{("21_norm_and_step_in_two_launches", kind): answers for kind, answers in wrong_steps.ORDERS.items()},
+        **{(name, case): answers for case, (name, *answers) in LESSONS.items()}}
 
 
 @pytest.mark.parametrize(("name", "kind"), [

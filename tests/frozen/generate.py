@@ -26,12 +26,10 @@ from refopt.oracle.exact.examples import varied
 from refopt.oracle.exact.laws import reference
 
 FOLDER = Path(__file__).parent
-DTYPES = {
-    "fp32": ("float32", "float32", "float32"),
-    "fp16, fp32 master": ("float16", "float16", "float32", "float32"),
-    "bf16": ("bfloat16", "bfloat16", "float32"),
-    "fp64": ("float64", "float64", "float64"),
-}
+DTYPES = {"fp32": ("float32", "float32", "float32"),
+          "fp16, fp32 master": ("float16", "float16", "float32", "float32"),
+          "bf16": ("bfloat16", "bfloat16", "float32"),
+          "fp64": ("float64", "float64", "float64")}
 SIZES = [2, 1, 3, 2, 5, 1, 2, 4, 3, 2, 40, 0]  # many small ones, each with numbers of its own
 WITH_REMAINDER = ("bfloat16", "bfloat16", "float32", "uint16")
 GATE = "grad_factor", "found_inf"

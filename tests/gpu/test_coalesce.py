@@ -44,16 +44,15 @@ def test_views_are_those_of_paddle(machine, case):
     assert here.layout.total == there.layout.total == CASES[case]["total"]
 
 
-@pytest.mark.parametrize(("sizes", "itemsize", "align", "unit", "lengths"), [
-    ([1, 63, 64, 65, 128, 129], 4, 256, "bytes", [64, 64, 64, 128, 128, 192]),
-    ([64, 128], 4, 256, "bytes", [64, 128]),
-    ([1, 128, 129], 2, 256, "bytes", [128, 128, 256]),
-    ([1, 256, 257], 4, 256, "elements", [256, 256, 512]),
-    ([5, 1, 7], 4, None, "bytes", [5, 1, 7]),
-    ([5, 1, 7], 4, 4, "bytes", [5, 1, 7]),
-    ([2**31, 2**40], 2, 256, "bytes", [2**31, 2**40]),
-    ([], 4, 256, "bytes", []),
-])
+@pytest.mark.parametrize(("sizes", "itemsize", "align", "unit", "lengths"),
+                         [([1, 63, 64, 65, 128, 129], 4, 256, "bytes", [64, 64, 64, 128, 128, 192]),
+                          ([64, 128], 4, 256, "bytes", [64, 128]),
+                          ([1, 128, 129], 2, 256, "bytes", [128, 128, 256]),
+                          ([1, 256, 257], 4, 256, "elements", [256, 256, 512]),
+                          ([5, 1, 7], 4, None, "bytes", [5, 1, 7]),
+                          ([5, 1, 7], 4, 4, "bytes", [5, 1, 7]),
+                          ([2**31, 2**40], 2, 256, "bytes", [2**31, 2**40]),
+                          ([], 4, 256, "bytes", [])])
 def test_layout_in_figures(sizes, itemsize, align, unit, lengths):
     """An exact multiple gets nothing added."""
     made = cpu.layout(sizes, itemsize, align, unit)
@@ -254,12 +253,11 @@ def test_what_goes_in_first(machine):
     outputs = [None if i == 1 else x for i, x in enumerate(plus_one(INPUTS))]
     kept = [np.zeros_like(INPUTS[i]) if x is None else x for i, x in enumerate(outputs)]
     everything = dict(copy_data=True, set_constant=True, constant=0.5, persist_output=True)
-    for leave_out, data, pad in (
-        ((), INPUTS, 0),
-        (("copy_data",), [np.full_like(x, 0.5) for x in INPUTS], 0.5),
-        (("copy_data", "set_constant"), kept, 0),
-        (("copy_data", "set_constant", "persist_output"), [np.zeros_like(x) for x in INPUTS], 0),
-    ):
+    for leave_out, data, pad in (((), INPUTS, 0),
+                                 (("copy_data",), [np.full_like(x, 0.5) for x in INPUTS], 0.5),
+                                 (("copy_data", "set_constant"), kept, 0),
+                                 (("copy_data", "set_constant", "persist_output"), [np.zeros_like(x) for x in INPUTS],
+                                  0)):
         attributes = {name: value for name, value in everything.items() if name not in leave_out}
         here, _ = both(machine, INPUTS, outputs, **attributes)
         assert [x.tolist() for x in here.views] == [x.tolist() for x in data]
@@ -442,12 +440,11 @@ def test_refuses(machine, message):
 
 
 @pytest.mark.parametrize("way", ["gather", "scatter"])
-@pytest.mark.parametrize(("error", "given", "message"), [
-    (TypeError, 3, "tensors: expected a list of arrays, got int"),
-    (ValueError, [A], "tensors: expected 2 entries, as coalesced, got 1"),
-    (ValueError, [A, A], r"tensors\[1\]: expected shape \(2, 2\), as coalesced, got \(3,\)"),
-    (TypeError, [A, B.astype(np.int32)], r"(tensors|views)\[1\]: expected "),
-])
+@pytest.mark.parametrize(("error", "given", "message"),
+                         [(TypeError, 3, "tensors: expected a list of arrays, got int"),
+                          (ValueError, [A], "tensors: expected 2 entries, as coalesced, got 1"),
+                          (ValueError, [A, A], r"tensors\[1\]: expected shape \(2, 2\), as coalesced, got \(3,\)"),
+                          (TypeError, [A, B.astype(np.int32)], r"(tensors|views)\[1\]: expected ")])
 def test_ways_refuse(machine, way, error, given, message):
     for made, there in zip(both(machine, [A, B], copy_data=True), (False, True), strict=True):
         with pytest.raises(error, match=f"^{way}: {message}"):

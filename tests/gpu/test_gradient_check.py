@@ -147,11 +147,10 @@ def test_refuses(machine, arguments, error, message):
 # Steps that take what a gradient check leaves.
 
 
-@pytest.mark.parametrize(("name", "value", "error", "message"), [
-    ("grad_factor", np.ones(2, np.float32), ValueError, "expected one element, got shape"),
-    ("grad_factor", np.ones(1, np.float16), TypeError, "expected float32, got float16"),
-    ("found_inf", np.ones(1, np.int32), TypeError, "expected float32, got int32"),
-])
+@pytest.mark.parametrize(("name", "value", "error", "message"),
+                         [("grad_factor", np.ones(2, np.float32), ValueError, "expected one element, got shape"),
+                          ("grad_factor", np.ones(1, np.float16), TypeError, "expected float32, got float16"),
+                          ("found_inf", np.ones(1, np.int32), TypeError, "expected float32, got int32")])
 def test_steps_refuse(machine, name, value, error, message):
     case = make(ROUTINES["momentum"], [4])
     before, placed = case.copy().outcome(), PlacedCase(machine, case)

@@ -32,13 +32,11 @@ def changed(module, name, old, new):
     return (*key, re.sub(r"\W+", "-", new)), STOCK[key].text.replace(old, new)
 
 
-CHANGED = dict([
-    changed("adam", "adam_1", "(ONE - beta2)", "(ONE - beta1)"),
-    changed("adam", "adam_1", "i < p.size", "i <= p.size"),
-    changed("adam", "adam_2", "np.float32(math.sqrt(x))", "math.sqrt(x)"),
-    changed("global_norm", "norm_2", "cuda.blockIdx.x * TILE", "cuda.blockIdx.x * LANES"),
-    changed("lars", "lars_2_rate", "distance *= 2", "distance *= 4"),
-])
+CHANGED = dict([changed("adam", "adam_1", "(ONE - beta2)", "(ONE - beta1)"),
+                changed("adam", "adam_1", "i < p.size", "i <= p.size"),
+                changed("adam", "adam_2", "np.float32(math.sqrt(x))", "math.sqrt(x)"),
+                changed("global_norm", "norm_2", "cuda.blockIdx.x * TILE", "cuda.blockIdx.x * LANES"),
+                changed("lars", "lars_2_rate", "distance *= 2", "distance *= 4")])
 
 
 # Their launches: what each leaves on the executor, and in the simulator.

@@ -49,11 +49,10 @@ def test_gradients_of_another_kind_are_refused(executor):
     x, g, wide = ([executor.to_device(np.ones((2, 3), dtype))] for dtype in ("f8", "f4", "f8"))
     turned = [executor.to_device(np.ones((2, 3), "f4", "F"))]
     step = gpu.plan("sgd", x, g, lr=0.5)
-    for grads, said in (
-        (wide, r"grads\[0\]: expected float32 of shape \(2, 3\), as planned, got float64 of shape \(2, 3\)$"),
-        (turned, r"grads\[0\]: expected the axis order of params\[0\]"),
-        (g * 2, "grads: expected 1 entries, as planned, got 2$"),
-    ):
+    for grads, said in ((wide,
+                         r"grads\[0\]: expected float32 of shape \(2, 3\), as planned, got float64 of shape \(2, 3\)$"),
+                        (turned, r"grads\[0\]: expected the axis order of params\[0\]"),
+                        (g * 2, "grads: expected 1 entries, as planned, got 2$")):
         for _ in range(2):
             with pytest.raises(ValueError, match=f"^merged_sgd: {said}"):
                 step.rebind(grads=grads)

@@ -95,27 +95,23 @@ def test_bytes_are_as_many_as_the_catalogue_says(executor, routine, form, data):
     assert moved == step.bytes
 
 
-FIGURES = [
-    ("sgd", "merged", SIGNATURES[0], "param", 12),
-    ("momentum", "merged", SIGNATURES[0], "param", 20),
-    ("adam", "merged", SIGNATURES[0], "param", 28),
-    ("adam", "merged", SIGNATURES[2], "param", 2 + 2 + 8 + 8 + 8),
-    ("adam", "merged", SIGNATURES[3], "param", 2 * 7),
-    ("lamb", "merged", SIGNATURES[0], "param", 40),
-    ("lamb", "merged", SIGNATURES[2], "param", 2 + 2 + 3 * 12),
-    ("novograd", "merged", SIGNATURES[0], "param", 24),
-    ("novograd", "merged", SIGNATURES[2], "param", 2 + 2 * 2 + 8 + 8),
-    ("lars_momentum", "two_launches", SIGNATURES[0], "param", 28),
-    ("lars_momentum", "carried_norm", SIGNATURES[0], "param", 24),
-    ("lars_momentum", "cooperative", SIGNATURES[2], "param", 2 + 2 + 2 * 2 + 8 + 8),
-    ("lars_momentum", "separate", SIGNATURES[1], "param", 3 * 8 + 2 * 4 + 2 * 8),
-]
-WITH_REMAINDERS = [
-    ("lars_momentum", "two_launches", "param", 3 * 2 + 2 * 2 + 2 * 4 + 2 * 2),
-    ("lars_momentum", "two_launches", "master", 3 * 2 + 2 * 2 + 2 * 4 + 3 * 2),
-    ("lars_momentum", "carried_norm", "param", 2 * 2 + 2 * 2 + 2 * 4 + 2 * 2),
-    ("lars_momentum", "carried_norm", "master", 2 * 2 + 2 * 2 + 2 * 4 + 2 * 2),
-]
+FIGURES = [("sgd", "merged", SIGNATURES[0], "param", 12),
+           ("momentum", "merged", SIGNATURES[0], "param", 20),
+           ("adam", "merged", SIGNATURES[0], "param", 28),
+           ("adam", "merged", SIGNATURES[2], "param", 2 + 2 + 8 + 8 + 8),
+           ("adam", "merged", SIGNATURES[3], "param", 2 * 7),
+           ("lamb", "merged", SIGNATURES[0], "param", 40),
+           ("lamb", "merged", SIGNATURES[2], "param", 2 + 2 + 3 * 12),
+           ("novograd", "merged", SIGNATURES[0], "param", 24),
+           ("novograd", "merged", SIGNATURES[2], "param", 2 + 2 * 2 + 8 + 8),
+           ("lars_momentum", "two_launches", SIGNATURES[0], "param", 28),
+           ("lars_momentum", "carried_norm", SIGNATURES[0], "param", 24),
+           ("lars_momentum", "cooperative", SIGNATURES[2], "param", 2 + 2 + 2 * 2 + 8 + 8),
+           ("lars_momentum", "separate", SIGNATURES[1], "param", 3 * 8 + 2 * 4 + 2 * 8)]
+WITH_REMAINDERS = [("lars_momentum", "two_launches", "param", 3 * 2 + 2 * 2 + 2 * 4 + 2 * 2),
+                   ("lars_momentum", "two_launches", "master", 3 * 2 + 2 * 2 + 2 * 4 + 3 * 2),
+                   ("lars_momentum", "carried_norm", "param", 2 * 2 + 2 * 2 + 2 * 4 + 2 * 2),
+                   ("lars_momentum", "carried_norm", "master", 2 * 2 + 2 * 2 + 2 * 4 + 2 * 2)]
 FIGURES += [(name, form, each, norm, n) for name, form, norm, n in WITH_REMAINDERS for each in remainders()[:1]]
 
 

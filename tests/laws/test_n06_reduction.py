@@ -26,14 +26,12 @@ from refopt.oracle.ulp import same_bits
 pytestmark = pytest.mark.clause("N6")
 
 # Of p, g, states and master.
-DTYPES = [
-    ("float32", "float32", "float32"),
-    ("float64", "float64", "float64"),
-    ("float16", "float16", "float32"),
-    ("bfloat16", "bfloat16", "float32"),
-    ("float16", "float16", "float32", "float32"),
-    ("bfloat16", "float32", "float32", "uint16"),
-]
+DTYPES = [("float32", "float32", "float32"),
+          ("float64", "float64", "float64"),
+          ("float16", "float16", "float32"),
+          ("bfloat16", "bfloat16", "float32"),
+          ("float16", "float16", "float32", "float32"),
+          ("bfloat16", "float32", "float32", "uint16")]
 SIZES = 5, 257, 1025, 2100
 OF_ROWS = [1, ROW - 1, ROW, 2 * ROW, 2 * ROW + 5, 3 * ROW + 1, TILE, 2 * TILE + 3]
 ON_GPU = 40  # triplets of each size; on the executor there is one
@@ -81,15 +79,13 @@ def second_moment(after, i, at):
     return after["second_moment"][i][0] > LARGE**2
 
 
-NORMS = [
-    Norm("lars_momentum", "params", ("grads", 1.0), larger, OF_LARS),
-    Norm("lars_momentum", "params", ("grads", 1.0), larger, OF_LARS, {"norm_of": "master"}),
-    Norm("lars_momentum", "params", ("grads", 1.0), larger, OF_LARS, steps=(0.0, 1.0)),
-    Norm("lars_momentum", "grads", ("params", LARGE), smaller, OF_LARS),
-    Norm("lamb", "params", ("moment1", LARGE), left, OF_LAMB, {"always_adapt": True}),
-    Norm("lamb", "moment1", ("params", LARGE), left, OF_LAMB, {"always_adapt": True}),
-    Norm("novograd", "grads", None, second_moment, dict(beta1=0.5, beta2=0.5, epsilon=1.0)),
-]
+NORMS = [Norm("lars_momentum", "params", ("grads", 1.0), larger, OF_LARS),
+         Norm("lars_momentum", "params", ("grads", 1.0), larger, OF_LARS, {"norm_of": "master"}),
+         Norm("lars_momentum", "params", ("grads", 1.0), larger, OF_LARS, steps=(0.0, 1.0)),
+         Norm("lars_momentum", "grads", ("params", LARGE), smaller, OF_LARS),
+         Norm("lamb", "params", ("moment1", LARGE), left, OF_LAMB, {"always_adapt": True}),
+         Norm("lamb", "moment1", ("params", LARGE), left, OF_LAMB, {"always_adapt": True}),
+         Norm("novograd", "grads", None, second_moment, dict(beta1=0.5, beta2=0.5, epsilon=1.0))]
 ROWS = [pytest.param(norm, dtypes, id=f"{norm}-{'-'.join(dtypes)}") for norm in NORMS
         for dtypes in DTYPES if dtypes[3:] or "master" not in norm.choices.values()]
 FORMS = [(norm, form, dtypes) for norm, dtypes in (row.values for row in ROWS)

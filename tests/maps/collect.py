@@ -58,14 +58,12 @@ def pytest_collection_finish(session: Any) -> None:
 def described(item: Any) -> dict[str, Any]:
     """What `Item` says of a test."""
     markers = {name: [[list(m.args), dict(m.kwargs)] for m in item.iter_markers(name)] for name in MARKERS}
-    return {
-        "id": item.nodeid,
-        "function": item.nodeid.partition("[")[0],
-        "module": sentence(getattr(getattr(item, "module", None), "__doc__", None) or ""),
-        "says": (getattr(item.obj, "__doc__", None) or "").partition("\n")[0],
-        "routine": re.split("[-,\\]]", item.nodeid.partition("[")[2], maxsplit=1)[0],
-        "markers": {name: marks for name, marks in markers.items() if marks},
-    }
+    return {"id": item.nodeid,
+            "function": item.nodeid.partition("[")[0],
+            "module": sentence(getattr(getattr(item, "module", None), "__doc__", None) or ""),
+            "says": (getattr(item.obj, "__doc__", None) or "").partition("\n")[0],
+            "routine": re.split("[-,\\]]", item.nodeid.partition("[")[2], maxsplit=1)[0],
+            "markers": {name: marks for name, marks in markers.items() if marks}}
 
 
 def sentence(text: str) -> str:

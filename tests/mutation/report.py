@@ -46,9 +46,7 @@ def record(outcomes: Iterable[Outcome], known: Mapping[str, str]) -> dict[str, A
               "line": outcome.edit.lines[0], "tests": outcome.tests,
               "equivalent because": known.get(key_of(outcome.edit.key()), "")}
              for outcome in outcomes if outcome.verdict != "killed"]
-    return {
-        "counts": {part: dict(verdicts) for part, verdicts in counts.items()},
-        "rates": {part: round(rate(verdicts), 4) for part, verdicts in counts.items()},
-        "not killed": lived,
-        "killed by": Counter(outcome.by.partition("[")[0] for outcome in outcomes if outcome.verdict == "killed"),
-    }
+    return {"counts": {part: dict(verdicts) for part, verdicts in counts.items()},
+            "rates": {part: round(rate(verdicts), 4) for part, verdicts in counts.items()},
+            "not killed": lived,
+            "killed by": Counter(outcome.by.partition("[")[0] for outcome in outcomes if outcome.verdict == "killed")}

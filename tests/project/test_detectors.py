@@ -112,28 +112,26 @@ LINE = max(CASES["no_guard"].lines()[1])
 UNKNOWN = "AttributeError: tid=[0, 0, 0] ctaid=[0, 0, 0]: 'FakeCUDAModule' object has no attribute 'syncwarp'"
 ILLEGAL = "numba.cuda.cudadrv.driver.CudaAPIError: [716] Call to x results in CUDA_ERROR_MISALIGNED_ADDRESS\nmore"
 HOST_ALONE = MEMCHECK.replace(" in memory.py:{line}", "").replace("case.py:60", "memory.py:{line}")
-SAID = [
-    ("memcheck", 9, MEMCHECK, (REPORTED, "Invalid __global__ write", True, True)),
-    ("memcheck", 9, HOST_ALONE, (REPORTED, "Invalid __global__ write", False, True)),
-    ("memcheck", 9, MEMCHECK.replace("{line}", "1"), (REPORTED, "Invalid __global__ write", False, True)),
-    ("racecheck", 9, RACE, (REPORTED, "Potential RAW hazard", True, True)),
-    ("racecheck", 9, ANALYSIS, (REPORTED, "Race reported", False, False)),
-    ("racecheck", 0, ANALYSIS + "the result is right\n", (REPORTED, "Race reported", False, False)),
-    ("initcheck", 9, "========= Uninitialized __global__ memory read of size 4 bytes", (REPORTED,)),
-    ("synccheck", 9, "========= Barrier error detected. Invalid arguments.", (REPORTED, "Barrier error")),
-    ("synccheck", 0, "the result is wrong\n========= ERROR SUMMARY: 0 errors", (WRONG,)),
-    ("memcheck", "timed out", "========= COMPUTE-SANITIZER", (HANGS,)),
-    ("memcheck", "timed out", MEMCHECK, (REPORTED, "Invalid __global__ write", True, True)),
-    ("memcheck", 1, "compute-sanitizer: unknown option", (CRASHES, "")),
-    ("alone", 1, ILLEGAL, (CRASHES, "CUDA_ERROR_MISALIGNED_ADDRESS")),
-    ("alone", 0, "the result is right", (RIGHT,)),
-    ("alone", -9, "", (CRASHES, "")),
-    ("executor", 1, EXECUTOR, (REPORTED, "OutOfBounds", True, True)),
-    ("executor", 1, "ValueError: none of its reports", (CRASHES, "")),
-    ("simulator", 1, SIMULATOR, (REPORTED, "IndexError", True, True)),
-    ("simulator", 1, UNKNOWN, (LACKS, "")),
-    ("simulator", 0, "the result is wrong", (WRONG,)),
-]
+SAID = [("memcheck", 9, MEMCHECK, (REPORTED, "Invalid __global__ write", True, True)),
+        ("memcheck", 9, HOST_ALONE, (REPORTED, "Invalid __global__ write", False, True)),
+        ("memcheck", 9, MEMCHECK.replace("{line}", "1"), (REPORTED, "Invalid __global__ write", False, True)),
+        ("racecheck", 9, RACE, (REPORTED, "Potential RAW hazard", True, True)),
+        ("racecheck", 9, ANALYSIS, (REPORTED, "Race reported", False, False)),
+        ("racecheck", 0, ANALYSIS + "the result is right\n", (REPORTED, "Race reported", False, False)),
+        ("initcheck", 9, "========= Uninitialized __global__ memory read of size 4 bytes", (REPORTED,)),
+        ("synccheck", 9, "========= Barrier error detected. Invalid arguments.", (REPORTED, "Barrier error")),
+        ("synccheck", 0, "the result is wrong\n========= ERROR SUMMARY: 0 errors", (WRONG,)),
+        ("memcheck", "timed out", "========= COMPUTE-SANITIZER", (HANGS,)),
+        ("memcheck", "timed out", MEMCHECK, (REPORTED, "Invalid __global__ write", True, True)),
+        ("memcheck", 1, "compute-sanitizer: unknown option", (CRASHES, "")),
+        ("alone", 1, ILLEGAL, (CRASHES, "CUDA_ERROR_MISALIGNED_ADDRESS")),
+        ("alone", 0, "the result is right", (RIGHT,)),
+        ("alone", -9, "", (CRASHES, "")),
+        ("executor", 1, EXECUTOR, (REPORTED, "OutOfBounds", True, True)),
+        ("executor", 1, "ValueError: none of its reports", (CRASHES, "")),
+        ("simulator", 1, SIMULATOR, (REPORTED, "IndexError", True, True)),
+        ("simulator", 1, UNKNOWN, (LACKS, "")),
+        ("simulator", 0, "the result is wrong", (WRONG,))]
 
 
 @pytest.mark.parametrize(("how", "status", "output", "expected"), SAID)
@@ -152,12 +150,10 @@ case "$2 $*" in
   *) echo 'the result is wrong';;
 esac
 """
-REPORTS = {
-    "memcheck negative_index": "Invalid __global__ write of size 4",
-    "racecheck negative_index": "Error: Potential RAW hazard detected at __shared__ 0x0",
-    "initcheck negative_index": "Uninitialized __global__ memory read of size 4",
-    "synccheck negative_index": "Barrier error detected. Divergent thread(s) in warp.",
-}
+REPORTS = {"memcheck negative_index": "Invalid __global__ write of size 4",
+           "racecheck negative_index": "Error: Potential RAW hazard detected at __shared__ 0x0",
+           "initcheck negative_index": "Uninitialized __global__ memory read of size 4",
+           "synccheck negative_index": "Barrier error detected. Divergent thread(s) in warp."}
 
 
 @pytest.fixture

@@ -142,11 +142,10 @@ def test_nothing_that_passes_is_no_record(tmp_path, monkeypatch):
     assert status == 1 and report["failures"]["all"] == "nothing passed"
 
 
-@pytest.mark.parametrize(("option", "device", "asked", "name"), [
-    ([], "gpu", "gpu", "laws-h200.json"),
-    (["--two"], "gpu", "gpu", "laws-h200-x2.json"),
-    (["--long"], "executor", "not gpu", "long.json"),
-])
+@pytest.mark.parametrize(("option", "device", "asked", "name"),
+                         [([], "gpu", "gpu", "laws-h200.json"),
+                          (["--two"], "gpu", "gpu", "laws-h200-x2.json"),
+                          (["--long"], "executor", "not gpu", "long.json")])
 def test_which_tests_are_on_record(tmp_path, monkeypatch, option, device, asked, name):
     monkeypatch.setattr(laws, "RESULTS", tmp_path)
     monkeypatch.setattr(laws, "begin", lambda *args: H200 | {"command": args[1]})

@@ -112,14 +112,12 @@ def test_the_rate_leaves_out_what_ran_out_of_time_and_what_is_equivalent():
     assert rate(Counter({"killed": 3, "uncovered": 1, "timed out": 5, "equivalent": 7})) == 0.75
 
 
-PROJECT = {
-    "refopt/__init__.py": "",
-    "refopt/x.py": "def seen(a):\n    return a + 1\n\n\ndef unseen(a):\n    return a - 1\n\n\ndef hangs(a):\n"
-                   "    while a > 0:\n        a -= 1\n    return a\n",
-    "tests/test_x.py": "from refopt import x\n\n\ndef test_seen():\n    assert x.seen(1) == 2\n\n\n"
-                       "def test_unseen():\n    x.unseen(1)\n\n\ndef test_hangs():\n    assert x.hangs(3) == 0\n",
-    "pyproject.toml": "[tool.pytest.ini_options]\nmarkers = ['gpu: none', 'slow: none']\n",
-}
+PROJECT = {"refopt/__init__.py": "",
+           "refopt/x.py": "def seen(a):\n    return a + 1\n\n\ndef unseen(a):\n    return a - 1\n\n\ndef hangs(a):\n"
+           "    while a > 0:\n        a -= 1\n    return a\n",
+           "tests/test_x.py": "from refopt import x\n\n\ndef test_seen():\n    assert x.seen(1) == 2\n\n\n"
+           "def test_unseen():\n    x.unseen(1)\n\n\ndef test_hangs():\n    assert x.hangs(3) == 0\n",
+           "pyproject.toml": "[tool.pytest.ini_options]\nmarkers = ['gpu: none', 'slow: none']\n"}
 
 SCRIPT = """
 import json, sys
@@ -156,11 +154,9 @@ def test_trials_tell_killed_survived_and_timed_out(elsewhere, tmp_path):
     command = [sys.executable, "-c", SCRIPT, tmp_path / "root", tmp_path / "copy", python]
     done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, check=True)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert rows == [
-        ["seen", "operator", "-", "killed", "tests/test_x.py::test_seen"],
-        ["unseen", "operator", "+", "survived", ""],
-        ["hangs", "statement dropped", "pass", "timed out", ""],
-    ]
+    assert rows == [["seen", "operator", "-", "killed", "tests/test_x.py::test_seen"],
+                    ["unseen", "operator", "+", "survived", ""],
+                    ["hangs", "statement dropped", "pass", "timed out", ""]]
     assert (tmp_path / "copy" / "hangs" / "refopt" / "x.py").read_text() == PROJECT["refopt/x.py"]
 
 

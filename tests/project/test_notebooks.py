@@ -14,15 +14,13 @@ IN_MAKE_TEST = {"2-from-ten-lines", "9-a-step-as-a-program", "13-placement"}
 OF_PEERS = {"15-the-oracle", "16-in-pytorchs-step"}  # run by tests/peers/test_notebook.py
 # Hundreds of steps of a training show by their losses what twenty show of the code, and so do fewer elements.
 SIZES = "SIZES = [3000, 64, 64, 1500, 1, 0, 4100, 10]", "SIZES = [1100, 64, 64, 30, 1, 0, 300, 10]"
-FEWER = {
-    "3-lars": [SIZES],
-    "4-momentum-and-adam": [("name, steps=200,", "name, steps=20,"),
-                            ("SIZES = [3000, 64, 1500, 1, 0, 2048, 10]", "SIZES = [300, 64, 30, 1, 0, 1040, 10]")],
-    "5-adamw-lamb-and-norms": [SIZES, ("STEPS = 0.01, 0.1, 600", "STEPS = 0.01, 0.1, 60"),
-                               ("sizes=[9000, 20, 1]", "sizes=[1100, 20, 1]"),
-                               ("sizes = [40_000, 64, 0]", "sizes = [9000, 64, 0]")],
-    "6-mixed-precision": [("optimizer, steps=150,", "optimizer, steps=20,")]
-}
+FEWER = {"3-lars": [SIZES],
+         "4-momentum-and-adam": [("name, steps=200,", "name, steps=20,"),
+                                 ("SIZES = [3000, 64, 1500, 1, 0, 2048, 10]", "SIZES = [300, 64, 30, 1, 0, 1040, 10]")],
+         "5-adamw-lamb-and-norms": [SIZES, ("STEPS = 0.01, 0.1, 600", "STEPS = 0.01, 0.1, 60"),
+                                    ("sizes=[9000, 20, 1]", "sizes=[1100, 20, 1]"),
+                                    ("sizes = [40_000, 64, 0]", "sizes = [9000, 64, 0]")],
+         "6-mixed-precision": [("optimizer, steps=150,", "optimizer, steps=20,")]}
 
 
 def read(path):

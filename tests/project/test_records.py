@@ -168,15 +168,14 @@ class Row:
 '''
 
 
-@pytest.mark.parametrize(("was", "becomes", "same"), [
-    ('"""A benchmark."""', '"""Another text."""', True),
-    ('    """What it measures."""\n', "", True),
-    ("  # of them", "", True),
-    ("* REPEATS\n", "* REPEATS\n\n\n# The end.\n", True),
-    ("REPEATS = 3", "REPEATS = 4", False),
-    ("math.sqrt", "math.exp", False),
-    ('"""A row."""', "x = 1", False),
-])
+@pytest.mark.parametrize(("was", "becomes", "same"),
+                         [('"""A benchmark."""', '"""Another text."""', True),
+                          ('    """What it measures."""\n', "", True),
+                          ("  # of them", "", True),
+                          ("* REPEATS\n", "* REPEATS\n\n\n# The end.\n", True),
+                          ("REPEATS = 3", "REPEATS = 4", False),
+                          ("math.sqrt", "math.exp", False),
+                          ('"""A row."""', "x = 1", False)])
 def test_what_the_digest_of_a_source_is_of(was, becomes, same):
     assert was in SOURCE
     assert (record.source_digest(SOURCE.replace(was, becomes)) == record.source_digest(SOURCE)) == same
@@ -246,16 +245,15 @@ def test_a_record_is_sealed_once_and_holds(project):
 
 
 NOTED = "kernel merged_adam (int64) of refopt.gpu.elementwise"
-CHANGES = {
-    "a comment": (lambda p: p.measures(SOURCE.replace("  # of them", "")), []),
-    "a docstring": (lambda p: p.measures(SOURCE.replace('"""A row."""', '"""Row."""')), []),
-    "a constant": (lambda p: p.measures(SOURCE.replace("REPEATS = 3", "REPEATS = 4")), ["bench/speed.py has changed"]),
-    "no benchmark": (lambda p: p.bench.unlink(), ["bench/speed.py is gone"]),
-    "a comment of a kernel": (lambda p: p.compiles("x = 1  # one\n", "not asked for"), []),
-    "the same PTX": (lambda p: p.compiles("x = 2\n", "one"), []),
-    "other PTX": (lambda p: p.compiles("x = 2\n", "two"), [f"{NOTED} has other PTX"]),
-    "no PTX": (lambda p: p.compiles("x = 2\n", "none: it is gone"), [f"{NOTED}: none: it is gone"]),
-}
+CHANGES = {"a comment": (lambda p: p.measures(SOURCE.replace("  # of them", "")), []),
+           "a docstring": (lambda p: p.measures(SOURCE.replace('"""A row."""', '"""Row."""')), []),
+           "a constant": (lambda p: p.measures(SOURCE.replace("REPEATS = 3", "REPEATS = 4")),
+                          ["bench/speed.py has changed"]),
+           "no benchmark": (lambda p: p.bench.unlink(), ["bench/speed.py is gone"]),
+           "a comment of a kernel": (lambda p: p.compiles("x = 1  # one\n", "not asked for"), []),
+           "the same PTX": (lambda p: p.compiles("x = 2\n", "one"), []),
+           "other PTX": (lambda p: p.compiles("x = 2\n", "two"), [f"{NOTED} has other PTX"]),
+           "no PTX": (lambda p: p.compiles("x = 2\n", "none: it is gone"), [f"{NOTED}: none: it is gone"])}
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -13,12 +13,10 @@ from refopt.gpu.target import signature_spelled
 
 from .stand_ins import noting, recorded, tool
 
-FOUND = {
-    "write_beyond": simt.OutOfBounds,
-    "read_a_neighbour_too_early": simt.DataRace,
-    "barrier_for_half_a_warp": simt.BarrierDivergence,
-    "barrier_for_other_lanes": simt.SimtError,
-}
+FOUND = {"write_beyond": simt.OutOfBounds,
+         "read_a_neighbour_too_early": simt.DataRace,
+         "barrier_for_half_a_warp": simt.BarrierDivergence,
+         "barrier_for_other_lanes": simt.SimtError}
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -69,12 +67,10 @@ case "$* " in
   *) echo "adam: equal"; {clean} ;;
 esac
 """
-REPORTS = {
-    "memcheck": "========= Invalid __global__ write of size 4 bytes",
-    "racecheck": "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)",
-    "initcheck": "========= Uninitialized __global__ memory read of size 4 bytes",
-    "synccheck": "========= Barrier error detected. Divergent thread(s) in warp.",
-}
+REPORTS = {"memcheck": "========= Invalid __global__ write of size 4 bytes",
+           "racecheck": "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)",
+           "initcheck": "========= Uninitialized __global__ memory read of size 4 bytes",
+           "synccheck": "========= Barrier error detected. Divergent thread(s) in warp."}
 ALL = "case $tool in " + "".join(f"{tool}) echo '{text}';; " for tool, text in REPORTS.items()) + "esac; exit 9"
 NONE = "case $tool in racecheck) s='RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)';; "
 NONE += "*) s='ERROR SUMMARY: 0 errors';; esac; echo \"========= $s\""

@@ -9,12 +9,10 @@ import skipped
 
 SUITE = {"test_peer.py": "import pytest\ndef test_one():\n    pytest.importorskip({!r})\ndef test_two(): pass\n",
          "test_module.py": "import pytest\npytest.importorskip({!r})\ndef test_three(): pass\n"}
-SECONDS = {
-    "none": ({"test_peer.py": "math", "test_module.py": "math"}, []),
-    "a test": ({"test_peer.py": "no_such", "test_module.py": "math"}, ["test_peer.test_one"]),
-    "a module": ({"test_peer.py": "math", "test_module.py": "no_such"}, ["test_module"]),
-    "a module that is not run": ({"test_peer.py": "math"}, ["test_module"]),
-}
+SECONDS = {"none": ({"test_peer.py": "math", "test_module.py": "math"}, []),
+           "a test": ({"test_peer.py": "no_such", "test_module.py": "math"}, ["test_peer.test_one"]),
+           "a module": ({"test_peer.py": "math", "test_module.py": "no_such"}, ["test_module"]),
+           "a module that is not run": ({"test_peer.py": "math"}, ["test_module"])}
 RUNS = """
 import os, sys, pytest
 plugins = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest"]
