@@ -185,8 +185,7 @@ def assert_refused(call, function, error, message):
     before = [bytes_of(x) for x in call.arrays()]
     with pytest.raises(error) as caught:
         call.make(function)
-    assert type(caught.value) is error
-    assert str(caught.value) == f"merged_lars_momentum: {message}"
+    assert type(caught.value) is error and str(caught.value) == f"merged_lars_momentum: {message}"
     assert [bytes_of(x) for x in call.arrays()] == before
 
 
@@ -217,8 +216,7 @@ def test_kernel_refuses(machine, name):
     spoil, error, message = (REFUSED | REFUSED_ON_THE_DEVICE)[name]
     call = Call(machine.to_device)
     spoil(call)
-    array = type(call.grads[0]).__name__
-    message = message.format(array=array, device=machine.name, elsewhere="Elsewhere")
+    message = message.format(array=type(call.grads[0]).__name__, device=machine.name, elsewhere="Elsewhere")
     assert_refused(call, gpu.merged_lars_momentum, error, message)
 
 

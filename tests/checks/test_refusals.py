@@ -42,8 +42,7 @@ def test_host_arrays_of_another_kind(entry, kind):
         where = message.format(x=bad, module=type(bad).__module__, kind=type(bad).__name__)
         with pytest.raises(TypeError) as caught:
             entry.run(cpu, arrays)
-        assert str(caught.value) == f"{entry.name}: {name}: {where}"
-        assert bytes_of(arrays) == before
+        assert str(caught.value) == f"{entry.name}: {name}: {where}" and bytes_of(arrays) == before
 
 
 @entries
@@ -132,5 +131,4 @@ def test_only_arrays_go_to_a_device(value, message):
 def test_any_order_goes_to_a_device_and_back(machine, change):
     x = change(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
     there = machine.to_device(x)
-    assert there.dtype == x.dtype and there.shape == x.shape
-    assert (there.copy_to_host() == x).all()
+    assert there.dtype == x.dtype and there.shape == x.shape and (there.copy_to_host() == x).all()

@@ -79,8 +79,7 @@ def test_memory(machine, routine):
 
 @routines
 def test_missing_arguments(machine, routine):
-    case = make(routine, [4])
-    placed = PlacedCase(machine, case)
+    placed = PlacedCase(machine, make(routine, [4]))
     positional, _ = arguments(routine, placed.slots)
     with pytest.raises(TypeError, match=rf"^{routine.merged_name}: expected {len(positional)} lists \(params, grads"):
         gpu.plan(routine.name, *positional[:-1])

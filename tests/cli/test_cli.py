@@ -66,8 +66,7 @@ lars_momentum: CPU reference and kernels, compared after each of 2 steps
 def test_every_row_in_80_columns(capsys, dtypes):
     assert run("--routine", "lars_momentum", "--dtype", *dtypes, dtype=None, form=None) == 0
     out, err = capsys.readouterr()
-    assert not err and out.startswith(HEAD)
-    assert max(map(len, out.splitlines())) <= 80
+    assert not err and out.startswith(HEAD) and max(map(len, out.splitlines())) <= 80
     rows = [re.split(" +", text) for text in out.splitlines() if text.endswith(" ok")]
     assert [row[:2] for row in rows] == [[d, f] for d in dtypes for f in LARS_MOMENTUM.forms]
     assert {"fp32", "two_launches", "14", "1", "2", "0"} <= set(rows[2])
@@ -108,8 +107,7 @@ def test_a_time_is_of_what_was_compared(monkeypatch):
 def test_widest_rows_are_80_columns():
     row = verify.Row("lars_momentum", "fp16-amp", "carried_norm", 999_999, 10**12, 999_999, 99_999, 999_999, 99_999,
                      87_226_227_200, True, 10**18, 1, (), ("launches: ...",), 99_999.999, 99_999.99)
-    assert len(table.line(row)) == 80
-    assert len(table.speed_line(row, copy=4.3e12)) <= 80
+    assert len(table.line(row)) == 80 and len(table.speed_line(row, copy=4.3e12)) <= 80
     assert table.line(row._replace(max_ulps=ulp.MAXIMUM)).endswith("NaN  FAIL")
     m = verify.Mismatch(2, "master_params", 999, "x." * 25, 10**9, ("0x" + 16 * "f", "nan"), ("0x0", "0"), ulp.MAXIMUM)
     text = table.explain(row._replace(mismatches=(m,)))
@@ -178,8 +176,7 @@ def test_broken_rule_is_found(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert re.search(r"^fp32 +two_launches .* FAIL$", out, re.MULTILINE)
     assert "step 1, velocities[1] fc.weight, element 1030: off by 1 ULP" in out
-    assert re.search(r"expected 0x[0-9a-f]{8} = -?0\.\d+", out)
-    assert max(map(len, out.splitlines())) <= 80
+    assert re.search(r"expected 0x[0-9a-f]{8} = -?0\.\d+", out) and max(map(len, out.splitlines())) <= 80
     assert "1 of 1 FAILED" in out
     (row,) = report(capsys)["rows"]
     assert row["mismatches"][0]["ulps"] == 1 and row["differing"] >= 2
@@ -299,8 +296,7 @@ def test_wrong_usage(capsys, args, named):
 
 
 def test_version_and_no_command(capsys):
-    assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"refopt {refopt.__version__}\n"
+    assert cli.main(["--version"]) == 0 and capsys.readouterr().out == f"refopt {refopt.__version__}\n"
     assert cli.main([]) == 2
 
 
@@ -309,15 +305,13 @@ def test_interrupted(capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(verify.compare, "rows", interrupted)
-    assert run() == 130
-    assert capsys.readouterr().err == "refopt: interrupted\n"
+    assert run() == 130 and capsys.readouterr().err == "refopt: interrupted\n"
 
 
 def test_bf16_is_skipped_without_ml_dtypes(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     assert {row["dtype"] for row in report(capsys, dtype=None)["rows"]} == {"fp32", "fp64", "fp16", "fp16-amp"}
-    assert run(dtype="bf16") == 2
-    assert "bf16: ml_dtypes is not installed" in capsys.readouterr().err
+    assert run(dtype="bf16") == 2 and "bf16: ml_dtypes is not installed" in capsys.readouterr().err
 
 
 def test_progress_is_one_line_and_gone_in_the_end(monkeypatch):
@@ -359,8 +353,7 @@ def test_data():
     assert all((m.astype(p.dtype) == p).all() for m, p in zip(masters, params, strict=True))
     assert any((m != p.astype(m.dtype)).any() for m, p in zip(masters, params, strict=True))
     zero = [[not x.any() for x in xs] for xs in (params, case.grads[0], case.slots["velocities"])]
-    assert [sum(z) for z in zero] == [9, 9, 0]
-    assert any(p and not g for p, g, _ in zip(*zero, strict=True))
+    assert [sum(z) for z in zero] == [9, 9, 0] and any(p and not g for p, g, _ in zip(*zero, strict=True))
     assert any(p and g for p, g, _ in zip(*zero, strict=True))
     assert not np.array_equal(case.grads[0][0], case.grads[1][0])
     assert case.hypers[0]["lr"] != case.hypers[1]["lr"] and len(set(case.hypers[0]["lr"])) > 1

@@ -53,8 +53,7 @@ def test_help_and_wrong_arguments_of_a_process(args):
 
 def is_help_or_error(args, status, out, err):
     asked = {"--help", "--version"} & set(args)
-    assert status == (0 if asked else 2)
-    assert bool(out) == bool(asked) and bool(err) != bool(asked)
+    assert status == (0 if asked else 2) and bool(out) == bool(asked) and bool(err) != bool(asked)
     assert max(map(len, (out + err).splitlines())) <= 80 and "Traceback" not in err
 
 
@@ -177,8 +176,7 @@ SIGNALS = first_of(*((*end, to_all) for to_all in (True, False) for end in ENDS)
 @pytest.mark.parametrize(("signum", "status", "said", "to_all"), SIGNALS)
 def test_a_signal_at_work(tmp_path, signum, status, said, to_all):
     """Ctrl-C goes to all processes of a terminal. Workers end, too, and an unfinished report is no report."""
-    report = tmp_path / "report.json"
-    args = [*COMMAND, "verify", "--device", "executor", "--json", str(report)]
+    args = [*COMMAND, "verify", "--device", "executor", "--json", str(tmp_path / "report.json")]
     with subprocess.Popen(
         args, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

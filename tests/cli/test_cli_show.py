@@ -108,8 +108,7 @@ def test_what_python_is_refused(given, error, said):
 
 def test_a_file_instead_of_standard_output(capsys, tmp_path):
     out = tmp_path / "sgd.py"
-    assert printed(capsys, "sgd", "--out", str(out)) == ""
-    assert out.read_text() == show.source("sgd")
+    assert printed(capsys, "sgd", "--out", str(out)) == "" and out.read_text() == show.source("sgd")
     assert run("sgd", "--out", str(tmp_path)) == 2
     assert capsys.readouterr() == ("", f"refopt: --out: cannot write to '{tmp_path}': Is a directory\n")
 

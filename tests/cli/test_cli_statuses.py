@@ -41,14 +41,12 @@ def ending(end):
 def test_statuses(end, monkeypatch, capsys):
     what, status, said = ENDS[end]
     monkeypatch.setattr(commands, "run", ending(what))
-    assert cli.main([]) == status
-    assert capsys.readouterr() == ("", said)
+    assert cli.main([]) == status and capsys.readouterr() == ("", said)
 
 
 def test_a_failure_is_told_with_its_traceback(monkeypatch, capsys):
     monkeypatch.setattr(commands, "run", ending(ZeroDivisionError("of the command")))
-    assert cli.main([]) == 3
-    assert "ZeroDivisionError: of the command" in capsys.readouterr().err
+    assert cli.main([]) == 3 and "ZeroDivisionError: of the command" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -95,8 +93,7 @@ def test_a_signal_as_main_comes_or_goes(error, status, monkeypatch, handlers):
     monkeypatch.setattr(cli, "main", lambda: ending(error)(None))
     with pytest.raises(SystemExit) as end:
         cli.run()
-    assert end.value.code == status
-    assert {signal.getsignal(each) for each in cli.ENDS} == {cli._leave}
+    assert end.value.code == status and {signal.getsignal(each) for each in cli.ENDS} == {cli._leave}
 
 
 @pytest.mark.parametrize(("error", "status"), [(BrokenPipeError(32, "Broken pipe"), 141), (OSError(28, "No space"), 2)])

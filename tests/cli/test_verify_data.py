@@ -126,7 +126,6 @@ def test_what_is_in_no_table():
     """A number is another than its default, and a scalar is drawn as powers are."""
     radam = ROUTINES["radam"]
     more = {"hypers": (*radam.hypers, Hyper("gamma", 1.0)), "slots": (*radam.slots, Slot("delta", scalar=True))}
-    routine = radam._replace(**more)
-    case = case_of.__wrapped__(routine, "fp32")
+    case = case_of.__wrapped__(radam._replace(**more), "fp32")
     assert case.hypers[0]["gamma"][:2] == [0.75, 0.75 * 1.125]
     assert all(0.3 <= x[0] <= 0.95 for x in case.slots["delta"])

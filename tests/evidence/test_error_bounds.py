@@ -67,8 +67,7 @@ def test_a_rounded_evaluation_is_within_its_bound(real, data):
     """With one rounding for each operation, as numerics N13 has it."""
     x, y, more = (real(data.draw(numbers)) for _ in range(3))
     of = Arithmetic(real, roundings=1)
-    bound = polynomial(*map(of.exact, (x, y)), bounded.sqrt, of.exact(more))
-    low, high = bound.ends()
+    low, high = polynomial(*map(of.exact, (x, y)), bounded.sqrt, of.exact(more)).ends()
     assert low <= polynomial(x, y, np.sqrt, more) <= high
 
 

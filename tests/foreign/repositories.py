@@ -44,8 +44,7 @@ def repository(name: str) -> Path:
 def files(name: str, paths: Sequence[str]) -> Path:
     """A folder with some files and folders of a repository, as they are at its commit."""
     folder = BUILD / name.replace("/", "+")
-    archive = git(repository(name), "archive", COMMITS[name], *paths)
-    with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
+    with tarfile.open(fileobj=io.BytesIO(git(repository(name), "archive", COMMITS[name], *paths))) as packed:
         packed.extractall(folder, filter="data")
     return folder
 

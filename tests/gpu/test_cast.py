@@ -249,8 +249,7 @@ def test_no_bit_depends_on_how_tensors_are_split(machine, given, cuts, scale):
     shifts = [a % 17 for a in ends]
     split = There(machine, pieces, dtypes * len(pieces), scale, shifts)
     split.plan()
-    joined = b"".join(y.tobytes() for y in split.read())
-    assert joined == whole.tobytes()
+    assert b"".join(y.tobytes() for y in split.read()) == whole.tobytes()
 
 
 def test_launches_and_bytes(executor):
@@ -286,8 +285,7 @@ def test_nothing_to_do(machine, sources):
 
 
 def test_no_dimension(machine):
-    sources = [np.array(1.7, np.float32), np.array(3, np.int64)]
-    there = There(machine, sources, ["float16", "int64"])
+    there = There(machine, [np.array(1.7, np.float32), np.array(3, np.int64)], ["float16", "int64"])
     there.plan()
     assert [y.item() for y in there.read()] == [float(np.float16(1.7)), 3]
 

@@ -65,12 +65,10 @@ def test_layout_in_figures(sizes, itemsize, align, unit, lengths):
        itemsize=st.sampled_from([1, 2, 4, 8]), factor=st.integers(1, 70), unit=st.sampled_from(["bytes", "elements"]))
 def test_layout_laws(sizes, itemsize, factor, unit):
     """Order kept, no overlap, every offset aligned, less than one alignment of padding."""
-    align = factor * itemsize if unit == "bytes" else factor
-    made = cpu.layout(sizes, itemsize, align, unit)
+    made = cpu.layout(sizes, itemsize, factor * itemsize if unit == "bytes" else factor, unit)
     ends = made.offsets + made.lengths
     assert made.offsets.tolist() == [0, *ends.tolist()][: len(sizes)]
-    assert made.total == (ends[-1] if sizes else 0)
-    assert all(offset % factor == 0 for offset in made.offsets)
+    assert made.total == (ends[-1] if sizes else 0) and all(offset % factor == 0 for offset in made.offsets)
     assert all(size <= length < size + factor for size, length in zip(sizes, made.lengths, strict=True))
 
 
@@ -134,8 +132,7 @@ def assert_alike(here, there):
     assert there.buffer.copy_to_host().tobytes() == here.buffer.tobytes()
     assert there.offsets.tolist() == here.offsets.tolist()
     for x, y in zip(here.views, there.views, strict=True):
-        assert (x.shape, x.dtype) == (y.shape, y.dtype)
-        assert x.tobytes() == y.copy_to_host().tobytes()
+        assert (x.shape, x.dtype) == (y.shape, y.dtype) and x.tobytes() == y.copy_to_host().tobytes()
         assert [s for s, n in zip(x.strides, x.shape, strict=True) if n > 1] == [
             s for s, n in zip(y.strides, y.shape, strict=True) if n > 1
         ]
@@ -196,8 +193,7 @@ def test_views_are_the_buffer(machine, inputs):
         assert buffer[offset : offset + x.size].tobytes() == flat(x).tobytes()
         gpu.merged_cast(on(machine, [x]), [there.views[i]])
     assert_alike(here, there)
-    word = np.arange(1, buffer.nbytes + 1, dtype=np.uint8) & 1
-    buffer.view(np.uint8)[...] = word
+    buffer.view(np.uint8)[...] = np.arange(1, buffer.nbytes + 1, dtype=np.uint8) & 1
     gpu.merged_cast(on(machine, [buffer]), [there.buffer])
     assert_alike(here, there)
 
@@ -217,8 +213,7 @@ def test_padding_reaches_nothing(machine, inputs, attributes, scale):
         made.gather(sources, scale=scale)
         made.scatter(targets)
         machine.synchronize()
-        buffer = made.buffer.copy_to_host() if there else made.buffer
-        assert np.isnan(buffer).tolist() == padding(made).tolist()
+        assert np.isnan(made.buffer.copy_to_host() if there else made.buffer).tolist() == padding(made).tolist()
         wanted = [np.zeros_like(x) for x in inputs]
         cpu.merged_cast(inputs, wanted, scale=scale)
         got = [x.copy_to_host() for x in targets] if there else targets

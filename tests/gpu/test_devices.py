@@ -54,8 +54,7 @@ def test_calls_are_made_on_the_device(machine):
     plan.stream = 7
     with pytest.raises(TypeError):
         plan(nothing=3)
-    assert machine.inside == 0 and machine.times >= 11
-    assert x[0].copy_to_host()[0] == 0.75
+    assert machine.inside == 0 and machine.times >= 11 and x[0].copy_to_host()[0] == 0.75
 
 
 class OnGpu:

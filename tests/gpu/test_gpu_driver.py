@@ -91,8 +91,7 @@ def test_streams_of_some_multiprocessors(fake):
     """Those of one number are set apart once; what is captured for such a stream is captured on the same ones."""
     machine = driver.Gpu()
     first, second, other = (machine.new_stream(count) for count in (64, 64, 8))
-    names = [call[0] for call in fake.calls]
-    assert names.count("cuGreenCtxCreate") == 2
+    assert [call[0] for call in fake.calls].count("cuGreenCtxCreate") == 2
     splits = [call for call in fake.calls if call[0] == "cuDevSmResourceSplitByCount"]
     assert [call[-1] for call in splits] == [64, 8]
     contexts = [call[1] for call in fake.calls if call[0] == "cuGreenCtxStreamCreate"]
@@ -132,8 +131,7 @@ def test_handles_of_streams(stream, handle):
 
 def test_default_streams_are_not_captured(fake):
     """The driver would say that it is wrong to ask."""
-    assert not any(map(driver.Gpu.capturing, range(4)))
-    assert fake.calls == [("cuStreamIsCapturing", 3)]
+    assert not any(map(driver.Gpu.capturing, range(4))) and fake.calls == [("cuStreamIsCapturing", 3)]
 
 
 @pytest.mark.parametrize(("mode", "capability", "attribute"), [
@@ -171,8 +169,7 @@ def test_writing(fake, monkeypatch):
     assert fake.calls[-1] == ("cuMemsetD32Async", address + 8, 0x3F800000, 3, 9)
     monkeypatch.setattr(driver.cuda, "to_device", machine.pinned)
     given = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
-    made = machine.to_device(given)
-    assert made.strides == given.strides and fake.calls[-1] == ("cuStreamSynchronize", 0)
+    assert machine.to_device(given).strides == given.strides and fake.calls[-1] == ("cuStreamSynchronize", 0)
 
 
 def test_multiprocessors_that_cannot_be_set_apart(fake):
@@ -249,8 +246,7 @@ def test_copies(fake):
     assert not fake.calls
     copy(9)
     ends = [array.__cuda_array_interface__["data"][0] for array in (target, source)]
-    assert fake.calls == [("cuMemcpyAsync", *ends, 12, 9)]
-    assert host(target).tolist() == list(range(6))
+    assert fake.calls == [("cuMemcpyAsync", *ends, 12, 9)] and host(target).tolist() == list(range(6))
     fake.answer = INVALID
     with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE"):
         copy(9)

@@ -128,8 +128,7 @@ def test_traffic_without_a_race(name, rung, executor):
         step(launches)
     scratch = {id(x): x for launch in launches for x in launch.args if getattr(x, "size", 0) >= 2048}
     large = {id(x): x for column in device for x in column} | scratch
-    moved = sum(log.bytes_read(x) + log.bytes_written(x) for x in large.values())
-    assert moved / (2 * size) == ladder.traffic
+    assert sum(log.bytes_read(x) + log.bytes_written(x) for x in large.values()) / (2 * size) == ladder.traffic
 
 
 @pytest.mark.slow
@@ -165,8 +164,7 @@ def test_ptx_is_exact(name, rung, executor):
 
     ladder = LADDERS[name]
     texts = []
-    device = placed(executor, ladder.lists([5]))
-    for launch in ladder.launches(rung, device):
+    for launch in ladder.launches(rung, placed(executor, ladder.lists([5]))):
         atomics = rung[-1] == "1" and "cuda.atomic.add" in inspect.getsource(launch.kernel.function)
         ptx = exact_ptx(launch.kernel, signature_of(launch.args), atomics=atomics)
         assert_not_spilled(ptx)

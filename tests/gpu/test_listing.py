@@ -80,8 +80,7 @@ def configurations():
 @pytest.mark.parametrize(("routine", "form", "dtypes", "choices"), [*configurations()])
 def test_a_listing_has_the_same_bits(routine, form, dtypes, choices, listed):
     """Two steps, of which the second may have launches of its own."""
-    steps = [step_of(routine), step_of(routine, lr=0.2)]
-    case = build.make(routine, SIZES, dtypes, steps=steps, **choices)
+    case = build.make(routine, SIZES, dtypes, steps=[step_of(routine), step_of(routine, lr=0.2)], **choices)
     expected = runner(getattr(cpu, routine.merged_name))(case)
     assert_same(expected, kernels(form, listed)(case), f"{routine.name} {form}")
     assert listed.ran.total() >= 2 * routine.forms[form].launches

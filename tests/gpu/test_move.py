@@ -74,8 +74,7 @@ def test_gradients_of_no_elements_come_and_go(machine):
     case, placed, plan = planned(machine, "adamw", "merged", [0, 5, 0])
     now, zeros = case, [0, address(placed.grads[1]), 0]
     for absent in ([], [0], [0, 2], [2], []):
-        there = [None if i in absent else g for i, g in enumerate(placed.grads)]
-        plan.move("grads", zeros, there)
+        plan.move("grads", zeros, [None if i in absent else g for i, g in enumerate(placed.grads)])
         plan.move("grads", zeros)  # as they were
         plan()
         now = after(now, [None if i in absent else g for i, g in enumerate(case.grads)])
@@ -147,8 +146,7 @@ def test_what_is_kept_alive(executor):
         grads = None
         del new
         plan()
-    assert simt.memory.live_allocations() == before
-    assert params[0].copy_to_host()[0] == 1 - (2 + 3 + 4) / 2
+    assert simt.memory.live_allocations() == before and params[0].copy_to_host()[0] == 1 - (2 + 3 + 4) / 2
 
 
 def test_what_is_at_the_same_address_is_kept_alive(executor):

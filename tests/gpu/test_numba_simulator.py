@@ -89,8 +89,7 @@ def launch_ladders(machine):
         for make in importlib.import_module(page).RUNGS.values():
             for exact in (False, True):
                 # Some launches know them by their addresses alone.
-                args = numbers_of(machine, page.rpartition(".")[2], exact)
-                launches = make(*args)
+                launches = make(*numbers_of(machine, page.rpartition(".")[2], exact))
                 if not any("cuda.atomic.add" in by_name(launch).text for launch in launches):
                     break
             for launch in launches:
@@ -146,36 +145,6 @@ def cases(tmp_path_factory):
         launch_solutions([*dict.fromkeys(page for page, _ in STOCK if page.startswith("solutions."))])
         launch_others(machine, tmp_path_factory.mktemp("refopt"))
     return found
-
-
-SIMULATE = """
-import copy, os, pickle, re, sys, warnings
-from numba import config, cuda
-from numba.cuda.simulator.kernelapi import FakeCUDAModule
-
-assert config.ENABLE_CUDASIM
-if hasattr(os, "sched_setaffinity"):  # a thread of Python for each of CUDA: they are faster on one core than on two
-    os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])
-warnings.simplefilter("ignore")  # a NaN is a number here
-has = FakeCUDAModule((1, 1, 1), (1, 1, 1), 0)
-results = {}
-for key, (path, cases) in pickle.load(open(sys.argv[1], "rb")).items():
-    cases = copy.deepcopy(cases)
-    text = open(path).read()
-    absent = set(re.findall(r"\\bcuda\\.(\\w+)", text)) - {"jit", *dir(has)}
-    if absent:
-        results[key] = f"the simulator has no {', '.join(sorted(absent))}"
-        continue
-    scope = {"__name__": key[0]}
-    try:
-        exec(compile(text, path, "exec"), scope)
-        for grid, block, args in cases:
-            scope[key[1]][grid, block](*args)
-        results[key] = [args for _, _, args in cases]
-    except Exception as error:
-        results[key] = f"{type(error).__name__}: {error}"
-pickle.dump(results, open(sys.argv[2], "wb"))
-"""
 
 
 SIMULATE = """

@@ -42,8 +42,7 @@ def test_every_sum_is_joined_once(sizes, chunk_tiles):
     joined = [node[FIRST] + k for node in nodes for k in range(node[COUNT])]
     roots = [node[OUT] for node in nodes if node[PARENT] == -1]
     assert sorted([*used, *nodes[:, OUT]]) == list(range(slots))
-    assert sorted([*joined, *roots]) == list(range(slots))
-    assert len(roots) == sum(size > 0 for size in sizes)
+    assert sorted([*joined, *roots]) == list(range(slots)) and len(roots) == sum(size > 0 for size in sizes)
     assert (nodes[:, COUNT] >= 1).all() and (nodes[:, COUNT] <= FANOUT).all()
 
 
@@ -94,8 +93,7 @@ def test_beyond_two_to_the_31(size):
     large = chunks[chunks[:, TENSOR] == 1]
     assert large[:, START].min() == 0 and large[:, STOP].max() == size
     assert np.array_equal(np.sort(large[:, START]), np.arange(0, size, 16 * TILE))
-    assert int((large[:, STOP] - large[:, START]).sum()) == size
-    assert len(large) == -(-size // (16 * TILE))
+    assert int((large[:, STOP] - large[:, START]).sum()) == size and len(large) == -(-size // (16 * TILE))
     leaves = -(-size // TILE // FANOUT)
     assert len(nodes) <= 2 + leaves + -(-leaves // FANOUT) + 1 + 1
     assert slots <= -(-size // TILE) + len(nodes) + 2

@@ -109,8 +109,7 @@ def test_tensors_without_elements_stand_anywhere(machine, routine, form, sizes):
 @implementations
 def test_a_gradient_of_none_leaves_its_tensor_alone(machine, routine, form):
     """Parameter, states, scalars and master keep their bits; the tensors beside it do not."""
-    dtypes = SIGNATURES[2]
-    case = make(routine, SMALL, dtypes, steps=[step_of(routine)] * 2, optional=optional_states(routine))
+    case = make(routine, SMALL, SIGNATURES[2], steps=[step_of(routine)] * 2, optional=optional_states(routine))
     case.grads[0] = case.grads[4] = None
     got = implementation(form, machine)(case)
     for slot, arrays in case.outcome().items():

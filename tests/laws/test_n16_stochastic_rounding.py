@@ -93,8 +93,7 @@ def test_a_small_step_is_not_lost(machine, routine):
     step = step_of(routine, lr=2.0**-12)
     nearest = reference(case.replace(steps=[step], choices={}))["params"][0]
     chance = kernels("merged", machine)(case.replace(steps=[step]))["params"][0]
-    assert (nearest == nearest[0]).all()
-    assert 0 < (chance != nearest).sum() < count
+    assert (nearest == nearest[0]).all() and 0 < (chance != nearest).sum() < count
 
 
 @pytest.mark.parametrize(("counter", "key", "words"),

@@ -20,8 +20,7 @@ def values_of(routine, slots, **numbers):
 def test_momentum_of_zero_is_sgd():
     """With mu = 0 the velocity is the gradient."""
     case = make(ROUTINES["momentum"], [300, 5])
-    slots = {name: case.slots[name] for name in ("params", "grads")}
-    sgd = values_of("sgd", slots, lr=0.3, l2_decay=0.1)
+    sgd = values_of("sgd", {name: case.slots[name] for name in ("params", "grads")}, lr=0.3, l2_decay=0.1)
     for use_nesterov in (False, True):
         steps, choices = [dict(lr=0.3, mu=0.0, l2_decay=0.1)], {"use_nesterov": use_nesterov}
         momentum = reference(case.replace(steps=steps, choices=choices))

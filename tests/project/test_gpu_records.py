@@ -53,8 +53,7 @@ def test_a_step_that_fails_ends_nothing(steps, tmp_path, capsys):
     hangs = f"{WRITE}; import time; time.sleep(60)"
     scripts = {"one": WRITE, "two": "raise SystemExit(4)", "three": hangs, "four": WRITE}
     status, text = steps(scripts, "--seconds", "30", capsys=capsys)
-    assert status == 1
-    assert "FAILED (4)" in text and "FAILED (timed out)" in text
+    assert status == 1 and "FAILED (4)" in text and "FAILED (timed out)" in text
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["four-h200.json", "one-h200.json", "three-h200.json"]
 

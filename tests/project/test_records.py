@@ -151,8 +151,7 @@ PTX = """//
     ("sm_90", "sm_80", False),
 ])
 def test_what_the_digest_of_ptx_is_of(was, becomes, same):
-    assert was in PTX
-    assert (notes.digest(PTX.replace(was, becomes)) == notes.digest(PTX)) == same
+    assert was in PTX and (notes.digest(PTX.replace(was, becomes)) == notes.digest(PTX)) == same
 
 
 # Digests of sources.
@@ -240,8 +239,7 @@ def test_kernels_of_no_module_are_not_refopts():
 def test_a_record_is_sealed_once_and_holds(project):
     assert project.check() == []
     (note,) = json.loads(project.path.read_text())["kernels"]
-    assert note["ptx"] == "one"
-    assert project.check(always=True) == []
+    assert note["ptx"] == "one" and project.check(always=True) == []
 
 
 NOTED = "kernel merged_adam (int64) of refopt.gpu.elementwise"
@@ -327,8 +325,7 @@ def test_what_is_written_can_be_read(tmp_path, noted):
     about = {"kernels": noted, "rows": [{"a": {"b": [1]}}], "code": "x"}
     record.write(about, tmp_path / "x.json")
     text = (tmp_path / "x.json").read_text()
-    assert json.loads(text) == about
-    assert sum('"name"' in line for line in text.splitlines()) == len(noted)
+    assert json.loads(text) == about and sum('"name"' in line for line in text.splitlines()) == len(noted)
 
 
 @pytest.mark.parametrize(("here", "got"), [(None, "none, which the extra cuda13"), ("0.1", "0.1")])

@@ -53,8 +53,7 @@ def test_the_work_runs_every_kernel(tmp_path, monkeypatch, capsys):
     elementwise = {name: row for name, row in ROUTINES.items() if row.elementwise}
     left = {row.merged_name for name, row in elementwise.items() if name not in (*routines, "adamw")}
     run = {note["name"] for note in notes.read(tmp_path)}
-    assert run >= {"accumulate", "scatter_add"}
-    assert sanitizer.all_kernels() - run == left
+    assert run >= {"accumulate", "scatter_add"} and sanitizer.all_kernels() - run == left
 
 
 # What is made of the tools' answers, with a tool that is a script.
