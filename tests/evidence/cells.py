@@ -13,12 +13,8 @@ import numpy as np
 from refopt.catalog import ROUTINES, Routine
 
 # What the parameter is stored as, and what holds the exact parameter.
-PRECISIONS = {"fp32": ("float32", None),
-              "fp64": ("float64", None),
-              "fp16": ("float16", None),
-              "bf16": ("bfloat16", None),
-              "fp16+master": ("float16", "float32"),
-              "bf16+master": ("bfloat16", "float32"),
+PRECISIONS = {"fp32": ("float32", None), "fp64": ("float64", None), "fp16": ("float16", None),
+              "bf16": ("bfloat16", None), "fp16+master": ("float16", "float32"), "bf16+master": ("bfloat16", "float32"),
               "bf16+remainder": ("bfloat16", "uint16")}
 DECAYS = ("l2_decay", "coeff", "weight_decay", "lars_weight_decay")
 NO_DECAY, RESCALE_GRAD, GRAD_FACTOR, FOUND_INF = "no decay", "rescale_grad", "grad_factor", "found_inf"

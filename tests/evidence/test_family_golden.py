@@ -18,12 +18,8 @@ from refopt.oracle.exact.placed import kernels
 FOLDER = Path(__file__).parents[1] / "golden"
 ULPS = 16
 # Recorded operator: our routine, and its names for the slots after param and grad.
-OPERATORS = {"sgd": ("sgd", {}),
-             "merged_momentum": ("momentum", {"velocity": "velocities"}),
-             "adam": ("adam", {}),
-             "merged_adam": ("adam", {}),
-             "adamw": ("adamw", {}),
-             "lamb": ("lamb", {}),
+OPERATORS = {"sgd": ("sgd", {}), "merged_momentum": ("momentum", {"velocity": "velocities"}), "adam": ("adam", {}),
+             "merged_adam": ("adam", {}), "adamw": ("adamw", {}), "lamb": ("lamb", {}),
              "lars_momentum": ("lars_momentum", {"velocity": "velocities"})}
 CHOICES = {"lars_momentum": {"adapt": "decay_and_norms"}}  # what an operator has for itself
 RECORDS = {name: np.load(FOLDER / f"{name}.npz") for name in OPERATORS}

@@ -140,9 +140,7 @@ def test_every_pair_of_dtypes(machine, pair, scale):
 # The reference against exact arithmetic.
 
 # Digits of each type, its least and its largest exponent.
-DIGITS = {"float16": (11, -14, 15),
-          "bfloat16": (8, -126, 127),
-          "float32": (24, -126, 127),
+DIGITS = {"float16": (11, -14, 15), "bfloat16": (8, -126, 127), "float32": (24, -126, 127),
           "float64": (53, -1022, 1023)}
 
 

@@ -188,13 +188,10 @@ def test_events(fake):
     start.record(7)
     plain.wait(8)
     assert start.elapsed_time(stop) == 1.5
-    assert fake.calls[3:] == [("cuEventRecord", 101, 7),
-                              ("cuStreamWaitEvent", 8, 103, 0),
+    assert fake.calls[3:] == [("cuEventRecord", 101, 7), ("cuStreamWaitEvent", 8, 103, 0),
                               ("cuEventElapsedTime", 101, 102)]
     fake.answer = INVALID
-    for call in (partial(start.record, 7),
-                 partial(plain.wait, 8),
-                 partial(start.elapsed_time, stop),
+    for call in (partial(start.record, 7), partial(plain.wait, 8), partial(start.elapsed_time, stop),
                  machine.new_event):
         with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE: as told"):
             call()

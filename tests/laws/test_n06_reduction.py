@@ -26,11 +26,8 @@ from refopt.oracle.ulp import same_bits
 pytestmark = pytest.mark.clause("N6")
 
 # Of p, g, states and master.
-DTYPES = [("float32", "float32", "float32"),
-          ("float64", "float64", "float64"),
-          ("float16", "float16", "float32"),
-          ("bfloat16", "bfloat16", "float32"),
-          ("float16", "float16", "float32", "float32"),
+DTYPES = [("float32", "float32", "float32"), ("float64", "float64", "float64"), ("float16", "float16", "float32"),
+          ("bfloat16", "bfloat16", "float32"), ("float16", "float16", "float32", "float32"),
           ("bfloat16", "float32", "float32", "uint16")]
 SIZES = 5, 257, 1025, 2100
 OF_ROWS = [1, ROW - 1, ROW, 2 * ROW, 2 * ROW + 5, 3 * ROW + 1, TILE, 2 * TILE + 3]
