@@ -23,8 +23,7 @@ def parameters(function):
 
 def same(function, twin):
     """The parameters of both are alike, but for those of kernels."""
-    own = {name: x for name, x in parameters(twin).items() if name not in OWN}
-    assert parameters(function) == own
+    assert parameters(function) == {name: x for name, x in parameters(twin).items() if name not in OWN}
 
 
 @routines

@@ -121,8 +121,7 @@ def test_mappings():
 
 
 def test_values_in_errors_take_one_line():
-    assert arguments.shown("a\n  b") == r"'a\n b'"
-    assert arguments.shown(np.zeros((2, 3))) == "an array of shape (2, 3)"
+    assert arguments.shown("a\n  b") == r"'a\n b'" and arguments.shown(np.zeros((2, 3))) == "an array of shape (2, 3)"
     assert arguments.shown([[0] * 50] * 2) == f"{str([[0] * 50] * 2)[:77]}..."
 
 

@@ -96,8 +96,7 @@ def test_every_scalar_changes_bits(routine, slot):
 @pytest.mark.parametrize("routine", ROUTINES.values(), ids=lambda routine: routine.name)
 def test_every_tensor_moves(routine, every):
     """At the sizes of the executor, where a tensor of 16 elements may lie still as a whole."""
-    norms = not routine.elementwise
-    workload, _ = verify.extents(workloads.load("resnet50"), "executor", None, norms)
+    workload, _ = verify.extents(workloads.load("resnet50"), "executor", None, not routine.elementwise)
     for dtype in dtypes_of(routine, every):
         case = data.make_case(routine, workload, dtype, 2)
         assert not idle(case, reference(case))

@@ -37,9 +37,7 @@ def height(a: int, b: int) -> int:
     """
     if a // 1024 != b // 1024:
         return 3 + 8 + (a // 1024 ^ b // 1024).bit_length()
-    if a % 256 != b % 256:
-        return 3 + (a % 256 ^ b % 256).bit_length()
-    return max(a, b) % 1024 // 256
+    return 3 + (a % 256 ^ b % 256).bit_length() if a % 256 != b % 256 else max(a, b) % 1024 // 256
 
 
 def partner(rng: Random, a: int, level: int) -> int:

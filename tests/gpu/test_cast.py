@@ -244,8 +244,7 @@ def test_no_bit_depends_on_how_tensors_are_split(machine, given, cuts, scale):
     (whole,) = there.read()
     ends = sorted({min(cut, source.size) for cut in (0, *cuts, source.size)})
     pieces = [source[a:b] for a, b in pairwise(ends)]
-    shifts = [a % 17 for a in ends]
-    split = There(machine, pieces, dtypes * len(pieces), scale, shifts)
+    split = There(machine, pieces, dtypes * len(pieces), scale, [a % 17 for a in ends])
     split.plan()
     assert b"".join(y.tobytes() for y in split.read()) == whole.tobytes()
 

@@ -57,8 +57,7 @@ def test_layout_in_figures(sizes, itemsize, align, unit, lengths):
     """An exact multiple gets nothing added."""
     made = cpu.layout(sizes, itemsize, align, unit)
     assert made.lengths.tolist() == lengths
-    assert made.offsets.tolist() == [sum(lengths[:i]) for i in range(len(lengths))]
-    assert made.total == sum(lengths)
+    assert made.offsets.tolist() == [sum(lengths[:i]) for i in range(len(lengths))] and made.total == sum(lengths)
 
 
 @given(sizes=st.lists(st.one_of(st.integers(1, 300), st.sampled_from([64, 128, 256, 512])), max_size=8),
@@ -128,8 +127,7 @@ def both(machine, inputs, outputs=None, **attributes):
 
 
 def assert_alike(here, there):
-    assert there.buffer.dtype == here.buffer.dtype
-    assert there.buffer.copy_to_host().tobytes() == here.buffer.tobytes()
+    assert there.buffer.dtype == here.buffer.dtype and there.buffer.copy_to_host().tobytes() == here.buffer.tobytes()
     assert there.offsets.tolist() == here.offsets.tolist()
     for x, y in zip(here.views, there.views, strict=True):
         assert (x.shape, x.dtype) == (y.shape, y.dtype) and x.tobytes() == y.copy_to_host().tobytes()

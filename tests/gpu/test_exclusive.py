@@ -132,8 +132,7 @@ def made(executor, name, **how):
     """One of each class that is bound to arrays, which nobody else has."""
     x = [executor.to_device(np.ones(3, F)) for _ in range(2)]
     counts = [executor.to_device(np.zeros(1, np.int32)) for _ in range(2)]
-    ones = [executor.to_device(np.ones(1, F)) for _ in range(2)]
-    return BOUND[name](x, ones, counts, **how)
+    return BOUND[name](x, [executor.to_device(np.ones(1, F)) for _ in range(2)], counts, **how)
 
 
 @pytest.mark.parametrize("name", BOUND)

@@ -261,5 +261,4 @@ def test_numba_contracts(signatures, monkeypatch, tmp_path):
     needs.compiler()
     key = adam.__name__, "adam_1"
     ptx = instructions(stock_ptx(STOCK[key].below(NUMBA, tmp_path), signatures[key], (9, 0), monkeypatch))
-    assert ptx.count("fma.rn.f32") == 2 and "mul.f32" in ptx
-    assert ptx == instructions(adam.adam_0.ptx(signatures[key]))
+    assert ptx.count("fma.rn.f32") == 2 and "mul.f32" in ptx and ptx == instructions(adam.adam_0.ptx(signatures[key]))

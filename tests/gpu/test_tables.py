@@ -95,8 +95,7 @@ def test_beyond_two_to_the_31(size):
     assert np.array_equal(np.sort(large[:, START]), np.arange(0, size, 16 * TILE))
     assert int((large[:, STOP] - large[:, START]).sum()) == size and len(large) == -(-size // (16 * TILE))
     leaves = -(-size // TILE // FANOUT)
-    assert len(nodes) <= 2 + leaves + -(-leaves // FANOUT) + 1 + 1
-    assert slots <= -(-size // TILE) + len(nodes) + 2
+    assert len(nodes) <= 2 + leaves + -(-leaves // FANOUT) + 1 + 1 and slots <= -(-size // TILE) + len(nodes) + 2
     under = nodes[nodes[:, PARENT] >= 0]
     parents = nodes[under[:, PARENT]]
     assert (parents[:, FIRST] <= under[:, OUT]).all() and (under[:, OUT] < parents[:, FIRST] + parents[:, COUNT]).all()

@@ -59,8 +59,7 @@ def test_parameter_is_nearest():
     finite = np.isfinite(x)
     assert (split(x[finite])[0].view(np.uint16) == x[finite].astype(bfloat16).view(np.uint16)).all()
     ties = patterns(np.arange(0x7F80), [0x8000])
-    assert (split(ties)[0].astype(np.float32) > ties).all()
-    assert (split(-ties)[0].astype(np.float32) < -ties).all()
+    assert (split(ties)[0].astype(np.float32) > ties).all() and (split(-ties)[0].astype(np.float32) < -ties).all()
     quiet = patterns(np.r_[0x7FC0:0x8000, 0xFFC0:0x10000], [0, 0x8000, 0xFFFF])
     assert np.isnan(split(quiet)[0].astype(np.float32)).all()
 
@@ -101,8 +100,7 @@ def test_a_step_stores_one_nan(machine, routine):
     case = make(routine, [4], ("bfloat16", "bfloat16", "float32", "uint16"))
     case.params[0][...] = np.array([0x7F81, 0xFFC1, 0x7FFF, 0xFFFF], np.uint16).view(bfloat16)
     for outcome in (reference(case), kernels(routine.merged_form, machine)(case)):
-        assert (outcome["params"][0].view(np.uint16) == 0x7FC0).all()
-        assert (outcome["master_params"][0] == 0).all()
+        assert (outcome["params"][0].view(np.uint16) == 0x7FC0).all() and (outcome["master_params"][0] == 0).all()
 
 
 @routines
@@ -181,7 +179,6 @@ def test_at_ties_the_parameter_is_none_of_a_master(machine, routine, norm_of):
     """At ties the stored parameter, and its norm, is not that of a master, whether carried over or not."""
     case = ties(remainders()[0], norm_of)
     left, wide = reference(case), reference(with_masters(case))
-    same = np.array_equal(left["velocities"][0], wide["velocities"][0])
-    assert same == (norm_of == "master")
+    assert np.array_equal(left["velocities"][0], wide["velocities"][0]) == (norm_of == "master")
     for form in routine.forms:
         assert_same(left, kernels(form, machine)(case), "N4")

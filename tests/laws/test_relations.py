@@ -13,8 +13,7 @@ from refopt.oracle.exact.laws import reference
 
 
 def values_of(routine, slots, **numbers):
-    case = make(ROUTINES[routine], [300, 5])
-    return reference(case.replace(**slots, steps=[numbers]))
+    return reference(make(ROUTINES[routine], [300, 5]).replace(**slots, steps=[numbers]))
 
 
 def test_momentum_of_zero_is_sgd():
@@ -97,8 +96,7 @@ def test_the_first_gradient_is_taken_as_it_is(machine, routine, form, dtypes):
     case = beginning([2100, 4], [one, one], dtypes)
     still = run(case.replace(grads=[0 * g for g in case.grads]))
     assert_same({"v": [np.zeros(1, real)] * 2}, {"v": still["second_moment"]}, "no gradient")
-    slots = {name: still[name] for name in still if case.slots[name]}
-    got = run(case.replace(**slots, steps=[one]))
+    got = run(case.replace(**{name: still[name] for name in still if case.slots[name]}, steps=[one]))
     norms = [sum_of_squares(real(one["rescale_grad"]) * g.astype(real)) for g in case.grads]
     assert_same({"v": [np.full(1, n) for n in norms]}, {"v": got["second_moment"]}, "first gradient")
 

@@ -264,8 +264,7 @@ def test_what_makes_a_record_stale(project, change):
 def test_a_record_is_not_sealed_after_its_kernels_have_changed(project):
     project.gpu.write_text("x = 2\n")
     (why,) = project.check()
-    assert "had not been written into it" in why
-    assert "ptx" not in json.loads(project.path.read_text())["kernels"][0]
+    assert "had not been written into it" in why and "ptx" not in json.loads(project.path.read_text())["kernels"][0]
 
 
 def test_a_record_of_another_compiler(project, monkeypatch):
