@@ -1,12 +1,8 @@
-"""What laws are parametrised by, from the catalogue: routines, and the forms in which each is implemented."""
+"""What laws are about, from the catalogue: routines, and the forms in which each is implemented."""
 
 from inspect import isfunction
 
-import pytest
-from hypothesis import settings
-
 from refopt.catalog import ROUTINES
-from refopt.oracle.exact.build import SIGNATURES
 from refopt.oracle.exact.laws import reference
 from refopt.oracle.exact.placed import kernels
 
@@ -18,56 +14,6 @@ LARS = (ROUTINES["lars_momentum"],)
 NOVOGRAD = (ROUTINES["novograd"],)
 # One routine of each family of kernels: tables, chunks, gate and launches are made alike for all of a family.
 OF_EACH_FAMILY = (ROUTINES["sgd"], CARRYING[0], *WITH_NORMS)
-
-
-def named(x):
-    """A routine in a test's id."""
-    return getattr(x, "name", None) or (x if isinstance(x, str) else None)
-
-
-def each(*routines):
-    """A mark: the test is of each of some routines."""
-    return pytest.mark.parametrize("routine", routines, ids=named)
-
-
-def pairs(routines, *others):
-    """Routines with each of their forms, and with others such as ``reference`` before."""
-    return [(routine, form) for routine in routines for form in (*others, *routine.forms)]
-
-
-def of(rows):
-    """A mark: the test is of some pairs of a routine and a form."""
-    return pytest.mark.parametrize(("routine", "form"), rows, ids=named)
-
-
-def of_families(rows):
-    """`of`, for laws of what a family shares: make test tries one routine of each, make test-long all."""
-    return of([pytest.param(*row, marks=[pytest.mark.slow] * is_shared(*row)) for row in rows])
-
-
-def of_merged(rows):
-    """`of_families`, for what all forms share with the merged one, which make test tries alone beside the reference."""
-    return of([pytest.param(*row, marks=[pytest.mark.slow] * is_repeated(*row)) for row in rows])
-
-
-def is_shared(routine, form):
-    """Whether what a form's kernels share is tried by another routine of the family."""
-    return form != "reference" and routine not in OF_EACH_FAMILY
-
-
-def is_repeated(routine, form):
-    """Whether what a form's kernels share is tried by another routine of the family, or by its merged form."""
-    return is_shared(routine, form) or form not in ("reference", routine.merged_form)
-
-
-routines = each(*ALL)
-forms = of(pairs(ALL))
-implementations = of(pairs(ALL, "reference"))
-# Where all forms of a routine share what a law is about, one of them is enough.
-both_sides = of([(routine, form) for routine in ALL for form in ("reference", routine.merged_form)])
-merged_forms = of([(routine, form) for routine, form in pairs(ALL) if routine.forms[form].merged])
-forms_of_families, implementations_of_families = of_families(pairs(ALL)), of_families(pairs(ALL, "reference"))
-signatures = pytest.mark.parametrize("dtypes", SIGNATURES, ids="-".join)
 
 
 def implementation(form, machine):
@@ -92,8 +38,3 @@ def uses(routine, name):
 def optional_states(routine):
     """The names of the states that a routine may do without."""
     return tuple(slot.name for slot in routine.slots if slot.optional and slot.name in routine.states)
-
-
-def few(part):
-    """A part of the examples that a profile of Hypothesis's asks for, and four at least."""
-    return settings(max_examples=max(settings().max_examples // part, 4))

@@ -5,20 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laws.routines import (
-    ALL,
-    CARRYING,
-    LARS,
-    OF_EACH_FAMILY,
-    each,
-    few,
-    forms_of_families,
-    is_repeated,
-    is_shared,
-    of,
-    optional_states,
-    pairs,
-)
+from laws.marks import each, few, forms_of_families, is_repeated, is_shared, of, pairs
+from laws.routines import ALL, CARRYING, LARS, OF_EACH_FAMILY, optional_states
 from refopt import gpu, simt
 from refopt.catalog import ROUTINES
 from refopt.gpu import tables

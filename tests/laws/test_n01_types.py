@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from checks.refused import refused
 
-from laws.routines import both_sides, implementation, routines
+from laws.marks import both_sides, routines
+from laws.routines import implementation
 from refopt.checks.dtypes import numpy_dtype
 from refopt.oracle.exact.build import SMALL, make, step_of
 from refopt.oracle.exact.cases import assert_same

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from checks.refused import refused
 
-from laws.routines import ALL, implementation, implementations, of, pairs, routines
+from laws.marks import implementations, of, pairs, routines
+from laws.routines import ALL, implementation
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import assert_same
 from refopt.oracle.exact.laws import reference

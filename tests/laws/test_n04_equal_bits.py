@@ -6,25 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laws.routines import (
-    ALL,
-    CARRYING,
-    LARS,
-    NOVOGRAD,
-    OF_EACH_FAMILY,
-    WITH_NORMS,
-    forms,
-    implementation,
-    implementations,
-    is_shared,
-    of,
-    of_families,
-    of_merged,
-    optional_states,
-    pairs,
-    routines,
-    signatures,
-)
+from laws.marks import forms, implementations, is_shared, of, of_families, of_merged, pairs, routines, signatures
+from laws.routines import ALL, CARRYING, LARS, NOVOGRAD, OF_EACH_FAMILY, WITH_NORMS, implementation, optional_states
 from refopt import cpu, gpu
 from refopt.oracle.exact import laws
 from refopt.oracle.exact.build import SIGNATURES, SMALL, make, step_of

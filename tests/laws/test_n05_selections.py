@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from laws.routines import ALL, implementation, of, pairs, uses
+from laws.marks import of, pairs
+from laws.routines import ALL, implementation, uses
 from refopt import cpu, gpu
 from refopt.oracle.exact.build import make
 from refopt.oracle.exact.cases import assert_same

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from evidence.triplets import LARGE, Triplet, triplets, values
 
-from laws.routines import WITH_NORMS, forms_of_families, of, pairs
+from laws.marks import forms_of_families, of, pairs
+from laws.routines import WITH_NORMS
 from refopt import cpu, gpu
 from refopt.catalog import ROUTINES
 from refopt.checks.dtypes import arithmetic, numpy_dtype

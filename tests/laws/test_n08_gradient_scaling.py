@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from laws.routines import ALL, WITH_NORMS, implementation, implementations_of_families, of, pairs, routines
+from laws.marks import implementations_of_families, of, pairs, routines
+from laws.routines import ALL, WITH_NORMS, implementation
 from refopt import cpu, gpu
 from refopt.oracle.exact.build import SIGNATURES, SMALL, make, step_of
 from refopt.oracle.exact.cases import arguments, assert_same

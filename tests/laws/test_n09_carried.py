@@ -5,18 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laws.routines import (
-    CARRYING,
-    LARS,
-    NOVOGRAD,
-    WITH_NORMS,
-    few,
-    forms_of_families,
-    of,
-    optional_states,
-    pairs,
-    routines,
-)
+from laws.marks import few, forms_of_families, of, pairs, routines
+from laws.routines import CARRYING, LARS, NOVOGRAD, WITH_NORMS, optional_states
 from refopt import cpu, simt
 from refopt.oracle.exact import laws
 from refopt.oracle.exact.build import SIGNATURES, SMALL, make, step_of

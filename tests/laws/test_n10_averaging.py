@@ -3,7 +3,7 @@
 import pytest
 from program_cases import PARAMS, arrays_of, gradients_of, numbers_of, outcome, read
 
-from laws.routines import routines
+from laws.marks import routines
 from refopt.program import bind, step_program
 
 pytestmark = pytest.mark.clause("N10")

@@ -5,21 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laws.routines import (
-    ALL,
-    ELEMENTWISE,
-    OF_EACH_FAMILY,
-    WITH_NORMS,
-    few,
-    forms_of_families,
-    implementation,
-    is_repeated,
-    of,
-    of_merged,
-    optional_states,
-    pairs,
-    routines,
-)
+from laws.marks import few, forms_of_families, is_repeated, of, of_merged, pairs, routines
+from laws.routines import ALL, ELEMENTWISE, OF_EACH_FAMILY, WITH_NORMS, implementation, optional_states
 from refopt import simt
 from refopt.checks.dtypes import SIZES, arithmetic
 from refopt.cpu.reduce import TILE

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from maps.non_finite import GATE, left
 
-from laws.routines import ELEMENTWISE, LARS, NOVOGRAD, WITH_NORMS, implementation, of, pairs, routines
+from laws.marks import of, pairs, routines
+from laws.routines import ELEMENTWISE, LARS, NOVOGRAD, WITH_NORMS, implementation
 from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import assert_same
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from laws.routines import ALL, LARS, each, of, pairs
+from laws.marks import each, of, pairs
+from laws.routines import ALL, LARS
 from refopt.cpu.remainder import join, split, split_numbers
 from refopt.gpu import remainder, tables
 from refopt.gpu.arrays import describer

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laws.routines import ALL, each, of, pairs
+from laws.marks import each, of, pairs
+from laws.routines import ALL
 from refopt.cpu.stochastic import dither, philox, random16
 from refopt.gpu.kernels import kernel
 from refopt.gpu.philox import dither4_high, dither4_low, random4

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from laws.routines import NOVOGRAD, implementation, of, pairs
+from laws.marks import of, pairs
+from laws.routines import NOVOGRAD, implementation
 from refopt import cpu
 from refopt.catalog import ROUTINES
 from refopt.cpu.reduce import sum_of_squares
