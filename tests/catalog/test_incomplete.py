@@ -20,38 +20,28 @@ from refopt.oracle.exact.build import make, step_of
 from refopt.oracle.exact.cases import arguments
 
 SLOTS = SGD.slots
-ROWS = {
-    "slots: expected params and grads first, got grads, params, master_params": {
-        "slots": (SLOTS[1], SLOTS[0], SLOTS[2]),
-    },
-    "slots: expected optional master_params last, got params, grads": {"slots": SLOTS[:2]},
-    "slots: expected all but grads to be written, got master_params, params": {
-        "slots": (*SLOTS[:2], Slot("moment", written=False), SLOTS[2]),
-    },
-    "expected names of one slot, number or choice each, got params, grads, moment, moment, master_params, ": {
-        "slots": (*SLOTS[:2], Slot("moment", written=True), Slot("moment", written=True), SLOTS[2]),
-    },
-    "slots: power: initial: expected a number or a hyperparameter, got none": {
-        "slots": (*SLOTS[:2], Slot("power", written=True, scalar=True), SLOTS[2]),
-    },
-    "slots: power: initial: expected a number or a hyperparameter, got 'beta1'": {
-        "slots": (*SLOTS[:2], Slot("power", written=True, scalar=True, initial="beta1"), SLOTS[2]),
-    },
-    "slots: moment: initial: expected none, since it is no scalar, got 0.0": {
-        "slots": (*SLOTS[:2], Slot("moment", written=True, initial=0.0), SLOTS[2]),
-    },
-    "hypers: expected rescale_grad, got lr, seed": {"hypers": (SGD.hypers[0], SGD.hypers[-1])},
-    "hypers: expected seed last, as elementwise kernels take it, got lr, l2_decay, rescale_grad": {
-        "hypers": SGD.hypers[:-1],
-    },
-    "choices: expected rounding, as elementwise kernels take it, got none": {"choices": {}},
-    "choices: rounding: expected two values or more, got 'nearest'": {"choices": {"rounding": ("nearest",)}},
-    "forms: expected one that merges, got separate": {"forms": {"separate": Form(1, merged=False)}},
-    "traffic: separate: expected passes over slots, got moment": {"traffic": lambda form, dtypes: {"moment": 1}},
-    "traffic: separate: expected passes over every slot, got none over grads": {
-        "traffic": lambda form, dtypes: {"params": 1},
-    },
-}
+ROWS = {"slots: expected params and grads first, got grads, params, master_params":
+            {"slots": (SLOTS[1], SLOTS[0], SLOTS[2])},
+        "slots: expected optional master_params last, got params, grads": {"slots": SLOTS[:2]},
+        "slots: expected all but grads to be written, got master_params, params":
+            {"slots": (*SLOTS[:2], Slot("moment", written=False), SLOTS[2])},
+        "expected names of one slot, number or choice each, got params, grads, moment, moment, master_params, ":
+            {"slots": (*SLOTS[:2], Slot("moment", written=True), Slot("moment", written=True), SLOTS[2])},
+        "slots: power: initial: expected a number or a hyperparameter, got none":
+            {"slots": (*SLOTS[:2], Slot("power", written=True, scalar=True), SLOTS[2])},
+        "slots: power: initial: expected a number or a hyperparameter, got 'beta1'":
+            {"slots": (*SLOTS[:2], Slot("power", written=True, scalar=True, initial="beta1"), SLOTS[2])},
+        "slots: moment: initial: expected none, since it is no scalar, got 0.0":
+            {"slots": (*SLOTS[:2], Slot("moment", written=True, initial=0.0), SLOTS[2])},
+        "hypers: expected rescale_grad, got lr, seed": {"hypers": (SGD.hypers[0], SGD.hypers[-1])},
+        "hypers: expected seed last, as elementwise kernels take it, got lr, l2_decay, rescale_grad":
+            {"hypers": SGD.hypers[:-1]},
+        "choices: expected rounding, as elementwise kernels take it, got none": {"choices": {}},
+        "choices: rounding: expected two values or more, got 'nearest'": {"choices": {"rounding": ("nearest",)}},
+        "forms: expected one that merges, got separate": {"forms": {"separate": Form(1, merged=False)}},
+        "traffic: separate: expected passes over slots, got moment": {"traffic": lambda form, dtypes: {"moment": 1}},
+        "traffic: separate: expected passes over every slot, got none over grads":
+            {"traffic": lambda form, dtypes: {"params": 1}}}
 
 
 @pytest.mark.parametrize("message", ROWS)
@@ -126,15 +116,12 @@ def one(h, s):
 
 
 RIGHT = rules.RULES["adam"](np.float32, frozenset(), "corrected", "l2", False)
-RULES = {
-    "advance: expected a function, got NoneType": RIGHT._replace(advance=None),
-    "advance: expected a tuple of beta1_pow, beta2_pow, got 1": RIGHT._replace(advance=one),
-    "rule: expected a function, got NoneType": Rule(None, advance=RIGHT.advance),
-    "rule: expected a tuple of the parameter, moment1, moment2, got 2": RIGHT._replace(rule=two),
-    "rule: expected a tuple of the parameter, moment1, moment2, got float32": RIGHT._replace(
-        rule=device_function(lambda p, g, m, u, k: p)
-    ),
-}
+RULES = {"advance: expected a function, got NoneType": RIGHT._replace(advance=None),
+         "advance: expected a tuple of beta1_pow, beta2_pow, got 1": RIGHT._replace(advance=one),
+         "rule: expected a function, got NoneType": Rule(None, advance=RIGHT.advance),
+         "rule: expected a tuple of the parameter, moment1, moment2, got 2": RIGHT._replace(rule=two),
+         "rule: expected a tuple of the parameter, moment1, moment2, got float32":
+             RIGHT._replace(rule=device_function(lambda p, g, m, u, k: p))}
 
 
 @pytest.mark.parametrize("message", RULES)
@@ -155,15 +142,13 @@ def test_a_rule(executor, monkeypatch, message):
 NORM_RULE = rules.RULES["lamb"](np.float32, frozenset(), False)
 NORM_RULES = {
     "close: expected a function, got NoneType": NORM_RULE._replace(close=None),
-    "close: expected a tuple of rate, rest1, rest2, beta1_pow, beta2_pow, got 3": NORM_RULE._replace(
-        close=lambda sums, k: (sums[0], k[0], k[1])
-    ),
+    "close: expected a tuple of rate, rest1, rest2, beta1_pow, beta2_pow, got 3":
+        NORM_RULE._replace(close=lambda sums, k: (sums[0], k[0], k[1])),
     "moments: expected a tuple of moment1, moment2, got 1": NORM_RULE._replace(moments=lambda p, g, m, u, k: (m,)),
     "normed: expected a tuple of one or two numbers, got 3": NORM_RULE._replace(normed=lambda p, g, m, u, k: (p, g, m)),
     "rule: expected a tuple of the parameter, got float32": NORM_RULE._replace(rule=lambda p, m, u, k: p),
-    "updates: expected params, stored_params, grads and states, got moment": NORM_RULE._replace(
-        updates=("params", "moment")
-    ),
+    "updates: expected params, stored_params, grads and states, got moment":
+        NORM_RULE._replace(updates=("params", "moment"))
 }
 
 

@@ -166,11 +166,10 @@ REFUSED_ON_THE_DEVICE = {
                                    "grads[0]: expected an array on the {device}, got {elsewhere}"),
     "form": (lambda c: c.set(form="merged"), ValueError,
              "form: expected one of separate, cooperative, two_launches, carried_norm, got 'merged'"),
-    "unknown number": (
-        lambda c: c.set(weight_decay=0.1), TypeError,
-        "weight_decay: expected one of params, grads, velocities, lr, mu, lars_coeff, lars_weight_decay, epsilon, "
-        "rescale_grad, master_params, adapt, norm_of, grad_factor, found_inf, form, stream"
-    ),
+    "unknown number":
+        (lambda c: c.set(weight_decay=0.1), TypeError,
+         "weight_decay: expected one of params, grads, velocities, lr, mu, lars_coeff, lars_weight_decay, epsilon, "
+         "rescale_grad, master_params, adapt, norm_of, grad_factor, found_inf, form, stream")
 }
 
 

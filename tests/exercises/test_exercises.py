@@ -74,20 +74,19 @@ def test_a_link_leads_to_a_page(name):
 
 
 LESSONS = {
-    "a shuffle in a condition": (
-        "09_a_sum_by_shuffles",
-        ["for level in range(5):\n    if lane < 16:\n        value += cuda.shfl_xor_sync(0xFFFF, value, 1 << level)\n"
-         "if lane == 0:\n    sums[row] = value"],
-        "(rule shuffle-lanes)", "All lanes of the mask have to come to a shuffle",
-    ),
-    "elements for bytes": ("12_many_tensors_one_launch", ["store_float32(p + start + 1, lr)"],
-                           "MisalignedAddress", "Addresses count bytes: fp32 element i is at `p + 4 * i`."),
-    "a store by an address": ("12_many_tensors_one_launch", ["p[start] = lr"], "TypeError",
-                              "`store_float32(p + 4 * i, value)`"),
-    "a load by an address": ("12_many_tensors_one_launch", ["store_float32(p, p[start])"], "IndexError",
-                             "`load_float32("),
+    "a shuffle in a condition":
+        ("09_a_sum_by_shuffles",
+         ["for level in range(5):\n    if lane < 16:\n        value += cuda.shfl_xor_sync(0xFFFF, value, 1 << level)\n"
+          "if lane == 0:\n    sums[row] = value"], "(rule shuffle-lanes)",
+         "All lanes of the mask have to come to a shuffle"),
+    "elements for bytes": ("12_many_tensors_one_launch", ["store_float32(p + start + 1, lr)"], "MisalignedAddress",
+                           "Addresses count bytes: fp32 element i is at `p + 4 * i`."),
+    "a store by an address":
+        ("12_many_tensors_one_launch", ["p[start] = lr"], "TypeError", "`store_float32(p + 4 * i, value)`"),
+    "a load by an address":
+        ("12_many_tensors_one_launch", ["store_float32(p, p[start])"], "IndexError", "`load_float32("),
     "two blocks": ("03_grid_stride", ["p[0] = cuda.blockIdx.x"], "DataRace", "Blocks of a launch are not ordered"),
-    "one block": ("03_grid_stride", ["p[0] = cuda.threadIdx.x"], "DataRace", "or let a single thread write"),
+    "one block": ("03_grid_stride", ["p[0] = cuda.threadIdx.x"], "DataRace", "or let a single thread write")
 }
 
 
