@@ -30,8 +30,7 @@ class Call:
         self.seen = []
 
     def new(self, *shape, dtype="float32"):
-        array = self.put(np.arange(1, 1 + np.prod(shape, dtype=int)).reshape(shape).astype(numpy_dtype(dtype)))
-        return array
+        return self.put(np.arange(1, 1 + np.prod(shape, dtype=int)).reshape(shape).astype(numpy_dtype(dtype)))
 
     def use(self, dtype, i=1):
         """Give tensor ``i`` a parameter of a dtype."""

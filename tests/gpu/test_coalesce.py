@@ -283,8 +283,7 @@ def test_default_alignment(module):
     """The smallest piece of memory of a device, in bytes, or in elements as the first version had it."""
     with gpu.use("executor"):
         inputs = [np.ones(3, np.float32)] * 2 if module is cpu else [gpu.to_device(np.ones(3, np.float32))] * 2
-    expected = {cpu: (1024, 16384), gpu: (64, 256)}[module]
-    for unit, offset in zip(("bytes", "elements"), expected, strict=True):
+    for unit, offset in zip(("bytes", "elements"), {cpu: (1024, 16384), gpu: (64, 256)}[module], strict=True):
         assert module.coalesce_tensor(inputs, align_unit=unit).offsets.tolist() == [0, offset]
 
 

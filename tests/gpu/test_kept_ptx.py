@@ -91,8 +91,7 @@ def kept(tmp_path, monkeypatch, request):
     def ask(what=None, head=None, always=False, **changes):
         digests = {"k": [made_from(kernel()), notes.digest("ret;")]} if what is None else what
         test = f"{request.node.path.name}::{request.node.name}"
-        text = kept_ptx.head() | (head or {}) | {"kernels": {test: digests}}
-        kept_ptx.FILE.write_text(json.dumps(text))
+        kept_ptx.FILE.write_text(json.dumps(kept_ptx.head() | (head or {}) | {"kernels": {test: digests}}))
         kept_ptx.known.cache_clear()
         return kept_ptx.tested(request, {"k": (kernel(**changes), types)}, always)
 

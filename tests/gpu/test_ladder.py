@@ -77,8 +77,7 @@ def test_tables_are_those_of_the_record(name):
     record = json.loads((RESULTS / "ladder-h200.json").read_text())
     source = ladder.path_of(name).read_text()
     assert ladder.with_table(source, ladder.table(record, name)) == source
-    rungs = [row["rung"] for row in record["ladders"][name]]
-    assert rungs == [*ladder.module_of(name).RUNGS, "production"]
+    assert [row["rung"] for row in record["ladders"][name]] == [*ladder.module_of(name).RUNGS, "production"]
 
 
 # The global norm.

@@ -9,8 +9,7 @@ from refopt import cpu, gpu
 
 
 def start(scale=8.0, good=0, bad=0):
-    one = [np.array([x], np.float32) for x in (0, scale)] + [np.array([x], np.int32) for x in (good, bad)]
-    return one
+    return [np.array([x], np.float32) for x in (0, scale)] + [np.array([x], np.int32) for x in (good, bad)]
 
 
 def run(machine, founds, scale=8.0, **numbers):

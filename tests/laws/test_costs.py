@@ -23,8 +23,7 @@ from refopt.oracle.exact.strategies import cases, storage
 def test_launches_are_as_many_as_the_catalogue_says(executor, routine, form, data):
     """In each of some steps; for a list without elements there are none."""
     case = data.draw(cases(routine, large=False))
-    placed = PlacedCase(executor, case)
-    step = placed.plan(form)
+    step = PlacedCase(executor, case).plan(form)
     for hyper in case.steps:
         with simt.observe(count=()) as log:  # launches, and no bytes
             step(**hyper)
@@ -34,8 +33,7 @@ def test_launches_are_as_many_as_the_catalogue_says(executor, routine, form, dat
 @each(*(routine for routine in OF_EACH_FAMILY if routine.merged_form == "merged"))
 def test_a_merged_step_is_one_launch_or_two(executor, routine):
     """Any number of tensors of one signature: one launch for an elementwise routine, two for one with norms."""
-    placed = PlacedCase(executor, make(routine, [5, 7, 0, 1] * 20))
-    step = placed.plan("merged")
+    step = PlacedCase(executor, make(routine, [5, 7, 0, 1] * 20)).plan("merged")
     with simt.observe(count=()) as log:
         step(**step_of(routine))
     assert len(log.launches) == step.launches == (1 if routine.elementwise else 2)
@@ -138,8 +136,7 @@ def test_nothing_races_and_nothing_is_out_of_bounds(executor, routine, form, dty
     for norm_of in routine.choices.get("norm_of", [None]):
         choices = {} if norm_of is None else {"norm_of": norm_of}
         sizes = [1100 if routine.elementwise else 2100, 0, 1, 300]  # two chunks and a part of a row
-        placed = PlacedCase(executor, make(routine, sizes, dtypes, **choices), [0, 1])
-        step = placed.plan(form)
+        step = PlacedCase(executor, make(routine, sizes, dtypes, **choices), [0, 1]).plan(form)
         for schedule, steps in (("forward", 1), ("random", 2)):
             with simt.observe(count=False, watch=True, schedule=schedule, seed=3):
                 for _ in range(steps):

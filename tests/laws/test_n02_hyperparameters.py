@@ -24,8 +24,7 @@ def test_a_number_is_rounded_once_and_zero_has_no_sign(machine, routine, form):
         if hyper.whole:
             continue
         given = step_of(routine)[hyper.name]
-        pairs = [(given, float(np.float32(given)))] + [(-0.0, 0.0)] * (not hyper.positive)
-        for pair in pairs:
+        for pair in [(given, float(np.float32(given)))] + [(-0.0, 0.0)] * (not hyper.positive):
             one, other = (run(make(routine, [5], steps=[step_of(routine, **{hyper.name: x})])) for x in pair)
             assert_same(one, other, f"N2, {hyper.name} of {pair}")
 

@@ -68,8 +68,7 @@ def described(item: Any) -> dict[str, Any]:
 
 def sentence(text: str) -> str:
     """The first sentence of a text, as one line."""
-    line = " ".join(text.partition("\n\n")[0].split())
-    return line.partition(". ")[0].rstrip(".")
+    return " ".join(text.partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
 
 
 def head(page: Path) -> str:
