@@ -148,7 +148,7 @@ NORM_RULES = {
     "normed: expected a tuple of one or two numbers, got 3": NORM_RULE._replace(normed=lambda p, g, m, u, k: (p, g, m)),
     "rule: expected a tuple of the parameter, got float32": NORM_RULE._replace(rule=lambda p, m, u, k: p),
     "updates: expected params, stored_params, grads and states, got moment":
-        NORM_RULE._replace(updates=("params", "moment"))
+        NORM_RULE._replace(updates=("params", "moment")),
 }
 
 

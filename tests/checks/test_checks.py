@@ -90,7 +90,7 @@ REFUSED = {
                             "velocities[0]: expected a dense array, got strides (8,) for (4,)"),
     "another axis order": (
         lambda c: c.set(grads_1=c.put(np.ones((3, 2), np.float32).T)), ValueError,
-        "grads[1]: expected the axis order of params[1] with strides of (3, 1) elements, got (1, 2)"
+        "grads[1]: expected the axis order of params[1] with strides of (3, 1) elements, got (1, 2)",
     ),
     "overlap": (overlap, ValueError, "velocities[0]: expected memory of its own, got an overlap with params[0]"),
     "one array twice": (lambda c: c.set(params_1=c.params[0], grads_1=c.new(4), velocities_1=c.new(4)), ValueError,
@@ -168,7 +168,7 @@ REFUSED_ON_THE_DEVICE = {
     "unknown number":
         (lambda c: c.set(weight_decay=0.1), TypeError,
          "weight_decay: expected one of params, grads, velocities, lr, mu, lars_coeff, lars_weight_decay, epsilon, "
-         "rescale_grad, master_params, adapt, norm_of, grad_factor, found_inf, form, stream")
+         "rescale_grad, master_params, adapt, norm_of, grad_factor, found_inf, form, stream"),
 }
 
 

@@ -239,7 +239,7 @@ def test_weight_decays_goes_through_each_once(of):
     ({"form": ["merged"]}, ValueError, "form: expected one of separate, merged, got ['merged']"),
     ({"form": np.ones(2)}, ValueError, "form: expected one of separate, merged, got an array of shape (2,)"),
     *(({"stream": s}, TypeError, f"stream: expected a stream of the executor or its handle, got {s!r}")
-      for s in ("abc", -1, 1.5, True, None, [0]))
+      for s in ("abc", -1, 1.5, True, None, [0])),
 ])
 def test_plan_refuses_options(executor, options, error, message):
     x = [executor.to_device(np.ones(3, F)) for _ in range(2)]

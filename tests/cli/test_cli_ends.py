@@ -178,7 +178,7 @@ def test_a_signal_at_work(tmp_path, signum, status, said, to_all):
     """Ctrl-C goes to all processes of a terminal. Workers end, too, and an unfinished report is no report."""
     args = [*COMMAND, "verify", "--device", "executor", "--json", str(tmp_path / "report.json")]
     with subprocess.Popen(
-        args, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        args, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     ) as process:
         process.stdout.readline()
         time.sleep(1)

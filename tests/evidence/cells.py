@@ -84,7 +84,7 @@ def variants(routine: Routine) -> dict[str, Variant]:
 
 
 def cell_of(
-    routine: Routine, precision: str, choices: dict, numbers: dict, optional: tuple[str, ...] = ()
+    routine: Routine, precision: str, choices: dict, numbers: dict, optional: tuple[str, ...] = (),
 ) -> list[Cell]:
     """The cell, if it is one, that a case of other code's belongs to."""
     decays = [numbers.get(hyper.name, hyper.default) for hyper in routine.hypers if hyper.name in DECAYS]

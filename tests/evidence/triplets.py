@@ -67,7 +67,7 @@ def across(rng: Random, a: int, level: int) -> int:
 
 
 def triplets(
-    size: int, seed: str, count: int = 10**6, height: Callable = height, partner: Callable = partner, first: int = 0
+    size: int, seed: str, count: int = 10**6, height: Callable = height, partner: Callable = partner, first: int = 0,
 ) -> list[Triplet]:
     """For any two levels of the tree of a sum, some three elements of which two meet at the lower, all at the higher.
 

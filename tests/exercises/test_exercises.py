@@ -86,7 +86,7 @@ LESSONS = {
     "a load by an address":
         ("12_many_tensors_one_launch", ["store_float32(p, p[start])"], "IndexError", "`load_float32("),
     "two blocks": ("03_grid_stride", ["p[0] = cuda.blockIdx.x"], "DataRace", "Blocks of a launch are not ordered"),
-    "one block": ("03_grid_stride", ["p[0] = cuda.threadIdx.x"], "DataRace", "or let a single thread write")
+    "one block": ("03_grid_stride", ["p[0] = cuda.threadIdx.x"], "DataRace", "or let a single thread write"),
 }
 
 

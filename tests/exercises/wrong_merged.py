@@ -48,14 +48,14 @@ WRONG = {
         "slow": (["for i in range(cuda.threadIdx.x, count, cuda.blockDim.x):\n"
                   "    store_float16(buffer + 2 * (offset + i), load_float32(source + 4 * i))\n"
                   "    store_float16(buffer + 2 * (offset + i), scale * load_float32(source + 4 * i))"],
-                 "too many sectors", "reference")
+                 "too many sectors", "reference"),
     },
     "14_a_gate_on_the_device": {
         "nearly": ([FIND.replace("g[i] - g[i] != ZERO", "g[i] > np.float32(3e38)"), GATED], "a NaN among 70",
                    "70 of 70 elements of p differ"),
         "slow": ([FIND,
                   "if i < p.size and found_inf[0] == 0:\n    v[i] = mu * v[i] + g[i]\n    p[i] = p[i] - lr * v[i]"],
-                 "too many requests", "reference")
+                 "too many requests", "reference"),
     },
     "15_norms_and_a_step": {
         "nearly": ([f"{TREES}cuda.syncthreads(){RATE}".replace(" and of_g > ZERO", "")], "a gradient of 0", "got nan"),

@@ -10,12 +10,12 @@ WRONG = {
                    "out[0, 1]: expected 1.25, got 1.0", "last written by block 0, thread 1, in line"),
         "slow": (["share = (x.shape[1] + 31) // 32\n"
                   "for column in range(lane * share, min(lane * share + share, x.shape[1])):\n"
-                  "    out[row, column] = x[row, column] + b[column]"], "too many sectors", "reference")
+                  "    out[row, column] = x[row, column] + b[column]"], "too many sectors", "reference"),
     },
     "03_grid_stride": {
         "nearly": (
             ["for i in range(cuda.grid(1), p.size, cuda.blockDim.x):\n    new = mu * v[i] + g[i]\n    v[i] = new\n"
-             "    p[i] = p[i] - lr * new"], "DataRace: data race on [32]", "Blocks of a launch are not ordered"
+             "    p[i] = p[i] - lr * new"], "DataRace: data race on [32]", "Blocks of a launch are not ordered",
         ),
         "slow": (["for i in range(cuda.grid(1), p.size, cuda.gridsize(1)):\n    v[i] = mu * v[i] + g[i]\n"
                   "    p[i] = p[i] - lr * v[i]"], "too many requests", "reference"),
@@ -28,14 +28,14 @@ WRONG = {
                     "    out[row, column] = factors[row] * x[row, column]"], "OutOfBounds", "A GPU says nothing here"),
         "slow": (["i = cuda.grid(1)\nfor k in range(i, x.size, cuda.gridsize(1)):\n"
                   "    row, column = k % x.shape[0], k // x.shape[0]\n"
-                  "    out[row, column] = factors[row] * x[row, column]"], "too many sectors", "sectors per request")
+                  "    out[row, column] = factors[row] * x[row, column]"], "too many sectors", "sectors per request"),
     },
     "06_a_sum_in_a_block": {
         "nearly": (["if t < half:\n    shared[t] += shared[t + half]",
                     "if t == 0:\n    sums[cuda.blockIdx.x] = shared[0]"], "DataRace",
                    "Threads of a block are ordered by cuda.syncthreads()"),
         "slow": (["cuda.syncthreads()\nif t < half:\n    shared[t] += shared[t + half]\ncuda.syncthreads()",
-                  "if t == 0:\n    sums[cuda.blockIdx.x] = shared[0]"], "too many barriers", "reference")
+                  "if t == 0:\n    sums[cuda.blockIdx.x] = shared[0]"], "too many barriers", "reference"),
     },
     "07_sizes_still_to_come": {
         "nearly": (
@@ -61,7 +61,7 @@ WRONG = {
                     "    sums[row] = value"], "sums[", "elements of sums differ"),
         "slow": (["for level in range(5):\n    value += cuda.shfl_xor_sync(WARP, value, 1 << level)\n"
                   "    x[row, lane] = x[row, lane]\n"
-                  "if lane == 0:\n    sums[row] = value"], "too many requests", "reference")
+                  "if lane == 0:\n    sums[row] = value"], "too many requests", "reference"),
     },
     "10_the_crowded_bank": {"nearly": (["tile = cuda.shared.array((32, 34), np.float32)"], "too many conflicts",
                                        "2 turns where one would do"),

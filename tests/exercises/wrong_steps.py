@@ -62,7 +62,7 @@ WRONG = {
         "slow": (["comm.all_reduce(grad)\n"
                   "update[-(-size // 32), 32](param[own], grad[own], velocity, lr, mu, QUARTER)\n"
                   "comm.all_gather(param[own], param)\ncomm.broadcast(param, 0)"], "too many copied bytes",
-                 "Which part does a rank need")
+                 "Which part does a rank need"),
     },
     "21_norm_and_step_in_two_launches": {
         "nearly": ([TREE, FACTOR.replace("if norm > max_norm:\n    factor", "factor"), ADAMW], "a norm below it",

@@ -367,7 +367,7 @@ def test_a_step_on_coalesced_gradients(machine):
 
 # Errors.
 
-A, B = np.ones(3, np.float32), np.ones((2, 2), np.float32)
+A, B, BYTES = np.ones(3, np.float32), np.ones((2, 2), np.float32), np.ones(3, np.int8)
 REFUSED = {
     "inputs: expected a list of arrays, got int": (TypeError, 3, {}),
     "inputs: expected at least one tensor, got none": (ValueError, [], {}),
@@ -398,7 +398,7 @@ REFUSED = {
     "constant: expected a number in the range of float64, got one beyond it":
         (ValueError, [A], dict(set_constant=True, constant=10**400)),
     "constant: expected a number in the range of float64":
-        (ValueError, [np.ones(3, np.int8)], dict(set_constant=True, constant=-(10**5000))),
+        (ValueError, [BYTES], dict(set_constant=True, constant=-(10**5000))),
     "scale: expected a number in the range of float64": (ValueError, [A], dict(copy_data=True, scale=10**400)),
     "shapes[0]: expected at least one element": (ValueError, [None], dict(shapes=[(-1, -3)], dtype="float32")),
     "dtype: expected a dtype, since no input has one": (TypeError, [None], dict(shapes=[(3,)])),
@@ -408,15 +408,12 @@ REFUSED = {
     "align_size: expected a multiple of the element's 4 bytes, got 6": (ValueError, [A], dict(align_size=6)),
     "align_unit: expected one of bytes, elements, got 'bits'": (ValueError, [A], dict(align_unit="bits")),
     "constant: expected a number, got 'x'": (TypeError, [A], dict(set_constant=True, constant="x")),
-    "constant: expected a number of int8, got 200":
-        (ValueError, [np.ones(3, np.int8)], dict(set_constant=True, constant=200)),
-    "constant: expected a number of int8, got 0.5":
-        (ValueError, [np.ones(3, np.int8)], dict(set_constant=True, constant=0.5)),
-    "constant: expected a number of int8, got nan":
-        (ValueError, [np.ones(3, np.int8)], dict(set_constant=True, constant=math.nan)),
+    "constant: expected a number of int8, got 200": (ValueError, [BYTES], dict(set_constant=True, constant=200)),
+    "constant: expected a number of int8, got 0.5": (ValueError, [BYTES], dict(set_constant=True, constant=0.5)),
+    "constant: expected a number of int8, got nan": (ValueError, [BYTES], dict(set_constant=True, constant=math.nan)),
     "scale: expected a finite float32, got inf": (ValueError, [A], dict(copy_data=True, scale=math.inf)),
     "inputs[0]: expected one of float16, bfloat16, float32, float64 to scale, got int8":
-        (TypeError, [np.ones(3, np.int8)], dict(copy_data=True, scale=2.0)),
+        (TypeError, [BYTES], dict(copy_data=True, scale=2.0)),
 }
 
 

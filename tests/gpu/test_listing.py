@@ -293,7 +293,7 @@ PTX = [
       for row in (("novograd", "fp16-amp", "merged"),
                   *((name, "fp32", form) for name in ROUTINES for form in ROUTINES[name].forms if name != "sgd"),
                   *(("adamw", dtype, "merged") for dtype in DTYPES if dtype != "fp32"),
-                  *(("lars_momentum", dtype, "carried_norm") for dtype in DTYPES if dtype not in ("fp32", "bf16-sr"))))
+                  *(("lars_momentum", dtype, "carried_norm") for dtype in DTYPES if dtype not in ("fp32", "bf16-sr")))),
 ]
 
 

@@ -286,7 +286,7 @@ def test_names_keep_out_of_the_way_of_locals():
 
     scope = texts.executed(caller.source())
     assert {name for name in scope if name != "__builtins__"} == {
-        "np", "cuda", "caller", "alias", "largest", "range_float32"
+        "np", "cuda", "caller", "alias", "largest", "range_float32",
     }
     x = cuda.to_device(np.arange(1, 4, dtype=np.float32))
     scope["caller"][1, 1](x)

@@ -33,9 +33,9 @@ def test_momentum_is_lars_without_its_ratio():
     case = make(ROUTINES["momentum"], [300, 5])
     inside = [x * np.float32(lr) for x in case.velocities]
     momentum = reference(case.replace(steps=[dict(lr=lr, mu=0.9, l2_decay=0.0)] * 3))
-    lars = make(ROUTINES["lars_momentum"],
-                [300, 5]).replace(params=case.params, grads=case.grads, velocities=inside,
-                                  steps=[dict(lr=lr, mu=0.9, lars_weight_decay=0.0)] * 3, choices={"adapt": "decay"})
+    slots = dict(params=case.params, grads=case.grads, velocities=inside)
+    steps = [dict(lr=lr, mu=0.9, lars_weight_decay=0.0)] * 3
+    lars = make(ROUTINES["lars_momentum"], [300, 5]).replace(**slots, steps=steps, choices={"adapt": "decay"})
     assert_same({"params": momentum["params"]}, {"params": reference(lars)["params"]}, "LARS")
 
 

@@ -39,7 +39,7 @@ LEFT_OUT = ("tests/simt/test_atomics.py::test_a_thread_that_runs_on_is_stopped",
 
 
 def measure(
-    root: Path, folder: Path, workers: int, arguments: Iterable[str] = (), cases: int = 0, python: str = sys.executable
+    root: Path, folder: Path, workers: int, arguments: Iterable[str] = (), cases: int = 0, python: str = sys.executable,
 ) -> None:
     """Run tests once, and leave in a new folder which test ran which lines and for how long.
 

@@ -164,7 +164,7 @@ class _Finder:
                     yield self._at("arguments swapped", one[0], other[1], new, scope, lines)
 
     def _sign(
-        self, kind: str, sides: tuple[ast.expr, ast.expr], old: str, new: str, scope: str, lines: tuple[int, int]
+        self, kind: str, sides: tuple[ast.expr, ast.expr], old: str, new: str, scope: str, lines: tuple[int, int],
     ) -> Edit:
         """The sign between two operands, of which only brackets and comments stand beside it."""
         begin, end = self._span(sides[0])[1], self._span(sides[1])[0]
