@@ -137,9 +137,7 @@ def untouched(apply, program):
 def everything(form="auto", grouping="later", **flags):
     """All passes, as one function of a program."""
     return lambda program: passes.pipeline(
-        program,
-        partial(passes.coalesce_gradients, grouping=grouping, **flags),
-        passes.fuse_all_reduce,
+        program, partial(passes.coalesce_gradients, grouping=grouping, **flags), passes.fuse_all_reduce,
         partial(passes.fuse_optimizer, form=form),
     )
 

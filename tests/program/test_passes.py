@@ -72,10 +72,8 @@ def test_passes_are_idempotent_and_leave_their_input_alone(program, grouping, fo
     reduced = passes.coalesce_gradients(program).program
     for apply, to in (
         (partial(passes.coalesce_gradients, grouping=name if one_dtype(program) else "ddp"), program),
-        (passes.fuse_all_reduce, program),
-        (passes.fuse_all_reduce, reduced),
-        (partial(passes.fuse_optimizer, form=form), program),
-        (partial(passes.fuse_optimizer, form=form), reduced),
+        (passes.fuse_all_reduce, program), (passes.fuse_all_reduce, reduced),
+        (partial(passes.fuse_optimizer, form=form), program), (partial(passes.fuse_optimizer, form=form), reduced),
     ):
         idempotent(apply, to)
         untouched(apply, to)

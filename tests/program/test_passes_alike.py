@@ -22,10 +22,8 @@ def changed(program, name, **attrs):
 
 
 EXAMPLES = {
-    "plain": lambda: adam(ALIKE, world_size=2),
-    "early": lambda: adam(ALIKE, world_size=2, early=True),
-    "one rank": lambda: adam(PARAMS[:3], early=True),
-    "sgd": lambda: step_program(ALIKE, "sgd", lr=0.5, world_size=3),
+    "plain": lambda: adam(ALIKE, world_size=2), "early": lambda: adam(ALIKE, world_size=2, early=True),
+    "one rank": lambda: adam(PARAMS[:3], early=True), "sgd": lambda: step_program(ALIKE, "sgd", lr=0.5, world_size=3),
     "lr": lambda: adam(ALIKE, world_size=2, lr=LR),
     "rescale_grad": lambda: changed(adam(ALIKE, world_size=2), "b.w", rescale_grad=0.125),
     "average": lambda: changed(adam(ALIKE, world_size=2), "b.w@GRAD", scale=0.25),
@@ -36,10 +34,8 @@ EXAMPLES = {
     "norms": lambda: step_program(ALIKE, "lars_momentum", world_size=2, **numbers_of("lars_momentum")),
     "in use": lambda: in_use(step_program(ALIKE, "sgd", lr=0.5, world_size=2)),
     "twice": lambda: twice(step_program(ALIKE, "sgd", lr=0.5)),
-    "copied": lambda: copied(step_program(ALIKE, "sgd", lr=0.5)),
-    "some gated": lambda: gated(adam(ALIKE)),
-    "some early": lambda: partly_early(),
-    "advanced first": lambda: advanced_first(adam(ALIKE, early=True)),
+    "copied": lambda: copied(step_program(ALIKE, "sgd", lr=0.5)), "some gated": lambda: gated(adam(ALIKE)),
+    "some early": lambda: partly_early(), "advanced first": lambda: advanced_first(adam(ALIKE, early=True)),
 }
 
 

@@ -33,9 +33,7 @@ def test_op_counts_of_resnet50(optimizer, early, ranks, config):
         expected = counts.fused_step(routine, 161, world_size=ranks, early=early, groups=groups, form=form)
         assert made.counts() == expected
         folded = passes.fold_averages(made, exact=False).program
-        expected = counts.fused_step(
-            routine, 161, world_size=ranks, early=early, groups=groups, form=form, folded=True
-        )
+        expected = counts.fused_step(routine, 161, world_size=ranks, early=early, groups=groups, form=form, folded=True)
         assert folded.counts() == expected
         startup = counts.coalesce_ops(routine, optional=optional, gradients=1) if form == "flat" else ranks > 1
         assert made.counts(part="startup").get("coalesce_tensor", 0) == startup

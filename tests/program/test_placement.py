@@ -27,9 +27,7 @@ from refopt.program import Config, Op, Program, Var, bind, passes, placement, st
 from refopt.program.passes import on_device
 
 STRATEGIES = {
-    "reduce": passes.reduce_to_owners,
-    "send": sent,
-    "send balanced": partial(sent, receiver="balanced"),
+    "reduce": passes.reduce_to_owners, "send": sent, "send balanced": partial(sent, receiver="balanced"),
     "send after all_reduce": partial(sent, strategy="all_reduce"),
 }
 MADE = pytest.mark.parametrize("strategy", STRATEGIES)

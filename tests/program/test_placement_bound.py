@@ -22,8 +22,7 @@ from refopt.simt import observe, streams
 
 SMALL = [("w", (4, 2)), ("v", (6,)), ("u", (3,))]
 PROGRAMS = {
-    "adam": lambda: adam(),
-    "amp": lambda: adam(config="amp", early=True),
+    "adam": lambda: adam(), "amp": lambda: adam(config="amp", early=True),
     "merged": lambda: everything("merged")(adam(config="amp")).program,
     "flat": lambda: everything("flat", grouping="by_count", count=2)(adam()).program,
     "lamb": lambda: step_program(SMALL, "lamb", **numbers_of("lamb")),

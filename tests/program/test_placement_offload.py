@@ -235,9 +235,8 @@ def used():
     (used, "adam of 'w': 'w_moment1_0' is used by other ops, too"),
     (lambda: passes.offload(adam([("w", (3,))])).program, "'w_moment1_0@DEVICE' is no memory of its own"),
     (lambda: passes.reduce_to_owners(adam(), 2).program, "ops are of several devices"),
-    (lambda: adam([("w", (0, 3))]), "adam of 'w': it has no states"),
-    (lambda: Program({}), "no update has states"),
-])  # fmt: skip
+    (lambda: adam([("w", (0, 3))]), "adam of 'w': it has no states"), (lambda: Program({}), "no update has states"),
+])
 def test_declined(program, reason):
     program = program()
     made = passes.offload(program)

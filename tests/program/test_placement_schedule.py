@@ -31,8 +31,7 @@ EXAMPLES = {
     "reduce": lambda: passes.reduce_to_owners(adam(SMALL), 2).program,
     "all_reduce": lambda: passes.all_reduce_gradients(adam(SMALL, early=True), 2).program,
     "send": lambda: sent(step_program(SMALL[:2], "momentum", lr=0.5, mu=0.5), 2).program,
-    "buffers": lambda: at_once(step_program(SMALL, "sgd", lr=0.5), 2).program,
-    "overwritten": lambda: overwritten(),
+    "buffers": lambda: at_once(step_program(SMALL, "sgd", lr=0.5), 2).program, "overwritten": lambda: overwritten(),
 }
 
 

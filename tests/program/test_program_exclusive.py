@@ -12,9 +12,7 @@ from refopt import gpu
 from refopt.comm import CommError, local
 from refopt.program import Op, Program, Var, amp_program, bind, passes, placement, step_program
 
-CHANGES = {
-    "pickle": lambda value: pickle.loads(pickle.dumps(value)), "copy": copy.copy, "deepcopy": copy.deepcopy,
-}  # fmt: skip
+CHANGES = {"pickle": lambda value: pickle.loads(pickle.dumps(value)), "copy": copy.copy, "deepcopy": copy.deepcopy}
 
 
 def scheduled():

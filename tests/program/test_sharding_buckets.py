@@ -111,9 +111,7 @@ def test_collectives_and_bytes(program, rule, limit):
 def test_buckets_by_hand():
     """Of one owner and one dtype each; a tensor that does not fit begins another, one without elements is alone."""
     mb = 2**18
-    assert counts.buckets([mb, mb, 2 * mb, 0, mb, mb], [4] * 6, [0, 1, 0, 0, 1, 0], 2.0) == [
-        [0], [1, 4], [2], [3], [5]
-    ]  # fmt: skip
+    assert counts.buckets([mb, mb, 2 * mb, 0, mb, mb], [4] * 6, [0, 1, 0, 0, 1, 0], 2.0) == [[0], [1, 4], [2], [3], [5]]
     assert counts.buckets([1, 1, 1], [4, 2, 4], [0, 0, 0]) == [[0], [1], [2]]
 
 
@@ -173,9 +171,7 @@ def test_averages_come_right_before_the_check():
 def test_averages_that_nobody_needs_stay():
     """One in place of several, after their reductions."""
     program = step_program([("a", (3,)), ("b", (3,))], "sgd", world_size=2, lr=0.5)
-    main = [
-        op for op in passes.shard(program, 0, 2).program.main if op.type not in ("sgd", "merged_sgd", "broadcast")
-    ]
+    main = [op for op in passes.shard(program, 0, 2).program.main if op.type not in ("sgd", "merged_sgd", "broadcast")]
     scales = [Op("scale", {"x": [g]}, {"out": [g]}, {"scale": 0.5}, "communicate") for g in ("b@GRAD", "a@GRAD")]
     main = [op for op in main if op.type != "scale"]
     main = [op.replace(attrs={**op.attrs, "root": 0}) if op.type == "reduce" else op for op in main]
@@ -278,9 +274,7 @@ def test_what_has_been_fused_ends_a_run():
 def test_multiplications_before_reductions_stay():
     """Gradients that are averaged before they are summed."""
     program = passes.shard(step_program([("a", (3,)), ("b", (3,))], "sgd", world_size=2, lr=0.5), 1, 2).program
-    early = [
-        Op("scale", {"x": [x]}, {"out": [x]}, {"scale": 0.5}, "communicate") for x in ("b@GRAD", "a@GRAD")
-    ]  # fmt: skip
+    early = [Op("scale", {"x": [x]}, {"out": [x]}, {"scale": 0.5}, "communicate") for x in ("b@GRAD", "a@GRAD")]
     main = [op for op in program.main if op.type != "scale"]
     place = next(i for i, op in enumerate(main) if op.type == "reduce")
     main = [op.replace(attrs={**op.attrs, "root": 0}) if op.type == "reduce" else op for op in main]

@@ -100,9 +100,7 @@ def two_returns(x, n):
     return n
 
 
-NAMED = (
-    if_only, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted, two_returns,
-)
+NAMED = (if_only, redefined, summed, summed_from_a_float, broken_out_of, continued, nested, counted, two_returns)
 TYPED = {function.__name__: function for function in NAMED} | {
     "conditional": lambda x, n: x if n else 2, "any_of": lambda x, n: x and n, "greatest": lambda x, n: max(x, n, 1),
     "absolute": lambda x, n: abs(x) + n, "truncated": lambda x, n: int(x), "real": lambda x, n: float(n),

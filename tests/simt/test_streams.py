@@ -101,9 +101,7 @@ UNORDERED = {
         x.copy_to_host(stream=cuda.stream()),
     ),
     "writer beside a reader": lambda x, a, b: (r(x, a), r(x, b), r(x, a), w(x, a)),
-    "copies that overlap": lambda x, a, b: (
-        x[:3].copy_to_device(np.ones(3), stream=a), x[2:].copy_to_host(stream=b),
-    ),
+    "copies that overlap": lambda x, a, b: (x[:3].copy_to_device(np.ones(3), stream=a), x[2:].copy_to_host(stream=b)),
     "copy behind a smaller one": lambda x, a, b: (
         x.copy_to_device(np.ones(4), stream=a), x[:2].copy_to_device(np.ones(2), stream=a),
         x[3:].copy_to_host(stream=b),
