@@ -4,26 +4,10 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import program_cases as cases
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from program_cases import (
-    GROUPINGS,
-    PARAMS,
-    adam,
-    arrays_of,
-    bound_on,
-    everything,
-    few,
-    idempotent,
-    numbers_of,
-    on_ranks,
-    outcome,
-    programs,
-    read,
-    same_bits,
-    untouched,
-)  # fmt: skip
 
 from refopt.program import Op, Program, Var, passes, step_program
 
@@ -34,39 +18,39 @@ FORMS = st.sampled_from(["auto", "flat", "merged"])
 
 
 @pytest.mark.clause("N11")
-@given(program=programs(), grouping=GROUPINGS, form=FORMS, steps=st.integers(1, 3), seed=st.integers(0, 99))
-@few(50)
+@given(program=cases.programs(), grouping=cases.GROUPINGS, form=FORMS, steps=st.integers(1, 3), seed=st.integers(0, 99))
+@cases.few(50)
 def test_passes_change_no_bit(program, grouping, form, steps, seed):
     """On 1 to 8 ranks, for any grouping and form; and each pass alone."""
     name, flags = grouping
     if name != "early" or one_dtype(program):
-        same_bits(everything(form, name, **flags), program, steps, seed=seed)
-    same_bits(partial(passes.fuse_optimizer, form=form), program, steps, seed=seed)
+        cases.same_bits(cases.everything(form, name, **flags), program, steps, seed=seed)
+    cases.same_bits(partial(passes.fuse_optimizer, form=form), program, steps, seed=seed)
 
 
-@given(program=programs(max_tensors=3), grouping=GROUPINGS, form=FORMS, steps=st.integers(1, 3))
-@few(12)
+@given(program=cases.programs(max_tensors=3), grouping=cases.GROUPINGS, form=FORMS, steps=st.integers(1, 3))
+@cases.few(12)
 def test_passes_change_no_bit_on_the_executor(program, grouping, form, steps):
     """The same by the kernels, which align to another size."""
     name, flags = grouping
     if name != "early" or one_dtype(program):
-        same_bits(everything(form, name, **flags), program, steps, "gpu")
+        cases.same_bits(cases.everything(form, name, **flags), program, steps, "gpu")
 
 
 @pytest.mark.parametrize("form", ["flat", "merged"])
 @pytest.mark.parametrize("early", [False, True])
 def test_one_rank(machine, form, early):
     """The same on a GPU, where there is one."""
-    program = adam(PARAMS[:4], config="amp", early=early, sparse=["a.w"])
-    same_bits(partial(passes.fuse_optimizer, form=form), program, 3, "gpu")
+    program = cases.adam(cases.PARAMS[:4], config="amp", early=early, sparse=["a.w"])
+    cases.same_bits(partial(passes.fuse_optimizer, form=form), program, 3, "gpu")
 
 
 def one_dtype(program):
     return len({program.vars[name].dtype for op in program.main if op.type == "all_reduce" for name in op.reads}) < 2
 
 
-@given(program=programs(), grouping=GROUPINGS, form=FORMS)
-@few(50)
+@given(program=cases.programs(), grouping=cases.GROUPINGS, form=FORMS)
+@cases.few(50)
 def test_passes_are_idempotent_and_leave_their_input_alone(program, grouping, form):
     name, flags = grouping
     reduced = passes.coalesce_gradients(program).program
@@ -75,10 +59,10 @@ def test_passes_are_idempotent_and_leave_their_input_alone(program, grouping, fo
         (passes.fuse_all_reduce, program), (passes.fuse_all_reduce, reduced),
         (partial(passes.fuse_optimizer, form=form), program), (partial(passes.fuse_optimizer, form=form), reduced),
     ):
-        idempotent(apply, to)
-        untouched(apply, to)
+        cases.idempotent(apply, to)
+        cases.untouched(apply, to)
     if one_dtype(program):
-        idempotent(everything(form, name, **flags), program)
+        cases.idempotent(cases.everything(form, name, **flags), program)
 
 
 # Gradients that live from step to step, or that two updates have.
@@ -105,7 +89,7 @@ def test_gradients_that_live_on_move_with_what_is_in_them(ranks, lasting, backen
     """If some gradients do and others do not, they stay out, with the reason."""
     program = delayed(ranks, lasting)
     for apply in (partial(passes.coalesce_gradients, memory_size=0), partial(passes.fuse_optimizer, form="flat")):
-        same_bits(apply, program, 2, backend)
+        cases.same_bits(apply, program, 2, backend)
         result = apply(program)
         result.program.check()
         assert bool(result.reasons) == (lasting == "a" or not result.applied)
@@ -113,7 +97,7 @@ def test_gradients_that_live_on_move_with_what_is_in_them(ranks, lasting, backen
 
 def shared(slot):
     """Updates of two parameters that have one gradient, or one power of beta."""
-    program = adam(PARAMS[:1])
+    program = cases.adam(cases.PARAMS[:1])
     (first,) = (op for op in program.main if op.type == "adam")
     more = [replace(var, name=f"z{name}", initial=f"z{var.initial}" if isinstance(var.initial, str) else var.initial)
             for name, var in program.vars.items()]  # fmt: skip
@@ -136,7 +120,7 @@ def test_updates_that_share_a_variable(slot, form):
     result.program.check()
     assert result.applied == (slot == "grads" and form != "flat")
     assert form == "merged" or f"{slot}: {program.main[-1].inputs[slot][0]!r} is that of 2 ops" in str(result.reasons)
-    same_bits(partial(passes.fuse_optimizer, form=form), program, 2)
+    cases.same_bits(partial(passes.fuse_optimizer, form=form), program, 2)
 
 
 # Groups.
@@ -146,13 +130,13 @@ def test_updates_that_share_a_variable(slot, form):
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_grouping_bucket_size_and_group_order_change_no_bit(backend):
     """With sums in rank order."""
-    program = adam(PARAMS[:4], world_size=3)
-    expected = outcome(program)
+    program = cases.adam(cases.PARAMS[:4], world_size=3)
+    expected = cases.outcome(program)
     for grouping, flags in (
         ("early", {}), ("early", {"groups_size": 1}), ("early", {"groups_size": -1}), ("later", {"memory_size": 0}),
         ("fuse_size", {"limit": 1e-4}), ("by_count", {"count": 2}), ("ddp", {}),
     ):  # fmt: skip
-        assert outcome(everything("auto", grouping, **flags)(program).program, backend=backend) == expected
+        assert cases.outcome(cases.everything("auto", grouping, **flags)(program).program, backend=backend) == expected
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
@@ -160,8 +144,8 @@ def test_grouping_bucket_size_and_group_order_change_no_bit(backend):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_padding_reaches_nothing(backend, form, ranks):
     """NaN in the padding of every buffer, of gradients, parameters, states and scalars: no tensor sees it."""
-    program = adam(PARAMS[:4], world_size=ranks, early=form == "flat", epsilon=0.0)
-    made = everything(form)(program).program
+    program = cases.adam(cases.PARAMS[:4], world_size=ranks, early=form == "flat", epsilon=0.0)
+    made = cases.everything(form)(program).program
     assert made.views or (form, ranks) == ("merged", 1)
 
     def poison(bound):
@@ -175,16 +159,16 @@ def test_padding_reaches_nothing(backend, form, ranks):
                 (view.copy_to_device if backend == "gpu" else partial(np.copyto, view))(value)
             assert np.isnan(bound.read(buffer)).sum() == whole.size - sum(x.size for x in before.values()) > 0
 
-    assert outcome(made, 3, backend, change=poison) == outcome(program, 3)
+    assert cases.outcome(made, 3, backend, change=poison) == cases.outcome(program, 3)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_moved_arrays_are_noticed(backend):
     """A reduction of a group needs its gradients side by side; after the error everything is as before."""
-    program = everything("merged")(adam(world_size=2)).program
+    program = cases.everything("merged")(cases.adam(world_size=2)).program
 
     def rank(world):
-        bound = bound_on(program, world, backend)
+        bound = cases.bound_on(program, world, backend)
         bound.step()
         before = dict(bound.arrays)
         moved = bound.backend.full((7,), "float32", 0.0)
@@ -192,17 +176,17 @@ def test_moved_arrays_are_noticed(backend):
             bound.rebind({"a.b@GRAD": moved})
         assert dict(bound.arrays) == before
         bound.step()
-        return read(bound)
+        return cases.read(bound)
 
-    assert on_ranks(2, rank)[0] == outcome(program, 2)
+    assert cases.on_ranks(2, rank)[0] == cases.outcome(program, 2)
 
 
 def test_arrays_moved_together_are_noticed():
     """Side by side as the gradients of a group are, but right behind the buffer."""
-    program = everything("merged")(adam(world_size=2)).program
+    program = cases.everything("merged")(cases.adam(world_size=2)).program
 
     def rank(world):
-        bound = bound_on(program, world, "cpu")
+        bound = cases.bound_on(program, world, "cpu")
         names = next(op.inputs["x"] for op in program.main if op.type == "all_reduce" and len(op.inputs["x"]) > 1)
         whole = bound.arrays[program.buffer_of[names[0]]]
         views = {name: bound.arrays[name] for name in names}
@@ -214,7 +198,7 @@ def test_arrays_moved_together_are_noticed():
             bound.rebind(moved)
         return all(bound.arrays[name] is view for name, view in views.items())
 
-    assert on_ranks(2, rank) == [True, True]
+    assert cases.on_ranks(2, rank) == [True, True]
 
 
 # Powers of beta.
@@ -228,11 +212,11 @@ def test_no_scalar_goes_stale(backend, early, form, optimizer):
     """Every tensor's own scalar is advanced in every step, by one multiplication."""
     if early and optimizer != "adam":
         return
-    program = step_program(PARAMS[:3], optimizer, early=early, **numbers_of(optimizer))
+    program = step_program(cases.PARAMS[:3], optimizer, early=early, **cases.numbers_of(optimizer))
     made = passes.fuse_optimizer(program, form=form).program
-    after, expected = outcome(made, 3, backend), outcome(program, 3)
+    after, expected = cases.outcome(made, 3, backend), cases.outcome(program, 3)
     for scalar, first in (("beta1_pow_acc", 0.7), ("beta2_pow_acc", 0.8)):
-        for name, _ in PARAMS[:3]:
+        for name, _ in cases.PARAMS[:3]:
             key = f"{name}_{scalar}_0"
             if key not in expected:
                 continue
@@ -244,15 +228,15 @@ def test_no_scalar_goes_stale(backend, early, form, optimizer):
 
 def test_scalars_that_differ_are_no_flat_step():
     """One of them would be taken for all; the merged form keeps them apart."""
-    program = adam(PARAMS[:3])
-    arrays = arrays_of(program) | {"a.b_beta1_pow_acc_0": np.full(1, 0.25, np.float32)}
+    program = cases.adam(cases.PARAMS[:3])
+    arrays = cases.arrays_of(program) | {"a.b_beta1_pow_acc_0": np.full(1, 0.25, np.float32)}
     flat, merged = (passes.fuse_optimizer(program, form=form).program for form in ("flat", "merged"))
     message = "adam: 'a.b_beta1_pow_acc_0': expected 0.69.*, as 'b.w_beta1_pow_acc_0' has, .*, got 0.25; the merged"
     with pytest.raises(ValueError, match=message):
-        bound_on(flat, arrays=arrays)
+        cases.bound_on(flat, arrays=arrays)
     left = []
     for made in (program, merged):
-        bound = bound_on(made, arrays={name: array.copy() for name, array in arrays.items()})
+        bound = cases.bound_on(made, arrays={name: array.copy() for name, array in arrays.items()})
         bound.step()
-        left.append(read(bound))
+        left.append(cases.read(bound))
     assert left[0] == left[1]

@@ -3,23 +3,10 @@
 from functools import partial
 
 import numpy as np
+import placement_cases as cases
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from placement_cases import (
-    ends,
-    everywhere,
-    in_order,
-    messages_fit,
-    on_rank,
-    one_place_each,
-    one_update_each,
-    params_of,
-    same_bits,
-    sent,
-    updates,
-    written,
-)
 from program_cases import PARAMS, adam, arrays_of, few, gradients_of, idempotent, numbers_of, programs, untouched
 
 from refopt.comm import CommError, local, sums
@@ -27,8 +14,8 @@ from refopt.program import Config, Op, Program, Var, bind, passes, placement, st
 from refopt.program.passes import on_device
 
 STRATEGIES = {
-    "reduce": passes.reduce_to_owners, "send": sent, "send balanced": partial(sent, receiver="balanced"),
-    "send after all_reduce": partial(sent, strategy="all_reduce"),
+    "reduce": passes.reduce_to_owners, "send": cases.sent, "send balanced": partial(cases.sent, receiver="balanced"),
+    "send after all_reduce": partial(cases.sent, strategy="all_reduce"),
 }
 MADE = pytest.mark.parametrize("strategy", STRATEGIES)
 
@@ -56,7 +43,7 @@ def test_all_reduce_is_the_usual_step(devices, options):
 def test_world_sizes(devices, strategy):
     """The same bits as the step that is done everywhere, on 1 to 8 ranks."""
     program = adam(PARAMS, config="amp")
-    same_bits(STRATEGIES[strategy](program, devices).program, program, devices)
+    cases.same_bits(STRATEGIES[strategy](program, devices).program, program, devices)
 
 
 @given(program=programs(max_tensors=4, ranks=1), devices=st.integers(1, 8), strategy=st.sampled_from([*STRATEGIES]),
@@ -66,13 +53,13 @@ def test_any_program(program, devices, strategy, seed, turns):
     """Any routine, dtype and shape; whichever rank gets its turn first."""
     made = STRATEGIES[strategy](program, devices).program
     made.check()
-    same_bits(made, program, devices, seed=seed, schedule="random")
+    cases.same_bits(made, program, devices, seed=seed, schedule="random")
     if devices > 1:
-        one_place_each(made)
-        one_update_each(made, program)
+        cases.one_place_each(made)
+        cases.one_update_each(made, program)
         if strategy != "reduce":
-            in_order(made)
-            messages_fit(made, devices)
+            cases.in_order(made)
+            cases.messages_fit(made, devices)
 
 
 EVEN = [("a", (6,)), ("b", (6,)), ("c", (3, 2)), ("d", (6,))]  # where a mix-up shows in the values alone
@@ -92,18 +79,18 @@ def test_laws(example, strategy):
     made = STRATEGIES[strategy](program, devices).program
     made.check()
     assert ("all_reduce" in made.counts()) == ("all_reduce" in strategy) != ("reduce" in made.counts())
-    one_place_each(made)
-    one_update_each(made, program)
+    cases.one_place_each(made)
+    cases.one_update_each(made, program)
     if strategy != "reduce":
-        in_order(made)
-        messages_fit(made, devices)
-    same_bits(made, program, devices)
+        cases.in_order(made)
+        cases.messages_fit(made, devices)
+    cases.same_bits(made, program, devices)
 
 
 @MADE
 def test_on_the_executor(strategy):
     program = adam(PARAMS[:4], config="amp", early=True, sparse=["a.w"])
-    same_bits(STRATEGIES[strategy](program, 3).program, program, 3, backend="gpu")
+    cases.same_bits(STRATEGIES[strategy](program, 3).program, program, 3, backend="gpu")
 
 
 @pytest.mark.clause("N10")
@@ -112,7 +99,7 @@ def test_on_the_executor(strategy):
 def test_one_device_with_the_same_reduced_gradients(devices, strategy):
     """No rank, no message: gradients added in rank order, averaged once, and the step of one device."""
     program = step_program(PARAMS, "momentum", **numbers_of("momentum"))
-    (got, *_) = ends(STRATEGIES[strategy](program, devices).program, devices, steps=1)
+    (got, *_) = cases.ends(STRATEGIES[strategy](program, devices).program, devices, steps=1)
 
     def reduced(name, step):
         total = sums.rank_order([gradients_of(program, rank)(name, step) for rank in range(devices)])
@@ -121,7 +108,7 @@ def test_one_device_with_the_same_reduced_gradients(devices, strategy):
     one = bind(program, arrays_of(program), gradients=reduced)
     one.startup()
     one.step()
-    assert {n: got[n] for n in params_of(program)} == {n: one.read(n).tobytes() for n in params_of(program)}
+    assert {n: got[n] for n in cases.params_of(program)} == {n: one.read(n).tobytes() for n in cases.params_of(program)}
 
 
 @pytest.mark.parametrize("order", ["master copy other", "other copy master"])
@@ -175,10 +162,10 @@ def test_states_are_where_updates_are():
 def test_blocks_of_states_are_where_updates_are():
     """The whole of a state is let go once startup has cut it; the parameter stays."""
     program = adam([("w", (8, 3))])
-    made = sent(program, 2, min_block_size=12).program
+    made = cases.sent(program, 2, min_block_size=12).program
 
     def rank(world):
-        bound = on_rank(made, world)
+        bound = cases.on_rank(made, world)
         return sorted(set(bound.arrays) - {"w@GRAD"}), bound.arrays[f"w.block{world.rank}_moment1_0"].shape
 
     for number, (names, shape) in enumerate(local.run(rank, 2)):
@@ -195,7 +182,7 @@ def test_states_that_the_caller_brings_are_cut():
     one.startup()
     one.step()
     start = {name: one.read(name) for name, var in program.vars.items() if var.persistable}
-    made = sent(program, 2, min_block_size=12).program
+    made = cases.sent(program, 2, min_block_size=12).program
     given = gradients_of(program, 0)
 
     def rank(world):
@@ -212,11 +199,11 @@ def test_states_that_the_caller_brings_are_cut():
 
 def test_gradients_are_cut_without_a_copy():
     """On the device that has reduced the gradient; on others a block has memory of its own."""
-    made = sent(adam([("w", (8, 3))]), 2, min_block_size=12).program
+    made = cases.sent(adam([("w", (8, 3))]), 2, min_block_size=12).program
     (cut,) = (op for op in made.main if op.type == "split_by_ref")
 
     def rank(world):
-        arrays = on_rank(made, world).arrays
+        arrays = cases.on_rank(made, world).arrays
         return [np.shares_memory(arrays["w@GRAD"], arrays[name]) for name in cut.outputs["out"] if name in arrays]
 
     found = local.run(rank, 2)
@@ -224,15 +211,15 @@ def test_gradients_are_cut_without_a_copy():
 
 
 def test_blocks_are_dealt_in_turn():
-    made = sent(adam(), 3).program
-    blocks = [(name, op.device) for op in updates(made) for name in op.outputs["params"]]
+    made = cases.sent(adam(), 3).program
+    blocks = [(name, op.device) for op in cases.updates(made) for name in op.outputs["params"]]
     assert [device for _, device in blocks] == [k % 3 for k in range(len(blocks))]
 
 
 def test_receivers():
     """The gradient's device; or drawn again from all pieces, from the loads that there are, which is another one."""
     program = adam([("a", (6,)), ("b", (6,)), ("c", (3,))])
-    made = {receiver: sent(program, 2, receiver=receiver).program for receiver in ("gradient", "balanced")}
+    made = {receiver: cases.sent(program, 2, receiver=receiver).program for receiver in ("gradient", "balanced")}
     assert passes.owners(made["gradient"]) == {"a": 0, "c": 0, "b": 1}
     assert passes.owners(made["balanced"]) == {"b": 0, "a": 1, "c": 1}
     balancer = passes.Balancer(2, {"a": 6, "b": 6, "c": 3})
@@ -260,9 +247,9 @@ def test_updates_can_be_fused_afterwards():
         bound = bind(mine.program, arrays_of(mine.program), comm=world, gradients=gradients_of(program, world.rank))
         bound.startup()
         bound.step()
-        return {name: bound.read(name).tobytes() for name in written(bound.program)}
+        return {name: bound.read(name).tobytes() for name in cases.written(bound.program)}
 
-    assert local.run(rank, 2) == ends(made, 2, steps=1)
+    assert local.run(rank, 2) == cases.ends(made, 2, steps=1)
 
 
 # What cannot be placed, or cut.
@@ -283,7 +270,7 @@ def test_merged_updates_are_declined():
     merged = passes.fuse_optimizer(adam(), form="merged").program
     (why,) = passes.reduce_to_owners(merged, 2).reasons
     assert why == "merged_adam: 'd.e.f@GRAD' is on device 0, and 'b.v@GRAD' on device 1"
-    (why,) = sent(merged, 2).reasons
+    (why,) = cases.sent(merged, 2).reasons
     assert why == "merged_adam shares what it needs with others; expected updates of one tensor each"
 
 
@@ -291,9 +278,9 @@ def test_updates_among_gradients_are_declined():
     program = step_program(PARAMS[:2], "sgd", lr=0.5)
     mixed = program.replace(main=[program.main[k] for k in (0, 3, 1, 2)])
     mixed.check()
-    (why,) = sent(mixed, 2).reasons
+    (why,) = cases.sent(mixed, 2).reasons
     assert why == "backward comes after sgd; expected all updates behind all gradients"
-    same_bits(passes.reduce_to_owners(mixed, 2).program, mixed, 2)
+    cases.same_bits(passes.reduce_to_owners(mixed, 2).program, mixed, 2)
 
 
 def test_updates_that_share_are_declined_by_servers():
@@ -312,15 +299,15 @@ def test_updates_that_share_are_declined_by_servers():
          "scale of a.w_velocity_0, a.b_velocity_0: expected updates, and scale ops that advance their scalars"),
         ((program.main[1], first, both), "momentum of 'a.b': no backward op makes 'a.b@GRAD'"),
     ):
-        assert sent(more.replace(main=main), 2).reasons == (why,)
+        assert cases.sent(more.replace(main=main), 2).reasons == (why,)
 
 
 def test_gates_are_declined_by_servers():
     program = adam(PARAMS[:2])
     main = [op.replace(inputs={**op.inputs, "found_inf": ["flag"]}) if op.type == "adam" else op for op in program.main]
     gated = program.with_vars([Var("flag", (1,), "float32", persistable=True)]).replace(main=main)
-    assert "shares what it needs" in sent(gated, 2).reasons[0]
-    same_bits(passes.reduce_to_owners(gated, 2).program, gated, 2)
+    assert "shares what it needs" in cases.sent(gated, 2).reasons[0]
+    cases.same_bits(passes.reduce_to_owners(gated, 2).program, gated, 2)
 
 
 @pytest.mark.clause("N11")
@@ -333,18 +320,18 @@ def test_gates_are_declined_by_servers():
 def test_what_is_not_cut(optimizer, numbers, why):
     """A norm of a block is none of the tensor."""
     program = step_program(PARAMS, optimizer, **{**numbers_of(optimizer), **numbers})
-    result = sent(program, 3)
+    result = cases.sent(program, 3)
     assert any(why in reason for reason in result.reasons), result.reasons
     assert "split_by_ref" not in result.program.counts()
-    same_bits(result.program, program, 3)
+    cases.same_bits(result.program, program, 3)
 
 
 def test_parameters_without_elements_stay_everywhere():
     program = adam([("none", (0, 2)), ("w", (3,))])
     for make in STRATEGIES.values():
         result = make(program, 2)
-        assert [op.device for op in updates(result.program) if op.inputs["params"] == ("none",)] == [None]
-        same_bits(result.program, program, 2)
+        assert [op.device for op in cases.updates(result.program) if op.inputs["params"] == ("none",)] == [None]
+        cases.same_bits(result.program, program, 2)
     assert passes.reduce_to_owners(program, 2).reasons == ("'none@GRAD' has no elements and stays on all devices",)
 
 
@@ -356,7 +343,7 @@ def test_parameters_without_elements_stay_everywhere():
 ])  # fmt: skip
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
-        sent(adam(), 2, **options)
+        cases.sent(adam(), 2, **options)
 
 
 X = {"inputs": {"x": ["w"]}, "outputs": {"out": ["a", "b"]}}
@@ -468,11 +455,11 @@ class Log:
 
 def test_messages_move_at_their_barrier():
     """Until then none has been sent; all go at once, and then all ranks meet."""
-    made = sent(adam([("w", (8, 3))]), 2, min_block_size=12).program
+    made = cases.sent(adam([("w", (8, 3))]), 2, min_block_size=12).program
 
     def rank(world):
         calls = []
-        bound = on_rank(made, world, wrap=lambda world: Log(world, calls))
+        bound = cases.on_rank(made, world, wrap=lambda world: Log(world, calls))
         calls.clear()
         bound.step()
         return calls
@@ -484,10 +471,10 @@ def test_messages_move_at_their_barrier():
 
 def test_nothing_is_allocated_in_a_step():
     """All arrays are there before the first call (a Paddle hang was of memory made between calls)."""
-    made = sent(adam(), 3).program
+    made = cases.sent(adam(), 3).program
 
     def rank(world):
-        bound = on_rank(made, world)
+        bound = cases.on_rank(made, world)
         before = dict(bound.arrays)
         bound.step()
         return all(bound.arrays[name] is array for name, array in before.items()) and len(before) == len(bound.arrays)
@@ -500,12 +487,13 @@ def test_ranks_with_other_programs_say_so():
     programs = [passes.reduce_to_owners(adam(params), 2).program for params in (PARAMS[:2], PARAMS[:2][::-1])]
 
     def rank(world):
-        on_rank(programs[world.rank], world)
+        cases.on_rank(programs[world.rank], world)
 
     with pytest.raises(CommError, match=r"agree: call 0: rank 0 has main reduce root 0 of a.b@GRAD.*, rank 1 has"):
         local.run(rank, 2)
 
 
 def test_listing_shows_devices():
-    text = everywhere(adam(PARAMS[:2]), 2).listing() + passes.reduce_to_owners(adam(PARAMS[:2]), 2).program.listing()
+    program = adam(PARAMS[:2])
+    text = cases.everywhere(program, 2).listing() + passes.reduce_to_owners(program, 2).program.listing()
     assert "@0" in text and "@1" in text

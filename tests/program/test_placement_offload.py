@@ -6,25 +6,11 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import program_cases as cases
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from placement_cases import on, waits_of, without_wait
-from program_cases import (
-    PARAMS,
-    adam,
-    arrays_of,
-    everything,
-    few,
-    gradients_of,
-    idempotent,
-    numbers_of,
-    outcome,
-    programs,
-    ranks_of,
-    read,
-    untouched,
-)
 
 from refopt import gpu
 from refopt.catalog import ROUTINES
@@ -38,15 +24,15 @@ LOOSE = {"nbytes": 1024, "ring": 2}  # of PARAMS, four updates
 
 
 def merged(program):
-    return everything("merged")(program).program
+    return cases.everything("merged")(program).program
 
 
 def ends(machine, plan, steps=2, issue=None, watch=False, brought=None):
     """The bits that some steps on streams leave behind, of gradients that stay."""
     program = plan.program
     grads = [name for op in program.main if op.type == "backward" for name in op.outputs["grads"]]
-    ready = on(machine, {name: gradients_of(program, 0)(name, 0) for name in grads})
-    given = on(machine, arrays_of(program) | (brought or {}))
+    ready = on(machine, {name: cases.gradients_of(program, 0)(name, 0) for name in grads})
+    given = on(machine, cases.arrays_of(program) | (brought or {}))
 
     def run():
         caller = machine.new_stream()
@@ -54,7 +40,7 @@ def ends(machine, plan, steps=2, issue=None, watch=False, brought=None):
         for k in range(steps):
             bound.set(**({"lr": 0.25} if k == 1 else {}))
             bound.step_in(plan.tasks if issue is None else plan.order(issue + k))
-        return read(bound.bound)
+        return cases.read(bound.bound)
 
     if machine.name != "executor":
         return run()
@@ -63,12 +49,12 @@ def ends(machine, plan, steps=2, issue=None, watch=False, brought=None):
 
 
 def expected(program, steps=2, brought=None):
-    given = gradients_of(program, 0)
-    bound = bind(program, arrays_of(program) | (brought or {}), gradients=lambda name, _: given(name, 0))
+    given = cases.gradients_of(program, 0)
+    bound = bind(program, cases.arrays_of(program) | (brought or {}), gradients=lambda name, _: given(name, 0))
     bound.startup()
     for k in range(steps):
         bound.step(**({"lr": 0.25} if k == 1 else {}))
-    return read(bound)
+    return cases.read(bound)
 
 
 def from_a_quarter(program):
@@ -79,14 +65,14 @@ def from_a_quarter(program):
 
 
 CASES = {
-    "adam": (lambda: merged(adam()), {}),
-    "amp, masters": (lambda: merged(adam(config="amp", early=True)), {"masters": True}),
-    "bf16, masters, three": (lambda: merged(adam(config="bf16")), {"masters": True, "ring": 3}),
-    "one buffer": (lambda: merged(adam()), {"ring": 1}),
-    "one by one": (lambda: adam(config={name: "fp64" if name[0] == "a" else "amp" for name, _ in PARAMS}), {}),
-    "numbers": (lambda: merged(adam(lr={name: 0.5**k for k, (name, _) in enumerate(PARAMS)})), {}),
-    "at once": (lambda: merged(adam()), {"nbytes": None}),
-    "other first values": (lambda: from_a_quarter(adam(PARAMS[:2])), {}),
+    "adam": (lambda: merged(cases.adam()), {}),
+    "amp, masters": (lambda: merged(cases.adam(config="amp", early=True)), {"masters": True}),
+    "bf16, masters, three": (lambda: merged(cases.adam(config="bf16")), {"masters": True, "ring": 3}),
+    "one buffer": (lambda: merged(cases.adam()), {"ring": 1}),
+    "one by one": (lambda: cases.adam(config={name: "fp64" if name < "b" else "amp" for name, _ in cases.PARAMS}), {}),
+    "numbers": (lambda: merged(cases.adam(lr={name: 0.5**k for k, (name, _) in enumerate(cases.PARAMS)})), {}),
+    "at once": (lambda: merged(cases.adam()), {"nbytes": None}),
+    "other first values": (lambda: from_a_quarter(cases.adam(cases.PARAMS[:2])), {}),
 }
 
 
@@ -102,25 +88,25 @@ def test_the_bits_of_states_on_the_device(machine, case):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_order_that_streams_allow_shows(executor, seed):
-    program = merged(adam())
+    program = merged(cases.adam())
     plan = placement.on_streams(passes.offload(program, **LOOSE).program)
     assert ends(executor, plan, steps=3, issue=seed) == expected(program, 3)
 
 
-@given(program=programs(max_tensors=4, ranks=1), nbytes=st.sampled_from([None, 1, 600, 2000]),
+@given(program=cases.programs(max_tensors=4, ranks=1), nbytes=st.sampled_from([None, 1, 600, 2000]),
        ring=st.integers(1, 3), masters=st.booleans(), fuse=st.booleans())  # fmt: skip
-@few(20)
+@cases.few(20)
 def test_any_program(program, nbytes, ring, masters, fuse):
     """By `bind`, too, where copies are ops as any others; and what is done the second time."""
     program = merged(program) if fuse else program
     apply = partial(passes.offload, nbytes=nbytes, ring=ring, masters=masters)
     made = apply(program)
-    idempotent(apply, program)
-    untouched(apply, program)
+    cases.idempotent(apply, program)
+    cases.untouched(apply, program)
     made.program.check()
-    before, after = outcome(program), outcome(made.program)
+    before, after = cases.outcome(program), cases.outcome(made.program)
     assert {name: after[name] for name in before} == before
-    if made.applied and ranks_of(program) == 1 and not any(var.sparse for var in program.vars.values()):
+    if made.applied and cases.ranks_of(program) == 1 and not any(var.sparse for var in program.vars.values()):
         plan = placement.on_streams(made.program)
         assert not plan.races()
         assert ends(gpu.device("executor"), plan, watch=True) == expected(program)
@@ -128,7 +114,7 @@ def test_any_program(program, nbytes, ring, masters, fuse):
 
 def test_brought_states_go_on(machine):
     """What the caller brings is copied to the host's memory, and what it starts from otherwise."""
-    program = merged(adam(config="amp"))
+    program = merged(cases.adam(config="amp"))
     rng = np.random.default_rng(0)
     names = ["a.w_moment1_0", "c_fp32_master_0", "b.w_moment2_0"]
     brought = {name: rng.random(program.vars[name].shape, np.float32) for name in names}
@@ -142,7 +128,7 @@ def test_brought_states_go_on(machine):
 @pytest.mark.parametrize("ring", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_each_wait_that_is_missing_is_reported(executor, ring):
     """Of the update for its states, of the copy for the update, and of the next copy into the same buffer."""
-    plan = placement.on_streams(passes.offload(merged(adam()), nbytes=1024, ring=ring).program)
+    plan = placement.on_streams(passes.offload(merged(cases.adam()), nbytes=1024, ring=ring).program)
     waits = waits_of(plan)
     kinds = [tuple(plan.label(plan.tasks[number]).split()[0] for number in pair) for pair in waits]
     count = plan.program.counts()["copy_in"]
@@ -157,7 +143,7 @@ def test_each_wait_that_is_missing_is_reported(executor, ring):
 
 def test_copies_run_beside_updates():
     """By the model, with stages of the same length: all three at a time with three buffers, two with two."""
-    program = merged(adam([(f"w{k}", (64,)) for k in range(8)]))
+    program = merged(cases.adam([(f"w{k}", (64,)) for k in range(8)]))
     program = program.replace(main=program.main[-1:], vars={
         name: replace(var, persistable=True) for name, var in program.vars.items()})  # fmt: skip
     for ring, elapsed in ((1, 24), (2, 13), (3, 10)):
@@ -177,7 +163,7 @@ def test_copies_run_beside_updates():
 @pytest.mark.parametrize("masters", [False, True])
 def test_memory(executor, nbytes, ring, masters):
     """By the formula, and as the allocations of a bound schedule."""
-    program = merged(adam(config="amp"))
+    program = merged(cases.adam(config="amp"))
     made = passes.offload(program, nbytes=nbytes, ring=ring, masters=masters).program
     slots = ["moment1", "moment2"] + ["master_params"] * masters
     groups = [[x for slot in slots for x in op.inputs[slot]] for op in made.main if op.type == "merged_adam"]
@@ -188,7 +174,7 @@ def test_memory(executor, nbytes, ring, masters):
     device = sum(max(s[b] for b in range(len(s)) if b % ring == r) for r in range(min(ring, len(s))))
     rings = [var for var in made.vars.values() if var.name.startswith("@RING@")]
     assert sum(math.prod(var.shape) for var in rings) == device and len(rings) == min(ring, len(s))
-    bound = placement.bind_schedule(placement.on_streams(made), on(executor, arrays_of(made))).bound
+    bound = placement.bind_schedule(placement.on_streams(made), on(executor, cases.arrays_of(made))).bound
     near = {bound.arrays[x].buffer.base: bound.arrays[x].buffer.nbytes for group in groups for x in group}
     far = {bound.arrays[x.removesuffix("@DEVICE")].buffer.base: bound.arrays[x.removesuffix("@DEVICE")].buffer.nbytes
            for group in groups for x in group}  # fmt: skip
@@ -197,9 +183,9 @@ def test_memory(executor, nbytes, ring, masters):
 
 def test_a_copy_is_in_one_piece(executor):
     """As many copies as updates, each way, of all bytes of its states."""
-    made = passes.offload(merged(adam()), **LOOSE).program
+    made = passes.offload(merged(cases.adam()), **LOOSE).program
     with observe(count=()) as log:
-        run = placement.bind_schedule(placement.on_streams(made), on(executor, arrays_of(made)))
+        run = placement.bind_schedule(placement.on_streams(made), on(executor, cases.arrays_of(made)))
         before = len(log.copies)
         run.step()
     moved = [copy.nbytes for copy in log.copies[before:] if copy.kind == "DtoD"]
@@ -214,17 +200,17 @@ def test_a_copy_is_in_one_piece(executor):
 
 
 def flat():
-    return everything("flat", grouping="by_count", count=2)(adam()).program
+    return cases.everything("flat", grouping="by_count", count=2)(cases.adam()).program
 
 
 def cut():
     """Blocks of parameters, with states that are cut at startup."""
-    return passes.on_device(passes.send_to_owners(adam([("w", (8, 4))]), 2, min_block_size=4).program, 0)
+    return passes.on_device(passes.send_to_owners(cases.adam([("w", (8, 4))]), 2, min_block_size=4).program, 0)
 
 
 def used():
     """A program that reads a state elsewhere."""
-    program = adam([("w", (3,))])
+    program = cases.adam([("w", (3,))])
     copy = Op("cast", {"x": ["w_moment1_0"]}, {"out": ["m"]}, role="optimize")
     return program.with_vars([Var("m", (3,), "float32")]).replace(main=[*program.main, copy])
 
@@ -233,9 +219,10 @@ def used():
     (flat, "adam of .*: it is flat"),
     (cut, "adam of 'w.block0': 'w.block0_moment1_0' is made at startup, on the device"),
     (used, "adam of 'w': 'w_moment1_0' is used by other ops, too"),
-    (lambda: passes.offload(adam([("w", (3,))])).program, "'w_moment1_0@DEVICE' is no memory of its own"),
-    (lambda: passes.reduce_to_owners(adam(), 2).program, "ops are of several devices"),
-    (lambda: adam([("w", (0, 3))]), "adam of 'w': it has no states"), (lambda: Program({}), "no update has states"),
+    (lambda: passes.offload(cases.adam([("w", (3,))])).program, "'w_moment1_0@DEVICE' is no memory of its own"),
+    (lambda: passes.reduce_to_owners(cases.adam(), 2).program, "ops are of several devices"),
+    (lambda: cases.adam([("w", (0, 3))]), "adam of 'w': it has no states"),
+    (lambda: Program({}), "no update has states"),
 ])
 def test_declined(program, reason):
     program = program()
@@ -246,7 +233,7 @@ def test_declined(program, reason):
 def test_routines():
     """Every routine that has states, and their bits; one that has none is left."""
     for name, routine in ROUTINES.items():
-        program = merged(step_program(PARAMS[:3], name, **numbers_of(name)))
+        program = merged(step_program(cases.PARAMS[:3], name, **cases.numbers_of(name)))
         made = passes.offload(program, nbytes=1)
         assert made.applied == bool(routine.states)
         if made.applied:
@@ -257,7 +244,7 @@ def on_executor(**sizes):
     return {name: gpu.to_device(np.zeros(size, np.float32)) for name, size in sizes.items()}
 
 
-ONE = passes.offload(adam([("w", (3,))])).program
+ONE = passes.offload(cases.adam([("w", (3,))])).program
 
 
 def changed(kind, **sides):
@@ -275,8 +262,8 @@ SHORT, FLOATS = (
 
 
 @pytest.mark.parametrize(("call", "error", "message"), [
-    (lambda: passes.offload(adam(), ring=0), ValueError, "offload: ring: expected an integer of at least 1, got 0"),
-    (lambda: passes.offload(adam(), nbytes=0), ValueError, "offload: nbytes: expected an integer of at least 1, g"),
+    *((partial(passes.offload, cases.adam(), **{name: 0}), ValueError,
+       f"offload: {name}: expected an integer of at least 1, got 0") for name in ("ring", "nbytes")),
     (changed("copy_out", inputs={"x": NEAR}).check, TypeError, "copy_out: ring: expected variables, got none"),
     (changed("copy_in", inputs={"x": STATES[:1]}).check, ValueError, "copy_in: out: expected 1 variables, as x has, g"),
     (changed("copy_in", inputs={"x": ["w_moment1_0", "w_beta1_pow_acc_0"]}).check, ValueError,
@@ -299,7 +286,7 @@ def test_bad_arguments(call, error, message):
 
 def test_costs_of_copies():
     """By the bus, of the bytes of tensors; the rest by the rate of memory."""
-    plan = placement.on_streams(passes.offload(adam([("w", (3,))])).program)
+    plan = placement.on_streams(passes.offload(cases.adam([("w", (3,))])).program)
     seconds = task_cost(plan, cost.Link(0, 0), cost.Link(100.0, 2.0), rate=4.0)
     found = [seconds(task) for task in plan.tasks if task.stream != "compute"]
     assert found == [100 + 2 * 24] * 2

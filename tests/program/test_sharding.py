@@ -4,29 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import sharding_cases as cases
 from hypothesis import given
 from hypothesis import strategies as st
 from program_cases import bound_on, few, idempotent, numbers_of, outcome, read, untouched
-from sharding_cases import (
-    FORMS,
-    FULL,
-    PARAMS,
-    RULES,
-    SCALING,
-    bits,
-    brought,
-    gradients_on,
-    history,
-    owners_of,
-    ranks_of,
-    same_bits,
-    shards,
-    skipped,
-    step,
-    steps,
-    updates,
-)  # fmt: skip
-from sharding_cases import bound_on as bound_here
 
 from refopt import cpu, gpu
 from refopt.comm import local
@@ -53,7 +34,7 @@ def copies_match(program, states):
 
 def test_a_step_in_order():
     """Forward, then backward from the last parameter; sums, gradient check, loss scale, updates."""
-    program = step(PARAMS[:2], world_size=2, accumulate=2, recompute=True, fp32=["a.b"])
+    program = cases.step(cases.PARAMS[:2], world_size=2, accumulate=2, recompute=True, fp32=["a.b"])
     micro = [
         ("cast", "a.w.cast_fp16"), ("forward", "a.w.cast_fp16"), ("forward", "a.b"), ("backward", "a.b@GRAD"),
         ("cast", "a.w.cast_fp16.subprog_0"), ("backward", "a.w.cast_fp16@GRAD@MICRO_0"), ("cast", "a.w@GRAD"),
@@ -75,11 +56,11 @@ def test_a_step_in_order():
 @pytest.mark.parametrize(("ranks", "accumulate"), [(1, 1), (1, 2), (3, 1), (2, 3)])
 def test_a_step_written_out(ranks, accumulate, max_norm, recompute):
     """Cast, gradients in fp16, summed in fp32 over micro-steps, then ranks; averaged, checked, updated."""
-    params = PARAMS[:3]
-    program = step(params, world_size=ranks, accumulate=accumulate, fp32=["a.b"], max_norm=max_norm,
+    params = cases.PARAMS[:3]
+    program = cases.step(params, world_size=ranks, accumulate=accumulate, fp32=["a.b"], max_norm=max_norm,
                    recompute=recompute)  # fmt: skip
-    got = history([program] * ranks, 2)[ranks - 1]
-    p = brought(program, 0)
+    got = cases.history([program] * ranks, 2)[ranks - 1]
+    p = cases.brought(program, 0)
     state = {name: [np.zeros(x.shape, np.float32) for _ in range(2)] for name, x in p.items()}
     powers = {name: [np.array([b], np.float32) for b in (0.7, 0.8)] for name in p}
     scale, good, bad = np.array([8], np.float32), np.array([0], np.int32), np.array([0], np.int32)
@@ -93,7 +74,7 @@ def test_a_step_written_out(ranks, accumulate, max_norm, recompute):
     for k in range(2):
         total = {}
         for rank in range(ranks):
-            gradient = gradients_on([Reader()], program, rank)
+            gradient = cases.gradients_on([Reader()], program, rank)
             for name in p:
                 parts = [n for n in reads if reads[n] == name or reads[n].startswith(f"{name}.cast")]
                 assert len(parts) == accumulate
@@ -105,7 +86,7 @@ def test_a_step_written_out(ranks, accumulate, max_norm, recompute):
         check = cpu.check_gradients(grads, loss_scale=scale, max_norm=max_norm or np.inf)
         for (name, _), g in zip(params, grads, strict=True):
             cpu.adam(p[name], g, *state[name], *powers[name], grad_factor=check.grad_factor, **numbers_of("adam"))
-        cpu.update_loss_scaling(check.found_inf, scale, good, bad, **SCALING)
+        cpu.update_loss_scaling(check.found_inf, scale, good, bad, **cases.SCALING)
         if max_norm:
             assert got[k + 1]["grad_norm"].tobytes() == check.grad_norm.tobytes()
         assert got[k + 1]["loss_scaling"] == scale
@@ -128,7 +109,7 @@ def test_a_step_written_out(ranks, accumulate, max_norm, recompute):
 ])
 def test_bad_arguments_of_amp_program(options, error, message):
     with pytest.raises(error, match=rf"^amp_program: {message}"):
-        step(**options)
+        cases.step(**options)
 
 
 @pytest.mark.parametrize("name", [
@@ -140,13 +121,13 @@ def test_names_that_collide(name):
     expected = f"^amp_program: params: expected names that nothing else in the program has, got {name!r}$"
     for params in ([("w", (2,)), (name, (2,))], [(name, (2,)), ("w", (2,))]):
         with pytest.raises(ValueError, match=expected):
-            step(params, max_norm=1.0, accumulate=2, recompute=True)
+            cases.step(params, max_norm=1.0, accumulate=2, recompute=True)
 
 
 def test_names_that_do_not_collide():
     """What is not made without a clip, copies and micro-steps is free."""
     params = [(name, (2,)) for name in ("w", "grad_norm", "w.cast_fp16", "w@GRAD@MICRO_1")]
-    assert step(params, fp32=["w"]).counts()["adam"] == 4
+    assert cases.step(params, fp32=["w"]).counts()["adam"] == 4
 
 
 # No bit changes.
@@ -161,22 +142,22 @@ QUICK = (1, "paddle"), (2, "greedy"), (3, "paddle"), (3, "greedy"), (8, "paddle"
 ])
 def test_shards_have_the_bits_of_the_whole(ranks, rule):
     """At every world size: with accumulation, recomputation, a clip, fp32 parameters, and a step that is skipped."""
-    program = step(world_size=ranks, **FULL)
+    program = cases.step(world_size=ranks, **cases.FULL)
     odd = {(1, ranks - 1)}
-    base = history([program] * ranks, 3, odd=odd)
-    for form, make in FORMS.items():
+    base = cases.history([program] * ranks, 3, odd=odd)
+    for form, make in cases.FORMS.items():
         made = make(program, rule)
         assert ("batch" in made[0].counts()) == (ranks > 1 and "batches" in form)
-        same_bits(program, made, rule, 3, odd=odd, base=base)
+        cases.same_bits(program, made, rule, 3, odd=odd, base=base)
 
 
 ALIKE = [("a", (4, 2)), ("b", (8,)), ("c", (2, 4)), ("d", (8, 1)), ("e", (8,))]
 EXAMPLES = {  # where a mix-up shows in the values alone
-    "clip": lambda: step(ALIKE, world_size=3, **FULL | {"fp32": ["d"]}),
-    "no clip": lambda: step(ALIKE, world_size=2, **FULL | {"fp32": ["d"], "max_norm": None}),
-    "ranks that own nothing": lambda: step([("a", (8,)), ("b", (1,)), ("c", (1,))], world_size=4, max_norm=0.5),
-    "many": lambda: step([(f"p{k}", (8,)) for k in range(12)], "sgd", world_size=3, max_norm=0.5),
-    "plain": lambda: step(ALIKE, "sgd", world_size=3),
+    "clip": lambda: cases.step(ALIKE, world_size=3, **cases.FULL | {"fp32": ["d"]}),
+    "no clip": lambda: cases.step(ALIKE, world_size=2, **cases.FULL | {"fp32": ["d"], "max_norm": None}),
+    "ranks that own nothing": lambda: cases.step([("a", (8,)), ("b", (1,)), ("c", (1,))], world_size=4, max_norm=0.5),
+    "many": lambda: cases.step([(f"p{k}", (8,)) for k in range(12)], "sgd", world_size=3, max_norm=0.5),
+    "plain": lambda: cases.step(ALIKE, "sgd", world_size=3),
 }
 
 
@@ -184,28 +165,29 @@ EXAMPLES = {  # where a mix-up shows in the values alone
 @pytest.mark.parametrize("rule", ["paddle", "greedy"])
 def test_shards_of_tensors_that_are_alike(example, rule):
     program = EXAMPLES[example]()
-    made = shards(program, rule)
-    same_bits(program, made, rule, 2)
-    same_bits(program, made, rule, 2, odd={(0, len(made) - 1)})
-    skipped(made, 1, odd={(1, 0)})
+    made = cases.shards(program, rule)
+    cases.same_bits(program, made, rule, 2)
+    cases.same_bits(program, made, rule, 2, odd={(0, len(made) - 1)})
+    cases.skipped(made, 1, odd={(1, 0)})
 
 
 OF_ANY = "adam", "momentum", "sgd", "lamb", "lars_momentum", "novograd"
+FORM = st.sampled_from([*cases.FORMS])
 
 
 @pytest.mark.clause("N11")
-@given(program=steps(optimizers=OF_ANY), rule=RULES, form=st.sampled_from([*FORMS]), odd=st.booleans())
+@given(program=cases.steps(optimizers=OF_ANY), rule=cases.RULES, form=FORM, odd=st.booleans())
 @few(40)
 def test_shards_of_any_step(program, rule, form, odd):
     """For any tensors, optimizers and ranks, some of which own nothing."""
-    same_bits(program, FORMS[form](program, rule), rule, odd={(0, 1)} if odd else ())
+    cases.same_bits(program, cases.FORMS[form](program, rule), rule, odd={(0, 1)} if odd else ())
 
 
-@given(program=steps(ranks=3, max_tensors=3), rule=RULES, form=st.sampled_from([*FORMS]), odd=st.booleans())
+@given(program=cases.steps(ranks=3, max_tensors=3), rule=cases.RULES, form=FORM, odd=st.booleans())
 @few(10)
 def test_shards_on_the_executor(program, rule, form, odd):
     """The same by the kernels, against NumPy."""
-    same_bits(program, FORMS[form](program, rule), rule, backend="gpu", odd={(0, 1)} if odd else ())
+    cases.same_bits(program, cases.FORMS[form](program, rule), rule, backend="gpu", odd={(0, 1)} if odd else ())
 
 
 @pytest.mark.parametrize(("form", "optimizer", "ranks"), [
@@ -215,44 +197,44 @@ def test_shards_on_the_executor(program, rule, form, odd):
     )),
 ])
 def test_every_kind_of_op_on_the_executor(form, optimizer, ranks):
-    program = step(optimizer=optimizer, world_size=ranks, **FULL)
-    same_bits(program, FORMS[form](program, "greedy"), "greedy", 3, backend="gpu", odd={(1, ranks - 1)})
+    program = cases.step(optimizer=optimizer, world_size=ranks, **cases.FULL)
+    cases.same_bits(program, cases.FORMS[form](program, "greedy"), "greedy", 3, backend="gpu", odd={(1, ranks - 1)})
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_cast_in_the_optimizers_stage(ranks, backend):
     """PR 34965: on every rank all parameters, and copies that are these, rounded, after every step."""
-    program = step(PARAMS[:4], world_size=ranks, **FULL)
-    expected = history([program] * ranks, 2)
-    got = history([unsharded(program)] * ranks, 2, backend)
+    program = cases.step(cases.PARAMS[:4], world_size=ranks, **cases.FULL)
+    expected = cases.history([program] * ranks, 2)
+    got = cases.history([unsharded(program)] * ranks, 2, backend)
     for one, other in zip(expected, got, strict=True):
         for here, there in zip(one, other, strict=True):
-            assert bits(here).items() <= bits(there).items()
+            assert cases.bits(here).items() <= cases.bits(there).items()
             assert there.keys() - here.keys() == {f"{name}.cast_fp16" for name in ("a.w", "a.b", "b.w")}
         copies_match(program, other)
 
 
 def test_one_rank(machine):
     """The same on a GPU, where there is one."""
-    program = step(accumulate=2, recompute=True, fp32=["c"], max_norm=0.5)
-    expected = history([program], 3, odd={(1, 0)})
+    program = cases.step(accumulate=2, recompute=True, fp32=["c"], max_norm=0.5)
+    expected = cases.history([program], 3, odd={(1, 0)})
     with gpu.use(machine.name):
-        got = history([unsharded(program)], 3, "gpu", odd={(1, 0)})
-        plain = history([program], 3, "gpu", odd={(1, 0)})
+        got = cases.history([unsharded(program)], 3, "gpu", odd={(1, 0)})
+        plain = cases.history([program], 3, "gpu", odd={(1, 0)})
     for k, state in enumerate(expected[0]):
-        assert bits(plain[0][k]) == bits(state)
-        assert bits(state).items() <= bits(got[0][k]).items()
+        assert cases.bits(plain[0][k]) == cases.bits(state)
+        assert cases.bits(state).items() <= cases.bits(got[0][k]).items()
     copies_match(program, got[0])
 
 
 def test_order_of_ranks_does_not_show():
     """Whichever rank goes on first."""
-    program = step(world_size=4, **FULL)
-    expected = [[bits(state) for state in states] for states in history(shards(program))]
+    program = cases.step(world_size=4, **cases.FULL)
+    expected = [[cases.bits(state) for state in states] for states in cases.history(cases.shards(program))]
     for schedule in ("reverse", "random"):
-        got = history(shards(program), schedule=schedule, seed=3)
-        assert [[bits(state) for state in states] for states in got] == expected
+        got = cases.history(cases.shards(program), schedule=schedule, seed=3)
+        assert [[cases.bits(state) for state in states] for states in got] == expected
 
 
 @pytest.mark.parametrize(("form", "rule", "who", "backend"), [
@@ -265,11 +247,11 @@ def test_order_of_ranks_does_not_show():
 ])
 def test_a_skipped_step_is_skipped_by_all(form, rule, who, backend):
     """An inf in a gradient of one rank, though one alone owns that gradient, and ranks own nothing."""
-    program = step([("a", (4,)), ("b", (1,)), ("c", (2,))], world_size=4, max_norm=0.5)
-    assert set(owners_of(program, rule).values()) < set(range(4)), "all ranks own something"
-    made = FORMS[form](program, rule)
+    program = cases.step([("a", (4,)), ("b", (1,)), ("c", (2,))], world_size=4, max_norm=0.5)
+    assert set(cases.owners_of(program, rule).values()) < set(range(4)), "all ranks own something"
+    made = cases.FORMS[form](program, rule)
     for k in (0, 1):
-        skipped(made, k, odd={(k, who)}, backend=backend)
+        cases.skipped(made, k, odd={(k, who)}, backend=backend)
 
 
 @pytest.mark.parametrize("form", ["shards", "buckets"])
@@ -280,7 +262,7 @@ def test_shards_of_plain_steps(form, config, options, ranks):
     """Those of `step_program`: masters, powers that other ops advance, sparse gradients; owners alone have state."""
     params = [("a.w", (5, 3)), ("a.b", (7,)), ("b.w", (30,)), ("d", (4, 2))]
     program = step_program(params, "adam", config=config, world_size=ranks, **numbers_of("adam"), **options)
-    expected, owners, made = outcome(program), owners_of(program), FORMS[form](program)
+    expected, owners, made = outcome(program), cases.owners_of(program), cases.FORMS[form](program)
 
     def rank(world):
         bound = bound_on(made[world.rank], world)
@@ -296,10 +278,10 @@ def test_shards_of_plain_steps(form, config, options, ranks):
 # Passes.
 
 
-@given(program=steps(), rule=RULES)
+@given(program=cases.steps(), rule=cases.RULES)
 @few(25)
 def test_passes_are_idempotent_and_in_any_order(program, rule):
-    ranks = ranks_of(program)
+    ranks = cases.ranks_of(program)
     for rank in (0, ranks - 1):
 
         def apply(program, rank=rank):
@@ -319,25 +301,25 @@ def test_passes_are_idempotent_and_in_any_order(program, rule):
 
 def test_programs_of_ranks_differ_in_what_is_kept():
     """The ops of a rank are among those of the others, or about what it owns; collectives are the same."""
-    program = step(world_size=3, **FULL)
-    made = shards(program)
+    program = cases.step(world_size=3, **cases.FULL)
+    made = cases.shards(program)
     for kind in ("reduce", "all_reduce", "broadcast"):
         assert len({tuple(op for op in each.main if op.type == kind) for each in made}) == 1
-    owners = owners_of(program)
+    owners = cases.owners_of(program)
     for rank, each in enumerate(made):
-        assert {op.outputs["params"][0] for op in updates(each)} == {p for p in owners if owners[p] == rank}
+        assert {op.outputs["params"][0] for op in cases.updates(each)} == {p for p in owners if owners[p] == rank}
 
 
 def test_what_is_let_go():
     """fp32 parameters of others are there for the startup, and not after it."""
-    program = step(PARAMS[:3], world_size=3)
-    made, owners = shards(program), owners_of(program)
+    program = cases.step(cases.PARAMS[:3], world_size=3)
+    made, owners = cases.shards(program), cases.owners_of(program)
 
     def rank(world):
         each, bounds = made[world.rank], []
-        arrays = brought(each, world.rank)
+        arrays = cases.brought(each, world.rank)
         assert set(arrays) == {"a.w", "a.b", "b.w"}
-        bound = bind(each, arrays, comm=world, gradients=gradients_on(bounds, each, world.rank))
+        bound = bind(each, arrays, comm=world, gradients=cases.gradients_on(bounds, each, world.rank))
         bounds.append(bound)
         bound.startup()
         bound.step()
@@ -349,11 +331,11 @@ def test_what_is_let_go():
         return {name for name in bound.arrays if name in owners}
 
     assert local.run(rank, 3) == [{p for p in owners if owners[p] == r} for r in range(3)]
-    given = brought(made[2], 2)
+    given = cases.brought(made[2], 2)
     given.pop("a.w")
 
     def lacking(world):
-        bind(made[world.rank], given if world.rank == 2 else brought(made[world.rank], world.rank), comm=world)
+        bind(made[world.rank], given if world.rank == 2 else cases.brought(made[world.rank], world.rank), comm=world)
 
     with pytest.raises(ValueError, match=r"bind: arrays: 'a.w': expected an array, since it starts from none"):
         local.run(lacking, 3)
@@ -362,13 +344,13 @@ def test_what_is_let_go():
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_found_inf_is_a_flag(backend):
     """However many ranks have found an inf, and in however many gradients."""
-    program = step(PARAMS[:3], world_size=3)
-    programs = shards(program, "greedy")
+    program = cases.step(cases.PARAMS[:3], world_size=3)
+    programs = cases.shards(program, "greedy")
 
     def rank(world):
         found = []
         for mine in (program, programs[world.rank]):
-            bound = bound_here(mine, world, backend)
+            bound = cases.bound_on(mine, world, backend)
             bound.gradients = {
                 name: np.full(var.shape, np.inf, var.dtype) for name, var in mine.vars.items() if "@GRAD" in name
             }

@@ -5,21 +5,9 @@ from functools import partial
 
 import numpy as np
 import pytest
+import sharding_cases as cases
 from hypothesis import given
 from program_cases import edited, few, idempotent, untouched
-from sharding_cases import (
-    LIMITS,
-    PARAMS,
-    RULES,
-    bound_on,
-    in_buckets,
-    owners_of,
-    params_of,
-    ranks_of,
-    shards,
-    step,
-    steps,
-)  # fmt: skip
 
 from refopt.comm import local
 from refopt.cpu.coalesce import CHUNK
@@ -35,7 +23,7 @@ def test_gradients_that_stay_keep_what_is_in_them():
     program = step_program([("a", (3,)), ("b", (5,))], "sgd", world_size=2, lr=1.0)
     vars = {name: var if "@GRAD" not in name else kept(var) for name, var in program.vars.items()}
     program = program.replace(vars=vars, main=[op for op in program.main if op.role != "backward"])
-    made = in_buckets(program)
+    made = cases.in_buckets(program)
     assert made[0].counts()["reduce"] == 1 and all(made[0].vars[buffer].persistable for buffer in made[0].views)
 
     def rank(world):
@@ -60,7 +48,7 @@ def test_a_step_in_buckets_in_order():
     """Reductions as gradients come; then, bucket by bucket, average and update; then what was updated first is sent."""
     params = [(name, (100,)) for name in "abcdefgh"]
     program = step_program(params, "adam", config="amp", grad_dtype="float32", world_size=2, lr=0.1)
-    made = in_buckets(program, "greedy", 801 / 2**20)[0]
+    made = cases.in_buckets(program, "greedy", 801 / 2**20)[0]
     main = [op for op in made.main if op.role != "backward"]
     about = [(op.type, [name[0] for name in op.writes if "_" not in name]) for op in main]
     assert about == [
@@ -74,13 +62,13 @@ def about_call(op):
     return op.type, op.attrs.get("root", -1), op.reads, len(op.inputs.get("x", ())) > 1 and op.attrs.get("use_align")
 
 
-@given(program=steps(), rule=RULES, limit=LIMITS)
+@given(program=cases.steps(), rule=cases.RULES, limit=cases.LIMITS)
 @few(25)
 def test_ops_and_casts(program, rule, limit):
     """By formula, on each rank; no op casts a parameter; what batches make is what was there before them."""
-    about = params_of(program, rule)
+    about = cases.params_of(program, rule)
     routine = next(op.type for op in program.main if routine_of(op))
-    forms = [in_buckets(program, rule, limit, batched) for batched in (False, True)]
+    forms = [cases.in_buckets(program, rule, limit, batched) for batched in (False, True)]
     for rank, both in enumerate(zip(*forms, strict=True)):
         for made, batched in zip(both, (False, True), strict=True):
             expected = counts.bucketed_step(routine, *about, rank, limit=limit, send_limit=limit / 2, batched=batched)
@@ -91,16 +79,16 @@ def test_ops_and_casts(program, rule, limit):
         assert calls[0] == calls[1]
 
 
-@given(program=steps(ranks=4), rule=RULES, limit=LIMITS)
+@given(program=cases.steps(ranks=4), rule=cases.RULES, limit=cases.LIMITS)
 @few(10)
 def test_collectives_and_bytes(program, rule, limit):
     """Calls and bytes that ranks have counted."""
-    made, about = in_buckets(program, rule, limit), params_of(program, rule)
+    made, about = cases.in_buckets(program, rule, limit), cases.params_of(program, rule)
     expected = counts.bucketed_collectives(*about, chunk=CHUNK["bytes"], clip="grad_norm" in program.vars, limit=limit,
                                          send_limit=limit / 2)  # fmt: skip
 
     def rank(world):
-        bound = bound_on(made[world.rank], world)
+        bound = cases.bound_on(made[world.rank], world)
         world.reset_counts()
         bound.step()
         return world.counts
@@ -131,11 +119,11 @@ def test_runs_are_of_32_megabytes(more, calls):
 # Passes.
 
 
-@given(program=steps(ranks=3), rule=RULES, limit=LIMITS)
+@given(program=cases.steps(ranks=3), rule=cases.RULES, limit=cases.LIMITS)
 @few(25)
 def test_passes_are_idempotent(program, rule, limit):
     """And leave what they are given as it is, at each stage."""
-    ranks = ranks_of(program)
+    ranks = cases.ranks_of(program)
 
     def reduced(program):
         return passes.shard(program, ranks - 1, ranks, rule, order="reduced")
@@ -158,7 +146,7 @@ def listed(program, *kinds):
 
 def test_averages_come_right_before_the_check():
     """Which needs all of them; until then the backward pass waits for none."""
-    program = step([("a", (4,)), ("b", (4,)), ("c", (4,))], world_size=2, max_norm=0.5)
+    program = cases.step([("a", (4,)), ("b", (4,)), ("c", (4,))], world_size=2, max_norm=0.5)
     one = passes.fuse_reduces(passes.shard(program, 0, 2, "greedy").program, 1e-5).program
     kinds = [op.type for op in one.main]
     assert kinds[kinds.index("check_gradients") - 2 :][:2] == ["scale", "scale"]
@@ -202,7 +190,7 @@ def read_between(op):
 ])  # fmt: skip
 def test_reductions_that_cannot_be_one(change, reason):
     program = step_program([("a", (3,)), ("b", (3,)), ("c", (9,))], "sgd", world_size=2, lr=0.5)
-    assert owners_of(program, "greedy") == {"a": 1, "b": 1, "c": 0}
+    assert cases.owners_of(program, "greedy") == {"a": 1, "b": 1, "c": 0}
     result = passes.fuse_reduces(edited(passes.shard(program, 1, 2, "greedy").program, change))
     assert any(reason in why for why in result.reasons), result.reasons
     assert result.program.counts()["reduce"] == 3
@@ -228,8 +216,8 @@ def test_parameters_that_are_broadcast_as_one_are_in_no_flat_op():
 
 def test_orders():
     """Updates as gradients are reduced; where casts come in between, as in the program, on all ranks."""
-    program = step(PARAMS, world_size=2)
-    names = [name for name, _ in PARAMS]
+    program = cases.step(cases.PARAMS, world_size=2)
+    names = [name for name, _ in cases.PARAMS]
     for order, expected in (("program", names), ("reduced", names[::-1])):
         made = [passes.shard(program, rank, 2, "greedy", order).program for rank in range(2)]
         sent = [op.reads[0].removesuffix(".cast_fp16") for op in made[0].main if op.type == "broadcast"]
@@ -293,10 +281,10 @@ LIMIT = "expected a number of at least 0, got"
 @pytest.mark.parametrize("limit", [math.nan, -1.0])
 def test_bad_limits(limit):
     """The passes, and the formulae that say what they make."""
-    program, given = step(world_size=2), ([4], [True], [0])
+    program, given = cases.step(world_size=2), ([4], [True], [0])
     for call, where in (
-        (lambda: passes.fuse_reduces(shards(program)[0], limit), "fuse_reduces: limit"),
-        (lambda: passes.fuse_broadcasts(shards(program)[0], limit), "fuse_broadcasts: limit"),
+        (lambda: passes.fuse_reduces(cases.shards(program)[0], limit), "fuse_reduces: limit"),
+        (lambda: passes.fuse_broadcasts(cases.shards(program)[0], limit), "fuse_broadcasts: limit"),
         (lambda: counts.buckets([4], [4], [0], limit), "buckets: limit"),
         (lambda: counts.bucketed_step("adam", *given, 0, limit=limit), "bucketed_step: limit"),
         (lambda: counts.bucketed_step("adam", *given, 0, send_limit=limit), "bucketed_step: send_limit"),
@@ -324,5 +312,5 @@ def test_bad_arguments_of_formulae(call, message):
 
 def test_no_parameters():
     """No rank has an update of no tensors, as `shard` has nothing to share."""
-    made = passes.shard(step([], world_size=2), 0, 2).program.counts()
+    made = passes.shard(cases.step([], world_size=2), 0, 2).program.counts()
     assert "merged_adam" not in made and not any(counts.bucketed_step("adam", [], [], [], 0).values())

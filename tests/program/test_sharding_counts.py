@@ -3,22 +3,10 @@
 import math
 
 import pytest
+import sharding_cases as cases
 from hypothesis import given
 from hypothesis import strategies as st
 from program_cases import few, numbers_of
-from sharding_cases import (
-    PARAMS,
-    RULES,
-    bound_on,
-    brought,
-    gradients_on,
-    owners_of,
-    ranks_of,
-    shards,
-    step,
-    steps,
-    updates,
-)  # fmt: skip
 
 from refopt.catalog import workloads
 from refopt.comm import local
@@ -31,7 +19,7 @@ SCALING = {"loss_scaling", "good_steps", "bad_steps"}
 
 def about(program, rule="paddle"):
     """Sizes, who is eligible, and owners, in the order of the updates."""
-    owners = owners_of(program, rule)
+    owners = cases.owners_of(program, rule)
     names = list(owners)
     sizes = [math.prod(program.vars[name].shape) for name in names]
     return sizes, [copy_of(name) in program.vars for name in names], list(owners.values())
@@ -41,7 +29,7 @@ def measured(programs):
     """For each rank: calls and bytes of startup, then of a step; and the bytes of what it holds then, by kind."""
 
     def rank(world):
-        bound = bound_on(programs[world.rank], world)
+        bound = cases.bound_on(programs[world.rank], world)
         startup = world.counts
         world.reset_counts()
         bound.step()
@@ -66,7 +54,7 @@ def held(bound):
 # Casts.
 
 
-@given(program=steps(), rule=RULES)
+@given(program=cases.steps(), rule=cases.RULES)
 @few(40)
 def test_casts(program, rule):
     """C (1 + R) A on every rank; C; then c_r, and C of all ranks together. Gradients' casts stay C A."""
@@ -74,36 +62,36 @@ def test_casts(program, rule):
     forwards = sum(op.type == "forward" for op in program.main)
     accumulate = forwards // len(good)
     recompute = any("subprog" in name for name in program.vars)
-    ranks = ranks_of(program)
+    ranks = cases.ranks_of(program)
     before = counts.casts(sum(good), accumulate=accumulate, recompute=recompute)
     assert counts.param_casts(program) == before["before"] == sum(good) * (2 if recompute else 1) * accumulate
     assert counts.param_casts(passes.optimize_cast(program).program) == before["cast"] == sum(good)
     total = 0
-    for rank, made in enumerate(shards(program, rule)):
+    for rank, made in enumerate(cases.shards(program, rule)):
         own = sum(one and owner == rank for one, owner in zip(good, owners, strict=True))
         formula = counts.casts(sum(good), accumulate=accumulate, recompute=recompute, owned=own)
         assert counts.param_casts(made) == formula["sharded"] == own
         total += own
         assert made.counts().get("cast", 0) - own == sum(good) * accumulate  # of gradients
     assert total == sum(good)
-    alone = shards(program, rule, cast=False)
+    alone = cases.shards(program, rule, cast=False)
     assert [counts.param_casts(made) for made in alone] == [before["before"]] * ranks
 
 
-@given(program=steps(), rule=RULES)
+@given(program=cases.steps(), rule=cases.RULES)
 @few(25)
 def test_ops(program, rule):
     """All ops of a step, by type: as it is, with casts in the optimizer's stage, in shards, and both."""
     _, good, owners = about(program, rule)
     known = dict(
-        world_size=ranks_of(program), accumulate=program.counts()["forward"] // len(good),
+        world_size=cases.ranks_of(program), accumulate=program.counts()["forward"] // len(good),
         recompute=any("subprog" in name for name in program.vars), clip="grad_norm" in program.vars,
     )  # fmt: skip
-    routine = updates(program)[0].type
+    routine = cases.updates(program)[0].type
     for cast in (False, True):
         whole = passes.optimize_cast(program).program if cast else program
         assert whole.counts() == counts.mixed_step(routine, len(good), sum(good), optimize_cast=cast, **known)
-        for rank, made in enumerate(shards(program, rule, cast)):
+        for rank, made in enumerate(cases.shards(program, rule, cast)):
             own = [one for one, owner in zip(good, owners, strict=True) if owner == rank]
             owned = len(own), sum(own)
             expected = counts.mixed_step(routine, len(good), sum(good), optimize_cast=cast, owned=owned, **known)
@@ -120,7 +108,7 @@ def test_the_lists_of_the_original():
     params = [(f"fc_{k // 2}.{'wb'[k % 2]}_0", shape) for k, shape in enumerate(shapes, 6)]
     program = amp_program(params, "momentum", lr=0.01, mu=0.9, world_size=2, accumulate=4, recompute=True,
                                    fp32=[params[-1][0]])  # fmt: skip
-    made = shards(program, fuse=32.0)[1]
+    made = cases.shards(program, fuse=32.0)[1]
     count = made.counts()
     assert (count["momentum"], counts.param_casts(made), count["broadcast"]) == (5, 4, 3)
     started = made.counts(part="startup")
@@ -130,17 +118,17 @@ def test_the_lists_of_the_original():
 # Collectives.
 
 
-@given(program=steps(ranks=5), rule=RULES, cast=st.booleans())
+@given(program=cases.steps(ranks=5), rule=cases.RULES, cast=st.booleans())
 @few(25)
 def test_collectives_and_bytes(program, rule, cast):
     """Calls and bytes that ranks have counted, without shards and with them, the same on each."""
     sizes, good, _ = about(program, rule)
     clip = "grad_norm" in program.vars
     expected = counts.collectives(sizes, good, sharded=False)
-    for _, counted, _ in measured([program] * ranks_of(program)):
+    for _, counted, _ in measured([program] * cases.ranks_of(program)):
         assert counted == expected
     expected = counts.collectives(sizes, good, sharded=True, optimize_cast=cast, clip=clip)
-    made = shards(program, rule, cast)
+    made = cases.shards(program, rule, cast)
     begun = counts.startup(sizes, good, optimize_cast=cast)
     for each, (startup, counted, _) in zip(made, measured(made), strict=True):
         assert counted == expected
@@ -153,9 +141,9 @@ def test_collectives_and_bytes(program, rule, cast):
 @pytest.mark.parametrize("rule", ["paddle", "greedy"])
 def test_fused_broadcasts(rule, limit):
     """One for each run of an owner and dtype below the limit, with padding."""
-    program = step(world_size=3, fp32=["c"])
-    made = shards(program, rule, fuse=limit)
-    owners, vars = owners_of(program, rule), made[0].vars
+    program = cases.step(world_size=3, fp32=["c"])
+    made = cases.shards(program, rule, fuse=limit)
+    owners, vars = cases.owners_of(program, rule), made[0].vars
     sent = [name if name == "c" else copy_of(name) for name in owners]
     expected = calls = 0
     for rank in range(3):
@@ -176,19 +164,19 @@ def test_fused_broadcasts(rule, limit):
 
 
 def test_what_fuse_broadcasts_leaves_alone():
-    program = step([("a", (2,)), ("b", (0,)), ("c", (3,))], world_size=2)
-    (made, _) = shards(program, "greedy")
+    program = cases.step([("a", (2,)), ("b", (0,)), ("c", (3,))], world_size=2)
+    (made, _) = cases.shards(program, "greedy")
     result = passes.fuse_broadcasts(made)
     assert not result.applied and result.reasons == (
         "'b.cast_fp16' has no elements", "no owner has two variables of one dtype in a row that fit together"
     )  # fmt: skip
-    assert passes.fuse_broadcasts(step(world_size=2)).reasons == result.reasons[1:]
+    assert passes.fuse_broadcasts(cases.step(world_size=2)).reasons == result.reasons[1:]
 
 
 def test_steps_that_stay_as_they_are():
     """With one rank, or with no parameter, there is nothing to share, and no update of no tensors."""
-    for params, ranks in (([], 1), ([], 3), (PARAMS, 1)):
-        program = step(params, world_size=ranks)
+    for params, ranks in (([], 1), ([], 3), (cases.PARAMS, 1)):
+        program = cases.step(params, world_size=ranks)
         _, good, _ = about(program)
         assert passes.shard(program, 0, ranks).program.counts() == program.counts()
         for owned in (None, (len(good), sum(good))):
@@ -198,19 +186,19 @@ def test_steps_that_stay_as_they_are():
 # Memory.
 
 
-@given(program=steps(ranks=5, optimizers=("adam", "momentum", "sgd")), rule=RULES)
+@given(program=cases.steps(ranks=5, optimizers=("adam", "momentum", "sgd")), rule=cases.RULES)
 @few(25)
 def test_memory(program, rule):
     """What ranks hold after a step, by kind: as it is, with copies, in shards, and both."""
     sizes, good, owners = about(program, rule)
-    routine = updates(program)[0].type
-    ranks = ranks_of(program)
+    routine = cases.updates(program)[0].type
+    ranks = cases.ranks_of(program)
     for cast in (False, True):
         whole = passes.optimize_cast(program).program if cast else program
         expected = counts.memory(sizes, good, routine, optimize_cast=cast)
         assert measured([whole] * ranks)[0][2] == expected
         assert counts.kept(whole) == counts.total(expected)
-        made = shards(program, rule, cast)
+        made = cases.shards(program, rule, cast)
         for rank, (_, _, found) in enumerate(measured(made)):
             expected = counts.memory(sizes, good, routine, owners=owners, rank=rank, optimize_cast=cast)
             assert found == expected
@@ -220,7 +208,7 @@ def test_memory(program, rule):
 @pytest.mark.parametrize("ranks", range(2, 9))
 def test_memory_is_saved_above_two_ranks(ranks):
     """8 equal tensors, by the greedy rule: 4N as it is in shards, 2N + 4N/W with copies; 6N without shards."""
-    program = step([(f"w{k}", (105,)) for k in range(840 // 105)], "sgd", world_size=ranks)
+    program = cases.step([(f"w{k}", (105,)) for k in range(840 // 105)], "sgd", world_size=ranks)
     sizes, good, owners = about(program, "greedy")
     elements = sum(sizes)
     assert counts.total(counts.memory(sizes, good, "sgd", optimize_cast=True)) == 6 * elements
@@ -259,11 +247,11 @@ def test_memory_of_bert_large_in_figures():
 
 def test_startup_of_one_rank():
     """Nothing is sent; what the caller has brought is cast."""
-    program = step(PARAMS[:2])
+    program = cases.step(cases.PARAMS[:2])
     made = passes.optimize_cast(program).program
     assert made.counts(part="startup") == {"cast": 2} and not program.startup
     bounds = []
-    bound = bind(made, brought(made, 0), gradients=gradients_on(bounds, made, 0))
+    bound = bind(made, cases.brought(made, 0), gradients=cases.gradients_on(bounds, made, 0))
     bounds.append(bound)
     bound.startup()
     assert bound.read("a.w.cast_fp16").tobytes() == bound.read("a.w").astype("float16").tobytes()
@@ -271,10 +259,10 @@ def test_startup_of_one_rank():
 
 def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
     """Both have an epsilon."""
-    program = step(PARAMS[:1], clip_epsilon=0.25, max_norm=1.0)
+    program = cases.step(cases.PARAMS[:1], clip_epsilon=0.25, max_norm=1.0)
     finish = next(op for op in program.main if op.type == "finish_check")
     assert finish.attrs["epsilon"] == 0.25
-    assert updates(program)[0].attrs["epsilon"] == numbers_of("adam")["epsilon"]
+    assert cases.updates(program)[0].attrs["epsilon"] == numbers_of("adam")["epsilon"]
 
 
 # What makes no sense.
