@@ -48,8 +48,7 @@ def ends(program, devices, steps=2, backend="cpu", seed=0, **options):
         bound = on_rank(program, world, backend, seed)
         for k in range(steps):
             bound.step(**({"lr": 0.25} if k == 1 and updates(bound.program) else {}))
-        names = {*written(bound.program), *trained(program)}
-        return {name: bound.read(name).tobytes() for name in names}
+        return {name: bound.read(name).tobytes() for name in {*written(bound.program), *trained(program)}}
 
     return local.run(rank, devices, **options)
 

@@ -79,8 +79,7 @@ def example(folder, without=(), edits=(), script=EXAMPLE):
         (folder / name).write_text(text.replace(before, after))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(TESTS)])}
     return subprocess.run(
-        [sys.executable, "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-    )
+        [sys.executable, "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 def test_the_page_runs(tmp_path):
     """And each rank clamps what it owns."""

@@ -54,8 +54,7 @@ MORE = JUNK | {
 # What is no junk, by kind of an argument: all else is refused.
 INTEGERS = {"0", "1", "-1", "2**31", "2**64", "10**400", "-10**400", "int8", "int array"}
 NUMBERS = INTEGERS | {
-    "0.5", "-0.0", "1e39", "1e-60", "inf", "-inf", "Fraction", "float16", "longdouble", "no dimensions",
-}  # fmt: skip
+    "0.5", "-0.0", "1e39", "1e-60", "inf", "-inf", "Fraction", "float16", "longdouble", "no dimensions"}
 NAMES = {"texts", "texts of NumPy"}
 ROWS = {"list", "tuple", "range", "set", "dict", "generator", "array", "array of one", "{1: 1}", "single", "empty"}
 KINDS = {
@@ -305,8 +304,7 @@ CALLS = {
     "group": (lambda **x: alone("group", **x), {"ranks": ([0], "")}),
     "agree": (lambda **x: alone("agree", **x), {"description": (["a"], "names")}),
     "state_dict|merged_adam": (state.state_dict, {
-        "routine": ("adam", ""), "slots": (slots, ""), "hypers": ({}, "none"), "stream": (0, "none|zero")}),
-}  # fmt: skip
+        "routine": ("adam", ""), "slots": (slots, ""), "hypers": ({}, "none"), "stream": (0, "none|zero")})}
 ENDLESS = {(run, "steps", junk) for junk in ("2**31", "2**64", "10**400")}
 
 

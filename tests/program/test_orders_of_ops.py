@@ -51,8 +51,7 @@ def test_ops_that_can_be_put_off(program, data):
     moved = [op for i, op in enumerate(ops) if i < last and i not in members]
     moved += [ops[i] for i in members] + list(ops[last + 1 :])
     allowed = dependencies.between(program, members) == ""
-    same = outcome(moved) == outcome(ops)
-    assert same or not allowed
+    assert outcome(moved) == outcome(ops) or not allowed
     conflicts = any(
         set(ops[i].writes) & {*ops[j].reads, *ops[j].writes} or set(ops[i].reads) & set(ops[j].writes)
         for i in members for j in range(i + 1, last) if j not in members

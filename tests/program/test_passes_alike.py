@@ -51,8 +51,7 @@ def in_use(program: Program) -> Program:
 
 def twice(program: Program) -> Program:
     """A parameter that two ops update."""
-    again = [op for op in program.main if op.type == "sgd"][:2]
-    return program.replace(main=(*program.main, *again))
+    return program.replace(main=(*program.main, *[op for op in program.main if op.type == "sgd"][:2]))
 
 
 def copied(program: Program) -> Program:
@@ -91,8 +90,7 @@ AT_ONCE = partial(passes.coalesce_gradients, memory_size=0)
 def test_laws(example, form):
     """Each pass is idempotent; all together need not be, since what one does may allow an earlier one to do more."""
     for apply in (
-        [passes.coalesce_gradients, passes.fuse_all_reduce, UPDATE[form]], [AT_ONCE, UPDATE[form]], [UPDATE[form]],
-    ):
+        [passes.coalesce_gradients, passes.fuse_all_reduce, UPDATE[form]], [AT_ONCE, UPDATE[form]], [UPDATE[form]]):
         program = EXAMPLES[example]()
         same_bits(lambda program, apply=apply: passes.pipeline(program, *apply), program)
         for one in apply:

@@ -167,8 +167,7 @@ def test_an_update_forms_the_average_in_fp32(config, ranks, backend):
 
 
 @pytest.mark.parametrize(("ranks", "config", "total", "rounded"), [
-    (2, "amp", 2.0**-24, 0.0), (3, "amp", 1.0, 0.333251953125), (3, "bf16", 1.0, 0.333984375),
-])  # fmt: skip
+    (2, "amp", 2.0**-24, 0.0), (3, "amp", 1.0, 0.333251953125), (3, "bf16", 1.0, 0.333984375)])
 def test_averages_of_16_bits_are_rounded(ranks, config, total, rounded):
     """What an update forms is closer. Velocities are at first the gradients."""
     program = step_program([("a", (4,))], "momentum", config=config, world_size=ranks, lr=0.5, mu=0.5)
@@ -315,6 +314,5 @@ def test_a_factor_of_zero_has_the_sign_of_the_average():
 
 
 def test_averages_by_no_number_of_the_dtype_stay():
-    program = with_attrs(steps_of("b"), scale=1e300)
-    result = fold_averages(program)
+    result = fold_averages(with_attrs(steps_of("b"), scale=1e300))
     assert not result.applied and "scale of 'b@GRAD': 1e+300 is no finite number of float32" in result.reasons

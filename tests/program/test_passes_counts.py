@@ -23,8 +23,7 @@ def test_op_counts_of_resnet50(optimizer, early, ranks, config):
     """The formulae, for 161 tensors."""
     routine = ROUTINES[optimizer]
     program = step_program(
-        RESNET.tensors, optimizer, config=config, world_size=ranks, early=early, **numbers_of(optimizer)
-    )
+        RESNET.tensors, optimizer, config=config, world_size=ranks, early=early, **numbers_of(optimizer))
     assert program.counts() == counts.step(routine, 161, world_size=ranks, early=early)
     optional = ["master_params"] if config == "amp" else []
     for form in ("flat", "merged"):
@@ -54,8 +53,7 @@ def test_op_counts_in_figures():
 
 
 @given(
-    program=programs(mixed=False, optimizers=("adam",)), grouping=GROUPINGS, form=st.sampled_from(["flat", "merged"])
-)
+    program=programs(mixed=False, optimizers=("adam",)), grouping=GROUPINGS, form=st.sampled_from(["flat", "merged"]))
 @few(25)
 def test_op_counts(program, grouping, form):
     """The formulae, for any number of tensors, ranks and groups."""
@@ -77,8 +75,7 @@ def test_op_counts(program, grouping, form):
     single = sum(unit == 1 for unit in units)
     adam = ROUTINES["adam"]
     expected = counts.fused_step(
-        adam, len(sizes) - single, sparse=sparse, world_size=ranks, early=early, groups=groups, form=form, units=fused
-    )
+        adam, len(sizes) - single, sparse=sparse, world_size=ranks, early=early, groups=groups, form=form, units=fused)
     assert made.counts()["backward"] == len(sizes)
     assert made.counts().get("adam", 0) == expected.get("adam", 0) + single
     assert made.counts().get("all_reduce", 0) == expected.get("all_reduce", 0)
@@ -130,8 +127,7 @@ def test_updates_of_nothing_stay_out():
 
 
 def test_sparse_gradients_stay_out():
-    program = adam(sparse=["a.w", "b.v"], world_size=2)
-    made = everything()(program)
+    made = everything()(adam(sparse=["a.w", "b.v"], world_size=2))
     counts = made.program.counts()
     assert (counts["all_gather"], counts["scatter_add"], counts["adam"], counts["all_reduce"]) == (2, 2, 3, 4)
     assert "coalesce_gradients: 'a.w@GRAD' is sparse and stays out" in made.reasons
@@ -190,8 +186,7 @@ def test_a_reason_names_the_first_update_and_then_the_one_that_differs():
 def test_numbers_of_their_own_are_kept(optimizer, name):
     """Of each number that may differ between tensors, every tensor keeps its own; flat, it is refused."""
     program = step_program(PARAMS, optimizer, **numbers_of(optimizer, **{name: UNEVEN}))
-    made = passes.fuse_optimizer(program)
-    (op,) = (op for op in made.program.main if op.type == f"merged_{optimizer}")
+    (op,) = (op for op in passes.fuse_optimizer(program).program.main if op.type == f"merged_{optimizer}")
     assert sorted(op.attrs[name]) == sorted(UNEVEN.values())
     declined = passes.fuse_optimizer(program, form="flat")
     assert not declined.applied
@@ -205,8 +200,7 @@ def test_stochastic_rounding_is_not_flat():
     """Its bits go by the number of an element in its tensor."""
     program = adam(PARAMS[:3], config=Config("bfloat16", "bfloat16", "bfloat16"), rounding="stochastic", seed=5)
     assert "stochastic rounding" in passes.fuse_optimizer(program, form="flat").reasons[0]
-    made = passes.fuse_optimizer(program)
-    assert made.program.counts()["merged_adam"] == 1
+    assert passes.fuse_optimizer(program).program.counts()["merged_adam"] == 1
     same_bits(passes.fuse_optimizer, program)
 
 
@@ -217,8 +211,7 @@ def test_ops_that_depend_on_each_other_are_left_alone():
     reads = second.replace(inputs={**second.inputs, "grad_factor": first.inputs["params"]})
     result = passes.fuse_optimizer(program.replace(main=(*backward, first, reads)))
     assert not result.applied
-    twice = program.replace(main=(*backward, first, second, first))
-    result = passes.fuse_optimizer(twice, form="merged")
+    result = passes.fuse_optimizer(program.replace(main=(*backward, first, second, first)), form="merged")
     assert "sgd of 'a.w' changes 'a.w', which sgd of 'a.w' changes" in result.reasons[0]
     copy = Var("copy", (5, 3), "float16", persistable=True, initial=0.0)
     cast = first.replace(type="cast", inputs={"x": ("a.w",)}, outputs={"out": ("copy",)}, attrs={})
@@ -274,8 +267,7 @@ def test_a_report_shows_both_programs():
 def test_passes_compose_in_any_order():
     """The gradients may be coalesced by the optimizer's pass, or by theirs; whatever comes first, others can go on."""
     program = adam(PARAMS[:4], world_size=2)
-    apply = (passes.coalesce_gradients, passes.fuse_all_reduce, passes.fuse_optimizer)
-    for order in itertools.permutations(apply):
+    for order in itertools.permutations((passes.coalesce_gradients, passes.fuse_all_reduce, passes.fuse_optimizer)):
         same_bits(lambda p, order=order: passes.pipeline(p, *order), program)
 
 

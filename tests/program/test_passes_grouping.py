@@ -15,8 +15,7 @@ def groups(rule, tensors, **flags):
     """The groups as names. A tensor is its name and its bytes, of fp32 if no dtype is given."""
     names, sizes, dtypes = zip(*((t if len(t) == 3 else (*t, F)) for t in tensors), strict=True)
     made = rule(
-        names, [(size // {F: 4, H: 2}[dtype],) for size, dtype in zip(sizes, dtypes, strict=True)], dtypes, **flags
-    )
+        names, [(size // {F: 4, H: 2}[dtype],) for size, dtype in zip(sizes, dtypes, strict=True)], dtypes, **flags)
     return [" ".join(names[i] for i in group) for group in made.groups], made
 
 
@@ -174,8 +173,7 @@ def test_ddp_by_dtype():
 @given(
     rule=st.sampled_from(list(RULES)),
     tensors=st.lists(
-        st.tuples(st.sampled_from(["a", "b.c", "b.d", "e.f.g"]), st.integers(1, 9), st.sampled_from([F, H]))
-    ),
+        st.tuples(st.sampled_from(["a", "b.c", "b.d", "e.f.g"]), st.integers(1, 9), st.sampled_from([F, H]))),
     one=st.booleans(),
 )
 def test_every_tensor_is_in_one_group_and_every_buffer_of_one_dtype(rule, tensors, one):

@@ -142,8 +142,7 @@ def test_where_reduce_puts_things():
     made = passes.reduce_to_owners(adam(), 3).program
     assert passes.owners(made) == {"d.e.f": 0, "a.b": 1, "a.w": 1, "b.v": 1, "b.w": 2, "c": 2}
     assert list(passes.owners(made)) == ["d.e.f", "a.b", "a.w", "b.v", "b.w", "c"], "device by device, then by name"
-    counts = made.counts()
-    assert counts == {"backward": 6, "reduce": 6, "scale": 6, "adam": 6, "broadcast": 6}
+    assert made.counts() == {"backward": 6, "reduce": 6, "scale": 6, "adam": 6, "broadcast": 6}
     own = [on_device(made, rank).counts() for rank in range(3)]
     assert [c["adam"] for c in own] == [1, 3, 2] and all(c["reduce"] == c["broadcast"] == 6 for c in own)
 
@@ -161,8 +160,7 @@ def test_states_are_where_updates_are():
 
 def test_blocks_of_states_are_where_updates_are():
     """The whole of a state is let go once startup has cut it; the parameter stays."""
-    program = adam([("w", (8, 3))])
-    made = cases.sent(program, 2, min_block_size=12).program
+    made = cases.sent(adam([("w", (8, 3))]), 2, min_block_size=12).program
 
     def rank(world):
         bound = cases.on_rank(made, world)
@@ -211,8 +209,7 @@ def test_gradients_are_cut_without_a_copy():
 
 
 def test_blocks_are_dealt_in_turn():
-    made = cases.sent(adam(), 3).program
-    blocks = [(name, op.device) for op in cases.updates(made) for name in op.outputs["params"]]
+    blocks = [(name, op.device) for op in cases.updates(cases.sent(adam(), 3).program) for name in op.outputs["params"]]
     assert [device for _, device in blocks] == [k % 3 for k in range(len(blocks))]
 
 
@@ -223,8 +220,7 @@ def test_receivers():
     assert passes.owners(made["gradient"]) == {"a": 0, "c": 0, "b": 1}
     assert passes.owners(made["balanced"]) == {"b": 0, "a": 1, "c": 1}
     balancer = passes.Balancer(2, {"a": 6, "b": 6, "c": 3})
-    drawn = [balancer.get_appropriate_dev([name]) for name in ("c", "b", "a", "a", "b", "c")]
-    assert drawn == [0, 1, 0, 1, 0, 1]
+    assert [balancer.get_appropriate_dev([name]) for name in ("c", "b", "a", "a", "b", "c")] == [0, 1, 0, 1, 0, 1]
 
 
 def test_nothing_is_kept_between_builds():

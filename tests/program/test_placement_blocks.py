@@ -189,8 +189,7 @@ def test_parts_beside_the_target(backend):
     host = np.arange(16, dtype=np.float32).reshape(4, 4)
     both = gpu.to_device(host) if backend == "gpu" else host.copy()
     concat((part for part in (both[:3, 2:], both[3:3, 2:], both[3:, 2:])), both[:, :2])
-    after = both.copy_to_host() if backend == "gpu" else both
-    assert after.tobytes() == np.tile(host[:, 2:], 2).tobytes()
+    assert (both.copy_to_host() if backend == "gpu" else both).tobytes() == np.tile(host[:, 2:], 2).tobytes()
 
 
 def test_a_row_that_is_its_own_place_whatever_its_stride():

@@ -114,8 +114,7 @@ def test_steps_come_after_and_before_what_the_caller_does(machine):
         for _ in range(step + 1):
             bound.step()
         assert {name: keep[name].copy_to_host().tobytes() for name in keep} == {
-            name: bound.read(name).tobytes() for name in keep
-        }
+            name: bound.read(name).tobytes() for name in keep}
 
 
 # With a host that is steps ahead of the device.
@@ -132,8 +131,7 @@ class Late:
 
         def late(schedule, task, view):
             call = plain(schedule, task, view)
-            queue = self.queues[schedule._streams[task.stream]]
-            return call and partial(queue.append, ("do", call))
+            return call and partial(self.queues[schedule._streams[task.stream]].append, ("do", call))
 
         return late
 
@@ -243,8 +241,7 @@ def test_gradients_that_are_there_take_no_time_of_streams(executor, monkeypatch)
 @pytest.mark.parametrize("name", ["adam", "merged"])
 def test_spans(machine, name):
     """Tasks follow each other on a stream, start after what they wait for has stopped, and all do within the step."""
-    program = beside(PROGRAMS[name]())
-    run = scheduled(machine, program, timing=True)
+    run = scheduled(machine, beside(PROGRAMS[name]()), timing=True)
     spans = run.spans()
     assert [span.task for span in spans] == list(run.plan.tasks)
     assert spans[0] == (run.plan.tasks[0], 0, 0)
@@ -260,8 +257,7 @@ def test_spans(machine, name):
 
 
 def test_spans_are_of_the_last_step(executor):
-    arrays = on(executor, arrays_of(PLAN.program))
-    run = placement.bind_schedule(PLAN, arrays, timing=True)
+    run = placement.bind_schedule(PLAN, on(executor, arrays_of(PLAN.program)), timing=True)
     run.step()
     before = run.spans()
     assert run.spans() == before

@@ -68,8 +68,7 @@ def test_formulae_count_messages(devices, chunk):
         gather = [[(chunk, 0)] for _ in range(devices - 1)]
         assert cost.broadcast(LINK, n, devices, "scatter") == pytest.approx(seconds(halves(devices, n) + gather))
         down = [[(bytes_, bytes_)] for ((bytes_, _),) in halves(devices, n)]
-        both = seconds(down) + seconds(halves(devices, n))
-        assert cost.reduce(LINK, n, devices, "scatter") == pytest.approx(both)
+        assert cost.reduce(LINK, n, devices, "scatter") == pytest.approx(seconds(down) + seconds(halves(devices, n)))
 
 
 def test_numbers_by_hand():

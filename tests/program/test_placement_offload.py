@@ -35,8 +35,7 @@ def ends(machine, plan, steps=2, issue=None, watch=False, brought=None):
     given = on(machine, cases.arrays_of(program) | (brought or {}))
 
     def run():
-        caller = machine.new_stream()
-        bound = placement.bind_schedule(plan, given, gradients=ready, stream=caller)
+        bound = placement.bind_schedule(plan, given, gradients=ready, stream=machine.new_stream())
         for k in range(steps):
             bound.set(**({"lr": 0.25} if k == 1 else {}))
             bound.step_in(plan.tasks if issue is None else plan.order(issue + k))
@@ -60,8 +59,7 @@ def expected(program, steps=2, brought=None):
 def from_a_quarter(program):
     """Moments that are not 0 at first."""
     return program.replace(vars={
-        name: replace(var, initial=0.25) if "moment" in name else var for name, var in program.vars.items()
-    })
+        name: replace(var, initial=0.25) if "moment" in name else var for name, var in program.vars.items()})
 
 
 CASES = {
@@ -163,14 +161,12 @@ def test_copies_run_beside_updates():
 @pytest.mark.parametrize("masters", [False, True])
 def test_memory(executor, nbytes, ring, masters):
     """By the formula, and as the allocations of a bound schedule."""
-    program = merged(cases.adam(config="amp"))
-    made = passes.offload(program, nbytes=nbytes, ring=ring, masters=masters).program
+    made = passes.offload(merged(cases.adam(config="amp")), nbytes=nbytes, ring=ring, masters=masters).program
     slots = ["moment1", "moment2"] + ["master_params"] * masters
     groups = [[x for slot in slots for x in op.inputs[slot]] for op in made.main if op.type == "merged_adam"]
     s = [sum(-(-math.prod(made.vars[x].shape) * 4 // 256) * 256 for x in group) for group in groups]
     assert all(
-        total <= (nbytes or math.inf) or len(group) == len(slots) for total, group in zip(s, groups, strict=True)
-    )
+        total <= (nbytes or math.inf) or len(group) == len(slots) for total, group in zip(s, groups, strict=True))
     device = sum(max(s[b] for b in range(len(s)) if b % ring == r) for r in range(min(ring, len(s))))
     rings = [var for var in made.vars.values() if var.name.startswith("@RING@")]
     assert sum(math.prod(var.shape) for var in rings) == device and len(rings) == min(ring, len(s))
@@ -249,8 +245,7 @@ ONE = passes.offload(cases.adam([("w", (3,))])).program
 
 def changed(kind, **sides):
     """A copy in and a copy out, and one of them other than it must be."""
-    ops = [op.replace(**sides) if op.type == kind else op for op in ONE.main if op.type != "adam"]
-    return ONE.replace(main=ops)
+    return ONE.replace(main=[op.replace(**sides) if op.type == kind else op for op in ONE.main if op.type != "adam"])
 
 
 STATES = ["w_moment1_0", "w_moment2_0"]
@@ -288,5 +283,4 @@ def test_costs_of_copies():
     """By the bus, of the bytes of tensors; the rest by the rate of memory."""
     plan = placement.on_streams(passes.offload(cases.adam([("w", (3,))])).program)
     seconds = task_cost(plan, cost.Link(0, 0), cost.Link(100.0, 2.0), rate=4.0)
-    found = [seconds(task) for task in plan.tasks if task.stream != "compute"]
-    assert found == [100 + 2 * 24] * 2
+    assert [seconds(task) for task in plan.tasks if task.stream != "compute"] == [100 + 2 * 24] * 2

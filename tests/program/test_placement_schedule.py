@@ -65,8 +65,7 @@ def run(made, devices=2, edit=None, watch=False, steps=2, seen=None, **options):
             return ready[name]
 
         arrays = put("gpu", arrays_of(mine))
-        bound = placement.run_schedule(plan, arrays, comm=world, gradients=gradients, steps=steps, **options)
-        return left(bound, made)
+        return left(placement.run_schedule(plan, arrays, comm=world, gradients=gradients, steps=steps, **options), made)
 
     if current.observer is not None:
         return local.run(rank, devices)
@@ -177,9 +176,7 @@ def some_rank(program, devices, make, rank):
 PLANS = dict(
     program=programs(max_tensors=4, ranks=1), devices=st.integers(1, 4), rank=st.integers(0, 3),
     make=st.sampled_from([
-        passes.reduce_to_owners, passes.all_reduce_gradients, sent, at_once, partial(sent, receiver="balanced"),
-    ]),
-)  # fmt: skip
+        passes.reduce_to_owners, passes.all_reduce_gradients, sent, at_once, partial(sent, receiver="balanced")]))
 
 
 @given(**PLANS)

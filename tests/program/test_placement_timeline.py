@@ -68,8 +68,7 @@ def test_two_long_tasks():
     assert [span.stop for span in simulate(two, {0: 4.0, 1: 6.0})] == [4, 6]
     assert [span.stop for span in simulate(two, {0: 4.0, 1: 6.0}, 0.5)] == [8, 10]
     assert [span.stop for span in simulate(two, {0: 4.0, 1: 6.0}, 0.25)] == [16, 18]
-    copies = plan_of(("copy_in", ()), ("copy_out", ()))
-    assert [span.stop for span in simulate(copies, {0: 4.0, 1: 6.0}, 0.5)] == [4, 6]
+    assert [span.stop for span in simulate(plan_of(("copy_in", ()), ("copy_out", ())), {0: 4.0, 1: 6.0}, 0.5)] == [4, 6]
 
 
 @given(cases=st.lists(plans(), min_size=1, max_size=4), beside=st.floats(0.05, 1))

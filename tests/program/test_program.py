@@ -48,8 +48,7 @@ def test_variables_of_a_step():
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "momentum"])
 def test_op_counts_of_a_step(optimizer, ranks, sparse, early):
     program = step_program(PARAMS, optimizer, world_size=ranks, sparse=sparse, early=early, **numbers_of(optimizer))
-    expected = counts.step(ROUTINES[optimizer], 6, sparse=len(sparse), world_size=ranks, early=early)
-    assert program.counts() == expected
+    assert program.counts() == counts.step(ROUTINES[optimizer], 6, sparse=len(sparse), world_size=ranks, early=early)
 
 
 @pytest.mark.parametrize(("options", "error", "message"), [
@@ -196,8 +195,7 @@ def test_what_is_in_memory_is_not_yet_made():
     with pytest.raises(ValueError, match=r"'a.b@GRAD': expected a variable that is persistable or made before"):
         made.replace(main=made.main[2:]).check()
     with pytest.raises(
-        ValueError, match=r"'@FUSEDVAR@@GRAD@a.b@GRAD': expected .* before, of which 'a.w@GRAD' is part,"
-    ):
+        ValueError, match=r"'@FUSEDVAR@@GRAD@a.b@GRAD': expected .* before, of which 'a.w@GRAD' is part,"):
         made.replace(main=[op for op in made.main if "a.w@GRAD" not in op.writes]).check()
 
 
@@ -207,8 +205,7 @@ def test_a_variable_lies_in_one_buffer():
     again = first.replace(outputs={**first.outputs, "fused_output": ["again"]})
     both = made.with_vars([Var("again", (-1,), "float32")]).replace(startup=(*made.startup, again))
     with pytest.raises(
-        ValueError, match=r"startup\[6\] coalesce_tensor: 'a.b': expected each variable in one buffer, got"
-    ):
+        ValueError, match=r"startup\[6\] coalesce_tensor: 'a.b': expected each variable in one buffer, got"):
         both.check()
 
 
@@ -263,8 +260,7 @@ def test_what_a_variable_of_floats_can_start_from(dtype):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "beyond"), [("float16", 65520.0), ("bfloat16", 2.0**128 - 2.0**119), ("float32", 2.0**128 - 2.0**103)]
-)
+    ("dtype", "beyond"), [("float16", 65520.0), ("bfloat16", 2.0**128 - 2.0**119), ("float32", 2.0**128 - 2.0**103)])
 def test_what_rounds_to_infinity_is_refused(dtype, beyond):
     with pytest.raises(ValueError, match=f"initial: expected a number of {dtype}"):
         Var("x", (2,), dtype, initial=beyond)

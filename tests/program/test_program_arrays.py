@@ -208,8 +208,7 @@ def test_remainders_start_at_zero(backend):
     program = step_program([("a", (5,))], "momentum", config=config, lr=2.0**-12, mu=0.5)
     given = {"a@GRAD": placed(backend, np.ones(5, bfloat16))}
     made = run(program, {"a": placed(backend, np.ones(5, bfloat16))}, backend=backend, gradients=given)
-    exact = remainder.join(made.read("a"), made.read("a_fp32_master_0"))
-    assert exact.tolist() == [1 - 2.0**-12] * 5
+    assert remainder.join(made.read("a"), made.read("a_fp32_master_0")).tolist() == [1 - 2.0**-12] * 5
 
 
 def test_scalars_of_a_buffer_stay_there():
@@ -291,8 +290,7 @@ def test_ranks_agree_on_how_gradients_lie(change):
     In which order an op names them does not matter.
     """
     program = passes.fuse_all_reduce(
-        passes.coalesce_gradients(adam(PARAMS[:2], world_size=2), "by_count", count=2).program
-    ).program
+        passes.coalesce_gradients(adam(PARAMS[:2], world_size=2), "by_count", count=2).program).program
 
     def edited(op):
         if change == "names" and op.type == "all_reduce":

@@ -73,8 +73,7 @@ def simulated(plan):
 
 def grouped(rule, **flags):
     return lambda count: lambda: rule(
-        [name for name, _ in params_of(count)], [shape for _, shape in params_of(count)], ["float32"] * count, **flags
-    )
+        [name for name, _ in params_of(count)], [shape for _, shape in params_of(count)], ["float32"] * count, **flags)
 
 
 def size_in_buckets(count):

@@ -20,8 +20,7 @@ def refused(error, message, function, *args, **named):
 
 
 @pytest.mark.parametrize(("shape", "expected"), [
-    ((2, 3), (2, 3)), ([2], (2,)), ((), ()), ((np.int64(2), 0), (2, 0)), ((n for n in (4, 5)), (4, 5)), ((-1,), (-1,)),
-])  # fmt: skip
+    ((2, 3), (2, 3)), ([2], (2,)), ((), ()), ((np.int64(2), 0), (2, 0)), ((n for n in (4, 5)), (4, 5)), ((-1,), (-1,))])
 def test_shapes(shape, expected):
     found = Var("a", shape, "float32").shape
     assert found == expected and all(type(extent) is int for extent in found)

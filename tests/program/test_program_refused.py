@@ -14,15 +14,13 @@ from refopt.program import bind, passes, placement, run, step_program
 
 PARAMS = [("a", (3,)), ("b", (2, 2)), ("c", (5,))]
 FUSED = {
-    "plain": lambda program: program, "merged": lambda program: passes.fuse_optimizer(program, form="merged").program,
-}  # fmt: skip
+    "plain": lambda program: program, "merged": lambda program: passes.fuse_optimizer(program, form="merged").program}
 BACKENDS = pytest.mark.parametrize("backend", ["cpu", "gpu"])
 
 
 def program_of(optimizer, form="plain"):
     optional = [slot.name for slot in ROUTINES[optimizer].slots if slot.optional and slot.name != "master_params"]
-    made = step_program(PARAMS, optimizer, optional=optional, **numbers_of(optimizer))
-    return FUSED[form](made)
+    return FUSED[form](step_program(PARAMS, optimizer, optional=optional, **numbers_of(optimizer)))
 
 
 def brought(program):

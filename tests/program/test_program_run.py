@@ -107,8 +107,7 @@ def test_scatter_add_is_exact():
     from refopt.program.gpu.sparse import adder
 
     for source, target in (
-        ("float32", "float32"), ("float16", "float32"), ("bfloat16", "float32"), ("float32", "float64"),
-    ):
+        ("float32", "float32"), ("float16", "float32"), ("bfloat16", "float32"), ("float32", "float64")):
         ptx = adder(source, target).ptx((nb.int64,) * 5)
         floating = re.findall(r"\b((?:add|sub|mul|div|fma|mad)\.\S*f(?:16|32|64))", ptx)
         assert set(floating) == {f"add.rn.{target.replace('float', 'f')}"}
@@ -138,8 +137,7 @@ def test_run_leaves_the_outcome_in_the_arrays_that_were_given(backend):
     program = adam(PARAMS[:2])
     for each in (program, passes.fuse_optimizer(program).program):
         arrays = put(backend, arrays_of(program))
-        given = gradients_of(program, 0)
-        bound = run(each, arrays, backend=backend, gradients=given, steps=2, lr=0.125)
+        bound = run(each, arrays, backend=backend, gradients=gradients_of(program, 0), steps=2, lr=0.125)
         assert bound.steps == 2
         for name, array in arrays.items():
             now = array.copy_to_host() if backend == "gpu" else array
@@ -159,8 +157,7 @@ def test_gates(gate, form, backend):
     assert op.inputs[gate] == (gate,)
 
     def end(program, number):
-        arrays = arrays_of(plain) | {gate: np.full(1, number, np.float32)}
-        bound = bound_on(program, arrays=arrays, backend=backend)
+        bound = bound_on(program, arrays=arrays_of(plain) | {gate: np.full(1, number, np.float32)}, backend=backend)
         bound.step()
         return {name: bound.read(name).tobytes() for name in plain.vars if plain.vars[name].persistable}
 
@@ -170,14 +167,12 @@ def test_gates(gate, form, backend):
     if gate == "found_inf":
         before = bound_on(plain)
         assert end(made, 1.0) == {
-            name: before.read(name).tobytes() for name in plain.vars if plain.vars[name].persistable
-        }
+            name: before.read(name).tobytes() for name in plain.vars if plain.vars[name].persistable}
 
 
 def test_numbers_of_a_step():
     """They hold from then on, for every op that has them; none is changed if one of them is bad."""
-    program = step_program(PARAMS[:2], {"a.w": "sgd", "a.b": "momentum"}, lr=0.5, mu=0.5)
-    bound = bound_on(program)
+    bound = bound_on(step_program(PARAMS[:2], {"a.w": "sgd", "a.b": "momentum"}, lr=0.5, mu=0.5))
     for numbers, error, message in (
         (dict(beta1=0.1), TypeError, "beta1: expected one of dampening, l2_decay, lr, mu, rescale_grad, seed, got"),
         (dict(mu=0.25, lr=-1.0), ValueError, "merged_sgd: lr: expected a finite float32 at least 0, got -1.0"),
@@ -236,8 +231,7 @@ def test_order_of_calls_and_bad_gradients():
     with pytest.raises(ValueError, match=r"bind: matmul: expected a type that can be run"):
         bind(Program({}, (), (Op("matmul"),)), {})
     with pytest.raises(
-        ValueError, match=r"bind: comm: expected a communicator of 2 ranks, as all_reduce needs, got None"
-    ):
+        ValueError, match=r"bind: comm: expected a communicator of 2 ranks, as all_reduce needs, got None"):
         bind(adam(PARAMS[:1], world_size=2), {})
 
 

@@ -207,8 +207,7 @@ def test_the_cast_in_the_optimizers_stage(ranks, backend):
     """PR 34965: on every rank all parameters, and copies that are these, rounded, after every step."""
     program = cases.step(cases.PARAMS[:4], world_size=ranks, **cases.FULL)
     expected = cases.history([program] * ranks, 2)
-    got = cases.history([unsharded(program)] * ranks, 2, backend)
-    for one, other in zip(expected, got, strict=True):
+    for one, other in zip(expected, cases.history([unsharded(program)] * ranks, 2, backend), strict=True):
         for here, there in zip(one, other, strict=True):
             assert cases.bits(here).items() <= cases.bits(there).items()
             assert there.keys() - here.keys() == {f"{name}.cast_fp16" for name in ("a.w", "a.b", "b.w")}
@@ -352,8 +351,7 @@ def test_found_inf_is_a_flag(backend):
         for mine in (program, programs[world.rank]):
             bound = cases.bound_on(mine, world, backend)
             bound.gradients = {
-                name: np.full(var.shape, np.inf, var.dtype) for name, var in mine.vars.items() if "@GRAD" in name
-            }
+                name: np.full(var.shape, np.inf, var.dtype) for name, var in mine.vars.items() if "@GRAD" in name}
             bound.step()
             found.append(bound.read("found_inf")[0])
         return found

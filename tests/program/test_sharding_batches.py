@@ -139,8 +139,7 @@ def test_calls_that_come_together():
     each kind by itself."""
     free = between("c", "optimize").with_vars([Var("c", (4,), "float32", persistable=True)])
     for program, expected in (
-        (free, ["scale", "batch"]), (between("b"), ["scale", "batch"]), (between("a"), ["batch", "scale"]),
-    ):  # fmt: skip
+        (free, ["scale", "batch"]), (between("b"), ["scale", "batch"]), (between("a"), ["batch", "scale"])):
         made = passes.batch_owners(program).program.main
         assert [op.type for op in made] == expected and program.main[1] in made
     for k in (0, 1):
@@ -151,8 +150,7 @@ def test_calls_that_come_together():
         assert collectives.calls(made)[k] == program.main[k].replace(layer=None)
     both = sends("reduce", [0, 1], ["a", "b"])
     both = both.replace(vars={**both.vars, **TWO.vars}, main=[both.main[0], *TWO.main, both.main[1]])
-    kinds = [op.attrs["kind"] for op in passes.batch_owners(both).program.main]
-    assert kinds == ["broadcast", "reduce"]
+    assert [op.attrs["kind"] for op in passes.batch_owners(both).program.main] == ["broadcast", "reduce"]
 
 
 # Ops that make no sense.
@@ -167,8 +165,7 @@ def odd(startup=(), dtype="float32", **changes):
     fields = {key: changes.pop(key) for key in ("inputs", "outputs") if key in changes}
     made = GOOD.with_vars([Var("buffer", (-1,), dtype), Var("s", (4,), dtype, persistable=True, sparse=True),
                            Var("h", (4,), "float16", persistable=True)])  # fmt: skip
-    op = GOOD.main[0].replace(attrs={**GOOD.main[0].attrs, **changes}, **fields)
-    return made.replace(startup=startup, main=[op])
+    return made.replace(startup=startup, main=[GOOD.main[0].replace(attrs={**GOOD.main[0].attrs, **changes}, **fields)])
 
 
 @pytest.mark.parametrize(("program", "error", "message"), [

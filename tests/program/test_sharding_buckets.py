@@ -48,10 +48,8 @@ def test_a_step_in_buckets_in_order():
     """Reductions as gradients come; then, bucket by bucket, average and update; then what was updated first is sent."""
     params = [(name, (100,)) for name in "abcdefgh"]
     program = step_program(params, "adam", config="amp", grad_dtype="float32", world_size=2, lr=0.1)
-    made = cases.in_buckets(program, "greedy", 801 / 2**20)[0]
-    main = [op for op in made.main if op.role != "backward"]
-    about = [(op.type, [name[0] for name in op.writes if "_" not in name]) for op in main]
-    assert about == [
+    main = [op for op in cases.in_buckets(program, "greedy", 801 / 2**20)[0].main if op.role != "backward"]
+    assert [(op.type, [name[0] for name in op.writes if "_" not in name]) for op in main] == [
         ("reduce", ["h", "f"]), ("reduce", ["g", "e"]), ("reduce", ["d", "b"]), ("reduce", ["c", "a"]),
         ("scale", ["g", "e"]), ("merged_adam", ["g", "e"]), ("scale", ["c", "a"]), ("merged_adam", ["c", "a"]),
         ("broadcast", ["h", "f"]), ("broadcast", ["g", "e"]), ("broadcast", ["d", "b"]), ("broadcast", ["c", "a"]),
@@ -107,8 +105,7 @@ def test_buckets_by_hand():
 def test_runs_are_of_32_megabytes(more, calls):
     """If not asked for otherwise: two tensors of 16 fit, and one with an element more does not."""
     sizes = [2**22, 2**22 + more]
-    program = step_program([("a", sizes[:1]), ("b", sizes[1:])], "sgd", world_size=2, lr=0.5)
-    made = passes.shard(program, 0, 2)
+    made = passes.shard(step_program([("a", sizes[:1]), ("b", sizes[1:])], "sgd", world_size=2, lr=0.5), 0, 2)
     for fuse, kind in ((passes.fuse_reduces, "reduce"), (passes.fuse_broadcasts, "broadcast")):
         assert fuse(made.program).program.counts()[kind] == calls
     assert len(counts.buckets(sizes, [4, 4], [0, 0])) == calls
@@ -199,8 +196,7 @@ def test_reductions_that_cannot_be_one(change, reason):
 def test_what_is_in_no_run():
     """Without elements, or in a buffer already."""
     program = step_program([("a", (3,)), ("b", (0, 2)), ("c", (9,)), ("d", (3,))], "sgd", world_size=2, lr=0.5)
-    one = passes.fuse_reduces(passes.shard(program, 0, 2).program)
-    assert "'b@GRAD' has no elements" in one.reasons
+    assert "'b@GRAD' has no elements" in passes.fuse_reduces(passes.shard(program, 0, 2).program).reasons
     buffers = passes.coalesce_gradients(program, "by_count", count=2).program
     again = passes.fuse_reduces(passes.shard(buffers, 0, 2).program)
     assert "'d@GRAD' is in a buffer already, 'FusedOutput_d@GRAD'" in again.reasons
@@ -220,8 +216,7 @@ def test_orders():
     names = [name for name, _ in cases.PARAMS]
     for order, expected in (("program", names), ("reduced", names[::-1])):
         made = [passes.shard(program, rank, 2, "greedy", order).program for rank in range(2)]
-        sent = [op.reads[0].removesuffix(".cast_fp16") for op in made[0].main if op.type == "broadcast"]
-        assert sent == expected
+        assert [op.reads[0].removesuffix(".cast_fp16") for op in made[0].main if op.type == "broadcast"] == expected
         updated = [[op.outputs["params"][0] for op in each.main if op.role == "optimize" and "params" in op.outputs]
                    for each in made]  # fmt: skip
         assert all(own == [name for name in expected if name in own] for own in updated)
@@ -254,8 +249,7 @@ def test_what_has_been_fused_ends_a_run():
     sent = [Op("broadcast", {"x": [x]}, {"out": [x]}, {"ranks": 2, "root": 0}, "communicate") for x in "dcba"]
     program = program.replace(main=[*main, *sent])
     for fuse, kind in ((passes.fuse_reduces, "reduce"), (passes.fuse_broadcasts, "broadcast")):
-        once = fuse(program, 40 / 2**20).program
-        assert [len(op.reads) for op in once.main if op.type == kind] == [1, 2, 1]
+        assert [len(op.reads) for op in fuse(program, 40 / 2**20).program.main if op.type == kind] == [1, 2, 1]
         idempotent(partial(fuse, limit=40 / 2**20), program)
 
 

@@ -46,8 +46,7 @@ def held(bound):
     for name, array in bound.arrays.items():
         var = bound.program.vars[name]
         if var.persistable and name not in SCALING and var.shape != UNKNOWN:
-            kind = "fp16" if var.dtype == "float16" else "fp32" if name in params else "state"
-            found[kind] += array.nbytes
+            found["fp16" if var.dtype == "float16" else "fp32" if name in params else "state"] += array.nbytes
     return found
 
 
@@ -59,8 +58,7 @@ def held(bound):
 def test_casts(program, rule):
     """C (1 + R) A on every rank; C; then c_r, and C of all ranks together. Gradients' casts stay C A."""
     _, good, owners = about(program, rule)
-    forwards = sum(op.type == "forward" for op in program.main)
-    accumulate = forwards // len(good)
+    accumulate = sum(op.type == "forward" for op in program.main) // len(good)
     recompute = any("subprog" in name for name in program.vars)
     ranks = cases.ranks_of(program)
     before = counts.casts(sum(good), accumulate=accumulate, recompute=recompute)
@@ -74,8 +72,7 @@ def test_casts(program, rule):
         total += own
         assert made.counts().get("cast", 0) - own == sum(good) * accumulate  # of gradients
     assert total == sum(good)
-    alone = cases.shards(program, rule, cast=False)
-    assert [counts.param_casts(made) for made in alone] == [before["before"]] * ranks
+    assert [counts.param_casts(made) for made in cases.shards(program, rule, cast=False)] == [before["before"]] * ranks
 
 
 @given(program=cases.steps(), rule=cases.RULES)
@@ -164,12 +161,10 @@ def test_fused_broadcasts(rule, limit):
 
 
 def test_what_fuse_broadcasts_leaves_alone():
-    program = cases.step([("a", (2,)), ("b", (0,)), ("c", (3,))], world_size=2)
-    (made, _) = cases.shards(program, "greedy")
+    (made, _) = cases.shards(cases.step([("a", (2,)), ("b", (0,)), ("c", (3,))], world_size=2), "greedy")
     result = passes.fuse_broadcasts(made)
     assert not result.applied and result.reasons == (
-        "'b.cast_fp16' has no elements", "no owner has two variables of one dtype in a row that fit together"
-    )  # fmt: skip
+        "'b.cast_fp16' has no elements", "no owner has two variables of one dtype in a row that fit together")
     assert passes.fuse_broadcasts(cases.step(world_size=2)).reasons == result.reasons[1:]
 
 
@@ -260,8 +255,7 @@ def test_startup_of_one_rank():
 def test_numbers_of_the_clip_and_of_the_optimizer_are_apart():
     """Both have an epsilon."""
     program = cases.step(cases.PARAMS[:1], clip_epsilon=0.25, max_norm=1.0)
-    finish = next(op for op in program.main if op.type == "finish_check")
-    assert finish.attrs["epsilon"] == 0.25
+    assert next(op for op in program.main if op.type == "finish_check").attrs["epsilon"] == 0.25
     assert cases.updates(program)[0].attrs["epsilon"] == numbers_of("adam")["epsilon"]
 
 

@@ -162,8 +162,7 @@ def test_shards_of_what_is_not_eligible(case):
                 main.append(Op("all_reduce", {"x": [x]}, {"out": [x]}, {"ranks": 2}, "communicate"))
         if case == "not used":
             made = Op("all_reduce", {"x": ["a.w@GRAD"]}, {"out": ["a.w@GRAD"]}, {"ranks": 2}, "communicate")
-            zero = Op("cast", {"x": ["a.w_moment1_0"]}, {"out": ["a.w@GRAD"]}, {}, "backward")
-            main = [zero, made, *main]
+            main = [Op("cast", {"x": ["a.w_moment1_0"]}, {"out": ["a.w@GRAD"]}, {}, "backward"), made, *main]
         startup = [Op("broadcast", {"x": [name]}, {"out": [name]}, {"ranks": 2, "root": 0}, "startup")
                    for name in ("a.w", "a.b")]  # fmt: skip
         return program.replace(main=main, startup=startup)
@@ -247,12 +246,10 @@ def test_updates_of_an_owner_can_be_one(form, rule):
 
 def test_bad_ops():
     """The error says which op, which slot and what was expected."""
-    program = step(PARAMS[:2], world_size=2, accumulate=2, max_norm=1.0)
-    made = shards(program)[1]
+    made = shards(step(PARAMS[:2], world_size=2, accumulate=2, max_norm=1.0))[1]
 
     def without(part, kind, **fields):
-        ops = [op.replace(**fields) if op.type == kind else op for op in getattr(made, part)]
-        return made.replace(**{part: ops})
+        return made.replace(**{part: [op.replace(**fields) if op.type == kind else op for op in getattr(made, part)]})
 
     check = next(op for op in made.main if op.type == "check_gradients")
     finish = next(op for op in made.main if op.type == "finish_check")

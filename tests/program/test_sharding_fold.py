@@ -19,8 +19,7 @@ def test_an_update_that_casts():
 
 def test_a_merged_update_that_casts():
     """Casts after an op for several parameters, as `optimize_cast` makes them after `fuse_optimizer`."""
-    program = passes.fuse_optimizer(step(PARAMS[:4], fp32=[]), form="merged").program
-    cast = passes.optimize_cast(program).program
+    cast = passes.optimize_cast(passes.fuse_optimizer(step(PARAMS[:4], fp32=[]), form="merged").program).program
     made = passes.fold_casts(cast).program
     assert counts.param_casts(cast) == 4 and counts.param_casts(made) == 0
     before, after = history([cast], 3, odd={(0, 0)}), history([made], 3, odd={(0, 0)})
@@ -53,8 +52,7 @@ def read_in_between(program):
     """Somebody wants the copy as it was."""
     main = list(program.main)
     i = next(i for i, op in enumerate(main) if op.type == "cast" and op.role == "optimize")
-    use = Op("forward", {"params": ["a.w"]}, {}, {}, "optimize")
-    return program.replace(main=[*main[:i], use, *main[i:]])
+    return program.replace(main=[*main[:i], Op("forward", {"params": ["a.w"]}, {}, {}, "optimize"), *main[i:]])
 
 
 @pytest.mark.parametrize(("edit", "reason"), [
@@ -64,21 +62,18 @@ def read_in_between(program):
     (read_in_between, "forward of 'a.w' in between needs 'a.w', which adam of 'a.w' changes"),
 ])
 def test_casts_that_stay(edit, reason):
-    program = edit(passes.optimize_cast(step(PARAMS[:1])).program)
-    result = passes.fold_casts(program)
+    result = passes.fold_casts(edit(passes.optimize_cast(step(PARAMS[:1])).program))
     assert not result.applied and any(reason in why for why in result.reasons), result.reasons
 
 
 def test_shards_come_first():
     """What is cast at startup is a parameter that ranks let go, and not a state."""
-    program = passes.optimize_cast(step(PARAMS[:2], world_size=2)).program
-    result = passes.shard(passes.fold_casts(program).program, 0, 2)
+    result = passes.shard(passes.fold_casts(passes.optimize_cast(step(PARAMS[:2], world_size=2)).program).program, 0, 2)
     assert not result.applied and "writes what was cast; fold_casts comes after" in result.reasons[0]
 
 
 def test_updates_of_buffers_or_with_masters_do_not_cast():
-    program = passes.optimize_cast(step(PARAMS[:2], fp32=["a.b"])).program
-    one = passes.fold_casts(program).program
+    one = passes.fold_casts(passes.optimize_cast(step(PARAMS[:2], fp32=["a.b"])).program).program
     again = edited(one, lambda op: [op, Op("cast", {"x": ["a.w.cast_fp16"]}, {"out": ["a.w@GRAD"]}, {}, "optimize")]
                    if routine_of(op) and "master_params" in op.inputs else [op])  # fmt: skip
     assert "adam of 'a.w.cast_fp16': it has masters already" in passes.fold_casts(again).reasons

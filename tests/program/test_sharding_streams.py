@@ -19,8 +19,7 @@ def on_streams(programs, edit=lambda plan, rank: plan, watch=True, steps=2, **op
         given = constant(mine, world.rank, gpu.to_device)
         plan = edit(placement.on_streams(mine), world.rank)
         arrays = put("gpu", initial(mine))
-        bound = placement.run_schedule(plan, arrays, comm=world, gradients=given, steps=steps, **options)
-        return bits(read(bound))
+        return bits(read(placement.run_schedule(plan, arrays, comm=world, gradients=given, steps=steps, **options)))
 
     with observe(count=False, watch=watch):
         return local.run(rank, len(programs))

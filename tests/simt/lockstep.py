@@ -7,8 +7,7 @@ from collections import defaultdict
 
 LANES, SIZE = 32, 64
 OPERATORS = {
-    ast.Add: operator.add, ast.Mult: operator.mul, ast.Mod: operator.mod, ast.Lt: operator.lt, ast.Eq: operator.eq,
-}
+    ast.Add: operator.add, ast.Mult: operator.mul, ast.Mod: operator.mod, ast.Lt: operator.lt, ast.Eq: operator.eq}
 
 
 class Writer:

@@ -50,8 +50,7 @@ def numbas():
         return (*map(str, signature.args), str(signature.return_type))
 
     resolve.unify = lambda a, b: str(
-        context.unify_types(*(types.boolean if name == "bool" else getattr(types, name) for name in (a, b)))
-    )
+        context.unify_types(*(types.boolean if name == "bool" else getattr(types, name) for name in (a, b))))
     return resolve
 
 
@@ -154,8 +153,7 @@ CONSTANTS = [0, 1, -2, 3, 63, 255, 2**31, -(2**40), 2**63 - 1, 2**63, 0.5, -1.75
 
 
 @pytest.mark.parametrize("kinds", [
-    ["uint8", "uint64", "float16", "float32"], pytest.param(SCALARS, marks=pytest.mark.slow),
-], ids=["some", "all"])
+    ["uint8", "uint64", "float16", "float32"], pytest.param(SCALARS, marks=pytest.mark.slow)], ids=["some", "all"])
 @pytest.mark.parametrize("symbol", OPERATORS)
 def test_constants_of_pythons_are_int64_or_float64(symbol, kinds):
     """Written in the kernel, or captured by it."""
@@ -178,8 +176,7 @@ def test_constants_of_pythons_are_int64_or_float64(symbol, kinds):
             left, right = (np.array(one).astype(kind)[()] for one, kind in zip(operands, rule, strict=False))
             if symbol == "Pow" and a == "float16":
                 continue  # a constant exponent keeps float16
-            halves = "float16" in rule[:2]
-            expected = FUNCTIONS[symbol](left, right) if halves else JITTED[symbol](left, right)
+            expected = FUNCTIONS[symbol](left, right) if "float16" in rule[:2] else JITTED[symbol](left, right)
         value, name = compute(expression, x, x, c=constant)
         assert name == rule[2], expression
         assert same(value, expected), (expression, x, value, expected)

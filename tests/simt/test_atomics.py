@@ -54,8 +54,7 @@ def test_counting_operations():
 
 
 @pytest.mark.parametrize(
-    ("operation", "dtype"), [("add", np.int8), ("add", np.float16), ("exch", np.float32), ("inc", np.int32)]
-)
+    ("operation", "dtype"), [("add", np.int8), ("add", np.float16), ("exch", np.float32), ("inc", np.int32)])
 def test_types_that_numba_has_no_atomic_for(operation, dtype):
     with pytest.raises(TypeError, match=rf"atomic\.{operation}: expected an array of .*uint32.*, got {dtype.__name__}"):
         once(getattr(cuda.atomic, operation), 1, 2, dtype=dtype)
@@ -216,8 +215,7 @@ def counted_in_shared_memory_of_a_helper(x, out):
 
 
 NO_SPINS = [
-    maximum, added_by_a_helper, counted_in_memory, counted_in_shared_memory, counted_in_shared_memory_of_a_helper,
-]
+    maximum, added_by_a_helper, counted_in_memory, counted_in_shared_memory, counted_in_shared_memory_of_a_helper]
 
 
 @pytest.mark.parametrize("threads", [1, 32])

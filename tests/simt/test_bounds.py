@@ -48,8 +48,7 @@ OWN = {
     "a shape": (lambda x: x.shape[2], IndexError, "tuple index out of range"),
     "raised by the kernel": (lambda x: raises(IndexError("no such rule")), IndexError, "no such rule"),
     "raised in the words of NumPy": (
-        lambda x: raises(IndexError("index 3 is out of bounds for axis 0 with size 3")), IndexError, "index 3 is out",
-    ),
+        lambda x: raises(IndexError("index 3 is out of bounds for axis 0 with size 3")), IndexError, "index 3 is out"),
     "a scalar": (lambda x: x[0, 0][0], IndexError, "invalid index to scalar variable"),
     "an index that is none": (lambda x: x["a"], IndexError, "only integers, slices"),
     "a key": (lambda x: {}[0], KeyError, "0"),
@@ -82,9 +81,8 @@ def test_arrays_of_the_kernel(make, index, watch):
     """Shared, local and constant arrays have bounds as well."""
 
     def body():
-        array = make(3, np.int32)
         if cuda.threadIdx.x == 1:
-            array[index]
+            make(3, np.int32)[index]
 
     with pytest.raises(simt.OutOfBounds) as caught, simt.observe(watch=watch):
         cuda.jit(body)[1, 2]()

@@ -34,8 +34,7 @@ def in_a_lambda(out):
 
 @pytest.mark.parametrize("watch", [False, True])
 @pytest.mark.parametrize("make", [
-    lambda: from_the_module, lambda: through_a_helper, lambda: closing_over(TABLE), lambda: in_a_lambda,
-])
+    lambda: from_the_module, lambda: through_a_helper, lambda: closing_over(TABLE), lambda: in_a_lambda])
 def test_arrays_are_frozen_at_the_first_launch(make, watch):
     kernel = cuda.jit(make())
     before = TABLE.copy()

@@ -301,8 +301,7 @@ def test_a_function_is_typed_for_its_arguments():
         out[3] = factorial(20)
 
     x, y = np.array([1.1], np.float32), np.array([3], np.int8)
-    expected = [float(x[0]) * 0.5, 1.5, float(x[0] * x[0]), float(math.factorial(20))]
-    assert results(kernel, x, y) == expected
+    assert results(kernel, x, y) == [float(x[0]) * 0.5, 1.5, float(x[0] * x[0]), float(math.factorial(20))]
 
 
 def test_items_of_tuples_are_converted_where_branches_meet():
@@ -352,10 +351,8 @@ def test_an_atomic_gives_a_value_of_its_arrays_type():
 
     x, out = np.full(1, 0.1, np.float32), np.zeros(1)
     kernel[1, 1](x, out)
-    old = np.float32(0.1) + np.float32(1)
-    assert out[0] == float(old) * 0.1
-    kinds = tuple(map(of_value, (x, out)))
-    assert scalar(specialize._typed(first_of, kinds).result).name == "float32"
+    assert out[0] == float(np.float32(0.1) + np.float32(1)) * 0.1
+    assert scalar(specialize._typed(first_of, tuple(map(of_value, (x, out)))).result).name == "float32"
 
 
 def first_of(x, out):
@@ -505,8 +502,7 @@ def test_text_that_is_not_in_its_file_is_not_typed_by_it():
     """As a mutant's, compiled in the name of the file that it is a mutant of."""
     line = one_of_the_file.__code__.co_firstlineno
     changed = {}
-    text = "\n" * (line - 1) + "def one_of_the_file(out):\n    out[0] = 2\n"
-    exec(compile(text, __file__, "exec"), changed)
+    exec(compile("\n" * (line - 1) + "def one_of_the_file(out):\n    out[0] = 2\n", __file__, "exec"), changed)
     assert results(one_of_the_file, size=1) == [1]
     with pytest.warns(simt.UntypedWarning, match="its source cannot be read"):
         assert results(changed["one_of_the_file"], size=1) == [2]

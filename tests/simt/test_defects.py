@@ -254,11 +254,9 @@ def test_a_defect_is_found(name, schedule, seed, monkeypatch):
     body, error = case.body, case.outcome
     monkeypatch.setattr(simt.spins, "UNCHANGED", 1_000)
     seconds, simt.limits.seconds = simt.limits.seconds, 0.1 if error is simt.TimeLimitExceeded else 10
-    watched = simt.observe(watch=True, schedule=schedule, seed=seed, **case.options)
-    arguments = case.arguments()
     try:
-        with pytest.raises(error) as caught, watched:
-            cuda.jit(body)[case.grid, case.block, 0, 1024](*arguments)
+        with pytest.raises(error) as caught, simt.observe(watch=True, schedule=schedule, seed=seed, **case.options):
+            cuda.jit(body)[case.grid, case.block, 0, 1024](*case.arguments())
     finally:
         simt.limits.seconds = seconds
     lines = [line for *_, line in body.__code__.co_lines() if line]

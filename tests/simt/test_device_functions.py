@@ -33,8 +33,7 @@ def test_arguments_and_results_are_converted(given):
     def scaled(x, n):
         return x * 1e-3 * n
 
-    third = np.float32(1 / 3)
-    assert results(scaled, 1 / 3, 2.9) == np.float32(np.float64(third) * 1e-3 * 2)
+    assert results(scaled, 1 / 3, 2.9) == np.float32(np.float64(np.float32(1 / 3)) * 1e-3 * 2)
     assert results(scaled, 1, np.int64(2**32 + 3)) == np.float32(np.float64(1) * 1e-3 * 3)
 
 
@@ -114,8 +113,7 @@ def test_doubles_in_it_are_listed():
 
 
 def test_a_kernel_without_a_source_converts_as_well():
-    scaled = cuda.jit("float32(float32)", device=True)(lambda_named("scaled"))
-    space = {"scaled": scaled}
+    space = {"scaled": cuda.jit("float32(float32)", device=True)(lambda_named("scaled"))}
     exec("def kernel(x, y):\n    x[0] = scaled(y)\n", space)
     x = np.zeros(1)
     with pytest.warns(simt.UntypedWarning):

@@ -11,8 +11,7 @@ from refopt import simt
 
 @pytest.mark.parametrize("name", ["executor", "profile"])
 def test_a_page_with_a_session(name):
-    page = Path(__file__).parents[2] / "docs" / f"{name}.md"
-    result = doctest.testfile(str(page), module_relative=False)
+    result = doctest.testfile(str(Path(__file__).parents[2] / "docs" / f"{name}.md"), module_relative=False)
     assert result.failed == 0 < result.attempted
 
 

@@ -68,8 +68,7 @@ LEFT = {
     "from every second element": (lambda x: x[:2].copy_to_device(half_fresh()[::2]), [0, 2, 3]),
     "from written memory": (lambda x: x[1:].copy_to_device(cuda.to_device(ones(3))), [0]),
     "written, then from fresh memory": (
-        lambda x: (x[:3].copy_to_device(ones(3)), x[1:].copy_to_device(fresh()[1:])), [1, 2, 3],
-    ),
+        lambda x: (x[:3].copy_to_device(ones(3)), x[1:].copy_to_device(fresh()[1:])), [1, 2, 3]),
     "a watched launch": (lambda x: observed_launch(x, watch=True), [0, 1, 3]),
     "another launch": (lambda x: write[1, 1](fresh(), 0), [0, 1, 2, 3]),
 }

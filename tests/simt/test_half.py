@@ -42,8 +42,7 @@ def test_subnormals_are_rounded_once():
 
 
 @pytest.mark.parametrize(("a", "b", "c"), [
-    (1 + 2**-10, 1 + 2**-10, -(1 + 2**-9)), (2**-14, 2**-11, 2**-24), (1 + 2**-10, 2**-12, 1), (2047, 2047, 1),
-])
+    (1 + 2**-10, 1 + 2**-10, -(1 + 2**-9)), (2**-14, 2**-11, 2**-24), (1 + 2**-10, 2**-12, 1), (2047, 2047, 1)])
 def test_fma_is_rounded_once(a, b, c):
     a, b, c = map(np.float16, (a, b, c))
     exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))

@@ -45,11 +45,9 @@ def test_no_integers(name, call, junk):
 
 REFUSED = {
     "a stream below 0": (
-        lambda: kernel[1, 1, -1], simt.LaunchError, "stream: expected an integer of at least 0, got -1",
-    ),
+        lambda: kernel[1, 1, -1], simt.LaunchError, "stream: expected an integer of at least 0, got -1"),
     "a shape below 0": (
-        lambda: cuda.device_array((2, -1)), ValueError, "shape: expected an integer of at least 0, got -1",
-    ),
+        lambda: cuda.device_array((2, -1)), ValueError, "shape: expected an integer of at least 0, got -1"),
     "a grid that is true": (lambda: kernel[True, 1], simt.LaunchError, "grid must be one to three integers, not True"),
     "a schedule that is an array": (
         lambda: observed(schedule=np.array(["forward"] * 2)), ValueError, "schedule must be forward, reverse or random",
@@ -61,15 +59,12 @@ REFUSED = {
     "text": (lambda: cuda.device_array(3, "S"), TypeError, "dtype: expected a dtype of numbers, got |S0"),
     "an order that is none": (lambda: cuda.device_array(3, order="K"), ValueError, "order: expected C or F, got 'K'"),
     "strides of another shape": (
-        lambda: cuda.device_array(3, strides=(8, 8)), ValueError, "strides: expected 1, as shape has, got 2",
-    ),
+        lambda: cuda.device_array(3, strides=(8, 8)), ValueError, "strides: expected 1, as shape has, got 2"),
     "strides below 0": (
-        lambda: cuda.device_array(3, strides=(-8,)), ValueError, "strides: expected an integer of at least 0",
-    ),
+        lambda: cuda.device_array(3, strides=(-8,)), ValueError, "strides: expected an integer of at least 0"),
     "objects to a device": (lambda: cuda.to_device(None), TypeError, "obj: expected a dtype of numbers, got object"),
     "a place that is none": (
-        lambda: cuda.to_device(np.zeros(4), to=np.zeros(4)), TypeError, "to: expected a device array, got an array of",
-    ),
+        lambda: cuda.to_device(np.zeros(4), to=np.zeros(4)), TypeError, "to: expected a device array, got an array of"),
     "a copy to a list": (lambda: X.copy_to_host([0] * 4), TypeError, "ary: expected a NumPy array, got [0, 0, 0, 0]"),
     "no device array": (
         lambda: cuda.as_cuda_array(np.zeros(3)), TypeError,

@@ -65,18 +65,14 @@ WRONG = BETWEEN_STREAMS | {
     ),
     "mapped, a view read": lambda s: (fill(s.mapped, s.a, 8, 12), s.mapped.reshape(4, 8)[:, 3].sum()),
     "pinned, written by two copies": lambda s: [
-        x.copy_to_host(s.pinned, stream=stream) for x, stream in ((s.x, s.a), (s.y, s.b))
-    ],
+        x.copy_to_host(s.pinned, stream=stream) for x, stream in ((s.x, s.a), (s.y, s.b))],
     "pinned, read while it is filled": lambda s: (
-        s.x.copy_to_host(s.pinned, stream=s.a), s.y.copy_to_device(s.pinned, stream=s.b),
-    ),
+        s.x.copy_to_host(s.pinned, stream=s.a), s.y.copy_to_device(s.pinned, stream=s.b)),
     "pinned, like another": lambda s: (
-        s.x.copy_to_host(like := cuda.pinned_array_like(np.zeros(32, np.float32)), stream=s.a), like[0],
-    ),
+        s.x.copy_to_host(like := cuda.pinned_array_like(np.zeros(32, np.float32)), stream=s.a), like[0]),
     "pinned, by a mask": lambda s: (s.x.copy_to_host(s.pinned, stream=s.a), s.pinned[np.arange(32) % 2 == 0]),
     "pinned, a field": lambda s: (
-        cuda.to_device(pairs := zeros(cuda.pinned_array, 8, PAIR), stream=s.a), pairs.__setitem__("b", 1),
-    ),
+        cuda.to_device(pairs := zeros(cuda.pinned_array, 8, PAIR), stream=s.a), pairs.__setitem__("b", 1)),
     "pinned, iterated": lambda s: (s.x.copy_to_host(s.pinned, stream=s.a), sum(s.pinned.flat)),
 }
 

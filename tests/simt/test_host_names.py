@@ -70,8 +70,7 @@ def test_ways_of_copying(way, before, after):
     x = np.full(2, before, np.int64)
     doubled[1, 2](way(x))
     poison = int(np.array([0xAB] * 8, np.uint8).view(np.int64)[0])
-    expected = after if after is not None else (2 * poison + 2**63) % 2**64 - 2**63
-    assert x.tolist() == [expected] * 2
+    assert x.tolist() == [after if after is not None else (2 * poison + 2**63) % 2**64 - 2**63] * 2
     with pytest.raises(TypeError, match=f"^cuda.{way.__name__}: expected an array, got 3"):
         way(3)
 

@@ -46,8 +46,7 @@ def compare(seed):
 
 
 @pytest.mark.parametrize("seed", [
-    *range(60, 108, 8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(108, 156, 8)),
-])
+    *range(60, 108, 8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(108, 156, 8))])
 def test_random_programs(seed):
     compare(seed)
 

@@ -52,8 +52,7 @@ def test_bfloat16():
 @pytest.mark.parametrize("watch", [False, True])
 @pytest.mark.parametrize("offset", [-4, 12, 16, 1 << 40, -(1 << 50)])
 @pytest.mark.parametrize("access", [
-    lambda address: memory.load(address, np.int32, 3), lambda address: memory.store(address, np.int32, (1, 2, 3)),
-])
+    lambda address: memory.load(address, np.int32, 3), lambda address: memory.store(address, np.int32, (1, 2, 3))])
 def test_out_of_bounds(access, offset, watch):
     x = cuda.to_device(np.zeros(4, np.int32))
     x.name = "momentum"

@@ -40,8 +40,7 @@ def {name}(x, y):
     {cuda}atomic.add(y, 4, y[i])
 '''
 PREFIXES = {
-    "by_module": ("cuda.", "types."), "by_name": ("", ""), "by_package": (f"{PACKAGE}.cuda.", f"{PACKAGE}.types."),
-}
+    "by_module": ("cuda.", "types."), "by_name": ("", ""), "by_package": (f"{PACKAGE}.cuda.", f"{PACKAGE}.types.")}
 
 
 def stand_ins():

@@ -45,8 +45,7 @@ def test_arrays_are_numbas(text):
 
 
 @pytest.mark.parametrize("dtype", [
-    numba.float32, cuda.float32, np.float32, "float32", np.dtype("float32"), numba.types.float32,
-], ids=str)
+    numba.float32, cuda.float32, np.float32, "float32", np.dtype("float32"), numba.types.float32], ids=str)
 @pytest.mark.parametrize("memory", ["shared", "local"])
 def test_dtypes_of_arrays_in_kernels(dtype, memory):
     space = getattr(cuda, memory)

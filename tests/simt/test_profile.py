@@ -101,8 +101,7 @@ def long_condition(x, y):
 def test_loops_on_one_line():
     """The iterations of each pass of the outer loop count apart: at most two, and one."""
     x, y = cuda.to_device(np.ones(33, np.int64)), cuda.device_array(33, np.int64)
-    profile = profiled(loops_on_a_line, 1, 32, x, y)
-    first, second = [row for row in profile.sectors if row.kind == "load"]
+    first, second = [row for row in profiled(loops_on_a_line, 1, 32, x, y).sectors if row.kind == "load"]
     assert (first.requests, second.requests) == (3 * 2, 3)
     assert (first.lanes, second.lanes) == (sum((t + i) % 3 for t in range(32) for i in range(3)), 3 * 16)
 
@@ -110,8 +109,7 @@ def test_loops_on_one_line():
 def test_a_condition_on_several_lines():
     """It is tested first before the loop, then at its end or, after `continue`, at its start: with the others."""
     x, y = cuda.to_device(np.ones(32, np.int64)), cuda.device_array(32, np.int64)
-    profile = profiled(long_condition, 1, 32, x, y)
-    [load] = [row for row in profile.sectors if row.kind == "load"]
+    [load] = [row for row in profiled(long_condition, 1, 32, x, y).sectors if row.kind == "load"]
     # Even lanes: 0, 1, 3, 4. Odd lanes: 0, 2, 4. The last test of `x[n]` is that with n below 4.
     assert (load.requests, load.lanes) == (3, 16 * 3 + 16 * 2)
 

@@ -72,8 +72,7 @@ def test_a_cell_is_copied_not_shared():
     first.same = {7: access(7)}
     second = Cell(first)
     assert [second.write, second.reads, second.atomics, second.same] == [
-        first.write, first.reads, first.atomics, first.same,
-    ]
+        first.write, first.reads, first.atomics, first.same]
     second.reads[5] = second.atomics[6] = second.same[8] = access(5)
     assert (set(first.reads), set(first.atomics), set(first.same)) == ({1}, {2}, {7})
     second.enter(launch())
@@ -99,16 +98,14 @@ def ranks(cell):
 
 
 @pytest.mark.parametrize(("offset", "nbytes", "width", "count"), [
-    (0, 8, 8, 1), (8, 8, 8, 1), (0, 4, 4, 1), (4, 4, 4, 1), (6, 2, 2, 1), (3, 1, 1, 1), (4, 8, 4, 2), (2, 12, 2, 6),
-])
+    (0, 8, 8, 1), (8, 8, 8, 1), (0, 4, 4, 1), (4, 4, 4, 1), (6, 2, 2, 1), (3, 1, 1, 1), (4, 8, 4, 2), (2, 12, 2, 6)])
 def test_a_split_forgets_nothing(offset, nbytes, width, count):
     """Each part of a cell has its writer, every reader and every atomic; cells beside are split as well."""
     shadow = shadow_of((0, 8), (8, 8))
     found = shadow.at(offset, nbytes)
     assert shadow.width == width and len(found) == count and len({id(cell) for cell in found}) == count
     for k, cell in enumerate(found):
-        expected = [0, 1, 2, 3] if offset + k * width < 8 else [10, 11, 12, 13]
-        assert ranks(cell) == expected
+        assert ranks(cell) == ([0, 1, 2, 3] if offset + k * width < 8 else [10, 11, 12, 13])
     for at in range(0, 16, width):
         assert ranks(shadow.at(at, width)[0]) == ([0, 1, 2, 3] if at < 8 else [10, 11, 12, 13])
     assert len(shadow.cells) == 16 // width
@@ -166,8 +163,7 @@ def test_blocks_are_told_apart():
 
 def test_merging_takes_the_most_of_each():
     views = [{0: np.array([1, 5])}, {0: np.array([4, 2]), 3: np.array([7])}, {}]
-    merged = merge(views)
-    assert {block: vector.tolist() for block, vector in merged.items()} == {0: [4, 5], 3: [7]}
+    assert {block: vector.tolist() for block, vector in merge(views).items()} == {0: [4, 5], 3: [7]}
     assert views[0][0].tolist() == [1, 5] and merge([]) == {} and merge([views[1], views[1]]) is views[1]
 
 

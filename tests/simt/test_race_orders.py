@@ -65,8 +65,7 @@ def test_bytes_beside_each_other():
 def test_every_part_of_a_split_has_all_accesses_of_the_whole(kind, at, met):
     """Three lanes access a word, a fourth splits it at byte 2, a fifth overwrites a byte: it has to have met each."""
     body = lanes(
-        *((lane, KINDS[kind](8, 0)) for lane in range(3)), (3, KINDS[kind](1, 2)), 0b11000 | met, (4, write(1, at))
-    )
+        *((lane, KINDS[kind](8, 0)) for lane in range(3)), (3, KINDS[kind](1, 2)), 0b11000 | met, (4, write(1, at)))
     assert race(body, zeros(8, np.uint8), block=5) is (met != 0b111)
 
 
@@ -110,8 +109,7 @@ def test_an_own_access_is_ordered(first, second):
 def test_what_comes_after_a_meeting_is_not_ordered_by_it():
     """An epoch ends when threads meet."""
     for one, other in CONFLICTING:
-        body = lanes(0b11, (0, KINDS[one](4, 0)), (1, KINDS[other](4, 0)), 0b11)
-        assert race(body, zeros(1, np.uint32)) is True
+        assert race(lanes(0b11, (0, KINDS[one](4, 0)), (1, KINDS[other](4, 0)), 0b11), zeros(1, np.uint32)) is True
 
 
 @pytest.mark.parametrize(("writer", "meetings", "reader", "found"), [
@@ -120,8 +118,7 @@ def test_what_comes_after_a_meeting_is_not_ordered_by_it():
 ])
 def test_meetings_in_a_row(writer, meetings, reader, found):
     """Directly or through lane 1, in the right order: who met another before that met a third knows nothing of it."""
-    body = lanes((writer, write(4, 0)), *meetings, (reader, read(4, 0)))
-    assert race(body, zeros(1, np.uint32), block=3) is found
+    assert race(lanes((writer, write(4, 0)), *meetings, (reader, read(4, 0))), zeros(1, np.uint32), block=3) is found
 
 
 # Everyone with everyone.

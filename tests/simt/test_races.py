@@ -234,8 +234,7 @@ def test_what_one_thread_knows_its_neighbour_does_not(first, then):
 
 
 @pytest.mark.parametrize(
-    ("early", "late"), [(read_first_element, add_to_first_element), (add_to_first_element, read_first_element)]
-)
+    ("early", "late"), [(read_first_element, add_to_first_element), (add_to_first_element, read_first_element)])
 def test_a_later_access_has_to_be_known_as_well(early, late):
     """All know what thread 0 did, and thread 1 has checked it; what thread 1 then does nobody knows."""
 
@@ -354,8 +353,7 @@ def test_the_report_names_both_accesses():
         cuda.jit(body)[(1, 2), 4](x)
     error, first_line = caught.value, body.__code__.co_firstlineno
     assert (error.array, error.offset, error.kernel, error.line) == (
-        "velocity", 24, "body", helper.__code__.co_firstlineno + 1,
-    )
+        "velocity", 24, "body", helper.__code__.co_firstlineno + 1)
     assert (error.block, error.thread) == ((0, 0, 0), (3, 0, 0))
     assert (error.first.line, error.first.thread) == (first_line + 4, (1, 0, 0))
     assert error.second.via == f"{__file__}:{first_line + 2}"
@@ -403,8 +401,7 @@ def all_fence_and_count(x, y):
 
 
 @pytest.mark.parametrize("body", [
-    all_read_one, all_add_then_all_read, all_read_then_all_add, all_write_one_value, all_fence_and_count,
-])
+    all_read_one, all_add_then_all_read, all_read_then_all_add, all_write_one_value, all_fence_and_count])
 def test_the_cost_of_watching_is_linear(body, monkeypatch):
     """Four times the threads at one location look at about four times the accesses of others; 16 times, if it were not.
     """

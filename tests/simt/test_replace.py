@@ -87,8 +87,7 @@ def test_kernels_outlive_the_with_block():
 
 
 def test_modules_are_all_there():
-    replaced = modules.replacements()
-    assert all(module.__name__ for module in replaced.values())
+    assert all(module.__name__ for module in modules.replacements().values())
     assert set(modules.stub()) >= {"numba", "numba.types", "numba.core.errors"}
 
 
@@ -162,8 +161,7 @@ def test_the_command(tmp_path, capsys, monkeypatch, named):
 
 
 @pytest.mark.parametrize("given", [
-    "nothing.py", "tests", "-m nothing", "-m nothing.inside", "-m os.path.nothing", "-m email.nothing",
-])
+    "nothing.py", "tests", "-m nothing", "-m nothing.inside", "-m os.path.nothing", "-m email.nothing"])
 def test_no_script(given, capsys):
     before = list(sys.path)
     assert cli.main(["simt", *given.split()]) == 2

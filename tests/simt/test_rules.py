@@ -220,8 +220,7 @@ def test_the_host_waits_for_copies_of_pinned_arrays(kind, use):
         if wrong:
             assert caught.value.filename == caught.value.first.filename == __file__
     for wait, on in ((stream.synchronize, stream), (cuda.synchronize, stream), (nothing, 0), (
-        lambda: (event.record(stream), event.synchronize()), stream,
-    )):
+        lambda: (event.record(stream), event.synchronize()), stream)):
         later(wait, on)
 
 

@@ -67,16 +67,14 @@ ORDERED = {
     "copy on the default stream": lambda x, a, b: (w(x, a), x.copy_to_host(), w(x, b)),
     "event recorded again": lambda x, a, b: (e := recorded(a), w(x, a), e.record(a), e.wait(b), r(x, b)),
     "reader behind a reader": lambda x, a, b: (
-        w(x, a), recorded(a).wait(b), r(x, b), recorded(b).wait(c := cuda.stream()), r(x, c),
-    ),
+        w(x, a), recorded(a).wait(b), r(x, b), recorded(b).wait(c := cuda.stream()), r(x, c)),
     "writer behind readers": lambda x, a, b: (r(x, a), r(x, b), r(x, a), recorded(b).wait(a), w(x, a)),
     "copies apart": lambda x, a, b: (
         x[:2].copy_to_device(np.ones(2), stream=a), x[2:].copy_to_device(np.ones(2), stream=b),
         x[1:2].copy_to_host(stream=a),
     ),
     "copies of other elements": lambda x, a, b: (
-        x[1:].copy_to_host(stream=a), x[1::2].copy_to_device(np.zeros(2), stream=a), w(x, b),
-    ),
+        x[1:].copy_to_host(stream=a), x[1::2].copy_to_device(np.zeros(2), stream=a), w(x, b)),
     "default stream of a thread": lambda x, a, b: (w(x, cuda.per_thread_default_stream()), w(x), w(x, 2)),
     "handle 1 is the default stream": lambda x, a, b: (w(x, a), w(x, 1), w(x, b)),
     "element on its stream": lambda x, a, b: (w(x, a), x.getitem(0, stream=a), x.setitem(0, 1.0, stream=a)),
@@ -85,11 +83,9 @@ ORDERED = {
 UNORDERED = {
     "event recorded too early": lambda x, a, b: (e := recorded(a), w(x, a), e.wait(b), r(x, b)),
     "event recorded again, waited for before": lambda x, a, b: (
-        e := recorded(a), e.wait(b), w(x, a), e.record(a), r(x, b),
-    ),
+        e := recorded(a), e.wait(b), w(x, a), e.record(a), r(x, b)),
     "event recorded on another stream": lambda x, a, b: (
-        w(x, a), e := recorded(a), e.record(cuda.stream()), e.wait(b), r(x, b),
-    ),
+        w(x, a), e := recorded(a), e.record(cuda.stream()), e.wait(b), r(x, b)),
     "event never recorded": lambda x, a, b: (w(x, a), cuda.event().wait(b), r(x, b)),
     "waiting on another stream": lambda x, a, b: (w(x, a), recorded(a).wait(cuda.stream()), r(x, b)),
     "event of another stream": lambda x, a, b: (w(x, a), recorded(b).wait(b), r(x, b)),
@@ -107,8 +103,7 @@ UNORDERED = {
         x[3:].copy_to_host(stream=b),
     ),
     "copy behind one to the host": lambda x, a, b: (
-        x.copy_to_device(np.ones(4), stream=a), x.copy_to_host(stream=a), x.copy_to_host(stream=b),
-    ),
+        x.copy_to_device(np.ones(4), stream=a), x.copy_to_host(stream=a), x.copy_to_host(stream=b)),
     "overwritten by another array": lambda x, a, b: (r(x, a), x.copy_to_device(cuda.device_array(4), stream=b)),
     "default stream of a thread": lambda x, a, b: (w(x, cuda.per_thread_default_stream()), w(x, a)),
     "element set on another stream": lambda x, a, b: (w(x, a), x.setitem(slice(0, 2), 1.0, stream=b)),

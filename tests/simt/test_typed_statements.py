@@ -130,8 +130,7 @@ def test_what_is_absent_drops_the_branch_that_uses_it():
         return a * by
 
     body = "    out[0] = scaled(x[0])\n    out[1] = scaled(x[0], x[0])\n    out[2] = scaled(add=x[1], a=x[0]) * n\n"
-    expected = [float(X[0]) + 0.1, float(X[0] * X[0]), float(X[0] + X[1]) * 0.3]
-    assert value(body, X, 0.3, scaled=scaled)[:3] == expected
+    assert value(body, X, 0.3, scaled=scaled)[:3] == [float(X[0]) + 0.1, float(X[0] * X[0]), float(X[0] + X[1]) * 0.3]
 
 
 def test_a_default_is_a_double():
@@ -186,8 +185,7 @@ def bump(x):
     ("cuda.atomic.add(x, 1, 5) % x[1]", 100), ("x[0] % (bump(x) - 98)", 1), ("(bump(x) + x[0]) // bump(x)", 1),
 ])
 def test_operands_are_evaluated_from_left_to_right(text, expected):
-    x = np.array([1, 100], np.int32)
-    assert value(f"    k = 7\n    out[0] = {text}\n", x, 0, bump=bump)[0] == expected
+    assert value(f"    k = 7\n    out[0] = {text}\n", np.array([1, 100], np.int32), 0, bump=bump)[0] == expected
 
 
 def test_global_names_may_be_declared_and_not_assigned():

@@ -63,8 +63,7 @@ def test_votes(bits):
         )
 
     every = bits == FULL
-    signed = int(np.uint32(bits).view(np.int32))
-    assert set(lanes(votes).tolist()) == {signed | 1 << 32 | every << 33 | every << 34}
+    assert set(lanes(votes).tolist()) == {int(np.uint32(bits).view(np.int32)) | 1 << 32 | every << 33 | every << 34}
 
 
 def test_match():
