@@ -181,8 +181,7 @@ def declared_after():
         ("RTX 4090", at_first, 1, 0, 24),
         ("RTX 4090", declared_before, 32, 4096, 4),
         ("A100", declared_after, 32, 0, 7),
-        ("H100", at_first, 1024, 0, 2),
-    ],
+        ("H100", at_first, 1024, 0, 2)],
 )
 def test_blocks_that_can_be_resident(name, kernel, block, dynamic, each):
     with simt.claim(name, multiprocessors=2):

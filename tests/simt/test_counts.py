@@ -42,8 +42,7 @@ def test_launches():
         together[3, 2, stream]()
     axpy[1, 1](1.0, x, x)
     assert log.launches == [
-        ("axpy", (2, 1, 1), (4, 1, 1), cuda.default_stream(), False),
-        ("together", (3, 1, 1), (2, 1, 1), stream, True),
+        ("axpy", (2, 1, 1), (4, 1, 1), cuda.default_stream(), False), ("together", (3, 1, 1), (2, 1, 1), stream, True),
     ]
     assert log.launches[1].kernel == "together" and log.bytes_written(x) == 32
 

@@ -20,13 +20,9 @@ def observed(**arguments):
 X = cuda.to_device(np.zeros(4))
 ARGUMENTS = {
     "stream": [
-        lambda j: kernel[1, 1, j],
-        lambda j: X.copy_to_host(stream=j),
-        lambda j: X.copy_to_device(np.zeros(4), stream=j),
-        lambda j: cuda.event().record(j),
-        lambda j: cuda.event().wait(j),
-        cuda.external_stream,
-    ],
+        lambda j: kernel[1, 1, j], lambda j: X.copy_to_host(stream=j),
+        lambda j: X.copy_to_device(np.zeros(4), stream=j), lambda j: cuda.event().record(j),
+        lambda j: cuda.event().wait(j), cuda.external_stream],
     "bytes of dynamic shared memory": [lambda j: kernel[1, 1, 0, j]],
     "seed": [lambda j: observed(schedule="random", seed=j)],
     "shape": [cuda.device_array],
@@ -68,8 +64,7 @@ REFUSED = {
     "a copy to a list": (lambda: X.copy_to_host([0] * 4), TypeError, "ary: expected a NumPy array, got [0, 0, 0, 0]"),
     "no device array": (
         lambda: cuda.as_cuda_array(np.zeros(3)), TypeError,
-        "expected an array with the CUDA array interface, got an array",
-    ),
+        "expected an array with the CUDA array interface, got an array"),
     "no event": (lambda: cuda.event_elapsed_time(cuda.event(), 3), TypeError, "end: expected an event, got 3"),
     "a load of objects": (lambda: memory.load(X.address, object), TypeError, "dtype: expected a dtype of numbers, got"),
 }

@@ -61,8 +61,7 @@ WRONG = BETWEEN_STREAMS | {
     "mapped, written beside a reader": lambda s: (take(s.mapped, s.x, s.a), s.mapped.fill(2)),
     "mapped, filled by a copy that others wait for": lambda s: (
         s.mapped.copy_to_device(s.x, stream=s.a), take(s.x, s.y),
-        s.y.copy_to_device(cuda.as_cuda_array(s.mapped), stream=s.a), s.mapped[3],
-    ),
+        s.y.copy_to_device(cuda.as_cuda_array(s.mapped), stream=s.a), s.mapped[3]),
     "mapped, a view read": lambda s: (fill(s.mapped, s.a, 8, 12), s.mapped.reshape(4, 8)[:, 3].sum()),
     "pinned, written by two copies": lambda s: [
         x.copy_to_host(s.pinned, stream=stream) for x, stream in ((s.x, s.a), (s.y, s.b))],

@@ -118,8 +118,7 @@ def test_a_launch_waits_for_another(watch):
 
     with Held(two_halves, x) as held:
         waiting = [
-            later(lambda: seen.append(("copy", x.copy_to_host().tolist()))),
-            later(observe),
+            later(lambda: seen.append(("copy", x.copy_to_host().tolist()))), later(observe),
             later(lambda: (add_one[1, 2](y), seen.append(("launched", held.let_go.is_set())))),
             later(lambda: (x[:].copy_to_device(y), seen.append(("overwritten", held.let_go.is_set())))),
         ]

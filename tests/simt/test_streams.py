@@ -71,8 +71,7 @@ ORDERED = {
     "writer behind readers": lambda x, a, b: (r(x, a), r(x, b), r(x, a), recorded(b).wait(a), w(x, a)),
     "copies apart": lambda x, a, b: (
         x[:2].copy_to_device(np.ones(2), stream=a), x[2:].copy_to_device(np.ones(2), stream=b),
-        x[1:2].copy_to_host(stream=a),
-    ),
+        x[1:2].copy_to_host(stream=a)),
     "copies of other elements": lambda x, a, b: (
         x[1:].copy_to_host(stream=a), x[1::2].copy_to_device(np.zeros(2), stream=a), w(x, b)),
     "default stream of a thread": lambda x, a, b: (w(x, cuda.per_thread_default_stream()), w(x), w(x, 2)),
@@ -94,14 +93,12 @@ UNORDERED = {
     "reader beside one that waits": lambda x, a, b: (w(x, a), recorded(a).wait(b), r(x, b), r(x, cuda.stream())),
     "copy beside one that waits": lambda x, a, b: (
         x.copy_to_device(np.ones(4), stream=a), recorded(a).wait(b), x.copy_to_host(stream=b),
-        x.copy_to_host(stream=cuda.stream()),
-    ),
+        x.copy_to_host(stream=cuda.stream())),
     "writer beside a reader": lambda x, a, b: (r(x, a), r(x, b), r(x, a), w(x, a)),
     "copies that overlap": lambda x, a, b: (x[:3].copy_to_device(np.ones(3), stream=a), x[2:].copy_to_host(stream=b)),
     "copy behind a smaller one": lambda x, a, b: (
         x.copy_to_device(np.ones(4), stream=a), x[:2].copy_to_device(np.ones(2), stream=a),
-        x[3:].copy_to_host(stream=b),
-    ),
+        x[3:].copy_to_host(stream=b)),
     "copy behind one to the host": lambda x, a, b: (
         x.copy_to_device(np.ones(4), stream=a), x.copy_to_host(stream=a), x.copy_to_host(stream=b)),
     "overwritten by another array": lambda x, a, b: (r(x, a), x.copy_to_device(cuda.device_array(4), stream=b)),
